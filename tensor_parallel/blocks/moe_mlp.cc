@@ -89,6 +89,20 @@ void OrderByExpert(std::span<const int64_t> experts, int64_t most,
   }
 }
 
+std::vector<ParameterRows> ExpertRows(IndexRange experts, int64_t parts,
+                                      int64_t size, IndexRange mine) {
+  std::vector<ParameterRows> rows;
+  for (int64_t p = experts.begin * parts; p < experts.end * parts; ++p) {
+    const IndexRange next = {p * size + mine.begin, p * size + mine.end};
+    if (!rows.empty() && rows.back().range.end == next.begin) {
+      rows.back().range.end = next.end;
+    } else {
+      rows.push_back({next});
+    }
+  }
+  return rows;
+}
+
 int64_t MoeActivations::bytes() const {
   int64_t bytes = shared.bytes();
   for (const PooledTensor* tensor :
@@ -154,21 +168,15 @@ absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
   const IndexRange mine = units.RangeOf(tensor.rank());
   const int64_t count = options.experts / groups.experts.size();
   const int64_t first = groups.experts.rank() * count;
+  const IndexRange held = {first, first + count};
   const int64_t h = options.hidden;
-  std::vector<ParameterRows> gate_up_rows, down_rows;
-  for (int64_t e = first; e < first + count; ++e) {
-    for (const int64_t part : {2 * e * h, 2 * e * h + h}) {
-      gate_up_rows.push_back({{part + mine.begin, part + mine.end}});
-    }
-    down_rows.push_back({{e * options.width, (e + 1) * options.width}});
-  }
   const bool is_parted = groups.experts.size() > 1;
   TESSERA_ASSIGN_OR_RETURN(
       Parameter gate_up,
       Parameter::Create(tensor,
                         {.name = "weight",
                          .shape = {2 * options.experts * h, options.width},
-                         .rows = std::move(gate_up_rows),
+                         .rows = ExpertRows(held, 2, h, mine),
                          .columns = {0, options.width},
                          .matrices = options.experts,
                          .expert_parallel = is_parted,
@@ -177,7 +185,8 @@ absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
       Parameter down,
       Parameter::Create(tensor, {.name = "weight",
                                  .shape = {options.experts * options.width, h},
-                                 .rows = std::move(down_rows),
+                                 .rows = ExpertRows(held, 1, options.width,
+                                                    {0, options.width}),
                                  .columns = mine,
                                  .matrices = options.experts,
                                  .expert_parallel = is_parted,

@@ -126,6 +126,12 @@ struct DispatchPlan {
 void OrderByExpert(std::span<const int64_t> experts, int64_t most,
                    std::vector<int64_t>& slots, std::vector<int64_t>& counts);
 
+// The rows that a rank holds of a matrix of all experts, each of which has
+// `parts` parts of `size` rows: of each part of its `experts` the rows `mine`.
+// Ranges that touch are one.
+std::vector<ParameterRows> ExpertRows(IndexRange experts, int64_t parts,
+                                      int64_t size, IndexRange mine);
+
 // The activations of a micro-batch that are kept from forward to backward.
 struct MoeActivations {
   explicit MoeActivations(TensorPool& pool)

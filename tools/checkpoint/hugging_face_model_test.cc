@@ -228,6 +228,30 @@ void ExpectWeightsWithoutMoments(const train::testing::WholeBits& before,
   }
 }
 
+TEST(ExportModelTest, MixturesComeBackOnOtherMeshes) {
+  train::RunOptions options = train::testing::SmallMixture();
+  options.mesh = {.dp = 2, .pp = 2, .ep = 2};
+  const std::string directory = NewRunDirectory("mixture");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto trained,
+                               TrainAndSave(options, directory + "/ckpt"));
+  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+  for (const train::MeshSizes& mesh :
+       {train::MeshSizes{.dp = 4, .tp = 2, .ep = 4}, train::MeshSizes{}}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::string imported,
+        ImportModel(directory + "/hf",
+                    absl::StrCat(directory, "/", mesh.ToFlag()),
+                    {.mesh = mesh}));
+    options.mesh = mesh;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto resumed,
+                                 BeginWith(options, imported));
+    ExpectWeightsWithoutMoments(trained, resumed);
+    const std::string again = absl::StrCat(directory, "/again", mesh.ToFlag());
+    TESSERA_ASSERT_OK(ExportModel(imported, again, {}));
+    ExpectSameTensors(directory + "/hf", again);
+  }
+}
+
 class SixteenBitTiedModelTest : public ::testing::Test {
  protected:
   SixteenBitTiedModelTest() {

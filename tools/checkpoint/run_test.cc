@@ -33,6 +33,7 @@ using train::TrainRank;
 using train::testing::IdentityOf;
 using train::testing::NewRunDirectory;
 using train::testing::OnRanks;
+using train::testing::SmallMixture;
 using train::testing::SmallRun;
 using train::testing::WholeState;
 
@@ -98,6 +99,39 @@ TEST(RunPlanTest, PartsAreThoseOfRanks) {
   }
 }
 
+TEST(RunPlanTest, ExpertsHaveTheirOwnParts) {
+  for (const MeshSizes mesh : {MeshSizes{.dp = 4, .tp = 2, .ep = 4},
+                               MeshSizes{.dp = 2, .pp = 2, .cp = 2, .ep = 2},
+                               MeshSizes{.dp = 2, .tp = 2}}) {
+    const RunOptions options = With(SmallMixture(), mesh, 1);
+    absl::Mutex mutex;
+    std::map<std::string, std::vector<HeldTensor>> expected;
+    ASSERT_THAT(OnRanks(options,
+                        [&](TrainRank& rank) {
+                          const auto groups = train::CheckpointGroupsOf(rank);
+                          const auto parts = rank.model().parts();
+                          EXPECT_EQ(groups.size(), parts.size());
+                          for (size_t i = 0; i < parts.size(); ++i) {
+                            std::vector<HeldTensor> held;
+                            for (const auto* parameter : parts[i].parameters) {
+                              held.push_back(train::HeldTensorOf(*parameter));
+                            }
+                            const absl::MutexLock lock(&mutex);
+                            expected[groups[i].part] = held;
+                          }
+                          return absl::OkStatus();
+                        }),
+                IsOk());
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::vector<PlannedPart> parts,
+        PlanParts({.identity = IdentityOf(options), .mesh = mesh}));
+    ASSERT_EQ(parts.size(), expected.size());
+    for (const PlannedPart& part : parts) {
+      EXPECT_EQ(part.tensors, expected[part.part.name]) << part.part.name;
+    }
+  }
+}
+
 TEST(RunPlanTest, MeshesThatDoNotFitAreRefused) {
   const train::RunIdentity identity = IdentityOf(SmallRun());
   EXPECT_THAT(PlanParts({.identity = identity, .mesh = {.pp = 5}}),
@@ -105,18 +139,26 @@ TEST(RunPlanTest, MeshesThatDoNotFitAreRefused) {
                        HasSubstr("pp5 for 4 layers")));
   EXPECT_THAT(PlanParts({.identity = identity, .mesh = {.tp = 3}}),
               StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(
+      PlanParts(
+          {.identity = IdentityOf(SmallMixture()), .mesh = {.dp = 3, .ep = 3}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("8 experts")));
+  EXPECT_THAT(PlanParts({.identity = identity, .mesh = {.dp = 2, .ep = 2}}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(PlanParts({}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(ReshardRunTest, RanksTakeUpWhatNoRanksWrote) {
+// Reshards the checkpoint of a run for each mesh and ZeRO stage, whose ranks
+// take it up, and back.
+void ExpectReshards(const RunOptions& options,
+                    const std::vector<std::pair<MeshSizes, int>>& targets) {
   WholeState before;
-  const RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
                                SaveRun(options, "reshard", &before));
   const std::string directory = NewRunDirectory("resharded");
-  for (const auto& [mesh, zero] : std::vector<std::pair<MeshSizes, int>>{
-           {{.tp = 4}, 0}, {{.dp = 3, .pp = 4}, 1}}) {
-    const std::string to = absl::StrCat(directory, "/tp", mesh.tp);
+  for (const auto& [mesh, zero] : targets) {
+    SCOPED_TRACE(mesh.ToFlag());
+    const std::string to = absl::StrCat(directory, "/", mesh.ToFlag());
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const std::string resharded,
         ReshardRun(path, to, {.mesh = mesh, .zero = zero}));
@@ -149,6 +191,20 @@ TEST(ReshardRunTest, RanksTakeUpWhatNoRanksWrote) {
       EXPECT_EQ(part.metadata, same->metadata);
     }
   }
+}
+
+TEST(ReshardRunTest, RanksTakeUpWhatNoRanksWrote) {
+  ExpectReshards(With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3),
+                 {{{.tp = 4}, 0}, {{.dp = 3, .pp = 4}, 1}});
+}
+
+TEST(ReshardRunTest, ExpertsMoveBetweenRanks) {
+  ExpectReshards(With(SmallMixture(), {.dp = 4, .pp = 2, .ep = 2}, 3),
+                 {{{}, 0},
+                  {{.dp = 4, .tp = 2, .ep = 4}, 1},
+                  {{.dp = 2, .pp = 2, .cp = 2, .ep = 4}, 3}});
+  ExpectReshards(With(SmallMixture(), {.tp = 2}, 1),
+                 {{{.dp = 8, .ep = 8}, 2}, {{.dp = 3, .pp = 2}, 3}});
 }
 
 TEST(ReshardRunTest, WhatIsThereStays) {

@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/blocks/moe_mlp.h"
+#include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/llama_names.h"
@@ -30,8 +32,10 @@ namespace {
 using model_files::LlamaPart;
 using tensor_parallel::FusedPart;
 using tensor_parallel::FusedPartition;
+using tensor_parallel::IndexRange;
 using tensor_parallel::Partition;
 using train::HeldTensor;
+using train::MeshSizes;
 
 // The parts of each tensor on one tensor rank.
 class TensorRank {
@@ -59,7 +63,8 @@ class TensorRank {
                       std::move(shared));
   }
 
-  HeldTensor Of(LlamaPart part, int64_t layer) const {
+  // `experts` are those of the rank's expert rank.
+  HeldTensor Of(LlamaPart part, int64_t layer, IndexRange experts) const {
     HeldTensor held = train::WholeTensor(
         train::RunTensorName(part, layer),
         model_files::MakeLlamaParameter(config_, part, layer).shape);
@@ -82,9 +87,12 @@ class TensorRank {
         held.columns = mlp_.RangeOf(0, rank_);
         break;
       case LlamaPart::kExpertsGateUp:
-        held.rows = RowsOfExperts();
+        held.rows = tensor_parallel::ExpertRows(
+            experts, 2, config_.mixture.intermediate, units_.RangeOf(rank_));
         break;
       case LlamaPart::kExpertsDown:
+        held.rows = tensor_parallel::ExpertRows(experts, 1, config_.hidden,
+                                                {0, config_.hidden});
         held.columns = units_.RangeOf(rank_);
         break;
       case LlamaPart::kSharedGateUp:
@@ -119,17 +127,6 @@ class TensorRank {
         units_(units),
         shared_(std::move(shared)) {}
 
-  // Of each expert the rank's part of gate and up.
-  std::vector<tensor_parallel::ParameterRows> RowsOfExperts() const {
-    const tensor_parallel::IndexRange mine = units_.RangeOf(rank_);
-    std::vector<tensor_parallel::ParameterRows> rows;
-    for (int64_t part = 0; part < 2 * config_.mixture.experts; ++part) {
-      const int64_t begin = part * config_.mixture.intermediate;
-      rows.push_back({{begin + mine.begin, begin + mine.end}});
-    }
-    return rows;
-  }
-
   // The first of neighbours that share a part is its primary holder.
   std::vector<tensor_parallel::ParameterRows> RowsOf(
       const FusedPartition& partition) const {
@@ -153,32 +150,51 @@ class TensorRank {
   FusedPartition shared_;
 };
 
+bool IsOfExperts(LlamaPart part) {
+  return part == LlamaPart::kExpertsGateUp || part == LlamaPart::kExpertsDown;
+}
+
+// The tensors of a part of the checkpoint.
 struct Stage {
-  std::vector<HeldTensor> tensors;
-  std::vector<int64_t> groups;  // By tensor: what is used at once.
+  std::vector<HeldTensor> tensors = {};
+  std::vector<LlamaPart> parts = {};  // By tensor.
+  std::vector<int64_t> groups = {};   // By tensor: what is used at once.
+};
+
+// A stage's layers, of which a part has only the experts, or all else, or all.
+struct StagePlace {
+  IndexRange layers = {};
+  bool is_first = false;
+  bool is_last = false;
+  IndexRange experts = {};
+  bool has_experts = true;
+  bool has_others = true;
 };
 
 Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
-              tensor_parallel::IndexRange layers, bool is_first, bool is_last) {
+              const StagePlace& place) {
   Stage stage;
   int64_t group = 0;
   const auto add = [&](LlamaPart part, int64_t layer = -1) {
-    stage.tensors.push_back(rank.Of(part, layer));
+    if (!(IsOfExperts(part) ? place.has_experts : place.has_others)) return;
+    stage.tensors.push_back(rank.Of(part, layer, place.experts));
+    stage.parts.push_back(part);
     stage.groups.push_back(group);
   };
-  if (is_first) {
+  if (place.is_first) {
     add(LlamaPart::kEmbedding);
     ++group;
   }
-  for (int64_t layer = layers.begin; layer < layers.end; ++layer, ++group) {
+  for (int64_t layer = place.layers.begin; layer < place.layers.end;
+       ++layer, ++group) {
     for (const LlamaPart part : model_files::LayerPartsOf(config, layer)) {
       add(part, layer);
     }
   }
-  if (!is_last) return stage;
+  if (!place.is_last) return stage;
   add(LlamaPart::kFinalNorm);
   // A tied head has its own table unless it is on the first stage.
-  if (!config.tied_embeddings || !is_first) add(LlamaPart::kHead);
+  if (!config.tied_embeddings || !place.is_first) add(LlamaPart::kHead);
   return stage;
 }
 
@@ -186,21 +202,24 @@ absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
                                                DType dtype) {
   zero3::ModelParameters::Builder builder;
   for (size_t i = 0; i < stage.tensors.size(); ++i) {
-    builder.Add({.name = stage.tensors[i].name,
-                 .shape = stage.tensors[i].held_shape(),
-                 .dtype = dtype,
-                 .group = stage.groups[i]});
+    const bool is_frozen = stage.parts[i] == LlamaPart::kRouterBias;
+    builder.Add(
+        {.name = stage.tensors[i].name,
+         .shape = stage.tensors[i].held_shape(),
+         .dtype = is_frozen ? tensor_parallel::GradientDType(dtype) : dtype,
+         .trainable = !is_frozen,
+         .group = stage.groups[i]});
   }
   return builder.Build();
 }
 
 absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
-                                     std::string name) {
+                                     int64_t ranks, std::string name) {
   TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters model,
                            ModelOf(stage, plan.dtype));
   TESSERA_ASSIGN_OR_RETURN(
       zero3::StateLayout layout,
-      zero3::StateLayout::Create(model, {.ranks = plan.mesh.shard_ranks(),
+      zero3::StateLayout::Create(model, {.ranks = ranks,
                                          .alignment = std::max<int64_t>(
                                              plan.moments.format.block, 1)}));
   PlannedPart planned = {
@@ -231,19 +250,43 @@ absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan) {
         absl::StrCat("a mesh of pp", plan.mesh.pp, " for ", config.layers,
                      " layers; give each pipeline rank one at least"));
   }
+  const MeshSizes& mesh = plan.mesh;
+  TESSERA_RETURN_IF_ERROR(mesh.Validate());
+  const int64_t experts = config.mixture.experts;
+  if (mesh.ep > 1 && (experts == 0 || experts % mesh.ep != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a mesh of ep", mesh.ep, " for ", experts,
+                     " experts; give an ep that divides them"));
+  }
   TESSERA_ASSIGN_OR_RETURN(const Partition layers,
-                           Partition::Balanced(config.layers, plan.mesh.pp));
+                           Partition::Balanced(config.layers, mesh.pp));
   std::vector<PlannedPart> parts;
-  for (int64_t p = 0; p < plan.mesh.pp; ++p) {
-    for (int64_t t = 0; t < plan.mesh.tp; ++t) {
+  for (int64_t p = 0; p < mesh.pp; ++p) {
+    for (int64_t t = 0; t < mesh.tp; ++t) {
       TESSERA_ASSIGN_OR_RETURN(const TensorRank rank,
-                               TensorRank::Create(config, t, plan.mesh.tp));
-      TESSERA_ASSIGN_OR_RETURN(PlannedPart part,
-                               PlanPart(plan,
-                                        StageOf(config, rank, layers.RangeOf(p),
-                                                p == 0, p + 1 == plan.mesh.pp),
-                                        train::PartName(t, p)));
+                               TensorRank::Create(config, t, mesh.tp));
+      StagePlace place = {.layers = layers.RangeOf(p),
+                          .is_first = p == 0,
+                          .is_last = p + 1 == mesh.pp,
+                          .experts = {0, experts},
+                          .has_experts = mesh.ep == 1};
+      TESSERA_ASSIGN_OR_RETURN(
+          PlannedPart part,
+          PlanPart(plan, StageOf(config, rank, place), mesh.shard_ranks(),
+                   train::PartName(t, p)));
       parts.push_back(std::move(part));
+      if (mesh.ep == 1) continue;
+      const int64_t own = experts / mesh.ep;
+      place.has_experts = true;
+      place.has_others = false;
+      for (int64_t e = 0; e < mesh.ep; ++e) {
+        place.experts = {e * own, (e + 1) * own};
+        TESSERA_ASSIGN_OR_RETURN(
+            PlannedPart of_experts,
+            PlanPart(plan, StageOf(config, rank, place), mesh.edp(),
+                     train::PartName(t, p, e)));
+        parts.push_back(std::move(of_experts));
+      }
     }
   }
   return parts;

@@ -44,10 +44,10 @@ struct PlannedPart {
   std::vector<train::HeldTensor> tensors;  // By parameter number.
 };
 
-// The parts of the checkpoint, by pipeline rank, then tensor rank, with one
-// stage on each pipeline rank. InvalidArgument if the model is invalid or
-// indivisible: more stages than layers, or heads that tensor ranks cannot
-// share.
+// The parts of the checkpoint, by pipeline rank, then tensor rank, then expert
+// rank, with one stage on each pipeline rank. InvalidArgument if the model is
+// invalid or indivisible: more stages than layers, heads that tensor ranks
+// cannot share, or experts that expert ranks cannot.
 absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan);
 
 // Sets the elements [to.begin, to.begin + to.capacity) of `held`, which are

@@ -28,7 +28,7 @@
 namespace tessera::train {
 
 inline constexpr size_t kMaxHeldTensors = size_t{1} << 20;
-inline constexpr size_t kMaxHeldRanges = 64;  // Per tensor.
+inline constexpr size_t kMaxHeldRanges = 8192;  // Per tensor.
 
 struct HeldTensor {
   std::string name = "";

@@ -77,7 +77,7 @@ TEST(HeldTensorTest, RefusesWhatCannotBe) {
   for (size_t i = 0; i < kMaxHeldRanges; ++i) many += ",0-0";
   EXPECT_THAT(ParseHeldTensors(many + " 0-1\n"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("more than 64 ranges")));
+                       HasSubstr("more than 8192 ranges")));
   EXPECT_THAT(ParseHeldTensors(absl::StrCat(kQkv, "b\n")),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("line 2 of the tensors")));

@@ -56,6 +56,20 @@ RunOptions SmallRun() {
   return options;
 }
 
+RunOptions SmallMixture() {
+  RunOptions options = SmallRun();
+  options.model.architecture = model_files::Architecture::kDots1;
+  options.model.qk_norm = true;
+  options.model.mixture = {.experts = 8,
+                           .per_token = 2,
+                           .intermediate = 5,
+                           .shared_intermediate = 10,
+                           .dense_layers = 1,
+                           .sigmoid = true};
+  options.router_bias_rate = 0.01;
+  return options;
+}
+
 RunIdentity IdentityOf(const RunOptions& options) {
   return {.model = options.model,
           .seed = options.seed,

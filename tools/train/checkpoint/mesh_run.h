@@ -23,6 +23,9 @@ namespace tessera::train::testing {
 // A model with fewer kv heads than four tensor ranks, and query heads and words
 // that do not divide evenly.
 RunOptions SmallRun();
+// The same with a mixture of eight experts, beside a shared one, in all layers
+// but the first, and biases of its routers.
+RunOptions SmallMixture();
 
 // The identity of such a run.
 RunIdentity IdentityOf(const RunOptions& options);

@@ -32,6 +32,7 @@ using testing::IdentityOf;
 using testing::NewRunDirectory;
 using testing::OnEachRank;
 using testing::OnRanks;
+using testing::SmallMixture;
 using testing::SmallRun;
 using testing::TrainTo;
 using testing::WholeBits;
@@ -85,7 +86,8 @@ void ExpectResumes(const Uninterrupted& run, const RunOptions& options,
                    double tolerance) {
   SCOPED_TRACE(absl::StrCat("dp", options.mesh.dp, ",pp", options.mesh.pp,
                             ",cp", options.mesh.cp, ",tp", options.mesh.tp,
-                            " zero ", options.state.stage));
+                            ",ep", options.mesh.ep, " zero ",
+                            options.state.stage));
   WholeState state;
   std::vector<double> losses;
   ASSERT_THAT(OnRanks(options,
@@ -128,6 +130,26 @@ TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
                                               {{.dp = 2, .cp = 2, .tp = 2}, 3},
                                               {{.pp = 4, .tp = 2}, 0}}) {
     ExpectResumes(run, With(options, mesh, stage), 1e-5);
+  }
+}
+
+TEST(RestoreRunTest, ExpertsGoOnOnOtherMeshes) {
+  for (const auto& [saved, saved_stage] :
+       std::vector<std::pair<MeshSizes, int>>{{{.dp = 4, .pp = 2, .ep = 2}, 3},
+                                              {{}, 0}}) {
+    const RunOptions options = With(SmallMixture(), saved, saved_stage);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "experts"));
+    ExpectResumes(run, options, 0);
+    for (const auto& [mesh, stage] : std::vector<std::pair<MeshSizes, int>>{
+             {{}, 1},
+             {{.dp = 8, .ep = 8}, 1},
+             {{.dp = 2, .cp = 2, .tp = 2, .ep = 4}, 3},
+             {{.pp = 2, .tp = 4}, 0},
+             {{.dp = 4, .dp_replicate = 2, .ep = 2}, 3},
+             {{.dp = 4, .pp = 2}, 3}}) {
+      ExpectResumes(run, With(options, mesh, stage), 1e-5);
+    }
   }
 }
 

@@ -26,17 +26,16 @@ namespace tessera::train {
 
 std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank) {
   const TrainRank::Groups& groups = rank.groups();
-  const std::string name =
-      PartName(groups.tp->rank().value(), groups.pp->rank().value());
+  const int64_t tp = groups.tp->rank().value();
+  const int64_t pp = groups.pp->rank().value();
   std::vector<zero3::CheckpointGroups> parts = {{.shard = groups.shard,
                                                  .replicas = groups.replicas,
                                                  .world = &rank.world(),
-                                                 .part = name}};
+                                                 .part = PartName(tp, pp)}};
   if (groups.ep != nullptr) {
-    parts.push_back(
-        {.shard = groups.edp,
-         .world = &rank.world(),
-         .part = absl::StrCat(name, "-ep", groups.ep->rank().value())});
+    parts.push_back({.shard = groups.edp,
+                     .world = &rank.world(),
+                     .part = PartName(tp, pp, groups.ep->rank().value())});
   }
   return parts;
 }

@@ -40,9 +40,13 @@
 
 namespace tessera::train {
 
-// "tp0-pp1".
+// "tp0-pp1", and "tp0-pp1-ep2" of experts with a state of their own.
 inline std::string PartName(int64_t tensor_rank, int64_t pipeline_rank) {
   return absl::StrCat("tp", tensor_rank, "-pp", pipeline_rank);
+}
+inline std::string PartName(int64_t tensor_rank, int64_t pipeline_rank,
+                            int64_t expert_rank) {
+  return absl::StrCat(PartName(tensor_rank, pipeline_rank), "-ep", expert_rank);
 }
 
 // The groups of each part of the rank's model (ShardedModel::parts).

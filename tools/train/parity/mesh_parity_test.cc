@@ -65,6 +65,31 @@ TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
   }
 }
 
+// Every way to divide experts, in f32, as long as no rounding moves a token to
+// another expert (covering_parity_test has mixtures in f64).
+TEST(MeshParityTest, MixturesHaveTheLossesOfOneRank) {
+  for (const std::string architecture : {"mixtral", "dots1"}) {
+    ParityCase run = {.architecture = architecture, .clip = true, .steps = 6};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                 TrainCase(PlainCase(run)));
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 2, .ep = 2}, MeshSizes{.dp = 4, .ep = 4},
+          MeshSizes{.dp = 4, .tp = 2, .ep = 2}, MeshSizes{.cp = 4, .ep = 2},
+          MeshSizes{.dp = 2, .cp = 2, .tp = 2, .ep = 4},
+          MeshSizes{.dp = 2, .pp = 2, .cp = 2, .ep = 4},
+          MeshSizes{.dp = 4, .pp = 2, .dp_replicate = 2, .ep = 2},
+          MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {
+      run.mesh = mesh;
+      for (const int stage : {1, 3}) {
+        run.stage = stage;
+        run.sequence_parallel = stage == 3;
+        run.recompute = stage == 3 ? Recompute::kFull : Recompute::kSelective;
+        ExpectLosses(run, expected, 1e-5);
+      }
+    }
+  }
+}
+
 // Otherwise no test would notice that meshes ignore them.
 TEST(MeshParityTest, TheRecipeChangesLosses) {
   const ParityCase plain = {.steps = 12};

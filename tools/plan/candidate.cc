@@ -53,13 +53,18 @@ std::vector<int64_t> DivisorsOf(int64_t number) {
   return divisors;
 }
 
-std::vector<MeshSizes> MeshesOf(int64_t ranks) {
+std::vector<MeshSizes> MeshesOf(int64_t ranks, int64_t experts) {
   std::vector<MeshSizes> meshes;
   for (const int64_t tp : DivisorsOf(ranks)) {
     for (const int64_t cp : DivisorsOf(ranks / tp)) {
       for (const int64_t pp : DivisorsOf(ranks / tp / cp)) {
-        meshes.push_back(
-            {.dp = ranks / tp / cp / pp, .pp = pp, .cp = cp, .tp = tp});
+        MeshSizes mesh = {
+            .dp = ranks / tp / cp / pp, .pp = pp, .cp = cp, .tp = tp};
+        for (const int64_t ep : DivisorsOf(mesh.dp * mesh.cp)) {
+          if (ep > 1 && (experts == 0 || experts % ep != 0)) continue;
+          mesh.ep = ep;
+          meshes.push_back(mesh);
+        }
       }
     }
   }
@@ -103,7 +108,8 @@ void AddStatesAndPasses(const PlanRequest& request, Candidate candidate,
 std::vector<Candidate> EnumerateCandidates(const PlanRequest& request,
                                            Refusals& refused) {
   std::vector<Candidate> candidates;
-  for (const MeshSizes& mesh : MeshesOf(request.ranks)) {
+  for (const MeshSizes& mesh :
+       MeshesOf(request.ranks, request.model.mixture.experts)) {
     if (const std::string why = WhyNot(request, mesh); !why.empty()) {
       ++refused[why];
       continue;

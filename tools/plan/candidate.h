@@ -67,7 +67,7 @@ train::RunOptions RunOptionsOf(const PlanRequest& request,
 // "each", "last", or "" if there is only one time.
 std::string ReduceNameOf(const Candidate& candidate);
 
-// "dp2,pp2,cp1,tp2".
+// "dp2,pp2,cp1,tp2", and ep of experts.
 std::string MeshNameOf(const Candidate& candidate);
 
 // The command that starts it: "bazel run //tools/train -- --model=...".

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 
@@ -35,16 +36,32 @@ double AttentionShare(const std::array<double, 4>& shares, double length) {
   return shares[below] + part * (shares[below + 1] - shares[below]);
 }
 
-// The weights [n, k] of a layer.
-struct Weight {
+// Products of `rows` rows and weights [n, k], so many in a stage.
+struct Product {
+  int64_t rows = 0;
   int64_t n = 0;
   int64_t k = 0;
+  int64_t count = 0;
+  bool is_down = false;  // The last one of a layer.
 };
-std::array<Weight, 4> WeightsOf(const StageShapes& s) {
-  return {{{s.qkv, s.hidden},
-           {s.hidden, s.query},
-           {s.gate_up, s.hidden},
-           {s.hidden, s.intermediate}}};
+
+std::vector<Product> ProductsOf(const StageShapes& s, int64_t tokens) {
+  const train::MixtureShapes& mixture = s.mixture;
+  std::vector<Product> products = {{tokens, s.qkv, s.hidden, s.layers},
+                                   {tokens, s.hidden, s.query, s.layers}};
+  const auto add_mlp = [&](int64_t rows, int64_t units, int64_t count) {
+    if (units == 0 || count == 0) return;
+    products.push_back({rows, 2 * units, s.hidden, count});
+    products.push_back({rows, s.hidden, units, count, /*is_down=*/true});
+  };
+  add_mlp(tokens, s.dense_units, s.layers - mixture.layers);
+  if (mixture.layers == 0) return products;
+  const int64_t experts = mixture.experts / mixture.ranks;
+  products.push_back({tokens, mixture.experts, s.hidden, mixture.layers});
+  add_mlp(CeilDiv(tokens * mixture.per_token, experts), mixture.units,
+          experts * mixture.layers);
+  add_mlp(tokens, mixture.shared, mixture.layers);
+  return products;
 }
 
 // The elements that a layer's operations between its products read and write
@@ -121,14 +138,16 @@ PassSeconds DeviceRates::SecondsOf(const StageShapes& shapes,
   const auto layers = static_cast<double>(shapes.layers);
   const auto size = static_cast<double>(SizeInBytes(dtype_));
   const auto rows = static_cast<double>(shapes.rows);
-  double layer = StreamSeconds(ForwardStreams(shapes) * rows * size);
-  double input = StreamSeconds(BackwardStreams(shapes) * rows * size);
+  double forward = layers * StreamSeconds(ForwardStreams(shapes) * rows * size);
+  double input = layers * StreamSeconds(BackwardStreams(shapes) * rows * size);
   double weight = 0, down = 0;
-  for (const Weight& w : WeightsOf(shapes)) {
-    down = ProductSeconds(tokens, w.n, w.k);  // The last one stays.
-    layer += down;
-    input += ProductSeconds(tokens, w.k, w.n);
-    weight += ProductSeconds(w.n, w.k, tokens);
+  for (const Product& p : ProductsOf(shapes, tokens)) {
+    const auto count = static_cast<double>(p.count);
+    const double product = count * ProductSeconds(p.rows, p.n, p.k);
+    forward += product;
+    if (p.is_down) down += product;
+    input += count * ProductSeconds(p.rows, p.k, p.n);
+    weight += count * ProductSeconds(p.n, p.k, p.rows);
   }
   const auto attention = [&](double operations, bool is_backward) {
     return AttentionSeconds(operations, options.length, shapes.head_size,
@@ -136,14 +155,14 @@ PassSeconds DeviceRates::SecondsOf(const StageShapes& shapes,
   };
   seconds.attention = attention(work.attention, false);
   seconds.backward_attention = attention(2 * work.attention, true);
-  seconds.forward = layers * layer + seconds.attention;
-  seconds.backward_input = layers * input + seconds.backward_attention;
-  seconds.backward_weight = layers * weight;
+  seconds.forward = forward + seconds.attention;
+  seconds.backward_input = input + seconds.backward_attention;
+  seconds.backward_weight = weight;
   if (shapes.recompute == Recompute::kSelective) {
     seconds.backward_input += seconds.attention;
   }
   if (shapes.recompute == Recompute::kFull) {
-    seconds.backward_input += seconds.forward - layers * down;
+    seconds.backward_input += seconds.forward - down;
   }
   if (shapes.is_last) {
     const double logits = static_cast<double>(tokens) *

@@ -47,7 +47,8 @@ std::string PipelineName(const Candidate& c) {
 
 std::string PassesName(const Candidate& c) {
   return absl::StrCat(PipelineName(c), "/", c.mesh.tp, "/", c.mesh.cp, "/",
-                      c.micro_batch, "/", static_cast<int>(c.recompute));
+                      c.mesh.ep, "/", c.micro_batch, "/",
+                      static_cast<int>(c.recompute));
 }
 
 double LeastDeviceBandwidth(const topology::Cluster& cluster) {
@@ -100,7 +101,9 @@ absl::StatusOr<pipeline::StageCosts> Pricer::StageCost(
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kTp, traffic);
     const double cp =
         links_.SecondsAlong(candidate.mesh, TrafficAxis::kCp, traffic);
-    return computed + tp + std::max(cp - attention, 0.0);
+    const double ep =
+        links_.SecondsAlong(candidate.mesh, TrafficAxis::kEp, traffic);
+    return computed + tp + ep + std::max(cp - attention, 0.0);
   };
   const bool whole = HasWholeBackwards(candidate);
   pipeline::StageCosts costs;
@@ -130,15 +133,17 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
   const train::PipelinePlan plan =
       filling->With(RunOptionsOf(request_, candidate));
   PassCost cost;
-  // Stages with equally many layers cost the same, except the first and the
-  // last.
-  std::map<std::tuple<int64_t, bool, bool>, pipeline::StageCosts> alike;
+  // Stages with equally many layers of both kinds cost the same, except the
+  // first and the last.
+  std::map<std::tuple<int64_t, int64_t, bool, bool>, pipeline::StageCosts>
+      alike;
   for (int32_t stage = 0; stage < plan.stages(); ++stage) {
     const train::StageSpan span = plan.SpanOf(stage);
-    const std::tuple kind = {span.layers.size(), span.is_first, span.is_last};
+    TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes,
+                             StageShapes::Of(plan.options(), {}, span));
+    const std::tuple kind = {shapes.layers, shapes.mixture.layers,
+                             span.is_first, span.is_last};
     if (alike.count(kind) == 0) {
-      TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes,
-                               StageShapes::Of(plan.options(), {}, span));
       TESSERA_ASSIGN_OR_RETURN(alike[kind], StageCost(candidate, shapes));
     }
     cost.stages.push_back(alike[kind]);
@@ -168,18 +173,25 @@ double Pricer::DeviceBandwidth() const {
 
 namespace {
 
-// The weights of a stage, unpartitioned.
+// The weights of a stage on a rank, without its experts, and of these.
 int64_t WeightsOf(const StageShapes& s) {
-  const int64_t layer =
-      s.hidden * (s.qkv + s.query + s.gate_up + s.intermediate + 2);
+  const train::MixtureShapes& mixture = s.mixture;
+  const int64_t units = 3 * s.dense_units * (s.layers - mixture.layers) +
+                        (3 * mixture.shared + mixture.experts) * mixture.layers;
+  const int64_t layers = s.layers * (s.qkv + s.query + 2) + units;
   const int64_t table = s.vocabulary * s.hidden;
-  return s.layers * layer + (s.is_first ? table : 0) +
+  return s.hidden * layers + (s.is_first ? table : 0) +
          (s.is_last ? s.hidden + (s.tied_here ? 0 : table) : 0);
+}
+int64_t ExpertWeightsOf(const StageShapes& s) {
+  return s.mixture.layers * s.mixture.experts / s.mixture.ranks * 3 *
+         s.mixture.units * s.hidden;
 }
 
 // The weights of a pipeline rank.
 struct Held {
-  int64_t weights = 0;
+  int64_t weights = 0;      // Sharded with the data ranks,
+  int64_t experts = 0;      // with those that have the same experts.
   int64_t most_layers = 0;  // Of a stage.
 };
 
@@ -190,6 +202,8 @@ absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
         const StageShapes shapes,
         StageShapes::Of(plan.options(), {.pp = rank}, span));
     held.weights += WeightsOf(shapes);
+    (shapes.mixture.ranks > 1 ? held.experts : held.weights) +=
+        ExpertWeightsOf(shapes);
     held.most_layers = std::max(held.most_layers, shapes.layers);
   }
   return held;
@@ -198,8 +212,7 @@ absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
 // The bytes that ZeRO partitions (Rajbhandari et al., arXiv 1910.02054, section
 // 5) for AdamW, rounded down.
 absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
-                                   int64_t weights) {
-  const int64_t sharers = run.mesh.shard_ranks();
+                                   int64_t weights, int64_t sharers) {
   const int64_t width = SizeInBytes(run.dtype);
   const int64_t master = width < 4 ? 4 * weights : 0;
   TESSERA_ASSIGN_OR_RETURN(const int64_t moment,
@@ -215,7 +228,8 @@ absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
 }  // namespace
 
 // Computed from the cost of a second layer on a single rank: with one
-// micro-batch, and with two in flight.
+// micro-batch, and with two in flight. Of a model with mixtures and other
+// layers, that of the cheaper kind.
 absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
     const Candidate& candidate) {
   const std::string key = absl::StrCat(
@@ -224,17 +238,34 @@ absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
   if (const auto found = layers_.find(key); found != layers_.end()) {
     return &found->second;
   }
+  LayerCost least;
+  const int64_t dense = request_.model.mixture.dense_layers;
+  for (const int64_t dense_layers : {int64_t{0}, dense}) {
+    TESSERA_ASSIGN_OR_RETURN(const LayerCost cost,
+                             CostOfLayer(candidate, dense_layers > 0));
+    least = dense_layers == 0
+                ? cost
+                : LayerCost{.first = std::min(least.first, cost.first),
+                            .next = std::min(least.next, cost.next)};
+  }
+  return &layers_.emplace(key, least).first->second;
+}
+
+absl::StatusOr<Pricer::LayerCost> Pricer::CostOfLayer(
+    const Candidate& candidate, bool is_dense) const {
   std::map<std::pair<int64_t, int64_t>, int64_t> bytes;
   for (const int64_t layers : {1, 2}) {
     for (const int64_t micro_batches : {1, 2}) {
       train::RunOptions run = RunOptionsOf(request_, candidate);
       run.mesh.dp = 1;
       run.mesh.pp = 1;
+      run.mesh.ep = 1;
       run.schedule = "gpipe";
       run.chunks = 1;
       run.batch = run.micro_batch * micro_batches;
       run.state.stage = 0;
       run.model.layers = layers;
+      run.model.mixture.dense_layers = is_dense ? layers : 0;
       TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan plan,
                                train::PipelinePlan::Create(run));
       TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction rank,
@@ -248,10 +279,9 @@ absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
     return std::max<int64_t>(
         bytes[{2, micro_batches}] - bytes[{1, micro_batches}], 0);
   };
-  const LayerCost cost = {
+  return LayerCost{
       .first = second_layer(1),
       .next = std::max<int64_t>(second_layer(2) - second_layer(1), 0)};
-  return &layers_.emplace(key, cost).first->second;
 }
 
 // The most layers times micro-batches that a rank holds between their forward
@@ -284,8 +314,13 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   // The first and the last have the tables as well.
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
     TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
-    TESSERA_ASSIGN_OR_RETURN(const int64_t state,
-                             StateBytes(plan.options(), held.weights));
+    TESSERA_ASSIGN_OR_RETURN(
+        int64_t state,
+        StateBytes(plan.options(), held.weights, candidate.mesh.shard_ranks()));
+    TESSERA_ASSIGN_OR_RETURN(
+        const int64_t experts,
+        StateBytes(plan.options(), held.experts, candidate.mesh.edp()));
+    state += experts;
     most = std::max(most, state);
     if (most > request_.memory) return most;
     TESSERA_ASSIGN_OR_RETURN(const LayerCost* const layer, LayerOf(candidate));
@@ -322,7 +357,7 @@ absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
   const std::string key =
       gathers ? absl::StrCat(PipelineName(candidate), "/", candidate.mesh.tp,
                              "/", candidate.mesh.cp, "/", candidate.mesh.dp,
-                             "/", filling)
+                             "/", candidate.mesh.ep, "/", filling)
               : absl::StrCat("none of ", filled.size());
   if (const auto found = gathers_.find(key); found != gathers_.end()) {
     return &found->second;
@@ -337,8 +372,7 @@ absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
         const auto longer,
         RunDry(light, filling + more, RanksWithMost(candidate.mesh.pp)));
     const auto gathered = [&](const train::RankPrediction& one) {
-      return links_.SecondsOf(candidate.mesh, TrafficAxis::kDp,
-                              OpKind::kAllGather, one.traffic);
+      return DataSecondsOf(candidate, OpKind::kAllGather, one.traffic);
     };
     for (size_t i = 0; i < seconds.size(); ++i) {
       seconds[i] = (gathered(longer[i]) - gathered(filled[i])) /
@@ -346,6 +380,13 @@ absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
     }
   }
   return &gathers_.emplace(key, std::move(seconds)).first->second;
+}
+
+// Along the data ranks, and those that have the same experts.
+double Pricer::DataSecondsOf(const Candidate& candidate, OpKind kind,
+                             const train::RankTraffic& traffic) {
+  return links_.SecondsOf(candidate.mesh, TrafficAxis::kDp, kind, traffic) +
+         links_.SecondsOf(candidate.mesh, TrafficAxis::kEdp, kind, traffic);
 }
 
 // The data-parallel traffic of a step that computation cannot hide, of a rank
@@ -358,12 +399,12 @@ double Pricer::DataSeconds(const Candidate& candidate,
       static_cast<double>(FillingMicroBatches(candidate, request_.batch));
   double again = gathers;
   if (candidate.reduce == train::ReduceChoice::kEachMicroBatch) {
-    again += links_.SecondsOf(candidate.mesh, TrafficAxis::kDp,
-                              OpKind::kReduceScatter, rank.traffic) /
+    again += DataSecondsOf(candidate, OpKind::kReduceScatter, rank.traffic) /
              filling;
   }
   const double first =
-      links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, rank.traffic) -
+      links_.SecondsAlong(candidate.mesh, TrafficAxis::kDp, rank.traffic) +
+      links_.SecondsAlong(candidate.mesh, TrafficAxis::kEdp, rank.traffic) -
       again * (filling - 1);
   const auto further =
       static_cast<double>(candidate.micro_batches(request_.batch) - 1);
@@ -398,15 +439,23 @@ absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
   TESSERA_ASSIGN_OR_RETURN(const std::vector<double>* const gathers,
                            GathersAgain(candidate, ranks));
   TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
-  const int64_t sharers = candidate.zero > 0 ? candidate.mesh.shard_ranks() : 1;
+  TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan* const plan,
+                           PlanOf(candidate));
+  const train::PipelinePlan own = plan->With(RunOptionsOf(request_, candidate));
+  const auto part = [&](int64_t weights, int64_t sharers) {
+    return candidate.zero > 0 ? weights / sharers : weights;
+  };
   for (size_t i = 0; i < ranks.size(); ++i) {
     const train::RankPrediction& one = ranks[i];
+    TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(own, one.place.pp));
     cost.data_seconds =
         std::max(cost.data_seconds,
                  DataSeconds(candidate, one, (*gathers)[i],
                              passes->ranks[static_cast<size_t>(one.place.pp)]));
     const int64_t gradients =
-        one.parameters / sharers * static_cast<int64_t>(sizeof(float));
+        (part(one.parameters - held.experts, candidate.mesh.shard_ranks()) +
+         part(held.experts, candidate.mesh.edp())) *
+        static_cast<int64_t>(sizeof(float));
     cost.optimizer_seconds =
         std::max(cost.optimizer_seconds,
                  static_cast<double>(2 * one.state.optimizer + gradients) /
@@ -471,21 +520,23 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   const train::PipelinePlan plan =
       filling->With(RunOptionsOf(request_, candidate));
   StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
-  const auto along_dp = [&](OpKind kind, int64_t bytes) {
+  // Of weights and of experts, with so many bytes each.
+  const auto along_data = [&](OpKind kind, const Held& held, int64_t bytes) {
     return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,
-                          static_cast<double>(bytes), 1);
+                          static_cast<double>(bytes * held.weights), 1) +
+           links_.Seconds(candidate.mesh, TrafficAxis::kEdp, kind,
+                          static_cast<double>(bytes * held.experts), 1);
   };
   const int64_t sharers = candidate.mesh.shard_ranks();
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
     TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
-    const int64_t weights = held.weights;
     double data = 0;
     if (sharers > 1 && candidate.zero == 0) {
-      data = along_dp(OpKind::kAllReduce, 4 * weights);
+      data = along_data(OpKind::kAllReduce, held, 4);
     } else if (sharers > 1) {
-      const double reduced = along_dp(OpKind::kReduceScatter, 4 * weights);
-      data = reduced + along_dp(OpKind::kAllGather,
-                                SizeInBytes(request_.dtype) * weights);
+      const double reduced = along_data(OpKind::kReduceScatter, held, 4);
+      data = reduced +
+             along_data(OpKind::kAllGather, held, SizeInBytes(request_.dtype));
       if (candidate.reduce == train::ReduceChoice::kEachMicroBatch) {
         const double computed = passes->ranks[static_cast<size_t>(rank)];
         data +=
@@ -494,14 +545,20 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
       }
     }
     step.data = std::max(step.data, data);
-    TESSERA_ASSIGN_OR_RETURN(
-        const int64_t moment,
-        offload::MomentBytes(plan.options().state.moments, weights));
+    const auto touched = [&](int64_t weights,
+                             int64_t ranks) -> absl::StatusOr<int64_t> {
+      TESSERA_ASSIGN_OR_RETURN(
+          const int64_t moment,
+          offload::MomentBytes(plan.options().state.moments, weights));
+      return (4 * moment + 4 * weights) / (candidate.zero > 0 ? ranks : 1);
+    };
+    TESSERA_ASSIGN_OR_RETURN(const int64_t dense,
+                             touched(held.weights, sharers));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t experts,
+                             touched(held.experts, candidate.mesh.edp()));
     step.optimizer =
         std::max(step.optimizer,
-                 static_cast<double>((4 * moment + 4 * weights) /
-                                     (candidate.zero > 0 ? sharers : 1)) /
-                     DeviceBandwidth());
+                 static_cast<double>(dense + experts) / DeviceBandwidth());
   }
   // A hair less, since sums are rounded in another order.
   step.data *= 1 - 1e-9;

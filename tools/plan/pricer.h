@@ -9,11 +9,12 @@
 // may need most. Time, in seconds of a step:
 //
 //   pipeline    pipeline::Simulate of the schedule. A pass takes the time of
-//               its operations (device_rates.h), its messages along tp in
-//               sequence, and the part of those along cp that is longer than
+//               its operations (device_rates.h), its messages along tp and ep
+//               in sequence, and the part of those along cp that is longer than
 //               the attention that hides them; messages between stages overlap
 //               with computations.
-//   data        gradients and weights along dp and cp. Nothing hides the
+//   data        gradients and weights along dp and cp, those of experts along
+//               edp. Nothing hides the
 //               messages of one micro-batch; of those that each further one
 //               repeats (gathers at stage 3, reductions at each micro-batch)
 //               the part counts that is longer than the rank's computation.
@@ -115,10 +116,14 @@ class Pricer {
   absl::StatusOr<const std::vector<double>*> GathersAgain(
       const Candidate& candidate,
       const std::vector<train::RankPrediction>& filled);
+  double DataSecondsOf(const Candidate& candidate, collectives::OpKind kind,
+                       const train::RankTraffic& traffic);
   double DataSeconds(const Candidate& candidate,
                      const train::RankPrediction& rank, double gathers,
                      double computed);
   absl::StatusOr<const LayerCost*> LayerOf(const Candidate& candidate);
+  absl::StatusOr<LayerCost> CostOfLayer(const Candidate& candidate,
+                                        bool is_dense) const;
   static int64_t MostInFlight(const train::PipelinePlan& plan, int64_t rank);
   double DeviceBandwidth() const;
 

@@ -191,7 +191,7 @@ double Utilisation(const PlanRequest& request, const Plan& plan) {
 }
 
 std::vector<std::string> Assumptions(const PlanRequest& request) {
-  return {
+  std::vector<std::string> assumptions = {
       topology::Describe(request.cluster),
       RatesOf(request).Describe(),
       "a message takes the latency of the link between neighbours plus its "
@@ -204,6 +204,12 @@ std::vector<std::string> Assumptions(const PlanRequest& request) {
       "the optimizer is bound by the device's memory",
       "memory is that of //tools/train without the base of a process",
       "state is not offloaded; tensor ranks have sequence parallelism"};
+  if (request.model.mixture.experts > 0) {
+    assumptions.push_back(
+        "experts take equally many tokens; their all-to-alls are not "
+        "overlapped");
+  }
+  return assumptions;
 }
 
 std::string ScheduleName(const Candidate& candidate) {
@@ -279,6 +285,7 @@ Json PlanAsJson(const PlanRequest& request, const Plan& plan) {
           {"pp", c.mesh.pp},
           {"cp", c.mesh.cp},
           {"tp", c.mesh.tp},
+          {"ep", c.mesh.ep},
           {"schedule", c.schedule},
           {"chunks", c.chunks},
           {"zero", c.zero},

@@ -45,6 +45,21 @@ PlanRequest SmallRequest(const std::string& cluster, int64_t ranks) {
   return request;
 }
 
+PlanRequest SmallMixture(const std::string& cluster, int64_t ranks) {
+  PlanRequest request = SmallRequest(cluster, ranks);
+  request.model.architecture = model_files::Architecture::kDots1;
+  request.model.qk_norm = true;
+  request.model.layers = 3;
+  request.model.mixture = {.experts = 4,
+                           .per_token = 2,
+                           .intermediate = 64,
+                           .shared_intermediate = 64,
+                           .dense_layers = 1,
+                           .sigmoid = true};
+  request.batch = 4;
+  return request;
+}
+
 // Evaluates every candidate, without shortcuts.
 std::vector<Plan> AllPlans(const PlanRequest& request) {
   std::vector<Plan> plans;
@@ -107,8 +122,7 @@ TEST(FindPlansTest, TheBestOfEachMeshComeInTheirOrder) {
   }
 }
 
-TEST(FindPlansTest, BoundsAreBounds) {
-  const PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
+void ExpectBounds(const PlanRequest& request) {
   Refusals refused;
   Pricer pricer(request);
   for (const Candidate& candidate : EnumerateCandidates(request, refused)) {
@@ -120,6 +134,32 @@ TEST(FindPlansTest, BoundsAreBounds) {
     EXPECT_LE(*pricer.LeastMemory(candidate), *pricer.Memory(candidate))
         << name;
   }
+}
+
+TEST(FindPlansTest, BoundsAreBounds) {
+  ExpectBounds(SmallRequest("hosts=2,cpus=4", 8));
+  ExpectBounds(SmallMixture("hosts=2,cpus=2", 4));
+}
+
+TEST(FindPlansTest, ExpertsAreDividedWhereThatPays) {
+  PlanRequest request = SmallMixture("hosts=1,gpus=4", 4);
+  std::map<int64_t, int64_t> candidates;
+  Refusals refused;
+  for (const Candidate& one : EnumerateCandidates(request, refused)) {
+    EXPECT_EQ(one.mesh.dp * one.mesh.cp % one.mesh.ep, 0);
+    ++candidates[one.mesh.ep];
+  }
+  EXPECT_THAT(candidates,
+              ::testing::ElementsAre(::testing::Pair(1, ::testing::Gt(0)),
+                                     ::testing::Pair(2, ::testing::Gt(0)),
+                                     ::testing::Pair(4, ::testing::Gt(0))));
+  // Most weights are experts', which then need neither be sent nor held.
+  request.model.mixture.intermediate = 4096;
+  request.model.mixture.shared_intermediate = 0;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
+  EXPECT_GT(report.plans.front().candidate.mesh.ep, 1);
+  EXPECT_THAT(CommandOf(request, report.plans.front().candidate),
+              HasSubstr(",ep"));
 }
 
 // For the busiest pipeline rank, by a dry run of all micro-batches of a step.

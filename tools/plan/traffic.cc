@@ -102,17 +102,23 @@ class PassTraffic {
 
   void Backward(bool with_weights) {
     AddRecomputation();
-    const int64_t layers = shapes_.layers;
-    Sums(2 * layers + (shapes_.is_last ? 1 : 0));
+    const int64_t layers = shapes_.layers, shared = SharedExperts();
+    Sums(2 * layers + shared + (shapes_.is_last ? 1 : 0));
     // Row-parallel layers gather the gradient of their output, once for both
     // uses; column-parallel ones gather their input, only for the weights.
-    Gathers(2 * layers + (shapes_.is_first ? 1 : 0));
-    if (with_weights) Gathers(2 * layers + (shapes_.is_last ? 1 : 0));
+    Gathers(2 * layers + shared + (shapes_.is_first ? 1 : 0));
+    if (with_weights) {
+      // A shared expert's backward is in halves.
+      Gathers(2 * layers + 2 * shared + (shapes_.is_last ? 1 : 0));
+    }
     PassRound(layers, /*backward=*/true);
+    Dispatch(/*rows=*/2, /*weights=*/1, /*counts=*/0);
   }
 
   void BackwardWeight() {
-    Gathers(4 * shapes_.layers + (shapes_.is_last ? 1 : 0));
+    // Experts keep the rows of their gradients.
+    Gathers(4 * shapes_.layers - shapes_.mixture.layers + 2 * SharedExperts() +
+            (shapes_.is_last ? 1 : 0));
   }
 
  private:
@@ -129,10 +135,28 @@ class PassTraffic {
     Add(OpKind::kAllGather, shapes_.token_bytes(), count);
   }
 
+  int64_t SharedExperts() const {
+    return shapes_.mixture.has_shared ? shapes_.mixture.layers : 0;
+  }
+
+  // All-to-alls of each mixture.
+  void Dispatch(int64_t rows, int64_t weights, int64_t counts) {
+    const train::MixtureShapes& mixture = shapes_.mixture;
+    const auto add = [&](int64_t bytes, int64_t count) {
+      if (mixture.ranks == 1 || mixture.layers == 0) return;
+      traffic_.Add(TrafficAxis::kEp, OpKind::kAllToAll, bytes,
+                   count * mixture.layers * times_);
+    };
+    add(mixture.per_token * shapes_.token_bytes(), rows);
+    add(shapes_.Statistics(mixture.per_token * shapes_.tokens), weights);
+    add(mixture.experts * static_cast<int64_t>(sizeof(int64_t)), counts);
+  }
+
   void AddForwardLayers() {
-    Sums(2 * shapes_.layers);
-    Gathers(2 * shapes_.layers);
+    Sums(2 * shapes_.layers + SharedExperts());
+    Gathers(2 * shapes_.layers + SharedExperts());
     PassRound(shapes_.layers, /*backward=*/false);
+    Dispatch(/*rows=*/2, /*weights=*/1, /*counts=*/1);
   }
 
   void AddRecomputation() {
@@ -140,7 +164,8 @@ class PassTraffic {
     PassRound(shapes_.layers, /*backward=*/false);
     if (shapes_.recompute != Recompute::kFull) return;
     Sums(shapes_.layers);
-    Gathers(2 * shapes_.layers + (shapes_.is_last ? 1 : 0));
+    Gathers(2 * shapes_.layers + SharedExperts() + (shapes_.is_last ? 1 : 0));
+    Dispatch(/*rows=*/1, /*weights=*/1, /*counts=*/1);
   }
 
   // Ring attention of each sequence: the blocks of other ranks come one after

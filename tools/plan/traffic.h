@@ -50,9 +50,9 @@ class AxisLinks {
   std::map<std::pair<int64_t, int64_t>, topology::LinkProfile> profiles_;
 };
 
-// Adds the messages of `times` passes of a computing kind along the tensor and
-// context axes, by a formula, because a search prices thousands of stages. A
-// test compares it with a dry run.
+// Adds the messages of `times` passes of a computing kind along the tensor,
+// context and expert axes, by a formula, because a search prices thousands of
+// stages. A test compares it with a dry run.
 //
 // clang-format off
 // For a micro-batch and layer, with x the bytes of all its tokens on the rank:
@@ -62,7 +62,14 @@ class AxisLinks {
 //   sequence      2 all_gather,       4 all_gather,       2 all_gather and   2 all_gather
 //   parallel      2 reduce_scatter    2 reduce_scatter    2 reduce_scatter
 //
-// A recomputed layer adds 1 all_reduce, or 2 all_gather and 1 reduce_scatter. cp: keys
+// The MLP of a mixture of experts has the same messages, but W has one all_gather for it; a
+// shared expert adds those of an MLP, whose backward is I and W. ep, with k experts of a token and E of a layer:
+//
+//   forward         all_to_all of E counts, k x, k weights of a token, k x
+//   backward, I     all_to_all of k x, k x, k weights of a token
+//
+// A recomputed layer adds 1 all_reduce, or 2 all_gather and 1 reduce_scatter, and the
+// forward's messages of ep but the last. cp: keys
 // and values pass round n ranks in n - 1 messages, again in the backward, and their
 // gradients in n.
 // clang-format on

@@ -68,12 +68,16 @@ void ExpectAsCounted(const train::RunOptions& options) {
         AddPasses(shapes, action.kind, 1, passes);
       }
     }
-    for (const TrafficAxis axis : {TrafficAxis::kTp, TrafficAxis::kCp}) {
+    for (const TrafficAxis axis :
+         {TrafficAxis::kTp, TrafficAxis::kCp, TrafficAxis::kEp}) {
       for (const OpKind kind :
            {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter,
-            OpKind::kSend, OpKind::kReceive}) {
-        // Gradients of norms are summed once per step.
-        if (kind == OpKind::kAllReduce && options.sequence_parallel) continue;
+            OpKind::kAllToAll, OpKind::kSend, OpKind::kReceive}) {
+        // Gradients of norms and routers are summed once per step.
+        if (kind == OpKind::kAllReduce &&
+            (options.sequence_parallel || options.model.mixture.experts > 0)) {
+          continue;
+        }
         const OperationTraffic counted = Of(rank.traffic, axis, kind);
         const OperationTraffic by_formula = Of(passes, axis, kind);
         EXPECT_EQ(by_formula.bytes, counted.bytes) << kind;
@@ -98,6 +102,38 @@ TEST(PassTrafficTest, IsWhatADryRunCounts) {
         ExpectAsCounted(options);
         options.sequence_parallel = mesh.tp > 1;
         if (options.sequence_parallel) ExpectAsCounted(options);
+      }
+    }
+  }
+}
+
+TEST(PassTrafficTest, OfMixturesIsWhatADryRunCounts) {
+  train::RunOptions options = SmallRun();
+  options.length = 24;  // Rows of experts are even.
+  for (const bool is_shared : {false, true}) {
+    options.model.mixture = {.experts = 8,
+                             .per_token = 2,
+                             .intermediate = 12,
+                             .shared_intermediate = is_shared ? 12 : 0,
+                             .dense_layers = is_shared ? 1 : 0,
+                             .sigmoid = is_shared};
+    options.model.architecture = is_shared
+                                     ? model_files::Architecture::kDots1
+                                     : model_files::Architecture::kMixtral;
+    options.model.qk_norm = is_shared;
+    for (const MeshSizes mesh :
+         {MeshSizes{.dp = 4, .ep = 4}, MeshSizes{.dp = 2, .tp = 2, .ep = 2},
+          MeshSizes{.pp = 2, .cp = 2, .tp = 2, .ep = 2},
+          MeshSizes{.dp = 2, .tp = 2}}) {
+      for (const std::string schedule : {"1f1b", "zb_h1"}) {
+        for (const Recompute recompute :
+             {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+          options.mesh = mesh;
+          options.schedule = schedule;
+          options.recompute = recompute;
+          options.sequence_parallel = mesh.tp > 1;
+          ExpectAsCounted(options);
+        }
       }
     }
   }

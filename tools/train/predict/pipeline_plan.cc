@@ -118,33 +118,36 @@ absl::Status SetAttention(const RunOptions& options, const RankPlace& place,
   return absl::OkStatus();
 }
 
-// Hidden units of a layer that a token passes on this tensor rank. With an even
-// load of the experts a rank computes as many rows as its tokens have experts.
-absl::StatusOr<int64_t> ActiveUnits(const RunOptions& options,
-                                    const RankPlace& place, int64_t layer) {
-  const auto part = [&](int64_t units) -> absl::StatusOr<int64_t> {
-    TESSERA_ASSIGN_OR_RETURN(const tp::Partition parts,
-                             tp::Partition::Balanced(units, options.mesh.tp));
-    return parts.SizeOf(place.tp);
-  };
-  const model_files::MixtureConfig& mixture = options.model.mixture;
-  if (!options.model.IsMixture(layer)) return part(options.model.intermediate);
-  TESSERA_ASSIGN_OR_RETURN(const int64_t own, part(mixture.intermediate));
-  TESSERA_ASSIGN_OR_RETURN(const int64_t shared,
-                           part(mixture.shared_intermediate));
-  return mixture.per_token * own + shared;
+absl::StatusOr<int64_t> TensorPart(const RunOptions& options,
+                                   const RankPlace& place, int64_t units) {
+  TESSERA_ASSIGN_OR_RETURN(const tp::Partition parts,
+                           tp::Partition::Balanced(units, options.mesh.tp));
+  return parts.SizeOf(place.tp);
 }
 
 absl::Status SetWide(const RunOptions& options, const RankPlace& place,
                      const StageSpan& span, StageShapes& shapes) {
-  int64_t units = 0;
+  const model_files::MixtureConfig& mixture = options.model.mixture;
+  TESSERA_ASSIGN_OR_RETURN(
+      shapes.dense_units,
+      TensorPart(options, place, options.model.intermediate));
+  MixtureShapes of_span = {.per_token = mixture.per_token,
+                           .experts = mixture.experts,
+                           .ranks = options.mesh.ep,
+                           .has_shared = mixture.shared_intermediate > 0};
+  TESSERA_ASSIGN_OR_RETURN(of_span.units,
+                           TensorPart(options, place, mixture.intermediate));
+  TESSERA_ASSIGN_OR_RETURN(
+      of_span.shared, TensorPart(options, place, mixture.shared_intermediate));
   for (int64_t layer = span.layers.begin; layer < span.layers.end; ++layer) {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t of_layer,
-                             ActiveUnits(options, place, layer));
-    units += of_layer;
-    if (options.model.IsMixture(layer)) ++shapes.mixtures;
+    if (options.model.IsMixture(layer)) ++of_span.layers;
   }
-  shapes.intermediate = units / std::max<int64_t>(span.layers.size(), 1);
+  if (of_span.layers > 0) shapes.mixture = of_span;
+  // A rank computes as many rows as its tokens have experts.
+  const int64_t units =
+      (shapes.layers - of_span.layers) * shapes.dense_units +
+      of_span.layers * (of_span.per_token * of_span.units + of_span.shared);
+  shapes.intermediate = units / std::max<int64_t>(shapes.layers, 1);
   shapes.gate_up = 2 * shapes.intermediate;
   TESSERA_ASSIGN_OR_RETURN(
       const tp::Partition vocabulary,
@@ -195,7 +198,7 @@ absl::Status CheckFp8Sizes(const RunOptions& options, const RankPlace& place) {
       {"rows of query, key and value", s.qkv, kModel},
       {"columns of the output projection", s.query, kModel}};
   // Products of experts are not in fp8.
-  if (s.mixtures == 0) {
+  if (s.mixture.layers == 0) {
     sizes.push_back({"intermediate units", s.intermediate, kModel});
   }
   if (options.mesh.tp > 1) {

@@ -76,6 +76,17 @@ class PipelinePlan {
 
 // The sizes of a stage's tensors on one rank, as the layers of tensor_parallel
 // make them.
+// The mixtures of experts of a stage, on one rank, with an even load.
+struct MixtureShapes {
+  int64_t layers = 0;     // Of the stage; 0: the rest is 0 too.
+  int64_t per_token = 0;  // Experts of a token.
+  int64_t experts = 0;    // Of a layer, on all ranks.
+  int64_t ranks = 1;      // That divide them.
+  int64_t units = 0;      // Hidden units of an expert on this tensor rank.
+  int64_t shared = 0;     // Those of the expert of all tokens.
+  bool has_shared = false;
+};
+
 struct StageShapes {
   static absl::StatusOr<StageShapes> Of(const RunOptions& options,
                                         const RankPlace& place,
@@ -110,7 +121,8 @@ struct StageShapes {
   // mixtures of experts, those that a token passes, averaged over the layers.
   int64_t gate_up = 0;
   int64_t intermediate = 0;
-  int64_t mixtures = 0;  // Layers that are mixtures of experts.
+  int64_t dense_units = 0;  // Hidden units of the other layers.
+  MixtureShapes mixture = {};
   int64_t vocabulary = 0;
   // Key and value rows whose gradients are summed over the ranks that share
   // them.

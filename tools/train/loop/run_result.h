@@ -76,6 +76,9 @@ struct StepRecord {
   bool skipped = false;  // The gradients were not finite.
   // The mean loss over the validation batches after the step; if it was due.
   std::optional<double> eval_loss = {};
+  // Of mixtures of experts: the tokens of the busiest expert over the mean, in
+  // the layer where that is most.
+  std::optional<double> expert_imbalance = {};
 };
 
 // A step with its time and memory.

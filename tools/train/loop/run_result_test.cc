@@ -33,6 +33,8 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
         {.record = {whole(), real(random), real(random), real(random),
                     real(random), random() % 2 == 0,
                     random() % 2 == 0 ? std::optional(real(random))
+                                      : std::nullopt,
+                    random() % 2 == 0 ? std::optional(real(random))
                                       : std::nullopt},
          .seconds = real(random),
          .tokens_per_second = real(random),

@@ -403,7 +403,9 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(layers_->FinishFp8Step());
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<double> bias_steps, BiasSteps());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> loads, ExpertLoads());
+  record.expert_imbalance = ImbalanceOf(loads);
+  const std::vector<double> bias_steps = BiasSteps(loads);
   TESSERA_RETURN_IF_ERROR(MoveBiases(bias_steps, 1));
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
   if (report.skipped) TESSERA_RETURN_IF_ERROR(MoveBiases(bias_steps, -1));
@@ -421,17 +423,13 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   return record;
 }
 
-// The steps of the biases of all layers' routers, [layers, experts]: up for
-// experts that fewer tokens of the step chose than the mean, down for others
-// (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Empty if there are none.
-absl::StatusOr<std::vector<double>> TrainRank::BiasSteps() {
-  const model_files::MixtureConfig& mixture = options_.model.mixture;
-  if (!mixture.sigmoid || options_.router_bias_rate == 0) {
-    return std::vector<double>();
-  }
-  const auto experts = static_cast<size_t>(mixture.experts);
+// The tokens of the step that chose each expert, [layers, experts], with zeros
+// for layers without. Empty if the model has no experts.
+absl::StatusOr<std::vector<int64_t>> TrainRank::ExpertLoads() {
+  const auto experts = static_cast<size_t>(options_.model.mixture.experts);
   std::vector<int64_t> loads(static_cast<size_t>(options_.model.layers) *
                              experts);
+  if (loads.empty()) return loads;
   for (size_t window = 0; window < layers_->numbers().size(); ++window) {
     tp::TransformerBlock* const block = layers_->block(window);
     if (block == nullptr || block->moe() == nullptr) continue;
@@ -445,6 +443,32 @@ absl::StatusOr<std::vector<double>> TrainRank::BiasSteps() {
     TESSERA_RETURN_IF_ERROR(group->host().AllReduce(
         collectives::Buffer(std::span(loads)), collectives::Reduction::Sum()));
   }
+  return loads;
+}
+
+std::optional<double> TrainRank::ImbalanceOf(
+    const std::vector<int64_t>& loads) const {
+  const int64_t experts = options_.model.mixture.experts;
+  std::optional<double> largest;
+  for (auto layer = loads.begin(); layer != loads.end(); layer += experts) {
+    const int64_t sum = std::accumulate(layer, layer + experts, int64_t{0});
+    if (sum == 0) continue;
+    const int64_t most = *std::max_element(layer, layer + experts);
+    const double imbalance =
+        static_cast<double>(most * experts) / static_cast<double>(sum);
+    largest = std::max(largest.value_or(0), imbalance);
+  }
+  return largest;
+}
+
+// The steps of the biases of all layers' routers, [layers, experts]: up for
+// experts that fewer tokens of the step chose than the mean, down for others
+// (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Empty if there are none.
+std::vector<double> TrainRank::BiasSteps(
+    const std::vector<int64_t>& loads) const {
+  const model_files::MixtureConfig& mixture = options_.model.mixture;
+  if (!mixture.sigmoid || options_.router_bias_rate == 0) return {};
+  const auto experts = static_cast<size_t>(mixture.experts);
   std::vector<double> steps;
   for (size_t i = 0; i < loads.size(); i += experts) {
     const auto begin = loads.begin() + static_cast<int64_t>(i);

@@ -155,7 +155,9 @@ class TrainRank {
   void BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
-  absl::StatusOr<std::vector<double>> BiasSteps();
+  absl::StatusOr<std::vector<int64_t>> ExpertLoads();
+  std::optional<double> ImbalanceOf(const std::vector<int64_t>& loads) const;
+  std::vector<double> BiasSteps(const std::vector<int64_t>& loads) const;
   absl::Status MoveBiases(const std::vector<double>& steps, double sign);
 
   // Members refer to earlier ones.

@@ -90,6 +90,25 @@ TEST(MeshParityTest, MixturesHaveTheLossesOfOneRank) {
   }
 }
 
+TEST(MeshParityTest, LoadsOfExpertsAreThoseOfOneRank) {
+  for (const std::string architecture : {"mixtral", "dots1"}) {
+    ParityCase run = {.architecture = architecture, .steps = 3};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                 TrainCase(PlainCase(run)));
+    run.mesh = {.dp = 2, .pp = 2, .cp = 2, .ep = 4};
+    run.recompute = Recompute::kFull;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_TRUE(expected[i].expert_imbalance.has_value());
+      EXPECT_GT(*expected[i].expert_imbalance, 1);
+      EXPECT_LE(*expected[i].expert_imbalance, 8);
+      EXPECT_EQ(actual[i].expert_imbalance, expected[i].expert_imbalance);
+    }
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto dense, TrainCase({.steps = 1}));
+  EXPECT_FALSE(dense[0].expert_imbalance.has_value());
+}
+
 // Otherwise no test would notice that meshes ignore them.
 TEST(MeshParityTest, TheRecipeChangesLosses) {
   const ParityCase plain = {.steps = 12};

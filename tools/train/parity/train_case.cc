@@ -151,7 +151,7 @@ bool IsSame(const StepRecord& a, const StepRecord& b) {
   return a.step == b.step && a.loss == b.loss &&
          a.gradient_norm == b.gradient_norm &&
          a.learning_rate == b.learning_rate && a.loss_scale == b.loss_scale &&
-         a.skipped == b.skipped;
+         a.skipped == b.skipped && a.expert_imbalance == b.expert_imbalance;
 }
 
 // Ranks that another rank's error has ended: a broken group, or a lost rank.

@@ -196,6 +196,9 @@ absl::Status EventFile::Add(const StepMetrics& step) {
   };
   add("loss", record.loss);
   if (record.eval_loss) add("eval_loss", *record.eval_loss);
+  if (record.expert_imbalance) {
+    add("expert_imbalance", *record.expert_imbalance);
+  }
   add("grad_norm", record.gradient_norm);
   add("lr", record.learning_rate);
   add("tokens_per_second", step.tokens_per_second);

@@ -211,6 +211,7 @@ TEST(EventFileTest, EveryStepIsAnEventAtOnce) {
   TESSERA_EXPECT_OK(file->Add(StepAt(0)));
   StepMetrics validated = StepAt(1);
   validated.record.eval_loss = 2.5;
+  validated.record.expert_imbalance = 1.25;
   TESSERA_EXPECT_OK(file->Add(validated));
   const std::vector<ReadEvent> events = EventsIn(file->path());
   ASSERT_EQ(events.size(), 4u);
@@ -229,7 +230,8 @@ TEST(EventFileTest, EveryStepIsAnEventAtOnce) {
           Pair("bubble", 0.125F), Pair("offload", 0.125F)));
   EXPECT_EQ(events[3].step, 1);
   EXPECT_EQ(events[3].scalars.at("eval_loss"), 2.5F);
-  EXPECT_EQ(events[3].scalars.size(), 10u);
+  EXPECT_EQ(events[3].scalars.at("expert_imbalance"), 1.25F);
+  EXPECT_EQ(events[3].scalars.size(), 11u);
 }
 
 TEST(EventFileTest, AResumedRunHasALaterFileThatDropsTheStepsThatItRepeats) {

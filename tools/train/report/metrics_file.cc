@@ -52,6 +52,10 @@ Json EvalPerplexity(const StepMetrics& step, int64_t) {
   return step.record.eval_loss ? Json(std::exp(*step.record.eval_loss))
                                : Json();
 }
+Json ExpertImbalance(const StepMetrics& step, int64_t) {
+  return step.record.expert_imbalance ? Json(*step.record.expert_imbalance)
+                                      : Json();
+}
 
 // The value at a path of members.
 #define TESSERA_COLUMN(name, member)                                          \
@@ -85,6 +89,10 @@ constexpr Column kColumns[] = {
        if (!std::isnan(number)) step.record.eval_loss = number;
      }},
     {"eval_perplexity", EvalPerplexity, [](double, StepMetrics&) {}},
+    {"expert_imbalance", ExpertImbalance,
+     [](double number, StepMetrics& step) {
+       if (!std::isnan(number)) step.record.expert_imbalance = number;
+     }},
 };
 
 #undef TESSERA_COLUMN

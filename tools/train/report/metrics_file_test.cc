@@ -114,12 +114,13 @@ TEST(MetricsCsvTest, HasTheNumbersOfTheJsonLine) {
   for (const bool is_validated : {false, true}) {
     StepMetrics step = StepAt(7);
     if (is_validated) step.record.eval_loss = 0.1;
+    if (is_validated) step.record.expert_imbalance = 1.25;
     step.record.gradient_norm = std::numeric_limits<double>::quiet_NaN();
     const Json line = Json::parse(MetricsLine(step, 8));
     const std::vector<std::string> names = Fields(MetricsCsvHeader());
     const std::vector<std::string> values =
         Fields(MetricsLine(step, 8, MetricsFormat::kCsv));
-    ASSERT_EQ(names.size(), 20u);
+    ASSERT_EQ(names.size(), 21u);
     ASSERT_EQ(values.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {
       if (!line.contains(names[i]) || line[names[i]].is_null()) {
@@ -202,6 +203,7 @@ TEST(ReadMetricsTest, GivesBackTheStepsBeforeTheFirstOne) {
     for (int64_t i = 0; i < 5; ++i) {
       StepMetrics step = StepAt(i);
       if (i == 1) step.record.eval_loss = 0.1;
+      if (i == 3) step.record.expert_imbalance = 1.25;
       if (i == 2) {
         step.record.loss = std::numeric_limits<double>::infinity();
         step.record.skipped = false;
@@ -219,12 +221,15 @@ TEST(ReadMetricsTest, GivesBackTheStepsBeforeTheFirstOne) {
       EXPECT_EQ(step.record.step, static_cast<int64_t>(i));
       EXPECT_EQ(step.record.eval_loss,
                 i == 1 ? std::optional<double>(0.1) : std::nullopt);
+      EXPECT_EQ(step.record.expert_imbalance,
+                i == 3 ? std::optional<double>(1.25) : std::nullopt);
       EXPECT_EQ(step.record.skipped, i != 2);
       EXPECT_EQ(std::isnan(step.record.loss), i == 2);
       if (i == 2) continue;
       // All other numbers, exactly.
       StepMetrics expected = StepAt(static_cast<int64_t>(i));
       expected.record.eval_loss = step.record.eval_loss;
+      expected.record.expert_imbalance = step.record.expert_imbalance;
       EXPECT_EQ(MetricsLine(step, 2), MetricsLine(expected, 2));
     }
     TESSERA_EXPECT_OK(ReadMetrics(NewPath("no_such_file"), 4, add));

@@ -84,6 +84,10 @@ void AddStep(const StepMetrics& step, Exposition& out) {
   out.Gauge("learning_rate", record.learning_rate,
             "Learning rate of the last step.");
   out.Gauge("loss_scale", record.loss_scale, "Factor on the loss.");
+  if (record.expert_imbalance) {
+    out.Gauge("expert_imbalance", *record.expert_imbalance,
+              "Tokens of the busiest expert over the mean of its layer.");
+  }
   out.Gauge("step_seconds", step.seconds, "Time of the last step.");
   out.Gauge("tokens_per_second", step.tokens_per_second,
             "Throughput of the last step over all ranks.");

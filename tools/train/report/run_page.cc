@@ -323,6 +323,9 @@ void RunPage::AddEarlier(const StepMetrics& step) {
     eval_loss_.Add(at, *step.record.eval_loss);
     last_eval_loss_ = step.record.eval_loss;
   }
+  if (step.record.expert_imbalance) {
+    expert_imbalance_.Add(at, *step.record.expert_imbalance);
+  }
   tokens_per_second_.Add(at, step.tokens_per_second);
   memory_.Add(at, static_cast<double>(step.memory_bytes) / kMebi);
   const TimeShares& shares = step.shares;
@@ -396,6 +399,10 @@ std::string RunPage::Html() const {
   const Curve losses[] = {{"training", "#0072b2", &loss_},
                           {"validation", "#d55e00", &eval_loss_}};
   html += LineChart("loss", losses);
+  if (!expert_imbalance_.empty()) {
+    const Curve imbalance[] = {{"busiest", "#0072b2", &expert_imbalance_}};
+    html += LineChart("tokens of the busiest expert, over the mean", imbalance);
+  }
   const Curve speed[] = {{"tokens/s", "#009e73", &tokens_per_second_}};
   html += LineChart("tokens per second", speed);
   const Curve memory[] = {{"MiB", "#7a4a9c", &memory_}};

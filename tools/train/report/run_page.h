@@ -56,6 +56,7 @@ class StepSeries {
   // Point i stands for the steps [i * width, (i + 1) * width).
   const std::vector<Point>& points() const { return points_; }
   int64_t width() const { return width_; }
+  bool empty() const { return points_.empty(); }
 
  private:
   size_t most_;
@@ -110,6 +111,7 @@ class RunPage {
   std::optional<RemainingEstimate> remaining_;
   StepSeries loss_{kMostPoints};
   StepSeries eval_loss_{kMostPoints};
+  StepSeries expert_imbalance_{kMostPoints};
   StepSeries tokens_per_second_{kMostPoints};
   StepSeries memory_{kMostPoints};  // MiB.
   std::vector<StepSeries> shares_ =

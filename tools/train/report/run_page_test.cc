@@ -122,6 +122,19 @@ TEST(StepSeriesTest, LeavesOutWhatIsNotFinite) {
   EXPECT_EQ(series.points()[2].mean(), 7);
 }
 
+TEST_F(RunPageTest, MixturesOfExpertsHaveACurveOfTheBusiest) {
+  options_.settings.steps = 40;
+  const auto page = Open("experts.html");
+  for (int64_t step = 0; step < 20; ++step) {
+    StepMetrics metrics = StepAt(step);
+    metrics.record.expert_imbalance = 1 + 1.0 / static_cast<double>(step + 1);
+    TESSERA_ASSERT_OK(page->Add(metrics, RemainingEstimate{absl::Minutes(2)}));
+  }
+  const auto busiest = Named(ElementsOf(page->Html()), "path", "busiest");
+  ASSERT_EQ(busiest.size(), 2u);
+  EXPECT_EQ(PointsIn(busiest[1].Get("d")), 20u);
+}
+
 TEST_F(RunPageTest, HasCurvesBarsAndTables) {
   options_.settings.steps = 40;
   options_.settings.model = "llama-10m";

@@ -166,6 +166,9 @@ def _system_libraries(declare):
     declare(system_library, name = "openssl", flavors = {
         "openssl": ["openssl/ssl.h", "libssl.so", "libcrypto.so"],
     })
+    declare(system_library, name = "sentencepiece", flavors = {
+        "sentencepiece": ["sentencepiece_processor.h", "libsentencepiece.so"],
+    })
     declare(system_library, name = "utf8proc", flavors = {
         "utf8proc": ["utf8proc.h", "libutf8proc.so"],
     })

@@ -90,6 +90,7 @@ system_library = repository_rule(
         "TESSERA_MPI",
         "TESSERA_OPENBLAS",
         "TESSERA_OPENSSL",
+        "TESSERA_SENTENCEPIECE",
         "TESSERA_ZSTD",
     ],
     attrs = {

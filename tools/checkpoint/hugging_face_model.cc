@@ -23,6 +23,7 @@
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
+#include "tools/text/load_tokenizer.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
 
@@ -39,6 +40,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kChunkWeights = int64_t{1} << 22;
 constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 30;
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer.model",
                                            "tokenizer_config.json",
                                            "special_tokens_map.json",
                                            "added_tokens.json",
@@ -94,11 +96,15 @@ class Export {
  private:
   absl::Status CopyTokenizer() {
     if (options_.tokenizer.empty()) return absl::OkStatus();
+    if (!text::HasTokenizer(options_.tokenizer)) {
+      return absl::NotFoundError(
+          absl::StrCat(QuotedPath(options_.tokenizer),
+                       " has neither a tokenizer.json nor a tokenizer.model"));
+    }
     for (const char* const name : kTokenizerFiles) {
       const absl::StatusOr<std::string> contents = ReadFile(
           absl::StrCat(options_.tokenizer, "/", name), kMaxTokenizerBytes);
-      const bool is_needed = name == kTokenizerFiles[0];
-      if (absl::IsNotFound(contents.status()) && !is_needed) continue;
+      if (absl::IsNotFound(contents.status())) continue;
       TESSERA_RETURN_IF_ERROR(contents.status());
       TESSERA_RETURN_IF_ERROR(
           WriteFile(absl::StrCat(directory_, "/", name), *contents));

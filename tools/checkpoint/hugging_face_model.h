@@ -22,8 +22,8 @@ namespace tessera::tools {
 struct ExportOptions {
   DType dtype = DType::kF32;  // f32 or bf16, rounded to nearest.
   int64_t max_shard_bytes = int64_t{5'000'000'000};
-  // A directory with a tokenizer.json whose tokenizer files are copied. Empty:
-  // none.
+  // A directory with a tokenizer.json or tokenizer.model, whose tokenizer files
+  // are copied. Empty: none.
   std::string tokenizer = "";
 };
 

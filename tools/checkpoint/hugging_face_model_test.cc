@@ -416,8 +416,20 @@ TEST_F(BadModelTest, AnInterruptedExportIsMadeAnew) {
   EXPECT_FALSE(fs::exists(to + "torn"));
   EXPECT_TRUE(fs::exists(to + "tokenizer.json"));
   EXPECT_TRUE(fs::exists(to + "merges.txt"));
+  EXPECT_FALSE(fs::exists(to + "tokenizer.model"));
   EXPECT_FALSE(fs::exists(directory_ + "/export.writing"));
   ExpectSameTensors(kModel, directory_ + "/export");
+}
+
+TEST_F(BadModelTest, AnExportMayHaveATokenizerModelAlone) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(directory_ + "/model", directory_ + "/ckpt", {}));
+  std::ofstream(directory_ + "/tokenizer.model") << "m";
+  const std::string to = directory_ + "/export";
+  TESSERA_ASSERT_OK(ExportModel(path, to, {.tokenizer = directory_}));
+  EXPECT_TRUE(fs::exists(to + "/tokenizer.model"));
+  EXPECT_FALSE(fs::exists(to + "/tokenizer.json"));
 }
 
 }  // namespace

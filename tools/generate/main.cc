@@ -24,7 +24,8 @@ ABSL_FLAG(std::string, from, "",
           "checkpoints (its newest one), or a Hugging Face directory with "
           "config.json and safetensors");
 ABSL_FLAG(std::string, tokenizer, "",
-          "a directory with tokenizer.json; empty: that of the run or of the "
+          "a directory with a tokenizer.json (Hugging Face) or tokenizer.model "
+          "(SentencePiece), or the file; empty: that of the run or of the "
           "Hugging Face directory, else bytes");
 ABSL_FLAG(std::string, prompt, "The ", "the text to continue");
 ABSL_FLAG(int64_t, tokens, 200,
@@ -114,11 +115,14 @@ absl::Status Continue(const LoadedModel& model, tensor_parallel::Ops& ops) {
   TESSERA_ASSIGN_OR_RETURN(
       const train::Continuation continuation,
       train::ContinueTokens(*model.weights, *model.tokenizer, ops, options));
-  const std::string text = model.tokenizer->Decode(continuation.tokens);
+  // Appended, because the text of some tokens depends on what is before them.
+  std::string whole = options.prompt;
+  model.tokenizer->AppendText(continuation.tokens, whole);
   if (absl::GetFlag(FLAGS_format) == OutputFormat::kText) {
-    std::cout << train::PrintableText(options.prompt + text) << "\n";
+    std::cout << train::PrintableText(whole) << "\n";
     return absl::OkStatus();
   }
+  const std::string text = whole.substr(options.prompt.size());
   std::cout << Dump({{"prompt", options.prompt},
                      {"text", text},
                      {"prompt_tokens", continuation.prompt_tokens},

@@ -15,7 +15,7 @@
 #include "tools/cli/cli.h"
 #include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/model_config.h"
-#include "tools/text/tokenizer_json.h"
+#include "tools/text/load_tokenizer.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/loop/training_data.h"
@@ -58,7 +58,7 @@ absl::StatusOr<TokenizerPointer> BytesFor(int64_t vocabulary,
       "tokenizer", "",
       absl::InvalidArgumentError(absl::StrCat(
           QuotedPath(path), " has no tokenizer, and its model has ", vocabulary,
-          " tokens; give a directory with its tokenizer.json")));
+          " tokens; give its tokenizer.json or tokenizer.model")));
 }
 
 // The directory of the run that `checkpoint` is in; nullopt if it is elsewhere.
@@ -125,7 +125,7 @@ absl::StatusOr<LoadedModel> OpenHuggingFace(const std::string& path,
   if (!tokenizer.empty()) {
     TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
                              LoadTokenizer("tokenizer", tokenizer));
-  } else if (Exists(fs::path(path) / "tokenizer.json")) {
+  } else if (text::HasTokenizer(path)) {
     TESSERA_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer("from", path));
   } else {
     TESSERA_ASSIGN_OR_RETURN(model.tokenizer,

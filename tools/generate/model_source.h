@@ -29,11 +29,11 @@ struct LoadedModel {
 //   a run directory (has checkpoints/)          that of its config.json
 //   a directory of checkpoints, or one of them  that of the run directory that
 //                                               it is in
-//   a directory with config.json, safetensors   its tokenizer.json
+//   a directory with config.json, safetensors   its tokenizer.json or
+//                                               tokenizer.model
 //
 // Otherwise bytes, if the vocabulary of the model is that of bytes.
-// `tokenizer` is a directory with tokenizer.json, or the file. Reads no weights
-// yet.
+// `tokenizer` is a path of text::LoadTokenizer. Reads no weights yet.
 //
 // InvalidArgument, with the flag --from or --tokenizer, if there is no such
 // file, no tokenizer is known, or it has another number of tokens than the run

@@ -1,7 +1,7 @@
 // BpeTokenizer: byte-level BPE of GPT-2, Llama 3, SmolLM and Qwen.
 //
-//   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
-//                            LoadTokenizer("models/smollm"));
+//   TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
+//                            ParseTokenizerJson(json, "<|endoftext|>"));
 //
 // tokenizer_json.h reads the files of Hugging Face. Ids are those of their
 // tokenizers package with add_special_tokens=False. BpeModel merges the bytes

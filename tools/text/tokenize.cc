@@ -27,13 +27,14 @@
 #include "tools/cli/cli.h"
 #include "tools/text/data_files.h"
 #include "tools/text/indexed_dataset.h"
+#include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer.h"
-#include "tools/text/tokenizer_json.h"
 
 ABSL_FLAG(std::vector<std::string>, data, {},
           "text files, *.jsonl, directories and patterns, separated by commas");
 ABSL_FLAG(std::string, tokenizer, "",
-          "a directory with a Hugging Face tokenizer.json; empty: bytes");
+          "a directory with a tokenizer.json (Hugging Face) or tokenizer.model "
+          "(SentencePiece), or the file; empty: bytes");
 ABSL_FLAG(std::string, output, "",
           "writes the data set to this name with .bin and .idx");
 ABSL_FLAG(int64_t, threads, 0, "0: the processors of this process");
@@ -135,10 +136,10 @@ class Tokenization {
 };
 
 absl::StatusOr<std::unique_ptr<text::Tokenizer>> OpenTokenizer(
-    const std::string& directory) {
-  if (directory.empty()) return std::make_unique<text::ByteTokenizer>();
-  TESSERA_ASSIGN_OR_RETURN(auto tokenizer, text::LoadTokenizer(directory),
-                           FlagError("tokenizer", directory, _));
+    const std::string& path) {
+  if (path.empty()) return std::make_unique<text::ByteTokenizer>();
+  TESSERA_ASSIGN_OR_RETURN(auto tokenizer, text::LoadTokenizer(path),
+                           FlagError("tokenizer", path, _));
   return tokenizer;
 }
 

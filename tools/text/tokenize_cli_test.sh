@@ -1,7 +1,8 @@
 #!/bin/bash
-# Tests the command line: the tokens of texts and JSON lines in one data set, any number of threads, exit codes.
+# Tests the command line: the tokens of texts and JSON lines in one data set, any number of threads, malformed
+# tokenizers, exit codes.
 set -uo pipefail
-tokenize=$PWD/$1 tokenizer=$PWD/$2
+tokenize=$PWD/$1 tokenizer=$PWD/$2 sentencepiece=$PWD/$3
 cd "$TEST_TMPDIR"
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
@@ -39,6 +40,20 @@ expect_usage_error "--data=missing: no data file" --data=missing --output=x
 expect_usage_error "small.bin has tokens already" --data=small.idx --output=x
 expect_usage_error "--tokenizer=texts" --data=texts --tokenizer=texts --output=x
 expect_usage_error "--threads=-1" --data=texts --output=x --threads=-1
+
+# A malformed tokenizer: one line with its file.
+head -c 3000 "$tokenizer" >truncated.json
+head -c 3000 "$sentencepiece" >truncated.model
+printf 'a\0b\377' >garbage.model
+echo '{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}' >wrong.json
+: >empty.model
+mkdir spm && cp truncated.model spm/tokenizer.model
+for bad in truncated.json truncated.model garbage.model wrong.json empty.model missing.model; do
+  expect_usage_error "--tokenizer=$bad: .*$bad" --data=texts --output=x --tokenizer=$bad
+done
+expect_usage_error "--tokenizer=spm: .*spm/tokenizer.model" --data=texts --output=x --tokenizer=spm
+[ -z "$(ls x.bin x.idx 2>/dev/null)" ] || fail "a bad tokenizer leaves a data set"
+
 echo '{"body": 1}' >bad.jsonl
 "$tokenize" --data=bad.jsonl --output=bad >out 2>err
 [ $? = 2 ] && [ "$(wc -l <err)" = 1 ] && grep -q "bad.jsonl\", line 1: expected an object" err || fail "bad.jsonl: $(cat err)"

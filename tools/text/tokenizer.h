@@ -4,7 +4,7 @@
 //   std::vector<TokenId> ids = tokenizer.Encode("a dog");
 //   std::string text = tokenizer.Decode(ids);  // "a dog"
 //
-// LoadTokenizer in tokenizer_json.h reads those of Hugging Face.
+// LoadTokenizer in load_tokenizer.h reads those of models.
 #ifndef TESSERA_TOOLS_TEXT_TOKENIZER_H_
 #define TESSERA_TOOLS_TEXT_TOKENIZER_H_
 
@@ -40,8 +40,8 @@ class Tokenizer {
   virtual void AppendTokens(std::string_view text, SpecialTokens special,
                             std::vector<TokenId>& ids) const = 0;
 
-  // Appends the bytes of `ids`; unknown ids have none. The bytes of a part of a
-  // text need not be UTF-8.
+  // Appends the bytes of `ids`, which continue `text`; unknown ids have none.
+  // The bytes of a part of a text need not be UTF-8.
   virtual void AppendText(std::span<const TokenId> ids,
                           std::string& text) const = 0;
 

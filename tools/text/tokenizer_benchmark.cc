@@ -6,8 +6,8 @@
 
 #include "base/dtype/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
+#include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer.h"
-#include "tools/text/tokenizer_json.h"
 
 namespace tessera::text {
 namespace {
@@ -51,6 +51,17 @@ void BM_Bpe(benchmark::State& state) {
   Encode(state, **tokenizer);
 }
 BENCHMARK(BM_Bpe);
+
+void BM_SentencePiece(benchmark::State& state, const char* model) {
+  const auto tokenizer =
+      LoadTokenizer(std::string(kDirectory) + "testdata/" + model);
+  if (!tokenizer.ok()) {
+    return state.SkipWithError(tokenizer.status().ToString().c_str());
+  }
+  Encode(state, **tokenizer);
+}
+BENCHMARK_CAPTURE(BM_SentencePiece, bpe, "llama.model");
+BENCHMARK_CAPTURE(BM_SentencePiece, unigram, "unigram.model");
 
 }  // namespace
 }  // namespace tessera::text

@@ -1,10 +1,7 @@
-// ParseTokenizerJson, LoadTokenizer: Hugging Face's tokenizer.json with
-// byte-level BPE.
+// ParseTokenizerJson: Hugging Face's tokenizer.json with byte-level BPE.
 //
 //   TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
 //                            ParseTokenizerJson(json, "<|endoftext|>"));
-//   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> same,
-//                            LoadTokenizer("models/smollm"));
 //
 // clang-format off
 //   part            supported                                refused
@@ -15,7 +12,7 @@
 //                   or a Sequence that ends in it, of Split  and behaviors
 //                   (Isolated) by a pattern of
 //                   word_splitter.h and of Digits
-//   normalizer      none                                     NFC and all others
+//   normalizer      NFC or none                              others
 //   added_tokens    special or not, normalized or not        single_word, lstrip,
 //                                                            rstrip
 //   decoder         ByteLevel or none                        others
@@ -29,8 +26,6 @@
 #define TESSERA_TOOLS_TEXT_TOKENIZER_JSON_H_
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -49,12 +44,6 @@ inline constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20;
 // the message names the key.
 absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
                                                 std::string_view end_of_text);
-
-// Reads tokenizer.json in the directory `path`, or the file `path`. The end of
-// text is the eos_token of the tokenizer_config.json beside it, if any. Errors
-// name the file.
-absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
-    const std::string& path);
 
 }  // namespace tessera::text
 

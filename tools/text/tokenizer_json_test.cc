@@ -1,7 +1,5 @@
 #include "tools/text/tokenizer_json.h"
 
-#include <sys/stat.h>
-
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -110,34 +108,6 @@ TEST(TokenizerJsonTest, EndOfTextIsTheGivenOneOrAKnownOne) {
       ParseTokenizerJson(
           absl::StrReplaceAll(json, {{"<|endoftext|>", "<|x|>"}}), ""));
   EXPECT_EQ(none.end_of_text(), std::nullopt);
-}
-
-TEST(TokenizerJsonTest, LoadsFromAFileOrADirectory) {
-  const std::string directory = absl::StrCat(::testing::TempDir(), "/model");
-  ASSERT_EQ(mkdir(directory.c_str(), 0755), 0);
-  EXPECT_THAT(
-      LoadTokenizer(directory),
-      StatusIs(absl::StatusCode::kNotFound, HasSubstr("model/tokenizer.json")));
-  std::ofstream(directory + "/tokenizer.json") << Document().dump();
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto tokenizer, LoadTokenizer(directory));
-  EXPECT_EQ(tokenizer->end_of_text(), 0);
-  for (const char* token : {R"("<think>")", R"({"content": "<think>"})"}) {
-    std::ofstream(directory + "/tokenizer_config.json")
-        << "{\"eos_token\": " << token << "}";
-    TESSERA_ASSERT_OK_AND_ASSIGN(tokenizer,
-                                 LoadTokenizer(directory + "/tokenizer.json"));
-    EXPECT_EQ(tokenizer->end_of_text(), 768);
-  }
-  std::ofstream(directory + "/tokenizer_config.json") << "{";
-  EXPECT_THAT(LoadTokenizer(directory),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("model/tokenizer_config.json")));
-  std::ofstream(directory + "/tokenizer_config.json")
-      << "{\"eos_token\": null}";
-  std::ofstream(directory + "/tokenizer.json") << "[]";
-  EXPECT_THAT(LoadTokenizer(directory),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("model/tokenizer.json")));
 }
 
 // Parses the document with `value` at the JSON pointer `where`.

@@ -24,8 +24,8 @@
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
+#include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer.h"
-#include "tools/text/tokenizer_json.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -155,13 +155,12 @@ namespace {
 
 using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 
-// The tokenizer.json of the model's directory; bytes for presets and
-// directories without one.
+// The tokenizer of the model's directory; bytes for presets and directories
+// without one.
 absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(const Settings& settings) {
   const std::string directory = UserPath(settings.model);
-  const std::string path = absl::StrCat(directory, "/tokenizer.json");
   if (absl::c_linear_search(model_files::PresetNames(), settings.model) ||
-      access(path.c_str(), F_OK) != 0) {
+      !text::HasTokenizer(directory)) {
     return std::make_shared<const text::ByteTokenizer>();
   }
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<text::Tokenizer> tokenizer,

@@ -145,8 +145,9 @@ constexpr SettingsField kFields[] = {
      "such as books:0.7,web:0.3, a blend; empty: the repository's own sources "
      "and documents"},
     {"tokenizer", &Settings::tokenizer,
-     "a directory with a Hugging Face tokenizer.json; empty: --model's if it "
-     "has one, else bytes"},
+     "a directory with a tokenizer.json (Hugging Face) or tokenizer.model "
+     "(SentencePiece), or the file; empty: --model's if it has one, else "
+     "bytes"},
     {"dtype", kDType,
      "type of weights and activations: fp32, bf16; fp8: bf16, and the products "
      "of transformer layers in fp8"},

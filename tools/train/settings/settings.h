@@ -33,8 +33,8 @@ struct Settings {
   // Text files, globs, directories, .u16 and .u32 files of tokens. Empty: the
   // repository's own sources and documents.
   std::vector<std::string> data = {};
-  // A Hugging Face directory. Empty: the model's, if it has a tokenizer.json;
-  // otherwise bytes.
+  // A path of text::LoadTokenizer. Empty: the model's, if it has one; otherwise
+  // bytes.
   std::string tokenizer = "";
   int64_t length = 128;  // Tokens per sequence.
   int64_t batch = 16;    // Sequences per step, over all ranks.

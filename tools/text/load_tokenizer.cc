@@ -1,0 +1,98 @@
+#include "tools/text/load_tokenizer.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/json/json.h"
+#include "base/quoted.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "tools/text/bpe_tokenizer.h"
+#include "tools/text/sentencepiece_tokenizer.h"
+#include "tools/text/tokenizer_json.h"
+
+namespace tessera::text {
+namespace {
+
+using Json = nlohmann::json;
+using TokenizerPointer = std::unique_ptr<Tokenizer>;
+
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+constexpr std::string_view kJsonFile = "/tokenizer.json";
+constexpr std::string_view kModelFile = "/tokenizer.model";
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+bool IsDirectory(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// The eos_token of a tokenizer_config.json, a string or an object with one; ""
+// if there is no file or no eos_token.
+absl::StatusOr<std::string> ReadEndOfText(const std::string& path) {
+  if (!Exists(path)) return "";
+  TESSERA_ASSIGN_OR_RETURN(const std::string json,
+                           ReadFile(path, kMaxConfigBytes));
+  TESSERA_ASSIGN_OR_RETURN(const Json document,
+                           ParseJson(json, {.max_bytes = kMaxConfigBytes}),
+                           Annotate(_, QuotedPath(path)));
+  Json token =
+      document.is_object() ? document.value("eos_token", Json()) : Json();
+  if (token.is_object()) token = Json(token.value("content", Json()));
+  return token.is_string() ? token.get<std::string>() : "";
+}
+
+absl::StatusOr<TokenizerPointer> Parse(const std::string& contents,
+                                       const std::string& end_of_text,
+                                       bool is_sentencepiece) {
+  if (is_sentencepiece) {
+    return CreateSentencePieceTokenizer(contents, end_of_text);
+  }
+  TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
+                           ParseTokenizerJson(contents, end_of_text));
+  return std::make_unique<BpeTokenizer>(std::move(tokenizer));
+}
+
+absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file) {
+  const std::string directory = file.substr(0, file.rfind('/') + 1);
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string end_of_text,
+      ReadEndOfText(absl::StrCat(directory, "tokenizer_config.json")));
+  TESSERA_ASSIGN_OR_RETURN(const std::string contents,
+                           ReadFile(file, kMaxTokenizerBytes));
+  TESSERA_ASSIGN_OR_RETURN(
+      TokenizerPointer tokenizer,
+      Parse(contents, end_of_text, absl::EndsWith(file, ".model")),
+      Annotate(_, QuotedPath(file)));
+  return tokenizer;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
+    const std::string& path) {
+  if (!IsDirectory(path)) return LoadFile(path);
+  const std::string json = absl::StrCat(path, kJsonFile);
+  const std::string model = absl::StrCat(path, kModelFile);
+  if (!Exists(model)) return LoadFile(json);
+  if (!Exists(json)) return LoadFile(model);
+  absl::StatusOr<TokenizerPointer> tokenizer = LoadFile(json);
+  return absl::IsUnimplemented(tokenizer.status()) ? LoadFile(model)
+                                                   : std::move(tokenizer);
+}
+
+bool HasTokenizer(const std::string& directory) {
+  return Exists(absl::StrCat(directory, kJsonFile)) ||
+         Exists(absl::StrCat(directory, kModelFile));
+}
+
+}  // namespace tessera::text

@@ -1,0 +1,134 @@
+#include "tools/text/load_tokenizer.h"
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gtest/gtest.h"
+
+namespace tessera::text {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string ReadTestdata(std::string_view name) {
+  return *ReadFile(absl::StrCat("tools/text/testdata/", name), 1 << 20);
+}
+
+class LoadTokenizerTest : public ::testing::Test {
+ protected:
+  LoadTokenizerTest() {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directory(directory_);
+  }
+
+  void Write(std::string_view name, std::string_view contents) {
+    TESSERA_ASSERT_OK(WriteFile(Path(name), contents));
+  }
+  std::string Path(std::string_view name) const {
+    return absl::StrCat(directory_, "/", name);
+  }
+
+  // Loads a file with these contents. An error is one line with its path.
+  bool IsLoaded(std::string_view name, std::string_view contents) {
+    Write(name, contents);
+    const absl::Status status = LoadTokenizer(Path(name)).status();
+    const std::string_view message = status.message();
+    EXPECT_TRUE(status.ok() ||
+                (absl::StrContains(message, Path(name)) &&
+                 !absl::StrContains(message, "\n") && message.size() < 5000))
+        << status;
+    return status.ok();
+  }
+
+  const std::string directory_ = absl::StrCat(::testing::TempDir(), "/model");
+};
+
+TEST_F(LoadTokenizerTest, ReadsAFileOrADirectory) {
+  EXPECT_FALSE(HasTokenizer(directory_));
+  EXPECT_THAT(
+      LoadTokenizer(directory_),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("model/tokenizer.json")));
+  EXPECT_THAT(LoadTokenizer(Path("a.model")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("a.model")));
+  Write("tokenizer.json", ReadTestdata("tokenizer.json"));
+  EXPECT_TRUE(HasTokenizer(directory_));
+  for (const std::string& path : {directory_, Path("tokenizer.json")}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto tokenizer, LoadTokenizer(path));
+    EXPECT_EQ(tokenizer->end_of_text(), 0);
+  }
+}
+
+TEST_F(LoadTokenizerTest, TheConfigurationBesideTheFileHasTheEndOfText) {
+  Write("tokenizer.json", ReadTestdata("tokenizer.json"));
+  for (const char* token : {R"("<think>")", R"({"content": "<think>"})"}) {
+    Write("tokenizer_config.json",
+          absl::StrCat("{\"eos_token\": ", token, "}"));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto tokenizer,
+                                 LoadTokenizer(Path("tokenizer.json")));
+    EXPECT_EQ(tokenizer->end_of_text(), 768);
+  }
+  Write("tokenizer_config.json", R"({"eos_token": null})");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto tokenizer, LoadTokenizer(directory_));
+  EXPECT_EQ(tokenizer->end_of_text(), 0);
+  Write("tokenizer_config.json", "{");
+  EXPECT_THAT(LoadTokenizer(directory_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("model/tokenizer_config.json")));
+}
+
+TEST_F(LoadTokenizerTest, MalformedFilesAreNamed) {
+  Write("tokenizer.json", "[]");
+  EXPECT_THAT(LoadTokenizer(directory_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("model/tokenizer.json")));
+  std::filesystem::remove(Path("tokenizer.json"));
+  Write("tokenizer.model", "{}");
+  EXPECT_TRUE(HasTokenizer(directory_));
+  EXPECT_THAT(LoadTokenizer(directory_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("model/tokenizer.model"),
+                             HasSubstr("expected a SentencePiece model"))));
+}
+
+TEST_F(LoadTokenizerTest, TruncatedFilesAreRefused) {
+  for (const std::string_view name :
+       {"tokenizer.json", "llama.model", "unigram.model"}) {
+    const std::string whole = ReadTestdata(name);
+    // A newline may end a tokenizer.json, an empty message a *.model.
+    for (size_t size = 0; size + 2 < whole.size(); size += 41) {
+      ASSERT_FALSE(IsLoaded(name, whole.substr(0, size))) << size;
+    }
+  }
+}
+
+TEST_F(LoadTokenizerTest, DamagedFilesAreLoadedOrNamed) {
+  const std::vector<std::string> damage = {"\"", "{", "null", "\xff\xff", "\n"};
+  for (const std::string_view name : {"tokenizer.json", "llama.model"}) {
+    TextMutator mutator({ReadTestdata(name)}, damage, 3);
+    int refused = 0;
+    for (int round = 0; round < 300; ++round) {
+      refused += IsLoaded(name, mutator.Next()) ? 0 : 1;
+    }
+    EXPECT_GT(refused, 100) << name;
+  }
+  const std::string valid = R"({"eos_token": {"content": "<think>"}})";
+  Write("tokenizer.json", ReadTestdata("tokenizer.json"));
+  TextMutator mutator({valid}, damage, 4);
+  for (int round = 0; round < 300; ++round) {
+    Write("tokenizer_config.json", mutator.Next());
+    const absl::Status status = LoadTokenizer(directory_).status();
+    ASSERT_FALSE(absl::StrContains(status.message(), "\n")) << status;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::text

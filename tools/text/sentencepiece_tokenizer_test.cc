@@ -1,0 +1,221 @@
+#include "tools/text/sentencepiece_tokenizer.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_matchers.h"
+#include "base/text_mutator.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/text/load_tokenizer.h"
+#include "tools/text/sentencepiece_test_models.h"
+
+namespace tessera::text {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+std::string ReadTestdata(std::string_view name) {
+  return *ReadFile(absl::StrCat("tools/text/testdata/", name), 1 << 20);
+}
+
+const Json& Golden() {
+  static const auto* const golden =
+      new Json(Json::parse(ReadTestdata("sentencepiece_golden.json")));
+  return *golden;
+}
+
+absl::Status StatusOf(std::string_view model) {
+  return CreateSentencePieceTokenizer(model, "").status();
+}
+
+TEST(SentencePieceTokenizerTest, GivesTheIdsAndTextsOfTheReferencePackage) {
+  const std::vector<std::string> texts = Golden()["texts"];
+  ASSERT_GT(texts.size(), 50u);
+  ASSERT_EQ(Golden()["models"].size(), 3u);
+  for (const auto& [name, expected] : Golden()["models"].items()) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<Tokenizer> tokenizer,
+        CreateSentencePieceTokenizer(ReadTestdata(name), ""));
+    EXPECT_EQ(tokenizer->vocabulary_size(), expected["vocabulary"]);
+    EXPECT_EQ(tokenizer->end_of_text(), expected["end_of_text"].get<int>());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::vector<TokenId> ids = expected["ids"][i];
+      EXPECT_EQ(tokenizer->Encode(texts[i]), ids) << name << ": " << texts[i];
+      EXPECT_EQ(tokenizer->Decode(ids),
+                expected["decoded"][i].get<std::string>())
+          << name << ": " << texts[i];
+    }
+  }
+}
+
+TEST(SentencePieceTokenizerTest, LongTextsAreEncodedInPartsWithTheSameIds) {
+  std::string text;
+  for (const std::string word : {"The", "loss", "of", "every", "step"}) {
+    for (int i = 0; i < 40; ++i) absl::StrAppend(&text, word, " ", i, " on ");
+    absl::StrAppend(&text, "x\n  y   z \xe4\xbd\xa0\xe5\xa5\xbd end\n");
+  }
+  for (const auto& [name, unused] : Golden()["models"].items()) {
+    const std::string model = ReadTestdata(name);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole,
+                                 CreateSentencePieceTokenizer(model, ""));
+    const std::vector<TokenId> expected = whole->Encode(text);
+    for (const int64_t part_bytes : {50, 77, 501}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const auto parts,
+          CreateSentencePieceTokenizer(model, "", part_bytes));
+      EXPECT_EQ(parts->Encode(text), expected) << name << ", " << part_bytes;
+    }
+  }
+  EXPECT_THAT(CreateSentencePieceTokenizer(ReadTestdata("llama.model"), "", 9),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("parts of 9 bytes")));
+}
+
+// Without a place where the ids are those of the whole.
+TEST(SentencePieceTokenizerTest, PartsOfTextsWithoutSpacesAddNothing) {
+  std::string text;
+  for (int i = 0; i < 200; ++i)
+    text += "\xe4\xbd\xa0\xe5\xa5\xbd\xf0\x9f\x98\x80,";
+  for (const char* name : {"llama.model", "gemma.model"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto tokenizer,
+        CreateSentencePieceTokenizer(ReadTestdata(name), "", 33));
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text)), text) << name;
+  }
+}
+
+TEST(SentencePieceTokenizerTest, TextsThatAreContinuedKeepTheirSpace) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto tokenizer,
+      CreateSentencePieceTokenizer(ReadTestdata("llama.model"), ""));
+  const std::vector<TokenId> ids = tokenizer->Encode("the end");
+  std::string text;
+  tokenizer->AppendText(ids, text);
+  EXPECT_EQ(text, "the end");
+  tokenizer->AppendText(ids, text);
+  EXPECT_EQ(text, "the end the end");
+  // Ids that are not there have no text, and neither have control pieces.
+  const std::vector<TokenId> others = {-1, 1'000'000, 1, 2};
+  tokenizer->AppendText(others, text);
+  EXPECT_EQ(text, "the end the end");
+}
+
+TEST(SentencePieceTokenizerTest, EndOfTextIsTheGivenOneOrTheModels) {
+  const std::string model = ReadTestdata("llama.model");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto given,
+                               CreateSentencePieceTokenizer(model, "<s>"));
+  EXPECT_EQ(given->end_of_text(), 1);
+  EXPECT_THAT(CreateSentencePieceTokenizer(model, "<nix>"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"<nix>\", is no piece")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto none,
+                               CreateSentencePieceTokenizer(Model(""), ""));
+  EXPECT_EQ(none->end_of_text(), std::nullopt);
+}
+
+TEST(SentencePieceTokenizerTest, RefusesModelsThatTheLibraryRefuses) {
+  const auto refused = [](auto word) {
+    return StatusIs(
+        absl::StatusCode::kInvalidArgument,
+        AllOf(HasSubstr(word), HasSubstr("expected a SentencePiece model")));
+  };
+  EXPECT_THAT(StatusOf(Model(Piece("u", kUnknown))), refused("unk is already"));
+  EXPECT_THAT(StatusOf(Piece("a") + BytesField(2, "") + BytesField(3, "")),
+              refused("unk is not defined"));
+  EXPECT_THAT(StatusOf(Model(Piece("<0x41>", kByte))),
+              refused("byte piece <0x41>"));
+}
+
+TEST(SentencePieceTokenizerTest, LoadsFromAFileOrADirectory) {
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/spm");
+  std::filesystem::create_directory(directory);
+  const std::string file = directory + "/tokenizer.model";
+  TESSERA_ASSERT_OK(WriteFile(file, ReadTestdata("llama.model")));
+  TESSERA_ASSERT_OK(WriteFile(directory + "/tokenizer_config.json",
+                              R"({"eos_token": {"content": "<unk>"}})"));
+  for (const std::string& path : {directory, file}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto tokenizer, LoadTokenizer(path));
+    EXPECT_EQ(tokenizer->vocabulary_size(), 520);
+    EXPECT_EQ(tokenizer->end_of_text(), 0);
+  }
+  TESSERA_ASSERT_OK(WriteFile(directory + "/tokenizer_config.json", "{}"));
+  // A model of SentencePiece with both files: its tokenizer.json is of a kind
+  // that is not supported.
+  const std::string json = directory + "/tokenizer.json";
+  TESSERA_ASSERT_OK(
+      WriteFile(json, R"({"model": {"type": "BPE", "byte_fallback": true}})"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto tokenizer, LoadTokenizer(directory));
+  EXPECT_EQ(tokenizer->vocabulary_size(), 520);
+  // A supported tokenizer.json comes first, and so does its error.
+  TESSERA_ASSERT_OK(WriteFile(json, ReadTestdata("tokenizer.json")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(tokenizer, LoadTokenizer(directory));
+  EXPECT_EQ(tokenizer->vocabulary_size(), 769);
+  TESSERA_ASSERT_OK(WriteFile(json, "[]"));
+  EXPECT_THAT(LoadTokenizer(directory),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("spm/tokenizer.json")));
+}
+
+// Fuzzes whole models and small ones, whose every part is damaged often.
+TEST(SentencePieceTokenizerFuzzTest, DamagedModelsAreRefusedOrEncode) {
+  const std::string small =
+      Model(Piece("ab", kNormal, -1) + Piece("<u>", kUserDefined) +
+                Piece("<uv>", kUserDefined) + Piece("</s>", kControl) +
+                Piece("\xe2\x96\x81"),
+            NumberField(3, 1) + NumberField(4, 0));
+  const std::string whole = ReadTestdata("unigram.model");
+  // The map and what is around it, without most of the pieces.
+  std::string map;
+  for (size_t at = 0, count = 0; at < whole.size(); ++count) {
+    const size_t end = whole[at] == '\x0a'
+                           ? at + 2 + static_cast<size_t>(whole[at + 1])
+                           : whole.size();
+    if (count < 40 || end == whole.size()) map += whole.substr(at, end - at);
+    at = end;
+  }
+  TESSERA_ASSERT_OK(StatusOf(small));
+  TESSERA_ASSERT_OK(StatusOf(map));
+  TextMutator mutator(
+      {small, small, map, map, map, ReadTestdata("llama.model"), whole},
+      {Piece("</s>"), Piece("x", kControl), Piece("<u", kUserDefined),
+       Piece("abab", kUnused), NumberField(3, 1), FloatField(2, 1e38f),
+       std::string(10, '\xff'), std::string(8, '\0')},
+      8);
+  std::string text =
+      "abab <u><uv> </s>b\xff 12 \n\xc3\xa9 the file \xef\xac\x81n";
+  text += std::string("\0\xe2\x96\x81", 4);
+  int valid = 0;
+  for (int round = 0; round < 30'000; ++round) {
+    const auto tokenizer = CreateSentencePieceTokenizer(mutator.Next(), "");
+    if (!tokenizer.ok()) {
+      ASSERT_TRUE(absl::IsInvalidArgument(tokenizer.status()) ||
+                  absl::IsUnimplemented(tokenizer.status()));
+      ASSERT_FALSE(tokenizer.status().message().empty());
+      ASSERT_LT(tokenizer.status().message().size(), 2000u);
+      continue;
+    }
+    ++valid;
+    const std::vector<TokenId> ids = (*tokenizer)->Encode(text);
+    ASSERT_FALSE(ids.empty());
+    for (const TokenId id : ids) {
+      ASSERT_GE(id, 0);
+      ASSERT_LT(id, (*tokenizer)->vocabulary_size());
+    }
+    (*tokenizer)->Decode(ids);
+  }
+  EXPECT_GT(valid, 3000);
+}
+
+}  // namespace
+}  // namespace tessera::text

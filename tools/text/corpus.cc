@@ -7,18 +7,24 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/text/data_files.h"
+#include "tools/text/text_hash.h"
 
 namespace tessera::text {
 namespace {
 
 constexpr int64_t kSampledTokens = 65536;
 
+uint64_t Mixed(uint64_t fingerprint, std::span<const TokenId> tokens) {
+  for (const TokenId id : tokens) {
+    fingerprint = Scramble(fingerprint ^ static_cast<uint64_t>(id));
+  }
+  return fingerprint;
+}
+
 }  // namespace
 
 void Corpus::Mix(std::span<const TokenId> tokens) {
-  for (const TokenId id : tokens) {
-    fingerprint_ = Scramble(fingerprint_ ^ static_cast<uint64_t>(id));
-  }
+  fingerprint_ = Mixed(fingerprint_, tokens);
 }
 
 // Consecutive texts share a segment.
@@ -51,13 +57,32 @@ absl::Status Corpus::AddTokenFile(const std::string& path, int64_t vocabulary) {
       file.Read(count - static_cast<int64_t>(sample.size()), sample));
   Mix(sample);
   fingerprint_ = Scramble(fingerprint_ ^ static_cast<uint64_t>(count));
-  segments_.emplace_back(std::move(file));
-  starts_.push_back(starts_.back() + count);
+  AddSegment(std::move(file));
   return absl::OkStatus();
 }
 
+absl::Status Corpus::AddCachedText(TokenFile file) {
+  uint64_t fingerprint = fingerprint_;
+  std::vector<TokenId> tokens;
+  for (int64_t begin = 0; begin < file.token_count(); begin += kSampledTokens) {
+    tokens.resize(static_cast<size_t>(
+        std::min(kSampledTokens, file.token_count() - begin)));
+    TESSERA_RETURN_IF_ERROR(file.Read(begin, tokens));
+    fingerprint = Mixed(fingerprint, tokens);
+  }
+  fingerprint_ = fingerprint;
+  AddSegment(std::move(file));
+  return absl::OkStatus();
+}
+
+void Corpus::AddSegment(TokenFile file) {
+  starts_.push_back(starts_.back() + file.token_count());
+  segments_.emplace_back(std::move(file));
+}
+
 absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
-    std::span<const std::string> paths, const Tokenizer& tokenizer) {
+    std::span<const std::string> paths, const Tokenizer& tokenizer,
+    const TokenCache& cache) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<DataFile> files,
                            FindDataFiles(paths));
   auto corpus = std::shared_ptr<Corpus>(new Corpus);
@@ -67,6 +92,13 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
       TESSERA_RETURN_IF_ERROR(
           corpus->AddTokenFile(file.path, tokenizer.vocabulary_size()));
       continue;
+    }
+    if (cache.Keeps(file, tokenizer)) {
+      absl::StatusOr<TokenFile> tokens = cache.Open(file, tokenizer);
+      // Errors of the text itself are those of ForEachDocument.
+      if (tokens.ok() && corpus->AddCachedText(*std::move(tokens)).ok()) {
+        continue;
+      }
     }
     TESSERA_RETURN_IF_ERROR(ForEachDocument(file, [&](std::string_view text) {
       corpus->AddText(text, tokenizer);

@@ -7,10 +7,11 @@
 //   TESSERA_RETURN_IF_ERROR(corpus->Read(4096, tokens));
 //
 // Text files are read and tokenised by Open and kept in memory, with 2 bytes a
-// token if the vocabulary has at most 65536, else 4; each document ends with
-// the tokenizer's end of text, if it has one. Special tokens that are written
-// out in a text are text. Token files stay on disk. data_files.h defines the
-// files of a path and their order.
+// token if the vocabulary has at most 65536, else 4, or tokenised once and kept
+// in a TokenCache; each document ends with the tokenizer's end of text, if it
+// has one. Special tokens that are written out in a text are text. Token files
+// and the cache's stay on disk. data_files.h defines the files of a path and
+// their order.
 #ifndef TESSERA_TOOLS_TEXT_CORPUS_H_
 #define TESSERA_TOOLS_TEXT_CORPUS_H_
 
@@ -28,19 +29,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/text/data_files.h"
+#include "tools/text/token_cache.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
-
-// The finaliser of SplitMix64: each bit of the result depends on all of `x`.
-// Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number
-// Generators, OOPSLA 2014.
-constexpr uint64_t Scramble(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
-}
 
 // Token ids in 2 or 4 bytes each.
 class PackedTokens {
@@ -84,9 +76,12 @@ class PackedTokens {
 // Const calls are thread-safe.
 class Corpus {
  public:
-  // The errors of FindDataFiles, ForEachDocument and TokenFile::Open.
+  // The errors of FindDataFiles, ForEachDocument and TokenFile::Open. Texts
+  // that the cache cannot keep, for example for want of disk space, are
+  // tokenised in memory; the corpus is the same with any cache.
   static absl::StatusOr<std::shared_ptr<const Corpus>> Open(
-      std::span<const std::string> paths, const Tokenizer& tokenizer);
+      std::span<const std::string> paths, const Tokenizer& tokenizer,
+      const TokenCache& cache = TokenCache(""));
 
   // From texts in memory. InvalidArgument if `texts` is empty.
   static absl::StatusOr<std::shared_ptr<const Corpus>> FromTexts(
@@ -102,9 +97,9 @@ class Corpus {
   // otherwise the errors of TokenFile::Read.
   absl::Status Read(int64_t begin, std::span<TokenId> tokens) const;
 
-  // A hash of all tokens of texts, and of the length and the first and last
-  // 65536 tokens of each token file. A checkpoint stores it to detect other
-  // data on resume.
+  // A hash of all tokens of texts, cached or not, and of the length and the
+  // first and last 65536 tokens of each token file. A checkpoint stores it to
+  // detect other data on resume.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
@@ -115,6 +110,9 @@ class Corpus {
   PackedTokens& LastTexts(int64_t vocabulary);
   void AddText(std::string_view text, const Tokenizer& tokenizer);
   absl::Status AddTokenFile(const std::string& path, int64_t vocabulary);
+  // Reads all tokens for the fingerprint. No side effects after an error.
+  absl::Status AddCachedText(TokenFile file);
+  void AddSegment(TokenFile file);
   void Mix(std::span<const TokenId> tokens);
 
   std::vector<Segment> segments_;

@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/text/bpe_tokenizer.h"
 #include "tools/text/sentencepiece_tokenizer.h"
+#include "tools/text/text_hash.h"
 #include "tools/text/tokenizer_json.h"
 
 namespace tessera::text {
@@ -73,6 +74,10 @@ absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file) {
       TokenizerPointer tokenizer,
       Parse(contents, end_of_text, absl::EndsWith(file, ".model")),
       Annotate(_, QuotedPath(file)));
+  TextHash hash;
+  hash.Add(contents);
+  hash.Add(end_of_text);
+  tokenizer->set_fingerprint(hash.value());
   return tokenizer;
 }
 

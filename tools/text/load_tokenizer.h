@@ -21,7 +21,8 @@ namespace tessera::text {
 // tokenizer.json, or a directory. A directory's tokenizer.json is read; if
 // there is none, or it is of an unsupported kind (as in models of SentencePiece
 // that have both), the tokenizer.model. The end of text is the eos_token of the
-// tokenizer_config.json beside the file; without one, the tokenizer's own.
+// tokenizer_config.json beside the file; without one, the tokenizer's own. The
+// fingerprint is a hash of the file and that end of text.
 //
 // NotFound if there is no such file; InvalidArgument if it is malformed or too
 // large; Unimplemented if it is of an unsupported kind. The message is one line

@@ -1,6 +1,7 @@
 #include "tools/text/load_tokenizer.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -83,6 +84,20 @@ TEST_F(LoadTokenizerTest, TheConfigurationBesideTheFileHasTheEndOfText) {
   EXPECT_THAT(LoadTokenizer(directory_),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("model/tokenizer_config.json")));
+}
+
+TEST_F(LoadTokenizerTest, TheFingerprintDependsOnTheFileAndTheEndOfText) {
+  const std::string json = ReadTestdata("tokenizer.json");
+  const auto fingerprint = [&](std::string_view contents) {
+    Write("tokenizer.json", contents);
+    return LoadTokenizer(directory_).value()->fingerprint();
+  };
+  const uint64_t first = fingerprint(json);
+  EXPECT_NE(first, 0u);
+  EXPECT_EQ(fingerprint(json), first);
+  EXPECT_NE(fingerprint(absl::StrCat(json, " ")), first);
+  Write("tokenizer_config.json", R"({"eos_token": "<think>"})");
+  EXPECT_NE(fingerprint(json), first);
 }
 
 TEST_F(LoadTokenizerTest, MalformedFilesAreNamed) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/text/corpus.h"
+#include "tools/text/text_hash.h"
 
 namespace tessera::text {
 

@@ -8,7 +8,6 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +25,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
 #include "tools/text/data_files.h"
+#include "tools/text/document_encoder.h"
 #include "tools/text/indexed_dataset.h"
 #include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer.h"
@@ -51,88 +51,49 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Collects documents, tokenises many at a time, and writes them in order.
-class Tokenization {
+// Reports the progress and the result.
+class Reporter {
  public:
-  Tokenization(const text::Tokenizer& tokenizer, ThreadPool& pool,
-               text::IndexedDatasetWriter writer, bool quiet)
-      : tokenizer_(tokenizer),
-        pool_(pool),
-        writer_(std::move(writer)),
-        quiet_(quiet) {}
+  Reporter(bool quiet, int threads) : quiet_(quiet), threads_(threads) {}
 
-  absl::Status Add(std::string_view document) {
-    waiting_.emplace_back(document);
-    waiting_bytes_ += static_cast<int64_t>(document.size());
-    return waiting_bytes_ < kBatchBytes ? absl::OkStatus() : Flush();
+  // At most every 5 seconds.
+  void Progress(const text::DocumentEncoder& encoder) {
+    if (quiet_ || SecondsSince(printed_) < 5) return;
+    printed_ = Clock::now();
+    std::cerr << absl::StrFormat(
+                     "tokenize: %d documents, %.1f MB, %d tokens, %.1f MB/s",
+                     encoder.documents(), Megabytes(encoder), encoder.tokens(),
+                     Megabytes(encoder) / SecondsSince(begin_))
+              << std::endl;
   }
 
-  absl::Status Finish() {
-    TESSERA_RETURN_IF_ERROR(Flush());
-    return writer_.Finish();
-  }
-
-  void Print(OutputFormat format, const std::string& output) const {
+  void Print(const text::DocumentEncoder& encoder, OutputFormat format,
+             const std::string& output) const {
     const double seconds = SecondsSince(begin_);
     if (format == OutputFormat::kJson) {
       const nlohmann::ordered_json result = {
-          {"output", output},           {"documents", writer_.documents()},
-          {"tokens", writer_.tokens()}, {"bytes", bytes_},
-          {"seconds", seconds},         {"threads", pool_.threads()}};
+          {"output", output},           {"documents", encoder.documents()},
+          {"tokens", encoder.tokens()}, {"bytes", encoder.bytes()},
+          {"seconds", seconds},         {"threads", threads_}};
       std::cout << result.dump() << "\n";
       return;
     }
     std::cout << absl::StrFormat(
         "%s.bin, .idx: %d tokens of %d documents, from %.1f MB of text in %.1f "
         "s (%.1f MB/s by %d threads)\n",
-        output, writer_.tokens(), writer_.documents(), Megabytes(), seconds,
-        Megabytes() / seconds, pool_.threads());
+        output, encoder.tokens(), encoder.documents(), Megabytes(encoder),
+        seconds, Megabytes(encoder) / seconds, threads_);
   }
 
  private:
-  // Enough documents to keep all threads busy, and little memory.
-  static constexpr int64_t kBatchBytes = int64_t{16} << 20;
-
-  double Megabytes() const { return static_cast<double>(bytes_) / 1e6; }
-
-  absl::Status Flush() {
-    std::vector<std::vector<text::TokenId>> ids(waiting_.size());
-    pool_.Run(static_cast<int64_t>(waiting_.size()), [&](int64_t i) {
-      const auto at = static_cast<size_t>(i);
-      tokenizer_.AppendTokens(waiting_[at], text::SpecialTokens::kAsText,
-                              ids[at]);
-      const std::optional<text::TokenId> end = tokenizer_.end_of_text();
-      if (end.has_value()) ids[at].push_back(*end);
-    });
-    for (const auto& document : ids) {
-      TESSERA_RETURN_IF_ERROR(writer_.AddDocument(document));
-    }
-    bytes_ += waiting_bytes_;
-    waiting_.clear();
-    waiting_bytes_ = 0;
-    Progress();
-    return absl::OkStatus();
+  static double Megabytes(const text::DocumentEncoder& encoder) {
+    return static_cast<double>(encoder.bytes()) / 1e6;
   }
 
-  void Progress() {
-    if (quiet_ || SecondsSince(printed_) < 5) return;
-    printed_ = Clock::now();
-    std::cerr << absl::StrFormat(
-                     "tokenize: %d documents, %.1f MB, %d tokens, %.1f MB/s",
-                     writer_.documents(), Megabytes(), writer_.tokens(),
-                     Megabytes() / SecondsSince(begin_))
-              << std::endl;
-  }
-
-  const text::Tokenizer& tokenizer_;
-  ThreadPool& pool_;
-  text::IndexedDatasetWriter writer_;
   const bool quiet_;
+  const int threads_;
   const Clock::time_point begin_ = Clock::now();
   Clock::time_point printed_ = begin_;
-  std::vector<std::string> waiting_;
-  int64_t waiting_bytes_ = 0;
-  int64_t bytes_ = 0;
 };
 
 absl::StatusOr<std::unique_ptr<text::Tokenizer>> OpenTokenizer(
@@ -186,14 +147,16 @@ absl::Status Run() {
       FlagError("output", output, _));
   const auto asked = static_cast<int>(absl::GetFlag(FLAGS_threads));
   ThreadPool pool(asked > 0 ? asked : static_cast<int>(AvailableProcessors()));
-  Tokenization tokenization(*tokenizer, pool, std::move(writer),
-                            absl::GetFlag(FLAGS_quiet));
+  Reporter reporter(absl::GetFlag(FLAGS_quiet), pool.threads());
+  text::DocumentEncoder encoder(
+      *tokenizer, pool, std::move(writer),
+      std::bind_front(&Reporter::Progress, &reporter));
   for (const text::DataFile& file : files) {
     TESSERA_RETURN_IF_ERROR(text::ForEachDocument(
-        file, std::bind_front(&Tokenization::Add, &tokenization)));
+        file, std::bind_front(&text::DocumentEncoder::Add, &encoder)));
   }
-  TESSERA_RETURN_IF_ERROR(tokenization.Finish());
-  tokenization.Print(absl::GetFlag(FLAGS_format), output);
+  TESSERA_RETURN_IF_ERROR(encoder.Finish());
+  reporter.Print(encoder, absl::GetFlag(FLAGS_format), output);
   return absl::OkStatus();
 }
 

@@ -29,6 +29,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
+  // Of tokenizers with the same fingerprint, unless it is 0, all texts have the
+  // same tokens. LoadTokenizer sets it.
+  uint64_t fingerprint() const { return fingerprint_; }
+  void set_fingerprint(uint64_t fingerprint) { fingerprint_ = fingerprint; }
+
   // Every id is in [0, vocabulary_size()); some of these may be unused.
   virtual int64_t vocabulary_size() const = 0;
 
@@ -57,6 +62,9 @@ class Tokenizer {
     AppendText(ids, text);
     return text;
   }
+
+ private:
+  uint64_t fingerprint_ = 0;
 };
 
 // Ids 0 to 255 are the bytes of a text; 256 ends a document and has no text.

@@ -22,9 +22,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "collectives/adaptive/create_adaptive.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
 #include "tools/text/load_tokenizer.h"
+#include "tools/text/token_cache.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/settings/settings.h"
 
@@ -218,8 +220,20 @@ absl::Status CheckWeights(const std::vector<WeightedPath>& paths) {
       absl::StrCat("the weights add up to ", sum, "; they must add up to 1"));
 }
 
+// A process without a directory for caches has no cache.
+text::TokenCache CacheOf(const Settings& settings) {
+  if (settings.token_cache == "off") return text::TokenCache("");
+  if (!settings.token_cache.empty()) {
+    return text::TokenCache(UserPath(settings.token_cache));
+  }
+  const std::string directory = collectives::DefaultCacheDirectory();
+  return text::TokenCache(
+      directory.empty() ? "" : absl::StrCat(directory, "/tokens"));
+}
+
 absl::StatusOr<std::vector<text::Samples::Part>> OpenParts(
     const Settings& settings, const text::Tokenizer& tokenizer) {
+  const text::TokenCache cache = CacheOf(settings);
   std::vector<WeightedPath> paths;
   bool has_weights = false;
   for (const std::string& text : settings.data) {
@@ -232,14 +246,15 @@ absl::StatusOr<std::vector<text::Samples::Part>> OpenParts(
     if (all.empty()) {
       TESSERA_ASSIGN_OR_RETURN(all, FindRepositoryTexts());
     }
-    TESSERA_ASSIGN_OR_RETURN(auto corpus, text::Corpus::Open(all, tokenizer));
+    TESSERA_ASSIGN_OR_RETURN(auto corpus,
+                             text::Corpus::Open(all, tokenizer, cache));
     return std::vector<text::Samples::Part>{{std::move(corpus), 1}};
   }
   TESSERA_RETURN_IF_ERROR(CheckWeights(paths));
   std::vector<text::Samples::Part> parts;
   for (const WeightedPath& path : paths) {
-    TESSERA_ASSIGN_OR_RETURN(auto corpus,
-                             text::Corpus::Open({{path.path}}, tokenizer));
+    TESSERA_ASSIGN_OR_RETURN(
+        auto corpus, text::Corpus::Open({{path.path}}, tokenizer, cache));
     parts.push_back({std::move(corpus), *path.weight});
   }
   return parts;

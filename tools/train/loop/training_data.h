@@ -34,6 +34,7 @@ struct TrainingData {
 // add up to 1: each is a corpus of a blend (text::Blend). Without weights all
 // paths are one corpus. Paths are relative to UserPath. Without --tokenizer:
 // that of the model's directory, or bytes. Without --data: FindRepositoryTexts.
+// The tokens of long texts are kept in --token_cache (text::TokenCache).
 // Returns the same on every rank that sees the same files. InvalidArgument,
 // with the flag, if the tokenizer or the data cannot be read, or has too few
 // tokens for one sequence, or too few validation samples for --eval_batches.

@@ -212,6 +212,33 @@ TEST_F(TrainingDataTest, ReadsATokenizer) {
                        StartsWith("--tokenizer=nowhere: ")));
 }
 
+TEST_F(TrainingDataTest, TokensOfLongTextsAreKept) {
+  Write("tok/tokenizer.json",
+        R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},)"
+        R"( "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel",)"
+        R"( "add_prefix_space": false, "use_regex": true}})");
+  std::string text;
+  while (text.size() < (1u << 20)) text += "ab";
+  Settings settings = Short();
+  settings.tokenizer = Path("tok");
+  settings.data = {Write("a.txt", text)};
+  settings.token_cache = "off";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData plain,
+                               OpenTrainingData(settings));
+  EXPECT_GT(plain.samples->corpus().memory_bytes(), 0);
+  setenv("XDG_CACHE_HOME", Path("cache").c_str(), 1);
+  for (const char* const given : {"", "own"}) {
+    settings.token_cache = *given == '\0' ? "" : Path(given);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                                 OpenTrainingData(settings));
+    EXPECT_EQ(data.samples->corpus().memory_bytes(), 0);
+    EXPECT_EQ(data.samples->fingerprint(), plain.samples->fingerprint());
+  }
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_FALSE(std::filesystem::is_empty(Path("cache/tessera/tokens")));
+  EXPECT_FALSE(std::filesystem::is_empty(Path("own")));
+}
+
 TEST_F(TrainingDataTest, WithoutDataTheWorkspaceIsRead) {
   Write("z.md", "doc z ");
   Write("b/b.h", "header b ");

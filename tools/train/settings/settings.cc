@@ -148,6 +148,10 @@ constexpr SettingsField kFields[] = {
      "a directory with a tokenizer.json (Hugging Face) or tokenizer.model "
      "(SentencePiece), or the file; empty: --model's if it has one, else "
      "bytes"},
+    {"token_cache", &Settings::token_cache,
+     "directory that keeps the tokens of texts of 1 MiB and more that "
+     "--tokenizer made, for later runs; empty: tessera/tokens in "
+     "$XDG_CACHE_HOME or ~/.cache; off: none"},
     {"dtype", kDType,
      "type of weights and activations: fp32, bf16; fp8: bf16, and the products "
      "of transformer layers in fp8"},

@@ -36,6 +36,9 @@ struct Settings {
   // A path of text::LoadTokenizer. Empty: the model's, if it has one; otherwise
   // bytes.
   std::string tokenizer = "";
+  // Keeps the tokens of texts. Empty: tessera/tokens in the user's cache;
+  // "off": no cache.
+  std::string token_cache = "";
   int64_t length = 128;  // Tokens per sequence.
   int64_t batch = 16;    // Sequences per step, over all ranks.
   int64_t steps = 240;

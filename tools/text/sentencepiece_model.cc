@@ -221,8 +221,9 @@ absl::Status CheckTrainer(std::string_view message) {
     if (field.number >= 44 && field.number <= 48) {
       TESSERA_RETURN_IF_ERROR(CheckType(field, kBytes, "a piece's name"));
       if (field.bytes.size() > kMaxPieceBytes || !IsUtf8(field.bytes)) {
-        return Malformed(
-            absl::StrCat("field ", field.number, " is no short UTF-8"));
+        return Malformed(absl::StrCat("field ", field.number,
+                                      " must be UTF-8 of at most ",
+                                      kMaxPieceBytes, " bytes"));
       }
     }
   }

@@ -137,6 +137,30 @@ TEST(SentencePieceTokenizerTest, RefusesModelsThatTheLibraryRefuses) {
               refused("byte piece <0x41>"));
 }
 
+// The most pieces that SentencePieceModel allows at one place of a text. The
+// longest one is found.
+TEST(SentencePieceTokenizerTest, EncodesWithTheMostNestedPieces) {
+  std::string user_defined, normal;
+  for (size_t i = 1; i <= 64; ++i) {
+    user_defined += Piece(std::string(i, 'n'), kUserDefined);
+  }
+  for (size_t i = 1; i <= 1000; ++i) normal += Piece(std::string(i, 'n'));
+  const std::string no_prefix = NumberField(3, 0);
+  const std::string unigram = NumberField(3, 1);
+  const auto encode = [](const std::string& model, size_t length) {
+    const auto tokenizer = CreateSentencePieceTokenizer(model, "");
+    TESSERA_EXPECT_OK(tokenizer);
+    return tokenizer.ok() ? (*tokenizer)->Encode(std::string(length, 'n'))
+                          : std::vector<TokenId>();
+  };
+  const std::vector<TokenId> longest_user_defined = {66};
+  const std::vector<TokenId> longest_normal = {1002};
+  EXPECT_EQ(encode(Model(user_defined, no_prefix), 64), longest_user_defined);
+  EXPECT_EQ(encode(Model(user_defined, no_prefix, unigram), 64),
+            longest_user_defined);
+  EXPECT_EQ(encode(Model(normal, no_prefix, unigram), 1000), longest_normal);
+}
+
 TEST(SentencePieceTokenizerTest, LoadsFromAFileOrADirectory) {
   const std::string directory = absl::StrCat(::testing::TempDir(), "/spm");
   std::filesystem::create_directory(directory);

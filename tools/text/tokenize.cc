@@ -169,7 +169,7 @@ int main(int argc, char** argv) {
     if (chdir(user) != 0) std::perror(user);
   }
   const tessera::tools::Tool tool = {
-      .name = "tokenize",
+      .name = "text:tokenize",
       .summary =
           "Writes text as an indexed data set of tokens (PREFIX.bin and "
           "PREFIX.idx, as Megatron-LM has them).",

@@ -33,6 +33,7 @@ cmp many1.bin many3.bin && cmp many1.idx many3.idx || fail "threads change the d
 expect_usage_error() {
   "$tokenize" "${@:2}" >out 2>err
   [ $? = 2 ] && [ "$(wc -l <err)" = 1 ] && grep -q -- "$1" err || fail "${*:2}: $(cat err)"
+  grep -q "for example: ./bazelw run //tools/text:tokenize -- --data=" err || fail "${*:2} gives no example: $(cat err)"
 }
 expect_usage_error "--data=: give files" --output=x
 expect_usage_error "--output=: give the name" --data=texts

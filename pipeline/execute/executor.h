@@ -20,7 +20,8 @@
 // The group's rank r executes the schedule's list r. A schedule of computations
 // is lowered first (AddCommunication); one with sends and receives is validated
 // (Validate) and executed unchanged. The two computations of a pair (with_next)
-// run one after the other while their messages are in flight.
+// run one after the other while their messages are in flight, or take turns
+// (ExecutorOptions::interleaver).
 //
 // Memory: the tensors between stages, from a pool that lives as long as the
 // executor. A rank holds

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/device/device.h"
 #include "base/tensor/memory.h"
+#include "pipeline/execute/interleaver.h"
 #include "pipeline/execute/stage.h"
 
 namespace tessera::pipeline {
@@ -66,6 +67,11 @@ struct ExecutorOptions {
   // a queue that captures, and stages whose passes enqueue the same work in
   // every step (Stage::LoadInputs).
   bool captures = false;
+
+  // The two computations of a pair of the schedule (Action::with_next) take
+  // turns: a stage that waits for a message calls Yield. Outlives the executor.
+  // Null: one follows the other.
+  Interleaver* interleaver = nullptr;
 
   // The memory of the tensors between stages. Null: that of the queue's device;
   // tensors between ranks are in the engine's own memory

@@ -20,7 +20,7 @@ const TensorView* WriteOf(const BoundaryBuffer* buffer) {
 StepRunner::StepRunner(const ExecutionPlan& plan, std::vector<Stage*> stages,
                        int64_t all_stages, int64_t microbatches,
                        BoundaryPool& pool, Messenger& messenger,
-                       StepTrace& trace)
+                       StepTrace& trace, Interleaver* interleaver)
     : plan_(plan),
       stages_(std::move(stages)),
       last_stage_(static_cast<int32_t>(all_stages) - 1),
@@ -28,7 +28,8 @@ StepRunner::StepRunner(const ExecutionPlan& plan, std::vector<Stage*> stages,
       pool_(pool),
       messenger_(messenger),
       trace_(trace),
-      live_(stages_.size() * microbatches_) {
+      live_(stages_.size() * microbatches_),
+      interleaver_(interleaver) {
   std::vector<bool> own(microbatches_);
   for (const PlannedAction& planned : plan_.actions()) {
     if (planned.action.kind == ActionKind::kForward &&
@@ -56,6 +57,8 @@ absl::Status StepRunner::Run(std::span<const TensorView> losses) {
     const PlannedAction& action = actions[at];
     if (Communicates(action.action.kind) && action.action.with_next) {
       TESSERA_RETURN_IF_ERROR(Exchange(action, actions[++at]));
+    } else if (interleaver_ != nullptr && action.action.with_next) {
+      TESSERA_RETURN_IF_ERROR(DoPair(action, actions[++at]));
     } else {
       TESSERA_RETURN_IF_ERROR(Do(action));
     }
@@ -144,6 +147,21 @@ absl::Status StepRunner::Do(const PlannedAction& action) {
   }
 }
 
+// The trace has every stretch in which one of the two computes.
+absl::Status StepRunner::DoPair(const PlannedAction& first,
+                                const PlannedAction& second) {
+  const PlannedAction* now = &first;
+  interleaver_->OnSwitch([&] {
+    if (computes_since_) EndComputing(*now);
+    now = now == &first ? &second : &first;
+    BeginComputing();
+  });
+  const absl::Status status =
+      interleaver_->Run([&] { return Do(first); }, [&] { return Do(second); });
+  interleaver_->OnSwitch([] {});
+  return status;
+}
+
 absl::Status StepRunner::Forward(const PlannedAction& action) {
   Live& live = LiveOf(action);
   BoundaryBuffer* output = nullptr;
@@ -157,9 +175,9 @@ absl::Status StepRunner::Forward(const PlannedAction& action) {
     pass.loss = &losses_[static_cast<size_t>(action.action.microbatch)];
   }
   trace_.HoldActivations(1);
-  const double begin = trace_.Now();
+  BeginComputing();
   TESSERA_RETURN_IF_ERROR(StageOf(action).Forward(pass), At(action, _));
-  trace_.Computed(action.action, begin);
+  EndComputing(action);
   if (StageOf(action).KeepsInput(action.action.microbatch)) {
     TESSERA_RETURN_IF_ERROR(pool_.Release(std::exchange(live.input, nullptr)),
                             At(action, _));
@@ -190,10 +208,10 @@ absl::Status StepRunner::Backward(const PlannedAction& action) {
   pass.input_gradient = WriteOf(gradient);
   const bool whole = action.action.kind == ActionKind::kBackward;
   Stage& stage = StageOf(action);
-  const double begin = trace_.Now();
+  BeginComputing();
   TESSERA_RETURN_IF_ERROR(
       whole ? stage.Backward(pass) : stage.BackwardInput(pass), At(action, _));
-  trace_.Computed(action.action, begin);
+  EndComputing(action);
   if (action.hands_to != kNobody) {
     LiveOf(action.hands_to, action.action.microbatch).output_gradient =
         gradient;
@@ -204,10 +222,10 @@ absl::Status StepRunner::Backward(const PlannedAction& action) {
 }
 
 absl::Status StepRunner::BackwardWeight(const PlannedAction& action) {
-  const double begin = trace_.Now();
+  BeginComputing();
   TESSERA_RETURN_IF_ERROR(StageOf(action).BackwardWeight(PassOf(action)),
                           At(action, _));
-  trace_.Computed(action.action, begin);
+  EndComputing(action);
   return Release(action);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/device/device.h"
 #include "base/tensor/tensor_view.h"
 #include "pipeline/execute/execution_plan.h"
+#include "pipeline/execute/interleaver.h"
 #include "pipeline/execute/messenger.h"
 #include "pipeline/execute/stage.h"
 #include "pipeline/execute/step_trace.h"
@@ -27,7 +29,8 @@ class StepRunner {
   // `stages` are the plan's, in its order. All outlive the runner.
   StepRunner(const ExecutionPlan& plan, std::vector<Stage*> stages,
              int64_t all_stages, int64_t microbatches, BoundaryPool& pool,
-             Messenger& messenger, StepTrace& trace);
+             Messenger& messenger, StepTrace& trace,
+             Interleaver* interleaver = nullptr);
 
   // Runs the plan once. Where the rank has the last stage, its stage sets those
   // of `losses`, by micro-batch, that pass it here; the others stay. The error
@@ -79,6 +82,7 @@ class StepRunner {
   absl::Status Replay(Queue& queue);
   absl::Status DoParameters(bool unshards);
   absl::Status Do(const PlannedAction& action);
+  absl::Status DoPair(const PlannedAction& first, const PlannedAction& second);
   absl::Status Forward(const PlannedAction& action);
   absl::Status Backward(const PlannedAction& action);
   absl::Status BackwardWeight(const PlannedAction& action);
@@ -87,6 +91,11 @@ class StepRunner {
   absl::Status Receive(const PlannedAction& action);
   absl::Status Exchange(const PlannedAction& first,
                         const PlannedAction& second);
+  void BeginComputing() { computes_since_ = trace_.Now(); }
+  void EndComputing(const PlannedAction& action) {
+    trace_.Computed(action.action, *computes_since_);
+    computes_since_.reset();
+  }
   BackwardPass PassOf(const PlannedAction& action);
   BoundaryBuffer* TakeToSend(const PlannedAction& action);
   void Keep(const PlannedAction& receive, BoundaryBuffer* buffer);
@@ -103,6 +112,10 @@ class StepRunner {
   std::vector<Live> live_;  // By stage, then micro-batch.
   std::span<const TensorView> losses_;
   std::vector<std::pair<size_t, size_t>> own_losses_;
+  Interleaver* const interleaver_;
+  // When the action that computes began, or went on after another one; none if
+  // nothing computes.
+  std::optional<double> computes_since_ = {};
   bool has_allocated_ = false;  // By a first step without a capture.
   std::unique_ptr<DeviceGraph> graph_;
   RankTimeline captured_;

@@ -405,14 +405,21 @@ absl::Status MoeMlp::Exchange(ConstTensorView rows, bool back,
   std::vector<int64_t> receive = back ? plan.send_rows : plan.receive_rows;
   for (int64_t& count : send) count *= width;
   for (int64_t& count : receive) count *= width;
-  return groups_.experts.communicator()->RunOn(
-      groups_.experts.queue(),
-      collectives::AllToAllOf(
-          collectives::ConstBuffer(rows.data(), rows.element_count(),
-                                   rows.dtype()),
-          collectives::Buffer(result.data(), result.element_count(),
-                              result.dtype()),
-          std::move(send), std::move(receive)));
+  const collectives::Operation operation = collectives::AllToAllOf(
+      collectives::ConstBuffer(rows.data(), rows.element_count(), rows.dtype()),
+      collectives::Buffer(result.data(), result.element_count(),
+                          result.dtype()),
+      std::move(send), std::move(receive));
+  collectives::Communicator& ranks = *groups_.experts.communicator();
+  Queue& queue = groups_.experts.queue();
+  Meanwhile* const meanwhile = groups_.experts.meanwhile();
+  if (meanwhile == nullptr || !meanwhile->has_work()) {
+    return ranks.RunOn(queue, operation);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const collectives::Work work,
+                           ranks.StartOn(queue, operation));
+  meanwhile->Work();
+  return queue.Wait(work.event());
 }
 
 // `result` = the rows of this rank's experts, in their order, of a table with a
@@ -496,13 +503,11 @@ absl::Status MoeMlp::Distribute(const Partition& tokens, TensorView all,
                : groups_.tensor.SumOver(mine);
 }
 
-// `sum` = for each token the sum of the rows that its experts have.
-absl::Status MoeMlp::Combine(ConstTensorView rows, const Partition& tokens,
+// `sum` = for each token the sum of the rows that Return brought.
+absl::Status MoeMlp::Combine(ConstTensorView returned, const Partition& tokens,
                              const MoeActivations& a, TensorView sum) {
-  PooledTensor memory(a.tokens.pool());
-  TESSERA_RETURN_IF_ERROR(Return(rows, a, memory));
   TESSERA_RETURN_IF_ERROR(ops().Fill(0, sum));
-  return ops().AddRows(memory.view(), {0, tokens.size()}, a.tokens.view(), sum);
+  return ops().AddRows(returned, {0, tokens.size()}, a.tokens.view(), sum);
 }
 
 template <typename Product>
@@ -587,7 +592,7 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
   TESSERA_RETURN_IF_ERROR(ForwardActivations(tokens, sequences, x, a));
   TensorPool& pool = a.logits.pool();
   const int64_t rows = a.plan.received();
-  PooledTensor weighted(pool), output(pool);
+  PooledTensor weighted(pool), output(pool), returned(pool);
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product,
       weighted.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
@@ -600,8 +605,10 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
   TESSERA_RETURN_IF_ERROR(
       Multiply(a.plan, {.transpose_b = true}, product, down_.value(), outputs));
   weighted.Release();
+  TESSERA_RETURN_IF_ERROR(Return(outputs, a, returned));
+  output.Release();
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(tokens.size(), y));
-  TESSERA_RETURN_IF_ERROR(Combine(outputs, tokens, a, sum));
+  TESSERA_RETURN_IF_ERROR(Combine(returned.view(), tokens, a, sum));
   TESSERA_RETURN_IF_ERROR(Distribute(tokens, sum, y));
   if (!shared_) return absl::OkStatus();
   PooledTensor common(pool);
@@ -697,12 +704,16 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
       input_memory.ReserveVarying(options_.dtype, {{rows, options_.width}}));
   TESSERA_RETURN_IF_ERROR(
       Multiply(a.plan, {}, a.gate_up.view(), gate_up_.value(), input_gradient));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(count, x_gradient));
-  TESSERA_RETURN_IF_ERROR(Combine(input_gradient, tokens, a, sum));
+  // What other work may use meanwhile is not held across these.
+  PooledTensor returned_input(pool), returned(pool);
+  TESSERA_RETURN_IF_ERROR(Return(input_gradient, a, returned_input));
   input_memory.Release();
-  // Of the router.
-  PooledTensor returned(pool), of_tokens(pool), balance(pool), logits(pool);
   TESSERA_RETURN_IF_ERROR(Return(weights_gradient, a, returned));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(count, x_gradient));
+  TESSERA_RETURN_IF_ERROR(Combine(returned_input.view(), tokens, a, sum));
+  returned_input.Release();
+  // Of the router.
+  PooledTensor of_tokens(pool), balance(pool), logits(pool);
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_token,
                            of_tokens.Reserve(statistics(), {{count, k}}));
   TESSERA_RETURN_IF_ERROR(ops().Fill(0, by_token));

@@ -31,6 +31,10 @@
 //   forward          counts, rows and weights, rows 2 k T w (E - 1) / E
 //   backward         rows, rows and weights         2 k T w (E - 1) / E
 //
+// While rows travel the rank may do other work (TensorGroup::WithMeanwhile of
+// the expert group), as in the overlapped pairs of DualPipe (arXiv 2412.19437,
+// section 3.2.1).
+//
 // Nothing is dropped unless a capacity is given (GShard, arXiv 2006.16668,
 // section 2.2): an expert then takes at most `capacity` times the mean number
 // of tokens of a rank and micro-batch, the first ones; for others the expert
@@ -249,7 +253,7 @@ class MoeMlp {
                         const MoeActivations& a, PooledTensor& result);
   absl::Status Return(ConstTensorView rows, const MoeActivations& a,
                       PooledTensor& result);
-  absl::Status Combine(ConstTensorView rows, const Partition& tokens,
+  absl::Status Combine(ConstTensorView returned, const Partition& tokens,
                        const MoeActivations& a, TensorView sum);
   absl::StatusOr<TensorView> AllSums(int64_t tokens, TensorView mine);
   absl::Status Distribute(const Partition& tokens, TensorView all,

@@ -63,6 +63,17 @@ class Pending {
 absl::Status CheckTokenRows(std::string_view name, const ConstTensorView& x,
                             int64_t tokens);
 
+// What a rank may do while an operation of a group is under way.
+class Meanwhile {
+ public:
+  virtual ~Meanwhile() = default;
+  // The same on every rank of the group.
+  virtual bool has_work() const = 0;
+  // Returns when the caller is to go on. The work may call collectives, and the
+  // layers of the group for other activations: working memory is lost.
+  virtual void Work() = 0;
+};
+
 class TensorGroup {
  public:
   // Neither is owned. Without a communicator, one rank.
@@ -107,6 +118,15 @@ class TensorGroup {
     return group;
   }
   const std::shared_ptr<MemoryResource>& memory() const { return memory_; }
+
+  // Layers that can give up the host between the begin of an operation of this
+  // group and its end do so for `meanwhile`, which outlives them.
+  TensorGroup WithMeanwhile(Meanwhile* meanwhile) const {
+    TensorGroup group = *this;
+    group.meanwhile_ = meanwhile;
+    return group;
+  }
+  Meanwhile* meanwhile() const { return meanwhile_; }
 
   // Working memory of an operation, the same for all layers that ask for this
   // name: layers compute one after the other, and a model of many layers needs
@@ -153,6 +173,7 @@ class TensorGroup {
 
   Ops& ops_;
   collectives::Communicator* communicator_;
+  Meanwhile* meanwhile_ = nullptr;
   bool has_weight_memory_ = true;
   std::shared_ptr<MemoryResource> memory_;
   std::shared_ptr<WorkingMemory> working_;

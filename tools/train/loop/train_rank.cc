@@ -170,7 +170,10 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
       .algorithm = options_.context_attention};
   std::optional<tp::TensorGroup> experts;
   if (groups_.ep != nullptr) {
-    experts.emplace(tp::TensorGroup(ops, groups_.ep).WithMemory(memory));
+    turns_ = std::make_unique<Turns>();
+    experts.emplace(tp::TensorGroup(ops, groups_.ep)
+                        .WithMemory(memory)
+                        .WithMeanwhile(turns_.get()));
   }
   const pipeline::StageMap& map = schedule_.layers().map;
   TESSERA_ASSIGN_OR_RETURN(
@@ -363,6 +366,7 @@ absl::Status TrainRank::CreateStages() {
   options.boundaries.assign(static_cast<size_t>(last), BoundaryOf(*layers_));
   options.queue = &layers_->tensor().queue();
   options.memory = options_.memory;
+  if (turns_ != nullptr) options.interleaver = &turns_->interleaver;
   TESSERA_ASSIGN_OR_RETURN(options.captures, UsesGraphs());
   TESSERA_ASSIGN_OR_RETURN(
       executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),

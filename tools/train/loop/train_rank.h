@@ -23,6 +23,7 @@
 #include "collectives/communicator.h"
 #include "collectives/groups/group_manager.h"
 #include "pipeline/execute/executor.h"
+#include "pipeline/execute/interleaver.h"
 #include "pipeline/execute/stage.h"
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
@@ -135,6 +136,13 @@ class TrainRank {
   void SetSteps(int64_t steps) { step_ = steps; }
 
  private:
+  // The passes of a pair, of which one works while the other's rows travel.
+  struct Turns final : tensor_parallel::Meanwhile {
+    bool has_work() const override { return interleaver.has_other(); }
+    void Work() override { interleaver.Yield(); }
+    pipeline::Interleaver interleaver;
+  };
+
   explicit TrainRank(const RunOptions& options);
 
   absl::Status JoinGroups(collectives::Communicator& world);
@@ -167,6 +175,7 @@ class TrainRank {
   int64_t data_rank_ = 0;  // Along dp.
   RunSchedule schedule_;
   std::unique_ptr<StepTokens> tokens_;
+  std::unique_ptr<Turns> turns_;  // Null without expert ranks.
   std::unique_ptr<LlamaLayers> layers_;
   std::unique_ptr<ShardedModel> model_;
   std::vector<size_t> step_gathers_;  // Windows, in order.

@@ -90,6 +90,31 @@ TEST(MeshParityTest, MixturesHaveTheLossesOfOneRank) {
   }
 }
 
+// Passes of a pair take turns while rows travel.
+TEST(MeshParityTest, OverlappedPairsHaveTheLossesOfOneRank) {
+  for (const std::string architecture : {"mixtral", "dots1"}) {
+    ParityCase run = {.architecture = architecture, .clip = true, .steps = 6};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                 TrainCase(PlainCase(run)));
+    for (const auto& [schedule, chunks] :
+         {std::pair{"dualpipe", 1}, {"dualpipev", 2}}) {
+      run.schedule = schedule;
+      run.chunks = chunks;
+      for (const MeshSizes& mesh :
+           {MeshSizes{.dp = 2, .pp = 2, .ep = 2},
+            MeshSizes{.dp = 2, .pp = 2, .tp = 2, .ep = 2}}) {
+        run.mesh = mesh;
+        for (const int stage : {1, 3}) {
+          run.stage = stage;
+          run.sequence_parallel = stage == 3;
+          run.recompute = stage == 3 ? Recompute::kFull : Recompute::kNone;
+          ExpectLosses(run, expected, 1e-5);
+        }
+      }
+    }
+  }
+}
+
 TEST(MeshParityTest, LoadsOfExpertsAreThoseOfOneRank) {
   for (const std::string architecture : {"mixtral", "dots1"}) {
     ParityCase run = {.architecture = architecture, .steps = 3};

@@ -64,6 +64,7 @@ namespace {
 constexpr size_t kCheckpointThread = kAllDoings.size();
 constexpr size_t kGatherThread = kCheckpointThread + 1;
 constexpr size_t kReduceThread = kGatherThread + 1;
+constexpr size_t kExchangeThread = kReduceThread + 1;
 
 std::string QuotedJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true,
@@ -142,28 +143,37 @@ std::vector<Slice> Traffic(const StepActivity& activity) {
   return labels;
 }
 
-// All gathers, or all reductions, also those that overlap other activity.
-std::vector<Slice> StateTraffic(const StepActivity& activity, bool gathers) {
-  const std::string name = gathers ? "gather weights" : "reduce gradients";
+// What is under way on one of the threads of traffic, also while the rank does
+// something else: gathers of weights, reductions of gradients, all-to-alls.
+std::vector<Slice> TrafficOf(size_t thread, const StepActivity& activity) {
+  using collectives::OpKind;
+  const SliceLabel label =
+      thread == kGatherThread   ? SliceLabel{"gather weights", "state", ""}
+      : thread == kReduceThread ? SliceLabel{"reduce gradients", "state", ""}
+                                : SliceLabel{"all_to_all", "exchange", ""};
+  const auto belongs = [&](const LoggedCollective& one) {
+    if (thread == kExchangeThread) return one.kind == OpKind::kAllToAll;
+    return one.is_state &&
+           (one.kind == OpKind::kAllGather) == (thread == kGatherThread);
+  };
   std::vector<Span> spans;
   std::vector<Slice> labels;
   for (const LoggedCollective& one : activity.collectives) {
-    if (one.ranks < 2 || !one.is_state) continue;
-    if ((one.kind == collectives::OpKind::kAllGather) != gathers) continue;
+    if (one.ranks < 2 || !belongs(one)) continue;
     spans.push_back({one.begin_ns, one.end_ns});
     labels.push_back(
         {spans.back(),
-         {name, "state",
+         {label.name, label.category,
           absl::StrCat("\"bytes\":", one.bytes, ",\"ranks\":", one.ranks)}});
   }
-  return Slices(Merged(std::move(spans)), std::move(labels),
-                {name, "state", ""});
+  return Slices(Merged(std::move(spans)), std::move(labels), label);
 }
 
 std::string_view ThreadName(size_t thread) {
   if (thread == kCheckpointThread) return "checkpoint";
   if (thread == kGatherThread) return "gathers of weights";
   if (thread == kReduceThread) return "reductions of gradients";
+  if (thread == kExchangeThread) return "all-to-alls";
   return DoingName(kAllDoings[thread]);
 }
 
@@ -207,7 +217,7 @@ std::string RankEvents(const TraceClock& clock, std::string_view name) {
          Metadata(clock.rank, 0, "process_name", "name", QuotedJson(name)));
   Append(events, Metadata(clock.rank, 0, "process_sort_index", "sort_index",
                           absl::StrCat(clock.rank)));
-  for (size_t thread = 0; thread <= kReduceThread; ++thread) {
+  for (size_t thread = 0; thread <= kExchangeThread; ++thread) {
     Append(events, Metadata(clock.rank, thread, "thread_name", "name",
                             QuotedJson(ThreadName(thread))));
     Append(events, Metadata(clock.rank, thread, "thread_sort_index",
@@ -227,9 +237,8 @@ std::string StepEvents(const StepActivity& activity, const StepAccount& account,
              EventOf(slice, static_cast<size_t>(doing), activity.step, clock));
     }
   }
-  for (const size_t thread : {kGatherThread, kReduceThread}) {
-    std::vector<Slice> traffic =
-        StateTraffic(activity, thread == kGatherThread);
+  for (const size_t thread : {kGatherThread, kReduceThread, kExchangeThread}) {
+    std::vector<Slice> traffic = TrafficOf(thread, activity);
     KeepLongest(traffic, most_events);
     for (const Slice& slice : traffic) {
       Append(events, EventOf(slice, thread, activity.step, clock));

@@ -111,6 +111,29 @@ TEST(StepEventsTest, EveryDoingIsAnEventOfItsThread) {
                           "2 all_reduce 6+1", "3 before 2RECV_B7 3+1"));
 }
 
+TEST(StepEventsTest, AllToAllsBehindComputationsAreOnATrackOfTheirOwn) {
+  StepActivity activity = Activity();
+  // Under way while the rank computes, and after.
+  activity.collectives = {{.kind = collectives::OpKind::kAllToAll,
+                           .bytes = 64,
+                           .ranks = 2,
+                           .begin_ns = 11'000,
+                           .end_ns = 12'700},
+                          {.kind = collectives::OpKind::kAllToAll,
+                           .ranks = 1,
+                           .begin_ns = 12'800,
+                           .end_ns = 12'900}};
+  std::vector<std::string> texts;
+  for (const Json& event : Events(activity)) {
+    if (event["cat"] != "exchange") continue;
+    EXPECT_EQ(event["args"]["bytes"], 64);
+    texts.push_back(absl::StrCat(
+        event["tid"].get<int>(), " ", event["name"].get<std::string>(), " ",
+        event["ts"].get<double>(), "+", event["dur"].get<double>()));
+  }
+  EXPECT_THAT(texts, ElementsAre("8 all_to_all 1+1.7"));
+}
+
 TEST(StepEventsTest, PassesAndTrafficSayWhatTheyAre) {
   for (const Json& event : Events(Activity())) {
     if (event["name"] == "2F7") {
@@ -147,7 +170,7 @@ TEST(StepEventsTest, ARankIsAProcessOfNamedThreads) {
   EXPECT_THAT(names,
               ElementsAre("compute", "optimizer", "communication", "bubble",
                           "offload", "checkpoint", "gathers of weights",
-                          "reductions of gradients"));
+                          "reductions of gradients", "all-to-alls"));
   const Json& last = events.back();
   EXPECT_EQ(last["tid"], 5);
   EXPECT_EQ(last["ts"], 1.5);

@@ -1,4 +1,6 @@
-// Forward and backward of one block on one rank, in one thread.
+// Forward and backward of one block on one rank, in one thread. Mixtures have
+// eight experts, two of a token, of half the hidden units: the same flops as
+// the block with an MLP, in products of a quarter of the rows.
 //
 //   share_of_gemm    flops of all products (those of attention as a causal mask
 //                    leaves them) over the time, as a share of the rate of the
@@ -46,9 +48,12 @@ double ThreadSeconds() { return 1e-9 * static_cast<double>(ThreadNanos()); }
 
 struct Sizes {
   int64_t width, heads, kv_heads, hidden, length, sequences;
+  bool is_mixture = false;
   int64_t head_size() const { return width / heads; }
   int64_t tokens() const { return length * sequences; }
 };
+
+constexpr int64_t kExperts = 8, kPerToken = 2;
 
 Tensor Made(DType dtype, std::vector<int64_t> shape) {
   Tensor tensor = *Tensor::Create(dtype, shape);
@@ -56,19 +61,30 @@ Tensor Made(DType dtype, std::vector<int64_t> shape) {
   return tensor;
 }
 
-// Outputs and inputs of the four matrices.
-std::vector<std::pair<int64_t, int64_t>> MatricesOf(const Sizes& s) {
+struct Matrix {
+  int64_t out, in, rows;
+};
+
+// The matrices, and the rows that each multiplies if experts have equally many.
+std::vector<Matrix> MatricesOf(const Sizes& s) {
   const int64_t qkv = (s.heads + 2 * s.kv_heads) * s.head_size();
-  return {{qkv, s.width},
-          {s.width, s.width},
-          {2 * s.hidden, s.width},
-          {s.width, s.hidden}};
+  std::vector<Matrix> matrices = {{qkv, s.width, s.tokens()},
+                                  {s.width, s.width, s.tokens()}};
+  const int64_t experts = s.is_mixture ? kExperts : 1;
+  const int64_t hidden = s.is_mixture ? s.hidden / kPerToken : s.hidden;
+  const int64_t rows =
+      s.is_mixture ? s.tokens() * kPerToken / kExperts : s.tokens();
+  for (int64_t e = 0; e < experts; ++e) {
+    matrices.push_back({2 * hidden, s.width, rows});
+    matrices.push_back({s.width, hidden, rows});
+  }
+  return matrices;
 }
 
 double ProductFlops(const Sizes& s) {
   double flops = 0;
-  for (const auto& [out, in] : MatricesOf(s)) {
-    flops += 6.0 * static_cast<double>(s.tokens() * out * in);
+  for (const auto& [out, in, rows] : MatricesOf(s)) {
+    flops += 6.0 * static_cast<double>(rows * out * in);
   }
   return flops;
 }
@@ -86,11 +102,11 @@ double PlainRate(const Sizes& s, DType dtype) {
   const DType wide = GradientDType(dtype);
   double best = std::numeric_limits<double>::infinity();
   std::vector<std::vector<Tensor>> operands;
-  for (const auto& [out, in] : MatricesOf(s)) {
+  for (const auto& [out, in, rows] : MatricesOf(s)) {
     std::vector<Tensor>& o = operands.emplace_back();
-    o.push_back(Made(dtype, {s.tokens(), in}));
+    o.push_back(Made(dtype, {rows, in}));
     o.push_back(Made(dtype, {out, in}));
-    o.push_back(Made(dtype, {s.tokens(), out}));
+    o.push_back(Made(dtype, {rows, out}));
     o.push_back(Made(wide, {out, in}));
   }
   for (int i = 0; i < 3; ++i) {
@@ -146,13 +162,23 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
                      .head_size = s.head_size(),
                      .dtype = dtype},
        .hidden = s.hidden,
+       .moe = {.experts = s.is_mixture ? kExperts : 0,
+               .hidden = s.hidden / kPerToken,
+               .router = {.per_token = kPerToken}},
        .recompute = recompute});
   std::vector<Parameter*> parameters;
   block->AppendParameters("", parameters);
   for (Parameter* p : parameters) {
     p->FillNormal(ops, {.seed = 1}, 0.02).IgnoreError();
   }
+  // Tokens differ, so that they go to all experts.
+  auto tokens = Parameter::Create(group, {.shape = {s.tokens(), s.width},
+                                          .rows = {{{0, s.tokens()}}},
+                                          .columns = {0, s.width},
+                                          .dtype = dtype});
+  tokens->FillNormal(ops, {.seed = 2}, 1).IgnoreError();
   Tensor x = Made(dtype, {s.tokens(), s.width});
+  ops.Copy(tokens->value(), x.view()).IgnoreError();
   Tensor y = Made(dtype, {s.tokens(), s.width});
   TensorPool pool(HostMemory());
   BlockActivations activations(pool);
@@ -183,13 +209,15 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
 const bool kRegistered = [] {
   constexpr Sizes kSmall = {512, 8, 2, 1376, 512, 2};
   constexpr Sizes kLarge = {1024, 16, 4, 2816, 1024, 1};
+  constexpr Sizes kMixture = {1024, 16, 4, 2816, 1024, 1, true};
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     for (const Recompute recompute :
          {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-      for (const Sizes& sizes : {kSmall, kLarge}) {
+      for (const Sizes& sizes : {kSmall, kLarge, kMixture}) {
         benchmark::RegisterBenchmark(
-            absl::StrCat("Block/", DTypeName(dtype), "/width:", sizes.width,
-                         "/", RecomputeName(recompute))
+            absl::StrCat(sizes.is_mixture ? "Mixture/" : "Block/",
+                         DTypeName(dtype), "/width:", sizes.width, "/",
+                         RecomputeName(recompute))
                 .c_str(),
             BM_Block, sizes, dtype, recompute)
             ->Unit(benchmark::kMillisecond);

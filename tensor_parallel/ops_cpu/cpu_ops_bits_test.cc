@@ -247,9 +247,18 @@ struct Everything {
         key_gradient(StatisticsFor(dtype), {2, 150, 2, 40}),
         value_gradient(StatisticsFor(dtype), {2, 150, 2, 40}),
         ids(DType::kI64, {kRows}),
-        table(StatisticsFor(dtype), {50, kWidth}) {
-    for (TestTensor* tensor :
-         {&x, &residual, &weight, &matrix, &query, &key, &sums}) {
+        table(StatisticsFor(dtype), {50, kWidth}),
+        logits(StatisticsFor(dtype), {kRows, kExperts}),
+        bias(StatisticsFor(dtype), {kExperts}),
+        shares(StatisticsFor(dtype), {kRows, 3}),
+        experts(DType::kI64, {kRows, 3}),
+        balance(StatisticsFor(dtype), {2, kExperts}),
+        logits_gradient(StatisticsFor(dtype), {kRows, kExperts}),
+        scales(StatisticsFor(dtype), {kRows}),
+        scales_gradient(StatisticsFor(dtype), {kRows}),
+        scaled(dtype, {kRows, kWidth}) {
+    for (TestTensor* tensor : {&x, &residual, &weight, &matrix, &query, &key,
+                               &sums, &logits, &bias, &balance, &scales}) {
       tensor->Randomise(random);
     }
     for (int64_t i = 0; i < kRows; ++i) {
@@ -285,6 +294,16 @@ struct Everything {
                                    .query_gradient = query_gradient.view(),
                                    .key_gradient = key_gradient.view(),
                                    .value_gradient = value_gradient.view()}));
+    const RouterOptions router = {.score = RouterScore::kSigmoid,
+                                  .per_token = 3};
+    status.Update(ops.Route(router, logits.view(), bias.view(), shares.view(),
+                            experts.view()));
+    status.Update(ops.RouteGradient(router, logits.view(), experts.view(),
+                                    shares.view(), balance.view(), 0.1,
+                                    logits_gradient.view()));
+    status.Update(ops.ScaleRows(scales.view(), x.view(), scaled.view()));
+    status.Update(ops.ScaleRowsGradient(scaled.view(), scales.view(), y.view(),
+                                        scaled.view(), scales_gradient.view()));
     return status;
   }
 
@@ -292,20 +311,23 @@ struct Everything {
     std::vector<std::vector<double>> results;
     for (const TestTensor* tensor :
          {&x, &y, &inverse, &sums, &product, &weight_gradient, &table, &output,
-          &log_sum_exp, &delta, &query_gradient, &key_gradient,
-          &value_gradient}) {
+          &log_sum_exp, &delta, &query_gradient, &key_gradient, &value_gradient,
+          &shares, &experts, &logits_gradient, &scaled, &scales_gradient}) {
       results.push_back(tensor->values());
     }
     return results;
   }
 
   static constexpr int64_t kRows = 300, kWidth = 520, kOut = 1100;
+  static constexpr int64_t kExperts = 37;
   DType type;
   TestTensor x, residual, weight, y, inverse, sums;
   TestTensor matrix, product, weight_gradient;
   TestTensor query, key, output, log_sum_exp, delta;
   TestTensor query_gradient, key_gradient, value_gradient;
   TestTensor ids, table;
+  TestTensor logits, bias, shares, experts, balance, logits_gradient;
+  TestTensor scales, scales_gradient, scaled;
 };
 
 TEST_F(CpuOpsBits, DoNotDependOnTheNumberOfThreads) {

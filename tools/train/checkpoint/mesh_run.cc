@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "collectives/testing/run_ranks.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/saved_run.h"
@@ -84,10 +83,12 @@ RunIdentity IdentityOf(const RunOptions& options) {
 
 std::vector<absl::Status> OnEachRank(
     const RunOptions& options,
-    const std::function<absl::Status(TrainRank&)>& body) {
+    const std::function<absl::Status(TrainRank&)>& body,
+    const text::Samples* samples) {
   const int64_t ranks = options.mesh.world_size();
-  const auto samples = text::Samples::Create(
+  const auto small = text::Samples::Create(
       SmallText(), {.sequence = options.length, .seed = options.seed});
+  if (samples == nullptr) samples = &*small;
   std::vector<absl::Status> results(static_cast<size_t>(ranks));
   const auto run = [&](collectives::Communicator& world) -> absl::Status {
     tensor_parallel::CpuOps ops({.threads = 1});
@@ -107,9 +108,10 @@ std::vector<absl::Status> OnEachRank(
 }
 
 absl::Status OnRanks(const RunOptions& options,
-                     const std::function<absl::Status(TrainRank&)>& body) {
+                     const std::function<absl::Status(TrainRank&)>& body,
+                     const text::Samples* samples) {
   absl::Status first;
-  for (const absl::Status& status : OnEachRank(options, body)) {
+  for (const absl::Status& status : OnEachRank(options, body, samples)) {
     first.Update(status);
   }
   return first;

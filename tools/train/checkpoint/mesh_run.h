@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "tools/text/samples.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/loop/run_options.h"
 #include "tools/train/loop/train_rank.h"
@@ -30,15 +31,17 @@ RunOptions SmallMixture();
 // The identity of such a run.
 RunIdentity IdentityOf(const RunOptions& options);
 
-// Runs `body` on one thread per rank of options.mesh. Returns the statuses by
-// rank.
+// Runs `body` on one thread per rank of options.mesh, on `samples` or those of
+// SmallText. Returns the statuses by rank.
 std::vector<absl::Status> OnEachRank(
     const RunOptions& options,
-    const std::function<absl::Status(TrainRank&)>& body);
+    const std::function<absl::Status(TrainRank&)>& body,
+    const text::Samples* samples = nullptr);
 
 // The first error of OnEachRank, if any.
 absl::Status OnRanks(const RunOptions& options,
-                     const std::function<absl::Status(TrainRank&)>& body);
+                     const std::function<absl::Status(TrainRank&)>& body,
+                     const text::Samples* samples = nullptr);
 
 // The losses of steps [rank.steps(), end).
 absl::StatusOr<std::vector<double>> TrainTo(TrainRank& rank, int64_t end);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@
 #include "gtest/gtest.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/host_tier.h"
+#include "tools/text/corpus.h"
+#include "tools/text/samples.h"
+#include "tools/text/tokenizer.h"
 #include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "topology/config/parallel_config.h"
@@ -150,6 +154,71 @@ TEST(RestoreRunTest, ExpertsGoOnOnOtherMeshes) {
              {{.dp = 4, .pp = 2}, 3}}) {
       ExpectResumes(run, With(options, mesh, stage), 1e-5);
     }
+  }
+}
+
+// Texts of random letters: whoever sees other tokens has other losses.
+std::shared_ptr<const text::Corpus> RandomText(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::string letters(4000, ' ');
+  for (char& letter : letters) {
+    letter = static_cast<char>('a' + random() % 26);
+  }
+  return *text::Corpus::FromTexts({{letters}}, text::ByteTokenizer());
+}
+
+TEST(RestoreRunTest, ABlendGoesOnWithTheSameTokensOnAnotherMesh) {
+  const auto samples_of = [](const RunOptions& options, uint64_t seed) {
+    const text::Samples::Part parts[] = {{RandomText(1), 0.7},
+                                         {RandomText(2), 0.3}};
+    return *text::Samples::Create(parts,
+                                  {.sequence = options.length, .seed = seed});
+  };
+  const auto train = [](const RunOptions& options, const std::string& from,
+                        const std::string& to, const text::Samples& samples,
+                        int64_t end) -> absl::StatusOr<std::vector<double>> {
+    std::vector<double> losses;
+    TESSERA_RETURN_IF_ERROR(OnRanks(
+        options,
+        [&](TrainRank& rank) -> absl::Status {
+          if (!from.empty()) {
+            TESSERA_RETURN_IF_ERROR(
+                RestoreRun(from, IdentityOf(options), rank));
+          }
+          TESSERA_ASSIGN_OR_RETURN(const auto mine, TrainTo(rank, end));
+          if (rank.world().rank() == collectives::Rank(0)) losses = mine;
+          if (to.empty()) return absl::OkStatus();
+          TESSERA_ASSIGN_OR_RETURN(
+              auto checkpoints,
+              RunCheckpoints::Create(
+                  rank, {.directory = to, .identity = IdentityOf(options)}));
+          return checkpoints->Save().status();
+        },
+        &samples));
+    return losses;
+  };
+  RunOptions options = SmallRun();
+  const text::Samples samples = samples_of(options, 7);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<double> expected,
+                               train(options, "", "", samples, options.steps));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::vector<double> others,
+      train(options, "", "", samples_of(options, 8), options.steps));
+  const std::string directory = NewRunDirectory("blend");
+  options.mesh = {.dp = 2, .pp = 2, .tp = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      std::vector<double> losses,
+      train(options, "", directory, samples, kSavedStep));
+  options.mesh = {.dp = 4, .cp = 2};
+  options.micro_batch = 2;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::vector<double> later,
+      train(options, directory, "", samples, options.steps));
+  losses.insert(losses.end(), later.begin(), later.end());
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], expected[i], 1e-5 * expected[i]) << i;
+    EXPECT_GT(std::abs(others[i] - expected[i]), 1e-4 * expected[i]) << i;
   }
 }
 

@@ -1,0 +1,76 @@
+// Reads samples of 2048 tokens in the order of training from a file of 10
+// million tokens of 16 bits. The lower bound is a copy that reads the file's
+// tokens and writes the ids. A step of a model of P parameters needs 6 P
+// operations for each token, so that at tokens_per_second loading takes
+//
+//   share_of_1m_step   of a step of 10^6 parameters at 10^11 operations per
+//                      second, a core of a processor,
+//   share_of_7b_step   of a step of 7 * 10^9 parameters at 4 * 10^14, a GPU.
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/dtype/memcpy_bandwidth.h"
+#include "benchmark/benchmark.h"
+#include "tools/text/corpus.h"
+#include "tools/text/samples.h"
+#include "tools/text/tokenizer.h"
+
+namespace tessera::text {
+namespace {
+
+constexpr int64_t kTokens = 10'000'000;
+constexpr int64_t kSequence = 2048;
+
+std::string TokensFile() {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "samples_benchmark.u16")
+          .string();
+  std::mt19937 random(1);
+  std::vector<uint16_t> tokens(kTokens);
+  for (uint16_t& token : tokens) token = static_cast<uint16_t>(random() % 256);
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(tokens.data()),
+             static_cast<std::streamsize>(2 * tokens.size()));
+  return path;
+}
+
+void BM_ReadTraining(benchmark::State& state) {
+  const std::string path = TokensFile();
+  auto corpus = Corpus::Open({{path}}, ByteTokenizer());
+  std::filesystem::remove(path);  // It stays mapped.
+  if (!corpus.ok()) {
+    return state.SkipWithError(corpus.status().ToString().c_str());
+  }
+  const Samples samples =
+      *Samples::Create(*corpus, {.sequence = kSequence, .seed = 1});
+  std::vector<TokenId> tokens(kSequence + 1);
+  BandwidthMeter meter(tokens.size() * (sizeof(uint16_t) + sizeof(TokenId)));
+  int64_t index = 0;
+  for (auto _ : state) {
+    if (!samples.ReadTraining(index++, tokens).ok()) {
+      state.SkipWithError("read");
+    }
+    benchmark::DoNotOptimize(tokens.data());
+  }
+  meter.Report(state);
+  const auto read = static_cast<double>(state.iterations() * kSequence);
+  using benchmark::Counter;
+  state.counters["tokens_per_second"] = Counter(read, Counter::kIsRate);
+  const auto share = [&](double parameters, double rate) {
+    const double seconds_per_token = 6 * parameters / rate;
+    // 1 / (tokens per second) / seconds per token.
+    return Counter(read * seconds_per_token,
+                   Counter::kIsRate | Counter::kInvert);
+  };
+  state.counters["share_of_1m_step"] = share(1e6, 1e11);
+  state.counters["share_of_7b_step"] = share(7e9, 4e14);
+}
+BENCHMARK(BM_ReadTraining);
+
+}  // namespace
+}  // namespace tessera::text

@@ -84,10 +84,15 @@ absl::Status CheckOptions(const Corpus* corpus, const SamplesOptions& options) {
         absl::StrCat("sequences of ", options.sequence,
                      " tokens; they must have from 1 to 2^31"));
   }
-  if (!(options.validation_fraction >= 0 && options.validation_fraction < 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the share for validation is ", options.validation_fraction,
-        "; it must be from 0 to less than 1"));
+  for (const auto& [use, share] :
+       {std::pair{"validation", options.validation_fraction},
+        {"the test", options.test_fraction},
+        {"validation and the test",
+         options.validation_fraction + options.test_fraction}}) {
+    if (share >= 0 && share < 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the share for ", use, " is ", share,
+                     "; it must be from 0 to less than 1"));
   }
   if (corpus->token_count() > options.sequence) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -153,6 +158,17 @@ Blend::Place Blend::At(int64_t index) const {
   return {begin, index};
 }
 
+namespace {
+
+// A share of the samples, rounded down, but one at least, and at most `most`.
+int64_t HeldOut(int64_t count, double share, int64_t most) {
+  if (share == 0) return 0;
+  const auto held = static_cast<int64_t>(static_cast<double>(count) * share);
+  return std::min(std::max<int64_t>(held, 1), most);
+}
+
+}  // namespace
+
 absl::StatusOr<Samples> Samples::Create(std::shared_ptr<const Corpus> corpus,
                                         const SamplesOptions& options) {
   return Create({{Part{std::move(corpus)}}}, options);
@@ -167,22 +183,24 @@ absl::StatusOr<Samples> Samples::Create(std::span<const Part> parts,
   for (const Part& part : parts) {
     TESSERA_RETURN_IF_ERROR(CheckOptions(part.corpus.get(), options));
     const int64_t count = (part.corpus->token_count() - 1) / options.sequence;
-    auto validation = static_cast<int64_t>(static_cast<double>(count) *
-                                           options.validation_fraction);
-    if (options.validation_fraction > 0) {
-      validation = std::min(std::max<int64_t>(validation, 1), count - 1);
-    }
-    if (parts.size() > 1 && options.validation_fraction > 0 &&
-        validation == 0) {
+    const int64_t test = HeldOut(count, options.test_fraction, count - 1);
+    const int64_t validation =
+        HeldOut(count, options.validation_fraction, count - test - 1);
+    for (const auto& [use, share, held] :
+         {std::tuple{"validation", options.validation_fraction, validation},
+          {"the test", options.test_fraction, test}}) {
+      if (share == 0 || held > 0 || parts.size() == 1) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          "part ", samples.sources_.size(), " of the data has one sample of ",
-          options.sequence,
-          " tokens, and none for validation: give it more data, or shorter "
-          "sequences"));
+          "part ", samples.sources_.size(), " of the data has ",
+          count == 1 ? "one sample" : absl::StrCat(count, " samples"), " of ",
+          options.sequence, " tokens, and none for ", use,
+          ": give it more data, or shorter sequences"));
     }
-    samples.sources_.push_back({part.corpus, count - validation, validation});
-    samples.training_ += count - validation;
+    const int64_t training = count - validation - test;
+    samples.sources_.push_back({part.corpus, training, validation, test});
+    samples.training_ += training;
     samples.validation_ += validation;
+    samples.test_ += test;
   }
   return samples;
 }
@@ -247,6 +265,17 @@ absl::Status Samples::ReadValidation(int64_t index,
   Blend::Place place = blend_.At(index);
   const Source& source = sources_[place.source];
   place.index = source.training + place.index % source.validation;
+  return Read(place, tokens);
+}
+
+absl::Status Samples::ReadTest(int64_t index, std::span<TokenId> tokens) const {
+  if (index < 0 || index >= test_) {
+    return absl::OutOfRangeError(
+        absl::StrCat("test sample ", index, "; there are ", test_));
+  }
+  Blend::Place place = blend_.At(index);
+  const Source& source = sources_[place.source];
+  place.index = source.training + source.validation + place.index % source.test;
   return Read(place, tokens);
 }
 

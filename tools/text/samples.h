@@ -10,9 +10,9 @@
 // A global index 0, 1, 2, ... names a sample, independent of the rank, the
 // micro-batch and interruptions. Sample k of the corpus is the tokens
 // [k s, k s + s + 1) for sequences of s: each token is an input once, except
-// the last up to s ones. The last samples of the corpus are for validation, the
-// others are the epoch; each epoch has its own order, which the seed
-// determines.
+// the last up to s ones. The last samples of the corpus are for validation and,
+// at its end, for a test; the others are the epoch; each epoch has its own
+// order, which the seed determines.
 //
 // Several corpora are blended by weights: Blend determines the corpus of each
 // index, and each corpus has its own epochs.
@@ -157,6 +157,8 @@ struct SamplesOptions {
   // Share of the samples in [0, 1), rounded down, but at least one sample if it
   // is above 0 and there are two samples.
   double validation_fraction = 0;
+  // The same of the samples after those of validation.
+  double test_fraction = 0;
   uint64_t seed = 0;
   bool shuffle = true;  // False: corpus order.
 };
@@ -169,9 +171,9 @@ class Samples {
   static absl::StatusOr<Samples> Create(std::shared_ptr<const Corpus> corpus,
                                         const SamplesOptions& options);
 
-  // Several corpora, each with its share of validation and an order of its own,
-  // by weights; also the errors of Blend::Create, and InvalidArgument if one
-  // has a single sample where some are for validation.
+  // Several corpora, each with its shares of validation and test and an order
+  // of its own, by weights; also the errors of Blend::Create, and
+  // InvalidArgument if one has too few samples for each use.
   struct Part {
     std::shared_ptr<const Corpus> corpus;
     double weight = 1;
@@ -189,23 +191,26 @@ class Samples {
   // Of all corpora; at least 1.
   int64_t samples_per_epoch() const { return training_; }
   int64_t validation_count() const { return validation_; }
+  int64_t test_count() const { return test_; }
 
   // The corpus of a global index, and its sample in the corpus. `index` is not
   // negative.
   Blend::Place PlaceOf(int64_t index) const;
 
   // Sets the sequence() + 1 `tokens`. InvalidArgument for another size,
-  // OutOfRange if `index` is negative or, for validation, not below
-  // validation_count(); otherwise the errors of Corpus::Read.
+  // OutOfRange if `index` is negative or, for validation and test, not below
+  // the count; otherwise the errors of Corpus::Read.
   absl::Status ReadTraining(int64_t index, std::span<TokenId> tokens) const;
   absl::Status ReadValidation(int64_t index, std::span<TokenId> tokens) const;
+  absl::Status ReadTest(int64_t index, std::span<TokenId> tokens) const;
 
  private:
-  // The samples of a corpus: those of training, then those of validation.
+  // The samples of a corpus: those of training, of validation, and of the test.
   struct Source {
     std::shared_ptr<const Corpus> corpus;
     int64_t training = 0;
     int64_t validation = 0;
+    int64_t test = 0;
   };
 
   Samples(SamplesOptions options, Blend blend)
@@ -218,6 +223,7 @@ class Samples {
   std::vector<Source> sources_;
   int64_t training_ = 0;
   int64_t validation_ = 0;
+  int64_t test_ = 0;
 };
 
 }  // namespace tessera::text

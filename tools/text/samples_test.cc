@@ -159,6 +159,50 @@ TEST(SamplesTest, TokensAreThoseOfTheCorpus) {
   }
 }
 
+TEST(SamplesTest, TheEndIsForATestAndNothingElse) {
+  const auto corpus = MakeCorpus(1000);  // 142 samples.
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Samples samples,
+      Samples::Create(
+          corpus,
+          {.sequence = 7, .validation_fraction = 0.25, .test_fraction = 0.1}));
+  EXPECT_EQ(samples.test_count(), 14);
+  EXPECT_EQ(samples.validation_count(), 35);
+  EXPECT_EQ(samples.samples_per_epoch(), 93);
+  std::vector<TokenId> tokens(8), expected(8);
+  for (int64_t i = 0; i < 200; ++i) EXPECT_LT(samples.PlaceOf(i).index, 93);
+  for (int64_t i = 0; i < 35; ++i) {
+    TESSERA_ASSERT_OK(samples.ReadValidation(i, tokens));
+    TESSERA_ASSERT_OK(corpus->Read((93 + i) * 7, expected));
+    ASSERT_EQ(tokens, expected);
+  }
+  for (int64_t i = 0; i < 14; ++i) {
+    TESSERA_ASSERT_OK(samples.ReadTest(i, tokens));
+    TESSERA_ASSERT_OK(corpus->Read((128 + i) * 7, expected));
+    ASSERT_EQ(tokens, expected);
+  }
+  EXPECT_THAT(samples.ReadTest(14, tokens),
+              StatusIs(absl::StatusCode::kOutOfRange,
+                       HasSubstr("test sample 14; there are 14")));
+  EXPECT_THAT(samples.ReadTest(-1, tokens),
+              StatusIs(absl::StatusCode::kOutOfRange));
+  for (const double test : {-0.1, 1.0, 0.75}) {
+    EXPECT_THAT(Samples::Create(corpus, {.sequence = 7,
+                                         .validation_fraction = 0.25,
+                                         .test_fraction = test}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("it must be from 0 to less than 1")));
+  }
+  // One sample is trained on, whatever the shares.
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Samples few,
+      Samples::Create(
+          MakeCorpus(15),
+          {.sequence = 7, .validation_fraction = 0.4, .test_fraction = 0.5}));
+  EXPECT_EQ(few.samples_per_epoch(), 1);
+  EXPECT_EQ(few.test_count(), 1);
+}
+
 TEST(SamplesTest, SeedsAndEpochsChangeTheOrderUnlessItIsOff) {
   const auto corpus = MakeCorpus(1000);
   const auto order = [&](uint64_t seed, int64_t epoch, bool shuffle) {
@@ -366,6 +410,9 @@ TEST(SamplesTest, APartOfABlendNeedsASampleForValidation) {
       Samples::Create(parts, {.sequence = 5, .validation_fraction = 0.1}),
       StatusIs(absl::StatusCode::kInvalidArgument,
                HasSubstr("part 1 of the data has one sample")));
+  EXPECT_THAT(Samples::Create(parts, {.sequence = 5, .test_fraction = 0.1}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("none for the test")));
   TESSERA_EXPECT_OK(Samples::Create(parts, {.sequence = 5}));
 }
 

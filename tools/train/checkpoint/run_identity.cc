@@ -118,6 +118,7 @@ Differences OfData(const RunIdentity& saved, const RunIdentity& now) {
   found.Compare("fingerprint of the data", saved.corpus, now.corpus);
   found.Compare("number of validation samples", saved.validation_samples,
                 now.validation_samples);
+  found.Compare("number of test samples", saved.test_samples, now.test_samples);
   return found;
 }
 
@@ -135,6 +136,9 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   metadata["decay"] = identity.decay;
   if (identity.validation_samples > 0) {
     metadata["validation_samples"] = absl::StrCat(identity.validation_samples);
+  }
+  if (identity.test_samples > 0) {
+    metadata["test_samples"] = absl::StrCat(identity.test_samples);
   }
   return absl::OkStatus();
 }
@@ -160,6 +164,10 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
   if (metadata.contains("validation_samples")) {
     TESSERA_ASSIGN_OR_RETURN(identity.validation_samples,
                              GetCount(metadata, "validation_samples"));
+  }
+  if (metadata.contains("test_samples")) {
+    TESSERA_ASSIGN_OR_RETURN(identity.test_samples,
+                             GetCount(metadata, "test_samples"));
   }
   const auto decay = metadata.find("decay");
   identity.decay = decay == metadata.end() ? "all" : decay->second;

@@ -29,6 +29,7 @@ struct RunIdentity {
   int64_t vocabulary = 0;  // Of the tokenizer.
   // Samples that are held out of training.
   int64_t validation_samples = 0;
+  int64_t test_samples = 0;
   // The parameters that weight decay applies to, as --decay: "matrices" or
   // "all".
   std::string decay = "matrices";
@@ -37,8 +38,8 @@ struct RunIdentity {
 };
 
 // Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
-// "vocabulary", "decay" and, unless it is 0, "validation_samples".
-// InvalidArgument if the model is invalid.
+// "vocabulary", "decay" and, unless they are 0, "validation_samples" and
+// "test_samples". InvalidArgument if the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 

@@ -24,6 +24,7 @@ RunIdentity Identity() {
                           .corpus = 0x8000000000000001,
                           .vocabulary = 49152,
                           .validation_samples = 12,
+                          .test_samples = 5,
                           .decay = "all"};
   identity.model.rotary.base = 100000.1;
   identity.model.norm_epsilon = 1.1e-5;
@@ -48,7 +49,7 @@ TEST(RunIdentityTest, MetadataOfOthersIsRefusedByKey) {
                          "\"model\"")));
   TESSERA_ASSERT_OK(AddTo(Identity(), metadata));
   for (const char* key : {"seed", "batch", "length", "corpus", "vocabulary",
-                          "validation_samples"}) {
+                          "validation_samples", "test_samples"}) {
     for (const char* value :
          {"", "-1", "x", "99999999999999999999999", "1.5"}) {
       zero3::CheckpointMetadata other = metadata;
@@ -58,8 +59,8 @@ TEST(RunIdentityTest, MetadataOfOthersIsRefusedByKey) {
     }
     zero3::CheckpointMetadata less = metadata;
     less.erase(key);
-    if (key ==
-        std::string_view("validation_samples")) {  // Then there are none.
+    if (key == std::string_view("validation_samples") ||
+        key == std::string_view("test_samples")) {  // Then there are none.
       EXPECT_THAT(IdentityFrom(less), IsOk());
       continue;
     }

@@ -145,6 +145,11 @@ const StepRecord* LastValidation(const RunResult& result) {
   return nullptr;
 }
 
+std::optional<double> TestLoss(const RunResult& result) {
+  return result.steps.empty() ? std::nullopt
+                              : result.steps.back().record.test_loss;
+}
+
 std::string ShowTime(const RunResult& result) {
   const auto least =
       std::min_element(result.ranks.begin(), result.ranks.end(),
@@ -183,6 +188,10 @@ std::string SummaryText(const Settings& settings, const RunResult& result) {
          absl::StrFormat("loss %.4f, perplexity %.4g after step %d",
                          *last->eval_loss, std::exp(*last->eval_loss),
                          last->step + 1));
+  }
+  if (const std::optional<double> loss = TestLoss(result)) {
+    line("test",
+         absl::StrFormat("loss %.4f, perplexity %.4g", *loss, std::exp(*loss)));
   }
   if (!result.ranks.empty()) {
     line("time", ShowTime(result));
@@ -240,6 +249,10 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   if (const StepRecord* last = LastValidation(result)) {
     json["eval_loss"] = *last->eval_loss;
     json["eval_perplexity"] = std::exp(*last->eval_loss);
+  }
+  if (const std::optional<double> loss = TestLoss(result)) {
+    json["test_loss"] = *loss;
+    json["test_perplexity"] = std::exp(*loss);
   }
   if (!result.ranks.empty()) AddShares(MeanShares(result.ranks), json);
   json["memory_bytes"] = MostResident(result);

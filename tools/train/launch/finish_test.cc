@@ -102,6 +102,17 @@ TEST(OutcomeAsJsonTest, HasTheLastValidation) {
               HasSubstr("\nvalidation loss 2.0000, perplexity 7.389 after"));
 }
 
+TEST(OutcomeAsJsonTest, HasTheTest) {
+  RunOutcome outcome = Example();
+  EXPECT_FALSE(Json::parse(OutcomeAsJson(outcome)).contains("test_loss"));
+  outcome.result.steps.back().record.test_loss = 2;
+  const Json json = Json::parse(OutcomeAsJson(outcome));
+  EXPECT_EQ(json["test_loss"], 2.0);
+  EXPECT_NEAR(json["test_perplexity"].get<double>(), 7.389, 1e-3);
+  EXPECT_THAT(SummaryText({}, outcome.result),
+              HasSubstr("\ntest       loss 2.0000, perplexity 7.389\n"));
+}
+
 TEST(OutcomeAsJsonTest, ARunWithoutStepsHasNoLosses) {
   const Json json = Json::parse(OutcomeAsJson({}));
   EXPECT_EQ(json["steps"], 0);

@@ -69,6 +69,7 @@ TrainingData SmallData(const Settings& settings) {
       testing::SmallText(),
       {.sequence = settings.length,
        .validation_fraction = settings.validation_fraction,
+       .test_fraction = settings.test_fraction,
        .seed = static_cast<uint64_t>(settings.seed)});
   return data;
 }

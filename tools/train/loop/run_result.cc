@@ -118,6 +118,7 @@ constexpr auto kStep = [](auto& io, StepMetrics& step) {
   io.Value("loss_scale", step.record.loss_scale);
   io.Value("skipped", step.record.skipped);
   io.Value("eval_loss", step.record.eval_loss);
+  io.Value("test_loss", step.record.test_loss);
   io.Value("expert_imbalance", step.record.expert_imbalance);
   io.Value("seconds", step.seconds);
   io.Value("tokens_per_second", step.tokens_per_second);

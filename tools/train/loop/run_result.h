@@ -76,6 +76,8 @@ struct StepRecord {
   bool skipped = false;  // The gradients were not finite.
   // The mean loss over the validation batches after the step; if it was due.
   std::optional<double> eval_loss = {};
+  // The mean loss over the test samples, after the last step; if there are any.
+  std::optional<double> test_loss = {};
   // Of mixtures of experts: the tokens of the busiest expert over the mean, in
   // the layer where that is most.
   std::optional<double> expert_imbalance = {};

@@ -30,12 +30,12 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
   RunResult result;
   for (size_t i = 0; i < steps; ++i) {
     result.steps.push_back(
-        {.record = {whole(), real(random), real(random), real(random),
-                    real(random), random() % 2 == 0,
-                    random() % 2 == 0 ? std::optional(real(random))
-                                      : std::nullopt,
-                    random() % 2 == 0 ? std::optional(real(random))
-                                      : std::nullopt},
+        {.record =
+             {whole(), real(random), real(random), real(random), real(random),
+              random() % 2 == 0,
+              random() % 2 == 0 ? std::optional(real(random)) : std::nullopt,
+              random() % 2 == 0 ? std::optional(real(random)) : std::nullopt,
+              random() % 2 == 0 ? std::optional(real(random)) : std::nullopt},
          .seconds = real(random),
          .tokens_per_second = real(random),
          .memory_bytes = whole(),

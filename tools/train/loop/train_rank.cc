@@ -22,7 +22,7 @@
 namespace tessera::train {
 
 // The tokens of a data-parallel rank's micro-batches: of training, step by
-// step, or of validation, batch by batch.
+// step, or of validation and the test, batch by batch.
 class StepTokens final : public TokenSource {
  public:
   // `samples` outlives this.
@@ -31,8 +31,9 @@ class StepTokens final : public TokenSource {
       : samples_(samples), batch_(batch), data_rank_(data_rank) {}
 
   void BeginStep(int64_t step) { Begin(step, &text::Samples::ReadTraining); }
-  void BeginValidation(int64_t batch) {
-    Begin(batch, &text::Samples::ReadValidation);
+  void BeginHeldOut(HeldOut samples, int64_t batch) {
+    Begin(batch, samples == HeldOut::kTest ? &text::Samples::ReadTest
+                                           : &text::Samples::ReadValidation);
   }
 
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
@@ -516,15 +517,15 @@ absl::Status TrainRank::MoveBiases(const std::vector<double>& steps,
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> TrainRank::Evaluate(int64_t batches) {
+absl::StatusOr<double> TrainRank::Evaluate(int64_t batches, HeldOut samples) {
   double sum = 0;
   model_->BeginEvaluation();
   for (int64_t batch = 0; batch < batches; ++batch) {
-    tokens_->BeginValidation(batch);
+    tokens_->BeginHeldOut(samples, batch);
     model_->BeginStep(evaluation_gathers_);
-    TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
-                             executor_->RunForward(),
-                             Annotate(_, "validation"));
+    TESSERA_ASSIGN_OR_RETURN(
+        const pipeline::StepResult result, executor_->RunForward(),
+        Annotate(_, samples == HeldOut::kTest ? "test" : "validation"));
     TESSERA_ASSIGN_OR_RETURN(const double loss, MeanOverData(result.loss));
     sum += loss;
   }

@@ -56,6 +56,9 @@ struct StepFinding {
   int64_t non_finite = 0;  // See zero3::UpdateReport.
 };
 
+// Samples that are not trained on.
+enum class HeldOut { kValidation, kTest };
+
 class TrainRank {
  public:
   // A collective of the world. `world`, `samples` and `ops` must outlive this.
@@ -80,11 +83,12 @@ class TrainRank {
   // losses like any other.
   absl::StatusOr<StepRecord> Step();
 
-  // The mean loss over the first `batches` batches of validation samples, the
+  // The mean loss over the first `batches` batches of samples of one kind, the
   // same samples on every mesh, by forwards alone. Called between steps. A
   // collective of the world. Changes nothing about later steps. OutOfRange if
-  // there are fewer validation samples.
-  absl::StatusOr<double> Evaluate(int64_t batches);
+  // there are fewer of them.
+  absl::StatusOr<double> Evaluate(int64_t batches,
+                                  HeldOut samples = HeldOut::kValidation);
 
   // The groups that this rank is in. Not owned.
   struct Groups {

@@ -260,8 +260,15 @@ absl::StatusOr<std::vector<text::Samples::Part>> OpenParts(
   return parts;
 }
 
-absl::Status CheckValidation(const Settings& settings,
-                             const text::Samples& samples) {
+absl::Status CheckHeldOut(const Settings& settings,
+                          const text::Samples& samples) {
+  if (settings.test_fraction > 0 && samples.test_count() < settings.batch) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--test_fraction=", settings.test_fraction,
+        ": that share of the data has ", samples.test_count(), " sequences of ",
+        settings.length, " tokens; the test needs a batch of ", settings.batch,
+        ": give more data or a larger --test_fraction"));
+  }
   const int64_t batches = samples.validation_count() / settings.batch;
   if (settings.eval_every == 0 || batches >= settings.eval_batches) {
     return absl::OkStatus();
@@ -304,9 +311,10 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
       text::Samples::Create(
           parts, {.sequence = settings.length,
                   .validation_fraction = settings.validation_fraction,
+                  .test_fraction = settings.test_fraction,
                   .seed = static_cast<uint64_t>(settings.seed)}),
       tools::FlagError("data", names, _));
-  TESSERA_RETURN_IF_ERROR(CheckValidation(settings, *data.samples));
+  TESSERA_RETURN_IF_ERROR(CheckHeldOut(settings, *data.samples));
   return data;
 }
 
@@ -320,6 +328,7 @@ RunIdentity IdentityOf(const Settings& settings,
           .corpus = data.samples->fingerprint(),
           .vocabulary = data.tokenizer->vocabulary_size(),
           .validation_samples = data.samples->validation_count(),
+          .test_samples = data.samples->test_count(),
           .decay = settings.decay};
 }
 

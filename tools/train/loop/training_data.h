@@ -26,7 +26,8 @@ namespace tessera::train {
 // OpenTrainingData sets all members. Const calls are thread-safe.
 struct TrainingData {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  // Shuffled by the seed; the last --validation_fraction held out.
+  // Shuffled by the seed; the last --validation_fraction and
+  // --test_fraction held out.
   std::optional<text::Samples> samples;
 };
 

@@ -178,6 +178,21 @@ TEST_F(TrainingDataTest, HoldsOutTheEndForValidation) {
   TESSERA_EXPECT_OK(OpenTrainingData(settings));
 }
 
+TEST_F(TrainingDataTest, TheTestNeedsABatch) {
+  Settings settings = Short();
+  settings.data = {Write("a.txt", std::string(400, 'x'))};  // 100 samples.
+  settings.batch = 6;
+  settings.test_fraction = 0.05;
+  EXPECT_THAT(OpenTrainingData(settings),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--test_fraction=0.05: that share of the data "
+                                 "has 5 sequences of 4 tokens; the test needs "
+                                 "a batch of 6")));
+  settings.batch = 5;
+  TESSERA_ASSERT_OK_AND_ASSIGN(TrainingData data, OpenTrainingData(settings));
+  EXPECT_EQ(data.samples->test_count(), 5);
+}
+
 TEST_F(TrainingDataTest, ReadsATokenizer) {
   // The tokens "a" and "b", and their merge.
   Write("tok/tokenizer.json",

@@ -134,6 +134,7 @@ class Worker {
   absl::Status TakeStep();
   absl::Status Report(StepRecord record);
   absl::Status EvaluateIfDue(StepRecord& record);
+  absl::Status TestIfDue(StepRecord& record);
   void Say(std::string_view line);
   void RestartWatch();
   absl::Status WatchMemory();
@@ -448,12 +449,26 @@ absl::Status Worker::TakeStep() {
 absl::Status Worker::Report(StepRecord record) {
   TESSERA_ASSIGN_OR_RETURN(const StepActivity activity, meter_->End(*rank_));
   TESSERA_RETURN_IF_ERROR(EvaluateIfDue(record));
+  TESSERA_RETURN_IF_ERROR(TestIfDue(record));
   const StepAccount account = AccountOf(activity);
   if (trace_ != nullptr) trace_->Add(activity, account);
   TESSERA_ASSIGN_OR_RETURN(
       const StepMetrics step,
       results_.AddStep(record, account, settings_.batch * settings_.length));
   return outputs_ == nullptr ? absl::OkStatus() : outputs_->Add(step);
+}
+
+absl::Status Worker::TestIfDue(StepRecord& record) {
+  if (settings_.test_fraction == 0 || rank_->steps() != settings_.steps) {
+    return absl::OkStatus();
+  }
+  const int64_t begin = MonotonicNanos();
+  TESSERA_ASSIGN_OR_RETURN(
+      record.test_loss,
+      rank_->Evaluate(data_.samples->test_count() / settings_.batch,
+                      HeldOut::kTest));
+  results_.LeaveOut(MonotonicNanos() - begin);
+  return absl::OkStatus();
 }
 
 absl::Status Worker::EvaluateIfDue(StepRecord& record) {

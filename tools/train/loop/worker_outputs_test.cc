@@ -171,6 +171,30 @@ TEST(WorkerOutputsTest, ValidationIsInMetricsAndResultAndChangesNoLoss) {
                             HasSubstr("number of validation samples"))));
 }
 
+TEST(WorkerOutputsTest, TheTestFollowsTheLastStepOnEveryMesh) {
+  Settings settings = SixSteps("tested");
+  settings.steps = 3;
+  settings.test_fraction = 0.2;
+  const JobRun run = RunJob(settings);
+  ASSERT_THAT(run.statuses, Each(IsOk()));
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(run.result.steps[i].record.test_loss.has_value(), i == 2);
+  }
+  const double loss = *run.result.steps[2].record.test_loss;
+  EXPECT_NE(loss, run.result.steps[2].record.loss);
+  settings = SixSteps("tested elsewhere");
+  settings.steps = 3;
+  settings.test_fraction = 0.2;
+  settings.parallel.mesh = {};
+  const JobRun alone = RunJob(settings);
+  ASSERT_THAT(alone.statuses, Each(IsOk()));
+  EXPECT_NEAR(*alone.result.steps[2].record.test_loss, loss, 1e-5 * loss);
+  // Other samples are not trained on.
+  settings = SixSteps("untested");
+  settings.steps = 3;
+  EXPECT_NE(RunJob(settings).losses(), run.losses());
+}
+
 // The learning rate is so large after the first steps that losses rise.
 TEST(WorkerOutputsTest, TheBestValidatedCheckpointStaysAndIsResumed) {
   Settings settings = SixSteps("best");

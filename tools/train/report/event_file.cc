@@ -196,6 +196,7 @@ absl::Status EventFile::Add(const StepMetrics& step) {
   };
   add("loss", record.loss);
   if (record.eval_loss) add("eval_loss", *record.eval_loss);
+  if (record.test_loss) add("test_loss", *record.test_loss);
   if (record.expert_imbalance) {
     add("expert_imbalance", *record.expert_imbalance);
   }

@@ -52,6 +52,9 @@ Json EvalPerplexity(const StepMetrics& step, int64_t) {
   return step.record.eval_loss ? Json(std::exp(*step.record.eval_loss))
                                : Json();
 }
+Json TestLoss(const StepMetrics& step, int64_t) {
+  return step.record.test_loss ? Json(*step.record.test_loss) : Json();
+}
 Json ExpertImbalance(const StepMetrics& step, int64_t) {
   return step.record.expert_imbalance ? Json(*step.record.expert_imbalance)
                                       : Json();
@@ -89,6 +92,10 @@ constexpr Column kColumns[] = {
        if (!std::isnan(number)) step.record.eval_loss = number;
      }},
     {"eval_perplexity", EvalPerplexity, [](double, StepMetrics&) {}},
+    {"test_loss", TestLoss,
+     [](double number, StepMetrics& step) {
+       if (!std::isnan(number)) step.record.test_loss = number;
+     }},
     {"expert_imbalance", ExpertImbalance,
      [](double number, StepMetrics& step) {
        if (!std::isnan(number)) step.record.expert_imbalance = number;

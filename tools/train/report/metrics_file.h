@@ -10,13 +10,14 @@
 //
 // These ten keys are stable; `skipped`, `loss_scale`, `seconds`, `products`,
 // `optimizer` and `ranks` follow, and after a validation `eval_loss` and
-// `eval_perplexity`, and of mixtures of experts `expert_imbalance`. The shares
-// compute, communication, bubble and offload add up to 1; products and
-// optimizer are parts of compute. Steps count from 0.
+// `eval_perplexity`, after the last step of a run with a test `test_loss`, and
+// of mixtures of experts `expert_imbalance`. The shares compute, communication,
+// bubble and offload add up to 1; products and optimizer are parts of compute.
+// Steps count from 0.
 //
 // A file whose name ends in ".csv" has these columns instead, under a line of
 // their names; eval_loss and eval_perplexity are empty where no validation was
-// due, expert_imbalance where there are no experts.
+// due, test_loss and expert_imbalance alike.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 

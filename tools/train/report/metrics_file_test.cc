@@ -115,12 +115,13 @@ TEST(MetricsCsvTest, HasTheNumbersOfTheJsonLine) {
     StepMetrics step = StepAt(7);
     if (is_validated) step.record.eval_loss = 0.1;
     if (is_validated) step.record.expert_imbalance = 1.25;
+    if (is_validated) step.record.test_loss = 0.2;
     step.record.gradient_norm = std::numeric_limits<double>::quiet_NaN();
     const Json line = Json::parse(MetricsLine(step, 8));
     const std::vector<std::string> names = Fields(MetricsCsvHeader());
     const std::vector<std::string> values =
         Fields(MetricsLine(step, 8, MetricsFormat::kCsv));
-    ASSERT_EQ(names.size(), 21u);
+    ASSERT_EQ(names.size(), 22u);
     ASSERT_EQ(values.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {
       if (!line.contains(names[i]) || line[names[i]].is_null()) {
@@ -204,6 +205,7 @@ TEST(ReadMetricsTest, GivesBackTheStepsBeforeTheFirstOne) {
       StepMetrics step = StepAt(i);
       if (i == 1) step.record.eval_loss = 0.1;
       if (i == 3) step.record.expert_imbalance = 1.25;
+      if (i == 3) step.record.test_loss = 0.2;
       if (i == 2) {
         step.record.loss = std::numeric_limits<double>::infinity();
         step.record.skipped = false;
@@ -229,7 +231,10 @@ TEST(ReadMetricsTest, GivesBackTheStepsBeforeTheFirstOne) {
       // All other numbers, exactly.
       StepMetrics expected = StepAt(static_cast<int64_t>(i));
       expected.record.eval_loss = step.record.eval_loss;
+      EXPECT_EQ(step.record.test_loss,
+                i == 3 ? std::optional<double>(0.2) : std::nullopt);
       expected.record.expert_imbalance = step.record.expert_imbalance;
+      expected.record.test_loss = step.record.test_loss;
       EXPECT_EQ(MetricsLine(step, 2), MetricsLine(expected, 2));
     }
     TESSERA_EXPECT_OK(ReadMetrics(NewPath("no_such_file"), 4, add));

@@ -67,6 +67,15 @@ absl::Status CheckModelAndData(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange("validation_fraction",
                                      settings.validation_fraction,
                                      {.below = 1, .example = "0.05"}));
+  TESSERA_RETURN_IF_ERROR(CheckRange("test_fraction", settings.test_fraction,
+                                     {.below = 1, .example = "0.05"}));
+  if (settings.validation_fraction + settings.test_fraction >= 1) {
+    return RefuseFlag("test_fraction", settings.test_fraction,
+                      absl::StrCat("with --validation_fraction=",
+                                   settings.validation_fraction,
+                                   " nothing is left to train on; give less "
+                                   "than 1 together"));
+  }
   TESSERA_RETURN_IF_ERROR(
       CheckRange("eval_every", settings.eval_every, {0, kMany}));
   TESSERA_RETURN_IF_ERROR(

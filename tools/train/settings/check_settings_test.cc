@@ -599,6 +599,10 @@ TEST(CheckSettingsTest, RefusesValidationWithoutDataOfItsOwn) {
   ExpectRefused({
       {"--validation_fraction=1: must be at least 0 and below 1",
        [](auto& s) { s.validation_fraction = 1; }},
+      {"--test_fraction=-0.1: must be at least 0 and below 1",
+       [](auto& s) { s.test_fraction = -0.1; }},
+      {"--test_fraction=0.5: with --validation_fraction=0.5 nothing is left",
+       [](auto& s) { s.validation_fraction = s.test_fraction = 0.5; }},
       {"--eval_every=-1: must be", [](auto& s) { s.eval_every = -1; }},
       {"--eval_batches=0: must be", [](auto& s) { s.eval_batches = 0; }},
       {"--eval_every=10: needs data that is not trained on; give for example "

@@ -168,6 +168,9 @@ constexpr SettingsField kFields[] = {
     {"validation_fraction", &Settings::validation_fraction,
      "share of the data, its end, that is kept for validation and not trained "
      "on"},
+    {"test_fraction", &Settings::test_fraction,
+     "share of the data after that of validation, its end, whose loss is "
+     "measured after the last step"},
     {"eval_every", &Settings::eval_every,
      "steps from one validation to the next; 0: none; needs "
      "--validation_fraction"},

@@ -48,6 +48,8 @@ struct Settings {
   // The share of the samples, the last ones, that validation uses and training
   // does not.
   double validation_fraction = 0;
+  // The same for a test after the last step.
+  double test_fraction = 0;
   int64_t eval_every = 0;    // Steps; 0: no validation.
   int64_t eval_batches = 8;  // Of --batch sequences, in each validation.
 

@@ -96,6 +96,7 @@ TESSERA_SETTINGS_FLAG(steps);
 TESSERA_SETTINGS_FLAG(train_tokens);
 TESSERA_SETTINGS_FLAG(seed);
 TESSERA_SETTINGS_FLAG(validation_fraction);
+TESSERA_SETTINGS_FLAG(test_fraction);
 TESSERA_SETTINGS_FLAG(eval_every);
 TESSERA_SETTINGS_FLAG(eval_batches);
 TESSERA_PARALLEL_FLAG(std::string, mesh);

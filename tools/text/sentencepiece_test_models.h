@@ -35,7 +35,7 @@ inline std::string FloatField(uint64_t number, float value) {
 }
 inline std::string Little(std::vector<uint32_t> units) {
   std::string bytes(units.size() * 4, '\0');
-  std::memcpy(bytes.data(), units.data(), bytes.size());
+  if (!units.empty()) std::memcpy(bytes.data(), units.data(), bytes.size());
   return bytes;
 }
 

@@ -75,11 +75,13 @@ uint32_t CrcOf(std::string_view text) {
 
 ordered_json ToJson(const ModelParameter& parameter) {
   const ParameterSpec& spec = parameter.spec;
-  return {{"name", spec.name},
-          {"shape", spec.shape},
-          {"dtype", DTypeName(spec.dtype)},
-          {"trainable", spec.trainable},
-          {"group", spec.group}};
+  ordered_json json = {{"name", spec.name},
+                       {"shape", spec.shape},
+                       {"dtype", DTypeName(spec.dtype)},
+                       {"trainable", spec.trainable},
+                       {"group", spec.group}};
+  if (spec.orthogonalized) json["orthogonalized"] = true;
+  return json;
 }
 
 ordered_json ToJson(const LayoutOptions& options) {
@@ -148,6 +150,8 @@ ParameterSpec ToSpec(const json& value, std::string path,
   spec.dtype = dtype.value_or(DType::kF32);
   spec.trainable = fields.Boolean("trainable");
   spec.group = fields.Integer("group", 0, kMax);
+  spec.orthogonalized =
+      fields.Has("orthogonalized") && fields.Boolean("orthogonalized");
   return spec;
 }
 

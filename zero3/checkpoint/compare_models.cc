@@ -40,11 +40,13 @@ std::string ShapeText(const ParameterSpec& spec) {
   return absl::StrCat(
       DTypeName(spec.dtype), " [",
       absl::StrJoin(spec.shape.begin(), spec.shape.begin() + shown, ", "),
-      shown < spec.shape.size() ? ", ..." : "", "]");
+      shown < spec.shape.size() ? ", ..." : "", "]",
+      spec.orthogonalized ? " of Muon" : "");
 }
 
 bool IsAlike(const ParameterSpec& a, const ParameterSpec& b) {
-  return a.shape == b.shape && a.dtype == b.dtype;
+  return a.shape == b.shape && a.dtype == b.dtype &&
+         a.orthogonalized == b.orthogonalized;
 }
 
 bool HasMoments(const ModelParameters& model) {
@@ -68,7 +70,8 @@ absl::Status CompareMoments(const CheckpointPart& saved,
     return absl::InvalidArgumentError(absl::StrCat(
         "the checkpoint has ", saved.moment_count,
         " moments of each trained element, the state ", moments.count,
-        " (AdamW has 2, SGD 1 with momentum and 0 without); create the state "
+        " (AdamW and Muon have 2, SGD 1 with momentum and 0 without); create "
+        "the state "
         "with the optimizer of the checkpoint"));
   }
   if (HasMoments(model) && moments.count > 0 &&

@@ -10,10 +10,10 @@
 namespace tessera::zero3 {
 
 // OK if a state of `model` with `moments` can load its state from `saved`
-// exactly: parameters of the same names, shapes and types, in any order and
-// groups, and as many moments of the same format. Trained parameters may become
-// frozen. InvalidArgument otherwise, which names the first parameters that are
-// missing, unknown or different, and what to do.
+// exactly: parameters of the same names, shapes and types, orthogonalized or
+// not, in any order and groups, and as many moments of the same format. Trained
+// parameters may become frozen. InvalidArgument otherwise, which names the
+// first parameters that are missing, unknown or different, and what to do.
 absl::Status CompareModels(const CheckpointPart& saved,
                            const ModelParameters& model,
                            const MomentKinds& moments);

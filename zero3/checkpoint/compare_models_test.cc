@@ -33,6 +33,20 @@ absl::Status Compare(const std::vector<ParameterSpec>& saved,
                        MomentFormat::F32());
 }
 
+TEST(CompareModelsTest, NamesMatricesThatAnotherOptimizerSteps) {
+  const ParameterSpec plain = {.name = "a", .shape = {2, 3}};
+  ParameterSpec muon = plain;
+  muon.orthogonalized = true;
+  EXPECT_THAT(Compare({muon}, {muon}), IsOk());
+  EXPECT_THAT(
+      Compare({muon}, {plain}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("\"a\" is f32 [2, 3] of Muon in the checkpoint and "
+                         "f32 [2, 3] here")));
+  EXPECT_THAT(Compare({plain}, {muon}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(CompareModelsTest, OrderGroupsAndFreezingMayDiffer) {
   EXPECT_THAT(Compare({{.name = "a", .shape = {2, 3}}, {.name = "b"}},
                       {{.name = "b", .trainable = false, .group = 4},

@@ -20,6 +20,7 @@ CheckpointPart PartOf(std::string name, int64_t ranks) {
       *ModelParameters::Builder()
            .Add({.name = "a\n\"", .shape = {5, 0, 7}, .dtype = DType::kBF16})
            .Add({.name = "b", .trainable = false, .group = 12})
+           .Add({.name = "c", .shape = {2, 3}, .orthogonalized = true})
            .Build();
   CheckpointPart part = {
       .name = std::move(name),

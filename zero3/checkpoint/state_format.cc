@@ -47,7 +47,9 @@ std::optional<StateFormat> StateFormatOf(const ModelParameter& parameter,
     if (SizeInBytes(parameter.dtype()) >= 4) return std::nullopt;
     return StateFormat{.dtype = DType::kF32};
   }
-  if (moments.count < (part == StatePart::kFirstMoment ? 1 : 2)) {
+  const bool is_first = part == StatePart::kFirstMoment;
+  if (moments.count < (is_first ? 1 : 2) ||
+      (!is_first && parameter.spec.orthogonalized)) {
     return std::nullopt;
   }
   return OfMoment(parameter.dtype() == DType::kF64

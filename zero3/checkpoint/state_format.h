@@ -67,7 +67,8 @@ struct MomentKinds {
       : format(of), count(moments) {}
 
   offload::MomentFormat format;
-  // AdamW has two, SGD with momentum the first, SGD without none.
+  // AdamW and Muon have two, SGD with momentum the first, SGD without none.
+  // Parameters that Muon orthogonalizes have at most the first.
   int64_t count;
 
   // "2 of f32".
@@ -77,7 +78,7 @@ struct MomentKinds {
 
 // nullopt if the parameter has no such part: frozen ones have only a value,
 // only trained 16-bit ones have a master weight, and a second moment exists if
-// there are two.
+// there are two and the parameter is not orthogonalized.
 std::optional<StateFormat> StateFormatOf(const ModelParameter& parameter,
                                          const MomentKinds& moments,
                                          StatePart part);

@@ -52,6 +52,15 @@ TEST(StateFormatTest, MomentsAreThoseThatTheOptimizerHas) {
   EXPECT_EQ(MomentKinds(MomentFormat::BF16(), 1).ToString(), "1 of bf16");
 }
 
+TEST(StateFormatTest, OrthogonalizedParametersHaveNoSecondMoment) {
+  ModelParameter parameter = ParameterOf(DType::kBF16, true);
+  parameter.spec.orthogonalized = true;
+  for (const StatePart part : kAllStateParts) {
+    EXPECT_EQ(StateFormatOf(parameter, MomentFormat::F32(), part).has_value(),
+              part != StatePart::kSecondMoment);
+  }
+}
+
 TEST(StateFormatTest, BytesAreThoseOfTheMomentsOfTheOptimizer) {
   const ModelParameter parameter = ParameterOf(DType::kF32, true);
   for (const MomentFormat& moments :

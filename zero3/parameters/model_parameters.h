@@ -46,6 +46,10 @@ struct ParameterSpec {
   // False for frozen parameters and for buffers: no gradient, no optimizer
   // state. Only floating types are trainable.
   bool trainable = true;
+  // A matrix, or several one below the other, that Muon updates as a whole
+  // (zero3/state/optimizer_shard.h): it has one moment. Others have as many as
+  // the optimizer keeps.
+  bool orthogonalized = false;
   // The layer: parameters of one group are used together, and groups in
   // ascending order. From 0 on; gaps are allowed.
   int64_t group = 0;

@@ -58,6 +58,10 @@ offload::MomentFormat FormatFor(const ModelParameter& parameter,
                                           : moments;
 }
 
+int CountFor(const ModelParameter& parameter, int count) {
+  return parameter.spec.orthogonalized ? std::min(count, 1) : count;
+}
+
 }  // namespace
 
 std::string_view OptimizerPartName(OptimizerPart part) {
@@ -82,18 +86,52 @@ absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
   return Optimizer(std::move(adamw));
 }
 
+// A step of momentum from zeros with the rate 1 leaves the negative direction;
+// plain SGD then takes the update for the gradient. So Muon has the kernels of
+// SGD, on every device and for every type of moments and weights.
+absl::StatusOr<OptimizerShard::MatrixSteps> OptimizerShard::CreateMatrixSteps(
+    const OptimizerShardOptions& options) {
+  MatrixSteps steps;
+  if (options.kind != OptimizerKind::kMuon) return steps;
+  const offload::AdamWOptions& adamw = options.adamw;
+  offload::SgdOptions momentum = {.learning_rate = 1,
+                                  .momentum = options.muon_momentum,
+                                  .nesterov = true,
+                                  .rounding = adamw.rounding,
+                                  .seed = adamw.seed,
+                                  .pool = adamw.pool,
+                                  .threads = adamw.threads};
+  TESSERA_ASSIGN_OR_RETURN(steps.momentum, offload::Sgd::Create(momentum),
+                           Annotate(_, "Muon"));
+  TESSERA_ASSIGN_OR_RETURN(
+      steps.weights,
+      offload::Sgd::Create({.learning_rate = adamw.learning_rate,
+                            .weight_decay = adamw.weight_decay,
+                            .decay = offload::WeightDecay::kDecoupled,
+                            .pool = adamw.pool,
+                            .threads = adamw.threads}),
+      Annotate(_, "Muon"));
+  return steps;
+}
+
 absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
     const StateContext& context, const OptimizerShardOptions& options) {
   TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
   TESSERA_ASSIGN_OR_RETURN(Optimizer optimizer, CreateOptimizer(options));
-  std::unique_ptr<OptimizerShard> shard(
-      new OptimizerShard(context, options, std::move(optimizer)));
+  TESSERA_ASSIGN_OR_RETURN(MatrixSteps matrix_steps,
+                           CreateMatrixSteps(options));
+  std::unique_ptr<OptimizerShard> shard(new OptimizerShard(
+      context, options, std::move(optimizer), std::move(matrix_steps)));
   for (const Extent& extent : context.layout.ExtentsOf(context.rank)) {
     if (!context.model()[extent.parameter].trainable() || extent.slot == 0) {
       continue;
     }
     shard->owned_.push_back(extent.parameter);
   }
+  const auto matrices = std::stable_partition(
+      shard->owned_.begin(), shard->owned_.end(),
+      [&](ParameterId id) { return !context.model()[id].spec.orthogonalized; });
+  shard->elementwise_ = static_cast<size_t>(matrices - shard->owned_.begin());
   shard->host_copies_.resize(static_cast<size_t>(context.model().count()));
   TESSERA_RETURN_IF_ERROR(shard->CreateStores());
   return shard;
@@ -104,11 +142,20 @@ OptimizerShard::~OptimizerShard() {
 }
 
 absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
+  if (matrix_steps_.weights != nullptr) {
+    TESSERA_RETURN_IF_ERROR(
+        matrix_steps_.weights->SetLearningRate(learning_rate));
+  }
   return std::visit(
       [&](const auto& optimizer) {
         return optimizer->SetLearningRate(learning_rate);
       },
       optimizer_);
+}
+
+int OptimizerShard::MomentCountOf(ParameterId id) const {
+  return CountFor(context_.model()[id],
+                  MomentCount(options_.kind, options_.sgd));
 }
 
 offload::MomentFormat OptimizerShard::FormatOf(ParameterId id) const {
@@ -122,7 +169,7 @@ int64_t OptimizerShard::BytesOfSlot(const ModelParameter& parameter,
   const int64_t master =
       HasMasterOf(parameter) ? slot * SizeInBytes(DType::kF32) : 0;
   const auto moment = offload::MomentBytes(FormatFor(parameter, moments), slot);
-  return master + count * moment.value_or(0);
+  return master + CountFor(parameter, count) * moment.value_or(0);
 }
 
 bool OptimizerShard::HasMaster(ParameterId id) const {
@@ -132,7 +179,7 @@ bool OptimizerShard::HasMaster(ParameterId id) const {
 absl::StatusOr<int64_t> OptimizerShard::BytesOf(OptimizerPart part,
                                                 ParameterId id) const {
   const int64_t slot = context_.OwnExtent(id).slot;
-  if (!HasPart(part)) return 0;
+  if (!HasPart(part, id)) return 0;
   if (part == OptimizerPart::kMaster) {
     return HasMaster(id) ? slot * SizeInBytes(DType::kF32) : 0;
   }
@@ -155,14 +202,14 @@ DType OptimizerShard::DTypeOf(OptimizerPart part, ParameterId id) const {
   return DType::kU8;
 }
 
-bool OptimizerShard::HasPart(OptimizerPart part) const {
+bool OptimizerShard::HasPart(OptimizerPart part, ParameterId id) const {
   switch (part) {
     case OptimizerPart::kMaster:
       return true;
     case OptimizerPart::kFirstMoment:
-      return moment_count() >= 1;
+      return MomentCountOf(id) >= 1;
     case OptimizerPart::kSecondMoment:
-      return moment_count() >= 2;
+      return MomentCountOf(id) >= 2;
   }
   return false;
 }
@@ -234,20 +281,85 @@ void OptimizerShard::Announce(ParameterId id, GradientReducer& gradients,
 }
 
 absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
-                                  GradientReducer& gradients,
-                                  OwnValues& values) {
-  for (size_t i = 0; i < owned_.size(); ++i) {
-    if (options_.overlap && i + 1 < owned_.size()) {
+                                  GradientReducer& gradients, OwnValues& values,
+                                  MatrixUpdates* matrices) {
+  for (size_t i = 0; i < elementwise_; ++i) {
+    if (options_.overlap && i + 1 < elementwise_) {
       Announce(owned_[i + 1], gradients, values);
     }
     TESSERA_RETURN_IF_ERROR(StepOne(step, scale, owned_[i], gradients, values));
   }
+  // A rank that owns no matrices may have to update those of others.
+  if (matrices != nullptr) {
+    MatrixShards shards(*this, step, scale, gradients, values);
+    TESSERA_RETURN_IF_ERROR(matrices->Run(shards));
+  }
   return Settle();
+}
+
+const StateLayout& MatrixShards::layout() const {
+  return shard_.context_.layout;
+}
+
+topology::Rank MatrixShards::rank() const { return shard_.context_.rank; }
+
+absl::Status MatrixShards::WriteDirection(ParameterId id, int64_t begin,
+                                          const offload::TypedSpan& direction) {
+  return shard_.WriteDirection(step_, scale_, id, begin, direction, gradients_);
+}
+
+absl::Status MatrixShards::Apply(ParameterId id, int64_t begin,
+                                 const offload::ConstTypedSpan& update) {
+  return shard_.ApplyUpdate(step_, id, begin, update, values_);
+}
+
+absl::Status OptimizerShard::WriteDirection(int64_t step,
+                                            const offload::StepScale& scale,
+                                            ParameterId id, int64_t begin,
+                                            const offload::TypedSpan& direction,
+                                            GradientReducer& gradients) {
+  const ModelParameter& parameter = context_.model()[id];
+  const int64_t first = begin - context_.OwnExtent(id).begin;
+  TESSERA_RETURN_IF_ERROR(ops().Zero(
+      {direction.data(), static_cast<size_t>(direction.size_in_bytes())}));
+  TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan gradient,
+                           OpenGradient(id, gradients));
+  TESSERA_ASSIGN_OR_RETURN(const offload::MomentSpan moment,
+                           OpenMoment(OptimizerPart::kFirstMoment, id));
+  offload::ParameterRange range = {.name = parameter.name(),
+                                   .begin = begin,
+                                   .whole = parameter.elements,
+                                   .parameter = direction};
+  range.gradient = offload::ConstTypedSpan(gradient.At(first), gradient.dtype(),
+                                           direction.size());
+  TESSERA_ASSIGN_OR_RETURN(range.first, moment.Piece(first, direction.size()));
+  TESSERA_RETURN_IF_ERROR(
+      ops().Step(*matrix_steps_.momentum, step, scale, range));
+  TESSERA_RETURN_IF_ERROR(CloseGradient(id, gradients));
+  return Close(OptimizerPart::kFirstMoment, id, /*changed=*/true);
+}
+
+absl::Status OptimizerShard::ApplyUpdate(int64_t step, ParameterId id,
+                                         int64_t begin,
+                                         const offload::ConstTypedSpan& update,
+                                         OwnValues& values) {
+  const int64_t first = begin - context_.OwnExtent(id).begin;
+  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
+                           OpenWeights(id, "update a matrix", values));
+  range.begin = begin;
+  for (offload::TypedSpan* const weights : {&range.parameter, &range.copy}) {
+    if (weights->empty()) continue;
+    *weights = {weights->At(first), weights->dtype(), update.size()};
+  }
+  range.gradient = update;
+  TESSERA_RETURN_IF_ERROR(ops().Step(*matrix_steps_.weights, step, {}, range));
+  TESSERA_RETURN_IF_ERROR(Close(OptimizerPart::kMaster, id, /*changed=*/true));
+  return CloseValue(id, values);
 }
 
 absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(
     OptimizerPart part, ParameterId id) {
-  if (!HasPart(part)) return offload::MomentSpan();
+  if (!HasPart(part, id)) return offload::MomentSpan();
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Open(part, id));
   const Extent extent = context_.OwnExtent(id);
   TESSERA_ASSIGN_OR_RETURN(
@@ -372,9 +484,8 @@ absl::Status OptimizerShard::CloseGradient(ParameterId id,
   return gradients.in_tier() ? gradients.CloseOnHost(id) : absl::OkStatus();
 }
 
-absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenRange(
-    ParameterId id, std::string_view why, GradientReducer& gradients,
-    OwnValues& values) {
+absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenWeights(
+    ParameterId id, std::string_view why, OwnValues& values) {
   const Extent extent = context_.OwnExtent(id);
   offload::ParameterRange range;
   range.name = context_.model()[id].name();
@@ -391,6 +502,14 @@ absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenRange(
     range.parameter =
         offload::TypedSpan(master.data(), DType::kF32, extent.size());
   }
+  return range;
+}
+
+absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenRange(
+    ParameterId id, std::string_view why, GradientReducer& gradients,
+    OwnValues& values) {
+  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
+                           OpenWeights(id, why, values));
   TESSERA_ASSIGN_OR_RETURN(range.gradient, OpenGradient(id, gradients));
   TESSERA_ASSIGN_OR_RETURN(range.first,
                            OpenMoment(OptimizerPart::kFirstMoment, id));
@@ -442,7 +561,7 @@ absl::StatusOr<Buffer*> OptimizerShard::UndoOf(
     ParameterId id, const offload::ParameterRange& range) {
   Buffer& undo = HostCopyOf(id).undo;
   if (undo.size() > 0) return &undo;
-  const int64_t bytes = offload::UndoBytes(range, moment_count());
+  const int64_t bytes = offload::UndoBytes(range, MomentCountOf(id));
   if (bytes > options_.speculative_bytes - undo_bytes_) return nullptr;
   TESSERA_ASSIGN_OR_RETURN(
       undo, Buffer::Allocate(HostMemory(), static_cast<size_t>(bytes)));

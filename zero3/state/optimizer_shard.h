@@ -60,12 +60,15 @@ namespace tessera::zero3 {
 enum class OptimizerKind {
   kAdamW,  // offload/optimizer/adamw.h
   kSgd,    // offload/optimizer/sgd.h
+  // Parameters that are orthogonalized (ParameterSpec) by MatrixUpdates, all
+  // others by AdamW.
+  kMuon,
 };
 
 // Moments per element: two for AdamW, one for SGD with momentum, otherwise
-// none.
+// none. With Muon two, but for orthogonalized parameters, which have one.
 inline int MomentCount(OptimizerKind kind, const offload::SgdOptions& sgd) {
-  if (kind == OptimizerKind::kAdamW) return 2;
+  if (kind != OptimizerKind::kSgd) return 2;
   return sgd.momentum == 0 ? 0 : 1;
 }
 
@@ -133,10 +136,70 @@ inline constexpr OptimizerPart kAllOptimizerParts[] = {
     OptimizerPart::kMaster, OptimizerPart::kFirstMoment,
     OptimizerPart::kSecondMoment};
 
+class OptimizerShard;
+
+// The elements of orthogonalized parameters that a rank owns, in one step of
+// Muon (K. Jordan et al., "Muon: an optimizer for hidden layers", 2024; J. Liu
+// et al., "Muon is scalable for LLM training", arXiv 2502.16982). With gradient
+// g, momentum m and values p of a matrix:
+//
+//   m <- momentum * m + g
+//   p <- p * (1 - learning_rate * weight_decay)
+//        - learning_rate * update(g + momentum * m)
+//
+// where `update` needs the whole matrix, whoever owns its elements.
+class MatrixShards {
+ public:
+  const StateLayout& layout() const;
+  topology::Rank rank() const;
+
+  // Updates the momentum of elements [begin, begin + direction.size()) of the
+  // parameter, all of which this rank owns, and sets `direction`, of f64 for
+  // f64 parameters and else of f32, to -(g + momentum * m). Once a step for
+  // each element.
+  absl::Status WriteDirection(ParameterId id, int64_t begin,
+                              const offload::TypedSpan& direction);
+  // p <- p * (1 - learning_rate * weight_decay) - learning_rate * update, for
+  // an update of the direction's type. Once a step for each element.
+  absl::Status Apply(ParameterId id, int64_t begin,
+                     const offload::ConstTypedSpan& update);
+
+ private:
+  friend class OptimizerShard;
+
+  MatrixShards(OptimizerShard& shard, int64_t step,
+               const offload::StepScale& scale, GradientReducer& gradients,
+               OwnValues& values)
+      : shard_(shard),
+        step_(step),
+        scale_(scale),
+        gradients_(gradients),
+        values_(values) {}
+
+  OptimizerShard& shard_;
+  const int64_t step_;
+  const offload::StepScale scale_;
+  GradientReducer& gradients_;
+  OwnValues& values_;
+};
+
+// Turns the directions of whole matrices into updates. The caller of
+// ShardedState implements it, since matrices may be cut over more ranks than
+// those of the state.
+class MatrixUpdates {
+ public:
+  virtual ~MatrixUpdates() = default;
+
+  // A collective of all ranks that hold parts of the matrices: writes each
+  // direction once, then applies each update once.
+  virtual absl::Status Run(MatrixShards& shards) = 0;
+};
+
 struct OptimizerShardOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw;
   offload::SgdOptions sgd;
+  double muon_momentum = 0.95;
   DecayedParameters decayed = DecayedParameters::kAll;
   // For f64 parameters always f64.
   offload::MomentFormat moments = offload::MomentFormat::F32();
@@ -167,11 +230,12 @@ class OptimizerShard {
     return options_.on_host ? HostQueue() : context_.queue();
   }
   absl::Status SetLearningRate(double learning_rate);
-  // Moments per trained element: 0 to 2.
-  int moment_count() const { return MomentCount(options_.kind, options_.sgd); }
+  // Moments per element of a trained parameter: 0 to 2.
+  int MomentCountOf(ParameterId id) const;
   offload::MomentFormat FormatOf(ParameterId id) const;
   // Bytes of master weights and moments for `slot` elements of a trained
-  // parameter. Precondition: CheckMomentFormat(moments).ok().
+  // parameter, of an optimizer with MomentCount `count`. Precondition:
+  // CheckMomentFormat(moments).ok().
   static int64_t BytesOfSlot(const ModelParameter& parameter, int64_t slot,
                              const offload::MomentFormat& moments, int count);
   // True if `id` has a master weight besides its value.
@@ -201,11 +265,13 @@ class OptimizerShard {
                                     GradientReducer& gradients,
                                     OwnValues& values);
   absl::Status CancelSpeculation(GradientReducer& gradients, OwnValues& values);
-  // Runs step number `step` on all trainable elements of this rank.
-  // Precondition: gradients.Finish() returned. After an error some parameters
-  // have been updated. With on_host the host waits for the downloads.
+  // Runs step number `step` on all trainable elements of this rank, with
+  // `matrices` for those that are orthogonalized. Precondition:
+  // gradients.Finish() returned. After an error some parameters have been
+  // updated. With on_host the host waits for the downloads.
   absl::Status Step(int64_t step, const offload::StepScale& scale,
-                    GradientReducer& gradients, OwnValues& values);
+                    GradientReducer& gradients, OwnValues& values,
+                    MatrixUpdates* matrices = nullptr);
 
   // One part of a parameter's state, the whole slot, valid until Close; empty
   // if this rank has none.
@@ -216,6 +282,8 @@ class OptimizerShard {
   absl::Status Settle();
 
  private:
+  friend class MatrixShards;
+
   static constexpr size_t kNone = ~size_t{0};
 
   // What Step uses of a parameter that lies on the device; pinned.
@@ -233,17 +301,26 @@ class OptimizerShard {
   using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
                                  std::unique_ptr<offload::Sgd>>;
 
+  // Orthogonalized parameters: what momentum and weights are stepped with.
+  struct MatrixSteps {
+    std::unique_ptr<offload::Sgd> momentum, weights;
+  };
+
   OptimizerShard(const StateContext& context,
-                 const OptimizerShardOptions& options, Optimizer optimizer)
+                 const OptimizerShardOptions& options, Optimizer optimizer,
+                 MatrixSteps matrix_steps)
       : context_(context),
         options_(options),
-        optimizer_(std::move(optimizer)) {}
+        optimizer_(std::move(optimizer)),
+        matrix_steps_(std::move(matrix_steps)) {}
 
   static absl::StatusOr<Optimizer> CreateOptimizer(
       const OptimizerShardOptions& options);
+  static absl::StatusOr<MatrixSteps> CreateMatrixSteps(
+      const OptimizerShardOptions& options);
   absl::Status CreateStores();
   absl::Status CreateStore(OptimizerPart part);
-  bool HasPart(OptimizerPart part) const;
+  bool HasPart(OptimizerPart part, ParameterId id) const;
   absl::StatusOr<int64_t> BytesOf(OptimizerPart part, ParameterId id) const;
   DType DTypeOf(OptimizerPart part, ParameterId id) const;
   ShardStore& StoreOf(OptimizerPart part) {
@@ -263,7 +340,19 @@ class OptimizerShard {
                                                     std::string_view why,
                                                     GradientReducer& gradients,
                                                     OwnValues& values);
+  // Sets the name, place and decay, and opens the value, where there is a
+  // master weight as the copy of that.
+  absl::StatusOr<offload::ParameterRange> OpenWeights(ParameterId id,
+                                                      std::string_view why,
+                                                      OwnValues& values);
   absl::Status CloseRange(ParameterId id, GradientReducer& gradients);
+  absl::Status WriteDirection(int64_t step, const offload::StepScale& scale,
+                              ParameterId id, int64_t begin,
+                              const offload::TypedSpan& direction,
+                              GradientReducer& gradients);
+  absl::Status ApplyUpdate(int64_t step, ParameterId id, int64_t begin,
+                           const offload::ConstTypedSpan& update,
+                           OwnValues& values);
   absl::Status StepRange(int64_t step, const offload::StepScale& scale,
                          const offload::ParameterRange& range);
   // Null without room in speculative_bytes.
@@ -295,7 +384,11 @@ class OptimizerShard {
   const StateContext context_;
   const OptimizerShardOptions options_;
   const Optimizer optimizer_;
-  std::vector<ParameterId> owned_;  // Trainable, with a slot here; by slot.
+  const MatrixSteps matrix_steps_;  // Null unless kMuon.
+  // Trainable, with a slot here; by slot. Those that `optimizer_` steps, and
+  // then the orthogonalized ones.
+  std::vector<ParameterId> owned_;
+  size_t elementwise_ = 0;  // How many are stepped by `optimizer_`.
   std::unique_ptr<ShardStore> stores_[3];
   std::vector<size_t> block_of_[3];  // By id.
   const std::shared_ptr<StateOps> host_ops_ = HostStateOps();

@@ -144,6 +144,42 @@ absl::Status CheckTypes(const ShardedStateOptions& options,
   return absl::OkStatus();
 }
 
+absl::Status CheckMuon(const ShardedStateOptions& options,
+                       const ModelParameters& model) {
+  const bool is_muon = options.optimizer == OptimizerKind::kMuon;
+  for (const ModelParameter& parameter : model.all()) {
+    if (!parameter.spec.orthogonalized) continue;
+    if (!is_muon) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter \"", parameter.name(),
+                       "\" is orthogonalized, which is the work of Muon; use "
+                       "OptimizerKind::kMuon"));
+    }
+    if (!parameter.trainable() || parameter.spec.shape.size() != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter \"", parameter.name(), "\" of ",
+                       parameter.spec.shape.size(), " dimensions",
+                       parameter.trainable() ? "" : ", not trained,",
+                       " cannot be orthogonalized; only trained matrices can"));
+    }
+  }
+  if (!is_muon) return absl::OkStatus();
+  if (options.moments.block > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "moments of ", options.moments.ToString(),
+        " with Muon, whose matrices begin anywhere in a block; use f32 or "
+        "bf16"));
+  }
+  if (options.optimizer_on_host.value_or(false) ||
+      options.speculative_bytes > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.speculative_bytes > 0 ? "speculative_bytes"
+                                      : "optimizer_on_host",
+        " with Muon, whose matrices the device updates; leave it out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckZeroPlusPlus(const ShardedStateOptions& options) {
   TESSERA_RETURN_IF_ERROR(
       AtLeast("hpz_partition_size", options.hpz_partition_size, 0));
@@ -183,6 +219,7 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
   TESSERA_RETURN_IF_ERROR(CheckLossScale(options.loss_scale));
   TESSERA_RETURN_IF_ERROR(offload::CheckMomentFormat(options.moments));
   TESSERA_RETURN_IF_ERROR(CheckTypes(options, model));
+  TESSERA_RETURN_IF_ERROR(CheckMuon(options, model));
   TESSERA_RETURN_IF_ERROR(CheckZeroPlusPlus(options));
   TESSERA_RETURN_IF_ERROR(CheckTiers(options));
   return CheckTiersAreLossless(options, model);
@@ -331,6 +368,7 @@ bool ShardedState::IsWhole(const ModelParameter& parameter) const {
 bool ShardedState::StepsOnHost() const {
   return options_.optimizer_tier != nullptr && !queue().is_immediate() &&
          context_.device.ops->has_values() &&
+         options_.optimizer != OptimizerKind::kMuon &&
          options_.optimizer_on_host.value_or(true);
 }
 
@@ -445,6 +483,7 @@ absl::Status ShardedState::CreateOptimizer() {
                              {.kind = options_.optimizer,
                               .adamw = options_.adamw,
                               .sgd = options_.sgd,
+                              .muon_momentum = options_.muon_momentum,
                               .decayed = options_.decayed,
                               .moments = options_.moments,
                               .tier = options_.optimizer_tier,
@@ -821,9 +860,9 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll(
   return offload::GradientStatistics{sums[0], static_cast<int64_t>(sums[1])};
 }
 
-absl::StatusOr<UpdateReport> ShardedState::Step() {
+absl::StatusOr<UpdateReport> ShardedState::Step(MatrixUpdates* matrices) {
   TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics all, Measure());
-  return StepMeasured(all);
+  return StepMeasured(all, matrices);
 }
 
 absl::StatusOr<offload::GradientStatistics> ShardedState::Measure() {
@@ -833,12 +872,18 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::Measure() {
 }
 
 absl::StatusOr<UpdateReport> ShardedState::StepMeasured(
-    const offload::GradientStatistics& of_model) {
+    const offload::GradientStatistics& of_model, MatrixUpdates* matrices) {
   if (!measured_) {
     return absl::FailedPreconditionError(
         "StepMeasured of gradients that were not measured; call Measure first");
   }
-  absl::StatusOr<UpdateReport> report = StepAlone(of_model);
+  if ((matrices == nullptr) != (options_.optimizer != OptimizerKind::kMuon)) {
+    return absl::FailedPreconditionError(
+        matrices == nullptr
+            ? "a step of Muon without MatrixUpdates; give the step one"
+            : "a step with MatrixUpdates, which only Muon takes; give none");
+  }
+  absl::StatusOr<UpdateReport> report = StepAlone(of_model, matrices);
   TESSERA_RETURN_IF_ERROR(Tell(report.status()));
   return report;
 }
@@ -857,7 +902,7 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAlone() {
 }
 
 absl::StatusOr<UpdateReport> ShardedState::StepAlone(
-    const offload::GradientStatistics& statistics) {
+    const offload::GradientStatistics& statistics, MatrixUpdates* matrices) {
   UpdateReport report = *std::exchange(measured_, std::nullopt);
   report.loss_scale = scaler_.scale();
   report.skipped = !statistics.IsFinite();
@@ -873,7 +918,7 @@ absl::StatusOr<UpdateReport> ShardedState::StepAlone(
     TESSERA_RETURN_IF_ERROR(optimizer_->Step(
         steps_ + 1,
         {.unscale = 1 / report.loss_scale, .clip_factor = report.clip_factor},
-        *gradients_, *own_values_));
+        *gradients_, *own_values_, matrices));
     TESSERA_RETURN_IF_ERROR(FinishRestoring(steps_ + 1));
   }
   TESSERA_RETURN_IF_ERROR(optimizer_->AwaitDownloads());

@@ -71,6 +71,9 @@ struct ShardedStateOptions {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // For kAdamW.
   offload::SgdOptions sgd = {};      // For kSgd.
+  // For kMuon, with the learning rate, weight decay and threads of `adamw`,
+  // which is also for the parameters that are not orthogonalized.
+  double muon_momentum = 0.95;
   DecayedParameters decayed = DecayedParameters::kAll;
   offload::MomentFormat moments = offload::MomentFormat::F32();
   double clip_norm = 0;  // 0: gradients are not clipped.
@@ -92,7 +95,8 @@ struct ShardedStateOptions {
   // ZeRO-Offload: the host runs the optimizer's step where optimizer_tier keeps
   // its state (OptimizerShardOptions::on_host); otherwise the device does, and
   // the state is copied to it and back. No effect on an immediate queue, whose
-  // step is the host's anyway. Default: true if there is an optimizer_tier.
+  // step is the host's anyway. Default: true if there is an optimizer_tier,
+  // except with kMuon, whose matrices the device updates: false.
   std::optional<bool> optimizer_on_host = {};
   // Where the host steps: memory for steps that begin before the gradient norm
   // is known, and are undone if it requires that
@@ -246,7 +250,9 @@ class ShardedState {
   // Runs the optimizer with the gradients of this step. FailedPrecondition on
   // every rank, naming a rank and a parameter, if a gradient was not reduced
   // (unless options.allow_unused).
-  absl::StatusOr<UpdateReport> Step();
+  // With OptimizerKind::kMuon it needs `matrices`, a collective of ranks that
+  // may be others than those of the state's groups.
+  absl::StatusOr<UpdateReport> Step(MatrixUpdates* matrices = nullptr);
 
   // The two parts of Step, for a model whose state is several ShardedStates
   // (parameters that are sharded over different groups): Measure each, add up
@@ -255,7 +261,8 @@ class ShardedState {
   // Step.
   absl::StatusOr<offload::GradientStatistics> Measure();
   absl::StatusOr<UpdateReport> StepMeasured(
-      const offload::GradientStatistics& of_model);
+      const offload::GradientStatistics& of_model,
+      MatrixUpdates* matrices = nullptr);
 
   // Between these two calls, which come between steps and on every rank,
   // weights may be gathered, used and released, but no gradients computed, as
@@ -306,7 +313,7 @@ class ShardedState {
   absl::Status Tell(absl::Status status);
   absl::StatusOr<offload::GradientStatistics> MeasureAlone();
   absl::StatusOr<UpdateReport> StepAlone(
-      const offload::GradientStatistics& of_model);
+      const offload::GradientStatistics& of_model, MatrixUpdates* matrices);
   absl::Status StartReducing(std::span<const ParameterId> window);
   // Downloads gradients that are final if each is reduced as often as in the
   // previous step.

@@ -228,6 +228,83 @@ TEST(ShardedStateTest, DecaysOnlyMatricesIfAsked) {
   }
 }
 
+// With the negative direction as the update, elementwise.
+TEST(ShardedStateTest, MuonStepsMatricesByTheirUpdatesAndTheRestByAdamW) {
+  ToyOptions one = Options(0, 1);
+  one.state.optimizer = OptimizerKind::kMuon;
+  one.state.muon_momentum = 0.8;
+  one.state.adamw = {.learning_rate = 1e-3, .weight_decay = 0.5};
+  one.state.clip_norm = 0;
+  const Values expected = TrainOk(one);
+  ExpectNear(expected, TrainByFormula(one), 1e-5);
+  ToyOptions adamw = one;
+  adamw.state.optimizer = OptimizerKind::kAdamW;
+  EXPECT_NE(TrainOk(adamw), expected);
+  for (int stage : {0, 1, 2, 3}) {
+    for (const LayoutKind layout :
+         {LayoutKind::kChunks, LayoutKind::kBalanced}) {
+      ToyOptions options = one;
+      options.ranks = 4;
+      options.state.stage = stage;
+      options.state.layout = layout;
+      ExpectNear(TrainOk(options), expected, 1e-6);
+      offload::HostTier tier(
+          std::make_shared<offload::Accounting>("host", 1 << 20));
+      const Values in_memory = TrainOk(options);
+      options.state.optimizer_tier = &tier;
+      EXPECT_EQ(TrainOk(options), in_memory);
+      options.device_seed = 1;
+      EXPECT_EQ(TrainOk(options), in_memory);
+    }
+  }
+  one.dtype = DType::kF64;
+  ExpectNear(TrainOk(one), TrainByFormula(one), 1e-12);
+}
+
+TEST(ShardedStateTest, MatricesOfMuonHaveOneMoment) {
+  ToyOptions options = Options(3, 1);
+  options.steps = 2;
+  options.state.optimizer = OptimizerKind::kMuon;
+  const auto results = Train(options);
+  ASSERT_THAT(results[0].status(), IsOk());
+  const int64_t trained = testing::ToyModel(DType::kF32).elements() - 25;
+  const int64_t matrices = 7 * (4 + 5 + 6);
+  EXPECT_EQ(results[0]->usage.of(offload::Purpose::kOptimizer).peak,
+            4 * (2 * trained - matrices));
+}
+
+TEST(ShardedStateTest, RefusesMuonWhereMatricesAreCut) {
+  ToyOptions options = Options(3, 1);
+  options.state.optimizer = OptimizerKind::kMuon;
+  const auto refused = [&](std::string_view message) {
+    EXPECT_THAT(
+        Train(options)[0].status(),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  options.state.moments = offload::MomentFormat::Blockwise8(64);
+  refused("moments of 8-bit/64 with Muon");
+  options.state.moments = offload::MomentFormat::F32();
+  offload::HostTier tier(
+      std::make_shared<offload::Accounting>("host", 1 << 20));
+  options.state.optimizer_tier = &tier;
+  options.state.optimizer_on_host = true;
+  refused("optimizer_on_host with Muon");
+  options.state.optimizer_on_host = {};
+  options.state.muon_momentum = 1;
+  refused("Muon: Sgd: momentum is 1");
+  const ModelParameters muon =
+      testing::ToyModel(DType::kF32, OptimizerKind::kMuon);
+  EXPECT_THAT(CheckOptions({}, muon),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("use OptimizerKind::kMuon")));
+  ModelParameters::Builder vectors;
+  vectors.Add({.name = "bias", .shape = {4}, .orthogonalized = true});
+  EXPECT_THAT(
+      CheckOptions({.optimizer = OptimizerKind::kMuon}, *vectors.Build()),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("only trained matrices can")));
+}
+
 TEST(ShardedStateTest, SgdKeepsAsManyMomentsAsItHas) {
   const int64_t trained = testing::ToyModel(DType::kF32).elements() - 25;
   for (const double momentum : {0.0, 0.9}) {

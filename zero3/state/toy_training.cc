@@ -123,6 +123,44 @@ absl::Status ReduceAll(ShardedState& state) {
   return absl::OkStatus();
 }
 
+// The elements of a rank in two parts, one after the other.
+class ToyUpdates final : public MatrixUpdates {
+ public:
+  explicit ToyUpdates(ShardedState& state) : state_(state) {}
+
+  absl::Status Run(MatrixShards& shards) override {
+    for (const Extent& extent : shards.layout().ExtentsOf(shards.rank())) {
+      const ModelParameter& parameter =
+          shards.layout().model()[extent.parameter];
+      if (!parameter.spec.orthogonalized) continue;
+      const int64_t middle = extent.begin + extent.size() / 3;
+      TESSERA_RETURN_IF_ERROR(Pass(shards, parameter, extent.begin, middle));
+      TESSERA_RETURN_IF_ERROR(Pass(shards, parameter, middle, extent.end));
+    }
+    return state_.queue().Synchronize();
+  }
+
+ private:
+  absl::Status Pass(MatrixShards& shards, const ModelParameter& parameter,
+                    int64_t begin, int64_t end) {
+    if (begin == end) return absl::OkStatus();
+    const DType dtype =
+        parameter.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    TESSERA_ASSIGN_OR_RETURN(
+        Buffer memory,
+        Buffer::Allocate(
+            state_.queue().device().memory(),
+            static_cast<size_t>((end - begin) * SizeInBytes(dtype))));
+    const offload::TypedSpan direction(memory.data(), dtype, end - begin);
+    TESSERA_RETURN_IF_ERROR(
+        shards.WriteDirection(parameter.id, begin, direction));
+    TESSERA_RETURN_IF_ERROR(shards.Apply(parameter.id, begin, direction));
+    return state_.queue().Synchronize();
+  }
+
+  ShardedState& state_;
+};
+
 absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
                                     collectives::Communicator& world,
                                     Queue* queue) {
@@ -138,10 +176,13 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
   TESSERA_ASSIGN_OR_RETURN(
       auto state,
       ShardedState::Create(
-          ToyModel(options.dtype), state_options,
+          ToyModel(options.dtype, options.state.optimizer), state_options,
           {.shard = shard.get(),
            .replicas = options.replicas > 1 ? replicas.get() : nullptr}));
   TESSERA_RETURN_IF_ERROR(state->Fill(FillToy));
+  ToyUpdates updates(*state);
+  MatrixUpdates* const matrices =
+      options.state.optimizer == OptimizerKind::kMuon ? &updates : nullptr;
   ToyResult result;
   const int64_t world_size = options.ranks * options.replicas;
   const int64_t mine = options.parts / world_size;
@@ -156,7 +197,7 @@ absl::StatusOr<ToyResult> TrainRank(const ToyOptions& options,
     }
     if (options.holds_gradients) TESSERA_RETURN_IF_ERROR(ReduceAll(*state));
     const DeviceCounts passed = state->queue().device().counts();
-    TESSERA_ASSIGN_OR_RETURN(const UpdateReport report, state->Step());
+    TESSERA_ASSIGN_OR_RETURN(const UpdateReport report, state->Step(matrices));
     result.reports.push_back(report);
     const DeviceCounts after = state->queue().device().counts();
     result.host_waits.push_back(after.host_waits - before.host_waits);
@@ -202,13 +243,14 @@ double SgdStep(const offload::SgdOptions& sgd, int t, double g, double m,
 
 }  // namespace
 
-ModelParameters ToyModel(DType dtype) {
+ModelParameters ToyModel(DType dtype, OptimizerKind optimizer) {
   ModelParameters::Builder builder;
   builder.Add({.name = "embedding", .shape = {13, 6}, .dtype = dtype});
   for (int64_t layer = 1; layer <= 3; ++layer) {
     builder.Add({.name = absl::StrCat("layer", layer, ".weight"),
                  .shape = {7, 3 + layer},
                  .dtype = dtype,
+                 .orthogonalized = optimizer == OptimizerKind::kMuon,
                  .group = layer});
     builder.Add({.name = absl::StrCat("layer", layer, ".bias"),
                  .shape = {7},
@@ -299,7 +341,8 @@ std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options) {
 }
 
 std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
-  const ModelParameters model = ToyModel(options.dtype);
+  const ModelParameters model =
+      ToyModel(options.dtype, options.state.optimizer);
   std::vector<std::vector<double>> all;
   for (const ModelParameter& parameter : model.all()) {
     std::vector<double> values;
@@ -318,6 +361,12 @@ std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
         }
         if (options.state.optimizer == OptimizerKind::kSgd) {
           m = SgdStep(sgd, t, g, m, p);
+          continue;
+        }
+        if (parameter.spec.orthogonalized) {
+          m = options.state.muon_momentum * m + g;
+          p = p * (1 - adamw.learning_rate * adamw.weight_decay) +
+              adamw.learning_rate * (g + options.state.muon_momentum * m);
           continue;
         }
         m = adamw.beta1 * m + (1 - adamw.beta1) * g;

@@ -17,8 +17,9 @@
 namespace tessera::zero3::testing {
 
 // Layers of odd shapes: matrices, vectors, a scalar, an empty tensor, a frozen
-// one.
-ModelParameters ToyModel(DType dtype);
+// one. With kMuon the layers' matrices are orthogonalized.
+ModelParameters ToyModel(DType dtype,
+                         OptimizerKind optimizer = OptimizerKind::kAdamW);
 
 struct ToyOptions {
   DType dtype = DType::kF32;
@@ -33,6 +34,8 @@ struct ToyOptions {
   bool holds_gradients = false;
   // CommunicatorOptions::reproducible.
   bool reproducible = false;
+  // With kMuon the update of a matrix is its negative direction, as
+  // MatrixShards has it.
   ShardedStateOptions state = {};
   // Trains on an emulated device for each rank, with seeds from this one; 0: on
   // the CPU.

@@ -231,6 +231,24 @@ TEST(ReshardRunTest, WhatIsThereStays) {
   EXPECT_TRUE(fs::is_empty(to));
 }
 
+// The written state of Muon is that of the mesh, which reads its own files.
+TEST(ReshardRunTest, MatricesOfMuonKeepTheirOneMoment) {
+  RunOptions options = With(SmallRun(), {.pp = 2}, 1);
+  options.state.optimizer = zero3::OptimizerKind::kMuon;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               SaveRun(options, "muon"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string other,
+      ReshardRun(path, NewRunDirectory("muon_to"), {.mesh = {.tp = 2}}));
+  EXPECT_THAT(Verify(other), IsOk());
+  EXPECT_THAT(OnRanks(With(options, {.tp = 2}, 1),
+                      [&](train::TrainRank& rank) {
+                        return train::RestoreRun(other, IdentityOf(options),
+                                                 rank);
+                      }),
+              IsOk());
+}
+
 TEST(ReshardRunTest, EightBitMomentsAreNotCut) {
   RunOptions options = With(SmallRun(), {.pp = 2}, 1);
   options.state.moments = offload::MomentFormat::Blockwise8(64);

@@ -20,6 +20,7 @@
 #include "tools/model_files/llama_names.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
+#include "tools/train/model/hidden_matrices.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/shard_file.h"
@@ -199,16 +200,18 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
 }
 
 absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
-                                               DType dtype) {
+                                               const CheckpointPlan& plan) {
   zero3::ModelParameters::Builder builder;
   for (size_t i = 0; i < stage.tensors.size(); ++i) {
     const bool is_frozen = stage.parts[i] == LlamaPart::kRouterBias;
-    builder.Add(
-        {.name = stage.tensors[i].name,
-         .shape = stage.tensors[i].held_shape(),
-         .dtype = is_frozen ? tensor_parallel::GradientDType(dtype) : dtype,
-         .trainable = !is_frozen,
-         .group = stage.groups[i]});
+    builder.Add({.name = stage.tensors[i].name,
+                 .shape = stage.tensors[i].held_shape(),
+                 .dtype = is_frozen ? tensor_parallel::GradientDType(plan.dtype)
+                                    : plan.dtype,
+                 .trainable = !is_frozen,
+                 .orthogonalized = plan.identity.optimizer == "muon" &&
+                                   train::IsHiddenMatrix(stage.tensors[i].name),
+                 .group = stage.groups[i]});
   }
   return builder.Build();
 }
@@ -216,7 +219,7 @@ absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
 absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
                                      int64_t ranks, std::string name) {
   TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters model,
-                           ModelOf(stage, plan.dtype));
+                           ModelOf(stage, plan));
   TESSERA_ASSIGN_OR_RETURN(
       zero3::StateLayout layout,
       zero3::StateLayout::Create(model, {.ranks = ranks,

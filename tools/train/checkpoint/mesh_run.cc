@@ -69,6 +69,22 @@ RunOptions SmallMixture() {
   return options;
 }
 
+namespace {
+
+std::string OptimizerName(zero3::OptimizerKind kind) {
+  switch (kind) {
+    case zero3::OptimizerKind::kAdamW:
+      return "adamw";
+    case zero3::OptimizerKind::kSgd:
+      return "sgd";
+    case zero3::OptimizerKind::kMuon:
+      return "muon";
+  }
+  return "";
+}
+
+}  // namespace
+
 RunIdentity IdentityOf(const RunOptions& options) {
   return {.model = options.model,
           .seed = options.seed,
@@ -78,7 +94,8 @@ RunIdentity IdentityOf(const RunOptions& options) {
           .vocabulary = text::ByteTokenizer().vocabulary_size(),
           .decay = options.state.decayed == zero3::DecayedParameters::kAll
                        ? "all"
-                       : "matrices"};
+                       : "matrices",
+          .optimizer = OptimizerName(options.state.optimizer)};
 }
 
 std::vector<absl::Status> OnEachRank(
@@ -144,7 +161,7 @@ absl::Status WholeState::AddOne(TrainRank& rank,
                                 StatePart part) {
   zero3::ShardedState& state = *of_model.state;
   const auto format =
-      zero3::StateFormatOf(parameter, state.options().moments, part);
+      zero3::StateFormatOf(parameter, zero3::MomentsOf(state), part);
   const zero3::Extent extent =
       state.layout().ExtentOf(state.rank(), parameter.id);
   if (!format || extent.size() == 0) return absl::OkStatus();

@@ -228,6 +228,27 @@ AxisOrder OrderOf(const MeshSizes& mesh, std::string_view text) {
 
 // Sums are in the order of ranks: a group along two axes has the same order of
 // members if the axes keep theirs.
+// Its matrices have one moment, in files of another shape of state.
+TEST(RestoreRunTest, MuonGoesOnOnOtherMeshes) {
+  for (const bool is_mixture : {false, true}) {
+    RunOptions options =
+        With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
+    options.state.optimizer = zero3::OptimizerKind::kMuon;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "muon"));
+    EXPECT_TRUE(run.bits.contains(
+        {"layers.1.attention.qkv.weight", zero3::StatePart::kFirstMoment}));
+    EXPECT_FALSE(run.bits.contains(
+        {"layers.1.attention.qkv.weight", zero3::StatePart::kSecondMoment}));
+    EXPECT_TRUE(run.bits.contains(
+        {"embedding.weight", zero3::StatePart::kSecondMoment}));
+    ExpectResumes(run, options, 0);
+    MeshSizes other = {.dp = 2, .pp = 2};
+    if (is_mixture) other.ep = 2;
+    ExpectResumes(run, With(options, other, 1), 1e-5);
+  }
+}
+
 TEST(RestoreRunTest, EveryOrderOfAxesHasTheSameLosses) {
   const MeshSizes mesh = {.dp = 2, .pp = 2, .cp = 2};
   const RunOptions options = With(SmallRun(), mesh, 3);
@@ -436,6 +457,11 @@ TEST_F(RestoreRunRefusalTest, OtherModelsDataAndTypes) {
   moments.state.moments = offload::MomentFormat::BF16();
   ExpectRefused(directory_, moments, IdentityOf(moments),
                 absl::StatusCode::kInvalidArgument, "first_moment");
+  RunOptions muon = options;
+  muon.state.optimizer = zero3::OptimizerKind::kMuon;
+  ExpectRefused(directory_, muon, IdentityOf(muon),
+                absl::StatusCode::kInvalidArgument,
+                "with --optimizer=muon; give --optimizer=adamw");
 }
 
 TEST_F(RestoreRunRefusalTest, MissingAndDamagedCheckpoints) {

@@ -121,9 +121,7 @@ class Restoration {
         rank_(rank),
         parts_(rank.model().parts()),
         groups_(CheckpointGroupsOf(rank)),
-        moments_(rank.state().options().moments,
-                 zero3::MomentCount(rank.state().options().optimizer,
-                                    rank.state().options().sgd)) {}
+        moments_(zero3::MomentsOf(rank.state())) {}
 
   absl::Status Run(const std::string& path) {
     TESSERA_RETURN_IF_ERROR(Resolve(path));
@@ -197,7 +195,7 @@ class Restoration {
     const auto found = saved_->manifest().Find(name);
     if (!found.ok() ||
         !zero3::CompareModels(**found, own.state->layout().model(),
-                              own.state->options().moments)
+                              zero3::MomentsOf(*own.state))
              .ok()) {
       return false;
     }

@@ -134,6 +134,7 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   metadata["corpus"] = absl::StrCat(identity.corpus);
   metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
   metadata["decay"] = identity.decay;
+  metadata["optimizer"] = identity.optimizer;
   if (identity.validation_samples > 0) {
     metadata["validation_samples"] = absl::StrCat(identity.validation_samples);
   }
@@ -176,6 +177,14 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
         "the metadata of the checkpoint has ", Quoted(identity.decay),
         " as \"decay\"; it must be \"matrices\" or \"all\""));
   }
+  const auto optimizer = metadata.find("optimizer");
+  if (optimizer != metadata.end()) identity.optimizer = optimizer->second;
+  if (identity.optimizer != "adamw" && identity.optimizer != "sgd" &&
+      identity.optimizer != "muon") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the metadata of the checkpoint has ", Quoted(identity.optimizer),
+        " as \"optimizer\"; it must be \"adamw\", \"sgd\" or \"muon\""));
+  }
   return identity;
 }
 
@@ -193,6 +202,13 @@ absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
         "the checkpoint is of a run with --decay=", saved.decay,
         ", which cannot continue after step ", steps,
         " with --decay=", now.decay, "; give --decay=", saved.decay));
+  }
+  if (saved.optimizer != now.optimizer) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint is of a run with --optimizer=", saved.optimizer,
+        ", whose state cannot continue after step ", steps,
+        " with --optimizer=", now.optimizer,
+        "; give --optimizer=", saved.optimizer));
   }
   const Differences data = OfData(saved, now);
   if (data.empty()) return absl::OkStatus();

@@ -33,18 +33,22 @@ struct RunIdentity {
   // The parameters that weight decay applies to, as --decay: "matrices" or
   // "all".
   std::string decay = "matrices";
+  // As --optimizer: "adamw", "sgd" or "muon".
+  std::string optimizer = "adamw";
 
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
 };
 
 // Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
-// "vocabulary", "decay" and, unless they are 0, "validation_samples" and
-// "test_samples". InvalidArgument if the model is invalid.
+// "vocabulary", "decay", "optimizer" and, unless they are 0,
+// "validation_samples" and "test_samples". InvalidArgument if the model is
+// invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
 // For untrusted metadata. InvalidArgument, with the key, if one is missing or
-// wrong. Without "decay" it is "all", as in runs of earlier versions.
+// wrong. Without "decay" it is "all", and without "optimizer" "adamw", as in
+// runs of earlier versions.
 absl::StatusOr<RunIdentity> IdentityFrom(
     const zero3::CheckpointMetadata& metadata);
 
@@ -53,8 +57,8 @@ absl::StatusOr<RunIdentity> IdentityFrom(
 // compared, since they do not matter:
 //
 //   always        max_positions and initializer_range of the model
-//   at step 0     seed, batch, length, corpus, vocabulary, samples and decay:
-//                 no data has been used, as in imported checkpoints
+//   at step 0     seed, batch, length, corpus, vocabulary, samples, decay and
+//                 optimizer: no data has been used, as in imported checkpoints
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now);
 

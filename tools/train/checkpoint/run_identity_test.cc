@@ -25,7 +25,8 @@ RunIdentity Identity() {
                           .vocabulary = 49152,
                           .validation_samples = 12,
                           .test_samples = 5,
-                          .decay = "all"};
+                          .decay = "all",
+                          .optimizer = "muon"};
   identity.model.rotary.base = 100000.1;
   identity.model.norm_epsilon = 1.1e-5;
   return identity;
@@ -142,6 +143,25 @@ TEST(RunIdentityTest, RunsOfEarlierVersionsDecayedAllParameters) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("after step 3 with --decay=matrices; give "
                                  "--decay=all")));
+}
+
+TEST(RunIdentityTest, OtherOptimizersHaveOtherState) {
+  RunIdentity identity = Identity();
+  zero3::CheckpointMetadata metadata;
+  TESSERA_ASSERT_OK(AddTo(identity, metadata));
+  metadata["optimizer"] = "lion";
+  EXPECT_THAT(IdentityFrom(metadata),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("has \"lion\" as \"optimizer\"")));
+  metadata.erase("optimizer");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunIdentity old, IdentityFrom(metadata));
+  EXPECT_EQ(old.optimizer, "adamw");
+  EXPECT_THAT(CheckSameRun(old, 0, identity), IsOk());
+  EXPECT_THAT(CheckSameRun(old, 3, identity),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("with --optimizer=adamw, whose state cannot "
+                                 "continue after step 3 with "
+                                 "--optimizer=muon; give --optimizer=adamw")));
 }
 
 TEST(RunIdentityTest, WhatNoResultDependsOnMayDiffer) {

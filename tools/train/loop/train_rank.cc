@@ -244,6 +244,7 @@ absl::Status TrainRank::CreateModel() {
     state.layout = zero3::LayoutKind::kChunks;
   }
   state.adamw.learning_rate = options_.learning_rate.At(0);
+  state.sgd.learning_rate = state.adamw.learning_rate;
   state.key_prefix = KeyPrefix();
   const FirstWeights first({.seed = options_.seed,
                             .deviation = options_.model.initializer_range,
@@ -260,7 +261,11 @@ absl::Status TrainRank::CreateModel() {
                    TensorView elements) {
             return first.Draw(parameter, begin, elements);
           },
-          copied_tables));
+          copied_tables,
+          {.model = options_.model,
+           .ops = &layers_->tensor().ops(),
+           .tensor = options_.mesh.tp > 1 ? groups_.tp : nullptr,
+           .experts = groups_.ep}));
   return absl::OkStatus();
 }
 

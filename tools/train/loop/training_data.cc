@@ -329,7 +329,8 @@ RunIdentity IdentityOf(const Settings& settings,
           .vocabulary = data.tokenizer->vocabulary_size(),
           .validation_samples = data.samples->validation_count(),
           .test_samples = data.samples->test_count(),
-          .decay = settings.decay};
+          .decay = settings.decay,
+          .optimizer = settings.optimizer};
 }
 
 }  // namespace tessera::train

@@ -267,7 +267,7 @@ absl::Status Worker::MakeRank() {
                            OffloadTiers::Create(settings_, meter_->tiers()));
   tiers_->AddTo(options);
   options.state.ops = device_->state_ops();
-  options.state.adamw.pool = device_->pool();
+  options.state.adamw.pool = options.state.sgd.pool = device_->pool();
   // Predictions have no device.
   options.graphs = settings_.cuda_graphs == "on"     ? GraphChoice::kOn
                    : settings_.cuda_graphs == "auto" ? GraphChoice::kAuto

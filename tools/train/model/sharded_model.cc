@@ -13,6 +13,8 @@
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "offload/optimizer/parameter_range.h"
+#include "tools/train/model/hidden_matrices.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::train {
 
@@ -86,8 +88,9 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     std::span<const ParameterWindow> windows,
     const zero3::ShardedStateOptions& options, const ModelGroups& groups,
     const FirstValues& first,
-    std::span<const tensor_parallel::Parameter* const> uncounted) {
-  std::unique_ptr<ShardedModel> model(new ShardedModel(windows, options.stage));
+    std::span<const tensor_parallel::Parameter* const> uncounted,
+    const MuonOptions& muon) {
+  std::unique_ptr<ShardedModel> model(new ShardedModel(windows, options));
   const bool parts_experts = groups.experts.shard != nullptr;
   TESSERA_RETURN_IF_ERROR(model->Divide(parts_experts));
   for (size_t i = 0; i < model->parts_.size(); ++i) {
@@ -112,6 +115,9 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
                              model->Describe(part));
     TESSERA_ASSIGN_OR_RETURN(
         part.state, zero3::ShardedState::Create(parameters, own, ranks));
+  }
+  if (model->is_muon_) {
+    TESSERA_RETURN_IF_ERROR(model->CreateMuon(options, groups, muon));
   }
   TESSERA_RETURN_IF_ERROR(model->SetValues(first));
   TESSERA_RETURN_IF_ERROR(model->BindWhole());
@@ -151,13 +157,37 @@ absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe(
     const Part& part) const {
   zero3::ModelParameters::Builder builder;
   for (const tensor_parallel::Parameter* parameter : part.parameters) {
-    builder.Add({.name = parameter->name(),
-                 .shape = parameter->local_shape(),
-                 .dtype = parameter->dtype(),
-                 .trainable = parameter->trainable(),
-                 .group = static_cast<int64_t>(first_windows_.at(parameter))});
+    builder.Add(
+        {.name = parameter->name(),
+         .shape = parameter->local_shape(),
+         .dtype = parameter->dtype(),
+         .trainable = parameter->trainable(),
+         .orthogonalized = is_muon_ && IsHiddenMatrix(parameter->name()),
+         .group = static_cast<int64_t>(first_windows_.at(parameter))});
   }
   return builder.Build();
+}
+
+absl::Status ShardedModel::CreateMuon(const zero3::ShardedStateOptions& options,
+                                      const ModelGroups& groups,
+                                      const MuonOptions& muon) {
+  if (muon.ops == nullptr) {
+    return absl::InvalidArgumentError(
+        "a model with Muon needs the operations that its matrices are "
+        "multiplied with; give MuonOptions");
+  }
+  for (Part& part : parts_) {
+    const bool is_dense = &part == &parts_[0];
+    zero3::StateDevice device(options.device, muon.ops->queue());
+    if (options.ops != nullptr) device.ops = options.ops;
+    TESSERA_ASSIGN_OR_RETURN(part.muon,
+                             Muon::Create(part.parameters, part.state->layout(),
+                                          stage_ == 0 ? nullptr
+                                          : is_dense  ? groups.dense.shard
+                                                      : groups.experts.shard,
+                                          device, muon));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShardedModel::SetValues(const FirstValues& first) {
@@ -221,7 +251,7 @@ absl::StatusOr<zero3::UpdateReport> ShardedModel::Step() {
   zero3::UpdateReport report;
   for (Part& part : parts_) {
     TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport own,
-                             part.state->StepMeasured(all));
+                             part.state->StepMeasured(all, part.muon.get()));
     const zero3::UpdateReport before = std::exchange(report, own);
     report.non_finite += before.non_finite;
     report.stepped_early += before.stepped_early;

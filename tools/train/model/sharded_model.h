@@ -31,6 +31,7 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tools/train/model/llama_stage.h"
+#include "tools/train/model/muon.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
@@ -78,16 +79,19 @@ class ShardedModel final : public WeightAccess {
   // its gradient is reduced with that. The norm excludes gradients of
   // `uncounted` (copies that another rank counts), and elements of which this
   // rank is not the primary holder.
+  // With OptimizerKind::kMuon, `muon` has what its matrices need.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       std::span<const ParameterWindow> windows,
       const zero3::ShardedStateOptions& options, const ModelGroups& groups,
       const FirstValues& first,
-      std::span<const tensor_parallel::Parameter* const> uncounted = {});
+      std::span<const tensor_parallel::Parameter* const> uncounted = {},
+      const MuonOptions& muon = {});
 
   // The parameters that are sharded over the same ranks.
   struct Part {
     std::unique_ptr<zero3::ShardedState> state;
     std::vector<tensor_parallel::Parameter*> parameters;  // By id.
+    std::unique_ptr<Muon> muon = {};  // Null with another optimizer.
     // By window: those that it uses, and those whose gradients it reduces.
     std::vector<std::vector<zero3::ParameterId>> used;
     std::vector<std::vector<zero3::ParameterId>> reduced;
@@ -138,11 +142,16 @@ class ShardedModel final : public WeightAccess {
     zero3::ParameterId id;
   };
 
-  ShardedModel(std::span<const ParameterWindow> windows, int stage)
-      : windows_(windows.begin(), windows.end()), stage_(stage) {}
+  ShardedModel(std::span<const ParameterWindow> windows,
+               const zero3::ShardedStateOptions& options)
+      : windows_(windows.begin(), windows.end()),
+        stage_(options.stage),
+        is_muon_(options.optimizer == zero3::OptimizerKind::kMuon) {}
 
   absl::Status Divide(bool parts_experts);
   absl::StatusOr<zero3::ModelParameters> Describe(const Part& part) const;
+  absl::Status CreateMuon(const zero3::ShardedStateOptions& options,
+                          const ModelGroups& groups, const MuonOptions& muon);
   absl::Status SetValues(const FirstValues& first);
   absl::Status BindWhole();
   zero3::ShardedState& StateOf(const Place& place) {
@@ -154,6 +163,7 @@ class ShardedModel final : public WeightAccess {
 
   const std::vector<ParameterWindow> windows_;
   const int stage_;
+  const bool is_muon_;
   std::vector<Part> parts_;
   absl::flat_hash_map<const tensor_parallel::Parameter*, Place> places_;
   absl::flat_hash_map<const tensor_parallel::Parameter*, size_t> first_windows_;

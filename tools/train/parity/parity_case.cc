@@ -21,6 +21,7 @@ ParityCase PlainCase(const ParityCase& run) {
           .dropout = run.dropout,
           .loss_terms = run.loss_terms,
           .decay_all = run.decay_all,
+          .optimizer = run.optimizer,
           .kv_heads = run.kv_heads,
           .moments = run.moments,
           .length = run.length,
@@ -128,6 +129,14 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.quantized_gradients = run.quantized_gradients;
   options.state.clip_norm = run.clip ? 0.5 : 0;
   options.state.adamw.weight_decay = 0.1;
+  if (run.optimizer == "muon") {
+    options.state.optimizer = zero3::OptimizerKind::kMuon;
+  } else if (run.optimizer == "sgd") {
+    options.state.optimizer = zero3::OptimizerKind::kSgd;
+    options.state.sgd = {.momentum = 0.9,
+                         .weight_decay = 0.1,
+                         .decay = offload::WeightDecay::kDecoupled};
+  }
   options.state.decayed = run.decay_all ? zero3::DecayedParameters::kAll
                                         : zero3::DecayedParameters::kMatrices;
   options.state.speculative_bytes = run.speculative_bytes;
@@ -157,10 +166,11 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " documents=" << run.documents << " tied=" << run.tied
             << " clip=" << run.clip << " dropout=" << run.dropout
             << " loss_terms=" << run.loss_terms
-            << " decay_all=" << run.decay_all << " kv_heads=" << run.kv_heads
-            << " moments=" << run.moments << " length=" << run.length
-            << " layers=" << run.layers << " " << DTypeName(run.dtype)
-            << " fp8=" << run.fp8 << " multiples_of_16=" << run.multiples_of_16
+            << " decay_all=" << run.decay_all << " optimizer=" << run.optimizer
+            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
+            << " length=" << run.length << " layers=" << run.layers << " "
+            << DTypeName(run.dtype) << " fp8=" << run.fp8
+            << " multiples_of_16=" << run.multiples_of_16
             << " steps=" << run.steps << " device_seed=" << run.device_seed
             << " graphs=" << run.graphs;
 }

@@ -89,6 +89,7 @@ struct ParityCase {
   double dropout = 0;
   bool loss_terms = false;  // Label smoothing and a z-loss.
   bool decay_all = false;   // Weight decay of norms too, not only of matrices.
+  std::string optimizer = "adamw";  // adamw, sgd, muon
   int64_t kv_heads = 2;
   std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;

@@ -493,7 +493,34 @@ absl::Status CheckRates(const Settings& settings) {
                    "; give --lr_schedule=wsd"));
 }
 
+absl::Status CheckOptimizer(const Settings& settings) {
+  constexpr std::string_view kOptimizers[] = {"adamw", "sgd", "muon"};
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice("optimizer", settings.optimizer, kOptimizers));
+  TESSERA_RETURN_IF_ERROR(CheckRange("momentum", settings.momentum,
+                                     {.below = 1, .example = "0.95"}));
+  if (settings.optimizer == "adamw" &&
+      settings.momentum != Settings().momentum) {
+    return RefuseFlag("momentum", settings.momentum,
+                      "has no effect with --optimizer=adamw, which has "
+                      "--beta1; give --optimizer=muon or sgd");
+  }
+  if (settings.optimizer != "muon") return absl::OkStatus();
+  if (settings.moments == "int8") {
+    return RefuseFlag("moments", settings.moments,
+                      "has blocks, which the matrices of --optimizer=muon "
+                      "would cut; give --moments=f32 or bf16");
+  }
+  if (settings.speculative_bytes > 0) {
+    return RefuseFlag("speculative_bytes", settings.speculative_bytes,
+                      "is for steps of the host, and --optimizer=muon steps "
+                      "on the device; give --speculative_bytes=0");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLearning(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(CheckOptimizer(settings));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("learning_rate", settings.learning_rate,
                  {.with_least = false, .below = kInfinity, .example = "3e-3"}));

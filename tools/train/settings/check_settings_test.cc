@@ -120,6 +120,11 @@ TEST(CheckSettingsTest, RecipesAndOutputsPass) {
       [](Settings& s) { s.min_learning_rate = 0, s.clip_norm = 0; },
       [](Settings& s) { s.learning_rate = 1e-6, s.format = "json"; },
       [](Settings& s) { s.weight_decay = 0, s.beta1 = 0, s.beta2 = 0; },
+      [](Settings& s) { s.optimizer = "sgd", s.momentum = 0; },
+      [](Settings& s) {
+        s.optimizer = "muon", s.momentum = 0.9;
+        s.moments = "bf16", s.offload = "all";
+      },
       [](Settings& s) { s.resume = "latest", s.run_dir = "run"; },
       [](Settings& s) { s.elastic = true, s.max_restarts = 1; },
       [](Settings& s) { s.sample_temperature = 0, s.sample_tokens = 0; },
@@ -577,6 +582,20 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
        "--lr_schedule=wsd",
        [](auto& s) { s.decay_steps = 10; }},
       {"--decay=vectors: ", [](auto& s) { s.decay = "vectors"; }},
+      {"--optimizer=adam: must be one of adamw, sgd, muon",
+       [](auto& s) { s.optimizer = "adam"; }},
+      {"--momentum=1: must be at least 0 and below 1",
+       [](auto& s) { s.optimizer = "muon", s.momentum = 1; }},
+      {"--momentum=0.9: has no effect with --optimizer=adamw",
+       [](auto& s) { s.momentum = 0.9; }},
+      {"--moments=int8: has blocks, which the matrices of --optimizer=muon",
+       [](auto& s) { s.optimizer = "muon", s.moments = "int8"; }},
+      {"--speculative_bytes=100: is for steps of the host, and "
+       "--optimizer=muon",
+       [](auto& s) {
+         s.optimizer = "muon", s.speculative_bytes = 100;
+         s.device = "emulated";
+       }},
       {"--beta1=1: must be at least 0 and below 1",
        [](auto& s) { s.beta1 = 1; }},
       {"--beta2=nan: must be", [](auto& s) { s.beta2 = kNan; }},

@@ -16,6 +16,8 @@
 #include "base/status_macros.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/sgd.h"
+#include "offload/optimizer/step_scale.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tools/cli/cli.h"
@@ -193,6 +195,15 @@ offload::AdamWOptions AdamWOf(const Settings& settings) {
           .threads = static_cast<int>(settings.threads)};
 }
 
+offload::SgdOptions SgdOf(const Settings& settings) {
+  return {.learning_rate = settings.learning_rate,
+          .momentum = settings.momentum,
+          .weight_decay = settings.weight_decay,
+          .decay = offload::WeightDecay::kDecoupled,
+          .seed = static_cast<uint64_t>(settings.seed),
+          .threads = static_cast<int>(settings.threads)};
+}
+
 zero3::ShardedStateOptions StateOf(const Settings& settings) {
   zero3::ShardedStateOptions state;
   state.stage = static_cast<int>(settings.zero);
@@ -202,6 +213,12 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.quantized_gradients = settings.quantized_gradients;
   state.hpz_partition_size = settings.hpz_partition_size;
   state.adamw = AdamWOf(settings);
+  state.sgd = SgdOf(settings);
+  state.muon_momentum = settings.momentum;
+  state.optimizer = settings.optimizer == "muon" ? zero3::OptimizerKind::kMuon
+                    : settings.optimizer == "sgd"
+                        ? zero3::OptimizerKind::kSgd
+                        : zero3::OptimizerKind::kAdamW;
   state.decayed = settings.decay == "all" ? zero3::DecayedParameters::kAll
                                           : zero3::DecayedParameters::kMatrices;
   state.clip_norm = settings.clip_norm;

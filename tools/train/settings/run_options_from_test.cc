@@ -94,6 +94,24 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   EXPECT_EQ(options.state.adamw.epsilon, 1e-4);
   EXPECT_EQ(options.state.adamw.threads, 2);
   EXPECT_EQ(options.state.optimizer_tier, nullptr);
+  EXPECT_EQ(options.state.optimizer, zero3::OptimizerKind::kAdamW);
+}
+
+TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsMomentum) {
+  Settings settings = settings_;
+  settings.moments = "f32";
+  settings.momentum = 0.5;
+  settings.optimizer = "muon";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions muon,
+                               RunOptionsFrom(settings, model_));
+  EXPECT_EQ(muon.state.optimizer, zero3::OptimizerKind::kMuon);
+  EXPECT_EQ(muon.state.muon_momentum, 0.5);
+  settings.optimizer = "sgd";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions sgd,
+                               RunOptionsFrom(settings, model_));
+  EXPECT_EQ(sgd.state.optimizer, zero3::OptimizerKind::kSgd);
+  EXPECT_EQ(sgd.state.sgd.momentum, 0.5);
+  EXPECT_EQ(sgd.state.sgd.weight_decay, 0.2);
 }
 
 TEST_F(RunOptionsFromTest, HasTheScheduleOfTheLearningRate) {

@@ -221,8 +221,8 @@ constexpr SettingsField kFields[] = {
      "quantization round gradients and 16-bit parameters, never the "
      "optimizer's state and activations"},
     {"moments", &Settings::moments,
-     "type of AdamW's moments: f32, bf16, int8 (8 bits and a scale for each "
-     "block)"},
+     "type of the optimizer's moments: f32, bf16, int8 (8 bits and a scale "
+     "for each block)"},
     {"speculative_bytes", &Settings::speculative_bytes,
      "with the optimizer's state in host memory and a device: a rank's memory "
      "for optimizer steps that begin before the gradient norm is known, and "
@@ -249,6 +249,11 @@ constexpr SettingsField kFields[] = {
      "copy of the weights, used by all gathers of a step except the first "
      "(ZeRO++ hpZ); 0: off; needs --zero=3"},
 
+    {"optimizer", &Settings::optimizer,
+     "adamw; sgd (with momentum); or muon: Newton-Schulz iterations on the "
+     "momentum of attention, MLP and expert matrices, whole and on the device, "
+     "and adamw for all else"},
+    {"momentum", &Settings::momentum, "momentum of sgd and muon"},
     {"learning_rate", &Settings::learning_rate, "peak learning rate"},
     {"min_learning_rate", &Settings::min_learning_rate,
      "learning rate at the end of the schedule; -1: a tenth of "
@@ -266,8 +271,7 @@ constexpr SettingsField kFields[] = {
      "with --lr_schedule=wsd, last steps in which the learning rate decays to "
      "--min_learning_rate, by one minus the square root of their share; -1: a "
      "tenth of the steps"},
-    {"weight_decay", &Settings::weight_decay,
-     "decoupled weight decay of AdamW"},
+    {"weight_decay", &Settings::weight_decay, "decoupled weight decay"},
     {"decay", &Settings::decay,
      "parameters that --weight_decay applies to: matrices (weights of layers "
      "and embeddings, not of norms, and no biases), all"},

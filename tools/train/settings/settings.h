@@ -91,6 +91,8 @@ struct Settings {
   int64_t hpz_partition_size = 0;
 
   // The optimizer.
+  std::string optimizer = "adamw";  // adamw, sgd, muon
+  double momentum = 0.95;           // Of sgd and muon.
   double learning_rate = 3e-3;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate.
   // cosine, linear, wsd, constant; see loop/learning_rate.h.

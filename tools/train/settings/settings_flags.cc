@@ -124,6 +124,8 @@ TESSERA_SETTINGS_FLAG(reduce);
 TESSERA_SETTINGS_FLAG(quantized_weights);
 TESSERA_SETTINGS_FLAG(quantized_gradients);
 TESSERA_SETTINGS_FLAG(hpz_partition_size);
+TESSERA_SETTINGS_FLAG(optimizer);
+TESSERA_SETTINGS_FLAG(momentum);
 TESSERA_SETTINGS_FLAG(learning_rate);
 TESSERA_SETTINGS_FLAG(min_learning_rate);
 TESSERA_SETTINGS_FLAG(lr_schedule);

@@ -186,15 +186,16 @@ Settings SmallestRun(const Settings& settings, const std::string& text) {
   small.tokenizer = settings.tokenizer;
   small.engine = settings.engine == "mpi" ? "shared_memory" : settings.engine;
   small.threads = settings.threads;
-  // Not adaptive, which would measure first.
-  small.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
+  // Adaptive runs measure collectives first, which leaves freed memory.
+  small.parallel.strategy = settings.parallel.strategy;
   small.parallel.mesh = settings.engine == "in_process"
                             ? MeshSizes()
                             : SmallMesh(settings.parallel.mesh);
   small.zero = settings.zero;
   small.batch = 4;
   small.length = 128;
-  small.steps = 6;  // With fewer the C library keeps less freed memory.
+  // With fewer the C library keeps less freed memory.
+  small.steps = 24;
   small.warmup_steps = 0;
   small.quiet = true;
   return small;
@@ -257,7 +258,7 @@ absl::StatusOr<int64_t> MeasureProcess(const Settings& settings,
   if (measured.ok()) return measured;
   return Annotate(
       measured.status(),
-      "measuring the memory of a process with six steps of a small model");
+      "measuring the memory of a process with a small model");
 }
 
 namespace {

@@ -289,16 +289,18 @@ absl::Status AttentionCore::SetNormalised(const TokenBatch& batch,
 absl::Status AttentionCore::NormGradient(RmsNorm& norm, TensorView gradient,
                                          HeadNormActivations& activations) {
   TESSERA_RETURN_IF_ERROR(CheckHeld(activations.input, "BackwardInput"));
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView sum,
-      activations.weight_gradient.Reserve(GradientDType(options_.dtype),
-                                          {{options_.head_size}}));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, sum));
   TESSERA_ASSIGN_OR_RETURN(const TensorView rows, RowsOf(gradient));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView input,
                            RowsOf(ConstTensorView(activations.input.view())));
-  TESSERA_RETURN_IF_ERROR(
-      norm.WeightGradient(rows, input, activations.state, sum));
+  if (norm.weight().trainable()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView sum,
+        activations.weight_gradient.Reserve(GradientDType(options_.dtype),
+                                            {{options_.head_size}}));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, sum));
+    TESSERA_RETURN_IF_ERROR(
+        norm.WeightGradient(rows, input, activations.state, sum));
+  }
   TESSERA_RETURN_IF_ERROR(
       norm.BackwardInput(rows, input, activations.state, rows));
   activations.input.Release();
@@ -308,6 +310,7 @@ absl::Status AttentionCore::NormGradient(RmsNorm& norm, TensorView gradient,
 
 absl::Status AttentionCore::BackwardWeight(AttentionActivations& activations) {
   for (size_t i = 0; i < norms_.size(); ++i) {
+    if (!norms_[i].weight().trainable()) continue;
     PooledTensor& share = i == kQuery ? activations.query_norm.weight_gradient
                                       : activations.key_norm.weight_gradient;
     TESSERA_RETURN_IF_ERROR(CheckHeld(share, "BackwardWeight"));
@@ -455,7 +458,8 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                             .sequence_parallel = options.sequence_parallel,
                             .overlap_chunks = options.overlap_chunks,
                             .fp8 = options.fp8,
-                            .parts = partition.parts()}));
+                            .parts = partition.parts(),
+                            .lora = options.lora}));
   TESSERA_ASSIGN_OR_RETURN(
       auto output, RowParallelLinear::Create(
                        group, {.in = options.heads * options.head_size,
@@ -465,7 +469,8 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                                .dtype = options.dtype,
                                .sequence_parallel = options.sequence_parallel,
                                .overlap_chunks = options.overlap_chunks,
-                               .fp8 = options.fp8}));
+                               .fp8 = options.fp8,
+                               .lora = options.lora}));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, qkv));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, output));
   return Attention(group, options, std::move(core), std::move(qkv),
@@ -474,9 +479,8 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
 
 void Attention::AppendParameters(std::string_view prefix,
                                  std::vector<Parameter*>& parameters) {
-  qkv_.weights().AppendParameters(ParameterName(prefix, "qkv"), parameters);
-  output_.weights().AppendParameters(ParameterName(prefix, "output"),
-                                     parameters);
+  qkv_.AppendParameters(ParameterName(prefix, "qkv"), parameters);
+  output_.AppendParameters(ParameterName(prefix, "output"), parameters);
   if (core_.norms().empty()) return;
   core_.norms()[kQuery].AppendParameters(ParameterName(prefix, "query_norm"),
                                          parameters);
@@ -488,16 +492,16 @@ absl::Status Attention::CheckValues() {
   for (RmsNorm& norm : core_.norms()) {
     TESSERA_RETURN_IF_ERROR(norm.weight().CheckValue());
   }
-  TESSERA_RETURN_IF_ERROR(qkv_.weights().CheckValues());
-  return output_.weights().CheckValues();
+  TESSERA_RETURN_IF_ERROR(qkv_.CheckValues());
+  return output_.CheckValues();
 }
 
 absl::Status Attention::CheckGradients() {
   for (RmsNorm& norm : core_.norms()) {
     TESSERA_RETURN_IF_ERROR(norm.weight().CheckGradient());
   }
-  TESSERA_RETURN_IF_ERROR(qkv_.weights().CheckGradients());
-  return output_.weights().CheckGradients();
+  TESSERA_RETURN_IF_ERROR(qkv_.CheckGradients());
+  return output_.CheckGradients();
 }
 
 // The core's output as the input of the projection.

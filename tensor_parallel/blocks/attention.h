@@ -49,6 +49,7 @@ struct AttentionOptions {
   int64_t overlap_chunks = 0;
   // Of the projections (layers/linear_products.h), two layers; null: none.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
+  LoraOptions lora = {};  // Of both projections.
 };
 
 // The ranks that share the positions of a sequence, with ops on their device;

@@ -40,7 +40,8 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
                                 .sequence_parallel = options.sequence_parallel,
                                 .overlap_chunks = options.overlap_chunks,
                                 .fp8 = options.fp8,
-                                .parts = GatedMlpParts(options.hidden)}));
+                                .parts = GatedMlpParts(options.hidden),
+                                .lora = options.lora}));
   TESSERA_ASSIGN_OR_RETURN(
       auto down,
       RowParallelLinear::Create(
@@ -51,7 +52,8 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
                   .dtype = options.dtype,
                   .sequence_parallel = options.sequence_parallel,
                   .overlap_chunks = options.overlap_chunks,
-                  .fp8 = options.fp8}));
+                  .fp8 = options.fp8,
+                  .lora = options.lora}));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, gate_up));
   TESSERA_RETURN_IF_ERROR(DescribeWeights(group, down));
   return GatedMlp(group, options, std::move(gate_up), std::move(down));
@@ -59,19 +61,18 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
 
 void GatedMlp::AppendParameters(std::string_view prefix,
                                 std::vector<Parameter*>& parameters) {
-  gate_up_.weights().AppendParameters(ParameterName(prefix, "gate_up"),
-                                      parameters);
-  down_.weights().AppendParameters(ParameterName(prefix, "down"), parameters);
+  gate_up_.AppendParameters(ParameterName(prefix, "gate_up"), parameters);
+  down_.AppendParameters(ParameterName(prefix, "down"), parameters);
 }
 
 absl::Status GatedMlp::CheckValues() {
-  TESSERA_RETURN_IF_ERROR(gate_up_.weights().CheckValues());
-  return down_.weights().CheckValues();
+  TESSERA_RETURN_IF_ERROR(gate_up_.CheckValues());
+  return down_.CheckValues();
 }
 
 absl::Status GatedMlp::CheckGradients() {
-  TESSERA_RETURN_IF_ERROR(gate_up_.weights().CheckGradients());
-  return down_.weights().CheckGradients();
+  TESSERA_RETURN_IF_ERROR(gate_up_.CheckGradients());
+  return down_.CheckGradients();
 }
 
 absl::StatusOr<TensorView> GatedMlp::PartOf(TensorView gate_up,

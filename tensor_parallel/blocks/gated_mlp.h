@@ -45,6 +45,7 @@ struct GatedMlpOptions {
   int64_t overlap_chunks = 0;
   // Of the projections (layers/linear_products.h), two layers; null: none.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
+  LoraOptions lora = {};  // Of all three projections.
 };
 
 // The activations of a micro-batch that are kept from forward to backward.

@@ -761,6 +761,10 @@ absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
     TESSERA_RETURN_IF_ERROR(
         shared_->BackwardWeight(tokens, y_gradient, x, a.shared));
   }
+  if (!router_.trainable()) {  // Then no weight is.
+    a.Clear();
+    return absl::OkStatus();
+  }
   PooledTensor weighted(a.logits.pool());
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product,
@@ -792,7 +796,8 @@ absl::Status MoeMlp::Backward(const Partition& tokens,
 absl::Status MoeMlp::FinishGradients() {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
   if (shared_) TESSERA_RETURN_IF_ERROR(shared_->FinishGradients());
-  return groups_.tensor.SumOver(router_.gradient());
+  return router_.trainable() ? groups_.tensor.SumOver(router_.gradient())
+                             : absl::OkStatus();
 }
 
 void MoeMlp::AddLoads(const MoeActivations& a) {

@@ -80,7 +80,8 @@ absl::Status TransformerBlock::CreateMlp(
                                   .dtype = common.dtype,
                                   .sequence_parallel = common.sequence_parallel,
                                   .overlap_chunks = common.overlap_chunks,
-                                  .fp8 = common.fp8}));
+                                  .fp8 = common.fp8,
+                                  .lora = options_.mlp_lora}));
     mlp_.emplace(std::move(mlp));
     return absl::OkStatus();
   }

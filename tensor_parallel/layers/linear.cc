@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "base/status_macros.h"
 #include "tensor_parallel/layers/chunked_collectives.h"
 #include "tensor_parallel/layers/linear_products.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 
@@ -37,6 +39,44 @@ absl::Status CheckSizes(const ColumnParallelOptions& options,
                    partition.size(), "; they should add up"));
 }
 
+// None for a rank of 0.
+absl::StatusOr<std::optional<LoraAdapter>> AdapterOf(
+    const TensorGroup& group, const LoraOptions& options,
+    LinearWeights& weights, LoraAdapter::Divided divided,
+    std::vector<IndexRange> outputs) {
+  if (options.rank == 0) return std::optional<LoraAdapter>();
+  TESSERA_ASSIGN_OR_RETURN(
+      LoraAdapter adapter,
+      LoraAdapter::Create(group, options, weights.weight_parameter(), divided,
+                          std::move(outputs)));
+  return std::optional(std::move(adapter));
+}
+
+bool HasGradients(LinearWeights& weights) {
+  return weights.weight_parameter().trainable() ||
+         (weights.has_bias() && weights.bias_parameter().trainable());
+}
+
+// The gradients of the weights of some tokens, but for the bias.
+absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
+                         LinearProducts& products, LinearWeights& weights,
+                         std::optional<LoraAdapter>& adapter) {
+  if (weights.weight_parameter().trainable()) {
+    TESSERA_RETURN_IF_ERROR(
+        products.AddWeightGradient(y_gradient, x, weights.weight_gradient()));
+  }
+  return adapter ? adapter->AddWeightGradients(y_gradient, x)
+                 : absl::OkStatus();
+}
+
+// The gradient of the bias of some tokens.
+absl::Status AddBiasSums(const TensorGroup& group, ConstTensorView y_gradient,
+                         LinearWeights& weights) {
+  return weights.has_bias() && weights.bias_parameter().trainable()
+             ? group.ops().SumRows(y_gradient, weights.bias_gradient())
+             : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
@@ -57,10 +97,20 @@ absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
     place.primary.push_back(IsFirstHolder(partition, part, group.rank()));
   }
   TESSERA_RETURN_IF_ERROR(weights.Describe(place));
+  std::vector<IndexRange> outputs;
+  for (size_t part = 0; part < partition.parts().size(); ++part) {
+    outputs.push_back(
+        partition.LocalRange(static_cast<int64_t>(part), group.rank()));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      std::optional<LoraAdapter> adapter,
+      AdapterOf(group, options.lora, weights, LoraAdapter::Divided::kRows,
+                std::move(outputs)));
   TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
                            LinearProducts::Create(group, options.fp8));
   ColumnParallelLinear layer(group, options, std::move(partition),
-                             std::move(weights), std::move(products));
+                             std::move(weights), std::move(adapter),
+                             std::move(products));
   TESSERA_RETURN_IF_ERROR(layer.JoinSharers());
   return layer;
 }
@@ -77,6 +127,22 @@ absl::Status ColumnParallelLinear::JoinSharers() {
     sharers_.push_back({part, std::move(communicator)});
   }
   return absl::OkStatus();
+}
+
+void ColumnParallelLinear::AppendParameters(
+    std::string_view prefix, std::vector<Parameter*>& parameters) {
+  weights_.AppendParameters(prefix, parameters);
+  if (adapter_) adapter_->AppendParameters(prefix, parameters);
+}
+
+absl::Status ColumnParallelLinear::CheckValues() const {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  return adapter_ ? adapter_->CheckValues() : absl::OkStatus();
+}
+
+absl::Status ColumnParallelLinear::CheckGradients() const {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  return adapter_ ? adapter_->CheckGradients() : absl::OkStatus();
 }
 
 absl::StatusOr<ChunkedGather> ColumnParallelLinear::StartGather(
@@ -101,7 +167,8 @@ absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
       [&](IndexRange some, ConstTensorView rows) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const TensorView part,
                                  y.Narrow(0, some.begin, some.size()));
-        return products_.Forward(rows, part);
+        TESSERA_RETURN_IF_ERROR(products_.Forward(rows, part));
+        return adapter_ ? adapter_->AddForward(rows, part) : absl::OkStatus();
       }));
   return weights_.has_bias() ? group_.ops().AddBias(weights_.bias(), y)
                              : absl::OkStatus();
@@ -109,7 +176,7 @@ absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
 
 absl::Status ColumnParallelLinear::Forward(const Partition& tokens,
                                            ConstTensorView x, TensorView y) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckValues());
   if (!options_.gather_output) return Multiply(tokens, x, y);
   TESSERA_RETURN_IF_ERROR(CheckGathered("y", y, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(
@@ -156,7 +223,8 @@ absl::StatusOr<ChunkedSums> ColumnParallelLinear::StartBackwardInput(
   const auto multiply = [&](IndexRange some, TensorView rows) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                              y_gradient.Narrow(0, some.begin, some.size()));
-    return products_.InputGradient(part, rows);
+    TESSERA_RETURN_IF_ERROR(products_.InputGradient(part, rows));
+    return adapter_ ? adapter_->AddInputGradient(part, rows) : absl::OkStatus();
   };
   TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
   if (!options_.sequence_parallel) {
@@ -177,7 +245,7 @@ absl::StatusOr<ChunkedSums> ColumnParallelLinear::StartBackwardInput(
 absl::Status ColumnParallelLinear::BackwardInput(const Partition& tokens,
                                                  ConstTensorView y_gradient,
                                                  TensorView x_gradient) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
                            Mine(tokens, y_gradient));
   TESSERA_ASSIGN_OR_RETURN(ChunkedSums sums,
@@ -191,17 +259,16 @@ absl::Status ColumnParallelLinear::AddWeightGradients(
       gather.ForEach([&](IndexRange some, ConstTensorView x) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                                  y_gradient.Narrow(0, some.begin, some.size()));
-        return products_.AddWeightGradient(part, x, weights_.weight_gradient());
+        return AddProducts(part, x, products_, weights_, adapter_);
       }));
-  return weights_.has_bias()
-             ? group_.ops().SumRows(y_gradient, weights_.bias_gradient())
-             : absl::OkStatus();
+  return AddBiasSums(group_, y_gradient, weights_);
 }
 
 absl::Status ColumnParallelLinear::BackwardWeight(const Partition& tokens,
                                                   ConstTensorView y_gradient,
                                                   ConstTensorView x) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
+  if (!adapter_ && !HasGradients(weights_)) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
                            Mine(tokens, y_gradient));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
@@ -212,8 +279,11 @@ absl::Status ColumnParallelLinear::Backward(const Partition& tokens,
                                             ConstTensorView y_gradient,
                                             ConstTensorView x,
                                             TensorView x_gradient) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
-  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  TESSERA_RETURN_IF_ERROR(CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
+  if (!adapter_ && !HasGradients(weights_)) {
+    return BackwardInput(tokens, y_gradient, x_gradient);
+  }
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
                            Mine(tokens, y_gradient));
   // x is gathered while the gradient of x is computed, and that is summed while
@@ -226,22 +296,29 @@ absl::Status ColumnParallelLinear::Backward(const Partition& tokens,
   return status;
 }
 
-absl::Status ColumnParallelLinear::FinishGradients() {
+// Sums the gradient of outputs that several ranks hold.
+absl::Status ColumnParallelLinear::SumSharedRows(Parameter& parameter) {
+  if (!parameter.trainable()) return absl::OkStatus();
   for (const Sharers& sharers : sharers_) {
     const IndexRange rows = partition_.LocalRange(
         static_cast<int64_t>(sharers.part), group_.rank());
     const TensorGroup group(group_.ops(), sharers.communicator.get());
     TESSERA_ASSIGN_OR_RETURN(
-        const TensorView weight,
-        weights_.weight_gradient().Narrow(0, rows.begin, rows.size()));
-    TESSERA_RETURN_IF_ERROR(group.SumOver(weight));
-    if (!weights_.has_bias()) continue;
-    TESSERA_ASSIGN_OR_RETURN(
-        const TensorView bias,
-        weights_.bias_gradient().Narrow(0, rows.begin, rows.size()));
-    TESSERA_RETURN_IF_ERROR(group.SumOver(bias));
+        const TensorView gradient,
+        parameter.gradient().Narrow(0, rows.begin, rows.size()));
+    TESSERA_RETURN_IF_ERROR(group.SumOver(gradient));
   }
   return absl::OkStatus();
+}
+
+absl::Status ColumnParallelLinear::FinishGradients() {
+  TESSERA_RETURN_IF_ERROR(SumSharedRows(weights_.weight_parameter()));
+  if (weights_.has_bias()) {
+    TESSERA_RETURN_IF_ERROR(SumSharedRows(weights_.bias_parameter()));
+  }
+  if (!adapter_) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(SumSharedRows(adapter_->b()));
+  return adapter_->FinishGradients();
 }
 
 absl::StatusOr<RowParallelLinear> RowParallelLinear::Create(
@@ -267,10 +344,30 @@ absl::StatusOr<RowParallelLinear> RowParallelLinear::Create(
       weights.Describe({.out = options.out,
                         .bias_replicated = true,
                         .bias_primary = group.rank() == 0}));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::optional<LoraAdapter> adapter,
+      AdapterOf(group, options.lora, weights, LoraAdapter::Divided::kColumns,
+                {{0, options.out}}));
   TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
                            LinearProducts::Create(group, options.fp8));
   return RowParallelLinear(group, options, std::move(weights),
-                           std::move(products));
+                           std::move(adapter), std::move(products));
+}
+
+void RowParallelLinear::AppendParameters(std::string_view prefix,
+                                         std::vector<Parameter*>& parameters) {
+  weights_.AppendParameters(prefix, parameters);
+  if (adapter_) adapter_->AppendParameters(prefix, parameters);
+}
+
+absl::Status RowParallelLinear::CheckValues() const {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  return adapter_ ? adapter_->CheckValues() : absl::OkStatus();
+}
+
+absl::Status RowParallelLinear::CheckGradients() const {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  return adapter_ ? adapter_->CheckGradients() : absl::OkStatus();
 }
 
 // y = the sum over ranks of x w^T.
@@ -280,7 +377,8 @@ absl::Status RowParallelLinear::Multiply(const Partition& tokens,
   const auto multiply = [&](IndexRange some, TensorView rows) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                              x.Narrow(0, some.begin, some.size()));
-    return products_.Forward(part, rows);
+    TESSERA_RETURN_IF_ERROR(products_.Forward(part, rows));
+    return adapter_ ? adapter_->AddForward(part, rows) : absl::OkStatus();
   };
   TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
   if (!options_.sequence_parallel) {
@@ -304,7 +402,7 @@ absl::Status RowParallelLinear::Multiply(const Partition& tokens,
 
 absl::Status RowParallelLinear::Forward(const Partition& tokens,
                                         ConstTensorView x, TensorView y) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_RETURN_IF_ERROR(Multiply(tokens, x, y));
   return weights_.has_bias() ? group_.ops().AddBias(weights_.bias(), y)
                              : absl::OkStatus();
@@ -329,7 +427,9 @@ absl::Status RowParallelLinear::SetInputGradient(IndexRange tokens,
                                                  TensorView x_gradient) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView part,
                            x_gradient.Narrow(0, tokens.begin, tokens.size()));
-  return products_.InputGradient(y_gradient, part);
+  TESSERA_RETURN_IF_ERROR(products_.InputGradient(y_gradient, part));
+  return adapter_ ? adapter_->AddInputGradient(y_gradient, part)
+                  : absl::OkStatus();
 }
 
 absl::Status RowParallelLinear::AddWeightGradient(IndexRange tokens,
@@ -337,22 +437,19 @@ absl::Status RowParallelLinear::AddWeightGradient(IndexRange tokens,
                                                   ConstTensorView x) {
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                            x.Narrow(0, tokens.begin, tokens.size()));
-  return products_.AddWeightGradient(y_gradient, part,
-                                     weights_.weight_gradient());
+  return AddProducts(y_gradient, part, products_, weights_, adapter_);
 }
 
 // Adds the bias gradient of this rank's tokens; FinishGradients sums over
 // ranks.
 absl::Status RowParallelLinear::AddBiasGradient(ConstTensorView y_gradient) {
-  return weights_.has_bias()
-             ? group_.ops().SumRows(y_gradient, weights_.bias_gradient())
-             : absl::OkStatus();
+  return AddBiasSums(group_, y_gradient, weights_);
 }
 
 absl::Status RowParallelLinear::BackwardInput(const Partition& tokens,
                                               ConstTensorView y_gradient,
                                               TensorView x_gradient) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_RETURN_IF_ERROR(
       CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather,
@@ -366,8 +463,9 @@ absl::Status RowParallelLinear::BackwardInput(const Partition& tokens,
 absl::Status RowParallelLinear::BackwardWeight(const Partition& tokens,
                                                ConstTensorView y_gradient,
                                                ConstTensorView x) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
   TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
+  if (!adapter_ && !HasGradients(weights_)) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather,
                            StartGather(tokens, y_gradient));
   TESSERA_RETURN_IF_ERROR(
@@ -381,8 +479,11 @@ absl::Status RowParallelLinear::Backward(const Partition& tokens,
                                          ConstTensorView y_gradient,
                                          ConstTensorView x,
                                          TensorView x_gradient) {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
-  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  TESSERA_RETURN_IF_ERROR(CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
+  if (!adapter_ && !HasGradients(weights_)) {
+    return BackwardInput(tokens, y_gradient, x_gradient);
+  }
   TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
   TESSERA_RETURN_IF_ERROR(
       CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
@@ -399,7 +500,9 @@ absl::Status RowParallelLinear::Backward(const Partition& tokens,
 }
 
 absl::Status RowParallelLinear::FinishGradients() {
-  if (!options_.sequence_parallel || !weights_.has_bias()) {
+  if (adapter_) TESSERA_RETURN_IF_ERROR(adapter_->FinishGradients());
+  if (!options_.sequence_parallel || !weights_.has_bias() ||
+      !weights_.bias_parameter().trainable()) {
     return absl::OkStatus();
   }
   return group_.SumOver(weights_.bias_gradient());

@@ -28,6 +28,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@
 #include "collectives/communicator.h"
 #include "tensor_parallel/layers/chunked_collectives.h"
 #include "tensor_parallel/layers/linear_products.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -62,6 +64,9 @@ struct ColumnParallelOptions {
   // Several projections in one matrix (QkvParts, GatedMlpParts); their sizes
   // add up to `out`. Empty: one, dealt out evenly.
   std::vector<FusedPart> parts = {};
+  // With a rank above 0, the layer has an adapter, which has gradients where
+  // the other weights are frozen.
+  LoraOptions lora = {};
 };
 
 class ColumnParallelLinear {
@@ -72,6 +77,12 @@ class ColumnParallelLinear {
       const TensorGroup& group, const ColumnParallelOptions& options);
 
   LinearWeights& weights() { return weights_; }
+  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
+  // Of the weights and the adapter.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
   int64_t local_out() const { return weights_.out(); }
   const FusedPartition& partition() const { return partition_; }
 
@@ -96,15 +107,18 @@ class ColumnParallelLinear {
   ColumnParallelLinear(const TensorGroup& group,
                        const ColumnParallelOptions& options,
                        FusedPartition partition, LinearWeights weights,
+                       std::optional<LoraAdapter> adapter,
                        LinearProducts products)
       : group_(group),
         options_(options),
         partition_(std::move(partition)),
         weights_(std::move(weights)),
+        adapter_(std::move(adapter)),
         products_(std::move(products)),
         outputs_(group, partition_) {}
 
   absl::Status JoinSharers();
+  absl::Status SumSharedRows(Parameter& parameter);
   absl::Status CheckGathered(std::string_view name, const ConstTensorView& y,
                              int64_t tokens) const;
   absl::StatusOr<ConstTensorView> Mine(const Partition& tokens,
@@ -129,6 +143,7 @@ class ColumnParallelLinear {
   ColumnParallelOptions options_;
   FusedPartition partition_;
   LinearWeights weights_;
+  std::optional<LoraAdapter> adapter_;
   LinearProducts products_;
   OutputGather outputs_;
   std::vector<Sharers> sharers_;
@@ -163,6 +178,7 @@ struct RowParallelOptions {
   // See ColumnParallelOptions.
   int64_t overlap_chunks = 0;
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
+  LoraOptions lora = {};
 };
 
 class RowParallelLinear {
@@ -173,6 +189,11 @@ class RowParallelLinear {
       const TensorGroup& group, const RowParallelOptions& options);
 
   LinearWeights& weights() { return weights_; }
+  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
   int64_t local_in() const { return weights_.in(); }
 
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
@@ -192,10 +213,12 @@ class RowParallelLinear {
 
  private:
   RowParallelLinear(const TensorGroup& group, const RowParallelOptions& options,
-                    LinearWeights weights, LinearProducts products)
+                    LinearWeights weights, std::optional<LoraAdapter> adapter,
+                    LinearProducts products)
       : group_(group),
         options_(options),
         weights_(std::move(weights)),
+        adapter_(std::move(adapter)),
         products_(std::move(products)) {}
 
   absl::Status Multiply(const Partition& tokens, ConstTensorView x,
@@ -211,6 +234,7 @@ class RowParallelLinear {
   TensorGroup group_;
   RowParallelOptions options_;
   LinearWeights weights_;
+  std::optional<LoraAdapter> adapter_;
   LinearProducts products_;
   ReusableTensor all_y_ = group_.Working("all tokens of y");
 };

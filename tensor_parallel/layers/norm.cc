@@ -106,6 +106,7 @@ absl::Status RmsNorm::AddBackwardInput(ConstTensorView gradient,
 absl::Status RmsNorm::BackwardWeight(ConstTensorView gradient,
                                      ConstTensorView x,
                                      const NormState& state) {
+  if (!weight_.trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
   return WeightGradient(gradient, x, state, weight_.gradient());
 }
@@ -119,6 +120,7 @@ absl::Status RmsNorm::WeightGradient(ConstTensorView gradient,
 }
 
 absl::Status RmsNorm::FinishGradients() {
+  if (!weight_.trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
   return options_.sequence_parallel ? group_.SumOver(weight_.gradient())
                                     : absl::OkStatus();

@@ -139,7 +139,7 @@ absl::Status Parameter::CheckValue() const {
 }
 
 absl::Status Parameter::CheckGradient() const {
-  if (has_gradient()) return absl::OkStatus();
+  if (has_gradient() || !trainable()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the gradient of ", Quoted(name()), " is released; bind it first"));
 }

@@ -92,6 +92,12 @@ class Parameter {
   bool replicated() const { return spec_.replicated; }
   int64_t matrices() const { return spec_.matrices; }
   bool trainable() const { return spec_.trainable; }
+  // It is not trained any more: its gradient is released, and no layer asks for
+  // it.
+  void Freeze() {
+    spec_.trainable = false;
+    ReleaseGradient();
+  }
   bool expert_parallel() const { return spec_.expert_parallel; }
   // Changes the description of the held rows: the same number of ranges, of the
   // same sizes. InvalidArgument as for Create.
@@ -110,6 +116,7 @@ class Parameter {
   bool has_gradient() const { return gradient_.view.has_value(); }
   // FailedPrecondition, with the name, if the value is released.
   absl::Status CheckValue() const;
+  // OK if it is not trained.
   absl::Status CheckGradient() const;
 
   // Contiguous memory of local_shape(): values of dtype(), gradients of dtype()

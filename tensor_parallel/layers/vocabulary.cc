@@ -70,6 +70,7 @@ absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
 absl::Status VocabularyParallelEmbedding::BackwardWeight(
     const Partition& tokens, ConstTensorView ids, ConstTensorView y_gradient) {
   TESSERA_RETURN_IF_ERROR(CheckNumbers("ids", ids, DType::kI64, tokens.size()));
+  if (!table().trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   ConstTensorView gradient = y_gradient;
@@ -184,6 +185,7 @@ absl::Status VocabularyParallelProjection::BackwardInput(
 
 absl::Status VocabularyParallelProjection::BackwardWeight(
     const Partition& tokens, ConstTensorView gradient, ConstTensorView x) {
+  if (!table_->trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(table_->CheckGradient());
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all, AllTokens(tokens, x));
   return group_.ops().Gemm({.transpose_a = true, .beta = 1}, gradient, all,
@@ -194,6 +196,7 @@ absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
                                                     ConstTensorView gradient,
                                                     ConstTensorView x,
                                                     TensorView x_gradient) {
+  if (!table_->trainable()) return BackwardInput(tokens, gradient, x_gradient);
   TESSERA_RETURN_IF_ERROR(table_->CheckGradient());
   ConstTensorView all = x;
   Pending gathered;

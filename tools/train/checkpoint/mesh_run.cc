@@ -95,7 +95,12 @@ RunIdentity IdentityOf(const RunOptions& options) {
           .decay = options.state.decayed == zero3::DecayedParameters::kAll
                        ? "all"
                        : "matrices",
-          .optimizer = OptimizerName(options.state.optimizer)};
+          .optimizer = OptimizerName(options.state.optimizer),
+          .lora = {.rank = options.lora.rank,
+                   .alpha = options.lora.alpha,
+                   .targets = !options.lora_mlp         ? "attention"
+                              : !options.lora_attention ? "mlp"
+                                                        : "all"}};
 }
 
 std::vector<absl::Status> OnEachRank(

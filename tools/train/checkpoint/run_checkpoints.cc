@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "collectives/groups/agreement.h"
 #include "offload/file/crc32c.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
@@ -219,6 +220,11 @@ class Restoration {
            part.state->layout().model().all()) {
         const auto id = static_cast<size_t>(parameter.id.value());
         const HeldTensor held = HeldTensorOf(*part.parameters[id]);
+        // Adapters begin on weights that were trained without.
+        if (tensor_parallel::IsLoraFactor(held.name) &&
+            saved_->identity().lora.rank == 0) {
+          continue;
+        }
         TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
                                  saved_->Get(held.name));
         for (const StatePart of_state : zero3::kAllStateParts) {

@@ -1,5 +1,6 @@
 #include "tools/train/checkpoint/run_identity.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -7,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
@@ -122,7 +124,40 @@ Differences OfData(const RunIdentity& saved, const RunIdentity& now) {
   return found;
 }
 
+constexpr int64_t kMostLoraRank = 1 << 16;
+
+absl::StatusOr<LoraIdentity> LoraFrom(const CheckpointMetadata& metadata) {
+  LoraIdentity lora;
+  if (!metadata.contains("lora_rank")) return lora;
+  TESSERA_ASSIGN_OR_RETURN(
+      const uint64_t rank,
+      GetNumber(metadata, "lora_rank", uint64_t{kMostLoraRank}));
+  lora.rank = static_cast<int64_t>(rank);
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view alpha,
+                           Get(metadata, "lora_alpha"));
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view targets,
+                           Get(metadata, "lora_targets"));
+  if (!absl::SimpleAtod(alpha, &lora.alpha) || !std::isfinite(lora.alpha)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the metadata of the checkpoint has ", Quoted(alpha),
+                     " as \"lora_alpha\"; it must be a number"));
+  }
+  lora.targets = targets;
+  if (targets == "attention" || targets == "mlp" || targets == "all") {
+    return lora;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the metadata of the checkpoint has ", Quoted(targets),
+                   " as \"lora_targets\"; it must be \"attention\", \"mlp\" or "
+                   "\"all\""));
+}
+
 }  // namespace
+
+std::string LoraIdentity::ToString() const {
+  if (rank == 0) return "none";
+  return absl::StrCat("rank ", rank, ", alpha ", alpha, ", ", targets);
+}
 
 absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -135,6 +170,11 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
   metadata["decay"] = identity.decay;
   metadata["optimizer"] = identity.optimizer;
+  if (identity.lora.rank > 0) {
+    metadata["lora_rank"] = absl::StrCat(identity.lora.rank);
+    metadata["lora_alpha"] = absl::StrFormat("%.17g", identity.lora.alpha);
+    metadata["lora_targets"] = identity.lora.targets;
+  }
   if (identity.validation_samples > 0) {
     metadata["validation_samples"] = absl::StrCat(identity.validation_samples);
   }
@@ -170,6 +210,7 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
     TESSERA_ASSIGN_OR_RETURN(identity.test_samples,
                              GetCount(metadata, "test_samples"));
   }
+  TESSERA_ASSIGN_OR_RETURN(identity.lora, LoraFrom(metadata));
   const auto decay = metadata.find("decay");
   identity.decay = decay == metadata.end() ? "all" : decay->second;
   if (identity.decay != "all" && identity.decay != "matrices") {
@@ -195,6 +236,14 @@ absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
     return absl::InvalidArgumentError(
         absl::StrCat("the checkpoint is of another model: ", models.ToString(),
                      "; give the model that it was saved from"));
+  }
+  if (saved.lora != now.lora && (steps > 0 || saved.lora.rank > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint is of a run with LoRA adapters: ",
+        saved.lora.ToString(), ", which cannot continue after step ", steps,
+        " with ", now.lora.ToString(),
+        "; give the same --lora_rank, --lora_alpha and --lora_targets, or "
+        "export its weights and import them for a new run"));
   }
   if (steps == 0) return absl::OkStatus();
   if (saved.decay != now.decay) {

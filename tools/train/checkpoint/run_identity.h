@@ -20,6 +20,20 @@
 
 namespace tessera::train {
 
+// The adapters that are trained, as --lora_rank and so on; rank 0: all weights
+// are.
+struct LoraIdentity {
+  int64_t rank = 0;
+  double alpha = 16;
+  std::string targets = "all";  // attention, mlp, all
+
+  // "none", or "rank 8, alpha 16, all".
+  std::string ToString() const;
+  friend bool operator==(const LoraIdentity& a, const LoraIdentity& b) {
+    return a.ToString() == b.ToString();
+  }
+};
+
 struct RunIdentity {
   model_files::ModelConfig model = {};
   uint64_t seed = 0;
@@ -35,14 +49,15 @@ struct RunIdentity {
   std::string decay = "matrices";
   // As --optimizer: "adamw", "sgd" or "muon".
   std::string optimizer = "adamw";
+  LoraIdentity lora = {};
 
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
 };
 
 // Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
 // "vocabulary", "decay", "optimizer" and, unless they are 0,
-// "validation_samples" and "test_samples". InvalidArgument if the model is
-// invalid.
+// "validation_samples", "test_samples", "lora_rank", and with it "lora_alpha"
+// and "lora_targets". InvalidArgument if the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
@@ -58,7 +73,8 @@ absl::StatusOr<RunIdentity> IdentityFrom(
 //
 //   always        max_positions and initializer_range of the model
 //   at step 0     seed, batch, length, corpus, vocabulary, samples, decay and
-//                 optimizer: no data has been used, as in imported checkpoints
+//                 optimizer: no data has been used, as in imported checkpoints;
+//                 and adapters, if the checkpoint has none
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now);
 

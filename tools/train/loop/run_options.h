@@ -12,6 +12,7 @@
 #include "base/tensor/memory.h"
 #include "offload/tier/memory_tier.h"
 #include "tensor_parallel/blocks/transformer_block.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/loop/learning_rate.h"
 #include "topology/config/parallel_config.h"
@@ -60,6 +61,10 @@ struct RunOptions {
   double router_z_loss = 0;
   double expert_capacity = 0;
   double router_bias_rate = 0.001;
+  // LlamaOptions: the blocks' adapters, which are then all that is trained.
+  tensor_parallel::LoraOptions lora = {};
+  bool lora_attention = true;
+  bool lora_mlp = true;
   // LlamaOptions::document_end.
   std::optional<int64_t> document_end = {};
   LearningRate learning_rate = {};

@@ -32,6 +32,7 @@ struct WindowSizes {
   int64_t layer = 0;
   int64_t head = 0;  // Without a shared table.
   int64_t shared = 0;
+  int64_t adapters = 0;  // Of a layer; 0: all weights are trained.
 };
 
 WindowSizes SizesOf(const RunOptions& options) {
@@ -54,12 +55,25 @@ WindowSizes SizesOf(const RunOptions& options) {
   const bool shares = model.tied_embeddings && options.mesh.pp == 1;
   sizes.head = model.hidden + (shares ? 0 : sizes.embedding);
   sizes.shared = shares ? sizes.embedding : 0;
+  if (options.lora.rank == 0) return sizes;
+  // Each projection of a fused one has its own a, of all inputs.
+  if (options.lora_attention) {
+    sizes.adapters +=
+        options.lora.rank * (4 * model.hidden + part(2 * query + 2 * kv));
+  }
+  if (options.lora_mlp) {
+    sizes.adapters +=
+        options.lora.rank * (3 * model.hidden + part(3 * model.intermediate));
+  }
+  sizes.layer += sizes.adapters;
   return sizes;
 }
 
-// The costs of a window. `flops` are those of a forward.
+// The costs of a window of which `trained` elements have gradients. `flops` are
+// those of a forward.
 StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
-                   int64_t elements, int64_t shared, double flops) {
+                   int64_t elements, int64_t shared, int64_t trained,
+                   double flops) {
   const double rate = rates.flops_per_second * options.state.adamw.threads;
   const int64_t ranks = options.mesh.shard_ranks();
   const double sent = static_cast<double>(ranks - 1) /
@@ -70,7 +84,7 @@ StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
       width < 4 ? SizeInBytes(state.gradient_dtype) : width;
   StageCosts costs{.forward = flops / rate,
                    .backward_input = flops / rate,
-                   .backward_weight = flops / rate,
+                   .backward_weight = trained == elements ? flops / rate : 0,
                    .forward_bytes = 0,
                    .backward_weight_bytes = 0};
   const bool is_away = ranks > 1 || state.parameter_tier != nullptr;
@@ -79,10 +93,10 @@ StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
     costs.unsharded_bytes = (elements + shared) * width;
     costs.unshard = static_cast<double>(costs.unsharded_bytes) * sent;
   }
-  const double gradient_bytes = static_cast<double>(elements * gradient_width);
+  const double gradient_bytes = static_cast<double>(trained * gradient_width);
   costs.reduce_gradient = gradient_bytes * sent;
   if (state.stage >= 2 && (ranks > 1 || state.gradient_tier != nullptr)) {
-    costs.unreduced_bytes = elements * gradient_width;
+    costs.unreduced_bytes = trained * gradient_width;
   }
   return costs;
 }
@@ -288,12 +302,18 @@ pipeline::Costs WindowCosts(const RunOptions& options, const StepRates& rates) {
     return 2 * tokens * static_cast<double>(elements);
   };
   pipeline::Costs costs;
-  costs.stages.push_back(CostsOf(options, rates, sizes.embedding, 0, 0));
+  const auto trained = [&](int64_t elements, int64_t adapters) {
+    return options.lora.rank == 0 ? elements : adapters;
+  };
+  costs.stages.push_back(CostsOf(options, rates, sizes.embedding, 0,
+                                 trained(sizes.embedding, 0), 0));
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     costs.stages.push_back(CostsOf(options, rates, sizes.layer, 0,
+                                   trained(sizes.layer, sizes.adapters),
                                    product(sizes.layer) + attention));
   }
   costs.stages.push_back(CostsOf(options, rates, sizes.head, sizes.shared,
+                                 trained(sizes.head, 0),
                                  product(sizes.embedding)));
   return costs;
 }

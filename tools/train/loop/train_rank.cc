@@ -197,7 +197,10 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
            .router_z_loss = options_.router_z_loss,
            .expert_capacity = options_.expert_capacity,
            .document_end = options_.document_end,
-           .shares_table = !map.two_way()},
+           .shares_table = !map.two_way(),
+           .lora = options_.lora,
+           .lora_attention = options_.lora_attention,
+           .lora_mlp = options_.lora_mlp},
           map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value())),
           experts));
   return absl::OkStatus();
@@ -365,7 +368,8 @@ absl::Status TrainRank::CreateStages() {
   }
   pipeline::ExecutorOptions options;
   const auto last = static_cast<int32_t>(schedule_.layers().map.stages() - 1);
-  if (options_.model.tied_embeddings && !SharesTable()) {
+  if (options_.model.tied_embeddings && !SharesTable() &&
+      options_.lora.rank == 0) {
     options.tied.push_back({"embedding", {0, last}});
   }
   // All boundaries are equal, so no rank needs to ask another.

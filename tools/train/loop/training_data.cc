@@ -330,7 +330,10 @@ RunIdentity IdentityOf(const Settings& settings,
           .validation_samples = data.samples->validation_count(),
           .test_samples = data.samples->test_count(),
           .decay = settings.decay,
-          .optimizer = settings.optimizer};
+          .optimizer = settings.optimizer,
+          .lora = {.rank = settings.lora_rank,
+                   .alpha = settings.lora_alpha,
+                   .targets = settings.lora_targets}};
 }
 
 }  // namespace tessera::train

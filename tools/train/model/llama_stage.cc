@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tools/train/model/mixture_options.h"
 
 namespace tessera::train {
@@ -56,6 +57,7 @@ absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(
         : layers->IsHead(window)    ? layers->CreateHead()
                                     : layers->CreateBlock(window));
   }
+  if (options.lora.rank > 0) layers->FreezeAllButAdapters();
   return layers;
 }
 
@@ -89,6 +91,14 @@ absl::Status LlamaLayers::CreateEmbedding() {
   return absl::OkStatus();
 }
 
+void LlamaLayers::FreezeAllButAdapters() {
+  for (const ParameterWindow& window : windows_) {
+    for (tp::Parameter* parameter : window) {
+      if (!tp::IsLoraFactor(parameter->name())) parameter->Freeze();
+    }
+  }
+}
+
 tp::MoeOptions LlamaLayers::MixtureOf(int64_t layer) const {
   tp::MoeOptions mixture = MixtureOptions(options_.model, layer);
   mixture.balance = options_.balance.value_or(mixture.balance);
@@ -115,6 +125,8 @@ absl::Status LlamaLayers::CreateBlock(size_t window) {
                      .sequence_parallel = options_.sequence_parallel,
                      .overlap_chunks = options_.overlap_chunks,
                      .fp8 = fp8_};
+  if (options_.lora_attention) block.attention.lora = options_.lora;
+  if (options_.lora_mlp) block.mlp_lora = options_.lora;
   block.hidden = model.intermediate;
   block.moe = MixtureOf(layer);
   block.norm_epsilon = model.norm_epsilon;
@@ -161,7 +173,9 @@ const tp::Parameter* LlamaLayers::copied_table() {
 }
 
 tp::Parameter* LlamaLayers::TiedTable(size_t window) {
-  if (!options_.model.tied_embeddings) return nullptr;
+  if (!options_.model.tied_embeddings || options_.lora.rank > 0) {
+    return nullptr;
+  }
   if (IsEmbedding(window)) return &embedding_->table();
   return IsHead(window) ? &head_->table() : nullptr;
 }
@@ -499,7 +513,10 @@ class BlockStage final : public LlamaStage {
                                             first_sequence, mask));
     return SendAway(pass, *flight);
   }
+  // The gradients of adapters are little work, and need values that are
+  // released before BackwardWeight: BackwardInput computes them too.
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
+    if (layers_.options().lora.rank > 0) return Backward(pass);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
@@ -512,7 +529,8 @@ class BlockStage final : public LlamaStage {
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
-    return block().BackwardWeight(*flight);
+    return layers_.options().lora.rank > 0 ? absl::OkStatus()
+                                           : block().BackwardWeight(*flight);
   }
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,

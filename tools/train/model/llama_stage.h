@@ -44,6 +44,7 @@
 #include "tensor_parallel/blocks/output_head.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/linear_products.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -143,6 +144,12 @@ struct LlamaOptions {
   // A head on the rank of the embedding shares its table, if the model ties
   // them. Otherwise each has a table, and the caller sums their gradients.
   bool shares_table = true;
+  // With a rank above 0 only the adapters of the blocks' linear layers are
+  // trained (tensor_parallel/layers/lora.h): those of the attention, or of the
+  // MLPs, or both. Mixtures of experts have none.
+  tensor_parallel::LoraOptions lora = {};
+  bool lora_attention = true;
+  bool lora_mlp = true;
 };
 
 using ParameterWindow = std::vector<tensor_parallel::Parameter*>;
@@ -181,7 +188,8 @@ class LlamaLayers {
   std::span<const ParameterWindow> windows() const { return windows_; }
   // The head's copy of the embedding's table; null if there is none.
   const tensor_parallel::Parameter* copied_table();
-  // The window's tied table of embedding and head; null if it has none.
+  // The window's tied table of embedding and head; null if it has none, or if
+  // it is not trained.
   tensor_parallel::Parameter* TiedTable(size_t window);
 
   // Null if the rank has none.
@@ -221,6 +229,7 @@ class LlamaLayers {
   absl::Status CreateFp8();
   absl::Status CreateEmbedding();
   tensor_parallel::MoeOptions MixtureOf(int64_t layer) const;
+  void FreezeAllButAdapters();
   absl::Status CreateBlock(size_t window);
   absl::Status CreateHead();
 

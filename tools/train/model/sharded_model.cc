@@ -1,6 +1,7 @@
 #include "tools/train/model/sharded_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "offload/optimizer/parameter_range.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tools/train/model/hidden_matrices.h"
 #include "zero3/state/state_device.h"
 
@@ -45,6 +47,11 @@ absl::Status FirstWeights::Draw(const tensor_parallel::Parameter& parameter,
   std::string name = parameter.name();
   if (name.ends_with("norm.weight")) return Fill(elements, 1.0);
   if (name.ends_with("router.bias")) return Fill(elements, 0.0);
+  if (name.ends_with(tensor_parallel::kLoraB)) return Fill(elements, 0.0);
+  const double deviation =
+      name.ends_with(tensor_parallel::kLoraA)
+          ? 1 / std::sqrt(3 * static_cast<double>(parameter.shape()[1]))
+          : options_.deviation;
   if (options_.tied_embeddings && name == "head.output.weight") {
     name = "embedding.weight";
   }
@@ -55,7 +62,7 @@ absl::Status FirstWeights::Draw(const tensor_parallel::Parameter& parameter,
     const int64_t count = std::min(kElementsAtATime, total - first);
     drawn.resize(static_cast<size_t>(count));
     parameter.DrawNormals({.seed = options_.seed, .stream = HashOf(name)},
-                          options_.deviation, begin + first, drawn);
+                          deviation, begin + first, drawn);
     rounded.resize(static_cast<size_t>(count * SizeInBytes(parameter.dtype())));
     TESSERA_RETURN_IF_ERROR(Convert(DType::kF64,
                                     std::as_bytes(std::span(drawn)),
@@ -157,13 +164,13 @@ absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe(
     const Part& part) const {
   zero3::ModelParameters::Builder builder;
   for (const tensor_parallel::Parameter* parameter : part.parameters) {
-    builder.Add(
-        {.name = parameter->name(),
-         .shape = parameter->local_shape(),
-         .dtype = parameter->dtype(),
-         .trainable = parameter->trainable(),
-         .orthogonalized = is_muon_ && IsHiddenMatrix(parameter->name()),
-         .group = static_cast<int64_t>(first_windows_.at(parameter))});
+    builder.Add({.name = parameter->name(),
+                 .shape = parameter->local_shape(),
+                 .dtype = parameter->dtype(),
+                 .trainable = parameter->trainable(),
+                 .orthogonalized = is_muon_ && parameter->trainable() &&
+                                   IsHiddenMatrix(parameter->name()),
+                 .group = static_cast<int64_t>(first_windows_.at(parameter))});
   }
   return builder.Build();
 }

@@ -39,7 +39,8 @@ namespace tessera::train {
 // The initial weights of a model, the same on every mesh. Norms are ones and
 // biases of routers zeros; every other element is normal with the deviation,
 // drawn by the seed, its tensor's name and its index in the whole tensor. A
-// tied head equals the embedding.
+// tied head equals the embedding. Of LoRA's factors b is zeros, and a has the
+// variance of PEFT's, 1 / (3 in).
 class FirstWeights {
  public:
   struct Options {

@@ -22,6 +22,8 @@ ParityCase PlainCase(const ParityCase& run) {
           .loss_terms = run.loss_terms,
           .decay_all = run.decay_all,
           .optimizer = run.optimizer,
+          .lora_rank = run.lora_rank,
+          .lora_targets = run.lora_targets,
           .kv_heads = run.kv_heads,
           .moments = run.moments,
           .length = run.length,
@@ -94,6 +96,9 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.micro_batch = run.micro_batch;
   options.length = run.length;
   options.dropout = run.dropout;
+  options.lora = {.rank = run.lora_rank, .alpha = 12};
+  options.lora_attention = run.lora_targets != "mlp";
+  options.lora_mlp = run.lora_targets != "attention";
   if (run.documents) options.document_end = 'e';
   if (run.loss_terms) {
     options.label_smoothing = 0.1;
@@ -167,6 +172,7 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " clip=" << run.clip << " dropout=" << run.dropout
             << " loss_terms=" << run.loss_terms
             << " decay_all=" << run.decay_all << " optimizer=" << run.optimizer
+            << " lora=" << run.lora_rank << " of " << run.lora_targets
             << " kv_heads=" << run.kv_heads << " moments=" << run.moments
             << " length=" << run.length << " layers=" << run.layers << " "
             << DTypeName(run.dtype) << " fp8=" << run.fp8

@@ -90,6 +90,9 @@ struct ParityCase {
   bool loss_terms = false;  // Label smoothing and a z-loss.
   bool decay_all = false;   // Weight decay of norms too, not only of matrices.
   std::string optimizer = "adamw";  // adamw, sgd, muon
+  // Above 0 only adapters are trained: of attention, mlp, or all.
+  int64_t lora_rank = 0;
+  std::string lora_targets = "all";
   int64_t kv_heads = 2;
   std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;

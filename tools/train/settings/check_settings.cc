@@ -506,6 +506,12 @@ absl::Status CheckOptimizer(const Settings& settings) {
                       "--beta1; give --optimizer=muon or sgd");
   }
   if (settings.optimizer != "muon") return absl::OkStatus();
+  if (settings.lora_rank > 0) {
+    return RefuseFlag(
+        "optimizer", settings.optimizer,
+        "is for whole matrices, which --lora_rank does not train; "
+        "give --optimizer=adamw");
+  }
   if (settings.moments == "int8") {
     return RefuseFlag("moments", settings.moments,
                       "has blocks, which the matrices of --optimizer=muon "
@@ -519,8 +525,31 @@ absl::Status CheckOptimizer(const Settings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLora(const Settings& settings) {
+  constexpr std::string_view kTargets[] = {"attention", "mlp", "all"};
+  const Settings defaults;
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("lora_rank", settings.lora_rank, {0, 1 << 16}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("lora_alpha", settings.lora_alpha,
+                 {.with_least = false, .below = kInfinity, .example = "16"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckChoice("lora_targets", settings.lora_targets, kTargets));
+  if (settings.lora_rank > 0) return absl::OkStatus();
+  constexpr std::string_view kNoEffect =
+      "has no effect without adapters; give a rank too, such as --lora_rank=8";
+  if (settings.lora_alpha != defaults.lora_alpha) {
+    return RefuseFlag("lora_alpha", settings.lora_alpha, kNoEffect);
+  }
+  if (settings.lora_targets != defaults.lora_targets) {
+    return RefuseFlag("lora_targets", settings.lora_targets, kNoEffect);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLearning(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckOptimizer(settings));
+  TESSERA_RETURN_IF_ERROR(CheckLora(settings));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("learning_rate", settings.learning_rate,
                  {.with_least = false, .below = kInfinity, .example = "3e-3"}));

@@ -148,6 +148,17 @@ absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
                    "; give a divisor, such as ep", fits));
 }
 
+absl::Status CheckAdapters(const Settings& settings, const ModelConfig& model) {
+  if (settings.lora_rank == 0 || model.mixture.experts == 0 ||
+      settings.lora_targets == "attention") {
+    return absl::OkStatus();
+  }
+  return RefuseFlag("lora_targets", settings.lora_targets,
+                    absl::StrCat("--model=", settings.model.substr(0, 60),
+                                 " is a mixture of experts, whose experts have "
+                                 "no adapters; give --lora_targets=attention"));
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
@@ -168,6 +179,7 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   TESSERA_RETURN_IF_ERROR(CheckHeads(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLayers(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckAdapters(settings, model));
   return model;
 }
 
@@ -297,6 +309,11 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
                                                : ReduceChoice::kAuto;
   options.chunks = settings.parallel.chunks;
   options.dropout = settings.dropout;
+  if (settings.lora_rank > 0) {
+    options.lora = {.rank = settings.lora_rank, .alpha = settings.lora_alpha};
+  }
+  options.lora_attention = settings.lora_targets != "mlp";
+  options.lora_mlp = settings.lora_targets != "attention";
   options.label_smoothing = settings.label_smoothing;
   options.z_loss = settings.z_loss;
   if (settings.expert_balance != -1) options.balance = settings.expert_balance;

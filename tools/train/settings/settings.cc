@@ -254,6 +254,14 @@ constexpr SettingsField kFields[] = {
      "momentum of attention, MLP and expert matrices, whole and on the device, "
      "and adamw for all else"},
     {"momentum", &Settings::momentum, "momentum of sgd and muon"},
+    {"lora_rank", &Settings::lora_rank,
+     "rank of LoRA adapters, which are then all that is trained; 0: all "
+     "weights "
+     "are"},
+    {"lora_alpha", &Settings::lora_alpha,
+     "with --lora_rank, the adapters' outputs are multiplied by alpha / rank"},
+    {"lora_targets", &Settings::lora_targets,
+     "with --lora_rank, linear layers that have adapters: attention, mlp, all"},
     {"learning_rate", &Settings::learning_rate, "peak learning rate"},
     {"min_learning_rate", &Settings::min_learning_rate,
      "learning rate at the end of the schedule; -1: a tenth of "

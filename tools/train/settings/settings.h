@@ -93,6 +93,11 @@ struct Settings {
   // The optimizer.
   std::string optimizer = "adamw";  // adamw, sgd, muon
   double momentum = 0.95;           // Of sgd and muon.
+  // Above 0 only adapters of this rank are trained
+  // (tensor_parallel/layers/lora.h).
+  int64_t lora_rank = 0;
+  double lora_alpha = 16;
+  std::string lora_targets = "all";  // attention, mlp, all
   double learning_rate = 3e-3;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate.
   // cosine, linear, wsd, constant; see loop/learning_rate.h.

@@ -1,0 +1,107 @@
+// LoraAdapter: the trained part of a linear layer whose own weights are frozen,
+//
+//   y = x w^T + (alpha / rank) (x a^T) b^T
+//
+// with a [rank, in] and b [out, rank] (Hu et al., LoRA: Low-Rank Adaptation of
+// Large Language Models, arXiv 2106.09685, section 4.1). b begins with zeros,
+// so that the first output is that of the frozen layer. Several projections in
+// one matrix (FusedPart) have an adapter each, as they have where they are
+// layers of their own: a is [parts * rank, in].
+//
+//   ColumnParallelLinear::Create(
+//       group, {.in = 512, .out = 2048, .lora = {.rank = 8, .alpha = 16}});
+//
+// Over tensor ranks b is divided as the rows of w, and a as its columns. The
+// other factor is whole on every rank, and its gradient is summed over the
+// ranks once a step.
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
+#include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/sharding/partition.h"
+
+namespace tessera::tensor_parallel {
+
+struct LoraOptions {
+  int64_t rank = 0;  // 0: no adapter.
+  double alpha = 1;
+
+  double scale() const { return alpha / static_cast<double>(rank); }
+  friend bool operator==(const LoraOptions&, const LoraOptions&) = default;
+};
+
+// The names of the factors end with these.
+inline constexpr std::string_view kLoraA = "lora_a";
+inline constexpr std::string_view kLoraB = "lora_b";
+bool IsLoraFactor(std::string_view parameter);
+
+class LoraAdapter {
+ public:
+  // What of `weight`, the matrix of the layer, is divided among the ranks.
+  enum class Divided { kRows, kColumns };
+
+  // `outputs` are the layer's projections among the rows that the rank holds.
+  // InvalidArgument if the rank is not positive, or alpha not finite.
+  static absl::StatusOr<LoraAdapter> Create(const TensorGroup& group,
+                                            const LoraOptions& options,
+                                            const Parameter& weight,
+                                            Divided divided,
+                                            std::vector<IndexRange> outputs);
+
+  Parameter& a() { return a_; }
+  Parameter& b() { return b_; }
+  // Names them "prefix.lora_a" and "prefix.lora_b", and appends them.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+  // FailedPrecondition, with the name, if one is released.
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
+
+  // Of some tokens: add to y, to x_gradient, and to the gradients of a and b.
+  absl::Status AddForward(ConstTensorView x, TensorView y);
+  absl::Status AddInputGradient(ConstTensorView y_gradient,
+                                TensorView x_gradient);
+  absl::Status AddWeightGradients(ConstTensorView y_gradient,
+                                  ConstTensorView x);
+
+  // After the last backward of a step: the gradient of the factor that every
+  // rank has is summed over the ranks. A collective.
+  absl::Status FinishGradients();
+
+ private:
+  LoraAdapter(const TensorGroup& group, const LoraOptions& options,
+              std::vector<IndexRange> outputs, Parameter a, Parameter b)
+      : group_(group),
+        options_(options),
+        outputs_(std::move(outputs)),
+        a_(std::move(a)),
+        b_(std::move(b)) {}
+
+  IndexRange FactorsOf(size_t part) const;
+  absl::StatusOr<TensorView> Reduced(ReusableTensor& memory,
+                                     const ConstTensorView& tokens);
+  absl::StatusOr<TensorView> InputTimesA(ConstTensorView x);
+  absl::StatusOr<TensorView> GradientTimesB(ConstTensorView y_gradient);
+
+  TensorGroup group_;
+  LoraOptions options_;
+  std::vector<IndexRange> outputs_;  // By part; rows of b.
+  Parameter a_;
+  Parameter b_;
+  ReusableTensor input_ = group_.Working("x times LoRA's a");
+  ReusableTensor gradient_ = group_.Working("y's gradient times LoRA's b");
+};
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_

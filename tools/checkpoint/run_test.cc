@@ -249,6 +249,18 @@ TEST(ReshardRunTest, MatricesOfMuonKeepTheirOneMoment) {
               IsOk());
 }
 
+TEST(ReshardRunTest, AdaptersAreLeftToTheTrainer) {
+  RunOptions options = With(SmallRun(), {.pp = 2}, 1);
+  options.lora = {.rank = 2, .alpha = 4};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               SaveRun(options, "lora"));
+  const std::string to = NewRunDirectory("lora_to");
+  EXPECT_THAT(ReshardRun(path, to, {.mesh = {.tp = 2}}),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("rank 2, alpha 4, all")));
+  EXPECT_TRUE(fs::is_empty(to));
+}
+
 TEST(ReshardRunTest, EightBitMomentsAreNotCut) {
   RunOptions options = With(SmallRun(), {.pp = 2}, 1);
   options.state.moments = offload::MomentFormat::Blockwise8(64);

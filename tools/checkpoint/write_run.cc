@@ -411,6 +411,13 @@ absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
                            train::ResolveCheckpoint(checkpoint));
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::SavedRun> saved,
                            train::SavedRun::Open(std::move(found)));
+  if (saved->identity().lora.rank > 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        saved->path(), " has LoRA adapters (",
+        saved->identity().lora.ToString(),
+        "), which are not resharded here; --resume of the trainer takes it on "
+        "any mesh, and export adds the adapters to the weights"));
+  }
   TESSERA_ASSIGN_OR_RETURN(const train::SavedTensor* const embedding,
                            saved->Get(train::kEmbeddingTensor));
   const zero3::CheckpointPart& part = saved->manifest().parts[0];

@@ -249,6 +249,80 @@ TEST(RestoreRunTest, MuonGoesOnOnOtherMeshes) {
   }
 }
 
+TEST(RestoreRunTest, AdaptersGoOnOnOtherMeshes) {
+  for (const bool is_mixture : {false, true}) {
+    RunOptions options =
+        With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
+    options.lora = {.rank = 3, .alpha = 6};
+    options.lora_mlp = !is_mixture;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "lora"));
+    // Frozen weights have no optimizer state.
+    EXPECT_TRUE(run.bits.contains(
+        {"layers.1.attention.qkv.lora_b", zero3::StatePart::kFirstMoment}));
+    EXPECT_FALSE(run.bits.contains(
+        {"layers.1.attention.qkv.weight", zero3::StatePart::kFirstMoment}));
+    EXPECT_TRUE(run.bits.contains(
+        {"layers.1.attention.qkv.weight", zero3::StatePart::kValue}));
+    ExpectResumes(run, options, 0);
+    MeshSizes other = {.dp = 2, .pp = 2};
+    if (is_mixture) other.ep = 2;
+    ExpectResumes(run, With(options, other, 1), 1e-5);
+  }
+}
+
+// The first loss of adapters is that of the weights that they begin on.
+TEST(RestoreRunTest, AdaptersBeginOnWeightsThatWereTrainedWithout) {
+  RunOptions base = With(SmallRun(), {.dp = 2}, 1);
+  base.model.initializer_range *= 2;
+  const std::string directory = NewRunDirectory("lora_base");
+  std::string path;
+  std::vector<double> base_losses;
+  ASSERT_THAT(OnRanks(base,
+                      [&](TrainRank& rank) -> absl::Status {
+                        TESSERA_ASSIGN_OR_RETURN(
+                            auto checkpoints,
+                            RunCheckpoints::Create(
+                                rank, {.directory = directory,
+                                       .identity = IdentityOf(base)}));
+                        TESSERA_ASSIGN_OR_RETURN(const std::string saved,
+                                                 checkpoints->Save());
+                        TESSERA_ASSIGN_OR_RETURN(const auto losses,
+                                                 TrainTo(rank, 1));
+                        if (rank.world().rank() == collectives::Rank(0)) {
+                          path = saved;
+                          base_losses = losses;
+                        }
+                        return absl::OkStatus();
+                      }),
+              IsOk());
+  RunOptions options = With(SmallRun(), {.pp = 2, .tp = 2}, 3);
+  options.lora = {.rank = 3, .alpha = 6};
+  for (const bool restores : {true, false}) {
+    std::vector<double> losses;
+    ASSERT_THAT(OnRanks(options,
+                        [&](TrainRank& rank) -> absl::Status {
+                          if (restores) {
+                            TESSERA_RETURN_IF_ERROR(
+                                RestoreRun(path, IdentityOf(options), rank));
+                          }
+                          TESSERA_ASSIGN_OR_RETURN(const auto mine,
+                                                   TrainTo(rank, 4));
+                          if (rank.world().rank() == collectives::Rank(0)) {
+                            losses = mine;
+                          }
+                          return absl::OkStatus();
+                        }),
+                IsOk());
+    const double difference = std::abs(losses[0] / base_losses[0] - 1);
+    if (restores) {
+      EXPECT_LT(difference, 1e-6);
+    } else {
+      EXPECT_GT(difference, 1e-4);
+    }
+  }
+}
+
 TEST(RestoreRunTest, EveryOrderOfAxesHasTheSameLosses) {
   const MeshSizes mesh = {.dp = 2, .pp = 2, .cp = 2};
   const RunOptions options = With(SmallRun(), mesh, 3);
@@ -462,6 +536,12 @@ TEST_F(RestoreRunRefusalTest, OtherModelsDataAndTypes) {
   ExpectRefused(directory_, muon, IdentityOf(muon),
                 absl::StatusCode::kInvalidArgument,
                 "with --optimizer=muon; give --optimizer=adamw");
+  RunOptions lora = options;
+  lora.lora = {.rank = 2, .alpha = 4};
+  ExpectRefused(directory_, lora, IdentityOf(lora),
+                absl::StatusCode::kInvalidArgument,
+                "adapters: none, which cannot continue after step 1 with rank "
+                "2, alpha 4, all");
 }
 
 TEST_F(RestoreRunRefusalTest, MissingAndDamagedCheckpoints) {

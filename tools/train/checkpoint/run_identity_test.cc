@@ -26,7 +26,8 @@ RunIdentity Identity() {
                           .validation_samples = 12,
                           .test_samples = 5,
                           .decay = "all",
-                          .optimizer = "muon"};
+                          .optimizer = "muon",
+                          .lora = {8, 1.0 / 3, "mlp"}};
   identity.model.rotary.base = 100000.1;
   identity.model.norm_epsilon = 1.1e-5;
   return identity;
@@ -162,6 +163,33 @@ TEST(RunIdentityTest, OtherOptimizersHaveOtherState) {
                        HasSubstr("with --optimizer=adamw, whose state cannot "
                                  "continue after step 3 with "
                                  "--optimizer=muon; give --optimizer=adamw")));
+}
+
+TEST(RunIdentityTest, AdaptersContinueOnlyAsTheyWere) {
+  const RunIdentity identity = Identity();
+  RunIdentity base = identity;
+  base.lora = {};
+  EXPECT_THAT(CheckSameRun(base, 0, identity), IsOk());
+  for (const auto& [saved, now] :
+       {std::pair(base, identity), std::pair(identity, base)}) {
+    EXPECT_THAT(CheckSameRun(saved, 3, now),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("give the same --lora_rank")));
+  }
+  RunIdentity other = identity;
+  other.lora.alpha = 2;
+  EXPECT_THAT(CheckSameRun(identity, 0, other),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 8, alpha 2, mlp")));
+  for (const auto& [key, value] :
+       {std::pair("lora_rank", "-1"), std::pair("lora_rank", "99999999"),
+        std::pair("lora_alpha", "inf"), std::pair("lora_targets", "heads")}) {
+    zero3::CheckpointMetadata metadata;
+    TESSERA_ASSERT_OK(AddTo(identity, metadata));
+    metadata[key] = value;
+    EXPECT_THAT(IdentityFrom(metadata),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(key)));
+  }
 }
 
 TEST(RunIdentityTest, WhatNoResultDependsOnMayDiffer) {

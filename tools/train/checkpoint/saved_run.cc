@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/layers/lora.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 
@@ -362,32 +366,97 @@ absl::Status ModelReader::Read(LlamaPart part, int64_t layer, int64_t row_begin,
   }
   TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
                            saved_->Get(RunTensorName(part, layer)));
-  HeldTensor rows = WholeTensor(tensor->name, tensor->shape);
+  TESSERA_RETURN_IF_ERROR(ReadRows(*tensor, row_begin, row_end, target));
+  return saved_->identity().lora.rank == 0
+             ? absl::OkStatus()
+             : AddAdapter(part, layer, row_begin, row_end, target);
+}
+
+absl::Status ModelReader::ReadRows(const SavedTensor& tensor, int64_t row_begin,
+                                   int64_t row_end, std::span<float> target) {
+  HeldTensor rows = WholeTensor(tensor.name, tensor.shape);
   const int64_t width = rows.width();
-  if (row_begin < 0 || row_begin > row_end || row_end > tensor->shape[0] ||
+  if (row_begin < 0 || row_begin > row_end || row_end > tensor.shape[0] ||
       static_cast<int64_t>(target.size()) != (row_end - row_begin) * width) {
     return absl::InvalidArgumentError(
         absl::StrCat("rows ", row_begin, " to ", row_end, " of ",
-                     Quoted(tensor->name), ", of ", tensor->shape[0],
-                     " rows of ", width, ", into ", target.size(), " numbers"));
+                     Quoted(tensor.name), ", of ", tensor.shape[0], " rows of ",
+                     width, ", into ", target.size(), " numbers"));
   }
   StatePart state = StatePart::kMaster;
-  if (!saved_->FormatOf(*tensor, state)) state = StatePart::kValue;
-  const zero3::StateFormat format = *saved_->FormatOf(*tensor, state);
+  if (!saved_->FormatOf(tensor, state)) state = StatePart::kValue;
+  const zero3::StateFormat format = *saved_->FormatOf(tensor, state);
   for (int64_t begin = row_begin * width; begin < row_end * width;) {
     const int64_t end = std::min(begin + kChunkElements, row_end * width);
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<TensorCopy> copies,
-        saved_->CopiesOf(*tensor, state, rows, begin, end));
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<TensorCopy> copies,
+                             saved_->CopiesOf(tensor, state, rows, begin, end));
     stored_.resize(static_cast<size_t>(format.BytesOf(end - begin)));
     TESSERA_RETURN_IF_ERROR(saved_->Read(
-        *tensor, state, copies, {format, begin, end - begin, stored_.data()}));
+        tensor, state, copies, {format, begin, end - begin, stored_.data()}));
     TESSERA_RETURN_IF_ERROR(
         Convert(format.dtype, stored_, DType::kF32,
                 std::as_writable_bytes(target.subspan(
                     static_cast<size_t>(begin - row_begin * width),
                     static_cast<size_t>(end - begin)))));
     begin = end;
+  }
+  return absl::OkStatus();
+}
+
+// Adds the rows of alpha / rank times b a, of the projection that each row is
+// of.
+absl::Status ModelReader::AddAdapter(LlamaPart part, int64_t layer,
+                                     int64_t row_begin, int64_t row_end,
+                                     std::span<float> target) {
+  const std::string weight = RunTensorName(part, layer);
+  const std::string_view prefix = absl::StripSuffix(weight, "weight");
+  const auto& tensors = saved_->tensors();
+  const auto a = tensors.find(absl::StrCat(prefix, tensor_parallel::kLoraA));
+  const auto b = tensors.find(absl::StrCat(prefix, tensor_parallel::kLoraB));
+  if (a == tensors.end() || b == tensors.end()) return absl::OkStatus();
+  const LoraIdentity& lora = saved_->identity().lora;
+  const model_files::ModelConfig& model = config();
+  std::vector<int64_t> ends = {tensors.at(weight).shape[0]};
+  if (part == LlamaPart::kQkv) {
+    const int64_t queries = model.heads * model.head_size;
+    const int64_t keys = model.kv_heads * model.head_size;
+    ends = {queries, queries + keys, queries + 2 * keys};
+  } else if (part == LlamaPart::kGateUp) {
+    ends = {model.intermediate, 2 * model.intermediate};
+  }
+  const int64_t width = tensors.at(weight).shape[1];
+  const int64_t factors = static_cast<int64_t>(ends.size()) * lora.rank;
+  if (a->second.shape != std::vector<int64_t>{factors, width} ||
+      b->second.shape != std::vector<int64_t>{ends.back(), lora.rank}) {
+    return absl::DataLossError(
+        absl::StrCat(saved_->path(), ": the adapter of ", Quoted(weight),
+                     " does not have the shape that its model and rank need"));
+  }
+  std::vector<float> whole_a(static_cast<size_t>(factors * width));
+  std::vector<float> own_b(
+      static_cast<size_t>((row_end - row_begin) * lora.rank));
+  TESSERA_RETURN_IF_ERROR(ReadRows(a->second, 0, factors, whole_a));
+  TESSERA_RETURN_IF_ERROR(ReadRows(b->second, row_begin, row_end, own_b));
+  const double scale = lora.alpha / static_cast<double>(lora.rank);
+  std::vector<double> sums(static_cast<size_t>(width));
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t projection =
+        std::upper_bound(ends.begin(), ends.end(), row) - ends.begin();
+    std::fill(sums.begin(), sums.end(), 0);
+    for (int64_t k = 0; k < lora.rank; ++k) {
+      const double factor =
+          own_b[static_cast<size_t>((row - row_begin) * lora.rank + k)];
+      const float* const from =
+          &whole_a[static_cast<size_t>((projection * lora.rank + k) * width)];
+      for (int64_t i = 0; i < width; ++i) {
+        sums[static_cast<size_t>(i)] += factor * double{from[i]};
+      }
+    }
+    float* const to = &target[static_cast<size_t>((row - row_begin) * width)];
+    for (int64_t i = 0; i < width; ++i) {
+      to[i] = static_cast<float>(double{to[i]} +
+                                 scale * sums[static_cast<size_t>(i)]);
+    }
   }
   return absl::OkStatus();
 }

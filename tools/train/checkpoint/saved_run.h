@@ -162,7 +162,8 @@ class ModelReader {
   // Reads rows [row_begin, row_end) of a whole parameter in the order of
   // llama_names.h; a norm's rows are its elements. From master weights if there
   // are, otherwise from the values. The head of tied embeddings is the
-  // embedding. InvalidArgument, with nothing read, if there are no such rows or
+  // embedding. LoRA adapters are added to their weights, so that the model is
+  // that of the run. InvalidArgument, with nothing read, if there are no such rows or
   // `target` has another size; DataLoss if files are damaged.
   absl::Status Read(model_files::LlamaPart part, int64_t layer,
                     int64_t row_begin, int64_t row_end,
@@ -171,6 +172,12 @@ class ModelReader {
  private:
   ModelReader(std::unique_ptr<SavedRun> saved, DType dtype)
       : saved_(std::move(saved)), dtype_(dtype) {}
+
+  absl::Status ReadRows(const SavedTensor& tensor, int64_t row_begin,
+                        int64_t row_end, std::span<float> target);
+  absl::Status AddAdapter(model_files::LlamaPart part, int64_t layer,
+                          int64_t row_begin, int64_t row_end,
+                          std::span<float> target);
 
   const std::unique_ptr<SavedRun> saved_;
   const DType dtype_;

@@ -279,6 +279,22 @@ TEST(PredictRankTest, MatricesOfMuonAreAsMeasured) {
   }
 }
 
+TEST(PredictRankTest, AdaptersAreAsMeasured) {
+  for (const MeshSizes mesh :
+       {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.tp = 4},
+        MeshSizes{.dp = 2, .pp = 2, .tp = 2}, MeshSizes{.dp = 2, .cp = 2}}) {
+    for (const int stage : {0, 1, 3}) {
+      RunOptions options = SmallRun();
+      options.batch = 12;
+      options.mesh = mesh;
+      options.state.stage = stage;
+      options.lora = {.rank = 3, .alpha = 6};
+      options.dtype = stage == 1 ? DType::kBF16 : DType::kF32;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, EveryStageIsAsMeasured) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const MeshSizes mesh :

@@ -122,6 +122,9 @@ TEST(CheckSettingsTest, RecipesAndOutputsPass) {
       [](Settings& s) { s.weight_decay = 0, s.beta1 = 0, s.beta2 = 0; },
       [](Settings& s) { s.optimizer = "sgd", s.momentum = 0; },
       [](Settings& s) {
+        s.lora_rank = 8, s.lora_alpha = 32, s.lora_targets = "attention";
+      },
+      [](Settings& s) {
         s.optimizer = "muon", s.momentum = 0.9;
         s.moments = "bf16", s.offload = "all";
       },
@@ -584,6 +587,18 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
       {"--decay=vectors: ", [](auto& s) { s.decay = "vectors"; }},
       {"--optimizer=adam: must be one of adamw, sgd, muon",
        [](auto& s) { s.optimizer = "adam"; }},
+      {"--lora_rank=-1: must be", [](auto& s) { s.lora_rank = -1; }},
+      {"--lora_alpha=0: must be",
+       [](auto& s) { s.lora_rank = 8, s.lora_alpha = 0; }},
+      {"--lora_alpha=32: has no effect without adapters",
+       [](auto& s) { s.lora_alpha = 32; }},
+      {"--lora_targets=mlp: has no effect without adapters",
+       [](auto& s) { s.lora_targets = "mlp"; }},
+      {"--lora_targets=heads: must be one of attention, mlp, all",
+       [](auto& s) { s.lora_rank = 8, s.lora_targets = "heads"; }},
+      {"--optimizer=muon: is for whole matrices, which --lora_rank does not "
+       "train",
+       [](auto& s) { s.optimizer = "muon", s.lora_rank = 8; }},
       {"--momentum=1: must be at least 0 and below 1",
        [](auto& s) { s.optimizer = "muon", s.momentum = 1; }},
       {"--momentum=0.9: has no effect with --optimizer=adamw",

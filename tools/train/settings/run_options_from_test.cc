@@ -38,6 +38,9 @@ Settings Unusual() {
   settings.clip_norm = 3;
   settings.dropout = 0.2;
   settings.label_smoothing = 0.3;
+  settings.lora_rank = 4;
+  settings.lora_alpha = 10;
+  settings.lora_targets = "mlp";
   settings.z_loss = 1e-4;
   settings.threads = 2;
   return settings;
@@ -76,6 +79,10 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
                                RunOptionsFrom(settings_, model_));
   EXPECT_EQ(options.dropout, 0.2);
   EXPECT_EQ(options.label_smoothing, 0.3);
+  EXPECT_EQ(options.lora.rank, 4);
+  EXPECT_EQ(options.lora.alpha, 10);
+  EXPECT_FALSE(options.lora_attention);
+  EXPECT_TRUE(options.lora_mlp);
   EXPECT_EQ(options.z_loss, 1e-4);
   EXPECT_EQ(options.learning_rate.peak, 0.5);
   EXPECT_EQ(options.learning_rate.least, 0.25);
@@ -100,6 +107,9 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
 TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsMomentum) {
   Settings settings = settings_;
   settings.moments = "f32";
+  settings.lora_rank = 0;
+  settings.lora_alpha = Settings().lora_alpha;
+  settings.lora_targets = "all";
   settings.momentum = 0.5;
   settings.optimizer = "muon";
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions muon,

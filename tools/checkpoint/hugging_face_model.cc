@@ -7,20 +7,27 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
 #include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "tools/checkpoint/write_run.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/llama_names.h"
+#include "tools/model_files/safetensors_file.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
 #include "tools/text/load_tokenizer.h"
@@ -150,37 +157,170 @@ absl::Status Publish(const std::string& from, const std::string& to) {
   return calls.SyncDirectory(parent.empty() ? "." : parent);
 }
 
-}  // namespace
+absl::Status CheckType(const ExportOptions& options) {
+  if (options.dtype == DType::kF32 || options.dtype == DType::kBF16) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("weights of ", DTypeName(options.dtype),
+                   " cannot be exported; f32 and bf16 can"));
+}
 
-absl::Status ExportModel(const std::string& checkpoint,
-                         const std::string& directory,
-                         const ExportOptions& options) {
-  if (options.dtype != DType::kF32 && options.dtype != DType::kBF16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weights of ", DTypeName(options.dtype),
-                     " cannot be exported; f32 and bf16 can"));
-  }
-  if (options.max_shard_bytes < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("files of at most ",
-                                                   options.max_shard_bytes,
-                                                   " bytes; give 1 or more"));
-  }
+// Calls `write` with a temporary directory, which then becomes `directory`.
+absl::Status WriteWhole(
+    const std::string& directory,
+    absl::FunctionRef<absl::Status(const std::string& writing)> write) {
   // Without a last slash, so that the parent is its parent.
   const std::string target =
       fs::path(directory + "/").lexically_normal().parent_path().string();
   TESSERA_RETURN_IF_ERROR(CheckTarget(target));
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::ModelReader> reader,
-                           train::ModelReader::Open(checkpoint));
   const std::string writing = target + ".writing";
   std::error_code error;
   fs::remove_all(writing, error);  // Left by an interrupted export.
   TESSERA_RETURN_IF_ERROR(SystemError(error, "remove", writing));
   fs::create_directory(writing, error);
   TESSERA_RETURN_IF_ERROR(SystemError(error, "make the directory", writing));
-  absl::Status status = Export(*reader, writing, options).Write();
+  absl::Status status = write(writing);
   if (status.ok()) status = Publish(writing, target);
   if (!status.ok()) fs::remove_all(writing, error);
   return status;
+}
+
+// A factor of one projection in PEFT's file.
+struct PeftFactor {
+  std::string name;
+  std::vector<int64_t> shape = {};
+  std::span<const float> values = {};
+};
+
+// Those of a weight: "base_model.model.model.layers.3.self_attn.q_proj" of each
+// projection, as the pieces are named.
+std::vector<PeftFactor> FactorsOf(const LlamaParameter& parameter,
+                                  const train::SavedAdapter& adapter,
+                                  int64_t rank) {
+  std::vector<PeftFactor> factors;
+  int64_t begin = 0;
+  for (size_t i = 0; i < adapter.ends.size(); ++i) {
+    const std::string_view module =
+        absl::StripSuffix(parameter.pieces[i].name, ".weight");
+    const int64_t rows = adapter.ends[i] - begin;
+    const int64_t width = parameter.shape[1];
+    const auto index = static_cast<int64_t>(i);
+    factors.push_back(
+        {absl::StrCat("base_model.model.", module, ".lora_A.weight"),
+         {rank, width},
+         std::span(adapter.a).subspan(static_cast<size_t>(index * rank * width),
+                                      static_cast<size_t>(rank * width))});
+    factors.push_back(
+        {absl::StrCat("base_model.model.", module, ".lora_B.weight"),
+         {rows, rank},
+         std::span(adapter.b).subspan(static_cast<size_t>(begin * rank),
+                                      static_cast<size_t>(rows * rank))});
+    begin = adapter.ends[i];
+  }
+  return factors;
+}
+
+// adapter_config.json, without what has PEFT's default.
+absl::StatusOr<std::string> PeftConfig(const train::LoraIdentity& lora,
+                                       const std::string& base) {
+  nlohmann::ordered_json modules = nlohmann::ordered_json::array();
+  if (lora.targets != "mlp") {
+    for (const char* const name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+      modules.push_back(name);
+    }
+  }
+  if (lora.targets != "attention") {
+    for (const char* const name : {"gate_proj", "up_proj", "down_proj"}) {
+      modules.push_back(name);
+    }
+  }
+  const nlohmann::ordered_json config = {{"peft_type", "LORA"},
+                                         {"task_type", "CAUSAL_LM"},
+                                         {"base_model_name_or_path", base},
+                                         {"r", lora.rank},
+                                         {"lora_alpha", lora.alpha},
+                                         {"lora_dropout", 0.0},
+                                         {"bias", "none"},
+                                         {"inference_mode", true},
+                                         {"target_modules", modules}};
+  return config.dump(2, ' ', false,
+                     nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+absl::Status WriteAdapter(train::ModelReader& reader, const std::string& base,
+                          const std::string& directory,
+                          const ExportOptions& options) {
+  const train::LoraIdentity& lora = reader.saved().identity().lora;
+  TESSERA_ASSIGN_OR_RETURN(const std::string config, PeftConfig(lora, base));
+  TESSERA_RETURN_IF_ERROR(
+      WriteFile(absl::StrCat(directory, "/adapter_config.json"), config));
+  TESSERA_ASSIGN_OR_RETURN(const model_files::ElementType type,
+                           model_files::FromDType(options.dtype));
+  std::vector<std::pair<LlamaParameter, train::SavedAdapter>> adapters;
+  std::vector<model_files::StoredTensor> tensors;
+  for (LlamaParameter& parameter :
+       model_files::LlamaParameters(reader.config())) {
+    TESSERA_ASSIGN_OR_RETURN(
+        std::optional<train::SavedAdapter> adapter,
+        reader.ReadAdapter(parameter.part, parameter.layer));
+    if (!adapter) continue;
+    for (const PeftFactor& factor : FactorsOf(parameter, *adapter, lora.rank)) {
+      tensors.push_back({factor.name, type, factor.shape});
+    }
+    adapters.emplace_back(std::move(parameter), *std::move(adapter));
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      model_files::SafetensorsWriter writer,
+      model_files::SafetensorsWriter::Create(
+          absl::StrCat(directory, "/adapter_model.safetensors"), tensors,
+          {{"format", "pt"}}));
+  std::vector<std::byte> converted;
+  for (const auto& [parameter, adapter] : adapters) {
+    for (const PeftFactor& factor : FactorsOf(parameter, adapter, lora.rank)) {
+      converted.resize(factor.values.size() *
+                       static_cast<size_t>(SizeInBytes(options.dtype)));
+      TESSERA_RETURN_IF_ERROR(Convert(DType::kF32, std::as_bytes(factor.values),
+                                      options.dtype, converted));
+      TESSERA_RETURN_IF_ERROR(writer.Write(factor.name, converted));
+    }
+  }
+  return writer.Commit();
+}
+
+}  // namespace
+
+absl::Status ExportAdapter(const std::string& checkpoint,
+                           const std::string& directory,
+                           const std::string& base,
+                           const ExportOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckType(options));
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::ModelReader> reader,
+                           train::ModelReader::Open(checkpoint));
+  if (reader->saved().identity().lora.rank == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        reader->saved().path(), " has no LoRA adapters; export it as a model"));
+  }
+  return WriteWhole(directory, [&](const std::string& writing) {
+    return WriteAdapter(*reader, base, writing, options);
+  });
+}
+
+absl::Status ExportModel(const std::string& checkpoint,
+                         const std::string& directory,
+                         const ExportOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CheckType(options));
+  if (options.max_shard_bytes < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("files of at most ",
+                                                   options.max_shard_bytes,
+                                                   " bytes; give 1 or more"));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::ModelReader> reader,
+                           train::ModelReader::Open(checkpoint));
+  return WriteWhole(directory, [&](const std::string& writing) {
+    return Export(*reader, writing, options).Write();
+  });
 }
 
 namespace {

@@ -40,6 +40,15 @@ absl::Status ExportModel(const std::string& checkpoint,
                          const std::string& directory,
                          const ExportOptions& options);
 
+// Writes the LoRA adapters of a run as Hugging Face's PEFT has them:
+// adapter_config.json and adapter_model.safetensors, for the model with the
+// name or path `base`. Otherwise as ExportModel, with max_shard_bytes and
+// tokenizer unused. FailedPrecondition if the run has no adapters.
+absl::Status ExportAdapter(const std::string& checkpoint,
+                           const std::string& directory,
+                           const std::string& base,
+                           const ExportOptions& options);
+
 struct ImportOptions {
   train::MeshSizes mesh = {};
   int zero = 3;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -300,6 +301,91 @@ TEST_F(SixteenBitTiedModelTest, GoesThroughFilesOf16BitsUnchanged) {
   TESSERA_ASSERT_OK(ExportModel(rounded, directory_ + "/bf16_again",
                                 {.dtype = DType::kBF16}));
   ExpectSameTensors(directory_ + "/bf16", directory_ + "/bf16_again");
+}
+
+// Whole f32 tensors of files, and of a run.
+std::vector<float> TensorOf(const SafetensorsSet& set,
+                            const std::string& name) {
+  const model_files::StoredTensor* const tensor = set.Find(name);
+  EXPECT_NE(tensor, nullptr) << name;
+  if (tensor == nullptr) return {};
+  std::vector<float> values(
+      static_cast<size_t>(tensor->shape[0] * tensor->shape[1]));
+  EXPECT_THAT(set.Read(name, std::as_writable_bytes(std::span(values))),
+              IsOk());
+  return values;
+}
+
+// A model of Hugging Face is the frozen weights plus alpha / rank times the
+// product of the factors, which the adapter's file has for each projection.
+TEST(ExportAdapterTest, FilesHaveTheFactorsAndTheirSum) {
+  train::RunOptions options = train::testing::SmallRun();
+  options.mesh = {.dp = 2, .tp = 2};
+  options.state.stage = 3;
+  options.lora = {.rank = 3, .alpha = 12};
+  const std::string directory = NewRunDirectory("adapter");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto trained,
+                               TrainAndSave(options, directory + "/ckpt"));
+  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+  TESSERA_ASSERT_OK(ExportAdapter(directory + "/ckpt", directory + "/peft",
+                                  "base/model", {}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               SafetensorsSet::Open(directory + "/hf"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto adapter,
+      SafetensorsSet::Open(directory + "/peft/adapter_model.safetensors"));
+  EXPECT_EQ(adapter.Names().size(), 14u * options.model.layers);
+  int64_t changed = 0;
+  for (const LlamaParameter& parameter :
+       model_files::LlamaParameters(options.model)) {
+    if (parameter.layer < 0 || parameter.shape.size() != 2) continue;
+    const auto bits =
+        trained.at({train::RunTensorName(parameter.part, parameter.layer),
+                    zero3::StatePart::kValue});
+    std::vector<float> frozen(bits.size());
+    for (size_t i = 0; i < bits.size(); ++i) {
+      frozen[i] = std::bit_cast<float>(bits[i]);
+    }
+    for (const model_files::HuggingFacePiece& piece : parameter.pieces) {
+      const std::string module =
+          "base_model.model." + piece.name.substr(0, piece.name.size() - 7);
+      const auto a = TensorOf(adapter, module + ".lora_A.weight");
+      const auto b = TensorOf(adapter, module + ".lora_B.weight");
+      const auto merged = TensorOf(model, piece.name);
+      const auto width = static_cast<size_t>(parameter.shape[1]);
+      ASSERT_EQ(a.size(), 3 * width);
+      ASSERT_EQ(b.size(), 3 * static_cast<size_t>(piece.rows));
+      for (size_t i = 0; i < merged.size(); ++i) {
+        double sum = 0;
+        for (size_t k = 0; k < 3; ++k) {
+          sum += double{b[i / width * 3 + k]} * a[k * width + i % width];
+        }
+        const float before =
+            frozen[static_cast<size_t>(piece.target_row) * width + i];
+        ASSERT_NEAR(merged[i], before + 4 * sum, 1e-6) << piece.name << i;
+        if (merged[i] != before) ++changed;
+      }
+    }
+  }
+  EXPECT_GT(changed, 100);
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string json,
+      ReadFile(directory + "/peft/adapter_config.json", 1 << 20));
+  const auto config = nlohmann::json::parse(json);
+  EXPECT_EQ(config["r"], 3);
+  EXPECT_EQ(config["lora_alpha"], 12);
+  EXPECT_EQ(config["base_model_name_or_path"], "base/model");
+  EXPECT_EQ(config["target_modules"].size(), 7);
+}
+
+TEST(ExportAdapterTest, RunsWithoutAdaptersAreRefused) {
+  const std::string directory = NewRunDirectory("no_adapter");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               ImportModel(kModel, directory + "/ckpt", {}));
+  EXPECT_THAT(ExportAdapter(path, directory + "/peft", "", {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("has no LoRA adapters")));
+  EXPECT_FALSE(fs::exists(directory + "/peft"));
 }
 
 TEST(ModelReaderTest, RefusesRowsThatAreNotThere) {

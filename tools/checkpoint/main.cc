@@ -31,6 +31,11 @@ ABSL_FLAG(tessera::ByteSize, max_shard_bytes, tessera::ByteSize(5'000'000'000),
           "largest number of bytes of weights in a file");
 ABSL_FLAG(std::string, tokenizer, "",
           "a directory with tokenizer files to copy into the export");
+ABSL_FLAG(bool, adapter, false,
+          "write only the LoRA adapters, for Hugging Face's PEFT");
+ABSL_FLAG(std::string, base, "",
+          "with --adapter, the name or directory of the model that they are "
+          "for");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
 
@@ -109,8 +114,17 @@ absl::Status Export(const Operands& operands) {
   const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
   if (!tokenizer.empty()) options.tokenizer = train::UserPath(tokenizer);
   const std::string to = train::UserPath(operands[1]);
+  const std::string base = absl::GetFlag(FLAGS_base);
+  const bool is_adapter = absl::GetFlag(FLAGS_adapter);
+  if (!base.empty() && !is_adapter) {
+    return FlagError(
+        "base", base,
+        absl::InvalidArgumentError("has no effect without --adapter"));
+  }
   TESSERA_RETURN_IF_ERROR(
-      ExportModel(train::UserPath(operands[0]), to, options));
+      is_adapter
+          ? ExportAdapter(train::UserPath(operands[0]), to, base, options)
+          : ExportModel(train::UserPath(operands[0]), to, options));
   std::cout << to << "\n";
   return absl::OkStatus();
 }
@@ -163,7 +177,7 @@ std::vector<Verb> CheckpointVerbs() {
        .operands = {"RUN", "DIR"},
        .summary = "Writes the weights as a Hugging Face model.",
        .example = "export run/checkpoints model --dtype=bf16",
-       .flags = {"dtype", "max_shard_bytes", "tokenizer"},
+       .flags = {"dtype", "max_shard_bytes", "tokenizer", "adapter", "base"},
        .body = Export},
       {.name = "import",
        .operands = {"MODEL", "DIR"},

@@ -403,59 +403,67 @@ absl::Status ModelReader::ReadRows(const SavedTensor& tensor, int64_t row_begin,
   return absl::OkStatus();
 }
 
-// Adds the rows of alpha / rank times b a, of the projection that each row is
-// of.
-absl::Status ModelReader::AddAdapter(LlamaPart part, int64_t layer,
-                                     int64_t row_begin, int64_t row_end,
-                                     std::span<float> target) {
+absl::StatusOr<std::optional<SavedAdapter>> ModelReader::ReadAdapter(
+    LlamaPart part, int64_t layer) {
   const std::string weight = RunTensorName(part, layer);
   const std::string_view prefix = absl::StripSuffix(weight, "weight");
   const auto& tensors = saved_->tensors();
   const auto a = tensors.find(absl::StrCat(prefix, tensor_parallel::kLoraA));
   const auto b = tensors.find(absl::StrCat(prefix, tensor_parallel::kLoraB));
-  if (a == tensors.end() || b == tensors.end()) return absl::OkStatus();
-  const LoraIdentity& lora = saved_->identity().lora;
-  const model_files::ModelConfig& model = config();
-  std::vector<int64_t> ends = {tensors.at(weight).shape[0]};
-  if (part == LlamaPart::kQkv) {
-    const int64_t queries = model.heads * model.head_size;
-    const int64_t keys = model.kv_heads * model.head_size;
-    ends = {queries, queries + keys, queries + 2 * keys};
-  } else if (part == LlamaPart::kGateUp) {
-    ends = {model.intermediate, 2 * model.intermediate};
+  const int64_t rank = saved_->identity().lora.rank;
+  if (rank == 0 || a == tensors.end() || b == tensors.end()) {
+    return std::optional<SavedAdapter>();
   }
-  const int64_t width = tensors.at(weight).shape[1];
-  const int64_t factors = static_cast<int64_t>(ends.size()) * lora.rank;
-  if (a->second.shape != std::vector<int64_t>{factors, width} ||
-      b->second.shape != std::vector<int64_t>{ends.back(), lora.rank}) {
+  const std::vector<int64_t>& shape = tensors.at(weight).shape;
+  SavedAdapter adapter = {.ends = {shape[0]}};
+  if (part == LlamaPart::kQkv) {
+    const int64_t queries = config().heads * config().head_size;
+    const int64_t keys = config().kv_heads * config().head_size;
+    adapter.ends = {queries, queries + keys, queries + 2 * keys};
+  } else if (part == LlamaPart::kGateUp) {
+    adapter.ends = {config().intermediate, 2 * config().intermediate};
+  }
+  const int64_t factors = static_cast<int64_t>(adapter.ends.size()) * rank;
+  if (a->second.shape != std::vector<int64_t>{factors, shape[1]} ||
+      b->second.shape != std::vector<int64_t>{adapter.ends.back(), rank}) {
     return absl::DataLossError(
         absl::StrCat(saved_->path(), ": the adapter of ", Quoted(weight),
                      " does not have the shape that its model and rank need"));
   }
-  std::vector<float> whole_a(static_cast<size_t>(factors * width));
-  std::vector<float> own_b(
-      static_cast<size_t>((row_end - row_begin) * lora.rank));
-  TESSERA_RETURN_IF_ERROR(ReadRows(a->second, 0, factors, whole_a));
-  TESSERA_RETURN_IF_ERROR(ReadRows(b->second, row_begin, row_end, own_b));
+  adapter.a.resize(static_cast<size_t>(factors * shape[1]));
+  adapter.b.resize(static_cast<size_t>(shape[0] * rank));
+  TESSERA_RETURN_IF_ERROR(ReadRows(a->second, 0, factors, adapter.a));
+  TESSERA_RETURN_IF_ERROR(ReadRows(b->second, 0, shape[0], adapter.b));
+  return std::optional(std::move(adapter));
+}
+
+// Adds the rows of alpha / rank times b a, of the projection that each row is
+// of.
+absl::Status ModelReader::AddAdapter(LlamaPart part, int64_t layer,
+                                     int64_t row_begin, int64_t row_end,
+                                     std::span<float> target) {
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<SavedAdapter> adapter,
+                           ReadAdapter(part, layer));
+  if (!adapter || row_begin == row_end) return absl::OkStatus();
+  const LoraIdentity& lora = saved_->identity().lora;
   const double scale = lora.alpha / static_cast<double>(lora.rank);
-  std::vector<double> sums(static_cast<size_t>(width));
+  const size_t width = target.size() / static_cast<size_t>(row_end - row_begin);
+  std::vector<double> sums(width);
   for (int64_t row = row_begin; row < row_end; ++row) {
-    const int64_t projection =
-        std::upper_bound(ends.begin(), ends.end(), row) - ends.begin();
+    const auto projection =
+        std::upper_bound(adapter->ends.begin(), adapter->ends.end(), row) -
+        adapter->ends.begin();
     std::fill(sums.begin(), sums.end(), 0);
     for (int64_t k = 0; k < lora.rank; ++k) {
       const double factor =
-          own_b[static_cast<size_t>((row - row_begin) * lora.rank + k)];
+          adapter->b[static_cast<size_t>(row * lora.rank + k)];
       const float* const from =
-          &whole_a[static_cast<size_t>((projection * lora.rank + k) * width)];
-      for (int64_t i = 0; i < width; ++i) {
-        sums[static_cast<size_t>(i)] += factor * double{from[i]};
-      }
+          &adapter->a[static_cast<size_t>(projection * lora.rank + k) * width];
+      for (size_t i = 0; i < width; ++i) sums[i] += factor * double{from[i]};
     }
-    float* const to = &target[static_cast<size_t>((row - row_begin) * width)];
-    for (int64_t i = 0; i < width; ++i) {
-      to[i] = static_cast<float>(double{to[i]} +
-                                 scale * sums[static_cast<size_t>(i)]);
+    float* const to = &target[static_cast<size_t>(row - row_begin) * width];
+    for (size_t i = 0; i < width; ++i) {
+      to[i] = static_cast<float>(double{to[i]} + scale * sums[i]);
     }
   }
   return absl::OkStatus();

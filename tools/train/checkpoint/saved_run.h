@@ -144,6 +144,14 @@ class SavedRun {
 // skipped.
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 
+// The factors of a weight's LoRA adapter (tensor_parallel/layers/lora.h).
+struct SavedAdapter {
+  // The ends of the projections among the rows of the weight.
+  std::vector<int64_t> ends = {};
+  std::vector<float> a = {};  // [projections * rank, in]
+  std::vector<float> b = {};  // [out, rank]
+};
+
 class ModelReader {
  public:
   // Opens a checkpoint, or the newest complete one in a directory. Errors of
@@ -163,11 +171,17 @@ class ModelReader {
   // llama_names.h; a norm's rows are its elements. From master weights if there
   // are, otherwise from the values. The head of tied embeddings is the
   // embedding. LoRA adapters are added to their weights, so that the model is
-  // that of the run. InvalidArgument, with nothing read, if there are no such rows or
-  // `target` has another size; DataLoss if files are damaged.
+  // that of the run. InvalidArgument, with nothing read, if there are no such
+  // rows or `target` has another size; DataLoss if files are damaged.
   absl::Status Read(model_files::LlamaPart part, int64_t layer,
                     int64_t row_begin, int64_t row_end,
                     std::span<float> target);
+
+  // The adapter of a weight; none if the weight has none. DataLoss if it does
+  // not have the shape that the model and the rank of the run need, or files
+  // are damaged.
+  absl::StatusOr<std::optional<SavedAdapter>> ReadAdapter(
+      model_files::LlamaPart part, int64_t layer);
 
  private:
   ModelReader(std::unique_ptr<SavedRun> saved, DType dtype)

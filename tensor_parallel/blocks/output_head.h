@@ -120,13 +120,14 @@ class OutputHead {
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // losses[i] = -log of the probability of targets[i]. `tokens` gives the
-  // number of tokens, and their partition under sequence parallelism.
+  // losses[i] = -log of the probability of targets[i], 0 for kNoTarget.
+  // `tokens` gives the number of tokens, and their partition under sequence
+  // parallelism.
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
                        ConstTensorView targets, TensorView losses,
                        HeadActivations& activations);
   // The gradient of the sum over i of scales[i] * losses[i], with the terms of
-  // the options; a scale of 0 excludes a token.
+  // the options; a scale of 0 or kNoTarget excludes a token.
   absl::Status BackwardInput(ConstTensorView scales, TensorView x_gradient,
                              HeadActivations& activations);
   // Adds to the gradients of the weights.

@@ -267,7 +267,7 @@ absl::Status VocabularyParallelCrossEntropy::Forward(ConstTensorView logits,
   TESSERA_RETURN_IF_ERROR(
       ops.Pick(logits, vocabulary_.RangeOf(group_.rank()), targets, picked));
   TESSERA_RETURN_IF_ERROR(group_.SumOver(both));
-  return ops.CrossEntropyLosses(largest, sum, picked, losses);
+  return ops.CrossEntropyLosses(largest, sum, picked, targets, losses);
 }
 
 absl::Status VocabularyParallelCrossEntropy::Backward(

@@ -199,16 +199,16 @@ class VocabularyParallelCrossEntropy {
   }
 
   // losses[i] = log(sum of exp(logits of token i)) - logit of targets[i],
-  // without the terms.
-  // Targets are in the vocabulary: whoever uploads them checks it.
+  // without the terms; 0 for kNoTarget.
+  // Other targets are in the vocabulary: whoever uploads them checks it.
   // InvalidArgument if a shape or type is wrong.
   absl::Status Forward(ConstTensorView logits, ConstTensorView targets,
                        TensorView losses, CrossEntropyState& state);
 
   // Overwrites the logits of the forward that left `state` by the gradient of
   // the sum over i of scales[i] losses[i], with the terms, which need no more
-  // communication; a scale of 0 leaves a token out. InvalidArgument for invalid
-  // terms (Ops::CrossEntropyGradient).
+  // communication; a scale of 0 or kNoTarget leaves a token out.
+  // InvalidArgument for invalid terms (Ops::CrossEntropyGradient).
   // FailedPrecondition if the state is of no such forward.
   absl::Status Backward(ConstTensorView scales, ConstTensorView targets,
                         const CrossEntropyState& state, TensorView logits);

@@ -636,21 +636,24 @@ absl::Status CheckedOps::Pick(ConstTensorView logits, IndexRange held,
 absl::Status CheckedOps::CrossEntropyLosses(ConstTensorView largest,
                                             ConstTensorView sum,
                                             ConstTensorView picked,
+                                            ConstTensorView targets,
                                             TensorView losses) {
   OperandChecker check = Check("CrossEntropyLosses");
   TESSERA_RETURN_IF_ERROR(check.Leads("largest", largest, 1));
   check.ReadsStatistics("largest", largest, largest.shape())
       .ReadsStatistics("sum", sum, largest.shape())
       .ReadsStatistics("picked", picked, largest.shape())
+      .ReadsList("targets", targets, DType::kI64, largest.shape()[0])
       .WritesList("losses", losses, DType::kF64, largest.shape()[0]);
   return Enqueue(
       check,
       [](OpKernels& kernels, const ConstTensorView& largest,
          const ConstTensorView& sum, const ConstTensorView& picked,
-         const TensorView& losses) {
-        return kernels.CrossEntropyLosses(largest, sum, picked, losses);
+         const ConstTensorView& targets, const TensorView& losses) {
+        return kernels.CrossEntropyLosses(largest, sum, picked, targets,
+                                          losses);
       },
-      largest, sum, picked, losses);
+      largest, sum, picked, targets, losses);
 }
 
 namespace {

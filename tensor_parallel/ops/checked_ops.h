@@ -88,6 +88,7 @@ class CheckedOps : public Ops {
                     ConstTensorView targets, TensorView picked) override;
   absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
                                   ConstTensorView picked,
+                                  ConstTensorView targets,
                                   TensorView losses) override;
   absl::Status CrossEntropyGradient(ConstTensorView largest,
                                     ConstTensorView sum, IndexRange held,

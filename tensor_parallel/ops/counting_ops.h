@@ -108,7 +108,8 @@ class CountingOps final : public Ops {
     return Count();
   }
   absl::Status CrossEntropyLosses(ConstTensorView, ConstTensorView,
-                                  ConstTensorView, TensorView) override {
+                                  ConstTensorView, ConstTensorView,
+                                  TensorView) override {
     return Count();
   }
   absl::Status CrossEntropyGradient(ConstTensorView, ConstTensorView,

@@ -67,7 +67,7 @@ void ExpectIsFormula(Ops& ops, Problem& p) {
     }
     for (int64_t j = 0; j < n; ++j)
       sum[i] += std::exp(x[i * n + j] - largest[i]);
-    for (int64_t j = 0; j < n; ++j) {
+    for (int64_t j = 0; j < n && p.targets[i] >= 0; ++j) {
       const bool is_target = p.targets[i] == p.held.begin + j;
       if (is_target) picked[i] = x[i * n + j];
       const double smoothing = p.terms.label_smoothing;
@@ -174,27 +174,53 @@ TEST_P(OpsConformanceTest, CrossEntropyOfARowOfScaleZeroIsZeroWhateverItHolds) {
   EXPECT_EQ(p.logits.values(), std::vector<double>(5, 0.0));
 }
 
+TEST_P(OpsConformanceTest, CrossEntropyOfARowWithoutTargetIsZero) {
+  std::mt19937_64 random(5);
+  for (const LossTerms& terms :
+       {LossTerms{},
+        LossTerms{.label_smoothing = 0.1, .z_loss = 0.01, .vocabulary = 12}}) {
+    Problem p(DType::kF32, 3, {5, 12}, random);
+    p.logits.set(2, std::numeric_limits<double>::quiet_NaN());
+    p.targets = {kNoTarget, 7, 1};
+    p.scales = {1, 1, 1};
+    p.terms = terms;
+    TESSERA_ASSERT_OK(p.Forward(ops()));
+    EXPECT_EQ(p.picked.at(0), 0);
+    TESSERA_ASSERT_OK(p.Gradient(ops()));
+    for (int64_t j = 0; j < 7; ++j) {
+      EXPECT_EQ(p.logits.at(j), 0);
+      EXPECT_NE(p.logits.at(7 + j), 0);
+      EXPECT_NE(p.logits.at(14 + j), 0);
+    }
+  }
+}
+
 TEST_P(OpsConformanceTest, CrossEntropyLossesFollowFromStatistics) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
-    TestTensor largest(dtype, {3}), sum(dtype, {3}), picked(dtype, {3});
+    TestTensor largest(dtype, {5}), sum(dtype, {5}), picked(dtype, {5});
     // Large logits must not absorb the logarithm.
-    largest.Set({1e7, -2, 0.5});
-    sum.Set({1.25, 8, 1});
-    picked.Set({1e7, -3, 0.5});
-    TestTensor losses(DType::kF64, {3});
+    largest.Set({1e7, -2, 0.5, 3, std::nan("")});
+    sum.Set({1.25, 8, 1, 2, 1});
+    picked.Set({1e7, -3, 0.5, 0, 0});
+    const std::vector<int64_t> targets = {0, 9, 2, kNoTarget, kNoTarget};
+    TestTensor losses(DType::kF64, {5});
     TESSERA_ASSERT_OK(ops().CrossEntropyLosses(largest.view(), sum.view(),
-                                               picked.view(), losses.view()));
+                                               picked.view(), ListOf(targets),
+                                               losses.view()));
     EXPECT_DOUBLE_EQ(losses.at(0), std::log(1.25));
     EXPECT_DOUBLE_EQ(losses.at(1), std::log(8) + 1);
     EXPECT_DOUBLE_EQ(losses.at(2), 0);
+    EXPECT_EQ(losses.at(3), 0);
+    EXPECT_EQ(losses.at(4), 0);
   }
   const TestTensor two(DType::kF32, {2}), wide(DType::kF64, {2}),
       narrow(DType::kBF16, {2}), flat(DType::kF32, {1, 2});
   const TestTensor losses(DType::kF64, {2}), three(DType::kF64, {3});
+  std::vector<int64_t> targets = {0, 1};
   const auto refuses = [&](const TestTensor& largest, const TestTensor& sum,
                            const TestTensor& losses, const char* text) {
     EXPECT_THAT(ops().CrossEntropyLosses(largest.view(), sum.view(), two.view(),
-                                         losses.view()),
+                                         ListOf(targets), losses.view()),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
   };
   refuses(two, wide, losses,
@@ -208,6 +234,9 @@ TEST_P(OpsConformanceTest, CrossEntropyLossesFollowFromStatistics) {
           "CrossEntropyLosses: \"losses\" has 3 numbers; it should have 2");
   refuses(two, two, two,
           "CrossEntropyLosses: \"losses\" is of f32; it should be of f64.");
+  targets.push_back(2);
+  refuses(two, two, losses,
+          "CrossEntropyLosses: \"targets\" has 3 numbers; it should have 2");
   EXPECT_EQ(losses.values(), std::vector<double>(2, 0));
 }
 

@@ -86,7 +86,8 @@ absl::Status RunLayer(Ops& ops, const std::vector<TensorView>& v) {
   TESSERA_RETURN_IF_ERROR(ops.RowMax(logits, largest));
   TESSERA_RETURN_IF_ERROR(ops.SumExp(logits, largest, sum));
   TESSERA_RETURN_IF_ERROR(ops.Pick(logits, {0, kVocabulary}, targets, picked));
-  TESSERA_RETURN_IF_ERROR(ops.CrossEntropyLosses(largest, sum, picked, losses));
+  TESSERA_RETURN_IF_ERROR(
+      ops.CrossEntropyLosses(largest, sum, picked, targets, losses));
   TESSERA_RETURN_IF_ERROR(ops.Sum(1.0 / kTokens, losses, total));
   return ops.CrossEntropyGradient(
       largest, sum, {0, kVocabulary}, targets, scales,

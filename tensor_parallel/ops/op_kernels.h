@@ -127,6 +127,7 @@ class OpKernels {
   virtual absl::Status CrossEntropyLosses(const ConstTensorView& largest,
                                           const ConstTensorView& sum,
                                           const ConstTensorView& picked,
+                                          const ConstTensorView& targets,
                                           const TensorView& losses) = 0;
   virtual absl::Status CrossEntropyGradient(const ConstTensorView& largest,
                                             const ConstTensorView& sum,

@@ -32,6 +32,9 @@
 
 namespace tessera::tensor_parallel {
 
+// The target of a token that does not count: it has no loss and no gradient.
+inline constexpr int64_t kNoTarget = -1;
+
 // What training minimises besides the cross-entropy of a token's target. With p
 // the probabilities of its `vocabulary` words, the loss of a token is
 //
@@ -296,12 +299,14 @@ class Ops {
   // All are statistics [tokens]. From those of all ranks follow the losses, f64
   // [tokens]:
   //   losses[i] = log(sum[i]) + largest[i] - picked[i]
+  // and 0 where targets[i] is negative, which is no target (kNoTarget).
   // The gradient of losses and `terms` overwrites `logits`; scales are f64
   // [tokens]. With s = terms.label_smoothing and l = log(sum[i]) + largest[i]:
   //   (exp(logits[i] - largest[i]) / sum[i] * (1 + 2 * terms.z_loss * l)
   //       - (1 - s) * [targets[i] is this one] - s / terms.vocabulary)
   //       * scales[i]
-  // and zeros where scales[i] is 0, whatever the logits.
+  // and zeros where scales[i] is 0 or targets[i] is negative, whatever the
+  // logits.
   virtual absl::Status RowMax(ConstTensorView logits, TensorView largest) = 0;
   virtual absl::Status SumExp(ConstTensorView logits, ConstTensorView largest,
                               TensorView sum) = 0;
@@ -310,6 +315,7 @@ class Ops {
   virtual absl::Status CrossEntropyLosses(ConstTensorView largest,
                                           ConstTensorView sum,
                                           ConstTensorView picked,
+                                          ConstTensorView targets,
                                           TensorView losses) = 0;
   virtual absl::Status CrossEntropyGradient(
       ConstTensorView largest, ConstTensorView sum, IndexRange held,

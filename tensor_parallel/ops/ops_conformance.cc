@@ -276,9 +276,10 @@ class UploadingOps final : public Ops {
   }
   absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
                                   ConstTensorView picked,
+                                  ConstTensorView targets,
                                   TensorView losses) override {
     return Run([](Ops& ops, auto... x) { return ops.CrossEntropyLosses(x...); },
-               largest, sum, picked, losses);
+               largest, sum, picked, targets, losses);
   }
   absl::Status CrossEntropyGradient(ConstTensorView largest,
                                     ConstTensorView sum, IndexRange held,

@@ -180,9 +180,10 @@ class TimedOps final : public Ops {
   }
   absl::Status CrossEntropyLosses(ConstTensorView largest, ConstTensorView sum,
                                   ConstTensorView picked,
+                                  ConstTensorView targets,
                                   TensorView losses) override {
     return Rest("CrossEntropyLosses", [&] {
-      return ops_.CrossEntropyLosses(largest, sum, picked, losses);
+      return ops_.CrossEntropyLosses(largest, sum, picked, targets, losses);
     });
   }
   absl::Status CrossEntropyGradient(ConstTensorView largest,

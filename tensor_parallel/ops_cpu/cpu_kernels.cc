@@ -151,10 +151,16 @@ std::span<const T> ListOf(const ConstTensorView& view) {
 // By token, from the statistics of all ranks.
 template <typename T>
 void SetLosses(const ConstTensorView& largest, const ConstTensorView& sum,
-               const ConstTensorView& picked, const TensorView& losses) {
+               const ConstTensorView& picked, const ConstTensorView& targets,
+               const TensorView& losses) {
   const auto m = ListOf<T>(largest), s = ListOf<T>(sum), p = ListOf<T>(picked);
+  const auto target = ListOf<int64_t>(targets);
   auto* const result = reinterpret_cast<double*>(losses.data());
   for (size_t i = 0; i < m.size(); ++i) {
+    if (target[i] < 0) {
+      result[i] = 0;
+      continue;
+    }
     // The difference first: large logits would swallow the logarithm.
     result[i] = std::log(static_cast<double>(s[i])) +
                 (static_cast<double>(m[i]) - static_cast<double>(p[i]));
@@ -604,10 +610,11 @@ absl::Status CpuKernels::Pick(const ConstTensorView& logits, IndexRange held,
 absl::Status CpuKernels::CrossEntropyLosses(const ConstTensorView& largest,
                                             const ConstTensorView& sum,
                                             const ConstTensorView& picked,
+                                            const ConstTensorView& targets,
                                             const TensorView& losses) {
   largest.dtype() == DType::kF64
-      ? SetLosses<double>(largest, sum, picked, losses)
-      : SetLosses<float>(largest, sum, picked, losses);
+      ? SetLosses<double>(largest, sum, picked, targets, losses)
+      : SetLosses<float>(largest, sum, picked, targets, losses);
   return absl::OkStatus();
 }
 

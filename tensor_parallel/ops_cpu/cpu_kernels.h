@@ -139,6 +139,7 @@ class CpuKernels final : public OpKernels {
   absl::Status CrossEntropyLosses(const ConstTensorView& largest,
                                   const ConstTensorView& sum,
                                   const ConstTensorView& picked,
+                                  const ConstTensorView& targets,
                                   const TensorView& losses) override;
   absl::Status CrossEntropyGradient(const ConstTensorView& largest,
                                     const ConstTensorView& sum, IndexRange held,

@@ -80,7 +80,7 @@ void RunCrossEntropyOf(const CrossEntropyJob& job) {
   const int64_t n = job.held.size();
   for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
     if (job.step == Step::kGradient) {
-      if (job.scales[i] == 0) {
+      if (job.scales[i] == 0 || job.targets[i] < 0) {
         for (int64_t j = 0; j < n; ++j) job.result.row<T>(i)[j] = T{};
       } else {
         GradientOfRow<T>(job, i);

@@ -94,9 +94,11 @@ template <typename S>
 __global__ void LossesKernel(int64_t rows, const S* __restrict__ largest,
                              const S* __restrict__ sum,
                              const S* __restrict__ picked,
+                             const int64_t* __restrict__ targets,
                              double* __restrict__ losses) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < rows) losses[i] = Loss(largest[i], sum[i], picked[i]);
+  if (i >= rows) return;
+  losses[i] = targets[i] < 0 ? 0 : Loss(largest[i], sum[i], picked[i]);
 }
 
 // LossTerms as a kernel uses them.
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t i = blockIdx.x;
   SetGradient<T, aligned>(logits + i * stride, held.end - held.begin,
                           largest[i], sum[i], targets[i] - held.begin,
-                          scales[i], terms);
+                          targets[i] < 0 ? 0 : scales[i], terms);
 }
 
 template <typename T, bool aligned>
@@ -188,6 +190,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     maxima[threadIdx.x / 32] = own.largest;
     sums[threadIdx.x / 32] = own.sum;
   }
+  const bool has_target = targets[blockIdx.x] >= 0;
   const int64_t target = targets[blockIdx.x] - held.begin;
   const S picked =
       target >= 0 && target < n ? static_cast<S>(row[target]) : S{0};
@@ -200,10 +203,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (own.largest == kMinusInfinity<S> && n > 0)
     own.sum = std::numeric_limits<S>::quiet_NaN();
   if (threadIdx.x == 0) {
-    losses[blockIdx.x] = Loss(own.largest, own.sum, picked);
+    losses[blockIdx.x] = has_target ? Loss(own.largest, own.sum, picked) : 0;
   }
   SetGradient<T, aligned>(row, n, own.largest, own.sum, target,
-                          scales[blockIdx.x], terms);
+                          has_target ? scales[blockIdx.x] : 0, terms);
 }
 
 // Calls `functor` with the element type and the number of elements of an access
@@ -272,6 +275,7 @@ absl::Status CrossEntropyLosses(KernelStream stream,
                                 const ConstTensorView& largest,
                                 const ConstTensorView& sum,
                                 const ConstTensorView& picked,
+                                const ConstTensorView& targets,
                                 const TensorView& losses) {
   const int64_t rows = losses.element_count();
   if (rows == 0) return absl::OkStatus();
@@ -280,7 +284,7 @@ absl::Status CrossEntropyLosses(KernelStream stream,
         using S = StatisticOf<T>;
         Launch(LossesKernel<S>, BlocksOf(rows), kThreads, 0, stream, rows,
                DataOf<S>(largest), DataOf<S>(sum), DataOf<S>(picked),
-               DataOf<double>(losses));
+               DataOf<int64_t>(targets), DataOf<double>(losses));
         return absl::OkStatus();
       });
 }

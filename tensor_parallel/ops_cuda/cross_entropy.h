@@ -22,6 +22,7 @@ absl::Status CrossEntropyLosses(KernelStream stream,
                                 const ConstTensorView& largest,
                                 const ConstTensorView& sum,
                                 const ConstTensorView& picked,
+                                const ConstTensorView& targets,
                                 const TensorView& losses);
 absl::Status CrossEntropyGradient(KernelStream stream,
                                   const ConstTensorView& largest,

@@ -48,7 +48,8 @@ struct Problem {
     TESSERA_ASSERT_OK(
         Pick(nullptr, logits.view(), held, ListOf(targets), picked.view()));
     TESSERA_ASSERT_OK(CrossEntropyLosses(nullptr, largest.view(), sum.view(),
-                                         picked.view(), losses.view()));
+                                         picked.view(), ListOf(targets),
+                                         losses.view()));
     TESSERA_ASSERT_OK(CrossEntropyGradient(
         nullptr, largest.view(), sum.view(), held, ListOf(targets),
         ListOf(scales), terms, logits.view()));
@@ -80,6 +81,7 @@ struct Reference {
       for (int64_t j = 0; j < n; ++j) sum[i] += std::exp(row[j] - largest[i]);
       const bool is_held = p.held.contains(p.targets[i]);
       const int64_t target = p.targets[i] - p.held.begin;
+      if (p.targets[i] < 0) continue;
       losses[i] = std::log(sum[i]) + largest[i] - (is_held ? row[target] : 0);
       for (int64_t j = 0; j < n; ++j) {
         gradient[static_cast<int64_t>(i) * n + j] =
@@ -189,6 +191,23 @@ TEST(CrossEntropyKernelsTest, RowsOfScaleZeroAreZeroWhateverTheyHold) {
     p.scales = {0};
     is_fused ? p.RunFused() : p.RunParts();
     EXPECT_EQ(p.logits.values(), std::vector<double>(21, 0.0));
+  }
+}
+
+TEST(CrossEntropyKernelsTest, RowsWithoutTargetAreZeroWhateverTheyHold) {
+  std::mt19937_64 random(7);
+  for (const bool is_fused : {false, true}) {
+    Problem p(DType::kF32, 2, {0, 21}, 0, random);
+    p.logits.set(2, std::numeric_limits<double>::quiet_NaN());
+    p.targets = {kNoTarget, 3};
+    p.scales = {1, 1};
+    is_fused ? p.RunFused() : p.RunParts();
+    EXPECT_EQ(p.losses.at(0), 0);
+    EXPECT_GT(p.losses.at(1), 0);
+    for (int64_t j = 0; j < 21; ++j) {
+      EXPECT_EQ(p.logits.at(j), 0);
+      EXPECT_NE(p.logits.at(21 + j), 0);
+    }
   }
 }
 

@@ -287,8 +287,10 @@ absl::Status CudaKernels::Pick(const ConstTensorView& logits, IndexRange held,
 absl::Status CudaKernels::CrossEntropyLosses(const ConstTensorView& largest,
                                              const ConstTensorView& sum,
                                              const ConstTensorView& picked,
+                                             const ConstTensorView& targets,
                                              const TensorView& losses) {
-  return kernels::CrossEntropyLosses(stream_, largest, sum, picked, losses);
+  return kernels::CrossEntropyLosses(stream_, largest, sum, picked, targets,
+                                     losses);
 }
 
 absl::Status CudaKernels::CrossEntropyGradient(

@@ -115,6 +115,7 @@ class CudaKernels final : public OpKernels {
   absl::Status CrossEntropyLosses(const ConstTensorView& largest,
                                   const ConstTensorView& sum,
                                   const ConstTensorView& picked,
+                                  const ConstTensorView& targets,
                                   const TensorView& losses) override;
   absl::Status CrossEntropyGradient(const ConstTensorView& largest,
                                     const ConstTensorView& sum, IndexRange held,

@@ -290,7 +290,7 @@ absl::Status RunCrossEntropy(Ops& ops, Operands& x) {
     TESSERA_RETURN_IF_ERROR(ops.SumExp(logits, largest, sum));
     TESSERA_RETURN_IF_ERROR(ops.Pick(logits, held, targets, picked));
     TESSERA_RETURN_IF_ERROR(ops.CrossEntropyLosses(
-        largest, sum, picked, x.New(DType::kF64, {5}).view()));
+        largest, sum, picked, targets, x.New(DType::kF64, {5}).view()));
     TESSERA_RETURN_IF_ERROR(ops.CrossEntropyGradient(
         largest, sum, held, targets, x.New(DType::kF64, {5}).view(),
         {.label_smoothing = 0.1, .z_loss = 1e-3, .vocabulary = held.end},

@@ -1,12 +1,13 @@
 #include "tools/text/corpus.h"
 
 #include <algorithm>
-#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/text/data_files.h"
+#include "tools/text/document_encoder.h"
 #include "tools/text/text_hash.h"
 
 namespace tessera::text {
@@ -37,13 +38,20 @@ PackedTokens& Corpus::LastTexts(int64_t vocabulary) {
   return std::get<PackedTokens>(segments_.back());
 }
 
-void Corpus::AddText(std::string_view text, const Tokenizer& tokenizer) {
-  std::vector<TokenId> ids = tokenizer.Encode(text, SpecialTokens::kAsText);
-  const std::optional<TokenId> end = tokenizer.end_of_text();
-  if (end.has_value()) ids.push_back(*end);
-  LastTexts(tokenizer.vocabulary_size()).Append(ids);
-  starts_.back() += static_cast<int64_t>(ids.size());
-  Mix(ids);
+void Corpus::AddDocument(const Document& document, const Tokenizer& tokenizer) {
+  const EncodedDocument encoded = EncodeDocument(tokenizer, document);
+  LastTexts(tokenizer.vocabulary_size()).Append(encoded.ids);
+  prompts_.Append({starts_.back(), starts_.back() + encoded.prompt});
+  starts_.back() += static_cast<int64_t>(encoded.ids.size());
+  Mix(encoded.ids);
+}
+
+void Corpus::MixPrompts() {
+  for (const TokenRange& prompt : prompts_.ranges()) {
+    for (const int64_t token : {prompt.begin, prompt.end}) {
+      fingerprint_ = Scramble(fingerprint_ ^ static_cast<uint64_t>(token));
+    }
+  }
 }
 
 absl::Status Corpus::AddTokenFile(const std::string& path, int64_t vocabulary) {
@@ -76,6 +84,10 @@ absl::Status Corpus::AddCachedText(TokenFile file) {
 }
 
 void Corpus::AddSegment(TokenFile file) {
+  for (const TokenRange& prompt : file.prompts().ranges()) {
+    prompts_.Append(
+        {starts_.back() + prompt.begin, starts_.back() + prompt.end});
+  }
   starts_.push_back(starts_.back() + file.token_count());
   segments_.emplace_back(std::move(file));
 }
@@ -100,27 +112,39 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
         continue;
       }
     }
-    TESSERA_RETURN_IF_ERROR(ForEachDocument(file, [&](std::string_view text) {
-      corpus->AddText(text, tokenizer);
-      return absl::OkStatus();
-    }));
+    TESSERA_RETURN_IF_ERROR(
+        ForEachDocument(file, [&](const Document& document) {
+          corpus->AddDocument(document, tokenizer);
+          return absl::OkStatus();
+        }));
   }
+  corpus->MixPrompts();
   return corpus;
 }
 
 absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::FromTexts(
     std::span<const std::string> texts, const Tokenizer& tokenizer) {
-  if (texts.empty()) {
+  std::vector<Document> documents;
+  for (const std::string& text : texts) documents.push_back({.text = text});
+  return FromDocuments(documents, tokenizer);
+}
+
+absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::FromDocuments(
+    std::span<const Document> documents, const Tokenizer& tokenizer) {
+  if (documents.empty()) {
     return absl::InvalidArgumentError("a corpus of no texts; give at least 1");
   }
   auto corpus = std::shared_ptr<Corpus>(new Corpus);
-  for (const std::string& text : texts) corpus->AddText(text, tokenizer);
-  corpus->file_count_ = static_cast<int64_t>(texts.size());
+  for (const Document& document : documents) {
+    corpus->AddDocument(document, tokenizer);
+  }
+  corpus->MixPrompts();
+  corpus->file_count_ = static_cast<int64_t>(documents.size());
   return corpus;
 }
 
 int64_t Corpus::memory_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = prompts_.memory_bytes();
   for (const Segment& segment : segments_) {
     if (const auto* tokens = std::get_if<PackedTokens>(&segment)) {
       bytes += tokens->bytes();

@@ -10,8 +10,8 @@
 // token if the vocabulary has at most 65536, else 4, or tokenised once and kept
 // in a TokenCache; each document ends with the tokenizer's end of text, if it
 // has one. Special tokens that are written out in a text are text. Token files
-// and the cache's stay on disk. data_files.h defines the files of a path and
-// their order.
+// and the cache's stay on disk; of these only the places of prompts are in
+// memory. data_files.h defines the files of a path and their order.
 #ifndef TESSERA_TOOLS_TEXT_CORPUS_H_
 #define TESSERA_TOOLS_TEXT_CORPUS_H_
 
@@ -21,7 +21,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -30,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "tools/text/data_files.h"
 #include "tools/text/token_cache.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
@@ -83,23 +83,28 @@ class Corpus {
       std::span<const std::string> paths, const Tokenizer& tokenizer,
       const TokenCache& cache = TokenCache(""));
 
-  // From texts in memory. InvalidArgument if `texts` is empty.
+  // From documents in memory. InvalidArgument if there are none.
+  static absl::StatusOr<std::shared_ptr<const Corpus>> FromDocuments(
+      std::span<const Document> documents, const Tokenizer& tokenizer);
   static absl::StatusOr<std::shared_ptr<const Corpus>> FromTexts(
       std::span<const std::string> texts, const Tokenizer& tokenizer);
 
   int64_t token_count() const { return starts_.back(); }
   int64_t file_count() const { return file_count_; }
 
-  // The memory of texts; token files take none.
+  // The tokens of prompts: training learns to continue them, not to give them.
+  const TokenRanges& prompts() const { return prompts_; }
+
+  // The memory of texts and of the places of prompts; token files take none.
   int64_t memory_bytes() const;
 
   // Reads the tokens [begin, begin + tokens.size()). OutOfRange past the end;
   // otherwise the errors of TokenFile::Read.
   absl::Status Read(int64_t begin, std::span<TokenId> tokens) const;
 
-  // A hash of all tokens of texts, cached or not, and of the length and the
-  // first and last 65536 tokens of each token file. A checkpoint stores it to
-  // detect other data on resume.
+  // A hash of all tokens of texts, cached or not, of the length and the first
+  // and last 65536 tokens of each token file, and of the places of prompts. A
+  // checkpoint stores it to detect other data on resume.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
@@ -108,16 +113,19 @@ class Corpus {
   Corpus() = default;
 
   PackedTokens& LastTexts(int64_t vocabulary);
-  void AddText(std::string_view text, const Tokenizer& tokenizer);
+  void AddDocument(const Document& document, const Tokenizer& tokenizer);
   absl::Status AddTokenFile(const std::string& path, int64_t vocabulary);
   // Reads all tokens for the fingerprint. No side effects after an error.
   absl::Status AddCachedText(TokenFile file);
   void AddSegment(TokenFile file);
   void Mix(std::span<const TokenId> tokens);
+  // After all documents. Without prompts it changes nothing.
+  void MixPrompts();
 
   std::vector<Segment> segments_;
   std::vector<int64_t> starts_ = {
       0};  // The starts of the segments; then the end.
+  TokenRanges prompts_;
   int64_t file_count_ = 0;
   uint64_t fingerprint_ = 0;
 };

@@ -14,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/text/data_files.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
@@ -157,6 +158,48 @@ TEST_F(CorpusTest, TokenFilesAndTextsAreOneRow) {
   }
 }
 
+TEST_F(CorpusTest, PromptsHaveTheirPlaces) {
+  Write("a.jsonl", R"({"prompt": "ab", "completion": "c"})"
+                   "\n"
+                   R"({"text": "d"})"
+                   "\n"
+                   R"({"prompt": "", "completion": "e"})"
+                   "\n"
+                   R"({"prompt": "f", "completion": ""})");
+  Write("b.jsonl", R"({"prompt": "gh", "completion": "i", "id": 7})");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto corpus,
+                               Corpus::Open({{directory_}}, ByteTokenizer()));
+  EXPECT_THAT(ReadAll(*corpus), ElementsAre('a', 'b', 'c', 256, 'd', 256, 'e',
+                                            256, 'f', 256, 'g', 'h', 'i', 256));
+  EXPECT_THAT(
+      corpus->prompts().ranges(),
+      ElementsAre(TokenRange{0, 2}, TokenRange{8, 9}, TokenRange{10, 12}));
+  EXPECT_EQ(corpus->memory_bytes(), 2 * 14 + corpus->prompts().memory_bytes());
+}
+
+// Characters in pairs, so that a pair may lie across the end of a prompt.
+TEST_F(CorpusTest, DocumentsBeginWithTheTokensOfTheirPrompt) {
+  class Pairs : public ByteTokenizer {
+    int64_t vocabulary_size() const override { return 1 << 20; }
+    void AppendTokens(std::string_view text, SpecialTokens,
+                      std::vector<TokenId>& ids) const override {
+      for (size_t i = 0; i < text.size(); i += 2) {
+        ids.push_back(i + 1 < text.size() ? 1000 * text[i] + text[i + 1]
+                                          : text[i]);
+      }
+    }
+  };
+  const std::vector<Document> documents = {{"0123", "456"}, {"012", "345"}};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto corpus,
+                               Corpus::FromDocuments(documents, Pairs()));
+  const auto pair = [](char a, char b) { return 1000 * a + b; };
+  EXPECT_THAT(ReadAll(*corpus),
+              ElementsAre(pair('0', '1'), pair('2', '3'), pair('4', '5'), '6',
+                          256, pair('0', '1'), '2', pair('3', '4'), '5', 256));
+  EXPECT_THAT(corpus->prompts().ranges(),
+              ElementsAre(TokenRange{0, 2}, TokenRange{5, 7}));
+}
+
 TEST_F(CorpusTest, FingerprintsTellCorporaApart) {
   const auto of = [&](const std::vector<std::string>& texts) {
     return (*Corpus::FromTexts(texts, ByteTokenizer()))->fingerprint();
@@ -165,6 +208,14 @@ TEST_F(CorpusTest, FingerprintsTellCorporaApart) {
   EXPECT_NE(of({"ab", "c"}), of({"a", "bc"}));
   EXPECT_NE(of({"ab"}), of({"ba"}));
   EXPECT_NE(of({"ab"}), of({"ab", ""}));
+  const auto of_prompt = [&](const Document& document) {
+    return (*Corpus::FromDocuments({{document}}, ByteTokenizer()))
+        ->fingerprint();
+  };
+  EXPECT_EQ(of_prompt({"", "abc"}), of({"abc"}));
+  EXPECT_EQ(of_prompt({"a", "bc"}), of_prompt({"a", "bc"}));
+  EXPECT_NE(of_prompt({"a", "bc"}), of({"abc"}));
+  EXPECT_NE(of_prompt({"a", "bc"}), of_prompt({"ab", "c"}));
   const auto of_tokens = [&](const std::vector<TokenId>& tokens) {
     EXPECT_TRUE(WriteTokenFile(Path("f.u16"), tokens).ok());
     return (*Corpus::Open({{Path("f.u16")}}, ByteTokenizer()))->fingerprint();

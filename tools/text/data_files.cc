@@ -252,33 +252,69 @@ absl::Status ForEachLine(
 
 }  // namespace
 
+namespace {
+
+// The document of a line of a *.jsonl, which refers to `object`.
+absl::StatusOr<Document> DocumentOf(const nlohmann::json& object) {
+  const auto string_at =
+      [&](const char* key) -> std::optional<std::string_view> {
+    const auto value = object.find(key);
+    if (value == object.end() || !value->is_string()) return std::nullopt;
+    return value->get_ref<const std::string&>();
+  };
+  const auto has = [&](const char* key) {
+    return object.is_object() && object.contains(key);
+  };
+  if (has("text") && has("completion")) {
+    return absl::InvalidArgumentError(
+        "it has \"text\" and \"completion\"; give either \"text\", or "
+        "\"prompt\" and \"completion\"");
+  }
+  if (has("text")) {
+    if (const auto text = string_at("text")) return Document{.text = *text};
+  } else if (has("prompt") || has("completion")) {
+    const auto prompt = string_at("prompt"), text = string_at("completion");
+    if (prompt.has_value() && text.has_value()) return Document{*prompt, *text};
+    return absl::InvalidArgumentError(
+        "expected the strings \"prompt\" and \"completion\", such as "
+        "{\"prompt\": \"2 + 2 =\", \"completion\": \" 4\"}");
+  } else if (has("messages")) {
+    return absl::InvalidArgumentError(
+        "\"messages\" need the template of a chat, which is not supported; "
+        "apply it, and give the strings \"prompt\" and \"completion\"");
+  }
+  return absl::InvalidArgumentError(
+      "expected an object with a string \"text\", such as {\"text\": \"One "
+      "document.\"}, or with the strings \"prompt\" and \"completion\"");
+}
+
+}  // namespace
+
 absl::Status ForEachDocument(
     const DataFile& file,
-    absl::FunctionRef<absl::Status(std::string_view)> add) {
+    absl::FunctionRef<absl::Status(const Document&)> add) {
   if (file.kind == DataKind::kText) {
     TESSERA_ASSIGN_OR_RETURN(const std::string text,
                              ReadFile(file.path, kMaxTextBytes));
-    return add(text);
+    return add({.text = text});
   }
   return ForEachLine(
       file.path, [&](int64_t number, std::string_view line) -> absl::Status {
         if (absl::StripAsciiWhitespace(line).empty()) return absl::OkStatus();
-        const auto refuse = [&](std::string_view why) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("data file ", QuotedPath(file.path), ", line ",
-                           number, ": ", why));
+        const auto refuse = [&](absl::StatusCode code, std::string_view why) {
+          return absl::Status(
+              code, absl::StrCat("data file ", QuotedPath(file.path), ", line ",
+                                 number, ": ", why));
         };
         const absl::StatusOr<nlohmann::json> object =
             ParseJson(line, {.max_bytes = static_cast<size_t>(kMaxLineBytes)});
-        if (!object.ok()) return refuse(object.status().message());
-        const auto text =
-            object->is_object() ? object->find("text") : object->end();
-        if (text == object->end() || !text->is_string()) {
-          return refuse(
-              "expected an object with a string \"text\", such as {\"text\": "
-              "\"One document.\"}");
+        if (!object.ok()) {
+          return refuse(absl::StatusCode::kInvalidArgument,
+                        object.status().message());
         }
-        return add(text->get_ref<const std::string&>());
+        TESSERA_ASSIGN_OR_RETURN(const Document document, DocumentOf(*object),
+                                 refuse(_.code(), _.message()));
+        return add(document);
       });
 }
 
@@ -317,6 +353,7 @@ struct Layout {
   TokenType type = TokenType::kU16;
   int64_t offset = 0;
   int64_t tokens = -1;
+  TokenRanges prompts = {};
 };
 
 // The text of a key's value in the header of an array, a dictionary of Python.
@@ -402,9 +439,9 @@ absl::StatusOr<Layout> LayoutOf(const std::string& path, int fd,
       return LayoutOfNpy(fd, bytes);
     case DataKind::kIndexed: {
       TESSERA_ASSIGN_OR_RETURN(
-          const IndexedTokens index,
+          IndexedTokens index,
           ReadTokenIndex(absl::StrCat(PrefixOf(path), ".idx")));
-      return Layout{index.type, 0, index.tokens};
+      return Layout{index.type, 0, index.tokens, std::move(index.prompts)};
     }
     case DataKind::kText:
     case DataKind::kJsonLines:
@@ -467,7 +504,7 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path,
         errno, absl::StrCat("cannot open token file ", QuotedPath(data)));
   }
   const int64_t bytes = S_ISREG(status.st_mode) ? status.st_size : 0;
-  const absl::StatusOr<Layout> layout = LayoutOf(data, fd.get(), bytes);
+  absl::StatusOr<Layout> layout = LayoutOf(data, fd.get(), bytes);
   if (!layout.ok()) return Annotated(layout.status(), data);
   const int64_t width = BytesOf(layout->type);
   const int64_t left = bytes - layout->offset;
@@ -482,7 +519,7 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path,
                            " bytes each from byte ", layout->offset, " on")));
   }
   return TokenFile(data, std::move(fd), layout->offset, layout->type,
-                   vocabulary, left / width);
+                   vocabulary, left / width, std::move(layout->prompts));
 }
 
 absl::Status TokenFile::Read(int64_t begin, std::span<TokenId> tokens) const {

@@ -12,9 +12,7 @@
 //   kU32        *.u32                        tokens, 32-bit little-endian
 //   kIndexed    *.idx, and its *.bin         tokens (indexed_dataset.h)
 //   kNpy        *.npy                        tokens, an array of NumPy
-//   kJsonLines  *.jsonl                      documents: the string "text" of
-//   the
-//                                            object on each line
+//   kJsonLines  *.jsonl                      documents, an object a line
 //   kText       all others                   one document
 //
 // Directories are searched recursively, except behind symbolic links. In
@@ -37,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
 #include "tools/text/indexed_dataset.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
@@ -72,13 +71,21 @@ inline constexpr int64_t kMaxTextBytes = int64_t{1} << 31;
 // The longest line of a *.jsonl, whose size has no limit.
 inline constexpr int64_t kMaxLineBytes = int64_t{1} << 26;
 
-// Calls `add` with each document of a file of text, in its order. Blank lines
-// of a *.jsonl are skipped. InvalidArgument, with the file and the line, if a
-// text or a line is too long, or a line is not an object with a string "text";
+// A document of a file of text. Training learns to continue the prompt, which
+// may be empty, by the text, and not the prompt itself.
+struct Document {
+  std::string_view prompt = {};
+  std::string_view text = {};
+};
+
+// Calls `add` with each document of a file of text, in its order. A line of a
+// *.jsonl is an object with a string "text", which is the document, or with the
+// strings "prompt" and "completion"; it may have other keys. Blank lines are
+// skipped. InvalidArgument, with the file and the line, if a text or a line is
+// too long, or a line is no such object or has both "text" and "completion";
 // otherwise the system's error, or that of `add`.
 absl::Status ForEachDocument(
-    const DataFile& file,
-    absl::FunctionRef<absl::Status(std::string_view)> add);
+    const DataFile& file, absl::FunctionRef<absl::Status(const Document&)> add);
 
 // Integers one after another, little-endian, in a file of any kind but text: of
 // 1 to 8 bytes in indexed data sets and in arrays of NumPy (format versions 1
@@ -97,6 +104,8 @@ class TokenFile {
                                         int64_t vocabulary);
 
   int64_t token_count() const { return token_count_; }
+  // The tokens of prompts, which only an indexed data set may have.
+  const TokenRanges& prompts() const { return prompts_; }
 
   // Reads the tokens [begin, begin + tokens.size()) through the system's page
   // cache, which the ranks of a host share. OutOfRange past the end,
@@ -106,13 +115,14 @@ class TokenFile {
 
  private:
   TokenFile(std::string path, UniqueFd fd, int64_t offset, TokenType type,
-            int64_t vocabulary, int64_t token_count)
+            int64_t vocabulary, int64_t token_count, TokenRanges prompts)
       : path_(std::move(path)),
         fd_(std::move(fd)),
         offset_(offset),
         type_(type),
         vocabulary_(vocabulary),
-        token_count_(token_count) {}
+        token_count_(token_count),
+        prompts_(std::move(prompts)) {}
 
   std::string path_;
   UniqueFd fd_;
@@ -120,6 +130,7 @@ class TokenFile {
   TokenType type_;
   int64_t vocabulary_;
   int64_t token_count_;
+  TokenRanges prompts_;
 };
 
 // Replaces the file as a whole. InvalidArgument if it is not named *.u16, *.bin

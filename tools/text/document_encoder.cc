@@ -1,8 +1,10 @@
 #include "tools/text/document_encoder.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace tessera::text {
@@ -13,9 +15,34 @@ constexpr int64_t kBatchBytes = int64_t{16} << 20;
 
 }  // namespace
 
-absl::Status DocumentEncoder::Add(std::string_view document) {
-  waiting_.emplace_back(document);
-  waiting_bytes_ += static_cast<int64_t>(document.size());
+EncodedDocument EncodeDocument(const Tokenizer& tokenizer,
+                               const Document& document) {
+  EncodedDocument encoded;
+  std::vector<TokenId>& ids = encoded.ids;
+  if (!document.prompt.empty()) {
+    ids = tokenizer.Encode(document.prompt, SpecialTokens::kAsText);
+    encoded.prompt = static_cast<int64_t>(ids.size());
+    std::vector<TokenId> whole = tokenizer.Encode(
+        absl::StrCat(document.prompt, document.text), SpecialTokens::kAsText);
+    const bool begins_so = ids.size() <= whole.size() &&
+                           std::equal(ids.begin(), ids.end(), whole.begin());
+    if (begins_so) ids = std::move(whole);
+    if (!begins_so) {
+      tokenizer.AppendTokens(document.text, SpecialTokens::kAsText, ids);
+    }
+  } else {
+    tokenizer.AppendTokens(document.text, SpecialTokens::kAsText, ids);
+  }
+  const std::optional<TokenId> end = tokenizer.end_of_text();
+  if (end.has_value()) ids.push_back(*end);
+  return encoded;
+}
+
+absl::Status DocumentEncoder::Add(const Document& document) {
+  waiting_.push_back(
+      {std::string(document.prompt), std::string(document.text)});
+  waiting_bytes_ +=
+      static_cast<int64_t>(document.prompt.size() + document.text.size());
   return waiting_bytes_ < kBatchBytes ? absl::OkStatus() : Flush();
 }
 
@@ -25,15 +52,14 @@ absl::Status DocumentEncoder::Finish() {
 }
 
 absl::Status DocumentEncoder::Flush() {
-  std::vector<std::vector<TokenId>> ids(waiting_.size());
+  std::vector<EncodedDocument> documents(waiting_.size());
   pool_.Run(static_cast<int64_t>(waiting_.size()), [&](int64_t i) {
     const auto at = static_cast<size_t>(i);
-    tokenizer_.AppendTokens(waiting_[at], SpecialTokens::kAsText, ids[at]);
-    const std::optional<TokenId> end = tokenizer_.end_of_text();
-    if (end.has_value()) ids[at].push_back(*end);
+    documents[at] =
+        EncodeDocument(tokenizer_, {waiting_[at].prompt, waiting_[at].text});
   });
-  for (const std::vector<TokenId>& document : ids) {
-    TESSERA_RETURN_IF_ERROR(writer_.AddDocument(document));
+  for (const EncodedDocument& document : documents) {
+    TESSERA_RETURN_IF_ERROR(writer_.AddDocument(document.ids, document.prompt));
   }
   bytes_ += waiting_bytes_;
   waiting_.clear();

@@ -97,23 +97,30 @@ absl::Status Invalid(std::string_view what, int64_t index, int64_t value,
       absl::StrCat(what, " ", index, " is ", value, "; it must be ", allowed));
 }
 
-// Of two readers: lengths and pointers lie apart, and must agree.
-absl::Status CheckSequences(Reader& lengths, Reader& pointers,
+// Of several readers: lengths, pointers and modes lie apart. `modes` is null if
+// there are none.
+absl::Status CheckSequences(Reader& lengths, Reader& pointers, Reader* modes,
                             IndexedTokens& index) {
   const int64_t width = BytesOf(index.type);
   const int64_t most = std::numeric_limits<int64_t>::max() / width;
   std::vector<int64_t> begins;
+  std::vector<int8_t> kinds;
   return ForEach<int32_t>(
       lengths, index.sequences, [&](int64_t i, int32_t length) -> absl::Status {
         if (i % kMostPerPart == 0) {
           begins.resize(
               static_cast<size_t>(std::min(kMostPerPart, index.sequences - i)));
           TESSERA_RETURN_IF_ERROR(pointers.Read(std::span<int64_t>(begins)));
+          kinds.resize(begins.size());
+          if (modes != nullptr) {
+            TESSERA_RETURN_IF_ERROR(modes->Read(std::span<int8_t>(kinds)));
+          }
         }
         if (length < 0) {
           return Invalid("the length of sequence", i, length, "0 or more");
         }
-        const int64_t begin = begins[static_cast<size_t>(i % kMostPerPart)];
+        const auto at = static_cast<size_t>(i % kMostPerPart);
+        const int64_t begin = begins[at];
         if (begin != index.tokens * width) {
           return Invalid("the first byte of sequence", i, begin,
                          absl::StrCat(index.tokens * width,
@@ -121,6 +128,13 @@ absl::Status CheckSequences(Reader& lengths, Reader& pointers,
         }
         if (length > most - index.tokens) {
           return absl::InvalidArgumentError("there are more than 2^63 bytes");
+        }
+        if (kinds[at] != 0 && kinds[at] != 1) {
+          return Invalid("the mode of sequence", i, kinds[at],
+                         "0, or 1 for a prompt");
+        }
+        if (kinds[at] == 1) {
+          index.prompts.Append({index.tokens, index.tokens + length});
         }
         index.tokens += length;
         return absl::OkStatus();
@@ -145,6 +159,11 @@ absl::Status CheckDocuments(Reader& reader, const IndexedTokens& index) {
                  absl::StrCat(index.sequences, ", the number of sequences"));
 }
 
+// The bytes of an index without modes.
+int64_t PlainBytes(const IndexedTokens& index) {
+  return kHeaderBytes + 12 * index.sequences + 8 * (index.documents + 1);
+}
+
 absl::StatusOr<IndexedTokens> ReadHeader(Reader& reader) {
   char magic[kMagic.size()];
   TESSERA_RETURN_IF_ERROR(reader.Read(std::span<char>(magic)));
@@ -165,11 +184,13 @@ absl::StatusOr<IndexedTokens> ReadHeader(Reader& reader) {
   // A bound for each, so that the sum cannot overflow.
   const auto left = static_cast<uint64_t>(reader.bytes() - kHeaderBytes);
   if (bounds < 1 || sequences > left / 12 || bounds > left / 8 ||
-      12 * sequences + 8 * bounds != left) {
+      (12 * sequences + 8 * bounds != left &&
+       13 * sequences + 8 * bounds != left)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "it has ", reader.bytes(), " bytes, which is not what ", sequences,
         " sequences and ", bounds, " bounds of documents take: ", kHeaderBytes,
-        " + 12 * sequences + 8 * bounds, and 1 bound or more"));
+        " + 12 * sequences + 8 * bounds, and 1 byte a sequence for modes if "
+        "it has any, and 1 bound or more"));
   }
   index.sequences = static_cast<int64_t>(sequences);
   index.documents = static_cast<int64_t>(bounds) - 1;
@@ -177,7 +198,7 @@ absl::StatusOr<IndexedTokens> ReadHeader(Reader& reader) {
 }
 
 absl::StatusOr<IndexedTokens> ReadIndex(const std::string& path) {
-  Reader reader(path), pointers(path);
+  Reader reader(path), pointers(path), modes(path);
   if (reader.bytes() < 0 || pointers.bytes() != reader.bytes()) {
     return absl::ErrnoToStatus(errno == 0 ? EIO : errno, "it cannot be read");
   }
@@ -187,7 +208,10 @@ absl::StatusOr<IndexedTokens> ReadIndex(const std::string& path) {
   }
   TESSERA_ASSIGN_OR_RETURN(IndexedTokens index, ReadHeader(reader));
   pointers.Skip(kHeaderBytes + 4 * index.sequences);
-  TESSERA_RETURN_IF_ERROR(CheckSequences(reader, pointers, index));
+  modes.Skip(PlainBytes(index));
+  const bool has_modes = reader.bytes() != PlainBytes(index);
+  TESSERA_RETURN_IF_ERROR(
+      CheckSequences(reader, pointers, has_modes ? &modes : nullptr, index));
   TESSERA_RETURN_IF_ERROR(CheckDocuments(pointers, index));
   return index;
 }
@@ -234,7 +258,7 @@ std::string_view PrefixOf(std::string_view path) {
 
 absl::StatusOr<IndexedTokens> ReadTokenIndex(const std::string& path) {
   TESSERA_ASSIGN_OR_RETURN(
-      const IndexedTokens index, ReadIndex(path),
+      IndexedTokens index, ReadIndex(path),
       Annotate(_, absl::StrCat("index ", QuotedPath(path))));
   return index;
 }
@@ -255,11 +279,18 @@ TokenType IndexedDatasetWriter::type() const {
   return vocabulary_ < 65500 ? TokenType::kU16 : TokenType::kI32;
 }
 
-absl::Status IndexedDatasetWriter::AddDocument(std::span<const TokenId> ids) {
+absl::Status IndexedDatasetWriter::AddDocument(std::span<const TokenId> ids,
+                                               int64_t prompt) {
   if (ids.size() > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("document ", documents(), " of ", QuotedPath(prefix_),
                      " has ", ids.size(), " tokens; 2^31 - 1 is the most"));
+  }
+  if (prompt < 0 || prompt > static_cast<int64_t>(ids.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("document ", documents(), " of ", QuotedPath(prefix_),
+                     " has ", ids.size(), " tokens, ", prompt,
+                     " of them of a prompt; allowed: 0 to ", ids.size()));
   }
   const auto wrong = std::find_if(ids.begin(), ids.end(), [&](TokenId id) {
     return id < 0 || id >= vocabulary_;
@@ -277,7 +308,15 @@ absl::Status IndexedDatasetWriter::AddDocument(std::span<const TokenId> ids) {
       Append(id, buffer_);
     }
   }
-  lengths_.push_back(static_cast<int32_t>(ids.size()));
+  if (prompt > 0) {
+    lengths_.push_back(static_cast<int32_t>(prompt));
+    modes_.push_back(1);
+    has_prompts_ = true;
+  }
+  lengths_.push_back(
+      static_cast<int32_t>(static_cast<int64_t>(ids.size()) - prompt));
+  modes_.push_back(0);
+  ++documents_;
   tokens_ += static_cast<int64_t>(ids.size());
   return buffer_.size() < kBufferBytes ? absl::OkStatus() : Flush();
 }
@@ -294,7 +333,7 @@ absl::Status IndexedDatasetWriter::Finish() {
   std::string bytes(kMagic);
   Append(kVersion, bytes);
   Append(type() == TokenType::kU16 ? kCodeOfU16 : kCodeOfI32, bytes);
-  Append(static_cast<uint64_t>(documents()), bytes);
+  Append(static_cast<uint64_t>(lengths_.size()), bytes);
   Append(static_cast<uint64_t>(documents() + 1), bytes);
   const auto add = [&](auto value) -> absl::Status {
     Append(value, bytes);
@@ -307,7 +346,14 @@ absl::Status IndexedDatasetWriter::Finish() {
     TESSERA_RETURN_IF_ERROR(add(begin));
     begin += length * BytesOf(type());
   }
-  for (int64_t i = 0; i <= documents(); ++i) TESSERA_RETURN_IF_ERROR(add(i));
+  TESSERA_RETURN_IF_ERROR(add(int64_t{0}));
+  for (size_t i = 0; i < modes_.size(); ++i) {
+    if (modes_[i] == 1) continue;
+    TESSERA_RETURN_IF_ERROR(add(static_cast<int64_t>(i) + 1));
+  }
+  if (has_prompts_) {
+    for (const int8_t mode : modes_) TESSERA_RETURN_IF_ERROR(add(mode));
+  }
   TESSERA_RETURN_IF_ERROR(WriteAt(idx, offset, bytes));
   TESSERA_RETURN_IF_ERROR(bin_.Commit());
   return idx.Commit();

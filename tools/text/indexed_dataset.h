@@ -18,6 +18,11 @@
 //   4 n         tokens of each sequence, i32
 //   8 n         its first byte in PREFIX.bin, i64
 //   8 (d + 1)   the first sequence of each document, and n, i64
+//   n or none   the mode of each sequence, i8: 0, or 1 for a prompt
+//
+// Megatron-LM has modes in multimodal data sets. Here a document with a prompt
+// is two sequences, the prompt's and the rest; a data set without prompts has
+// no modes.
 //
 // Source: megatron/core/datasets/indexed_dataset.py of Megatron-LM.
 #ifndef TESSERA_TOOLS_TEXT_INDEXED_DATASET_H_
@@ -33,6 +38,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/os/atomic_file.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
@@ -49,6 +55,7 @@ struct IndexedTokens {
   int64_t tokens = 0;
   int64_t sequences = 0;
   int64_t documents = 0;
+  TokenRanges prompts = {};  // The sequences of mode 1.
 
   friend bool operator==(const IndexedTokens&, const IndexedTokens&) = default;
 };
@@ -59,11 +66,13 @@ std::string_view PrefixOf(std::string_view path);
 // Reads the index `path` in parts, so that it may be larger than memory, and
 // checks all of it. Untrusted: InvalidArgument, with the path and the place,
 // unless the sizes are those of the file, lengths are not negative, sequences
-// follow each other without gaps, and documents ascend from 0 to n;
-// Unimplemented for numbers that are no integers; otherwise the system's error.
+// follow each other without gaps, documents ascend from 0 to n, and modes are 0
+// or 1; Unimplemented for numbers that are no integers; otherwise the system's
+// error.
 absl::StatusOr<IndexedTokens> ReadTokenIndex(const std::string& path);
 
-// Writes a data set with one sequence a document. One thread at a time.
+// Writes a data set with one sequence a document, two if it has a prompt. One
+// thread at a time.
 class IndexedDatasetWriter {
  public:
   // Tokens take 2 bytes if the vocabulary has fewer than 65500, else 4, as
@@ -72,12 +81,13 @@ class IndexedDatasetWriter {
   static absl::StatusOr<IndexedDatasetWriter> Create(const std::string& prefix,
                                                      int64_t vocabulary);
 
-  int64_t documents() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t documents() const { return documents_; }
   int64_t tokens() const { return tokens_; }
 
-  // May be empty. InvalidArgument, without side effects, if an id is not in the
-  // vocabulary or there are more than 2^31 - 1.
-  absl::Status AddDocument(std::span<const TokenId> ids);
+  // May be empty. The first `prompt` tokens are a prompt's. InvalidArgument,
+  // without side effects, if an id is not in the vocabulary, there are more
+  // than 2^31 - 1, or fewer than `prompt`.
+  absl::Status AddDocument(std::span<const TokenId> ids, int64_t prompt = 0);
 
   // Replaces both files, PREFIX.idx last. Call it once, last; without it
   // nothing is left.
@@ -98,7 +108,11 @@ class IndexedDatasetWriter {
   std::string buffer_;  // The end of PREFIX.bin.
   int64_t written_ = 0;
   int64_t tokens_ = 0;
+  int64_t documents_ = 0;
+  // Of sequences. A prompt's is followed by that of the rest of its document.
   std::vector<int32_t> lengths_;
+  std::vector<int8_t> modes_;
+  bool has_prompts_ = false;
 };
 
 }  // namespace tessera::text

@@ -17,11 +17,13 @@
 #include "gtest/gtest.h"
 #include "tools/text/corpus.h"
 #include "tools/text/data_files.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -77,6 +79,40 @@ TEST(IndexedDatasetTest, WritesWhatMegatronReads) {
             IndexBytes(8, {3, 0, 1}, {0, 6, 6}, {0, 1, 2, 3}));
   EXPECT_THAT(ReadTokenIndex(prefix + ".idx"),
               IsOkAndHolds(IndexedTokens{TokenType::kU16, 4, 3, 3}));
+}
+
+TEST(IndexedDatasetTest, PromptsAreSequencesOfModeOne) {
+  const std::string prefix = Path("prompts");
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto writer,
+                               IndexedDatasetWriter::Create(prefix, 300));
+  const std::vector<TokenId> ids = {1, 2, 3};
+  TESSERA_ASSERT_OK(writer.AddDocument(ids, 2));
+  TESSERA_ASSERT_OK(writer.AddDocument(ids));
+  TESSERA_ASSERT_OK(writer.AddDocument(ids, 3));
+  for (const int64_t prompt : {-1, 4}) {
+    EXPECT_THAT(
+        writer.AddDocument(ids, prompt),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 ::testing::AllOf(HasSubstr("document 3 of"),
+                                  HasSubstr("3 tokens"), HasSubstr("0 to 3"))));
+  }
+  EXPECT_EQ(writer.documents(), 3);
+  TESSERA_ASSERT_OK(writer.Finish());
+  std::string expected =
+      IndexBytes(8, {2, 1, 3, 3, 0}, {0, 4, 6, 12, 18}, {0, 2, 3, 5});
+  Append<int8_t>(expected, {1, 0, 0, 1, 0});
+  EXPECT_EQ(*ReadFile(prefix + ".idx", kMost), expected);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TokenFile file,
+                               TokenFile::Open(prefix + ".bin", 300));
+  EXPECT_THAT(AllOf(file), ElementsAre(1, 2, 3, 1, 2, 3, 1, 2, 3));
+  EXPECT_THAT(file.prompts().ranges(),
+              ElementsAre(TokenRange{0, 2}, TokenRange{6, 9}));
+  expected.back() = 2;
+  TESSERA_ASSERT_OK(WriteFile(prefix + ".idx", expected));
+  EXPECT_THAT(ReadTokenIndex(prefix + ".idx"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the mode of sequence 4 is 2; it must be 0, "
+                                 "or 1 for a prompt")));
 }
 
 TEST(IndexedDatasetTest, ReadsBackRandomDocumentsOfBothWidths) {
@@ -204,8 +240,10 @@ TEST(IndexedDatasetTest, WriterRefusesOtherTokensAndLeavesNothing) {
 TEST(IndexedDatasetFuzzTest, DamagedIndicesAreRefusedOrFitTheirData) {
   const std::string prefix = Path("fuzz");
   TESSERA_ASSERT_OK(WriteFile(prefix + ".bin", std::string(24, '\1')));
+  std::string modes = IndexBytes(8, {3, 4, 5}, {0, 6, 14}, {0, 2, 3});
+  Append<int8_t>(modes, {1, 0, 0});
   TextMutator mutator(
-      {IndexBytes(8, {3, 4, 5}, {0, 6, 14}, {0, 1, 3}),
+      {IndexBytes(8, {3, 4, 5}, {0, 6, 14}, {0, 1, 3}), modes,
        IndexBytes(4, {6}, {0}, {0, 1}), IndexBytes(5, {3}, {0}, {0, 1})},
       {std::string("MMIDIDX\0\0", 9), std::string(8, '\xff')}, 1);
   int accepted = 0;
@@ -348,6 +386,62 @@ TEST(JsonLinesTest, RefusalsNameTheLine) {
   refused("{\"body\": \"a\"}\n", "line 1: expected an object");
   refused("[1]\n", "line 1: expected an object");
   refused("{\"text\": \"a\"\n", "line 1: ");
+  const char* const pair = "line 1: expected the strings \"prompt\" and";
+  refused(R"({"prompt": "a"})", pair);
+  refused(R"({"completion": "a"})", pair);
+  refused(R"({"prompt": "a", "completion": 1})", pair);
+  refused(R"({"prompt": null, "completion": "a"})", pair);
+  refused(R"({"text": "a", "completion": "b"})",
+          "line 1: it has \"text\" and \"completion\"");
+  refused(R"({"text": 1, "prompt": "b"})", "line 1: expected an object");
+  refused(R"({"messages": []})", "line 1: \"messages\" need the template");
+  refused("{\"text\": \"a\"}\n{\"prompt\": \"b\"}\n", "line 2: expected");
+}
+
+// Data sets have such lines: the prompt that a text was made with.
+TEST(JsonLinesTest, APromptBesideATextIsAnotherKey) {
+  const std::string path = Path("beside.jsonl");
+  TESSERA_ASSERT_OK(WriteFile(path, R"({"prompt": "a", "text": "b"})"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto corpus,
+                               Corpus::Open({{path}}, ByteTokenizer()));
+  EXPECT_EQ(corpus->token_count(), 2);
+  EXPECT_TRUE(corpus->prompts().empty());
+}
+
+TEST(JsonLinesFuzzTest, DamagedLinesAreRefusedOrHaveDocuments) {
+  const std::string path = Path("fuzz.jsonl");
+  TextMutator mutator({R"({"prompt": "2 + 2 =", "completion": " 4"})",
+                       R"({"text": "a"})", R"({"messages": [{"role": "b"}]})"},
+                      {"\"prompt\":", "\"completion\":", "\"text\":",
+                       "\"messages\":", "\n", "null", "{", "}", ","},
+                      1);
+  int accepted = 0, with_prompts = 0;
+  for (int i = 0; i < 6000; ++i) {
+    Overwrite(path, mutator.Next());
+    int64_t tokens = 0, prompts = 0;
+    const absl::Status status = ForEachDocument(
+        {path, DataKind::kJsonLines}, [&](const Document& document) {
+          tokens += static_cast<int64_t>(document.prompt.size() +
+                                         document.text.size() + 1);
+          prompts += static_cast<int64_t>(document.prompt.size());
+          return absl::OkStatus();
+        });
+    const auto corpus = Corpus::Open({{path}}, ByteTokenizer());
+    if (!status.ok()) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("fuzz.jsonl\", line ")));
+      EXPECT_FALSE(corpus.ok());
+      continue;
+    }
+    // Empty files are refused by their name.
+    if (!corpus.ok()) continue;
+    ++accepted;
+    with_prompts += prompts > 0 ? 1 : 0;
+    EXPECT_EQ((*corpus)->token_count(), tokens);
+    EXPECT_EQ((*corpus)->prompts().CountIn({0, tokens}), prompts);
+  }
+  EXPECT_GT(accepted, 0);
+  EXPECT_GT(with_prompts, 0);
 }
 
 // Lines that end where a part of the file that is read at once ends.
@@ -364,8 +458,8 @@ TEST(JsonLinesTest, LinesOfAllLengthsAreRead) {
   TESSERA_ASSERT_OK(WriteFile(path, bytes));
   size_t next = 0;
   TESSERA_ASSERT_OK(
-      ForEachDocument({path, DataKind::kJsonLines}, [&](std::string_view text) {
-        EXPECT_EQ(text, texts[next]) << next;
+      ForEachDocument({path, DataKind::kJsonLines}, [&](const Document& line) {
+        EXPECT_EQ(line.text, texts[next]) << next;
         ++next;
         return absl::OkStatus();
       }));

@@ -239,48 +239,68 @@ Blend::Place Samples::PlaceOf(int64_t index) const {
   return place;
 }
 
-absl::Status Samples::Read(const Blend::Place& place,
+// Of held-out samples by weights too; a source with few samples repeats them.
+absl::StatusOr<Blend::Place> Samples::Find(SampleUse use, int64_t index) const {
+  if (use == SampleUse::kTraining) {
+    if (index >= 0) return PlaceOf(index);
+    return absl::OutOfRangeError(
+        absl::StrCat("sample ", index, "; indices begin at 0"));
+  }
+  const bool is_test = use == SampleUse::kTest;
+  const int64_t count = is_test ? test_ : validation_;
+  if (index < 0 || index >= count) {
+    return absl::OutOfRangeError(absl::StrCat(is_test ? "test" : "validation",
+                                              " sample ", index, "; there are ",
+                                              count));
+  }
+  Blend::Place place = blend_.At(index);
+  const Source& source = sources_[place.source];
+  place.index =
+      is_test ? source.training + source.validation + place.index % source.test
+              : source.training + place.index % source.validation;
+  return place;
+}
+
+absl::Status Samples::Read(SampleUse use, int64_t index,
                            std::span<TokenId> tokens) const {
+  TESSERA_ASSIGN_OR_RETURN(const Blend::Place place, Find(use, index));
   if (static_cast<int64_t>(tokens.size()) != options_.sequence + 1) {
     return absl::InvalidArgumentError(absl::StrCat("room for ", tokens.size(),
                                                    " tokens; a sample has ",
                                                    options_.sequence + 1));
   }
-  return sources_[place.source].corpus->Read(place.index * options_.sequence,
-                                             tokens);
+  return sources_[place.source].corpus->Read(TokensOf(place).begin, tokens);
 }
 
-absl::Status Samples::ReadTraining(int64_t index,
-                                   std::span<TokenId> tokens) const {
-  if (index < 0) {
-    return absl::OutOfRangeError(
-        absl::StrCat("sample ", index, "; indices begin at 0"));
-  }
-  return Read(PlaceOf(index), tokens);
+bool Samples::has_masks() const {
+  return options_.mask_prompts &&
+         std::any_of(sources_.begin(), sources_.end(),
+                     [](const Source& source) {
+                       return !source.corpus->prompts().empty();
+                     });
 }
 
-// By weights too; a source with few samples repeats them.
-absl::Status Samples::ReadValidation(int64_t index,
-                                     std::span<TokenId> tokens) const {
-  if (index < 0 || index >= validation_) {
-    return absl::OutOfRangeError(
-        absl::StrCat("validation sample ", index, "; there are ", validation_));
+absl::StatusOr<std::vector<TokenRange>> Samples::MaskedTokens(
+    SampleUse use, int64_t index) const {
+  TESSERA_ASSIGN_OR_RETURN(const Blend::Place place, Find(use, index));
+  if (!options_.mask_prompts) return std::vector<TokenRange>();
+  const TokenRange whole = TokensOf(place);
+  std::vector<TokenRange> parts =
+      sources_[place.source].corpus->prompts().PartsIn(whole);
+  for (TokenRange& part : parts) {
+    part.begin -= whole.begin;
+    part.end -= whole.begin;
   }
-  Blend::Place place = blend_.At(index);
-  const Source& source = sources_[place.source];
-  place.index = source.training + place.index % source.validation;
-  return Read(place, tokens);
+  return parts;
 }
 
-absl::Status Samples::ReadTest(int64_t index, std::span<TokenId> tokens) const {
-  if (index < 0 || index >= test_) {
-    return absl::OutOfRangeError(
-        absl::StrCat("test sample ", index, "; there are ", test_));
-  }
-  Blend::Place place = blend_.At(index);
-  const Source& source = sources_[place.source];
-  place.index = source.training + source.validation + place.index % source.test;
-  return Read(place, tokens);
+absl::StatusOr<int64_t> Samples::CountTargets(SampleUse use,
+                                              int64_t index) const {
+  TESSERA_ASSIGN_OR_RETURN(const Blend::Place place, Find(use, index));
+  if (!options_.mask_prompts) return sequence();
+  const TokenRange whole = TokensOf(place);
+  return sequence() - sources_[place.source].corpus->prompts().CountIn(
+                          {whole.begin + 1, whole.end});
 }
 
 }  // namespace tessera::text

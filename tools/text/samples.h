@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/text/corpus.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
@@ -161,7 +162,12 @@ struct SamplesOptions {
   double test_fraction = 0;
   uint64_t seed = 0;
   bool shuffle = true;  // False: corpus order.
+  // Tokens of prompts (Corpus::prompts) are no targets. False: like all others.
+  bool mask_prompts = true;
 };
+
+// What a sample is for.
+enum class SampleUse { kTraining, kValidation, kTest };
 
 // Const calls are thread-safe.
 class Samples {
@@ -200,9 +206,27 @@ class Samples {
   // Sets the sequence() + 1 `tokens`. InvalidArgument for another size,
   // OutOfRange if `index` is negative or, for validation and test, not below
   // the count; otherwise the errors of Corpus::Read.
-  absl::Status ReadTraining(int64_t index, std::span<TokenId> tokens) const;
-  absl::Status ReadValidation(int64_t index, std::span<TokenId> tokens) const;
-  absl::Status ReadTest(int64_t index, std::span<TokenId> tokens) const;
+  absl::Status Read(SampleUse use, int64_t index,
+                    std::span<TokenId> tokens) const;
+  absl::Status ReadTraining(int64_t index, std::span<TokenId> tokens) const {
+    return Read(SampleUse::kTraining, index, tokens);
+  }
+  absl::Status ReadValidation(int64_t index, std::span<TokenId> tokens) const {
+    return Read(SampleUse::kValidation, index, tokens);
+  }
+  absl::Status ReadTest(int64_t index, std::span<TokenId> tokens) const {
+    return Read(SampleUse::kTest, index, tokens);
+  }
+
+  // True if tokens of some samples are masked: they are no targets.
+  bool has_masks() const;
+  // The ranges of a sample's tokens that are masked, from 0 to sequence() + 1.
+  // The first token is the target of none. OutOfRange as Read.
+  absl::StatusOr<std::vector<TokenRange>> MaskedTokens(SampleUse use,
+                                                       int64_t index) const;
+  // The number of a sample's targets that are not masked; without reading
+  // tokens. OutOfRange as Read.
+  absl::StatusOr<int64_t> CountTargets(SampleUse use, int64_t index) const;
 
  private:
   // The samples of a corpus: those of training, of validation, and of the test.
@@ -216,7 +240,13 @@ class Samples {
   Samples(SamplesOptions options, Blend blend)
       : options_(options), blend_(std::move(blend)) {}
 
-  absl::Status Read(const Blend::Place& place, std::span<TokenId> tokens) const;
+  // The corpus of a sample, and its place there.
+  absl::StatusOr<Blend::Place> Find(SampleUse use, int64_t index) const;
+  // The tokens of a place in its corpus.
+  TokenRange TokensOf(const Blend::Place& place) const {
+    const int64_t begin = place.index * options_.sequence;
+    return {begin, begin + options_.sequence + 1};
+  }
 
   SamplesOptions options_;
   Blend blend_;

@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/text/corpus.h"
+#include "tools/text/data_files.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
@@ -28,6 +31,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
 
 std::vector<int64_t> OrderOf(int64_t size, uint64_t key) {
@@ -156,6 +160,68 @@ TEST(SamplesTest, TokensAreThoseOfTheCorpus) {
   for (int64_t i = 0; i < 35; ++i) {
     TESSERA_ASSERT_OK(samples.ReadValidation(i, tokens));
     ASSERT_EQ(tokens[0], (107 + i) * 7 % 251);
+  }
+}
+
+// Compared with the corpus, token by token.
+TEST(SamplesTest, PromptsAreMaskedInSamplesOfEveryUse) {
+  std::vector<std::string> prompts, texts;
+  for (size_t i = 0; i < 60; ++i) {
+    prompts.emplace_back(i % 7 * (i % 5), 'p');
+    texts.emplace_back(i % 11, 'c');
+  }
+  std::vector<Document> documents;
+  std::vector<bool> is_masked;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    documents.push_back({prompts[i], texts[i]});
+    is_masked.insert(is_masked.end(), prompts[i].size(), true);
+    is_masked.insert(is_masked.end(), texts[i].size() + 1, false);
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto corpus, Corpus::FromDocuments(documents, ByteTokenizer()));
+  ASSERT_EQ(corpus->token_count(), static_cast<int64_t>(is_masked.size()));
+  for (const int64_t length : {1, 2, 7, 40}) {
+    SamplesOptions options = {.sequence = length,
+                              .validation_fraction = 0.2,
+                              .test_fraction = 0.1,
+                              .seed = 2};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Samples samples,
+                                 Samples::Create(corpus, options));
+    EXPECT_TRUE(samples.has_masks());
+    options.mask_prompts = false;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Samples plain,
+                                 Samples::Create(corpus, options));
+    EXPECT_FALSE(plain.has_masks());
+    const auto expect = [&](SampleUse use, int64_t index, int64_t place) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto masked,
+                                   samples.MaskedTokens(use, index));
+      std::vector<bool> mask(static_cast<size_t>(length) + 1);
+      for (const TokenRange& range : masked) {
+        std::fill(mask.begin() + range.begin, mask.begin() + range.end, true);
+      }
+      const auto begin = is_masked.begin() + place * length;
+      EXPECT_EQ(mask, std::vector<bool>(begin, begin + length + 1));
+      EXPECT_THAT(
+          samples.CountTargets(use, index),
+          IsOkAndHolds(std::count(mask.begin() + 1, mask.end(), false)));
+      EXPECT_THAT(plain.MaskedTokens(use, index), IsOkAndHolds(IsEmpty()));
+      EXPECT_THAT(plain.CountTargets(use, index), IsOkAndHolds(length));
+    };
+    const int64_t training = samples.samples_per_epoch();
+    const int64_t validation = samples.validation_count();
+    for (int64_t i = 0; i < 2 * training; ++i) {
+      expect(SampleUse::kTraining, i, samples.PlaceOf(i).index);
+    }
+    for (int64_t i = 0; i < validation; ++i) {
+      expect(SampleUse::kValidation, i, training + i);
+    }
+    for (int64_t i = 0; i < samples.test_count(); ++i) {
+      expect(SampleUse::kTest, i, training + validation + i);
+    }
+    EXPECT_THAT(samples.CountTargets(SampleUse::kTest, samples.test_count()),
+                StatusIs(absl::StatusCode::kOutOfRange));
+    EXPECT_THAT(samples.MaskedTokens(SampleUse::kTraining, -1),
+                StatusIs(absl::StatusCode::kOutOfRange));
   }
 }
 

@@ -110,6 +110,28 @@ TEST_F(TokenCacheTest, TextsAreTokenisedOnceAndTheCorpusIsTheSame) {
   EXPECT_EQ(Entries().size(), 2u);
 }
 
+TEST_F(TokenCacheTest, PromptsAreThoseOfTheText) {
+  const CountingTokenizer tokenizer;
+  const std::vector<std::string> paths = {
+      Write("short.jsonl", R"({"prompt": "a", "completion": "b"})"),
+      Write("long.jsonl",
+            absl::StrCat(R"({"prompt": "question", "completion": "answer"})",
+                         "\n{\"text\": \"", Long("1"), "\"}\n",
+                         R"({"prompt": "", "completion": "c"})", "\n",
+                         R"({"prompt": "more", "completion": ""})", "\n"))};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto plain,
+                               Corpus::Open(paths, tokenizer));
+  EXPECT_EQ(plain->prompts().ranges().size(), 3u);
+  for (int i = 0; i < 2; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto cached, Corpus::Open(paths, tokenizer, TokenCache(cache_)));
+    EXPECT_EQ(cached->prompts(), plain->prompts());
+    EXPECT_EQ(cached->fingerprint(), plain->fingerprint());
+    EXPECT_LT(cached->memory_bytes(), 200);
+  }
+  EXPECT_EQ(Entries().size(), 1u);
+}
+
 TEST_F(TokenCacheTest, OtherTextsTokenizersAndKindsAreOtherEntries) {
   const TokenCache cache(cache_);
   const CountingTokenizer one(1), two(2);

@@ -22,6 +22,15 @@ assert index[:9] == b"MMIDIDX\x00\x00" and struct.unpack("<QBQQ", index[9:34]) =
 assert struct.unpack("<3i3q4q", index[34:]) == (3, 2, 1, 0, 6, 10, 0, 1, 2, 3)
 END
 
+# Prompts are sequences of mode 1.
+printf '{"prompt": "ab", "completion": "c"}\n{"text": "d"}\n' >pairs.jsonl
+"$tokenize" --data=pairs.jsonl --output=pairs >out 2>err || fail "pairs: $(cat err)"
+python3 - <<'END' || fail "the data set of pairs is another"
+import struct
+assert struct.unpack("<6H", open("pairs.bin", "rb").read()) == (97, 98, 99, 256, 100, 256)
+assert struct.unpack("<3i3q3q3b", open("pairs.idx", "rb").read()[34:]) == (2, 2, 2, 0, 4, 8, 0, 2, 3, 1, 0, 0)
+END
+
 # The same bytes with any number of threads.
 for i in $(seq 3000); do echo "{\"text\": \"document $i has its own words, number $((i * i))\"}"; done >many.jsonl
 for threads in 1 3; do

@@ -30,34 +30,36 @@ class StepTokens final : public TokenSource {
              int64_t data_rank)
       : samples_(samples), batch_(batch), data_rank_(data_rank) {}
 
-  void BeginStep(int64_t step) { Begin(step, &text::Samples::ReadTraining); }
-  void BeginHeldOut(HeldOut samples, int64_t batch) {
-    Begin(batch, samples == HeldOut::kTest ? &text::Samples::ReadTest
-                                           : &text::Samples::ReadValidation);
+  // `batch` counts the batches of each use; those of training are the steps.
+  void Begin(text::SampleUse use, int64_t batch) {
+    step_ = batch;
+    use_ = use;
+    tokens_.clear();
+    targets_.clear();
   }
 
+  // The targets of the whole batch, of all data ranks, that are not masked, and
+  // the tokens of the batch.
+  absl::StatusOr<int64_t> CountTargets() const;
+  int64_t CountTokens() const { return batch_.batch() * samples_.sequence(); }
+
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
+  absl::StatusOr<std::span<const int64_t>> Targets(int32_t microbatch) override;
   int64_t FirstSequence(int32_t microbatch) const override {
     return batch_.FirstIndex(step_, data_rank_, microbatch);
   }
 
  private:
-  using Read = absl::Status (text::Samples::*)(int64_t,
-                                               std::span<text::TokenId>) const;
-
-  void Begin(int64_t step, Read read) {
-    step_ = step;
-    read_ = read;
-    tokens_.clear();
-  }
-
   const text::Samples& samples_;
   const text::BatchPartition batch_;
   const int64_t data_rank_;
   int64_t step_ = 0;
-  Read read_ = &text::Samples::ReadTraining;
+  text::SampleUse use_ = text::SampleUse::kTraining;
   std::map<int32_t, std::vector<int64_t>> tokens_;
+  std::map<int32_t, std::vector<int64_t>> targets_;  // If some are masked.
 };
+
+namespace tp = tensor_parallel;
 
 absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
     int32_t microbatch) {
@@ -68,13 +70,49 @@ absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
       static_cast<size_t>(samples_.sequence() + 1));
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < batch_.micro_batch(); ++i) {
-    TESSERA_RETURN_IF_ERROR((samples_.*read_)(first + i, sample));
+    TESSERA_RETURN_IF_ERROR(samples_.Read(use_, first + i, sample));
     tokens.insert(tokens.end(), sample.begin(), sample.end());
   }
   return std::span<const int64_t>(tokens_[microbatch] = std::move(tokens));
 }
 
-namespace tp = tensor_parallel;
+absl::StatusOr<std::span<const int64_t>> StepTokens::Targets(
+    int32_t microbatch) {
+  if (!samples_.has_masks()) return std::span<const int64_t>();
+  const auto found = targets_.find(microbatch);
+  if (found != targets_.end()) return std::span<const int64_t>(found->second);
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> tokens,
+                           Tokens(microbatch));
+  const int64_t first = FirstSequence(microbatch);
+  const auto length = static_cast<size_t>(samples_.sequence());
+  std::vector<int64_t> targets;
+  for (int64_t i = 0; i < batch_.micro_batch(); ++i) {
+    const auto begin = static_cast<size_t>(i) * (length + 1);
+    std::vector<int64_t> sample(tokens.begin() + begin,
+                                tokens.begin() + begin + length + 1);
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<text::TokenRange> masked,
+                             samples_.MaskedTokens(use_, first + i));
+    for (const text::TokenRange& range : masked) {
+      std::fill(sample.begin() + range.begin, sample.begin() + range.end,
+                tp::kNoTarget);
+    }
+    targets.insert(targets.end(), sample.begin() + 1, sample.end());
+  }
+  return std::span<const int64_t>(targets_[microbatch] = std::move(targets));
+}
+
+// Every rank counts those of all ranks, which needs no messages.
+absl::StatusOr<int64_t> StepTokens::CountTargets() const {
+  if (!samples_.has_masks()) return CountTokens();
+  int64_t count = 0;
+  const int64_t first = batch_.FirstIndex(step_, 0, 0);
+  for (int64_t i = 0; i < batch_.batch(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t targets,
+                             samples_.CountTargets(use_, first + i));
+    count += targets;
+  }
+  return count;
+}
 
 TrainRank::TrainRank(const RunOptions& options) : options_(options) {}
 TrainRank::~TrainRank() = default;
@@ -391,12 +429,27 @@ absl::Status TrainRank::CreateStages() {
   return absl::OkStatus();
 }
 
-void TrainRank::BeginStep() {
-  tokens_->BeginStep(step_);
+namespace {
+
+// What a mean over tokens is multiplied with to be one over targets; 0 if there
+// are none, which have neither losses nor gradients.
+double TargetFactor(int64_t tokens, int64_t targets) {
+  return targets == 0
+             ? 0
+             : static_cast<double>(tokens) / static_cast<double>(targets);
+}
+
+}  // namespace
+
+absl::Status TrainRank::BeginStep() {
+  tokens_->Begin(text::SampleUse::kTraining, step_);
+  TESSERA_ASSIGN_OR_RETURN(const int64_t targets, tokens_->CountTargets());
   model_->BeginStep(step_gathers_);
   passes_->BeginStep();
   passes_->loss_factor =
       model_->loss_scale() / static_cast<double>(options_.mesh.dp);
+  passes_->target_factor = TargetFactor(tokens_->CountTokens(), targets);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepRecord> TrainRank::Step() {
@@ -405,7 +458,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   record.step = step_;
   record.learning_rate = options_.learning_rate.At(step_);
   TESSERA_RETURN_IF_ERROR(model_->SetLearningRate(record.learning_rate));
-  BeginStep();
+  TESSERA_RETURN_IF_ERROR(BeginStep());
   if (activations_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(activations_->BeginStep());
   }
@@ -429,6 +482,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
                            executor_->Finish());
   finding_ = {.loss = result.loss, .non_finite = report.non_finite};
   TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
+  record.loss *= passes_->target_factor;
   record.gradient_norm = report.gradient_norm;
   record.loss_scale = report.loss_scale;
   record.skipped = report.skipped;
@@ -526,21 +580,27 @@ absl::Status TrainRank::MoveBiases(const std::vector<double>& steps,
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> TrainRank::Evaluate(int64_t batches, HeldOut samples) {
+absl::StatusOr<double> TrainRank::Evaluate(int64_t batches,
+                                           text::SampleUse use) {
   double sum = 0;
+  int64_t tokens = 0, targets = 0;
   model_->BeginEvaluation();
   for (int64_t batch = 0; batch < batches; ++batch) {
-    tokens_->BeginHeldOut(samples, batch);
+    tokens_->Begin(use, batch);
+    TESSERA_ASSIGN_OR_RETURN(const int64_t batch_targets,
+                             tokens_->CountTargets());
+    tokens += tokens_->CountTokens();
+    targets += batch_targets;
     model_->BeginStep(evaluation_gathers_);
     TESSERA_ASSIGN_OR_RETURN(
         const pipeline::StepResult result, executor_->RunForward(),
-        Annotate(_, samples == HeldOut::kTest ? "test" : "validation"));
+        Annotate(_, use == text::SampleUse::kTest ? "test" : "validation"));
     TESSERA_ASSIGN_OR_RETURN(const double loss, MeanOverData(result.loss));
     sum += loss;
   }
   TESSERA_RETURN_IF_ERROR(layers_->DiscardFp8Step());
   TESSERA_RETURN_IF_ERROR(model_->EndEvaluation());
-  return sum / static_cast<double>(batches);
+  return sum / static_cast<double>(batches) * TargetFactor(tokens, targets);
 }
 
 // The timeline begins with the first pass of a stage.

@@ -56,9 +56,6 @@ struct StepFinding {
   int64_t non_finite = 0;  // See zero3::UpdateReport.
 };
 
-// Samples that are not trained on.
-enum class HeldOut { kValidation, kTest };
-
 class TrainRank {
  public:
   // A collective of the world. `world`, `samples` and `ops` must outlive this.
@@ -83,12 +80,12 @@ class TrainRank {
   // losses like any other.
   absl::StatusOr<StepRecord> Step();
 
-  // The mean loss over the first `batches` batches of samples of one kind, the
+  // The mean loss over the first `batches` batches of samples of one use, the
   // same samples on every mesh, by forwards alone. Called between steps. A
   // collective of the world. Changes nothing about later steps. OutOfRange if
   // there are fewer of them.
-  absl::StatusOr<double> Evaluate(int64_t batches,
-                                  HeldOut samples = HeldOut::kValidation);
+  absl::StatusOr<double> Evaluate(
+      int64_t batches, text::SampleUse use = text::SampleUse::kValidation);
 
   // The groups that this rank is in. Not owned.
   struct Groups {
@@ -164,7 +161,7 @@ class TrainRank {
   absl::StatusOr<bool> UsesGraphs() const;
   absl::Status CreateActivationStore();
   absl::Status CreateStages();
-  void BeginStep();
+  absl::Status BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
   absl::StatusOr<std::vector<int64_t>> ExpertLoads();

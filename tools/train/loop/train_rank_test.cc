@@ -19,6 +19,10 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/host_tier.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/text/corpus.h"
+#include "tools/text/data_files.h"
+#include "tools/text/samples.h"
+#include "tools/text/tokenizer.h"
 #include "tools/train/testing/small_text.h"
 #include "zero3/state/testing_tiers.h"
 
@@ -266,6 +270,100 @@ TEST(TrainRankTest, ValidationNeedsItsSamples) {
       Train(Options(), nullptr, ranks, 1000000),
       Each(StatusIs(absl::StatusCode::kOutOfRange,
                     AllOf(HasSubstr("validation"), HasSubstr("there are")))));
+}
+
+// Trains and validates on one rank.
+absl::StatusOr<TrainedRank> TrainOn(std::shared_ptr<const text::Corpus> corpus,
+                                    const RunOptions& options,
+                                    int64_t eval_batches,
+                                    bool mask_prompts = true) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::Samples samples,
+      text::Samples::Create(std::move(corpus), {.sequence = options.length,
+                                                .validation_fraction = 0.2,
+                                                .seed = 5,
+                                                .mask_prompts = mask_prompts}));
+  TrainedRank trained;
+  const std::vector<absl::Status> results = collectives::RunRanks(
+      1, [&](collectives::Communicator& world) -> absl::Status {
+        tensor_parallel::CpuOps ops({.threads = 1});
+        TESSERA_ASSIGN_OR_RETURN(
+            auto rank, TrainRank::Create(world, options, samples, ops));
+        // The weights are those of the first step.
+        if (eval_batches > 0) {
+          TESSERA_ASSIGN_OR_RETURN(trained.evaluations.emplace_back(),
+                                   rank->Evaluate(eval_batches));
+        }
+        for (int step = 0; step < 3; ++step) {
+          TESSERA_ASSIGN_OR_RETURN(trained.records.emplace_back(),
+                                   rank->Step());
+        }
+        return absl::OkStatus();
+      });
+  TESSERA_RETURN_IF_ERROR(results[0]);
+  return trained;
+}
+
+// The loss of many batches of one sample is that of one batch of many: samples
+// count by their targets. Samples of one token give the loss of each token.
+TEST(TrainRankTest, LossesOfPromptsAreMeansOverTargets) {
+  for (const int64_t length : {1, 13}) {
+    RunOptions options = Options();
+    options.length = length;
+    options.dtype = DType::kF64;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TrainedRank whole,
+                                 TrainOn(testing::SmallPairs(), options, 5));
+    RunOptions single = options;
+    single.batch = 1;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TrainedRank parts,
+                                 TrainOn(testing::SmallPairs(), single, 40));
+    EXPECT_NEAR(parts.evaluations[0], whole.evaluations[0],
+                1e-12 * whole.evaluations[0]);
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const TrainedRank unmasked,
+        TrainOn(testing::SmallPairs(), options, 5, /*mask_prompts=*/false));
+    EXPECT_GT(std::abs(unmasked.evaluations[0] - whole.evaluations[0]), 1e-6);
+    EXPECT_NE(unmasked.records[0].loss, whole.records[0].loss);
+  }
+}
+
+// One prompt nearly as long as the corpus.
+TEST(TrainRankTest, ABatchWithoutTargetsHasNoLossAndNoGradients) {
+  const std::string prompt(2000, 'p');
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto corpus,
+      text::Corpus::FromDocuments({{{prompt, "c"}}}, text::ByteTokenizer()));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainedRank trained,
+                               TrainOn(corpus, Options(), 1));
+  EXPECT_EQ(trained.evaluations[0], 0);
+  for (const StepRecord& record : trained.records) {
+    EXPECT_EQ(record.loss, 0);
+    EXPECT_EQ(record.gradient_norm, 0);
+    EXPECT_FALSE(record.skipped);
+  }
+}
+
+// Masks that mask nothing change no bit: an empty prompt is none.
+TEST(TrainRankTest, WithoutMasksNoBitChanges) {
+  const RunOptions options = Options();
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const TrainedRank masked,
+      TrainOn(testing::SmallPairs(), options, 2, /*mask_prompts=*/false));
+  std::vector<text::TokenId> ids(
+      static_cast<size_t>(testing::SmallPairs()->token_count()));
+  TESSERA_ASSERT_OK(testing::SmallPairs()->Read(0, ids));
+  const std::string path = absl::StrCat(::testing::TempDir(), "/same.u16");
+  TESSERA_ASSERT_OK(text::WriteTokenFile(path, ids));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto corpus, text::Corpus::Open({{path}}, text::ByteTokenizer()));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainedRank plain,
+                               TrainOn(corpus, options, 2));
+  EXPECT_EQ(masked.evaluations, plain.evaluations);
+  for (size_t step = 0; step < plain.records.size(); ++step) {
+    EXPECT_EQ(masked.records[step].loss, plain.records[step].loss);
+    EXPECT_EQ(masked.records[step].gradient_norm,
+              plain.records[step].gradient_norm);
+  }
 }
 
 TEST(TrainRankTest, LearnsOnOneRank) {

@@ -312,7 +312,8 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
           parts, {.sequence = settings.length,
                   .validation_fraction = settings.validation_fraction,
                   .test_fraction = settings.test_fraction,
-                  .seed = static_cast<uint64_t>(settings.seed)}),
+                  .seed = static_cast<uint64_t>(settings.seed),
+                  .mask_prompts = settings.mask_prompts}),
       tools::FlagError("data", names, _));
   TESSERA_RETURN_IF_ERROR(CheckHeldOut(settings, *data.samples));
   return data;

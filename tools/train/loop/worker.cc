@@ -466,7 +466,7 @@ absl::Status Worker::TestIfDue(StepRecord& record) {
   TESSERA_ASSIGN_OR_RETURN(
       record.test_loss,
       rank_->Evaluate(data_.samples->test_count() / settings_.batch,
-                      HeldOut::kTest));
+                      text::SampleUse::kTest));
   results_.LeaveOut(MonotonicNanos() - begin);
   return absl::OkStatus();
 }

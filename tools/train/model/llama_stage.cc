@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/layers/lora.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tools/train/model/mixture_options.h"
 
 namespace tessera::train {
@@ -425,9 +426,20 @@ class LlamaStage : public pipeline::Stage {
  private:
   absl::Status ReadTokens(int32_t microbatch, int64_t shift) {
     const LlamaOptions& options = layers_.options();
-    TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> all,
+    TESSERA_ASSIGN_OR_RETURN(std::span<const int64_t> all,
                              passes_.tokens.Tokens(microbatch));
-    const int64_t stride = options.length + 1;
+    int64_t stride = options.length + 1;
+    int64_t least = 0;
+    if (shift == 1) {
+      TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> targets,
+                               passes_.tokens.Targets(microbatch));
+      if (!targets.empty()) {
+        all = targets;
+        stride = options.length;
+        shift = 0;
+        least = tp::kNoTarget;
+      }
+    }
     if (static_cast<int64_t>(all.size()) != options.sequences * stride) {
       return absl::InvalidArgumentError(absl::StrCat(
           "micro-batch ", microbatch, " has ", all.size(), " tokens; ",
@@ -441,7 +453,7 @@ class LlamaStage : public pipeline::Stage {
       for (const int64_t position : positions) {
         const int64_t at = s * stride + position + shift;
         const int64_t token = all[static_cast<size_t>(at)];
-        if (token < 0 || token >= options.model.vocabulary) {
+        if (token < least || token >= options.model.vocabulary) {
           return absl::InvalidArgumentError(absl::StrCat(
               "token ", at, " of micro-batch ", microbatch, " is ", token,
               "; the vocabulary has 0 to ", options.model.vocabulary - 1));
@@ -636,8 +648,8 @@ class HeadStage final : public LlamaStage {
   }
   // The same number for every token, f64 on the device.
   absl::StatusOr<ConstTensorView> ScalesOf(double loss_scale) {
-    const double scale =
-        loss_scale * passes_.loss_factor / tokens_of_microbatch();
+    const double scale = loss_scale * passes_.loss_factor *
+                         passes_.target_factor / tokens_of_microbatch();
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView scales,
         scales_.Get(DType::kF64, {{layers_.tokens().size()}}));

@@ -16,10 +16,11 @@
 // under context parallelism, and its part of them under sequence parallelism.
 // Stages refer to the executor's tensors without copying.
 //
-// A micro-batch's loss is the mean over its tokens. Under context parallelism
-// each rank has its tokens' share, so that the sum over the context group is
-// the loss. Gradients are those of the loss times LlamaPasses::loss_factor,
-// summed over micro-batches.
+// A micro-batch's loss is the sum of its tokens' losses, divided by the number
+// of tokens, with or without target. Under context parallelism each rank has
+// its tokens' share, so that the sum over the context group is the loss.
+// Gradients are those of the loss times LlamaPasses::loss_factor and
+// target_factor, summed over micro-batches.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_LLAMA_STAGE_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_LLAMA_STAGE_H_
 
@@ -65,6 +66,14 @@ class TokenSource {
   // ends.
   virtual absl::StatusOr<std::span<const int64_t>> Tokens(
       int32_t microbatch) = 0;
+
+  // [sequences, length] targets of the inputs, of which some are
+  // tensor_parallel::kNoTarget; empty: all are those of Tokens. Valid until the
+  // step ends.
+  virtual absl::StatusOr<std::span<const int64_t>> Targets(
+      int32_t /*microbatch*/) {
+    return std::span<const int64_t>();
+  }
 
   // The number of the micro-batch's first sequence in the whole run, on which
   // the masks of dropout depend.
@@ -317,6 +326,10 @@ struct LlamaPasses {
   DocumentMasks documents;
   // Scales the loss, and so the gradients, of this step.
   double loss_factor = 1;
+  // Also scales the gradients of the targets' losses, and not those of the
+  // terms that all tokens of mixtures of experts have: the tokens of the step,
+  // divided by those with a target.
+  double target_factor = 1;
   // When the first forward of the step began, in nanoseconds of
   // CLOCK_MONOTONIC; kNever if there was none.
   int64_t first_pass_ns = kNever;

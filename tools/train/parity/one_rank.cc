@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/ops/ops.h"
 
 namespace tessera::train {
 
@@ -107,6 +108,7 @@ absl::Status MoveParts(const std::string& name, const TensorView& whole,
 absl::StatusOr<std::unique_ptr<OneRank>> OneRank::Create(
     const LlamaOptions& options, ReferenceWeights weights) {
   std::unique_ptr<OneRank> rank(new OneRank(options.model, std::move(weights)));
+  rank->sequences_ = options.sequences;
   TESSERA_ASSIGN_OR_RETURN(rank->whole_,
                            WholeLlama::Create(rank->ops_, options, *rank));
   TESSERA_RETURN_IF_ERROR(rank->SetWeights());
@@ -125,7 +127,25 @@ absl::Status OneRank::SetWeights() {
 
 absl::StatusOr<double> OneRank::Forward(std::vector<int64_t> tokens) {
   tokens_ = std::move(tokens);
-  return whole_->Forward();
+  targets_.clear();
+  const int64_t length = static_cast<int64_t>(masked_.size()) / sequences_;
+  for (int64_t i = 0; i < static_cast<int64_t>(masked_.size()); ++i) {
+    const auto target = static_cast<size_t>(i + i / length + 1);
+    targets_.push_back(masked_[static_cast<size_t>(i)] ? tp::kNoTarget
+                                                       : tokens_[target]);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const double loss, whole_->Forward());
+  return loss * target_factor_;
+}
+
+void OneRank::SetMasked(std::vector<bool> masked) {
+  masked_ = std::move(masked);
+  const auto targets = std::count(masked_.begin(), masked_.end(), false);
+  target_factor_ = masked_.empty() ? 1
+                   : targets == 0  ? 0
+                                   : static_cast<double>(masked_.size()) /
+                                        static_cast<double>(targets);
+  whole_->SetTargetFactor(target_factor_);
 }
 
 absl::StatusOr<double> OneRank::Loss(std::vector<int64_t> tokens) {

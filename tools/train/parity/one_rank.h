@@ -41,6 +41,8 @@ class OneRank final : private TokenSource {
   // schedules do.
   absl::Status Backward(bool split = false);
 
+  // The tokens whose targets are left out, from now on; empty: none.
+  void SetMasked(std::vector<bool> masked);
   // Scales the loss, and so the gradients.
   void SetLossFactor(double factor) { whole_->SetLossFactor(factor); }
   // Summed over all backward passes.
@@ -54,11 +56,18 @@ class OneRank final : private TokenSource {
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t) override {
     return std::span<const int64_t>(tokens_);
   }
+  absl::StatusOr<std::span<const int64_t>> Targets(int32_t) override {
+    return std::span<const int64_t>(targets_);
+  }
 
   const model_files::ModelConfig model_;
+  int64_t sequences_ = 1;
   ReferenceWeights weights_;
   tensor_parallel::CpuOps ops_;
   std::vector<int64_t> tokens_;
+  std::vector<bool> masked_;
+  std::vector<int64_t> targets_;  // Of tokens_; empty if none is masked.
+  double target_factor_ = 1;
   std::unique_ptr<WholeLlama> whole_;
 };
 

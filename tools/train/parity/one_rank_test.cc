@@ -51,12 +51,14 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
   }
 
   ReferencePass Reference(double label_smoothing = 0, double z_loss = 0,
-                          double router_z_loss = 0) const {
-    return RunReference(GetParam().model, weights_,
-                        {tokens_, static_cast<size_t>(GetParam().sequences),
-                         static_cast<size_t>(GetParam().length),
-                         label_smoothing, z_loss, GetParam().document_end,
-                         GetParam().model.mixture.balance, router_z_loss});
+                          double router_z_loss = 0,
+                          std::vector<bool> masked = {}) const {
+    return RunReference(
+        GetParam().model, weights_,
+        {tokens_, static_cast<size_t>(GetParam().sequences),
+         static_cast<size_t>(GetParam().length), label_smoothing, z_loss,
+         GetParam().document_end, GetParam().model.mixture.balance,
+         router_z_loss, std::move(masked)});
   }
   bool is_mixture() const { return GetParam().model.mixture.experts > 0; }
 
@@ -97,6 +99,34 @@ TEST_P(OneRankTest, HasTheLossAndGradientsOfTheReference) {
       TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
       EXPECT_NEAR(loss, expected.loss, 1e-12 * expected.loss);
       ASSERT_THAT(rank->Backward(split), IsOk());
+      TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
+      ExpectGradients(gradients, expected.gradients, 1e-10);
+    }
+  }
+}
+
+// Every pattern of masks in which a token is masked or not by its number, with
+// the terms of losses, and all.
+TEST_P(OneRankTest, MaskedTargetsHaveNeitherLossNorGradient) {
+  const auto count =
+      static_cast<size_t>(GetParam().sequences * GetParam().length);
+  for (const size_t period : {2, 3, 5, 1}) {
+    std::vector<bool> masked(count);
+    for (size_t t = 0; t < count; ++t) masked[t] = t % period == 0;
+    for (const auto& [smoothing, z_loss] :
+         {std::pair(0.0, 0.0), std::pair(0.1, 0.01)}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "period " << period << ", z-loss " << z_loss);
+      const ReferencePass expected = Reference(smoothing, z_loss, 0, masked);
+      LlamaOptions options = Options(DType::kF64);
+      options.label_smoothing = smoothing;
+      options.z_loss = z_loss;
+      TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
+                                   OneRank::Create(options, weights_));
+      rank->SetMasked(masked);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
+      EXPECT_NEAR(loss, expected.loss, 1e-12 * expected.loss);
+      ASSERT_THAT(rank->Backward(), IsOk());
       TESSERA_ASSERT_OK_AND_ASSIGN(auto gradients, rank->Gradients());
       ExpectGradients(gradients, expected.gradients, 1e-10);
     }

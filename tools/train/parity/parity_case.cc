@@ -16,6 +16,7 @@ namespace tessera::train {
 ParityCase PlainCase(const ParityCase& run) {
   return {.architecture = run.architecture,
           .documents = run.documents,
+          .prompts = run.prompts,
           .tied = run.tied,
           .clip = run.clip,
           .dropout = run.dropout,
@@ -168,9 +169,9 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " lossless=" << run.lossless
             << " speculative_bytes=" << run.speculative_bytes
             << " architecture=" << run.architecture
-            << " documents=" << run.documents << " tied=" << run.tied
-            << " clip=" << run.clip << " dropout=" << run.dropout
-            << " loss_terms=" << run.loss_terms
+            << " documents=" << run.documents << " prompts=" << run.prompts
+            << " tied=" << run.tied << " clip=" << run.clip
+            << " dropout=" << run.dropout << " loss_terms=" << run.loss_terms
             << " decay_all=" << run.decay_all << " optimizer=" << run.optimizer
             << " lora=" << run.lora_rank << " of " << run.lora_targets
             << " kv_heads=" << run.kv_heads << " moments=" << run.moments

@@ -84,6 +84,7 @@ struct ParityCase {
   std::string architecture = "llama";
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;
+  bool prompts = false;  // testing::SmallPairs, whose prompts are masked.
   bool tied = false;
   bool clip = false;
   double dropout = 0;

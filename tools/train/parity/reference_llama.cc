@@ -514,16 +514,18 @@ class Model {
   double Loss() const {
     double sum = 0;
     for (size_t t = 0; t < tokens(); ++t) {
+      if (IsMasked(t)) continue;
       const Numbers p = plain::Softmax(&logits_[t * vocabulary_], vocabulary_);
       sum -= std::log(p[TargetOf(t)]);
     }
-    return sum / static_cast<double>(tokens());
+    return sum / targets();
   }
 
   // Loss with the terms of the batch.
   double Objective() const {
-    double terms = 0;
+    double terms = 0, router_terms = 0;
     for (size_t t = 0; t < tokens(); ++t) {
+      if (IsMasked(t)) continue;
       const double* const row = &logits_[t * vocabulary_];
       const double log_sum = LogSum(t);
       double mean = 0;
@@ -533,8 +535,9 @@ class Model {
       terms += batch_.label_smoothing * (row[TargetOf(t)] - mean) +
                batch_.z_loss * log_sum * log_sum;
     }
-    for (size_t l = 0; l < passes_.size(); ++l) terms += RouterTerms(l);
-    return Loss() + terms / static_cast<double>(tokens());
+    for (size_t l = 0; l < passes_.size(); ++l) router_terms += RouterTerms(l);
+    return Loss() + terms / targets() +
+           router_terms / static_cast<double>(tokens());
   }
 
   const Numbers& logits() const { return logits_; }
@@ -556,6 +559,15 @@ class Model {
 
  private:
   size_t tokens() const { return batch_.sequences * batch_.length; }
+  bool IsMasked(size_t token) const {
+    return !batch_.masked.empty() && batch_.masked[token];
+  }
+  // The number of tokens that have one, 1 if there is none.
+  double targets() const {
+    double count = 0;
+    for (size_t t = 0; t < tokens(); ++t) count += IsMasked(t) ? 0 : 1;
+    return std::max(count, 1.0);
+  }
   size_t InputOf(size_t token) const {
     const size_t sequence = token / batch_.length;
     return static_cast<size_t>(batch_.tokens[token + sequence]);
@@ -733,7 +745,7 @@ class Model {
         value += 2 * batch_.z_loss * LogSum(t) * value - spread;
       }
       p[TargetOf(t)] -= 1 - batch_.label_smoothing;
-      for (double& value : p) value /= static_cast<double>(tokens());
+      for (double& value : p) value = IsMasked(t) ? 0 : value / targets();
       dlogits.insert(dlogits.end(), p.begin(), p.end());
     }
     Numbers dnormalised = ZerosLike(normalised_), dx = ZerosLike(last_);

@@ -139,11 +139,16 @@ struct ReferenceBatch {
   // tensor_parallel::MoeOptions, which gradients have.
   double balance = 0;
   double router_z_loss = 0;
+  // By token, whether its target is left out of the loss and of the terms of
+  // the head; empty: none is.
+  std::vector<bool> masked = {};
 };
 
 struct ReferencePass {
   std::vector<double> logits;  // [sequences, length, vocabulary]
-  double loss = 0;  // The mean over all tokens of -log of the probability.
+  // The mean over all tokens with a target of -log of the probability; 0 if
+  // there are none.
+  double loss = 0;
   ReferenceWeights gradients;  // Of ReferenceLoss.
 };
 

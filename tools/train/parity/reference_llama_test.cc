@@ -208,10 +208,12 @@ const Sizes kSmallModels[] = {
 
 void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,
                                         double label_smoothing = 0,
-                                        double z_loss = 0) {
+                                        double z_loss = 0, bool masks = false) {
   const std::vector<int64_t> tokens = TokensByFormula(
       7, static_cast<int64_t>(sizes.sequences * (sizes.length + 1)),
       sizes.model.vocabulary);
+  std::vector<bool> masked(masks ? sizes.sequences * sizes.length : 0);
+  for (size_t t = 0; t < masked.size(); ++t) masked[t] = t % 3 != 1;
   // Of routers, where there are any.
   const ReferenceBatch batch = {.tokens = tokens,
                                 .sequences = sizes.sequences,
@@ -219,7 +221,8 @@ void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,
                                 .label_smoothing = label_smoothing,
                                 .z_loss = z_loss,
                                 .balance = 2 * z_loss,
-                                .router_z_loss = 3 * z_loss};
+                                .router_z_loss = 3 * z_loss,
+                                .masked = masked};
   ReferenceWeights weights = ReferenceZeros(sizes.model);
   FillByFormula(weights);
   ReferencePass pass = RunReference(sizes.model, weights, batch);
@@ -248,6 +251,8 @@ TEST(ReferenceLlamaTest, GradientsAreThoseOfFiniteDifferences) {
     ExpectGradientsOfFiniteDifferences(sizes, 0.2);
     ExpectGradientsOfFiniteDifferences(sizes, 0, 0.05);
     ExpectGradientsOfFiniteDifferences(sizes, 0.1, 0.01);
+    ExpectGradientsOfFiniteDifferences(sizes, 0, 0, true);
+    ExpectGradientsOfFiniteDifferences(sizes, 0.1, 0.01, true);
   }
 }
 

@@ -181,8 +181,9 @@ absl::StatusOr<std::vector<StepRecord>> TrainOn(
     const ParityCase& run, const MakeRankDevice& make_device) {
   TESSERA_ASSIGN_OR_RETURN(
       const text::Samples samples,
-      text::Samples::Create(testing::SmallText(),
-                            {.sequence = run.length, .seed = 5}));
+      text::Samples::Create(
+          run.prompts ? testing::SmallPairs() : testing::SmallText(),
+          {.sequence = run.length, .seed = 5}));
   TESSERA_ASSIGN_OR_RETURN(const Tier tier, MakeTier(run));
   RunOptions options = RunOptionsOf(run);
   OffloadTo(tier.get(), run.offload, options);

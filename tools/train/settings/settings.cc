@@ -152,6 +152,9 @@ constexpr SettingsField kFields[] = {
      "directory that keeps the tokens of texts of 1 MiB and more that "
      "--tokenizer made, for later runs; empty: tessera/tokens in "
      "$XDG_CACHE_HOME or ~/.cache; off: none"},
+    {"mask_prompts", &Settings::mask_prompts,
+     "of lines with prompt and completion in .jsonl, only the completion is "
+     "learned and in the losses; false: the prompt too"},
     {"dtype", kDType,
      "type of weights and activations: fp32, bf16; fp8: bf16, and the products "
      "of transformer layers in fp8"},

@@ -39,8 +39,9 @@ struct Settings {
   // Keeps the tokens of texts. Empty: tessera/tokens in the user's cache;
   // "off": no cache.
   std::string token_cache = "";
-  int64_t length = 128;  // Tokens per sequence.
-  int64_t batch = 16;    // Sequences per step, over all ranks.
+  bool mask_prompts = true;  // text::SamplesOptions.
+  int64_t length = 128;      // Tokens per sequence.
+  int64_t batch = 16;        // Sequences per step, over all ranks.
   int64_t steps = 240;
   // 0: `steps`; otherwise SettingsFromFlags sets `steps` to StepsOfTokens.
   int64_t train_tokens = 0;

@@ -1,5 +1,5 @@
-// A text for tests of training: 400 similar lines, so that a model can learn
-// it.
+// Texts for tests of training: 400 similar lines, so that a model can learn
+// them.
 #ifndef TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 #define TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 
@@ -11,6 +11,10 @@ namespace tessera::train::testing {
 
 // The text as bytes, the tokens of text::ByteTokenizer.
 std::shared_ptr<const text::Corpus> SmallText();
+
+// The same lines as documents, with prompts of no letter to whole lines: some
+// short samples have no target.
+std::shared_ptr<const text::Corpus> SmallPairs();
 
 }  // namespace tessera::train::testing
 

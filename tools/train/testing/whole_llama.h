@@ -44,6 +44,7 @@ class WholeLlama {
   void Release();
   absl::Status FinishGradients();
   void SetLossFactor(double factor) { passes_.loss_factor = factor; }
+  void SetTargetFactor(double factor) { passes_.target_factor = factor; }
 
  private:
   WholeLlama(tensor_parallel::Ops& ops, TokenSource& tokens)

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/device/emulated_device.h"
 #include "base/device/host_device.h"
 #include "base/device/staging.h"
@@ -17,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::train {
@@ -39,12 +42,19 @@ class SomeTokens final : public TokenSource {
     }
   }
   void Set(size_t place, int64_t token) { tokens_[place] = token; }
+  void SetTargets(std::vector<int64_t> targets) {
+    targets_ = std::move(targets);
+  }
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t) override {
     return std::span<const int64_t>(tokens_);
+  }
+  absl::StatusOr<std::span<const int64_t>> Targets(int32_t) override {
+    return std::span<const int64_t>(targets_);
   }
 
  private:
   std::vector<int64_t> tokens_;
+  std::vector<int64_t> targets_;
 };
 
 LlamaOptions OptionsOf(DType dtype, Recompute recompute) {
@@ -165,6 +175,33 @@ TEST(WholeLlamaTest, TokensOutsideTheVocabularyAreRefused) {
   EXPECT_THAT(model->Forward(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("is 23; the vocabulary has 0 to 22")));
+}
+
+TEST(WholeLlamaTest, RefusesTargetsThatAreNotThere) {
+  CpuOps ops({.threads = 1});
+  std::vector<int64_t> targets(kSequences * kLength, 1);
+  const auto forward = [&](const std::vector<int64_t>& targets) {
+    SomeTokens tokens;
+    tokens.SetTargets(targets);
+    auto model = WholeLlama::Create(
+        ops, OptionsOf(DType::kF32, Recompute::kNone), tokens);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return (*model)->Forward();
+  };
+  targets[4] = tensor_parallel::kNoTarget;
+  EXPECT_TRUE(forward(targets).ok());
+  for (const int64_t target : {tensor_parallel::kNoTarget - 1, kVocabulary}) {
+    targets[5] = target;
+    EXPECT_THAT(
+        forward(targets),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(absl::StrCat("token 5 of micro-batch 0 is ", target,
+                                        "; the vocabulary has 0 to 22"))));
+  }
+  targets.pop_back();
+  EXPECT_THAT(forward(targets),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("has 17 tokens; 2 sequences of 9 are")));
 }
 
 }  // namespace

@@ -74,6 +74,31 @@ expect_no_ranks whole
 compare threads whole 0
 grep -q "^verified: the losses of 8 steps on one rank differ by at most" out || fail "verify: $(cat out)"
 
+# Prompts are masked from the loss: completions are learned, and prompts, digits at random, are not. Without the mask the
+# loss has the prompts, of which nothing can be learned. The losses are those of one rank, also of a data set of tokens.
+RANDOM=1
+for i in $(seq 600); do
+  printf '{"prompt": "%05d%05d%05d=", "completion": "always the same"}\n' $RANDOM $RANDOM $RANDOM
+done >pairs.jsonl
+pairs="--data=$PWD/pairs.jsonl --length=48 --learning_rate=0.01 --lr_schedule=constant --validation_fraction=0.1 --eval_batches=1"
+"$train" $tiny $pairs --steps=30 --eval_every=30 --verify --run_dir=masked >out 2>err || fail "prompts: $(cat err)"
+"$train" $tiny $pairs --steps=30 --eval_every=30 --mask_prompts=false --run_dir=unmasked >out 2>err || fail "without masks: $(cat err)"
+# One more step, of prompts too, from the weights that have learned completions alone.
+"$train" $tiny $pairs --steps=31 --mask_prompts=false --resume=masked/checkpoints --run_dir=shown >out 2>err || fail "resumed: $(cat err)"
+"$train" $tiny $pairs --steps=32 --resume=masked/checkpoints --run_dir=longer --mesh=cp2,tp2 >out 2>err || fail "longer: $(cat err)"
+python3 - <<'END' || fail "the losses of prompts and completions"
+import json
+masked, unmasked, shown, longer = ([json.loads(line) for line in open(name + "/metrics.jsonl")]
+                                   for name in ("masked", "unmasked", "shown", "longer"))
+losses = {"first": masked[0]["loss"], "masked": masked[-1]["loss"], "masked eval": masked[-1]["eval_loss"],
+          "unmasked": unmasked[-1]["loss"], "unmasked eval": unmasked[-1]["eval_loss"], "shown": shown[0]["loss"],
+          "longer": longer[0]["loss"]}
+print(losses)
+assert losses["masked"] < 0.3 and losses["masked eval"] < 0.3 and losses["longer"] < 0.3
+assert losses["unmasked"] > 1 and losses["unmasked eval"] > 1
+assert losses["shown"] > 1.5 * losses["unmasked"]
+END
+
 # A dry run only predicts.
 "$train" $tiny --dry_run --run_dir=never >out 2>err || fail "dry run: $(cat err)"
 [ -s out ] && [ ! -e never ] || fail "a dry run makes nothing but output"
@@ -99,6 +124,11 @@ expect_usage_error "--mesh" --mesh=tp3
 expect_usage_error "--order=tp-dp" --mesh=dp2,pp2,tp2 --order=tp-dp
 expect_usage_error "--eval_batches=1000" --eval_every=2 --validation_fraction=0.1 --eval_batches=1000
 expect_usage_error "--resume" --resume=nowhere
+printf '{"text": "a"}\n{"prompt": "b"}\n' >half.jsonl
+expect_usage_error "--data=half.jsonl: data file \"$PWD/half.jsonl\", line 2: expected the strings \"prompt\" and \"completion\"" \
+  --data=half.jsonl
+printf '{"messages": []}\n' >chat.jsonl
+expect_usage_error "chat.jsonl\", line 1: \"messages\" need the template of a chat" --data=chat.jsonl
 # More memory than any current machine has.
 expect_usage_error "bytes) are available of the" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16
 expect_usage_error "--force" --model=llama-70b --mesh=dp8 --batch=2048 --length=4096 --micro_batch=16

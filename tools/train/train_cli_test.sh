@@ -75,17 +75,18 @@ compare threads whole 0
 grep -q "^verified: the losses of 8 steps on one rank differ by at most" out || fail "verify: $(cat out)"
 
 # Prompts are masked from the loss: completions are learned, and prompts, digits at random, are not. Without the mask the
-# loss has the prompts, of which nothing can be learned. The losses are those of one rank, also of a data set of tokens.
+# loss has the prompts, of which nothing can be learned.
 RANDOM=1
 for i in $(seq 600); do
   printf '{"prompt": "%05d%05d%05d=", "completion": "always the same"}\n' $RANDOM $RANDOM $RANDOM
 done >pairs.jsonl
-pairs="--data=$PWD/pairs.jsonl --length=48 --learning_rate=0.01 --lr_schedule=constant --validation_fraction=0.1 --eval_batches=1"
-"$train" $tiny $pairs --steps=30 --eval_every=30 --verify --run_dir=masked >out 2>err || fail "prompts: $(cat err)"
-"$train" $tiny $pairs --steps=30 --eval_every=30 --mask_prompts=false --run_dir=unmasked >out 2>err || fail "without masks: $(cat err)"
+pairs="--data=$PWD/pairs.jsonl --length=48 --learning_rate=0.006 --lr_schedule=constant --validation_fraction=0.1 --eval_batches=1"
+"$train" $tiny $pairs --steps=8 --document_attention --verify --run_dir=pairs >out 2>err || fail "prompts on one rank: $(cat err)"
+"$train" $tiny $pairs --steps=40 --eval_every=40 --run_dir=masked >out 2>err || fail "prompts: $(cat err)"
+"$train" $tiny $pairs --steps=40 --eval_every=40 --mask_prompts=false --run_dir=unmasked >out 2>err || fail "without masks: $(cat err)"
 # One more step, of prompts too, from the weights that have learned completions alone.
-"$train" $tiny $pairs --steps=31 --mask_prompts=false --resume=masked/checkpoints --run_dir=shown >out 2>err || fail "resumed: $(cat err)"
-"$train" $tiny $pairs --steps=32 --resume=masked/checkpoints --run_dir=longer --mesh=cp2,tp2 >out 2>err || fail "longer: $(cat err)"
+"$train" $tiny $pairs --steps=41 --mask_prompts=false --resume=masked/checkpoints --run_dir=shown >out 2>err || fail "resumed: $(cat err)"
+"$train" $tiny $pairs --steps=42 --resume=masked/checkpoints --run_dir=longer --mesh=cp2,tp2 >out 2>err || fail "longer: $(cat err)"
 python3 - <<'END' || fail "the losses of prompts and completions"
 import json
 masked, unmasked, shown, longer = ([json.loads(line) for line in open(name + "/metrics.jsonl")]
@@ -125,7 +126,7 @@ expect_usage_error "--order=tp-dp" --mesh=dp2,pp2,tp2 --order=tp-dp
 expect_usage_error "--eval_batches=1000" --eval_every=2 --validation_fraction=0.1 --eval_batches=1000
 expect_usage_error "--resume" --resume=nowhere
 printf '{"text": "a"}\n{"prompt": "b"}\n' >half.jsonl
-expect_usage_error "--data=half.jsonl: data file \"$PWD/half.jsonl\", line 2: expected the strings \"prompt\" and \"completion\"" \
+expect_usage_error "--data=half.jsonl: data file \"half.jsonl\", line 2: expected the strings \"prompt\" and \"completion\"" \
   --data=half.jsonl
 printf '{"messages": []}\n' >chat.jsonl
 expect_usage_error "chat.jsonl\", line 1: \"messages\" need the template of a chat" --data=chat.jsonl

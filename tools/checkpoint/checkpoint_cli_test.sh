@@ -19,6 +19,7 @@ END
 "$checkpoint" verify checkpoints >out 2>err || fail "verify"
 grep -q "8 files" out || fail "verify printed $(cat out)"
 [ "$(grep -c '^verified ' err)" = 8 ] || fail "verify said $(cat err)"
+mkdir run && cp -r checkpoints run/ && "$checkpoint" verify run >out 2>err || fail "verify of a run's directory: $(cat err)"
 "$checkpoint" reshard checkpoints resharded --mesh=tp4 --zero=0 >/dev/null || fail "reshard"
 "$checkpoint" list --format=csv resharded | grep -q '^0,4,"dp1,pp1,cp1,tp4",0,1784,' || fail "csv"
 "$checkpoint" export resharded exported --max_shard_bytes=3KiB >/dev/null || fail "export"

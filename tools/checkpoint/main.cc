@@ -146,8 +146,8 @@ const Tool& CheckpointTool() {
       .name = "checkpoint",
       .summary =
           "Lists, verifies, reshards, exports and imports checkpoints of "
-          "//tools/train. RUN is a checkpoint, or a directory of checkpoints, "
-          "whose newest complete one is used.",
+          "//tools/train. RUN is a checkpoint, or a directory of checkpoints "
+          "or the --run_dir of a run, whose newest complete one is used.",
       .example = "list run/checkpoints",
       .flags = {}};
   return *tool;

@@ -319,8 +319,11 @@ absl::Status SavedRun::Read(const SavedTensor& tensor, StatePart part,
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
   const std::string manifest = absl::StrCat(path, "/", zero3::kManifestName);
   if (access(manifest.c_str(), F_OK) == 0) return path;
-  TESSERA_ASSIGN_OR_RETURN(const zero3::FoundCheckpoint latest,
-                           zero3::LatestCheckpoint(path));
+  const std::string of_run = absl::StrCat(path, "/checkpoints");
+  TESSERA_ASSIGN_OR_RETURN(
+      const zero3::FoundCheckpoint latest,
+      zero3::LatestCheckpoint(access(of_run.c_str(), F_OK) == 0 ? of_run
+                                                                : path));
   return latest.path;
 }
 

@@ -140,7 +140,7 @@ class SavedRun {
 };
 
 // `path` itself if it has a manifest.json, otherwise the newest complete
-// checkpoint in it. NotFound if there is none, with the entries that were
+// checkpoint in it, or in the "checkpoints" of a run's directory. NotFound if there is none, with the entries that were
 // skipped.
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 

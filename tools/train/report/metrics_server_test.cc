@@ -172,6 +172,8 @@ TEST_F(MetricsServerTest, MoreClientsThanConnectionsWaitTheirTurn) {
 }
 
 TEST_F(MetricsServerTest, ManyRequestsWhileTheTextChanges) {
+  // Clients may ask before the thread has set a text.
+  server_->Set("a");
   std::atomic<bool> has_ended = false;
   std::thread trainer([&] {
     for (int i = 0; !has_ended; ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -17,24 +18,25 @@ constexpr int64_t kBatchBytes = int64_t{16} << 20;
 
 EncodedDocument EncodeDocument(const Tokenizer& tokenizer,
                                const Document& document) {
+  const auto encode = [&](std::string_view text) {
+    return tokenizer.Encode(text, SpecialTokens::kAsText);
+  };
   EncodedDocument encoded;
-  std::vector<TokenId>& ids = encoded.ids;
-  if (!document.prompt.empty()) {
-    ids = tokenizer.Encode(document.prompt, SpecialTokens::kAsText);
-    encoded.prompt = static_cast<int64_t>(ids.size());
-    std::vector<TokenId> whole = tokenizer.Encode(
-        absl::StrCat(document.prompt, document.text), SpecialTokens::kAsText);
-    const bool begins_so = ids.size() <= whole.size() &&
-                           std::equal(ids.begin(), ids.end(), whole.begin());
-    if (begins_so) ids = std::move(whole);
-    if (!begins_so) {
-      tokenizer.AppendTokens(document.text, SpecialTokens::kAsText, ids);
-    }
+  if (document.prompt.empty()) {
+    encoded.ids = encode(document.text);
   } else {
-    tokenizer.AppendTokens(document.text, SpecialTokens::kAsText, ids);
+    const std::vector<TokenId> prompt = encode(document.prompt);
+    encoded.prompt = static_cast<int64_t>(prompt.size());
+    encoded.ids = encode(absl::StrCat(document.prompt, document.text));
+    if (encoded.ids.size() < prompt.size() ||
+        !std::equal(prompt.begin(), prompt.end(), encoded.ids.begin())) {
+      encoded.ids = prompt;
+      tokenizer.AppendTokens(document.text, SpecialTokens::kAsText,
+                             encoded.ids);
+    }
   }
   const std::optional<TokenId> end = tokenizer.end_of_text();
-  if (end.has_value()) ids.push_back(*end);
+  if (end.has_value()) encoded.ids.push_back(*end);
   return encoded;
 }
 

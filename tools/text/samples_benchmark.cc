@@ -17,6 +17,7 @@
 #include "base/dtype/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 #include "tools/text/corpus.h"
+#include "tools/text/data_files.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
 
@@ -71,6 +72,22 @@ void BM_ReadTraining(benchmark::State& state) {
   state.counters["share_of_7b_step"] = share(7e9, 4e14);
 }
 BENCHMARK(BM_ReadTraining);
+
+// The targets of a sample among a million prompts, which every rank counts for
+// each sample of a step.
+void BM_CountTargets(benchmark::State& state) {
+  const std::vector<Document> documents(1'000'000, {"abc", "defgh"});
+  const auto corpus = Corpus::FromDocuments(documents, ByteTokenizer());
+  const Samples samples =
+      *Samples::Create(*corpus, {.sequence = kSequence, .seed = 1});
+  int64_t index = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        samples.CountTargets(SampleUse::kTraining, index++));
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_CountTargets);
 
 }  // namespace
 }  // namespace tessera::text

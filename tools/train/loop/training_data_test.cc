@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -11,6 +12,7 @@
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::train {
@@ -155,6 +157,41 @@ TEST_F(TrainingDataTest, BlendsDataByWeights) {
           "a.txt has weight 1.5; it must be above 0");
   refused({a + ":nan"}, "a.txt has weight nan");
   refused({a + ":0.5", "missing:0.5"}, "no data file");
+}
+
+TEST_F(TrainingDataTest, MasksPromptsOfTheFilesThatHaveThem) {
+  Settings settings = Short();
+  const std::string a =
+      Write("a.jsonl", absl::StrCat(R"({"prompt": ")", std::string(300, 'p'),
+                                    R"(", "completion": ")",
+                                    std::string(99, 'c'), "\"}\n"));
+  const std::string b = Write("b.txt", std::string(400, 'b'));
+  settings.data = {a + ":0.5", b + ":0.5"};
+  for (const bool masks : {true, false}) {
+    settings.mask_prompts = masks;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                                 OpenTrainingData(settings));
+    EXPECT_EQ(data.samples->has_masks(), masks);
+    std::vector<text::TokenId> tokens(static_cast<size_t>(settings.length + 1));
+    int64_t targets = 0;
+    const int64_t samples = data.samples->samples_per_epoch();
+    for (int64_t i = 0; i < samples; ++i) {
+      TESSERA_ASSERT_OK(data.samples->ReadTraining(i, tokens));
+      const auto prompts = std::count(tokens.begin() + 1, tokens.end(), 'p');
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const int64_t count,
+          data.samples->CountTargets(text::SampleUse::kTraining, i));
+      EXPECT_EQ(count, settings.length - (masks ? prompts : 0));
+      targets += count;
+    }
+    EXPECT_EQ(targets < samples * settings.length, masks);
+  }
+  settings.data = {
+      Write("c.jsonl", "{\"text\": \"a\"}\n{\"prompt\": \"b\"}\n")};
+  EXPECT_THAT(
+      OpenTrainingData(settings),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(StartsWith("--data="), HasSubstr("c.jsonl\", line 2: "))));
 }
 
 TEST_F(TrainingDataTest, HoldsOutTheEndForValidation) {

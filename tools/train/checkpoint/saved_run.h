@@ -140,8 +140,8 @@ class SavedRun {
 };
 
 // `path` itself if it has a manifest.json, otherwise the newest complete
-// checkpoint in it, or in the "checkpoints" of a run's directory. NotFound if there is none, with the entries that were
-// skipped.
+// checkpoint in it, or in the "checkpoints" of a run's directory. NotFound if
+// there is none, with the entries that were skipped.
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 
 // The factors of a weight's LoRA adapter (tensor_parallel/layers/lora.h).

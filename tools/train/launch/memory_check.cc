@@ -256,9 +256,8 @@ absl::StatusOr<int64_t> MeasureProcess(const Settings& settings,
       Measure(settings, model, program, directory);
   directory.CleanUp();
   if (measured.ok()) return measured;
-  return Annotate(
-      measured.status(),
-      "measuring the memory of a process with a small model");
+  return Annotate(measured.status(),
+                  "measuring the memory of a process with a small model");
 }
 
 namespace {

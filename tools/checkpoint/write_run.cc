@@ -238,7 +238,7 @@ absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
   TESSERA_RETURN_IF_ERROR(train::AddTo(plan.identity, metadata));
   metadata[std::string(train::kTensorsKey)] =
       train::FormatHeldTensors(planned.tensors);
-  metadata[std::string(train::kStepsKey)] = absl::StrCat(plan.steps);
+  train::AddTo(plan.progress, metadata);
   metadata[std::string(train::kMeshKey)] = plan.mesh.ToString();
   return planned;
 }
@@ -428,7 +428,7 @@ absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
       .dtype = embedding->dtype,
       .moments = saved->moments(),
       .optimizer_steps = saved->manifest().step,
-      .steps = saved->steps(),
+      .progress = saved->progress(),
       .loss_scale = part.loss_scale,
       .steps_since_scale_change = part.steps_since_scale_change};
   return WriteRun(

@@ -20,6 +20,7 @@
 #include "base/dtype/dtype.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_identity.h"
+#include "tools/train/loop/run_progress.h"
 #include "tools/train/loop/run_options.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
@@ -34,7 +35,7 @@ struct CheckpointPlan {
   DType dtype = DType::kF32;
   zero3::MomentKinds moments = {};
   int64_t optimizer_steps = 0;
-  int64_t steps = 0;  // Including skipped ones.
+  train::RunProgress progress = {};  // Steps include skipped ones.
   double loss_scale = 1;
   int64_t steps_since_scale_change = 0;
 };

@@ -198,6 +198,16 @@ absl::Status CheckpointDirectory::Discard(int64_t step) {
   return IsThere(path) ? RemoveTree(path) : absl::OkStatus();
 }
 
+absl::Status CheckpointDirectory::Remove(int64_t step) {
+  const std::string path = absl::StrCat(path_, "/", CheckpointName(step));
+  if (!IsThere(path)) return absl::OkStatus();
+  const std::string removing = absl::StrCat(path, kRemoving);
+  // It stops being a checkpoint before the first of its files goes.
+  TESSERA_RETURN_IF_ERROR(calls_.Rename(path, removing));
+  TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
+  return RemoveTree(removing);
+}
+
 absl::Status CheckpointDirectory::Prune(int64_t newest, int64_t keep,
                                         const std::string& keep_least) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> complete,
@@ -213,11 +223,7 @@ absl::Status CheckpointDirectory::Prune(int64_t newest, int64_t keep,
   for (const FoundCheckpoint& checkpoint : complete) {
     if (checkpoint.step == newest || kept++ < keep) continue;
     if (checkpoint.step == least) continue;
-    const std::string removing = absl::StrCat(checkpoint.path, kRemoving);
-    // It stops being a checkpoint before the first of its files goes.
-    TESSERA_RETURN_IF_ERROR(calls_.Rename(checkpoint.path, removing));
-    TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
-    TESSERA_RETURN_IF_ERROR(RemoveTree(removing));
+    TESSERA_RETURN_IF_ERROR(Remove(checkpoint.step));
   }
   return absl::OkStatus();
 }

@@ -82,6 +82,9 @@ class CheckpointDirectory {
   // Removes the partial checkpoint.
   absl::Status Discard(int64_t step);
 
+  // Removes the complete checkpoint of `step`, if there is one.
+  absl::Status Remove(int64_t step);
+
   // Removes complete checkpoints, oldest first, until `keep` are left; never
   // that of `newest`, nor LeastCheckpoint of `keep_least`, which does not count
   // unless it is one of the newest; "": there is none. Precondition: keep > 0.

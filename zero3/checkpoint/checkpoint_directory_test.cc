@@ -119,6 +119,14 @@ TEST_F(CheckpointDirectoryTest, TornOnesArePassedOverAndTheReasonTold) {
                      HasSubstr("cannot find"))));
 }
 
+TEST_F(CheckpointDirectoryTest, RemovesOneStep) {
+  for (const int64_t step : {1, 2, 3}) TESSERA_ASSERT_OK(Save(step));
+  TESSERA_ASSERT_OK(directory_.Remove(2));
+  TESSERA_ASSERT_OK(directory_.Remove(2));
+  EXPECT_THAT(ListDirectory(path_),
+              IsOkAndHolds(ElementsAre("step-00000001", "step-00000003")));
+}
+
 TEST_F(CheckpointDirectoryTest, PruneKeepsTheNewestAndNeverTheLastOneGoes) {
   for (int64_t step = 1; step <= 6; ++step) TESSERA_ASSERT_OK(Save(step));
   TESSERA_ASSERT_OK(directory_.Prune(6, 4));

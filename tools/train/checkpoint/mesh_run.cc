@@ -89,6 +89,10 @@ RunIdentity IdentityOf(const RunOptions& options) {
   return {.model = options.model,
           .seed = options.seed,
           .batch = options.batch,
+          .batch_warmup = options.batch_warmup_steps == 0
+                              ? ""
+                              : absl::StrCat(options.first_batch, ":",
+                                             options.batch_warmup_steps),
           .length = options.length,
           .corpus = SmallText()->fingerprint(),
           .vocabulary = text::ByteTokenizer().vocabulary_size(),

@@ -137,6 +137,32 @@ TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
   }
 }
 
+// The checkpoint is from between batches of 4 sequences; then there are 6
+// and 8.
+TEST(RestoreRunTest, ABatchThatGrowsGoesOnWithTheSameSamples) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
+  options.first_batch = 2;
+  options.batch_warmup_steps = 5;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "growing"));
+  ExpectResumes(run, options, 0);
+  for (const auto& [mesh, stage] :
+       std::vector<std::pair<MeshSizes, int>>{{{.tp = 4}, 1},
+                                              {{}, 0},
+                                              {{.dp = 2, .cp = 2}, 2},
+                                              {{.pp = 4, .tp = 2}, 0}}) {
+    ExpectResumes(run, With(options, mesh, stage), 1e-5);
+  }
+  options.batch_warmup_steps = 4;
+  EXPECT_THAT(
+      OnRanks(options,
+              [&](TrainRank& rank) {
+                return RestoreRun(run.path, IdentityOf(options), rank);
+              }),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("batch_warmup is \"2:5\" there and \"2:4\" here")));
+}
+
 TEST(RestoreRunTest, ExpertsGoOnOnOtherMeshes) {
   for (const auto& [saved, saved_stage] :
        std::vector<std::pair<MeshSizes, int>>{{{.dp = 4, .pp = 2, .ep = 2}, 3},

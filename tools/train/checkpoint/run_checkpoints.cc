@@ -74,7 +74,7 @@ std::vector<zero3::SavedState> RunCheckpoints::StatesNow(
   std::vector<zero3::SavedState> states;
   for (size_t i = 0; i < metadata_.size(); ++i) {
     zero3::CheckpointMetadata metadata = metadata_[i];
-    metadata[std::string(kStepsKey)] = absl::StrCat(rank_.steps());
+    AddTo(rank_.progress(), metadata);
     if (eval_loss) {
       // All digits: equal losses stay equal.
       metadata[std::string(kEvalLossKey)] =
@@ -148,7 +148,7 @@ class Restoration {
             own.state->FinishRestoring(saved_->manifest().step));
       }
     }
-    rank_.SetSteps(saved_->steps());
+    rank_.SetProgress(saved_->progress());
     return absl::OkStatus();
   }
 

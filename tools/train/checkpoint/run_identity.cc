@@ -114,6 +114,8 @@ Differences OfData(const RunIdentity& saved, const RunIdentity& now) {
   Differences found;
   found.Compare("seed", saved.seed, now.seed);
   found.Compare("batch", saved.batch, now.batch);
+  found.Compare("batch_warmup", Quoted(saved.batch_warmup),
+                Quoted(now.batch_warmup));
   found.Compare("length", saved.length, now.length);
   found.Compare("vocabulary of the tokenizer", saved.vocabulary,
                 now.vocabulary);
@@ -165,6 +167,9 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
       model_files::FormatHuggingFaceConfig({.model = identity.model}));
   metadata["seed"] = absl::StrCat(identity.seed);
   metadata["batch"] = absl::StrCat(identity.batch);
+  if (!identity.batch_warmup.empty()) {
+    metadata["batch_warmup"] = identity.batch_warmup;
+  }
   metadata["length"] = absl::StrCat(identity.length);
   metadata["corpus"] = absl::StrCat(identity.corpus);
   metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
@@ -197,6 +202,8 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
   identity.model = config->model;
   TESSERA_ASSIGN_OR_RETURN(identity.seed, GetNumber(metadata, "seed", kMost));
   TESSERA_ASSIGN_OR_RETURN(identity.batch, GetCount(metadata, "batch"));
+  const auto warmup = metadata.find("batch_warmup");
+  if (warmup != metadata.end()) identity.batch_warmup = warmup->second;
   TESSERA_ASSIGN_OR_RETURN(identity.length, GetCount(metadata, "length"));
   TESSERA_ASSIGN_OR_RETURN(identity.corpus,
                            GetNumber(metadata, "corpus", kMost));

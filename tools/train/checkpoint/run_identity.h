@@ -37,7 +37,9 @@ struct LoraIdentity {
 struct RunIdentity {
   model_files::ModelConfig model = {};
   uint64_t seed = 0;
-  int64_t batch = 0;       // Sequences per step, over all ranks.
+  int64_t batch = 0;  // Sequences per step, over all ranks.
+  // "FIRST:STEPS" as --batch_warmup; "": none.
+  std::string batch_warmup = "";
   int64_t length = 0;      // Tokens per sequence.
   uint64_t corpus = 0;     // text::Corpus::fingerprint().
   int64_t vocabulary = 0;  // Of the tokenizer.
@@ -55,9 +57,9 @@ struct RunIdentity {
 };
 
 // Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
-// "vocabulary", "decay", "optimizer" and, unless they are 0,
-// "validation_samples", "test_samples", "lora_rank", and with it "lora_alpha"
-// and "lora_targets". InvalidArgument if the model is invalid.
+// "vocabulary", "decay", "optimizer" and, unless they are 0 or empty,
+// "batch_warmup", "validation_samples", "test_samples", "lora_rank", and with
+// it "lora_alpha" and "lora_targets". InvalidArgument if the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
@@ -72,9 +74,10 @@ absl::StatusOr<RunIdentity> IdentityFrom(
 // compared, since they do not matter:
 //
 //   always        max_positions and initializer_range of the model
-//   at step 0     seed, batch, length, corpus, vocabulary, samples, decay and
-//                 optimizer: no data has been used, as in imported checkpoints;
-//                 and adapters, if the checkpoint has none
+//   at step 0     seed, batch, its warm-up, length, corpus, vocabulary,
+//                 samples, decay and optimizer: no data has been used, as in
+//                 imported checkpoints; and adapters, if the checkpoint has
+//                 none
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now);
 

@@ -20,6 +20,7 @@ RunIdentity Identity() {
   RunIdentity identity = {.model = *model_files::PresetConfig("smollm2-135m"),
                           .seed = std::numeric_limits<uint64_t>::max(),
                           .batch = 16,
+                          .batch_warmup = "4:100",
                           .length = 128,
                           .corpus = 0x8000000000000001,
                           .vocabulary = 49152,

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -116,18 +115,6 @@ absl::StatusOr<std::vector<HeldTensor>> TensorsOf(const CheckpointPart& part) {
                    part.model().count(), " parameters"));
 }
 
-absl::StatusOr<int64_t> StepsOf(const CheckpointPart& part) {
-  const auto found = part.metadata.find(std::string(kStepsKey));
-  int64_t steps = 0;
-  if (found != part.metadata.end() && absl::SimpleAtoi(found->second, &steps) &&
-      steps >= 0) {
-    return steps;
-  }
-  return absl::InvalidArgumentError(
-      "not a checkpoint of a training run: it has no number of steps in its "
-      "metadata");
-}
-
 std::string PartText(const CheckpointPart& part) {
   return absl::StrCat("part ", Quoted(part.name));
 }
@@ -156,11 +143,12 @@ absl::Status SavedRun::AddPart(size_t index) {
   const CheckpointPart& part = manifest_.parts[index];
   TESSERA_ASSIGN_OR_RETURN(const RunIdentity identity,
                            IdentityFrom(part.metadata));
-  TESSERA_ASSIGN_OR_RETURN(const int64_t steps, StepsOf(part));
+  TESSERA_ASSIGN_OR_RETURN(const RunProgress progress,
+                           ProgressFrom(part.metadata));
   if (index == 0) {
     identity_ = identity;
-    steps_ = steps;
-  } else if (identity != identity_ || steps != steps_ ||
+    progress_ = progress;
+  } else if (identity != identity_ || progress != progress_ ||
              part.moment_kinds() != moments()) {
     return absl::DataLossError(
         absl::StrCat("it is of another run, step or format of moments than ",

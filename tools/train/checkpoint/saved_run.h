@@ -38,6 +38,7 @@
 #include "tools/model_files/model_config.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_identity.h"
+#include "tools/train/loop/run_progress.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_format.h"
@@ -57,11 +58,10 @@ std::string RunTensorName(model_files::LlamaPart part, int64_t layer = -1);
 std::string_view SourceOfTied(const model_files::ModelConfig& config,
                               std::string_view name);
 
-// The keys of a part's metadata, in addition to those of RunIdentity.
+// The keys of a part's metadata, in addition to those of RunIdentity and
+// RunProgress.
 inline constexpr std::string_view kTensorsKey = "tensors";  // FormatHeldTensors
-inline constexpr std::string_view kStepsKey =
-    "steps";                                          // Index of the next step
-inline constexpr std::string_view kMeshKey = "mesh";  // For people.
+inline constexpr std::string_view kMeshKey = "mesh";        // For people.
 // The validation loss at the checkpoint's step, if it was measured.
 inline constexpr std::string_view kEvalLossKey = "eval_loss";
 
@@ -89,8 +89,9 @@ class SavedRun {
   const std::string& path() const { return path_; }
   const zero3::CheckpointManifest& manifest() const { return manifest_; }
   const RunIdentity& identity() const { return identity_; }
+  const RunProgress& progress() const { return progress_; }
   // Steps of the run, including those that were skipped for their gradients.
-  int64_t steps() const { return steps_; }
+  int64_t steps() const { return progress_.steps; }
   zero3::MomentKinds moments() const {
     return manifest_.parts[0].moment_kinds();
   }
@@ -133,7 +134,7 @@ class SavedRun {
   const std::string path_;
   zero3::CheckpointManifest manifest_;
   RunIdentity identity_;
-  int64_t steps_ = 0;
+  RunProgress progress_;
   std::map<std::string, SavedTensor> tensors_;
   std::map<size_t, std::unique_ptr<zero3::CheckpointReader>> readers_;
   std::vector<std::byte> rows_;

@@ -119,11 +119,22 @@ std::string ShowShares(const TimeShares& shares) {
       100 * shares.offload);
 }
 
+// Of the steps that the run took.
+int64_t TokensOf(const Settings& settings, const RunResult& result) {
+  const BatchSchedule batches = BatchScheduleOf(settings);
+  const auto steps = static_cast<int64_t>(result.steps.size());
+  return settings.length * (batches.SamplesBefore(result.first_step + steps) -
+                            batches.SamplesBefore(result.first_step));
+}
+
 std::string ShowSteps(const Settings& settings, const RunResult& result) {
   const int64_t tokens = settings.batch * settings.length;
+  const int64_t first =
+      settings.length * BatchScheduleOf(settings).At(result.first_step);
   std::string text = absl::StrFormat(
-      "%d steps of %d tokens in %.1f s, %.0f tokens/s", result.steps.size(),
-      tokens, result.seconds, result.tokens_per_second);
+      "%d steps of %s%d tokens in %.1f s, %.0f tokens/s", result.steps.size(),
+      first < tokens ? absl::StrCat(first, " to ") : "", tokens, result.seconds,
+      result.tokens_per_second);
   if (result.first_step > 0) {
     absl::StrAppend(&text, ", after step ", result.first_step);
   }
@@ -201,6 +212,13 @@ std::string SummaryText(const Settings& settings, const RunResult& result) {
     line("strategy", absl::StrCat(change.strategy, " after ", change.steps,
                                   " steps: ", change.flags));
   }
+  for (const Rollback& rollback : result.rollbacks) {
+    line("rollback",
+         absl::StrFormat("from step %d, of loss %.4f, to step %d; %d samples "
+                         "left out",
+                         rollback.step + 1, rollback.loss, rollback.to_step + 1,
+                         rollback.skipped_samples));
+  }
   if (!result.checkpoint.empty()) line("checkpoint", result.checkpoint);
   return text;
 }
@@ -238,8 +256,7 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   json["mesh"] = settings.parallel.mesh.ToFlag();
   json["first_step"] = result.first_step;
   json["steps"] = result.steps.size();
-  json["tokens"] = settings.batch * settings.length *
-                   static_cast<int64_t>(result.steps.size());
+  json["tokens"] = TokensOf(settings, result);
   json["seconds"] = result.seconds;
   json["tokens_per_second"] = result.tokens_per_second;
   if (!result.steps.empty()) {
@@ -262,6 +279,15 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
                                         {"used", change.used},
                                         {"strategy", change.strategy},
                                         {"flags", change.flags}});
+  }
+  json["rollbacks"] = Json::array();
+  for (const Rollback& rollback : result.rollbacks) {
+    json["rollbacks"].push_back(
+        {{"step", rollback.step},
+         {"loss", rollback.loss},
+         {"usual", rollback.usual},
+         {"to_step", rollback.to_step},
+         {"skipped_samples", rollback.skipped_samples}});
   }
   json["sample"] = outcome.sample;
   if (outcome.report) {

@@ -34,6 +34,11 @@ RunOutcome Example() {
   result.ranks[0].memory.peak_resident = 1000;
   result.ranks[1].memory.peak_resident = 3000;
   result.strategy_changes = {{8, 1 << 20, "aggressive", "--zero=3"}};
+  result.rollbacks = {{.step = 7,
+                       .loss = 9.5,
+                       .usual = 2,
+                       .to_step = 4,
+                       .skipped_samples = 64}};
   result.checkpoint = "/run/checkpoints/step-00000009";
   result.seconds = 4;
   result.tokens_per_second = 1024;
@@ -63,6 +68,12 @@ TEST(OutcomeAsJsonTest, HasWhatARunCameTo) {
   EXPECT_EQ(json["strategy_changes"][0]["used"], 1 << 20);
   EXPECT_EQ(json["strategy_changes"][0]["strategy"], "aggressive");
   EXPECT_EQ(json["strategy_changes"][0]["flags"], "--zero=3");
+  ASSERT_EQ(json["rollbacks"].size(), 1u);
+  EXPECT_EQ(json["rollbacks"][0]["step"], 7);
+  EXPECT_EQ(json["rollbacks"][0]["loss"], 9.5);
+  EXPECT_EQ(json["rollbacks"][0]["usual"], 2);
+  EXPECT_EQ(json["rollbacks"][0]["to_step"], 4);
+  EXPECT_EQ(json["rollbacks"][0]["skipped_samples"], 64);
   EXPECT_EQ(json["sample"], "The end\n");
   EXPECT_FALSE(json.contains("report"));
   EXPECT_FALSE(json.contains("verified"));
@@ -154,6 +165,26 @@ TEST(SummaryTextTest, SaysWhatWasGivenUpForMemory) {
   EXPECT_THAT(SummaryText({}, result),
               HasSubstr("strategy   standard after 3 steps: --recompute=full\n"
                         "strategy   aggressive after 5 steps: --zero=3\n"));
+}
+
+TEST(OutcomeAsJsonTest, CountsTheTokensOfABatchThatGrew) {
+  RunOutcome outcome = Example();
+  const auto steps = static_cast<int64_t>(outcome.result.steps.size());
+  outcome.settings.batch = 4 * 16;
+  outcome.settings.length = 10;
+  outcome.settings.batch_warmup = "16:1000";
+  EXPECT_EQ(Json::parse(OutcomeAsJson(outcome))["tokens"], steps * 16 * 10);
+  EXPECT_THAT(SummaryText(outcome.settings, outcome.result),
+              HasSubstr(" steps of 160 to 640 tokens in "));
+}
+
+TEST(SummaryTextTest, NamesRollbacks) {
+  RunResult result = SummaryExample();
+  result.rollbacks = {
+      {.step = 7, .loss = 9.5, .to_step = 4, .skipped_samples = 64}};
+  EXPECT_THAT(SummaryText({}, result),
+              HasSubstr("rollback   from step 8, of loss 9.5000, to step 5; 64 "
+                        "samples left out\n"));
 }
 
 TEST(SummaryTextTest, LeavesOutWhatThereIsNot) {

@@ -88,6 +88,14 @@ absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
   return step;
 }
 
+void ResultGatherer::GoBack(const Rollback& rollback) {
+  std::erase_if(result_.steps, [&](const StepMetrics& step) {
+    return step.record.step >= rollback.to_step;
+  });
+  result_.rollbacks.push_back(rollback);
+  last_end_ns_ = collectives::MonotonicNanos();
+}
+
 void ResultGatherer::Count(const std::vector<RankStep>& ranks) {
   const double seconds = ranks[0].seconds;
   counted_seconds_ += seconds;

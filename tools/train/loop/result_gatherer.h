@@ -36,6 +36,10 @@ class ResultGatherer {
                                       const StepAccount& account,
                                       int64_t tokens);
 
+  // Drops the steps that the run repeats, and the time since the last one. The
+  // totals keep their time.
+  void GoBack(const Rollback& rollback);
+
   // Leaves `nanos` before now out of the time of the current step.
   void LeaveOut(int64_t nanos) { last_end_ns_ += nanos; }
 

@@ -85,8 +85,9 @@ std::vector<double> JobRun::losses() const {
 JobRun RunJob(
     const Settings& settings,
     const std::function<void(int64_t rank, WorkerSinks& sinks)>& change,
-    const model_files::ModelConfig& model) {
-  const TrainingData data = SmallData(settings);
+    const model_files::ModelConfig& model, const TrainingData* data) {
+  const TrainingData small = SmallData(settings);
+  if (data == nullptr) data = &small;
   absl::StatusOr<Engines> engines =
       collectives::CreateInProcessEngines(RanksOf(settings));
   std::vector<WorkerSinks> sinks;
@@ -107,7 +108,7 @@ JobRun RunJob(
         if (change) change(world.rank().value(), sinks[rank]);
         TESSERA_ASSIGN_OR_RETURN(
             results[rank],
-            RunWorker(world, settings, model, data, sinks[rank]));
+            RunWorker(world, settings, model, *data, sinks[rank]));
         return absl::OkStatus();
       },
       WorldOptions(settings));

@@ -34,11 +34,12 @@ struct JobRun {
   std::vector<double> losses() const;
 };
 
-// `change` may change a rank's sinks.
+// `change` may change a rank's sinks. Trains on `data`, or SmallData.
 JobRun RunJob(const Settings& settings,
               const std::function<void(int64_t rank, WorkerSinks& sinks)>&
                   change = nullptr,
-              const model_files::ModelConfig& model = SmallModel());
+              const model_files::ModelConfig& model = SmallModel(),
+              const TrainingData* data = nullptr);
 
 // The losses of TrainRank alone, with the same settings.
 std::vector<double> LossesOfTrainRank(const Settings& settings);

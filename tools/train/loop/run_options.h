@@ -14,6 +14,7 @@
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/lora.h"
 #include "tools/model_files/model_config.h"
+#include "tools/train/loop/batch_schedule.h"
 #include "tools/train/loop/learning_rate.h"
 #include "topology/config/parallel_config.h"
 #include "zero3/state/sharded_state.h"
@@ -46,7 +47,10 @@ struct RunOptions {
   // (tensor_parallel/layers/linear_products.h).
   bool fp8 = false;
 
-  int64_t batch = 8;        // Sequences of a step, over all ranks.
+  int64_t batch = 8;  // Sequences of a step, over all ranks.
+  // Of the first step, and the steps until the batch is `batch`; 0: no warm-up.
+  int64_t first_batch = 0;
+  int64_t batch_warmup_steps = 0;
   int64_t micro_batch = 1;  // Sequences of a micro-batch.
   int64_t length = 128;
   int64_t steps = 1;
@@ -68,6 +72,7 @@ struct RunOptions {
   // LlamaOptions::document_end.
   std::optional<int64_t> document_end = {};
   LearningRate learning_rate = {};
+  int64_t spike_window = 0;  // See RunProgress.
 
   // A generator's name, "auto", or "file" for `schedule_table`.
   std::string schedule = "1f1b";
@@ -104,6 +109,10 @@ struct RunOptions {
   // The run sets its learning rate, its key prefix and which elements the norm
   // counts.
   zero3::ShardedStateOptions state = {};
+
+  BatchSchedule batches() const {
+    return {batch, first_batch, batch_warmup_steps};
+  }
 };
 
 }  // namespace tessera::train

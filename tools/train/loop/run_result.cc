@@ -120,6 +120,8 @@ constexpr auto kStep = [](auto& io, StepMetrics& step) {
   io.Value("eval_loss", step.record.eval_loss);
   io.Value("test_loss", step.record.test_loss);
   io.Value("expert_imbalance", step.record.expert_imbalance);
+  io.Value("tokens", step.record.tokens);
+  io.Value("rollbacks", step.record.rollbacks);
   io.Value("seconds", step.seconds);
   io.Value("tokens_per_second", step.tokens_per_second);
   io.Value("memory_bytes", step.memory_bytes);
@@ -161,6 +163,14 @@ constexpr auto kChange = [](auto& io, StrategyChange& change) {
   io.Value("flags", change.flags);
 };
 
+constexpr auto kRollback = [](auto& io, Rollback& rollback) {
+  io.Value("step", rollback.step);
+  io.Value("loss", rollback.loss);
+  io.Value("usual", rollback.usual);
+  io.Value("to_step", rollback.to_step);
+  io.Value("skipped_samples", rollback.skipped_samples);
+};
+
 constexpr auto kRun = [](auto& io, RunResult& run) {
   io.Value("seconds", run.seconds);
   io.Value("tokens_per_second", run.tokens_per_second);
@@ -171,6 +181,7 @@ constexpr auto kRun = [](auto& io, RunResult& run) {
   io.List("steps", run.steps, kStep);
   io.List("ranks", run.ranks, kRank);
   io.List("strategy_changes", run.strategy_changes, kChange);
+  io.List("rollbacks", run.rollbacks, kRollback);
 };
 
 }  // namespace

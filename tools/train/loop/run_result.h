@@ -81,6 +81,8 @@ struct StepRecord {
   // Of mixtures of experts: the tokens of the busiest expert over the mean, in
   // the layer where that is most.
   std::optional<double> expert_imbalance = {};
+  int64_t tokens = 0;     // Of the step, over all ranks.
+  int64_t rollbacks = 0;  // Of the run, before the step. See RunProgress.
 };
 
 // A step with its time and memory.
@@ -129,11 +131,23 @@ struct StrategyChange {
   std::string flags = {};     // The changed flags: "--zero=3".
 };
 
+// A return to a checkpoint because of a spike of the loss.
+struct Rollback {
+  int64_t step = 0;  // That of the spike, from 0.
+  double loss = 0;   // Of the spike; may be infinite or NaN.
+  // The median of the losses before it; NaN if there are too few.
+  double usual = 0;
+  int64_t to_step = 0;          // The step that the checkpoint continues with.
+  int64_t skipped_samples = 0;  // Those that are left out because of it.
+};
+
 struct RunResult {
-  std::vector<StepMetrics> steps = {};  // The steps that this run took.
-  int64_t first_step = 0;               // More than 0 if it was resumed.
-  std::vector<RankResult> ranks = {};   // By rank of the world.
+  // The steps that this run took, without those that it went back behind.
+  std::vector<StepMetrics> steps = {};
+  int64_t first_step = 0;              // More than 0 if it was resumed.
+  std::vector<RankResult> ranks = {};  // By rank of the world.
   std::vector<StrategyChange> strategy_changes = {};
+  std::vector<Rollback> rollbacks = {};
   // Ranks are threads of one process: each rank's resident bytes are those of
   // the whole process.
   bool memory_is_shared = false;

@@ -35,7 +35,8 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
               random() % 2 == 0,
               random() % 2 == 0 ? std::optional(real(random)) : std::nullopt,
               random() % 2 == 0 ? std::optional(real(random)) : std::nullopt,
-              random() % 2 == 0 ? std::optional(real(random)) : std::nullopt},
+              random() % 2 == 0 ? std::optional(real(random)) : std::nullopt,
+              whole(), whole()},
          .seconds = real(random),
          .tokens_per_second = real(random),
          .memory_bytes = whole(),
@@ -50,6 +51,8 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
   for (size_t i = 0; i < ranks; ++i) {
     result.strategy_changes.push_back(
         {whole(), whole(), "extreme", "--zero=3 --offload_dir=/a b"});
+    result.rollbacks.push_back(
+        {whole(), real(random), real(random), whole(), whole()});
   }
   result.first_step = whole();
   result.memory_is_shared = random() % 2 == 0;
@@ -84,6 +87,12 @@ TEST(RunResultJsonTest, EverythingComesBack) {
       EXPECT_EQ(back.strategy_changes[i].used, result.strategy_changes[i].used);
       EXPECT_EQ(back.strategy_changes[i].flags,
                 result.strategy_changes[i].flags);
+    }
+    ASSERT_EQ(back.rollbacks.size(), result.rollbacks.size());
+    for (size_t i = 0; i < back.rollbacks.size(); ++i) {
+      EXPECT_EQ(back.rollbacks[i].loss, result.rollbacks[i].loss);
+      EXPECT_EQ(back.rollbacks[i].skipped_samples,
+                result.rollbacks[i].skipped_samples);
     }
     EXPECT_EQ(back.checkpoint, result.checkpoint);
   }

@@ -30,10 +30,12 @@ class StepTokens final : public TokenSource {
              int64_t data_rank)
       : samples_(samples), batch_(batch), data_rank_(data_rank) {}
 
-  // `batch` counts the batches of each use; those of training are the steps.
-  void Begin(text::SampleUse use, int64_t batch) {
-    step_ = batch;
+  // `size`: the sequences of the step over all ranks, a multiple of the
+  // micro-batches of all data-parallel ranks.
+  void Begin(text::SampleUse use, int64_t first_sample, int64_t size) {
     use_ = use;
+    first_sample_ = first_sample;
+    size_ = size;
     tokens_.clear();
     targets_.clear();
   }
@@ -41,20 +43,22 @@ class StepTokens final : public TokenSource {
   // The targets of the whole batch, of all data ranks, that are not masked, and
   // the tokens of the batch.
   absl::StatusOr<int64_t> CountTargets() const;
-  int64_t CountTokens() const { return batch_.batch() * samples_.sequence(); }
+  int64_t CountTokens() const { return size_ * samples_.sequence(); }
 
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
   absl::StatusOr<std::span<const int64_t>> Targets(int32_t microbatch) override;
   int64_t FirstSequence(int32_t microbatch) const override {
-    return batch_.FirstIndex(step_, data_rank_, microbatch);
+    return first_sample_ + data_rank_ * (size_ / batch_.data_ranks()) +
+           microbatch * batch_.micro_batch();
   }
 
  private:
   const text::Samples& samples_;
-  const text::BatchPartition batch_;
+  const text::BatchPartition batch_;  // The whole batch.
   const int64_t data_rank_;
-  int64_t step_ = 0;
   text::SampleUse use_ = text::SampleUse::kTraining;
+  int64_t first_sample_ = 0;  // Of the step or batch, over all ranks.
+  int64_t size_ = 0;          // Its sequences.
   std::map<int32_t, std::vector<int64_t>> tokens_;
   std::map<int32_t, std::vector<int64_t>> targets_;  // If some are masked.
 };
@@ -105,10 +109,9 @@ absl::StatusOr<std::span<const int64_t>> StepTokens::Targets(
 absl::StatusOr<int64_t> StepTokens::CountTargets() const {
   if (!samples_.has_masks()) return CountTokens();
   int64_t count = 0;
-  const int64_t first = batch_.FirstIndex(step_, 0, 0);
-  for (int64_t i = 0; i < batch_.batch(); ++i) {
+  for (int64_t i = 0; i < size_; ++i) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t targets,
-                             samples_.CountTargets(use_, first + i));
+                             samples_.CountTargets(use_, first_sample_ + i));
     count += targets;
   }
   return count;
@@ -135,13 +138,14 @@ absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
         std::make_shared<offload::Accounting>("device", offload::kUnlimited);
   }
   rank->options_.state.queue = &ops.queue();
-  rank->schedule_ = std::move(schedule);
+  rank->whole_.batch = options.batch;
+  rank->whole_.schedule = std::move(schedule);
   TESSERA_RETURN_IF_ERROR(rank->JoinGroups(world));
   TESSERA_RETURN_IF_ERROR(rank->PlanData(samples));
   TESSERA_RETURN_IF_ERROR(rank->CreateLayers(ops));
   TESSERA_RETURN_IF_ERROR(rank->CreateModel());
-  TESSERA_RETURN_IF_ERROR(rank->CreateActivationStore());
   TESSERA_RETURN_IF_ERROR(rank->CreateStages());
+  TESSERA_RETURN_IF_ERROR(rank->CreateExecutor(rank->whole_));
   return rank;
 }
 
@@ -214,7 +218,7 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
                         .WithMemory(memory)
                         .WithMeanwhile(turns_.get()));
   }
-  const pipeline::StageMap& map = schedule_.layers().map;
+  const pipeline::StageMap& map = schedule().layers().map;
   TESSERA_ASSIGN_OR_RETURN(
       layers_,
       LlamaLayers::Create(
@@ -245,7 +249,7 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
 }
 
 bool TrainRank::SharesTable() const {
-  const pipeline::StageMap& map = schedule_.layers().map;
+  const pipeline::StageMap& map = schedule().layers().map;
   const auto last = static_cast<int32_t>(map.stages() - 1);
   return !map.two_way() && map.RankOf(0) == map.RankOf(last);
 }
@@ -253,7 +257,7 @@ bool TrainRank::SharesTable() const {
 // With two-way maps two ranks hold each stage; this is the one with the higher
 // rank.
 bool TrainRank::IsSecondCopy(int32_t stage) const {
-  const pipeline::StageMap& map = schedule_.layers().map;
+  const pipeline::StageMap& map = schedule().layers().map;
   const auto rank = static_cast<int32_t>(groups_.pp->rank().value());
   return rank > std::min(map.RankOf(stage), map.RankFromBack(stage));
 }
@@ -314,21 +318,17 @@ std::string TrainRank::KeyPrefix() const {
   return absl::StrCat("rank ", manager_->world().rank().value(), "/");
 }
 
-const std::vector<pipeline::Action>& TrainRank::OwnActions() const {
-  return schedule_.layers()
-      .ranks[static_cast<size_t>(groups_.pp->rank().value())];
-}
-
 size_t TrainRank::WindowOf(int32_t stage) const {
   const std::span<const int32_t> numbers = layers_->numbers();
   return static_cast<size_t>(std::find(numbers.begin(), numbers.end(), stage) -
                              numbers.begin());
 }
 
-absl::Status TrainRank::CreateActivationStore() {
+absl::Status TrainRank::CreateActivationStore(StepPlan& plan) {
   if (options_.activation_tier == nullptr) return absl::OkStatus();
+  const auto rank = static_cast<size_t>(groups_.pp->rank().value());
   std::vector<ActivationPass> passes;
-  for (const pipeline::Action& action : OwnActions()) {
+  for (const pipeline::Action& action : plan.schedule.layers().ranks[rank]) {
     if (!pipeline::Computes(action.kind)) continue;
     passes.push_back({{WindowOf(action.stage), action.microbatch},
                       action.kind == pipeline::ActionKind::kForward});
@@ -343,7 +343,7 @@ absl::Status TrainRank::CreateActivationStore() {
   for (const int32_t number : layers_->numbers()) {
     options.names.push_back(WindowName(options_, number));
   }
-  TESSERA_ASSIGN_OR_RETURN(activations_,
+  TESSERA_ASSIGN_OR_RETURN(plan.activations,
                            ActivationStore::Create(passes, std::move(options)));
   return absl::OkStatus();
 }
@@ -355,6 +355,9 @@ absl::Status TrainRank::CheckGraphs() const {
     return absl::InvalidArgumentError(
         absl::StrCat("graphs of a step's computations: ", why));
   };
+  if (options_.batch_warmup_steps > 0) {
+    return refuse("a batch that grows changes them; give no warm-up of it");
+  }
   if (layers_->tensor().queue().is_immediate()) {
     return refuse(absl::StrCat(
         "device ", layers_->tensor().queue().device().name(),
@@ -397,15 +400,22 @@ absl::StatusOr<bool> TrainRank::UsesGraphs() const {
 }
 
 absl::Status TrainRank::CreateStages() {
-  passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_, layers_->tensor(),
-                                          activations_.get());
-  std::vector<pipeline::StageBinding> bindings;
+  passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_, layers_->tensor());
   for (size_t i = 0; i < layers_->windows().size(); ++i) {
     stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
-    bindings.push_back({layers_->numbers()[i], stages_.back().get()});
+  }
+  return absl::OkStatus();
+}
+
+// A collective of the pipeline group.
+absl::Status TrainRank::CreateExecutor(StepPlan& plan) {
+  TESSERA_RETURN_IF_ERROR(CreateActivationStore(plan));
+  std::vector<pipeline::StageBinding> bindings;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    bindings.push_back({layers_->numbers()[i], stages_[i].get()});
   }
   pipeline::ExecutorOptions options;
-  const auto last = static_cast<int32_t>(schedule_.layers().map.stages() - 1);
+  const auto last = static_cast<int32_t>(schedule().layers().map.stages() - 1);
   if (options_.model.tied_embeddings && !SharesTable() &&
       options_.lora.rank == 0) {
     options.tied.push_back({"embedding", {0, last}});
@@ -417,15 +427,39 @@ absl::Status TrainRank::CreateStages() {
   if (turns_ != nullptr) options.interleaver = &turns_->interleaver;
   TESSERA_ASSIGN_OR_RETURN(options.captures, UsesGraphs());
   TESSERA_ASSIGN_OR_RETURN(
-      executor_, pipeline::Executor::Create(*groups_.pp, schedule_.lowered(),
-                                            bindings, std::move(options)));
-  for (const int32_t stage : executor_->UnshardOrder(pipeline::Passes::kBoth)) {
-    step_gathers_.push_back(WindowOf(stage));
+      plan.executor,
+      pipeline::Executor::Create(*groups_.pp, plan.schedule.lowered(), bindings,
+                                 std::move(options)));
+  for (const int32_t stage :
+       plan.executor->UnshardOrder(pipeline::Passes::kBoth)) {
+    plan.step_gathers.push_back(WindowOf(stage));
   }
   for (const int32_t stage :
-       executor_->UnshardOrder(pipeline::Passes::kForward)) {
-    evaluation_gathers_.push_back(WindowOf(stage));
+       plan.executor->UnshardOrder(pipeline::Passes::kForward)) {
+    plan.evaluation_gathers.push_back(WindowOf(stage));
   }
+  return absl::OkStatus();
+}
+
+// While the batch grows there is one plan beside that of the whole batch: its
+// memory is less.
+absl::Status TrainRank::ChoosePlan() {
+  const int64_t batch = options_.batches().At(steps());
+  if (batch == plan_->batch) return absl::OkStatus();
+  if (smaller_.activations != nullptr) {
+    earlier_traffic_.Add(smaller_.activations->total_traffic());
+  }
+  plan_ = &whole_;
+  smaller_ = {};
+  if (batch == whole_.batch) return absl::OkStatus();
+  RunOptions options = options_;
+  options.batch = batch;
+  smaller_.batch = batch;
+  TESSERA_ASSIGN_OR_RETURN(
+      smaller_.schedule, RunSchedule::Create(options),
+      Annotate(_, absl::StrCat("the schedule of a batch of ", batch)));
+  TESSERA_RETURN_IF_ERROR(CreateExecutor(smaller_));
+  plan_ = &smaller_;
   return absl::OkStatus();
 }
 
@@ -442,31 +476,33 @@ double TargetFactor(int64_t tokens, int64_t targets) {
 }  // namespace
 
 absl::Status TrainRank::BeginStep() {
-  tokens_->Begin(text::SampleUse::kTraining, step_);
+  TESSERA_RETURN_IF_ERROR(ChoosePlan());
+  tokens_->Begin(text::SampleUse::kTraining, FirstSampleOf(steps()),
+                 plan_->batch);
   TESSERA_ASSIGN_OR_RETURN(const int64_t targets, tokens_->CountTargets());
-  model_->BeginStep(step_gathers_);
+  model_->BeginStep(plan_->step_gathers);
   passes_->BeginStep();
+  passes_->store = plan_->activations.get();
   passes_->loss_factor =
       model_->loss_scale() / static_cast<double>(options_.mesh.dp);
   passes_->target_factor = TargetFactor(tokens_->CountTokens(), targets);
-  return absl::OkStatus();
+  return plan_->activations == nullptr ? absl::OkStatus()
+                                       : plan_->activations->BeginStep();
 }
 
 absl::StatusOr<StepRecord> TrainRank::Step() {
   times_.begin = collectives::MonotonicNanos();
   StepRecord record;
-  record.step = step_;
-  record.learning_rate = options_.learning_rate.At(step_);
+  record.step = steps();
+  record.learning_rate = options_.learning_rate.At(steps());
   TESSERA_RETURN_IF_ERROR(model_->SetLearningRate(record.learning_rate));
   TESSERA_RETURN_IF_ERROR(BeginStep());
-  if (activations_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(activations_->BeginStep());
+  pipeline::Executor& executor = *plan_->executor;
+  TESSERA_RETURN_IF_ERROR(executor.Start());
+  if (plan_->activations != nullptr) {
+    TESSERA_RETURN_IF_ERROR(plan_->activations->EndStep().status());
   }
-  TESSERA_RETURN_IF_ERROR(executor_->Start());
-  if (activations_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(activations_->EndStep().status());
-  }
-  boundary_bytes_ = executor_->timeline().peak_bytes;
+  boundary_bytes_ = executor.timeline().peak_bytes;
   TESSERA_RETURN_IF_ERROR(layers_->FinishFp8Step());
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
@@ -479,14 +515,16 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   times_.update_end = collectives::MonotonicNanos();
   // The optimizer has waited for the losses too.
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
-                           executor_->Finish());
+                           executor.Finish());
   finding_ = {.loss = result.loss, .non_finite = report.non_finite};
   TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
   record.loss *= passes_->target_factor;
   record.gradient_norm = report.gradient_norm;
   record.loss_scale = report.loss_scale;
   record.skipped = report.skipped;
-  ++step_;
+  record.tokens = plan_->batch * options_.length;
+  record.rollbacks = progress_.rollbacks;
+  progress_.AddStep(record.loss, options_.spike_window);
   times_.end = collectives::MonotonicNanos();
   return record;
 }
@@ -586,14 +624,14 @@ absl::StatusOr<double> TrainRank::Evaluate(int64_t batches,
   int64_t tokens = 0, targets = 0;
   model_->BeginEvaluation();
   for (int64_t batch = 0; batch < batches; ++batch) {
-    tokens_->Begin(use, batch);
+    tokens_->Begin(use, batch * whole_.batch, whole_.batch);
     TESSERA_ASSIGN_OR_RETURN(const int64_t batch_targets,
                              tokens_->CountTargets());
     tokens += tokens_->CountTokens();
     targets += batch_targets;
-    model_->BeginStep(evaluation_gathers_);
+    model_->BeginStep(whole_.evaluation_gathers);
     TESSERA_ASSIGN_OR_RETURN(
-        const pipeline::StepResult result, executor_->RunForward(),
+        const pipeline::StepResult result, whole_.executor->RunForward(),
         Annotate(_, use == text::SampleUse::kTest ? "test" : "validation"));
     TESSERA_ASSIGN_OR_RETURN(const double loss, MeanOverData(result.loss));
     sum += loss;
@@ -606,7 +644,7 @@ absl::StatusOr<double> TrainRank::Evaluate(int64_t batches,
 // The timeline begins with the first pass of a stage.
 int64_t TrainRank::PipelineBegin() const {
   return passes_->first_pass_ns -
-         static_cast<int64_t>(executor_->timeline().first() * 1e9);
+         static_cast<int64_t>(executor().timeline().first() * 1e9);
 }
 
 int64_t TrainRank::activation_bytes() const {
@@ -616,7 +654,11 @@ int64_t TrainRank::activation_bytes() const {
 
 zero3::ShardTraffic TrainRank::offload_traffic() const {
   zero3::ShardTraffic traffic = model_->total_traffic();
-  if (activations_ != nullptr) traffic.Add(activations_->total_traffic());
+  traffic.Add(earlier_traffic_);
+  for (const StepPlan* plan : {&whole_, &smaller_}) {
+    if (plan->activations == nullptr) continue;
+    traffic.Add(plan->activations->total_traffic());
+  }
   return traffic;
 }
 

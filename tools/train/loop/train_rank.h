@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,7 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/samples.h"
 #include "tools/train/loop/run_options.h"
+#include "tools/train/loop/run_progress.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/loop/run_schedule.h"
 #include "tools/train/model/activation_store.h"
@@ -109,13 +111,15 @@ class TrainRank {
 
   ShardedModel& model() { return *model_; }
   zero3::ShardedState& state() { return model_->state(); }
-  const pipeline::Executor& executor() const { return *executor_; }
+  // That of the last step.
+  const pipeline::Executor& executor() const { return *plan_->executor; }
   // The timeline of all pipeline ranks. A collective of them.
   absl::StatusOr<pipeline::Timeline> GatherTimeline() {
-    return executor_->GatherTimeline();
+    return plan_->executor->GatherTimeline();
   }
   const RunOptions& options() const { return options_; }
-  const RunSchedule& schedule() const { return schedule_; }
+  // That of the whole batch.
+  const RunSchedule& schedule() const { return whole_.schedule; }
   const StepTimes& times() const { return times_; }  // Of the last step.
   const StepFinding& finding() const { return finding_; }
 
@@ -125,16 +129,22 @@ class TrainRank {
   int64_t activation_bytes() const;
   // Operations that a step replays as one; 0: none are captured, or not yet.
   int64_t graph_operations() const {
-    const DeviceGraph* const graph = executor_->graph();
+    const DeviceGraph* const graph = plan_->executor->graph();
     return graph == nullptr ? 0 : graph->operations();
   }
   // Traffic of state and activations with tiers, over all steps.
   zero3::ShardTraffic offload_traffic() const;
 
   // The number of steps taken, which is the index of the next one.
-  int64_t steps() const { return step_; }
-  // Continues after that many steps. For restoring a checkpoint.
-  void SetSteps(int64_t steps) { step_ = steps; }
+  int64_t steps() const { return progress_.steps; }
+  const RunProgress& progress() const { return progress_; }
+  // Continues from there. For restoring a checkpoint.
+  void SetProgress(RunProgress progress) { progress_ = std::move(progress); }
+  // The samples that training has read or left out before step `step`, if
+  // nothing is left out from now on: the index of its first one.
+  int64_t FirstSampleOf(int64_t step) const {
+    return options_.batches().SamplesBefore(step) + progress_.skipped_samples;
+  }
 
  private:
   // The passes of a pair, of which one works while the other's rows travel.
@@ -142,6 +152,16 @@ class TrainRank {
     bool has_work() const override { return interleaver.has_other(); }
     void Work() override { interleaver.Yield(); }
     pipeline::Interleaver interleaver;
+  };
+
+  // How steps of one batch size are computed.
+  struct StepPlan {
+    int64_t batch = 0;  // Sequences, over all ranks.
+    RunSchedule schedule;
+    std::vector<size_t> step_gathers;  // Windows, in order.
+    std::vector<size_t> evaluation_gathers;
+    std::unique_ptr<ActivationStore> activations;  // Null: not offloaded.
+    std::unique_ptr<pipeline::Executor> executor;
   };
 
   explicit TrainRank(const RunOptions& options);
@@ -152,15 +172,16 @@ class TrainRank {
   // True if the embedding and the head are on one rank.
   bool SharesTable() const;
   std::string KeyPrefix() const;
-  const std::vector<pipeline::Action>& OwnActions() const;
   size_t WindowOf(int32_t stage) const;
   bool IsSecondCopy(int32_t stage) const;
   static absl::Status LeaveToFirstCopy(const ParameterWindow& window);
   absl::Status CreateModel();
   absl::Status CheckGraphs() const;
   absl::StatusOr<bool> UsesGraphs() const;
-  absl::Status CreateActivationStore();
+  absl::Status CreateActivationStore(StepPlan& plan);
   absl::Status CreateStages();
+  absl::Status CreateExecutor(StepPlan& plan);
+  absl::Status ChoosePlan();
   absl::Status BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
@@ -174,18 +195,17 @@ class TrainRank {
   std::unique_ptr<collectives::GroupManager> manager_;
   Groups groups_;
   int64_t data_rank_ = 0;  // Along dp.
-  RunSchedule schedule_;
   std::unique_ptr<StepTokens> tokens_;
   std::unique_ptr<Turns> turns_;  // Null without expert ranks.
   std::unique_ptr<LlamaLayers> layers_;
   std::unique_ptr<ShardedModel> model_;
-  std::vector<size_t> step_gathers_;  // Windows, in order.
-  std::vector<size_t> evaluation_gathers_;
-  std::unique_ptr<ActivationStore> activations_;  // Null: not offloaded.
   std::unique_ptr<LlamaPasses> passes_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.
-  std::unique_ptr<pipeline::Executor> executor_;
-  int64_t step_ = 0;
+  StepPlan whole_;    // Of the whole batch; evaluations use it too.
+  StepPlan smaller_;  // Of the current batch, while it grows.
+  StepPlan* plan_ = &whole_;
+  zero3::ShardTraffic earlier_traffic_;  // Of activations, with other plans.
+  RunProgress progress_;
   int64_t boundary_bytes_ = 0;  // The peak of the last step.
   StepTimes times_;
   StepFinding finding_;

@@ -272,6 +272,70 @@ TEST(TrainRankTest, ValidationNeedsItsSamples) {
                     AllOf(HasSubstr("validation"), HasSubstr("there are")))));
 }
 
+// Batches of 2, 4 and 8 sequences.
+TEST(TrainRankTest, BatchesThatGrowAreTheSameOnEveryMesh) {
+  using tensor_parallel::Recompute;
+  struct Case {
+    MeshSizes mesh;
+    const char* schedule = "1f1b";
+    bool offloads = false;
+    bool evaluates = false;
+  };
+  const auto growing = [](const Case& run) {
+    RunOptions options = OddOptions(run.mesh, run.schedule, Recompute::kNone);
+    options.first_batch = 2;
+    options.batch_warmup_steps = 2;
+    return options;
+  };
+  std::vector<TrainedRank> alone, constant;
+  ASSERT_THAT(Train(growing({}), nullptr, alone), Each(IsOk()));
+  for (size_t step = 0; step < 3; ++step) {
+    EXPECT_EQ(alone[0].records[step].tokens, 13 * (int64_t{2} << step));
+  }
+  RunOptions small = OddOptions({}, "1f1b", Recompute::kNone);
+  small.batch = 2;
+  ASSERT_THAT(Train(small, nullptr, constant), Each(IsOk()));
+  EXPECT_EQ(alone[0].records[0].loss, constant[0].records[0].loss);
+  EXPECT_NE(alone[0].records[1].loss, constant[0].records[1].loss);
+  for (const Case& run :
+       {Case{{}, "gpipe", true}, Case{{.dp = 2}}, Case{{.dp = 2}, "1f1b", true},
+        Case{{.pp = 2}}, Case{{.pp = 2}, "zb_h1", true, true},
+        Case{{.tp = 2}, "1f1b", false, true}, Case{{.cp = 2}},
+        Case{{.dp = 2, .pp = 2, .tp = 2}, "1f1b", false, true}}) {
+    SCOPED_TRACE(absl::StrCat(run.schedule, " dp", run.mesh.dp, " pp",
+                              run.mesh.pp, " tp", run.mesh.tp, run.offloads));
+    const RunOptions options = growing(run);
+    std::vector<std::unique_ptr<offload::MemoryTier>> tiers;
+    for (int64_t r = 0; r < options.mesh.world_size(); ++r) {
+      tiers.push_back(MakeTier(false));
+    }
+    const TierOf tier_of = [&](size_t rank) { return tiers[rank].get(); };
+    std::vector<TrainedRank> ranks;
+    ASSERT_THAT(Train(options, run.offloads ? tier_of : nullptr, ranks,
+                      run.evaluates ? 2 : 0),
+                Each(IsOk()));
+    for (size_t step = 0; step < 3; ++step) {
+      const StepRecord& expected = alone[0].records[step];
+      EXPECT_EQ(ranks[0].records[step].tokens, expected.tokens);
+      EXPECT_NEAR(ranks[0].records[step].loss, expected.loss,
+                  1e-5 * expected.loss);
+      EXPECT_NEAR(ranks[0].records[step].gradient_norm, expected.gradient_norm,
+                  1e-5 * expected.gradient_norm);
+    }
+  }
+}
+
+TEST(TrainRankTest, GraphsNeedABatchThatStays) {
+  RunOptions options = Options();
+  options.first_batch = 2;
+  options.batch_warmup_steps = 2;
+  options.graphs = GraphChoice::kOn;
+  std::vector<TrainedRank> ranks;
+  EXPECT_THAT(Train(options, nullptr, ranks),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("a batch that grows changes them"))));
+}
+
 // Trains and validates on one rank.
 absl::StatusOr<TrainedRank> TrainOn(std::shared_ptr<const text::Corpus> corpus,
                                     const RunOptions& options,

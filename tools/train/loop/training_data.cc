@@ -322,9 +322,15 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
 RunIdentity IdentityOf(const Settings& settings,
                        const model_files::ModelConfig& model,
                        const TrainingData& data) {
+  // The same text for the same batches, also after "04:100".
+  const BatchSchedule batches = BatchScheduleOf(settings);
   return {.model = model,
           .seed = static_cast<uint64_t>(settings.seed),
           .batch = settings.batch,
+          .batch_warmup =
+              batches.warmup_steps == 0
+                  ? ""
+                  : absl::StrCat(batches.first, ":", batches.warmup_steps),
           .length = settings.length,
           .corpus = data.samples->fingerprint(),
           .vocabulary = data.tokenizer->vocabulary_size(),

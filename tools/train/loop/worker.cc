@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -32,6 +33,7 @@
 #include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/rank_device.h"
 #include "tools/train/loop/result_gatherer.h"
+#include "tools/train/loop/run_progress.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/report/run_trace.h"
@@ -43,6 +45,7 @@
 #include "tools/train/settings/settings.h"
 #include "topology/config/strategies.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/file_calls.h"
 
 namespace tessera::train {
 namespace {
@@ -95,6 +98,13 @@ class CommonDirectory {
   bool is_own_ = false;
 };
 
+// A checkpoint that the run may go back to.
+struct SavedStep {
+  int64_t steps = 0;  // Of the run.
+  int64_t optimizer_steps = 0;
+  std::string path = {};
+};
+
 class Worker {
  public:
   Worker(collectives::Communicator& world, const Settings& settings,
@@ -128,10 +138,16 @@ class Worker {
   absl::StatusOr<double> BestLoss() const;
   absl::Status Restore();
   absl::Status MakeCheckpoints();
+  void NoteCheckpoint(std::string path);
   absl::Status OpenOutputs();
   absl::StatusOr<std::string> NonFiniteFindings() const;
-  absl::Status CheckFinite(const StepRecord& record);
+  absl::StatusOr<std::string> FindNonFinite(const StepRecord& record);
   absl::Status TakeStep();
+  absl::StatusOr<bool> RollBackIfSpike(const std::vector<double>& losses,
+                                       const StepRecord& record,
+                                       const std::string& non_finite);
+  absl::StatusOr<std::optional<SavedStep>> LastSavedBy(int64_t step);
+  absl::Status GoBackTo(const SavedStep& saved, Rollback& rollback);
   absl::Status Report(StepRecord record);
   absl::Status EvaluateIfDue(StepRecord& record);
   absl::Status TestIfDue(StepRecord& record);
@@ -175,6 +191,8 @@ class Worker {
   std::vector<StrategyChange> strategy_changes_;
   ResultGatherer results_;
   int64_t checkpointed_ = -1;  // Steps at the last checkpoint.
+  // Those of this run's past, oldest first. Old ones may have been removed.
+  std::vector<SavedStep> saved_;
   std::optional<double> eval_loss_;
   int64_t evaluated_ = -1;  // Steps at the last validation.
   // With --keep_best, the least validation loss of a checkpoint.
@@ -337,11 +355,23 @@ absl::Status Worker::Restore() {
   if (settings_.resume == "best") {
     TESSERA_ASSIGN_OR_RETURN(path, BestCheckpoint());
   }
+  absl::StatusOr<std::string> found = path;
+  if (is_first()) found = ResolveCheckpoint(path);
   TESSERA_RETURN_IF_ERROR(
-      RestoreRun(path, IdentityOf(settings_, model_, data_), *rank_),
+      collectives::AgreeOnStatus(world_, found.status(), kPatience),
       Annotate(_, absl::StrCat("--resume=", settings_.resume)));
-  checkpointed_ = rank_->steps();
+  TESSERA_RETURN_IF_ERROR(TakeFromFirst(*found));
+  TESSERA_RETURN_IF_ERROR(
+      RestoreRun(*found, IdentityOf(settings_, model_, data_), *rank_),
+      Annotate(_, absl::StrCat("--resume=", settings_.resume)));
+  NoteCheckpoint(*std::move(found));
   return absl::OkStatus();
+}
+
+// `path`: of the current state.
+void Worker::NoteCheckpoint(std::string path) {
+  checkpointed_ = rank_->steps();
+  saved_.push_back({rank_->steps(), rank_->state().steps(), std::move(path)});
 }
 
 absl::Status Worker::MakeCheckpoints() {
@@ -403,19 +433,19 @@ absl::StatusOr<std::string> Worker::NonFiniteFindings() const {
 
 // A step whose gradients are not finite has changed no weight. Up to
 // --max_skipped_steps of them in a row are left out; with dynamic loss scaling
-// any number, which lowers the scale. Messages count steps from 0, like the
-// metrics.
-absl::Status Worker::CheckFinite(const StepRecord& record) {
+// any number, which lowers the scale. Returns why the run cannot continue after
+// the step, or "". Messages count steps from 0, like the metrics.
+absl::StatusOr<std::string> Worker::FindNonFinite(const StepRecord& record) {
   const bool scales = rank_->options().state.loss_scale.dynamic;
   const bool is_finite = std::isfinite(record.loss);
   skipped_in_a_row_ = record.skipped ? skipped_in_a_row_ + 1 : 0;
-  if (is_finite && (!record.skipped || scales)) return absl::OkStatus();
+  if (is_finite && (!record.skipped || scales)) return "";
   TESSERA_ASSIGN_OR_RETURN(const std::string findings, NonFiniteFindings());
   if (record.skipped && skipped_in_a_row_ <= settings_.max_skipped_steps) {
     Say(absl::StrCat(
         "step ", record.step,
         " (from 0) is skipped, since numbers are not finite: ", findings));
-    return absl::OkStatus();
+    return "";
   }
   const std::string in_a_row =
       settings_.max_skipped_steps > 0 && record.skipped
@@ -423,13 +453,13 @@ absl::Status Worker::CheckFinite(const StepRecord& record) {
                          " such steps in a row, and --max_skipped_steps=",
                          settings_.max_skipped_steps)
           : "";
-  return absl::OutOfRangeError(absl::StrCat(
+  return absl::StrCat(
       "step ", record.step, " (from 0): the loss is ", record.loss,
       ", the gradient norm ", record.gradient_norm, ", at learning rate ",
       record.learning_rate, " and loss scale ", record.loss_scale,
       "; both must be finite (", findings, in_a_row,
       "). Lower --learning_rate, raise --warmup_steps, set --clip_norm, use "
-      "--dtype=fp32, or leave such steps out with --max_skipped_steps"));
+      "--dtype=fp32, or leave such steps out with --max_skipped_steps");
 }
 
 absl::Status Worker::TakeStep() {
@@ -437,13 +467,128 @@ absl::Status Worker::TakeStep() {
     TESSERA_RETURN_IF_ERROR(sinks_.before_step(rank_->steps()));
   }
   meter_->Begin();
+  const std::vector<double> losses_before = rank_->progress().losses;
   TESSERA_ASSIGN_OR_RETURN(const StepRecord record, rank_->Step());
-  TESSERA_RETURN_IF_ERROR(CheckFinite(record));
+  TESSERA_ASSIGN_OR_RETURN(const std::string non_finite, FindNonFinite(record));
+  TESSERA_ASSIGN_OR_RETURN(const bool went_back,
+                           RollBackIfSpike(losses_before, record, non_finite));
+  if (went_back) {
+    if (sinks_.on_step) sinks_.on_step();
+    return absl::OkStatus();
+  }
+  if (!non_finite.empty()) return absl::OutOfRangeError(non_finite);
   TESSERA_RETURN_IF_ERROR(Report(record));
   TESSERA_RETURN_IF_ERROR(WatchMemory());
   TESSERA_RETURN_IF_ERROR(CheckpointIfDue());
   if (sinks_.on_step) sinks_.on_step();
   return absl::OkStatus();
+}
+
+// `losses`: those before the step; `non_finite`: FindNonFinite. All ranks see
+// the same losses, and so decide alike. Without a checkpoint from before the
+// spike the run continues, unless numbers are not finite.
+absl::StatusOr<bool> Worker::RollBackIfSpike(const std::vector<double>& losses,
+                                             const StepRecord& record,
+                                             const std::string& non_finite) {
+  const double factor = settings_.spike_factor;
+  if (factor == 0) return false;
+  const bool is_known = std::ssize(losses) == settings_.spike_window;
+  std::optional<LossSpike> spike;
+  if (is_known) spike = FindSpike(losses, record.loss, factor);
+  // --max_skipped_steps may cover a loss that is not finite.
+  if (non_finite.empty() && (!spike || !std::isfinite(record.loss))) {
+    return false;
+  }
+  Rollback rollback = {
+      .step = record.step,
+      .loss = record.loss,
+      .usual = spike ? spike->usual : std::numeric_limits<double>::quiet_NaN()};
+  const std::string why =
+      !non_finite.empty()
+          ? non_finite
+          : absl::StrFormat(
+                "step %d (from 0): the loss %.4g is a spike, %.3g times the "
+                "median %.4g of the %d before it (--spike_factor=%g)",
+                record.step, record.loss, record.loss / rollback.usual,
+                rollback.usual, losses.size(), factor);
+  const auto rising = static_cast<int64_t>(spike ? spike->rising : 0);
+  TESSERA_ASSIGN_OR_RETURN(const std::optional<SavedStep> saved,
+                           LastSavedBy(record.step - rising));
+  if (!saved) {
+    Say(absl::StrCat(why,
+                     "; no checkpoint precedes it, see --checkpoint_every"
+                     " and --keep_checkpoints"));
+    return false;
+  }
+  if (record.rollbacks >= settings_.max_rollbacks) {
+    return absl::OutOfRangeError(absl::StrCat(
+        why, "; the run has gone back ", record.rollbacks,
+        " times, and --max_rollbacks=", settings_.max_rollbacks,
+        ". Lower --learning_rate, look at the data, or raise --max_rollbacks "
+        "or --spike_factor and resume"));
+  }
+  TESSERA_RETURN_IF_ERROR(GoBackTo(*saved, rollback), Annotate(_, why));
+  Say(absl::StrCat(why, ": rollback ", record.rollbacks + 1, " of ",
+                   settings_.max_rollbacks, " to step ", rollback.to_step, ", ",
+                   saved->path, "; leaves out ", rollback.skipped_samples,
+                   " samples"));
+  return true;
+}
+
+// The newest complete checkpoint after at most `step` steps, as rank 0 sees
+// them. Waits for the one that is being written, whose error fails the run.
+absl::StatusOr<std::optional<SavedStep>> Worker::LastSavedBy(int64_t step) {
+  if (checkpoints_ == nullptr) return std::nullopt;
+  TESSERA_RETURN_IF_ERROR(checkpoints_->Wait().status());
+  std::string text;
+  for (size_t i = saved_.size(); is_first() && text.empty() && i-- > 0;) {
+    const SavedStep& saved = saved_[i];
+    if (saved.steps <= step &&
+        zero3::CheckComplete({saved.optimizer_steps, saved.path}).ok()) {
+      text = absl::StrCat(i);
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(TakeFromFirst(text));
+  size_t chosen = 0;
+  if (!absl::SimpleAtoi(text, &chosen)) return std::nullopt;
+  return saved_[chosen];
+}
+
+// Restores the checkpoint into a new rank: in place, publications of the last
+// step might still read what is overwritten, and the scales of fp8, which no
+// checkpoint has, would be those of the spike. Later checkpoints are removed,
+// so that a restart does not find them.
+absl::Status Worker::GoBackTo(const SavedStep& saved, Rollback& rollback) {
+  const int64_t begin = MonotonicNanos();
+  const int64_t next_sample = rank_->FirstSampleOf(rank_->steps());
+  const RunProgress before = rank_->progress();
+  absl::Status removed;
+  zero3::CheckpointDirectory directory(zero3::FileCalls::System(),
+                                       Checkpoints());
+  while (saved_.back().steps > saved.steps) {
+    if (is_first()) {
+      removed.Update(directory.Remove(saved_.back().optimizer_steps));
+    }
+    saved_.pop_back();
+  }
+  TESSERA_RETURN_IF_ERROR(
+      collectives::AgreeOnStatus(world_, removed, kPatience));
+  TESSERA_RETURN_IF_ERROR(GoOnWith(settings_, saved.path));
+  RunProgress progress = rank_->progress();
+  rollback.to_step = progress.steps;
+  progress.rollbacks = before.rollbacks + 1;
+  progress.skipped_samples +=
+      next_sample - rank_->FirstSampleOf(progress.steps);
+  rollback.skipped_samples = progress.skipped_samples - before.skipped_samples;
+  rank_->SetProgress(std::move(progress));
+  evaluated_ = -1;
+  skipped_in_a_row_ = 0;
+  if (trace_ != nullptr) {
+    trace_->AddCheckpoint("rollback", {begin, MonotonicNanos()});
+  }
+  results_.GoBack(rollback);
+  return outputs_ == nullptr ? absl::OkStatus()
+                             : outputs_->GoBackTo(rank_->steps());
 }
 
 absl::Status Worker::Report(StepRecord record) {
@@ -452,9 +597,8 @@ absl::Status Worker::Report(StepRecord record) {
   TESSERA_RETURN_IF_ERROR(TestIfDue(record));
   const StepAccount account = AccountOf(activity);
   if (trace_ != nullptr) trace_->Add(activity, account);
-  TESSERA_ASSIGN_OR_RETURN(
-      const StepMetrics step,
-      results_.AddStep(record, account, settings_.batch * settings_.length));
+  TESSERA_ASSIGN_OR_RETURN(const StepMetrics step,
+                           results_.AddStep(record, account, record.tokens));
   return outputs_ == nullptr ? absl::OkStatus() : outputs_->Add(step);
 }
 
@@ -548,6 +692,7 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
   TESSERA_RETURN_IF_ERROR(
       GoOnWith(rung->settings, *saved),
       Annotate(_, absl::StrCat(why, "from ", *saved, " with ", rung->flags)));
+  if (checkpoints_ != nullptr) NoteCheckpoint(*saved);
   strategy_ = std::max(strategy_, rung->strategy);
   const std::string name(topology::EnumName(strategy_));
   strategy_changes_.push_back({rank_->steps(), used, name, rung->flags});
@@ -668,7 +813,8 @@ absl::Status Worker::CheckpointIfDue() {
 absl::Status Worker::StartCheckpoint() {
   const int64_t begin = MonotonicNanos();
   TESSERA_RETURN_IF_ERROR(checkpoints_->Start(EvalLossNow()));
-  checkpointed_ = rank_->steps();
+  NoteCheckpoint(absl::StrCat(Checkpoints(), "/",
+                              zero3::CheckpointName(rank_->state().steps())));
   if (trace_ != nullptr)
     trace_->AddCheckpoint("copy", {begin, MonotonicNanos()});
   return absl::OkStatus();

@@ -320,7 +320,7 @@ struct LlamaPasses {
 
   TokenSource& tokens;
   WeightAccess& weights;
-  ActivationStore* const store;      // Null: no offloading.
+  ActivationStore* store;            // Null: no offloading.
   tensor_parallel::TensorPool pool;  // For activations.
   StagingPool staging;               // For tokens.
   DocumentMasks documents;

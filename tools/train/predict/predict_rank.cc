@@ -108,6 +108,8 @@ class DryRun {
         on_device_(std::make_shared<CountedPart>(memory_)),
         device_(on_device_, memory_),
         working_(std::make_shared<CountedPart>(on_device_)) {
+    // A step of the whole batch needs most.
+    options_.batch_warmup_steps = 0;
     SetTiers();
   }
 

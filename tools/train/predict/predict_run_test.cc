@@ -45,6 +45,19 @@ TEST(PredictRunTest, TheDefaultRunIsPredicted) {
   EXPECT_EQ(parameters, model.ParameterCount() + (2 * 4 + 1) * model.hidden);
 }
 
+TEST(PredictRunTest, ABatchThatGrowsNeedsTheMemoryOfTheWholeBatch) {
+  Settings settings;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction whole,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  settings.batch_warmup = "2:1000";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction growing,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  EXPECT_EQ(growing.needed, whole.needed);
+  EXPECT_EQ(growing.micro_batches, whole.micro_batches);
+}
+
 TEST(PredictRunTest, TheWorkOfAllStagesIsTheModels) {
   Settings settings;
   settings.recompute = "full";

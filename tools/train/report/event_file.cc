@@ -200,6 +200,9 @@ absl::Status EventFile::Add(const StepMetrics& step) {
   if (record.expert_imbalance) {
     add("expert_imbalance", *record.expert_imbalance);
   }
+  if (record.rollbacks > 0) {
+    add("rollbacks", static_cast<double>(record.rollbacks));
+  }
   add("grad_norm", record.gradient_norm);
   add("lr", record.learning_rate);
   add("tokens_per_second", step.tokens_per_second);

@@ -7,7 +7,8 @@
 //
 // The scalars are the stable keys of MetricsFile: loss, grad_norm, lr,
 // tokens_per_second, memory_bytes, compute, communication, bubble and offload,
-// and after a validation eval_loss. TensorBoard's scalars are f32.
+// after a validation eval_loss, and from the first rollback on rollbacks.
+// TensorBoard's scalars are f32.
 //
 // The format: records of a length, its masked CRC-32C, data and their masked
 // CRC-32C, all little-endian (TensorFlow, lib/io/record_writer.h); the data are

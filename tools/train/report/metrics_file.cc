@@ -60,6 +60,13 @@ Json ExpertImbalance(const StepMetrics& step, int64_t) {
                                       : Json();
 }
 
+Json Tokens(const StepMetrics& step, int64_t) {
+  return step.record.tokens > 0 ? Json(step.record.tokens) : Json();
+}
+Json Rollbacks(const StepMetrics& step, int64_t) {
+  return step.record.rollbacks > 0 ? Json(step.record.rollbacks) : Json();
+}
+
 // The value at a path of members.
 #define TESSERA_COLUMN(name, member)                                          \
   Column {                                                                    \
@@ -99,6 +106,12 @@ constexpr Column kColumns[] = {
     {"expert_imbalance", ExpertImbalance,
      [](double number, StepMetrics& step) {
        if (!std::isnan(number)) step.record.expert_imbalance = number;
+     }},
+    {"tokens", Tokens,
+     [](double number, StepMetrics& step) { Set(number, step.record.tokens); }},
+    {"rollbacks", Rollbacks,
+     [](double number, StepMetrics& step) {
+       Set(number, step.record.rollbacks);
      }},
 };
 

@@ -9,15 +9,16 @@
 //    "offload":0.1,...}
 //
 // These ten keys are stable; `skipped`, `loss_scale`, `seconds`, `products`,
-// `optimizer` and `ranks` follow, and after a validation `eval_loss` and
-// `eval_perplexity`, after the last step of a run with a test `test_loss`, and
-// of mixtures of experts `expert_imbalance`. The shares compute, communication,
+// `optimizer`, `ranks` and `tokens` (of the step) follow, and after a
+// validation `eval_loss` and `eval_perplexity`, after the last step of a run
+// with a test `test_loss`, and of mixtures of experts `expert_imbalance`, and
+// from the first rollback on `rollbacks`. The shares compute, communication,
 // bubble and offload add up to 1; products and optimizer are parts of compute.
 // Steps count from 0.
 //
 // A file whose name ends in ".csv" has these columns instead, under a line of
 // their names; eval_loss and eval_perplexity are empty where no validation was
-// due, test_loss and expert_imbalance alike.
+// due, test_loss, expert_imbalance and rollbacks alike.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 

@@ -31,7 +31,8 @@ StepMetrics StepAt(int64_t step) {
                      .gradient_norm = std::sqrt(2.0),
                      .learning_rate = 1e-3,
                      .loss_scale = 8,
-                     .skipped = true},
+                     .skipped = true,
+                     .tokens = 4096},
           .seconds = 0.5,
           .tokens_per_second = 1e5 / 3,
           .memory_bytes = 123456789,
@@ -61,11 +62,11 @@ TEST(MetricsLineTest, HasTheKeysOfTheContractAndExactNumbers) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : line.items()) keys.push_back(key);
   EXPECT_THAT(
-      keys,
-      ElementsAre("step", "loss", "grad_norm", "lr", "tokens_per_second",
-                  "memory_bytes", "compute", "communication", "bubble",
-                  "offload", "skipped", "loss_scale", "seconds", "products",
-                  "optimizer", "state_traffic", "state_hidden", "ranks"));
+      keys, ElementsAre("step", "loss", "grad_norm", "lr", "tokens_per_second",
+                        "memory_bytes", "compute", "communication", "bubble",
+                        "offload", "skipped", "loss_scale", "seconds",
+                        "products", "optimizer", "state_traffic",
+                        "state_hidden", "ranks", "tokens"));
   EXPECT_EQ(line["step"], 7);
   EXPECT_EQ(line["loss"].get<double>(), 1.0 / 3);
   EXPECT_EQ(line["grad_norm"].get<double>(), std::sqrt(2.0));
@@ -79,6 +80,7 @@ TEST(MetricsLineTest, HasTheKeysOfTheContractAndExactNumbers) {
   EXPECT_EQ(line["skipped"], true);
   EXPECT_EQ(line["loss_scale"], 8.0);
   EXPECT_EQ(line["ranks"], 8);
+  EXPECT_EQ(line["tokens"], 4096);
 }
 
 TEST(MetricsLineTest, WhatIsNotFiniteIsStillJson) {
@@ -116,12 +118,13 @@ TEST(MetricsCsvTest, HasTheNumbersOfTheJsonLine) {
     if (is_validated) step.record.eval_loss = 0.1;
     if (is_validated) step.record.expert_imbalance = 1.25;
     if (is_validated) step.record.test_loss = 0.2;
+    if (is_validated) step.record.rollbacks = 2;
     step.record.gradient_norm = std::numeric_limits<double>::quiet_NaN();
     const Json line = Json::parse(MetricsLine(step, 8));
     const std::vector<std::string> names = Fields(MetricsCsvHeader());
     const std::vector<std::string> values =
         Fields(MetricsLine(step, 8, MetricsFormat::kCsv));
-    ASSERT_EQ(names.size(), 22u);
+    ASSERT_EQ(names.size(), 24u);
     ASSERT_EQ(values.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {
       if (!line.contains(names[i]) || line[names[i]].is_null()) {

@@ -114,6 +114,10 @@ std::string PrometheusText(const RunStatus& status) {
   out.Begin("skipped_steps_total", "counter",
             "Steps whose gradients were not finite.");
   out.Sample(static_cast<double>(status.skipped_steps));
+  out.Begin("rollbacks_total", "counter",
+            "Returns to a checkpoint because of a spike of the loss.");
+  out.Sample(status.last ? static_cast<double>(status.last->record.rollbacks)
+                         : 0);
   if (status.last) AddStep(*status.last, out);
   if (status.last_eval_loss) {
     out.Gauge("validation_loss", *status.last_eval_loss,

@@ -266,7 +266,8 @@ TEST(PrometheusTextTest, HasTheNumbersOfARun) {
       .record = {.step = 6,
                  .loss = 0.1,
                  .gradient_norm = std::numeric_limits<double>::infinity(),
-                 .learning_rate = 3e-3},
+                 .learning_rate = 3e-3,
+                 .rollbacks = 3},
       .seconds = 0.5,
       .tokens_per_second = 9000,
       .memory_bytes = int64_t{1} << 40,
@@ -281,6 +282,7 @@ TEST(PrometheusTextTest, HasTheNumbersOfARun) {
   EXPECT_EQ(samples.at("tessera_train_steps"), "60");
   EXPECT_EQ(samples.at("tessera_train_steps_done"), "7");
   EXPECT_EQ(samples.at("tessera_train_skipped_steps_total"), "2");
+  EXPECT_EQ(samples.at("tessera_train_rollbacks_total"), "3");
   EXPECT_EQ(samples.at("tessera_train_loss"), "0.10000000000000001");
   EXPECT_EQ(samples.at("tessera_train_gradient_norm"), "+Inf");
   EXPECT_EQ(samples.at("tessera_train_memory_bytes"), "1099511627776");
@@ -288,7 +290,7 @@ TEST(PrometheusTextTest, HasTheNumbersOfARun) {
   EXPECT_EQ(samples.at("tessera_train_remaining_seconds"), "90");
   EXPECT_EQ(samples.at("tessera_train_time_share{activity=\"bubble\"}"),
             "0.25");
-  EXPECT_EQ(samples.size(), 18u);
+  EXPECT_EQ(samples.size(), 19u);
 }
 
 TEST(PrometheusTextTest, EscapesLabels) {

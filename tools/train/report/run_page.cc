@@ -384,6 +384,9 @@ std::string RunPage::Html() const {
   } else {
     html += Row("step", absl::StrCat("0 of ", settings.steps));
   }
+  if (last_ && last_->record.rollbacks > 0) {
+    html += Row("rollbacks", absl::StrCat(last_->record.rollbacks));
+  }
   if (last_eval_loss_) {
     html += Row("validation loss",
                 absl::StrFormat("%.4f, perplexity %.4g", *last_eval_loss_,

@@ -26,23 +26,13 @@ absl::StatusOr<std::string> SchedulePicture(const RunOptions& run) {
   return pipeline::DrawSvg({&exhibit, 1}, {.name = "GFLOP"});
 }
 
-absl::StatusOr<std::unique_ptr<RunPage>> OpenPage(
-    const StepOutputsOptions& options) {
+absl::StatusOr<RunPageOptions> PageOptions(const StepOutputsOptions& options) {
   const Settings& settings = options.settings;
-  RunPageOptions page_options = {.path = UserPath(settings.html),
-                                 .settings = settings};
-  if (options.run != nullptr) {
-    page_options.parameters = options.run->model.ParameterCount();
-    TESSERA_ASSIGN_OR_RETURN(page_options.schedule,
-                             SchedulePicture(*options.run),
-                             Annotate(_, "--html: the schedule"));
-  }
-  TESSERA_ASSIGN_OR_RETURN(auto page, RunPage::Open(page_options));
-  if (!settings.metrics.empty()) {
-    TESSERA_RETURN_IF_ERROR(
-        ReadMetrics(UserPath(settings.metrics), options.first_step,
-                    [&](const StepMetrics& step) { page->AddEarlier(step); }));
-  }
+  RunPageOptions page = {.path = UserPath(settings.html), .settings = settings};
+  if (options.run == nullptr || settings.html.empty()) return page;
+  page.parameters = options.run->model.ParameterCount();
+  TESSERA_ASSIGN_OR_RETURN(page.schedule, SchedulePicture(*options.run),
+                           Annotate(_, "--html: the schedule"));
   return page;
 }
 
@@ -52,19 +42,8 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
     const StepOutputsOptions& options) {
   const Settings& settings = options.settings;
   std::unique_ptr<StepOutputs> outputs(new StepOutputs(options));
-  if (!settings.metrics.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(
-        outputs->metrics_,
-        MetricsFile::Open(UserPath(settings.metrics), options.first_step));
-  }
-  if (!settings.tensorboard.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(
-        outputs->events_,
-        EventFile::Create(UserPath(settings.tensorboard), options.first_step));
-  }
-  if (!settings.html.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(outputs->page_, OpenPage(options));
-  }
+  TESSERA_ASSIGN_OR_RETURN(outputs->page_options_, PageOptions(options));
+  TESSERA_RETURN_IF_ERROR(outputs->OpenFiles(options.first_step));
   if (settings.prometheus_port != 0) {
     TESSERA_ASSIGN_OR_RETURN(
         outputs->server_,
@@ -77,6 +56,28 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
                                              .steps = settings.steps});
   }
   return outputs;
+}
+
+absl::Status StepOutputs::OpenFiles(int64_t first_step) {
+  const Settings& settings = status_.settings;
+  const std::string metrics = UserPath(settings.metrics);
+  if (!settings.metrics.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(metrics_, MetricsFile::Open(metrics, first_step));
+  }
+  if (!settings.tensorboard.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        events_, EventFile::Create(UserPath(settings.tensorboard), first_step));
+  }
+  if (settings.html.empty()) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(page_, RunPage::Open(page_options_));
+  if (settings.metrics.empty()) return absl::OkStatus();
+  return ReadMetrics(metrics, first_step,
+                     [&](const StepMetrics& step) { page_->AddEarlier(step); });
+}
+
+absl::Status StepOutputs::GoBackTo(int64_t step) {
+  EndLine();
+  return OpenFiles(step);
 }
 
 absl::Status StepOutputs::Add(const StepMetrics& step) {

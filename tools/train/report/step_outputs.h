@@ -50,6 +50,10 @@ class StepOutputs {
 
   absl::Status Add(const StepMetrics& step);
 
+  // The run continues with step `step` once more: the files keep the steps
+  // before it.
+  absl::Status GoBackTo(int64_t step);
+
   // Ends the current line of a terminal.
   void EndLine();
 
@@ -61,7 +65,10 @@ class StepOutputs {
       : status_{.settings = options.settings, .ranks = options.ranks},
         remaining_(options.settings.steps, options.settings.eval_every > 0) {}
 
+  absl::Status OpenFiles(int64_t first_step);
+
   RunStatus status_;
+  RunPageOptions page_options_;
   RemainingTime remaining_;
   std::optional<LiveTable> table_;
   std::unique_ptr<MetricsFile> metrics_;   // Null: not requested.

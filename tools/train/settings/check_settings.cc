@@ -20,6 +20,7 @@
 #include "offload/tier/accounting.h"
 #include "pipeline/generate/generate.h"
 #include "tools/cli/cli.h"
+#include "tools/train/loop/batch_schedule.h"
 #include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/offload_choice.h"
 #include "topology/config/strategies.h"
@@ -30,6 +31,8 @@ namespace {
 using topology::MeshSizes;
 
 constexpr int64_t kMany = int64_t{1} << 40;
+// Each checkpoint has the losses of the window.
+constexpr int64_t kMostSpikeWindow = 1000;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 absl::Status CheckModelAndData(const Settings& settings) {
@@ -110,6 +113,11 @@ absl::Status CheckGraphs(const Settings& settings) {
     return refuse(
         "needs a device that works on its own, and --device=cpu; "
         "give for example --device=emulated");
+  }
+  if (!settings.batch_warmup.empty()) {
+    return refuse(
+        "needs steps that are all alike, and --batch_warmup changes "
+        "them; give --cuda_graphs=off");
   }
   const MeshSizes& mesh = settings.parallel.mesh;
   if (mesh.world_size() > 1) {
@@ -218,6 +226,60 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   return tools::FlagError("schedule", parallel.schedule, schedule.status());
 }
 
+// Each size of the batch has a pipeline schedule of its own; generators have
+// one for any number of micro-batches.
+absl::Status CheckBatchWarmup(const Settings& settings, const MeshSizes& mesh) {
+  if (settings.batch_warmup.empty()) return absl::OkStatus();
+  const auto refuse = [&](auto&&... why) {
+    return RefuseFlag("batch_warmup", settings.batch_warmup.substr(0, 60),
+                      absl::StrCat(why...));
+  };
+  const auto warmup = ParseBatchWarmup(settings.batch_warmup);
+  if (!warmup || warmup->steps > kMany) {
+    return refuse(
+        "must be a number of sequences and of steps, such as "
+        "--batch_warmup=4:100");
+  }
+  const int64_t first = warmup->first;
+  const int64_t unit = mesh.dp * settings.parallel.micro_batch;
+  const auto is_possible = [&](int64_t batch) {
+    return batch < settings.batch && settings.batch % batch == 0 &&
+           settings.batch / batch <= BatchSchedule::kMostSizes &&
+           batch % unit == 0;
+  };
+  if (!is_possible(first)) {
+    int64_t parts = 2;
+    while (
+        parts <= BatchSchedule::kMostSizes &&
+        (settings.batch % parts != 0 || !is_possible(settings.batch / parts))) {
+      ++parts;
+    }
+    return refuse(
+        "its first batch must be a divisor of --batch=", settings.batch,
+        ", from a ", BatchSchedule::kMostSizes,
+        "th to a half of it, and a multiple of ", unit, " (dp ", mesh.dp,
+        " x --micro_batch=", settings.parallel.micro_batch, "), such as ",
+        parts <= BatchSchedule::kMostSizes
+            ? absl::StrCat("--batch_warmup=", settings.batch / parts, ":",
+                           warmup->steps)
+            : absl::StrCat("with --batch=", 2 * settings.batch));
+  }
+  const std::string& name = settings.parallel.schedule;
+  if (name == "auto" || IsScheduleFile(name)) {
+    return refuse(
+        "needs a schedule for each number of micro-batches, and "
+        "--schedule=",
+        name.substr(0, 60), " is of one; give for example --schedule=1f1b");
+  }
+  if (settings.speculative_bytes > 0) {
+    return refuse(
+        "needs other reductions of gradients as the batch grows, and "
+        "--speculative_bytes steps that are all alike; give "
+        "--speculative_bytes=0");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckContextAttention(const Settings& settings,
                                    const MeshSizes& mesh) {
   constexpr std::string_view kAlgorithms[] = {"ring", "ulysses"};
@@ -264,7 +326,8 @@ absl::Status CheckMesh(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckContextAttention(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckOverlap(settings, mesh));
-  return CheckSchedule(settings, mesh);
+  TESSERA_RETURN_IF_ERROR(CheckSchedule(settings, mesh));
+  return CheckBatchWarmup(settings, mesh);
 }
 
 // ZeRO++ options need the traffic that they reduce.
@@ -525,6 +588,46 @@ absl::Status CheckOptimizer(const Settings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSpikes(const Settings& settings) {
+  const double factor = settings.spike_factor;
+  TESSERA_RETURN_IF_ERROR(CheckRange("spike_factor", factor,
+                                     {.below = kInfinity, .example = "1.5"}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("spike_window", settings.spike_window, {1, kMostSpikeWindow}));
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("max_rollbacks", settings.max_rollbacks, {0, 1'000'000}));
+  const Settings defaults;
+  if (factor == 0) {
+    if (settings.spike_window != defaults.spike_window) {
+      return RefuseFlag("spike_window", settings.spike_window,
+                        "has no effect without --spike_factor; give for "
+                        "example --spike_factor=1.5");
+    }
+    return settings.max_rollbacks == defaults.max_rollbacks
+               ? absl::OkStatus()
+               : RefuseFlag("max_rollbacks", settings.max_rollbacks,
+                            "has no effect without --spike_factor; give for "
+                            "example --spike_factor=1.5");
+  }
+  if (factor <= 1) {
+    return RefuseFlag("spike_factor", factor,
+                      "must be more than 1, or 0 for no rollbacks, such as "
+                      "--spike_factor=1.5");
+  }
+  if (settings.checkpoint_every == 0) {
+    return RefuseFlag("spike_factor", factor,
+                      "goes back to checkpoints, and --checkpoint_every=0 "
+                      "writes none before the end; give for example "
+                      "--checkpoint_every=100");
+  }
+  if (settings.verify) {
+    return RefuseFlag("spike_factor", factor,
+                      "leaves out samples, which the run on one rank of "
+                      "--verify would not; give --verify=false");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLora(const Settings& settings) {
   constexpr std::string_view kTargets[] = {"attention", "mlp", "all"};
   const Settings defaults;
@@ -581,6 +684,7 @@ absl::Status CheckLearning(const Settings& settings) {
                                      {.below = kInfinity, .example = "1"}));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("max_skipped_steps", settings.max_skipped_steps, {0, kMany}));
+  TESSERA_RETURN_IF_ERROR(CheckSpikes(settings));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("dropout", settings.dropout, {.below = 1, .example = "0.1"}));
   TESSERA_RETURN_IF_ERROR(CheckRange("label_smoothing",

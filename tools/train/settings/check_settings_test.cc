@@ -116,6 +116,10 @@ TEST(CheckSettingsTest, OffloadAndCompressionPass) {
 
 TEST(CheckSettingsTest, RecipesAndOutputsPass) {
   ExpectAccepted({
+      [](Settings& s) {
+        s.spike_factor = 1.5, s.checkpoint_every = 10;
+        s.spike_window = 1, s.max_rollbacks = 0;
+      },
       [](Settings& s) { s.warmup_steps = s.steps + 1; },
       [](Settings& s) { s.min_learning_rate = 0, s.clip_norm = 0; },
       [](Settings& s) { s.learning_rate = 1e-6, s.format = "json"; },
@@ -618,6 +622,38 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
       {"--clip_norm=-1: must be", [](auto& s) { s.clip_norm = -1; }},
       {"--max_skipped_steps=-1: must be",
        [](auto& s) { s.max_skipped_steps = -1; }},
+      {"--spike_factor=-1: must be at least 0 and finite, such as "
+       "--spike_factor=1.5",
+       [](auto& s) { s.spike_factor = -1, s.checkpoint_every = 10; }},
+      {"--spike_factor=nan: must be", [](auto& s) { s.spike_factor = kNan; }},
+      {"--spike_factor=1: must be more than 1, or 0",
+       [](auto& s) { s.spike_factor = 1, s.checkpoint_every = 10; }},
+      {"--spike_factor=1.5: goes back to checkpoints, and "
+       "--checkpoint_every=0 writes none before the end; give for example "
+       "--checkpoint_every=100",
+       [](auto& s) { s.spike_factor = 1.5; }},
+      {"--spike_factor=1.5: leaves out samples, which the run on one rank of "
+       "--verify would not",
+       [](auto& s) {
+         s.spike_factor = 1.5, s.checkpoint_every = 10;
+         s.verify = true;
+       }},
+      {"--spike_window=0: must be at least 1",
+       [](auto& s) {
+         s.spike_factor = 1.5, s.checkpoint_every = 10;
+         s.spike_window = 0;
+       }},
+      {"--spike_window=1001: must be at most 1000",
+       [](auto& s) {
+         s.spike_factor = 1.5, s.checkpoint_every = 10;
+         s.spike_window = 1001;
+       }},
+      {"--spike_window=8: has no effect without --spike_factor",
+       [](auto& s) { s.spike_window = 8; }},
+      {"--max_rollbacks=-1: must be at least 0",
+       [](auto& s) { s.max_rollbacks = -1; }},
+      {"--max_rollbacks=5: has no effect without --spike_factor",
+       [](auto& s) { s.max_rollbacks = 5; }},
       {"--dropout=1: must be at least 0 and below 1, such as --dropout=0.1",
        [](auto& s) { s.dropout = 1; }},
       {"--dropout=-0.5: must be", [](auto& s) { s.dropout = -0.5; }},
@@ -626,6 +662,56 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
        [](auto& s) { s.label_smoothing = 1; }},
       {"--z_loss=-1: must be", [](auto& s) { s.z_loss = -1; }},
       {"--z_loss=inf: must be", [](auto& s) { s.z_loss = kInfinity; }},
+  });
+}
+
+TEST(CheckSettingsTest, RefusesBatchesThatCannotGrow) {
+  // The mesh is dp2, the batch 16.
+  ExpectRefused({
+      {"--batch_warmup=4: must be a number of sequences and of steps, such as "
+       "--batch_warmup=4:100",
+       [](auto& s) { s.batch_warmup = "4"; }},
+      {"--batch_warmup=0:10: must be",
+       [](auto& s) { s.batch_warmup = "0:10"; }},
+      {"--batch_warmup=6:10: its first batch must be a divisor of --batch=16, "
+       "from a 4096th to a half of it, and a multiple of 2 (dp 2 x "
+       "--micro_batch=1), such as --batch_warmup=8:10",
+       [](auto& s) { s.batch_warmup = "6:10"; }},
+      {"--batch_warmup=16:10: its first batch must be a divisor",
+       [](auto& s) { s.batch_warmup = "16:10"; }},
+      {"--batch_warmup=2:10: its first batch must be a divisor of "
+       "--batch=16384",
+       [](auto& s) { s.batch_warmup = "2:10", s.batch = 16384; }},
+      {"--batch_warmup=1:10: its first batch must be a divisor",
+       [](auto& s) { s.batch_warmup = "1:10"; }},
+      {"--batch_warmup=4:10: its first batch must be a divisor of --batch=8, "
+       "from a 4096th to a half of it, and a multiple of 8 (dp 2 x "
+       "--micro_batch=4), such as with --batch=16",
+       [](auto& s) {
+         s.batch_warmup = "4:10", s.batch = 8, s.parallel.micro_batch = 4;
+       }},
+      {"--batch_warmup=4:10: needs a schedule for each number of "
+       "micro-batches, and --schedule=auto is of one",
+       [](auto& s) { s.batch_warmup = "4:10", s.parallel.schedule = "auto"; }},
+      {"--batch_warmup=4:10: needs a schedule",
+       [](auto& s) {
+         s.batch_warmup = "4:10", s.parallel.schedule = "my.csv";
+       }},
+      {"--batch_warmup=4:10: needs other reductions",
+       [](auto& s) {
+         s.batch_warmup = "4:10", s.speculative_bytes = 100;
+         s.device = "emulated";
+       }},
+      {"--cuda_graphs=on: needs steps that are all alike, and --batch_warmup",
+       [](auto& s) {
+         s.batch_warmup = "4:10", s.cuda_graphs = "on";
+         s.device = "emulated", s.parallel.mesh = {};
+       }},
+  });
+  ExpectAccepted({
+      [](Settings& s) { s.batch_warmup = "4:100"; },
+      [](Settings& s) { s.batch_warmup = "8:1"; },
+      [](Settings& s) { s.batch_warmup = "2:1000"; },
   });
 }
 

@@ -295,12 +295,16 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.model = model;
   options.dtype = settings.parallel.dtype;
   options.fp8 = settings.parallel.fp8;
-  options.batch = settings.batch;
+  const BatchSchedule batches = BatchScheduleOf(settings);
+  options.batch = batches.batch;
+  options.first_batch = batches.first;
+  options.batch_warmup_steps = batches.warmup_steps;
   options.micro_batch = settings.parallel.micro_batch;
   options.length = settings.length;
   options.steps = settings.steps;
   options.seed = static_cast<uint64_t>(settings.seed);
   TESSERA_ASSIGN_OR_RETURN(options.learning_rate, LearningRateOf(settings));
+  if (settings.spike_factor > 0) options.spike_window = settings.spike_window;
   TESSERA_RETURN_IF_ERROR(SetSchedule(settings, options));
   options.gather_ahead = settings.gather_ahead;
   options.max_gathered_bytes = settings.max_gathered_bytes;

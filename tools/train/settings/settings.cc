@@ -39,9 +39,21 @@ std::string UserPath(std::string_view path) {
 
 int64_t StepsOfTokens(int64_t tokens, const Settings& settings) {
   if (tokens <= 0 || settings.batch <= 0 || settings.length <= 0) return 0;
-  // The product of a batch and a length may exceed 64 bits.
-  const absl::int128 of_step = absl::int128(settings.batch) * settings.length;
-  return static_cast<int64_t>((tokens + of_step - 1) / of_step);
+  const absl::int128 samples =
+      (absl::int128(tokens) + settings.length - 1) / settings.length;
+  return BatchScheduleOf(settings).StepsOf(static_cast<int64_t>(samples));
+}
+
+BatchSchedule BatchScheduleOf(const Settings& settings) {
+  const BatchSchedule constant = {.batch = settings.batch};
+  const auto warmup = ParseBatchWarmup(settings.batch_warmup);
+  if (!warmup || settings.batch % warmup->first != 0 ||
+      settings.batch / warmup->first > BatchSchedule::kMostSizes) {
+    return constant;
+  }
+  return {.batch = settings.batch,
+          .first = warmup->first,
+          .warmup_steps = warmup->steps};
 }
 
 namespace {
@@ -160,6 +172,10 @@ constexpr SettingsField kFields[] = {
      "of transformer layers in fp8"},
     {"length", &Settings::length, "tokens per sequence"},
     {"batch", &Settings::batch, "sequences per step, over all ranks"},
+    {"batch_warmup", &Settings::batch_warmup,
+     "FIRST:STEPS, such as 4:100: the batch grows from FIRST sequences to "
+     "--batch over the first STEPS steps, by FIRST at a time; empty: no "
+     "warm-up"},
     {"micro_batch", Plain<&ParallelConfig::micro_batch, int64_t>(),
      "sequences that a rank computes with at a time"},
     {"steps", &Settings::steps, "steps of the whole run"},
@@ -294,6 +310,16 @@ constexpr SettingsField kFields[] = {
     {"max_skipped_steps", &Settings::max_skipped_steps,
      "steps in a row that may be skipped because gradients are infinite or "
      "NaN; one more fails the run"},
+    {"spike_factor", &Settings::spike_factor,
+     "a step whose loss is more than this factor times the median of the last "
+     "--spike_window ones, or is infinite or NaN, takes the run back to the "
+     "last checkpoint before the spike, and the samples since then are left "
+     "out; such as 1.5; 0: never; needs --checkpoint_every"},
+    {"spike_window", &Settings::spike_window,
+     "with --spike_factor, steps whose median loss is the usual one"},
+    {"max_rollbacks", &Settings::max_rollbacks,
+     "with --spike_factor, how often a run may go back; one more spike fails "
+     "it"},
     {"document_attention", &Settings::document_attention,
      "tokens attend only to earlier ones of their own document, instead of all "
      "earlier ones of the sequence"},

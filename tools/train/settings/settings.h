@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/train/loop/batch_schedule.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {
@@ -42,6 +43,9 @@ struct Settings {
   bool mask_prompts = true;  // text::SamplesOptions.
   int64_t length = 128;      // Tokens per sequence.
   int64_t batch = 16;        // Sequences per step, over all ranks.
+  // "FIRST:STEPS": the batch grows from FIRST to `batch` in the first STEPS
+  // steps. Empty: it is the same in all. See loop/batch_schedule.h.
+  std::string batch_warmup = "";
   int64_t steps = 240;
   // 0: `steps`; otherwise SettingsFromFlags sets `steps` to StepsOfTokens.
   int64_t train_tokens = 0;
@@ -114,6 +118,12 @@ struct Settings {
   double clip_norm = 1;
   // Steps in a row whose gradients are not finite.
   int64_t max_skipped_steps = 0;
+  // A loss above this factor times the median of the last spike_window ones is
+  // a spike, and the run goes back to a checkpoint; 0: never. See
+  // loop/run_progress.h.
+  double spike_factor = 0;
+  int64_t spike_window = 32;  // Steps.
+  int64_t max_rollbacks = 3;
   bool document_attention = false;
   double dropout = 0;  // Of the outputs of attention and MLP.
   // See tensor_parallel::LossTerms.
@@ -165,6 +175,10 @@ struct Settings {
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };
+
+// That of --batch and --batch_warmup; without warm-up if CheckSettings refuses
+// it.
+BatchSchedule BatchScheduleOf(const Settings& settings);
 
 // The steps that train on `tokens` tokens, rounded up; 0 for 0 or fewer, and if
 // the batch or the length are not positive.

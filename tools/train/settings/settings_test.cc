@@ -168,6 +168,12 @@ TEST_F(SettingsTest, TokensDetermineTheSteps) {
   EXPECT_EQ(StepsOfTokens(22, settings), 2);
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(StepsOfTokens(kMost, settings), kMost / 21 + 1);
+  // 1, 2 and 3 sequences of 7 tokens in two steps each at first.
+  settings.batch_warmup = "1:4";
+  EXPECT_EQ(StepsOfTokens(6 * 7, settings), 4);
+  EXPECT_EQ(StepsOfTokens(6 * 7 + 1, settings), 5);
+  EXPECT_EQ(StepsOfTokens((6 + 3) * 7 + 1, settings), 6);
+  settings.batch_warmup = "";
   settings.batch = settings.length = kMost;
   EXPECT_EQ(StepsOfTokens(kMost, settings), 1);
   settings.batch = 0;

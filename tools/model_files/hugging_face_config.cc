@@ -1,8 +1,8 @@
 #include "tools/model_files/hugging_face_config.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,35 +13,12 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
 namespace {
 
 using Json = nlohmann::json;
-
-// What transformers calls an architecture, and its default where it is not
-// Llama's.
-struct Family {
-  Architecture architecture;
-  std::string_view model_type;
-  std::string_view class_name;
-  int64_t max_positions;
-  int64_t head_size;  // 0: hidden_size / num_attention_heads.
-};
-constexpr Family kFamilies[] = {
-    {Architecture::kLlama, "llama", "LlamaForCausalLM", 2048, 0},
-    {Architecture::kMistral, "mistral", "MistralForCausalLM", 131072, 0},
-    {Architecture::kQwen2, "qwen2", "Qwen2ForCausalLM", 32768, 0},
-    {Architecture::kQwen3, "qwen3", "Qwen3ForCausalLM", 32768, 128},
-    {Architecture::kMixtral, "mixtral", "MixtralForCausalLM", 131072, 0},
-    {Architecture::kQwen3Moe, "qwen3_moe", "Qwen3MoeForCausalLM", 32768, 0},
-    {Architecture::kDots1, "dots1", "Dots1ForCausalLM", 2048, 0}};
-
-const Family& FamilyOf(Architecture architecture) {
-  return *std::find_if(
-      std::begin(kFamilies), std::end(kFamilies),
-      [&](const Family& f) { return f.architecture == architecture; });
-}
 
 absl::Status WrongType(std::string_view key, std::string_view expected,
                        const Json& found) {
@@ -159,20 +136,14 @@ absl::Status ReadLayerTypes(const Json& types, ModelConfig& model) {
   return absl::OkStatus();
 }
 
-// transformers' defaults: a window of 4096 keys, in Qwen's models only if
-// "use_sliding_window" is true, and there from layer 28 on.
-absl::Status ReadWindows(const Json& object, ModelConfig& model) {
-  const Json* const types = Find(object, "layer_types");
-  const bool is_llama = model.architecture == Architecture::kLlama;
-  const bool is_mistral = model.architecture == Architecture::kMistral ||
-                          model.architecture == Architecture::kMixtral;
-  const bool is_dots = model.architecture == Architecture::kDots1;
-  bool used = is_mistral || is_dots;
+absl::Status ReadWindows(const Json& object, const WindowTraits& traits,
+                         ModelConfig& model) {
+  bool used = !traits.needs_use;
   if (!used) {
     TESSERA_RETURN_IF_ERROR(Read(object, "use_sliding_window", used));
   }
   const auto window = object.find("sliding_window");
-  if (is_llama) {
+  if (!traits.allowed) {
     if (used) {
       return NotSupported("use_sliding_window", "false", Json(used));
     }
@@ -180,7 +151,7 @@ absl::Status ReadWindows(const Json& object, ModelConfig& model) {
       return NotSupported("sliding_window", "none", *window);
     }
   } else if (used && window == object.end()) {
-    model.window = model.architecture == Architecture::kMixtral ? 0 : 4096;
+    model.window = traits.usual;
   } else if (used && !window->is_null()) {
     TESSERA_RETURN_IF_ERROR(
         ReadInteger("sliding_window", *window, model.window));
@@ -190,11 +161,11 @@ absl::Status ReadWindows(const Json& object, ModelConfig& model) {
                        "; it must be 1 or more, or null"));
     }
   }
-  if (types != nullptr && !is_mistral) return ReadLayerTypes(*types, model);
-  if (model.window == 0 || is_mistral) return absl::OkStatus();
-  // Qwen3 MoE has windows in all layers.
-  if (model.architecture == Architecture::kQwen3Moe) return absl::OkStatus();
-  model.window_begin = is_dots ? 62 : 28;
+  if (!traits.by_layer) return absl::OkStatus();
+  const Json* const types = Find(object, "layer_types");
+  if (types != nullptr) return ReadLayerTypes(*types, model);
+  if (model.window == 0 || traits.begin == 0) return absl::OkStatus();
+  model.window_begin = traits.begin;
   TESSERA_RETURN_IF_ERROR(
       Read(object, "max_window_layers", model.window_begin));
   // No layer has one.
@@ -203,52 +174,46 @@ absl::Status ReadWindows(const Json& object, ModelConfig& model) {
 }
 
 absl::StatusOr<Architecture> ReadArchitecture(const Json& object) {
-  const auto quoted = [](std::string* out, const Family& family) {
-    absl::StrAppend(out, "\"", family.model_type, "\"");
+  const std::span<const ArchitectureTraits> all = AllArchitectures();
+  const auto quoted = [](std::string* out, const ArchitectureTraits& traits) {
+    absl::StrAppend(out, "\"", traits.model_type, "\"");
   };
-  const std::string supported = absl::StrJoin(kFamilies, ", ", quoted);
+  const std::string supported = absl::StrJoin(all, ", ", quoted);
   const Json* const type = Find(object, "model_type");
   if (type == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
         "key \"model_type\" is missing; supported are ", supported));
   }
-  const auto* const family =
-      std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                   [&](const Family& f) { return *type == f.model_type; });
-  if (family == std::end(kFamilies)) {
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const ArchitectureTraits& traits) {
+                                    return *type == traits.model_type;
+                                  });
+  if (found == all.end()) {
     return NotSupported("model_type", supported, *type);
   }
   const Json* const architectures = Find(object, "architectures");
-  if (architectures == nullptr) return family->architecture;
+  if (architectures == nullptr) return found->architecture;
   if (!architectures->is_array()) {
     return WrongType("architectures", "an array of strings", *architectures);
   }
   for (const Json& name : *architectures) {
-    if (name == family->class_name) return family->architecture;
+    if (name == found->class_name) return found->architecture;
   }
-  if (architectures->empty()) return family->architecture;
-  return NotSupported("architectures", family->class_name,
+  if (architectures->empty()) return found->architecture;
+  return NotSupported("architectures", found->class_name,
                       architectures->front());
 }
 
-absl::Status ReadBiases(const Json& object, ModelConfig& model) {
-  bool biases = model.architecture == Architecture::kQwen2;
-  const bool fixed = biases;
+absl::Status ReadBiases(const Json& object, AttentionBiases allowed,
+                        ModelConfig& model) {
+  const bool fixed = allowed == AttentionBiases::kQkv;
+  bool biases = fixed;
   TESSERA_RETURN_IF_ERROR(Read(object, "attention_bias", biases));
-  switch (model.architecture) {
-    case Architecture::kLlama:
-    case Architecture::kQwen3:
-    case Architecture::kQwen3Moe:
-    case Architecture::kDots1:
-      model.qkv_bias = model.output_bias = biases;
-      return absl::OkStatus();
-    case Architecture::kMistral:
-    case Architecture::kMixtral:
-    case Architecture::kQwen2:
-      model.qkv_bias = fixed;
-      break;
+  model.qkv_bias = biases;
+  model.output_bias = biases && !fixed;
+  if (allowed == AttentionBiases::kChosen || biases == fixed) {
+    return absl::OkStatus();
   }
-  if (biases == fixed) return absl::OkStatus();
   return NotSupported("attention_bias", fixed ? "true" : "false", Json(biases));
 }
 
@@ -341,32 +306,8 @@ nlohmann::ordered_json RopeScalingOf(
           {"original_max_position_embeddings", rotary.original_positions}};
 }
 
-// The keys of a family's mixture; null: it has no such key.
-struct MixtureKeys {
-  const char* experts;
-  const char* intermediate;
-  const char* normalise;
-  const char* balance;
-};
-
-MixtureKeys MixtureKeysOf(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kMixtral:
-      return {"num_local_experts", "intermediate_size", nullptr,
-              "router_aux_loss_coef"};
-    case Architecture::kQwen3Moe:
-      return {"num_experts", "moe_intermediate_size", "norm_topk_prob",
-              "router_aux_loss_coef"};
-    case Architecture::kDots1:
-      return {"n_routed_experts", "moe_intermediate_size", "norm_topk_prob",
-              nullptr};
-    default:
-      return {nullptr, nullptr, nullptr, nullptr};
-  }
-}
-
-absl::Status ReadMixture(const Json& object, ModelConfig& model) {
-  const MixtureKeys keys = MixtureKeysOf(model.architecture);
+absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
+                         ModelConfig& model) {
   for (const char* key :
        {"num_local_experts", "num_experts", "n_routed_experts"}) {
     const Json* const value = Find(object, key);
@@ -389,7 +330,7 @@ absl::Status ReadMixture(const Json& object, ModelConfig& model) {
     mixture.balance = 0.001;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.balance, mixture.balance));
   }
-  if (model.architecture != Architecture::kDots1) return absl::OkStatus();
+  if (!keys.like_deepseek) return absl::OkStatus();
   mixture.sigmoid = true;
   int64_t shared = 0;
   TESSERA_RETURN_IF_ERROR(Read(object, "n_shared_experts", shared));
@@ -406,7 +347,7 @@ absl::Status ReadMixture(const Json& object, ModelConfig& model) {
 }
 
 void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
-  const MixtureKeys keys = MixtureKeysOf(model.architecture);
+  const MixtureTraits& keys = TraitsOf(model.architecture).mixture;
   const MixtureConfig& mixture = model.mixture;
   if (keys.experts == nullptr) return;
   object[keys.experts] = mixture.experts;
@@ -414,7 +355,7 @@ void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
   object[keys.intermediate] = mixture.intermediate;
   if (keys.normalise != nullptr) object[keys.normalise] = mixture.normalise;
   if (keys.balance != nullptr) object[keys.balance] = mixture.balance;
-  if (model.architecture != Architecture::kDots1) return;
+  if (!keys.like_deepseek) return;
   object["n_shared_experts"] =
       mixture.shared_intermediate / mixture.intermediate;
   object["first_k_dense_replace"] = mixture.dense_layers;
@@ -424,7 +365,8 @@ void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
 }
 
 absl::Status ReadModel(const Json& object, ModelConfig& model) {
-  model.max_positions = FamilyOf(model.architecture).max_positions;
+  const ArchitectureTraits& traits = TraitsOf(model.architecture);
+  model.max_positions = traits.max_positions;
   TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "vocab_size", model.vocabulary));
   TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "hidden_size", model.hidden));
   TESSERA_RETURN_IF_ERROR(
@@ -436,10 +378,10 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   model.kv_heads = model.heads;
   // The others' defaults are numbers of one of their models.
   TESSERA_RETURN_IF_ERROR(
-      model.architecture == Architecture::kLlama
-          ? Read(object, "num_key_value_heads", model.kv_heads)
-          : ReadNeeded(object, "num_key_value_heads", model.kv_heads));
-  const int64_t usual = FamilyOf(model.architecture).head_size;
+      traits.needs_kv_heads
+          ? ReadNeeded(object, "num_key_value_heads", model.kv_heads)
+          : Read(object, "num_key_value_heads", model.kv_heads));
+  const int64_t usual = traits.head_size;
   model.head_size = usual > 0         ? usual
                     : model.heads > 0 ? model.hidden / model.heads
                                       : 0;
@@ -458,12 +400,10 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(
       Read(object, "initializer_range", model.initializer_range));
   TESSERA_RETURN_IF_ERROR(ReadRope(object, model));
-  TESSERA_RETURN_IF_ERROR(ReadBiases(object, model));
-  TESSERA_RETURN_IF_ERROR(ReadWindows(object, model));
-  TESSERA_RETURN_IF_ERROR(ReadMixture(object, model));
-  model.qk_norm = model.architecture == Architecture::kQwen3 ||
-                  model.architecture == Architecture::kQwen3Moe ||
-                  model.architecture == Architecture::kDots1;
+  TESSERA_RETURN_IF_ERROR(ReadBiases(object, traits.biases, model));
+  TESSERA_RETURN_IF_ERROR(ReadWindows(object, traits.windows, model));
+  TESSERA_RETURN_IF_ERROR(ReadMixture(object, traits.mixture, model));
+  model.qk_norm = traits.qk_norm;
   return model.Validate();
 }
 
@@ -540,10 +480,10 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
     const HuggingFaceConfig& config) {
   const ModelConfig& model = config.model;
   TESSERA_RETURN_IF_ERROR(model.Validate());
-  const Family& family = FamilyOf(model.architecture);
+  const ArchitectureTraits& traits = TraitsOf(model.architecture);
   nlohmann::ordered_json object = {
-      {"architectures", {family.class_name}},
-      {"model_type", family.model_type},
+      {"architectures", {traits.class_name}},
+      {"model_type", traits.model_type},
       {"vocab_size", model.vocabulary},
       {"hidden_size", model.hidden},
       {"intermediate_size", model.intermediate},

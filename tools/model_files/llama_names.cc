@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
 namespace {
@@ -25,21 +26,19 @@ std::string HuggingFaceName(std::string_view name, int64_t layer) {
 std::vector<Source> SourcesOfExperts(const ModelConfig& config,
                                      LlamaPart part) {
   const MixtureConfig& mixture = config.mixture;
-  const bool is_mixtral = config.architecture == Architecture::kMixtral;
-  const auto name = [&](int64_t expert, std::string_view usual,
-                        std::string_view of_mixtral) {
-    return absl::StrCat(is_mixtral ? "block_sparse_moe" : "mlp", ".experts.",
-                        expert, ".", is_mixtral ? of_mixtral : usual,
+  const MixtureTraits& names = TraitsOf(config.architecture).mixture;
+  const auto name = [&](int64_t expert, std::string_view projection) {
+    return absl::StrCat(names.module, ".experts.", expert, ".", projection,
                         ".weight");
   };
   std::vector<Source> sources;
   for (int64_t expert = 0; expert < mixture.experts; ++expert) {
     if (part == LlamaPart::kExpertsDown) {
-      sources.push_back({name(expert, "down_proj", "w2"), config.hidden});
+      sources.push_back({name(expert, names.down), config.hidden});
       continue;
     }
-    sources.push_back({name(expert, "gate_proj", "w1"), mixture.intermediate});
-    sources.push_back({name(expert, "up_proj", "w3"), mixture.intermediate});
+    sources.push_back({name(expert, names.gate), mixture.intermediate});
+    sources.push_back({name(expert, names.up), mixture.intermediate});
   }
   return sources;
 }
@@ -75,9 +74,8 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kDown:
       return {{"mlp.down_proj.weight", config.hidden}};
     case LlamaPart::kRouter:
-      return {{config.architecture == Architecture::kMixtral
-                   ? "block_sparse_moe.gate.weight"
-                   : "mlp.gate.weight",
+      return {{absl::StrCat(TraitsOf(config.architecture).mixture.module,
+                            ".gate.weight"),
                config.mixture.experts}};
     case LlamaPart::kRouterBias:
       return {{"mlp.gate.e_score_correction_bias", config.mixture.experts}};

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
 
@@ -47,17 +48,17 @@ absl::Status CheckHeads(const ModelConfig& config) {
 
 absl::Status CheckWindow(const ModelConfig& config) {
   constexpr int64_t kMostWindow = (int64_t{1} << 31) - 1;
-  const bool allowed = config.architecture != Architecture::kLlama;
-  const bool from_any = config.architecture != Architecture::kMistral &&
-                        config.architecture != Architecture::kMixtral;
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const bool allowed = traits.windows.allowed;
   if (config.window < 0 || config.window > (allowed ? kMostWindow : 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("window (sliding_window) is ", config.window, "; it must ",
-                     allowed ? absl::StrCat("be from 0 to ", kMostWindow)
-                             : "be 0, Llama has none"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "window (sliding_window) is ", config.window, "; it must ",
+        allowed ? absl::StrCat("be from 0 to ", kMostWindow)
+                : absl::StrCat("be 0, ", traits.title, " has none")));
   }
-  const int64_t most =
-      config.window > 0 && from_any ? config.layers - 1 : int64_t{0};
+  const int64_t most = config.window > 0 && traits.windows.by_layer
+                           ? config.layers - 1
+                           : int64_t{0};
   if (config.window_begin >= 0 && config.window_begin <= most) {
     return absl::OkStatus();
   }
@@ -66,42 +67,32 @@ absl::Status CheckWindow(const ModelConfig& config) {
                    "; it must be from 0 to ", most));
 }
 
-bool HasQkNorm(Architecture architecture) {
-  return architecture == Architecture::kQwen3 ||
-         architecture == Architecture::kQwen3Moe ||
-         architecture == Architecture::kDots1;
-}
-
 absl::Status CheckQkNorm(const ModelConfig& config) {
-  if (config.qk_norm == HasQkNorm(config.architecture)) return absl::OkStatus();
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  if (config.qk_norm == traits.qk_norm) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      config.qk_norm
-          ? "qk_norm is true; only Qwen3 and dots.llm1 have norms of heads"
-          : "qk_norm is false; Qwen3 and dots.llm1 have norms of heads");
+      absl::StrCat("qk_norm is ", config.qk_norm ? "true" : "false", "; ",
+                   traits.title, " has ", traits.qk_norm ? "" : "no ",
+                   "norms of the heads of queries and keys"));
 }
 
 absl::Status CheckBiases(const ModelConfig& config) {
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
   const bool qkv = config.qkv_bias, output = config.output_bias;
   const auto allow = [&](bool allowed, std::string_view which) {
     if (allowed) return absl::OkStatus();
     const auto text = [](bool has) { return has ? "true" : "false"; };
-    return absl::InvalidArgumentError(absl::StrCat("qkv_bias is ", text(qkv),
-                                                   " and output_bias ",
-                                                   text(output), "; ", which));
+    return absl::InvalidArgumentError(
+        absl::StrCat("qkv_bias is ", text(qkv), " and output_bias ",
+                     text(output), "; ", traits.title, " has ", which));
   };
-  switch (config.architecture) {
-    case Architecture::kLlama:
-      return allow(qkv == output, "Llama has both (attention_bias) or none");
-    case Architecture::kQwen3:
-    case Architecture::kQwen3Moe:
-    case Architecture::kDots1:
-      return allow(qkv == output,
-                   "Qwen3 and dots.llm1 have both (attention_bias) or none");
-    case Architecture::kMistral:
-    case Architecture::kMixtral:
-      return allow(!qkv && !output, "Mistral and Mixtral have none");
-    case Architecture::kQwen2:
-      return allow(qkv && !output, "Qwen2 has qkv_bias alone");
+  switch (traits.biases) {
+    case AttentionBiases::kChosen:
+      return allow(qkv == output, "both (attention_bias) or none");
+    case AttentionBiases::kNone:
+      return allow(!qkv && !output, "none");
+    case AttentionBiases::kQkv:
+      return allow(qkv && !output, "qkv_bias alone");
   }
   return absl::OkStatus();
 }
@@ -117,13 +108,11 @@ absl::Status CheckReal(std::string_view name, double value, double least,
 
 absl::Status CheckMixture(const ModelConfig& config) {
   const MixtureConfig& m = config.mixture;
-  const bool is_mixture = config.architecture == Architecture::kMixtral ||
-                          config.architecture == Architecture::kQwen3Moe ||
-                          config.architecture == Architecture::kDots1;
-  if (!is_mixture) {
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  if (traits.mixture.experts == nullptr) {
     if (m == MixtureConfig()) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        "mixture is given; only Mixtral, Qwen3 MoE and dots.llm1 have experts");
+        absl::StrCat("mixture is given; ", traits.title, " has no experts"));
   }
   constexpr int64_t kMostExperts = 4096;
   TESSERA_RETURN_IF_ERROR(CheckRange("experts", m.experts, kMostExperts));
@@ -132,36 +121,39 @@ absl::Status CheckMixture(const ModelConfig& config) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("intermediate of an expert (moe_intermediate_size)",
                  m.intermediate, kMostIntermediate));
-  const bool is_dots = config.architecture == Architecture::kDots1;
+  const bool like_deepseek = traits.mixture.like_deepseek;
   const auto refuse = [](std::string_view text) {
     return absl::InvalidArgumentError(text);
   };
   if (m.shared_intermediate < 0 || m.shared_intermediate > kMostIntermediate ||
-      (!is_dots && m.shared_intermediate > 0)) {
+      (!like_deepseek && m.shared_intermediate > 0)) {
     return refuse(absl::StrCat(
         "shared_intermediate is ", m.shared_intermediate, "; it must be ",
-        is_dots ? absl::StrCat("from 0 to ", kMostIntermediate)
-                : "0, only dots.llm1 has a shared expert"));
+        like_deepseek
+            ? absl::StrCat("from 0 to ", kMostIntermediate)
+            : absl::StrCat("0, ", traits.title, " has no shared expert")));
   }
-  if (m.dense_layers < 0 || m.dense_layers > (is_dots ? config.layers : 0)) {
+  if (m.dense_layers < 0 ||
+      m.dense_layers > (like_deepseek ? config.layers : 0)) {
     return refuse(absl::StrCat("dense_layers (first_k_dense_replace) is ",
                                m.dense_layers, "; it must be from 0 to ",
-                               is_dots ? config.layers : 0));
+                               like_deepseek ? config.layers : 0));
   }
-  if (m.sigmoid != is_dots) {
-    return refuse(
-        "sigmoid scores are those of dots.llm1, and it has no others");
+  if (m.sigmoid != like_deepseek) {
+    return refuse(absl::StrCat("the scores of ", traits.title, " are ",
+                               like_deepseek ? "sigmoids" : "softmaxes"));
   }
-  if (config.architecture == Architecture::kMixtral && !m.normalise) {
-    return refuse("the weights of Mixtral's experts are normalised");
+  if (traits.mixture.normalise == nullptr && !m.normalise) {
+    return refuse(absl::StrCat("the weights of the experts of ", traits.title,
+                               " are normalised"));
   }
-  if (!is_dots && m.scale != 1) {
+  if (!like_deepseek && m.scale != 1) {
     return refuse(absl::StrCat("scale (routed_scaling_factor) is ", m.scale,
-                               "; it must be 1 but for dots.llm1"));
+                               "; ", traits.title, " has none: it must be 1"));
   }
   TESSERA_RETURN_IF_ERROR(
       CheckReal("scale (routed_scaling_factor)", m.scale, 0, false, 1e6));
-  if (is_dots && m.shared_intermediate % m.intermediate != 0) {
+  if (like_deepseek && m.shared_intermediate % m.intermediate != 0) {
     return refuse(absl::StrCat("shared_intermediate is ", m.shared_intermediate,
                                "; it must be a multiple of that of an expert, ",
                                m.intermediate));

@@ -24,21 +24,9 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/ops/rotary.h"
+#include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
-
-// Whose files describe the model (hugging_face_config.h). What is computed
-// follows from the other fields alone.
-// dots.llm1 has the experts of DeepSeek-V3 and the attention of Qwen 3.
-enum class Architecture {
-  kLlama,
-  kMistral,
-  kQwen2,
-  kQwen3,
-  kMixtral,
-  kQwen3Moe,
-  kDots1,
-};
 
 // A mixture of experts in place of the MLP (tensor_parallel/blocks/moe_mlp.h).
 struct MixtureConfig {

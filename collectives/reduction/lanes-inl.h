@@ -17,6 +17,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/dtype/float16-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -45,58 +46,12 @@ struct F16Lanes {
   using Packed = hn::Vec<Tag>;
   using Wide = hn::Vec<WideTag>;
 
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2  // F16C rounds to nearest even.
-  using HalfTag = hn::Rebind<hwy::float16_t, WideTag>;
-
   static HWY_INLINE Wide Widen(Packed x) {
-    return hn::PromoteTo(WideTag(), hn::BitCast(HalfTag(), x));
+    return tessera::HWY_NAMESPACE::float16::Widen(WideTag(), x);
   }
   static HWY_INLINE Packed Narrow(Wide x) {
-    return hn::BitCast(Tag(), hn::DemoteTo(HalfTag(), x));
+    return tessera::HWY_NAMESPACE::float16::Narrow(WideTag(), x);
   }
-#else
-  using Bits = hn::Rebind<uint32_t, WideTag>;
-  using Signed = hn::Rebind<int32_t, WideTag>;
-
-  // The exponent's bias by a product, which makes subnormals normal as well.
-  static HWY_INLINE Wide Widen(Packed x) {
-    const Bits u;
-    const auto bits = hn::PromoteTo(u, x);
-    const auto magnitude = hn::And(bits, hn::Set(u, 0x7fff));
-    const auto value =
-        hn::Mul(hn::BitCast(WideTag(), hn::ShiftLeft<13>(magnitude)),
-                hn::Set(WideTag(), 0x1p112f));
-    const auto special =
-        hn::Gt(hn::BitCast(Signed(), magnitude), hn::Set(Signed(), 0x7bff));
-    const auto exponent =
-        hn::IfThenElseZero(special, hn::Set(Signed(), int32_t{0x7f800000}));
-    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(u, 0x8000)));
-    return hn::BitCast(WideTag(), hn::Or(hn::Or(sign, hn::BitCast(u, value)),
-                                         hn::BitCast(u, exponent)));
-  }
-
-  static HWY_INLINE Packed Narrow(Wide x) {
-    const Signed i;
-    const auto bits = hn::BitCast(i, x);
-    const auto magnitude = hn::And(bits, hn::Set(i, 0x7fffffff));
-    // Below 2^-14 the unit of 0.5 is the smallest subnormal: the sum rounds.
-    const auto subnormal =
-        hn::Sub(hn::BitCast(i, hn::Add(hn::BitCast(WideTag(), magnitude),
-                                       hn::Set(WideTag(), 0.5f))),
-                hn::Set(i, 0x3f000000));
-    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(i, 1));
-    const auto normal = hn::ShiftRight<13>(
-        hn::Add(hn::Add(magnitude, odd), hn::Set(i, 0xfff - (112 << 23))));
-    auto half = hn::IfThenElse(hn::Lt(magnitude, hn::Set(i, 0x38800000)),
-                               subnormal, normal);
-    half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x477fefff)),
-                          hn::Set(i, 0x7c00), half);
-    half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x7f800000)),
-                          hn::Set(i, 0x7e00), half);
-    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(i, 0x8000));
-    return hn::DemoteTo(Tag(), hn::Or(sign, half));
-  }
-#endif
 };
 
 // To nearest even, as the upper half; not for NaN with a payload.

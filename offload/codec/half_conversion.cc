@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "offload/codec/half_conversion.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
+#include "base/dtype/float16-inl.h"
 #include "hwy/highway.h"
 
 #ifndef TESSERA_OFFLOAD_CODEC_NARROW_HALF_CONVERSION_ONCE_
@@ -40,7 +41,6 @@ using DF = hn::ScalableTag<float>;
 using DU = hn::RebindToUnsigned<DF>;
 using DI = hn::RebindToSigned<DF>;
 using DHalf = hn::Rebind<uint16_t, DF>;
-using DFloat16 = hn::Rebind<hwy::float16_t, DF>;
 using VF = hn::Vec<DF>;
 using VHalf = hn::Vec<DHalf>;
 
@@ -87,10 +87,10 @@ HWY_INLINE VHalf NarrowToBFloat16(VF v) {
 
 // F16C keeps NaN payloads and makes NaNs quiet.
 HWY_INLINE VF WidenFloat16(VHalf half) {
-  return hn::PromoteTo(DF(), hn::BitCast(DFloat16(), half));
+  return tessera::HWY_NAMESPACE::float16::Widen(DF(), half);
 }
 HWY_INLINE VHalf NarrowToFloat16(VF v) {
-  return hn::BitCast(DHalf(), hn::DemoteTo(DFloat16(), v));
+  return tessera::HWY_NAMESPACE::float16::Narrow(DF(), v);
 }
 
 // Clamps magnitudes (and infinities) to `most`.

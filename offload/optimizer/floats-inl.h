@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/dtype/float16-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -74,60 +75,16 @@ HWY_INLINE void StoreBF16(D d, hn::Vec<D> x, uint16_t* to) {
   StoreUpperHalf(d, hn::Add(bits, hn::Add(odd, hn::Set(wide, 0x7fff))), to);
 }
 
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2  // F16C rounds to nearest even.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadF16(D d, const uint16_t* from) {
-  const hn::Rebind<uint16_t, D> bits;
-  const hn::Rebind<hwy::float16_t, D> half;
-  return hn::PromoteTo(d, hn::BitCast(half, hn::LoadU(bits, from)));
-}
-template <class D>
-HWY_INLINE void StoreF16(D, hn::Vec<D> x, uint16_t* to) {
-  const hn::Rebind<uint16_t, D> bits;
-  const hn::Rebind<hwy::float16_t, D> half;
-  hn::StoreU(hn::BitCast(bits, hn::DemoteTo(half, x)), bits, to);
-}
-#else
-// A product moves the exponent's bias and makes subnormals normal.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadF16(D d, const uint16_t* from) {
-  const hn::Rebind<uint16_t, D> narrow;
-  const hn::Rebind<uint32_t, D> u;
-  const hn::Rebind<int32_t, D> i;
-  const auto bits = hn::PromoteTo(u, hn::LoadU(narrow, from));
-  const auto magnitude = hn::And(bits, hn::Set(u, 0x7fff));
-  const auto value = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)),
-                             hn::Set(d, 0x1p112f));
-  const auto is_special = hn::Gt(hn::BitCast(i, magnitude), hn::Set(i, 0x7bff));
-  const auto exponent =
-      hn::IfThenElseZero(is_special, hn::Set(i, int32_t{0x7f800000}));
-  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(u, 0x8000)));
-  return hn::BitCast(
-      d, hn::Or(hn::Or(sign, hn::BitCast(u, value)), hn::BitCast(u, exponent)));
+  return tessera::HWY_NAMESPACE::float16::Widen(
+      d, hn::LoadU(hn::Rebind<uint16_t, D>(), from));
 }
 template <class D>
 HWY_INLINE void StoreF16(D d, hn::Vec<D> x, uint16_t* to) {
-  const hn::Rebind<uint16_t, D> narrow;
-  const hn::Rebind<int32_t, D> i;
-  const auto bits = hn::BitCast(i, x);
-  const auto magnitude = hn::And(bits, hn::Set(i, 0x7fffffff));
-  // Below 2^-14 the unit of 0.5 is that of the result: the sum rounds.
-  const auto subnormal = hn::Sub(
-      hn::BitCast(i, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f))),
-      hn::Set(i, 0x3f000000));
-  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(i, 1));
-  const auto normal = hn::ShiftRight<13>(
-      hn::Add(hn::Add(magnitude, odd), hn::Set(i, 0xfff - (112 << 23))));
-  auto half = hn::IfThenElse(hn::Lt(magnitude, hn::Set(i, 0x38800000)),
-                             subnormal, normal);
-  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x477fefff)),
-                        hn::Set(i, 0x7c00), half);
-  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(i, 0x7f800000)),
-                        hn::Set(i, 0x7e00), half);
-  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(i, 0x8000));
-  hn::StoreU(hn::DemoteTo(narrow, hn::Or(sign, half)), narrow, to);
+  hn::StoreU(tessera::HWY_NAMESPACE::float16::Narrow(d, x),
+             hn::Rebind<uint16_t, D>(), to);
 }
-#endif
 
 // `count` elements of bf16 or f16 as f32.
 HWY_INLINE void Widen(bool is_bf16, const uint16_t* from, float* to,

@@ -46,10 +46,10 @@ absl::StatusOr<ContextAttentionOptions> OperandShapes::CheckOptions(
                      "of each, and a number of these that divides the heads"));
   }
   if (options.dtype != DType::kF64 && options.dtype != DType::kF32 &&
-      options.dtype != DType::kBF16) {
+      options.dtype != DType::kBF16 && options.dtype != DType::kF16) {
     return absl::InvalidArgumentError(
         absl::StrCat("attention of ", DTypeName(options.dtype),
-                     "; f64, f32 and bf16 are allowed"));
+                     "; f64, f32, bf16 and f16 are allowed"));
   }
   ContextAttentionOptions checked = options;
   if (!checked.scale) {

@@ -74,7 +74,7 @@ struct ContextAttentionOptions {
   int64_t head_size = 0;
   bool causal = true;
   std::optional<double> scale = {};  // 1 / sqrt(head_size) where not given.
-  DType dtype = DType::kF32;         // f64, f32 or bf16.
+  DType dtype = DType::kF32;         // f64, f32, bf16 or f16.
 };
 
 class ContextAttention {
@@ -143,7 +143,7 @@ class OperandShapes {
  public:
   // The options, with their scale. InvalidArgument if the layout is not of the
   // group's ranks, a count is below 1, kv heads do not divide the heads, or the
-  // type is none of f64, f32 and bf16.
+  // type is none of f64, f32, bf16 and f16.
   static absl::StatusOr<ContextAttentionOptions> CheckOptions(
       const TensorGroup& group, const SequenceLayout& layout,
       const ContextAttentionOptions& options);

@@ -55,7 +55,8 @@ std::vector<VisiblePart> VisibleParts(const SequenceLayout& layout,
 class RingAttention final : public ContextAttention {
  public:
   // InvalidArgument if the layout has another number of ranks, a count is below
-  // 1, kv heads do not divide the heads, or the type is not f64, f32 or bf16.
+  // 1, kv heads do not divide the heads, or the type is not f64, f32, bf16 or
+  // f16.
   static absl::StatusOr<RingAttention> Create(
       const TensorGroup& group, const SequenceLayout& layout,
       const ContextAttentionOptions& options);

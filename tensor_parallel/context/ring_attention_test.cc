@@ -116,7 +116,7 @@ TEST(RingAttentionRefusalTest, NamesWhatIsWrong) {
   EXPECT_THAT(RingAttention::Create(group, layout,
                                     {.head_size = 2, .dtype = DType::kI8})
                   .status(),
-              StatusIs(kInvalid, HasSubstr("f64, f32 and bf16")));
+              StatusIs(kInvalid, HasSubstr("f64, f32, bf16 and f16")));
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto attention, RingAttention::Create(group, layout, {.head_size = 2}));
   EXPECT_DOUBLE_EQ(*attention.options().scale, std::sqrt(0.5));

@@ -179,7 +179,8 @@ absl::Status CheckBytes(Communicator& communicator, const AttentionCase& c) {
 }
 
 TEST(UlyssesTrafficTest, MovesTheBytesOfTheFormula) {
-  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+  for (const DType dtype :
+       {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int64_t ranks : {2, 3, 4, 8}) {
       for (const int64_t kv_heads : {1, 2, 8}) {
         const AttentionCase c = {.ranks = ranks,

@@ -84,7 +84,7 @@ TEST(LinearRefusalTest, WrongSizesAreRefused) {
                   group, {.in = 2, .out = 5, .dtype = DType::kI32})
                   .status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("weights of i32; f64, f32 and bf16")));
+                       HasSubstr("weights of i32; f64, f32, bf16 and f16")));
   EXPECT_THAT(
       ColumnParallelLinear::Create(group,
                                    {.in = 2, .out = 5, .overlap_chunks = -2})

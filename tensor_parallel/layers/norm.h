@@ -54,7 +54,7 @@ struct NormState {
 class RmsNorm {
  public:
   // InvalidArgument if the width or epsilon is negative, or the type is not
-  // f64, f32 or bf16.
+  // f64, f32, bf16 or f16.
   static absl::StatusOr<RmsNorm> Create(const TensorGroup& group,
                                         const NormOptions& options);
 

@@ -70,10 +70,10 @@ std::string ParameterName(std::string_view prefix, std::string_view name) {
 absl::StatusOr<Parameter> Parameter::Create(const TensorGroup& group,
                                             Spec spec) {
   if (spec.dtype != DType::kF64 && spec.dtype != DType::kF32 &&
-      spec.dtype != DType::kBF16) {
+      spec.dtype != DType::kBF16 && spec.dtype != DType::kF16) {
     return absl::InvalidArgumentError(
         absl::StrCat("weights of ", DTypeName(spec.dtype),
-                     "; f64, f32 and bf16 are allowed"));
+                     "; f64, f32, bf16 and f16 are allowed"));
   }
   TESSERA_RETURN_IF_ERROR(CheckHeld(spec));
   Parameter parameter(std::move(spec));

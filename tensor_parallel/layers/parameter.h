@@ -73,7 +73,7 @@ class Parameter {
     // The ranks of an expert group hold different rows: those that hold the
     // same are fewer than the data-parallel ranks.
     bool expert_parallel = false;
-    DType dtype = DType::kF32;  // f64, f32 or bf16.
+    DType dtype = DType::kF32;  // f64, f32, bf16 or f16.
   };
 
   // InvalidArgument if the type is not supported, the shape has not one or two

@@ -334,7 +334,8 @@ absl::Status CheckedOps::Fill(double value, TensorView x) {
 absl::Status CheckedOps::Cast(ConstTensorView x, TensorView y) {
   OperandChecker check = Check("Cast");
   TESSERA_RETURN_IF_ERROR(check.Leads("x", x));
-  if (x.dtype() == DType::kF32 && y.dtype() == DType::kBF16) {
+  if (x.dtype() == DType::kF32 &&
+      (y.dtype() == DType::kBF16 || y.dtype() == DType::kF16)) {
     TESSERA_RETURN_IF_ERROR(check.Leads("y", y));  // x is its statistics.
     check.Writes("y", y, x.shape());
   } else {

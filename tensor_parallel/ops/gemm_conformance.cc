@@ -129,8 +129,8 @@ TEST_P(OpsConformanceTest, GemmRefusesWhatDoesNotFitAndWritesNothing) {
           "Gemm: \"c\" has shape [4,2]; it should be [2,4].");
   refuses({}, a, b, TestTensor(DType::kBF16, {2, 4}).view(),
           "Gemm: \"c\" is of bf16; it should be of f32.");
-  refuses({}, TestTensor(DType::kF16, {2, 3}), b, c.view(),
-          "Gemm: \"a\" is of f16; it may be of f64, f32 or bf16");
+  refuses({}, TestTensor(DType::kI8, {2, 3}), b, c.view(),
+          "Gemm: \"a\" is of i8; it may be of f64, f32, bf16 or f16");
   refuses({}, TestTensor(DType::kF32, {6}), b, c.view(),
           "Gemm: \"a\" has shape [6]; it should have 2 dimensions.");
   refuses({}, a, TestTensor(DType::kF32, {12}), c.view(),

@@ -21,7 +21,8 @@ bool IsFp8(DType dtype) {
 }
 
 bool IsComputed(DType dtype) {
-  return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16;
+  return dtype == DType::kF64 || dtype == DType::kF32 ||
+         dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
 }  // namespace
@@ -30,8 +31,9 @@ absl::Status OperandChecker::Leads(std::string_view name,
                                    const ConstTensorView& view, int rank) {
   dtype_ = view.dtype();
   if (!IsComputed(dtype_)) {
-    Fail(name, absl::StrCat("is of ", DTypeName(dtype_),
-                            "; it may be of f64, f32 or bf16: convert it"));
+    Fail(name,
+         absl::StrCat("is of ", DTypeName(dtype_),
+                      "; it may be of f64, f32, bf16 or f16: convert it"));
   }
   if (rank >= 0 && view.rank() != rank) {
     Fail(name, absl::StrCat("has shape ", DimsToString(view.shape()),

@@ -74,8 +74,8 @@ class OperandChecker {
                           bool records = false)
       : operation_(operation), kind_(kind), records_(records) {}
 
-  // The tensor that determines the type (f64, f32 or bf16) of the others; it
-  // has `rank` dimensions, or any number if `rank` is negative.
+  // The tensor that determines the type (f64, f32, bf16 or f16) of the others;
+  // it has `rank` dimensions, or any number if `rank` is negative.
   absl::Status Leads(std::string_view name, const ConstTensorView& view,
                      int rank = -1);
 

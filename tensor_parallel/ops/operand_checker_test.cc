@@ -50,8 +50,9 @@ TEST_F(OperandCheckerTest, AcceptsWhatFits) {
 }
 
 TEST_F(OperandCheckerTest, RefusesTypesRanksAndShapes) {
-  EXPECT_THAT(OperandChecker("Op").Leads("x", View(DType::kI32, {3})),
-              Refused("Op: \"x\" is of i32; it may be of f64, f32 or bf16"));
+  EXPECT_THAT(
+      OperandChecker("Op").Leads("x", View(DType::kI32, {3})),
+      Refused("Op: \"x\" is of i32; it may be of f64, f32, bf16 or f16"));
   EXPECT_THAT(OperandChecker("Op").Leads("x", View(DType::kF32, {3}), 2),
               Refused("Op: \"x\" has shape [3]; it should have 2 dimensions."));
   OperandChecker check("Op");

@@ -126,11 +126,11 @@ struct AttentionGradients {
 // that queue, not for the host (base/device/device.h).
 //
 // Tensors are views of base/tensor in the device's memory and of one dtype
-// among f64, f32 and bf16, unless said otherwise. Elements of a row (the last
-// dimension) lie side by side; rows may be apart. "Statistics" are f64 for f64
-// and f32 for f32 and bf16, contiguous: in these everything is summed up, and
-// bf16 results are rounded once. "Adds to" means that what is there counts.
-// Ids, targets and positions are contiguous i64.
+// among f64, f32, bf16 and f16, unless said otherwise. Elements of a row (the
+// last dimension) lie side by side; rows may be apart. "Statistics" are f64 for
+// f64 and f32 for f32, bf16 and f16, contiguous: in these everything is summed
+// up, and bf16 results are rounded once. "Adds to" means that what is there
+// counts. Ids, targets and positions are contiguous i64.
 //
 // The same device gives the same bits for the same shapes; devices differ by
 // the order of their sums. On the CPU results do not depend on the number of

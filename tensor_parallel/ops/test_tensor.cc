@@ -105,12 +105,16 @@ void ExpectClose(const TestTensor& actual, const std::vector<double>& expected,
                  double scale, const std::vector<double>& allowance) {
   ASSERT_EQ(actual.size(), static_cast<int64_t>(expected.size()));
   const double relative = actual.dtype() == DType::kF64 ? 1e-12 : 1e-5;
-  const double rounding = actual.dtype() == DType::kBF16 ? 0x1p-8 : 0;
+  const double rounding = actual.dtype() == DType::kBF16  ? 0x1p-8
+                          : actual.dtype() == DType::kF16 ? 0x1p-11
+                                                          : 0;
+  // Half the distance of its subnormal numbers.
+  const double least = actual.dtype() == DType::kF16 ? 0x1p-25 : 0;
   int failures = 0;
   for (int64_t i = 0; i < actual.size() && failures < 5; ++i) {
     const double size = std::fabs(expected[i]);
     const double bound = relative * std::max(size, scale) +
-                         rounding * size * 1.001 +
+                         rounding * size * 1.001 + least +
                          (allowance.empty() ? 0 : allowance[i]);
     const bool equal = std::isnan(expected[i])
                            ? std::isnan(actual.at(i))

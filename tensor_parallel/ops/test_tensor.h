@@ -23,7 +23,7 @@
 namespace tessera::tensor_parallel {
 
 inline constexpr DType kComputedTypes[] = {DType::kF64, DType::kF32,
-                                           DType::kBF16};
+                                           DType::kBF16, DType::kF16};
 
 // The type in which values of `dtype` are accumulated (ops.h).
 constexpr DType StatisticsFor(DType dtype) {

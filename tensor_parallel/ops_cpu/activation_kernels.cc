@@ -58,6 +58,7 @@ void RunSwiGluOf(const SwiGluJob& job) {
 void RunSwiGluHere(const SwiGluJob& job) {
   if (job.dtype == DType::kF64) return RunSwiGluOf<double>(job);
   if (job.dtype == DType::kF32) return RunSwiGluOf<float>(job);
+  if (job.dtype == DType::kF16) return RunSwiGluOf<F16>(job);
   return RunSwiGluOf<BF16>(job);
 }
 

@@ -20,6 +20,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/dtype/float16-inl.h"
 #include "base/dtype/small_float.h"
 #include "hwy/highway.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
@@ -100,6 +101,18 @@ HWY_INLINE Block<float> LoadAll(const BF16* from) {
   return result;
 }
 
+HWY_INLINE Block<float> LoadAll(const F16* from) {
+  using Tag = Block<float>::Tag;
+  const hn::Rebind<uint16_t, Tag> narrow;
+  const auto* bits = reinterpret_cast<const uint16_t*>(from);
+  Block<float> result;
+  for (size_t i = 0; i < Block<float>::kParts; ++i) {
+    result.part[i] = tessera::HWY_NAMESPACE::float16::Widen(
+        Tag(), hn::LoadU(narrow, bits + i * Block<float>::kStep));
+  }
+  return result;
+}
+
 template <typename S>
 HWY_INLINE void StoreAll(const Block<S>& block, S* to) {
   for (size_t i = 0; i < Block<S>::kParts; ++i) {
@@ -124,6 +137,15 @@ HWY_INLINE void StoreAll(const Block<float>& block, BF16* to) {
     hn::StoreU(
         hn::DemoteTo(narrow, hn::BitCast(integer, hn::ShiftRight<16>(kept))),
         narrow, bits + i * Block<float>::kStep);
+  }
+}
+HWY_INLINE void StoreAll(const Block<float>& block, F16* to) {
+  using Tag = Block<float>::Tag;
+  const hn::Rebind<uint16_t, Tag> narrow;
+  auto* bits = reinterpret_cast<uint16_t*>(to);
+  for (size_t i = 0; i < Block<float>::kParts; ++i) {
+    hn::StoreU(tessera::HWY_NAMESPACE::float16::Narrow(Tag(), block.part[i]),
+               narrow, bits + i * Block<float>::kStep);
   }
 }
 

@@ -104,6 +104,7 @@ void RunCrossEntropyOf(const CrossEntropyJob& job) {
 void RunCrossEntropyHere(const CrossEntropyJob& job) {
   if (job.dtype == DType::kF64) return RunCrossEntropyOf<double>(job);
   if (job.dtype == DType::kF32) return RunCrossEntropyOf<float>(job);
+  if (job.dtype == DType::kF16) return RunCrossEntropyOf<F16>(job);
   return RunCrossEntropyOf<BF16>(job);
 }
 

@@ -87,14 +87,22 @@ void RunTyped(const ElementwiseJob& job) {
   }
 }
 
+// One of the types is `Narrow`.
+template <typename Narrow>
+void RunNarrow(const ElementwiseJob& job) {
+  if (job.x_type == DType::kF32) return RunTyped<float, Narrow>(job);
+  if (job.y_type == DType::kF32) return RunTyped<Narrow, float>(job);
+  return RunTyped<Narrow, Narrow>(job);
+}
+
 void RunElementwiseHere(const ElementwiseJob& job) {
-  const bool narrow_x = job.x_type == DType::kBF16;
-  const bool narrow_y = job.y_type == DType::kBF16;
-  if (job.x_type == DType::kF64) return RunTyped<double, double>(job);
-  if (!narrow_x && !narrow_y) return RunTyped<float, float>(job);
-  if (!narrow_x) return RunTyped<float, BF16>(job);
-  if (!narrow_y) return RunTyped<BF16, float>(job);
-  return RunTyped<BF16, BF16>(job);
+  const auto is = [&](DType dtype) {
+    return job.x_type == dtype || job.y_type == dtype;
+  };
+  if (is(DType::kF64)) return RunTyped<double, double>(job);
+  if (is(DType::kBF16)) return RunNarrow<BF16>(job);
+  if (is(DType::kF16)) return RunNarrow<F16>(job);
+  return RunTyped<float, float>(job);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -88,7 +88,7 @@ ConstRowsView Rows(const float* data, int64_t stride) {
   return ConstRowsView(reinterpret_cast<const std::byte*>(data), stride);
 }
 
-// A part of a matrix of bf16 or fp8 in f32, as it is stored.
+// A part of a matrix of bf16, f16 or fp8 in f32, as it is stored.
 class Panel {
  public:
   Panel(const ConstTensorView& matrix, bool transposed, int64_t size)
@@ -106,9 +106,10 @@ class Panel {
     const int64_t offset = i * stride + j;
     const std::byte* const from =
         matrix_.data() + offset * SizeInBytes(matrix_.dtype());
-    if (matrix_.dtype() == DType::kBF16) {
-      CastRows(DType::kBF16, DType::kF32, rows, columns,
-               ConstRowsView(from, stride), Rows(values_.get(), columns));
+    const DType dtype = matrix_.dtype();
+    if (dtype == DType::kBF16 || dtype == DType::kF16) {
+      CastRows(dtype, DType::kF32, rows, columns, ConstRowsView(from, stride),
+               Rows(values_.get(), columns));
     } else {
       DecodeFp8Rows(matrix_.dtype(), rows, columns, from, stride, values_.get(),
                     columns);
@@ -122,7 +123,7 @@ class Panel {
   std::unique_ptr<float[]> values_;
 };
 
-// Products of matrices of bf16 or fp8, one part of c at a time.
+// Products of matrices of bf16, f16 or fp8, one part of c at a time.
 class PanelGemm {
  public:
   PanelGemm(const GemmOptions& options, const BlasShape& shape,
@@ -136,7 +137,7 @@ class PanelGemm {
         a_(a, options.transpose_a, panel_.m * panel_.k),
         b_(b, options.transpose_b, panel_.k * panel_.n),
         c_(c) {
-    if (c.dtype() == DType::kBF16) {
+    if (c.dtype() != DType::kF32) {
       sums_ = std::make_unique_for_overwrite<float[]>(panel_.m * panel_.n);
     }
   }
@@ -158,14 +159,14 @@ class PanelGemm {
     if (sums_ != nullptr) {
       sums = {sums_.get(), columns};
       if (options_.beta != 0) {
-        CastRows(DType::kBF16, DType::kF32, rows, columns,
+        CastRows(c_.dtype(), DType::kF32, rows, columns,
                  ConstRowsView(c, c_.strides()[0]), Rows(sums_.get(), columns));
       }
     }
     AddUp(i, j, rows, columns, sums);
     if (sums_ != nullptr) {
       const float* const rounded = sums_.get();
-      CastRows(DType::kF32, DType::kBF16, rows, columns, Rows(rounded, columns),
+      CastRows(DType::kF32, c_.dtype(), rows, columns, Rows(rounded, columns),
                RowsView(c, c_.strides()[0]));
     }
   }

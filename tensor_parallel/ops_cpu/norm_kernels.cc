@@ -163,6 +163,7 @@ void RunNormOf(const NormJob& job) {
 void RunNormHere(const NormJob& job) {
   if (job.dtype == DType::kF64) return RunNormOf<double>(job);
   if (job.dtype == DType::kF32) return RunNormOf<float>(job);
+  if (job.dtype == DType::kF16) return RunNormOf<F16>(job);
   return RunNormOf<BF16>(job);
 }
 

@@ -34,6 +34,7 @@ void RunRotaryOf(const RotaryJob& job) {
 void RunRotaryHere(const RotaryJob& job) {
   if (job.dtype == DType::kF64) return RunRotaryOf<double>(job);
   if (job.dtype == DType::kF32) return RunRotaryOf<float>(job);
+  if (job.dtype == DType::kF16) return RunRotaryOf<F16>(job);
   return RunRotaryOf<BF16>(job);
 }
 

@@ -201,6 +201,7 @@ void RouteTokens(const RouterOptions& options, IndexRange tokens,
   };
   if (logits.dtype() == DType::kF64) return run(std::type_identity<double>{});
   if (logits.dtype() == DType::kF32) return run(std::type_identity<float>{});
+  if (logits.dtype() == DType::kF16) return run(std::type_identity<F16>{});
   run(std::type_identity<BF16>{});
 }
 
@@ -216,6 +217,7 @@ void RouteTokensGradient(const RouterOptions& options, IndexRange tokens,
   };
   if (logits.dtype() == DType::kF64) return run(std::type_identity<double>{});
   if (logits.dtype() == DType::kF32) return run(std::type_identity<float>{});
+  if (logits.dtype() == DType::kF16) return run(std::type_identity<F16>{});
   run(std::type_identity<BF16>{});
 }
 

@@ -30,8 +30,13 @@ void RunAddRowsAs(const AddRowsJob& job) {
 void RunAddRowsHere(const AddRowsJob& job) {
   if (job.dtype == DType::kF64) return RunAddRowsAs<double, double>(job);
   if (job.dtype == DType::kF32) return RunAddRowsAs<float, float>(job);
-  if (job.target_type == DType::kF32) return RunAddRowsAs<BF16, float>(job);
-  return RunAddRowsAs<BF16, BF16>(job);
+  const bool is_wide = job.target_type == DType::kF32;
+  if (job.dtype == DType::kF16) {
+    return is_wide ? RunAddRowsAs<F16, float>(job)
+                   : RunAddRowsAs<F16, F16>(job);
+  }
+  return is_wide ? RunAddRowsAs<BF16, float>(job)
+                 : RunAddRowsAs<BF16, BF16>(job);
 }
 
 }  // namespace HWY_NAMESPACE

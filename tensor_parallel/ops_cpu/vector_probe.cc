@@ -29,16 +29,16 @@ void ExpBF16(const float* x, float* y, int64_t count) {
   ExpAll<BF16>(x, y, count);
 }
 
-void Round(const float* x, BF16* y, int64_t count) {
+template <typename From, typename To>
+HWY_INLINE void CopyAll(const From* x, To* y, int64_t count) {
   for (int64_t j = 0; j < count; j += kBlock<float>) {
     Store(Load(x + j, count - j), y + j, count - j);
   }
 }
-void Widen(const BF16* x, float* y, int64_t count) {
-  for (int64_t j = 0; j < count; j += kBlock<float>) {
-    Store(Load(x + j, count - j), y + j, count - j);
-  }
-}
+void RoundBF16(const float* x, BF16* y, int64_t count) { CopyAll(x, y, count); }
+void RoundF16(const float* x, F16* y, int64_t count) { CopyAll(x, y, count); }
+void WidenBF16(const BF16* x, float* y, int64_t count) { CopyAll(x, y, count); }
+void WidenF16(const F16* x, float* y, int64_t count) { CopyAll(x, y, count); }
 
 BlockSummary Summarise(const float* x, int64_t count) {
   const Block<float> block = Load(x, count);
@@ -55,8 +55,10 @@ namespace tessera::tensor_parallel::cpu {
 HWY_EXPORT(ExpF32);
 HWY_EXPORT(ExpF64);
 HWY_EXPORT(ExpBF16);
-HWY_EXPORT(Round);
-HWY_EXPORT(Widen);
+HWY_EXPORT(RoundBF16);
+HWY_EXPORT(RoundF16);
+HWY_EXPORT(WidenBF16);
+HWY_EXPORT(WidenF16);
 HWY_EXPORT(Summarise);
 
 template <>
@@ -72,10 +74,16 @@ void ProbeExp<BF16>(const float* x, float* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(ExpBF16)(x, y, count);
 }
 void ProbeRound(const float* x, BF16* y, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(Round)(x, y, count);
+  HWY_DYNAMIC_DISPATCH(RoundBF16)(x, y, count);
+}
+void ProbeRound(const float* x, F16* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(RoundF16)(x, y, count);
 }
 void ProbeWiden(const BF16* x, float* y, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(Widen)(x, y, count);
+  HWY_DYNAMIC_DISPATCH(WidenBF16)(x, y, count);
+}
+void ProbeWiden(const F16* x, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(WidenF16)(x, y, count);
 }
 BlockSummary ProbeBlock(const float* x, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(Summarise)(x, count);

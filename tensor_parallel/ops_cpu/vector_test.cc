@@ -108,7 +108,12 @@ TEST(Exp, HasTheSameBitsForEveryInstructionSet) {
   });
 }
 
-TEST(Block, RoundsToBf16AsTheScalarTypeDoes) {
+template <typename T>
+class RoundedBlock : public ::testing::Test {};
+using RoundedTypes = ::testing::Types<BF16, F16>;
+TYPED_TEST_SUITE(RoundedBlock, RoundedTypes);
+
+TYPED_TEST(RoundedBlock, IsRoundedAsTheScalarTypeIs) {
   std::mt19937_64 random(2);
   std::vector<float> x = {0.0f,
                           -0.0f,
@@ -122,20 +127,44 @@ TEST(Block, RoundsToBf16AsTheScalarTypeDoes) {
   for (int i = 0; i < 100000; ++i) {
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
   }
+  // All signs, exponents and upper 8 bits of fractions, followed by the least,
+  // a half of f16's last bit, and the most: ties, subnormals and overflows.
+  for (uint32_t upper = 0; upper < 1u << 17; ++upper) {
+    for (uint32_t lower : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu}) {
+      x.push_back(std::bit_cast<float>(upper << 15 | lower));
+    }
+  }
   ForEachInstructionSet([&] {
-    std::vector<BF16> y(x.size());
+    std::vector<TypeParam> y(x.size());
     ProbeRound(x.data(), y.data(), static_cast<int64_t>(x.size()));
     std::vector<float> back(x.size());
     ProbeWiden(y.data(), back.data(), static_cast<int64_t>(x.size()));
     for (size_t i = 0; i < x.size(); ++i) {
-      const float expected = static_cast<float>(BF16(x[i]));
-      if (std::isnan(x[i])) {
-        EXPECT_TRUE(std::isnan(back[i])) << x[i];
-      } else {
-        EXPECT_EQ(std::bit_cast<uint32_t>(back[i]),
-                  std::bit_cast<uint32_t>(expected))
-            << x[i];
-      }
+      const float expected = static_cast<float>(TypeParam(x[i]));
+      const bool same = std::isnan(x[i])
+                            ? std::isnan(back[i])
+                            : std::bit_cast<uint32_t>(back[i]) ==
+                                  std::bit_cast<uint32_t>(expected);
+      ASSERT_TRUE(same) << x[i] << " is " << back[i];
+    }
+  });
+}
+
+TYPED_TEST(RoundedBlock, IsWidenedAsTheScalarTypeIs) {
+  std::vector<TypeParam> x;
+  for (uint32_t bits = 0; bits < 1u << 16; ++bits) {
+    x.push_back(TypeParam::FromBits(static_cast<uint16_t>(bits)));
+  }
+  ForEachInstructionSet([&] {
+    std::vector<float> y(x.size());
+    ProbeWiden(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto expected = static_cast<float>(x[i]);
+      const bool same = std::isnan(expected)
+                            ? std::isnan(y[i])
+                            : std::bit_cast<uint32_t>(y[i]) ==
+                                  std::bit_cast<uint32_t>(expected);
+      ASSERT_TRUE(same) << expected << " is " << y[i];
     }
   });
 }

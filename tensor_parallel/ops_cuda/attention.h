@@ -23,7 +23,7 @@ absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
                             const AttentionGradients& gradients);
 
 // Merges attention over one block of keys into `state`, as Attend does:
-// `output` [sequences, queries, heads, d] of f64, f32 or bf16, and
+// `output` [sequences, queries, heads, d] of f64, f32, bf16 or f16, and
 // `log_sum_exp` [sequences, queries, heads] of statistics with any strides.
 // Where that is minus infinity the query saw no key, and `output` does not
 // count.

@@ -85,6 +85,8 @@ absl::StatusOr<cudaDataType_t> TypeOf(DType dtype) {
   switch (dtype) {
     case DType::kBF16:
       return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
     case DType::kF32:
       return CUDA_R_32F;
     case DType::kF64:
@@ -94,9 +96,9 @@ absl::StatusOr<cudaDataType_t> TypeOf(DType dtype) {
     case DType::kF8E5M2:
       return CUDA_R_8F_E5M2;
     default:
-      return absl::UnimplementedError(
-          absl::StrCat("Gemm on a GPU: a matrix is of ", DTypeName(dtype),
-                       "; it may be of f64, f32, bf16, fp8_e4m3 or fp8_e5m2"));
+      return absl::UnimplementedError(absl::StrCat(
+          "Gemm on a GPU: a matrix is of ", DTypeName(dtype),
+          "; it may be of f64, f32, bf16, f16, fp8_e4m3 or fp8_e5m2"));
   }
 }
 

@@ -219,6 +219,9 @@ absl::Status ForPair(DType x, DType y, const Functor& functor) {
   if (x == DType::kF32 && y == DType::kBF16) {
     return functor(std::type_identity<float>(), std::type_identity<BF16>());
   }
+  if (x == DType::kF32 && y == DType::kF16) {
+    return functor(std::type_identity<float>(), std::type_identity<F16>());
+  }
   return ForComputedType(x, [&]<typename T>(std::type_identity<T> type) {
     if (x == y) return functor(type, type);
     return functor(type, std::type_identity<StatisticOf<T>>());

@@ -50,14 +50,16 @@ T* DataOf(const TensorView& view) {
 }
 
 // Calls `functor(std::type_identity<T>{})`, which returns a status, with the
-// element type of a computed tensor: f64, f32 or bf16.
+// element type of a computed tensor: f64, f32, bf16 or f16.
 template <typename Functor>
 absl::Status ForComputedType(DType dtype, const Functor& functor) {
   if (dtype == DType::kF64) return functor(std::type_identity<double>{});
   if (dtype == DType::kF32) return functor(std::type_identity<float>{});
   if (dtype == DType::kBF16) return functor(std::type_identity<BF16>{});
-  return absl::InvalidArgumentError(absl::StrCat(
-      "kernels compute in f64, f32 and bf16, not in ", DTypeName(dtype), "."));
+  if (dtype == DType::kF16) return functor(std::type_identity<F16>{});
+  return absl::InvalidArgumentError(
+      absl::StrCat("kernels compute in f64, f32, bf16 and f16, not in ",
+                   DTypeName(dtype), "."));
 }
 
 template <typename S>

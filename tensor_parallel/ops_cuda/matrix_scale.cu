@@ -39,6 +39,7 @@ void LaunchScaleMatrix(KernelStream stream, double beta, DType dtype,
   if (dtype == DType::kF64) launch(static_cast<double*>(c));
   if (dtype == DType::kF32) launch(static_cast<float*>(c));
   if (dtype == DType::kBF16) launch(static_cast<BF16*>(c));
+  if (dtype == DType::kF16) launch(static_cast<F16*>(c));
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

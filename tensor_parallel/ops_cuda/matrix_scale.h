@@ -10,7 +10,7 @@
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 
 // c = beta c over `rows` rows of `columns` elements, `stride` elements apart;
-// zeros if beta is 0, whatever c holds. c is of f64, f32 or bf16.
+// zeros if beta is 0, whatever c holds. c is of f64, f32, bf16 or f16.
 void LaunchScaleMatrix(KernelStream stream, double beta, DType dtype,
                        int64_t rows, int64_t columns, int64_t stride, void* c);
 

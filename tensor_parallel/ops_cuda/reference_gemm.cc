@@ -85,10 +85,15 @@ class ReferenceGemm final : public CudaGemm {
       Multiply<BF16, BF16, BF16>(options, a, b, c);
     } else if (from == DType::kBF16 && to == DType::kF32) {
       Multiply<BF16, BF16, float>(options, a, b, c);
+    } else if (from == DType::kF16 && to == from) {
+      Multiply<F16, F16, F16>(options, a, b, c);
+    } else if (from == DType::kF16 && to == DType::kF32) {
+      Multiply<F16, F16, float>(options, a, b, c);
     } else {
       return absl::UnimplementedError(
           absl::StrCat("Gemm of ", DTypeName(from), " to ", DTypeName(to),
-                       "; it may be of f64, f32, bf16, or bf16 to f32"));
+                       "; it may be of f64, f32, bf16, f16, or of these two "
+                       "to f32"));
     }
     return absl::OkStatus();
   }

@@ -194,14 +194,15 @@ absl::Status SumColumns(KernelStream stream, Scratch& scratch, int64_t rows,
   S* const parts = reinterpret_cast<S*>(memory);
   Launch(ColumnPartsKernel<T>, dim3(BlocksOf(n), static_cast<unsigned>(count)),
          kThreads, 0, stream, rows, rows_of_part, n, terms, parts);
-  if (target.dtype() == DType::kBF16) {
-    if constexpr (std::is_same_v<S, float>) {
-      Launch(AddPartsKernel<S, BF16>, BlocksOf(n), kThreads, 0, stream, count,
-             n, parts, DataOf<BF16>(target));
-    }
+  // The target is of T or of its statistics.
+  const auto add = [&]<typename Target>(std::type_identity<Target>) {
+    Launch(AddPartsKernel<S, Target>, BlocksOf(n), kThreads, 0, stream, count,
+           n, parts, DataOf<Target>(target));
+  };
+  if (SizeInBytes(target.dtype()) == sizeof(T)) {
+    add(std::type_identity<T>());
   } else {
-    Launch(AddPartsKernel<S, S>, BlocksOf(n), kThreads, 0, stream, count, n,
-           parts, DataOf<S>(target));
+    add(std::type_identity<S>());
   }
   return absl::OkStatus();
 }

@@ -51,7 +51,7 @@ expect_usage_error list checkpoints --mesh=tp2
 grep -q "unknown flag --mesh" err || fail "list --mesh: $(cat err)"
 expect_usage_error import x
 expect_usage_error export checkpoints
-expect_usage_error export checkpoints x --dtype=f16
+expect_usage_error export checkpoints x --dtype=int4
 expect_usage_error reshard checkpoints x --mesh=zz2
 expect_usage_error reshard checkpoints x --mesh=pp3
 expect_usage_error reshard checkpoints x --zero=4

@@ -33,6 +33,7 @@
 #include "tools/text/load_tokenizer.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
+#include "zero3/state/optimizer_shard.h"
 
 namespace tessera::tools {
 
@@ -157,13 +158,15 @@ absl::Status Publish(const std::string& from, const std::string& to) {
   return calls.SyncDirectory(parent.empty() ? "." : parent);
 }
 
+bool IsOfRuns(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
 absl::Status CheckType(const ExportOptions& options) {
-  if (options.dtype == DType::kF32 || options.dtype == DType::kBF16) {
-    return absl::OkStatus();
-  }
+  if (IsOfRuns(options.dtype)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("weights of ", DTypeName(options.dtype),
-                   " cannot be exported; f32 and bf16 can"));
+                   " cannot be exported; f32, bf16 and f16 can"));
 }
 
 // Calls `write` with a temporary directory, which then becomes `directory`.
@@ -440,12 +443,13 @@ absl::StatusOr<std::string> ImportModel(const std::string& model,
                          .mesh = options.mesh,
                          .zero = options.zero};
   plan.dtype = options.dtype.value_or(
-      config.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
-  if (plan.dtype != DType::kF32 && plan.dtype != DType::kBF16) {
+      config.dtype && IsOfRuns(*config.dtype) ? *config.dtype : DType::kF32);
+  if (!IsOfRuns(plan.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("a run cannot compute with ",
                                                    DTypeName(plan.dtype),
-                                                   "; give f32 or bf16"));
+                                                   "; give f32, bf16 or f16"));
   }
+  if (plan.dtype == DType::kF16) plan.loss_scale = zero3::kFirstLossScale;
   Weights weights(files);
   return WriteRun(
       zero3::FileCalls::System(), directory, plan,

@@ -20,7 +20,7 @@
 namespace tessera::tools {
 
 struct ExportOptions {
-  DType dtype = DType::kF32;  // f32 or bf16, rounded to nearest.
+  DType dtype = DType::kF32;  // f32, bf16 or f16, rounded to nearest.
   int64_t max_shard_bytes = int64_t{5'000'000'000};
   // A directory with a tokenizer.json or tokenizer.model, whose tokenizer files
   // are copied. Empty: none.
@@ -52,8 +52,8 @@ absl::Status ExportAdapter(const std::string& checkpoint,
 struct ImportOptions {
   train::MeshSizes mesh = {};
   int zero = 3;
-  // The type of the run: f32 or bf16. Default: bf16 if config.json has it, else
-  // f32.
+  // The type of the run: f32, bf16 or f16. Default: that of config.json if it
+  // is one of these, else f32.
   std::optional<DType> dtype = {};
 };
 

@@ -253,11 +253,11 @@ TEST(ExportModelTest, MixturesComeBackOnOtherMeshes) {
   }
 }
 
-class SixteenBitTiedModelTest : public ::testing::Test {
+class SixteenBitTiedModelTest : public ::testing::TestWithParam<DType> {
  protected:
   SixteenBitTiedModelTest() {
     options_.mesh = {.pp = 2, .tp = 2};
-    options_.dtype = DType::kBF16;
+    options_.dtype = GetParam();
     options_.model.tied_embeddings = true;
     options_.state.stage = 1;
   }
@@ -267,8 +267,8 @@ class SixteenBitTiedModelTest : public ::testing::Test {
                                  TrainAndSave(options_, directory_ + "/ckpt"));
     TESSERA_ASSERT_OK(
         ExportModel(directory_ + "/ckpt", directory_ + "/f32", {}));
-    TESSERA_ASSERT_OK(ExportModel(directory_ + "/ckpt", directory_ + "/bf16",
-                                  {.dtype = DType::kBF16}));
+    TESSERA_ASSERT_OK(ExportModel(directory_ + "/ckpt", directory_ + "/16",
+                                  {.dtype = GetParam()}));
   }
 
   train::RunOptions options_ = train::testing::SmallRun();
@@ -276,15 +276,15 @@ class SixteenBitTiedModelTest : public ::testing::Test {
   train::testing::WholeBits trained_;
 };
 
-TEST_F(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
-  EXPECT_LT(fs::file_size(directory_ + "/bf16/model.safetensors"),
+TEST_P(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
+  EXPECT_LT(fs::file_size(directory_ + "/16/model.safetensors"),
             fs::file_size(directory_ + "/f32/model.safetensors") * 3 / 5);
   // A run that resumes from the import has the exported values and masters, and
   // starts at step 0.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string imported,
       ImportModel(directory_ + "/f32", directory_ + "/imported",
-                  {.mesh = {.dp = 2}, .dtype = DType::kBF16}));
+                  {.mesh = {.dp = 2}, .dtype = GetParam()}));
   EXPECT_EQ(fs::path(imported).filename(), "step-00000000");
   options_.mesh = {.tp = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto resumed,
@@ -292,16 +292,22 @@ TEST_F(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
   ExpectWeightsWithoutMoments(trained_, resumed);
 }
 
-TEST_F(SixteenBitTiedModelTest, GoesThroughFilesOf16BitsUnchanged) {
+TEST_P(SixteenBitTiedModelTest, GoesThroughFilesOf16BitsUnchanged) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string rounded,
-      ImportModel(directory_ + "/bf16", directory_ + "/rounded", {}));
+      ImportModel(directory_ + "/16", directory_ + "/rounded", {}));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto reader, ModelReader::Open(rounded));
-  EXPECT_EQ(reader->dtype(), DType::kBF16);
-  TESSERA_ASSERT_OK(ExportModel(rounded, directory_ + "/bf16_again",
-                                {.dtype = DType::kBF16}));
-  ExpectSameTensors(directory_ + "/bf16", directory_ + "/bf16_again");
+  EXPECT_EQ(reader->dtype(), GetParam());
+  TESSERA_ASSERT_OK(
+      ExportModel(rounded, directory_ + "/16_again", {.dtype = GetParam()}));
+  ExpectSameTensors(directory_ + "/16", directory_ + "/16_again");
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, SixteenBitTiedModelTest,
+                         ::testing::Values(DType::kBF16, DType::kF16),
+                         [](const auto& type) {
+                           return std::string(DTypeName(type.param));
+                         });
 
 // Whole f32 tensors of files, and of a run.
 std::vector<float> TensorOf(const SafetensorsSet& set,
@@ -468,7 +474,7 @@ TEST_F(BadModelTest, ExportsThatCannotBeLeaveNothing) {
   EXPECT_THAT(ExportModel(path, directory_ + "/model", {}),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        HasSubstr("not an empty directory")));
-  EXPECT_THAT(ExportModel(path, to, {.dtype = DType::kF16}),
+  EXPECT_THAT(ExportModel(path, to, {.dtype = DType::kF64}),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(ExportModel(path, to, {.max_shard_bytes = 0}),
               StatusIs(absl::StatusCode::kInvalidArgument));

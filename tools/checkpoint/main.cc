@@ -24,9 +24,10 @@
 ABSL_FLAG(std::string, mesh, "dp1,pp1,cp1,tp1",
           "axes of the mesh to write for, such as dp2,pp2,tp2");
 ABSL_FLAG(int64_t, zero, 3, "ZeRO stage to write for, 0 to 3");
-ABSL_FLAG(std::string, dtype, "",
-          "fp32 or bf16: export: the type of the weights in the files (default "
-          "fp32); import: the type of the run (default: from config.json)");
+ABSL_FLAG(
+    std::string, dtype, "",
+    "fp32, bf16 or fp16: export: the type of the weights in the files (default "
+    "fp32); import: the type of the run (default: from config.json)");
 ABSL_FLAG(tessera::ByteSize, max_shard_bytes, tessera::ByteSize(5'000'000'000),
           "largest number of bytes of weights in a file");
 ABSL_FLAG(std::string, tokenizer, "",
@@ -63,8 +64,9 @@ absl::StatusOr<std::optional<DType>> DTypeFlag() {
   if (text.empty()) return std::optional<DType>();
   if (text == "f32" || text == "fp32") return DType::kF32;
   if (text == "bf16") return DType::kBF16;
+  if (text == "f16" || text == "fp16") return DType::kF16;
   return FlagError("dtype", text,
-                   absl::InvalidArgumentError("allowed: f32, bf16"));
+                   absl::InvalidArgumentError("allowed: fp32, bf16, fp16"));
 }
 
 absl::Status List(const Operands& operands) {

@@ -33,10 +33,10 @@ ABSL_FLAG(int64_t, batch, 0,
           "sequences per step, over all ranks; 0: about four million tokens, a "
           "multiple of the ranks");
 ABSL_FLAG(int64_t, length, 2048, "tokens per sequence");
-ABSL_FLAG(std::string, dtype, "bf16", "fp32 or bf16");
+ABSL_FLAG(std::string, dtype, "bf16", "fp32, bf16 or fp16");
 ABSL_FLAG(double, tflops, 0,
           "peak of a device in 10^12 operations per second; 0: for GPUs "
-          "that of an H100 (989 in bf16, 67 in fp32), for CPU ranks 0.05");
+          "that of an H100 (989 in 16 bits, 67 in fp32), for CPU ranks 0.05");
 ABSL_FLAG(double, efficiency, 0,
           "the share of the peak that products and attention reach; 0: for "
           "GPUs by shape, for CPU ranks 0.5");
@@ -122,9 +122,9 @@ absl::Status SetMachine(PlanRequest& request) {
     return Refuse("tflops", absl::StrCat(tflops),
                   "expected 0 or more, such as --tflops=989");
   }
-  const double usual = !HasGpus(request.cluster)       ? 0.05
-                       : request.dtype == DType::kBF16 ? 989
-                                                       : 67;
+  const double usual = !HasGpus(request.cluster)      ? 0.05
+                       : request.dtype == DType::kF32 ? 67
+                                                      : 989;
   request.flops = (tflops == 0 ? usual : tflops) * 1e12;
   request.efficiency = absl::GetFlag(FLAGS_efficiency);
   if (!(request.efficiency >= 0 && request.efficiency <= 1)) {
@@ -140,8 +140,9 @@ absl::Status SetMachine(PlanRequest& request) {
 
 absl::Status SetTask(PlanRequest& request) {
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
-  TESSERA_ASSIGN_OR_RETURN(request.dtype, topology::ParseEnum<DType>(dtype),
-                           Refuse("dtype", dtype, "expected fp32 or bf16"));
+  TESSERA_ASSIGN_OR_RETURN(
+      request.dtype, topology::ParseEnum<DType>(dtype),
+      Refuse("dtype", dtype, "expected fp32, bf16 or fp16"));
   TESSERA_ASSIGN_OR_RETURN(
       request.length,
       NumberFrom("length", absl::GetFlag(FLAGS_length), 2, 1 << 24));

@@ -63,6 +63,7 @@ struct EnumNames<DType> {
   static constexpr auto kTable = std::to_array<NamedValue<DType>>({
       {"fp32", DType::kF32},
       {"bf16", DType::kBF16},
+      {"fp16", DType::kF16},
   });
 };
 

@@ -100,6 +100,7 @@ TYPED_TEST(OptionsTest, NamesAndValuesAreOneToOneAndInOrder) {
 TEST(PrecisionTest, OnlyWhatRunsComputeInHasAName) {
   EXPECT_THAT(ParseEnum<DType>("fp32"), IsOkAndHolds(DType::kF32));
   EXPECT_THAT(ParseEnum<DType>("bf16"), IsOkAndHolds(DType::kBF16));
+  EXPECT_THAT(ParseEnum<DType>("fp16"), IsOkAndHolds(DType::kF16));
   EXPECT_EQ(EnumName(DType::kF32), "fp32");
   EXPECT_EQ(EnumName(DType::kF64), "");
   EXPECT_FALSE(ParseEnum<DType>("f32").ok());

@@ -90,6 +90,9 @@ struct LossScaleOptions {
   int64_t hysteresis = 1;
 };
 
+// The usual `initial` of a dynamic scale: it comes down in a few steps.
+inline constexpr double kFirstLossScale = 65536;
+
 // InvalidArgument if a number is not positive and finite, or out of order.
 absl::Status CheckLossScale(const LossScaleOptions& options);
 
@@ -98,7 +101,7 @@ absl::Status CheckLossScale(const LossScaleOptions& options);
 // doubles after `growth_interval` steps without overflow. Micikevicius et al.,
 // Mixed Precision Training, arXiv 1710.03740, section 3.2.
 //
-//   LossScaler scaler({.initial = 65536});
+//   LossScaler scaler({.dynamic = true, .initial = kFirstLossScale});
 //   loss * scaler.scale();
 //   ...
 //   scaler.Update(/*overflowed=*/!statistics.IsFinite());
@@ -115,8 +118,10 @@ class LossScaler {
 
   void Update(bool overflowed);
 
-  // Restores the state of a checkpoint; the hysteresis restarts.
+  // Restores the state of a checkpoint; the hysteresis restarts. A constant
+  // scale stays as the options have it.
   void Restore(double scale, int64_t steps_since_change) {
+    if (!options_.dynamic) return;
     scale_ = scale;
     good_steps_ = steps_since_change;
     patience_ = options_.hysteresis;

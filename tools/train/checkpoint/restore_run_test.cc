@@ -447,6 +447,32 @@ TEST(RestoreRunTest, SixteenBitWeightsHaveTheirMasters) {
   ExpectResumes(run, With(options, {.tp = 4}, 1), 2e-2);
 }
 
+TEST(RestoreRunTest, AnotherMeshGoesOnWithTheLossScale) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
+  options.dtype = DType::kF16;
+  // It doubles once before the checkpoint.
+  options.state.loss_scale = {
+      .dynamic = true, .initial = 1024, .growth_interval = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "f16"));
+  ExpectResumes(run, options, 0);
+  const RunOptions other = With(options, {.pp = 2, .tp = 2}, 1);
+  ExpectResumes(run, other, 2e-2);
+  for (RunOptions resumed : {options, other}) {
+    EXPECT_THAT(OnRanks(resumed,
+                        [&](TrainRank& rank) -> absl::Status {
+                          TESSERA_RETURN_IF_ERROR(
+                              RestoreRun(run.path, IdentityOf(resumed), rank));
+                          EXPECT_EQ(rank.model().loss_scale(), 2048);
+                          TESSERA_RETURN_IF_ERROR(
+                              TrainTo(rank, kSavedStep + 1).status());
+                          EXPECT_EQ(rank.model().loss_scale(), 4096);
+                          return absl::OkStatus();
+                        }),
+                IsOk());
+  }
+}
+
 TEST(RestoreRunTest, StateInATierAndOtherLayoutsAndSchedulesTakeItUp) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Uninterrupted run,

@@ -436,7 +436,8 @@ absl::StatusOr<std::string> Worker::NonFiniteFindings() const {
 // any number, which lowers the scale. Returns why the run cannot continue after
 // the step, or "". Messages count steps from 0, like the metrics.
 absl::StatusOr<std::string> Worker::FindNonFinite(const StepRecord& record) {
-  const bool scales = rank_->options().state.loss_scale.dynamic;
+  const zero3::LossScaleOptions& scaling = rank_->options().state.loss_scale;
+  const bool scales = scaling.dynamic && record.loss_scale > scaling.least;
   const bool is_finite = std::isfinite(record.loss);
   skipped_in_a_row_ = record.skipped ? skipped_in_a_row_ + 1 : 0;
   if (is_finite && (!record.skipped || scales)) return "";

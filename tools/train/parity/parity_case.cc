@@ -31,6 +31,7 @@ ParityCase PlainCase(const ParityCase& run) {
           .layers = run.layers,
           .dtype = run.dtype,
           .fp8 = run.fp8,
+          .loss_scale = run.loss_scale,
           .multiples_of_16 = run.multiples_of_16,
           .steps = run.steps};
 }
@@ -146,6 +147,10 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.decayed = run.decay_all ? zero3::DecayedParameters::kAll
                                         : zero3::DecayedParameters::kMatrices;
   options.state.speculative_bytes = run.speculative_bytes;
+  if (run.dtype == DType::kF16) {
+    options.state.loss_scale = {
+        .dynamic = true, .initial = run.loss_scale, .growth_interval = 2};
+  }
   return options;
 }
 
@@ -177,6 +182,7 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " kv_heads=" << run.kv_heads << " moments=" << run.moments
             << " length=" << run.length << " layers=" << run.layers << " "
             << DTypeName(run.dtype) << " fp8=" << run.fp8
+            << " loss_scale=" << run.loss_scale
             << " multiples_of_16=" << run.multiples_of_16
             << " steps=" << run.steps << " device_seed=" << run.device_seed
             << " graphs=" << run.graphs;

@@ -100,6 +100,8 @@ struct ParityCase {
   int64_t layers = 3;
   DType dtype = DType::kF32;
   bool fp8 = false;  // Needs kBF16.
+  // Of kF16: the first dynamic scale, which doubles after two steps.
+  double loss_scale = 1024;
   // The sizes of the model are multiples of 16 on up to two tensor ranks, which
   // GPUs need for fp8. Then the length should be one too.
   bool multiples_of_16 = false;

@@ -49,8 +49,9 @@ absl::Status CheckModelAndData(const Settings& settings) {
   }
   const DType dtype = settings.parallel.dtype;
   if (topology::EnumName(dtype).empty()) {
-    return RefuseFlag("dtype", DTypeName(dtype),
-                      "must be one of fp32, bf16, fp8, such as --dtype=fp32");
+    return RefuseFlag(
+        "dtype", DTypeName(dtype),
+        "must be one of fp32, bf16, fp16, fp8, such as --dtype=fp32");
   }
   if (settings.parallel.fp8 && dtype != DType::kBF16) {
     return RefuseFlag("dtype", DTypeName(dtype),
@@ -628,6 +629,32 @@ absl::Status CheckSpikes(const Settings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLossScale(const Settings& settings) {
+  constexpr int64_t kLargest = int64_t{1} << 24;
+  if (settings.loss_scale != 0) {
+    TESSERA_RETURN_IF_ERROR(
+        CheckRange("loss_scale", settings.loss_scale,
+                   {.least = 1, .below = kLargest + 1, .example = "1024"}));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRange(
+      "loss_scale_window", settings.loss_scale_window, {1, int64_t{1} << 40}));
+  const Settings defaults;
+  const bool is_half = settings.parallel.dtype == DType::kF16;
+  if (!is_half && settings.loss_scale != defaults.loss_scale) {
+    return RefuseFlag(
+        "loss_scale", settings.loss_scale,
+        "is for --dtype=fp16, as other types have the exponents of "
+        "f32; give --loss_scale=0");
+  }
+  if (settings.loss_scale_window != defaults.loss_scale_window &&
+      (!is_half || settings.loss_scale != 0)) {
+    return RefuseFlag("loss_scale_window", settings.loss_scale_window,
+                      "is for a dynamic scale; give --dtype=fp16 and "
+                      "--loss_scale=0");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLora(const Settings& settings) {
   constexpr std::string_view kTargets[] = {"attention", "mlp", "all"};
   const Settings defaults;
@@ -653,6 +680,7 @@ absl::Status CheckLora(const Settings& settings) {
 absl::Status CheckLearning(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckOptimizer(settings));
   TESSERA_RETURN_IF_ERROR(CheckLora(settings));
+  TESSERA_RETURN_IF_ERROR(CheckLossScale(settings));
   TESSERA_RETURN_IF_ERROR(
       CheckRange("learning_rate", settings.learning_rate,
                  {.with_least = false, .below = kInfinity, .example = "3e-3"}));

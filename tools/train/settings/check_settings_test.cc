@@ -152,7 +152,7 @@ TEST(CheckSettingsTest, AllEnginesAndNamedValuesPass) {
        std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"strategy",
             {"ring", "tree", "hierarchical", "adaptive", "all_reduce"}},
-           {"dtype", {"fp32", "bf16"}},
+           {"dtype", {"fp32", "bf16", "fp16"}},
            {"memory_limit", {"", "1", "300MiB", "1.5 GB"}},
            {"mesh",
             {"tp2, dp4", "dp=2,cp=2", "dp_replicate2,dp_shard4",
@@ -193,7 +193,7 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
     std::string text;
   };
   const std::vector<Case> cases = {
-      {"--dtype=fp64: must be one of fp32, bf16, fp8, such as --dtype=",
+      {"--dtype=fp64: must be one of fp32, bf16, fp16, fp8, such as --dtype=",
        "dtype", "fp64"},
       {"--dtype=\\n\\x1b[0m: must be one of", "dtype", "\n\x1b[0m"},
       {"--mesh=: a mesh of 0 characters", "mesh", ""},
@@ -231,7 +231,8 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
 // Values that a program can set but no text expresses.
 TEST(CheckSettingsTest, RefusesValuesThatNoTextSays) {
   ExpectRefused({
-      {"--dtype=f64: must be one of fp32, bf16, fp8, such as --dtype=fp32",
+      {"--dtype=f64: must be one of fp32, bf16, fp16, fp8, such as "
+       "--dtype=fp32",
        [](auto& s) { s.parallel.dtype = DType::kF64; }},
       {"--mesh=dp0,pp2,tp2: axis \"dp\" has size 0",
        [](auto& s) { s.parallel.mesh.dp = 0; }},
@@ -591,6 +592,17 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
       {"--decay=vectors: ", [](auto& s) { s.decay = "vectors"; }},
       {"--optimizer=adam: must be one of adamw, sgd, muon",
        [](auto& s) { s.optimizer = "adam"; }},
+      {"--loss_scale=1024: is for --dtype=fp16",
+       [](auto& s) { s.loss_scale = 1024; }},
+      {"--loss_scale=0.5: must be",
+       [](auto& s) { s.parallel.dtype = DType::kF16, s.loss_scale = 0.5; }},
+      {"--loss_scale_window=10: is for a dynamic scale",
+       [](auto& s) {
+         s.parallel.dtype = DType::kF16;
+         s.loss_scale = 1024, s.loss_scale_window = 10;
+       }},
+      {"--loss_scale_window=0: must be",
+       [](auto& s) { s.loss_scale_window = 0; }},
       {"--lora_rank=-1: must be", [](auto& s) { s.lora_rank = -1; }},
       {"--lora_alpha=0: must be",
        [](auto& s) { s.lora_rank = 8, s.lora_alpha = 0; }},

@@ -46,11 +46,16 @@ namespace {
 
 using offload::Purpose;
 
+// Parameters have master weights then.
+bool Has16Bits(const Settings& settings) {
+  return SizeInBytes(settings.parallel.dtype) == 2;
+}
+
 DType TypeOf(const Settings& settings, Purpose purpose) {
   const bool is_narrow =
       purpose == Purpose::kParameters || purpose == Purpose::kActivations;
-  return is_narrow && settings.parallel.dtype == DType::kBF16 ? DType::kBF16
-                                                              : DType::kF32;
+  return is_narrow && Has16Bits(settings) ? settings.parallel.dtype
+                                          : DType::kF32;
 }
 
 bool Rounds(std::string_view codec, DType dtype) {
@@ -61,9 +66,9 @@ bool Rounds(std::string_view codec, DType dtype) {
 }  // namespace
 
 std::string TierCodecName(const Settings& settings, Purpose purpose) {
-  const bool may_round = purpose == Purpose::kGradients ||
-                         (purpose == Purpose::kParameters &&
-                          settings.parallel.dtype == DType::kBF16);
+  const bool may_round =
+      purpose == Purpose::kGradients ||
+      (purpose == Purpose::kParameters && Has16Bits(settings));
   return may_round || !Rounds(settings.compression, DType::kF32)
              ? settings.compression
              : "lossless";

@@ -29,6 +29,7 @@
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/settings.h"
+#include "zero3/state/optimizer_shard.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
@@ -234,6 +235,13 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.decayed = settings.decay == "all" ? zero3::DecayedParameters::kAll
                                           : zero3::DecayedParameters::kMatrices;
   state.clip_norm = settings.clip_norm;
+  if (settings.parallel.dtype == DType::kF16) {
+    const bool is_dynamic = settings.loss_scale == 0;
+    state.loss_scale = {
+        .dynamic = is_dynamic,
+        .initial = is_dynamic ? zero3::kFirstLossScale : settings.loss_scale,
+        .growth_interval = settings.loss_scale_window};
+  }
   state.speculative_bytes = settings.speculative_bytes;
   return state;
 }

@@ -91,10 +91,12 @@ constexpr ParallelField<std::string> kDType = {
       return std::string(DTypeFlag(parallel));
     },
     [](const std::string& text, ParallelConfig& parallel) {
-      constexpr std::string_view kNames[] = {"fp32", "bf16", "fp8"};
+      constexpr std::string_view kNames[] = {"fp32", "bf16", "fp16", "fp8"};
       TESSERA_RETURN_IF_ERROR(CheckChoice("dtype", text, kNames));
       parallel.fp8 = text == "fp8";
-      parallel.dtype = text == "fp32" ? DType::kF32 : DType::kBF16;
+      parallel.dtype = text == "fp32"   ? DType::kF32
+                       : text == "fp16" ? DType::kF16
+                                        : DType::kBF16;
       return absl::OkStatus();
     }};
 
@@ -168,7 +170,8 @@ constexpr SettingsField kFields[] = {
      "of lines with prompt and completion in .jsonl, only the completion is "
      "learned and in the losses; false: the prompt too"},
     {"dtype", kDType,
-     "type of weights and activations: fp32, bf16; fp8: bf16, and the products "
+     "type of weights and activations: fp32, bf16; fp16, with a --loss_scale; "
+     "fp8: bf16, and the products "
      "of transformer layers in fp8"},
     {"length", &Settings::length, "tokens per sequence"},
     {"batch", &Settings::batch, "sequences per step, over all ranks"},
@@ -273,6 +276,13 @@ constexpr SettingsField kFields[] = {
      "momentum of attention, MLP and expert matrices, whole and on the device, "
      "and adamw for all else"},
     {"momentum", &Settings::momentum, "momentum of sgd and muon"},
+    {"loss_scale", &Settings::loss_scale,
+     "with --dtype=fp16, factor on the loss that keeps gradients from "
+     "underflow; 0: dynamic, from 65536: it halves after a step whose "
+     "gradients "
+     "overflow, which is skipped, and doubles after --loss_scale_window steps"},
+    {"loss_scale_window", &Settings::loss_scale_window,
+     "steps without overflow after which a dynamic --loss_scale doubles"},
     {"lora_rank", &Settings::lora_rank,
      "rank of LoRA adapters, which are then all that is trained; 0: all "
      "weights "

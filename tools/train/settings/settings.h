@@ -98,6 +98,9 @@ struct Settings {
   // The optimizer.
   std::string optimizer = "adamw";  // adamw, sgd, muon
   double momentum = 0.95;           // Of sgd and muon.
+  // Of fp16. 0: dynamic (zero3::LossScaler).
+  double loss_scale = 0;
+  int64_t loss_scale_window = 1000;
   // Above 0 only adapters of this rank are trained
   // (tensor_parallel/layers/lora.h).
   int64_t lora_rank = 0;
@@ -229,7 +232,7 @@ struct ParallelField {
   absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
 };
 
-// The value of --dtype: "fp32", "bf16" or "fp8".
+// The value of --dtype: "fp32", "bf16", "fp16" or "fp8".
 std::string_view DTypeFlag(const topology::ParallelConfig& parallel);
 
 struct SettingsField {

@@ -128,6 +128,8 @@ TESSERA_SETTINGS_FLAG(quantized_gradients);
 TESSERA_SETTINGS_FLAG(hpz_partition_size);
 TESSERA_SETTINGS_FLAG(optimizer);
 TESSERA_SETTINGS_FLAG(momentum);
+TESSERA_SETTINGS_FLAG(loss_scale);
+TESSERA_SETTINGS_FLAG(loss_scale_window);
 TESSERA_SETTINGS_FLAG(lora_rank);
 TESSERA_SETTINGS_FLAG(lora_alpha);
 TESSERA_SETTINGS_FLAG(lora_targets);

@@ -226,7 +226,7 @@ TEST_F(SettingsTest, MalformedFlagsAreRefusedInWords) {
   for (const auto& [argument, message] :
        {std::pair("--mesh=dp0", "--mesh=dp0: axis \"dp\" has size 0"),
         std::pair("--dtype=fp4",
-                  "--dtype=fp4: must be one of fp32, bf16, fp8, such"),
+                  "--dtype=fp4: must be one of fp32, bf16, fp16, fp8, such"),
         std::pair("--strategy=", "--strategy=: must be one of all_reduce"),
         std::pair("--memory_limit=0", "must be a number of bytes above 0")}) {
     const absl::FlagSaver saver;
@@ -383,7 +383,8 @@ TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
               Refused("key \"mesh\": --mesh=dp0: axis \"dp\" has size 0"));
   EXPECT_THAT(
       ParseSettings(R"({"dtype": "f32"})"),
-      Refused("key \"dtype\": --dtype=f32: must be one of fp32, bf16, fp8"));
+      Refused(
+          "key \"dtype\": --dtype=f32: must be one of fp32, bf16, fp16, fp8"));
   EXPECT_THAT(
       ParseSettings(R"({"data": "docs"})"),
       Refused("expected a list of texts such as [\"docs\"], found \"docs\""));

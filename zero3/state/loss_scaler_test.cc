@@ -51,8 +51,6 @@ TEST(LossScalerTest, AFixedScaleStays) {
   LossScaler scaler({.initial = 128});
   scaler.Update(true);
   EXPECT_EQ(scaler.scale(), 128);
-  scaler.Restore(16, 2);
-  EXPECT_EQ(scaler.scale(), 128);
 }
 
 TEST(LossScalerTest, GoesOnWhereACheckpointWas) {

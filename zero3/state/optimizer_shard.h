@@ -118,10 +118,8 @@ class LossScaler {
 
   void Update(bool overflowed);
 
-  // Restores the state of a checkpoint; the hysteresis restarts. A constant
-  // scale stays as the options have it.
+  // Restores the state of a checkpoint; the hysteresis restarts.
   void Restore(double scale, int64_t steps_since_change) {
-    if (!options_.dynamic) return;
     scale_ = scale;
     good_steps_ = steps_since_change;
     patience_ = options_.hysteresis;

@@ -470,6 +470,15 @@ TEST(RestoreRunTest, AnotherMeshGoesOnWithTheLossScale) {
                           return absl::OkStatus();
                         }),
                 IsOk());
+    resumed.state.loss_scale = {.initial = 64};
+    EXPECT_THAT(OnRanks(resumed,
+                        [&](TrainRank& rank) -> absl::Status {
+                          TESSERA_RETURN_IF_ERROR(
+                              RestoreRun(run.path, IdentityOf(resumed), rank));
+                          EXPECT_EQ(rank.model().loss_scale(), 64);
+                          return absl::OkStatus();
+                        }),
+                IsOk());
   }
 }
 

@@ -22,6 +22,7 @@
 #include "zero3/checkpoint/compare_models.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_blocks.h"
+#include "zero3/state/optimizer_shard.h"
 
 namespace tessera::train {
 
@@ -146,6 +147,13 @@ class Restoration {
                                     part.steps_since_scale_change);
         TESSERA_RETURN_IF_ERROR(
             own.state->FinishRestoring(saved_->manifest().step));
+      }
+    }
+    // A constant scale is that of the settings, whatever the checkpoint's was.
+    const zero3::LossScaleOptions& scaling = rank_.options().state.loss_scale;
+    if (!scaling.dynamic) {
+      for (const ShardedModel::Part& own : parts_) {
+        own.state->scaler().Restore(scaling.initial, 0);
       }
     }
     rank_.SetProgress(saved_->progress());

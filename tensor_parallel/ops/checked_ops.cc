@@ -115,6 +115,11 @@ std::array<int64_t, 3> WithoutLast(const Dims& shape) {
   return {shape[0], shape[1], shape[2]};
 }
 
+// Types that are cast to fp8, and of products in fp8.
+bool IsBesideFp8(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16;
+}
+
 }  // namespace
 
 CheckedOps::CheckedOps(Queue& queue, std::shared_ptr<OpKernels> kernels)
@@ -165,8 +170,9 @@ absl::Status CheckedOps::CastTranspose(ConstTensorView x, ConstTensorView scale,
   TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
   const int64_t m = x.shape()[0], n = x.shape()[1];
   check
-      .Requires(x.dtype() != DType::kF64,
-                "\"x\" is of f64; it may be of f32 or bf16.")
+      .Requires(IsBesideFp8(x.dtype()),
+                absl::StrCat("\"x\" is of ", DTypeName(x.dtype()),
+                             "; it may be of f32 or bf16."))
       .ReadsScalar("scale", scale)
       .WritesScalar("amax", amax);
   if (!IsAbsent(y)) check.WritesFp8("y", y, {{m, n}});
@@ -208,8 +214,9 @@ absl::Status CheckedOps::GemmFp8(const Fp8GemmOptions& options,
       .ReadsScalar("a_inverse", a_inverse)
       .ReadsScalar("b_inverse", b_inverse)
       .Writes("c", c, {{m, n}})
-      .Requires(c.dtype() != DType::kF64,
-                "\"c\" is of f64; it may be of f32 or bf16.")
+      .Requires(IsBesideFp8(c.dtype()),
+                absl::StrCat("\"c\" is of ", DTypeName(c.dtype()),
+                             "; it may be of f32 or bf16."))
       .Requires(a.dtype() != DType::kF8E5M2 || b.dtype() != DType::kF8E5M2,
                 "\"a\" and \"b\" are of fp8_e5m2; one should be of fp8_e4m3.");
   TESSERA_RETURN_IF_ERROR(check.status());

@@ -197,9 +197,13 @@ TEST_P(OpsConformanceTest, CastTransposeRefusesWhatDoesNotFit) {
   TestTensor y(DType::kF8E4M3, {2, 3}), turned(DType::kF8E5M2, {3, 2});
   TestTensor amax = Scalar(0), two(DType::kF32, {2});
   const TestTensor none = Absent(DType::kF8E4M3), one = Scalar(1);
+  const TestTensor half(DType::kF16, {2, 3});
   EXPECT_THAT(ops().CastTranspose(wide.view(), one.view(), amax.view(),
                                   y.view(), none.view()),
               Refused("\"x\" is of f64; it may be of f32 or bf16"));
+  EXPECT_THAT(ops().CastTranspose(half.view(), one.view(), amax.view(),
+                                  y.view(), none.view()),
+              Refused("\"x\" is of f16; it may be of f32 or bf16"));
   EXPECT_THAT(ops().CastTranspose(x.view(), two.view(), amax.view(), y.view(),
                                   none.view()),
               Refused("\"scale\" has shape [2]; it should have one element"));
@@ -258,6 +262,7 @@ TEST_P(OpsConformanceTest, GemmFp8RefusesWhatDoesNotFit) {
       steep_b(DType::kF8E5M2, {48, 32});
   const TestTensor bf16(DType::kBF16, {48, 32});
   TestTensor c(DType::kF32, {16, 48}), wide(DType::kF64, {16, 48});
+  const TestTensor half(DType::kF16, {16, 48});
   const auto refuses = [&](const TestTensor& x, const TestTensor& y,
                            const TestTensor& z, const char* text) {
     EXPECT_THAT(
@@ -267,6 +272,7 @@ TEST_P(OpsConformanceTest, GemmFp8RefusesWhatDoesNotFit) {
   refuses(a, narrow, c, "\"b\" has shape [48,16]; it should be [48,32]");
   refuses(a, bf16, c, "\"b\" is of bf16; it should be of fp8_e4m3");
   refuses(a, b, wide, "\"c\" is of f64; it may be of f32 or bf16");
+  refuses(a, b, half, "\"c\" is of f16; it may be of f32 or bf16");
   refuses(a, b, bf16, "\"c\" has shape [48,32]; it should be [16,48]");
   refuses(steep_a, steep_b, c, "one should be of fp8_e4m3");
 }

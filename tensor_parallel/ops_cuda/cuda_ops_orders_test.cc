@@ -113,7 +113,7 @@ TestTensor& One(Operands& x) {
 
 // Fp8 is made of f32 and bf16 alone.
 DType Fp8Source(const Operands& x) {
-  return x.dtype() == DType::kF64 ? DType::kF32 : x.dtype();
+  return x.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32;
 }
 
 absl::Status RunCastTranspose(Ops& ops, Operands& x) {

@@ -1,4 +1,4 @@
-// GatedMlp: y = down(silu(gate x) * up x), the feed-forward half of a Llama
+// GatedMlp: y = down(act(gate x) * up x), the feed-forward half of a Llama
 // block (Shazeer, arXiv 2002.05202), over ranks that share its hidden units.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -31,6 +31,7 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/ops/glu.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -39,6 +40,7 @@ struct GatedMlpOptions {
   int64_t width = 0;
   int64_t hidden = 0;  // Of all ranks.
   bool bias = false;   // Of all three projections.
+  GluKind kind = GluKind::kSwiGlu;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
   // Chunks in which tokens are gathered and sums sent (layers/linear.h).

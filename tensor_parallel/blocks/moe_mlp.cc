@@ -583,7 +583,7 @@ absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
                                    a.input.view(), gate_up_.value(), both));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(both, kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(both, kUp));
-  return ops().SwiGlu(gate, up, product);
+  return ops().Glu(GluKind::kSwiGlu, gate, up, product);
 }
 
 absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
@@ -696,8 +696,8 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate,
                            PartOf(a.gate_up.view(), kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(a.gate_up.view(), kUp));
-  TESSERA_RETURN_IF_ERROR(
-      ops().SwiGluGradient(product_gradient, gate, up, gate, up));
+  TESSERA_RETURN_IF_ERROR(ops().GluGradient(GluKind::kSwiGlu, product_gradient,
+                                            gate, up, gate, up));
   product_memory.Release();
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView input_gradient,

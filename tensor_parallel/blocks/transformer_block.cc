@@ -77,6 +77,7 @@ absl::Status TransformerBlock::CreateMlp(
         GatedMlp::Create(group_, {.width = common.width,
                                   .hidden = options_.hidden,
                                   .bias = options_.mlp_bias,
+                                  .kind = options_.glu,
                                   .dtype = common.dtype,
                                   .sequence_parallel = common.sequence_parallel,
                                   .overlap_chunks = common.overlap_chunks,

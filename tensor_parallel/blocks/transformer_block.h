@@ -230,7 +230,8 @@ struct TransformerBlockOptions {
   AttentionOptions attention = {};
   int64_t hidden = 0;
   bool mlp_bias = false;
-  LoraOptions mlp_lora = {};  // Of an MLP that is not a mixture.
+  GluKind glu = GluKind::kSwiGlu;  // Of an MLP that is not a mixture.
+  LoraOptions mlp_lora = {};       // Of an MLP that is not a mixture.
   // If it has experts, a mixture of them replaces the MLP; its width, type,
   // sequence parallelism and overlap are those of the block.
   MoeOptions moe = {};

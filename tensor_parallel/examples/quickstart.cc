@@ -51,7 +51,8 @@ absl::StatusOr<double> RunMlp(const TensorGroup& group) {
                            both.view().Narrow(1, gate.begin, gate.size()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView u,
                            both.view().Narrow(1, up.begin, up.size()));
-  TESSERA_RETURN_IF_ERROR(group.ops().SwiGlu(g, u, product.view()));
+  TESSERA_RETURN_IF_ERROR(
+      group.ops().Glu(GluKind::kSwiGlu, g, u, product.view()));
   TESSERA_RETURN_IF_ERROR(down.Forward(tokens, product.view(), x.view()));
   TESSERA_ASSIGN_OR_RETURN(const auto y, x.view().AsSpan<double>());
   return y[0];

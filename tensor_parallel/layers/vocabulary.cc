@@ -57,14 +57,21 @@ absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
   if (!options_.sequence_parallel) {
     TESSERA_RETURN_IF_ERROR(
         group_.ops().GatherRows(weights_.weight(), held, ids, y));
-    return group_.SumOver(y);
+    TESSERA_RETURN_IF_ERROR(group_.SumOver(y));
+    return Scale(y);
   }
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView all,
       all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
   TESSERA_RETURN_IF_ERROR(
       group_.ops().GatherRows(weights_.weight(), held, ids, all));
-  return group_.ScatterSums(tokens, all, y);
+  TESSERA_RETURN_IF_ERROR(group_.ScatterSums(tokens, all, y));
+  return Scale(y);
+}
+
+absl::Status VocabularyParallelEmbedding::Scale(TensorView rows) {
+  if (options_.scale == 1) return absl::OkStatus();
+  return group_.ops().Scale(options_.scale, rows);
 }
 
 absl::Status VocabularyParallelEmbedding::BackwardWeight(
@@ -74,11 +81,14 @@ absl::Status VocabularyParallelEmbedding::BackwardWeight(
   TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   ConstTensorView gradient = y_gradient;
-  if (options_.sequence_parallel) {
+  if (options_.sequence_parallel || options_.scale != 1) {
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView all,
         all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
-    TESSERA_RETURN_IF_ERROR(group_.GatherTokens(tokens, y_gradient, all));
+    TESSERA_RETURN_IF_ERROR(options_.sequence_parallel
+                                ? group_.GatherTokens(tokens, y_gradient, all)
+                                : group_.ops().Copy(y_gradient, all));
+    TESSERA_RETURN_IF_ERROR(Scale(all));
     gradient = all;
   }
   return group_.ops().AddRows(gradient, held, ids, weights_.weight_gradient());

@@ -33,6 +33,9 @@ struct EmbeddingOptions {
   int64_t width = 0;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
+  // Factor of the rows that the embedding looks up (Gemma: the square root of
+  // the width); a projection with the same options takes the table as it is.
+  double scale = 1;
 };
 
 class VocabularyParallelEmbedding {
@@ -71,6 +74,8 @@ class VocabularyParallelEmbedding {
         options_(options),
         vocabulary_(vocabulary),
         weights_(std::move(weights)) {}
+
+  absl::Status Scale(TensorView rows);
 
   TensorGroup group_;
   EmbeddingOptions options_;

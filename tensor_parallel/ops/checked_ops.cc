@@ -402,25 +402,24 @@ absl::Status CheckedOps::RowDots(ConstTensorView output,
       output, output_gradient, dots);
 }
 
-absl::Status CheckedOps::SwiGlu(ConstTensorView gate, ConstTensorView up,
-                                TensorView y) {
-  OperandChecker check = Check("SwiGlu");
+absl::Status CheckedOps::Glu(GluKind kind, ConstTensorView gate,
+                             ConstTensorView up, TensorView y) {
+  OperandChecker check = Check("Glu");
   TESSERA_RETURN_IF_ERROR(check.Leads("gate", gate, 2));
   check.Reads("up", up, gate.shape()).Writes("y", y, gate.shape());
   return Enqueue(
       check,
-      [](OpKernels& kernels, const ConstTensorView& gate,
-         const ConstTensorView& up,
-         const TensorView& y) { return kernels.SwiGlu(gate, up, y); },
+      [kind](OpKernels& kernels, const ConstTensorView& gate,
+             const ConstTensorView& up,
+             const TensorView& y) { return kernels.Glu(kind, gate, up, y); },
       gate, up, y);
 }
 
-absl::Status CheckedOps::SwiGluGradient(ConstTensorView gradient,
-                                        ConstTensorView gate,
-                                        ConstTensorView up,
-                                        TensorView gate_gradient,
-                                        TensorView up_gradient) {
-  OperandChecker check = Check("SwiGluGradient");
+absl::Status CheckedOps::GluGradient(GluKind kind, ConstTensorView gradient,
+                                     ConstTensorView gate, ConstTensorView up,
+                                     TensorView gate_gradient,
+                                     TensorView up_gradient) {
+  OperandChecker check = Check("GluGradient");
   TESSERA_RETURN_IF_ERROR(check.Leads("gate", gate, 2));
   check.Reads("gradient", gradient, gate.shape())
       .Reads("up", up, gate.shape())
@@ -428,11 +427,11 @@ absl::Status CheckedOps::SwiGluGradient(ConstTensorView gradient,
       .Writes("up_gradient", up_gradient, gate.shape());
   return Enqueue(
       check,
-      [](OpKernels& kernels, const ConstTensorView& gradient,
-         const ConstTensorView& gate, const ConstTensorView& up,
-         const TensorView& gate_gradient, const TensorView& up_gradient) {
-        return kernels.SwiGluGradient(gradient, gate, up, gate_gradient,
-                                      up_gradient);
+      [kind](OpKernels& kernels, const ConstTensorView& gradient,
+             const ConstTensorView& gate, const ConstTensorView& up,
+             const TensorView& gate_gradient, const TensorView& up_gradient) {
+        return kernels.GluGradient(kind, gradient, gate, up, gate_gradient,
+                                   up_gradient);
       },
       gradient, gate, up, gate_gradient, up_gradient);
 }

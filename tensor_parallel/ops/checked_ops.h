@@ -70,11 +70,12 @@ class CheckedOps : public Ops {
   absl::Status RmsNormWeightGradient(ConstTensorView gradient,
                                      ConstTensorView x, ConstTensorView inverse,
                                      TensorView weight_gradient) override;
-  absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
-                      TensorView y) override;
-  absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,
-                              ConstTensorView up, TensorView gate_gradient,
-                              TensorView up_gradient) override;
+  absl::Status Glu(GluKind kind, ConstTensorView gate, ConstTensorView up,
+                   TensorView y) override;
+  absl::Status GluGradient(GluKind kind, ConstTensorView gradient,
+                           ConstTensorView gate, ConstTensorView up,
+                           TensorView gate_gradient,
+                           TensorView up_gradient) override;
   absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
                       ConstTensorView positions, TensorView x) override;
   absl::Status GatherRows(ConstTensorView table, IndexRange held,

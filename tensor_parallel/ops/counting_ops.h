@@ -80,11 +80,12 @@ class CountingOps final : public Ops {
                                      ConstTensorView, TensorView) override {
     return Count();
   }
-  absl::Status SwiGlu(ConstTensorView, ConstTensorView, TensorView) override {
+  absl::Status Glu(GluKind, ConstTensorView, ConstTensorView,
+                   TensorView) override {
     return Count();
   }
-  absl::Status SwiGluGradient(ConstTensorView, ConstTensorView, ConstTensorView,
-                              TensorView, TensorView) override {
+  absl::Status GluGradient(GluKind, ConstTensorView, ConstTensorView,
+                           ConstTensorView, TensorView, TensorView) override {
     return Count();
   }
   absl::Status Rotate(const RotaryFrequencies&, bool, ConstTensorView,

@@ -81,7 +81,7 @@ absl::Status RunLayer(Ops& ops, const std::vector<TensorView>& v) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView y,
                            output.Reshape({{kTokens, kWidth}}));
   TESSERA_RETURN_IF_ERROR(ops.Add(x, y));
-  TESSERA_RETURN_IF_ERROR(ops.SwiGlu(y, x, y));
+  TESSERA_RETURN_IF_ERROR(ops.Glu(GluKind::kSwiGlu, y, x, y));
   TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, y, head, logits));
   TESSERA_RETURN_IF_ERROR(ops.RowMax(logits, largest));
   TESSERA_RETURN_IF_ERROR(ops.SumExp(logits, largest, sum));

@@ -99,14 +99,14 @@ class OpKernels {
   virtual absl::Status RmsNormWeightGradient(
       const ConstTensorView& gradient, const ConstTensorView& x,
       const ConstTensorView& inverse, const TensorView& weight_gradient) = 0;
-  virtual absl::Status SwiGlu(const ConstTensorView& gate,
-                              const ConstTensorView& up,
-                              const TensorView& y) = 0;
-  virtual absl::Status SwiGluGradient(const ConstTensorView& gradient,
-                                      const ConstTensorView& gate,
-                                      const ConstTensorView& up,
-                                      const TensorView& gate_gradient,
-                                      const TensorView& up_gradient) = 0;
+  virtual absl::Status Glu(GluKind kind, const ConstTensorView& gate,
+                           const ConstTensorView& up, const TensorView& y) = 0;
+  virtual absl::Status GluGradient(GluKind kind,
+                                   const ConstTensorView& gradient,
+                                   const ConstTensorView& gate,
+                                   const ConstTensorView& up,
+                                   const TensorView& gate_gradient,
+                                   const TensorView& up_gradient) = 0;
   virtual absl::Status Rotate(const RotaryFrequencies& frequencies,
                               bool inverse, const ConstTensorView& positions,
                               const TensorView& x) = 0;

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "base/device/device.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/glu.h"
 #include "tensor_parallel/ops/rotary.h"
 #include "tensor_parallel/random/dropout.h"
 #include "tensor_parallel/sharding/partition.h"
@@ -264,14 +265,13 @@ class Ops {
                                              ConstTensorView inverse,
                                              TensorView weight_gradient) = 0;
 
-  // y = gate / (1 + exp(-gate)) * up, all [rows, n] (Shazeer, arXiv
-  // 2002.05202).
-  virtual absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
-                              TensorView y) = 0;
-  virtual absl::Status SwiGluGradient(ConstTensorView gradient,
-                                      ConstTensorView gate, ConstTensorView up,
-                                      TensorView gate_gradient,
-                                      TensorView up_gradient) = 0;
+  // y = activation(gate) * up, all [rows, n].
+  virtual absl::Status Glu(GluKind kind, ConstTensorView gate,
+                           ConstTensorView up, TensorView y) = 0;
+  virtual absl::Status GluGradient(GluKind kind, ConstTensorView gradient,
+                                   ConstTensorView gate, ConstTensorView up,
+                                   TensorView gate_gradient,
+                                   TensorView up_gradient) = 0;
 
   // Turns the pairs (x[i], x[i + d/2]) of every head of x [tokens, heads, d] by
   // positions[token] * frequencies.Of(i, d), in place; by the opposite angle

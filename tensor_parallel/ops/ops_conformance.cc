@@ -220,16 +220,18 @@ class UploadingOps final : public Ops {
         [](Ops& ops, auto... x) { return ops.RmsNormWeightGradient(x...); },
         gradient, x, inverse, weight_gradient);
   }
-  absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
-                      TensorView y) override {
-    return Run([](Ops& ops, auto... x) { return ops.SwiGlu(x...); }, gate, up,
-               y);
+  absl::Status Glu(GluKind kind, ConstTensorView gate, ConstTensorView up,
+                   TensorView y) override {
+    return Run([kind](Ops& ops, auto... x) { return ops.Glu(kind, x...); },
+               gate, up, y);
   }
-  absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,
-                              ConstTensorView up, TensorView gate_gradient,
-                              TensorView up_gradient) override {
-    return Run([](Ops& ops, auto... x) { return ops.SwiGluGradient(x...); },
-               gradient, gate, up, gate_gradient, up_gradient);
+  absl::Status GluGradient(GluKind kind, ConstTensorView gradient,
+                           ConstTensorView gate, ConstTensorView up,
+                           TensorView gate_gradient,
+                           TensorView up_gradient) override {
+    return Run(
+        [kind](Ops& ops, auto... x) { return ops.GluGradient(kind, x...); },
+        gradient, gate, up, gate_gradient, up_gradient);
   }
   absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
                       ConstTensorView positions, TensorView x) override {

@@ -136,16 +136,17 @@ class TimedOps final : public Ops {
       return ops_.RmsNormWeightGradient(gradient, x, inverse, weight_gradient);
     });
   }
-  absl::Status SwiGlu(ConstTensorView gate, ConstTensorView up,
-                      TensorView y) override {
-    return Rest("SwiGlu", [&] { return ops_.SwiGlu(gate, up, y); });
+  absl::Status Glu(GluKind kind, ConstTensorView gate, ConstTensorView up,
+                   TensorView y) override {
+    return Rest("Glu", [&] { return ops_.Glu(kind, gate, up, y); });
   }
-  absl::Status SwiGluGradient(ConstTensorView gradient, ConstTensorView gate,
-                              ConstTensorView up, TensorView gate_gradient,
-                              TensorView up_gradient) override {
-    return Rest("SwiGluGradient", [&] {
-      return ops_.SwiGluGradient(gradient, gate, up, gate_gradient,
-                                 up_gradient);
+  absl::Status GluGradient(GluKind kind, ConstTensorView gradient,
+                           ConstTensorView gate, ConstTensorView up,
+                           TensorView gate_gradient,
+                           TensorView up_gradient) override {
+    return Rest("GluGradient", [&] {
+      return ops_.GluGradient(kind, gradient, gate, up, gate_gradient,
+                              up_gradient);
     });
   }
   absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,

@@ -455,34 +455,36 @@ absl::Status CpuKernels::RowDots(const ConstTensorView& output,
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::SwiGlu(const ConstTensorView& gate,
-                                const ConstTensorView& up,
-                                const TensorView& y) {
-  const SwiGluJob job = {.dtype = gate.dtype(),
-                         .rows = {0, gate.shape()[0]},
-                         .n = gate.shape()[1],
-                         .gate = ConstRowsView(gate),
-                         .up = ConstRowsView(up),
-                         .y = RowsView(y)};
-  RunByRows(*pool_, RunSwiGlu, job, job.n);
+absl::Status CpuKernels::Glu(GluKind kind, const ConstTensorView& gate,
+                             const ConstTensorView& up, const TensorView& y) {
+  const GluJob job = {.kind = kind,
+                      .dtype = gate.dtype(),
+                      .rows = {0, gate.shape()[0]},
+                      .n = gate.shape()[1],
+                      .gate = ConstRowsView(gate),
+                      .up = ConstRowsView(up),
+                      .y = RowsView(y)};
+  RunByRows(*pool_, RunGlu, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::SwiGluGradient(const ConstTensorView& gradient,
-                                        const ConstTensorView& gate,
-                                        const ConstTensorView& up,
-                                        const TensorView& gate_gradient,
-                                        const TensorView& up_gradient) {
-  const SwiGluJob job = {.backward = true,
-                         .dtype = gate.dtype(),
-                         .rows = {0, gate.shape()[0]},
-                         .n = gate.shape()[1],
-                         .gate = ConstRowsView(gate),
-                         .up = ConstRowsView(up),
-                         .gradient = ConstRowsView(gradient),
-                         .gate_gradient = RowsView(gate_gradient),
-                         .up_gradient = RowsView(up_gradient)};
-  RunByRows(*pool_, RunSwiGlu, job, job.n);
+absl::Status CpuKernels::GluGradient(GluKind kind,
+                                     const ConstTensorView& gradient,
+                                     const ConstTensorView& gate,
+                                     const ConstTensorView& up,
+                                     const TensorView& gate_gradient,
+                                     const TensorView& up_gradient) {
+  const GluJob job = {.kind = kind,
+                      .backward = true,
+                      .dtype = gate.dtype(),
+                      .rows = {0, gate.shape()[0]},
+                      .n = gate.shape()[1],
+                      .gate = ConstRowsView(gate),
+                      .up = ConstRowsView(up),
+                      .gradient = ConstRowsView(gradient),
+                      .gate_gradient = RowsView(gate_gradient),
+                      .up_gradient = RowsView(up_gradient)};
+  RunByRows(*pool_, RunGlu, job, job.n);
   return absl::OkStatus();
 }
 

@@ -277,12 +277,21 @@ constexpr MemoryBound kMemoryBound[] = {
      }},
     {"SwiGlu", 3,
      [](Ops& ops, Activations& a) {
-       return ops.SwiGlu(a.x.view(), a.y.view(), a.z.view());
+       return ops.Glu(GluKind::kSwiGlu, a.x.view(), a.y.view(), a.z.view());
      }},
     {"SwiGluGradientInPlace", 5,
      [](Ops& ops, Activations& a) {
-       return ops.SwiGluGradient(a.z.view(), a.x.view(), a.y.view(), a.x.view(),
-                                 a.y.view());
+       return ops.GluGradient(GluKind::kSwiGlu, a.z.view(), a.x.view(),
+                              a.y.view(), a.x.view(), a.y.view());
+     }},
+    {"GeGlu", 3,
+     [](Ops& ops, Activations& a) {
+       return ops.Glu(GluKind::kGeGlu, a.x.view(), a.y.view(), a.z.view());
+     }},
+    {"GeGluGradientInPlace", 5,
+     [](Ops& ops, Activations& a) {
+       return ops.GluGradient(GluKind::kGeGlu, a.z.view(), a.x.view(),
+                              a.y.view(), a.x.view(), a.y.view());
      }},
     {"RowMax", 1,
      [](Ops& ops, Activations& a) {

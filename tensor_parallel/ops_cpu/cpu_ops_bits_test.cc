@@ -24,8 +24,10 @@ class CpuOpsBits : public ::testing::Test {
 };
 
 struct Activation {
-  Activation(DType dtype, int64_t rows, int64_t n, std::mt19937_64& random)
-      : gate(dtype, {rows, n}, 2),
+  Activation(GluKind kind, DType dtype, int64_t rows, int64_t n,
+             std::mt19937_64& random)
+      : kind(kind),
+        gate(dtype, {rows, n}, 2),
         up(dtype, {rows, n}, 3),
         y(dtype, {rows, n}, 1),
         gradient(dtype, {rows, n}, 5),
@@ -36,39 +38,42 @@ struct Activation {
     gradient.Randomise(random);
   }
   absl::Status Forward(Ops& ops) {
-    return ops.SwiGlu(gate.view(), up.view(), y.view());
+    return ops.Glu(kind, gate.view(), up.view(), y.view());
   }
   absl::Status Backward(Ops& ops) {
-    return ops.SwiGluGradient(gradient.view(), gate.view(), up.view(),
-                              gate_gradient.view(), up_gradient.view());
+    return ops.GluGradient(kind, gradient.view(), gate.view(), up.view(),
+                           gate_gradient.view(), up_gradient.view());
   }
 
+  GluKind kind;
   TestTensor gate, up, y, gradient, gate_gradient, up_gradient;
 };
 
-TEST_F(CpuOpsBits, OfSwiGluAreThoseOfEveryInstructionSet) {
+TEST_F(CpuOpsBits, OfGluAreThoseOfEveryInstructionSet) {
   std::mt19937_64 random(4);
   for (const DType dtype : kComputedTypes) {
-    Activation p(dtype, 4, 77, random);
-    std::vector<double> y, gate;
-    cpu::ForEachInstructionSet([&] {
-      TESSERA_ASSERT_OK(p.Forward(ops_));
-      TESSERA_ASSERT_OK(p.Backward(ops_));
-      if (y.empty()) y = p.y.values(), gate = p.gate_gradient.values();
-      EXPECT_EQ(p.y.values(), y);
-      EXPECT_EQ(p.gate_gradient.values(), gate);
-    });
+    for (const GluKind kind : {GluKind::kSwiGlu, GluKind::kGeGlu}) {
+      Activation p(kind, dtype, 4, 77, random);
+      std::vector<double> y, gate;
+      cpu::ForEachInstructionSet([&] {
+        TESSERA_ASSERT_OK(p.Forward(ops_));
+        TESSERA_ASSERT_OK(p.Backward(ops_));
+        if (y.empty()) y = p.y.values(), gate = p.gate_gradient.values();
+        EXPECT_EQ(p.y.values(), y);
+        EXPECT_EQ(p.gate_gradient.values(), gate);
+      });
+    }
   }
 }
 
-TEST_F(CpuOpsBits, OfARowOfSwiGluAreThoseOfTheBatch) {
+TEST_F(CpuOpsBits, OfARowOfGluAreThoseOfTheBatch) {
   std::mt19937_64 random(5);
-  Activation p(DType::kF32, 5, 37, random);
+  Activation p(GluKind::kGeGlu, DType::kF32, 5, 37, random);
   TESSERA_ASSERT_OK(p.Forward(ops_));
   TestTensor row(DType::kF32, {1, 37});
   for (int64_t i = 0; i < 5; ++i) {
-    TESSERA_ASSERT_OK(ops_.SwiGlu(*p.gate.view().Narrow(0, i, 1),
-                                  *p.up.view().Narrow(0, i, 1), row.view()));
+    TESSERA_ASSERT_OK(ops_.Glu(p.kind, *p.gate.view().Narrow(0, i, 1),
+                               *p.up.view().Narrow(0, i, 1), row.view()));
     for (int64_t j = 0; j < 37; ++j) EXPECT_EQ(row.at(j), p.y.at(i * 37 + j));
   }
 }

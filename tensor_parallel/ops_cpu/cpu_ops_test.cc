@@ -44,7 +44,8 @@ double Result(Ops& ops) {
       ops.Rotate({.base = 100}, false, positions.view(), x.view());
   const TensorView rows = *x.view().Reshape({{6, 8}});
   status.Update(ops.Gemm({.transpose_b = true}, rows, rows, product.view()));
-  status.Update(ops.SwiGlu(product.view(), product.view(), product.view()));
+  status.Update(ops.Glu(GluKind::kSwiGlu, product.view(), product.view(),
+                        product.view()));
   status.Update(ops.Sum(1, product.view(), total.view()));
   TESSERA_EXPECT_OK(status);
   return total.at(0);

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "base/dtype/dtype.h"
+#include "tensor_parallel/ops/glu.h"
 #include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -45,7 +46,8 @@ struct ElementwiseJob {
 
 void RunElementwise(const ElementwiseJob& job);
 
-struct SwiGluJob {
+struct GluJob {
+  GluKind kind = GluKind::kSwiGlu;
   bool backward = false;
   DType dtype = DType::kF32;
   IndexRange rows = {};
@@ -58,7 +60,7 @@ struct SwiGluJob {
   RowsView up_gradient = {};
 };
 
-void RunSwiGlu(const SwiGluJob& job);
+void RunGlu(const GluJob& job);
 
 struct NormJob {
   enum class Step {

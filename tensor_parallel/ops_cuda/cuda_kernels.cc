@@ -232,19 +232,19 @@ absl::Status CudaKernels::RmsNormWeightGradient(
                                         weight_gradient);
 }
 
-absl::Status CudaKernels::SwiGlu(const ConstTensorView& gate,
-                                 const ConstTensorView& up,
-                                 const TensorView& y) {
-  return kernels::SwiGlu(stream_, gate, up, y);
+absl::Status CudaKernels::Glu(GluKind kind, const ConstTensorView& gate,
+                              const ConstTensorView& up, const TensorView& y) {
+  return kernels::Glu(stream_, kind, gate, up, y);
 }
 
-absl::Status CudaKernels::SwiGluGradient(const ConstTensorView& gradient,
-                                         const ConstTensorView& gate,
-                                         const ConstTensorView& up,
-                                         const TensorView& gate_gradient,
-                                         const TensorView& up_gradient) {
-  return kernels::SwiGluGradient(stream_, gradient, gate, up, gate_gradient,
-                                 up_gradient);
+absl::Status CudaKernels::GluGradient(GluKind kind,
+                                      const ConstTensorView& gradient,
+                                      const ConstTensorView& gate,
+                                      const ConstTensorView& up,
+                                      const TensorView& gate_gradient,
+                                      const TensorView& up_gradient) {
+  return kernels::GluGradient(stream_, kind, gradient, gate, up, gate_gradient,
+                              up_gradient);
 }
 
 absl::Status CudaKernels::Rotate(const RotaryFrequencies& frequencies,

@@ -88,13 +88,13 @@ class CudaKernels final : public OpKernels {
       const ConstTensorView& gradient, const ConstTensorView& x,
       const ConstTensorView& inverse,
       const TensorView& weight_gradient) override;
-  absl::Status SwiGlu(const ConstTensorView& gate, const ConstTensorView& up,
-                      const TensorView& y) override;
-  absl::Status SwiGluGradient(const ConstTensorView& gradient,
-                              const ConstTensorView& gate,
-                              const ConstTensorView& up,
-                              const TensorView& gate_gradient,
-                              const TensorView& up_gradient) override;
+  absl::Status Glu(GluKind kind, const ConstTensorView& gate,
+                   const ConstTensorView& up, const TensorView& y) override;
+  absl::Status GluGradient(GluKind kind, const ConstTensorView& gradient,
+                           const ConstTensorView& gate,
+                           const ConstTensorView& up,
+                           const TensorView& gate_gradient,
+                           const TensorView& up_gradient) override;
   absl::Status Rotate(const RotaryFrequencies& frequencies, bool inverse,
                       const ConstTensorView& positions,
                       const TensorView& x) override;

@@ -236,13 +236,15 @@ absl::Status RunNorms(Ops& ops, Operands& x) {
   return absl::OkStatus();
 }
 
-absl::Status RunSwiGlu(Ops& ops, Operands& x) {
-  for (const int64_t n : kWidths) {
-    const auto gate = x.New({2, n}).view(), up = x.New({2, n}).view();
-    TESSERA_RETURN_IF_ERROR(ops.SwiGlu(gate, up, x.New({2, n}).view()));
-    TESSERA_RETURN_IF_ERROR(ops.SwiGluGradient(x.New({2, n}).view(), gate, up,
-                                               x.New({2, n}).view(),
-                                               x.New({2, n}).view()));
+absl::Status RunGlu(Ops& ops, Operands& x) {
+  for (const GluKind kind : {GluKind::kSwiGlu, GluKind::kGeGlu}) {
+    for (const int64_t n : kWidths) {
+      const auto gate = x.New({2, n}).view(), up = x.New({2, n}).view();
+      TESSERA_RETURN_IF_ERROR(ops.Glu(kind, gate, up, x.New({2, n}).view()));
+      TESSERA_RETURN_IF_ERROR(ops.GluGradient(kind, x.New({2, n}).view(), gate,
+                                              up, x.New({2, n}).view(),
+                                              x.New({2, n}).view()));
+    }
   }
   return absl::OkStatus();
 }
@@ -338,7 +340,7 @@ const OpsCase kCases[] = {
     {"Copy", true, RunCopy},        {"Add", true, RunAdd},
     {"Scale", true, RunScale},      {"Fill", true, RunFill},
     {"Cast", true, RunCast},        {"Dropout", true, RunDropout},
-    {"Norms", false, RunNorms},     {"SwiGlu", false, RunSwiGlu},
+    {"Norms", false, RunNorms},     {"Glu", false, RunGlu},
     {"Rotate", false, RunRotate},   {"GatherRows", true, RunGatherRows},
     {"AddRows", true, RunAddRows},  {"CrossEntropy", false, RunCrossEntropy},
     {"Sum", true, RunSum},          {"Attention", false, RunAttention},

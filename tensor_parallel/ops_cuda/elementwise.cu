@@ -163,27 +163,62 @@ struct DropoutBody {
   }
 };
 
-template <typename T, int pack>
-struct SwiGluBody {
+// h of glu.h, and its derivative.
+struct SiluGate {
+  template <typename S>
+  __device__ S Of(S g) const {
+    return g;
+  }
+  template <typename S>
+  __device__ S Slope(S) const {
+    return S{1};
+  }
+};
+
+struct GeluGate {
+  template <typename S>
+  __device__ S Of(S g) const {
+    const S near = Near(g);
+    return near * (static_cast<S>(gelu::kLinear) +
+                   static_cast<S>(gelu::kCubic) * (near * near));
+  }
+  template <typename S>
+  __device__ S Slope(S g) const {
+    const S near = Near(g);
+    return static_cast<S>(gelu::kLinear) +
+           static_cast<S>(3 * gelu::kCubic) * (near * near);
+  }
+  // Between the two numbers beyond which h does not change; NaN stays NaN.
+  template <typename S>
+  __device__ S Near(S g) const {
+    const S far = static_cast<S>(gelu::kFar);
+    return g < -far ? -far : g > far ? far : g;
+  }
+};
+
+template <typename T, typename Gate, int pack>
+struct GluBody {
   Rows<const T> gate, up;
   Rows<T> y;
   __device__ void operator()(int64_t row, int64_t column) const {
     using S = StatisticOf<T>;
     const auto g = Load<pack>(gate.at(row, column));
     const auto u = Load<pack>(up.at(row, column));
+    const Gate h;
     Pack<T, pack> out;
     for (int i = 0; i < pack; ++i) {
       const S x = static_cast<S>(g.values[i]);
-      out.values[i] =
-          static_cast<T>(x / (S{1} + Exp(-x)) * static_cast<S>(u.values[i]));
+      out.values[i] = static_cast<T>(x / (S{1} + Exp(-h.Of(x))) *
+                                     static_cast<S>(u.values[i]));
     }
     Store<pack>(out, y.at(row, column));
   }
 };
 
-// With s = 1 / (1 + exp(-g)): the gradient of g s is s (1 + g (1 - s)).
-template <typename T, int pack>
-struct SwiGluGradientBody {
+// With s = 1 / (1 + exp(-h(g))): the gradient of g s is
+// s (1 + g h'(g) (1 - s)).
+template <typename T, typename Gate, int pack>
+struct GluGradientBody {
   Rows<const T> gradient, gate, up;
   Rows<T> gate_gradient, up_gradient;
   __device__ void operator()(int64_t row, int64_t column) const {
@@ -191,13 +226,14 @@ struct SwiGluGradientBody {
     const auto dy = Load<pack>(gradient.at(row, column));
     const auto g = Load<pack>(gate.at(row, column));
     const auto u = Load<pack>(up.at(row, column));
+    const Gate h;
     Pack<T, pack> dg, du;
     for (int i = 0; i < pack; ++i) {
       const S x = static_cast<S>(g.values[i]);
       const S d = static_cast<S>(dy.values[i]);
-      const S s = S{1} / (S{1} + Exp(-x));
+      const S s = S{1} / (S{1} + Exp(-h.Of(x)));
       dg.values[i] = static_cast<T>(d * static_cast<S>(u.values[i]) *
-                                    (s * (S{1} + x * (S{1} - s))));
+                                    (s * (S{1} + x * h.Slope(x) * (S{1} - s))));
       du.values[i] = static_cast<T>(d * (x * s));
     }
     Store<pack>(dg, gate_gradient.at(row, column));
@@ -494,48 +530,62 @@ absl::Status Dropout(KernelStream stream, const RandomKey& key,
   });
 }
 
-absl::Status SwiGlu(KernelStream stream, const ConstTensorView& gate,
-                    const ConstTensorView& up, const TensorView& y) {
+namespace {
+
+template <typename Functor>
+absl::Status ForGate(GluKind kind, const Functor& functor) {
+  if (kind == GluKind::kGeGlu) return functor(std::type_identity<GeluGate>());
+  return functor(std::type_identity<SiluGate>());
+}
+
+}  // namespace
+
+absl::Status Glu(KernelStream stream, GluKind kind, const ConstTensorView& gate,
+                 const ConstTensorView& up, const TensorView& y) {
   const int64_t rows = y.shape()[0], n = y.shape()[1];
-  return ForComputedType(y.dtype(), [&]<typename T>(std::type_identity<T>) {
-    const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
-      RunRows<pack>(
-          stream, rows, n,
-          SwiGluBody<T, pack>{RowsOf<const T>(gate, false),
-                              RowsOf<const T>(up, false), RowsOf<T>(y, false)});
-    };
-    if (HasPacks(n, kPackOf<T>, gate, up, y)) {
-      run(std::integral_constant<int, kPackOf<T>>());
-    } else {
-      run(std::integral_constant<int, 1>());
-    }
-    return absl::OkStatus();
+  return ForGate(kind, [&]<typename Gate>(std::type_identity<Gate>) {
+    return ForComputedType(y.dtype(), [&]<typename T>(std::type_identity<T>) {
+      const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
+        RunRows<pack>(stream, rows, n,
+                      GluBody<T, Gate, pack>{RowsOf<const T>(gate, false),
+                                             RowsOf<const T>(up, false),
+                                             RowsOf<T>(y, false)});
+      };
+      if (HasPacks(n, kPackOf<T>, gate, up, y)) {
+        run(std::integral_constant<int, kPackOf<T>>());
+      } else {
+        run(std::integral_constant<int, 1>());
+      }
+      return absl::OkStatus();
+    });
   });
 }
 
-absl::Status SwiGluGradient(KernelStream stream,
-                            const ConstTensorView& gradient,
-                            const ConstTensorView& gate,
-                            const ConstTensorView& up,
-                            const TensorView& gate_gradient,
-                            const TensorView& up_gradient) {
+absl::Status GluGradient(KernelStream stream, GluKind kind,
+                         const ConstTensorView& gradient,
+                         const ConstTensorView& gate, const ConstTensorView& up,
+                         const TensorView& gate_gradient,
+                         const TensorView& up_gradient) {
   const int64_t rows = gate.shape()[0], n = gate.shape()[1];
-  return ForComputedType(gate.dtype(), [&]<typename T>(std::type_identity<T>) {
-    const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
-      RunRows<pack>(
-          stream, rows, n,
-          SwiGluGradientBody<T, pack>{
-              RowsOf<const T>(gradient, false), RowsOf<const T>(gate, false),
-              RowsOf<const T>(up, false), RowsOf<T>(gate_gradient, false),
-              RowsOf<T>(up_gradient, false)});
-    };
-    if (HasPacks(n, kPackOf<T>, gradient, gate, up, gate_gradient,
-                 up_gradient)) {
-      run(std::integral_constant<int, kPackOf<T>>());
-    } else {
-      run(std::integral_constant<int, 1>());
-    }
-    return absl::OkStatus();
+  return ForGate(kind, [&]<typename Gate>(std::type_identity<Gate>) {
+    return ForComputedType(gate.dtype(), [&]<typename T>(
+                                             std::type_identity<T>) {
+      const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
+        RunRows<pack>(
+            stream, rows, n,
+            GluGradientBody<T, Gate, pack>{
+                RowsOf<const T>(gradient, false), RowsOf<const T>(gate, false),
+                RowsOf<const T>(up, false), RowsOf<T>(gate_gradient, false),
+                RowsOf<T>(up_gradient, false)});
+      };
+      if (HasPacks(n, kPackOf<T>, gradient, gate, up, gate_gradient,
+                   up_gradient)) {
+        run(std::integral_constant<int, kPackOf<T>>());
+      } else {
+        run(std::integral_constant<int, 1>());
+      }
+      return absl::OkStatus();
+    });
   });
 }
 

@@ -1,8 +1,8 @@
-// Elementwise kernels: Copy, Add, Scale, Fill, Cast, AddBias, Dropout, SwiGlu,
-// SwiGluGradient and Rotate of ops.h.
+// Elementwise kernels: Copy, Add, Scale, Fill, Cast, AddBias, Dropout, Glu,
+// GluGradient and Rotate of ops.h.
 //
 // Bound by memory: each element is read and written once, 16 bytes an access
-// where rows are aligned and have whole packs. All but SwiGlu and Rotate give
+// where rows are aligned and have whole packs. All but Glu and Rotate give
 // the bits of the CPU.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_ELEMENTWISE_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_ELEMENTWISE_H_
@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "base/cuda/stream.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/glu.h"
 #include "tensor_parallel/ops/rotary.h"
 #include "tensor_parallel/random/philox.h"
 
@@ -35,14 +36,13 @@ absl::Status Dropout(KernelStream stream, const RandomKey& key,
                      double probability, const int64_t* rows,
                      const TensorView& x);
 
-absl::Status SwiGlu(KernelStream stream, const ConstTensorView& gate,
-                    const ConstTensorView& up, const TensorView& y);
-absl::Status SwiGluGradient(KernelStream stream,
-                            const ConstTensorView& gradient,
-                            const ConstTensorView& gate,
-                            const ConstTensorView& up,
-                            const TensorView& gate_gradient,
-                            const TensorView& up_gradient);
+absl::Status Glu(KernelStream stream, GluKind kind, const ConstTensorView& gate,
+                 const ConstTensorView& up, const TensorView& y);
+absl::Status GluGradient(KernelStream stream, GluKind kind,
+                         const ConstTensorView& gradient,
+                         const ConstTensorView& gate, const ConstTensorView& up,
+                         const TensorView& gate_gradient,
+                         const TensorView& up_gradient);
 
 // A block for each token computes its angles in f64.
 absl::Status Rotate(KernelStream stream, const RotaryFrequencies& frequencies,

@@ -133,6 +133,9 @@ class Export {
       const int64_t begin = piece.target_row + row;
       TESSERA_RETURN_IF_ERROR(reader_.Read(parameter.part, parameter.layer,
                                            begin, begin + rows, weights_));
+      if (parameter.offset != 0) {
+        for (float& w : weights_) w -= static_cast<float>(parameter.offset);
+      }
       TESSERA_RETURN_IF_ERROR(Convert(DType::kF32,
                                       std::as_bytes(std::span(weights_)),
                                       options_.dtype, converted_));

@@ -253,6 +253,52 @@ TEST(ExportModelTest, MixturesComeBackOnOtherMeshes) {
   }
 }
 
+// Their files have them less 1.
+TEST(ExportModelTest, NormsOfGemmaAreMovedByOne) {
+  train::RunOptions options = train::testing::SmallRun();
+  options.model.architecture = model_files::Architecture::kGemma;
+  options.model.glu = tp::GluKind::kGeGlu;
+  options.model.scaled_embedding = true;
+  options.model.tied_embeddings = true;
+  options.mesh = {.dp = 2, .tp = 2};
+  const std::string directory = NewRunDirectory("gemma");
+  TESSERA_ASSERT_OK(TrainAndSave(options, directory + "/ckpt").status());
+  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(directory + "/hf", directory + "/imported",
+                  {.mesh = {.pp = 2, .tp = 2}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto trained,
+                               ModelReader::Open(directory + "/ckpt"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto imported, ModelReader::Open(path));
+  EXPECT_EQ(imported->config(), options.model);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const SafetensorsSet files,
+                               SafetensorsSet::Open(directory + "/hf"));
+  for (const LlamaParameter& parameter :
+       model_files::LlamaParameters(options.model)) {
+    const bool is_norm = parameter.shape.size() == 1;
+    int64_t row = 0;
+    for (const model_files::HuggingFacePiece& piece : parameter.pieces) {
+      const int64_t width = is_norm ? 1 : parameter.shape[1];
+      std::vector<float> stored(static_cast<size_t>(piece.rows * width));
+      std::vector<float> before(stored), after(stored);
+      TESSERA_ASSERT_OK(
+          files.Read(piece.name, std::as_writable_bytes(std::span(stored))));
+      TESSERA_ASSERT_OK(trained->Read(parameter.part, parameter.layer, row,
+                                      row + piece.rows, before));
+      TESSERA_ASSERT_OK(imported->Read(parameter.part, parameter.layer, row,
+                                       row + piece.rows, after));
+      row += piece.rows;
+      for (size_t i = 0; i < stored.size(); ++i) {
+        const float moved = is_norm ? before[i] - 1 : before[i];
+        ASSERT_EQ(stored[i], moved) << piece.name;
+        ASSERT_EQ(after[i], is_norm ? moved + 1 : moved) << piece.name;
+      }
+      EXPECT_TRUE(!is_norm || before != std::vector<float>(before.size(), 1));
+    }
+  }
+}
+
 class SixteenBitTiedModelTest : public ::testing::TestWithParam<DType> {
  protected:
   SixteenBitTiedModelTest() {

@@ -79,7 +79,19 @@ constexpr ArchitectureTraits kArchitectures[] = {
      .mixture = {.experts = "n_routed_experts",
                  .intermediate = "moe_intermediate_size",
                  .normalise = "norm_topk_prob",
-                 .like_deepseek = true}}};
+                 .like_deepseek = true}},
+    {.architecture = Architecture::kGemma,
+     .title = "Gemma",
+     .model_type = "gemma",
+     .class_name = "GemmaForCausalLM",
+     .max_positions = 8192,
+     .head_size = 256,
+     .biases = AttentionBiases::kChosen,
+     .glu = tensor_parallel::GluKind::kGeGlu,
+     .scaled_embedding = true,
+     .tied_embeddings = true,
+     .norm_offset = 1,
+     .windows = {.needs_use = true, .by_layer = true}}};
 
 constexpr bool AreInOrder() {
   size_t index = 0;

@@ -11,6 +11,8 @@
 #include <span>
 #include <string_view>
 
+#include "tensor_parallel/ops/glu.h"
+
 namespace tessera::model_files {
 
 // Whose files describe the model (hugging_face_config.h). What is computed
@@ -24,6 +26,7 @@ enum class Architecture {
   kMixtral,
   kQwen3Moe,
   kDots1,
+  kGemma,
 };
 
 // Biases of the attention's projections.
@@ -73,6 +76,12 @@ struct ArchitectureTraits {
   bool needs_kv_heads = true;  // Else as many as queries have.
   AttentionBiases biases = AttentionBiases::kNone;
   bool qk_norm = false;
+  tensor_parallel::GluKind glu = tensor_parallel::GluKind::kSwiGlu;
+  // The rows of the embedding are multiplied by the square root of their size.
+  bool scaled_embedding = false;
+  bool tied_embeddings = false;  // Without "tie_word_embeddings".
+  // Files have the weights of norms less this.
+  double norm_offset = 0;
   WindowTraits windows = {};
   MixtureTraits mixture = {};
 };

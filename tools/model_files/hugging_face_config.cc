@@ -20,6 +20,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kSilu = "silu";
+constexpr std::string_view kGelu = "gelu_pytorch_tanh";
+
 absl::Status WrongType(std::string_view key, std::string_view expected,
                        const Json& found) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -80,8 +83,8 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target) {
 absl::Status CheckFixedKeys(const Json& object) {
   static const auto* const fixed =
       new std::vector<std::pair<const char*, Json>>{
-          {"hidden_act", "silu"},
           {"mlp_bias", false},
+          {"use_bidirectional_attention", false},
           {"partial_rotary_factor", 1},
           {"rope_interleaved", false},
           {"router_jitter_noise", 0},
@@ -100,6 +103,21 @@ absl::Status CheckFixedKeys(const Json& object) {
                           "logit_scale", "final_logit_softcapping"}) {
     const Json* const value = Find(object, key);
     if (value != nullptr) return NotSupported(key, "none", *value);
+  }
+  return absl::OkStatus();
+}
+
+// Of the MLP. Gemma's first files say "gelu" where the model has the
+// approximation, which transformers 4 replaces.
+absl::Status CheckActivation(const Json& object,
+                             tensor_parallel::GluKind kind) {
+  const bool is_gelu = kind == tensor_parallel::GluKind::kGeGlu;
+  const std::string_view needed = is_gelu ? kGelu : kSilu;
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    const Json* const value = Find(object, key);
+    if (value == nullptr || *value == needed) continue;
+    if (is_gelu && *value == "gelu") continue;
+    return NotSupported(key, absl::StrCat("\"", needed, "\""), *value);
   }
   return absl::OkStatus();
 }
@@ -393,6 +411,7 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
         " does not divide hidden_size ", model.hidden));
   }
   TESSERA_RETURN_IF_ERROR(Read(object, "rms_norm_eps", model.norm_epsilon));
+  model.tied_embeddings = traits.tied_embeddings;
   TESSERA_RETURN_IF_ERROR(
       Read(object, "tie_word_embeddings", model.tied_embeddings));
   TESSERA_RETURN_IF_ERROR(
@@ -403,7 +422,10 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(ReadBiases(object, traits.biases, model));
   TESSERA_RETURN_IF_ERROR(ReadWindows(object, traits.windows, model));
   TESSERA_RETURN_IF_ERROR(ReadMixture(object, traits.mixture, model));
+  TESSERA_RETURN_IF_ERROR(CheckActivation(object, traits.glu));
   model.qk_norm = traits.qk_norm;
+  model.glu = traits.glu;
+  model.scaled_embedding = traits.scaled_embedding;
   return model.Validate();
 }
 
@@ -481,6 +503,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   const ModelConfig& model = config.model;
   TESSERA_RETURN_IF_ERROR(model.Validate());
   const ArchitectureTraits& traits = TraitsOf(model.architecture);
+  const bool is_gelu = model.glu == tensor_parallel::GluKind::kGeGlu;
   nlohmann::ordered_json object = {
       {"architectures", {traits.class_name}},
       {"model_type", traits.model_type},
@@ -491,7 +514,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
       {"num_attention_heads", model.heads},
       {"num_key_value_heads", model.kv_heads},
       {"head_dim", model.head_size},
-      {"hidden_act", "silu"},
+      {"hidden_act", is_gelu ? kGelu : kSilu},
       {"rope_theta", model.rotary.base},
       {"rope_scaling", RopeScalingOf(model.rotary)},
       {"rms_norm_eps", model.norm_epsilon},
@@ -509,6 +532,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
       {"eos_token_id", nullptr},
   };
   AddMixture(model, object);
+  if (is_gelu) object["hidden_activation"] = kGelu;
   if (model.window > 0) object["sliding_window"] = model.window;
   if (config.dtype.has_value()) {
     object["torch_dtype"] = TorchName(*config.dtype);

@@ -10,13 +10,16 @@
 // errors:
 //
 //   model_type                       llama (Llama 2, 3, 3.1 and 3.2 of text),
-//                                    mistral, qwen2 (also 2.5), qwen3
+//                                    mistral, qwen2 (also 2.5), qwen3, gemma,
+//                                    and mixtures of architectures.h
 //   architectures                    with the type's class, if present
-//   hidden_act                       silu
-//   attention_bias                   llama, qwen3: any; mistral: false; qwen2:
-//                                    true
+//   hidden_act, hidden_activation    silu; gemma: gelu_pytorch_tanh, or gelu,
+//                                    which stands for it in early files
+//   attention_bias                   llama, qwen3, gemma: any; mistral:
+//                                    false; qwen2: true
 //   mlp_bias                         false
-//   sliding_window                   llama: none; mistral: any; qwen2, qwen3:
+//   sliding_window                   llama, gemma: none; mistral: any; qwen2,
+//   qwen3:
 //                                    any, of the layers from max_window_layers
 //                                    on, with use_sliding_window
 //   layer_types                      full_attention; qwen2, qwen3: and then

@@ -96,6 +96,18 @@ constexpr char kQwen3[] = R"({
   "torch_dtype": "bfloat16", "use_cache": true, "use_sliding_window": false,
   "vocab_size": 151936})";
 
+// The keys of gemma-2b's config.json.
+constexpr char kGemma[] = R"({
+  "architectures": ["GemmaForCausalLM"], "attention_bias": false,
+  "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,
+  "head_dim": 256, "hidden_act": "gelu", "hidden_activation": null,
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 16384,
+  "max_position_embeddings": 8192, "model_type": "gemma",
+  "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+  "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_scaling": null,
+  "rope_theta": 10000.0, "torch_dtype": "bfloat16", "use_cache": true,
+  "vocab_size": 256000})";
+
 std::string Replaced(std::string_view json, std::string_view what,
                      std::string_view with) {
   EXPECT_NE(json.find(what), json.npos) << what;
@@ -159,6 +171,28 @@ TEST(HuggingFaceConfigTest, ReadsLlama31MistralQwen2AndQwen3) {
                                  FormatHuggingFaceConfig(config));
     EXPECT_THAT(ParseHuggingFaceConfig(json), IsOkAndHolds(config)) << json;
   }
+}
+
+TEST(HuggingFaceConfigTest, ReadsGemma) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig gemma,
+                               ParseHuggingFaceConfig(kGemma));
+  EXPECT_EQ(gemma.model, *PresetConfig("gemma-2b"));
+  EXPECT_TRUE(gemma.model.tied_embeddings);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
+                               FormatHuggingFaceConfig(gemma));
+  EXPECT_THAT(ParseHuggingFaceConfig(json), IsOkAndHolds(gemma)) << json;
+  EXPECT_THAT(json, HasSubstr("\"hidden_act\": \"gelu_pytorch_tanh\""));
+  for (const char* act : {"silu", "relu"}) {
+    EXPECT_THAT(ParseHuggingFaceConfig(Replaced(kGemma, "\"gelu\"",
+                                                absl::StrCat("\"", act, "\""))),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         AllOf(HasSubstr("hidden_act"), HasSubstr(act),
+                               HasSubstr("\"gelu_pytorch_tanh\""))));
+  }
+  EXPECT_THAT(ParseHuggingFaceConfig(
+                  Replaced(kQwen3, "\"silu\"", "\"gelu_pytorch_tanh\"")),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("supported is \"silu\"")));
 }
 
 TEST(HuggingFaceConfigTest, ReadsSlidingWindows) {
@@ -386,7 +420,7 @@ TEST(HuggingFaceConfigTest, FilesAreNamedInErrors) {
 
 TEST(HuggingFaceConfigFuzzTest, DamagedConfigsAreRefusedOrReadBackAsTheyWere) {
   TextMutator mutator(
-      {kSmolLm2, kVersion5, kLlama31, kQwen2, kQwen3, kMistral,
+      {kSmolLm2, kVersion5, kLlama31, kQwen2, kQwen3, kMistral, kGemma,
        *FormatHuggingFaceConfig({.model = *PresetConfig("llama-7b")})},
       {"null", "true", "-1", "1e309", "[[[[", "\"rope_scaling\":{},", "0.5",
        "9223372036854775808", "\"head_dim\":6,", "\"x\":1,"},

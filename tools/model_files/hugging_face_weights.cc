@@ -98,6 +98,8 @@ absl::Status HuggingFaceWeights::Read(LlamaPart part, int64_t layer,
         const TensorView view,
         TensorView::Create(std::as_writable_bytes(some), DType::kF32, shape));
     TESSERA_RETURN_IF_ERROR(set_.ReadRows(piece.name, piece.source_row, view));
+    if (parameter.offset == 0) continue;
+    for (float& weight : some) weight += static_cast<float>(parameter.offset);
   }
   return absl::OkStatus();
 }

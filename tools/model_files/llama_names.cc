@@ -166,6 +166,19 @@ std::string_view PartName(LlamaPart part) {
   return "";
 }
 
+bool IsNorm(LlamaPart part) {
+  switch (part) {
+    case LlamaPart::kAttentionNorm:
+    case LlamaPart::kQueryNorm:
+    case LlamaPart::kKeyNorm:
+    case LlamaPart::kMlpNorm:
+    case LlamaPart::kFinalNorm:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool InLayer(LlamaPart part) {
   return part > LlamaPart::kEmbedding && part < LlamaPart::kFinalNorm;
 }
@@ -225,6 +238,8 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
   parameter.part = part;
   parameter.layer = InLayer(part) ? layer : -1;
   parameter.name = LlamaParameterName(part, layer);
+  if (IsNorm(part))
+    parameter.offset = TraitsOf(config.architecture).norm_offset;
   int64_t rows = 0;
   for (const Source& source : SourcesOf(config, part)) {
     parameter.pieces.push_back({HuggingFaceName(source.name, parameter.layer),

@@ -42,7 +42,8 @@
 // heads are there as the config has them. Nothing is transposed (both
 // sides compute x w^T) and rows keep their order within a head: Hugging Face's
 // weights are for rotary positions that rotate the pairs (i, i + head_size /
-// 2), as in tensor_parallel's Ops::Rotate. Meta's own files are for pairs (2i,
+// 2), as in tensor_parallel's Ops::Rotate. Gemma's files have the weights of
+// norms less 1. Meta's own files are for pairs (2i,
 // 2i + 1) and are not supported. Source: transformers' modeling_llama.py.
 #ifndef TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 #define TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
@@ -97,6 +98,8 @@ struct LlamaParameter {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<HuggingFacePiece> pieces;  // Whole tensors, in the order of rows.
+  // Weights are those of the files plus this: 1 for Gemma's norms.
+  double offset = 0;
 };
 
 // "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.

@@ -76,6 +76,25 @@ absl::Status CheckQkNorm(const ModelConfig& config) {
                    "norms of the heads of queries and keys"));
 }
 
+absl::Status CheckGates(const ModelConfig& config) {
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const auto name = [](tensor_parallel::GluKind kind) {
+    return kind == tensor_parallel::GluKind::kGeGlu ? "GeGLU" : "SwiGLU";
+  };
+  if (config.glu != traits.glu) {
+    return absl::InvalidArgumentError(absl::StrCat("glu is ", name(config.glu),
+                                                   "; ", traits.title, " has ",
+                                                   name(traits.glu)));
+  }
+  if (config.scaled_embedding == traits.scaled_embedding) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "scaled_embedding is ", config.scaled_embedding ? "true" : "false", "; ",
+      traits.title, " has ", traits.scaled_embedding ? "" : "no ",
+      "scaled embedding"));
+}
+
 absl::Status CheckBiases(const ModelConfig& config) {
   const ArchitectureTraits& traits = TraitsOf(config.architecture);
   const bool qkv = config.qkv_bias, output = config.output_bias;
@@ -179,6 +198,7 @@ absl::Status ModelConfig::Validate() const {
   TESSERA_RETURN_IF_ERROR(rotary.Validate(), Annotate(_, "rope_scaling"));
   TESSERA_RETURN_IF_ERROR(CheckBiases(*this));
   TESSERA_RETURN_IF_ERROR(CheckQkNorm(*this));
+  TESSERA_RETURN_IF_ERROR(CheckGates(*this));
   TESSERA_RETURN_IF_ERROR(CheckWindow(*this));
   TESSERA_RETURN_IF_ERROR(CheckMixture(*this));
   TESSERA_RETURN_IF_ERROR(
@@ -257,7 +277,7 @@ constexpr int64_t kByteVocabulary = 264;
 // vocabulary, hidden, intermediate, layers, heads, kv_heads, head_size,
 // {rope_theta, ...}, norm_epsilon, tied_embeddings, max_positions,
 // initializer_range, architecture, qkv_bias, output_bias, qk_norm, window,
-// window_begin, {experts, per_token, intermediate, ...}
+// window_begin, {experts, per_token, intermediate, ...}, glu, scaled_embedding
 constexpr Preset kPresets[] = {
     {"llama-1m",
      {kByteVocabulary, 128, 512, 4, 4, 2, 32, {1e4}, 1e-5, false, 1024}},
@@ -338,6 +358,28 @@ constexpr Preset kPresets[] = {
       131072}},
     {"smollm2-1.7b",
      {49152, 2048, 8192, 24, 32, 32, 64, {130000}, 1e-5, true, 8192}},
+    {"gemma-2b",
+     {256000,
+      2048,
+      16384,
+      18,
+      8,
+      1,
+      256,
+      {1e4},
+      1e-6,
+      true,
+      8192,
+      0.02,
+      Architecture::kGemma,
+      false,
+      false,
+      false,
+      0,
+      0,
+      {},
+      tensor_parallel::GluKind::kGeGlu,
+      true}},
     {"llama-3b",
      {32000, 3200, 8640, 26, 32, 32, 100, {1e4}, 1e-6, false, 2048}},
     {"llama-7b",

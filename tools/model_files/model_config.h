@@ -8,14 +8,16 @@
 //
 // Sources: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
 // 2305.13245; Grattafiori et al., Llama 3, arXiv 2407.21783; Jiang et al.,
-// Mistral 7B, arXiv 2310.06825; Yang et al., Qwen2, arXiv 2407.10671, and
-// Qwen3, arXiv 2505.09388; of mixtures of experts Jiang et al., Mixtral of
-// Experts, arXiv 2401.04088, and DeepSeek-V3, arXiv 2412.19437; names and
-// defaults of transformers' LlamaConfig, MistralConfig, Qwen2Config,
-// Qwen3Config, MixtralConfig, Qwen3MoeConfig and Dots1Config.
+// Mistral 7B, arXiv 2310.06825; Gemma Team, Gemma, arXiv 2403.08295; Yang et
+// al., Qwen2, arXiv 2407.10671, and Qwen3, arXiv 2505.09388; of mixtures of
+// experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, and DeepSeek-V3,
+// arXiv 2412.19437; names and defaults of transformers' LlamaConfig,
+// MistralConfig, Qwen2Config, Qwen3Config, MixtralConfig, Qwen3MoeConfig,
+// Dots1Config and GemmaConfig.
 #ifndef TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "tensor_parallel/ops/glu.h"
 #include "tensor_parallel/ops/rotary.h"
 #include "tools/model_files/architectures.h"
 
@@ -77,14 +80,19 @@ struct ModelConfig {
   int64_t window = 0;
   int64_t window_begin = 0;
   MixtureConfig mixture = {};
+  // Of the MLP: hidden_act "gelu_pytorch_tanh" is kGeGlu, of Gemma.
+  tensor_parallel::GluKind glu = tensor_parallel::GluKind::kSwiGlu;
+  // The rows of the embedding are multiplied by the square root of their size,
+  // in Gemma.
+  bool scaled_embedding = false;
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
   // and heads * head_size [1, 2^20], intermediate [1, 2^22], layers [1, 4096];
   // kv_heads divides heads; head_size is even; window [0, 2^31-1] and
-  // window_begin [0, layers), 0 without a window; biases, norms, windows and
-  // mixtures are those of the architecture. The functions below are exact for
-  // valid configurations.
+  // window_begin [0, layers), 0 without a window; biases, norms, windows,
+  // mixtures, glu and scaled_embedding are those of the architecture. The
+  // functions below are exact for valid configurations.
   absl::Status Validate() const;
 
   // Rows of the projections of queries, and of keys or values.
@@ -97,6 +105,11 @@ struct ModelConfig {
   // Keys that a query sees, averaged over the layers and over the positions of
   // a sequence of that length.
   double KeysPerQuery(int64_t sequence) const;
+
+  // The factor of the embedding's rows.
+  double EmbeddingScale() const {
+    return scaled_embedding ? std::sqrt(static_cast<double>(hidden)) : 1;
+  }
 
   bool IsMixture(int64_t layer) const {
     return mixture.experts > 0 && layer >= mixture.dense_layers;

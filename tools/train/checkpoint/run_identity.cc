@@ -103,6 +103,10 @@ Differences OfModels(const model_files::ModelConfig& saved,
   found.Compare("qkv_bias", int{saved.qkv_bias}, int{now.qkv_bias});
   found.Compare("output_bias", int{saved.output_bias}, int{now.output_bias});
   found.Compare("qk_norm", int{saved.qk_norm}, int{now.qk_norm});
+  found.Compare("GeGLU", saved.glu == tensor_parallel::GluKind::kGeGlu,
+                now.glu == tensor_parallel::GluKind::kGeGlu);
+  found.Compare("scaled_embedding", int{saved.scaled_embedding},
+                int{now.scaled_embedding});
   found.Compare("window", saved.window, now.window);
   found.Compare("window_begin", saved.window_begin, now.window_begin);
   found.Compare("mixture of experts", TextOfMixture(saved.mixture),

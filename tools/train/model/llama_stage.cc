@@ -86,7 +86,8 @@ absl::Status LlamaLayers::CreateEmbedding() {
           tensor_, {.vocabulary = options_.model.vocabulary,
                     .width = options_.model.hidden,
                     .dtype = options_.dtype,
-                    .sequence_parallel = options_.sequence_parallel}));
+                    .sequence_parallel = options_.sequence_parallel,
+                    .scale = options_.model.EmbeddingScale()}));
   embedding_.emplace(std::move(embedding));
   embedding_->AppendParameters("embedding", windows_.front());
   return absl::OkStatus();
@@ -129,6 +130,7 @@ absl::Status LlamaLayers::CreateBlock(size_t window) {
   if (options_.lora_attention) block.attention.lora = options_.lora;
   if (options_.lora_mlp) block.mlp_lora = options_.lora;
   block.hidden = model.intermediate;
+  block.glu = model.glu;
   block.moe = MixtureOf(layer);
   block.norm_epsilon = model.norm_epsilon;
   block.recompute = options_.recompute;

@@ -76,7 +76,7 @@ TEST(LoraParityTest, SchedulesAndRecomputationHaveTheLossesOfOneRank) {
 
 TEST(LoraParityTest, EveryArchitectureHasTheLossesOfOneRank) {
   for (const std::string architecture :
-       {"llama3.1", "mistral", "qwen2", "qwen3", "mixtral", "dots1"}) {
+       {"llama3.1", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "dots1"}) {
     ParityCase run = LoraCase();
     run.architecture = architecture;
     const bool is_mixture =

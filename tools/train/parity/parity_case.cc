@@ -85,6 +85,10 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                              .sigmoid = true,
                              .scale = 1.5};
     options.router_bias_rate = 0.01;
+  } else if (run.architecture == "gemma") {
+    options.model.architecture = model_files::Architecture::kGemma;
+    options.model.glu = tensor_parallel::GluKind::kGeGlu;
+    options.model.scaled_embedding = true;
   }
   if (run.multiples_of_16) {
     options.model.hidden = 32;
@@ -246,43 +250,43 @@ constexpr const char* kDropoutProbability = "0.1";
 std::vector<ParityOption> MakeOptions() {
   const std::vector<std::string> sizes = {"1", "2", "4", "8"};
   const std::vector<std::string> off_on = {"off", "on"};
-  return {
-      {"dp", sizes},
-      {"pp", sizes},
-      {"cp", sizes},
-      {"tp", sizes},
-      {"ep", {"1", "2", "4"}},
-      {"schedule", Schedules()},
-      {"chunks", {"1", "2", "3"}},
-      {"micro_batch", {"1", "2"}},
-      {"recompute", {"none", "selective", "full"}},
-      {"sequence_parallel", off_on},
-      {"overlap_chunks", {"0", "3"}},
-      {"context", {"contiguous", "zigzag"}},
-      {"context_attention", {"ring", "ulysses"}},
-      {"zero", {"0", "1", "2", "3"}},
-      {"layout", {"chunks", "round_robin", "balanced"}},
-      {"bucket_bytes", {"25000000", "700"}},
-      {"persistence", {"0", "100"}},
-      {"gather_ahead", {"0", "1", "2", "3"}},
-      {"max_gathered_bytes", {"0", kGatheredLimit}},
-      {"reduce", {"auto", "each", "last"}},
-      {"dp_replicate", {"1", "2"}},
-      {"hpz", {"0", "2"}},
-      {"offload",
-       {"none", "optimizer", "gradients", "params", "all", "activations"}},
-      {"tier", {"none", "host", "file"}},
-      {"lossless", off_on},
-      {"architecture",
-       {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral", "dots1"}},
-      {"documents", off_on},
-      {"tied", off_on},
-      {"clip", off_on},
-      {"dropout", {"0", kDropoutProbability}},
-      {"kv_heads", {"1", "2", "3", "6"}},
-      {"moments", {"f32", "bf16", "int8"}},
-      {"decay", {"matrices", "all"}},
-      {"loss_terms", off_on}};
+  return {{"dp", sizes},
+          {"pp", sizes},
+          {"cp", sizes},
+          {"tp", sizes},
+          {"ep", {"1", "2", "4"}},
+          {"schedule", Schedules()},
+          {"chunks", {"1", "2", "3"}},
+          {"micro_batch", {"1", "2"}},
+          {"recompute", {"none", "selective", "full"}},
+          {"sequence_parallel", off_on},
+          {"overlap_chunks", {"0", "3"}},
+          {"context", {"contiguous", "zigzag"}},
+          {"context_attention", {"ring", "ulysses"}},
+          {"zero", {"0", "1", "2", "3"}},
+          {"layout", {"chunks", "round_robin", "balanced"}},
+          {"bucket_bytes", {"25000000", "700"}},
+          {"persistence", {"0", "100"}},
+          {"gather_ahead", {"0", "1", "2", "3"}},
+          {"max_gathered_bytes", {"0", kGatheredLimit}},
+          {"reduce", {"auto", "each", "last"}},
+          {"dp_replicate", {"1", "2"}},
+          {"hpz", {"0", "2"}},
+          {"offload",
+           {"none", "optimizer", "gradients", "params", "all", "activations"}},
+          {"tier", {"none", "host", "file"}},
+          {"lossless", off_on},
+          {"architecture",
+           {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",
+            "dots1", "gemma"}},
+          {"documents", off_on},
+          {"tied", off_on},
+          {"clip", off_on},
+          {"dropout", {"0", kDropoutProbability}},
+          {"kv_heads", {"1", "2", "3", "6"}},
+          {"moments", {"f32", "bf16", "int8"}},
+          {"decay", {"matrices", "all"}},
+          {"loss_terms", off_on}};
 }
 
 // A row that may be partial.

@@ -80,7 +80,8 @@ struct ParityCase {
   // llama, llama3.1 (scaled rotary frequencies, all biases), mistral (a
   // window), qwen2 (biases of queries, keys and values), qwen3 (norms of heads,
   // a window in some layers), mixtral (4 experts, softmax, balance), dots1 (8
-  // experts, sigmoid, biases that move, a shared one, a layer without)
+  // experts, sigmoid, biases that move, a shared one, a layer without), gemma
+  // (GELU, a scaled embedding)
   std::string architecture = "llama";
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;

@@ -69,7 +69,7 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
       EXPECT_GE(RowsWith(axis, size, "tied", "on"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "documents", "on"), 1) << axis << size;
       for (const char* architecture : {"llama", "llama3.1", "mistral", "qwen2",
-                                       "qwen3", "mixtral", "dots1"}) {
+                                       "qwen3", "mixtral", "dots1", "gemma"}) {
         EXPECT_GE(RowsWith(axis, size, "architecture", architecture), 1)
             << axis << size << architecture;
       }

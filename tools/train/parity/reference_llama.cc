@@ -9,6 +9,7 @@
 
 namespace tessera::train {
 
+using tensor_parallel::GluKind;
 using tensor_parallel::RotaryFrequencies;
 using tensor_parallel::RotaryScaling;
 // The formulas of a Llama model and their derivatives, in plain loops over rows
@@ -28,10 +29,10 @@ Numbers RmsNorm(const Numbers& x, const Numbers& g, double epsilon);
 void RmsNormBackward(const Numbers& dy, const Numbers& x, const Numbers& g,
                      double epsilon, Numbers& dx, Numbers& dg);
 
-// y = silu(gate) up.
-Numbers SwiGlu(const Numbers& gate, const Numbers& up);
-void SwiGluBackward(const Numbers& dy, const Numbers& gate, const Numbers& up,
-                    Numbers& dgate, Numbers& dup);
+// y = silu(gate) up, or gelu(gate) up with GELU's approximation by tanh.
+Numbers Glu(GluKind kind, const Numbers& gate, const Numbers& up);
+void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
+                 const Numbers& up, Numbers& dgate, Numbers& dup);
 
 struct HeadSizes {
   size_t sequences, length, heads, kv_heads, head_size;
@@ -121,20 +122,39 @@ void RmsNormBackward(const Numbers& dy, const Numbers& x, const Numbers& g,
   }
 }
 
-Numbers SwiGlu(const Numbers& gate, const Numbers& up) {
+namespace {
+
+struct Activation {
+  double value, slope;
+};
+
+Activation Activate(GluKind kind, double x) {
+  if (kind == GluKind::kSwiGlu) {
+    const double s = Sigmoid(x);
+    return {x * s, s * (1 + x * (1 - s))};
+  }
+  const double root = std::sqrt(2 / std::numbers::pi);
+  const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+  const double inner = root * (1 + 3 * 0.044715 * x * x);
+  return {0.5 * x * (1 + t), 0.5 * (1 + t + x * (1 - t * t) * inner)};
+}
+
+}  // namespace
+
+Numbers Glu(GluKind kind, const Numbers& gate, const Numbers& up) {
   Numbers y(gate.size());
   for (size_t i = 0; i < y.size(); ++i) {
-    y[i] = gate[i] * Sigmoid(gate[i]) * up[i];
+    y[i] = Activate(kind, gate[i]).value * up[i];
   }
   return y;
 }
 
-void SwiGluBackward(const Numbers& dy, const Numbers& gate, const Numbers& up,
-                    Numbers& dgate, Numbers& dup) {
+void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
+                 const Numbers& up, Numbers& dgate, Numbers& dup) {
   for (size_t i = 0; i < dy.size(); ++i) {
-    const double s = Sigmoid(gate[i]);
-    dgate[i] += dy[i] * up[i] * s * (1 + gate[i] * (1 - s));
-    dup[i] += dy[i] * gate[i] * s;
+    const Activation activation = Activate(kind, gate[i]);
+    dgate[i] += dy[i] * up[i] * activation.slope;
+    dup[i] += dy[i] * activation.value;
   }
 }
 
@@ -429,17 +449,18 @@ struct LayerPass {
 };
 
 // Rows through an MLP.
-Numbers MlpOf(const Numbers& gate_weight, const Numbers& up_weight,
-              const Numbers& down_weight, const Numbers& x, size_t width,
-              Numbers& gate, Numbers& up, Numbers& product) {
+Numbers MlpOf(GluKind kind, const Numbers& gate_weight,
+              const Numbers& up_weight, const Numbers& down_weight,
+              const Numbers& x, size_t width, Numbers& gate, Numbers& up,
+              Numbers& product) {
   gate = plain::Linear(x, gate_weight, width);
   up = plain::Linear(x, up_weight, width);
-  product = plain::SwiGlu(gate, up);
+  product = plain::Glu(kind, gate, up);
   return plain::Linear(product, down_weight, down_weight.size() / width);
 }
 
 // Adds to dx and the gradients of the weights.
-void MlpBackward(const Numbers& dy, const Numbers& gate_weight,
+void MlpBackward(GluKind kind, const Numbers& dy, const Numbers& gate_weight,
                  const Numbers& up_weight, const Numbers& down_weight,
                  const Numbers& x, size_t width, const Numbers& gate,
                  const Numbers& up, const Numbers& product, Numbers& dx,
@@ -448,7 +469,7 @@ void MlpBackward(const Numbers& dy, const Numbers& gate_weight,
   Numbers dproduct(product.size()), dgate(gate.size()), dup(up.size());
   plain::LinearBackward(dy, product, down_weight, down_weight.size() / width,
                         dproduct, ddown_weight);
-  plain::SwiGluBackward(dproduct, gate, up, dgate, dup);
+  plain::GluBackward(kind, dproduct, gate, up, dgate, dup);
   plain::LinearBackward(dgate, x, gate_weight, width, dx, dgate_weight);
   plain::LinearBackward(dup, x, up_weight, width, dx, dup_weight);
 }
@@ -502,6 +523,7 @@ class Model {
       const double* row = &weights_.embedding[InputOf(t) * width_];
       x.insert(x.end(), row, row + width_);
     }
+    for (double& value : x) value *= EmbeddingFactor();
     for (const ReferenceLayer& layer : weights_.layers) {
       x = ForwardLayer(layer, std::move(x));
     }
@@ -551,13 +573,17 @@ class Model {
     }
     for (size_t t = 0; t < tokens(); ++t) {
       for (size_t i = 0; i < width_; ++i) {
-        gradients.embedding[InputOf(t) * width_ + i] += dx[t * width_ + i];
+        gradients.embedding[InputOf(t) * width_ + i] +=
+            EmbeddingFactor() * dx[t * width_ + i];
       }
     }
     return gradients;
   }
 
  private:
+  double EmbeddingFactor() const {
+    return model_.scaled_embedding ? std::pow(width_, 0.5) : 1;
+  }
   size_t tokens() const { return batch_.sequences * batch_.length; }
   bool IsMasked(size_t token) const {
     return !batch_.masked.empty() && batch_.masked[token];
@@ -604,7 +630,7 @@ class Model {
     return model_.tied_embeddings ? weights_.embedding : weights_.head;
   }
 
-  // m = x + Wo attention(norm(x)); y = m + Wdown swiglu(norm(m)).
+  // m = x + Wo attention(norm(x)); y = m + Wdown glu(norm(m)).
   Numbers ForwardLayer(const ReferenceLayer& w, Numbers x) {
     LayerPass& p = passes_.emplace_back();
     p.seen = SeenIn(static_cast<size_t>(
@@ -633,10 +659,10 @@ class Model {
     AddTo(p.middle, p.input);
     p.middle_normalised =
         plain::RmsNorm(p.middle, w.mlp_norm, model_.norm_epsilon);
-    Numbers y = w.experts.empty()
-                    ? MlpOf(w.gate, w.up, w.down, p.middle_normalised, width_,
-                            p.gate, p.up, p.product)
-                    : ForwardMixture(w, p);
+    Numbers y = w.experts.empty() ? MlpOf(model_.glu, w.gate, w.up, w.down,
+                                          p.middle_normalised, width_, p.gate,
+                                          p.up, p.product)
+                                  : ForwardMixture(w, p);
     AddTo(y, p.middle);
     return y;
   }
@@ -645,8 +671,8 @@ class Model {
   Numbers ForwardMixture(const ReferenceLayer& w, LayerPass& p) const {
     Numbers y(p.middle.size());
     if (!w.shared.gate.empty()) {
-      y = MlpOf(w.shared.gate, w.shared.up, w.shared.down, p.middle_normalised,
-                width_, p.gate, p.up, p.product);
+      y = MlpOf(GluKind::kSwiGlu, w.shared.gate, w.shared.up, w.shared.down,
+                p.middle_normalised, width_, p.gate, p.up, p.product);
     }
     for (size_t t = 0; t < tokens(); ++t) {
       LayerPass::Routed& r = p.routed.emplace_back();
@@ -654,9 +680,9 @@ class Model {
       Route(w, x, r);
       for (size_t i = 0; i < r.experts.size(); ++i) {
         const ReferenceExpert& expert = w.experts[r.experts[i]];
-        r.outputs.push_back(MlpOf(expert.gate, expert.up, expert.down, x,
-                                  width_, r.gates.emplace_back(),
-                                  r.ups.emplace_back(),
+        r.outputs.push_back(MlpOf(GluKind::kSwiGlu, expert.gate, expert.up,
+                                  expert.down, x, width_,
+                                  r.gates.emplace_back(), r.ups.emplace_back(),
                                   r.products.emplace_back()));
         for (size_t j = 0; j < width_; ++j) {
           y[t * width_ + j] += r.weights[i] * r.outputs[i][j];
@@ -770,9 +796,9 @@ class Model {
                       const Numbers& dy, ReferenceLayer& gradients) const {
     Numbers dnormalised = ZerosLike(p.middle), dmiddle = ZerosLike(p.middle);
     if (w.experts.empty()) {
-      MlpBackward(dy, w.gate, w.up, w.down, p.middle_normalised, width_, p.gate,
-                  p.up, p.product, dnormalised, gradients.gate, gradients.up,
-                  gradients.down);
+      MlpBackward(model_.glu, dy, w.gate, w.up, w.down, p.middle_normalised,
+                  width_, p.gate, p.up, p.product, dnormalised, gradients.gate,
+                  gradients.up, gradients.down);
     } else {
       BackwardMixture(w, p, dy, dnormalised, gradients);
     }
@@ -785,9 +811,9 @@ class Model {
                        const Numbers& dy, Numbers& dx,
                        ReferenceLayer& gradients) const {
     if (!w.shared.gate.empty()) {
-      MlpBackward(dy, w.shared.gate, w.shared.up, w.shared.down,
-                  p.middle_normalised, width_, p.gate, p.up, p.product, dx,
-                  gradients.shared.gate, gradients.shared.up,
+      MlpBackward(GluKind::kSwiGlu, dy, w.shared.gate, w.shared.up,
+                  w.shared.down, p.middle_normalised, width_, p.gate, p.up,
+                  p.product, dx, gradients.shared.gate, gradients.shared.up,
                   gradients.shared.down);
     }
     for (size_t t = 0; t < tokens(); ++t) {
@@ -804,9 +830,9 @@ class Model {
           doutput[j] *= r.weights[i];
         }
         dweights.push_back(dweight);
-        MlpBackward(doutput, expert.gate, expert.up, expert.down, x, width_,
-                    r.gates[i], r.ups[i], r.products[i], dx_row, own.gate,
-                    own.up, own.down);
+        MlpBackward(GluKind::kSwiGlu, doutput, expert.gate, expert.up,
+                    expert.down, x, width_, r.gates[i], r.ups[i], r.products[i],
+                    dx_row, own.gate, own.up, own.down);
       }
       plain::LinearBackward(RouterSlopes(p, t, dweights), x, w.router, width_,
                             dx_row, gradients.router);

@@ -13,6 +13,7 @@
 // weights; Chen et al., arXiv 2306.15595, and transformers' modeling_rope_utils
 // for its scaling; Ainslie et al., GQA, arXiv 2305.13245; Vaswani et al., arXiv
 // 1706.03762, equation 1; Shazeer, GLU variants, arXiv 2002.05202, equation 6;
+// Hendrycks and Gimpel, GELU, arXiv 1606.08415, section 2; Gemma, 2403.08295;
 // of mixtures of experts Jiang et al., arXiv 2401.04088, section 2.1;
 // DeepSeek-V3, arXiv 2412.19437, equations 12 to 20; ST-MoE, arXiv 2202.08906,
 // equation 5.

@@ -77,7 +77,10 @@ model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
           .qk_norm = has_head_norms,
           .window = has_window ? json.at("sliding_window").get<int64_t>() : 0,
           .window_begin = json.value("max_window_layers", int64_t{0}),
-          .mixture = MixtureFrom(json)};
+          .mixture = MixtureFrom(json),
+          .glu = type == "gemma" ? tensor_parallel::GluKind::kGeGlu
+                                 : tensor_parallel::GluKind::kSwiGlu,
+          .scaled_embedding = type == "gemma"};
 }
 
 nlohmann::json Fixture() {
@@ -103,7 +106,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
 
 TEST(ReferenceLlamaTest, GivesTheNumbersOfTransformers) {
   const nlohmann::json cases = Fixture();
-  ASSERT_THAT(cases, SizeIs(13));
+  ASSERT_THAT(cases, SizeIs(14));
   for (const nlohmann::json& expected : cases) {
     const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
     SCOPED_TRACE(expected.at("model").dump());

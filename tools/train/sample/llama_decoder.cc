@@ -357,6 +357,9 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
                            ConstTensorView::Of(tokens, {{count}}));
   TESSERA_RETURN_IF_ERROR(ops_.GatherRows(
       weights_.embedding(), {0, config_.vocabulary}, ids, hidden));
+  if (config_.scaled_embedding) {
+    TESSERA_RETURN_IF_ERROR(ops_.Scale(config_.EmbeddingScale(), hidden));
+  }
   for (size_t i = 0; i < caches_.size(); ++i) {
     const LlamaLayerWeights& layer = weights_.layers()[i];
     TESSERA_RETURN_IF_ERROR(
@@ -507,7 +510,7 @@ absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
   const ConstTensorView weight = layer.gate_up.view();
   TESSERA_RETURN_IF_ERROR(Project(weight, 0, width, count, gate));
   TESSERA_RETURN_IF_ERROR(Project(weight, width, 2 * width, count, up));
-  TESSERA_RETURN_IF_ERROR(ops_.SwiGlu(gate, up, activation));
+  TESSERA_RETURN_IF_ERROR(ops_.Glu(config_.glu, gate, up, activation));
   return ops_.Gemm({.transpose_b = true, .beta = 1}, activation,
                    layer.down.view(), hidden);
 }

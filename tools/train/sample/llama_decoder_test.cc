@@ -250,7 +250,12 @@ std::vector<model_files::ModelConfig> Models() {
                   .dense_layers = 1,
                   .sigmoid = true,
                   .scale = 1.5};
-  return {biased, windows, mixtral, dots};
+  model_files::ModelConfig gemma = small;
+  gemma.architecture = model_files::Architecture::kGemma;
+  gemma.tied_embeddings = true;
+  gemma.glu = tensor_parallel::GluKind::kGeGlu;
+  gemma.scaled_embedding = true;
+  return {biased, windows, mixtral, dots, gemma};
 }
 
 TEST_P(LlamaDecoderTest, AgreesWithTheModelThatTrains) {

@@ -15,6 +15,7 @@ import torch
 import transformers
 from transformers import modeling_rope_utils
 from transformers.models.dots1 import modeling_dots1
+from transformers.models.gemma import modeling_gemma
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.mixtral import modeling_mixtral
@@ -63,6 +64,9 @@ CASES = [
          num_key_value_heads=2, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=2,
          length=5, n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=3,
          first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5, sliding_window=None),
+    dict(model_type="gemma", vocab_size=7, hidden_size=10, intermediate_size=9, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=1, head_dim=6, rms_norm_eps=1e-6, rope_theta=100.0, tie_word_embeddings=True, sequences=2,
+         length=6),
 ]
 
 MODELS = {
@@ -73,6 +77,7 @@ MODELS = {
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     "dots1": (transformers.Dots1Config, transformers.Dots1ForCausalLM),
+    "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
 }
 
 
@@ -145,7 +150,9 @@ def fill_by_formula(model):
         for i, (name, parameter, _) in enumerate(tensors_of(model)):
             values = [math.ldexp(split_mix_64((i << 32) + j) >> 11, -52) - 1 for j in range(parameter.numel())]
             norm = name.endswith("norm.weight")
-            values = [1 + s / 4 if norm else s / 2 for s in values]
+            # Gemma's norms multiply by 1 + their weight.
+            one = 0 if model.config.model_type == "gemma" else 1
+            values = [one + s / 4 if norm else s / 2 for s in values]
             parameter.copy_(torch.tensor(values, dtype=torch.float64).reshape(parameter.shape))
 
 
@@ -167,6 +174,9 @@ def run(case):
         if config.rope_parameters[key] != value:
             sys.exit("the configuration has %s" % config.rope_parameters)
     model = model_class(config).double().eval()
+    embedding = model.get_input_embeddings()
+    if hasattr(embedding, "scalar_embed_scale"):
+        embedding.embed_scale = torch.tensor(embedding.scalar_embed_scale, dtype=torch.float64)
     fill_by_formula(model)
     count = case["sequences"] * (case["length"] + 1)
     tokens = [split_mix_64(i) % case["vocab_size"] for i in range(count)]
@@ -179,7 +189,7 @@ def run(case):
 
 def main():
     singles = [run(case) for case in CASES]
-    for module in (modeling_dots1, modeling_llama, modeling_mistral, modeling_mixtral, modeling_qwen2, modeling_qwen3, modeling_qwen3_moe,
+    for module in (modeling_dots1, modeling_gemma, modeling_llama, modeling_mistral, modeling_mixtral, modeling_qwen2, modeling_qwen3, modeling_qwen3_moe,
                    modeling_rope_utils):
         use_doubles(module)
     documents = []

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/device/emulated_device.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -76,6 +77,18 @@ TEST(SimulateStepTest, CountsTheBytesOfEachOffload) {
   }
 }
 
+// The fastest of some, which other work on the machine disturbs least.
+absl::StatusOr<SimulatedStep> FastestStep(const StepModel& model,
+                                          const Offload& offload) {
+  TESSERA_ASSIGN_OR_RETURN(SimulatedStep fastest, SimulateStep(model, offload));
+  for (int i = 0; i < 4; ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const SimulatedStep step,
+                             SimulateStep(model, offload));
+    if (step.elapsed < fastest.elapsed) fastest = step;
+  }
+  return fastest;
+}
+
 // The rates and the elements of a simulation are scaled together.
 TEST(SimulateStepTest, DependsOnTheRatesOnly) {
   StepModel large = Small(), small = Small();
@@ -87,8 +100,8 @@ TEST(SimulateStepTest, DependsOnTheRatesOnly) {
   }
   for (const Offload& offload : kOffloads) {
     SCOPED_TRACE(offload.name);
-    TESSERA_ASSERT_OK_AND_ASSIGN(const auto a, SimulateStep(large, offload));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const auto b, SimulateStep(small, offload));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto a, FastestStep(large, offload));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto b, FastestStep(small, offload));
     EXPECT_NEAR(a.uploads, b.uploads, 0.01 * a.uploads + 1e-4);
     EXPECT_NEAR(a.elapsed, b.elapsed, 0.05 * a.elapsed);
     EXPECT_EQ(a.host_optimizer > 0, offload.host_steps);

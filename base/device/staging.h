@@ -10,8 +10,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(std::span<const std::byte> bytes, loss.Wait());
 //
 // The pool never waits for the device: it allocates a block if all are in use,
-// so that after the first step it allocates nothing. On an immediate queue an
-// upload is one copy. One thread at a time.
+// so that it has no more blocks than copies were ever under way at once. On an
+// immediate queue an upload is one copy. One thread at a time.
 #ifndef TESSERA_BASE_DEVICE_STAGING_H_
 #define TESSERA_BASE_DEVICE_STAGING_H_
 

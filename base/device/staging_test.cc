@@ -59,7 +59,7 @@ TEST(StagingPoolTest, MovesBytesBothWays) {
   }
 }
 
-TEST(StagingPoolTest, AllocatesNothingAfterTheFirstStep) {
+TEST(StagingPoolTest, HasNoMoreBlocksThanCopiesUnderWay) {
   for (const std::shared_ptr<Device>& device : Devices()) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,
                                  device->CreateQueue("copy"));
@@ -67,16 +67,15 @@ TEST(StagingPoolTest, AllocatesNothingAfterTheFirstStep) {
     TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer,
                                  Buffer::Allocate(device->memory(), 4096));
     const std::vector<std::byte> values(4096);
-    size_t blocks = 0;
-    for (int step = 0; step < 3; ++step) {
+    // Six copies a step; how many run at once is the device's own affair.
+    for (int step = 0; step < 20; ++step) {
       for (int i = 0; i < 5; ++i) {
         TESSERA_ASSERT_OK(staging.Upload(values, buffer.bytes()));
       }
       TESSERA_ASSERT_OK_AND_ASSIGN(const Download download,
                                    staging.StartDownload(buffer.bytes()));
       TESSERA_ASSERT_OK(download.Wait());
-      if (step == 0) blocks = staging.blocks();
-      EXPECT_EQ(staging.blocks(), blocks);
+      EXPECT_LE(staging.blocks(), 6u);
     }
   }
 }

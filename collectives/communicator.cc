@@ -117,6 +117,12 @@ Communicator::Communicator(std::unique_ptr<Engine> engine,
     });
   } else if (engine_->transport() != nullptr) {
     messages_ = std::make_unique<MessageLane>(*engine_, group_, recorder_);
+    if (engine_->transport()->CanPeek()) {
+      tagged_ = std::make_unique<TaggedMessages>(
+          *engine_, group_, recorder_, [this](const absl::Status& error) {
+            static_cast<void>(BreakOnError(error));
+          });
+    }
   }
 }
 
@@ -129,6 +135,7 @@ Communicator::~Communicator() {
   // A forked child has none of the lanes' threads, so it cannot join them.
   static_cast<void>(collectives_.release());
   static_cast<void>(messages_.release());
+  static_cast<void>(tagged_.release());
 }
 
 absl::Status Communicator::CheckUsable() const {
@@ -151,12 +158,13 @@ absl::Status Communicator::CheckCall(const Operation& operation,
   TESSERA_RETURN_IF_ERROR(ValidateOperation(operation, rank(), size()),
                           Annotate(_, options_.name));
   if (call.timeout) TESSERA_RETURN_IF_ERROR(ValidateTimeout(*call.timeout));
-  if (!IsCollective(operation.kind)) {
-    if (messages_ != nullptr || host_ != nullptr) return absl::OkStatus();
+  if (call.on_done != nullptr && host_ != nullptr) {
     return absl::UnimplementedError(
         absl::StrCat("engine ", engine_->name(),
-                     " does not support point-to-point messages"));
+                     " is of a device and has no CallOptions::on_done; wait "
+                     "for the work's event"));
   }
+  if (!IsCollective(operation.kind)) return CheckMessage(operation);
   if (!call.algorithm || *call.algorithm == Algorithm::kEngine) {
     return absl::OkStatus();
   }
@@ -173,6 +181,17 @@ absl::Status Communicator::CheckCall(const Operation& operation,
                    "than its own need"));
 }
 
+absl::Status Communicator::CheckMessage(const Operation& operation) const {
+  if (operation.tag != kNoTag && tagged_ == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        "engine ", engine_->name(),
+        " has no messages with tags; in_process and shared_memory have"));
+  }
+  if (messages_ != nullptr || host_ != nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "engine ", engine_->name(), " does not support point-to-point messages"));
+}
+
 int64_t Communicator::DeadlineOf(const CallOptions& call, int64_t begin) const {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   const int64_t timeout =
@@ -187,6 +206,9 @@ absl::Status Communicator::Run(const Operation& operation,
   TESSERA_RETURN_IF_ERROR(call.after.Wait());
   const int64_t begin = MonotonicNanos();
   const int64_t deadline = DeadlineOf(call, begin);
+  if (operation.tag != kNoTag) {
+    return BreakOnError(tagged_->Run(operation, deadline).status());
+  }
   if (!IsCollective(operation.kind)) {
     return BreakOnError(messages_->Run(operation, deadline));
   }
@@ -212,6 +234,7 @@ absl::StatusOr<Work> Communicator::Start(Operation operation,
   const auto state = std::make_shared<WorkState>();
   if (engine_->TakesNoTime()) {
     absl::Status status = Run(operation, call);
+    if (call.on_done != nullptr) call.on_done(status);
     if (IsCollective(operation.kind)) {
       state->Finish(std::move(status));
     } else {
@@ -223,9 +246,17 @@ absl::StatusOr<Work> Communicator::Start(Operation operation,
   if (IsCollective(operation.kind)) {
     return StartCollective(std::move(operation), call, deadline);
   }
-  TESSERA_RETURN_IF_ERROR(
-      messages_->Start(operation, deadline, [this, state](absl::Status status) {
-        state->Finish(BreakOnError(std::move(status)));
+  if (operation.tag != kNoTag) {
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<TaggedMessage> message,
+                             tagged_->Start(operation, deadline, call.on_done));
+    return Work(std::move(message));
+  }
+  TESSERA_RETURN_IF_ERROR(messages_->Start(
+      operation, deadline,
+      [this, state, on_done = call.on_done](absl::Status status) {
+        status = BreakOnError(std::move(status));
+        if (on_done != nullptr) on_done(status);
+        state->Finish(std::move(status));
       }));
   return Work(state);
 }
@@ -299,6 +330,17 @@ absl::Status Communicator::RunOnDevice(const Operation& operation,
   return BreakOnError(std::move(status));
 }
 
+absl::StatusOr<Rank> Communicator::ReceiveFromAny(Buffer output, int32_t tag,
+                                                  const CallOptions& call) {
+  const Operation operation = ReceiveOf(output, kAnySource, tag);
+  TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
+  TESSERA_RETURN_IF_ERROR(call.after.Wait());
+  absl::StatusOr<Rank> source =
+      tagged_->Run(operation, DeadlineOf(call, MonotonicNanos()));
+  if (!source.ok()) return BreakOnError(source.status());
+  return source;
+}
+
 // Queues a valid collective on the lane's thread.
 Work Communicator::StartCollective(Operation operation, const CallOptions& call,
                                    int64_t deadline) {
@@ -309,6 +351,7 @@ Work Communicator::StartCollective(Operation operation, const CallOptions& call,
         if (status.ok()) {
           status = RunCollective(operation, call, MonotonicNanos(), deadline);
         }
+        if (call.on_done != nullptr) call.on_done(status);
         state->Finish(std::move(status));
       });
   return Work(state);
@@ -404,6 +447,7 @@ void Communicator::Break(const absl::Status& reason) {
   if (!failure_->Set(reason)) return;
   engine_->Abort(reason);
   if (messages_ != nullptr) messages_->Fail(reason);
+  if (tagged_ != nullptr) tagged_->Fail(reason);
   if (host_ != nullptr) host_->Break(reason);
   WriteDump(reason);
   const std::lock_guard lock(on_break_mutex_);

@@ -18,7 +18,11 @@
 // Every rank of the group calls the same collectives in the same order with
 // matching arguments. A blocking call returns when this rank's buffers may be
 // reused. Send and Receive match by rank and order only: the n-th message from
-// a to b is the n-th message that b receives from a.
+// a to b is the n-th message that b receives from a. With a tag (SendOf,
+// ReceiveOf) a receive takes the first message that has its tag, and may take
+// it from any rank; messages with and without tags are apart. Engines of the
+// host other than in_process and shared_memory, and engines of devices, have no
+// tags.
 //
 // Errors. InvalidArgument and Unimplemented: this call is invalid or not
 // supported; no side effects, and the communicator stays usable. Any other
@@ -61,6 +65,7 @@
 #include "collectives/engine/lanes.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_table.h"
+#include "collectives/engine/tagged_messages.h"
 #include "collectives/operation/operation.h"
 #include "collectives/options.h"
 #include "collectives/record/flight_recorder.h"
@@ -174,6 +179,9 @@ class Communicator {
                        const CallOptions& call = {}) {
     return Run(ReceiveOf(output, source), call);
   }
+  // Receives the first message with `tag`, and returns the rank that sent it.
+  absl::StatusOr<Rank> ReceiveFromAny(Buffer output, int32_t tag,
+                                      const CallOptions& call = {});
   absl::Status SendReceive(ConstBuffer input, Rank destination, Buffer output,
                            Rank source, const CallOptions& call = {}) {
     return Run(SendReceiveOf(input, destination, output, source), call);
@@ -270,6 +278,7 @@ class Communicator {
   absl::Status CheckUsable() const;
   absl::Status CheckCall(const Operation& operation,
                          const CallOptions& call) const;
+  absl::Status CheckMessage(const Operation& operation) const;
   int64_t DeadlineOf(const CallOptions& call, int64_t begin) const;
   int64_t BytesOf(const Operation& operation) const;
   ChoiceQuestion QuestionOf(const Operation& operation, int64_t bytes) const;
@@ -315,6 +324,7 @@ class Communicator {
 
   // Null without a transport and on a device.
   std::unique_ptr<MessageLane> messages_;
+  std::unique_ptr<TaggedMessages> tagged_;  // Also if it cannot peek.
   std::unique_ptr<CollectiveLane> collectives_;
 };
 

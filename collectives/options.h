@@ -11,10 +11,12 @@
 #define TESSERA_COLLECTIVES_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/device/device.h"
 #include "collectives/algorithms/algorithm_chooser.h"
@@ -63,6 +65,11 @@ struct CallOptions {
   // Overrides the choice of CommunicatorOptions::chooser. Must be equal on all
   // ranks of the group.
   std::optional<Algorithm> algorithm = {};
+
+  // Called once when a started operation has completed, with its status, before
+  // its Work is done. On any thread; must not wait for operations of the same
+  // communicator. Run does not call it. Engines of the host only.
+  std::function<void(const absl::Status&)> on_done = {};
 
   // The operation begins after this event. On an engine of the host the call
   // waits for it, on a device the operation's queue.

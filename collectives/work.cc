@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "collectives/engine/tagged_messages.h"
 
 namespace tessera::collectives {
 
@@ -43,6 +44,12 @@ absl::StatusOr<bool> WorkState::Test() {
   if (!done()) return false;
   if (!status_.ok()) return status_;
   return true;
+}
+
+std::optional<Rank> Work::source() const {
+  const auto* const message =
+      dynamic_cast<const TaggedMessage*>(event_.state().get());
+  return message == nullptr ? std::nullopt : message->source();
 }
 
 absl::Status Work::WaitFor(absl::Duration timeout) const {

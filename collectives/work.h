@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "absl/time/time.h"
 #include "base/device/device.h"
 #include "collectives/engine/peer_table.h"
+#include "topology/rank.h"
 
 namespace tessera::collectives {
 
@@ -52,6 +54,8 @@ class WorkState final : public EventState {
   std::condition_variable finished_;
 };
 
+using topology::Rank;
+
 class Work {
  public:
   explicit Work(std::shared_ptr<EventState> state) : event_(std::move(state)) {}
@@ -77,6 +81,9 @@ class Work {
   // Like Wait, but returns DeadlineExceeded after `timeout`; the operation
   // continues.
   absl::Status WaitFor(absl::Duration timeout) const;
+
+  // The rank that sent the message, once a receive with a tag has completed.
+  std::optional<Rank> source() const;
 
   // Happens when the operation completes. `queue.Wait(work.event())` orders the
   // queue's later work after the operation; the host waits only if the

@@ -355,7 +355,9 @@ AlgorithmCase RandomCase(Algorithm algorithm, std::mt19937_64& random,
   } while (!Supports(algorithm, c.kind, false));
   c.uneven = random() % 2 == 0 && Supports(algorithm, c.kind, true);
   c.dtype = kTypes[random() % std::size(kTypes)];
-  c.reduction.op = kAllReduceOps[random() % kAllReduceOps.size()];
+  do {
+    c.reduction.op = kAllReduceOps[random() % kAllReduceOps.size()];
+  } while (!IsReducible(c.dtype, c.reduction.op));
   if (c.reduction.op == ReduceOp::kScaledSum) {
     c.reduction.scale = IsInteger(c.dtype) ? 3 : 0.375;
   }

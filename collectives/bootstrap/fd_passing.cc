@@ -19,8 +19,8 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/channel/deadline.h"
-#include "collectives/channel/job_secret.h"
 #include "collectives/channel/message.h"
+#include "collectives/channel/random_bytes.h"
 #include "collectives/channel/socket.h"
 
 namespace tessera::collectives {

@@ -1,7 +1,6 @@
 #include "collectives/channel/job_secret.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/os/unique_fd.h"
@@ -29,37 +27,6 @@
 #endif
 
 namespace tessera::collectives {
-
-absl::StatusOr<std::string> RandomBytes(size_t bytes) {
-  std::string result(bytes, '\0');
-  size_t have = 0;
-  while (have < bytes) {
-    const ssize_t got = getrandom(result.data() + have, bytes - have, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return absl::UnavailableError(
-          "the system's random source (getrandom) does not work");
-    }
-    have += static_cast<size_t>(got);
-  }
-  return result;
-}
-
-absl::StatusOr<std::string> RandomHex(size_t bytes) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string raw, RandomBytes(bytes));
-  return absl::BytesToHexString(raw);
-}
-
-bool SecretsEqual(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  volatile unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference = static_cast<unsigned char>(
-        difference |
-        (static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i])));
-  }
-  return difference == 0;
-}
 
 #ifdef TESSERA_HAVE_OPENSSL
 namespace {

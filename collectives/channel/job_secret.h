@@ -1,5 +1,5 @@
 // The job secret with which the ranks of a job authenticate each other, and the
-// random bytes and key derivation that it needs.
+// key derivation that it needs.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_JOB_SECRET_H_
 #define TESSERA_COLLECTIVES_CHANNEL_JOB_SECRET_H_
 
@@ -10,18 +10,9 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "collectives/channel/random_bytes.h"
 
 namespace tessera::collectives {
-
-// `bytes` cryptographically random bytes. Unavailable if the system provides
-// none.
-absl::StatusOr<std::string> RandomBytes(size_t bytes);
-
-// `bytes` random bytes as 2 * `bytes` hexadecimal digits.
-absl::StatusOr<std::string> RandomHex(size_t bytes);
-
-// Compares two secrets in a time that depends only on their sizes.
-bool SecretsEqual(std::string_view a, std::string_view b);
 
 // HKDF with SHA-256 (RFC 5869): derives a key of 1 to 255 * 32 bytes from a
 // secret. Unimplemented if the build has no OpenSSL.

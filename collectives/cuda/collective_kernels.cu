@@ -36,7 +36,8 @@ constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 template <typename T>
 using Wide = std::conditional_t<kIsSmallFloat<T>, float, T>;
 
-enum class Step { kAdd, kMultiply, kMin, kMax };
+// Those of bits are of integers.
+enum class Step { kAdd, kMultiply, kMin, kMax, kAnd, kOr, kXor };
 
 // Integers wrap.
 template <Step step, typename W>
@@ -45,6 +46,12 @@ __device__ W Apply(W a, W b) {
     return a < b || a != a ? a : b;
   } else if constexpr (step == Step::kMax) {
     return a > b || a != a ? a : b;
+  } else if constexpr (step == Step::kAnd) {
+    return static_cast<W>(a & b);
+  } else if constexpr (step == Step::kOr) {
+    return static_cast<W>(a | b);
+  } else if constexpr (step == Step::kXor) {
+    return static_cast<W>(a ^ b);
   } else if constexpr (std::is_integral_v<W>) {
     const auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
     return static_cast<W>(step == Step::kAdd ? x + y : x * y);
@@ -183,6 +190,18 @@ void LaunchMovesBy(KernelStream stream, const Moves& moves, int64_t longest) {
 
 void LaunchFold(KernelStream stream, const FoldJob& fold) {
   DispatchDType(fold.dtype, [&]<typename T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T>) {
+      switch (fold.op) {
+        case ReduceOp::kBitAnd:
+          return LaunchFoldOf<T, Step::kAnd>(stream, fold);
+        case ReduceOp::kBitOr:
+          return LaunchFoldOf<T, Step::kOr>(stream, fold);
+        case ReduceOp::kBitXor:
+          return LaunchFoldOf<T, Step::kXor>(stream, fold);
+        default:
+          break;
+      }
+    }
     if constexpr (IsReducible(kDTypeOf<T>)) {
       switch (fold.op) {
         case ReduceOp::kProduct:

@@ -75,7 +75,9 @@ TEST(CollectiveKernelsTest, FoldsWithTheBitsOfTheCpu) {
     if (!IsReducible(dtype)) continue;
     for (const Reduction reduction :
          {Reduction::Sum(), Reduction::Average(), Reduction::Product(),
-          Reduction::Min(), Reduction::Max(), Reduction::ScaledSum(3)}) {
+          Reduction::Min(), Reduction::Max(), Reduction::ScaledSum(3),
+          Reduction::BitAnd(), Reduction::BitOr(), Reduction::BitXor()}) {
+      if (!IsReducible(dtype, reduction.op)) continue;
       for (const int ranks : {2, 3, 4, 5}) {
         for (const int64_t count : {1, 7, 64, 1001}) {
           for (const size_t offset : {0, 1}) {

@@ -21,8 +21,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/engine/operation_context.h"
@@ -31,9 +34,11 @@
 
 namespace tessera::collectives {
 
-// Separates the messages of collectives from point-to-point messages.
-enum class Lane : uint8_t { kCollective = 0, kPointToPoint = 1 };
+// Separates the messages of collectives from point-to-point messages without
+// and with tags. Only transports that can peek have kTagged.
+enum class Lane : uint8_t { kCollective = 0, kPointToPoint = 1, kTagged = 2 };
 inline constexpr int kLaneCount = 2;
+inline constexpr int kLaneCountWithTags = 3;
 
 enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
 
@@ -70,6 +75,25 @@ class Transport {
   // FailedPrecondition on a mismatch; after Abort its reason.
   virtual absl::Status Wait(std::span<const Request> requests,
                             OperationContext& context) = 0;
+
+  // Messages with tags need the next two.
+  virtual bool CanPeek() const { return false; }
+
+  // The signature of the next message of a channel without a started receive,
+  // if its beginning has arrived. Never waits.
+  virtual absl::StatusOr<std::optional<Signature>> Peek(Rank /*from*/,
+                                                        Lane /*lane*/) {
+    return absl::UnimplementedError("this transport cannot peek");
+  }
+
+  // Waits until `ready` returns true, and calls it whenever a message may have
+  // moved, on this thread. Errors as for Wait; `missing` lists the ranks that
+  // are waited for. Any number of threads may wait.
+  virtual absl::Status WaitUntil(
+      OperationContext& /*context*/, absl::FunctionRef<bool()> /*ready*/,
+      absl::FunctionRef<void(std::vector<int64_t>&)> /*missing*/) {
+    return absl::UnimplementedError("this transport cannot peek");
+  }
 };
 
 }  // namespace tessera::collectives

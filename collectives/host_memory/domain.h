@@ -134,7 +134,7 @@ inline constexpr uint64_t kMagic = 0x31304b4c42524754;  // "TGRBLK01"
 using ChannelOffset = std::atomic<uint64_t>;
 
 constexpr int64_t ChannelOffsets(int64_t ranks) {
-  return ranks * ranks * kLaneCount;
+  return ranks * ranks * kLaneCountWithTags;
 }
 
 constexpr int64_t RoundToLine(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -168,7 +168,7 @@ class GroupBlock {
     return notes_ + rank * header_->note_slots;
   }
   ChannelOffset& channel(int64_t from, int64_t to, Lane lane) const {
-    return channels_[(from * size_ + to) * kLaneCount +
+    return channels_[(from * size_ + to) * kLaneCountWithTags +
                      static_cast<int64_t>(lane)];
   }
   int64_t size() const { return size_; }

@@ -140,6 +140,16 @@ absl::StatusOr<uint64_t> ReceiveEnd::Progress() {
   return completed_;
 }
 
+std::optional<Signature> ReceiveEnd::Peek() {
+  if (!queue_.empty() || (memory_ == nullptr && !Open())) return std::nullopt;
+  const uint64_t ready =
+      memory_->written.load(std::memory_order_seq_cst) - read_;
+  if (ready < kHeader) return std::nullopt;
+  MessageHeader header;
+  Copy(read_, reinterpret_cast<std::byte*>(&header), kHeader);
+  return header.signature;
+}
+
 absl::StatusOr<bool> ReceiveEnd::Advance(Incoming& message) {
   const uint64_t before = read_;
   uint64_t ready = memory_->written.load(std::memory_order_seq_cst) - read_;
@@ -199,7 +209,8 @@ constexpr int64_t kLookEveryNs = 20'000'000;
 }  // namespace
 
 HostMemoryTransport::HostMemoryTransport(Group& group)
-    : group_(group), ends_(static_cast<size_t>(group.size() * kLaneCount)) {}
+    : group_(group),
+      ends_(static_cast<size_t>(group.size() * kLaneCountWithTags)) {}
 
 HostMemoryTransport::~HostMemoryTransport() {
   for (std::atomic<Ends*>& ends : ends_) delete ends.load();
@@ -207,8 +218,8 @@ HostMemoryTransport::~HostMemoryTransport() {
 
 HostMemoryTransport::Ends& HostMemoryTransport::EndsOf(int64_t peer,
                                                        Lane lane) {
-  std::atomic<Ends*>& slot =
-      ends_[static_cast<size_t>(peer * kLaneCount + static_cast<int>(lane))];
+  std::atomic<Ends*>& slot = ends_[static_cast<size_t>(
+      peer * kLaneCountWithTags + static_cast<int>(lane))];
   Ends* ends = slot.load(std::memory_order_acquire);
   if (ends != nullptr) return *ends;
   const std::lock_guard lock(create_mutex_);
@@ -238,6 +249,18 @@ absl::StatusOr<Request> HostMemoryTransport::StartReceive(
   const uint64_t number =
       EndsOf(from.value(), lane).receive.Start(expected, bytes);
   return Request{number, from, lane, Direction::kReceive};
+}
+
+absl::StatusOr<std::optional<Signature>> HostMemoryTransport::Peek(Rank from,
+                                                                   Lane lane) {
+  TESSERA_RETURN_IF_ERROR(group_.Whole());
+  return EndsOf(from.value(), lane).receive.Peek();
+}
+
+absl::Status HostMemoryTransport::WaitUntil(
+    OperationContext& context, absl::FunctionRef<bool()> ready,
+    absl::FunctionRef<void(std::vector<int64_t>&)> missing) {
+  return group_.Await(context, ready, missing);
 }
 
 absl::StatusOr<bool> HostMemoryTransport::IsComplete(const Request& request) {

@@ -94,6 +94,8 @@ class ReceiveEnd {
   // Like SendEnd::Progress. Breaks the group and returns an error if a message
   // differs from the expected one.
   absl::StatusOr<uint64_t> Progress();
+  // The signature of the next message, for which no receive has started.
+  std::optional<Signature> Peek();
   int64_t peer() const { return from_; }
   bool idle() const { return queue_.empty(); }
   const Signature& front() const { return queue_.front().expected; }
@@ -140,6 +142,11 @@ class HostMemoryTransport : public Transport {
   absl::StatusOr<bool> Test(const Request& request) override;
   absl::Status Wait(std::span<const Request> requests,
                     OperationContext& context) override;
+  bool CanPeek() const override { return true; }
+  absl::StatusOr<std::optional<Signature>> Peek(Rank from, Lane lane) override;
+  absl::Status WaitUntil(
+      OperationContext& context, absl::FunctionRef<bool()> ready,
+      absl::FunctionRef<void(std::vector<int64_t>&)> missing) override;
 
  private:
   // Both ends between this rank and one peer on one lane, created on first use.

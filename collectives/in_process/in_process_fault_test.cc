@@ -9,6 +9,7 @@ namespace {
 EngineUnderFault InProcess() {
   EngineUnderFault engine;
   engine.name = "InProcess";
+  engine.has_tags = true;
   engine.run = [](int64_t ranks, const RankBody& body,
                   const CommunicatorOptions& options) {
     std::vector<RankOutcome> outcomes;

@@ -92,6 +92,20 @@ ReduceOp FoldOf(ReduceOp op) {
                                                                 : op;
 }
 
+// MPI_OP_NULL for the others.
+MPI_Op BitOpOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kBitAnd:
+      return MPI_BAND;
+    case ReduceOp::kBitOr:
+      return MPI_BOR;
+    case ReduceOp::kBitXor:
+      return MPI_BXOR;
+    default:
+      return MPI_OP_NULL;
+  }
+}
+
 size_t IndexOf(ReduceOp fold, DType dtype) {
   size_t index = 0;
   while (kFolds[index] != fold) ++index;
@@ -197,6 +211,7 @@ MpiTypes::~MpiTypes() {
 }
 
 MPI_Op MpiTypes::OpOf(ReduceOp op, DType dtype) const {
+  if (IsBitwise(op)) return BitOpOf(op);
   const ReduceOp fold = FoldOf(op);
   const MPI_Op ours = ops_[IndexOf(fold, dtype)];
   if (ours != MPI_OP_NULL) return ours;

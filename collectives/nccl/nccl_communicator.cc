@@ -399,6 +399,11 @@ absl::StatusOr<Event> NcclEngine::Enqueue(const Operation& operation,
         "engine nccl has only its own algorithms, not ",
         AlgorithmName(*call.algorithm), "; leave out CallOptions::algorithm"));
   }
+  if (Reduces(operation.kind) && IsBitwise(operation.reduction.op)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "engine nccl has no reduction ", ReduceOpName(operation.reduction.op),
+        "; gather the elements and combine them"));
+  }
   TESSERA_RETURN_IF_ERROR(failure_.status());
   if (IsCollective(operation.kind)) return EnqueueCollective(operation, call);
   if (operation.kind == OpKind::kSendReceive) {

@@ -121,12 +121,16 @@ Operation AllToAllOf(ConstBuffer input, Buffer output,
 
 Operation BarrierOf() { return Operation{}; }
 
-Operation SendOf(ConstBuffer input, Rank destination) {
-  return {.kind = OpKind::kSend, .input = input, .destination = destination};
+Operation SendOf(ConstBuffer input, Rank destination, int32_t tag) {
+  return {.kind = OpKind::kSend,
+          .input = input,
+          .destination = destination,
+          .tag = tag};
 }
 
-Operation ReceiveOf(Buffer output, Rank source) {
-  return {.kind = OpKind::kReceive, .output = output, .source = source};
+Operation ReceiveOf(Buffer output, Rank source, int32_t tag) {
+  return {
+      .kind = OpKind::kReceive, .output = output, .source = source, .tag = tag};
 }
 
 Operation SendReceiveOf(ConstBuffer input, Rank destination, Buffer output,
@@ -215,8 +219,12 @@ std::string DescribeOperation(const Operation& operation) {
   }
   if (operation.kind == OpKind::kReceive ||
       operation.kind == OpKind::kSendReceive) {
-    absl::StrAppend(&text, " from rank ", operation.source.value());
+    absl::StrAppend(&text, " from ",
+                    operation.source == kAnySource
+                        ? std::string("any rank")
+                        : absl::StrCat("rank ", operation.source.value()));
   }
+  if (operation.tag != kNoTag) absl::StrAppend(&text, ", tag ", operation.tag);
   return text;
 }
 
@@ -424,6 +432,10 @@ absl::Status ValidatePeers(const Operation& operation, int64_t world) {
     TESSERA_RETURN_IF_ERROR(
         ValidatePeer(operation, "destination", operation.destination, world));
   }
+  if (operation.kind == OpKind::kReceive && operation.source == kAnySource) {
+    if (operation.tag != kNoTag) return absl::OkStatus();
+    return Refuse(operation, "from any rank without a tag; give one");
+  }
   if (operation.kind == OpKind::kReceive ||
       operation.kind == OpKind::kSendReceive) {
     return ValidatePeer(operation, "source", operation.source, world);
@@ -443,10 +455,21 @@ absl::Status ValidateTypes(const Operation& operation, Sides sides) {
                   OpKindName(operation.kind));
 }
 
+absl::Status ValidateTag(const Operation& operation) {
+  if (operation.tag == kNoTag) return absl::OkStatus();
+  if (operation.kind != OpKind::kSend && operation.kind != OpKind::kReceive) {
+    return Refuse(operation, "has no tag, given is ", operation.tag);
+  }
+  if (operation.tag >= 0) return absl::OkStatus();
+  return Refuse(operation, "tag ", operation.tag,
+                " is invalid; 0 to 2147483647 are allowed");
+}
+
 }  // namespace
 
 absl::Status ValidateOperation(const Operation& operation, Rank rank,
                                int64_t world) {
+  TESSERA_RETURN_IF_ERROR(ValidateTag(operation));
   TESSERA_RETURN_IF_ERROR(ValidatePeers(operation, world));
   const Sides sides = SidesOf(operation, rank);
   if (sides.input) {

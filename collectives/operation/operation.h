@@ -177,6 +177,11 @@ constexpr bool HasRoot(OpKind kind) {
          kind == OpKind::kGather || kind == OpKind::kScatter;
 }
 
+inline constexpr int32_t kNoTag = -1;
+
+// The source of a receive from any rank, which needs a tag.
+inline constexpr Rank kAnySource(-1);
+
 struct Operation {
   OpKind kind = OpKind::kBarrier;
   ConstBuffer input = {};
@@ -192,6 +197,10 @@ struct Operation {
   // match between each pair of ranks. Blocks are stored without gaps.
   std::vector<int64_t> counts = {};
   std::vector<int64_t> receive_counts = {};
+
+  // Of sends and receives: a receive takes the first message with its tag; 0 or
+  // more. kNoTag: messages match by rank and order alone.
+  int32_t tag = kNoTag;
 
   // An optional label, for example a parameter's number, which must match
   // between ranks like the count. 0: no label.
@@ -216,8 +225,8 @@ Operation AllToAllOf(ConstBuffer input, Buffer output,
                      std::vector<int64_t> send_counts = {},
                      std::vector<int64_t> receive_counts = {});
 Operation BarrierOf();
-Operation SendOf(ConstBuffer input, Rank destination);
-Operation ReceiveOf(Buffer output, Rank source);
+Operation SendOf(ConstBuffer input, Rank destination, int32_t tag = kNoTag);
+Operation ReceiveOf(Buffer output, Rank source, int32_t tag = kNoTag);
 Operation SendReceiveOf(ConstBuffer input, Rank destination, Buffer output,
                         Rank source);
 

@@ -64,6 +64,7 @@ Signature SignatureOf(const Operation& operation, int64_t world, uint32_t group,
   if (HasRoot(operation.kind)) {
     signature.root = static_cast<int32_t>(operation.root.value());
   }
+  if (operation.tag != kNoTag) signature.root = operation.tag;
   if (Reduces(operation.kind)) signature.reduce = operation.reduction.op;
   if (operation.uneven() || Reduces(operation.kind) || operation.label != 0) {
     signature.details = HashDetails(operation);
@@ -88,8 +89,11 @@ uint32_t Fingerprint(const Signature& signature) {
 }
 
 std::string DescribeSignature(const Signature& signature) {
-  std::string text =
-      absl::StrCat(OpKindName(signature.kind), " #", signature.sequence);
+  std::string text(OpKindName(signature.kind));
+  // A receive with a tag does not know the number of its message.
+  if (signature.sequence > 0 || signature.kind != OpKind::kSend) {
+    absl::StrAppend(&text, " #", signature.sequence);
+  }
   if (signature.kind != OpKind::kBarrier) {
     absl::StrAppend(&text, " of ", signature.count, " ",
                     DTypeName(signature.dtype));
@@ -97,7 +101,11 @@ std::string DescribeSignature(const Signature& signature) {
   if (Reduces(signature.kind)) {
     absl::StrAppend(&text, ", ", ReduceOpName(signature.reduce));
   }
-  if (signature.root >= 0) absl::StrAppend(&text, ", root ", signature.root);
+  if (signature.root >= 0) {
+    absl::StrAppend(&text,
+                    signature.kind == OpKind::kSend ? ", tag " : ", root ",
+                    signature.root);
+  }
   return absl::StrCat(text, ", ", AlgorithmName(signature.algorithm));
 }
 

@@ -18,11 +18,11 @@ namespace tessera::collectives {
 // Trivially copyable; stored in message headers and shared memory.
 struct Signature {
   uint64_t sequence = 0;  // Number of the call in its group, from 1; for
-                          // messages their number in the channel.
+                          // messages their number in the channel; 0: unknown.
   int64_t count = 0;      // MessageCount; 0 if ranks may differ.
   uint32_t group = 0;     // Id of the group.
   uint32_t details = 0;  // Hash of uneven counts, a scaled sum's factor, label.
-  int32_t root = -1;     // -1 if there is none.
+  int32_t root = -1;     // -1 if there is none; the tag of messages.
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kU8;
   ReduceOp reduce = ReduceOp::kSum;

@@ -74,6 +74,9 @@ HWY_INLINE V Apply(V a, V b) {
   if constexpr (fold == Fold::kMultiply) return Multiply(a, b);
   if constexpr (fold == Fold::kMin) return Smaller(a, b);
   if constexpr (fold == Fold::kMax) return Larger(a, b);
+  if constexpr (fold == Fold::kAnd) return hn::And(a, b);
+  if constexpr (fold == Fold::kOr) return hn::Or(a, b);
+  if constexpr (fold == Fold::kXor) return hn::Xor(a, b);
 }
 
 // Final step on folded values before they are stored, for any divisor

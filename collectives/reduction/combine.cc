@@ -14,6 +14,12 @@ internal::Fold FoldOf(ReduceOp op) {
       return internal::Fold::kMin;
     case ReduceOp::kMax:
       return internal::Fold::kMax;
+    case ReduceOp::kBitAnd:
+      return internal::Fold::kAnd;
+    case ReduceOp::kBitOr:
+      return internal::Fold::kOr;
+    case ReduceOp::kBitXor:
+      return internal::Fold::kXor;
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
     case ReduceOp::kScaledSum:
@@ -60,7 +66,7 @@ Combination Combination::DivideResult(const Reduction& reduction, DType dtype,
 void Combine(const Combination& combination,
              std::span<const void* const> sources,
              std::span<void* const> destinations, int64_t count) {
-  if (count <= 0 || !IsReducible(combination.dtype)) return;
+  if (count <= 0 || !IsReducible(combination.dtype, combination.op)) return;
   if (sources.size() == 1 && combination.KeepsSingleSource()) {
     CopyToEach(sources[0], destinations, count * SizeInBytes(combination.dtype),
                combination.stores);

@@ -9,7 +9,8 @@
 
 namespace tessera::collectives::internal {
 
-enum class Fold : uint8_t { kAdd, kMultiply, kMin, kMax };
+// Those of bits are of integers.
+enum class Fold : uint8_t { kAdd, kMultiply, kMin, kMax, kAnd, kOr, kXor };
 
 struct CombineJob {
   DType dtype;

@@ -41,6 +41,12 @@ T Reference(const Combination& c, const std::vector<T>& inputs) {
         result = std::min(result, x);
       } else if (c.op == ReduceOp::kMax) {
         result = std::max(result, x);
+      } else if (c.op == ReduceOp::kBitAnd) {
+        result = static_cast<T>(result & x);
+      } else if (c.op == ReduceOp::kBitOr) {
+        result = static_cast<T>(result | x);
+      } else if (c.op == ReduceOp::kBitXor) {
+        result = static_cast<T>(result ^ x);
       } else {
         result = static_cast<T>(static_cast<uint64_t>(result) +
                                 static_cast<uint64_t>(x));
@@ -193,6 +199,7 @@ TEST(CombineTest, EveryTypeAndReductionEqualsTheReferenceOnEveryTarget) {
     std::mt19937_64 random(1);
     for (DType dtype : kTypes) {
       for (ReduceOp op : kAllReduceOps) {
+        if (!IsReducible(dtype, op)) continue;
         for (size_t sources = 1; sources <= 9; ++sources) {
           const Layout layout{.sources = sources,
                               .destinations = 1 + random() % 3,

@@ -237,6 +237,12 @@ inline constexpr Kernel kKernelsOf[] = {
     Run<Lanes, fold, fold == Fold::kAdd ? 4 : 0, false>,
 };
 
+// Floating-point numbers have no folds of bits; their place is never used.
+template <class Lanes>
+constexpr Fold OfIntegers(Fold fold) {
+  return std::is_integral_v<typename Lanes::Stored> ? fold : Fold::kAdd;
+}
+
 // By fold.
 template <class Lanes>
 inline constexpr const Kernel* kKernels[] = {
@@ -244,6 +250,9 @@ inline constexpr const Kernel* kKernels[] = {
     kKernelsOf<Lanes, Fold::kMultiply>,
     kKernelsOf<Lanes, Fold::kMin>,
     kKernelsOf<Lanes, Fold::kMax>,
+    kKernelsOf<Lanes, OfIntegers<Lanes>(Fold::kAnd)>,
+    kKernelsOf<Lanes, OfIntegers<Lanes>(Fold::kOr)>,
+    kKernelsOf<Lanes, OfIntegers<Lanes>(Fold::kXor)>,
 };
 
 // Number of elements before the first destination's next cache line, if

@@ -12,7 +12,8 @@ namespace tessera::collectives {
 namespace {
 
 constexpr std::array<std::string_view, kAllReduceOps.size()> kNames = {
-    "sum", "average", "product", "min", "max", "scaled_sum",
+    "sum",        "average", "product", "min",     "max",
+    "scaled_sum", "bit_and", "bit_or",  "bit_xor",
 };
 
 struct Synonym {
@@ -20,10 +21,10 @@ struct Synonym {
   ReduceOp op;
 };
 constexpr Synonym kSynonyms[] = {
-    {"avg", ReduceOp::kAverage},
-    {"prod", ReduceOp::kProduct},
-    {"minimum", ReduceOp::kMin},
-    {"maximum", ReduceOp::kMax},
+    {"avg", ReduceOp::kAverage}, {"prod", ReduceOp::kProduct},
+    {"minimum", ReduceOp::kMin}, {"maximum", ReduceOp::kMax},
+    {"band", ReduceOp::kBitAnd}, {"bor", ReduceOp::kBitOr},
+    {"bxor", ReduceOp::kBitXor},
 };
 
 bool IsWholeNumberOf(DType dtype, double scale) {
@@ -67,6 +68,11 @@ absl::Status Validate(const Reduction& reduction, DType dtype) {
   if (static_cast<size_t>(reduction.op) >= kNames.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(static_cast<int>(reduction.op), " is not a reduction"));
+  }
+  if (!IsReducible(dtype, reduction.op)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ReduceOpName(reduction.op), " of ", DTypeName(dtype),
+                     "; bits are reduced of integers only: i64 i32 i8 u8"));
   }
   if (reduction.op != ReduceOp::kScaledSum) return absl::OkStatus();
   if (!std::isfinite(reduction.scale)) {

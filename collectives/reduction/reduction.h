@@ -28,18 +28,29 @@ enum class ReduceOp : uint8_t {
   kMin = 3,
   kMax = 4,
   kScaledSum = 5,  // Every element times a factor, then the sum.
+  // Of the bits of integers.
+  kBitAnd = 6,
+  kBitOr = 7,
+  kBitXor = 8,
 };
 
-inline constexpr std::array<ReduceOp, 6> kAllReduceOps = {
-    ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct,
-    ReduceOp::kMin, ReduceOp::kMax,     ReduceOp::kScaledSum,
+inline constexpr std::array<ReduceOp, 9> kAllReduceOps = {
+    ReduceOp::kSum,    ReduceOp::kAverage, ReduceOp::kProduct,
+    ReduceOp::kMin,    ReduceOp::kMax,     ReduceOp::kScaledSum,
+    ReduceOp::kBitAnd, ReduceOp::kBitOr,   ReduceOp::kBitXor,
 };
 
-// "sum" "average" "product" "min" "max" "scaled_sum".
+constexpr bool IsBitwise(ReduceOp op) {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr ||
+         op == ReduceOp::kBitXor;
+}
+
+// "sum" "average" "product" "min" "max" "scaled_sum" "bit_and" "bit_or"
+// "bit_xor".
 std::string_view ReduceOpName(ReduceOp op);
 
 // Reads a name as ReduceOpName gives it, or one of "avg" "prod" "minimum"
-// "maximum". InvalidArgument lists what is allowed.
+// "maximum" "band" "bor" "bxor". InvalidArgument lists what is allowed.
 absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text);
 
 struct Reduction {
@@ -51,6 +62,9 @@ struct Reduction {
   static constexpr Reduction Product() { return {ReduceOp::kProduct, 1.0}; }
   static constexpr Reduction Min() { return {ReduceOp::kMin, 1.0}; }
   static constexpr Reduction Max() { return {ReduceOp::kMax, 1.0}; }
+  static constexpr Reduction BitAnd() { return {ReduceOp::kBitAnd, 1.0}; }
+  static constexpr Reduction BitOr() { return {ReduceOp::kBitOr, 1.0}; }
+  static constexpr Reduction BitXor() { return {ReduceOp::kBitXor, 1.0}; }
   static constexpr Reduction ScaledSum(double scale) {
     return {ReduceOp::kScaledSum, scale};
   }
@@ -63,9 +77,14 @@ constexpr bool IsReducible(DType dtype) {
   return IsValid(dtype) && dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2;
 }
 
-// InvalidArgument where elements of `dtype` cannot be reduced, or the factor of
-// a scaled sum is not finite or, for an integer type, not a whole number of
-// that type.
+// With this reduction: those of bits are for integers.
+constexpr bool IsReducible(DType dtype, ReduceOp op) {
+  return IsReducible(dtype) && (IsInteger(dtype) || !IsBitwise(op));
+}
+
+// InvalidArgument where elements of `dtype` cannot be reduced, bits of
+// floating-point numbers are to be, or the factor of a scaled sum is not finite
+// or, for an integer type, not a whole number of that type.
 absl::Status Validate(const Reduction& reduction, DType dtype);
 
 inline std::ostream& operator<<(std::ostream& os, ReduceOp op) {

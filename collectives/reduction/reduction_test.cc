@@ -22,11 +22,20 @@ TEST(ReductionTest, NamesGoBothWays) {
                        HasSubstr("sum, average, product")));
 }
 
+TEST(ReductionTest, BitsAreOfIntegers) {
+  EXPECT_THAT(ParseReduceOp("bxor"), IsOkAndHolds(ReduceOp::kBitXor));
+  EXPECT_THAT(Validate(Reduction::BitAnd(), DType::kBF16),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("bit_and of bf16; bits are reduced of "
+                                 "integers only: i64 i32 i8 u8")));
+}
+
 TEST(ReductionTest, EveryReducibleTypeHasEveryReduction) {
   for (DType dtype : kAllDTypes) {
     for (ReduceOp op : kAllReduceOps) {
-      EXPECT_EQ(Validate({op, 3.0}, dtype).ok(),
-                dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2);
+      const bool is_f8 = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+      const bool has = IsInteger(dtype) || !IsBitwise(op);
+      EXPECT_EQ(Validate({op, 3.0}, dtype).ok(), !is_f8 && has);
     }
   }
 }

@@ -8,6 +8,7 @@ namespace {
 EngineUnderFault SharedMemory() {
   EngineUnderFault engine;
   engine.name = "SharedMemory";
+  engine.has_tags = true;
   engine.run = [](int64_t ranks, const RankBody& body,
                   const CommunicatorOptions& options) {
     return RunSharedMemory(ranks, body, options);

@@ -1,10 +1,12 @@
 #include "collectives/testing/conformance_suite.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype/small_float.h"
 #include "base/status_macros.h"
@@ -75,7 +78,9 @@ std::vector<ConformanceCase> TypesAndReductions(OpKind kind) {
   std::vector<ConformanceCase> cases;
   for (DType dtype : kTypes) {
     for (ReduceOp op : kAllReduceOps) {
-      if (!Reduces(kind) && op != ReduceOp::kSum) continue;
+      if (Reduces(kind) ? !IsReducible(dtype, op) : op != ReduceOp::kSum) {
+        continue;
+      }
       ConformanceCase c;
       c.kind = kind;
       c.dtype = dtype;
@@ -311,6 +316,222 @@ TEST_P(ConformanceTest, MessagesAndCollectivesRunSideBySide) {
       }
     }
     return absl::OkStatus();
+  });
+}
+
+// True if the engine has messages with tags; checks its refusal if not.
+absl::StatusOr<bool> HasTags(Communicator& communicator) {
+  const std::string_view engine = communicator.engine_name();
+  if (engine == "in_process" || engine == "shared_memory") return true;
+  const absl::Status status =
+      communicator.Run(SendOf(ConstBuffer(), Rank(0), /*tag=*/3));
+  if (!absl::IsUnimplemented(status) ||
+      !absl::StrContains(status.message(), "no messages with tags")) {
+    return absl::InternalError(absl::StrCat("tags: ", status.ToString()));
+  }
+  return false;
+}
+
+TEST_P(ConformanceTest, MessagesPassThoseWithOtherTags) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
+    if (!has) return absl::OkStatus();
+    const Ring ring(communicator);
+    // Three of each tag, of sizes that fit a channel and that do not.
+    constexpr int64_t kSizes[] = {0, 1, 5000, 300'000};
+    constexpr int32_t kTags = 4, kEach = 3;
+    std::vector<std::vector<int32_t>> out;
+    std::vector<Work> works;
+    for (int32_t i = 0; i < kTags * kEach; ++i) {
+      out.push_back(Message(communicator.rank().value(), i, kSizes[i % kTags]));
+    }
+    for (int32_t i = 0; i < kTags * kEach; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(
+          const Work work,
+          communicator.Start(
+              SendOf(ConstBuffer(std::span(out[static_cast<size_t>(i)])),
+                     ring.right, i % kTags)));
+      works.push_back(work);
+    }
+    for (int32_t tag = kTags - 1; tag >= 0; --tag) {
+      for (int32_t i = tag; i < kTags * kEach; i += kTags) {
+        std::vector<int32_t> in(static_cast<size_t>(kSizes[tag]));
+        TESSERA_RETURN_IF_ERROR(
+            communicator.Run(ReceiveOf(Buffer(std::span(in)), ring.left, tag)));
+        if (in != Message(ring.left.value(), i, kSizes[tag])) {
+          return absl::InternalError(absl::StrCat("message ", i));
+        }
+      }
+    }
+    for (const Work& work : works) TESSERA_RETURN_IF_ERROR(work.Wait());
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ConformanceTest, AnyRankIsReceivedFromAndNamed) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
+    if (!has) return absl::OkStatus();
+    const int64_t n = communicator.size(), rank = communicator.rank().value();
+    constexpr int64_t kCount = 20'000;
+    for (int64_t root = 0; root < n; ++root) {
+      const auto out = Message(rank, root, kCount);
+      TESSERA_ASSIGN_OR_RETURN(
+          const Work sent, communicator.Start(SendOf(
+                               ConstBuffer(std::span(out)), Rank(root), 7)));
+      std::vector<bool> seen(static_cast<size_t>(n));
+      for (int64_t i = 0; rank == root && i < n; ++i) {
+        std::vector<int32_t> in(kCount);
+        Rank source;
+        if (i % 2 == 0) {
+          TESSERA_ASSIGN_OR_RETURN(
+              source, communicator.ReceiveFromAny(Buffer(std::span(in)), 7));
+        } else {
+          TESSERA_ASSIGN_OR_RETURN(const Work work,
+                                   communicator.Start(ReceiveOf(
+                                       Buffer(std::span(in)), kAnySource, 7)));
+          TESSERA_RETURN_IF_ERROR(work.Wait());
+          source = work.source().value_or(kAnySource);
+        }
+        if (source.value() < 0 || source.value() >= n ||
+            seen[static_cast<size_t>(source.value())] ||
+            in != Message(source.value(), root, kCount)) {
+          return absl::InternalError(absl::StrCat("from ", source.value()));
+        }
+        seen[static_cast<size_t>(source.value())] = true;
+      }
+      TESSERA_RETURN_IF_ERROR(sent.Wait());
+    }
+    return absl::OkStatus();
+  });
+}
+
+// A collective between the start of a message and its end waits for neither
+// side.
+TEST_P(ConformanceTest, MessagesWithTagsMoveDuringCollectives) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
+    if (!has) return absl::OkStatus();
+    const Ring ring(communicator);
+    constexpr int64_t kCount = 500'000;
+    for (int64_t round = 0; round < 4; ++round) {
+      const auto out = Message(communicator.rank().value(), round, kCount);
+      std::vector<int32_t> in(kCount);
+      std::atomic<int> calls = 0;
+      const auto count_call = [&](const absl::Status& status) {
+        if (status.ok()) ++calls;
+      };
+      // Blocking on one side, started on the other.
+      const bool starts = (communicator.rank().value() + round) % 2 == 0;
+      TESSERA_ASSIGN_OR_RETURN(
+          const Work received,
+          communicator.Start(ReceiveOf(Buffer(std::span(in)), ring.left, 9),
+                             {.on_done = count_call}));
+      const Operation send = SendOf(ConstBuffer(std::span(out)), ring.right, 9);
+      std::optional<Work> sent;
+      if (starts) {
+        TESSERA_ASSIGN_OR_RETURN(
+            sent, communicator.Start(send, {.on_done = count_call}));
+      } else {
+        TESSERA_RETURN_IF_ERROR(communicator.Run(send));
+      }
+      TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+      if (sent) TESSERA_RETURN_IF_ERROR(sent->Wait());
+      TESSERA_RETURN_IF_ERROR(received.Wait());
+      if (in != Message(ring.left.value(), round, kCount) ||
+          calls != (starts ? 2 : 1)) {
+        return absl::InternalError(absl::StrCat("round ", round));
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Every rank sends to every rank; receives come in a random order, some from
+// any rank.
+TEST_P(ConformanceTest, RandomMessagesWithTagsMatch) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
+    if (!has) return absl::OkStatus();
+    const int64_t n = communicator.size(), rank = communicator.rank().value();
+    constexpr int32_t kTags = 3, kEach = 6;
+    const auto count_of = [](int32_t tag) { return tag == 1 ? 40'000 : 37; };
+    std::mt19937_64 random(static_cast<uint64_t>(rank) + 5);
+    std::vector<std::vector<int32_t>> out;
+    std::vector<std::pair<Rank, int32_t>> sends, receives;
+    for (int32_t i = 0; i < kEach; ++i) {
+      for (int64_t to = 0; to < n; ++to) {
+        for (int32_t tag = 0; tag < kTags; ++tag) {
+          sends.emplace_back(Rank(to), tag);
+          out.push_back(Message(rank, i, count_of(tag)));
+          receives.emplace_back(tag == 2 ? kAnySource : Rank(to), tag);
+        }
+      }
+    }
+    std::shuffle(receives.begin(), receives.end(), random);
+    std::vector<Work> works;
+    for (size_t i = 0; i < sends.size(); ++i) {
+      TESSERA_ASSIGN_OR_RETURN(
+          const Work work,
+          communicator.Start(SendOf(ConstBuffer(std::span(out[i])),
+                                    sends[i].first, sends[i].second)));
+      works.push_back(work);
+    }
+    std::map<std::pair<int64_t, int32_t>, int64_t> next;
+    for (const auto& [source, tag] : receives) {
+      std::vector<int32_t> in(static_cast<size_t>(count_of(tag)));
+      Rank from = source;
+      if (source == kAnySource) {
+        TESSERA_ASSIGN_OR_RETURN(
+            from, communicator.ReceiveFromAny(Buffer(std::span(in)), tag));
+      } else {
+        TESSERA_RETURN_IF_ERROR(
+            communicator.Run(ReceiveOf(Buffer(std::span(in)), source, tag)));
+      }
+      if (in !=
+          Message(from.value(), next[{from.value(), tag}]++, count_of(tag))) {
+        return absl::InternalError(
+            absl::StrCat("from ", from.value(), ", tag ", tag));
+      }
+    }
+    for (const Work& work : works) TESSERA_RETURN_IF_ERROR(work.Wait());
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ConformanceTest, TagsThatDoNotFitAreRefused) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
+    if (!has) return absl::OkStatus();
+    std::vector<int32_t> data(3);
+    const Buffer buffer((std::span(data)));
+    const auto refuses = [&](const Operation& operation,
+                             std::string_view text) {
+      const absl::Status status = communicator.Run(operation);
+      return absl::IsInvalidArgument(status) &&
+             absl::StrContains(status.message(), text);
+    };
+    Operation both = SendReceiveOf(buffer, Rank(0), Buffer(), Rank(0));
+    both.tag = 1;
+    if (!refuses(SendOf(buffer, Rank(0), -2), "tag -2 is invalid") ||
+        !refuses(ReceiveOf(buffer, kAnySource), "without a tag") ||
+        !refuses(both, "has no tag")) {
+      return absl::InternalError("not refused");
+    }
+    // The group is whole; then sizes that differ break it.
+    TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+    if (communicator.size() != 2) return absl::OkStatus();
+    const absl::Status status =
+        communicator.rank().value() == 0
+            ? communicator.Run(SendOf(buffer, Rank(1), 4))
+            : communicator.Run(ReceiveOf(buffer.Slice(0, 2), Rank(0), 4));
+    if (communicator.rank().value() == 0) return absl::OkStatus();
+    return absl::IsFailedPrecondition(status) &&
+                   absl::StrContains(status.message(),
+                                     "rank 0 sent 3 i32 with tag 4, rank 1 "
+                                     "receives 2 i32")
+               ? absl::OkStatus()
+               : absl::InternalError(status.ToString());
   });
 }
 

@@ -381,6 +381,7 @@ void CheckCollectives(Engine& engine, const CollectiveChecks& checks) {
         }
         if (!IsReducible(dtype)) continue;
         for (const ReduceOp op : kAllReduceOps) {
+          if (!IsReducible(dtype, op)) continue;
           const double scale = op != ReduceOp::kScaledSum ? 1.0
                                : IsInteger(dtype)         ? 3.0
                                                           : 0.375;

@@ -94,6 +94,18 @@ inline Reference ReduceElements(DType dtype, const Reduction& reduction,
       case ReduceOp::kMax:
         sum = std::max(sum, x);
         break;
+      case ReduceOp::kBitAnd:
+        sum = static_cast<double>(static_cast<int64_t>(sum) &
+                                  static_cast<int64_t>(x));
+        break;
+      case ReduceOp::kBitOr:
+        sum = static_cast<double>(static_cast<int64_t>(sum) |
+                                  static_cast<int64_t>(x));
+        break;
+      case ReduceOp::kBitXor:
+        sum = static_cast<double>(static_cast<int64_t>(sum) ^
+                                  static_cast<int64_t>(x));
+        break;
       default:
         sum += x;
     }

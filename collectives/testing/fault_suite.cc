@@ -423,6 +423,97 @@ TEST_P(FaultTest, MessagesAndStartedWorkEndWhenThePeerIsKilled) {
   EXPECT_THAT(outcomes[1].status, Not(IsOk()));
 }
 
+// How a rank receives 10 f32 with tag 5 from rank 1, or from any rank.
+std::vector<NamedCall> ReceivesWithTags() {
+  const auto waits = [](Rank source) {
+    return [source](Communicator& c) {
+      std::vector<float> in(10);
+      return c.Run(ReceiveOf(Buffer(std::span(in)), source, 5));
+    };
+  };
+  const auto asks = [](Communicator& c) -> absl::Status {
+    std::vector<float> in(10);
+    TESSERA_ASSIGN_OR_RETURN(
+        const Work work, c.Start(ReceiveOf(Buffer(std::span(in)), Rank(1), 5)));
+    while (true) {
+      TESSERA_ASSIGN_OR_RETURN(const bool done, work.Test());
+      if (done) return absl::OkStatus();
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  };
+  return {{"from rank 1", waits(Rank(1))},
+          {"from any rank", waits(kAnySource)},
+          {"started", asks}};
+}
+
+TEST_P(FaultTest, ReceivesWithTagsEndAtTheDeadline) {
+  if (!GetParam().has_tags) GTEST_SKIP() << "no tags";
+  for (const NamedCall& call : ReceivesWithTags()) {
+    SCOPED_TRACE(call.name);
+    const auto outcomes = GetParam().run(
+        3,
+        [&](Communicator& c) -> absl::Status {
+          TESSERA_RETURN_IF_ERROR(c.Barrier({.timeout = absl::Seconds(20)}));
+          // Another tag is no answer.
+          const float other = 1;
+          if (c.rank() == Rank(0)) return call.call(c);
+          const absl::Status sent =
+              c.Run(SendOf(ConstBuffer(std::span(&other, 1)), Rank(0), 4));
+          absl::SleepFor(absl::Milliseconds(900));
+          return sent;
+        },
+        WithTimeout(absl::Milliseconds(300)));
+    EXPECT_THAT(outcomes[0].status,
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         AllOf(HasSubstr("rank 1"), HasSubstr("tag 5"))));
+    EXPECT_THAT(outcomes[1].status, IsOk());
+  }
+}
+
+TEST_P(FaultTest, ReceivesWithTagsEndWhenTheGroupIsAborted) {
+  if (!GetParam().has_tags) GTEST_SKIP() << "no tags";
+  for (const NamedCall& call : ReceivesWithTags()) {
+    SCOPED_TRACE(call.name);
+    const auto outcomes = GetParam().run(
+        2,
+        [&](Communicator& c) -> absl::Status {
+          TESSERA_RETURN_IF_ERROR(c.Barrier());
+          if (c.rank() == Rank(0)) return call.call(c);
+          absl::SleepFor(absl::Milliseconds(100));
+          c.Abort("enough");
+          absl::SleepFor(absl::Milliseconds(300));
+          return absl::OkStatus();
+        },
+        WithTimeout(absl::Seconds(20)));
+    EXPECT_THAT(outcomes[0].status,
+                StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
+    EXPECT_LT(outcomes[0].took, absl::Seconds(10));
+  }
+}
+
+TEST_P(FaultTest, ReceivesWithTagsNameAKilledRank) {
+  if (!GetParam().has_tags || !GetParam().ranks_are_processes) {
+    GTEST_SKIP() << "no tags, or ranks are threads";
+  }
+  for (const NamedCall& call : ReceivesWithTags()) {
+    SCOPED_TRACE(call.name);
+    const auto outcomes = GetParam().run(
+        3,
+        [&](Communicator& c) -> absl::Status {
+          TESSERA_RETURN_IF_ERROR(c.Barrier());
+          if (c.rank() == Rank(1)) raise(SIGKILL);
+          return call.call(c);
+        },
+        WithTimeout(absl::Seconds(20)));
+    for (const size_t r : {0, 2}) {
+      EXPECT_THAT(outcomes[r].status,
+                  StatusIs(absl::StatusCode::kUnavailable,
+                           AllOf(HasSubstr("rank 1"), HasSubstr("is dead"))));
+      EXPECT_LT(outcomes[r].took, absl::Seconds(10));
+    }
+  }
+}
+
 TEST_P(FaultTest, AStoppedRankIsAMissingRank) {
   if (!GetParam().ranks_are_processes) GTEST_SKIP() << "ranks are threads";
   const auto outcomes = GetParam().run(

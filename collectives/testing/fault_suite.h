@@ -38,6 +38,7 @@ struct EngineUnderFault {
   bool notices_mismatch = true;  // Before the deadline.
   bool abort_reaches_peers = true;
   bool has_algorithms = true;  // Calls can ask for an algorithm.
+  bool has_tags = false;       // Messages can have tags.
 };
 
 inline std::ostream& operator<<(std::ostream& os, const EngineUnderFault& e) {

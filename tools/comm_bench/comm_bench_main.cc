@@ -43,7 +43,8 @@ ABSL_FLAG(std::string, algorithm, "engine",
 ABSL_FLAG(bool, registered, false, "uses buffers from AllocateShared");
 ABSL_FLAG(std::string, dtype, "f32", "element types, such as f32,bf16; -d");
 ABSL_FLAG(std::string, reduction, "sum",
-          "sum, average, product, min, max or scaled_sum; -o");
+          "sum, average, product, min, max, scaled_sum, bit_and, bit_or or "
+          "bit_xor; -o");
 ABSL_FLAG(int64_t, iterations, 0,
           "timed iterations of each row; 0: as many as fit into 0.3 s; -n");
 ABSL_FLAG(int64_t, warmup, 3, "iterations before the timed ones; -w");

@@ -112,6 +112,15 @@ double Combine(ReduceOp op, double a, double b) {
       return std::min(a, b);
     case ReduceOp::kMax:
       return std::max(a, b);
+    case ReduceOp::kBitAnd:
+      return static_cast<double>(static_cast<int64_t>(a) &
+                                 static_cast<int64_t>(b));
+    case ReduceOp::kBitOr:
+      return static_cast<double>(static_cast<int64_t>(a) |
+                                 static_cast<int64_t>(b));
+    case ReduceOp::kBitXor:
+      return static_cast<double>(static_cast<int64_t>(a) ^
+                                 static_cast<int64_t>(b));
     default:
       return a + b;
   }

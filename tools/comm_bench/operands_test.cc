@@ -179,6 +179,16 @@ std::vector<double> ReduceAll(const Pattern& pattern, DType dtype,
         case ReduceOp::kMax:
           y = r == 0 ? x : std::max(x, y);
           break;
+        case ReduceOp::kBitAnd:
+        case ReduceOp::kBitOr:
+        case ReduceOp::kBitXor: {
+          const auto a = static_cast<int64_t>(x), b = static_cast<int64_t>(y);
+          const int64_t both = reduction.op == ReduceOp::kBitAnd  ? (a & b)
+                               : reduction.op == ReduceOp::kBitOr ? (a | b)
+                                                                  : (a ^ b);
+          y = r == 0 ? x : static_cast<double>(both);
+          break;
+        }
         default:
           y += reduction.scale * x;
       }
@@ -195,6 +205,7 @@ TEST(PatternTest, TheReductionOfAllRanksIsExact) {
   for (const DType dtype : kAllDTypes) {
     if (!collectives::IsReducible(dtype)) continue;
     for (const ReduceOp op : kAllReduceOps) {
+      if (!collectives::IsReducible(dtype, op)) continue;
       for (const int64_t world : {1, 2, 3, 7, 8}) {
         const Reduction reduction = ReductionOf(op, dtype);
         TESSERA_ASSERT_OK_AND_ASSIGN(const Pattern pattern,

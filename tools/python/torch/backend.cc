@@ -1,0 +1,1117 @@
+// The module tessera_torch._C: a torch.distributed backend over Communicator
+// and the shared_memory engine.
+//
+// Collectives that the caller waits for run on its thread; others run in order
+// on a thread of the group, created when first needed. Messages need none of
+// their own while somebody waits for them (engine/tagged_messages.h).
+//
+// Written for torch 2.12 to 2.15. Methods have the names that all of them have;
+// newer releases forward theirs.
+#include <ATen/ATen.h>
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "collectives/shared_memory/shared_memory.h"
+#include "tools/python/torch/torch_store.h"
+
+namespace tessera::torch_backend {
+namespace {
+
+namespace py = pybind11;
+using c10d::OpType;
+using collectives::Buffer;
+using collectives::CallOptions;
+using collectives::Communicator;
+using collectives::Operation;
+using collectives::Rank;
+using collectives::Reduction;
+using std::chrono::milliseconds;
+using Tensors = std::vector<at::Tensor>;
+using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+// Bad arguments become a ValueError.
+template <typename... Parts>
+void Require(bool holds, const Parts&... parts) {
+  if (!holds) throw std::invalid_argument(absl::StrCat("tessera: ", parts...));
+}
+
+// torch's users look for "Timed out".
+[[noreturn]] void Throw(const absl::Status& status, absl::Duration timeout) {
+  const std::string text =
+      absl::IsDeadlineExceeded(status)
+          ? absl::StrCat("tessera: Timed out waiting ",
+                         absl::ToInt64Milliseconds(timeout),
+                         "ms: ", status.message())
+          : absl::StrCat("tessera: ", status.ToString());
+  if (absl::IsInvalidArgument(status)) throw std::invalid_argument(text);
+  TORCH_CHECK_WITH(DistBackendError, false, text);
+}
+
+// Types that can be reduced. bool is reduced as bytes.
+DType ReducedType(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return DType::kF64;
+    case at::kFloat:
+      return DType::kF32;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kLong:
+      return DType::kI64;
+    case at::kInt:
+      return DType::kI32;
+    case at::kChar:
+      return DType::kI8;
+    case at::kByte:
+    case at::kBool:
+      return DType::kU8;
+    default:
+      throw std::runtime_error(absl::StrCat(
+          "tessera: Invalid scalar type ", c10::toString(type),
+          "; float64, float32, float16, bfloat16, int64, int32, int8, uint8, "
+          "bool, complex64 and complex128 can be reduced"));
+  }
+}
+
+Buffer Numbers(const at::Tensor& tensor) {
+  return {tensor.data_ptr(), tensor.numel(), ReducedType(tensor.scalar_type())};
+}
+Buffer Bytes(const at::Tensor& tensor) {
+  return {tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()), DType::kU8};
+}
+Rank RankOf(int64_t rank) { return Rank(rank); }
+
+Reduction ReductionOf(const c10d::ReduceOp& op, const at::Tensor& tensor) {
+  const bool is_sum = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
+  Require(!tensor.is_complex() || is_sum,
+          "complex numbers are reduced by SUM and AVG only");
+  const bool is_integer =
+      at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+  switch (op) {
+    case c10d::ReduceOp::SUM:
+      return Reduction::Sum();
+    case c10d::ReduceOp::AVG:
+      return Reduction::Average();
+    case c10d::ReduceOp::PRODUCT:
+      return Reduction::Product();
+    case c10d::ReduceOp::MIN:
+      return Reduction::Min();
+    case c10d::ReduceOp::MAX:
+      return Reduction::Max();
+    case c10d::ReduceOp::BAND:
+    case c10d::ReduceOp::BOR:
+    case c10d::ReduceOp::BXOR:
+      TORCH_CHECK(is_integer, "Cannot use ReduceOp.B* with non-integral dtype");
+      return op == c10d::ReduceOp::BAND  ? Reduction::BitAnd()
+             : op == c10d::ReduceOp::BOR ? Reduction::BitOr()
+                                         : Reduction::BitXor();
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* const factor =
+          static_cast<const c10d::NCCLPreMulSumSupplement*>(
+              op.supplement_.get());
+      return Reduction::ScaledSum(factor->tensor_factor.defined()
+                                      ? factor->tensor_factor.item<double>()
+                                      : factor->double_factor);
+    }
+    default:
+      throw std::runtime_error("tessera: this ReduceOp is not supported");
+  }
+}
+
+void CheckTensors(const Tensors& tensors) {
+  Require(!tensors.empty(), "requires a non-empty list of tensors");
+  for (const at::Tensor& tensor : tensors) {
+    Require(tensor.is_cpu(), "a tensor is on ", tensor.device().str(),
+            "; only tensors of the CPU are supported");
+    Require(tensor.layout() == at::kStrided,
+            "a tensor is not dense; only all_reduce takes sparse ones");
+  }
+}
+
+const at::Tensor& Single(const Tensors& tensors) {
+  Require(tensors.size() == 1, "requires a single tensor, given are ",
+          tensors.size());
+  CheckTensors(tensors);
+  return tensors.front();
+}
+
+at::Tensor Flat(const Tensors& tensors) {
+  Tensors rows;
+  for (const at::Tensor& tensor : tensors) {
+    rows.push_back(tensor.contiguous().view(-1));
+  }
+  return at::cat(rows);
+}
+
+at::Tensor AsReal(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+// Calls the function with the tensor, or with a dense copy whose result is
+// copied back.
+template <typename Function>
+void OnDense(const at::Tensor& tensor, const Function& function) {
+  const at::Tensor dense = tensor.contiguous();
+  function(dense);
+  if (!dense.is_same(tensor)) tensor.copy_(dense);
+}
+
+// Copies consecutive elements of a flat tensor into others.
+void CopyParts(const at::Tensor& flat, const Tensors& parts) {
+  int64_t begin = 0;
+  for (const at::Tensor& part : parts) {
+    part.copy_(flat.narrow(0, begin, part.numel()).view(part.sizes()));
+    begin += part.numel();
+  }
+}
+
+// A collective.
+class CollectiveWork final : public c10d::Work {
+ public:
+  CollectiveWork(int rank, OpType type, Tensors outputs, uint64_t sequence,
+                 const char* title, const Tensors& inputs)
+      : Work(rank, type, title,
+             inputs.empty() ? std::nullopt : std::optional<Tensors>(inputs)),
+        outputs_(std::move(outputs)),
+        sequence_(sequence) {}
+
+  Tensors result() override { return outputs_; }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+  // Created when asked for: few works are.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const std::lock_guard lock(future_mutex_);
+    if (!future_) {
+      future_ = c10::make_intrusive<at::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()));
+      if (ended_) EndFuture();
+    }
+    return future_;
+  }
+
+  void End(std::exception_ptr error) {
+    c10::intrusive_ptr<at::ivalue::Future> future;
+    {
+      const std::lock_guard lock(future_mutex_);
+      ended_ = true;
+      error_ = error;
+      future = future_;
+    }
+    // Callbacks of the future may ask for this work.
+    if (future) EndFuture();
+    finish(error);
+  }
+
+ private:
+  void EndFuture() {
+    if (error_) {
+      future_->setError(error_);
+    } else {
+      future_->markCompleted(at::IValue(outputs_));
+    }
+  }
+
+  const Tensors outputs_;
+  const uint64_t sequence_;
+  std::mutex future_mutex_;
+  bool ended_ = false;
+  std::exception_ptr error_;
+  c10::intrusive_ptr<at::ivalue::Future> future_;
+};
+
+// A message. As gloo's it has no future.
+class MessageWork final : public c10d::Work {
+ public:
+  MessageWork(OpType type, at::Tensor tensor, at::Tensor dense,
+              collectives::Work work, uint64_t sequence, absl::Duration timeout,
+              std::shared_ptr<Communicator> communicator)
+      : Work(-1, type),
+        tensor_(std::move(tensor)),
+        dense_(std::move(dense)),
+        work_(std::move(work)),
+        sequence_(sequence),
+        timeout_(timeout),
+        communicator_(std::move(communicator)) {}
+
+  bool isCompleted() override {
+    const absl::StatusOr<bool> done = work_.Test();
+    return !done.ok() || *done;
+  }
+  int sourceRank() const override {
+    const std::optional<Rank> source = work_.source();
+    return source ? static_cast<int>(source->value()) : -1;
+  }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+  bool wait(milliseconds timeout) override {
+    const absl::Status status = timeout.count() > 0
+                                    ? work_.WaitFor(absl::FromChrono(timeout))
+                                    : work_.Wait();
+    std::exception_ptr error;
+    try {
+      if (!status.ok()) {
+        Throw(status,
+              timeout.count() > 0 ? absl::FromChrono(timeout) : timeout_);
+      }
+      if (!dense_.is_same(tensor_)) tensor_.copy_(dense_);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    finishAndThrow(error);
+    return true;
+  }
+  void abort() override { communicator_->Abort("a message was aborted"); }
+
+ private:
+  const at::Tensor tensor_;
+  const at::Tensor dense_;
+  collectives::Work work_;
+  const uint64_t sequence_;
+  const absl::Duration timeout_;
+  const std::shared_ptr<Communicator> communicator_;
+};
+
+// Runs collectives that nobody waits for at once, in order.
+class Lane {
+ public:
+  ~Lane() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+      changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // True if the lane is idle; the caller then holds it until Leave.
+  bool TryEnter() {
+    const std::lock_guard lock(mutex_);
+    if (busy_ || !jobs_.empty()) return false;
+    busy_ = true;
+    return true;
+  }
+  void Leave() {
+    const std::lock_guard lock(mutex_);
+    busy_ = false;
+    if (!jobs_.empty()) changed_.notify_all();
+  }
+
+  void Push(std::function<void()> job) {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    if (!thread_.joinable()) thread_ = std::thread([this] { RunJobs(); });
+    changed_.notify_all();
+  }
+
+ private:
+  void RunJobs() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] {
+        return (!busy_ && !jobs_.empty()) || (closing_ && jobs_.empty());
+      });
+      if (jobs_.empty()) return;
+      std::function<void()> job = std::move(jobs_.front());
+      jobs_.pop_front();
+      busy_ = true;
+      lock.unlock();
+      job();
+      job = nullptr;
+      lock.lock();
+      busy_ = false;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool busy_ = false;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+// The group of all ranks of the job, in whose segment the other groups are.
+struct World {
+  std::weak_ptr<Communicator> communicator;
+  int64_t ranks = 0;
+};
+std::mutex world_mutex;
+World world;
+
+class TesseraBackend;
+std::shared_ptr<Communicator> CreateCommunicator(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    absl::Duration timeout, const std::string& name,
+    const std::vector<int64_t>& members) {
+  const auto check = [&](const absl::Status& status) {
+    if (!status.ok()) Throw(status, timeout);
+  };
+  std::unique_lock lock(world_mutex);
+  const std::shared_ptr<Communicator> parent = world.communicator.lock();
+  const bool inside =
+      parent != nullptr && parent->status().ok() && !members.empty() &&
+      *std::max_element(members.begin(), members.end()) < parent->size();
+  lock.unlock();
+  if (inside) {
+    std::vector<Rank> ranks;
+    for (const int64_t member : members) ranks.push_back(RankOf(member));
+    absl::StatusOr<std::unique_ptr<Communicator>> group =
+        parent->Subgroup(ranks, name);
+    check(group.status());
+    return *std::move(group);
+  }
+  TorchStore meeting(store, rank, size);
+  collectives::SharedMemoryOptions memory;
+  memory.name = name;
+  memory.timeout = timeout;
+  memory.slice_bytes = int64_t{16} << 30;
+  auto engine = collectives::CreateSharedMemoryEngine(meeting, memory);
+  check(engine.status());
+  collectives::CommunicatorOptions options;
+  options.name = name;
+  options.timeout = timeout;
+  auto communicator = Communicator::Create(*std::move(engine), options);
+  check(communicator.status());
+  std::shared_ptr<Communicator> shared = *std::move(communicator);
+  lock.lock();
+  if (world.communicator.lock() == nullptr &&
+      static_cast<int64_t>(members.size()) == size) {
+    bool is_world = true;
+    for (size_t i = 0; i < members.size(); ++i) {
+      is_world = is_world && members[i] == static_cast<int64_t>(i);
+    }
+    if (is_world) world = {shared, size};
+  }
+  return shared;
+}
+
+class TesseraBackend final : public c10d::Backend {
+ public:
+  // `prefix` is the name in profiles.
+  TesseraBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                 milliseconds timeout, std::shared_ptr<Communicator> group,
+                 std::string prefix)
+      : Backend(rank, size),
+        store_(store->clone()),
+        timeout_(timeout),
+        communicator_(std::move(group)),
+        prefix_(std::move(prefix)) {}
+
+  // Jobs of the lane may need Python.
+  ~TesseraBackend() override {
+    std::optional<py::gil_scoped_release> release;
+    if (Py_IsInitialized() && PyGILState_Check()) release.emplace();
+    lane_.reset();
+    communicator_.reset();
+  }
+
+  const std::shared_ptr<Communicator>& communicator() const {
+    return communicator_;
+  }
+
+  const std::string getBackendName() const override { return "tessera"; }
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  void setTimeout(milliseconds timeout) override { timeout_ = timeout; }
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return c10::make_intrusive<Options>("tessera", timeout_.load());
+  }
+  void abort() override {
+    communicator_->Abort("the process group was aborted");
+  }
+  void shutdown() override {}
+  void enableCollectivesTiming() override {}  // They are always measured.
+
+  c10::intrusive_ptr<Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const std::vector<int>& ranks,
+      const c10::intrusive_ptr<Options>& options) override {
+    const auto at = std::find(ranks.begin(), ranks.end(), rank_);
+    if (at == ranks.end()) return nullptr;
+    std::vector<Rank> members;
+    for (const int rank : ranks) members.push_back(RankOf(rank));
+    auto group = communicator_->Subgroup(
+        members, options ? options->group_name : std::string());
+    if (!group.ok()) Throw(group.status(), GroupTimeout());
+    return c10::make_intrusive<TesseraBackend>(
+        store, static_cast<int>(at - ranks.begin()),
+        static_cast<int>(ranks.size()),
+        options ? options->timeout : timeout_.load(), *std::move(group),
+        prefix_);
+  }
+
+  WorkPointer allreduce(Tensors& tensors,
+                        const c10d::AllreduceOptions& options) override {
+    Require(tensors.size() == 1, "requires a single tensor, given are ",
+            tensors.size());
+    if (tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
+    const at::Tensor tensor = Single(tensors);
+    const Reduction reduction = ReductionOf(options.reduceOp, tensor);
+    return Launch(OpType::ALLREDUCE, tensors, tensors, options, "all_reduce",
+                  [=, this](const CallOptions& call) {
+                    AllReduce(tensor, reduction, call);
+                  });
+  }
+
+  WorkPointer allreduce_coalesced(
+      Tensors& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override {
+    CheckTensors(tensors);
+    for (const at::Tensor& tensor : tensors) {
+      Require(tensor.scalar_type() == tensors.front().scalar_type(),
+              "tensors that are reduced together must have one type");
+    }
+    const Reduction reduction = ReductionOf(options.reduceOp, tensors.front());
+    return Launch(OpType::ALLREDUCE_COALESCED, tensors, tensors, options,
+                  "all_reduce", [=, this](const CallOptions& call) {
+                    const at::Tensor flat = Flat(tensors);
+                    AllReduce(flat, reduction, call);
+                    CopyParts(flat, tensors);
+                  });
+  }
+
+  // The sum of sparse tensors: their indices and values are gathered.
+  WorkPointer allreduce_sparse(Tensors& tensors,
+                               const c10d::AllreduceOptions& options) override {
+    Require(tensors.size() == 1 && tensors.front().is_sparse() &&
+                tensors.front().is_cpu(),
+            "requires a single sparse tensor of the CPU");
+    Require(options.reduceOp == c10d::ReduceOp::SUM,
+            "sparse tensors are reduced by SUM only");
+    const at::Tensor tensor = tensors.front();
+    return Launch(OpType::_ALLREDUCE_SPARSE, tensors, tensors, options,
+                  "all_reduce", [=, this](const CallOptions& call) {
+                    tensor.copy_(SumSparse(tensor.coalesce(), call));
+                  });
+  }
+
+  WorkPointer broadcast(Tensors& tensors,
+                        const c10d::BroadcastOptions& options) override {
+    const at::Tensor tensor = Single(tensors);
+    CheckRoot(options.rootRank);
+    return Launch(OpType::BROADCAST, tensors, tensors, options, "broadcast",
+                  [=, this, root = options.rootRank](const CallOptions& call) {
+                    OnDense(tensor, [&](const at::Tensor& dense) {
+                      Run(BroadcastOf(Bytes(dense), Bytes(dense), RankOf(root)),
+                          call);
+                    });
+                  });
+  }
+
+  WorkPointer reduce(Tensors& tensors,
+                     const c10d::ReduceOptions& options) override {
+    const at::Tensor tensor = Single(tensors);
+    CheckRoot(options.rootRank);
+    const Reduction reduction = ReductionOf(options.reduceOp, tensor);
+    return Launch(OpType::REDUCE, tensors, tensors, options, "reduce",
+                  [=, this, root = options.rootRank](const CallOptions& call) {
+                    OnDense(AsReal(tensor), [&](const at::Tensor& dense) {
+                      Run(ReduceOf(Numbers(dense), Numbers(dense), reduction,
+                                   RankOf(root)),
+                          call);
+                    });
+                  });
+  }
+
+  WorkPointer allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                        const c10d::AllgatherOptions& options) override {
+    const at::Tensor input = Single(inputs);
+    Require(outputs.size() == 1, "requires a single list of outputs");
+    CheckList(outputs.front(), input, "outputs");
+    return Launch(OpType::ALLGATHER, inputs, outputs.front(), options,
+                  "all_gather",
+                  [=, this, parts = outputs.front()](const CallOptions& call) {
+                    GatherParts(input, parts, call);
+                  });
+  }
+
+  WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
+                              const c10d::AllgatherOptions& options) override {
+    Tensors outputs{output}, inputs{input};
+    return GatherInto(OpType::_ALLGATHER_BASE, outputs, inputs, options);
+  }
+  WorkPointer allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::AllgatherOptions& options) override {
+    return GatherInto(OpType::COALESCED, outputs, inputs, options);
+  }
+  WorkPointer allgather_coalesced(
+      std::vector<Tensors>& outputs, Tensors& inputs,
+      const c10d::AllgatherOptions& options) override {
+    CheckTensors(inputs);
+    Require(static_cast<int>(outputs.size()) == size_,
+            "requires a list of outputs for each rank");
+    Tensors all;
+    for (const Tensors& list : outputs) {
+      Require(list.size() == inputs.size(),
+              "requires an output of each rank for each input");
+      all.insert(all.end(), list.begin(), list.end());
+    }
+    return Launch(OpType::ALLGATHER_COALESCED, inputs, all, options,
+                  "all_gather", [=, this](const CallOptions& call) {
+                    for (size_t i = 0; i < inputs.size(); ++i) {
+                      Tensors parts;
+                      for (const Tensors& list : outputs) {
+                        parts.push_back(list[i]);
+                      }
+                      GatherParts(inputs[i], parts, call);
+                    }
+                  });
+  }
+
+  WorkPointer gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                     const c10d::GatherOptions& options) override {
+    const at::Tensor input = Single(inputs);
+    CheckRoot(options.rootRank);
+    const bool is_root = options.rootRank == rank_;
+    Require(outputs.size() == (is_root ? 1u : 0u),
+            is_root ? "the root of a gather requires a single list of outputs"
+                    : "requires empty output on non-root ranks");
+    const Tensors parts = is_root ? outputs.front() : Tensors();
+    if (is_root) CheckList(parts, input, "outputs");
+    return Launch(
+        OpType::GATHER, inputs, parts, options, "gather",
+        [=, this, root = options.rootRank](const CallOptions& call) {
+          const at::Tensor all =
+              at::empty({is_root ? size_ * input.numel() : 0}, input.options());
+          Run(GatherOf(Bytes(input.contiguous()), Bytes(all), RankOf(root)),
+              call);
+          CopyParts(all, parts);
+        });
+  }
+
+  WorkPointer scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                      const c10d::ScatterOptions& options) override {
+    const at::Tensor output = Single(outputs);
+    CheckRoot(options.rootRank);
+    const bool is_root = options.rootRank == rank_;
+    Require(inputs.size() == (is_root ? 1u : 0u),
+            is_root ? "the root of a scatter requires a single list of inputs"
+                    : "requires empty input on non-root ranks");
+    const Tensors parts = is_root ? inputs.front() : Tensors();
+    if (is_root) CheckList(parts, output, "inputs");
+    return Launch(
+        OpType::SCATTER, parts, outputs, options, "scatter",
+        [=, this, root = options.rootRank](const CallOptions& call) {
+          const at::Tensor all =
+              is_root ? Flat(parts) : at::empty({0}, output.options());
+          OnDense(output, [&](const at::Tensor& dense) {
+            Run(ScatterOf(Bytes(all), Bytes(dense), RankOf(root)), call);
+          });
+        });
+  }
+
+  WorkPointer reduce_scatter(
+      Tensors& outputs, std::vector<Tensors>& inputs,
+      const c10d::ReduceScatterOptions& options) override {
+    const at::Tensor output = Single(outputs);
+    Require(inputs.size() == 1, "requires a single list of inputs");
+    const Tensors& parts = inputs.front();
+    CheckTensors(parts);
+    Require(static_cast<int>(parts.size()) == size_, "requires ", size_,
+            " inputs, one of each rank; given are ", parts.size());
+    std::vector<int64_t> counts;
+    for (const at::Tensor& part : parts) {
+      counts.push_back(AsReal(part).numel());
+    }
+    const Reduction reduction = ReductionOf(options.reduceOp, output);
+    return Launch(OpType::REDUCE_SCATTER, parts, outputs, options,
+                  "reduce_scatter", [=, this](const CallOptions& call) {
+                    ReduceParts(Flat(parts), output, counts, reduction, call);
+                  });
+  }
+
+  WorkPointer _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override {
+    Tensors outputs{output}, inputs{input};
+    return ReduceScatterInto(OpType::_REDUCE_SCATTER_BASE, outputs, inputs,
+                             options);
+  }
+  WorkPointer reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::ReduceScatterOptions& options) override {
+    return ReduceScatterInto(OpType::COALESCED, outputs, inputs, options);
+  }
+
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
+                            std::vector<int64_t>& output_splits,
+                            std::vector<int64_t>& input_splits,
+                            const c10d::AllToAllOptions& options) override {
+    Tensors outputs{output}, inputs{input};
+    CheckTensors(outputs);
+    CheckTensors(inputs);
+    c10d::checkSplitSizes(input_splits, input, size_);
+    c10d::checkSplitSizes(output_splits, output, size_);
+    return Launch(OpType::ALLTOALL_BASE, inputs, outputs, options, "all_to_all",
+                  [=, this](const CallOptions& call) {
+                    OnDense(output, [&](const at::Tensor& dense) {
+                      Run(AllToAllOf(Bytes(input.contiguous()), Bytes(dense),
+                                     BytesOfSplits(input, input_splits),
+                                     BytesOfSplits(dense, output_splits)),
+                          call);
+                    });
+                  });
+  }
+
+  WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
+                       const c10d::AllToAllOptions& options) override {
+    CheckTensors(outputs);
+    CheckTensors(inputs);
+    Require(static_cast<int>(outputs.size()) == size_ &&
+                static_cast<int>(inputs.size()) == size_,
+            "requires ", size_, " inputs and outputs; given are ",
+            inputs.size(), " and ", outputs.size());
+    return Launch(
+        OpType::ALLTOALL, inputs, outputs, options, "all_to_all",
+        [=, this](const CallOptions& call) {
+          std::vector<int64_t> sent, received;
+          int64_t count = 0;
+          for (const at::Tensor& t : inputs) sent.push_back(t.nbytes());
+          for (const at::Tensor& t : outputs) {
+            received.push_back(t.nbytes());
+            count += t.numel();
+          }
+          const at::Tensor all = at::empty({count}, outputs.front().options());
+          Run(AllToAllOf(Bytes(Flat(inputs)), Bytes(all), sent, received),
+              call);
+          CopyParts(all, outputs);
+        });
+  }
+
+  WorkPointer barrier(const c10d::BarrierOptions& options) override {
+    return Launch(OpType::BARRIER, {}, {}, options, "barrier",
+                  [this](const CallOptions& call) {
+                    Run(collectives::BarrierOf(), call);
+                  });
+  }
+
+  // Through the store, so that a rank that is late leaves the group whole.
+  void monitoredBarrier(const c10d::BarrierOptions& options,
+                        bool wait_all_ranks) override {
+    const milliseconds timeout = options.timeout == c10d::kUnsetTimeout
+                                     ? timeout_.load()
+                                     : options.timeout;
+    const std::string number = std::to_string(++monitored_);
+    const auto key = [&](std::string_view what, int rank) {
+      return absl::StrCat("monitored/", what, "/", number, "/", rank);
+    };
+    const auto begin = std::chrono::steady_clock::now();
+    const auto left = [&] {
+      return timeout - std::chrono::duration_cast<milliseconds>(
+                           std::chrono::steady_clock::now() - begin);
+    };
+    const auto arrives = [&](const std::string& name, milliseconds wait) {
+      try {
+        store_->wait({name}, std::max(wait, milliseconds(1)));
+        return true;
+      } catch (const std::exception&) {
+        return false;
+      }
+    };
+    if (rank_ != 0) {
+      store_->set(key("in", rank_), "1");
+      std::string answer = "no answer";
+      if (arrives(key("out", 0), left() + milliseconds(500))) {
+        answer = store_->get_to_str(key("out", 0));
+      }
+      TORCH_CHECK(
+          answer.empty(), "[Rank ", rank_, "]: Rank ", rank_,
+          " successfully reached monitoredBarrier, but received errors "
+          "while waiting for send/recv from rank 0. Please check rank 0 "
+          "logs for faulty rank. (",
+          answer, ")");
+      return;
+    }
+    std::vector<int> late;
+    for (int rank = 1; rank < size_; ++rank) {
+      TORCH_CHECK(timeout.count() > 0,
+                  "[Rank 0]: Rank 0 timed out in "
+                  "monitoredBarrier after ",
+                  timeout.count(), " ms.");
+      if (arrives(key("in", rank), left())) continue;
+      late.push_back(rank);
+      if (!wait_all_ranks) break;
+    }
+    std::string text;
+    if (!late.empty()) {
+      text = absl::StrCat(
+          late.size() > 1 ? "Ranks " : "Rank ", absl::StrJoin(late, ", "),
+          " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+    }
+    store_->set(key("out", 0), text);
+    TORCH_CHECK(text.empty(), "[Rank 0]: ", text);
+  }
+
+  WorkPointer send(Tensors& tensors, int to, int tag) override {
+    const at::Tensor dense = Single(tensors).contiguous();
+    return Message(OpType::SEND, dense, dense,
+                   SendOf(Bytes(dense), RankOf(to), tag));
+  }
+  WorkPointer recv(Tensors& tensors, int from, int tag) override {
+    return Receive(OpType::RECV, tensors, RankOf(from), tag);
+  }
+  WorkPointer recvAnysource(Tensors& tensors, int tag) override {
+    return Receive(OpType::RECVANYSOURCE, tensors, collectives::kAnySource,
+                   tag);
+  }
+
+  // In place, without a work: for callers that do without c10d.
+  void AllReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+    CheckTensors({tensor});
+    const Reduction reduction = ReductionOf(op, tensor);
+    const bool idle = lane_ == nullptr || lane_->TryEnter();
+    TORCH_CHECK(idle,
+                "tessera: asynchronous operations are under way; wait "
+                "for them before tessera::all_reduce_");
+    ++sequence_;
+    CallOptions call;
+    call.timeout = GroupTimeout();
+    try {
+      AllReduce(tensor, reduction, call);
+    } catch (...) {
+      if (lane_ != nullptr) lane_->Leave();
+      throw;
+    }
+    if (lane_ != nullptr) lane_->Leave();
+  }
+
+ private:
+  using Body = std::function<void(const CallOptions&)>;
+
+  absl::Duration GroupTimeout() const {
+    return absl::FromChrono(timeout_.load());
+  }
+
+  void CheckRoot(int64_t root) const {
+    Require(root >= 0 && root < size_, "invalid root rank: ", root);
+  }
+  void CheckList(const Tensors& list, const at::Tensor& like,
+                 std::string_view what) const {
+    CheckTensors(list);
+    Require(static_cast<int>(list.size()) == size_, "requires ", size_, " ",
+            what, "; given are ", list.size());
+    for (const at::Tensor& tensor : list) {
+      Require(tensor.sizes() == like.sizes() &&
+                  tensor.scalar_type() == like.scalar_type(),
+              "invalid tensor size or type among the ", what,
+              "; all must be like the rank's own tensor");
+    }
+  }
+  static std::vector<int64_t> BytesOfSplits(
+      const at::Tensor& tensor, const std::vector<int64_t>& splits) {
+    std::vector<int64_t> bytes;
+    const int64_t rows = tensor.size(0);
+    const int64_t row =
+        rows == 0 ? 0 : static_cast<int64_t>(tensor.nbytes()) / rows;
+    for (const int64_t split : splits) bytes.push_back(split * row);
+    return bytes;
+  }
+
+  void Run(const Operation& operation, const CallOptions& call) {
+    const absl::Status status = communicator_->Run(operation, call);
+    if (!status.ok()) Throw(status, *call.timeout);
+  }
+
+  void AllReduce(const at::Tensor& tensor, const Reduction& reduction,
+                 const CallOptions& call) {
+    OnDense(AsReal(tensor), [&](const at::Tensor& dense) {
+      Run(AllReduceOf(Numbers(dense), Numbers(dense), reduction), call);
+    });
+  }
+
+  void GatherParts(const at::Tensor& input, const Tensors& parts,
+                   const CallOptions& call) {
+    const at::Tensor all = at::empty({size_ * input.numel()}, input.options());
+    Run(AllGatherOf(Bytes(input.contiguous()), Bytes(all)), call);
+    CopyParts(all, parts);
+  }
+
+  WorkPointer GatherInto(OpType type, const Tensors& outputs,
+                         const Tensors& inputs,
+                         const c10d::AllgatherOptions& options) {
+    CheckPairs(outputs, inputs,
+               [&](const at::Tensor& out, const at::Tensor& in) {
+                 return out.numel() == in.numel() * size_;
+               });
+    return Launch(
+        type, inputs, outputs, options, "all_gather",
+        [=, this](const CallOptions& call) {
+          for (size_t i = 0; i < inputs.size(); ++i) {
+            OnDense(outputs[i], [&](const at::Tensor& dense) {
+              Run(AllGatherOf(Bytes(inputs[i].contiguous()), Bytes(dense)),
+                  call);
+            });
+          }
+        });
+  }
+
+  void ReduceParts(const at::Tensor& input, const at::Tensor& output,
+                   const std::vector<int64_t>& counts,
+                   const Reduction& reduction, const CallOptions& call) {
+    const at::Tensor real = AsReal(input);
+    OnDense(AsReal(output), [&](const at::Tensor& dense) {
+      Run(ReduceScatterOf(Numbers(real), Numbers(dense), reduction, counts),
+          call);
+    });
+  }
+
+  WorkPointer ReduceScatterInto(OpType type, const Tensors& outputs,
+                                const Tensors& inputs,
+                                const c10d::ReduceScatterOptions& options) {
+    CheckPairs(outputs, inputs,
+               [&](const at::Tensor& out, const at::Tensor& in) {
+                 return in.numel() == out.numel() * size_;
+               });
+    const Reduction reduction = ReductionOf(options.reduceOp, inputs.front());
+    return Launch(type, inputs, outputs, options, "reduce_scatter",
+                  [=, this](const CallOptions& call) {
+                    for (size_t i = 0; i < inputs.size(); ++i) {
+                      ReduceParts(inputs[i].contiguous(), outputs[i], {},
+                                  reduction, call);
+                    }
+                  });
+  }
+
+  template <typename Fits>
+  void CheckPairs(const Tensors& outputs, const Tensors& inputs,
+                  const Fits& fits) const {
+    CheckTensors(outputs);
+    CheckTensors(inputs);
+    Require(outputs.size() == inputs.size(),
+            "requires an output for each input");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Require(outputs[i].scalar_type() == inputs[i].scalar_type(),
+              "input and output must have the same type");
+      Require(fits(outputs[i], inputs[i]),
+              "the tensor of all ranks must have world size (", size_,
+              ") times the elements of the other; given are an output of ",
+              outputs[i].numel(), " and an input of ", inputs[i].numel());
+    }
+  }
+
+  at::Tensor SumSparse(const at::Tensor& own, const CallOptions& call) {
+    const int64_t dims = own.sparse_dim();
+    const std::vector<int64_t> shape = own.sizes().vec();
+    std::vector<int64_t> head = {own._nnz(), dims, own.dim()};
+    std::vector<int64_t> heads(head.size() * static_cast<size_t>(size_));
+    Run(AllGatherOf(collectives::ConstBuffer(std::span(std::as_const(head))),
+                    Buffer(std::span(heads))),
+        call);
+    std::vector<int64_t> index_counts, value_counts;
+    int64_t total = 0;
+    const int64_t width =
+        own._nnz() == 0 ? std::accumulate(shape.begin() + dims, shape.end(),
+                                          int64_t{1}, std::multiplies<>())
+                        : own._values().numel() / own._nnz();
+    for (int rank = 0; rank < size_; ++rank) {
+      const auto at = static_cast<size_t>(3 * rank);
+      TORCH_CHECK(heads[at + 1] == dims && heads[at + 2] == own.dim(),
+                  "tessera: sparse tensors differ in their dimensions: rank ",
+                  rank, " has ", heads[at + 1], " sparse of ", heads[at + 2],
+                  ", rank ", rank_, " has ", dims, " of ", own.dim());
+      index_counts.push_back(heads[at] * dims);
+      value_counts.push_back(heads[at] * width);
+      total += heads[at];
+    }
+    const at::Tensor indices = own._indices().t().contiguous();
+    const at::Tensor values = AsReal(own._values().contiguous());
+    const int64_t parts = own.is_complex() ? 2 : 1;
+    for (int64_t& count : value_counts) count *= parts;
+    const at::Tensor all_indices = at::empty({total, dims}, indices.options());
+    std::vector<int64_t> value_shape = {total};
+    value_shape.insert(value_shape.end(), shape.begin() + dims, shape.end());
+    const at::Tensor all_values =
+        at::empty(value_shape, own._values().options());
+    Run(AllGatherOf(Numbers(indices), Numbers(all_indices), index_counts),
+        call);
+    Run(AllGatherOf(Numbers(values), Numbers(AsReal(all_values)), value_counts),
+        call);
+    return at::sparse_coo_tensor(all_indices.t(), all_values, shape).coalesce();
+  }
+
+  WorkPointer Receive(OpType type, Tensors& tensors, Rank from, int tag) {
+    const at::Tensor tensor = Single(tensors);
+    const at::Tensor dense =
+        tensor.is_contiguous() ? tensor : at::empty_like(tensor).contiguous();
+    return Message(type, tensor, dense, ReceiveOf(Bytes(dense), from, tag));
+  }
+
+  WorkPointer Message(OpType type, const at::Tensor& tensor,
+                      const at::Tensor& dense, const Operation& operation) {
+    CallOptions call;
+    call.timeout = GroupTimeout();
+    absl::StatusOr<collectives::Work> work =
+        communicator_->Start(operation, call);
+    if (!work.ok()) Throw(work.status(), GroupTimeout());
+    return c10::make_intrusive<MessageWork>(type, tensor, dense,
+                                            *std::move(work), ++sequence_,
+                                            GroupTimeout(), communicator_);
+  }
+
+  // Runs the body on this thread if the caller waits for it and nothing comes
+  // before it, else on the lane's.
+  template <typename CallerOptions>
+  WorkPointer Launch(OpType type, const Tensors& inputs, const Tensors& outputs,
+                     const CallerOptions& options, std::string_view title,
+                     Body body) {
+    const std::string full = absl::StrCat(prefix_, ":", title);
+    const auto work = c10::make_intrusive<CollectiveWork>(
+        rank_, type, outputs, ++sequence_, full.c_str(), inputs);
+    CallOptions call;
+    call.timeout = absl::FromChrono(
+        options.timeout.count() > 0 ? options.timeout : timeout_.load());
+    const auto run = [](const c10::intrusive_ptr<CollectiveWork>& work,
+                        const Body& body, const CallOptions& call) {
+      std::exception_ptr error;
+      try {
+        const at::NoGradGuard no_grad;
+        body(call);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      work->End(error);
+    };
+    if (!options.asyncOp && lane_->TryEnter()) {
+      run(work, body, call);
+      lane_->Leave();
+    } else {
+      lane_->Push(
+          [run, work, body = std::move(body), call] { run(work, body, call); });
+    }
+    return work;
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::atomic<milliseconds> timeout_;
+  std::shared_ptr<Communicator> communicator_;
+  const std::string prefix_;
+  std::atomic<uint64_t> sequence_ = 0;
+  std::atomic<uint64_t> monitored_ = 0;
+  std::unique_ptr<Lane> lane_ = std::make_unique<Lane>();
+};
+
+c10::intrusive_ptr<c10d::Backend> CreateBackend(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    milliseconds timeout, const std::string& name,
+    const std::vector<int64_t>& members, const std::string& prefix) {
+  const py::gil_scoped_release release;
+  std::shared_ptr<Communicator> group =
+      CreateCommunicator(store, rank, size, absl::FromChrono(timeout),
+                         name.empty() ? "world" : name, members);
+  return c10::make_intrusive<TesseraBackend>(store, rank, size, timeout,
+                                             std::move(group), prefix);
+}
+
+TesseraBackend& BackendOf(c10d::ProcessGroup& group) {
+  auto* const backend =
+      dynamic_cast<TesseraBackend*>(group.getBackend(at::kCPU).get());
+  Require(backend != nullptr,
+          "the process group has another backend for tensors of the CPU");
+  return *backend;
+}
+
+// Memory that the group's collectives use without copies.
+at::Tensor EmptyShared(c10d::ProcessGroup& group,
+                       const std::vector<int64_t>& shape, at::ScalarType type) {
+  struct Owner {
+    std::shared_ptr<Communicator> communicator;
+    std::unique_ptr<collectives::SharedMemory> memory;
+  };
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(type));
+  for (const int64_t size : shape) {
+    Require(size >= 0, "a size of ", size);
+    bytes *= size;
+  }
+  auto* const owner = new Owner{BackendOf(group).communicator(), nullptr};
+  auto memory = owner->communicator->AllocateShared(bytes);
+  if (!memory.ok()) {
+    delete owner;
+    Throw(memory.status(), absl::ZeroDuration());
+  }
+  owner->memory = *std::move(memory);
+  return at::from_blob(
+      owner->memory->bytes().data(), shape,
+      [owner](void*) {
+        owner->memory.reset();
+        delete owner;
+      },
+      at::TensorOptions(type));
+}
+
+c10d::ReduceOp ReduceOpOf(std::string_view name) {
+  constexpr std::pair<std::string_view, c10d::ReduceOp::RedOpType> kNames[] = {
+      {"sum", c10d::ReduceOp::SUM},         {"avg", c10d::ReduceOp::AVG},
+      {"product", c10d::ReduceOp::PRODUCT}, {"min", c10d::ReduceOp::MIN},
+      {"max", c10d::ReduceOp::MAX},         {"band", c10d::ReduceOp::BAND},
+      {"bor", c10d::ReduceOp::BOR},         {"bxor", c10d::ReduceOp::BXOR}};
+  for (const auto& [text, op] : kNames) {
+    if (text == name) return op;
+  }
+  throw std::invalid_argument(
+      absl::StrCat("tessera: reduction \"", name,
+                   "\"; use sum, avg, product, min, max, band, bor or bxor"));
+}
+
+at::Tensor& AllReduceInPlace(at::Tensor& tensor, std::string op,
+                             std::string group) {
+  BackendOf(*c10d::resolve_process_group(group))
+      .AllReduceNow(tensor, ReduceOpOf(op));
+  return tensor;
+}
+
+}  // namespace
+}  // namespace tessera::torch_backend
+
+TORCH_LIBRARY(tessera, library) {
+  library.def(
+      "all_reduce_(Tensor(a!) tensor, str reduce_op, str group_name) -> "
+      "Tensor(a!)",
+      &tessera::torch_backend::AllReduceInPlace);
+}
+
+PYBIND11_MODULE(_C, module) {
+  using namespace tessera::torch_backend;
+  module.doc() = "The C++ part of tessera_torch.";
+  module.def("create", &CreateBackend, pybind11::arg("store"),
+             pybind11::arg("rank"), pybind11::arg("size"),
+             pybind11::arg("timeout"), pybind11::arg("name"),
+             pybind11::arg("members"), pybind11::arg("prefix") = "tessera",
+             "Creates the backend of one group.");
+  module.def(
+      "empty_shared",
+      [](const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+         const std::vector<int64_t>& shape,
+         at::ScalarType type) { return EmptyShared(*group, shape, type); },
+      pybind11::arg("group"), pybind11::arg("shape"), pybind11::arg("dtype"));
+}

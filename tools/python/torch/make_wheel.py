@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Writes the wheel of tessera_torch: an archive of the package with its metadata (PEP 427)."""
+
+import argparse
+import base64
+import hashlib
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+NAME = "tessera_torch"
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--torch", required=True, help="version of torch for which the module is compiled")
+    parser.add_argument("--module", required=True, help="the extension module")
+    parser.add_argument("--readme", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("files", nargs="+", help="files of the package")
+    return parser.parse_args()
+
+
+def stripped(path):
+    """Returns the module without symbols for debuggers and without the search path of this build's libraries.
+
+    torch has loaded its libraries before the module asks for them by name.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        copy = os.path.join(directory, "module")
+        subprocess.run(["strip", "--strip-unneeded", "-o", copy, path], check=True)
+        with open(copy, "rb") as file:
+            return without_search_path(bytearray(file.read()))
+
+
+def without_search_path(elf):
+    """Turns DT_RPATH and DT_RUNPATH of a 64-bit little-endian ELF file into entries that loaders ignore."""
+    pt_dynamic, dt_null, ignored, paths = 2, 0, 0x6FFFFEF0, (15, 29)
+    (table,) = struct.unpack_from("<Q", elf, 32)
+    entry_size, count = struct.unpack_from("<HH", elf, 54)
+    for at in range(table, table + count * entry_size, entry_size):
+        (kind,) = struct.unpack_from("<I", elf, at)
+        offset, _, _, size = struct.unpack_from("<QQQQ", elf, at + 8)
+        if kind != pt_dynamic:
+            continue
+        for entry in range(offset, offset + size, 16):
+            (tag,) = struct.unpack_from("<q", elf, entry)
+            if tag == dt_null:
+                break
+            if tag in paths:
+                struct.pack_into("<q", elf, entry, ignored)
+    return bytes(elf)
+
+
+def newest_glibc(path):
+    """Returns the newest version of the C library that the module needs, as (2, 34)."""
+    text = subprocess.run(["objdump", "-T", path], check=True, capture_output=True, text=True).stdout
+    versions = {tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", text)}
+    return max(versions)
+
+
+def metadata(version, torch_minor, readme):
+    return (
+        "Metadata-Version: 2.1\n"
+        "Name: tessera-torch\n"
+        f"Version: {version}\n"
+        "Summary: torch.distributed over shared memory\n"
+        "License: Apache-2.0\n"
+        "Requires-Python: >=3.9\n"
+        f"Requires-Dist: torch=={torch_minor}.*\n"
+        "Description-Content-Type: text/markdown\n"
+        "\n" + readme
+    )
+
+
+def main():
+    args = parse()
+    name, version, tag, abi, platform = os.path.basename(args.out)[: -len(".whl")].split("-")
+    torch_minor = ".".join(args.torch.split(".")[:2])
+    promised = tuple(map(int, re.match(r"manylinux_(\d+)_(\d+)_", platform).groups()))
+    if newest_glibc(args.module) > promised:
+        sys.exit(f"make_wheel: the module needs GLIBC_{newest_glibc(args.module)}, newer than the tag {platform}")
+    info = f"{name}-{version}.dist-info"
+    with open(args.readme, encoding="utf-8") as file:
+        readme = file.read()
+    contents = {f"{NAME}/{os.path.basename(args.module)}": stripped(args.module)}
+    for path in args.files:
+        with open(path, "rb") as file:
+            contents[f"{NAME}/{os.path.basename(path)}"] = file.read()
+    contents[f"{info}/METADATA"] = metadata(version, torch_minor, readme).encode()
+    contents[f"{info}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: tessera\nRoot-Is-Purelib: false\nTag: {tag}-{abi}-{platform}\n".encode()
+    )
+    contents[f"{info}/entry_points.txt"] = f"[torch.distributed.backends]\ntessera = {NAME}:register\n".encode()
+    record = []
+    for path, data in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record.append(f"{path},sha256={digest},{len(data)}")
+    record.append(f"{info}/RECORD,,")
+    contents[f"{info}/RECORD"] = ("\n".join(record) + "\n").encode()
+    with zipfile.ZipFile(args.out, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, data in contents.items():
+            entry = zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            wheel.writestr(entry, data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,9 +8,11 @@
 // Written for torch 2.12 to 2.15. Methods have the names that all of them have;
 // newer releases forward theirs.
 #include <ATen/ATen.h>
+#include <pthread.h>
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +25,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -195,6 +198,35 @@ void CopyParts(const at::Tensor& flat, const Tensors& parts) {
   }
 }
 
+// Increased in forked processes. What was made before has threads there that
+// do not exist and shares memory with the parent: it is neither used nor freed.
+std::atomic<int> process_generation = 0;
+
+class ForkGuard {
+ public:
+  bool IsForked() const { return generation_ != process_generation; }
+  void Check() const {
+    TORCH_CHECK_WITH(DistBackendError, !IsForked(),
+                     "tessera: the process group was made before this process "
+                     "was forked (now process ",
+                     getpid(),
+                     "); use the spawn method, or make the group after the "
+                     "fork");
+  }
+  // Frees what was made in this process.
+  template <typename Pointer>
+  void Free(Pointer& pointer) const {
+    if (IsForked()) {
+      new Pointer(std::move(pointer));
+    } else {
+      pointer = nullptr;
+    }
+  }
+
+ private:
+  const int generation_ = process_generation;
+};
+
 // A collective.
 class CollectiveWork final : public c10d::Work {
  public:
@@ -206,6 +238,10 @@ class CollectiveWork final : public c10d::Work {
         sequence_(sequence) {}
 
   Tensors result() override { return outputs_; }
+  bool wait(milliseconds timeout) override {
+    fork_guard_.Check();
+    return Work::wait(timeout);
+  }
   uint64_t getSequencenumber() const override { return sequence_; }
 
   // Created when asked for: few works are.
@@ -241,6 +277,7 @@ class CollectiveWork final : public c10d::Work {
     }
   }
 
+  const ForkGuard fork_guard_;
   const Tensors outputs_;
   const uint64_t sequence_;
   std::mutex future_mutex_;
@@ -249,19 +286,51 @@ class CollectiveWork final : public c10d::Work {
   c10::intrusive_ptr<at::ivalue::Future> future_;
 };
 
+// Tensors of messages that are under way although their works are gone.
+class AbandonedMessages {
+ public:
+  void Add(collectives::Work work, at::Tensor tensor) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(messages_, [](const auto& message) {
+      const absl::StatusOr<bool> done = message.first.Test();
+      return !done.ok() || *done;
+    });
+    messages_.emplace_back(std::move(work), std::move(tensor));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<collectives::Work, at::Tensor>> messages_;
+};
+
+// A group's communicator and what must outlive it.
+struct Group {
+  AbandonedMessages abandoned;
+  std::shared_ptr<Communicator> communicator;
+};
+
 // A message. As gloo's it has no future.
 class MessageWork final : public c10d::Work {
  public:
   MessageWork(OpType type, at::Tensor tensor, at::Tensor dense,
               collectives::Work work, uint64_t sequence, absl::Duration timeout,
-              std::shared_ptr<Communicator> communicator)
+              std::shared_ptr<Group> group)
       : Work(-1, type),
         tensor_(std::move(tensor)),
         dense_(std::move(dense)),
         work_(std::move(work)),
         sequence_(sequence),
         timeout_(timeout),
-        communicator_(std::move(communicator)) {}
+        group_(std::move(group)) {}
+
+  ~MessageWork() override {
+    if (fork_guard_.IsForked()) {
+      new collectives::Work(std::move(work_));
+    } else if (!isCompleted()) {
+      group_->abandoned.Add(std::move(work_), dense_);
+    }
+    fork_guard_.Free(group_);
+  }
 
   bool isCompleted() override {
     const absl::StatusOr<bool> done = work_.Test();
@@ -274,6 +343,7 @@ class MessageWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
 
   bool wait(milliseconds timeout) override {
+    fork_guard_.Check();
     const absl::Status status = timeout.count() > 0
                                     ? work_.WaitFor(absl::FromChrono(timeout))
                                     : work_.Wait();
@@ -290,15 +360,18 @@ class MessageWork final : public c10d::Work {
     finishAndThrow(error);
     return true;
   }
-  void abort() override { communicator_->Abort("a message was aborted"); }
+  void abort() override {
+    group_->communicator->Abort("a message was aborted");
+  }
 
  private:
+  const ForkGuard fork_guard_;
   const at::Tensor tensor_;
   const at::Tensor dense_;
   collectives::Work work_;
   const uint64_t sequence_;
   const absl::Duration timeout_;
-  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Group> group_;
 };
 
 // Runs collectives that nobody waits for at once, in order.
@@ -323,7 +396,14 @@ class Lane {
   void Leave() {
     const std::lock_guard lock(mutex_);
     busy_ = false;
-    if (!jobs_.empty()) changed_.notify_all();
+    if (!jobs_.empty() || closing_) changed_.notify_all();
+  }
+
+  // Waits until there are no jobs; false if there are some at the deadline.
+  bool AwaitIdle(std::chrono::steady_clock::time_point deadline) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, deadline,
+                               [this] { return !busy_ && jobs_.empty(); });
   }
 
   void Push(std::function<void()> job) {
@@ -349,6 +429,7 @@ class Lane {
       job = nullptr;
       lock.lock();
       busy_ = false;
+      changed_.notify_all();
     }
   }
 
@@ -363,7 +444,7 @@ class Lane {
 // The group of all ranks of the job, in whose segment the other groups are.
 struct World {
   std::weak_ptr<Communicator> communicator;
-  int64_t ranks = 0;
+  int generation = 0;
 };
 std::mutex world_mutex;
 World world;
@@ -377,7 +458,9 @@ std::shared_ptr<Communicator> CreateCommunicator(
     if (!status.ok()) Throw(status, timeout);
   };
   std::unique_lock lock(world_mutex);
-  const std::shared_ptr<Communicator> parent = world.communicator.lock();
+  const std::shared_ptr<Communicator> parent =
+      world.generation == process_generation ? world.communicator.lock()
+                                             : nullptr;
   const bool inside =
       parent != nullptr && parent->status().ok() && !members.empty() &&
       *std::max_element(members.begin(), members.end()) < parent->size();
@@ -404,13 +487,12 @@ std::shared_ptr<Communicator> CreateCommunicator(
   check(communicator.status());
   std::shared_ptr<Communicator> shared = *std::move(communicator);
   lock.lock();
-  if (world.communicator.lock() == nullptr &&
-      static_cast<int64_t>(members.size()) == size) {
+  if (parent == nullptr && static_cast<int64_t>(members.size()) == size) {
     bool is_world = true;
     for (size_t i = 0; i < members.size(); ++i) {
       is_world = is_world && members[i] == static_cast<int64_t>(i);
     }
-    if (is_world) world = {shared, size};
+    if (is_world) world = {shared, process_generation};
   }
   return shared;
 }
@@ -424,19 +506,46 @@ class TesseraBackend final : public c10d::Backend {
       : Backend(rank, size),
         store_(store->clone()),
         timeout_(timeout),
-        communicator_(std::move(group)),
-        prefix_(std::move(prefix)) {}
+        group_(std::make_shared<Group>()),
+        prefix_(std::move(prefix)) {
+    group_->communicator = std::move(group);
+    const std::lock_guard lock(live_mutex_);
+    live_.insert(this);
+  }
 
   // Jobs of the lane may need Python.
   ~TesseraBackend() override {
     std::optional<py::gil_scoped_release> release;
     if (Py_IsInitialized() && PyGILState_Check()) release.emplace();
-    lane_.reset();
-    communicator_.reset();
+    if (!fork_guard_.IsForked()) {
+      {
+        const std::lock_guard lock(live_mutex_);
+        live_.erase(this);
+      }
+      EndJobs(std::chrono::steady_clock::now() + kGrace);
+    }
+    fork_guard_.Free(lane_);
+    fork_guard_.Free(group_);
   }
 
-  const std::shared_ptr<Communicator>& communicator() const {
-    return communicator_;
+  // At the interpreter's exit: operations that do not end within a few seconds
+  // are aborted, so that no thread of a group waits for other ranks.
+  static void EndAllJobs() {
+    const auto deadline = std::chrono::steady_clock::now() + kGrace;
+    const std::lock_guard lock(live_mutex_);
+    for (TesseraBackend* const backend : live_) {
+      if (!backend->fork_guard_.IsForked()) backend->EndJobs(deadline);
+    }
+  }
+
+  // Throws if this process was forked after the group was made.
+  Communicator& communicator() const {
+    fork_guard_.Check();
+    return *group_->communicator;
+  }
+  std::shared_ptr<Communicator> shared_communicator() const {
+    communicator();
+    return group_->communicator;
   }
 
   const std::string getBackendName() const override { return "tessera"; }
@@ -447,7 +556,7 @@ class TesseraBackend final : public c10d::Backend {
     return c10::make_intrusive<Options>("tessera", timeout_.load());
   }
   void abort() override {
-    communicator_->Abort("the process group was aborted");
+    communicator().Abort("the process group was aborted");
   }
   void shutdown() override {}
   void enableCollectivesTiming() override {}  // They are always measured.
@@ -460,7 +569,7 @@ class TesseraBackend final : public c10d::Backend {
     if (at == ranks.end()) return nullptr;
     std::vector<Rank> members;
     for (const int rank : ranks) members.push_back(RankOf(rank));
-    auto group = communicator_->Subgroup(
+    auto group = communicator().Subgroup(
         members, options ? options->group_name : std::string());
     if (!group.ok()) Throw(group.status(), GroupTimeout());
     return c10::make_intrusive<TesseraBackend>(
@@ -790,8 +899,8 @@ class TesseraBackend final : public c10d::Backend {
   void AllReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     CheckTensors({tensor});
     const Reduction reduction = ReductionOf(op, tensor);
-    const bool idle = lane_ == nullptr || lane_->TryEnter();
-    TORCH_CHECK(idle,
+    fork_guard_.Check();
+    TORCH_CHECK(lane_->TryEnter(),
                 "tessera: asynchronous operations are under way; wait "
                 "for them before tessera::all_reduce_");
     ++sequence_;
@@ -800,14 +909,24 @@ class TesseraBackend final : public c10d::Backend {
     try {
       AllReduce(tensor, reduction, call);
     } catch (...) {
-      if (lane_ != nullptr) lane_->Leave();
+      lane_->Leave();
       throw;
     }
-    if (lane_ != nullptr) lane_->Leave();
+    lane_->Leave();
   }
 
  private:
   using Body = std::function<void(const CallOptions&)>;
+
+  // How long operations that nobody waits for may take at the end of a group.
+  static constexpr std::chrono::seconds kGrace{3};
+
+  void EndJobs(std::chrono::steady_clock::time_point deadline) {
+    if (lane_->AwaitIdle(deadline)) return;
+    group_->communicator->Abort(
+        "the process group was destroyed with operations under way");
+    lane_->AwaitIdle(deadline + kGrace);
+  }
 
   absl::Duration GroupTimeout() const {
     return absl::FromChrono(timeout_.load());
@@ -839,7 +958,7 @@ class TesseraBackend final : public c10d::Backend {
   }
 
   void Run(const Operation& operation, const CallOptions& call) {
-    const absl::Status status = communicator_->Run(operation, call);
+    const absl::Status status = group_->communicator->Run(operation, call);
     if (!status.ok()) Throw(status, *call.timeout);
   }
 
@@ -972,11 +1091,11 @@ class TesseraBackend final : public c10d::Backend {
     CallOptions call;
     call.timeout = GroupTimeout();
     absl::StatusOr<collectives::Work> work =
-        communicator_->Start(operation, call);
+        communicator().Start(operation, call);
     if (!work.ok()) Throw(work.status(), GroupTimeout());
     return c10::make_intrusive<MessageWork>(type, tensor, dense,
                                             *std::move(work), ++sequence_,
-                                            GroupTimeout(), communicator_);
+                                            GroupTimeout(), group_);
   }
 
   // Runs the body on this thread if the caller waits for it and nothing comes
@@ -985,6 +1104,7 @@ class TesseraBackend final : public c10d::Backend {
   WorkPointer Launch(OpType type, const Tensors& inputs, const Tensors& outputs,
                      const CallerOptions& options, std::string_view title,
                      Body body) {
+    fork_guard_.Check();
     const std::string full = absl::StrCat(prefix_, ":", title);
     const auto work = c10::make_intrusive<CollectiveWork>(
         rank_, type, outputs, ++sequence_, full.c_str(), inputs);
@@ -1012,9 +1132,14 @@ class TesseraBackend final : public c10d::Backend {
     return work;
   }
 
+  // The groups of this process.
+  static inline std::mutex live_mutex_;
+  static inline std::set<TesseraBackend*> live_;
+
+  const ForkGuard fork_guard_;
   const c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<milliseconds> timeout_;
-  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Group> group_;
   const std::string prefix_;
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<uint64_t> monitored_ = 0;
@@ -1047,13 +1172,15 @@ at::Tensor EmptyShared(c10d::ProcessGroup& group,
   struct Owner {
     std::shared_ptr<Communicator> communicator;
     std::unique_ptr<collectives::SharedMemory> memory;
+    const ForkGuard fork_guard;
   };
   int64_t bytes = static_cast<int64_t>(c10::elementSize(type));
   for (const int64_t size : shape) {
     Require(size >= 0, "a size of ", size);
     bytes *= size;
   }
-  auto* const owner = new Owner{BackendOf(group).communicator(), nullptr};
+  auto* const owner =
+      new Owner{BackendOf(group).shared_communicator(), nullptr, {}};
   auto memory = owner->communicator->AllocateShared(bytes);
   if (!memory.ok()) {
     delete owner;
@@ -1063,6 +1190,7 @@ at::Tensor EmptyShared(c10d::ProcessGroup& group,
   return at::from_blob(
       owner->memory->bytes().data(), shape,
       [owner](void*) {
+        if (owner->fork_guard.IsForked()) return;
         owner->memory.reset();
         delete owner;
       },
@@ -1103,6 +1231,10 @@ TORCH_LIBRARY(tessera, library) {
 PYBIND11_MODULE(_C, module) {
   using namespace tessera::torch_backend;
   module.doc() = "The C++ part of tessera_torch.";
+  pthread_atfork(nullptr, nullptr, [] { ++process_generation; });
+  module.def("end_all_jobs", &TesseraBackend::EndAllJobs,
+             pybind11::call_guard<pybind11::gil_scoped_release>(),
+             "Ends the operations that are under way, at the exit.");
   module.def("create", &CreateBackend, pybind11::arg("store"),
              pybind11::arg("rank"), pybind11::arg("size"),
              pybind11::arg("timeout"), pybind11::arg("name"),

@@ -219,7 +219,7 @@ class RankTest(unittest.TestCase):
         with self.assertRaisesRegex((ValueError, RuntimeError), "invalid tensor size"):
             dist.all_gather([torch.ones(2) for _ in range(self.size)], torch.ones(3))
         with self.assertRaisesRegex((ValueError, RuntimeError), "complex numbers are reduced by SUM and AVG"):
-            dist.all_reduce(torch.ones(2, dtype=torch.complex64), op=dist.ReduceOp.MAX)
+            torch.ops.tessera.all_reduce_(torch.ones(2, dtype=torch.complex64), "max", dist.group.WORLD.group_name)
         with self.assertRaisesRegex(RuntimeError, "Invalid scalar type"):
             dist.all_reduce(torch.ones(2, dtype=torch.int16))
         tensor = torch.ones(1)

@@ -9,6 +9,7 @@
 Ranks are processes of one host. `"cpu:tessera,cuda:nccl"` takes it for tensors of the CPU alone.
 """
 
+import atexit
 import importlib.metadata
 
 import torch
@@ -59,3 +60,4 @@ def empty_shared(*shape, dtype=None, group=None):
 
 
 register()
+atexit.register(_C.end_all_jobs)

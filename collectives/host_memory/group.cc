@@ -74,7 +74,8 @@ void Group::Leave() {
 absl::Status Group::AwaitLong(OperationContext& context,
                               absl::FunctionRef<bool()> ready,
                               Missing missing) {
-  const int64_t start = MonotonicNanos();
+  int64_t start = MonotonicNanos();
+  uint64_t stores = stores_.load(std::memory_order_relaxed);
   int64_t next_check = start + kCheckEveryNs;
   int64_t next_processes = start + kProcessesEveryNs;
   while (true) {
@@ -83,6 +84,10 @@ absl::Status Group::AwaitLong(OperationContext& context,
       sched_yield();
     }
     int64_t now = MonotonicNanos();
+    if (stores_.load(std::memory_order_relaxed) != stores) {
+      stores = stores_.load(std::memory_order_relaxed);
+      start = now;
+    }
     if (now - start > tuning_.yield_us * 1000) {
       Sleep(ready);
       now = MonotonicNanos();

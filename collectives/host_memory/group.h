@@ -75,6 +75,8 @@ class Group {
   // Wakes sleeping ranks. Call it after every store that a peer may wait for;
   // the store must be sequentially consistent.
   void Wake() {
+    stores_.store(stores_.load(std::memory_order_relaxed) + 1,
+                  std::memory_order_relaxed);
     if (block_.header().sleepers.load(std::memory_order_seq_cst) != 0) {
       WakeSleepers();
     }
@@ -148,6 +150,8 @@ class Group {
   const int64_t spins_;
   std::atomic<int64_t> spin_limit_ = spins_;
   const bool owns_block_;
+  // Counts calls of Wake, roughly: a wait that makes progress does not sleep.
+  std::atomic<uint64_t> stores_ = 0;
 
   std::mutex retired_mutex_;
   std::vector<std::byte*> retired_;

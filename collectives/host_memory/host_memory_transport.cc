@@ -52,8 +52,14 @@ absl::StatusOr<uint64_t> SendEnd::Start(const Signature& signature,
   if (message.header.bytes >= group_.tuning().direct_message_bytes) {
     const std::optional<Place> place =
         group_.domain().UserPlaceOf(bytes.data(), message.header.bytes);
-    message.header.direct = place.has_value() ? 1 : 0;
-    message.header.place = place.value_or(0);
+    if (place.has_value()) {
+      message.header.where = Bytes::kShared;
+      message.header.place = *place;
+    } else if (message.header.bytes >= group_.tuning().peer_copy_bytes &&
+               group_.domain().ReadsPeers()) {
+      message.header.where = Bytes::kPrivate;
+      message.header.place = reinterpret_cast<uintptr_t>(bytes.data());
+    }
   }
   queue_.push_back(message);
   const uint64_t number = ++started_;
@@ -81,10 +87,11 @@ bool SendEnd::Advance(Outgoing& message) {
     written_ += kHeader;
     free -= kHeader;
     message.written = 0;
-    if (message.header.direct != 0) ++direct_sent_;
+    if (message.header.where != Bytes::kInRing) ++direct_sent_;
   }
-  const int64_t left =
-      message.header.direct != 0 ? 0 : message.header.bytes - message.written;
+  const int64_t left = message.header.where != Bytes::kInRing
+                           ? 0
+                           : message.header.bytes - message.written;
   const int64_t now = std::min(left, static_cast<int64_t>(free));
   if (now > 0) {
     Copy(written_, message.data + message.written, now);
@@ -97,7 +104,7 @@ bool SendEnd::Advance(Outgoing& message) {
     memory_->written.store(written_, std::memory_order_seq_cst);
     group_.Wake();
   }
-  if (message.header.direct != 0) {
+  if (message.header.where != Bytes::kInRing) {
     return memory_->taken.load(std::memory_order_seq_cst) >= direct_sent_;
   }
   return message.written == message.header.bytes;
@@ -161,8 +168,8 @@ absl::StatusOr<bool> ReceiveEnd::Advance(Incoming& message) {
     read_ += kHeader;
     ready -= kHeader;
     message.got = 0;
-    if (header.direct != 0) {
-      CopyBytes(message.data, group_.domain().At(header.place), header.bytes);
+    if (header.where != Bytes::kInRing) {
+      TESSERA_RETURN_IF_ERROR(CopyDirectly(message, header));
       message.got = message.bytes;
       memory_->taken.store(++taken_, std::memory_order_seq_cst);
     }
@@ -179,6 +186,23 @@ absl::StatusOr<bool> ReceiveEnd::Advance(Incoming& message) {
     group_.Wake();
   }
   return message.got == message.bytes;
+}
+
+// Copies the message from the sender's buffer.
+absl::Status ReceiveEnd::CopyDirectly(const Incoming& message,
+                                      const MessageHeader& header) {
+  if (header.where == Bytes::kShared) {
+    CopyBytes(message.data, group_.domain().At(header.place), header.bytes);
+    return absl::OkStatus();
+  }
+  const absl::Status read =
+      group_.domain().ReadPeer(group_.members()[static_cast<size_t>(from_)],
+                               header.place, message.data, header.bytes);
+  if (read.ok()) return read;
+  Scratch none;
+  OperationContext context(message.expected, 0, none);
+  context.Enter(Phase::kReceiving, Rank(from_));
+  return group_.Lost(context, from_, read);
 }
 
 absl::Status ReceiveEnd::Accept(const Incoming& message,

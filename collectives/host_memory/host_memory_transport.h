@@ -35,12 +35,19 @@ struct ChannelMemory {
   alignas(64) std::byte ring[1];  // Tuning::channel_bytes.
 };
 
+// Where the bytes of a message are.
+enum class Bytes : uint32_t {
+  kInRing,   // They follow the header.
+  kShared,   // At a place of the domain.
+  kPrivate,  // At an address of the sender's process (Domain::ReadPeer).
+};
+
 // The header of a message.
 struct alignas(64) MessageHeader {
   Signature signature;
   int64_t bytes = 0;
-  Place place = 0;      // Address of the bytes if direct.
-  uint32_t direct = 0;  // 1: the bytes are at `place`; 0: they follow.
+  Place place = 0;  // A place or an address.
+  Bytes where = Bytes::kInRing;
 };
 static_assert(sizeof(MessageHeader) == 64);
 
@@ -111,6 +118,8 @@ class ReceiveEnd {
   bool Open();
   absl::StatusOr<bool> Advance(Incoming& message);
   absl::Status Accept(const Incoming& message, const MessageHeader& header);
+  absl::Status CopyDirectly(const Incoming& message,
+                            const MessageHeader& header);
   void Copy(uint64_t at, std::byte* to, int64_t bytes) const;
 
   Group& group_;

@@ -34,7 +34,7 @@ struct Tuning {
   // From this size on (and from zero_copy_bytes on) all_gather, all_to_all,
   // broadcast and scatter read ordinary buffers directly from a peer's memory
   // (process_vm_readv), which saves one copy. Used only if the kernel permits
-  // it and every rank has its own processor.
+  // it and every rank has its own processor; messages only ask the kernel.
   int64_t peer_copy_bytes = 32 << 10;
 
   // Results of larger working sets are written with non-temporal stores.

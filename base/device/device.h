@@ -36,7 +36,6 @@
 #include <cstdint>
 #include <memory>
 #include <ostream>
-#include <source_location>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -53,8 +52,30 @@ namespace tessera {
 
 class Device;
 
-// The place in the source of a call, for errors.
-using SourcePlace = std::source_location;
+// The place in the source of a call, for errors: std::source_location, which
+// Clang has only from version 16 on.
+class SourcePlace {
+ public:
+  SourcePlace() = default;
+  static constexpr SourcePlace current(
+      const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE(),
+      const char* function = __builtin_FUNCTION()) {
+    SourcePlace place;
+    place.file_ = file;
+    place.line_ = line;
+    place.function_ = function;
+    return place;
+  }
+
+  const char* file_name() const { return file_; }
+  uint32_t line() const { return line_; }
+  const char* function_name() const { return function_; }
+
+ private:
+  const char* file_ = "";
+  uint32_t line_ = 0;
+  const char* function_ = "";
+};
 
 // The implementation of an event: of a device, or of work of the host such as
 // a message.

@@ -15,6 +15,7 @@ load(":bazel_compat.bzl", "coverage_tools", "native_rules")
 load(":pinned_source.bzl", "apt_sources", "pinned_source")
 load(":system_library.bzl", "system_library")
 load("//third_party/cuda:configure.bzl", "cuda_configure")
+load("//third_party/python:configure.bzl", "python_configure")
 load("//third_party/torch:configure.bzl", "torch_configure")
 
 def tessera_repositories():
@@ -27,6 +28,7 @@ def declare_libraries(declare):
     _source_libraries(declare)
     _system_libraries(declare)
     declare(cuda_configure, name = "local_cuda")
+    declare(python_configure, name = "local_python")
     declare(torch_configure, name = "local_torch")
 
 def _bazel_rules():

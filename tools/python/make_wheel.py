@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the wheel of tessera_torch: an archive of the package with its metadata (PEP 427)."""
+"""Writes a wheel: an archive of a package with an extension module and its metadata (PEP 427)."""
 
 import argparse
 import base64
@@ -12,15 +12,15 @@ import sys
 import tempfile
 import zipfile
 
-NAME = "tessera_torch"
-
 
 def parse():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--torch", required=True, help="version of torch for which the module is compiled")
     parser.add_argument("--module", required=True, help="the extension module")
     parser.add_argument("--readme", required=True)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--summary", required=True)
+    parser.add_argument("--requires", action="append", default=[], help="a package that it needs, such as torch==2.15.*")
+    parser.add_argument("--entry_point", action="append", default=[], help="GROUP:NAME=OBJECT")
+    parser.add_argument("--out", required=True, help="NAME-VERSION-PYTHON-ABI-PLATFORM.whl")
     parser.add_argument("files", nargs="+", help="files of the package")
     return parser.parse_args()
 
@@ -28,7 +28,7 @@ def parse():
 def stripped(path):
     """Returns the module without symbols for debuggers and without the search path of this build's libraries.
 
-    torch has loaded its libraries before the module asks for them by name.
+    What the module needs the machine's loader finds, or torch has loaded before.
     """
     with tempfile.TemporaryDirectory() as directory:
         copy = os.path.join(directory, "module")
@@ -63,39 +63,47 @@ def newest_glibc(path):
     return max(versions)
 
 
-def metadata(version, torch_minor, readme):
+def metadata(name, version, args, readme):
     return (
         "Metadata-Version: 2.1\n"
-        "Name: tessera-torch\n"
+        f"Name: {name.replace('_', '-')}\n"
         f"Version: {version}\n"
-        "Summary: torch.distributed over shared memory\n"
+        f"Summary: {args.summary}\n"
         "License: Apache-2.0\n"
-        "Requires-Python: >=3.9\n"
-        f"Requires-Dist: torch=={torch_minor}.*\n"
-        "Description-Content-Type: text/markdown\n"
-        "\n" + readme
+        "Requires-Python: >=3.10\n"
+        + "".join(f"Requires-Dist: {package}\n" for package in args.requires)
+        + "Description-Content-Type: text/markdown\n\n"
+        + readme
     )
+
+
+def entry_points(given):
+    groups = {}
+    for text in given:
+        group, _, entry = text.partition(":")
+        groups.setdefault(group, []).append(entry)
+    return "\n".join("\n".join([f"[{group}]", *entries, ""]) for group, entries in groups.items())
 
 
 def main():
     args = parse()
     name, version, tag, abi, platform = os.path.basename(args.out)[: -len(".whl")].split("-")
-    torch_minor = ".".join(args.torch.split(".")[:2])
     promised = tuple(map(int, re.match(r"manylinux_(\d+)_(\d+)_", platform).groups()))
     if newest_glibc(args.module) > promised:
         sys.exit(f"make_wheel: the module needs GLIBC_{newest_glibc(args.module)}, newer than the tag {platform}")
     info = f"{name}-{version}.dist-info"
     with open(args.readme, encoding="utf-8") as file:
         readme = file.read()
-    contents = {f"{NAME}/{os.path.basename(args.module)}": stripped(args.module)}
+    contents = {f"{name}/{os.path.basename(args.module)}": stripped(args.module)}
     for path in args.files:
         with open(path, "rb") as file:
-            contents[f"{NAME}/{os.path.basename(path)}"] = file.read()
-    contents[f"{info}/METADATA"] = metadata(version, torch_minor, readme).encode()
+            contents[f"{name}/{os.path.basename(path)}"] = file.read()
+    contents[f"{info}/METADATA"] = metadata(name, version, args, readme).encode()
     contents[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: tessera\nRoot-Is-Purelib: false\nTag: {tag}-{abi}-{platform}\n".encode()
     )
-    contents[f"{info}/entry_points.txt"] = f"[torch.distributed.backends]\ntessera = {NAME}:register\n".encode()
+    if args.entry_point:
+        contents[f"{info}/entry_points.txt"] = entry_points(args.entry_point).encode()
     record = []
     for path, data in contents.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

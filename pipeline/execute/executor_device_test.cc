@@ -195,8 +195,8 @@ class DeviceLayerStage final : public LayerStage<T> {
   bool given_ = false;
 };
 
-// A queue on which some waits and events are forgotten: those of the functions
-// whose names contain `forgotten`.
+// A queue on which some waits and events are forgotten: those of a function,
+// "messenger.cc:Await".
 class ForgetfulQueue final : public Queue {
  public:
   ForgetfulQueue(Queue& queue, std::string_view forgotten)
@@ -231,7 +231,9 @@ class ForgetfulQueue final : public Queue {
  private:
   bool IsForgotten(const SourcePlace& place) const {
     return !forgotten_.empty() &&
-           absl::StrContains(place.function_name(), forgotten_);
+           absl::EndsWith(
+               absl::StrCat(place.file_name(), ":", place.function_name()),
+               absl::StrCat("/", forgotten_));
   }
 
   Queue& queue_;
@@ -571,13 +573,13 @@ TEST_P(ExecutorDeviceTest, MissingWaitsAreFound) {
   };
   for (const Case& test : {
            // A stage uses a tensor that is still being received.
-           Case{"Messenger::Await", "receive", "forward"},
+           Case{"messenger.cc:Await", "receive", "forward"},
            // A stage writes a buffer whose send may not be done.
-           Case{"BoundaryPool::Acquire(", " writes ", "\"send\" on queue"},
+           Case{"messenger.cc:Acquire", " writes ", "\"send\" on queue"},
            // A message is received into a buffer that a stage still reads.
-           Case{"BoundaryPool::ReleaseOnDevice(", "backward", "receive"},
+           Case{"messenger.cc:ReleaseOnDevice", "backward", "receive"},
            // A tensor is sent that a stage still writes.
-           Case{"Messenger::StartSend", "forward", "send"},
+           Case{"messenger.cc:StartSend", "forward", "send"},
        }) {
     EXPECT_THAT(StepWithout(test.forgotten, GetParam()),
                 Contains(StatusIs(

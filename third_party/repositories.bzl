@@ -155,6 +155,8 @@ def _system_libraries(declare):
         "gloo": ["gloo/config.h", "libgloo.so"],
     })
     declare(system_library, name = "liburing", flavors = {
+        # Programs do not need it installed then.
+        "static": ["liburing.h", "liburing.a"],
         "liburing": ["liburing.h", "liburing.so"],
     })
     declare(system_library, name = "lz4", flavors = {

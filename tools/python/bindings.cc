@@ -1,5 +1,6 @@
-// The module tessera._core: meshes, pipeline schedules and the CPU optimizer
-// for Python. The package's Python files add types, defaults and torch.
+// The module tessera._core: meshes, pipeline schedules, checkpoints and the CPU
+// optimizer for Python. The package's Python files add types, defaults and
+// torch.
 //
 // Errors become the exceptions of tessera.errors. Calls that compute release
 // the interpreter's lock.
@@ -11,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -34,6 +36,9 @@
 #include "pipeline/simulate/simulate.h"
 #include "pipeline/synthesize/synthesize.h"
 #include "topology/mesh.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/load_checkpoint.h"
+#include "zero3/checkpoint/state_format.h"
 
 namespace tessera::python {
 namespace {
@@ -396,6 +401,125 @@ void BindPipeline(py::module_& module) {
       Release());
 }
 
+// ---- tessera.checkpoint ----
+
+// The bytes of a part of a parameter's state.
+struct StateBytes {
+  std::unique_ptr<std::byte[]> bytes;
+  int64_t size = 0;
+  zero3::StateFormat format;
+};
+
+// One part of a checkpoint; reads verify all checksums.
+class CheckpointPart {
+ public:
+  CheckpointPart(const std::string& path, const std::string& part)
+      : reader_(Value(zero3::CheckpointReader::Open(path, part))) {}
+
+  const zero3::CheckpointPart& part() const { return reader_->part(); }
+
+  std::unique_ptr<StateBytes> Read(const std::string& name,
+                                   const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    const zero3::ModelParameters& model = part().model();
+    const zero3::ModelParameter& parameter = model[Value(model.Find(name))];
+    std::string known;
+    for (const zero3::StatePart state : zero3::kAllStateParts) {
+      const std::optional<zero3::StateFormat> format =
+          zero3::StateFormatOf(parameter, part().moment_kinds(), state);
+      if (!format) continue;
+      if (zero3::StatePartName(state) == what) {
+        return ReadPart(parameter, state, *format);
+      }
+      absl::StrAppend(&known, known.empty() ? "" : ", ",
+                      zero3::StatePartName(state));
+    }
+    throw StatusException(absl::NotFoundError(
+        absl::StrCat("parameter \"", name, "\" has no state \"", what,
+                     "\"; it has ", known)));
+  }
+
+ private:
+  std::unique_ptr<StateBytes> ReadPart(const zero3::ModelParameter& parameter,
+                                       zero3::StatePart state,
+                                       const zero3::StateFormat& format) {
+    auto result = std::make_unique<StateBytes>();
+    result->format = format;
+    result->size = format.BytesOf(parameter.elements);
+    result->bytes = std::make_unique_for_overwrite<std::byte[]>(
+        static_cast<size_t>(result->size));
+    Check(reader_->Read(parameter.id, state, 0, parameter.elements,
+                        {format, 0, parameter.elements, result->bytes.get()}));
+    return result;
+  }
+
+  std::mutex mutex_;
+  const std::unique_ptr<zero3::CheckpointReader> reader_;
+};
+
+void BindCheckpoint(py::module_& module) {
+  module.def(
+      "latest_checkpoint",
+      [](const std::string& directory) {
+        return Value(zero3::LatestCheckpoint(directory)).path;
+      },
+      Release());
+  module.def(
+      "verify_checkpoint",
+      [](const std::string& path) { Check(zero3::VerifyCheckpoint(path)); },
+      Release());
+  py::class_<zero3::CheckpointManifest>(module, "Manifest")
+      .def_readonly("step", &zero3::CheckpointManifest::step)
+      .def_readonly("world_size", &zero3::CheckpointManifest::world)
+      .def_property_readonly("parts",
+                             [](const zero3::CheckpointManifest& manifest) {
+                               std::vector<std::string> names;
+                               for (const auto& part : manifest.parts) {
+                                 names.push_back(part.name);
+                               }
+                               return names;
+                             });
+  module.def(
+      "read_manifest",
+      [](const std::string& path) { return Value(zero3::ReadManifest(path)); },
+      Release());
+  py::class_<StateBytes>(module, "StateBytes", py::buffer_protocol())
+      .def_property_readonly(
+          "dtype",
+          [](const StateBytes& state) {
+            return std::string(DTypeName(state.format.dtype));
+          })
+      .def_property_readonly(
+          "block", [](const StateBytes& state) { return state.format.block; })
+      .def_buffer([](StateBytes& state) {
+        return py::buffer_info(state.bytes.get(), 1,
+                               py::format_descriptor<uint8_t>::format(), 1,
+                               {state.size}, {1});
+      });
+  py::class_<CheckpointPart>(module, "CheckpointPart")
+      .def(py::init<const std::string&, const std::string&>(), Release(),
+           py::arg("path"), py::arg("part"))
+      .def_property_readonly(
+          "metadata",
+          [](const CheckpointPart& part) { return part.part().metadata; })
+      // Name, shape, type and whether it is trained.
+      .def_property_readonly(
+          "parameters",
+          [](const CheckpointPart& part) {
+            std::vector<std::tuple<std::string, std::vector<int64_t>,
+                                   std::string, bool>>
+                all;
+            for (const auto& parameter : part.part().model().all()) {
+              all.emplace_back(parameter.name(), parameter.spec.shape,
+                               DTypeName(parameter.dtype()),
+                               parameter.trainable());
+            }
+            return all;
+          })
+      .def("read", &CheckpointPart::Read, Release(), py::arg("name"),
+           py::arg("state"));
+}
+
 // ---- tessera.optim ----
 
 // A tensor's memory, which the caller keeps.
@@ -491,5 +615,6 @@ PYBIND11_MODULE(_core, module) {
   pybind11::register_local_exception_translator(&tessera::python::RaiseStatus);
   tessera::python::BindTopology(module);
   tessera::python::BindPipeline(module);
+  tessera::python::BindCheckpoint(module);
   tessera::python::BindOptimizer(module);
 }

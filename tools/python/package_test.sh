@@ -10,5 +10,5 @@ export PYTHONPATH=$site
 for test in "${@:4}"; do
   # Beside the sources the package would be found there.
   cp "$here/$test" .
-  WHEEL=$wheel README=$readme "$python" "${test##*/}"
+  WHEEL=$wheel README=$readme ROOT=$here "$python" "${test##*/}"
 done

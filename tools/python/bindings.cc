@@ -207,6 +207,20 @@ bool IsLowered(const Schedule& schedule) {
   return false;
 }
 
+// "", or the name of a map of stages to ranks.
+std::optional<pipeline::StageMap> MapOf(const std::string& placement,
+                                        int64_t ranks, int64_t chunks) {
+  using pipeline::StageMap;
+  if (placement.empty()) return std::nullopt;
+  if (placement == "linear" && chunks == 1)
+    return Value(StageMap::Linear(ranks));
+  if (placement == "loop") return Value(StageMap::Loop(ranks, chunks));
+  if (placement == "zigzag") return Value(StageMap::Zigzag(ranks, chunks));
+  throw StatusException(absl::InvalidArgumentError(
+      absl::StrCat("placement \"", placement, "\" of ", chunks,
+                   " stages a rank; use linear (of 1), loop or zigzag")));
+}
+
 void BindPipeline(py::module_& module) {
   py::class_<StageCosts>(module, "StageCosts")
       .def(py::init<>())
@@ -387,12 +401,13 @@ void BindPipeline(py::module_& module) {
       [](int64_t ranks, int64_t microbatches, int64_t chunks,
          const std::vector<StageCosts>& costs, double latency, double bandwidth,
          bool overlap, int64_t memory_limit, double effort, uint64_t seed,
-         bool prefer_makespan) {
+         bool prefer_makespan, const std::string& placement) {
         pipeline::SynthesisProblem problem{
             .ranks = ranks, .chunks = chunks, .microbatches = microbatches};
         problem.costs =
             CostsOf(costs, ranks * chunks, latency, bandwidth, overlap);
         problem.memory_limit = memory_limit;
+        problem.map = MapOf(placement, ranks, chunks);
         return Value(
             pipeline::Synthesize(problem, {.prefer_makespan = prefer_makespan,
                                            .effort = effort,

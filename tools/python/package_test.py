@@ -157,6 +157,7 @@ class PipelineTest(unittest.TestCase):
         for call, text in (
             (lambda: pipeline.generate("zb_h9", 4, 8), "zb_h9"),
             (lambda: pipeline.generate("zb_h1", 0, 8), "0"),
+            (lambda: pipeline.synthesize(2, 4, placement="spiral"), "spiral"),
             (lambda: pipeline.from_csv("0F0,\n1X0"), "1X0"),
             (lambda: pipeline.validate(pipeline.from_csv("0F0,0B0\n1B0,1F0")), "1B0"),
             (lambda: pipeline.simulate(pipeline.generate("gpipe", 2, 2), {"forward": -1}), "a time of -1 in stage 0"),
@@ -183,7 +184,7 @@ class PipelineTest(unittest.TestCase):
         thread = threading.Thread(target=count)
         thread.start()
         begin = time.monotonic()
-        _core.synthesize(6, 24, 1, [pipeline.stage_costs(forward=1.1)], 0, float("inf"), True, 0, 1, 1, False)
+        _core.synthesize(6, 24, 1, [pipeline.stage_costs(forward=1.1)], 0, float("inf"), True, 0, 1, 1, False, "")
         took = time.monotonic() - begin
         stop.set()
         thread.join()

@@ -106,6 +106,7 @@ def synthesize(
     effort: float,
     seed: int,
     prefer_makespan: bool,
+    placement: str,
 ) -> Synthesis: ...
 
 class Manifest:

@@ -155,14 +155,18 @@ def synthesize(
     effort: float = 1,
     seed: int = 1,
     prefer_makespan: bool = False,
+    placement: str = "",
 ) -> Synthesis:
     """Searches the fastest schedule for given costs within a memory limit (bytes of a rank; 0: none).
+
+    `placement` fixes the rank of each stage: "linear", "loop" (interleaved) or "zigzag" (V-shaped). Without it the search
+    may hold stages twice, as DualPipe does, which PyTorch's runtime does not have.
 
     The result is no slower than any of generators() and says how far above the proven lower bound it is (`gap`).
     An interrupt (Ctrl-C) returns at once.
     """
     arguments = (ranks, microbatches, chunks, _list_of(costs), latency, bandwidth, overlap)
-    limits = (memory_limit, effort, seed, prefer_makespan)
+    limits = (memory_limit, effort, seed, prefer_makespan, placement)
     return _interruptible(lambda: _core.synthesize(*arguments, *limits))
 
 
@@ -233,7 +237,7 @@ def to_torch(schedule: Schedule) -> dict[int, list[Any]]:
     torch's `_PipelineScheduleRuntime` adds the communication itself, so give it the schedule that is not lowered:
 
         runtime = _PipelineScheduleRuntime(stages, n_microbatches=..., loss_fn=...)
-        runtime.pipeline_order_with_comms = ...  # or runtime._prepare_schedule_with_comms(to_torch(schedule))
+        runtime._prepare_schedule_with_comms(to_torch(schedule))
     """
     from torch.distributed.pipelining.schedules import _Action
 

@@ -1,4 +1,5 @@
-"""pinned_source: an http_archive with a fallback, the distribution's source package.
+"""pinned_source: an http_archive with a fallback, the distribution's source package; pinned_wheel: the same for a package
+of Python, which pip fetches.
 
 The bytes are pinned by sha256 for every origin. The order is: Bazel's repository cache, --distdir, upstream's address if
 its host resolves. Then `apt-get source` on Debian and Ubuntu (private lists: no root, nothing installed, the
@@ -104,15 +105,18 @@ def _fetch(ctx):
         ]))
     return archive
 
-def _pinned_source_impl(ctx):
-    archive = _fetch(ctx)
-    ctx.extract(_archive(archive.file_name), stripPrefix = archive.strip_prefix)
+def _write_distfile_build(ctx, file_name):
     ctx.file("distfile/BUILD", """filegroup(
     name = "distfile",
     srcs = ["{}"],
     visibility = ["//visibility:public"],
 )
-""".format(archive.file_name))
+""".format(file_name))
+
+def _pinned_source_impl(ctx):
+    archive = _fetch(ctx)
+    ctx.extract(_archive(archive.file_name), stripPrefix = archive.strip_prefix)
+    _write_distfile_build(ctx, archive.file_name)
     if ctx.attr.build_file:
         ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
     for command in ctx.attr.patch_cmds:
@@ -134,5 +138,47 @@ pinned_source = repository_rule(
         "build_file": attr.label(allow_single_file = True),
         "patch_cmds": attr.string_list(),
         "_apt_sources": attr.label(default = "@tessera_apt_sources//:BUILD"),
+    },
+)
+
+def _download_wheel(ctx, url):
+    return ctx.download([url], _archive(ctx.attr.file_name), ctx.attr.sha256, allow_fail = True).success
+
+def _pinned_wheel_impl(ctx):
+    python = ctx.os.environ.get("TESSERA_PYTHON", "python3")
+    pip_message = ""
+
+    # An address that leads nowhere asks the cache and --distdir.
+    if not _download_wheel(ctx, "file:///nonexistent/" + ctx.attr.file_name):
+        pip = ctx.execute([python, "-m", "pip", "-q", "download", "--no-deps", "--only-binary=:all:", "--dest=pip", ctx.attr.package])
+        pip_message = pip.stderr.strip()
+        if not _download_wheel(ctx, "file://%s/%s" % (ctx.path("pip"), ctx.attr.file_name)):
+            fail("\n".join([
+                "@{}: its wheel could not be fetched.".format(ctx.name),
+                "  tried: {} -m pip download {}: {}".format(python, ctx.attr.package, pip_message),
+                "  to fix it: connect this machine once, or put {} (sha256 {}) in a folder named by --distdir=FOLDER.".format(
+                    ctx.attr.file_name,
+                    ctx.attr.sha256,
+                ),
+            ]))
+        ctx.delete("pip")
+
+    # Bazel knows archives by the ends of their names.
+    ctx.symlink(_archive(ctx.attr.file_name), "wheel.zip")
+    ctx.extract("wheel.zip")
+    ctx.delete("wheel.zip")
+    _write_distfile_build(ctx, ctx.attr.file_name)
+    ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
+    ctx.file("WORKSPACE", "")
+
+pinned_wheel = repository_rule(
+    doc = "A wheel of Python's package index, pinned by sha256.",
+    implementation = _pinned_wheel_impl,
+    environ = ["TESSERA_PYTHON"],
+    attrs = {
+        "package": attr.string(mandatory = True, doc = "NAME==VERSION."),
+        "file_name": attr.string(mandatory = True),
+        "sha256": attr.string(mandatory = True),
+        "build_file": attr.label(mandatory = True, allow_single_file = True),
     },
 )

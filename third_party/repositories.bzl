@@ -12,7 +12,7 @@ MODULE.bazel uses the same list (module_extension.bzl).
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
 load(":bazel_compat.bzl", "coverage_tools", "native_rules")
-load(":pinned_source.bzl", "apt_sources", "pinned_source")
+load(":pinned_source.bzl", "apt_sources", "pinned_source", "pinned_wheel")
 load(":system_library.bzl", "system_library")
 load("//third_party/cuda:configure.bzl", "cuda_configure")
 load("//third_party/python:configure.bzl", "python_configure")
@@ -137,8 +137,17 @@ def _source_libraries(declare):
         distribution_file = "highway_1.0.3.orig.tar.gz",
         build_file = "//third_party:highway.BUILD",
     )
+    declare(
+        pinned_wheel,
+        name = "pybind11",
+        package = "pybind11==3.1.0",
+        file_name = "pybind11-3.1.0-py3-none-any.whl",
+        sha256 = "b8488090f8acffbcb6b5d6a85571a6827a0a2981ffb75e5a0b27b87c4a6b7dd0",
+        build_file = "//third_party:pybind11.BUILD",
+    )
 
 def _system_libraries(declare):
+    # Programs need a library of the flavor "static" only where they are built.
     declare(system_library, name = "hwloc", flavors = {
         "hwloc": ["hwloc.h", "libhwloc.so"],
     })
@@ -155,11 +164,11 @@ def _system_libraries(declare):
         "gloo": ["gloo/config.h", "libgloo.so"],
     })
     declare(system_library, name = "liburing", flavors = {
-        # Programs do not need it installed then.
         "static": ["liburing.h", "liburing.a"],
         "liburing": ["liburing.h", "liburing.so"],
     })
     declare(system_library, name = "lz4", flavors = {
+        "static": ["lz4.h", "liblz4.a"],
         "lz4": ["lz4.h", "liblz4.so"],
     })
     declare(system_library, name = "onednn", flavors = {
@@ -176,8 +185,10 @@ def _system_libraries(declare):
         "sentencepiece": ["sentencepiece_processor.h", "libsentencepiece.so"],
     })
     declare(system_library, name = "utf8proc", flavors = {
+        "static": ["utf8proc.h", "libutf8proc.a"],
         "utf8proc": ["utf8proc.h", "libutf8proc.so"],
     })
     declare(system_library, name = "zstd", flavors = {
+        "static": ["zstd.h", "libzstd.a"],
         "zstd": ["zstd.h", "libzstd.so"],
     })

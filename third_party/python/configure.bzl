@@ -1,17 +1,16 @@
-"""@local_python: the headers of this machine's Python and of pybind11, or stubs that let targets be skipped.
+"""@local_python: the headers of this machine's Python, or stubs that let targets be skipped.
 
 TESSERA_PYTHON names the interpreter (default python3).
 """
 
-# Prints Python's headers, the suffix of extension modules, the tags of Python and of this machine, the interpreter, and the
-# directory of pybind11's headers.
+# Prints Python's headers, the suffix of extension modules, Python's tag, the version of the C library, the machine and the
+# interpreter.
 _QUESTION = """
-import os, platform, sys, sysconfig
+import importlib.util, os, platform, sys, sysconfig
 include = sysconfig.get_paths()["include"]
-bindings = [d for d in ("/usr/include", "/usr/local/include") if os.path.exists(d + "/pybind11/pybind11.h")]
-if bindings and os.path.exists(include + "/Python.h"):
-    print(include, sysconfig.get_config_var("EXT_SUFFIX"), "cp%d%d" % sys.version_info[:2],
-          "manylinux_%s_%s" % (platform.libc_ver()[1].replace(".", "_"), platform.machine()), sys.executable, bindings[0])
+if os.path.exists(include + "/Python.h") and importlib.util.find_spec("pip"):
+    print(include, sysconfig.get_config_var("EXT_SUFFIX"), "cp%d%d" % sys.version_info[:2], platform.libc_ver()[1],
+          platform.machine(), sys.executable)
 """
 
 _BUILD = """load("@rules_cc//cc:defs.bzl", "cc_library")
@@ -27,17 +26,23 @@ constraint_value(
 )
 
 cc_library(
-    name = "pybind11",
-    hdrs = glob([
-        "bindings/**",
-        "python/**",
-    ]),
-    includes = [
-        "bindings",
-        "python",
-    ],
+    name = "headers",
+    hdrs = glob(["python/**"]),
+    includes = ["python"],
 )
 """
+
+# The versions of the C library whose symbols programs need that are compiled with it or a newer one: threads are in libc
+# itself from 2.34 on, C23's strtol is from 2.38 on. make_wheel.py checks that the module needs nothing newer.
+_LIBC_STEPS = [(2, 38), (2, 34)]
+
+def _platform_tag(libc, machine):
+    version = tuple([int(number) for number in libc.split(".")[:2]])
+    for step in _LIBC_STEPS:
+        if version >= step:
+            version = step
+            break
+    return "manylinux_%d_%d_%s" % (version[0], version[1], machine)
 
 def _python_configure_impl(ctx):
     python = ctx.os.environ.get("TESSERA_PYTHON", "python3")
@@ -46,17 +51,16 @@ def _python_configure_impl(ctx):
     if not found:
         # Bazel repeats it at every build that looks here.
         # buildifier: disable=print
-        print("no headers of Python and pybind11 here: targets that need them are skipped")
-        answer = ["", ".so", "", "", "", ""]
-    include, suffix, tag, platform, interpreter, bindings = answer
+        print("no Python with its headers and pip here: targets that need them are skipped")
+        answer = ["", ".so", "", "2.34", "", ""]
+    include, suffix, tag, libc, machine, interpreter = answer
     if found:
         ctx.symlink(include, "python")
-        ctx.symlink(bindings + "/pybind11", "bindings/pybind11")
     ctx.file("WORKSPACE", "")
     ctx.file("BUILD", _BUILD)
     ctx.file("defs.bzl", "".join(["%s = %r\n" % constant for constant in [
         ("EXT_SUFFIX", suffix),
-        ("PLATFORM_TAG", platform),
+        ("PLATFORM_TAG", _platform_tag(libc, machine)),
         ("PYTHON", interpreter),
         ("PYTHON_TAG", tag),
         ("REQUIRES_PYTHON", [] if found else ["@local_python//:missing"]),

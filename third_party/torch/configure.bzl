@@ -4,17 +4,13 @@ TESSERA_PYTHON names the interpreter (default python3), TESSERA_TORCH=off hides 
 seconds, and fails where its CUDA libraries are missing.
 """
 
-# Prints torch's directory, its version, Python's headers, the suffix of extension modules, the tags of Python and of this
-# machine, and the interpreter.
+# Prints torch's directory and its version.
 _QUESTION = """
-import importlib.util, os, platform, re, sys, sysconfig
+import importlib.util, re
 spec = importlib.util.find_spec("torch")
-include = sysconfig.get_paths()["include"]
-if spec and os.path.exists(include + "/Python.h"):
+if spec:
     root = list(spec.submodule_search_locations)[0]
-    version = re.search(r"__version__ = '([^']+)'", open(root + "/version.py").read()).group(1)
-    print(root, version, include, sysconfig.get_config_var("EXT_SUFFIX"), "cp%d%d" % sys.version_info[:2],
-          sys.executable, "manylinux_%s_%s" % (platform.libc_ver()[1].replace(".", "_"), platform.machine()))
+    print(root, re.search(r"__version__ = '([^']+)'", open(root + "/version.py").read()).group(1))
 """
 
 _BUILD = """load("@rules_cc//cc:defs.bzl", "cc_library")
@@ -29,18 +25,16 @@ constraint_value(
     constraint_setting = ":presence",
 )
 
+# With torch's own pybind11, through which its types are known to Python.
 cc_library(
     name = "torch",
     srcs = glob(["lib/*.so"]),
-    hdrs = glob([
-        "include/**",
-        "python/**",
-    ]),
+    hdrs = glob(["include/**"]),
     includes = [
         "include",
         "include/torch/csrc/api/include",
-        "python",
     ],
+    deps = ["@local_python//:headers"],
 )
 """
 
@@ -60,26 +54,21 @@ def _torch_configure_impl(ctx):
     answer = []
     if ctx.os.environ.get("TESSERA_TORCH", "") != "off":
         answer = ctx.execute([python, "-c", _QUESTION]).stdout.strip().split(" ")
-    found = len(answer) == 7 and _is_supported(answer[1])
+    found = len(answer) == 2 and _is_supported(answer[1])
     if not found:
         # Bazel repeats it at every build that looks here.
         # buildifier: disable=print
         print("no torch here: targets that need it are skipped")
-        answer = ["", "", "", ".so", "", "", ""]
-    root, version, include, suffix, tag, interpreter, platform = answer
+        answer = ["", ""]
+    root, version = answer
     if found:
         for name in _HEADERS:
             ctx.symlink(root + "/include/" + name, "include/" + name)
-        ctx.symlink(include, "python")
         for name in _LIBRARIES:
             ctx.symlink("%s/lib/lib%s.so" % (root, name), "lib/lib%s.so" % name)
     ctx.file("WORKSPACE", "")
     ctx.file("BUILD", _BUILD)
     ctx.file("defs.bzl", "".join(["%s = %r\n" % constant for constant in [
-        ("EXT_SUFFIX", suffix),
-        ("PLATFORM_TAG", platform),
-        ("PYTHON", interpreter),
-        ("PYTHON_TAG", tag),
         ("REQUIRES_TORCH", [] if found else ["@local_torch//:missing"]),
         ("TORCH_VERSION", version),
     ]]))

@@ -30,7 +30,7 @@
 #include "tools/model_files/safetensors_file.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
-#include "tools/text/load_tokenizer.h"
+#include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
 #include "zero3/state/optimizer_shard.h"

@@ -16,6 +16,7 @@
 #include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/model_config.h"
 #include "tools/text/load_tokenizer.h"
+#include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/loop/training_data.h"

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,13 +18,17 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
@@ -95,6 +100,35 @@ std::string ShowAlsoFailed(const std::vector<RankExit>& exits) {
 }
 
 }  // namespace
+
+absl::Status SetOutput(const std::string& value, LaunchPlan& plan) {
+  std::error_code error;
+  if (value == "prefix") {
+    plan.output = OutputMode::kPrefix;
+  } else if (value == "raw") {
+    plan.output = OutputMode::kRaw;
+  } else if (value.find('/') != std::string::npos ||
+             std::filesystem::is_directory(value, error)) {
+    plan.output = OutputMode::kFiles;
+    plan.log_directory = value;
+  } else {
+    return FlagError(
+        "output", value,
+        absl::InvalidArgumentError(
+            "expected prefix, raw, or a directory: one that exists, or a "
+            "path with a slash such as ./logs"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetBind(const std::string& value, LaunchPlan& plan) {
+  if (value != "none" && value != "core") {
+    return FlagError("bind", value,
+                     absl::InvalidArgumentError("expected none or core"));
+  }
+  plan.bind = value == "core" ? Bind::kCore : Bind::kNone;
+  return absl::OkStatus();
+}
 
 absl::Status CheckPlan(const LaunchPlan& plan) {
   TESSERA_RETURN_IF_ERROR(CheckRange("np", plan.np, 1, LaunchPlan::kMaxRanks));
@@ -543,11 +577,25 @@ LineWriter MakeWriter(const LaunchPlan& plan) {
                                  plan.nnodes * plan.np, plan.colour));
 }
 
+void HideOuterSockets(std::span<const std::string> environment) {
+  const std::string_view numbers =
+      FindVariable(environment, kInheritedSockets).value_or("");
+  for (std::string_view number : absl::StrSplit(numbers, ',')) {
+    int fd = -1;
+    struct stat file;
+    if (absl::SimpleAtoi(number, &fd) && fd > STDERR_FILENO &&
+        fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode)) {
+      fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<LaunchOutcome> Launch(const LaunchPlan& plan,
                                      const LaunchSinks& sinks) {
   TESSERA_RETURN_IF_ERROR(CheckPlan(plan));
+  HideOuterSockets(plan.environment);
   TESSERA_ASSIGN_OR_RETURN(const auto signals, SignalWatch::Create());
   TESSERA_ASSIGN_OR_RETURN(const auto limit,
                            DescriptorLimit::Raise(DescriptorsFor(plan)));

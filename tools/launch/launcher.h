@@ -70,6 +70,12 @@ struct LaunchPlan {
   static constexpr int64_t kMaxRanks = 4096;
 };
 
+// Set the plan's output and binding from the values of --output ("prefix",
+// "raw", or a directory: one that exists, or a path with a slash) and --bind
+// ("none", "core"). InvalidArgument for other values.
+absl::Status SetOutput(const std::string& value, LaunchPlan& plan);
+absl::Status SetBind(const std::string& value, LaunchPlan& plan);
+
 // InvalidArgument with the flag of //tools/launch whose value is invalid, the
 // value, and the allowed values.
 absl::Status CheckPlan(const LaunchPlan& plan);
@@ -99,6 +105,9 @@ struct LaunchSinks {
   int err_fd = 2;
 };
 
+// Sockets that an outer launcher gave this process are closed on exec from then
+// on: its peers would not see them close while ranks hold them.
+//
 // Call it on the main thread of a program that starts no other processes
 // meanwhile, has descriptors 0 to 2 open, and whose other threads, if any,
 // block SignalWatch's signals. InvalidArgument for an invalid plan or a missing

@@ -1,22 +1,17 @@
 // The launch tool: starts ranks of a program on this node. Parses the flags
 // into a LaunchPlan and calls Launch.
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <span>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
@@ -66,38 +61,12 @@ absl::Status Refuse(std::string_view flag, const std::string& value,
   return FlagError(flag, value, absl::InvalidArgumentError(allowed));
 }
 
-absl::Status SetOutput(const std::string& value, LaunchPlan& plan) {
-  std::error_code error;
-  if (value == "prefix") {
-    plan.output = OutputMode::kPrefix;
-  } else if (value == "raw") {
-    plan.output = OutputMode::kRaw;
-  } else if (value.find('/') != std::string::npos ||
-             std::filesystem::is_directory(value, error)) {
-    plan.output = OutputMode::kFiles;
-    plan.log_directory = value;
-  } else {
-    return Refuse("output", value,
-                  "expected prefix, raw, or a directory: one that exists, or a "
-                  "path with a slash such as ./logs");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SetDuration(std::string_view flag, const std::string& value,
                          absl::Duration& duration) {
   if (absl::ParseDuration(value, &duration)) return absl::OkStatus();
   return Refuse(flag, value,
                 "expected a number with its unit, such as 500ms, 90s, 1h30m or "
                 "inf");
-}
-
-absl::Status SetBind(const std::string& value, LaunchPlan& plan) {
-  if (value != "none" && value != "core") {
-    return Refuse("bind", value, "expected none or core");
-  }
-  plan.bind = value == "core" ? Bind::kCore : Bind::kNone;
-  return absl::OkStatus();
 }
 
 absl::Status SetColour(const std::string& value, LaunchPlan& plan) {
@@ -138,21 +107,6 @@ absl::StatusOr<LaunchPlan> PlanFromFlags(
   TESSERA_RETURN_IF_ERROR(SetBind(absl::GetFlag(FLAGS_bind), plan));
   TESSERA_RETURN_IF_ERROR(SetColour(absl::GetFlag(FLAGS_colour), plan));
   return plan;
-}
-
-// The sockets that an outer launcher gave this process are closed in the ranks;
-// otherwise its peers would not see them close.
-void KeepOuterSockets(std::span<const std::string> environment) {
-  const std::string_view numbers =
-      FindVariable(environment, kInheritedSockets).value_or("");
-  for (std::string_view number : absl::StrSplit(numbers, ',')) {
-    int fd = -1;
-    struct stat file;
-    if (absl::SimpleAtoi(number, &fd) && fd > STDERR_FILENO &&
-        fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode)) {
-      fcntl(fd, F_SETFD, FD_CLOEXEC);
-    }
-  }
 }
 
 // Pipes and files must not take the numbers of standard descriptors.
@@ -197,7 +151,6 @@ absl::Status RunLaunchTool(const std::vector<std::string>& command,
                            int& exit_code) {
   OpenStandardDescriptors();
   TESSERA_ASSIGN_OR_RETURN(const LaunchPlan plan, PlanFromFlags(command));
-  KeepOuterSockets(plan.environment);
   TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome outcome, Launch(plan, {}));
   exit_code = outcome.ExitCode();
   return outcome.ToStatus();

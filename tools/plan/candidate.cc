@@ -154,25 +154,35 @@ std::string MeshNameOf(const Candidate& candidate) {
   return candidate.mesh.ToString();
 }
 
-std::string CommandOf(const PlanRequest& request, const Candidate& candidate) {
-  std::string command = absl::StrCat(
-      "bazel run //tools/train -- --model=", request.model_name,
-      " --mesh=", MeshNameOf(candidate), " --schedule=", candidate.schedule);
-  if (candidate.chunks > 1) {
-    absl::StrAppend(&command, " --chunks=", candidate.chunks);
-  }
-  absl::StrAppend(&command, " --zero=", candidate.zero);
+nlohmann::ordered_json SettingsOf(const PlanRequest& request,
+                                  const Candidate& candidate) {
+  nlohmann::ordered_json settings = {{"model", request.model_name},
+                                     {"mesh", MeshNameOf(candidate)},
+                                     {"schedule", candidate.schedule}};
+  if (candidate.chunks > 1) settings["chunks"] = candidate.chunks;
+  settings["zero"] = candidate.zero;
   if (candidate.reduce != ReduceChoice::kAuto) {
-    absl::StrAppend(&command, " --reduce=", ReduceNameOf(candidate));
+    settings["reduce"] = ReduceNameOf(candidate);
   }
-  absl::StrAppend(&command, " --offload=none",
-                  " --recompute=", RecomputeName(candidate.recompute),
-                  " --batch=", request.batch,
-                  " --micro_batch=", candidate.micro_batch,
-                  " --length=", request.length,
-                  " --dtype=", topology::EnumName(request.dtype));
-  if (candidate.sequence_parallel()) {
-    absl::StrAppend(&command, " --sequence_parallel");
+  settings["offload"] = "none";
+  settings["recompute"] = RecomputeName(candidate.recompute);
+  settings["batch"] = request.batch;
+  settings["micro_batch"] = candidate.micro_batch;
+  settings["length"] = request.length;
+  settings["dtype"] = topology::EnumName(request.dtype);
+  if (candidate.sequence_parallel()) settings["sequence_parallel"] = true;
+  return settings;
+}
+
+std::string CommandOf(const PlanRequest& request, const Candidate& candidate) {
+  std::string command = "bazel run //tools/train --";
+  const nlohmann::ordered_json settings = SettingsOf(request, candidate);
+  for (const auto& [name, value] : settings.items()) {
+    absl::StrAppend(&command, " --", name);
+    if (value.is_boolean()) continue;
+    absl::StrAppend(
+        &command, "=",
+        value.is_string() ? value.get<std::string>() : value.dump());
   }
   return command;
 }

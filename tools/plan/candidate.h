@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/dtype/dtype.h"
+#include "nlohmann/json.hpp"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/loop/run_options.h"
@@ -69,6 +70,10 @@ std::string ReduceNameOf(const Candidate& candidate);
 
 // "dp2,pp2,cp1,tp2", and ep of experts.
 std::string MeshNameOf(const Candidate& candidate);
+
+// Its settings of //tools/train, by name: strings, numbers and true.
+nlohmann::ordered_json SettingsOf(const PlanRequest& request,
+                                  const Candidate& candidate);
 
 // The command that starts it: "bazel run //tools/train -- --model=...".
 std::string CommandOf(const PlanRequest& request, const Candidate& candidate);

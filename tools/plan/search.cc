@@ -302,6 +302,7 @@ Json PlanAsJson(const PlanRequest& request, const Plan& plan) {
           {"tokens_per_second", TokensPerSecond(request, plan)},
           {"mfu", Utilisation(request, plan)},
           {"memory_bytes", plan.memory},
+          {"settings", SettingsOf(request, c)},
           {"command", CommandOf(request, c)}};
 }
 
@@ -335,6 +336,7 @@ void PrintCsv(const PlanRequest& request, const PlanReport& report,
     const Json json = PlanAsJson(request, plan);
     std::vector<std::string> names, cells;
     for (const auto& [name, value] : json.items()) {
+      if (value.is_object()) continue;  // The command has the settings.
       names.push_back(name);
       const std::string text =
           value.is_string() ? value.get<std::string>() : value.dump();

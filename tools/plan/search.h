@@ -50,9 +50,9 @@ absl::StatusOr<PlanReport> FindPlans(const PlanRequest& request);
 
 // Text: the plans as a table, the command that starts the first, the excluded
 // candidates and the assumptions. JSON: an object with the keys model, ranks,
-// memory, batch, length, dtype, plans (each with its command), candidates,
-// priced, too_large, refused, meshes_refused and assumptions. CSV: a line for
-// each plan.
+// memory, batch, length, dtype, plans (each with its settings and its command),
+// candidates, priced, too_large, refused, meshes_refused and assumptions. CSV:
+// a line for each plan.
 void PrintPlans(const PlanRequest& request, const PlanReport& report,
                 tools::OutputFormat format, std::ostream& out);
 

@@ -18,6 +18,7 @@
 #include "tools/text/bpe_tokenizer.h"
 #include "tools/text/sentencepiece_tokenizer.h"
 #include "tools/text/text_hash.h"
+#include "tools/text/tokenizer_files.h"
 #include "tools/text/tokenizer_json.h"
 
 namespace tessera::text {
@@ -27,8 +28,6 @@ using Json = nlohmann::json;
 using TokenizerPointer = std::unique_ptr<Tokenizer>;
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
-constexpr std::string_view kJsonFile = "/tokenizer.json";
-constexpr std::string_view kModelFile = "/tokenizer.model";
 
 bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
@@ -86,18 +85,13 @@ absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
     const std::string& path) {
   if (!IsDirectory(path)) return LoadFile(path);
-  const std::string json = absl::StrCat(path, kJsonFile);
-  const std::string model = absl::StrCat(path, kModelFile);
+  const std::string json = absl::StrCat(path, "/", kTokenizerJson);
+  const std::string model = absl::StrCat(path, "/", kSentencePieceModel);
   if (!Exists(model)) return LoadFile(json);
   if (!Exists(json)) return LoadFile(model);
   absl::StatusOr<TokenizerPointer> tokenizer = LoadFile(json);
   return absl::IsUnimplemented(tokenizer.status()) ? LoadFile(model)
                                                    : std::move(tokenizer);
-}
-
-bool HasTokenizer(const std::string& directory) {
-  return Exists(absl::StrCat(directory, kJsonFile)) ||
-         Exists(absl::StrCat(directory, kModelFile));
 }
 
 }  // namespace tessera::text

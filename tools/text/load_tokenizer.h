@@ -30,9 +30,6 @@ namespace tessera::text {
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
     const std::string& path);
 
-// Whether the directory has a file that LoadTokenizer reads.
-bool HasTokenizer(const std::string& directory);
-
 }  // namespace tessera::text
 
 #endif  // TESSERA_TOOLS_TEXT_LOAD_TOKENIZER_H_

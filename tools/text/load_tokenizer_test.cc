@@ -13,6 +13,7 @@
 #include "base/status_matchers.h"
 #include "base/text_mutator.h"
 #include "gtest/gtest.h"
+#include "tools/text/tokenizer_files.h"
 
 namespace tessera::text {
 namespace {

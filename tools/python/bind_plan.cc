@@ -1,0 +1,102 @@
+// tessera.plan and tessera.estimate: the planner, and the needs of a training
+// run before it starts. Answers are JSON, as the tools print them.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "tools/cli/cli.h"
+#include "tools/model_files/model_config.h"
+#include "tools/plan/request.h"
+#include "tools/plan/search.h"
+#include "tools/python/bindings.h"
+#include "tools/train/predict/print_prediction.h"
+#include "tools/train/predict/run_prediction.h"
+#include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/run_options_from.h"
+#include "tools/train/settings/settings.h"
+
+namespace tessera::python {
+namespace {
+
+namespace py = pybind11;
+
+absl::StatusOr<std::string> FindPlans(const plan::PlanQuestion& question) {
+  TESSERA_ASSIGN_OR_RETURN(const plan::PlanRequest request,
+                           plan::MakeRequest(question));
+  TESSERA_ASSIGN_OR_RETURN(const plan::PlanReport report,
+                           plan::FindPlans(request));
+  std::ostringstream json;
+  plan::PrintPlans(request, report, tools::OutputFormat::kJson, json);
+  return json.str();
+}
+
+// The machine's memory in bytes; 0: this machine's. Ranks are counted without
+// the memory of an idle process.
+absl::StatusOr<std::string> Estimate(const std::string& json,
+                                     int64_t vocabulary, int64_t memory) {
+  TESSERA_ASSIGN_OR_RETURN(const train::Settings settings,
+                           train::ParseSettings(json));
+  TESSERA_RETURN_IF_ERROR(train::CheckSettings(settings));
+  TESSERA_ASSIGN_OR_RETURN(const model_files::ModelConfig model,
+                           train::ModelOf(settings, vocabulary));
+  train::MachineRoom room = {.bytes = memory, .limit = "memory"};
+  if (memory == 0) {
+    TESSERA_ASSIGN_OR_RETURN(room, train::ReadMachineRoom());
+    room.process = 0;
+  }
+  TESSERA_ASSIGN_OR_RETURN(const train::RunPrediction prediction,
+                           train::PredictRun(settings, model, {.room = room}));
+  return train::PredictionAsJson(prediction);
+}
+
+// Name and help of each setting.
+std::vector<std::tuple<std::string, std::string>> SettingsHelp() {
+  std::vector<std::tuple<std::string, std::string>> all;
+  for (const train::SettingsField& field : train::SettingsFields()) {
+    all.emplace_back(field.name, field.help);
+  }
+  return all;
+}
+
+}  // namespace
+
+void BindPlan(py::module_& module) {
+  module.def(
+      "find_plans",
+      [](const std::string& model, const topology::Cluster& cluster,
+         int64_t ranks, int64_t memory, int64_t batch, int64_t length,
+         const std::string& dtype, double tflops, double efficiency,
+         int64_t top) {
+        return Value(FindPlans({.model = model,
+                                .cluster = cluster,
+                                .ranks = ranks,
+                                .memory = memory,
+                                .batch = batch,
+                                .length = length,
+                                .dtype = dtype,
+                                .tflops = tflops,
+                                .efficiency = efficiency,
+                                .top = top}));
+      },
+      Release());
+  module.def("model_presets", &model_files::PresetNames);
+  module.def("settings", &SettingsHelp);
+  module.def("default_settings",
+             [] { return Value(train::FormatSettings(train::Settings())); });
+  module.def(
+      "estimate",
+      [](const std::string& settings, int64_t vocabulary, int64_t memory) {
+        return Value(Estimate(settings, vocabulary, memory));
+      },
+      Release());
+}
+
+}  // namespace tessera::python

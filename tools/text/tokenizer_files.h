@@ -1,0 +1,21 @@
+// The files of a tokenizer in a model's directory. LoadTokenizer
+// (load_tokenizer.h) reads them.
+//
+//   if (HasTokenizer("models/smollm")) ...
+#ifndef TESSERA_TOOLS_TEXT_TOKENIZER_FILES_H_
+#define TESSERA_TOOLS_TEXT_TOKENIZER_FILES_H_
+
+#include <string>
+#include <string_view>
+
+namespace tessera::text {
+
+inline constexpr std::string_view kTokenizerJson = "tokenizer.json";
+inline constexpr std::string_view kSentencePieceModel = "tokenizer.model";
+
+// Whether the directory has one of these files.
+bool HasTokenizer(const std::string& directory);
+
+}  // namespace tessera::text
+
+#endif  // TESSERA_TOOLS_TEXT_TOKENIZER_FILES_H_

@@ -94,12 +94,6 @@ int CheckedStage(int zero) {
 
 void BindCheckpoint(py::module_& module) {
   module.def(
-      "latest_checkpoint",
-      [](const std::string& directory) {
-        return Value(zero3::LatestCheckpoint(directory)).path;
-      },
-      Release());
-  module.def(
       "verify_checkpoint",
       [](const std::string& path) { Check(zero3::VerifyCheckpoint(path)); },
       Release());

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
@@ -87,6 +88,9 @@ void BindPlan(py::module_& module) {
                                 .top = top}));
       },
       Release());
+  module.def("parse_bytes", [](const std::string& text) {
+    return Value(ParseByteSize(text)).bytes();
+  });
   module.def("model_presets", &model_files::PresetNames);
   module.def("settings", &SettingsHelp);
   module.def("default_settings",

@@ -1,8 +1,11 @@
-"""Tessera from Python: meshes of ranks, pipeline schedules, checkpoints, and AdamW on the CPU.
+"""Tessera from Python: meshes of ranks, pipeline schedules, the planner, checkpoints, and AdamW on the CPU.
 
-    tessera.topology   ranks on a mesh of named axes, their groups
+    tessera.topology   ranks on a mesh of named axes, their groups; clusters, and the placement of ranks on them
     tessera.pipeline   schedules: generate, synthesise, validate, simulate, draw; PyTorch's formats
-    tessera.checkpoint the trainer's checkpoints as arrays of numpy or tensors
+    tessera.plan       the fastest ways to train a model on a cluster
+    tessera.estimate   memory and traffic of a training run before it starts
+    tessera.launch     starts the ranks of a program
+    tessera.checkpoint the trainer's checkpoints as arrays of numpy or tensors; resharding, export, import
     tessera.optim      CPUAdamW, a torch.optim.Optimizer (imports torch)
     tessera.errors     the exceptions
 
@@ -14,12 +17,24 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from tessera import checkpoint, errors, pipeline, topology
+from tessera import checkpoint, errors, estimate, launch, pipeline, plan, topology
 from tessera.errors import StatusError
-from tessera.topology import Mesh
+from tessera.topology import Cluster, Mesh
 
 __version__ = "0.1.0"
-__all__ = ["Mesh", "StatusError", "checkpoint", "errors", "optim", "pipeline", "topology"]
+__all__ = [
+    "Cluster",
+    "Mesh",
+    "StatusError",
+    "checkpoint",
+    "errors",
+    "estimate",
+    "launch",
+    "optim",
+    "pipeline",
+    "plan",
+    "topology",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 from tessera import _core
 from tessera.errors import InvalidArgument, NotFound
 
-__all__ = ["Checkpoint", "Parameter", "Part", "open"]
+__all__ = ["Checkpoint", "Parameter", "Part", "export", "export_adapter", "import_model", "open", "reshard"]
 
 _NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i8": "<i1", "u8": "<u1"}
 _TORCH = {
@@ -40,11 +40,76 @@ def open(path: str | os.PathLike[str]) -> Checkpoint:  # noqa: A001
     Raises:
       NotFound: there is none. StatusError with code "DATA_LOSS": its manifest is damaged.
     """
-    path = os.fspath(path)
-    if not os.path.exists(os.path.join(path, "manifest.json")):
-        of_run = os.path.join(path, "checkpoints")
-        path = _core.latest_checkpoint(of_run if os.path.exists(of_run) else path)
-    return Checkpoint(path)
+    return Checkpoint(_core.resolve_checkpoint(os.fspath(path)))
+
+
+def reshard(source: str | os.PathLike[str], directory: str | os.PathLike[str], mesh: str, zero: int = 3) -> Checkpoint:
+    """Writes a checkpoint for another mesh or ZeRO stage into `directory`; the state is bit-identical.
+
+    Args:
+      source: as `open` takes it.
+      directory: of checkpoints; created if missing. The checkpoint appears in it as a whole.
+      mesh: such as "dp2,pp2,tp2".
+      zero: the stage, 0 to 3.
+
+    Raises:
+      InvalidArgument: the model cannot be divided so. StatusError with code "ALREADY_EXISTS": there is a checkpoint of that
+      step already; "DATA_LOSS": the source is damaged.
+    """
+    return Checkpoint(_core.reshard(os.fspath(source), os.fspath(directory), mesh, zero))
+
+
+def export(
+    source: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    dtype: str = "fp32",
+    max_shard_bytes: int = 5_000_000_000,
+    tokenizer: str | os.PathLike[str] = "",
+) -> None:
+    """Writes the weights as a Hugging Face model: config.json and safetensors, from masters where there are any.
+
+    Args:
+      source: as `open` takes it. Adapters of LoRA are added to the weights.
+      directory: new or empty; appears as a whole.
+      dtype: "fp32", "bf16" or "fp16", rounded to nearest.
+      max_shard_bytes: the largest number of bytes of weights in a file.
+      tokenizer: a directory whose tokenizer files are copied.
+    """
+    _core.export_model(os.fspath(source), os.fspath(directory), _type(dtype), max_shard_bytes, os.fspath(tokenizer))
+
+
+def export_adapter(
+    source: str | os.PathLike[str], directory: str | os.PathLike[str], base: str, *, dtype: str = "fp32"
+) -> None:
+    """Writes the LoRA adapters of a run as PEFT reads them, for the model with the name or path `base`."""
+    _core.export_adapter(os.fspath(source), os.fspath(directory), base, _type(dtype))
+
+
+def import_model(
+    model: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    mesh: str = "dp1",
+    zero: int = 3,
+    *,
+    dtype: str | None = None,
+) -> Checkpoint:
+    """Writes a Hugging Face model as a checkpoint of step 0, from which a run resumes.
+
+    Args:
+      model: a directory with config.json and safetensors.
+      directory, mesh, zero: as in `reshard`.
+      dtype: of the run: "fp32", "bf16" or "fp16"; default: that of config.json.
+    """
+    kind = None if dtype is None else _type(dtype)
+    return Checkpoint(_core.import_model(os.fspath(model), os.fspath(directory), mesh, zero, kind))
+
+
+def _type(dtype: str) -> str:
+    known = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+    if dtype not in known:
+        raise InvalidArgument(f"dtype={dtype!r}; use {', '.join(known)}")
+    return known[dtype]
 
 
 class Checkpoint:

@@ -1,5 +1,11 @@
 """The exceptions of tessera. Each carries a message that names what was given, what is allowed, and the code of its status."""
 
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
 __all__ = ["DeadlineExceeded", "InvalidArgument", "NotFound", "StatusError", "Unimplemented"]
 
 
@@ -41,3 +47,13 @@ def from_code(code: str, message: str) -> StatusError:
     error = _CLASSES.get(code, StatusError)(message)
     error.code = code
     return error
+
+
+@contextlib.contextmanager
+def flags_as_arguments() -> Iterator[None]:
+    """Messages of the command-line tools name flags, `--memory=80GB`: Python's arguments have the same names without dashes."""
+    try:
+        yield
+    except StatusError as error:
+        message = re.sub(r"(?<![\w-])--(?=[a-z]\w*)", "", str(error))
+        raise from_code(error.code, message) from None

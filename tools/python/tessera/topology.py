@@ -1,4 +1,4 @@
-"""Ranks on a mesh of named axes, and the groups that communicate.
+"""Ranks on a mesh of named axes, the groups that communicate, and the machines that the ranks run on.
 
     >>> from tessera.topology import Mesh
     >>> mesh = Mesh("dp2,pp2,tp2", order="tp-cp-ep-dp-pp")
@@ -6,15 +6,25 @@
     {'tp': 1, 'dp': 0, 'pp': 1}
     >>> mesh.groups("tp,dp")
     [[0, 1, 2, 3], [4, 5, 6, 7]]
+    >>> from tessera.topology import Cluster, place
+    >>> cluster = Cluster("hosts=2,gpus=4,memory=80GB")
+    >>> cluster.link(3, 4).level
+    'network'
+    >>> shape = dict(layers=32, hidden=4096, kv_hidden=4096, sequence=4096, micro_batches=8, dense_parameters=7e9)
+    >>> place("dp2,tp4", cluster, **shape).mesh.order
+    'tp-dp'
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tessera import _core
+from tessera.errors import InvalidArgument
 
-__all__ = ["Mesh"]
+__all__ = ["AxisCost", "Cluster", "Device", "Link", "Mesh", "Placement", "Traffic", "place", "transformer_traffic"]
 
 
 def _pairs(axes: str | Mapping[str, int]) -> list[tuple[str, int]]:
@@ -108,3 +118,191 @@ class Mesh:
 
     def __repr__(self) -> str:
         return "Mesh(%r)" % ",".join(f"{name}{size}" for name, size in self.axes.items())
+
+
+class Device(NamedTuple):
+    """A device of a cluster: a GPU, or a core that holds one rank."""
+
+    host: int
+    host_name: str
+    local: int  # Its number on its host.
+    kind: str  # "gpu" or "cpu".
+    model: str
+    memory_bytes: int  # 0 where it is not known.
+    socket: int
+    numa_node: int
+    nvlink_domain: int | None
+
+
+class Link(NamedTuple):
+    """How two devices reach each other. A message costs latency + bytes / bandwidth."""
+
+    level: str  # "device", "nvlink", "numa_node", "socket", "host", "network".
+    kind: str  # "memory", "nvlink", "pcie", "infiniband" and so on.
+    latency: float  # Seconds.
+    bandwidth: float  # Bytes per second in one direction.
+
+
+class Cluster:
+    """Hosts, their devices, and how fast any two devices reach each other."""
+
+    def __init__(self, line: str) -> None:
+        """Makes a cluster from key=value items: "hosts=16,gpus=8,memory=80GB,network=100Gb,nics=1".
+
+        hosts; gpus or cpus of each; sockets, numa (nodes of a socket), nics; memory; the bandwidths nvlink, numa_node, socket,
+        host, network, and their latencies nvlink_latency=3.4us and so on; nvlink_hosts; name. All but gpus or cpus have
+        defaults: an HGX H100 host, or cores.
+
+        Raises:
+          InvalidArgument: with the item that is invalid and what is allowed.
+        """
+        self._cluster = _core.Cluster.parse(line)
+
+    @classmethod
+    def _of(cls, cluster: _core.Cluster) -> Cluster:
+        self = cls.__new__(cls)
+        self._cluster = cluster
+        return self
+
+    @classmethod
+    def from_json(cls, text: str) -> Cluster:
+        return cls._of(_core.Cluster.from_json(text))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cluster:
+        """Reads the JSON file that `save` and `//tools/mesh --save_cluster` write; the latter finds the machine it runs on."""
+        return cls._of(_core.Cluster.load(os.fspath(path)))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes or replaces the file as a whole."""
+        self._cluster.save(os.fspath(path))
+
+    def to_json(self) -> str:
+        return self._cluster.to_json()
+
+    @property
+    def hosts(self) -> int:
+        return self._cluster.hosts
+
+    @property
+    def devices(self) -> int:
+        return self._cluster.devices
+
+    def device(self, number: int) -> Device:
+        """A device by its number in the cluster: host by host."""
+        *fields, domain = self._cluster.device(number)
+        return Device(*fields, None if domain < 0 else domain)
+
+    def link(self, a: int, b: int) -> Link:
+        """The link between two devices, the same both ways."""
+        return Link(*self._cluster.link(a, b))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cluster) and self._cluster == other._cluster
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return self._cluster.describe()
+
+    def __repr__(self) -> str:
+        return f"<Cluster: {self}>"
+
+
+class AxisCost(NamedTuple):
+    """What an axis costs in a placement."""
+
+    stride: int  # Between neighbours of a group, in ranks.
+    seconds_per_step: float
+    worst_level: str  # The farthest link between neighbours.
+    network_bytes: float  # That leave hosts in a step, in all.
+
+
+class Placement:
+    """An order of a mesh's axes on a cluster, and what each costs. Rank r runs on device r."""
+
+    def __init__(self, placement: _core.Placement) -> None:
+        self._placement = placement
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(dict(self._placement.axes))
+
+    @property
+    def seconds_per_step(self) -> float:
+        """The sum over axes."""
+        return self._placement.seconds_per_step
+
+    @property
+    def axes(self) -> dict[str, AxisCost]:
+        """By name, fastest first."""
+        return {name: AxisCost(*cost) for name, *cost in self._placement.costs}
+
+    @property
+    def warnings(self) -> list[str]:
+        """Advice, one sentence each."""
+        return self._placement.warnings
+
+    def __str__(self) -> str:
+        return self._placement.describe()
+
+    def __repr__(self) -> str:
+        return f"Placement({self.mesh.order!r}, seconds_per_step={self.seconds_per_step:.3g})"
+
+
+# What the ranks of each axis send in a step: kind ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"),
+# bytes (of a rank's buffer; of an all-gather the result) and times.
+Traffic = Mapping[str, Sequence[tuple[str, float, float]]]
+
+
+def _shape(values: Mapping[str, float]) -> _core.TransformerShape:
+    shape = _core.TransformerShape()
+    for name, value in values.items():
+        if name.startswith("_") or not hasattr(shape, name):
+            known = [other for other in dir(shape) if not other.startswith("_")]
+            raise TypeError(f"no size {name!r} of a transformer; there are {', '.join(known)}")
+        setattr(shape, name, value)
+    return shape
+
+
+def transformer_traffic(axes: str | Mapping[str, int], **shape: float) -> dict[str, list[tuple[str, float, float]]]:
+    """An estimate of the traffic along tp, cp, ep, pp and dp when a transformer is trained.
+
+    layers, hidden, kv_hidden (width of keys), sequence, micro_batch (1), micro_batches (1), dense_parameters,
+    expert_parameters (0), experts_per_token (1), activation_bytes (2), weight_bytes (2), gradient_bytes (2), zero_stage (0).
+    topology/placement/traffic.h has the formulas and their sources.
+    """
+    return {name: transfers for name, _, transfers in _core.transformer_traffic(_pairs(axes), _shape(shape))}
+
+
+def place(
+    axes: str | Mapping[str, int],
+    cluster: str | Cluster,
+    *,
+    traffic: Traffic | None = None,
+    keep_order: bool = False,
+    **shape: float,
+) -> Placement:
+    """The order of the axes that keeps the costliest traffic on the fastest links; the best of all orders.
+
+    Args:
+      axes: "dp2,tp4", or sizes by name.
+      cluster: or its line.
+      traffic: of each axis, as `transformer_traffic` returns it; an axis that is left out sends nothing.
+      keep_order: cost the order of `axes`, fastest first, instead.
+      shape: instead of `traffic`, the sizes that `transformer_traffic` takes.
+
+    Raises:
+      InvalidArgument: there are more ranks than devices, or a value is invalid.
+    """
+    pairs = _pairs(axes)
+    if (traffic is None) == (not shape):
+        raise InvalidArgument("give either traffic=..., or the sizes of a transformer, such as layers=32, hidden=4096")
+    known = traffic if traffic is not None else transformer_traffic(dict(pairs), **shape)
+    for name in known:
+        if name not in dict(pairs):
+            raise InvalidArgument(f"traffic of an axis {name!r}; the axes are {', '.join(dict(pairs))}")
+    if isinstance(cluster, str):
+        cluster = Cluster(cluster)
+    listed = [(name, size, [tuple(transfer) for transfer in known.get(name, ())]) for name, size in pairs]
+    return Placement(_core.place(cluster._cluster, listed, keep_order))

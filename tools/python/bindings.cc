@@ -37,5 +37,6 @@ PYBIND11_MODULE(_core, module) {
   tessera::python::BindPlan(module);
   tessera::python::BindLaunch(module);
   tessera::python::BindCheckpoint(module);
+  tessera::python::BindDlpack(module);
   tessera::python::BindOptimizer(module);
 }

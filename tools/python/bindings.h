@@ -51,6 +51,7 @@ void BindPipeline(pybind11::module_& module);
 void BindPlan(pybind11::module_& module);
 void BindLaunch(pybind11::module_& module);
 void BindCheckpoint(pybind11::module_& module);
+void BindDlpack(pybind11::module_& module);
 void BindOptimizer(pybind11::module_& module);
 
 }  // namespace tessera::python

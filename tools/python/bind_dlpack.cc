@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -84,9 +85,9 @@ std::string NameOf(const DLDataType& type) {
 
 bool IsContiguous(const DLTensor& tensor) {
   if (tensor.strides == nullptr) return true;
+  if (std::count(tensor.shape, tensor.shape + tensor.ndim, 0) > 0) return true;
   int64_t expected = 1;
   for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
-    if (tensor.shape[i] == 0) return true;
     if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
     expected *= tensor.shape[i];
   }
@@ -217,6 +218,9 @@ void BindDlpack(py::module_& module) {
       .def_property_readonly("is_on_cpu", &ForeignTensor::is_on_cpu)
       .def_property_readonly("is_contiguous", &ForeignTensor::is_contiguous)
       .def_property_readonly("is_read_only", &ForeignTensor::is_read_only);
+  module.def("bytes_of", [](const py::buffer& owner) {
+    return reinterpret_cast<uintptr_t>(owner.request(/*writable=*/true).ptr);
+  });
   module.def("to_dlpack", &ToDlpack, py::arg("owner"), py::arg("dtype"),
              py::arg("shape"), py::arg("versioned"));
 }

@@ -17,10 +17,10 @@ ROOT = os.environ["ROOT"]
 MODEL = os.path.join(ROOT, "tools/checkpoint/testdata/llama")
 
 
-def safetensors():
-    """The tensors of the model's files by name: shape, and their bytes."""
+def safetensors(directory=MODEL):
+    """The tensors of a model's files by name: shape, and their bytes."""
     tensors = {}
-    for path in glob.glob(MODEL + "/*.safetensors"):
+    for path in glob.glob(directory + "/*.safetensors"):
         with open(path, "rb") as file:
             data = file.read()
         (size,) = struct.unpack_from("<Q", data)
@@ -41,6 +41,7 @@ class CheckpointTest(unittest.TestCase):
     def setUpClass(cls):
         import_model("whole", [])
         import_model("divided", ["--mesh=pp2,tp2"])
+        import_model("narrow", ["--dtype=bf16"])
 
     def test_values_equal_those_of_the_files(self):
         whole = checkpoint.open("whole")
@@ -82,6 +83,54 @@ class CheckpointTest(unittest.TestCase):
         least = min(sum(p.read().nbytes for p in divided.part(name).values()) for name in divided.parts)
         whole = sum(p.read().nbytes for p in checkpoint.open("whole").part().values())
         self.assertLess(least, whole)
+
+    def test_dlpack(self):
+        if importlib.util.find_spec("numpy") is None:
+            self.skipTest("there is no numpy")
+        import numpy
+
+        for path in ("whole", "narrow"):
+            for parameter in checkpoint.open(path).part().values():
+                if parameter.dtype == "f32":
+                    self.assertEqual(numpy.from_dlpack(parameter).tobytes(), bytes(parameter.read()))
+                capsules = [parameter.__dlpack__(), parameter.__dlpack__(max_version=(1, 1))]
+                del capsules  # Nobody took them.
+                if importlib.util.find_spec("torch") is None:
+                    continue
+                import torch
+
+                tensor = torch.from_dlpack(parameter)
+                self.assertEqual(tuple(tensor.shape), parameter.shape)
+                self.assertTrue(torch.equal(tensor, parameter.torch()))
+                with self.assertRaises(BufferError):
+                    parameter.__dlpack__(dl_device=(2, 0))
+
+    def test_resharding_keeps_every_bit(self):
+        divided = checkpoint.reshard("whole", "resharded", "pp2,tp2", zero=1)
+        self.assertEqual(len(divided.parts), 4)
+        back = checkpoint.reshard(divided.path, "back", "dp1")
+        before, after = checkpoint.open("whole").part(), back.part()
+        self.assertEqual(list(before), list(after))
+        for name, parameter in before.items():
+            self.assertEqual(bytes(parameter.read()), bytes(after[name].read()), name)
+        with self.assertRaisesRegex(StatusError, "step"):
+            checkpoint.reshard("whole", "resharded", "pp2,tp2")
+        with self.assertRaises(InvalidArgument):
+            checkpoint.reshard("whole", "other", "tp3")
+        with self.assertRaisesRegex(InvalidArgument, "zero=4"):
+            checkpoint.reshard("whole", "other", "dp1", zero=4)
+
+    def test_export_and_import(self):
+        checkpoint.export("divided", "exported")
+        for name, (dtype, shape, data) in safetensors("exported").items():
+            self.assertEqual((dtype, shape, data), safetensors()[name], name)
+        self.assertEqual(sorted(safetensors("exported")), sorted(safetensors()))
+        again = checkpoint.import_model("exported", "again", "tp2", dtype="bf16")
+        self.assertEqual(len(again.parts), 2)
+        with self.assertRaisesRegex(InvalidArgument, "fp64"):
+            checkpoint.export("divided", "twice", dtype="fp64")
+        with self.assertRaises(StatusError):
+            checkpoint.export("divided", "exported")
 
     def test_bad_input(self):
         with self.assertRaises(NotFound):

@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import io
+import os
 import sys
 import unittest
 
@@ -12,7 +13,7 @@ if importlib.util.find_spec("torch") is None:
 
 import torch  # noqa: E402
 
-from tessera.errors import InvalidArgument  # noqa: E402
+from tessera.errors import InvalidArgument, StatusError  # noqa: E402
 from tessera.optim import CPUAdamW  # noqa: E402
 
 
@@ -110,6 +111,86 @@ class CPUAdamWTest(unittest.TestCase):
                     o.step()
             self.check_equal(params, again, 0)
 
+    def test_gradients_are_clipped_as_by_torch(self):
+        for max_norm in (0.5, 1e6):
+            ours, theirs = parameters(), parameters()
+            mine, reference = CPUAdamW(ours, max_norm=max_norm), torch.optim.AdamW(theirs)
+            for step in range(6):
+                set_gradients(ours, step)
+                set_gradients(theirs, step)
+                kept = [None if p.grad is None else p.grad.clone() for p in ours]
+                mine.step()
+                norm = torch.nn.utils.clip_grad_norm_(theirs, max_norm)
+                reference.step()
+                self.assertAlmostEqual(mine.last_norm, norm.item(), delta=1e-5 * norm.item())
+                for before, parameter in zip(kept, ours):
+                    if before is not None:
+                        self.check_equal([before], [parameter.grad], 0)
+            self.check_equal(ours, theirs, 1e-6)
+        before = [p.detach().clone() for p in ours]
+        ours[2].grad[3, 4] = float("inf")
+        with self.assertRaisesRegex(InvalidArgument, "1 elements of the gradients are infinite"):
+            mine.step()
+        self.check_equal(ours, before, 0)
+
+    def test_states_in_files_give_the_same_bits(self):
+        for dtype, moments in (
+            (torch.float32, "float32"),
+            (torch.bfloat16, "float32"),
+            (torch.float16, "bfloat16"),
+            (torch.bfloat16, "int8"),
+            (torch.float64, "float32"),
+        ):
+            # One parameter has several blocks, and more than the memory for them.
+            big = [torch.nn.Parameter(torch.linspace(-1, 1, 5_000_001).to(dtype))] if dtype == torch.bfloat16 else []
+            near, far = ([*parameters(dtype), *copy.deepcopy(big)] for _ in range(2))
+            inside = CPUAdamW(near, moments=moments, max_norm=1.0)
+            outside = CPUAdamW(far, moments=moments, max_norm=1.0, offload_dir=".", near_bytes=1 << 20)
+            for step in range(5):
+                for params, optimizer in ((near, inside), (far, outside)):
+                    set_gradients(params, step)
+                    optimizer.step()
+                self.check_equal(near, far, 0)
+            ours, theirs = inside.state_dict()["state"], outside.state_dict()["state"]
+            self.assertEqual(sorted(ours), sorted(theirs))
+            for number, state in ours.items():
+                self.assertEqual(sorted(state), sorted(theirs[number]))
+                self.assertEqual(state["step"], theirs[number]["step"])
+                self.check_equal([v for v in state.values() if isinstance(v, torch.Tensor)],
+                                 [theirs[number][k] for k, v in state.items() if isinstance(v, torch.Tensor)], 0)
+            # From memory into files and back, and on.
+            again = copy.deepcopy(far)
+            for params in (far, again):
+                for parameter in params:
+                    parameter.grad = None
+            other = CPUAdamW(again, moments=moments, max_norm=1.0, offload_dir=".")
+            other.load_state_dict(inside.state_dict())
+            inside.load_state_dict(outside.state_dict())
+            for params, optimizer in ((near, inside), (again, other)):
+                set_gradients(params, 5)
+                optimizer.step()
+            self.check_equal(near, again, 0)
+            self.assertFalse(any(name.endswith(".tmp") for name in os.listdir(".")))
+        with self.assertRaisesRegex(StatusError, "nowhere"):
+            CPUAdamW(parameters(), offload_dir="/nowhere")
+
+    def test_memory_that_moves_is_followed(self):
+        for options in ({}, {"offload_dir": "."}):
+            ours, theirs = parameters(), parameters()
+            mine, reference = CPUAdamW(ours, **options), torch.optim.AdamW(theirs)
+            for step in range(6):
+                set_gradients(ours, step)
+                set_gradients(theirs, step)
+                if step == 2:
+                    for parameter in ours:
+                        parameter.data = parameter.data.clone()
+                if step == 4 and not options:
+                    for state in mine.state.values():
+                        state["exp_avg"] = state["exp_avg"].clone()
+                mine.step()
+                reference.step()
+            self.check_equal(ours, theirs, 1e-6)
+
     def test_closures(self):
         params = parameters()
         set_gradients(params, 0)
@@ -125,6 +206,8 @@ class CPUAdamWTest(unittest.TestCase):
             (lambda: CPUAdamW([good], betas=(1.0, 0.9)), "beta"),
             (lambda: CPUAdamW([good], moments="float8"), "float8"),
             (lambda: CPUAdamW([good], threads=0), "0 threads"),
+            (lambda: CPUAdamW([good], max_norm=-1), "max_norm=-1"),
+            (lambda: CPUAdamW([good], offload_dir=".", near_bytes=0), "near_bytes=0"),
         ):
             with self.assertRaisesRegex(InvalidArgument, text):
                 call()

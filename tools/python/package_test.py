@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,9 +15,9 @@ import unittest
 import zipfile
 
 import tessera
-from tessera import _core, pipeline
-from tessera.errors import InvalidArgument, StatusError
-from tessera.topology import Mesh
+from tessera import _core, estimate, launch, pipeline, plan
+from tessera.errors import DeadlineExceeded, InvalidArgument, StatusError
+from tessera.topology import Cluster, Mesh, place
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -28,7 +29,7 @@ class WheelTest(unittest.TestCase):
         self.assertLessEqual(needed, {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"})
         self.assertNotIn("RUNPATH", text)
         exported = subprocess.run(
-            ["nm", "-D", "--defined-only", _core.__file__], check=True, capture_output=True, text=True
+            ["nm", "-D", "--defined-only", "--extern-only", _core.__file__], check=True, capture_output=True, text=True
         ).stdout
         self.assertEqual([line.split()[-1] for line in exported.splitlines()], ["PyInit__core"])
 
@@ -107,6 +108,144 @@ class MeshTest(unittest.TestCase):
             self.assertEqual(caught.exception.code, "INVALID_ARGUMENT")
         with self.assertRaises(TypeError):
             Mesh("dp2").coordinates("0")
+
+
+class ClusterTest(unittest.TestCase):
+    def test_clusters(self):
+        cluster = Cluster("hosts=2,gpus=4,memory=80GB,name=node")
+        self.assertEqual((cluster.hosts, cluster.devices), (2, 8))
+        self.assertEqual([cluster.link(0, n).level for n in (0, 3, 4)], ["device", "nvlink", "network"])
+        self.assertEqual(cluster.device(5)[:4], (1, "node1", 1, "gpu"))
+        self.assertEqual(Cluster.from_json(cluster.to_json()), cluster)
+        with tempfile.TemporaryDirectory() as directory:
+            cluster.save(directory + "/c.json")
+            self.assertEqual(Cluster.load(directory + "/c.json"), cluster)
+        self.assertIsNone(Cluster("hosts=1,cpus=2").device(1).nvlink_domain)
+
+    def test_the_placement_is_that_of_least_cost_among_all_orders(self):
+        rng = random.Random(3)
+        kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+        for _ in range(10):
+            cluster = Cluster(f"hosts={rng.choice((2, 4))},gpus=4")
+            axes = {"dp": 2, "tp": 2, "pp": 2}
+            traffic = {name: [(rng.choice(kinds), rng.uniform(1e6, 1e9), rng.randrange(1, 9))] for name in axes}
+            best = place(axes, cluster, traffic=traffic)
+            costs = [
+                place(dict(order), cluster, traffic=traffic, keep_order=True).seconds_per_step
+                for order in itertools.permutations(axes.items())
+            ]
+            self.assertAlmostEqual(best.seconds_per_step, min(costs))
+            self.assertAlmostEqual(sum(axis.seconds_per_step for axis in best.axes.values()), best.seconds_per_step)
+            self.assertEqual(best.mesh.world_size, 8)
+
+    def test_bad_input(self):
+        for call, text in (
+            (lambda: Cluster("hosts=2"), "gpus"),
+            (lambda: Cluster("gpus=0"), "0"),
+            (lambda: Cluster("gpus=1").link(0, 1), "1"),
+            (lambda: place("dp4", "gpus=2", traffic={}), "4"),
+            (lambda: place("dp2", "gpus=2"), "give either"),
+            (lambda: place("dp2", "gpus=2", traffic={"tp": []}), "tp"),
+            (lambda: place("dp2", "gpus=2", traffic={"dp": [("gossip", 1, 1)]}), "gossip"),
+            (lambda: place("dp2", "gpus=2", layers=-1), "layers"),
+        ):
+            with self.assertRaisesRegex(StatusError, text):
+                call()
+        with self.assertRaisesRegex(TypeError, "heads"):
+            place("dp2", "gpus=2", heads=3)
+
+
+class PlanTest(unittest.TestCase):
+    def test_plans_fit_and_are_estimated_alike(self):
+        plans = plan.find("llama-7b", "hosts=1,gpus=8", memory="80GB", batch=64, top=3)
+        self.assertEqual(len(plans), 3)
+        self.assertEqual(sorted(p.step_seconds for p in plans), [p.step_seconds for p in plans])
+        for found in plans:
+            self.assertLessEqual(found.memory_bytes, 80e9)
+            self.assertEqual(found.dp * found.pp * found.cp * found.tp, 8)
+            run = estimate.run(**found.settings, memory="800GB")
+            self.assertEqual(run.parameters, plans.report["parameters"])
+            self.assertTrue(run.fits)
+            # The planner extrapolates from fewer micro-batches.
+            self.assertAlmostEqual(run.ranks[0]["memory"]["device"] / found.memory_bytes, 1, delta=0.02)
+        self.assertIn(plans[0].mesh, str(plans))
+
+    def test_estimates(self):
+        one = estimate.run("llama-1m", zero=3, offload="none", batch=4, memory="1TB")
+        two = estimate.run("llama-1m", "dp2", zero=3, offload="none", batch=4, memory="1TB")
+        self.assertEqual((one.world_size, two.world_size), (1, 2))
+        self.assertLess(two.ranks[0]["memory"]["optimizer"], 0.6 * one.ranks[0]["memory"]["optimizer"])
+        self.assertGreater(sum(axis["bytes"] for axis in two.ranks[0]["traffic"]), 0)
+        small = estimate.run("llama-1m", "dp2", batch=4, memory="1MB")
+        self.assertFalse(small.fits)
+        self.assertFalse(any("--" in advice.setting for advice in small.advice))
+        self.assertTrue(estimate.run("llama-1m", batch=4).fits)
+        self.assertEqual(estimate.settings()["zero"][0], 3)
+
+    def test_bad_input(self):
+        for call, text in (
+            (lambda: plan.find("llama-9b", "gpus=8,memory=80GB"), "^model=llama-9b: .*llama-7b"),
+            (lambda: plan.find("llama-7b", "gpus=8"), "^memory=0: "),
+            (lambda: plan.find("llama-7b", "gpus=8", memory="80 apples"), "apples"),
+            (lambda: plan.find("llama-7b", "gpus=8,memory=80GB", dtype="int4"), "int4"),
+            (lambda: plan.find("llama-70b", "gpus=1,memory=1GB"), "1 GiB|memory|fit"),
+            (lambda: estimate.run("llama-1m", "dp3"), "^batch=16: must be a multiple of 3"),
+            (lambda: estimate.run("llama-1m", zeroo=3), "zeroo"),
+            (lambda: estimate.run("llama-1m", zero="three"), "zero"),
+            (lambda: estimate.run("llama-1m", zero={}), "zero"),
+            (lambda: estimate.run("llama-1m", data=object()), "settings are"),
+        ):
+            with self.assertRaisesRegex(StatusError, text):
+                call()
+
+
+class LaunchTest(unittest.TestCase):
+    def run_ranks(self, program, **options):
+        """Runs a Python program that launches; returns its process."""
+        code = f"from tessera import launch\nlaunch.run({program!r}, **{options!r})"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    def test_ranks_have_their_environment(self):
+        done = self.run_ranks(["sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR"], np=3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), [f"[{n}] {n} of 3 at 127.0.0.1" for n in range(3)])
+
+    def test_logs(self):
+        with tempfile.TemporaryDirectory() as directory:
+            launch.run(["sh", "-c", "echo $COLOUR"], np=2, output=directory + "/logs", env={"PATH": os.environ["PATH"], "COLOUR": "red"})
+            with open(directory + "/logs/rank1.log") as file:
+                self.assertEqual(file.read(), "red\n")
+
+    def test_failures_name_the_rank(self):
+        with self.assertRaisesRegex(StatusError, "rank 1 .*exited with code 7") as caught:
+            launch.run(["sh", "-c", "[ $RANK = 0 ] && sleep 60; exit 7"], np=2)
+        self.assertEqual(caught.exception.code, "ABORTED")
+        begin = time.monotonic()
+        with self.assertRaisesRegex(DeadlineExceeded, "ranks 0, 1 of 2 still ran after timeout=300ms"):
+            launch.run(["sleep", "60"], np=2, timeout=0.3)
+        self.assertLess(time.monotonic() - begin, 30)
+        for options, text in (({"np": 0}, "np=0"), ({"bind": "x"}, "bind=x"), ({"output": "x"}, "output=x"), ({"grace": -1}, "grace")):
+            with self.assertRaisesRegex(InvalidArgument, text):
+                launch.run(["true"], **options)
+        with self.assertRaisesRegex(InvalidArgument, "nosuch"):
+            launch.run(["nosuch"])
+        with self.assertRaisesRegex(InvalidArgument, "a list"):
+            launch.run("true")
+
+    def test_an_interrupt_ends_the_ranks(self):
+        with tempfile.TemporaryDirectory() as directory:
+            code = f"from tessera import launch\nlaunch.run(['sh', '-c', 'echo $$ >{directory}/$RANK; exec sleep 600'], np=2)"
+            process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+            deadline = time.monotonic() + 30
+            while len(os.listdir(directory)) < 2 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+            self.assertIn("KeyboardInterrupt", errors)
+            for name in os.listdir(directory):
+                with open(os.path.join(directory, name)) as file:
+                    self.assertRaises(ProcessLookupError, os.kill, int(file.read()), 0)
 
 
 class PipelineTest(unittest.TestCase):
@@ -219,6 +358,13 @@ class CommandTest(unittest.TestCase):
         wrong = self.run_command("schedule", "2f2b")
         self.assertEqual((wrong.returncode, len(wrong.stderr.splitlines())), (2, 1), wrong.stderr)
         self.assertIn("1f1b", wrong.stderr)
+        self.assertIn("dp8,", self.run_command("plan", "llama-7b", "gpus=8,memory=80GB", "--batch=64").stdout)
+        self.assertIn("fits", self.run_command("estimate", "llama-1m", "dp2", "zero=1", "batch=4", "--memory=1TB").stdout)
+        self.assertEqual(self.run_command("launch", "--np=2", "--", "sh", "-c", "exit $RANK").returncode, 1)
+        self.assertEqual(self.run_command("launch", "--np=2", "--", "true").returncode, 0)
+        for command in (["estimate", "llama-1m", "dp2", "zero"], ["plan", "llama-7b", "gpus=8"], ["launch", "--", "nosuch"]):
+            wrong = self.run_command(*command)
+            self.assertEqual((wrong.returncode, len(wrong.stderr.splitlines())), (2, 1), wrong.stderr)
 
 
 if __name__ == "__main__":

@@ -208,6 +208,25 @@ class Parameter:
             return torch.empty(self.shape, dtype=dtype)
         return torch.frombuffer(read, dtype=dtype).reshape(self.shape)
 
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The value for numpy.from_dlpack, torch.from_dlpack and the like: read from the file, then shared."""
+        if stream is not None or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
+            raise BufferError(f"{self.name} is read into the memory of the CPU")
+        if copy is False:
+            raise BufferError(f"{self.name} is in a file: reading it is a copy")
+        read = self._read("value")
+        return _core.to_dlpack(read, read.dtype, list(self.shape), max_version is not None and max_version[0] >= 1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
     def has(self, state: str) -> bool:
         """Whether there is such a state."""
         try:

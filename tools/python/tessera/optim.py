@@ -1,159 +1,169 @@
-"""AdamW on the CPU, as a torch.optim.Optimizer.
+"""AdamW on the CPU, in one pass over memory; the same bits for any number of threads.
 
-    optimizer = tessera.optim.CPUAdamW(model.parameters(), lr=3e-4, moments="bfloat16")
+    optimizer = tessera.optim.CPUAdamW(model.parameters(), lr=3e-4, moments="bfloat16", max_norm=1.0)   # a torch.optim.Optimizer
 
-One pass over memory for each parameter on all threads; the same bits for any number of threads.
+    adamw = tessera.optim.AdamW(lr=3e-4)                  # for arrays of numpy and any other library with DLPack
+    adamw.step({"w": (w, gradient_of_w)})
+
+torch is imported for CPUAdamW only.
 """
 
 from __future__ import annotations
 
-import copy
+import importlib
+from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from tessera import _core
 from tessera.errors import InvalidArgument
 
-__all__ = ["CPUAdamW"]
+__all__ = ["AdamW", "CPUAdamW"]
 
-_NAMES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-_MOMENTS = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
+MOMENTS = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
 
-
-def _memory(tensor: torch.Tensor, of_bytes: bool = False) -> _core.Memory:
-    if of_bytes:
-        return _core.Memory(tensor.data_ptr(), "u8", tensor.numel() * tensor.element_size())
-    return _core.Memory(tensor.data_ptr(), _NAMES[tensor.dtype], tensor.numel())
+# Names of arrays' types.
+FLOATS = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
-class CPUAdamW(torch.optim.Optimizer):
-    """AdamW (arXiv 1711.05101) for parameters in CPU memory.
+def moments_format(moments: str) -> str:
+    if moments not in MOMENTS:
+        raise InvalidArgument(f"moments {moments!r}; use {', '.join(MOMENTS)}")
+    return MOMENTS[moments]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CPUAdamW":
+        return importlib.import_module("tessera.torch_optim").CPUAdamW
+    raise AttributeError(f"module 'tessera.optim' has no attribute {name!r}")
+
+
+def foreign(array: Any, what: str, *, writable: bool = False) -> _core.ForeignTensor:
+    """An array of another library, in the memory of the CPU, dense and of floating-point numbers, without a copy."""
+    if not hasattr(array, "__dlpack__"):
+        raise InvalidArgument(f"{what} is a {type(array).__name__}; give an array with __dlpack__, such as numpy's")
+    device, _ = array.__dlpack_device__()
+    if device != 1:
+        raise InvalidArgument(f"{what} is on DLPack device {device}; only memory of the CPU (1) is stepped")
+    try:
+        capsule = array.__dlpack__(max_version=(1, 1))
+    except TypeError:  # From before DLPack 1.0.
+        capsule = array.__dlpack__()
+    except BufferError as error:
+        raise InvalidArgument(f"{what}: {error}") from error
+    tensor = _core.ForeignTensor(capsule)
+    if tensor.dtype not in FLOATS:
+        raise InvalidArgument(f"{what} is of type {tensor.dtype}; {', '.join(FLOATS.values())} can be stepped")
+    if not tensor.is_contiguous:
+        raise InvalidArgument(f"{what} of shape {tuple(tensor.shape)} is not contiguous")
+    if writable and tensor.is_read_only:
+        raise InvalidArgument(f"{what} is read-only")
+    return tensor
+
+
+def _elements(tensor: _core.ForeignTensor) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+def _zeros(size: int, dtype: str = "u8") -> tuple[bytearray, _core.Memory]:
+    memory = bytearray(size)
+    view = _core.bytes_of(memory)
+    return memory, _core.Memory(view, dtype, size)
+
+
+class AdamW:
+    """AdamW (arXiv 1711.05101) for arrays of numpy, torch, JAX and others in CPU memory, which it changes in place.
 
     Args:
-      params: parameters or groups of them: contiguous tensors of the CPU in float32, float64, bfloat16 or float16. Those of
-        bfloat16 and float16 have masters in float32, which are stepped and rounded to the parameter.
-      lr, betas, eps, weight_decay: as torch.optim.AdamW. `lr` may change between steps.
+      lr, betas, eps, weight_decay: as torch.optim.AdamW. `lr` may be set between steps.
       moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); those of float64
         parameters are always float64.
-      threads: default torch.get_num_threads().
+      threads: of the calculation.
       seed: of the stochastic rounding.
-
-    Gradients may be of the parameter's type or float32, bfloat16, float16. `step` raises InvalidArgument, before anything is
-    written, for tensors that it cannot step.
     """
 
     def __init__(
         self,
-        params: Any,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
         moments: str = "float32",
-        threads: int | None = None,
+        threads: int = 1,
         seed: int = 0,
     ) -> None:
-        if moments not in _MOMENTS:
-            raise InvalidArgument(f"moments {moments!r}; use {', '.join(_MOMENTS)}")
-        self._moments = _MOMENTS[moments]
-        self._seed = seed
-        self._pool = _core.ThreadPool(torch.get_num_threads() if threads is None else threads)
-        self._steppers: dict[tuple[float, ...], _core.AdamW] = {}
-        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            self._stepper(group)  # Refuses invalid numbers.
+        self._moments = moments_format(moments)
+        self.lr = lr
+        self._rest = (float(betas[0]), float(betas[1]), float(eps), float(weight_decay), seed)
+        self._pool = _core.ThreadPool(threads)
+        self._states: dict[str, tuple[int, str, int, Any, Any]] = {}
+        _core.AdamW(self.lr, *self._rest, self._pool)  # Refuses invalid numbers.
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
-            self._check(parameter, "a parameter")
+    def step(self, parameters: Mapping[str, tuple[Any, Any]], max_norm: float = 0) -> float:
+        """Steps every named parameter, given as (parameter, gradient), and returns the norm of all gradients together.
 
-    @staticmethod
-    def _check(tensor: torch.Tensor, what: str) -> None:
-        allowed = "CPUAdamW steps dense, contiguous tensors of the CPU in float32, float64, bfloat16 or float16"
-        if tensor.device.type != "cpu":
-            raise InvalidArgument(f"{what} is on {tensor.device}; {allowed}")
-        if tensor.layout != torch.strided:
-            raise InvalidArgument(f"{what} is {tensor.layout}; {allowed}")
-        if tensor.dtype not in _NAMES:
-            raise InvalidArgument(f"{what} is {tensor.dtype}; {allowed}")
-        if not tensor.is_contiguous():
-            raise InvalidArgument(f"{what} has strides {tuple(tensor.stride())} for the shape {tuple(tensor.shape)}; {allowed}")
+        A parameter is of float32 or float64; its gradient also of bfloat16 or float16. With `max_norm` gradients are scaled
+        so that their norm is at most that. Moments belong to the name, and begin at zero.
 
-    def _stepper(self, group: dict[str, Any]) -> _core.AdamW:
-        key = (float(group["lr"]), *map(float, group["betas"]), float(group["eps"]), float(group["weight_decay"]))
-        if key not in self._steppers:
-            # Schedules change the rate in every step.
-            if len(self._steppers) >= 16:
-                self._steppers.clear()
-            lr, beta1, beta2, eps, weight_decay = key
-            self._steppers[key] = _core.AdamW(lr, beta1, beta2, eps, weight_decay, self._moments, self._seed, self._pool)
-        return self._steppers[key]
-
-    def _create_state(self, parameter: torch.Tensor) -> dict[str, Any]:
-        if parameter.dtype == torch.float64:
-            first, second = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        elif self._moments == "int8":
-            size = _core.moment_bytes("int8", parameter.numel())
-            first, second = (torch.zeros(size, dtype=torch.uint8) for _ in range(2))
-        else:
-            dtype = torch.bfloat16 if self._moments == "bf16" else torch.float32
-            first, second = (torch.zeros(parameter.shape, dtype=dtype) for _ in range(2))
-        state = {"step": 0, "exp_avg": first, "exp_avg_sq": second}
-        if parameter.dtype in (torch.bfloat16, torch.float16):
-            state["master"] = parameter.detach().float().contiguous()
-        return state
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """One step of all parameters that have gradients; returns what `closure` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        steps: list[tuple[_core.AdamW, int, list[Any], list[dict[str, Any]]]] = []
-        for group in self.param_groups:
-            by_step: dict[int, tuple[list[Any], list[dict[str, Any]]]] = {}
-            for number, parameter in enumerate(group["params"]):
-                gradient = parameter.grad
-                if gradient is None or parameter.numel() == 0:
-                    continue
-                name = f"parameter {number}"
-                self._check(parameter, name)
-                if gradient.layout == torch.strided and not gradient.is_contiguous():
-                    gradient = gradient.contiguous()
-                self._check(gradient, f"the gradient of {name}")
-                state = self.state[parameter]
-                if not state:
-                    state.update(self._create_state(parameter))
-                master = state.get("master")
-                ranges, states = by_step.setdefault(int(state["step"]) + 1, ([], []))
-                ranges.append(
-                    (
-                        name,
-                        _memory(parameter if master is None else master),
-                        _memory(gradient),
-                        _memory(state["exp_avg"], of_bytes=True),
-                        _memory(state["exp_avg_sq"], of_bytes=True),
-                        None if master is None else _memory(parameter),
-                    )
+        Raises InvalidArgument, before anything is written, for arrays that it cannot step.
+        """
+        steps: dict[int, list[tuple[_core.Parameter, tuple[int, str]]]] = {}
+        keeps, gradients, states = [], [], {}
+        for name, (parameter, gradient) in parameters.items():
+            own = foreign(parameter, f"parameter {name!r}", writable=True)
+            its = foreign(gradient, f"the gradient of {name!r}")
+            size = _elements(own)
+            if list(own.shape) != list(its.shape):
+                raise InvalidArgument(
+                    f"the gradient of {name!r} has shape {tuple(its.shape)}, the parameter {tuple(own.shape)}"
                 )
-                states.append({"state": state, "keeps": gradient})
-            for number, (ranges, states) in by_step.items():
-                steps.append((self._stepper(group), number, ranges, states))
-        for stepper, number, ranges, states in steps:
-            stepper.step(number, ranges)
-            for entry in states:
-                entry["state"]["step"] = number
-        return loss
+            keeps += [own, its]
+            gradients.append(_core.Memory(its.address, its.dtype, size))
+            count, first, second = self._state(name, own.dtype, size)
+            states[name] = (count + 1, own.dtype, size, first, second)
+            slot = _core.Parameter(
+                name, _core.Memory(own.address, own.dtype, size), first[1], second[1], None, self._moments
+            )
+            steps.setdefault(count + 1, []).append((slot, (its.address, its.dtype)))
+        norm, non_finite = _core.gradient_norm(gradients, self._pool)
+        if max_norm and non_finite:
+            raise InvalidArgument(f"{non_finite} elements of the gradients are infinite or not a number; nothing was stepped")
+        clip = _core.clip_factor(norm, max_norm)
+        stepper = _core.AdamW(float(self.lr), *self._rest, self._pool)
+        for count, group in steps.items():
+            stepper.step(count, clip, group)
+        self._states.update(states)
+        return norm
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores every state bit for bit; torch's own would round masters and moments to the parameter's type."""
-        super().load_state_dict(state_dict)
-        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
-        own = [parameter for group in self.param_groups for parameter in group["params"]]
-        for number, parameter in zip(saved, own):
-            if number in state_dict["state"]:
-                self.state[parameter] = copy.deepcopy(state_dict["state"][number])
+    def _state(self, name: str, dtype: str, size: int) -> tuple[int, Any, Any]:
+        if name in self._states:
+            count, known, elements, first, second = self._states[name]
+            if (known, elements) != (dtype, size):
+                raise InvalidArgument(
+                    f"parameter {name!r} has {size} elements of {dtype}; its moments are for {elements} of {known}"
+                )
+            return count, first, second
+        bytes_each = 8 * size if dtype == "f64" else _core.moment_bytes(self._moments, size)
+        return 0, _zeros(bytes_each), _zeros(bytes_each)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the moments, by parameter: steps, type, elements and the bytes of both."""
+        return {
+            name: (count, dtype, size, bytes(first[0]), bytes(second[0]))
+            for name, (count, dtype, size, first, second) in self._states.items()
+        }
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` returned, bit for bit."""
+        loaded = {}
+        for name, (count, dtype, size, first, second) in states.items():
+            restored = []
+            for saved in (first, second):
+                memory, view = _zeros(len(saved))
+                memory[:] = saved
+                restored.append((memory, view))
+            loaded[name] = (count, dtype, size, *restored)
+        self._states = loaded

@@ -1,0 +1,281 @@
+"""CPUAdamW, a torch.optim.Optimizer: see tessera.optim."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import torch
+
+from tessera import _core
+from tessera.errors import InvalidArgument
+from tessera.optim import moments_format
+
+__all__ = ["CPUAdamW"]
+
+_NAMES = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+
+_ALLOWED = "CPUAdamW steps dense, contiguous tensors of the CPU in float32, float64, bfloat16 or float16"
+
+
+def _check(tensor: torch.Tensor, what: str) -> None:
+    if tensor.device.type != "cpu":
+        raise InvalidArgument(f"{what} is on {tensor.device}; {_ALLOWED}")
+    if tensor.layout != torch.strided:
+        raise InvalidArgument(f"{what} is {tensor.layout}; {_ALLOWED}")
+    if tensor.dtype not in _NAMES:
+        raise InvalidArgument(f"{what} is {tensor.dtype}; {_ALLOWED}")
+    if not tensor.is_contiguous():
+        raise InvalidArgument(f"{what} has strides {tuple(tensor.stride())} for the shape {tuple(tensor.shape)}; {_ALLOWED}")
+
+
+def _memory(tensor: torch.Tensor) -> _core.Memory:
+    return _core.Memory(tensor.data_ptr(), _NAMES[tensor.dtype], tensor.numel())
+
+
+def _bytes(tensor: torch.Tensor) -> _core.Memory:
+    return _core.Memory(tensor.data_ptr(), "u8", tensor.numel() * tensor.element_size())
+
+
+class _Known:
+    """A parameter as it was stepped last: valid while its memory and its states are the same."""
+
+    __slots__ = ("address", "dtype", "first", "second", "master", "stepped")
+
+    def __init__(self, parameter: torch.Tensor, state: dict[str, Any], name: str, moments: str) -> None:
+        self.address = parameter.data_ptr()
+        self.dtype = parameter.dtype
+        self.first, self.second, self.master = state["exp_avg"], state["exp_avg_sq"], state.get("master")
+        own = _memory(parameter)
+        self.stepped = _core.Parameter(
+            name,
+            own if self.master is None else _memory(self.master),
+            _bytes(self.first),
+            _bytes(self.second),
+            None if self.master is None else own,
+            moments,
+        )
+
+    def fits(self, parameter: torch.Tensor, state: dict[str, Any]) -> bool:
+        return (
+            self.address == parameter.data_ptr()
+            and self.dtype is parameter.dtype
+            and self.first is state["exp_avg"]
+            and self.second is state["exp_avg_sq"]
+            and self.master is state.get("master")
+        )
+
+
+class CPUAdamW(torch.optim.Optimizer):
+    """AdamW (arXiv 1711.05101) for parameters in CPU memory.
+
+    Args:
+      params: parameters or groups of them: contiguous tensors of the CPU in float32, float64, bfloat16 or float16. Those of
+        bfloat16 and float16 have masters in float32, which are stepped and rounded to the parameter.
+      lr, betas, eps, weight_decay: as torch.optim.AdamW. `lr` may change between steps.
+      moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); those of float64
+        parameters are always float64.
+      max_norm: the largest norm of all gradients together, as by torch.nn.utils.clip_grad_norm_, which need not be called: the
+        gradients are scaled as they are read, and stay as they are. 0: no clipping. `last_norm` is the norm of the last step.
+        A step whose gradients are not all finite raises a StatusError, and changes nothing.
+      offload_dir: a directory on a disk: masters and moments lie in a file there, which vanishes with the process, and are read
+        ahead and written behind while others are stepped.
+      near_bytes: of memory for that; at least a few blocks of 24 MiB.
+      threads: default torch.get_num_threads().
+      seed: of the stochastic rounding.
+
+    Gradients may be of the parameter's type or float32, bfloat16, float16. `step` raises InvalidArgument, before anything is
+    written, for tensors that it cannot step.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        moments: str = "float32",
+        max_norm: float = 0,
+        offload_dir: str | os.PathLike[str] | None = None,
+        near_bytes: int = 128 << 20,
+        threads: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._moments = moments_format(moments)
+        if not 0 <= max_norm < float("inf"):
+            raise InvalidArgument(f"max_norm={max_norm}; give a number above 0, or 0 for no clipping")
+        if near_bytes < 1:
+            raise InvalidArgument(f"near_bytes={near_bytes}; give 1 or more")
+        self.max_norm = max_norm
+        self.last_norm: float | None = None
+        self._seed = seed
+        self._pool = _core.ThreadPool(torch.get_num_threads() if threads is None else threads)
+        self._files = None if offload_dir is None else _core.StateFiles(os.fspath(offload_dir), near_bytes)
+        self._steppers: dict[tuple[float, ...], _core.AdamW] = {}
+        self._known: dict[torch.Tensor, _Known] = {}
+        self._filed: dict[torch.Tensor, tuple[int, _core.FiledParameter]] = {}
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            self._stepper(group)  # Refuses invalid numbers.
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            _check(parameter, "a parameter")
+
+    def _stepper(self, group: dict[str, Any]) -> _core.AdamW:
+        key = (float(group["lr"]), *map(float, group["betas"]), float(group["eps"]), float(group["weight_decay"]))
+        if key not in self._steppers:
+            # Schedules change the rate in every step.
+            if len(self._steppers) >= 16:
+                self._steppers.clear()
+            lr, beta1, beta2, eps, weight_decay = key
+            self._steppers[key] = _core.AdamW(lr, beta1, beta2, eps, weight_decay, self._seed, self._pool)
+        return self._steppers[key]
+
+    def _new_moment(self, parameter: torch.Tensor) -> torch.Tensor:
+        if parameter.dtype == torch.float64:
+            return torch.zeros_like(parameter)
+        if self._moments == "int8":
+            return torch.zeros(_core.moment_bytes("int8", parameter.numel()), dtype=torch.uint8)
+        dtype = torch.bfloat16 if self._moments == "bf16" else torch.float32
+        return torch.zeros(parameter.shape, dtype=dtype)
+
+    @staticmethod
+    def _has_master(parameter: torch.Tensor) -> bool:
+        return parameter.dtype in (torch.bfloat16, torch.float16)
+
+    def _create_state(self, parameter: torch.Tensor) -> dict[str, Any]:
+        state = {"step": 0, "exp_avg": self._new_moment(parameter), "exp_avg_sq": self._new_moment(parameter)}
+        if self._has_master(parameter):
+            state["master"] = parameter.detach().float().contiguous()
+        return state
+
+    def _in_memory(self, parameter: torch.Tensor, name: str) -> _core.Parameter:
+        state = self.state[parameter]
+        if not state:
+            state.update(self._create_state(parameter))
+        known = self._known.get(parameter)
+        if known is None or not known.fits(parameter, state):
+            _check(parameter, name)
+            for part in ("exp_avg", "exp_avg_sq", "master"):
+                if part in state and not state[part].is_contiguous():
+                    raise InvalidArgument(f"the state {part} of {name} is not contiguous")
+            known = self._known[parameter] = _Known(parameter, state, name, self._moments)
+        return known.stepped
+
+    def _in_files(self, parameter: torch.Tensor, name: str) -> _core.FiledParameter:
+        """The parameter with its states in files; if its memory has moved, they move to new ones."""
+        address = parameter.data_ptr()
+        known = self._filed.get(parameter)
+        if known is not None and known[0] == address:
+            return known[1]
+        _check(parameter, name)
+        state = {} if known is None else self._read_state(parameter)
+        filed = _core.FiledParameter(self._files, name, _memory(parameter), self._moments)
+        self._filed[parameter] = (address, filed)
+        self._write_state(parameter, state)
+        return filed
+
+    def _read_state(self, parameter: torch.Tensor) -> dict[str, Any]:
+        _, filed = self._filed[parameter]
+        state = {"step": filed.steps, "exp_avg": self._new_moment(parameter), "exp_avg_sq": self._new_moment(parameter)}
+        if self._has_master(parameter):
+            state["master"] = torch.empty(parameter.shape, dtype=torch.float32)
+        for part in ("exp_avg", "exp_avg_sq", "master"):
+            if part in state:
+                filed.copy(part, _bytes(state[part]), False)
+        return state
+
+    def _write_state(self, parameter: torch.Tensor, state: dict[str, Any]) -> None:
+        _, filed = self._filed[parameter]
+        for part in ("exp_avg", "exp_avg_sq", "master"):
+            if part in state:
+                filed.copy(part, _bytes(state[part].contiguous()), True)
+        filed.steps = int(state.get("step", 0))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step of all parameters that have gradients; returns what `closure` does."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        in_files = self._files is not None
+        steps: list[tuple[_core.AdamW, int, list[Any], list[Any]]] = []
+        keeps, norms = [], []
+        for group in self.param_groups:
+            by_step: dict[int, tuple[list[Any], list[Any]]] = {}
+            for number, parameter in enumerate(group["params"]):
+                gradient = parameter.grad
+                if gradient is None or parameter.numel() == 0:
+                    continue
+                name = f"parameter {number}"
+                dtype = _NAMES.get(gradient.dtype)
+                if dtype is None or gradient.layout is not torch.strided:
+                    _check(gradient, f"the gradient of {name}")
+                if not gradient.is_contiguous():
+                    gradient = gradient.contiguous()
+                    keeps.append(gradient)
+                address = gradient.data_ptr()
+                if self.max_norm:
+                    norms.append(_core.Memory(address, dtype, gradient.numel()))
+                if in_files:
+                    stepped: Any = self._in_files(parameter, name)
+                    count = stepped.steps + 1
+                    state: Any = stepped
+                else:
+                    stepped = self._in_memory(parameter, name)
+                    state = self.state[parameter]
+                    count = state["step"] + 1
+                entries = by_step.get(count)
+                if entries is None:
+                    entries = by_step[count] = ([], [])
+                entries[0].append((stepped, (address, dtype)))
+                entries[1].append(state)
+            for count, (parameters, states) in by_step.items():
+                steps.append((self._stepper(group), count, parameters, states))
+        clip = 1.0
+        if self.max_norm and norms:
+            self.last_norm, non_finite = _core.gradient_norm(norms, self._pool)
+            if non_finite:
+                raise InvalidArgument(
+                    f"{non_finite} elements of the gradients are infinite or not a number; nothing was stepped"
+                )
+            clip = _core.clip_factor(self.last_norm, self.max_norm)
+        for stepper, count, parameters, states in steps:
+            if in_files:
+                stepper.step_filed(count, clip, parameters)
+                continue
+            stepper.step(count, clip, parameters)
+            for state in states:
+                state["step"] = count
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's; states in files are read into memory."""
+        if self._files is None:
+            return super().state_dict()
+        numbers = {p: n for n, p in enumerate(p for group in self.param_groups for p in group["params"])}
+        saved = super().state_dict()
+        saved["state"] = {numbers[parameter]: self._read_state(parameter) for parameter in self._filed}
+        return saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores every state bit for bit; torch's own would round masters and moments to the parameter's type."""
+        super().load_state_dict(state_dict)
+        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
+        own = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, parameter in zip(saved, own):
+            if number not in state_dict["state"]:
+                continue
+            state = state_dict["state"][number]
+            if self._files is None:
+                self.state[parameter] = copy.deepcopy(state)
+            elif parameter.numel():
+                self.state.pop(parameter, None)
+                self._in_files(parameter, "a parameter")
+                self._write_state(parameter, state)

@@ -96,7 +96,8 @@ void Refiner::Refine(Order& order, Evaluation& evaluation, int64_t effort) {
   const double warm = 0.1 * now.longest_stage /
                       static_cast<double>(model_.actions) *
                       static_cast<double>(model_.ranks());
-  for (int64_t i = 0; i < most && !path_.empty(); ++i) {
+  for (int64_t i = 0; i < most && !path_.empty() && !stop_.stop_requested();
+       ++i) {
     Move move;
     if (!Propose(current, move)) continue;
     Apply(current, move);
@@ -190,6 +191,7 @@ void Search::TryPolicies() {
     // less effort.
     const int64_t until = AtBound() ? effort_ * 3 / 4 : effort_ / 2;
     if (++tried > kFewestPolicies && left_ < until) return;
+    if (stop_.stop_requested()) return;
     const Evaluation evaluation = RunPolicy(policy, "greedy");
     Keep(evaluation, std::move(policy), "greedy");
   }
@@ -198,7 +200,9 @@ void Search::TryPolicies() {
 // Climbs from each of the best policies in turn, until so much effort is left.
 void Search::VaryPolicies(int64_t until) {
   std::mt19937_64 random(seed_);
-  for (size_t i = 0; !kept_.empty() && left_ > until && !AtBound(); ++i) {
+  for (size_t i = 0;
+       !kept_.empty() && left_ > until && !AtBound() && !stop_.stop_requested();
+       ++i) {
     Kept& kept = kept_[i % kept_.size()];
     Policy varied = Vary(model_, kept.policy, random);
     const Evaluation then =
@@ -217,7 +221,7 @@ void Search::RefineBest() {
   constexpr int kRounds = 3;
   for (int round = 0; round < kRounds; ++round) {
     Refiner refiner(model_, objective_, bound_,
-                    seed_ + static_cast<uint64_t>(round));
+                    seed_ + static_cast<uint64_t>(round), stop_);
     const double before = objective_.Cost(best_.evaluation);
     refiner.Refine(best_.order, best_.evaluation, left_ / kRounds);
     if (objective_.Cost(best_.evaluation) < before && round == 0) {

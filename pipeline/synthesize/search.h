@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pipeline/synthesize/evaluator.h"
@@ -43,12 +45,14 @@ MemoryNeed LeastMemory(const Model& model);
 // seed.
 class Refiner {
  public:
-  // The model must outlive it. A result at `bound` is not improved further.
+  // The model must outlive it. A result at `bound` is not improved further, and
+  // none after a request to stop.
   Refiner(const Model& model, const Objective& objective, double bound,
-          uint64_t seed)
+          uint64_t seed, std::stop_token stop = {})
       : model_(model),
         objective_(objective),
         bound_(bound),
+        stop_(std::move(stop)),
         evaluator_(model),
         random_(seed) {}
 
@@ -72,6 +76,7 @@ class Refiner {
   const Model& model_;
   const Objective objective_;
   const double bound_;
+  const std::stop_token stop_;
   Evaluator evaluator_;
   std::mt19937_64 random_;
   std::vector<Place> path_;
@@ -94,15 +99,17 @@ struct Found {
 class Search {
  public:
   // The model must outlive it. `bound` is a lower bound of the preferred time.
-  // `effort` is about how many actions it may place or evaluate.
+  // `effort` is about how many actions it may place or evaluate; a request to
+  // stop ends it earlier.
   Search(const Model& model, const Objective& objective, double bound,
-         int64_t effort, uint64_t seed)
+         int64_t effort, uint64_t seed, std::stop_token stop = {})
       : model_(model),
         objective_(objective),
         bound_(bound),
         effort_(effort),
         left_(effort),
         seed_(seed),
+        stop_(std::move(stop)),
         greedy_(model),
         evaluator_(model) {}
 
@@ -132,6 +139,7 @@ class Search {
   const int64_t effort_;
   int64_t left_;
   const uint64_t seed_;
+  const std::stop_token stop_;
   Greedy greedy_;
   Evaluator evaluator_;
   Found best_;

@@ -167,13 +167,16 @@ class Searches {
     const Model model = MakeModel(map, problem_.microbatches, problem_.costs,
                                   problem_.memory_limit);
     synthesis::Search search(model, objective_, bound * kReached, effort,
-                             options_.seed);
+                             options_.seed, options_.stop);
     search.Try(synthesis::SequentialOrder(model), "sequential");
     for (const Named& named : all_) {
       if (named.schedule.map != map) continue;
       search.Try(OrderOf(model, named.schedule), named.name);
     }
     search.Run();
+    if (options_.stop.stop_requested()) {
+      return absl::CancelledError("the search was stopped");
+    }
     const Found& found = search.best();
     if (!found.evaluation.valid) return absl::OkStatus();
     Schedule schedule =

@@ -25,6 +25,7 @@
 #define TESSERA_PIPELINE_SYNTHESIZE_SYNTHESIZE_H_
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -42,6 +43,8 @@ struct SynthesisOptions {
   // result depends on it but not on the machine.
   double effort = 1;
   uint64_t seed = 1;
+  // A request to stop, from another thread, ends the search with Cancelled.
+  std::stop_token stop = {};
 };
 
 struct Synthesis {

@@ -1,7 +1,10 @@
 #include "pipeline/synthesize/synthesize.h"
 
 #include <algorithm>
+#include <chrono>
 #include <random>
+#include <stop_token>
+#include <thread>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
@@ -341,6 +344,27 @@ TEST(SynthesizeTest, RefusesWhatIsNoProblem) {
   EXPECT_THAT(refusal(problem, {.effort = -1}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("an effort of -1")));
+}
+
+TEST(SynthesizeTest, StopsWhenAsked) {
+  SynthesisProblem problem{.ranks = 8, .microbatches = 24};
+  for (int i = 0; i < 8; ++i) {
+    StageCosts& stage = problem.costs.stages.emplace_back();
+    stage.forward = 1 + 0.13 * (i * 7 % 5);
+    stage.communication = 0.2;
+  }
+  problem.memory_limit = 6;
+  std::stop_source stop;
+  std::jthread other([&stop] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    stop.request_stop();
+  });
+  // Hours, if nothing stopped it.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(
+        Synthesize(problem, {.effort = 1e5, .stop = stop.get_token()}).status(),
+        StatusIs(absl::StatusCode::kCancelled));
+  }
 }
 
 }  // namespace

@@ -1,24 +1,108 @@
-"""Times steps of tessera.optim.CPUAdamW and of PyTorch's AdamW (fused, foreach), in turn in one run.
+"""Times steps of tessera.optim.CPUAdamW, PyTorch's AdamW and, where it is installed, DeepSpeed's CPUAdam, in turn in one run.
 
     OMP_NUM_THREADS=2 python adamw_benchmark.py [--elements=20000000] [--tensors=50]
 
-Prints the median time of each, the bytes that it moves at least over that time, and its ratio to ours.
+Prints the median time of each, the bytes that it moves at least over that time, and its ratio to the first of its case:
+
+    float32      parameters, gradients and moments in float32
+    clipped      the same, with the gradients' norm limited
+    bfloat16     parameters and gradients in bfloat16, masters and moments in float32, and the norm limited: what training in
+                 mixed precision does in every step
+    narrow       moments in fewer bits
 """
 
 import argparse
+import os
 import statistics
+import sys
 import time
 
-import torch
+# Beside the sources the package would be found there, without its extension module.
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 
-from tessera.optim import CPUAdamW
+import torch  # noqa: E402
+
+from tessera.optim import CPUAdamW  # noqa: E402
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+try:
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+except ImportError:
+    DeepSpeedCPUAdam = None
+
+MAX_NORM = 1.0
+
+
+class Masters:
+    """Mixed precision with an optimizer that has none: masters in float32, to which gradients are copied."""
+
+    def __init__(self, params, make_optimizer):
+        self.params = params
+        self.masters = [torch.nn.Parameter(p.detach().float()) for p in params]
+        for master in self.masters:
+            master.grad = torch.zeros_like(master)
+        self.optimizer = make_optimizer(self.masters)
+
+    @torch.no_grad()
+    def step(self):
+        torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in self.params])
+        torch.nn.utils.clip_grad_norm_(self.masters, MAX_NORM, foreach=True)
+        self.optimizer.step()
+        torch._foreach_copy_(self.params, self.masters)
+
+
+class Clipped:
+    def __init__(self, params, make_optimizer):
+        self.params = params
+        self.optimizer = make_optimizer(params)
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.params, MAX_NORM, foreach=True)
+        self.optimizer.step()
+
+
+def cases(make):
+    """By case and name: an optimizer, and the bytes of an element that it must read and write."""
+
+    def fused(params):
+        return torch.optim.AdamW(params, fused=True)
+
+    def deepspeed(params):
+        return DeepSpeedCPUAdam(params, adamw_mode=True, weight_decay=1e-2)
+
+    bf16 = torch.bfloat16
+    # The parameter, the gradient and two moments are read, and all but the gradient written.
+    every = {
+        "float32": {
+            "tessera": (CPUAdamW(make()), 28),
+            "torch fused": (fused(make()), 28),
+            "torch foreach": (torch.optim.AdamW(make(), foreach=True), 28),
+        },
+        "clipped": {
+            "tessera": (CPUAdamW(make(), max_norm=MAX_NORM), 32),
+            "torch fused": (Clipped(make(), fused), 32),
+        },
+        "bfloat16": {
+            "tessera": (CPUAdamW(make(bf16), max_norm=MAX_NORM), 30),
+            "torch fused": (Masters(make(bf16), fused), 30),
+        },
+        "narrow": {
+            "tessera, bf16 moments": (CPUAdamW(make(), moments="bfloat16"), 20),
+            "tessera, int8 moments": (CPUAdamW(make(), moments="int8"), 16),
+        },
+    }
+    if DeepSpeedCPUAdam:
+        every["float32"]["deepspeed"] = (deepspeed(make()), 28)
+        every["clipped"]["deepspeed"] = (Clipped(make(), deepspeed), 32)
+        every["bfloat16"]["deepspeed"] = (Masters(make(bf16), deepspeed), 30)
+    return every
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--elements", type=int, default=20_000_000)
     parser.add_argument("--tensors", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
 
     def make(dtype=torch.float32):
@@ -27,28 +111,20 @@ def main():
             parameter.grad = torch.randn_like(parameter)
         return params
 
-    # The parameter, the gradient and two moments are read, and all but the gradient written.
-    wide = 28
-    optimizers = {
-        "tessera": (CPUAdamW(make()), wide),
-        "torch fused": (torch.optim.AdamW(make(), fused=True), wide),
-        "torch foreach": (torch.optim.AdamW(make(), foreach=True), wide),
-        "tessera, bf16 moments": (CPUAdamW(make(), moments="bfloat16"), 20),
-        "tessera, int8 moments": (CPUAdamW(make(), moments="int8"), 16),
-        "tessera, bf16 parameters": (CPUAdamW(make(torch.bfloat16)), 28),
-    }
-    times = {name: [] for name in optimizers}
-    for round_number in range(args.rounds + 2):
-        for name, (optimizer, _) in optimizers.items():
-            begin = time.perf_counter()
-            optimizer.step()
-            if round_number > 1:
-                times[name].append(time.perf_counter() - begin)
-    ours = statistics.median(times["tessera"])
-    print(f"{args.elements} elements, {torch.get_num_threads()} threads")
-    for name, (_, size) in optimizers.items():
-        median = statistics.median(times[name])
-        print(f"{name:26} {median * 1e3:8.2f} ms {args.elements * size / median / 1e9:7.1f} GB/s   {median / ours:5.2f}")
+    print(f"{args.elements} elements in {args.tensors} tensors, {torch.get_num_threads()} threads")
+    for case, optimizers in cases(make).items():
+        times = {name: [] for name in optimizers}
+        for round_number in range(args.rounds + 2):
+            for name, (optimizer, _) in optimizers.items():
+                begin = time.perf_counter()
+                optimizer.step()
+                if round_number > 1:
+                    times[name].append(time.perf_counter() - begin)
+        medians = {name: statistics.median(values) for name, values in times.items()}
+        first = next(iter(medians.values()))
+        for name, (_, size) in optimizers.items():
+            rate = args.elements * size / medians[name] / 1e9
+            print(f"{case:10}{name:24}{medians[name] * 1e3:9.2f} ms{rate:8.1f} GB/s{medians[name] / first:8.2f}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -245,12 +246,16 @@ void BindPipeline(py::module_& module) {
       .def_readonly("lower_bound", &pipeline::Synthesis::lower_bound)
       .def_readonly("gap", &pipeline::Synthesis::gap)
       .def_readonly("origin", &pipeline::Synthesis::origin);
+  py::class_<std::stop_source>(module, "Stop")
+      .def(py::init<>())
+      .def("request", &std::stop_source::request_stop);
   module.def(
       "synthesize",
       [](int64_t ranks, int64_t microbatches, int64_t chunks,
          const std::vector<StageCosts>& costs, double latency, double bandwidth,
          bool overlap, int64_t memory_limit, double effort, uint64_t seed,
-         bool prefer_makespan, const std::string& placement) {
+         bool prefer_makespan, const std::string& placement,
+         const std::stop_source& stop) {
         pipeline::SynthesisProblem problem{
             .ranks = ranks, .chunks = chunks, .microbatches = microbatches};
         problem.costs =
@@ -260,7 +265,8 @@ void BindPipeline(py::module_& module) {
         return Value(
             pipeline::Synthesize(problem, {.prefer_makespan = prefer_makespan,
                                            .effort = effort,
-                                           .seed = seed}));
+                                           .seed = seed,
+                                           .stop = stop.get_token()}));
       },
       Release());
 }

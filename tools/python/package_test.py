@@ -54,7 +54,7 @@ class WheelTest(unittest.TestCase):
         with open(os.environ["README"]) as file:
             blocks = re.findall(r"^```(\w+)\n(.*?)^```$", file.read(), re.M | re.S)
         examples = [(code, text) for (kind, code), (_, text) in itertools.pairwise(blocks) if kind == "python"]
-        self.assertGreaterEqual(len(examples), 3)
+        self.assertGreaterEqual(len(examples), 5)
         for code, text in examples:
             if "torch" in code and not HAS_TORCH:
                 continue
@@ -323,7 +323,7 @@ class PipelineTest(unittest.TestCase):
         thread = threading.Thread(target=count)
         thread.start()
         begin = time.monotonic()
-        _core.synthesize(6, 24, 1, [pipeline.stage_costs(forward=1.1)], 0, float("inf"), True, 0, 1, 1, False, "")
+        _core.synthesize(6, 24, 1, [pipeline.stage_costs(forward=1.1)], 0, float("inf"), True, 0, 1, 1, False, "", _core.Stop())
         took = time.monotonic() - begin
         stop.set()
         thread.join()
@@ -334,15 +334,17 @@ class PipelineTest(unittest.TestCase):
             "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from tessera import pipeline\nprint('begins', flush=True)\n"
             "costs = [{'forward': 1 + 0.13 * (i * 7 % 5), 'communication': 0.2} for i in range(8)]\n"
-            "pipeline.synthesize(8, 24, costs, memory_limit=6, effort=1000)\n"
+            "try:\n  pipeline.synthesize(8, 24, costs, memory_limit=6, effort=1000)\n"
+            "finally:\n  import threading; print(threading.active_count(), 'threads', flush=True)\n"
         )
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stdout.readline()
         time.sleep(0.3)
         begin = time.monotonic()
         process.send_signal(2)
-        _, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=30)
         self.assertIn("KeyboardInterrupt", errors)
+        self.assertEqual(output, "1 threads\n")
         self.assertLess(time.monotonic() - begin, 5)
 
 

@@ -154,6 +154,10 @@ class Timeline:
     @property
     def computations(self) -> list[list[tuple[str, float, float]]]: ...
 
+class Stop:
+    def __init__(self) -> None: ...
+    def request(self) -> bool: ...
+
 class Synthesis:
     @property
     def schedule(self) -> Schedule: ...
@@ -190,6 +194,7 @@ def synthesize(
     seed: int,
     prefer_makespan: bool,
     placement: str,
+    stop: Stop,
 ) -> Synthesis: ...
 
 class Manifest:

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera import _core
-from tessera.errors import InvalidArgument, flags_as_arguments, from_code
+from tessera.errors import InvalidArgument, StatusError, flags_as_arguments, from_code
 
-__all__ = ["run"]
+__all__ = ["StatusError", "run"]
 
 
 def run(
@@ -119,8 +119,6 @@ def _serve(fd: int) -> None:
 
 def _launch(plan: dict[str, Any]) -> tuple[int, str, str]:
     """Launches in this process; returns the exit code and the status. The process has one thread."""
-    from tessera.errors import StatusError
-
     try:
         return _core.launch(**plan)
     except StatusError as error:

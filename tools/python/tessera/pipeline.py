@@ -163,27 +163,33 @@ def synthesize(
     may hold stages twice, as DualPipe does, which PyTorch's runtime does not have.
 
     The result is no slower than any of generators() and says how far above the proven lower bound it is (`gap`).
-    An interrupt (Ctrl-C) returns at once.
+    An interrupt (Ctrl-C) ends it.
     """
     arguments = (ranks, microbatches, chunks, _list_of(costs), latency, bandwidth, overlap)
     limits = (memory_limit, effort, seed, prefer_makespan, placement)
-    return _interruptible(lambda: _core.synthesize(*arguments, *limits))
+    return _interruptible(lambda stop: _core.synthesize(*arguments, *limits, stop))
 
 
-def _interruptible(function: Callable[[], Any]) -> Any:
-    """Calls a function that does not look for signals on a thread, while this one does."""
+def _interruptible(function: Callable[[_core.Stop], Any]) -> Any:
+    """Calls a function that does not look for signals on a thread, while this one does and stops it at an interrupt."""
+    stop = _core.Stop()
     outcome: dict[str, Any] = {}
 
     def run() -> None:
         try:
-            outcome["value"] = function()
+            outcome["value"] = function(stop)
         except BaseException as error:  # Raised again in the caller's thread.
             outcome["error"] = error
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(0.05)
+    try:
+        while thread.is_alive():
+            thread.join(0.05)
+    except BaseException:
+        stop.request()
+        thread.join()
+        raise
     if "error" in outcome:
         raise outcome["error"]
     return outcome["value"]

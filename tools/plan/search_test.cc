@@ -271,32 +271,21 @@ TEST(FindPlansTest, MoreMemoryIsNeverSlower) {
   EXPECT_LT(last, 1e300);
 }
 
-train::Settings SettingsOf(const PlanRequest& request, const Candidate& c) {
-  train::Settings settings;
-  settings.parallel.mesh = c.mesh;
-  settings.parallel.schedule = c.schedule;
-  settings.parallel.chunks = c.chunks;
-  settings.zero = c.zero;
-  if (c.reduce != ReduceChoice::kAuto) settings.reduce = ReduceNameOf(c);
-  settings.offload = "none";
-  settings.recompute = RecomputeName(c.recompute);
-  settings.batch = request.batch;
-  settings.parallel.micro_batch = c.micro_batch;
-  settings.length = request.length;
-  settings.parallel.dtype = request.dtype;
-  settings.sequence_parallel = c.sequence_parallel();
-  return settings;
-}
-
 TEST(FindPlansTest, EveryPlanIsOneThatTheTrainerTakes) {
   for (const int64_t ranks : {1, 2, 4, 6, 8}) {
     PlanRequest request = SmallRequest("hosts=2,cpus=4", ranks);
     request.top = 100;
     TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
     for (const Plan& plan : report.plans) {
-      EXPECT_THAT(train::CheckSettings(SettingsOf(request, plan.candidate)),
-                  IsOk())
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const train::Settings settings,
+          train::ParseSettings(SettingsOf(request, plan.candidate).dump()));
+      EXPECT_THAT(train::CheckSettings(settings), IsOk())
           << CommandOf(request, plan.candidate);
+      EXPECT_EQ(settings.parallel.mesh.ToString(), MeshNameOf(plan.candidate));
+      EXPECT_EQ(settings.zero, plan.candidate.zero);
+      EXPECT_EQ(settings.parallel.micro_batch, plan.candidate.micro_batch);
+      EXPECT_EQ(settings.sequence_parallel, plan.candidate.sequence_parallel());
       EXPECT_EQ(plan.candidate.mesh.world_size(), ranks);
     }
   }

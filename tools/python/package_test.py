@@ -335,7 +335,9 @@ class PipelineTest(unittest.TestCase):
             "from tessera import pipeline\nprint('begins', flush=True)\n"
             "costs = [{'forward': 1 + 0.13 * (i * 7 % 5), 'communication': 0.2} for i in range(8)]\n"
             "try:\n  pipeline.synthesize(8, 24, costs, memory_limit=6, effort=1000)\n"
-            "finally:\n  import threading; print(threading.active_count(), 'threads', flush=True)\n"
+            "finally:\n  import threading\n"
+            "  for thread in threading.enumerate()[1:]: thread.join(1)\n"
+            "  print(threading.active_count(), 'threads', flush=True)\n"
         )
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stdout.readline()

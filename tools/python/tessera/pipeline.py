@@ -173,6 +173,7 @@ def synthesize(
 def _interruptible(function: Callable[[_core.Stop], Any]) -> Any:
     """Calls a function that does not look for signals on a thread, while this one does and stops it at an interrupt."""
     stop = _core.Stop()
+    done = threading.Event()  # An interrupted Thread.join may return early ever after.
     outcome: dict[str, Any] = {}
 
     def run() -> None:
@@ -180,15 +181,16 @@ def _interruptible(function: Callable[[_core.Stop], Any]) -> Any:
             outcome["value"] = function(stop)
         except BaseException as error:  # Raised again in the caller's thread.
             outcome["error"] = error
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    threading.Thread(target=run, daemon=True).start()
     try:
-        while thread.is_alive():
-            thread.join(0.05)
+        while not done.wait(0.05):
+            pass
     except BaseException:
         stop.request()
-        thread.join()
+        done.wait()
         raise
     if "error" in outcome:
         raise outcome["error"]

@@ -2,23 +2,20 @@
 // and the shared_memory engine.
 //
 // Collectives that the caller waits for run on its thread; others run in order
-// on a thread of the group, created when first needed. Messages need none of
-// their own while somebody waits for them (engine/tagged_messages.h).
+// on a thread of the group, created when first needed (process_group.h).
+// Messages need none of their own while somebody waits for them
+// (engine/tagged_messages.h).
 //
 // Written for torch 2.12 to 2.15. Methods have the names that all of them have;
 // newer releases forward theirs.
 #include <ATen/ATen.h>
-#include <pthread.h>
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -29,7 +26,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -42,7 +38,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
-#include "collectives/shared_memory/shared_memory.h"
+#include "tools/python/torch/process_group.h"
 #include "tools/python/torch/torch_store.h"
 
 namespace tessera::torch_backend {
@@ -198,34 +194,12 @@ void CopyParts(const at::Tensor& flat, const Tensors& parts) {
   }
 }
 
-// Increased in forked processes. What was made before has threads there that
-// do not exist and shares memory with the parent: it is neither used nor freed.
-std::atomic<int> process_generation = 0;
-
-class ForkGuard {
- public:
-  bool IsForked() const { return generation_ != process_generation; }
-  void Check() const {
-    TORCH_CHECK_WITH(DistBackendError, !IsForked(),
-                     "tessera: the process group was made before this process "
-                     "was forked (now process ",
-                     getpid(),
-                     "); use the spawn method, or make the group after the "
-                     "fork");
-  }
-  // Frees what was made in this process.
-  template <typename Pointer>
-  void Free(Pointer& pointer) const {
-    if (IsForked()) {
-      new Pointer(std::move(pointer));
-    } else {
-      pointer = nullptr;
-    }
-  }
-
- private:
-  const int generation_ = process_generation;
-};
+// Throws in a process that was forked after the group was made.
+void CheckFork(const ForkGuard& guard) {
+  const absl::Status status = guard.Check();
+  TORCH_CHECK_WITH(DistBackendError, status.ok(),
+                   "tessera: ", std::string(status.message()));
+}
 
 // A collective.
 class CollectiveWork final : public c10d::Work {
@@ -239,7 +213,7 @@ class CollectiveWork final : public c10d::Work {
 
   Tensors result() override { return outputs_; }
   bool wait(milliseconds timeout) override {
-    fork_guard_.Check();
+    CheckFork(fork_guard_);
     return Work::wait(timeout);
   }
   uint64_t getSequencenumber() const override { return sequence_; }
@@ -343,7 +317,7 @@ class MessageWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
 
   bool wait(milliseconds timeout) override {
-    fork_guard_.Check();
+    CheckFork(fork_guard_);
     const absl::Status status = timeout.count() > 0
                                     ? work_.WaitFor(absl::FromChrono(timeout))
                                     : work_.Wait();
@@ -373,129 +347,6 @@ class MessageWork final : public c10d::Work {
   const absl::Duration timeout_;
   std::shared_ptr<Group> group_;
 };
-
-// Runs collectives that nobody waits for at once, in order.
-class Lane {
- public:
-  ~Lane() {
-    {
-      const std::lock_guard lock(mutex_);
-      closing_ = true;
-      changed_.notify_all();
-    }
-    if (thread_.joinable()) thread_.join();
-  }
-
-  // True if the lane is idle; the caller then holds it until Leave.
-  bool TryEnter() {
-    const std::lock_guard lock(mutex_);
-    if (busy_ || !jobs_.empty()) return false;
-    busy_ = true;
-    return true;
-  }
-  void Leave() {
-    const std::lock_guard lock(mutex_);
-    busy_ = false;
-    if (!jobs_.empty() || closing_) changed_.notify_all();
-  }
-
-  // Waits until there are no jobs; false if there are some at the deadline.
-  bool AwaitIdle(std::chrono::steady_clock::time_point deadline) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, deadline,
-                               [this] { return !busy_ && jobs_.empty(); });
-  }
-
-  void Push(std::function<void()> job) {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-    if (!thread_.joinable()) thread_ = std::thread([this] { RunJobs(); });
-    changed_.notify_all();
-  }
-
- private:
-  void RunJobs() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] {
-        return (!busy_ && !jobs_.empty()) || (closing_ && jobs_.empty());
-      });
-      if (jobs_.empty()) return;
-      std::function<void()> job = std::move(jobs_.front());
-      jobs_.pop_front();
-      busy_ = true;
-      lock.unlock();
-      job();
-      job = nullptr;
-      lock.lock();
-      busy_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool busy_ = false;
-  bool closing_ = false;
-  std::thread thread_;
-};
-
-// The group of all ranks of the job, in whose segment the other groups are.
-struct World {
-  std::weak_ptr<Communicator> communicator;
-  int generation = 0;
-};
-std::mutex world_mutex;
-World world;
-
-class TesseraBackend;
-std::shared_ptr<Communicator> CreateCommunicator(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-    absl::Duration timeout, const std::string& name,
-    const std::vector<int64_t>& members) {
-  const auto check = [&](const absl::Status& status) {
-    if (!status.ok()) Throw(status, timeout);
-  };
-  std::unique_lock lock(world_mutex);
-  const std::shared_ptr<Communicator> parent =
-      world.generation == process_generation ? world.communicator.lock()
-                                             : nullptr;
-  const bool inside =
-      parent != nullptr && parent->status().ok() && !members.empty() &&
-      *std::max_element(members.begin(), members.end()) < parent->size();
-  lock.unlock();
-  if (inside) {
-    std::vector<Rank> ranks;
-    for (const int64_t member : members) ranks.push_back(RankOf(member));
-    absl::StatusOr<std::unique_ptr<Communicator>> group =
-        parent->Subgroup(ranks, name);
-    check(group.status());
-    return *std::move(group);
-  }
-  TorchStore meeting(store, rank, size);
-  collectives::SharedMemoryOptions memory;
-  memory.name = name;
-  memory.timeout = timeout;
-  memory.slice_bytes = int64_t{16} << 30;
-  auto engine = collectives::CreateSharedMemoryEngine(meeting, memory);
-  check(engine.status());
-  collectives::CommunicatorOptions options;
-  options.name = name;
-  options.timeout = timeout;
-  auto communicator = Communicator::Create(*std::move(engine), options);
-  check(communicator.status());
-  std::shared_ptr<Communicator> shared = *std::move(communicator);
-  lock.lock();
-  if (parent == nullptr && static_cast<int64_t>(members.size()) == size) {
-    bool is_world = true;
-    for (size_t i = 0; i < members.size(); ++i) {
-      is_world = is_world && members[i] == static_cast<int64_t>(i);
-    }
-    if (is_world) world = {shared, process_generation};
-  }
-  return shared;
-}
 
 class TesseraBackend final : public c10d::Backend {
  public:
@@ -540,7 +391,7 @@ class TesseraBackend final : public c10d::Backend {
 
   // Throws if this process was forked after the group was made.
   Communicator& communicator() const {
-    fork_guard_.Check();
+    CheckFork(fork_guard_);
     return *group_->communicator;
   }
   std::shared_ptr<Communicator> shared_communicator() const {
@@ -899,7 +750,7 @@ class TesseraBackend final : public c10d::Backend {
   void AllReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     CheckTensors({tensor});
     const Reduction reduction = ReductionOf(op, tensor);
-    fork_guard_.Check();
+    CheckFork(fork_guard_);
     TORCH_CHECK(lane_->TryEnter(),
                 "tessera: asynchronous operations are under way; wait "
                 "for them before tessera::all_reduce_");
@@ -1104,7 +955,7 @@ class TesseraBackend final : public c10d::Backend {
   WorkPointer Launch(OpType type, const Tensors& inputs, const Tensors& outputs,
                      const CallerOptions& options, std::string_view title,
                      Body body) {
-    fork_guard_.Check();
+    CheckFork(fork_guard_);
     const std::string full = absl::StrCat(prefix_, ":", title);
     const auto work = c10::make_intrusive<CollectiveWork>(
         rank_, type, outputs, ++sequence_, full.c_str(), inputs);
@@ -1151,11 +1002,16 @@ c10::intrusive_ptr<c10d::Backend> CreateBackend(
     milliseconds timeout, const std::string& name,
     const std::vector<int64_t>& members, const std::string& prefix) {
   const py::gil_scoped_release release;
-  std::shared_ptr<Communicator> group =
-      CreateCommunicator(store, rank, size, absl::FromChrono(timeout),
-                         name.empty() ? "world" : name, members);
+  auto group = JoinGroup(
+      {.rank = rank,
+       .size = size,
+       .timeout = absl::FromChrono(timeout),
+       .name = name.empty() ? "world" : name,
+       .members = members},
+      [&] { return std::make_unique<TorchStore>(store, rank, size); });
+  if (!group.ok()) Throw(group.status(), absl::FromChrono(timeout));
   return c10::make_intrusive<TesseraBackend>(store, rank, size, timeout,
-                                             std::move(group), prefix);
+                                             *std::move(group), prefix);
 }
 
 TesseraBackend& BackendOf(c10d::ProcessGroup& group) {
@@ -1231,7 +1087,7 @@ TORCH_LIBRARY(tessera, library) {
 PYBIND11_MODULE(_C, module) {
   using namespace tessera::torch_backend;
   module.doc() = "The C++ part of tessera_torch.";
-  pthread_atfork(nullptr, nullptr, [] { ++process_generation; });
+  WatchForks();
   module.def("end_all_jobs", &TesseraBackend::EndAllJobs,
              pybind11::call_guard<pybind11::gil_scoped_release>(),
              "Ends the operations that are under way, at the exit.");

@@ -1,0 +1,99 @@
+#include "tools/python/torch/process_group.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+#include "base/status_matchers.h"
+#include "collectives/bootstrap/in_process_store.h"
+#include "gtest/gtest.h"
+
+namespace tessera::torch_backend {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+TEST(LaneTest, RunsJobsInOrder) {
+  std::vector<int> order;
+  {
+    Lane lane;
+    for (int i = 0; i < 100; ++i) {
+      lane.Push([&order, i] { order.push_back(i); });
+    }
+  }
+  std::vector<int> expected(100);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(order, expected);
+}
+
+TEST(LaneTest, ACallerEntersOnlyWhenItIsIdle) {
+  Lane lane;
+  std::atomic<bool> may_end = false, ran = false;
+  ASSERT_TRUE(lane.TryEnter());
+  EXPECT_FALSE(lane.TryEnter());
+  lane.Push([&] {
+    ran = true;
+    while (!may_end) std::this_thread::yield();
+  });
+  EXPECT_FALSE(lane.AwaitIdle(steady_clock::now() + milliseconds(30)));
+  EXPECT_FALSE(ran);
+  lane.Leave();
+  EXPECT_FALSE(lane.AwaitIdle(steady_clock::now() + milliseconds(30)));
+  EXPECT_FALSE(lane.TryEnter());
+  may_end = true;
+  EXPECT_TRUE(lane.AwaitIdle(steady_clock::now() + std::chrono::seconds(30)));
+  EXPECT_TRUE(ran);
+  EXPECT_TRUE(lane.TryEnter());
+  lane.Leave();
+}
+
+TEST(ForkGuardTest, KnowsForks) {
+  WatchForks();
+  const ForkGuard guard;
+  EXPECT_THAT(guard.Check(), IsOk());
+  auto freed = std::make_unique<int>(1);
+  guard.Free(freed);
+  EXPECT_EQ(freed, nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    const ForkGuard own;
+    const bool right = guard.IsForked() && !own.IsForked() &&
+                       own.Check().ok() &&
+                       absl::IsFailedPrecondition(guard.Check());
+    _exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(guard.IsForked());
+}
+
+TEST(JoinGroupTest, LaterGroupsLieInTheWorld) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto stores,
+                               collectives::MakeInProcessStores(1));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto world, JoinGroup({.name = "world", .members = {0}},
+                                  [&] { return std::move(stores.front()); }));
+  EXPECT_EQ(world->size(), 1);
+  // No store is asked for.
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto group, JoinGroup({.name = "tp", .members = {0}},
+                                  []() -> std::unique_ptr<collectives::Store> {
+                                    ADD_FAILURE() << "the ranks need not meet";
+                                    return nullptr;
+                                  }));
+  EXPECT_EQ(group->size(), 1);
+  EXPECT_THAT(
+      JoinGroup({.name = "twice", .members = {0, 0}},
+                []() -> std::unique_ptr<collectives::Store> { return nullptr; })
+          .status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0")));
+}
+
+}  // namespace
+}  // namespace tessera::torch_backend

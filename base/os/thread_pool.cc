@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -39,8 +40,12 @@ std::shared_ptr<ThreadPool> ThreadPool::OrNew(std::shared_ptr<ThreadPool> pool,
                          : std::make_shared<ThreadPool>(threads);
 }
 
+ThreadPool::ThreadPool(int threads, Team team)
+    : threads_(std::max(threads, 1)), team_(team), may_spin_(false) {}
+
 ThreadPool::ThreadPool(int threads)
-    : may_spin_(threads <= AvailableProcessors()) {
+    : threads_(std::max(threads, 1)),
+      may_spin_(threads <= AvailableProcessors()) {
   for (int i = 1; i < threads; ++i) {
     workers_.emplace_back([this] { Work(); });
   }
@@ -67,11 +72,29 @@ bool ThreadPool::TakePass() {
   return true;
 }
 
+void ThreadPool::RunOnTeam(uint32_t count, Pass pass) const {
+  struct Loop {
+    std::atomic<uint32_t> taken = 0;
+    uint32_t count = 0;
+    Pass pass;
+  } loop = {.count = count, .pass = pass};
+  const auto member = [](void* data) {
+    auto& own = *static_cast<Loop*>(data);
+    while (true) {
+      const uint32_t next = own.taken.fetch_add(1, std::memory_order_relaxed);
+      if (next >= own.count) return;
+      own.pass(next);
+    }
+  };
+  team_(member, &loop, static_cast<unsigned>(threads_), 0);
+}
+
 void ThreadPool::Run(int64_t count, Pass pass) {
-  if (workers_.empty() || count <= 1) {
+  if (threads_ == 1 || count <= 1) {
     for (int64_t i = 0; i < count; ++i) pass(i);
     return;
   }
+  if (team_ != nullptr) return RunOnTeam(static_cast<uint32_t>(count), pass);
   absl::MutexLock only(&one_loop_);
   const auto passes = static_cast<uint32_t>(count);
   pass_.store(&pass, std::memory_order_relaxed);

@@ -34,12 +34,22 @@ class ThreadPool {
 
   // Starts `threads` - 1 threads; fewer than 1 counts as 1.
   explicit ThreadPool(int threads);
+
+  // The threads of another runtime, which calls member(data) on `threads`
+  // threads at once and returns when all have returned: the signature of
+  // OpenMP's GOMP_parallel in libgomp. Where such a runtime computes in turn
+  // with a pool, its threads still spin when the pool's begin.
+  using Team = void (*)(void (*member)(void*), void* data, unsigned threads,
+                        unsigned flags);
+  // Starts no thread.
+  ThreadPool(int threads, Team team);
+
   ~ThreadPool();
 
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
 
   // Calls pass(0) ... pass(count - 1), once each, and returns when all have
   // returned. At most 2^32 - 1 passes. Any thread may call it; calls wait for
@@ -49,6 +59,7 @@ class ThreadPool {
  private:
   using Pass = absl::FunctionRef<void(int64_t)>;
 
+  void RunOnTeam(uint32_t count, Pass pass) const;
   // True if a pass of the current loop was left, which it has executed.
   bool TakePass();
   void Work();
@@ -62,6 +73,8 @@ class ThreadPool {
   std::atomic<uint32_t> running_ = 0;  // Passes that have not returned.
   std::atomic<uint32_t> loops_ = 0;    // Threads sleep until it changes.
   std::atomic<bool> stop_ = false;
+  const int threads_;
+  const Team team_ = nullptr;
   const bool may_spin_;
   std::vector<std::thread> workers_;
 };

@@ -25,6 +25,29 @@ TEST(ThreadPool, CallsEachPassOnce) {
   }
 }
 
+TEST(ThreadPool, UsesTheThreadsOfAnotherRuntime) {
+  static int teams = 0;
+  const ThreadPool::Team team = [](void (*member)(void*), void* data,
+                                   unsigned threads, unsigned) {
+    ++teams;
+    std::vector<std::thread> others;
+    for (unsigned i = 1; i < threads; ++i) others.emplace_back(member, data);
+    member(data);
+    for (std::thread& other : others) other.join();
+  };
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads, team);
+    EXPECT_EQ(pool.threads(), threads);
+    for (int64_t count : {0, 1, 2, 7, 1000}) {
+      teams = 0;
+      std::vector<int> calls(static_cast<size_t>(count));
+      pool.Run(count, [&](int64_t i) { ++calls[static_cast<size_t>(i)]; });
+      EXPECT_EQ(calls, std::vector<int>(static_cast<size_t>(count), 1));
+      EXPECT_EQ(teams, threads > 1 && count > 1 ? 1 : 0);
+    }
+  }
+}
+
 TEST(ThreadPool, HasReturnedFromEveryPassWhenItReturns) {
   ThreadPool pool(4);
   for (int round = 0; round < 2000; ++round) {

@@ -380,14 +380,16 @@ void BindOptimizer(py::module_& module) {
       .def(py::init<uintptr_t, std::string, int64_t>(), py::arg("address"),
            py::arg("dtype"), py::arg("size"));
   py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
-      .def(py::init([](int threads) {
+      .def(py::init([](int threads, uintptr_t team) {
              if (threads < 1 || threads > 1024) {
                throw StatusException(absl::InvalidArgumentError(
                    absl::StrCat(threads, " threads; 1 to 1024 are allowed")));
              }
-             return std::make_shared<ThreadPool>(threads);
+             if (team == 0) return std::make_shared<ThreadPool>(threads);
+             return std::make_shared<ThreadPool>(
+                 threads, reinterpret_cast<ThreadPool::Team>(team));
            }),
-           py::arg("threads"))
+           py::arg("threads"), py::arg("team") = 0)
       .def_property_readonly("threads", &ThreadPool::threads);
   module.def("moment_bytes", [](const std::string& format, int64_t elements) {
     return Value(offload::MomentBytes(Value(offload::ParseMomentFormat(format)),

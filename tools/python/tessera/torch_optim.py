@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import os
 from typing import Any
 
@@ -36,6 +37,18 @@ def _memory(tensor: torch.Tensor) -> _core.Memory:
 
 def _bytes(tensor: torch.Tensor) -> _core.Memory:
     return _core.Memory(tensor.data_ptr(), "u8", tensor.numel() * tensor.element_size())
+
+
+def _openmp_team() -> int:
+    """The address of GOMP_parallel in the OpenMP runtime that torch computes with; 0: it has another.
+
+    Its threads spin for some milliseconds after a backward pass. A step on the same threads does not compete with them.
+    """
+    try:
+        libgomp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        return ctypes.cast(libgomp.GOMP_parallel, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
 
 
 class _Known:
@@ -112,7 +125,7 @@ class CPUAdamW(torch.optim.Optimizer):
         self.max_norm = max_norm
         self.last_norm: float | None = None
         self._seed = seed
-        self._pool = _core.ThreadPool(torch.get_num_threads() if threads is None else threads)
+        self._pool = _core.ThreadPool(torch.get_num_threads() if threads is None else threads, _openmp_team())
         self._files = None if offload_dir is None else _core.StateFiles(os.fspath(offload_dir), near_bytes)
         self._steppers: dict[tuple[float, ...], _core.AdamW] = {}
         self._known: dict[torch.Tensor, _Known] = {}

@@ -17,6 +17,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
+def register():
+    """torch finds the backend by itself from 2.14 on."""
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+        import tessera_torch  # noqa: F401
+
+
 def operations(size, world):
     """Calls by name, on float32 tensors of `size` bytes in all; each takes a group."""
     count = max(1, size // 4)
@@ -75,6 +81,7 @@ def print_overhead(port):
     import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
+    register()
     dist.init_process_group("tessera")
     groups = {"tessera": dist.group.WORLD, "fake": dist.new_group([0], backend="fake")}
     tensor = torch.ones(2)
@@ -91,6 +98,7 @@ def print_overhead(port):
 def run_rank(rank, args, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(args.ranks))
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    register()
     dist.init_process_group("tessera")
     groups = {
         "tessera": dist.group.WORLD,

@@ -28,7 +28,11 @@ bool CollectiveLane::TryEnter() {
 void CollectiveLane::Leave() {
   const std::lock_guard lock(mutex_);
   busy_ = false;
-  if (!jobs_.empty()) changed_.notify_all();
+  if (!jobs_.empty()) {
+    changed_.notify_all();
+  } else {
+    idle_.notify_all();
+  }
 }
 
 void CollectiveLane::Push(std::function<void()> job) {
@@ -46,13 +50,21 @@ void CollectiveLane::RunJobs() {
     });
     if (jobs_.empty()) return;
     busy_ = true;
-    const std::function<void()> job = std::move(jobs_.front());
+    std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
     job();
+    job = nullptr;  // What it holds may take locks as it goes.
     lock.lock();
     busy_ = false;
+    if (jobs_.empty()) idle_.notify_all();
   }
+}
+
+bool CollectiveLane::AwaitIdle(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_until(lock, deadline,
+                          [this] { return !busy_ && jobs_.empty(); });
 }
 
 // One direction of an operation.

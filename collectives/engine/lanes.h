@@ -1,5 +1,6 @@
-// CollectiveLane: runs the collectives of one communicator one at a time, in
-// order. MessageLane: runs its point-to-point messages.
+// CollectiveLane: runs the collectives of one communicator, or other jobs that
+// its users want in the same order on all ranks, one at a time. MessageLane:
+// runs its point-to-point messages.
 //
 // A blocking collective runs on the caller's thread if the lane is free.
 // Non-blocking ones run on the lane's own thread, created when first needed, so
@@ -8,6 +9,7 @@
 #define TESSERA_COLLECTIVES_ENGINE_LANES_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -44,11 +46,16 @@ class CollectiveLane {
   // Runs `job` after all earlier jobs.
   void Push(std::function<void()> job);
 
+  // Waits until no job is left and nobody has entered; false if the deadline
+  // comes first.
+  bool AwaitIdle(std::chrono::steady_clock::time_point deadline);
+
  private:
   void RunJobs();
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_;  // Of the lane's own thread.
+  std::condition_variable idle_;
   std::deque<std::function<void()>> jobs_;
   bool busy_ = false;
   bool closing_ = false;

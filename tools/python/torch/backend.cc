@@ -2,7 +2,7 @@
 // and the shared_memory engine.
 //
 // Collectives that the caller waits for run on its thread; others run in order
-// on a thread of the group, created when first needed (process_group.h).
+// on a thread of the group, created when first needed (CollectiveLane).
 // Messages need none of their own while somebody waits for them
 // (engine/tagged_messages.h).
 //
@@ -38,6 +38,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
+#include "collectives/engine/lanes.h"
 #include "tools/python/torch/process_group.h"
 #include "tools/python/torch/torch_store.h"
 
@@ -994,7 +995,8 @@ class TesseraBackend final : public c10d::Backend {
   const std::string prefix_;
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<uint64_t> monitored_ = 0;
-  std::unique_ptr<Lane> lane_ = std::make_unique<Lane>();
+  std::unique_ptr<collectives::CollectiveLane> lane_ =
+      std::make_unique<collectives::CollectiveLane>();
 };
 
 c10::intrusive_ptr<c10d::Backend> CreateBackend(

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -74,60 +75,6 @@ absl::Status ForkGuard::Check() const {
   return absl::FailedPreconditionError(absl::StrCat(
       "the process group was made before this process was forked (now process ",
       getpid(), "); use the spawn method, or make the group after the fork"));
-}
-
-Lane::~Lane() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-    changed_.notify_all();
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-bool Lane::TryEnter() {
-  const std::lock_guard lock(mutex_);
-  if (busy_ || !jobs_.empty()) return false;
-  busy_ = true;
-  return true;
-}
-
-void Lane::Leave() {
-  const std::lock_guard lock(mutex_);
-  busy_ = false;
-  if (!jobs_.empty() || closing_) changed_.notify_all();
-}
-
-bool Lane::AwaitIdle(std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline,
-                             [this] { return !busy_ && jobs_.empty(); });
-}
-
-void Lane::Push(std::function<void()> job) {
-  const std::lock_guard lock(mutex_);
-  jobs_.push_back(std::move(job));
-  if (!thread_.joinable()) thread_ = std::thread([this] { RunJobs(); });
-  changed_.notify_all();
-}
-
-void Lane::RunJobs() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] {
-      return (!busy_ && !jobs_.empty()) || (closing_ && jobs_.empty());
-    });
-    if (jobs_.empty()) return;
-    std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    busy_ = true;
-    lock.unlock();
-    job();
-    job = nullptr;
-    lock.lock();
-    busy_ = false;
-    changed_.notify_all();
-  }
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> JoinGroup(

@@ -1,7 +1,6 @@
 // What a torch.distributed backend needs of Tessera, without torch: the
-// communicators of the job's groups, the thread that runs asynchronous
-// collectives in order, and a guard against the use of a group after a fork.
-// backend.cc adapts it to one release of torch.
+// communicators of the job's groups, and a guard against the use of a group
+// after a fork. backend.cc adapts it to one release of torch.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::shared_ptr<Communicator> group,
@@ -11,15 +10,9 @@
 #ifndef TESSERA_TOOLS_PYTHON_TORCH_PROCESS_GROUP_H_
 #define TESSERA_TOOLS_PYTHON_TORCH_PROCESS_GROUP_H_
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -59,34 +52,6 @@ class ForkGuard {
 
  private:
   const int generation_;
-};
-
-// Runs collectives that nobody waits for at once, in order, on a thread that
-// begins with the first of them. A caller that waits anyway may run its own
-// between TryEnter and Leave.
-class Lane {
- public:
-  // Waits for all jobs.
-  ~Lane();
-
-  // True if the lane is idle; the caller then holds it until Leave.
-  bool TryEnter();
-  void Leave();
-
-  // Waits until there are no jobs; false if there are some at the deadline.
-  bool AwaitIdle(std::chrono::steady_clock::time_point deadline);
-
-  void Push(std::function<void()> job);
-
- private:
-  void RunJobs();
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
-  bool busy_ = false;
-  bool closing_ = false;
-  std::thread thread_;
 };
 
 // A rank's place in a group.

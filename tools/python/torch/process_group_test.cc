@@ -3,9 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <numeric>
+#include <memory>
+#include <utility>
 
 #include "base/status_matchers.h"
 #include "collectives/bootstrap/in_process_store.h"
@@ -14,43 +13,7 @@
 namespace tessera::torch_backend {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 using ::testing::HasSubstr;
-
-TEST(LaneTest, RunsJobsInOrder) {
-  std::vector<int> order;
-  {
-    Lane lane;
-    for (int i = 0; i < 100; ++i) {
-      lane.Push([&order, i] { order.push_back(i); });
-    }
-  }
-  std::vector<int> expected(100);
-  std::iota(expected.begin(), expected.end(), 0);
-  EXPECT_EQ(order, expected);
-}
-
-TEST(LaneTest, ACallerEntersOnlyWhenItIsIdle) {
-  Lane lane;
-  std::atomic<bool> may_end = false, ran = false;
-  ASSERT_TRUE(lane.TryEnter());
-  EXPECT_FALSE(lane.TryEnter());
-  lane.Push([&] {
-    ran = true;
-    while (!may_end) std::this_thread::yield();
-  });
-  EXPECT_FALSE(lane.AwaitIdle(steady_clock::now() + milliseconds(30)));
-  EXPECT_FALSE(ran);
-  lane.Leave();
-  EXPECT_FALSE(lane.AwaitIdle(steady_clock::now() + milliseconds(30)));
-  EXPECT_FALSE(lane.TryEnter());
-  may_end = true;
-  EXPECT_TRUE(lane.AwaitIdle(steady_clock::now() + std::chrono::seconds(30)));
-  EXPECT_TRUE(ran);
-  EXPECT_TRUE(lane.TryEnter());
-  lane.Leave();
-}
 
 TEST(ForkGuardTest, KnowsForks) {
   WatchForks();

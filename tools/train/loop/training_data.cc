@@ -26,9 +26,9 @@
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
 #include "tools/text/load_tokenizer.h"
-#include "tools/text/tokenizer_files.h"
 #include "tools/text/token_cache.h"
 #include "tools/text/tokenizer.h"
+#include "tools/text/tokenizer_files.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

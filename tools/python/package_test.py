@@ -1,5 +1,6 @@
 """Tests the installed package tessera without torch, and the examples of its README."""
 
+import glob
 import importlib.util
 import itertools
 import os
@@ -232,20 +233,40 @@ class LaunchTest(unittest.TestCase):
         with self.assertRaisesRegex(InvalidArgument, "a list"):
             launch.run("true")
 
-    def test_an_interrupt_ends_the_ranks(self):
-        with tempfile.TemporaryDirectory() as directory:
-            code = f"from tessera import launch\nlaunch.run(['sh', '-c', 'echo $$ >{directory}/$RANK; exec sleep 600'], np=2)"
-            process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-            deadline = time.monotonic() + 30
-            while len(os.listdir(directory)) < 2 and time.monotonic() < deadline:
-                time.sleep(0.02)
-            time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
-            self.assertIn("KeyboardInterrupt", errors)
-            for name in os.listdir(directory):
-                with open(os.path.join(directory, name)) as file:
-                    self.assertRaises(ProcessLookupError, os.kill, int(file.read()), 0)
+    def test_no_rank_outlives_the_caller(self):
+        """An interrupt ends the ranks, and so does the death of the process that launched them."""
+        for ending in (signal.SIGINT, signal.SIGKILL):
+            with tempfile.TemporaryDirectory() as directory:
+                ranks = ["sh", "-c", f"echo $$ >{directory}/$RANK; exec sleep 600"]
+                code = f"from tessera import launch\nlaunch.run({ranks!r}, np=2)"
+                process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+                pids = []
+                deadline = time.monotonic() + 30
+                while len(pids) < 2 and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    pids = [int(text) for text in map(read, glob.glob(directory + "/*")) if text.strip()]
+                process.send_signal(ending)
+                errors = process.stderr.read()
+                process.stderr.close()
+                process.wait(30)
+                self.assertEqual("KeyboardInterrupt" in errors, ending == signal.SIGINT)
+                self.assertEqual(len(pids), 2)
+                while any(map(is_running, pids)) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                self.assertFalse(any(map(is_running, pids)))
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class PipelineTest(unittest.TestCase):

@@ -10,9 +10,11 @@ fails, at the timeout and on signals all ranks get SIGTERM and, after the grace 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -79,7 +81,8 @@ def run(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        program = f"import sys; sys.path.insert(0, {here!r}); from tessera import launch; launch._serve({theirs.fileno()})"
+        serve = f"launch._serve({theirs.fileno()}, {os.getpid()})"
+        program = f"import sys; sys.path.insert(0, {here!r}); from tessera import launch; {serve}"
         process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[theirs.fileno()])
         theirs.close()
         try:
@@ -108,9 +111,13 @@ def _read_all(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def _serve(fd: int) -> None:
-    """The launcher's process: reads a plan, carries it out and writes its status."""
+def _serve(fd: int, parent: int) -> None:
+    """The launcher's process: reads a plan, executes it and writes its status. Ends with its parent."""
     os.set_inheritable(fd, False)
+    set_parent_death_signal = 1  # prctl(2), PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() != parent:
+        return
     with socket.socket(fileno=fd) as connection:
         plan = json.loads(_read_all(connection))
         _, code, message = _launch(plan)

@@ -196,7 +196,7 @@ class Parameter:
 
         read = self._read(state)
         bits = {"bf16": "<u2", "fp8_e4m3": "<u1", "fp8_e5m2": "<u1"}
-        return numpy.frombuffer(read, dtype=_NUMPY.get(read.dtype) or bits[read.dtype]).reshape(self.shape)
+        return numpy.frombuffer(memoryview(read), dtype=_NUMPY.get(read.dtype) or bits[read.dtype]).reshape(self.shape)
 
     def torch(self, state: str = "value") -> Any:
         """A tensor."""

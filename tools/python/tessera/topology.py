@@ -190,8 +190,8 @@ class Cluster:
 
     def device(self, number: int) -> Device:
         """A device by its number in the cluster: host by host."""
-        *fields, domain = self._cluster.device(number)
-        return Device(*fields, None if domain < 0 else domain)
+        fields = self._cluster.device(number)
+        return Device(*fields[:-1], None if fields[-1] < 0 else fields[-1])
 
     def link(self, a: int, b: int) -> Link:
         """The link between two devices, the same both ways."""
@@ -236,7 +236,7 @@ class Placement:
     @property
     def axes(self) -> dict[str, AxisCost]:
         """By name, fastest first."""
-        return {name: AxisCost(*cost) for name, *cost in self._placement.costs}
+        return {cost[0]: AxisCost(*cost[1:]) for cost in self._placement.costs}
 
     @property
     def warnings(self) -> list[str]:
@@ -304,5 +304,5 @@ def place(
             raise InvalidArgument(f"traffic of an axis {name!r}; the axes are {', '.join(dict(pairs))}")
     if isinstance(cluster, str):
         cluster = Cluster(cluster)
-    listed = [(name, size, [tuple(transfer) for transfer in known.get(name, ())]) for name, size in pairs]
+    listed = [(name, size, [(kind, bytes_, times) for kind, bytes_, times in known.get(name, ())]) for name, size in pairs]
     return Placement(_core.place(cluster._cluster, listed, keep_order))

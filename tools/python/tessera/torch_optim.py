@@ -186,6 +186,7 @@ class CPUAdamW(torch.optim.Optimizer):
         known = self._filed.get(parameter)
         if known is not None and known[0] == address:
             return known[1]
+        assert self._files is not None
         _check(parameter, name)
         state = {} if known is None else self._read_state(parameter)
         filed = _core.FiledParameter(self._files, name, _memory(parameter), self._moments)
@@ -227,8 +228,8 @@ class CPUAdamW(torch.optim.Optimizer):
                 if gradient is None or parameter.numel() == 0:
                     continue
                 name = f"parameter {number}"
-                dtype = _NAMES.get(gradient.dtype)
-                if dtype is None or gradient.layout is not torch.strided:
+                dtype = _NAMES.get(gradient.dtype, "")
+                if not dtype or gradient.layout is not torch.strided:
                     _check(gradient, f"the gradient of {name}")
                 if not gradient.is_contiguous():
                     gradient = gradient.contiguous()

@@ -8,7 +8,7 @@ TESSERA_PYTHON names the interpreter (default python3).
 _QUESTION = """
 import importlib.util, os, platform, sys, sysconfig
 include = sysconfig.get_paths()["include"]
-if os.path.exists(include + "/Python.h") and importlib.util.find_spec("pip"):
+if os.path.exists(include + "/Python.h") and importlib.util.find_spec("pip") and platform.libc_ver()[0] == "glibc":
     print(include, sysconfig.get_config_var("EXT_SUFFIX"), "cp%d%d" % sys.version_info[:2], platform.libc_ver()[1],
           platform.machine(), sys.executable)
 """
@@ -51,7 +51,7 @@ def _python_configure_impl(ctx):
     if not found:
         # Bazel repeats it at every build that looks here.
         # buildifier: disable=print
-        print("no Python with its headers and pip here: targets that need them are skipped")
+        print("no Python with its headers, pip and glibc here: targets that need them are skipped")
         answer = ["", ".so", "", "2.34", "", ""]
     include, suffix, tag, libc, machine, interpreter = answer
     if found:

@@ -414,6 +414,7 @@ void BindOptimizer(py::module_& module) {
            Release(), py::arg("files"), py::arg("name"), py::arg("parameter"),
            py::arg("moments"))
       .def_readwrite("steps", &FiledParameter::steps)
+      .def_property_readonly("elements", &FiledParameter::elements)
       .def(
           "copy",
           [](FiledParameter& parameter, const std::string& part,

@@ -217,6 +217,27 @@ class CPUAdamWTest(unittest.TestCase):
             optimizer.step()
         self.assertEqual(good.abs().sum().item(), 0)
 
+    def test_parameters_that_change_are_refused(self):
+        for options in ({}, {"offload_dir": "."}):
+            good = torch.nn.Parameter(torch.ones(4, 6))
+            optimizer = CPUAdamW([good], **options)
+            good.grad = torch.ones(4, 6)
+            optimizer.step()
+            whole = good.data
+            for changed, text in ((whole[:2], "12 elements, its gradient 24"), (whole.t(), "strides")):
+                good.data = changed
+                with self.assertRaisesRegex(InvalidArgument, text):
+                    optimizer.step()
+            good.grad = None
+            good.data = whole[:2]
+            good.grad = torch.ones(2, 6)
+            with self.assertRaises(InvalidArgument):
+                optimizer.step()
+            good.grad = None
+            good.data = whole
+            good.grad = torch.ones(4, 6)
+            optimizer.step()
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -54,11 +54,12 @@ def _openmp_team() -> int:
 class _Known:
     """A parameter as it was stepped last: valid while its memory and its states are the same."""
 
-    __slots__ = ("address", "dtype", "first", "second", "master", "stepped")
+    __slots__ = ("address", "dtype", "elements", "first", "second", "master", "stepped")
 
     def __init__(self, parameter: torch.Tensor, state: dict[str, Any], name: str, moments: str) -> None:
         self.address = parameter.data_ptr()
         self.dtype = parameter.dtype
+        self.elements = parameter.numel()
         self.first, self.second, self.master = state["exp_avg"], state["exp_avg_sq"], state.get("master")
         own = _memory(parameter)
         self.stepped = _core.Parameter(
@@ -74,6 +75,8 @@ class _Known:
         return (
             self.address == parameter.data_ptr()
             and self.dtype is parameter.dtype
+            and self.elements == parameter.numel()
+            and parameter.is_contiguous()
             and self.first is state["exp_avg"]
             and self.second is state["exp_avg_sq"]
             and self.master is state.get("master")
@@ -184,10 +187,12 @@ class CPUAdamW(torch.optim.Optimizer):
         """The parameter with its states in files; if its memory has moved, they move to new ones."""
         address = parameter.data_ptr()
         known = self._filed.get(parameter)
-        if known is not None and known[0] == address:
+        if known is not None and known[0] == address and parameter.is_contiguous() and known[1].elements == parameter.numel():
             return known[1]
         assert self._files is not None
         _check(parameter, name)
+        if known is not None and known[1].elements != parameter.numel():
+            raise InvalidArgument(f"{name} has {parameter.numel()} elements; its states are for {known[1].elements}")
         state = {} if known is None else self._read_state(parameter)
         filed = _core.FiledParameter(self._files, name, _memory(parameter), self._moments)
         self._filed[parameter] = (address, filed)
@@ -234,9 +239,11 @@ class CPUAdamW(torch.optim.Optimizer):
                 if not gradient.is_contiguous():
                     gradient = gradient.contiguous()
                     keeps.append(gradient)
-                address = gradient.data_ptr()
+                address, elements = gradient.data_ptr(), gradient.numel()
+                if elements != parameter.numel():
+                    raise InvalidArgument(f"{name} has {parameter.numel()} elements, its gradient {elements}")
                 if self.max_norm:
-                    norms.append(_core.Memory(address, dtype, gradient.numel()))
+                    norms.append(_core.Memory(address, dtype, elements))
                 if in_files:
                     stepped: Any = self._in_files(parameter, name)
                     count = stepped.steps + 1

@@ -216,6 +216,22 @@ class CPUAdamW(torch.optim.Optimizer):
                 filed.copy(part, _bytes(state[part].contiguous()), True)
         filed.steps = int(state.get("step", 0))
 
+    def _dense(self, gradient: torch.Tensor, name: str, elements: int) -> torch.Tensor:
+        """The gradient, or a copy of it without gaps."""
+        if gradient.dtype not in _NAMES or gradient.layout is not torch.strided:
+            _check(gradient, f"the gradient of {name}")
+        if gradient.numel() != elements:
+            raise InvalidArgument(f"{name} has {elements} elements, its gradient {gradient.numel()}")
+        return gradient if gradient.is_contiguous() else gradient.contiguous()
+
+    def _clip_factor(self, gradients: list[torch.Tensor]) -> float:
+        if not self.max_norm or not gradients:
+            return 1.0
+        self.last_norm, non_finite = _core.gradient_norm([_memory(gradient) for gradient in gradients], self._pool)
+        if non_finite:
+            raise InvalidArgument(f"{non_finite} elements of the gradients are infinite or not a number; nothing was stepped")
+        return _core.clip_factor(self.last_norm, self.max_norm)
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One step of all parameters that have gradients; returns what `closure` does."""
@@ -223,55 +239,38 @@ class CPUAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        in_files = self._files is not None
-        steps: list[tuple[_core.AdamW, int, list[Any], list[Any]]] = []
-        keeps, norms = [], []
+        gradients: list[torch.Tensor] = []  # Copies live until the end of the step.
+        # Parameters that are stepped together: of one group, and as often stepped before; and their states.
+        together: list[tuple[dict[str, Any], int, list[tuple[Any, tuple[int, str]]], list[dict[str, Any]]]] = []
         for group in self.param_groups:
-            by_step: dict[int, tuple[list[Any], list[Any]]] = {}
+            by_count: dict[int, tuple[list[tuple[Any, tuple[int, str]]], list[dict[str, Any]]]] = {}
             for number, parameter in enumerate(group["params"]):
-                gradient = parameter.grad
-                if gradient is None or parameter.numel() == 0:
+                elements = parameter.numel()
+                if parameter.grad is None or elements == 0:
                     continue
                 name = f"parameter {number}"
-                dtype = _NAMES.get(gradient.dtype, "")
-                if not dtype or gradient.layout is not torch.strided:
-                    _check(gradient, f"the gradient of {name}")
-                if not gradient.is_contiguous():
-                    gradient = gradient.contiguous()
-                    keeps.append(gradient)
-                address, elements = gradient.data_ptr(), gradient.numel()
-                if elements != parameter.numel():
-                    raise InvalidArgument(f"{name} has {parameter.numel()} elements, its gradient {elements}")
-                if self.max_norm:
-                    norms.append(_core.Memory(address, dtype, elements))
-                if in_files:
-                    stepped: Any = self._in_files(parameter, name)
-                    count = stepped.steps + 1
-                    state: Any = stepped
-                else:
-                    stepped = self._in_memory(parameter, name)
+                gradient = self._dense(parameter.grad, name, elements)
+                gradients.append(gradient)
+                state: dict[str, Any] = {}
+                if self._files is None:
+                    stepped: Any = self._in_memory(parameter, name)
                     state = self.state[parameter]
                     count = state["step"] + 1
-                entries = by_step.get(count)
-                if entries is None:
-                    entries = by_step[count] = ([], [])
-                entries[0].append((stepped, (address, dtype)))
-                entries[1].append(state)
-            for count, (parameters, states) in by_step.items():
-                steps.append((self._stepper(group), count, parameters, states))
-        clip = 1.0
-        if self.max_norm and norms:
-            self.last_norm, non_finite = _core.gradient_norm(norms, self._pool)
-            if non_finite:
-                raise InvalidArgument(
-                    f"{non_finite} elements of the gradients are infinite or not a number; nothing was stepped"
-                )
-            clip = _core.clip_factor(self.last_norm, self.max_norm)
-        for stepper, count, parameters, states in steps:
-            if in_files:
-                stepper.step_filed(count, clip, parameters)
+                else:
+                    stepped = self._in_files(parameter, name)
+                    count = stepped.steps + 1
+                if count not in by_count:
+                    by_count[count] = ([], [])
+                parameters, states = by_count[count]
+                parameters.append((stepped, (gradient.data_ptr(), _NAMES[gradient.dtype])))
+                states.append(state)
+            together += [(group, count, *lists) for count, lists in by_count.items()]
+        clip = self._clip_factor(gradients)
+        for group, count, parameters, states in together:
+            if self._files is not None:
+                self._stepper(group).step_filed(count, clip, parameters)
                 continue
-            stepper.step(count, clip, parameters)
+            self._stepper(group).step(count, clip, parameters)
             for state in states:
                 state["step"] = count
         return loss

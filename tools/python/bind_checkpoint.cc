@@ -90,9 +90,7 @@ int CheckedStage(int zero) {
   return zero;
 }
 
-}  // namespace
-
-void BindCheckpoint(py::module_& module) {
+void BindReading(py::module_& module) {
   module.def(
       "verify_checkpoint",
       [](const std::string& path) { Check(zero3::VerifyCheckpoint(path)); },
@@ -147,7 +145,9 @@ void BindCheckpoint(py::module_& module) {
           })
       .def("read", &CheckpointPart::Read, Release(), py::arg("name"),
            py::arg("state"));
+}
 
+void BindWriting(py::module_& module) {
   module.def(
       "resolve_checkpoint",
       [](const std::string& path) {
@@ -195,6 +195,13 @@ void BindCheckpoint(py::module_& module) {
         return Value(tools::ImportModel(from, to, options));
       },
       Release());
+}
+
+}  // namespace
+
+void BindCheckpoint(py::module_& module) {
+  BindReading(module);
+  BindWriting(module);
 }
 
 }  // namespace tessera::python

@@ -69,9 +69,7 @@ std::optional<pipeline::StageMap> MapOf(const std::string& placement,
                    " stages a rank; use linear (of 1), loop or zigzag")));
 }
 
-}  // namespace
-
-void BindPipeline(py::module_& module) {
+void BindStageCosts(py::module_& module) {
   py::class_<StageCosts>(module, "StageCosts")
       .def(py::init<>())
       .def_readwrite("forward", &StageCosts::forward)
@@ -85,7 +83,9 @@ void BindPipeline(py::module_& module) {
       .def_readwrite("activation_bytes", &StageCosts::activation_bytes)
       .def_readwrite("gradient_bytes", &StageCosts::gradient_bytes)
       .def_readwrite("optimizer", &StageCosts::optimizer);
+}
 
+void BindSchedules(py::module_& module) {
   py::class_<Schedule>(module, "Schedule")
       .def_readonly("name", &Schedule::name)
       .def_readonly("microbatches", &Schedule::microbatches)
@@ -118,7 +118,9 @@ void BindPipeline(py::module_& module) {
       "read_json",
       [](const std::string& text) { return Value(pipeline::ReadJson(text)); },
       Release());
+}
 
+void BindGenerators(py::module_& module) {
   module.def("generators", [] {
     std::vector<std::tuple<std::string, std::string, int64_t>> all;
     for (const pipeline::Generator& generator : pipeline::Generators()) {
@@ -141,7 +143,9 @@ void BindPipeline(py::module_& module) {
         return Value(pipeline::AddCommunication(schedule));
       },
       Release());
+}
 
+void BindProofs(py::module_& module) {
   py::class_<pipeline::Proof>(module, "Proof")
       .def_readonly("computations", &pipeline::Proof::computations)
       .def_readonly("messages", &pipeline::Proof::messages)
@@ -157,7 +161,9 @@ void BindPipeline(py::module_& module) {
         return Value(pipeline::Validate(schedule, options));
       },
       Release());
+}
 
+void BindTimelines(py::module_& module) {
   py::class_<Timeline>(module, "Timeline")
       .def_readonly("makespan", &Timeline::makespan)
       .def_property_readonly(
@@ -216,6 +222,9 @@ void BindPipeline(py::module_& module) {
                                                  latency, bandwidth, overlap)));
       },
       Release());
+}
+
+void BindPictures(py::module_& module) {
   module.def(
       "draw_svg",
       [](const std::vector<std::pair<std::string, Timeline>>& timelines,
@@ -239,7 +248,9 @@ void BindPipeline(py::module_& module) {
                                             {.width = width}));
       },
       Release());
+}
 
+void BindSynthesis(py::module_& module) {
   py::class_<pipeline::Synthesis>(module, "Synthesis")
       .def_readonly("schedule", &pipeline::Synthesis::schedule)
       .def_readonly("timeline", &pipeline::Synthesis::timeline)
@@ -269,6 +280,18 @@ void BindPipeline(py::module_& module) {
                                            .stop = stop.get_token()}));
       },
       Release());
+}
+
+}  // namespace
+
+void BindPipeline(py::module_& module) {
+  BindStageCosts(module);
+  BindSchedules(module);
+  BindGenerators(module);
+  BindProofs(module);
+  BindTimelines(module);
+  BindPictures(module);
+  BindSynthesis(module);
 }
 
 }  // namespace tessera::python

@@ -13,7 +13,7 @@ namespace tessera::text {
 inline constexpr std::string_view kTokenizerJson = "tokenizer.json";
 inline constexpr std::string_view kSentencePieceModel = "tokenizer.model";
 
-// Whether the directory has one of these files.
+// True if the directory has one of these files.
 bool HasTokenizer(const std::string& directory);
 
 }  // namespace tessera::text

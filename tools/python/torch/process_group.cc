@@ -35,7 +35,7 @@ std::shared_ptr<Communicator> FindWorld() {
                                                 : nullptr;
 }
 
-// Whether the members are all ranks, in order.
+// True if the members are all ranks, in order.
 bool HasAllRanks(const GroupPlace& place) {
   if (static_cast<int64_t>(place.members.size()) != place.size) return false;
   for (size_t i = 0; i < place.members.size(); ++i) {

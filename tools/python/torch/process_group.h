@@ -1,4 +1,4 @@
-// What a torch.distributed backend needs of Tessera, without torch: the
+// The part of the torch.distributed backend that does not depend on torch: the
 // communicators of the job's groups, and a guard against the use of a group
 // after a fork. backend.cc adapts it to one release of torch.
 //
@@ -29,9 +29,9 @@ namespace tessera::torch_backend {
 // was forked.
 void WatchForks();
 
-// Whether the process was forked since the guard was made. What was made before
-// a fork has threads there that do not exist, and shares memory with the
-// parent: it is neither used nor freed.
+// Detects that the process was forked since the guard was made. In the child,
+// threads of objects from before the fork do not exist, and their memory is
+// shared with the parent, so such objects are neither used nor freed.
 class ForkGuard {
  public:
   ForkGuard();

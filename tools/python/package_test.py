@@ -387,7 +387,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn("fits", self.run_command("estimate", "llama-1m", "dp2", "zero=1", "batch=4", "--memory=1TB").stdout)
         self.assertEqual(self.run_command("launch", "--np=2", "--", "sh", "-c", "exit $RANK").returncode, 1)
         self.assertEqual(self.run_command("launch", "--np=2", "--", "true").returncode, 0)
-        for command in (["estimate", "llama-1m", "dp2", "zero"], ["plan", "llama-7b", "gpus=8"], ["launch", "--", "nosuch"]):
+        for command in (["estimate", "llama-1m", "dp2", "zero"], ["plan", "llama-7b", "gpus=8"], ["launch", "--", "nosuch"], ["launch", "--np=x"]):
             wrong = self.run_command(*command)
             self.assertEqual((wrong.returncode, len(wrong.stderr.splitlines())), (2, 1), wrong.stderr)
 

@@ -7,11 +7,18 @@ import json
 import math
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from tessera import __version__, checkpoint, estimate, launch, pipeline, plan
 from tessera.errors import InvalidArgument, StatusError
 from tessera.topology import Mesh
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports bad usage in one line, as all of Tessera's tools do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"tessera: {message}; see {self.prog} --help\n")
 
 
 def _mesh(args: argparse.Namespace) -> None:
@@ -112,7 +119,7 @@ LAUNCH_OPTIONS: dict[str, tuple[Any, str]] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m tessera", description="Meshes of ranks, pipeline schedules, plans, estimates, ranks and checkpoints."
     )
     parser.add_argument("--version", action="version", version=__version__)

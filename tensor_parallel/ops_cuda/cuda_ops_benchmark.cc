@@ -1,8 +1,11 @@
 // Rates of a GPU: copies of its memory, and products and attention in the
-// shapes of models, beside the peaks of an H200 (NVIDIA's data sheet). Operands
-// are random: a GPU draws less power and is faster on constant ones.
+// shapes of models, beside the peaks of the card (NVIDIA's data sheets).
+// Attention is also measured by cuDNN alone, without the conversions around it.
+// Operands are random: a GPU draws less power and is faster on constant ones.
 //
 //   cuda_ops_benchmark --json=rates.json
+//
+// The emulated build, with --host and a divisor, checks the program.
 
 #include <algorithm>
 #include <chrono>
@@ -11,10 +14,12 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,10 +27,12 @@
 #include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/device/cuda_device.h"
 #include "base/device/device.h"
+#include "base/device/host_device.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
@@ -35,16 +42,32 @@
 #include "tensor_parallel/ops_cuda/cudnn_attention.h"
 #include "tensor_parallel/ops_cuda/gemm.h"
 #include "tensor_parallel/ops_cuda/scratch.h"
+#ifdef TESSERA_CUDNN
+#include "tensor_parallel/ops_cuda/cudnn_calls.h"
+#include "tensor_parallel/ops_cuda/cudnn_graph.h"
+#include "tensor_parallel/ops_cuda/cudnn_plans.h"
+#endif
 
 ABSL_FLAG(std::string, json, "", "file for the results in JSON; empty: none");
-ABSL_FLAG(int, device, 0, "ordinal of the GPU");
+ABSL_FLAG(int, ordinal, 0, "number of the GPU");
+ABSL_FLAG(bool, host, false,
+          "measures the processor's memory and the emulated kernels");
+ABSL_FLAG(int, divisor, 1, "divides all sizes but those of heads");
+ABSL_FLAG(int, repetitions, 20, "timed calls of each operation");
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 namespace {
 
-constexpr double kPeakFlops = 989.5e12;    // bf16, dense.
-constexpr double kPeakBandwidth = 4.8e12;  // Bytes per second.
-constexpr int kRepetitions = 20;
+struct Peaks {
+  double flops = 989.5e12;    // bf16, dense; an H100's and an H200's.
+  double bandwidth = 4.8e12;  // Bytes per second.
+};
+
+Peaks PeaksOf(std::string_view gpu) {
+  Peaks peaks;
+  if (absl::StrContains(gpu, "H100")) peaks.bandwidth = 3.35e12;
+  return peaks;
+}
 
 // Pairs of bf16 between -1 and 1, each of which is an f32 of that range too.
 std::vector<uint16_t> RandomValues() {
@@ -76,7 +99,7 @@ class Tensors {
     TESSERA_RETURN_IF_ERROR(FillWithRandom(buffer.bytes()));
     buffers_.push_back(std::move(buffer));
     return TensorView::Create(buffers_.back().bytes(), dtype, shape,
-                              MemoryKind::kDevice);
+                              buffers_.back().kind());
   }
 
  private:
@@ -96,16 +119,22 @@ class Tensors {
   std::vector<Buffer> buffers_;
 };
 
+// Two products over half of the pairs; the gradient has five.
+double CausalFlops(int64_t sequences, int64_t heads, int64_t tokens,
+                   int64_t size) {
+  return 2.0 * sequences * heads * tokens * tokens * size;
+}
+
 class Benchmark {
  public:
-  explicit Benchmark(Queue& queue) : queue_(queue) {}
+  Benchmark(Queue& queue, const Peaks& peaks) : queue_(queue), peaks_(peaks) {}
 
   // `call` enqueues work of `flops` floating-point operations.
   absl::Status Measure(const std::string& name, double flops,
                        const std::function<absl::Status()>& call) {
     TESSERA_ASSIGN_OR_RETURN(const double seconds, SecondsOf(call));
     Report(name, seconds, "teraflops", flops / seconds / 1e12,
-           flops / seconds / kPeakFlops);
+           flops / seconds / peaks_.flops);
     return absl::OkStatus();
   }
 
@@ -123,7 +152,7 @@ class Benchmark {
         }));
     const double rate = 2 * static_cast<double>(bytes) / seconds;
     Report(absl::StrCat("copy of ", bytes >> 20, " MiB"), seconds,
-           "gigabytes_per_second", rate / 1e9, rate / kPeakBandwidth);
+           "gigabytes_per_second", rate / 1e9, rate / peaks_.bandwidth);
     return absl::OkStatus();
   }
 
@@ -177,8 +206,7 @@ class Benchmark {
     TESSERA_ASSIGN_OR_RETURN(const TensorView dk, tensors.Add(kF32, key));
     TESSERA_ASSIGN_OR_RETURN(const TensorView dv, tensors.Add(kF32, key));
     const AttentionBlock block = {q, k, v, BlockKind::kCausal, 0.1};
-    // Two products over half of the pairs; the gradient has five.
-    const double flops = 2.0 * sequences * heads * tokens * tokens * size;
+    const double flops = CausalFlops(sequences, heads, tokens, size);
     TESSERA_RETURN_IF_ERROR(Measure(name + " forward", flops, [&] {
       return attention.Attend(queue_.native_handle(), block, {o, log});
     }));
@@ -196,11 +224,12 @@ class Benchmark {
     TESSERA_RETURN_IF_ERROR(call());
     TESSERA_RETURN_IF_ERROR(queue_.Synchronize());
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kRepetitions; ++i) TESSERA_RETURN_IF_ERROR(call());
+    const int repetitions = absl::GetFlag(FLAGS_repetitions);
+    for (int i = 0; i < repetitions; ++i) TESSERA_RETURN_IF_ERROR(call());
     TESSERA_RETURN_IF_ERROR(queue_.Synchronize());
     const std::chrono::duration<double> elapsed =
         std::chrono::steady_clock::now() - start;
-    return elapsed.count() / kRepetitions;
+    return elapsed.count() / repetitions;
   }
 
   void Report(const std::string& name, double seconds, const std::string& unit,
@@ -215,8 +244,86 @@ class Benchmark {
   }
 
   Queue& queue_;
+  const Peaks peaks_;
   nlohmann::json results_ = nlohmann::json::array();
 };
+
+#ifdef TESSERA_CUDNN
+// cuDNN's own work: bf16 tensors of [sequences, tokens, heads, size], packed.
+absl::Status MeasureCudnnAlone(Queue& queue, const std::string& name,
+                               const CudnnAttentionShape& shape,
+                               bool deterministic, Benchmark& benchmark) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const CudnnDescriptor device,
+      CudnnPropertiesOfDevice(queue.device().memory()->device_ordinal()));
+  const CudnnStrides query =
+      PackedStrides(shape.queries, shape.heads, shape.head_size);
+  const CudnnStrides key =
+      PackedStrides(shape.keys, shape.kv_heads, shape.head_size);
+  TESSERA_ASSIGN_OR_RETURN(const CudnnPlan forward,
+                           BuildForwardPlan(shape, query, key, key, device));
+  TESSERA_ASSIGN_OR_RETURN(
+      const CudnnPlan backward,
+      BuildBackwardPlan(shape, query, key, key, query, deterministic, device));
+  Tensors tensors(queue);
+  const std::vector<int64_t> queries = {shape.sequences, shape.queries,
+                                        shape.heads, shape.head_size},
+                             keys = {shape.sequences, shape.keys,
+                                     shape.kv_heads, shape.head_size},
+                             rows = {shape.sequences, shape.heads,
+                                     shape.queries};
+  std::vector<CudnnArgument> arguments;
+  const auto add = [&](int64_t id, DType dtype,
+                       const std::vector<int64_t>& sizes) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView tensor,
+                             tensors.Add(dtype, sizes));
+    arguments.push_back({id, tensor.data()});
+    return absl::OkStatus();
+  };
+  TESSERA_RETURN_IF_ERROR(add(kCudnnQuery, DType::kBF16, queries));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnKey, DType::kBF16, keys));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnValue, DType::kBF16, keys));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnLogSumExp, DType::kF32, rows));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnOutput, DType::kF32, queries));
+  const float scale = 0.1F, one = 1,
+              masked = -std::numeric_limits<float>::infinity();
+  arguments.push_back({kCudnnScale, &scale});
+  arguments.push_back({kCudnnMasked, &masked});
+  const int64_t workspace_bytes = std::max(
+      {forward.workspace_bytes(), backward.workspace_bytes(), int64_t{1}});
+  TESSERA_ASSIGN_OR_RETURN(const TensorView workspace,
+                           tensors.Add(DType::kU8, {workspace_bytes}));
+  cudnnHandle_t handle = nullptr;
+  TESSERA_RETURN_IF_ERROR(
+      CudnnStatus(cudnnCreate(&handle), "a handle of cuDNN"));
+  const std::unique_ptr<cudnnContext, void (*)(cudnnHandle_t)> owner(
+      handle, [](cudnnHandle_t h) { cudnnDestroy(h); });
+  TESSERA_RETURN_IF_ERROR(CudnnStatus(
+      cudnnSetStream(handle, static_cast<cudaStream_t>(queue.native_handle())),
+      "the stream of cuDNN"));
+  const double flops =
+      CausalFlops(shape.sequences, shape.heads, shape.queries, shape.head_size);
+  TESSERA_RETURN_IF_ERROR(benchmark.Measure(name + " forward", flops, [&] {
+    return forward.Run(handle, arguments, workspace.data());
+  }));
+  // The same memory serves as an output of bf16.
+  arguments.push_back({kCudnnOne, &one});
+  TESSERA_RETURN_IF_ERROR(add(kCudnnOutputGradient, DType::kBF16, queries));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnQueryGradient, DType::kBF16, queries));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnKeyGradient, DType::kBF16, keys));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnValueGradient, DType::kBF16, keys));
+  TESSERA_RETURN_IF_ERROR(add(kCudnnDots, DType::kF32, rows));
+  if (!deterministic) {
+    TESSERA_RETURN_IF_ERROR(add(kCudnnQueryF32, DType::kF32, queries));
+  }
+  return benchmark.Measure(name + " backward", 2.5 * flops, [&] {
+    return backward.Run(handle, arguments, workspace.data());
+  });
+}
+#endif
+
+// --divisor applied to a size that is a multiple of it.
+int64_t Sized(int64_t size) { return size / absl::GetFlag(FLAGS_divisor); }
 
 absl::Status MeasureGemms(Queue& queue, Benchmark& benchmark) {
   struct Model {
@@ -224,8 +331,12 @@ absl::Status MeasureGemms(Queue& queue, Benchmark& benchmark) {
     int64_t tokens, hidden, kv, inner, vocabulary;
   };
   TESSERA_ASSIGN_OR_RETURN(const auto gemm, CudaGemm::Create(queue));
-  for (const Model& m : {Model{"8B", 8192, 4096, 1024, 14336, 128256},
-                         Model{"1.2B", 16384, 2048, 512, 8192, 128256}}) {
+  for (Model m : {Model{"8B", 8192, 4096, 1024, 14336, 128256},
+                  Model{"1.2B", 16384, 2048, 512, 8192, 128256}}) {
+    for (int64_t* const size :
+         {&m.tokens, &m.hidden, &m.kv, &m.inner, &m.vocabulary}) {
+      *size = Sized(*size);
+    }
     TESSERA_RETURN_IF_ERROR(benchmark.Linear(*gemm, m.name + " qkv", m.tokens,
                                              m.hidden + 2 * m.kv, m.hidden));
     TESSERA_RETURN_IF_ERROR(benchmark.Linear(*gemm, m.name + " output",
@@ -252,22 +363,50 @@ absl::Status MeasureAttention(Queue& queue, Benchmark& benchmark) {
       return absl::OkStatus();
     }
     const std::string suffix = deterministic ? ", deterministic" : "";
-    TESSERA_RETURN_IF_ERROR(benchmark.Attention(
-        *attention, absl::StrCat("8B attention", suffix), 2, 4096, 32, 8, 128));
-    TESSERA_RETURN_IF_ERROR(
-        benchmark.Attention(*attention, absl::StrCat("1.2B attention", suffix),
-                            4, 4096, 32, 8, 64));
+    struct Shape {
+      std::string model;
+      int64_t sequences, head_size;
+    };
+    for (const Shape& shape : {Shape{"8B", 2, 128}, Shape{"1.2B", 4, 64}}) {
+      TESSERA_RETURN_IF_ERROR(benchmark.Attention(
+          *attention, absl::StrCat(shape.model, " attention", suffix),
+          shape.sequences, Sized(4096), 32, 8, shape.head_size));
+#ifdef TESSERA_CUDNN
+      TESSERA_RETURN_IF_ERROR(MeasureCudnnAlone(
+          queue, absl::StrCat(shape.model, " cuDNN", suffix),
+          {shape.sequences, Sized(4096), Sized(4096), 32, 8, shape.head_size,
+           /*causal=*/true},
+          deterministic, benchmark));
+#endif
+    }
   }
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::shared_ptr<Device>> MakeDevice(Peaks& peaks) {
+  if (absl::GetFlag(FLAGS_host)) return std::make_shared<HostDevice>();
+  const int ordinal = absl::GetFlag(FLAGS_ordinal);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> found,
+                           FindCudaDevices());
+  if (ordinal >= 0 && static_cast<size_t>(ordinal) < found.size()) {
+    peaks = PeaksOf(found[static_cast<size_t>(ordinal)].properties.name);
+  }
+  return CudaDevice::Create({.ordinal = ordinal});
+}
+
 absl::Status Main() {
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto device,
-      CudaDevice::Create({.ordinal = absl::GetFlag(FLAGS_device)}));
+  for (const int number :
+       {absl::GetFlag(FLAGS_divisor), absl::GetFlag(FLAGS_repetitions)}) {
+    if (number > 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--divisor or --repetitions is ", number,
+                     "; both must be positive, such as --repetitions=20"));
+  }
+  Peaks peaks;
+  TESSERA_ASSIGN_OR_RETURN(const auto device, MakeDevice(peaks));
   TESSERA_ASSIGN_OR_RETURN(const auto queue, device->CreateQueue("benchmark"));
-  Benchmark benchmark(*queue);
-  TESSERA_RETURN_IF_ERROR(benchmark.Copy(int64_t{1} << 30));
+  Benchmark benchmark(*queue, peaks);
+  TESSERA_RETURN_IF_ERROR(benchmark.Copy(Sized(int64_t{1} << 30)));
   TESSERA_RETURN_IF_ERROR(MeasureGemms(*queue, benchmark));
   TESSERA_RETURN_IF_ERROR(MeasureAttention(*queue, benchmark));
   const std::string path = absl::GetFlag(FLAGS_json);

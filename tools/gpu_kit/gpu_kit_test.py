@@ -2,7 +2,9 @@
 """The kit as a user has it on a machine without a GPU: unpacked, refused, rehearsed, reported."""
 
 import json
+import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,10 +13,13 @@ import tarfile
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 ARCHIVE = os.path.abspath(sys.argv.pop(1))
 RESULTS = os.path.abspath(os.path.join(os.path.dirname(sys.argv[0]), "testdata", "results.json"))
-_MOST_BYTES = 64 << 20  # What may be carried to the GPU machine.
+_MOST_BYTES = 60_000_000  # What may be carried to the GPU machine: the archive and the tracked files.
+_TRACKED_BYTES = 13_000_000  # .ci/check_kit compares the real sum.
+_MOST_COMMAND = 2000  # Characters of a command there.
 
 
 def unpack():
@@ -27,6 +32,7 @@ def unpack():
 KIT = unpack()
 sys.path.insert(0, KIT)
 import machine  # noqa: E402
+import predictions  # noqa: E402
 import report  # noqa: E402
 import run_kit  # noqa: E402
 import stages  # noqa: E402
@@ -68,7 +74,7 @@ class KitTest(unittest.TestCase):
 
     def store(self, items):
         """Results that an earlier rehearsal is to have left."""
-        write(self.results, json.dumps({"version": 1, "machine": {"device": "cpu"}, "stages": items}))
+        write(self.results, json.dumps({"version": 1, "machine": {"device": "emulated"}, "stages": items}))
 
 
 FAKE = {"status": "passed", "seconds": 1, "values": {"losses": [1], "gradient_norms": [1], "mark": "fake"}}
@@ -77,7 +83,7 @@ BROKEN = {"status": "failed", "reason": "made up", "seconds": 1, "values": {}}
 
 class ArchiveTest(KitTest):
     def test_is_small_enough_to_be_carried(self):
-        self.assertLess(os.path.getsize(ARCHIVE), _MOST_BYTES)
+        self.assertLess(os.path.getsize(ARCHIVE) + _TRACKED_BYTES, _MOST_BYTES)
 
     def test_has_all_programs_or_names_those_that_it_lacks(self):
         manifest = json.loads(read(os.path.join(KIT, "manifest.json")))
@@ -106,9 +112,10 @@ class RefusalTest(KitTest):
         self.assertFalse(os.path.exists(self.results))
 
     def test_names_what_is_wrong_with_flags(self):
-        for flags, message in ((["--stages=speed"], "no stage 'speed'; there are environment,ceilings"),
-                               (["--device=cpu", "--stages=tests"], "with --device=cpu no stage 'tests'"),
-                               (["--device=cpu", "--stages=repeat:x"], "no such item; there are fp32-first"),
+        for flags, message in ((["--stages=speed"], "no stage 'speed'; there are environment,tests"),
+                               (["--plan=second"], "no such plan; there are first,first-1,"),
+                               (["--plan=first", "--stages=tests"], "give one of them"),
+                               (["--device=emulated", "--stages=repeat:x"], "no such item; there are fp32-first"),
                                (["--report"], "no results yet")):
             code, _, err = self.call(*flags)
             self.assertEqual(code, 2)
@@ -116,15 +123,22 @@ class RefusalTest(KitTest):
 
     def test_never_mixes_rehearsals_and_measurements(self):
         write(self.results, json.dumps({"version": 1, "machine": {"device": "cuda"}, "stages": {}}))
-        code, _, err = self.call("--device=cpu")
+        code, _, err = self.call("--device=emulated")
         self.assertEqual(code, 2)
         self.assertIn("has results of --device=cuda", err)
+
+    def test_never_mixes_cards(self):
+        write(self.results, json.dumps({"version": 1, "machine": {"device": "emulated", "gpus": ["NVIDIA H200"]},
+                                        "stages": {}}))
+        code, _, err = self.call("--device=emulated")
+        self.assertEqual(code, 2)
+        self.assertIn("has results of NVIDIA H200, and here is no GPU", err)
 
 
 class ResumeTest(KitTest):
     def test_runs_only_what_has_no_result(self):
         self.store({"repeat": {"fp32-first": FAKE}})
-        code, out, _ = self.call("--device=cpu", "--stages=repeat:fp32-first,repeat:fp32-second")
+        code, out, _ = self.call("--device=emulated", "--stages=repeat:fp32-first,repeat:fp32-second")
         self.assertEqual(self.stored()["repeat"]["fp32-first"], FAKE)
         self.assertEqual(len(self.stored()["repeat"]["fp32-second"]["values"]["losses"]), 10)
         self.assertRegex(out, r"fp32-first +passed +\(earlier\)")
@@ -132,13 +146,13 @@ class ResumeTest(KitTest):
 
     def test_repeats_failures_on_request(self):
         self.store({"repeat": {"fp32-first": BROKEN}})
-        self.assertEqual(self.call("--device=cpu", "--stages=repeat:fp32-first")[0], 1)
+        self.assertEqual(self.call("--device=emulated", "--stages=repeat:fp32-first")[0], 1)
         self.assertEqual(self.stored()["repeat"]["fp32-first"], BROKEN)
-        self.assertEqual(self.call("--device=cpu", "--stages=repeat:fp32-first", "--retry")[0], 0)
+        self.assertEqual(self.call("--device=emulated", "--stages=repeat:fp32-first", "--retry")[0], 0)
         self.assertEqual(self.stored()["repeat"]["fp32-first"]["status"], "passed")
 
     def test_starts_nothing_after_the_time_limit(self):
-        code, out, _ = self.call("--device=cpu", "--time_limit=1")
+        code, out, _ = self.call("--device=emulated", "--time_limit=1")
         self.assertEqual(code, 3)
         self.assertIn("call again", out)
         self.assertEqual([item for items in self.stored().values() for item in items], [])
@@ -156,7 +170,7 @@ class ItemTest(KitTest):
 
     def outcome(self, command, read_output=lambda done: {"output": done.output}, **more):
         kit = stages.Kit(KIT, self.directory)
-        item = stages.Item("x", command, read_output, **more)
+        item = stages.Item("x", command, read_output, 1, **more)
         return run_kit.run_item(kit, item, PROGRAMS, os.path.join(self.directory, "log"), item.timeout)
 
     def test_stores_what_the_command_wrote(self):
@@ -183,10 +197,19 @@ class ItemTest(KitTest):
             time.sleep(0.05)
         self.assertFalse(lives(child))
 
-    def test_lacking_programs_and_flags_are_skipped(self):
+    def test_programs_that_this_build_lacks_are_skipped(self):
         self.assertEqual(self.outcome(["/no/such"])["reason"], "this kit was built without such")
-        outcome = self.outcome(["/bin/ls"], needs_flag="no_such_flag")
-        self.assertEqual((outcome["status"], outcome["reason"]), ("skipped", "ls of this kit has no --no_such_flag"))
+
+    def test_variables_are_changed_for_one_item(self):
+        outcome = self.outcome(["/bin/sh", "-c", "echo $X ${LD_LIBRARY_PATH-unset}"], env={"X": "7", "LD_LIBRARY_PATH": None})
+        self.assertEqual(outcome["values"]["output"], "7 unset\n")
+
+    def test_a_run_that_the_trainer_refuses_has_failed(self):
+        kit = stages.Kit(KIT, os.path.join(self.directory, "work"), "emulated")
+        item = stages.train_item(kit, "mfu", "x", "parity", stages.losses_of, 10, flags={"mesh": "dp3,tp7"})
+        outcome = run_kit.run_item(kit, item, PROGRAMS, os.path.join(self.directory, "log"), 60)
+        self.assertEqual(outcome["status"], "failed")
+        self.assertIn("exit code 2", outcome["reason"])
 
 
 class CommandTest(KitTest):
@@ -197,8 +220,8 @@ class CommandTest(KitTest):
         self.assertGreater(len(lines), 40)
         missing = json.loads(read(os.path.join(KIT, "manifest.json")))["missing"]
         for line in lines:
-            command = shlex.split(line.split(": ", 1)[1])
-            if os.path.basename(command[0]) not in missing:
+            command = shlex.split(line.split(": ", 1)[1]) if ": " in line else [""]
+            if command[0] and os.path.basename(command[0]) not in missing:
                 self.check_command(command)
 
     def check_command(self, command):
@@ -210,15 +233,109 @@ class CommandTest(KitTest):
         for flag in (part[2:].split("=")[0] for part in command[1:] if part.startswith("--")):
             if flag in ("help", "gtest_list_tests", "benchmark_list_tests"):
                 self.assertNotIn("error while loading", machine.run_text(command, 60, PROGRAMS)[1])
-            elif "device" in flag and "--device" not in text:
-                return  # Skipped by needs_flag.
             else:
                 self.assertIn("--" + flag, text, command)
+
+    def test_the_calls_of_the_first_plan_end_in_time(self):
+        for plan in ("first-1", "first-2", "first-3"):
+            # As if all tools were there: their stages skip themselves otherwise.
+            with mock.patch.object(machine, "find_program", return_value="/bin/true"), \
+                    mock.patch.object(machine, "python_with_torch", return_value=("/bin/true", "2.11")):
+                kit = stages.Kit(KIT, self.directory, "cuda", "H100")
+                seconds = sum(item.seconds for stage in stages.PLANS[plan] for item in stages.items_of(stage, kit))
+            self.assertLess(seconds, 0.95 * stages.CALL_SECONDS, plan)
+
+    def test_every_run_fits_an_h100_and_an_h200(self):
+        for card in predictions.CARDS:
+            code, out, err = self.call("--check_memory=" + card)
+            self.assertEqual(code, 0, out + err)
+            self.assertGreaterEqual(out.count(" fits\n"), 25)
+            self.assertEqual("mfu_8b       two_sequences " in out, card == "H200", out)
+
+    def test_commands_of_the_readme_are_short_enough(self):
+        blocks = re.findall(r"```sh\n(.*?)```", read(os.path.join(KIT, "README.md")), re.S)
+        commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if "run_kit" in line]
+        self.assertGreaterEqual(len(commands), 4)
+        for command in commands:
+            self.assertLess(len(command), _MOST_COMMAND)
 
     def test_the_reference_losses_are_those_of_the_trainer(self):
         code, out, err = self.call("--check_reference=3")
         self.assertEqual(code, 0, out + err)
         self.assertEqual(out.count("3 losses differ by at most"), 2)
+
+
+# Stands for the program that it is named after: checks how it is called, and runs the program behind the options.
+_TOOL = """#!/bin/sh
+name=$(basename $0)
+echo "$name $*" >>%s
+while [ $# -gt 0 ] && [ ! -x "$1" -o -d "$1" ]; do shift; done
+"$@" >/dev/null || exit $?
+case $name in
+compute-sanitizer) echo "========= ERROR SUMMARY: 0 errors" ;;
+ncu) cat <<'END'
+%s
+END
+esac
+"""
+_NCU_TABLE = "\n".join([
+    ",".join(['"ID"', '"Kernel Name"'] + ['"%s"' % name for name in stages._NCU_METRICS]),
+    '"","","us","%","%","%",""', '"0","tessera::native::AddKernel(float*)","10.0","80","20","50","0"'])
+
+
+class RehearsalTest(KitTest):
+    """Every stage of every plan, on an emulated device with a tiny model."""
+
+    def setUp(self):
+        super().setUp()
+        self.tools = os.path.join(self.directory, "tools")
+        self.calls = os.path.join(self.directory, "calls")
+        os.mkdir(self.tools)
+        for name in ("compute-sanitizer", "ncu"):
+            path = os.path.join(self.tools, name)
+            write(path, _TOOL % (self.calls, _NCU_TABLE))
+            os.chmod(path, 0o755)
+
+    def test_every_stage_runs_and_leaves_its_results(self):
+        out = os.path.join(self.directory, "out")
+        environment = {"PATH": self.tools + ":" + os.environ["PATH"], "OUT": out}
+        with mock.patch.dict(ENVIRONMENT, environment):
+            code, text, err = self.call("--device=emulated", "--time_limit=1000")
+        self.assertEqual(code, 0, text + err)
+        self.check_outcomes(self.stored())
+        self.assertEqual(sorted(os.listdir(out)), ["logs.tar.xz", "report.md", "results.json"])
+        self.assertEqual(json.loads(read(os.path.join(out, "results.json"))), json.loads(read(self.results)))
+        self.assertIn("a rehearsal with --device=emulated", read(os.path.join(out, "report.md")))
+        with tarfile.open(os.path.join(out, "logs.tar.xz")) as logs:
+            self.assertIn("logs/mfu_1.2b-fast/metrics.jsonl", logs.getnames())
+
+    def check_outcomes(self, stored):
+        self.assertEqual(list(stored), stages.STAGES)
+        for stage, items in stored.items():
+            for name, outcome in items.items():
+                self.assertIn(outcome["status"], ("passed", "skipped"), (stage, name, outcome))
+                # What no GPU program could show here: rates, tests that need a GPU, and PyTorch.
+                if outcome["status"] == "skipped":
+                    self.assertIn(stage, ("ceilings", "tests", "peer"), (stage, name, outcome))
+        calls = read(self.calls)
+        self.assertIn("--tool memcheck --padding 256 --error-exitcode 86 --kernel-name kernel_substring=tessera", calls)
+        self.assertIn("--clock-control none --kernel-name-base demangled --kernel-name regex:tessera", calls)
+
+    def test_a_call_that_is_ended_leaves_its_results(self):
+        out = os.path.join(self.directory, "out")
+        command = [sys.executable, os.path.join(KIT, "run_kit.py"), "--results=" + self.results, "--device=emulated",
+                   "--work_dir=" + os.path.join(self.directory, "work"), "--out=" + out, "--stages=environment,repeat"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT,
+                              universal_newlines=True) as process:
+            for line in process.stdout:  # Ends with the first run of the trainer.
+                if line.startswith("repeat"):
+                    process.terminate()
+                    break
+            process.stdout.read()
+        self.assertEqual(process.returncode, 128 + 15)
+        stored = json.loads(read(os.path.join(out, "results.json")))["stages"]
+        self.assertIn("fp32-first", stored["repeat"])
+        self.assertTrue(os.path.exists(os.path.join(out, "logs.tar.xz")))
 
 
 class ReadTest(unittest.TestCase):
@@ -279,6 +396,27 @@ class ReadTest(unittest.TestCase):
         with self.assertRaisesRegex(stages.Failed, "exit code -6 after the tests"):
             outcome_of(passed, code=-6)
 
+    def test_runs_with_wrong_losses_fail(self):
+        values = {"losses": [3.0, 2.5, 2.0], "gradient_norms": [1.0, 1.0, 1.0]}
+        self.assertIsNone(stages.problem_of_losses(values, [3.01, 2.51]))
+        self.assertIn("of step 2 is 2.5000, on the processor 2.7000", stages.problem_of_losses(values, [3.0, 2.7]))
+        self.assertIn("did not fall", stages.problem_of_losses({**values, "losses": [2.0, 1.0, 2.0]}, None))
+        self.assertIn("not finite", stages.problem_of_losses({**values, "losses": [2.0, None, 1.0]}, None))
+        self.assertIn("not finite", stages.problem_of_losses({**values, "gradient_norms": [1.0, math.nan, 1.0]}, None))
+
+    def test_libraries_that_are_missing_or_old_are_named(self):
+        good = {"path": "/x", "version": 130100}
+        found = {"libcublasLt.so.13": good, "libcudnn.so.9": {"path": "/y", "version": 90501},
+                 "libnccl.so.2": {"error": "no such file"}}
+        self.assertEqual(machine.problems_of_libraries(found), [
+            "libcudnn.so.9: version 90501 at /y, 90600 or newer is needed (the Python package nvidia-cudnn-cu13 has it)",
+            "libnccl.so.2: no such file (the Python package nvidia-nccl-cu13 has it)"])
+        kit = stages.Kit(KIT, ".", "cuda")
+        with self.assertRaisesRegex(stages.Failed, "libcudnn.so.9: version 90501"):
+            stages.read_libraries(stages.Done(0, json.dumps(found)), kit)
+        kit.device = "emulated"
+        self.assertEqual(stages.read_libraries(stages.Done(0, json.dumps(found)), kit), {"libraries": found})
+
     def test_sizes_of_the_models(self):
         self.assertEqual(workloads.parameters(workloads.MODELS["1.2b"]), 1235814400)  # Llama 3.2 1B.
         self.assertEqual(workloads.parameters(workloads.MODELS["8b"]), 8030261248)
@@ -331,16 +469,36 @@ class ReportTest(KitTest):
         content = json.loads(read(RESULTS))
         for stage, items in content["stages"].items():
             content["stages"][stage] = {item: failed for item in items}
-        figures = report.predictions(KIT)
-        self.assertEqual(report.failures(content, figures), [figure["key"] for figure in figures])
+        figures = report.figures_of(content)
+        self.assertEqual(report.failures(content), [figure["key"] for figure in figures])
         for stage, items in content["stages"].items():
             content["stages"][stage] = {item: skipped for item in items}
-        self.assertEqual(report.failures(content, figures), [])
-        self.assertIn("| GPU tests that failed |  | at most 0 |  | not measured |", report.markdown(content, figures))
+        self.assertEqual(report.failures(content), [])
+        self.assertIn("| GPU tests that failed |  | at most 0 |  | not measured |", report.markdown(content))
 
     def test_every_prediction_is_measured_by_something(self):
-        keys = [figure["key"] for figure in report.predictions(KIT)]
-        self.assertEqual(sorted(keys), sorted(report.measured(json.loads(read(RESULTS)))))
+        content = json.loads(read(RESULTS))
+        keys = [figure["key"] for figure in report.figures_of(content)]
+        self.assertEqual(sorted(keys), sorted(report.measured(content)))
+
+    def test_predictions_are_those_of_the_card(self):
+        content = json.loads(read(RESULTS))
+        ranges = {}
+        for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA L4"):
+            content["machine"]["gpus"] = [name]
+            ranges[name] = [figure.get("range") for figure in report.figures_of(content) if figure["key"] == "mfu_1.2b"]
+        self.assertEqual(ranges["NVIDIA L4"], [None])
+        self.assertAlmostEqual(ranges["NVIDIA H100 80GB HBM3"][0][0], 0.442, 3)
+        self.assertAlmostEqual(ranges["NVIDIA H200"][0][0], 0.473, 3)
+
+    def test_results_of_several_calls_are_merged(self):
+        first, second = json.loads(read(RESULTS)), json.loads(read(RESULTS))
+        first["stages"] = {"tests": {"a": FAKE}, "repeat": {"x": BROKEN}}
+        second["stages"] = {"repeat": {"x": FAKE}}
+        self.assertEqual(report.merged([first, second])["stages"], {"tests": {"a": FAKE}, "repeat": {"x": FAKE}})
+        second["machine"]["gpus"] = ["NVIDIA H100"]
+        with self.assertRaisesRegex(ValueError, "report each by itself"):
+            report.merged([first, second])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""What a machine has: GPUs, the shared libraries of CUDA, programs of the toolkit."""
+"""What a machine has: GPUs, the shared libraries of CUDA, programs of the toolkit.
+
+As a program it prints the libraries that the kit's programs load, with path and version, in JSON.
+"""
 
 import ctypes
-import ctypes.util
 import glob
+import json
 import os
 import re
 import shutil
@@ -55,6 +58,53 @@ def missing_libraries(names, directories):
     return missing
 
 
+# Libraries that programs load when they first need them: the function that returns the version, how it returns it, the
+# oldest version that is accepted, and the Python package that has the library.
+_LOADED = {
+    "libcublasLt.so.13": ("cublasLtGetVersion", ctypes.c_size_t, 0, "nvidia-cublas"),
+    "libcudnn.so.9": ("cudnnGetVersion", ctypes.c_size_t, 90600, "nvidia-cudnn-cu13"),
+    "libnccl.so.2": ("ncclGetVersion", None, 0, "nvidia-nccl-cu13"),
+}
+
+
+def loaded_libraries():
+    """{name: {path, version}, or {error} if the library cannot be loaded}, as the loader of this process finds them."""
+    found = {}
+    for name, (function, result, _, _) in _LOADED.items():
+        try:
+            library = ctypes.CDLL(name)
+            call = getattr(library, function)
+            number = ctypes.c_int()
+            if result is None:
+                call(ctypes.byref(number))
+            else:
+                call.restype = result
+                number.value = call()
+            found[name] = {"path": _mapped_path(name), "version": number.value}
+        except (OSError, AttributeError) as error:
+            found[name] = {"error": str(error)}
+    return found
+
+
+def _mapped_path(name):
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        paths = [line.split(None, 5)[-1].strip() for line in file if "/" in line]
+    return next((path for path in paths if os.path.basename(path).startswith(name)), None)
+
+
+def problems_of_libraries(found):
+    """A line for each library that is missing or too old."""
+    problems = []
+    for name, (_, _, oldest, package) in _LOADED.items():
+        library = found.get(name, {"error": "not looked for"})
+        if "error" in library:
+            problems.append("%s: %s (the Python package %s has it)" % (name, library["error"], package))
+        elif library["version"] < oldest:
+            problems.append("%s: version %d at %s, %d or newer is needed (the Python package %s has it)" % (
+                name, library["version"], library["path"], oldest, package))
+    return problems
+
+
 def _loads(name):
     """True if the system's loader finds a library."""
     for directory in ["/lib", "/usr/lib", "/lib64", "/usr/lib64", *glob.glob("/usr/lib/*-linux-gnu")]:
@@ -85,6 +135,12 @@ def find_gpus():
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
         return "the CUDA driver sees no device; look at CUDA_VISIBLE_DEVICES"
     return [_gpu_name(driver, ordinal) for ordinal in range(count.value)]
+
+
+def gpu_names():
+    """find_gpus without the reason."""
+    gpus = find_gpus()
+    return gpus if isinstance(gpus, list) else []
 
 
 def _gpu_name(driver, ordinal):
@@ -168,3 +224,7 @@ def describe():
         "compute_sanitizer": find_program("compute-sanitizer"),
         "ncu": find_program("ncu"),
     }
+
+
+if __name__ == "__main__":
+    print(json.dumps(loaded_libraries(), indent=1))

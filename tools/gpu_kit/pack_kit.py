@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packs the kit: pack_kit.py --output=FILE.tar.gz --version=TEXT --program=FILE ... --file=FILE ... --missing=NAME ...
+"""Packs the kit: pack_kit.py --output=FILE.tar.xz --program=FILE ... --file=FILE ... --missing=NAME ...
 
 Programs are stripped and go to bin/. The shared libraries that they need go to lib/, except those of glibc and CUDA,
 which the GPU machine must have. manifest.json lists the programs, those that this build lacks, and what the machine
@@ -7,9 +7,9 @@ must have. Equal inputs give equal archives.
 """
 
 import argparse
-import gzip
 import io
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -20,6 +20,8 @@ import tempfile
 _GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|mvec)\.so)")
 _CUDA = re.compile(r"^lib(cuda|cudart|cublas|cublasLt|cudnn\w*|nccl|nvrtc|nvJitLink)\.so")
 _ROOT = "tessera_gpu_kit"
+# A dictionary over all programs, which share most of their code.
+_COMPRESSION = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}]
 
 
 def run(command):
@@ -86,8 +88,8 @@ def main():
     parser.add_argument("--missing", action="append", default=[], help="a program that this build does not have")
     parser.add_argument("--without_cuda", action="store_true", help="the programs have no code for GPUs")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, open(options.output, "wb") as raw, \
-            gzip.GzipFile("", "wb", 9, raw, mtime=0) as compressed, \
+    with tempfile.TemporaryDirectory() as directory, \
+            lzma.open(options.output, "wb", filters=_COMPRESSION) as compressed, \
             tarfile.open(mode="w", fileobj=compressed) as archive:
         carried, cuda = collect(options.program)
         for path in sorted(options.file, key=os.path.basename):

@@ -1,9 +1,10 @@
 """Tables of measured and predicted figures, in Markdown, from the results of run_kit.py."""
 
-import json
 import math
 import os
+import re
 
+import predictions
 import workloads
 
 BEGIN, END = "<!-- gpu_kit: begin -->", "<!-- gpu_kit: end -->"
@@ -11,9 +12,21 @@ _DEFAULT_PEAK = workloads.PEAK_FLOPS["H200"]
 _KERNELS_SHOWN = 20
 
 
-def predictions(directory):
-    with open(os.path.join(directory, "predictions.json"), encoding="utf-8") as file:
-        return json.load(file)["figures"]
+def figures_of(content):
+    """The figures that are compared, with the predictions for the card of these results."""
+    return predictions.figures(predictions.card_of(", ".join(content["machine"].get("gpus") or [])))
+
+
+def merged(contents):
+    """One content of the results of several calls on equal cards; later results of an item replace earlier ones."""
+    result = {**contents[-1], "stages": {}}
+    for content in contents:
+        if content["machine"].get("gpus") != result["machine"].get("gpus"):
+            raise ValueError("the results are of %s and of %s: report each by itself" % (
+                content["machine"].get("gpus"), result["machine"].get("gpus")))
+        for stage, items in content["stages"].items():
+            result["stages"].setdefault(stage, {}).update(items)
+    return result
 
 
 def values_of(content, stage, item):
@@ -42,7 +55,7 @@ def rate_of(rates, unit, begins, ends=""):
 
 
 def products(rates, model):
-    return rate_of([rate for rate in rates if "attention" not in rate["name"]], "teraflops", model + " ")
+    return rate_of([rate for rate in rates if not re.search("attention|cuDNN", rate["name"])], "teraflops", model + " ")
 
 
 def copies(content):
@@ -82,10 +95,34 @@ def different_repeats(content):
     return sum(first != second for first, second in whole) if whole else None
 
 
+def speed_ratio(content, faster, slower):
+    """tokens/s of one (stage, item) over those of another; None if one is missing."""
+    speeds = [values_of(content, *place).get("tokens_per_second") for place in (faster, slower)]
+    return speeds[0] / speeds[1] if all(speeds) else None
+
+
 def offload_loss(content):
-    none = values_of(content, "offload", "none").get("tokens_per_second")
-    host = values_of(content, "offload", "optimizer").get("tokens_per_second")
-    return 1 - host / none if none and host else None
+    ratio_to_device = speed_ratio(content, ("offload", "optimizer"), ("offload", "none"))
+    return None if ratio_to_device is None else 1 - ratio_to_device
+
+
+def different_variants(content):
+    """The largest relative difference between losses of a stage's runs on equal batches; None without two of them."""
+    differences = []
+    for stage in STEPS.values():
+        runs = [outcome["values"] for _, _, outcome in outcomes(content, stage) if outcome["values"].get("losses")]
+        for run in runs[1:]:
+            if run["tokens_per_step"] == runs[0]["tokens_per_step"]:
+                differences += [abs(a - b) / abs(b) for a, b in zip(run["losses"], runs[0]["losses"])]
+    return max(differences, default=None)
+
+
+def different_graphs(content):
+    """The steps whose losses or gradient norms CUDA graphs have changed; None without both runs."""
+    off, on = (values_of(content, "graphs", name) for name in ("off", "on"))
+    if not off.get("losses") or not on.get("losses"):
+        return None
+    return sum(pair[0] != pair[1] for key in ("losses", "gradient_norms") for pair in zip(off[key], on[key]))
 
 
 def count_of(content, stage, key):
@@ -96,17 +133,27 @@ def count_of(content, stage, key):
     return sum(len(value) if isinstance(value, list) else value for value in found) if found else None
 
 
+# The stage that measures each model's step.
+STEPS = {"1.2b": "mfu_1.2b", "8b_16": "mfu_8b_16", "8b": "mfu_8b"}
+
 # The stage, and the item if not all of them, from which a figure comes.
 _SOURCES = {
-    "copy": ("ceilings", "operations"),
-    "products_8b": ("ceilings", "operations"), "products_1.2b": ("ceilings", "operations"),
-    "attention_128_forward": ("ceilings", "operations"), "attention_128_backward": ("ceilings", "operations"),
-    "attention_64_forward": ("ceilings", "operations"), "attention_64_backward": ("ceilings", "operations"),
+    **{key: ("ceilings", "operations") for key in (
+        "copy", "products_8b", "products_1.2b",
+        *["attention_%s%d_%s" % (kind, size, way) for kind in ("", "share_") for size in (64, 128)
+          for way in ("forward", "backward")])},
     "adamw": ("ceilings", "optimizer"),
     "pcie_up": ("ceilings", "pcie"), "pcie_down": ("ceilings", "pcie"), "pcie_both": ("ceilings", "pcie"),
-    "step_8b": ("mfu_8b",), "mfu_8b": ("mfu_8b",), "step_1.2b": ("mfu_1b2",), "mfu_1.2b": ("mfu_1b2",),
+    **{key + model: (stage,) for model, stage in STEPS.items() for key in ("step_", "mfu_")},
+    "variants": ("mfu_1.2b",), "graphs": ("graphs",), "graphs_bits": ("graphs",), "peer": ("peer",),
     "parity_fp8": ("fp8", "parity"), "offload_loss": ("offload",), "collectives": ("collectives",),
 }
+
+
+def total(counts):
+    """The sum of those that are there; None if none is."""
+    there = [count for count in counts if count is not None]
+    return sum(there) if there else None
 
 
 def has_failed(content, stage, item=None):
@@ -126,21 +173,29 @@ def measured(content):
         "pcie_up": pcie.get("up"), "pcie_down": pcie.get("down"), "pcie_both": pcie.get("both"),
         "products_8b": products(rates, "8B"), "products_1.2b": products(rates, "1.2B"),
         "adamw": rate_of(adamw, "gigabytes_per_second", "AdamW/f32/f32"),
-        "parity_f32": worst(content, "parity_f32", "difference"),
+        "parity_fp32": worst(content, "parity_fp32", "difference"),
         "parity_bf16": worst(content, "parity_bf16", "difference"),
         "bias_bf16": worst(content, "parity_bf16", "bias"),
         "parity_fp8": values_of(content, "fp8", "parity").get("difference"),
         "repeats": different_repeats(content),
+        "variants": different_variants(content),
+        "graphs": speed_ratio(content, ("graphs", "on"), ("graphs", "off")),
+        "graphs_bits": different_graphs(content),
         "offload_loss": offload_loss(content),
+        "peer": speed_ratio(content, ("mfu_1.2b", "fast"), ("peer", "1.2b-autocast-compiled")),
         "collectives": slowest / copy if slowest and copy else None,
         "tests": count_of(content, "tests", "failed"),
-        "sanitizer": count_of(content, "sanitizer", "errors"),
+        "sanitizer": total([count_of(content, stage, "errors") for stage in ("memcheck", "racecheck")]),
     }
     for size, model in ((128, "8B"), (64, "1.2B")):
         for way in ("forward", "backward"):
-            result["attention_%d_%s" % (size, way)] = rate_of(rates, "teraflops", model + " attention " + way)
-    for model, stage, tokens in (("8b", "mfu_8b", 8192), ("1.2b", "mfu_1b2", 16384)):
+            alone = rate_of(rates, "teraflops", "%s cuDNN %s" % (model, way))
+            whole = rate_of(rates, "teraflops", "%s attention %s" % (model, way))
+            result["attention_%d_%s" % (size, way)] = alone
+            result["attention_share_%d_%s" % (size, way)] = whole / alone if whole and alone else None
+    for model, stage in STEPS.items():
         run = fastest(content, stage)
+        tokens = 16384 if model == "1.2b" else 8192
         result["step_" + model] = tokens / run["tokens_per_second"] if run else None
         result["mfu_" + model] = run["flops"] / peak(content) if run else None
     for key, value in result.items():
@@ -190,9 +245,9 @@ def verdict(figure, value):
     return "pass" if "at_most" in figure or "at_least" in figure else ""
 
 
-def failures(content, figures):
+def failures(content):
     values = measured(content)
-    return [figure["key"] for figure in figures if verdict(figure, values.get(figure["key"])) == "FAIL"]
+    return [figure["key"] for figure in figures_of(content) if verdict(figure, values.get(figure["key"])) == "FAIL"]
 
 
 def table(header, rows):
@@ -200,16 +255,16 @@ def table(header, rows):
     return lines + ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows] + [""]
 
 
-def figure_rows(content, figures):
+def figure_rows(content):
     values = measured(content)
     return [[figure["figure"] + (", " + figure["unit"] if figure["unit"] else ""), form(values.get(figure["key"])),
              predicted(figure), ratio(figure, values.get(figure["key"])), verdict(figure, values.get(figure["key"]))]
-            for figure in figures]
+            for figure in figures_of(content)]
 
 
-def summary(content, figures):
+def summary(content):
     """The table for a terminal."""
-    rows = [["figure", "measured", "predicted", "ratio", "limit"]] + figure_rows(content, figures)
+    rows = [["figure", "measured", "predicted", "ratio", "limit"]] + figure_rows(content)
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
@@ -223,7 +278,7 @@ def speed_row(content, name, run):
 
 def speeds(content):
     rows = [speed_row(content, "%s, %s" % (stage, item.replace("_", " ")), outcome["values"])
-            for stage, item, outcome in outcomes(content, "mfu_1b2", "mfu_8b", "fp8", "offload", "peer")
+            for stage, item, outcome in outcomes(content, *STEPS.values(), "fp8", "graphs", "offload", "peer")
             if outcome["values"].get("flops")]
     if not rows:
         return []
@@ -285,10 +340,17 @@ def heading(content):
     return ["Measured by [the GPU kit](../tools/gpu_kit/README.md): " + ", ".join(part for part in parts if part) + ".", ""]
 
 
-def markdown(content, figures):
+def libraries(content):
+    found = values_of(content, "environment", "libraries").get("libraries", {})
+    rows = [[name, library.get("version", "missing"), library.get("path", library.get("error"))]
+            for name, library in found.items()]
+    return table(["library", "version", "path"], rows) if rows else []
+
+
+def markdown(content):
     lines = heading(content)
-    lines += table(["figure", "measured", "predicted", "ratio", "limit"], figure_rows(content, figures))
-    for part in (speeds, operations, collective_rows, kernels, test_rows, not_passed):
+    lines += table(["figure", "measured", "predicted", "ratio", "limit"], figure_rows(content))
+    for part in (libraries, speeds, operations, collective_rows, kernels, test_rows, not_passed):
         lines += part(content)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -301,10 +363,11 @@ def insert(document, text):
     return document[:begin + len(BEGIN)] + "\n" + text + document[end:]
 
 
-def write(content, figures, docs):
+def write(contents, docs):
+    content = merged(contents)
     if not content["stages"]:
         raise ValueError("no results yet: give the file of a run as --results=FILE")
-    text = markdown(content, figures)
+    text = markdown(content)
     if docs is None:
         print(text, end="")
         return 0

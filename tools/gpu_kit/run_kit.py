@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Measures Tessera on a machine with a GPU, without Bazel and network.
 
-    ./run_kit.py                          # All stages, as far as --time_limit allows; call again to continue.
+    ./run_kit.py --plan=first-1           # The first of three calls; each ends within --time_limit.
+    ./run_kit.py                          # All stages; call again to continue after --time_limit.
     ./run_kit.py --stages=tests,mfu_8b:two_sequences   # Some of them, and one item of a stage.
     ./run_kit.py --report                 # The tables for docs/gpu.md.
-    ./run_kit.py --device=cpu             # Rehearses the stages that only train, without a GPU.
+    ./run_kit.py --device=emulated        # Rehearses every stage with a tiny model, without a GPU.
+    ./run_kit.py --check_memory=H100      # Whether every run fits a card and its host, without either.
 
 Exit codes: 0 all is done and nothing failed; 1 something failed; 2 bad usage, no GPU or no program that starts;
 3 --time_limit has passed: call again.
 """
 
 import argparse
+import io
 import json
 import os
 import shlex
@@ -18,9 +21,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import machine
+import predictions
 import report
 import stages
 import workloads
@@ -48,12 +53,15 @@ class Results:
             raise ValueError("version %r, expected 1" % self.content.get("version"))
 
     def begin(self, device, commit):
-        """Notes the machine. ValueError if the file has results of another device."""
+        """Notes the machine. ValueError if the file has results of another device or card."""
         earlier = self.content["machine"].get("device", device)
+        gpus = machine.gpu_names()
         if earlier != device:
             raise ValueError("--results=%s has results of --device=%s: name another file" % (self.path, earlier))
-        gpus = machine.find_gpus()
-        self.content["machine"] = {"device": device, "gpus": gpus if isinstance(gpus, list) else [], "kit": commit,
+        if self.content["machine"].get("gpus", gpus) != gpus:
+            raise ValueError("--results=%s has results of %s, and here is %s: name another file" % (
+                self.path, ", ".join(self.content["machine"]["gpus"]) or "no GPU", ", ".join(gpus) or "no GPU"))
+        self.content["machine"] = {"device": device, "gpus": gpus, "kit": commit,
                                    "driver_cuda": machine.driver_cuda_version(),
                                    "date": time.strftime("%Y-%m-%d", time.gmtime()), **machine.describe()}
         self.save()
@@ -90,6 +98,12 @@ def count_lines(path):
         return 0
 
 
+def environment_of(item, environment):
+    """The programs' variables with the item's changes; None removes one."""
+    changed = {**environment, **item.env}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
 def execute(item, environment, log, timeout):
     """Runs an item's command and returns a Done. Raises Failed after the timeout."""
     if item.metrics and os.path.isdir(os.path.dirname(item.metrics)):
@@ -97,7 +111,7 @@ def execute(item, environment, log, timeout):
     deadline = time.monotonic() + timeout
     with open(log, "wb") as output:
         process = subprocess.Popen(item.command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                   env=item.env or environment, start_new_session=True)
+                                   env=environment_of(item, environment), start_new_session=True)
         try:
             while process.poll() is None:
                 if item.steps and count_lines(item.metrics) >= item.steps:
@@ -111,16 +125,6 @@ def execute(item, environment, log, timeout):
         return stages.Done(process.returncode, file.read())
 
 
-def missing_flag(item, environment):
-    """The reason to skip an item whose program lacks a flag; None if it has it."""
-    if item.needs_flag is None:
-        return None
-    _, text = machine.run_text([item.command[0], "--help"], 60, environment)
-    if "--%s" % item.needs_flag in text:
-        return None
-    return "%s of this kit has no --%s" % (os.path.basename(item.command[0]), item.needs_flag)
-
-
 def run_item(kit, item, environment, log, timeout):
     """The outcome of an item, for the results."""
     start = time.monotonic()
@@ -129,9 +133,6 @@ def run_item(kit, item, environment, log, timeout):
     try:
         if not os.path.exists(item.command[0]):
             raise stages.Skipped("this kit was built without " + os.path.basename(item.command[0]))
-        reason = missing_flag(item, environment)
-        if reason:
-            raise stages.Skipped(reason)
         os.makedirs(os.path.join(kit.work, "out"), exist_ok=True)
         if item.prepare:
             item.prepare()
@@ -202,17 +203,27 @@ class Runner:
         return True
 
 
-def parse_stages(text, device):
-    """{stage: names of its items, or an empty set for all}, in the order of the text."""
-    known = stages.STAGES if device == "cuda" else stages.REHEARSED
+def parse_stages(options):
+    """{stage: names of its items, or an empty set for all}, in the order of the plan or of --stages."""
+    if options.stages and options.plan:
+        raise ValueError("--stages=%s with --plan=%s: give one of them" % (options.stages, options.plan))
     chosen = {}
-    for part in text.split(",") if text else known:
+    names = options.stages.split(",") if options.stages else planned_stages(options.plan)
+    for part in names:
         stage, _, item = part.partition(":")
-        if stage not in known:
-            raise ValueError("--stages=%s: with --device=%s no stage %r; there are %s" % (
-                text, device, stage, ",".join(known)))
+        if stage not in stages.STAGES:
+            raise ValueError("--stages=%s: no stage %r; there are %s" % (
+                options.stages, stage, ",".join(stages.STAGES)))
         chosen.setdefault(stage, set()).update([item] if item else [])
     return chosen
+
+
+def planned_stages(plan):
+    """The stages of a plan; those of first-1 to first-3 for "first", all of them for an empty name."""
+    plans = [name for name in stages.PLANS if name == plan or not plan or name.startswith(plan + "-")]
+    if not plans:
+        raise ValueError("--plan=%s: no such plan; there are first,%s" % (plan, ",".join(stages.PLANS)))
+    return [stage for name in plans for stage in stages.PLANS[name]]
 
 
 def chosen_items(stage, names, kit):
@@ -258,15 +269,52 @@ def problem_of_gpus(kit):
 def dry_run(kit, chosen):
     if kit.manifest is None:
         return refuse(problem_of_kit(kit, kit.device))
+    seconds = 0
     for name, names in chosen.items():
         try:
             for item in chosen_items(name, names, kit):
                 if item.prepare:
                     item.prepare()
+                seconds += item.seconds
                 say("%s %s: %s" % (name, item.name, shlex.join(item.command)))
         except stages.Skipped as skipped:
             say("%s: skipped: %s" % (name, skipped))
+    say("%d s are planned" % seconds)
     return 0
+
+
+def memory_of(kit, item):
+    """(device, host): the bytes that a run of the trainer is predicted to need."""
+    item.prepare()
+    code, text = machine.run_text([*item.command, "--dry_run", "--format=json"], 300,
+                                  machine.environment_of_programs(kit.directory))
+    if code != 0:
+        raise ValueError("%s: exit code %s: %s" % (item.name, code, text.strip()[-300:]))
+    memory = stages.json_in(text)["memory"]
+    return memory["device"]["needed"], memory["needed"]
+
+
+def check_memory(kit, chosen):
+    """Compares the predicted needs of every training run with a card and the host of the plans."""
+    if kit.manifest is None:
+        return refuse(problem_of_kit(kit, "cpu"))
+    device_limit, host_limit = predictions.CARDS[kit.card]["memory"], predictions.HOST_BYTES
+    too_large = 0
+    say("%-12s %-28s %9s %9s   %s: %.1f GiB, host: %.0f GiB" % (
+        "stage", "run", "GPU, GiB", "host, GiB", kit.card, device_limit / predictions.GIB, host_limit / predictions.GIB))
+    for name, names in chosen.items():
+        try:
+            items = [item for item in chosen_items(name, names, kit) if item.command[0] == kit.program("train")]
+        except stages.Skipped as skipped:
+            say("%-12s skipped: %s" % (name, skipped))
+            continue
+        for item in items:
+            device, host = memory_of(kit, item)
+            fits = device <= device_limit and host <= host_limit
+            too_large += not fits
+            say("%-12s %-28s %9.1f %9.1f   %s" % (name, item.name, device / predictions.GIB, host / predictions.GIB,
+                                                  "fits" if fits else "DOES NOT FIT"))
+    return 1 if too_large else 0
 
 
 def train_on_processor(kit, dtype, steps):
@@ -276,8 +324,7 @@ def train_on_processor(kit, dtype, steps):
     def flags_of(work, _, run_dir, **flags):
         return workloads.parity_flags(work, run_dir, dtype, threads=len(os.sched_getaffinity(0)), **flags)
 
-    item = stages.train_item(kit, "reference", dtype, "parity", stages.losses_of, steps=steps, timeout=1800,
-                             make_flags=flags_of)
+    item = stages.train_item(kit, "reference", dtype, "parity", stages.losses_of, 600, steps=steps, make_flags=flags_of)
     log = kit.output("reference", dtype + ".log")
     outcome = run_item(kit, item, machine.environment_of_programs(kit.directory), log, item.timeout)
     if outcome["status"] != "passed":
@@ -306,6 +353,40 @@ def check_reference(kit, steps):
     return 0 if worst <= 1 else 1
 
 
+_MOST_LOG_BYTES = 1 << 20  # Of each file, its end.
+_MOST_LOGS_BYTES = 15 << 20
+
+
+def publish(kit, results, directory):
+    """Writes results.json, report.md and logs.tar.xz: what is to be taken from this machine, in three small files."""
+    os.makedirs(directory, exist_ok=True)
+    shutil.copy(results.path, os.path.join(directory, "results.json"))
+    if results.content["stages"]:
+        write_atomically(os.path.join(directory, "report.md"), report.markdown(results.content))
+    path = os.path.join(directory, "logs.tar.xz")
+    for most in (_MOST_LOG_BYTES, _MOST_LOG_BYTES >> 4, _MOST_LOG_BYTES >> 8):
+        pack_logs(kit, path, most)
+        if os.path.getsize(path) <= _MOST_LOGS_BYTES:
+            break
+
+
+def pack_logs(kit, path, most):
+    """The last `most` bytes of each log, metrics file and report of this kit's work directory."""
+    with tarfile.open(path + ".part", "w:xz") as archive:
+        for folder, _, names in os.walk(os.path.join(kit.work, "out")):
+            for name in sorted(names):
+                if not name.endswith((".log", ".json", ".jsonl")):
+                    continue
+                file = os.path.join(folder, name)
+                with open(file, "rb") as content:
+                    content.seek(max(0, os.path.getsize(file) - most))
+                    data = content.read()
+                info = tarfile.TarInfo(os.path.join("logs", os.path.relpath(file, os.path.join(kit.work, "out"))))
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    os.replace(path + ".part", path)
+
+
 def measure(kit, results, options, chosen):
     problem = problem_of_kit(kit, options.device)
     if problem is None and options.device == "cuda":
@@ -313,28 +394,40 @@ def measure(kit, results, options, chosen):
     if problem:
         return refuse(problem)
     results.begin(options.device, options.commit)
-    done = Runner(kit, results, options).run(chosen)
+    try:
+        done = Runner(kit, results, options).run(chosen)
+    finally:
+        if options.out:
+            publish(kit, results, options.out)
     say("")
-    say(report.summary(results.content, report.predictions(HERE)))
+    say(report.summary(results.content))
     if not done:
         say("not all is done: call again with the same --results")
         return 3
     failed = [name for name in chosen for item in results.items(name).values() if item["status"] == "failed"]
-    return 1 if failed or report.failures(results.content, report.predictions(HERE)) else 0
+    return 1 if failed or report.failures(results.content) else 0
 
 
 def parser_of_flags():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stages", default="", help="of %s, or STAGE:ITEM; default: all" % ",".join(stages.STAGES))
-    parser.add_argument("--results", default="results.json", help="file with the results of this and earlier calls")
+    parser.add_argument("--plan", default="", help="first (its calls: first-1, first-2, first-3) or 8b; default: all stages")
+    parser.add_argument("--stages", default="", help="of %s, or STAGE:ITEM" % ",".join(stages.STAGES))
+    parser.add_argument("--results", default="results.json",
+                        help="file with the results of this and earlier calls; --report takes several, A.json,B.json")
     parser.add_argument("--work_dir", default="work", help="directory for data, runs and logs")
-    parser.add_argument("--device", choices=["cuda", "emulated", "cpu"], default="cuda",
-                        help="of the trainer; all but cuda are rehearsals: nothing is measured")
-    parser.add_argument("--time_limit", type=float, default=540, help="seconds after which no more is started")
+    parser.add_argument("--out", default=os.environ.get("OUT", ""),
+                        help="directory that gets results.json, report.md and logs.tar.xz at the end; default: $OUT")
+    parser.add_argument("--device", choices=["cuda", "emulated"], default="cuda",
+                        help="of the trainer; emulated rehearses: nothing is measured")
+    parser.add_argument("--time_limit", type=float, default=stages.CALL_SECONDS,
+                        help="seconds after which no more is started")
     parser.add_argument("--again", action="store_true", help="repeats what has results")
     parser.add_argument("--retry", action="store_true", help="repeats what failed")
     parser.add_argument("--commit", default="", help="the commit of the kit, for the report")
     parser.add_argument("--dry_run", action="store_true", help="prints every command and runs none")
+    parser.add_argument("--check_memory", choices=list(predictions.CARDS),
+                        help="compares what the runs need with this card's memory and a host of %d GiB" % (
+                            predictions.HOST_BYTES >> 30))
     parser.add_argument("--report", action="store_true", help="prints the tables of --results in Markdown")
     parser.add_argument("--docs", help="with --report: puts them between the markers of this file")
     parser.add_argument("--make_reference", metavar="FILE", help="writes the losses of the trainer on the processor")
@@ -342,21 +435,29 @@ def parser_of_flags():
     return parser
 
 
+def end_politely(number, _):
+    """Lets `finally` store what was measured when the call is ended from outside."""
+    sys.exit(128 + number)
+
+
 def main():
     options = parser_of_flags().parse_args()
+    signal.signal(signal.SIGTERM, end_politely)
     try:
-        kit = stages.Kit(HERE, os.path.abspath(options.work_dir), options.device)
-        chosen = parse_stages(options.stages, options.device)
-        results = Results(options.results)
+        chosen = parse_stages(options)
         if options.report:
-            return report.write(results.content, report.predictions(HERE), options.docs)
+            return report.write([Results(path).content for path in options.results.split(",")], options.docs)
+        card = options.check_memory or predictions.card_of(", ".join(machine.gpu_names()))
+        kit = stages.Kit(HERE, os.path.abspath(options.work_dir), options.device, card)
+        if options.check_memory:
+            return check_memory(kit, chosen)
         if options.make_reference:
             return make_reference(kit, options.make_reference)
         if options.check_reference:
             return check_reference(kit, options.check_reference)
         if options.dry_run:
             return dry_run(kit, chosen)
-        return measure(kit, results, options, chosen)
+        return measure(kit, Results(options.results), options, chosen)
     except (OSError, ValueError) as error:
         return refuse(str(error))
 

@@ -1,25 +1,38 @@
 """The stages of the kit: which commands each runs, and what is read from their output.
 
-A stage is a list of items. An item is one command with a timeout; its outcome is stored when it ends.
+A stage is a list of items. An item is one command with a predicted time; its outcome is stored when it ends.
+
+On another device than cuda the same stages are rehearsed: large models are replaced by a tiny one, and what needs a GPU
+skips itself. Nothing is measured then; that every command runs and that its output is understood is tested.
 """
 
 import csv
 import io
 import json
+import math
 import os
 import re
+import shutil
 import statistics
+import sys
 
 import machine
 import workloads
 
-STAGES = ["environment", "ceilings", "tests", "parity_f32", "parity_bf16", "repeat", "mfu_1b2", "mfu_8b", "fp8", "offload",
-          "collectives", "peer", "sanitizer", "ncu"]
-REHEARSED = ["parity_f32", "parity_bf16", "repeat"]  # Also without a GPU.
-GPU_TESTS = ["cuda_device_gpu_test", "cuda_convert_test", "cuda_test", "cuda_ops_gpu_test", "cuda_state_ops_gpu_test",
-             "cuda_communicator_gpu_test", "native_nccl_test"]
-# Tests whose kernels are this project's.
-_KERNEL_TESTS = ["cuda_state_ops_gpu_test", "cuda_communicator_gpu_test", "cuda_ops_gpu_test"]
+# What a first run does, in three calls of at most 540 s; then what needs a card with the memory for it.
+PLANS = {
+    "first-1": ["environment", "tests", "parity_fp32", "parity_bf16", "repeat", "memcheck"],
+    "first-2": ["ceilings", "mfu_1.2b", "mfu_8b_16", "ncu", "racecheck"],
+    "first-3": ["collectives", "fp8", "graphs", "peer", "offload"],
+    "8b": ["mfu_8b"],
+}
+CALL_SECONDS = 540
+STAGES = [stage for plan in PLANS.values() for stage in plan]
+GPU_TESTS = {  # With the seconds that each takes, mostly for references on the host.
+    "cuda_device_gpu_test": 10, "cuda_convert_test": 20, "cuda_test": 10, "cuda_ops_gpu_test": 110,
+    "cuda_state_ops_gpu_test": 30, "cuda_communicator_gpu_test": 40, "native_nccl_test": 20}
+# Tests whose kernels are this project's, with the seconds under compute-sanitizer.
+_KERNEL_TESTS = {"cuda_state_ops_gpu_test": 25, "cuda_communicator_gpu_test": 30, "cuda_ops_gpu_test": 60}
 _SANITIZER_ERROR = 86
 
 
@@ -36,19 +49,22 @@ class Failed(Exception):
 
 
 class Item:
-    """A command: `prepare` writes its inputs, `read` returns values from a Done or raises Failed or Skipped."""
+    """A command: `prepare` writes its inputs, `read` returns values from a Done or raises Failed or Skipped.
 
-    def __init__(self, name, command, read, timeout=540, steps=None, metrics=None, prepare=None, needs_flag=None,
-                 env=None):
+    `seconds` is the time that it is predicted to take with an H100 and 16 processors; it is ended after three times that
+    and a minute. `env` changes variables of the command.
+    """
+
+    def __init__(self, name, command, read, seconds, timeout=None, steps=None, metrics=None, prepare=None, env=None):
         self.name = name
         self.command = command
         self.read = read
-        self.timeout = timeout
+        self.seconds = seconds
+        self.timeout = timeout or 3 * seconds + 60
         self.steps = steps  # The run is ended when `metrics` has so many lines: no checkpoint is written.
         self.metrics = metrics
         self.prepare = prepare
-        self.needs_flag = needs_flag  # Skipped unless --help of the program lists it.
-        self.env = env  # None: that of the kit's programs.
+        self.env = env or {}
 
 
 class Done:
@@ -68,12 +84,13 @@ class Done:
 
 
 class Kit:
-    """Where the kit's parts are; `device` is the trainer's."""
+    """Where the kit's parts are; `device` is the trainer's, `card` one of predictions.CARDS or None."""
 
-    def __init__(self, directory, work, device="cuda"):
+    def __init__(self, directory, work, device="cuda", card=None):
         self.directory = directory
         self.work = work
         self.device = device
+        self.card = card
         path = os.path.join(directory, "manifest.json")
         self.manifest = load_json(path) if os.path.exists(path) else None
         self.references = load_json(os.path.join(directory, "reference_losses.json"), {})
@@ -83,6 +100,15 @@ class Kit:
 
     def output(self, *names):
         return os.path.join(self.work, "out", "-".join(names))
+
+    def rehearses(self):
+        return self.device != "cuda"
+
+    def sized(self, name, flags):
+        """The model and flags of a run: in rehearsals a tiny model on short sequences."""
+        if not self.rehearses() or name == "parity":
+            return name, flags
+        return "tiny", {**flags, "length": 32, "steps": min(flags.get("steps", 2), 4), "warmup_steps": 1}
 
 
 def load_json(path, default=None):
@@ -97,18 +123,21 @@ def items_of(stage, kit):
     """The items of a stage; Skipped if none can run here."""
     return {
         "environment": environment,
-        "ceilings": ceilings,
         "tests": tests,
-        "sanitizer": sanitizer,
-        "parity_f32": lambda k: parity(k, "fp32"),
+        "parity_fp32": lambda k: parity(k, "fp32"),
         "parity_bf16": lambda k: parity(k, "bf16"),
         "repeat": repeat,
-        "mfu_1b2": lambda k: mfu(k, "1.2b"),
+        "ceilings": ceilings,
+        "mfu_1.2b": lambda k: mfu(k, "1.2b"),
+        "mfu_8b_16": lambda k: mfu(k, "8b_16"),
         "mfu_8b": lambda k: mfu(k, "8b"),
-        "fp8": fp8,
-        "offload": offload,
-        "collectives": collectives,
         "ncu": ncu,
+        "memcheck": lambda k: sanitizer(k, "memcheck"),
+        "racecheck": lambda k: sanitizer(k, "racecheck", "synccheck"),
+        "collectives": collectives,
+        "fp8": fp8,
+        "graphs": graphs,
+        "offload": offload,
         "peer": peer,
     }[stage](kit)
 
@@ -116,27 +145,33 @@ def items_of(stage, kit):
 # environment
 
 
-def starts(done):
-    """Whether a program finds its libraries and accepts the flag."""
-    done.require_success()
-    return {}
-
-
 def environment(kit):
-    items = []
+    """Which libraries the programs find, and that every program starts."""
+    items = [Item("libraries", [sys.executable, os.path.join(kit.directory, "machine.py")],
+                  lambda done: read_libraries(done, kit), 10)]
     for name in kit.manifest["programs"]:
         flag = "--help"
         if name.endswith("_test"):
             flag = "--gtest_list_tests"
         elif name == "cuda_state_ops_benchmark":
             flag = "--benchmark_list_tests"
-        read = starts if name != "cuda_ops_benchmark" else starts_with_absl
-        items.append(Item(name, [kit.program(name), flag], read, 60))
+        items.append(Item(name, [kit.program(name), flag], starts, 1))
     return items
 
 
-def starts_with_absl(done):
-    if done.code != 0 and "Flags from" not in done.output:  # --help of Abseil's flags may end with 1.
+def read_libraries(done, kit):
+    """Path and version of each library; a library that is missing or too old fails where there is a GPU."""
+    done.require_success()
+    found = json_in(done.output)
+    problems = machine.problems_of_libraries(found)
+    if problems and not kit.rehearses():
+        raise Failed("; ".join(problems), {"libraries": found})
+    return {"libraries": found}
+
+
+def starts(done):
+    """That a program finds its libraries and accepts the flag; --help of Abseil's flags may end with 1."""
+    if "Flags from" not in done.output:
         done.require_success()
     return {}
 
@@ -146,15 +181,17 @@ def starts_with_absl(done):
 
 def ceilings(kit):
     rates, adamw = kit.output("rates.json"), kit.output("adamw.json")
+    if kit.rehearses():
+        raise Skipped("rates are a GPU's; their programs run under emulation in tests of their own")
     return [
         Item("operations", [kit.program("cuda_ops_benchmark"), "--json=" + rates],
-             lambda done: {"rates": json_after(done, rates)}),
+             lambda done: {"rates": json_after(done, rates)}, 60),
         Item("optimizer", [kit.program("cuda_state_ops_benchmark"), "--benchmark_out=" + adamw,
                            "--benchmark_out_format=json"],
-             lambda done: {"rates": read_benchmark(json_after(done, adamw))}),
+             lambda done: {"rates": read_benchmark(json_after(done, adamw))}, 30),
         Item("pcie", [kit.program("offload_bench"), "--device=cuda", "--size=1GiB", "--min_bytes=1MiB",
                       "--max_bytes=256MiB", "--factor=16", "--format=json", "--quiet=true"],
-             lambda done: {"rates": read_copies(done)}, needs_flag="device"),
+             lambda done: {"rates": read_copies(done)}, 30),
     ]
 
 
@@ -192,11 +229,10 @@ def read_copies(done):
 
 def tests(kit):
     items = []
-    for name in GPU_TESTS:
-        if name in kit.manifest["programs"]:
-            report = kit.output(name + ".json")
-            items.append(Item(name, [kit.program(name), "--gtest_output=json:" + report],
-                              lambda done, report=report: read_gtest(done, report)))
+    for name, seconds in GPU_TESTS.items():
+        report = kit.output(name + ".json")
+        items.append(Item(name, [kit.program(name), "--gtest_output=json:" + report],
+                          lambda done, report=report: read_gtest(done, report), seconds))
     return items
 
 
@@ -216,13 +252,22 @@ def read_gtest(done, path):
     return values
 
 
-def sanitizer(kit):
+def sanitizer(kit, *tools):
+    """compute-sanitizer on the kernels of this project, whose mangled names have its namespace.
+
+    Each request for memory is an allocation of its own, with unused bytes behind it, so that an overrun does not end in
+    the next tensor.
+    """
     program = machine.find_program("compute-sanitizer")
     if program is None:
         raise Skipped("compute-sanitizer was not found: it is part of the CUDA toolkit")
+    options = ["--error-exitcode", str(_SANITIZER_ERROR), "--kernel-name", "kernel_substring=tessera"]
+    padding = {"memcheck": ["--padding", "256"]}
     return [Item("%s-%s" % (tool, name),
-                 [program, "--tool", tool, "--error-exitcode", str(_SANITIZER_ERROR), kit.program(name)], read_sanitizer)
-            for tool in ("memcheck", "racecheck", "synccheck") for name in _KERNEL_TESTS]
+                 [program, "--tool", tool, *padding.get(tool, []), *options, kit.program(name),
+                  "--gtest_filter=-*Repeated*"],
+                 read_sanitizer, seconds, env={"TESSERA_TEST_ARENA_BYTES": "0"})
+            for tool in tools for name, seconds in _KERNEL_TESTS.items()]
 
 
 def read_sanitizer(done):
@@ -238,21 +283,23 @@ def read_sanitizer(done):
 # training
 
 
-def train_item(kit, stage, name, model, read, steps=None, timeout=540, flags=None, make_flags=workloads.train_flags):
-    """A run of the trainer; `read` gets the lines of its metrics."""
+def train_item(kit, stage, name, model, read, seconds, steps=None, flags=None, make_flags=workloads.train_flags,
+               timeout=None):
+    """A run of the trainer; `read` gets the lines of its metrics. A run that the trainer refuses has failed."""
+    model, flags = kit.sized(model, flags or {})
+    if steps is not None and model == "tiny":
+        steps = flags["steps"]
     run_dir = kit.output(stage, name)
     metrics = os.path.join(run_dir, "metrics.jsonl")
-    command = [kit.program("train")] + make_flags(kit.work, model, run_dir, device=kit.device, **(flags or {}))
+    command = [kit.program("train")] + make_flags(kit.work, model, run_dir, device=kit.device, **flags)
 
     def read_metrics(done):
         lines = read_lines(metrics)
         if steps is None or len(lines) < steps:  # Else the kit has ended it.
-            if done.code == 2 and re.search(r"memory|fit", done.last_line()):
-                raise Skipped(done.last_line())
             done.require_success()
         return read(lines[:steps])
 
-    return Item(name, command, read_metrics, timeout, steps, metrics,
+    return Item(name, command, read_metrics, seconds, timeout, steps, metrics,
                 prepare=lambda: workloads.write_workload(kit.work, model))
 
 
@@ -278,7 +325,8 @@ def parity(kit, dtype):
         return workloads.parity_flags(work, run_dir, dtype, **flags)
 
     return [train_item(kit, "parity_" + dtype, name, "parity",
-                       lambda lines: compare(losses_of(lines), references, dtype), flags=flags, make_flags=flags_of)
+                       lambda lines: compare(losses_of(lines), references, dtype), 8, flags=flags,
+                       make_flags=flags_of)
             for name, flags in variants.items()]
 
 
@@ -308,17 +356,22 @@ def repeat(kit):
         for turn in ("first", "second"):
             def flags_of(work, _, run_dir, dtype=dtype, **more):
                 return workloads.parity_flags(work, run_dir, dtype, **more)
-            items.append(train_item(kit, "repeat", "%s-%s" % (name, turn), "parity", losses_of, steps=10, flags=flags,
+            items.append(train_item(kit, "repeat", "%s-%s" % (name, turn), "parity", losses_of, 7, steps=10, flags=flags,
                                     make_flags=flags_of))
     return items
 
 
-def speed_of(lines, warmup, model, length):
-    """Median speed after the first steps, and MFU's numerator."""
-    seconds = [line["seconds"] for line in lines[warmup:]]
+def speed_of(kit, lines, warmup, model, length, reference=None):
+    """Median speed after the first steps, and MFU's numerator. Failed if the losses are not those of training.
+
+    `reference` are losses of the first steps on the processor, in bf16.
+    """
+    model, flags = kit.sized(model, {"length": length})
+    length = flags["length"]
+    seconds = [line["seconds"] for line in lines[warmup:]] or [line["seconds"] for line in lines]
     tokens = round(lines[-1]["tokens_per_second"] * lines[-1]["seconds"])
     step = statistics.median(seconds)
-    return {
+    values = {
         "tokens_per_step": tokens,
         "seconds_per_step": step,
         "spread": (max(seconds) - min(seconds)) / step,
@@ -326,32 +379,60 @@ def speed_of(lines, warmup, model, length):
         "flops": tokens / step * workloads.flops_per_token(workloads.MODELS[model], length),
         "flops_palm": tokens / step * workloads.flops_per_token(workloads.MODELS[model], length, causal=False),
         "memory_bytes": lines[-1]["memory_bytes"],
-        "losses": [line["loss"] for line in lines],
+        **losses_of(lines),
     }
+    problem = problem_of_losses(values, None if kit.rehearses() else reference)
+    if problem:
+        raise Failed(problem, values)
+    return values
 
 
-_MFU_VARIANTS = {
-    "1.2b": {
-        "fast": {"batch": 4, "micro_batch": 4, "deterministic": "false"},
-        "deterministic": {"batch": 4, "micro_batch": 4},
-        "four_micro_batches": {"batch": 16, "micro_batch": 4, "deterministic": "false"},
-    },
-    # The largest micro-batch that fits is the fastest; the trainer refuses those that it predicts not to fit.
-    "8b": {
-        "two_sequences": {"batch": 2, "micro_batch": 2, "deterministic": "false"},
-        "eight_micro_batches": {"batch": 8, "micro_batch": 1, "deterministic": "false"},
-        "two_sequences_recompute": {"batch": 2, "micro_batch": 2, "deterministic": "false", "recompute": "full"},
-    },
+def problem_of_losses(values, reference):
+    """A fast run with wrong losses measures nothing. None if they are finite, fall, and begin like the reference's."""
+    losses = values["losses"]
+    if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in losses + values["gradient_norms"]):
+        return "losses or gradient norms are not finite"
+    if not losses[-1] < losses[0]:
+        return "the loss did not fall: %.4f at first, %.4f at last" % (losses[0], losses[-1])
+    for step, (loss, expected) in enumerate(zip(losses, reference or [])):
+        if abs(loss - expected) > 2e-2 * expected:
+            return "the loss of step %d is %.4f, on the processor %.4f" % (step + 1, loss, expected)
+    return None
+
+
+# For each stage: model, moments, steps, steps before the measured ones, and by name the seconds and flags of its runs.
+_MFU = {
+    "1.2b": ("f32", 25, 5, {
+        "fast": (20, {"batch": 4, "micro_batch": 4, "deterministic": "false"}),
+        "deterministic": (20, {"batch": 4, "micro_batch": 4}),
+        "four_micro_batches": (40, {"batch": 16, "micro_batch": 4, "deterministic": "false"}),
+    }),
+    "8b_16": ("int8", 12, 4, {
+        "two_sequences": (32, {"batch": 2, "micro_batch": 2, "deterministic": "false"}),
+        "two_sequences_recompute": (34, {"batch": 2, "micro_batch": 2, "deterministic": "false", "recompute": "full"}),
+    }),
+    "8b": ("int8", 12, 4, {
+        "two_sequences": (60, {"batch": 2, "micro_batch": 2, "deterministic": "false"}),
+        "eight_micro_batches": (90, {"batch": 8, "micro_batch": 1, "deterministic": "false"}),
+        "two_sequences_recompute": (65, {"batch": 2, "micro_batch": 2, "deterministic": "false", "recompute": "full"}),
+    }),
 }
+_SPEED_FLAGS = {"dtype": "bf16", "length": 4096, "steps": 100, "warmup_steps": 20, "learning_rate": 3e-4}
 
 
 def mfu(kit, model):
-    stage = "mfu_1b2" if model == "1.2b" else "mfu_8b"
-    common = {"dtype": "bf16", "length": 4096, "steps": 100, "warmup_steps": 20, "learning_rate": 3e-4}
-    steps, warmup, moments = (25, 5, "f32") if model == "1.2b" else (12, 4, "int8")
-    return [train_item(kit, stage, name, model, lambda lines: speed_of(lines, warmup, model, 4096), steps=steps,
-                       flags={**common, "moments": moments, **flags})
-            for name, flags in _MFU_VARIANTS[model].items()]
+    if model == "8b" and kit.card == "H100":
+        raise Skipped("8 B need 131 GiB of device memory; an H200 has them")
+    moments, steps, warmup, variants = _MFU[model]
+    reference = kit.references.get(model, {}).get("losses")
+
+    def item(name, seconds, flags):
+        known = reference if flags["batch"] == 4 else None
+        return train_item(kit, "mfu_" + model, name, model,
+                          lambda lines: speed_of(kit, lines, warmup, model, 4096, known), seconds, steps=steps,
+                          flags={**_SPEED_FLAGS, "moments": moments, **flags})
+
+    return [item(name, seconds, flags) for name, (seconds, flags) in variants.items()]
 
 
 def fp8(kit):
@@ -361,28 +442,33 @@ def fp8(kit):
     def flags_of(work, _, run_dir, **flags):
         return workloads.parity_flags(work, run_dir, "fp8", **flags)
 
-    items = [train_item(kit, "fp8", "parity", "parity", lambda lines: compare(losses_of(lines), references, "fp8"),
+    items = [train_item(kit, "fp8", "parity", "parity", lambda lines: compare(losses_of(lines), references, "fp8"), 10,
                         make_flags=flags_of)]
-    common = {"dtype": "fp8", "length": 4096, "steps": 100, "warmup_steps": 20, "learning_rate": 3e-4,
-              "deterministic": "false"}
-    for name, model, steps, warmup, flags in (
-            ("1.2b", "1.2b", 25, 5, {"batch": 4, "micro_batch": 4}),
-            ("8b", "8b", 12, 4, {"batch": 2, "micro_batch": 2, "moments": "int8"})):
-        items.append(train_item(kit, "fp8", name, model,
-                                lambda lines, model=model, warmup=warmup: speed_of(lines, warmup, model, 4096),
-                                steps=steps, flags={**common, **flags}))
+    for model, steps, warmup, seconds, flags in (
+            ("1.2b", 25, 5, 20, {"batch": 4, "micro_batch": 4}),
+            ("8b_16", 12, 4, 32, {"batch": 2, "micro_batch": 2, "moments": "int8"})):
+        items.append(train_item(kit, "fp8", model, model,
+                                lambda lines, model=model, warmup=warmup: speed_of(kit, lines, warmup, model, 4096),
+                                seconds, steps=steps,
+                                flags={**_SPEED_FLAGS, "dtype": "fp8", "deterministic": "false", **flags}))
     return items
 
 
+def graphs(kit):
+    """A model whose kernels are as short as their launches, without and with CUDA graphs."""
+    flags = {**_SPEED_FLAGS, "length": 1024, "batch": 16, "micro_batch": 4}
+    return [train_item(kit, "graphs", value, "125m", lambda lines: speed_of(kit, lines, 10, "125m", 1024), 12, steps=60,
+                       flags={**flags, "cuda_graphs": value}) for value in ("off", "on")]
+
+
 def offload(kit):
-    """A step of many micro-batches with the optimizer on the GPU and on the host."""
-    processors = len(os.sched_getaffinity(0))
-    common = {"dtype": "bf16", "length": 4096, "batch": 32, "micro_batch": 4, "steps": 100, "warmup_steps": 20,
-              "learning_rate": 3e-4, "deterministic": "false", "threads": processors}
+    """A step of several micro-batches with the optimizer on the GPU and on the host."""
+    common = {**_SPEED_FLAGS, "batch": 16, "micro_batch": 4, "deterministic": "false",
+              "threads": len(os.sched_getaffinity(0))}
     variants = {"none": {"offload": "none"}, "optimizer": {"offload": "optimizer"},
                 "optimizer_early": {"offload": "optimizer", "speculative_bytes": 20 * 2**30, "clip_norm": 0},
                 "all": {"offload": "all", "zero": 3}}
-    return [train_item(kit, "offload", name, "1.2b", lambda lines: speed_of(lines, 3, "1.2b", 4096), steps=9,
+    return [train_item(kit, "offload", name, "1.2b", lambda lines: speed_of(kit, lines, 3, "1.2b", 4096), 32, steps=9,
                        flags={**common, **flags})
             for name, flags in variants.items()]
 
@@ -391,10 +477,15 @@ def offload(kit):
 
 
 def collectives(kit):
-    command = [kit.program("comm_bench"), "--device=cuda", "--engine=cuda", "--np=2,4",
-               "--op=all_reduce,all_gather,reduce_scatter", "--dtype=bf16", "--min_bytes=64MiB", "--max_bytes=256MiB",
-               "--factor=4", "--format=json", "--quiet=true"]
-    return [Item("one_gpu", command, lambda done: {"rows": read_collectives(done)}, needs_flag="device")]
+    """Ranks that share the GPU, and NCCL, of which one GPU takes one rank."""
+    sizes = ["--min_bytes=64KiB", "--max_bytes=64KiB"] if kit.rehearses() else ["--min_bytes=64MiB", "--max_bytes=256MiB"]
+    command = [kit.program("comm_bench"), "--device=" + kit.device, *sizes, "--factor=4", "--dtype=bf16",
+               "--op=all_reduce,all_gather,reduce_scatter", "--format=json", "--quiet=true"]
+    items = [Item("one_gpu", command + ["--engine=cuda", "--np=2,4"], lambda done: {"rows": read_collectives(done)}, 30)]
+    if not kit.rehearses():
+        items.append(Item("nccl_one_rank", command + ["--engine=nccl", "--np=1"],
+                          lambda done: {"rows": read_collectives(done)}, 10))
+    return items
 
 
 def traffic_bytes(op, world, size):
@@ -425,16 +516,24 @@ _NCU_METRICS = {
 
 
 def ncu(kit):
+    """The kernels of this project in a training step. Clocks stay as they are: a virtual machine may not set them."""
     program = machine.find_program("ncu")
     if program is None:
         raise Skipped("ncu was not found: it is part of the CUDA toolkit and of Nsight Compute")
     run_dir = kit.output("ncu", "train")
-    flags = workloads.train_flags(kit.work, "1.2b_one_layer", run_dir, device=kit.device, dtype="bf16", length=4096,
-                                  batch=4, micro_batch=4, steps=2, warmup_steps=1, deterministic="false")
-    profile = [program, "--csv", "--page", "raw", "--target-processes", "all", "--metrics", ",".join(_NCU_METRICS)]
-    return [Item("training_step", profile + ["--launch-skip", "20", "--launch-count", "150", kit.program("train")] + flags,
-                 lambda done: {"kernels": read_ncu(done)},
-                 prepare=lambda: workloads.write_workload(kit.work, "1.2b_one_layer"))]
+    model, sizes = kit.sized("1.2b_one_layer", {"length": 4096, "steps": 2, "warmup_steps": 1})
+    flags = workloads.train_flags(kit.work, model, run_dir, device=kit.device, dtype="bf16", batch=4, micro_batch=4,
+                                  deterministic="false", **sizes)
+    profile = [program, "--csv", "--page", "raw", "--target-processes", "all", "--clock-control", "none",
+               "--kernel-name-base", "demangled", "--kernel-name", "regex:tessera", "--metrics", ",".join(_NCU_METRICS)]
+    return [Item("training_step", profile + ["--launch-count", "150", kit.program("train")] + flags,
+                 lambda done: {"kernels": read_ncu(done)}, 90,
+                 prepare=lambda: prepare_run(kit, model, run_dir))]
+
+
+def prepare_run(kit, model, run_dir):
+    workloads.write_workload(kit.work, model)
+    shutil.rmtree(run_dir, ignore_errors=True)  # The trainer refuses directories of earlier runs.
 
 
 def number(text):
@@ -478,19 +577,23 @@ def peer(kit):
     if python is None:
         raise Skipped("no Python with torch: " + version)
     variants = {
-        "1.2b-autocast": ["--model=1.2b", "--batch=4"],
-        "1.2b-autocast-compiled": ["--model=1.2b", "--batch=4", "--compile"],
-        "1.2b-bf16-compiled": ["--model=1.2b", "--batch=4", "--precision=bf16", "--compile"],
-        "8b-bf16-compiled": ["--model=8b", "--batch=2", "--precision=bf16", "--compile"],
+        "1.2b-autocast": (30, ["--batch=4"]),
+        "1.2b-autocast-compiled": (75, ["--batch=4", "--compile"]),
+        "8b_16-bf16-compiled": (90, ["--batch=2", "--precision=bf16", "--compile"]),
     }
     script = os.path.join(kit.directory, "peer_torch.py")
 
-    def item(name, flags):
+    def item(name, seconds, flags):
+        model, sizes = kit.sized(name.split("-")[0], {"length": 4096, "steps": 15})
         output = kit.output("peer", name + ".json")
-        return Item(name, [python, script, *flags, "--work=" + kit.work, "--json=" + output],
-                    lambda done: read_peer(done, output, name.split("-")[0]), env=dict(os.environ))
+        device = ["--device=cpu", "--warmup=1"] if kit.rehearses() else []
+        sizes = ["--length=%d" % sizes["length"], "--steps=%d" % sizes["steps"]]
+        return Item(name, [python, script, "--model=" + model, *flags, *sizes, *device, "--work=" + kit.work,
+                           "--json=" + output],
+                    lambda done: read_peer(done, output, model), seconds,
+                    env={"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH")})  # PyTorch finds its own.
 
-    return [item(name, flags) for name, flags in variants.items()]
+    return [item(name, seconds, flags) for name, (seconds, flags) in variants.items()]
 
 
 def read_peer(done, path, model):

@@ -38,6 +38,12 @@ MODELS = {
     "parity": _llama(256, 704, 4, 4, 2, 64, BYTE_VOCABULARY, False),
     "1.2b": _llama(2048, 8192, 16, 32, 8, 64, LARGE_VOCABULARY, True),  # The shape of Llama 3.2 1B.
     "8b": _llama(4096, 14336, 32, 32, 8, 128, LARGE_VOCABULARY, False),  # Llama 3 8B.
+    # For a card of 80 GB, which 8 B do not fit.
+    "8b_16": _llama(4096, 14336, 16, 32, 8, 128, LARGE_VOCABULARY, False),
+    # Kernels so short that launching them takes longer.
+    "125m": _llama(768, 2048, 12, 12, 12, 64, BYTE_VOCABULARY, False),
+    # Stands for all large models in rehearsals.
+    "tiny": _llama(128, 256, 2, 2, 1, 64, BYTE_VOCABULARY, False),
     # Every kernel at the shapes of 1.2b, in few launches.
     "1.2b_one_layer": _llama(2048, 8192, 1, 32, 8, 64, LARGE_VOCABULARY, True),
 }

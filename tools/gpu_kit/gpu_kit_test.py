@@ -15,7 +15,7 @@ import time
 import unittest
 from unittest import mock
 
-ARCHIVE = os.path.abspath(sys.argv.pop(1))
+ARCHIVE, DOCS = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
 RESULTS = os.path.abspath(os.path.join(os.path.dirname(sys.argv[0]), "testdata", "results.json"))
 _MOST_BYTES = 60_000_000  # What may be carried to the GPU machine: the archive and the tracked files.
 _TRACKED_BYTES = 13_000_000  # .ci/check_kit compares the real sum.
@@ -140,7 +140,7 @@ class ResumeTest(KitTest):
         self.store({"repeat": {"fp32-first": FAKE}})
         code, out, _ = self.call("--device=emulated", "--stages=repeat:fp32-first,repeat:fp32-second")
         self.assertEqual(self.stored()["repeat"]["fp32-first"], FAKE)
-        self.assertEqual(len(self.stored()["repeat"]["fp32-second"]["values"]["losses"]), 10)
+        self.assertEqual(len(self.stored()["repeat"]["fp32-second"]["values"]["losses"]), 3)
         self.assertRegex(out, r"fp32-first +passed +\(earlier\)")
         self.assertEqual(code, 1)  # The fake run has other bits.
 
@@ -155,7 +155,9 @@ class ResumeTest(KitTest):
         code, out, _ = self.call("--device=emulated", "--time_limit=1")
         self.assertEqual(code, 3)
         self.assertIn("call again", out)
-        self.assertEqual([item for items in self.stored().values() for item in items], [])
+        started = [item for items in self.stored().values() for item, outcome in items.items()
+                   if outcome["status"] != "skipped"]
+        self.assertEqual(started, [])
 
 
 def lives(pid):
@@ -260,9 +262,9 @@ class CommandTest(KitTest):
             self.assertLess(len(command), _MOST_COMMAND)
 
     def test_the_reference_losses_are_those_of_the_trainer(self):
-        code, out, err = self.call("--check_reference=3")
+        code, out, err = self.call("--check_reference=20")
         self.assertEqual(code, 0, out + err)
-        self.assertEqual(out.count("3 losses differ by at most"), 2)
+        self.assertEqual(out.count("20 losses differ by at most"), 2)
 
 
 # Stands for the program that it is named after: checks how it is called, and runs the program behind the options.
@@ -432,11 +434,16 @@ class ReportTest(KitTest):
         code, out, _ = self.call("--report")
         self.assertEqual(code, 0)
         for line in ("| figure | measured | predicted | ratio | limit |",
-                     "| MFU of 8 B | 0.468 | 0.57 to 0.65; at least 0.5 | 0.82 | FAIL |",
-                     "| step of 1.2 B, for 4 x 4096 tokens, s | 0.273 | 0.26 to 0.29 | 1.00 |  |",
+                     "| MFU of 8 B | 0.468 | 0.54 to 0.578; at least 0.5 | 0.87 | FAIL |",
+                     "| step of 1.2 B, for 4 x 4096 tokens, s | 0.273 | 0.271 to 0.288 | 1.00 |  |",
+                     "| attention with its conversions, heads of 128, forward: share of cuDNN alone | 0.8 | 0.77 to 0.851 | 1.00 |  |",
+                     "| losses of large models, largest relative difference between variants | 0.01 | at most 0.02 |  | pass |",
+                     "| steps by CUDA graphs whose losses and gradient norms have other bits | 1 | at most 0 |  | FAIL |",
+                     "| tokens/s of 1.2 B over compiled PyTorch with autocast | 1.21 | at least 1 |  | pass |",
+                     "| libnccl.so.2 | missing | no such file |",
                      "| losses of 20 steps in f32, largest relative difference from the CPU | 2.5e-07 | at most 1e-05 |  | pass |",
                      "| repeated runs whose losses and gradient norms have other bits | 1 | at most 0 |  | FAIL |",
-                     "| tokens/s lost by --offload=optimizer, 1.2 B, 32 x 4096 tokens | 0.125 | at most 0.15 |  | pass |",
+                     "| tokens/s lost by --offload=optimizer, 1.2 B, 16 x 4096 tokens | 0.125 | at most 0.15 |  | pass |",
                      "| collectives of threads on one GPU: least share of the copy rate | 0.833 | at least 0.7 |  | pass |",
                      "| PCIe, host to device, page-locked, GB/s |  | 50 to 55 |  | not measured |",
                      "| errors that compute-sanitizer reported | failed | at most 0 |  | FAIL |",
@@ -490,6 +497,11 @@ class ReportTest(KitTest):
         self.assertEqual(ranges["NVIDIA L4"], [None])
         self.assertAlmostEqual(ranges["NVIDIA H100 80GB HBM3"][0][0], 0.442, 3)
         self.assertAlmostEqual(ranges["NVIDIA H200"][0][0], 0.473, 3)
+
+    def test_the_document_has_the_predictions(self):
+        code, out, _ = self.call("--predictions")
+        self.assertEqual(code, 0)
+        self.assertIn(out.strip(), read(DOCS))
 
     def test_results_of_several_calls_are_merged(self):
         first, second = json.loads(read(RESULTS)), json.loads(read(RESULTS))

@@ -228,6 +228,18 @@ def predicted(figure):
     return "; ".join(parts)
 
 
+def prediction_table():
+    """What is predicted for each card, in Markdown, for docs/gpu.md."""
+    by_card = [predictions.figures(card) for card in predictions.CARDS]
+    rows = [[_named(row[0])] + [predicted(figure) for figure in row] for row in zip(*by_card)
+            if any(predicted(figure) for figure in row)]
+    return "\n".join(table(["figure", *predictions.CARDS], rows))
+
+
+def _named(figure):
+    return figure["figure"] + (", " + figure["unit"] if figure["unit"] else "")
+
+
 def ratio(figure, value):
     """Measured over predicted, by the nearer end of the range: 1 inside."""
     if value is None or math.isnan(value) or "range" not in figure:
@@ -257,7 +269,7 @@ def table(header, rows):
 
 def figure_rows(content):
     values = measured(content)
-    return [[figure["figure"] + (", " + figure["unit"] if figure["unit"] else ""), form(values.get(figure["key"])),
+    return [[_named(figure), form(values.get(figure["key"])),
              predicted(figure), ratio(figure, values.get(figure["key"])), verdict(figure, values.get(figure["key"]))]
             for figure in figures_of(content)]
 

@@ -304,7 +304,7 @@ def check_memory(kit, chosen):
         "stage", "run", "GPU, GiB", "host, GiB", kit.card, device_limit / predictions.GIB, host_limit / predictions.GIB))
     for name, names in chosen.items():
         try:
-            items = [item for item in chosen_items(name, names, kit) if item.command[0] == kit.program("train")]
+            items = [item for item in chosen_items(name, names, kit) if item.metrics]
         except stages.Skipped as skipped:
             say("%-12s skipped: %s" % (name, skipped))
             continue
@@ -429,6 +429,7 @@ def parser_of_flags():
                         help="compares what the runs need with this card's memory and a host of %d GiB" % (
                             predictions.HOST_BYTES >> 30))
     parser.add_argument("--report", action="store_true", help="prints the tables of --results in Markdown")
+    parser.add_argument("--predictions", action="store_true", help="prints what is predicted for each card in Markdown")
     parser.add_argument("--docs", help="with --report: puts them between the markers of this file")
     parser.add_argument("--make_reference", metavar="FILE", help="writes the losses of the trainer on the processor")
     parser.add_argument("--check_reference", type=int, metavar="STEPS", help="compares the first losses with the reference")
@@ -445,6 +446,9 @@ def main():
     signal.signal(signal.SIGTERM, end_politely)
     try:
         chosen = parse_stages(options)
+        if options.predictions:
+            say(report.prediction_table())
+            return 0
         if options.report:
             return report.write([Results(path).content for path in options.results.split(",")], options.docs)
         card = options.check_memory or predictions.card_of(", ".join(machine.gpu_names()))

@@ -8,13 +8,13 @@ import workloads
 
 GIB = 1 << 30
 
-# `bandwidth` is the data sheet's, in bytes per second; `stream` is the share of it that
-# cuDNN's RMSNorm reaches on an H200, and `copy` what copies reached on one. Memory is what the driver reports.
+# Memory as the driver reports it, and the data sheet's bandwidth in bytes per second.
 CARDS = {
     "H100": {"memory": 79.6 * GIB, "bandwidth": 3.35e12},
     "H200": {"memory": 140.4 * GIB, "bandwidth": 4.8e12},
 }
 HOST_BYTES = 128 * GIB  # The host that the plans of run_kit.py are made for.
+# Shares of the bandwidth: of cuDNN's RMSNorm on an H200, and of copies.
 _STREAM, _COPY = 0.77, (0.87, 0.90)
 _PRODUCTS = (630e12, 690e12)  # cuBLASLt in bf16 at a model's shapes: 769 to 798 at 8192 cubed on random data.
 # cuDNN 9.19's own benchmark: causal, 4096 tokens, heads of 128; two thirds of it for heads of 64.

@@ -117,7 +117,10 @@ struct HostValues {
         keys(static_cast<int32_t>(shape.keys)) {}
 
   float scale;
-  float masked = -std::numeric_limits<float>::infinity();
+  // Kernels before 9.10 compute NaNs where all scores of a tile are infinite.
+  float masked = cudnnGetVersion() < 91000
+                     ? std::numeric_limits<float>::lowest()
+                     : -std::numeric_limits<float>::infinity();
   float one = 1;
   int32_t queries;
   int32_t keys;

@@ -43,7 +43,8 @@ enum CudnnAttentionId : int64_t {
   kCudnnKey,
   kCudnnValue,
   kCudnnScale,      // f32 of the host: factor of the products.
-  kCudnnMasked,     // f32 of the host: minus infinity. Causal plans only.
+  kCudnnMasked,     // f32 of the host: the score of keys that are not seen.
+                    // Causal plans only.
   kCudnnQueries,    // i32 of the host: the shape's queries and keys. Only of
   kCudnnKeys,       // causal plans whose queries and keys differ in number.
   kCudnnOutput,     // Packed; f32 in forward plans, bf16 in backward ones.

@@ -262,18 +262,17 @@ AttentionErrors AttentionErrorsOf(const AttentionProblem& p,
                                      KeyScale(p), errors.value_gradient)};
 }
 
-AttentionErrors ExpectAttentionIsReference(Ops& ops, AttentionProblem& p) {
-  const AttentionReference reference(p, ArithmeticOf(ops));
-  TESSERA_EXPECT_OK(ops.Attend(p.Block(), p.State()));
+void ExpectAttentionIsReference(Ops& ops, AttentionProblem& p,
+                                const AttentionReference& reference) {
+  TESSERA_ASSERT_OK(ops.Attend(p.Block(), p.State()));
   ExpectClose(p.output, reference.output, 1, reference.errors.output);
   ExpectClose(p.log_sum_exp, reference.log_sum_exp);
-  const std::vector<double> computed = p.output.values();
   p.output.Set(reference.output);
-  TESSERA_EXPECT_OK(
+  TESSERA_ASSERT_OK(
       ops.RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
   ExpectClose(p.delta, reference.delta, 8);
   p.delta.Set(reference.delta);
-  TESSERA_EXPECT_OK(ops.AttendGradient(p.Block(), p.Gradients()));
+  TESSERA_ASSERT_OK(ops.AttendGradient(p.Block(), p.Gradients()));
   ExpectClose(p.query_gradient, reference.query_gradient, 2,
               reference.errors.query_gradient);
   ExpectClose(p.key_gradient, reference.key_gradient, KeyScale(p),
@@ -285,8 +284,41 @@ AttentionErrors ExpectAttentionIsReference(Ops& ops, AttentionProblem& p) {
         &p.key_gradient, &p.value_gradient}) {
     EXPECT_TRUE(x->GapsAreIntact());
   }
-  p.output.Set(computed);
-  return AttentionErrorsOf(p, reference);
+}
+
+void ExpectAttentionIsReference(Ops& ops, AttentionProblem& p) {
+  ExpectAttentionIsReference(ops, p, AttentionReference(p, ArithmeticOf(ops)));
+}
+
+void ExpectAttentionOfBothTypes(std::span<Ops* const> all_ops,
+                                const AttentionCase& attention,
+                                bool rounds_late) {
+  SCOPED_TRACE(testing::Message()
+               << attention.sizes
+               << (attention.kind == BlockKind::kCausal ? " causal" : " full"));
+  std::mt19937_64 random(1);
+  AttentionProblem inputs(DType::kBF16, attention.sizes, random);
+  inputs.kind = attention.kind;
+  const AttentionReference reference(
+      inputs, rounds_late ? Arithmetic::kTensorCores : Arithmetic::kStatistics);
+  AttentionReference exact = reference;
+  exact.errors = {};
+  for (Ops* const ops : all_ops) {
+    AttentionProblem problem = inputs;
+    ExpectAttentionIsReference(*ops, problem, rounds_late ? reference : exact);
+    // The error of f32 is far below that of bf16.
+    if (rounds_late) {
+      EXPECT_GT(AttentionErrorsOf(problem, exact).query_gradient, 3)
+          << "another kernel computed this block";
+    }
+  }
+  AttentionProblem wide(DType::kF32, attention.sizes, random);
+  wide.kind = attention.kind;
+  wide.query.Set(inputs.query.values());
+  wide.key.Set(inputs.key.values());
+  wide.value.Set(inputs.value.values());
+  wide.output_gradient.Set(inputs.output_gradient.values());
+  ExpectAttentionIsReference(*all_ops.front(), wide, exact);
 }
 
 }  // namespace tessera::tensor_parallel

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <ostream>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "base/dtype/dtype.h"
@@ -112,9 +113,20 @@ struct AttentionErrors {
 AttentionErrors AttentionErrorsOf(const AttentionProblem& problem,
                                   const AttentionReference& reference);
 
-// Computes the problem, forward and backward. Expects the results to be within
-// the bounds of the arithmetic of `ops`, and returns their errors.
-AttentionErrors ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem);
+// Computes the problem, forward and backward, and expects its results to be
+// within the bounds. The state and the gradients should be cleared.
+void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem,
+                                const AttentionReference& reference);
+// The reference is that of the arithmetic of `ops`.
+void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem);
+
+// Computes a case in bf16 with each of `all_ops`, and the same numbers in f32
+// with the first. `rounds_late`: the former have to show the roundings of
+// Arithmetic::kTensorCores, and else none, not even of weights, as our kernels
+// for GPUs.
+void ExpectAttentionOfBothTypes(std::span<Ops* const> all_ops,
+                                const AttentionCase& attention,
+                                bool rounds_late);
 
 }  // namespace tessera::tensor_parallel
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/device/cuda_device.h"
+#include "base/device/testing/test_gpu.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -31,8 +32,9 @@ constexpr int64_t kRanks = 4;
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto device = CudaDevice::Create();
-    if (!device.ok()) GTEST_SKIP() << device.status();
+    auto device = CreateTestGpu();
+    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status();
+    TESSERA_ASSERT_OK(device);
     device_ = *std::move(device);
   }
 

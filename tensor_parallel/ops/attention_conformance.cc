@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "base/tensor/copy.h"
@@ -20,6 +19,8 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops/ops_conformance.h"
 #include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/attention_problem.h"
+#include "tensor_parallel/ops/testing/rounding.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -28,225 +29,21 @@ using ::testing::HasSubstr;
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
-struct Sizes {
-  int64_t sequences, queries, keys, heads, kv_heads, d;
-};
-
 std::string KindName(BlockKind kind) {
   return kind == BlockKind::kFull     ? "full"
          : kind == BlockKind::kCausal ? "causal"
                                       : "none";
 }
 
-// A problem with its inputs, its state and its gradients. Rows have gaps, of
-// `state_gap` elements in tensors of statistics.
-struct Problem {
-  Problem(DType dtype, const Sizes& s, std::mt19937_64& random,
-          int64_t state_gap = 0)
-      : sizes(s),
-        query(dtype, {s.sequences, s.queries, s.heads, s.d}, 3),
-        key(dtype, {s.sequences, s.keys, s.kv_heads, s.d}, 2),
-        value(dtype, {s.sequences, s.keys, s.kv_heads, s.d}, 5),
-        output(StatisticsFor(dtype), query.shape(), state_gap),
-        log_sum_exp(StatisticsFor(dtype), {s.sequences, s.queries, s.heads},
-                    state_gap),
-        output_gradient(dtype, query.shape(), 1),
-        delta(StatisticsFor(dtype), log_sum_exp.shape(), state_gap),
-        query_gradient(StatisticsFor(dtype), query.shape(), state_gap),
-        key_gradient(StatisticsFor(dtype), key.shape(), state_gap),
-        value_gradient(StatisticsFor(dtype), key.shape(), state_gap),
-        scale(1 / std::sqrt(static_cast<double>(std::max<int64_t>(s.d, 1)))) {
-    query.Randomise(random);
-    key.Randomise(random);
-    value.Randomise(random);
-    output_gradient.Randomise(random);
-    Reset();
-  }
-
-  void Reset() {
-    output.Set(std::vector<double>(output.size(), 0));
-    log_sum_exp.Set(std::vector<double>(log_sum_exp.size(), kNothing));
-  }
-
-  AttentionBlock Block() const {
-    AttentionBlock block = {query.view(), key.view(), value.view(), kind,
-                            scale};
-    if (!first_keys.empty()) {
-      block.first_keys =
-          *ConstTensorView::Of(std::span<const int64_t>(first_keys),
-                               {{sizes.sequences, sizes.queries}});
-    }
-    return block;
-  }
-  AttentionState State() const { return {output.view(), log_sum_exp.view()}; }
-  AttentionGradients Gradients() const {
-    return {output_gradient.view(), output.view(),         log_sum_exp.view(),
-            delta.view(),           query_gradient.view(), key_gradient.view(),
-            value_gradient.view()};
-  }
-
-  // A block of keys [begin, end) for queries [first, last).
-  AttentionBlock Block(int64_t first, int64_t last, int64_t begin, int64_t end,
-                       BlockKind part_kind) const {
-    return {*query.view().Narrow(1, first, last - first),
-            *key.view().Narrow(1, begin, end - begin),
-            *value.view().Narrow(1, begin, end - begin), part_kind, scale};
-  }
-  AttentionState State(int64_t first, int64_t last) const {
-    return {*output.view().Narrow(1, first, last - first),
-            *log_sum_exp.view().Narrow(1, first, last - first)};
-  }
-  AttentionGradients Gradients(int64_t first, int64_t last, int64_t begin,
-                               int64_t end) const {
-    const auto queries = [&](const TestTensor& x) {
-      return *x.view().Narrow(1, first, last - first);
-    };
-    const auto keys = [&](const TestTensor& x) {
-      return *x.view().Narrow(1, begin, end - begin);
-    };
-    return {queries(output_gradient), queries(output),
-            queries(log_sum_exp),     queries(delta),
-            queries(query_gradient),  keys(key_gradient),
-            keys(value_gradient)};
-  }
-
-  bool Sees(int64_t sequence, int64_t q, int64_t k) const {
-    if (!first_keys.empty() && k < first_keys[sequence * sizes.queries + q]) {
-      return false;
-    }
-    if (kind == BlockKind::kCausal) return k <= q + sizes.keys - sizes.queries;
-    return kind == BlockKind::kFull;
-  }
-
-  Sizes sizes;
-  TestTensor query, key, value, output, log_sum_exp, output_gradient, delta;
-  TestTensor query_gradient, key_gradient, value_gradient;
-  BlockKind kind = BlockKind::kCausal;
-  double scale;
-  std::vector<int64_t>
-      first_keys;  // Of every query of every sequence; or none.
-};
-
-// The textbook formulas for probabilities, outputs and gradients, in f64.
-struct Reference {
-  explicit Reference(const Problem& p)
-      : output(p.output.size(), 0),
-        log_sum_exp(p.log_sum_exp.size(), kNothing),
-        delta(p.delta.size(), 0),
-        query_gradient(p.query.size(), 0),
-        key_gradient(p.key.size(), 0),
-        value_gradient(p.value.size(), 0),
-        roundings{output, query_gradient, key_gradient, value_gradient},
-        query(p.query.values()),
-        key(p.key.values()),
-        value(p.value.values()),
-        gradient(p.output_gradient.values()) {
-    const Sizes& s = p.sizes;
-    for (int64_t i = 0; i < s.sequences * s.queries * s.heads; ++i) Row(p, i);
-  }
-
-  std::vector<double> output, log_sum_exp, delta;
-  std::vector<double> query_gradient, key_gradient, value_gradient;
-
-  // How far rounding each weight and each gradient of a score to bf16 may move
-  // the results; zero for the other types.
-  struct Roundings {
-    std::vector<double> output, query_gradient, key_gradient, value_gradient;
-  };
-  Roundings roundings;
-
- private:
-  // Row i of the queries' heads.
-  void Row(const Problem& p, int64_t i) {
-    const Sizes& s = p.sizes;
-    const int64_t d = s.d;
-    const int64_t q = i / s.heads % s.queries;
-    const int64_t sequence = i / s.heads / s.queries;
-    const int64_t kv_head = i % s.heads / (s.heads / s.kv_heads);
-    const double rounding = p.query.dtype() == DType::kBF16 ? 0x1p-8 : 0;
-    const auto at = [&](int64_t k) {
-      return ((sequence * s.keys + k) * s.kv_heads + kv_head) * d;
-    };
-    const auto dot = [&](const std::vector<double>& a, int64_t x,
-                         const std::vector<double>& b, int64_t y) {
-      double sum = 0;
-      for (int64_t j = 0; j < d; ++j) sum += a[x + j] * b[y + j];
-      return sum;
-    };
-    std::vector<double> scores(s.keys, kNothing);
-    for (int64_t k = 0; k < s.keys; ++k) {
-      if (p.Sees(sequence, q, k))
-        scores[k] = p.scale * dot(query, i * d, key, at(k));
-    }
-    double largest = kNothing, sum = 0;
-    for (double score : scores) largest = std::max(largest, score);
-    if (largest == kNothing) return;
-    for (double score : scores) sum += std::exp(score - largest);
-    log_sum_exp[i] = largest + std::log(sum);
-    // sums[x + j] += factor * values[y + j]
-    const auto add = [&](double factor, const std::vector<double>& values,
-                         int64_t y, std::vector<double>& sums,
-                         std::vector<double>& errors, int64_t x) {
-      for (int64_t j = 0; j < d; ++j) {
-        const double term = factor * values[y + j];
-        sums[x + j] += term;
-        errors[x + j] += rounding * std::fabs(term);
-      }
-    };
-    std::vector<double> shares(s.keys);
-    for (int64_t k = 0; k < s.keys; ++k) {
-      shares[k] = std::exp(scores[k] - log_sum_exp[i]);
-      add(shares[k], value, at(k), output, roundings.output, i * d);
-    }
-    delta[i] = dot(output, i * d, gradient, i * d);
-    for (int64_t k = 0; k < s.keys; ++k) {
-      if (!p.Sees(sequence, q, k)) continue;
-      const double slope =
-          p.scale * shares[k] * (dot(gradient, i * d, value, at(k)) - delta[i]);
-      add(slope, key, at(k), query_gradient, roundings.query_gradient, i * d);
-      add(slope, query, i * d, key_gradient, roundings.key_gradient, at(k));
-      add(shares[k], gradient, i * d, value_gradient, roundings.value_gradient,
-          at(k));
-    }
-  }
-
-  std::vector<double> query, key, value, gradient;
-};
-
-void ExpectIsReference(Ops& ops, Problem& p) {
-  const Reference reference(p);
-  TESSERA_ASSERT_OK(ops.Attend(p.Block(), p.State()));
-  ExpectClose(p.output, reference.output, 1, reference.roundings.output);
-  ExpectClose(p.log_sum_exp, reference.log_sum_exp);
-  p.output.Set(reference.output);
-  TESSERA_ASSERT_OK(
-      ops.RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
-  ExpectClose(p.delta, reference.delta, 8);
-  p.delta.Set(reference.delta);
-  TESSERA_ASSERT_OK(ops.AttendGradient(p.Block(), p.Gradients()));
-  const double sums = std::sqrt(static_cast<double>(p.sizes.queries) + 1);
-  const Reference::Roundings& roundings = reference.roundings;
-  ExpectClose(p.query_gradient, reference.query_gradient, 2,
-              roundings.query_gradient);
-  ExpectClose(p.key_gradient, reference.key_gradient, 2 + sums,
-              roundings.key_gradient);
-  ExpectClose(p.value_gradient, reference.value_gradient, 2 + sums,
-              roundings.value_gradient);
-  for (const TestTensor* x :
-       {&p.query, &p.key, &p.output, &p.log_sum_exp, &p.query_gradient,
-        &p.key_gradient, &p.value_gradient}) {
-    EXPECT_TRUE(x->GapsAreIntact());
-  }
-}
-
-constexpr Sizes kSizes[] = {
+constexpr AttentionSizes kSizes[] = {
     {1, 1, 1, 1, 1, 1},    {1, 5, 5, 2, 2, 8},    {3, 7, 7, 6, 2, 16},
     {1, 33, 47, 4, 1, 20}, {1, 1, 300, 8, 2, 9},  {2, 300, 300, 1, 1, 5},
     {1, 70, 600, 2, 1, 3}, {2, 270, 31, 2, 1, 7}, {4, 1, 9, 2, 1, 4}};
 
 // Windows of some width, and documents of random lengths; some queries see
 // nothing, and some numbers are beyond both ends.
-std::vector<int64_t> RandomFirstKeys(const Sizes& s, std::mt19937_64& random) {
+std::vector<int64_t> RandomFirstKeys(const AttentionSizes& s,
+                                     std::mt19937_64& random) {
   std::vector<int64_t> first_keys;
   for (int64_t sequence = 0; sequence < s.sequences; ++sequence) {
     const bool is_window = random() % 2 == 0;
@@ -269,16 +66,15 @@ std::vector<int64_t> RandomFirstKeys(const Sizes& s, std::mt19937_64& random) {
 void ExpectAllAreReference(Ops& ops, uint64_t seed, bool hides_keys) {
   std::mt19937_64 random(seed);
   for (const DType dtype : kComputedTypes) {
-    for (const Sizes& s : kSizes) {
+    for (const AttentionSizes& s : kSizes) {
       for (const BlockKind kind :
            {BlockKind::kFull, BlockKind::kCausal, BlockKind::kNone}) {
-        SCOPED_TRACE(absl::StrCat(DTypeName(dtype), " ", s.sequences, "x",
-                                  s.queries, "x", s.keys, "x", s.heads, " ",
-                                  KindName(kind)));
-        Problem p(dtype, s, random);
+        SCOPED_TRACE(testing::Message()
+                     << dtype << " " << s << " " << KindName(kind));
+        AttentionProblem p(dtype, s, random);
         p.kind = kind;
         if (hides_keys) p.first_keys = RandomFirstKeys(s, random);
-        ExpectIsReference(ops, p);
+        ExpectAttentionIsReference(ops, p);
       }
     }
   }
@@ -295,7 +91,7 @@ TEST_P(OpsConformanceTest, AttentionHidesKeysBeforeTheFirst) {
 // Rows of a larger table.
 TEST_P(OpsConformanceTest, AttentionTakesFirstKeysWithGaps) {
   std::mt19937_64 random(12);
-  Problem p(DType::kF64, {2, 9, 13, 4, 2, 6}, random), same = p;
+  AttentionProblem p(DType::kF64, {2, 9, 13, 4, 2, 6}, random), same = p;
   p.first_keys = RandomFirstKeys(p.sizes, random);
   std::vector<int64_t> table(2 * 20, -7);
   for (int64_t i = 0; i < 18; ++i) {
@@ -314,15 +110,15 @@ TEST_P(OpsConformanceTest, AttentionTakesFirstKeysWithGaps) {
 TEST_P(OpsConformanceTest, AttentionTakesStatesAndGradientsWithGaps) {
   std::mt19937_64 random(2);
   for (const DType dtype : kComputedTypes) {
-    Problem p(dtype, {2, 9, 13, 4, 2, 6}, random, /*state_gap=*/3);
-    ExpectIsReference(ops(), p);
+    AttentionProblem p(dtype, {2, 9, 13, 4, 2, 6}, random, /*state_gap=*/3);
+    ExpectAttentionIsReference(ops(), p);
   }
 }
 
 // Tensors of [queries, sequences, heads, d], seen as the op wants them.
 TEST_P(OpsConformanceTest, AttentionTakesSequencesAnyDistanceApart) {
   std::mt19937_64 random(3);
-  Problem p(DType::kF64, {3, 10, 10, 4, 2, 5}, random);
+  AttentionProblem p(DType::kF64, {3, 10, 10, 4, 2, 5}, random);
   TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
   TESSERA_ASSERT_OK(
       ops().RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
@@ -340,7 +136,7 @@ TEST_P(OpsConformanceTest, AttentionTakesSequencesAnyDistanceApart) {
   };
   TestTensor query = turned(p.query), key = turned(p.key),
              value = turned(p.value), gradient = turned(p.output_gradient);
-  Problem zeros(DType::kF64, p.sizes, random);
+  AttentionProblem zeros(DType::kF64, p.sizes, random);
   TestTensor output = turned(zeros.output),
              log_sum_exp = turned(zeros.log_sum_exp),
              delta = turned(zeros.delta),
@@ -372,8 +168,8 @@ TEST_P(OpsConformanceTest, AttentionMergedOverChunksIsUnsplit) {
     for (const std::vector<int64_t>& cuts :
          {std::vector<int64_t>{0, 300}, std::vector<int64_t>{0, 150, 300},
           std::vector<int64_t>{0, 1, 40, 296, 296, 300}}) {
-      Problem p(dtype, {2, 300, 300, 2, 1, 6}, random, 1);
-      const Reference reference(p);
+      AttentionProblem p(dtype, {2, 300, 300, 2, 1, 6}, random, 1);
+      const AttentionReference reference(p, ArithmeticOf(ops()));
       struct Pair {
         size_t queries, keys;
       };
@@ -410,7 +206,7 @@ TEST_P(OpsConformanceTest, AttentionMergedOverChunksIsUnsplit) {
 
 TEST_P(OpsConformanceTest, AttentionGradientsAreFiniteDifferences) {
   std::mt19937_64 random(5);
-  Problem p(DType::kF64, {2, 3, 4, 2, 1, 2}, random);
+  AttentionProblem p(DType::kF64, {2, 3, 4, 2, 1, 2}, random);
   const auto f = [&] {
     p.Reset();
     EXPECT_THAT(ops().Attend(p.Block(), p.State()), IsOk());
@@ -431,7 +227,7 @@ TEST_P(OpsConformanceTest, AttentionGradientsAreFiniteDifferences) {
 
 TEST_P(OpsConformanceTest, AttentionAddsToGradients) {
   std::mt19937_64 random(6);
-  Problem p(DType::kF64, {2, 4, 4, 2, 1, 3}, random);
+  AttentionProblem p(DType::kF64, {2, 4, 4, 2, 1, 3}, random);
   TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
   TESSERA_ASSERT_OK(ops().AttendGradient(p.Block(), p.Gradients()));
   std::vector<double> twice = p.key_gradient.values();
@@ -444,7 +240,7 @@ TEST_P(OpsConformanceTest, AttentionLeavesAQueryThatSeesNothingAsItWas) {
   std::mt19937_64 random(7);
   for (const DType dtype : kComputedTypes) {
     // The first two of four queries come before the first of two keys.
-    Problem p(dtype, {2, 4, 2, 2, 1, 4}, random);
+    AttentionProblem p(dtype, {2, 4, 2, 2, 1, 4}, random);
     TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
     for (int64_t row = 0; row < 16; ++row) {
       const bool sees = row % 8 >= 4;
@@ -466,9 +262,9 @@ TEST_P(OpsConformanceTest, AttentionLeavesAQueryThatSeesNothingAsItWas) {
 
 TEST_P(OpsConformanceTest, AttentionSurvivesScoresThatWouldOverflow) {
   std::mt19937_64 random(8);
-  Problem p(DType::kF32, {1, 40, 40, 2, 2, 8}, random);
+  AttentionProblem p(DType::kF32, {1, 40, 40, 2, 2, 8}, random);
   p.scale = 300;
-  const Reference reference(p);
+  const AttentionReference reference(p, ArithmeticOf(ops()));
   TESSERA_ASSERT_OK(ops().Attend(p.Block(), p.State()));
   for (const double x : p.output.values()) EXPECT_TRUE(std::isfinite(x));
   ExpectClose(p.log_sum_exp, reference.log_sum_exp, 1000);
@@ -476,11 +272,11 @@ TEST_P(OpsConformanceTest, AttentionSurvivesScoresThatWouldOverflow) {
 
 TEST_P(OpsConformanceTest, AttentionTakesNothingAtAll) {
   std::mt19937_64 random(9);
-  for (const Sizes& sizes :
-       {Sizes{1, 0, 3, 2, 1, 4}, Sizes{1, 3, 0, 2, 1, 4},
-        Sizes{1, 3, 3, 0, 0, 4}, Sizes{1, 3, 3, 2, 1, 0},
-        Sizes{0, 3, 3, 2, 1, 4}, Sizes{0, 0, 0, 0, 0, 0}}) {
-    Problem p(DType::kF32, sizes, random);
+  for (const AttentionSizes& sizes :
+       {AttentionSizes{1, 0, 3, 2, 1, 4}, AttentionSizes{1, 3, 0, 2, 1, 4},
+        AttentionSizes{1, 3, 3, 0, 0, 4}, AttentionSizes{1, 3, 3, 2, 1, 0},
+        AttentionSizes{0, 3, 3, 2, 1, 4}, AttentionSizes{0, 0, 0, 0, 0, 0}}) {
+    AttentionProblem p(DType::kF32, sizes, random);
     EXPECT_THAT(ops().Attend(p.Block(), p.State()), IsOk());
     EXPECT_THAT(ops().AttendGradient(p.Block(), p.Gradients()), IsOk());
     if (sizes.keys == 0 && sizes.queries > 0) {
@@ -491,7 +287,7 @@ TEST_P(OpsConformanceTest, AttentionTakesNothingAtAll) {
 
 TEST_P(OpsConformanceTest, AttentionRefusesWhatDoesNotFitAndWritesNothing) {
   std::mt19937_64 random(10);
-  Problem p(DType::kF32, {2, 4, 6, 4, 2, 3}, random);
+  AttentionProblem p(DType::kF32, {2, 4, 6, 4, 2, 3}, random);
   const auto before = p.output.bytes();
   const auto refuses = [&](const AttentionBlock& block, const char* text) {
     EXPECT_THAT(ops().Attend(block, p.State()),

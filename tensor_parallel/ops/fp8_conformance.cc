@@ -17,6 +17,7 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops/ops_conformance.h"
 #include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/rounding.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -218,6 +219,38 @@ TEST_P(OpsConformanceTest, CastTransposeRefusesWhatDoesNotFit) {
               Refused("should be of one type"));
 }
 
+void ExpectGemmFp8IsReference(Ops& ops, const Fp8GemmOptions& options,
+                              DType a_type, DType b_type, DType c_type,
+                              const Dims& sizes, std::mt19937_64& random) {
+  SCOPED_TRACE(testing::Message() << a_type << " " << b_type << " " << c_type
+                                  << " " << DimsToString(sizes) << " "
+                                  << options.accumulate << options.fast);
+  const int64_t m = sizes[0], n = sizes[1], k = sizes[2];
+  TestTensor a(a_type, {m, k}, 16), b(b_type, {n, k});
+  TestTensor c(c_type, {m, n}, 8);
+  a.Randomise(random);
+  b.Randomise(random);
+  c.Randomise(random);
+  const std::vector<double> left = a.values(), right = b.values();
+  const TestTensor a_inverse = Scalar(0.5), b_inverse = Scalar(0.75);
+  std::vector<double> expected(m * n), errors(m * n);
+  for (int64_t i = 0; i < m * n; ++i) {
+    double sum = 0, magnitudes = 0;
+    for (int64_t l = 0; l < k; ++l) {
+      const double product = left[i / n * k + l] * right[i % n * k + l];
+      sum += product;
+      magnitudes += std::fabs(product);
+    }
+    expected[i] = 0.375 * sum + (options.accumulate ? c.at(i) : 0);
+    errors[i] = 0.375 * Fp8SumError(ArithmeticOf(ops), magnitudes);
+  }
+  if (!options.accumulate) c.Set(std::vector<double>(m * n, kNan));
+  TESSERA_ASSERT_OK(ops.GemmFp8(options, a.view(), a_inverse.view(), b.view(),
+                                b_inverse.view(), c.view()));
+  ExpectClose(c, expected, 1 + std::sqrt(static_cast<double>(k)), errors);
+  EXPECT_TRUE(c.GapsAreIntact());
+}
+
 TEST_P(OpsConformanceTest, GemmFp8IsTheTextbooks) {
   std::mt19937_64 random(3);
   const std::pair<DType, DType> types[] = {{DType::kF8E4M3, DType::kF8E4M3},
@@ -228,27 +261,11 @@ TEST_P(OpsConformanceTest, GemmFp8IsTheTextbooks) {
       for (const Dims& sizes : std::vector<Dims>{
                {16, 16, 16}, {48, 32, 80}, {16, 64, 2064}, {32, 16, 0}}) {
         for (const bool accumulate : {false, true}) {
-          const int64_t m = sizes[0], n = sizes[1], k = sizes[2];
-          TestTensor a(a_type, {m, k}, 16), b(b_type, {n, k});
-          TestTensor c(c_type, {m, n}, 8);
-          a.Randomise(random);
-          b.Randomise(random);
-          c.Randomise(random);
-          const TestTensor a_inverse = Scalar(0.5), b_inverse = Scalar(0.75);
-          std::vector<double> expected(m * n);
-          for (int64_t i = 0; i < m * n; ++i) {
-            double sum = 0;
-            for (int64_t l = 0; l < k; ++l) {
-              sum += a.at(i / n * k + l) * b.at(i % n * k + l);
-            }
-            expected[i] = 0.375 * sum + (accumulate ? c.at(i) : 0);
+          for (const bool fast : {false, true}) {
+            ExpectGemmFp8IsReference(ops(),
+                                     {.accumulate = accumulate, .fast = fast},
+                                     a_type, b_type, c_type, sizes, random);
           }
-          if (!accumulate) c.Set(std::vector<double>(m * n, kNan));
-          TESSERA_ASSERT_OK(ops().GemmFp8({.accumulate = accumulate}, a.view(),
-                                          a_inverse.view(), b.view(),
-                                          b_inverse.view(), c.view()));
-          ExpectClose(c, expected, 1 + std::sqrt(static_cast<double>(k)));
-          EXPECT_TRUE(c.GapsAreIntact());
         }
       }
     }

@@ -15,6 +15,7 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops/ops_conformance.h"
 #include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/rounding.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -115,7 +116,13 @@ TEST_P(OpsConformanceTest, ALayerIsThatOfItsOperationsOneByOne) {
     TESSERA_ASSERT_OK(RunLayer(device_ops(), views));
     for (size_t i = 0; i < copies.size(); ++i) {
       copies[i].ReadTo(*other.all()[i]);
-      EXPECT_EQ(other.all()[i]->bytes(), layer.all()[i]->bytes()) << i;
+      // The products of cuBLASLt depend on the alignment of their operands,
+      // which is that of the copies.
+      if (ArithmeticOf(ops()) == Arithmetic::kTensorCores) {
+        ExpectClose(*other.all()[i], layer.all()[i]->values());
+      } else {
+        EXPECT_EQ(other.all()[i]->bytes(), layer.all()[i]->bytes()) << i;
+      }
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 #include <span>
 #include <type_traits>
@@ -28,6 +29,27 @@ Layout WithGaps(const Dims& shape, int64_t gap) {
     stride *= shape[dim];
   }
   return *Layout::Strided(shape, strides);
+}
+
+double BoundOf(DType dtype, double expected, double scale) {
+  const double relative = dtype == DType::kF64 ? 1e-12 : 1e-5;
+  const double rounding = dtype == DType::kBF16  ? 0x1p-8
+                          : dtype == DType::kF16 ? 0x1p-11
+                                                 : 0;
+  // Half the distance of its subnormal numbers.
+  const double least = dtype == DType::kF16 ? 0x1p-25 : 0;
+  const double size = std::fabs(expected);
+  return relative * std::max(size, scale) + rounding * size * 1.001 + least;
+}
+
+// Infinity unless both are NaN or neither is.
+double ErrorOf(double actual, double expected) {
+  if (std::isnan(actual) || std::isnan(expected)) {
+    return std::isnan(actual) && std::isnan(expected)
+               ? 0
+               : std::numeric_limits<double>::infinity();
+  }
+  return actual == expected ? 0 : std::fabs(actual - expected);
 }
 
 }  // namespace
@@ -104,28 +126,32 @@ int64_t TestTensor::OffsetOf(int64_t index) const {
 void ExpectClose(const TestTensor& actual, const std::vector<double>& expected,
                  double scale, const std::vector<double>& allowance) {
   ASSERT_EQ(actual.size(), static_cast<int64_t>(expected.size()));
-  const double relative = actual.dtype() == DType::kF64 ? 1e-12 : 1e-5;
-  const double rounding = actual.dtype() == DType::kBF16  ? 0x1p-8
-                          : actual.dtype() == DType::kF16 ? 0x1p-11
-                                                          : 0;
-  // Half the distance of its subnormal numbers.
-  const double least = actual.dtype() == DType::kF16 ? 0x1p-25 : 0;
   int failures = 0;
   for (int64_t i = 0; i < actual.size() && failures < 5; ++i) {
-    const double size = std::fabs(expected[i]);
-    const double bound = relative * std::max(size, scale) +
-                         rounding * size * 1.001 + least +
+    const double bound = BoundOf(actual.dtype(), expected[i], scale) +
                          (allowance.empty() ? 0 : allowance[i]);
-    const bool equal = std::isnan(expected[i])
-                           ? std::isnan(actual.at(i))
-                           : actual.at(i) == expected[i] ||
-                                 std::fabs(actual.at(i) - expected[i]) <= bound;
-    if (!equal) ++failures;
-    EXPECT_TRUE(equal) << "element " << i << " of "
-                       << DimsToString(actual.shape()) << " of "
-                       << actual.dtype() << " is " << actual.at(i) << ", not "
-                       << expected[i] << " within " << bound;
+    // The bound of an infinite number is NaN.
+    const double error = ErrorOf(actual.at(i), expected[i]);
+    const bool is_close = error == 0 || error <= bound;
+    if (!is_close) ++failures;
+    EXPECT_TRUE(is_close) << "element " << i << " of "
+                          << DimsToString(actual.shape()) << " of "
+                          << actual.dtype() << " is " << actual.at(i)
+                          << ", not " << expected[i] << " within " << bound;
   }
+}
+
+double LargestError(const TestTensor& actual,
+                    const std::vector<double>& expected, double scale,
+                    const std::vector<double>& allowance) {
+  double largest = 0;
+  for (int64_t i = 0; i < actual.size(); ++i) {
+    const double bound = BoundOf(actual.dtype(), expected[i], scale) +
+                         (allowance.empty() ? 0 : allowance[i]);
+    const double error = ErrorOf(actual.at(i), expected[i]);
+    if (error > 0) largest = std::max(largest, error / bound);
+  }
+  return largest;
 }
 
 double Slope(TestTensor& x, int64_t index, const std::function<double()>& f,

@@ -76,6 +76,12 @@ class TestTensor {
 void ExpectClose(const TestTensor& actual, const std::vector<double>& expected,
                  double scale = 1, const std::vector<double>& allowance = {});
 
+// The largest distance of an element from `expected`, in units of the bound of
+// ExpectClose; infinity if it should be NaN and is not, or the reverse.
+double LargestError(const TestTensor& actual,
+                    const std::vector<double>& expected, double scale = 1,
+                    const std::vector<double>& allowance = {});
+
 // d f / d x[i], by central differences; x is f64 and is left as it was.
 double Slope(TestTensor& x, int64_t index, const std::function<double()>& f,
              double step = 1e-5);

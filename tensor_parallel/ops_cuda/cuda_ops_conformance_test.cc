@@ -7,8 +7,11 @@
 #include "base/device/emulated_device.h"
 #include "base/device/host_device.h"
 #include "base/status_macros.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops/ops_conformance.h"
+#include "tensor_parallel/ops/testing/attention_problem.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 
 namespace tessera::tensor_parallel {
@@ -44,6 +47,19 @@ OpsUnderTest OnEmulatedDevice(uint64_t seed) {
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformanceTest,
                          ::testing::Values(OnHost(), OnEmulatedDevice(1)),
                          NameOfOpsUnderTest);
+
+// The comparison of cuda_ops_gpu_test, on sizes for an emulation.
+TEST(EmulatedAttentionTest, HasNoRoundingsBetweenProducts) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Ops> ops,
+                               emulated::CreateCudaOps(HostQueue()));
+  Ops* const all_ops[] = {ops.get()};
+  for (const AttentionCase& attention :
+       {AttentionCase{{2, 70, 70, 4, 2, 64}, BlockKind::kCausal},
+        AttentionCase{{1, 20, 90, 2, 1, 128}, BlockKind::kCausal},
+        AttentionCase{{1, 70, 30, 2, 2, 64}, BlockKind::kFull}}) {
+    ExpectAttentionOfBothTypes(all_ops, attention, /*rounds_late=*/false);
+  }
+}
 
 }  // namespace
 }  // namespace tessera::tensor_parallel

@@ -1,16 +1,18 @@
 // CudaOps on a GPU.
 
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/device/cuda_device.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
+#include "base/device/testing/test_gpu.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -20,6 +22,8 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops/ops_conformance.h"
 #include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/attention_problem.h"
+#include "tensor_parallel/ops/testing/rounding.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 
 namespace tessera::tensor_parallel {
@@ -29,13 +33,7 @@ using ::testing::HasSubstr;
 
 absl::StatusOr<TestedOps> OnGpu() {
   TestedOps tested;
-  absl::StatusOr<std::shared_ptr<CudaDevice>> device =
-      CudaDevice::Create({.arena_bytes = size_t{1} << 30});
-  if (absl::IsUnimplemented(device.status())) {
-    return absl::UnavailableError(device.status().message());
-  }
-  TESSERA_RETURN_IF_ERROR(device.status());
-  tested.device = *device;
+  TESSERA_ASSIGN_OR_RETURN(tested.device, CreateTestGpu());
   TESSERA_ASSIGN_OR_RETURN(tested.queue, tested.device->CreateQueue("compute"));
   TESSERA_ASSIGN_OR_RETURN(tested.ops, native::CreateCudaOps(*tested.queue));
   return tested;
@@ -126,6 +124,74 @@ TEST_F(CudaOpsGpuTest, RepeatedAttentionGivesEqualBits) {
       if (i == 0) first = bytes;
       EXPECT_TRUE(bytes == first) << dtype << ", repeat " << i;
     }
+  }
+}
+
+// cuDNN's attention with and without determinism.
+class CudnnGpuTest : public CudaOpsGpuTest {
+ protected:
+  void SetUp() override {
+    CudaOpsGpuTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    const absl::Status cudnn = native::CheckCudnn();
+    if (!cudnn.ok()) GTEST_SKIP() << cudnn;
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        fast_, native::CreateCudaOps(queue(), {.deterministic = false}));
+    deterministic_on_host_ = UploadOperands(ops(), nullptr);
+    fast_on_host_ = UploadOperands(*fast_, nullptr);
+  }
+
+  std::vector<Ops*> all_ops() {
+    return {deterministic_on_host_.get(), fast_on_host_.get()};
+  }
+
+ private:
+  std::unique_ptr<Ops> fast_;
+  std::unique_ptr<Ops> deterministic_on_host_, fast_on_host_;
+};
+
+TEST_F(CudnnGpuTest, IsTheReference) {
+  for (const AttentionCase& attention : kGpuAttentionCases) {
+    ExpectAttentionOfBothTypes(all_ops(), attention, /*rounds_late=*/true);
+  }
+}
+
+// A problem of NaNs leaves them in all of the workspace.
+TEST_F(CudnnGpuTest, DoesNotDependOnWhatItsWorkspaceHolds) {
+  std::mt19937_64 random(3);
+  const AttentionProblem inputs(DType::kBF16, {2, 300, 300, 8, 2, 128}, random);
+  const AttentionReference reference(inputs, Arithmetic::kTensorCores);
+  AttentionProblem nans = inputs;
+  for (TestTensor* x :
+       {&nans.query, &nans.key, &nans.value, &nans.output_gradient}) {
+    x->Set(std::vector<double>(x->size(),
+                               std::numeric_limits<double>::quiet_NaN()));
+  }
+  for (Ops* const on_host : all_ops()) {
+    AttentionProblem first = nans, second = inputs;
+    TESSERA_ASSERT_OK(on_host->Attend(first.Block(), first.State()));
+    TESSERA_ASSERT_OK(
+        on_host->AttendGradient(first.Block(), first.Gradients()));
+    EXPECT_TRUE(std::isnan(first.query_gradient.at(0)));
+    ExpectAttentionIsReference(*on_host, second, reference);
+  }
+}
+
+TEST_F(CudnnGpuTest, AddsToGradients) {
+  std::mt19937_64 random(4);
+  AttentionProblem p(DType::kBF16, {2, 200, 264, 4, 2, 64}, random);
+  Ops& on_host = *all_ops().front();
+  TESSERA_ASSERT_OK(on_host.Attend(p.Block(), p.State()));
+  TESSERA_ASSERT_OK(on_host.AttendGradient(p.Block(), p.Gradients()));
+  const AttentionProblem once = p;
+  TESSERA_ASSERT_OK(on_host.AttendGradient(p.Block(), p.Gradients()));
+  for (const auto& [x, y] :
+       {std::pair{&once.query_gradient, &p.query_gradient},
+        std::pair{&once.key_gradient, &p.key_gradient},
+        std::pair{&once.value_gradient, &p.value_gradient}}) {
+    std::vector<double> twice = x->values();
+    for (double& value : twice) value *= 2;
+    EXPECT_EQ(y->values(), twice);
   }
 }
 

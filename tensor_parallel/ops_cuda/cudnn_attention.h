@@ -52,10 +52,10 @@ class CudnnAttention {
                                       const AttentionGradients& gradients) = 0;
 };
 
-// OK if cuDNN is there and can be loaded.
+// OK if cuDNN is there, can be loaded and is 9.6 or newer.
 absl::Status CheckCudnn();
 
-// Null without cuDNN, as in the emulation. `scratch`, which
+// Null if CheckCudnn fails, as in the emulation. `scratch`, which
 // outlives the result, is of the queue's device and is used on this queue only.
 absl::StatusOr<std::unique_ptr<CudnnAttention>> CreateCudnnAttention(
     Queue& queue, const CudnnAttentionOptions& options, Scratch& scratch);

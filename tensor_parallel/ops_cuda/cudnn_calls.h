@@ -3,7 +3,11 @@
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_CALLS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_CALLS_H_
 
+#include <cuda_runtime_api.h>
 #include <cudnn.h>
+
+#include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +28,7 @@ namespace tessera::tensor_parallel {
   CALL(cudnnDestroy) \
   CALL(cudnnGetErrorString) \
   CALL(cudnnGetLastErrorString) \
+  CALL(cudnnGetVersion) \
   CALL(cudnnSetStream)
 // clang-format on
 
@@ -31,8 +36,19 @@ namespace tessera::tensor_parallel {
 TESSERA_CUDNN_CALLS(TESSERA_CALL)
 #undef TESSERA_CALL
 
+// The oldest version whose attention gives right results: older ones add the
+// gradient of queries to what their workspace held before.
+inline constexpr size_t kLeastCudnnVersion = 90600;
+
+// As cudnnGetVersion and CUDNN_VERSION count: 91900 is 9.19.0.
+inline std::string CudnnVersionName(size_t version) {
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".",
+                      version % 100);
+}
+
 // Loads the library once; later calls return the first one's result. Call it
-// before anything else here. Thread-safe.
+// before anything else here. Thread-safe. NotFound if it is not there;
+// FailedPrecondition if it is older than kLeastCudnnVersion.
 inline absl::Status LoadCudnn() {
   static const absl::Status status = []() -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(
@@ -42,6 +58,14 @@ inline absl::Status LoadCudnn() {
   TESSERA_RETURN_IF_ERROR(library->Require(#name, name));
     TESSERA_CUDNN_CALLS(TESSERA_CALL)
 #undef TESSERA_CALL
+    if (cudnnGetVersion() < kLeastCudnnVersion) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cuDNN ", CudnnVersionName(cudnnGetVersion()),
+          " was loaded, attention needs ", CudnnVersionName(kLeastCudnnVersion),
+          " or newer: install a newer libcudnn.so.", CUDNN_MAJOR,
+          " (such as the Python package nvidia-cudnn-cu", CUDART_VERSION / 1000,
+          ") and put its directory first into LD_LIBRARY_PATH"));
+    }
     return absl::OkStatus();
   }();
   return status;

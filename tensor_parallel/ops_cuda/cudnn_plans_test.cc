@@ -1,19 +1,29 @@
-// Which attention cuDNN takes on an H200, and the memory that it needs, without
-// a GPU: plans are compiled for a device that is described by its properties.
+// Which attention cuDNN takes on an H100 and an H200, and the memory that it
+// needs, without a GPU: plans are compiled for a device that is described by
+// its properties.
 
 #include "tensor_parallel/ops_cuda/cudnn_plans.h"
 
 #include <cstdint>
 #include <ostream>
+#include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
+#include "base/tensor/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/attention_problem.h"
 #include "tensor_parallel/ops_cuda/cudnn_graph.h"
+#include "tensor_parallel/ops_cuda/library_workspace.h"
 
 namespace tessera::tensor_parallel {
 
@@ -27,8 +37,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kH200[] = R"({
-  "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000,
+// The properties of a device, as cuDNN writes them.
+struct TestedGpu {
+  const char* name;
+  int64_t memory, l2_bytes, memory_khz;
+
+  std::string Json() const {
+    return absl::StrCat(R"({"deviceName": "NVIDIA )", name, R"(",
+  "deviceVer": 900, "driverVer": 13000,
   "cudaDeviceId": 0, "pciDeviceId": 0, "isTccDriver": 0,
   "supportCoopLaunch": 1, "multiProcessorCount": 132, "warpSize": 32,
   "maxGridSize": [2147483647, 65535, 65535],
@@ -36,12 +52,15 @@ constexpr char kH200[] = R"({
   "maxThreadsPerSM": 2048, "maxCtasPerSM": 32, "regsPerBlock": 65536,
   "maxRegistersPerSM": 65536, "maxSharedMemoryPerBlock": 49152,
   "maxSharedMemoryPerBlockOptin": 232448,
-  "reservedSharedMemoryPerBlock": 1024, "totalGlobalMem": 150110011392,
-  "l2CacheSize": 62914560, "smClockRateKHz": 1980000,
-  "memClockRateKHz": 3201000
-})";
-
-constexpr int64_t kMegabyte = 1000 * 1000;
+  "reservedSharedMemoryPerBlock": 1024, "smClockRateKHz": 1980000,
+  "totalGlobalMem": )",
+                        memory, R"(, "l2CacheSize": )", l2_bytes,
+                        R"(, "memClockRateKHz": )", memory_khz, "}");
+  }
+};
+constexpr TestedGpu kH100 = {"H100 80GB HBM3", 85045477376, 52428800, 2619000};
+constexpr TestedGpu kH200 = {"H200", 150110011392, 62914560, 3201000};
+void PrintTo(const TestedGpu& gpu, std::ostream* os) { *os << gpu.name; }
 
 CudnnAttentionShape Shape(int64_t sequences, int64_t queries, int64_t keys,
                           int64_t heads, int64_t kv_heads, int64_t head_size,
@@ -55,28 +74,29 @@ CudnnAttentionShape Shape(int64_t sequences, int64_t queries, int64_t keys,
           .causal = causal};
 }
 
-class CudnnPlansTest : public testing::Test {
+class CudnnPlansTest : public testing::TestWithParam<TestedGpu> {
  protected:
   void SetUp() override {
-    TESSERA_ASSERT_OK_AND_ASSIGN(h200_, CudnnPropertiesFromJson(kH200));
+    TESSERA_ASSERT_OK_AND_ASSIGN(device_,
+                                 CudnnPropertiesFromJson(GetParam().Json()));
   }
 
   absl::StatusOr<CudnnPlan> Forward(const CudnnAttentionShape& s) {
     const CudnnStrides key = PackedStrides(s.keys, s.kv_heads, s.head_size);
     return BuildForwardPlan(s, PackedStrides(s.queries, s.heads, s.head_size),
-                            key, key, h200_);
+                            key, key, device_);
   }
   absl::StatusOr<CudnnPlan> Backward(const CudnnAttentionShape& s,
                                      bool deterministic) {
     const CudnnStrides query = PackedStrides(s.queries, s.heads, s.head_size);
     const CudnnStrides key = PackedStrides(s.keys, s.kv_heads, s.head_size);
-    return BuildBackwardPlan(s, query, key, key, query, deterministic, h200_);
+    return BuildBackwardPlan(s, query, key, key, query, deterministic, device_);
   }
 
-  CudnnDescriptor h200_;
+  CudnnDescriptor device_;
 };
 
-TEST_F(CudnnPlansTest, ForwardTakesModelShapesWithAlmostNoWorkspace) {
+TEST_P(CudnnPlansTest, ForwardTakesModelShapesWithAlmostNoWorkspace) {
   for (const bool causal : {false, true}) {
     for (const CudnnAttentionShape& shape :
          {Shape(2, 4096, 4096, 32, 8, 128, causal),
@@ -92,47 +112,76 @@ TEST_F(CudnnPlansTest, ForwardTakesModelShapesWithAlmostNoWorkspace) {
   }
 }
 
-// Without the arguments: the f32 query gradient, for one.
-TEST_F(CudnnPlansTest, BackwardTakesModelShapesAndTheirWorkspaceIsKnown) {
-  struct Case {
-    CudnnAttentionShape shape;
-    int64_t megabytes;
-    int64_t deterministic_megabytes;
-  };
-  for (const Case& c :
-       {Case{Shape(2, 4096, 4096, 32, 8, 128, true), 135, 2300},
-        Case{Shape(2, 4096, 4096, 32, 8, 128, false), 135, 2300},
-        Case{Shape(1, 8192, 8192, 32, 8, 128, true), 135, 4450},
-        Case{Shape(4, 2048, 2048, 32, 8, 64, true), 68, 1150},
-        Case{Shape(1, 333, 333, 6, 2, 64, true), 1, 3},
-        Case{Shape(2, 500, 1011, 8, 8, 128, false), 1, 17},
-        Case{Shape(2, 512, 1024, 8, 8, 128, true), 1, 17}}) {
-    SCOPED_TRACE(testing::PrintToString(c.shape));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const CudnnPlan fast,
-                                 Backward(c.shape, false));
-    EXPECT_LE(fast.workspace_bytes(), c.megabytes * kMegabyte);
-    TESSERA_ASSERT_OK_AND_ASSIGN(const CudnnPlan deterministic,
-                                 Backward(c.shape, true));
-    EXPECT_LE(deterministic.workspace_bytes(),
-              c.deterministic_megabytes * kMegabyte);
+// Models of 8B and of 1.2B parameters, and lengths that fill no tiles.
+TEST_P(CudnnPlansTest, WorkspaceOfTheBackwardIsWithinItsBound) {
+  for (const CudnnAttentionShape& shape :
+       {Shape(2, 4096, 4096, 32, 8, 128, true),
+        Shape(2, 4096, 4096, 32, 8, 128, false),
+        Shape(1, 8192, 8192, 32, 8, 128, true),
+        Shape(4, 4096, 4096, 32, 8, 64, true),
+        Shape(2, 4096, 4096, 32, 32, 128, true),
+        Shape(1, 333, 333, 6, 2, 64, true), Shape(1, 1, 4096, 8, 1, 128, false),
+        Shape(2, 500, 1011, 8, 8, 128, false),
+        Shape(2, 512, 1024, 8, 8, 128, true)}) {
+    for (const bool deterministic : {false, true}) {
+      SCOPED_TRACE(testing::PrintToString(shape));
+      TESSERA_ASSERT_OK_AND_ASSIGN(const CudnnPlan plan,
+                                   Backward(shape, deterministic));
+      const int64_t bound = CudnnBackwardWorkspaceBytes(shape, deterministic);
+      EXPECT_LE(plan.workspace_bytes(), bound);
+      EXPECT_GE(plan.workspace_bytes(), bound - 1024);
+    }
+  }
+}
+
+CudnnStrides StridesOf(const TestTensor& x) {
+  const ConstTensorView view = x.view();
+  return {.sequence = view.strides()[0],
+          .position = view.strides()[1],
+          .head = view.strides()[2]};
+}
+
+// No block of the tests on a GPU is left to our own kernel.
+TEST_P(CudnnPlansTest, TakesTheCasesOfTestsOnAGpu) {
+  std::mt19937_64 random(1);
+  for (const AttentionCase& c : kGpuAttentionCases) {
+    SCOPED_TRACE(testing::Message() << c.sizes);
+    const AttentionProblem problem(DType::kBF16, c.sizes, random);
+    const AttentionSizes& s = c.sizes;
+    const CudnnAttentionShape shape =
+        Shape(s.sequences, s.queries, s.keys, s.heads, s.kv_heads, s.d,
+              c.kind == BlockKind::kCausal);
+    const CudnnStrides query = StridesOf(problem.query),
+                       key = StridesOf(problem.key),
+                       value = StridesOf(problem.value);
+    TESSERA_EXPECT_OK(BuildForwardPlan(shape, query, key, value, device_));
+    for (const bool deterministic : {false, true}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const CudnnPlan plan,
+          BuildBackwardPlan(shape, query, key, value,
+                            StridesOf(problem.output_gradient), deterministic,
+                            device_));
+      EXPECT_LE(plan.workspace_bytes(),
+                CudnnBackwardWorkspaceBytes(shape, deterministic));
+    }
   }
 }
 
 // Of fused products the query, keys and values are slices.
-TEST_F(CudnnPlansTest, TakesSlicesOfFusedRows) {
+TEST_P(CudnnPlansTest, TakesSlicesOfFusedRows) {
   const CudnnAttentionShape shape = Shape(2, 512, 512, 8, 2, 64, true);
   const int64_t row = (8 + 2 + 2) * 64;
   const CudnnStrides slice = {
       .sequence = 512 * row, .position = row, .head = 64};
   const CudnnStrides packed = PackedStrides(512, 8, 64);
-  TESSERA_EXPECT_OK(BuildForwardPlan(shape, slice, slice, slice, h200_));
+  TESSERA_EXPECT_OK(BuildForwardPlan(shape, slice, slice, slice, device_));
   for (const bool deterministic : {false, true}) {
     TESSERA_EXPECT_OK(BuildBackwardPlan(shape, slice, slice, slice, packed,
-                                        deterministic, h200_));
+                                        deterministic, device_));
   }
 }
 
-TEST_F(CudnnPlansTest, RefusesWhatCudnnHasNoEngineFor) {
+TEST_P(CudnnPlansTest, RefusesWhatCudnnHasNoEngineFor) {
   EXPECT_THAT(Forward(Shape(1, 8, 8, 2, 2, 12, true)),
               StatusIs(absl::StatusCode::kUnimplemented,
                        HasSubstr("a head size of 12: it should be a multiple "
@@ -152,13 +201,15 @@ TEST_F(CudnnPlansTest, RefusesWhatCudnnHasNoEngineFor) {
                        HasSubstr("should be positive")));
 }
 
+INSTANTIATE_TEST_SUITE_P(Gpus, CudnnPlansTest, testing::Values(kH100, kH200));
+
 TEST(CudnnGraphTest, MalformedPropertiesAreRefused) {
   EXPECT_FALSE(CudnnPropertiesFromJson("{\"deviceVer\": 900}").ok());
 }
 
 TEST(CudnnGraphTest, ReportsTheFirstErrorOfADescription) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const CudnnDescriptor h200,
-                               CudnnPropertiesFromJson(kH200));
+                               CudnnPropertiesFromJson(kH200.Json()));
   CudnnGraphBuilder graph;
   const CudnnTensor x = graph.Virtual(CUDNN_DATA_FLOAT, {1, -1, 2, 2});
   graph.Pointwise(CUDNN_POINTWISE_EXP, x, x);

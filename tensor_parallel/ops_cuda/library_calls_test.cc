@@ -1,6 +1,7 @@
 // The kernels around library calls, and the loop that stands in for cuBLASLt,
 // emulated.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include "tensor_parallel/ops_cuda/cudnn_attention.h"
 #include "tensor_parallel/ops_cuda/cudnn_attention_kernels.h"
 #include "tensor_parallel/ops_cuda/gemm.h"
+#include "tensor_parallel/ops_cuda/library_workspace.h"
 #include "tensor_parallel/ops_cuda/matrix_scale.h"
 #include "tensor_parallel/ops_cuda/scratch.h"
 
@@ -72,6 +74,80 @@ TEST(CudnnAttentionTest, IsNotThereEmulated) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto cudnn,
                                CreateCudnnAttention(HostQueue(), {}, scratch));
   EXPECT_EQ(cudnn, nullptr);
+}
+
+// A micro-batch of a model with 8 billion parameters.
+constexpr CudnnAttentionShape kLargeShape = {.sequences = 2,
+                                             .queries = 4096,
+                                             .keys = 4096,
+                                             .heads = 32,
+                                             .kv_heads = 8,
+                                             .head_size = 128,
+                                             .causal = true};
+constexpr CudnnAttentionShape kOddShape = {.sequences = 1,
+                                           .queries = 77,
+                                           .keys = 133,
+                                           .heads = 3,
+                                           .kv_heads = 3,
+                                           .head_size = 40};
+
+TEST(LibraryWorkspaceTest, PartsOfTheScratchMemoryFollowEachOther) {
+  for (const CudnnAttentionShape& s : {kLargeShape, kOddShape}) {
+    const int64_t queries = s.query_rows() * s.head_size;
+    const int64_t keys = s.key_rows() * s.head_size;
+    const CudnnForwardScratch forward(s, 1000);
+    EXPECT_EQ(forward.output, 0);
+    EXPECT_GE(forward.log_sum_exp, forward.output + 4 * queries);
+    EXPECT_GE(forward.workspace, forward.log_sum_exp + 4 * s.query_rows());
+    EXPECT_GE(forward.bytes, forward.workspace + 1000);
+    for (const bool deterministic : {false, true}) {
+      const CudnnBackwardScratch parts(s, deterministic, 1000);
+      const int64_t sum_bytes = deterministic ? 0 : 4 * queries;
+      EXPECT_EQ(parts.output, 0);
+      EXPECT_GE(parts.log_sum_exp, parts.output + 2 * queries);
+      EXPECT_GE(parts.dots, parts.log_sum_exp + 4 * s.query_rows());
+      EXPECT_GE(parts.query_gradient, parts.dots + 4 * s.query_rows());
+      EXPECT_GE(parts.key_gradient, parts.query_gradient + 2 * queries);
+      EXPECT_GE(parts.value_gradient, parts.key_gradient + 2 * keys);
+      EXPECT_GE(parts.query_sum, parts.value_gradient + 2 * keys);
+      EXPECT_GE(parts.workspace, parts.query_sum + sum_bytes);
+      EXPECT_GE(parts.bytes, parts.workspace + 1000);
+      for (const int64_t offset :
+           {parts.log_sum_exp, parts.dots, parts.query_gradient,
+            parts.key_gradient, parts.value_gradient, parts.query_sum,
+            parts.workspace}) {
+        EXPECT_EQ(offset % Scratch::kAlignment, 0);
+      }
+    }
+  }
+}
+
+TEST(LibraryWorkspaceTest, BoundsTheScratchMemoryAfterAStep) {
+  for (const bool deterministic : {false, true}) {
+    // Other operations have taken some before.
+    for (const int64_t before : {0, 1000, 1 << 20}) {
+      Scratch scratch(HostMemory());
+      const int64_t workspace =
+          CudnnBackwardWorkspaceBytes(kOddShape, deterministic);
+      const CudnnBackwardScratch backward(kOddShape, deterministic, workspace);
+      TESSERA_ASSERT_OK(scratch.Reserve(std::min(before, backward.bytes)));
+      TESSERA_ASSERT_OK(
+          scratch.Reserve(CudnnForwardScratch(kOddShape, 256).bytes));
+      TESSERA_ASSERT_OK(scratch.Reserve(backward.bytes));
+      EXPECT_LE(kCublasLtWorkspaceBytes + scratch.size(),
+                LibraryWorkspaceBytes(kOddShape, deterministic));
+    }
+  }
+}
+
+TEST(LibraryWorkspaceTest, IsThatOfCublasLtWithoutAttention) {
+  EXPECT_EQ(LibraryWorkspaceBytes({}, true), kCublasLtWorkspaceBytes);
+}
+
+TEST(LibraryWorkspaceTest, IsKnownForALargeModel) {
+  constexpr int64_t kMegabyte = 1000 * 1000;
+  EXPECT_EQ(LibraryWorkspaceBytes(kLargeShape, false) / kMegabyte, 522);
+  EXPECT_EQ(LibraryWorkspaceBytes(kLargeShape, true) / kMegabyte, 2535);
 }
 
 // 2 sequences, 3 positions, 2 heads of 40 elements, in wider rows.

@@ -1,6 +1,7 @@
 // CudaStateOps on a GPU.
 
-#include "base/device/cuda_device.h"
+#include "absl/status/status.h"
+#include "base/device/testing/test_gpu.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "zero3/state/cuda_state_ops.h"
@@ -10,8 +11,9 @@ namespace tessera::zero3 {
 namespace {
 
 TEST(CudaStateOpsGpuTest, HasTheBitsOfTheHost) {
-  const auto device = CudaDevice::Create({.arena_bytes = 64 << 20});
-  if (!device.ok()) GTEST_SKIP() << device.status();
+  const auto device = CreateTestGpu();
+  if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status();
+  TESSERA_ASSERT_OK(device);
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto queue,
                                (*device)->CreateQueue("compute"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto ops, native::CudaStateOps(*queue));

@@ -1,0 +1,38 @@
+// How far results may be from exact ones because of rounding in the middle of
+// an operation. rounding_test.cc compares these bounds with models of the
+// hardware.
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_TESTING_ROUNDING_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_TESTING_ROUNDING_H_
+
+#include "tensor_parallel/ops/ops.h"
+
+namespace tessera::tensor_parallel {
+
+enum class Arithmetic {
+  // Everything is summed in statistics (ops.h). In bf16, attention may round
+  // its weights and the gradients of its scores before it multiplies them.
+  kStatistics,
+  // That of libraries on a GPU: cuDNN also rounds attention's output and its
+  // gradients to bf16, and tensor cores add products of fp8 in fewer bits.
+  kTensorCores,
+};
+
+inline Arithmetic ArithmeticOf(const Ops& ops) {
+  return ops.queue().native_handle() == nullptr ? Arithmetic::kStatistics
+                                                : Arithmetic::kTensorCores;
+}
+
+// The largest relative error of a number rounded to bf16.
+inline constexpr double kBF16Rounding = 0x1p-8;
+
+// The error of a sum of products of fp8 whose magnitudes have this sum. Hopper
+// aligns 32 products and the sum so far to the largest exponent and truncates
+// all of them to 13 bits after the point (arXiv 2511.10909). Sums are promoted
+// to f32 every 128 products, or never if they may be fast.
+inline double Fp8SumError(Arithmetic arithmetic, double magnitudes) {
+  return arithmetic == Arithmetic::kTensorCores ? 0x1p-11 * magnitudes : 0;
+}
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_TESTING_ROUNDING_H_

@@ -31,8 +31,8 @@ double ValueAt(int64_t element) {
 // Odd sizes around several blocks of 2^17, so that extents end within one.
 absl::StatusOr<ModelParameters> LargeModel(DType dtype) {
   ModelParameters::Builder builder;
-  builder.Add({.name = "large", .shape = {911, 1013}, .dtype = dtype});
-  builder.Add({.name = "block", .shape = {1 << 18}, .dtype = dtype});
+  builder.Add({.name = "large", .shape = {611, 713}, .dtype = dtype});
+  builder.Add({.name = "block", .shape = {1 << 17}, .dtype = dtype});
   builder.Add({.name = "none", .shape = {0}, .dtype = dtype});
   return builder.Build();
 }

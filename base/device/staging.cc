@@ -18,23 +18,23 @@ absl::StatusOr<std::span<const std::byte>> Download::Wait(
   return bytes;
 }
 
-absl::StatusOr<std::shared_ptr<StagingPool::Block>> StagingPool::Take(
-    size_t bytes) {
-  for (const std::shared_ptr<Block>& block : blocks_) {
+absl::StatusOr<std::shared_ptr<StagingBlock>> StagingPool::Take(size_t bytes) {
+  for (const std::shared_ptr<StagingBlock>& block : blocks_) {
     if (block.use_count() > 1 || block->memory.size() < bytes) continue;
     TESSERA_ASSIGN_OR_RETURN(const bool done, block->done.Test());
     if (done) return block;
   }
-  auto block = std::make_shared<Block>();
+  auto block = std::make_shared<StagingBlock>();
   TESSERA_ASSIGN_OR_RETURN(
       block->memory,
       Buffer::Allocate(queue_.device().staging_memory(),
                        std::bit_ceil(std::max<size_t>(bytes, 64))));
   // The smallest that is large enough comes first.
-  const auto place = std::find_if(
-      blocks_.begin(), blocks_.end(), [&](const std::shared_ptr<Block>& other) {
-        return other->memory.size() >= block->memory.size();
-      });
+  const auto place =
+      std::find_if(blocks_.begin(), blocks_.end(),
+                   [&](const std::shared_ptr<StagingBlock>& other) {
+                     return other->memory.size() >= block->memory.size();
+                   });
   return *blocks_.insert(place, std::move(block));
 }
 
@@ -43,14 +43,26 @@ absl::Status StagingPool::Upload(std::span<const std::byte> source,
                                  SourcePlace place) {
   if (queue_.is_immediate()) return queue_.Copy(source, target, place);
   if (source.empty()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Block> block,
-                           Take(source.size()));
-  const std::span<std::byte> staged = {block->memory.data(), source.size()};
-  TESSERA_RETURN_IF_ERROR(
-      queue_.device().HostAccess(WritesTo(staged), "write an upload", place));
-  std::memcpy(staged.data(), source.data(), source.size());
-  TESSERA_RETURN_IF_ERROR(queue_.Copy(staged, target, place));
-  TESSERA_ASSIGN_OR_RETURN(block->done, queue_.Record(place));
+  TESSERA_ASSIGN_OR_RETURN(const StagedUpload upload,
+                           Stage(source.size(), place));
+  std::memcpy(upload.bytes().data(), source.data(), source.size());
+  return Send(upload, target, place);
+}
+
+absl::StatusOr<StagedUpload> StagingPool::Stage(size_t bytes,
+                                                SourcePlace place) {
+  StagedUpload upload;
+  TESSERA_ASSIGN_OR_RETURN(upload.block_, Take(bytes));
+  upload.size_ = bytes;
+  TESSERA_RETURN_IF_ERROR(queue_.device().HostAccess(WritesTo(upload.bytes()),
+                                                     "write an upload", place));
+  return upload;
+}
+
+absl::Status StagingPool::Send(const StagedUpload& upload,
+                               std::span<std::byte> target, SourcePlace place) {
+  TESSERA_RETURN_IF_ERROR(queue_.Copy(upload.bytes(), target, place));
+  TESSERA_ASSIGN_OR_RETURN(upload.block_->done, queue_.Record(place));
   return absl::OkStatus();
 }
 
@@ -59,7 +71,7 @@ absl::StatusOr<Download> StagingPool::StartDownload(
   Download download;
   if (source.empty()) return download;
   TESSERA_ASSIGN_OR_RETURN(download.block_, Take(source.size()));
-  Block& block = *download.block_;
+  StagingBlock& block = *download.block_;
   TESSERA_RETURN_IF_ERROR(
       queue_.Copy(source, {block.memory.data(), source.size()}, place));
   TESSERA_ASSIGN_OR_RETURN(block.done, queue_.Record(place));

@@ -9,6 +9,10 @@
 //   ... at the end of the step ...
 //   TESSERA_ASSIGN_OR_RETURN(std::span<const std::byte> bytes, loss.Wait());
 //
+//   TESSERA_ASSIGN_OR_RETURN(StagedUpload upload, staging.Stage(1024));
+//   Compute(upload.bytes());                 // No copy by the host.
+//   TESSERA_RETURN_IF_ERROR(staging.Send(upload, device_bytes));
+//
 // The pool never waits for the device: it allocates a block if all are in use,
 // so that it has no more blocks than copies were ever under way at once. On an
 // immediate queue an upload is one copy. One thread at a time.
@@ -28,6 +32,11 @@
 
 namespace tessera {
 
+struct StagingBlock {
+  Buffer memory;
+  Event done;  // Of the last copy from or to it.
+};
+
 // Bytes of a device on their way to the host.
 class Download {
  public:
@@ -40,15 +49,31 @@ class Download {
 
  private:
   friend class StagingPool;
-  struct Block {
-    Buffer memory;
-    Event done;  // Of the last copy from or to it.
-  };
 
-  std::shared_ptr<Block> block_;
+  std::shared_ptr<StagingBlock> block_;
   size_t size_ = 0;
   Event done_;
   Device* device_ = nullptr;
+};
+
+// Bytes of the host on their way to a device. Their memory is reused when all
+// copies of this are gone and what was sent has arrived.
+class StagedUpload {
+ public:
+  StagedUpload() = default;
+
+  // Of any value at first.
+  std::span<std::byte> bytes() const {
+    return block_ == nullptr
+               ? std::span<std::byte>()
+               : std::span<std::byte>(block_->memory.data(), size_);
+  }
+
+ private:
+  friend class StagingPool;
+
+  std::shared_ptr<StagingBlock> block_;
+  size_t size_ = 0;
 };
 
 class StagingPool {
@@ -60,6 +85,12 @@ class StagingPool {
   absl::Status Upload(std::span<const std::byte> source,
                       std::span<std::byte> target,
                       SourcePlace place = SourcePlace::current());
+  // The same in two parts, for a caller that writes the bytes itself.
+  absl::StatusOr<StagedUpload> Stage(
+      size_t bytes, SourcePlace place = SourcePlace::current());
+  absl::Status Send(const StagedUpload& upload, std::span<std::byte> target,
+                    SourcePlace place = SourcePlace::current());
+
   absl::StatusOr<Download> StartDownload(
       std::span<const std::byte> source,
       SourcePlace place = SourcePlace::current());
@@ -67,14 +98,12 @@ class StagingPool {
   size_t blocks() const { return blocks_.size(); }
 
  private:
-  using Block = Download::Block;
-
   // A block of at least this size whose copies are done and that no Download
-  // holds.
-  absl::StatusOr<std::shared_ptr<Block>> Take(size_t bytes);
+  // or StagedUpload holds.
+  absl::StatusOr<std::shared_ptr<StagingBlock>> Take(size_t bytes);
 
   Queue& queue_;
-  std::vector<std::shared_ptr<Block>> blocks_;
+  std::vector<std::shared_ptr<StagingBlock>> blocks_;
 };
 
 }  // namespace tessera

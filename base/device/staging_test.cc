@@ -59,6 +59,37 @@ TEST(StagingPoolTest, MovesBytesBothWays) {
   }
 }
 
+// Two uploads in turn, written by the caller.
+TEST(StagingPoolTest, SendsBytesThatTheCallerWrites) {
+  for (const std::shared_ptr<Device>& device : Devices()) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,
+                                 device->CreateQueue("copy"));
+    StagingPool staging(*queue);
+    TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer,
+                                 Buffer::Allocate(device->memory(), 1000));
+    Event previous;
+    for (size_t at = 0; at < 1000; at += 100) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const StagedUpload upload,
+                                   staging.Stage(100));
+      ASSERT_EQ(upload.bytes().size(), 100u);
+      for (std::byte& byte : upload.bytes()) {
+        byte = static_cast<std::byte>(at / 100);
+      }
+      TESSERA_ASSERT_OK(staging.Send(upload, buffer.bytes().subspan(at, 100)));
+      TESSERA_ASSERT_OK(previous.Wait());
+      TESSERA_ASSERT_OK_AND_ASSIGN(previous, queue->Record());
+    }
+    EXPECT_LE(staging.blocks(), 2u);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Download download,
+                                 staging.StartDownload(buffer.bytes()));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::span<const std::byte> bytes,
+                                 download.Wait());
+    for (size_t at = 0; at < bytes.size(); ++at) {
+      ASSERT_EQ(std::to_integer<size_t>(bytes[at]), at / 100);
+    }
+  }
+}
+
 TEST(StagingPoolTest, HasNoMoreBlocksThanCopiesUnderWay) {
   for (const std::shared_ptr<Device>& device : Devices()) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/device/staging.h"
-#include "base/dtype/convert.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/random/rounded_normals.h"
 
 namespace tessera::tensor_parallel {
 
@@ -182,29 +182,25 @@ absl::Status Parameter::FillNormal(Ops& ops, const RandomKey& key,
   TESSERA_RETURN_IF_ERROR(CheckValue());
   constexpr int64_t kElements = 4096;
   StagingPool staging(ops.queue());
-  std::vector<double> drawn;
-  std::vector<std::byte> rounded;
+  const int64_t width = SizeInBytes(dtype());
+  std::vector<std::byte> drawn;
   for (int64_t first = 0; first < element_count(); first += kElements) {
-    drawn.resize(
-        static_cast<size_t>(std::min(kElements, element_count() - first)));
-    DrawNormals(key, deviation, first, drawn);
-    const size_t width = static_cast<size_t>(SizeInBytes(dtype()));
-    rounded.resize(drawn.size() * width);
-    TESSERA_RETURN_IF_ERROR(Convert(
-        DType::kF64, std::as_bytes(std::span(drawn)), dtype(), rounded));
-    TESSERA_RETURN_IF_ERROR(staging.Upload(
-        rounded,
-        {value().data() + static_cast<size_t>(first) * width, rounded.size()}));
+    drawn.resize(static_cast<size_t>(
+        std::min(kElements, element_count() - first) * width));
+    TESSERA_RETURN_IF_ERROR(DrawNormals(key, deviation, first, drawn));
+    TESSERA_RETURN_IF_ERROR(
+        staging.Upload(drawn, {value().data() + first * width, drawn.size()}));
   }
   return ops.queue().Synchronize();
 }
 
-void Parameter::DrawNormals(const RandomKey& key, double deviation,
-                            int64_t first, std::span<double> values) const {
-  const Philox random(key);
+absl::Status Parameter::DrawNormals(const RandomKey& key, double deviation,
+                                    int64_t first,
+                                    std::span<std::byte> values) const {
   const int64_t held = columns().size();
   const int64_t width = shape().size() == 1 ? 1 : shape()[1];
-  std::span<double> left = values;
+  const int64_t element = SizeInBytes(dtype());
+  std::span<std::byte> left = values;
   int64_t begin = 0;  // Of the range of rows, among the elements held.
   for (const ParameterRows& rows : spec_.rows) {
     const int64_t end = begin + rows.range.size() * held;
@@ -213,16 +209,17 @@ void Parameter::DrawNormals(const RandomKey& key, double deviation,
       const int64_t column = (first - begin) % held;
       // Whole rows are next to each other in the whole tensor too.
       const int64_t run = std::min(held == width ? end - first : held - column,
-                                   static_cast<int64_t>(left.size()));
-      const std::span<double> drawn = left.first(static_cast<size_t>(run));
-      random.FillNormal(
-          static_cast<uint64_t>(row * width + columns().begin + column), drawn);
-      left = left.subspan(drawn.size());
+                                   static_cast<int64_t>(left.size()) / element);
+      const auto bytes = static_cast<size_t>(run * element);
+      TESSERA_RETURN_IF_ERROR(FillRoundedNormals(
+          key, static_cast<uint64_t>(row * width + columns().begin + column),
+          deviation, dtype(), left.first(bytes)));
+      left = left.subspan(bytes);
       first += run;
     }
     begin = end;
   }
-  for (double& x : values) x *= deviation;
+  return absl::OkStatus();
 }
 
 absl::Status Parameter::Fill(Ops& ops, double value) {

@@ -22,6 +22,7 @@
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_PARAMETER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -132,10 +133,11 @@ class Parameter {
   // every mesh. Needs the values. They are drawn by the host, which waits until
   // the device has them.
   absl::Status FillNormal(Ops& ops, const RandomKey& key, double deviation);
-  // The same numbers, not rounded, of the elements held from `first` on, in
-  // row-major order. Needs no memory.
-  void DrawNormals(const RandomKey& key, double deviation, int64_t first,
-                   std::span<double> values) const;
+  // Sets `values`, of dtype(), to the same numbers of the elements held from
+  // `first` on, in row-major order. Needs no memory. Several threads may draw
+  // at once.
+  absl::Status DrawNormals(const RandomKey& key, double deviation,
+                           int64_t first, std::span<std::byte> values) const;
   // Needs the values, or the gradient.
   absl::Status Fill(Ops& ops, double value);
   absl::Status ZeroGradient(Ops& ops);

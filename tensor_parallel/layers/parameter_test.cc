@@ -86,7 +86,9 @@ TEST_F(ParameterTest, DrawsAnyOfItsNumbersWithoutMemory) {
     for (size_t begin = 0; begin <= want.size(); ++begin) {
       for (size_t end = begin; end <= want.size(); ++end) {
         std::vector<double> drawn(end - begin);
-        p.DrawNormals(kKey, 0.5, static_cast<int64_t>(begin), drawn);
+        TESSERA_EXPECT_OK(
+            p.DrawNormals(kKey, 0.5, static_cast<int64_t>(begin),
+                          std::as_writable_bytes(std::span(drawn))));
         EXPECT_EQ(drawn, std::vector<double>(want.begin() + begin,
                                              want.begin() + end));
       }

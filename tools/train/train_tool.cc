@@ -240,12 +240,12 @@ absl::StatusOr<std::string> AgreeOnOrder(const RankInputs& inputs,
   return std::move(orders.front());
 }
 
-// The number of earlier ranks on the same host.
-std::optional<int64_t> LocalRankOf(const RankContext& rank) {
+// The number of ranks below `end` on the same host.
+std::optional<int64_t> RanksOnHost(const RankContext& rank, int64_t end) {
   const auto own = static_cast<size_t>(rank.world.rank().value());
   if (own >= rank.locations.size()) return std::nullopt;
-  const auto earlier = rank.locations.first(own);
-  return std::count_if(earlier.begin(), earlier.end(), [&](const auto& other) {
+  const auto some = rank.locations.first(static_cast<size_t>(end));
+  return std::count_if(some.begin(), some.end(), [&](const auto& other) {
     return other.host == rank.locations[own].host;
   });
 }
@@ -259,7 +259,8 @@ absl::StatusOr<std::string> TrainOneRank(const RankInputs& inputs,
   sinks.is_terminal = rank.is_terminal;
   sinks.collectives = rank.collectives;
   sinks.on_step = rank.on_step;
-  sinks.local_rank = LocalRankOf(rank);
+  sinks.local_rank = RanksOnHost(rank, rank.world.rank().value());
+  sinks.local_ranks = RanksOnHost(rank, rank.world.size());
   TESSERA_ASSIGN_OR_RETURN(
       RunResult result,
       RunWorker(rank.world, settings, inputs.model, inputs.data, sinks));

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
-#include "base/tensor/tensor.h"
 #include "zero3/layout/state_layout.h"
 
 namespace tessera::zero3 {
@@ -496,70 +496,135 @@ absl::Status ShardedState::CreateOptimizer() {
   return absl::OkStatus();
 }
 
+namespace {
+
+// The first elements of a part of a parameter, in host memory: their values and
+// the master weights, which are empty if there are none apart from the values.
+struct FirstElements {
+  int64_t begin = 0;
+  std::span<std::byte> values = {};
+  std::span<std::byte> master = {};
+};
+
+DType MasterType(const ModelParameter& parameter) {
+  return parameter.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
+constexpr int64_t kPart = 4096;  // Elements: its memory fits in a first cache.
+
+// `count` elements, at most kPart, from `at` on.
+absl::Status FillPart(const ModelParameter& parameter, const FirstElements& to,
+                      int64_t at, int64_t count, ShardedState::Filler fill) {
+  const auto part = [&](std::span<std::byte> bytes, DType dtype) {
+    const int64_t width = SizeInBytes(dtype);
+    return bytes.subspan(static_cast<size_t>(at * width),
+                         static_cast<size_t>(count * width));
+  };
+  const DType dtype = MasterType(parameter);
+  alignas(64) std::byte scratch[kPart * sizeof(float)];
+  const std::span<std::byte> values = part(to.values, parameter.dtype());
+  const std::span<std::byte> exact =
+      !to.master.empty() ? part(to.master, dtype)
+      : parameter.dtype() == dtype
+          ? values
+          : std::span(scratch).first(static_cast<size_t>(count) *
+                                     sizeof(float));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView first,
+                           TensorView::Create(exact, dtype, {{count}}));
+  TESSERA_RETURN_IF_ERROR(fill(parameter, to.begin + at, first));
+  if (exact.data() == values.data()) return absl::OkStatus();
+  return Convert(dtype, exact, parameter.dtype(), values);
+}
+
+absl::Status FillParts(const ModelParameter& parameter, const FirstElements& to,
+                       ShardedState::Filler fill, ThreadPool& pool) {
+  const int64_t count =
+      static_cast<int64_t>(to.values.size()) / SizeInBytes(parameter.dtype());
+  absl::Mutex mutex;
+  absl::Status status;
+  pool.Run((count + kPart - 1) / kPart, [&](int64_t part) {
+    const int64_t at = part * kPart;
+    const absl::Status own =
+        FillPart(parameter, to, at, std::min(kPart, count - at), fill);
+    if (own.ok()) return;
+    absl::MutexLock lock(&mutex);
+    status.Update(own);
+  });
+  return status;
+}
+
+}  // namespace
+
 absl::Status ShardedState::Fill(Filler fill) {
+  ThreadPool pool(options_.fill_threads);
   for (const ModelParameter& parameter : context_.model().all()) {
-    TESSERA_RETURN_IF_ERROR(FillOne(parameter, fill));
+    TESSERA_RETURN_IF_ERROR(FillOne(parameter, fill, pool));
   }
   TESSERA_RETURN_IF_ERROR(optimizer_->Settle());
   return FinishRestoring(0);
 }
 
-// Sets this rank's elements of a parameter from `at` on.
-absl::Status ShardedState::SetFirst(const TensorView& first, int64_t at,
-                                    const offload::TypedSpan& own,
-                                    std::span<std::byte> master) {
-  const std::span<const std::byte> bytes(
-      first.data(), static_cast<size_t>(first.size_in_bytes()));
-  const int64_t width = SizeInBytes(own.dtype());
-  const std::span<std::byte> to = {
-      own.At(at), static_cast<size_t>(first.element_count() * width)};
-  if (queue().is_immediate()) {
-    TESSERA_RETURN_IF_ERROR(Convert(first.dtype(), bytes, own.dtype(), to));
-  } else {
-    std::vector<std::byte> converted(to.size());
-    TESSERA_RETURN_IF_ERROR(
-        Convert(first.dtype(), bytes, own.dtype(), converted));
-    TESSERA_RETURN_IF_ERROR(staging_.Upload(converted, to));
-  }
-  if (!master.empty()) {
-    const int64_t begin = at * SizeInBytes(first.dtype());
-    const std::span<std::byte> exact =
-        master.subspan(static_cast<size_t>(begin), bytes.size());
-    TESSERA_RETURN_IF_ERROR(optimizer_->queue().is_immediate()
-                                ? optimizer_->queue().Copy(bytes, exact)
-                                : staging_.Upload(bytes, exact));
-  }
-  return queue().Synchronize();  // So that a block of staging memory is enough.
-}
-
-// In blocks, so that no more is held than has to be.
-absl::Status ShardedState::FillOne(const ModelParameter& parameter,
-                                   Filler fill) {
-  constexpr int64_t kBlockElements = int64_t{1} << 18;
-  const Extent extent = context_.OwnExtent(parameter.id);
-  if (extent.size() == 0) return absl::OkStatus();
-  const DType dtype =
-      parameter.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  TESSERA_ASSIGN_OR_RETURN(
-      Tensor block,
-      Tensor::Create(dtype, {{std::min(kBlockElements, extent.size())}}));
+absl::Status ShardedState::FillOne(const ModelParameter& parameter, Filler fill,
+                                   ThreadPool& pool) {
+  if (context_.OwnExtent(parameter.id).size() == 0) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
                            own_values_->Open(parameter.id));
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> master,
       optimizer_->Open(OptimizerPart::kMaster, parameter.id));
-  const bool has_values = context_.device.ops->has_values();
-  for (int64_t at = 0; has_values && at < extent.size(); at += kBlockElements) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const TensorView first,
-        block.view().Narrow(0, 0,
-                            std::min(kBlockElements, extent.size() - at)));
-    TESSERA_RETURN_IF_ERROR(fill(parameter, extent.begin + at, first));
-    TESSERA_RETURN_IF_ERROR(SetFirst(first, at, own, master));
+  if (context_.device.ops->has_values()) {
+    TESSERA_RETURN_IF_ERROR(FillMemory(parameter, own, master, fill, pool));
   }
   TESSERA_RETURN_IF_ERROR(own_values_->Close(parameter.id, /*changed=*/true));
   return optimizer_->Close(OptimizerPart::kMaster, parameter.id,
                            /*changed=*/true);
+}
+
+// The host writes memory that it can access. For other memory it writes two
+// staging blocks in turn: while one is copied, it fills the other.
+absl::Status ShardedState::FillMemory(const ModelParameter& parameter,
+                                      const offload::TypedSpan& own,
+                                      std::span<std::byte> master, Filler fill,
+                                      ThreadPool& pool) {
+  constexpr int64_t kStaged = int64_t{1} << 17;
+  const Extent extent = context_.OwnExtent(parameter.id);
+  const int64_t width = SizeInBytes(own.dtype());
+  const int64_t master_width = SizeInBytes(MasterType(parameter));
+  const bool stages_values = !queue().is_immediate();
+  const bool stages_master =
+      !master.empty() && !optimizer_->queue().is_immediate();
+  const int64_t step = stages_values || stages_master ? kStaged : extent.size();
+  Event previous;
+  for (int64_t at = 0; at < extent.size(); at += step) {
+    const int64_t count = std::min(step, extent.size() - at);
+    const std::span<std::byte> values(own.At(at),
+                                      static_cast<size_t>(count * width));
+    const std::span<std::byte> exact =
+        master.empty()
+            ? master
+            : master.subspan(static_cast<size_t>(at * master_width),
+                             static_cast<size_t>(count * master_width));
+    FirstElements to = {extent.begin + at, values, exact};
+    StagedUpload staged_values, staged_master;
+    if (stages_values) {
+      TESSERA_ASSIGN_OR_RETURN(staged_values, staging_.Stage(values.size()));
+      to.values = staged_values.bytes();
+    }
+    if (stages_master) {
+      TESSERA_ASSIGN_OR_RETURN(staged_master, staging_.Stage(exact.size()));
+      to.master = staged_master.bytes();
+    }
+    TESSERA_RETURN_IF_ERROR(FillParts(parameter, to, fill, pool));
+    if (stages_values) {
+      TESSERA_RETURN_IF_ERROR(staging_.Send(staged_values, values));
+    }
+    if (stages_master) {
+      TESSERA_RETURN_IF_ERROR(staging_.Send(staged_master, exact));
+    }
+    TESSERA_RETURN_IF_ERROR(previous.Wait());
+    TESSERA_ASSIGN_OR_RETURN(previous, queue().Record());
+  }
+  return queue().Synchronize();
 }
 
 absl::Status ShardedState::FinishRestoring(int64_t steps) {

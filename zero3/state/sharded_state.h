@@ -15,6 +15,7 @@
 #include "base/device/device.h"
 #include "base/device/staging.h"
 #include "base/dtype/dtype.h"
+#include "base/os/thread_pool.h"
 #include "base/tensor/memory.h"
 #include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
@@ -77,6 +78,7 @@ struct ShardedStateOptions {
   DecayedParameters decayed = DecayedParameters::kAll;
   offload::MomentFormat moments = offload::MomentFormat::F32();
   double clip_norm = 0;  // 0: gradients are not clipped.
+  int fill_threads = 1;  // Threads of ShardedState::Fill.
   LossScaleOptions loss_scale = {};
   // By id, the elements that this rank counts in the gradient norm; another
   // rank of the model group, which holds the same elements, counts the others.
@@ -204,9 +206,10 @@ class ShardedState {
   // Bytes in this rank's own memory, by purpose; tiers count their own.
   offload::Usage usage() const { return context_.device.accounting->usage(); }
 
-  // Initialises every element. `fill` is called for blocks [begin, begin + n)
-  // of the elements that this rank owns, in ascending order, and sets a tensor
-  // [n] of f32, or of f64 for f64 parameters.
+  // Initialises every element. `fill` is called for parts [begin, begin + n) of
+  // the elements that this rank owns, by options().fill_threads threads at once
+  // and in any order, and sets a tensor [n] of f32, or of f64 for f64
+  // parameters.
   using Filler = absl::FunctionRef<absl::Status(
       const ModelParameter& parameter, int64_t begin, TensorView elements)>;
   absl::Status Fill(Filler fill);
@@ -305,10 +308,12 @@ class ShardedState {
   absl::Status CreateParameters();
   absl::Status CreateGradients();
   absl::Status CreateOptimizer();
-  absl::Status FillOne(const ModelParameter& parameter, Filler fill);
-  absl::Status SetFirst(const TensorView& first, int64_t at,
-                        const offload::TypedSpan& own,
-                        std::span<std::byte> master);
+  absl::Status FillOne(const ModelParameter& parameter, Filler fill,
+                       ThreadPool& pool);
+  absl::Status FillMemory(const ModelParameter& parameter,
+                          const offload::TypedSpan& own,
+                          std::span<std::byte> master, Filler fill,
+                          ThreadPool& pool);
   // Breaks the groups, so that no rank waits for this one; returns `status`.
   absl::Status Tell(absl::Status status);
   absl::StatusOr<offload::GradientStatistics> MeasureAlone();

@@ -23,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/byte_size.h"
+#include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/groups/agreement.h"
@@ -129,6 +130,7 @@ class Worker {
 
   absl::StatusOr<RunResult> RunOrFail();
   absl::Status MakeDevice();
+  int FillThreads() const;
   absl::Status MakeMeter();
   absl::Status MakeRank();
   absl::Status MakeTrace();
@@ -275,6 +277,14 @@ absl::Status Worker::MakeMeter() {
   return absl::OkStatus();
 }
 
+// Nothing else runs while first weights are drawn: the machine's ranks share
+// all its processors, whatever --threads is.
+int Worker::FillThreads() const {
+  const int64_t ranks = sinks_.local_ranks.value_or(world_.size());
+  return static_cast<int>(
+      std::max(settings_.threads, AvailableProcessors() / ranks));
+}
+
 absl::Status Worker::MakeRank() {
   TESSERA_ASSIGN_OR_RETURN(RunOptions options,
                            RunOptionsFrom(settings_, model_));
@@ -286,6 +296,7 @@ absl::Status Worker::MakeRank() {
   tiers_->AddTo(options);
   options.state.ops = device_->state_ops();
   options.state.adamw.pool = options.state.sgd.pool = device_->pool();
+  options.state.fill_threads = FillThreads();
   // Predictions have no device.
   options.graphs = settings_.cuda_graphs == "on"     ? GraphChoice::kOn
                    : settings_.cuda_graphs == "auto" ? GraphChoice::kAuto

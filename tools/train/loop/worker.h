@@ -48,6 +48,8 @@ struct WorkerSinks {
   // The rank's number on its machine, which chooses its GPU; unset: its rank in
   // the world.
   std::optional<int64_t> local_rank = std::nullopt;
+  // The ranks on its machine, which share its processors; unset: all ranks.
+  std::optional<int64_t> local_ranks = std::nullopt;
   // Rank 0 writes the live table here; null: no table. On a terminal one line
   // is rewritten at every step.
   std::ostream* table = nullptr;

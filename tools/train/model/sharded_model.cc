@@ -31,8 +31,6 @@ uint64_t HashOf(std::string_view name) {
   return hash;
 }
 
-constexpr int64_t kElementsAtATime = 4096;
-
 // `count` elements from `first` on.
 std::span<std::byte> BytesOf(const TensorView& elements, int64_t first,
                              int64_t count) {
@@ -55,20 +53,22 @@ absl::Status FirstWeights::Draw(const tensor_parallel::Parameter& parameter,
   if (options_.tied_embeddings && name == "head.output.weight") {
     name = "embedding.weight";
   }
-  std::vector<double> drawn;
-  std::vector<std::byte> rounded;
+  const tensor_parallel::RandomKey key = {.seed = options_.seed,
+                                          .stream = HashOf(name)};
   const int64_t total = elements.element_count();
-  for (int64_t first = 0; first < total; first += kElementsAtATime) {
-    const int64_t count = std::min(kElementsAtATime, total - first);
-    drawn.resize(static_cast<size_t>(count));
-    parameter.DrawNormals({.seed = options_.seed, .stream = HashOf(name)},
-                          deviation, begin + first, drawn);
-    rounded.resize(static_cast<size_t>(count * SizeInBytes(parameter.dtype())));
-    TESSERA_RETURN_IF_ERROR(Convert(DType::kF64,
-                                    std::as_bytes(std::span(drawn)),
-                                    parameter.dtype(), rounded));
-    TESSERA_RETURN_IF_ERROR(Convert(parameter.dtype(), rounded,
-                                    elements.dtype(),
+  if (elements.dtype() == parameter.dtype()) {
+    return parameter.DrawNormals(key, deviation, begin,
+                                 BytesOf(elements, 0, total));
+  }
+  constexpr int64_t kElements = 1024;
+  std::byte rounded[kElements * sizeof(double)];
+  for (int64_t first = 0; first < total; first += kElements) {
+    const int64_t count = std::min(kElements, total - first);
+    const std::span<std::byte> drawn(
+        rounded, static_cast<size_t>(count * SizeInBytes(parameter.dtype())));
+    TESSERA_RETURN_IF_ERROR(
+        parameter.DrawNormals(key, deviation, begin + first, drawn));
+    TESSERA_RETURN_IF_ERROR(Convert(parameter.dtype(), drawn, elements.dtype(),
                                     BytesOf(elements, first, count)));
   }
   return absl::OkStatus();

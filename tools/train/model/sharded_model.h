@@ -53,7 +53,7 @@ class FirstWeights {
 
   // Sets `elements`, contiguous in host memory, to the parameter's elements
   // from `begin` on, rounded to its type. The parameter needs no memory of its
-  // own.
+  // own. Several threads may draw at once.
   absl::Status Draw(const tensor_parallel::Parameter& parameter, int64_t begin,
                     TensorView elements) const;
 

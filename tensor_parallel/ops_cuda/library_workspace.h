@@ -73,8 +73,8 @@ struct CudnnBackwardScratch {
 };
 
 // An upper bound of the workspace of a backward plan (BuildBackwardPlan of
-// cudnn_plans.h) on Hopper, which cudnn_plans_test compares with compiled
-// plans:
+// cudnn_plans.h) on Hopper. cudnn_plans_test compares it with the plans that
+// cuDNN compiles:
 // - where key heads are shared, gradients of keys and values in bf16 for every
 //   query head
 // - deterministic: 2 bytes for each pair of a query and a key of every head

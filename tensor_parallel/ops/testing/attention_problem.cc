@@ -64,12 +64,6 @@ void AttentionProblem::Reset() {
   log_sum_exp.Set(std::vector<double>(log_sum_exp.size(), kNothing));
 }
 
-void AttentionProblem::ClearGradients() {
-  for (TestTensor* x : {&query_gradient, &key_gradient, &value_gradient}) {
-    x->Set(std::vector<double>(x->size(), 0));
-  }
-}
-
 AttentionBlock AttentionProblem::Block() const {
   AttentionBlock block = {query.view(), key.view(), value.view(), kind, scale};
   if (!first_keys.empty()) {

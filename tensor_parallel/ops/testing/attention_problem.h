@@ -46,15 +46,14 @@ inline constexpr AttentionCase kGpuAttentionCases[] = {
     {{1, 1000, 300, 2, 2, 128}, BlockKind::kFull},
 };
 
-// Rows of inputs have gaps, whole units of 16 bytes where d fills such, as
+// Rows of inputs have gaps, which are multiples of 8 elements if d is one, as
 // cuDNN requires. Rows of results have gaps of `state_gap` elements.
 struct AttentionProblem {
   AttentionProblem(DType dtype, const AttentionSizes& sizes,
                    std::mt19937_64& random, int64_t state_gap = 0);
 
-  // Nothing is attended to yet.
+  // The state before any block is merged.
   void Reset();
-  void ClearGradients();
 
   AttentionBlock Block() const;
   AttentionState State() const { return {output.view(), log_sum_exp.view()}; }
@@ -121,9 +120,9 @@ void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem,
 void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem);
 
 // Computes a case in bf16 with each of `all_ops`, and the same numbers in f32
-// with the first. `rounds_late`: the former have to show the roundings of
-// Arithmetic::kTensorCores, and else none, not even of weights, as our kernels
-// for GPUs.
+// with the first. If `rounds_late`, the results in bf16 are within the bounds
+// of Arithmetic::kTensorCores and show that something was rounded; otherwise
+// nothing is rounded, not even weights, as in our kernels for GPUs.
 void ExpectAttentionOfBothTypes(std::span<Ops* const> all_ops,
                                 const AttentionCase& attention,
                                 bool rounds_late);

@@ -15,12 +15,12 @@
 #include "base/tensor/memory.h"
 #include "tensor_parallel/ops_cuda/cublaslt_calls.h"
 #include "tensor_parallel/ops_cuda/gemm.h"
+#include "tensor_parallel/ops_cuda/library_workspace.h"
 #include "tensor_parallel/ops_cuda/matrix_scale.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 constexpr size_t kWorkspaceAlignment = 256;
 
 absl::StatusCode CodeOf(cublasStatus_t status) {
@@ -257,8 +257,8 @@ absl::StatusOr<Preference> NewPreference(const Product& product,
         cublasLtMatmulPreferenceSetAttribute(raw, name, &value, sizeof(value)),
         what);
   };
-  TESSERA_RETURN_IF_ERROR(
-      set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes}));
+  TESSERA_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                              uint64_t{kCublasLtWorkspaceBytes}));
   // Partial sums stay in the compute type: results are rounded once.
   TESSERA_RETURN_IF_ERROR(
       set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -397,12 +397,12 @@ absl::StatusOr<std::unique_ptr<CudaGemm>> CudaGemm::Create(Queue& queue) {
   TESSERA_RETURN_IF_ERROR(
       CublasStatus(cublasLtCreate(&raw), "a handle of cuBLASLt"));
   Handle handle(raw);
-  auto workspace = Buffer::Allocate(queue.device().memory(), kWorkspaceBytes,
-                                    kWorkspaceAlignment);
+  auto workspace = Buffer::Allocate(
+      queue.device().memory(), kCublasLtWorkspaceBytes, kWorkspaceAlignment);
   if (!workspace.ok()) {
     return absl::Status(
         workspace.status().code(),
-        absl::StrCat("cuBLASLt's workspace of ", kWorkspaceBytes >> 20,
+        absl::StrCat("cuBLASLt's workspace of ", kCublasLtWorkspaceBytes >> 20,
                      " MiB on ", queue.device().name(), ": ",
                      workspace.status().message()));
   }

@@ -9,7 +9,6 @@
 #include <limits>
 #include <memory>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,13 +23,11 @@
 #include "tensor_parallel/ops_cuda/cudnn_attention_kernels.h"
 #include "tensor_parallel/ops_cuda/cudnn_graph.h"
 #include "tensor_parallel/ops_cuda/cudnn_plans.h"
+#include "tensor_parallel/ops_cuda/library_workspace.h"
 #include "tensor_parallel/ops_cuda/scratch.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 namespace {
-
-// The alignment of parts of the scratch memory, in bytes.
-constexpr size_t kAlignment = 256;
 
 struct PlanKey {
   bool is_gradient = false;
@@ -112,23 +109,6 @@ HeadRowSizes SizesOf(const ConstTensorView& view) {
           .size = view.rank() == 4 ? view.shape()[3] : 1};
 }
 
-// Lays out parts of the scratch memory.
-class ScratchLayout {
- public:
-  // The offset of `count` elements of T.
-  template <typename T>
-  size_t Add(int64_t count) {
-    const size_t offset = bytes_;
-    const size_t size = static_cast<size_t>(count) * sizeof(T);
-    bytes_ += (size + kAlignment - 1) / kAlignment * kAlignment;
-    return offset;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  size_t bytes_ = 0;
-};
-
 // The values that plans read from the host while they are enqueued.
 struct HostValues {
   HostValues(const CudnnAttentionShape& shape, double factor)
@@ -193,7 +173,7 @@ class CudnnAttentionImpl final : public CudnnAttention {
   // The plan of `key`, compiled on its first use; refusals are kept too.
   absl::StatusOr<const CudnnPlan*> PlanOf(const PlanKey& key);
   // Scratch memory of at least `bytes` bytes.
-  absl::StatusOr<std::byte*> Reserve(size_t bytes);
+  absl::StatusOr<std::byte*> Reserve(int64_t bytes);
   absl::Status Run(KernelStream stream, const CudnnPlan& plan,
                    const Arguments& arguments, std::byte* workspace);
 
@@ -246,9 +226,8 @@ absl::StatusOr<const CudnnPlan*> CudnnAttentionImpl::BackwardPlan(
   return PlanOf(key);
 }
 
-absl::StatusOr<std::byte*> CudnnAttentionImpl::Reserve(size_t bytes) {
-  absl::StatusOr<std::byte*> memory =
-      scratch_.Reserve(static_cast<int64_t>(bytes));
+absl::StatusOr<std::byte*> CudnnAttentionImpl::Reserve(int64_t bytes) {
+  absl::StatusOr<std::byte*> memory = scratch_.Reserve(bytes);
   if (memory.ok()) return memory;
   return absl::Status(
       memory.status().code(),
@@ -270,24 +249,20 @@ absl::Status CudnnAttentionImpl::Attend(KernelStream stream,
                                         const AttentionBlock& block,
                                         const AttentionState& state) {
   TESSERA_ASSIGN_OR_RETURN(const CudnnPlan* const plan, ForwardPlan(block));
-  const HeadRowSizes sizes = SizesOf(block.query);
-  const int64_t elements = block.query.element_count();
-  ScratchLayout layout;
-  const size_t output_at = layout.Add<float>(elements);
-  const size_t log_at = layout.Add<float>(elements / sizes.size);
-  const size_t workspace_at = layout.Add<std::byte>(plan->workspace_bytes());
-  TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(layout.bytes()));
-  auto* const output = reinterpret_cast<float*>(scratch + output_at);
-  auto* const log = reinterpret_cast<float*>(scratch + log_at);
-
   const CudnnAttentionShape shape = ShapeOf(block);
+  const CudnnForwardScratch parts(shape, plan->workspace_bytes());
+  TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(parts.bytes));
+  auto* const output = reinterpret_cast<float*>(scratch + parts.output);
+  auto* const log = reinterpret_cast<float*>(scratch + parts.log_sum_exp);
+
   const HostValues values(shape, block.scale);
   Arguments arguments = BlockArguments(block, shape, values);
   arguments.push_back({kCudnnOutput, output});
   arguments.push_back({kCudnnLogSumExp, log});
   TESSERA_RETURN_IF_ERROR(
-      Run(stream, *plan, arguments, scratch + workspace_at));
-  LaunchMergeAttention(stream, sizes, output, log, RowsOf<float>(state.output),
+      Run(stream, *plan, arguments, scratch + parts.workspace));
+  LaunchMergeAttention(stream, SizesOf(block.query), output, log,
+                       RowsOf<float>(state.output),
                        RowsOf<float>(state.log_sum_exp));
   return absl::OkStatus();
 }
@@ -299,52 +274,41 @@ absl::Status CudnnAttentionImpl::AttendGradient(
                            BackwardPlan(block, gradients));
   const HeadRowSizes query_sizes = SizesOf(block.query);
   const HeadRowSizes key_sizes = SizesOf(block.key);
-  const int64_t query_elements = block.query.element_count();
-  const int64_t key_elements = block.key.element_count();
-  const int64_t rows = query_elements / query_sizes.size;
-  ScratchLayout layout;
-  const size_t output_at = layout.Add<BF16>(query_elements);
-  const size_t log_at = layout.Add<float>(rows);
-  const size_t dots_at = layout.Add<float>(rows);
-  const size_t query_at = layout.Add<BF16>(query_elements);
-  const size_t key_at = layout.Add<BF16>(key_elements);
-  const size_t value_at = layout.Add<BF16>(key_elements);
-  const size_t sum_at =
-      layout.Add<float>(options_.deterministic ? 0 : query_elements);
-  const size_t workspace_at = layout.Add<std::byte>(plan->workspace_bytes());
-  TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(layout.bytes()));
-  const auto bf16_at = [&](size_t offset) {
+  const CudnnAttentionShape shape = ShapeOf(block);
+  const CudnnBackwardScratch parts(shape, options_.deterministic,
+                                   plan->workspace_bytes());
+  TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(parts.bytes));
+  const auto bf16_at = [&](int64_t offset) {
     return reinterpret_cast<BF16*>(scratch + offset);
   };
-  auto* const log = reinterpret_cast<float*>(scratch + log_at);
+  auto* const log = reinterpret_cast<float*>(scratch + parts.log_sum_exp);
 
   LaunchPackRows(stream, query_sizes, RowsOf<const float>(gradients.output),
-                 bf16_at(output_at));
+                 bf16_at(parts.output));
   LaunchPackLogSumExp(stream, query_sizes,
                       RowsOf<const float>(gradients.log_sum_exp), log);
 
-  const CudnnAttentionShape shape = ShapeOf(block);
   const HostValues values(shape, block.scale);
   Arguments arguments = BlockArguments(block, shape, values);
-  arguments.push_back({kCudnnOutput, bf16_at(output_at)});
+  arguments.push_back({kCudnnOutput, bf16_at(parts.output)});
   arguments.push_back({kCudnnLogSumExp, log});
   arguments.push_back({kCudnnOne, &values.one});
   arguments.push_back({kCudnnOutputGradient, gradients.output_gradient.data()});
-  arguments.push_back({kCudnnQueryGradient, bf16_at(query_at)});
-  arguments.push_back({kCudnnKeyGradient, bf16_at(key_at)});
-  arguments.push_back({kCudnnValueGradient, bf16_at(value_at)});
-  arguments.push_back({kCudnnDots, scratch + dots_at});
+  arguments.push_back({kCudnnQueryGradient, bf16_at(parts.query_gradient)});
+  arguments.push_back({kCudnnKeyGradient, bf16_at(parts.key_gradient)});
+  arguments.push_back({kCudnnValueGradient, bf16_at(parts.value_gradient)});
+  arguments.push_back({kCudnnDots, scratch + parts.dots});
   if (!options_.deterministic) {
-    arguments.push_back({kCudnnQueryF32, scratch + sum_at});
+    arguments.push_back({kCudnnQueryF32, scratch + parts.query_sum});
   }
   TESSERA_RETURN_IF_ERROR(
-      Run(stream, *plan, arguments, scratch + workspace_at));
+      Run(stream, *plan, arguments, scratch + parts.workspace));
 
-  LaunchAddPackedRows(stream, query_sizes, bf16_at(query_at),
+  LaunchAddPackedRows(stream, query_sizes, bf16_at(parts.query_gradient),
                       RowsOf<float>(gradients.query_gradient));
-  LaunchAddPackedRows(stream, key_sizes, bf16_at(key_at),
+  LaunchAddPackedRows(stream, key_sizes, bf16_at(parts.key_gradient),
                       RowsOf<float>(gradients.key_gradient));
-  LaunchAddPackedRows(stream, key_sizes, bf16_at(value_at),
+  LaunchAddPackedRows(stream, key_sizes, bf16_at(parts.value_gradient),
                       RowsOf<float>(gradients.value_gradient));
   return absl::OkStatus();
 }

@@ -11,38 +11,14 @@
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_PLANS_H_
 
 #include <cstdint>
-#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tensor_parallel/ops_cuda/cudnn_graph.h"
+#include "tensor_parallel/ops_cuda/library_workspace.h"
 
 namespace tessera::tensor_parallel {
-
-struct CudnnAttentionShape {
-  int64_t sequences = 0;
-  int64_t queries = 0;
-  int64_t keys = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_size = 0;
-  // Query i sees the keys up to i + (keys - queries).
-  bool causal = false;
-
-  auto tied() const {
-    return std::tie(sequences, queries, keys, heads, kv_heads, head_size,
-                    causal);
-  }
-  friend bool operator==(const CudnnAttentionShape& a,
-                         const CudnnAttentionShape& b) {
-    return a.tied() == b.tied();
-  }
-  template <typename H>
-  friend H AbslHashValue(H hash, const CudnnAttentionShape& shape) {
-    return H::combine(std::move(hash), shape.tied());
-  }
-};
 
 // Elements from one sequence, position or head to the next.
 struct CudnnStrides {

@@ -25,6 +25,10 @@ namespace tessera::tensor_parallel {
 
 class Scratch {
  public:
+  static constexpr int64_t kAlignment = 256;
+  // By which a block is larger than any request, at most.
+  static constexpr int64_t kLargestGrowth = 16 << 20;
+
   // `synchronize` waits until no kernel uses the block; it is called before a
   // larger block replaces it. Empty: kernels are done when a launch returns.
   explicit Scratch(std::shared_ptr<MemoryResource> memory,
@@ -34,27 +38,22 @@ class Scratch {
   // At least `bytes` bytes, uninitialised, aligned to 256, for the kernels that
   // the caller launches now: the next call returns the same memory again.
   absl::StatusOr<std::byte*> Reserve(int64_t bytes) {
-    if (static_cast<size_t>(bytes) <= block_.size()) return block_.data();
-    if (synchronize_ != nullptr && block_.size() > 0) {
+    if (bytes <= size()) return block_.data();
+    if (synchronize_ != nullptr && size() > 0) {
       TESSERA_RETURN_IF_ERROR(synchronize_());
     }
     // Growing by more than is needed makes allocations rare.
-    const size_t growth = std::min(block_.size() / 2, kLargestGrowth);
-    const size_t size =
-        std::max(static_cast<size_t>(bytes), block_.size() + growth);
+    const int64_t growth = std::min(size() / 2, kLargestGrowth);
+    const int64_t larger = std::max(bytes, size() + growth);
     block_ = Buffer();
     TESSERA_ASSIGN_OR_RETURN(block_,
-                             Buffer::Allocate(memory_, size, kAlignment));
+                             Buffer::Allocate(memory_, larger, kAlignment));
     return block_.data();
   }
 
   int64_t size() const { return static_cast<int64_t>(block_.size()); }
 
  private:
-  static constexpr size_t kAlignment = 256;
-  // Unless more is requested: workspaces of attention may be gigabytes.
-  static constexpr size_t kLargestGrowth = 64 << 20;
-
   std::shared_ptr<MemoryResource> memory_;
   std::function<absl::Status()> synchronize_;
   Buffer block_;

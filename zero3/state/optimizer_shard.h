@@ -315,7 +315,9 @@ class OptimizerShard {
       : context_(context),
         options_(options),
         optimizer_(std::move(optimizer)),
-        matrix_steps_(std::move(matrix_steps)) {}
+        matrix_steps_(std::move(matrix_steps)),
+        host_ops_(context.device.ops->has_values() ? HostStateOps()
+                                                   : DryStateOps()) {}
 
   static absl::StatusOr<Optimizer> CreateOptimizer(
       const OptimizerShardOptions& options);
@@ -394,7 +396,7 @@ class OptimizerShard {
   size_t elementwise_ = 0;  // How many are stepped by `optimizer_`.
   std::unique_ptr<ShardStore> stores_[3];
   std::vector<size_t> block_of_[3];  // By id.
-  const std::shared_ptr<StateOps> host_ops_ = HostStateOps();
+  const std::shared_ptr<StateOps> host_ops_;  // Dry, if the device's are.
   std::vector<HostCopy> host_copies_;  // By id.
   Event last_download_;
   std::vector<ParameterId> downloads_;  // Of this step, as they were started.

@@ -367,7 +367,6 @@ bool ShardedState::IsWhole(const ModelParameter& parameter) const {
 
 bool ShardedState::StepsOnHost() const {
   return options_.optimizer_tier != nullptr && !queue().is_immediate() &&
-         context_.device.ops->has_values() &&
          options_.optimizer != OptimizerKind::kMuon &&
          options_.optimizer_on_host.value_or(true);
 }

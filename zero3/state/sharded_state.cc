@@ -305,7 +305,7 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
     state->host_prefetch_ = std::make_shared<ShardPrefetch>(
         ShardPrefetch::Options{.near_bytes = state->NearBytesOfTiers(true),
                                .reads_ahead = options.overlap,
-                               .device = {}});
+                               .device = HostOf(context.device)});
   }
   TESSERA_RETURN_IF_ERROR(state->CreateParameters());
   TESSERA_RETURN_IF_ERROR(state->CreateGradients());

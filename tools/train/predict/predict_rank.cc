@@ -9,14 +9,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/counting/counting_engine.h"
 #include "offload/tier/file_tier.h"
-#include "offload/tier/host_tier.h"
 #include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/ops/counting_ops.h"
 #include "tools/text/corpus.h"
@@ -168,11 +167,8 @@ class DryRun {
 };
 
 void DryRun::SetTiers() {
-  if (homes_.compressed) {
-    host_tier_ = std::make_unique<CountingTier>(host_, on_host_);
-  } else {
-    host_tier_ = std::make_unique<offload::HostTier>(host_, on_host_);
-  }
+  host_tier_ = std::make_unique<CountingTier>(host_, on_host_,
+                                              /*in_place=*/!homes_.compressed);
   file_tier_ = std::make_unique<CountingTier>(files_);
   const auto tier_of = [this](StateHome home) {
     return home == StateHome::kHost    ? host_tier_.get()

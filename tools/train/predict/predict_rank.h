@@ -94,7 +94,10 @@ struct RankPrediction {
   int64_t device = 0;
   int64_t host = 0;
   RankTraffic traffic;
-  int64_t windows = 0;  // Shared memory; set by RunPrediction.
+  // Set by RunPrediction: shared memory, and on a GPU what libraries take of
+  // its memory.
+  int64_t windows = 0;
+  int64_t workspaces = 0;
 
   // The peak of a step where all memory is the host's, without the memory of an
   // idle process.

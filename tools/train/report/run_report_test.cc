@@ -120,7 +120,6 @@ TEST_F(RunReportTest, MemoryIsToldAboveItsLimit) {
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("fewer ranks"));
   settings_.offload_dir = "";
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--offload_dir=DIR"));
-  settings_.device = "";
 }
 
 TEST_F(RunReportTest, ThreadsAreCountedOnce) {

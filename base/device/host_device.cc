@@ -16,16 +16,18 @@ absl::Status CheckSizes(size_t source, size_t target) {
                    " bytes; give two ranges of one size"));
 }
 
-// Work is dropped where memory has no contents.
+// Work is dropped where memory has no contents; such a queue may pretend to do
+// it late.
 template <bool kDrops>
 class ImmediateQueue final : public Queue {
  public:
-  ImmediateQueue(Device& device, std::string_view name)
-      : device_(device), name_(name) {}
+  ImmediateQueue(Device& device, std::string_view name,
+                 bool is_immediate = true)
+      : device_(device), name_(name), is_immediate_(is_immediate) {}
 
   std::string_view name() const override { return name_; }
   Device& device() const override { return device_; }
-  bool is_immediate() const override { return true; }
+  bool is_immediate() const override { return is_immediate_; }
 
   absl::Status Copy(std::span<const std::byte> source,
                     std::span<std::byte> target, SourcePlace) override {
@@ -56,6 +58,7 @@ class ImmediateQueue final : public Queue {
  private:
   Device& device_;
   const std::string name_;
+  const bool is_immediate_;
 };
 
 }  // namespace
@@ -67,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Queue>> HostDevice::CreateQueue(
 
 absl::StatusOr<std::unique_ptr<Queue>> CountingDevice::CreateQueue(
     std::string_view name) {
-  return std::make_unique<ImmediateQueue<true>>(*this, name);
+  return std::make_unique<ImmediateQueue<true>>(*this, name, is_immediate_);
 }
 
 Queue& HostQueue() {

@@ -43,10 +43,15 @@ Queue& HostQueue();
 
 class CountingDevice final : public Device {
  public:
-  // `memory` is the device's, `staging` the host's; mostly CountingMemory.
+  // `memory` is the device's, `staging` the host's; mostly CountingMemory. With
+  // `is_immediate` false its queues are not immediate, though every event has
+  // happened: programs then allocate what they need on a GPU.
   CountingDevice(std::shared_ptr<MemoryResource> memory,
-                 std::shared_ptr<MemoryResource> staging)
-      : memory_(std::move(memory)), staging_(std::move(staging)) {}
+                 std::shared_ptr<MemoryResource> staging,
+                 bool is_immediate = true)
+      : memory_(std::move(memory)),
+        staging_(std::move(staging)),
+        is_immediate_(is_immediate) {}
 
   std::string_view name() const override { return "counting"; }
   std::shared_ptr<MemoryResource> memory() const override { return memory_; }
@@ -61,6 +66,7 @@ class CountingDevice final : public Device {
  private:
   const std::shared_ptr<MemoryResource> memory_;
   const std::shared_ptr<MemoryResource> staging_;
+  const bool is_immediate_;
 };
 
 }  // namespace tessera

@@ -162,6 +162,10 @@ cp -r again earlier
 "$train" $tiny --device=cuda >out 2>err
 [ $? = 1 ] && grep -q -- "--device=cuda" err && [ "$(wc -l <err)" = 1 ] || fail "--device=cuda: $(cat err)"
 expect_usage_error "--device" --device=cuda:x
+# A prediction for GPUs needs none.
+"$train" $tiny --device=cuda --dry_run >out 2>err || fail "a dry run for GPUs: $(cat err)"
+grep -q "device memory of .*: .*\(no GPU is here to compare with\|has free: it fits\)" out &&
+  grep -q "host memory of the .* that the .* has left: it fits" out || fail "a dry run for GPUs: $(cat out)"
 "$train" $tiny --steps=3 --run_dir=metricless --metrics=/proc/never/metrics >out 2>err
 [ $? = 1 ] && [ "$(grep -c -- /proc/never/metrics err)" = 1 ] || fail "unwritable metrics: $(cat err)"
 expect_no_ranks metricless

@@ -113,6 +113,7 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
   TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsFromFlags());
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
   if (settings.dry_run) {
+    TESSERA_RETURN_IF_ERROR(SetDevice(std::nullopt, err, settings));
     TESSERA_ASSIGN_OR_RETURN(const CheckedRun run, CheckRun(settings, err));
     PrintPrediction(run, out);
     return absl::OkStatus();
@@ -370,19 +371,37 @@ std::map<std::string, int64_t> FreeGpuMemory() {
   return free;
 }
 
-// What the run needs of GPUs: device memory of the rank that needs most, as
-// Worker takes it, and sizes for fp8.
-absl::Status SetDeviceNeeds(const Settings& settings, std::ostream& err,
-                            DeviceNeeds& needs) {
-  Settings quick = settings;
-  quick.report = false;
-  TESSERA_ASSIGN_OR_RETURN(const CheckedRun run, CheckRun(quick, err));
-  TESSERA_ASSIGN_OR_RETURN(
-      const RunPrediction prediction,
-      PredictRun(run.settings, run.identity.model, {.room = MachineRoom()}));
-  for (const RankPrediction& rank : prediction.ranks) {
-    needs.bytes = std::max(needs.bytes, rank.device + rank.device / 8);
+using Launcher = std::optional<topology::LauncherEnvironment>;
+
+// The ranks of this machine and the GPUs that they may use; no needs yet.
+DeviceNeeds RanksHere(const Settings& settings, const Launcher& launcher) {
+  DeviceNeeds needs;
+  needs.ranks_here = WorldSize(settings).value_or(1);
+  needs.shares_gpus = settings.engine == "in_process";
+  // Under a launcher, what is used may be of other ranks of this run.
+  if (!launcher.has_value()) {
+    needs.free_bytes = FreeGpuMemory();
+    return needs;
   }
+  needs.ranks_here = launcher->local_world_size.value_or(1);
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  needs.has_own_gpu = visible != nullptr && *visible != '\0' &&
+                      !absl::StrContains(visible, ",");
+  return needs;
+}
+
+// What a run of `settings` on GPUs needs of them: device memory of the rank
+// that needs most, and sizes for fp8.
+absl::Status SetDeviceNeeds(Settings settings, DeviceNeeds& needs) {
+  settings.report = settings.dry_run = false;
+  settings.quiet = true;
+  if (settings.device.empty()) settings.device = "cuda";
+  std::ostringstream ignored;
+  TESSERA_ASSIGN_OR_RETURN(const CheckedRun run, CheckRun(settings, ignored));
+  TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
+                           MakePrediction(run.settings, run.identity.model,
+                                          {.room = MachineRoom()}));
+  needs.bytes = prediction.device_bytes();
   if (!settings.parallel.fp8) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const RunOptions options,
                            RunOptionsFrom(run.settings, run.identity.model));
@@ -390,52 +409,63 @@ absl::Status SetDeviceNeeds(const Settings& settings, std::ostream& err,
   return absl::OkStatus();
 }
 
-// Replaces an empty --device if GPUs are used; the processor needs no name.
-absl::Status SetDevice(
-    const std::optional<topology::LauncherEnvironment>& launcher,
-    std::ostream& err, Settings& settings) {
+// Replaces an empty --device if GPUs are used; the processor needs no name. A
+// dry run for GPUs needs none.
+absl::Status SetDevice(const Launcher& launcher, std::ostream& err,
+                       Settings& settings) {
   if (settings.device == "cpu" || settings.device == "emulated") {
     return absl::OkStatus();
   }
-  DeviceNeeds needs;
-  TESSERA_ASSIGN_OR_RETURN(needs.ranks_here, WorldSize(settings));
-  needs.shares_gpus = settings.engine == "in_process";
-  if (launcher.has_value()) {
-    needs.ranks_here = launcher->local_world_size.value_or(1);
-    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    needs.has_own_gpu = visible != nullptr && *visible != '\0' &&
-                        !absl::StrContains(visible, ",");
-  }
-  const auto found = FindCudaDevices();
-  if (found.ok() && !found->empty()) {
-    TESSERA_RETURN_IF_ERROR(SetDeviceNeeds(settings, err, needs));
-    // Under a launcher, what is used may be of other ranks of this run.
-    if (!launcher.has_value()) needs.free_bytes = FreeGpuMemory();
-  }
-  TESSERA_ASSIGN_OR_RETURN(const DeviceChoice choice,
-                           ChooseDevice(settings.device, found, needs));
-  if (choice.device != "cpu") settings.device = choice.device;
   const bool is_first = !launcher.has_value() || launcher->local_rank == 0;
-  if (is_first && !choice.note.empty()) {
-    err << "train: " << choice.note << std::endl;
+  const auto note = [&](std::string_view text) {
+    if (is_first && !text.empty()) err << "train: " << text << std::endl;
+  };
+  TESSERA_RETURN_IF_ERROR(WorldSize(settings).status());
+  DeviceNeeds needs = RanksHere(settings, launcher);
+  const auto found = FindCudaDevices();
+  const bool has_gpus = found.ok() && !found->empty();
+  if (has_gpus) TESSERA_RETURN_IF_ERROR(SetDeviceNeeds(settings, needs));
+  const auto choice = ChooseDevice(settings.device, found, needs);
+  if (settings.dry_run && !choice.ok()) {
+    if (has_gpus) note(choice.status().message());
+    return absl::OkStatus();
   }
-  if (!is_first || !absl::StartsWith(settings.device, "cuda")) {
+  TESSERA_RETURN_IF_ERROR(choice.status());
+  if (choice->device != "cpu") settings.device = choice->device;
+  note(choice->note);
+  if (settings.dry_run || !is_first ||
+      !absl::StartsWith(settings.device, "cuda")) {
     return absl::OkStatus();
   }
   const absl::Status cudnn = tensor_parallel::native::CheckCudnn();
   if (!cudnn.ok()) {
-    err << "train: attention is computed without cuDNN, which is many times "
-           "slower: "
-        << cudnn.message() << std::endl;
+    note(absl::StrCat(
+        "attention is computed without cuDNN, which is many times slower: ",
+        cudnn.message()));
   }
   return absl::OkStatus();
+}
+
+// The launcher of this process, as far as it is known before ranks meet.
+Launcher LauncherOf(const Settings& settings) {
+  return FindLauncher(settings).value_or(std::nullopt);
+}
+
+// The memory of this machine, with that of the GPUs that ranks use.
+absl::StatusOr<MachineRoom> RoomHere(const Settings& settings) {
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
+  if (!absl::StartsWith(settings.device, "cuda")) return room;
+  const auto device = FindDeviceRoom(settings.device, FindCudaDevices(),
+                                     RanksHere(settings, LauncherOf(settings)));
+  if (device.ok()) room.device = *device;
+  return room;
 }
 
 // Every rank holds the text too.
 absl::StatusOr<MachineRoom> RoomFor(const Settings& settings,
                                     const model_files::ModelConfig& model,
                                     const text::Samples& samples) {
-  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
+  TESSERA_ASSIGN_OR_RETURN(MachineRoom room, RoomHere(settings));
   TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
   TESSERA_ASSIGN_OR_RETURN(const int64_t process,
                            MeasureProcess(settings, model, program));
@@ -455,7 +485,7 @@ absl::Status FitIntoLimit(const model_files::ModelConfig& model,
                      [&](const Settings& one) -> absl::StatusOr<int64_t> {
                        TESSERA_ASSIGN_OR_RETURN(
                            const RunPrediction prediction,
-                           PredictRun(one, model, {.room = room}));
+                           MakePrediction(one, model, {.room = room}));
                        return prediction.needed;
                      }));
   if (!settings.quiet) err << "train: " << DescribeChoice(choice) << std::endl;
@@ -470,9 +500,9 @@ absl::Status FitIntoLimit(const model_files::ModelConfig& model,
 // The locations of ranks as far as this process knows them before ranks meet.
 std::vector<collectives::RankLocation> LocationsBeforeStart(
     const Settings& settings) {
-  const auto launcher = FindLauncher(settings);
-  if (!launcher.ok() || !launcher->has_value()) return {};
-  return LocationsOf(**launcher);
+  const Launcher launcher = LauncherOf(settings);
+  if (!launcher.has_value()) return {};
+  return LocationsOf(*launcher);
 }
 
 absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
@@ -505,14 +535,12 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
 absl::Status CheckMemory(const Settings& settings,
                          const model_files::ModelConfig& model,
                          int64_t ranks_here, std::ostream& err) {
-  const absl::StatusOr<MachineRoom> room = ReadMachineRoom();
+  const absl::StatusOr<MachineRoom> room = RoomHere(settings);
   // Without a known limit every run is accepted.
   if (!room.ok()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
-                           PredictRun(settings, model,
-                                      {.room = *room,
-                                       .ranks_here = ranks_here,
-                                       .first_advice_only = true}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const RunPrediction prediction,
+      PredictRun(settings, model, {.room = *room, .ranks_here = ranks_here}));
   return CheckRoom(settings, prediction, err);
 }
 

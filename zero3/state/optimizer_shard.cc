@@ -237,12 +237,12 @@ absl::Status OptimizerShard::CreateStore(OptimizerPart part) {
   }
   TESSERA_ASSIGN_OR_RETURN(
       stores_[static_cast<size_t>(part)],
-      ShardStore::Create(
-          std::move(blocks),
-          {.purpose = offload::Purpose::kOptimizer,
-           .device = options_.on_host ? StateDevice() : context_.device,
-           .prefetch = options_.prefetch,
-           .writes_late = options_.on_host}));
+      ShardStore::Create(std::move(blocks),
+                         {.purpose = offload::Purpose::kOptimizer,
+                          .device = options_.on_host ? HostOf(context_.device)
+                                                     : context_.device,
+                          .prefetch = options_.prefetch,
+                          .writes_late = options_.on_host}));
   return absl::OkStatus();
 }
 

@@ -315,7 +315,8 @@ class OptimizerShard {
       : context_(context),
         options_(options),
         optimizer_(std::move(optimizer)),
-        matrix_steps_(std::move(matrix_steps)) {}
+        matrix_steps_(std::move(matrix_steps)),
+        host_ops_(HostOf(context.device).ops) {}
 
   static absl::StatusOr<Optimizer> CreateOptimizer(
       const OptimizerShardOptions& options);
@@ -394,7 +395,7 @@ class OptimizerShard {
   size_t elementwise_ = 0;  // How many are stepped by `optimizer_`.
   std::unique_ptr<ShardStore> stores_[3];
   std::vector<size_t> block_of_[3];  // By id.
-  const std::shared_ptr<StateOps> host_ops_ = HostStateOps();
+  const std::shared_ptr<StateOps> host_ops_;
   std::vector<HostCopy> host_copies_;  // By id.
   Event last_download_;
   std::vector<ParameterId> downloads_;  // Of this step, as they were started.

@@ -9,12 +9,20 @@
 
 namespace tessera::zero3 {
 
+StateDevice HostOf(const StateDevice& device) {
+  StateDevice host;
+  if (device.ops->has_values()) return host;
+  host.memory = device.queue->device().staging_memory();
+  host.ops = device.ops;
+  return host;
+}
+
 namespace {
 
 // Memory in which tiers read and write blocks of `device`.
 StateDevice NearDeviceOf(const StateDevice& device) {
   if (device.queue->is_immediate()) return device;
-  StateDevice near;
+  StateDevice near = HostOf(device);
   near.memory = device.queue->device().staging_memory();
   return near;
 }

@@ -113,6 +113,10 @@ inline int64_t NearBytes(std::span<const OffloadedBytes> by_slot,
   return most;
 }
 
+// The host's memory and operations for state of `device` that lies there. In a
+// dry run neither is real.
+StateDevice HostOf(const StateDevice& device);
+
 class ShardPrefetch {
  public:
   struct Options {

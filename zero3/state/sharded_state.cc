@@ -305,7 +305,7 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
     state->host_prefetch_ = std::make_shared<ShardPrefetch>(
         ShardPrefetch::Options{.near_bytes = state->NearBytesOfTiers(true),
                                .reads_ahead = options.overlap,
-                               .device = {}});
+                               .device = HostOf(context.device)});
   }
   TESSERA_RETURN_IF_ERROR(state->CreateParameters());
   TESSERA_RETURN_IF_ERROR(state->CreateGradients());
@@ -367,7 +367,6 @@ bool ShardedState::IsWhole(const ModelParameter& parameter) const {
 
 bool ShardedState::StepsOnHost() const {
   return options_.optimizer_tier != nullptr && !queue().is_immediate() &&
-         context_.device.ops->has_values() &&
          options_.optimizer != OptimizerKind::kMuon &&
          options_.optimizer_on_host.value_or(true);
 }

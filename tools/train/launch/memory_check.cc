@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/byte_size.h"
 #include "base/dtype/dtype.h"
 #include "base/file.h"
@@ -233,6 +235,8 @@ absl::StatusOr<int64_t> Measure(const Settings& run,
     process = std::max(process, result.ranks[i].memory.peak_resident -
                                     prediction.ranks[i].peak_bytes());
   }
+  // GPUs do the products of the run themselves.
+  if (absl::StartsWith(run.device, "cuda")) return process;
   TESSERA_ASSIGN_OR_RETURN(const RunOptions small,
                            RunOptionsFrom(settings, small_model));
   TESSERA_ASSIGN_OR_RETURN(const RunOptions large, RunOptionsFrom(run, model));
@@ -334,14 +338,55 @@ std::string Gibibytes(int64_t bytes) {
       "%.1f GiB", static_cast<double>(bytes) / static_cast<double>(1 << 30));
 }
 
+// The best change, or the combination of changes.
 std::string AdviceOf(const RunPrediction& prediction) {
   if (prediction.advice.empty()) {
     return "no flag helps: use more ranks on more machines, or a smaller "
            "model";
   }
-  const MemoryAdvice& first = prediction.advice.front();
-  return absl::StrCat(first.flag, " would need ", Gibibytes(first.needed),
-                      first.fits ? ", which fits" : "; see --dry_run for more");
+  const std::vector<MemoryAdvice>& advice = prediction.advice;
+  std::string flags = advice.front().flag;
+  const MemoryAdvice* last = &advice.front();
+  for (size_t i = 1; i < advice.size() && advice[i].and_before; ++i) {
+    absl::StrAppend(&flags, " and ", advice[i].flag);
+    last = &advice[i];
+  }
+  return absl::StrCat(
+      flags, " would need ",
+      prediction.on_gpu ? absl::StrCat(Gibibytes(last->device_needed),
+                                       " of device memory and ")
+                        : "",
+      Gibibytes(last->needed), prediction.on_gpu ? " of host memory" : "",
+      last->fits ? ", which fits" : ", which does not fit");
+}
+
+// "its 2 ranks on this machine need 3.0 GiB (N bytes) of memory"
+std::string NeedOf(int64_t ranks, std::string_view where, int64_t needed,
+                   std::string_view memory) {
+  return absl::StrCat(
+      ranks == 1 ? absl::StrCat("its rank", where, " needs ")
+                 : absl::StrCat("its ", ranks, " ranks", where, " need "),
+      Gibibytes(needed), " (", needed, " bytes) of ", memory);
+}
+
+std::string ShortageOf(const RunPrediction& prediction) {
+  std::vector<std::string> shortages;
+  const auto& device = prediction.room.device;
+  if (!prediction.fits_device().value_or(true)) {
+    shortages.push_back(
+        absl::StrCat(NeedOf(prediction.ranks_of_gpu, " on a GPU",
+                            prediction.device_needed, "device memory"),
+                     ", and ", Gibibytes(device->bytes), " (", device->bytes,
+                     " bytes) are available on ", device->limit));
+  }
+  if (!prediction.fits_host()) {
+    shortages.push_back(absl::StrCat(
+        NeedOf(prediction.ranks_here, " on this machine", prediction.needed,
+               prediction.on_gpu ? "host memory" : "memory"),
+        ", and ", Gibibytes(prediction.room.bytes), " (", prediction.room.bytes,
+        " bytes) are available of the ", prediction.room.limit));
+  }
+  return absl::StrJoin(shortages, "; ");
 }
 
 }  // namespace
@@ -349,15 +394,7 @@ std::string AdviceOf(const RunPrediction& prediction) {
 absl::Status CheckRoom(const Settings& settings,
                        const RunPrediction& prediction, std::ostream& err) {
   if (prediction.fits()) return absl::OkStatus();
-  const std::string shortage =
-      absl::StrCat(prediction.ranks_here == 1
-                       ? std::string("its rank on this machine needs ")
-                       : absl::StrCat("its ", prediction.ranks_here,
-                                      " ranks on this machine need "),
-                   Gibibytes(prediction.needed), " (", prediction.needed,
-                   " bytes) of memory, and ", Gibibytes(prediction.room.bytes),
-                   " (", prediction.room.bytes, " bytes) are available of the ",
-                   prediction.room.limit);
+  const std::string shortage = ShortageOf(prediction);
   if (settings.force) {
     err << "train: --model=" << settings.model << ": " << shortage
         << "; started because of --force" << std::endl;

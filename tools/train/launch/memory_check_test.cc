@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
+#include "tools/train/loop/choose_device.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/offload_choice.h"
@@ -158,6 +159,75 @@ TEST(CheckRoomTest, RefusesWithBytesAndAdvice) {
                      HasSubstr(prediction.advice.front().flag),
                      HasSubstr("--force"), Not(HasSubstr("\n")))));
   EXPECT_EQ(err.str(), "");
+}
+
+// A run on GPUs, whose memory is not the host's.
+RunPrediction PredictOnGpu(const Settings& settings, int64_t bytes,
+                           int64_t device_bytes) {
+  return *PredictRun(
+      settings, *model_files::PresetConfig(settings.model),
+      {.room =
+           MachineRoom{.bytes = bytes,
+                       .limit = "machine",
+                       .process = 1 << 20,
+                       .device = DeviceRoom{.bytes = device_bytes,
+                                            .limit = "GPU 0 (NVIDIA H100)"}}});
+}
+
+Settings OnGpu() {
+  Settings settings;
+  settings.model = "llama-50m";
+  settings.device = "cuda";
+  settings.engine = "in_process";
+  settings.parallel.mesh = {.dp = 2};
+  settings.offload = "none";
+  return settings;
+}
+
+TEST(CheckRoomTest, RefusesWhatExceedsAGpuWithBytesLimitAndFlags) {
+  Settings settings = OnGpu();
+  const int64_t limit = 1200 * kMiB;
+  const RunPrediction prediction =
+      PredictOnGpu(settings, int64_t{1} << 40, limit);
+  ASSERT_FALSE(prediction.fits());
+  ASSERT_FALSE(prediction.advice.empty());
+  std::ostringstream err;
+  EXPECT_THAT(
+      CheckRoom(settings, prediction, err),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("--model=llama-50m: its 2 ranks on a GPU need"),
+                     HasSubstr(std::to_string(prediction.device_needed) +
+                               " bytes) of device memory, and 1.2 GiB "
+                               "(1258291200 bytes) are available on GPU 0 "
+                               "(NVIDIA H100); "),
+                     HasSubstr(prediction.advice.front().flag),
+                     HasSubstr("of device memory and"),
+                     HasSubstr("of host memory"), HasSubstr("--force"),
+                     Not(HasSubstr("on this machine")), Not(HasSubstr("\n")))));
+  settings.force = true;
+  EXPECT_THAT(CheckRoom(settings, prediction, err), IsOk());
+  EXPECT_THAT(err.str(), HasSubstr("available on GPU 0"));
+}
+
+TEST(CheckRoomTest, RefusesWhatExceedsTheHostOfGpus) {
+  Settings settings = OnGpu();
+  settings.offload = "optimizer";
+  std::ostringstream err;
+  const auto refused = [&](int64_t bytes, int64_t device_bytes) {
+    return CheckRoom(settings, PredictOnGpu(settings, bytes, device_bytes),
+                     err);
+  };
+  EXPECT_THAT(
+      refused(100 * kMiB, int64_t{80} << 30),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("its 2 ranks on this machine need"),
+                     HasSubstr("of host memory, and 0.1 GiB (104857600 bytes) "
+                               "are available of the machine"),
+                     Not(HasSubstr("on a GPU need")))));
+  EXPECT_THAT(refused(100 * kMiB, 100 * kMiB),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("on this machine need"),
+                             HasSubstr("on a GPU need"))));
 }
 
 TEST(CheckRoomTest, SaysWhereNoFlagHelps) {

@@ -75,29 +75,38 @@ int64_t FreeBytes(const CudaDeviceInfo& gpu, const DeviceNeeds& needs) {
                                          : std::min(total, found->second);
 }
 
+int64_t RanksOf(const DeviceNeeds& needs) {
+  return needs.has_own_gpu ? 1 : needs.ranks_here;
+}
+
+// The GPU that has least free memory of those that ranks use.
+const CudaDeviceInfo& TightestOf(const Gpus& usable, const DeviceNeeds& needs) {
+  const auto used = std::span(usable).first(
+      std::min(usable.size(), static_cast<size_t>(RanksOf(needs))));
+  return *std::min_element(used.begin(), used.end(),
+                           [&](const auto& a, const auto& b) {
+                             return FreeBytes(a, needs) < FreeBytes(b, needs);
+                           });
+}
+
 absl::Status CheckMemory(const Gpus& usable, const DeviceNeeds& needs) {
-  const int64_t ranks = needs.has_own_gpu ? 1 : needs.ranks_here;
   const auto gpus = static_cast<int64_t>(usable.size());
-  const int64_t sharers = (ranks + gpus - 1) / gpus;
-  for (const CudaDeviceInfo& gpu :
-       std::span(usable).first(static_cast<size_t>(std::min(ranks, gpus)))) {
-    const int64_t total = gpu.properties.total_bytes;
-    const int64_t free = FreeBytes(gpu, needs);
-    if (needs.bytes * sharers <= free) continue;
-    const std::string who =
-        sharers == 1 ? "a rank needs "
-                     : absl::StrCat(sharers, " ranks of a GPU need ");
-    return absl::FailedPreconditionError(absl::StrCat(
-        who, ByteSize(needs.bytes * sharers).ToString(),
-        " of device memory, and ", GpuName(gpu), " has ",
-        ByteSize(total).ToString(),
-        free < total ? absl::StrCat(", of which ", ByteSize(free).ToString(),
-                                    " are free: other processes use the rest")
-                     : "",
-        "; give a smaller --micro_batch, --recompute=full, a higher --zero, "
-        "--offload, or more ranks"));
-  }
-  return absl::OkStatus();
+  const int64_t sharers = (RanksOf(needs) + gpus - 1) / gpus;
+  const CudaDeviceInfo& gpu = TightestOf(usable, needs);
+  const int64_t total = gpu.properties.total_bytes;
+  const int64_t free = FreeBytes(gpu, needs);
+  if (needs.bytes * sharers <= free) return absl::OkStatus();
+  const std::string who = sharers == 1
+                              ? "a rank needs "
+                              : absl::StrCat(sharers, " ranks of a GPU need ");
+  return absl::FailedPreconditionError(absl::StrCat(
+      who, ByteSize(needs.bytes * sharers).ToString(),
+      " of device memory, and ", GpuName(gpu), " has ",
+      ByteSize(total).ToString(),
+      free < total ? absl::StrCat(", of which ", ByteSize(free).ToString(),
+                                  " are free: other processes use the rest")
+                   : "",
+      "; --device=cuda --dry_run lists the flags that help"));
 }
 
 absl::Status CheckGpus(std::string_view device,
@@ -107,7 +116,7 @@ absl::Status CheckGpus(std::string_view device,
   TESSERA_ASSIGN_OR_RETURN(const Gpus usable, UsableOf(device, *found));
   TESSERA_RETURN_IF_ERROR(needs.possible);
   TESSERA_RETURN_IF_ERROR(CheckCount(device, usable, needs));
-  return CheckMemory(usable, needs);
+  return device.empty() ? CheckMemory(usable, needs) : absl::OkStatus();
 }
 
 }  // namespace
@@ -142,6 +151,17 @@ absl::StatusOr<DeviceChoice> ChooseDevice(std::string_view device,
   return DeviceChoice{
       "cpu", absl::StrCat("computes on the CPU, as with --device=cpu: ",
                           status.message())};
+}
+
+absl::StatusOr<DeviceRoom> FindDeviceRoom(std::string_view device,
+                                          const absl::StatusOr<Gpus>& found,
+                                          const DeviceNeeds& needs) {
+  TESSERA_RETURN_IF_ERROR(found.status());
+  TESSERA_ASSIGN_OR_RETURN(const Gpus usable, UsableOf(device, *found));
+  const CudaDeviceInfo& gpu = TightestOf(usable, needs);
+  return DeviceRoom{.bytes = FreeBytes(gpu, needs),
+                    .limit = GpuName(gpu),
+                    .gpus = static_cast<int64_t>(usable.size())};
 }
 
 absl::StatusOr<int> GpuOfRank(std::string_view device, const Gpus& found,

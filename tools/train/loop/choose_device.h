@@ -28,13 +28,21 @@ struct DeviceNeeds {
   bool has_own_gpu = false;
   // Ranks are threads of a process, of which several may have one GPU.
   bool shares_gpus = false;
-  // Device memory of the rank that needs most; 0: not predicted.
+  // Device memory of the rank that needs most, for an empty --device; 0: not
+  // predicted.
   int64_t bytes = 0;
   // Bytes of each GPU that no process uses, by PCI bus id in lower case. Of
   // GPUs that are not here, all.
   std::map<std::string, int64_t> free_bytes = {};
   // Why no GPU can execute the run, with what to do about it.
   absl::Status possible = absl::OkStatus();
+};
+
+// The free memory of the GPUs that a run uses.
+struct DeviceRoom {
+  int64_t bytes = 0;       // On the GPU with least.
+  std::string limit = "";  // "GPU 0 (NVIDIA H100)".
+  int64_t gpus = 1;
 };
 
 struct DeviceChoice {
@@ -49,9 +57,17 @@ struct DeviceChoice {
 // with a note if there are GPUs. Without GPUs there is no note.
 //
 // With "cuda" or "cuda:N", FailedPrecondition in one line, with what to do, if
-// there is no usable GPU, if there are fewer than ranks, or if their memory
-// does not suffice; the errors of `found` and `needs`.
+// there is no usable GPU or if there are fewer than ranks; the errors of
+// `found` and `needs`. Their memory is for the caller to check
+// (FindDeviceRoom).
 absl::StatusOr<DeviceChoice> ChooseDevice(
+    std::string_view device,
+    const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,
+    const DeviceNeeds& needs);
+
+// `device` is "cuda", "cuda:N" or empty. The errors of `found`;
+// FailedPrecondition if no GPU is usable.
+absl::StatusOr<DeviceRoom> FindDeviceRoom(
     std::string_view device,
     const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,
     const DeviceNeeds& needs);

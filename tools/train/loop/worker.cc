@@ -252,17 +252,16 @@ absl::StatusOr<RunResult> Worker::RunOrFail() {
   return result;
 }
 
-// The device's memory is what a dry run needs, and an eighth for what it does
-// not count: blocks of tiers, validation.
+// With --force a GPU may have less memory than predicted: then each request is
+// an allocation.
 absl::Status Worker::MakeDevice() {
   int64_t bytes = 0;
-  if (!settings_.device.empty() && settings_.device != "cpu") {
+  if (!settings_.device.empty() && settings_.device != "cpu" &&
+      !settings_.force) {
     TESSERA_ASSIGN_OR_RETURN(
         const RunPrediction prediction,
         MakePrediction(settings_, model_, {.room = MachineRoom()}));
-    for (const RankPrediction& rank : prediction.ranks) {
-      bytes = std::max(bytes, rank.device + rank.device / 8);
-    }
+    bytes = prediction.device_bytes();
   }
   TESSERA_ASSIGN_OR_RETURN(
       device_, RankDevice::Create(

@@ -1,5 +1,5 @@
 // CountingTier: a tier that counts its blocks and does not store them. For dry
-// runs. Like file tiers and compressed tiers it has no in-place access.
+// runs.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
 
@@ -19,11 +19,16 @@ namespace tessera::train {
 
 class CountingTier final : public offload::MemoryTier {
  public:
-  // If `memory` is not null, each block is allocated there, as by a tier in the
-  // rank's memory.
-  explicit CountingTier(std::shared_ptr<offload::Accounting> accounting,
-                        std::shared_ptr<MemoryResource> memory = nullptr)
-      : accounting_(std::move(accounting)), memory_(std::move(memory)) {}
+  // Of files: blocks have no memory and no in-place access.
+  explicit CountingTier(std::shared_ptr<offload::Accounting> accounting)
+      : CountingTier(std::move(accounting), nullptr, false) {}
+  // Each block is allocated in `memory`. Those of a host tier are used in
+  // place, compressed ones are not.
+  CountingTier(std::shared_ptr<offload::Accounting> accounting,
+               std::shared_ptr<MemoryResource> memory, bool in_place)
+      : accounting_(std::move(accounting)),
+        memory_(std::move(memory)),
+        in_place_(in_place) {}
 
   std::string_view name() const override { return accounting_->name(); }
   offload::Operation StartPut(std::string_view key,
@@ -35,6 +40,9 @@ class CountingTier final : public offload::MemoryTier {
   std::vector<offload::TierUsage> usage() const override {
     return {{std::string(name()), accounting_->usage()}};
   }
+  absl::StatusOr<offload::BlockView> Map(std::string_view key) override;
+  absl::StatusOr<offload::BlockView> MapNew(std::string_view key, int64_t bytes,
+                                            offload::BlockInfo info) override;
 
  protected:
   // Does not change `out`.
@@ -50,14 +58,17 @@ class CountingTier final : public offload::MemoryTier {
     offload::BlockInfo info;
   };
 
-  absl::Status Replace(std::string_view key, int64_t bytes,
-                       offload::BlockInfo info)
+  absl::StatusOr<std::shared_ptr<Block>> Replace(std::string_view key,
+                                                 int64_t bytes,
+                                                 offload::BlockInfo info)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<offload::Accounting> accounting_;
   const std::shared_ptr<MemoryResource> memory_;
+  const bool in_place_;
   mutable absl::Mutex mutex_;
-  std::map<std::string, Block, std::less<>> blocks_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Block>, std::less<>> blocks_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tessera::train

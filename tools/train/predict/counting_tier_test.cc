@@ -29,7 +29,7 @@ TEST(CountingTierTest, CountsBlocksByPurposeAndTouchesNothing) {
       std::make_shared<offload::Accounting>("files", offload::kUnlimited);
   const auto memory =
       std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);
-  CountingTier tier(accounting, memory);
+  CountingTier tier(accounting, memory, /*in_place=*/false);
   const BlockInfo moments = {Purpose::kOptimizer, DType::kF32};
   TESSERA_ASSERT_OK(tier.Put("a", Untouchable(1000), moments));
   TESSERA_ASSERT_OK(
@@ -49,6 +49,23 @@ TEST(CountingTierTest, CountsBlocksByPurposeAndTouchesNothing) {
   EXPECT_EQ(stat.bytes, 500);
   TESSERA_ASSERT_OK(tier.Drop("b"));
   EXPECT_EQ(memory->live_bytes(), 200);
+}
+
+TEST(CountingTierTest, BlocksOfAHostTierAreUsedInPlace) {
+  const auto accounting =
+      std::make_shared<offload::Accounting>("host", offload::kUnlimited);
+  const auto memory =
+      std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);
+  CountingTier tier(accounting, memory, /*in_place=*/true);
+  EXPECT_THAT(tier.Map("a"), StatusIs(absl::StatusCode::kNotFound));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const offload::BlockView made,
+      tier.MapNew("a", 1000, {Purpose::kOptimizer, DType::kF32}));
+  EXPECT_EQ(made.bytes.size(), 1000u);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const offload::BlockView found, tier.Map("a"));
+  EXPECT_EQ(found.bytes.data(), made.bytes.data());
+  EXPECT_EQ(accounting->usage().of(Purpose::kOptimizer).current, 1000);
+  EXPECT_EQ(memory->live_bytes(), 1000);
 }
 
 TEST(CountingTierTest, RefusesAsATierDoes) {

@@ -7,14 +7,15 @@
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/counting/counting_engine.h"
 #include "offload/tier/file_tier.h"
-#include "offload/tier/host_tier.h"
 #include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/ops/counting_ops.h"
 #include "tools/text/corpus.h"
@@ -54,32 +55,40 @@ absl::StatusOr<text::Samples> SomeSamples(int64_t length) {
   return text::Samples::Create(std::move(corpus), {.sequence = length});
 }
 
-// Allocates from another resource and counts its own share. One thread at a
-// time.
+// Allocates from another resource and counts its own share. Thread-safe.
 class CountedPart final : public MemoryResource {
  public:
   explicit CountedPart(std::shared_ptr<MemoryResource> whole)
       : whole_(std::move(whole)) {}
 
-  int64_t live_bytes() const { return live_bytes_; }
-  int64_t peak_bytes() const { return peak_bytes_; }
+  int64_t live_bytes() const {
+    const absl::MutexLock lock(&mutex_);
+    return live_bytes_;
+  }
+  int64_t peak_bytes() const {
+    const absl::MutexLock lock(&mutex_);
+    return peak_bytes_;
+  }
   MemoryKind kind() const override { return whole_->kind(); }
   absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override {
     TESSERA_ASSIGN_OR_RETURN(void* const data,
                              whole_->Allocate(bytes, alignment));
+    const absl::MutexLock lock(&mutex_);
     live_bytes_ += static_cast<int64_t>(bytes);
     peak_bytes_ = std::max(peak_bytes_, live_bytes_);
     return data;
   }
   void Deallocate(void* data, size_t bytes, size_t alignment) override {
     whole_->Deallocate(data, bytes, alignment);
+    const absl::MutexLock lock(&mutex_);
     live_bytes_ -= static_cast<int64_t>(bytes);
   }
 
  private:
   const std::shared_ptr<MemoryResource> whole_;
-  int64_t live_bytes_ = 0;
-  int64_t peak_bytes_ = 0;
+  mutable absl::Mutex mutex_;
+  int64_t live_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // The maximum number of micro-batches of a stage between the begin of their
@@ -106,7 +115,8 @@ class DryRun {
         homes_(homes),
         memory_(std::make_shared<CountingMemory>(access)),
         on_device_(std::make_shared<CountedPart>(memory_)),
-        device_(on_device_, memory_),
+        on_host_(std::make_shared<CountedPart>(memory_)),
+        device_(on_device_, on_host_, /*is_immediate=*/!homes.on_device),
         working_(std::make_shared<CountedPart>(on_device_)) {
     // A step of the whole batch needs most.
     options_.batch_warmup_steps = 0;
@@ -138,6 +148,7 @@ class DryRun {
   const StateHomes homes_;
   const std::shared_ptr<CountingMemory> memory_;
   const std::shared_ptr<CountedPart> on_device_;
+  const std::shared_ptr<CountedPart> on_host_;
   CountingDevice device_;
   std::unique_ptr<Queue> queue_;
   const std::shared_ptr<CountedPart> working_;  // Of pools and layers.
@@ -156,11 +167,8 @@ class DryRun {
 };
 
 void DryRun::SetTiers() {
-  if (homes_.compressed) {
-    host_tier_ = std::make_unique<CountingTier>(host_, memory_);
-  } else {
-    host_tier_ = std::make_unique<offload::HostTier>(host_, memory_);
-  }
+  host_tier_ = std::make_unique<CountingTier>(host_, on_host_,
+                                              /*in_place=*/!homes_.compressed);
   file_tier_ = std::make_unique<CountingTier>(files_);
   const auto tier_of = [this](StateHome home) {
     return home == StateHome::kHost    ? host_tier_.get()
@@ -299,6 +307,7 @@ RankPrediction DryRun::Result() const {
   rank.activations = Activations();
   rank.held = memory_->peak_bytes();
   rank.device = on_device_->peak_bytes();
+  rank.host = on_host_->peak_bytes();
   rank.traffic = Traffic();
   return rank;
 }

@@ -40,6 +40,9 @@ struct StateHomes {
   // Blocks in tiers are encoded: they are used through buffers, and may be
   // smaller than predicted.
   bool compressed = false;
+  // The rank's own memory is a device's, with which copies and host memory for
+  // them are needed.
+  bool on_device = false;
 
   bool has(StateHome home) const {
     return parameters == home || gradients == home || optimizer == home ||
@@ -86,12 +89,18 @@ struct RankPrediction {
   ActivationMemory activations;
   // The peak of all these purposes together, except files.
   int64_t held = 0;
-  // The peak of those in memory of the device that computes: all but tiers.
+  // The peak of those in memory of the device that computes: all but tiers and
+  // host memory for copies; and the peak of these.
   int64_t device = 0;
+  int64_t host = 0;
   RankTraffic traffic;
-  int64_t windows = 0;  // Shared memory; set by RunPrediction.
+  // Set by RunPrediction: shared memory, and on a GPU what libraries take of
+  // its memory.
+  int64_t windows = 0;
+  int64_t workspaces = 0;
 
-  // The peak of a step, without the memory of an idle process.
+  // The peak of a step where all memory is the host's, without the memory of an
+  // idle process.
   int64_t peak_bytes() const { return held + state.staging + windows; }
 };
 

@@ -36,24 +36,57 @@ std::string Bytes(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
 
 // One column per purpose. The names are also the JSON keys.
 using Column = std::pair<const char*, int64_t>;
-std::vector<Column> MemoryOf(const RunPrediction& run,
-                             const RankPrediction& rank) {
+
+bool HasDevice(const RunPrediction& run) {
+  return run.on_gpu || run.on_emulated;
+}
+
+// In the memory that the rank computes in; the last column is their peak.
+std::vector<Column> DeviceMemoryOf(const RunPrediction& run,
+                                   const RankPrediction& rank) {
   const StateMemory& state = rank.state;
   const ActivationMemory& activations = rank.activations;
-  return {{"parameters", state.parameters},
-          {"gradients", state.gradients},
-          {"optimizer", state.optimizer},
-          {"buffers", state.buffers + state.staging},
-          {"activations", activations.pools},
-          {"boundaries", activations.boundaries},
-          {"layers", activations.layers},
-          {"device", rank.device},
-          {"host", state.host},
-          {"files", state.files},
-          {"windows", rank.windows},
-          {"process", run.room.process},
-          {"checkpoint", state.snapshot},
-          {"resident", run.ResidentOf(rank)}};
+  std::vector<Column> columns = {
+      {"parameters", state.parameters},
+      {"gradients", state.gradients},
+      {"optimizer", state.optimizer},
+      {"buffers", state.buffers + (HasDevice(run) ? 0 : state.staging)},
+      {"activations", activations.pools},
+      {"boundaries", activations.boundaries},
+      {"layers", activations.layers}};
+  if (HasDevice(run)) {
+    columns.emplace_back("workspaces", rank.workspaces);
+    columns.emplace_back("headroom", run.HeadroomOf(rank));
+  }
+  columns.emplace_back("device",
+                       HasDevice(run) ? run.DeviceBytesOf(rank) : rank.device);
+  return columns;
+}
+
+// In other memory. The last column is the peak in the host's.
+std::vector<Column> HostMemoryOf(const RunPrediction& run,
+                                 const RankPrediction& rank) {
+  const StateMemory& state = rank.state;
+  std::vector<Column> columns = {{"host", state.host}};
+  if (HasDevice(run)) {
+    columns.emplace_back(
+        "staging",
+        std::max<int64_t>(rank.host - state.host, 0) + state.staging);
+  }
+  columns.insert(columns.end(), {{"files", state.files},
+                                 {"windows", rank.windows},
+                                 {"process", run.room.process},
+                                 {"checkpoint", state.snapshot},
+                                 {"resident", run.ResidentOf(rank)}});
+  return columns;
+}
+
+std::vector<Column> MemoryOf(const RunPrediction& run,
+                             const RankPrediction& rank) {
+  std::vector<Column> columns = DeviceMemoryOf(run, rank);
+  const std::vector<Column> host = HostMemoryOf(run, rank);
+  columns.insert(columns.end(), host.begin(), host.end());
+  return columns;
 }
 
 std::string PlaceName(const RunPrediction& run, const RankPrediction& rank) {
@@ -64,6 +97,12 @@ std::string PlaceName(const RunPrediction& run, const RankPrediction& rank) {
 
 void PrintMemory(const RunPrediction& run, std::ostream& out) {
   constexpr size_t kMostRows = 16;
+  if (HasDevice(run)) {
+    const size_t columns = DeviceMemoryOf(run, run.ranks.front()).size();
+    out << absl::StrFormat("%21s%*s  | memory of the host\n", "",
+                           -12 * static_cast<int>(columns),
+                           "   memory of the device");
+  }
   out << "rank   dp  pp  cp  tp";
   for (const auto& [name, bytes] : MemoryOf(run, run.ranks.front())) {
     out << absl::StrFormat("%12s", name);
@@ -109,18 +148,40 @@ void PrintTraffic(const RunPrediction& run, std::ostream& out) {
   }
 }
 
+const char* Verdict(bool fits) { return fits ? "it fits" : "IT DOES NOT FIT"; }
+
+void PrintDeviceFit(const RunPrediction& run, std::ostream& out) {
+  out << absl::StrFormat("device memory of %d %s: %s", run.ranks_of_gpu,
+                         run.ranks_of_gpu == 1 ? "rank" : "ranks of a GPU",
+                         Bytes(run.device_needed));
+  if (run.on_emulated) {
+    out << ", which is host memory and counted there, as far as it is used\n";
+  } else if (!run.room.device) {
+    out << "; no GPU is here to compare with\n";
+  } else {
+    out << absl::StrFormat(" of %s that %s has free: %s\n",
+                           Bytes(run.room.device->bytes),
+                           run.room.device->limit, Verdict(*run.fits_device()));
+  }
+}
+
 void PrintFit(const RunPrediction& run, std::ostream& out) {
+  if (HasDevice(run)) PrintDeviceFit(run, out);
   out << absl::StrFormat(
-      "memory of the %d ranks here: %s of %s that the %s has left: %s\n",
-      run.ranks_here, Bytes(run.needed), Bytes(run.room.bytes), run.room.limit,
-      run.fits() ? "it fits" : "IT DOES NOT FIT");
+      "%smemory of the %d ranks here: %s of %s that the %s has left: %s\n",
+      HasDevice(run) ? "host " : "", run.ranks_here, Bytes(run.needed),
+      Bytes(run.room.bytes), run.room.limit, Verdict(run.fits_host()));
   if (run.fits()) return;
   if (run.advice.empty()) {
     out << "no flag helps: more ranks on more machines, or a smaller model\n";
   }
   for (const MemoryAdvice& advice : run.advice) {
-    out << "  " << (advice.and_before ? "and " : "") << advice.flag << ": "
-        << Bytes(advice.needed) << (advice.fits ? ", which fits" : "") << "\n";
+    out << "  " << (advice.and_before ? "and " : "") << advice.flag << ": ";
+    if (run.on_gpu) {
+      out << Bytes(advice.device_needed) << " of device memory, ";
+    }
+    out << Bytes(advice.needed) << (run.on_gpu ? " of host memory" : "")
+        << (advice.fits ? ", which fits" : "") << "\n";
   }
 }
 
@@ -135,6 +196,22 @@ Json TrafficAsJson(const RankTraffic& traffic, const MeshSizes& mesh) {
                     {"sent", of.sent}});
   }
   return list;
+}
+
+// Null if the processor computes.
+Json DeviceAsJson(const RunPrediction& run) {
+  if (!HasDevice(run)) return nullptr;
+  Json json = {{"needed", run.device_needed},
+               {"ranks", run.ranks_of_gpu},
+               {"available", nullptr},
+               {"limit", run.on_emulated ? "host memory" : "no GPU is here"},
+               {"fits", nullptr}};
+  if (run.on_gpu && run.room.device) {
+    json["available"] = run.room.device->bytes;
+    json["limit"] = run.room.device->limit;
+    json["fits"] = *run.fits_device();
+  }
+  return json;
 }
 
 Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
@@ -194,15 +271,15 @@ std::string PredictionAsJson(const RunPrediction& run) {
     json["ranks"].push_back(RankAsJson(run, rank));
   }
   json["ranks_like_each"] = run.ranks_like_each;
-  json["memory"] = {{"ranks_here", run.ranks_here},
-                    {"needed", run.needed},
-                    {"available", run.room.bytes},
-                    {"limit", run.room.limit},
-                    {"fits", run.fits()}};
+  json["memory"] = {
+      {"ranks_here", run.ranks_here}, {"needed", run.needed},
+      {"available", run.room.bytes},  {"limit", run.room.limit},
+      {"fits", run.fits()},           {"device", DeviceAsJson(run)}};
   json["advice"] = Json::array();
   for (const MemoryAdvice& advice : run.advice) {
     json["advice"].push_back({{"flag", advice.flag},
                               {"needed", advice.needed},
+                              {"device_needed", advice.device_needed},
                               {"fits", advice.fits},
                               {"and_before", advice.and_before}});
   }

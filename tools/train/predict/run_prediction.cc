@@ -12,6 +12,9 @@
 #include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "offload/pressure/system_memory.h"
+#include "tensor_parallel/context/context_attention.h"
+#include "tensor_parallel/ops_cuda/library_workspace.h"
+#include "tools/train/loop/run_options.h"
 #include "tools/train/predict/rank_traffic.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
@@ -69,6 +72,50 @@ void AddWindows(topology::CommunicationStrategy strategy,
   }
 }
 
+// The largest block of attention that cuDNN computes in these stages; zeros if
+// own kernels do. With a ring, a block has the queries of this rank and the
+// keys of another.
+tensor_parallel::CudnnAttentionShape AttentionOf(const StageShapes& stage,
+                                                 const RunOptions& run) {
+  constexpr int64_t kLargestHead = 128;
+  if (stage.layers == 0 || stage.dtype != DType::kBF16 ||
+      run.document_end.has_value() || run.model.window > 0 ||
+      stage.head_size % 8 != 0 || stage.head_size > kLargestHead) {
+    return {};
+  }
+  const int64_t contexts = run.mesh.cp;
+  const int64_t own = stage.positions[static_cast<size_t>(stage.context_rank)];
+  const int64_t most =
+      *std::max_element(stage.positions.begin(), stage.positions.end());
+  const bool exchanges =
+      contexts > 1 &&
+      run.context_attention == tensor_parallel::ContextAlgorithm::kUlysses;
+  return {.sequences = stage.sequences,
+          .queries = exchanges ? run.length : own,
+          .keys = exchanges ? run.length : most,
+          .heads = exchanges ? stage.heads / contexts : stage.heads,
+          .kv_heads = exchanges
+                          ? std::max<int64_t>(stage.kv_heads / contexts, 1)
+                          : stage.kv_heads,
+          .head_size = stage.head_size,
+          .causal = true};
+}
+
+absl::Status AddWorkspaces(const PipelinePlan& plan, bool deterministic,
+                           RunPrediction& prediction) {
+  const RunOptions& run = plan.options();
+  for (RankPrediction& rank : prediction.ranks) {
+    for (const StageSpan& span : plan.StagesOf(rank.place.pp)) {
+      TESSERA_ASSIGN_OR_RETURN(const StageShapes stage,
+                               StageShapes::Of(run, rank.place, span));
+      rank.workspaces = std::max(rank.workspaces,
+                                 tensor_parallel::LibraryWorkspaceBytes(
+                                     AttentionOf(stage, run), deterministic));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The needs of the ranks on this machine; if those are not all ranks, of the
 // largest ones.
 int64_t NeededHere(const RunPrediction& prediction) {
@@ -89,10 +136,42 @@ int64_t NeededHere(const RunPrediction& prediction) {
   return needed;
 }
 
+int64_t RanksOfGpu(const RunPrediction& prediction) {
+  if (!prediction.on_gpu || !prediction.shares_process) return 1;
+  const auto& device = prediction.room.device;
+  const int64_t gpus = device ? device->gpus : 1;
+  return (prediction.ranks_here + gpus - 1) / gpus;
+}
+
 }  // namespace
 
 int64_t RunPrediction::PeakOf(const RankPrediction& rank) const {
-  return rank.peak_bytes() + (trains_while_saving ? rank.state.snapshot : 0);
+  const int64_t peak =
+      on_gpu ? rank.host + rank.state.staging : rank.peak_bytes();
+  return peak + (trains_while_saving ? rank.state.snapshot : 0);
+}
+
+std::optional<bool> RunPrediction::fits_device() const {
+  if (!on_gpu || !room.device) return std::nullopt;
+  return device_needed <= room.device->bytes;
+}
+
+int64_t RunPrediction::HeadroomOf(const RankPrediction& rank) const {
+  constexpr int64_t kMost = int64_t{4} << 30;
+  return on_gpu || on_emulated ? std::min(rank.device / 8, kMost) : 0;
+}
+
+int64_t RunPrediction::DeviceBytesOf(const RankPrediction& rank) const {
+  return rank.device + HeadroomOf(rank) + rank.workspaces;
+}
+
+int64_t RunPrediction::device_bytes() const {
+  int64_t most = 0;
+  if (!on_gpu && !on_emulated) return most;
+  for (const RankPrediction& rank : ranks) {
+    most = std::max(most, DeviceBytesOf(rank));
+  }
+  return most;
 }
 
 const RankPrediction& RunPrediction::largest() const {
@@ -107,6 +186,7 @@ StateHomes HomesOf(const Settings& settings) {
   const OffloadChoice offload = OffloadChoice::Of(settings.offload);
   StateHomes homes;
   homes.compressed = settings.compression != "none";
+  homes.on_device = !settings.device.empty() && settings.device != "cpu";
   if (offload.optimizer) homes.optimizer = away;
   if (settings.zero == 3 && offload.parameters) homes.parameters = away;
   if (settings.zero >= 2 && offload.gradients) homes.gradients = away;
@@ -140,9 +220,25 @@ absl::StatusOr<RunPrediction> MakePrediction(
   prediction.shares_process = settings.engine == "in_process";
   prediction.trains_while_saving = settings.checkpoint_every > 0 &&
                                    settings.checkpoint_every < settings.steps;
-  if (settings.engine == "shared_memory")
+  prediction.on_gpu = absl::StartsWith(settings.device, "cuda");
+  prediction.on_emulated = settings.device == "emulated";
+  // GPUs exchange tensors without them.
+  if (settings.engine == "shared_memory" && !prediction.on_gpu) {
     AddWindows(settings.parallel.strategy, prediction);
+  }
+  if (prediction.on_gpu) {
+    TESSERA_RETURN_IF_ERROR(
+        AddWorkspaces(plan, settings.deterministic, prediction));
+  }
+  if (prediction.on_gpu && OffloadChoice::Of(settings.offload).optimizer) {
+    for (RankPrediction& rank : prediction.ranks) {
+      rank.host += std::min(settings.speculative_bytes, rank.state.host);
+    }
+  }
   prediction.needed = NeededHere(prediction);
+  prediction.ranks_of_gpu = RanksOfGpu(prediction);
+  prediction.device_needed =
+      prediction.ranks_of_gpu * prediction.device_bytes();
   return prediction;
 }
 
@@ -172,68 +268,115 @@ std::vector<Change> ChangesOf(const Settings& settings, const MeshSizes& mesh) {
   add(settings.parallel.schedule == "gpipe" ||
           settings.parallel.schedule == "sequential",
       "--schedule=1f1b", [](Settings& to) { to.parallel.schedule = "1f1b"; });
-  const auto offload = [&](std::string_view state) {
+  const bool on_gpu = absl::StartsWith(settings.device, "cuda");
+  add(on_gpu && settings.deterministic, "--deterministic=false",
+      [](Settings& to) { to.deterministic = false; });
+  const auto offload = [&](std::string_view state, bool to_files) {
     const std::string what = WithActivationsOf(settings.offload, state);
-    add(settings.offload != what || settings.offload_dir.empty(),
-        absl::StrCat("--offload=", what, " --offload_dir=DIR"),
-        [what](Settings& to) {
+    add(settings.offload != what || (to_files && settings.offload_dir.empty()),
+        absl::StrCat("--offload=", what, to_files ? " --offload_dir=DIR" : ""),
+        [what, to_files](Settings& to) {
           to.offload = what;
-          to.offload_dir = "DIR";
+          if (to_files) to.offload_dir = "DIR";
         });
   };
-  offload("optimizer");
-  if (settings.zero == 3) offload("all");
+  for (const bool to_files : {false, true}) {
+    // Host memory is no other memory than the processor's.
+    if (!to_files && !on_gpu) continue;
+    offload("optimizer", to_files);
+    if (settings.zero == 3) offload("all", to_files);
+  }
   return changes;
 }
 
-absl::StatusOr<MemoryAdvice> Try(const Settings& changed, std::string flag,
-                                 const model_files::ModelConfig& model,
-                                 const RunPrediction& before) {
-  auto prediction = MakePrediction(
-      changed, model, {.room = before.room, .ranks_here = before.ranks_here});
-  if (!prediction.ok()) return prediction.status();
-  return MemoryAdvice{.flag = std::move(flag),
-                      .needed = prediction->needed,
-                      .fits = prediction->fits()};
-}
+// Tries changes of one run.
+class Advisor {
+ public:
+  Advisor(const model_files::ModelConfig& model, const RunPrediction& before)
+      : model_(model), before_(before) {}
+
+  std::vector<MemoryAdvice> Advise(const Settings& settings) const {
+    const std::vector<Change> changes = ChangesOf(settings, before_.mesh);
+    std::vector<MemoryAdvice> alone = TryEach(settings, changes);
+    if (alone.empty() || alone.front().fits) return alone;
+    return Combine(settings, changes);
+  }
+
+ private:
+  // Bytes above the limits of the host and of a GPU.
+  int64_t ExcessOf(int64_t needed, int64_t device_needed) const {
+    const MachineRoom& room = before_.room;
+    const int64_t host = std::max<int64_t>(needed - room.bytes, 0);
+    if (!before_.on_gpu || !room.device) return host;
+    return host + std::max<int64_t>(device_needed - room.device->bytes, 0);
+  }
+  int64_t ExcessAfter(const MemoryAdvice& advice) const {
+    return ExcessOf(advice.needed, advice.device_needed);
+  }
+  int64_t ExcessBefore() const {
+    return ExcessOf(before_.needed, before_.device_needed);
+  }
+
+  absl::StatusOr<MemoryAdvice> Try(const Settings& changed,
+                                   std::string flag) const {
+    TESSERA_ASSIGN_OR_RETURN(
+        const RunPrediction after,
+        MakePrediction(
+            changed, model_,
+            {.room = before_.room, .ranks_here = before_.ranks_here}));
+    return MemoryAdvice{.flag = std::move(flag),
+                        .needed = after.needed,
+                        .device_needed = after.device_needed,
+                        .fits = after.fits()};
+  }
+
+  // Those that help, the most effective one first.
+  std::vector<MemoryAdvice> TryEach(const Settings& settings,
+                                    const std::vector<Change>& changes) const {
+    std::vector<MemoryAdvice> alone;
+    for (const Change& change : changes) {
+      Settings changed = settings;
+      change.make(changed);
+      auto advice = Try(changed, change.flag);
+      if (!advice.ok() || ExcessAfter(*advice) >= ExcessBefore()) continue;
+      alone.push_back(*std::move(advice));
+    }
+    const bool of_device = !before_.fits_device().value_or(true);
+    std::stable_sort(
+        alone.begin(), alone.end(), [&](const auto& a, const auto& b) {
+          const auto rank = [&](const MemoryAdvice& advice) {
+            return std::pair(ExcessAfter(advice),
+                             of_device ? advice.device_needed : advice.needed);
+          };
+          return rank(a) < rank(b);
+        });
+    return alone;
+  }
+
+  std::vector<MemoryAdvice> Combine(const Settings& settings,
+                                    const std::vector<Change>& changes) const {
+    std::vector<MemoryAdvice> together;
+    Settings changed = settings;
+    int64_t excess = ExcessBefore();
+    for (const Change& change : changes) {
+      Settings next = changed;
+      change.make(next);
+      auto advice = Try(next, change.flag);
+      if (!advice.ok() || ExcessAfter(*advice) >= excess) continue;
+      advice->and_before = !together.empty();
+      excess = ExcessAfter(*advice);
+      changed = std::move(next);
+      together.push_back(*std::move(advice));
+      if (together.back().fits) break;
+    }
+    return together;
+  }
+
+  const model_files::ModelConfig& model_;
+  const RunPrediction& before_;
+};
 
 }  // namespace
-
-std::vector<MemoryAdvice> AdviceFor(const Settings& settings,
-                                    const model_files::ModelConfig& model,
-                                    const RunPrediction& prediction,
-                                    bool first_only) {
-  const std::vector<Change> changes = ChangesOf(settings, prediction.mesh);
-  std::vector<MemoryAdvice> alone;
-  for (const Change& change : changes) {
-    Settings changed = settings;
-    change.make(changed);
-    auto advice = Try(changed, change.flag, model, prediction);
-    if (!advice.ok() || advice->needed >= prediction.needed) continue;
-    alone.push_back(*std::move(advice));
-  }
-  const auto mildest = alone.empty() ? MemoryAdvice() : alone.front();
-  std::stable_sort(
-      alone.begin(), alone.end(),
-      [](const auto& a, const auto& b) { return a.needed < b.needed; });
-  if (alone.empty() || alone.front().fits) return alone;
-  if (first_only) return {mildest};
-  std::vector<MemoryAdvice> together;
-  Settings changed = settings;
-  int64_t needed = prediction.needed;
-  for (const Change& change : changes) {
-    Settings next = changed;
-    change.make(next);
-    auto advice = Try(next, change.flag, model, prediction);
-    if (!advice.ok() || advice->needed >= needed) continue;
-    advice->and_before = !together.empty();
-    needed = advice->needed;
-    changed = std::move(next);
-    together.push_back(*std::move(advice));
-    if (together.back().fits) break;
-  }
-  return together;
-}
 
 absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
                                          const model_files::ModelConfig& model,
@@ -241,8 +384,7 @@ absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
   TESSERA_ASSIGN_OR_RETURN(RunPrediction prediction,
                            MakePrediction(settings, model, options));
   if (!prediction.fits()) {
-    prediction.advice =
-        AdviceFor(settings, model, prediction, options.first_advice_only);
+    prediction.advice = Advisor(model, prediction).Advise(settings);
   }
   return prediction;
 }

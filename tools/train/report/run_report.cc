@@ -73,6 +73,12 @@ std::string ChangeForCommunication(const Settings& settings,
 std::string ChangeForMemory(const Settings& settings,
                             const RunPrediction& prediction) {
   const MeshSizes& mesh = prediction.mesh;
+  // The host has what is offloaded.
+  if (prediction.on_gpu) {
+    return settings.offload != "none" && settings.offload_dir.empty()
+               ? "--offload_dir=DIR, a directory on a fast disk"
+               : "fewer ranks on this machine";
+  }
   if (settings.recompute == "none") {
     return "--recompute=selective, or --recompute=full for still less";
   }

@@ -115,6 +115,11 @@ TEST_F(RunReportTest, MemoryIsToldAboveItsLimit) {
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--offload_dir=DIR"));
   settings_.offload_dir = "there";
   EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--length=64"));
+  // With GPUs it is the host's memory.
+  settings_.device = "cuda";
+  EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("fewer ranks"));
+  settings_.offload_dir = "";
+  EXPECT_THAT(Of(ReportRule::kMemory)->change, HasSubstr("--offload_dir=DIR"));
 }
 
 TEST_F(RunReportTest, ThreadsAreCountedOnce) {

@@ -47,7 +47,8 @@ struct MemoryRung {
 
 enum class LadderUse { kBeforeStart, kWhileRunning };
 
-// The resident bytes that all ranks on this machine are predicted to need.
+// The resident bytes of the host that all ranks on this machine are predicted
+// to need.
 using PredictNeed =
     absl::FunctionRef<absl::StatusOr<int64_t>(const Settings& settings)>;
 

@@ -418,15 +418,18 @@ constexpr SettingsField kFields[] = {
     {"threads", &Settings::threads, "threads of each rank's computation"},
     {"memory_limit", kMemoryLimit,
      "memory limit for all ranks on this machine, such as 300MiB: the run "
-     "trades speed for memory until it fits; empty: no limit"},
+     "trades speed for memory until it fits; with GPUs of the host's memory, "
+     "which does not include theirs; empty: no limit"},
     {"report", &Settings::report,
      "prints bottlenecks and which flags to change"},
     {"verify", &Settings::verify,
      "repeats the steps on one rank and compares the losses"},
     {"dry_run", &Settings::dry_run,
-     "prints mesh, memory, traffic and bubble, and does not train"},
+     "prints mesh, memory, traffic and bubble, and does not train; with "
+     "--device=cuda also on a machine without a GPU"},
     {"force", &Settings::force,
-     "starts a run even if it is predicted to need more memory than available"},
+     "starts a run even if it is predicted to need more memory than available, "
+     "on the host or on GPUs, whose memory is then not taken at the start"},
     {"format", &Settings::format, "format of standard output: text, json"},
     {"quiet", &Settings::quiet, "prints no table of steps"},
 };

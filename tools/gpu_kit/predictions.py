@@ -26,6 +26,11 @@ _OPTIMIZER_BYTES = 30  # For each parameter: f32 gradient, weight and moments, b
 _TOKENS = 4096
 
 
+def usable_memory(card):
+    """Bytes that programs can take: without those of the driver and of its state of the process."""
+    return CARDS[card]["memory"] - GIB
+
+
 def card_of(gpu_name):
     """The name in CARDS of a GPU; None for others."""
     return next((card for card in CARDS if card in gpu_name), None)

@@ -298,7 +298,7 @@ def check_memory(kit, chosen):
     """Compares the predicted needs of every training run with a card and the host of the plans."""
     if kit.manifest is None:
         return refuse(problem_of_kit(kit, "cpu"))
-    device_limit, host_limit = predictions.CARDS[kit.card]["memory"], predictions.HOST_BYTES
+    device_limit, host_limit = predictions.usable_memory(kit.card), predictions.HOST_BYTES
     too_large = 0
     say("%-12s %-28s %9s %9s   %s: %.1f GiB, host: %.0f GiB" % (
         "stage", "run", "GPU, GiB", "host, GiB", kit.card, device_limit / predictions.GIB, host_limit / predictions.GIB))

@@ -318,7 +318,7 @@ class RehearsalTest(KitTest):
                 self.assertIn(outcome["status"], ("passed", "skipped"), (stage, name, outcome))
                 # What no GPU program could show here: rates, tests that need a GPU, and PyTorch.
                 if outcome["status"] == "skipped":
-                    self.assertIn(stage, ("ceilings", "tests", "peer"), (stage, name, outcome))
+                    self.assertIn(stage, ("ceilings", "tests", "peer", "peer_8b"), (stage, name, outcome))
         calls = read(self.calls)
         self.assertIn("--tool memcheck --padding 256 --error-exitcode 86 --kernel-name kernel_substring=tessera", calls)
         self.assertIn("--clock-control none --kernel-name-base demangled --kernel-name regex:tessera", calls)

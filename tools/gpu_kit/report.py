@@ -290,11 +290,11 @@ def speed_row(content, name, run):
 
 def speeds(content):
     rows = [speed_row(content, "%s, %s" % (stage, item.replace("_", " ")), outcome["values"])
-            for stage, item, outcome in outcomes(content, *STEPS.values(), "fp8", "graphs", "offload", "peer")
+            for stage, item, outcome in outcomes(content, *STEPS.values(), "fp8", "graphs", "offload", "peer", "peer_8b")
             if outcome["values"].get("flops")]
     if not rows:
         return []
-    versions = {outcome["values"].get("torch") for _, _, outcome in outcomes(content, "peer")} - {None}
+    versions = {outcome["values"].get("torch") for _, _, outcome in outcomes(content, "peer", "peer_8b")} - {None}
     text = ["MFU counts 6 operations a parameter and token and causal attention; the last column counts attention whole,",
             "as publications do." + (" The peer is PyTorch %s." % ", ".join(sorted(versions)) if versions else ""), ""]
     return text + table(["run", "tokens/s", "s/step", "MFU", "MFU, 12 L h s"], rows)

@@ -161,7 +161,7 @@ HWY_INLINE SineCosine SineAndCosine(Doubles quarters) {
 }
 
 // Philox::Normal rounds in every operation and adds less than 2^-50 of the
-// radius to these errors; the interval is eight times as wide.
+// radius to these errors; the interval is more than ten times as wide.
 void Bound(const NormalBounds& bounds) {
   const F64 d;
   const size_t step = 2 * hn::Lanes(d);

@@ -317,6 +317,11 @@ class Advisor {
     return ExcessOf(before_.needed, before_.device_needed);
   }
 
+  // A change of the device's memory may save some bytes of the host's.
+  static bool Helps(int64_t excess, int64_t before) {
+    return excess < before - before / 100;
+  }
+
   absl::StatusOr<MemoryAdvice> Try(const Settings& changed,
                                    std::string flag) const {
     TESSERA_ASSIGN_OR_RETURN(
@@ -338,7 +343,9 @@ class Advisor {
       Settings changed = settings;
       change.make(changed);
       auto advice = Try(changed, change.flag);
-      if (!advice.ok() || ExcessAfter(*advice) >= ExcessBefore()) continue;
+      if (!advice.ok() || !Helps(ExcessAfter(*advice), ExcessBefore())) {
+        continue;
+      }
       alone.push_back(*std::move(advice));
     }
     const bool of_device = !before_.fits_device().value_or(true);
@@ -362,7 +369,7 @@ class Advisor {
       Settings next = changed;
       change.make(next);
       auto advice = Try(next, change.flag);
-      if (!advice.ok() || ExcessAfter(*advice) >= excess) continue;
+      if (!advice.ok() || !Helps(ExcessAfter(*advice), excess)) continue;
       advice->and_before = !together.empty();
       excess = ExcessAfter(*advice);
       changed = std::move(next);

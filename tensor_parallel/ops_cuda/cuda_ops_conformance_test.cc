@@ -53,10 +53,10 @@ TEST(EmulatedAttentionTest, HasNoRoundingsBetweenProducts) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Ops> ops,
                                emulated::CreateCudaOps(HostQueue()));
   Ops* const all_ops[] = {ops.get()};
-  for (const AttentionCase& attention :
-       {AttentionCase{{2, 70, 70, 4, 2, 64}, BlockKind::kCausal},
-        AttentionCase{{1, 20, 90, 2, 1, 128}, BlockKind::kCausal},
-        AttentionCase{{1, 70, 30, 2, 2, 64}, BlockKind::kFull}}) {
+  for (const MaskedAttentionCase& attention :
+       {MaskedAttentionCase{{2, 70, 70, 4, 2, 64}, BlockKind::kCausal},
+        MaskedAttentionCase{{1, 20, 90, 2, 1, 128}, BlockKind::kCausal},
+        MaskedAttentionCase{{1, 70, 30, 2, 2, 64}, BlockKind::kFull}}) {
     ExpectAttentionOfBothTypes(all_ops, attention, /*rounds_late=*/false);
   }
 }

@@ -151,7 +151,7 @@ class CudnnGpuTest : public CudaOpsGpuTest {
 };
 
 TEST_F(CudnnGpuTest, IsTheReference) {
-  for (const AttentionCase& attention : kGpuAttentionCases) {
+  for (const MaskedAttentionCase& attention : kGpuAttentionCases) {
     ExpectAttentionOfBothTypes(all_ops(), attention, /*rounds_late=*/true);
   }
 }

@@ -144,7 +144,7 @@ CudnnStrides StridesOf(const TestTensor& x) {
 // No block of the tests on a GPU is left to our own kernel.
 TEST_P(CudnnPlansTest, TakesTheCasesOfTestsOnAGpu) {
   std::mt19937_64 random(1);
-  for (const AttentionCase& c : kGpuAttentionCases) {
+  for (const MaskedAttentionCase& c : kGpuAttentionCases) {
     SCOPED_TRACE(testing::Message() << c.sizes);
     const AttentionProblem problem(DType::kBF16, c.sizes, random);
     const AttentionSizes& s = c.sizes;

@@ -285,7 +285,7 @@ void ExpectAttentionIsReference(Ops& ops, AttentionProblem& p) {
 }
 
 void ExpectAttentionOfBothTypes(std::span<Ops* const> all_ops,
-                                const AttentionCase& attention,
+                                const MaskedAttentionCase& attention,
                                 bool rounds_late) {
   SCOPED_TRACE(testing::Message()
                << attention.sizes

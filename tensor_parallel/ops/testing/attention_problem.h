@@ -26,7 +26,7 @@ struct AttentionSizes {
 };
 std::ostream& operator<<(std::ostream& os, const AttentionSizes& sizes);
 
-struct AttentionCase {
+struct MaskedAttentionCase {
   AttentionSizes sizes;
   BlockKind kind;
 };
@@ -34,7 +34,7 @@ struct AttentionCase {
 // Blocks that a GPU computes in bf16: the head sizes and groups of models,
 // lengths that fill no tiles, several tiles and sequences, more keys than
 // queries.
-inline constexpr AttentionCase kGpuAttentionCases[] = {
+inline constexpr MaskedAttentionCase kGpuAttentionCases[] = {
     {{1, 300, 300, 32, 8, 128}, BlockKind::kCausal},
     {{1, 300, 300, 32, 8, 64}, BlockKind::kCausal},
     {{2, 512, 512, 8, 2, 128}, BlockKind::kCausal},
@@ -124,7 +124,7 @@ void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem);
 // of Arithmetic::kTensorCores and show that something was rounded; otherwise
 // nothing is rounded, not even weights, as in our kernels for GPUs.
 void ExpectAttentionOfBothTypes(std::span<Ops* const> all_ops,
-                                const AttentionCase& attention,
+                                const MaskedAttentionCase& attention,
                                 bool rounds_late);
 
 }  // namespace tessera::tensor_parallel

@@ -225,7 +225,7 @@ AttentionErrors ErrorsOfModel(AttentionProblem& problem,
   return AttentionErrorsOf(problem, reference);
 }
 
-constexpr AttentionCase kCases[] = {
+constexpr MaskedAttentionCase kCases[] = {
     {{1, 5, 5, 2, 2, 8}, BlockKind::kCausal},
     {{3, 7, 7, 6, 2, 16}, BlockKind::kFull},
     {{2, 60, 130, 4, 2, 64}, BlockKind::kCausal},
@@ -234,7 +234,8 @@ constexpr AttentionCase kCases[] = {
     {{1, 500, 500, 4, 2, 32}, BlockKind::kCausal},
 };
 
-AttentionProblem ProblemOf(const AttentionCase& c, std::mt19937_64& random) {
+AttentionProblem ProblemOf(const MaskedAttentionCase& c,
+                           std::mt19937_64& random) {
   AttentionProblem problem(DType::kBF16, c.sizes, random);
   problem.kind = c.kind;
   return problem;
@@ -242,7 +243,7 @@ AttentionProblem ProblemOf(const AttentionCase& c, std::mt19937_64& random) {
 
 TEST(AttentionRoundingTest, CudnnIsWithinTheBoundsAndNearThem) {
   std::mt19937_64 random(1);
-  for (const AttentionCase& c : kCases) {
+  for (const MaskedAttentionCase& c : kCases) {
     for (int trial = 0; trial < (c.sizes.keys < 200 ? 10 : 2); ++trial) {
       SCOPED_TRACE(testing::Message() << c.sizes << ", trial " << trial);
       AttentionProblem problem = ProblemOf(c, random);
@@ -271,7 +272,7 @@ TEST(AttentionRoundingTest, CudnnExceedsTheBoundsOfStatistics) {
 
 TEST(AttentionRoundingTest, MistakesExceedTheBounds) {
   std::mt19937_64 random(3);
-  for (const AttentionCase& c : {kCases[2], kCases[3], kCases[5]}) {
+  for (const MaskedAttentionCase& c : {kCases[2], kCases[3], kCases[5]}) {
     AttentionProblem problem = ProblemOf(c, random);
     const AttentionReference reference(problem, Arithmetic::kTensorCores);
     for (const NamedMistake& m : kMistakes) {

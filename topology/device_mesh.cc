@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "topology/groups.h"
@@ -149,6 +151,26 @@ absl::StatusOr<DeviceMesh> DeviceMesh::Linear(
   // One cell even for no device, so that the error is about that.
   const auto size = std::max<int64_t>(static_cast<int64_t>(devices.size()), 1);
   return Create({{"column", size}}, devices);
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Parse(std::string_view text) {
+  constexpr size_t kMostBytes = 1 << 16;
+  std::vector<DeviceId> devices;
+  for (const std::string_view number :
+       absl::StrSplit(text.substr(0, kMostBytes), ',')) {
+    int32_t id = 0;
+    const bool is_number =
+        number.find_first_not_of("0123456789") == number.npos &&
+        absl::SimpleAtoi(number, &id);
+    if (!is_number || text.size() > kMostBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device mesh: ", Quoted(text),
+                       " is not a list of device ids; give "
+                       "numbers separated by commas, such as 0,2,3"));
+    }
+    devices.push_back(DeviceId(id));
+  }
+  return Linear(devices);
 }
 
 absl::StatusOr<DeviceMesh> DeviceMesh::Balanced(

@@ -66,6 +66,10 @@ class DeviceMesh {
                                          int64_t columns,
                                          std::span<const DeviceId> devices);
 
+  // A line of the ids in `text`, such as "0,2,3". InvalidArgument as Create,
+  // and if the text is not a list of numbers below 2^31.
+  static absl::StatusOr<DeviceMesh> Parse(std::string_view text);
+
   // The ranks of `mesh` along 1 to 3 sets of axes, such as {"dp", "tp"} for
   // rows along dp and columns along tp, or {"pp", "dp,cp", "tp"}: the ranks
   // that agree with `member` in all other coordinates. Device ids are the

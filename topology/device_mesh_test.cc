@@ -189,6 +189,20 @@ TEST(DeviceMeshTest, BalancedGridIsNearlySquare) {
   EXPECT_THAT(DeviceMesh::Balanced({}), Refused(HasSubstr("no device")));
 }
 
+TEST(DeviceMeshTest, ParsesListsOfIds) {
+  EXPECT_EQ(DeviceMesh::Parse("0,2,13")->ToString(), " 0  2 13\n");
+  EXPECT_THAT(DeviceMesh::Parse("7")->At({0}), IsOkAndHolds(DeviceId(7)));
+  EXPECT_THAT(DeviceMesh::Parse("1,2,1"), Refused(HasSubstr("the same id 1")));
+  for (const std::string& text :
+       {std::string(), std::string("0,"), std::string(",0"), std::string("0 1"),
+        std::string("-1"), std::string("+1"), std::string("x"),
+        std::string("2147483648"), std::string(1 << 17, '1')}) {
+    EXPECT_THAT(DeviceMesh::Parse(text),
+                Refused(HasSubstr("is not a list of device ids")))
+        << text.substr(0, 20);
+  }
+}
+
 TEST(DeviceMeshTest, RejectsCoordinatesOutOfRange) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh,
                                DeviceMesh::Grid(1, 2, 3, FirstIds(5)));

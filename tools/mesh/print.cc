@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "topology/device_mesh.h"
 #include "topology/mesh.h"
 
 namespace tessera::tools {
@@ -93,11 +94,16 @@ void PrintListing(const MeshReport& report, const Listing& listing,
   }
 }
 
-void AppendGridAxis(std::string* out, const RankGrid::GridAxis& axis) {
+void AppendDevice(std::string* out, topology::DeviceId device) {
+  absl::StrAppend(out, device.value());
+}
+
+void AppendGridAxis(std::string* out,
+                    const topology::DeviceMesh::GridAxis& axis) {
   absl::StrAppend(out, axis.name);
 }
 
-void PrintGridText(const RankGrid& grid, std::ostream& out) {
+void PrintGridText(const topology::DeviceMesh& grid, std::ostream& out) {
   out << "\ngrid " << absl::StrJoin(grid.axes(), " / ", AppendGridAxis)
       << ", the last one across\n"
       << grid.ToString();
@@ -156,15 +162,16 @@ void PrintGroupLists(const MeshReport& report, const Listing& listing,
   out << "]";
 }
 
-void PrintGridJson(const RankGrid& grid, std::ostream& out) {
+void PrintGridJson(const topology::DeviceMesh& grid, std::ostream& out) {
   out << ",\n\"grid\":{\"axes\":[\""
       << absl::StrJoin(grid.axes(), "\",\"", AppendGridAxis)
       << "\"],\"shape\":["
-      << absl::StrJoin(grid.axes(), ",",
-                       [](std::string* text, const RankGrid::GridAxis& axis) {
-                         absl::StrAppend(text, axis.size);
-                       })
-      << "],\"ranks\":[" << absl::StrJoin(grid.ranks(), ",", AppendRank)
+      << absl::StrJoin(
+             grid.axes(), ",",
+             [](std::string* text, const topology::DeviceMesh::GridAxis& axis) {
+               absl::StrAppend(text, axis.size);
+             })
+      << "],\"ranks\":[" << absl::StrJoin(grid.devices(), ",", AppendDevice)
       << "]}";
 }
 

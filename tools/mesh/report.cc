@@ -325,8 +325,8 @@ absl::StatusOr<MeshReport> MakeReport(const MeshOptions& options) {
         absl::StrSplit(options.grid, '/');
     TESSERA_ASSIGN_OR_RETURN(
         report.grid,
-        RankGrid::Create(report.mesh, sets,
-                         report.rank.value_or(report.mesh.first_rank())),
+        topology::DeviceMesh::FromMesh(
+            report.mesh, sets, report.rank.value_or(report.mesh.first_rank())),
         FlagError("grid", options.grid, _));
   }
   if (!options.cluster.empty()) {

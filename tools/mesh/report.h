@@ -12,8 +12,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "tools/mesh/rank_grid.h"
 #include "topology/cluster/cluster.h"
+#include "topology/device_mesh.h"
 #include "topology/groups.h"
 #include "topology/mesh.h"
 #include "topology/placement/placement.h"
@@ -79,7 +79,7 @@ struct MeshReport {
   std::vector<std::string> axes;  // The axes of all listings, each once.
   std::vector<Listing> listings;  // JSON prints the first.
   std::optional<topology::Rank> rank;
-  std::optional<RankGrid> grid;
+  std::optional<topology::DeviceMesh> grid;
   std::optional<PlacementReport> placement;
 };
 

@@ -5,11 +5,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
+#include "topology/device_mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -28,19 +29,33 @@ absl::Status NoneUsable(const Gpus& found) {
       }));
 }
 
+// True for "cuda:0" and "cuda:0,2,3".
+bool IsList(std::string_view device) {
+  return absl::StartsWith(device, "cuda:");
+}
+
+// The GPUs of a list, in its order.
+absl::StatusOr<Gpus> ListedIn(std::string_view device, const Gpus& found) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const topology::DeviceMesh listed,
+      topology::DeviceMesh::Parse(absl::StripPrefix(device, "cuda:")));
+  Gpus gpus;
+  for (const topology::DeviceId id : listed.devices()) {
+    if (id.value() >= static_cast<int64_t>(found.size())) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("this process sees ", found.size(),
+                       found.size() == 1 ? " GPU" : " GPUs",
+                       ", numbered from 0; give some of them, or check "
+                       "CUDA_VISIBLE_DEVICES"));
+    }
+    gpus.push_back(found[static_cast<size_t>(id.value())]);
+    TESSERA_RETURN_IF_ERROR(gpus.back().usable);
+  }
+  return gpus;
+}
+
 absl::StatusOr<Gpus> UsableOf(std::string_view device, const Gpus& found) {
-  const std::optional<int> number = GpuNumberOf(device);
-  if (number && *number >= static_cast<int>(found.size())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this process sees ", found.size(),
-        found.size() == 1 ? " GPU" : " GPUs",
-        ", numbered from 0; give one of them, or check CUDA_VISIBLE_DEVICES"));
-  }
-  if (number) {
-    const CudaDeviceInfo& gpu = found[static_cast<size_t>(*number)];
-    TESSERA_RETURN_IF_ERROR(gpu.usable);
-    return Gpus{gpu};
-  }
+  if (IsList(device)) return ListedIn(device, found);
   Gpus usable;
   for (const CudaDeviceInfo& gpu : found) {
     if (gpu.usable.ok()) usable.push_back(gpu);
@@ -56,13 +71,13 @@ absl::Status CheckCount(std::string_view device, const Gpus& usable,
     return absl::OkStatus();
   }
   const std::string there =
-      GpuNumberOf(device)
-          ? "one GPU was chosen"
+      IsList(device)
+          ? absl::StrCat(gpus, gpus == 1 ? " GPU was" : " GPUs were", " chosen")
           : absl::StrCat("there ", gpus == 1 ? "is " : "are ", gpus, " usable");
   return absl::FailedPreconditionError(absl::StrCat(
       needs.ranks_here, " ranks on this machine need a GPU each, and ", there,
       "; give a --mesh of at most ", gpus, gpus == 1 ? " rank" : " ranks",
-      GpuNumberOf(device) ? " or --device=cuda" : "",
+      IsList(device) ? " or --device=cuda" : "",
       ", --engine=in_process, whose ranks share GPUs, or start the ranks on "
       "more machines"));
 }
@@ -121,16 +136,6 @@ absl::Status CheckGpus(std::string_view device,
 
 }  // namespace
 
-std::optional<int> GpuNumberOf(std::string_view device) {
-  int number = 0;
-  const bool is_one =
-      absl::StartsWith(device, "cuda:") && device.size() <= 9 &&
-      std::all_of(device.begin() + 5, device.end(),
-                  [](char c) { return c >= '0' && c <= '9'; }) &&
-      absl::SimpleAtoi(device.substr(5), &number);
-  return is_one ? std::optional(number) : std::nullopt;
-}
-
 absl::StatusOr<DeviceChoice> ChooseDevice(std::string_view device,
                                           const absl::StatusOr<Gpus>& found,
                                           const DeviceNeeds& needs) {
@@ -165,15 +170,16 @@ absl::StatusOr<DeviceRoom> FindDeviceRoom(std::string_view device,
 }
 
 absl::StatusOr<int> GpuOfRank(std::string_view device, const Gpus& found,
-                              int64_t local_rank) {
+                              int64_t local_rank, bool shares_gpus) {
   TESSERA_ASSIGN_OR_RETURN(const Gpus usable, UsableOf(device, found));
-  if (usable.size() == 1) return usable.front().ordinal;
-  if (local_rank >= 0 && local_rank < static_cast<int64_t>(usable.size())) {
+  const auto gpus = static_cast<int64_t>(usable.size());
+  if (gpus == 1 || shares_gpus) local_rank %= gpus;
+  if (local_rank >= 0 && local_rank < gpus) {
     return usable[static_cast<size_t>(local_rank)].ordinal;
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "rank ", local_rank, " of this machine has no GPU: ", usable.size(),
-      " are usable"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("rank ", local_rank, " of this machine has no GPU: ", gpus,
+                   IsList(device) ? " are chosen" : " are usable"));
 }
 
 }  // namespace tessera::train

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,31 +55,28 @@ struct DeviceChoice {
 // enough that are usable and have the free memory; otherwise the processor,
 // with a note if there are GPUs. Without GPUs there is no note.
 //
-// With "cuda" or "cuda:N", FailedPrecondition in one line, with what to do, if
-// there is no usable GPU or if there are fewer than ranks; the errors of
-// `found` and `needs`. Their memory is for the caller to check
+// With "cuda" or a list, "cuda:0,2", FailedPrecondition in one line, with what
+// to do, if there is no usable GPU or if there are fewer than ranks; the errors
+// of `found` and `needs`. Their memory is for the caller to check
 // (FindDeviceRoom).
 absl::StatusOr<DeviceChoice> ChooseDevice(
     std::string_view device,
     const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,
     const DeviceNeeds& needs);
 
-// `device` is "cuda", "cuda:N" or empty. The errors of `found`;
+// `device` is "cuda", a list of GPUs, or empty. The errors of `found`;
 // FailedPrecondition if no GPU is usable.
 absl::StatusOr<DeviceRoom> FindDeviceRoom(
     std::string_view device,
     const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,
     const DeviceNeeds& needs);
 
-// The GPU of the `local_rank`th rank of this machine, with `device` "cuda" or
-// "cuda:N": N, or the `local_rank`th usable one (the first if there is one GPU
-// for each rank).
+// The GPU of the `local_rank`th rank of this machine: the `local_rank`th of the
+// list in `device`, or of the usable ones for "cuda". If there is only one, or
+// ranks share GPUs, ranks take them in turn.
 absl::StatusOr<int> GpuOfRank(std::string_view device,
                               const std::vector<CudaDeviceInfo>& found,
-                              int64_t local_rank);
-
-// N of "cuda:N"; nullopt for all other texts.
-std::optional<int> GpuNumberOf(std::string_view device);
+                              int64_t local_rank, bool shares_gpus = false);
 
 }  // namespace tessera::train
 

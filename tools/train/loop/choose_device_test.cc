@@ -1,7 +1,6 @@
 #include "tools/train/loop/choose_device.h"
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -193,7 +192,7 @@ TEST(ChooseDeviceTest, OneGpuMayBeChosen) {
               StatusIs(kFailed, AllOf(HasSubstr("--device=cuda:3"),
                                       HasSubstr("sees 3 GPUs"))));
   EXPECT_THAT(ChooseDevice("cuda:0", found, {.ranks_here = 2}),
-              StatusIs(kFailed, AllOf(HasSubstr("one GPU was chosen"),
+              StatusIs(kFailed, AllOf(HasSubstr("1 GPU was chosen"),
                                       HasSubstr("or --device=cuda"))));
 }
 
@@ -207,13 +206,32 @@ TEST(ChooseDeviceTest, RanksHaveTheUsableGpusInOrder) {
   EXPECT_THAT(GpuOfRank("cuda", {Gpu(0)}, 5), IsOkAndHolds(0));
 }
 
-TEST(ChooseDeviceTest, ReadsNumbersOfGpus) {
-  EXPECT_EQ(GpuNumberOf("cuda:0"), 0);
-  EXPECT_EQ(GpuNumberOf("cuda:17"), 17);
-  for (const char* text : {"", "cuda", "cuda:", "cuda:-1", "cuda:+1", "cuda: 1",
-                           "cuda:99999", "cuda:1x", "cpu:1"}) {
-    EXPECT_EQ(GpuNumberOf(text), std::nullopt) << text;
-  }
+TEST(ChooseDeviceTest, RanksHaveTheListedGpusInOrder) {
+  const std::vector<CudaDeviceInfo> found = {Gpu(0), Gpu(1, false), Gpu(2),
+                                             Gpu(3)};
+  EXPECT_THAT(GpuOfRank("cuda:3,0", found, 0), IsOkAndHolds(3));
+  EXPECT_THAT(GpuOfRank("cuda:3,0", found, 1), IsOkAndHolds(0));
+  EXPECT_THAT(GpuOfRank("cuda:3,0", found, 2),
+              StatusIs(kFailed, HasSubstr("2 are chosen")));
+  EXPECT_THAT(GpuOfRank("cuda:3,0", found, 2, /*shares_gpus=*/true),
+              IsOkAndHolds(3));
+  EXPECT_THAT(GpuOfRank("cuda:0,1", found, 0),
+              StatusIs(kFailed, HasSubstr("GPU 1 is too old")));
+  EXPECT_THAT(GpuOfRank("cuda:0,4", found, 0),
+              StatusIs(kFailed, HasSubstr("this process sees 4 GPUs")));
+  EXPECT_THAT(ChooseDevice("cuda:0,2", found, {.ranks_here = 3}),
+              StatusIs(kFailed, HasSubstr("2 GPUs were chosen")));
+  EXPECT_THAT(ChooseDevice("cuda:0,2,3", found, {.ranks_here = 3}), IsOk());
+}
+
+TEST(ChooseDeviceTest, RoomIsThatOfTheListedGpuWithLeast) {
+  const std::vector<CudaDeviceInfo> found = {Gpu(0, true, 10), Gpu(1, true, 80),
+                                             Gpu(2, true, 40)};
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const DeviceRoom room,
+      FindDeviceRoom("cuda:1,2", found, {.ranks_here = 2}));
+  EXPECT_EQ(room.bytes, 40 * kGiB);
+  EXPECT_EQ(room.gpus, 2);
 }
 
 }  // namespace

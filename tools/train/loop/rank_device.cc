@@ -130,14 +130,8 @@ absl::StatusOr<int> OrdinalOf(const Settings& settings, int64_t local_rank,
                               bool shares_process) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> found,
                            FindCudaDevices());
-  if (shares_process) {
-    // Several ranks of a process may have one GPU.
-    const int64_t usable = std::count_if(
-        found.begin(), found.end(),
-        [](const CudaDeviceInfo& gpu) { return gpu.usable.ok(); });
-    if (usable > 0) local_rank %= usable;
-  }
-  return GpuOfRank(settings.device, found, local_rank);
+  // Several ranks of a process may have one GPU.
+  return GpuOfRank(settings.device, found, local_rank, shares_process);
 }
 
 DeviceKernels KernelsOfGpus(const Settings& settings, bool shares_process) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
@@ -24,6 +25,7 @@
 #include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/offload_choice.h"
 #include "topology/config/strategies.h"
+#include "topology/device_mesh.h"
 
 namespace tessera::train {
 namespace {
@@ -92,15 +94,6 @@ absl::Status CheckModelAndData(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// "cuda:N"
-bool IsGpuNumber(std::string_view device) {
-  constexpr std::string_view kPrefix = "cuda:";
-  if (!absl::StartsWith(device, kPrefix)) return false;
-  device.remove_prefix(kPrefix.size());
-  return !device.empty() && device.size() <= 4 &&
-         device.find_first_not_of("0123456789") == device.npos;
-}
-
 // The rules of TrainRank, in the words of flags.
 absl::Status CheckGraphs(const Settings& settings) {
   constexpr std::string_view kChoices[] = {"auto", "on", "off"};
@@ -153,7 +146,15 @@ absl::Status CheckExecution(const Settings& settings) {
       "timeout_seconds", absl::ToInt64Seconds(settings.parallel.timeout),
       {1, 1'000'000}));
   constexpr std::string_view kDevices[] = {"cpu", "emulated", "cuda"};
-  if (!settings.device.empty() && !IsGpuNumber(settings.device)) {
+  if (absl::StartsWith(settings.device, "cuda:")) {
+    const auto gpus = topology::DeviceMesh::Parse(
+        absl::StripPrefix(settings.device, "cuda:"));
+    if (!gpus.ok()) {
+      return RefuseFlag("device", settings.device,
+                        "must be one of cpu, emulated, cuda, or a list of "
+                        "different GPUs, such as --device=cuda:0,2,3");
+    }
+  } else if (!settings.device.empty()) {
     TESSERA_RETURN_IF_ERROR(CheckChoice("device", settings.device, kDevices));
   }
   TESSERA_RETURN_IF_ERROR(CheckRange("device_seed", settings.device_seed,

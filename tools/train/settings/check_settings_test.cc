@@ -361,6 +361,10 @@ TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
       {"--device=gpu: must be one of cpu, emulated, cuda",
        [](auto& s) { s.device = "gpu"; }},
       {"--device=cuda:x: must be one of", [](auto& s) { s.device = "cuda:x"; }},
+      {"--device=cuda:: must be one of", [](auto& s) { s.device = "cuda:"; }},
+      {"--device=cuda:0,2,0: must be one of cpu, emulated, cuda, or a list of "
+       "different GPUs, such as --device=cuda:0,2,3",
+       [](auto& s) { s.device = "cuda:0,2,0"; }},
       {"--device_seed=-1: must be at least 0",
        [](auto& s) { s.device_seed = -1; }},
       {"--threads=0: must be at least 1", [](auto& s) { s.threads = 0; }},

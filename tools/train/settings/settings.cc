@@ -401,7 +401,8 @@ constexpr SettingsField kFields[] = {
     {"timeout_seconds", kTimeoutSeconds,
      "seconds that ranks wait for each other"},
     {"device", &Settings::device,
-     "where each rank computes: cpu; cuda, a GPU for each rank; cuda:N, GPU N; "
+     "where each rank computes: cpu; cuda, a GPU for each rank; cuda:0,2, "
+     "these GPUs; "
      "emulated, a check that the run is ready for GPUs: late work in any legal "
      "order, on memory that the host cannot touch; empty: cuda if there are "
      "enough usable GPUs with enough memory, else cpu"},

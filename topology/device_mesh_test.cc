@@ -372,7 +372,7 @@ TEST(FromMeshTest, RejectsInvalidSets) {
               Refused(HasSubstr("device mesh of ranks: ")));
 }
 
-TEST(FromMeshTest, RejectsGridsThatAreTooLarge) {
+TEST(FromMeshTest, RejectsTooLargeGrids) {
   const Mesh mesh = MakeMesh("dp100000,tp100000", "tp-dp");
   EXPECT_THAT(GridOf(mesh, {"dp", "tp"}), Refused(HasSubstr("16777216 cells")));
   TESSERA_EXPECT_OK(GridOf(mesh, {"dp"}));

@@ -16,8 +16,8 @@ absl::Status CheckSizes(size_t source, size_t target) {
                    " bytes; give two ranges of one size"));
 }
 
-// Work is dropped where memory has no contents; such a queue may pretend to do
-// it late.
+// With kDrops no work is done, because the memory has no contents; the queue
+// may then report that it is not immediate.
 template <bool kDrops>
 class ImmediateQueue final : public Queue {
  public:

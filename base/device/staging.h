@@ -62,7 +62,7 @@ class StagedUpload {
  public:
   StagedUpload() = default;
 
-  // Of any value at first.
+  // Uninitialised until the caller writes them.
   std::span<std::byte> bytes() const {
     return block_ == nullptr
                ? std::span<std::byte>()

@@ -249,7 +249,78 @@ class Benchmark {
 };
 
 #ifdef TESSERA_CUDNN
-// cuDNN's own work: bf16 tensors of [sequences, tokens, heads, size], packed.
+// The arguments of cuDNN's plans in device memory of their own: bf16 tensors of
+// [sequences, tokens, heads, size], packed.
+class CudnnBuffers {
+ public:
+  CudnnBuffers(Queue& queue, const CudnnAttentionShape& shape)
+      : tensors_(queue),
+        queries_{shape.sequences, shape.queries, shape.heads, shape.head_size},
+        keys_{shape.sequences, shape.keys, shape.kv_heads, shape.head_size},
+        rows_{shape.sequences, shape.heads, shape.queries} {}
+  CudnnBuffers(const CudnnBuffers&) = delete;  // Arguments point to members.
+  CudnnBuffers& operator=(const CudnnBuffers&) = delete;
+
+  absl::Status AddForward() {
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnQuery, DType::kBF16, queries_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnKey, DType::kBF16, keys_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnValue, DType::kBF16, keys_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnLogSumExp, DType::kF32, rows_));
+    // The backward reads it as bf16.
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnOutput, DType::kF32, queries_));
+    arguments_.push_back({kCudnnScale, &scale_});
+    arguments_.push_back({kCudnnMasked, &masked_});
+    return absl::OkStatus();
+  }
+  // After AddForward.
+  absl::Status AddBackward(bool deterministic) {
+    arguments_.push_back({kCudnnOne, &one_});
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnOutputGradient, DType::kBF16, queries_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnQueryGradient, DType::kBF16, queries_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnKeyGradient, DType::kBF16, keys_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnValueGradient, DType::kBF16, keys_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnDots, DType::kF32, rows_));
+    return deterministic ? absl::OkStatus()
+                         : Add(kCudnnQueryF32, DType::kF32, queries_);
+  }
+  // For a plan.
+  absl::StatusOr<void*> AddWorkspace(const CudnnPlan& plan) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView workspace,
+        tensors_.Add(DType::kU8,
+                     {std::max<int64_t>(plan.workspace_bytes(), 1)}));
+    return workspace.data();
+  }
+
+  std::span<const CudnnArgument> arguments() const { return arguments_; }
+
+ private:
+  absl::Status Add(int64_t id, DType dtype, const std::vector<int64_t>& sizes) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView tensor,
+                             tensors_.Add(dtype, sizes));
+    arguments_.push_back({id, tensor.data()});
+    return absl::OkStatus();
+  }
+
+  const float scale_ = 0.1F, one_ = 1,
+              masked_ = -std::numeric_limits<float>::infinity();
+  Tensors tensors_;
+  const std::vector<int64_t> queries_, keys_, rows_;
+  std::vector<CudnnArgument> arguments_;
+};
+
+using CudnnHandle = std::unique_ptr<cudnnContext, void (*)(cudnnHandle_t)>;
+
+absl::StatusOr<CudnnHandle> HandleFor(Queue& queue) {
+  cudnnHandle_t raw = nullptr;
+  TESSERA_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&raw), "a handle of cuDNN"));
+  CudnnHandle handle(raw, [](cudnnHandle_t h) { cudnnDestroy(h); });
+  TESSERA_RETURN_IF_ERROR(CudnnStatus(
+      cudnnSetStream(raw, static_cast<cudaStream_t>(queue.native_handle())),
+      "the stream of cuDNN"));
+  return handle;
+}
+
 absl::Status MeasureCudnnAlone(Queue& queue, const std::string& name,
                                const CudnnAttentionShape& shape,
                                bool deterministic, Benchmark& benchmark) {
@@ -260,65 +331,26 @@ absl::Status MeasureCudnnAlone(Queue& queue, const std::string& name,
       PackedStrides(shape.queries, shape.heads, shape.head_size);
   const CudnnStrides key =
       PackedStrides(shape.keys, shape.kv_heads, shape.head_size);
+  TESSERA_ASSIGN_OR_RETURN(const CudnnHandle handle, HandleFor(queue));
+  CudnnBuffers buffers(queue, shape);
+  const double flops =
+      CausalFlops(shape.sequences, shape.heads, shape.queries, shape.head_size);
+  const auto measure = [&](const CudnnPlan& plan, const std::string& way,
+                           double operations) -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(void* const workspace, buffers.AddWorkspace(plan));
+    return benchmark.Measure(name + way, operations, [&] {
+      return plan.Run(handle.get(), buffers.arguments(), workspace);
+    });
+  };
   TESSERA_ASSIGN_OR_RETURN(const CudnnPlan forward,
                            BuildForwardPlan(shape, query, key, key, device));
+  TESSERA_RETURN_IF_ERROR(buffers.AddForward());
+  TESSERA_RETURN_IF_ERROR(measure(forward, " forward", flops));
   TESSERA_ASSIGN_OR_RETURN(
       const CudnnPlan backward,
       BuildBackwardPlan(shape, query, key, key, query, deterministic, device));
-  Tensors tensors(queue);
-  const std::vector<int64_t> queries = {shape.sequences, shape.queries,
-                                        shape.heads, shape.head_size},
-                             keys = {shape.sequences, shape.keys,
-                                     shape.kv_heads, shape.head_size},
-                             rows = {shape.sequences, shape.heads,
-                                     shape.queries};
-  std::vector<CudnnArgument> arguments;
-  const auto add = [&](int64_t id, DType dtype,
-                       const std::vector<int64_t>& sizes) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView tensor,
-                             tensors.Add(dtype, sizes));
-    arguments.push_back({id, tensor.data()});
-    return absl::OkStatus();
-  };
-  TESSERA_RETURN_IF_ERROR(add(kCudnnQuery, DType::kBF16, queries));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnKey, DType::kBF16, keys));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnValue, DType::kBF16, keys));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnLogSumExp, DType::kF32, rows));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnOutput, DType::kF32, queries));
-  const float scale = 0.1F, one = 1,
-              masked = -std::numeric_limits<float>::infinity();
-  arguments.push_back({kCudnnScale, &scale});
-  arguments.push_back({kCudnnMasked, &masked});
-  const int64_t workspace_bytes = std::max(
-      {forward.workspace_bytes(), backward.workspace_bytes(), int64_t{1}});
-  TESSERA_ASSIGN_OR_RETURN(const TensorView workspace,
-                           tensors.Add(DType::kU8, {workspace_bytes}));
-  cudnnHandle_t handle = nullptr;
-  TESSERA_RETURN_IF_ERROR(
-      CudnnStatus(cudnnCreate(&handle), "a handle of cuDNN"));
-  const std::unique_ptr<cudnnContext, void (*)(cudnnHandle_t)> owner(
-      handle, [](cudnnHandle_t h) { cudnnDestroy(h); });
-  TESSERA_RETURN_IF_ERROR(CudnnStatus(
-      cudnnSetStream(handle, static_cast<cudaStream_t>(queue.native_handle())),
-      "the stream of cuDNN"));
-  const double flops =
-      CausalFlops(shape.sequences, shape.heads, shape.queries, shape.head_size);
-  TESSERA_RETURN_IF_ERROR(benchmark.Measure(name + " forward", flops, [&] {
-    return forward.Run(handle, arguments, workspace.data());
-  }));
-  // The same memory serves as an output of bf16.
-  arguments.push_back({kCudnnOne, &one});
-  TESSERA_RETURN_IF_ERROR(add(kCudnnOutputGradient, DType::kBF16, queries));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnQueryGradient, DType::kBF16, queries));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnKeyGradient, DType::kBF16, keys));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnValueGradient, DType::kBF16, keys));
-  TESSERA_RETURN_IF_ERROR(add(kCudnnDots, DType::kF32, rows));
-  if (!deterministic) {
-    TESSERA_RETURN_IF_ERROR(add(kCudnnQueryF32, DType::kF32, queries));
-  }
-  return benchmark.Measure(name + " backward", 2.5 * flops, [&] {
-    return backward.Run(handle, arguments, workspace.data());
-  });
+  TESSERA_RETURN_IF_ERROR(buffers.AddBackward(deterministic));
+  return measure(backward, " backward", 2.5 * flops);
 }
 #endif
 

@@ -126,8 +126,8 @@ HWY_INLINE Doubles Log(Doubles x) {
   return hn::MulAdd(k, hn::Set(d, std::numbers::ln2), log_m);
 }
 
-// Of 2 pi u for 0 <= u < 1, within 2^-50: 4 u is the number of quarters and a
-// part of one of at most half, which is exact.
+// sin and cos of 2 pi u for 0 <= u < 1, within 2^-50, from `quarters` = 4 u: an
+// integer and an exact remainder of at most 1/2.
 HWY_INLINE SineCosine SineAndCosine(Doubles quarters) {
   constexpr double kSine[] = {
       -1.0 / 6,        1.0 / 120,        -1.0 / 5040,         1.0 / 362880,
@@ -205,7 +205,7 @@ void BoundNormals(const NormalBounds& bounds) {
 
 namespace {
 
-// Of a block, which stays in the first cache.
+// The size of a block, which stays in the first cache.
 constexpr size_t kNumbers = 512;
 
 // Elements `begin` to `begin + count` of the block that begins with `pair`.

@@ -31,7 +31,7 @@ TEST_F(TestGpuTest, ArenaHasTheSizeOfTheEnvironment) {
   EXPECT_THAT(TestArenaBytes(), IsOkAndHolds(size_t{8} << 30));
 }
 
-TEST_F(TestGpuTest, RejectsSizesThatAreNotNumbersOfBytes) {
+TEST_F(TestGpuTest, RejectsInvalidSizes) {
   for (const char* const text :
        {"", "1G", "-1", "1e9", "18446744073709551616"}) {
     SCOPED_TRACE(text);

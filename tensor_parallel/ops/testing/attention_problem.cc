@@ -12,6 +12,13 @@
 namespace tessera::tensor_parallel {
 namespace {
 
+double Dot(const std::vector<double>& a, int64_t x,
+           const std::vector<double>& b, int64_t y, int64_t count) {
+  double sum = 0;
+  for (int64_t j = 0; j < count; ++j) sum += a[x + j] * b[y + j];
+  return sum;
+}
+
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 // For products of two roundings.
 constexpr double kSecondOrder = 1.02;
@@ -140,6 +147,27 @@ AttentionReference::AttentionReference(const AttentionProblem& p,
   SumGroups(s);
 }
 
+std::vector<double> AttentionReference::SetShares(const AttentionProblem& p,
+                                                  int64_t i) {
+  const AttentionSizes& s = p.sizes;
+  const int64_t q = i / s.heads % s.queries;
+  const int64_t sequence = i / s.heads / s.queries;
+  const int64_t kv_head = i % s.heads / (s.heads / s.kv_heads);
+  std::vector<double> scores(s.keys, kNothing);
+  double largest = kNothing, sum = 0;
+  for (int64_t k = 0; k < s.keys; ++k) {
+    if (!p.Sees(sequence, q, k)) continue;
+    const int64_t at = ((sequence * s.keys + k) * s.kv_heads + kv_head) * s.d;
+    scores[k] = p.scale * Dot(query_, i * s.d, key_, at, s.d);
+    largest = std::max(largest, scores[k]);
+  }
+  if (largest == kNothing) return {};
+  for (double score : scores) sum += std::exp(score - largest);
+  log_sum_exp[i] = largest + std::log(sum);
+  for (double& score : scores) score = std::exp(score - log_sum_exp[i]);
+  return scores;
+}
+
 void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
   const AttentionSizes& s = p.sizes;
   const int64_t d = s.d;
@@ -152,23 +180,8 @@ void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
   const auto at_head = [&](int64_t k) {
     return ((sequence * s.keys + k) * s.heads + head) * d;
   };
-  const auto dot = [&](const std::vector<double>& a, int64_t x,
-                       const std::vector<double>& b, int64_t y) {
-    double sum = 0;
-    for (int64_t j = 0; j < d; ++j) sum += a[x + j] * b[y + j];
-    return sum;
-  };
-  std::vector<double> scores(s.keys, kNothing);
-  for (int64_t k = 0; k < s.keys; ++k) {
-    if (p.Sees(sequence, q, k)) {
-      scores[k] = p.scale * dot(query_, i * d, key_, at(k));
-    }
-  }
-  double largest = kNothing, sum = 0;
-  for (double score : scores) largest = std::max(largest, score);
-  if (largest == kNothing) return;
-  for (double score : scores) sum += std::exp(score - largest);
-  log_sum_exp[i] = largest + std::log(sum);
+  const std::vector<double> shares = SetShares(p, i);
+  if (shares.empty()) return;
   // sums[x + j] += factor * values[y + j]; the factor is off by `error` and by
   // its rounding.
   const auto add = [&](double factor, double error,
@@ -181,16 +194,14 @@ void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
       sum_errors[x + j] += factor_error * std::fabs(values[y + j]);
     }
   };
-  std::vector<double> shares(s.keys);
   std::vector<double> mean_key(d, 0);
   for (int64_t k = 0; k < s.keys; ++k) {
-    shares[k] = std::exp(scores[k] - log_sum_exp[i]);
     add(shares[k], 0, value_, at(k), output, errors.output, i * d);
     for (int64_t j = 0; j < d; ++j) mean_key[j] += shares[k] * key_[at(k) + j];
   }
-  delta[i] = dot(output, i * d, gradient_, i * d);
-  // Of the sum of rounded outputs times their gradients. It moves the slopes
-  // of all keys together.
+  delta[i] = Dot(output, i * d, gradient_, i * d, d);
+  // Delta is a sum over rounded outputs: its error moves the slopes of all keys
+  // together.
   double delta_error = 0;
   for (int64_t j = 0; j < d; ++j) {
     delta_error +=
@@ -198,8 +209,8 @@ void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
   }
   for (int64_t k = 0; k < s.keys; ++k) {
     if (!p.Sees(sequence, q, k)) continue;
-    const double slope =
-        p.scale * shares[k] * (dot(gradient_, i * d, value_, at(k)) - delta[i]);
+    const double slope = p.scale * shares[k] *
+                         (Dot(gradient_, i * d, value_, at(k), d) - delta[i]);
     const double slope_error = p.scale * shares[k] * delta_error;
     add(slope, 0, key_, at(k), query_gradient, errors.query_gradient, i * d);
     add(slope, slope_error, query_, i * d, key_of_heads_,

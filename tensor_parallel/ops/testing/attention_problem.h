@@ -85,7 +85,7 @@ class AttentionReference {
   std::vector<double> output, log_sum_exp, delta;
   std::vector<double> query_gradient, key_gradient, value_gradient;
 
-  // How far rounding to bf16 may move the results; zeros for other types.
+  // Bounds of the errors from rounding to bf16; zeros for other types.
   struct Errors {
     std::vector<double> output, query_gradient, key_gradient, value_gradient;
   };
@@ -94,6 +94,9 @@ class AttentionReference {
  private:
   // The row of a head's query, `i` in [sequences, queries, heads].
   void AddRow(const AttentionProblem& p, int64_t i);
+  // Sets log_sum_exp[i] and returns the weight of every key; empty if the query
+  // sees none.
+  std::vector<double> SetShares(const AttentionProblem& p, int64_t i);
   // Sums the gradients of keys and values over the heads of groups.
   void SumGroups(const AttentionSizes& s);
 

@@ -1,6 +1,5 @@
-// How far results may be from exact ones because of rounding in the middle of
-// an operation. rounding_test.cc compares these bounds with models of the
-// hardware.
+// Bounds of the errors that rounding inside an operation causes.
+// rounding_test.cc compares them with models of the hardware.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_TESTING_ROUNDING_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_TESTING_ROUNDING_H_
 

@@ -33,7 +33,7 @@ auto IsWithinItsBound() { return AllOf(Gt(0.1), Le(1)); }
 
 float ToBF16(float x) { return ConvertValue<float>(ConvertValue<BF16>(x)); }
 
-// What a kernel may do wrong.
+// Planted errors.
 enum class Mistake {
   kNone,
   kMissingKey,          // The last key of every tile is not seen.

@@ -59,7 +59,7 @@ double Expected(const Parameter& parameter, int64_t row, int64_t column) {
   return random.Normal(static_cast<uint64_t>(row * width + column)) * deviation;
 }
 
-// Of the elements held, in row-major order.
+// The numbers of the elements held, in row-major order.
 std::vector<double> ExpectedOf(const Parameter& parameter) {
   std::vector<double> values;
   for (const tensor_parallel::ParameterRows& rows : parameter.rows()) {

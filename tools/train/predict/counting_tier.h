@@ -19,7 +19,7 @@ namespace tessera::train {
 
 class CountingTier final : public offload::MemoryTier {
  public:
-  // Of files: blocks have no memory and no in-place access.
+  // For files: blocks have no memory and are not used in place.
   explicit CountingTier(std::shared_ptr<offload::Accounting> accounting)
       : CountingTier(std::move(accounting), nullptr, false) {}
   // Each block is allocated in `memory`. Those of a host tier are used in

@@ -170,7 +170,7 @@ TEST(DevicePredictionTest, OffloadMovesBytesFromTheDeviceToTheHost) {
             12 * elements);
   const auto moved = static_cast<double>(on_host.needed - on_device.needed);
   EXPECT_NEAR(moved, static_cast<double>((12 + 4 + 2) * elements), 1 << 20);
-  // What is stepped early can be undone.
+  // The host also holds the copies with which early steps are undone.
   settings.speculative_bytes = kGiB;
   EXPECT_EQ(Predict(settings, Llama1B(), H200()).needed, on_host.needed + kGiB);
 }
@@ -185,7 +185,7 @@ TEST(DevicePredictionTest, ACopyForACheckpointIsInHostMemory) {
   EXPECT_EQ(middle.needed, end.needed + middle.ranks.front().state.snapshot);
 }
 
-TEST(DevicePredictionTest, AdviceLooksAtTheLimitThatIsExceeded) {
+TEST(DevicePredictionTest, AdviceReducesTheExceededMemory) {
   const RunPrediction run = Predict(OnGpu(), Llama8B(), H100());
   EXPECT_TRUE(run.fits_host());
   ASSERT_FALSE(run.advice.empty());

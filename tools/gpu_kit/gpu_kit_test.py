@@ -356,6 +356,17 @@ class ReadTest(unittest.TestCase):
             with self.assertRaisesRegex(stages.Failed, "19 finite losses"):
                 stages.compare({"losses": losses}, references, dtype)
 
+    def test_a_large_run_begins_with_the_reference_loss(self):
+        references = json.loads(read(os.path.join(KIT, "reference_losses.json")))
+        kit = stages.Kit(KIT, ".", "cuda", "H100")
+        lines = [{"loss": loss, "grad_norm": 3.0, "seconds": 1.0, "tokens_per_second": 10.0, "memory_bytes": 1}
+                 for loss in [references["1.2b"]["losses"][0] * 1.01, 11.0, 10.0]]
+        known = references["1.2b"]["losses"]
+        self.assertEqual(stages.speed_of(kit, lines, 1, "1.2b", 4096, known)["losses"][2], 10.0)
+        lines[0]["loss"] *= 1.02
+        with self.assertRaisesRegex(stages.Failed, "the loss of step 1 is 12.54.*, on the processor 12.17"):
+            stages.speed_of(kit, lines, 1, "1.2b", 4096, known)
+
     def test_a_small_bias_of_bf16_fails(self):
         references = json.loads(read(os.path.join(KIT, "reference_losses.json")))
         losses = [loss + 0.01 for loss in references["bf16"]["losses"]]

@@ -122,5 +122,5 @@ between_hosts cut dp4 --steps=100000 --timeout_seconds=5 >between 2>&1
 [ "$(cat cut.code0)" = 1 ] || fail "after the cable was cut: $(cat between cut.err0)"
 [ $((SECONDS - start)) -lt 90 ] || fail "the loss of a host took $((SECONDS - start)) s"
 [ "$(wc -l <cut/metrics.jsonl)" -ge 2 ] || fail "it had not begun: $(cat cut.err0)"
-grep -q "^train: .*rank [23]" cut.err0 || fail "the host that is gone is not named: $(cat cut.err0)"
+grep -q "^train: rank 0: .*no sign of life from .*rank [23]" cut.err0 || fail "the host that is gone is not named: $(cat cut.err0)"
 exit 0

@@ -17,10 +17,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "base/device/cuda_device.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
+#include "collectives/bootstrap/store.h"
 #include "collectives/groups/agreement.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
@@ -49,6 +53,7 @@
 #include "tools/train/settings/settings.h"
 #include "tools/train/settings/settings_flags.h"
 #include "topology/discovery/nvml.h"
+#include "topology/rank.h"
 
 // This file reads from top to bottom in the order of a run: the flags, the
 // checks, the processes of the ranks, each rank's work, the end of the run.
@@ -283,18 +288,72 @@ absl::StatusOr<RankProgram> MakeTrainer(const Settings& settings) {
 
 // Ranks that another launcher started.
 
-// Launchers name a rank that died. So a rank whose error may follow from
-// another rank's prints nothing, unless it is rank 0 or timed out: after a
-// network failure only the waiting rank knows the peer that it waited for.
+// How long rank 0 waits for the other ranks to notice a failure.
+constexpr absl::Duration kNoticeTime = absl::Seconds(3);
+
+// Tells all ranks that this one has failed. On rank 0, adds to `status` the
+// ranks that do not say the same within kNoticeTime: they or their hosts are
+// gone or blocked. This matters after a network failure, when rank 0 may wait
+// for a rank that itself waits for a lost one.
+absl::Status NameSilentRanks(collectives::Store& store,
+                             const absl::Status& status) {
+  constexpr std::string_view kFailed = "train/failed/";
+  const absl::Time deadline = absl::Now() + kNoticeTime;
+  // Without an answer from rank 0 there is nobody to tell.
+  store
+      .SetFor(/*reads=*/0, absl::StrCat(kFailed, store.rank().value()), "",
+              deadline)
+      .IgnoreError();
+  if (store.rank() != topology::Rank(0)) return status;
+  std::vector<topology::Rank> everyone;
+  for (int64_t r = 0; r < store.size(); ++r) everyone.emplace_back(r);
+  const absl::StatusOr<collectives::MissingMembers> missing =
+      store.AwaitAll(kFailed, everyone, deadline);
+  if (!missing.ok() || missing->count == 0) return status;
+  std::vector<std::string> silent;
+  for (const collectives::JobMember& member : missing->named) {
+    if (missing->AnyGone() && !member.IsGone()) continue;
+    silent.push_back(
+        absl::StrCat("rank ", member.rank.value(), " (", member.where, ")"));
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; no sign of life from ",
+                                   absl::StrJoin(silent, ", ")));
+}
+
+// Returns when rank 0's process has ended, or soon after it should have. A
+// launcher ends all ranks when one fails, and rank 0 needs time for its report.
+void AwaitEndOfRank0(collectives::Store& store) {
+  if (store.rank() == topology::Rank(0)) return;
+  // Nobody sets this key.
+  store
+      .GetFrom(topology::Rank(0), "train/never",
+               absl::Now() + kNoticeTime + absl::Seconds(2))
+      .IgnoreError();
+}
+
+// Reports the failure of this rank. Launchers name a rank that died. So a rank
+// whose error may follow from another rank's prints nothing, unless it is rank
+// 0 or timed out: after a network failure only the waiting rank knows the peer
+// that it waited for. `store` is null for MPI.
 absl::Status ReportOnce(const topology::LauncherEnvironment& place,
-                        const absl::Status& status, int& exit_code) {
-  if (status.ok()) return status;
+                        absl::Status status, collectives::Store* store,
+                        std::ostream& err, int& exit_code) {
   exit_code = 1;
   const bool is_first = place.rank.value() == 0;
   const bool timed_out = absl::IsDeadlineExceeded(status);
-  if (!is_first && !timed_out && MayBeConsequence(status)) {
-    return absl::OkStatus();
+  const bool follows = timed_out || MayBeConsequence(status);
+  if (!follows || store == nullptr) {
+    if (follows && !is_first && !timed_out) return absl::OkStatus();
+    return AsFailedRun(NameRank({place.rank.value(), 0, status}));
   }
+  if (!is_first && timed_out) {
+    err << "train: " << NameRank({place.rank.value(), 0, status}).message()
+        << std::endl;
+  }
+  status = NameSilentRanks(*store, status);
+  AwaitEndOfRank0(*store);
+  if (!is_first) return absl::OkStatus();
   return AsFailedRun(NameRank({place.rank.value(), 0, status}));
 }
 
@@ -342,7 +401,10 @@ absl::Status RunOneRank(const Settings& settings,
   }
   const absl::StatusOr<LaunchedRun> launched =
       RunLaunchedRank(settings, *world, MakeTrainer, err);
-  if (!launched.ok()) return ReportOnce(place, launched.status(), exit_code);
+  if (!launched.ok()) {
+    return ReportOnce(place, launched.status(), world->store.get(), err,
+                      exit_code);
+  }
   if (!launched->is_first) return absl::OkStatus();
   launched->directory.CleanUp();
   TESSERA_ASSIGN_OR_RETURN(const CheckedRun run,

@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string_view>
@@ -170,6 +171,11 @@ class DeviceAddresses {
   template <typename Byte>
   BasicTensorView<Byte> operator()(const BasicTensorView<Byte>& view) const {
     return view.MovedTo((*this)(view.data()), MemoryKind::kHost);
+  }
+  template <typename T>
+  std::optional<T> operator()(const std::optional<T>& operand) const {
+    return operand.has_value() ? std::optional<T>((*this)(*operand))
+                               : std::nullopt;
   }
 
  private:

@@ -235,7 +235,7 @@ absl::Status AttentionCore::Rotate(const TokenBatch& batch, bool inverse,
   if (!options_.rotary) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView positions,
                            positions_.Of(batch.sequences));
-  return group_.ops().Rotate(*options_.rotary, inverse, positions, x);
+  return group_.ops().Run(op::Rotate{*options_.rotary, inverse, positions, x});
 }
 
 absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
@@ -253,7 +253,7 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
           part == kQuery ? activations.query_norm : activations.key_norm, to));
     } else {
       TESSERA_ASSIGN_OR_RETURN(const TensorView flat, to.Reshape(from.shape()));
-      TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, flat));
+      TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, flat}));
     }
     if (part == kValue) continue;
     TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, to));
@@ -280,7 +280,7 @@ absl::Status AttentionCore::SetNormalised(const TokenBatch& batch,
       const TensorView input,
       ReserveHeads(batch, x.shape()[1], activations.input));
   TESSERA_ASSIGN_OR_RETURN(const TensorView flat, input.Reshape(from.shape()));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, flat));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, flat}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView rows, RowsOf(input));
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised, RowsOf(x));
   return norm.Forward(rows, normalised, activations.state);
@@ -297,7 +297,7 @@ absl::Status AttentionCore::NormGradient(RmsNorm& norm, TensorView gradient,
         const TensorView sum,
         activations.weight_gradient.Reserve(GradientDType(options_.dtype),
                                             {{options_.head_size}}));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, sum));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, sum}));
     TESSERA_RETURN_IF_ERROR(
         norm.WeightGradient(rows, input, activations.state, sum));
   }
@@ -316,14 +316,15 @@ absl::Status AttentionCore::BackwardWeight(AttentionActivations& activations) {
     TESSERA_RETURN_IF_ERROR(CheckHeld(share, "BackwardWeight"));
     const TensorView gradient = norms_[i].weight().gradient();
     if (gradient.dtype() == share.view().dtype()) {
-      TESSERA_RETURN_IF_ERROR(group_.ops().Add(share.view(), gradient));
+      TESSERA_RETURN_IF_ERROR(
+          group_.ops().Run(op::Add{share.view(), gradient}));
     } else {
       PooledTensor rounded(share.pool());
       TESSERA_ASSIGN_OR_RETURN(
           const TensorView narrow,
           rounded.Reserve(gradient.dtype(), {{options_.head_size}}));
-      TESSERA_RETURN_IF_ERROR(group_.ops().Cast(share.view(), narrow));
-      TESSERA_RETURN_IF_ERROR(group_.ops().Add(narrow, gradient));
+      TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Cast{share.view(), narrow}));
+      TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{narrow, gradient}));
     }
     share.Release();
   }
@@ -390,7 +391,7 @@ absl::Status AttentionCore::SetQkvGradient(
     TESSERA_ASSIGN_OR_RETURN(const TensorView to, PartOf(whole, part));
     TESSERA_ASSIGN_OR_RETURN(const TensorView flat,
                              parts[part].Reshape(to.shape()));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(flat, to));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{flat, to}));
   }
   return absl::OkStatus();
 }
@@ -407,8 +408,8 @@ absl::Status AttentionCore::Backward(const TokenBatch& batch,
   TESSERA_ASSIGN_OR_RETURN(const TensorView dv,
                            ReserveHeads(batch, local_.kv_heads, value));
   if (attention_ == nullptr) {
-    TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, dk));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, dv));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, dk}));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, dv}));
   } else {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
                              output_gradient.Reshape(dq.shape()));

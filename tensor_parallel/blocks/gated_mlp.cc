@@ -96,7 +96,7 @@ absl::Status GatedMlp::ForwardActivations(const Partition& tokens,
   TESSERA_RETURN_IF_ERROR(gate_up_.Forward(tokens, x, both));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(both, kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(both, kUp));
-  return group_.ops().Glu(options_.kind, gate, up, product);
+  return group_.ops().Run(op::Glu{options_.kind, gate, up, product});
 }
 
 absl::Status GatedMlp::Forward(const Partition& tokens, ConstTensorView x,
@@ -117,8 +117,8 @@ absl::Status GatedMlp::TurnIntoGradient(ConstTensorView product_gradient,
                                         TensorView gate_up) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(gate_up, kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(gate_up, kUp));
-  return group_.ops().GluGradient(options_.kind, product_gradient, gate, up,
-                                  gate, up);
+  return group_.ops().Run(
+      op::GluGradient{options_.kind, product_gradient, gate, up, gate, up});
 }
 
 absl::Status GatedMlp::BackwardInput(const Partition& tokens,

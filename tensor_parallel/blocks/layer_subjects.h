@@ -59,7 +59,7 @@ struct Setting {
         Tensor::Create(x.dtype(),
                        std::vector<int64_t>(x.shape().begin(), x.shape().end()),
                        tensor.memory()));
-    TESSERA_RETURN_IF_ERROR(tensor.ops().Copy(x, copy.view()));
+    TESSERA_RETURN_IF_ERROR(tensor.ops().Run(op::Copy{x, copy.view()}));
     return copy;
   }
   NormOptions norm() const {
@@ -206,7 +206,7 @@ class EmbeddingSubject final : public LayerSubject {
     return layer_.Forward(tokens_, words_->view(), y);
   }
   absl::Status DoBackwardInput(TensorView x_gradient) override {
-    return setting_.tensor.ops().Fill(0, x_gradient);
+    return setting_.tensor.ops().Run(op::Fill{0, x_gradient});
   }
   absl::Status BackwardWeight() override {
     return layer_.BackwardWeight(tokens_, words_->view(), gradient());

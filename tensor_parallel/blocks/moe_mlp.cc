@@ -277,7 +277,7 @@ absl::Status MoeMlp::Route(ConstTensorView x, int64_t sequences,
       const TensorView logits,
       a.logits.Reserve(statistics(), {{tokens, options_.experts}}));
   TESSERA_RETURN_IF_ERROR(
-      ops().Gemm({.transpose_b = true}, x, router_.value(), logits));
+      ops().Run(op::Gemm{{.transpose_b = true}, x, router_.value(), logits}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView experts,
                            a.experts.Reserve(DType::kI64, {{tokens, k}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView of_tokens,
@@ -286,9 +286,9 @@ absl::Status MoeMlp::Route(ConstTensorView x, int64_t sequences,
       const ConstTensorView none,
       ConstTensorView::Create({logits.data(), 0}, statistics(), {{0}},
                               logits.kind()));
-  TESSERA_RETURN_IF_ERROR(ops().Route(
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::Route{
       options_.router, logits, bias_ ? ConstTensorView(bias_->value()) : none,
-      of_tokens, experts));
+      of_tokens, experts}));
   return Plan(tokens, sequences, a);
 }
 
@@ -441,7 +441,7 @@ absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
         gathered, chosen.ReserveVarying(table.dtype(), {{sent, width}}));
   }
   TESSERA_RETURN_IF_ERROR(
-      ops().GatherRows(table, {0, table.shape()[0]}, ids, gathered));
+      ops().Run(op::GatherRows{table, {0, table.shape()[0]}, ids, gathered}));
   if (!travels) return absl::OkStatus();
   if (a.plan.places.empty()) {
     return Exchange(gathered, /*back=*/false, a.plan, rows);
@@ -451,7 +451,8 @@ absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
       const TensorView by_rank,
       arrived.ReserveVarying(table.dtype(), {{received, width}}));
   TESSERA_RETURN_IF_ERROR(Exchange(gathered, /*back=*/false, a.plan, by_rank));
-  return ops().GatherRows(by_rank, {0, received}, a.places.view(), rows);
+  return ops().Run(
+      op::GatherRows{by_rank, {0, received}, a.places.view(), rows});
 }
 
 // `result` = the rows that this rank sent, in their order, from those of all
@@ -463,7 +464,7 @@ absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView returned,
       result.ReserveVarying(rows.dtype(), {{sent, width}}));
-  if (groups_.experts.size() == 1) return ops().Copy(rows, returned);
+  if (groups_.experts.size() == 1) return ops().Run(op::Copy{rows, returned});
   if (a.plan.places.empty()) {
     return Exchange(rows, /*back=*/true, a.plan, returned);
   }
@@ -471,8 +472,8 @@ absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView by_rank,
       memory.ReserveVarying(rows.dtype(), {{a.plan.received(), width}}));
-  TESSERA_RETURN_IF_ERROR(ops().GatherRows(rows, {0, a.plan.received()},
-                                           a.returns.view(), by_rank));
+  TESSERA_RETURN_IF_ERROR(ops().Run(
+      op::GatherRows{rows, {0, a.plan.received()}, a.returns.view(), by_rank}));
   return Exchange(by_rank, /*back=*/true, a.plan, returned);
 }
 
@@ -497,7 +498,7 @@ absl::Status MoeMlp::Distribute(const Partition& tokens, TensorView all,
           rounded,
           all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
     }
-    TESSERA_RETURN_IF_ERROR(ops().Cast(all, rounded));
+    TESSERA_RETURN_IF_ERROR(ops().Run(op::Cast{all, rounded}));
   }
   return parts ? groups_.tensor.ScatterSums(tokens, rounded, mine)
                : groups_.tensor.SumOver(mine);
@@ -506,8 +507,9 @@ absl::Status MoeMlp::Distribute(const Partition& tokens, TensorView all,
 // `sum` = for each token the sum of the rows that Return brought.
 absl::Status MoeMlp::Combine(ConstTensorView returned, const Partition& tokens,
                              const MoeActivations& a, TensorView sum) {
-  TESSERA_RETURN_IF_ERROR(ops().Fill(0, sum));
-  return ops().AddRows(returned, {0, tokens.size()}, a.tokens.view(), sum);
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, sum}));
+  return ops().Run(
+      op::AddRows{returned, {0, tokens.size()}, a.tokens.view(), sum});
 }
 
 template <typename Product>
@@ -535,7 +537,7 @@ absl::Status MoeMlp::Multiply(const DispatchPlan& plan,
                                  weights.Narrow(0, expert * height, height));
         TESSERA_ASSIGN_OR_RETURN(const TensorView c,
                                  result.Narrow(0, first, count));
-        return ops().Gemm(options, a, b, c);
+        return ops().Run(op::Gemm{options, a, b, c});
       });
 }
 
@@ -553,7 +555,7 @@ absl::Status MoeMlp::AddProducts(const DispatchPlan& plan,
         TESSERA_ASSIGN_OR_RETURN(
             const TensorView c,
             weights_gradient.Narrow(0, expert * height, height));
-        return ops().Gemm({.transpose_a = true, .beta = 1}, a, b, c);
+        return ops().Run(op::Gemm{{.transpose_a = true, .beta = 1}, a, b, c});
       });
 }
 
@@ -583,7 +585,7 @@ absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
                                    a.input.view(), gate_up_.value(), both));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(both, kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(both, kUp));
-  return ops().Glu(GluKind::kSwiGlu, gate, up, product);
+  return ops().Run(op::Glu{GluKind::kSwiGlu, gate, up, product});
 }
 
 absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
@@ -598,7 +600,8 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
       weighted.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
                            ListOf(ConstTensorView(a.weights.view())));
-  TESSERA_RETURN_IF_ERROR(ops().ScaleRows(weights, a.product.view(), product));
+  TESSERA_RETURN_IF_ERROR(
+      ops().Run(op::ScaleRows{weights, a.product.view(), product}));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView outputs,
       output.ReserveVarying(options_.dtype, {{rows, options_.width}}));
@@ -615,7 +618,7 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
   TESSERA_ASSIGN_OR_RETURN(const TensorView of_shared,
                            common.Reserve(options_.dtype, y.shape()));
   TESSERA_RETURN_IF_ERROR(shared_->ForwardOutput(tokens, of_shared, a.shared));
-  return ops().Add(of_shared, y);
+  return ops().Run(op::Add{of_shared, y});
 }
 
 // The slopes of the balance of each sequence; none for tensor ranks after the
@@ -690,14 +693,14 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
                            ListOf(ConstTensorView(a.weights.view())));
   TESSERA_ASSIGN_OR_RETURN(const TensorView weight_slopes,
                            ListOf(weights_gradient));
-  TESSERA_RETURN_IF_ERROR(
-      ops().ScaleRowsGradient(product_gradient, weights, a.product.view(),
-                              product_gradient, weight_slopes));
+  TESSERA_RETURN_IF_ERROR(ops().Run(
+      op::ScaleRowsGradient{product_gradient, weights, a.product.view(),
+                            product_gradient, weight_slopes}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate,
                            PartOf(a.gate_up.view(), kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(a.gate_up.view(), kUp));
-  TESSERA_RETURN_IF_ERROR(ops().GluGradient(GluKind::kSwiGlu, product_gradient,
-                                            gate, up, gate, up));
+  TESSERA_RETURN_IF_ERROR(ops().Run(
+      op::GluGradient{GluKind::kSwiGlu, product_gradient, gate, up, gate, up}));
   product_memory.Release();
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView input_gradient,
@@ -716,10 +719,10 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   PooledTensor of_tokens(pool), balance(pool), logits(pool);
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_token,
                            of_tokens.Reserve(statistics(), {{count, k}}));
-  TESSERA_RETURN_IF_ERROR(ops().Fill(0, by_token));
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, by_token}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_slot, ColumnOf(by_token));
-  TESSERA_RETURN_IF_ERROR(
-      ops().AddRows(returned.view(), {0, count * k}, a.slots.view(), by_slot));
+  TESSERA_RETURN_IF_ERROR(ops().Run(
+      op::AddRows{returned.view(), {0, count * k}, a.slots.view(), by_slot}));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView slopes, Balance(a, balance));
   const int64_t shape[] = {count, options_.experts};
   TESSERA_ASSIGN_OR_RETURN(const TensorView logits_gradient,
@@ -733,14 +736,14 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
       groups_.tensor.rank() == 0 && count > 0
           ? options_.z_loss * a.loss_scale / static_cast<double>(tokens_of_loss)
           : 0;
-  TESSERA_RETURN_IF_ERROR(ops().RouteGradient(options_.router, a.logits.view(),
-                                              a.experts.view(), by_token,
-                                              slopes, z_loss, exact));
+  TESSERA_RETURN_IF_ERROR(ops().Run(
+      op::RouteGradient{options_.router, a.logits.view(), a.experts.view(),
+                        by_token, slopes, z_loss, exact}));
   if (options_.dtype != statistics()) {
-    TESSERA_RETURN_IF_ERROR(ops().Cast(exact, logits_gradient));
+    TESSERA_RETURN_IF_ERROR(ops().Run(op::Cast{exact, logits_gradient}));
   }
   TESSERA_RETURN_IF_ERROR(
-      ops().Gemm({.beta = 1}, logits_gradient, router_.value(), sum));
+      ops().Run(op::Gemm{{.beta = 1}, logits_gradient, router_.value(), sum}));
   TESSERA_RETURN_IF_ERROR(Distribute(tokens, sum, x_gradient));
   if (!shared_) return absl::OkStatus();
   PooledTensor common(pool);
@@ -748,7 +751,7 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
                            common.Reserve(options_.dtype, x_gradient.shape()));
   TESSERA_RETURN_IF_ERROR(
       shared_->BackwardInput(tokens, y_gradient, of_shared, a.shared));
-  return ops().Add(of_shared, x_gradient);
+  return ops().Run(op::Add{of_shared, x_gradient});
 }
 
 absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
@@ -771,16 +774,18 @@ absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
       weighted.ReserveVarying(options_.dtype, a.product.view().shape()));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
                            ListOf(ConstTensorView(a.weights.view())));
-  TESSERA_RETURN_IF_ERROR(ops().ScaleRows(weights, a.product.view(), product));
+  TESSERA_RETURN_IF_ERROR(
+      ops().Run(op::ScaleRows{weights, a.product.view(), product}));
   TESSERA_RETURN_IF_ERROR(
       AddProducts(a.plan, a.output_gradient.view(), product, down_.gradient()));
   TESSERA_RETURN_IF_ERROR(AddProducts(a.plan, a.gate_up.view(), a.input.view(),
                                       gate_up_.gradient()));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
                            AllTokens(tokens, x, all_x_));
-  TESSERA_RETURN_IF_ERROR(ops().Gemm({.transpose_a = true, .beta = 1},
-                                     a.logits_gradient.view(), all,
-                                     router_.gradient()));
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::Gemm{{.transpose_a = true, .beta = 1},
+                                             a.logits_gradient.view(),
+                                             all,
+                                             router_.gradient()}));
   a.Clear();
   return absl::OkStatus();
 }

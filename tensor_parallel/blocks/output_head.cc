@@ -95,7 +95,7 @@ absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView input, Reserve(tokens, a.input_));
     TESSERA_RETURN_IF_ERROR(
-        group_.ops().Copy(x, input),
+        group_.ops().Run(op::Copy{x, input}),
         Annotate(_, absl::StrCat("the input of an output head of ",
                                  tokens.size(), " tokens")));
     a.input_view_ = input;

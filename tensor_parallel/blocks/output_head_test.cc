@@ -85,8 +85,8 @@ absl::Status CheckTied(const TensorGroup& group) {
   if (embedding.table().rows() != head.table().rows()) {
     return absl::InternalError("the tables have other rows");
   }
-  TESSERA_RETURN_IF_ERROR(
-      group.ops().Add(head.table().gradient(), embedding.table().gradient()));
+  TESSERA_RETURN_IF_ERROR(group.ops().Run(
+      op::Add{head.table().gradient(), embedding.table().gradient()}));
   return ExpectNearPart(
       "the gradient of the table", tied_embedding.table().gradient(),
       embedding.table().gradient(), embedding.table().gradient(), 1e-14);

@@ -163,10 +163,11 @@ absl::Status TransformerBlock::Drop(Sublayer sublayer,
     rows.push_back(sequence * length_ +
                    positions_[static_cast<size_t>(token % positions)]);
   }
-  return group_.ops().Dropout({.key = {.seed = dropout.seed, .stream = stream},
-                               .probability = dropout.probability,
-                               .rows = rows},
-                              x);
+  return group_.ops().Run(
+      op::Dropout{{.key = {.seed = dropout.seed, .stream = stream},
+                   .probability = dropout.probability,
+                   .rows = rows},
+                  x});
 }
 
 // The gradient of a sublayer's output from that of the sum to which it was
@@ -179,7 +180,8 @@ absl::StatusOr<ConstTensorView> TransformerBlock::GradientOf(
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
                            Reserve(a.batch_, memory));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(residual_gradient, gradient));
+  TESSERA_RETURN_IF_ERROR(
+      group_.ops().Run(op::Copy{residual_gradient, gradient}));
   TESSERA_RETURN_IF_ERROR(Drop(sublayer, a, gradient));
   return ConstTensorView(gradient);
 }
@@ -230,7 +232,7 @@ absl::Status TransformerBlock::Forward(
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView input,
                              Reserve(a.batch_, a.input_));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(x, input));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{x, input}));
     a.input_view_ = input;
   }
   TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
@@ -242,7 +244,7 @@ absl::Status TransformerBlock::Forward(
   TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
   TESSERA_RETURN_IF_ERROR(ForwardMlp(y, a));
   TESSERA_RETURN_IF_ERROR(Drop(Sublayer::kMlp, a, y));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Add(a.middle_.view(), y));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{a.middle_.view(), y}));
   if (options_.recompute == Recompute::kFull) a.ClearAllButInput();
   a.stage_ = Stage::kBackwardInput;
   return absl::OkStatus();
@@ -290,7 +292,7 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
   if (!options_.borrows_tensors) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
                              Reserve(a.batch_, a.output_gradient_));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(y_gradient, gradient));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{y_gradient, gradient}));
     a.output_gradient_view_ = gradient;
   }
   for (PooledTensor* tensor : {&a.mlp_input_gradient_, &a.middle_gradient_,

@@ -32,7 +32,7 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
-#include "tensor_parallel/ops/timed_ops.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {
@@ -112,11 +112,15 @@ double PlainRate(const Sizes& s, DType dtype) {
   for (int i = 0; i < 3; ++i) {
     const double start = ThreadSeconds();
     for (std::vector<Tensor>& o : operands) {
-      ops.Gemm({.transpose_b = true}, o[0].view(), o[1].view(), o[2].view())
+      ops.Run(op::Gemm{
+                  {.transpose_b = true}, o[0].view(), o[1].view(), o[2].view()})
           .IgnoreError();
-      ops.Gemm({}, o[2].view(), o[1].view(), o[0].view()).IgnoreError();
-      ops.Gemm({.transpose_a = true, .beta = 1}, o[2].view(), o[0].view(),
-               o[3].view())
+      ops.Run(op::Gemm{{}, o[2].view(), o[1].view(), o[0].view()})
+          .IgnoreError();
+      ops.Run(op::Gemm{{.transpose_a = true, .beta = 1},
+                       o[2].view(),
+                       o[0].view(),
+                       o[3].view()})
           .IgnoreError();
     }
     best = std::min(best, ThreadSeconds() - start);
@@ -129,10 +133,10 @@ struct OpsSeconds {
   double attention = 0;
   double rest = 0;
 
-  void Add(TimedOps::Kind kind, int64_t begin, int64_t end) {
-    double& sum = kind == TimedOps::Kind::kProduct     ? products
-                  : kind == TimedOps::Kind::kAttention ? attention
-                                                       : rest;
+  void Add(OperationKind kind, int64_t begin, int64_t end) {
+    double& sum = kind == OperationKind::kProduct     ? products
+                  : kind == OperationKind::kAttention ? attention
+                                                      : rest;
     sum += 1e-9 * static_cast<double>(end - begin);
   }
 };
@@ -148,11 +152,12 @@ absl::Status Pass(TransformerBlock& block, const Sizes& s, Tensor& x, Tensor& y,
 
 void BM_Block(benchmark::State& state, Sizes s, DType dtype,
               Recompute recompute) {
-  CpuOps cpu({.threads = 1});
+  CpuOps ops({.threads = 1});
   OpsSeconds of;
-  TimedOps ops(cpu, ThreadNanos,
-               [&of](TimedOps::Kind kind, std::string_view, int64_t begin,
-                     int64_t end) { of.Add(kind, begin, end); });
+  ops.Observe(ThreadNanos,
+              [&of](std::string_view name, int64_t begin, int64_t end) {
+                of.Add(KindOf(name), begin, end);
+              });
   const TensorGroup group(ops);
   auto block = TransformerBlock::Create(
       group, {group, *SequenceLayout::Contiguous(s.length, 1)},
@@ -178,7 +183,7 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
                                           .dtype = dtype});
   tokens->FillNormal(ops, {.seed = 2}, 1).IgnoreError();
   Tensor x = Made(dtype, {s.tokens(), s.width});
-  ops.Copy(tokens->value(), x.view()).IgnoreError();
+  ops.Run(op::Copy{tokens->value(), x.view()}).IgnoreError();
   Tensor y = Made(dtype, {s.tokens(), s.width});
   TensorPool pool(HostMemory());
   BlockActivations activations(pool);

@@ -12,7 +12,8 @@ namespace {
 
 // to = from, of the same type or of its statistics.
 absl::Status Store(Ops& ops, ConstTensorView from, TensorView to) {
-  return from.dtype() == to.dtype() ? ops.Copy(from, to) : ops.Cast(from, to);
+  return from.dtype() == to.dtype() ? ops.Run(op::Copy{from, to})
+                                    : ops.Run(op::Cast{from, to});
 }
 
 // The views of a part of the positions, which are dimension 1.
@@ -135,8 +136,8 @@ absl::StatusOr<RingAttention::Block> RingAttention::LoadOwn(
   TESSERA_ASSIGN_OR_RETURN(const TensorView both, PairAt(0, sequences));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key, both.Select(0, 0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value, both.Select(0, 1));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(inputs.key, key));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Copy(inputs.value, value));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{inputs.key, key}));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{inputs.value, value}));
   return BlockAt(0, sequences);
 }
 
@@ -204,7 +205,7 @@ absl::Status RingAttention::AttendTo(const Inputs& inputs, const Block& block,
     TESSERA_ASSIGN_OR_RETURN(const TensorView log_sum_exp,
                              At(state.log_sum_exp, part.queries));
     TESSERA_RETURN_IF_ERROR(
-        group_.ops().Attend(attention, {output, log_sum_exp}));
+        group_.ops().Run(op::Attend{attention, {output, log_sum_exp}}));
   }
   return absl::OkStatus();
 }
@@ -239,12 +240,12 @@ absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
   if (statistics() != options_.dtype) {
     TESSERA_ASSIGN_OR_RETURN(sum, output_.Get(statistics(), shape));
   }
-  TESSERA_RETURN_IF_ERROR(ops.Fill(0, sum));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, sum}));
   TESSERA_RETURN_IF_ERROR(
-      ops.Fill(-std::numeric_limits<double>::infinity(), log_sum_exp));
+      ops.Run(op::Fill{-std::numeric_limits<double>::infinity(), log_sum_exp}));
   TESSERA_RETURN_IF_ERROR(Attend(inputs, {sum, log_sum_exp}));
   return statistics() == options_.dtype ? absl::OkStatus()
-                                        : ops.Cast(sum, output);
+                                        : ops.Run(op::Cast{sum, output});
 }
 
 // Adds the contributions of this rank's queries to the gradients of a block.
@@ -270,9 +271,10 @@ absl::Status RingAttention::AddShare(const Backpropagation& backward,
                              At(keys, part.keys));
     TESSERA_ASSIGN_OR_RETURN(const TensorView value_gradient,
                              At(values, part.keys));
-    TESSERA_RETURN_IF_ERROR(group_.ops().AttendGradient(
-        attention, {output_gradient, output, log_sum_exp, delta, query_gradient,
-                    key_gradient, value_gradient}));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(
+        op::AttendGradient{attention,
+                           {output_gradient, output, log_sum_exp, delta,
+                            query_gradient, key_gradient, value_gradient}}));
   }
   return absl::OkStatus();
 }
@@ -289,7 +291,7 @@ absl::StatusOr<TensorView> RingAttention::GoRound(
   TESSERA_ASSIGN_OR_RETURN(
       TensorView held,
       PairOf(pair_gradients_[0], statistics(), sequences, block.rank));
-  TESSERA_RETURN_IF_ERROR(ops.Fill(0, held));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, held}));
   if (n == 1) {
     TESSERA_RETURN_IF_ERROR(AddShare(backward, block, held));
     return held;
@@ -302,10 +304,10 @@ absl::StatusOr<TensorView> RingAttention::GoRound(
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView share,
         PairOf(share_, statistics(), sequences, block.rank));
-    absl::Status status = ops.Fill(0, share);
+    absl::Status status = ops.Run(op::Fill{0, share});
     if (status.ok()) status = AddShare(backward, block, share);
     status.Update(held_comes.Wait());
-    if (status.ok()) status = ops.Add(share, held);
+    if (status.ok()) status = ops.Run(op::Add{share, held});
     if (!status.ok()) {
       block_comes.Wait().IgnoreError();
       return status;
@@ -347,15 +349,15 @@ absl::Status RingAttention::Backward(const Inputs& inputs,
   if (statistics() != options_.dtype) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView wide,
                              output_.Get(statistics(), shape));
-    TESSERA_RETURN_IF_ERROR(ops.Cast(output, wide));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Cast{output, wide}));
     sum = wide;
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView delta,
                            delta_.Get(statistics(), std::span(shape).first(3)));
-  TESSERA_RETURN_IF_ERROR(ops.RowDots(sum, output_gradient, delta));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::RowDots{sum, output_gradient, delta}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView query_gradient,
                            query_gradient_.Get(statistics(), shape));
-  TESSERA_RETURN_IF_ERROR(ops.Fill(0, query_gradient));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, query_gradient}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView pair,
                            GoRound({inputs, output_gradient, sum, log_sum_exp,
                                     delta, query_gradient}));

@@ -79,7 +79,7 @@ absl::Status CopyIn(Ops& ops, ConstTensorView piece,
                              piece.Narrow(1, at, range.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              whole.Narrow(1, range.begin, range.size()));
-    TESSERA_RETURN_IF_ERROR(ops.Copy(from, to));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Copy{from, to}));
     at += range.size();
   }
   return absl::OkStatus();
@@ -93,7 +93,7 @@ absl::Status CopyOut(Ops& ops, const ConstTensorView& whole,
                              whole.Narrow(1, range.begin, range.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              piece.Narrow(1, at, range.size()));
-    TESSERA_RETURN_IF_ERROR(ops.Copy(from, to));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Copy{from, to}));
     at += range.size();
   }
   return absl::OkStatus();
@@ -202,7 +202,7 @@ absl::Status HeadExchange::ToHeads(std::span<const ToHeadsField> fields) {
                              fields[piece.field].by_position.Narrow(
                                  2, piece.heads.begin, piece.heads.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to, ViewOf(sent, piece));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(from, to));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, to}));
   }
   const Traffic in = HeadSide(shapes);
   TESSERA_ASSIGN_OR_RETURN(const TensorView received, Exchange(out, sent, in));
@@ -221,7 +221,8 @@ absl::Status HeadExchange::Keep(const ToPositionsField& field,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView to,
       field.by_position.Narrow(2, piece.heads.begin, piece.heads.size()));
-  return field.sum ? group_.ops().Add(part, to) : group_.ops().Copy(part, to);
+  return field.sum ? group_.ops().Run(op::Add{part, to})
+                   : group_.ops().Run(op::Copy{part, to});
 }
 
 absl::Status HeadExchange::ToPositions(
@@ -244,7 +245,7 @@ absl::Status HeadExchange::ToPositions(
   TESSERA_ASSIGN_OR_RETURN(const TensorView received, Exchange(out, sent, in));
   for (const ToPositionsField& field : fields) {
     if (!field.sum) continue;
-    TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, field.by_position));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, field.by_position}));
   }
   for (const Piece& piece : in.pieces) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView part, ViewOf(received, piece));
@@ -346,11 +347,11 @@ absl::Status UlyssesAttention::Attend(const Gathered& gathered,
                                       const ByHead& log_sum_exp) {
   Ops& ops = group_.ops();
   for (size_t run = 0; run < runs_.size(); ++run) {
-    TESSERA_RETURN_IF_ERROR(ops.Fill(0, output[run]));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Fill(-std::numeric_limits<double>::infinity(), log_sum_exp[run]));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Attend(BlockOf(gathered, run), {output[run], log_sum_exp[run]}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, output[run]}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(
+        op::Fill{-std::numeric_limits<double>::infinity(), log_sum_exp[run]}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(
+        op::Attend{BlockOf(gathered, run), {output[run], log_sum_exp[run]}}));
   }
   return absl::OkStatus();
 }
@@ -363,7 +364,7 @@ absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Narrowed(
   TESSERA_ASSIGN_OR_RETURN(
       ByHead narrow, Get(memory, kind, options_.dtype, wide[0].shape()[0]));
   for (size_t run = 0; run < runs_.size(); ++run) {
-    TESSERA_RETURN_IF_ERROR(group_.ops().Cast(wide[run], narrow[run]));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Cast{wide[run], narrow[run]}));
   }
   return narrow;
 }
@@ -399,7 +400,7 @@ absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Widened(
       ByHead wide,
       Get(memory, HeadKind::kQuery, statistics(), narrow[0].shape()[0]));
   for (size_t run = 0; run < runs_.size(); ++run) {
-    TESSERA_RETURN_IF_ERROR(group_.ops().Cast(narrow[run], wide[run]));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Cast{narrow[run], wide[run]}));
   }
   return wide;
 }
@@ -436,8 +437,8 @@ absl::Status UlyssesAttention::ReturnGradients(const Gathered& wide,
         {HeadKind::kKeyValue, ToConst(narrow.key), key, shares},
         {HeadKind::kKeyValue, ToConst(narrow.value), value, shares}}}));
   if (key.dtype() == options_.dtype) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(group_.ops().Cast(key, gradients.key));
-  return group_.ops().Cast(value, gradients.value);
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Cast{key, gradients.key}));
+  return group_.ops().Run(op::Cast{value, gradients.value});
 }
 
 absl::Status UlyssesAttention::Backward(const Inputs& inputs,
@@ -495,14 +496,14 @@ absl::StatusOr<UlyssesAttention::Gathered> UlyssesAttention::AttendGradients(
   Ops& ops = group_.ops();
   for (size_t run = 0; run < runs_.size(); ++run) {
     for (const ByHead* of : {&wide.query, &wide.key, &wide.value}) {
-      TESSERA_RETURN_IF_ERROR(ops.Fill(0, (*of)[run]));
+      TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, (*of)[run]}));
     }
     TESSERA_RETURN_IF_ERROR(
-        ops.RowDots(output[run], output_gradient[run], delta[run]));
-    TESSERA_RETURN_IF_ERROR(ops.AttendGradient(
+        ops.Run(op::RowDots{output[run], output_gradient[run], delta[run]}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::AttendGradient{
         BlockOf(gathered, run),
         {output_gradient[run], output[run], log_sum_exp[run], delta[run],
-         wide.query[run], wide.key[run], wide.value[run]}));
+         wide.query[run], wide.key[run], wide.value[run]}}));
   }
   return wide;
 }

@@ -52,7 +52,7 @@ absl::StatusOr<double> RunMlp(const TensorGroup& group) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView u,
                            both.view().Narrow(1, up.begin, up.size()));
   TESSERA_RETURN_IF_ERROR(
-      group.ops().Glu(GluKind::kSwiGlu, g, u, product.view()));
+      group.ops().Run(op::Glu{GluKind::kSwiGlu, g, u, product.view()}));
   TESSERA_RETURN_IF_ERROR(down.Forward(tokens, product.view(), x.view()));
   TESSERA_ASSIGN_OR_RETURN(const auto y, x.view().AsSpan<double>());
   return y[0];

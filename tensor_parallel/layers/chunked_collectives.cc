@@ -205,7 +205,7 @@ absl::Status OutputGather::Place(int64_t rank, ConstTensorView local,
                              local.Narrow(1, from.begin, from.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView target,
                              y.Narrow(1, to.begin, to.size()));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(source, target));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{source, target}));
   }
   return absl::OkStatus();
 }
@@ -248,12 +248,12 @@ absl::Status OutputGather::Slice(ConstTensorView y_gradient,
     TESSERA_ASSIGN_OR_RETURN(const TensorView target,
                              local.Narrow(1, to.begin, to.size()));
     if (!IsFirstHolder(partition_, part, rank)) {
-      TESSERA_RETURN_IF_ERROR(group_.ops().Fill(0, target));
+      TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, target}));
       continue;
     }
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView source,
                              y_gradient.Narrow(1, from.begin, from.size()));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Copy(source, target));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{source, target}));
   }
   return absl::OkStatus();
 }

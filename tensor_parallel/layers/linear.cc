@@ -73,7 +73,7 @@ absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
 absl::Status AddBiasSums(const TensorGroup& group, ConstTensorView y_gradient,
                          LinearWeights& weights) {
   return weights.has_bias() && weights.bias_parameter().trainable()
-             ? group.ops().SumRows(y_gradient, weights.bias_gradient())
+             ? group.ops().Run(op::SumRows{y_gradient, weights.bias_gradient()})
              : absl::OkStatus();
 }
 
@@ -170,7 +170,7 @@ absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
         TESSERA_RETURN_IF_ERROR(products_.Forward(rows, part));
         return adapter_ ? adapter_->AddForward(rows, part) : absl::OkStatus();
       }));
-  return weights_.has_bias() ? group_.ops().AddBias(weights_.bias(), y)
+  return weights_.has_bias() ? group_.ops().Run(op::AddBias{weights_.bias(), y})
                              : absl::OkStatus();
 }
 
@@ -404,7 +404,7 @@ absl::Status RowParallelLinear::Forward(const Partition& tokens,
                                         ConstTensorView x, TensorView y) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_RETURN_IF_ERROR(Multiply(tokens, x, y));
-  return weights_.has_bias() ? group_.ops().AddBias(weights_.bias(), y)
+  return weights_.has_bias() ? group_.ops().Run(op::AddBias{weights_.bias(), y})
                              : absl::OkStatus();
 }
 

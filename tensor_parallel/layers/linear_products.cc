@@ -52,14 +52,14 @@ absl::StatusOr<std::shared_ptr<Fp8Scaling>> Fp8Scaling::Create(
 absl::Status Fp8Scaling::Initialise() {
   constexpr double kLargestE4M3 = 448, kLargestE5M2 = 57344;
   Ops& ops = group_.ops();
-  TESSERA_RETURN_IF_ERROR(ops.Fill(0, table_.view()));
-  TESSERA_RETURN_IF_ERROR(ops.Fill(1, Row(kScale)));
-  TESSERA_RETURN_IF_ERROR(ops.Fill(1, Row(kInverse)));
-  TESSERA_RETURN_IF_ERROR(ops.Fill(kLargestE4M3, Row(kLargest)));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, table_.view()}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{1, Row(kScale)}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{1, Row(kInverse)}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{kLargestE4M3, Row(kLargest)}));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView gradients,
       Row(kLargest).Narrow(0, 2 * options_.layers, options_.layers));
-  return ops.Fill(kLargestE5M2, gradients);
+  return ops.Run(op::Fill{kLargestE5M2, gradients});
 }
 
 TensorView Fp8Scaling::Row(int64_t row) {
@@ -88,14 +88,14 @@ absl::StatusOr<int64_t> Fp8Scaling::AddLayer() {
 absl::Status Fp8Scaling::Measure(int64_t index, ConstTensorView x) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView absent, Absent(DType::kF8E4M3));
   const TensorView scale = Number(kScale, index);
-  TESSERA_RETURN_IF_ERROR(group_.ops().CastTranspose(
-      x, scale, Number(kAmax, index), absent, absent));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(
+      op::CastTranspose{x, scale, Number(kAmax, index), absent, absent}));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView no_history,
       TensorView::Create({}, DType::kF32, {{0, 1}}, group_.memory()->kind()));
-  return group_.ops().UpdateScales(options_.margin, Number(kLargest, index),
-                                   Number(kAmax, index), no_history, scale,
-                                   Number(kInverse, index));
+  return group_.ops().Run(op::UpdateScales{
+      options_.margin, Number(kLargest, index), Number(kAmax, index),
+      no_history, scale, Number(kInverse, index)});
 }
 
 absl::StatusOr<Fp8Scaling::Cast> Fp8Scaling::CastTo(ReusableTensor& memory,
@@ -111,9 +111,9 @@ absl::StatusOr<Fp8Scaling::Cast> Fp8Scaling::CastTo(ReusableTensor& memory,
       const TensorView values,
       transposed ? memory.Get(dtype, {{n, m}}) : memory.Get(dtype, {{m, n}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView absent, Absent(dtype));
-  TESSERA_RETURN_IF_ERROR(group_.ops().CastTranspose(
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::CastTranspose{
       x, Number(kScale, index), Number(kAmax, index),
-      transposed ? absent : values, transposed ? values : absent));
+      transposed ? absent : values, transposed ? values : absent}));
   return Cast{values, Number(kInverse, index)};
 }
 
@@ -130,8 +130,9 @@ absl::Status Fp8Scaling::FinishStep() {
   TESSERA_ASSIGN_OR_RETURN(const TensorView history,
                            table_.view().Narrow(0, kHistory, options_.history));
   has_history_ = true;
-  return group_.ops().UpdateScales(options_.margin, Row(kLargest), amax,
-                                   history, Row(kScale), Row(kInverse));
+  return group_.ops().Run(op::UpdateScales{options_.margin, Row(kLargest), amax,
+                                           history, Row(kScale),
+                                           Row(kInverse)});
 }
 
 absl::StatusOr<LinearProducts> LinearProducts::Create(
@@ -166,14 +167,18 @@ absl::Status LinearProducts::MultiplyByWeight(Fp8Scaling::Operand operand,
   TESSERA_ASSIGN_OR_RETURN(
       const Fp8Scaling::Cast cast,
       fp8_->CastTo(fp8_->first(), layer_, operand, x, /*transposed=*/false));
-  return group_.ops().GemmFp8({.fast = operand == Fp8Scaling::Operand::kInput},
-                              cast.values, cast.inverse, weight_cast_->values,
-                              weight_cast_->inverse, y);
+  return group_.ops().Run(
+      op::GemmFp8{{.fast = operand == Fp8Scaling::Operand::kInput},
+                  cast.values,
+                  cast.inverse,
+                  weight_cast_->values,
+                  weight_cast_->inverse,
+                  y});
 }
 
 absl::Status LinearProducts::Forward(ConstTensorView x, TensorView y) {
   if (fp8_ == nullptr) {
-    return group_.ops().Gemm({.transpose_b = true}, x, *weight_, y);
+    return group_.ops().Run(op::Gemm{{.transpose_b = true}, x, *weight_, y});
   }
   return MultiplyByWeight(Fp8Scaling::Operand::kInput, x, y);
 }
@@ -181,7 +186,7 @@ absl::Status LinearProducts::Forward(ConstTensorView x, TensorView y) {
 absl::Status LinearProducts::InputGradient(ConstTensorView y_gradient,
                                            TensorView x_gradient) {
   if (fp8_ == nullptr) {
-    return group_.ops().Gemm({}, y_gradient, *weight_, x_gradient);
+    return group_.ops().Run(op::Gemm{{}, y_gradient, *weight_, x_gradient});
   }
   return MultiplyByWeight(Fp8Scaling::Operand::kOutputGradient, y_gradient,
                           x_gradient);
@@ -191,8 +196,8 @@ absl::Status LinearProducts::AddWeightGradient(ConstTensorView y_gradient,
                                                ConstTensorView x,
                                                TensorView weight_gradient) {
   if (fp8_ == nullptr) {
-    return group_.ops().Gemm({.transpose_a = true, .beta = 1}, y_gradient, x,
-                             weight_gradient);
+    return group_.ops().Run(op::Gemm{
+        {.transpose_a = true, .beta = 1}, y_gradient, x, weight_gradient});
   }
   TESSERA_ASSIGN_OR_RETURN(
       const Fp8Scaling::Cast gradient,
@@ -202,9 +207,12 @@ absl::Status LinearProducts::AddWeightGradient(ConstTensorView y_gradient,
       const Fp8Scaling::Cast input,
       fp8_->CastTo(fp8_->second(), layer_, Fp8Scaling::Operand::kInput, x,
                    /*transposed=*/true));
-  return group_.ops().GemmFp8({.accumulate = true}, gradient.values,
-                              gradient.inverse, input.values, input.inverse,
-                              weight_gradient);
+  return group_.ops().Run(op::GemmFp8{{.accumulate = true},
+                                      gradient.values,
+                                      gradient.inverse,
+                                      input.values,
+                                      input.inverse,
+                                      weight_gradient});
 }
 
 }  // namespace tessera::tensor_parallel

@@ -82,7 +82,9 @@ class Fp8Scaling {
   absl::Status FinishStep();
 
   // After passes whose magnitudes do not count, such as those of validation.
-  absl::Status DiscardStep() { return group_.ops().Fill(0, Row(kAmax)); }
+  absl::Status DiscardStep() {
+    return group_.ops().Run(op::Fill{0, Row(kAmax)});
+  }
 
   // f32 [3 layers]: the scales of the next step, of all inputs, then weights,
   // then gradients. For tests and reports.

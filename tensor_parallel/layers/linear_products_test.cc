@@ -65,7 +65,8 @@ class LinearProductsTest : public ::testing::Test {
     TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
                              LinearProducts::Create(group_, fp8));
     Products results;
-    TESSERA_RETURN_IF_ERROR(ops_.Fill(1, results.weight_gradient.view()));
+    TESSERA_RETURN_IF_ERROR(
+        ops_.Run(op::Fill{1, results.weight_gradient.view()}));
     TESSERA_RETURN_IF_ERROR(products.LoadForForward(weight_.view()));
     TESSERA_RETURN_IF_ERROR(products.Forward(x_.view(), results.y.view()));
     TESSERA_RETURN_IF_ERROR(products.LoadForInputGradient(weight_.view()));
@@ -87,7 +88,7 @@ class LinearProductsTest : public ::testing::Test {
 // square), one of two bits by 5.2; both operands contribute.
 TEST_F(LinearProductsTest, Fp8IsNearBf16HoweverSmallTheOperands) {
   for (const double factor : {1.0, 0x1p-30, 0x1p20}) {
-    TESSERA_ASSERT_OK(ops_.Scale(factor, y_gradient_.view()));
+    TESSERA_ASSERT_OK(ops_.Run(op::Scale{factor, y_gradient_.view()}));
     const auto fp8 = Fp8Scaling::Create(group_, {.layers = 1});
     TESSERA_ASSERT_OK(fp8);
     const auto expected = Run(nullptr);

@@ -114,7 +114,7 @@ absl::Status ShareReplicated(const FusedPartition& partition,
         gradient.view().Narrow(1, local.begin, local.size()));
     const int64_t sharers = group.size() / partition.parts()[part].groups;
     TESSERA_RETURN_IF_ERROR(
-        group.ops().Scale(1 / static_cast<double>(sharers), shared));
+        group.ops().Run(op::Scale{1 / static_cast<double>(sharers), shared}));
   }
   return absl::OkStatus();
 }

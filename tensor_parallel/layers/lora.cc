@@ -82,8 +82,8 @@ absl::StatusOr<TensorView> LoraAdapter::Reduced(ReusableTensor& memory,
 
 absl::StatusOr<TensorView> LoraAdapter::InputTimesA(ConstTensorView x) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView product, Reduced(input_, x));
-  TESSERA_RETURN_IF_ERROR(
-      group_.ops().Gemm({.transpose_b = true}, x, a_.value(), product));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(
+      op::Gemm{{.transpose_b = true}, x, a_.value(), product}));
   return product;
 }
 
@@ -100,7 +100,7 @@ absl::StatusOr<TensorView> LoraAdapter::GradientTimesB(
                              b_.value().Narrow(0, rows.begin, rows.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              product.Narrow(1, factors.begin, factors.size()));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Gemm({}, gradient, b, to));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Gemm{{}, gradient, b, to}));
   }
   return product;
 }
@@ -116,9 +116,11 @@ absl::Status LoraAdapter::AddForward(ConstTensorView x, TensorView y) {
                              b_.value().Narrow(0, rows.begin, rows.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              y.Narrow(1, rows.begin, rows.size()));
-    TESSERA_RETURN_IF_ERROR(group_.ops().Gemm(
-        {.transpose_b = true, .alpha = options_.scale(), .beta = 1}, from, b,
-        to));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(
+        op::Gemm{{.transpose_b = true, .alpha = options_.scale(), .beta = 1},
+                 from,
+                 b,
+                 to}));
   }
   return absl::OkStatus();
 }
@@ -127,8 +129,8 @@ absl::Status LoraAdapter::AddInputGradient(ConstTensorView y_gradient,
                                            TensorView x_gradient) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView product,
                            GradientTimesB(y_gradient));
-  return group_.ops().Gemm({.alpha = options_.scale(), .beta = 1}, product,
-                           a_.value(), x_gradient);
+  return group_.ops().Run(op::Gemm{
+      {.alpha = options_.scale(), .beta = 1}, product, a_.value(), x_gradient});
 }
 
 absl::Status LoraAdapter::AddWeightGradients(ConstTensorView y_gradient,
@@ -144,14 +146,19 @@ absl::Status LoraAdapter::AddWeightGradients(ConstTensorView y_gradient,
                              input.Narrow(1, factors.begin, factors.size()));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              b_.gradient().Narrow(0, rows.begin, rows.size()));
-    TESSERA_RETURN_IF_ERROR(
-        group_.ops().Gemm({.transpose_a = true, .alpha = scale, .beta = 1},
-                          gradient, factor, to));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(
+        op::Gemm{{.transpose_a = true, .alpha = scale, .beta = 1},
+                 gradient,
+                 factor,
+                 to}));
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView product,
                            GradientTimesB(y_gradient));
-  return group_.ops().Gemm({.transpose_a = true, .alpha = scale, .beta = 1},
-                           product, x, a_.gradient());
+  return group_.ops().Run(
+      op::Gemm{{.transpose_a = true, .alpha = scale, .beta = 1},
+               product,
+               x,
+               a_.gradient()});
 }
 
 absl::Status LoraAdapter::FinishGradients() {

@@ -68,7 +68,8 @@ absl::Status RmsNorm::Forward(ConstTensorView x, TensorView y,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView inverse,
       state.inverse.Reserve(GradientDType(options_.dtype), {{rows}}));
-  return group_.ops().RmsNorm(options_.epsilon, x, weight_.value(), y, inverse);
+  return group_.ops().Run(
+      op::RmsNorm{options_.epsilon, x, weight_.value(), y, inverse});
 }
 
 absl::Status RmsNorm::BackwardInput(ConstTensorView gradient, ConstTensorView x,
@@ -76,8 +77,8 @@ absl::Status RmsNorm::BackwardInput(ConstTensorView gradient, ConstTensorView x,
                                     TensorView x_gradient) {
   TESSERA_RETURN_IF_ERROR(weight_.CheckValue());
   TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
-  return group_.ops().RmsNormInputGradient(gradient, x, weight_.value(),
-                                           state.inverse.view(), x_gradient);
+  return group_.ops().Run(op::RmsNormInputGradient{
+      gradient, x, weight_.value(), state.inverse.view(), x_gradient});
 }
 
 absl::Status RmsNorm::AddForward(ConstTensorView residual, TensorView x,
@@ -87,8 +88,8 @@ absl::Status RmsNorm::AddForward(ConstTensorView residual, TensorView x,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView inverse,
       state.inverse.Reserve(GradientDType(options_.dtype), {{rows}}));
-  return group_.ops().AddRmsNorm(options_.epsilon, residual, weight_.value(), x,
-                                 y, inverse);
+  return group_.ops().Run(op::AddRmsNorm{options_.epsilon, residual,
+                                         weight_.value(), x, y, inverse});
 }
 
 absl::Status RmsNorm::AddBackwardInput(ConstTensorView gradient,
@@ -98,9 +99,9 @@ absl::Status RmsNorm::AddBackwardInput(ConstTensorView gradient,
                                        TensorView x_gradient) {
   TESSERA_RETURN_IF_ERROR(weight_.CheckValue());
   TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
-  return group_.ops().AddRmsNormInputGradient(gradient, x, weight_.value(),
-                                              state.inverse.view(),
-                                              residual_gradient, x_gradient);
+  return group_.ops().Run(op::AddRmsNormInputGradient{
+      gradient, x, weight_.value(), state.inverse.view(), residual_gradient,
+      x_gradient});
 }
 
 absl::Status RmsNorm::BackwardWeight(ConstTensorView gradient,
@@ -115,8 +116,8 @@ absl::Status RmsNorm::WeightGradient(ConstTensorView gradient,
                                      ConstTensorView x, const NormState& state,
                                      TensorView sum) {
   TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
-  return group_.ops().RmsNormWeightGradient(gradient, x, state.inverse.view(),
-                                            sum);
+  return group_.ops().Run(
+      op::RmsNormWeightGradient{gradient, x, state.inverse.view(), sum});
 }
 
 absl::Status RmsNorm::FinishGradients() {

@@ -91,11 +91,11 @@ absl::Status Compute(const Question& q, Ops& ops, LinearWeights& weights,
   const TensorView in = q.columns ? t.all.view() : t.hidden.view();
   const TensorView out = q.columns ? t.hidden.view() : t.all.view();
   if (!q.backward) {
-    return ops.Gemm({.transpose_b = true}, in, weights.weight(), out);
+    return ops.Run(op::Gemm{{.transpose_b = true}, in, weights.weight(), out});
   }
-  TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_a = true, .beta = 1}, out, in,
-                                   weights.weight_gradient()));
-  return ops.Gemm({}, out, weights.weight(), in);
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Gemm{
+      {.transpose_a = true, .beta = 1}, out, in, weights.weight_gradient()}));
+  return ops.Run(op::Gemm{{}, out, weights.weight(), in});
 }
 
 // The layer's communication: columns gather x and scatter the sums of its

@@ -93,7 +93,7 @@ absl::Status Parameter::Allocate(const TensorGroup& group,
   TESSERA_ASSIGN_OR_RETURN(
       memory.own, Tensor::Create(memory.dtype, local_shape_, group.memory()));
   memory.view = memory.own->view();
-  return group.ops().Fill(0, *memory.view);
+  return group.ops().Run(op::Fill{0, *memory.view});
 }
 
 int64_t Parameter::element_count() const {
@@ -224,12 +224,12 @@ absl::Status Parameter::DrawNormals(const RandomKey& key, double deviation,
 
 absl::Status Parameter::Fill(Ops& ops, double value) {
   TESSERA_RETURN_IF_ERROR(CheckValue());
-  return ops.Fill(value, *value_.view);
+  return ops.Run(op::Fill{value, *value_.view});
 }
 
 absl::Status Parameter::ZeroGradient(Ops& ops) {
   TESSERA_RETURN_IF_ERROR(CheckGradient());
-  return ops.Fill(0, *gradient_.view);
+  return ops.Run(op::Fill{0, *gradient_.view});
 }
 
 absl::StatusOr<LinearWeights> LinearWeights::Create(const TensorGroup& group,

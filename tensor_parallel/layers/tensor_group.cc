@@ -104,7 +104,7 @@ absl::Status TensorGroup::SumOver(TensorView x) const {
 absl::StatusOr<Pending> TensorGroup::StartGatherRows(
     std::span<const int64_t> rows, ConstTensorView mine, TensorView all) const {
   if (size() == 1) {
-    TESSERA_RETURN_IF_ERROR(ops().Copy(mine, all));
+    TESSERA_RETURN_IF_ERROR(ops().Run(op::Copy{mine, all}));
     return Pending();
   }
   TESSERA_ASSIGN_OR_RETURN(
@@ -133,7 +133,7 @@ absl::Status TensorGroup::GatherTokens(const Partition& tokens,
 absl::StatusOr<Pending> TensorGroup::StartScatterRowSums(
     std::span<const int64_t> rows, ConstTensorView all, TensorView mine) const {
   if (size() == 1) {
-    TESSERA_RETURN_IF_ERROR(ops().Copy(all, mine));
+    TESSERA_RETURN_IF_ERROR(ops().Run(op::Copy{all, mine}));
     return Pending();
   }
   TESSERA_ASSIGN_OR_RETURN(

@@ -56,7 +56,7 @@ absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   if (!options_.sequence_parallel) {
     TESSERA_RETURN_IF_ERROR(
-        group_.ops().GatherRows(weights_.weight(), held, ids, y));
+        group_.ops().Run(op::GatherRows{weights_.weight(), held, ids, y}));
     TESSERA_RETURN_IF_ERROR(group_.SumOver(y));
     return Scale(y);
   }
@@ -64,14 +64,14 @@ absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
       const TensorView all,
       all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
   TESSERA_RETURN_IF_ERROR(
-      group_.ops().GatherRows(weights_.weight(), held, ids, all));
+      group_.ops().Run(op::GatherRows{weights_.weight(), held, ids, all}));
   TESSERA_RETURN_IF_ERROR(group_.ScatterSums(tokens, all, y));
   return Scale(y);
 }
 
 absl::Status VocabularyParallelEmbedding::Scale(TensorView rows) {
   if (options_.scale == 1) return absl::OkStatus();
-  return group_.ops().Scale(options_.scale, rows);
+  return group_.ops().Run(op::Scale{options_.scale, rows});
 }
 
 absl::Status VocabularyParallelEmbedding::BackwardWeight(
@@ -87,11 +87,12 @@ absl::Status VocabularyParallelEmbedding::BackwardWeight(
         all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
     TESSERA_RETURN_IF_ERROR(options_.sequence_parallel
                                 ? group_.GatherTokens(tokens, y_gradient, all)
-                                : group_.ops().Copy(y_gradient, all));
+                                : group_.ops().Run(op::Copy{y_gradient, all}));
     TESSERA_RETURN_IF_ERROR(Scale(all));
     gradient = all;
   }
-  return group_.ops().AddRows(gradient, held, ids, weights_.weight_gradient());
+  return group_.ops().Run(
+      op::AddRows{gradient, held, ids, weights_.weight_gradient()});
 }
 
 namespace {
@@ -167,7 +168,8 @@ absl::Status VocabularyParallelProjection::Forward(const Partition& tokens,
                                                    TensorView logits) {
   TESSERA_RETURN_IF_ERROR(table_->CheckValue());
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all, AllTokens(tokens, x));
-  return group_.ops().Gemm({.transpose_b = true}, all, table_->value(), logits);
+  return group_.ops().Run(
+      op::Gemm{{.transpose_b = true}, all, table_->value(), logits});
 }
 
 absl::StatusOr<Pending> VocabularyParallelProjection::StartBackwardInput(
@@ -175,14 +177,14 @@ absl::StatusOr<Pending> VocabularyParallelProjection::StartBackwardInput(
   TESSERA_RETURN_IF_ERROR(table_->CheckValue());
   if (!options_.sequence_parallel) {
     TESSERA_RETURN_IF_ERROR(
-        group_.ops().Gemm({}, gradient, table_->value(), x_gradient));
+        group_.ops().Run(op::Gemm{{}, gradient, table_->value(), x_gradient}));
     return group_.StartSumOver(x_gradient);
   }
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView all,
       all_x_gradient_.Get(options_.dtype, {{tokens.size(), options_.width}}));
   TESSERA_RETURN_IF_ERROR(
-      group_.ops().Gemm({}, gradient, table_->value(), all));
+      group_.ops().Run(op::Gemm{{}, gradient, table_->value(), all}));
   return group_.StartScatterSums(tokens, all, x_gradient);
 }
 
@@ -198,8 +200,8 @@ absl::Status VocabularyParallelProjection::BackwardWeight(
   if (!table_->trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(table_->CheckGradient());
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all, AllTokens(tokens, x));
-  return group_.ops().Gemm({.transpose_a = true, .beta = 1}, gradient, all,
-                           table_->gradient());
+  return group_.ops().Run(op::Gemm{
+      {.transpose_a = true, .beta = 1}, gradient, all, table_->gradient()});
 }
 
 absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
@@ -223,8 +225,8 @@ absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
   // about to be freed.
   absl::Status status = gathered.Wait();
   if (status.ok() && sum.ok()) {
-    status = group_.ops().Gemm({.transpose_a = true, .beta = 1}, gradient, all,
-                               table_->gradient());
+    status = group_.ops().Run(op::Gemm{
+        {.transpose_a = true, .beta = 1}, gradient, all, table_->gradient()});
   }
   if (!sum.ok()) return sum.status();
   status.Update(sum->Wait());
@@ -271,13 +273,13 @@ absl::Status VocabularyParallelCrossEntropy::Forward(ConstTensorView logits,
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView picked, both.Select(0, 1));
   Ops& ops = group_.ops();
-  TESSERA_RETURN_IF_ERROR(ops.RowMax(logits, largest));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::RowMax{logits, largest}));
   TESSERA_RETURN_IF_ERROR(MaxOver(largest));
-  TESSERA_RETURN_IF_ERROR(ops.SumExp(logits, largest, sum));
-  TESSERA_RETURN_IF_ERROR(
-      ops.Pick(logits, vocabulary_.RangeOf(group_.rank()), targets, picked));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::SumExp{logits, largest, sum}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(
+      op::Pick{logits, vocabulary_.RangeOf(group_.rank()), targets, picked}));
   TESSERA_RETURN_IF_ERROR(group_.SumOver(both));
-  return ops.CrossEntropyLosses(largest, sum, picked, targets, losses);
+  return ops.Run(op::CrossEntropyLosses{largest, sum, picked, targets, losses});
 }
 
 absl::Status VocabularyParallelCrossEntropy::Backward(
@@ -294,9 +296,9 @@ absl::Status VocabularyParallelCrossEntropy::Backward(
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
                            state.sums.view().Select(0, 0));
-  return group_.ops().CrossEntropyGradient(state.largest.view(), sum,
-                                           vocabulary_.RangeOf(group_.rank()),
-                                           targets, scales, terms_, logits);
+  return group_.ops().Run(op::CrossEntropyGradient{
+      state.largest.view(), sum, vocabulary_.RangeOf(group_.rank()), targets,
+      scales, terms_, logits});
 }
 
 }  // namespace tessera::tensor_parallel

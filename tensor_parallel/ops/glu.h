@@ -1,7 +1,15 @@
-// GluKind: the gate of a gated linear unit, y = activation(gate) * up (Shazeer,
-// arXiv 2002.05202).
+// Gated linear units (Shazeer, arXiv 2002.05202).
+//
+//   ops.Run(op::Glu{GluKind::kSwiGlu, gate, up, y});
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_GLU_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_GLU_H_
+
+#include <string_view>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "base/device/operation.h"
+#include "base/tensor/tensor_view.h"
 
 namespace tessera::tensor_parallel {
 
@@ -20,6 +28,35 @@ inline constexpr double kLinear = 1.5957691216057308;
 inline constexpr double kCubic = 0.044715 * kLinear;
 inline constexpr double kFar = 30;
 }  // namespace gelu
+
+namespace op {
+
+// y = activation(gate) * up, all [rows, n].
+struct Glu {
+  static constexpr std::string_view kName = "Glu";
+  GluKind kind = GluKind::kSwiGlu;
+  ConstTensorView gate, up;
+  TensorView y;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(gate, up, y); }
+};
+
+struct GluGradient {
+  static constexpr std::string_view kName = "GluGradient";
+  GluKind kind = GluKind::kSwiGlu;
+  ConstTensorView gradient, gate, up;
+  TensorView gate_gradient, up_gradient;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() {
+    return std::tie(gradient, gate, up, gate_gradient, up_gradient);
+  }
+};
+
+using Activations = OperationList<Glu, GluGradient>;
+
+}  // namespace op
 
 }  // namespace tessera::tensor_parallel
 

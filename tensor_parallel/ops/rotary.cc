@@ -3,6 +3,9 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "base/device/operand_checker.h"
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
 
 namespace tessera::tensor_parallel {
 
@@ -31,5 +34,22 @@ absl::Status RotaryFrequencies::Validate() const {
                        kPositive));
   return status;
 }
+
+namespace op {
+
+absl::Status Rotate::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 3));
+  const int64_t d = x.shape()[2];
+  check.Writes("x", x, x.shape())
+      .ReadsList("positions", positions, DType::kI64, x.shape()[0])
+      .Requires(d % 2 == 0,
+                absl::StrCat("\"x\" has heads of ", d,
+                             " elements; their number should be even."));
+  const absl::Status valid = frequencies.Validate();
+  check.Requires(valid.ok(), std::string(valid.message()));
+  return check.status();
+}
+
+}  // namespace op
 
 }  // namespace tessera::tensor_parallel

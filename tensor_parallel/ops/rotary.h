@@ -15,9 +15,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
+#include <tuple>
 
 #include "absl/status/status.h"
+#include "base/device/operation.h"
 #include "base/dtype/small_float.h"
+#include "base/tensor/tensor_view.h"
 
 namespace tessera::tensor_parallel {
 
@@ -61,6 +65,28 @@ struct RotaryFrequencies {
   friend bool operator==(const RotaryFrequencies&,
                          const RotaryFrequencies&) = default;
 };
+
+namespace op {
+
+// Turns the pairs (x[i], x[i + d/2]) of every head of x [tokens, heads, d] by
+// positions[token] * frequencies.Of(i, d), in place; by the opposite angle if
+// `inverse` is set (the gradient). Su et al., arXiv 2104.09864, with Llama's
+// order of the pairs.
+struct Rotate {
+  static constexpr std::string_view kName = "Rotate";
+  RotaryFrequencies frequencies;
+  bool inverse = false;
+  ConstTensorView positions;
+  TensorView x;
+
+  absl::Status Check(OperandChecker& check) const;
+  bool IsEmpty() const { return x.element_count() == 0; }
+  auto operands() { return std::tie(positions, x); }
+};
+
+using Rotary = OperationList<Rotate>;
+
+}  // namespace op
 
 }  // namespace tessera::tensor_parallel
 

@@ -14,7 +14,6 @@
 #include "base/dtype/small_float.h"
 #include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
 #include "tensor_parallel/ops_cpu/kernels.h"

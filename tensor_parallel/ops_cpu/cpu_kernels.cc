@@ -13,13 +13,14 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/device/operand_checker.h"
 #include "base/dtype/dtype.h"
 #include "base/os/thread_pool.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops/operand_checker.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/attention.h"
 #include "tensor_parallel/ops_cpu/fp8.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
@@ -268,23 +269,6 @@ void RotateHeads(ThreadPool& pool, RotaryTable& table,
   });
 }
 
-// Gradients of keys and values are written by BLAS.
-void RequireBlasTokens(OperandChecker& check, std::string_view name,
-                       const TensorView& x) {
-  const int64_t stride = x.strides()[1];
-  if (x.shape()[1] <= 1 || x.element_count() == 0 ||
-      (stride >= x.shape()[3] && stride <= kLargestBlasSize)) {
-    return;
-  }
-  check.Requires(
-      false,
-      absl::StrCat("\"", name, "\" has strides ", DimsToString(x.strides()),
-                   " under shape ", DimsToString(x.shape()),
-                   "; keys should be apart by at least a head and at "
-                   "most ",
-                   kLargestBlasSize, " elements."));
-}
-
 }  // namespace
 
 template <typename S>
@@ -322,22 +306,18 @@ const S* RotaryTable::Get(const RotaryFrequencies& frequencies, int64_t d,
   return table.data();
 }
 
-void CpuKernels::CheckGemm(OperandChecker& check, const GemmOptions&,
-                           const ConstTensorView& a, const ConstTensorView& b,
-                           const TensorView& c) const {
+namespace {
+
+// What OpenBLAS requires of products and of attention's products.
+
+void CheckProduct(const ConstTensorView& a, const ConstTensorView& b,
+                  const ConstTensorView& c, OperandChecker& check) {
   check.HasSeparateRows("a", a, kLargestBlasSize)
       .HasSeparateRows("b", b, kLargestBlasSize)
       .HasSeparateRows("c", c, kLargestBlasSize);
 }
 
-void CpuKernels::CheckGemmFp8(OperandChecker& check, const ConstTensorView& a,
-                              const ConstTensorView& b,
-                              const TensorView& c) const {
-  CheckGemm(check, {}, a, b, c);
-}
-
-void CpuKernels::CheckAttention(OperandChecker& check,
-                                const AttentionBlock& block) const {
+void CheckHeads(const AttentionBlock& block, OperandChecker& check) {
   const int64_t d = block.key.shape()[3];
   check.Requires(
       d <= kLargestBlasSize,
@@ -345,379 +325,353 @@ void CpuKernels::CheckAttention(OperandChecker& check,
                    " elements; there may be at most ", kLargestBlasSize, "."));
 }
 
-void CpuKernels::CheckAttentionGradient(
-    OperandChecker& check, const AttentionBlock& block,
-    const AttentionGradients& gradients) const {
-  CheckAttention(check, block);
-  RequireBlasTokens(check, "key_gradient", gradients.key_gradient);
-  RequireBlasTokens(check, "value_gradient", gradients.value_gradient);
+// Gradients of keys and values are written by BLAS.
+void RequireBlasTokens(OperandChecker& check, std::string_view name,
+                       const TensorView& x) {
+  const int64_t stride = x.strides()[1];
+  if (x.shape()[1] <= 1 || x.element_count() == 0 ||
+      (stride >= x.shape()[3] && stride <= kLargestBlasSize)) {
+    return;
+  }
+  check.Requires(
+      false,
+      absl::StrCat("\"", name, "\" has strides ", DimsToString(x.strides()),
+                   " under shape ", DimsToString(x.shape()),
+                   "; keys should be apart by at least a head and at "
+                   "most ",
+                   kLargestBlasSize, " elements."));
 }
 
-absl::Status CpuKernels::Gemm(const GemmOptions& options,
-                              const ConstTensorView& a,
-                              const ConstTensorView& b, const TensorView& c) {
-  cpu::Gemm(*pool_, options, a, b, c);
+absl::Status Run(CpuBackend& cpu, const op::Gemm& call) {
+  Gemm(*cpu.pool, call.options, call.a, call.b, call.c);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::CastTranspose(const ConstTensorView& x,
-                                       const ConstTensorView& scale,
-                                       const TensorView& amax,
-                                       const TensorView& y,
-                                       const TensorView& transposed) {
-  cpu::CastTranspose(x, scale, amax, y, transposed);
+absl::Status Run(CpuBackend&, const op::CastTranspose& call) {
+  CastTranspose(call.x, call.scale, call.amax, call.y, call.transposed);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::GemmFp8(const Fp8GemmOptions& options,
-                                 const ConstTensorView& a,
-                                 const ConstTensorView& a_inverse,
-                                 const ConstTensorView& b,
-                                 const ConstTensorView& b_inverse,
-                                 const TensorView& c) {
-  cpu::GemmFp8(*pool_, options, a, a_inverse, b, b_inverse, c);
+absl::Status Run(CpuBackend& cpu, const op::GemmFp8& call) {
+  GemmFp8(*cpu.pool, call.options, call.a, call.a_inverse, call.b,
+          call.b_inverse, call.c);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::UpdateScales(int margin,
-                                      const ConstTensorView& largest,
-                                      const TensorView& amax,
-                                      const TensorView& history,
-                                      const TensorView& scale,
-                                      const TensorView& inverse) {
-  cpu::UpdateScales(margin, largest, amax, history, scale, inverse);
+absl::Status Run(CpuBackend&, const op::UpdateScales& call) {
+  UpdateScales(call.margin, call.largest, call.amax, call.history, call.scale,
+               call.inverse);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::AddBias(const ConstTensorView& bias,
-                                 const TensorView& x) {
+absl::Status Run(CpuBackend& cpu, const op::AddBias& call) {
   const ElementwiseJob job = {.step = Step::kAddToRows,
-                              .x_type = x.dtype(),
-                              .y_type = x.dtype(),
-                              .rows = {0, x.shape()[0]},
-                              .n = x.shape()[1],
-                              .x = ConstRowsView(bias),
-                              .y = RowsView(x)};
-  RunByRows(*pool_, RunElementwise, job, job.n);
+                              .x_type = call.x.dtype(),
+                              .y_type = call.x.dtype(),
+                              .rows = {0, call.x.shape()[0]},
+                              .n = call.x.shape()[1],
+                              .x = ConstRowsView(call.bias),
+                              .y = RowsView(call.x)};
+  RunByRows(*cpu.pool, RunElementwise, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::SumRows(const ConstTensorView& gradient,
-                                 const TensorView& bias_gradient) {
+absl::Status Run(CpuBackend& cpu, const op::SumRows& call) {
   const ElementwiseJob job = {.step = Step::kSumRows,
-                              .x_type = gradient.dtype(),
-                              .y_type = bias_gradient.dtype(),
-                              .rows = {0, gradient.shape()[0]},
-                              .n = gradient.shape()[1],
-                              .x = ConstRowsView(gradient),
-                              .y = RowsView(bias_gradient)};
-  RunByColumns(*pool_, RunElementwise, job);
+                              .x_type = call.gradient.dtype(),
+                              .y_type = call.bias_gradient.dtype(),
+                              .rows = {0, call.gradient.shape()[0]},
+                              .n = call.gradient.shape()[1],
+                              .x = ConstRowsView(call.gradient),
+                              .y = RowsView(call.bias_gradient)};
+  RunByColumns(*cpu.pool, RunElementwise, job);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::Copy(const ConstTensorView& x, const TensorView& y) {
-  return tessera::Copy(x, y);
+absl::Status Run(CpuBackend&, const op::Copy& call) {
+  return tessera::Copy(call.x, call.y);
 }
 
-absl::Status CpuKernels::Add(const ConstTensorView& x, const TensorView& y) {
+absl::Status Run(CpuBackend& cpu, const op::Add& call) {
   return RunOnRows(
-      *pool_, {.step = Step::kAdd, .x_type = x.dtype(), .y_type = y.dtype()}, x,
-      y);
+      *cpu.pool,
+      {.step = Step::kAdd, .x_type = call.x.dtype(), .y_type = call.y.dtype()},
+      call.x, call.y);
 }
 
-absl::Status CpuKernels::Scale(double factor, const TensorView& x) {
-  return RunOnRows(*pool_,
+absl::Status Run(CpuBackend& cpu, const op::Scale& call) {
+  return RunOnRows(*cpu.pool,
                    {.step = Step::kScale,
-                    .x_type = x.dtype(),
-                    .y_type = x.dtype(),
-                    .factor = factor},
-                   x, x);
+                    .x_type = call.x.dtype(),
+                    .y_type = call.x.dtype(),
+                    .factor = call.factor},
+                   call.x, call.x);
 }
 
-absl::Status CpuKernels::Fill(double value, const TensorView& x) {
-  return tessera::Fill(x, value);
+absl::Status Run(CpuBackend&, const op::Fill& call) {
+  return tessera::Fill(call.x, call.value);
 }
 
-absl::Status CpuKernels::Cast(const ConstTensorView& x, const TensorView& y) {
+absl::Status Run(CpuBackend& cpu, const op::Cast& call) {
   return RunOnRows(
-      *pool_, {.step = Step::kCast, .x_type = x.dtype(), .y_type = y.dtype()},
-      x, y);
+      *cpu.pool,
+      {.step = Step::kCast, .x_type = call.x.dtype(), .y_type = call.y.dtype()},
+      call.x, call.y);
 }
 
-absl::Status CpuKernels::Dropout(const DropoutMask& mask, const TensorView& x) {
-  return ApplyDropout(mask, x);
+absl::Status Run(CpuBackend&, const op::Dropout& call) {
+  return ApplyDropout(call.mask, call.x);
 }
 
-absl::Status CpuKernels::RowDots(const ConstTensorView& output,
-                                 const ConstTensorView& output_gradient,
-                                 const TensorView& dots) {
-  DotRows(*pool_, output, output_gradient, dots);
+absl::Status Run(CpuBackend& cpu, const op::RowDots& call) {
+  DotRows(*cpu.pool, call.output, call.output_gradient, call.dots);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::Glu(GluKind kind, const ConstTensorView& gate,
-                             const ConstTensorView& up, const TensorView& y) {
-  const GluJob job = {.kind = kind,
-                      .dtype = gate.dtype(),
-                      .rows = {0, gate.shape()[0]},
-                      .n = gate.shape()[1],
-                      .gate = ConstRowsView(gate),
-                      .up = ConstRowsView(up),
-                      .y = RowsView(y)};
-  RunByRows(*pool_, RunGlu, job, job.n);
+absl::Status Run(CpuBackend& cpu, const op::Glu& call) {
+  const GluJob job = {.kind = call.kind,
+                      .dtype = call.gate.dtype(),
+                      .rows = {0, call.gate.shape()[0]},
+                      .n = call.gate.shape()[1],
+                      .gate = ConstRowsView(call.gate),
+                      .up = ConstRowsView(call.up),
+                      .y = RowsView(call.y)};
+  RunByRows(*cpu.pool, RunGlu, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::GluGradient(GluKind kind,
-                                     const ConstTensorView& gradient,
-                                     const ConstTensorView& gate,
-                                     const ConstTensorView& up,
-                                     const TensorView& gate_gradient,
-                                     const TensorView& up_gradient) {
-  const GluJob job = {.kind = kind,
+absl::Status Run(CpuBackend& cpu, const op::GluGradient& call) {
+  const GluJob job = {.kind = call.kind,
                       .backward = true,
-                      .dtype = gate.dtype(),
-                      .rows = {0, gate.shape()[0]},
-                      .n = gate.shape()[1],
-                      .gate = ConstRowsView(gate),
-                      .up = ConstRowsView(up),
-                      .gradient = ConstRowsView(gradient),
-                      .gate_gradient = RowsView(gate_gradient),
-                      .up_gradient = RowsView(up_gradient)};
-  RunByRows(*pool_, RunGlu, job, job.n);
+                      .dtype = call.gate.dtype(),
+                      .rows = {0, call.gate.shape()[0]},
+                      .n = call.gate.shape()[1],
+                      .gate = ConstRowsView(call.gate),
+                      .up = ConstRowsView(call.up),
+                      .gradient = ConstRowsView(call.gradient),
+                      .gate_gradient = RowsView(call.gate_gradient),
+                      .up_gradient = RowsView(call.up_gradient)};
+  RunByRows(*cpu.pool, RunGlu, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::RmsNorm(double epsilon, const ConstTensorView& x,
-                                 const ConstTensorView& weight,
-                                 const TensorView& y,
-                                 const TensorView& inverse) {
-  NormJob job = JobOn(NormJob::Step::kForward, x);
-  job.epsilon = epsilon;
-  job.weight = ConstRowsView(weight);
-  job.inverse = RowsView(inverse);
-  job.y = RowsView(y);
-  RunByRows(*pool_, RunNorm, job, job.n);
+absl::Status Run(CpuBackend& cpu, const op::RmsNorm& call) {
+  NormJob job = JobOn(NormJob::Step::kForward, call.x);
+  job.epsilon = call.epsilon;
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = RowsView(call.inverse);
+  job.y = RowsView(call.y);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::RmsNormInputGradient(const ConstTensorView& gradient,
-                                              const ConstTensorView& x,
-                                              const ConstTensorView& weight,
-                                              const ConstTensorView& inverse,
-                                              const TensorView& x_gradient) {
-  NormJob job = JobOn(NormJob::Step::kInputGradient, x);
-  job.gradient = ConstRowsView(gradient);
-  job.weight = ConstRowsView(weight);
-  job.inverse = StatisticsView(inverse);
-  job.y = RowsView(x_gradient);
-  RunByRows(*pool_, RunNorm, job, job.n);
+absl::Status Run(CpuBackend& cpu, const op::RmsNormInputGradient& call) {
+  NormJob job = JobOn(NormJob::Step::kInputGradient, call.x);
+  job.gradient = ConstRowsView(call.gradient);
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = StatisticsView(call.inverse);
+  job.y = RowsView(call.x_gradient);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::AddRmsNorm(double epsilon,
-                                    const ConstTensorView& residual,
-                                    const ConstTensorView& weight,
-                                    const TensorView& x, const TensorView& y,
-                                    const TensorView& inverse) {
-  NormJob job = JobOn(NormJob::Step::kAddForward, x);
-  job.epsilon = epsilon;
-  job.residual = ConstRowsView(residual);
-  job.sum = RowsView(x);
-  job.weight = ConstRowsView(weight);
-  job.inverse = RowsView(inverse);
-  job.y = RowsView(y);
-  RunByRows(*pool_, RunNorm, job, job.n);
+absl::Status Run(CpuBackend& cpu, const op::AddRmsNorm& call) {
+  NormJob job = JobOn(NormJob::Step::kAddForward, call.x);
+  job.epsilon = call.epsilon;
+  job.residual = ConstRowsView(call.residual);
+  job.sum = RowsView(call.x);
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = RowsView(call.inverse);
+  job.y = RowsView(call.y);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::AddRmsNormInputGradient(
-    const ConstTensorView& gradient, const ConstTensorView& x,
-    const ConstTensorView& weight, const ConstTensorView& inverse,
-    const ConstTensorView& residual_gradient, const TensorView& x_gradient) {
-  NormJob job = JobOn(NormJob::Step::kAddInputGradient, x);
-  job.gradient = ConstRowsView(gradient);
-  job.weight = ConstRowsView(weight);
-  job.residual = ConstRowsView(residual_gradient);
-  job.inverse = StatisticsView(inverse);
-  job.y = RowsView(x_gradient);
-  RunByRows(*pool_, RunNorm, job, job.n);
+absl::Status Run(CpuBackend& cpu, const op::AddRmsNormInputGradient& call) {
+  NormJob job = JobOn(NormJob::Step::kAddInputGradient, call.x);
+  job.gradient = ConstRowsView(call.gradient);
+  job.weight = ConstRowsView(call.weight);
+  job.residual = ConstRowsView(call.residual_gradient);
+  job.inverse = StatisticsView(call.inverse);
+  job.y = RowsView(call.x_gradient);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::RmsNormWeightGradient(
-    const ConstTensorView& gradient, const ConstTensorView& x,
-    const ConstTensorView& inverse, const TensorView& weight_gradient) {
-  NormJob job = JobOn(NormJob::Step::kWeightGradient, x);
-  job.target_type = weight_gradient.dtype();
-  job.gradient = ConstRowsView(gradient);
-  job.inverse = StatisticsView(inverse);
-  job.y = RowsView(weight_gradient);
-  RunByColumns(*pool_, RunNorm, job);
+absl::Status Run(CpuBackend& cpu, const op::RmsNormWeightGradient& call) {
+  NormJob job = JobOn(NormJob::Step::kWeightGradient, call.x);
+  job.target_type = call.weight_gradient.dtype();
+  job.gradient = ConstRowsView(call.gradient);
+  job.inverse = StatisticsView(call.inverse);
+  job.y = RowsView(call.weight_gradient);
+  RunByColumns(*cpu.pool, RunNorm, job);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::Rotate(const RotaryFrequencies& frequencies,
-                                bool inverse, const ConstTensorView& positions,
-                                const TensorView& x) {
-  x.dtype() == DType::kF64
-      ? RotateHeads<double>(*pool_, rotary_, frequencies, inverse, positions, x)
-      : RotateHeads<float>(*pool_, rotary_, frequencies, inverse, positions, x);
+absl::Status Run(CpuBackend& cpu, const op::Rotate& call) {
+  call.x.dtype() == DType::kF64
+      ? RotateHeads<double>(*cpu.pool, cpu.rotary, call.frequencies,
+                            call.inverse, call.positions, call.x)
+      : RotateHeads<float>(*cpu.pool, cpu.rotary, call.frequencies,
+                           call.inverse, call.positions, call.x);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::GatherRows(const ConstTensorView& table,
-                                    IndexRange held, const ConstTensorView& ids,
-                                    const TensorView& y) {
-  CopyHeldRows(*pool_, table, held, ListOf<int64_t>(ids), y);
+absl::Status Run(CpuBackend& cpu, const op::GatherRows& call) {
+  CopyHeldRows(*cpu.pool, call.table, call.held, ListOf<int64_t>(call.ids),
+               call.y);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::AddRows(const ConstTensorView& gradient,
-                                 IndexRange held, const ConstTensorView& ids,
-                                 const TensorView& table_gradient) {
-  AddHeldRows(*pool_, gradient, held, ListOf<int64_t>(ids), table_gradient);
+absl::Status Run(CpuBackend& cpu, const op::AddRows& call) {
+  AddHeldRows(*cpu.pool, call.gradient, call.held, ListOf<int64_t>(call.ids),
+              call.table_gradient);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::RowMax(const ConstTensorView& logits,
-                                const TensorView& largest) {
-  CrossEntropyJob job = JobOn(CrossEntropyStep::kMax, logits);
-  job.result = RowsView(largest);
-  RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
+absl::Status Run(CpuBackend& cpu, const op::RowMax& call) {
+  CrossEntropyJob job = JobOn(CrossEntropyStep::kMax, call.logits);
+  job.result = RowsView(call.largest);
+  RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::SumExp(const ConstTensorView& logits,
-                                const ConstTensorView& largest,
-                                const TensorView& sum) {
-  CrossEntropyJob job = JobOn(CrossEntropyStep::kSumExp, logits);
-  job.largest = ConstRowsView(largest);
-  job.result = RowsView(sum);
-  RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
+absl::Status Run(CpuBackend& cpu, const op::SumExp& call) {
+  CrossEntropyJob job = JobOn(CrossEntropyStep::kSumExp, call.logits);
+  job.largest = ConstRowsView(call.largest);
+  job.result = RowsView(call.sum);
+  RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::Pick(const ConstTensorView& logits, IndexRange held,
-                              const ConstTensorView& targets,
-                              const TensorView& picked) {
-  CrossEntropyJob job = JobOn(CrossEntropyStep::kPick, logits);
-  job.held = held;
-  job.targets = ListOf<int64_t>(targets);
-  job.result = RowsView(picked);
+absl::Status Run(CpuBackend&, const op::Pick& call) {
+  CrossEntropyJob job = JobOn(CrossEntropyStep::kPick, call.logits);
+  job.held = call.held;
+  job.targets = ListOf<int64_t>(call.targets);
+  job.result = RowsView(call.picked);
   RunCrossEntropy(job);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::CrossEntropyLosses(const ConstTensorView& largest,
-                                            const ConstTensorView& sum,
-                                            const ConstTensorView& picked,
-                                            const ConstTensorView& targets,
-                                            const TensorView& losses) {
-  largest.dtype() == DType::kF64
-      ? SetLosses<double>(largest, sum, picked, targets, losses)
-      : SetLosses<float>(largest, sum, picked, targets, losses);
+absl::Status Run(CpuBackend&, const op::CrossEntropyLosses& call) {
+  call.largest.dtype() == DType::kF64
+      ? SetLosses<double>(call.largest, call.sum, call.picked, call.targets,
+                          call.losses)
+      : SetLosses<float>(call.largest, call.sum, call.picked, call.targets,
+                         call.losses);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::CrossEntropyGradient(
-    const ConstTensorView& largest, const ConstTensorView& sum, IndexRange held,
-    const ConstTensorView& targets, const ConstTensorView& scales,
-    const LossTerms& terms, const TensorView& logits) {
-  CrossEntropyJob job = JobOn(CrossEntropyStep::kGradient, logits);
-  job.held = held;
-  job.largest = ConstRowsView(largest);
-  job.sum = ConstRowsView(sum);
-  job.targets = ListOf<int64_t>(targets);
-  job.scales = ListOf<double>(scales);
-  job.label_smoothing = terms.label_smoothing;
-  job.z_loss = terms.z_loss;
-  job.vocabulary = terms.vocabulary;
-  job.result = RowsView(logits);
-  RunByRows(*pool_, RunCrossEntropy, job, logits.shape()[1]);
+absl::Status Run(CpuBackend& cpu, const op::CrossEntropyGradient& call) {
+  CrossEntropyJob job = JobOn(CrossEntropyStep::kGradient, call.logits);
+  job.held = call.held;
+  job.largest = ConstRowsView(call.largest);
+  job.sum = ConstRowsView(call.sum);
+  job.targets = ListOf<int64_t>(call.targets);
+  job.scales = ListOf<double>(call.scales);
+  job.label_smoothing = call.terms.label_smoothing;
+  job.z_loss = call.terms.z_loss;
+  job.vocabulary = call.terms.vocabulary;
+  job.result = RowsView(call.logits);
+  RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::Route(const RouterOptions& options,
-                               const ConstTensorView& logits,
-                               const ConstTensorView& bias,
-                               const TensorView& weights,
-                               const TensorView& experts) {
-  RunParts(*pool_, logits.shape()[0], logits.shape()[1],
+absl::Status Run(CpuBackend& cpu, const op::Route& call) {
+  RunParts(*cpu.pool, call.logits.shape()[0], call.logits.shape()[1],
            [&](IndexRange tokens) {
-             RouteTokens(options, tokens, logits, bias, weights, experts);
+             RouteTokens(call.options, tokens, call.logits, call.bias,
+                         call.weights, call.experts);
            });
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::RouteGradient(const RouterOptions& options,
-                                       const ConstTensorView& logits,
-                                       const ConstTensorView& experts,
-                                       const ConstTensorView& weights_gradient,
-                                       const ConstTensorView& balance,
-                                       double z_loss,
-                                       const TensorView& logits_gradient) {
-  RunParts(
-      *pool_, logits.shape()[0], logits.shape()[1], [&](IndexRange tokens) {
-        RouteTokensGradient(options, tokens, logits, experts, weights_gradient,
-                            balance, z_loss, logits_gradient);
-      });
+absl::Status Run(CpuBackend& cpu, const op::RouteGradient& call) {
+  RunParts(*cpu.pool, call.logits.shape()[0], call.logits.shape()[1],
+           [&](IndexRange tokens) {
+             RouteTokensGradient(call.options, tokens, call.logits,
+                                 call.experts, call.weights_gradient,
+                                 call.balance, call.z_loss,
+                                 call.logits_gradient);
+           });
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::ScaleRows(const ConstTensorView& scales,
-                                   const ConstTensorView& x,
-                                   const TensorView& y) {
-  RunByRows(*pool_, RunElementwise,
+absl::Status Run(CpuBackend& cpu, const op::ScaleRows& call) {
+  RunByRows(*cpu.pool, RunElementwise,
             ElementwiseJob{.step = Step::kScaleRows,
-                           .x_type = x.dtype(),
-                           .y_type = y.dtype(),
-                           .rows = {0, x.shape()[0]},
-                           .n = x.shape()[1],
-                           .x = ConstRowsView(x),
-                           .z = ConstRowsView(scales.data(), 0),
-                           .y = RowsView(y)},
-            x.shape()[1]);
+                           .x_type = call.x.dtype(),
+                           .y_type = call.y.dtype(),
+                           .rows = {0, call.x.shape()[0]},
+                           .n = call.x.shape()[1],
+                           .x = ConstRowsView(call.x),
+                           .z = ConstRowsView(call.scales.data(), 0),
+                           .y = RowsView(call.y)},
+            call.x.shape()[1]);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::ScaleRowsGradient(const ConstTensorView& gradient,
-                                           const ConstTensorView& scales,
-                                           const ConstTensorView& x,
-                                           const TensorView& x_gradient,
-                                           const TensorView& scales_gradient) {
-  const int64_t n = gradient.shape()[1];
-  RunByRows(*pool_, RunElementwise,
+absl::Status Run(CpuBackend& cpu, const op::ScaleRowsGradient& call) {
+  const int64_t n = call.gradient.shape()[1];
+  RunByRows(*cpu.pool, RunElementwise,
             ElementwiseJob{.step = Step::kDots,
-                           .x_type = gradient.dtype(),
-                           .y_type = x.dtype(),
-                           .rows = {0, gradient.shape()[0]},
+                           .x_type = call.gradient.dtype(),
+                           .y_type = call.x.dtype(),
+                           .rows = {0, call.gradient.shape()[0]},
                            .n = n,
-                           .x = ConstRowsView(gradient),
-                           .z = ConstRowsView(x),
-                           .y = RowsView(scales_gradient.data(), 0)},
+                           .x = ConstRowsView(call.gradient),
+                           .z = ConstRowsView(call.x),
+                           .y = RowsView(call.scales_gradient.data(), 0)},
             n);
-  return ScaleRows(scales, gradient, x_gradient);
+  return Run(cpu, op::ScaleRows{call.scales, call.gradient, call.x_gradient});
 }
 
-absl::Status CpuKernels::Sum(double factor, const ConstTensorView& x,
-                             const TensorView& total) {
+absl::Status Run(CpuBackend&, const op::Sum& call) {
   double sum = 0;
-  for (const double value : ListOf<double>(x)) sum += value;
-  *reinterpret_cast<double*>(total.data()) = factor * sum;
+  for (const double value : ListOf<double>(call.x)) sum += value;
+  *reinterpret_cast<double*>(call.total.data()) = call.factor * sum;
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::Attend(const AttentionBlock& block,
-                                const AttentionState& state) {
-  cpu::Attend(*pool_, block, state);
+absl::Status Run(CpuBackend& cpu, const op::Attend& call) {
+  Attend(*cpu.pool, call.block, call.state);
   return absl::OkStatus();
 }
 
-absl::Status CpuKernels::AttendGradient(const AttentionBlock& block,
-                                        const AttentionGradients& gradients) {
-  cpu::AttendGradient(*pool_, block, gradients);
+absl::Status Run(CpuBackend& cpu, const op::AttendGradient& call) {
+  AttendGradient(*cpu.pool, call.block, call.gradients);
   return absl::OkStatus();
+}
+
+CpuKernelTable MakeKernels() {
+  CpuKernelTable table;
+  LayerOperations::ForEach([&]<typename Op>(std::type_identity<Op>) {
+    table.Add<Op>(
+        [](CpuBackend& cpu, const Op& call) { return Run(cpu, call); });
+  });
+  table.AddCheck<op::Gemm, op::GemmFp8>(
+      [](const CpuBackend&, const auto& call, OperandChecker& check) {
+        CheckProduct(call.a, call.b, call.c, check);
+      });
+  table.AddCheck<op::Attend>(
+      [](const CpuBackend&, const op::Attend& call, OperandChecker& check) {
+        CheckHeads(call.block, check);
+      });
+  table.AddCheck<op::AttendGradient>([](const CpuBackend&,
+                                        const op::AttendGradient& call,
+                                        OperandChecker& check) {
+    CheckHeads(call.block, check);
+    RequireBlasTokens(check, "key_gradient", call.gradients.key_gradient);
+    RequireBlasTokens(check, "value_gradient", call.gradients.value_gradient);
+  });
+  return table;
+}
+
+}  // namespace
+
+const CpuKernelTable& Kernels() {
+  static const CpuKernelTable table = MakeKernels();
+  return table;
 }
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -22,8 +22,9 @@ int ThreadsOf(const CpuOpsOptions& options) {
 }  // namespace
 
 CpuOps::CpuOps(const CpuOpsOptions& options, Queue& queue)
-    : CheckedOps(queue, std::make_shared<cpu::CpuKernels>(ThreadPool::OrNew(
-                            options.pool, ThreadsOf(options)))) {
+    : Ops(queue, cpu::Kernels(),
+          std::make_shared<cpu::CpuBackend>(cpu::CpuBackend{
+              ThreadPool::OrNew(options.pool, ThreadsOf(options))})) {
   cpu::UseOneBlasThread();
 }
 

@@ -3,7 +3,7 @@
 //   CpuOps ops;                       // All processors of this process.
 //   CpuOps one({.threads = 1});       // Beside other ranks in the process.
 //   CpuOps shared({.pool = pool});    // The threads of the optimizer, too.
-//   TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, x, w, y));
+//   TESSERA_RETURN_IF_ERROR(ops.Run(op::Gemm{{.transpose_b = true}, x, w, y}));
 //
 // Products of matrices, those of attention among them, are OpenBLAS's, and of
 // bf16 oneDNN's where it is faster; all else is in vectors of the best
@@ -25,7 +25,7 @@
 #include "base/device/device.h"
 #include "base/device/host_device.h"
 #include "base/os/thread_pool.h"
-#include "tensor_parallel/ops/checked_ops.h"
+#include "tensor_parallel/ops/ops.h"
 
 namespace tessera::tensor_parallel {
 
@@ -42,7 +42,7 @@ struct CpuOpsOptions {
 
 // Ranks that are threads of one process compute side by side, each with its
 // pool. Sets OpenBLAS to one thread for the whole process.
-class CpuOps final : public CheckedOps {
+class CpuOps final : public Ops {
  public:
   // `queue` outlives it.
   explicit CpuOps(const CpuOpsOptions& options = {},

@@ -92,7 +92,7 @@ void ReportRate(benchmark::State& state, const std::string& name, double work,
 
 Tensor Made(DType dtype, std::vector<int64_t> shape, double value = 0.01) {
   Tensor tensor = *Tensor::Create(dtype, shape);
-  CpuOps({.threads = 1}).Fill(value, tensor.view()).IgnoreError();
+  CpuOps({.threads = 1}).Run(op::Fill{value, tensor.view()}).IgnoreError();
   return tensor;
 }
 
@@ -115,15 +115,18 @@ void BM_Gemm(benchmark::State& state, DType dtype, LinearProduct product) {
   for (auto _ : state) {
     switch (product) {
       case LinearProduct::kForward:
-        Check(state, ops.Gemm({.transpose_b = true}, x.view(), weight.view(),
-                              y.view()));
+        Check(state,
+              ops.Run(op::Gemm{
+                  {.transpose_b = true}, x.view(), weight.view(), y.view()}));
         break;
       case LinearProduct::kInputGradient:
-        Check(state, ops.Gemm({}, y.view(), weight.view(), x.view()));
+        Check(state, ops.Run(op::Gemm{{}, y.view(), weight.view(), x.view()}));
         break;
       case LinearProduct::kWeightGradient:
-        Check(state, ops.Gemm({.transpose_a = true, .beta = 1}, y.view(),
-                              x.view(), gradient.view()));
+        Check(state, ops.Run(op::Gemm{{.transpose_a = true, .beta = 1},
+                                      y.view(),
+                                      x.view(),
+                                      gradient.view()}));
         break;
     }
   }
@@ -175,7 +178,7 @@ void BM_Attend(benchmark::State& state, DType dtype) {
   AttentionProblem problem(state, dtype);
   const double peak = Peak(dtype);
   for (auto _ : state) {
-    Check(state, ops.Attend(problem.Block(), problem.State()));
+    Check(state, ops.Run(op::Attend{problem.Block(), problem.State()}));
   }
   ReportRate(state, "share_of_peak", 2 * problem.Flops(), peak, "flops");
 }
@@ -185,7 +188,8 @@ void BM_AttendGradient(benchmark::State& state, DType dtype) {
   AttentionProblem problem(state, dtype);
   const double peak = Peak(dtype);
   for (auto _ : state) {
-    Check(state, ops.AttendGradient(problem.Block(), problem.Gradients()));
+    Check(state,
+          ops.Run(op::AttendGradient{problem.Block(), problem.Gradients()}));
   }
   ReportRate(state, "share_of_peak", 5 * problem.Flops(), peak, "flops");
 }
@@ -224,101 +228,116 @@ struct MemoryBound {
 
 constexpr MemoryBound kMemoryBound[] = {
     {"Add", 3,
-     [](Ops& ops, Activations& a) { return ops.Add(a.x.view(), a.y.view()); }},
+     [](Ops& ops, Activations& a) {
+       return ops.Run(op::Add{a.x.view(), a.y.view()});
+     }},
     {"Scale", 2,
-     [](Ops& ops, Activations& a) { return ops.Scale(1, a.x.view()); }},
+     [](Ops& ops, Activations& a) {
+       return ops.Run(op::Scale{1, a.x.view()});
+     }},
     {"AddBias", 2,
      [](Ops& ops, Activations& a) {
-       return ops.AddBias(a.weight.view(), a.x.view());
+       return ops.Run(op::AddBias{a.weight.view(), a.x.view()});
      }},
     {"SumRows", 1,
      [](Ops& ops, Activations& a) {
-       return ops.SumRows(a.x.view(), a.weight.view());
+       return ops.Run(op::SumRows{a.x.view(), a.weight.view()});
      }},
     {"RmsNorm", 2,
      [](Ops& ops, Activations& a) {
-       return ops.RmsNorm(1e-5, a.x.view(), a.weight.view(), a.y.view(),
-                          a.sums.view());
+       return ops.Run(op::RmsNorm{1e-5, a.x.view(), a.weight.view(), a.y.view(),
+                                  a.sums.view()});
      }},
     {"RmsNormInputGradient", 3,
      [](Ops& ops, Activations& a) {
-       return ops.RmsNormInputGradient(a.x.view(), a.y.view(), a.weight.view(),
-                                       a.sums.view(), a.z.view());
+       return ops.Run(op::RmsNormInputGradient{
+           a.x.view(), a.y.view(), a.weight.view(), a.sums.view(), a.z.view()});
      }},
     {"AddThenRmsNorm", 4,
      [](Ops& ops, Activations& a) {
-       absl::Status status = ops.Add(a.z.view(), a.x.view());
-       status.Update(ops.RmsNorm(1e-5, a.x.view(), a.weight.view(), a.y.view(),
-                                 a.sums.view()));
+       absl::Status status = ops.Run(op::Add{a.z.view(), a.x.view()});
+       status.Update(ops.Run(op::RmsNorm{1e-5, a.x.view(), a.weight.view(),
+                                         a.y.view(), a.sums.view()}));
        return status;
      }},
     {"AddRmsNorm", 4,
      [](Ops& ops, Activations& a) {
-       return ops.AddRmsNorm(1e-5, a.z.view(), a.weight.view(), a.x.view(),
-                             a.y.view(), a.sums.view());
+       return ops.Run(op::AddRmsNorm{1e-5, a.z.view(), a.weight.view(),
+                                     a.x.view(), a.y.view(), a.sums.view()});
      }},
     {"RmsNormInputGradientThenAdd", 3,
      [](Ops& ops, Activations& a) {
-       absl::Status status = ops.RmsNormInputGradient(
-           a.x.view(), a.y.view(), a.weight.view(), a.sums.view(), a.z.view());
-       status.Update(ops.Add(a.x.view(), a.z.view()));
+       absl::Status status = ops.Run(op::RmsNormInputGradient{
+           a.x.view(), a.y.view(), a.weight.view(), a.sums.view(), a.z.view()});
+       status.Update(ops.Run(op::Add{a.x.view(), a.z.view()}));
        return status;
      }},
     {"AddRmsNormInputGradient", 3,
      [](Ops& ops, Activations& a) {
-       return ops.AddRmsNormInputGradient(a.x.view(), a.y.view(),
-                                          a.weight.view(), a.sums.view(),
-                                          a.x.view(), a.z.view());
+       return ops.Run(
+           op::AddRmsNormInputGradient{a.x.view(), a.y.view(), a.weight.view(),
+                                       a.sums.view(), a.x.view(), a.z.view()});
      }},
     {"RmsNormWeightGradient", 2,
      [](Ops& ops, Activations& a) {
-       return ops.RmsNormWeightGradient(a.x.view(), a.y.view(), a.sums.view(),
-                                        a.weight.view());
+       return ops.Run(op::RmsNormWeightGradient{
+           a.x.view(), a.y.view(), a.sums.view(), a.weight.view()});
      }},
     {"SwiGlu", 3,
      [](Ops& ops, Activations& a) {
-       return ops.Glu(GluKind::kSwiGlu, a.x.view(), a.y.view(), a.z.view());
+       return ops.Run(
+           op::Glu{GluKind::kSwiGlu, a.x.view(), a.y.view(), a.z.view()});
      }},
     {"SwiGluGradientInPlace", 5,
      [](Ops& ops, Activations& a) {
-       return ops.GluGradient(GluKind::kSwiGlu, a.z.view(), a.x.view(),
-                              a.y.view(), a.x.view(), a.y.view());
+       return ops.Run(op::GluGradient{GluKind::kSwiGlu, a.z.view(), a.x.view(),
+                                      a.y.view(), a.x.view(), a.y.view()});
      }},
     {"GeGlu", 3,
      [](Ops& ops, Activations& a) {
-       return ops.Glu(GluKind::kGeGlu, a.x.view(), a.y.view(), a.z.view());
+       return ops.Run(
+           op::Glu{GluKind::kGeGlu, a.x.view(), a.y.view(), a.z.view()});
      }},
     {"GeGluGradientInPlace", 5,
      [](Ops& ops, Activations& a) {
-       return ops.GluGradient(GluKind::kGeGlu, a.z.view(), a.x.view(),
-                              a.y.view(), a.x.view(), a.y.view());
+       return ops.Run(op::GluGradient{GluKind::kGeGlu, a.z.view(), a.x.view(),
+                                      a.y.view(), a.x.view(), a.y.view()});
      }},
     {"RowMax", 1,
      [](Ops& ops, Activations& a) {
-       return ops.RowMax(a.x.view(), a.sums.view());
+       return ops.Run(op::RowMax{a.x.view(), a.sums.view()});
      }},
     {"SumExp", 1,
      [](Ops& ops, Activations& a) {
-       return ops.SumExp(a.x.view(), a.largest.view(), a.sums.view());
+       return ops.Run(op::SumExp{a.x.view(), a.largest.view(), a.sums.view()});
      }},
     {"CrossEntropyGradient", 2,
      [](Ops& ops, Activations& a) {
-       return ops.CrossEntropyGradient(a.largest.view(), a.largest.view(),
-                                       {0, kColumns}, a.targets.view(),
-                                       a.scales.view(), {}, a.x.view());
+       return ops.Run(op::CrossEntropyGradient{a.largest.view(),
+                                               a.largest.view(),
+                                               {0, kColumns},
+                                               a.targets.view(),
+                                               a.scales.view(),
+                                               {},
+                                               a.x.view()});
      }},
     {"Rotate", 2,
      [](Ops& ops, Activations& a) {
-       return ops.Rotate({.base = 10000}, false, a.ids.view(),
-                         *a.x.view().Reshape({{kRows, kColumns / 64, 64}}));
+       return ops.Run(
+           op::Rotate{{.base = 10000},
+                      false,
+                      a.ids.view(),
+                      *a.x.view().Reshape({{kRows, kColumns / 64, 64}})});
      }},
     {"GatherRows", 2,
      [](Ops& ops, Activations& a) {
-       return ops.GatherRows(a.x.view(), {0, kRows}, a.ids.view(), a.y.view());
+       return ops.Run(
+           op::GatherRows{a.x.view(), {0, kRows}, a.ids.view(), a.y.view()});
      }},
     {"AddRows", 3,
      [](Ops& ops, Activations& a) {
-       return ops.AddRows(a.x.view(), {0, kRows}, a.ids.view(), a.y.view());
+       return ops.Run(
+           op::AddRows{a.x.view(), {0, kRows}, a.ids.view(), a.y.view()});
      }},
 };
 

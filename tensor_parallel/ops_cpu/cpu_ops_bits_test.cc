@@ -11,7 +11,7 @@
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/ops_cpu/instruction_sets.h"
 
@@ -38,11 +38,12 @@ struct Activation {
     gradient.Randomise(random);
   }
   absl::Status Forward(Ops& ops) {
-    return ops.Glu(kind, gate.view(), up.view(), y.view());
+    return ops.Run(op::Glu{kind, gate.view(), up.view(), y.view()});
   }
   absl::Status Backward(Ops& ops) {
-    return ops.GluGradient(kind, gradient.view(), gate.view(), up.view(),
-                           gate_gradient.view(), up_gradient.view());
+    return ops.Run(op::GluGradient{kind, gradient.view(), gate.view(),
+                                   up.view(), gate_gradient.view(),
+                                   up_gradient.view()});
   }
 
   GluKind kind;
@@ -72,8 +73,9 @@ TEST_F(CpuOpsBits, OfARowOfGluAreThoseOfTheBatch) {
   TESSERA_ASSERT_OK(p.Forward(ops_));
   TestTensor row(DType::kF32, {1, 37});
   for (int64_t i = 0; i < 5; ++i) {
-    TESSERA_ASSERT_OK(ops_.Glu(p.kind, *p.gate.view().Narrow(0, i, 1),
-                               *p.up.view().Narrow(0, i, 1), row.view()));
+    TESSERA_ASSERT_OK(
+        ops_.Run(op::Glu{p.kind, *p.gate.view().Narrow(0, i, 1),
+                         *p.up.view().Narrow(0, i, 1), row.view()}));
     for (int64_t j = 0; j < 37; ++j) EXPECT_EQ(row.at(j), p.y.at(i * 37 + j));
   }
 }
@@ -92,15 +94,19 @@ struct Entropy {
     }
   }
   absl::Status Run(Ops& ops) {
-    absl::Status status = ops.RowMax(logits.view(), largest.view());
-    status.Update(ops.SumExp(logits.view(), largest.view(), sum.view()));
-    status.Update(ops.CrossEntropyGradient(largest.view(), sum.view(),
-                                           {0, logits.shape()[1]},
-                                           targets.view(), scales.view(),
-                                           {.label_smoothing = 0.1,
-                                            .z_loss = 1e-3,
-                                            .vocabulary = logits.shape()[1]},
-                                           logits.view()));
+    absl::Status status = ops.Run(op::RowMax{logits.view(), largest.view()});
+    status.Update(
+        ops.Run(op::SumExp{logits.view(), largest.view(), sum.view()}));
+    status.Update(
+        ops.Run(op::CrossEntropyGradient{largest.view(),
+                                         sum.view(),
+                                         {0, logits.shape()[1]},
+                                         targets.view(),
+                                         scales.view(),
+                                         {.label_smoothing = 0.1,
+                                          .z_loss = 1e-3,
+                                          .vocabulary = logits.shape()[1]},
+                                         logits.view()}));
     return status;
   }
 
@@ -123,8 +129,8 @@ TEST_F(CpuOpsBits, OfCrossEntropyAreThoseOfEveryInstructionSetAndRowAlone) {
     TestTensor sum(StatisticsFor(dtype), {1});
     for (int64_t i = 0; i < 5; ++i) {
       const ConstTensorView row = *original.logits.view().Narrow(0, i, 1);
-      TESSERA_ASSERT_OK(ops_.RowMax(row, largest.view()));
-      TESSERA_ASSERT_OK(ops_.SumExp(row, largest.view(), sum.view()));
+      TESSERA_ASSERT_OK(ops_.Run(op::RowMax{row, largest.view()}));
+      TESSERA_ASSERT_OK(ops_.Run(op::SumExp{row, largest.view(), sum.view()}));
       EXPECT_EQ(sum.at(0), sums[i]);
     }
   }
@@ -145,13 +151,13 @@ struct Norm {
   }
   // Adds to the gradient of the weight.
   absl::Status Run(Ops& ops, const TestTensor& target) {
-    absl::Status status =
-        ops.RmsNorm(1e-3, x.view(), weight.view(), y.view(), inverse.view());
-    status.Update(ops.RmsNormInputGradient(gradient.view(), x.view(),
-                                           weight.view(), inverse.view(),
-                                           x_gradient.view()));
-    status.Update(ops.RmsNormWeightGradient(gradient.view(), x.view(),
-                                            inverse.view(), target.view()));
+    absl::Status status = ops.Run(
+        op::RmsNorm{1e-3, x.view(), weight.view(), y.view(), inverse.view()});
+    status.Update(ops.Run(
+        op::RmsNormInputGradient{gradient.view(), x.view(), weight.view(),
+                                 inverse.view(), x_gradient.view()}));
+    status.Update(ops.Run(op::RmsNormWeightGradient{
+        gradient.view(), x.view(), inverse.view(), target.view()}));
     return status;
   }
 
@@ -203,11 +209,11 @@ TEST_F(CpuOpsBits, OfSumRowsAreThoseOfItsParts) {
   TestTensor x(DType::kF32, {23, 77}, 1);
   x.Randomise(random);
   TestTensor once(DType::kF32, {77}), parts(DType::kF32, {77});
-  TESSERA_ASSERT_OK(ops_.SumRows(x.view(), once.view()));
+  TESSERA_ASSERT_OK(ops_.Run(op::SumRows{x.view(), once.view()}));
   for (const auto& [begin, size] : {std::pair{0, 1}, std::pair{1, 9},
                                     std::pair{10, 0}, std::pair{10, 13}}) {
     TESSERA_ASSERT_OK(
-        ops_.SumRows(*x.view().Narrow(0, begin, size), parts.view()));
+        ops_.Run(op::SumRows{*x.view().Narrow(0, begin, size), parts.view()}));
   }
   EXPECT_EQ(parts.values(), once.values());
 }
@@ -220,11 +226,12 @@ TEST_F(CpuOpsBits, OfAddRowsAreThoseOfTheOrderOfIds) {
   for (int64_t& id : ids) id = static_cast<int64_t>(random() % 7) - 2;
   TestTensor once(DType::kF32, {3, 19}), parts(DType::kF32, {3, 19});
   TESSERA_ASSERT_OK(
-      ops_.AddRows(gradient.view(), {0, 3}, ListOf(ids), once.view()));
+      ops_.Run(op::AddRows{gradient.view(), {0, 3}, ListOf(ids), once.view()}));
   for (int64_t i = 0; i < 40; ++i) {
-    TESSERA_ASSERT_OK(ops_.AddRows(*gradient.view().Narrow(0, i, 1), {0, 3},
-                                   ListOf(std::span(ids).subspan(i, 1)),
-                                   parts.view()));
+    TESSERA_ASSERT_OK(ops_.Run(op::AddRows{*gradient.view().Narrow(0, i, 1),
+                                           {0, 3},
+                                           ListOf(std::span(ids).subspan(i, 1)),
+                                           parts.view()}));
   }
   EXPECT_EQ(parts.values(), once.values());
 }
@@ -272,43 +279,53 @@ struct Everything {
   }
 
   absl::Status Run(Ops& ops) {
-    absl::Status status = ops.AddRmsNorm(1e-5, residual.view(), weight.view(),
-                                         x.view(), y.view(), inverse.view());
-    status.Update(ops.RmsNormWeightGradient(residual.view(), x.view(),
-                                            inverse.view(), sums.view()));
-    status.Update(ops.SumRows(y.view(), sums.view()));
-    status.Update(ops.Gemm({.transpose_b = true}, y.view(), matrix.view(),
-                           product.view()));
-    status.Update(ops.Gemm({.transpose_a = true, .beta = 1}, product.view(),
-                           y.view(), weight_gradient.view()));
-    status.Update(ops.Gemm({}, product.view(), matrix.view(), y.view()));
-    status.Update(ops.AddRows(y.view(), {0, 50}, ids.view(), table.view()));
+    absl::Status status =
+        ops.Run(op::AddRmsNorm{1e-5, residual.view(), weight.view(), x.view(),
+                               y.view(), inverse.view()});
+    status.Update(ops.Run(op::RmsNormWeightGradient{
+        residual.view(), x.view(), inverse.view(), sums.view()}));
+    status.Update(ops.Run(op::SumRows{y.view(), sums.view()}));
+    status.Update(ops.Run(op::Gemm{
+        {.transpose_b = true}, y.view(), matrix.view(), product.view()}));
+    status.Update(ops.Run(op::Gemm{{.transpose_a = true, .beta = 1},
+                                   product.view(),
+                                   y.view(),
+                                   weight_gradient.view()}));
     status.Update(
-        ops.Fill(-std::numeric_limits<double>::infinity(), log_sum_exp.view()));
+        ops.Run(op::Gemm{{}, product.view(), matrix.view(), y.view()}));
+    status.Update(
+        ops.Run(op::AddRows{y.view(), {0, 50}, ids.view(), table.view()}));
+    status.Update(ops.Run(op::Fill{-std::numeric_limits<double>::infinity(),
+                                   log_sum_exp.view()}));
     const AttentionBlock block = {.query = query.view(),
                                   .key = key.view(),
                                   .value = key.view(),
                                   .scale = 0.2};
-    status.Update(ops.Attend(block, {output.view(), log_sum_exp.view()}));
-    status.Update(ops.RowDots(output.view(), query.view(), delta.view()));
     status.Update(
-        ops.AttendGradient(block, {.output_gradient = query.view(),
-                                   .output = output.view(),
-                                   .log_sum_exp = log_sum_exp.view(),
-                                   .delta = delta.view(),
-                                   .query_gradient = query_gradient.view(),
-                                   .key_gradient = key_gradient.view(),
-                                   .value_gradient = value_gradient.view()}));
+        ops.Run(op::Attend{block, {output.view(), log_sum_exp.view()}}));
+    status.Update(
+        ops.Run(op::RowDots{output.view(), query.view(), delta.view()}));
+    status.Update(
+        ops.Run(op::AttendGradient{block,
+                                   {.output_gradient = query.view(),
+                                    .output = output.view(),
+                                    .log_sum_exp = log_sum_exp.view(),
+                                    .delta = delta.view(),
+                                    .query_gradient = query_gradient.view(),
+                                    .key_gradient = key_gradient.view(),
+                                    .value_gradient = value_gradient.view()}}));
     const RouterOptions router = {.score = RouterScore::kSigmoid,
                                   .per_token = 3};
-    status.Update(ops.Route(router, logits.view(), bias.view(), shares.view(),
-                            experts.view()));
-    status.Update(ops.RouteGradient(router, logits.view(), experts.view(),
-                                    shares.view(), balance.view(), 0.1,
-                                    logits_gradient.view()));
-    status.Update(ops.ScaleRows(scales.view(), x.view(), scaled.view()));
-    status.Update(ops.ScaleRowsGradient(scaled.view(), scales.view(), y.view(),
-                                        scaled.view(), scales_gradient.view()));
+    status.Update(ops.Run(op::Route{router, logits.view(), bias.view(),
+                                    shares.view(), experts.view()}));
+    status.Update(ops.Run(
+        op::RouteGradient{router, logits.view(), experts.view(), shares.view(),
+                          balance.view(), 0.1, logits_gradient.view()}));
+    status.Update(
+        ops.Run(op::ScaleRows{scales.view(), x.view(), scaled.view()}));
+    status.Update(
+        ops.Run(op::ScaleRowsGradient{scaled.view(), scales.view(), y.view(),
+                                      scaled.view(), scales_gradient.view()}));
     return status;
   }
 

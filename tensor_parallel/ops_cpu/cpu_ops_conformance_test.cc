@@ -7,7 +7,7 @@
 #include "base/device/emulated_device.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops/ops_conformance.h"
+#include "tensor_parallel/ops/testing/ops_conformance.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

@@ -23,8 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/test_tensor.h"
-#include "tensor_parallel/ops/timed_ops.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -41,12 +40,13 @@ double Result(Ops& ops) {
   x.Randomise(random);
   positions.Set({0, 1, 2, 7, 8, 9});
   absl::Status status =
-      ops.Rotate({.base = 100}, false, positions.view(), x.view());
+      ops.Run(op::Rotate{{.base = 100}, false, positions.view(), x.view()});
   const TensorView rows = *x.view().Reshape({{6, 8}});
-  status.Update(ops.Gemm({.transpose_b = true}, rows, rows, product.view()));
-  status.Update(ops.Glu(GluKind::kSwiGlu, product.view(), product.view(),
-                        product.view()));
-  status.Update(ops.Sum(1, product.view(), total.view()));
+  status.Update(
+      ops.Run(op::Gemm{{.transpose_b = true}, rows, rows, product.view()}));
+  status.Update(ops.Run(op::Glu{GluKind::kSwiGlu, product.view(),
+                                product.view(), product.view()}));
+  status.Update(ops.Run(op::Sum{1, product.view(), total.view()}));
   TESSERA_EXPECT_OK(status);
   return total.at(0);
 }
@@ -99,13 +99,13 @@ TEST_F(CpuOpsOnDevice, EnqueuesNothingThatItRefuses) {
   CpuOps ops({.threads = 1}, *queue_);
   EXPECT_EQ(&ops.queue(), queue_.get());
   Tensor x = OnDevice(DType::kF32, {2, 3}), y = OnDevice(DType::kF32, {3, 2});
-  EXPECT_THAT(ops.Add(x.view(), y.view()),
+  EXPECT_THAT(ops.Run(op::Add{x.view(), y.view()}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("Add: \"y\" has shape [3,2]")));
-  EXPECT_THAT(ops.Gemm({}, x.view(), x.view(), y.view()),
+  EXPECT_THAT(ops.Run(op::Gemm{{}, x.view(), x.view(), y.view()}),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(device_->counts().operations, 0);
-  TESSERA_EXPECT_OK(ops.Fill(1, x.view()));
+  TESSERA_EXPECT_OK(ops.Run(op::Fill{1, x.view()}));
   EXPECT_EQ(device_->counts().operations, 1);
   TESSERA_EXPECT_OK(queue_->Synchronize());
 }
@@ -115,13 +115,13 @@ TEST_F(CpuOpsOnDevice, RefusesMemoryOfAnotherKind) {
   CpuOps host({.threads = 1});
   Tensor x = OnDevice(DType::kF32, {2, 3});
   TestTensor y(DType::kF32, {2, 3});
-  for (const auto& status :
-       {ops.Add(x.view(), y.view()), ops.Copy(x.view(), y.view())}) {
+  for (const auto& status : {ops.Run(op::Add{x.view(), y.view()}),
+                             ops.Run(op::Copy{x.view(), y.view()})}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("\"y\" lies in host memory")));
   }
-  for (const auto& status :
-       {host.Add(x.view(), y.view()), host.Copy(x.view(), y.view())}) {
+  for (const auto& status : {host.Run(op::Add{x.view(), y.view()}),
+                             host.Run(op::Copy{x.view(), y.view()})}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("\"x\" lies in device memory")));
   }
@@ -133,10 +133,10 @@ TEST_F(CpuOpsOnDevice, FindsAMissingWaitAndItsPlace) {
   Tensor x = OnDevice(DType::kF32, {2, 3}), y = OnDevice(DType::kF32, {2, 3});
   const SourcePlace place = SourcePlace::current();
   first.SetPlace(place);
-  TESSERA_ASSERT_OK(first.Fill(1, x.view()));
-  TESSERA_ASSERT_OK(second.Fill(1, y.view()));
+  TESSERA_ASSERT_OK(first.Run(op::Fill{1, x.view()}));
+  TESSERA_ASSERT_OK(second.Run(op::Fill{1, y.view()}));
   EXPECT_THAT(
-      second.Add(x.view(), y.view()),
+      second.Run(op::Add{x.view(), y.view()}),
       StatusIs(
           absl::StatusCode::kInternal,
           AllOf(HasSubstr("Fill"), HasSubstr("Add"),
@@ -148,30 +148,28 @@ TEST_F(CpuOpsOnDevice, WorkOutlivesTheOps) {
   Tensor positions = OnDevice(DType::kI64, {2});
   {
     CpuOps ops({.threads = 1}, *queue_);
-    TESSERA_ASSERT_OK(ops.Fill(1, x.view()));
+    TESSERA_ASSERT_OK(ops.Run(op::Fill{1, x.view()}));
     TESSERA_ASSERT_OK(queue_->Fill(std::byte{0}, BytesOf(positions)));
     TESSERA_ASSERT_OK(
-        ops.Rotate({.base = 10}, false, positions.view(), x.view()));
+        ops.Run(op::Rotate{{.base = 10}, false, positions.view(), x.view()}));
   }
   TESSERA_EXPECT_OK(queue_->Synchronize());
 }
 
-TEST_F(CpuOpsOnDevice, TimedOpsForwardsTheQueueAndThePlace) {
+TEST_F(CpuOpsOnDevice, ObserverSeesOperationsAndKeepsThePlace) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto other, device_->CreateQueue("other"));
-  CpuOps cpu({.threads = 1}, *queue_);
+  CpuOps ops({.threads = 1}, *queue_);
   int calls = 0;
-  TimedOps timed(
-      cpu, [] { return int64_t{0}; },
-      [&calls](TimedOps::Kind kind, std::string_view name, int64_t, int64_t) {
-        EXPECT_EQ(kind, TimedOps::Kind::kOther);
-        EXPECT_EQ(name, "Fill");
-        ++calls;
-      });
-  EXPECT_EQ(&timed.queue(), queue_.get());
+  ops.Observe([] { return int64_t{0}; },
+              [&calls](std::string_view name, int64_t, int64_t) {
+                EXPECT_EQ(KindOf(name), OperationKind::kOther);
+                EXPECT_EQ(name, "Fill");
+                ++calls;
+              });
   Tensor x = OnDevice(DType::kF32, {2, 3});
   const SourcePlace place = SourcePlace::current();
-  timed.SetPlace(place);
-  TESSERA_ASSERT_OK(timed.Fill(1, x.view()));
+  ops.SetPlace(place);
+  TESSERA_ASSERT_OK(ops.Run(op::Fill{1, x.view()}));
   EXPECT_EQ(calls, 1);
   EXPECT_THAT(
       other->Fill(std::byte{0}, BytesOf(x)),

@@ -15,7 +15,6 @@
 #include "base/os/thread_pool.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/fp8.h"
 #include "tensor_parallel/ops_cpu/kernels.h"

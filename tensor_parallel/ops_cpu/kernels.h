@@ -11,10 +11,39 @@
 
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/ops/glu.h"
-#include "tensor_parallel/ops/operand_checker.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
+
+// A matrix, or a vector as its only row, without its type.
+// `Byte` is std::byte or const std::byte.
+template <typename Byte>
+class BasicRowsView {
+ public:
+  template <typename T>
+  using Like = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+
+  BasicRowsView() = default;
+  // `view` has one or two dimensions.
+  explicit BasicRowsView(const BasicTensorView<Byte>& view)
+      : data_(view.data()), stride_(view.rank() == 2 ? view.strides()[0] : 0) {}
+  BasicRowsView(Byte* data, int64_t stride) : data_(data), stride_(stride) {}
+
+  // Elements from one row to the next.
+  int64_t stride() const { return stride_; }
+
+  template <typename T>
+  Like<T>* row(int64_t index) const {
+    return reinterpret_cast<Like<T>*>(data_) + index * stride_;
+  }
+
+ private:
+  Byte* data_ = nullptr;
+  int64_t stride_ = 0;
+};
+
+using RowsView = BasicRowsView<std::byte>;
+using ConstRowsView = BasicRowsView<const std::byte>;
 
 // The type of sums and statistics of values of type T.
 template <typename T>

@@ -12,7 +12,7 @@
 #include "base/tensor/tensor_view.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cuda/attention.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {

@@ -5,7 +5,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cuda/cross_entropy.h"
+#include "tensor_parallel/ops_cuda/cuda_backend.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
 #include "tensor_parallel/ops_cuda/row_block.h"
 #include "tensor_parallel/sharding/partition.h"
@@ -231,80 +233,68 @@ absl::Status ForRows(const ConstTensorView& logits, const Functor& functor) {
 
 }  // namespace
 
-absl::Status RowMax(KernelStream stream, const ConstTensorView& logits,
-                    const TensorView& largest) {
-  const int64_t rows = logits.shape()[0], n = logits.shape()[1];
+absl::Status Run(CudaBackend& cuda, const op::RowMax& call) {
+  const int64_t rows = call.logits.shape()[0], n = call.logits.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRows(
-      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
-                                            std::bool_constant<aligned>) {
+      call.logits, [&]<typename T, bool aligned>(std::type_identity<T>,
+                                                 std::bool_constant<aligned>) {
         Launch(RowMaxKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
-               0, stream, DataOf<T>(logits), logits.strides()[0], n,
-               DataOf<StatisticOf<T>>(largest));
+               0, cuda.stream, DataOf<T>(call.logits), call.logits.strides()[0],
+               n, DataOf<StatisticOf<T>>(call.largest));
       });
 }
 
-absl::Status SumExp(KernelStream stream, const ConstTensorView& logits,
-                    const ConstTensorView& largest, const TensorView& sum) {
-  const int64_t rows = logits.shape()[0], n = logits.shape()[1];
+absl::Status Run(CudaBackend& cuda, const op::SumExp& call) {
+  const int64_t rows = call.logits.shape()[0], n = call.logits.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRows(
-      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
-                                            std::bool_constant<aligned>) {
+      call.logits, [&]<typename T, bool aligned>(std::type_identity<T>,
+                                                 std::bool_constant<aligned>) {
         Launch(SumExpKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
-               0, stream, DataOf<T>(logits), logits.strides()[0], n,
-               DataOf<StatisticOf<T>>(largest), DataOf<StatisticOf<T>>(sum));
+               0, cuda.stream, DataOf<T>(call.logits), call.logits.strides()[0],
+               n, DataOf<StatisticOf<T>>(call.largest),
+               DataOf<StatisticOf<T>>(call.sum));
       });
 }
 
-absl::Status Pick(KernelStream stream, const ConstTensorView& logits,
-                  IndexRange held, const ConstTensorView& targets,
-                  const TensorView& picked) {
-  const int64_t rows = logits.shape()[0];
+absl::Status Run(CudaBackend& cuda, const op::Pick& call) {
+  const int64_t rows = call.logits.shape()[0];
   if (rows == 0) return absl::OkStatus();
-  return ForComputedType(
-      logits.dtype(), [&]<typename T>(std::type_identity<T>) {
-        Launch(PickKernel<T>, BlocksOf(rows), kThreads, 0, stream,
-               DataOf<T>(logits), logits.strides()[0], rows, held,
-               DataOf<int64_t>(targets), DataOf<StatisticOf<T>>(picked));
-        return absl::OkStatus();
-      });
+  return ForComputedType(call.logits.dtype(), [&]<typename T>(
+                                                  std::type_identity<T>) {
+    Launch(PickKernel<T>, BlocksOf(rows), kThreads, 0, cuda.stream,
+           DataOf<T>(call.logits), call.logits.strides()[0], rows, call.held,
+           DataOf<int64_t>(call.targets), DataOf<StatisticOf<T>>(call.picked));
+    return absl::OkStatus();
+  });
 }
 
-absl::Status CrossEntropyLosses(KernelStream stream,
-                                const ConstTensorView& largest,
-                                const ConstTensorView& sum,
-                                const ConstTensorView& picked,
-                                const ConstTensorView& targets,
-                                const TensorView& losses) {
-  const int64_t rows = losses.element_count();
+absl::Status Run(CudaBackend& cuda, const op::CrossEntropyLosses& call) {
+  const int64_t rows = call.losses.element_count();
   if (rows == 0) return absl::OkStatus();
-  return ForComputedType(
-      largest.dtype(), [&]<typename T>(std::type_identity<T>) {
-        using S = StatisticOf<T>;
-        Launch(LossesKernel<S>, BlocksOf(rows), kThreads, 0, stream, rows,
-               DataOf<S>(largest), DataOf<S>(sum), DataOf<S>(picked),
-               DataOf<int64_t>(targets), DataOf<double>(losses));
-        return absl::OkStatus();
-      });
+  return ForComputedType(call.largest.dtype(), [&]<typename T>(
+                                                   std::type_identity<T>) {
+    using S = StatisticOf<T>;
+    Launch(LossesKernel<S>, BlocksOf(rows), kThreads, 0, cuda.stream, rows,
+           DataOf<S>(call.largest), DataOf<S>(call.sum), DataOf<S>(call.picked),
+           DataOf<int64_t>(call.targets), DataOf<double>(call.losses));
+    return absl::OkStatus();
+  });
 }
 
-absl::Status CrossEntropyGradient(KernelStream stream,
-                                  const ConstTensorView& largest,
-                                  const ConstTensorView& sum, IndexRange held,
-                                  const ConstTensorView& targets,
-                                  const ConstTensorView& scales,
-                                  const LossTerms& terms,
-                                  const TensorView& logits) {
-  if (logits.element_count() == 0) return absl::OkStatus();
+absl::Status Run(CudaBackend& cuda, const op::CrossEntropyGradient& call) {
+  if (call.logits.element_count() == 0) return absl::OkStatus();
   return ForRows(
-      logits, [&]<typename T, bool aligned>(std::type_identity<T>,
-                                            std::bool_constant<aligned>) {
+      call.logits, [&]<typename T, bool aligned>(std::type_identity<T>,
+                                                 std::bool_constant<aligned>) {
         Launch(GradientKernel<T, aligned>,
-               static_cast<unsigned>(logits.shape()[0]), kThreads, 0, stream,
-               DataOf<StatisticOf<T>>(largest), DataOf<StatisticOf<T>>(sum),
-               held, DataOf<int64_t>(targets), DataOf<double>(scales),
-               FactorsOf(terms), DataOf<T>(logits), logits.strides()[0]);
+               static_cast<unsigned>(call.logits.shape()[0]), kThreads, 0,
+               cuda.stream, DataOf<StatisticOf<T>>(call.largest),
+               DataOf<StatisticOf<T>>(call.sum), call.held,
+               DataOf<int64_t>(call.targets), DataOf<double>(call.scales),
+               FactorsOf(call.terms), DataOf<T>(call.logits),
+               call.logits.strides()[0]);
       });
 }
 
@@ -322,6 +312,12 @@ absl::Status FusedCrossEntropy(KernelStream stream, IndexRange held,
            DataOf<double>(scales), FactorsOf(terms), DataOf<T>(logits),
            logits.strides()[0], DataOf<double>(losses));
   });
+}
+
+void AddCrossEntropyKernels(CudaKernelTable& table) {
+  table.Add<op::RowMax, op::SumExp, op::Pick, op::CrossEntropyLosses,
+            op::CrossEntropyGradient>(
+      [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

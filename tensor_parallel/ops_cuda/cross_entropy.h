@@ -1,5 +1,5 @@
-// Kernels of softmax cross-entropy: the operations of ops.h, and all of them at
-// once where one rank holds the whole vocabulary.
+// Softmax cross-entropy in one kernel, where one rank holds the whole
+// vocabulary. The operations of ops.h, for parts of it, are in the same file.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CROSS_ENTROPY_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CROSS_ENTROPY_H_
 
@@ -10,27 +10,6 @@
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
-
-absl::Status RowMax(KernelStream stream, const ConstTensorView& logits,
-                    const TensorView& largest);
-absl::Status SumExp(KernelStream stream, const ConstTensorView& logits,
-                    const ConstTensorView& largest, const TensorView& sum);
-absl::Status Pick(KernelStream stream, const ConstTensorView& logits,
-                  IndexRange held, const ConstTensorView& targets,
-                  const TensorView& picked);
-absl::Status CrossEntropyLosses(KernelStream stream,
-                                const ConstTensorView& largest,
-                                const ConstTensorView& sum,
-                                const ConstTensorView& picked,
-                                const ConstTensorView& targets,
-                                const TensorView& losses);
-absl::Status CrossEntropyGradient(KernelStream stream,
-                                  const ConstTensorView& largest,
-                                  const ConstTensorView& sum, IndexRange held,
-                                  const ConstTensorView& targets,
-                                  const ConstTensorView& scales,
-                                  const LossTerms& terms,
-                                  const TensorView& logits);
 
 // RowMax, SumExp, Pick, CrossEntropyLosses and CrossEntropyGradient in one
 // kernel, for a whole vocabulary `held`: logits are read twice and overwritten

@@ -5,15 +5,23 @@
 #include <random>
 #include <vector>
 
+#include "base/device/host_device.h"
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cuda/cross_entropy.h"
+#include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 namespace {
+
+Ops& Kernels() {
+  static Ops& ops = *CreateCudaOps(HostQueue())->release();
+  return ops;
+}
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -42,17 +50,17 @@ struct Problem {
   }
 
   void RunParts() {
-    TESSERA_ASSERT_OK(RowMax(nullptr, logits.view(), largest.view()));
+    TESSERA_ASSERT_OK(Kernels().Run(op::RowMax{logits.view(), largest.view()}));
     TESSERA_ASSERT_OK(
-        SumExp(nullptr, logits.view(), largest.view(), sum.view()));
-    TESSERA_ASSERT_OK(
-        Pick(nullptr, logits.view(), held, ListOf(targets), picked.view()));
-    TESSERA_ASSERT_OK(CrossEntropyLosses(nullptr, largest.view(), sum.view(),
-                                         picked.view(), ListOf(targets),
-                                         losses.view()));
-    TESSERA_ASSERT_OK(CrossEntropyGradient(
-        nullptr, largest.view(), sum.view(), held, ListOf(targets),
-        ListOf(scales), terms, logits.view()));
+        Kernels().Run(op::SumExp{logits.view(), largest.view(), sum.view()}));
+    TESSERA_ASSERT_OK(Kernels().Run(
+        op::Pick{logits.view(), held, ListOf(targets), picked.view()}));
+    TESSERA_ASSERT_OK(Kernels().Run(
+        op::CrossEntropyLosses{largest.view(), sum.view(), picked.view(),
+                               ListOf(targets), losses.view()}));
+    TESSERA_ASSERT_OK(Kernels().Run(op::CrossEntropyGradient{
+        largest.view(), sum.view(), held, ListOf(targets), ListOf(scales),
+        terms, logits.view()}));
   }
   void RunFused() {
     TESSERA_ASSERT_OK(FusedCrossEntropy(nullptr, held, ListOf(targets),
@@ -176,7 +184,8 @@ TEST(CrossEntropyKernelsTest, ANaNAnywhereIsFound) {
   for (int64_t place = 0; place < 300; place += 7) {
     Problem p(DType::kF32, 1, {0, 300}, 0, random);
     p.logits.set(place, std::numeric_limits<double>::quiet_NaN());
-    TESSERA_ASSERT_OK(RowMax(nullptr, p.logits.view(), p.largest.view()));
+    TESSERA_ASSERT_OK(
+        Kernels().Run(op::RowMax{p.logits.view(), p.largest.view()}));
     EXPECT_TRUE(std::isnan(p.largest.at(0))) << place;
     p.RunFused();
     EXPECT_TRUE(std::isnan(p.losses.at(0))) << place;

@@ -10,8 +10,8 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/ops_conformance.h"
 #include "tensor_parallel/ops/testing/attention_problem.h"
+#include "tensor_parallel/ops/testing/ops_conformance.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 
 namespace tessera::tensor_parallel {

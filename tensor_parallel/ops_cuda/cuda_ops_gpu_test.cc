@@ -20,10 +20,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/ops_conformance.h"
-#include "tensor_parallel/ops/test_tensor.h"
 #include "tensor_parallel/ops/testing/attention_problem.h"
+#include "tensor_parallel/ops/testing/ops_conformance.h"
 #include "tensor_parallel/ops/testing/rounding.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 
 namespace tessera::tensor_parallel {
@@ -76,8 +76,8 @@ TEST_F(CudaOpsGpuTest, RepeatedGemmsGiveEqualBits) {
     std::vector<std::byte> first;
     for (int i = 0; i < kRepeats; ++i) {
       const DeviceCopy product(queue(), c);
-      TESSERA_ASSERT_OK(ops().Gemm({.transpose_b = true}, left.view(),
-                                   right.view(), product.view()));
+      TESSERA_ASSERT_OK(ops().Run(op::Gemm{
+          {.transpose_b = true}, left.view(), right.view(), product.view()}));
       const std::vector<std::byte> bytes = BytesOf(product, c);
       if (i == 0) first = bytes;
       EXPECT_TRUE(bytes == first) << dtype << ", repeat " << i;
@@ -111,12 +111,13 @@ TEST_F(CudaOpsGpuTest, RepeatedAttentionGivesEqualBits) {
       const DeviceCopy dq(queue(), query_sums), dk(queue(), key_sums),
           dv(queue(), key_sums);
       TESSERA_ASSERT_OK(
-          ops().Attend(block, {output.view(), log_sum_exp.view()}));
-      TESSERA_ASSERT_OK(
-          ops().RowDots(output.view(), output_gradient.view(), delta.view()));
-      TESSERA_ASSERT_OK(ops().AttendGradient(
-          block, {output_gradient.view(), output.view(), log_sum_exp.view(),
-                  delta.view(), dq.view(), dk.view(), dv.view()}));
+          ops().Run(op::Attend{block, {output.view(), log_sum_exp.view()}}));
+      TESSERA_ASSERT_OK(ops().Run(
+          op::RowDots{output.view(), output_gradient.view(), delta.view()}));
+      TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{
+          block,
+          {output_gradient.view(), output.view(), log_sum_exp.view(),
+           delta.view(), dq.view(), dk.view(), dv.view()}}));
       const std::vector<std::vector<std::byte>> bytes = {
           BytesOf(output, query_sums), BytesOf(log_sum_exp, row_sums),
           BytesOf(dq, query_sums), BytesOf(dk, key_sums),

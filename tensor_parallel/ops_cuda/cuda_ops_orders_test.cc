@@ -23,7 +23,7 @@
 #include "base/tensor/layout.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tensor_parallel/sharding/partition.h"
@@ -101,8 +101,10 @@ std::ostream& operator<<(std::ostream& os, const OpsCase& c) {
 }
 
 absl::Status RunGemm(Ops& ops, Operands& x) {
-  return ops.Gemm({.transpose_b = true, .beta = 0.5}, x.New({5, 37}, 1).view(),
-                  x.New({7, 37}).view(), x.New({5, 7}, 2).view());
+  return ops.Run(op::Gemm{{.transpose_b = true, .beta = 0.5},
+                          x.New({5, 37}, 1).view(),
+                          x.New({7, 37}).view(),
+                          x.New({5, 7}, 2).view()});
 }
 
 TestTensor& One(Operands& x) {
@@ -120,9 +122,10 @@ absl::Status RunCastTranspose(Ops& ops, Operands& x) {
   for (const DType to : {DType::kF8E4M3, DType::kF8E5M2}) {
     for (const int64_t n : kWidths) {
       for (const int64_t m : {70, 80}) {
-        TESSERA_RETURN_IF_ERROR(ops.CastTranspose(
+        TESSERA_RETURN_IF_ERROR(ops.Run(op::CastTranspose{
             WithEdges(x.New(Fp8Source(x), {m, n})).view(), One(x).view(),
-            One(x).view(), x.New(to, {m, n}).view(), x.New(to, {n, m}).view()));
+            One(x).view(), x.New(to, {m, n}).view(),
+            x.New(to, {n, m}).view()}));
       }
     }
   }
@@ -130,10 +133,12 @@ absl::Status RunCastTranspose(Ops& ops, Operands& x) {
 }
 
 absl::Status RunGemmFp8(Ops& ops, Operands& x) {
-  return ops.GemmFp8({.accumulate = true},
-                     x.New(DType::kF8E5M2, {16, 48}).view(), One(x).view(),
-                     x.New(DType::kF8E4M3, {32, 48}, 16).view(), One(x).view(),
-                     x.New(Fp8Source(x), {16, 32}).view());
+  return ops.Run(op::GemmFp8{{.accumulate = true},
+                             x.New(DType::kF8E5M2, {16, 48}).view(),
+                             One(x).view(),
+                             x.New(DType::kF8E4M3, {32, 48}, 16).view(),
+                             One(x).view(),
+                             x.New(Fp8Source(x), {16, 32}).view()});
 }
 
 absl::Status RunUpdateScales(Ops& ops, Operands& x) {
@@ -145,41 +150,41 @@ absl::Status RunUpdateScales(Ops& ops, Operands& x) {
     }
     return tensor;
   };
-  return ops.UpdateScales(
+  return ops.Run(op::UpdateScales{
       1, positive({kOperands}).view(), positive({kOperands}).view(),
       positive({5, kOperands}).view(), positive({kOperands}).view(),
-      positive({kOperands}).view());
+      positive({kOperands}).view()});
 }
 
 absl::Status RunAddBias(Ops& ops, Operands& x) {
   for (const int64_t n : kWidths) {
-    TESSERA_RETURN_IF_ERROR(ops.AddBias(WithEdges(x.New({n})).view(),
-                                        WithEdges(x.New({3, n})).view()));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::AddBias{
+        WithEdges(x.New({n})).view(), WithEdges(x.New({3, n})).view()}));
   }
   return absl::OkStatus();
 }
 
 absl::Status RunSumRows(Ops& ops, Operands& x) {
   TESSERA_RETURN_IF_ERROR(
-      ops.SumRows(x.New({45, 301}).view(), x.New({301}).view()));
-  return ops.SumRows(x.New({18, 260}, 3).view(),
-                     x.New(x.statistics(), {260}).view());
+      ops.Run(op::SumRows{x.New({45, 301}).view(), x.New({301}).view()}));
+  return ops.Run(op::SumRows{x.New({18, 260}, 3).view(),
+                             x.New(x.statistics(), {260}).view()});
 }
 
 absl::Status RunCopy(Ops& ops, Operands& x) {
   for (const int64_t n : kWidths) {
-    TESSERA_RETURN_IF_ERROR(ops.Copy(WithEdges(x.New({2, 3, n}, 8)).view(),
-                                     x.New({2, 3, n}).view()));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Copy{
+        WithEdges(x.New({2, 3, n}, 8)).view(), x.New({2, 3, n}).view()}));
   }
   return absl::OkStatus();
 }
 
 absl::Status RunAdd(Ops& ops, Operands& x) {
   for (const int64_t n : kWidths) {
+    TESSERA_RETURN_IF_ERROR(ops.Run(
+        op::Add{WithEdges(x.New({3, n})).view(), x.New({3, n}, 1).view()}));
     TESSERA_RETURN_IF_ERROR(
-        ops.Add(WithEdges(x.New({3, n})).view(), x.New({3, n}, 1).view()));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Add(x.New({n}).view(), x.New(x.statistics(), {n}).view()));
+        ops.Run(op::Add{x.New({n}).view(), x.New(x.statistics(), {n}).view()}));
   }
   return absl::OkStatus();
 }
@@ -187,35 +192,37 @@ absl::Status RunAdd(Ops& ops, Operands& x) {
 absl::Status RunScale(Ops& ops, Operands& x) {
   for (const int64_t n : kWidths) {
     TESSERA_RETURN_IF_ERROR(
-        ops.Scale(1.0 / 3, WithEdges(x.New({3, n}, 8)).view()));
+        ops.Run(op::Scale{1.0 / 3, WithEdges(x.New({3, n}, 8)).view()}));
   }
   return absl::OkStatus();
 }
 
 absl::Status RunFill(Ops& ops, Operands& x) {
   for (const int64_t n : kWidths) {
-    TESSERA_RETURN_IF_ERROR(ops.Fill(0.1, x.New({3, n}, 8).view()));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0.1, x.New({3, n}, 8).view()}));
   }
   return absl::OkStatus();
 }
 
 absl::Status RunCast(Ops& ops, Operands& x) {
   for (const int64_t n : kWidths) {
-    TESSERA_RETURN_IF_ERROR(ops.Cast(WithEdges(x.New({3, n})).view(),
-                                     x.New(x.statistics(), {3, n}).view()));
     TESSERA_RETURN_IF_ERROR(
-        ops.Cast(WithEdges(x.New(x.statistics(), {3, n}, 8)).view(),
-                 x.New({3, n}).view()));
+        ops.Run(op::Cast{WithEdges(x.New({3, n})).view(),
+                         x.New(x.statistics(), {3, n}).view()}));
+    TESSERA_RETURN_IF_ERROR(
+        ops.Run(op::Cast{WithEdges(x.New(x.statistics(), {3, n}, 8)).view(),
+                         x.New({3, n}).view()}));
   }
   return absl::OkStatus();
 }
 
 absl::Status RunDropout(Ops& ops, Operands& x) {
   for (const int64_t n : kWidths) {
-    TESSERA_RETURN_IF_ERROR(ops.Dropout({.key = {.seed = 3, .stream = 5},
-                                         .probability = 0.3,
-                                         .rows = x.Numbers(3, 0, 1000)},
-                                        WithEdges(x.New({3, n})).view()));
+    TESSERA_RETURN_IF_ERROR(
+        ops.Run(op::Dropout{{.key = {.seed = 3, .stream = 5},
+                             .probability = 0.3,
+                             .rows = x.Numbers(3, 0, 1000)},
+                            WithEdges(x.New({3, n})).view()}));
   }
   return absl::OkStatus();
 }
@@ -226,12 +233,12 @@ absl::Status RunNorms(Ops& ops, Operands& x) {
     const auto weight = x.New({n}).view();
     const auto gradient = x.New({17, n}).view();
     const auto inverse = x.New(x.statistics(), {17}).view();
-    TESSERA_RETURN_IF_ERROR(
-        ops.RmsNorm(1e-5, input, weight, x.New({17, n}).view(), inverse));
-    TESSERA_RETURN_IF_ERROR(ops.RmsNormInputGradient(
-        gradient, input, weight, inverse, x.New({17, n}).view()));
-    TESSERA_RETURN_IF_ERROR(ops.RmsNormWeightGradient(
-        gradient, input, inverse, x.New(x.statistics(), {n}).view()));
+    TESSERA_RETURN_IF_ERROR(ops.Run(
+        op::RmsNorm{1e-5, input, weight, x.New({17, n}).view(), inverse}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::RmsNormInputGradient{
+        gradient, input, weight, inverse, x.New({17, n}).view()}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::RmsNormWeightGradient{
+        gradient, input, inverse, x.New(x.statistics(), {n}).view()}));
   }
   return absl::OkStatus();
 }
@@ -240,10 +247,11 @@ absl::Status RunGlu(Ops& ops, Operands& x) {
   for (const GluKind kind : {GluKind::kSwiGlu, GluKind::kGeGlu}) {
     for (const int64_t n : kWidths) {
       const auto gate = x.New({2, n}).view(), up = x.New({2, n}).view();
-      TESSERA_RETURN_IF_ERROR(ops.Glu(kind, gate, up, x.New({2, n}).view()));
-      TESSERA_RETURN_IF_ERROR(ops.GluGradient(kind, x.New({2, n}).view(), gate,
-                                              up, x.New({2, n}).view(),
-                                              x.New({2, n}).view()));
+      TESSERA_RETURN_IF_ERROR(
+          ops.Run(op::Glu{kind, gate, up, x.New({2, n}).view()}));
+      TESSERA_RETURN_IF_ERROR(
+          ops.Run(op::GluGradient{kind, x.New({2, n}).view(), gate, up,
+                                  x.New({2, n}).view(), x.New({2, n}).view()}));
     }
   }
   return absl::OkStatus();
@@ -251,9 +259,10 @@ absl::Status RunGlu(Ops& ops, Operands& x) {
 
 absl::Status RunRotate(Ops& ops, Operands& x) {
   for (const bool inverse : {false, true}) {
-    TESSERA_RETURN_IF_ERROR(ops.Rotate({.base = 1e4}, inverse,
-                                       ListOf(x.Numbers(5, 0, 4096)),
-                                       x.New({5, 9, 70}, 2).view()));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{{.base = 1e4},
+                                               inverse,
+                                               ListOf(x.Numbers(5, 0, 4096)),
+                                               x.New({5, 9, 70}, 2).view()}));
   }
   return absl::OkStatus();
 }
@@ -261,9 +270,9 @@ absl::Status RunRotate(Ops& ops, Operands& x) {
 absl::Status RunGatherRows(Ops& ops, Operands& x) {
   const IndexRange held = {3, 12};
   for (const int64_t n : kWidths) {
-    TESSERA_RETURN_IF_ERROR(ops.GatherRows(WithEdges(x.New({9, n})).view(),
-                                           held, ListOf(x.Numbers(7, 0, 15)),
-                                           x.New({7, n}, 8).view()));
+    TESSERA_RETURN_IF_ERROR(ops.Run(
+        op::GatherRows{WithEdges(x.New({9, n})).view(), held,
+                       ListOf(x.Numbers(7, 0, 15)), x.New({7, n}, 8).view()}));
   }
   return absl::OkStatus();
 }
@@ -272,12 +281,12 @@ absl::Status RunGatherRows(Ops& ops, Operands& x) {
 // repeat often.
 absl::Status RunAddRows(Ops& ops, Operands& x) {
   const IndexRange held = {3, 40};
-  TESSERA_RETURN_IF_ERROR(ops.AddRows(x.New({1100, 3}).view(), held,
-                                      ListOf(x.Numbers(1100, 0, 44)),
-                                      x.New({37, 3}).view()));
-  return ops.AddRows(x.New({19, 1040}).view(), held,
-                     ListOf(x.Numbers(19, 5, 9)),
-                     x.New(x.statistics(), {37, 1040}).view());
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::AddRows{x.New({1100, 3}).view(), held,
+                                              ListOf(x.Numbers(1100, 0, 44)),
+                                              x.New({37, 3}).view()}));
+  return ops.Run(op::AddRows{x.New({19, 1040}).view(), held,
+                             ListOf(x.Numbers(19, 5, 9)),
+                             x.New(x.statistics(), {37, 1040}).view()});
 }
 
 absl::Status RunCrossEntropy(Ops& ops, Operands& x) {
@@ -288,22 +297,26 @@ absl::Status RunCrossEntropy(Ops& ops, Operands& x) {
     const auto largest = x.New(x.statistics(), {5}).view();
     const auto sum = x.New(x.statistics(), {5}).view();
     const auto picked = x.New(x.statistics(), {5}).view();
-    TESSERA_RETURN_IF_ERROR(ops.RowMax(logits, largest));
-    TESSERA_RETURN_IF_ERROR(ops.SumExp(logits, largest, sum));
-    TESSERA_RETURN_IF_ERROR(ops.Pick(logits, held, targets, picked));
-    TESSERA_RETURN_IF_ERROR(ops.CrossEntropyLosses(
-        largest, sum, picked, targets, x.New(DType::kF64, {5}).view()));
-    TESSERA_RETURN_IF_ERROR(ops.CrossEntropyGradient(
-        largest, sum, held, targets, x.New(DType::kF64, {5}).view(),
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::RowMax{logits, largest}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::SumExp{logits, largest, sum}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Pick{logits, held, targets, picked}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::CrossEntropyLosses{
+        largest, sum, picked, targets, x.New(DType::kF64, {5}).view()}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::CrossEntropyGradient{
+        largest,
+        sum,
+        held,
+        targets,
+        x.New(DType::kF64, {5}).view(),
         {.label_smoothing = 0.1, .z_loss = 1e-3, .vocabulary = held.end},
-        logits));
+        logits}));
   }
   return absl::OkStatus();
 }
 
 absl::Status RunSum(Ops& ops, Operands& x) {
-  return ops.Sum(1.0 / 3, x.New(DType::kF64, {kWidths[0]}).view(),
-                 x.New(DType::kF64, {1}).view());
+  return ops.Run(op::Sum{1.0 / 3, x.New(DType::kF64, {kWidths[0]}).view(),
+                         x.New(DType::kF64, {1}).view()});
 }
 
 absl::Status RunAttention(Ops& ops, Operands& x) {
@@ -319,18 +332,19 @@ absl::Status RunAttention(Ops& ops, Operands& x) {
   const AttentionState state = {x.New(x.statistics(), queries).view(),
                                 x.New(x.statistics(), rows).view()};
   // Random values of the state stand for the keys of an earlier block.
-  TESSERA_RETURN_IF_ERROR(ops.Attend(block, state));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Attend{block, state}));
   const auto gradient = x.New(queries).view();
   const auto delta = x.New(x.statistics(), rows).view();
-  TESSERA_RETURN_IF_ERROR(ops.RowDots(state.output, gradient, delta));
-  return ops.AttendGradient(
-      block, {.output_gradient = gradient,
-              .output = state.output,
-              .log_sum_exp = state.log_sum_exp,
-              .delta = delta,
-              .query_gradient = x.New(x.statistics(), queries).view(),
-              .key_gradient = x.New(x.statistics(), keys).view(),
-              .value_gradient = x.New(x.statistics(), keys).view()});
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::RowDots{state.output, gradient, delta}));
+  return ops.Run(op::AttendGradient{
+      block,
+      {.output_gradient = gradient,
+       .output = state.output,
+       .log_sum_exp = state.log_sum_exp,
+       .delta = delta,
+       .query_gradient = x.New(x.statistics(), queries).view(),
+       .key_gradient = x.New(x.statistics(), keys).view(),
+       .value_gradient = x.New(x.statistics(), keys).view()}});
 }
 
 const OpsCase kCases[] = {

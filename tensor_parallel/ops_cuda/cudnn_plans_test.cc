@@ -20,8 +20,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/test_tensor.h"
 #include "tensor_parallel/ops/testing/attention_problem.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cuda/cudnn_graph.h"
 #include "tensor_parallel/ops_cuda/library_workspace.h"
 

@@ -1,3 +1,10 @@
+// Elementwise kernels: Copy, Add, Scale, Fill, Cast, AddBias, Dropout, Glu,
+// GluGradient and Rotate.
+//
+// Bound by memory: each element is read and written once, 16 bytes an access
+// where rows are aligned and have whole packs. All but Glu and Rotate give
+// the bits of the CPU.
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +17,8 @@
 #include "base/status_macros.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops_cuda/elementwise.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cuda/cuda_backend.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
 #include "tensor_parallel/ops_cuda/row_block.h"
 
@@ -444,21 +452,20 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-absl::Status Copy(KernelStream stream, const ConstTensorView& x,
-                  const TensorView& y) {
-  if (x.element_count() == 0) return absl::OkStatus();
-  CopyDims dims = MergedDims(x, y);
+absl::Status Run(CudaBackend& cuda, const op::Copy& call) {
+  if (call.x.element_count() == 0) return absl::OkStatus();
+  CopyDims dims = MergedDims(call.x, call.y);
   if (dims.count < 0) {
     return absl::UnimplementedError(absl::StrCat(
-        "Copy of ", DimsToString(x.shape()), " with strides ",
-        DimsToString(x.strides()), " and ", DimsToString(y.strides()),
+        "Copy of ", DimsToString(call.x.shape()), " with strides ",
+        DimsToString(call.x.strides()), " and ", DimsToString(call.y.strides()),
         " has more than ", kMostDims, " separate dimensions; copy parts."));
   }
-  const int64_t size = SizeInBytes(x.dtype());
-  int64_t words = x.element_count();
+  const int64_t size = SizeInBytes(call.x.dtype());
+  int64_t words = call.x.element_count();
   const int64_t width = 16 / size;
-  const auto addresses = reinterpret_cast<uintptr_t>(x.data()) |
-                         reinterpret_cast<uintptr_t>(y.data());
+  const auto addresses = reinterpret_cast<uintptr_t>(call.x.data()) |
+                         reinterpret_cast<uintptr_t>(call.y.data());
   if (addresses % 16 == 0 && Widens(dims, width)) {
     const int last = dims.count - 1;
     dims.shape[last] /= width;
@@ -466,68 +473,79 @@ absl::Status Copy(KernelStream stream, const ConstTensorView& x,
       dims.from[i] /= width;
       dims.to[i] /= width;
     }
-    RunCopy<Pack<uint64_t, 2>>(stream, words / width, dims, x.data(), y.data());
+    RunCopy<Pack<uint64_t, 2>>(cuda.stream, words / width, dims, call.x.data(),
+                               call.y.data());
   } else if (size == 1) {
-    RunCopy<uint8_t>(stream, words, dims, x.data(), y.data());
+    RunCopy<uint8_t>(cuda.stream, words, dims, call.x.data(), call.y.data());
   } else if (size == 2) {
-    RunCopy<uint16_t>(stream, words, dims, x.data(), y.data());
+    RunCopy<uint16_t>(cuda.stream, words, dims, call.x.data(), call.y.data());
   } else if (size == 4) {
-    RunCopy<uint32_t>(stream, words, dims, x.data(), y.data());
+    RunCopy<uint32_t>(cuda.stream, words, dims, call.x.data(), call.y.data());
   } else {
-    RunCopy<uint64_t>(stream, words, dims, x.data(), y.data());
+    RunCopy<uint64_t>(cuda.stream, words, dims, call.x.data(), call.y.data());
   }
   return absl::OkStatus();
 }
 
-absl::Status Add(KernelStream stream, const ConstTensorView& x,
-                 const TensorView& y) {
-  return RunPairs<AddBody>(stream, x, y);
+absl::Status Run(CudaBackend& cuda, const op::Add& call) {
+  return RunPairs<AddBody>(cuda.stream, call.x, call.y);
 }
 
-absl::Status Cast(KernelStream stream, const ConstTensorView& x,
-                  const TensorView& y) {
-  return RunPairs<CastBody>(stream, x, y);
+absl::Status Run(CudaBackend& cuda, const op::Cast& call) {
+  return RunPairs<CastBody>(cuda.stream, call.x, call.y);
 }
 
-absl::Status Scale(KernelStream stream, double factor, const TensorView& x) {
-  return RunInPlace<ScaleBody>(stream, x,
-                               [factor]<typename T>(std::type_identity<T>) {
-                                 return static_cast<StatisticOf<T>>(factor);
-                               });
+absl::Status Run(CudaBackend& cuda, const op::Scale& call) {
+  return RunInPlace<ScaleBody>(
+      cuda.stream, call.x, [&]<typename T>(std::type_identity<T>) {
+        return static_cast<StatisticOf<T>>(call.factor);
+      });
 }
 
-absl::Status Fill(KernelStream stream, double value, const TensorView& x) {
-  return RunInPlace<FillBody>(stream, x,
-                              [value]<typename T>(std::type_identity<T>) {
-                                return ConvertValue<T>(value);
+absl::Status Run(CudaBackend& cuda, const op::Fill& call) {
+  return RunInPlace<FillBody>(cuda.stream, call.x,
+                              [&]<typename T>(std::type_identity<T>) {
+                                return ConvertValue<T>(call.value);
                               });
 }
 
-absl::Status AddBias(KernelStream stream, const ConstTensorView& bias,
-                     const TensorView& x) {
-  const int64_t rows = x.shape()[0], n = x.shape()[1];
-  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
-    const T* const values = DataOf<T>(bias);
-    const auto to = RowsOf<T>(x, /*flat=*/false);
-    if (HasPacks(n, kPackOf<T>, x, bias)) {
-      RunRows<kPackOf<T>>(stream, rows, n, BiasBody<T, kPackOf<T>>{values, to});
-    } else {
-      RunRows<1>(stream, rows, n, BiasBody<T, 1>{values, to});
-    }
-    return absl::OkStatus();
-  });
+absl::Status Run(CudaBackend& cuda, const op::AddBias& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
+  return ForComputedType(
+      call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
+        const T* const values = DataOf<T>(call.bias);
+        const auto to = RowsOf<T>(call.x, /*flat=*/false);
+        if (HasPacks(n, kPackOf<T>, call.x, call.bias)) {
+          RunRows<kPackOf<T>>(cuda.stream, rows, n,
+                              BiasBody<T, kPackOf<T>>{values, to});
+        } else {
+          RunRows<1>(cuda.stream, rows, n, BiasBody<T, 1>{values, to});
+        }
+        return absl::OkStatus();
+      });
 }
 
-absl::Status Dropout(KernelStream stream, const RandomKey& key,
-                     double probability, const int64_t* rows,
-                     const TensorView& x) {
-  const int64_t n = x.shape()[1];
-  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
-    RunRows<1>(stream, x.shape()[0], n,
-               DropoutBody<T>{Philox(key), probability, 1 / (1 - probability),
-                              rows, n, RowsOf<T>(x, /*flat=*/false)});
-    return absl::OkStatus();
-  });
+absl::Status Run(CudaBackend& cuda, const op::Dropout& call) {
+  // In memory of the kernels: the number of each row of x.
+  const int64_t* rows = call.mask.rows.data();
+  if constexpr (!::tessera::TESSERA_KERNELS::kIsEmulated) {
+    const auto bytes = std::as_bytes(call.mask.rows);
+    TESSERA_ASSIGN_OR_RETURN(
+        std::byte* const numbers,
+        cuda.scratch.Reserve(static_cast<int64_t>(bytes.size())));
+    TESSERA_RETURN_IF_ERROR(cuda.queue.Copy(bytes, {numbers, bytes.size()}));
+    rows = reinterpret_cast<const int64_t*>(numbers);
+  }
+  const double probability = call.mask.probability;
+  const int64_t n = call.x.shape()[1];
+  return ForComputedType(
+      call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
+        RunRows<1>(cuda.stream, call.x.shape()[0], n,
+                   DropoutBody<T>{Philox(call.mask.key), probability,
+                                  1 / (1 - probability), rows, n,
+                                  RowsOf<T>(call.x, /*flat=*/false)});
+        return absl::OkStatus();
+      });
 }
 
 namespace {
@@ -540,18 +558,18 @@ absl::Status ForGate(GluKind kind, const Functor& functor) {
 
 }  // namespace
 
-absl::Status Glu(KernelStream stream, GluKind kind, const ConstTensorView& gate,
-                 const ConstTensorView& up, const TensorView& y) {
-  const int64_t rows = y.shape()[0], n = y.shape()[1];
-  return ForGate(kind, [&]<typename Gate>(std::type_identity<Gate>) {
-    return ForComputedType(y.dtype(), [&]<typename T>(std::type_identity<T>) {
+absl::Status Run(CudaBackend& cuda, const op::Glu& call) {
+  const int64_t rows = call.y.shape()[0], n = call.y.shape()[1];
+  return ForGate(call.kind, [&]<typename Gate>(std::type_identity<Gate>) {
+    return ForComputedType(call.y.dtype(), [&]<typename T>(
+                                               std::type_identity<T>) {
       const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
-        RunRows<pack>(stream, rows, n,
-                      GluBody<T, Gate, pack>{RowsOf<const T>(gate, false),
-                                             RowsOf<const T>(up, false),
-                                             RowsOf<T>(y, false)});
+        RunRows<pack>(cuda.stream, rows, n,
+                      GluBody<T, Gate, pack>{RowsOf<const T>(call.gate, false),
+                                             RowsOf<const T>(call.up, false),
+                                             RowsOf<T>(call.y, false)});
       };
-      if (HasPacks(n, kPackOf<T>, gate, up, y)) {
+      if (HasPacks(n, kPackOf<T>, call.gate, call.up, call.y)) {
         run(std::integral_constant<int, kPackOf<T>>());
       } else {
         run(std::integral_constant<int, 1>());
@@ -561,39 +579,35 @@ absl::Status Glu(KernelStream stream, GluKind kind, const ConstTensorView& gate,
   });
 }
 
-absl::Status GluGradient(KernelStream stream, GluKind kind,
-                         const ConstTensorView& gradient,
-                         const ConstTensorView& gate, const ConstTensorView& up,
-                         const TensorView& gate_gradient,
-                         const TensorView& up_gradient) {
-  const int64_t rows = gate.shape()[0], n = gate.shape()[1];
-  return ForGate(kind, [&]<typename Gate>(std::type_identity<Gate>) {
-    return ForComputedType(gate.dtype(), [&]<typename T>(
-                                             std::type_identity<T>) {
-      const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
-        RunRows<pack>(
-            stream, rows, n,
-            GluGradientBody<T, Gate, pack>{
-                RowsOf<const T>(gradient, false), RowsOf<const T>(gate, false),
-                RowsOf<const T>(up, false), RowsOf<T>(gate_gradient, false),
-                RowsOf<T>(up_gradient, false)});
-      };
-      if (HasPacks(n, kPackOf<T>, gradient, gate, up, gate_gradient,
-                   up_gradient)) {
-        run(std::integral_constant<int, kPackOf<T>>());
-      } else {
-        run(std::integral_constant<int, 1>());
-      }
-      return absl::OkStatus();
-    });
+absl::Status Run(CudaBackend& cuda, const op::GluGradient& call) {
+  const int64_t rows = call.gate.shape()[0], n = call.gate.shape()[1];
+  return ForGate(call.kind, [&]<typename Gate>(std::type_identity<Gate>) {
+    return ForComputedType(
+        call.gate.dtype(), [&]<typename T>(std::type_identity<T>) {
+          const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
+            RunRows<pack>(cuda.stream, rows, n,
+                          GluGradientBody<T, Gate, pack>{
+                              RowsOf<const T>(call.gradient, false),
+                              RowsOf<const T>(call.gate, false),
+                              RowsOf<const T>(call.up, false),
+                              RowsOf<T>(call.gate_gradient, false),
+                              RowsOf<T>(call.up_gradient, false)});
+          };
+          if (HasPacks(n, kPackOf<T>, call.gradient, call.gate, call.up,
+                       call.gate_gradient, call.up_gradient)) {
+            run(std::integral_constant<int, kPackOf<T>>());
+          } else {
+            run(std::integral_constant<int, 1>());
+          }
+          return absl::OkStatus();
+        });
   });
 }
 
-absl::Status Rotate(KernelStream stream, const RotaryFrequencies& frequencies,
-                    bool inverse, const ConstTensorView& positions,
-                    const TensorView& x) {
-  const int64_t tokens = x.shape()[0], heads = x.shape()[1], d = x.shape()[2];
-  if (x.element_count() == 0) return absl::OkStatus();
+absl::Status Run(CudaBackend& cuda, const op::Rotate& call) {
+  const int64_t tokens = call.x.shape()[0], heads = call.x.shape()[1],
+                d = call.x.shape()[2];
+  if (call.x.element_count() == 0) return absl::OkStatus();
   constexpr int64_t kLargestHead = 4096;
   if (d > kLargestHead || tokens > INT32_MAX) {
     return absl::UnimplementedError(absl::StrCat(
@@ -601,13 +615,21 @@ absl::Status Rotate(KernelStream stream, const RotaryFrequencies& frequencies,
         " elements; kernels take 2^31-1 tokens and heads of up to ",
         kLargestHead, "."));
   }
-  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
-    Launch(RotateKernel<T>, static_cast<unsigned>(tokens), kThreads,
-           static_cast<size_t>(d) * sizeof(StatisticOf<T>), stream, frequencies,
-           inverse, heads, d, DataOf<int64_t>(positions), DataOf<T>(x),
-           x.strides()[0], x.strides()[1]);
-    return absl::OkStatus();
-  });
+  return ForComputedType(
+      call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
+        Launch(RotateKernel<T>, static_cast<unsigned>(tokens), kThreads,
+               static_cast<size_t>(d) * sizeof(StatisticOf<T>), cuda.stream,
+               call.frequencies, call.inverse, heads, d,
+               DataOf<int64_t>(call.positions), DataOf<T>(call.x),
+               call.x.strides()[0], call.x.strides()[1]);
+        return absl::OkStatus();
+      });
+}
+
+void AddElementwiseKernels(CudaKernelTable& table) {
+  table.Add<op::Copy, op::Add, op::Scale, op::Fill, op::Cast, op::AddBias,
+            op::Glu, op::GluGradient, op::Rotate, op::Dropout>(
+      [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

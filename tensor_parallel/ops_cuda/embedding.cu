@@ -1,3 +1,10 @@
+// Kernels of row tables: GatherRows and AddRows.
+//
+// AddRows gives the bits of the CPU: the rows of one id are added to its row of
+// the table in the order of i, in statistics, and rounded once. For this the
+// held (id, i) are sorted by blocks in shared memory, then merged; each step
+// depends on the ids alone.
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +16,8 @@
 #include "base/cuda/kernel.h"
 #include "base/status_macros.h"
 #include "base/tensor/tensor_view.h"
-#include "tensor_parallel/ops_cuda/embedding.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cuda/cuda_backend.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
 #include "tensor_parallel/ops_cuda/scratch.h"
 #include "tensor_parallel/sharding/partition.h"
@@ -253,44 +261,54 @@ absl::Status AddSortedRowsOf(KernelStream stream, const Key* keys,
 
 }  // namespace
 
-absl::Status GatherRows(KernelStream stream, const ConstTensorView& table,
-                        IndexRange held, const ConstTensorView& ids,
-                        const TensorView& y) {
-  if (y.element_count() == 0) return absl::OkStatus();
-  const int64_t size = SizeInBytes(y.dtype());
-  if (y.shape()[1] * size % 16 == 0 && RowsAreAligned(table) &&
-      RowsAreAligned(y)) {
-    return GatherWords<Pack<uint64_t, 2>>(stream, table, held, ids, y);
+absl::Status Run(CudaBackend& cuda, const op::GatherRows& call) {
+  if (call.y.element_count() == 0) return absl::OkStatus();
+  const int64_t size = SizeInBytes(call.y.dtype());
+  if (call.y.shape()[1] * size % 16 == 0 && RowsAreAligned(call.table) &&
+      RowsAreAligned(call.y)) {
+    return GatherWords<Pack<uint64_t, 2>>(cuda.stream, call.table, call.held,
+                                          call.ids, call.y);
   }
-  if (size == 8) return GatherWords<uint64_t>(stream, table, held, ids, y);
-  if (size == 4) return GatherWords<uint32_t>(stream, table, held, ids, y);
-  return GatherWords<uint16_t>(stream, table, held, ids, y);
+  if (size == 8)
+    return GatherWords<uint64_t>(cuda.stream, call.table, call.held, call.ids,
+                                 call.y);
+  if (size == 4)
+    return GatherWords<uint32_t>(cuda.stream, call.table, call.held, call.ids,
+                                 call.y);
+  return GatherWords<uint16_t>(cuda.stream, call.table, call.held, call.ids,
+                               call.y);
 }
 
-absl::Status AddRows(KernelStream stream, Scratch& scratch,
-                     const ConstTensorView& gradient, IndexRange held,
-                     const ConstTensorView& ids,
-                     const TensorView& table_gradient) {
-  const int64_t count = gradient.shape()[0];
-  if (gradient.element_count() == 0 || held.empty()) return absl::OkStatus();
-  if (count > INT32_MAX || held.size() >= int64_t{kNotHeld}) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "AddRows: ", count, " ids and ", held.size(),
-        " rows; there may be 2^31-1 ids and 2^32-2 rows: add fewer rows."));
+absl::Status Run(CudaBackend& cuda, const op::AddRows& call) {
+  const int64_t count = call.gradient.shape()[0];
+  if (call.gradient.element_count() == 0 || call.held.empty())
+    return absl::OkStatus();
+  if (count > INT32_MAX || call.held.size() >= int64_t{kNotHeld}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("AddRows: ", count, " call.ids and ", call.held.size(),
+                     " rows; there may be 2^31-1 call.ids and 2^32-2 rows: add "
+                     "fewer rows."));
   }
   TESSERA_ASSIGN_OR_RETURN(
       std::byte* const memory,
-      scratch.Reserve(2 * count * static_cast<int64_t>(sizeof(Key))));
-  const Key* const keys = SortKeys(stream, DataOf<int64_t>(ids), held, count,
-                                   reinterpret_cast<Key*>(memory));
+      cuda.scratch.Reserve(2 * count * static_cast<int64_t>(sizeof(Key))));
+  const Key* const keys =
+      SortKeys(cuda.stream, DataOf<int64_t>(call.ids), call.held, count,
+               reinterpret_cast<Key*>(memory));
   return ForComputedType(
-      gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
-        if (table_gradient.dtype() == gradient.dtype()) {
-          return AddSortedRowsOf<T, T>(stream, keys, gradient, table_gradient);
+      call.gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+        if (call.table_gradient.dtype() == call.gradient.dtype()) {
+          return AddSortedRowsOf<T, T>(cuda.stream, keys, call.gradient,
+                                       call.table_gradient);
         }
-        return AddSortedRowsOf<T, StatisticOf<T>>(stream, keys, gradient,
-                                                  table_gradient);
+        return AddSortedRowsOf<T, StatisticOf<T>>(
+            cuda.stream, keys, call.gradient, call.table_gradient);
       });
+}
+
+void AddRowTableKernels(CudaKernelTable& table) {
+  table.Add<op::GatherRows, op::AddRows>(
+      [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -4,13 +4,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/device/host_device.h"
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops/test_tensor.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tensor_parallel/ops_cuda/embedding.h"
+#include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tensor_parallel/ops_cuda/scratch.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -39,6 +40,7 @@ std::vector<int64_t> IdsOf(const Case& c, std::mt19937_64& random) {
 
 TEST(EmbeddingKernelsTest, GatherRowsHasTheBitsOfTheCpu) {
   CpuOps cpu;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto cuda, CreateCudaOps(HostQueue()));
   std::mt19937_64 random(1);
   for (const DType dtype : kComputedTypes) {
     for (const Case& c : kCases) {
@@ -48,10 +50,10 @@ TEST(EmbeddingKernelsTest, GatherRowsHasTheBitsOfTheCpu) {
       expected.Randomise(random);
       const TestTensor actual = expected;
       const std::vector<int64_t> ids = IdsOf(c, random);
-      TESSERA_ASSERT_OK(
-          cpu.GatherRows(table.view(), c.held, ListOf(ids), expected.view()));
-      TESSERA_ASSERT_OK(GatherRows(nullptr, table.view(), c.held, ListOf(ids),
-                                   actual.view()));
+      TESSERA_ASSERT_OK(cpu.Run(
+          op::GatherRows{table.view(), c.held, ListOf(ids), expected.view()}));
+      TESSERA_ASSERT_OK(cuda->Run(
+          op::GatherRows{table.view(), c.held, ListOf(ids), actual.view()}));
       EXPECT_EQ(actual.bytes(), expected.bytes());
     }
   }
@@ -59,7 +61,7 @@ TEST(EmbeddingKernelsTest, GatherRowsHasTheBitsOfTheCpu) {
 
 TEST(EmbeddingKernelsTest, AddRowsHasTheBitsOfTheCpu) {
   CpuOps cpu;
-  Scratch scratch(HostMemory());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto cuda, CreateCudaOps(HostQueue()));
   std::mt19937_64 random(2);
   for (const DType dtype : kComputedTypes) {
     for (const DType target : {dtype, StatisticsFor(dtype)}) {
@@ -72,10 +74,10 @@ TEST(EmbeddingKernelsTest, AddRowsHasTheBitsOfTheCpu) {
         expected.Randomise(random);
         const TestTensor actual = expected;
         const std::vector<int64_t> ids = IdsOf(c, random);
-        TESSERA_ASSERT_OK(
-            cpu.AddRows(gradient.view(), c.held, ListOf(ids), expected.view()));
-        TESSERA_ASSERT_OK(AddRows(nullptr, scratch, gradient.view(), c.held,
-                                  ListOf(ids), actual.view()));
+        TESSERA_ASSERT_OK(cpu.Run(op::AddRows{gradient.view(), c.held,
+                                              ListOf(ids), expected.view()}));
+        TESSERA_ASSERT_OK(cuda->Run(
+            op::AddRows{gradient.view(), c.held, ListOf(ids), actual.view()}));
         EXPECT_EQ(actual.bytes(), expected.bytes());
       }
     }
@@ -85,15 +87,15 @@ TEST(EmbeddingKernelsTest, AddRowsHasTheBitsOfTheCpu) {
 // 2^24 + 1 is 2^24 in f32: only one order of the sum gives this result.
 TEST(EmbeddingKernelsTest, AddRowsAddsRowsOfAnIdInTheirOrder) {
   constexpr int64_t kTokens = 3000;
-  Scratch scratch(HostMemory());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto cuda, CreateCudaOps(HostQueue()));
   TestTensor gradient(DType::kF32, {kTokens, 1});
   for (int64_t i = 0; i < kTokens; ++i) gradient.set(i, 1);
   gradient.set(100, 16777216);
   gradient.set(2900, -16777216);
   const TestTensor table(DType::kF32, {1, 1});
   const std::vector<int64_t> ids(kTokens, 0);
-  TESSERA_ASSERT_OK(AddRows(nullptr, scratch, gradient.view(), {0, 1},
-                            ListOf(ids), table.view()));
+  TESSERA_ASSERT_OK(cuda->Run(
+      op::AddRows{gradient.view(), {0, 1}, ListOf(ids), table.view()}));
   EXPECT_EQ(table.at(0), 100 + 99);
 }
 

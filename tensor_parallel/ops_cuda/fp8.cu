@@ -1,3 +1,9 @@
+// Kernels of operands in fp8: CastTranspose and UpdateScales.
+//
+// Bound by memory: a block casts a tile of 64 x 64 and transposes it in shared
+// memory, 16 bytes an access where rows are aligned. Both give the bits of the
+// CPU.
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +16,8 @@
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/fp8_values.h"
-#include "tensor_parallel/ops_cuda/fp8.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cuda/cuda_backend.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
 #include "tensor_parallel/ops_cuda/row_block.h"
 
@@ -140,26 +147,27 @@ Fp8Matrix MatrixOf(const TensorView& view) {
 
 }  // namespace
 
-absl::Status CastTranspose(KernelStream stream, const ConstTensorView& x,
-                           const ConstTensorView& scale, const TensorView& amax,
-                           const TensorView& y, const TensorView& transposed) {
-  const int64_t m = x.shape()[0], n = x.shape()[1];
-  if (x.element_count() == 0) return absl::OkStatus();
+absl::Status Run(CudaBackend& cuda, const op::CastTranspose& call) {
+  const int64_t m = call.x.shape()[0], n = call.x.shape()[1];
+  if (call.x.element_count() == 0) return absl::OkStatus();
   const int64_t across = (n + kTile - 1) / kTile;
   const int64_t tiles = (m + kTile - 1) / kTile * across;
   if (tiles > INT32_MAX) {
     return absl::UnimplementedError(absl::StrCat(
-        "CastTranspose of ", DimsToString(x.shape()), " has ", tiles,
-        " tiles of 64 x 64 elements; kernels take 2^31-1: cast parts."));
+        "CastTranspose of ", DimsToString(call.x.shape()), " has ", tiles,
+        " tiles of 64 call.x 64 elements; kernels take 2^31-1: cast parts."));
   }
-  const DType to = y.element_count() > 0 ? y.dtype() : transposed.dtype();
+  const DType to =
+      call.y.element_count() > 0 ? call.y.dtype() : call.transposed.dtype();
   const auto launch = [&]<typename X, typename F8>(std::type_identity<X>,
                                                    std::type_identity<F8>) {
     Launch(CastTransposeKernel<X, F8>, static_cast<unsigned>(tiles), kThreads,
-           /*dynamic_shared=*/0, stream, DataOf<X>(x), x.strides()[0], m, n,
-           static_cast<unsigned>(across), RowsAreAligned(x), RowsAreAligned(y),
-           RowsAreAligned(transposed), DataOf<float>(scale),
-           DataOf<uint32_t>(amax), MatrixOf(y), MatrixOf(transposed));
+           /*dynamic_shared=*/0, cuda.stream, DataOf<X>(call.x),
+           call.x.strides()[0], m, n, static_cast<unsigned>(across),
+           RowsAreAligned(call.x), RowsAreAligned(call.y),
+           RowsAreAligned(call.transposed), DataOf<float>(call.scale),
+           DataOf<uint32_t>(call.amax), MatrixOf(call.y),
+           MatrixOf(call.transposed));
   };
   const auto launch_from = [&]<typename X>(std::type_identity<X> from) {
     if (to == DType::kF8E5M2) {
@@ -168,7 +176,7 @@ absl::Status CastTranspose(KernelStream stream, const ConstTensorView& x,
       launch(from, std::type_identity<F8E4M3>());
     }
   };
-  if (x.dtype() == DType::kBF16) {
+  if (call.x.dtype() == DType::kBF16) {
     launch_from(std::type_identity<BF16>());
   } else {
     launch_from(std::type_identity<float>());
@@ -176,16 +184,19 @@ absl::Status CastTranspose(KernelStream stream, const ConstTensorView& x,
   return absl::OkStatus();
 }
 
-absl::Status UpdateScales(KernelStream stream, int margin,
-                          const ConstTensorView& largest,
-                          const TensorView& amax, const TensorView& history,
-                          const TensorView& scale, const TensorView& inverse) {
-  const int64_t n = largest.shape()[0];
+absl::Status Run(CudaBackend& cuda, const op::UpdateScales& call) {
+  const int64_t n = call.largest.shape()[0];
   Launch(UpdateScalesKernel, BlocksOf(n), kThreads, /*dynamic_shared=*/0,
-         stream, n, history.shape()[0], std::ldexp(1.0f, margin),
-         DataOf<float>(largest), DataOf<float>(amax), DataOf<float>(history),
-         DataOf<float>(scale), DataOf<float>(inverse));
+         cuda.stream, n, call.history.shape()[0], std::ldexp(1.0f, call.margin),
+         DataOf<float>(call.largest), DataOf<float>(call.amax),
+         DataOf<float>(call.history), DataOf<float>(call.scale),
+         DataOf<float>(call.inverse));
   return absl::OkStatus();
+}
+
+void AddFp8Kernels(CudaKernelTable& table) {
+  table.Add<op::CastTranspose, op::UpdateScales>(
+      [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

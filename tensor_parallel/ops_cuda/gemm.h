@@ -41,7 +41,7 @@ class CudaGemm {
 
   // GemmFp8 of ops/ops.h, accumulated in f32 (with `fast`, in what the tensor
   // cores have) and rounded once. Sizes, addresses and strides are whole units
-  // of 16 elements or bytes (CudaKernels::CheckGemmFp8). The scalars are in
+  // of 16 elements or bytes, which cuda_kernels.cc checks. The scalars are in
   // memory of the device.
   virtual absl::Status RunFp8(KernelStream stream,
                               const Fp8GemmOptions& options,

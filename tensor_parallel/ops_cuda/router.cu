@@ -1,10 +1,14 @@
+// Kernels of Route, RouteGradient, ScaleRows and ScaleRowsGradient. A
+// warp has a token, or a row.
+
 #include <cstdint>
 #include <type_traits>
 
 #include "absl/status/status.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cuda/cuda_backend.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
-#include "tensor_parallel/ops_cuda/router.h"
 #include "tensor_parallel/ops_cuda/row_block.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
@@ -262,75 +266,71 @@ unsigned BlocksOfWarps(int64_t rows) {
 
 }  // namespace
 
-absl::Status Route(KernelStream stream, const RouterOptions& options,
-                   const ConstTensorView& logits, const ConstTensorView& bias,
-                   const TensorView& weights, const TensorView& experts) {
-  const int64_t tokens = logits.shape()[0];
+absl::Status Run(CudaBackend& cuda, const op::Route& call) {
+  const int64_t tokens = call.logits.shape()[0];
   if (tokens == 0) return absl::OkStatus();
   return ForComputedType(
-      logits.dtype(), [&]<typename T>(std::type_identity<T>) {
+      call.logits.dtype(), [&]<typename T>(std::type_identity<T>) {
         using S = StatisticOf<T>;
-        Launch(RouteKernel<T>, BlocksOfWarps(tokens), kThreads, 0, stream,
-               ParametersOf(options, logits.shape()[1]), tokens,
-               DataOf<T>(logits), logits.strides()[0],
-               bias.element_count() == 0 ? nullptr : DataOf<S>(bias),
-               DataOf<S>(weights), DataOf<int64_t>(experts));
+        Launch(RouteKernel<T>, BlocksOfWarps(tokens), kThreads, 0, cuda.stream,
+               ParametersOf(call.options, call.logits.shape()[1]), tokens,
+               DataOf<T>(call.logits), call.logits.strides()[0],
+               call.bias.element_count() == 0 ? nullptr : DataOf<S>(call.bias),
+               DataOf<S>(call.weights), DataOf<int64_t>(call.experts));
         return absl::OkStatus();
       });
 }
 
-absl::Status RouteGradient(KernelStream stream, const RouterOptions& options,
-                           const ConstTensorView& logits,
-                           const ConstTensorView& experts,
-                           const ConstTensorView& weights_gradient,
-                           const ConstTensorView& balance, double z_loss,
-                           const TensorView& logits_gradient) {
-  const int64_t tokens = logits.shape()[0], sequences = balance.shape()[0];
+absl::Status Run(CudaBackend& cuda, const op::RouteGradient& call) {
+  const int64_t tokens = call.logits.shape()[0],
+                sequences = call.balance.shape()[0];
   if (tokens == 0) return absl::OkStatus();
   return ForComputedType(
-      logits.dtype(), [&]<typename T>(std::type_identity<T>) {
+      call.logits.dtype(), [&]<typename T>(std::type_identity<T>) {
         using S = StatisticOf<T>;
         Launch(RouteGradientKernel<T>, BlocksOfWarps(tokens), kThreads, 0,
-               stream, ParametersOf(options, logits.shape()[1]), tokens,
-               DataOf<T>(logits), logits.strides()[0], DataOf<int64_t>(experts),
-               DataOf<S>(weights_gradient),
-               sequences == 0 ? nullptr : DataOf<S>(balance),
-               sequences == 0 ? int64_t{1} : tokens / sequences, z_loss,
-               DataOf<S>(logits_gradient));
+               cuda.stream, ParametersOf(call.options, call.logits.shape()[1]),
+               tokens, DataOf<T>(call.logits), call.logits.strides()[0],
+               DataOf<int64_t>(call.experts), DataOf<S>(call.weights_gradient),
+               sequences == 0 ? nullptr : DataOf<S>(call.balance),
+               sequences == 0 ? int64_t{1} : tokens / sequences, call.z_loss,
+               DataOf<S>(call.logits_gradient));
         return absl::OkStatus();
       });
 }
 
-absl::Status ScaleRows(KernelStream stream, const ConstTensorView& scales,
-                       const ConstTensorView& x, const TensorView& y) {
-  const int64_t rows = x.shape()[0];
-  if (rows == 0) return absl::OkStatus();
-  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
-    Launch(ScaleRowsKernel<T>, BlocksOfWarps(rows), kThreads, 0, stream, rows,
-           x.shape()[1], DataOf<StatisticOf<T>>(scales), DataOf<T>(x),
-           x.strides()[0], DataOf<T>(y), y.strides()[0]);
-    return absl::OkStatus();
-  });
-}
-
-absl::Status ScaleRowsGradient(KernelStream stream,
-                               const ConstTensorView& gradient,
-                               const ConstTensorView& scales,
-                               const ConstTensorView& x,
-                               const TensorView& x_gradient,
-                               const TensorView& scales_gradient) {
-  const int64_t rows = gradient.shape()[0];
+absl::Status Run(CudaBackend& cuda, const op::ScaleRows& call) {
+  const int64_t rows = call.x.shape()[0];
   if (rows == 0) return absl::OkStatus();
   return ForComputedType(
-      gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
-        using S = StatisticOf<T>;
-        Launch(ScaleRowsGradientKernel<T>, BlocksOfWarps(rows), kThreads, 0,
-               stream, rows, gradient.shape()[1], DataOf<T>(gradient),
-               gradient.strides()[0], DataOf<S>(scales), DataOf<T>(x),
-               x.strides()[0], DataOf<T>(x_gradient), x_gradient.strides()[0],
-               DataOf<S>(scales_gradient));
+      call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
+        Launch(ScaleRowsKernel<T>, BlocksOfWarps(rows), kThreads, 0,
+               cuda.stream, rows, call.x.shape()[1],
+               DataOf<StatisticOf<T>>(call.scales), DataOf<T>(call.x),
+               call.x.strides()[0], DataOf<T>(call.y), call.y.strides()[0]);
         return absl::OkStatus();
       });
+}
+
+absl::Status Run(CudaBackend& cuda, const op::ScaleRowsGradient& call) {
+  const int64_t rows = call.gradient.shape()[0];
+  if (rows == 0) return absl::OkStatus();
+  return ForComputedType(
+      call.gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        Launch(ScaleRowsGradientKernel<T>, BlocksOfWarps(rows), kThreads, 0,
+               cuda.stream, rows, call.gradient.shape()[1],
+               DataOf<T>(call.gradient), call.gradient.strides()[0],
+               DataOf<S>(call.scales), DataOf<T>(call.x), call.x.strides()[0],
+               DataOf<T>(call.x_gradient), call.x_gradient.strides()[0],
+               DataOf<S>(call.scales_gradient));
+        return absl::OkStatus();
+      });
+}
+
+void AddRouterKernels(CudaKernelTable& table) {
+  table.Add<op::Route, op::RouteGradient, op::ScaleRows, op::ScaleRowsGradient>(
+      [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -1,3 +1,10 @@
+// Kernels with sums over rows or columns: RmsNorm, AddRmsNorm and their
+// gradients, SumRows, RowDots and Sum.
+//
+// A row is summed by a block, in an order that depends on its length alone.
+// Columns are summed in two passes: blocks of rows, then their partial sums in
+// order. Bound by memory.
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,9 +15,10 @@
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops_cuda/cuda_backend.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
 #include "tensor_parallel/ops_cuda/row_block.h"
-#include "tensor_parallel/ops_cuda/row_sums.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 namespace {
@@ -282,146 +290,135 @@ absl::Status ForRowsOf(int64_t rows, DType dtype, const Functor& functor,
 
 }  // namespace
 
-absl::Status RmsNorm(KernelStream stream, double epsilon,
-                     const ConstTensorView& x, const ConstTensorView& weight,
-                     const TensorView& y, const TensorView& inverse) {
-  const int64_t rows = x.shape()[0], n = x.shape()[1];
+absl::Status Run(CudaBackend& cuda, const op::RmsNorm& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, x.dtype(),
+      rows, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
         Launch(RmsNormKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
-               0, stream, n, static_cast<S>(epsilon), DataOf<T>(x),
-               x.strides()[0], DataOf<T>(weight), DataOf<T>(y), y.strides()[0],
-               DataOf<S>(inverse));
+               0, cuda.stream, n, static_cast<S>(call.epsilon),
+               DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
+               DataOf<T>(call.y), call.y.strides()[0], DataOf<S>(call.inverse));
       },
-      x, y);
+      call.x, call.y);
 }
 
-absl::Status RmsNormInputGradient(KernelStream stream,
-                                  const ConstTensorView& gradient,
-                                  const ConstTensorView& x,
-                                  const ConstTensorView& weight,
-                                  const ConstTensorView& inverse,
-                                  const TensorView& x_gradient) {
-  const int64_t rows = x.shape()[0], n = x.shape()[1];
+absl::Status Run(CudaBackend& cuda, const op::RmsNormInputGradient& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, x.dtype(),
+      rows, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         Launch(InputGradientKernel<T, aligned, false>,
-               static_cast<unsigned>(rows), kThreads, 0, stream, n,
-               DataOf<T>(gradient), gradient.strides()[0], DataOf<T>(x),
-               x.strides()[0], DataOf<T>(weight),
-               DataOf<StatisticOf<T>>(inverse), static_cast<const T*>(nullptr),
-               int64_t{0}, DataOf<T>(x_gradient), x_gradient.strides()[0]);
+               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n,
+               DataOf<T>(call.gradient), call.gradient.strides()[0],
+               DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
+               DataOf<StatisticOf<T>>(call.inverse),
+               static_cast<const T*>(nullptr), int64_t{0},
+               DataOf<T>(call.x_gradient), call.x_gradient.strides()[0]);
       },
-      gradient, x, x_gradient);
+      call.gradient, call.x, call.x_gradient);
 }
 
-absl::Status AddRmsNorm(KernelStream stream, double epsilon,
-                        const ConstTensorView& residual,
-                        const ConstTensorView& weight, const TensorView& x,
-                        const TensorView& y, const TensorView& inverse) {
-  const int64_t rows = x.shape()[0], n = x.shape()[1];
+absl::Status Run(CudaBackend& cuda, const op::AddRmsNorm& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, x.dtype(),
+      rows, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
         Launch(AddRmsNormKernel<T, aligned>, static_cast<unsigned>(rows),
-               kThreads, 0, stream, n, static_cast<S>(epsilon),
-               DataOf<T>(residual), residual.strides()[0], DataOf<T>(weight),
-               DataOf<T>(x), x.strides()[0], DataOf<T>(y), y.strides()[0],
-               DataOf<S>(inverse));
+               kThreads, 0, cuda.stream, n, static_cast<S>(call.epsilon),
+               DataOf<T>(call.residual), call.residual.strides()[0],
+               DataOf<T>(call.weight), DataOf<T>(call.x), call.x.strides()[0],
+               DataOf<T>(call.y), call.y.strides()[0], DataOf<S>(call.inverse));
       },
-      residual, x, y);
+      call.residual, call.x, call.y);
 }
 
-absl::Status AddRmsNormInputGradient(KernelStream stream,
-                                     const ConstTensorView& gradient,
-                                     const ConstTensorView& x,
-                                     const ConstTensorView& weight,
-                                     const ConstTensorView& inverse,
-                                     const ConstTensorView& residual_gradient,
-                                     const TensorView& x_gradient) {
-  const int64_t rows = x.shape()[0], n = x.shape()[1];
+absl::Status Run(CudaBackend& cuda, const op::AddRmsNormInputGradient& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, x.dtype(),
+      rows, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         Launch(InputGradientKernel<T, aligned, true>,
-               static_cast<unsigned>(rows), kThreads, 0, stream, n,
-               DataOf<T>(gradient), gradient.strides()[0], DataOf<T>(x),
-               x.strides()[0], DataOf<T>(weight),
-               DataOf<StatisticOf<T>>(inverse), DataOf<T>(residual_gradient),
-               residual_gradient.strides()[0], DataOf<T>(x_gradient),
-               x_gradient.strides()[0]);
+               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n,
+               DataOf<T>(call.gradient), call.gradient.strides()[0],
+               DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
+               DataOf<StatisticOf<T>>(call.inverse),
+               DataOf<T>(call.residual_gradient),
+               call.residual_gradient.strides()[0], DataOf<T>(call.x_gradient),
+               call.x_gradient.strides()[0]);
       },
-      gradient, x, residual_gradient, x_gradient);
+      call.gradient, call.x, call.residual_gradient, call.x_gradient);
 }
 
-absl::Status RmsNormWeightGradient(KernelStream stream, Scratch& scratch,
-                                   const ConstTensorView& gradient,
-                                   const ConstTensorView& x,
-                                   const ConstTensorView& inverse,
-                                   const TensorView& weight_gradient) {
-  return ForComputedType(x.dtype(), [&]<typename T>(std::type_identity<T>) {
-    return SumColumns<T>(
-        stream, scratch, x.shape()[0], x.shape()[1],
-        {DataOf<T>(gradient), gradient.strides()[0], DataOf<T>(x),
-         x.strides()[0], DataOf<StatisticOf<T>>(inverse)},
-        weight_gradient);
-  });
-}
-
-absl::Status SumRows(KernelStream stream, Scratch& scratch,
-                     const ConstTensorView& gradient,
-                     const TensorView& bias_gradient) {
+absl::Status Run(CudaBackend& cuda, const op::RmsNormWeightGradient& call) {
   return ForComputedType(
-      gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+      call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
         return SumColumns<T>(
-            stream, scratch, gradient.shape()[0], gradient.shape()[1],
-            {DataOf<T>(gradient), gradient.strides()[0], nullptr, 0, nullptr},
-            bias_gradient);
+            cuda.stream, cuda.scratch, call.x.shape()[0], call.x.shape()[1],
+            {DataOf<T>(call.gradient), call.gradient.strides()[0],
+             DataOf<T>(call.x), call.x.strides()[0],
+             DataOf<StatisticOf<T>>(call.inverse)},
+            call.weight_gradient);
       });
 }
 
-absl::Status RowDots(KernelStream stream, const ConstTensorView& output,
-                     const ConstTensorView& output_gradient,
-                     const TensorView& dots) {
-  if (dots.element_count() == 0) return absl::OkStatus();
+absl::Status Run(CudaBackend& cuda, const op::SumRows& call) {
+  return ForComputedType(
+      call.gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+        return SumColumns<T>(cuda.stream, cuda.scratch,
+                             call.gradient.shape()[0], call.gradient.shape()[1],
+                             {DataOf<T>(call.gradient),
+                              call.gradient.strides()[0], nullptr, 0, nullptr},
+                             call.bias_gradient);
+      });
+}
+
+absl::Status Run(CudaBackend& cuda, const op::RowDots& call) {
+  if (call.dots.element_count() == 0) return absl::OkStatus();
   RowStrides strides;
-  const int outer = output.rank() - 1;
+  const int outer = call.output.rank() - 1;
   for (int i = 0; i < outer; ++i) {
     const int at = 3 - outer + i;
-    strides.shape[at] = output.shape()[i];
-    strides.output[at] = output.strides()[i];
-    strides.gradient[at] = output_gradient.strides()[i];
-    strides.dots[at] = dots.strides()[i];
+    strides.shape[at] = call.output.shape()[i];
+    strides.output[at] = call.output.strides()[i];
+    strides.gradient[at] = call.output_gradient.strides()[i];
+    strides.dots[at] = call.dots.strides()[i];
   }
-  const int64_t rows = dots.element_count();
+  const int64_t rows = call.dots.element_count();
   return ForComputedType(
-      output_gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
+      call.output_gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
         using S = StatisticOf<T>;
         Launch(RowDotsKernel<T>,
                static_cast<unsigned>((rows + kWarps - 1) / kWarps), kThreads, 0,
-               stream, rows, output.shape()[outer], strides, DataOf<S>(output),
-               DataOf<T>(output_gradient), DataOf<S>(dots));
+               cuda.stream, rows, call.output.shape()[outer], strides,
+               DataOf<S>(call.output), DataOf<T>(call.output_gradient),
+               DataOf<S>(call.dots));
         return absl::OkStatus();
       });
 }
 
-absl::Status Sum(KernelStream stream, double factor, const ConstTensorView& x,
-                 const TensorView& total) {
-  Launch(SumKernel, 1, kThreads, 0, stream, factor, x.element_count(),
-         DataOf<double>(x), DataOf<double>(total));
+absl::Status Run(CudaBackend& cuda, const op::Sum& call) {
+  Launch(SumKernel, 1, kThreads, 0, cuda.stream, call.factor,
+         call.x.element_count(), DataOf<double>(call.x),
+         DataOf<double>(call.total));
   return absl::OkStatus();
+}
+
+void AddRowSumKernels(CudaKernelTable& table) {
+  table.Add<op::RmsNorm, op::RmsNormInputGradient, op::AddRmsNorm,
+            op::AddRmsNormInputGradient, op::RmsNormWeightGradient, op::SumRows,
+            op::RowDots, op::Sum>(
+      [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

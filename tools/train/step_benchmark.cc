@@ -22,7 +22,7 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/in_process/in_process.h"
 #include "nlohmann/json.hpp"
-#include "tensor_parallel/ops/timed_ops.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
@@ -42,7 +42,6 @@ namespace tessera::train {
 namespace {
 
 using collectives::MonotonicNanos;
-using tensor_parallel::TimedOps;
 
 // Nanoseconds of a step by operation. "optimizer" and "rest" are added at the
 // end of the step, so that the sum is the whole step.
@@ -60,14 +59,18 @@ absl::StatusOr<double> ProductRate(tensor_parallel::Ops& ops, DType dtype) {
   for (int i = 0; i < 3; ++i) {
     TESSERA_ASSIGN_OR_RETURN(Tensor tensor,
                              Tensor::Create(dtype, {{kSize, kSize}}));
-    TESSERA_RETURN_IF_ERROR(ops.Fill(1.0 / kSize, tensor.view()));
+    TESSERA_RETURN_IF_ERROR(
+        ops.Run(tensor_parallel::op::Fill{1.0 / kSize, tensor.view()}));
     tensors.push_back(std::move(tensor));
   }
   int64_t least = INT64_MAX;
   for (int i = 0; i < 5; ++i) {
     const int64_t begin = MonotonicNanos();
-    TESSERA_RETURN_IF_ERROR(ops.Gemm({.transpose_b = true}, tensors[0].view(),
-                                     tensors[1].view(), tensors[2].view()));
+    TESSERA_RETURN_IF_ERROR(
+        ops.Run(tensor_parallel::op::Gemm{{.transpose_b = true},
+                                          tensors[0].view(),
+                                          tensors[1].view(),
+                                          tensors[2].view()}));
     least = std::min(least, MonotonicNanos() - begin);
   }
   return 2e9 * kSize * kSize * kSize / static_cast<double>(least);
@@ -111,11 +114,12 @@ class Trainer {
 
  private:
   explicit Trainer(int threads)
-      : pool_(std::make_shared<ThreadPool>(threads)),
-        cpu_({.pool = pool_}),
-        ops_(cpu_, MonotonicNanos,
-             [this](TimedOps::Kind, std::string_view name, int64_t begin,
-                    int64_t end) { shares_[name] += end - begin; }) {}
+      : pool_(std::make_shared<ThreadPool>(threads)), ops_({.pool = pool_}) {
+    ops_.Observe(MonotonicNanos,
+                 [this](std::string_view name, int64_t begin, int64_t end) {
+                   shares_[name] += end - begin;
+                 });
+  }
 
   absl::Status Init(const Settings& settings) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -146,8 +150,7 @@ class Trainer {
   }
 
   std::shared_ptr<ThreadPool> pool_;
-  tensor_parallel::CpuOps cpu_;
-  TimedOps ops_;
+  tensor_parallel::CpuOps ops_;
   Shares shares_;
   RunOptions options_;
   std::unique_ptr<text::Samples> samples_;

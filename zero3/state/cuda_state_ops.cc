@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,8 +18,8 @@
 #include "offload/optimizer/cuda_kernels.h"
 #include "offload/optimizer/gradient_statistics.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_runner.h"
 #include "zero3/state/state_kernels.h"
+#include "zero3/state/state_operations.h"
 
 namespace tessera::zero3::TESSERA_KERNELS {
 namespace {
@@ -60,7 +62,7 @@ class Scratch {
   std::vector<Buffer> buffers_;
 };
 
-absl::StatusOr<Int8Sources> SourcesOf(StateKernels::Sources sources) {
+absl::StatusOr<Int8Sources> SourcesOf(op::Sources sources) {
   if (sources.size() > kMostSources) {
     return absl::InvalidArgumentError(absl::StrCat(
         "sum of ", sources.size(), " int8 messages; a kernel adds ",
@@ -71,73 +73,74 @@ absl::StatusOr<Int8Sources> SourcesOf(StateKernels::Sources sources) {
   return all;
 }
 
-class CudaKernels final : public StateKernels {
- public:
-  explicit CudaKernels(Queue& queue)
-      : stream_(queue.native_handle()), terms_(queue) {}
-
-  bool enqueues() const override { return true; }
-
-  absl::Status Add(DType dtype, const std::byte* from, std::byte* to,
-                   int64_t count) override {
-    LaunchAdd(stream_, dtype, from, to, count);
-    return absl::OkStatus();
-  }
-  absl::Status EncodeInt8(DType dtype, std::span<const std::byte> values,
-                          std::span<std::byte> encoded) override {
-    LaunchEncodeInt8(stream_, dtype, values.data(),
-                     ElementsOf(dtype, values.size()), encoded.data());
-    return absl::OkStatus();
-  }
-  absl::Status SumInt8(Sources sources, float divisor, DType dtype,
-                       std::span<std::byte> values) override {
-    TESSERA_ASSIGN_OR_RETURN(const Int8Sources all, SourcesOf(sources));
-    LaunchSumInt8(stream_, all, divisor, dtype,
-                  ElementsOf(dtype, values.size()), values.data());
-    return absl::OkStatus();
-  }
-  absl::Status SumInt8Encoded(Sources sources, int64_t elements,
-                              std::span<std::byte> encoded) override {
-    TESSERA_ASSIGN_OR_RETURN(const Int8Sources all, SourcesOf(sources));
-    LaunchSumInt8Encoded(stream_, all, elements, encoded.data());
-    return absl::OkStatus();
-  }
-  absl::Status Measure(const offload::ConstTypedSpan& gradient,
-                       std::span<std::byte> result) override {
-    const auto terms =
-        static_cast<size_t>(offload::TESSERA_KERNELS::TermsOf(gradient.size()));
-    TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch,
-                             terms_.Take(terms * sizeof(RunStatistics)));
-    offload::TESSERA_KERNELS::LaunchStatistics(
-        stream_, gradient.dtype(), gradient.data(), gradient.size(),
-        reinterpret_cast<RunStatistics*>(scratch),
-        reinterpret_cast<RunStatistics*>(result.data()));
-    return absl::OkStatus();
-  }
-  absl::Status Step(offload::AdamW&, const offload::RangesStep& prepared,
-                    const offload::ParameterRange& range) override {
-    return StepOn(prepared, range);
-  }
-  absl::Status Step(offload::Sgd&, const offload::RangesStep& prepared,
-                    const offload::ParameterRange& range) override {
-    return StepOn(prepared, range);
-  }
-
- private:
-  static int64_t ElementsOf(DType dtype, size_t bytes) {
-    return static_cast<int64_t>(bytes) / SizeInBytes(dtype);
-  }
-
-  absl::Status StepOn(const offload::RangesStep& prepared,
-                      const offload::ParameterRange& range) {
-    offload::TESSERA_KERNELS::LaunchStep(
-        stream_, offload::JobOf(prepared, range, 0, range.parameter.size()));
-    return absl::OkStatus();
-  }
-
-  const KernelStream stream_;
-  Scratch terms_;
+// What the kernels of one queue share.
+struct CudaBackend {
+  KernelStream stream;
+  Scratch terms;  // Of Measure.
 };
+
+int64_t ElementsOf(DType dtype, size_t bytes) {
+  return static_cast<int64_t>(bytes) / SizeInBytes(dtype);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::Add& call) {
+  LaunchAdd(cuda.stream, call.dtype, call.from, call.to, call.count);
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::EncodeInt8& call) {
+  LaunchEncodeInt8(cuda.stream, call.dtype, call.values.data(),
+                   ElementsOf(call.dtype, call.values.size()),
+                   call.encoded.data());
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::SumInt8& call) {
+  TESSERA_ASSIGN_OR_RETURN(const Int8Sources all, SourcesOf(call.sources));
+  LaunchSumInt8(cuda.stream, all, call.divisor, call.dtype,
+                ElementsOf(call.dtype, call.values.size()), call.values.data());
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::SumInt8Encoded& call) {
+  TESSERA_ASSIGN_OR_RETURN(const Int8Sources all, SourcesOf(call.sources));
+  LaunchSumInt8Encoded(cuda.stream, all, call.elements, call.encoded.data());
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::Measure& call) {
+  const offload::ConstTypedSpan& gradient = call.gradient;
+  const auto terms =
+      static_cast<size_t>(offload::TESSERA_KERNELS::TermsOf(gradient.size()));
+  TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch,
+                           cuda.terms.Take(terms * sizeof(RunStatistics)));
+  offload::TESSERA_KERNELS::LaunchStatistics(
+      cuda.stream, gradient.dtype(), gradient.data(), gradient.size(),
+      reinterpret_cast<RunStatistics*>(scratch),
+      reinterpret_cast<RunStatistics*>(call.result.data()));
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::OptimizerStep& call) {
+  offload::TESSERA_KERNELS::LaunchStep(
+      cuda.stream, offload::JobOf(call.prepared, call.range, 0,
+                                  call.range.parameter.size()));
+  return absl::OkStatus();
+}
+
+using CudaTable = KernelTable<CudaBackend, StateOperations>;
+
+const CudaTable& Kernels() {
+  static const CudaTable table = [] {
+    CudaTable result;
+    StateOperations::ForEach([&]<typename Op>(std::type_identity<Op>) {
+      result.Add<Op>(
+          [](CudaBackend& cuda, const Op& call) { return Run(cuda, call); });
+    });
+    return result;
+  }();
+  return table;
+}
 
 }  // namespace
 
@@ -149,7 +152,10 @@ absl::StatusOr<std::shared_ptr<StateOps>> CudaStateOps(Queue& queue) {
         kIsEmulated ? "emulated kernels need a queue whose work the host does"
                     : "native kernels need the queue of a CUDA device"));
   }
-  return StateOpsOf(queue, std::make_shared<CudaKernels>(queue));
+  return std::make_shared<StateOps>(queue, Kernels(),
+                                    std::make_shared<CudaBackend>(CudaBackend{
+                                        queue.native_handle(), Scratch(queue)}),
+                                    /*enqueues=*/true);
 }
 
 }  // namespace tessera::zero3::TESSERA_KERNELS

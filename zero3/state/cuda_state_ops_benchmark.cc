@@ -129,7 +129,8 @@ absl::Status Statistics(benchmark::State& state, DType dtype) {
   TESSERA_ASSIGN_OR_RETURN(Buffer result,
                            gpu.Memory(sizeof(offload::GradientStatistics), {}));
   return gpu.Measure(state, bytes, [&](StateOps& ops) {
-    return ops.Measure({gradient.data(), dtype, kElements}, result.bytes());
+    return ops.Run(
+        op::Measure{{gradient.data(), dtype, kElements}, result.bytes()});
   });
 }
 

@@ -25,7 +25,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 TEST(CudaStateOpsTest, EmulatedKernelsHaveTheBitsOfTheHost) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto ops,
                                emulated::CudaStateOps(HostQueue()));
-  EXPECT_TRUE(ops->has_values());
+  EXPECT_TRUE(ops->computes());
   testing::ExpectTheBitsOfTheHost(HostQueue(), *ops);
 }
 
@@ -63,13 +63,14 @@ TEST(CudaStateOpsTest, RefusesWhatTheHostRefuses) {
   std::vector<float> values(300), other(300);
   const auto bytes = std::as_writable_bytes(std::span(values));
   const auto others = std::as_writable_bytes(std::span(other));
-  EXPECT_THAT(ops->EncodeInt8(DType::kF32, bytes, others),
+  EXPECT_THAT(ops->Run(op::EncodeInt8{DType::kF32, bytes, others}),
               StatusIs(kInvalid, HasSubstr("expected 312")));
   EXPECT_THAT(ops->DecodeInt8(others, DType::kF32, bytes), StatusIs(kInvalid));
-  EXPECT_THAT(ops->Add(DType::kF8E4M3, bytes.data(), others.data(), 4),
+  EXPECT_THAT(ops->Run(op::Add{DType::kF8E4M3, bytes.data(), others.data(), 4}),
               StatusIs(kInvalid, HasSubstr("give f64, f32, bf16 or f16")));
-  EXPECT_THAT(ops->Measure({bytes.data(), DType::kI32, 4}, others.first(16)),
-              StatusIs(kInvalid, HasSubstr("elements are i32")));
+  EXPECT_THAT(
+      ops->Run(op::Measure{{bytes.data(), DType::kI32, 4}, others.first(16)}),
+      StatusIs(kInvalid, HasSubstr("elements are i32")));
   auto adamw = *offload::AdamW::Create({});
   offload::ParameterRange range = {.parameter = {bytes.data(), DType::kF32, 4},
                                    .gradient = {others.data(), DType::kF32, 3}};
@@ -87,14 +88,14 @@ TEST(CudaStateOpsTest, SumsUpTo256Messages) {
                                emulated::CudaStateOps(HostQueue()));
   std::vector<float> ones(8, 1), sum(8);
   std::vector<std::byte> encoded(static_cast<size_t>(Int8Bytes(8)));
-  TESSERA_ASSERT_OK(
-      ops->EncodeInt8(DType::kF32, std::as_bytes(std::span(ones)), encoded));
+  TESSERA_ASSERT_OK(ops->Run(
+      op::EncodeInt8{DType::kF32, std::as_bytes(std::span(ones)), encoded}));
   std::vector<std::span<const std::byte>> sources(256, encoded);
   const auto to = std::as_writable_bytes(std::span(sum));
-  TESSERA_EXPECT_OK(ops->SumInt8(sources, 1, DType::kF32, to));
+  TESSERA_EXPECT_OK(ops->Run(op::SumInt8{sources, 1, DType::kF32, to}));
   EXPECT_THAT(sum, ::testing::Each(256.0f));
   sources.push_back(encoded);
-  EXPECT_THAT(ops->SumInt8(sources, 1, DType::kF32, to),
+  EXPECT_THAT(ops->Run(op::SumInt8{sources, 1, DType::kF32, to}),
               StatusIs(kInvalid, HasSubstr("sum of 257 int8 messages")));
 }
 

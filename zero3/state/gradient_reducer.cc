@@ -426,7 +426,7 @@ absl::Status GradientReducer::AddToShard(const BucketPiece& piece,
           ? ops().Copy(
                 {sums, static_cast<size_t>(piece.slot * SizeInBytes(dtype))},
                 shard)
-          : ops().Add(dtype, sums, shard.data(), piece.slot));
+          : ops().Run(op::Add{dtype, sums, shard.data(), piece.slot}));
   has_sums_[IndexOf(piece.parameter)] = true;
   return shards_->Close(index, /*changed=*/true);
 }

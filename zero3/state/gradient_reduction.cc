@@ -119,8 +119,8 @@ absl::Status PendingReduction::State::Finish() {
   const auto sources =
       Parts(received.bytes(), 0, Int8Bytes(own.count), Int8Bytes(own.count),
             static_cast<size_t>(reduction->group_.size()));
-  return reduction->options_.ops->SumInt8(sources, divisor, own.dtype,
-                                          own.AsBytes());
+  return reduction->options_.ops->Run(
+      op::SumInt8{sources, divisor, own.dtype, own.AsBytes()});
 }
 
 absl::Status PendingReduction::State::SecondHop() {
@@ -135,10 +135,10 @@ absl::Status PendingReduction::State::SecondHop() {
   int64_t at = 0;
   for (const int64_t count : owner_counts) {
     const int64_t bytes = Int8Bytes(count);
-    TESSERA_RETURN_IF_ERROR(reduction->options_.ops->SumInt8Encoded(
+    TESSERA_RETURN_IF_ERROR(reduction->options_.ops->Run(op::SumInt8Encoded{
         Parts(received.bytes(), at, bytes, stride, senders), count,
         sums.bytes().subspan(static_cast<size_t>(at),
-                             static_cast<size_t>(bytes))));
+                             static_cast<size_t>(bytes))}));
     send_bytes.push_back(bytes);
     at += bytes;
   }
@@ -152,9 +152,9 @@ absl::Status PendingReduction::State::SecondHop() {
       *reduction->options_.queue,
       Exchange(sums.bytes(), send_bytes, gathered.bytes(), own_bytes, label));
   if (done.ok()) {
-    done = reduction->options_.ops->SumInt8(
-        Parts(gathered.bytes(), 0, own_bytes, own_bytes, hosts), divisor,
-        own.dtype, own.AsBytes());
+    done = reduction->options_.ops->Run(
+        op::SumInt8{Parts(gathered.bytes(), 0, own_bytes, own_bytes, hosts),
+                    divisor, own.dtype, own.AsBytes()});
   }
   reduction->pool_.Give(std::move(sums));
   reduction->pool_.Give(std::move(gathered));
@@ -306,10 +306,10 @@ absl::Status GradientReduction::StartQuantized(
     for (const int64_t owner : owners) {
       const auto index = static_cast<size_t>(owner);
       const int64_t bytes = Int8Bytes(counts[index]);
-      TESSERA_RETURN_IF_ERROR(options_.ops->EncodeInt8(
+      TESSERA_RETURN_IF_ERROR(options_.ops->Run(op::EncodeInt8{
           values.dtype, values.Slice(offsets[index], counts[index]).AsBytes(),
           state.sent.bytes().subspan(static_cast<size_t>(at),
-                                     static_cast<size_t>(bytes))));
+                                     static_cast<size_t>(bytes))}));
       at += bytes;
     }
   }

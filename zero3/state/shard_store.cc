@@ -11,7 +11,7 @@ namespace tessera::zero3 {
 
 StateDevice HostOf(const StateDevice& device) {
   StateDevice host;
-  if (device.ops->has_values()) return host;
+  if (device.ops->computes()) return host;
   host.memory = device.queue->device().staging_memory();
   host.ops = device.ops;
   return host;

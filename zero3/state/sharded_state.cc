@@ -571,7 +571,7 @@ absl::Status ShardedState::FillOne(const ModelParameter& parameter, Filler fill,
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> master,
       optimizer_->Open(OptimizerPart::kMaster, parameter.id));
-  if (context_.device.ops->has_values()) {
+  if (context_.device.ops->computes()) {
     TESSERA_RETURN_IF_ERROR(FillMemory(parameter, own, master, fill, pool));
   }
   TESSERA_RETURN_IF_ERROR(own_values_->Close(parameter.id, /*changed=*/true));
@@ -838,7 +838,7 @@ std::vector<ElementRange> ShardedState::CountedOf(
 }
 
 absl::Status ShardedState::CreateStatistics() {
-  if (!context_.device.ops->has_values()) return absl::OkStatus();
+  if (!context_.device.ops->computes()) return absl::OkStatus();
   size_t count = 0;
   for (const ModelParameter* parameter : TrainableOf(context_.model())) {
     count += CountedOf(*parameter).size();
@@ -866,9 +866,9 @@ absl::Status ShardedState::StartMeasuring() {
     for (const ElementRange& range : CountedOf(*parameters[i])) {
       const auto size =
           std::min(results.size(), sizeof(offload::GradientStatistics));
-      TESSERA_RETURN_IF_ERROR(context_.device.ops->Measure(
+      TESSERA_RETURN_IF_ERROR(context_.device.ops->Run(op::Measure{
           {own.At(range.begin), own.dtype(), range.end - range.begin},
-          results.first(size)));
+          results.first(size)}));
       results = results.subspan(size);
     }
     TESSERA_RETURN_IF_ERROR(gradients_->CloseOwn(id, /*changed=*/false));

@@ -1,19 +1,6 @@
 // StateDevice: the device of a rank's model state: the queue that computes, the
-// memory, the budget of this memory, and the operations on it.
-//
-// StateOps: the operations on bytes of model state: zero, copy, sums of
-// gradients, their norm, the optimizer step, and int8 messages. They are
-// enqueued; the rest of ShardedState never accesses memory itself.
-//
-//   options.ops = DryStateOps();      // A dry run: no byte is touched.
-//
-//   HostStateOps(queue)   computes on the CPU: in the calling thread if the
-//                         queue is immediate, otherwise by Queue::Launch
-//   CudaStateOps(queue)   computes on a GPU, or emulated (cuda_state_ops.h)
-//   DryStateOps()         does nothing, for memory that is only counted
-//
-// Arguments of a call are equal or do not overlap. One thread at a time, that
-// of the queue.
+// memory, the budget of this memory, and the operations on it
+// (state_operations.h).
 #ifndef TESSERA_ZERO3_STATE_STATE_DEVICE_H_
 #define TESSERA_ZERO3_STATE_STATE_DEVICE_H_
 
@@ -30,106 +17,13 @@
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
-#include "base/dtype/dtype.h"
 #include "base/tensor/memory.h"
-#include "offload/optimizer/adamw.h"
-#include "offload/optimizer/gradient_statistics.h"
-#include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/sgd.h"
-#include "offload/optimizer/step_runner.h"
-#include "offload/optimizer/step_scale.h"
 #include "offload/tier/accounting.h"
 #include "topology/rank.h"
 #include "zero3/layout/state_layout.h"
+#include "zero3/state/state_operations.h"
 
 namespace tessera::zero3 {
-
-class StateOps {
- public:
-  virtual ~StateOps() = default;
-
-  // False if memory has no contents: then initial values are not computed.
-  virtual bool has_values() const = 0;
-
-  virtual absl::Status Zero(std::span<std::byte> bytes) = 0;
-  // Copies all of `from` to the beginning of `to`, which is as long or longer.
-  virtual absl::Status Copy(std::span<const std::byte> from,
-                            std::span<std::byte> to) = 0;
-  // to += from, for `count` elements of a floating-point type.
-  virtual absl::Status Add(DType dtype, const std::byte* from, std::byte* to,
-                           int64_t count) = 0;
-
-  // The functions of zero3/state/int8_blocks.h.
-  virtual absl::Status EncodeInt8(DType dtype,
-                                  std::span<const std::byte> values,
-                                  std::span<std::byte> encoded) = 0;
-  virtual absl::Status DecodeInt8(std::span<const std::byte> encoded,
-                                  DType dtype, std::span<std::byte> values) = 0;
-  virtual absl::Status SumInt8(
-      std::span<const std::span<const std::byte>> sources, float divisor,
-      DType dtype, std::span<std::byte> values) = 0;
-  virtual absl::Status SumInt8Encoded(
-      std::span<const std::span<const std::byte>> sources, int64_t elements,
-      std::span<std::byte> encoded) = 0;
-
-  // Writes the statistics of `gradient` to the device memory `result`, which
-  // has the size and alignment of a GradientStatistics.
-  virtual absl::Status Measure(const offload::ConstTypedSpan& gradient,
-                               std::span<std::byte> result) = 0;
-
-  // The optimizer step on `range`, with the options that the optimizer has now.
-  // The optimizer and the range's name outlive the work. Errors are the
-  // optimizer's.
-  virtual absl::Status Step(offload::AdamW& optimizer, int64_t step,
-                            const offload::StepScale& scale,
-                            const offload::ParameterRange& range) = 0;
-  virtual absl::Status Step(offload::Sgd& optimizer, int64_t step,
-                            const offload::StepScale& scale,
-                            const offload::ParameterRange& range) = 0;
-};
-
-// The computations of StateOps, which a device implements: methods have the
-// meaning of StateOps's at addresses that they may access. Arguments are valid,
-// ranges are not frozen. Calls come one after the other, in the order of the
-// queue; on which thread depends on the device.
-class StateKernels {
- public:
-  using Sources = std::span<const std::span<const std::byte>>;
-
-  virtual ~StateKernels() = default;
-
-  // True if calls enqueue work on Queue::native_handle() instead of doing it.
-  virtual bool enqueues() const { return false; }
-
-  virtual absl::Status Add(DType dtype, const std::byte* from, std::byte* to,
-                           int64_t count) = 0;
-  virtual absl::Status EncodeInt8(DType dtype,
-                                  std::span<const std::byte> values,
-                                  std::span<std::byte> encoded) = 0;
-  virtual absl::Status SumInt8(Sources sources, float divisor, DType dtype,
-                               std::span<std::byte> values) = 0;
-  virtual absl::Status SumInt8Encoded(Sources sources, int64_t elements,
-                                      std::span<std::byte> encoded) = 0;
-  virtual absl::Status Measure(const offload::ConstTypedSpan& gradient,
-                               std::span<std::byte> result) = 0;
-  // `prepared` is what the optimizer's Prepare returned.
-  virtual absl::Status Step(offload::AdamW& optimizer,
-                            const offload::RangesStep& prepared,
-                            const offload::ParameterRange& range) = 0;
-  virtual absl::Status Step(offload::Sgd& optimizer,
-                            const offload::RangesStep& prepared,
-                            const offload::ParameterRange& range) = 0;
-};
-
-// Enqueues the kernels with the memory that they access. `queue` outlives the
-// operations.
-std::shared_ptr<StateOps> StateOpsOf(Queue& queue,
-                                     std::shared_ptr<StateKernels> kernels);
-
-// `queue` outlives the operations. Unimplemented is returned by calls if the
-// host cannot do the work of its device.
-std::shared_ptr<StateOps> HostStateOps(Queue& queue = HostQueue());
-std::shared_ptr<StateOps> DryStateOps();
 
 // A point in the work of a StateDevice's queue. The event of a later one
 // happens after the events of all earlier ones.

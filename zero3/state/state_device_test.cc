@@ -26,17 +26,17 @@ std::span<std::byte> BytesOf(std::vector<float>& values) {
 
 TEST(StateOpsTest, TheHostDoesWhatItSays) {
   const std::shared_ptr<StateOps> ops = HostStateOps();
-  EXPECT_TRUE(ops->has_values());
+  EXPECT_TRUE(ops->computes());
   std::vector<float> a = {1, 2, 3}, b = {10, 20, 30, 40};
   TESSERA_EXPECT_OK(
-      ops->Add(DType::kF32, BytesOf(a).data(), BytesOf(b).data(), 3));
+      ops->Run(op::Add{DType::kF32, BytesOf(a).data(), BytesOf(b).data(), 3}));
   EXPECT_THAT(b, ElementsAre(11, 22, 33, 40));
   TESSERA_EXPECT_OK(ops->Copy(BytesOf(a), BytesOf(b)));
   EXPECT_THAT(b, ElementsAre(1, 2, 3, 40));
   offload::GradientStatistics statistics;
-  TESSERA_ASSERT_OK(
-      ops->Measure(offload::ConstTypedSpan(BytesOf(a).data(), DType::kF32, 3),
-                   std::as_writable_bytes(std::span(&statistics, 1))));
+  TESSERA_ASSERT_OK(ops->Run(
+      op::Measure{offload::ConstTypedSpan(BytesOf(a).data(), DType::kF32, 3),
+                  std::as_writable_bytes(std::span(&statistics, 1))}));
   EXPECT_DOUBLE_EQ(statistics.sum_of_squares, 14);
   TESSERA_EXPECT_OK(ops->Zero(BytesOf(a)));
   EXPECT_THAT(a, Each(0.0f));
@@ -126,18 +126,22 @@ std::vector<std::vector<std::byte>> AfterAllOperations(Queue& queue) {
   Array m(queue, std::vector<float>(moment_floats)),
       v(queue, std::vector<float>(moment_floats));
   TESSERA_EXPECT_OK(ops->Zero(zeros.bytes()));
-  TESSERA_EXPECT_OK(
-      ops->Add(DType::kF32, a.bytes().data(), b.bytes().data(), kCount));
+  TESSERA_EXPECT_OK(ops->Run(
+      op::Add{DType::kF32, a.bytes().data(), b.bytes().data(), kCount}));
   TESSERA_EXPECT_OK(ops->Copy(a.bytes().first(40), c.bytes()));
-  TESSERA_EXPECT_OK(ops->EncodeInt8(DType::kF32, a.bytes(), first.bytes()));
-  TESSERA_EXPECT_OK(ops->EncodeInt8(DType::kF32, b.bytes(), second.bytes()));
+  TESSERA_EXPECT_OK(
+      ops->Run(op::EncodeInt8{DType::kF32, a.bytes(), first.bytes()}));
+  TESSERA_EXPECT_OK(
+      ops->Run(op::EncodeInt8{DType::kF32, b.bytes(), second.bytes()}));
   TESSERA_EXPECT_OK(
       ops->DecodeInt8(first.bytes(), DType::kF32, decoded.bytes()));
   const std::vector<std::span<const std::byte>> sources = {first.bytes(),
                                                            second.bytes()};
-  TESSERA_EXPECT_OK(ops->SumInt8(sources, 2, DType::kF32, sum.bytes()));
-  TESSERA_EXPECT_OK(ops->SumInt8Encoded(sources, kCount, both.bytes()));
-  TESSERA_EXPECT_OK(ops->Measure(b.elements(), statistics.bytes()));
+  TESSERA_EXPECT_OK(
+      ops->Run(op::SumInt8{sources, 2, DType::kF32, sum.bytes()}));
+  TESSERA_EXPECT_OK(
+      ops->Run(op::SumInt8Encoded{sources, kCount, both.bytes()}));
+  TESSERA_EXPECT_OK(ops->Run(op::Measure{b.elements(), statistics.bytes()}));
   offload::ParameterRange range = {
       .whole = kCount, .parameter = c.elements(), .gradient = b.elements()};
   range.first = *offload::MomentSpan::Over(format, kCount, m.bytes());
@@ -174,13 +178,13 @@ TEST(StateOpsTest, ADryRunTouchesNothing) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer from, Buffer::Allocate(memory, 64));
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer to, Buffer::Allocate(memory, 64));
   const std::shared_ptr<StateOps> ops = DryStateOps();
-  EXPECT_FALSE(ops->has_values());
+  EXPECT_FALSE(ops->computes());
   TESSERA_EXPECT_OK(ops->Zero(to.bytes()));
   TESSERA_EXPECT_OK(ops->Copy(from.bytes(), to.bytes()));
-  TESSERA_EXPECT_OK(ops->Add(DType::kF32, from.data(), to.data(), 16));
-  TESSERA_EXPECT_OK(
-      ops->Measure(offload::ConstTypedSpan(from.data(), DType::kF32, 4),
-                   to.bytes().first(sizeof(offload::GradientStatistics))));
+  TESSERA_EXPECT_OK(ops->Run(op::Add{DType::kF32, from.data(), to.data(), 16}));
+  TESSERA_EXPECT_OK(ops->Run(
+      op::Measure{offload::ConstTypedSpan(from.data(), DType::kF32, 4),
+                  to.bytes().first(sizeof(offload::GradientStatistics))}));
   auto adamw = *offload::AdamW::Create({});
   offload::ParameterRange range;
   range.whole = 16;

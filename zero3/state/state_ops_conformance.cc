@@ -148,8 +148,8 @@ class Conformance {
     Expect({Numbers(dtype, count, shift, -3, 3, true),
             Numbers(dtype, count, 0, -3, 3, true)},
            [&](StateOps& ops, const Spans& arrays) {
-             TESSERA_EXPECT_OK(
-                 ops.Add(dtype, arrays[0].data(), arrays[1].data(), count));
+             TESSERA_EXPECT_OK(ops.Run(
+                 op::Add{dtype, arrays[0].data(), arrays[1].data(), count}));
            });
   }
 
@@ -164,13 +164,14 @@ class Conformance {
               Zeros(bytes), Zeros(bytes), Numbers(dtype, count, shift, 0, 1),
               Numbers(dtype, count, 0, 0, 1)},
              [&](StateOps& ops, const Spans& a) {
-               TESSERA_EXPECT_OK(ops.EncodeInt8(dtype, a[0], a[2]));
-               TESSERA_EXPECT_OK(ops.EncodeInt8(dtype, a[1], a[3]));
+               TESSERA_EXPECT_OK(ops.Run(op::EncodeInt8{dtype, a[0], a[2]}));
+               TESSERA_EXPECT_OK(ops.Run(op::EncodeInt8{dtype, a[1], a[3]}));
                TESSERA_EXPECT_OK(ops.DecodeInt8(a[2], dtype, a[5]));
                const std::vector<std::span<const std::byte>> sources = {
                    a[2], a[3], a[2]};
-               TESSERA_EXPECT_OK(ops.SumInt8(sources, 3, dtype, a[6]));
-               TESSERA_EXPECT_OK(ops.SumInt8Encoded(sources, count, a[4]));
+               TESSERA_EXPECT_OK(ops.Run(op::SumInt8{sources, 3, dtype, a[6]}));
+               TESSERA_EXPECT_OK(
+                   ops.Run(op::SumInt8Encoded{sources, count, a[4]}));
              });
     }
   }
@@ -185,8 +186,8 @@ class Conformance {
           Expect({Numbers(dtype, count, count % 4, -3, 3, special),
                   Zeros(sizeof(offload::GradientStatistics))},
                  [&](StateOps& ops, const Spans& arrays) {
-                   TESSERA_EXPECT_OK(ops.Measure(
-                       {arrays[0].data(), dtype, count}, arrays[1]));
+                   TESSERA_EXPECT_OK(ops.Run(op::Measure{
+                       {arrays[0].data(), dtype, count}, arrays[1]}));
                  });
         }
       }

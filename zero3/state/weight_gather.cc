@@ -169,7 +169,7 @@ absl::Status WeightGather::StartQuantized(std::span<const std::byte> own) {
   const std::span<std::byte> mine =
       Block(encoded_.bytes(), bytes, context_.rank.value(), 1);
   TESSERA_RETURN_IF_ERROR(
-      context_.device.ops->EncodeInt8(parameter_.dtype(), own, mine));
+      context_.device.ops->Run(op::EncodeInt8{parameter_.dtype(), own, mine}));
   TESSERA_ASSIGN_OR_RETURN(const QueuePoint encoded, context_.device.Mark());
   return StartOn(
       *groups_.shard,

@@ -269,15 +269,15 @@ AttentionErrors AttentionErrorsOf(const AttentionProblem& p,
 
 void ExpectAttentionIsReference(Ops& ops, AttentionProblem& p,
                                 const AttentionReference& reference) {
-  TESSERA_ASSERT_OK(ops.Attend(p.Block(), p.State()));
+  TESSERA_ASSERT_OK(ops.Run(op::Attend{p.Block(), p.State()}));
   ExpectClose(p.output, reference.output, 1, reference.errors.output);
   ExpectClose(p.log_sum_exp, reference.log_sum_exp);
   p.output.Set(reference.output);
-  TESSERA_ASSERT_OK(
-      ops.RowDots(p.output.view(), p.output_gradient.view(), p.delta.view()));
+  TESSERA_ASSERT_OK(ops.Run(
+      op::RowDots{p.output.view(), p.output_gradient.view(), p.delta.view()}));
   ExpectClose(p.delta, reference.delta, 8);
   p.delta.Set(reference.delta);
-  TESSERA_ASSERT_OK(ops.AttendGradient(p.Block(), p.Gradients()));
+  TESSERA_ASSERT_OK(ops.Run(op::AttendGradient{p.Block(), p.Gradients()}));
   ExpectClose(p.query_gradient, reference.query_gradient, 2,
               reference.errors.query_gradient);
   ExpectClose(p.key_gradient, reference.key_gradient, KeyScale(p),

@@ -16,8 +16,8 @@
 
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/test_tensor.h"
 #include "tensor_parallel/ops/testing/rounding.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 
 namespace tessera::tensor_parallel {
 

@@ -18,8 +18,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/test_tensor.h"
 #include "tensor_parallel/ops/testing/attention_problem.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 
 namespace tessera::tensor_parallel {
 namespace {

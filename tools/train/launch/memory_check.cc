@@ -96,7 +96,8 @@ class Arithmetic {
     TESSERA_ASSIGN_OR_RETURN(const Tensor a, Zeros(dtype, {m, k}));
     TESSERA_ASSIGN_OR_RETURN(const Tensor b, Zeros(dtype, {n, k}));
     TESSERA_ASSIGN_OR_RETURN(Tensor c, Result(dtype, {m, n}));
-    return ops_.Gemm({.transpose_b = true}, a.view(), b.view(), c.view());
+    return ops_.Run(tensor_parallel::op::Gemm{
+        {.transpose_b = true}, a.view(), b.view(), c.view()});
   }
 
   // Attention with a pair of keys and values for each thread.
@@ -118,10 +119,12 @@ class Arithmetic {
     const tensor_parallel::AttentionBlock block = {
         .query = q.view(), .key = k.view(), .value = k.view()};
     constexpr double kNothing = -std::numeric_limits<double>::infinity();
-    TESSERA_RETURN_IF_ERROR(ops_.Fill(0, output.view()));
-    TESSERA_RETURN_IF_ERROR(ops_.Fill(kNothing, numbers.view()));
     TESSERA_RETURN_IF_ERROR(
-        ops_.Attend(block, {output.view(), numbers.view()}));
+        ops_.Run(tensor_parallel::op::Fill{0, output.view()}));
+    TESSERA_RETURN_IF_ERROR(
+        ops_.Run(tensor_parallel::op::Fill{kNothing, numbers.view()}));
+    TESSERA_RETURN_IF_ERROR(ops_.Run(
+        tensor_parallel::op::Attend{block, {output.view(), numbers.view()}}));
     TESSERA_ASSIGN_OR_RETURN(
         const Tensor attended,
         Zeros(s.statistics, {1, queries, heads, s.head_size}));
@@ -134,13 +137,15 @@ class Arithmetic {
                              key_gradient.Select(0, 0));
     TESSERA_ASSIGN_OR_RETURN(const TensorView of_values,
                              key_gradient.Select(0, 1));
-    return ops_.AttendGradient(block, {.output_gradient = q.view(),
-                                       .output = attended.view(),
-                                       .log_sum_exp = numbers.view(),
-                                       .delta = delta.view(),
-                                       .query_gradient = output.view(),
-                                       .key_gradient = of_keys,
-                                       .value_gradient = of_values});
+    return ops_.Run(
+        tensor_parallel::op::AttendGradient{block,
+                                            {.output_gradient = q.view(),
+                                             .output = attended.view(),
+                                             .log_sum_exp = numbers.view(),
+                                             .delta = delta.view(),
+                                             .query_gradient = output.view(),
+                                             .key_gradient = of_keys,
+                                             .value_gradient = of_values}});
   }
 
   const std::shared_ptr<CountingMemory> zeros_ =

@@ -345,11 +345,12 @@ class LlamaStage : public pipeline::Stage {
     return passes_.weights.OwnGradient(*table);
   }
   absl::Status AddGradient(ConstTensorView gradient, TensorView sum) override {
-    return layers_.tensor().ops().Add(gradient, sum);
+    return layers_.tensor().ops().Run(tensor_parallel::op::Add{gradient, sum});
   }
   absl::Status CopyGradient(ConstTensorView gradient,
                             TensorView copy) override {
-    return layers_.tensor().ops().Copy(gradient, copy);
+    return layers_.tensor().ops().Run(
+        tensor_parallel::op::Copy{gradient, copy});
   }
 
   bool KeepsInput(int32_t microbatch) const override {
@@ -607,8 +608,9 @@ class HeadStage final : public LlamaStage {
     TESSERA_RETURN_IF_ERROR(head().Forward(
         layers_.tokens(), *pass.input, targets, losses, flight->activations));
     if (pass.loss != nullptr) {
-      TESSERA_RETURN_IF_ERROR(layers_.tensor().ops().Sum(
-          1 / tokens_of_microbatch(), losses, *pass.loss));
+      TESSERA_RETURN_IF_ERROR(
+          layers_.tensor().ops().Run(tensor_parallel::op::Sum{
+              1 / tokens_of_microbatch(), losses, *pass.loss}));
     }
     return SendAway(pass, flight->activations);
   }
@@ -656,7 +658,8 @@ class HeadStage final : public LlamaStage {
         const TensorView scales,
         scales_.Get(DType::kF64, {{layers_.tokens().size()}}));
     if (scale_ != scale) {
-      TESSERA_RETURN_IF_ERROR(layers_.tensor().ops().Fill(scale, scales));
+      TESSERA_RETURN_IF_ERROR(
+          layers_.tensor().ops().Run(tensor_parallel::op::Fill{scale, scales}));
       scale_ = scale;
     }
     return ConstTensorView(scales);

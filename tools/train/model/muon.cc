@@ -322,8 +322,9 @@ absl::Status Muon::CopyParts(const Matrix& matrix,
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView place,
         rows.Narrow(1, part.columns.begin, part.columns.size()));
-    TESSERA_RETURN_IF_ERROR(to_whole ? options_.ops->Copy(piece, place)
-                                     : options_.ops->Copy(place, piece));
+    TESSERA_RETURN_IF_ERROR(
+        to_whole ? options_.ops->Run(tensor_parallel::op::Copy{piece, place})
+                 : options_.ops->Run(tensor_parallel::op::Copy{place, piece}));
     at += part.elements();
   }
   return absl::OkStatus();
@@ -371,8 +372,8 @@ absl::StatusOr<TensorView> Muon::Update(const Matrix& matrix) {
       const TensorView update,
       Orthogonalise(*options_.ops, direction, other, scratch));
   const auto larger = static_cast<double>(std::max(rows, columns));
-  TESSERA_RETURN_IF_ERROR(
-      options_.ops->Scale(-kUpdateScale * std::sqrt(larger), update));
+  TESSERA_RETURN_IF_ERROR(options_.ops->Run(
+      tensor_parallel::op::Scale{-kUpdateScale * std::sqrt(larger), update}));
   return update;
 }
 

@@ -55,11 +55,11 @@ absl::Status Normalise(tp::Ops& ops, const TensorView& x,
   TESSERA_ASSIGN_OR_RETURN(const TensorView lengths, parts.Take({rows}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView unit_lengths, parts.Take({rows}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView inverse, parts.Take({1}));
-  TESSERA_RETURN_IF_ERROR(ops.Fill(1, ones));
+  TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::Fill{1, ones}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView of_row, ones.Narrow(0, 0, columns));
   TESSERA_ASSIGN_OR_RETURN(const TensorView of_column, ones.Narrow(0, 0, rows));
-  TESSERA_RETURN_IF_ERROR(
-      ops.RmsNorm(kEpsilon, x, of_row, normalised, inverses));
+  TESSERA_RETURN_IF_ERROR(ops.Run(
+      tensor_parallel::op::RmsNorm{kEpsilon, x, of_row, normalised, inverses}));
   // [rows, 1, columns] and [rows, 1]: one head.
   TESSERA_ASSIGN_OR_RETURN(const TensorView x_heads,
                            x.Reshape({{rows, 1, columns}}));
@@ -67,21 +67,22 @@ absl::Status Normalise(tp::Ops& ops, const TensorView& x,
                            normalised.Reshape({{rows, 1, columns}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView length_heads,
                            lengths.Reshape({{rows, 1}}));
-  TESSERA_RETURN_IF_ERROR(ops.RowDots(normalised_heads, x_heads, length_heads));
+  TESSERA_RETURN_IF_ERROR(ops.Run(
+      tensor_parallel::op::RowDots{normalised_heads, x_heads, length_heads}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView one_row,
                            lengths.Reshape({{1, rows}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView one_unit_row,
                            unit_lengths.Reshape({{1, rows}}));
-  TESSERA_RETURN_IF_ERROR(
-      ops.RmsNorm(kEpsilon, one_row, of_column, one_unit_row, inverse));
+  TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::RmsNorm{
+      kEpsilon, one_row, of_column, one_unit_row, inverse}));
   // lengths[i] = columns * rms(row i), so that 1 / inverse is columns times the
   // root mean square of x.
-  TESSERA_RETURN_IF_ERROR(ops.Scale(
+  TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::Scale{
       std::sqrt(static_cast<double>(columns) / static_cast<double>(rows)),
-      inverse));
+      inverse}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView flat,
                            x.Reshape({{1, rows * columns}}));
-  return ops.ScaleRows(inverse, flat, flat);
+  return ops.Run(tensor_parallel::op::ScaleRows{inverse, flat, flat});
 }
 
 }  // namespace
@@ -103,14 +104,16 @@ absl::StatusOr<TensorView> Orthogonalise(tp::Ops& ops, TensorView x,
                            parts.Take({smaller, smaller}));
   TESSERA_RETURN_IF_ERROR(Normalise(ops, x, other, parts));
   for (int i = 0; i < kIterations; ++i) {
-    TESSERA_RETURN_IF_ERROR(ops.Gemm(
-        {.transpose_a = !is_wide, .transpose_b = is_wide}, x, x, gram));
-    TESSERA_RETURN_IF_ERROR(ops.Copy(gram, factor));
-    TESSERA_RETURN_IF_ERROR(
-        ops.Gemm({.alpha = kC, .beta = kB}, gram, gram, factor));
-    TESSERA_RETURN_IF_ERROR(ops.Copy(x, other));
-    TESSERA_RETURN_IF_ERROR(is_wide ? ops.Gemm({.beta = kA}, factor, x, other)
-                                    : ops.Gemm({.beta = kA}, x, factor, other));
+    TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::Gemm{
+        {.transpose_a = !is_wide, .transpose_b = is_wide}, x, x, gram}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::Copy{gram, factor}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::Gemm{
+        {.alpha = kC, .beta = kB}, gram, gram, factor}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::Copy{x, other}));
+    TESSERA_RETURN_IF_ERROR(is_wide ? ops.Run(tensor_parallel::op::Gemm{
+                                          {.beta = kA}, factor, x, other})
+                                    : ops.Run(tensor_parallel::op::Gemm{
+                                          {.beta = kA}, x, factor, other}));
     std::swap(x, other);
   }
   return x;

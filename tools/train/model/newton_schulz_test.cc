@@ -128,8 +128,8 @@ Matrix Orthogonalised(const Matrix& x, DType dtype) {
   Tensor other = *Tensor::Create(dtype, {{x.rows, x.columns}});
   Tensor scratch =
       *Tensor::Create(dtype, {{NewtonSchulzElements(x.rows, x.columns)}});
-  EXPECT_THAT(ops.Fill(nan, other.view()), IsOk());
-  EXPECT_THAT(ops.Fill(nan, scratch.view()), IsOk());
+  EXPECT_THAT(ops.Run(tensor_parallel::op::Fill{nan, other.view()}), IsOk());
+  EXPECT_THAT(ops.Run(tensor_parallel::op::Fill{nan, scratch.view()}), IsOk());
   const auto update =
       Orthogonalise(ops, tensor.view(), other.view(), scratch.view());
   EXPECT_THAT(update.status(), IsOk());

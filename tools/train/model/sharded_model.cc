@@ -292,7 +292,7 @@ absl::Status ShardedModel::AddToValue(
       const TensorView values,
       TensorView::Create({own.data(), static_cast<size_t>(own.size_in_bytes())},
                          own.dtype(), {{own.size()}}, change.kind()));
-  const absl::Status status = ops.Add(part, values);
+  const absl::Status status = ops.Run(tensor_parallel::op::Add{part, values});
   TESSERA_RETURN_IF_ERROR(state.own_values().Close(place.id, /*changed=*/true));
   return status;
 }

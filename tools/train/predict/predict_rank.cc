@@ -17,7 +17,7 @@
 #include "collectives/counting/counting_engine.h"
 #include "offload/tier/file_tier.h"
 #include "pipeline/schedule/schedule.h"
-#include "tensor_parallel/ops/counting_ops.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
@@ -160,7 +160,7 @@ class DryRun {
   const std::shared_ptr<MessageCounts> counts_ =
       std::make_shared<MessageCounts>();
   std::unique_ptr<Communicator> world_;
-  std::optional<tensor_parallel::CountingOps> ops_;
+  std::optional<tensor_parallel::Ops> ops_;
   std::optional<text::Samples> samples_;
   std::unique_ptr<TrainRank> rank_;
   std::map<size_t, TrafficAxis> axes_;  // By group.

@@ -170,17 +170,19 @@ absl::StatusOr<std::vector<int64_t>> Origins(collectives::Communicator& group,
 StepMeter::StepMeter(tensor_parallel::Ops& ops,
                      std::shared_ptr<CollectiveLog> collectives,
                      int64_t clock_offset)
-    : ops_(ops, collectives::MonotonicNanos,
-           [this](tensor_parallel::TimedOps::Kind kind, std::string_view,
-                  int64_t begin,
-                  int64_t end) { AddOperation(kind, begin, end); }),
+    : ops_(ops),
       tiers_(std::make_shared<TierLog>()),
       collectives_(std::move(collectives)),
-      clock_offset_(clock_offset) {}
+      clock_offset_(clock_offset) {
+  ops_.Observe(collectives::MonotonicNanos,
+               [this](std::string_view name, int64_t begin, int64_t end) {
+                 AddOperation(tensor_parallel::KindOf(name), begin, end);
+               });
+}
 
-void StepMeter::AddOperation(tensor_parallel::TimedOps::Kind kind,
-                             int64_t begin, int64_t end) {
-  if (kind != tensor_parallel::TimedOps::Kind::kOther) {
+void StepMeter::AddOperation(tensor_parallel::OperationKind kind, int64_t begin,
+                             int64_t end) {
+  if (kind != tensor_parallel::OperationKind::kOther) {
     ops_time_.products_ns += end - begin;
   }
   Spans& spans = ops_time_.spans;

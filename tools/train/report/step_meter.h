@@ -20,7 +20,6 @@
 #include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops/timed_ops.h"
 #include "tools/train/loop/collective_log.h"
 #include "tools/train/loop/train_rank.h"
 #include "tools/train/report/step_activity.h"
@@ -44,11 +43,12 @@ absl::StatusOr<int64_t> ClockOffset(
 // Created and used by the rank's thread.
 class StepMeter {
  public:
-  // `ops` outlives this; `collectives` may be null. `clock_offset` is
-  // ClockOffset's.
+  // Observes `ops`, which outlives this; `collectives` may be null.
+  // `clock_offset` is ClockOffset's.
   StepMeter(tensor_parallel::Ops& ops,
             std::shared_ptr<CollectiveLog> collectives, int64_t clock_offset);
 
+  ~StepMeter() { ops_.Observe(nullptr, nullptr); }
   StepMeter(const StepMeter&) = delete;
   StepMeter& operator=(const StepMeter&) = delete;
 
@@ -64,12 +64,12 @@ class StepMeter {
   absl::StatusOr<StepActivity> End(TrainRank& rank);
 
  private:
-  void AddOperation(tensor_parallel::TimedOps::Kind kind, int64_t begin,
+  void AddOperation(tensor_parallel::OperationKind kind, int64_t begin,
                     int64_t end);
   absl::Status AddPipeline(TrainRank& rank, StepActivity& activity);
 
   OpsTime ops_time_;
-  tensor_parallel::TimedOps ops_;
+  tensor_parallel::Ops& ops_;
   const std::shared_ptr<TierLog> tiers_;
   const std::shared_ptr<CollectiveLog> collectives_;
   const int64_t clock_offset_;

@@ -355,10 +355,11 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
                            scratch_->hidden.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView ids,
                            ConstTensorView::Of(tokens, {{count}}));
-  TESSERA_RETURN_IF_ERROR(ops_.GatherRows(
-      weights_.embedding(), {0, config_.vocabulary}, ids, hidden));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::GatherRows{
+      weights_.embedding(), {0, config_.vocabulary}, ids, hidden}));
   if (config_.scaled_embedding) {
-    TESSERA_RETURN_IF_ERROR(ops_.Scale(config_.EmbeddingScale(), hidden));
+    TESSERA_RETURN_IF_ERROR(
+        ops_.Run(tensor_parallel::op::Scale{config_.EmbeddingScale(), hidden}));
   }
   for (size_t i = 0; i < caches_.size(); ++i) {
     const LlamaLayerWeights& layer = weights_.layers()[i];
@@ -380,7 +381,8 @@ absl::Status LlamaDecoder::Normalise(ConstTensorView weight, int64_t begin,
                            scratch_->normed.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
                            scratch_->inverse.view().Narrow(0, 0, count));
-  return ops_.RmsNorm(config_.norm_epsilon, x, weight, y, inverse);
+  return ops_.Run(tensor_parallel::op::RmsNorm{config_.norm_epsilon, x, weight,
+                                               y, inverse});
 }
 
 absl::Status LlamaDecoder::Project(ConstTensorView weight, int64_t begin,
@@ -389,7 +391,7 @@ absl::Status LlamaDecoder::Project(ConstTensorView weight, int64_t begin,
                            weight.Narrow(0, begin, end - begin));
   TESSERA_ASSIGN_OR_RETURN(const TensorView x,
                            scratch_->normed.view().Narrow(0, 0, count));
-  return ops_.Gemm({.transpose_b = true}, x, rows, y);
+  return ops_.Run(tensor_parallel::op::Gemm{{.transpose_b = true}, x, rows, y});
 }
 
 absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
@@ -414,7 +416,7 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
     TESSERA_ASSIGN_OR_RETURN(
         const ConstTensorView bias,
         layer.qkv_bias->view().Narrow(0, begin, end - begin));
-    return ops_.AddBias(bias, y);
+    return ops_.Run(tensor_parallel::op::AddBias{bias, y});
   };
   TESSERA_RETURN_IF_ERROR(project(0, q, query));
   TESSERA_RETURN_IF_ERROR(project(q, q + kv, new_keys));
@@ -425,19 +427,23 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
                            HeadsOf(new_keys, config_.kv_heads));
   TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.query_norm, query_heads));
   TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.key_norm, key_heads));
-  TESSERA_RETURN_IF_ERROR(
-      ops_.Rotate(config_.rotary, /*inverse=*/false, now, query_heads));
-  TESSERA_RETURN_IF_ERROR(
-      ops_.Rotate(config_.rotary, /*inverse=*/false, now, key_heads));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Rotate{
+      config_.rotary, /*inverse=*/false, now, query_heads}));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Rotate{
+      config_.rotary, /*inverse=*/false, now, key_heads}));
   TESSERA_RETURN_IF_ERROR(Attend(cache, window, query_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
                            scratch_->attended.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
                            scratch_->hidden.view().Narrow(0, 0, count));
-  TESSERA_RETURN_IF_ERROR(ops_.Gemm({.transpose_b = true, .beta = 1}, attended,
-                                    layer.attention_output.view(), hidden));
+  TESSERA_RETURN_IF_ERROR(
+      ops_.Run(tensor_parallel::op::Gemm{{.transpose_b = true, .beta = 1},
+                                         attended,
+                                         layer.attention_output.view(),
+                                         hidden}));
   if (!layer.output_bias.has_value()) return absl::OkStatus();
-  return ops_.AddBias(layer.output_bias->view(), hidden);
+  return ops_.Run(
+      tensor_parallel::op::AddBias{layer.output_bias->view(), hidden});
 }
 
 absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
@@ -448,7 +454,8 @@ absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
                            heads.Reshape({{rows, heads.shape()[2]}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
                            scratch_->inverse.view().Narrow(0, 0, rows));
-  return ops_.RmsNorm(config_.norm_epsilon, x, weight->view(), x, inverse);
+  return ops_.Run(tensor_parallel::op::RmsNorm{config_.norm_epsilon, x,
+                                               weight->view(), x, inverse});
 }
 
 absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
@@ -468,9 +475,9 @@ absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
                            HeadsOf(flat, config_.heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView log_sums,
                            scratch_->log_sums.view().Narrow(0, 0, count));
-  TESSERA_RETURN_IF_ERROR(ops_.Fill(0, output));
-  TESSERA_RETURN_IF_ERROR(
-      ops_.Fill(-std::numeric_limits<double>::infinity(), log_sums));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Fill{0, output}));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Fill{
+      -std::numeric_limits<double>::infinity(), log_sums}));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView queries, OneSequence(query));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all_keys_of,
                            OneSequence(ConstTensorView(keys)));
@@ -493,7 +500,8 @@ absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
         ConstTensorView::Of(std::span<const int64_t>(first_keys),
                             {{1, count}}));
   }
-  return ops_.Attend(block, {.output = outputs, .log_sum_exp = statistics});
+  return ops_.Run(tensor_parallel::op::Attend{
+      block, {.output = outputs, .log_sum_exp = statistics}});
 }
 
 absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
@@ -510,9 +518,10 @@ absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
   const ConstTensorView weight = layer.gate_up.view();
   TESSERA_RETURN_IF_ERROR(Project(weight, 0, width, count, gate));
   TESSERA_RETURN_IF_ERROR(Project(weight, width, 2 * width, count, up));
-  TESSERA_RETURN_IF_ERROR(ops_.Glu(config_.glu, gate, up, activation));
-  return ops_.Gemm({.transpose_b = true, .beta = 1}, activation,
-                   layer.down.view(), hidden);
+  TESSERA_RETURN_IF_ERROR(
+      ops_.Run(tensor_parallel::op::Glu{config_.glu, gate, up, activation}));
+  return ops_.Run(tensor_parallel::op::Gemm{
+      {.transpose_b = true, .beta = 1}, activation, layer.down.view(), hidden});
 }
 
 absl::Status LlamaDecoder::RunMixture(tensor_parallel::MoeMlp& mixture,
@@ -529,7 +538,7 @@ absl::Status LlamaDecoder::RunMixture(tensor_parallel::MoeMlp& mixture,
       mixture.Forward(tokens, /*sequences=*/1, x, y, mixture_activations_);
   mixture_activations_.Clear();
   TESSERA_RETURN_IF_ERROR(status);
-  return ops_.Add(y, hidden);
+  return ops_.Run(tensor_parallel::op::Add{y, hidden});
 }
 
 absl::Status LlamaDecoder::ComputeLogits(int64_t begin, TensorView logits) {

@@ -1,0 +1,96 @@
+#include "tensor_parallel/ops/attention.h"
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/device/operand_checker.h"
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "base/tensor/layout.h"
+
+namespace tessera::tensor_parallel {
+
+namespace {
+
+absl::Status CheckBlock(OperandChecker& check, const AttentionBlock& block) {
+  TESSERA_RETURN_IF_ERROR(check.Leads("query", block.query, 4));
+  TESSERA_RETURN_IF_ERROR(
+      check
+          .Requires(block.key.rank() == 4,
+                    absl::StrCat("\"key\" has ", block.key.rank(),
+                                 " dimensions; it should have 4."))
+          .status());
+  const int64_t sequences = block.query.shape()[0];
+  const int64_t heads = block.query.shape()[2], d = block.query.shape()[3];
+  const int64_t keys = block.key.shape()[1], kv_heads = block.key.shape()[2];
+  const bool divides = kv_heads == 0 ? heads == 0 : heads % kv_heads == 0;
+  check.Reads("key", block.key, {{sequences, keys, kv_heads, d}})
+      .Reads("value", block.value, {{sequences, keys, kv_heads, d}})
+      .Requires(divides, absl::StrCat("\"query\" has ", heads,
+                                      " heads, \"key\" ", kv_heads,
+                                      "; the second should divide the first."));
+  if (block.first_keys.has_value()) {
+    check
+        .ReadsRows("first_keys", *block.first_keys, DType::kI64,
+                   {{sequences, block.query.shape()[1]}})
+        .Requires(block.scale > 0,
+                  absl::StrCat("scale is ", block.scale,
+                               "; with \"first_keys\" it should be positive."));
+  }
+  return check.status();
+}
+
+std::array<int64_t, 3> WithoutLast(const Dims& shape) {
+  return {shape[0], shape[1], shape[2]};
+}
+
+}  // namespace
+
+namespace op {
+
+absl::Status Attend::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckBlock(check, block));
+  const Dims& shape = block.query.shape();
+  check.WritesStatisticsRows("output", state.output, shape)
+      .WritesStatisticsRows("log_sum_exp", state.log_sum_exp,
+                            WithoutLast(shape));
+  return check.status();
+}
+
+absl::Status AttendGradient::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckBlock(check, block));
+  const Dims& shape = block.query.shape();
+  check.Reads("output_gradient", gradients.output_gradient, shape)
+      .ReadsStatisticsRows("output", gradients.output, shape)
+      .ReadsStatisticsRows("log_sum_exp", gradients.log_sum_exp,
+                           WithoutLast(shape))
+      .ReadsStatisticsRows("delta", gradients.delta, WithoutLast(shape))
+      .WritesStatisticsRows("query_gradient", gradients.query_gradient, shape)
+      .WritesStatisticsRows("key_gradient", gradients.key_gradient,
+                            block.key.shape())
+      .WritesStatisticsRows("value_gradient", gradients.value_gradient,
+                            block.key.shape());
+  return check.status();
+}
+
+absl::Status RowDots::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("output_gradient", output_gradient));
+  const Dims& shape = output_gradient.shape();
+  if (shape.size() != 3 && shape.size() != 4) {
+    check.Requires(false, absl::StrCat("\"output_gradient\" has shape ",
+                                       DimsToString(shape),
+                                       "; it should have 3 or 4 dimensions."));
+    return check.status();
+  }
+  check.ReadsStatisticsRows("output", output, shape)
+      .WritesStatisticsRows("dots", dots,
+                            std::span(shape).first(shape.size() - 1));
+  return check.status();
+}
+
+}  // namespace op
+
+}  // namespace tessera::tensor_parallel

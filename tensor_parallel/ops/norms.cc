@@ -1,0 +1,71 @@
+#include "tensor_parallel/ops/norms.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/device/operand_checker.h"
+#include "base/status_macros.h"
+
+namespace tessera::tensor_parallel {
+
+namespace {
+
+absl::Status CheckGradient(OperandChecker& check,
+                           const ConstTensorView& gradient,
+                           const ConstTensorView& x,
+                           const ConstTensorView& inverse) {
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
+  return check.Reads("gradient", gradient, x.shape())
+      .ReadsStatistics("inverse", inverse, {{x.shape()[0]}})
+      .status();
+}
+
+}  // namespace
+
+namespace op {
+
+absl::Status RmsNorm::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .Writes("y", y, x.shape())
+      .WritesStatistics("inverse", inverse, {{x.shape()[0]}})
+      .Requires(epsilon >= 0, absl::StrCat("epsilon is ", epsilon,
+                                           "; it should be at least 0."));
+  return check.status();
+}
+
+absl::Status RmsNormInputGradient::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .Writes("x_gradient", x_gradient, x.shape());
+  return check.status();
+}
+
+absl::Status AddRmsNorm::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("residual", residual, 2));
+  check.Reads("weight", weight, {{residual.shape()[1]}})
+      .Reads("x", x, residual.shape())
+      .Writes("x", x, residual.shape())
+      .Writes("y", y, residual.shape())
+      .WritesStatistics("inverse", inverse, {{residual.shape()[0]}})
+      .Requires(epsilon >= 0, absl::StrCat("epsilon is ", epsilon,
+                                           "; it should be at least 0."));
+  return check.status();
+}
+
+absl::Status AddRmsNormInputGradient::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .Reads("residual_gradient", residual_gradient, x.shape())
+      .Writes("x_gradient", x_gradient, x.shape());
+  return check.status();
+}
+
+absl::Status RmsNormWeightGradient::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.WritesEither("weight_gradient", weight_gradient, {{x.shape()[1]}});
+  return check.status();
+}
+
+}  // namespace op
+
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,80 @@
+// The choice of experts for tokens (Shazeer et al., arXiv 1701.06538; the
+// sigmoid and its bias: DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+//
+//   ops.Run(op::Route{{.per_token = 2}, logits, bias, weights, experts});
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_ROUTER_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_ROUTER_H_
+
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "base/device/operation.h"
+#include "base/tensor/tensor_view.h"
+
+namespace tessera::tensor_parallel {
+
+enum class RouterScore {
+  kSoftmax,  // Over all experts.
+  kSigmoid,  // Of each expert by itself.
+};
+
+struct RouterOptions {
+  RouterScore score = RouterScore::kSoftmax;
+  int64_t per_token = 1;  // Experts of a token, at least 1.
+  bool normalise = true;  // The weights of a token add up to `scale`.
+  double scale = 1;
+
+  friend bool operator==(const RouterOptions&, const RouterOptions&) = default;
+};
+
+namespace op {
+
+// The experts of each token and their weights, from logits [tokens, experts]:
+//   scores[t][e] = softmax or sigmoid of logits[t][e]
+//   experts[t]   = the per_token experts with the largest scores[t][e] +
+//                  bias[e], the largest first, of equal ones the first
+//   weights[t]   = scale * scores[t][experts[t]], with `normalise` divided by
+//                  the sum of the scores of the token's experts
+// `bias` is [experts] or [0] (none); weights are [tokens, per_token]; both are
+// statistics; experts are i64 of the same shape. Logits that are NaN are chosen
+// last.
+struct Route {
+  static constexpr std::string_view kName = "Route";
+  RouterOptions options;
+  ConstTensorView logits, bias;
+  TensorView weights, experts;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(logits, bias, weights, experts); }
+};
+
+// Sets logits_gradient [tokens, experts], of statistics, to the gradient of
+//   sum of weights_gradient * weights
+//       + sum of balance[s][e] * p[t][e] + sum of z_loss * l[t]^2
+// where p are the scores divided by their sum over all experts, l the logarithm
+// of the sum of exponentials of a token's logits, and s the token's sequence:
+// `balance` is [sequences, experts], statistics, each sequence of equally many
+// tokens, or [0, experts] (none). The choice of experts has no gradient.
+struct RouteGradient {
+  static constexpr std::string_view kName = "RouteGradient";
+  RouterOptions options;
+  ConstTensorView logits, experts, weights_gradient, balance;
+  double z_loss = 0;
+  TensorView logits_gradient;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() {
+    return std::tie(logits, experts, weights_gradient, balance,
+                    logits_gradient);
+  }
+};
+
+using Router = OperationList<Route, RouteGradient>;
+
+}  // namespace op
+
+}  // namespace tessera::tensor_parallel
+
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_ROUTER_H_

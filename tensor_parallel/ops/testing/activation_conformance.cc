@@ -1,0 +1,158 @@
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "base/tensor/layout.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/testing/ops_conformance.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Problem {
+  Problem(GluKind kind, DType dtype, const Dims& shape, std::mt19937_64& random)
+      : kind(kind),
+        gate(dtype, shape, 2),
+        up(dtype, shape, 3),
+        y(dtype, shape, 1),
+        gradient(dtype, shape, 5),
+        gate_gradient(dtype, shape, 4),
+        up_gradient(dtype, shape, 1) {
+    gate.Randomise(random, 3);
+    up.Randomise(random);
+    gradient.Randomise(random);
+  }
+  absl::Status Forward(Ops& ops) {
+    return ops.Run(op::Glu{kind, gate.view(), up.view(), y.view()});
+  }
+  absl::Status Backward(Ops& ops) {
+    return ops.Run(op::GluGradient{kind, gradient.view(), gate.view(),
+                                   up.view(), gate_gradient.view(),
+                                   up_gradient.view()});
+  }
+
+  GluKind kind;
+  TestTensor gate, up, y, gradient, gate_gradient, up_gradient;
+};
+
+struct Activation {
+  double value = 0;
+  double slope = 0;
+};
+
+// From the definition by tanh; kernels compute a sigmoid.
+Activation Activate(GluKind kind, double g) {
+  if (kind == GluKind::kSwiGlu) {
+    const double s = 1 / (1 + std::exp(-g));
+    return {g * s, s + g * s * (1 - s)};
+  }
+  const double root = std::sqrt(2 / std::acos(-1.0));
+  const double t = std::tanh(root * (g + 0.044715 * g * g * g));
+  return {0.5 * g * (1 + t), 0.5 * (1 + t) + 0.5 * g * (1 - t * t) * root *
+                                                 (1 + 3 * 0.044715 * g * g)};
+}
+
+constexpr GluKind kKinds[] = {GluKind::kSwiGlu, GluKind::kGeGlu};
+
+const std::vector<Dims> kShapes = {{1, 1},   {3, 7}, {5, 16},
+                                   {2, 129}, {0, 5}, {5, 0}};
+
+TEST_P(OpsConformanceTest, GluIsItsFormulaBothWays) {
+  std::mt19937_64 random(1);
+  for (const GluKind kind : kKinds) {
+    for (const DType dtype : kComputedTypes) {
+      for (const Dims& shape : kShapes) {
+        Problem p(kind, dtype, shape, random);
+        TESSERA_ASSERT_OK(p.Forward(ops()));
+        TESSERA_ASSERT_OK(p.Backward(ops()));
+        std::vector<double> y, gate, up;
+        for (int64_t i = 0; i < p.gate.size(); ++i) {
+          const double dy = p.gradient.at(i);
+          const auto [value, slope] = Activate(kind, p.gate.at(i));
+          y.push_back(value * p.up.at(i));
+          gate.push_back(dy * p.up.at(i) * slope);
+          up.push_back(dy * value);
+        }
+        ExpectClose(p.y, y);
+        ExpectClose(p.gate_gradient, gate);
+        ExpectClose(p.up_gradient, up);
+        EXPECT_TRUE(p.y.GapsAreIntact() && p.gate_gradient.GapsAreIntact());
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, GluGradientsAreFiniteDifferences) {
+  std::mt19937_64 random(2);
+  for (const GluKind kind : kKinds) {
+    Problem p(kind, DType::kF64, {3, 9}, random);
+    const auto f = [&] {
+      EXPECT_THAT(p.Forward(ops()), IsOk());
+      return Dot(p.gradient, p.y);
+    };
+    TESSERA_ASSERT_OK(p.Backward(ops()));
+    for (int64_t i = 0; i < p.gate.size(); ++i) {
+      EXPECT_NEAR(p.gate_gradient.at(i), Slope(p.gate, i, f), 1e-8);
+      EXPECT_NEAR(p.up_gradient.at(i), Slope(p.up, i, f), 1e-8);
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, GluOfFarGatesIsZeroOrTheProduct) {
+  std::mt19937_64 random(3);
+  const double far = std::ldexp(1.0, 100);
+  for (const GluKind kind : kKinds) {
+    Problem p(kind, DType::kF32, {1, 5}, random);
+    p.gate.Set({-500, 500, 0, -far, far});
+    p.up.Set({2, 2, 2, 2, 2});
+    p.gradient.Set({1, 1, 1, 1, 1});
+    TESSERA_ASSERT_OK(p.Forward(ops()));
+    TESSERA_ASSERT_OK(p.Backward(ops()));
+    EXPECT_EQ(p.y.values(), (std::vector<double>{0, 1000, 0, 0, 2 * far}));
+    EXPECT_EQ(p.gate_gradient.values(), (std::vector<double>{0, 2, 1, 0, 2}));
+  }
+}
+
+TEST_P(OpsConformanceTest, GluGradientMayWriteOverItsInputs) {
+  std::mt19937_64 random(4);
+  for (const DType dtype : kComputedTypes) {
+    for (const GluKind kind : kKinds) {
+      Problem p(kind, dtype, {4, 77}, random);
+      TESSERA_ASSERT_OK(p.Backward(ops()));
+      TESSERA_ASSERT_OK(
+          ops().Run(op::GluGradient{kind, p.gradient.view(), p.gate.view(),
+                                    p.up.view(), p.gate.view(), p.up.view()}));
+      EXPECT_EQ(p.gate.values(), p.gate_gradient.values());
+      EXPECT_EQ(p.up.values(), p.up_gradient.values());
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, GluRefusesWhatDoesNotFitAndWritesNothing) {
+  std::mt19937_64 random(6);
+  Problem p(GluKind::kGeGlu, DType::kF32, {2, 3}, random);
+  const TestTensor other(DType::kF32, {3, 2});
+  const auto before = p.y.bytes();
+  EXPECT_THAT(
+      ops().Run(op::Glu{p.kind, p.gate.view(), other.view(), p.y.view()}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("Glu: \"up\" has shape [3,2]; it should "
+                         "be [2,3].")));
+  EXPECT_THAT(ops().Run(op::GluGradient{p.kind, other.view(), p.gate.view(),
+                                        p.up.view(), p.y.view(), p.y.view()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("GluGradient: \"gradient\" has shape [3,2]")));
+  EXPECT_EQ(p.y.bytes(), before);
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

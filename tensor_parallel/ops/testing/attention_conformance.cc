@@ -1,0 +1,350 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "base/tensor/copy.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/testing/attention_problem.h"
+#include "tensor_parallel/ops/testing/ops_conformance.h"
+#include "tensor_parallel/ops/testing/rounding.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
+
+std::string KindName(BlockKind kind) {
+  return kind == BlockKind::kFull     ? "full"
+         : kind == BlockKind::kCausal ? "causal"
+                                      : "none";
+}
+
+constexpr AttentionSizes kSizes[] = {
+    {1, 1, 1, 1, 1, 1},    {1, 5, 5, 2, 2, 8},    {3, 7, 7, 6, 2, 16},
+    {1, 33, 47, 4, 1, 20}, {1, 1, 300, 8, 2, 9},  {2, 300, 300, 1, 1, 5},
+    {1, 70, 600, 2, 1, 3}, {2, 270, 31, 2, 1, 7}, {4, 1, 9, 2, 1, 4}};
+
+// Windows of some width, and documents of random lengths; some queries see
+// nothing, and some numbers are beyond both ends.
+std::vector<int64_t> RandomFirstKeys(const AttentionSizes& s,
+                                     std::mt19937_64& random) {
+  std::vector<int64_t> first_keys;
+  for (int64_t sequence = 0; sequence < s.sequences; ++sequence) {
+    const bool is_window = random() % 2 == 0;
+    const auto width = static_cast<int64_t>(random() % (s.keys + 2));
+    int64_t first = is_window ? s.keys - s.queries - width
+                              : -static_cast<int64_t>(random() % 3);
+    for (int64_t q = 0; q < s.queries; ++q) {
+      if (is_window) {
+        ++first;
+      } else if (random() % 20 == 0) {
+        first += static_cast<int64_t>(random() % (s.keys / 2 + 2));
+      }
+      first_keys.push_back(first);
+    }
+  }
+  return first_keys;
+}
+
+// Of every type, kind and size.
+void ExpectAllAreReference(Ops& ops, uint64_t seed, bool hides_keys) {
+  std::mt19937_64 random(seed);
+  for (const DType dtype : kComputedTypes) {
+    for (const AttentionSizes& s : kSizes) {
+      for (const BlockKind kind :
+           {BlockKind::kFull, BlockKind::kCausal, BlockKind::kNone}) {
+        SCOPED_TRACE(testing::Message()
+                     << dtype << " " << s << " " << KindName(kind));
+        AttentionProblem p(dtype, s, random);
+        p.kind = kind;
+        if (hides_keys) p.first_keys = RandomFirstKeys(s, random);
+        ExpectAttentionIsReference(ops, p);
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionIsTheTextbooksForEveryTypeAndManySizes) {
+  ExpectAllAreReference(ops(), 1, /*hides_keys=*/false);
+}
+
+TEST_P(OpsConformanceTest, AttentionHidesKeysBeforeTheFirst) {
+  ExpectAllAreReference(ops(), 11, /*hides_keys=*/true);
+}
+
+// Rows of a larger table.
+TEST_P(OpsConformanceTest, AttentionTakesFirstKeysWithGaps) {
+  std::mt19937_64 random(12);
+  AttentionProblem p(DType::kF64, {2, 9, 13, 4, 2, 6}, random), same = p;
+  p.first_keys = RandomFirstKeys(p.sizes, random);
+  std::vector<int64_t> table(2 * 20, -7);
+  for (int64_t i = 0; i < 18; ++i) {
+    table[i / 9 * 20 + 5 + i % 9] = p.first_keys[i];
+  }
+  TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
+  AttentionBlock block = same.Block();
+  block.first_keys =
+      *ConstTensorView::Of(std::span<const int64_t>(table), {{2, 20}})
+           ->Narrow(1, 5, 9);
+  TESSERA_ASSERT_OK(ops().Run(op::Attend{block, same.State()}));
+  EXPECT_EQ(same.output.bytes(), p.output.bytes());
+  EXPECT_EQ(same.log_sum_exp.bytes(), p.log_sum_exp.bytes());
+}
+
+TEST_P(OpsConformanceTest, AttentionTakesStatesAndGradientsWithGaps) {
+  std::mt19937_64 random(2);
+  for (const DType dtype : kComputedTypes) {
+    for (const int64_t d : {6, 8}) {
+      AttentionProblem p(dtype, {2, 9, 13, 4, 2, d}, random, /*state_gap=*/3);
+      ExpectAttentionIsReference(ops(), p);
+    }
+  }
+}
+
+// Tensors of [queries, sequences, heads, d], seen as the op wants them.
+TEST_P(OpsConformanceTest, AttentionTakesSequencesAnyDistanceApart) {
+  std::mt19937_64 random(3);
+  AttentionProblem p(DType::kF64, {3, 10, 10, 4, 2, 5}, random);
+  TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
+  TESSERA_ASSERT_OK(ops().Run(
+      op::RowDots{p.output.view(), p.output_gradient.view(), p.delta.view()}));
+  TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{p.Block(), p.Gradients()}));
+
+  const auto turned = [](const TestTensor& x) {
+    Dims shape = x.shape();
+    std::swap(shape[0], shape[1]);
+    TestTensor y(x.dtype(), shape, 1);
+    EXPECT_THAT(Copy(x.view(), *y.view().Transpose(0, 1)), IsOk());
+    return y;
+  };
+  const auto as_block = [](const TestTensor& x) {
+    return *x.view().Transpose(0, 1);
+  };
+  TestTensor query = turned(p.query), key = turned(p.key),
+             value = turned(p.value), gradient = turned(p.output_gradient);
+  AttentionProblem zeros(DType::kF64, p.sizes, random);
+  TestTensor output = turned(zeros.output),
+             log_sum_exp = turned(zeros.log_sum_exp),
+             delta = turned(zeros.delta),
+             query_gradient = turned(zeros.query_gradient),
+             key_gradient = turned(zeros.key_gradient),
+             value_gradient = turned(zeros.value_gradient);
+  const AttentionBlock block = {as_block(query), as_block(key), as_block(value),
+                                p.kind, p.scale};
+  TESSERA_ASSERT_OK(
+      ops().Run(op::Attend{block, {as_block(output), as_block(log_sum_exp)}}));
+  TESSERA_ASSERT_OK(ops().Run(
+      op::RowDots{as_block(output), as_block(gradient), as_block(delta)}));
+  TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{
+      block,
+      {as_block(gradient), as_block(output), as_block(log_sum_exp),
+       as_block(delta), as_block(query_gradient), as_block(key_gradient),
+       as_block(value_gradient)}}));
+  ExpectClose(output, turned(p.output).values());
+  ExpectClose(log_sum_exp, turned(p.log_sum_exp).values());
+  ExpectClose(query_gradient, turned(p.query_gradient).values());
+  ExpectClose(key_gradient, turned(p.key_gradient).values(), 4);
+  ExpectClose(value_gradient, turned(p.value_gradient).values(), 4);
+}
+
+// The parts of a causal problem: each chunk of queries sees earlier chunks of
+// keys in full, its own causally and no later one.
+TEST_P(OpsConformanceTest, AttentionMergedOverChunksIsUnsplit) {
+  std::mt19937_64 random(4);
+  for (const DType dtype : {DType::kF64, DType::kF32}) {
+    for (const std::vector<int64_t>& cuts :
+         {std::vector<int64_t>{0, 300}, std::vector<int64_t>{0, 150, 300},
+          std::vector<int64_t>{0, 1, 40, 296, 296, 300}}) {
+      AttentionProblem p(dtype, {2, 300, 300, 2, 1, 6}, random, 1);
+      const AttentionReference reference(p, ArithmeticOf(ops()));
+      struct Pair {
+        size_t queries, keys;
+      };
+      std::vector<Pair> order;
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        for (size_t j = 0; j + 1 < cuts.size(); ++j) order.push_back({i, j});
+      }
+      std::shuffle(order.begin(), order.end(), random);
+      const auto block = [&](const Pair& pair) {
+        return p.Block(cuts[pair.queries], cuts[pair.queries + 1],
+                       cuts[pair.keys], cuts[pair.keys + 1],
+                       pair.keys < pair.queries    ? BlockKind::kFull
+                       : pair.keys == pair.queries ? BlockKind::kCausal
+                                                   : BlockKind::kNone);
+      };
+      for (const Pair& pair : order) {
+        TESSERA_ASSERT_OK(ops().Run(op::Attend{
+            block(pair), p.State(cuts[pair.queries], cuts[pair.queries + 1])}));
+      }
+      ExpectClose(p.output, reference.output);
+      ExpectClose(p.log_sum_exp, reference.log_sum_exp);
+      p.delta.Set(reference.delta);
+      for (const Pair& pair : order) {
+        TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{
+            block(pair), p.Gradients(cuts[pair.queries], cuts[pair.queries + 1],
+                                     cuts[pair.keys], cuts[pair.keys + 1])}));
+      }
+      ExpectClose(p.query_gradient, reference.query_gradient, 2);
+      ExpectClose(p.key_gradient, reference.key_gradient, 8);
+      ExpectClose(p.value_gradient, reference.value_gradient, 8);
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionGradientsAreFiniteDifferences) {
+  std::mt19937_64 random(5);
+  AttentionProblem p(DType::kF64, {2, 3, 4, 2, 1, 2}, random);
+  const auto f = [&] {
+    p.Reset();
+    EXPECT_THAT(ops().Run(op::Attend{p.Block(), p.State()}), IsOk());
+    return Dot(p.output_gradient, p.output);
+  };
+  f();
+  TESSERA_ASSERT_OK(ops().Run(
+      op::RowDots{p.output.view(), p.output_gradient.view(), p.delta.view()}));
+  TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{p.Block(), p.Gradients()}));
+  for (auto [x, gradient] : {std::pair{&p.query, &p.query_gradient},
+                             std::pair{&p.key, &p.key_gradient},
+                             std::pair{&p.value, &p.value_gradient}}) {
+    for (int64_t i = 0; i < x->size(); ++i) {
+      EXPECT_NEAR(gradient->at(i), Slope(*x, i, f), 1e-8) << i;
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionAddsToGradients) {
+  std::mt19937_64 random(6);
+  AttentionProblem p(DType::kF64, {2, 4, 4, 2, 1, 3}, random);
+  TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
+  TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{p.Block(), p.Gradients()}));
+  std::vector<double> twice = p.key_gradient.values();
+  for (double& x : twice) x *= 2;
+  TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{p.Block(), p.Gradients()}));
+  ExpectClose(p.key_gradient, twice);
+}
+
+TEST_P(OpsConformanceTest, AttentionLeavesAQueryThatSeesNothingAsItWas) {
+  std::mt19937_64 random(7);
+  for (const DType dtype : kComputedTypes) {
+    // The first two of four queries come before the first of two keys.
+    AttentionProblem p(dtype, {2, 4, 2, 2, 1, 4}, random);
+    TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
+    for (int64_t row = 0; row < 16; ++row) {
+      const bool sees = row % 8 >= 4;
+      EXPECT_EQ(p.log_sum_exp.at(row) != kNothing, sees);
+      for (int64_t j = 0; j < 4; ++j) {
+        EXPECT_EQ(p.output.at(row * 4 + j) != 0, sees);
+      }
+    }
+    TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{p.Block(), p.Gradients()}));
+    for (int64_t j = 0; j < 16; ++j) EXPECT_EQ(p.query_gradient.at(j), 0);
+
+    // A later block without visible keys changes no bit.
+    const auto before = p.output.bytes();
+    p.kind = BlockKind::kNone;
+    TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
+    EXPECT_EQ(p.output.bytes(), before);
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionSurvivesScoresThatWouldOverflow) {
+  std::mt19937_64 random(8);
+  AttentionProblem p(DType::kF32, {1, 40, 40, 2, 2, 8}, random);
+  p.scale = 300;
+  const AttentionReference reference(p, ArithmeticOf(ops()));
+  TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
+  for (const double x : p.output.values()) EXPECT_TRUE(std::isfinite(x));
+  ExpectClose(p.log_sum_exp, reference.log_sum_exp, 1000);
+}
+
+TEST_P(OpsConformanceTest, AttentionTakesNothingAtAll) {
+  std::mt19937_64 random(9);
+  for (const AttentionSizes& sizes :
+       {AttentionSizes{1, 0, 3, 2, 1, 4}, AttentionSizes{1, 3, 0, 2, 1, 4},
+        AttentionSizes{1, 3, 3, 0, 0, 4}, AttentionSizes{1, 3, 3, 2, 1, 0},
+        AttentionSizes{0, 3, 3, 2, 1, 4}, AttentionSizes{0, 0, 0, 0, 0, 0}}) {
+    AttentionProblem p(DType::kF32, sizes, random);
+    EXPECT_THAT(ops().Run(op::Attend{p.Block(), p.State()}), IsOk());
+    EXPECT_THAT(ops().Run(op::AttendGradient{p.Block(), p.Gradients()}),
+                IsOk());
+    if (sizes.keys == 0 && sizes.queries > 0) {
+      EXPECT_EQ(p.log_sum_exp.at(0), kNothing);
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AttentionRefusesWhatDoesNotFitAndWritesNothing) {
+  std::mt19937_64 random(10);
+  AttentionProblem p(DType::kF32, {2, 4, 6, 4, 2, 3}, random);
+  const auto before = p.output.bytes();
+  const auto refuses = [&](const AttentionBlock& block, const char* text) {
+    EXPECT_THAT(ops().Run(op::Attend{block, p.State()}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+    EXPECT_THAT(ops().Run(op::AttendGradient{block, p.Gradients()}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+    EXPECT_EQ(p.output.bytes(), before);
+  };
+  AttentionBlock block = p.Block();
+  block.value = *p.value.view().Narrow(1, 0, 5);
+  refuses(block, "\"value\" has shape [2,5,2,3]; it should be [2,6,2,3]");
+  block = p.Block();
+  block.key = *p.key.view().Narrow(0, 0, 1);
+  refuses(block, "\"key\" has shape [1,6,2,3]; it should be [2,6,2,3]");
+  block = p.Block();
+  block.query = *p.query.view().Narrow(2, 0, 3);
+  refuses(block, "\"query\" has 3 heads, \"key\" 2");
+  block = p.Block();
+  block.key = *p.key.view().Select(0, 0);
+  refuses(block, "\"key\" has 3 dimensions; it should have 4");
+  block = p.Block();
+  block.query = *p.query.view().Select(0, 0);
+  refuses(block, "\"query\" has shape [4,4,3]; it should have 4 dimensions.");
+  TestTensor other(DType::kF64, {2, 6, 2, 3});
+  block = p.Block();
+  block.key = other.view();
+  refuses(block, "\"key\" is of f64; it should be of f32");
+  block = p.Block();
+  const std::vector<int64_t> list(8);
+  block.first_keys = ListOf(list);
+  refuses(block, "\"first_keys\" has shape [8]; it should be [2,4]");
+  const TestTensor narrow(DType::kI32, {2, 4}), wide(DType::kI64, {2, 4});
+  block.first_keys = narrow.view();
+  refuses(block, "\"first_keys\" is of i32; it should be of i64");
+  block.first_keys = wide.view();
+  block.scale = 0;
+  refuses(block, "scale is 0; with \"first_keys\" it should be positive");
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(
+      ops().Run(op::Attend{
+          p.Block(), {*p.output.view().Narrow(1, 0, 3), p.log_sum_exp.view()}}),
+      refused("Attend: \"output\" has shape [2,3,4,3]"));
+  AttentionGradients gradients = p.Gradients();
+  gradients.output = *p.output.view().Narrow(1, 0, 3);
+  EXPECT_THAT(ops().Run(op::AttendGradient{p.Block(), gradients}),
+              refused("AttendGradient: \"output\" has shape [2,3,4,3]"));
+  gradients = p.Gradients();
+  gradients.delta = p.output.view();
+  EXPECT_THAT(ops().Run(op::AttendGradient{p.Block(), gradients}),
+              refused("AttendGradient: \"delta\" has shape [2,4,4,3]"));
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

@@ -1,0 +1,163 @@
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype/dtype.h"
+#include "base/status_matchers.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/testing/ops_conformance.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
+
+namespace tessera::tensor_parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+TestTensor Factor(DType dtype, int64_t rows, int64_t columns, bool transposed,
+                  std::mt19937_64& random) {
+  TestTensor x = transposed ? TestTensor(dtype, {columns, rows}, 3)
+                            : TestTensor(dtype, {rows, columns}, 2);
+  x.Randomise(random);
+  return x;
+}
+
+std::vector<double> Expected(const GemmOptions& options, const Sizes& s,
+                             const TestTensor& a, const TestTensor& b,
+                             const TestTensor& c) {
+  const std::vector<double> x = a.values(), y = b.values();
+  std::vector<double> result(s.m * s.n);
+  for (int64_t i = 0; i < s.m; ++i) {
+    for (int64_t j = 0; j < s.n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < s.k; ++l) {
+        sum += x[options.transpose_a ? l * s.m + i : i * s.k + l] *
+               y[options.transpose_b ? j * s.k + l : l * s.n + j];
+      }
+      result[i * s.n + j] = options.alpha * sum;
+      if (options.beta != 0) {
+        result[i * s.n + j] += options.beta * c.at(i * s.n + j);
+      }
+    }
+  }
+  return result;
+}
+
+void ExpectIsReference(Ops& ops, const GemmOptions& options, const Sizes& s,
+                       DType dtype, DType c_type, std::mt19937_64& random) {
+  SCOPED_TRACE(testing::Message()
+               << dtype << " to " << c_type << " " << s.m << "x" << s.n << "x"
+               << s.k << " " << options.transpose_a << options.transpose_b
+               << " beta " << options.beta);
+  const TestTensor a = Factor(dtype, s.m, s.k, options.transpose_a, random);
+  const TestTensor b = Factor(dtype, s.k, s.n, options.transpose_b, random);
+  TestTensor c(c_type, {s.m, s.n}, 4);
+  c.Randomise(random);
+  const std::vector<double> expected = Expected(options, s, a, b, c);
+  if (options.beta == 0) {
+    c.Set(std::vector<double>(s.m * s.n,
+                              std::numeric_limits<double>::quiet_NaN()));
+  }
+  TESSERA_ASSERT_OK(ops.Run(op::Gemm{options, a.view(), b.view(), c.view()}));
+  ExpectClose(c, expected, 1 + std::sqrt(static_cast<double>(s.k)));
+  EXPECT_TRUE(c.GapsAreIntact());
+}
+
+TEST_P(OpsConformanceTest, GemmIsTheTextbooksForEveryTypeTransposeAndSize) {
+  std::mt19937_64 random(1);
+  for (const DType dtype : kComputedTypes) {
+    for (const Sizes& sizes :
+         {Sizes{1, 1, 1}, Sizes{3, 5, 7}, Sizes{17, 1, 33}, Sizes{1, 40, 9},
+          Sizes{65, 31, 50}, Sizes{0, 3, 4}, Sizes{3, 0, 4}, Sizes{3, 4, 0},
+          Sizes{0, 0, 0}}) {
+      for (int transposes = 0; transposes < 4; ++transposes) {
+        for (const double beta : {0.0, 1.0, -0.5}) {
+          const GemmOptions options = {.transpose_a = transposes % 2 == 1,
+                                       .transpose_b = transposes / 2 == 1,
+                                       .alpha = 0.75,
+                                       .beta = beta};
+          ExpectIsReference(ops(), options, sizes, dtype, dtype, random);
+          if (dtype == DType::kBF16) {
+            ExpectIsReference(ops(), options, sizes, dtype, DType::kF32,
+                              random);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, GemmOfBf16RoundsOnceAcrossPanels) {
+  std::mt19937_64 random(2);
+  for (const DType c_type : {DType::kBF16, DType::kF32}) {
+    for (const Sizes& sizes :
+         {Sizes{3, 2, 2500}, Sizes{2, 2100, 5}, Sizes{1100, 3, 4}}) {
+      for (const bool transposed : {false, true}) {
+        ExpectIsReference(ops(),
+                          {.transpose_a = transposed,
+                           .transpose_b = !transposed,
+                           .beta = 0.5},
+                          sizes, DType::kBF16, c_type, random);
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, GemmRefusesWhatDoesNotFitAndWritesNothing) {
+  const TestTensor a(DType::kF32, {2, 3}), b(DType::kF32, {3, 4});
+  TestTensor c(DType::kF32, {2, 4});
+  c.Set({1, 2, 3, 4, 5, 6, 7, 8});
+  const auto refuses = [&](const GemmOptions& options, const TestTensor& x,
+                           const TestTensor& y, const TensorView& z,
+                           const char* text) {
+    EXPECT_THAT(ops().Run(op::Gemm{options, x.view(), y.view(), z}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  refuses({.transpose_b = true}, a, b, c.view(),
+          "Gemm: \"b\" has shape [3,4]; it should be [3,3].");
+  refuses({}, a, b, TestTensor(DType::kF32, {4, 2}).view(),
+          "Gemm: \"c\" has shape [4,2]; it should be [2,4].");
+  refuses({}, a, b, TestTensor(DType::kBF16, {2, 4}).view(),
+          "Gemm: \"c\" is of bf16; it should be of f32.");
+  refuses({}, TestTensor(DType::kI8, {2, 3}), b, c.view(),
+          "Gemm: \"a\" is of i8; it may be of f64, f32, bf16 or f16");
+  refuses({}, TestTensor(DType::kF32, {6}), b, c.view(),
+          "Gemm: \"a\" has shape [6]; it should have 2 dimensions.");
+  refuses({}, a, TestTensor(DType::kF32, {12}), c.view(),
+          "Gemm: \"b\" has shape [12]; it should have 2 dimensions.");
+  EXPECT_THAT(
+      ops().Run(op::Gemm{{}, *b.view().Transpose(0, 1), a.view(), c.view()}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("side by side")));
+  EXPECT_EQ(c.values(), (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+TEST_P(OpsConformanceTest, GemmRefusesRowsThatOverlap) {
+  std::vector<float> values(12);
+  const auto bytes = std::as_writable_bytes(std::span(values));
+  const TensorView repeated = *TensorView::Create(
+      bytes, DType::kF32, *Layout::Strided({{3, 4}}, {{0, 1}}));
+  const TestTensor b(DType::kF32, {4, 2});
+  TestTensor c(DType::kF32, {3, 2});
+  EXPECT_THAT(ops().Run(op::Gemm{{}, repeated, b.view(), c.view()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rows should not overlap")));
+  EXPECT_THAT(ops().Run(op::Gemm{{},
+                                 TestTensor(DType::kF32, {3, 1}).view(),
+                                 TestTensor(DType::kF32, {1, 4}).view(),
+                                 repeated}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("should not overlap itself")));
+}
+
+}  // namespace
+}  // namespace tessera::tensor_parallel

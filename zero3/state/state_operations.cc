@@ -1,0 +1,216 @@
+#include "zero3/state/state_operations.h"
+
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/tensor/memory.h"
+#include "collectives/reduction/combine.h"
+#include "collectives/reduction/reduction.h"
+#include "offload/optimizer/gradient_statistics.h"
+#include "zero3/state/int8_blocks.h"
+
+namespace tessera::zero3 {
+namespace {
+
+MemoryAccess Reads(const void* data, int64_t bytes) {
+  return {static_cast<const std::byte*>(data), static_cast<size_t>(bytes),
+          false};
+}
+
+MemoryAccess Writes(const void* data, int64_t bytes) {
+  return {static_cast<const std::byte*>(data), static_cast<size_t>(bytes),
+          true};
+}
+
+void AddMoment(const offload::MomentSpan& moment, OperandChecker& check) {
+  if (moment.size == 0) return;
+  const auto scales = static_cast<int64_t>(moment.largest.size_bytes());
+  const int64_t bytes =
+      offload::MomentBytes(moment.format, moment.size).value_or(0);
+  check.Accesses(Writes(moment.values, bytes - scales));
+  if (scales > 0) check.Accesses(Writes(moment.largest.data(), scales));
+}
+
+template <typename Byte>
+offload::BasicTypedSpan<Byte> At(const DeviceAddresses& at,
+                                 const offload::BasicTypedSpan<Byte>& span) {
+  return {at(span.data()), span.dtype(), span.size()};
+}
+
+void MoveSources(const DeviceAddresses& at,
+                 std::vector<std::span<const std::byte>>& kept,
+                 op::Sources& sources) {
+  for (std::span<const std::byte>& source : kept) source = at(source);
+  sources = kept;
+}
+
+}  // namespace
+
+namespace op {
+
+absl::Status Add::Check(OperandChecker& check) const {
+  if (!IsFloating(dtype) || !collectives::IsReducible(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sum of gradients of ", DTypeName(dtype),
+                     "; give f64, f32, bf16 or f16"));
+  }
+  const int64_t bytes = count * SizeInBytes(dtype);
+  check.Accesses(Reads(from, bytes)).Accesses(Writes(to, bytes));
+  return absl::OkStatus();
+}
+
+void Add::MoveTo(const DeviceAddresses& at) {
+  from = at(from);
+  to = at(to);
+}
+
+absl::Status EncodeInt8::Check(OperandChecker& check) const {
+  check.Accesses(ReadsFrom(values)).Accesses(WritesTo(encoded));
+  return CheckInt8Sizes(dtype, values.size(), encoded);
+}
+
+void EncodeInt8::MoveTo(const DeviceAddresses& at) {
+  values = at(values);
+  encoded = at(encoded);
+}
+
+absl::Status SumInt8::Check(OperandChecker& check) const {
+  check.Accesses(WritesTo(values));
+  for (const auto source : sources) {
+    check.Accesses(ReadsFrom(source));
+    TESSERA_RETURN_IF_ERROR(CheckInt8Sizes(dtype, values.size(), source));
+  }
+  return absl::OkStatus();
+}
+
+void SumInt8::MoveTo(const DeviceAddresses& at) {
+  MoveSources(at, kept, sources);
+  values = at(values);
+}
+
+absl::Status SumInt8Encoded::Check(OperandChecker& check) const {
+  const auto bytes = static_cast<size_t>(elements) * sizeof(float);
+  TESSERA_RETURN_IF_ERROR(CheckInt8Sizes(DType::kF32, bytes, encoded));
+  check.Accesses(WritesTo(encoded));
+  for (const auto source : sources) {
+    check.Accesses(ReadsFrom(source));
+    TESSERA_RETURN_IF_ERROR(CheckInt8Sizes(DType::kF32, bytes, source));
+  }
+  return absl::OkStatus();
+}
+
+void SumInt8Encoded::MoveTo(const DeviceAddresses& at) {
+  MoveSources(at, kept, sources);
+  encoded = at(encoded);
+}
+
+absl::Status Measure::Check(OperandChecker& check) const {
+  check.Accesses(Reads(gradient.data(), gradient.size_in_bytes()))
+      .Accesses(WritesTo(result));
+  return offload::CheckGradient(gradient);
+}
+
+void Measure::MoveTo(const DeviceAddresses& at) {
+  gradient = At(at, gradient);
+  result = at(result);
+}
+
+absl::Status OptimizerStep::CheckAs(std::string_view name,
+                                    OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(
+      offload::CheckRanges(std::span(&range, 1), prepared.moments),
+      Annotate(_, name));
+  check
+      .Accesses(Writes(range.parameter.data(), range.parameter.size_in_bytes()))
+      .Accesses(Reads(range.gradient.data(), range.gradient.size_in_bytes()));
+  AddMoment(range.first, check);
+  AddMoment(range.second, check);
+  if (!range.copy.empty()) {
+    check.Accesses(Writes(range.copy.data(), range.copy.size_in_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+void OptimizerStep::MoveTo(const DeviceAddresses& at) {
+  range.parameter = At(at, range.parameter);
+  range.gradient = At(at, range.gradient);
+  range.copy = At(at, range.copy);
+  for (offload::MomentSpan* const moment : {&range.first, &range.second}) {
+    moment->values = at(moment->values);
+    moment->largest = at(moment->largest);
+  }
+}
+
+}  // namespace op
+
+namespace {
+
+// The kernels of the CPU, which share nothing.
+struct HostBackend {};
+
+absl::Status Run(const op::Add& call) {
+  const std::array<const void*, 2> sources = {call.to, call.from};
+  void* const target = call.to;
+  collectives::Combine(collectives::Combination::Partial(
+                           collectives::Reduction::Sum(), call.dtype),
+                       sources, std::span(&target, 1), call.count);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const op::EncodeInt8& call) {
+  return EncodeInt8(call.dtype, call.values, call.encoded);
+}
+
+absl::Status Run(const op::SumInt8& call) {
+  return SumInt8(call.sources, call.divisor, call.dtype, call.values);
+}
+
+absl::Status Run(const op::SumInt8Encoded& call) {
+  return SumInt8Encoded(call.sources, call.elements, call.encoded);
+}
+
+absl::Status Run(const op::Measure& call) {
+  TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics statistics,
+                           offload::MeasureGradient(call.gradient));
+  std::memcpy(call.result.data(), &statistics, sizeof statistics);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const op::AdamWStep& call) {
+  return call.optimizer->Run(call.prepared, std::span(&call.range, 1));
+}
+
+absl::Status Run(const op::SgdStep& call) {
+  return call.optimizer->Run(call.prepared, std::span(&call.range, 1));
+}
+
+using HostTable = KernelTable<HostBackend, StateOperations>;
+
+const HostTable& HostKernels() {
+  static const HostTable table = [] {
+    HostTable result;
+    StateOperations::ForEach([&]<typename Op>(std::type_identity<Op>) {
+      result.Add<Op>([](HostBackend&, const Op& call) { return Run(call); });
+    });
+    return result;
+  }();
+  return table;
+}
+
+}  // namespace
+
+std::shared_ptr<StateOps> HostStateOps(Queue& queue) {
+  const auto create = [](Queue& on) {
+    return std::make_shared<StateOps>(on, HostKernels(),
+                                      std::make_shared<HostBackend>());
+  };
+  static const auto& host = *new std::shared_ptr<StateOps>(create(HostQueue()));
+  return &queue == &HostQueue() ? host : create(queue);
+}
+
+std::shared_ptr<StateOps> DryStateOps() {
+  return std::make_shared<StateOps>(HostQueue());
+}
+
+}  // namespace tessera::zero3

@@ -1,0 +1,197 @@
+// StateOps: the operations on bytes of model state: zero, copy, sums of
+// gradients, their norm, the optimizer step, and int8 messages. They are
+// enqueued; the rest of ShardedState never accesses memory itself.
+//
+//   options.ops = DryStateOps();      // A dry run: no byte is touched.
+//
+//   HostStateOps(queue)   computes on the CPU: in the calling thread if the
+//                         queue is immediate, otherwise by Queue::Launch
+//   CudaStateOps(queue)   computes on a GPU, or emulated (cuda_state_ops.h)
+//   DryStateOps()         does nothing, for memory that is only counted
+//
+// Operations are values (base/device/operation_queue.h):
+//
+//   TESSERA_RETURN_IF_ERROR(ops->Run(op::Add{DType::kF32, from, to, count}));
+//
+// Operands of an operation are equal or do not overlap. One thread at a time,
+// that of the queue.
+#ifndef TESSERA_ZERO3_STATE_STATE_OPERATIONS_H_
+#define TESSERA_ZERO3_STATE_STATE_OPERATIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "base/device/host_device.h"
+#include "base/device/operand_checker.h"
+#include "base/device/operation.h"
+#include "base/device/operation_queue.h"
+#include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/sgd.h"
+#include "offload/optimizer/step_runner.h"
+#include "offload/optimizer/step_scale.h"
+
+namespace tessera::zero3 {
+namespace op {
+
+using Sources = std::span<const std::span<const std::byte>>;
+
+// to += from, for `count` elements of a floating-point type.
+struct Add {
+  static constexpr std::string_view kName = "sum of gradients";
+  DType dtype = DType::kF32;
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int64_t count = 0;
+
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// EncodeInt8 of zero3/state/int8_blocks.h.
+struct EncodeInt8 {
+  static constexpr std::string_view kName = "encode int8";
+  DType dtype = DType::kF32;
+  std::span<const std::byte> values;
+  std::span<std::byte> encoded;
+
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// SumInt8 of zero3/state/int8_blocks.h.
+struct SumInt8 {
+  static constexpr std::string_view kName = "sum of int8";
+  Sources sources;
+  float divisor = 1;
+  DType dtype = DType::kF32;
+  std::span<std::byte> values;
+  std::vector<std::span<const std::byte>> kept = {};  // If it is enqueued.
+
+  absl::Status Check(OperandChecker& check) const;
+  void Keep() { kept.assign(sources.begin(), sources.end()); }
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// SumInt8Encoded of zero3/state/int8_blocks.h.
+struct SumInt8Encoded {
+  static constexpr std::string_view kName = "encoded sum of int8";
+  Sources sources;
+  int64_t elements = 0;
+  std::span<std::byte> encoded;
+  std::vector<std::span<const std::byte>> kept = {};  // If it is enqueued.
+
+  absl::Status Check(OperandChecker& check) const;
+  void Keep() { kept.assign(sources.begin(), sources.end()); }
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// Writes the statistics of `gradient` to the device memory `result`, which has
+// the size and alignment of a GradientStatistics.
+struct Measure {
+  static constexpr std::string_view kName = "gradient statistics";
+  offload::ConstTypedSpan gradient;
+  std::span<std::byte> result;
+
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// The optimizer's step on one range. `prepared` is what the optimizer's Prepare
+// returned. The optimizer and the range's name outlive the work. Errors are the
+// optimizer's.
+struct OptimizerStep {
+  offload::RangesStep prepared;
+  offload::ParameterRange range;
+
+  bool IsEmpty() const { return range.frozen; }
+  void MoveTo(const DeviceAddresses& at);
+
+ protected:
+  absl::Status CheckAs(std::string_view name, OperandChecker& check) const;
+};
+struct AdamWStep : OptimizerStep {
+  static constexpr std::string_view kName = "AdamW";
+  offload::AdamW* optimizer = nullptr;
+
+  absl::Status Check(OperandChecker& check) const {
+    return CheckAs(kName, check);
+  }
+};
+struct SgdStep : OptimizerStep {
+  static constexpr std::string_view kName = "Sgd";
+  offload::Sgd* optimizer = nullptr;
+
+  absl::Status Check(OperandChecker& check) const {
+    return CheckAs(kName, check);
+  }
+};
+
+}  // namespace op
+
+using StateOperations =
+    OperationList<op::Add, op::EncodeInt8, op::SumInt8, op::SumInt8Encoded,
+                  op::Measure, op::AdamWStep, op::SgdStep>;
+
+// computes() is false if memory has no contents: then initial values are not
+// computed.
+class StateOps : public OperationQueue<StateOperations> {
+ public:
+  using OperationQueue::OperationQueue;
+
+  absl::Status Zero(std::span<std::byte> bytes) {
+    if (!computes()) return absl::OkStatus();
+    return queue().Fill(std::byte{0}, bytes);
+  }
+  // Copies all of `from` to the beginning of `to`, which is as long or longer.
+  absl::Status Copy(std::span<const std::byte> from, std::span<std::byte> to) {
+    if (!computes()) return absl::OkStatus();
+    return queue().Copy(from, to.first(from.size()));
+  }
+  // DecodeInt8 of zero3/state/int8_blocks.h.
+  absl::Status DecodeInt8(std::span<const std::byte> encoded, DType dtype,
+                          std::span<std::byte> values) {
+    return Run(op::SumInt8{{&encoded, 1}, 1, dtype, values});
+  }
+  // The optimizer's step on `range`, with the options that it has now.
+  absl::Status Step(offload::AdamW& optimizer, int64_t step,
+                    const offload::StepScale& scale,
+                    const offload::ParameterRange& range) {
+    return StepWith<op::AdamWStep>(optimizer, step, scale, range);
+  }
+  absl::Status Step(offload::Sgd& optimizer, int64_t step,
+                    const offload::StepScale& scale,
+                    const offload::ParameterRange& range) {
+    return StepWith<op::SgdStep>(optimizer, step, scale, range);
+  }
+
+ private:
+  template <typename Operation, typename Optimizer>
+  absl::Status StepWith(Optimizer& optimizer, int64_t step,
+                        const offload::StepScale& scale,
+                        const offload::ParameterRange& range) {
+    if (!computes()) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(offload::RangesStep prepared,
+                             optimizer.Prepare(step, scale));
+    Operation operation = {{prepared, range}, &optimizer};
+    return Run(operation);
+  }
+};
+
+// `queue` outlives the operations. Unimplemented is returned by calls if the
+// host cannot do the work of its device.
+std::shared_ptr<StateOps> HostStateOps(Queue& queue = HostQueue());
+std::shared_ptr<StateOps> DryStateOps();
+
+}  // namespace tessera::zero3
+
+#endif  // TESSERA_ZERO3_STATE_STATE_OPERATIONS_H_

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/run_algorithm.h"
@@ -24,11 +25,9 @@ absl::Status ValidateTimeout(absl::Duration timeout) {
 
 // Equal on all ranks and in all builds, unlike absl::Hash.
 uint32_t HashMembers(uint32_t group, std::span<const Rank> members) {
-  uint64_t hash = 0xcbf29ce484222325ULL ^ group;  // FNV-1a's constants.
-  for (Rank member : members) {
-    hash = (hash ^ static_cast<uint64_t>(member.value())) * 0x100000001b3ULL;
-    hash ^= hash >> 29;
-  }
+  std::string text = absl::StrCat(group, ":");
+  for (const Rank member : members) absl::StrAppend(&text, member.value(), ",");
+  const uint64_t hash = Fnv1a(text);
   return static_cast<uint32_t>(hash ^ hash >> 32);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/json/json.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -231,15 +232,6 @@ absl::Status CheckKey(const CostKey& key) {
   return absl::OkStatus();
 }
 
-// FNV-1a (RFC draft-eastlake-fnv): detects damage, not tampering.
-uint64_t ChecksumOf(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  }
-  return hash;
-}
-
 Json LineToJson(const Line& line) {
   return {{"alpha", line.alpha}, {"beta", line.beta}};
 }
@@ -352,7 +344,7 @@ std::string CostTableToJson(const CostTable& table) {
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersion;
-  json["checksum"] = absl::StrFormat("%016x", ChecksumOf(Dump(payload)));
+  json["checksum"] = absl::StrFormat("%016x", Fnv1a(Dump(payload)));
   json["costs"] = payload;
   return absl::StrCat(Dump(json), "\n");
 }
@@ -378,7 +370,7 @@ absl::StatusOr<CostTable> CostTableFromJson(std::string_view text) {
   const nlohmann::json& costs = fields.Object("costs");
   TESSERA_RETURN_IF_ERROR(problems.ToStatus("collective costs"));
   TESSERA_ASSIGN_OR_RETURN(CostTable table, ReadPayload(costs));
-  if (checksum != absl::StrFormat("%016x", ChecksumOf(PayloadText(table)))) {
+  if (checksum != absl::StrFormat("%016x", Fnv1a(PayloadText(table)))) {
     return Refuse("the checksum does not match: the file is damaged");
   }
   return table;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 
 namespace tessera::collectives {
@@ -21,11 +22,7 @@ uint64_t HashOf(const CostKey& key) {
   const std::string text =
       absl::StrCat(key.hardware, "\n", key.engine, "\n", key.ranks, "\n",
                    key.ranks_per_host, "\n", key.reproducible);
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
-  for (const char c : text) {
-    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  }
-  return hash;
+  return Fnv1a(text);
 }
 
 absl::Status MakeDirectory(const std::string& path) {

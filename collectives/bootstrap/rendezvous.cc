@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/inherited_sockets.h"
 
@@ -23,14 +24,6 @@ using topology::LauncherEnvironment;
 constexpr size_t kMaxJobName = 80;
 constexpr int kFirstPort = 20000;
 constexpr int kLastPort = 32767;
-
-uint64_t Fnv1a(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return hash;
-}
 
 std::string Show(std::string_view name, std::string_view value) {
   return absl::StrCat(name, "=\"", absl::CHexEscape(value.substr(0, 60)), "\"");

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 
@@ -123,14 +124,9 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateOrdinary(int64_t bytes) {
 
 std::string SubgroupId(std::string_view id, std::span<const Rank> members,
                        uint32_t group) {
-  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a.
-  const auto add = [&hash](uint64_t value) {
-    hash = (hash ^ value) * 0x100000001b3ULL;
-    hash ^= hash >> 29;
-  };
-  for (const char c : id) add(static_cast<unsigned char>(c));
-  for (Rank member : members) add(static_cast<uint64_t>(member.value()));
-  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16), "-", group);
+  std::string text = absl::StrCat(id, " ");
+  for (const Rank member : members) absl::StrAppend(&text, member.value(), ",");
+  return absl::StrCat(absl::Hex(Fnv1a(text), absl::kZeroPad16), "-", group);
 }
 
 absl::Time TimeOfDeadline(int64_t deadline) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype/convert.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "offload/optimizer/parameter_range.h"
@@ -21,15 +22,6 @@
 namespace tessera::train {
 
 namespace {
-
-// FNV-1a (Fowler, Noll, Vo) in 64 bits. Must not change.
-uint64_t HashOf(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return hash;
-}
 
 // `count` elements from `first` on.
 std::span<std::byte> BytesOf(const TensorView& elements, int64_t first,
@@ -54,7 +46,7 @@ absl::Status FirstWeights::Draw(const tensor_parallel::Parameter& parameter,
     name = "embedding.weight";
   }
   const tensor_parallel::RandomKey key = {.seed = options_.seed,
-                                          .stream = HashOf(name)};
+                                          .stream = Fnv1a(name)};
   const int64_t total = elements.element_count();
   if (elements.dtype() == parameter.dtype()) {
     return parameter.DrawNormals(key, deviation, begin,

@@ -30,7 +30,7 @@ expect_nothing_left() {
 await_line() {
   local i
   for i in $(seq 100); do
-    grep -q -- "$1" "$2" && return
+    grep -q -- "$1" "$2" 2>/dev/null && return
     sleep 0.05
   done
   fail "no line $1 in $2"
@@ -125,6 +125,7 @@ expect_nothing_left "32 ranks"
 
 # Signals. A background job of a script ignores SIGINT unless told otherwise.
 for signal in INT TERM HUP; do
+  rm -f out  # Or await_line finds the lines of the run before.
   env --default-signal "$launch" --np=2 -- "$program" say:ready sleep:60000 >out 2>err &
   pid=$!
   await_line '\[0\] ready' out
@@ -138,6 +139,7 @@ for signal in INT TERM HUP; do
 done
 
 # After kill -9 of the launcher no rank is left, not even one that ignores all signals.
+rm -f out
 "$launch" --np=4 -- "$program" ignore:15 ignore:1 ignore:2 say:ready sleep:60000 >out 2>err &
 pid=$!
 for rank in 0 1 2 3; do await_line "\[$rank\] ready" out; done

@@ -37,7 +37,7 @@ TEST(ByteSizeTest, ParsesBinaryDecimalShortAndPlain) {
   }
 }
 
-TEST(ByteSizeTest, RefusesWhatIsNoByteSizeAndSaysWhy) {
+TEST(ByteSizeTest, RejectsInvalidSizesWithReason) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "is not a number"},
       {"GiB", "is not a number"},

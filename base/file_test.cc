@@ -32,7 +32,7 @@ size_t EntriesIn(const std::string& directory) {
                     std::filesystem::directory_iterator()));
 }
 
-TEST(FileTest, ReadsBackWhatWasWritten) {
+TEST(FileTest, ReadsBackWrittenContents) {
   const std::string path = NewDirectory() + "/f";
   for (const std::string& contents :
        {std::string(), std::string("a"), std::string(300'000, '\0')}) {
@@ -53,7 +53,7 @@ TEST(FileTest, LeavesOneFileWithTheUsualMode) {
   EXPECT_EQ(info.st_mode & 0777, 0666 & ~mask);
 }
 
-TEST(FileTest, RefusesAFileOverTheBound) {
+TEST(FileTest, RejectsTooLargeFile) {
   const std::string path = NewDirectory() + "/f";
   TESSERA_ASSERT_OK(WriteFile(path, "12345"));
   EXPECT_THAT(ReadFile(path, 5), IsOkAndHolds("12345"));
@@ -61,7 +61,7 @@ TEST(FileTest, RefusesAFileOverTheBound) {
                                           HasSubstr("4 bytes")));
 }
 
-TEST(FileTest, NamesThePathThatCannotBeReadOrWritten) {
+TEST(FileTest, NamesUnreadableOrUnwritablePath) {
   EXPECT_THAT(ReadFile("/nonexistent/f", 1),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("cannot open \"/nonexistent/f\"")));
@@ -71,7 +71,7 @@ TEST(FileTest, NamesThePathThatCannotBeReadOrWritten) {
   EXPECT_THAT(ReadFile("/", 1), Not(IsOk()));
 }
 
-TEST(FileTest, AFailedWriteKeepsTheOldFileAndLeavesNothing) {
+TEST(FileTest, FailedWriteKeepsOldFileAndNoTemporary) {
   const std::string directory = NewDirectory();
   const std::string path = directory + "/f";
   TESSERA_ASSERT_OK(WriteFile(path, "old"));
@@ -100,7 +100,7 @@ TEST(FileTest, KeepsTheModeOfTheFileItReplaces) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
-TEST(FileTest, ADirectoryInTheWayStays) {
+TEST(FileTest, DoesNotReplaceDirectory) {
   const std::string directory = NewDirectory();
   ASSERT_TRUE(std::filesystem::create_directories(directory + "/f/full"));
   EXPECT_THAT(std::string(WriteFile(directory + "/f", "x").message()),
@@ -109,7 +109,7 @@ TEST(FileTest, ADirectoryInTheWayStays) {
   EXPECT_EQ(EntriesIn(directory), 1u);
 }
 
-TEST(FileTest, PassesOverTemporariesThatAnotherLeftBehind) {
+TEST(FileTest, SkipsLeftoverTemporaryFiles) {
   const std::string path = NewDirectory() + "/f";
   for (int i = 0; i < 100; ++i) {
     std::ofstream(path + "." + std::to_string(getpid()) + "." +
@@ -120,7 +120,7 @@ TEST(FileTest, PassesOverTemporariesThatAnotherLeftBehind) {
   EXPECT_THAT(ReadFile(path, 9), IsOkAndHolds("new"));
 }
 
-TEST(FileTest, AReaderNeverSeesHalf) {
+TEST(FileTest, ReadersNeverSeePartialFile) {
   const std::string path = NewDirectory() + "/f";
   TESSERA_ASSERT_OK(WriteFile(path, std::string(100'000, 'a')));
   std::atomic<bool> done = false;

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-TEST(QuotedTest, ShowsWhatPrintsAndEscapesTheRest) {
+TEST(QuotedTest, EscapesUnprintableBytes) {
   EXPECT_EQ(Quoted("layer 1"), "\"layer 1\"");
   EXPECT_EQ(Quoted(""), "\"\"");
   EXPECT_EQ(Quoted(std::string_view("a\0z\n\x80", 5)), "\"a\\x00z\\n\\x80\"");

@@ -33,7 +33,7 @@ TEST(StatusMacrosTest, AssignsTheValue) {
   EXPECT_THAT(Sum(1, 2), IsOkAndHolds(3));
 }
 
-TEST(StatusMacrosTest, ReturnsTheErrorAsItIsOrAsTold) {
+TEST(StatusMacrosTest, ReturnsOriginalOrAnnotatedError) {
   EXPECT_THAT(Sum(0, 2),
               StatusIs(absl::StatusCode::kInvalidArgument, "not positive"));
   EXPECT_THAT(Sum(1, 0),
@@ -58,7 +58,7 @@ absl::StatusOr<int> Unbox(int n) {
   return *box;
 }
 
-TEST(StatusMacrosTest, MovesValuesThatCannotBeCopied) {
+TEST(StatusMacrosTest, MovesNonCopyableValues) {
   EXPECT_THAT(Unbox(5), IsOkAndHolds(5));
 }
 

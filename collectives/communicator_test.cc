@@ -32,7 +32,7 @@ absl::Status SumOnes(Communicator& communicator, int64_t count,
   return absl::OkStatus();
 }
 
-TEST(CommunicatorTest, CreateRefusesOptionsThatCannotBe) {
+TEST(CommunicatorTest, CreateRejectsInvalidOptions) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto engines, CreateInProcessEngines(1));
   EXPECT_THAT(Communicator::Create(nullptr),
               StatusIs(absl::StatusCode::kInvalidArgument));
@@ -43,7 +43,7 @@ TEST(CommunicatorTest, CreateRefusesOptionsThatCannotBe) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout of 0")));
 }
 
-TEST(CommunicatorTest, TheStrategyDecidesTheAlgorithm) {
+TEST(CommunicatorTest, StrategySelectsAlgorithm) {
   CommunicatorOptions options;
   options.chooser =
       std::make_shared<StrategyChooser>(topology::CommunicationStrategy::kRing);
@@ -70,7 +70,7 @@ TEST(CommunicatorTest, TheStrategyDecidesTheAlgorithm) {
       Each(IsOk()));
 }
 
-TEST(CommunicatorTest, AnUnknownOptionOfOneRankIsAMismatchNotAHang) {
+TEST(CommunicatorTest, ReportsMismatchForUnknownOptionOfOneRank) {
   // Rank 1 uses a different algorithm.
   const auto statuses = RunRanks(2, [](Communicator& c) {
     CallOptions call;
@@ -83,7 +83,7 @@ TEST(CommunicatorTest, AnUnknownOptionOfOneRankIsAMismatchNotAHang) {
                                       HasSubstr("differ in algorithm"))));
 }
 
-TEST(CommunicatorTest, StartedWorkGoesOnWhileTheCallerComputes) {
+TEST(CommunicatorTest, StartedWorkProgressesWithoutCaller) {
   EXPECT_THAT(
       RunRanks(2,
                [](Communicator& c) -> absl::Status {
@@ -105,7 +105,7 @@ TEST(CommunicatorTest, StartedWorkGoesOnWhileTheCallerComputes) {
       Each(IsOk()));
 }
 
-TEST(CommunicatorTest, DestructionWaitsForWhatWasStarted) {
+TEST(CommunicatorTest, DestructionWaitsForStartedWork) {
   std::vector<std::vector<float>> values(2, std::vector<float>(100'000, 1.0f));
   EXPECT_THAT(
       RunRanks(2,
@@ -145,7 +145,7 @@ TEST(CommunicatorTest, SplitByColourAndKey) {
               Each(IsOk()));
 }
 
-TEST(CommunicatorTest, SubgroupRefusesMembersThatCannotBe) {
+TEST(CommunicatorTest, SubgroupRejectsInvalidMembers) {
   EXPECT_THAT(RunRanks(3,
                        [](Communicator& c) -> absl::Status {
                          const auto refused = [&](std::vector<Rank> members,
@@ -184,7 +184,7 @@ TEST(CommunicatorTest, ThousandsOfGroupsCostLittle) {
       Each(IsOk()));
 }
 
-TEST(CommunicatorTest, RecordsTellWhatRan) {
+TEST(CommunicatorTest, RecordsCompletedOperations) {
   EXPECT_THAT(
       RunRanks(2,
                [](Communicator& c) -> absl::Status {
@@ -211,7 +211,7 @@ TEST(CommunicatorTest, RecordsTellWhatRan) {
       Each(IsOk()));
 }
 
-TEST(CommunicatorTest, OneRankIsAGroupToo) {
+TEST(CommunicatorTest, SupportsSingleRank) {
   EXPECT_THAT(RunRanks(1,
                        [](Communicator& c) -> absl::Status {
                          TESSERA_RETURN_IF_ERROR(c.Barrier());

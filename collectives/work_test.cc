@@ -30,7 +30,7 @@ TEST(WorkTest, EveryCopyGetsTheError) {
   EXPECT_THAT(work.Test(), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-TEST(WorkTest, WaitersOnOtherThreadsAreFreed) {
+TEST(WorkTest, UnblocksWaitersOnOtherThreads) {
   const auto state = std::make_shared<WorkState>();
   std::thread waiter([work = Work(state)] {
     EXPECT_THAT(work.Wait(), IsOk());

@@ -28,7 +28,7 @@ TEST(DigitsTest, MergesNeighboursAndDropsOnes) {
   EXPECT_EQ(Make({{1, 2}, {8, 3}}).count(), 6);
 }
 
-TEST(DigitsTest, GatherReadsWhatSpreadWrites) {
+TEST(DigitsTest, GatherInvertsSpread) {
   const Digits digits = Make({{3, 2}, {12, 5}, {180, 7}});
   for (int64_t number = 0; number < digits.count(); ++number) {
     const int64_t offset = digits.Spread(number);
@@ -43,7 +43,7 @@ TEST(DigitsTest, UnionOfDisjointDigits) {
               ElementsAre(Digit{1, 6}));
 }
 
-TEST(DigitsTest, SplitPartsSpellTheSameNumber) {
+TEST(DigitsTest, SplitPreservesNumber) {
   std::mt19937 random(7);
   int splits = 0;
   for (int i = 0; i < 20'000; ++i) {
@@ -66,7 +66,7 @@ TEST(DigitsTest, SplitPartsSpellTheSameNumber) {
   EXPECT_GT(splits, 500);
 }
 
-TEST(DigitsTest, SplitRefusesCutsInsideADigitAndWrongProducts) {
+TEST(DigitsTest, SplitRejectsCutsInsideDigitAndWrongProducts) {
   const std::vector<int64_t> uneven = {4, 6};
   EXPECT_THAT(Make({{1, 6}, {12, 4}}).Split(uneven),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -92,7 +92,7 @@ std::vector<Rank> Ranks(std::vector<int64_t> values) {
   return ranks;
 }
 
-TEST(GroupsTest, MegatronsExample) {
+TEST(GroupsTest, MatchesMegatronExample) {
   // 16 ranks, tensor 2, data 2, pipeline 4, in Megatron-LM's default order.
   const Mesh mesh = Make("tp2,dp2,pp4");
   EXPECT_THAT(mesh.GroupsAlong("tp,pp")->All(),
@@ -154,7 +154,7 @@ TEST(GroupsTest, RanksStartAtTheOffset) {
               StatusIs(kInvalid, HasSubstr("ranks 100 to 103")));
 }
 
-TEST(GroupsTest, RefusesRanksGroupsAndIndicesOutside) {
+TEST(GroupsTest, RejectsRanksGroupsAndIndicesOutside) {
   const Groups dp = *Make("tp2,dp3").GroupsAlong("dp");
   const auto outside = StatusIs(
       kInvalid, HasSubstr("rank 6 is outside the mesh's ranks 0 to 5"));

@@ -21,7 +21,7 @@ const std::vector<std::string>& Tokens() {
   return *tokens;
 }
 
-TEST(MeshFuzzTest, MeshesAreRefusedOrReadBack) {
+TEST(MeshFuzzTest, MeshesAreRejectedOrRoundTrip) {
   TextMutator mutator(
       {"dp2,pp2,tp2", "dp=4,tp=8", "ep1", "dp_shard4,dp_replicate2"}, Tokens(),
       11);
@@ -43,7 +43,7 @@ TEST(MeshFuzzTest, MeshesAreRefusedOrReadBack) {
   EXPECT_LT(accepted, kRounds - 1000);
 }
 
-TEST(MeshFuzzTest, OrdersAreRefusedOrSortTheAxes) {
+TEST(MeshFuzzTest, OrdersAreRejectedOrSortTheAxes) {
   TextMutator mutator({"tp-cp-dp-pp", "pp-tp-dp"}, Tokens(), 12);
   const auto axes = *ParseAxes("dp2,pp2,tp2");
   int accepted = 0;

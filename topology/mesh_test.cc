@@ -39,7 +39,7 @@ TEST(ParseAxesTest, FormatsBack) {
   EXPECT_THAT(ParseAxes(FormatAxes(axes)), IsOkAndHolds(axes));
 }
 
-TEST(ParseAxesTest, RefusesWhatIsNoMeshAndSaysWhy) {
+TEST(ParseAxesTest, RejectsInvalidMeshesWithReason) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "0 characters"},
       {"dp", "\"dp\" is not a name with a size"},
@@ -71,7 +71,7 @@ TEST(ValidateAxesTest, ReportsEveryProblemAtOnce) {
   EXPECT_THAT(ValidateAxes({}), IsOk());
 }
 
-TEST(OrderAxesTest, SortsFastestFirstAndIgnoresUsualAxesThatAreNotThere) {
+TEST(OrderAxesTest, SortsFastestFirstAndIgnoresAbsentAxes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp2,pp3,tp4"));
   EXPECT_THAT(OrderAxes(axes, "tp-cp-ep-dp-pp"),
               IsOkAndHolds(ElementsAre(A("tp", 4), A("dp", 2), A("pp", 3))));
@@ -79,7 +79,7 @@ TEST(OrderAxesTest, SortsFastestFirstAndIgnoresUsualAxesThatAreNotThere) {
               IsOkAndHolds(ElementsAre(A("pp", 3), A("tp", 4), A("dp", 2))));
 }
 
-TEST(OrderAxesTest, RefusesAnOrderThatDoesNotFit) {
+TEST(OrderAxesTest, RejectsIncompatibleOrders) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto axes, ParseAxes("dp2,pp3,tp4"));
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"tp-dp",
@@ -136,7 +136,7 @@ TEST(MeshTest, AWorldWithoutAxesHasOneRank) {
   EXPECT_THAT(mesh.GroupsAlong("tp"), StatusIs(kInvalid, HasSubstr("none")));
 }
 
-TEST(MeshTest, RefusesRanksAndCoordinatesOutside) {
+TEST(MeshTest, RejectsRanksAndCoordinatesOutside) {
   const Mesh mesh = Make("dp2,tp4");
   EXPECT_THAT(mesh.CoordinatesOf(Rank(8)),
               StatusIs(kInvalid, HasSubstr("rank 8 is outside")));
@@ -152,7 +152,7 @@ TEST(MeshTest, RefusesRanksAndCoordinatesOutside) {
               StatusIs(kInvalid, HasSubstr("1 coordinates for a mesh of 2")));
 }
 
-TEST(MeshTest, RefusesUnknownAxesAndNamesTheKnown) {
+TEST(MeshTest, RejectsUnknownAxesAndNamesTheKnown) {
   const Mesh mesh = Make("dp2,tp4");
   const auto unknown = StatusIs(
       kInvalid, AllOf(HasSubstr("unknown axis \"zz\""), HasSubstr("tp, dp")));
@@ -162,7 +162,7 @@ TEST(MeshTest, RefusesUnknownAxesAndNamesTheKnown) {
   EXPECT_THAT(mesh.Redivide("zz", {}), unknown);
 }
 
-TEST(MeshTest, RefusesARankOffsetThatOverflows) {
+TEST(MeshTest, RejectsOverflowingRankOffset) {
   const std::vector<Axis> axes = {A("dp", 4)};
   EXPECT_THAT(Mesh::Create(axes, Rank(-1)),
               StatusIs(kInvalid, HasSubstr("first rank -1")));
@@ -171,7 +171,7 @@ TEST(MeshTest, RefusesARankOffsetThatOverflows) {
   EXPECT_THAT(Mesh::Create(axes, Rank(kMax - 4)), IsOk());
 }
 
-TEST(MeshTest, HugeMeshesCostNothing) {
+TEST(MeshTest, SupportsHugeMeshes) {
   const Mesh mesh = Make("dp1099511627776,tp8,pp1024");
   EXPECT_EQ(mesh.world_size(), int64_t{1} << 53);
   const Rank last(mesh.world_size() - 1);
@@ -245,7 +245,7 @@ TEST(RedivideTest, CanBeRepeated) {
             twice.GroupsAlong("dp")->All());
 }
 
-TEST(RedivideTest, RefusesPartsThatDoNotFit) {
+TEST(RedivideTest, RejectsInvalidParts) {
   const Mesh mesh = Make("dp6,pp2,tp2");
   const std::vector<Axis> wrong = {A("x", 4)}, taken = {A("tp", 6)},
                           zero = {A("x", 0)};
@@ -306,7 +306,7 @@ TEST(PresetTest, AnUnknownNameListsTheKnown) {
 
 // Expert ranks by counting: within each pipeline stage the ranks are numbered
 // in order, and the digits of the number are etp, ep, edp.
-TEST(ExpertTest, DividesEveryStageAnew) {
+TEST(ExpertTest, NumbersExpertRanksWithinEachStage) {
   for (std::string_view order :
        {"tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp", "pp-tp-cp-ep-dp"}) {
     const Mesh dense = Make("dp4,pp2,tp2,cp2", order);
@@ -342,7 +342,7 @@ TEST(ExpertTest, ExpertSizesNeedNotNestWithTensorAndData) {
       IsOkAndHolds(std::vector<Rank>{Rank(4), Rank(5), Rank(6), Rank(7)}));
 }
 
-TEST(ExpertTest, RefusesSizesThatDoNotDivideAndListsThoseThatDo) {
+TEST(ExpertTest, RejectsNonDivisorsAndListsDivisors) {
   const Mesh mesh = Make("dp4,tp2", "tp-dp");
   EXPECT_THAT(
       WithExpertAxes(mesh, AxisSize(3)),
@@ -390,7 +390,7 @@ TEST(GroupNameTest, DoesNotDependOnTheOrder) {
               IsOkAndHolds("dp_group_tp0_pp1"));
 }
 
-TEST(GroupNameTest, RefusesUnknownAxesAndRanks) {
+TEST(GroupNameTest, RejectsUnknownAxesAndRanks) {
   const Mesh mesh = Make("dp2,pp2,tp2");
   EXPECT_THAT(GroupName(mesh, "zz", Rank(0)),
               StatusIs(kInvalid, HasSubstr("unknown axis \"zz\"")));
@@ -398,7 +398,7 @@ TEST(GroupNameTest, RefusesUnknownAxesAndRanks) {
               StatusIs(kInvalid, HasSubstr("rank 8 is outside")));
 }
 
-TEST(DescribeRankTest, ShowsTheUsualAxesAlwaysAndOthersWhereTheyAre) {
+TEST(DescribeRankTest, ShowsUsualAxesAndOthersIfPresent) {
   EXPECT_EQ(DescribeRank(Make("dp2,pp2,tp2"), Rank(3)),
             "TP(2)-CP(1)-PP(2)-DP(2)-Rank(3)");
   EXPECT_EQ(DescribeRank(Make("dp2,ep4", "ep-dp"), Rank(7)),

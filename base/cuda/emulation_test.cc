@@ -95,7 +95,7 @@ __global__ void Shuffles(int* out) {
   mine[7] = __popc(__match_any_sync(0xffffffffu, lane % 5));
 }
 
-TEST(EmulationTest, CollectivesOfWarpsFollowTheirDefinition) {
+TEST(EmulationTest, WarpCollectivesMatchDefinition) {
   const std::vector<int> out = InAllOrders(
       8 * 32, [](int* out) { Launch(Shuffles, 1, 32, 0, nullptr, out); });
   for (int lane = 0; lane < 32; ++lane) {
@@ -120,7 +120,7 @@ __global__ void LeaveEarly(int* out) {
   out[threadIdx.x] = __popc(__ballot_sync(0xffffffffu, 1));
 }
 
-TEST(EmulationTest, ThreadsThatEndAreNotWaitedFor) {
+TEST(EmulationTest, ExitedThreadsAreNotAwaited) {
   const std::vector<int> out = InAllOrders(
       70, [](int* out) { Launch(LeaveEarly, 1, 70, 0, nullptr, out); });
   for (size_t i = 0; i < out.size(); ++i) {
@@ -140,7 +140,7 @@ __global__ void Transpose(int* out) {
       tile[threadIdx.x * 8 + threadIdx.y] + 1000 * rows[threadIdx.x];
 }
 
-TEST(EmulationTest, SharedMemoryIsOfTheBlock) {
+TEST(EmulationTest, SharedMemoryIsPerBlock) {
   const std::vector<int> out = InAllOrders(3 * 64, [](int* out) {
     Launch(Transpose, 3, dim3(8, 8), 64 * sizeof(int), nullptr, out);
   });
@@ -185,7 +185,7 @@ std::vector<float> Sums(Bug bug, const EmulationOptions& order,
   return sums;
 }
 
-TEST(EmulationTest, ACorrectKernelHasTheSameBitsInEveryOrder) {
+TEST(EmulationTest, CorrectKernelIsDeterministicInEveryOrder) {
   const std::vector<float> first = Sums(Bug::kNone, {});
   for (const EmulationOptions& order : AllOrders()) {
     EXPECT_EQ(Sums(Bug::kNone, order), first);
@@ -204,7 +204,7 @@ TEST(EmulationTest, RanksLaunchFromTheirOwnThreads) {
 }
 
 // The bits of a race depend on the order, and ThreadSanitizer reports it.
-TEST(PlantedBugTest, ADroppedBarrierIsFound) {
+TEST(PlantedBugTest, DetectsDroppedBarrier) {
   if (kHasTsan) {
     // After a fork ThreadSanitizer ignores synchronisation.
     GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -224,7 +224,7 @@ TEST(PlantedBugTest, ADroppedBarrierIsFound) {
   }
 }
 
-TEST(PlantedBugTest, AnUpdateByAllBlocksIsFound) {
+TEST(PlantedBugTest, DetectsUpdateByAllBlocks) {
   if (!kHasTsan) GTEST_SKIP() << "ThreadSanitizer finds it (--config=tsan)";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -235,7 +235,7 @@ TEST(PlantedBugTest, AnUpdateByAllBlocksIsFound) {
       ::testing::ExitedWithCode(66), "data race(.|\n)*sample_kernels.cu");
 }
 
-TEST(PlantedBugTest, DivergentCollectivesAreFound) {
+TEST(PlantedBugTest, DetectsDivergentCollectives) {
   EXPECT_DEATH(Sums(Bug::kDivergentShuffle, {}),
                "different collectives.*sample_kernels.cu");
   EXPECT_DEATH(Sums(Bug::kBarrierInBranch, {}),
@@ -250,13 +250,13 @@ TEST(PlantedBugTest, UnwrittenSharedMemoryIsNan) {
   EXPECT_THAT(Sums(Bug::kUnwrittenShared, {}), Each(::testing::IsNan()));
 }
 
-TEST(PlantedBugTest, AStorePastTheEndIsFound) {
+TEST(PlantedBugTest, DetectsStorePastEnd) {
   if (!kHasAsan) GTEST_SKIP() << "AddressSanitizer finds it (--config=asan)";
   EXPECT_DEATH(Sums(Bug::kPastTheEnd, {}),
                "heap-buffer-overflow(.|\n)*sample_kernels.cu");
 }
 
-TEST(EmulationTest, RefusesLaunchesThatNoGpuTakes) {
+TEST(EmulationTest, RejectsLaunchesBeyondGpuLimits) {
   int out = 0;
   EXPECT_DEATH(Launch(Count, 1, 1025, 0, nullptr, &out), "not possible");
   EXPECT_DEATH(Launch(Count, 0, 32, 0, nullptr, &out), "not possible");
@@ -283,7 +283,7 @@ __global__ void OneTile(const uint16_t* a, const uint16_t* b, float* c) {
   c[(g + 8) * 8 + 2 * t + 1] = d[3];
 }
 
-TEST(MmaTest, ATileIsTheProductOfItsRows) {
+TEST(MmaTest, TileMatchesMatrixProduct) {
   std::mt19937 random(3);
   const auto value = [](uint16_t bits) {
     return static_cast<double>(std::bit_cast<float>(uint32_t{bits} << 16));

@@ -40,7 +40,7 @@ TEST(ArenaTest, PartsDoNotOverlap) {
   EXPECT_EQ(arena->used_bytes(), 0);
 }
 
-TEST(ArenaTest, FreedPartsAreJoined) {
+TEST(ArenaTest, MergesFreedParts) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Arena> arena,
                                Arena::Create(HostMemory(), 1 << 20));
   for (int round = 0; round < 3; ++round) {
@@ -57,7 +57,7 @@ TEST(ArenaTest, FreedPartsAreJoined) {
   }
 }
 
-TEST(ArenaTest, TakesAnotherBlockWhenItIsFull) {
+TEST(ArenaTest, AllocatesAnotherBlockWhenFull) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Arena> arena,
                                Arena::Create(HostMemory(), 0));
   EXPECT_EQ(arena->blocks(), 0);
@@ -70,7 +70,7 @@ TEST(ArenaTest, TakesAnotherBlockWhenItIsFull) {
   EXPECT_EQ(arena->used_bytes(), 13 << 20);
 }
 
-TEST(ArenaTest, RefusesWhatTheResourceRefuses) {
+TEST(ArenaTest, ReturnsErrorOfResource) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Arena> arena,
                                Arena::Create(HostMemory(), 0));
   for (const size_t bytes : {size_t{1} << 60, ~size_t{0}}) {

@@ -85,7 +85,7 @@ class CudaConvertTest : public ::testing::TestWithParam<DType> {
   Buffer source_, target_;
 };
 
-TEST_P(CudaConvertTest, GivesTheBitsOfTheHost) {
+TEST_P(CudaConvertTest, MatchesHostBitForBit) {
   const std::vector<std::byte> source = RandomElements(GetParam(), kMaxCount);
   const auto size = static_cast<size_t>(SizeInBytes(GetParam()));
   for (DType to : kAllDTypes) {
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(From, CudaConvertTest, ::testing::ValuesIn(kAllDTypes),
                          });
 
 // Refused before any device access, so no device is needed.
-TEST(CudaConvertRefusalTest, SaysWhatIsWrong) {
+TEST(CudaConvertErrorTest, DescribesInvalidArguments) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   alignas(8) std::byte memory[16];
   EXPECT_THAT(

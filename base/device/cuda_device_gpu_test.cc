@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, DeviceConformanceTest,
 INSTANTIATE_TEST_SUITE_P(Gpu, CaptureConformanceTest,
                          ::testing::Values(WithArena(0)));
 
-TEST(CudaDeviceGpuTest, FindsTheGpuThatItUses) {
+TEST(CudaDeviceGpuTest, FindsGpuInUse) {
   const auto devices = FindCudaDevices();
   if (absl::IsNotFound(devices.status()) ||
       absl::IsUnimplemented(devices.status())) {

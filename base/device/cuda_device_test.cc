@@ -91,7 +91,7 @@ TEST_F(CudaDeviceTest, HasTheNameAndTheMemoryOfItsGpu) {
   EXPECT_EQ(use.free, use.total - 1024);
 }
 
-TEST_F(CudaDeviceTest, CallsFunctionsThatEnqueueAtOnceAndRunsTheirWorkLate) {
+TEST_F(CudaDeviceTest, CallsFunctionAtLaunchAndRunsKernelLater) {
   runtime_->Pause();
   std::atomic<bool> ran = false;
   bool called = false;
@@ -114,7 +114,7 @@ TEST_F(CudaDeviceTest, CallsFunctionsThatEnqueueAtOnceAndRunsTheirWorkLate) {
   EXPECT_EQ(event.state()->device(), device_.get());
 }
 
-TEST_F(CudaDeviceTest, RefusesFunctionsOfTheHost) {
+TEST_F(CudaDeviceTest, RejectsHostFunctions) {
   EXPECT_THAT(
       queue_->Launch({.name = "sum",
                       .run = [](const DeviceAddresses&)
@@ -124,7 +124,7 @@ TEST_F(CudaDeviceTest, RefusesFunctionsOfTheHost) {
   TESSERA_EXPECT_OK(queue_->Synchronize());
 }
 
-TEST_F(CudaDeviceTest, NamesTheLaunchThatFailsAndKeepsItsError) {
+TEST_F(CudaDeviceTest, NamesFailedLaunchAndKeepsError) {
   runtime_->FailLaunch(absl::InternalError(
       "kernel launch: cudaErrorInvalidConfiguration: invalid configuration"));
   const auto matcher =
@@ -140,7 +140,7 @@ TEST_F(CudaDeviceTest, NamesTheLaunchThatFailsAndKeepsItsError) {
   EXPECT_THAT(device_->CreateQueue("other"), matcher);
 }
 
-TEST_F(CudaDeviceTest, KeepsTheErrorOfAFunction) {
+TEST_F(CudaDeviceTest, KeepsErrorOfFunction) {
   EXPECT_THAT(queue_->Launch(
                   {.name = "gemm",
                    .run = [](const DeviceAddresses&) -> absl::StatusOr<Event> {
@@ -151,7 +151,7 @@ TEST_F(CudaDeviceTest, KeepsTheErrorOfAFunction) {
   EXPECT_THAT(queue_->Synchronize(), StatusIs(absl::StatusCode::kInternal));
 }
 
-TEST_F(CudaDeviceTest, AnErrorOfTheWorkIsReturnedByWaitsAndAllLaterCalls) {
+TEST_F(CudaDeviceTest, ReturnsAsyncErrorFromWaitsAndLaterCalls) {
   const Buffer buffer = OnDevice(100);
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, device_->CreateQueue("other"));
   runtime_->Pause();
@@ -171,7 +171,7 @@ TEST_F(CudaDeviceTest, AnErrorOfTheWorkIsReturnedByWaitsAndAllLaterCalls) {
   EXPECT_THAT(device_->Synchronize(), matcher);
 }
 
-TEST_F(CudaDeviceTest, AnErrorOfTheWorkMayBeFoundByAnAllocation) {
+TEST_F(CudaDeviceTest, ReturnsAsyncErrorFromAllocation) {
   runtime_->Poison(IllegalAddress());
   EXPECT_THAT(Buffer::Allocate(device_->memory(), 100),
               StatusIs(absl::StatusCode::kInternal,
@@ -179,7 +179,7 @@ TEST_F(CudaDeviceTest, AnErrorOfTheWorkMayBeFoundByAnAllocation) {
   EXPECT_THAT(queue_->Record(), StatusIs(absl::StatusCode::kInternal));
 }
 
-TEST_F(CudaDeviceTest, AllocationsThatFailDoNotEndTheWork) {
+TEST_F(CudaDeviceTest, ContinuesAfterFailedAllocation) {
   EXPECT_THAT(Buffer::Allocate(device_->memory(), size_t{1} << 31),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("cuda:0 with 1073741824 of"),
@@ -234,7 +234,7 @@ TEST_F(CudaDeviceTest, AnArenaIsOneAllocation) {
   EXPECT_EQ(runtime_->counts().device_bytes, held);
 }
 
-TEST_F(CudaDeviceTest, RefusesAnArenaThatIsTooLarge) {
+TEST_F(CudaDeviceTest, RejectsTooLargeArena) {
   EXPECT_THAT(
       CudaDevice::Create({.arena_bytes = size_t{1} << 40, .runtime = runtime_}),
       StatusIs(absl::StatusCode::kResourceExhausted));
@@ -256,7 +256,7 @@ TEST_F(CudaDeviceTest, EventsAreReused) {
   EXPECT_EQ(runtime_->counts().events, 1);
 }
 
-TEST_F(CudaDeviceTest, AnEventOfAQueueThatWaitsStandsForTheOthersWork) {
+TEST_F(CudaDeviceTest, EventIncludesWorkThatItsQueueWaitsFor) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, device_->CreateQueue("other"));
   runtime_->Pause();
   std::atomic<bool> ran = false;
@@ -281,7 +281,7 @@ class HostWork final : public EventState {
   int waits = 0;
 };
 
-TEST_F(CudaDeviceTest, TheHostWaitsForEventsThatAreNotTheDevices) {
+TEST_F(CudaDeviceTest, WaitsOnHostForForeignEvents) {
   const auto work = std::make_shared<HostWork>();
   Buffer buffer = OnDevice(1);
   TESSERA_ASSERT_OK(queue_->Fill(std::byte(1), buffer.bytes()));
@@ -291,7 +291,7 @@ TEST_F(CudaDeviceTest, TheHostWaitsForEventsThatAreNotTheDevices) {
   EXPECT_EQ(device_->counts().host_waits, 1);
 }
 
-TEST_F(CudaDeviceTest, AStreamWaitsForAnEventOfAnotherGpu) {
+TEST_F(CudaDeviceTest, StreamWaitsForEventOfAnotherGpu) {
   Create({.devices = {Gpu("a", 9, 0), Gpu("b", 9, 0)}});
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto second,
@@ -312,7 +312,7 @@ TEST_F(CudaDeviceTest, AStreamWaitsForAnEventOfAnotherGpu) {
   EXPECT_EQ(device_->counts().host_waits, 0);
 }
 
-TEST_F(CudaDeviceTest, CallsCapturedFunctionsOnceAndReplaysTheirKernels) {
+TEST_F(CudaDeviceTest, CapturesFunctionsOnceAndReplaysKernels) {
   int calls = 0;
   std::atomic<int> ran = 0;
   HostFunction kernel = Kernel([&] { ++ran; });
@@ -339,7 +339,7 @@ TEST_F(CudaDeviceTest, CallsCapturedFunctionsOnceAndReplaysTheirKernels) {
   EXPECT_EQ(runtime_->counts().graphs, 0);
 }
 
-TEST_F(CudaDeviceTest, AnErrorInACaptureDoesNotEndTheWork) {
+TEST_F(CudaDeviceTest, ContinuesAfterErrorInCapture) {
   EXPECT_THAT(
       Capture(
           *queue_,
@@ -360,7 +360,7 @@ TEST_F(CudaDeviceTest, AnErrorInACaptureDoesNotEndTheWork) {
 }
 
 // The rules of the runtime, without the device's own checks.
-TEST_F(CudaDeviceTest, TheStandInHasTheRuntimesRulesForCaptures) {
+TEST_F(CudaDeviceTest, StandInEnforcesCaptureRules) {
   CudaRuntimeStandIn& runtime = *runtime_;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, device_->CreateQueue("other"));
   void* const stream = queue_->native_handle();
@@ -432,7 +432,7 @@ TEST_F(CudaDeviceTest, MemoryAndEventsMayOutliveTheDevice) {
   EXPECT_EQ(runtime_->counts().device_bytes, 0);
 }
 
-TEST_F(CudaDeviceTest, AQueueWaitsForItsWorkAtTheEnd) {
+TEST_F(CudaDeviceTest, QueueWaitsForWorkOnDestruction) {
   std::atomic<int> ran = 0;
   for (int i = 0; i < 10; ++i) {
     TESSERA_ASSERT_OK(queue_->Launch(Kernel([&] { ++ran; })));
@@ -469,7 +469,7 @@ absl::Status CreateOn(StandInOptions options, int ordinal = 0) {
       .status();
 }
 
-TEST(CudaDeviceCreateTest, RefusesDevicesThatDoNotExist) {
+TEST(CudaDeviceCreateTest, RejectsMissingDevices) {
   for (const int ordinal : {-1, 1, 7}) {
     EXPECT_THAT(CreateOn({}, ordinal), StatusIs(absl::StatusCode::kOutOfRange,
                                                 HasSubstr("expected 0 to 0")));
@@ -487,7 +487,7 @@ absl::StatusOr<std::vector<CudaDeviceInfo>> FindOn(StandInOptions options) {
       std::make_shared<CudaRuntimeStandIn>(std::move(options)));
 }
 
-TEST(FindCudaDevicesTest, SaysWhyAGpuIsNotUsable) {
+TEST(FindCudaDevicesTest, ExplainsUnusableGpu) {
   const auto runtime = std::make_shared<CudaRuntimeStandIn>(StandInOptions{
       .devices = {Gpu("Tesla P100", 6, 0), Gpu("NVIDIA A100", 8, 0)}});
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto devices, FindCudaDevices(runtime));
@@ -504,7 +504,7 @@ TEST(FindCudaDevicesTest, SaysWhyAGpuIsNotUsable) {
   EXPECT_FALSE(runtime->HasContext(1));
 }
 
-TEST(FindCudaDevicesTest, TellsNoGpuFromADriverThatIsTooOld) {
+TEST(FindCudaDevicesTest, DistinguishesNoGpuFromOldDriver) {
   EXPECT_THAT(FindOn({.versions = {0, 13000}}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("driver")));
   EXPECT_THAT(FindOn({.devices = {}}), StatusIs(absl::StatusCode::kNotFound));

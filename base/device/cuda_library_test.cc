@@ -13,14 +13,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(CudaLibraryTest, OpensWhatTheLoaderFinds) {
+TEST(CudaLibraryTest, OpensLibraryOnLoaderPath) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const SharedLibrary* const library,
                                OpenCudaLibrary("libm.so.6"));
   double (*root)(double) = nullptr;
   TESSERA_EXPECT_OK(library->Require("sqrt", root));
 }
 
-TEST(CudaLibraryTest, AMissingOneIsNamedWithItsPlacesAndTheRemedy) {
+TEST(CudaLibraryTest, NamesMissingLibraryAndSearchedPaths) {
   setenv("CUDA_HOME", "/opt/no-cuda", /*replace=*/1);
   EXPECT_THAT(
       OpenCudaLibrary("libtessera_none.so.1"),

@@ -12,7 +12,7 @@ TEST(CudaStatusTest, SuccessIsOk) {
   TESSERA_EXPECT_OK(CudaStatus(cudaSuccess, "nothing"));
 }
 
-TEST(CudaStatusTest, NamesWhatFailedAndTheRuntimesError) {
+TEST(CudaStatusTest, NamesOperationAndRuntimeError) {
   EXPECT_THAT(CudaStatus(cudaErrorNoDevice, "count of CUDA devices"),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("count of CUDA devices: cudaErrorNoDevice")));

@@ -109,7 +109,7 @@ TEST_P(DeviceConformanceTest, CopiesPartsOfBuffers) {
   }
 }
 
-TEST_P(DeviceConformanceTest, RefusesACopyBetweenDifferentSizes) {
+TEST_P(DeviceConformanceTest, RejectsCopyBetweenDifferentSizes) {
   Buffer a = OnDevice(8), b = OnDevice(9);
   EXPECT_THAT(queue_->Copy(a.bytes(), b.bytes()),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -117,7 +117,7 @@ TEST_P(DeviceConformanceTest, RefusesACopyBetweenDifferentSizes) {
   TESSERA_EXPECT_OK(queue_->Synchronize());
 }
 
-TEST_P(DeviceConformanceTest, WorkOfAQueueIsInOrder) {
+TEST_P(DeviceConformanceTest, QueueRunsWorkInOrder) {
   Buffer a = OnDevice(1), b = OnDevice(1);
   for (int i = 0; i < 50; ++i) {
     TESSERA_ASSERT_OK(queue_->Fill(std::byte(i), a.bytes()));
@@ -127,7 +127,7 @@ TEST_P(DeviceConformanceTest, WorkOfAQueueIsInOrder) {
   EXPECT_EQ(Read(b.bytes())[0], std::byte(49));
 }
 
-TEST_P(DeviceConformanceTest, AnEventOrdersTwoQueues) {
+TEST_P(DeviceConformanceTest, EventOrdersTwoQueues) {
   const std::unique_ptr<Queue> other = NewQueue("other");
   Buffer a = OnDevice(5000), b = OnDevice(5000);
   for (int i = 0; i < 20; ++i) {
@@ -143,7 +143,7 @@ TEST_P(DeviceConformanceTest, AnEventOrdersTwoQueues) {
   EXPECT_EQ(Read(b.bytes()), std::vector<std::byte>(5000, std::byte(19)));
 }
 
-TEST_P(DeviceConformanceTest, EventsHappenAndStayHappened) {
+TEST_P(DeviceConformanceTest, EventsCompleteAndStayComplete) {
   EXPECT_THAT(Event().Test(), IsOkAndHolds(true));
   TESSERA_EXPECT_OK(Event().Wait());
   TESSERA_EXPECT_OK(queue_->Wait(Event()));
@@ -158,7 +158,7 @@ TEST_P(DeviceConformanceTest, EventsHappenAndStayHappened) {
   TESSERA_EXPECT_OK(device_->Synchronize());
 }
 
-TEST_P(DeviceConformanceTest, AnEventHappensWithoutAWait) {
+TEST_P(DeviceConformanceTest, EventCompletesWithoutWait) {
   Buffer a = OnDevice(1 << 10);
   TESSERA_ASSERT_OK(queue_->Fill(std::byte(1), a.bytes()));
   const absl::StatusOr<Event> event = queue_->Record();
@@ -170,7 +170,7 @@ TEST_P(DeviceConformanceTest, AnEventHappensWithoutAWait) {
   }
 }
 
-TEST_P(DeviceConformanceTest, ManyQueuesGiveWhatOneGives) {
+TEST_P(DeviceConformanceTest, ManyQueuesMatchOneQueue) {
   // A random program over buffers of bytes: each step fills a range, or copies
   // one. Whoever uses a buffer waits for the last use of it.
   constexpr size_t kBytes = 257;
@@ -227,7 +227,7 @@ TEST_P(DeviceConformanceTest, MemoryIsReused) {
   }
 }
 
-TEST_P(DeviceConformanceTest, RefusesMoreMemoryThanThereIs) {
+TEST_P(DeviceConformanceTest, RejectsAllocationLargerThanMemory) {
   EXPECT_THAT(Buffer::Allocate(device_->memory(), size_t{1} << 60),
               StatusIs(absl::StatusCode::kResourceExhausted));
   TESSERA_EXPECT_OK(device_->Synchronize());
@@ -277,7 +277,7 @@ class CaptureConformanceTest : public DeviceConformanceTest {
   Buffer host_, input_, middle_, output_;
 };
 
-TEST_P(CaptureConformanceTest, CapturedWorkIsDoneInReplaysAlone) {
+TEST_P(CaptureConformanceTest, CapturedWorkRunsOnlyInReplays) {
   TESSERA_ASSERT_OK(queue_->Fill(std::byte(7), output_.bytes()));
   TESSERA_ASSERT_OK(SetInput(std::byte(1), std::byte(2)));
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -364,7 +364,7 @@ TEST_P(CaptureConformanceTest, QueuesForkAndJoin) {
   }
 }
 
-TEST_P(CaptureConformanceTest, AQueueThatIsNotJoinedIsAnError) {
+TEST_P(CaptureConformanceTest, RejectsUnjoinedQueue) {
   const std::unique_ptr<Queue> other = NewQueue("other");
   const auto enqueue = [&]() -> absl::Status {
     TESSERA_RETURN_IF_ERROR(ForkTo(*queue_, *other).status());
@@ -383,7 +383,7 @@ TEST_P(CaptureConformanceTest, AQueueThatIsNotJoinedIsAnError) {
   EXPECT_EQ(Read(output_.bytes()), Halves(std::byte(9), std::byte(9)));
 }
 
-TEST_P(CaptureConformanceTest, ErrorsInsideACaptureAreThatOfItsEnd) {
+TEST_P(CaptureConformanceTest, ReturnsErrorInsideCaptureAtEnd) {
   Buffer freed = OnDevice(64);
   TESSERA_ASSERT_OK(queue_->Fill(std::byte(1), freed.bytes()));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Event pending, queue_->Record());
@@ -444,7 +444,7 @@ TEST_P(CaptureConformanceTest, ErrorsInsideACaptureAreThatOfItsEnd) {
   TESSERA_EXPECT_OK(device_->Synchronize());
 }
 
-TEST_P(CaptureConformanceTest, FreesInsideACaptureAreReported) {
+TEST_P(CaptureConformanceTest, ReportsFreeInsideCapture) {
   std::optional<Buffer> large = OnDevice(size_t{1} << 23);
   TESSERA_ASSERT_OK(queue_->BeginCapture());
   large.reset();
@@ -454,7 +454,7 @@ TEST_P(CaptureConformanceTest, FreesInsideACaptureAreReported) {
   TESSERA_EXPECT_OK(device_->Synchronize());
 }
 
-TEST_P(CaptureConformanceTest, ACaptureEndsAfterAnErrorOfItsFunction) {
+TEST_P(CaptureConformanceTest, EndsCaptureAfterFunctionError) {
   EXPECT_THAT(Capture(*queue_,
                       [&]() -> absl::Status {
                         TESSERA_RETURN_IF_ERROR(EnqueueSwap(*queue_));
@@ -480,7 +480,7 @@ TEST_P(CaptureConformanceTest, OtherThreadsWorkDuringACapture) {
   EXPECT_EQ(Read(theirs.bytes()), Halves(std::byte(3), std::byte(3)));
 }
 
-TEST_P(CaptureConformanceTest, AGraphMayBeDestroyedWhileItIsReplayed) {
+TEST_P(CaptureConformanceTest, GraphMayBeDestroyedDuringReplay) {
   TESSERA_ASSERT_OK(SetInput(std::byte(1), std::byte(2)));
   for (int i = 0; i < 5; ++i) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto graph, Capture(*queue_, [&] {
@@ -491,7 +491,7 @@ TEST_P(CaptureConformanceTest, AGraphMayBeDestroyedWhileItIsReplayed) {
   EXPECT_EQ(Read(output_.bytes()), Halves(std::byte(2), std::byte(1)));
 }
 
-TEST_P(CaptureConformanceTest, RefusesAGraphOfAnotherDevice) {
+TEST_P(CaptureConformanceTest, RejectsGraphOfAnotherDevice) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Device> device,
                                GetParam()());
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, device->CreateQueue("other"));

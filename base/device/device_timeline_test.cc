@@ -23,7 +23,7 @@ DeviceTiming Slow() {
           .launch_seconds = 0};
 }
 
-TEST(DeviceTimelineTest, QueuesRunSideBySideUnlessTheyWait) {
+TEST(DeviceTimelineTest, QueuesOverlapUnlessTheyWait) {
   DeviceTimeline timeline(Slow());
   timeline.Add(1, {}, Kind::kWork, "a", 10);
   timeline.Add(2, {}, Kind::kUpload, "copy", 4);
@@ -45,7 +45,7 @@ TEST(DeviceTimelineTest, CopiesOfOneDirectionShareTheLink) {
   EXPECT_EQ(timeline.time().elapsed, 6);
 }
 
-TEST(DeviceTimelineTest, WorkAfterAWaitOfTheHostStartsLater) {
+TEST(DeviceTimelineTest, WorkAfterHostWaitStartsLater) {
   DeviceTimeline timeline(Slow());
   timeline.Add(1, {}, Kind::kWork, "a", 7);
   timeline.HostWaits(std::vector<uint64_t>{0, 1});
@@ -53,7 +53,7 @@ TEST(DeviceTimelineTest, WorkAfterAWaitOfTheHostStartsLater) {
   EXPECT_EQ(timeline.time().elapsed, 9);
 }
 
-TEST(DeviceTimelineTest, FunctionsHaveTheTimesOfTheModel) {
+TEST(DeviceTimelineTest, FunctionTimesMatchModel) {
   DeviceTiming timing = Slow();
   timing.launch_seconds = 0.5;
   timing.work_seconds = [](std::string_view name, size_t) {
@@ -66,7 +66,7 @@ TEST(DeviceTimelineTest, FunctionsHaveTheTimesOfTheModel) {
 }
 
 // Uploads to two buffers in turn, each read by a function.
-TEST(DeviceTimelineTest, AnEmulatedDeviceKnowsItsTime) {
+TEST(DeviceTimelineTest, EmulatedDeviceReportsModeledTime) {
   for (const bool overlaps : {false, true}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(std::shared_ptr<EmulatedDevice> device,
                                  EmulatedDevice::Create({.timing = Slow()}));

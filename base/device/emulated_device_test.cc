@@ -115,7 +115,7 @@ absl::Status EmulatedDeviceTest::TrainInto(const Planted& planted,
   return absl::OkStatus();
 }
 
-TEST_P(EmulatedDeviceTest, ACorrectProgramHasOneResultInEveryOrder) {
+TEST_P(EmulatedDeviceTest, CorrectProgramIsDeterministicInEveryOrder) {
   double expected = 1;
   for (int layer = 0; layer < 8; ++layer) expected = expected * 1.5 + layer + 1;
   const auto [status, result] = Train({});
@@ -123,7 +123,7 @@ TEST_P(EmulatedDeviceTest, ACorrectProgramHasOneResultInEveryOrder) {
   EXPECT_EQ(result, expected);
 }
 
-TEST_P(EmulatedDeviceTest, FindsAMissingWaitForGatheredWeights) {
+TEST_P(EmulatedDeviceTest, DetectsMissingWaitForGatheredWeights) {
   EXPECT_THAT(
       Train({.no_wait_for_weights = true}).first,
       StatusIs(absl::StatusCode::kInternal,
@@ -135,7 +135,7 @@ TEST_P(EmulatedDeviceTest, FindsAMissingWaitForGatheredWeights) {
                                "queue gather records"))));
 }
 
-TEST_P(EmulatedDeviceTest, FindsAGatherOverWeightsInUse) {
+TEST_P(EmulatedDeviceTest, DetectsGatherOverWeightsInUse) {
   EXPECT_THAT(Train({.no_wait_for_buffer = true}).first,
               StatusIs(absl::StatusCode::kInternal,
                        AllOf(HasSubstr("\"all_gather\" on queue gather"),
@@ -144,7 +144,7 @@ TEST_P(EmulatedDeviceTest, FindsAGatherOverWeightsInUse) {
                              HasSubstr("reads, and no event orders them"))));
 }
 
-TEST_P(EmulatedDeviceTest, FindsOverlapsOfParts) {
+TEST_P(EmulatedDeviceTest, DetectsOverlappingParts) {
   Buffer a = OnDevice(100);
   const std::span<std::byte> bytes = a.bytes();
   TESSERA_ASSERT_OK(compute_->Fill(std::byte(1), bytes.subspan(0, 40)));
@@ -167,7 +167,7 @@ TEST_P(EmulatedDeviceTest, TwoQueuesMayRead) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("reads")));
 }
 
-TEST_P(EmulatedDeviceTest, TheErrorStays) {
+TEST_P(EmulatedDeviceTest, KeepsFirstError) {
   Buffer a = OnDevice(8);
   TESSERA_ASSERT_OK(compute_->Fill(std::byte(0), a.bytes()));
   const absl::Status first = gather_->Fill(std::byte(0), a.bytes());
@@ -176,7 +176,7 @@ TEST_P(EmulatedDeviceTest, TheErrorStays) {
   EXPECT_EQ(device_->Synchronize(), first);
 }
 
-TEST_P(EmulatedDeviceTest, ChecksAccessesOfTheHost) {
+TEST_P(EmulatedDeviceTest, ChecksHostAccesses) {
   Buffer a = OnDevice(64);
   Buffer host = *Buffer::Allocate(device_->staging_memory(), 64);
   TESSERA_ASSERT_OK(
@@ -195,7 +195,7 @@ TEST_P(EmulatedDeviceTest, ChecksAccessesOfTheHost) {
                              HasSubstr("the host should wait"))));
 }
 
-TEST_P(EmulatedDeviceTest, ChecksThatMemoryInUseIsNotFreed) {
+TEST_P(EmulatedDeviceTest, DetectsFreeOfMemoryInUse) {
   {
     Buffer a = OnDevice(64);
     TESSERA_ASSERT_OK(compute_->Fill(std::byte(0), a.bytes()));
@@ -210,7 +210,7 @@ TEST_P(EmulatedDeviceTest, ChecksThatMemoryInUseIsNotFreed) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("\"free\"")));
 }
 
-TEST_P(EmulatedDeviceTest, ChecksThatStagingMemoryInUseIsNotFreed) {
+TEST_P(EmulatedDeviceTest, DetectsFreeOfStagingMemoryInUse) {
   Buffer a = OnDevice(64);
   for (const bool waits : {true, false}) {
     Buffer host = *Buffer::Allocate(device_->staging_memory(), 64);
@@ -314,7 +314,7 @@ TEST_P(EmulatedDeviceTest, ChecksTheWaitsInsideACapture) {
   }
 }
 
-TEST_P(EmulatedDeviceTest, FindsAReplayThatUsesFreedMemory) {
+TEST_P(EmulatedDeviceTest, DetectsReplayUsingFreedMemory) {
   std::optional<Buffer> a = OnDevice(100);
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto graph, Capture(*compute_, [&] {
                                  return compute_->Fill(std::byte(1),
@@ -390,7 +390,7 @@ TEST_P(EmulatedDeviceTest, WorkMayLastUntilAnEventOfTheHost) {
   EXPECT_TRUE(after);
 }
 
-TEST_P(EmulatedDeviceTest, AnEventHappensAfterWhatItsQueueWaitsFor) {
+TEST_P(EmulatedDeviceTest, EventCompletesAfterEventsItsQueueWaitsFor) {
   // `joins` has no work of its own.
   const auto joins = *device_->CreateQueue("joins");
   std::atomic<bool> is_done = false;
@@ -426,7 +426,7 @@ TEST_P(EmulatedDeviceTest, CountsTheWaitsOfTheHost) {
   EXPECT_EQ(device_->counts().allocations, 1);
 }
 
-TEST(EmulatedMemoryTest, TheHostCannotTouchIt) {
+TEST(EmulatedMemoryTest, TrapsHostAccess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto device = EmulatedDevice::Create();
   TESSERA_ASSERT_OK(device);

@@ -20,13 +20,13 @@ INSTANTIATE_TEST_SUITE_P(Host, DeviceConformanceTest,
                          })));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CaptureConformanceTest);
 
-TEST(HostDeviceTest, CapturesNothing) {
+TEST(HostDeviceTest, CaptureIsUnimplemented) {
   EXPECT_THAT(Capture(HostQueue(), [] { return absl::OkStatus(); }),
               StatusIs(absl::StatusCode::kUnimplemented,
                        ::testing::HasSubstr("device cpu of queue host")));
 }
 
-TEST(HostDeviceTest, DoesWorkAtOnce) {
+TEST(HostDeviceTest, RunsWorkImmediately) {
   std::vector<std::byte> bytes(3);
   TESSERA_ASSERT_OK(HostQueue().Fill(std::byte(7), bytes));
   EXPECT_EQ(bytes[2], std::byte(7));

@@ -23,7 +23,7 @@ std::vector<std::shared_ptr<Device>> Devices() {
   return devices;
 }
 
-TEST(StagingPoolTest, MovesBytesBothWays) {
+TEST(StagingPoolTest, UploadsAndDownloadsBytes) {
   for (const std::shared_ptr<Device>& device : Devices()) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,
                                  device->CreateQueue("copy"));
@@ -60,7 +60,7 @@ TEST(StagingPoolTest, MovesBytesBothWays) {
 }
 
 // Two uploads in turn, written by the caller.
-TEST(StagingPoolTest, SendsBytesThatTheCallerWrites) {
+TEST(StagingPoolTest, UploadsBytesWrittenByCaller) {
   for (const std::shared_ptr<Device>& device : Devices()) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,
                                  device->CreateQueue("copy"));
@@ -90,7 +90,7 @@ TEST(StagingPoolTest, SendsBytesThatTheCallerWrites) {
   }
 }
 
-TEST(StagingPoolTest, HasNoMoreBlocksThanCopiesUnderWay) {
+TEST(StagingPoolTest, BlocksDoNotExceedCopiesInFlight) {
   for (const std::shared_ptr<Device>& device : Devices()) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Queue> queue,
                                  device->CreateQueue("copy"));

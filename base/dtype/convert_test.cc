@@ -131,7 +131,7 @@ void ExpectConvertsAllSamples() {
 
 class ConvertPairTest : public ::testing::TestWithParam<DType> {};
 
-TEST_P(ConvertPairTest, ConvertsToEveryTypeAsTheOracleDoes) {
+TEST_P(ConvertPairTest, MatchesOracleForEveryType) {
   DispatchDType(GetParam(), [&]<typename From>(std::type_identity<From>) {
     for (DType to : kAllDTypes) {
       SCOPED_TRACE(DTypeName(to));
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(From, ConvertPairTest, ::testing::ValuesIn(kAllDTypes),
                          });
 
 // Vector code handles tails and unaligned spans separately.
-TEST(ConvertTest, EveryLengthAndAlignmentGivesTheSameAsOneByOne) {
+TEST(ConvertTest, MatchesElementwiseForEveryLengthAndAlignment) {
   std::mt19937_64 random(5);
   std::vector<std::byte> source(600), target(600);
   for (std::byte& b : source) b = static_cast<std::byte>(random());
@@ -204,7 +204,7 @@ TEST(ConvertTest, SaturatesDoubleToFloat) {
   static_assert(ConvertValue<int8_t>(300.7f) == 127);
 }
 
-TEST(ConvertTest, KeepsTheSignAndPayloadOfNansBetweenFloatAndDouble) {
+TEST(ConvertTest, PreservesNanSignAndPayload) {
   const auto nan = std::bit_cast<float>(0xffa12345u);  // signalling
   const double wide = ConvertValue<double>(nan);
   EXPECT_EQ(std::bit_cast<uint64_t>(wide), 0xfffc2468a0000000u);
@@ -220,7 +220,7 @@ absl::Status TryConvert(DType from, size_t source_bytes, DType to,
   return status;
 }
 
-TEST(ConvertTest, RefusesWhatDoesNotFitAndWritesNothing) {
+TEST(ConvertTest, RejectsMismatchedSizesWithoutWriting) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(TryConvert(DType::kF32, 7, DType::kF16, 2),
               StatusIs(kInvalid, HasSubstr("7 bytes is not a whole number of "
@@ -237,7 +237,7 @@ TEST(ConvertTest, RefusesWhatDoesNotFitAndWritesNothing) {
               StatusIs(kInvalid, HasSubstr("expected 0 to 9")));
 }
 
-TEST(ConvertTest, RefusesOverlapButNotNeighbours) {
+TEST(ConvertTest, RejectsOverlapButAcceptsAdjacentSpans) {
   std::vector<std::byte> memory(12);
   const std::span<std::byte> bytes(memory);
   EXPECT_THAT(
@@ -247,7 +247,7 @@ TEST(ConvertTest, RefusesOverlapButNotNeighbours) {
       Convert(DType::kF32, bytes.first(8), DType::kBF16, bytes.subspan(8, 4)));
 }
 
-TEST(ConvertTest, NothingConvertsToNothing) {
+TEST(ConvertTest, ConvertsEmptySpans) {
   TESSERA_EXPECT_OK(Convert(DType::kI64, {}, DType::kF8E5M2, {}));
 }
 

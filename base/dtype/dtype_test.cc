@@ -15,14 +15,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(DTypeTest, ListHoldsEveryTypeInTheOrderOfItsStableNumber) {
+TEST(DTypeTest, ListsTypesInOrderOfNumber) {
   for (size_t i = 0; i < kAllDTypes.size(); ++i) {
     EXPECT_EQ(static_cast<size_t>(kAllDTypes[i]), i);
     EXPECT_TRUE(IsValid(kAllDTypes[i]));
   }
 }
 
-TEST(DTypeTest, KnowsSizesAndKinds) {
+TEST(DTypeTest, HasSizesAndKinds) {
   const std::vector<std::tuple<DType, int64_t, bool>> cases = {
       {DType::kF64, 8, true},    {DType::kF32, 4, true},
       {DType::kF16, 2, true},    {DType::kBF16, 2, true},
@@ -57,7 +57,7 @@ TEST(DTypeTest, NamesAreDistinctAndParseBack) {
   }
 }
 
-TEST(DTypeTest, ParsesTheFieldsSynonyms) {
+TEST(DTypeTest, ParsesCommonSynonyms) {
   const std::vector<std::pair<std::string, DType>> cases = {
       {"float64", DType::kF64},        {"double", DType::kF64},
       {"float32", DType::kF32},        {"float", DType::kF32},
@@ -72,7 +72,7 @@ TEST(DTypeTest, ParsesTheFieldsSynonyms) {
   }
 }
 
-TEST(DTypeTest, RefusesOtherNamesAndListsWhatIsAllowed) {
+TEST(DTypeTest, RejectsUnknownNamesAndListsKnownOnes) {
   for (const char* text :
        {"", "f", "F32", " f32", "f32 ", "invalid", "int16"}) {
     EXPECT_THAT(ParseDType(text),

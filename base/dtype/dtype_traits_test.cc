@@ -26,7 +26,7 @@ TEST(DTypeTraitsTest, DispatchGivesTheTypeOfEveryDType) {
   }
 }
 
-TEST(DTypeTraitsTest, DispatchReturnsWhatTheFunctorReturns) {
+TEST(DTypeTraitsTest, DispatchReturnsFunctorResult) {
   const std::string name =
       DispatchDType(DType::kU8, []<typename T>(std::type_identity<T>) {
         return std::string(DTypeName(kDTypeOf<T>));

@@ -140,7 +140,7 @@ TYPED_TEST(SmallFloatTest, RoundsRandomDoublesNearItsRange) {
   }
 }
 
-TYPED_TEST(SmallFloatTest, RoundsDoublesOnceWhereTwoRoundingsWouldErr) {
+TYPED_TEST(SmallFloatTest, AvoidsDoubleRoundingOfDoubles) {
   using Format = typename TypeParam::Format;
   // Just above the midpoint of 1 and its successor, but too close for float:
   // float rounds to the midpoint, a tie that goes to the even 1.
@@ -257,7 +257,7 @@ void ExpectAsCompiler(float x) {
       << std::hexfloat << x;
 }
 
-TEST(Float16Test, DecodesEveryPatternAsTheCompilerDoes) {
+TEST(Float16Test, DecodesEveryPatternLikeCompiler) {
   for (int i = 0; i < 1 << 16; ++i) {
     const auto bits = static_cast<uint16_t>(i);
     const auto expected = static_cast<float>(std::bit_cast<_Float16>(bits));
@@ -267,7 +267,7 @@ TEST(Float16Test, DecodesEveryPatternAsTheCompilerDoes) {
   }
 }
 
-TEST(Float16Test, EncodesRandomFloatsAsTheCompilerDoes) {
+TEST(Float16Test, EncodesRandomFloatsLikeCompiler) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 4'000'000; ++i) {
     const auto bits = static_cast<uint32_t>(random());
@@ -279,7 +279,7 @@ TEST(Float16Test, EncodesRandomFloatsAsTheCompilerDoes) {
   }
 }
 
-TEST(Float16Test, EncodesRandomDoublesAsTheCompilerDoes) {
+TEST(Float16Test, EncodesRandomDoublesLikeCompiler) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 2'000'000; ++i) {
     const double significand =

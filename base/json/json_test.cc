@@ -24,7 +24,7 @@ auto Refused(std::string_view words) {
                   HasSubstr(std::string(words)));
 }
 
-TEST(ParseJsonTest, ReadsWhatTheLibraryReads) {
+TEST(ParseJsonTest, MatchesLibrary) {
   for (const char* text :
        {"{}", "[]", "3", "-3", "2.5", "1.5e3", "null", "true", "\"a\\u00e9\"",
         "18446744073709551615", "[1,[2,[3]],{}]",
@@ -34,7 +34,7 @@ TEST(ParseJsonTest, ReadsWhatTheLibraryReads) {
   }
 }
 
-TEST(ParseJsonTest, SaysWhereTheTextIsBroken) {
+TEST(ParseJsonTest, ReportsPositionOfSyntaxError) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "line 1, column 1"},
       {"{\"a\":", "invalid JSON at byte 6: parse error at line 1, column 6"},
@@ -50,7 +50,7 @@ TEST(ParseJsonTest, SaysWhereTheTextIsBroken) {
   }
 }
 
-TEST(ParseJsonTest, RefusesAKeyThatComesTwiceInOneObject) {
+TEST(ParseJsonTest, RejectsDuplicateKeys) {
   EXPECT_THAT(ParseJson(R"({"a": 1, "b": 2, "a": 3})", kLimits),
               Refused("key \"a\" comes twice"));
   EXPECT_THAT(ParseJson(R"({"a":{"b":1,"b":2}})", kLimits),
@@ -72,7 +72,7 @@ TEST(ParseJsonTest, BoundsLengthAndDepth) {
               Refused("more than 64 deep"));
 }
 
-TEST(ParseJsonFuzzTest, AgreesWithTheLibraryOrRefuses) {
+TEST(ParseJsonFuzzTest, AgreesWithLibraryOrRejects) {
   TextMutator mutator({R"({"a": {"b": {"c": 1}}, "b": [1, 2.5, "x\u00e9"]})",
                        "[[], {}, null, true, -12]"},
                       {"[", "{", "\"a\":", "\\u", "\xc3\xa9", "1e400"}, 7);
@@ -143,7 +143,7 @@ TEST(JsonReaderTest, TakesFieldsOfTheRightType) {
   EXPECT_THAT(problems.ToStatus("x"), IsOk());
 }
 
-TEST(JsonReaderTest, MissingOptionalFieldsHaveTheFallback) {
+TEST(JsonReaderTest, UsesFallbackForMissingOptionalFields) {
   const json value = json::object();
   JsonProblems problems;
   JsonReader reader(value, "", problems);
@@ -157,7 +157,7 @@ TEST(JsonReaderTest, MissingOptionalFieldsHaveTheFallback) {
   EXPECT_TRUE(problems.empty());
 }
 
-TEST(JsonReaderTest, MissingRequiredFieldsAreProblems) {
+TEST(JsonReaderTest, ReportsMissingRequiredFields) {
   const json value = json::object();
   JsonProblems problems;
   JsonReader reader(value, "part", problems);
@@ -184,7 +184,7 @@ TEST(JsonReaderTest, MissingRequiredFieldsAreProblems) {
   }
 }
 
-TEST(JsonReaderTest, WrongFieldsAreProblemsWithTheirPath) {
+TEST(JsonReaderTest, ReportsWrongFieldsWithPath) {
   const json value = json::parse(
       R"({"i": "3", "j": 6, "k": 1.0, "l": 18446744073709551615, "m": -1,
           "d": -1, "e": null, "s": 7, "a": {}, "o": [], "b": 0,
@@ -226,7 +226,7 @@ TEST(JsonReaderTest, WrongFieldsAreProblemsWithTheirPath) {
   }
 }
 
-TEST(JsonReaderTest, AValueThatIsNoObjectIsOneProblem) {
+TEST(JsonReaderTest, ReportsNonObjectOnce) {
   for (const json& value : {json(3), json("x"), json::array(), json()}) {
     JsonProblems problems;
     JsonReader reader(value, "", problems);

@@ -57,7 +57,7 @@ TEST_F(AtomicFileTest, AppearsWithCommit) {
   EXPECT_EQ(Entries(), 1u);
 }
 
-TEST_F(AtomicFileTest, WithoutCommitTheOldFileStays) {
+TEST_F(AtomicFileTest, KeepsOldFileWithoutCommit) {
   std::ofstream(path()) << "old";
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(AtomicFile file, AtomicFile::Create(path()));

@@ -44,7 +44,7 @@ TEST(ProcessorsTest, IsAtMostTheAffinityMask) {
   EXPECT_EQ(AllowedProcessors(), all);
 }
 
-TEST(ProcessorsTest, SharesAreEvenAndTakenInTurnWhereThereAreFew) {
+TEST(ProcessorsTest, SharesAreEvenOrRoundRobin) {
   for (int64_t size = 1; size <= 9; ++size) {
     std::vector<int> processors;
     for (int i = 0; i < size; ++i) processors.push_back(3 + 2 * i);
@@ -71,7 +71,7 @@ TEST(ProcessorsTest, SharesAreEvenAndTakenInTurnWhereThereAreFew) {
   EXPECT_TRUE(ShareOfProcessors({}, 0, 1).empty());
 }
 
-TEST(ProcessorsTest, FindsTheSocketThatHoldsAllProcessors) {
+TEST(ProcessorsTest, FindsSocketOfAllProcessors) {
   const std::string directory = ::testing::TempDir() + "/cpus";
   // Processors 0 to 4; there is no cpu5.
   const std::vector<std::string> ids = {"0\n", "0\n", "1\n", "-1\n", "?"};

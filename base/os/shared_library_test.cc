@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(SharedLibraryTest, OpensTheFirstThatIsThere) {
+TEST(SharedLibraryTest, OpensFirstAvailableLibrary) {
   const std::vector<std::string> names = {"libtessera_missing.so", "libm.so.6"};
   TESSERA_ASSERT_OK_AND_ASSIGN(const SharedLibrary library,
                                SharedLibrary::Open(names));
@@ -24,7 +24,7 @@ TEST(SharedLibraryTest, OpensTheFirstThatIsThere) {
   EXPECT_EQ(root(9), 3);
 }
 
-TEST(SharedLibraryTest, NamesWhatIsMissing) {
+TEST(SharedLibraryTest, NamesMissingLibraryOrSymbol) {
   const std::vector<std::string> names = {"libtessera_missing.so",
                                           "/nowhere/libtessera.so"};
   EXPECT_THAT(SharedLibrary::Open(names),

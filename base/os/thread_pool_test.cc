@@ -48,7 +48,7 @@ TEST(ThreadPool, UsesTheThreadsOfAnotherRuntime) {
   }
 }
 
-TEST(ThreadPool, HasReturnedFromEveryPassWhenItReturns) {
+TEST(ThreadPool, RunReturnsAfterEveryPass) {
   ThreadPool pool(4);
   for (int round = 0; round < 2000; ++round) {
     // On this stack, missing synchronisation would be a race.
@@ -58,7 +58,7 @@ TEST(ThreadPool, HasReturnedFromEveryPassWhenItReturns) {
   }
 }
 
-TEST(ThreadPool, WakesThreadsThatSleep) {
+TEST(ThreadPool, WakesSleepingThreads) {
   ThreadPool pool(3);
   for (int round = 0; round < 5; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -81,7 +81,7 @@ TEST(ThreadPool, MayHaveMoreThreadsThanProcessors) {
   EXPECT_EQ(sum, 20 * 499500);
 }
 
-TEST(ThreadPool, OrNewTakesAPoolThatIsThere) {
+TEST(ThreadPool, OrNewReturnsExistingPool) {
   const auto pool = std::make_shared<ThreadPool>(2);
   EXPECT_EQ(ThreadPool::OrNew(pool, 5), pool);
   EXPECT_EQ(ThreadPool::OrNew(nullptr, 3)->threads(), 3);

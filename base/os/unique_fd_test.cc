@@ -12,7 +12,7 @@ namespace {
 bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 int OpenNull() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-TEST(UniqueFdTest, ClosesOnceAndOnlyWhatItHolds) {
+TEST(UniqueFdTest, ClosesOwnedDescriptorOnce) {
   const int a = OpenNull(), b = OpenNull();
   {
     UniqueFd first(a), second(b);
@@ -29,7 +29,7 @@ TEST(UniqueFdTest, ClosesOnceAndOnlyWhatItHolds) {
   EXPECT_FALSE(IsOpen(b));
 }
 
-TEST(UniqueFdTest, ReleaseGivesUpAndResetReplaces) {
+TEST(UniqueFdTest, ReleasesAndResetsDescriptor) {
   const int a = OpenNull(), b = OpenNull();
   UniqueFd fd(a);
   EXPECT_EQ(fd.Release(), a);

@@ -16,7 +16,7 @@ constexpr std::byte kUntouched{0xcd};
 
 // Every length around the block sizes; rows adjacent, apart and in reverse
 // order; unaligned memory.
-TEST(CopyRowsTest, MovesEveryRowAndTouchesNothingElse) {
+TEST(CopyRowsTest, CopiesEveryRowAndNothingElse) {
   std::mt19937_64 random(1);
   for (int64_t bytes = 0; bytes <= 600; ++bytes) {
     for (const int64_t rows : {0, 1, 2, 7}) {

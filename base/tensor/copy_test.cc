@@ -62,7 +62,7 @@ Dims RandomShape(std::mt19937_64& random) {
   return shape;
 }
 
-TEST(CopyTest, MovesEveryElementAndTouchesNoOther) {
+TEST(CopyTest, CopiesEveryElementAndNothingElse) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 20'000; ++i) {
     const DType dtype = kAllDTypes[random() % kAllDTypes.size()];
@@ -115,7 +115,7 @@ TEST(CopyTest, TransposesMatricesOfEverySize) {
   }
 }
 
-TEST(CopyTest, SharedMemoryActsAsIfTheSourceWereReadFirst) {
+TEST(CopyTest, OverlapActsAsIfSourceWereReadFirst) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 5'000; ++i) {
     const Dims shape = RandomShape(random);
@@ -174,7 +174,7 @@ TEST(FillTest, ConvertsTheValueToEveryDType) {
   }
 }
 
-TEST(FillTest, SetsAPartAlone) {
+TEST(FillTest, FillsOnlyView) {
   std::vector<int64_t> values(12, 7);
   TESSERA_ASSERT_OK_AND_ASSIGN(TensorView view,
                                TensorView::Of(std::span(values), {{3, 4}}));
@@ -184,7 +184,7 @@ TEST(FillTest, SetsAPartAlone) {
   EXPECT_THAT(values, ElementsAre(7, 7, kMax, 7, 7, 7, kMax, 7, 7, 7, kMax, 7));
 }
 
-class RefusalTest : public ::testing::Test {
+class RejectionTest : public ::testing::Test {
  protected:
   TensorView Floats(const Layout& layout, MemoryKind kind = MemoryKind::kHost) {
     return *TensorView::Create(std::as_writable_bytes(std::span(values_)),
@@ -197,7 +197,7 @@ class RefusalTest : public ::testing::Test {
   const TensorView source_ = *TensorView::Of(std::span(other_), {{2, 3}});
 };
 
-TEST_F(RefusalTest, CopyRefusesAndWritesNothing) {
+TEST_F(RejectionTest, CopyRejectsInvalidViewsWithoutWriting) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(Copy(source_, Floats(*Layout::RowMajor({{3, 2}}))),
               StatusIs(kInvalid, HasSubstr("shape [2,3] to shape [3,2]")));
@@ -217,7 +217,7 @@ TEST_F(RefusalTest, CopyRefusesAndWritesNothing) {
   EXPECT_THAT(ints, Each(5));
 }
 
-TEST_F(RefusalTest, FillRefusesAndWritesNothing) {
+TEST_F(RejectionTest, FillRejectsInvalidViewsWithoutWriting) {
   EXPECT_THAT(Fill(Floats(*Layout::Strided({{4}}, {{0}})), 1.0f),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(Fill(Floats(row_, MemoryKind::kDevice), 1.0f),

@@ -23,7 +23,7 @@ int64_t ResidentPages() {
   return resident;
 }
 
-TEST(CountingMemoryTest, CountsWhatIsLiveAndTheMostOfIt) {
+TEST(CountingMemoryTest, CountsLiveAndPeakBytes) {
   const auto memory = std::make_shared<CountingMemory>();
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Buffer a, Buffer::Allocate(memory, 100));
@@ -38,7 +38,7 @@ TEST(CountingMemoryTest, CountsWhatIsLiveAndTheMostOfIt) {
 }
 
 // Far more than any machine has; nothing is allocated.
-TEST(CountingMemoryTest, TakesNothingOfTheMachine) {
+TEST(CountingMemoryTest, UsesNoPhysicalMemory) {
   const auto memory = std::make_shared<CountingMemory>();
   const int64_t before = ResidentPages();
   std::vector<Buffer> buffers;
@@ -50,7 +50,7 @@ TEST(CountingMemoryTest, TakesNothingOfTheMachine) {
   EXPECT_LT(ResidentPages() - before, 1000);
 }
 
-TEST(CountingMemoryTest, BlocksAreApartAlignedAndOwned) {
+TEST(CountingMemoryTest, BlocksAreDisjointAlignedAndOwned) {
   const auto memory = std::make_shared<CountingMemory>();
   TESSERA_ASSERT_OK_AND_ASSIGN(const Buffer a, Buffer::Allocate(memory, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer b, Buffer::Allocate(memory, 4097));
@@ -79,13 +79,13 @@ TEST(CountingMemoryTest, ReadsAsZerosAndMayBeWritten) {
   EXPECT_EQ(buffer.bytes()[9999], std::byte{7});
 }
 
-TEST(CountingMemoryDeathTest, TrapsWhoTouchesIt) {
+TEST(CountingMemoryDeathTest, TrapsAccess) {
   const auto memory = std::make_shared<CountingMemory>(Access::kTrapped);
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer, Buffer::Allocate(memory, 10));
   EXPECT_DEATH(buffer.bytes()[3] = std::byte{1}, "");
 }
 
-TEST(CountingMemoryTest, RefusesWhatNoProcessCouldAddress) {
+TEST(CountingMemoryTest, RejectsUnaddressableSizes) {
   const auto memory = std::make_shared<CountingMemory>();
   EXPECT_THAT(Buffer::Allocate(memory, size_t{1} << 50),
               StatusIs(absl::StatusCode::kResourceExhausted,

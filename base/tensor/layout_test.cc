@@ -107,7 +107,7 @@ TEST(LayoutTest, StridedMatchesBruteForce) {
 }
 
 // Applies random slices and transposes and tracks every element.
-TEST(LayoutTest, ChainsOfSlicesKeepTheMeaningOfEveryIndex) {
+TEST(LayoutTest, ChainedSlicesPreserveIndices) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 5000; ++i) {
     TESSERA_ASSERT_OK_AND_ASSIGN(Layout layout,
@@ -177,7 +177,7 @@ TEST(LayoutTest, SizeOneDimensionsDoNotMatterForContiguity) {
   EXPECT_FALSE(broadcast.HasDistinctElements());
 }
 
-TEST(LayoutTest, RefusesShapesThatAreNone) {
+TEST(LayoutTest, RejectsInvalidShapes) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(Layout::RowMajor({{2, -1}}),
               StatusIs(kInvalid, HasSubstr("[2,-1]: dimension 1 has size -1")));
@@ -196,7 +196,7 @@ TEST(LayoutTest, RefusesShapesThatAreNone) {
   TESSERA_EXPECT_OK(Layout::Strided({{1}}, {{INT64_MIN}}));
 }
 
-TEST(LayoutTest, RefusesSlicesOutsideAndSaysWhatThereIs) {
+TEST(LayoutTest, RejectsOutOfRangeSlicesAndNamesRange) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout layout, Layout::RowMajor({{4, 6}}));
   constexpr auto kRange = absl::StatusCode::kOutOfRange;
   for (int dim : {-1, 2}) {
@@ -220,7 +220,7 @@ TEST(LayoutTest, RefusesSlicesOutsideAndSaysWhatThereIs) {
               StatusIs(kRange, HasSubstr("dimension 1 allows 0 to 5")));
 }
 
-TEST(LayoutTest, LongShapesArePrintedInPart) {
+TEST(LayoutTest, TruncatesLongShapes) {
   const std::vector<int64_t> shape(1000, 2);
   EXPECT_LT(DimsToString(shape).size(), 60);
   EXPECT_THAT(Layout::RowMajor(shape),

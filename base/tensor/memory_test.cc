@@ -60,7 +60,7 @@ TEST(BufferTest, IsAlignedAndWritable) {
   }
 }
 
-TEST(BufferTest, OfNothingAsksForNothing) {
+TEST(BufferTest, EmptyBufferAllocatesNothing) {
   auto memory = std::make_shared<CountingMemory>();
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer, Buffer::Allocate(memory, 0));
   EXPECT_EQ(buffer.data(), nullptr);
@@ -70,7 +70,7 @@ TEST(BufferTest, OfNothingAsksForNothing) {
   EXPECT_EQ(memory->allocations, 0);
 }
 
-TEST(BufferTest, GivesBackOnceWhenItGoesOrIsOverwritten) {
+TEST(BufferTest, FreesOnceOnDestructionOrAssignment) {
   auto memory = std::make_shared<CountingMemory>();
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, Buffer::Allocate(memory, 100));
@@ -102,7 +102,7 @@ TEST(BufferTest, KeepsItsResourceAlive) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST(BufferTest, RefusesMoreThanThereCanBe) {
+TEST(BufferTest, RejectsUnrepresentableSizes) {
   for (size_t bytes : {std::numeric_limits<size_t>::max(),
                        std::numeric_limits<size_t>::max() - 63, size_t{1} << 63,
                        (size_t{1} << 56) + 1}) {
@@ -112,13 +112,13 @@ TEST(BufferTest, RefusesMoreThanThereCanBe) {
   }
 }
 
-TEST(BufferTest, RefusesWhatTheMachineDoesNotHave) {
+TEST(BufferTest, ReturnsResourceExhaustedWhenOutOfMemory) {
   EXPECT_THAT(Buffer::Allocate(HostMemory(), size_t{1} << 50),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("request less")));
 }
 
-TEST(BufferTest, RefusesOddAlignmentsAndNoResource) {
+TEST(BufferTest, RejectsInvalidAlignmentsAndNullResource) {
   for (size_t alignment : {0, 3, 65}) {
     EXPECT_THAT(Buffer::Allocate(HostMemory(), 8, alignment),
                 StatusIs(absl::StatusCode::kInvalidArgument,

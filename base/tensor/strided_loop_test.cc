@@ -21,7 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using Strides = std::vector<int64_t>;
 
-TEST(StridedLoopTest, JoinsWhatIsContiguousInBoth) {
+TEST(StridedLoopTest, MergesDimensionsContiguousInBoth) {
   const Strides shape = {2, 3, 4}, row_major = {12, 4, 1};
   EXPECT_THAT(MakeStridedLoop(shape, row_major, row_major),
               ElementsAre(LoopDim{24, 1, 1}));
@@ -29,7 +29,7 @@ TEST(StridedLoopTest, JoinsWhatIsContiguousInBoth) {
               ElementsAre(LoopDim{2, 24, 12}, LoopDim{12, 1, 1}));
 }
 
-TEST(StridedLoopTest, JoinsAcrossAnyOrderOfDimensions) {
+TEST(StridedLoopTest, MergesDimensionsInAnyOrder) {
   EXPECT_THAT(
       MakeStridedLoop(Strides{4, 2, 3}, Strides{1, 12, 4}, Strides{1, 12, 4}),
       ElementsAre(LoopDim{24, 1, 1}));
@@ -46,7 +46,7 @@ TEST(StridedLoopTest, OneElementIsOneStep) {
               ElementsAre(LoopDim{1, 1, 1}));
 }
 
-TEST(StridedLoopTest, VisitsTheSamePairsAsThePlainLoop) {
+TEST(StridedLoopTest, VisitsSamePairsAsPlainLoop) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 5000; ++i) {
     Strides shape, source, target;

@@ -54,7 +54,7 @@ TEST(TensorTest, RankZeroAndZeroSizes) {
   EXPECT_EQ(empty.buffer().data(), nullptr);
 }
 
-TEST(TensorTest, RefusesWhatCannotBe) {
+TEST(TensorTest, RejectsInvalidTensors) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(Tensor::Create(static_cast<DType>(10), {{1}}),
               StatusIs(kInvalid, HasSubstr("dtype number 10")));

@@ -25,7 +25,7 @@ std::vector<int32_t> Iota(size_t count) {
   return values;
 }
 
-TEST(TensorViewTest, SeesAndChangesTheMemoryItWasMadeOf) {
+TEST(TensorViewTest, ReadsAndWritesUnderlyingMemory) {
   std::vector<int32_t> values = Iota(24);
   TESSERA_ASSERT_OK_AND_ASSIGN(TensorView matrix,
                                TensorView::Of(std::span(values), {{4, 6}}));
@@ -119,7 +119,7 @@ TEST(TensorViewTest, ChainsOfSlicesShowTheRightElements) {
   }
 }
 
-TEST(TensorViewTest, ReshapesWhatIsContiguous) {
+TEST(TensorViewTest, ReshapesContiguousViews) {
   std::vector<int32_t> values = Iota(24);
   TESSERA_ASSERT_OK_AND_ASSIGN(TensorView matrix,
                                TensorView::Of(std::span(values), {{4, 6}}));
@@ -137,7 +137,7 @@ TEST(TensorViewTest, ReshapesWhatIsContiguous) {
                                  "contiguous")));
 }
 
-TEST(TensorViewTest, AcceptsAnyLayoutThatStaysInside) {
+TEST(TensorViewTest, AcceptsAnyLayoutWithinStorage) {
   std::vector<int32_t> values = Iota(6);
   const auto storage = std::as_writable_bytes(std::span(values));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout backwards,
@@ -156,7 +156,7 @@ TEST(TensorViewTest, AcceptsAnyLayoutThatStaysInside) {
   }
 }
 
-TEST(TensorViewTest, RefusesStorageThatIsTooSmall) {
+TEST(TensorViewTest, RejectsTooSmallStorage) {
   std::vector<std::byte> storage(23);
   EXPECT_THAT(
       TensorView::Create(std::span(storage), DType::kF32, {{2, 3}}),
@@ -173,7 +173,7 @@ TEST(TensorViewTest, RefusesStorageThatIsTooSmall) {
                HasSubstr("dtype number 40")));
 }
 
-TEST(TensorViewTest, RefusesWrongTypesUnalignedDataAndDeviceMemory) {
+TEST(TensorViewTest, RejectsWrongTypesUnalignedDataAndDeviceMemory) {
   alignas(8) std::byte storage[32];
   const std::span<std::byte> bytes(storage);
   TESSERA_ASSERT_OK_AND_ASSIGN(TensorView view,

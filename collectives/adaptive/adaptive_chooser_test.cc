@@ -55,7 +55,7 @@ TEST(CostModelTest, MeasuredTimesArePredictedExactly) {
   }
 }
 
-TEST(CostModelTest, AnExactFormulaNeedsNoPointBetween) {
+TEST(CostModelTest, InterpolatesFormulaBetweenPoints) {
   CostTable table = Example();
   for (const int64_t bytes : {64, 16 << 20}) {
     table.measured[{OpKind::kAllReduce, Algorithm::kRing}].push_back(
@@ -72,7 +72,7 @@ TEST(CostModelTest, AnExactFormulaNeedsNoPointBetween) {
   }
 }
 
-TEST(CostModelTest, WhatWasNotMeasuredIsOffAsTheOthersAre) {
+TEST(CostModelTest, ScalesUnmeasuredByErrorOfMeasured) {
   CostTable table = Example();
   for (const auto& [algorithm, factor] :
        {std::pair(Algorithm::kRing, 2.0), std::pair(Algorithm::kTree, 8.0)}) {
@@ -88,7 +88,7 @@ TEST(CostModelTest, WhatWasNotMeasuredIsOffAsTheOthersAre) {
             1);
 }
 
-TEST(CostModelTest, OnlyWhatMayBeChosenIsPredicted) {
+TEST(CostModelTest, PredictsOnlySupportedAlgorithms) {
   CostTable table = Example();
   table.measured[{OpKind::kAllReduce, Algorithm::kEngine}] = {{64, 1e-6}};
   const CostModel model(table);
@@ -108,7 +108,7 @@ TEST(CostModelTest, OnlyWhatMayBeChosenIsPredicted) {
   }
 }
 
-TEST(CostModelTest, PredictionsAreSortedAndTiesGoToTheLowerNumber) {
+TEST(CostModelTest, SortsPredictionsAndBreaksTiesByNumber) {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> seconds(1e-6, 1e-3);
   for (int i = 0; i < 300; ++i) {
@@ -129,7 +129,7 @@ TEST(CostModelTest, PredictionsAreSortedAndTiesGoToTheLowerNumber) {
 
 // Measured up to 1 MiB; the chain was measured last at 4 KiB, where it was as
 // fast as the ring.
-TEST(CostModelTest, WhatWasLeftOutAtASizeIsNotTheFirstThere) {
+TEST(CostModelTest, DoesNotPreferAlgorithmsOmittedAtSize) {
   CostTable table = Example();
   table.measured[{OpKind::kBroadcast, Algorithm::kTree}] = {
       {64, 1e-6}, {4096, 1e-5}, {1 << 20, 1e-2}};
@@ -154,7 +154,7 @@ TEST(CostModelTest, WhatWasLeftOutAtASizeIsNotTheFirstThere) {
       model.Predict(Algorithm::kRing, Ask(OpKind::kAllReduce, 64))->left_out);
 }
 
-TEST(CostModelTest, TheEnginesCurveIsScaledToOtherShapes) {
+TEST(CostModelTest, ScalesEngineCurveToOtherShapes) {
   CostTable table = Example();
   table.measured[{OpKind::kAllReduce, Algorithm::kEngine}] = {{64, 1e-5},
                                                               {1 << 20, 1e-3}};
@@ -174,14 +174,14 @@ ChoiceQuestion Question(int64_t bytes) {
   return question;
 }
 
-TEST(DecisionMemoTest, FindsWhatItKept) {
+TEST(DecisionMemoTest, FindsKeptDecision) {
   const auto memo = std::make_unique<DecisionMemo>();
   EXPECT_FALSE(memo->Find(Question(8)).has_value());
   memo->Keep(Question(8), Algorithm::kTree);
   EXPECT_EQ(memo->Find(Question(8)), Algorithm::kTree);
 }
 
-TEST(DecisionMemoTest, EveryPartOfTheQuestionCounts) {
+TEST(DecisionMemoTest, DistinguishesEveryFieldOfQuestion) {
   const auto memo = std::make_unique<DecisionMemo>();
   memo->Keep(Question(8), Algorithm::kTree);
   std::vector<ChoiceQuestion> others(8, Question(8));
@@ -198,7 +198,7 @@ TEST(DecisionMemoTest, EveryPartOfTheQuestionCounts) {
   }
 }
 
-TEST(DecisionMemoTest, WhenItIsFullItKeepsWhatItHas) {
+TEST(DecisionMemoTest, KeepsEntriesWhenFull) {
   const auto memo = std::make_unique<DecisionMemo>();
   constexpr int64_t kMost = DecisionMemo::kMaxDecisions;
   for (int64_t i = 0; i < 2 * kMost; ++i) {
@@ -210,7 +210,7 @@ TEST(DecisionMemoTest, WhenItIsFullItKeepsWhatItHas) {
   EXPECT_FALSE(memo->Find(Question(kMost)).has_value());
 }
 
-TEST(DecisionMemoTest, ThreadsThatAskAndKeepAtOnceSeeOnlyRightAnswers) {
+TEST(DecisionMemoTest, ConcurrentAccessReturnsCorrectDecisions) {
   const auto memo = std::make_unique<DecisionMemo>();
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -277,7 +277,7 @@ std::vector<ChoiceQuestion> ManyQuestions() {
   return questions;
 }
 
-TEST(AdaptiveChooserTest, TheChoiceIsTheLeastUnlessTheEnginesOwnIsAsGood) {
+TEST(AdaptiveChooserTest, ChoosesFastestUnlessEngineIsAsGood) {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     const CostTable table = RandomTable(seed);
     const AdaptiveChooser chooser(table);
@@ -302,7 +302,7 @@ TEST(AdaptiveChooserTest, TheChoiceIsTheLeastUnlessTheEnginesOwnIsAsGood) {
   }
 }
 
-TEST(AdaptiveChooserTest, WhatIsChosenCanBeRun) {
+TEST(AdaptiveChooserTest, ChoosesRunnableAlgorithms) {
   const AdaptiveChooser chooser(RandomTable(9));
   for (const ChoiceQuestion& question : ManyQuestions()) {
     const bool has_one =
@@ -320,7 +320,7 @@ TEST(AdaptiveChooserTest, WhatIsChosenCanBeRun) {
   }
 }
 
-TEST(AdaptiveChooserTest, WithoutPredictionsTheDefaultIsTaken) {
+TEST(AdaptiveChooserTest, UsesDefaultWithoutPredictions) {
   const AdaptiveChooser chooser{CostTable()};
   ChoiceQuestion question;
   question.ranks = 1;
@@ -332,7 +332,7 @@ TEST(AdaptiveChooserTest, WithoutPredictionsTheDefaultIsTaken) {
   EXPECT_EQ(chooser.Choose(question), Algorithm::kEngine);
 }
 
-TEST(AdaptiveChooserTest, ExplainShowsEveryCandidateAndWhatItIsMadeOf) {
+TEST(AdaptiveChooserTest, ExplainListsCandidatesWithCosts) {
   CostTable table;
   table.key = {"x", "shared_memory", 8, 8, false};
   table.costs = {{1e-6, 1e-10}, {1e-6, 1e-10}, 5e-11};
@@ -359,7 +359,7 @@ TEST(AdaptiveChooserTest, ExplainShowsEveryCandidateAndWhatItIsMadeOf) {
   EXPECT_LT(text.find("engine  "), text.find("ring  "));
 }
 
-TEST(AdaptiveChooserTest, LessThanATenthIsNotWorthLeavingTheEnginesOwnWay) {
+TEST(AdaptiveChooserTest, KeepsEngineForGainsBelowTenPercent) {
   ChoiceQuestion question;
   question.kind = OpKind::kAllGather;
   question.bytes = 4096;

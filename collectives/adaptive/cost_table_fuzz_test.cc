@@ -18,7 +18,7 @@ std::string Document(int64_t ranks) {
   return CostTableToJson(table);
 }
 
-TEST(CostTableFuzzTest, DamagedTextsAreRefusedOrComeBack) {
+TEST(CostTableFuzzTest, DamagedTextsAreRejectedOrRoundTrip) {
   TextMutator mutator(
       {Document(1), Document(8), CostTableToJson(CostTable())},
       {"{", "}", "[", "]", "[[[[[[[[[[[[[[[[", ",", ":", "null", "\"", "1e999",

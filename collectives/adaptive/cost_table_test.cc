@@ -27,7 +27,7 @@ std::vector<SizePoint> PointsOf(const Line& line,
 
 const std::vector<int64_t> kSizes = {8, 512, 4096, 65536, 1 << 20, 16 << 20};
 
-TEST(FitLineTest, RecoversTheLineThatMadeThePoints) {
+TEST(FitLineTest, RecoversExactLine) {
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> exponent(0, 3);
   for (int i = 0; i < 1000; ++i) {
@@ -39,7 +39,7 @@ TEST(FitLineTest, RecoversTheLineThatMadeThePoints) {
   }
 }
 
-TEST(FitLineTest, NoiseOfFivePercentMovesItByAboutThat) {
+TEST(FitLineTest, ToleratesFivePercentNoise) {
   std::mt19937_64 random(2);
   std::uniform_real_distribution<double> noise(0.95, 1.05);
   const Line line = {3e-6, 2e-10};
@@ -61,7 +61,7 @@ TEST(FitLineTest, NoCoefficientIsNegative) {
   EXPECT_GT(FitLine(steep).beta, 0);
 }
 
-TEST(FitLineTest, FewPointsGiveWhatTheySay) {
+TEST(FitLineTest, FitsZeroOrOnePoint) {
   EXPECT_EQ(FitLine({}), Line());
   const std::vector<SizePoint> one = {{64, 5e-6}};
   EXPECT_DOUBLE_EQ(FitLine(one).alpha, 5e-6);
@@ -79,14 +79,14 @@ TEST(CurveTest, GoesThroughItsPoints) {
   }
 }
 
-TEST(CurveTest, IsStraightOnLogarithmicScalesBetweenThem) {
+TEST(CurveTest, InterpolatesLogarithmically) {
   const std::vector<SizePoint> points = {{64, 1e-6}, {4096, 16e-6}};
   EXPECT_NEAR(CurveAt(points, 512), 4e-6, 1e-12);
   const std::vector<SizePoint> falling = {{64, 16.0}, {4096, 1.0}};
   EXPECT_NEAR(FactorAt(falling, 512), 4.0, 1e-9);
 }
 
-TEST(CurveTest, IsLevelBelowAndGrowsAtMostInProportionAbove) {
+TEST(CurveTest, IsConstantBelowAndAtMostProportionalAbove) {
   const std::vector<SizePoint> points = {{64, 1e-6}, {1024, 64e-6}};
   EXPECT_EQ(CurveAt(points, 1), 1e-6);
   EXPECT_EQ(CurveAt(points, 0), 1e-6);
@@ -213,7 +213,7 @@ CostTable Example() {
   return table;
 }
 
-TEST(CostTableTest, ComesBackToTheLastBit) {
+TEST(CostTableTest, RoundTripsBitForBit) {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<double> number(1e-9, 1);
   CostTable table = Example();
@@ -226,12 +226,12 @@ TEST(CostTableTest, ComesBackToTheLastBit) {
   }
 }
 
-TEST(CostTableTest, AnEmptyTableComesBack) {
+TEST(CostTableTest, RoundTripsEmptyTable) {
   EXPECT_THAT(CostTableFromJson(CostTableToJson(CostTable())),
               IsOkAndHolds(CostTable()));
 }
 
-TEST(CostTableTest, NamesThatAreNoUtf8DoNotThrow) {
+TEST(CostTableTest, AcceptsNonUtf8Names) {
   CostTable table = Example();
   table.key.hardware = "host \xff\xfe";
   const auto read = CostTableFromJson(CostTableToJson(table));
@@ -239,7 +239,7 @@ TEST(CostTableTest, NamesThatAreNoUtf8DoNotThrow) {
   EXPECT_EQ(read->measured, table.measured);
 }
 
-TEST(CostTableTest, AnotherVersionIsRefused) {
+TEST(CostTableTest, RejectsAnotherVersion) {
   const std::string text = CostTableToJson(Example());
   const std::string other =
       absl::StrReplaceAll(text, {{"\"version\":1,", "\"version\":2,"}});
@@ -249,7 +249,7 @@ TEST(CostTableTest, AnotherVersionIsRefused) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("version 1")));
 }
 
-TEST(CostTableTest, AChangedNumberIsFoundOut) {
+TEST(CostTableTest, DetectsChangedNumber) {
   const std::string text = CostTableToJson(Example());
   const std::string other = absl::StrReplaceAll(text, {{"4096", "4097"}});
   ASSERT_NE(text, other);
@@ -258,7 +258,7 @@ TEST(CostTableTest, AChangedNumberIsFoundOut) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("checksum")));
 }
 
-TEST(CostTableTest, EveryTruncationIsRefused) {
+TEST(CostTableTest, RejectsEveryTruncation) {
   const std::string text = CostTableToJson(Example());
   for (size_t size = 0; size + 1 < text.size(); ++size) {
     EXPECT_THAT(CostTableFromJson(text.substr(0, size)),
@@ -267,7 +267,7 @@ TEST(CostTableTest, EveryTruncationIsRefused) {
   }
 }
 
-TEST(CostTableTest, TextsThatAreTooLongAreNotParsed) {
+TEST(CostTableTest, RejectsTooLongTexts) {
   EXPECT_THAT(CostTableFromJson(std::string(kMaxCostText + 1, '[')),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("bytes; use at most")));
@@ -275,7 +275,7 @@ TEST(CostTableTest, TextsThatAreTooLongAreNotParsed) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(CostTableTest, NumbersOutOfRangeAreRefused) {
+TEST(CostTableTest, RejectsNumbersOutOfRange) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double bad :
        {-1.0, nan, std::numeric_limits<double>::infinity(), 1e9}) {
@@ -289,7 +289,7 @@ TEST(CostTableTest, NumbersOutOfRangeAreRefused) {
   EXPECT_THAT(CheckCostTable(Example()), IsOk());
 }
 
-TEST(CostTableTest, CurvesThatAreNoneAreRefused) {
+TEST(CostTableTest, RejectsInvalidCurves) {
   const auto with = [](std::vector<SizePoint> points) {
     CostTable table;
     table.measured[{OpKind::kReduce, Algorithm::kTree}] = std::move(points);
@@ -306,7 +306,7 @@ TEST(CostTableTest, CurvesThatAreNoneAreRefused) {
   EXPECT_FALSE(CheckCostTable(message).ok());
 }
 
-TEST(CostTableTest, ShapesOutOfRangeAreRefused) {
+TEST(CostTableTest, RejectsShapesOutOfRange) {
   for (const auto& [ranks, host] :
        {std::pair<int64_t, int64_t>{0, 0}, {4, 0}, {4, 5}, {-1, -1}}) {
     CostTable table = Example();

@@ -32,7 +32,7 @@ std::string Directory(const std::string& name) {
   return ::testing::TempDir() + "/cache_home_" + name + "/tessera";
 }
 
-TEST(CostCacheTest, WhatWasStoredIsLoaded) {
+TEST(CostCacheTest, LoadsStoredCosts) {
   const std::string directory = Directory("round_trip");
   EXPECT_THAT(LoadCosts(directory, Example().key),
               StatusIs(absl::StatusCode::kNotFound));
@@ -40,7 +40,7 @@ TEST(CostCacheTest, WhatWasStoredIsLoaded) {
   EXPECT_THAT(LoadCosts(directory, Example().key), IsOkAndHolds(Example()));
 }
 
-TEST(CostCacheTest, EveryPartOfTheKeyCounts) {
+TEST(CostCacheTest, DistinguishesEveryFieldOfKey) {
   const std::string directory = Directory("key");
   TESSERA_ASSERT_OK(StoreCosts(directory, Example()));
   std::vector<CostKey> others(5, Example().key);
@@ -56,7 +56,7 @@ TEST(CostCacheTest, EveryPartOfTheKeyCounts) {
   }
 }
 
-TEST(CostCacheTest, AFileOfAnotherKeyUnderThisNameIsIgnored) {
+TEST(CostCacheTest, IgnoresFileWithAnotherKey) {
   const std::string directory = Directory("foreign");
   CostTable other = Example();
   other.key.engine = "gloo";
@@ -67,7 +67,7 @@ TEST(CostCacheTest, AFileOfAnotherKeyUnderThisNameIsIgnored) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("another key")));
 }
 
-TEST(CostCacheTest, ADamagedFileIsIgnoredAndReplaced) {
+TEST(CostCacheTest, IgnoresAndReplacesDamagedFile) {
   const std::string directory = Directory("damaged");
   TESSERA_ASSERT_OK(StoreCosts(directory, Example()));
   const std::string path = CostPath(directory, Example().key);
@@ -80,7 +80,7 @@ TEST(CostCacheTest, ADamagedFileIsIgnoredAndReplaced) {
   EXPECT_THAT(LoadCosts(directory, Example().key), IsOkAndHolds(Example()));
 }
 
-TEST(CostCacheTest, AHugeFileIsIgnored) {
+TEST(CostCacheTest, IgnoresHugeFile) {
   const std::string directory = Directory("huge");
   TESSERA_ASSERT_OK(StoreCosts(directory, Example()));
   TESSERA_ASSERT_OK(WriteFile(CostPath(directory, Example().key),
@@ -89,7 +89,7 @@ TEST(CostCacheTest, AHugeFileIsIgnored) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(CostCacheTest, WhatCannotBeKeptIsAnError) {
+TEST(CostCacheTest, ReturnsErrorIfCostsCannotBeStored) {
   EXPECT_THAT(StoreCosts("", Example()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("XDG_CACHE_HOME")));
@@ -100,7 +100,7 @@ TEST(CostCacheTest, WhatCannotBeKeptIsAnError) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(CostCacheTest, TheDirectoryIsTheUsersCache) {
+TEST(CostCacheTest, UsesUserCacheDirectory) {
   setenv("XDG_CACHE_HOME", "/x", 1);
   EXPECT_EQ(DefaultCacheDirectory(), "/x/tessera");
   setenv("XDG_CACHE_HOME", "relative", 1);
@@ -162,7 +162,7 @@ std::vector<std::string> Explanations(const AdaptiveOptions& adaptive) {
   return texts;
 }
 
-TEST(CreateAdaptiveTest, AllRanksChooseAlikeAndForTheSameReason) {
+TEST(CreateAdaptiveTest, RanksAgreeOnChoiceAndReason) {
   const std::vector<std::string> texts = Explanations(KeptIn(""));
   ASSERT_EQ(texts.size(), 4u);
   EXPECT_THAT(texts, Each(texts[0]));
@@ -170,7 +170,7 @@ TEST(CreateAdaptiveTest, AllRanksChooseAlikeAndForTheSameReason) {
   EXPECT_THAT(texts[0], HasSubstr("(measured just now)"));
 }
 
-TEST(CreateAdaptiveTest, TheSecondGroupTakesTheCostsOfTheFirst) {
+TEST(CreateAdaptiveTest, SecondGroupLoadsCachedCosts) {
   const AdaptiveOptions options = KeptIn("second");
   const std::string first = Explanations(options).at(0);
   EXPECT_THAT(first, HasSubstr("measured just now, stored in "));
@@ -180,7 +180,7 @@ TEST(CreateAdaptiveTest, TheSecondGroupTakesTheCostsOfTheFirst) {
   EXPECT_EQ(first.substr(first.find('\n')), second.substr(second.find('\n')));
 }
 
-TEST(CreateAdaptiveTest, ADamagedCacheIsMeasuredAnewAndReplaced) {
+TEST(CreateAdaptiveTest, RemeasuresAndReplacesDamagedCache) {
   const AdaptiveOptions options = KeptIn("damaged");
   const std::string first = Explanations(options).at(0);
   const size_t begin = first.find("stored in ") + 10;
@@ -191,14 +191,14 @@ TEST(CreateAdaptiveTest, ADamagedCacheIsMeasuredAnewAndReplaced) {
   EXPECT_THAT(Explanations(options).at(0), HasSubstr("from the cache"));
 }
 
-TEST(CreateAdaptiveTest, WhereNothingCanBeKeptItStillWorks) {
+TEST(CreateAdaptiveTest, WorksWithoutWritableCache) {
   AdaptiveOptions options = KeptIn("x");
   options.cache_directory = "/proc/no/such/directory";
   EXPECT_THAT(Explanations(options).at(0),
               HasSubstr("not stored: cannot create"));
 }
 
-TEST(CreateAdaptiveTest, ResultsAreRightWhateverIsChosen) {
+TEST(CreateAdaptiveTest, ResultsAreCorrectForEverySize) {
   const auto statuses =
       OnFourRanks(KeptIn(""), [](Communicator& communicator) -> absl::Status {
         for (size_t count = 1; count <= 100'000; count *= 7) {
@@ -232,7 +232,7 @@ TEST(CreateAdaptiveTest, SubgroupsInheritTheChooser) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-TEST(CreateAdaptiveTest, RefusesWhatCannotBe) {
+TEST(CreateAdaptiveTest, RejectsInvalidArguments) {
   EXPECT_THAT(CreateAdaptiveCommunicator(nullptr, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("needs an engine")));

@@ -25,7 +25,7 @@ TEST(HardwareTest, FindsTheProcessorsName) {
             "A B 9000");
 }
 
-TEST(HardwareTest, SaysSoWhereThereIsNone) {
+TEST(HardwareTest, ReturnsPlaceholderWithoutModelName) {
   EXPECT_EQ(ModelNameIn(""), "?");
   EXPECT_EQ(ModelNameIn("model name"), "?");
   EXPECT_EQ(ModelNameIn("model name:   \n"), "?");
@@ -35,7 +35,7 @@ TEST(HardwareTest, LongNamesAreShortened) {
   EXPECT_EQ(ModelNameIn("model name: " + std::string(5000, 'x')).size(), 120u);
 }
 
-TEST(HardwareTest, DescribesThisMachineTheSameEveryTime) {
+TEST(HardwareTest, DescriptionIsStable) {
   const std::string text = DescribeHardware();
   EXPECT_THAT(text, HasSubstr(" cpus; caches "));
   EXPECT_THAT(text, HasSubstr("; host "));
@@ -70,7 +70,7 @@ std::vector<CostTable> MeasureOn(int64_t ranks,
   return tables;
 }
 
-TEST(MeasureCostsTest, EveryRankHasTheSameTableToTheLastBit) {
+TEST(MeasureCostsTest, RanksHaveIdenticalTables) {
   for (const int64_t ranks : {1, 2, 3, 5}) {
     const std::vector<CostTable> tables = MeasureOn(ranks);
     ASSERT_EQ(tables.size(), static_cast<size_t>(ranks));
@@ -81,7 +81,7 @@ TEST(MeasureCostsTest, EveryRankHasTheSameTableToTheLastBit) {
   }
 }
 
-TEST(MeasureCostsTest, EverythingThatTheGroupHasIsMeasured) {
+TEST(MeasureCostsTest, MeasuresEverySupportedAlgorithm) {
   const std::vector<CostTable> tables = MeasureOn(4);
   ASSERT_EQ(tables.size(), 4u);
   for (const OpKind kind : kCollectiveKinds) {
@@ -95,7 +95,7 @@ TEST(MeasureCostsTest, EverythingThatTheGroupHasIsMeasured) {
   EXPECT_GT(tables[0].costs.gamma, 0);
 }
 
-TEST(MeasureCostsTest, PlacementIsPartOfTheKey) {
+TEST(MeasureCostsTest, KeyIncludesPlacement) {
   const std::vector<int64_t> labels = {0, 0, 1, 1};
   TESSERA_ASSERT_OK_AND_ASSIGN(Hierarchy hierarchy,
                                Hierarchy::FromLabels(std::span(&labels, 1)));

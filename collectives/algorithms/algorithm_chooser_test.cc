@@ -20,7 +20,7 @@ TEST(SupportsTest, EveryKindHasAnAlgorithm) {
   }
 }
 
-TEST(SupportsTest, UnevenFormsAreOfPartedKindsAndImplyEvenOnes) {
+TEST(SupportsTest, UnevenFormsImplyEvenForms) {
   for (Algorithm algorithm : kAllAlgorithms) {
     for (OpKind kind : kCollectiveKinds) {
       if (!Supports(algorithm, kind, true)) continue;
@@ -41,7 +41,7 @@ TEST(SupportsTest, ListsAreInOrder) {
                           Algorithm::kHierarchical));
 }
 
-TEST(SupportsTest, NeitherTheEnginesOwnNorPointToPoint) {
+TEST(SupportsTest, ExcludesEngineAndPointToPoint) {
   for (OpKind kind : kCollectiveKinds) {
     EXPECT_FALSE(Supports(Algorithm::kEngine, kind, false));
   }
@@ -58,7 +58,7 @@ constexpr CommunicationStrategy kAllStrategies[] = {
     CommunicationStrategy::kRing, CommunicationStrategy::kTree,
     CommunicationStrategy::kAdaptive};
 
-TEST(StrategyChooserTest, EveryChoiceCanBeCarriedOut) {
+TEST(StrategyChooserTest, ChoosesRunnableAlgorithms) {
   for (CommunicationStrategy strategy : kAllStrategies) {
     const StrategyChooser chooser(strategy);
     for (OpKind kind : kCollectiveKinds) {
@@ -87,7 +87,7 @@ TEST(StrategyChooserTest, EveryChoiceCanBeCarriedOut) {
   }
 }
 
-TEST(StrategyChooserTest, AStrategyHoldsWhereItHasAForm) {
+TEST(StrategyChooserTest, FollowsStrategyWhereSupported) {
   const ChoiceQuestion question{.kind = OpKind::kAllReduce,
                                 .bytes = 100,
                                 .ranks = 4,
@@ -102,13 +102,13 @@ TEST(StrategyChooserTest, AStrategyHoldsWhereItHasAForm) {
             Algorithm::kHierarchical);
 }
 
-TEST(StrategyChooserTest, SaysWhyAStrategyDoesNotHold) {
+TEST(StrategyChooserTest, ExplainsUnsupportedStrategy) {
   const StrategyChooser ring(CommunicationStrategy::kRing);
   EXPECT_THAT(ring.Explain({.kind = OpKind::kAllToAll, .ranks = 4}),
               HasSubstr("strategy ring does not support all_to_all: pairwise"));
 }
 
-TEST(StrategyChooserTest, WithoutATransportOnlyTheEngineIsLeft) {
+TEST(StrategyChooserTest, ChoosesEngineWithoutTransport) {
   const StrategyChooser ring(CommunicationStrategy::kRing);
   EXPECT_EQ(ring.Choose({.kind = OpKind::kAllReduce,
                          .engine_implements = true,

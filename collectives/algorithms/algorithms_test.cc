@@ -74,7 +74,7 @@ std::vector<AlgorithmCase> CasesFor(Algorithm algorithm, int64_t ranks,
   return cases;
 }
 
-TEST_P(AlgorithmsTest, GivesWhatTheOperationSays) {
+TEST_P(AlgorithmsTest, ComputesOperationOnEveryWorldSize) {
   const auto [algorithm, mode] = GetParam();
   Rotation rotation;
   for (int64_t ranks : kRanks) {

@@ -57,7 +57,7 @@ absl::Status RunForm(Transport& transport, const AlgorithmCase& form,
                       context);
 }
 
-TEST(ErrorsTest, AMissingRankIsADeadlineThatNamesAlgorithmAndStep) {
+TEST(ErrorsTest, DeadlineErrorNamesAlgorithmAndStep) {
   for (const AlgorithmCase& form : AllForms()) {
     ThreadWorld world(4, {.mode = ThreadMode::kRendezvous});
     const int64_t begin = MonotonicNanos();
@@ -81,7 +81,7 @@ TEST(ErrorsTest, AMissingRankIsADeadlineThatNamesAlgorithmAndStep) {
   }
 }
 
-TEST(ErrorsTest, AbortFreesEveryWaiter) {
+TEST(ErrorsTest, AbortUnblocksEveryWaiter) {
   for (const AlgorithmCase& form : AllForms()) {
     ThreadWorld world(4);
     const int64_t begin = MonotonicNanos();
@@ -102,7 +102,7 @@ TEST(ErrorsTest, AbortFreesEveryWaiter) {
   }
 }
 
-TEST(ErrorsTest, RanksThatDisagreeFindOut) {
+TEST(ErrorsTest, DetectsMismatchedCalls) {
   for (const AlgorithmCase& form : AllForms()) {
     ThreadWorld world(3, {.mode = ThreadMode::kRendezvous});
     const std::vector<absl::Status> statuses =
@@ -131,7 +131,7 @@ TEST(ErrorsTest, StepsAreCounted) {
               StartsWith("ring, step 1 of 6: "));
 }
 
-TEST(ErrorsTest, RefusesWhatAlgorithmsHaveNoFormOf) {
+TEST(ErrorsTest, RejectsUnsupportedOperations) {
   ThreadWorld world(1);
   AlgorithmCase form{.algorithm = Algorithm::kRing, .kind = OpKind::kBarrier};
   EXPECT_THAT(RunForm(world.transport(0), form, 1, kMillisecond),
@@ -149,7 +149,7 @@ TEST(ErrorsTest, RefusesWhatAlgorithmsHaveNoFormOf) {
                HasSubstr("does not support send; no algorithm supports it")));
 }
 
-TEST(ErrorsTest, RefusesOptionsThatCannotBe) {
+TEST(ErrorsTest, RejectsInvalidOptions) {
   ThreadWorld world(1);
   AlgorithmCase form{.algorithm = Algorithm::kRing};
   form.options.chunk_bytes = 0;

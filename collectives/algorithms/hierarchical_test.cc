@@ -59,7 +59,7 @@ namespace {
 
 class ReproducibleTest : public ::testing::TestWithParam<Algorithm> {};
 
-TEST_P(ReproducibleTest, BitsAreThoseOfALeftFoldRoundedOnce) {
+TEST_P(ReproducibleTest, MatchesLeftFoldRoundedOnce) {
   const Hierarchy uneven = *Hierarchy::FromLabels(
       std::vector<std::vector<int64_t>>{{0, 1, 1, 0, 1}});
   for (int64_t ranks : {1, 2, 3, 5, 8, 12}) {
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, HierarchicalTest,
                          [](const auto& info) { return info.param.name; });
 
 // The purpose of hierarchies: little traffic on links between groups.
-TEST(HierarchicalTrafficTest, AcrossGroupsEachRankSendsItsSliceOnly) {
+TEST(HierarchicalTrafficTest, RanksSendOnlyTheirSliceAcrossGroups) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Hierarchy hierarchy,
       Hierarchy::FromLabels(

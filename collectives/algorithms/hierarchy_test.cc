@@ -49,7 +49,7 @@ TEST(HierarchyTest, FlatHasNoLevels) {
               StatusIs(kInvalid, HasSubstr("at least 1 is needed")));
 }
 
-TEST(HierarchyTest, RestrictKeepsWhoIsNearWhom) {
+TEST(HierarchyTest, RestrictPreservesGroups) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Hierarchy hierarchy,
       Hierarchy::FromLabels(std::vector<std::vector<int64_t>>{
@@ -61,14 +61,14 @@ TEST(HierarchyTest, RestrictKeepsWhoIsNearWhom) {
   EXPECT_EQ(hierarchy.Restrict(members).LargestGroup(), 3);
 }
 
-TEST(HierarchyTest, RefusesNoLevelsAndNoRanks) {
+TEST(HierarchyTest, RejectsZeroLevelsAndZeroRanks) {
   EXPECT_THAT(Hierarchy::FromLabels({}),
               StatusIs(kInvalid, HasSubstr("at least one level")));
   EXPECT_THAT(Hierarchy::FromLabels(std::vector<std::vector<int64_t>>{{}}),
               StatusIs(kInvalid, HasSubstr("at least one rank")));
 }
 
-TEST(HierarchyTest, RefusesLevelsThatDoNotNest) {
+TEST(HierarchyTest, RejectsNonNestedLevels) {
   EXPECT_THAT(Hierarchy::FromLabels(
                   std::vector<std::vector<int64_t>>{{0, 0, 1}, {0, 1, 1}}),
               StatusIs(kInvalid, HasSubstr("level 0: rank 1 shares a group "
@@ -110,7 +110,7 @@ TEST(LayersTest, OneGroupAndSingleRanksAreTrivial) {
   EXPECT_EQ(uneven.group, -1);
 }
 
-TEST(LayersTest, EvenGroupsOrderBlocksByPlaceUnevenOnesByGroup) {
+TEST(LayersTest, OrdersBlocksByPositionIfEvenElseByGroup) {
   EXPECT_THAT(BlockOrder(Of({{0, 0, 1, 1}}), 0, {0, 1, 2, 3}),
               ElementsAre(0, 2, 1, 3));
   EXPECT_THAT(BlockOrder(Of({{0, 1, 0, 1, 0}}), 0, {0, 1, 2, 3, 4}),

@@ -43,7 +43,7 @@ TEST(RankGroupTest, SelectsMembers) {
   EXPECT_EQ(some.From(1).rank(), 0);
 }
 
-TEST(RankGroupTest, ErrorsSayWhereTheyHappened) {
+TEST(RankGroupTest, ErrorsNameAlgorithmAndStep) {
   ThreadWorld world(2);
   Scratch scratch;
   OperationContext context(Signature(), MonotonicNanos() + kSecond / 100,
@@ -64,7 +64,7 @@ TEST(RankGroupTest, ErrorsSayWhereTheyHappened) {
                        "ring, within a group, step 2 of 6: enough"));
 }
 
-TEST(RankGroupTest, FinishWaitsForWhatIsThereAndClearsIt) {
+TEST(RankGroupTest, FinishWaitsForPendingRequestsAndClearsThem) {
   ThreadWorld world(2, {.mode = ThreadMode::kLazy});
   EXPECT_THAT(world.Run([](Transport& transport) -> absl::Status {
     Scratch scratch;
@@ -87,7 +87,7 @@ TEST(RankGroupTest, FinishWaitsForWhatIsThereAndClearsIt) {
   EXPECT_THAT(world.CheckIdle(0), IsOk());
 }
 
-TEST(RankGroupTest, ScratchIsOfTheOperation) {
+TEST(RankGroupTest, ScratchBelongsToOperation) {
   ThreadWorld world(1);
   Scratch scratch;
   OperationContext context(Signature(), 0, scratch);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMost = 64;
 
-TEST(ChunksTest, PartTheRangeWithoutGapsAndNeverIntoNone) {
+TEST(ChunksTest, CoverRangeWithoutGaps) {
   for (int64_t total = 0; total <= 40; ++total) {
     for (int64_t size = 1; size <= 42; ++size) {
       const Chunks chunks(total, size);
@@ -33,7 +33,7 @@ TEST(ChunksTest, PartTheRangeWithoutGapsAndNeverIntoNone) {
   EXPECT_EQ(ChunkElements(1, 8), 1);
 }
 
-TEST(ChunksTest, LogarithmsAreThoseOfPowersOfTwo) {
+TEST(ChunksTest, ComputesBaseTwoLogarithms) {
   for (int64_t n = 1; n <= 5000; ++n) {
     ASSERT_GE(int64_t{1} << CeilLog2(n), n);
     ASSERT_TRUE(n == 1 || int64_t{1} << (CeilLog2(n) - 1) < n);
@@ -167,7 +167,7 @@ TEST(RingWalkTest, CoversEveryBlockOfEveryStepInOrder) {
 
 // A rank sends in each step what it received in the step before, to a right
 // neighbour that expects the same chunks, window by window.
-TEST(RingWalkTest, RightNeighbourExpectsWhatIsSent) {
+TEST(RingWalkTest, RightNeighbourExpectsSentChunks) {
   for (int64_t n = 2; n <= 12; ++n) {
     for (int64_t seed = 0; seed < 6; ++seed) {
       const Blocks blocks = SomeBlocks(n, seed);

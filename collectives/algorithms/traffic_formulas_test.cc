@@ -89,7 +89,7 @@ std::vector<TrafficQuestion> Questions() {
   return questions;
 }
 
-TEST(TrafficFormulasTest, BytesOnTheWireAreThoseOfTheFormula) {
+TEST(TrafficFormulasTest, BytesOnWireMatchFormula) {
   for (const TrafficQuestion& question : Questions()) {
     if (question.kind == OpKind::kBarrier) {
       EXPECT_EQ(BytesOnWire(question), 0);
@@ -136,7 +136,7 @@ int64_t StepsOf(const TrafficQuestion& question) {
   }
 }
 
-TEST(TrafficFormulasTest, ShortMessagesTakeTheStepsOfTheFormula) {
+TEST(TrafficFormulasTest, StepsOfShortMessagesMatchFormula) {
   for (const TrafficQuestion& question : Questions()) {
     if (question.bytes > 16 * question.ranks) continue;
     const auto steps = static_cast<double>(StepsOf(question));

@@ -98,7 +98,7 @@ class ShareFdTest : public ::testing::Test {
   std::vector<std::unique_ptr<Store>> stores_;
 };
 
-TEST_F(ShareFdTest, WithoutADescriptorAllAreTold) {
+TEST_F(ShareFdTest, ReportsMissingDescriptorToEveryMember) {
   RunThreads(3, [&](int i) {
     EXPECT_THAT(ShareFd(*stores_[i], Everybody(3), "none", UniqueFd(), Soon()),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -107,7 +107,7 @@ TEST_F(ShareFdTest, WithoutADescriptorAllAreTold) {
   });
 }
 
-TEST_F(ShareFdTest, NamesAMemberThatDoesNotCome) {
+TEST_F(ShareFdTest, NamesLateMember) {
   const int before = CountDescriptors();
   const absl::Time deadline = absl::Now() + absl::Milliseconds(200);
   RunThreads(2, [&](int i) {
@@ -126,7 +126,7 @@ TEST_F(ShareFdTest, NamesAMemberThatDoesNotCome) {
   EXPECT_EQ(CountDescriptors(), before);
 }
 
-TEST_F(ShareFdTest, NamesAMemberThatIsGoneAtOnce) {
+TEST_F(ShareFdTest, NamesDepartedMemberImmediately) {
   stores_[2].reset();
   const absl::Time start = absl::Now();
   EXPECT_THAT(ShareFd(*stores_[0], Everybody(3), "gone", MakeMemory(1), Soon()),
@@ -139,7 +139,7 @@ TEST_F(ShareFdTest, NamesAMemberThatIsGoneAtOnce) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-TEST_F(ShareFdTest, RefusesMembersThatAreNoGroup) {
+TEST_F(ShareFdTest, RejectsInvalidMembers) {
   for (const std::vector<Rank>& members :
        {std::vector<Rank>{}, {Rank(1)}, {Rank(0), Rank(0)}}) {
     EXPECT_THAT(ShareFd(*stores_[0], members, "x", UniqueFd(), Soon()),
@@ -160,7 +160,7 @@ std::vector<std::string> ListeningNames() {
   return names;
 }
 
-TEST_F(ShareFdTest, StrangersGetNothing) {
+TEST_F(ShareFdTest, UnauthorizedClientsGetNoDescriptor) {
   std::atomic<bool> done = false;
   std::atomic<int> connected = 0, received = 0;
   // Any process can find the socket; this one sends wrong data or none.
@@ -199,7 +199,7 @@ TEST_F(ShareFdTest, StrangersGetNothing) {
   EXPECT_EQ(received, 0);
 }
 
-TEST(SendFdTest, OnlyOneDescriptorWithTheTokenIsTaken) {
+TEST(SendFdTest, AcceptsOnlyOneDescriptorWithToken) {
   const Deadline deadline = Deadline::After(absl::Seconds(5));
   TESSERA_ASSERT_OK_AND_ASSIGN(auto pair, SocketPair());
   const UniqueFd memory = MakeMemory(1);

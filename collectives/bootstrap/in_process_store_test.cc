@@ -28,18 +28,18 @@ TEST_P(InProcessStoreTest, ServesManyThreads) { CheckThreads(stores_); }
 INSTANTIATE_TEST_SUITE_P(Sizes, InProcessStoreTest,
                          ::testing::Values(1, 2, 3, 4, 5, 7, 8, 9));
 
-TEST(InProcessStoresTest, NameARankThatLeft) {
+TEST(InProcessStoresTest, NameDepartedRank) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Stores stores, MakeInProcessStores(5));
   CheckLeaving(stores);
 }
 
-TEST(InProcessStoresTest, RefuseASizeThatIsNone) {
+TEST(InProcessStoresTest, RejectInvalidSize) {
   EXPECT_THAT(MakeInProcessStores(0),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("the job has 0 ranks; use 1 to")));
 }
 
-TEST(InProcessStoresTest, AreOfNoUseToAForkedChild) {
+TEST(InProcessStoresTest, RejectUseInForkedChild) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Stores stores, MakeInProcessStores(2));
   const pid_t child = StartProcess([&] {
     const absl::Status status = stores[0]->Set("a", "b");

@@ -46,7 +46,7 @@ void CloseAll(std::string_view value) {
 
 class InheritedSuiteTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(InheritedSuiteTest, DoesAllThatAStoreMust) {
+TEST_P(InheritedSuiteTest, PassesStoreConformance) {
   const int size = GetParam(), before = CountDescriptors();
   {
     const std::vector<std::string> values = Inherit(size);
@@ -68,7 +68,7 @@ TEST_P(InheritedSuiteTest, DoesAllThatAStoreMust) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, InheritedSuiteTest, ::testing::Range(1, 10));
 
-TEST(InheritedSocketsTest, ServeProcessesAndTellOfTheDead) {
+TEST(InheritedSocketsTest, ServeProcessesAndReportDeaths) {
   const int before = CountDescriptors();
   constexpr int kSize = 4;
   std::vector<pid_t> children;
@@ -102,7 +102,7 @@ TEST(InheritedSocketsTest, ServeProcessesAndTellOfTheDead) {
   EXPECT_EQ(CountDescriptors(), before);
 }
 
-TEST(InheritedSocketsTest, ARankThatDiesBeforeItJoinsIsMissed) {
+TEST(InheritedSocketsTest, NameRankThatDiedBeforeJoining) {
   std::vector<std::string> values = Inherit(3);
   CloseAll(values[2]);
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -116,7 +116,7 @@ TEST(InheritedSocketsTest, ARankThatDiesBeforeItJoinsIsMissed) {
   });
 }
 
-TEST(InheritedSocketsTest, AreTakenOverOnce) {
+TEST(InheritedSocketsTest, CanBeOpenedOnlyOnce) {
   const std::vector<std::string> values = Inherit(2);
   const auto used = StatusIs(
       absl::StatusCode::kFailedPrecondition,
@@ -134,7 +134,7 @@ TEST(InheritedSocketsTest, AreTakenOverOnce) {
   EXPECT_THAT(OpenInheritedStore(values[0], Rank(0), 2, Soon()), used);
 }
 
-TEST(InheritedSocketsTest, RefusesWhatIsNoListOfDescriptors) {
+TEST(InheritedSocketsTest, RejectInvalidDescriptorLists) {
   for (const char* value :
        {"", ",", "3", "3,4,5", "3,3", "a,4", "3,", ",3", "3,,4", "-1,4", "03,4",
         " 3,4", "3;4", "99999999999,4"}) {
@@ -159,7 +159,7 @@ void ExpectNoSocket(int fd) {
   close(fd);
 }
 
-TEST(InheritedSocketsTest, RefusesDescriptorsThatAreNoSuchSockets) {
+TEST(InheritedSocketsTest, RejectDescriptorsOfWrongKind) {
   EXPECT_THAT(OpenInheritedStore("987", Rank(1), 2, Soon()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("descriptor 987 is not open")));
@@ -180,7 +180,7 @@ TEST(InheritedSocketsTest, RefusesDescriptorsThatAreNoSuchSockets) {
   CloseAll(values[1]);
 }
 
-TEST(InheritedSocketsTest, RefusesGarbageFromTheOtherEnd) {
+TEST(InheritedSocketsTest, RejectGarbageFromPeer) {
   const std::vector<std::string> values = Inherit(2);
   std::string line;
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -194,7 +194,7 @@ TEST(InheritedSocketsTest, RefusesGarbageFromTheOtherEnd) {
   CloseAll(values[1]);
 }
 
-TEST(InheritedSocketsTest, RefusesARankOverAnothersSocket) {
+TEST(InheritedSocketsTest, RejectRankOnSocketOfAnother) {
   const std::vector<std::string> values = Inherit(3);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto zero, OpenInheritedStore(values[0], Rank(0), 3, Soon()));
@@ -213,7 +213,7 @@ TEST(InheritedSocketsTest, WaitForRankZeroUntilTheDeadline) {
   CloseAll(values[0]);
 }
 
-TEST(InheritedSocketsTest, AreMadeForPossibleSizesOnly) {
+TEST(InheritedSocketsTest, RejectInvalidSizes) {
   EXPECT_THAT(MakeInheritedSockets(0),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("for 0 ranks; use 1 to")));

@@ -79,7 +79,7 @@ void CheckJob(const std::vector<Variables>& ranks) {
   });
 }
 
-TEST(JoinJobTest, ByTcpUnderTorchrun) {
+TEST(JoinJobTest, JoinsOverTcpUnderTorchrun) {
   const int before = CountDescriptors();
   for (int size = 1; size <= 9; ++size) {
     const int port = FreePort();
@@ -90,7 +90,7 @@ TEST(JoinJobTest, ByTcpUnderTorchrun) {
   EXPECT_EQ(CountDescriptors(), before);
 }
 
-TEST(JoinJobTest, BesideTorchrunsAgentStore) {
+TEST(JoinJobTest, JoinsNextToTorchrunAgentStore) {
   // The agent's store listens on MASTER_PORT.
   auto addresses =
       ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
@@ -108,7 +108,7 @@ TEST(JoinJobTest, BesideTorchrunsAgentStore) {
   CheckJob(ranks);
 }
 
-TEST(JoinJobTest, ByAnAbstractSocketUnderMpirunWithTheUsersSecret) {
+TEST(JoinJobTest, JoinsOverAbstractSocketUnderMpirun) {
   std::string home = absl::StrCat(::testing::TempDir(), "/homeXXXXXX");
   ASSERT_NE(mkdtemp(home.data()), nullptr);
   const std::string job = *RandomHex(8);
@@ -124,7 +124,7 @@ TEST(JoinJobTest, ByAnAbstractSocketUnderMpirunWithTheUsersSecret) {
   EXPECT_EQ(CountDescriptors(), before);
 }
 
-TEST(JoinJobTest, ByInheritedSocketsInProcesses) {
+TEST(JoinJobTest, JoinsOverInheritedSockets) {
   constexpr int kSize = 5;
   TESSERA_ASSERT_OK_AND_ASSIGN(auto sockets, MakeInheritedSockets(kSize));
   std::vector<pid_t> children;
@@ -145,20 +145,20 @@ TEST(JoinJobTest, ByInheritedSocketsInProcesses) {
   for (const pid_t child : children) EXPECT_EQ(WaitForProcess(child), 0);
 }
 
-TEST(JoinJobTest, AWorldOfOneNeedsNothing) {
+TEST(JoinJobTest, JoinsWorldOfOneWithoutSettings) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Job job, JoinJob(Lookup(Torchrun(0, 1))));
   EXPECT_EQ(job.rank, Rank(0));
   TESSERA_EXPECT_OK(Barrier(*job.store, "b", absl::Now()));
 }
 
-TEST(JoinJobTest, WithoutALauncherIsNotFound) {
+TEST(JoinJobTest, ReturnsNotFoundWithoutLauncher) {
   EXPECT_THAT(JoinJob(Lookup({})), StatusIs(absl::StatusCode::kNotFound,
                                             HasSubstr("no launcher's")));
   EXPECT_THAT(JoinJob(Lookup({{"RANK", "x"}, {"LOCAL_RANK", "0"}})),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(JoinJobTest, EveryRankNamesOneThatIsLate) {
+TEST(JoinJobTest, EveryRankNamesLateRank) {
   const int port = FreePort();
   const absl::Time start = absl::Now();
   RunThreads(3, [&](int i) {
@@ -173,7 +173,7 @@ TEST(JoinJobTest, EveryRankNamesOneThatIsLate) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-TEST(JoinJobTest, EveryRankNamesRankZeroWhereThatIsLate) {
+TEST(JoinJobTest, EveryRankNamesLateRankZero) {
   const int port = FreePort();
   EXPECT_THAT(JoinJob(Lookup(Tcp(1, 2, port)), Within(absl::Milliseconds(100))),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -181,7 +181,7 @@ TEST(JoinJobTest, EveryRankNamesRankZeroWhereThatIsLate) {
                              HasSubstr(absl::StrCat("MASTER_PORT=", port)))));
 }
 
-TEST(JoinJobTest, APortThatIsTakenNamesTheVariable) {
+TEST(JoinJobTest, NamesVariableOfPortInUse) {
   auto addresses =
       ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));
   TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd other,
@@ -193,7 +193,7 @@ TEST(JoinJobTest, APortThatIsTakenNamesTheVariable) {
                              HasSubstr("set TESSERA_MASTER_PORT to a free"))));
 }
 
-TEST(JoinJobTest, AnotherSecretNamesTheVariables) {
+TEST(JoinJobTest, NamesVariablesOnSecretMismatch) {
   const int port = FreePort();
   RunThreads(2, [&](int i) {
     Variables mine = Tcp(i, 2, port);
@@ -210,7 +210,7 @@ TEST(JoinJobTest, AnotherSecretNamesTheVariables) {
   });
 }
 
-TEST(JoinJobTest, OffLoopbackTheSecretMustBeSet) {
+TEST(JoinJobTest, RequiresSecretOffLoopback) {
   Variables mine = Tcp(0, 2, 29500);
   mine.erase("TESSERA_JOB_SECRET");
   mine["HOME"] = ::testing::TempDir();
@@ -223,7 +223,7 @@ TEST(JoinJobTest, OffLoopbackTheSecretMustBeSet) {
   EXPECT_THAT(JoinJob(Lookup(mine)), refused);
 }
 
-TEST(JoinJobTest, AnAddressThatIsNoneOfThisHostIsExplained) {
+TEST(JoinJobTest, ExplainsNonLocalAddress) {
   Variables mine = Tcp(0, 2, 29500);
   mine["MASTER_ADDR"] = "192.0.2.1";
   EXPECT_THAT(JoinJob(Lookup(mine)),

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr char kId[] =
     "3f0c1d2e-0000-4000-8000-0123456789ab:4026531836:4026531840";
 
-TEST(HostIdTest, IsTheSameForThisProcessAlways) {
+TEST(HostIdTest, IsStableForThisProcess) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HostId a, HostId::Self());
   TESSERA_ASSERT_OK_AND_ASSIGN(const HostId b, HostId::Self());
   EXPECT_EQ(a, b);
@@ -29,7 +29,7 @@ TEST(HostIdTest, IsTheSameForThisProcessAlways) {
   EXPECT_THAT(HostId::Parse(a.ToString()), IsOkAndHolds(a));
 }
 
-TEST(HostIdTest, TellsMachinesAndNamespacesApart) {
+TEST(HostIdTest, DistinguishesMachinesAndNamespaces) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HostId id, HostId::Parse(kId));
   EXPECT_EQ(id.ToString(), kId);
   for (const size_t at : {size_t{0}, size_t{45}, std::string(kId).size() - 1}) {
@@ -40,7 +40,7 @@ TEST(HostIdTest, TellsMachinesAndNamespacesApart) {
   }
 }
 
-TEST(HostIdTest, RefusesOtherTexts) {
+TEST(HostIdTest, RejectsOtherTexts) {
   const std::string id = kId;
   for (const std::string& text :
        {std::string(), std::string("a:1:2"), id + ":3", id + "x", " " + id,
@@ -69,7 +69,7 @@ TEST(PeerProcessTest, ReadsBack) {
   EXPECT_LE(self.ToString().size(), 300u);
 }
 
-TEST(PeerProcessTest, RefusesOtherTexts) {
+TEST(PeerProcessTest, RejectsOtherTexts) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const PeerProcess self, PeerProcess::Self());
   const std::string text = self.ToString();
   for (const std::string& wrong :
@@ -81,7 +81,7 @@ TEST(PeerProcessTest, RefusesOtherTexts) {
   }
 }
 
-TEST(PidFdTest, ShowsTheDeathOfAProcess) {
+TEST(PidFdTest, ReportsProcessDeath) {
   const int before = CountDescriptors();
   {
     const pid_t child = StartProcess([] {
@@ -103,7 +103,7 @@ TEST(PidFdTest, ShowsTheDeathOfAProcess) {
   EXPECT_EQ(CountDescriptors(), before);
 }
 
-TEST(PidFdTest, AnotherProcessWithTheSameNumberIsNotIt) {
+TEST(PidFdTest, DistinguishesReusedPid) {
   TESSERA_ASSERT_OK_AND_ASSIGN(PeerProcess self, PeerProcess::Self());
   TESSERA_ASSERT_OK_AND_ASSIGN(const UniqueFd pidfd, OpenPidFd(self));
   EXPECT_FALSE(IsDead(pidfd));
@@ -111,7 +111,7 @@ TEST(PidFdTest, AnotherProcessWithTheSameNumberIsNotIt) {
   EXPECT_THAT(OpenPidFd(self), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(PidFdTest, AProcessOfAnotherHostIsNotWatched) {
+TEST(PidFdTest, RejectsProcessOfAnotherHost) {
   TESSERA_ASSERT_OK_AND_ASSIGN(PeerProcess self, PeerProcess::Self());
   TESSERA_ASSERT_OK_AND_ASSIGN(
       self.host, HostId::Parse("00000000-0000-0000-0000-000000000000:1:1"));
@@ -121,7 +121,7 @@ TEST(PidFdTest, AProcessOfAnotherHostIsNotWatched) {
                                               HasSubstr("cannot be watched"))));
 }
 
-TEST(ExchangeProcessesTest, GivesEveryMembersProcess) {
+TEST(ExchangeProcessesTest, ReturnsProcessOfEveryMember) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(3));
   TESSERA_ASSERT_OK_AND_ASSIGN(const PeerProcess self, PeerProcess::Self());
   const std::vector<Rank> members = {Rank(2), Rank(0)};

@@ -47,7 +47,7 @@ Variables With(Variables variables, const Variables& more) {
   return variables;
 }
 
-TEST(RendezvousTest, AWorldOfOneMeetsNobody) {
+TEST(RendezvousTest, WorldOfOneNeedsNoRendezvous) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Rendezvous place,
       Plan({{"MASTER_PORT", "nonsense"}}, Launcher::kTorchrun, 1, 1));
@@ -80,7 +80,7 @@ TEST(RendezvousTest, TcpToTheMaster) {
   EXPECT_EQ(place.job, "mine");
 }
 
-TEST(RendezvousTest, AnAgentThatHasThePortGivesAnother) {
+TEST(RendezvousTest, AvoidsPortOfTorchrunAgent) {
   const Variables agent = With(kTcp, {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                       {"TORCHELASTIC_RUN_ID", "a"},
                                       {"TORCHELASTIC_RESTART_COUNT", "0"}});
@@ -101,7 +101,7 @@ TEST(RendezvousTest, AnAgentThatHasThePortGivesAnother) {
   EXPECT_EQ(place.port, 29500);
 }
 
-TEST(AgentStorePortTest, IsSpreadAndNeverTheAgentsOwn) {
+TEST(AgentStorePortTest, IsSpreadAndDiffersFromAgentPort) {
   std::set<int> ports;
   for (int port = 1; port <= 65535; ++port) {
     const int other = AgentStorePort(port, "none", "0");
@@ -117,7 +117,7 @@ TEST(AgentStorePortTest, IsSpreadAndNeverTheAgentsOwn) {
   EXPECT_EQ(AgentStorePort(29500, "none", "0"), 30889);
 }
 
-TEST(RendezvousTest, RefusesPortsThatAreNone) {
+TEST(RendezvousTest, RejectsInvalidPorts) {
   for (const char* port : {"", "0", "65536", "-1", "+80", " 80", "80 ", "0x50",
                            "1e3", "99999999999999999999", "port"}) {
     EXPECT_THAT(
@@ -131,7 +131,7 @@ TEST(RendezvousTest, RefusesPortsThatAreNone) {
   }
 }
 
-TEST(RendezvousTest, NamesTheVariableThatIsMissing) {
+TEST(RendezvousTest, NamesMissingVariable) {
   const auto invalid = [](const char* text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
   };
@@ -147,7 +147,7 @@ TEST(RendezvousTest, NamesTheVariableThatIsMissing) {
   }
 }
 
-TEST(RendezvousTest, OneHostMeetsAtASocketNamedAfterTheJob) {
+TEST(RendezvousTest, OneHostUsesSocketNamedAfterJob) {
   const std::string prefix = absl::StrCat("tessera/", geteuid(), "/");
   const auto name_of = [](const Variables& variables, Launcher launcher) {
     const auto place = Plan(variables, launcher);
@@ -172,7 +172,7 @@ TEST(RendezvousTest, OneHostMeetsAtASocketNamedAfterTheJob) {
       100u);
 }
 
-TEST(RendezvousTest, SaysWhatToSetWhereNothingTells) {
+TEST(RendezvousTest, NamesVariablesToSet) {
   const auto nowhere = [](const char* text) {
     return StatusIs(absl::StatusCode::kFailedPrecondition,
                     AllOf(HasSubstr("rank 1 of 4"), HasSubstr("MASTER_ADDR"),

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(RefusalLogTest, SaysTenAtOnceThenOneASecondAndCountsAll) {
+TEST(RefusalLogTest, LimitsRateAndCountsAll) {
   std::vector<std::string> lines;
   RefusalLog log([&](std::string line) { lines.push_back(std::move(line)); });
   for (int i = 0; i < 1000; ++i) log.Report("host:1", "it is a stranger");

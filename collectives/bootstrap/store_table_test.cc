@@ -30,7 +30,7 @@ struct Waiter {
   }
 };
 
-TEST(StoreTableTest, ServesWaitsInOrderUntilTheReadsAreUsedUp) {
+TEST(StoreTableTest, ServesWaitsInOrderUntilReadsAreExhausted) {
   StoreTable table(2);
   Getter a, b, c;
   table.Get(Store::kAnyRank, "k", a.Done());
@@ -90,7 +90,7 @@ TEST(StoreTableTest, AwaitAllWithoutAPrefixWaitsForSeats) {
   EXPECT_THAT(*gone.absence, IsOkAndHolds(expected));
 }
 
-TEST(StoreTableTest, ALostRankEndsOnlyTheWaitsForIt) {
+TEST(StoreTableTest, LostRankFailsOnlyWaitsForIt) {
   StoreTable table(3);
   for (int i = 0; i < 3; ++i) {
     TESSERA_EXPECT_OK(table.TakeMember(Rank(i), absl::StrCat("place ", i)));
@@ -113,7 +113,7 @@ TEST(StoreTableTest, ALostRankEndsOnlyTheWaitsForIt) {
   EXPECT_TRUE((*waiter.absence)->AnyGone());
 }
 
-TEST(StoreTableTest, ASeatIsTakenOnce) {
+TEST(StoreTableTest, RejectsRankThatJoinedBefore) {
   StoreTable table(2);
   TESSERA_EXPECT_OK(table.TakeMember(Rank(1), "a"));
   EXPECT_THAT(table.TakeMember(Rank(1), "b"),

@@ -11,7 +11,7 @@ namespace tessera::collectives {
 
 namespace {
 
-TEST(JobMemberTest, SaysWhereARankIs) {
+TEST(JobMemberTest, DescribesMemberState) {
   EXPECT_EQ(DescribeMember({Rank(2)}), "rank 2 never joined the job");
   EXPECT_EQ(DescribeMember({Rank(1), MemberState::kPresent, "host a, pid 9"}),
             "rank 1 (host a, pid 9) has not joined");
@@ -35,7 +35,7 @@ TEST(AbsenceTest, ListsTheAbsent) {
             "more ranks");
 }
 
-TEST(AbsenceTest, ListsOnlyTheGoneWhereThereAreAny) {
+TEST(AbsenceTest, ListsOnlyDepartedMembersIfAny) {
   EXPECT_EQ(
       DescribeMissing({30, {{Rank(7), MemberState::kLeft, ""}, {Rank(2)}}}),
       "rank 7 has left the job");
@@ -61,7 +61,7 @@ auto Invalid(const char* text) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
 }
 
-TEST_F(StoreTest, RefusesMembersThatAreNoGroup) {
+TEST_F(StoreTest, RejectsInvalidMembers) {
   EXPECT_THAT(Gather({}, "a"), Invalid("not among the members"));
   EXPECT_THAT(Gather({Rank(1), Rank(2)}, "a"),
               Invalid("not among the members"));
@@ -72,14 +72,14 @@ TEST_F(StoreTest, RefusesMembersThatAreNoGroup) {
   EXPECT_THAT(Gather({Rank(-1), Rank(0)}, "a"), Invalid("member -1"));
 }
 
-TEST_F(StoreTest, RefusesNamesAndTextsThatAreTooLong) {
+TEST_F(StoreTest, RejectsNamesAndTextsOfInvalidLength) {
   EXPECT_THAT(Gather({Rank(0)}, ""), Invalid("has 0 bytes; use 1 to 200"));
   EXPECT_THAT(Gather({Rank(0)}, std::string(201, 'n')), Invalid("201 bytes"));
   EXPECT_THAT(Gather({Rank(0)}, "a", std::string(kMaxStoreValueBytes + 1, 'x')),
               Invalid("the text has 1048577 bytes"));
 }
 
-TEST_F(StoreTest, NamesOnlyTheGoneWhereSomeAre) {
+TEST_F(StoreTest, NamesOnlyDepartedMembersIfAny) {
   stores_[2].reset();
   EXPECT_THAT(
       Barrier(*stores_[0], "b", absl::Now() + absl::Seconds(20)),
@@ -89,7 +89,7 @@ TEST_F(StoreTest, NamesOnlyTheGoneWhereSomeAre) {
                      Not(HasSubstr("rank 3")))));
 }
 
-TEST_F(StoreTest, SaysWhenOnlyTheFirstMemberIsMissing) {
+TEST_F(StoreTest, NamesMissingFirstMember) {
   RunThreads(3, [&](int i) {
     EXPECT_THAT(
         Barrier(*stores_[i + 1], "b", absl::Now() + absl::Milliseconds(50)),
@@ -97,7 +97,7 @@ TEST_F(StoreTest, SaysWhenOnlyTheFirstMemberIsMissing) {
   });
 }
 
-TEST_F(StoreTest, NameUsedTwiceWithOtherTextsIsNoted) {
+TEST_F(StoreTest, DetectsNameReusedWithOtherText) {
   TESSERA_ASSERT_OK(stores_[1]->Set("tessera/gather/n/1", "old"));
   EXPECT_THAT(
       AllGather(*stores_[1], "n", "new", absl::Now() + absl::Seconds(1)),

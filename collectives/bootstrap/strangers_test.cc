@@ -128,7 +128,7 @@ class Strangers {
   std::vector<std::thread> threads_;
 };
 
-TEST(StrangersTest, DoNotKeepAJobFromForming) {
+TEST(StrangersTest, DoNotPreventJobFromForming) {
   const int before = CountDescriptors();
   std::atomic<int> lines = 0;
   {
@@ -163,7 +163,7 @@ TEST(StrangersTest, DoNotKeepAJobFromForming) {
   EXPECT_EQ(CountDescriptors(), before);
 }
 
-TEST(StrangersTest, WhoSaysNothingIsClosedInTime) {
+TEST(StrangersTest, SilentConnectionIsClosedAfterTimeout) {
   TlsStoreOptions options = Options(0, 2);
   options.greeting_timeout = absl::Milliseconds(200);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto served, ServeTlsStore(options, Soon()));
@@ -173,7 +173,7 @@ TEST(StrangersTest, WhoSaysNothingIsClosedInTime) {
   EXPECT_EQ(served->refusals(), 1);  // Counted before it is closed.
 }
 
-TEST(StrangersTest, WhoFillsTheQueueGivesWay) {
+TEST(StrangersTest, OldestSilentConnectionIsEvictedWhenFull) {
   TlsStoreOptions options = Options(0, 2);
   options.greeting_timeout = absl::Minutes(5);
   options.max_greeting = 3;
@@ -187,7 +187,7 @@ TEST(StrangersTest, WhoFillsTheQueueGivesWay) {
   EXPECT_EQ(served->refusals(), 1);
 }
 
-TEST(StrangersTest, AServiceThatIsNoStoreIsTold) {
+TEST(StrangersTest, ClientDetectsForeignService) {
   // Acts as another program on rank 0's port, which sends its own data.
   auto addresses =
       ResolveTcp("127.0.0.1", 0, Deadline::After(absl::Seconds(5)));

@@ -61,7 +61,7 @@ void OpenAll(int size, bool tcp, Stores* stores) {
 
 class TlsStoreSuiteTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(TlsStoreSuiteTest, DoesAllThatAStoreMust) {
+TEST_P(TlsStoreSuiteTest, PassesStoreConformance) {
   const int before = CountDescriptors();
   {
     Stores stores;
@@ -89,7 +89,7 @@ TEST(TlsStoreTest, RankZeroMayComeLast) {
   });
 }
 
-TEST(TlsStoreTest, SaysThatRankZeroDidNotCome) {
+TEST(TlsStoreTest, NamesUnreachableRankZero) {
   const absl::Time deadline = absl::Now() + absl::Milliseconds(200);
   EXPECT_THAT(ConnectTlsStore(Options(2, 3, 1), deadline),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -100,7 +100,7 @@ TEST(TlsStoreTest, SaysThatRankZeroDidNotCome) {
   EXPECT_LT(absl::Now(), deadline + absl::Seconds(3));
 }
 
-TEST(TlsStoreTest, AnotherSecretOrJobIsRefusedAtOnce) {
+TEST(TlsStoreTest, RejectsOtherSecretOrJobImmediately) {
   std::vector<std::string> lines;
   TlsStoreOptions options = Options(0, 3);
   options.on_refusal = [&](std::string line) { lines.push_back(line); };
@@ -132,7 +132,7 @@ TEST(TlsStoreTest, AnotherSecretOrJobIsRefusedAtOnce) {
   EXPECT_THAT(lines[0], Not(HasSubstr(kSecret)));
 }
 
-TEST(TlsStoreTest, ARankIsWelcomeOnceAndWithTheRightSize) {
+TEST(TlsStoreTest, AcceptsRankOnceAndWithMatchingSize) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto served,
                                ServeTlsStore(Options(0, 3), Soon()));
   const int port = served->port();
@@ -154,7 +154,7 @@ TEST(TlsStoreTest, ARankIsWelcomeOnceAndWithTheRightSize) {
   TESSERA_EXPECT_OK(one->Set("still", "here"));
 }
 
-TEST(TlsStoreTest, APortThatIsTakenIsAnError) {
+TEST(TlsStoreTest, ReportsUnusablePortAndAddress) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto served,
                                ServeTlsStore(Options(0, 2), Soon()));
   EXPECT_THAT(ServeTlsStore(Options(0, 2, served->port()), Soon()),
@@ -170,7 +170,7 @@ TEST(TlsStoreTest, APortThatIsTakenIsAnError) {
   TESSERA_EXPECT_OK(ServeTlsStore(foreign, Soon()).status());
 }
 
-TEST(TlsStoreProcessTest, AKilledRankEndsTheWaitsForIt) {
+TEST(TlsStoreProcessTest, KilledRankFailsWaitsForIt) {
   // Fork before any thread exists.
   int port_pipe[2];
   ASSERT_EQ(pipe(port_pipe), 0);
@@ -211,7 +211,7 @@ TEST(TlsStoreProcessTest, AKilledRankEndsTheWaitsForIt) {
   close(port_pipe[1]);
 }
 
-TEST(TlsStoreProcessTest, RankZerosDeathEndsEveryWait) {
+TEST(TlsStoreProcessTest, DeathOfRankZeroFailsEveryWait) {
   TlsStoreOptions options = Options(0, 3);
   options.abstract_name = *RandomHex(16);
   const pid_t zero = StartProcess([&] {
@@ -241,7 +241,7 @@ TEST(TlsStoreProcessTest, RankZerosDeathEndsEveryWait) {
   EXPECT_EQ(WaitForProcess(zero), -SIGKILL);
 }
 
-TEST(TlsStoreProcessTest, ARankZeroThatStandsStillIsNamedInTime) {
+TEST(TlsStoreProcessTest, NamesHungRankZeroAtDeadline) {
   TlsStoreOptions options = Options(0, 2);
   options.abstract_name = *RandomHex(16);
   const pid_t zero = StartProcess([&] {
@@ -263,7 +263,7 @@ TEST(TlsStoreProcessTest, ARankZeroThatStandsStillIsNamedInTime) {
   EXPECT_EQ(WaitForProcess(zero), -SIGKILL);
 }
 
-TEST(TlsStoreTest, RankZeroLeavingInOrderIsSaid) {
+TEST(TlsStoreTest, ReportsOrderlyExitOfRankZero) {
   Stores stores;
   ASSERT_NO_FATAL_FAILURE(OpenAll(2, true, &stores));
   stores[0].reset();
@@ -285,7 +285,7 @@ TEST(TlsStoreTest, RankZeroStaysUntilItsLastGatherIsRead) {
   }
 }
 
-TEST(TlsStoreTest, AForkedChildLearnsThatTheStoreIsNotItsOwn) {
+TEST(TlsStoreTest, RejectsUseInForkedChild) {
   Stores stores;
   ASSERT_NO_FATAL_FAILURE(OpenAll(2, true, &stores));
   const pid_t child = StartProcess([&] {

@@ -27,7 +27,7 @@ TEST(DeadlineTest, CountsDownAndNeverBelowZero) {
   EXPECT_TRUE(Deadline(absl::Now() - absl::Seconds(1)).Expired());
 }
 
-TEST(DeadlineTest, KnowsTheEndsOfTime) {
+TEST(DeadlineTest, HandlesInfiniteTimes) {
   const Deadline never(absl::InfiniteFuture());
   EXPECT_FALSE(never.Expired());
   EXPECT_EQ(never.Left(), absl::InfiniteDuration());
@@ -57,7 +57,7 @@ TEST(WaitReadyTest, ReturnsWhenReadyOrAtTheDeadline) {
               IsOkAndHolds(false));
 }
 
-TEST(WaitReadyTest, SignalsDoNotEndIt) {
+TEST(WaitReadyTest, ContinuesAfterSignals) {
   struct sigaction action = {};
   action.sa_handler = [](int) {};
   ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);

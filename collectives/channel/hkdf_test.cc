@@ -15,7 +15,7 @@ std::string Hex(std::string_view digits) {
 }
 
 // RFC 5869, appendices A.1 and A.3.
-TEST(HkdfTest, GivesTheStandardsAnswers) {
+TEST(HkdfTest, MatchesStandardTestVectors) {
   EXPECT_THAT(
       HkdfSha256(std::string(22, '\x0b'), Hex("000102030405060708090a0b0c"),
                  Hex("f0f1f2f3f4f5f6f7f8f9"), 42),
@@ -26,7 +26,7 @@ TEST(HkdfTest, GivesTheStandardsAnswers) {
                                "9ec3454e5f3c738d2d9d201395faa4b61a96c8")));
 }
 
-TEST(HkdfTest, RefusesSizesThatItCannotGive) {
+TEST(HkdfTest, RejectsInvalidSizes) {
   EXPECT_THAT(HkdfSha256("s", "", "", 0),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not 0")));
   EXPECT_THAT(HkdfSha256("s", "", "", 8161),

@@ -19,7 +19,7 @@ namespace tessera::collectives {
 
 namespace {
 
-TEST(RandomTest, GivesAsMuchAsAskedAndNeverTheSame) {
+TEST(RandomTest, ReturnsRequestedSizeAndNeverRepeats) {
   std::set<std::string> seen;
   for (int i = 0; i < 1000; ++i) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::string bytes, RandomBytes(16));
@@ -85,13 +85,13 @@ auto Invalid(const std::string& text) {
   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
 }
 
-TEST_F(JobSecretTest, TheVariableComesFirst) {
+TEST_F(JobSecretTest, VariableTakesPrecedence) {
   variables_ = {{kJobSecretVariable, kSecret}, {kJobSecretFileVariable, "/x"}};
   EXPECT_THAT(FindJobSecret(Lookup(), false),
               IsOkAndHolds(std::string(kSecret)));
 }
 
-TEST_F(JobSecretTest, ASecretThatIsTooShortOrLongIsRefusedUnseen) {
+TEST_F(JobSecretTest, RejectsInvalidLengthWithoutPrintingSecret) {
   variables_[kJobSecretVariable] = "0123456789abcde";
   EXPECT_THAT(FindJobSecret(Lookup(), true),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -102,7 +102,7 @@ TEST_F(JobSecretTest, ASecretThatIsTooShortOrLongIsRefusedUnseen) {
   EXPECT_THAT(FindJobSecret(Lookup(), true), Invalid("more than 4096 bytes"));
 }
 
-TEST_F(JobSecretTest, AFileHoldsIt) {
+TEST_F(JobSecretTest, ReadsSecretFromFile) {
   Write(absl::StrCat(kSecret, " \n\n"));
   variables_[kJobSecretFileVariable] = path_;
   EXPECT_THAT(FindJobSecret(Lookup(), false),
@@ -113,7 +113,7 @@ TEST_F(JobSecretTest, AFileHoldsIt) {
   EXPECT_THAT(ReadSecretFile(path_), IsOkAndHolds(std::string(kSecret)));
 }
 
-TEST_F(JobSecretTest, AFileMustBeClosedToOthers) {
+TEST_F(JobSecretTest, RejectsFileAccessibleToOthers) {
   for (const mode_t mode : {0601, 0604, 0610, 0640, 0620, 0602, 0644, 0777}) {
     Write(kSecret, mode);
     EXPECT_THAT(
@@ -125,7 +125,7 @@ TEST_F(JobSecretTest, AFileMustBeClosedToOthers) {
   }
 }
 
-TEST_F(JobSecretTest, AFileMustBeThisUsers) {
+TEST_F(JobSecretTest, RejectsFileOfAnotherUser) {
   Write(kSecret);
   if (chown(path_.c_str(), 12345, 12345) != 0) path_ = "/etc/passwd";
   struct stat info;
@@ -137,7 +137,7 @@ TEST_F(JobSecretTest, AFileMustBeThisUsers) {
                HasSubstr(absl::StrCat("belongs to uid ", info.st_uid))));
 }
 
-TEST_F(JobSecretTest, AFileMustBeAFileOfTheRightSize) {
+TEST_F(JobSecretTest, RejectsNonFilesAndWrongSizes) {
   EXPECT_THAT(ReadSecretFile(path_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path_)));
   EXPECT_THAT(ReadSecretFile(directory_), Invalid("is not a regular file"));
@@ -153,7 +153,7 @@ TEST_F(JobSecretTest, AFileMustBeAFileOfTheRightSize) {
   EXPECT_THAT(ReadSecretFile(path_), Invalid("more than 4096 bytes"));
 }
 
-TEST_F(JobSecretTest, TheUsersOwnFileIsMadeOnce) {
+TEST_F(JobSecretTest, CreatesUserFileOnce) {
   variables_ = {{"XDG_CACHE_HOME", directory_}, {"HOME", "/nowhere"}};
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string secret,
                                FindJobSecret(Lookup(), true));
@@ -173,7 +173,7 @@ TEST_F(JobSecretTest, TheUsersOwnFileIsMadeOnce) {
             0);
 }
 
-TEST_F(JobSecretTest, AllWhoMakeTheFileAtOnceHaveTheSame) {
+TEST_F(JobSecretTest, ConcurrentCreatorsGetSameSecret) {
   for (int round = 0; round < 50; ++round) {
     const std::string directory = absl::StrCat(directory_, "/", round);
     std::vector<std::string> secrets(8);
@@ -184,7 +184,7 @@ TEST_F(JobSecretTest, AllWhoMakeTheFileAtOnceHaveTheSame) {
   }
 }
 
-TEST_F(JobSecretTest, AWrongOwnFileIsNotReplaced) {
+TEST_F(JobSecretTest, DoesNotReplaceInvalidUserFile) {
   path_ = directory_ + "/job_secret";
   Write(kSecret, 0644);
   EXPECT_THAT(ReadOrMakeSecretFile(directory_),
@@ -193,7 +193,7 @@ TEST_F(JobSecretTest, AWrongOwnFileIsNotReplaced) {
   EXPECT_THAT(ReadOrMakeSecretFile(directory_), Invalid("has 5 bytes"));
 }
 
-TEST_F(JobSecretTest, SaysWhatToSet) {
+TEST_F(JobSecretTest, NamesVariablesToSet) {
   EXPECT_THAT(FindJobSecret(Lookup(), false),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("TESSERA_JOB_SECRET "),

@@ -25,7 +25,7 @@ MissingMembers SomeMissingMembers() {
   return {3, {{Rank(1), MemberState::kLost, "host a, pid 1"}, {Rank(9)}}};
 }
 
-TEST(MessageFuzzTest, AStreamGivesMessagesThatReadBackOrSaysWhyNot) {
+TEST(MessageFuzzTest, MutatedStreamsRoundTripOrFail) {
   TextMutator mutator(
       {Frames({{.type = MessageType::kHello,
                 .number = 1,
@@ -93,17 +93,17 @@ void FuzzPayload(const std::string& valid, Parse parse, Format format) {
   EXPECT_GT(refused, 1'000);
 }
 
-TEST(PayloadFuzzTest, GreetingsReadBackOrSayWhyNot) {
+TEST(PayloadFuzzTest, MutatedGreetingsRoundTripOrFail) {
   FuzzPayload(FormatHello({8, 1234}), ParseHello, FormatHello);
 }
 
-TEST(PayloadFuzzTest, ListsOfRanksReadBackOrSayWhyNot) {
+TEST(PayloadFuzzTest, MutatedRankListsRoundTripOrFail) {
   FuzzPayload(
       FormatRanks(SomeRanks()), ParseRanks,
       [](const std::vector<Rank>& ranks) { return FormatRanks(ranks); });
 }
 
-TEST(PayloadFuzzTest, AbsencesReadBackOrSayWhyNot) {
+TEST(PayloadFuzzTest, MutatedAbsencesRoundTripOrFail) {
   FuzzPayload(FormatMissingMembers(SomeMissingMembers()), ParseMissingMembers,
               FormatMissingMembers);
 }

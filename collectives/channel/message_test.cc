@@ -42,7 +42,7 @@ std::string Frame(const Message& message) {
   return bytes;
 }
 
-TEST(MessageTest, EveryTypeSurvivesInPiecesOfAnySize) {
+TEST(MessageTest, RoundTripsEveryTypeInAnyPieces) {
   std::string stream;
   for (const Message& message : EveryType()) {
     TESSERA_EXPECT_OK(CheckMessage(message));
@@ -66,7 +66,7 @@ TEST(MessageTest, EveryTypeSurvivesInPiecesOfAnySize) {
   }
 }
 
-TEST(MessageTest, TheFrameIsAsDocumented) {
+TEST(MessageTest, MatchesDocumentedFrame) {
   const std::string bytes = Frame({.type = MessageType::kSet,
                                    .id = 0x0102030405060708,
                                    .number = 2,
@@ -92,7 +92,7 @@ absl::Status WithByte(const Message& message, size_t at, int byte) {
   return reader.Next().status();
 }
 
-TEST(MessageTest, RefusesWhatDoesNotBelongToAType) {
+TEST(MessageTest, RejectsFieldsInvalidForType) {
   const auto wrong = [](const char* text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
   };
@@ -122,7 +122,7 @@ TEST(MessageTest, RefusesWhatDoesNotBelongToAType) {
               wrong("the number of a get"));
 }
 
-TEST(MessageTest, AStreamThatIsNoneIsRefusedAtItsFirstByteAndForGood) {
+TEST(MessageTest, RejectsForeignStreamAtFirstByte) {
   MessageReader reader;
   reader.Append("GET / HTTP/1.1\r\n");
   EXPECT_THAT(reader.Next(), StatusIs(absl::StatusCode::kInvalidArgument,
@@ -131,7 +131,7 @@ TEST(MessageTest, AStreamThatIsNoneIsRefusedAtItsFirstByteAndForGood) {
   EXPECT_THAT(reader.Next(), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(MessageTest, ALengthIsRefusedBeforeItsBytesCome) {
+TEST(MessageTest, RejectsInvalidLengthBeforePayload) {
   std::string bytes =
       Frame({.type = MessageType::kSet, .key = "k", .value = "v"});
   bytes.resize(kHeaderBytes);

@@ -33,7 +33,7 @@ TEST(LocalAddressTest, LoopbackIsSeenFromLoopback) {
   EXPECT_THAT(name, AnyOf("127.0.0.1", "::1"));
 }
 
-TEST(LocalAddressTest, AHostThatThereIsNotIsNamed) {
+TEST(LocalAddressTest, NamesUnknownHost) {
   const absl::Status status =
       LocalAddressTowards("no.such.host.invalid",
                           Deadline::After(absl::Seconds(5)))
@@ -42,7 +42,7 @@ TEST(LocalAddressTest, AHostThatThereIsNotIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("no.such.host.invalid"));
 }
 
-TEST(LocalAddressTest, AnAddressWithoutARouteIsNamed) {
+TEST(LocalAddressTest, NamesUnroutableAddress) {
   // 240.0.0.0/4 is reserved (RFC 1112, section 4): Linux has no route to it.
   EXPECT_THAT(
       LocalAddressTowards("255.255.255.255", Deadline::After(absl::Seconds(5))),
@@ -58,7 +58,7 @@ SocketAddress Tcp(std::string_view host, int port) {
   return ResolveTcp(host, port, Soon())->front();
 }
 
-TEST(SocketAddressTest, SaysWhatItIs) {
+TEST(SocketAddressTest, FormatsAddresses) {
   EXPECT_EQ(Tcp("127.0.0.1", 80).ToString(), "127.0.0.1:80");
   EXPECT_EQ(Tcp("localhost", 65535).ToString(), "127.0.0.1:65535");
   EXPECT_EQ(Tcp("::1", 0).ToString(), "[::1]:0");
@@ -69,7 +69,7 @@ TEST(SocketAddressTest, SaysWhatItIs) {
   EXPECT_EQ(name.port(), 0);
 }
 
-TEST(SocketAddressTest, KnowsWhatIsLocal) {
+TEST(SocketAddressTest, RecognizesLocalAddresses) {
   for (const char* host :
        {"127.0.0.1", "127.255.0.7", "::1", "::ffff:127.0.0.1"}) {
     EXPECT_TRUE(Tcp(host, 1).IsLocal()) << host;
@@ -81,7 +81,7 @@ TEST(SocketAddressTest, KnowsWhatIsLocal) {
   EXPECT_TRUE(SocketAddress::Abstract("a")->IsLocal());
 }
 
-TEST(SocketAddressTest, RefusesWhatIsNone) {
+TEST(SocketAddressTest, RejectsInvalidAddresses) {
   const auto invalid = StatusIs(absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(ResolveTcp("", 1, Soon()), invalid);
   EXPECT_THAT(ResolveTcp(std::string(254, 'h'), 1, Soon()), invalid);
@@ -126,7 +126,7 @@ TEST(SocketTest, ListensConnectsAndMovesBytes) {
   }
 }
 
-TEST(SocketTest, AClosedEndIsAnErrorAndNoSignal) {
+TEST(SocketTest, ClosedPeerIsErrorWithoutSignal) {
   signal(SIGPIPE, SIG_DFL);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto pair, SocketPair());
   pair.second.Reset();
@@ -150,7 +150,7 @@ TEST(SocketTest, KeepsItsDeadline) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-TEST(SocketTest, NobodyThereIsForNow) {
+TEST(SocketTest, ReturnsUnavailableWithoutListener) {
   EXPECT_THAT(Connect(Tcp("127.0.0.1", 1), Soon()),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("127.0.0.1:1: Connection refused")));
@@ -160,7 +160,7 @@ TEST(SocketTest, NobodyThereIsForNow) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(SocketTest, KnowsTheOtherEndsProcess) {
+TEST(SocketTest, ReturnsPeerCredentials) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto pair, SocketPair());
   TESSERA_ASSERT_OK_AND_ASSIGN(const PeerCredentials peer,
                                CredentialsOf(pair.first));

@@ -67,14 +67,14 @@ Outcome Shake(Ends& ends) {
   return outcome;
 }
 
-TEST(TlsChannelTest, TheSameSecretAndJobMeet) {
+TEST(TlsChannelTest, ConnectsWithSameSecretAndJob) {
   Ends ends = MakeEnds("job 1", kSecret, "job 1", kSecret);
   const Outcome outcome = Shake(ends);
   TESSERA_EXPECT_OK(outcome.server);
   TESSERA_EXPECT_OK(outcome.client);
 }
 
-TEST(TlsChannelTest, AnotherSecretIsRefusedOnBothSides) {
+TEST(TlsChannelTest, RejectsAnotherSecretOnBothSides) {
   Ends ends = MakeEnds("job", kSecret, "job", "0123456789abcdeF");
   const Outcome outcome = Shake(ends);
   EXPECT_THAT(outcome.server, StatusIs(absl::StatusCode::kPermissionDenied,
@@ -83,7 +83,7 @@ TEST(TlsChannelTest, AnotherSecretIsRefusedOnBothSides) {
                                        Not(HasSubstr("0123456789"))));
 }
 
-TEST(TlsChannelTest, AnotherJobIsRefusedOnBothSides) {
+TEST(TlsChannelTest, RejectsAnotherJobOnBothSides) {
   Ends ends = MakeEnds("job 1", kSecret, "job 2", kSecret);
   const Outcome outcome = Shake(ends);
   EXPECT_THAT(outcome.server, StatusIs(absl::StatusCode::kPermissionDenied));
@@ -124,7 +124,7 @@ absl::Status ShakeAgainst(Role role, std::string_view bytes) {
   return absl::DeadlineExceededError("no end");
 }
 
-TEST(TlsChannelTest, GarbageIsRefused) {
+TEST(TlsChannelTest, RejectsGarbage) {
   std::mt19937_64 random(1);
   for (const Role role : {Role::kServer, Role::kClient}) {
     EXPECT_THAT(ShakeAgainst(role, ""),

@@ -74,7 +74,7 @@ TEST_F(CountingEngineTest, CountsWithoutTouchingCountedMemory) {
 }
 
 // Ranks that compare their values must find them equal.
-TEST_F(CountingEngineTest, OtherRanksSayWhatThisOneSays) {
+TEST_F(CountingEngineTest, OtherRanksContributeSameValues) {
   const auto world = World(2, 4);
   const std::vector<int64_t> mine = {7, 9};
   std::vector<int64_t> all(8, -1);
@@ -97,7 +97,7 @@ TEST_F(CountingEngineTest, OtherRanksSayWhatThisOneSays) {
   EXPECT_THAT(uneven, ElementsAre(7, 7, 9, 7, 9, 7));
 }
 
-TEST_F(CountingEngineTest, SubgroupsAreCountedApartAndKnowTheirParent) {
+TEST_F(CountingEngineTest, CountsSubgroupsSeparately) {
   const auto world = World(5, 8);
   const std::vector<Rank> odd = {Rank(7), Rank(5), Rank(3), Rank(1)};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto group, world->Subgroup(odd));
@@ -121,7 +121,7 @@ TEST_F(CountingEngineTest, SubgroupsAreCountedApartAndKnowTheirParent) {
   EXPECT_EQ(groups[1].operations.size(), 0u);
 }
 
-TEST_F(CountingEngineTest, StartedMessagesAreOverWhenTheyAreWaitedFor) {
+TEST_F(CountingEngineTest, StartedMessagesCompleteOnWait) {
   const auto world = World(0, 2);
   tessera::Buffer memory = Counted(100);
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -152,7 +152,7 @@ TEST_F(CountingEngineTest, SharedMemoryIsCountedByGroup) {
 }
 
 // The same program on real and on counted ranks gives the same counts.
-TEST_F(CountingEngineTest, CountsAsARealGroupDoes) {
+TEST_F(CountingEngineTest, MatchesCountsOfRealGroup) {
   const auto program = [](Communicator& world, std::span<float> values) {
     const int64_t n = world.size();
     const Buffer all(values.first(static_cast<size_t>(12 * n)));
@@ -200,7 +200,7 @@ TEST_F(CountingEngineTest, CountsAsARealGroupDoes) {
   }
 }
 
-TEST_F(CountingEngineTest, RefusesRanksThatAreNotThere) {
+TEST_F(CountingEngineTest, RejectsInvalidRanks) {
   for (const int64_t rank : {-1, 4}) {
     EXPECT_THAT(CreateCountingEngine({.rank = Rank(rank),
                                       .ranks = 4,

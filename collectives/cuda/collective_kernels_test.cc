@@ -69,7 +69,7 @@ void ExpectCombines(const FoldCase& c, std::mt19937_64& random) {
   }
 }
 
-TEST(CollectiveKernelsTest, FoldsWithTheBitsOfTheCpu) {
+TEST(CollectiveKernelsTest, FoldMatchesCpuBitForBit) {
   std::mt19937_64 random(1);
   for (const DType dtype : kAllDTypes) {
     if (!IsReducible(dtype)) continue;
@@ -119,7 +119,7 @@ TEST(CollectiveKernelsTest, MovesRangesOfAnySizeAndAlignment) {
   }
 }
 
-TEST(CollectiveKernelsTest, RangesOfOneMoveChangePlaces) {
+TEST(CollectiveKernelsTest, SwapsRangesOfOneMove) {
   std::mt19937_64 random(4);
   for (const size_t offset : {0, 1}) {
     for (const int64_t bytes : {1, 15, 16, 1000}) {

@@ -98,7 +98,7 @@ absl::Status Compare(Communicator& communicator, Queue& queue, DType dtype,
                              DescribeOperation(operation_on(on_device.data())));
 }
 
-TEST_F(GpuTest, ReducesWithTheBitsOfTheHost) {
+TEST_F(GpuTest, ReduceMatchesHostBitForBit) {
   EXPECT_THAT(
       OnRanks([](Communicator& c, Queue& queue) -> absl::Status {
         for (const DType dtype : kAllDTypes) {

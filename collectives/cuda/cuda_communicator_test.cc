@@ -129,7 +129,7 @@ TEST(CudaCommunicatorTest, SumsOnTheDevice) {
   }
 }
 
-TEST(CudaCommunicatorTest, RunsOnADeviceOfTheHost) {
+TEST(CudaCommunicatorTest, RunsOnHostDevice) {
   HostDevice device;
   EXPECT_THAT(RunCuda(3, device,
                       [](CudaRank& r) -> absl::Status {
@@ -144,7 +144,7 @@ TEST(CudaCommunicatorTest, RunsOnADeviceOfTheHost) {
 }
 
 // A rank that is ahead starts operations that its peers have not called.
-TEST(CudaCommunicatorTest, StartingWaitsForNobody) {
+TEST(CudaCommunicatorTest, StartDoesNotBlock) {
   const auto device = NewDevice();
   EXPECT_THAT(
       RunCuda(2, *device,
@@ -240,7 +240,7 @@ TEST(CudaCommunicatorTest, GroupsAreIndependent) {
       Each(IsOk()));
 }
 
-TEST(CudaCommunicatorTest, OperationsBeginAfterTheGivenEvent) {
+TEST(CudaCommunicatorTest, OperationsBeginAfterGivenEvent) {
   const auto device = NewDevice();
   EXPECT_THAT(
       RunCuda(2, *device,
@@ -285,19 +285,19 @@ std::vector<absl::Status> OverwriteInput(const std::string& forgotten) {
   });
 }
 
-TEST(CudaCommunicatorTest, AnInputMayBeOverwrittenAfterTheEvent) {
+TEST(CudaCommunicatorTest, InputMayBeOverwrittenAfterEvent) {
   EXPECT_THAT(OverwriteInput("no queue"), Each(IsOk()));
 }
 
 // Without the wait for the other lanes that read the input.
-TEST(CudaCommunicatorTest, TheDeviceFindsAnInputThatIsOverwrittenTooEarly) {
+TEST(CudaCommunicatorTest, DetectsInputOverwrittenTooEarly) {
   EXPECT_THAT(OverwriteInput("lane of rank 0"),
               Contains(StatusIs(absl::StatusCode::kInternal,
                                 AllOf(HasSubstr("missing wait"),
                                       HasSubstr("lane of rank 1")))));
 }
 
-TEST(CudaCommunicatorTest, EveryRankNamesTheOneThatIsMissing) {
+TEST(CudaCommunicatorTest, EveryRankNamesMissingRank) {
   const auto device = NewDevice();
   const auto statuses = RunCuda(3, *device, [](CudaRank& r) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(Floats x, Floats::Create(r, 100));
@@ -323,7 +323,7 @@ TEST(CudaCommunicatorTest, EveryRankNamesTheOneThatIsMissing) {
   EXPECT_THAT(device->Synchronize(), IsOk());
 }
 
-TEST(CudaCommunicatorTest, ARankThatLeavesIsNamed) {
+TEST(CudaCommunicatorTest, NamesDepartedRank) {
   const auto device = NewDevice();
   const auto statuses = RunCuda(3, *device, [](CudaRank& r) -> absl::Status {
     if (r.communicator.rank() == Rank(2)) return absl::OkStatus();
@@ -338,7 +338,7 @@ TEST(CudaCommunicatorTest, ARankThatLeavesIsNamed) {
   }
 }
 
-TEST(CudaCommunicatorTest, UnevenCountsThatDoNotMatchAreShown) {
+TEST(CudaCommunicatorTest, ReportsMismatchedUnevenCounts) {
   const auto device = NewDevice();
   const auto statuses = RunCuda(2, *device, [](CudaRank& r) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(Floats in, Floats::Create(r, 4));
@@ -400,7 +400,7 @@ TEST(CudaCommunicatorTest, RanksMustBeThreads) {
   }
 }
 
-TEST(CudaCommunicatorTest, RefusesNoHost) {
+TEST(CudaCommunicatorTest, RejectsNullHost) {
   HostDevice device;
   EXPECT_THAT(
       emulated::CreateCudaCommunicator(nullptr, device),

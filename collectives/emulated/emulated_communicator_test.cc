@@ -185,7 +185,7 @@ TEST_P(EmulatedCommunicatorTest, GroupsMayStartInDifferentOrdersOnTheRanks) {
               Each(IsOk()));
 }
 
-TEST_P(EmulatedCommunicatorTest, AReceivePostedAheadBlocksNoSend) {
+TEST_P(EmulatedCommunicatorTest, EarlyReceiveDoesNotBlockSend) {
   EXPECT_THAT(Run(3,
                   [](EmulatedRank& r) -> absl::Status {
                     Communicator& c = r.communicator;
@@ -210,7 +210,7 @@ TEST_P(EmulatedCommunicatorTest, AReceivePostedAheadBlocksNoSend) {
               Each(IsOk()));
 }
 
-TEST_P(EmulatedCommunicatorTest, AnExchangeIsDoneWhenBothHalvesAre) {
+TEST_P(EmulatedCommunicatorTest, ExchangeCompletesWithBothHalves) {
   EXPECT_THAT(
       Run(2,
           [](EmulatedRank& r) -> absl::Status {
@@ -235,7 +235,7 @@ TEST_P(EmulatedCommunicatorTest, AnExchangeIsDoneWhenBothHalvesAre) {
       Each(IsOk()));
 }
 
-TEST_P(EmulatedCommunicatorTest, AnExchangeDoesNotWaitForThatWithAnotherPeer) {
+TEST_P(EmulatedCommunicatorTest, ExchangeDoesNotWaitForAnotherPeer) {
   EXPECT_THAT(
       Run(3,
           [](EmulatedRank& r) -> absl::Status {
@@ -296,7 +296,7 @@ TEST_P(EmulatedCommunicatorTest, OnlyRootsUseBothBuffers) {
       Each(IsOk()));
 }
 
-TEST_P(EmulatedCommunicatorTest, AMissingWaitBeforeAnOperationIsFound) {
+TEST_P(EmulatedCommunicatorTest, DetectsMissingWaitBeforeOperation) {
   const auto statuses = Run(2, [](EmulatedRank& r) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(DeviceFloats x, DeviceFloats::Create(r, 10));
     TESSERA_RETURN_IF_ERROR(x.Set(r.queue, 1));
@@ -312,7 +312,7 @@ TEST_P(EmulatedCommunicatorTest, AMissingWaitBeforeAnOperationIsFound) {
                                 HasSubstr("world")));
 }
 
-TEST_P(EmulatedCommunicatorTest, AMissingWaitAfterAnOperationIsFound) {
+TEST_P(EmulatedCommunicatorTest, DetectsMissingWaitAfterOperation) {
   const auto statuses = Run(2, [](EmulatedRank& r) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(DeviceFloats x, DeviceFloats::Create(r, 10));
     TESSERA_RETURN_IF_ERROR(x.Set(r.queue, 1));
@@ -435,7 +435,7 @@ TEST(EmulatedGroupsTest, SharedMemoryIsTheDevices) {
       Each(IsOk()));
 }
 
-TEST(EmulatedGroupsTest, RecordsWhatIsEnqueued) {
+TEST(EmulatedGroupsTest, RecordsEnqueuedOperations) {
   EXPECT_THAT(
       RunEmulated(
           2, 1,
@@ -458,7 +458,7 @@ TEST(EmulatedGroupsTest, RecordsWhatIsEnqueued) {
 }
 
 // The rank dies while others have an operation on their devices.
-TEST(EmulatedGroupsTest, EveryRankNamesARankThatDies) {
+TEST(EmulatedGroupsTest, EveryRankNamesDeadRank) {
   const auto outcomes =
       RunSharedMemory(3, [](Communicator& world) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(
@@ -490,7 +490,7 @@ TEST(EmulatedGroupsTest, EveryRankNamesARankThatDies) {
   }
 }
 
-TEST(EmulatedGroupsTest, RefusesEnginesOfTheOtherKind) {
+TEST(EmulatedGroupsTest, RejectsEnginesOfTheOtherKind) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto device, EmulatedDevice::Create());
   TESSERA_ASSERT_OK_AND_ASSIGN(auto engines, CreateInProcessEngines(1));
   TESSERA_ASSERT_OK_AND_ASSIGN(auto more, CreateInProcessEngines(1));
@@ -512,7 +512,7 @@ TEST(EmulatedGroupsTest, RefusesEnginesOfTheOtherKind) {
                        HasSubstr("one of them is null")));
 }
 
-TEST(EmulatedGroupsTest, ARefusedCallLeavesTheGroupWhole) {
+TEST(EmulatedGroupsTest, RejectedCallKeepsGroupUsable) {
   EXPECT_THAT(
       RunEmulated(
           2, 1,

@@ -37,7 +37,7 @@ TEST(EngineRegistryTest, LinkedEnginesAreCreatedByName) {
   EXPECT_THAT(Caller(*engine).Run(BarrierOf()), IsOk());
 }
 
-TEST(EngineRegistryTest, UnknownNamesAreRefusedWithThoseThereAre) {
+TEST(EngineRegistryTest, RejectsUnknownNameAndListsEngines) {
   EXPECT_THAT(CreateEngine("carrier_pigeon", {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"carrier_pigeon\""),
@@ -47,7 +47,7 @@ TEST(EngineRegistryTest, UnknownNamesAreRefusedWithThoseThereAre) {
                        Not(HasSubstr(std::string(100, 'x')))));
 }
 
-TEST(EngineRegistryTest, MissingEnginesSayWhy) {
+TEST(EngineRegistryTest, ExplainsMissingEngines) {
   ASSERT_TRUE(RegisterMissingEngine("absent", "there was no library"));
   EXPECT_THAT(RegisteredEngines(), Not(Contains("absent")));
   EXPECT_THAT(CreateEngine("absent", {}),
@@ -56,14 +56,14 @@ TEST(EngineRegistryTest, MissingEnginesSayWhy) {
                              HasSubstr("there was no library"))));
 }
 
-TEST(EngineRegistryTest, ANameIsTakenOnce) {
+TEST(EngineRegistryTest, RejectsDuplicateAndInvalidRegistrations) {
   EXPECT_FALSE(RegisterEngine("in_process", CreateOfTwo));
   EXPECT_FALSE(RegisterEngine("", CreateOfTwo));
   EXPECT_FALSE(RegisterEngine("null", nullptr));
   EXPECT_THAT(CreateEngine("in_process", {}), IsOk());
 }
 
-TEST(EngineRegistryTest, TheEngineMustFindTheJobsRanks) {
+TEST(EngineRegistryTest, RejectsEngineWithOtherRanks) {
   ASSERT_TRUE(RegisterEngine("of_two", CreateOfTwo));
   EXPECT_THAT(CreateEngine("of_two", {.rank = Rank(0), .size = 2}), IsOk());
   EXPECT_THAT(CreateEngine("of_two", {.rank = Rank(1), .size = 2}),
@@ -75,14 +75,14 @@ TEST(EngineRegistryTest, TheEngineMustFindTheJobsRanks) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 2 of 2")));
 }
 
-TEST(EngineRegistryTest, OptionsThatTheEngineDoesNotHaveAreRefused) {
+TEST(EngineRegistryTest, RejectsUnknownOptions) {
   EXPECT_THAT(
       CreateEngine("in_process", {.options = {{"speed", "high"}}}),
       StatusIs(absl::StatusCode::kInvalidArgument,
                AllOf(HasSubstr("\"speed\""), HasSubstr("it has no options"))));
 }
 
-TEST(OptionReaderTest, ReadsWhatIsGivenAndLeavesTheRest) {
+TEST(OptionReaderTest, ReadsGivenOptionsAndKeepsDefaults) {
   const std::map<std::string, std::string> options = {
       {"name", "a b"}, {"fast", "true"}, {"count", "12"}, {"timeout", "1m30s"}};
   OptionReader reader("x", options);
@@ -104,7 +104,7 @@ TEST(OptionReaderTest, ReadsWhatIsGivenAndLeavesTheRest) {
   EXPECT_EQ(timeout, absl::Seconds(90));
 }
 
-TEST(OptionReaderTest, RefusesWhatCannotBeReadOrIsUnknown) {
+TEST(OptionReaderTest, RejectsMalformedAndUnknownOptions) {
   const std::map<std::string, std::string> options = {
       {"fast", "yes"}, {"count", "1x"}, {"timeout", "soon"}, {"other", ""}};
   bool fast = false;

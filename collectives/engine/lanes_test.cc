@@ -21,7 +21,7 @@ TEST(CollectiveLaneTest, JobsRunOneAtATimeInTheirOrder) {
   for (int i = 0; i < 200; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
 }
 
-TEST(CollectiveLaneTest, AnIdleLaneIsTheCallersUntilItLeaves) {
+TEST(CollectiveLaneTest, CallerOwnsIdleLaneUntilItLeaves) {
   std::atomic<bool> ran = false;
   CollectiveLane lane;
   ASSERT_TRUE(lane.TryEnter());
@@ -33,7 +33,7 @@ TEST(CollectiveLaneTest, AnIdleLaneIsTheCallersUntilItLeaves) {
   while (!ran) std::this_thread::yield();
 }
 
-TEST(CollectiveLaneTest, NothingOvertakesWhatWaits) {
+TEST(CollectiveLaneTest, CallersDoNotOvertakeQueuedJobs) {
   CollectiveLane lane;
   std::atomic<bool> release = false;
   lane.Push([&] {

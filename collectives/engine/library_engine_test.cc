@@ -25,7 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(FailureTest, TheFirstErrorStays) {
+TEST(FailureTest, KeepsFirstError) {
   Failure failure;
   EXPECT_FALSE(failure.failed());
   EXPECT_THAT(failure.status(), IsOk());
@@ -36,7 +36,7 @@ TEST(FailureTest, TheFirstErrorStays) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("first")));
 }
 
-TEST(BackoffTest, SpinsFirstWhereItMayThenYields) {
+TEST(BackoffTest, SpinsIfAllowedThenYields) {
   Backoff crowded(/*may_spin=*/false);
   EXPECT_EQ(crowded.Pause(), Backoff::Stage::kYielding);
   Backoff roomy(/*may_spin=*/true);
@@ -47,7 +47,7 @@ TEST(BackoffTest, SpinsFirstWhereItMayThenYields) {
   FAIL() << "never yielded";
 }
 
-TEST(BackoffTest, SleepsOnceASecondHasGoneBy) {
+TEST(BackoffTest, SleepsAfterOneSecond) {
   Backoff backoff(/*may_spin=*/false);
   EXPECT_EQ(backoff.Pause(), Backoff::Stage::kYielding);
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
@@ -109,7 +109,7 @@ TEST(OrdinaryMemoryTest, IsAlignedAndZeroed) {
   EXPECT_THAT(AllocateOrdinary(0), IsOk());
 }
 
-TEST(SelfMessagesTest, ReceivesTakeSendsInTheirOrder) {
+TEST(SelfMessagesTest, ReceivesMatchSendsInOrder) {
   SelfMessages messages(Rank(2));
   std::array<int, 2> out = {5, 6}, in = {};
   const auto bytes = [](int& value) {
@@ -131,7 +131,7 @@ TEST(SelfMessagesTest, ReceivesTakeSendsInTheirOrder) {
   EXPECT_EQ(in, out);
 }
 
-TEST(SelfMessagesTest, WhatDoesNotMatchOrIsAbortedFails) {
+TEST(SelfMessagesTest, FailsOnMismatchAndAbort) {
   SelfMessages messages(Rank(2));
   std::byte one{}, two[2] = {};
   EXPECT_THAT(messages.StartSend(CallOf(1), {&one, 1}), IsOkAndHolds(1));
@@ -148,7 +148,7 @@ TEST(SelfMessagesTest, WhatDoesNotMatchOrIsAbortedFails) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
 }
 
-TEST(PeerTableTest, KnowsWhereEveryRankIs) {
+TEST(PeerTableTest, ParsesProcessOfEveryRank) {
   const std::string self = PeerTable::DescribeSelf();
   EXPECT_LE(self.size(), PeerTable::kMaxDescriptionBytes);
   const PeerTable table =
@@ -165,7 +165,7 @@ TEST(PeerTableTest, KnowsWhereEveryRankIs) {
   EXPECT_EQ(part.reports()[0].rank, Rank(0));
 }
 
-TEST(PeerTableTest, NamesTheMissingOrElseAllOthers) {
+TEST(PeerTableTest, NamesMissingRanksOrAllOthers) {
   const PeerTable table =
       PeerTable::Of(std::vector<std::string>{"1 a", "2 b", "3 c"});
   Scratch scratch;
@@ -193,7 +193,7 @@ TEST(SubgroupIdTest, DependsOnTheGroupItsMembersAndItsNumber) {
   EXPECT_EQ(SubgroupId("job", one, 1), SubgroupId("job", one, 1));
 }
 
-TEST(TimeOfDeadlineTest, IsAsFarAwayAsTheDeadline) {
+TEST(TimeOfDeadlineTest, MatchesDeadline) {
   const absl::Time before = absl::Now();
   const int64_t in_an_hour = MonotonicNanos() + 3'600'000'000'000;
   const absl::Duration away = TimeOfDeadline(in_an_hour) - before;

@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(LinkedEnginesTest, AreThereOrSayWhyTheyAreNot) {
+TEST(LinkedEnginesTest, AreAvailableOrExplainWhyNot) {
   const std::vector<std::string> there = RegisteredEngines();
   for (const char* const name : {"gloo", "mpi"}) {
     const bool built =

@@ -10,7 +10,7 @@ namespace tessera::collectives {
 
 namespace {
 
-TEST(ScratchTest, GivesApartAlignedMemory) {
+TEST(ScratchTest, AllocatesDisjointAlignedMemory) {
   Scratch scratch;
   std::vector<std::span<std::byte>> given;
   for (int64_t bytes : {0, 1, 63, 64, 65, 100000, 7, 1 << 20}) {
@@ -37,7 +37,7 @@ TEST(ScratchTest, KeepsMemoryForTheNextOperation) {
 }
 
 // Repeats a few bytes, then a large block: the large block is reused.
-TEST(ScratchTest, DoesNotGrowWhereOperationsAreAlike) {
+TEST(ScratchTest, DoesNotGrowForRepeatedOperations) {
   Scratch scratch;
   int64_t held = 0;
   for (int operation = 0; operation < 4; ++operation) {
@@ -51,7 +51,7 @@ TEST(ScratchTest, DoesNotGrowWhereOperationsAreAlike) {
   EXPECT_LT(held, 4 << 20);
 }
 
-TEST(ScratchTest, GivesBackWhatExceedsItsBound) {
+TEST(ScratchTest, FreesMemoryAboveBound) {
   Scratch scratch(/*kept_bytes=*/1 << 20);
   ASSERT_THAT(scratch.Allocate(4 << 20).status(), IsOk());
   ASSERT_THAT(scratch.Allocate(1000).status(), IsOk());
@@ -60,7 +60,7 @@ TEST(ScratchTest, GivesBackWhatExceedsItsBound) {
   EXPECT_GT(scratch.held_bytes(), 0);
 }
 
-TEST(ScratchTest, RefusesWhatCannotBe) {
+TEST(ScratchTest, RejectsInvalidSizes) {
   Scratch scratch;
   EXPECT_THAT(scratch.Allocate(-1), StatusIs(absl::StatusCode::kInvalidArgument,
                                              ::testing::HasSubstr("-1")));

@@ -14,7 +14,7 @@ PeerReport Peer(PeerState state, uint64_t sequence, PhaseWord phase) {
   return {Rank(3), state, "a", 71, sequence, phase};
 }
 
-TEST(PeerReportTest, SaysWhatThePeerDid) {
+TEST(PeerReportTest, DescribesPeerState) {
   const PhaseWord idle;
   const PhaseWord receiving(Phase::kReceiving, 2);
   const PhaseWord entering(Phase::kEntering, PhaseWord::kNoPeer);
@@ -65,7 +65,7 @@ TEST(PeerReportTest, ErrorStaysReadableWithThousandsMissing) {
   EXPECT_LT(error.message().size(), 4000u);
 }
 
-TEST(OperationContextTest, PhasesGoWhereTheEngineReadsThem) {
+TEST(OperationContextTest, PublishesPhasesToEngine) {
   Scratch scratch;
   OperationContext context(Signature(), 0, scratch);
   context.Enter(Phase::kSending, Rank(5));

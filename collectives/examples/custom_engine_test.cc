@@ -64,7 +64,7 @@ TEST(CustomEngineTest, ServesACommunicatorAndItsSubgroups) {
   });
 }
 
-TEST(CustomEngineTest, FailsHonestly) {
+TEST(CustomEngineTest, ReportsAbortAndMismatch) {
   for (const bool collective : {false, true}) {
     OnRanks(3, [&](std::unique_ptr<Engine> engine) {
       CheckAbort(*engine, collective, /*reaches_peers=*/true);
@@ -75,7 +75,7 @@ TEST(CustomEngineTest, FailsHonestly) {
   }
 }
 
-TEST(CustomEngineTest, NeedsAStoreAndKnowsItsOptions) {
+TEST(CustomEngineTest, RequiresStoreAndRejectsUnknownOptions) {
   EXPECT_THAT(
       CreateEngine("sockets", {}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs a store")));

@@ -83,7 +83,7 @@ TEST(GlooEngineTest, SubgroupsHaveTheirOwnRanksAndTraffic) {
   });
 }
 
-TEST(GlooEngineTest, WorldsOfOneStoreAreToldApartByName) {
+TEST(GlooEngineTest, NamesSeparateWorldsOfOneStore) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(2));
   std::vector<std::thread> threads;
   for (const auto& store : stores) {
@@ -101,7 +101,7 @@ TEST(GlooEngineTest, WorldsOfOneStoreAreToldApartByName) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(GlooEngineTest, MessagesRunBesideCollectives) {
+TEST(GlooEngineTest, MessagesRunConcurrentlyWithCollectives) {
   OnRanks(3, [](Engine& engine) {
     std::thread beside([&engine] { CheckMessages(engine); });
     Caller caller(engine);
@@ -110,14 +110,14 @@ TEST(GlooEngineTest, MessagesRunBesideCollectives) {
   });
 }
 
-TEST(GlooEngineTest, ALateRankIsMissedAtTheDeadline) {
+TEST(GlooEngineTest, LateRankTimesOutAtDeadline) {
   for (const bool collective : {false, true}) {
     OnRanks(
         3, [collective](Engine& engine) { CheckLateRank(engine, collective); });
   }
 }
 
-TEST(GlooEngineTest, AnAbortFreesEverybody) {
+TEST(GlooEngineTest, AbortUnblocksEveryRank) {
   for (const bool collective : {false, true}) {
     OnRanks(3, [collective](Engine& engine) {
       CheckAbort(engine, collective, /*reaches_peers=*/true);
@@ -125,7 +125,7 @@ TEST(GlooEngineTest, AnAbortFreesEverybody) {
   }
 }
 
-TEST(GlooEngineTest, AMismatchShowsBothSides) {
+TEST(GlooEngineTest, MismatchErrorShowsBothSides) {
   GlooOptions options;
   options.check_signatures = true;
   for (const bool collective : {false, true}) {
@@ -136,7 +136,7 @@ TEST(GlooEngineTest, AMismatchShowsBothSides) {
 }
 
 // A message longer than expected that exceeds one frame.
-TEST(GlooEngineTest, AMessageOfAnotherSizeShowsBothSizes) {
+TEST(GlooEngineTest, SizeMismatchErrorShowsBothSizes) {
   OnRanks(2, [](Engine& engine) {
     std::vector<std::byte> bytes(engine.rank() == Rank(0) ? 90'000 : 80'000);
     Scratch scratch;
@@ -163,7 +163,7 @@ TEST(GlooEngineTest, AMessageOfAnotherSizeShowsBothSizes) {
   });
 }
 
-TEST(GlooEngineTest, ARankThatLeavesIsNoticedAtOnce) {
+TEST(GlooEngineTest, DetectsDepartedRankImmediately) {
   OnRanks(3, [](Engine& engine) {
     ASSERT_THAT(Caller(engine).Run(BarrierOf()), IsOk());
     if (engine.rank() == Rank(2)) return;  // Its connections close.
@@ -175,7 +175,7 @@ TEST(GlooEngineTest, ARankThatLeavesIsNoticedAtOnce) {
   });
 }
 
-TEST(GlooEngineTest, AWorldNamesWhoDidNotCome) {
+TEST(GlooEngineTest, CreateNamesMissingRank) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(2));
   GlooOptions options;
   options.timeout = absl::Milliseconds(100);
@@ -184,7 +184,7 @@ TEST(GlooEngineTest, AWorldNamesWhoDidNotCome) {
       StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1")));
 }
 
-TEST(GlooEngineTest, RefusesOptionsThatCannotBe) {
+TEST(GlooEngineTest, RejectsInvalidOptions) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto stores, MakeInProcessStores(1));
   GlooOptions options;
   options.interface = "nosuch0";
@@ -215,7 +215,7 @@ TEST(GlooEngineTest, IsCreatedByName) {
   EXPECT_THAT(Caller(*engine).Run(BarrierOf()), IsOk());
 }
 
-TEST(GlooEngineTest, KnowsItsPeers) {
+TEST(GlooEngineTest, ReportsPeers) {
   OnRanks(2, [](Engine& engine) {
     EXPECT_EQ(engine.name(), "gloo");
     EXPECT_FALSE(engine.Implements(OpKind::kReduceScatter));

@@ -23,7 +23,7 @@ std::string TextOf(int64_t rank) {
   return std::string(static_cast<size_t>(rank * 700), static_cast<char>(rank));
 }
 
-TEST(AgreementTest, EveryRankHasTheTextsOfAll) {
+TEST(AgreementTest, RanksReceiveTextsOfAll) {
   for (const int64_t ranks : {1, 2, 3, 5}) {
     EXPECT_THAT(
         RunRanks(ranks,
@@ -41,7 +41,7 @@ TEST(AgreementTest, EveryRankHasTheTextsOfAll) {
   }
 }
 
-TEST(AgreementTest, EveryRankHasTheFirstErrorAndTheNumberOfOthers) {
+TEST(AgreementTest, RanksReceiveFirstErrorAndCountOfOthers) {
   const auto run = [](int64_t failing) {
     std::vector<absl::Status> agreed(4);
     EXPECT_THAT(
@@ -70,7 +70,7 @@ TEST(AgreementTest, EveryRankHasTheFirstErrorAndTheNumberOfOthers) {
   }
 }
 
-TEST(AgreementTest, FirstErrorIsTheLowestRanks) {
+TEST(AgreementTest, FirstErrorIsOfLowestRank) {
   EXPECT_THAT(FirstError("dp", {}), IsOk());
   EXPECT_THAT(FirstError("dp", {absl::OkStatus(), absl::OkStatus()}), IsOk());
   EXPECT_EQ(FirstError("dp", {absl::OkStatus(), absl::NotFoundError("a"),

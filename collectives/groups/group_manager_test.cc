@@ -147,7 +147,7 @@ TEST(GroupManagerTest, GroupsHaveTheNamesOfTheMesh) {
               Each(IsOk()));
 }
 
-TEST(GroupManagerTest, RefusesAMeshOfAnotherSize) {
+TEST(GroupManagerTest, RejectsMeshOfAnotherSize) {
   EXPECT_THAT(RunRanks(2,
                        [&](Communicator& world) -> absl::Status {
                          EXPECT_THAT(

@@ -47,7 +47,7 @@ TEST(RankLocationTest, ThisProcessHasOneHost) {
 }
 
 // The engine is unchanged, and hierarchical algorithms are available.
-TEST(HostHierarchyTest, TheStrategyTakesIt) {
+TEST(HostHierarchyTest, HierarchicalStrategyUsesHierarchy) {
   const std::vector<RankLocation> at = {At("a", 0), At("a", 0), At("b", 0),
                                         At("b", 0)};
   auto engines = *CreateInProcessEngines(4);
@@ -113,7 +113,7 @@ TEST(HostHierarchyTest, TakesUnevenHostsAndInterleavedRanks) {
                                         {{0, 2, 4}, {1, 3}, {5}}}));
 }
 
-TEST(HostHierarchyTest, OmitsLevelsThatDoNotSeparateRanks) {
+TEST(HostHierarchyTest, OmitsTrivialLevels) {
   // One socket per host.
   EXPECT_EQ(GroupsFor({At("a", 0), At("a", 0), At("b", 1), At("b", 1)}),
             (std::vector<GroupsOfLevel>{{{0, 1}, {2, 3}}}));
@@ -125,7 +125,7 @@ TEST(HostHierarchyTest, OmitsLevelsThatDoNotSeparateRanks) {
             (std::vector<GroupsOfLevel>{{{0, 2}, {1, 3}}}));
 }
 
-TEST(HostHierarchyTest, IsNullIfNothingSeparatesRanks) {
+TEST(HostHierarchyTest, IsNullWithoutNontrivialLevels) {
   for (const std::vector<RankLocation>& at :
        {std::vector<RankLocation>{At("a", 0), At("a", 0), At("a", 0)},
         {At("a", 0), At("b", 0), At("c", 1)},
@@ -136,7 +136,7 @@ TEST(HostHierarchyTest, IsNullIfNothingSeparatesRanks) {
   }
 }
 
-TEST(HostHierarchyTest, AHostWithAnUnknownSocketCountsAsOneSocket) {
+TEST(HostHierarchyTest, UnknownSocketCountsAsOneSocket) {
   EXPECT_EQ(GroupsFor({At("a", 0), At("a", 1), At("a", std::nullopt),
                        At("b", 0), At("b", 0), At("b", 1)}),
             (std::vector<GroupsOfLevel>{{{0, 1, 2}, {3, 4}, {5}},

@@ -114,7 +114,7 @@ class GroupTest : public ::testing::Test {
 };
 
 // More calls than a rank's history stores.
-TEST_F(GroupTest, ARankThatDidItsPartMayBeFarAhead) {
+TEST_F(GroupTest, AcceptsFinishedRankFarAhead) {
   EXPECT_THAT(Await(
                   [&] {
                     for (uint64_t call = 217; call < 224; ++call) {
@@ -125,7 +125,7 @@ TEST_F(GroupTest, ARankThatDidItsPartMayBeFarAhead) {
               IsOk());
 }
 
-TEST_F(GroupTest, ARankThatIsElsewhereAndMissingIsNamedWithItsCall) {
+TEST_F(GroupTest, NamesMissingRankWithMismatchedCall) {
   EXPECT_THAT(
       Await([&] { Call(1, Gather(217, 1)); }, {1, 2}, 1'000'000),
       StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -134,7 +134,7 @@ TEST_F(GroupTest, ARankThatIsElsewhereAndMissingIsNamedWithItsCall) {
                      HasSubstr("they differ in root"))));
 }
 
-TEST_F(GroupTest, ARankThatIsFarAheadAndMissingIsNamedWithWhatItCallsNow) {
+TEST_F(GroupTest, NamesMissingRankWithCurrentCall) {
   EXPECT_THAT(Await(
                   [&] {
                     for (uint64_t call = 217; call < 224; ++call) {
@@ -146,17 +146,17 @@ TEST_F(GroupTest, ARankThatIsFarAheadAndMissingIsNamedWithWhatItCallsNow) {
                        HasSubstr("rank 1 called gather #223")));
 }
 
-TEST_F(GroupTest, ARankThatDidItsPartMayLeave) {
+TEST_F(GroupTest, AcceptsDepartureOfFinishedRank) {
   EXPECT_THAT(Await([&] { groups_[1]->Depart(); }, {2}, 3), IsOk());
 }
 
-TEST_F(GroupTest, ARankThatLeftBeforeItsPartIsNamed) {
+TEST_F(GroupTest, NamesRankThatLeftEarly) {
   EXPECT_THAT(Await([&] { groups_[1]->Depart(); }, {1, 2}, 1'000'000),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("rank 1"), Not(HasSubstr("rank 2")))));
 }
 
-TEST_F(GroupTest, OnlyWhoIsMissingAtTheDeadlineIsNamed) {
+TEST_F(GroupTest, NamesOnlyMissingRanksAtDeadline) {
   EXPECT_THAT(Await([] {}, {2}, 1'000'000, /*patience_ns=*/1'000'000),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 2"), Not(HasSubstr("rank 1 ")))));

@@ -8,7 +8,7 @@ namespace tessera::collectives::host_memory {
 
 namespace {
 
-TEST(LineSliceTest, SlicesAreWholeLinesAndCoverEverything) {
+TEST(LineSliceTest, SlicesCoverRangeInWholeLines) {
   for (int64_t ranks = 1; ranks <= 9; ++ranks) {
     for (int64_t bytes = 0; bytes <= 2000; bytes += 4) {
       int64_t next = 0;
@@ -41,24 +41,24 @@ std::string CallsThatAsk(PlaceHistory& history, int calls, bool enough,
   return asks;
 }
 
-TEST(PlaceHistoryTest, AsksAlwaysWhileTheAnswerIsYes) {
+TEST(PlaceHistoryTest, AlwaysAsksAfterYes) {
   PlaceHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 6, true), "??????");
 }
 
-TEST(PlaceHistoryTest, AsksLessAndLessOftenWhileTheAnswerIsNo) {
+TEST(PlaceHistoryTest, BacksOffExponentiallyAfterNo) {
   PlaceHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 24, false), "?.?...?.......?.......?.");
 }
 
-TEST(PlaceHistoryTest, OneYesStartsAnew) {
+TEST(PlaceHistoryTest, YesResetsBackoff) {
   PlaceHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 14, false), "?.?...?.......");
   EXPECT_EQ(CallsThatAsk(history, 2, true), "??");
   EXPECT_EQ(CallsThatAsk(history, 5, false), "?.?..");
 }
 
-TEST(PlaceHistoryTest, SizesAndKindsDoNotKnowOfEachOther) {
+TEST(PlaceHistoryTest, TracksSizesAndKindsSeparately) {
   PlaceHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 2, false, 65536), "?.");
   EXPECT_EQ(CallsThatAsk(history, 2, false, 65535), "?.");
@@ -67,7 +67,7 @@ TEST(PlaceHistoryTest, SizesAndKindsDoNotKnowOfEachOther) {
   EXPECT_TRUE(history.Asks(kKind, 65536));
 }
 
-TEST(PlaceHistoryTest, AsksAlwaysForLargeMessages) {
+TEST(PlaceHistoryTest, AlwaysAsksForLargeMessages) {
   PlaceHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 5, false, PlaceHistory::kLargeBytes),
             "?????");
@@ -76,7 +76,7 @@ TEST(PlaceHistoryTest, AsksAlwaysForLargeMessages) {
   EXPECT_EQ(CallsThatAsk(history, 3, false, 1), "?.?");
 }
 
-TEST(PlaceHistoryTest, AsksAlwaysWithoutSkips) {
+TEST(PlaceHistoryTest, AlwaysAsksWithoutSkips) {
   PlaceHistory history(0);
   EXPECT_EQ(CallsThatAsk(history, 5, false), "?????");
 }

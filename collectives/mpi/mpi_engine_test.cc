@@ -84,7 +84,7 @@ TEST(MpiEngineTest, CheckedCallsGiveTheSame) {
   CheckMessages(*engine);
 }
 
-TEST(MpiEngineTest, GroupsInAnotherOrderHaveThatOrder) {
+TEST(MpiEngineTest, GroupKeepsGivenRankOrder) {
   std::vector<Rank> ranks = FirstRanks(world->size());
   std::reverse(ranks.begin(), ranks.end());
   const auto engine = Group(*world, ranks);
@@ -131,7 +131,7 @@ TEST(MpiEngineTest, IsCreatedByName) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("mpirun")));
 }
 
-TEST(MpiEngineTest, KnowsItsPeers) {
+TEST(MpiEngineTest, ReportsPeers) {
   EXPECT_EQ(world->name(), "mpi");
   const auto peers = world->Peers();
   ASSERT_EQ(static_cast<int64_t>(peers.size()), world->size());
@@ -145,7 +145,7 @@ TEST(MpiEngineTest, KnowsItsPeers) {
   EXPECT_THAT(world->AllocateShared(100), IsOk());
 }
 
-TEST(MpiEngineTest, RefusesOptionsThatCannotBe) {
+TEST(MpiEngineTest, RejectsInvalidOptions) {
   MpiOptions options;
   options.largest_count = 0;
   EXPECT_THAT(CreateMpiEngine(options),

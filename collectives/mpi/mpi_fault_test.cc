@@ -70,7 +70,7 @@ TEST(MpiFaultTest, Fault) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
 }
 
-TEST(MpiFaultTest, SingleThreadedMpiIsRefused) {
+TEST(MpiFaultTest, RejectsSingleThreadedMpi) {
   if (fault != "single") GTEST_SKIP();
   EXPECT_THAT(CreateMpiEngine(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                           HasSubstr("MPI_THREAD_MULTIPLE")));

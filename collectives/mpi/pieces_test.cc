@@ -33,7 +33,7 @@ TEST(PiecesTest, CountsPastAnIntAreCut) {
   EXPECT_EQ(pieces[2].first + pieces[2].length, count);
 }
 
-TEST(PiecesTest, NothingIsOneEmptyPiece) {
+TEST(PiecesTest, EmptyRangeIsOneEmptyPiece) {
   EXPECT_EQ(Pieces(0, 4).size(), 1);
   EXPECT_EQ(*Pieces(0, 4).begin(), (Piece{0, 0}));
 }

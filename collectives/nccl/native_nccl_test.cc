@@ -15,7 +15,7 @@
 namespace tessera::collectives {
 namespace {
 
-TEST(NativeNcclTest, RefusesADeviceWithoutStreams) {
+TEST(NativeNcclTest, RejectsDeviceWithoutStreams) {
   if (!NativeNccl().ok()) GTEST_SKIP() << NativeNccl().status();
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto device, EmulatedDevice::Create());
   TESSERA_ASSERT_OK_AND_ASSIGN(auto engines, CreateInProcessEngines(1));

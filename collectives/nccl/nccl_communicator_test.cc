@@ -138,7 +138,7 @@ TEST(NcclCommunicatorTest, TwoCommunicatorsMayHaveDifferentOrders) {
 }
 
 // A rank may learn of the abort of the other before its own report.
-TEST(NcclCommunicatorTest, AMissingWaitIsFound) {
+TEST(NcclCommunicatorTest, DetectsMissingWait) {
   const auto statuses = RunStandIn(2, 3, [](StandInRank& r) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(Floats x, Floats::Create(r, 1000, 1));
     TESSERA_RETURN_IF_ERROR(
@@ -156,7 +156,7 @@ TEST(NcclCommunicatorTest, AMissingWaitIsFound) {
 }
 
 // NCCL's queue goes on after an abort; the work and the communicator say why.
-TEST(NcclCommunicatorTest, ALateRankBreaksTheGroupButNotTheDevice) {
+TEST(NcclCommunicatorTest, LateRankBreaksGroupButNotDevice) {
   const auto statuses = RunStandIn(
       3, 1,
       [](StandInRank& r) -> absl::Status {
@@ -190,7 +190,7 @@ TEST(NcclCommunicatorTest, ALateRankBreaksTheGroupButNotTheDevice) {
 
 std::atomic<bool> peer_is_gone = false;
 
-TEST(NcclCommunicatorTest, AnErrorThatNcclNoticesBreaksTheGroup) {
+TEST(NcclCommunicatorTest, AsyncNcclErrorBreaksGroup) {
   peer_is_gone = false;
   NcclApi api = StandInNccl();
   api.CommGetAsyncError = [](NcclComm comm, NcclResult* result) {
@@ -238,7 +238,7 @@ TEST(NcclCommunicatorTest, SharedMemoryIsTheDevices) {
       Each(IsOk()));
 }
 
-TEST(NcclCommunicatorTest, RefusesAlgorithmsOfOthersAndEarlyReceives) {
+TEST(NcclCommunicatorTest, RejectsAlgorithmsOfOthersAndEarlyReceives) {
   EXPECT_THAT(
       RunStandIn(2, 1,
                  [](StandInRank& r) -> absl::Status {
@@ -257,7 +257,7 @@ TEST(NcclCommunicatorTest, RefusesAlgorithmsOfOthersAndEarlyReceives) {
       Each(IsOk()));
 }
 
-TEST(NcclCommunicatorTest, RefusesInvalidOptions) {
+TEST(NcclCommunicatorTest, RejectsInvalidOptions) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto device, EmulatedDevice::Create());
   TESSERA_ASSERT_OK_AND_ASSIGN(auto engines, CreateInProcessEngines(1));
   TESSERA_ASSERT_OK_AND_ASSIGN(auto host,

@@ -7,7 +7,7 @@
 namespace tessera::collectives {
 namespace {
 
-TEST(BlocksTest, BalancedCoversEverythingWithSizesThatDifferByAtMostOne) {
+TEST(BlocksTest, BalancedBlocksDifferByAtMostOne) {
   for (int64_t ranks = 1; ranks <= 20; ++ranks) {
     for (int64_t total = 0; total <= 90; ++total) {
       const Blocks blocks = Blocks::Balanced(ranks, total);

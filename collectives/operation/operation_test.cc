@@ -38,7 +38,7 @@ class ValidateOperationTest : public ::testing::Test {
   std::vector<double> other_ = std::vector<double>(64);
 };
 
-TEST_F(ValidateOperationTest, AcceptsEveryKindApartAndInPlace) {
+TEST_F(ValidateOperationTest, AcceptsEveryKindInPlaceAndOutOfPlace) {
   const Reduction sum = Reduction::Sum();
   Accepted(AllReduceOf(Some(8), Other(8), sum));
   Accepted(AllReduceOf(Some(8), Some(8), sum));
@@ -65,20 +65,20 @@ TEST_F(ValidateOperationTest, AcceptsEveryKindApartAndInPlace) {
   Accepted(SendReceiveOf(Some(8), Rank(0), Other(5), Rank(2)));
 }
 
-TEST_F(ValidateOperationTest, AcceptsNothingToDo) {
+TEST_F(ValidateOperationTest, AcceptsEmptyOperations) {
   Accepted(AllReduceOf(ConstBuffer(nullptr, 0, DType::kF32),
                        Buffer(nullptr, 0, DType::kF32), Reduction::Max()));
   Accepted(SendOf(ConstBuffer(), Rank(0)));
 }
 
-TEST_F(ValidateOperationTest, RefusesRanksOutsideTheGroup) {
+TEST_F(ValidateOperationTest, RejectsRanksOutsideTheGroup) {
   Refused(BroadcastOf(Some(8), Some(8), Rank(4)), "root 4 is not in the group");
   Refused(SendOf(Some(8), Rank(-1)), "destination -1");
   Refused(ReceiveOf(Some(8), Rank(7)), "source 7");
   Refused(SendReceiveOf(Some(8), Rank(0), Other(8), Rank(4)), "source 4");
 }
 
-TEST_F(ValidateOperationTest, RefusesBadMemory) {
+TEST_F(ValidateOperationTest, RejectsBadMemory) {
   Refused(SendOf(ConstBuffer(nullptr, 3, DType::kF32), Rank(0)),
           "input is null, but has 3 elements");
   Refused(SendOf(ConstBuffer(memory_.data(), -1, DType::kF32), Rank(0)),
@@ -96,7 +96,7 @@ TEST_F(ValidateOperationTest, RefusesBadMemory) {
       "77 is not an element type");
 }
 
-TEST_F(ValidateOperationTest, RefusesCountsThatDoNotFit) {
+TEST_F(ValidateOperationTest, RejectsMismatchedCounts) {
   const Reduction sum = Reduction::Sum();
   Refused(AllReduceOf(Some(8), Other(7), sum), "output has 7 elements; 8");
   Refused(ReduceScatterOf(Some(9), Other(2), sum), "input has 9 elements; 8");
@@ -107,7 +107,7 @@ TEST_F(ValidateOperationTest, RefusesCountsThatDoNotFit) {
   Refused(ScatterOf(Some(6), Other(2), kMe), "input has 6 elements; 8");
 }
 
-TEST_F(ValidateOperationTest, RefusesUnevenCountsThatDoNotFit) {
+TEST_F(ValidateOperationTest, RejectsMismatchedUnevenCounts) {
   Refused(AllGatherOf(Some(3), Other(8), {5, 3, 0}), "3 counts for 4 ranks");
   Refused(AllGatherOf(Some(3), Other(8), {5, 3, 1, -1}),
           "counts of rank 3 is -1");
@@ -127,7 +127,7 @@ TEST_F(ValidateOperationTest, RefusesUnevenCountsThatDoNotFit) {
   Refused(broadcast, "no uneven form");
 }
 
-TEST_F(ValidateOperationTest, RefusesTypesThatDifferOrDoNotReduce) {
+TEST_F(ValidateOperationTest, RejectsMismatchedOrIrreducibleTypes) {
   Refused(AllReduceOf(Some(4), Other(4, DType::kF64), Reduction::Sum()),
           "input is of f32, the output of f64");
   Refused(AllReduceOf(Some(4, DType::kF8E4M3), Other(4, DType::kF8E4M3),
@@ -136,7 +136,7 @@ TEST_F(ValidateOperationTest, RefusesTypesThatDifferOrDoNotReduce) {
   Accepted(AllGatherOf(Some(1, DType::kF8E4M3), Other(4, DType::kF8E4M3)));
 }
 
-TEST_F(ValidateOperationTest, RefusesOverlapOtherThanInPlace) {
+TEST_F(ValidateOperationTest, RejectsOverlapOtherThanInPlace) {
   const Reduction sum = Reduction::Sum();
   Refused(AllReduceOf(Some(8), Some(16).Slice(4, 8), sum), "overlap");
   Refused(ReduceScatterOf(Some(8), Some(8).Slice(4, 2), sum), "overlap");
@@ -146,7 +146,7 @@ TEST_F(ValidateOperationTest, RefusesOverlapOtherThanInPlace) {
   Accepted(AllReduceOf(Some(8), Some(16).Slice(8, 8), sum));
 }
 
-TEST(OperationTest, NamesGoBothWays) {
+TEST(OperationTest, NamesRoundTrip) {
   for (int i = 0; i < 12; ++i) {
     const auto kind = static_cast<OpKind>(i);
     EXPECT_THAT(ParseOpKind(OpKindName(kind)), IsOkAndHolds(kind));
@@ -157,7 +157,7 @@ TEST(OperationTest, NamesGoBothWays) {
                        HasSubstr("all_reduce, reduce")));
 }
 
-TEST(OperationTest, MessageCountIsTheWholeMessageOfAnyRank) {
+TEST(OperationTest, MessageCountIsWholeMessageOnEveryRank) {
   const Buffer two(nullptr, 2, DType::kF32);
   const Buffer eight(nullptr, 8, DType::kF32);
   const Reduction sum = Reduction::Sum();
@@ -172,7 +172,7 @@ TEST(OperationTest, MessageCountIsTheWholeMessageOfAnyRank) {
   EXPECT_EQ(MessageCount(BarrierOf(), 4), 0);
 }
 
-TEST(OperationTest, DescriptionSaysWhatMatters) {
+TEST(OperationTest, DescribesOperation) {
   const Buffer two(nullptr, 2, DType::kBF16);
   EXPECT_EQ(DescribeOperation(ReduceOf(two, two, Reduction::Max(), Rank(3))),
             "reduce of 2 bf16, max, root 3");

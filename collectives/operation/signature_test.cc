@@ -23,7 +23,7 @@ TEST(SignatureTest, DescribesTheCall) {
   EXPECT_EQ(DescribeSignature(Base()), "all_reduce #17 of 1024 f32, sum, ring");
 }
 
-TEST(SignatureTest, FingerprintIgnoresTheSequenceAndSeesAllElse) {
+TEST(SignatureTest, FingerprintCoversAllButSequence) {
   Signature later = Base();
   later.sequence = 18;
   EXPECT_EQ(Fingerprint(later), Fingerprint(Base()));
@@ -46,7 +46,7 @@ TEST(SignatureTest, FingerprintIgnoresTheSequenceAndSeesAllElse) {
   }
 }
 
-TEST(SignatureTest, FingerprintsOfManyCountsRarelyMeet) {
+TEST(SignatureTest, FingerprintsRarelyCollide) {
   std::set<uint32_t> seen;
   Signature signature = Base();
   for (int64_t count = 0; count < 20000; ++count) {
@@ -75,7 +75,7 @@ TEST(SignatureTest, RanksOfOneCallAgree) {
             SignatureOf(ReceiveOf(two, Rank(0)), 2, 1, 5, Algorithm::kEngine));
 }
 
-TEST(SignatureTest, UnevenCountsAndScaleAreSeen) {
+TEST(SignatureTest, SignatureCoversUnevenCountsAndScale) {
   const Buffer two(nullptr, 2, DType::kF32);
   const Buffer eight(nullptr, 8, DType::kF32);
   EXPECT_NE(
@@ -102,7 +102,7 @@ TEST(SignatureTest, MismatchNamesBothSidesAndTheDifference) {
                        HasSubstr("differ in order")));
 }
 
-TEST(AlgorithmTest, NamesGoBothWays) {
+TEST(AlgorithmTest, NamesRoundTrip) {
   for (Algorithm algorithm : kAllAlgorithms) {
     EXPECT_THAT(ParseAlgorithm(AlgorithmName(algorithm)),
                 IsOkAndHolds(algorithm));

@@ -45,7 +45,7 @@ TEST(FlightRecorderTest, KeepsTheLastOperationsOldestFirst) {
   EXPECT_EQ(recent[2].end_ns, 0);  // Still running.
 }
 
-TEST(FlightRecorderTest, TotalsCountEveryOperationAlsoForgottenOnes) {
+TEST(FlightRecorderTest, TotalsIncludeEvictedOperations) {
   FlightRecorder recorder(1, 4);
   const OperationRecord first = Record(1, 1000, 0);
   const uint64_t ticket = recorder.Begin(first);
@@ -70,7 +70,7 @@ TEST(FlightRecorderTest, TotalsCountEveryOperationAlsoForgottenOnes) {
   EXPECT_DOUBLE_EQ(totals.BusBandwidth(), 75);  // 2 * 3 / 4 of it.
 }
 
-TEST(FlightRecorderTest, AlgorithmsAreCountedApart) {
+TEST(FlightRecorderTest, CountsAlgorithmsSeparately) {
   FlightRecorder recorder(8, 2);
   for (Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree}) {
     const OperationRecord record = Record(1, 8, 0, algorithm);
@@ -97,7 +97,7 @@ TEST(FlightRecorderTest, ThreadsMayRecordAtOnce) {
   EXPECT_EQ(recorder.Recent().size(), 16u);
 }
 
-TEST(BusFactorTest, IsThatOfNcclTests) {
+TEST(BusFactorTest, MatchesNcclTests) {
   EXPECT_DOUBLE_EQ(BusFactor(OpKind::kAllReduce, 8), 1.75);
   EXPECT_DOUBLE_EQ(BusFactor(OpKind::kAllGather, 4), 0.75);
   EXPECT_DOUBLE_EQ(BusFactor(OpKind::kBroadcast, 4), 1);

@@ -194,7 +194,7 @@ Reduction ReductionOf(ReduceOp op, DType dtype) {
   return Reduction::ScaledSum(IsInteger(dtype) ? 5 : 0.37);
 }
 
-TEST(CombineTest, EveryTypeAndReductionEqualsTheReferenceOnEveryTarget) {
+TEST(CombineTest, MatchesReferenceForEveryTypeAndReduction) {
   OnEveryTarget([] {
     std::mt19937_64 random(1);
     for (DType dtype : kTypes) {
@@ -216,7 +216,7 @@ TEST(CombineTest, EveryTypeAndReductionEqualsTheReferenceOnEveryTarget) {
   });
 }
 
-TEST(CombineTest, EveryCountIsWhole) {
+TEST(CombineTest, HandlesEveryCount) {
   OnEveryTarget([] {
     std::mt19937_64 random(2);
     for (DType dtype : kTypes) {
@@ -238,7 +238,7 @@ TEST(CombineTest, EveryCountIsWhole) {
   });
 }
 
-TEST(CombineTest, EveryDivisorDividesAsTheTypeDoes) {
+TEST(CombineTest, DividesLikeType) {
   OnEveryTarget([] {
     std::mt19937_64 random(4);
     for (DType dtype : kTypes) {
@@ -273,14 +273,14 @@ void CheckEveryPattern() {
   EXPECT_EQ(out, expected) << kDTypeOf<T> << hwy::SupportedTargets();
 }
 
-TEST(CombineTest, EveryShortFloatSurvives) {
+TEST(CombineTest, PreservesEveryShortFloat) {
   OnEveryTarget([] {
     CheckEveryPattern<F16>();
     CheckEveryPattern<BF16>();
   });
 }
 
-TEST(CombineTest, ASplitRangeHasTheSameBits) {
+TEST(CombineTest, SplitRangeMatchesBitForBit) {
   std::mt19937_64 random(3);
   std::vector<float> a(3000), b(3000), c(3000), whole(3000), parts(3000);
   for (auto* values : {&a, &b, &c}) {
@@ -313,7 +313,7 @@ TEST(CombineTest, ShortFloatsAreRoundedOnce) {
   EXPECT_EQ(static_cast<float>(sum), 1.0f + std::ldexp(1.0f, -7));
 }
 
-TEST(CombineTest, TheTravellingPartsMakeTheWhole) {
+TEST(CombineTest, PartialStepsComposeWholeReduction) {
   const Reduction average = Reduction::Average();
   const Reduction scaled = Reduction::ScaledSum(0.5);
   EXPECT_TRUE(Combination::Partial(average, DType::kF32).KeepsSingleSource());

@@ -32,7 +32,7 @@ TEST(CopyBytesTest, CopiesEveryLengthAtEveryAlignment) {
   }
 }
 
-TEST(CopyBytesTest, NothingIsCopiedFromNowhere) {
+TEST(CopyBytesTest, AcceptsNullForZeroBytes) {
   CopyBytes(nullptr, nullptr, 0);
   CopyBytes(nullptr, nullptr, 0, StoreMode::kStreaming);
 }

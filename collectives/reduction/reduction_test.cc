@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ReductionTest, NamesGoBothWays) {
+TEST(ReductionTest, NamesRoundTrip) {
   for (ReduceOp op : kAllReduceOps) {
     EXPECT_THAT(ParseReduceOp(ReduceOpName(op)), IsOkAndHolds(op));
   }
@@ -22,7 +22,7 @@ TEST(ReductionTest, NamesGoBothWays) {
                        HasSubstr("sum, average, product")));
 }
 
-TEST(ReductionTest, BitsAreOfIntegers) {
+TEST(ReductionTest, BitwiseReductionsRequireIntegers) {
   EXPECT_THAT(ParseReduceOp("bxor"), IsOkAndHolds(ReduceOp::kBitXor));
   EXPECT_THAT(Validate(Reduction::BitAnd(), DType::kBF16),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -40,7 +40,7 @@ TEST(ReductionTest, EveryReducibleTypeHasEveryReduction) {
   }
 }
 
-TEST(ReductionTest, FactorsMustBeOfTheType) {
+TEST(ReductionTest, RejectsFactorsThatTypeCannotRepresent) {
   const auto scaled = [](double scale) { return Reduction::ScaledSum(scale); };
   EXPECT_THAT(Validate(scaled(0.5), DType::kBF16), IsOk());
   EXPECT_THAT(Validate(scaled(0.5), DType::kI32),
@@ -62,7 +62,7 @@ TEST(ReductionTest, FactorsMustBeOfTheType) {
   EXPECT_THAT(Validate({ReduceOp::kSum, 0.5}, DType::kI32), IsOk());
 }
 
-TEST(ReductionTest, ForeignBytesAreRefused) {
+TEST(ReductionTest, RejectsForeignBytes) {
   EXPECT_FALSE(Validate({static_cast<ReduceOp>(17), 1}, DType::kF32).ok());
   EXPECT_FALSE(Validate(Reduction::Sum(), static_cast<DType>(99)).ok());
   EXPECT_EQ(ReduceOpName(static_cast<ReduceOp>(17)), "invalid");

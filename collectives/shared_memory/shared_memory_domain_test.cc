@@ -64,7 +64,7 @@ TEST_F(ReadProcessTest, CopiesAnyRange) {
   }
 }
 
-TEST_F(ReadProcessTest, MemoryThatIsNotThereIsUnavailable) {
+TEST_F(ReadProcessTest, UnmappedMemoryIsUnavailable) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   // Two pages that only this process has: the child was forked earlier.
   void* const later = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE,
@@ -78,7 +78,7 @@ TEST_F(ReadProcessTest, MemoryThatIsNotThereIsUnavailable) {
   munmap(later, 2 * page);
 }
 
-TEST_F(ReadProcessTest, AProcessThatIsGoneIsUnavailable) {
+TEST_F(ReadProcessTest, ExitedProcessIsUnavailable) {
   const pid_t gone = child_;
   End();
   EXPECT_FALSE(MayReadProcess(gone));
@@ -119,7 +119,7 @@ bool IsZero(const std::byte* memory, int64_t bytes) {
                      [](std::byte b) { return b == std::byte{0}; });
 }
 
-TEST_F(SliceAllocatorTest, GivesApartZeroedAlignedMemoryWhateverTheOrder) {
+TEST_F(SliceAllocatorTest, AllocatesDisjointZeroedAlignedMemory) {
   SliceAllocator allocator = Allocator(1);
   std::mt19937_64 random(7);
   std::map<std::byte*, int64_t> held;
@@ -152,7 +152,7 @@ TEST_F(SliceAllocatorTest, GivesApartZeroedAlignedMemoryWhateverTheOrder) {
   }
 }
 
-TEST_F(SliceAllocatorTest, LargeMemoryGoesBackToTheMachine) {
+TEST_F(SliceAllocatorTest, ReturnsLargeMemoryToSystem) {
   SliceAllocator allocator = Allocator(0);
   TESSERA_ASSERT_OK_AND_ASSIGN(std::byte* const first,
                                allocator.Allocate(8 << 20));
@@ -163,7 +163,7 @@ TEST_F(SliceAllocatorTest, LargeMemoryGoesBackToTheMachine) {
   EXPECT_THAT(allocator.Allocate(kSlice).status(), IsOk());
 }
 
-TEST_F(SliceAllocatorTest, RefusesWhatIsNotThereAndGoesOn) {
+TEST_F(SliceAllocatorTest, ContinuesAfterRejectingTooLargeAllocation) {
   SliceAllocator allocator = Allocator(0, /*limit=*/4 << 20);
   EXPECT_THAT(allocator.Allocate(5 << 20),
               StatusIs(absl::StatusCode::kResourceExhausted,

@@ -18,7 +18,7 @@ namespace tessera::collectives {
 
 namespace {
 
-TEST(RankCapabilitiesTest, SurvivesATextAndRefusesOthers) {
+TEST(RankCapabilitiesTest, RoundTripsTextAndRejectsOthers) {
   for (const RankCapabilities& capabilities :
        {RankCapabilities{1, {}, false}, RankCapabilities{2, {0, 1}, true},
         RankCapabilities{3, {7, 64, 1023}, true}}) {
@@ -33,7 +33,7 @@ TEST(RankCapabilitiesTest, SurvivesATextAndRefusesOthers) {
   }
 }
 
-TEST(RankCapabilitiesTest, ProcessorsTogetherAreThoseThatAnybodyHas) {
+TEST(RankCapabilitiesTest, CountsProcessorsOfAllRanks) {
   const RankCapabilities both{2, {0, 1}, true};
   const std::vector<RankCapabilities> shared = {both, both, both};
   EXPECT_EQ(ProcessorsTogether(shared), 2);
@@ -81,7 +81,7 @@ void ExpectAllOk(const std::vector<RankOutcome>& outcomes) {
   }
 }
 
-TEST(SharedMemoryTest, TooLittleMemoryIsAnErrorThatNamesRankAndSize) {
+TEST(SharedMemoryTest, NamesRankAndSizeWhenOutOfMemory) {
   SharedMemoryOptions little;
   little.memory_limit = 1 << 20;  // Fits the control block but not a window.
   const auto outcomes = RunSharedMemory(
@@ -103,7 +103,7 @@ TEST(SharedMemoryTest, TooLittleMemoryIsAnErrorThatNamesRankAndSize) {
   }
 }
 
-TEST(SharedMemoryTest, SmallerWindowsDoWithLessMemory) {
+TEST(SharedMemoryTest, SmallerWindowsUseLessMemory) {
   SharedMemoryOptions little;
   little.memory_limit = 2 << 20;
   little.tuning.piece_bytes = 8 << 10;
@@ -111,7 +111,7 @@ TEST(SharedMemoryTest, SmallerWindowsDoWithLessMemory) {
       3, [](Communicator& c) { return SumOnes(c, 1 << 20); }, {}, little));
 }
 
-TEST(SharedMemoryTest, ATuningThatCannotBeIsAnErrorOnEveryRank) {
+TEST(SharedMemoryTest, InvalidTuningFailsOnEveryRank) {
   SharedMemoryOptions wrong;
   wrong.tuning.pieces = 1;
   for (const RankOutcome& outcome : RunSharedMemory(
@@ -123,7 +123,7 @@ TEST(SharedMemoryTest, ATuningThatCannotBeIsAnErrorOnEveryRank) {
   }
 }
 
-TEST(SharedMemoryTest, ThousandsOfGroupsTakeLittleMemoryAndNoDescriptors) {
+TEST(SharedMemoryTest, ManyGroupsUseLittleMemoryAndNoDescriptors) {
   SharedMemoryOptions options;
   options.memory_limit = 64 << 20;
   ExpectAllOk(RunSharedMemory(
@@ -145,7 +145,7 @@ TEST(SharedMemoryTest, ThousandsOfGroupsTakeLittleMemoryAndNoDescriptors) {
       {}, options));
 }
 
-TEST(SharedMemoryTest, GroupsThatAreGoneGiveTheirMemoryBack) {
+TEST(SharedMemoryTest, DestroyedGroupsFreeMemory) {
   SharedMemoryOptions options;
   options.memory_limit = 24 << 20;  // Fits a few windows, not hundreds.
   ExpectAllOk(RunSharedMemory(
@@ -177,7 +177,7 @@ std::vector<std::string> SharedMappings() {
   return files;
 }
 
-TEST(SharedMemoryTest, WhatIsSharedHasNoNameThatCouldBeLeftBehind) {
+TEST(SharedMemoryTest, SharedMemoryIsUnnamed) {
   ExpectAllOk(RunSharedMemory(3, [](Communicator& c) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(auto memory, c.AllocateShared(1 << 20));
     TESSERA_RETURN_IF_ERROR(SumOnes(c, 100'000));
@@ -187,7 +187,7 @@ TEST(SharedMemoryTest, WhatIsSharedHasNoNameThatCouldBeLeftBehind) {
   }));
 }
 
-TEST(SharedMemoryTest, SharedBuffersAreUsedWhereTheyAre) {
+TEST(SharedMemoryTest, UsesSharedBuffersInPlace) {
   ExpectAllOk(RunSharedMemory(4, [](Communicator& c) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(auto memory, c.AllocateShared(4 << 20));
     const Buffer buffer(memory->bytes().data(), 1 << 20, DType::kF32);

@@ -94,7 +94,7 @@ void ExpectAsMeasured(const WindowUser& user, OpKind kind, int64_t bytes) {
   }
 }
 
-TEST(WindowMemoryTest, IsWhatProcessesHave) {
+TEST(WindowMemoryTest, MatchesMeasuredMemory) {
   for (const int64_t ranks : {2, 3, 4}) {
     for (const bool crowded : {false, true}) {
       for (const OpKind kind :
@@ -109,7 +109,7 @@ TEST(WindowMemoryTest, IsWhatProcessesHave) {
 }
 
 // Some ranks leave a group before others; their memory is not freed yet.
-TEST(WindowMemoryTest, WindowsOfAGroupThatIsGoneAreFreedWhenTheNextIsMade) {
+TEST(WindowMemoryTest, FreesWindowsOfDestroyedGroupOnNextCreation) {
   const auto outcomes =
       RunSharedMemory(3, [](Communicator& world) -> absl::Status {
         constexpr int64_t kBytes = 3 << 20;
@@ -130,7 +130,7 @@ TEST(WindowMemoryTest, WindowsOfAGroupThatIsGoneAreFreedWhenTheNextIsMade) {
   for (const RankOutcome& outcome : outcomes) TESSERA_EXPECT_OK(outcome.status);
 }
 
-TEST(WindowMemoryTest, OneRankAndNoBytesNeedNone) {
+TEST(WindowMemoryTest, IsZeroForOneRankOrNoBytes) {
   EXPECT_EQ(WindowMemory({.ranks = 1}, OpKind::kAllReduce, 1 << 20), 0);
   EXPECT_EQ(WindowMemory({.ranks = 4}, OpKind::kAllReduce, 0), 0);
   EXPECT_EQ(WindowMemory({.ranks = 4}, OpKind::kBarrier, 0), 0);
@@ -138,7 +138,7 @@ TEST(WindowMemoryTest, OneRankAndNoBytesNeedNone) {
 }
 
 // 2 (n - 1) channels, and the other ranks' contributions to this rank's part.
-TEST(WindowMemoryTest, MessagesNeedChannelsAndOrderedReductionsALanding) {
+TEST(WindowMemoryTest, CountsChannelsAndReductionBuffers) {
   const WindowUser user = {.rank = 1, .ranks = 4};
   const int64_t channels =
       6 * WindowMemory(user, OpKind::kSend, int64_t{1} << 20);
@@ -150,7 +150,7 @@ TEST(WindowMemoryTest, MessagesNeedChannelsAndOrderedReductionsALanding) {
   EXPECT_EQ(ChannelMemory({.ranks = 1}, OpKind::kAllReduce, 1 << 20), 0);
 }
 
-TEST(WindowMemoryTest, MoreRanksShareMoreToSynchronise) {
+TEST(WindowMemoryTest, GroupMemoryGrowsWithRanks) {
   EXPECT_GT(GroupMemory(8, true), GroupMemory(8, false));
   EXPECT_GT(GroupMemory(8, false), GroupMemory(2, false));
   EXPECT_EQ(GroupMemory(8, false) % 4096, 0);

@@ -210,7 +210,7 @@ TEST_P(ConformanceTest, StartedOperationsKeepTheirOrder) {
   });
 }
 
-TEST_P(ConformanceTest, NobodyLeavesABarrierBeforeAllHaveEntered) {
+TEST_P(ConformanceTest, BarrierWaitsForEveryRank) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     for (const auto& way : WaysOf(OpKind::kBarrier, false)) {
       for (int round = 0; round < 5; ++round) {
@@ -332,7 +332,7 @@ absl::StatusOr<bool> HasTags(Communicator& communicator) {
   return false;
 }
 
-TEST_P(ConformanceTest, MessagesPassThoseWithOtherTags) {
+TEST_P(ConformanceTest, MessagesOvertakeOtherTags) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
     if (!has) return absl::OkStatus();
@@ -368,7 +368,7 @@ TEST_P(ConformanceTest, MessagesPassThoseWithOtherTags) {
   });
 }
 
-TEST_P(ConformanceTest, AnyRankIsReceivedFromAndNamed) {
+TEST_P(ConformanceTest, ReceivesFromAnyRankAndNamesIt) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
     if (!has) return absl::OkStatus();
@@ -499,7 +499,7 @@ TEST_P(ConformanceTest, RandomMessagesWithTagsMatch) {
   });
 }
 
-TEST_P(ConformanceTest, TagsThatDoNotFitAreRefused) {
+TEST_P(ConformanceTest, RejectsInvalidTags) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
     if (!has) return absl::OkStatus();
@@ -535,7 +535,7 @@ TEST_P(ConformanceTest, TagsThatDoNotFitAreRefused) {
   });
 }
 
-TEST_P(ConformanceTest, SplitGroupsAreApart) {
+TEST_P(ConformanceTest, SplitGroupsAreIndependent) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     const int64_t rank = communicator.rank().value();
     // Colours 0 and 1, in descending order of rank; every fifth rank has no
@@ -592,7 +592,7 @@ std::vector<float> Rough(int64_t rank, size_t count) {
   return values;
 }
 
-TEST_P(ConformanceTest, SumsAreCloseToThoseInFloat64) {
+TEST_P(ConformanceTest, SumsAreCloseToFloat64) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     constexpr size_t kCount = 3001;
     for (const auto& way : WaysOf(OpKind::kAllReduce, false)) {
@@ -657,7 +657,7 @@ TEST_P(ConformanceTest, ReproducibleResultsHaveTheSameBitsEverywhere) {
       options);
 }
 
-TEST_P(ConformanceTest, ARefusedCallLeavesTheGroupWhole) {
+TEST_P(ConformanceTest, RejectedCallKeepsGroupUsable) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     std::vector<float> values(8, 1.0f);
     EXPECT_THAT(communicator.Broadcast(Buffer(std::span(values)),
@@ -677,7 +677,7 @@ TEST_P(ConformanceTest, ARefusedCallLeavesTheGroupWhole) {
   });
 }
 
-TEST_P(ConformanceTest, CountsWhatRan) {
+TEST_P(ConformanceTest, CountsCompletedOperations) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     std::vector<float> values(256, 1.0f);
     for (int i = 0; i < 3; ++i) {

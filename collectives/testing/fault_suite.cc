@@ -96,7 +96,7 @@ void FaultTest::TearDown() {
 
 namespace {
 
-TEST_P(FaultTest, ALateRankIsNamedAtTheDeadline) {
+TEST_P(FaultTest, NamesLateRankAtDeadline) {
   for (const NamedCall& call : SymmetricCalls()) {
     SCOPED_TRACE(call.name);
     const auto outcomes = GetParam().run(
@@ -117,7 +117,7 @@ TEST_P(FaultTest, ALateRankIsNamedAtTheDeadline) {
   }
 }
 
-TEST_P(FaultTest, TheErrorSaysWhatTheLateRankDidLast) {
+TEST_P(FaultTest, ErrorDescribesLastOperationOfLateRank) {
   if (!GetParam().knows_peers) GTEST_SKIP() << "the engine cannot tell";
   const auto outcomes = GetParam().run(
       2,
@@ -137,7 +137,7 @@ TEST_P(FaultTest, TheErrorSaysWhatTheLateRankDidLast) {
                      HasSubstr(absl::StrCat("pid ")))));
 }
 
-TEST_P(FaultTest, AReceiveWithoutASendEndsAtTheDeadline) {
+TEST_P(FaultTest, UnmatchedReceiveEndsAtDeadline) {
   const auto outcomes = GetParam().run(
       2,
       [](Communicator& c) -> absl::Status {
@@ -155,7 +155,7 @@ TEST_P(FaultTest, AReceiveWithoutASendEndsAtTheDeadline) {
   EXPECT_THAT(outcomes[1].status, IsOk());
 }
 
-TEST_P(FaultTest, AStartedReceiveWithoutASendEndsAtTheDeadline) {
+TEST_P(FaultTest, UnmatchedStartedReceiveEndsAtDeadline) {
   const auto outcomes = GetParam().run(
       2,
       [](Communicator& c) -> absl::Status {
@@ -212,7 +212,7 @@ std::vector<Difference> Differences() {
   };
 }
 
-TEST_P(FaultTest, AMismatchShowsBothSidesOnEveryRank) {
+TEST_P(FaultTest, MismatchErrorShowsBothSidesOnEveryRank) {
   for (const Difference& difference : Differences()) {
     SCOPED_TRACE(difference.other);
     const auto outcomes = GetParam().run(
@@ -234,7 +234,7 @@ TEST_P(FaultTest, AMismatchShowsBothSidesOnEveryRank) {
   }
 }
 
-TEST_P(FaultTest, AMessageOfAnotherSizeIsAnErrorThatShowsBoth) {
+TEST_P(FaultTest, SizeMismatchErrorShowsBothSizes) {
   if (!GetParam().notices_mismatch) GTEST_SKIP() << "an option there";
   const auto outcomes = GetParam().run(
       2,
@@ -255,7 +255,7 @@ TEST_P(FaultTest, AMessageOfAnotherSizeIsAnErrorThatShowsBoth) {
   EXPECT_THAT(outcomes[0].status, Not(IsOk()));
 }
 
-TEST_P(FaultTest, AbortFreesEveryWaiter) {
+TEST_P(FaultTest, AbortUnblocksEveryWaiter) {
   const bool everywhere = GetParam().abort_reaches_peers;
   const auto outcomes = GetParam().run(
       3,
@@ -288,7 +288,7 @@ TEST_P(FaultTest, AbortFreesEveryWaiter) {
   }
 }
 
-TEST_P(FaultTest, AfterAnErrorTheGroupRefusesAndSaysWhy) {
+TEST_P(FaultTest, RejectsCallsAfterErrorWithReason) {
   const auto outcomes = GetParam().run(
       2,
       [](Communicator& c) -> absl::Status {
@@ -309,7 +309,7 @@ TEST_P(FaultTest, AfterAnErrorTheGroupRefusesAndSaysWhy) {
   }
 }
 
-TEST_P(FaultTest, OtherGroupsGoOnWhenOneBreaks) {
+TEST_P(FaultTest, OtherGroupsContinueWhenOneBreaks) {
   const auto outcomes = GetParam().run(
       4,
       [](Communicator& c) -> absl::Status {
@@ -347,7 +347,7 @@ using ::testing::Not;
 
 namespace {
 
-TEST_P(FaultTest, AForkedChildIsRefusedAndTheParentGoesOn) {
+TEST_P(FaultTest, RejectsForkedChildAndParentContinues) {
   const auto outcomes = GetParam().run(
       2,
       [](Communicator& c) -> absl::Status {
@@ -374,7 +374,7 @@ TEST_P(FaultTest, AForkedChildIsRefusedAndTheParentGoesOn) {
   }
 }
 
-TEST_P(FaultTest, AKilledRankIsNamedByEverySurvivor) {
+TEST_P(FaultTest, EverySurvivorNamesKilledRank) {
   if (!GetParam().ranks_are_processes) GTEST_SKIP() << "ranks are threads";
   for (const NamedCall& call : SymmetricCalls()) {
     SCOPED_TRACE(call.name);
@@ -514,7 +514,7 @@ TEST_P(FaultTest, ReceivesWithTagsNameAKilledRank) {
   }
 }
 
-TEST_P(FaultTest, AStoppedRankIsAMissingRank) {
+TEST_P(FaultTest, TreatsStoppedRankAsMissing) {
   if (!GetParam().ranks_are_processes) GTEST_SKIP() << "ranks are threads";
   const auto outcomes = GetParam().run(
       3,
@@ -534,7 +534,7 @@ TEST_P(FaultTest, AStoppedRankIsAMissingRank) {
   }
 }
 
-TEST_P(FaultTest, ARankThatLeftIsNoErrorForWhatItHadFinished) {
+TEST_P(FaultTest, DepartureDoesNotFailFinishedOperations) {
   const auto outcomes = GetParam().run(
       3,
       [](Communicator& c) -> absl::Status {
@@ -553,7 +553,7 @@ TEST_P(FaultTest, ARankThatLeftIsNoErrorForWhatItHadFinished) {
   }
 }
 
-TEST_P(FaultTest, TheFlightRecorderIsWrittenWhenTheGroupBreaks) {
+TEST_P(FaultTest, WritesFlightRecorderWhenGroupBreaks) {
   const std::string directory = ::testing::TempDir();
   CommunicatorOptions options = WithTimeout(absl::Milliseconds(300));
   options.dump_directory = directory;

@@ -100,7 +100,7 @@ TEST_P(ThreadTransportModeTest, MismatchIsAnErrorOnBothSides) {
 INSTANTIATE_TEST_SUITE_P(Modes, ThreadTransportModeTest,
                          ::testing::ValuesIn(kAllThreadModes));
 
-TEST(ThreadTransportTest, RefusesAnotherSize) {
+TEST(ThreadTransportTest, RejectsAnotherSize) {
   ThreadWorld world(2);
   int value = 0;
   ASSERT_THAT(world.transport(0).StartSend(Rank(1), Lane::kCollective, Call(1),
@@ -116,7 +116,7 @@ TEST(ThreadTransportTest, RefusesAnotherSize) {
                          "expects 3")));
 }
 
-TEST(ThreadTransportTest, RefusesABufferThatIsInUse) {
+TEST(ThreadTransportTest, RejectsBufferInUse) {
   ThreadWorld world(2, {.mode = ThreadMode::kRendezvous});
   int value = 0;
   Transport& transport = world.transport(0);

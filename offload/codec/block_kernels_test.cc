@@ -41,7 +41,7 @@ std::vector<uint8_t> Nf4Codes(const std::vector<float>& values, float scale) {
   return codes;
 }
 
-TEST(Nf4Test, LevelsAreThoseOfQlora) {
+TEST(Nf4Test, LevelsMatchQlora) {
   // The published values: appendix E of arXiv 2305.14314.
   const double published[] = {-1.0,
                               -0.6961928009986877,
@@ -118,7 +118,7 @@ TEST(Nf4Test, ScalesFromTheSmallestToTheLargest) {
   }
 }
 
-TEST(Nf4Test, LargerValuesThanTheScaleBecomeTheOutermostLevels) {
+TEST(Nf4Test, ClampsValuesAboveScale) {
   std::vector<float> values(64, 3e38f);
   std::fill_n(values.begin(), 32, -3e38f);
   ForEachInstructionSet([&] {
@@ -170,7 +170,7 @@ TEST(Int8Test, RoundsToTheNearestStepAndTiesToEven) {
   });
 }
 
-TEST(Int8Test, TheScaleItselfComesBack) {
+TEST(Int8Test, RoundTripsScale) {
   std::mt19937_64 random(1);
   std::vector<float> scales = {0, 0x1p-149f, std::numeric_limits<float>::max()};
   while (scales.size() < 20000) {
@@ -264,7 +264,7 @@ TEST(ScaleGroupTest, KeepsItsBoundAtTheEnds) {
   ExpectWithinBound(outlier);
 }
 
-TEST(ScaleGroupTest, EqualScalesComeBackExact) {
+TEST(ScaleGroupTest, RoundTripsEqualScalesExactly) {
   for (const float scale : {0.0f, 0.1f, 3e38f, 1e-45f}) {
     const std::vector<float> scales(256, scale);
     EXPECT_EQ(RoundTrip(scales), scales);

@@ -48,7 +48,7 @@ Bytes EncodeTwo() {
   return encoded;
 }
 
-TEST(CheckedCodecTest, WritesTheHeaderThatItDocuments) {
+TEST(CheckedCodecTest, WritesDocumentedHeader) {
   const Bytes encoded = EncodeTwo();
   const Bytes header = {std::byte{'T'}, std::byte{'c'}, std::byte{1},
                         std::byte{3},   std::byte{1},   std::byte{0},
@@ -59,7 +59,7 @@ TEST(CheckedCodecTest, WritesTheHeaderThatItDocuments) {
   EXPECT_EQ(values, Bytes(8, std::byte{7}));
 }
 
-TEST(CheckedCodecTest, EveryBitOfTheHeaderCounts) {
+TEST(CheckedCodecTest, DetectsEveryFlippedHeaderBit) {
   const Bytes encoded = EncodeTwo();
   for (int bit = 0; bit < 8 * kCodecHeaderBytes; ++bit) {
     Bytes damaged = encoded;
@@ -72,7 +72,7 @@ TEST(CheckedCodecTest, EveryBitOfTheHeaderCounts) {
   }
 }
 
-TEST(CheckedCodecTest, SaysWhatIsWrongWithTheHeader) {
+TEST(CheckedCodecTest, DescribesInvalidHeader) {
   const OneByteCodec codec;
   const auto decode_with = [&](size_t at, int value) {
     Bytes damaged = EncodeTwo();
@@ -97,7 +97,7 @@ TEST(CheckedCodecTest, SaysWhatIsWrongWithTheHeader) {
               StatusIs(Code::kDataLoss, HasSubstr("bytes 5 to 7")));
 }
 
-TEST(CheckedCodecTest, NamesTheElementThatItCannotHold) {
+TEST(CheckedCodecTest, NamesUnrepresentableElement) {
   Bytes encoded(19);
   EXPECT_THAT(OneByteCodec().Encode(DType::kF32, Bytes(12), encoded),
               StatusIs(Code::kInvalidArgument,
@@ -105,7 +105,7 @@ TEST(CheckedCodecTest, NamesTheElementThatItCannotHold) {
                                  "the f32 0; do better")));
 }
 
-TEST(CheckedCodecTest, IsLosslessWhereTheErrorIsZero) {
+TEST(CheckedCodecTest, IsLosslessIfErrorIsZero) {
   EXPECT_FALSE(OneByteCodec().IsLossless(DType::kF32));
   EXPECT_TRUE(OneByteCodec().IsLossless(DType::kF64));
 }

@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(, CodecFuzz, ::testing::ValuesIn(CodecNames()),
                            return std::string(info.param);
                          });
 
-TEST_P(CodecFuzz, DamagedEncodingsAreRefusedOrDecoded) {
+TEST_P(CodecFuzz, DamagedEncodingsAreRejectedOrDecoded) {
   auto created = CreateCodec(GetParam());
   if (!created.ok()) GTEST_SKIP() << created.status();
   const std::unique_ptr<Codec> codec = *std::move(created);

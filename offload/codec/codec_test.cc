@@ -72,7 +72,7 @@ TEST_P(EveryCodec, KeepsItsErrorBoundForAnyCount) {
   }
 }
 
-TEST_P(EveryCodec, IsExactWhereItSaysSo) {
+TEST_P(EveryCodec, IsExactIfLossless) {
   const ErrorBound bound = codec_->MaxError(dtype()).value();
   EXPECT_EQ(codec_->IsLossless(dtype()), bound.IsZero());
   EXPECT_EQ(bound.block == 0, bound.of_block == 0);
@@ -87,7 +87,7 @@ TEST_P(EveryCodec, IsExactWhereItSaysSo) {
   }
 }
 
-TEST_P(EveryCodec, GivesTheSameBitsOnEveryInstructionSet) {
+TEST_P(EveryCodec, IsIdenticalOnEveryInstructionSet) {
   for (const size_t count : {0, 1, 65, 129, 4161, 16447, 70001}) {
     const Bytes values = NormalArray(dtype(), count, 0.02, 7);
     Bytes encoded, decoded;
@@ -102,7 +102,7 @@ TEST_P(EveryCodec, GivesTheSameBitsOnEveryInstructionSet) {
   }
 }
 
-TEST_P(EveryCodec, ReadsAndWritesWhereNothingIsAligned) {
+TEST_P(EveryCodec, AcceptsUnalignedBuffers) {
   const Bytes values = NormalArray(dtype(), 5003, 0.02, 3);
   const Bytes encoded = Encoded(*codec_, dtype(), values);
   const Bytes decoded = Decoded(*codec_, dtype(), encoded, values.size());
@@ -123,7 +123,7 @@ TEST_P(EveryCodec, ReadsAndWritesWhereNothingIsAligned) {
   }
 }
 
-TEST_P(EveryCodec, NeverWritesPastWhatItReturns) {
+TEST_P(EveryCodec, NeverWritesPastMaxEncodedBytes) {
   for (const size_t count : kCounts) {
     const Bytes values = NormalArray(dtype(), count, 0.02, 5);
     const size_t room = codec_->MaxEncodedBytes(dtype(), count).value();
@@ -135,7 +135,7 @@ TEST_P(EveryCodec, NeverWritesPastWhatItReturns) {
   }
 }
 
-TEST_P(EveryCodec, RefusesTooLittleRoom) {
+TEST_P(EveryCodec, RejectsTooSmallBuffer) {
   const Bytes values = NormalArray(dtype(), 300, 0.02, 5);
   const int64_t room = codec_->MaxEncodedBytes(dtype(), 300).value();
   Bytes encoded(static_cast<size_t>(room) - 1);
@@ -146,7 +146,7 @@ TEST_P(EveryCodec, RefusesTooLittleRoom) {
                              HasSubstr(std::string(codec_->name())))));
 }
 
-TEST_P(EveryCodec, RefusesAnotherNumberOfElements) {
+TEST_P(EveryCodec, RejectsOtherElementCount) {
   const Bytes encoded =
       Encoded(*codec_, dtype(), NormalArray(dtype(), 300, 0.02, 5));
   for (const size_t count : {0, 299, 301}) {
@@ -156,7 +156,7 @@ TEST_P(EveryCodec, RefusesAnotherNumberOfElements) {
   }
 }
 
-TEST_P(EveryCodec, RefusesAnotherDtype) {
+TEST_P(EveryCodec, RejectsAnotherDtype) {
   const Bytes encoded =
       Encoded(*codec_, dtype(), NormalArray(dtype(), 300, 0.02, 5));
   for (const DType other : kAllDTypes) {
@@ -168,7 +168,7 @@ TEST_P(EveryCodec, RefusesAnotherDtype) {
   }
 }
 
-TEST_P(EveryCodec, RefusesTheEncodingOfAnother) {
+TEST_P(EveryCodec, RejectsEncodingOfAnotherCodec) {
   const Bytes values = NormalArray(dtype(), 300, 0.02, 5);
   for (const std::string& name : Names()) {
     const bool both_lossless =
@@ -181,7 +181,7 @@ TEST_P(EveryCodec, RefusesTheEncodingOfAnother) {
   }
 }
 
-TEST_P(EveryCodec, RefusesTruncatedAndLongerEncodings) {
+TEST_P(EveryCodec, RejectsTruncatedAndLongerEncodings) {
   const Bytes values = NormalArray(dtype(), 300, 0.02, 5);
   const Bytes encoded = Encoded(*codec_, dtype(), values);
   Bytes back(values.size());
@@ -196,7 +196,7 @@ TEST_P(EveryCodec, RefusesTruncatedAndLongerEncodings) {
               StatusIs(Code::kDataLoss, HasSubstr("damaged")));
 }
 
-TEST_P(EveryCodec, RefusesBrokenElementsAndOverlaps) {
+TEST_P(EveryCodec, RejectsBrokenElementsAndOverlaps) {
   Bytes memory(4096);
   const std::span<std::byte> all(memory);
   if (size() > 1) {
@@ -214,7 +214,7 @@ TEST_P(EveryCodec, RefusesBrokenElementsAndOverlaps) {
               StatusIs(Code::kInvalidArgument, HasSubstr("overlap")));
 }
 
-TEST_P(EveryCodec, RefusesInvalidDtypesAndNumbers) {
+TEST_P(EveryCodec, RejectsInvalidDtypesAndNumbers) {
   const auto invalid = static_cast<DType>(10);
   Bytes memory(64);
   EXPECT_FALSE(codec_->IsLossless(invalid));
@@ -232,7 +232,7 @@ TEST_P(EveryCodec, RefusesInvalidDtypesAndNumbers) {
   }
 }
 
-TEST_P(EveryCodec, HoldsNonFiniteValuesOrNamesThem) {
+TEST_P(EveryCodec, EncodesOrNamesNonFiniteValues) {
   if (!IsFloating(dtype()) || dtype() == DType::kF8E4M3) return;
   for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
     std::vector<double> numbers(5000, 0.5);
@@ -274,14 +274,14 @@ double LeastRatio(std::string_view name, DType dtype) {
   return 1;
 }
 
-TEST_P(EveryCodec, ShrinksWeightsByWhatItPromises) {
+TEST_P(EveryCodec, ReachesPromisedRatio) {
   const Bytes values = NormalArray(dtype(), 1 << 18, 0.02, 11);
   const Bytes encoded = Encoded(*codec_, dtype(), values);
   EXPECT_GE(double(values.size()) / double(encoded.size() - 100),
             LeastRatio(codec_->name(), dtype()));
 }
 
-TEST(CreateCodecTest, UnknownNamesAreToldTheKnownOnes) {
+TEST(CreateCodecTest, RejectsUnknownNameAndListsKnownOnes) {
   EXPECT_THAT(CreateCodec("gzip"),
               StatusIs(Code::kInvalidArgument,
                        AllOf(HasSubstr("gzip"), HasSubstr("none, fp16, bf16"),

@@ -55,7 +55,7 @@ void ExpectSame(DType from, const Bytes& source, DType to,
       << from << " to " << to << ", " << source.size() << " bytes";
 }
 
-TEST(HalfConversionTest, HasTheBitsOfConvertOnEveryInstructionSet) {
+TEST(HalfConversionTest, MatchesConvertOnEveryInstructionSet) {
   const Bytes floats = HardFloats();
   const Bytes patterns = AllPatterns();
   ForEachInstructionSet([&] {
@@ -68,7 +68,7 @@ TEST(HalfConversionTest, HasTheBitsOfConvertOnEveryInstructionSet) {
   });
 }
 
-TEST(HalfConversionTest, TakesEveryLengthAtEveryAddress) {
+TEST(HalfConversionTest, AcceptsEveryLengthAtEveryAddress) {
   const Bytes floats = HardFloats();
   for (const DType half : kHalves) {
     for (size_t count = 0; count < 70; ++count) {
@@ -121,7 +121,7 @@ TEST(HalfConversionTest, FindsAnInfinityAnywhere) {
   });
 }
 
-TEST(HalfConversionTest, HandsOtherTypesOnAndRefusesWhatConvertRefuses) {
+TEST(HalfConversionTest, ForwardsOtherTypesToConvert) {
   for (const DType from : kAllDTypes) {
     for (const DType to : kAllDTypes) {
       const Bytes source(static_cast<size_t>(8 * SizeInBytes(from)),

@@ -63,7 +63,7 @@ TEST_P(LosslessCodecTest, KeepsEveryPatternOf16Bits) {
   }
 }
 
-TEST_P(LosslessCodecTest, KeepsWhatFloatsHaveSpecial) {
+TEST_P(LosslessCodecTest, PreservesSpecialFloats) {
   std::vector<float> floats;
   for (const float value :
        {0.0f, std::numeric_limits<float>::denorm_min(),
@@ -98,7 +98,7 @@ TEST_P(LosslessCodecTest, KeepsAnyBytesAcrossFrames) {
   }
 }
 
-TEST_P(LosslessCodecTest, GrowsByNoMoreThanItSays) {
+TEST_P(LosslessCodecTest, ExpansionIsBounded) {
   for (const DType dtype : kAllDTypes) {
     const auto size = static_cast<size_t>(SizeInBytes(dtype));
     for (const size_t count : {size_t{0}, size_t{1}, kFrame, 3 * kFrame + 1}) {
@@ -114,7 +114,7 @@ TEST_P(LosslessCodecTest, ConstantsAreNearlyFree) {
   EXPECT_GT(RatioOf(DType::kF32, Bytes(4 << 20)), 10000);
 }
 
-TEST_P(LosslessCodecTest, FindsRepetitionThatLooksEven) {
+TEST_P(LosslessCodecTest, CompressesRepeatedUniformBytes) {
   // All bytes of a number are evenly distributed, but the numbers repeat.
   Bytes values(4 * 40 * kFrame);
   const Bytes row = RandomBytes(4 * 256, 5);
@@ -128,7 +128,7 @@ TEST_P(LosslessCodecTest, FindsRepetitionThatLooksEven) {
   ExpectSameBits(DType::kI32, values);
 }
 
-TEST(LosslessRatioTest, ReachesWhatTheExponentsOfWeightsAllow) {
+TEST(LosslessRatioTest, ReachesRatioOfExponentEntropy) {
   if (!HasPlaneMethod(PlaneMethod::kZstd)) GTEST_SKIP() << "needs zstd";
   const auto codec = MakeLosslessCodec();
   const auto ratio = [&](DType dtype, double deviation) {
@@ -143,7 +143,7 @@ TEST(LosslessRatioTest, ReachesWhatTheExponentsOfWeightsAllow) {
   }
 }
 
-TEST(LosslessRatioTest, TheFastCodecGivesUpLittle) {
+TEST(LosslessRatioTest, FastCodecLosesLittleRatio) {
   const auto codec = MakeLosslessFastCodec();
   const Bytes bf16 = NormalArray(DType::kBF16, 1 << 20, 0.02, 1);
   EXPECT_GE(

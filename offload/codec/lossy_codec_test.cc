@@ -117,7 +117,7 @@ TEST_P(NarrowCodecTest, HoldsEveryPatternOfItsType) {
   }
 }
 
-TEST_P(NarrowCodecTest, RefusesFiniteValuesThatWouldBecomeInfinite) {
+TEST_P(NarrowCodecTest, RejectsFiniteValuesThatOverflow) {
   const double last = std::nextafter(GetParam().first_refused, 0);
   for (const double sign : {1.0, -1.0}) {
     std::vector<double> numbers(9000, HUGE_VAL);
@@ -134,7 +134,7 @@ TEST_P(NarrowCodecTest, RefusesFiniteValuesThatWouldBecomeInfinite) {
   }
 }
 
-TEST_P(NarrowCodecTest, LeavesWhatIsNotWider) {
+TEST_P(NarrowCodecTest, IsLosslessForTypesNotWider) {
   const Bytes patterns = AllPatterns();
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kI64}) {
     EXPECT_TRUE(codec_->IsLossless(dtype));
@@ -249,7 +249,7 @@ TEST_P(QuantizeTest, SmallF64ValuesBecomeZeroWithinTheBound) {
   EXPECT_LE(WorstShareOfBound(*codec_, DType::kF64, values), 1);
 }
 
-TEST_P(QuantizeTest, EncodingWhatWasDecodedGivesTheSameBytes) {
+TEST_P(QuantizeTest, ReencodingIsIdempotent) {
   const bool may_drift = codec_->name() == "nf4_double";
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const double deviation : {1e-3, 0.02, 300.0}) {
@@ -262,7 +262,7 @@ TEST_P(QuantizeTest, EncodingWhatWasDecodedGivesTheSameBytes) {
   }
 }
 
-TEST_P(QuantizeTest, HasTheSizeThatItDocuments) {
+TEST_P(QuantizeTest, MatchesDocumentedSize) {
   for (const int64_t n : {0, 1, 31, 32, 33, 64, 65, 128, 16384, 16385}) {
     const auto up = [n](int64_t block) { return (n + block - 1) / block; };
     int64_t expected = 16 + n + 4 * up(128);
@@ -277,7 +277,7 @@ TEST_P(QuantizeTest, HasTheSizeThatItDocuments) {
   }
 }
 
-TEST_P(QuantizeTest, NamesTheFirstValueThatItCannotHold) {
+TEST_P(QuantizeTest, NamesFirstUnrepresentableValue) {
   std::vector<double> numbers(40000, 1.5);
   numbers[33333] = 1e39;
   numbers[33334] = std::nan("");
@@ -289,7 +289,7 @@ TEST_P(QuantizeTest, NamesTheFirstValueThatItCannotHold) {
                      HasSubstr("use lossless"))));
 }
 
-TEST_P(QuantizeTest, RefusesScalesThatNoEncodingHas) {
+TEST_P(QuantizeTest, RejectsInvalidScales) {
   const Bytes values = NormalArray(DType::kF32, 20000, 0.02, 1);
   const Bytes encoded = Encoded(*codec_, DType::kF32, values);
   Bytes back(values.size());
@@ -304,7 +304,7 @@ TEST_P(QuantizeTest, RefusesScalesThatNoEncodingHas) {
   }
 }
 
-TEST_P(QuantizeTest, HoldsIntegersAsTheyAre) {
+TEST_P(QuantizeTest, PreservesIntegers) {
   for (const DType dtype : {DType::kI64, DType::kI32, DType::kI8}) {
     EXPECT_TRUE(codec_->IsLossless(dtype));
     const Bytes values = RandomBytes(4096, 1);
@@ -315,7 +315,7 @@ TEST_P(QuantizeTest, HoldsIntegersAsTheyAre) {
 }
 
 // Independent of the kernels: checks every block in double precision.
-TEST(Int8CodecTest, IsTheNearestStepOfAReference) {
+TEST(Int8CodecTest, MatchesNearestStepOfReference) {
   std::mt19937_64 random(1);
   std::normal_distribution<float> normal(0, 0.02f);
   std::vector<float> floats(128 * 500 + 50);
@@ -341,7 +341,7 @@ TEST(Int8CodecTest, IsTheNearestStepOfAReference) {
   }
 }
 
-TEST(Nf4CodecTest, IsTheNearestLevelOfAReference) {
+TEST(Nf4CodecTest, MatchesNearestLevelOfReference) {
   const Bytes values = NormalArray(DType::kF32, 64 * 500 + 33, 0.02, 1);
   const auto codec = MakeNf4Codec(Nf4Scales::kFloat);
   const Bytes back = Decoded(

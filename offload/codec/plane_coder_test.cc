@@ -31,7 +31,7 @@ bool IsSplit(PlaneShape shape, const Bytes& values, size_t count,
   return true;
 }
 
-TEST(BytePlanesTest, AreTheRotatedElementsByteByByteAndBack) {
+TEST(BytePlanesTest, RoundTripRotatedElements) {
   const PlaneShape shapes[] = {{1, 0}, {2, 0}, {2, 1}, {4, 0},
                                {4, 1}, {8, 0}, {8, 4}};
   ForEachInstructionSet([&] {
@@ -101,7 +101,7 @@ Bytes Reference(const Bytes& plane, int top) {
   return held;
 }
 
-TEST(WindowCodeTest, IsWhatItDocumentsAndGivesThePlaneBack) {
+TEST(WindowCodeTest, MatchesDocumentationAndRoundTrips) {
   ForEachInstructionSet([] {
     for (const size_t count : {1, 2, 63, 64, 65, 127, 128, 1000, 65536}) {
       for (const int top : {0, 3, 6, 127, 255}) {  // Some wrap around.
@@ -125,7 +125,7 @@ TEST(WindowCodeTest, IsWhatItDocumentsAndGivesThePlaneBack) {
   });
 }
 
-TEST(WindowCodeTest, SaysWhereItDoesNotFit) {
+TEST(WindowCodeTest, ReturnsZeroIfOutputDoesNotFit) {
   const Bytes plane = Falling(1000, 127, 1);
   Bytes room(2000);
   const size_t bytes = EncodeWindow(plane, room);
@@ -138,7 +138,7 @@ TEST(WindowCodeTest, SaysWhereItDoesNotFit) {
   EXPECT_EQ(EncodeWindow(RandomBytes(65536, 1), big), 0);
 }
 
-TEST(WindowCodeTest, RefusesWhatItNeverMakes) {
+TEST(WindowCodeTest, RejectsInvalidEncodings) {
   const Bytes plane = Falling(1000, 127, 1);
   Bytes held(2000);
   held.resize(EncodeWindow(plane, held));
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
     , PlaneCoderTest, ::testing::Values(PlaneMethod::kZstd, PlaneMethod::kLz4),
     [](const auto& info) { return std::string(PlaneMethodName(info.param)); });
 
-TEST_P(PlaneCoderTest, GivesBackWhatItShrinks) {
+TEST_P(PlaneCoderTest, RoundTripsCompressedPlanes) {
   for (const size_t count : {size_t{1000}, kMaxPlaneBytes}) {
     const Bytes plane = Skewed(count, count);
     Bytes room(count);
@@ -197,7 +197,7 @@ TEST_P(PlaneCoderTest, GivesBackWhatItShrinks) {
   }
 }
 
-TEST_P(PlaneCoderTest, SaysWhereItDoesNotFit) {
+TEST_P(PlaneCoderTest, ReturnsZeroIfOutputDoesNotFit) {
   const Bytes random = RandomBytes(kMaxPlaneBytes, 1);
   Bytes room(random.size() - random.size() / 64);
   EXPECT_EQ(coder_.Compress(GetParam(), random, room), 0);
@@ -205,7 +205,7 @@ TEST_P(PlaneCoderTest, SaysWhereItDoesNotFit) {
   EXPECT_GT(coder_.Compress(GetParam(), Skewed(5000, 1), room), 0);
 }
 
-TEST_P(PlaneCoderTest, RefusesOtherLengths) {
+TEST_P(PlaneCoderTest, RejectsOtherLengths) {
   const Bytes plane = Skewed(5000, 1);
   Bytes room(5000);
   const size_t bytes = coder_.Compress(GetParam(), plane, room);
@@ -245,7 +245,7 @@ TEST(PlaneMethodsTest, OtherMethodsAreDamage) {
   EXPECT_EQ(PlaneMethodName(static_cast<PlaneMethod>(5)), "unknown");
 }
 
-TEST(LooksIncompressibleTest, TellsEvenBytesFromOthers) {
+TEST(LooksIncompressibleTest, RecognizesUniformBytes) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     EXPECT_TRUE(LooksIncompressible(RandomBytes(kMaxPlaneBytes, seed)));
     EXPECT_FALSE(LooksIncompressible(Skewed(kMaxPlaneBytes, seed)));

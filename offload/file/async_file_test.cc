@@ -102,7 +102,7 @@ TEST_P(AsyncFileTest, CompletesShortTransfersAndInterruptions) {
 }
 
 // The remainder of a short direct transfer starts at an aligned offset.
-TEST_P(AsyncFileTest, KeepsToTheAlignmentAfterAShortTransfer) {
+TEST_P(AsyncFileTest, KeepsAlignmentAfterShortTransfer) {
   std::atomic<int> misplaced = 0;
   const auto engine = Faulty([&misplaced](const IoRequest& request) {
     misplaced += request.offset % 512 != 0 || request.bytes % 512 != 0;
@@ -155,7 +155,7 @@ TEST_P(AsyncFileTest, AReadPastTheEndIsDataLoss) {
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the file ends at 100")));
 }
 
-TEST_P(AsyncFileTest, GivesUpWhereNothingMoves) {
+TEST_P(AsyncFileTest, FailsWithoutProgress) {
   const auto engine = Faulty([](const IoRequest&) {
     FaultEngine::Fault fault;
     fault.error = EAGAIN;
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, AsyncFileTest,
                          testing::Values(IoEngineKind::kAuto,
                                          IoEngineKind::kThreads));
 
-TEST(IoEngineTest, RefusesSillyDepths) {
+TEST(IoEngineTest, RejectsInvalidDepths) {
   for (int depth : {0, -1, 5000}) {
     EXPECT_THAT(
         CreateIoEngine(IoEngineKind::kAuto, depth),
@@ -180,7 +180,7 @@ TEST(IoEngineTest, RefusesSillyDepths) {
   }
 }
 
-TEST(IoEngineTest, IoUringIsThereOrSaysWhyNot) {
+TEST(IoEngineTest, IoUringWorksOrNamesAlternative) {
   const auto engine = CreateIoEngine(IoEngineKind::kIoUring, 2);
   if (engine.ok()) {
     EXPECT_EQ((*engine)->name(), "io_uring");
@@ -190,7 +190,7 @@ TEST(IoEngineTest, IoUringIsThereOrSaysWhyNot) {
 }
 
 // Requests complete while the destructor of the engine waits for them.
-TEST(IoEngineTest, DestructionWaitsForRequestsThatSubmitMore) {
+TEST(IoEngineTest, DestructionWaitsForChainedRequests) {
   for (const auto kind : {IoEngineKind::kAuto, IoEngineKind::kThreads}) {
     const UniqueFd fd(
         open(testing::TempDir().c_str(), O_TMPFILE | O_RDWR, 0600));

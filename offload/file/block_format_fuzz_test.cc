@@ -108,7 +108,7 @@ void ExpectSound(const BlockRecord& record) {
   ASSERT_THAT(ParseRecord(again), IsOkAndHolds(record));
 }
 
-TEST(BlockFormatFuzzTest, WhatIsEncodedIsParsed) {
+TEST(BlockFormatFuzzTest, ParsesEncodedRecords) {
   for (const BlockRecord& record : Records()) {
     Sector sector;
     EncodeRecord(record, sector);
@@ -123,7 +123,7 @@ TEST(BlockFormatFuzzTest, WhatIsEncodedIsParsed) {
   }
 }
 
-TEST(BlockFormatFuzzTest, EveryFlippedBitIsNoticed) {
+TEST(BlockFormatFuzzTest, DetectsEveryFlippedBit) {
   const Sector whole = Corpus()[1];
   for (size_t bit = 0; bit < 8 * kSectorBytes; ++bit) {
     Sector sector = whole;
@@ -134,7 +134,7 @@ TEST(BlockFormatFuzzTest, EveryFlippedBitIsNoticed) {
   }
 }
 
-TEST(BlockFormatFuzzTest, DamagedSectorsAreRefusedOrSound) {
+TEST(BlockFormatFuzzTest, DamagedSectorsAreRejectedOrValid) {
   std::mt19937_64 random(1);
   const std::vector<Sector> corpus = Corpus();
   int accepted = 0;

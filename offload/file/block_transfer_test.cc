@@ -74,7 +74,7 @@ class BlockTransferTest : public testing::TestWithParam<bool> {
   BlockTransfer transfer_;
 };
 
-TEST_P(BlockTransferTest, AnySizeAndAddressComesBack) {
+TEST_P(BlockTransferTest, RoundTripsAnySizeAndAddress) {
   for (size_t size : {0, 1, 511, 512, 4095, 4096, 4097, 40000, 65536}) {
     for (size_t shift : {0, 1, 512}) {
       const Bytes all = RandomBytes(size + shift);
@@ -89,7 +89,7 @@ TEST_P(BlockTransferTest, AnySizeAndAddressComesBack) {
   }
 }
 
-TEST_P(BlockTransferTest, AnyRangeComesBack) {
+TEST_P(BlockTransferTest, ReadsBackAnyRange) {
   const Bytes bytes = RandomBytes(30000);
   TESSERA_ASSERT_OK_AND_ASSIGN(BlockChecksums sums, Write(0, bytes));
   std::mt19937_64 random(1);
@@ -131,7 +131,7 @@ TEST_P(BlockTransferTest, LargeBlocksHaveLargerUnits) {
 
 INSTANTIATE_TEST_SUITE_P(DirectAndCached, BlockTransferTest, testing::Bool());
 
-TEST(BouncePoolTest, CountsItsBytesAndRefusesBadSizes) {
+TEST(BouncePoolTest, CountsItsBytesAndRejectsBadSizes) {
   const auto accounting = std::make_shared<Accounting>("host", 10000);
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -149,7 +149,7 @@ TEST(BouncePoolTest, CountsItsBytesAndRefusesBadSizes) {
   }
 }
 
-TEST(BouncePoolTest, WhoWaitsIsServedInOrder) {
+TEST(BouncePoolTest, ServesWaitersInOrder) {
   const auto accounting = std::make_shared<Accounting>("host", kUnlimited);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto pool, BouncePool::Create(accounting, HostMemory(), 4096, 1));

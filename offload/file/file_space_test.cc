@@ -87,7 +87,7 @@ TEST(FileSpaceTest, TheLargestSizeIsKept) {
   TESSERA_EXPECT_OK(space->Allocate(kUnit));
 }
 
-TEST(FileSpaceTest, AFullDeviceIsNamedAndNothingHasChanged) {
+TEST(FileSpaceTest, NamesFullDeviceAndChangesNothing) {
   const UniqueFd fd = Scratch();
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto space,
@@ -110,7 +110,7 @@ TEST(FileSpaceTest, AFullDeviceIsNamedAndNothingHasChanged) {
   TESSERA_EXPECT_OK(space->Allocate(2 * kUnit));
 }
 
-TEST(FileSpaceTest, ClaimsWhatAFileHolds) {
+TEST(FileSpaceTest, ClaimsExistingBlocks) {
   const UniqueFd fd = Scratch();
   ASSERT_EQ(ftruncate(fd.get(), 3 * kUnit + 5), 0);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto space,
@@ -129,7 +129,7 @@ TEST(FileSpaceTest, ClaimsWhatAFileHolds) {
   EXPECT_EQ(space->used_bytes(), kUnit);
 }
 
-TEST(FileSpaceTest, RefusesBadOptionsAndSizes) {
+TEST(FileSpaceTest, RejectsBadOptionsAndSizes) {
   const UniqueFd fd = Scratch();
   EXPECT_THAT(FileSpace::Create(fd.get(), "f", {.initial_bytes = -1}),
               StatusIs(absl::StatusCode::kInvalidArgument));

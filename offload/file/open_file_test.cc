@@ -55,7 +55,7 @@ TEST(OpenFileTest, AScratchFileHasNoName) {
   EXPECT_EQ(cached.alignment, IoAlignment{});
 }
 
-TEST(OpenFileTest, WorksWhereTheFileSystemIsMemory) {
+TEST(OpenFileTest, WorksOnTmpfs) {
   if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
   TESSERA_ASSERT_OK_AND_ASSIGN(const OpenedFile file,
                                OpenScratchFile("/dev/shm", true));
@@ -75,7 +75,7 @@ TEST(OpenFileTest, AKeptFileIsLocked) {
   TESSERA_EXPECT_OK(OpenKeptFile(path, true, absl::Milliseconds(5)));
 }
 
-TEST(OpenFileTest, SaysWhatItCannotOpen) {
+TEST(OpenFileTest, NamesUnopenableFile) {
   EXPECT_THAT(
       OpenScratchFile("/no/such/place", true),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"/no/such/place\"")));

@@ -69,7 +69,7 @@ class UringEngineTest : public testing::Test {
   const UniqueFd fd_;
 };
 
-TEST_F(UringEngineTest, WritesEverythingWhenTheKernelRefusesForAWhile) {
+TEST_F(UringEngineTest, RetriesTemporarySubmitErrors) {
   for (const int error : {EAGAIN, EBUSY, EINTR}) {
     std::atomic<int> refusals = 30;
     const auto engine = Engine(
@@ -84,7 +84,7 @@ TEST_F(UringEngineTest, WritesEverythingWhenTheKernelRefusesForAWhile) {
   }
 }
 
-TEST_F(UringEngineTest, WritesEverythingWhenTheKernelRefusesNowAndThen) {
+TEST_F(UringEngineTest, RetriesIntermittentSubmitErrors) {
   std::atomic<int> calls = 0;
   const auto engine = Engine(
       [&calls](io_uring* ring) {
@@ -118,7 +118,7 @@ TEST_F(UringEngineTest, SubmittingDoesNotWaitForTheKernel) {
   EXPECT_EQ(done, 3 * kDepth);
 }
 
-TEST_F(UringEngineTest, FailsWithFileAndReasonWhenPatienceIsOver) {
+TEST_F(UringEngineTest, NamesFileAndReasonAfterTimeout) {
   const auto engine =
       Engine([](io_uring*) { return -EAGAIN; }, absl::Milliseconds(20));
   const absl::Time start = absl::Now();
@@ -134,7 +134,7 @@ TEST_F(UringEngineTest, FailsWithFileAndReasonWhenPatienceIsOver) {
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(20));
 }
 
-TEST_F(UringEngineTest, FailsAtOnceWhenTheRefusalIsForGood) {
+TEST_F(UringEngineTest, FailsImmediatelyOnPermanentSubmitError) {
   const auto engine = Engine([](io_uring*) { return -EBADF; }, absl::Hours(1));
   for (const absl::Status& status : Write(*engine, 3 * kDepth)) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -143,7 +143,7 @@ TEST_F(UringEngineTest, FailsAtOnceWhenTheRefusalIsForGood) {
 }
 
 // Abandoned requests are still in the ring and must not be submitted later.
-TEST_F(UringEngineTest, WorksAgainAfterItHasFailedAndForgetsWhatFailed) {
+TEST_F(UringEngineTest, RecoversAndDropsFailedRequests) {
   std::atomic<bool> refuses = false;
   const auto engine = Engine(
       [&refuses](io_uring* ring) {
@@ -169,7 +169,7 @@ TEST_F(UringEngineTest, WorksAgainAfterItHasFailedAndForgetsWhatFailed) {
   }
 }
 
-TEST_F(UringEngineTest, DestructionEndsWhileTheKernelRefuses) {
+TEST_F(UringEngineTest, DestructionEndsDuringSubmitErrors) {
   std::vector<std::byte> data(kBytes);
   std::atomic<int> failed = 0;
   auto engine =
@@ -190,7 +190,7 @@ TEST_F(UringEngineTest, DestructionEndsWhileTheKernelRefuses) {
 }
 
 // The kernel accepts only some entries of a submission.
-TEST_F(UringEngineTest, KeepsCountWhenTheKernelTakesOnlyAPart) {
+TEST_F(UringEngineTest, HandlesPartialSubmits) {
   std::atomic<int> calls = 0;
   const auto engine = Engine(
       [&calls](io_uring* ring) {

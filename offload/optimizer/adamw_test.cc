@@ -96,7 +96,7 @@ double WorstError(const AdamWOptions& options, const StepTypes& types,
 }
 
 // Beside ranges that decay, with the same step.
-TEST(AdamW, RangesWithoutDecayHaveTheBitsOfAnOptimizerWithoutIt) {
+TEST(AdamW, UndecayedRangesMatchOptimizerWithoutDecay) {
   for (const WeightDecay decay :
        {WeightDecay::kDecoupled, WeightDecay::kCoupled}) {
     for (const StepTypes& types :
@@ -125,7 +125,7 @@ TEST(AdamW, RangesWithoutDecayHaveTheBitsOfAnOptimizerWithoutIt) {
   }
 }
 
-TEST(AdamW, IsTheAlgorithmOfThePaper) {
+TEST(AdamW, MatchesPaper) {
   const AdamWOptions options[] = {
       {},
       {.learning_rate = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.3},
@@ -305,7 +305,7 @@ TEST(AdamW, HasTheSameBitsOnASharedPool) {
   EXPECT_EQ(pool.use_count(), 1);
 }
 
-TEST(AdamW, KeepsABadGradientToItsElement) {
+TEST(AdamW, NonFiniteGradientAffectsOnlyItsElement) {
   ForEachInstructionSet([] {
     for (int64_t bad = 0; bad < 70; ++bad) {
       StepState state({}, 70, 1), good({}, 70, 1);
@@ -323,7 +323,7 @@ TEST(AdamW, KeepsABadGradientToItsElement) {
   });
 }
 
-TEST(AdamW, RefusesOptionsOutOfRange) {
+TEST(AdamW, RejectsOptionsOutOfRange) {
   const auto refuses = [](const AdamWOptions& options, const char* message) {
     EXPECT_THAT(AdamW::Create(options).status(),
                 StatusIs(kInvalid, HasSubstr(message)));
@@ -339,7 +339,7 @@ TEST(AdamW, RefusesOptionsOutOfRange) {
   refuses({.threads = 1025}, "1025 threads");
 }
 
-TEST(AdamW, RefusesStepsWithNothingWritten) {
+TEST(AdamW, RejectsInvalidStepsWithoutWriting) {
   StepState state({}, 10, 1);
   std::mt19937_64 random(1);
   state.SetGradient(random);
@@ -368,7 +368,7 @@ TEST(AdamW, TakesANewLearningRate) {
   EXPECT_EQ(adamw->options().learning_rate, 0.5);
 }
 
-TEST(AdamW, KeepsItsBiasCorrectionWhereBetaIsNearOne) {
+TEST(AdamW, BiasCorrectionIsAccurateForBetaNearOne) {
   // 1 - pow(beta, 1) in f64 would lose 10 digits.
   StepState state({.parameter = DType::kF64,
                    .gradient = DType::kF64,

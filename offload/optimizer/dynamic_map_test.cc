@@ -41,7 +41,7 @@ void ExpectReference() {
   }
 }
 
-TEST(DynamicMap, IsTheOneOfThePaper) {
+TEST(DynamicMap, MatchesPaper) {
   ExpectReference<true>();
   ExpectReference<false>();
 }

@@ -54,7 +54,7 @@ TYPED_TEST(GradientStatisticsTest, SumsSquares) {
   }
 }
 
-TYPED_TEST(GradientStatisticsTest, HasTheSameBitsEverywhere) {
+TYPED_TEST(GradientStatisticsTest, IsIdenticalForAllThreadsAndInstructionSets) {
   const auto values = Normal<TypeParam>(3 * 65536 + 999, 1);
   TESSERA_ASSERT_OK_AND_ASSIGN(const GradientStatistics once,
                                MeasureGradient(std::span(values)));
@@ -68,7 +68,7 @@ TYPED_TEST(GradientStatisticsTest, HasTheSameBitsEverywhere) {
   }
 }
 
-TYPED_TEST(GradientStatisticsTest, FindsWhatIsNotFiniteAtEveryPlace) {
+TYPED_TEST(GradientStatisticsTest, DetectsNonFiniteValuesAnywhere) {
   const double bad[] = {std::numeric_limits<double>::infinity(),
                         -std::numeric_limits<double>::infinity(), std::nan("")};
   ForEachInstructionSet([&] {
@@ -101,7 +101,7 @@ TYPED_TEST(GradientStatisticsTest, TakesTheLargestElements) {
             (std::is_same_v<TypeParam, double>));
 }
 
-TEST(MeasureGradient, Refuses) {
+TEST(MeasureGradient, RejectsInvalidSpans) {
   std::vector<int32_t> integers(4);
   EXPECT_THAT(
       MeasureGradient(std::span(integers)),
@@ -122,7 +122,7 @@ TEST(GradientStatistics, Add) {
   EXPECT_EQ(all.non_finite, 3);
 }
 
-TEST(ClipFactor, BringsTheNormDown) {
+TEST(ClipFactor, ReducesNorm) {
   EXPECT_EQ(ClipFactor(0.5, 1), 1);
   EXPECT_EQ(ClipFactor(4, 1), 1 / (4 + 1e-6));
   EXPECT_EQ(ClipFactor(4, 0), 1);

@@ -178,7 +178,7 @@ TEST(Identity, AStepCanBeUndone) {
   }
 }
 
-TEST(Identity, UndoHasTheSizeOfWhatItSaves) {
+TEST(Identity, ChecksSizeOfUndo) {
   const auto adamw = *AdamW::Create({});
   StepState state({}, 10, 1);
   ParameterRange range = state.Whole();

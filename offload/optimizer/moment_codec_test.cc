@@ -121,7 +121,7 @@ TEST(Blockwise8, HasTheSameBitsForEveryInstructionSet) {
   }
 }
 
-TEST(Blockwise8, GivesEveryCodeBack) {
+TEST(Blockwise8, RoundTripsEveryCode) {
   for (MomentSign sign : {MomentSign::kSigned, MomentSign::kUnsigned}) {
     ForEachInstructionSet([&] {
       for (float largest : {1.0f, 0.3f, 1e30f, 3.4e38f, 1e-30f, 1e-37f}) {
@@ -142,7 +142,7 @@ TEST(Blockwise8, GivesEveryCodeBack) {
   }
 }
 
-TEST(Blockwise8, KeepsASecondMomentAboveZeroAboveIt) {
+TEST(Blockwise8, KeepsPositiveSecondMomentsPositive) {
   ForEachInstructionSet([] {
     std::vector<float> values(64, 1e-30f);
     values[0] = 1;
@@ -174,7 +174,7 @@ TEST(Blockwise8, KeepsBlocksOfZerosAndSubnormals) {
   });
 }
 
-TEST(Blockwise8, MakesABlockNanWhereAValueIsNotFinite) {
+TEST(Blockwise8, NonFiniteValueMakesBlockNan) {
   const float bad[] = {std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity(),
                        std::numeric_limits<float>::quiet_NaN(),
@@ -200,7 +200,7 @@ TEST(Blockwise8, MakesABlockNanWhereAValueIsNotFinite) {
   });
 }
 
-TEST(Codec, RoundsToBf16AsTheTypeDoes) {
+TEST(Codec, RoundsToBf16LikeType) {
   std::mt19937_64 random(3);
   std::vector<float> values = Mixture(1003, MomentSign::kSigned, 4);
   for (int i = 0; i < 500; ++i) {
@@ -224,7 +224,7 @@ TEST(Codec, CopiesF32) {
   EXPECT_EQ(stored.Read(MomentSign::kSigned), values);
 }
 
-TEST(Codec, RefusesOtherLengthsAndF64) {
+TEST(Codec, RejectsOtherLengthsAndF64) {
   Stored stored(MomentFormat::BF16(), 4);
   std::vector<float> values(5, 1.0f);
   EXPECT_THAT(WriteMoments(values, MomentSign::kSigned, stored.span),

@@ -19,7 +19,7 @@ namespace tessera::offload {
 
 namespace {
 
-TEST(TypedSpan, KnowsTheTypeOfASpan) {
+TEST(TypedSpan, DeducesTypeOfSpan) {
   std::vector<BF16> values(5);
   const TypedSpan span = std::span(values);
   EXPECT_EQ(span.dtype(), DType::kBF16);
@@ -34,7 +34,7 @@ TEST(TypedSpan, KnowsTheTypeOfASpan) {
   EXPECT_EQ(TypedSpan().At(0), nullptr);
 }
 
-TEST(TypedSpan, TakesContiguousViewsAlone) {
+TEST(TypedSpan, AcceptsOnlyContiguousViews) {
   std::vector<float> values(12);
   TESSERA_ASSERT_OK_AND_ASSIGN(TensorView view,
                                TensorView::Of(std::span(values), {{3, 4}}));
@@ -76,7 +76,7 @@ TEST(MomentBytes, AreExact) {
               IsOkAndHolds((int64_t{1} << 40) + (int64_t{1} << 34)));
 }
 
-TEST(MomentBytes, RefusesWhatIsNotValid) {
+TEST(MomentBytes, RejectsInvalidCountsAndFormats) {
   EXPECT_THAT(MomentBytes(MomentFormat::F32(), -1),
               StatusIs(kInvalid, HasSubstr("moments of -1 elements")));
   EXPECT_THAT(
@@ -99,7 +99,7 @@ TEST(MomentFormat, Prints) {
   EXPECT_EQ(MomentFormat::Blockwise8(256).ToString(), "8-bit/256");
 }
 
-TEST(MomentSpan, LiesOverStorageOfItsSizeAlone) {
+TEST(MomentSpan, RequiresStorageOfExactSize) {
   alignas(8) std::byte storage[64 + 64] = {};
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const MomentSpan codes,
@@ -173,7 +173,7 @@ class CheckRangesTest : public ::testing::Test {
   std::vector<std::byte> codes_ = std::vector<std::byte>(100 + 8);
 };
 
-TEST_F(CheckRangesTest, AcceptsWhatIsSupported) {
+TEST_F(CheckRangesTest, AcceptsSupportedRanges) {
   EXPECT_THAT(Check([](ParameterRange&) {}), IsOk());
   EXPECT_THAT(Check([&](ParameterRange& r) {
                 r.gradient = std::span(half_);
@@ -194,7 +194,7 @@ TEST_F(CheckRangesTest, AcceptsWhatIsSupported) {
               IsOk());
 }
 
-TEST_F(CheckRangesTest, RefusesLengthsThatDiffer) {
+TEST_F(CheckRangesTest, RejectsMismatchedLengths) {
   const auto is = [](const std::string& what) {
     return StatusIs(kInvalid, HasSubstr("range 0 (w): " + what +
                                         " has 99 elements, the parameter 100"));
@@ -212,7 +212,7 @@ TEST_F(CheckRangesTest, RefusesLengthsThatDiffer) {
       is("copy"));
 }
 
-TEST_F(CheckRangesTest, RefusesOtherTypes) {
+TEST_F(CheckRangesTest, RejectsOtherTypes) {
   EXPECT_THAT(Check([&](ParameterRange& r) { r.parameter = std::span(c_); }),
               StatusIs(kInvalid, HasSubstr("keep f32 master weights")));
   EXPECT_THAT(Check([&](ParameterRange& r) {
@@ -232,7 +232,7 @@ TEST_F(CheckRangesTest, RefusesOtherTypes) {
               StatusIs(kInvalid, HasSubstr("with a block of 5")));
 }
 
-TEST_F(CheckRangesTest, RefusesMissingAndMisalignedData) {
+TEST_F(CheckRangesTest, RejectsMissingAndMisalignedData) {
   EXPECT_THAT(Check([](ParameterRange& r) {
                 r.gradient = ConstTypedSpan(nullptr, DType::kF32, 100);
               }),
@@ -251,7 +251,7 @@ TEST_F(CheckRangesTest, RefusesMissingAndMisalignedData) {
               StatusIs(kInvalid, HasSubstr("not a multiple of 2")));
 }
 
-TEST_F(CheckRangesTest, RefusesRangesThatCutBlocks) {
+TEST_F(CheckRangesTest, RejectsRangesThatSplitBlocks) {
   const auto with = [&](int64_t begin, int64_t whole) {
     return Check(
         [&](ParameterRange& r) {
@@ -281,7 +281,7 @@ TEST_F(CheckRangesTest, RefusesRangesThatCutBlocks) {
               StatusIs(kInvalid, HasSubstr("has 1 scales of blocks")));
 }
 
-TEST_F(CheckRangesTest, RefusesOverlaps) {
+TEST_F(CheckRangesTest, RejectsOverlaps) {
   EXPECT_THAT(Check([&](ParameterRange& r) {
                 r.gradient = std::span<const float>(p_);
               }),

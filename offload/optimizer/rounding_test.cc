@@ -89,7 +89,7 @@ double TrainedLoss(const MomentFormat& format, int steps) {
   return problem.Loss(state, gradient);
 }
 
-TEST(ShortMoments, TrainAsF32MomentsDo) {
+TEST(ShortMoments, TrainLikeF32Moments) {
   const double start = std::log(2.0);
   const double f32 = TrainedLoss(MomentFormat::F32(), 60);
   ASSERT_LT(f32, 0.3 * start);
@@ -174,7 +174,7 @@ double DecayedMean(MomentRounding rounding) {
   return sum / kSize;
 }
 
-TEST(Bf16Moments, DecayWithStochasticRoundingAlone) {
+TEST(Bf16Moments, DecayOnlyWithStochasticRounding) {
   EXPECT_NEAR(DecayedMean(MomentRounding::kStochastic), std::pow(0.999, 300),
               0.002);
   EXPECT_EQ(DecayedMean(MomentRounding::kNearest), 1.0);

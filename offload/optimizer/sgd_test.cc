@@ -62,7 +62,7 @@ TEST(Sgd, AgreesWithTorch) {
 
 // Algorithm 1 of arXiv 1711.05101 (SGDW), with the rate applied outside the
 // momentum.
-TEST(Sgd, DecaysDecoupledAsThePaper) {
+TEST(Sgd, DecoupledDecayMatchesPaper) {
   constexpr int64_t kSize = 601;
   for (const StepTypes& types :
        {StepTypes{}, StepTypes{.parameter = DType::kF64,
@@ -106,7 +106,7 @@ TEST(Sgd, NeedsNoMomentsWithoutMomentum) {
       StatusIs(kInvalid, HasSubstr("Sgd: range 0: first moment has 0")));
 }
 
-TEST(Sgd, RefusesOptionsOutOfRange) {
+TEST(Sgd, RejectsOptionsOutOfRange) {
   const auto refuses = [](const SgdOptions& options, const char* message) {
     EXPECT_THAT(Sgd::Create(options).status(),
                 StatusIs(kInvalid, HasSubstr(message)));

@@ -34,7 +34,7 @@ TEST(Triad, ComputesBothKindsOverEveryElement) {
   }
 }
 
-TEST(MeasureTriad, FindsABandwidthThatAMachineCanHave) {
+TEST(MeasureTriad, MeasuresPlausibleBandwidth) {
   for (int threads : {1, 2, 3}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const TriadBandwidth triad,
                                  MeasureTriad(threads, int64_t{3} << 20, 3));
@@ -66,7 +66,7 @@ TEST(Triad, KeepsItsThreadsFromPassToPass) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(MeasureTriad, RefusesWhatItCannotMeasure) {
+TEST(MeasureTriad, RejectsInvalidArguments) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(MeasureTriad(0, 1 << 20),
               StatusIs(kInvalid, HasSubstr("0 threads; give 1 to 1024")));

@@ -102,7 +102,7 @@ TEST(LoadBoundTest, TransfersAreRoundedUpAndDoNotOverflow) {
             std::numeric_limits<int64_t>::max());
 }
 
-TEST(LoadBoundTest, RefusesABandwidthOfNothing) {
+TEST(LoadBoundTest, RejectsZeroBandwidthAndTooSmallBudget) {
   EXPECT_THAT(StepBound({}, 1, {}, 0),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0")));
   const std::vector<BlockUse> order = {{"a", 2}};

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(BufferPoolTest, UsesMemoryOfTheSameSizeAgainWithinTheBudget) {
+TEST(BufferPoolTest, ReusesBuffersOfSameSize) {
   NearBufferPool pool(HostMemory(), 100);
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, pool.Take(60));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % 4096, 0u);
@@ -31,7 +31,7 @@ TEST(BufferPoolTest, UsesMemoryOfTheSameSizeAgainWithinTheBudget) {
   EXPECT_EQ(pool.kept_bytes(), 0);
 }
 
-TEST(BufferPoolTest, FreesWhatItKeepsWhereAnotherSizeNeedsTheRoom) {
+TEST(BufferPoolTest, EvictsKeptBuffersForOtherSizes) {
   NearBufferPool pool(HostMemory(), 100);
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer a, pool.Take(60));
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer b, pool.Take(30));
@@ -77,12 +77,12 @@ int DepthAfter(int transfers, int in_flight) {
   return flow.depth();
 }
 
-TEST(FlowTest, DeepensOnlyWhereTheQueueIsFull) {
+TEST(FlowTest, IncreasesDepthOnlyIfQueueIsFull) {
   EXPECT_GE(DepthAfter(3000, 0), 14);
   EXPECT_EQ(DepthAfter(3000, 1), 2);
 }
 
-TEST(StepRecorderTest, RecordsUsesTimesAndWhatIsHeld) {
+TEST(StepRecorderTest, RecordsUsesTimesAndHeldBytes) {
   StepRecorder recorder;
   recorder.Ask(0);
   recorder.Begin("a", 10, 5);

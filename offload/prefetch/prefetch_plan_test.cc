@@ -41,7 +41,7 @@ TEST(PrefetchPlanTest, LoadsRunAheadOfCompute) {
   EXPECT_EQ(plan.bound_ns(), 40);
 }
 
-TEST(PrefetchPlanTest, ADirtyVictimLeavesWhenItIsStored) {
+TEST(PrefetchPlanTest, DirtyVictimFreesMemoryAfterStore) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const PrefetchPlan plan,
       PrefetchPlan::Create({.order = {{"a", 10, 10, true}, {"b", 10, 10}},
@@ -118,7 +118,7 @@ void CheckInTurn(const std::vector<PrefetchPlan::Transfer>& transfers) {
   }
 }
 
-TEST(PrefetchPlanTest, EveryUseFindsItsBlockAndTheBudgetHolds) {
+TEST(PrefetchPlanTest, LoadsBlocksBeforeUseWithinBudget) {
   std::mt19937_64 random(6);
   for (int round = 0; round < 2000; ++round) {
     const RandomStep step =
@@ -162,7 +162,7 @@ TEST(PrefetchPlanTest, TakesAtMostTwiceTheShortestTime) {
   EXPECT_GT(optimal, 1350);
 }
 
-TEST(PrefetchPlanTest, ARunThroughMoreThanFitsOverlapsAllTheSame) {
+TEST(PrefetchPlanTest, OverlapsSequentialPassLargerThanBudget) {
   PrefetchPlan::Input input{.order = {},
                             .budget = 80,
                             .load_bytes_per_second = kByteANanosecond,
@@ -182,7 +182,7 @@ TEST(PrefetchPlanTest, ARunThroughMoreThanFitsOverlapsAllTheSame) {
             1.05 * static_cast<double>(warm.bound_ns()));
 }
 
-TEST(PrefetchPlanTest, SparesAtLeastWhatItIsTold) {
+TEST(PrefetchPlanTest, RespectsLeastSpare) {
   PrefetchPlan::Input input{.order = {},
                             .budget = 8,
                             .load_bytes_per_second = kByteANanosecond,
@@ -206,7 +206,7 @@ TEST(PrefetchPlanTest, NoUsesTakeNoTime) {
   EXPECT_EQ(plan.step_ns(), 0);
 }
 
-TEST(PrefetchPlanTest, RefusesBandwidthsOfNothingAndTimesPastAllNumbers) {
+TEST(PrefetchPlanTest, RejectsZeroBandwidthAndTimeOverflow) {
   PrefetchPlan::Input input = {.order = {{"a", 1, 1}},
                                .budget = 1,
                                .load_bytes_per_second = 1,

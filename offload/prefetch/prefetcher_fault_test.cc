@@ -43,7 +43,7 @@ std::unique_ptr<Prefetcher> Make(MemoryTier& tier, size_t blocks) {
                              {.budget = static_cast<int64_t>(blocks * kBlock)});
 }
 
-TEST(PrefetcherFaultTest, ALoadThatFailsIsTheErrorOfItsUseAndMayBeRetried) {
+TEST(PrefetcherFaultTest, UseReturnsLoadErrorAndMayBeRetried) {
   SlowTier tier({});
   for (const char* key : {"a", "b", "c"}) PutBlock(tier, key, 7);
   const auto prefetcher = Make(tier, 3);
@@ -65,7 +65,7 @@ TEST(PrefetcherFaultTest, ALoadThatFailsIsTheErrorOfItsUseAndMayBeRetried) {
   EXPECT_EQ(report.deviations, 0);
 }
 
-TEST(PrefetcherFaultTest, ABlockThatCannotBeStoredStaysNear) {
+TEST(PrefetcherFaultTest, KeepsBlockIfStoreFails) {
   SlowTier tier({});
   for (const char* key : {"a", "b"}) PutBlock(tier, key, 1);
   const auto prefetcher = Make(tier, 1);
@@ -92,7 +92,7 @@ TEST(PrefetcherFaultTest, ABlockThatCannotBeStoredStaysNear) {
   TESSERA_EXPECT_OK(report.store_status);
 }
 
-TEST(PrefetcherFaultTest, AnotherVictimIsTakenWhereOneCannotBeStored) {
+TEST(PrefetcherFaultTest, EvictsAnotherBlockIfStoreFails) {
   SlowTier tier({});
   for (const char* key : {"a", "b", "c"}) PutBlock(tier, key, 1);
   const auto prefetcher = Make(tier, 2);
@@ -115,7 +115,7 @@ TEST(PrefetcherFaultTest, AnotherVictimIsTakenWhereOneCannotBeStored) {
   EXPECT_EQ(ValueIn(tier, "b"), 2);
 }
 
-TEST(PrefetcherFaultTest, BlocksThatDoNotFitAreClearErrors) {
+TEST(PrefetcherFaultTest, NamesBlocksThatDoNotFit) {
   SlowTier tier({});
   PutBlock(tier, "large", 1, 5 * kBlock);
   for (const char* key : {"a", "b", "c"}) PutBlock(tier, key, 1);
@@ -139,7 +139,7 @@ TEST(PrefetcherFaultTest, BlocksThatDoNotFitAreClearErrors) {
   TESSERA_ASSERT_OK(prefetcher->Use("c"));
 }
 
-TEST(PrefetcherFaultTest, MisuseIsRefused) {
+TEST(PrefetcherFaultTest, RejectsMisuse) {
   SlowTier tier({});
   PutBlock(tier, "a", 1);
   const auto prefetcher = Make(tier, 2);
@@ -213,7 +213,7 @@ TEST(PrefetcherFaultTest, TheBudgetCountsInAnAccounting) {
   EXPECT_EQ(accounting->usage().current, 0);
 }
 
-TEST(PrefetcherFaultTest, GrowsForBlocksInUseAndCountsWhatItAdds) {
+TEST(PrefetcherFaultTest, GrowsForBlocksInUseAndCountsGrowth) {
   SlowTier tier({});
   for (const char* key : {"a", "b", "c", "d"}) PutBlock(tier, key, 1);
   const auto accounting = std::make_shared<Accounting>("host", 3 * kBlock);
@@ -244,7 +244,7 @@ TEST(PrefetcherFaultTest, GrowsForBlocksInUseAndCountsWhatItAdds) {
   EXPECT_EQ(accounting->usage().current, 0);
 }
 
-TEST(PrefetcherFaultTest, WhatIsOverwrittenIsNotLoadedAndUndefinedUntilThen) {
+TEST(PrefetcherFaultTest, DoesNotLoadBlocksToBeOverwritten) {
   SlowTier tier({});
   PutBlock(tier, "a", 1);
   const auto prefetcher = Make(tier, 1);
@@ -269,7 +269,7 @@ TEST(PrefetcherFaultTest, WhatIsOverwrittenIsNotLoadedAndUndefinedUntilThen) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST(PrefetcherFaultTest, WhatIsPutAwayIsStoredAndReadAgain) {
+TEST(PrefetcherFaultTest, PutAwayStoresBlockAndReloadsIt) {
   SlowTier tier({});
   PutBlock(tier, "a", 1);
   const auto prefetcher = Make(tier, 2);
@@ -295,7 +295,7 @@ TEST(PrefetcherFaultTest, WhatIsPutAwayIsStoredAndReadAgain) {
   TESSERA_ASSERT_OK(prefetcher->PutAway("never seen"));
 }
 
-TEST(PrefetcherFaultTest, TheEndOfTheObjectWaitsAndStores) {
+TEST(PrefetcherFaultTest, DestructionWaitsAndStores) {
   SlowTier tier({.latency_ns = 5'000'000});
   for (const char* key : {"a", "b", "c", "d"}) PutBlock(tier, key, 1);
   {
@@ -310,7 +310,7 @@ TEST(PrefetcherFaultTest, TheEndOfTheObjectWaitsAndStores) {
   EXPECT_EQ(ValueIn(tier, "d"), 1);
 }
 
-TEST(PrefetcherFaultTest, InvalidateShowsWhatTheTierHoldsNow) {
+TEST(PrefetcherFaultTest, InvalidateReloadsBlockFromTier) {
   SlowTier tier({});
   PutBlock(tier, "a", 1);
   const auto prefetcher = Make(tier, 4);
@@ -474,7 +474,7 @@ TEST(PrefetcherFaultTest, RandomStepsOverAHostTier) {
   }
 }
 
-TEST(PrefetcherFaultTest, RandomStepsOverATierThatFails) {
+TEST(PrefetcherFaultTest, RandomStepsOverFailingTier) {
   for (uint64_t seed = 100; seed < 108; ++seed) {
     SlowTier tier({.latency_ns = 20'000, .lanes = 4});
     ASSERT_NO_FATAL_FAILURE(RandomSteps(tier, &tier, seed).Run(20));

@@ -77,7 +77,7 @@ StepReport RunStep(Prefetcher& prefetcher, std::string_view keys,
   return *prefetcher.EndStep();
 }
 
-TEST(PrefetcherTest, RecordsAStepAndThenKnowsTheOrder) {
+TEST(PrefetcherTest, RecordsOrderInFirstStep) {
   SlowTier tier({});
   PutBlocks(tier, "abcdef");
   const auto prefetcher = Make(tier, 3);
@@ -117,7 +117,7 @@ TEST(PrefetcherTest, FollowsAGivenOrderFromTheFirstStep) {
                                          "get a", "get b", "get c", "get d"));
 }
 
-TEST(PrefetcherTest, LoadsNoMoreThanThePlanAndKeepsWhatComesNext) {
+TEST(PrefetcherTest, LoadsNoMoreThanPlan) {
   SlowTier tier({});
   PutBlocks(tier, "abcdefgh");
   const auto prefetcher = Make(tier, 4);
@@ -159,7 +159,7 @@ TEST(PrefetcherTest, DirtyBlocksAreStoredWithPurposeAndDtype) {
   }
 }
 
-TEST(PrefetcherTest, AnotherOrderIsServedReportedAndRecorded) {
+TEST(PrefetcherTest, ServesReportsAndRecordsAnotherOrder) {
   SlowTier tier({});
   PutBlocks(tier, "abcdefxy");
   const auto prefetcher = Make(tier, 3);
@@ -175,7 +175,7 @@ TEST(PrefetcherTest, AnotherOrderIsServedReportedAndRecorded) {
   EXPECT_EQ(other.uses, 7);
 }
 
-TEST(PrefetcherTest, WithoutAPlanLoadsWhatIsAnnouncedInOrder) {
+TEST(PrefetcherTest, LoadsAnnouncedBlocksInOrderWithoutPlan) {
   SlowTier tier({.lanes = 1});
   PutBlocks(tier, "abcdef");
   const auto prefetcher = Make(tier, 3);
@@ -201,7 +201,7 @@ TEST(PrefetcherTest, WithoutAPlanLoadsWhatIsAnnouncedInOrder) {
 
 // Blocks written forward are read backward: a block is near when its load is
 // next in the plan, but must first be evicted for others.
-TEST(PrefetcherTest, LoadsAgainWhatGaveWayToBlocksThatAreOverwritten) {
+TEST(PrefetcherTest, ReloadsBlocksEvictedForOverwrites) {
   SlowTier tier({});
   PutBlocks(tier, "abcdef");
   const auto prefetcher = Make(tier, 3);
@@ -248,7 +248,7 @@ TEST(PrefetcherTest, UsesOutsideOfAStepAreNotRecorded) {
   EXPECT_EQ(report.least_stall_ns(), report.bound_ns - report.compute_ns);
 }
 
-TEST(PrefetcherTest, WhatIsAskedForOvertakesWhatIsExpected) {
+TEST(PrefetcherTest, DemandLoadOvertakesPrefetch) {
   SlowTier tier({.lanes = 1});
   PutBlocks(tier, "abcdefghz");
   const auto prefetcher = Make(tier, 9);
@@ -292,7 +292,7 @@ TEST(PrefetcherTest, OverlapsLoadsWithCompute) {
   EXPECT_GT(speedup, 1.4);
 }
 
-TEST(PrefetcherTest, TheQueueDeepensWhereLatencyRules) {
+TEST(PrefetcherTest, QueueDeepensWhenLatencyDominates) {
   SlowTier tier({.latency_ns = 2'000'000, .lanes = 16});
   std::string order;
   for (char c = 'A'; c <= 'z'; ++c) order.push_back(c);
@@ -326,7 +326,7 @@ int FarValueOf(MemoryTier& tier, std::string_view key) {
   return ValueOf(block);
 }
 
-TEST(PrefetcherTest, ABlockIsStoredAfterTheWorkOfADevice) {
+TEST(PrefetcherTest, StoresBlockAfterDeviceWork) {
   SlowTier tier({});
   PutBlocks(tier, "a");
   const auto prefetcher = Make(tier, 1);
@@ -343,7 +343,7 @@ TEST(PrefetcherTest, ABlockIsStoredAfterTheWorkOfADevice) {
   EXPECT_EQ(FarValueOf(tier, "a"), 'A');
 }
 
-TEST(PrefetcherTest, MemoryIsOverwrittenAfterTheWorkOfADevice) {
+TEST(PrefetcherTest, OverwritesMemoryAfterDeviceWork) {
   SlowTier tier({});
   PutBlocks(tier, "ab");
   const auto prefetcher = Make(tier, 1);

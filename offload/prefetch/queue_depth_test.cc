@@ -41,7 +41,7 @@ TEST(QueueDepthTest, FindsTheKneeOfADevice) {
   }
 }
 
-TEST(QueueDepthTest, FindsItThroughNoise) {
+TEST(QueueDepthTest, FindsKneeDespiteNoise) {
   QueueDepth depth(32);
   const std::vector<int> seen = Settle(
       depth, [](int d) { return std::min(d, 6) * 100.0; }, /*noise=*/0.02,
@@ -50,14 +50,14 @@ TEST(QueueDepthTest, FindsItThroughNoise) {
   EXPECT_LT(Mean(seen), 9.0);
 }
 
-TEST(QueueDepthTest, BacksOffWhereMoreIsWorse) {
+TEST(QueueDepthTest, BacksOffIfThroughputDrops) {
   QueueDepth depth(32, 20);
   const std::vector<int> seen = Settle(
       depth, [](int d) { return d <= 4 ? d * 100.0 : 400.0 - 10 * (d - 4); });
   EXPECT_NEAR(Mean(seen), 4, 0.7);
 }
 
-TEST(QueueDepthTest, FollowsADeviceThatChanges) {
+TEST(QueueDepthTest, FollowsChangingDevice) {
   QueueDepth depth(32);
   Settle(depth, [](int d) { return std::min(d, 12) * 100.0; });
   EXPECT_NEAR(depth.value(), 12, 1);

@@ -72,7 +72,7 @@ TEST(ReplacementTest, EvictsTheFarthestNextUse) {
   EXPECT_EQ(r.blocks()[r.steps()[5].evict[0].block].key, "c");
 }
 
-TEST(ReplacementTest, KeepsForTheNextStepWhatItNeedsFirst) {
+TEST(ReplacementTest, KeepsFirstBlocksOfNextStep) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Replacement r,
                                Replacement::Create(Uses("abcdcba"), 2, {}));
   ASSERT_THAT(r.left(), SizeIs(2));
@@ -90,7 +90,7 @@ TEST(ReplacementTest, KeepsEverythingThatFits) {
   EXPECT_EQ(warm.loads(), 0);
 }
 
-TEST(ReplacementTest, SparesWhatWasUsedJustNowWhereItCan) {
+TEST(ReplacementTest, SparesRecentlyUsedBlocks) {
   const std::vector<BlockUse> order = Uses("abcdef");
   for (const int64_t spare : {0, 1, 2, 5}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Replacement r,
@@ -104,7 +104,7 @@ TEST(ReplacementTest, SparesWhatWasUsedJustNowWhereItCan) {
   }
 }
 
-TEST(ReplacementTest, WhatIsOverwrittenNextLeavesFirstAndIsNotLoaded) {
+TEST(ReplacementTest, EvictsBlocksToBeOverwrittenFirst) {
   std::vector<BlockUse> order = Uses("abcab");
   order[3].overwrite = true;
   TESSERA_ASSERT_OK_AND_ASSIGN(const Replacement r,
@@ -117,13 +117,13 @@ TEST(ReplacementTest, WhatIsOverwrittenNextLeavesFirstAndIsNotLoaded) {
   EXPECT_EQ(r.blocks()[r.steps()[3].evict[0].block].key, "c");
 }
 
-TEST(ReplacementTest, NoUsesNeedNothing) {
+TEST(ReplacementTest, AcceptsEmptyOrder) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Replacement r,
                                Replacement::Create({}, 0, {}));
   EXPECT_THAT(r.steps(), IsEmpty());
 }
 
-TEST(ReplacementTest, WithOneSizeNothingLoadsLess) {
+TEST(ReplacementTest, IsOptimalForOneBlockSize) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 4000; ++round) {
     const RandomStep step =
@@ -157,7 +157,7 @@ TEST(ReplacementTest, EveryDecisionKeepsTheRules) {
   }
 }
 
-TEST(ReplacementTest, SaysWhatCanNeverFit) {
+TEST(ReplacementTest, NamesUseThatNeverFits) {
   EXPECT_THAT(Replacement::Create(Uses("ab", 11), 10, {}),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("use 0 of block \"a\""),
@@ -170,7 +170,7 @@ TEST(ReplacementTest, SaysWhatCanNeverFit) {
                              HasSubstr("held by blocks in use"))));
 }
 
-TEST(ReplacementTest, RefusesWhatMakesNoSense) {
+TEST(ReplacementTest, RejectsInvalidOrders) {
   std::vector<BlockUse> two_sizes = Uses("aa");
   two_sizes[1].bytes = 2;
   std::vector<BlockUse> negative = Uses("a");

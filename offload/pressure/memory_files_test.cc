@@ -82,7 +82,7 @@ TEST(MemoryFilesTest, ReadsMembershipsAndMounts) {
                                    {true, "/docker/1", "/sys/fs/my cgroup"}}));
 }
 
-TEST(MemoryFilesTest, RefusesOtherFormatsWithTheLine) {
+TEST(MemoryFilesTest, RejectsOtherFormatsAndQuotesLine) {
   EXPECT_THAT(ParseMemoryInfo("MemTotal: many kB\n"),
               StatusIs(kInvalid, AllOf(HasSubstr("meminfo"),
                                        HasSubstr("MemTotal: many kB"))));
@@ -106,7 +106,7 @@ TEST(MemoryFilesTest, RefusesOtherFormatsWithTheLine) {
   EXPECT_THAT(ParseCgroupMounts("1 2 3\n"), StatusIs(kInvalid));
 }
 
-TEST(MemoryFilesTest, BoundsWhatItReadsAndWhatItShows) {
+TEST(MemoryFilesTest, LimitsInputAndErrorSize) {
   const std::string large(static_cast<size_t>(kMaxMemoryFileBytes) + 1, 'x');
   EXPECT_THAT(ParseKeyedNumbers(large),
               StatusIs(kInvalid, HasSubstr("at most 1048576")));

@@ -93,7 +93,7 @@ TEST(PressureGaugeTest, StallsRaiseThePressure) {
                    0.2);
 }
 
-TEST(PressureGaugeTest, NoLimitIsNoPressureAndALimitOfNothingIsFull) {
+TEST(PressureGaugeTest, HandlesNoLimitAndZeroLimit) {
   PressureGauge gauge;
   EXPECT_EQ(gauge.Update({}, 1), PressureLevel::kNone);
   MemoryReading reading;

@@ -27,7 +27,7 @@ constexpr bool kOwnAllocator = false;
 
 int64_t Resident() { return SystemMemory().Read()->resident; }
 
-TEST(ReturnMemoryTest, FreedMemoryStaysWithoutIt) {
+TEST(ReturnMemoryTest, FreedMemoryStaysResidentUntilReturned) {
   if (kOwnAllocator) {
     GTEST_SKIP() << "a sanitizer's allocator keeps freed memory";
   }

@@ -118,7 +118,7 @@ TEST(SystemMemoryTest, ReadsVersionTwoWithoutReclaimableCache) {
   EXPECT_EQ(reading.throttled, 7);
 }
 
-TEST(SystemMemoryTest, TheGroupsAboveAndMemoryHighCount) {
+TEST(SystemMemoryTest, CountsParentGroupsAndMemoryHigh) {
   Tree tree;
   WriteV2(tree);
   tree.Write("/sys/fs/cgroup/jobs/train/memory.high", "52428800\n");
@@ -162,7 +162,7 @@ TEST(SystemMemoryTest, ReadsVersionOne) {
   EXPECT_EQ(reading.stall, (PressureStall{1, 0}));
 }
 
-TEST(SystemMemoryTest, AContainerSeesItsMountAsTheTop) {
+TEST(SystemMemoryTest, UsesMountAsRootInContainer) {
   for (const char* group :
        {"0::/docker/17/inner\n", "0::/../../else\n", "0::/elsewhere\n"}) {
     Tree tree;
@@ -177,7 +177,7 @@ TEST(SystemMemoryTest, AContainerSeesItsMountAsTheTop) {
   }
 }
 
-TEST(SystemMemoryTest, TellsWhatItCouldNotRead) {
+TEST(SystemMemoryTest, ReportsUnreadableFiles) {
   Tree tree;
   WriteV2(tree);
   tree.Write("/sys/fs/cgroup/jobs/train/memory.max", "lots\n");
@@ -187,7 +187,7 @@ TEST(SystemMemoryTest, TellsWhatItCouldNotRead) {
               ElementsAre(AllOf(HasSubstr("memory.max"), HasSubstr("lots"))));
 }
 
-TEST(SystemMemoryTest, NothingToReadIsAnError) {
+TEST(SystemMemoryTest, ReturnsNotFoundWithoutProc) {
   EXPECT_THAT(
       SystemMemory("/no/such/tree").Read(),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/tree/proc")));

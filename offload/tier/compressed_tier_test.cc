@@ -55,7 +55,7 @@ TEST(CompressedTierTest, HoldsFewerBytesAndMeasuresTheRatio) {
   }
 }
 
-TEST(CompressedTierTest, APurposeCanHaveACodecOfItsOwn) {
+TEST(CompressedTierTest, SupportsCodecPerPurpose) {
   CompressedTier::Options options;
   options.codec_of[static_cast<size_t>(Purpose::kOptimizer)] =
       *CreateCodec("lossless");
@@ -76,7 +76,7 @@ TEST(CompressedTierTest, APurposeCanHaveACodecOfItsOwn) {
   EXPECT_EQ(read("g"), values);
 }
 
-TEST(CompressedTierTest, SaysWhatComesBackBitForBit) {
+TEST(CompressedTierTest, ReportsLosslessPurposesAndTypes) {
   CompressedTier::Options options;
   options.codec_of[static_cast<size_t>(Purpose::kOptimizer)] =
       *CreateCodec("lossless");
@@ -117,7 +117,7 @@ TEST(CompressedTierTest, ScratchMemoryIsCountedAndLimited) {
   EXPECT_FALSE(tier.Contains("large"));
 }
 
-TEST(CompressedTierTest, RefusesPartsOfElementsAndForeignBlocks) {
+TEST(CompressedTierTest, RejectsPartsOfElementsAndForeignBlocks) {
   const auto host = Host();
   CompressedTier tier(*CreateCodec("lossless"), host);
   BlockInfo floats;

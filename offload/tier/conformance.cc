@@ -46,7 +46,7 @@ TEST_P(TierConformanceTest, AgreesWithAMapWhenTheBudgetIsTight) {
   model.DropAll();
 }
 
-TEST_P(TierConformanceTest, LargeBlocksComeBack) {
+TEST_P(TierConformanceTest, RoundTripsLargeBlocks) {
   const auto tier = GetParam().make(kAmple);
   // Odd addresses, sizes and offsets; several pieces.
   const Bytes bytes = PatternBytes((3 << 20) + 12345, 3);
@@ -61,7 +61,7 @@ TEST_P(TierConformanceTest, LargeBlocksComeBack) {
       std::equal(part.begin(), part.end(), odd.begin() + (1 << 20) - 5));
 }
 
-TEST_P(TierConformanceTest, RefusesBadKeysAndInfos) {
+TEST_P(TierConformanceTest, RejectsBadKeysAndInfos) {
   const auto tier = GetParam().make(kAmple);
   EXPECT_THAT(tier->Put("", {}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -81,7 +81,7 @@ TEST_P(TierConformanceTest, RefusesBadKeysAndInfos) {
   EXPECT_TRUE(tier->Keys().empty());
 }
 
-TEST_P(TierConformanceTest, NamesWhatIsAbsent) {
+TEST_P(TierConformanceTest, NamesMissingBlock) {
   const auto tier = GetParam().make(kAmple);
   const auto missing =
       StatusIs(absl::StatusCode::kNotFound,
@@ -94,7 +94,7 @@ TEST_P(TierConformanceTest, NamesWhatIsAbsent) {
   EXPECT_FALSE(tier->Contains("layer.7"));
 }
 
-TEST_P(TierConformanceTest, RefusesRangesOutsideTheBlock) {
+TEST_P(TierConformanceTest, RejectsRangesOutsideTheBlock) {
   const auto tier = GetParam().make(kAmple);
   TESSERA_ASSERT_OK(tier->Put("k", Bytes(10), {}));
   Bytes five(5);
@@ -108,7 +108,7 @@ TEST_P(TierConformanceTest, RefusesRangesOutsideTheBlock) {
                        HasSubstr("has 10 bytes, the buffer for it 5")));
 }
 
-TEST_P(TierConformanceTest, ABlockLargerThanTheBudgetIsItsOwnError) {
+TEST_P(TierConformanceTest, ReportsBlockLargerThanBudget) {
   if (GetParam().extra == nullptr) GTEST_SKIP() << "the stack has more room";
   const auto tier = GetParam().make(5000);
   TESSERA_ASSERT_OK(tier->Put("small", PatternBytes(100, 1), {}));
@@ -126,7 +126,7 @@ TEST_P(TierConformanceTest, ABlockLargerThanTheBudgetIsItsOwnError) {
   EXPECT_EQ(tier->usage().front().usage.peak, 100);
 }
 
-TEST_P(TierConformanceTest, ViewsReadAndWriteInPlaceOrSayThatTheyCannot) {
+TEST_P(TierConformanceTest, MapsBlocksOrReturnsUnimplemented) {
   const auto tier = GetParam().make(kAmple);
   TESSERA_ASSERT_OK(tier->Put("k", PatternBytes(1000, 1), {}));
   absl::StatusOr<BlockView> view = tier->Map("k");
@@ -150,7 +150,7 @@ TEST_P(TierConformanceTest, ViewsReadAndWriteInPlaceOrSayThatTheyCannot) {
 
 // Writers of whole blocks of one byte value each, and readers who must never
 // see two values.
-TEST_P(TierConformanceTest, ThreadsNeverSeeAMixture) {
+TEST_P(TierConformanceTest, ReadersNeverSeeMixedVersions) {
   const auto tier = GetParam().make(kAmple);
   TESSERA_ASSERT_OK(tier->Put("shared", Bytes(30000), {}));
   std::atomic<int> failures = 0;

@@ -21,7 +21,7 @@ absl::Status FindDevice() {
 
 bool HasDevice() { return FindDevice().ok(); }
 
-TEST(CudaPinningTest, PinsWhereThereIsADeviceAndGoesOnWhereThereIsNone) {
+TEST(CudaPinningTest, PinsMemoryIfDeviceExists) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto arena,
       PinnedArena::Create({.cap = 4 * kMiB, .pinning = CudaPinning()}));

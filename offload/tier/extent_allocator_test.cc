@@ -125,7 +125,7 @@ TEST(ExtentAllocatorTest, AgreesWithOneFlagPerByteOnRandomCalls) {
   }
 }
 
-TEST(ExtentAllocatorTest, FillsToTheLastByteAndReusesWhatIsFreed) {
+TEST(ExtentAllocatorTest, UsesLastByteAndReusesFreedSpace) {
   ExtentAllocator allocator(10);
   EXPECT_THAT(allocator.Allocate(7, 1), Optional(0));
   EXPECT_THAT(allocator.Allocate(3, 1), Optional(7));
@@ -134,7 +134,7 @@ TEST(ExtentAllocatorTest, FillsToTheLastByteAndReusesWhatIsFreed) {
   EXPECT_THAT(allocator.Allocate(3, 1), Optional(2));
 }
 
-TEST(ExtentAllocatorTest, MisuseIsNamedAndChangesNothing) {
+TEST(ExtentAllocatorTest, RejectsMisuseWithoutChanges) {
   ExtentAllocator allocator(10);
   TESSERA_ASSERT_OK(allocator.Claim(2, 4));
   EXPECT_THAT(allocator.Claim(5, 2),

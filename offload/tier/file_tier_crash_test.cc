@@ -124,7 +124,7 @@ void AwaitKillPoint(const Progress& progress, std::mt19937_64& random) {
 
 class FileTierCrashTest : public testing::TestWithParam<IoEngineKind> {};
 
-TEST_P(FileTierCrashTest, EveryBlockIsTheLastVersionOrTheOneUnderWay) {
+TEST_P(FileTierCrashTest, RecoversLastOrInFlightVersion) {
   const std::string path = testing::TempDir() + "/crash." +
                            std::to_string(static_cast<int>(GetParam()));
   std::remove(path.c_str());

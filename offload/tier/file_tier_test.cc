@@ -72,7 +72,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(FileTierFaultTest, AFileSizeLimitIsNamedAndTheOldVersionStays) {
+TEST(FileTierFaultTest, NamesFileSizeLimitAndKeepsOldVersion) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto tier,
       FileTier::Create(Budget(), Options(testing::TempDir(), false)));
@@ -140,7 +140,7 @@ int FillSmallDevice(const std::string& directory) {
   return (*tier)->Put("new", PatternBytes(30000, 0), {}).ok() ? 1 : 9;
 }
 
-TEST(FileTierFaultTest, AFullDeviceIsNamedAndNothingIsLost) {
+TEST(FileTierFaultTest, NamesFullDeviceAndLosesNothing) {
   const std::string directory = testing::TempDir() + "/small";
   mkdir(directory.c_str(), 0700);
   const pid_t child = fork();
@@ -152,7 +152,7 @@ TEST(FileTierFaultTest, AFullDeviceIsNamedAndNothingIsLost) {
   EXPECT_EQ(WEXITSTATUS(status), 1);
 }
 
-TEST(FileTierFaultTest, EioOnWritesLeavesTheOldVersion) {
+TEST(FileTierFaultTest, KeepsOldVersionOnWriteError) {
   std::atomic<bool> fail = false;
   std::atomic<int> countdown = 0;
   for (const bool keep : {false, true}) {
@@ -224,7 +224,7 @@ TEST(FileTierFaultTest, ShortTransfersAreCompleted) {
   EXPECT_GT(calls, 100u);
 }
 
-TEST(FileTierFaultTest, NothingIsLeftOfAScratchFile) {
+TEST(FileTierFaultTest, ScratchFileVanishesAfterKill) {
   const std::string directory = testing::TempDir() + "/gone";
   mkdir(directory.c_str(), 0700);
   const pid_t child = fork();
@@ -239,7 +239,7 @@ TEST(FileTierFaultTest, NothingIsLeftOfAScratchFile) {
   EXPECT_EQ(rmdir(directory.c_str()), 0) << "the directory is not empty";
 }
 
-TEST(FileTierFaultTest, RefusesBadOptions) {
+TEST(FileTierFaultTest, RejectsBadOptions) {
   FileTierOptions options = Options("", false);
   EXPECT_THAT(FileTier::Create(Budget(), options),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("path")));
@@ -289,7 +289,7 @@ void FlipBitOf(const std::string& path, std::span<const std::byte> needle) {
   ASSERT_EQ(pwrite(fd.get(), &flipped, 1, found - all.begin() + 5), 1);
 }
 
-TEST(FileTierRecoveryTest, AFlippedBitIsDataLossNotWrongBytes) {
+TEST(FileTierRecoveryTest, FlippedBitIsDataLoss) {
   const std::string path = FreshPath("flip");
   TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
                                FileTier::Create(Budget(), Options(path, true)));
@@ -315,7 +315,7 @@ TEST(FileTierRecoveryTest, AFlippedBitIsDataLossNotWrongBytes) {
   EXPECT_THAT(tier->Keys(), ElementsAre("adam.v"));
 }
 
-TEST(FileTierRecoveryTest, ATornVersionFallsBackToTheOneBefore) {
+TEST(FileTierRecoveryTest, TornVersionFallsBackToPrevious) {
   const std::string path = FreshPath("torn");
   const Bytes older = PatternBytes(20000, 1), newer = PatternBytes(20000, 2);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
@@ -338,7 +338,7 @@ TEST(FileTierRecoveryTest, ATornVersionFallsBackToTheOneBefore) {
   EXPECT_EQ(Read(*tier, "w"), PatternBytes(30000, 3));
 }
 
-TEST(FileTierRecoveryTest, ATruncatedFileKeepsWhatItHolds) {
+TEST(FileTierRecoveryTest, TruncatedFileKeepsIntactBlocks) {
   const std::string path = FreshPath("cut");
   TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
                                FileTier::Create(Budget(), Options(path, true)));
@@ -366,7 +366,7 @@ TEST(FileTierRecoveryTest, ATruncatedFileKeepsWhatItHolds) {
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has lost its table")));
 }
 
-TEST(FileTierRecoveryTest, AnotherFileIsNeverOverwritten) {
+TEST(FileTierRecoveryTest, NeverOverwritesForeignFile) {
   const std::string path = FreshPath("other");
   for (const size_t size : {size_t{20}, size_t{5000}, size_t{100000}}) {
     const Bytes bytes = PatternBytes(size, 1);
@@ -385,7 +385,7 @@ TEST(FileTierRecoveryTest, AnotherFileIsNeverOverwritten) {
   }
 }
 
-TEST(FileTierRecoveryTest, AKeptFileComesBackAsItWas) {
+TEST(FileTierRecoveryTest, ReopensKeptFile) {
   const std::string path = FreshPath("kept");
   const BlockInfo info = {Purpose::kOptimizer, DType::kBF16, 77};
   {

@@ -47,7 +47,7 @@ TEST(AccountingTest, CountsCurrentAndPeakPerPurpose) {
   EXPECT_EQ(usage.of(Purpose::kOptimizer), Usage::Part{});
 }
 
-TEST(AccountingTest, RefusesBeforeTheBudgetIsExceeded) {
+TEST(AccountingTest, RejectsBeforeTheBudgetIsExceeded) {
   const auto accounting = Budget(100);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       Reservation a,
@@ -65,7 +65,7 @@ TEST(AccountingTest, RefusesBeforeTheBudgetIsExceeded) {
       Accounting::Reserve(accounting, "b", 40, Purpose::kOptimizer));
 }
 
-TEST(AccountingTest, SaysWhenABlockIsLargerThanTheWholeBudget) {
+TEST(AccountingTest, ReportsBlockLargerThanBudget) {
   EXPECT_THAT(Accounting::Reserve(Budget(100), std::string(300, '\1'), 101,
                                   Purpose::kBuffers),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -73,7 +73,7 @@ TEST(AccountingTest, SaysWhenABlockIsLargerThanTheWholeBudget) {
                              HasSubstr("\\x01..."))));
 }
 
-TEST(AccountingTest, RefusesNegativeBytesAndUnknownPurposes) {
+TEST(AccountingTest, RejectsNegativeBytesAndUnknownPurposes) {
   EXPECT_THAT(Accounting::Reserve(Budget(1), "a", -1, Purpose::kBuffers),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1")));
   EXPECT_THAT(
@@ -116,7 +116,7 @@ TEST(ReservationTest, ResizesMovesAndChangesPurpose) {
   EXPECT_EQ(accounting->usage().current, 0);
 }
 
-TEST(AccountingTest, ThreadsNeverPassTheBudgetAndLeaveNothing) {
+TEST(AccountingTest, ThreadsNeverExceedBudget) {
   const auto accounting = Budget(1000);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -139,7 +139,7 @@ TEST(AccountingTest, ThreadsNeverPassTheBudgetAndLeaveNothing) {
   for (const Usage::Part& part : usage.parts) EXPECT_EQ(part.current, 0);
 }
 
-TEST(OperationTest, IsOverWithItsStatusFromTheStart) {
+TEST(OperationTest, StartsCompletedWithStatus) {
   EXPECT_TRUE(Operation().Test());
   TESSERA_EXPECT_OK(Operation().Wait());
   const Operation failed(absl::DataLossError("torn"));
@@ -188,7 +188,7 @@ TEST(OperationTest, TheDestructorAndAssignmentWait) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(OperationTest, ListenersHearOnceBeforeOrAfterTheEnd) {
+TEST(OperationTest, NotifiesListenersOnceBeforeOrAfterCompletion) {
   auto [operation, completion] = Operation::Pending();
   std::vector<absl::StatusCode> heard;
   const auto listen = [&heard](const absl::Status& s) {
@@ -204,7 +204,7 @@ TEST(OperationTest, ListenersHearOnceBeforeOrAfterTheEnd) {
                                           absl::StatusCode::kAborted));
 }
 
-TEST(WorkerPoolTest, RunsInOrderAndHandsStatusesBack) {
+TEST(WorkerPoolTest, RunsInOrderAndReturnsStatuses) {
   WorkerPool pool(0);  // Creates at least one thread.
   std::vector<int> order;
   std::vector<Operation> operations;
@@ -220,7 +220,7 @@ TEST(WorkerPoolTest, RunsInOrderAndHandsStatusesBack) {
   EXPECT_THAT(order, testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
 }
 
-TEST(WorkerPoolTest, TheDestructorRunsWhatIsLeft) {
+TEST(WorkerPoolTest, DestructorRunsPendingWork) {
   std::atomic<int> ran = 0;
   std::vector<Operation> operations;
   {

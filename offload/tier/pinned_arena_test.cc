@@ -50,7 +50,7 @@ TEST(PinnedArenaTest, GivesExactSizes) {
   TESSERA_EXPECT_OK(Buffer::Allocate(arena, 8192));
 }
 
-TEST(PinnedArenaTest, SaysWhyItIsNotPinnedAndGoesOn) {
+TEST(PinnedArenaTest, FallsBackWithReasonIfNotPinned) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto arena, PinnedArena::Create({.cap = 1, .pinning = Refusing()}));
   EXPECT_FALSE(arena->pinned());
@@ -61,7 +61,7 @@ TEST(PinnedArenaTest, SaysWhyItIsNotPinnedAndGoesOn) {
   std::memset(all.data(), 1, all.size());
 }
 
-TEST(PinnedArenaTest, NamesTheLimitThatForbidsLocking) {
+TEST(PinnedArenaTest, NamesMemlockLimit) {
   rlimit old = {};
   getrlimit(RLIMIT_MEMLOCK, &old);
   rlimit none = {0, old.rlim_max};
@@ -80,7 +80,7 @@ TEST(PinnedArenaTest, NamesTheLimitThatForbidsLocking) {
   TESSERA_EXPECT_OK(Buffer::Allocate(arena, 64 * kPage));
 }
 
-TEST(PinnedArenaTest, UnpinsWhatItPinned) {
+TEST(PinnedArenaTest, UnpinsPinnedMemory) {
   std::vector<std::string> calls;
   Pinning pinning = {[&calls](void*, size_t bytes) {
                        calls.push_back("pin " + std::to_string(bytes));
@@ -100,7 +100,7 @@ TEST(PinnedArenaTest, UnpinsWhatItPinned) {
   EXPECT_THAT(calls, testing::ElementsAre("pin 8192", "unpin 8192"));
 }
 
-TEST(PinnedArenaTest, RefusesBadCapsAndAlignments) {
+TEST(PinnedArenaTest, RejectsBadCapsAndAlignments) {
   for (int64_t cap : {int64_t{0}, int64_t{-1}, INT64_MAX}) {
     EXPECT_THAT(PinnedArena::Create({.cap = cap}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cap")));
@@ -116,7 +116,7 @@ TEST(PinnedArenaTest, RefusesBadCapsAndAlignments) {
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-TEST(PinnedArenaTest, ThreadsGetBlocksThatDoNotOverlap) {
+TEST(PinnedArenaTest, ThreadsGetDisjointBlocks) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto arena,
                                PinnedArena::Create({.cap = 16 * kPage}));
   std::vector<std::thread> threads;

@@ -29,7 +29,7 @@ Exhibit Small() {
   return exhibit;
 }
 
-TEST(ExhibitTest, RefusesWhatCannotBeDrawnAndSaysWhere) {
+TEST(ExhibitTest, RejectsInvalidTimelinesAndNamesAction) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   using Change = std::function<void(RankTimeline&)>;
@@ -78,14 +78,14 @@ TEST(ExhibitTest, RefusesWhatCannotBeDrawnAndSaysWhere) {
                        HasSubstr("the synchronisation from 1 to nan")));
 }
 
-TEST(ExhibitTest, AcceptsWhatIsEmptyOrTakesNoTime) {
+TEST(ExhibitTest, AcceptsEmptyAndZeroLengthTimelines) {
   EXPECT_THAT(CheckExhibits(std::vector<Exhibit>{{}, Small()}), IsOk());
   Exhibit instant = Small();
   instant.timeline.ranks[0].computations[0].end = 0;
   EXPECT_THAT(CheckExhibits({&instant, 1}), IsOk());
 }
 
-TEST(ExhibitTest, TheExtentIsTheLastEndOfAnything) {
+TEST(ExhibitTest, ExtentIsLatestEnd) {
   Exhibit exhibit = Small();
   EXPECT_EQ(ExtentOf(exhibit.timeline), 7);
   RankTimeline& rank = exhibit.timeline.ranks[0];

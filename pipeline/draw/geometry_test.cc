@@ -54,13 +54,13 @@ TEST(BoxesTest, EveryActionIsInOneBoxAndBoxesAreFew) {
   }
 }
 
-TEST(BoxesTest, WithoutALeastEveryActionHasItsOwn) {
+TEST(BoxesTest, WithoutMinimumEveryActionHasOwnBox) {
   std::mt19937_64 random(2);
   EXPECT_EQ(BoxesOf(RandomLine(random, 50), 0).size(), 50u);
   EXPECT_TRUE(BoxesOf({}, 1).empty());
 }
 
-TEST(LanesTest, NothingOverlapsAndLanesAreAsManyAsRunAtOnce) {
+TEST(LanesTest, UsesMinimalLanesWithoutOverlap) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 300; ++round) {
     std::vector<TimedAction> actions(random() % 30);
@@ -127,7 +127,7 @@ TEST(TicksTest, StepsAreRoundFewAndNotTooFew) {
   EXPECT_EQ(TicksTo(33, 8), (std::vector<double>{0, 5, 10, 15, 20, 25, 30}));
 }
 
-TEST(TicksTest, NumbersAreAsPeopleReadThem) {
+TEST(TicksTest, FormatsNumbersReadably) {
   EXPECT_EQ(NumberText(69), "69");
   EXPECT_EQ(NumberText(1240.216), "1240.2");
   EXPECT_EQ(NumberText(0), "0");
@@ -139,7 +139,7 @@ TEST(TicksTest, NumbersAreAsPeopleReadThem) {
   EXPECT_EQ(BytesText(int64_t{1} << 62), "4.61 EB");
 }
 
-TEST(CurveTest, MicroBatchesAreHeldFromForwardToTheLastBackward) {
+TEST(CurveTest, HoldsMicroBatchFromForwardToLastBackward) {
   Timeline timeline;
   timeline.ranks.resize(2);
   timeline.ranks[0].computations = {{{ActionKind::kForward, 0, 0}, 0, 1},
@@ -176,7 +176,7 @@ int64_t At(const Curve& curve, double time) {
   return held;
 }
 
-TEST(CurveTest, ThinnedItKeepsWhatIsMostAndWhatIsLast) {
+TEST(CurveTest, ThinningKeepsPeakAndLastValue) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 200; ++round) {
     Curve curve;

@@ -67,7 +67,7 @@ TEST(PerfettoTest, EveryActionIsAnEventOfItsProcess) {
   }
 }
 
-TEST(PerfettoTest, EventsOfAThreadDoNotOverlapAndThreadsHaveNames) {
+TEST(PerfettoTest, ThreadsHaveNamesAndDisjointEvents) {
   Exhibit exhibit =
       ExhibitOf("interleaved_1f1b", {4, 2, 12}, {.communication = 2.5});
   // Two actions that run at the same time.
@@ -143,7 +143,7 @@ TEST(PerfettoTest, WithoutMemoryItCountsMicroBatches) {
   EXPECT_EQ(most, 2);
 }
 
-TEST(PerfettoTest, ProcessesHaveTheTitlesWhateverIsInThem) {
+TEST(PerfettoTest, ProcessTitlesMayContainAnyBytes) {
   std::vector<Exhibit> exhibits = {ExhibitOf("1f1b", {2, 1, 2}), {}};
   exhibits[0].title = "\"\\\n\x01<\xff>\xc3\xa9";
   exhibits[1].title = "measured";
@@ -157,7 +157,7 @@ TEST(PerfettoTest, ProcessesHaveTheTitlesWhateverIsInThem) {
                         "\"\\\n\x01<\xef\xbf\xbd>\xc3\xa9", "measured"}));
 }
 
-TEST(PerfettoTest, WhatConcernsParametersAndTheOptimizerIsThere) {
+TEST(PerfettoTest, ShowsParameterAndOptimizerEvents) {
   Exhibit exhibit;
   RankTimeline rank;
   rank.communications = {{{ActionKind::kUnshard, 3, kNoMicroBatch}, 0, 1}};
@@ -174,7 +174,7 @@ TEST(PerfettoTest, WhatConcernsParametersAndTheOptimizerIsThere) {
   EXPECT_EQ(events["synchronisation"]["dur"], 1e6);
 }
 
-TEST(PerfettoTest, RefusesWhatItCannotDraw) {
+TEST(PerfettoTest, RejectsEmptyInput) {
   EXPECT_THAT(DrawPerfetto({}), StatusIs(absl::StatusCode::kInvalidArgument,
                                          HasSubstr("no timeline")));
 }

@@ -54,7 +54,7 @@ XmlElement GroundOfRank(const std::vector<XmlElement>& elements, size_t rank) {
   return {};
 }
 
-TEST(SvgTest, EveryComputationHasABoxWhereItIsInTime) {
+TEST(SvgTest, DrawsBoxForEveryComputation) {
   for (const Generator& generator : Generators()) {
     for (const int64_t ranks : {2, 4, 6}) {
       const PipelineShape shape = {
@@ -126,7 +126,7 @@ TEST(SvgTest, NumbersAreInTheirBoxesAndPairsHaveAnOutline) {
   }
 }
 
-TEST(SvgTest, ComputationsThatOverlapAreHalfAsHigh) {
+TEST(SvgTest, OverlappingComputationsHaveHalfHeight) {
   Exhibit exhibit;
   RankTimeline rank;
   rank.computations = {{{ActionKind::kForward, 0, 8, true}, 0, 4},
@@ -145,7 +145,7 @@ TEST(SvgTest, ComputationsThatOverlapAreHalfAsHigh) {
   EXPECT_EQ(boxes[2].Number("height"), height);
 }
 
-TEST(SvgTest, ColoursTellKindsAndShadesTellStages) {
+TEST(SvgTest, ColoursShowKindsAndShadesShowStages) {
   const std::vector<XmlElement> elements =
       Drawn({ExhibitOf("zb_v", {4, 2, 8})});
   std::map<std::string, std::string> colour_of;  // By kind and stage.
@@ -164,7 +164,7 @@ TEST(SvgTest, ColoursTellKindsAndShadesTellStages) {
   EXPECT_EQ(kinds.size(), 6u);
 }
 
-TEST(SvgTest, PanelsHaveOneScaleAndSayWhatTheyAre) {
+TEST(SvgTest, PanelsShareScaleAndHaveTitles) {
   const std::vector<Exhibit> exhibits = {ExhibitOf("gpipe", {4, 1, 8}),
                                          ExhibitOf("zb_h1", {4, 1, 8})};
   const std::vector<XmlElement> elements = Drawn(exhibits);
@@ -227,7 +227,7 @@ TEST(SvgTest, CommunicationIsBelowItsRank) {
   }
 }
 
-TEST(SvgTest, ALargePictureIsSmallAndLeavesNoTimeOut) {
+TEST(SvgTest, LargePictureIsSmallAndComplete) {
   const Exhibit exhibit = ExhibitOf("zb_h1", {64, 1, 1024});
   const std::string svg = *DrawSvg({{exhibit}});
   EXPECT_LT(svg.size(), size_t{6} << 20);
@@ -268,7 +268,7 @@ TEST(SvgTest, AnyTitleGivesValidXml) {
   }
 }
 
-TEST(SvgTest, DrawsWhatIsEmpty) {
+TEST(SvgTest, DrawsEmptyTimelines) {
   EXPECT_THAT(ReadXml(*DrawSvg({{Exhibit{}}})), IsOk());
   Exhibit exhibit;
   exhibit.timeline.ranks.resize(2);
@@ -283,7 +283,7 @@ TEST(SvgTest, TheSameTimelinesGiveTheSameBytes) {
   EXPECT_EQ(*DrawSvg(exhibits), *DrawSvg(exhibits));
 }
 
-TEST(SvgTest, RefusesWhatItCannotDraw) {
+TEST(SvgTest, RejectsEmptyInput) {
   EXPECT_THAT(DrawSvg({}), StatusIs(absl::StatusCode::kInvalidArgument,
                                     HasSubstr("no timeline")));
 }

@@ -19,7 +19,7 @@ TEST(SvgWriterTest, TextIsEscaped) {
   EXPECT_EQ(XmlText("]]>"), "]]&gt;");
 }
 
-TEST(SvgWriterTest, Utf8IsKeptAndAllElseReplaced) {
+TEST(SvgWriterTest, KeepsUtf8AndReplacesOtherBytes) {
   EXPECT_EQ(XmlText("\xc3\xa9\xe2\x82\xac\xf0\x9f\x9a\x80"),
             "\xc3\xa9\xe2\x82\xac\xf0\x9f\x9a\x80");
   EXPECT_EQ(XmlText(std::string("\0\x01\x1f\x7f\t", 5)), "???\x7f\t");

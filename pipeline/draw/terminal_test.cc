@@ -54,7 +54,7 @@ TEST(TerminalTest, FurtherStagesAreInLowerCase) {
   EXPECT_TRUE(absl::StrContains(rows[0], "w2"));
 }
 
-TEST(TerminalTest, EveryComputationIsThereWhereThereIsRoom) {
+TEST(TerminalTest, ShowsEveryComputationIfWideEnough) {
   for (const Generator& generator : Generators()) {
     const Exhibit exhibit = ExhibitOf(
         generator.name, {4, generator.chunks > 0 ? generator.chunks : 2, 12});
@@ -101,7 +101,7 @@ TEST(TerminalTest, FitsItsWidthAndKeepsShares) {
   }
 }
 
-TEST(TerminalTest, ColoursChangeNothingButColour) {
+TEST(TerminalTest, ColoursDoNotChangeText) {
   const Exhibit exhibit = ExhibitOf("dualpipe", {4, 1, 8});
   const std::string plain = *DrawTerminal({{exhibit}}, {}, {.width = 120});
   const std::string coloured =
@@ -131,7 +131,7 @@ TEST(TerminalTest, ExhibitsShareAScale) {
   EXPECT_EQ(rows[0].size(), rows[2].size());
 }
 
-TEST(TerminalTest, TheOptimizerAndPairsThatOverlapAreShown) {
+TEST(TerminalTest, ShowsOptimizerAndOverlappingPairs) {
   Exhibit exhibit;
   RankTimeline rank;
   rank.computations = {{{ActionKind::kForward, 0, 8, true}, 0, 4},
@@ -144,7 +144,7 @@ TEST(TerminalTest, TheOptimizerAndPairsThatOverlapAreShown) {
   EXPECT_EQ(RowsOf(*DrawTerminal({{exhibit}}))[0], "F8O");
 }
 
-TEST(TerminalTest, RefusesBadWidthsAndWrongTimelines) {
+TEST(TerminalTest, RejectsBadWidthsAndWrongTimelines) {
   const Exhibit exhibit = ExhibitOf("1f1b", {2, 1, 2});
   for (const int64_t width : {-1, 0, 39, 4097}) {
     EXPECT_THAT(DrawTerminal({{exhibit}}, {}, {.width = width}),
@@ -156,7 +156,7 @@ TEST(TerminalTest, RefusesBadWidthsAndWrongTimelines) {
                                          HasSubstr("no timeline")));
 }
 
-TEST(TerminalTest, DrawsWhatIsEmpty) {
+TEST(TerminalTest, DrawsEmptyTimelines) {
   EXPECT_THAT(DrawTerminal({{Exhibit{}}}), IsOk());
   Exhibit exhibit;
   exhibit.title = "\x1b[31m\n";

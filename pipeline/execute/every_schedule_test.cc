@@ -27,20 +27,20 @@ std::vector<absl::Status> CheckAll(int64_t ranks, int64_t chunks,
   });
 }
 
-TEST_P(EveryScheduleTest, GivesTheGradientsOfOneRankInDouble) {
+TEST_P(EveryScheduleTest, MatchesGradientsOfOneRankInDouble) {
   EXPECT_THAT(CheckAll<double>(GetParam(), 3, {}), Each(IsOk()));
 }
 
-TEST_P(EveryScheduleTest, GivesTheGradientsOfOneRankInFloat) {
+TEST_P(EveryScheduleTest, MatchesGradientsOfOneRankInFloat) {
   EXPECT_THAT(CheckAll<float>(GetParam(), 2, {}), Each(IsOk()));
 }
 
-TEST_P(EveryScheduleTest, GivesThemWithMessagesThatAreStarted) {
+TEST_P(EveryScheduleTest, MatchesGradientsWithStartedMessages) {
   EXPECT_THAT(CheckAll<double>(GetParam(), 2, {.start_from_bytes = 0}),
               Each(IsOk()));
 }
 
-TEST_P(EveryScheduleTest, GivesThemWithFusedMessages) {
+TEST_P(EveryScheduleTest, MatchesGradientsWithFusedMessages) {
   const int64_t ranks = GetParam();
   // Sends in place, sends asynchronously, and mixes both by size.
   for (const int64_t start_from : {1 << 20, 0, 70}) {

@@ -29,7 +29,7 @@ Schedule Zigzag() {
       "1RECV_F0,1F0,2F0,(2SEND_F0;2RECV_B0),2I0,1B0,1SEND_B0,2W0\n");
 }
 
-TEST(ExecutionPlanTest, KnowsWhoTakesEveryTensor) {
+TEST(ExecutionPlanTest, PlansReceiverOfEveryTensor) {
   const ExecutionPlan plan = ExecutionPlan::Of(Zigzag(), 1, Passes::kBoth);
   EXPECT_THAT(plan.stages(), ElementsAre(1, 2));
   EXPECT_THAT(plan.receives(), ElementsAre(ElementsAre(0, 4), IsEmpty()));
@@ -53,7 +53,7 @@ TEST(ExecutionPlanTest, KnowsWhoTakesEveryTensor) {
                                 Row{1, kNone, kNone, kNone}));  // 2W0
 }
 
-TEST(ExecutionPlanTest, DescribesActionsAsErrorsNameThem) {
+TEST(ExecutionPlanTest, DescribesActions) {
   const ExecutionPlan plan = ExecutionPlan::Of(Zigzag(), 1, Passes::kBoth);
   EXPECT_EQ(plan.Describe(plan.actions()[0]),
             "pipeline rank 1, action 0 (1RECV_F0): stage 1, micro-batch 0, "
@@ -65,7 +65,7 @@ TEST(ExecutionPlanTest, DescribesActionsAsErrorsNameThem) {
             "pipeline rank 1, action 8 (2W0): stage 2, micro-batch 0");
 }
 
-TEST(ExecutionPlanTest, ForwardsAloneKeepTheirOrderAndNoHalfPairs) {
+TEST(ExecutionPlanTest, ForwardOnlyPlanKeepsOrderWithoutHalfPairs) {
   const ExecutionPlan plan = ExecutionPlan::Of(Zigzag(), 1, Passes::kForward);
   EXPECT_EQ(Listed(plan), "1RECV_F0,1F0,2F0,2SEND_F0");
   EXPECT_EQ(plan.actions()[3].position, 3);
@@ -78,7 +78,7 @@ TEST(ExecutionPlanTest, ForwardsAloneKeepTheirOrderAndNoHalfPairs) {
             "0UNSHARD,0F0,0F1,0RESHARD");
 }
 
-TEST(ExecutionPlanTest, TwoWayMapsHandOverByTheMicroBatchsEnd) {
+TEST(ExecutionPlanTest, TwoWayPlanSendsByDirectionOfMicroBatch) {
   // Micro-batch 0 enters at the front, micro-batch 1 at the back.
   const Schedule schedule = *ReadCsv(
       "0F0,0SEND_F0,1RECV_F1,1F1,1B1,1SEND_B1,0RECV_B0,0B0\n"

@@ -418,7 +418,7 @@ absl::Status TrainProduct(ProductStage::Planted planted, uint64_t seed) {
 
 class ExecutorDeviceTest : public ::testing::TestWithParam<uint64_t> {};
 
-TEST_P(ExecutorDeviceTest, EveryScheduleGivesTheBitsOfTheCpu) {
+TEST_P(ExecutorDeviceTest, EveryScheduleMatchesCpuBitForBit) {
   for (const int64_t ranks : {1, 2, 3, 4}) {
     EXPECT_THAT(RunEmulated(ranks, GetParam(),
                             [&](EmulatedRank& on) -> absl::Status {
@@ -433,7 +433,7 @@ TEST_P(ExecutorDeviceTest, EveryScheduleGivesTheBitsOfTheCpu) {
   }
 }
 
-TEST_P(ExecutorDeviceTest, CapturedStepsGiveTheBitsOfTheCpu) {
+TEST_P(ExecutorDeviceTest, CapturedStepsMatchCpuBitForBit) {
   EXPECT_THAT(RunEmulated(1, GetParam(),
                           [&](EmulatedRank& on) -> absl::Status {
                             return ForEachSchedule(
@@ -446,7 +446,7 @@ TEST_P(ExecutorDeviceTest, CapturedStepsGiveTheBitsOfTheCpu) {
               Each(IsOk()));
 }
 
-TEST_P(ExecutorDeviceTest, LimitsOfMessagesChangeOnlyHowManyBuffersThereAre) {
+TEST_P(ExecutorDeviceTest, MessageLimitsChangeOnlyBufferCount) {
   const Schedule schedule = *Generate("1f1b", {3, 1, 9});
   for (const int64_t ahead : {0, 1, 3}) {
     for (const int64_t in_flight : {1, 2, 4}) {
@@ -475,7 +475,7 @@ TEST_P(ExecutorDeviceTest, FusedMessagesDoNotWaitForEachOther) {
               Each(IsOk()));
 }
 
-TEST_P(ExecutorDeviceTest, TiedWeightsHaveTheSumOfTheirGradients) {
+TEST_P(ExecutorDeviceTest, SumsGradientsOfTiedWeights) {
   struct Case {
     const char* name;
     int64_t ranks, chunks;
@@ -498,12 +498,12 @@ TEST_P(ExecutorDeviceTest, TiedWeightsHaveTheSumOfTheirGradients) {
   }
 }
 
-TEST_P(ExecutorDeviceTest, ReplaysHaveTheInputsOfTheirStep) {
+TEST_P(ExecutorDeviceTest, ReplaysUseInputsOfTheirStep) {
   using Planted = ProductStage::Planted;
   TESSERA_EXPECT_OK(TrainProduct(Planted::kNone, GetParam()));
 }
 
-TEST_P(ExecutorDeviceTest, ErrorsOfCapturedPassesAreFound) {
+TEST_P(ExecutorDeviceTest, DetectsErrorsOfCapturedPasses) {
   using Planted = ProductStage::Planted;
   // The first replay after the captured step has that step's loss.
   EXPECT_THAT(TrainProduct(Planted::kValueInAPass, GetParam()),
@@ -518,7 +518,7 @@ TEST_P(ExecutorDeviceTest, ErrorsOfCapturedPassesAreFound) {
                              HasSubstr("not within one allocation"))));
 }
 
-TEST(ExecutorDeviceErrorsTest, RefusesCapturesOfSeveralRanksAndOfTheHost) {
+TEST(ExecutorDeviceErrorsTest, RejectsCapturesOfSeveralRanksAndOfTheHost) {
   const auto create = [](int64_t ranks, bool on_device) {
     return RunEmulated(ranks, /*seed=*/1, [&](EmulatedRank& on) {
       const Schedule schedule = *Generate("1f1b", {ranks, 1, 2});
@@ -565,7 +565,7 @@ std::vector<absl::Status> StepWithout(std::string_view forgotten,
   });
 }
 
-TEST_P(ExecutorDeviceTest, MissingWaitsAreFound) {
+TEST_P(ExecutorDeviceTest, DetectsMissingWaits) {
   struct Case {
     const char* forgotten;
     const char* first;
@@ -590,7 +590,7 @@ TEST_P(ExecutorDeviceTest, MissingWaitsAreFound) {
   EXPECT_THAT(StepWithout("", GetParam()), Each(IsOk()));
 }
 
-TEST_P(ExecutorDeviceTest, AWaitForLaterWorkIsTheOnlyOneOfAStep) {
+TEST_P(ExecutorDeviceTest, StepNeedsOnlyOneHostWait) {
   const Schedule schedule = *Generate("1f1b", {2, 1, 4});
   EXPECT_THAT(
       RunEmulated(2, GetParam(),
@@ -609,7 +609,7 @@ TEST_P(ExecutorDeviceTest, AWaitForLaterWorkIsTheOnlyOneOfAStep) {
       Each(IsOk()));
 }
 
-TEST_P(ExecutorDeviceTest, NothingIsAllocatedAfterTheFirstStep) {
+TEST_P(ExecutorDeviceTest, AllocatesNothingAfterFirstStep) {
   const Schedule schedule = *Generate("zb_h1", {3, 1, 7});
   EXPECT_THAT(
       RunEmulated(3, GetParam(),
@@ -692,7 +692,7 @@ std::vector<absl::Status> StepWith(Fault fault, absl::Duration timeout) {
   });
 }
 
-TEST(ExecutorDeviceErrorsTest, AStageThatFailsIsHeardOnEveryRank) {
+TEST(ExecutorDeviceErrorsTest, EveryRankReportsFailedStage) {
   for (const Fault fault : {Fault::kError, Fault::kErrorOfWork}) {
     const auto statuses = StepWith(fault, absl::Seconds(20));
     EXPECT_THAT(
@@ -712,7 +712,7 @@ TEST(ExecutorDeviceErrorsTest, AStageThatFailsIsHeardOnEveryRank) {
   }
 }
 
-TEST(ExecutorDeviceErrorsTest, ALateRankIsNamedAtTheDeadline) {
+TEST(ExecutorDeviceErrorsTest, NamesLateRankAtDeadline) {
   const auto statuses = StepWith(Fault::kLate, absl::Milliseconds(200));
   int deadlines = 0;
   for (const size_t rank : {0, 2}) {

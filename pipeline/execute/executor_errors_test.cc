@@ -92,7 +92,7 @@ std::vector<absl::Status> RunWith(int64_t ranks, int64_t wrong,
   });
 }
 
-TEST(ExecutorErrorsTest, AStageThatFailsIsHeardOnEveryRank) {
+TEST(ExecutorErrorsTest, EveryRankReportsFailedStage) {
   for (const int64_t start_from : {0, 1 << 20}) {
     for (const ActionKind kind :
          {ActionKind::kForward, ActionKind::kBackwardInput,
@@ -122,7 +122,7 @@ TEST(ExecutorErrorsTest, AStageThatFailsIsHeardOnEveryRank) {
   }
 }
 
-TEST(ExecutorErrorsTest, AFailureAfterTheLastMicroBatchIsHeardToo) {
+TEST(ExecutorErrorsTest, EveryRankReportsFailureAfterLastMicroBatch) {
   const auto statuses =
       RunWith(3, 1, {ActionKind::kReduceGradient, 1}, absl::ZeroDuration(), {});
   EXPECT_THAT(statuses[1],
@@ -134,7 +134,7 @@ TEST(ExecutorErrorsTest, AFailureAfterTheLastMicroBatchIsHeardToo) {
   }
 }
 
-TEST(ExecutorErrorsTest, ALateRankIsNamedAtTheDeadline) {
+TEST(ExecutorErrorsTest, NamesLateRankAtDeadline) {
   for (const int64_t start_from : {0, 1 << 20}) {
     const auto statuses = RunWith(
         3, 1, {ActionKind::kForward, 1, 2}, absl::Seconds(1),
@@ -153,7 +153,7 @@ TEST(ExecutorErrorsTest, ALateRankIsNamedAtTheDeadline) {
   }
 }
 
-TEST(ExecutorErrorsTest, RanksWithDifferentSchedulesAreNamed) {
+TEST(ExecutorErrorsTest, NamesRanksWithDifferentSchedules) {
   for (const int64_t odd : {0, 1, 2}) {
     const auto statuses = RunRanks(3, [&](Communicator& c) -> absl::Status {
       const Schedule schedule = c.rank().value() == odd
@@ -172,7 +172,7 @@ TEST(ExecutorErrorsTest, RanksWithDifferentSchedulesAreNamed) {
   }
 }
 
-TEST(ExecutorErrorsTest, RanksWithDifferentOptionsAreNamed) {
+TEST(ExecutorErrorsTest, NamesRanksWithDifferentOptions) {
   const Schedule schedule = OneFOneB(2, 2);
   const auto statuses = RunRanks(2, [&](Communicator& c) {
     return MakeStackRank<double>(c, schedule, ShapeFor(schedule),
@@ -184,7 +184,7 @@ TEST(ExecutorErrorsTest, RanksWithDifferentOptionsAreNamed) {
                             HasSubstr("rank 1 differs from rank 0"))));
 }
 
-TEST(ExecutorErrorsTest, ARankWithoutAnExecutorIsNamedByTheOthers) {
+TEST(ExecutorErrorsTest, NamesRankWithoutExecutor) {
   const Schedule schedule = OneFOneB(3, 2);
   const auto statuses = RunRanks(3, [&](Communicator& c) -> absl::Status {
     const auto rank = static_cast<int32_t>(c.rank().value());
@@ -214,7 +214,7 @@ absl::Status Created(const Schedule& schedule,
   })[0];
 }
 
-TEST(ExecutorErrorsTest, CreateRefusesWhatCannotBe) {
+TEST(ExecutorErrorsTest, CreateRejectsInvalidArguments) {
   const Schedule schedule = *ReadCsv("0F0,1F0,1B0,0B0\n");
   LayerStage<double> a(ShapeFor(schedule), 0);
   LayerStage<double> b(ShapeFor(schedule), 1);
@@ -281,7 +281,7 @@ absl::Status BareStep(const Schedule& schedule,
   })[0];
 }
 
-TEST(ExecutorErrorsTest, StagesThatDoNotSayWhatIsNeededAreNamed) {
+TEST(ExecutorErrorsTest, NamesStageWithMissingOverride) {
   const Schedule schedule = *ReadCsv("0F0,1F0,1B0,0B0\n");
   const std::vector<TensorSpec> boundaries = {{DType::kF32, {3}}};
   EXPECT_THAT(BareStep(schedule, {}),
@@ -302,7 +302,7 @@ TEST(ExecutorErrorsTest, StagesThatDoNotSayWhatIsNeededAreNamed) {
                      HasSubstr("override Stage::Gradients"))));
 }
 
-TEST(ExecutorErrorsTest, CopiesThatGiveDifferentShapesAreNamed) {
+TEST(ExecutorErrorsTest, NamesStageCopiesWithDifferentShapes) {
   const Schedule schedule = *Generate("dualpipe", {2, 1, 2});
   const auto statuses = RunRanks(2, [&](Communicator& c) -> absl::Status {
     StackShape shape = ShapeFor(schedule);

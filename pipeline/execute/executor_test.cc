@@ -25,7 +25,7 @@ Schedule ScheduleOf(std::string_view name, int64_t ranks, int64_t chunks,
   return *Generate(name, {ranks, chunks, microbatches});
 }
 
-TEST(ExecutorTest, RunsALoweredScheduleAsItIs) {
+TEST(ExecutorTest, RunsLoweredScheduleUnchanged) {
   EXPECT_THAT(
       RunRanks(2,
                [](Communicator& c) -> absl::Status {
@@ -71,7 +71,7 @@ TEST(ExecutorTest, AnExchangeNeedsNoOrder) {
   }
 }
 
-TEST(ExecutorTest, GivenShapesNeedNotBeAsked) {
+TEST(ExecutorTest, DoesNotQueryGivenShapes) {
   class Silent : public LayerStage<double> {
    public:
     using LayerStage::LayerStage;
@@ -128,7 +128,7 @@ class Widening : public Stage {
   int64_t width = 3;
 };
 
-TEST(ExecutorTest, ForgottenShapesAreAskedAgain) {
+TEST(ExecutorTest, QueriesForgottenShapesAgain) {
   EXPECT_THAT(RunRanks(2,
                        [](Communicator& c) -> absl::Status {
                          const auto rank =
@@ -150,7 +150,7 @@ TEST(ExecutorTest, ForgottenShapesAreAskedAgain) {
               Each(IsOk()));
 }
 
-TEST(ExecutorTest, AStageThatSetsNoLossShows) {
+TEST(ExecutorTest, MissingLossIsNan) {
   class Silent : public Widening {
    public:
     absl::Status Forward(const ForwardPass&) override {
@@ -225,7 +225,7 @@ absl::Status CheckTiedStep(Communicator& c, const Schedule& schedule) {
   return CheckAgainst(expected, step, rank);
 }
 
-TEST(ExecutorTest, TiedWeightsHaveTheSumOfTheirGradients) {
+TEST(ExecutorTest, SumsGradientsOfTiedWeights) {
   struct Case {
     const char* name;
     int64_t ranks, chunks;
@@ -245,7 +245,7 @@ TEST(ExecutorTest, TiedWeightsHaveTheSumOfTheirGradients) {
   }
 }
 
-TEST(ExecutorTest, ParametersAreGatheredAndReducedWhereTheScheduleSays) {
+TEST(ExecutorTest, GathersAndReducesParametersAsScheduled) {
   const Schedule placed =
       *PlaceParameters(ScheduleOf("1f1b", 2, 1, 2), {.prefetch = 1});
   EXPECT_THAT(
@@ -269,7 +269,7 @@ TEST(ExecutorTest, ParametersAreGatheredAndReducedWhereTheScheduleSays) {
       Each(IsOk()));
 }
 
-TEST(ExecutorTest, EvaluationGathersOnlyWhatAForwardUses) {
+TEST(ExecutorTest, EvaluationGathersOnlyForForwards) {
   const Schedule schedule = *ReadCsv(
       "0UNSHARD,0F0,0RESHARD,0UNSHARD,0I0,0RESHARD,0UNSHARD,0W0,0RESHARD,"
       "0REDUCE_GRAD\n");

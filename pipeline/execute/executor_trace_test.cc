@@ -51,7 +51,7 @@ int64_t PeakBytes(const Schedule& lowered, const StackShape& shape,
   return peak;
 }
 
-TEST(ExecutorTraceTest, HoldsBoundaryTensorsAsLongAsTheScheduleSays) {
+TEST(ExecutorTraceTest, HoldsBoundaryTensorsAsScheduled) {
   for (const Generator& generator : Generators()) {
     SCOPED_TRACE(generator.name);
     const int64_t chunks = generator.chunks == 0 ? 2 : generator.chunks;
@@ -75,7 +75,7 @@ TEST(ExecutorTraceTest, HoldsBoundaryTensorsAsLongAsTheScheduleSays) {
 }
 
 // Inputs are released after the forward; gradients are unchanged.
-TEST(ExecutorTraceTest, StagesThatKeepTheirInputHoldNoneOfTheExecutors) {
+TEST(ExecutorTraceTest, ReleasesInputIfStageKeepsIt) {
   const Schedule schedule = *ReadCsv("0F0,1F0,0F1,1F1,1B1,0B1,1B0,0B0\n");
   const StackShape shape = ShapeFor(schedule);
   const Reference<double> expected = RunSequentially<double>(shape);
@@ -148,7 +148,7 @@ TEST(ExecutorTraceTest, SplitBackwardsKeepTheOutputsGradient) {
       Each(IsOk()));
 }
 
-TEST(ExecutorTraceTest, TheTimelineOfAllRanksIsOnEachOfThem) {
+TEST(ExecutorTraceTest, EveryRankHasTimelineOfAllRanks) {
   const Schedule schedule = ScheduleOf("zb_h1", 3, 1, 4);
   EXPECT_THAT(
       RunRanks(3,

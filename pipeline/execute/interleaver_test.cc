@@ -49,7 +49,7 @@ TEST_F(InterleaverTest, TasksTakeTurns) {
   }
 }
 
-TEST_F(InterleaverTest, OutsideOfTasksNothingHappens) {
+TEST_F(InterleaverTest, YieldOutsideTasksDoesNothing) {
   EXPECT_FALSE(interleaver_.has_other());
   interleaver_.Yield();
   EXPECT_EQ(Written(1, 1), "a0b0a.b.");
@@ -57,7 +57,7 @@ TEST_F(InterleaverTest, OutsideOfTasksNothingHappens) {
   interleaver_.Yield();
 }
 
-TEST_F(InterleaverTest, KnowsWhetherTheOtherHasEnded) {
+TEST_F(InterleaverTest, ReportsIfOtherTaskIsRunning) {
   TESSERA_EXPECT_OK(interleaver_.Run(
       [&] {
         EXPECT_TRUE(interleaver_.has_other());
@@ -71,14 +71,14 @@ TEST_F(InterleaverTest, KnowsWhetherTheOtherHasEnded) {
       }));
 }
 
-TEST_F(InterleaverTest, EverySwitchIsReportedByTheTaskThatWorked) {
+TEST_F(InterleaverTest, EverySwitchIsReportedByPreviousTask) {
   interleaver_.OnSwitch([&] { written_ += "|"; });
   EXPECT_EQ(Written(0, 0), "a.|b.");
   EXPECT_EQ(Written(1, 1), "a0|b0|a.|b.");
   EXPECT_EQ(Written(2, 0), "a0|b.|a1a.");
 }
 
-TEST_F(InterleaverTest, ErrorsEndARunAndNotTheObject) {
+TEST_F(InterleaverTest, ErrorsEndRunButNotInterleaver) {
   const absl::Status lost = absl::InternalError("lost");
   bool has_run = false;
   const auto second = [&] {

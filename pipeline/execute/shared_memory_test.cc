@@ -23,7 +23,7 @@ void ExpectAllOk(const std::vector<collectives::RankOutcome>& outcomes) {
 
 class SharedMemoryTest : public ::testing::TestWithParam<int64_t> {};
 
-TEST_P(SharedMemoryTest, EveryScheduleGivesTheGradientsOfOneRank) {
+TEST_P(SharedMemoryTest, EveryScheduleMatchesGradientsOfOneRank) {
   const int64_t ranks = GetParam();
   ExpectAllOk(collectives::RunSharedMemory(
       ranks, [ranks](collectives::Communicator& c) {
@@ -35,7 +35,7 @@ TEST_P(SharedMemoryTest, EveryScheduleGivesTheGradientsOfOneRank) {
       }));
 }
 
-TEST_P(SharedMemoryTest, TheyDoSoWithMessagesThatAreStarted) {
+TEST_P(SharedMemoryTest, StartedMessagesMatchGradientsOfOneRank) {
   const int64_t ranks = GetParam();
   ExpectAllOk(collectives::RunSharedMemory(
       ranks, [ranks](collectives::Communicator& c) {
@@ -58,7 +58,7 @@ class DyingStage : public LayerStage<double> {
   }
 };
 
-TEST(SharedMemoryFaultTest, ARankThatDiesIsNamedByAllOthers) {
+TEST(SharedMemoryFaultTest, EverySurvivorNamesDeadRank) {
   for (const int64_t start_from : {0, 1 << 20}) {
     const auto outcomes = collectives::RunSharedMemory(
         3, [&](collectives::Communicator& c) -> absl::Status {

@@ -23,7 +23,7 @@ TEST(TensorSpecTest, CountsElementsAndBytes) {
   EXPECT_EQ((TensorSpec{DType::kF64, {5, 0}}.bytes()), 0);
 }
 
-TEST(TensorSpecTest, WhatCannotBeIsRefused) {
+TEST(TensorSpecTest, RejectsInvalidSpecs) {
   EXPECT_THAT(CheckSpec({static_cast<DType>(99), {1}}), Refuses("number 99"));
   EXPECT_THAT(CheckSpec({DType::kF32, {1, -2}}), Refuses("[1,-2]"));
   EXPECT_THAT(CheckSpec({DType::kF32, Dims(9, 1)}), Refuses("9 dimensions"));
@@ -33,7 +33,7 @@ TEST(TensorSpecTest, WhatCannotBeIsRefused) {
   EXPECT_THAT(CheckSpec({DType::kU8, {large, large}}), Refuses("a tensor u8"));
 }
 
-TEST(TensorSpecTest, SurvivesBeingSent) {
+TEST(TensorSpecTest, RoundTrips) {
   for (const DType dtype : kAllDTypes) {
     for (size_t dims = 0; dims <= TensorSpec::kMostDims; ++dims) {
       TensorSpec spec{dtype, Dims(dims, 3)};
@@ -45,7 +45,7 @@ TEST(TensorSpecTest, SurvivesBeingSent) {
   }
 }
 
-TEST(TensorSpecTest, AnythingSentIsASpecOrRefused) {
+TEST(TensorSpecTest, ReceivedBytesAreSpecOrRejected) {
   std::mt19937_64 random(1);
   constexpr int64_t kEdges[] = {0,
                                 1,

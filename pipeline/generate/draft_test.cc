@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(DraftTest, MicroBatchesThatAreNotThereAreLeftOut) {
+TEST(DraftTest, OmitsMissingMicroBatches) {
   ActionList list(2);
   StageTurns stage(list, 5);
   for (int i = 0; i < 3; ++i) stage.Forward();
@@ -32,7 +32,7 @@ TEST(DraftTest, MicroBatchesThatAreNotThereAreLeftOut) {
                                  {ActionKind::kBackwardWeight, 5, 1}}));
 }
 
-TEST(DraftTest, TurnsHaveTheirOwnFirstAndLast) {
+TEST(DraftTest, TurnsRespectFirstAndLastMicroBatch) {
   ActionList list(9);
   StageTurns stage(list, 0, 4, 5);
   stage.Forward();
@@ -41,7 +41,7 @@ TEST(DraftTest, TurnsHaveTheirOwnFirstAndLast) {
             (std::vector<Action>{{ActionKind::kForward, 0, 4}}));
 }
 
-TEST(DraftTest, HalfAPairIsNone) {
+TEST(DraftTest, DropsHalfPairs) {
   ActionList list(2);
   list.Add(ActionKind::kForward, 0, 1);
   list.Add(ActionKind::kBackward, 1, 0);
@@ -57,7 +57,7 @@ TEST(DraftTest, HalfAPairIsNone) {
   EXPECT_FALSE(actions[2].with_next);
 }
 
-TEST(DraftTest, ShapesThatAreTooLargeAreToldWhatFits) {
+TEST(DraftTest, RejectsTooLargeShapesWithAdvice) {
   const ShapeRule rule = {.name = "x"};
   constexpr int64_t kMost = kMostActions / 3;
   TESSERA_EXPECT_OK(CheckShape(rule, {1, 1, kMost}));
@@ -74,7 +74,7 @@ TEST(DraftTest, ShapesThatAreTooLargeAreToldWhatFits) {
                        HasSubstr("fewer ranks or chunks work")));
 }
 
-TEST(DraftTest, PatternsThatAreTooLargeAreToldWhatFits) {
+TEST(DraftTest, RejectsTooLargePatternsWithAdvice) {
   const ShapeRule rule = {
       .name = "y", .least_microbatches = 1 << 20, .multiple_of = 6};
   EXPECT_EQ(rule.PatternMicroBatches(1), 1048578);
@@ -89,7 +89,7 @@ TEST(DraftTest, PatternsThatAreTooLargeAreToldWhatFits) {
                        HasSubstr("; 1398096 micro-batches work")));
 }
 
-TEST(DraftTest, AMapsErrorIsHandedOn) {
+TEST(DraftTest, ReturnsMapError) {
   EXPECT_THAT(
       EmptySchedule("x", StageMap::Linear(0), 1),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 ranks")));
@@ -99,7 +99,7 @@ std::string ErrorOf(std::string_view table) {
   return Execute(*ReadCsv(table)).error;
 }
 
-TEST(ScheduleCheckerTest, TimesAndMemoryAreThoseOfAHandDrawnPicture) {
+TEST(ScheduleCheckerTest, MatchesHandDrawnSchedule) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Schedule schedule,
       ReadCsv("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1I1,1W0,1W1\n"));
@@ -120,7 +120,7 @@ TEST(ScheduleCheckerTest, APairStartsWhenBothAreReady) {
   EXPECT_EQ(run.makespan, 12);
 }
 
-TEST(ScheduleCheckerTest, WhatIsWrongIsFound) {
+TEST(ScheduleCheckerTest, DetectsErrors) {
   EXPECT_EQ(ErrorOf("0F0,0B0\n1F0,1B0\n"), "");
   EXPECT_THAT(ErrorOf("0B0,0F0\n1F0,1B0\n"),
               "rank 0, position 0: 0B0 waits forever");

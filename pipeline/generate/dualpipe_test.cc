@@ -22,7 +22,7 @@ TEST(DualPipeTest, EntersAtBothEndsAndPairs) {
             "0F2,1F0,0F3,1B0,(1F1;0B2)OVERLAP_F_B,1B1,0I3,0W3\n");
 }
 
-TEST(DualPipeTest, BubbleAndMemoryAreThoseOfThePaper) {
+TEST(DualPipeTest, BubbleAndMemoryMatchPaper) {
   for (const PipelineShape& shape : EveryShape(1)) {
     const auto [p, v, m] = shape;
     if (p % 2 == 1) continue;
@@ -42,7 +42,7 @@ TEST(DualPipeTest, BubbleAndMemoryAreThoseOfThePaper) {
   }
 }
 
-TEST(DualPipeVTest, BubbleAndMemoryAreThoseOfThePaper) {
+TEST(DualPipeVTest, BubbleAndMemoryMatchPaper) {
   for (const PipelineShape& shape : EveryShape(2)) {
     const auto [p, v, m] = shape;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,

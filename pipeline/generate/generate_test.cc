@@ -16,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(GenerateTest, ThereAreThese) {
+TEST(GenerateTest, ListsGenerators) {
   EXPECT_THAT(GeneratorNames(),
               ElementsAre("sequential", "gpipe", "round_robin", "1f1b",
                           "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2",
@@ -52,7 +52,7 @@ TEST(GenerateTest, NeitherOrderNorMemoryDependsOnTimes) {
   }
 }
 
-TEST(GenerateTest, TablesGiveTheSchedulesBack) {
+TEST(GenerateTest, TablesRoundTrip) {
   for (const Generator& generator : Generators()) {
     for (const PipelineShape& shape : EveryShape(generator.chunks)) {
       if (generator.even_ranks && shape.ranks % 2 == 1) continue;
@@ -77,7 +77,7 @@ TEST(GenerateTest, ManyRanksAndMicroBatches) {
   }
 }
 
-TEST(GenerateTest, AnUnknownNameIsToldThoseThereAre) {
+TEST(GenerateTest, RejectsUnknownNameAndListsKnownOnes) {
   EXPECT_THAT(Generate("zb_h3", {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"zb_h3\""),
@@ -87,7 +87,7 @@ TEST(GenerateTest, AnUnknownNameIsToldThoseThereAre) {
                        HasSubstr(std::string(40, 'x') + "\"")));
 }
 
-TEST(GenerateTest, EveryGeneratorRefusesWhatItCannotDo) {
+TEST(GenerateTest, EveryGeneratorRejectsInvalidShapes) {
   for (const Generator& generator : Generators()) {
     const auto generate = generator.generate;
     const int64_t fixed = generator.chunks;

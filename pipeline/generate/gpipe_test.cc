@@ -32,7 +32,7 @@ TEST(GpipeTest, AllGoForwardThenBackFromTheLast) {
             "0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n");
 }
 
-TEST(GpipeTest, BubbleAndMemoryAreThoseOfThePaper) {
+TEST(GpipeTest, BubbleAndMemoryMatchPaper) {
   for (const PipelineShape& shape : EveryShape(1)) {
     const auto [p, v, m] = shape;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule, GenerateGpipe(shape));
@@ -46,7 +46,7 @@ TEST(GpipeTest, BubbleAndMemoryAreThoseOfThePaper) {
   }
 }
 
-TEST(LoopedBfsTest, AChunkIsDoneWithAllMicroBatchesBeforeTheNext) {
+TEST(LoopedBfsTest, ChunkFinishesAllMicroBatchesBeforeNext) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Schedule schedule,
       GenerateLoopedBfs({.ranks = 2, .chunks = 2, .microbatches = 2}));
@@ -55,7 +55,7 @@ TEST(LoopedBfsTest, AChunkIsDoneWithAllMicroBatchesBeforeTheNext) {
             "1F0,1F1,3F0,3F1,3B0,3B1,1B0,1B1\n");
 }
 
-TEST(LoopedBfsTest, BubbleIsThatOfOneChunk) {
+TEST(LoopedBfsTest, BubbleMatchesOneChunk) {
   for (const PipelineShape& shape : EveryShape(0)) {
     const auto [p, v, m] = shape;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
@@ -69,7 +69,7 @@ TEST(LoopedBfsTest, BubbleIsThatOfOneChunk) {
   }
 }
 
-TEST(RoundRobinTest, GroupsOfAsManyAsRanksGoRoundTheRing) {
+TEST(RoundRobinTest, MicroBatchGroupsCycleThroughChunks) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Schedule schedule,
       GenerateRoundRobin({.ranks = 2, .chunks = 2, .microbatches = 3}));
@@ -78,7 +78,7 @@ TEST(RoundRobinTest, GroupsOfAsManyAsRanksGoRoundTheRing) {
             "1F0,1F1,3F0,3F1,1F2,3F2,3B2,1B2,3B1,3B0,1B1,1B0\n");
 }
 
-TEST(RoundRobinTest, BubbleIsThatOfOneChunk) {
+TEST(RoundRobinTest, BubbleMatchesOneChunk) {
   for (const PipelineShape& shape : EveryShape(0)) {
     const auto [p, v, m] = shape;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,

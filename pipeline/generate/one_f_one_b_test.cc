@@ -20,7 +20,7 @@ TEST(OneFOneBTest, WarmsUpAlternatesAndCoolsDown) {
             "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
 }
 
-TEST(OneFOneBTest, BubbleAndMemoryAreThoseOfThePaper) {
+TEST(OneFOneBTest, BubbleAndMemoryMatchPaper) {
   for (const PipelineShape& shape : EveryShape(1)) {
     const auto [p, v, m] = shape;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
@@ -69,7 +69,7 @@ TEST(InterleavedOneFOneBTest, BubbleIsDividedByTheChunks) {
   }
 }
 
-TEST(InterleavedOneFOneBTest, MemoryIsThatOfTheWarmUp) {
+TEST(InterleavedOneFOneBTest, MemoryMatchesWarmUp) {
   for (const PipelineShape& shape : EveryShape(0)) {
     const auto [p, v, m] = shape;
     if (v == 1) continue;

@@ -139,7 +139,7 @@ class SweepTest : public ::testing::TestWithParam<Generator> {
   }
 };
 
-TEST_P(SweepTest, IsProvenAndHoldsWhatThePaperSays) {
+TEST_P(SweepTest, IsValidAndMatchesPaper) {
   const Generator& generator = GetParam();
   for (const PipelineShape& shape : EveryShape(generator.chunks)) {
     if (generator.even_ranks && shape.ranks % 2 == 1) continue;
@@ -152,7 +152,7 @@ TEST_P(SweepTest, IsProvenAndHoldsWhatThePaperSays) {
 }
 
 // With and without sends and receives.
-TEST_P(SweepTest, DocumentsGiveTheSchedulesBack) {
+TEST_P(SweepTest, DocumentsRoundTrip) {
   const Generator& generator = GetParam();
   for (const PipelineShape& shape : EveryShape(generator.chunks)) {
     if (generator.even_ranks && shape.ranks % 2 == 1) continue;

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(BuildingBlockTest, WeightsFillTheStepsThatAreFree) {
+TEST(BuildingBlockTest, WeightPassesFillFreeSteps) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Schedule schedule,
       RepeatBlock("block", BuildingBlock{},
@@ -42,7 +42,7 @@ TEST(BuildingBlockTest, MemoryFollowsFromTheSteps) {
   }
 }
 
-TEST(BuildingBlockTest, PassesThatAlwaysMeetAreRefused) {
+TEST(BuildingBlockTest, RejectsPassesThatAlwaysCollide) {
   // Forward and backward-input on the way down move one step closer per rank.
   const BuildingBlock block = {
       .forward_down = 1, .forward_up = 1, .backward_down = 2, .backward_up = 2};

@@ -25,7 +25,7 @@ std::string Lowered(const Schedule& schedule) {
   return lowered.ok() ? WriteCsv(*lowered) : lowered.status().ToString();
 }
 
-TEST(AddCommunicationTest, NeighboursThatCrossAgreeOnTheOrder) {
+TEST(AddCommunicationTest, CrossingNeighboursAgreeOnOrder) {
   EXPECT_EQ(Lowered(OneForwardOneBackward(2, 3)),
             "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,"
             "0RECV_B2,0B2\n"
@@ -55,7 +55,7 @@ TEST(AddCommunicationTest, PairsStayTogether) {
   EXPECT_EQ(actions[5].ToString(), "1SEND_B0");
 }
 
-TEST(AddCommunicationTest, ParametersKeepTheirPlaceAndStartBeforeReceives) {
+TEST(AddCommunicationTest, ParametersKeepPlaceAndStartBeforeReceives) {
   EXPECT_EQ(Lowered(FromCsv("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\n"
                             "1F0,1B0,1REDUCE_GRAD\n")),
             "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
@@ -134,7 +134,7 @@ TEST(AddCommunicationTest, AnyValidOrderRunsUnderRendezvous) {
   }
 }
 
-TEST(AddCommunicationTest, OrdersThatCannotCompleteAreRefused) {
+TEST(AddCommunicationTest, RejectsInvalidOrders) {
   EXPECT_THAT(AddCommunication(FromCsv("0F0,0B0,0F1,0B1\n"
                                        "1F0,1F1,1B0,1B1\n")),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -181,7 +181,7 @@ TEST(ExchangeTest, TheSteadyStateOf1F1BConsistsOfThem) {
   }
 }
 
-TEST(ExchangeTest, EveryGeneratorsScheduleStaysValid) {
+TEST(ExchangeTest, ScheduleOfEveryGeneratorStaysValid) {
   int64_t pairs = 0;
   for (const Generator& generator : Generators()) {
     for (const int64_t ranks : {1, 2, 3, 4, 6}) {
@@ -209,7 +209,7 @@ TEST(ExchangeTest, EveryGeneratorsScheduleStaysValid) {
   EXPECT_GT(pairs, 1000);
 }
 
-TEST(ExchangeTest, RanksThatBothSendFirstAreMended) {
+TEST(ExchangeTest, FusesSendsThatWouldDeadlock) {
   const Schedule crossing = FromCsv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1I0,1SEND_B0,1RECV_F1,1W0,1F1,1B1,1SEND_B1\n");
@@ -221,7 +221,7 @@ TEST(ExchangeTest, RanksThatBothSendFirstAreMended) {
   EXPECT_THAT(Validate(fused), IsOk());
 }
 
-TEST(ExchangeTest, ADeadlockOfExchangesIsNamed) {
+TEST(ExchangeTest, ReportsDeadlockOfExchanges) {
   // Rank 0 exchanges with rank 1 what rank 1 gives only later.
   const Schedule schedule = FromCsv(
       "0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B1),0RECV_B0,0B0,0B1\n"
@@ -252,7 +252,7 @@ TEST(ExchangeTest, ADeadlockOfExchangesIsNamed) {
   }
 }
 
-TEST(ExchangeTest, ValidateRefusesOtherPairsOfMessages) {
+TEST(ExchangeTest, ValidateRejectsOtherPairsOfMessages) {
   Schedule schedule = FromCsv(
       "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
       "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n");

@@ -27,7 +27,7 @@ std::string Placed(std::string_view table, const ParameterOptions& options) {
 
 constexpr std::string_view kTwoStages = "0F0,0F1,1F0,1F1,1B0,1B1,0B0,0B1\n";
 
-TEST(PlaceParametersTest, GathersSoManyComputationsAhead) {
+TEST(PlaceParametersTest, GathersAheadByPrefetchDistance) {
   EXPECT_EQ(Placed(kTwoStages, {.prefetch = 0}),
             "0UNSHARD,0F0,0F1,0RESHARD,1UNSHARD,1F0,1F1,1B0,1B1,1REDUCE_GRAD,"
             "1RESHARD,0UNSHARD,0B0,0B1,0REDUCE_GRAD,0RESHARD\n");
@@ -36,7 +36,7 @@ TEST(PlaceParametersTest, GathersSoManyComputationsAhead) {
             "1REDUCE_GRAD,1RESHARD,0B0,0B1,0REDUCE_GRAD,0RESHARD\n");
 }
 
-TEST(PlaceParametersTest, KeepsWhatIsUsedAgainWithinTheDistance) {
+TEST(PlaceParametersTest, KeepsParametersReusedWithinDistance) {
   EXPECT_EQ(Placed(kTwoStages, {.prefetch = 4}),
             "0UNSHARD,1UNSHARD,0F0,0F1,1F0,1F1,1B0,1B1,1REDUCE_GRAD,1RESHARD,"
             "0B0,0B1,0REDUCE_GRAD,0RESHARD\n");
@@ -45,12 +45,12 @@ TEST(PlaceParametersTest, KeepsWhatIsUsedAgainWithinTheDistance) {
       Placed(kTwoStages, {.prefetch = 100}));
 }
 
-TEST(PlaceParametersTest, ABudgetIsForWhatIsUsedNext) {
+TEST(PlaceParametersTest, BudgetIsSpentOnNextUse) {
   EXPECT_EQ(Placed(kTwoStages, {.prefetch = 4, .max_unsharded = 1}),
             Placed(kTwoStages, {.prefetch = 0}));
 }
 
-TEST(PlaceParametersTest, ABudgetOfBytesIsForWhatIsUsedNext) {
+TEST(PlaceParametersTest, ByteBudgetIsSpentOnNextUse) {
   const ParameterOptions both{
       .prefetch = 4, .unsharded_bytes = {10, 20}, .max_unsharded_bytes = 30};
   EXPECT_EQ(Placed(kTwoStages, both), Placed(kTwoStages, {.prefetch = 4}));
@@ -70,7 +70,7 @@ TEST(PlaceParametersTest, AStageWithoutBytesIsNeverGathered) {
             "0REDUCE_GRAD\n");
 }
 
-TEST(PlaceParametersTest, GradientsAreReducedWhenItSays) {
+TEST(PlaceParametersTest, ReducesGradientsAsRequested) {
   ParameterOptions options{.prefetch = 0,
                            .unsharded_bytes = {0, 0},
                            .reduce = ReducePlacement::kEachMicroBatch};
@@ -81,7 +81,7 @@ TEST(PlaceParametersTest, GradientsAreReducedWhenItSays) {
   EXPECT_EQ(Placed(kTwoStages, options), kTwoStages);
 }
 
-TEST(PlaceParametersTest, AStageWithoutWorkIsReducedAllTheSame) {
+TEST(PlaceParametersTest, ReducesStageWithoutWork) {
   // With one micro-batch nothing enters at the back.
   Schedule schedule = AllForwardAllBackward(*StageMap::TwoWay(2), 1);
   const auto placed = PlaceParameters(schedule, {.prefetch = 0});
@@ -137,7 +137,7 @@ std::vector<Action> Reference(const std::vector<Action>& actions,
   return list;
 }
 
-TEST(PlaceParametersTest, IsTheRuleOnAnySchedule) {
+TEST(PlaceParametersTest, FollowsRuleOnAnySchedule) {
   std::mt19937_64 random(5);
   for (int i = 0; i < 2000 && !HasFailure(); ++i) {
     const auto ranks = static_cast<int64_t>(1 + random() % 3);
@@ -165,7 +165,7 @@ TEST(PlaceParametersTest, IsTheRuleOnAnySchedule) {
   }
 }
 
-TEST(PlaceParametersTest, MisuseIsRefused) {
+TEST(PlaceParametersTest, RejectsMisuse) {
   const auto refuses = [](const std::string& part) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
   };

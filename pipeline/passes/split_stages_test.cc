@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(SplitStagesTest, PartsTakeThePlaceOfTheWhole) {
+TEST(SplitStagesTest, ReplacesStagesByTheirParts) {
   const std::vector<int64_t> parts = {3, 2};
   const auto split = SplitStages(FromCsv("0F0,1F0,1I0,0B0,1W0\n"), parts);
   ASSERT_THAT(split, IsOk());
@@ -78,7 +78,7 @@ TEST(SplitStagesTest, AnySplitOfAnyScheduleIsValid) {
   }
 }
 
-TEST(SplitStagesTest, StagesOfNoPartsAreLeftOut) {
+TEST(SplitStagesTest, OmitsStagesWithoutParts) {
   std::mt19937_64 random(3);
   const std::pair<const char*, int64_t> cases[] = {
       {"gpipe", 1}, {"1f1b", 1},     {"interleaved_1f1b", 2}, {"zb_h1", 1},
@@ -108,7 +108,7 @@ TEST(SplitStagesTest, StagesOfNoPartsAreLeftOut) {
   }
 }
 
-TEST(SplitStagesTest, MisuseIsRefused) {
+TEST(SplitStagesTest, RejectsMisuse) {
   const auto refuses = [](const char* part) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
   };

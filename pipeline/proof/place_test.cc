@@ -23,7 +23,7 @@ TEST(UnitsTest, AreActionsAndPairs) {
   EXPECT_TRUE(UnitsOf(schedule, 0)->empty());
 }
 
-TEST(UnitsTest, HalfPairsAndTriplesAreRefused) {
+TEST(UnitsTest, RejectsHalfPairsAndTriples) {
   Schedule schedule = FromCsv("0F0,0F1,0B0,0B1\n");
   schedule.ranks[0][3].with_next = true;
   EXPECT_THAT(UnitsOf(schedule, 0),

@@ -32,7 +32,7 @@ constexpr std::string_view kOneMessageEach =
     "0F0,0SEND_F0,0RECV_B0,0B0\n"
     "1RECV_F0,1F0,1B0,1SEND_B0\n";
 
-TEST(ValidateTest, CountsWhatALoweredScheduleDoes) {
+TEST(ValidateTest, CountsActionsOfLoweredSchedule) {
   const auto proof = Validate(FromCsv(kOneMessageEach));
   ASSERT_THAT(proof, IsOk());
   EXPECT_EQ(proof->computations, 4);
@@ -41,7 +41,7 @@ TEST(ValidateTest, CountsWhatALoweredScheduleDoes) {
   EXPECT_THAT(proof->peak_unsharded, ElementsAre(0, 0));
 }
 
-TEST(ValidateTest, PeaksAreThoseOfThePapers) {
+TEST(ValidateTest, PeaksMatchPapers) {
   for (int32_t ranks = 1; ranks <= 6; ++ranks) {
     for (int32_t m = 1; m <= 9; ++m) {
       const auto gpipe = Validate(
@@ -68,7 +68,7 @@ TEST(ValidateTest, ActivationsWaitForTheWeightGradient) {
   EXPECT_THAT(proof->peak_before_backward, ElementsAre(1));
 }
 
-TEST(ValidateTest, BothOfAPairAreAliveAtOnce) {
+TEST(ValidateTest, CountsBothActivationsOfPair) {
   for (const char* table : {"0F0,0F1,0B0,0B1\n", "0F0,0B0,0F1,0B1\n"}) {
     SCOPED_TRACE(table);
     Schedule schedule = FromCsv(table);
@@ -80,7 +80,7 @@ TEST(ValidateTest, BothOfAPairAreAliveAtOnce) {
   }
 }
 
-TEST(ValidateTest, CoverageIsRefusedWithRankPositionAndAction) {
+TEST(ValidateTest, ReportsCoverageErrorsWithPosition) {
   Schedule schedule = FromCsv(kOneMessageEach);
   schedule.ranks[0].pop_back();
   EXPECT_THAT(Validate(schedule), Refuses("rank 0 never executes 0B0"));
@@ -110,7 +110,7 @@ TEST(ValidateTest, CoverageIsRefusedWithRankPositionAndAction) {
   EXPECT_THAT(Validate(schedule), Refuses("micro-batches 0 to 0"));
 }
 
-TEST(ValidateTest, SizesThatCannotBeAreRefused) {
+TEST(ValidateTest, RejectsInvalidSizes) {
   Schedule schedule = FromCsv(kOneMessageEach);
   schedule.ranks.pop_back();
   EXPECT_THAT(Validate(schedule), Refuses("1 lists of actions; its map has 2"));
@@ -123,7 +123,7 @@ TEST(ValidateTest, SizesThatCannotBeAreRefused) {
               Refuses("-1 buffers"));
 }
 
-TEST(ValidateTest, LocalOrderIsRefused) {
+TEST(ValidateTest, RejectsInvalidLocalOrder) {
   EXPECT_THAT(Validate(FromCsv("0B0,0F0\n")),
               Refuses("rank 0, action 0 (0B0) waits for rank 0, action 1 (0F0),"
                       " which comes later"));
@@ -156,7 +156,7 @@ TEST(ValidateTest, PairsAreAForwardAndAnIndependentBackward) {
   EXPECT_THAT(Validate(schedule), Refuses("and the one after it"));
 }
 
-TEST(ValidateTest, MissingAndSuperfluousMessagesAreRefused) {
+TEST(ValidateTest, RejectsMissingAndSuperfluousMessages) {
   EXPECT_THAT(
       Validate(FromCsv("0F0,0RECV_B0,0B0\n"
                        "1RECV_F0,1F0,1B0,1SEND_B0\n")),
@@ -200,7 +200,7 @@ TEST(ValidateTest, CrossingSendsDeadlockUnderRendezvousOnly) {
   EXPECT_THAT(Validate(FromCsv(kCrossingSends), {.buffers = 1}), IsOk());
 }
 
-TEST(ValidateTest, EnoughBuffersAreNamedByTheirNumber) {
+TEST(ValidateTest, DeadlocksOnlyWithTooFewBuffers) {
   const Schedule schedule = FromCsv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,"
       "0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"
@@ -215,7 +215,7 @@ TEST(ValidateTest, EnoughBuffersAreNamedByTheirNumber) {
   EXPECT_THAT(Validate(late), IsOk());
 }
 
-TEST(ValidateTest, WaitsBehindMissingBuffersNameTheReceiveThatMakesRoom) {
+TEST(ValidateTest, NamesReceiveThatFreesBuffer) {
   // Two messages each way before either rank receives.
   const Schedule schedule = FromCsv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0F3,0SEND_F3,"
@@ -237,7 +237,7 @@ TEST(ValidateTest, WaitsBehindMissingBuffersNameTheReceiveThatMakesRoom) {
   EXPECT_THAT(Validate(crossing, {.buffers = 2}), IsOk());
 }
 
-TEST(ValidateTest, ComputationsThatWaitForEachOtherAreACycle) {
+TEST(ValidateTest, DetectsCyclesOfComputations) {
   const Schedule schedule = FromCsv(
       "0F0,0B0,0F1,0B1\n"
       "1F0,1F1,1B0,1B1\n");
@@ -250,7 +250,7 @@ TEST(ValidateTest, ComputationsThatWaitForEachOtherAreACycle) {
           "(0B0)"));
 }
 
-TEST(ValidateTest, LongCyclesAreCutShort) {
+TEST(ValidateTest, TruncatesLongCycles) {
   // Rank 0 expects the first micro-batch back from the last rank before it
   // sends the second; all others expect the second first.
   Schedule schedule = AllForwardAllBackward(*StageMap::Loop(12, 2), 2);
@@ -267,7 +267,7 @@ TEST(ValidateTest, LongCyclesAreCutShort) {
             Refuses(", and so on over 12 ranks")));
 }
 
-TEST(ValidateTest, ParametersAreGatheredWhereTheyAreUsed) {
+TEST(ValidateTest, RequiresParametersGatheredBeforeUse) {
   const auto one = [](const char* table) { return Validate(FromCsv(table)); };
   EXPECT_THAT(one("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD\n"), IsOk());
   EXPECT_THAT(one("0F0,0UNSHARD,0B0,0RESHARD\n"),
@@ -287,7 +287,7 @@ TEST(ValidateTest, ParametersAreGatheredWhereTheyAreUsed) {
   EXPECT_THAT(peak->peak_unsharded, ElementsAre(2));
 }
 
-TEST(ValidateTest, GradientsAreReducedAfterTheLastOfThem) {
+TEST(ValidateTest, RequiresReductionAfterLastGradient) {
   EXPECT_THAT(
       Validate(FromCsv("0F0,0I0,0REDUCE_GRAD,0W0\n")),
       Refuses("rank 0, action 2 (0REDUCE_GRAD) reduces nothing: the first "
@@ -310,7 +310,7 @@ TEST(ValidateTest, GradientsAreReducedAfterTheLastOfThem) {
   EXPECT_THAT(Validate(schedule), Refuses("takes no micro-batch"));
 }
 
-TEST(ValidateTest, BytesOfParametersAndGradientsAreCountedAndLimited) {
+TEST(ValidateTest, LimitsBytesOfParametersAndGradients) {
   // Stage 0 has 10 bytes of parameters and 100 of gradients, stage 1 has 20 and
   // 200. The reduction of stage 1 may run until that of stage 0 starts.
   const Schedule schedule = FromCsv(

@@ -11,7 +11,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(ActionTest, EveryKindSurvivesItsText) {
+TEST(ActionTest, EveryKindRoundTrips) {
   for (const ActionKind kind : kActionKinds) {
     for (const int32_t stage : {0, 1, 17, kMostIndex}) {
       for (const int32_t microbatch : {0, 9, 1023, kMostIndex}) {
@@ -23,7 +23,7 @@ TEST(ActionTest, EveryKindSurvivesItsText) {
   }
 }
 
-TEST(ActionTest, IsWrittenAsPyTorchDoes) {
+TEST(ActionTest, MatchesPyTorchFormat) {
   const struct {
     Action action;
     const char* text;
@@ -46,7 +46,7 @@ TEST(ActionTest, IsWrittenAsPyTorchDoes) {
   }
 }
 
-TEST(ActionTest, OtherTextsAreRefusedAndQuoted) {
+TEST(ActionTest, RejectsAndQuotesOtherTexts) {
   for (const char* text :
        {"", "F", "0", "0F", "F0", "0f0", "0X0", "-1F0", "0F-1", "0 F0", "0F0 ",
         "0UNSHARD1", "16777216F0", "0F16777216", "0F999999999999999999999",
@@ -107,7 +107,7 @@ std::vector<int32_t> Ranks(const absl::StatusOr<StageMap>& map) {
   return ranks;
 }
 
-TEST(StageMapTest, MapsOfTheField) {
+TEST(StageMapTest, MatchesPublishedMaps) {
   EXPECT_THAT(Ranks(StageMap::Linear(3)), ElementsAre(0, 1, 2));
   EXPECT_THAT(Ranks(StageMap::Loop(3, 2)), ElementsAre(0, 1, 2, 0, 1, 2));
   EXPECT_THAT(Ranks(StageMap::Zigzag(3, 2)), ElementsAre(0, 1, 2, 2, 1, 0));
@@ -140,7 +140,7 @@ TEST(StageMapTest, EveryRankHoldsItsShareOfAllStages) {
   }
 }
 
-TEST(StageMapTest, AnyOtherIsGivenByRanks) {
+TEST(StageMapTest, AcceptsCustomMap) {
   EXPECT_THAT(Ranks(StageMap::Of({1, 0, 1})), ElementsAre(1, 0, 1));
   EXPECT_THAT(StageMap::Of({0, 2, 2}),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -153,7 +153,7 @@ TEST(StageMapTest, AnyOtherIsGivenByRanks) {
   EXPECT_THAT(StageMap::Of({}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(StageMapTest, CountsThatCannotBeAreRefused) {
+TEST(StageMapTest, RejectsInvalidCounts) {
   for (const auto& map :
        {StageMap::Linear(0), StageMap::Loop(2, 0), StageMap::Zigzag(-1, 2),
         StageMap::TwoWay(0), StageMap::Loop(1 << 12, 1 << 12)}) {

@@ -63,7 +63,7 @@ std::string Mutate(std::string text, std::mt19937_64& random) {
   return text;
 }
 
-TEST(CsvFuzzTest, ATableIsReadWholeOrRefused) {
+TEST(CsvFuzzTest, MutatedTablesAreReadOrRejected) {
   std::mt19937_64 random(20261121);
   int read = 0;
   for (int i = 0; i < 50'000; ++i) {
@@ -98,7 +98,7 @@ std::vector<std::string> JsonCorpus() {
   return corpus;
 }
 
-TEST(JsonFuzzTest, ADocumentIsReadWholeOrRefused) {
+TEST(JsonFuzzTest, MutatedDocumentsAreReadOrRejected) {
   TextMutator mutator(JsonCorpus(),
                       {"0",
                        "F",

@@ -15,7 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(CsvTest, ATableOfPyTorchIsReadAndWrittenAgain) {
+TEST(CsvTest, RoundTripsPyTorchTable) {
   // Interleaved zero-bubble on two ranks, in PyTorch's format.
   const std::string table =
       "0F0,0F1,2F0,2F1,,2I0,2W0\n"
@@ -31,7 +31,7 @@ TEST(CsvTest, ATableOfPyTorchIsReadAndWrittenAgain) {
             "0F0,0F1,2F0,2F1,2I0,2W0\n1F0,1F1,3F0,3B0,3F1\n");
 }
 
-TEST(CsvTest, LoweredSchedulesAndPairsSurvive) {
+TEST(CsvTest, RoundTripsLoweredSchedulesAndPairs) {
   const std::string table =
       "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0I0,0W0,0REDUCE_GRAD,0RESHARD\n"
       "1RECV_F0,1F0,1B0,1SEND_B0\n";
@@ -51,7 +51,7 @@ TEST(CsvTest, LoweredSchedulesAndPairsSurvive) {
   EXPECT_EQ(WriteCsv(fused), exchanges);
 }
 
-TEST(CsvTest, MapsAreKnownFromWhoComputesWhat) {
+TEST(CsvTest, InfersStageMap) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule v, ReadCsv("0F0,3F0\n1F0,2F0\n"));
   EXPECT_EQ(v.map, *StageMap::Zigzag(2, 2));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule both,
@@ -61,7 +61,7 @@ TEST(CsvTest, MapsAreKnownFromWhoComputesWhat) {
   EXPECT_EQ(both.RankOf(0, 1), 1);
 }
 
-TEST(CsvTest, WhatIsWrongIsNamed) {
+TEST(CsvTest, DescribesErrors) {
   const struct {
     const char* table;
     const char* message;
@@ -96,7 +96,7 @@ constexpr char kText[] = R"({
 }
 )";
 
-TEST(JsonTest, TheDocumentOfTheHeaderIsReadAndWritten) {
+TEST(JsonTest, RoundTripsDocumentOfHeader) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule, ReadJson(kText));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule same,
                                ReadCsv("0F0,0B0\n1F0,1B0\n", "1f1b"));
@@ -112,7 +112,7 @@ TEST(JsonTest, KeysMayComeInAnyOrder) {
       IsOkAndHolds(*ReadJson(kText)));
 }
 
-TEST(JsonTest, WhatATableLosesIsKept) {
+TEST(JsonTest, KeepsFieldsThatTablesLose) {
   // A two-way map with one micro-batch, a rank without actions, and
   // micro-batches that no rank computes.
   Schedule schedule;
@@ -127,7 +127,7 @@ TEST(JsonTest, WhatATableLosesIsKept) {
   EXPECT_THAT(ReadJson(WriteJson(schedule)), IsOkAndHolds(schedule));
 }
 
-TEST(JsonTest, LoweredSchedulesAndPairsSurvive) {
+TEST(JsonTest, RoundTripsLoweredSchedulesAndPairs) {
   for (const char* table :
        {"0UNSHARD,0F0,0SEND_F0,0RECV_B0,0I0,0W0,0REDUCE_GRAD,0RESHARD\n"
         "1RECV_F0,1F0,1B0,1SEND_B0\n",
@@ -139,7 +139,7 @@ TEST(JsonTest, LoweredSchedulesAndPairsSurvive) {
   }
 }
 
-TEST(JsonTest, ANameThatIsNotUtf8IsMendedNotThrownAt) {
+TEST(JsonTest, ReplacesInvalidUtf8InName) {
   Schedule schedule = *ReadJson(kText);
   schedule.name = "a\xff";
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule again,
@@ -147,7 +147,7 @@ TEST(JsonTest, ANameThatIsNotUtf8IsMendedNotThrownAt) {
   EXPECT_EQ(again.name, "a\xef\xbf\xbd");
 }
 
-TEST(JsonTest, WhatIsWrongIsNamed) {
+TEST(JsonTest, DescribesErrors) {
   const struct {
     const char* from;
     std::string to;

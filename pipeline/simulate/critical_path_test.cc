@@ -73,7 +73,7 @@ TEST(CriticalPathTest, FollowsAMicroBatchThroughAShortPipeline) {
   EXPECT_EQ(path.waits, 0);
 }
 
-TEST(CriticalPathTest, ABusyLinkIsBlamed) {
+TEST(CriticalPathTest, IncludesBusyLink) {
   // Two forwards of 1, then messages of 4 each on one link.
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
                                ReadCsv("0F0,0F1\n1F0,1F1\n"));
@@ -113,7 +113,7 @@ TEST(CriticalPathTest, StepsFollowEachOtherToTheMakespan) {
 }
 
 // Makes one action shorter or longer, in an independent graph.
-TEST(CriticalPathTest, OnlyWhatIsOnThePathCounts) {
+TEST(CriticalPathTest, OnlyActionsOnPathAffectMakespan) {
   std::mt19937_64 random(2);
   int on_path = 0;
   for (int i = 0; i < 400 && !HasFailure(); ++i) {
@@ -148,7 +148,7 @@ TEST(CriticalPathTest, OnlyWhatIsOnThePathCounts) {
 }
 
 // The same through Simulate, for all actions of a kind and stage.
-TEST(CriticalPathTest, WhatIsOnThePathCostsAsOftenAsItIsThere) {
+TEST(CriticalPathTest, ActionsCostOncePerOccurrenceOnPath) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 1000 && !HasFailure(); ++i) {
     RandomCase given = MakeRandomCase(random);
@@ -190,7 +190,7 @@ TEST(CriticalPathTest, GapsOfAMeasuredTimelineAreWaits) {
   EXPECT_EQ(path.steps.back().end, 7);
 }
 
-TEST(CriticalPathTest, TimelinesOfOtherSchedulesAreRefused) {
+TEST(CriticalPathTest, RejectsTimelinesOfOtherSchedules) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
                                ReadCsv("0F0,0B0\n1F0,1B0\n"));
   TESSERA_ASSERT_OK_AND_ASSIGN(Schedule other,

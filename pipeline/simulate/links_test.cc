@@ -63,7 +63,7 @@ TEST(LinksTest, TheConstantDelayComesOnTop) {
   EXPECT_EQ(timeline.ranks[1].computations[0].begin, 8.5);
 }
 
-TEST(LinksTest, MessagesOfALinkQueueForItsBandwidthNotItsLatency) {
+TEST(LinksTest, MessagesQueueForBandwidthNotLatency) {
   const Timeline timeline =
       TimesOf("0F0,0F1,0F2\n1F0,1F1,1F2\n",
               WithLinks(2, {.latency = 10, .bandwidth = 4}));
@@ -89,7 +89,7 @@ TEST(LinksTest, StagesOfOneRankNeedNoLink) {
   EXPECT_TRUE(timeline.ranks[0].communications.empty());
 }
 
-TEST(LinksTest, LoweredMessagesStartWhereTheListSendsThem) {
+TEST(LinksTest, LoweredMessagesStartAtTheirSend) {
   // The send comes after the second forward.
   const Timeline timeline = TimesOf(
       "0F0,0F1,0SEND_F0,0SEND_F1\n1RECV_F0,1F0,"
@@ -101,7 +101,7 @@ TEST(LinksTest, LoweredMessagesStartWhereTheListSendsThem) {
               ElementsAre("1F0 4-5", "1F1 6-7"));
 }
 
-TEST(LinksTest, ImpliedMessagesWithoutOverlapTakeTheSendersTime) {
+TEST(LinksTest, ImpliedMessagesWithoutOverlapBlockSender) {
   Costs costs = WithLinks(2, {.latency = 0.5, .bandwidth = 4});
   costs.overlap_communication = false;
   const Timeline timeline =
@@ -114,7 +114,7 @@ TEST(LinksTest, ImpliedMessagesWithoutOverlapTakeTheSendersTime) {
               ElementsAre("1F0 3.5-4.5", "1B0 4.5-6.5", "1F1 8-9", "1B1 9-11"));
 }
 
-TEST(LinksTest, LoweredMessagesWithoutOverlapMeet) {
+TEST(LinksTest, LoweredMessagesWithoutOverlapRendezvous) {
   Costs costs = WithLinks(2, {.latency = 0.5, .bandwidth = 4});
   costs.overlap_communication = false;
   const Timeline timeline = TimesOf(
@@ -133,7 +133,7 @@ TEST(LinksTest, LoweredMessagesWithoutOverlapMeet) {
                           "1B1 11.5-13.5"));
 }
 
-TEST(LinksTest, ExchangesGoBothWaysAtOnce) {
+TEST(LinksTest, ExchangesTransferInBothDirections) {
   Costs costs = WithLinks(2, {.latency = 0.5, .bandwidth = 4});
   costs.overlap_communication = false;
   const Timeline timeline = TimesOf(
@@ -149,7 +149,7 @@ TEST(LinksTest, ExchangesGoBothWaysAtOnce) {
       ElementsAre("0F0 0-1", "0F1 3.5-4.5", "0B0 9-11", "0B1 13.5-15.5"));
 }
 
-TEST(LinksTest, TheHalfOfAnExchangeThatHangsIsNamed) {
+TEST(LinksTest, NamesHangingHalfOfExchange) {
   Costs costs = Costs::Uniform(2, {});
   costs.overlap_communication = false;
   EXPECT_THAT(Simulate(*ReadCsv("0F0,0SEND_F0,0F1,(0SEND_F1;0RECV_B0),0B0\n"
@@ -160,7 +160,7 @@ TEST(LinksTest, TheHalfOfAnExchangeThatHangsIsNamed) {
                                  "for 1SEND_B0")));
 }
 
-TEST(LinksTest, SendsThatDoNotMeetAreNamed) {
+TEST(LinksTest, NamesDeadlockedSends) {
   Costs costs = Costs::Uniform(2, {});
   const Schedule crossed = *ReadCsv(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
@@ -184,7 +184,7 @@ TEST(LinksTest, SendsThatDoNotMeetAreNamed) {
                        HasSubstr("(0SEND_F0) waits forever for 0F0")));
 }
 
-TEST(LinksTest, MessagesThatJoinNoTwoRanksAreRefused) {
+TEST(LinksTest, RejectsMessagesNotBetweenRanks) {
   const Costs costs = Costs::Uniform(2, {});
   for (const auto& [table, message] :
        std::vector<std::pair<const char*, const char*>>{
@@ -198,7 +198,7 @@ TEST(LinksTest, MessagesThatJoinNoTwoRanksAreRefused) {
   }
 }
 
-TEST(LinksTest, WrongLinksAndSizesAreRefused) {
+TEST(LinksTest, RejectsWrongLinksAndSizes) {
   const double infinity = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Schedule schedule = *ReadCsv("0F0\n1F0\n");

@@ -42,7 +42,7 @@ std::vector<TimedAction> InListOrder(const std::vector<Action>& actions,
   return timed;
 }
 
-TEST(SimulateOracleTest, EveryTimeIsThatOfTheLongestPath) {
+TEST(SimulateOracleTest, TimesMatchLongestPath) {
   std::mt19937_64 random(1);
   for (int i = 0; i < kCases && !HasFailure(); ++i) {
     const auto [schedule, costs] = MakeRandomCase(random);
@@ -189,7 +189,7 @@ int64_t HeldAt(const Costs& costs, const RankTimeline& line, double time) {
   return held;
 }
 
-TEST(SimulateOracleTest, MemoryIsWhatIsHeldAtEveryMoment) {
+TEST(SimulateOracleTest, MemoryMatchesHeldBytes) {
   std::mt19937_64 random(4);
   for (int i = 0; i < kCases / 2 && !HasFailure(); ++i) {
     const auto [schedule, costs] = MakeRandomCase(random);

@@ -41,7 +41,7 @@ constexpr StageCosts kStage = {.forward = 2,
                                .reduce_gradient = 5,
                                .unsharded_bytes = 100};
 
-TEST(SimulateParametersTest, GathersRunBesideComputationsOneAtATime) {
+TEST(SimulateParametersTest, GathersOverlapComputationsSequentially) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Schedule schedule,
       ReadCsv("0UNSHARD,1UNSHARD,0F0,1F0,0RESHARD,1B0,1RESHARD,1REDUCE_GRAD,"
@@ -67,7 +67,7 @@ TEST(SimulateParametersTest, GathersRunBesideComputationsOneAtATime) {
   EXPECT_EQ(line.peak_bytes, 220);
 }
 
-TEST(SimulateParametersTest, GathersThatNobodyAwaitsAreStillGivenUpAfterwards) {
+TEST(SimulateParametersTest, ReleasesUnawaitedGathersAfterTheyComplete) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Schedule schedule,
       ReadCsv("0UNSHARD,0RESHARD,0RESHARD,0F0,0UNSHARD,0UNSHARD,0RESHARD\n"));

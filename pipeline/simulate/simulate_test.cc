@@ -168,7 +168,7 @@ TEST(SimulateTest, MemoryIsCountedWhileItIsHeld) {
   }
 }
 
-TEST(SimulateTest, WhatCannotBeDoneIsNamed) {
+TEST(SimulateTest, DescribesInfeasibleSchedules) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule stuck,
                                ReadCsv("0F0,0B0\n1B0,1F0\n"));
   EXPECT_THAT(Simulate(stuck, Costs::Uniform(2, {})),

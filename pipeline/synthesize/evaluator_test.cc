@@ -47,7 +47,7 @@ void ExpectAsSimulated(const SynthesisProblem& problem, const StageMap& map,
   EXPECT_TRUE(model.memory_limit == 0 || !evaluator.Evaluate(order).valid);
 }
 
-TEST(EvaluatorTest, SaysWhatSimulateSays) {
+TEST(EvaluatorTest, MatchesSimulate) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 400; ++i) {
     const SynthesisProblem problem =
@@ -65,7 +65,7 @@ TEST(EvaluatorTest, SaysWhatSimulateSays) {
   }
 }
 
-TEST(EvaluatorTest, SaysWhatSimulateSaysOfGenerators) {
+TEST(EvaluatorTest, MatchesSimulateForGenerators) {
   std::mt19937_64 random(2);
   int cases = 0;
   for (int i = 0; i < 60; ++i) {

@@ -36,7 +36,7 @@ TEST(GreedyTest, NeverRunsOutOfMemoryHalfWay) {
   }
 }
 
-TEST(GreedyTest, TwoWayPipelinesEndWhereThereIsRoomForBothWays) {
+TEST(GreedyTest, TwoWayPipelinesFinishWithMemoryForBothDirections) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 25; ++i) {
     const SynthesisProblem problem =
@@ -55,7 +55,7 @@ TEST(GreedyTest, TwoWayPipelinesEndWhereThereIsRoomForBothWays) {
   }
 }
 
-TEST(GreedyTest, TooLittleMemoryIsSaid) {
+TEST(GreedyTest, ReportsTooLittleMemory) {
   Model model = MakeModel(*StageMap::Linear(2), 3, Costs::Uniform(2, {}), 0);
   model.memory_limit = 1;
   EXPECT_TRUE(Greedy(model).Run(Policy(model)).has_value());

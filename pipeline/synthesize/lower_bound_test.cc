@@ -63,7 +63,7 @@ TEST(LowerBoundTest, IsBelowTheBestOfAllSchedulesOfTwoRanks) {
   EXPECT_GE(tightness.tight, tightness.cases * 6 / 10);
 }
 
-TEST(LowerBoundTest, MicroBatchesThatTakeTheirTurnsLoseNothing) {
+TEST(LowerBoundTest, InOrderMicroBatchesAreOptimal) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 60; ++i) {
     SynthesisProblem problem =
@@ -175,7 +175,7 @@ TEST(LowerBoundTest, LessMemoryNeverLowersIt) {
   }
 }
 
-TEST(LowerBoundTest, RefusesWhatIsNoProblem) {
+TEST(LowerBoundTest, RejectsInvalidProblems) {
   const StageMap map = *StageMap::Linear(2);
   EXPECT_THAT(LowerBound(map, 1, Costs::Uniform(3, {}), 0),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -11,7 +11,7 @@
 namespace tessera::pipeline::synthesis {
 namespace {
 
-TEST(OrderTest, SurvivesBeingASchedule) {
+TEST(OrderTest, RoundTripsThroughSchedule) {
   std::mt19937_64 random(1);
   for (int64_t p = 1; p <= 4; ++p) {
     for (int64_t m = 1; m <= 5; ++m) {
@@ -30,7 +30,7 @@ TEST(OrderTest, SurvivesBeingASchedule) {
   }
 }
 
-TEST(OrderTest, OfAGeneratorIsItsScheduleSplit) {
+TEST(OrderTest, MatchesSplitScheduleOfGenerator) {
   for (const std::string_view name : {"1f1b", "zb_h1", "zb_h2"}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Schedule schedule,
                                  Generate(name, {4, 1, 7}));

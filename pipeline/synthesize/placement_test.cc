@@ -51,7 +51,7 @@ TEST(ChoosePlacementTest, OneLayerAheadHidesGathersAsLongAsALayer) {
   EXPECT_GT(without->timeline.makespan, placement->timeline.makespan);
 }
 
-TEST(ChoosePlacementTest, FreeReductionsAreMadeAtOnceAndDearOnesOnce) {
+TEST(ChoosePlacementTest, ReducesEarlyIfFreeAndOnceIfExpensive) {
   const auto free = ChoosePlacement(Layers(4, 3), LayerCosts(4, 0, 0.1), {});
   ASSERT_THAT(free, IsOk());
   EXPECT_EQ(free->options.reduce, ReducePlacement::kEachMicroBatch);
@@ -68,7 +68,7 @@ TEST(ChoosePlacementTest, FreeReductionsAreMadeAtOnceAndDearOnesOnce) {
 
 // Reductions that overlap, except the last one, cost little time and save
 // memory.
-TEST(ChoosePlacementTest, SlackIsSpentOnMemory) {
+TEST(ChoosePlacementTest, SpendsSlackOnMemory) {
   const Costs costs = LayerCosts(4, 0, 3.05);
   const auto fastest = ChoosePlacement(Layers(4, 3), costs, {.slack = 0});
   ASSERT_THAT(fastest, IsOk());
@@ -111,7 +111,7 @@ TEST(ChoosePlacementTest, MoreMemoryNeverMakesItSlower) {
   }
 }
 
-TEST(ChoosePlacementTest, MisuseIsRefused) {
+TEST(ChoosePlacementTest, RejectsMisuse) {
   const auto refuses = [](const char* part) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
   };

@@ -33,7 +33,7 @@ TEST(SequentialTest, DoesOneMicroBatchAtATime) {
   }
 }
 
-TEST(SequentialTest, NothingNeedsLessMemory) {
+TEST(SequentialTest, UsesLeastMemory) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 60; ++i) {
     const SynthesisProblem problem =

@@ -145,7 +145,7 @@ TEST(SynthesizeTest, IsNeverWorseThanAGeneratorWithChunks) {
   RecordProperty("cases", tally.cases);
 }
 
-TEST(SynthesizeTest, IsNeverWorseWhereMessagesWait) {
+TEST(SynthesizeTest, IsNeverWorseWithMessageDelays) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 120; ++i) {
     SynthesisProblem problem =
@@ -232,7 +232,7 @@ TEST(SynthesizeTest, ReachesThePublishedBubbleRates) {
   }
 }
 
-TEST(SynthesizeTest, StagesAreHeldTwiceOnlyWhereDualPipeIsBetter) {
+TEST(SynthesizeTest, HoldsStagesTwiceOnlyIfDualPipeIsFaster) {
   // A pipeline with slow ends; with two ranks, each computes both ends.
   SynthesisProblem problem{.ranks = 4, .microbatches = 40};
   problem.costs = Costs::Uniform(4, {1, 1, 1, 0});
@@ -271,7 +271,7 @@ TEST(SynthesizeTest, SmallestPipelines) {
   }
 }
 
-TEST(SynthesizeTest, StagesThatTakeNoTime) {
+TEST(SynthesizeTest, AcceptsStagesOfZeroTime) {
   SynthesisProblem problem{.ranks = 3, .microbatches = 4};
   problem.costs = Costs::Uniform(3, {0, 0, 0, 0});
   TESSERA_ASSERT_OK_AND_ASSIGN(const Synthesis best, Synthesize(problem));
@@ -280,7 +280,7 @@ TEST(SynthesizeTest, StagesThatTakeNoTime) {
   CheckResult(problem, best);
 }
 
-TEST(SynthesizeTest, TheSameEveryTime) {
+TEST(SynthesizeTest, IsDeterministic) {
   std::mt19937_64 random(9);
   for (int i = 0; i < 10; ++i) {
     const SynthesisProblem problem =
@@ -294,7 +294,7 @@ TEST(SynthesizeTest, TheSameEveryTime) {
   }
 }
 
-TEST(SynthesizeTest, TheLeastLimitIsNamedAndDoes) {
+TEST(SynthesizeTest, NamesSmallestFeasibleLimit) {
   std::mt19937_64 random(10);
   for (int i = 0; i < 60; ++i) {
     SynthesisProblem problem =
@@ -315,7 +315,7 @@ TEST(SynthesizeTest, TheLeastLimitIsNamedAndDoes) {
   }
 }
 
-TEST(SynthesizeTest, RefusesWhatIsNoProblem) {
+TEST(SynthesizeTest, RejectsInvalidProblems) {
   SynthesisProblem problem{.ranks = 2, .microbatches = 3};
   problem.costs = Costs::Uniform(2, {});
   const auto refusal = [](const SynthesisProblem& wrong,

@@ -126,7 +126,7 @@ void ExpectSameTensors(const std::string& a, const std::string& b) {
   }
 }
 
-TEST(ImportModelTest, ComputesWhatTransformersComputed) {
+TEST(ImportModelTest, MatchesTransformers) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string text,
                                ReadFile(kExpected, 1 << 20));
   const auto expected = nlohmann::json::parse(text);
@@ -159,7 +159,7 @@ TEST(ImportModelTest, ComputesWhatTransformersComputed) {
   RecordProperty("largest_logit_error", absl::StrCat(largest));
 }
 
-TEST(ExportModelTest, GivesBackEveryBitOfAnImport) {
+TEST(ExportModelTest, RoundTripsImportBitForBit) {
   const std::string directory = NewRunDirectory("round");
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string path,
@@ -229,7 +229,7 @@ void ExpectWeightsWithoutMoments(const train::testing::WholeBits& before,
   }
 }
 
-TEST(ExportModelTest, MixturesComeBackOnOtherMeshes) {
+TEST(ExportModelTest, RoundTripsMixturesOnOtherMeshes) {
   train::RunOptions options = train::testing::SmallMixture();
   options.mesh = {.dp = 2, .pp = 2, .ep = 2};
   const std::string directory = NewRunDirectory("mixture");
@@ -254,7 +254,7 @@ TEST(ExportModelTest, MixturesComeBackOnOtherMeshes) {
 }
 
 // Their files have them less 1.
-TEST(ExportModelTest, NormsOfGemmaAreMovedByOne) {
+TEST(ExportModelTest, ShiftsGemmaNormsByOne) {
   train::RunOptions options = train::testing::SmallRun();
   options.model.architecture = model_files::Architecture::kGemma;
   options.model.glu = tp::GluKind::kGeGlu;
@@ -322,7 +322,7 @@ class SixteenBitTiedModelTest : public ::testing::TestWithParam<DType> {
   train::testing::WholeBits trained_;
 };
 
-TEST_P(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
+TEST_P(SixteenBitTiedModelTest, KeepsMastersInF32Files) {
   EXPECT_LT(fs::file_size(directory_ + "/16/model.safetensors"),
             fs::file_size(directory_ + "/f32/model.safetensors") * 3 / 5);
   // A run that resumes from the import has the exported values and masters, and
@@ -338,7 +338,7 @@ TEST_P(SixteenBitTiedModelTest, KeepsItsMastersWhereFilesAreOf32Bits) {
   ExpectWeightsWithoutMoments(trained_, resumed);
 }
 
-TEST_P(SixteenBitTiedModelTest, GoesThroughFilesOf16BitsUnchanged) {
+TEST_P(SixteenBitTiedModelTest, RoundTripsSixteenBitFiles) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string rounded,
       ImportModel(directory_ + "/16", directory_ + "/rounded", {}));
@@ -430,7 +430,7 @@ TEST(ExportAdapterTest, FilesHaveTheFactorsAndTheirSum) {
   EXPECT_EQ(config["target_modules"].size(), 7);
 }
 
-TEST(ExportAdapterTest, RunsWithoutAdaptersAreRefused) {
+TEST(ExportAdapterTest, RejectsRunsWithoutAdapters) {
   const std::string directory = NewRunDirectory("no_adapter");
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
                                ImportModel(kModel, directory + "/ckpt", {}));
@@ -440,7 +440,7 @@ TEST(ExportAdapterTest, RunsWithoutAdaptersAreRefused) {
   EXPECT_FALSE(fs::exists(directory + "/peft"));
 }
 
-TEST(ModelReaderTest, RefusesRowsThatAreNotThere) {
+TEST(ModelReaderTest, RejectsInvalidRows) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string path, ImportModel(kModel, NewRunDirectory("rows"), {}));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto reader, ModelReader::Open(path));
@@ -480,7 +480,7 @@ class BadModelTest : public ::testing::Test {
   std::string directory_;
 };
 
-TEST_F(BadModelTest, FilesThatAreMissingOrDamagedAreNamed) {
+TEST_F(BadModelTest, NamesMissingAndDamagedFiles) {
   const std::string file =
       directory_ + "/model/model-00002-of-00002.safetensors";
   {
@@ -497,7 +497,7 @@ TEST_F(BadModelTest, FilesThatAreMissingOrDamagedAreNamed) {
   ExpectRefused(absl::StatusCode::kDataLoss, "config.json");
 }
 
-TEST_F(BadModelTest, TensorsThatAreMissingOrOfOtherShapesAreNamed) {
+TEST_F(BadModelTest, NamesMissingAndMisshapenTensors) {
   const std::string path = directory_ + "/model/config.json";
   TESSERA_ASSERT_OK_AND_ASSIGN(auto config,
                                model_files::LoadHuggingFaceConfig(path));
@@ -512,7 +512,7 @@ TEST_F(BadModelTest, TensorsThatAreMissingOrOfOtherShapesAreNamed) {
                 "needs [32, 8]");
 }
 
-TEST_F(BadModelTest, ExportsThatCannotBeLeaveNothing) {
+TEST_F(BadModelTest, FailedExportsLeaveNoFiles) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string path,
       ImportModel(directory_ + "/model", directory_ + "/ckpt", {}));
@@ -541,7 +541,7 @@ TEST_F(BadModelTest, ExportsThatCannotBeLeaveNothing) {
   EXPECT_FALSE(fs::exists(to + ".writing"));
 }
 
-TEST_F(BadModelTest, AnInterruptedExportIsMadeAnew) {
+TEST_F(BadModelTest, RestartsInterruptedExport) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string path,
       ImportModel(directory_ + "/model", directory_ + "/ckpt", {}));

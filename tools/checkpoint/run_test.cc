@@ -66,7 +66,7 @@ absl::StatusOr<VerifiedBytes> Verify(const std::string& path) {
   return VerifyRun(path, [](const VerifiedBytes&) {});
 }
 
-TEST(RunPlanTest, PartsAreThoseOfRanks) {
+TEST(RunPlanTest, PartsMatchRanks) {
   for (const bool is_tied : {false, true}) {
     for (const MeshSizes mesh :
          {MeshSizes{}, MeshSizes{.tp = 4}, MeshSizes{.pp = 2, .tp = 2},
@@ -132,7 +132,7 @@ TEST(RunPlanTest, ExpertsHaveTheirOwnParts) {
   }
 }
 
-TEST(RunPlanTest, MeshesThatDoNotFitAreRefused) {
+TEST(RunPlanTest, RejectsIncompatibleMeshes) {
   const train::RunIdentity identity = IdentityOf(SmallRun());
   EXPECT_THAT(PlanParts({.identity = identity, .mesh = {.pp = 5}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -193,7 +193,7 @@ void ExpectReshards(const RunOptions& options,
   }
 }
 
-TEST(ReshardRunTest, RanksTakeUpWhatNoRanksWrote) {
+TEST(ReshardRunTest, RanksLoadReshardedCheckpoint) {
   ExpectReshards(With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3),
                  {{{.tp = 4}, 0}, {{.dp = 3, .pp = 4}, 1}});
 }
@@ -207,7 +207,7 @@ TEST(ReshardRunTest, ExpertsMoveBetweenRanks) {
                  {{{.dp = 8, .ep = 8}, 2}, {{.dp = 3, .pp = 2}, 3}});
 }
 
-TEST(ReshardRunTest, WhatIsThereStays) {
+TEST(ReshardRunTest, KeepsExistingFiles) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
                                SaveRun(With(SmallRun(), {}, 1), "there"));
   EXPECT_THAT(ReshardRun(path, fs::path(path).parent_path(), {}),
@@ -276,7 +276,7 @@ TEST(ReshardRunTest, EightBitMomentsAreNotCut) {
   EXPECT_THAT(Verify(other), IsOk());
 }
 
-TEST(ListRunsTest, SaysWhatIsThereAndWhatIsNotComplete) {
+TEST(ListRunsTest, ListsCompleteAndIncompleteRuns) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string path,
       SaveRun(With(SmallRun(), {.dp = 2, .tp = 2}, 2), "list"));
@@ -316,7 +316,7 @@ TEST(ListRunsTest, SaysWhatIsThereAndWhatIsNotComplete) {
   EXPECT_THAT(csv.str(), HasSubstr("2,4,\"dp2,pp1,cp1,tp2\",2,"));
 }
 
-TEST(VerifyRunTest, FindsChangedBytesAndStrayFiles) {
+TEST(VerifyRunTest, DetectsChangedBytesAndStrayFiles) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string path,
       SaveRun(With(SmallRun(), {.dp = 2, .tp = 2}, 3), "verify"));

@@ -60,7 +60,7 @@ TEST_F(CliTest, SetsFlagsInEveryForm) {
   EXPECT_EQ(absl::GetFlag(FLAGS_schedule), "a=b");
 }
 
-TEST_F(CliTest, BadUsageExitsWith2AndOneLineThatSaysWhatToDo) {
+TEST_F(CliTest, BadUsageExitsWith2AndOneLine) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--stage=8"}, "unknown flag --stage; did you mean --stages;"},
       {{"--zzzzzzzzzz=8"}, "unknown flag --zzzzzzzzzz; --help lists"},
@@ -85,7 +85,7 @@ TEST_F(CliTest, BadUsageExitsWith2AndOneLineThatSaysWhatToDo) {
   }
 }
 
-TEST_F(CliTest, TheBodysErrorsBecomeExitCodes) {
+TEST_F(CliTest, MapsErrorsToExitCodes) {
   EXPECT_EQ(Run({}, FlagError("stages", "0",
                               absl::OutOfRangeError("expected 1 or more"))),
             2);

@@ -13,7 +13,7 @@ README = "# Title\n\n```cpp\n#include <iostream>\n\nint main() {}\n```\nprints\n
 
 
 class CheckExampleTest(unittest.TestCase):
-    def test_passes_what_stands_there_as_it_is(self):
+    def test_accepts_unchanged_examples(self):
         self.assertEqual(check_example.problems(README, SOURCE, "1 2\n"), [])
 
     def test_finds_changed_source_and_output(self):

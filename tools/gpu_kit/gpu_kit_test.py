@@ -82,10 +82,10 @@ BROKEN = {"status": "failed", "reason": "made up", "seconds": 1, "values": {}}
 
 
 class ArchiveTest(KitTest):
-    def test_is_small_enough_to_be_carried(self):
+    def test_is_small_enough_to_transfer(self):
         self.assertLess(os.path.getsize(ARCHIVE) + _TRACKED_BYTES, _MOST_BYTES)
 
-    def test_has_all_programs_or_names_those_that_it_lacks(self):
+    def test_has_all_programs_or_names_missing_ones(self):
         manifest = json.loads(read(os.path.join(KIT, "manifest.json")))
         for name in manifest["programs"]:
             self.assertTrue(os.access(os.path.join(KIT, "bin", name), os.X_OK), name)
@@ -94,7 +94,7 @@ class ArchiveTest(KitTest):
                   *stages.GPU_TESTS}
         self.assertEqual(needed, {*manifest["programs"], *manifest["missing"]})
 
-    def test_programs_need_only_what_is_carried_or_cuda(self):
+    def test_programs_depend_only_on_kit_or_cuda(self):
         manifest = json.loads(read(os.path.join(KIT, "manifest.json")))
         for name in manifest["programs"]:
             done = subprocess.run(["ldd", os.path.join(KIT, "bin", name)], stdout=subprocess.PIPE, check=True,
@@ -103,15 +103,15 @@ class ArchiveTest(KitTest):
             self.assertLessEqual(lost, set(manifest["libraries_of_cuda"]), name)
 
 
-class RefusalTest(KitTest):
-    def test_without_a_gpu_it_says_so_in_one_line(self):
+class RejectionTest(KitTest):
+    def test_reports_missing_gpu_in_one_line(self):
         code, out, err = self.call()
         self.assertEqual((code, out), (2, ""))
         self.assertEqual(err.count("\n"), 1, err)
         self.assertRegex(err, "no GPU on this machine|built without the CUDA toolkit: .* it lacks cuda_convert_test")
         self.assertFalse(os.path.exists(self.results))
 
-    def test_names_what_is_wrong_with_flags(self):
+    def test_explains_invalid_flags(self):
         for flags, message in ((["--stages=speed"], "no stage 'speed'; there are environment,tests"),
                                (["--plan=second"], "no such plan; there are first,first-1,"),
                                (["--plan=first", "--stages=tests"], "give one of them"),
@@ -136,7 +136,7 @@ class RefusalTest(KitTest):
 
 
 class ResumeTest(KitTest):
-    def test_runs_only_what_has_no_result(self):
+    def test_runs_only_items_without_result(self):
         self.store({"repeat": {"fp32-first": FAKE}})
         code, out, _ = self.call("--device=emulated", "--stages=repeat:fp32-first,repeat:fp32-second")
         self.assertEqual(self.stored()["repeat"]["fp32-first"], FAKE)
@@ -175,7 +175,7 @@ class ItemTest(KitTest):
         item = stages.Item("x", command, read_output, 1, **more)
         return run_kit.run_item(kit, item, PROGRAMS, os.path.join(self.directory, "log"), item.timeout)
 
-    def test_stores_what_the_command_wrote(self):
+    def test_stores_output_of_command(self):
         outcome = self.outcome(["/bin/echo", "text"])
         self.assertEqual((outcome["status"], outcome["values"]), ("passed", {"output": "text\n"}))
 
@@ -187,7 +187,7 @@ class ItemTest(KitTest):
             self.assertIn(reason, outcome["reason"])
         self.assertIn("KeyError", self.outcome(["/bin/true"], lambda done: {}["x"])["reason"])
 
-    def test_a_command_that_hangs_is_ended_with_its_children(self):
+    def test_kills_hanging_command_with_children(self):
         outcome = self.outcome(["/bin/sh", "-c", "sleep 1000 & echo $! >pid; wait"], timeout=1)
         self.assertEqual((outcome["status"], outcome["reason"]), ("failed", "not done after 1 s"))
         self.assertLess(outcome["seconds"], 30)
@@ -199,14 +199,14 @@ class ItemTest(KitTest):
             time.sleep(0.05)
         self.assertFalse(lives(child))
 
-    def test_programs_that_this_build_lacks_are_skipped(self):
+    def test_skips_missing_programs(self):
         self.assertEqual(self.outcome(["/no/such"])["reason"], "this kit was built without such")
 
     def test_variables_are_changed_for_one_item(self):
         outcome = self.outcome(["/bin/sh", "-c", "echo $X ${LD_LIBRARY_PATH-unset}"], env={"X": "7", "LD_LIBRARY_PATH": None})
         self.assertEqual(outcome["values"]["output"], "7 unset\n")
 
-    def test_a_run_that_the_trainer_refuses_has_failed(self):
+    def test_run_rejected_by_trainer_fails(self):
         kit = stages.Kit(KIT, os.path.join(self.directory, "work"), "emulated")
         item = stages.train_item(kit, "mfu", "x", "parity", stages.losses_of, 10, flags={"mesh": "dp3,tp7"})
         outcome = run_kit.run_item(kit, item, PROGRAMS, os.path.join(self.directory, "log"), 60)
@@ -261,7 +261,7 @@ class CommandTest(KitTest):
         for command in commands:
             self.assertLess(len(command), _MOST_COMMAND)
 
-    def test_the_reference_losses_are_those_of_the_trainer(self):
+    def test_reference_losses_match_trainer(self):
         code, out, err = self.call("--check_reference=20")
         self.assertEqual(code, 0, out + err)
         self.assertEqual(out.count("20 losses differ by at most"), 2)
@@ -323,7 +323,7 @@ class RehearsalTest(KitTest):
         self.assertIn("--tool memcheck --padding 256 --error-exitcode 86 --kernel-name kernel_substring=tessera", calls)
         self.assertIn("--clock-control none --kernel-name-base demangled --kernel-name regex:tessera", calls)
 
-    def test_a_call_that_is_ended_leaves_its_results(self):
+    def test_interrupted_call_keeps_results(self):
         out = os.path.join(self.directory, "out")
         command = [sys.executable, os.path.join(KIT, "run_kit.py"), "--results=" + self.results, "--device=emulated",
                    "--work_dir=" + os.path.join(self.directory, "work"), "--out=" + out, "--stages=environment,repeat"]
@@ -392,7 +392,7 @@ class ReadTest(unittest.TestCase):
         with self.assertRaisesRegex(stages.Failed, "5 errors"):
             stages.read_sanitizer(stages.Done(86, "ERROR SUMMARY: 3 errors\nRACECHECK SUMMARY: 2 hazards displayed"))
 
-    def test_tests_that_skip_themselves_have_not_passed(self):
+    def test_skipped_tests_do_not_pass(self):
         path = os.path.join(tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR")), "report.json")
         passed = {"classname": "A", "name": "B"}
         skipped = {**passed, "result": "SKIPPED"}
@@ -417,7 +417,7 @@ class ReadTest(unittest.TestCase):
         self.assertIn("not finite", stages.problem_of_losses({**values, "losses": [2.0, None, 1.0]}, None))
         self.assertIn("not finite", stages.problem_of_losses({**values, "gradient_norms": [1.0, math.nan, 1.0]}, None))
 
-    def test_libraries_that_are_missing_or_old_are_named(self):
+    def test_names_missing_or_old_libraries(self):
         good = {"path": "/x", "version": 130100}
         found = {"libcublasLt.so.13": good, "libcudnn.so.9": {"path": "/y", "version": 90501},
                  "libnccl.so.2": {"error": "no such file"}}
@@ -481,7 +481,7 @@ class ReportTest(KitTest):
         self.assertEqual((code, read(docs)), (2, "text\n"))
         self.assertIn("no lines <!-- gpu_kit: begin -->", err)
 
-    def test_what_failed_has_no_figure_and_does_not_pass(self):
+    def test_failed_items_have_no_figure(self):
         failed = {"status": "failed", "reason": "made up", "seconds": 1, "values": {}}
         skipped = {**failed, "status": "skipped"}
         content = json.loads(read(RESULTS))
@@ -494,12 +494,12 @@ class ReportTest(KitTest):
         self.assertEqual(report.failures(content), [])
         self.assertIn("| GPU tests that failed |  | at most 0 |  | not measured |", report.markdown(content))
 
-    def test_every_prediction_is_measured_by_something(self):
+    def test_every_prediction_has_measurement(self):
         content = json.loads(read(RESULTS))
         keys = [figure["key"] for figure in report.figures_of(content)]
         self.assertEqual(sorted(keys), sorted(report.measured(content)))
 
-    def test_predictions_are_those_of_the_card(self):
+    def test_predictions_depend_on_card(self):
         content = json.loads(read(RESULTS))
         ranges = {}
         for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA L4"):

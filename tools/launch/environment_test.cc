@@ -83,7 +83,7 @@ TEST(RankEnvironmentTest, NumbersTheInheritedSocketsOfTheRankOnly) {
             0u);
 }
 
-TEST(RankEnvironmentTest, AnOuterLaunchersVariablesDoNotCount) {
+TEST(RankEnvironmentTest, IgnoresVariablesOfOuterLauncher) {
   const Strings caller = {"RANK=31",
                           "WORLD_SIZE=32",
                           "LOCAL_RANK=7",
@@ -135,7 +135,7 @@ TEST(RankEnvironmentTest, EveryRankOfEveryNodeIsNumberedOnce) {
   }
 }
 
-TEST(FindVariableTest, FindsTheFirstOfTheWholeName) {
+TEST(FindVariableTest, FindsFirstExactMatch) {
   const Strings environment = {"PATHS=no", "PATH", "PATH=/bin", "PATH=/late",
                                "X="};
   EXPECT_EQ(FindVariable(environment, "PATH"), "/bin");
@@ -155,7 +155,7 @@ TEST(MakeSecretTest, IsNewEachTimeAndThirtyTwoBytes) {
   EXPECT_EQ(secrets.size(), 100u);
 }
 
-TEST(MakeSecretTest, TheCallersStays) {
+TEST(MakeSecretTest, KeepsSecretOfCaller) {
   for (const char* variable :
        {"TESSERA_JOB_SECRET=x", "TESSERA_JOB_SECRET_FILE=/run/secret"}) {
     EXPECT_THAT(MakeSecret(Strings{variable}, 1), IsOkAndHolds(""));
@@ -166,7 +166,7 @@ TEST(MakeSecretTest, TheCallersStays) {
   EXPECT_EQ(secret.size(), 64u);  // Empty means no secret.
 }
 
-TEST(MakeSecretTest, SeveralNodesNeedTheCallers) {
+TEST(MakeSecretTest, RequiresSecretOfCallerForSeveralNodes) {
   EXPECT_THAT(MakeSecret({}, 2), StatusIs(absl::StatusCode::kInvalidArgument,
                                           HasSubstr("set TESSERA_JOB_SECRET")));
 }

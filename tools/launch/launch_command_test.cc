@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST(LaunchCommandTest, RanksDoNotInheritALaunchersVariables) {
+TEST(LaunchCommandTest, RanksDoNotInheritLauncherVariables) {
   setenv("RANK", "3", 1);
   setenv("OMPI_COMM_WORLD_RANK", "3", 1);
   setenv("OMPI_MCA_btl", "self", 1);
@@ -30,7 +30,7 @@ TEST(LaunchCommandTest, RanksDoNotInheritALaunchersVariables) {
   EXPECT_THAT(environment, Contains("OMPI_MCA_btl=self"));
 }
 
-TEST(LaunchCommandTest, MpirunIsFoundOrItSaysWhatIsMissing) {
+TEST(LaunchCommandTest, FindsMpirunOrNamesFlag) {
   const auto command = MpirunCommand(4, "/bin/true", {"x"});
   if (command.ok()) {
     EXPECT_EQ(command->arguments.back(), "x");
@@ -42,7 +42,7 @@ TEST(LaunchCommandTest, MpirunIsFoundOrItSaysWhatIsMissing) {
   }
 }
 
-TEST(LaunchCommandTest, KnowsItsOwnPath) {
+TEST(LaunchCommandTest, FindsOwnPath) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path, OwnPath());
   EXPECT_THAT(path, HasSubstr("launch_command_test"));
 }
@@ -81,7 +81,7 @@ TEST_F(FindProgramTest, AnEmptyDirectoryIsTheWorkingDirectory) {
   ASSERT_EQ(chdir(before), 0);
 }
 
-TEST_F(FindProgramTest, SaysWhyThereIsNone) {
+TEST_F(FindProgramTest, ExplainsMissingProgram) {
   const std::string plain = Make("plain", 0644);
   const auto refused = [](std::string_view message) {
     return StatusIs(absl::StatusCode::kInvalidArgument,

@@ -53,7 +53,7 @@ class LauncherSignalTest : public LaunchTest {
   int launches_ = 0;
 };
 
-TEST_F(LauncherSignalTest, EndingSignalsArePassedOnAndSetTheExitCode) {
+TEST_F(LauncherSignalTest, ForwardsTerminatingSignalsAndSetsExitCode) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     const pid_t launcher = ForkReady({absl::StrCat("trap:", signal)});
     kill(launcher, signal);
@@ -66,7 +66,7 @@ TEST_F(LauncherSignalTest, EndingSignalsArePassedOnAndSetTheExitCode) {
   }
 }
 
-TEST_F(LauncherSignalTest, RanksThatHearNothingAreKilledAfterTheGrace) {
+TEST_F(LauncherSignalTest, KillsUnresponsiveRanksAfterGrace) {
   const pid_t launcher =
       ForkReady({"ignore:15"}, {.grace = absl::Milliseconds(200)});
   const absl::Time start = absl::Now();
@@ -75,7 +75,7 @@ TEST_F(LauncherSignalTest, RanksThatHearNothingAreKilledAfterTheGrace) {
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(200));
 }
 
-TEST_F(LauncherSignalTest, TheSecondInterruptKillsAtOnce) {
+TEST_F(LauncherSignalTest, SecondInterruptKillsImmediately) {
   const pid_t launcher =
       ForkReady({"ignore:2"}, {.grace = absl::InfiniteDuration()});
   kill(launcher, SIGINT);
@@ -86,7 +86,7 @@ TEST_F(LauncherSignalTest, TheSecondInterruptKillsAtOnce) {
   EXPECT_EQ(WEXITSTATUS(Wait(launcher)), 128 + SIGINT);
 }
 
-TEST_F(LauncherSignalTest, UserSignalsArePassedOnAndEndNothing) {
+TEST_F(LauncherSignalTest, ForwardsUserSignals) {
   const pid_t launcher = ForkReady({"trap:10", "trap:15"});
   kill(launcher, SIGUSR1);
   EXPECT_TRUE(AwaitOut("[0] got 10\n"));
@@ -110,7 +110,7 @@ TEST_F(LauncherSignalTest, StopAndContinueReachTheRanks) {
   EXPECT_EQ(WEXITSTATUS(Wait(launcher)), 128 + SIGTERM);
 }
 
-TEST_F(LauncherSignalTest, TheTimeSpentStoppedIsNotTheRanks) {
+TEST_F(LauncherSignalTest, TimeoutExcludesTimeSpentStopped) {
   // Several sleeps, because a sleep continues while its process is stopped.
   std::vector<std::string> actions(10, "sleep:100");
   actions.insert(actions.begin(), "say:ready");
@@ -123,7 +123,7 @@ TEST_F(LauncherSignalTest, TheTimeSpentStoppedIsNotTheRanks) {
   EXPECT_EQ(Wait(launcher), 0);
 }
 
-TEST_F(LauncherSignalTest, AStoppedRankStillEnds) {
+TEST_F(LauncherSignalTest, EndsStoppedRanks) {
   const pid_t launcher = ForkReady({}, {.grace = absl::InfiniteDuration()});
   for (const pid_t rank : MarkedProcesses()) kill(rank, SIGSTOP);
   EXPECT_TRUE(AwaitRanksStopped(true));
@@ -131,14 +131,14 @@ TEST_F(LauncherSignalTest, AStoppedRankStillEnds) {
   EXPECT_EQ(WEXITSTATUS(Wait(launcher)), 128 + SIGTERM);
 }
 
-TEST_F(LauncherSignalTest, AKilledLauncherTakesItsRanksAlong) {
+TEST_F(LauncherSignalTest, RanksDieWithKilledLauncher) {
   const pid_t launcher = ForkReady({"ignore:15", "ignore:2", "ignore:1"});
   kill(launcher, SIGKILL);
   Wait(launcher);
   EXPECT_TRUE(Await([&] { return MarkedProcesses().empty(); }));
 }
 
-TEST_F(LauncherSignalTest, ALauncherKilledWhileItStartsRanksLeavesNone) {
+TEST_F(LauncherSignalTest, LauncherKilledDuringStartLeavesNoRanks) {
   for (int round = 0; round < 20; ++round) {
     const pid_t launcher = Fork(PlanFor({"sleep:60000"}, {.np = 32}));
     absl::SleepFor(absl::Milliseconds(round));
@@ -159,7 +159,7 @@ uint64_t MaskIn(std::string_view lines, std::string_view name) {
   return mask & 0x7fffffff;
 }
 
-TEST_F(LauncherSignalTest, RanksBlockAndIgnoreWhatThisProcessDid) {
+TEST_F(LauncherSignalTest, RanksInheritSignalMaskAndDispositions) {
   signal(SIGHUP, SIG_IGN);  // As under nohup.
   sigset_t blocked, before;
   sigemptyset(&blocked);
@@ -176,7 +176,7 @@ TEST_F(LauncherSignalTest, RanksBlockAndIgnoreWhatThisProcessDid) {
   }
 }
 
-TEST_F(LauncherSignalTest, AnIgnoredHangupEndsNothing) {
+TEST_F(LauncherSignalTest, IgnoredHangupDoesNotEndRanks) {
   signal(SIGHUP, SIG_IGN);
   const pid_t launcher = ForkReady({});
   signal(SIGHUP, SIG_DFL);
@@ -188,7 +188,7 @@ TEST_F(LauncherSignalTest, AnIgnoredHangupEndsNothing) {
   EXPECT_EQ(WEXITSTATUS(Wait(launcher)), 128 + SIGTERM);
 }
 
-TEST_F(LauncherSignalTest, WorksWhereTheCallerIgnoresItsChildren) {
+TEST_F(LauncherSignalTest, WorksIfCallerIgnoresSigchld) {
   signal(SIGCHLD, SIG_IGN);
   const LaunchOutcome outcome = Run({"1@exit:5", "0@sleep:60000"}, {.np = 2});
   struct sigaction action;
@@ -199,7 +199,7 @@ TEST_F(LauncherSignalTest, WorksWhereTheCallerIgnoresItsChildren) {
   EXPECT_EQ(outcome.failure->code, 5);
 }
 
-TEST_F(LauncherSignalTest, AReaderThatDoesNotReadHoldsNoSignalUp) {
+TEST_F(LauncherSignalTest, HandlesSignalsWhileReaderBlocks) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const pid_t launcher = fork();

@@ -35,7 +35,7 @@ using topology::Rank;
 
 using LauncherTest = LaunchTest;
 
-TEST_F(LauncherTest, EveryRankHasItsEnvironmentAndASessionOfItsOwn) {
+TEST_F(LauncherTest, RanksHaveOwnEnvironmentAndSession) {
   const LaunchOutcome outcome = Run(
       {"env:RANK", "env:WORLD_SIZE", "env:MASTER_ADDR", "leads"}, {.np = 2});
   EXPECT_EQ(outcome.ExitCode(), 0);
@@ -48,7 +48,7 @@ TEST_F(LauncherTest, EveryRankHasItsEnvironmentAndASessionOfItsOwn) {
                                    "[1] MASTER_ADDR=127.0.0.1", "[1] leads"));
 }
 
-TEST_F(LauncherTest, RanksOfOneSessionEndTogetherAllTheSame) {
+TEST_F(LauncherTest, EndsRanksOfSharedSession) {
   const LaunchOutcome outcome =
       Run({"leads", "1@exit:3", "background:60000", "sleep:60000"},
           {.np = 3, .own_sessions = false});
@@ -59,7 +59,7 @@ TEST_F(LauncherTest, RanksOfOneSessionEndTogetherAllTheSame) {
   EXPECT_THAT(Out(), Not(HasSubstr("leads")));
 }
 
-TEST_F(LauncherTest, AllRanksKnowOneSecretAndOnePort) {
+TEST_F(LauncherTest, RanksShareSecretAndPort) {
   Run({"env:TESSERA_JOB_SECRET", "env:MASTER_PORT"},
       {.np = 3, .output = OutputMode::kRaw});
   const std::vector<std::string> lines = OutLines();
@@ -78,14 +78,14 @@ TEST_F(LauncherTest, RanksExchangeBytesOverInheritedSockets) {
   }
 }
 
-TEST_F(LauncherTest, ARankHasNoOtherDescriptorsThanItsSockets) {
+TEST_F(LauncherTest, RanksInheritOnlyTheirSockets) {
   Run({"descriptors"}, {.np = 3});
   EXPECT_THAT(OutLines(),
               UnorderedElementsAre("[0] 2 descriptors", "[1] 1 descriptors",
                                    "[2] 1 descriptors"));
 }
 
-TEST_F(LauncherTest, ARanksDeathClosesItsSocket) {
+TEST_F(LauncherTest, DeathOfRankClosesItsSocket) {
   // Rank 0 would block if the launcher or another rank kept an end open.
   const LaunchOutcome outcome =
       Run({"0@await_close", "0@say:closed", "2@await_close"},
@@ -94,7 +94,7 @@ TEST_F(LauncherTest, ARanksDeathClosesItsSocket) {
   EXPECT_THAT(OutLines(), ElementsAre("[0] closed"));
 }
 
-TEST_F(LauncherTest, TheFirstFailureEndsAllAndIsNamed) {
+TEST_F(LauncherTest, FirstFailureEndsAllAndIsNamed) {
   const LaunchOutcome outcome =
       Run({"1@sleep:50", "1@exit:7", "sleep:60000"}, {.np = 3});
   EXPECT_EQ(outcome.ExitCode(), 1);
@@ -117,7 +117,7 @@ TEST_F(LauncherTest, TheFirstFailureEndsAllAndIsNamed) {
                                       ") exited with code 7 after 0."))));
 }
 
-TEST_F(LauncherTest, ARankKilledByASignalIsAFailure) {
+TEST_F(LauncherTest, RankKilledBySignalIsFailure) {
   const LaunchOutcome outcome = Run({"2@die:9", "sleep:60000"}, {.np = 3});
   EXPECT_EQ(outcome.ExitCode(), 1);
   ASSERT_TRUE(outcome.failure.has_value());
@@ -128,7 +128,7 @@ TEST_F(LauncherTest, ARankKilledByASignalIsAFailure) {
 
 // The sockets of a process close before its exit is visible, so rank 1 may fail
 // because of rank 0 and be gone before it.
-TEST_F(LauncherTest, AConsequenceIsNotTakenForADeathBySignal) {
+TEST_F(LauncherTest, DoesNotBlameConsequenceOfCrash) {
   for (int i = 0; i < 20; ++i) {
     const LaunchOutcome outcome =
         Run({"1@await_close", "1@exit:2", "0@die:9"}, {.np = 2});
@@ -138,7 +138,7 @@ TEST_F(LauncherTest, AConsequenceIsNotTakenForADeathBySignal) {
   }
 }
 
-TEST_F(LauncherTest, FailuresAtTheSameTimeAreAllNamed) {
+TEST_F(LauncherTest, NamesAllSimultaneousFailures) {
   for (int i = 0; i < 20; ++i) {
     const LaunchOutcome outcome = Run(
         {"1@await_close", "1@exit:2", "0@exit:3", "sleep:60000"}, {.np = 3});
@@ -152,7 +152,7 @@ TEST_F(LauncherTest, FailuresAtTheSameTimeAreAllNamed) {
   }
 }
 
-TEST_F(LauncherTest, RanksThatHearNoSigtermAreKilledAfterTheGrace) {
+TEST_F(LauncherTest, KillsRanksIgnoringSigtermAfterGrace) {
   const absl::Time start = absl::Now();
   const LaunchOutcome outcome =
       Run({"ignore:15", "0@sleep:100", "0@exit:1", "sleep:60000"},
@@ -163,7 +163,7 @@ TEST_F(LauncherTest, RanksThatHearNoSigtermAreKilledAfterTheGrace) {
   EXPECT_EQ(outcome.exits.back().code, SIGKILL);
 }
 
-TEST_F(LauncherTest, RanksThatHearSigtermMayFinishTheirWork) {
+TEST_F(LauncherTest, RanksMayFinishAfterSigterm) {
   const LaunchOutcome outcome = Run(
       {"1@trap:15", "1@say:ready", "0@sleep:200", "0@exit:1", "sleep:60000"},
       {.np = 2});
@@ -182,7 +182,7 @@ TEST_F(LauncherTest, TheTimeoutEndsTheRanksAndFails) {
                HasSubstr("rank 1 of 2 still ran after --timeout=300ms")));
 }
 
-TEST_F(LauncherTest, WhateverRanksLeaveBehindIsEndedAndHoldsNothingUp) {
+TEST_F(LauncherTest, EndsLeftoverProcessesOfRanks) {
   const absl::Time start = absl::Now();
   const LaunchOutcome outcome =
       Run({"say:before", "background:60000", "daemon:60000", "partial:after"},
@@ -193,7 +193,7 @@ TEST_F(LauncherTest, WhateverRanksLeaveBehindIsEndedAndHoldsNothingUp) {
   EXPECT_TRUE(MarkedProcesses().empty());
 }
 
-TEST_F(LauncherTest, WhatAFailedRankLeavesBehindIsEndedToo) {
+TEST_F(LauncherTest, EndsLeftoverProcessesOfFailedRank) {
   const LaunchOutcome outcome =
       Run({"background:60000", "daemon:60000", "1@exit:1", "sleep:60000"},
           {.np = 2, .grace = absl::Milliseconds(100)});
@@ -201,7 +201,7 @@ TEST_F(LauncherTest, WhatAFailedRankLeavesBehindIsEndedToo) {
   EXPECT_TRUE(MarkedProcesses().empty());
 }
 
-TEST_F(LauncherTest, AProgramThatIsNotThereStartsNothing) {
+TEST_F(LauncherTest, RejectsMissingProgram) {
   LaunchPlan plan = PlanFor({});
   plan.environment.push_back("PATH=/nowhere:/bin");
   plan.command = {"no-such-program"};
@@ -216,7 +216,7 @@ TEST_F(LauncherTest, AProgramThatIsNotThereStartsNothing) {
                                      HasSubstr("Is a directory")));
 }
 
-TEST_F(LauncherTest, AFileThatCannotBeExecutedIsAnErrorWithAReason) {
+TEST_F(LauncherTest, ExplainsNonExecutableFile) {
   const std::string directory = NewDirectory();
   LaunchPlan plan = PlanFor({}, {.np = 2});
   plan.command = {directory + "/file"};
@@ -234,7 +234,7 @@ TEST_F(LauncherTest, AFileThatCannotBeExecutedIsAnErrorWithAReason) {
                                      HasSubstr("its #! line")));
 }
 
-TEST_F(LauncherTest, SeveralNodesAreNumberedAndHaveNoInheritedSockets) {
+TEST_F(LauncherTest, NumbersRanksOfSeveralNodes) {
   LaunchPlan plan = {
       .np = 2, .nnodes = 2, .node_rank = 1, .master_addr = "10.1.1.1"};
   EXPECT_THAT(TryRun(PlanFor({"say:x"}, plan)),
@@ -265,7 +265,7 @@ TEST_F(LauncherTest, BoundRanksHaveCoresOfTheirOwn) {
   EXPECT_NE(lines[1].substr(4), lines[2].substr(4));
 }
 
-TEST_F(LauncherTest, ThisProcessIsLeftAsItWas) {
+TEST_F(LauncherTest, RestoresStateOfProcess) {
   sigset_t mask_before, mask_after;
   rlimit before = {};
   rlimit after = {};
@@ -291,7 +291,7 @@ TEST_F(LauncherTest, ThisProcessIsLeftAsItWas) {
   }
 }
 
-TEST_F(LauncherTest, ChildrenOfOthersAreLeftAlone) {
+TEST_F(LauncherTest, LeavesForeignChildrenAlone) {
   const pid_t child = fork();
   if (child == 0) {
     pause();
@@ -304,7 +304,7 @@ TEST_F(LauncherTest, ChildrenOfOthersAreLeftAlone) {
   waitpid(child, nullptr, 0);
 }
 
-TEST_F(LauncherTest, AHardDescriptorLimitThatIsTooLowIsSaid) {
+TEST_F(LauncherTest, ReportsTooLowDescriptorLimit) {
   const pid_t child = fork();
   if (child == 0) {
     const rlimit low = {64, 64};
@@ -326,7 +326,7 @@ void ExpectRefused(const LaunchPlan& plan, const std::string& message) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
 }
 
-TEST(CheckPlanTest, TakesWhatMakesSense) {
+TEST(CheckPlanTest, AcceptsValidPlans) {
   TESSERA_EXPECT_OK(CheckPlan(ValidPlan()));
   LaunchPlan plan = ValidPlan();
   plan.np = 4096;
@@ -338,7 +338,7 @@ TEST(CheckPlanTest, TakesWhatMakesSense) {
   TESSERA_EXPECT_OK(CheckPlan(plan));
 }
 
-TEST(CheckPlanTest, NamesTheFlagTheValueAndWhatIsAllowed) {
+TEST(CheckPlanTest, ErrorsNameFlagValueAndAllowedRange) {
   LaunchPlan plan = ValidPlan();
   plan.np = 0;
   ExpectRefused(plan, "--np=0: expected a whole number from 1 to 4096");
@@ -367,14 +367,14 @@ TEST(CheckPlanTest, NamesTheFlagTheValueAndWhatIsAllowed) {
 
 RankExit Exit(int64_t rank) { return {.rank = Rank(rank), .pid = 100}; }
 
-TEST(LaunchOutcomeTest, ASuccessIsOkAndZero) {
+TEST(LaunchOutcomeTest, SuccessIsOkAndZero) {
   LaunchOutcome outcome;
   outcome.exits = {Exit(1), Exit(0)};
   TESSERA_EXPECT_OK(outcome.ToStatus());
   EXPECT_EQ(outcome.ExitCode(), 0);
 }
 
-TEST(LaunchOutcomeTest, AFailureNamesRankPidCauseAndTime) {
+TEST(LaunchOutcomeTest, FailureNamesRankPidCauseAndTime) {
   LaunchOutcome outcome;
   outcome.exits = {Exit(0), Exit(1)};
   outcome.failure = Exit(1);
@@ -394,7 +394,7 @@ TEST(LaunchOutcomeTest, AFailureNamesRankPidCauseAndTime) {
   EXPECT_EQ(outcome.ExitCode(), 1);
 }
 
-TEST(LaunchOutcomeTest, NamesThoseThatFailedAtTheSameTime) {
+TEST(LaunchOutcomeTest, NamesSimultaneousFailures) {
   LaunchOutcome outcome;
   outcome.exits = {Exit(0), Exit(1), Exit(2)};
   outcome.failure = Exit(1);
@@ -406,7 +406,7 @@ TEST(LaunchOutcomeTest, NamesThoseThatFailedAtTheSameTime) {
                                  "the same time")));
 }
 
-TEST(LaunchOutcomeTest, ATimeoutNamesTheFirstRanksThatStillRan) {
+TEST(LaunchOutcomeTest, TimeoutNamesFirstRunningRanks) {
   LaunchOutcome outcome;
   outcome.timeout = absl::Seconds(90);
   for (int rank = 0; rank < 10; ++rank) {
@@ -432,7 +432,7 @@ using ::testing::IsEmpty;
 
 using LauncherOutputTest = LaunchTest;
 
-TEST_F(LauncherOutputTest, StandardOutputAndErrorStayApart) {
+TEST_F(LauncherOutputTest, SeparatesStandardOutputAndError) {
   Run({"say:result", "complain:progress"}, {.np = 1});
   EXPECT_EQ(Out(), "[0] result\n");
   EXPECT_EQ(Err(), "[0] progress\n");
@@ -447,12 +447,12 @@ TEST_F(LauncherOutputTest, APartialLineIsShownWhileTheRankRuns) {
   EXPECT_EQ(Out(), "[0] name? x\n");
 }
 
-TEST_F(LauncherOutputTest, RawOutputHasNotAByteMore) {
+TEST_F(LauncherOutputTest, RawOutputIsUnchanged) {
   Run({"say:one", "partial:two"}, {.np = 1, .output = OutputMode::kRaw});
   EXPECT_EQ(Out(), "one\ntwo");
 }
 
-TEST_F(LauncherOutputTest, ManyRanksLinesArriveWholeAndInOrder) {
+TEST_F(LauncherOutputTest, LinesOfManyRanksStayWholeAndOrdered) {
   constexpr int kLines = 3000;
   constexpr size_t kLength = 900;
   Run({absl::StrCat("lines:", kLines, ":", kLength)}, {.np = 8});
@@ -472,14 +472,14 @@ TEST_F(LauncherOutputTest, ManyRanksLinesArriveWholeAndInOrder) {
   EXPECT_EQ(next.size(), 8u);
 }
 
-TEST_F(LauncherOutputTest, ALineThatIsTooLongIsBrokenWithItsPrefix) {
+TEST_F(LauncherOutputTest, SplitsLongLinesWithPrefix) {
   Run({"lines:2:100000"}, {.np = 1});
   const std::string text = absl::StrCat("1 ", std::string(100000, 'x'));
   EXPECT_EQ(Out(), absl::StrCat("[0] 0 \n[0] ", text.substr(0, 65536), "\n[0] ",
                                 text.substr(65536), "\n"));
 }
 
-TEST_F(LauncherOutputTest, LogFilesHoldAllThatARankPrints) {
+TEST_F(LauncherOutputTest, LogFilesHoldAllOutputOfRank) {
   const std::string directory = NewDirectory() + "/new/logs";
   LaunchPlan plan = {
       .np = 2, .output = OutputMode::kFiles, .log_directory = directory};
@@ -492,14 +492,14 @@ TEST_F(LauncherOutputTest, LogFilesHoldAllThatARankPrints) {
   EXPECT_EQ(Out() + Err(), "");
 }
 
-TEST_F(LauncherOutputTest, ADirectoryThatCannotBeMadeIsAnErrorWithItsName) {
+TEST_F(LauncherOutputTest, NamesUnwritableLogFile) {
   EXPECT_THAT(TryRun(PlanFor({"say:x"}, {.output = OutputMode::kFiles,
                                          .log_directory = "/proc/logs"})),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("cannot write /proc/logs/rank0.log")));
 }
 
-TEST_F(LauncherOutputTest, ASinkThatTakesNoMoreEndsTheRanksAndIsAnError) {
+TEST_F(LauncherOutputTest, FullSinkEndsRanksWithError) {
   UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   const absl::Time start = absl::Now();
   EXPECT_THAT(
@@ -510,7 +510,7 @@ TEST_F(LauncherOutputTest, ASinkThatTakesNoMoreEndsTheRanksAndIsAnError) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(8));
 }
 
-TEST_F(LauncherOutputTest, AReaderThatLeavesEndsTheRanks) {
+TEST_F(LauncherOutputTest, ClosedReaderEndsRanks) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   UniqueFd reader(ends[0]);

@@ -72,7 +72,7 @@ TEST(LineSplitterTest, CutsAtNewlinesAndKeepsTheRest) {
   EXPECT_FALSE(splitter.has_partial());
 }
 
-TEST(LineSplitterTest, FlushesAPartialLineOnceAndNothingWhereThereIsNone) {
+TEST(LineSplitterTest, FlushesPartialLineOnce) {
   Collector collector;
   LineSplitter splitter(8);
   splitter.Flush(collector);
@@ -86,7 +86,7 @@ TEST(LineSplitterTest, FlushesAPartialLineOnceAndNothingWhereThereIsNone) {
             std::pair(std::string(), PieceEnd::kNewline));
 }
 
-TEST(LineSplitterTest, BreaksOnlyLinesThatAreTooLong) {
+TEST(LineSplitterTest, BreaksOnlyTooLongLines) {
   EXPECT_EQ(Split("1234\n", 4), (Pieces{{"1234", PieceEnd::kNewline}}));
   EXPECT_EQ(Split("1234", 4), (Pieces{{"1234", PieceEnd::kPartial}}));
   EXPECT_EQ(Split("12345\n", 4),
@@ -95,13 +95,13 @@ TEST(LineSplitterTest, BreaksOnlyLinesThatAreTooLong) {
                                             {"5678", PieceEnd::kNewline}}));
 }
 
-TEST(LineSplitterTest, KeepsZerosCarriageReturnsAndEveryOtherByte) {
+TEST(LineSplitterTest, KeepsEveryByteValue) {
   std::string stream;
   for (int byte = 0; byte < 256; ++byte) stream += static_cast<char>(byte);
   EXPECT_EQ(Split(stream, 1000), Reference(stream, 1000));
 }
 
-TEST(LineSplitterTest, AnyCutOfAnyStreamGivesTheReferencesPieces) {
+TEST(LineSplitterTest, MatchesReferenceForAnyChunking) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 20000; ++round) {
     const size_t max_line = 1 + random() % 12;
@@ -161,14 +161,14 @@ class LineWriterTest : public ::testing::Test {
   std::string out_;
 };
 
-TEST(RankPrefixesTest, AreAsWideAsTheWidestOfTheWorld) {
+TEST(RankPrefixesTest, HaveEqualWidth) {
   EXPECT_THAT(RankPrefixes(8, 3, 11, false),
               ElementsAre("[ 8] ", "[ 9] ", "[10] "));
   EXPECT_THAT(RankPrefixes(0, 1, 1, false), ElementsAre("[0] "));
   EXPECT_THAT(RankPrefixes(0, 2, 10, false), ElementsAre("[0] ", "[1] "));
 }
 
-TEST(RankPrefixesTest, ColoursTheLabelAndNothingElse) {
+TEST(RankPrefixesTest, ColourOnlyLabel) {
   EXPECT_THAT(RankPrefixes(0, 2, 2, true),
               ElementsAre("\x1b[36m[0]\x1b[0m ", "\x1b[33m[1]\x1b[0m "));
 }
@@ -180,27 +180,27 @@ TEST_F(LineWriterTest, PutsThePrefixBeforeEveryLine) {
   EXPECT_EQ(out_, "[0] a\n[2] \n[0] b\n");
 }
 
-TEST_F(LineWriterTest, RepeatsThePrefixWhereALineIsBroken) {
+TEST_F(LineWriterTest, RepeatsPrefixAfterBreak) {
   writer_.Write(1, {"long", PieceEnd::kBroken}, out_);
   Line(1, "er");
   EXPECT_EQ(out_, "[1] long\n[1] er\n");
 }
 
-TEST_F(LineWriterTest, ContinuesAFlushedLineWhereNobodyWroteInBetween) {
+TEST_F(LineWriterTest, ContinuesUninterruptedFlushedLine) {
   Partial(0, "10 %");
   Partial(0, "\r20 %");
   Line(0, " done");
   EXPECT_EQ(out_, "[0] 10 %\r20 % done\n");
 }
 
-TEST_F(LineWriterTest, EndsAFlushedLineBeforeAnothersBegins) {
+TEST_F(LineWriterTest, EndsFlushedLineBeforeLineOfAnother) {
   Partial(0, "name: ");
   Line(1, "hello");
   Line(0, "x");
   EXPECT_EQ(out_, "[0] name: \n[1] hello\n[0] x\n");
 }
 
-TEST_F(LineWriterTest, DoesNotTurnTheNewlineOfAnEndedLineIntoAnEmptyLine) {
+TEST_F(LineWriterTest, OmitsNewlineOfEndedLine) {
   Partial(0, "name: ");
   Line(1, "hello");
   Line(0, "");
@@ -274,7 +274,7 @@ struct Pipe {
   UniqueFd writer;
 };
 
-TEST(DescriptorSinkTest, WritesWhatFitsAndKeepsTheRestInOrder) {
+TEST(DescriptorSinkTest, KeepsUnwrittenBytesInOrder) {
   Pipe pipe;
   DescriptorSink sink(pipe.writer.get(), "the pipe");
   std::string sent;
@@ -316,7 +316,7 @@ TEST(DescriptorSinkTest, WritesAFileAtOnce) {
   unlink(path.c_str());
 }
 
-TEST(DescriptorSinkTest, AReaderThatIsGoneIsAnErrorFromThenOn) {
+TEST(DescriptorSinkTest, FailsAfterReaderCloses) {
   signal(SIGPIPE, SIG_IGN);
   Pipe pipe;
   DescriptorSink sink(pipe.writer.get(), "standard output");
@@ -388,7 +388,7 @@ class MultiplexerTest : public ::testing::Test {
   OutputMultiplexer::Time now_{};
 };
 
-TEST_F(MultiplexerTest, KeepsStandardOutputAndErrorApart) {
+TEST_F(MultiplexerTest, SeparatesStandardOutputAndError) {
   const UniqueFd out = AddSource(0);
   const UniqueFd err = AddSource(1, Stream::kErr);
   Print(out, "result\n");
@@ -398,7 +398,7 @@ TEST_F(MultiplexerTest, KeepsStandardOutputAndErrorApart) {
   EXPECT_EQ(Read(err_), "[1] progress\n");
 }
 
-TEST_F(MultiplexerTest, HoldsAPartialLineBackForAWhile) {
+TEST_F(MultiplexerTest, DelaysPartialLine) {
   const UniqueFd first = AddSource(0);
   const UniqueFd second = AddSource(1);
   Print(first, "lo");
@@ -433,7 +433,7 @@ TEST_F(MultiplexerTest, ACompletedLineIsNoLongerPartial) {
   EXPECT_EQ(output_.PollMillis(now_), -1);
 }
 
-TEST_F(MultiplexerTest, EndOfFileShowsWhatIsLeft) {
+TEST_F(MultiplexerTest, EndOfFileFlushesRest) {
   UniqueFd source = AddSource(0);
   Print(source, "bye");
   source.Reset();
@@ -444,7 +444,7 @@ TEST_F(MultiplexerTest, EndOfFileShowsWhatIsLeft) {
   EXPECT_EQ(Read(out_), "\n");
 }
 
-TEST_F(MultiplexerTest, ReadRemainingWaitsForNobody) {
+TEST_F(MultiplexerTest, ReadRemainingDoesNotBlock) {
   const UniqueFd source = AddSource(0);
   Print(source, "one\ntwo");
   TESSERA_EXPECT_OK(output_.ReadRemaining());  // The pipe is still open.
@@ -452,7 +452,7 @@ TEST_F(MultiplexerTest, ReadRemainingWaitsForNobody) {
   EXPECT_FALSE(output_.has_pending());
 }
 
-TEST_F(MultiplexerTest, ASlowReaderMakesTheSourcesWaitAndLosesNothing) {
+TEST_F(MultiplexerTest, SlowReaderBlocksSourcesWithoutLoss) {
   UniqueFd source = AddSource(0);
   ASSERT_EQ(fcntl(source.get(), F_SETFL, O_NONBLOCK), 0);
   const std::string line(1023, 'x');
@@ -479,7 +479,7 @@ TEST_F(MultiplexerTest, ASlowReaderMakesTheSourcesWaitAndLosesNothing) {
   EXPECT_EQ(all, expected);
 }
 
-TEST_F(MultiplexerTest, AfterAnErrorOutputIsReadAndDropped) {
+TEST_F(MultiplexerTest, DropsOutputAfterError) {
   UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   OutputMultiplexer output(full.get(), err_.writer.get(), LineWriter());
   Pipe pipe = MakePipe();

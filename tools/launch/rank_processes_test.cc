@@ -97,7 +97,7 @@ TEST(SpawnTest, ItsInputIsEmpty) {
 }
 
 // sched_yield requires a single session.
-TEST(SpawnTest, ItStaysInThisSessionInAGroupOfItsOwn) {
+TEST(SpawnTest, StaysInSessionWithOwnProcessGroup) {
   const auto process = Spawn(SessionShell("sleep 60"));
   TESSERA_ASSERT_OK(process);
   EXPECT_EQ(getsid(process->pid), getsid(0));
@@ -118,7 +118,7 @@ TEST(SpawnTest, OnlyInheritedDescriptorsStayOpen) {
   close(ends[1]);
 }
 
-TEST(SpawnTest, WhatCannotBeExecutedIsAnError) {
+TEST(SpawnTest, FailsIfProgramCannotBeExecuted) {
   SpawnRequest request = SessionShell("");
   request.path = "/no/such/program";
   EXPECT_THAT(Spawn(request),
@@ -150,7 +150,7 @@ class RankProcessesTest : public ::testing::Test {
   std::unique_ptr<RankProcesses> ranks_;
 };
 
-TEST_F(RankProcessesTest, TellsEachEndOnce) {
+TEST_F(RankProcessesTest, ReportsEachExitOnce) {
   TESSERA_ASSERT_OK(ranks_->Start(Rank(4), Shell("exit 3")));
   const RankExit exit = NextExit();
   EXPECT_EQ(exit.rank, Rank(4));
@@ -162,7 +162,7 @@ TEST_F(RankProcessesTest, TellsEachEndOnce) {
   EXPECT_THAT(ranks_->Running(), IsEmpty());
 }
 
-TEST_F(RankProcessesTest, TellsEndsInTheirOrder) {
+TEST_F(RankProcessesTest, ReportsExitsInOrder) {
   // Each waits for its own byte; the bytes are sent in another order.
   const std::vector<int> order = {3, 0, 4, 1, 2};
   std::vector<int> writers;
@@ -189,7 +189,7 @@ TEST_F(RankProcessesTest, TellsEndsInTheirOrder) {
   EXPECT_THAT(seen, ElementsAre(3, 0, 4, 1, 2));
 }
 
-TEST_F(RankProcessesTest, SignalsReachTheWholeGroupAlsoOfAnEndedRank) {
+TEST_F(RankProcessesTest, SignalsReachGroupOfExitedRank) {
   TESSERA_ASSERT_OK(
       ranks_->Start(Rank(0), Shell("(trap 'exit 0' TERM; sleep 60) & exit 0")));
   TESSERA_ASSERT_OK(ranks_->Start(Rank(1), Shell("sleep 60; exit 9")));
@@ -202,7 +202,7 @@ TEST_F(RankProcessesTest, SignalsReachTheWholeGroupAlsoOfAnEndedRank) {
   EXPECT_EQ(exit.code, SIGTERM);
 }
 
-TEST_F(RankProcessesTest, DescendantsThatEndAreReaped) {
+TEST_F(RankProcessesTest, ReapsExitedDescendants) {
   TESSERA_ASSERT_OK(ranks_->Start(
       Rank(0), Shell("for i in 1 2 3; do (sleep 0.05 & exit) ; done; sleep "
                      "0.3; exec sleep 60")));
@@ -233,7 +233,7 @@ TEST_F(RankProcessesTest, KillAllEndsEveryDescendant) {
   ranks_->Signal(SIGTERM);  // No process is left to receive it.
 }
 
-TEST_F(RankProcessesTest, ARefusedProgramLeavesNothing) {
+TEST_F(RankProcessesTest, FailedStartLeavesNoProcess) {
   SpawnRequest request = Shell("");
   request.path = "/etc/passwd";
   EXPECT_THAT(ranks_->Start(Rank(7), request),

@@ -25,7 +25,7 @@ TEST(CoreBindingTest, GroupsHardwareThreadsByCore) {
   EXPECT_THAT(GroupByCore({}, half), IsEmpty());
 }
 
-TEST(CoreBindingTest, GivesEachRankACoreOrSaysHowManyThereAre) {
+TEST(CoreBindingTest, GivesEachRankACoreOrFails) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto one, CoresForRanks(1));
   ASSERT_EQ(one.size(), 1u);
   EXPECT_FALSE(one[0].empty());

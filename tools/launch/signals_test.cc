@@ -12,7 +12,7 @@
 namespace tessera::tools {
 namespace {
 
-TEST(SignalNameTest, NamesWhatHasAName) {
+TEST(SignalNameTest, NamesSignals) {
   EXPECT_EQ(SignalName(SIGKILL), "SIGKILL");
   EXPECT_EQ(SignalName(SIGSEGV), "SIGSEGV");
   EXPECT_EQ(SignalName(SIGRTMIN + 3), "signal " + std::to_string(SIGRTMIN + 3));

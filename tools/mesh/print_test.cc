@@ -34,7 +34,7 @@ MeshOptions Example() {
   return options;
 }
 
-TEST(PrintTest, JsonHasTheKeysOfTheContract) {
+TEST(PrintTest, JsonHasDocumentedKeys) {
   const auto json =
       nlohmann::json::parse(Print(Example(), OutputFormat::kJson));
   EXPECT_EQ(json["axes"], nlohmann::json::parse(R"({"tp":2,"dp":2,"pp":4})"));
@@ -155,14 +155,14 @@ TEST(DrawTest, EveryRankHasItsOwnPlaceAndItsGroupsColour) {
   }
 }
 
-TEST(DrawTest, SaysWhatGoesWhereAndCutsALongLegend) {
+TEST(DrawTest, LabelsAxesAndTruncatesLegend) {
   const std::string svg = Draw("tp2,dp64,pp2", "tp");
   EXPECT_THAT(svg, HasSubstr("tp2,dp64,pp2 coloured by tp group"));
   EXPECT_THAT(svg, HasSubstr("across: tp, then blocks of pp; down: dp"));
   EXPECT_THAT(svg, HasSubstr("... and 104 more"));
 }
 
-TEST(DrawTest, RefusesAMeshTooLargeToDraw) {
+TEST(DrawTest, RejectsMeshTooLargeToDraw) {
   MeshOptions options;
   options.mesh = "dp16385";
   EXPECT_THAT(

@@ -40,7 +40,7 @@ TEST(ReportTest, OrderWinsOverPresetAndIsNormalised) {
   EXPECT_EQ(report.listings.front().axes, "tp,pp");
 }
 
-TEST(ReportTest, AxesThatNoPresetKnowsComeAfterIt) {
+TEST(ReportTest, UnknownAxesFollowPreset) {
   MeshOptions options;
   options.mesh = "row2,tp2,column3";
   EXPECT_EQ(MakeReport(options)->mesh.order(), "tp-row-column");
@@ -83,7 +83,7 @@ TEST(ReportTest, VisitsOneRankOrAll) {
   EXPECT_THAT(names, ElementsAre("dp_group_tp1"));
 }
 
-TEST(ReportTest, RefusalsNameTheFlagAndItsValue) {
+TEST(ReportTest, ErrorsNameFlagAndValue) {
   const std::vector<std::pair<std::function<void(MeshOptions&)>, std::string>>
       cases = {
           {[](auto& o) { o.mesh = "dp0"; }, "--mesh=dp0: "},
@@ -130,7 +130,7 @@ Mesh Make(std::string_view axes) {
   return *Mesh::Create(*topology::ParseAxes(axes));
 }
 
-TEST(PlacementReportTest, TensorAcrossHostsIsFoundAndMended) {
+TEST(PlacementReportTest, FixesTensorGroupsAcrossHosts) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const PlacementReport report,
       MakePlacementReport(Make("dp8,tp8"), "hosts=8,gpus=8", ""));
@@ -143,7 +143,7 @@ TEST(PlacementReportTest, TensorAcrossHostsIsFoundAndMended) {
                     HasSubstr("--order=tp-dp")));
 }
 
-TEST(PlacementReportTest, SaysWhenNoOrderIsFaster) {
+TEST(PlacementReportTest, ReportsIfNoOrderIsFaster) {
   std::ostringstream text;
   PrintPlacementText(
       *MakePlacementReport(Make("tp8,dp8"), "hosts=8,gpus=8", ""), text);
@@ -188,7 +188,7 @@ TEST(PlacementReportTest, ReadsAModel) {
   EXPECT_EQ(shape.hidden, 4096);
 }
 
-TEST(PlacementReportTest, RefusalsNameTheFlag) {
+TEST(PlacementReportTest, ErrorsNameFlag) {
   const Mesh mesh = Make("tp2,dp2");
   const std::vector<std::pair<std::string, std::string>> clusters = {
       {"hosts=0", "--cluster=hosts=0: "},

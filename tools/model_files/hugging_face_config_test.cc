@@ -114,7 +114,7 @@ std::string Replaced(std::string_view json, std::string_view what,
   return absl::StrReplaceAll(json, {{what, with}});
 }
 
-TEST(HuggingFaceConfigTest, ReadsBothFormsThatTransformersWrites) {
+TEST(HuggingFaceConfigTest, ReadsBothTransformersFormats) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig smol,
                                ParseHuggingFaceConfig(kSmolLm2));
   EXPECT_EQ(smol.model, *PresetConfig("smollm2-135m"));
@@ -274,7 +274,7 @@ TEST(HuggingFaceConfigTest, MissingKeysHaveTransformersDefaults) {
   EXPECT_EQ(config.bos_token_id, std::nullopt);
 }
 
-TEST(HuggingFaceConfigTest, EveryPresetReadsBackAsItWas) {
+TEST(HuggingFaceConfigTest, EveryPresetRoundTrips) {
   for (const std::string_view name : PresetNames()) {
     HuggingFaceConfig config = {.model = *PresetConfig(name)};
     for (const auto& eos :
@@ -289,7 +289,7 @@ TEST(HuggingFaceConfigTest, EveryPresetReadsBackAsItWas) {
   }
 }
 
-TEST(HuggingFaceConfigTest, RefusesWhatTheModelHasNotAndNamesTheKey) {
+TEST(HuggingFaceConfigTest, RejectsUnsupportedFeaturesAndNamesKey) {
   const auto refused = [](auto... words) {
     return StatusIs(absl::StatusCode::kUnimplemented,
                     AllOf(HasSubstr("supported"), HasSubstr(words)...));
@@ -351,7 +351,7 @@ TEST(HuggingFaceConfigTest, RefusesWhatTheModelHasNotAndNamesTheKey) {
                             R"("rope_scaling": {"rope_type": "default"})"));
 }
 
-TEST(HuggingFaceConfigTest, RefusesMissingAndWrongValues) {
+TEST(HuggingFaceConfigTest, RejectsMissingAndWrongValues) {
   const auto refused = [](auto... words) {
     return StatusIs(absl::StatusCode::kInvalidArgument,
                     AllOf(HasSubstr(words)...));
@@ -418,7 +418,7 @@ TEST(HuggingFaceConfigTest, FilesAreNamedInErrors) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nix")));
 }
 
-TEST(HuggingFaceConfigFuzzTest, DamagedConfigsAreRefusedOrReadBackAsTheyWere) {
+TEST(HuggingFaceConfigFuzzTest, DamagedConfigsAreRejectedOrRoundTrip) {
   TextMutator mutator(
       {kSmolLm2, kVersion5, kLlama31, kQwen2, kQwen3, kMistral, kGemma,
        *FormatHuggingFaceConfig({.model = *PresetConfig("llama-7b")})},

@@ -92,7 +92,7 @@ TEST(HuggingFaceWeightsTest, ReadsAnyRowsOfEveryParameter) {
   }
 }
 
-TEST(HuggingFaceWeightsTest, RefusesRowsThatDoNotExist) {
+TEST(HuggingFaceWeightsTest, RejectsInvalidRows) {
   const std::string directory = NewDirectory("refused_rows");
   WriteModel(SmallModel(false), directory);
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto weights,
@@ -107,7 +107,7 @@ TEST(HuggingFaceWeightsTest, RefusesRowsThatDoNotExist) {
   EXPECT_EQ(row, std::vector<float>(6, 7));
 }
 
-TEST(HuggingFaceWeightsTest, DamageIsNamedAndIsNotBadUsage) {
+TEST(HuggingFaceWeightsTest, NamesMissingAndDamagedFiles) {
   const std::string directory = NewDirectory("damaged");
   EXPECT_FALSE(IsHuggingFaceModel(directory));
   EXPECT_THAT(HuggingFaceWeights::Open(directory),

@@ -27,7 +27,7 @@ ModelConfig Small() {
           .head_size = 6};
 }
 
-TEST(LlamaNamesTest, HuggingFacesTensorsAreThoseOfTransformers) {
+TEST(LlamaNamesTest, HuggingFaceTensorsMatchTransformers) {
   // In the order of LlamaForCausalLM(config).state_dict() for Small().
   const std::vector<StoredTensor> tensors =
       HuggingFaceTensors(Small(), ElementType::kBF16);
@@ -167,7 +167,7 @@ TEST(LlamaNamesTest, FusedRowsAreInTheOrderOfThePartition) {
   }
 }
 
-TEST(LlamaNamesTest, PiecesOfAnyRowsAreTheRowsOfTheWhole) {
+TEST(LlamaNamesTest, PiecesMatchRowsOfWhole) {
   const ModelConfig config = Small();
   for (const LlamaParameter& parameter : LlamaParameters(config)) {
     std::vector<std::pair<std::string, int64_t>> row_of;

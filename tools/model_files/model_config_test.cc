@@ -24,7 +24,7 @@ constexpr ModelConfig kSmall = {.vocabulary = 11,
                                 .kv_heads = 2,
                                 .head_size = 6};
 
-TEST(PresetsTest, ParameterCountsAreThoseThatArePublished) {
+TEST(PresetsTest, ParameterCountsMatchPublished) {
   // TinyLlama 1.1B, OpenLLaMA 3B, Llama 2 7B, 13B and 70B, Llama 3 8B and 3.2
   // 1B, the SmolLM2 models, Qwen 2.5 and 3, Gemma, Mistral and Mixtral, from
   // their model cards and checkpoints.
@@ -55,7 +55,7 @@ TEST(PresetsTest, ParameterCountsAreThoseThatArePublished) {
   EXPECT_EQ(PresetNames(), names);
 }
 
-TEST(PresetsTest, RefusesOtherNames) {
+TEST(PresetsTest, RejectsOtherNames) {
   EXPECT_THAT(PresetConfig("gpt"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("\"gpt\""), HasSubstr("llama-1m,"),
@@ -78,7 +78,7 @@ TEST(ModelConfigTest, CountsEveryMatrixOnce) {
   EXPECT_EQ(tied.ParameterCount(), 2 * layer + 11 * 12 + 12);
 }
 
-TEST(ModelConfigTest, FlopsAreThoseOfTheLoops) {
+TEST(ModelConfigTest, FlopsMatchLoops) {
   for (const int64_t window : {0, 1, 5, 100}) {
     ModelConfig config = kSmall;
     config.tied_embeddings = window == 0;
@@ -123,7 +123,7 @@ void ExpectRefused(Change change, std::string_view name,
                              HasSubstr(std::string(words)))));
 }
 
-TEST(ModelConfigTest, RefusalsNameTheFieldAndWhatIsAllowed) {
+TEST(ModelConfigTest, ErrorsNameFieldAndAllowedRange) {
   TESSERA_EXPECT_OK(kSmall.Validate());
   const std::pair<int64_t ModelConfig::*, std::string_view> fields[] = {
       {&ModelConfig::vocabulary, "vocab_size"},

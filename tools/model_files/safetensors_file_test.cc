@@ -51,7 +51,7 @@ std::vector<T> ReadValues(const SafetensorsFile& file, std::string_view name) {
   return values;
 }
 
-TEST(SafetensorsFileTest, ReadsWhatTheReferencePackageWrote) {
+TEST(SafetensorsFileTest, ReadsFileOfReferencePackage) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file,
                                SafetensorsFile::Open(kReference));
   EXPECT_EQ(file.header().tensors.size(), 8u);
@@ -117,7 +117,7 @@ TEST(SafetensorsFileTest, ConvertsMoreThanOneBufferful) {
   }
 }
 
-TEST(SafetensorsFileTest, RefusalsNameFileAndTensor) {
+TEST(SafetensorsFileTest, ErrorsNameFileAndTensor) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file,
                                SafetensorsFile::Open(kReference));
   std::vector<float> values(6, -9);
@@ -163,7 +163,7 @@ TEST(SafetensorsFileTest, RefusalsNameFileAndTensor) {
   EXPECT_EQ(values, std::vector<float>(6, -9));
 }
 
-TEST(SafetensorsFileTest, RefusesFilesThatAreNone) {
+TEST(SafetensorsFileTest, RejectsInvalidFiles) {
   EXPECT_THAT(SafetensorsFile::Open("/nix/da"),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("cannot open \"/nix/da\"")));
@@ -187,7 +187,7 @@ TEST(SafetensorsFileTest, RefusesFilesThatAreNone) {
               refused("header: tensor \"w\""));
 }
 
-TEST(SafetensorsFileTest, SeesThatTheFileHasBeenCut) {
+TEST(SafetensorsFileTest, DetectsTruncatedFile) {
   const std::string path =
       WriteTemporary("cut.safetensors", ReadAll(kReference));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Open(path));
@@ -199,7 +199,7 @@ TEST(SafetensorsFileTest, SeesThatTheFileHasBeenCut) {
                              HasSubstr("\"bias\""), HasSubstr("too early"))));
 }
 
-TEST(SafetensorsFileFuzzTest, DamagedFilesAreRefusedOrReadable) {
+TEST(SafetensorsFileFuzzTest, DamagedFilesAreRejectedOrReadable) {
   const std::string reference = ReadAll(kReference);
   const uint64_t header_end = 8 + static_cast<unsigned char>(reference[0]) +
                               256u * static_cast<unsigned char>(reference[1]);

@@ -31,7 +31,7 @@ TEST(ElementTypeTest, EveryDTypeHasOneOfTheSameSize) {
   EXPECT_EQ(ElementTypeName(*FromDType(DType::kF8E4M3)), "F8_E4M3");
 }
 
-TEST(ElementTypeTest, RefusesWhatItHasNot) {
+TEST(ElementTypeTest, RejectsUnknownTypes) {
   EXPECT_THAT(ToDType(ElementType::kBool),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("BOOL")));
   EXPECT_THAT(FromDType(static_cast<DType>(99)),
@@ -67,7 +67,7 @@ TEST(HeaderTest, ReadsTensorsInTheOrderOfTheData) {
   EXPECT_THAT(ParseHeader("{}  ", 0), IsOkAndHolds(Header{}));
 }
 
-TEST(HeaderTest, RefusesOverlapsHolesAndAnotherLength) {
+TEST(HeaderTest, RejectsOverlapsHolesAndAnotherLength) {
   const auto two = [](std::string_view a, std::string_view b) {
     return absl::StrCat(
         R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": )", a,
@@ -90,7 +90,7 @@ TEST(HeaderTest, RefusesOverlapsHolesAndAnotherLength) {
   EXPECT_THAT(ParseHeader(two("[4,0]", "[4,8]"), 8), Refused("tensor \"a\""));
 }
 
-TEST(HeaderTest, RefusesWrongShapesTypesAndNumbers) {
+TEST(HeaderTest, RejectsWrongShapesTypesAndNumbers) {
   const auto one = [](std::string_view dtype, std::string_view shape,
                       std::string_view offsets) {
     return absl::StrCat(R"({"w": {"dtype": )", dtype, R"(, "shape": )", shape,
@@ -120,7 +120,7 @@ TEST(HeaderTest, RefusesWrongShapesTypesAndNumbers) {
       ParseHeader(one("\"F64\"", "[4294967296,4294967296,0]", "[0,0]"), 0));
 }
 
-TEST(HeaderTest, RefusesOtherDocuments) {
+TEST(HeaderTest, RejectsOtherDocuments) {
   EXPECT_THAT(ParseHeader("[]", 0), Refused("expected an object of tensors"));
   EXPECT_THAT(ParseHeader("{\"w\": 1}", 0), Refused("tensor \"w\"", "found 1"));
   EXPECT_THAT(ParseHeader("{", 0), Refused("invalid JSON"));
@@ -152,7 +152,7 @@ TEST(LayOutTest, WiderElementsComeFirstAndAllAreAligned) {
   EXPECT_THAT(ParseHeader(json, header.data_bytes()), IsOkAndHolds(header));
 }
 
-TEST(LayOutTest, Refuses) {
+TEST(LayOutTest, RejectsInvalidTensors) {
   const StoredTensor w = {"w", ElementType::kU8, {4}};
   EXPECT_THAT(LayOut({w, w}, {}), Refused("tensor \"w\": comes twice"));
   EXPECT_THAT(LayOut({{"__metadata__", ElementType::kU8, {}}}, {}),
@@ -169,7 +169,7 @@ TEST(LayOutTest, Refuses) {
   EXPECT_THAT(FormatHeader(header), Refused("not UTF-8"));
 }
 
-TEST(HeaderFuzzTest, DamagedHeadersAreRefusedOrReadBackAsTheyWere) {
+TEST(HeaderFuzzTest, DamagedHeadersAreRejectedOrRoundTrip) {
   TextMutator mutator(
       {kTwo, "{}",
        R"({"w":{"dtype":"F16","shape":[0,5],"data_offsets":[0,0]},)"

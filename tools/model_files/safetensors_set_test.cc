@@ -130,7 +130,7 @@ TEST(SafetensorsSetTest, ANewSetReplacesAnOldOneOfTheOtherForm) {
   }
 }
 
-TEST(SafetensorsSetTest, CommitsNothingWhereAByteIsMissing) {
+TEST(SafetensorsSetTest, DoesNotCommitIncompleteTensors) {
   const std::string directory = NewDirectory("missing");
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -146,7 +146,7 @@ TEST(SafetensorsSetTest, CommitsNothingWhereAByteIsMissing) {
   EXPECT_EQ(rmdir(directory.c_str()), 0) << "something was left behind";
 }
 
-TEST(SafetensorsSetTest, RefusesWrongIndices) {
+TEST(SafetensorsSetTest, RejectsWrongIndices) {
   const std::string directory = NewDirectory("wrong");
   EXPECT_THAT(SafetensorsSet::Open(directory),
               StatusIs(absl::StatusCode::kNotFound,
@@ -174,7 +174,7 @@ TEST(SafetensorsSetTest, RefusesWrongIndices) {
                HasSubstr("\"a\" comes twice")));
 }
 
-TEST(ShardIndexTest, RefusesNamesThatLeadElsewhere) {
+TEST(ShardIndexTest, RejectsPathsAsFileNames) {
   for (const char* name : {"", ".", "..", "a/b", "/etc/passwd", "../x"}) {
     EXPECT_THAT(FormatShardIndex({{{"w", name}}, 1}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -194,7 +194,7 @@ TEST(ShardIndexTest, RefusesNamesThatLeadElsewhere) {
   EXPECT_EQ(index.total_size, std::nullopt);
 }
 
-TEST(ShardIndexFuzzTest, DamagedIndicesAreRefusedOrReadBackAsTheyWere) {
+TEST(ShardIndexFuzzTest, DamagedIndicesAreRejectedOrRoundTrip) {
   TextMutator mutator(
       {R"({"metadata":{"total_size":96},"weight_map":{"a":"b.c","d":"e"}})",
        R"({"weight_map": {}, "x": [1, {"y": null}]})"},

@@ -105,7 +105,7 @@ TEST(SafetensorsWriterTest, TheOldFileStaysUntilCommit) {
   EXPECT_EQ(text, "old");
 }
 
-TEST(SafetensorsWriterTest, RefusalsLoseNothing) {
+TEST(SafetensorsWriterTest, RejectedWritesLoseNothing) {
   const std::string path = NewDirectory("refusals") + "/w.safetensors";
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto writer,
@@ -148,7 +148,7 @@ TEST(SafetensorsWriterTest, RefusalsLoseNothing) {
   EXPECT_TRUE(std::equal(back.begin(), back.end(), data.begin()));
 }
 
-TEST(SafetensorsWriterTest, RefusesWhatCannotBe) {
+TEST(SafetensorsWriterTest, RejectsInvalidPathsAndTensors) {
   EXPECT_THAT(
       SafetensorsWriter::Create("/nix/da/w", {}),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("beside \"/nix/da/w\"")));

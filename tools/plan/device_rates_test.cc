@@ -88,7 +88,7 @@ TEST(DeviceRatesTest, SmallProductsReachALowerShareOfThePeak) {
 
 // A Llama of 8e9 parameters on one H200, 2 x 4096 tokens: 0.66 to 0.75 s from
 // products at 600 to 700 Tflop/s and the rates of attention and streams.
-TEST(DeviceRatesTest, AStepOfEightBillionParametersTakesThePredictedTime) {
+TEST(DeviceRatesTest, PredictsStepTimeOfEightBillionParameters) {
   const train::RunOptions options = Options("llama-8b", 2, 4096);
   const PassSeconds pass =
       WholePass(DeviceRates::Gpu({}, DType::kBF16), options);
@@ -97,7 +97,7 @@ TEST(DeviceRatesTest, AStepOfEightBillionParametersTakesThePredictedTime) {
               DoubleNear(0.061, 0.01));
 }
 
-TEST(DeviceRatesTest, SaysWhatItAssumes) {
+TEST(DeviceRatesTest, DescribesAssumptions) {
   EXPECT_THAT(DeviceRates::Flat(989e12, 0.5).Describe(),
               HasSubstr("reach 50 % of it, independent of size"));
   EXPECT_THAT(DeviceRates::Gpu({}, DType::kBF16).Describe(),

@@ -74,7 +74,7 @@ std::vector<Plan> AllPlans(const PlanRequest& request) {
   return plans;
 }
 
-TEST(FindPlansTest, TheFirstPlanIsTheFastestOfAllThatFit) {
+TEST(FindPlansTest, FirstPlanIsFastestThatFits) {
   for (const auto& [cluster, ranks] :
        std::vector<std::pair<std::string, int>>{{"hosts=2,cpus=4", 8},
                                                 {"hosts=3,gpus=2", 6},
@@ -141,7 +141,7 @@ TEST(FindPlansTest, BoundsAreBounds) {
   ExpectBounds(SmallMixture("hosts=2,cpus=2", 4));
 }
 
-TEST(FindPlansTest, ExpertsAreDividedWhereThatPays) {
+TEST(FindPlansTest, DividesExpertsIfFaster) {
   PlanRequest request = SmallMixture("hosts=1,gpus=4", 4);
   std::map<int64_t, int64_t> candidates;
   Refusals refused;
@@ -221,7 +221,7 @@ std::vector<Candidate> ManyMicroBatches() {
   return candidates;
 }
 
-TEST(PricerTest, DataRanksSendAsMuchAsAllMicroBatchesMakeThem) {
+TEST(PricerTest, DataTrafficCountsAllMicroBatches) {
   PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
   request.flops = 1e30;  // No computation to overlap with.
   request.batch = 96;
@@ -238,7 +238,7 @@ TEST(PricerTest, DataRanksSendAsMuchAsAllMicroBatchesMakeThem) {
   }
 }
 
-TEST(PricerTest, WhatFurtherMicroBatchesSendHidesBehindComputation) {
+TEST(PricerTest, LaterMicroBatchTrafficOverlapsComputation) {
   PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
   request.flops = 1e3;
   request.batch = 96;
@@ -271,7 +271,7 @@ TEST(FindPlansTest, MoreMemoryIsNeverSlower) {
   EXPECT_LT(last, 1e300);
 }
 
-TEST(FindPlansTest, EveryPlanIsOneThatTheTrainerTakes) {
+TEST(FindPlansTest, TrainerAcceptsEveryPlan) {
   for (const int64_t ranks : {1, 2, 4, 6, 8}) {
     PlanRequest request = SmallRequest("hosts=2,cpus=4", ranks);
     request.top = 100;
@@ -337,7 +337,7 @@ TEST(FindPlansTest, AThousandRanksTakeSeconds) {
   EXPECT_LE(report.plans.front().candidate.mesh.tp, 8);
 }
 
-TEST(FindPlansTest, RefusesWhatCannotBe) {
+TEST(FindPlansTest, RejectsInfeasibleRequests) {
   PlanRequest request = SmallRequest("hosts=2,cpus=4", 8);
   request.memory = 1000;
   EXPECT_THAT(FindPlans(request), StatusIs(absl::StatusCode::kResourceExhausted,

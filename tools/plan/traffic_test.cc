@@ -88,7 +88,7 @@ void ExpectAsCounted(const train::RunOptions& options) {
   }
 }
 
-TEST(PassTrafficTest, IsWhatADryRunCounts) {
+TEST(PassTrafficTest, MatchesDryRun) {
   for (const MeshSizes mesh :
        {MeshSizes{.tp = 4}, MeshSizes{.cp = 3}, MeshSizes{.cp = 2, .tp = 2},
         MeshSizes{.pp = 2, .cp = 2, .tp = 2}}) {
@@ -107,7 +107,7 @@ TEST(PassTrafficTest, IsWhatADryRunCounts) {
   }
 }
 
-TEST(PassTrafficTest, OfMixturesIsWhatADryRunCounts) {
+TEST(PassTrafficTest, MatchesDryRunForMixtures) {
   train::RunOptions options = SmallRun();
   options.length = 24;  // Rows of experts are even.
   for (const bool is_shared : {false, true}) {

@@ -39,7 +39,7 @@ class Reference:
 
 
 class ArrayTest(unittest.TestCase):
-    def test_it_equals_the_reference(self):
+    def test_matches_reference(self):
         for dtype, bound in (("f4", 1e-5), ("f8", 1e-12)):
             for max_norm in (0, 0.7):
                 rng = numpy.random.default_rng(0)
@@ -59,7 +59,7 @@ class ArrayTest(unittest.TestCase):
                 for name in shapes:
                     numpy.testing.assert_allclose(ours[name], theirs[name], rtol=bound, atol=bound)
 
-    def test_a_saved_state_goes_on_with_the_same_bits(self):
+    def test_restored_state_continues_bit_for_bit(self):
         for moments in ("float32", "bfloat16", "int8"):
             rng = numpy.random.default_rng(1)
             one = rng.standard_normal(5000).astype("f4")

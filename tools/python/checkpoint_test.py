@@ -43,7 +43,7 @@ class CheckpointTest(unittest.TestCase):
         import_model("divided", ["--mesh=pp2,tp2"])
         import_model("narrow", ["--dtype=bf16"])
 
-    def test_values_equal_those_of_the_files(self):
+    def test_values_match_files(self):
         whole = checkpoint.open("whole")
         self.assertEqual((whole.step, len(whole.parts)), (0, 1))
         whole.verify()

@@ -36,7 +36,7 @@ class CPUAdamWTest(unittest.TestCase):
         for a, b in zip(ours, theirs):
             torch.testing.assert_close(a.detach(), b.detach(), rtol=bound, atol=bound)
 
-    def test_it_equals_torch(self):
+    def test_matches_torch(self):
         for dtype, bound in ((torch.float32, 1e-6), (torch.float64, 1e-12)):
             for options in ({}, {"weight_decay": 0.3, "betas": (0.7, 0.95), "eps": 1e-4}, {"weight_decay": 0.0}):
                 ours, theirs = parameters(dtype), parameters(dtype)
@@ -92,7 +92,7 @@ class CPUAdamWTest(unittest.TestCase):
         for other in results[1:]:
             self.check_equal(results[0], other, 0)
 
-    def test_a_saved_state_goes_on_with_the_same_bits(self):
+    def test_restored_state_continues_bit_for_bit(self):
         for dtype, moments in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16"), (torch.bfloat16, "int8")):
             params = parameters(dtype)
             optimizer = CPUAdamW(params, moments=moments)
@@ -111,7 +111,7 @@ class CPUAdamWTest(unittest.TestCase):
                     o.step()
             self.check_equal(params, again, 0)
 
-    def test_gradients_are_clipped_as_by_torch(self):
+    def test_clipping_matches_torch(self):
         for max_norm in (0.5, 1e6):
             ours, theirs = parameters(), parameters()
             mine, reference = CPUAdamW(ours, max_norm=max_norm), torch.optim.AdamW(theirs)
@@ -174,7 +174,7 @@ class CPUAdamWTest(unittest.TestCase):
         with self.assertRaisesRegex(StatusError, "nowhere"):
             CPUAdamW(parameters(), offload_dir="/nowhere")
 
-    def test_memory_that_moves_is_followed(self):
+    def test_follows_moved_memory(self):
         for options in ({}, {"offload_dir": "."}):
             ours, theirs = parameters(), parameters()
             mine, reference = CPUAdamW(ours, **options), torch.optim.AdamW(theirs)
@@ -217,7 +217,7 @@ class CPUAdamWTest(unittest.TestCase):
             optimizer.step()
         self.assertEqual(good.abs().sum().item(), 0)
 
-    def test_parameters_that_change_are_refused(self):
+    def test_rejects_changed_parameters(self):
         for options in ({}, {"offload_dir": "."}):
             good = torch.nn.Parameter(torch.ones(4, 6))
             optimizer = CPUAdamW([good], **options)

@@ -24,7 +24,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 class WheelTest(unittest.TestCase):
-    def test_it_needs_the_c_library_alone(self):
+    def test_depends_only_on_c_library(self):
         text = subprocess.run(["readelf", "-d", _core.__file__], check=True, capture_output=True, text=True).stdout
         needed = set(re.findall(r"NEEDED.*\[(.*)\]", text))
         self.assertLessEqual(needed, {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"})
@@ -45,7 +45,7 @@ class WheelTest(unittest.TestCase):
         program = "import sys, tessera; print([m for m in ('torch', 'numpy') if m in sys.modules])"
         self.assertEqual(subprocess.check_output([sys.executable, "-c", program], text=True).strip(), "[]")
 
-    def test_the_stubs_name_what_there_is(self):
+    def test_stubs_match_module(self):
         path = os.path.join(os.path.dirname(tessera.__file__), "_core.pyi")
         with open(path) as file:
             stubs = set(re.findall(r"^(?:class|def) (\w+)", file.read(), re.M))
@@ -65,7 +65,7 @@ class WheelTest(unittest.TestCase):
 
 
 class MeshTest(unittest.TestCase):
-    def test_groups_equal_those_of_brute_force(self):
+    def test_groups_match_brute_force(self):
         rng = random.Random(0)
         for _ in range(30):
             names = rng.sample(["dp", "tp", "pp", "cp"], rng.randrange(1, 5))
@@ -123,7 +123,7 @@ class ClusterTest(unittest.TestCase):
             self.assertEqual(Cluster.load(directory + "/c.json"), cluster)
         self.assertIsNone(Cluster("hosts=1,cpus=2").device(1).nvlink_domain)
 
-    def test_the_placement_is_that_of_least_cost_among_all_orders(self):
+    def test_placement_has_least_cost(self):
         rng = random.Random(3)
         kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
         for _ in range(10):
@@ -157,7 +157,7 @@ class ClusterTest(unittest.TestCase):
 
 
 class PlanTest(unittest.TestCase):
-    def test_plans_fit_and_are_estimated_alike(self):
+    def test_plans_fit_and_match_estimates(self):
         plans = plan.find("llama-7b", "hosts=1,gpus=8", memory="80GB", batch=64, top=3)
         self.assertEqual(len(plans), 3)
         self.assertEqual(sorted(p.step_seconds for p in plans), [p.step_seconds for p in plans])
@@ -270,7 +270,7 @@ def is_running(pid):
 
 
 class PipelineTest(unittest.TestCase):
-    def test_every_generator_is_proven_and_goes_through_text(self):
+    def test_every_generator_is_valid_and_round_trips(self):
         self.assertGreaterEqual(len(pipeline.generators()), 8)
         for name in pipeline.generators():
             schedule = pipeline.generate(name, ranks=4, microbatches=8)
@@ -282,7 +282,7 @@ class PipelineTest(unittest.TestCase):
             self.assertEqual(sum(map(len, pipeline.actions(schedule))) > 0, True)
             self.assertEqual(sorted(set().union(*map(schedule.stages_of, range(4)))), list(range(schedule.stages)))
 
-    def test_times_equal_those_of_the_formula(self):
+    def test_times_match_formula(self):
         # GPipe: (m + p - 1) (F + B).
         timeline = pipeline.simulate(
             pipeline.generate("gpipe", ranks=3, microbatches=5), {"forward": 2, "backward_input": 3, "backward_weight": 1}
@@ -330,7 +330,7 @@ class PipelineTest(unittest.TestCase):
         with self.assertRaises(IndexError):
             pipeline.generate("gpipe", 2, 2).stages_of(2)
 
-    def test_others_run_while_it_computes(self):
+    def test_releases_gil_while_computing(self):
         """The interpreter's lock is released."""
         counted = 0
         stop = threading.Event()

@@ -41,7 +41,7 @@ std::string Print(const ScheduleOptions& options, OutputFormat format) {
   return out.str();
 }
 
-TEST(PrintTest, JsonHasTheKeysOfTheContract) {
+TEST(PrintTest, JsonHasDocumentedKeys) {
   ScheduleOptions options = Options({"1f1b"});
   options.costs.times = "1,1,1,0";
   options.costs.memory = "100,-60,-40";
@@ -93,7 +93,7 @@ TEST(PrintTest, JsonOfSeveralIsTheirList) {
   EXPECT_FALSE(json["schedules"][1]["origin"].get<std::string>().empty());
 }
 
-TEST(PrintTest, JsonOfWhatIsWrongSaysWhy) {
+TEST(PrintTest, JsonExplainsInvalidSchedule) {
   const Json json =
       Json::parse(Print(Input("0F0,0B0\n1B0,1F0\n"), OutputFormat::kJson));
   EXPECT_EQ(json["valid"], false);
@@ -107,7 +107,7 @@ TEST(PrintTest, JsonOfWhatIsWrongSaysWhy) {
   EXPECT_FALSE(none["error"].get<std::string>().empty());
 }
 
-TEST(PrintTest, CsvOfOneIsTheTableThatPyTorchReads) {
+TEST(PrintTest, CsvOfOneIsPyTorchTable) {
   EXPECT_EQ(Print(Options({"1f1b"}), OutputFormat::kCsv),
             "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
 }
@@ -127,7 +127,7 @@ TEST(PrintTest, CsvOfSeveralIsTheComparison) {
   }
 }
 
-TEST(PrintTest, TextSaysWhatItIsAndDrawsIt) {
+TEST(PrintTest, TextDescribesAndDrawsSchedule) {
   ScheduleOptions options = Options({"1f1b"});
   options.memory_limit = 1;
   const std::string text = Print(options, OutputFormat::kText);
@@ -154,7 +154,7 @@ TEST(PrintTest, TextOfSeveralIsATableInColumns) {
               Not(HasSubstr("--times_of=rank")));
 }
 
-TEST(PrintTest, TextOfWhatIsWrongHasValidatesWords) {
+TEST(PrintTest, TextExplainsInvalidSchedule) {
   EXPECT_THAT(Print(Input("0F0,0B0\n1B0,1F0\n"), OutputFormat::kText),
               AllOf(HasSubstr("2 stages, 1 micro-batch;"),
                     HasSubstr("not valid: rank 1, action 0 (1B0)")));
@@ -176,7 +176,7 @@ TEST(PrintTest, ACommaInANameIsQuoted) {
   EXPECT_THAT(out.str(), HasSubstr("\n\"a,\"\"b\"\"\",2,1,3,yes"));
 }
 
-TEST(PrintTest, MicroBatchesAreDrawnWhereNoBytesAreGiven) {
+TEST(PrintTest, DrawsMicroBatchesWithoutBytes) {
   ScheduleOptions options = Options({"1f1b"});
   EXPECT_TRUE(
       ExhibitsOf(*MakeReports(options))[0].timeline.ranks[0].memory.empty());

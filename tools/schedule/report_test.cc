@@ -76,7 +76,7 @@ TEST(ReportTest, PublishedBubbleRatesAreReachedOrBeaten) {
   }
 }
 
-TEST(ReportTest, ALimitIsHeldAgainstWhatKnowsNoLimit) {
+TEST(ReportTest, ReportsRanksOverMemoryLimit) {
   ScheduleOptions options = Options({"gpipe", "1f1b"}, 4, 8);
   options.memory_limit = 4;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto reports, MakeReports(options));
@@ -84,7 +84,7 @@ TEST(ReportTest, ALimitIsHeldAgainstWhatKnowsNoLimit) {
   EXPECT_TRUE(reports[1].over_limit.empty());
 }
 
-TEST(ReportTest, LoweredItHasItsMessages) {
+TEST(ReportTest, LoweredScheduleHasMessages) {
   ScheduleOptions options = Options({"1f1b"}, 2, 3);
   EXPECT_THAT(pipeline::WriteCsv((*MakeReports(options))[0].schedule),
               Not(HasSubstr("SEND")));
@@ -94,7 +94,7 @@ TEST(ReportTest, LoweredItHasItsMessages) {
   EXPECT_THAT(reports[0].timeline.has_value(), true);
 }
 
-TEST(ReportTest, FilesComeBackAsTheyWere) {
+TEST(ReportTest, FilesRoundTrip) {
   for (const pipeline::Generator& generator : pipeline::Generators()) {
     ScheduleOptions options = Options({std::string(generator.name)}, 4, 10);
     for (const bool lowered : {false, true}) {
@@ -132,7 +132,7 @@ TEST(ReportTest, AFileIsComparedWithSchedulesOfItsCounts) {
                        HasSubstr("--stages=4: the schedule of --input has 3")));
 }
 
-TEST(ReportTest, AWrongScheduleIsAReport) {
+TEST(ReportTest, ReportsInvalidSchedule) {
   ScheduleOptions options;
   options.input = WriteTemporary("wrong", "0F0,0B0\n1B0,1F0\n");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto reports, MakeReports(options));
@@ -151,7 +151,7 @@ TEST(ReportTest, AWrongScheduleIsAReport) {
   }
 }
 
-TEST(ReportTest, ADeadlockIsNamed) {
+TEST(ReportTest, ReportsDeadlock) {
   ScheduleOptions options;
   options.input =
       WriteTemporary("deadlock",
@@ -162,7 +162,7 @@ TEST(ReportTest, ADeadlockIsNamed) {
                                             HasSubstr("deadlock: ")));
 }
 
-TEST(ReportTest, RefusalsNameTheFlagTheValueAndWhatIsAllowed) {
+TEST(ReportTest, ErrorsNameFlagValueAndAllowedRange) {
   using Change = std::function<void(ScheduleOptions&)>;
   const std::vector<std::pair<Change, std::string>> cases = {
       {[](auto& o) { o.schedules = {"2f2b"}; },

@@ -26,7 +26,7 @@ std::string WriteTemporary(const std::string& name, const std::string& text) {
   return path;
 }
 
-TEST(CostsTest, OneSetOfTimesIsEveryStages) {
+TEST(CostsTest, OneSetOfTimesAppliesToEveryStage) {
   CostOptions options;
   options.times = "18.522,18.086,9.337,0.601";
   options.memory = "201216,-127488,-73728";
@@ -107,7 +107,7 @@ TEST(CostsTest, LinksAndTheOptimizerAreInMilliseconds) {
   EXPECT_FALSE(costs.overlap_communication);
 }
 
-TEST(CostsTest, RefusalsNameTheFlagTheValueAndWhatIsAllowed) {
+TEST(CostsTest, ErrorsNameFlagValueAndAllowedRange) {
   using Change = std::function<void(CostOptions&)>;
   const std::vector<std::pair<Change, std::string>> cases = {
       {[](auto& o) { o.times = "1,2"; },
@@ -139,7 +139,7 @@ TEST(CostsTest, RefusalsNameTheFlagTheValueAndWhatIsAllowed) {
                        HasSubstr("--times=no_such_file.txt")));
 }
 
-TEST(CostsTest, AWrongLineOfAFileIsNamed) {
+TEST(CostsTest, NamesInvalidLineOfFile) {
   EXPECT_THAT(ParseTimesFile("1,2,3\n1,2\n", "1,0,-1"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("line 2: 2 fields")));

@@ -46,7 +46,7 @@ std::vector<std::string> SlowMerges(
   }
 }
 
-TEST(BpeModelTest, MergesAsTheDefinitionDoes) {
+TEST(BpeModelTest, MatchesDefinition) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 300; ++round) {
     BpeModel::Options options;
@@ -99,7 +99,7 @@ TEST(BpeModelTest, LongWordsTakeNoQuadraticTime) {
             (std::vector<TokenId>{2, 1, 0}));
 }
 
-TEST(BpeModelTest, BytesWithoutATokenAreLeftOut) {
+TEST(BpeModelTest, OmitsBytesWithoutToken) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const BpeModel model,
       BpeModel::Create({.vocabulary = {{"a", 0}, {"b", 1}, {"ab", 2}},
@@ -113,7 +113,7 @@ TEST(BpeModelTest, BytesWithoutATokenAreLeftOut) {
   EXPECT_THAT(ids, ElementsAre(2));
 }
 
-TEST(BpeModelTest, WholeWordsGoFirstWhereAsked) {
+TEST(BpeModelTest, PrefersWholeWordsIfRequested) {
   BpeModel::Options options = {
       .vocabulary = {{"a", 0}, {"b", 1}, {"aba", 2}, {"ab", 3}},
       .merges = {{"a", "b"}},
@@ -130,7 +130,7 @@ TEST(BpeModelTest, WholeWordsGoFirstWhereAsked) {
   }
 }
 
-TEST(BpeTokenizerTest, RefusesIdsThatCannotBe) {
+TEST(BpeTokenizerTest, RejectsInvalidIds) {
   const auto create = [](TokenId a, TokenId b) {
     return BpeTokenizer::Create(
         {.model = {.vocabulary = {{"a", a}, {"b", b}}, .merges = {}}});
@@ -163,7 +163,7 @@ TEST(BpeTokenizerTest, ManyDifferentWordsOutgrowTheCache) {
   EXPECT_EQ(tokenizer.Decode(tokenizer.Encode(text)), text);
 }
 
-TEST(AddedTokensTest, FindsTheLeftmostAndOfThoseTheLongest) {
+TEST(AddedTokensTest, FindsLeftmostLongestToken) {
   const AddedTokens added(
       {{1, "<a>", false}, {2, "<a><b>", true}, {3, "b", true}});
   const auto find = [&](std::string_view text, size_t begin, bool special) {
@@ -191,7 +191,7 @@ TEST(ByteAlphabetTest, EveryByteHasItsOwnCharacter) {
   }
 }
 
-TEST(ByteTokenizerTest, AnyBytesComeBack) {
+TEST(ByteTokenizerTest, RoundTripsAnyBytes) {
   const ByteTokenizer tokenizer;
   EXPECT_EQ(tokenizer.vocabulary_size(), 257);
   EXPECT_EQ(tokenizer.end_of_text(), 256);

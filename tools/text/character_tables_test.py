@@ -18,7 +18,7 @@ class CharacterTablesTest(unittest.TestCase):
     def test_agrees_with_pythons_data(self):
         self.assertEqual(tables.problems(COMMITTED), [])
 
-    def test_what_the_generator_writes_has_no_problems(self):
+    def test_generator_output_has_no_problems(self):
         self.assertEqual(tables.problems(tables.source()), [])
 
     def test_sees_a_wrong_edge(self):

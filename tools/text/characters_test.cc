@@ -8,7 +8,7 @@
 namespace tessera::text {
 namespace {
 
-TEST(CharactersTest, ClassesHaveAsManyMembersAsUnicode16Says) {
+TEST(CharactersTest, ClassSizesMatchUnicode16) {
   std::map<CharacterClass, int> counts;
   for (uint32_t code = 0; code < 0x110000; ++code) ++counts[ClassOf(code)];
   // Counts from DerivedGeneralCategory-16.0.0 (L and N) and PropList
@@ -18,7 +18,7 @@ TEST(CharactersTest, ClassesHaveAsManyMembersAsUnicode16Says) {
   EXPECT_EQ(counts[CharacterClass::kSpace], 25);
 }
 
-TEST(CharactersTest, KnowsCharactersOfManyScripts) {
+TEST(CharactersTest, ClassifiesManyScripts) {
   for (const uint32_t letter :
        {0x41u, 0x7Au, 0xAAu, 0xB5u, 0xDFu, 0x3B1u, 0x416u, 0x5D0u, 0x627u,
         0x905u, 0x4E00u, 0x9FFFu, 0xAC00u, 0xD7A3u, 0x20000u, 0x323AFu}) {
@@ -56,7 +56,7 @@ TEST(CharactersTest, EveryCodePointReadsBack) {
   }
 }
 
-TEST(CharactersTest, AByteOfNoCharacterStandsAlone) {
+TEST(CharactersTest, InvalidByteStandsAlone) {
   for (const std::string text :
        {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80",
         "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF",
@@ -82,7 +82,7 @@ TEST(ComposedFormTest, ComposesCanonically) {
   EXPECT_EQ(ComposedForm("\u0958 \ufb01"), "\u0915\u093c \ufb01");
 }
 
-TEST(ComposedFormTest, KeepsBytesThatAreNoCharacters) {
+TEST(ComposedFormTest, KeepsInvalidBytes) {
   const std::string nothing = "\xff";
   EXPECT_EQ(ComposedForm("e\u0301" + nothing + "e\u0301"),
             "\u00e9" + nothing + "\u00e9");

@@ -88,14 +88,14 @@ TEST_F(CorpusTest, DirectoriesAreSearchedInTheOrderOfNames) {
   EXPECT_EQ(Found({Path("[ae]*")}), "a/b/c.h a/z.cc a-1 ");
 }
 
-TEST_F(CorpusTest, ANameThatLooksLikeAPatternIsTakenAsItIs) {
+TEST_F(CorpusTest, PrefersLiteralNameOverPattern) {
   Write("a*", "star");
   Write("ab", "b");
   EXPECT_EQ(Found({Path("a*")}), "a* ");
   EXPECT_EQ(Found({Path("[a]*")}), "a* ab ");
 }
 
-TEST_F(CorpusTest, RefusalsNameThePath) {
+TEST_F(CorpusTest, ErrorsNamePath) {
   const auto refused = [&](const std::vector<std::string>& paths,
                            absl::StatusCode code, auto... words) {
     EXPECT_THAT(FindDataFiles(paths),
@@ -118,7 +118,7 @@ TEST_F(CorpusTest, RefusalsNameThePath) {
   }
 }
 
-TEST_F(CorpusTest, TextsHaveAnEndBehindEachOfThem) {
+TEST_F(CorpusTest, AppendsEndOfTextToEachText) {
   Write("a", "xy");
   Write("b", "z\xff");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto corpus,
@@ -200,7 +200,7 @@ TEST_F(CorpusTest, DocumentsBeginWithTheTokensOfTheirPrompt) {
               ElementsAre(TokenRange{0, 2}, TokenRange{5, 7}));
 }
 
-TEST_F(CorpusTest, FingerprintsTellCorporaApart) {
+TEST_F(CorpusTest, FingerprintsDistinguishCorpora) {
   const auto of = [&](const std::vector<std::string>& texts) {
     return (*Corpus::FromTexts(texts, ByteTokenizer()))->fingerprint();
   };
@@ -225,7 +225,7 @@ TEST_F(CorpusTest, FingerprintsTellCorporaApart) {
   EXPECT_NE(of_tokens({1, 2}), of_tokens({1, 3}));
 }
 
-TEST_F(CorpusTest, TextsOfAnyVocabularyAreKeptWhole) {
+TEST_F(CorpusTest, KeepsLargeTokenIds) {
   // Token ids with more than 16 bits.
   class Wide : public ByteTokenizer {
     int64_t vocabulary_size() const override { return 1 << 20; }
@@ -243,7 +243,7 @@ TEST_F(CorpusTest, TextsOfAnyVocabularyAreKeptWhole) {
                        HasSubstr("give at least 1")));
 }
 
-TEST_F(CorpusTest, TokenFilesRefuseWhatTheyCannotBe) {
+TEST_F(CorpusTest, TokenFilesRejectInvalidFiles) {
   const auto refused = [](auto... words) {
     return StatusIs(absl::StatusCode::kInvalidArgument,
                     AllOf(HasSubstr(words)...));

@@ -64,7 +64,7 @@ std::vector<TokenId> AllOf(const TokenFile& file) {
   return ids;
 }
 
-TEST(IndexedDatasetTest, WritesWhatMegatronReads) {
+TEST(IndexedDatasetTest, WritesMegatronFormat) {
   const std::string prefix = Path("small");
   TESSERA_ASSERT_OK_AND_ASSIGN(auto writer,
                                IndexedDatasetWriter::Create(prefix, 300));
@@ -162,7 +162,7 @@ TEST(IndexedDatasetTest, ReadsEveryTypeOfInteger) {
   expect(8, std::vector<uint16_t>{5, 100, 0});
 }
 
-TEST(IndexedDatasetTest, RefusesWhatIsNotOfTheFormat) {
+TEST(IndexedDatasetTest, RejectsInvalidIndices) {
   const std::string path = Path("bad.idx");
   const auto refused = [&](const std::string& bytes, const char* words,
                            absl::StatusCode code =
@@ -204,7 +204,7 @@ TEST(IndexedDatasetTest, RefusesWhatIsNotOfTheFormat) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing.idx")));
 }
 
-TEST(IndexedDatasetTest, RefusesATruncatedDataFile) {
+TEST(IndexedDatasetTest, RejectsTruncatedDataFile) {
   const std::string prefix = Path("cut");
   TESSERA_ASSERT_OK(
       WriteFile(prefix + ".idx", IndexBytes(8, {2, 3}, {0, 4}, {0, 2})));
@@ -215,7 +215,7 @@ TEST(IndexedDatasetTest, RefusesATruncatedDataFile) {
                              HasSubstr("a regular file of 5 tokens"))));
 }
 
-TEST(IndexedDatasetTest, WriterRefusesOtherTokensAndLeavesNothing) {
+TEST(IndexedDatasetTest, WriterRejectsInvalidTokensWithoutLeftovers) {
   const std::string prefix = Path("refused");
   EXPECT_THAT(IndexedDatasetWriter::Create(prefix, 0),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -237,7 +237,7 @@ TEST(IndexedDatasetTest, WriterRefusesOtherTokensAndLeavesNothing) {
 }
 
 // Damaged indices are refused, or describe what is there.
-TEST(IndexedDatasetFuzzTest, DamagedIndicesAreRefusedOrFitTheirData) {
+TEST(IndexedDatasetFuzzTest, DamagedIndicesAreRejectedOrFitTheirData) {
   const std::string prefix = Path("fuzz");
   TESSERA_ASSERT_OK(WriteFile(prefix + ".bin", std::string(24, '\1')));
   std::string modes = IndexBytes(8, {3, 4, 5}, {0, 6, 14}, {0, 2, 3});
@@ -312,7 +312,7 @@ TEST(NpyTest, ReadsArraysOfIntegers) {
                        HasSubstr("token 0 is 1099511627776")));
 }
 
-TEST(NpyTest, RefusesOthers) {
+TEST(NpyTest, RejectsOtherFiles) {
   const std::string path = Path("other.npy");
   const std::string data(6, '\1');
   const auto refused = [&](const std::string& bytes, const char* words,
@@ -341,7 +341,7 @@ TEST(NpyTest, RefusesOthers) {
   refused(huge, "65536 is the most");
 }
 
-TEST(NpyFuzzTest, DamagedArraysAreRefusedOrFitTheirFile) {
+TEST(NpyFuzzTest, DamagedArraysAreRejectedOrFitTheirFile) {
   const std::string path = Path("fuzz.npy");
   TextMutator mutator({Npy(Header("<u2", "(3,)"), std::string(6, '\1')),
                        Npy(Header("<i8", "(2,)"), std::string(16, '\1'), 2)},
@@ -374,7 +374,7 @@ TEST(JsonLinesTest, EachLineIsADocument) {
   EXPECT_EQ(corpus->file_count(), 1);
 }
 
-TEST(JsonLinesTest, RefusalsNameTheLine) {
+TEST(JsonLinesTest, ErrorsNameLine) {
   const std::string path = Path("bad.jsonl");
   const auto refused = [&](const std::string& bytes, const char* words) {
     TESSERA_ASSERT_OK(WriteFile(path, bytes));
@@ -399,7 +399,7 @@ TEST(JsonLinesTest, RefusalsNameTheLine) {
 }
 
 // Data sets have such lines: the prompt that a text was made with.
-TEST(JsonLinesTest, APromptBesideATextIsAnotherKey) {
+TEST(JsonLinesTest, IgnoresPromptNextToText) {
   const std::string path = Path("beside.jsonl");
   TESSERA_ASSERT_OK(WriteFile(path, R"({"prompt": "a", "text": "b"})"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto corpus,
@@ -408,7 +408,7 @@ TEST(JsonLinesTest, APromptBesideATextIsAnotherKey) {
   EXPECT_TRUE(corpus->prompts().empty());
 }
 
-TEST(JsonLinesFuzzTest, DamagedLinesAreRefusedOrHaveDocuments) {
+TEST(JsonLinesFuzzTest, DamagedLinesAreRejectedOrHaveDocuments) {
   const std::string path = Path("fuzz.jsonl");
   TextMutator mutator({R"({"prompt": "2 + 2 =", "completion": " 4"})",
                        R"({"text": "a"})", R"({"messages": [{"role": "b"}]})"},

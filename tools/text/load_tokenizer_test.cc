@@ -69,7 +69,7 @@ TEST_F(LoadTokenizerTest, ReadsAFileOrADirectory) {
   }
 }
 
-TEST_F(LoadTokenizerTest, TheConfigurationBesideTheFileHasTheEndOfText) {
+TEST_F(LoadTokenizerTest, ReadsEndOfTextFromAdjacentConfiguration) {
   Write("tokenizer.json", ReadTestdata("tokenizer.json"));
   for (const char* token : {R"("<think>")", R"({"content": "<think>"})"}) {
     Write("tokenizer_config.json",
@@ -87,7 +87,7 @@ TEST_F(LoadTokenizerTest, TheConfigurationBesideTheFileHasTheEndOfText) {
                        HasSubstr("model/tokenizer_config.json")));
 }
 
-TEST_F(LoadTokenizerTest, TheFingerprintDependsOnTheFileAndTheEndOfText) {
+TEST_F(LoadTokenizerTest, FingerprintCoversFileAndEndOfText) {
   const std::string json = ReadTestdata("tokenizer.json");
   const auto fingerprint = [&](std::string_view contents) {
     Write("tokenizer.json", contents);
@@ -115,7 +115,7 @@ TEST_F(LoadTokenizerTest, MalformedFilesAreNamed) {
                              HasSubstr("expected a SentencePiece model"))));
 }
 
-TEST_F(LoadTokenizerTest, TruncatedFilesAreRefused) {
+TEST_F(LoadTokenizerTest, RejectsTruncatedFiles) {
   for (const std::string_view name :
        {"tokenizer.json", "llama.model", "unigram.model"}) {
     const std::string whole = ReadTestdata(name);

@@ -58,7 +58,7 @@ TEST(PermutationTest, EverySizeHasEachElementOnce) {
   }
 }
 
-TEST(PermutationTest, OrdersAreThoseOfEveryVersion) {
+TEST(PermutationTest, OrdersAreStableAcrossVersions) {
   EXPECT_THAT(OrderOf(8, 1), ElementsAre(4, 5, 7, 0, 1, 2, 6, 3));
   EXPECT_THAT(OrderOf(11, 7), ElementsAre(5, 2, 8, 10, 1, 0, 6, 9, 4, 3, 7));
 }
@@ -118,7 +118,7 @@ std::shared_ptr<const Corpus> MakeCorpus(int64_t tokens) {
   return *Corpus::FromTexts({{text}}, ByteTokenizer());
 }
 
-TEST(SamplesTest, EachSampleComesOnceAnEpochInItsOwnOrder) {
+TEST(SamplesTest, EpochsVisitEachSampleOnceInOwnOrder) {
   for (int64_t tokens = 6; tokens <= 90; tokens += 7) {
     const auto corpus = MakeCorpus(tokens);
     for (const double fraction : {0.0, 0.1, 0.5, 0.99}) {
@@ -144,7 +144,7 @@ TEST(SamplesTest, EachSampleComesOnceAnEpochInItsOwnOrder) {
   }
 }
 
-TEST(SamplesTest, TokensAreThoseOfTheCorpus) {
+TEST(SamplesTest, TokensMatchCorpus) {
   const auto corpus = MakeCorpus(1000);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Samples samples,
@@ -225,7 +225,7 @@ TEST(SamplesTest, PromptsAreMaskedInSamplesOfEveryUse) {
   }
 }
 
-TEST(SamplesTest, TheEndIsForATestAndNothingElse) {
+TEST(SamplesTest, ReservesEndForTest) {
   const auto corpus = MakeCorpus(1000);  // 142 samples.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Samples samples,
@@ -294,7 +294,7 @@ TEST(SamplesTest, SeedsAndEpochsChangeTheOrderUnlessItIsOff) {
   EXPECT_EQ(order(1, 3, false), plain);
 }
 
-TEST(SamplesTest, RefusalsSayWhatIsNeeded) {
+TEST(SamplesTest, ErrorsNameRequirement) {
   const auto refused = [](std::string words) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
   };
@@ -350,7 +350,7 @@ TEST(BatchPartitionTest, EveryPartitionHasTheSamplesOfTheStepOnce) {
   }
 }
 
-TEST(BatchPartitionTest, Refuses) {
+TEST(BatchPartitionTest, RejectsInvalidSizes) {
   const auto refused = [](std::string words) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
   };
@@ -411,7 +411,7 @@ TEST(BlendTest, TakesLargeIndices) {
   EXPECT_EQ(first, 6);
 }
 
-TEST(BlendTest, RefusesWeightsThatAreNone) {
+TEST(BlendTest, RejectsInvalidWeights) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   for (const std::vector<double>& weights : {std::vector<double>{},
                                              {0.0},
@@ -425,7 +425,7 @@ TEST(BlendTest, RefusesWeightsThatAreNone) {
   }
 }
 
-TEST(SamplesTest, BlendsCorporaThatEachHaveTheirEpochs) {
+TEST(SamplesTest, BlendsCorporaWithOwnEpochs) {
   const auto large = MakeCorpus(1001), small = MakeCorpus(51);
   const std::vector<Samples::Part> parts = {{large, 3}, {small, 1}};
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -469,7 +469,7 @@ TEST(SamplesTest, BlendsCorporaThatEachHaveTheirEpochs) {
   EXPECT_EQ(fingerprint({{small, 1}}), small->fingerprint());
 }
 
-TEST(SamplesTest, APartOfABlendNeedsASampleForValidation) {
+TEST(SamplesTest, RejectsBlendPartWithoutValidationSample) {
   const std::vector<Samples::Part> parts = {{MakeCorpus(100), 1},
                                             {MakeCorpus(7), 1}};
   EXPECT_THAT(

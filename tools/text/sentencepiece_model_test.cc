@@ -47,7 +47,7 @@ TEST(SentencePieceModelTest, KeepsEverythingButSelfTestData) {
   EXPECT_TRUE(other.add_dummy_prefix);
 }
 
-TEST(SentencePieceModelTest, RefusesMalformedModelsAndNamesTheField) {
+TEST(SentencePieceModelTest, RejectsMalformedModelsAndNamesTheField) {
   TESSERA_EXPECT_OK(StatusOf(Model("")));
   EXPECT_THAT(StatusOf(""), Refused("no pieces", "expected a SentencePiece"));
   EXPECT_THAT(StatusOf("\x0a"), Refused("has 1 bytes, and only 0 are left"));
@@ -62,7 +62,7 @@ TEST(SentencePieceModelTest, RefusesMalformedModelsAndNamesTheField) {
               Refused("normalizer_spec is there twice"));
 }
 
-TEST(SentencePieceModelTest, RefusesMalformedPiecesAndNamesThem) {
+TEST(SentencePieceModelTest, RejectsMalformedPiecesAndNamesThem) {
   EXPECT_THAT(StatusOf(Model(Piece(""))), Refused("piece 3", "0 bytes"));
   EXPECT_THAT(StatusOf(Model(Piece(std::string(1001, 'x')))),
               Refused("piece 3", "1001 bytes"));
@@ -131,7 +131,7 @@ std::vector<uint32_t> OneRule() {
   return units;
 }
 
-TEST(SentencePieceModelTest, RefusesMalformedCharacterMaps) {
+TEST(SentencePieceModelTest, RejectsMalformedCharacterMaps) {
   const std::vector<uint32_t> units = OneRule();
   TESSERA_EXPECT_OK(StatusOfMap(MapOf(units, kTexts)));
   EXPECT_THAT(StatusOfMap(Map(0, {}, kTexts)), RefusedMap("a trie of 0 bytes"));
@@ -155,7 +155,7 @@ TEST(SentencePieceModelTest, RefusesMalformedCharacterMaps) {
 }
 
 // Rules for "x", "xx", ..., each node's children in a block of their own.
-TEST(SentencePieceModelTest, RefusesMoreRulesAtOnePlaceThanTheLibraryKeeps) {
+TEST(SentencePieceModelTest, RejectsMoreRulesThanLibraryKeeps) {
   const auto chain = [](uint32_t rules) {
     std::vector<uint32_t> units(256 * (rules + 2), kUnused);
     units[0] = 256u << 10;
@@ -172,7 +172,7 @@ TEST(SentencePieceModelTest, RefusesMoreRulesAtOnePlaceThanTheLibraryKeeps) {
 
 // Pieces come first: without the check of what follows them, a file cut between
 // two pieces would be a smaller vocabulary.
-TEST(SentencePieceModelTest, RefusesEveryTruncation) {
+TEST(SentencePieceModelTest, RejectsEveryTruncation) {
   for (const char* name : {"gemma.model", "llama.model", "unigram.model"}) {
     const std::string whole = ReadTestdata(name);
     TESSERA_ASSERT_OK_AND_ASSIGN(const SentencePieceModel model,
@@ -186,7 +186,7 @@ TEST(SentencePieceModelTest, RefusesEveryTruncation) {
   }
 }
 
-TEST(SentencePieceModelFuzzTest, DamagedModelsAreParsedOrRefusedInOneLine) {
+TEST(SentencePieceModelFuzzTest, DamagedModelsAreParsedOrRejectedInOneLine) {
   const std::string small =
       Model(Piece("ab") + Piece("<u>", kUserDefined) + Piece("</s>", kControl),
             absl::StrCat(BytesField(2, MapOf(OneRule(), kTexts)),

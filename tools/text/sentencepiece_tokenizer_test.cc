@@ -39,7 +39,7 @@ absl::Status StatusOf(std::string_view model) {
   return CreateSentencePieceTokenizer(model, "").status();
 }
 
-TEST(SentencePieceTokenizerTest, GivesTheIdsAndTextsOfTheReferencePackage) {
+TEST(SentencePieceTokenizerTest, MatchesReferencePackage) {
   const std::vector<std::string> texts = Golden()["texts"];
   ASSERT_GT(texts.size(), 50u);
   ASSERT_EQ(Golden()["models"].size(), 3u);
@@ -59,7 +59,7 @@ TEST(SentencePieceTokenizerTest, GivesTheIdsAndTextsOfTheReferencePackage) {
   }
 }
 
-TEST(SentencePieceTokenizerTest, LongTextsAreEncodedInPartsWithTheSameIds) {
+TEST(SentencePieceTokenizerTest, LongTextsHaveSameIdsInParts) {
   std::string text;
   for (const std::string word : {"The", "loss", "of", "every", "step"}) {
     for (int i = 0; i < 40; ++i) absl::StrAppend(&text, word, " ", i, " on ");
@@ -83,7 +83,7 @@ TEST(SentencePieceTokenizerTest, LongTextsAreEncodedInPartsWithTheSameIds) {
 }
 
 // Without a place where the ids are those of the whole.
-TEST(SentencePieceTokenizerTest, PartsOfTextsWithoutSpacesAddNothing) {
+TEST(SentencePieceTokenizerTest, SplittingTextWithoutSpacesIsLossless) {
   std::string text;
   for (int i = 0; i < 200; ++i)
     text += "\xe4\xbd\xa0\xe5\xa5\xbd\xf0\x9f\x98\x80,";
@@ -95,7 +95,7 @@ TEST(SentencePieceTokenizerTest, PartsOfTextsWithoutSpacesAddNothing) {
   }
 }
 
-TEST(SentencePieceTokenizerTest, TextsThatAreContinuedKeepTheirSpace) {
+TEST(SentencePieceTokenizerTest, ContinuedTextsKeepSpace) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto tokenizer,
       CreateSentencePieceTokenizer(ReadTestdata("llama.model"), ""));
@@ -111,7 +111,7 @@ TEST(SentencePieceTokenizerTest, TextsThatAreContinuedKeepTheirSpace) {
   EXPECT_EQ(text, "the end the end");
 }
 
-TEST(SentencePieceTokenizerTest, EndOfTextIsTheGivenOneOrTheModels) {
+TEST(SentencePieceTokenizerTest, EndOfTextIsGivenOrFromModel) {
   const std::string model = ReadTestdata("llama.model");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto given,
                                CreateSentencePieceTokenizer(model, "<s>"));
@@ -124,7 +124,7 @@ TEST(SentencePieceTokenizerTest, EndOfTextIsTheGivenOneOrTheModels) {
   EXPECT_EQ(none->end_of_text(), std::nullopt);
 }
 
-TEST(SentencePieceTokenizerTest, RefusesModelsThatTheLibraryRefuses) {
+TEST(SentencePieceTokenizerTest, RejectsModelsRejectedByLibrary) {
   const auto refused = [](auto word) {
     return StatusIs(
         absl::StatusCode::kInvalidArgument,
@@ -192,7 +192,7 @@ TEST(SentencePieceTokenizerTest, LoadsFromAFileOrADirectory) {
 }
 
 // Fuzzes whole models and small ones, whose every part is damaged often.
-TEST(SentencePieceTokenizerFuzzTest, DamagedModelsAreRefusedOrEncode) {
+TEST(SentencePieceTokenizerFuzzTest, DamagedModelsAreRejectedOrEncode) {
   const std::string small =
       Model(Piece("ab", kNormal, -1) + Piece("<u>", kUserDefined) +
                 Piece("<uv>", kUserDefined) + Piece("</s>", kControl) +

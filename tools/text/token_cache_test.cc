@@ -110,7 +110,7 @@ TEST_F(TokenCacheTest, TextsAreTokenisedOnceAndTheCorpusIsTheSame) {
   EXPECT_EQ(Entries().size(), 2u);
 }
 
-TEST_F(TokenCacheTest, PromptsAreThoseOfTheText) {
+TEST_F(TokenCacheTest, PromptsMatchText) {
   const CountingTokenizer tokenizer;
   const std::vector<std::string> paths = {
       Write("short.jsonl", R"({"prompt": "a", "completion": "b"})"),
@@ -132,7 +132,7 @@ TEST_F(TokenCacheTest, PromptsAreThoseOfTheText) {
   EXPECT_EQ(Entries().size(), 1u);
 }
 
-TEST_F(TokenCacheTest, OtherTextsTokenizersAndKindsAreOtherEntries) {
+TEST_F(TokenCacheTest, KeyCoversTextTokenizerAndKind) {
   const TokenCache cache(cache_);
   const CountingTokenizer one(1), two(2);
   DataFile file = {Write("a.txt", Long("a")), DataKind::kText};
@@ -178,7 +178,7 @@ TEST_F(TokenCacheTest, DamagedEntriesAreReplaced) {
   EXPECT_GT(cached->memory_bytes(), 0);
 }
 
-TEST_F(TokenCacheTest, WithoutAUsableDirectoryTextsAreTokenisedInMemory) {
+TEST_F(TokenCacheTest, TokenisesInMemoryWithoutDirectory) {
   const CountingTokenizer tokenizer;
   const std::vector<std::string> paths = {Write("a.txt", Long("a"))};
   const TokenCache cache(Write("file", "not a directory"));
@@ -188,7 +188,7 @@ TEST_F(TokenCacheTest, WithoutAUsableDirectoryTextsAreTokenisedInMemory) {
   EXPECT_EQ(corpus->token_count(), TokenCache::kMinTextBytes + 1);
 }
 
-TEST_F(TokenCacheTest, WrongDocumentsAreNamedAndLeaveNoEntry) {
+TEST_F(TokenCacheTest, NamesInvalidDocumentsWithoutEntry) {
   const CountingTokenizer tokenizer;
   const std::vector<std::string> paths = {
       Write("b.jsonl", absl::StrCat("{\"text\": \"", Long("1"), "\"}\n{}\n"))};
@@ -212,7 +212,7 @@ class ChangingTokenizer : public CountingTokenizer {
   std::string path_;
 };
 
-TEST_F(TokenCacheTest, AFileThatChangesMeanwhileLeavesNoEntry) {
+TEST_F(TokenCacheTest, ChangedFileLeavesNoEntry) {
   // So long that it is encoded before all of it is read.
   std::string text;
   for (int i = 0; i < 17; ++i) {
@@ -226,7 +226,7 @@ TEST_F(TokenCacheTest, AFileThatChangesMeanwhileLeavesNoEntry) {
   EXPECT_TRUE(Entries().empty());
 }
 
-TEST_F(TokenCacheTest, OneOfManyThatNeedAnEntryMakesIt) {
+TEST_F(TokenCacheTest, OneOfManyCallersCreatesEntry) {
   const CountingTokenizer tokenizer;
   const DataFile file = {Write("a.txt", Long("a")), DataKind::kText};
   std::vector<std::thread> threads;

@@ -18,7 +18,7 @@ TEST(TokenRangesTest, NoRangesHaveNoTokens) {
   EXPECT_THAT(none.PartsIn({0, 100}), ElementsAre());
 }
 
-TEST(TokenRangesTest, RangesThatTouchAreOneAndEmptyOnesAreIgnored) {
+TEST(TokenRangesTest, MergesAdjacentRangesAndIgnoresEmptyOnes) {
   TokenRanges ranges;
   ranges.Append({2, 2});
   ranges.Append({2, 4});
@@ -30,7 +30,7 @@ TEST(TokenRangesTest, RangesThatTouchAreOneAndEmptyOnesAreIgnored) {
 }
 
 // All sets of tokens of a short sequence, and all parts of it.
-TEST(TokenRangesTest, CountsAndPartsAreThoseOfEachToken) {
+TEST(TokenRangesTest, CountsAndPartsMatchTokens) {
   constexpr int64_t kTokens = 8;
   for (int64_t set = 0; set < 1 << kTokens; ++set) {
     TokenRanges ranges;

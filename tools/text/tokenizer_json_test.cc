@@ -39,7 +39,7 @@ const Json& Document() {
 }
 
 // Compares with the ids of the tokenizers package (make_testdata.py).
-TEST(GoldenTest, EveryKindGivesTheIdsOfTheReferencePackage) {
+TEST(GoldenTest, EveryKindMatchesReferencePackage) {
   const Json golden =
       Json::parse(ReadAll(absl::StrCat(kDirectory, "/golden.json")));
   const std::vector<std::string> texts = golden["texts"];
@@ -91,7 +91,7 @@ TEST(TokenizerJsonTest, MergesMayBePairsOrTexts) {
   EXPECT_EQ(texts.Decode(texts.Encode(text)), text);
 }
 
-TEST(TokenizerJsonTest, EndOfTextIsTheGivenOneOrAKnownOne) {
+TEST(TokenizerJsonTest, EndOfTextIsGivenOrKnown) {
   const std::string json = Document().dump();
   TESSERA_ASSERT_OK_AND_ASSIGN(const BpeTokenizer known,
                                ParseTokenizerJson(json, ""));
@@ -117,7 +117,7 @@ absl::Status With(const char* where, const Json& value) {
   return ParseTokenizerJson(document.dump(), "").status();
 }
 
-TEST(TokenizerJsonTest, RefusesWhatItHasNotAndNamesTheKey) {
+TEST(TokenizerJsonTest, RejectsUnsupportedFeaturesAndNamesKey) {
   const auto refused = [](auto... words) {
     return StatusIs(absl::StatusCode::kUnimplemented,
                     AllOf(HasSubstr("supported"), HasSubstr(words)...));
@@ -172,7 +172,7 @@ TEST(TokenizerJsonTest, RefusesWhatItHasNotAndNamesTheKey) {
               refused("\"pattern\""));
 }
 
-TEST(TokenizerJsonTest, RefusesWrongDocuments) {
+TEST(TokenizerJsonTest, RejectsWrongDocuments) {
   const auto refused = [](auto... words) {
     return StatusIs(absl::StatusCode::kInvalidArgument,
                     AllOf(HasSubstr(words)...));
@@ -203,7 +203,7 @@ TEST(TokenizerJsonTest, RefusesWrongDocuments) {
   EXPECT_THAT(With("/pre_tokenizer/use_regex", "x"), refused("\"use_regex\""));
 }
 
-TEST(TokenizerJsonFuzzTest, DamagedDocumentsAreRefusedOrEncodeAndDecode) {
+TEST(TokenizerJsonFuzzTest, DamagedDocumentsAreRejectedOrEncodeAndDecode) {
   Json small = Document();
   // Keeps only the alphabet and the first merges.
   Json& model = small["model"];

@@ -35,7 +35,7 @@ TEST(UnitsTest, BandwidthsInBytesAndBits) {
   }
 }
 
-TEST(UnitsTest, RefusesWhatIsNoBandwidth) {
+TEST(UnitsTest, RejectsInvalidBandwidths) {
   for (const std::string text :
        {"", "b", "/s", "GB", "0", "0GB", "-1GB", "fast", "1e9", "1GBb", "inf",
         "nan", "99999999999999999999GB", "1GB/s/s"}) {
@@ -57,7 +57,7 @@ TEST(UnitsTest, LatenciesAreTheNearestDouble) {
   }
 }
 
-TEST(UnitsTest, RefusesWhatIsNoLatency) {
+TEST(UnitsTest, RejectsInvalidLatencies) {
   for (const std::string text :
        {"", "us", "5", "-1us", "+1us", "1e-6s", "infs", "nans", "1.2.3us",
         "1001s", "1m", "0x1us", "1 us",
@@ -131,7 +131,7 @@ TEST(ClusterSpecTest, EveryKeyHasItsEffect) {
   }
 }
 
-TEST(ClusterSpecTest, DevicesAreSpreadAsEvenlyAsTheyGo) {
+TEST(ClusterSpecTest, SpreadsDevicesEvenly) {
   for (int64_t cpus = 1; cpus <= 12; ++cpus) {
     for (int64_t sockets = 1; sockets <= 4; ++sockets) {
       for (int64_t numa = 1; numa <= 3; ++numa) {
@@ -169,7 +169,7 @@ TEST(ClusterSpecTest, NvlinkNone) {
   EXPECT_EQ(link.level, LinkLevel::kHost);
 }
 
-TEST(ClusterSpecTest, RefusesWithTheItemAndWhatIsAllowed) {
+TEST(ClusterSpecTest, ErrorsNameItemAndAllowedValues) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
       {"", {"is empty"}},
       {" ", {"is empty"}},
@@ -210,7 +210,7 @@ TEST(ClusterSpecTest, RefusesWithTheItemAndWhatIsAllowed) {
   }
 }
 
-TEST(ClusterSpecTest, RefusalsShowAnExample) {
+TEST(ClusterSpecTest, ErrorsShowExample) {
   EXPECT_THAT(ParseCluster("nodes=2"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("cluster spec: "),
@@ -228,7 +228,7 @@ std::string ReadmeExample() {
   return all.substr(begin + 8, end - begin - 8);
 }
 
-TEST(ClusterJsonTest, TheReadmesExampleIsTheClusterItDescribes) {
+TEST(ClusterJsonTest, ReadmeExampleMatchesDescription) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Cluster cluster,
                                ClusterFromJson(ReadmeExample()));
   EXPECT_EQ(cluster.num_hosts(), 3);
@@ -284,7 +284,7 @@ std::vector<HostGroup> RandomGroups(std::mt19937_64& random) {
   return groups;
 }
 
-TEST(ClusterJsonTest, WhatIsWrittenReadsBackBitForBit) {
+TEST(ClusterJsonTest, RoundTripsBitForBit) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 2000; ++round) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Cluster cluster,
@@ -342,7 +342,7 @@ TEST(ClusterJsonTest, ProblemsAreListedByPath) {
   }
 }
 
-TEST(ClusterJsonTest, RefusesWhatIsNoClusterAtAll) {
+TEST(ClusterJsonTest, RejectsInvalidDocuments) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "line 1, column 1"},
       {"[]", "the text is an array; use an object"},
@@ -412,7 +412,7 @@ TEST_F(ClusterFileTest, SavesAndLoads) {
   EXPECT_EQ(FileCount(), 1u);
 }
 
-TEST_F(ClusterFileTest, ReplacesWhatWasThere) {
+TEST_F(ClusterFileTest, ReplacesExistingFile) {
   const Cluster cluster = *ParseCluster("hosts=3,gpus=2");
   std::ofstream(Path("c")) << std::string(100'000, 'x');
   TESSERA_ASSERT_OK(SaveCluster(cluster, Path("c")));
@@ -420,7 +420,7 @@ TEST_F(ClusterFileTest, ReplacesWhatWasThere) {
   EXPECT_EQ(FileCount(), 1u);
 }
 
-TEST_F(ClusterFileTest, ALeftoverOfACrashIsNoHindrance) {
+TEST_F(ClusterFileTest, IgnoresLeftoverTemporaryFile) {
   const std::string leftover = absl::StrCat(Path("c"), ".", getpid(), ".0.tmp");
   std::ofstream(leftover) << "half";
   TESSERA_ASSERT_OK(SaveCluster(*ParseCluster("gpus=1"), Path("c")));
@@ -428,14 +428,14 @@ TEST_F(ClusterFileTest, ALeftoverOfACrashIsNoHindrance) {
   EXPECT_EQ(Content(leftover), "half");
 }
 
-TEST_F(ClusterFileTest, TheFileHasTheModeOfAnyOther) {
+TEST_F(ClusterFileTest, FileHasDefaultMode) {
   TESSERA_ASSERT_OK(SaveCluster(*ParseCluster("gpus=1"), Path("c")));
   std::ofstream(Path("other")) << "x";
   EXPECT_EQ(std::filesystem::status(Path("c")).permissions(),
             std::filesystem::status(Path("other")).permissions());
 }
 
-TEST_F(ClusterFileTest, AFailureLeavesEverythingAsItWas) {
+TEST_F(ClusterFileTest, FailedSaveChangesNothing) {
   const Cluster cluster = *ParseCluster("gpus=1");
   EXPECT_THAT(SaveCluster(cluster, Path("missing/c")),
               StatusIs(absl::StatusCode::kNotFound,
@@ -450,7 +450,7 @@ TEST_F(ClusterFileTest, AFailureLeavesEverythingAsItWas) {
   EXPECT_EQ(FileCount(), 1u);
 }
 
-TEST_F(ClusterFileTest, LoadSaysWhatIsWrongAndNamesTheFile) {
+TEST_F(ClusterFileTest, LoadErrorsNameFile) {
   EXPECT_THAT(LoadCluster(Path("none")),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr(absl::StrCat("\"", Path("none"), "\""))));
@@ -462,7 +462,7 @@ TEST_F(ClusterFileTest, LoadSaysWhatIsWrongAndNamesTheFile) {
                        AllOf(HasSubstr(Path("bad")), HasSubstr("line 1"))));
 }
 
-TEST_F(ClusterFileTest, AnEndlessFileIsRefused) {
+TEST_F(ClusterFileTest, RejectsEndlessFile) {
   EXPECT_THAT(
       LoadCluster("/dev/zero"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use at most")));

@@ -10,7 +10,7 @@ namespace tessera::topology {
 
 namespace {
 
-TEST(ClusterSpecFuzzTest, GivesAValidClusterOrSaysWhyNot) {
+TEST(ClusterSpecFuzzTest, MutatedSpecsParseOrFail) {
   TextMutator mutator(
       {"hosts=16,gpus=8", "hosts=2,cpus=4",
        "hosts=4,gpus=8,sockets=2,numa=2,memory=80GB,nvlink=900GB,name=a",
@@ -53,7 +53,7 @@ TEST(UnitsFuzzTest, FiguresAreFiniteAndWithinTheirRange) {
   }
 }
 
-TEST(ClusterJsonFuzzTest, GivesAClusterThatReadsBackOrSaysWhyNot) {
+TEST(ClusterJsonFuzzTest, MutatedDocumentsRoundTripOrFail) {
   TextMutator mutator(
       {ClusterToJson(*ParseCluster("hosts=16,gpus=8,sockets=2,memory=80GB")),
        ClusterToJson(*ParseCluster("cpus=3,sockets=2")),
@@ -104,7 +104,7 @@ TEST(ClusterJsonFuzzTest, GivesAClusterThatReadsBackOrSaysWhyNot) {
   EXPECT_GT(valid, 500);
 }
 
-TEST(ClusterJsonFuzzTest, DeepNestingOfAnyShapeIsRefused) {
+TEST(ClusterJsonFuzzTest, RejectsDeepNestingOfAnyShape) {
   for (size_t depth : {17, 1000, 1'000'000}) {
     for (const std::string piece :
          {"[", "{\"hosts\":", "{\"hosts\":[", "[{\"a\":", "\n["}) {
@@ -116,7 +116,7 @@ TEST(ClusterJsonFuzzTest, DeepNestingOfAnyShapeIsRefused) {
   }
 }
 
-TEST(ClusterJsonFuzzTest, ATextAboveTheLimitIsRefusedUnread) {
+TEST(ClusterJsonFuzzTest, RejectsTooLargeTextUnread) {
   EXPECT_THAT(ClusterFromJson(std::string(kMaxClusterJsonBytes + 1, ' ')),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        ::testing::HasSubstr("at most 67108864")));

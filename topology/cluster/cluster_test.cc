@@ -36,7 +36,7 @@ TEST(LinkTest, NamesAreDistinctAndReadBack) {
   EXPECT_EQ(names.size(), static_cast<size_t>(kLinkKinds));
 }
 
-TEST(LinkTest, UnknownNamesAreNothing) {
+TEST(LinkTest, ReturnsNulloptForUnknownNames) {
   EXPECT_EQ(ParseLinkKind("NVLINK"), std::nullopt);
   EXPECT_EQ(ParseLinkKind(""), std::nullopt);
   EXPECT_EQ(ParseLinkKind("string"), std::nullopt);
@@ -81,11 +81,11 @@ HostGroup Host(std::string name, int64_t count = 1, size_t devices = 1) {
   return group;
 }
 
-TEST(HostProblemsTest, FindsNothingInAGoodCluster) {
+TEST(HostProblemsTest, AcceptsValidCluster) {
   EXPECT_THAT(HostProblems({Host("a"), Host("node", 16, 8)}), IsEmpty());
 }
 
-TEST(HostProblemsTest, AClusterNeedsAHostAndAHostADevice) {
+TEST(HostProblemsTest, RequiresHostsAndDevices) {
   EXPECT_THAT(HostProblems({}),
               ElementsAre("the cluster has no host; give at least one"));
   EXPECT_THAT(HostProblems({Host("a"), Host("b", 1, 0)}),
@@ -93,7 +93,7 @@ TEST(HostProblemsTest, AClusterNeedsAHostAndAHostADevice) {
                                 HasSubstr("leave the host out"))));
 }
 
-TEST(HostProblemsTest, EveryFieldOutOfRangeIsSaidWithItsPlaceAndFix) {
+TEST(HostProblemsTest, ReportsOutOfRangeFieldsWithPathAndFix) {
   HostGroup group = Host("a b", 0, 2);
   group.nics = 0;
   group.nvlink_hosts = 0;
@@ -149,7 +149,7 @@ TEST(HostProblemsTest, NvlinkHostsMustDivideTheGroup) {
                                     "36 hosts")));
 }
 
-TEST(HostProblemsTest, NamesThatMeetAreReportedOnce) {
+TEST(HostProblemsTest, ReportsNameClashOnce) {
   EXPECT_THAT(HostProblems({Host("a"), Host("a")}),
               ElementsAre(HasSubstr("hosts[1].name \"a\" names a host that "
                                     "is already named by hosts[0] \"a\"")));
@@ -177,7 +177,7 @@ bool NamesAreDistinct(const std::vector<HostGroup>& groups) {
   return true;
 }
 
-TEST(HostProblemsTest, FindsClashesExactlyWhereNamesWrittenOutClash) {
+TEST(HostProblemsTest, ClashesMatchExpandedNames) {
   std::mt19937_64 random(1);
   int clashes = 0;
   for (int round = 0; round < 20'000; ++round) {
@@ -267,7 +267,7 @@ Link ExpectedLink(const PlainHost& a, const Device& x, const PlainHost& b,
   return {level, speed};
 }
 
-TEST(ClusterTest, AgreesWithHostsWrittenOut) {
+TEST(ClusterTest, MatchesExpandedHosts) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 300; ++round) {
     const std::vector<HostGroup> groups = RandomGroups(random);
@@ -324,7 +324,7 @@ Cluster Regular(int64_t hosts, size_t devices) {
   return *Cluster::Create({group});
 }
 
-TEST(ClusterTest, RefusesDevicesHostsAndNamesThatAreNotThere) {
+TEST(ClusterTest, RejectsUnknownDevicesHostsAndNames) {
   const Cluster cluster = Regular(2, 4);
   const auto no_device =
       StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("8 devices"));
@@ -366,7 +366,7 @@ TEST(ClusterTest, CreateListsEveryProblemUpToTwenty) {
                                             HasSubstr("has 1 problem: ")));
 }
 
-TEST(ClusterTest, AMillionHostsTakeNoMoreThanOne) {
+TEST(ClusterTest, SupportsMillionHosts) {
   const Cluster cluster = Regular(kMaxHosts, 64);
   EXPECT_EQ(cluster.num_devices(), kMaxClusterDevices);
   EXPECT_THAT(cluster.HostName(HostIndex(kMaxHosts - 1)),

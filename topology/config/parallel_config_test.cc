@@ -34,7 +34,7 @@ std::vector<int64_t> GroupOf(const Mesh& mesh, std::string_view axes,
   return numbers;
 }
 
-TEST(MeshSizesTest, ReadsWhatItWrites) {
+TEST(MeshSizesTest, RoundTripsText) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const MeshSizes mesh,
                                MeshSizes::Parse("tp8,dp3"));
   EXPECT_EQ(mesh, (MeshSizes{.dp = 3, .tp = 8}));
@@ -76,7 +76,7 @@ TEST(MeshSizesTest, BothTextsSayAllSizes) {
   EXPECT_EQ((MeshSizes{.pp = 2}).ToFlag(), "pp2");
 }
 
-TEST(MeshSizesTest, RefusesTextsThatAreNoSizes) {
+TEST(MeshSizesTest, RejectsInvalidTexts) {
   EXPECT_THAT(MeshSizes::Parse(""), Refused("a mesh of 0 characters"));
   EXPECT_THAT(MeshSizes::Parse("dp0"), Refused("axis \"dp\" has size 0"));
   EXPECT_THAT(MeshSizes::Parse("dp2,dp2"), Refused("is named twice"));
@@ -96,7 +96,7 @@ TEST(MeshSizesTest, RefusesTextsThatAreNoSizes) {
               Refused("2097152 ranks; at most 1048576 are allowed"));
 }
 
-TEST(MeshSizesTest, RefusesSizesThatMakeNoMesh) {
+TEST(MeshSizesTest, RejectsInvalidSizes) {
   const auto refused = [](const MeshSizes& mesh, const std::string& words) {
     EXPECT_THAT(mesh.Validate(), Refused(words));
     EXPECT_THAT(mesh.MakeMesh(), Refused(words));
@@ -111,7 +111,7 @@ TEST(MeshSizesTest, RefusesSizesThatMakeNoMesh) {
 }
 
 // The formula that checkpoints and launchers depend on.
-TEST(MeshSizesTest, TensorRanksAreNextToEachOtherThenContextDataPipeline) {
+TEST(MeshSizesTest, DefaultOrderIsTensorContextDataPipeline) {
   const MeshSizes sizes = {.dp = 4, .pp = 2, .cp = 3, .tp = 2};
   for (const int64_t replicas : {1, 2, 4}) {
     MeshSizes hybrid = sizes;
@@ -183,7 +183,7 @@ TEST(MeshSizesTest, RanksOfAShardGroupAreNear) {
   EXPECT_FALSE(MeshSizes{.dp = 4}.MakeMesh()->SizeOf("dp_shard").ok());
 }
 
-TEST(MeshSizesFuzzTest, DamagedTextsAreRefusedInALineOrReadBack) {
+TEST(MeshSizesFuzzTest, MutatedTextsRoundTripOrFailInOneLine) {
   TextMutator mutator({"dp2,pp2,tp2", "cp4", "dp=3,tp8", "dp4,dp_shard2"},
                       {",", "=", "ep8", "dp", "-1", "9223372036854775807"}, 5);
   int valid = 0;

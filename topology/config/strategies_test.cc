@@ -45,7 +45,7 @@ TEST(NamedEnumTest, AValueOutsideTheTableHasNoName) {
   EXPECT_EQ(EnumName(static_cast<Colour>(7)), "");
 }
 
-TEST(NamedEnumTest, RefusesOtherNamesAndListsTheTable) {
+TEST(NamedEnumTest, RejectsOtherNamesAndListsTable) {
   for (const char* name : {"", "Red", "red ", "green"}) {
     EXPECT_THAT(ParseEnum<Colour>(name),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -97,7 +97,7 @@ TYPED_TEST(OptionsTest, NamesAndValuesAreOneToOneAndInOrder) {
   }
 }
 
-TEST(PrecisionTest, OnlyWhatRunsComputeInHasAName) {
+TEST(PrecisionTest, NamesOnlyComputeTypes) {
   EXPECT_THAT(ParseEnum<DType>("fp32"), IsOkAndHolds(DType::kF32));
   EXPECT_THAT(ParseEnum<DType>("bf16"), IsOkAndHolds(DType::kBF16));
   EXPECT_THAT(ParseEnum<DType>("fp16"), IsOkAndHolds(DType::kF16));

@@ -34,7 +34,7 @@ TEST(NvlinkDomainsTest, CliquesAreDomains) {
   EXPECT_THAT(NvlinkDomains({{}, {true}}), ElementsAre(kNone, kNone));
 }
 
-TEST(NvlinkDomainsTest, NeverClaimsALinkThatIsNotThereNorMissesAClique) {
+TEST(NvlinkDomainsTest, DomainsMatchCliquesOfLinks) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 2000; ++round) {
     const size_t n = 1 + random() % 8;
@@ -119,7 +119,7 @@ TEST(ClusterDiscoveryTest, GpusHaveTheirPlaceMemoryAndNvlink) {
                                              HasSubstr("0 is assumed"))));
 }
 
-TEST(ClusterDiscoveryTest, WithoutNvmlTheBusTellsTheGpus) {
+TEST(ClusterDiscoveryTest, FindsGpusOnBusWithoutNvml) {
   DiscoveryOptions options = Fake();
   options.nvml_library = "libno-such-nvml.so";
   TESSERA_ASSERT_OK_AND_ASSIGN(DiscoveredCluster found,
@@ -160,7 +160,7 @@ TEST(ClusterDiscoveryTest, AMachineOfCpusHasASlotForEachCoreOrThread) {
   EXPECT_EQ(found.cluster.num_devices(), 16);
 }
 
-TEST(ClusterDiscoveryTest, GpusCanBeLeftAside) {
+TEST(ClusterDiscoveryTest, CanIgnoreGpus) {
   DiscoveryOptions options = Fake();
   options.use_gpus = false;
   TESSERA_ASSERT_OK_AND_ASSIGN(const DiscoveredCluster found,
@@ -169,7 +169,7 @@ TEST(ClusterDiscoveryTest, GpusCanBeLeftAside) {
   EXPECT_EQ(found.cluster.groups()[0].devices[0].kind, DeviceKind::kCpu);
 }
 
-TEST(ClusterDiscoveryTest, AnOddHostNameIsMadeToFit) {
+TEST(ClusterDiscoveryTest, SanitizesHostName) {
   DiscoveryOptions options = Fake();
   options.host_name = "my host/1";
   TESSERA_ASSERT_OK_AND_ASSIGN(DiscoveredCluster found,
@@ -181,7 +181,7 @@ TEST(ClusterDiscoveryTest, AnOddHostNameIsMadeToFit) {
               IsOkAndHolds(std::string(253, 'x')));
 }
 
-TEST(ClusterDiscoveryTest, AMachineThatCannotBeReadIsAnError) {
+TEST(ClusterDiscoveryTest, RejectsUnreadableMachine) {
   DiscoveryOptions options = Fake();
   options.machine = MachineSource::Xml("no XML");
   EXPECT_THAT(DiscoverCluster(options),
@@ -190,7 +190,7 @@ TEST(ClusterDiscoveryTest, AMachineThatCannotBeReadIsAnError) {
 
 #else
 
-TEST(ClusterDiscoveryTest, SaysWhatIsMissing) {
+TEST(ClusterDiscoveryTest, NamesMissingDependency) {
   EXPECT_THAT(DiscoverCluster({}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("hwloc")));
 }

@@ -29,7 +29,7 @@ TEST(SlurmTasksTest, ReadsTheFormsOfTheManual) {
                                        SlurmTaskRun{1, 2})));
 }
 
-TEST(SlurmTasksTest, CountsAsTheListWrittenOut) {
+TEST(SlurmTasksTest, MatchesExpandedList) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 2000; ++round) {
     std::vector<SlurmTaskRun> runs(1 + random() % 5);
@@ -57,7 +57,7 @@ TEST(SlurmTasksTest, CountsAsTheListWrittenOut) {
   }
 }
 
-TEST(SlurmTasksTest, RefusesWhatIsNoList) {
+TEST(SlurmTasksTest, RejectsInvalidLists) {
   for (const std::string text : {"",
                                  ",",
                                  "2,",
@@ -253,7 +253,7 @@ TEST(LauncherEnvironmentTest, ContradictionsNameBothVariablesAndValues) {
   }
 }
 
-TEST(LauncherEnvironmentTest, TheInnermostLauncherIsBelieved) {
+TEST(LauncherEnvironmentTest, PrefersInnermostLauncher) {
   Variables variables = Slurm();
   EXPECT_EQ(Read(variables)->launcher, Launcher::kSlurm);
   // srun with PMI: Slurm's own variables give more detail.
@@ -268,7 +268,7 @@ TEST(LauncherEnvironmentTest, TheInnermostLauncherIsBelieved) {
   EXPECT_EQ(Read(variables)->launcher, Launcher::kTorchrun);
 }
 
-TEST(LauncherEnvironmentTest, WithoutALauncherThereIsNothing) {
+TEST(LauncherEnvironmentTest, ReturnsNotFoundWithoutLauncher) {
   for (const Variables& variables :
        {Variables{}, Variables{{"WORLD_SIZE", "8"}, {"SLURM_NTASKS", "8"}}}) {
     EXPECT_THAT(Read(variables),

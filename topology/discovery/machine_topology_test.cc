@@ -30,7 +30,7 @@ TEST(MachineTopologyTest, ThisMachineHasProcessingUnitsAndMemory) {
   }
 }
 
-TEST(MachineTopologyTest, SyntheticMachinesAreAsTheyWereMade) {
+TEST(MachineTopologyTest, MatchesSyntheticMachines) {
   for (int sockets = 1; sockets <= 3; ++sockets) {
     for (int numa = 1; numa <= 3; ++numa) {
       for (int cores = 1; cores <= 3; ++cores) {
@@ -83,7 +83,7 @@ TEST(MachineTopologyTest, FindsNvidiaGpusAndTheirPlaces) {
   }
 }
 
-TEST(MachineTopologyTest, RefusesWhatHwlocDoesNotUnderstand) {
+TEST(MachineTopologyTest, RejectsInputThatHwlocCannotParse) {
   for (const char* text : {"", "package", "package:0", "banana:2 pu:1", "-"}) {
     EXPECT_THAT(ReadMachineTopology(MachineSource::Synthetic(text)),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -101,7 +101,7 @@ TEST(MachineTopologyTest, RefusesWhatHwlocDoesNotUnderstand) {
 
 #else
 
-TEST(MachineTopologyTest, SaysWhatIsMissing) {
+TEST(MachineTopologyTest, NamesMissingDependency) {
   EXPECT_THAT(ReadMachineTopology(MachineSource::Xml(kFakeMachineXml)),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("hwloc's development package"),

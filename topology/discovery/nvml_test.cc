@@ -50,7 +50,7 @@ TEST_F(NvmlTest, ReadsEveryGpu) {
   EXPECT_THAT(gpus[2].nvlink_peers, ElementsAre(true, true, false, true));
 }
 
-TEST_F(NvmlTest, SeesWhichPairsAreLinked) {
+TEST_F(NvmlTest, ReportsNvlinkPeers) {
   Tell("FAKE_NVML_NVLINK", "pairs");
   TESSERA_ASSERT_OK_AND_ASSIGN(std::vector<NvmlGpu> gpus, ReadNvml(kFake));
   EXPECT_THAT(gpus[0].nvlink_peers, ElementsAre(false, true, false, false));
@@ -68,7 +68,7 @@ TEST_F(NvmlTest, AMachineMayHaveNoGpu) {
   EXPECT_THAT(ReadNvml(kFake), IsOkAndHolds(SizeIs(0)));
 }
 
-TEST_F(NvmlTest, AHiddenGpuIsLeftOut) {
+TEST_F(NvmlTest, OmitsHiddenGpu) {
   Tell("FAKE_NVML_FAIL", "nvmlDeviceGetHandleByIndex_v2");
   Tell("FAKE_NVML_CODE", "4");
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<NvmlGpu> gpus,
@@ -78,7 +78,7 @@ TEST_F(NvmlTest, AHiddenGpuIsLeftOut) {
   EXPECT_THAT(gpus[1].nvlink_peers, ElementsAre(true, false, true));
 }
 
-TEST_F(NvmlTest, EveryCallThatFailsIsNamed) {
+TEST_F(NvmlTest, NamesFailedCall) {
   for (const std::string call :
        {"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
         "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo",
@@ -94,7 +94,7 @@ TEST_F(NvmlTest, EveryCallThatFailsIsNamed) {
                                         HasSubstr("no reason given")));
 }
 
-TEST_F(NvmlTest, WhatIsOnlyMissingIsNoError) {
+TEST_F(NvmlTest, ToleratesUnsupportedQueries) {
   Tell("FAKE_NVML_FAIL", "nvmlDeviceGetMemoryInfo");
   Tell("FAKE_NVML_CODE", "3");
   TESSERA_ASSERT_OK_AND_ASSIGN(std::vector<NvmlGpu> gpus, ReadNvml(kFake));
@@ -110,7 +110,7 @@ TEST_F(NvmlTest, WhatIsOnlyMissingIsNoError) {
   EXPECT_THAT(gpus[0].nvlink_peers, Each(false));
 }
 
-TEST_F(NvmlTest, ADriverThatIsNotLoadedIsUnavailable) {
+TEST_F(NvmlTest, UnloadedDriverIsUnavailable) {
   Tell("FAKE_NVML_FAIL", "nvmlInit_v2");
   Tell("FAKE_NVML_CODE", "9");
   EXPECT_THAT(ReadNvml(kFake), StatusIs(absl::StatusCode::kUnavailable,
@@ -118,13 +118,13 @@ TEST_F(NvmlTest, ADriverThatIsNotLoadedIsUnavailable) {
                                               HasSubstr("Driver Not Loaded"))));
 }
 
-TEST_F(NvmlTest, AnAbsurdCountIsRefused) {
+TEST_F(NvmlTest, RejectsAbsurdCount) {
   Tell("FAKE_NVML_GPUS", "-1");
   EXPECT_THAT(ReadNvml(kFake),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("4294967295")));
 }
 
-TEST_F(NvmlTest, ALibraryThatIsNotThereOrTooOldSaysSo) {
+TEST_F(NvmlTest, NamesMissingOrOldLibrary) {
   EXPECT_THAT(ReadNvml("libno-such-nvml.so.1"),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("NVIDIA's driver"),

@@ -9,7 +9,7 @@
 namespace tessera::topology {
 namespace {
 
-TEST(SlurmTasksFuzzTest, GivesAListThatReadsBackOrSaysWhyNot) {
+TEST(SlurmTasksFuzzTest, MutatedListsRoundTripOrFail) {
   TextMutator mutator(
       {"8", "2(x3),1", "1,2,1(x2)", "128(x1024),64"},
       {"(x", ")", ",", "(x2)", "x", "0", "-", "+", " ", std::string(1, '\0')},

@@ -98,7 +98,7 @@ void ExpectEqual(const LinkProfile& a, const LinkProfile& b,
       << what;
 }
 
-TEST(LinkProfileTest, AFewHostsStandForAllAlikeHosts) {
+TEST(LinkProfileTest, FewHostsRepresentAllEqualHosts) {
   std::mt19937_64 random(1);
   int64_t compared = 0;
   for (int round = 0; round < 150; ++round) {
@@ -117,7 +117,7 @@ TEST(LinkProfileTest, AFewHostsStandForAllAlikeHosts) {
 }
 
 // Worlds with many blocks and hosts, where the phase wraps around.
-TEST(LinkProfileTest, AFewHostsStandForAllInLargerWorlds) {
+TEST(LinkProfileTest, FewHostsRepresentLargerWorlds) {
   std::mt19937_64 random(2);
   for (int round = 0; round < 1500; ++round) {
     HostGroup group = RandomGroup(random, "h");
@@ -136,7 +136,7 @@ TEST(LinkProfileTest, AFewHostsStandForAllInLargerWorlds) {
   }
 }
 
-TEST(LinkProfileTest, AFewHostsStandForAllWhereHostGroupsDiffer) {
+TEST(LinkProfileTest, FewHostsRepresentDifferingGroups) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 6000; ++round) {
     std::vector<HostGroup> groups;
@@ -195,7 +195,7 @@ TEST(LinkProfileTest, CostsAgreeWithTheDefinitionsOnUnevenClusters) {
   EXPECT_GT(compared, 10'000);
 }
 
-TEST(LinkProfileTest, OnlyWhatIsAskedForIsMeasured) {
+TEST(LinkProfileTest, MeasuresOnlyRequestedLinks) {
   const Cluster cluster = *ParseCluster("hosts=2,gpus=4");
   const LinkProfile ring = MeasureLinks(
       cluster, 8, 8, 1, {.ring = true, .chain = false, .exchange = false});
@@ -205,7 +205,7 @@ TEST(LinkProfileTest, OnlyWhatIsAskedForIsMeasured) {
 }
 
 // 2 hosts of 4 GPUs, 4 cards of 50 GB/s each.
-TEST(LinkProfileTest, WhatLeavesAHostSharesItsCards) {
+TEST(LinkProfileTest, TrafficLeavingHostSharesItsNics) {
   const Cluster cluster = *ParseCluster("hosts=2,gpus=4,network=50GB");
   const auto network = [&](int64_t size, int64_t stride) {
     return 1 / MeasureLinks(cluster, 8, size, stride, {})
@@ -224,7 +224,7 @@ TEST(LinkProfileTest, WhatLeavesAHostSharesItsCards) {
   EXPECT_DOUBLE_EQ(shared.chain.links().front().seconds_per_byte, 4 / 50e9);
 }
 
-TEST(SlowestLinksTest, KeepsThoseThatMayDecide) {
+TEST(SlowestLinksTest, KeepsOnlyRelevantLinks) {
   SlowestLinks slowest;
   EXPECT_EQ(slowest.Seconds(100), 0);
   slowest.Add({1, 1});
@@ -276,7 +276,7 @@ TEST(CollectiveCostTest, TrafficIsTheSumOfItsTransfers) {
   EXPECT_EQ(TrafficSeconds({}, profile), 0);
 }
 
-TEST(CollectiveCostTest, NeedsAreThoseOfTheFormulas) {
+TEST(CollectiveCostTest, NeedsMatchFormulas) {
   const auto needs = [](CollectiveKind kind) {
     const std::vector<Transfer> transfers = {{kind, 1, 1}};
     const LinkNeeds needs = NeedsOf(transfers);

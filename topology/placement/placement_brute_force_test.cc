@@ -86,7 +86,7 @@ double ReferenceSeconds(const std::vector<AxisTraffic>& traffic,
   return seconds;
 }
 
-TEST(PlacementBruteForceTest, CostsWhatTheBestOfAllOrdersCosts) {
+TEST(PlacementBruteForceTest, MatchesBestOfAllOrders) {
   for (const bool even : {true, false}) {
     std::mt19937_64 random(even ? 1 : 2);
     for (int round = 0; round < 1000; ++round) {
@@ -104,7 +104,7 @@ TEST(PlacementBruteForceTest, CostsWhatTheBestOfAllOrdersCosts) {
   }
 }
 
-TEST(PlacementBruteForceTest, OfEqualOrdersTheFirstIsTaken) {
+TEST(PlacementBruteForceTest, ChoosesFirstOfEqualOrders) {
   std::mt19937_64 random(3);
   int ties = 0;
   for (int round = 0; round < 200; ++round) {
@@ -206,7 +206,7 @@ void ExpectReported(const AxisPlacement& axis, const WalkedAxis& walked) {
   EXPECT_EQ(axis.worst_level, static_cast<LinkLevel>(worst));
 }
 
-TEST(PlacementBruteForceTest, ReportsWhatAWalkOverAllGroupsFinds) {
+TEST(PlacementBruteForceTest, ReportMatchesEnumeration) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);

@@ -69,7 +69,7 @@ TEST(PlacementTest, AnNvlinkRackIsOneDomain) {
   EXPECT_THAT(placement.warnings, IsEmpty());
 }
 
-TEST(PlacementTest, WarnsWhereATensorGroupSpansHosts) {
+TEST(PlacementTest, WarnsIfTensorGroupSpansHosts) {
   const Cluster cluster = *ParseCluster("hosts=4,gpus=4");
   TESSERA_ASSERT_OK_AND_ASSIGN(
       Placement placement,
@@ -91,7 +91,7 @@ TEST(PlacementTest, WarnsWhereATensorGroupSpansHosts) {
               ElementsAre(HasSubstr("reduce the axes that vary faster")));
 }
 
-TEST(PlacementTest, WarnsWhereSizesDoNotDivideTheHost) {
+TEST(PlacementTest, WarnsIfSizesDoNotDivideHost) {
   const Cluster cluster = *ParseCluster("hosts=4,gpus=6");
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Placement placement,
@@ -105,7 +105,7 @@ TEST(PlacementTest, WarnsWhereSizesDoNotDivideTheHost) {
                      HasSubstr("use cp of a size that divides the 6"))));
 }
 
-TEST(PlacementTest, WarnsWhereTheFasterAxesMakeGroupsCrossSomeHosts) {
+TEST(PlacementTest, WarnsIfFasterAxesMakeGroupsCrossHosts) {
   std::vector<HostGroup> groups(2);
   groups[0].name = "six";
   groups[0].devices.resize(6);
@@ -151,7 +151,7 @@ TEST(PlacementTest, WarnsOfIdleDevicesAndUnevenHosts) {
                         HasSubstr("host small has 3"))));
 }
 
-TEST(PlacementTest, RefusesBadAxesTrafficAndTooManyRanks) {
+TEST(PlacementTest, RejectsBadAxesTrafficAndTooManyRanks) {
   const Cluster cluster = *ParseCluster("hosts=2,gpus=4");
   const std::vector<std::pair<std::vector<AxisTraffic>, std::string>> cases = {
       {{AllReduce("dp", 3, 1), AllReduce("tp", 3, 1)},
@@ -191,7 +191,7 @@ TEST(PlacementTest, PlacesSixteenAxes) {
   EXPECT_EQ(OrderOf(placement).substr(0, 8), "n2,o2,p2");
 }
 
-TEST(PlacementTest, AMillionRanksArePlacedAsAFewAre) {
+TEST(PlacementTest, PlacesMillionRanksLikeFew) {
   const Cluster cluster = *ParseCluster("hosts=125000,gpus=8");
   const auto axes = *ParseAxes("dp625,pp50,cp4,tp8");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto traffic,

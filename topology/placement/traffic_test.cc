@@ -69,7 +69,7 @@ TEST(TransformerTrafficTest, ZeroStage3GathersWeightsTwice) {
                              {CollectiveKind::kReduceScatter, 28800, 1}}));
 }
 
-TEST(TransformerTrafficTest, RefusesWithEveryProblem) {
+TEST(TransformerTrafficTest, ErrorsListEveryProblem) {
   TransformerShape shape;
   shape.sequence = -1;
   shape.dense_parameters = std::nan("");
@@ -90,7 +90,7 @@ TEST(TransformerTrafficTest, RefusesWithEveryProblem) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tp")));
 }
 
-TEST(TrafficTest, RefusesAmountsThatAreNone) {
+TEST(TrafficTest, RejectsInvalidAmounts) {
   for (double bad : {-1.0, std::nan(""), HUGE_VAL}) {
     AxisTraffic traffic = {{"tp", AxisSize(2)},
                            {{CollectiveKind::kAllReduce, bad, 1}}};

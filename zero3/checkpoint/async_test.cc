@@ -44,7 +44,7 @@ class GatedCalls {
   absl::Notification gate;
 };
 
-TEST(AsyncTest, TheFileHasTheStateAtStartAndTrainingGoesOn) {
+TEST(AsyncTest, SavesStateAtStartWhileTrainingContinues) {
   for (int stage = 0; stage < 4; ++stage) {
     const std::string directory = NewDirectory("async");
     GatedCalls gated;
@@ -108,7 +108,7 @@ TEST(AsyncTest, SnapshotsCountWhileTheyLive) {
       })));
 }
 
-TEST(AsyncTest, WithoutRoomForASnapshotEveryRankHearsOfIt) {
+TEST(AsyncTest, EveryRankReportsTooLittleSnapshotMemory) {
   const std::string directory = NewDirectory("async");
   TESSERA_ASSERT_OK(
       AllOk(OnRanks(3, 1, [&](const RankGroups& groups) -> absl::Status {
@@ -133,7 +133,7 @@ TEST(AsyncTest, WithoutRoomForASnapshotEveryRankHearsOfIt) {
               IsOkAndHolds(::testing::SizeIs(1)));
 }
 
-TEST(AsyncTest, CheckpointsFollowEachOtherAndTheWriterWaitsForTheLast) {
+TEST(AsyncTest, WriterSerializesCheckpointsAndWaitsForLast) {
   const std::string directory = NewDirectory("async");
   TESSERA_ASSERT_OK(
       AllOk(OnRanks(3, 1, [&](const RankGroups& groups) -> absl::Status {

@@ -64,7 +64,7 @@ class CheckpointDirectoryTest : public ::testing::Test {
   CheckpointDirectory directory_;
 };
 
-TEST_F(CheckpointDirectoryTest, OnlyWhatWasCommittedIsThere) {
+TEST_F(CheckpointDirectoryTest, ListsOnlyCommittedCheckpoints) {
   TESSERA_ASSERT_OK(directory_.Begin(3));
   EXPECT_THAT(Steps(), IsEmpty());
   EXPECT_THAT(LatestCheckpoint(path_),
@@ -80,7 +80,7 @@ TEST_F(CheckpointDirectoryTest, OnlyWhatWasCommittedIsThere) {
               IsOkAndHolds(ElementsAre("step-00000002", "step-123456789")));
 }
 
-TEST_F(CheckpointDirectoryTest, DiscardTakesAwayWhatWasBegun) {
+TEST_F(CheckpointDirectoryTest, DiscardRemovesUncommittedFiles) {
   TESSERA_ASSERT_OK(directory_.Begin(1));
   TESSERA_ASSERT_OK(
       WriteFile(absl::StrCat(directory_.writing_path(1), "/x"), "x"));
@@ -89,7 +89,7 @@ TEST_F(CheckpointDirectoryTest, DiscardTakesAwayWhatWasBegun) {
   EXPECT_THAT(ListDirectory(path_), IsOkAndHolds(IsEmpty()));
 }
 
-TEST_F(CheckpointDirectoryTest, TheSameStepIsReplaced) {
+TEST_F(CheckpointDirectoryTest, ReplacesSameStep) {
   TESSERA_ASSERT_OK(Save(1, "first"));
   TESSERA_ASSERT_OK(Save(1, "other"));
   EXPECT_THAT(ReadFile(absl::StrCat(PathOf(1), "/rank-00000.state"), 100),
@@ -97,7 +97,7 @@ TEST_F(CheckpointDirectoryTest, TheSameStepIsReplaced) {
   EXPECT_THAT(ListDirectory(path_), IsOkAndHolds(ElementsAre("step-00000001")));
 }
 
-TEST_F(CheckpointDirectoryTest, TornOnesArePassedOverAndTheReasonTold) {
+TEST_F(CheckpointDirectoryTest, SkipsTornCheckpointsWithReason) {
   TESSERA_ASSERT_OK(Save(1));
   TESSERA_ASSERT_OK(Save(2, "123"));  // The manifest says 5 bytes.
   TESSERA_ASSERT_OK(Save(3));
@@ -127,7 +127,7 @@ TEST_F(CheckpointDirectoryTest, RemovesOneStep) {
               IsOkAndHolds(ElementsAre("step-00000001", "step-00000003")));
 }
 
-TEST_F(CheckpointDirectoryTest, PruneKeepsTheNewestAndNeverTheLastOneGoes) {
+TEST_F(CheckpointDirectoryTest, PruneKeepsNewestCheckpoints) {
   for (int64_t step = 1; step <= 6; ++step) TESSERA_ASSERT_OK(Save(step));
   TESSERA_ASSERT_OK(directory_.Prune(6, 4));
   EXPECT_THAT(Steps(), ElementsAre(6, 5, 4, 3));
@@ -146,7 +146,7 @@ TEST_F(CheckpointDirectoryTest, PruneKeepsTheNewestAndNeverTheLastOneGoes) {
   EXPECT_THAT(Steps(), ElementsAre(2));
 }
 
-TEST_F(CheckpointDirectoryTest, PruneKeepsTheLeastNumberBesidesTheNewest) {
+TEST_F(CheckpointDirectoryTest, PruneKeepsNewestAndLeastNumber) {
   const auto save = [&](int64_t step, const std::string& loss) {
     return Save(step, "12345",
                 loss.empty() ? CheckpointMetadata()
@@ -182,7 +182,7 @@ TEST_F(CheckpointDirectoryTest, PruneKeepsTheLeastNumberBesidesTheNewest) {
   EXPECT_THAT(Steps(), ElementsAre(10, 7));
 }
 
-TEST_F(CheckpointDirectoryTest, LeftoversGoButNothingElse) {
+TEST_F(CheckpointDirectoryTest, RemovesOnlyLeftovers) {
   TESSERA_ASSERT_OK(Save(1));
   for (const char* name :
        {"step-00000002.writing", "step-00000003.removing", "mine.writing"}) {
@@ -196,7 +196,7 @@ TEST_F(CheckpointDirectoryTest, LeftoversGoButNothingElse) {
                                        "step-00000004")));
 }
 
-TEST_F(CheckpointDirectoryTest, DirectoriesThatAreNotThereAreErrors) {
+TEST_F(CheckpointDirectoryTest, ReturnsNotFoundForMissingDirectories) {
   EXPECT_THAT(CompleteCheckpoints(path_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path_)));
   EXPECT_THAT(LatestCheckpoint(path_),

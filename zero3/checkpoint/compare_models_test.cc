@@ -33,7 +33,7 @@ absl::Status Compare(const std::vector<ParameterSpec>& saved,
                        MomentFormat::F32());
 }
 
-TEST(CompareModelsTest, NamesMatricesThatAnotherOptimizerSteps) {
+TEST(CompareModelsTest, NamesMatricesOfAnotherOptimizer) {
   const ParameterSpec plain = {.name = "a", .shape = {2, 3}};
   ParameterSpec muon = plain;
   muon.orthogonalized = true;
@@ -86,7 +86,7 @@ TEST(CompareModelsTest, ManyDifferencesAreCounted) {
                              Not(HasSubstr("only in")))));
 }
 
-TEST(CompareModelsTest, OtherMomentsAreRefusedWhereThereAreAny) {
+TEST(CompareModelsTest, RejectsOtherMomentsIfPresent) {
   const auto saved = [](DType dtype, bool trainable) {
     return Saved(
         ModelOf({{.name = "a", .dtype = dtype, .trainable = trainable}}),

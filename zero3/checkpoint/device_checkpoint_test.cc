@@ -82,7 +82,7 @@ absl::Status SaveAndLoad(const RankGroups& groups, ShardedStateOptions options,
   return writer->Save(*state, {}).status();
 }
 
-TEST(DeviceCheckpointTest, HasTheBitsOfTheCpu) {
+TEST(DeviceCheckpointTest, MatchesCpuBitForBit) {
   for (int stage = 0; stage < 4; ++stage) {
     SCOPED_TRACE(absl::StrCat("stage ", stage));
     ShardedStateOptions options;

@@ -53,7 +53,7 @@ void Overwrite(const std::string& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-TEST(FaultTest, EveryFlippedByteOfAShardIsFoundAndItsFileNamed) {
+TEST(FaultTest, DetectsFlippedBytesOfShardsAndNamesFile) {
   const std::string path = SavedAt(2, 6);
   for (const char* name : {"rank-00000.state", "rank-00001.state"}) {
     const std::string file = absl::StrCat(path, "/", name);
@@ -78,7 +78,7 @@ TEST(FaultTest, EveryFlippedByteOfAShardIsFoundAndItsFileNamed) {
   TESSERA_EXPECT_OK(CheckSmall(path, 6));
 }
 
-TEST(FaultTest, ADamagedBlockIsNamedByParameterAndElements) {
+TEST(FaultTest, NamesParameterAndElementsOfDamagedBlock) {
   const std::string path = SavedAt(1, 6);
   const std::string file = absl::StrCat(path, "/rank-00000.state");
   TESSERA_ASSERT_OK_AND_ASSIGN(std::string bytes, ReadFile(file, 1 << 20));
@@ -90,7 +90,7 @@ TEST(FaultTest, ADamagedBlockIsNamedByParameterAndElements) {
                                  "of parameter \"weight\" do not have their")));
 }
 
-TEST(FaultTest, EveryFlippedByteOfTheManifestIsFound) {
+TEST(FaultTest, DetectsFlippedBytesOfManifest) {
   const std::string path = SavedAt(1, 6);
   const std::string file = absl::StrCat(path, "/", kManifestName);
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string whole,
@@ -108,7 +108,7 @@ TEST(FaultTest, EveryFlippedByteOfTheManifestIsFound) {
                              HasSubstr("its checksum is wrong"))));
 }
 
-TEST(FaultTest, CutAndLostFilesAreFoundAndEarlierCheckpointsTaken) {
+TEST(FaultTest, FallsBackIfFilesAreTruncatedOrMissing) {
   const std::string path = SavedAt(2, 6);
   const std::string directory = std::filesystem::path(path).parent_path();
   TESSERA_ASSERT_OK(AllOk(SaveSmall({.directory = directory}, 1, 4)));
@@ -132,7 +132,7 @@ TEST(FaultTest, CutAndLostFilesAreFoundAndEarlierCheckpointsTaken) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("\"notes\"")));
 }
 
-TEST(FaultTest, FilesOfOtherCheckpointsAreRefused) {
+TEST(FaultTest, RejectsFilesOfOtherCheckpoints) {
   const std::string path = SavedAt(2, 6);
   const auto copy_from = [&](const std::string& other, const char* name) {
     std::filesystem::copy_file(
@@ -163,7 +163,7 @@ TEST(FaultTest, FilesOfOtherCheckpointsAreRefused) {
 }
 
 // The large parameter belongs to rank 1, whose file exceeds the size limit.
-TEST(FaultTest, AFullDiskOfOneRankIsAnErrorOfAllAndNothingIsLost) {
+TEST(FaultTest, FullDiskFailsOnEveryRankWithoutLoss) {
   signal(SIGXFSZ, SIG_IGN);
   const std::string directory = NewDirectory("fault");
   TESSERA_ASSERT_OK(AllOk(SaveSmall({.directory = directory}, 3, 4)));
@@ -202,7 +202,7 @@ TEST(FaultTest, AFullDiskOfOneRankIsAnErrorOfAllAndNothingIsLost) {
 }
 
 // Each call of each rank fails once.
-TEST(FaultTest, WhateverCallFailsAllRanksHearOfItAndNothingIsLost) {
+TEST(FaultTest, FailedCallFailsOnEveryRankWithoutLoss) {
   const std::string directory = NewDirectory("fault");
   TESSERA_ASSERT_OK(AllOk(SaveSmall({.directory = directory}, 1, 1)));
   int refused = 0;
@@ -235,7 +235,7 @@ TEST(FaultTest, WhateverCallFailsAllRanksHearOfItAndNothingIsLost) {
   EXPECT_THAT(CheckLatestSmall(directory), IsOkAndHolds(1));
 }
 
-TEST(FaultTest, ARankThatDoesNotComeEndsTheWait) {
+TEST(FaultTest, MissingRankEndsWaitAtTimeout) {
   const std::string directory = NewDirectory("fault");
   const auto results =
       OnRanks(3, 1, [&](const RankGroups& groups) -> absl::Status {
@@ -264,7 +264,7 @@ TEST(FaultTest, ARankThatDoesNotComeEndsTheWait) {
 }
 
 // If one rank disagrees with the others, nothing is written or changed.
-TEST(FaultTest, RanksThatDisagreeAreNamed) {
+TEST(FaultTest, NamesDisagreeingRanks) {
   const std::string directory = NewDirectory("fault");
   const std::string four = SavedAt(1, 4), five = SavedAt(1, 5);
   const auto results =
@@ -292,7 +292,7 @@ TEST(FaultTest, RanksThatDisagreeAreNamed) {
   TESSERA_EXPECT_OK(AllOk(results));
 }
 
-TEST(FaultTest, ACheckpointOfAnotherModelChangesNothing) {
+TEST(FaultTest, LoadingAnotherModelChangesNothing) {
   const std::string path = SavedAt(2, 6);
   const ModelParameters other =
       *ModelParameters::Builder()
@@ -318,7 +318,7 @@ TEST(FaultTest, ACheckpointOfAnotherModelChangesNothing) {
       })));
 }
 
-TEST(FaultTest, WrongOptionsAndGroupsAreRefused) {
+TEST(FaultTest, RejectsWrongOptionsAndGroups) {
   const std::string directory = NewDirectory("fault");
   TESSERA_EXPECT_OK(
       AllOk(OnRanks(1, 1, [&](const RankGroups& groups) -> absl::Status {

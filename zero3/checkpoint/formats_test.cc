@@ -106,7 +106,7 @@ absl::Status Check(const Setting& setting, const std::string& directory,
       }));
 }
 
-TEST(FormatsTest, EveryFormatOfMomentsIsKeptInEveryBit) {
+TEST(FormatsTest, RoundTripsEveryMomentFormat) {
   int64_t seed = 1;
   for (const MomentFormat& moments : {MomentFormat::F32(), MomentFormat::BF16(),
                                       MomentFormat::Blockwise8(64)}) {
@@ -131,7 +131,7 @@ TEST(FormatsTest, EveryFormatOfMomentsIsKeptInEveryBit) {
   }
 }
 
-TEST(FormatsTest, TheStateOfSgdIsKeptInEveryBitAndOfNoOtherOptimizer) {
+TEST(FormatsTest, RoundTripsSgdStateOnlyForSgd) {
   int64_t seed = 40;
   for (const double momentum : {0.0, 0.9}) {
     for (int stage = 0; stage < 4; ++stage) {
@@ -203,7 +203,7 @@ TEST(FormatsTest, OneGroupOfReplicasWrites) {
 }
 
 // Files contain no padding, and at stage 0 every rank writes an equal part.
-TEST(FormatsTest, FilesHoldTheStateOnceAndNothingElse) {
+TEST(FormatsTest, FilesHoldStateExactlyOnce) {
   const ModelParameters model =
       *ModelParameters::Builder()
            .Add({.name = "a", .shape = {1001}, .dtype = DType::kBF16})
@@ -276,7 +276,7 @@ TEST(FormatsTest, PartsOfAModelLieSideBySide) {
                                  "\"tp0-pp1\"")));
 }
 
-TEST(FormatsTest, AnyElementsAreReadAndCutBlocksRefused) {
+TEST(FormatsTest, ReadsAnyElementsAndRejectsSplitBlocks) {
   const std::string directory = NewDirectory("formats");
   Setting setting = {.ranks = 3};
   setting.state.moments = MomentFormat::Blockwise8(64);

@@ -55,7 +55,7 @@ TEST(ManifestJsonTest, ReadsBack) {
   EXPECT_THAT(text, HasSubstr("\"8-bit/64\""));
 }
 
-TEST(ManifestJsonTest, WithoutACountThereAreTheTwoMomentsOfAdamW) {
+TEST(ManifestJsonTest, DefaultsToTwoMoments) {
   TESSERA_ASSERT_OK_AND_ASSIGN(std::string text, FormatPart(PartOf("", 2)));
   const std::string count = "\"moment_count\": 1,";
   const size_t at = text.find(count);
@@ -101,7 +101,7 @@ void ExpectRefused(const std::string& from, const std::string& to,
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
 }
 
-TEST(ManifestJsonTest, ValuesThatCannotBeAreRefusedAndNamed) {
+TEST(ManifestJsonTest, RejectsAndNamesInvalidValues) {
   EXPECT_THAT(ParseManifest(Sealed(*FormatManifest(Sample()))), IsOk());
   ExpectRefused("\"version\": 1", "\"version\": 2",
                 "version: 2 is not known; 1 can be read");
@@ -132,7 +132,7 @@ TEST(ManifestJsonTest, ValuesThatCannotBeAreRefusedAndNamed) {
   ExpectRefused("\"world\": 9", "\"world\": 9,,", "invalid JSON");
 }
 
-TEST(ManifestJsonTest, TextsThatAreNotUtf8AreRefused) {
+TEST(ManifestJsonTest, RejectsNonUtf8Texts) {
   CheckpointManifest manifest = Sample();
   manifest.parts[0].metadata["x"] = "\xff";
   EXPECT_THAT(

@@ -95,7 +95,7 @@ TEST_P(PowerLossTest, OneMoreWhileTheOldestGoes) {
   StopAtEveryCall(GetParam(), {1, 2}, 3);
 }
 
-TEST_P(PowerLossTest, InPlaceOfOneOfTheSameStep) {
+TEST_P(PowerLossTest, ReplacementOfSameStep) {
   StopAtEveryCall(GetParam(), {1, 2}, 2);
 }
 

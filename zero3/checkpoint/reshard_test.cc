@@ -156,7 +156,7 @@ TEST_P(ReshardTest, EveryShardingLoadsTheSameBits) {
 
 // With the same number of ranks, sums have the same parts in the same order at
 // every stage and layout, so results agree bit for bit.
-TEST_P(ReshardTest, TrainingGoesOnInEveryBitOnAsManyRanks) {
+TEST_P(ReshardTest, TrainingResumesBitForBitOnSameRankCount) {
   const auto [stage, ranks] = GetParam();
   const Sharding from = {stage, ranks, kLayouts[(stage + ranks) % 3]};
   const Sharding to = {(stage + 1) % 4, ranks, kLayouts[(stage + 1) % 3]};
@@ -165,7 +165,7 @@ TEST_P(ReshardTest, TrainingGoesOnInEveryBitOnAsManyRanks) {
             expected);
 }
 
-TEST_P(ReshardTest, TrainingGoesOnOnOtherRanks) {
+TEST_P(ReshardTest, TrainingResumesOnOtherRankCount) {
   const auto [stage, ranks] = GetParam();
   const Sharding from = {stage, ranks, kLayouts[(stage + ranks) % 3]};
   const Sharding to = {3 - stage, ranks == 1 ? 3 : ranks / 2};

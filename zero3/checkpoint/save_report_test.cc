@@ -27,7 +27,7 @@ TEST(SaveReportTest, ReadsBack) {
   EXPECT_THAT(ParseReport(FormatReport({})), IsOkAndHolds(SaveReport()));
 }
 
-TEST(SaveReportTest, OtherTextIsRefused) {
+TEST(SaveReportTest, RejectsOtherText) {
   for (const char* text : {"", "[]", "{}", "{\"code\": 17}", "{\"code\": 0"}) {
     EXPECT_THAT(ParseReport(text),
                 StatusIs(absl::StatusCode::kInvalidArgument));
@@ -53,7 +53,7 @@ void ExpectRefused(std::vector<SaveReport> reports,
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(message)));
 }
 
-TEST(SaveReportTest, RanksThatDoNotFitTogetherAreNamed) {
+TEST(SaveReportTest, NamesInconsistentRanks) {
   SaveReport later = ReportOf("", 1, 2);
   later.step = 21;
   ExpectRefused({ReportOf("", 0, 2), later},
@@ -65,7 +65,7 @@ TEST(SaveReportTest, RanksThatDoNotFitTogetherAreNamed) {
                 "rank 1 shards it over 3 ranks, rank 0 over 2");
 }
 
-TEST(SaveReportTest, TheManifestHasEveryPartAndItsFilesInOrder) {
+TEST(SaveReportTest, ManifestListsPartsAndFilesInOrder) {
   const ModelParameters model =
       *ModelParameters::Builder().Add({.name = "a", .shape = {5}}).Build();
   const StateLayout layout = *StateLayout::Create(model, {.ranks = 2});

@@ -78,7 +78,7 @@ class ShardFileTest : public ::testing::Test {
   CheckpointPart part_ = PartOf();
 };
 
-TEST_F(ShardFileTest, BlocksReadBackAndTheChecksumIsThatOfTheFile) {
+TEST_F(ShardFileTest, RoundTripsBlocksAndChecksum) {
   ASSERT_NO_FATAL_FAILURE(Write(Ranges()));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, Open());
   ASSERT_EQ(file->entries().size(), 4u);
@@ -99,7 +99,7 @@ TEST_F(ShardFileTest, BlocksReadBackAndTheChecksumIsThatOfTheFile) {
   EXPECT_EQ(part_.files[0].bytes, static_cast<int64_t>(whole.size()));
 }
 
-TEST_F(ShardFileTest, BlocksThatTheLayoutDoesNotHaveAreRefused) {
+TEST_F(ShardFileTest, RejectsBlocksThatDoNotMatchLayout) {
   const auto refused = [&](std::vector<BlockRange> ranges,
                            const std::string& message) {
     ASSERT_NO_FATAL_FAILURE(Write(ranges));
@@ -123,7 +123,7 @@ TEST_F(ShardFileTest, BlocksThatTheLayoutDoesNotHaveAreRefused) {
   refused(ranges, "a block that no rank should have");
 }
 
-TEST_F(ShardFileTest, FilesOfOtherStepsAreRefused) {
+TEST_F(ShardFileTest, RejectsFilesOfOtherSteps) {
   ASSERT_NO_FATAL_FAILURE(Write(Ranges()));
   EXPECT_THAT(Open(9), StatusIs(absl::StatusCode::kDataLoss,
                                 HasSubstr("rank 0 of 1 at step 8")));
@@ -132,7 +132,7 @@ TEST_F(ShardFileTest, FilesOfOtherStepsAreRefused) {
                                 HasSubstr("not the file that the manifest")));
 }
 
-TEST_F(ShardFileTest, TheWriterRefusesWrongLengthsAndFilesThatAreThere) {
+TEST_F(ShardFileTest, WriterRejectsWrongLengthsAndExistingFiles) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto writer, ShardWriter::Create(FileCalls::System(), path(), {}));
   const std::vector<std::byte> bytes(12);

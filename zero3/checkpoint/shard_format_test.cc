@@ -44,7 +44,7 @@ TEST(ShardFormatTest, EverythingReadsBack) {
 }
 
 // Pins the bytes of the format.
-TEST(ShardFormatTest, TheBytesAreThoseOfTheTable) {
+TEST(ShardFormatTest, MatchesDocumentedBytes) {
   const auto header =
       FormatShardHeader({.step = 0x0102, .rank = 3, .ranks = 5});
   const std::string text(reinterpret_cast<const char*>(header.data()), 28);
@@ -67,7 +67,7 @@ TEST(ShardFormatTest, AnEmptyShardIsAShard) {
               IsOkAndHolds(std::vector<BlockEntry>()));
 }
 
-TEST(ShardFormatTest, EveryFlippedBitOfHeaderIndexAndFooterIsRefused) {
+TEST(ShardFormatTest, RejectsEveryFlippedBit) {
   const auto header = FormatShardHeader({.step = 9, .rank = 0, .ranks = 1});
   const auto entries = Entries();
   const auto index = FormatShardIndex(entries);
@@ -103,7 +103,7 @@ void ExpectRefused(const std::function<void(std::vector<BlockEntry>&)>& change,
                        HasSubstr(std::string(message))));
 }
 
-TEST(ShardFormatTest, BlocksThatCannotBeAreRefused) {
+TEST(ShardFormatTest, RejectsInvalidBlocks) {
   ExpectRefused([](auto& e) { e[0].offset = 33; },
                 "block 0: offset 33 instead of 32");
   ExpectRefused([](auto& e) { e[1].range.part = static_cast<StatePart>(4); },
@@ -125,7 +125,7 @@ TEST(ShardFormatTest, BlocksThatCannotBeAreRefused) {
   ExpectRefused([](auto& e) { e.pop_back(); }, "blocks end at offset 154");
 }
 
-TEST(ShardFormatTest, FootersThatDoNotFitTheFileAreRefused) {
+TEST(ShardFormatTest, RejectsInvalidFooters) {
   const auto message = [](ShardFooter footer, int64_t size) {
     return std::string(
         ParseShardFooter(FormatShardFooter(footer), size).status().message());
@@ -140,7 +140,7 @@ TEST(ShardFormatTest, FootersThatDoNotFitTheFileAreRefused) {
               HasSubstr("an index of -1"));
 }
 
-TEST(ShardFormatTest, OtherVersionsAndPlacesAreRefused) {
+TEST(ShardFormatTest, RejectsOtherVersionsAndPlaces) {
   EXPECT_THAT(ParseShardHeader(FormatShardHeader({.rank = 2, .ranks = 2})),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("rank 2 of 2 at step 0 cannot be")));

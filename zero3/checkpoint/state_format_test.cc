@@ -37,7 +37,7 @@ TEST(StateFormatTest, PartsFollowTheTypeAndTheMoments) {
   }
 }
 
-TEST(StateFormatTest, MomentsAreThoseThatTheOptimizerHas) {
+TEST(StateFormatTest, MomentsMatchOptimizer) {
   const ModelParameter parameter = ParameterOf(DType::kBF16, true);
   for (const int64_t count : {0, 1, 2}) {
     const MomentKinds kinds(MomentFormat::F32(), count);
@@ -61,7 +61,7 @@ TEST(StateFormatTest, OrthogonalizedParametersHaveNoSecondMoment) {
   }
 }
 
-TEST(StateFormatTest, BytesAreThoseOfTheMomentsOfTheOptimizer) {
+TEST(StateFormatTest, BytesMatchMomentFormat) {
   const ModelParameter parameter = ParameterOf(DType::kF32, true);
   for (const MomentFormat& moments :
        {MomentFormat::F32(), MomentFormat::BF16(), MomentFormat::Blockwise8(64),
@@ -75,7 +75,7 @@ TEST(StateFormatTest, BytesAreThoseOfTheMomentsOfTheOptimizer) {
   }
 }
 
-TEST(StateFormatTest, NamesAreThoseOfCheckpoints) {
+TEST(StateFormatTest, NamesParts) {
   EXPECT_EQ(StatePartName(StatePart::kValue), "value");
   EXPECT_EQ(StatePartName(StatePart::kSecondMoment), "second_moment");
   EXPECT_EQ(StatePartName(static_cast<StatePart>(4)), "invalid");

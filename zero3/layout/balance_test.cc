@@ -106,7 +106,7 @@ TEST(BalanceTest, IsWithinTheBoundOnRandomCases) {
   }
 }
 
-TEST(BalanceTest, WrongArgumentsAreRefused) {
+TEST(BalanceTest, RejectsWrongArguments) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   EXPECT_THAT(
       BalanceLargestFirst(std::vector<int64_t>{1}, 0),

@@ -191,7 +191,7 @@ TEST(StateLayoutTest, EveryRankHasTheSameChunks) {
   EXPECT_EQ(layout.ExtentOf(Rank(3), ParameterId(0)).size(), 0);
 }
 
-TEST(StateLayoutTest, BalancedWeighsTheOptimizerOfWhatIsTrained) {
+TEST(StateLayoutTest, BalancedLayoutCountsOptimizerState) {
   const ModelParameters model =
       *ModelParameters::Builder()
            .Add({.name = "frozen", .shape = {80}, .trainable = false})
@@ -213,7 +213,7 @@ TEST(StateLayoutTest, BalancedWeighsTheOptimizerOfWhatIsTrained) {
   EXPECT_EQ(ElementsOf(weighed, 1), 110);
 }
 
-TEST(StateLayoutTest, AnEmptyModelHasNothingOnAnyRank) {
+TEST(StateLayoutTest, EmptyModelHasNoExtents) {
   for (const LayoutKind kind :
        {LayoutKind::kChunks, LayoutKind::kRoundRobin, LayoutKind::kBalanced}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -237,7 +237,7 @@ void ExpectRefused(const LayoutOptions& options, std::string_view message) {
                        HasSubstr(std::string(message))));
 }
 
-TEST(StateLayoutTest, WrongOptionsAreRefused) {
+TEST(StateLayoutTest, RejectsWrongOptions) {
   ExpectRefused({.kind = static_cast<LayoutKind>(7)},
                 "kind is 7; allowed: chunks, round_robin, balanced");
   ExpectRefused({.ranks = 0}, "ranks is 0; allowed: 1 to 1048576");
@@ -248,7 +248,7 @@ TEST(StateLayoutTest, WrongOptionsAreRefused) {
   ExpectRefused({.optimizer_bytes = 65}, "optimizer_bytes is 65");
 }
 
-TEST(StateLayoutTest, LayoutsThatWouldOverflowAreRefused) {
+TEST(StateLayoutTest, RejectsOverflowingLayouts) {
   constexpr int64_t kHuge = kMaxLayoutElements;
   TESSERA_EXPECT_OK(StateLayout::Create(ModelOf({kHuge}), {.ranks = 8}));
   for (const LayoutKind kind : {LayoutKind::kChunks, LayoutKind::kBalanced}) {

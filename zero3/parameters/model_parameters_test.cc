@@ -116,7 +116,7 @@ void ExpectRefused(ParameterSpec spec, std::string_view message) {
                              HasSubstr(std::string(message)))));
 }
 
-TEST(ModelParametersTest, WrongSpecsAreRefused) {
+TEST(ModelParametersTest, RejectsWrongSpecs) {
   ExpectRefused({.name = ""}, "the name is empty");
   ExpectRefused({.name = std::string(1025, 'x')}, "has 1025 bytes");
   ExpectRefused({.name = "a", .shape = {2, -1}},
@@ -134,7 +134,7 @@ TEST(ModelParametersTest, IntegerBuffersAreAllowedWhenFrozen) {
       BuildOne({.name = "a", .dtype = DType::kI64, .trainable = false}));
 }
 
-TEST(ModelParametersTest, TotalsThatOverflowAreRefused) {
+TEST(ModelParametersTest, RejectsOverflowingTotals) {
   EXPECT_THAT(ModelParameters::Builder()
                   .Add({.name = "a", .shape = {kMax / 4}})
                   .Add({.name = "b", .shape = {kMax / 4}})
@@ -143,7 +143,7 @@ TEST(ModelParametersTest, TotalsThatOverflowAreRefused) {
                        HasSubstr("the model exceeds 2^63-1")));
 }
 
-TEST(ModelParametersTest, DuplicateNamesAreRefusedAndTheFirstIsNamed) {
+TEST(ModelParametersTest, RejectsDuplicateNamesAndNamesFirst) {
   EXPECT_THAT(ModelParameters::Builder()
                   .Add({.name = "a"})
                   .Add({.name = "b\n"})
@@ -155,7 +155,7 @@ TEST(ModelParametersTest, DuplicateNamesAreRefusedAndTheFirstIsNamed) {
                              Not(HasSubstr("parameter 0")))));
 }
 
-TEST(ModelParametersTest, AllMistakesAreToldButNotWithoutEnd) {
+TEST(ModelParametersTest, ReportsLimitedNumberOfMistakes) {
   ModelParameters::Builder builder;
   for (int i = 0; i < 100; ++i) builder.Add({.name = ""});
   const absl::Status status = builder.Build().status();
@@ -165,7 +165,7 @@ TEST(ModelParametersTest, AllMistakesAreToldButNotWithoutEnd) {
   EXPECT_LT(status.message().size(), 2000u);
 }
 
-TEST(ModelParametersTest, UnknownNamesAndIdsAreRefused) {
+TEST(ModelParametersTest, RejectsUnknownNamesAndIds) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const ModelParameters model,
                                BuildOne({.name = "weight"}));
   EXPECT_THAT(

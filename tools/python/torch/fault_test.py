@@ -170,7 +170,7 @@ class FaultTest(unittest.TestCase):
             self.assertLess(float(noticed.group(1)) - died, 1, outputs[rank])
             print(f"rank {rank} noticed after {float(noticed.group(1)) - died:.3f} s", file=sys.stderr)
 
-    def test_a_forked_child_gets_errors_and_leaves_the_group_whole(self):
+    def test_forked_child_fails_without_breaking_group(self):
         for output in self.run_ranks("forked", 2):
             self.assertEqual(output.strip(), "sum 2.0")
 

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(ForkGuardTest, KnowsForks) {
+TEST(ForkGuardTest, DetectsForks) {
   WatchForks();
   const ForkGuard guard;
   EXPECT_THAT(guard.Check(), IsOk());

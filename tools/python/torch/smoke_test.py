@@ -65,7 +65,7 @@ class RankTest(unittest.TestCase):
             else:
                 self.assertTrue(torch.equal(a, b), (what, a, b))
 
-    def test_reductions_equal_those_of_gloo(self):
+    def test_reductions_match_gloo(self):
         for name, dtype in itertools.product(REDUCTIONS, TYPES):
             op = getattr(dist.ReduceOp, name)
 
@@ -87,7 +87,7 @@ class RankTest(unittest.TestCase):
             for call in (all_reduce, reduce, reduce_scatter):
                 self.compare(call, (call.__name__, name, dtype))
 
-    def test_moves_equal_those_of_gloo(self):
+    def test_moves_match_gloo(self):
         for dtype, count in itertools.product(TYPES, (0, 1, 7, 3000)):
             own = tensor_of(dtype, self.rank, count)
 
@@ -188,7 +188,7 @@ class RankTest(unittest.TestCase):
             expected = torch.tensor(values).expand(self.size, *dense[1:])
             self.assertTrue(torch.equal(tensor.to_dense(), expected))
 
-    def test_training_equals_that_over_gloo(self):
+    def test_training_matches_gloo(self):
         losses = []
         for group in (dist.group.WORLD, self.gloo):
             torch.manual_seed(0)
@@ -215,7 +215,7 @@ class RankTest(unittest.TestCase):
         with self.assertRaisesRegex((ValueError, RuntimeError), 'reduction "median"'):
             torch.ops.tessera.all_reduce_(tensor, "median", dist.group.WORLD.group_name)
 
-    def test_bad_calls_are_refused_and_the_group_stays_whole(self):
+    def test_bad_calls_are_rejected_without_breaking_group(self):
         with self.assertRaisesRegex((ValueError, RuntimeError), "invalid tensor size"):
             dist.all_gather([torch.ones(2) for _ in range(self.size)], torch.ones(3))
         with self.assertRaisesRegex((ValueError, RuntimeError), "complex numbers are reduced by SUM and AVG"):
@@ -237,12 +237,12 @@ class RankTest(unittest.TestCase):
                 backend.monitored_barrier(datetime.timedelta(seconds=1))
         dist.barrier()
 
-    def test_zz_calls_that_differ_are_named(self):
+    def test_zz_names_differing_calls(self):
         group = dist.new_group(list(range(self.size)))
         with self.assertRaisesRegex(RuntimeError, "differ in count"):
             dist.all_reduce(torch.ones(1024 if self.rank else 1000), group=group)
 
-    def test_zzz_a_late_rank_is_named(self):
+    def test_zzz_names_late_rank(self):
         group = dist.new_group(list(range(self.size)), timeout=datetime.timedelta(seconds=1))
         if self.rank == 0:
             with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms.*rank 1"):

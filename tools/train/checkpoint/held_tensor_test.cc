@@ -42,7 +42,7 @@ TEST(HeldTensorTest, VectorsAndEmptyRangesReadBack) {
   EXPECT_EQ(tensors[0].held_shape(), std::vector<int64_t>{24});
 }
 
-TEST(HeldTensorTest, HoldSameComparesPlacesAndNotWhoIsFirst) {
+TEST(HeldTensorTest, HoldSameIgnoresFirstMarker) {
   const HeldTensor a = ParseHeldTensors("a 8x4 0-2,4-6 0-4\n")->front();
   HeldTensor b = ParseHeldTensors("b 8x4 0-2*,4-6 0-4\n")->front();
   EXPECT_TRUE(HoldSame(a, b));
@@ -50,7 +50,7 @@ TEST(HeldTensorTest, HoldSameComparesPlacesAndNotWhoIsFirst) {
   EXPECT_FALSE(HoldSame(a, b));
 }
 
-TEST(HeldTensorTest, RefusesWhatCannotBe) {
+TEST(HeldTensorTest, RejectsInvalidLines) {
   for (const auto& [line, message] :
        std::vector<std::pair<std::string, std::string>>{
            {"a 4 0-4", "does not end"},
@@ -83,7 +83,7 @@ TEST(HeldTensorTest, RefusesWhatCannotBe) {
                        HasSubstr("line 2 of the tensors")));
 }
 
-TEST(HeldTensorFuzzTest, DamagedTextIsRefusedOrReadsBack) {
+TEST(HeldTensorFuzzTest, DamagedTextIsRejectedOrRoundTrips) {
   TextMutator mutator({absl::StrCat(kQkv, "norm 24 0-24* 0-1\n"),
                        "down 24x38 0-24 19-38\nembedding 267x24 0-67 0-24\n"},
                       {"-", "x", "*", ",", " ", "\n", "9223372036854775807",

@@ -121,7 +121,7 @@ void ExpectResumes(const Uninterrupted& run, const RunOptions& options,
   }
 }
 
-TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
+TEST(RestoreRunTest, RestoresStateAndLossesOnEveryMesh) {
   const RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
                                TrainAndSave(options, "meshes"));
@@ -139,7 +139,7 @@ TEST(RestoreRunTest, EveryMeshGoesOnWithTheSameStateAndLosses) {
 
 // The checkpoint is from between batches of 4 sequences; then there are 6
 // and 8.
-TEST(RestoreRunTest, ABatchThatGrowsGoesOnWithTheSameSamples) {
+TEST(RestoreRunTest, GrowingBatchResumesWithSameSamples) {
   RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
   options.first_batch = 2;
   options.batch_warmup_steps = 5;
@@ -163,7 +163,7 @@ TEST(RestoreRunTest, ABatchThatGrowsGoesOnWithTheSameSamples) {
                HasSubstr("batch_warmup is \"2:5\" there and \"2:4\" here")));
 }
 
-TEST(RestoreRunTest, ExpertsGoOnOnOtherMeshes) {
+TEST(RestoreRunTest, RestoresExpertsOnOtherMeshes) {
   for (const auto& [saved, saved_stage] :
        std::vector<std::pair<MeshSizes, int>>{{{.dp = 4, .pp = 2, .ep = 2}, 3},
                                               {{}, 0}}) {
@@ -193,7 +193,7 @@ std::shared_ptr<const text::Corpus> RandomText(uint64_t seed) {
   return *text::Corpus::FromTexts({{letters}}, text::ByteTokenizer());
 }
 
-TEST(RestoreRunTest, ABlendGoesOnWithTheSameTokensOnAnotherMesh) {
+TEST(RestoreRunTest, BlendResumesWithSameTokensOnAnotherMesh) {
   const auto samples_of = [](const RunOptions& options, uint64_t seed) {
     const text::Samples::Part parts[] = {{RandomText(1), 0.7},
                                          {RandomText(2), 0.3}};
@@ -255,7 +255,7 @@ AxisOrder OrderOf(const MeshSizes& mesh, std::string_view text) {
 // Sums are in the order of ranks: a group along two axes has the same order of
 // members if the axes keep theirs.
 // Its matrices have one moment, in files of another shape of state.
-TEST(RestoreRunTest, MuonGoesOnOnOtherMeshes) {
+TEST(RestoreRunTest, RestoresMuonOnOtherMeshes) {
   for (const bool is_mixture : {false, true}) {
     RunOptions options =
         With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
@@ -275,7 +275,7 @@ TEST(RestoreRunTest, MuonGoesOnOnOtherMeshes) {
   }
 }
 
-TEST(RestoreRunTest, AdaptersGoOnOnOtherMeshes) {
+TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
   for (const bool is_mixture : {false, true}) {
     RunOptions options =
         With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
@@ -298,7 +298,7 @@ TEST(RestoreRunTest, AdaptersGoOnOnOtherMeshes) {
 }
 
 // The first loss of adapters is that of the weights that they begin on.
-TEST(RestoreRunTest, AdaptersBeginOnWeightsThatWereTrainedWithout) {
+TEST(RestoreRunTest, AdaptersStartFromBaseWeights) {
   RunOptions base = With(SmallRun(), {.dp = 2}, 1);
   base.model.initializer_range *= 2;
   const std::string directory = NewRunDirectory("lora_base");
@@ -374,7 +374,7 @@ TEST(RestoreRunTest, EveryOrderOfAxesHasTheSameLosses) {
   }
 }
 
-TEST(RestoreRunTest, ReplicasTakeOtherOrders) {
+TEST(RestoreRunTest, RestoresReplicasInOtherOrder) {
   MeshSizes mesh = {.dp = 4, .tp = 2, .dp_replicate = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Uninterrupted run,
@@ -384,7 +384,7 @@ TEST(RestoreRunTest, ReplicasTakeOtherOrders) {
 }
 
 // Hybrid sharding: the first replica writes, every replica reads.
-TEST(RestoreRunTest, ReplicatedShardsGoOnOnOtherMeshesAndBack) {
+TEST(RestoreRunTest, RestoresReplicatedShardsOnOtherMeshes) {
   const MeshSizes hybrid = {.dp = 4, .dp_replicate = 2};
   for (const int stage : {1, 3}) {
     const RunOptions options = With(SmallRun(), hybrid, stage);
@@ -412,7 +412,7 @@ TEST(RestoreRunTest, ReplicatedShardsGoOnOnOtherMeshesAndBack) {
       plain, With(SmallRun(), {.dp = 4, .cp = 2, .dp_replicate = 2}, 2), 1e-5);
 }
 
-TEST(RestoreRunTest, OneRankGoesOnOnMany) {
+TEST(RestoreRunTest, RestoresOneRankOnMany) {
   for (const int stage : {0, 2}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const Uninterrupted run,
@@ -447,7 +447,7 @@ TEST(RestoreRunTest, SixteenBitWeightsHaveTheirMasters) {
   ExpectResumes(run, With(options, {.tp = 4}, 1), 2e-2);
 }
 
-TEST(RestoreRunTest, AnotherMeshGoesOnWithTheLossScale) {
+TEST(RestoreRunTest, RestoresLossScaleOnAnotherMesh) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   options.dtype = DType::kF16;
   // It doubles once before the checkpoint.
@@ -482,7 +482,7 @@ TEST(RestoreRunTest, AnotherMeshGoesOnWithTheLossScale) {
   }
 }
 
-TEST(RestoreRunTest, StateInATierAndOtherLayoutsAndSchedulesTakeItUp) {
+TEST(RestoreRunTest, RestoresWithTiersLayoutsAndSchedules) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Uninterrupted run,
       TrainAndSave(With(SmallRun(), {.dp = 2, .tp = 2}, 2), "tier"));
@@ -497,7 +497,7 @@ TEST(RestoreRunTest, StateInATierAndOtherLayoutsAndSchedulesTakeItUp) {
   ExpectResumes(run, options, 1e-5);
 }
 
-TEST(RestoreRunTest, StagesThatTwoRanksHaveAreSavedOnce) {
+TEST(RestoreRunTest, SavesSharedStagesOnce) {
   RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 2);
   options.schedule = "dualpipe";
   for (const bool tied : {false, true}) {
@@ -511,7 +511,7 @@ TEST(RestoreRunTest, StagesThatTwoRanksHaveAreSavedOnce) {
   }
 }
 
-TEST(RestoreRunTest, EightBitMomentsGoWhereNoBlockIsCut) {
+TEST(RestoreRunTest, RestoresEightBitMomentsIfNoBlockIsSplit) {
   RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
   options.state.moments = offload::MomentFormat::Blockwise8(64);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
@@ -529,7 +529,7 @@ TEST(RestoreRunTest, EightBitMomentsGoWhereNoBlockIsCut) {
   }
 }
 
-class RestoreRunRefusalTest : public ::testing::Test {
+class RestoreRunErrorTest : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ = NewRunDirectory(
@@ -571,7 +571,7 @@ class RestoreRunRefusalTest : public ::testing::Test {
   std::string directory_;
 };
 
-TEST_F(RestoreRunRefusalTest, OtherModelsDataAndTypes) {
+TEST_F(RestoreRunErrorTest, OtherModelsDataAndTypes) {
   RunOptions options = With(SmallRun(), {.dp = 2}, 1);
   RunIdentity identity = IdentityOf(options);
   identity.batch = 4;
@@ -605,7 +605,7 @@ TEST_F(RestoreRunRefusalTest, OtherModelsDataAndTypes) {
                 "2, alpha 4, all");
 }
 
-TEST_F(RestoreRunRefusalTest, MissingAndDamagedCheckpoints) {
+TEST_F(RestoreRunErrorTest, MissingAndDamagedCheckpoints) {
   const RunOptions options = With(SmallRun(), {.dp = 2}, 1);
   const RunIdentity identity = IdentityOf(options);
   ExpectRefused(directory_ + "/no", options, identity,
@@ -625,7 +625,7 @@ TEST_F(RestoreRunRefusalTest, MissingAndDamagedCheckpoints) {
                 "checksum");
 }
 
-TEST_F(RestoreRunRefusalTest, DamagedFilesAreNamed) {
+TEST_F(RestoreRunErrorTest, DamagedFilesAreNamed) {
   const std::string file =
       directory_ + "/step-00000001/tp1-pp0.rank-00000.state";
   {
@@ -643,7 +643,7 @@ TEST_F(RestoreRunRefusalTest, DamagedFilesAreNamed) {
 }
 
 // Save, which copies no state, writes the same files as Start.
-TEST(RunCheckpointsTest, SaveWritesWhatStartWritesAndCopiesNothing) {
+TEST(RunCheckpointsTest, SaveMatchesStartWithoutCopies) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   const std::string started = NewRunDirectory("started");
   const std::string saved = NewRunDirectory("saved");
@@ -688,7 +688,7 @@ TEST(RunCheckpointsTest, SaveWritesWhatStartWritesAndCopiesNothing) {
   EXPECT_EQ(files, 5);  // 4 ranks and the manifest.
 }
 
-TEST_F(RestoreRunRefusalTest, AnUnwritableDirectoryLeavesTheRunAlone) {
+TEST_F(RestoreRunErrorTest, UnwritableDirectoryDoesNotStopRun) {
   const std::string file = directory_ + "/file";
   std::ofstream(file) << "x";
   for (const absl::Status& status :

@@ -43,7 +43,7 @@ TEST(RunIdentityTest, ReadsBackFromMetadata) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(RunIdentityTest, MetadataOfOthersIsRefusedByKey) {
+TEST(RunIdentityTest, RejectsForeignMetadataByKey) {
   zero3::CheckpointMetadata metadata;
   EXPECT_THAT(
       IdentityFrom(metadata),
@@ -75,7 +75,7 @@ TEST(RunIdentityTest, MetadataOfOthersIsRefusedByKey) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(RunIdentityFuzzTest, DamagedModelsAreRefusedOrReadBack) {
+TEST(RunIdentityFuzzTest, DamagedModelsAreRejectedOrRoundTrip) {
   zero3::CheckpointMetadata metadata;
   TESSERA_ASSERT_OK(AddTo(Identity(), metadata));
   TextMutator mutator({metadata.at("model")},
@@ -95,7 +95,7 @@ TEST(RunIdentityFuzzTest, DamagedModelsAreRefusedOrReadBack) {
   }
 }
 
-TEST(RunIdentityTest, AnotherModelIsRefusedAtAnyStep) {
+TEST(RunIdentityTest, RejectsAnotherModelAtAnyStep) {
   RunIdentity other = Identity();
   other.model.layers = 31;
   other.model.rotary.base = 5;
@@ -109,7 +109,7 @@ TEST(RunIdentityTest, AnotherModelIsRefusedAtAnyStep) {
   }
 }
 
-TEST(RunIdentityTest, OtherDataIsRefusedOnceSomeWasUsed) {
+TEST(RunIdentityTest, RejectsOtherDataAfterFirstStep) {
   RunIdentity other = Identity();
   other.seed = 2;
   other.batch = 8;
@@ -166,7 +166,7 @@ TEST(RunIdentityTest, OtherOptimizersHaveOtherState) {
                                  "--optimizer=muon; give --optimizer=adamw")));
 }
 
-TEST(RunIdentityTest, AdaptersContinueOnlyAsTheyWere) {
+TEST(RunIdentityTest, RejectsChangedAdapters) {
   const RunIdentity identity = Identity();
   RunIdentity base = identity;
   base.lora = {};
@@ -193,7 +193,7 @@ TEST(RunIdentityTest, AdaptersContinueOnlyAsTheyWere) {
   }
 }
 
-TEST(RunIdentityTest, WhatNoResultDependsOnMayDiffer) {
+TEST(RunIdentityTest, IgnoresFieldsWithoutEffect) {
   RunIdentity other = Identity();
   other.model.max_positions = 77;
   other.model.initializer_range = 0.5;

@@ -77,7 +77,7 @@ std::vector<const HeldTensor*> PointersTo(const std::vector<HeldTensor>& all) {
   return pointers;
 }
 
-TEST(TensorCopiesTest, EveryElementComesOnceFromWhereItIs) {
+TEST(TensorCopiesTest, CopiesEveryElementOnce) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 4000; ++round) {
     std::vector<int64_t> shape = {static_cast<int64_t>(1 + random() % 9)};
@@ -125,7 +125,7 @@ TEST(TensorCopiesTest, WholeRowsAreOneRun) {
                           TensorCopy{0, 1, 8, 16, 8, 4, 8}));
 }
 
-TEST(TensorCopiesTest, HolesAndOverlapsAreFound) {
+TEST(TensorCopiesTest, DetectsHolesAndOverlaps) {
   const HeldTensor whole = WholeTensor("t", {6, 4});
   HeldTensor top = whole, bottom = whole, left = whole;
   top.rows = {{{0, 3}}};

@@ -19,7 +19,7 @@ AttemptFiles FilesHere(const std::string& name) {
   return {testing::TempDir() + "/" + name};
 }
 
-TEST(AttemptFilesTest, ReportsComeBackByRank) {
+TEST(AttemptFilesTest, ReadsReportsByRank) {
   const AttemptFiles files = FilesHere("reports");
   TESSERA_ASSERT_OK(files.Make());
   const RankReport third = {3, 17, absl::DataLossError("two\nlines")};
@@ -40,7 +40,7 @@ TEST(AttemptFilesTest, ALongMessageIsCut) {
   EXPECT_THAT(reports[0].status.message(), SizeIs(4096));
 }
 
-TEST(AttemptFilesTest, ADamagedReportIsAReportThatSaysSo) {
+TEST(AttemptFilesTest, DamagedReportNamesRank) {
   const AttemptFiles files = FilesHere("damaged");
   TESSERA_ASSERT_OK(files.Make());
   TESSERA_ASSERT_OK(WriteFile(files.report(2), "nonsense"));
@@ -51,7 +51,7 @@ TEST(AttemptFilesTest, ADamagedReportIsAReportThatSaysSo) {
               HasSubstr("rank 2 failed"));
 }
 
-TEST(AttemptFilesTest, MakeTakesAwayWhatWasThere) {
+TEST(AttemptFilesTest, MakeRemovesOldFiles) {
   const AttemptFiles files = FilesHere("again");
   TESSERA_ASSERT_OK(files.Make());
   files.MarkStep();
@@ -91,7 +91,7 @@ TEST(ParseReportTest, MutatedTextsAreReportsOrErrors) {
   }
 }
 
-TEST(FindCauseTest, AnErrorOfItsOwnComesBeforeThoseItCauses) {
+TEST(FindCauseTest, PrefersOriginalErrorOverConsequences) {
   const RankReport lost = {0, 1, absl::UnavailableError("rank 3 is gone")};
   const RankReport broken = {1, 2, absl::AbortedError("rank 3: disk full")};
   const RankReport own = {3, 5, absl::ResourceExhaustedError("disk full")};

@@ -109,7 +109,7 @@ bool HasEngine(const std::string& engine) {
 
 using EveryEngineTest = AttemptTest;
 
-TEST_P(EveryEngineTest, RanksMeetAndRankZerosResultComesBack) {
+TEST_P(EveryEngineTest, ReturnsResultOfRankZero) {
   if (!HasEngine(GetParam())) GTEST_SKIP() << "not built in";
   const AttemptOutcome outcome = Run(Job(GetParam(), {"0:step"}));
   TESSERA_ASSERT_OK(outcome.status);
@@ -117,7 +117,7 @@ TEST_P(EveryEngineTest, RanksMeetAndRankZerosResultComesBack) {
   EXPECT_TRUE(outcome.took_a_step);
 }
 
-TEST_P(EveryEngineTest, TheRankThatFailsIsNamedWithItsReason) {
+TEST_P(EveryEngineTest, NamesFailedRankAndReason) {
   if (!HasEngine(GetParam())) GTEST_SKIP() << "not built in";
   const AttemptOutcome outcome = Run(Job(GetParam(), {"2:fail"}));
   EXPECT_THAT(outcome.status, StatusIs(absl::StatusCode::kResourceExhausted,
@@ -128,7 +128,7 @@ TEST_P(EveryEngineTest, TheRankThatFailsIsNamedWithItsReason) {
   EXPECT_TRUE(MayPass(outcome));
 }
 
-TEST_P(EveryEngineTest, AProgramThatCannotBeMadeIsOneError) {
+TEST_P(EveryEngineTest, ReportsInvalidProgramOnce) {
   if (!HasEngine(GetParam())) GTEST_SKIP() << "not built in";
   Settings settings = Job(GetParam());
   settings.model = "unmade";
@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, EveryEngineTest,
                          testing::Values("shared_memory", "in_process", "gloo"),
                          [](const auto& info) { return info.param; });
 
-TEST_F(AttemptTest, ADeathIsNamedAndEverybodyEndsSoon) {
+TEST_F(AttemptTest, NamesKilledRankAndEndsOthers) {
   const auto begin = std::chrono::steady_clock::now();
   const AttemptOutcome outcome =
       Run(Job("shared_memory", {"3:kill", "1:sleep"}));
@@ -155,21 +155,21 @@ TEST_F(AttemptTest, ADeathIsNamedAndEverybodyEndsSoon) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
-TEST_F(AttemptTest, AnExitWithoutAWordIsADeath) {
+TEST_F(AttemptTest, TreatsExitWithoutReportAsDeath) {
   const AttemptOutcome outcome = Run(Job("shared_memory", {"1:exit"}));
   EXPECT_THAT(std::string(outcome.status.message()),
               AllOf(HasSubstr("rank 1 (pid "), HasSubstr("code 3")));
   EXPECT_TRUE(outcome.died);
 }
 
-TEST_F(AttemptTest, AProcessOfThreadsMayDieToo) {
+TEST_F(AttemptTest, ReportsDeathOfThreadProcess) {
   const AttemptOutcome outcome = Run(Job("in_process", {"2:kill"}));
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("SIGKILL"));
   EXPECT_TRUE(outcome.died);
   EXPECT_TRUE(MayPass(outcome));
 }
 
-TEST_F(AttemptTest, AJobGoesOnAfterADeath) {
+TEST_F(AttemptTest, RestartsAfterDeath) {
   const std::string once = testing::TempDir() + "/once";
   std::vector<std::string> notices;
   Settings settings = Job("shared_memory", {"1:killonce:" + once});
@@ -185,14 +185,14 @@ TEST_F(AttemptTest, AJobGoesOnAfterADeath) {
   EXPECT_THAT(notices, testing::SizeIs(1));
 }
 
-TEST_F(AttemptTest, NoEngineAndNoMeshAreErrorsBeforeAnythingStarts) {
+TEST_F(AttemptTest, RejectsInvalidMeshBeforeStart) {
   Settings settings = Job("shared_memory");
   settings.parallel.mesh.dp = 0;
   EXPECT_THAT(Run(settings).status,
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dp0")));
 }
 
-TEST(CheckEngineTest, SaysWhatThereIs) {
+TEST(CheckEngineTest, AcceptsKnownEnginesAndListsThem) {
   TESSERA_EXPECT_OK(CheckEngine({.engine = "shared_memory"}));
   TESSERA_EXPECT_OK(CheckEngine({.engine = "in_process"}));
   EXPECT_THAT(CheckEngine({.engine = "tin_cans"}),

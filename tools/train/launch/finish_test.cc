@@ -45,7 +45,7 @@ RunOutcome Example() {
   return outcome;
 }
 
-TEST(OutcomeAsJsonTest, HasWhatARunCameTo) {
+TEST(OutcomeAsJsonTest, HasResults) {
   const Json json = Json::parse(OutcomeAsJson(Example()));
   EXPECT_EQ(json["run_dir"], "/run");
   EXPECT_EQ(json["checkpoint"], "/run/checkpoints/step-00000009");
@@ -79,7 +79,7 @@ TEST(OutcomeAsJsonTest, HasWhatARunCameTo) {
   EXPECT_FALSE(json.contains("verified"));
 }
 
-TEST(OutcomeAsJsonTest, HasReportAndComparisonWhereTheyWereAskedFor) {
+TEST(OutcomeAsJsonTest, HasRequestedReportAndComparison) {
   RunOutcome outcome = Example();
   outcome.report.emplace();
   outcome.report->steps = 2;
@@ -148,7 +148,7 @@ RunResult SummaryExample() {
   return result;
 }
 
-TEST(SummaryTextTest, SaysWhatARunCameTo) {
+TEST(SummaryTextTest, SummarizesRun) {
   EXPECT_EQ(SummaryText({}, SummaryExample()),
             "\n2 steps of 2048 tokens in 4.0 s, 1024 tokens/s\n"
             "loss       5.5000 at step 1, 2.2500 at step 2\n"
@@ -158,7 +158,7 @@ TEST(SummaryTextTest, SaysWhatARunCameTo) {
             "checkpoint /run/checkpoints/step-00000002\n");
 }
 
-TEST(SummaryTextTest, SaysWhatWasGivenUpForMemory) {
+TEST(SummaryTextTest, ListsStrategyChanges) {
   RunResult result = SummaryExample();
   result.strategy_changes = {{3, 1 << 20, "standard", "--recompute=full"},
                              {5, 1 << 20, "aggressive", "--zero=3"}};
@@ -167,7 +167,7 @@ TEST(SummaryTextTest, SaysWhatWasGivenUpForMemory) {
                         "strategy   aggressive after 5 steps: --zero=3\n"));
 }
 
-TEST(OutcomeAsJsonTest, CountsTheTokensOfABatchThatGrew) {
+TEST(OutcomeAsJsonTest, CountsTokensOfGrowingBatch) {
   RunOutcome outcome = Example();
   const auto steps = static_cast<int64_t>(outcome.result.steps.size());
   outcome.settings.batch = 4 * 16;
@@ -187,7 +187,7 @@ TEST(SummaryTextTest, NamesRollbacks) {
                         "samples left out\n"));
 }
 
-TEST(SummaryTextTest, LeavesOutWhatThereIsNot) {
+TEST(SummaryTextTest, OmitsMissingParts) {
   RunResult result;
   result.first_step = 60;
   EXPECT_EQ(SummaryText({}, result),
@@ -212,7 +212,7 @@ RunResult Losses(std::vector<double> losses, int64_t first = 0) {
   return result;
 }
 
-TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
+TEST(OneRankSettingsTest, KeepSettingsThatAffectLosses) {
   const Settings settings = {.model = "llama-10m",
                              .batch = 12,
                              .seed = 5,
@@ -247,7 +247,7 @@ TEST(OneRankSettingsTest, KeepWhatDecidesTheLosses) {
   EXPECT_EQ(alone, expected);
 }
 
-TEST(CompareLossesTest, FindsTheLargestOfTheStepsInBoth) {
+TEST(CompareLossesTest, FindsLargestDifferenceOfCommonSteps) {
   const LossDifference difference =
       CompareLosses(Losses({2, 4.4, 5, 9}, 10), Losses({7, 2, 4, 5}, 9));
   EXPECT_EQ(difference.steps, 3);
@@ -256,7 +256,7 @@ TEST(CompareLossesTest, FindsTheLargestOfTheStepsInBoth) {
   EXPECT_EQ(CompareLosses(Losses({1, 2}), Losses({1, 2})).largest, 0);
 }
 
-TEST(CompareLossesTest, ALossThatIsNoNumberIsTheLargestDifference) {
+TEST(CompareLossesTest, NanIsLargestDifference) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [a, b] : {std::pair(nan, 2.0), std::pair(2.0, nan)}) {
     const LossDifference difference =
@@ -268,7 +268,7 @@ TEST(CompareLossesTest, ALossThatIsNoNumberIsTheLargestDifference) {
   }
 }
 
-TEST(CheckDifferenceTest, AllowsWhatTheTypeAllows) {
+TEST(CheckDifferenceTest, ToleranceDependsOnType) {
   const Settings fp32;
   const Settings bf16 = {.parallel = {.dtype = DType::kBF16}};
   TESSERA_EXPECT_OK(CheckDifference({3, 9e-6, 1}, fp32));

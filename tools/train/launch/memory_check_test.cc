@@ -54,7 +54,7 @@ class MemoryStrategyTest : public ::testing::Test {
   Settings settings_;
 };
 
-TEST_F(MemoryStrategyTest, TakesTheMildestThatFits) {
+TEST_F(MemoryStrategyTest, ChoosesMildestStrategyThatFits) {
   struct Case {
     std::string limit;
     MemoryStrategy strategy;
@@ -81,7 +81,7 @@ TEST_F(MemoryStrategyTest, TakesTheMildestThatFits) {
   }
 }
 
-TEST_F(MemoryStrategyTest, SaysWhatItDid) {
+TEST_F(MemoryStrategyTest, DescribesChoice) {
   EXPECT_EQ(DescribeChoice(*Fit("420MiB")),
             "memory: strategy basic: as given (predicted 400.0MiB of "
             "--memory_limit=420MiB)");
@@ -90,7 +90,7 @@ TEST_F(MemoryStrategyTest, SaysWhatItDid) {
             "200.0MiB of --memory_limit=210MiB; 400.0MiB as given)");
 }
 
-TEST_F(MemoryStrategyTest, WhatIsSaidAlreadyIsNotAStep) {
+TEST_F(MemoryStrategyTest, SkipsSettingsAlreadyGiven) {
   settings_.recompute = "full";
   settings_.zero = 3;
   settings_.offload = "all,activations";
@@ -100,7 +100,7 @@ TEST_F(MemoryStrategyTest, WhatIsSaidAlreadyIsNotAStep) {
   EXPECT_THAT(Fit("57MiB"), Not(IsOk()));
 }
 
-TEST_F(MemoryStrategyTest, RefusesALimitThatNothingFits) {
+TEST_F(MemoryStrategyTest, RejectsLimitThatNothingFits) {
   const absl::Status status = Fit("50MiB").status();
   EXPECT_THAT(
       status,
@@ -114,7 +114,7 @@ TEST_F(MemoryStrategyTest, RefusesALimitThatNothingFits) {
   EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
 }
 
-TEST_F(MemoryStrategyTest, PassesErrorsOfThePredictionOn) {
+TEST_F(MemoryStrategyTest, ForwardsPredictionErrors) {
   settings_.parallel.memory_limit = ByteSize(1 << 20);
   EXPECT_THAT(
       FitMemoryLimit(settings_, *model_files::PresetConfig("llama-1m"), "/s",
@@ -131,7 +131,7 @@ RunPrediction PredictIn(const Settings& settings, int64_t bytes) {
                                           .process = 1 << 20}});
 }
 
-TEST(CheckRoomTest, SaysNothingWhereTheRunFits) {
+TEST(CheckRoomTest, IsSilentIfRunFits) {
   const Settings settings;
   std::ostringstream err;
   EXPECT_THAT(CheckRoom(settings, PredictIn(settings, int64_t{1} << 40), err),
@@ -139,7 +139,7 @@ TEST(CheckRoomTest, SaysNothingWhereTheRunFits) {
   EXPECT_EQ(err.str(), "");
 }
 
-TEST(CheckRoomTest, RefusesWithBytesAndAdvice) {
+TEST(CheckRoomTest, ErrorsHaveBytesAndAdvice) {
   Settings settings;
   settings.model = "llama-10m";
   settings.zero = 1;
@@ -184,7 +184,7 @@ Settings OnGpu() {
   return settings;
 }
 
-TEST(CheckRoomTest, RefusesWhatExceedsAGpuWithBytesLimitAndFlags) {
+TEST(CheckRoomTest, RejectsRunsLargerThanGpuWithAdvice) {
   Settings settings = OnGpu();
   const int64_t limit = 1200 * kMiB;
   const RunPrediction prediction =
@@ -209,7 +209,7 @@ TEST(CheckRoomTest, RefusesWhatExceedsAGpuWithBytesLimitAndFlags) {
   EXPECT_THAT(err.str(), HasSubstr("available on GPU 0"));
 }
 
-TEST(CheckRoomTest, RefusesWhatExceedsTheHostOfGpus) {
+TEST(CheckRoomTest, RejectsRunsLargerThanHostMemory) {
   Settings settings = OnGpu();
   settings.offload = "optimizer";
   std::ostringstream err;
@@ -230,7 +230,7 @@ TEST(CheckRoomTest, RefusesWhatExceedsTheHostOfGpus) {
                              HasSubstr("on a GPU need"))));
 }
 
-TEST(CheckRoomTest, SaysWhereNoFlagHelps) {
+TEST(CheckRoomTest, ReportsIfNoFlagHelps) {
   Settings settings;
   settings.parallel.mesh = {};
   settings.recompute = "full";
@@ -244,7 +244,7 @@ TEST(CheckRoomTest, SaysWhereNoFlagHelps) {
                              HasSubstr("no flag helps"))));
 }
 
-TEST(CheckRoomTest, ForceTurnsTheRefusalIntoAWarning) {
+TEST(CheckRoomTest, ForceTurnsErrorIntoWarning) {
   Settings settings;
   settings.force = true;
   std::ostringstream err;

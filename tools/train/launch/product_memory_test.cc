@@ -16,7 +16,7 @@ RunOptions RunOf(const char* model, int64_t length) {
 }
 
 // Counts only OpenBLAS's buffers, not the operands.
-TEST(MeasureProductsTest, IsOfBuffersAlone) {
+TEST(MeasureProductsTest, CountsOnlyBuffers) {
   const RunOptions small = RunOf("llama-1m", 16);
   const int64_t before = ReadResidentMemory().resident;
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -30,7 +30,7 @@ TEST(MeasureProductsTest, IsOfBuffersAlone) {
   EXPECT_LT(again, 1 << 20);
 }
 
-TEST(MeasureProductsTest, RefusesMeshesThatTheModelDoesNotFit) {
+TEST(MeasureProductsTest, RejectsIncompatibleMeshes) {
   RunOptions options = RunOf("llama-1m", 16);
   options.mesh.tp = 5;
   EXPECT_THAT(MeasureProducts(RunOf("llama-1m", 16), options, 1),

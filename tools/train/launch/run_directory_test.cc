@@ -26,7 +26,7 @@ void AddCheckpoint(const RunDirectory& run, int64_t step) {
   TESSERA_ASSERT_OK(WriteFile(path + "/manifest.json", "{}"));
 }
 
-TEST(RunDirectoryTest, AnEmptyNameMakesATemporaryOne) {
+TEST(RunDirectoryTest, EmptyNameCreatesTemporaryDirectory) {
   setenv("TMPDIR", testing::TempDir().c_str(), 1);
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunDirectory run,
                                RunDirectory::Create({}));
@@ -40,7 +40,7 @@ TEST(RunDirectoryTest, AnEmptyNameMakesATemporaryOne) {
   EXPECT_FALSE(fs::exists(run.path()));
 }
 
-TEST(RunDirectoryTest, WhatWasBeingWrittenIsTakenAway) {
+TEST(RunDirectoryTest, CleanUpRemovesPartialFiles) {
   const std::string path = testing::TempDir() + "/a/b/run";
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunDirectory run,
                                RunDirectory::Create({.run_dir = path}));
@@ -68,7 +68,7 @@ TEST(RunDirectoryTest, CheckpointsWithoutValidationAreNotTheBest) {
                              HasSubstr("of 0 complete"))));
 }
 
-TEST(RunDirectoryTest, RelativePathsAreOfTheUsersDirectory) {
+TEST(RunDirectoryTest, ResolvesRelativePathsAgainstUserDirectory) {
   setenv("BUILD_WORKING_DIRECTORY", testing::TempDir().c_str(), 1);
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunDirectory run,
                                RunDirectory::Create({.run_dir = "mine"}));
@@ -77,7 +77,7 @@ TEST(RunDirectoryTest, RelativePathsAreOfTheUsersDirectory) {
   EXPECT_TRUE(fs::path(run.path()).is_absolute());
 }
 
-TEST(RunDirectoryTest, RefusesWhatCannotBeWritten) {
+TEST(RunDirectoryTest, RejectsUnwritableDirectories) {
   const std::string file = testing::TempDir() + "/file";
   TESSERA_ASSERT_OK(WriteFile(file, ""));
   for (const std::string& path : {file, file + "/run"}) {

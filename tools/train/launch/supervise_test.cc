@@ -78,7 +78,7 @@ TEST(SuperviseTest, WithoutRestartsADeathIsTheEnd) {
   EXPECT_EQ(job.Run({}).status.message(), "rank 3 died");
 }
 
-TEST(SuperviseTest, GoesOnFromTheLastCheckpoint) {
+TEST(SuperviseTest, ResumesFromLastCheckpoint) {
   FakeJob job({Died(3), Done()});
   job.checkpoint = "/run/checkpoints/step-00000020";
   const Settings settings = {.max_restarts = 2};
@@ -92,7 +92,7 @@ TEST(SuperviseTest, GoesOnFromTheLastCheckpoint) {
                           "/run/checkpoints/step-00000020"));
 }
 
-TEST(SuperviseTest, WithoutACheckpointBeginsAsBefore) {
+TEST(SuperviseTest, RestartsWithoutCheckpoint) {
   FakeJob job({Died(0), Done()});
   job.Run({.resume = "given", .max_restarts = 1});
   EXPECT_EQ(job.attempts[1].resume, "given");
@@ -109,7 +109,7 @@ TEST(SuperviseTest, GivesUpAfterMaxRestarts) {
   EXPECT_THAT(job.attempts, SizeIs(3));
 }
 
-TEST(SuperviseTest, WhatDoesNotPassIsNotRepeated) {
+TEST(SuperviseTest, DoesNotRetryPermanentErrors) {
   for (const absl::Status& status :
        {absl::InvalidArgumentError("x"), absl::NotFoundError("x"),
         absl::DataLossError("x"), absl::PermissionDeniedError("x"),
@@ -127,7 +127,7 @@ TEST(SuperviseTest, WhatDoesNotPassIsNotRepeated) {
   }
 }
 
-TEST(SuperviseTest, AnInterruptedJobIsNotRepeated) {
+TEST(SuperviseTest, DoesNotRetryInterruptedJob) {
   FakeJob job({{.status = absl::AbortedError("ended by SIGINT"), .signal = 2}});
   EXPECT_EQ(job.Run({.max_restarts = 5}).signal, 2);
 }
@@ -147,13 +147,13 @@ TEST(SuperviseTest, ElasticShrinksAfterTheSecondDeathOfARank) {
   EXPECT_THAT(Meshes(job), ElementsAre("dp4", "dp4", "dp3", "dp3"));
 }
 
-TEST(SuperviseTest, ElasticShrinksWhereNoStepWasTaken) {
+TEST(SuperviseTest, ElasticShrinksIfNoStepWasTaken) {
   FakeJob job({Died(7, /*took_a_step=*/false), Done()});
   job.Run({.max_restarts = 1, .elastic = true});
   EXPECT_THAT(Meshes(job), ElementsAre("dp2,pp2,tp2", "pp2,tp2"));
 }
 
-TEST(SuperviseTest, ElasticShrinksWhereResourcesAreGone) {
+TEST(SuperviseTest, ElasticShrinksIfResourcesAreExhausted) {
   FakeJob job({Failed(absl::ResourceExhaustedError("no memory")), Done()});
   job.Run({.parallel = {.mesh = {.dp = 8, .tp = 2}},
            .max_restarts = 1,
@@ -168,7 +168,7 @@ TEST(SuperviseTest, OneDataRankStaysOne) {
   EXPECT_THAT(Meshes(job), ElementsAre("tp4", "tp4", "tp4"));
 }
 
-TEST(ShrinkDataAxisTest, TakesTheLargestThatDividesTheBatchAndIsValid) {
+TEST(ShrinkDataAxisTest, ChoosesLargestValidDivisorOfBatch) {
   const auto valid = [](const Settings&) { return true; };
   const auto mesh_of = [](const std::optional<Settings>& settings) {
     return settings.has_value() ? settings->parallel.mesh.ToFlag() : "none";

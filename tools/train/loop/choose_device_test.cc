@@ -39,7 +39,7 @@ TEST(ChooseDeviceTest, TheProcessorAndTheEmulatedDeviceNeedNoGpu) {
   }
 }
 
-TEST(ChooseDeviceTest, WithoutAGpuTheDefaultIsTheProcessorWithoutANote) {
+TEST(ChooseDeviceTest, DefaultsToCpuWithoutGpu) {
   for (const absl::Status& error :
        {absl::NotFoundError("no driver"),
         absl::UnimplementedError("built without the CUDA toolkit")}) {
@@ -54,7 +54,7 @@ TEST(ChooseDeviceTest, WithoutAGpuTheDefaultIsTheProcessorWithoutANote) {
   }
 }
 
-TEST(ChooseDeviceTest, AGpuThatIsNotUsedIsNotedWithTheReason) {
+TEST(ChooseDeviceTest, NotesReasonForUnusedGpu) {
   struct Case {
     absl::StatusOr<std::vector<CudaDeviceInfo>> found;
     DeviceNeeds needs;
@@ -127,7 +127,7 @@ TEST(ChooseDeviceTest, ThreadsShareGpus) {
   EXPECT_THAT(refused.note, HasSubstr("3 ranks of a GPU need"));
 }
 
-TEST(ChooseDeviceTest, TheRoomIsThatOfTheTightestGpuInUse) {
+TEST(ChooseDeviceTest, RoomMatchesTightestGpu) {
   std::vector<CudaDeviceInfo> found = {Gpu(0), Gpu(1, false), Gpu(2, true, 24)};
   found[0].properties.pci_bus_id = "0000:3B:00.0";
   DeviceNeeds needs = {.free_bytes = {{"0000:3b:00.0", 20 * kGiB}}};
@@ -224,7 +224,7 @@ TEST(ChooseDeviceTest, RanksHaveTheListedGpusInOrder) {
   EXPECT_THAT(ChooseDevice("cuda:0,2,3", found, {.ranks_here = 3}), IsOk());
 }
 
-TEST(ChooseDeviceTest, RoomIsThatOfTheListedGpuWithLeast) {
+TEST(ChooseDeviceTest, RoomMatchesSmallestListedGpu) {
   const std::vector<CudaDeviceInfo> found = {Gpu(0, true, 10), Gpu(1, true, 80),
                                              Gpu(2, true, 40)};
   TESSERA_ASSERT_OK_AND_ASSIGN(

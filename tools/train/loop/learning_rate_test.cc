@@ -60,7 +60,7 @@ TEST(LearningRateTest, WarmsUpOnALine) {
   }
 }
 
-TEST(LearningRateTest, WarmUpMayBeAsLongAsTheRunOrLonger) {
+TEST(LearningRateTest, WarmUpMayExceedRun) {
   for (const RateSchedule schedule : kAll) {
     for (const int64_t total : {5, 3}) {
       const LearningRate rate = Rate(schedule, 5, total, 2);
@@ -83,7 +83,7 @@ TEST(LearningRateTest, EndsAtTheLeastRateAndStaysThere) {
   }
 }
 
-TEST(LearningRateTest, NeverRisesAfterWarmUpAndStaysBetweenItsLimits) {
+TEST(LearningRateTest, NeverRisesAfterWarmUpAndStaysInRange) {
   for (const RateSchedule schedule : kAll) {
     for (const int64_t warmup : {0, 1, 7, 50}) {
       for (const int64_t total : {1, 2, 13, 50}) {

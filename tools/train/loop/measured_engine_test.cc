@@ -89,7 +89,7 @@ TEST(MeasuredEngineTest, LogsCollectivesOfAllGroupsAndChangesNone) {
   }
 }
 
-TEST(MeasuredEngineTest, GroupsThatAreMadeWhileItIsOffAreNotLogged) {
+TEST(MeasuredEngineTest, DoesNotLogGroupsCreatedWhileOff) {
   EXPECT_THAT(
       RunMeasured(2,
                   [](Communicator& world, CollectiveLog& log) -> absl::Status {

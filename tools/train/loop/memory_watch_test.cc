@@ -65,7 +65,7 @@ TEST_F(MemoryWatchTest, ReturnsMemoryFromNinetyPercentOn) {
   EXPECT_EQ(watch_.peak(), 95 * kMiB);
 }
 
-TEST_F(MemoryWatchTest, SaysItOnceWhileThePressureLasts) {
+TEST_F(MemoryWatchTest, NotifiesOncePerPressure) {
   watch_.Restart();
   resident_ = 99 * kMiB;
   EXPECT_TRUE(Step().notice.has_value());
@@ -88,7 +88,7 @@ TEST_F(MemoryWatchTest, AStepIsJudgedByItsOwnPeak) {
   EXPECT_EQ(watch_.peak(), 100 * kMiB);
 }
 
-TEST_F(MemoryWatchTest, WhatWasBeforeARestartDoesNotCount) {
+TEST_F(MemoryWatchTest, IgnoresPeakBeforeRestart) {
   watch_.Restart();
   resident_ = 99 * kMiB;
   peak_ = resident_;
@@ -97,7 +97,7 @@ TEST_F(MemoryWatchTest, WhatWasBeforeARestartDoesNotCount) {
   EXPECT_EQ(Step().used, 30 * kMiB);
 }
 
-TEST_F(MemoryWatchTest, APeakThatCannotBeRestartedIsNotTheStepsOwn) {
+TEST_F(MemoryWatchTest, UsesResidentMemoryIfPeakCannotRestart) {
   can_restart_ = false;
   watch_.Restart();
   resident_ = 40 * kMiB;

@@ -18,13 +18,13 @@ constexpr char kStatus[] =
     "Name:\ttrain\nVmPeak:\t  900 kB\nVmHWM:\t   2048 kB\nVmRSS:\t   1024 "
     "kB\nThreads:\t7\n";
 
-TEST(ResidentMemoryTest, ReadsWhatTheSystemWrites) {
+TEST(ResidentMemoryTest, ReadsProcessStatus) {
   const ResidentMemory memory = ParseProcessStatus(kStatus);
   EXPECT_EQ(memory.resident, 1024 * 1024);
   EXPECT_EQ(memory.peak_resident, 2048 * 1024);
 }
 
-TEST(ResidentMemoryTest, WhatIsNotThereIsNothing) {
+TEST(ResidentMemoryTest, MissingAndInvalidFieldsAreZero) {
   EXPECT_EQ(ParseProcessStatus("").resident, 0);
   EXPECT_EQ(ParseProcessStatus("VmRSS:\t12 MB\nVmHWM: x kB").resident, 0);
   EXPECT_EQ(ParseProcessStatus("VmRSS: -5 kB").resident, 0);
@@ -47,7 +47,7 @@ TEST(ResidentMemoryTest, ThisProcessGrows) {
   EXPECT_GE(after.peak_resident, after.resident);
 }
 
-TEST(ResidentMemoryTest, ThePeakBeginsAnewOrStays) {
+TEST(ResidentMemoryTest, PeakRestartsOrStays) {
   const int64_t before = ReadResidentMemory().resident;
   // Uses mmap because the heap may keep freed memory.
   constexpr size_t kBytes = 64 << 20;

@@ -94,7 +94,7 @@ TEST(RankDeviceTest, NamesOnlySomeOfManyRanks) {
 }
 
 // Without a toolkit, a driver or so many GPUs, in one process and in several.
-TEST(RankDeviceTest, RefusesGpusThatAreNotThere) {
+TEST(RankDeviceTest, RejectsMissingGpus) {
   const auto body = [](Communicator& world) {
     return RankDevice::Create({.device = "cuda:4096"}, world).status();
   };

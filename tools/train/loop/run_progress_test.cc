@@ -42,13 +42,13 @@ TEST(RunProgressTest, MetadataRestoresItExactly) {
   }
 }
 
-TEST(RunProgressTest, RunsWithoutRollbacksHaveTheMetadataOfEarlierVersions) {
+TEST(RunProgressTest, MatchesOldMetadataWithoutRollbacks) {
   std::map<std::string, std::string> metadata;
   AddTo({.steps = 7}, metadata);
   EXPECT_EQ(metadata, (std::map<std::string, std::string>{{"steps", "7"}}));
 }
 
-TEST(RunProgressTest, RefusesInvalidMetadataWithItsKey) {
+TEST(RunProgressTest, RejectsInvalidMetadataAndNamesKey) {
   EXPECT_THAT(ProgressFrom({}), StatusIs(absl::StatusCode::kInvalidArgument,
                                          HasSubstr("no number of steps")));
   for (const auto& [key, value] :
@@ -77,18 +77,18 @@ TEST(FindSpikeTest, ComparesWithTheMedian) {
   EXPECT_EQ(FindSpike({{1.0, 2.0}}, 9, 1.5)->usual, 1.5);
 }
 
-TEST(FindSpikeTest, WithoutLossesBeforeThereIsNone) {
+TEST(FindSpikeTest, FindsNoneWithoutEarlierLosses) {
   EXPECT_FALSE(FindSpike({}, 100, 1.5));
   EXPECT_FALSE(FindSpike({}, kNan, 1.5));
 }
 
-TEST(FindSpikeTest, LossesThatAreNotFiniteAreSpikes) {
+TEST(FindSpikeTest, NonFiniteLossesAreSpikes) {
   for (const double loss : {kNan, kInfinity, -kInfinity}) {
     EXPECT_TRUE(FindSpike({{2.0, 2.0}}, loss, 1.5));
   }
 }
 
-TEST(FindSpikeTest, BeginsWithTheFirstLossThatHadRisenByHalf) {
+TEST(FindSpikeTest, StartsAtFirstLossRisenByHalf) {
   EXPECT_EQ(FindSpike({{2.0, 2.0, 2.0, 2.0, 2.6, 2.9}}, 4, 1.5)->rising, 2u);
   EXPECT_EQ(FindSpike({{2.0, 2.9, 2.0, 2.0, 2.0, 2.9}}, 4, 1.5)->rising, 1u);
   EXPECT_EQ(FindSpike({{2.0, 2.0, 2.0, kInfinity}}, 4, 1.5)->rising, 1u);

@@ -62,7 +62,7 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
   return result;
 }
 
-TEST(RunResultJsonTest, EverythingComesBack) {
+TEST(RunResultJsonTest, RoundTrips) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const RunResult result = Example(seed, seed % 4, seed % 3);
     TESSERA_ASSERT_OK_AND_ASSIGN(const RunResult back,
@@ -98,7 +98,7 @@ TEST(RunResultJsonTest, EverythingComesBack) {
   }
 }
 
-TEST(RunResultJsonTest, ALossThatIsNotFiniteIsNotANumber) {
+TEST(RunResultJsonTest, NonFiniteLossReadsAsNan) {
   RunResult result = Example(1, 1, 1);
   result.steps[0].record.loss = std::numeric_limits<double>::infinity();
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunResult back,
@@ -106,7 +106,7 @@ TEST(RunResultJsonTest, ALossThatIsNotFiniteIsNotANumber) {
   EXPECT_TRUE(std::isnan(back.steps[0].record.loss));
 }
 
-TEST(RunResultJsonTest, SaysWhatIsMissingAndWhere) {
+TEST(RunResultJsonTest, NamesMissingField) {
   EXPECT_THAT(ParseRunResult("[]"), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr("use an object")));
   EXPECT_THAT(ParseRunResult("{}"), StatusIs(absl::StatusCode::kInvalidArgument,

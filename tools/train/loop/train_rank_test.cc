@@ -169,7 +169,7 @@ TEST(TrainRankTest, ActivationsInATierChangeNoBit) {
 }
 
 // Every rank reports it soon.
-TEST(TrainRankTest, ATierThatFailsNamesLayerAndMicroBatch) {
+TEST(TrainRankTest, TierErrorNamesLayerAndMicroBatch) {
   for (const MeshSizes mesh : {MeshSizes{.dp = 2}, MeshSizes{.pp = 2}}) {
     zero3::testing::FarTier good, full;
     full.is_full = true;
@@ -187,7 +187,7 @@ TEST(TrainRankTest, ATierThatFailsNamesLayerAndMicroBatch) {
   }
 }
 
-TEST(TrainRankTest, ATierThatRoundsActivationsIsRefused) {
+TEST(TrainRankTest, RejectsLossyTierForActivations) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto codec, offload::CreateCodec("int8"));
   offload::CompressedTier rounds(
       std::move(codec),
@@ -201,7 +201,7 @@ TEST(TrainRankTest, ATierThatRoundsActivationsIsRefused) {
 }
 
 // The losses and memory of the steps are the same with and without.
-TEST(TrainRankTest, ValidatesTheSameSamplesOnEveryMeshAndChangesNoStep) {
+TEST(TrainRankTest, ValidatesSameSamplesOnEveryMesh) {
   using tensor_parallel::Recompute;
   struct Case {
     MeshSizes mesh;
@@ -273,7 +273,7 @@ TEST(TrainRankTest, ValidationNeedsItsSamples) {
 }
 
 // Batches of 2, 4 and 8 sequences.
-TEST(TrainRankTest, BatchesThatGrowAreTheSameOnEveryMesh) {
+TEST(TrainRankTest, GrowingBatchesMatchOnEveryMesh) {
   using tensor_parallel::Recompute;
   struct Case {
     MeshSizes mesh;
@@ -325,7 +325,7 @@ TEST(TrainRankTest, BatchesThatGrowAreTheSameOnEveryMesh) {
   }
 }
 
-TEST(TrainRankTest, GraphsNeedABatchThatStays) {
+TEST(TrainRankTest, GraphsRequireConstantBatch) {
   RunOptions options = Options();
   options.first_batch = 2;
   options.batch_warmup_steps = 2;

@@ -99,7 +99,7 @@ TEST_F(TrainingDataTest, TheSeedOrdersTheSamples) {
   EXPECT_NE(order(), first);
 }
 
-TEST_F(TrainingDataTest, RelativePathsAreOfTheCallersDirectory) {
+TEST_F(TrainingDataTest, ResolvesRelativePathsAgainstCallerDirectory) {
   Write("here.txt", "some text");
   setenv("BUILD_WORKING_DIRECTORY", root_.c_str(), 1);
   Settings settings = Short();
@@ -109,7 +109,7 @@ TEST_F(TrainingDataTest, RelativePathsAreOfTheCallersDirectory) {
   EXPECT_EQ(TextOf(data), "some text");
 }
 
-TEST_F(TrainingDataTest, RefusesDataThatIsNotThereOrTooShort) {
+TEST_F(TrainingDataTest, RejectsMissingOrTooShortData) {
   const auto refused = [](const std::string& words) {
     return StatusIs(absl::StatusCode::kInvalidArgument,
                     AllOf(StartsWith("--data="), HasSubstr(words)));
@@ -159,7 +159,7 @@ TEST_F(TrainingDataTest, BlendsDataByWeights) {
   refused({a + ":0.5", "missing:0.5"}, "no data file");
 }
 
-TEST_F(TrainingDataTest, MasksPromptsOfTheFilesThatHaveThem) {
+TEST_F(TrainingDataTest, MasksPromptsOfFilesWithPrompts) {
   Settings settings = Short();
   const std::string a =
       Write("a.jsonl", absl::StrCat(R"({"prompt": ")", std::string(300, 'p'),
@@ -291,7 +291,7 @@ TEST_F(TrainingDataTest, TokensOfLongTextsAreKept) {
   EXPECT_FALSE(std::filesystem::is_empty(Path("own")));
 }
 
-TEST_F(TrainingDataTest, WithoutDataTheWorkspaceIsRead) {
+TEST_F(TrainingDataTest, ReadsWorkspaceWithoutData) {
   Write("z.md", "doc z ");
   Write("b/b.h", "header b ");
   Write("a.cc", "source a ");
@@ -319,7 +319,7 @@ TEST_F(TrainingDataTest, TextsBelowADirectoryAreBounded) {
   EXPECT_THAT(FindTextsBelow(Path("nowhere"), 100), IsEmpty());
 }
 
-TEST_F(TrainingDataTest, ABinaryCarriesTextsOfItsOwn) {
+TEST_F(TrainingDataTest, UsesEmbeddedTextsByDefault) {
   // Also without a workspace.
   for (const bool with_workspace : {false, true}) {
     if (with_workspace) setenv("BUILD_WORKSPACE_DIRECTORY", root_.c_str(), 1);

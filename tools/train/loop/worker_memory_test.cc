@@ -131,7 +131,7 @@ class WorkerMemoryTest : public ::testing::Test {
 constexpr int64_t kMuch = 10 * kLimit;
 constexpr int64_t kLittle = kLimit / 2;
 
-TEST_F(WorkerMemoryTest, AllRanksFollowTheOneThatIsShort) {
+TEST_F(WorkerMemoryTest, AllRanksFollowRankShortOfMemory) {
   for (const char* mesh : {"dp2", "pp2,tp2", "dp2,cp2"}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(settings_.parallel.mesh,
                                  topology::MeshSizes::Parse(mesh));
@@ -156,7 +156,7 @@ TEST_F(WorkerMemoryTest, AllRanksFollowTheOneThatIsShort) {
   }
 }
 
-TEST_F(WorkerMemoryTest, ClimbsAsFarAsItMustAndAgainWhereThatWasNotEnough) {
+TEST_F(WorkerMemoryTest, ClimbsUntilEnough) {
   TakeLargerModel();
   settings_.recompute = "full";  // Saves only about the 1 % required of a rung.
   settings_.run_dir = NewDirectory("climbing");
@@ -219,7 +219,7 @@ TEST_F(WorkerMemoryTest, TriesCompressionBeforeFiles) {
             absl::StrCat("--offload_dir=", temporary_));
 }
 
-TEST_F(WorkerMemoryTest, StaysAsItIsBelowTheLimit) {
+TEST_F(WorkerMemoryTest, ChangesNothingBelowLimit) {
   const int64_t most = kLimit - kLimit / 50;
   const JobRun run = RunWith(1, std::vector<int64_t>(6, most));
   ASSERT_THAT(run.statuses, Each(IsOk()));
@@ -229,14 +229,14 @@ TEST_F(WorkerMemoryTest, StaysAsItIsBelowTheLimit) {
 }
 
 // There is no step left to train.
-TEST_F(WorkerMemoryTest, NothingChangesBehindTheLastStep) {
+TEST_F(WorkerMemoryTest, ChangesNothingAfterLastStep) {
   const JobRun run =
       RunWith(1, {kLittle, kLittle, kLittle, kLittle, kLittle, kMuch});
   ASSERT_THAT(run.statuses, Each(IsOk()));
   EXPECT_THAT(run.result.strategy_changes, IsEmpty());
 }
 
-TEST_F(WorkerMemoryTest, GoesOnWhereTheStrategyCannotBeChanged) {
+TEST_F(WorkerMemoryTest, ContinuesIfStrategyCannotChange) {
   TakeLargerModel();
   const std::vector<double> expected = LossesWithoutLimit();
   for (const char* blocked : {"offload", "checkpoints"}) {

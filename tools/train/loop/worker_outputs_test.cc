@@ -86,7 +86,7 @@ void ExpectMetrics(const std::string& path, const std::vector<double>& losses) {
   }
 }
 
-TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
+TEST(WorkerOutputsTest, ResumedRunMatchesUninterruptedRun) {
   Settings settings = SixSteps("whole");
   const JobRun whole = RunJob(settings);
   ASSERT_THAT(whole.statuses, Each(IsOk()));
@@ -132,7 +132,7 @@ TEST(WorkerOutputsTest, AResumedRunGoesOnAsThoughItHadNotStopped) {
   EXPECT_NEAR(elsewhere.losses()[1], expected[5], 1e-5 * expected[5]);
 }
 
-TEST(WorkerOutputsTest, ValidationIsInMetricsAndResultAndChangesNoLoss) {
+TEST(WorkerOutputsTest, ReportsValidationWithoutChangingLosses) {
   Settings settings = SixSteps("validated");
   settings.steps = 5;
   settings.validation_fraction = 0.2;
@@ -294,7 +294,7 @@ std::vector<double> MeanShares(
   return mean;
 }
 
-TEST(WorkerOutputsTest, TheTraceSaysWhatTheSharesSay) {
+TEST(WorkerOutputsTest, TraceMatchesShares) {
   Settings settings = SixSteps("traced");
   settings.offload = "all";
   settings.trace = settings.run_dir + "/trace.json";

@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RollbackTest,
                          });
 
 // Steps 8, 9 and 10 are left out, the noise of step 10 among them.
-TEST_P(RollbackTest, EndsLikeARunThatNeverSawTheSamples) {
+TEST_P(RollbackTest, MatchesRunWithoutSkippedSamples) {
   const std::string text = WithNoise(PlainText(), 10);
   Settings settings = SpikySettings(GetParam(), "spiky");
   const JobRun run = RunOn(text, settings);
@@ -220,7 +220,7 @@ TEST(WorkerRollbackTest, LeavesOutTheSamplesOfSmallerBatchesToo) {
   EXPECT_EQ(run.losses(), never.losses());
 }
 
-TEST(WorkerRollbackTest, ASpikeAfterAResumptionIsFoundToo) {
+TEST(WorkerRollbackTest, DetectsSpikeAfterResumption) {
   const std::string text = WithNoise(PlainText(), 13);
   Settings settings = SpikySettings("dp1", "uninterrupted");
   const JobRun whole = RunOn(text, settings);
@@ -289,7 +289,7 @@ TEST(WorkerRollbackTest, FailsAfterTooManyRollbacks) {
 }
 
 // The first step makes weights infinite.
-TEST(WorkerRollbackTest, LossesThatAreNotFiniteAreSpikes) {
+TEST(WorkerRollbackTest, NonFiniteLossesAreSpikes) {
   Settings settings = SpikySettings("dp1", "infinite");
   settings.clip_norm = 0;
   settings.learning_rate = settings.min_learning_rate = 1e39;
@@ -303,7 +303,7 @@ TEST(WorkerRollbackTest, LossesThatAreNotFiniteAreSpikes) {
   EXPECT_THAT(run.table, HasSubstr("rollback 3 of 3 to step 1, "));
 }
 
-TEST(WorkerRollbackTest, WithoutAnEarlierCheckpointASpikeChangesNothing) {
+TEST(WorkerRollbackTest, IgnoresSpikeWithoutCheckpoint) {
   const std::string text = WithNoise(PlainText(), 10);
   Settings settings = SpikySettings("dp1", "no_checkpoint");
   settings.checkpoint_every = 12;

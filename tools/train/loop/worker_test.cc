@@ -48,7 +48,7 @@ void ExpectSharesAddUp(const RunResult& result) {
   }
 }
 
-TEST(WorkerTest, HasTheLossesOfTrainRankOnAnyMesh) {
+TEST(WorkerTest, MatchesLossesOfTrainRankOnAnyMesh) {
   for (const auto& [mesh, zero] : std::vector<std::pair<std::string, int>>{
            {"dp1", 0}, {"dp2,pp2", 3}, {"pp2,tp2", 1}, {"dp2,cp2", 2}}) {
     Settings settings = SmallSettings();
@@ -142,7 +142,7 @@ TEST(WorkerTest, SmallerMomentsStayNearTheExactLosses) {
   }
 }
 
-TEST(WorkerTest, SaysWhatEachRankHoldsAndWhere) {
+TEST(WorkerTest, ReportsBytesByRankAndTier) {
   Settings settings = SmallSettings();
   settings.parallel.mesh = {.dp = 2};
   settings.zero = 3;
@@ -221,7 +221,7 @@ TEST(WorkerTest, TimesAndRatesFitEachOther) {
       3 * 8 * 16, 1e-6);
 }
 
-TEST(WorkerTest, RankZeroShowsATableUnlessItIsToBeQuiet) {
+TEST(WorkerTest, RankZeroPrintsTableUnlessQuiet) {
   Settings settings = SmallSettings();
   settings.parallel.mesh = {.dp = 2};
   const JobRun run = RunJob(settings);
@@ -232,7 +232,7 @@ TEST(WorkerTest, RankZeroShowsATableUnlessItIsToBeQuiet) {
   EXPECT_EQ(RunJob(settings).table, "");
 }
 
-TEST(WorkerTest, ARankThatFailsEndsAllOfThem) {
+TEST(WorkerTest, FailedRankEndsAllRanks) {
   for (const char* mesh : {"dp4", "pp4", "dp2,tp2", "pp2,cp2"}) {
     for (const int64_t failing : {0, 3}) {
       Settings settings = SmallSettings();
@@ -261,7 +261,7 @@ TEST(WorkerTest, ARankThatFailsEndsAllOfThem) {
   }
 }
 
-TEST(WorkerTest, ALossThatIsNotFiniteNamesItsStep) {
+TEST(WorkerTest, NamesStepOfNonFiniteLoss) {
   Settings settings = SmallSettings();
   settings.parallel.mesh = {.dp = 2};
   settings.clip_norm = 0;
@@ -275,7 +275,7 @@ TEST(WorkerTest, ALossThatIsNotFiniteNamesItsStep) {
 }
 
 // The first step makes weights infinite, so that every later loss is NaN.
-TEST(WorkerTest, StepsThatAreNotFiniteAreSkippedUpToTheLimit) {
+TEST(WorkerTest, SkipsNonFiniteStepsUpToLimit) {
   Settings settings = SmallSettings();
   settings.parallel.mesh = {.dp = 2};
   settings.clip_norm = 0;
@@ -307,7 +307,7 @@ TEST(WorkerTest, StepsThatAreNotFiniteAreSkippedUpToTheLimit) {
   }
 }
 
-TEST(WorkerTest, RefusesWhatCannotBe) {
+TEST(WorkerTest, RejectsInvalidSettings) {
   Settings settings = SmallSettings();
   settings.zero = 1;
   settings.offload = "params";

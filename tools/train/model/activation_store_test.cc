@@ -193,7 +193,7 @@ class ActivationStoreTest : public ::testing::Test {
   zero3::ShardTraffic last_;
 };
 
-TEST_F(ActivationStoreTest, WhatIsPutComesBack) {
+TEST_F(ActivationStoreTest, RoundTripsActivations) {
   for (const auto& passes : {AllForwardsFirst(5), OneByOne(5)}) {
     offload::HostTier host(Unlimited("host"));
     ExpectComesBack(host, passes);
@@ -207,7 +207,7 @@ TEST_F(ActivationStoreTest, WhatIsPutComesBack) {
   }
 }
 
-TEST_F(ActivationStoreTest, TheNextPassesAreNotSent) {
+TEST_F(ActivationStoreTest, DoesNotSendActivationsOfNextPass) {
   const auto passes = OneByOne(2);
   FarTier far;
   TESSERA_ASSERT_OK_AND_ASSIGN(auto store, Create(far, passes));
@@ -220,7 +220,7 @@ TEST_F(ActivationStoreTest, TheNextPassesAreNotSent) {
 
 // The tier holds only the concurrent micro-batches, and memory two blocks;
 // creating a block for the first time needs a third.
-TEST_F(ActivationStoreTest, HoldsNoMoreThanThereIsAtOnce) {
+TEST_F(ActivationStoreTest, HoldsOnlyConcurrentMicroBatches) {
   const auto counted = Unlimited("far");
   FarTier far(counted);
   const auto one_by_one = OneByOne(9);
@@ -240,7 +240,7 @@ TEST_F(ActivationStoreTest, HoldsNoMoreThanThereIsAtOnce) {
 
 // 19 blocks in memory for two; blocks are dead once read, and overwritten
 // later.
-TEST_F(ActivationStoreTest, WhatIsTakenIsNotWrittenAgain) {
+TEST_F(ActivationStoreTest, DoesNotWriteConsumedBlocks) {
   FarTier far;
   const auto passes = AllForwardsFirst(5);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto store, Create(far, passes));
@@ -319,7 +319,7 @@ TEST_F(ActivationStoreTest, ErrorsNameLayerAndMicroBatch) {
 
 // A block is written when memory is needed. The error appears in another
 // block's call and names both blocks.
-TEST_F(ActivationStoreTest, ErrorsOfLateWritesNameWhatIsWritten) {
+TEST_F(ActivationStoreTest, LateWriteErrorsNameBothBlocks) {
   FarTier far;
   const auto passes = AllForwardsFirst(5);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto store, Create(far, passes));
@@ -340,7 +340,7 @@ TEST_F(ActivationStoreTest, ErrorsOfLateWritesNameWhatIsWritten) {
                                "activations of layer 0, micro-batch 0"))));
 }
 
-TEST_F(ActivationStoreTest, RefusesTiersThatRound) {
+TEST_F(ActivationStoreTest, RejectsLossyTiers) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto codec, offload::CreateCodec("int8"));
   offload::CompressedTier rounds(
       std::move(codec), std::make_shared<offload::HostTier>(Unlimited("host")));

@@ -177,7 +177,7 @@ absl::Status DrawAndCheck(Communicator& group, DType dtype, int stage,
   return absl::OkStatus();
 }
 
-TEST(FirstWeightsTest, AreThoseOfTheFormulaForAnyRanksTypesAndThreads) {
+TEST(FirstWeightsTest, MatchFormulaForAnyRanksTypesAndThreads) {
   for (const DType dtype :
        {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int stage : {0, 3}) {

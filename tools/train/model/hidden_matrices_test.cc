@@ -40,7 +40,7 @@ absl::StatusOr<tensor_parallel::Parameter> ParameterOf(
       tensor_parallel::TensorGroup(ops).WithoutWeightMemory(), std::move(spec));
 }
 
-TEST(HiddenMatricesTest, AreThoseOfAttentionMlpsAndExperts) {
+TEST(HiddenMatricesTest, IncludeAttentionMlpsAndExperts) {
   for (const char* name :
        {"layers.0.attention.qkv.weight", "layers.12.attention.output.weight",
         "layers.0.mlp.gate_up.weight", "layers.0.mlp.down.weight",
@@ -141,7 +141,7 @@ TEST(HiddenMatricesTest, EachExpertHasItsMatrices) {
   EXPECT_EQ(of_down[1].begin, 40);
 }
 
-TEST(HiddenMatricesTest, RefusesTensorsThatAreCutInAnotherWay) {
+TEST(HiddenMatricesTest, RejectUnsupportedSharding) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto parameter,
                                ParameterOf({.name = "layers.0.mlp.down.weight",
                                             .shape = {20, 27},

@@ -209,7 +209,7 @@ TEST(NewtonSchulzTest, ZerosStayZeros) {
   }
 }
 
-TEST(NewtonSchulzTest, TheSignOfTheMatrixIsThatOfTheUpdate) {
+TEST(NewtonSchulzTest, PreservesSign) {
   Matrix x = Random(7, 5, 1);
   const Matrix update = Orthogonalised(x, DType::kF32);
   for (double& value : x.values) value = -value;
@@ -225,7 +225,7 @@ double Element(int64_t index, int64_t step) {
          0.1 * std::cos(i * i);
 }
 
-TEST(NewtonSchulzTest, StepsAreThoseOfTorch) {
+TEST(NewtonSchulzTest, StepsMatchTorch) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string text,
       ReadFile("tools/train/model/testdata/torch_muon.json", 1 << 20));

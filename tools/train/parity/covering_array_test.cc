@@ -62,7 +62,7 @@ TEST(CoveringArrayTest, CoversEveryPair) {
   }
 }
 
-TEST(CoveringArrayTest, HasFarFewerRowsThanThereAre) {
+TEST(CoveringArrayTest, HasFarFewerRowsThanProduct) {
   // 2^20 rows; five rows cannot cover twenty factors.
   const CoveringProblem switches = {.levels = std::vector<int>(20, 2)};
   EXPECT_LE(CoveringArray(switches).size(), 12u);
@@ -71,7 +71,7 @@ TEST(CoveringArrayTest, HasFarFewerRowsThanThereAre) {
   EXPECT_LE(CoveringArray(mixed).size(), 60u);
 }
 
-TEST(CoveringArrayTest, CoversWhatIsAllowedAndNothingElse) {
+TEST(CoveringArrayTest, CoversExactlyAllowedPairs) {
   // Three factors with values 0, 1, 2, 3 and a sum of at most 3; the last two
   // are equal if the first is 0.
   const CoveringProblem problem = {
@@ -85,7 +85,7 @@ TEST(CoveringArrayTest, CoversWhatIsAllowedAndNothingElse) {
 }
 
 // The predicate rejects partial rows only if it must.
-TEST(CoveringArrayTest, CompletesRowsWherePartsTellNothing) {
+TEST(CoveringArrayTest, CompletesRowsWithLatePredicate) {
   const CoveringProblem problem = {.levels = {3, 3, 3, 3},
                                    .allowed = [](const CoveringRow& row) {
                                      int sum = 0;
@@ -132,14 +132,14 @@ TEST(CoveringArrayTest, OneValueEachIsOneRow) {
               ElementsAre(ElementsAre(0, 0, 0)));
 }
 
-TEST(CoveringArrayTest, NothingAllowedIsNoRow) {
+TEST(CoveringArrayTest, ReturnsNoRowIfNothingIsAllowed) {
   EXPECT_THAT(
       CoveringArray({.levels = {2, 2},
                      .allowed = [](const CoveringRow&) { return false; }}),
       IsEmpty());
 }
 
-TEST(CoveringArrayTest, IsTheSameEachTime) {
+TEST(CoveringArrayTest, IsDeterministic) {
   const CoveringProblem problem = {.levels = {5, 4, 3, 3, 2}};
   EXPECT_EQ(CoveringArray(problem), CoveringArray(problem));
   // The standard fixes the generator's output.

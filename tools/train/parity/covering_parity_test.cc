@@ -67,7 +67,7 @@ class CoveringParityTest
   }
 };
 
-TEST_P(CoveringParityTest, EveryPairOfOptionsHasTheLossesOfOneRank) {
+TEST_P(CoveringParityTest, EveryPairOfOptionsMatchesLossesOfOneRank) {
   const std::vector<CoveringRow> rows = RowsOfModel();
   ASSERT_FALSE(rows.empty());
   // By what the losses depend on.

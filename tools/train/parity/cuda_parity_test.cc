@@ -61,7 +61,7 @@ class CudaParityMatrixTest : public ::testing::TestWithParam<size_t> {};
 
 // Every pair of options, or a quarter of the runs that have them
 // (TESSERA_PARITY_STRIDE).
-TEST_P(CudaParityMatrixTest, HasTheLossesOfTheProcessor) {
+TEST_P(CudaParityMatrixTest, MatchesLossesOfCpu) {
   const std::vector<CoveringRow> rows = CoveringArray(ParityProblem());
   for (size_t row = GetParam() * Stride(); row < rows.size();
        row += kShards * Stride()) {
@@ -93,7 +93,7 @@ TEST(CudaParityTest, OrdersHaveEqualBits) {
 }
 
 // Sizes as a GPU needs them for fp8.
-TEST(CudaParityTest, ProductsInFp8HaveTheLossesOfTheProcessor) {
+TEST(CudaParityTest, ProductsInFp8MatchLossesOfCpu) {
   const MeshSizes meshes[] = {{}, {.dp = 2, .tp = 2}, {.pp = 2, .cp = 2}};
   for (const MeshSizes& mesh : meshes) {
     const ParityCase run = {.mesh = mesh,

@@ -20,7 +20,7 @@ constexpr size_t kShards = 12;
 
 class EmulatedParityTest : public ::testing::TestWithParam<size_t> {};
 
-TEST_P(EmulatedParityTest, HasTheBitsOfTheProcessor) {
+TEST_P(EmulatedParityTest, MatchesCpuBitForBit) {
   const std::vector<CoveringRow> rows = CoveringArray(ParityProblem());
   for (size_t row = GetParam(); row < rows.size(); row += kShards) {
     ParityCase run = CaseOf(rows[row]);

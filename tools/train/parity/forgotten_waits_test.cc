@@ -28,7 +28,7 @@ struct Planted {
 
 class ForgottenWaitsTest : public ::testing::TestWithParam<Planted> {};
 
-TEST_P(ForgottenWaitsTest, AreFound) {
+TEST_P(ForgottenWaitsTest, AreDetected) {
   for (int64_t seed = 1; seed <= 3; ++seed) {
     ParityCase run = GetParam().run;
     run.device_seed = seed;

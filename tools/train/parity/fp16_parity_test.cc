@@ -33,7 +33,7 @@ void ExpectSame(const ParityCase& run,
   }
 }
 
-TEST(Fp16ParityTest, MeshesHaveTheLossesOfOneRank) {
+TEST(Fp16ParityTest, MeshesMatchLossesOfOneRank) {
   ParityCase run = HalfCase();
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
   EXPECT_LT(expected.back().loss, 0.95 * expected.front().loss);
@@ -50,7 +50,7 @@ TEST(Fp16ParityTest, MeshesHaveTheLossesOfOneRank) {
   }
 }
 
-TEST(Fp16ParityTest, LossesAreNearThoseOfF32) {
+TEST(Fp16ParityTest, LossesAreCloseToF32) {
   for (const std::string architecture : {"llama", "qwen3", "mixtral"}) {
     ParityCase run = HalfCase();
     run.architecture = architecture;
@@ -86,7 +86,7 @@ TEST(Fp16ParityTest, OverflowsLowerTheScaleOfAllRanks) {
 }
 
 // The same bits as the processor; a missing wait would be an error.
-TEST(Fp16ParityTest, DevicesHaveTheBitsOfTheProcessor) {
+TEST(Fp16ParityTest, DevicesMatchCpuBitForBit) {
   ParityCase run = HalfCase();
   run.mesh = {.dp = 2, .tp = 2};
   run.stage = 3;

@@ -34,7 +34,7 @@ ParityCase Fp8Case() {
   return run;
 }
 
-TEST(Fp8ParityTest, AnyMeshHasTheLossesOfOneRank) {
+TEST(Fp8ParityTest, AnyMeshMatchesLossesOfOneRank) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(Fp8Case()));
   ASSERT_LT(expected.back().loss, 0.8 * expected.front().loss);
   std::vector<ParityCase> runs(8, Fp8Case());
@@ -89,7 +89,7 @@ TEST(Fp8ParityTest, FollowsBf16) {
   EXPECT_GT(difference.loss, 1e-5);
 }
 
-TEST(Fp8ParityTest, EmulatedDevicesHaveTheBitsOfTheProcessor) {
+TEST(Fp8ParityTest, EmulatedDevicesMatchCpuBitForBit) {
   const MeshSizes meshes[] = {{}, {.dp = 2, .tp = 2}, {.pp = 2}};
   for (const MeshSizes& mesh : meshes) {
     ParityCase run = Fp8Case();

@@ -40,7 +40,7 @@ void ExpectSameBits(const std::vector<StepRecord>& actual,
 
 class GraphsParityTest : public ::testing::TestWithParam<int64_t> {};
 
-TEST_P(GraphsParityTest, HasTheBitsOfEnqueuedSteps) {
+TEST_P(GraphsParityTest, MatchesEnqueuedStepsBitForBit) {
   int stage = 0;
   for (const std::string dtype : {"f32", "bf16", "fp8"}) {
     for (const Recompute recompute :
@@ -140,7 +140,7 @@ TEST(GraphsTest, TheHostEnqueuesFewOperations) {
   EXPECT_LT(10 * with.operations.back(), without.operations.back());
 }
 
-TEST(GraphsTest, RefusesRunsWhoseStepsDiffer) {
+TEST(GraphsTest, RejectsRunsWhoseStepsDiffer) {
   const auto refused = [](const RunOptions& options,
                           const std::string& device = "emulated") {
     RunOptions given = options;
@@ -161,7 +161,7 @@ TEST(GraphsTest, RefusesRunsWhoseStepsDiffer) {
               HasSubstr("as its router chose"));
 }
 
-TEST(GraphsTest, RefusesSeveralRanks) {
+TEST(GraphsTest, RejectsSeveralRanks) {
   ParityCase run = {.mesh = {.dp = 2}, .steps = 1};
   run.device_seed = 1;
   run.graphs = true;
@@ -169,7 +169,7 @@ TEST(GraphsTest, RefusesSeveralRanks) {
                                        HasSubstr("collectives")));
 }
 
-TEST(GraphsTest, RefusesOffload) {
+TEST(GraphsTest, RejectsOffload) {
   ParityCase run = {.stage = 3, .offload = "optimizer", .tier = "host"};
   run.steps = 1;
   run.device_seed = 1;

@@ -33,7 +33,7 @@ ParityCase LoraCase() { return {.clip = true, .lora_rank = 3, .steps = 10}; }
 
 // With one kv head all tensor ranks hold the same keys and values, and with 8
 // of them two have no query head.
-TEST(LoraParityTest, MeshesHaveTheLossesOfOneRank) {
+TEST(LoraParityTest, MeshesMatchLossesOfOneRank) {
   for (const int64_t kv_heads : {1, 6}) {
     ParityCase run = LoraCase();
     run.kv_heads = kv_heads;
@@ -56,7 +56,7 @@ TEST(LoraParityTest, MeshesHaveTheLossesOfOneRank) {
   }
 }
 
-TEST(LoraParityTest, SchedulesAndRecomputationHaveTheLossesOfOneRank) {
+TEST(LoraParityTest, SchedulesAndRecomputationMatchLossesOfOneRank) {
   ParityCase run = LoraCase();
   run.layers = 4;
   run.tied = true;
@@ -74,7 +74,7 @@ TEST(LoraParityTest, SchedulesAndRecomputationHaveTheLossesOfOneRank) {
   }
 }
 
-TEST(LoraParityTest, EveryArchitectureHasTheLossesOfOneRank) {
+TEST(LoraParityTest, EveryArchitectureMatchesLossesOfOneRank) {
   for (const std::string architecture :
        {"llama3.1", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "dots1"}) {
     ParityCase run = LoraCase();
@@ -93,7 +93,7 @@ TEST(LoraParityTest, EveryArchitectureHasTheLossesOfOneRank) {
   }
 }
 
-TEST(LoraParityTest, TypesAndTiersHaveTheLossesOfOneRank) {
+TEST(LoraParityTest, TypesAndTiersMatchLossesOfOneRank) {
   for (const std::string tier : {"host", "file"}) {
     ParityCase run = LoraCase();
     run.mesh = {.dp = 2, .tp = 2};
@@ -115,7 +115,7 @@ TEST(LoraParityTest, TypesAndTiersHaveTheLossesOfOneRank) {
 }
 
 // The same bits as the processor; a missing wait would be an error.
-TEST(LoraParityTest, DevicesHaveTheBitsOfTheProcessor) {
+TEST(LoraParityTest, DevicesMatchCpuBitForBit) {
   ParityCase run = LoraCase();
   run.mesh = {.dp = 2, .tp = 2};
   run.stage = 3;

@@ -34,7 +34,7 @@ void ExpectPlainLosses(const ParityCase& run, double tolerance) {
   ExpectLosses(run, expected, tolerance);
 }
 
-TEST(MeshParityTest, EveryMeshHasTheLossesOfOneRank) {
+TEST(MeshParityTest, EveryMeshMatchesLossesOfOneRank) {
   ParityCase run = {.stage = 1, .clip = true, .steps = 3};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
   for (const MeshSizes& mesh : EveryMesh()) {
@@ -47,7 +47,7 @@ TEST(MeshParityTest, EveryMeshHasTheLossesOfOneRank) {
 }
 
 // Sharded over a part of the data ranks, replicated over the others.
-TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
+TEST(MeshParityTest, HybridShardingMatchesLossesOfOneRank) {
   ParityCase run = {.clip = true, .steps = 6};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
   for (const MeshSizes& mesh :
@@ -67,7 +67,7 @@ TEST(MeshParityTest, HybridShardingHasTheLossesOfOneRank) {
 
 // Every way to divide experts, in f32, as long as no rounding moves a token to
 // another expert (covering_parity_test has mixtures in f64).
-TEST(MeshParityTest, MixturesHaveTheLossesOfOneRank) {
+TEST(MeshParityTest, MixturesMatchLossesOfOneRank) {
   for (const std::string architecture : {"mixtral", "dots1"}) {
     ParityCase run = {.architecture = architecture, .clip = true, .steps = 6};
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
@@ -91,7 +91,7 @@ TEST(MeshParityTest, MixturesHaveTheLossesOfOneRank) {
 }
 
 // Passes of a pair take turns while rows travel.
-TEST(MeshParityTest, OverlappedPairsHaveTheLossesOfOneRank) {
+TEST(MeshParityTest, OverlappedPairsMatchLossesOfOneRank) {
   for (const std::string architecture : {"mixtral", "dots1"}) {
     ParityCase run = {.architecture = architecture, .clip = true, .steps = 6};
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
@@ -115,7 +115,7 @@ TEST(MeshParityTest, OverlappedPairsHaveTheLossesOfOneRank) {
   }
 }
 
-TEST(MeshParityTest, LoadsOfExpertsAreThoseOfOneRank) {
+TEST(MeshParityTest, ExpertLoadsMatchOneRank) {
   for (const std::string architecture : {"mixtral", "dots1"}) {
     ParityCase run = {.architecture = architecture, .steps = 3};
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,

@@ -37,7 +37,7 @@ ParityCase MuonCase() {
 
 // With one kv head all tensor ranks hold the same keys and values, and with 8
 // of them two have no query head.
-TEST(MuonParityTest, MeshesHaveTheLossesOfOneRank) {
+TEST(MuonParityTest, MeshesMatchLossesOfOneRank) {
   ParityCase run = MuonCase();
   run.kv_heads = 1;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
@@ -54,7 +54,7 @@ TEST(MuonParityTest, MeshesHaveTheLossesOfOneRank) {
   }
 }
 
-TEST(MuonParityTest, EveryStageAndLayoutHasTheLossesOfOneRank) {
+TEST(MuonParityTest, EveryStageAndLayoutMatchesLossesOfOneRank) {
   ParityCase run = MuonCase();
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
   run.mesh = {.dp = 4, .tp = 2};
@@ -70,7 +70,7 @@ TEST(MuonParityTest, EveryStageAndLayoutHasTheLossesOfOneRank) {
 }
 
 // Each expert is a matrix.
-TEST(MuonParityTest, MixturesHaveTheLossesOfOneRank) {
+TEST(MuonParityTest, MixturesMatchLossesOfOneRank) {
   for (const std::string architecture : {"mixtral", "dots1"}) {
     ParityCase run = MuonCase();
     run.architecture = architecture;
@@ -88,7 +88,7 @@ TEST(MuonParityTest, MixturesHaveTheLossesOfOneRank) {
   }
 }
 
-TEST(MuonParityTest, WhatElseTheStepTouchesHasTheLossesOfOneRank) {
+TEST(MuonParityTest, TiersAndTwoWayPipelinesMatchLossesOfOneRank) {
   for (const std::string tier : {"host", "file"}) {
     ParityCase run = MuonCase();
     run.mesh = {.dp = 2, .tp = 2};
@@ -118,7 +118,7 @@ TEST(MuonParityTest, WhatElseTheStepTouchesHasTheLossesOfOneRank) {
 }
 
 // The same bits as the processor; a missing wait would be an error.
-TEST(MuonParityTest, DevicesHaveTheBitsOfTheProcessor) {
+TEST(MuonParityTest, DevicesMatchCpuBitForBit) {
   for (const std::string offload : {"none", "optimizer"}) {
     ParityCase run = MuonCase();
     run.mesh = {.dp = 2, .tp = 2};

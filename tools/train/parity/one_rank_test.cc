@@ -86,7 +86,7 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
   std::vector<int64_t> tokens_;
 };
 
-TEST_P(OneRankTest, HasTheLossAndGradientsOfTheReference) {
+TEST_P(OneRankTest, LossAndGradientsMatchReference) {
   const ReferencePass expected = Reference();
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
@@ -180,7 +180,7 @@ std::vector<double> LogitsOfLast(OneRank& rank, std::vector<int64_t> tokens,
   return logits;
 }
 
-TEST_P(OneRankTest, HasTheLogitsOfTheReferenceAtEveryToken) {
+TEST_P(OneRankTest, LogitsMatchReferenceAtEveryToken) {
   const Shape& shape = GetParam();
   const auto words = static_cast<size_t>(shape.model.vocabulary);
   const std::vector<double> logits = Reference().logits;
@@ -205,7 +205,7 @@ TEST_P(OneRankTest, HasTheLogitsOfTheReferenceAtEveryToken) {
 }
 
 // Uses only the library's own forward: independent of every reference.
-TEST_P(OneRankTest, GradientsAreThoseOfFiniteDifferences) {
+TEST_P(OneRankTest, GradientsMatchFiniteDifferences) {
   LlamaOptions options = Options(DType::kF64);
   options.balance = 0;  // It is not in the loss.
   TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
@@ -252,7 +252,7 @@ TEST_P(OneRankTest, InBf16IsWithinItsRounding) {
   ExpectGradients(gradients, expected.gradients, 0.1);
 }
 
-TEST_P(OneRankTest, GradientsOfMicroBatchesAddUpAndTheFactorScalesThem) {
+TEST_P(OneRankTest, GradientsAccumulateAndScale) {
   std::vector<int64_t> other = tokens_;
   for (int64_t& token : other) {
     token = (token + 1) % GetParam().model.vocabulary;

@@ -43,7 +43,7 @@ class ParityOptionsTest : public ::testing::Test {
 };
 
 // These pairs are listed manually, independently of ParityProblem.
-TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
+TEST_F(ParityOptionsTest, CoversImportantPairs) {
   for (const std::string_view schedule : pipeline::GeneratorNames()) {
     for (const char* pp : {"1", "2", "4", "8"}) {
       if (schedule == "dualpipe" && std::string_view(pp) == "1") continue;
@@ -85,7 +85,7 @@ TEST_F(ParityOptionsTest, PairsThatMatterAreThere) {
   }
 }
 
-TEST_F(ParityOptionsTest, PairsOfExpertsAreThere) {
+TEST_F(ParityOptionsTest, CoversPairsOfExperts) {
   for (const char* ep : {"2", "4"}) {
     for (const char* architecture : {"mixtral", "dots1"}) {
       EXPECT_GE(RowsWith("ep", ep, "architecture", architecture), 1);
@@ -108,7 +108,7 @@ TEST_F(ParityOptionsTest, PairsOfExpertsAreThere) {
   }
 }
 
-TEST_F(ParityOptionsTest, PairsOfAxesAndReplicasAreThere) {
+TEST_F(ParityOptionsTest, CoversPairsOfAxesAndReplicas) {
   EXPECT_GE(RowsWith("schedule", "zb_h1", "tp", "2"), 1);
   EXPECT_GE(RowsWith("tp", "8", "kv_heads", "2"), 1);
   EXPECT_GE(RowsWith("tp", "2", "kv_heads", "3"), 1);
@@ -135,7 +135,7 @@ TEST_F(ParityOptionsTest, PairsOfAxesAndReplicasAreThere) {
   }
 }
 
-TEST_F(ParityOptionsTest, PairsOfGathersAndReductionsAreThere) {
+TEST_F(ParityOptionsTest, CoversPairsOfGathersAndReductions) {
   for (const char* reduce : {"auto", "each", "last"}) {
     for (const char* zero : {"2", "3"}) {
       EXPECT_GE(RowsWith("reduce", reduce, "zero", zero), 1);
@@ -181,7 +181,7 @@ TEST_F(ParityOptionsTest, PairsOfGathersAndReductionsAreThere) {
   }
 }
 
-TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
+TEST_F(ParityOptionsTest, OmitsDisallowedPairs) {
   EXPECT_EQ(RowsWith("tp", "8", "kv_heads", "6"), 0);
   EXPECT_EQ(RowsWith("tp", "4", "kv_heads", "3"), 0);
   EXPECT_EQ(RowsWith("zero", "2", "offload", "params"), 0);
@@ -212,7 +212,7 @@ TEST_F(ParityOptionsTest, WhatIsNotAllowedIsNotThere) {
   }
 }
 
-TEST_F(ParityOptionsTest, ACaseIsWhatItsRowSays) {
+TEST_F(ParityOptionsTest, CaseMatchesRow) {
   for (const CoveringRow& row : rows_) {
     const ParityCase run = CaseOf(row);
     EXPECT_EQ(absl::StrCat(run.mesh.dp), ValueOf(row, "dp"));

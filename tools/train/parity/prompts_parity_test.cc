@@ -52,7 +52,7 @@ class PromptsParityTest : public ::testing::Test {
   int runs_ = 0;
 };
 
-TEST_F(PromptsParityTest, EveryMeshHasTheLossesOfOneRank) {
+TEST_F(PromptsParityTest, EveryMeshMatchesLossesOfOneRank) {
   for (const bool all : {false, true}) {
     ParityCase run = {.documents = all,
                       .prompts = true,
@@ -90,7 +90,7 @@ TEST_F(PromptsParityTest, InF64LossesAreWithinItsRounding) {
   }
 }
 
-TEST_F(PromptsParityTest, MixturesHaveTheLossesOfOneRank) {
+TEST_F(PromptsParityTest, MixturesMatchLossesOfOneRank) {
   for (const std::string architecture : {"mixtral", "dots1"}) {
     ParityCase run = {.architecture = architecture,
                       .prompts = true,
@@ -111,7 +111,7 @@ TEST_F(PromptsParityTest, MixturesHaveTheLossesOfOneRank) {
 
 // Schedules, recomputation, offload and the rest of the options, at random: of
 // the rows that together have every pair of options.
-TEST_F(PromptsParityTest, AllOptionsHaveTheLossesOfOneRank) {
+TEST_F(PromptsParityTest, AllOptionsMatchLossesOfOneRank) {
   const std::vector<CoveringRow> rows = CoveringArray(ParityProblem());
   for (size_t i = 0; i < rows.size(); i += 4) {
     ParityCase run = CaseOf(rows[i]);
@@ -126,7 +126,7 @@ TEST_F(PromptsParityTest, AllOptionsHaveTheLossesOfOneRank) {
 }
 
 // The scale of the gradients is another one in every step.
-TEST_F(PromptsParityTest, DevicesAndGraphsHaveTheBitsOfTheProcessor) {
+TEST_F(PromptsParityTest, DevicesAndGraphsMatchCpuBitForBit) {
   for (const int64_t micro_batch : {1, 4}) {
     ParityCase run = {.micro_batch = micro_batch, .prompts = true, .steps = 5};
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));

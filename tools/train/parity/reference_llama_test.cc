@@ -104,7 +104,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
   return slopes;
 }
 
-TEST(ReferenceLlamaTest, GivesTheNumbersOfTransformers) {
+TEST(ReferenceLlamaTest, MatchesTransformers) {
   const nlohmann::json cases = Fixture();
   ASSERT_THAT(cases, SizeIs(14));
   for (const nlohmann::json& expected : cases) {
@@ -248,7 +248,7 @@ void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,
   EXPECT_LT(RelativeDifference(all, all_expected), 1e-8);
 }
 
-TEST(ReferenceLlamaTest, GradientsAreThoseOfFiniteDifferences) {
+TEST(ReferenceLlamaTest, GradientsMatchFiniteDifferences) {
   for (const Sizes& sizes : kSmallModels) {
     ExpectGradientsOfFiniteDifferences(sizes);
     ExpectGradientsOfFiniteDifferences(sizes, 0.2);
@@ -261,7 +261,7 @@ TEST(ReferenceLlamaTest, GradientsAreThoseOfFiniteDifferences) {
 
 // In an untied table, a word that is neither input nor target has no gradient;
 // all tokens have the same weight.
-TEST(ReferenceLlamaTest, WordsThatAreNotThereHaveNoGradient) {
+TEST(ReferenceLlamaTest, UnusedWordsHaveNoGradient) {
   const model_files::ModelConfig model = {.vocabulary = 5,
                                           .hidden = 2,
                                           .intermediate = 3,

@@ -30,7 +30,7 @@ TEST(DifferenceOfTest, IsTheLargestOfAnyStep) {
   EXPECT_EQ(difference.gradient_norm, 0.5);
 }
 
-TEST(DifferenceOfTest, IsInfiniteWhereSomethingIsMissing) {
+TEST(DifferenceOfTest, IsInfiniteIfValueIsMissing) {
   const std::vector<StepRecord> expected = {{.loss = 2, .gradient_norm = 8}};
   EXPECT_EQ(DifferenceOf({}, expected).loss, kInfinity);
   EXPECT_EQ(DifferenceOf({}, expected).gradient_norm, kInfinity);
@@ -57,7 +57,7 @@ TEST(TrainCaseTest, LossesDependOnTheModelAndOnClipping) {
   }
 }
 
-TEST(RunOptionsOfTest, HasWhereWeightsAreGatheredAndGradientsReduced) {
+TEST(RunOptionsOfTest, KeepsGatherAndReduceOptions) {
   const RunOptions options = RunOptionsOf({.stage = 3,
                                            .persistence_threshold = 100,
                                            .gather_ahead = 2,
@@ -72,7 +72,7 @@ TEST(RunOptionsOfTest, HasWhereWeightsAreGatheredAndGradientsReduced) {
   EXPECT_EQ(RunOptionsOf({}).reduce, ReduceChoice::kAuto);
 }
 
-TEST(TrainCaseTest, PlainCaseKeepsTheModelAlone) {
+TEST(TrainCaseTest, PlainCaseKeepsOnlyModel) {
   const ParityCase run = {.mesh = {.dp = 2},
                           .schedule = "gpipe",
                           .stage = 3,

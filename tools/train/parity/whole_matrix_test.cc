@@ -97,7 +97,7 @@ class WholeMatrixTest
 ParityReport* WholeMatrixTest::report_ = nullptr;
 std::map<std::string, Records>* WholeMatrixTest::plain_ = nullptr;
 
-TEST_P(WholeMatrixTest, HasTheLossesOfOneRank) {
+TEST_P(WholeMatrixTest, MatchesLossesOfOneRank) {
   const auto& [mesh, zero, offload] = GetParam();
   random_.seed(static_cast<uint64_t>(
       ((mesh.dp * 10 + mesh.pp) * 10 + mesh.cp) * 10 + zero * 2 + offload));

@@ -42,14 +42,14 @@ absl::StatusOr<std::string> AutoOrder(
   return ChooseOrder(settings, *ModelOf(settings, kBytes), locations);
 }
 
-TEST(ChooseOrderTest, AGivenOrderIsKept) {
+TEST(ChooseOrderTest, KeepsGivenOrder) {
   Settings settings;
   settings.order = "pp-tp-dp";
   EXPECT_THAT(ChooseOrder(settings, *ModelOf(settings, kBytes), Hosts(4, 2)),
               IsOkAndHolds("pp-tp-dp"));
 }
 
-TEST(ChooseOrderTest, OnEqualLinksItIsTheDefault) {
+TEST(ChooseOrderTest, IsDefaultOnEqualLinks) {
   const Settings settings;
   EXPECT_THAT(AutoOrder(settings, {}), IsOkAndHolds(Settings().order));
   EXPECT_THAT(AutoOrder(settings, Hosts(1, 8)), IsOkAndHolds(Settings().order));
@@ -85,7 +85,7 @@ TEST(ChooseOrderTest, DataRanksShareAHostIfTheySendMost) {
   EXPECT_THAT(settings.parallel.mesh.ParseOrder(order), IsOk());
 }
 
-TEST(ChooseOrderTest, RefusesRanksOfAHostThatAreNotConsecutive) {
+TEST(ChooseOrderTest, RejectsNonConsecutiveRanksOfHost) {
   Settings settings;
   settings.parallel.mesh = {.dp = 2, .tp = 2};
   EXPECT_THAT(

@@ -24,7 +24,7 @@ std::span<std::byte> Untouchable(int64_t bytes) {
   return buffers.back().bytes();
 }
 
-TEST(CountingTierTest, CountsBlocksByPurposeAndTouchesNothing) {
+TEST(CountingTierTest, CountsBlocksByPurposeWithoutTouchingThem) {
   const auto accounting =
       std::make_shared<offload::Accounting>("files", offload::kUnlimited);
   const auto memory =
@@ -68,7 +68,7 @@ TEST(CountingTierTest, BlocksOfAHostTierAreUsedInPlace) {
   EXPECT_EQ(memory->live_bytes(), 1000);
 }
 
-TEST(CountingTierTest, RefusesAsATierDoes) {
+TEST(CountingTierTest, RejectsLikeRealTier) {
   CountingTier tier(std::make_shared<offload::Accounting>("files", 100));
   EXPECT_THAT(tier.Get("a", Untouchable(10)),
               StatusIs(absl::StatusCode::kNotFound));

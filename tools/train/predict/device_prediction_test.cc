@@ -80,7 +80,7 @@ RunPrediction Predict(const Settings& settings,
   return *PredictRun(settings, model, {.room = room});
 }
 
-TEST(DevicePredictionTest, ModelsFitTheGpusThatHoldThem) {
+TEST(DevicePredictionTest, PredictsFitOfModels) {
   struct Case {
     model_files::ModelConfig model;
     int64_t gib;
@@ -102,7 +102,7 @@ TEST(DevicePredictionTest, ModelsFitTheGpusThatHoldThem) {
   }
 }
 
-TEST(DevicePredictionTest, HeadroomAndWorkspacesComeOnTopOfWhatIsHeld) {
+TEST(DevicePredictionTest, AddsHeadroomAndWorkspaces) {
   Settings settings = OnGpu();
   const RunPrediction large = Predict(settings, Llama8B(), H200());
   const RankPrediction& rank = large.ranks.front();
@@ -131,7 +131,7 @@ TEST(DevicePredictionTest, HeadroomAndWorkspacesComeOnTopOfWhatIsHeld) {
             small.ranks.front().device / 8);
 }
 
-TEST(DevicePredictionTest, RanksThatShareAGpuAddUp) {
+TEST(DevicePredictionTest, AddsRanksSharingGpu) {
   Settings settings = OnGpu();
   settings.parallel.mesh = {.dp = 2};
   settings.batch = 4;
@@ -217,7 +217,7 @@ TEST(DevicePredictionTest, AdviceReducesTheExceededMemory) {
   }
 }
 
-TEST(DevicePredictionTest, WithoutAGpuTheHostsLimitIsNoLimitOfTheDevice) {
+TEST(DevicePredictionTest, HostLimitDoesNotApplyToDevice) {
   const RunPrediction run = Predict(OnGpu(), Llama8B(), Machine(std::nullopt));
   EXPECT_GT(run.device_needed, run.room.bytes);
   EXPECT_EQ(run.fits_device(), std::nullopt);

@@ -171,7 +171,7 @@ void ExpectAsMeasured(const RunOptions& options, const StateHomes& homes = {},
   }
 }
 
-TEST(RankPlaceTest, PlacesAndGroupsAreThoseOfTheMesh) {
+TEST(RankPlaceTest, PlacesAndGroupsMatchMesh) {
   for (const MeshSizes& sizes :
        {MeshSizes{}, MeshSizes{.dp = 2, .pp = 3, .cp = 2, .tp = 2},
         MeshSizes{.dp = 6, .pp = 2, .cp = 2, .tp = 3, .dp_replicate = 3},
@@ -218,7 +218,7 @@ TEST(RankPlaceTest, PlacesAndGroupsAreThoseOfTheMesh) {
   }
 }
 
-TEST(PredictRankTest, EveryMeshIsAsMeasured) {
+TEST(PredictRankTest, EveryMeshMatchesMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 2}, MeshSizes{.pp = 2}, MeshSizes{.cp = 2},
         MeshSizes{.tp = 2}, MeshSizes{.tp = 4}, MeshSizes{.cp = 2, .tp = 2},
@@ -236,7 +236,7 @@ TEST(PredictRankTest, EveryMeshIsAsMeasured) {
 
 // A prediction assumes an even load of the experts; so have tokens that go to
 // all of them.
-TEST(PredictRankTest, MixturesOfExpertsAreAsMeasured) {
+TEST(PredictRankTest, MixturesOfExpertsMatchMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 2, .ep = 2}, MeshSizes{.cp = 2, .ep = 2},
         MeshSizes{.dp = 2, .cp = 2, .ep = 4}, MeshSizes{.dp = 4, .ep = 2},
@@ -263,7 +263,7 @@ TEST(PredictRankTest, MixturesOfExpertsAreAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, MatricesOfMuonAreAsMeasured) {
+TEST(PredictRankTest, MatricesOfMuonMatchMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.tp = 4},
         MeshSizes{.dp = 2, .pp = 2, .tp = 2}, MeshSizes{.dp = 2, .cp = 2}}) {
@@ -279,7 +279,7 @@ TEST(PredictRankTest, MatricesOfMuonAreAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, AdaptersAreAsMeasured) {
+TEST(PredictRankTest, AdaptersMatchMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.tp = 4},
         MeshSizes{.dp = 2, .pp = 2, .tp = 2}, MeshSizes{.dp = 2, .cp = 2}}) {
@@ -295,7 +295,7 @@ TEST(PredictRankTest, AdaptersAreAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, EveryStageIsAsMeasured) {
+TEST(PredictRankTest, EveryStageMatchesMeasurement) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const MeshSizes mesh :
          {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.dp = 2, .pp = 2},
@@ -310,7 +310,7 @@ TEST(PredictRankTest, EveryStageIsAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, EveryScheduleIsAsMeasured) {
+TEST(PredictRankTest, EveryScheduleMatchesMeasurement) {
   for (const auto& [name, chunks] :
        std::vector<std::pair<std::string, int>>{{"gpipe", 1},
                                                 {"sequential", 1},
@@ -333,7 +333,7 @@ TEST(PredictRankTest, EveryScheduleIsAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, EveryWayToRecomputeIsAsMeasured) {
+TEST(PredictRankTest, EveryWayToRecomputeMatchesMeasurement) {
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     for (const std::string schedule : {"1f1b", "zb_h1"}) {
@@ -350,7 +350,7 @@ TEST(PredictRankTest, EveryWayToRecomputeIsAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, ChunksOfTokensAreAsMeasured) {
+TEST(PredictRankTest, ChunksOfTokensMatchMeasurement) {
   for (const int64_t chunks : {1, 3}) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       RunOptions options = SmallRun();
@@ -363,7 +363,7 @@ TEST(PredictRankTest, ChunksOfTokensAreAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, AllToAllAttentionIsAsMeasured) {
+TEST(PredictRankTest, AllToAllAttentionMatchesMeasurement) {
   for (const MeshSizes mesh : {MeshSizes{.cp = 2}, MeshSizes{.cp = 3},
                                MeshSizes{.dp = 2, .cp = 2, .tp = 2}}) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
@@ -376,7 +376,7 @@ TEST(PredictRankTest, AllToAllAttentionIsAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, DropoutIsAsMeasured) {
+TEST(PredictRankTest, DropoutMatchesMeasurement) {
   for (const std::string schedule : {"1f1b", "zb_h1"}) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       RunOptions options = SmallRun();
@@ -390,7 +390,7 @@ TEST(PredictRankTest, DropoutIsAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
+TEST(PredictRankTest, TiedTablesAndNarrowWeightsMatchMeasurement) {
   for (const int64_t pp : {1, 2}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       RunOptions options = SmallRun();
@@ -404,7 +404,7 @@ TEST(PredictRankTest, TiedTablesAndNarrowWeightsAreAsMeasured) {
   }
 }
 
-TEST(PredictRankTest, ProductsInFp8AreAsMeasured) {
+TEST(PredictRankTest, ProductsInFp8MatchMeasurement) {
   for (const bool sequence_parallel : {false, true}) {
     RunOptions options = SmallRun();
     options.dtype = DType::kBF16;
@@ -431,7 +431,7 @@ TEST(PredictRankTest, OperandsInFp8Count) {
   EXPECT_GE(with.held, without.held + weight);
 }
 
-TEST(CheckFp8SizesTest, NamesTheSizeThatIsNotAMultipleOf16) {
+TEST(CheckFp8SizesTest, NamesSizeNotMultipleOf16) {
   RunOptions options = SmallRun();
   options.model.hidden = 64;
   options.model.intermediate = 96;
@@ -468,7 +468,7 @@ TEST(CheckFp8SizesTest, NamesTheSizeThatIsNotAMultipleOf16) {
 }
 
 // Two stages of one rank use the same table: the rank sums their gradients.
-TEST(PredictRankTest, TiedTablesOfTwoWayPipelinesAreAsMeasured) {
+TEST(PredictRankTest, TiedTablesOfTwoWayPipelinesMatchMeasurement) {
   RunOptions options = SmallRun();
   options.model.tied_embeddings = true;
   options.mesh = {.dp = 2, .pp = 2};
@@ -477,7 +477,7 @@ TEST(PredictRankTest, TiedTablesOfTwoWayPipelinesAreAsMeasured) {
   ExpectAsMeasured(options);
 }
 
-TEST(PredictRankTest, EveryPlaceOfGathersAndReductionsIsAsMeasured) {
+TEST(PredictRankTest, EveryPlaceOfGathersAndReductionsMatchesMeasurement) {
   for (const int64_t most : {0, 26'000, 60'000}) {
     for (const int64_t ahead : {0, 1, 3}) {
       for (const ReduceChoice reduce :
@@ -512,7 +512,7 @@ RunOptions FewerBytesRun(const FewerBytes& fewer, const MeshSizes& mesh) {
   return options;
 }
 
-TEST(PredictRankTest, EveryWayToSendFewerBytesIsAsMeasured) {
+TEST(PredictRankTest, EveryWayToSendFewerBytesMatchesMeasurement) {
   for (const FewerBytes fewer : {FewerBytes{.weights = true},
                                  {.hpz = 2},
                                  {.gradients = true},
@@ -537,7 +537,7 @@ TEST(PredictRankTest, EveryWayToSendFewerBytesIsAsMeasured) {
 
 // Compares the traffic with the formulas of zero3/state, so that an error that
 // a dry run and a run have in common is found.
-TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
+TEST(PredictRankTest, QuantisedMessagesMatchFormulas) {
   const MeshSizes mesh = {.dp = 2};
   const auto bytes_of = [&](const FewerBytes& fewer, OpKind kind) {
     const auto plan = PipelinePlan::Create(FewerBytesRun(fewer, mesh));
@@ -568,7 +568,7 @@ TEST(PredictRankTest, QuantisedMessagesHaveTheBytesOfTheirFormulas) {
 
 // Boundaries of 32 KiB and more are sent asynchronously: when their memory is
 // released depends on timing.
-TEST(PredictRankTest, TensorsThatAreStartedAreCountedUntilTheyMustBeOver) {
+TEST(PredictRankTest, CountsStartedTensorsUntilCompletion) {
   RunOptions options = SmallRun();
   options.model.hidden = 96;
   options.length = 96;
@@ -647,7 +647,7 @@ void ExpectTieredAsMeasured(const Tiered& tiered) {
   }
 }
 
-TEST(PredictRankTest, StateInTiersIsAsMeasured) {
+TEST(PredictRankTest, StateInTiersMatchesMeasurement) {
   for (const StateHome home : {StateHome::kHost, StateHome::kFiles}) {
     const bool in_files = home == StateHome::kFiles;
     ExpectTieredAsMeasured({{.optimizer = home}, in_files});
@@ -659,7 +659,7 @@ TEST(PredictRankTest, StateInTiersIsAsMeasured) {
       {{.optimizer = StateHome::kHost, .compressed = true}, false, true});
 }
 
-TEST(PredictRankTest, ActivationsInTiersAreAsMeasured) {
+TEST(PredictRankTest, ActivationsInTiersMatchMeasurement) {
   for (const StateHome home : {StateHome::kHost, StateHome::kFiles}) {
     const bool in_files = home == StateHome::kFiles;
     for (const std::string schedule : {"1f1b", "gpipe", "zb_h1"}) {
@@ -711,7 +711,7 @@ TEST(PredictRankTest, ActivationsInFilesTakeTheMemoryOfFourLayers) {
   }
 }
 
-TEST(PredictRankTest, RefusesWhatTheRunRefuses) {
+TEST(PredictRankTest, RejectsInvalidOptions) {
   RunOptions options = SmallRun();
   options.batch = 7;
   options.mesh.dp = 2;

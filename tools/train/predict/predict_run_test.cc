@@ -45,7 +45,7 @@ TEST(PredictRunTest, TheDefaultRunIsPredicted) {
   EXPECT_EQ(parameters, model.ParameterCount() + (2 * 4 + 1) * model.hidden);
 }
 
-TEST(PredictRunTest, ABatchThatGrowsNeedsTheMemoryOfTheWholeBatch) {
+TEST(PredictRunTest, GrowingBatchNeedsMemoryOfWholeBatch) {
   Settings settings;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig(settings.model));
@@ -131,7 +131,7 @@ TEST(PredictRunTest, CheckpointsInTheMiddleComeOnTopOfAStep) {
   EXPECT_EQ(last.PeakOf(last.ranks.front()), rank.peak_bytes());
 }
 
-TEST(PredictRunTest, OfManyRanksTheOnesWithMostArePredicted) {
+TEST(PredictRunTest, PredictsLargestOfManyRanks) {
   Settings settings;
   settings.parallel.mesh = {.dp = 64, .pp = 2, .tp = 2};
   settings.batch = 256;
@@ -160,7 +160,7 @@ Settings Large() {
   return settings;
 }
 
-TEST(PredictRunTest, WhatDoesNotFitComesWithWhatToChange) {
+TEST(PredictRunTest, AdvisesIfRunDoesNotFit) {
   const Settings settings = Large();
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig("llama-50m"));
@@ -205,7 +205,7 @@ TEST(PredictRunTest, WhatDoesNotFitComesWithWhatToChange) {
   EXPECT_TRUE(found);
 }
 
-TEST(PredictRunTest, ThisMachineIsAsked) {
+TEST(PredictRunTest, QueriesThisMachine) {
   const Settings settings;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig(settings.model));
@@ -216,7 +216,7 @@ TEST(PredictRunTest, ThisMachineIsAsked) {
   EXPECT_FALSE(run.room.limit.empty());
 }
 
-TEST(PredictRunTest, OffloadIsWhereTheFlagsSay) {
+TEST(PredictRunTest, OffloadFollowsFlags) {
   Settings settings;
   settings.offload = "all";
   StateHomes homes = HomesOf(settings);
@@ -241,7 +241,7 @@ TEST(PredictRunTest, OffloadIsWhereTheFlagsSay) {
   EXPECT_FALSE(HomesOf(settings).has(StateHome::kFiles));
 }
 
-TEST(PredictRunTest, TextAndJsonSayTheSame) {
+TEST(PredictRunTest, TextAndJsonAgree) {
   const Settings settings;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
                                model_files::PresetConfig(settings.model));
@@ -275,7 +275,7 @@ TEST(PredictRunTest, TextAndJsonSayTheSame) {
   }
 }
 
-TEST(PredictRunTest, RefusesBadSettingsAndModelsThatDoNotFitTheMesh) {
+TEST(PredictRunTest, RejectsInvalidSettingsAndMeshes) {
   Settings settings;
   settings.batch = 3;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,

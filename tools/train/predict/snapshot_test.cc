@@ -62,7 +62,7 @@ void ExpectAsCounted(const RunOptions& options) {
   }
 }
 
-TEST(SnapshotTest, IsWhatACheckpointCopies) {
+TEST(SnapshotTest, MatchesCheckpointCopy) {
   for (const int stage : {0, 1, 3}) {
     RunOptions options = SmallRun();
     options.mesh = {.dp = 2, .pp = 2, .tp = 2};

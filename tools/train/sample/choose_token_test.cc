@@ -24,7 +24,7 @@ TEST(ChooseTokenTest, TemperatureZeroTakesTheFirstOfTheLargest) {
   }
 }
 
-TEST(ChooseTokenTest, TokensComeAsOftenAsTheSoftmaxSays) {
+TEST(ChooseTokenTest, FrequenciesMatchSoftmax) {
   const std::vector<double> logits = {1000, 1001, 998.5};
   for (const double temperature : {0.5, 1.0, 3.0}) {
     constexpr int kDraws = 30'000;
@@ -95,7 +95,7 @@ std::vector<double> Probabilities(const std::vector<double>& logits,
   return mass;
 }
 
-TEST(ChooseTokenTest, TopKAndTopPAreThoseOfBruteForce) {
+TEST(ChooseTokenTest, TopKAndTopPMatchBruteForce) {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<double> uniform(0, 1);
   for (int round = 0; round < 400; ++round) {
@@ -135,7 +135,7 @@ TEST(ChooseTokenTest, OneTokenIsAlwaysLeft) {
   }
 }
 
-TEST(ChooseTokenTest, RefusesWhatIsNoChoice) {
+TEST(ChooseTokenTest, RejectsInvalidOptions) {
   for (const double top_p : {0.0, -0.5, 1.01, std::nan("")}) {
     EXPECT_THAT(ChooseToken({{1.0}}, {.top_p = top_p}, 0),
                 StatusIs(absl::StatusCode::kInvalidArgument,

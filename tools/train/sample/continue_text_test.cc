@@ -54,7 +54,7 @@ class ContinueTextTest : public ::testing::Test {
   RandomWeights reader_{SmallModel()};
 };
 
-TEST_F(ContinueTextTest, GreedyTextIsThatOfAModelWithoutACache) {
+TEST_F(ContinueTextTest, GreedyTextMatchesModelWithoutCache) {
   for (const std::string prompt : {"The ", "x", "\xff\x01\xc3"}) {
     EXPECT_THAT(
         Continue(reader_, {.prompt = prompt, .tokens = 40, .temperature = 0}),
@@ -62,7 +62,7 @@ TEST_F(ContinueTextTest, GreedyTextIsThatOfAModelWithoutACache) {
   }
 }
 
-TEST_F(ContinueTextTest, GoesOnBehindThePositionsOfTheModel) {
+TEST_F(ContinueTextTest, ContinuesBeyondModelPositions) {
   // The text or the prompt alone uses all 64 positions.
   for (const size_t length : {60u, 63u, 64u, 65u, 200u}) {
     const std::string prompt(length, 'a');
@@ -90,7 +90,7 @@ TEST_F(ContinueTextTest, TheSeedDecides) {
   EXPECT_THAT(other, StartsWith(beginning));
 }
 
-TEST_F(ContinueTextTest, EndsWhereTheModelEndsItsText) {
+TEST_F(ContinueTextTest, StopsAtEndOfText) {
   std::vector<float> values(264);
   values['a'] = 1;
   FixedLogits a(values);
@@ -111,7 +111,7 @@ TEST_F(ContinueTextTest, NeverTakesASpareTokenOfTheModel) {
               IsOkAndHolds("aaa"));
 }
 
-TEST_F(ContinueTextTest, LeavesOutACharacterThatIsNotComplete) {
+TEST_F(ContinueTextTest, OmitsIncompleteCharacter) {
   std::vector<float> values(264);
   values[0xC3] = 1;
   FixedLogits reader(values);
@@ -140,12 +140,12 @@ TEST_F(ContinueTextTest, AnEmptyPromptBeginsAText) {
                        HasSubstr("an empty prompt")));
 }
 
-TEST_F(ContinueTextTest, NoTokensAreThePromptAlone) {
+TEST_F(ContinueTextTest, ReturnsOnlyPromptForZeroTokens) {
   EXPECT_THAT(Continue(reader_, {.prompt = "a\x1b", .tokens = 0}),
               IsOkAndHolds("a\\x1b"));
 }
 
-TEST_F(ContinueTextTest, RefusesOptionsThatCannotBe) {
+TEST_F(ContinueTextTest, RejectsInvalidOptions) {
   const auto code = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(Continue(reader_, {.tokens = -1}),
               StatusIs(code, HasSubstr("a sample of -1 tokens; give 0")));
@@ -161,7 +161,7 @@ TEST_F(ContinueTextTest, RefusesOptionsThatCannotBe) {
                                        "model 256")));
 }
 
-TEST_F(ContinueTextTest, AModelThatHasDivergedSaysSo) {
+TEST_F(ContinueTextTest, ReportsDivergedModel) {
   FixedLogits reader(std::vector<float>(264, std::nanf("")));
   EXPECT_THAT(Continue(reader, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition,

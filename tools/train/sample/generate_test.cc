@@ -47,7 +47,7 @@ class GenerateTextTest : public ::testing::Test {
   text::ByteTokenizer tokenizer_;
 };
 
-TEST_F(GenerateTextTest, TheMeshThatWroteTheCheckpointDoesNotMatter) {
+TEST_F(GenerateTextTest, IsIndependentOfSavingMesh) {
   // Initial weights have the same bits on every mesh.
   for (const bool is_tied : {false, true}) {
     const SampleOptions options = {.tokens = 60, .temperature = 1};
@@ -74,7 +74,7 @@ TEST_F(GenerateTextTest, TrainingChangesTheText) {
   EXPECT_THAT(Generate(trained, options), IsOkAndHolds(after));
 }
 
-TEST_F(GenerateTextTest, RefusesOptionsBeforeItReads) {
+TEST_F(GenerateTextTest, RejectsOptionsBeforeReading) {
   EXPECT_THAT(Generate("/does/not/exist", {.tokens = -1}),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_FALSE(Generate("/does/not/exist", {}).ok());

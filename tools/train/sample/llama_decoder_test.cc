@@ -61,7 +61,7 @@ class LlamaDecoderTest : public ::testing::TestWithParam<DType> {
   std::unique_ptr<LlamaWeights> weights_;
 };
 
-TEST_P(LlamaDecoderTest, TheCacheChangesNothing) {
+TEST_P(LlamaDecoderTest, CacheDoesNotChangeLogits) {
   std::mt19937_64 random(2);
   // More tokens than one pass of the model takes.
   const std::vector<int64_t> tokens = Tokens(300, 1);
@@ -113,7 +113,7 @@ TEST_P(LlamaDecoderTest, ScoresAreTheLogProbabilitiesOfAppend) {
   }
 }
 
-TEST_P(LlamaDecoderTest, RefusesTargetsThatDoNotFit) {
+TEST_P(LlamaDecoderTest, RejectsInvalidTargets) {
   auto decoder = Decoder(4);
   const auto code = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(decoder->Score({{1, 2}}, {{3}}),
@@ -126,7 +126,7 @@ TEST_P(LlamaDecoderTest, RefusesTargetsThatDoNotFit) {
   EXPECT_EQ(decoder->length(), 0);
 }
 
-TEST_P(LlamaDecoderTest, BeginsAnewAfterClear) {
+TEST_P(LlamaDecoderTest, RestartsAfterClear) {
   auto decoder = Decoder(9);
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto first, decoder->Append(Tokens(9, 3)));
   decoder->Clear();
@@ -137,7 +137,7 @@ TEST_P(LlamaDecoderTest, BeginsAnewAfterClear) {
   EXPECT_THAT(decoder->Append(Tokens(9, 3)), IsOkAndHolds(first));
 }
 
-TEST_P(LlamaDecoderTest, RefusesTokensThatCannotBeAndTakesNone) {
+TEST_P(LlamaDecoderTest, RejectsInvalidTokensWithoutAppending) {
   auto decoder = Decoder(4);
   TESSERA_ASSERT_OK(decoder->Append(Tokens(2, 3)));
   const auto code = absl::StatusCode::kInvalidArgument;
@@ -258,7 +258,7 @@ std::vector<model_files::ModelConfig> Models() {
   return {biased, windows, mixtral, dots, gemma};
 }
 
-TEST_P(LlamaDecoderTest, AgreesWithTheModelThatTrains) {
+TEST_P(LlamaDecoderTest, MatchesTrainingModel) {
   for (const model_files::ModelConfig& config : Models()) {
     SCOPED_TRACE(static_cast<int>(config.architecture));
     RandomWeights reader(config);
@@ -291,7 +291,7 @@ INSTANTIATE_TEST_SUITE_P(Types, LlamaDecoderTest,
                            return std::string(DTypeName(info.param));
                          });
 
-TEST(LlamaWeightsTest, RefusesOtherTypesAndModelsAndHandsErrorsOn) {
+TEST(LlamaWeightsTest, RejectsOtherTypesAndForwardsErrors) {
   RandomWeights reader(SmallModel());
   EXPECT_THAT(LlamaWeights::Read(reader, DType::kBF16),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -41,7 +41,7 @@ const std::set<std::string>& Beginnings() {
   return *beginnings;
 }
 
-TEST(PrintableTextTest, EveryCharacterStaysOrIsEscapedAsControl) {
+TEST(PrintableTextTest, EscapesOnlyControlCharacters) {
   for (uint32_t c = 0; c < 0x110000; ++c) {
     const std::string bytes = Encode(c);
     const bool is_surrogate = c >= 0xD800 && c < 0xE000;
@@ -54,7 +54,7 @@ TEST(PrintableTextTest, EveryCharacterStaysOrIsEscapedAsControl) {
   }
 }
 
-TEST(PrintableTextTest, LeavesOutACharacterThatTheEndCutsOff) {
+TEST(PrintableTextTest, OmitsTruncatedCharacter) {
   EXPECT_EQ(PrintableText("caf\xc3"), "caf");
   EXPECT_EQ(PrintableText("\xf0\x9f\x98"), "");
   for (int a = 0x80; a < 0x100; ++a) {
@@ -67,7 +67,7 @@ TEST(PrintableTextTest, LeavesOutACharacterThatTheEndCutsOff) {
   }
 }
 
-TEST(PrintableTextTest, EscapesWhatIsNoCharacter) {
+TEST(PrintableTextTest, EscapesControlAndInvalidBytes) {
   EXPECT_EQ(PrintableText(""), "");
   EXPECT_EQ(PrintableText("a\n\tb"), "a\n\tb");
   EXPECT_EQ(PrintableText("\x1b[31m\r\x7f"), "\\x1b[31m\\x0d\\x7f");
@@ -78,7 +78,7 @@ TEST(PrintableTextTest, EscapesWhatIsNoCharacter) {
   EXPECT_EQ(PrintableText("\xc2\x9b"), "\\xc2\\x9b");
 }
 
-TEST(PrintableTextTest, IsUtf8WhateverTheBytes) {
+TEST(PrintableTextTest, IsUtf8ForAnyBytes) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 20'000; ++round) {
     std::string text(random() % 12, ' ');

@@ -48,7 +48,7 @@ class TextLossTest : public ::testing::Test {
   tensor_parallel::CpuOps ops_{{.threads = 1}};
 };
 
-TEST_F(TextLossTest, IsThatOfTheReferenceForEveryWindow) {
+TEST_F(TextLossTest, MatchesReferenceForEveryWindow) {
   for (const bool is_tied : {false, true}) {
     model_files::ModelConfig config = SmallModel();
     config.tied_embeddings = is_tied;
@@ -86,7 +86,7 @@ TEST_F(TextLossTest, IsThatOfTheReferenceForEveryWindow) {
 }
 
 // Weights, tokens and loss come from transformers (make_testdata.py).
-TEST_F(TextLossTest, IsThatOfTransformers) {
+TEST_F(TextLossTest, MatchesTransformers) {
   const std::string directory = "tools/checkpoint/testdata";
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string text,
                                ReadFile(directory + "/expected.json", 1 << 20));
@@ -108,7 +108,7 @@ TEST_F(TextLossTest, AUniformModelHasThePerplexityOfItsVocabulary) {
   EXPECT_NEAR(loss.perplexity(), 264, 1e-4);
 }
 
-TEST_F(TextLossTest, RefusesTextsAndWindowsWithoutALoss) {
+TEST_F(TextLossTest, RejectsTextsAndWindowsWithoutALoss) {
   RandomWeights reader(SmallModel());
   const auto code = absl::StatusCode::kInvalidArgument;
   for (const int64_t window : {-1, 0, 65}) {

@@ -186,7 +186,7 @@ void ExpectRefused(const std::vector<RefusedCase>& cases) {
   }
 }
 
-TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
+TEST(CheckSettingsTest, RejectsMalformedTexts) {
   struct Case {
     std::string message;
     std::string_view flag;
@@ -229,7 +229,7 @@ TEST(CheckSettingsTest, RefusesTextsThatSayNothing) {
 }
 
 // Values that a program can set but no text expresses.
-TEST(CheckSettingsTest, RefusesValuesThatNoTextSays) {
+TEST(CheckSettingsTest, RejectsValuesWithoutText) {
   ExpectRefused({
       {"--dtype=f64: must be one of fp32, bf16, fp16, fp8, such as "
        "--dtype=fp32",
@@ -241,7 +241,7 @@ TEST(CheckSettingsTest, RefusesValuesThatNoTextSays) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesModelsAndDataThatCannotBe) {
+TEST(CheckSettingsTest, RejectsInvalidModelsAndData) {
   ExpectRefused({
       {"--model=: must be a preset", [](auto& s) { s.model = ""; }},
       {"--data=: has an empty name",
@@ -259,7 +259,7 @@ TEST(CheckSettingsTest, RefusesModelsAndDataThatCannotBe) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
+TEST(CheckSettingsTest, RejectsIncompatibleMeshesAndBatches) {
   ExpectRefused({
       {"--batch=10: must be a multiple of 8 (dp 2 x --micro_batch=4), such as "
        "--batch=8",
@@ -288,7 +288,7 @@ TEST(CheckSettingsTest, RefusesMeshesAndBatchesThatDoNotFit) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesOverlapChunksWithoutSequenceParallelism) {
+TEST(CheckSettingsTest, RejectsOverlapChunksWithoutSequenceParallelism) {
   ExpectRefused({
       {"--overlap_chunks=-1: must be at least 0",
        [](auto& s) { s.overlap_chunks = -1; }},
@@ -305,7 +305,7 @@ TEST(CheckSettingsTest, RefusesOverlapChunksWithoutSequenceParallelism) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesZeroPlusPlusWithoutShards) {
+TEST(CheckSettingsTest, RejectsZeroPlusPlusWithoutShards) {
   ExpectRefused({
       {"--quantized_weights=true: needs --zero=3, because with --zero=2 "
        "weights",
@@ -325,7 +325,7 @@ TEST(CheckSettingsTest, RefusesZeroPlusPlusWithoutShards) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
+TEST(CheckSettingsTest, RejectsInvalidSchedules) {
   ExpectRefused({
       {"--schedule=1f1: must be one of sequential, gpipe, round_robin, 1f1b",
        [](auto& s) { s.parallel.schedule = "1f1"; }},
@@ -344,7 +344,7 @@ TEST(CheckSettingsTest, RefusesSchedulesThatDoNotFit) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
+TEST(CheckSettingsTest, RejectsUnknownValuesAndWrongNumbers) {
   ExpectRefused({
       {"--engine=tcp: must be one of", [](auto& s) { s.engine = "tcp"; }},
       {"--order=tp-dp: order \"tp-dp\" lacks axis \"pp\"",
@@ -373,7 +373,7 @@ TEST(CheckSettingsTest, RefusesUnknownValuesAndWrongNumbers) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesEarlyStepsWithoutEffect) {
+TEST(CheckSettingsTest, RejectsEarlyStepsWithoutEffect) {
   Settings settings;
   settings.speculative_bytes = 1 << 20;
   TESSERA_EXPECT_OK(CheckSettings(settings));
@@ -399,7 +399,7 @@ TEST(CheckSettingsTest, RefusesEarlyStepsWithoutEffect) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesGraphsOfStepsThatDiffer) {
+TEST(CheckSettingsTest, RejectsGraphsForDifferingSteps) {
   const auto one_rank = [](auto& s) {
     s.parallel.mesh = {};
     s.offload = "none";
@@ -441,7 +441,7 @@ TEST(CheckSettingsTest, RefusesGraphsOfStepsThatDiffer) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesInvalidOffload) {
+TEST(CheckSettingsTest, RejectsInvalidOffload) {
   ExpectRefused({
       {"--offload=disk: must be one of none, optimizer, params, all, "
        "activations",
@@ -472,7 +472,7 @@ TEST(CheckSettingsTest, RefusesInvalidOffload) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesCompressionThatRoundsOrSavesNothing) {
+TEST(CheckSettingsTest, RejectsLossyOrUselessCompression) {
   ExpectRefused({
       {"--compression=int8: rounds, and --offload=activations offloads only "
        "activations, which no codec may round; give --compression=none or "
@@ -510,7 +510,7 @@ TEST(CheckSettingsTest, RefusesCompressionThatRoundsOrSavesNothing) {
 }
 
 // Worked out by hand for every codec and kind of state.
-TEST(TierCodecsTest, OnlyGradientsAndParametersWithMasterWeightsAreRounded) {
+TEST(TierCodecsTest, RoundsOnlyGradientsAndParametersWithMasters) {
   using offload::Purpose;
   for (const char* codec :
        {"none", "lossless", "fp16", "bf16", "int8", "quantization"}) {
@@ -543,7 +543,7 @@ TEST(TierCodecsTest, OnlyGradientsAndParametersWithMasterWeightsAreRounded) {
   }
 }
 
-TEST(OffloadChoiceTest, IsWhatTheListNames) {
+TEST(OffloadChoiceTest, ParsesList) {
   using offload::Purpose;
   const auto has = [](std::string_view offload) {
     const OffloadChoice choice = OffloadChoice::Of(offload);
@@ -567,7 +567,7 @@ TEST(OffloadChoiceTest, IsWhatTheListNames) {
   EXPECT_EQ(WithActivationsOf("params", "all"), "all");
 }
 
-TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
+TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
   ExpectRefused({
       {"--learning_rate=0: must be more than 0 and finite, such as "
        "--learning_rate=3e-3",
@@ -681,7 +681,7 @@ TEST(CheckSettingsTest, RefusesNumbersThatDoNotLearn) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesBatchesThatCannotGrow) {
+TEST(CheckSettingsTest, RejectsInvalidBatchWarmup) {
   // The mesh is dp2, the batch 16.
   ExpectRefused({
       {"--batch_warmup=4: must be a number of sequences and of steps, such as "
@@ -731,7 +731,7 @@ TEST(CheckSettingsTest, RefusesBatchesThatCannotGrow) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesValidationWithoutDataOfItsOwn) {
+TEST(CheckSettingsTest, RejectsValidationWithoutOwnData) {
   ExpectRefused({
       {"--validation_fraction=1: must be at least 0 and below 1",
        [](auto& s) { s.validation_fraction = 1; }},
@@ -747,7 +747,7 @@ TEST(CheckSettingsTest, RefusesValidationWithoutDataOfItsOwn) {
   });
 }
 
-TEST(CheckSettingsTest, RefusesOutputsAndRestartsThatCannotBe) {
+TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
   ExpectRefused({
       {"--checkpoint_every=-1", [](auto& s) { s.checkpoint_every = -1; }},
       {"--keep_checkpoints=-1", [](auto& s) { s.keep_checkpoints = -1; }},
@@ -849,7 +849,7 @@ Settings AnySettings(std::mt19937_64& random) {
   return settings;
 }
 
-TEST(CheckSettingsFuzzTest, AnyNumbersAndWordsPassOrAreRefusedInALine) {
+TEST(CheckSettingsFuzzTest, AnyValuesPassOrFailInOneLine) {
   std::mt19937_64 random(4);
   TextMutator meshes({"dp2,pp2,tp2", "cp4", "dp=3,tp8", "dp4,dp_shard2"},
                      {",", "=", "ep8", "dp", "-1"}, 5);

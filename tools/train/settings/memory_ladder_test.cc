@@ -65,7 +65,7 @@ void ExpectRungs(const Settings& from, LadderUse use,
   }
 }
 
-TEST(MemoryLadderTest, StopsAtTheLowestRungThatIsEnough) {
+TEST(MemoryLadderTest, StopsAtLowestSufficientRung) {
   const std::vector<Case> cases = {
       {1000, MemoryStrategy::kBasic, ""},
       {999, MemoryStrategy::kStandard, "--recompute=selective"},
@@ -85,7 +85,7 @@ TEST(MemoryLadderTest, StopsAtTheLowestRungThatIsEnough) {
   ExpectRungs(StageOne(), LadderUse::kWhileRunning, cases);
 }
 
-TEST(MemoryLadderTest, ReducesAtEachMicroBatchFirstWhereTheStageAllowsIt) {
+TEST(MemoryLadderTest, PrefersReductionInEachMicroBatchIfAllowed) {
   Settings settings = StageOne();
   settings.zero = 2;
   ExpectRungs(settings, LadderUse::kBeforeStart,
@@ -95,7 +95,7 @@ TEST(MemoryLadderTest, ReducesAtEachMicroBatchFirstWhereTheStageAllowsIt) {
 }
 
 // Saving 4 of 1000 bytes is not worth a rung; saving 4 of 400 is.
-TEST(MemoryLadderTest, ARungSavesOnePercent) {
+TEST(MemoryLadderTest, RungSavesAtLeastOnePercent) {
   Settings settings = StageOne();
   settings.zero = 2;
   const auto need = [](const Settings& settings) -> absl::StatusOr<int64_t> {
@@ -116,7 +116,7 @@ TEST(MemoryLadderTest, ARungSavesOnePercent) {
 }
 
 // For example because the run already reduces in each micro-batch.
-TEST(MemoryLadderTest, LeavesOutWhatSavesNothing) {
+TEST(MemoryLadderTest, SkipsRungsThatSaveNothing) {
   const auto need = [](const Settings& settings) -> absl::StatusOr<int64_t> {
     return settings.zero == 3 ? 700 : 1000;
   };
@@ -127,7 +127,7 @@ TEST(MemoryLadderTest, LeavesOutWhatSavesNothing) {
   EXPECT_EQ(rung.strategy, MemoryStrategy::kAggressive);
 }
 
-TEST(MemoryLadderTest, NothingIsLeftAtTheTop) {
+TEST(MemoryLadderTest, HasNoRungLeftAtTop) {
   Settings settings = StageOne();
   settings.zero = 3;
   settings.recompute = "full";
@@ -162,7 +162,7 @@ TEST(MemoryLadderTest, TriesCompressionAlone) {
                 "--recompute=full --offload_dir=/scratch"}});
 }
 
-TEST(MemoryLadderTest, LeavesOutRungsThatThePredictionRefuses) {
+TEST(MemoryLadderTest, SkipsRungsRejectedByPrediction) {
   const auto need = [](const Settings& settings) -> absl::StatusOr<int64_t> {
     if (settings.zero == 3) return absl::InvalidArgumentError("the schedule");
     return Need(settings);
@@ -179,7 +179,7 @@ TEST(MemoryLadderTest, LeavesOutRungsThatThePredictionRefuses) {
               StatusIs(absl::StatusCode::kInternal));
 }
 
-TEST(MemoryLadderTest, LimitsLeaveRoomForPredictionsThatAreWrong) {
+TEST(MemoryLadderTest, LimitsTolerateInexactPredictions) {
   EXPECT_TRUE(FitsMemoryLimit(100, 105));
   EXPECT_FALSE(FitsMemoryLimit(100, 104));
   EXPECT_FALSE(ExceedsMemoryLimit(980, 1000));

@@ -21,7 +21,7 @@ auto Refused(const std::string& beginning) {
   return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(beginning));
 }
 
-TEST(ModelOfTest, APresetGrowsToTheTokensAndTheLength) {
+TEST(ModelOfTest, PresetGrowsToTokensAndLength) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto preset,
                                model_files::PresetConfig("llama-1m"));
   EXPECT_THAT(ModelOf(Settings(), 257), IsOkAndHolds(preset));
@@ -37,7 +37,7 @@ TEST(ModelOfTest, APresetGrowsToTheTokensAndTheLength) {
   }
 }
 
-TEST(ModelOfTest, RefusesModelsThatAreNotThere) {
+TEST(ModelOfTest, RejectsUnknownModels) {
   Settings settings;
   settings.model = "lama-1m";
   EXPECT_THAT(ModelOf(settings, 257),
@@ -49,7 +49,7 @@ TEST(ModelOfTest, RefusesModelsThatAreNotThere) {
   EXPECT_THAT(ModelOf(settings, 257), Refused("--model=/does/not/exist: "));
 }
 
-TEST(ModelOfTest, RefusesMeshesThatTheModelDoesNotFit) {
+TEST(ModelOfTest, RejectsIncompatibleMeshes) {
   Settings settings;  // Default: 4 layers, 4 heads, 2 kv heads.
   for (const char* mesh : {"tp1", "tp2", "tp4", "tp8", "pp4"}) {
     settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
@@ -100,7 +100,7 @@ class ModelDirectoryTest : public ::testing::Test {
   Settings settings_;
 };
 
-TEST_F(ModelDirectoryTest, IsTakenAsItIs) {
+TEST_F(ModelDirectoryTest, UsesConfigUnchanged) {
   EXPECT_THAT(ModelOf(settings_, 257), IsOkAndHolds(config_.model));
   EXPECT_THAT(ModelOf(settings_, 300), IsOkAndHolds(config_.model));
   setenv("BUILD_WORKING_DIRECTORY", ::testing::TempDir().c_str(), 1);
@@ -108,7 +108,7 @@ TEST_F(ModelDirectoryTest, IsTakenAsItIs) {
   EXPECT_THAT(ModelOf(settings_, 257), IsOkAndHolds(config_.model));
 }
 
-TEST_F(ModelDirectoryTest, RefusesTokensAndPositionsThatDoNotFit) {
+TEST_F(ModelDirectoryTest, RejectsTooManyTokensAndPositions) {
   EXPECT_THAT(ModelOf(settings_, 301).status().message(),
               HasSubstr("has a vocabulary of 300, and the tokenizer one of "
                         "301; give the model's own, such as --tokenizer="));
@@ -117,7 +117,7 @@ TEST_F(ModelDirectoryTest, RefusesTokensAndPositionsThatDoNotFit) {
               Refused("--length=201: the model has 200 positions"));
 }
 
-TEST_F(ModelDirectoryTest, RefusesADirectoryWithoutAModel) {
+TEST_F(ModelDirectoryTest, RejectsDirectoryWithoutAModel) {
   settings_.model = "/";
   EXPECT_THAT(ModelOf(settings_, 257), Refused("--model=/: "));
 }

@@ -53,7 +53,7 @@ class RunOptionsFromTest : public ::testing::Test {
       *model_files::PresetConfig("llama-10m");
 };
 
-TEST_F(RunOptionsFromTest, HasWhatIsTrainedAndHowItIsShared) {
+TEST_F(RunOptionsFromTest, HasModelMeshAndBatch) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
                                RunOptionsFrom(settings_, model_));
   EXPECT_EQ(options.mesh, settings_.parallel.mesh);
@@ -151,7 +151,7 @@ TEST_F(RunOptionsFromTest, HasTheFormatOfTheMoments) {
   EXPECT_EQ(moments("bf16"), offload::MomentFormat::BF16());
 }
 
-TEST_F(RunOptionsFromTest, RefusesWhatCheckSettingsRefuses) {
+TEST_F(RunOptionsFromTest, RejectsInvalidSettings) {
   Settings settings = settings_;
   settings.beta1 = 1;
   EXPECT_THAT(RunOptionsFrom(settings, model_),

@@ -213,7 +213,7 @@ TEST_F(SettingsTest, ExactNumbersComeThroughFlags) {
   EXPECT_EQ(settings.beta1, 0.1);
 }
 
-TEST_F(SettingsTest, MalformedFlagsAreRefusedInWords) {
+TEST_F(SettingsTest, ExplainsMalformedFlags) {
   EXPECT_THAT(Parse({"--steps=many"}),
               Refused("--steps=many: expected a whole number"));
   EXPECT_THAT(Parse({"--steps=9223372036854775808"}),
@@ -255,7 +255,7 @@ TEST_F(SettingsTest, GivenFlagsOverrideTheFileAndOthersDoNot) {
   EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(file));
 }
 
-TEST_F(SettingsTest, ErrorsOfTheFileAreBadUsageThatNamesTheFlag) {
+TEST_F(SettingsTest, FileErrorsNameFlagOrKey) {
   TESSERA_EXPECT_OK(Parse({"--config=/does/not/exist"}));
   EXPECT_THAT(SettingsFromFlags(), Refused("--config=/does/not/exist: "));
   const std::string path = Path("bad.json");
@@ -276,7 +276,7 @@ TEST_F(SettingsTest, TheHelpShowsEveryFlag) {
   }
 }
 
-TEST_F(SettingsTest, RelativePathsAreOfTheCallersDirectory) {
+TEST_F(SettingsTest, ResolvesRelativePathsAgainstCallerDirectory) {
   EXPECT_EQ(UserPath("docs"), "docs");
   setenv("BUILD_WORKING_DIRECTORY", "/home/me", 1);
   EXPECT_EQ(UserPath("docs"), "/home/me/docs");
@@ -286,7 +286,7 @@ TEST_F(SettingsTest, RelativePathsAreOfTheCallersDirectory) {
   EXPECT_EQ(UserPath("docs"), "docs");
 }
 
-TEST_F(SettingsTest, JsonHasEveryFieldToTheLastBit) {
+TEST_F(SettingsTest, JsonHasEveryFieldBitForBit) {
   for (const Settings& settings : {Settings(), Others()}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
                                  FormatSettings(settings));
@@ -330,7 +330,7 @@ TEST_F(SettingsTest, Fp8IsBf16WithProductsInFp8) {
 }
 
 // Text in any field survives a round trip through a file.
-TEST_F(SettingsTest, WritesWhatFlagsTake) {
+TEST_F(SettingsTest, WritesValuesAsFlags) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::string json,
                                FormatSettings(Others()));
   for (const char* line :
@@ -367,7 +367,7 @@ TEST_F(SettingsTest, RandomNumbersRoundTrip) {
   }
 }
 
-TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
+TEST_F(SettingsTest, RejectsInvalidJson) {
   EXPECT_THAT(ParseSettings(""), Refused("settings: invalid JSON at byte"));
   EXPECT_THAT(ParseSettings("[]"), Refused("expected an object such as"));
   EXPECT_THAT(ParseSettings(R"({"steps": "3"})"),
@@ -397,7 +397,7 @@ TEST_F(SettingsTest, RefusesJsonThatIsNoSettings) {
               Refused("bytes of JSON; at most"));
 }
 
-TEST_F(SettingsTest, RefusesToWriteWhatJsonCannotSayAndKeepsTheOldFile) {
+TEST_F(SettingsTest, RejectsUnwritableValuesAndKeepsOldFile) {
   const std::string path = Path("kept.json");
   TESSERA_EXPECT_OK(WriteSettings(Settings(), path));
   Settings settings;
@@ -418,7 +418,7 @@ TEST_F(SettingsTest, RefusesToWriteWhatJsonCannotSayAndKeepsTheOldFile) {
   EXPECT_FALSE(WriteSettings(Settings(), "/does/not/exist/x.json").ok());
 }
 
-TEST_F(SettingsTest, DamagedJsonIsRefusedOrRoundTrips) {
+TEST_F(SettingsTest, DamagedJsonIsRejectedOrRoundTrips) {
   TextMutator mutator(
       {*FormatSettings(Settings()), *FormatSettings(Others()),
        R"({"mesh": "dp2,tp2", "data": ["docs", "more.u16"], "beta1": 0.25})"},

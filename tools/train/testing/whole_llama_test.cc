@@ -129,7 +129,7 @@ absl::StatusOr<Results> RunOn(Queue& queue, const LlamaOptions& options) {
   return results;
 }
 
-TEST(WholeLlamaTest, AnEmulatedDeviceGivesTheBitsOfTheCpu) {
+TEST(WholeLlamaTest, EmulatedDeviceMatchesCpuBitForBit) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
     for (const Recompute recompute :
          {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
@@ -152,7 +152,7 @@ TEST(WholeLlamaTest, AnEmulatedDeviceGivesTheBitsOfTheCpu) {
   }
 }
 
-TEST(WholeLlamaTest, TokensOutsideTheVocabularyAreRefused) {
+TEST(WholeLlamaTest, RejectsTokensOutsideTheVocabulary) {
   CpuOps ops({.threads = 1});
   for (const int64_t wrong : {int64_t{-1}, kVocabulary}) {
     SomeTokens tokens;
@@ -177,7 +177,7 @@ TEST(WholeLlamaTest, TokensOutsideTheVocabularyAreRefused) {
                        HasSubstr("is 23; the vocabulary has 0 to 22")));
 }
 
-TEST(WholeLlamaTest, RefusesTargetsThatAreNotThere) {
+TEST(WholeLlamaTest, RejectsInvalidTargets) {
   CpuOps ops({.threads = 1});
   std::vector<int64_t> targets(kSequences * kLength, 1);
   const auto forward = [&](const std::vector<int64_t>& targets) {

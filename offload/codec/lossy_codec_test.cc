@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/dtype/dtype.h"
-#include "base/dtype/float_reference.h"
 #include "base/status_matchers.h"
+#include "base/testing/float_reference.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/codec/arrays.h"

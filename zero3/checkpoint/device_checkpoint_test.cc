@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/device/forgetful_device.h"
+#include "base/device/testing/forgetful_device.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/emulated/run_emulated.h"

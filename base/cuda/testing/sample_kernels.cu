@@ -1,7 +1,7 @@
 #include <cstdint>
 
 #include "base/cuda/kernel.h"
-#include "base/cuda/sample_kernels.h"
+#include "base/cuda/testing/sample_kernels.h"
 
 namespace tessera::TESSERA_KERNELS {
 namespace {

@@ -4,8 +4,8 @@
 //   Parse(mutator.Next());
 //
 // The same seed gives the same damage.
-#ifndef TESSERA_BASE_TEXT_MUTATOR_H_
-#define TESSERA_BASE_TEXT_MUTATOR_H_
+#ifndef TESSERA_BASE_TESTING_TEXT_MUTATOR_H_
+#define TESSERA_BASE_TESTING_TEXT_MUTATOR_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -72,4 +72,4 @@ class TextMutator {
 
 }  // namespace tessera
 
-#endif  // TESSERA_BASE_TEXT_MUTATOR_H_
+#endif  // TESSERA_BASE_TESTING_TEXT_MUTATOR_H_

@@ -5,8 +5,8 @@
 //   meter.Report(state);
 //
 // Benchmarks measure it in the same run as the operations they compare.
-#ifndef TESSERA_BASE_DTYPE_MEMCPY_BANDWIDTH_H_
-#define TESSERA_BASE_DTYPE_MEMCPY_BANDWIDTH_H_
+#ifndef TESSERA_BASE_TESTING_MEMCPY_BANDWIDTH_H_
+#define TESSERA_BASE_TESTING_MEMCPY_BANDWIDTH_H_
 
 #include <algorithm>
 #include <chrono>
@@ -67,4 +67,4 @@ class BandwidthMeter {
 
 }  // namespace tessera
 
-#endif  // TESSERA_BASE_DTYPE_MEMCPY_BANDWIDTH_H_
+#endif  // TESSERA_BASE_TESTING_MEMCPY_BANDWIDTH_H_

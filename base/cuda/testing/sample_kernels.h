@@ -1,6 +1,6 @@
 // Kernels for the tests of the emulation: correct ones, and each kind of bug.
-#ifndef TESSERA_BASE_CUDA_SAMPLE_KERNELS_H_
-#define TESSERA_BASE_CUDA_SAMPLE_KERNELS_H_
+#ifndef TESSERA_BASE_CUDA_TESTING_SAMPLE_KERNELS_H_
+#define TESSERA_BASE_CUDA_TESTING_SAMPLE_KERNELS_H_
 
 #include "base/cuda/stream.h"
 
@@ -25,4 +25,4 @@ void LaunchSums(KernelStream stream, Bug bug, int blocks, int threads,
 
 }  // namespace tessera::TESSERA_KERNELS
 
-#endif  // TESSERA_BASE_CUDA_SAMPLE_KERNELS_H_
+#endif  // TESSERA_BASE_CUDA_TESTING_SAMPLE_KERNELS_H_

@@ -5,8 +5,8 @@
 //       ::testing::Values([] { return EmulatedDevice::Create(); }));
 //
 // and CaptureConformanceTest, if the device has Queue::BeginCapture.
-#ifndef TESSERA_BASE_DEVICE_DEVICE_CONFORMANCE_H_
-#define TESSERA_BASE_DEVICE_DEVICE_CONFORMANCE_H_
+#ifndef TESSERA_BASE_DEVICE_TESTING_DEVICE_CONFORMANCE_H_
+#define TESSERA_BASE_DEVICE_TESTING_DEVICE_CONFORMANCE_H_
 
 #include <cstddef>
 #include <cstring>
@@ -507,4 +507,4 @@ TEST_P(CaptureConformanceTest, RefusesAGraphOfAnotherDevice) {
 
 }  // namespace tessera
 
-#endif  // TESSERA_BASE_DEVICE_DEVICE_CONFORMANCE_H_
+#endif  // TESSERA_BASE_DEVICE_TESTING_DEVICE_CONFORMANCE_H_

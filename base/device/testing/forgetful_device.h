@@ -8,8 +8,8 @@
 // Wait and Record are forgotten if they are called for a place in the source
 // whose file has this name, by a queue whose name contains `queue`. An event
 // that was recorded so has happened from the start. For tests.
-#ifndef TESSERA_BASE_DEVICE_FORGETFUL_DEVICE_H_
-#define TESSERA_BASE_DEVICE_FORGETFUL_DEVICE_H_
+#ifndef TESSERA_BASE_DEVICE_TESTING_FORGETFUL_DEVICE_H_
+#define TESSERA_BASE_DEVICE_TESTING_FORGETFUL_DEVICE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -126,4 +126,4 @@ class ForgetfulDevice final : public Device {
 
 }  // namespace tessera
 
-#endif  // TESSERA_BASE_DEVICE_FORGETFUL_DEVICE_H_
+#endif  // TESSERA_BASE_DEVICE_TESTING_FORGETFUL_DEVICE_H_

@@ -7,8 +7,8 @@
 //
 // Slow and simple on purpose; shares nothing with
 // base/dtype/small_float.h.
-#ifndef TESSERA_BASE_DTYPE_FLOAT_REFERENCE_H_
-#define TESSERA_BASE_DTYPE_FLOAT_REFERENCE_H_
+#ifndef TESSERA_BASE_TESTING_FLOAT_REFERENCE_H_
+#define TESSERA_BASE_TESTING_FLOAT_REFERENCE_H_
 
 #include <algorithm>
 #include <cmath>
@@ -78,4 +78,4 @@ class FloatReference {
 
 }  // namespace tessera
 
-#endif  // TESSERA_BASE_DTYPE_FLOAT_REFERENCE_H_
+#endif  // TESSERA_BASE_TESTING_FLOAT_REFERENCE_H_

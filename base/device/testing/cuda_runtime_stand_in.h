@@ -9,8 +9,8 @@
 // (LaunchKernel) access host memory, so that ThreadSanitizer sees those that
 // nothing orders. A graph does its work in any order that the capture allows,
 // a different one in each launch.
-#ifndef TESSERA_BASE_DEVICE_CUDA_RUNTIME_STAND_IN_H_
-#define TESSERA_BASE_DEVICE_CUDA_RUNTIME_STAND_IN_H_
+#ifndef TESSERA_BASE_DEVICE_TESTING_CUDA_RUNTIME_STAND_IN_H_
+#define TESSERA_BASE_DEVICE_TESTING_CUDA_RUNTIME_STAND_IN_H_
 
 #include <condition_variable>
 #include <cstddef>
@@ -172,4 +172,4 @@ class CudaRuntimeStandIn final : public CudaRuntime {
 
 }  // namespace tessera
 
-#endif  // TESSERA_BASE_DEVICE_CUDA_RUNTIME_STAND_IN_H_
+#endif  // TESSERA_BASE_DEVICE_TESTING_CUDA_RUNTIME_STAND_IN_H_

@@ -1,4 +1,4 @@
-#include "base/device/cuda_runtime_stand_in.h"
+#include "base/device/testing/cuda_runtime_stand_in.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // The cost model once more, for tests: from the definitions, over lists of
 // groups that a Mesh gives, looking at every pair of devices. Slow and plain.
-#ifndef TESSERA_TOPOLOGY_PLACEMENT_REFERENCE_COST_H_
-#define TESSERA_TOPOLOGY_PLACEMENT_REFERENCE_COST_H_
+#ifndef TESSERA_TOPOLOGY_PLACEMENT_TESTING_REFERENCE_COST_H_
+#define TESSERA_TOPOLOGY_PLACEMENT_TESTING_REFERENCE_COST_H_
 
 #include <algorithm>
 #include <map>
@@ -137,4 +137,4 @@ class ReferenceCost {
 
 }  // namespace tessera::topology
 
-#endif  // TESSERA_TOPOLOGY_PLACEMENT_REFERENCE_COST_H_
+#endif  // TESSERA_TOPOLOGY_PLACEMENT_TESTING_REFERENCE_COST_H_

@@ -2,8 +2,8 @@
 // 64 GB with one core of two threads. GPUs 18 and 2a hang on socket 0, 9a on
 // socket 1; of c0 the firmware does not tell the place. Beside them are a
 // display controller of another maker and an NVSwitch, which are no GPUs.
-#ifndef TESSERA_TOPOLOGY_DISCOVERY_FAKE_MACHINE_H_
-#define TESSERA_TOPOLOGY_DISCOVERY_FAKE_MACHINE_H_
+#ifndef TESSERA_TOPOLOGY_DISCOVERY_TESTING_FAKE_MACHINE_H_
+#define TESSERA_TOPOLOGY_DISCOVERY_TESTING_FAKE_MACHINE_H_
 
 namespace tessera::topology {
 
@@ -44,4 +44,4 @@ inline constexpr char kFakeMachineXml[] =
 
 }  // namespace tessera::topology
 
-#endif  // TESSERA_TOPOLOGY_DISCOVERY_FAKE_MACHINE_H_
+#endif  // TESSERA_TOPOLOGY_DISCOVERY_TESTING_FAKE_MACHINE_H_

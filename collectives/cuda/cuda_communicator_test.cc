@@ -21,7 +21,7 @@
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "collectives/communicator.h"
-#include "collectives/cuda/run_cuda.h"
+#include "collectives/testing/run_cuda.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

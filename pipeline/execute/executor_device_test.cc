@@ -21,7 +21,7 @@
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "collectives/communicator.h"
-#include "collectives/emulated/run_emulated.h"
+#include "collectives/testing/run_emulated.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "pipeline/execute/executor.h"

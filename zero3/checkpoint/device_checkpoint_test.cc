@@ -10,7 +10,7 @@
 #include "base/device/testing/forgetful_device.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/emulated/run_emulated.h"
+#include "collectives/testing/run_emulated.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"

@@ -1,4 +1,4 @@
-#include "collectives/bootstrap/store_suite.h"
+#include "collectives/bootstrap/testing/store_suite.h"
 
 #include <algorithm>
 #include <random>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/bootstrap/ranks.h"
+#include "collectives/bootstrap/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "collectives/emulated/run_emulated.h"
+#include "collectives/testing/run_emulated.h"
 
 #include <memory>
 #include <utility>

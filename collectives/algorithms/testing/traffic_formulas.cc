@@ -1,4 +1,4 @@
-#include "collectives/algorithms/traffic_formulas.h"
+#include "collectives/algorithms/testing/traffic_formulas.h"
 
 #include <algorithm>
 

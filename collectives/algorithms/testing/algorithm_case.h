@@ -1,7 +1,7 @@
 // AlgorithmCase: a collective with inputs and expected results, for tests over
 // ThreadWorld.
-#ifndef TESSERA_COLLECTIVES_ALGORITHMS_ALGORITHM_CASE_H_
-#define TESSERA_COLLECTIVES_ALGORITHMS_ALGORITHM_CASE_H_
+#ifndef TESSERA_COLLECTIVES_ALGORITHMS_TESTING_ALGORITHM_CASE_H_
+#define TESSERA_COLLECTIVES_ALGORITHMS_TESTING_ALGORITHM_CASE_H_
 
 #include <cmath>
 #include <cstddef>
@@ -154,4 +154,4 @@ AlgorithmCase RandomCase(Algorithm algorithm, std::mt19937_64& random,
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_ALGORITHMS_ALGORITHM_CASE_H_
+#endif  // TESSERA_COLLECTIVES_ALGORITHMS_TESTING_ALGORITHM_CASE_H_

@@ -2,8 +2,8 @@
 // an algorithm sends, for tests and benchmarks of the algorithms.
 //
 //   BytesOnWire({Algorithm::kRing, OpKind::kAllReduce, 64 << 20, 8});
-#ifndef TESSERA_COLLECTIVES_ALGORITHMS_TRAFFIC_FORMULAS_H_
-#define TESSERA_COLLECTIVES_ALGORITHMS_TRAFFIC_FORMULAS_H_
+#ifndef TESSERA_COLLECTIVES_ALGORITHMS_TESTING_TRAFFIC_FORMULAS_H_
+#define TESSERA_COLLECTIVES_ALGORITHMS_TESTING_TRAFFIC_FORMULAS_H_
 
 #include <cstdint>
 
@@ -26,4 +26,4 @@ int64_t BytesOnWire(const TrafficQuestion& question);
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_ALGORITHMS_TRAFFIC_FORMULAS_H_
+#endif  // TESSERA_COLLECTIVES_ALGORITHMS_TESTING_TRAFFIC_FORMULAS_H_

@@ -4,8 +4,8 @@
 //   EXPECT_THAT(RunEmulated(4, /*seed=*/1, [](EmulatedRank& rank) {
 //     return rank.communicator.RunOn(rank.queue, BarrierOf());
 //   }), ::testing::Each(IsOk()));
-#ifndef TESSERA_COLLECTIVES_EMULATED_RUN_EMULATED_H_
-#define TESSERA_COLLECTIVES_EMULATED_RUN_EMULATED_H_
+#ifndef TESSERA_COLLECTIVES_TESTING_RUN_EMULATED_H_
+#define TESSERA_COLLECTIVES_TESTING_RUN_EMULATED_H_
 
 #include <cstdint>
 #include <functional>
@@ -43,4 +43,4 @@ std::vector<absl::Status> RunStagedRanks(int64_t ranks, uint64_t seed,
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_EMULATED_RUN_EMULATED_H_
+#endif  // TESSERA_COLLECTIVES_TESTING_RUN_EMULATED_H_

@@ -1,4 +1,4 @@
-#include "collectives/cuda/run_cuda.h"
+#include "collectives/testing/run_cuda.h"
 
 #include <cstddef>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "collectives/algorithms/algorithm_case.h"
+#include "collectives/algorithms/testing/algorithm_case.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Conformance tests for implementations of Store.
-#ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_SUITE_H_
-#define TESSERA_COLLECTIVES_BOOTSTRAP_STORE_SUITE_H_
+#ifndef TESSERA_COLLECTIVES_BOOTSTRAP_TESTING_STORE_SUITE_H_
+#define TESSERA_COLLECTIVES_BOOTSTRAP_TESTING_STORE_SUITE_H_
 
 #include <memory>
 #include <vector>
@@ -30,4 +30,4 @@ void CheckThreads(Stores& stores);
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_BOOTSTRAP_STORE_SUITE_H_
+#endif  // TESSERA_COLLECTIVES_BOOTSTRAP_TESTING_STORE_SUITE_H_

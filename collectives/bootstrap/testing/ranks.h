@@ -1,6 +1,6 @@
 // Helpers for tests with several ranks as threads or processes.
-#ifndef TESSERA_COLLECTIVES_BOOTSTRAP_RANKS_H_
-#define TESSERA_COLLECTIVES_BOOTSTRAP_RANKS_H_
+#ifndef TESSERA_COLLECTIVES_BOOTSTRAP_TESTING_RANKS_H_
+#define TESSERA_COLLECTIVES_BOOTSTRAP_TESTING_RANKS_H_
 
 #include <dirent.h>
 #include <sys/wait.h>
@@ -63,4 +63,4 @@ inline int CountDescriptors() {
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_BOOTSTRAP_RANKS_H_
+#endif  // TESSERA_COLLECTIVES_BOOTSTRAP_TESTING_RANKS_H_

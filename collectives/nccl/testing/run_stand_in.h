@@ -1,7 +1,7 @@
 // RunStandIn: runs the body of a test on every rank of a world, as threads with
 // an emulated device each and the nccl engine over the stand-in.
-#ifndef TESSERA_COLLECTIVES_NCCL_RUN_STAND_IN_H_
-#define TESSERA_COLLECTIVES_NCCL_RUN_STAND_IN_H_
+#ifndef TESSERA_COLLECTIVES_NCCL_TESTING_RUN_STAND_IN_H_
+#define TESSERA_COLLECTIVES_NCCL_TESTING_RUN_STAND_IN_H_
 
 #include <cstdint>
 #include <functional>
@@ -11,7 +11,7 @@
 #include "base/device/emulated_device.h"
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_api.h"
-#include "collectives/nccl/nccl_stand_in.h"
+#include "collectives/nccl/testing/nccl_stand_in.h"
 #include "collectives/testing/run_ranks.h"
 
 namespace tessera::collectives {
@@ -38,4 +38,4 @@ std::vector<absl::Status> RunStagedStandIn(int64_t ranks, uint64_t seed,
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_NCCL_RUN_STAND_IN_H_
+#endif  // TESSERA_COLLECTIVES_NCCL_TESTING_RUN_STAND_IN_H_

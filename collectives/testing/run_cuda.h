@@ -4,8 +4,8 @@
 //   EXPECT_THAT(RunCuda(4, *device, [](CudaRank& rank) {
 //     return rank.communicator.RunOn(rank.queue, BarrierOf());
 //   }), ::testing::Each(IsOk()));
-#ifndef TESSERA_COLLECTIVES_CUDA_RUN_CUDA_H_
-#define TESSERA_COLLECTIVES_CUDA_RUN_CUDA_H_
+#ifndef TESSERA_COLLECTIVES_TESTING_RUN_CUDA_H_
+#define TESSERA_COLLECTIVES_TESTING_RUN_CUDA_H_
 
 #include <cstdint>
 #include <functional>
@@ -39,4 +39,4 @@ std::vector<absl::Status> RunStagedCuda(int64_t ranks, uint64_t seed,
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_CUDA_RUN_CUDA_H_
+#endif  // TESSERA_COLLECTIVES_TESTING_RUN_CUDA_H_

@@ -1,4 +1,4 @@
-#include "collectives/nccl/run_stand_in.h"
+#include "collectives/nccl/testing/run_stand_in.h"
 
 #include <memory>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "collectives/nccl/nccl_stand_in.h"
+#include "collectives/nccl/testing/nccl_stand_in.h"
 
 #include <algorithm>
 #include <atomic>

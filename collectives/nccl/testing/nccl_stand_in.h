@@ -13,8 +13,8 @@
 //   - CommInit is in progress until all ranks have come.
 //
 // Reductions fold the inputs in the order of the ranks and round once.
-#ifndef TESSERA_COLLECTIVES_NCCL_NCCL_STAND_IN_H_
-#define TESSERA_COLLECTIVES_NCCL_NCCL_STAND_IN_H_
+#ifndef TESSERA_COLLECTIVES_NCCL_TESTING_NCCL_STAND_IN_H_
+#define TESSERA_COLLECTIVES_NCCL_TESTING_NCCL_STAND_IN_H_
 
 #include "collectives/nccl/nccl_api.h"
 
@@ -24,4 +24,4 @@ const NcclApi& StandInNccl();
 
 }  // namespace tessera::collectives
 
-#endif  // TESSERA_COLLECTIVES_NCCL_NCCL_STAND_IN_H_
+#endif  // TESSERA_COLLECTIVES_NCCL_TESTING_NCCL_STAND_IN_H_

@@ -14,8 +14,8 @@
 #include "base/dtype/dtype.h"
 #include "base/testing/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
-#include "offload/codec/arrays.h"
 #include "offload/codec/codec.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 namespace {

@@ -12,9 +12,9 @@
 #include "base/testing/float_reference.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/codec/arrays.h"
 #include "offload/codec/block_kernels.h"
 #include "offload/codec/codecs.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 

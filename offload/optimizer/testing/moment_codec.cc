@@ -1,4 +1,4 @@
-#include "offload/optimizer/moment_codec.h"
+#include "offload/optimizer/testing/moment_codec.h"
 
 #include <cstdint>
 #include <span>

@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/tier/tier_model.h"
+#include "offload/tier/testing/tier_model.h"
 
 namespace tessera::offload {
 namespace {

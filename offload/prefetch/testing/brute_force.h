@@ -1,8 +1,8 @@
 // Optimal answers for small steps by exhaustive search: the references for
 // replacement, bound and plan. Blocks are the distinct keys of the order; times
 // are nanoseconds, and one byte takes one nanosecond.
-#ifndef TESSERA_OFFLOAD_PREFETCH_BRUTE_FORCE_H_
-#define TESSERA_OFFLOAD_PREFETCH_BRUTE_FORCE_H_
+#ifndef TESSERA_OFFLOAD_PREFETCH_TESTING_BRUTE_FORCE_H_
+#define TESSERA_OFFLOAD_PREFETCH_TESTING_BRUTE_FORCE_H_
 
 #include <cstdint>
 #include <random>
@@ -47,4 +47,4 @@ RandomStep MakeRandomStep(std::mt19937_64& random,
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_PREFETCH_BRUTE_FORCE_H_
+#endif  // TESSERA_OFFLOAD_PREFETCH_TESTING_BRUTE_FORCE_H_

@@ -1,4 +1,4 @@
-#include "offload/prefetch/slow_tier.h"
+#include "offload/prefetch/testing/slow_tier.h"
 
 #include <algorithm>
 #include <chrono>

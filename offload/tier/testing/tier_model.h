@@ -1,7 +1,7 @@
 // TierModel: compares a tier with a map over random steps; TierConformanceTest:
 // the contract of MemoryTier as tests.
-#ifndef TESSERA_OFFLOAD_TIER_TIER_MODEL_H_
-#define TESSERA_OFFLOAD_TIER_TIER_MODEL_H_
+#ifndef TESSERA_OFFLOAD_TIER_TESTING_TIER_MODEL_H_
+#define TESSERA_OFFLOAD_TIER_TESTING_TIER_MODEL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -90,4 +90,4 @@ inline std::string TierCaseName(const testing::TestParamInfo<TierCase>& info) {
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_TIER_TIER_MODEL_H_
+#endif  // TESSERA_OFFLOAD_TIER_TESTING_TIER_MODEL_H_

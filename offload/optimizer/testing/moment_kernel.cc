@@ -2,10 +2,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "offload/optimizer/moment_codec.h"
 #include "offload/optimizer/targets.h"
+#include "offload/optimizer/testing/moment_codec.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "offload/optimizer/moment_kernel.cc"
+#define HWY_TARGET_INCLUDE "offload/optimizer/testing/moment_kernel.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"

@@ -1,4 +1,4 @@
-#include "offload/prefetch/brute_force.h"
+#include "offload/prefetch/testing/brute_force.h"
 
 #include <algorithm>
 #include <limits>

@@ -6,8 +6,8 @@
 //   tier.starts();   // "get layer.0", "put layer.3", ...
 //
 // Safe for concurrent use.
-#ifndef TESSERA_OFFLOAD_PREFETCH_SLOW_TIER_H_
-#define TESSERA_OFFLOAD_PREFETCH_SLOW_TIER_H_
+#ifndef TESSERA_OFFLOAD_PREFETCH_TESTING_SLOW_TIER_H_
+#define TESSERA_OFFLOAD_PREFETCH_TESTING_SLOW_TIER_H_
 
 #include <cstdint>
 #include <deque>
@@ -88,4 +88,4 @@ class SlowTier final : public MemoryTier {
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_PREFETCH_SLOW_TIER_H_
+#endif  // TESSERA_OFFLOAD_PREFETCH_TESTING_SLOW_TIER_H_

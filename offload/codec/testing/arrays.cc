@@ -1,4 +1,4 @@
-#include "offload/codec/arrays.h"
+#include "offload/codec/testing/arrays.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Helpers for the optimizer's tests: StepState, a parameter with everything
 // that a step needs, and ForEachInstructionSet.
-#ifndef TESSERA_OFFLOAD_OPTIMIZER_STEP_STATE_H_
-#define TESSERA_OFFLOAD_OPTIMIZER_STEP_STATE_H_
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_TESTING_STEP_STATE_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_TESTING_STEP_STATE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -78,4 +78,4 @@ class StepState {
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_OPTIMIZER_STEP_STATE_H_
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_TESTING_STEP_STATE_H_

@@ -6,8 +6,8 @@
 //
 // Writing rounds to nearest; what was read is written back with the same bits
 // (8-bit: as long as the largest magnitude of the block is among its values).
-#ifndef TESSERA_OFFLOAD_OPTIMIZER_MOMENT_CODEC_H_
-#define TESSERA_OFFLOAD_OPTIMIZER_MOMENT_CODEC_H_
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_TESTING_MOMENT_CODEC_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_TESTING_MOMENT_CODEC_H_
 
 #include <cstdint>
 #include <span>
@@ -38,4 +38,4 @@ void EncodeMoments(const MomentPointer& moment, bool is_signed, int64_t count,
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_OPTIMIZER_MOMENT_CODEC_H_
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_TESTING_MOMENT_CODEC_H_

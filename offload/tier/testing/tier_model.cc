@@ -1,4 +1,4 @@
-#include "offload/tier/tier_model.h"
+#include "offload/tier/testing/tier_model.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // Arrays of elements for the tests and the benchmark of codecs.
-#ifndef TESSERA_OFFLOAD_CODEC_ARRAYS_H_
-#define TESSERA_OFFLOAD_CODEC_ARRAYS_H_
+#ifndef TESSERA_OFFLOAD_CODEC_TESTING_ARRAYS_H_
+#define TESSERA_OFFLOAD_CODEC_TESTING_ARRAYS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -38,4 +38,4 @@ void ForEachInstructionSet(const std::function<void()>& body);
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_CODEC_ARRAYS_H_
+#endif  // TESSERA_OFFLOAD_CODEC_TESTING_ARRAYS_H_

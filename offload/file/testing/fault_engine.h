@@ -2,8 +2,8 @@
 //
 //   auto engine = std::make_unique<FaultEngine>(std::move(inner),
 //       [](const IoRequest& r) { return FaultEngine::Fault{.error = EIO}; });
-#ifndef TESSERA_OFFLOAD_FILE_FAULT_ENGINE_H_
-#define TESSERA_OFFLOAD_FILE_FAULT_ENGINE_H_
+#ifndef TESSERA_OFFLOAD_FILE_TESTING_FAULT_ENGINE_H_
+#define TESSERA_OFFLOAD_FILE_TESTING_FAULT_ENGINE_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -58,4 +58,4 @@ class FaultEngine final : public IoEngine {
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_FILE_FAULT_ENGINE_H_
+#endif  // TESSERA_OFFLOAD_FILE_TESTING_FAULT_ENGINE_H_

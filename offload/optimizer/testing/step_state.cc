@@ -1,4 +1,4 @@
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/step_state.h"
 
 #include <cstddef>
 #include <cstdint>

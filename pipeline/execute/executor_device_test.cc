@@ -25,9 +25,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "pipeline/execute/executor.h"
-#include "pipeline/execute/layer_stack.h"
+#include "pipeline/execute/testing/layer_stack.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 
 namespace tessera::pipeline {
 namespace {

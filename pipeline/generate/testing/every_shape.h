@@ -1,8 +1,8 @@
 // For tests: the shapes that every generator is tried with.
 //
 //   for (const PipelineShape& shape : EveryShape(/*chunks=*/2)) ...
-#ifndef TESSERA_PIPELINE_GENERATE_EVERY_SHAPE_H_
-#define TESSERA_PIPELINE_GENERATE_EVERY_SHAPE_H_
+#ifndef TESSERA_PIPELINE_GENERATE_TESTING_EVERY_SHAPE_H_
+#define TESSERA_PIPELINE_GENERATE_TESTING_EVERY_SHAPE_H_
 
 #include <cstdint>
 #include <ostream>
@@ -32,4 +32,4 @@ inline std::ostream& operator<<(std::ostream& os, const PipelineShape& shape) {
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_GENERATE_EVERY_SHAPE_H_
+#endif  // TESSERA_PIPELINE_GENERATE_TESTING_EVERY_SHAPE_H_

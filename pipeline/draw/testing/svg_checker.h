@@ -2,8 +2,8 @@
 // independently of the writer.
 //
 //   TESSERA_ASSERT_OK_AND_ASSIGN(std::vector<XmlElement> all, ReadXml(svg));
-#ifndef TESSERA_PIPELINE_DRAW_SVG_CHECKER_H_
-#define TESSERA_PIPELINE_DRAW_SVG_CHECKER_H_
+#ifndef TESSERA_PIPELINE_DRAW_TESTING_SVG_CHECKER_H_
+#define TESSERA_PIPELINE_DRAW_TESTING_SVG_CHECKER_H_
 
 #include <algorithm>
 #include <cctype>
@@ -173,4 +173,4 @@ inline absl::StatusOr<std::vector<XmlElement>> ReadXml(std::string_view text) {
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_DRAW_SVG_CHECKER_H_
+#endif  // TESSERA_PIPELINE_DRAW_TESTING_SVG_CHECKER_H_

@@ -8,8 +8,8 @@
 // Layer s maps rows of width widths[s] to tanh(x W + b) of width widths[s + 1].
 // The loss is half the squared distance from a target. All values are functions
 // of their indices, so that every rank has the same.
-#ifndef TESSERA_PIPELINE_EXECUTE_LAYER_STACK_H_
-#define TESSERA_PIPELINE_EXECUTE_LAYER_STACK_H_
+#ifndef TESSERA_PIPELINE_EXECUTE_TESTING_LAYER_STACK_H_
+#define TESSERA_PIPELINE_EXECUTE_TESTING_LAYER_STACK_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -234,4 +234,4 @@ inline absl::Status ForEachSchedule(
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_EXECUTE_LAYER_STACK_H_
+#endif  // TESSERA_PIPELINE_EXECUTE_TESTING_LAYER_STACK_H_

@@ -1,7 +1,7 @@
 // For tests: random valid schedules with random costs, of every kind that
 // Simulate knows.
-#ifndef TESSERA_PIPELINE_SIMULATE_RANDOM_CASES_H_
-#define TESSERA_PIPELINE_SIMULATE_RANDOM_CASES_H_
+#ifndef TESSERA_PIPELINE_SIMULATE_TESTING_RANDOM_CASES_H_
+#define TESSERA_PIPELINE_SIMULATE_TESTING_RANDOM_CASES_H_
 
 #include <cstdint>
 #include <random>
@@ -9,7 +9,7 @@
 
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/passes/place_parameters.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
 
@@ -93,4 +93,4 @@ inline RandomCase MakeRandomCase(std::mt19937_64& random) {
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_SIMULATE_RANDOM_CASES_H_
+#endif  // TESSERA_PIPELINE_SIMULATE_TESTING_RANDOM_CASES_H_

@@ -1,6 +1,6 @@
 // For tests: orders made by chance.
-#ifndef TESSERA_PIPELINE_SYNTHESIZE_RANDOM_ORDER_H_
-#define TESSERA_PIPELINE_SYNTHESIZE_RANDOM_ORDER_H_
+#ifndef TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_ORDER_H_
+#define TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_ORDER_H_
 
 #include <cstddef>
 #include <random>
@@ -52,4 +52,4 @@ inline StageMap RandomMap(int64_t ranks, int64_t chunks,
 
 }  // namespace tessera::pipeline::synthesis
 
-#endif  // TESSERA_PIPELINE_SYNTHESIZE_RANDOM_ORDER_H_
+#endif  // TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_ORDER_H_

@@ -1,4 +1,4 @@
-#include "pipeline/execute/layer_stack.h"
+#include "pipeline/execute/testing/layer_stack.h"
 
 #include <algorithm>
 #include <cmath>

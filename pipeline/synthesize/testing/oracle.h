@@ -2,8 +2,8 @@
 // nothing with the synthesiser but the rules.
 //
 //   const Oracle best = BestOfAll(map, 2, costs, /*memory_limit=*/0);
-#ifndef TESSERA_PIPELINE_SYNTHESIZE_ORACLE_H_
-#define TESSERA_PIPELINE_SYNTHESIZE_ORACLE_H_
+#ifndef TESSERA_PIPELINE_SYNTHESIZE_TESTING_ORACLE_H_
+#define TESSERA_PIPELINE_SYNTHESIZE_TESTING_ORACLE_H_
 
 #include <cstdint>
 #include <limits>
@@ -28,4 +28,4 @@ Oracle BestOfAll(const StageMap& map, int32_t microbatches, const Costs& costs,
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_SYNTHESIZE_ORACLE_H_
+#endif  // TESSERA_PIPELINE_SYNTHESIZE_TESTING_ORACLE_H_

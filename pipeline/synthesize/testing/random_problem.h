@@ -2,8 +2,8 @@
 //
 //   std::mt19937_64 random(1);
 //   const SynthesisProblem problem = RandomProblem(random, {.ranks = 6});
-#ifndef TESSERA_PIPELINE_SYNTHESIZE_RANDOM_PROBLEM_H_
-#define TESSERA_PIPELINE_SYNTHESIZE_RANDOM_PROBLEM_H_
+#ifndef TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_PROBLEM_H_
+#define TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_PROBLEM_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -82,4 +82,4 @@ inline std::ostream& operator<<(std::ostream& os,
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_SYNTHESIZE_RANDOM_PROBLEM_H_
+#endif  // TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_PROBLEM_H_

@@ -1,4 +1,4 @@
-#include "pipeline/synthesize/oracle.h"
+#include "pipeline/synthesize/testing/oracle.h"
 
 #include <algorithm>
 #include <cstddef>

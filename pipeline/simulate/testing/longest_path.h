@@ -6,8 +6,8 @@
 //   graph.makespan();
 //   graph.Stretch(/*rank=*/0, /*position=*/3, -0.5);  // One action alone.
 //   graph.makespan();
-#ifndef TESSERA_PIPELINE_SIMULATE_LONGEST_PATH_H_
-#define TESSERA_PIPELINE_SIMULATE_LONGEST_PATH_H_
+#ifndef TESSERA_PIPELINE_SIMULATE_TESTING_LONGEST_PATH_H_
+#define TESSERA_PIPELINE_SIMULATE_TESTING_LONGEST_PATH_H_
 
 #include <cstdint>
 #include <map>
@@ -74,4 +74,4 @@ class LongestPath {
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_SIMULATE_LONGEST_PATH_H_
+#endif  // TESSERA_PIPELINE_SIMULATE_TESTING_LONGEST_PATH_H_

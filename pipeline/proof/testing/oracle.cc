@@ -1,4 +1,4 @@
-#include "pipeline/proof/oracle.h"
+#include "pipeline/proof/testing/oracle.h"
 
 #include <array>
 #include <deque>

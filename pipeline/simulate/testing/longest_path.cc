@@ -1,4 +1,4 @@
-#include "pipeline/simulate/longest_path.h"
+#include "pipeline/simulate/testing/longest_path.h"
 
 #include <algorithm>
 

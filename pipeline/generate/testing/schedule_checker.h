@@ -5,8 +5,8 @@
 //   const Execution run = Execute(schedule, {.forward = 1, .backward = 2});
 //   EXPECT_EQ(run.error, "");
 //   EXPECT_EQ(run.makespan, (m + p - 1) * 3);
-#ifndef TESSERA_PIPELINE_GENERATE_SCHEDULE_CHECKER_H_
-#define TESSERA_PIPELINE_GENERATE_SCHEDULE_CHECKER_H_
+#ifndef TESSERA_PIPELINE_GENERATE_TESTING_SCHEDULE_CHECKER_H_
+#define TESSERA_PIPELINE_GENERATE_TESTING_SCHEDULE_CHECKER_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -208,4 +208,4 @@ inline Execution Execute(const Schedule& schedule,
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_GENERATE_SCHEDULE_CHECKER_H_
+#endif  // TESSERA_PIPELINE_GENERATE_TESTING_SCHEDULE_CHECKER_H_

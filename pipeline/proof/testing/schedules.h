@@ -1,6 +1,6 @@
 // For tests: schedules without communication, made without a generator.
-#ifndef TESSERA_PIPELINE_PROOF_SCHEDULES_H_
-#define TESSERA_PIPELINE_PROOF_SCHEDULES_H_
+#ifndef TESSERA_PIPELINE_PROOF_TESTING_SCHEDULES_H_
+#define TESSERA_PIPELINE_PROOF_TESTING_SCHEDULES_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -139,4 +139,4 @@ inline Schedule FromCsv(std::string_view text) { return *ReadCsv(text); }
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_PROOF_SCHEDULES_H_
+#endif  // TESSERA_PIPELINE_PROOF_TESTING_SCHEDULES_H_

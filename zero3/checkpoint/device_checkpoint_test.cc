@@ -17,7 +17,7 @@
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_blocks.h"
-#include "zero3/checkpoint/testing_state.h"
+#include "zero3/checkpoint/testing/state.h"
 #include "zero3/state/testing_tiers.h"
 #include "zero3/state/toy_training.h"
 

@@ -1,4 +1,4 @@
-#include "zero3/checkpoint/testing_state.h"
+#include "zero3/checkpoint/testing/state.h"
 
 #include <atomic>
 #include <cstdlib>

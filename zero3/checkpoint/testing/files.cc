@@ -1,4 +1,4 @@
-#include "zero3/checkpoint/testing_files.h"
+#include "zero3/checkpoint/testing/files.h"
 
 #include <filesystem>
 #include <fstream>

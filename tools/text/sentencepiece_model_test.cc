@@ -12,7 +12,7 @@
 #include "base/status_matchers.h"
 #include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
-#include "tools/text/sentencepiece_test_models.h"
+#include "tools/text/testing/sentencepiece_test_models.h"
 
 namespace tessera::text {
 namespace {

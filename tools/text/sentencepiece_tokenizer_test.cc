@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tools/text/load_tokenizer.h"
-#include "tools/text/sentencepiece_test_models.h"
+#include "tools/text/testing/sentencepiece_test_models.h"
 
 namespace tessera::text {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/train/checkpoint/mesh_run.h"
+#include "tools/train/testing/mesh_run.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -5,8 +5,8 @@
 //     EXPECT_EQ(Run({"say:hello"}, {.np = 2}).ExitCode(), 0);
 //     EXPECT_THAT(OutLines(), UnorderedElementsAre("[0] hello", "[1] hello"));
 //   }
-#ifndef TESSERA_TOOLS_LAUNCH_LAUNCH_FIXTURE_H_
-#define TESSERA_TOOLS_LAUNCH_LAUNCH_FIXTURE_H_
+#ifndef TESSERA_TOOLS_LAUNCH_TESTING_LAUNCH_FIXTURE_H_
+#define TESSERA_TOOLS_LAUNCH_TESTING_LAUNCH_FIXTURE_H_
 
 #include <sys/types.h>
 
@@ -70,4 +70,4 @@ class LaunchTest : public ::testing::Test {
 
 }  // namespace tessera::tools
 
-#endif  // TESSERA_TOOLS_LAUNCH_LAUNCH_FIXTURE_H_
+#endif  // TESSERA_TOOLS_LAUNCH_TESTING_LAUNCH_FIXTURE_H_

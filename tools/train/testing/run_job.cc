@@ -1,4 +1,4 @@
-#include "tools/train/loop/run_job.h"
+#include "tools/train/testing/run_job.h"
 
 #include <memory>
 #include <sstream>

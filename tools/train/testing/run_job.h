@@ -2,8 +2,8 @@
 //
 //   const JobRun run = RunJob(SmallSettings());
 //   run.result.steps.back().record.loss;
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_JOB_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_RUN_JOB_H_
+#ifndef TESSERA_TOOLS_TRAIN_TESTING_RUN_JOB_H_
+#define TESSERA_TOOLS_TRAIN_TESTING_RUN_JOB_H_
 
 #include <cstdint>
 #include <functional>
@@ -46,4 +46,4 @@ std::vector<double> LossesOfTrainRank(const Settings& settings);
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_JOB_H_
+#endif  // TESSERA_TOOLS_TRAIN_TESTING_RUN_JOB_H_

@@ -1,6 +1,6 @@
 // A small training run on threads for ranks, for tests of checkpoints.
-#ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_MESH_RUN_H_
-#define TESSERA_TOOLS_TRAIN_CHECKPOINT_MESH_RUN_H_
+#ifndef TESSERA_TOOLS_TRAIN_TESTING_MESH_RUN_H_
+#define TESSERA_TOOLS_TRAIN_TESTING_MESH_RUN_H_
 
 #include <cstdint>
 #include <functional>
@@ -78,4 +78,4 @@ std::string NewRunDirectory(const std::string& name);
 
 }  // namespace tessera::train::testing
 
-#endif  // TESSERA_TOOLS_TRAIN_CHECKPOINT_MESH_RUN_H_
+#endif  // TESSERA_TOOLS_TRAIN_TESTING_MESH_RUN_H_

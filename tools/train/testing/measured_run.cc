@@ -1,4 +1,4 @@
-#include "tools/train/predict/measured_run.h"
+#include "tools/train/testing/measured_run.h"
 
 #include <algorithm>
 #include <memory>

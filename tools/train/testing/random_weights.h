@@ -1,6 +1,6 @@
 // Synthetic weights for tests.
-#ifndef TESSERA_TOOLS_TRAIN_SAMPLE_TESTING_WEIGHTS_H_
-#define TESSERA_TOOLS_TRAIN_SAMPLE_TESTING_WEIGHTS_H_
+#ifndef TESSERA_TOOLS_TRAIN_TESTING_RANDOM_WEIGHTS_H_
+#define TESSERA_TOOLS_TRAIN_TESTING_RANDOM_WEIGHTS_H_
 
 #include <cstdint>
 #include <span>
@@ -85,4 +85,4 @@ class FixedLogits : public WeightReader {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_SAMPLE_TESTING_WEIGHTS_H_
+#endif  // TESSERA_TOOLS_TRAIN_TESTING_RANDOM_WEIGHTS_H_

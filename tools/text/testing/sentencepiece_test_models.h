@@ -1,8 +1,8 @@
 // Serialized models of SentencePiece, built field by field for tests.
 //
 //   Model(Piece("ab", kNormal, -1) + Piece("<u>", kUserDefined))
-#ifndef TESSERA_TOOLS_TEXT_SENTENCEPIECE_TEST_MODELS_H_
-#define TESSERA_TOOLS_TEXT_SENTENCEPIECE_TEST_MODELS_H_
+#ifndef TESSERA_TOOLS_TEXT_TESTING_SENTENCEPIECE_TEST_MODELS_H_
+#define TESSERA_TOOLS_TEXT_TESTING_SENTENCEPIECE_TEST_MODELS_H_
 
 #include <cstdint>
 #include <cstring>
@@ -61,4 +61,4 @@ inline std::string Model(std::string_view pieces,
 
 }  // namespace tessera::text
 
-#endif  // TESSERA_TOOLS_TEXT_SENTENCEPIECE_TEST_MODELS_H_
+#endif  // TESSERA_TOOLS_TEXT_TESTING_SENTENCEPIECE_TEST_MODELS_H_

@@ -1,8 +1,8 @@
 // MeasureRun: the memory and traffic of the ranks of a small run by the
 // runtime's own accounting. CountEngine: counts the bytes of collectives by
 // group. For tests.
-#ifndef TESSERA_TOOLS_TRAIN_PREDICT_MEASURED_RUN_H_
-#define TESSERA_TOOLS_TRAIN_PREDICT_MEASURED_RUN_H_
+#ifndef TESSERA_TOOLS_TRAIN_TESTING_MEASURED_RUN_H_
+#define TESSERA_TOOLS_TRAIN_TESTING_MEASURED_RUN_H_
 
 #include <cstdint>
 #include <functional>
@@ -68,4 +68,4 @@ absl::StatusOr<std::vector<MeasuredRank>> MeasureRun(
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PREDICT_MEASURED_RUN_H_
+#endif  // TESSERA_TOOLS_TRAIN_TESTING_MEASURED_RUN_H_

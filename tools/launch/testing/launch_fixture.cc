@@ -1,4 +1,4 @@
-#include "tools/launch/launch_fixture.h"
+#include "tools/launch/testing/launch_fixture.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ UniqueFd NewSink(const char* name) {
 }  // namespace
 
 LaunchTest::LaunchTest()
-    : program_(std::filesystem::absolute("tools/launch/rank_program")),
+    : program_(std::filesystem::absolute("tools/launch/testing/rank_program")),
       out_(NewSink("out")),
       err_(NewSink("err")) {
   const auto* const info =

@@ -10,7 +10,7 @@
 
 #include "base/cuda/kernel.h"
 #include "base/cuda/mma.h"
-#include "base/cuda/sample_kernels.h"
+#include "base/cuda/testing/sample_kernels.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "base/device/cuda_device.h"
-#include "base/device/device_conformance.h"
+#include "base/device/testing/device_conformance.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/device/cuda_runtime_stand_in.h"
-#include "base/device/device_conformance.h"
+#include "base/device/testing/cuda_runtime_stand_in.h"
+#include "base/device/testing/device_conformance.h"
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gmock/gmock.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/device/device_conformance.h"
+#include "base/device/testing/device_conformance.h"
 #include "base/status_matchers.h"
 #include "base/tensor/counting_memory.h"
 #include "gmock/gmock.h"

@@ -10,7 +10,7 @@
 
 #include "base/dtype/convert.h"
 #include "base/dtype/dtype.h"
-#include "base/dtype/memcpy_bandwidth.h"
+#include "base/testing/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 
 namespace tessera {

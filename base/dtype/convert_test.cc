@@ -12,8 +12,8 @@
 
 #include "base/dtype/convert_value.h"
 #include "base/dtype/dtype_traits.h"
-#include "base/dtype/float_reference.h"
 #include "base/status_matchers.h"
+#include "base/testing/float_reference.h"
 #include "gtest/gtest.h"
 
 namespace tessera {

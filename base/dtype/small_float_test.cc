@@ -8,7 +8,7 @@
 #include <sstream>
 #include <type_traits>
 
-#include "base/dtype/float_reference.h"
+#include "base/testing/float_reference.h"
 #include "gtest/gtest.h"
 
 namespace tessera {

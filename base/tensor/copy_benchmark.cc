@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "base/dtype/memcpy_bandwidth.h"
 #include "base/tensor/copy.h"
 #include "base/tensor/tensor.h"
+#include "base/testing/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 
 namespace tessera {

@@ -1,7 +1,7 @@
 // Damaged cache files are rejected with an error, or parse to valid costs.
 
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "collectives/adaptive/cost_table.h"
 #include "gtest/gtest.h"
 

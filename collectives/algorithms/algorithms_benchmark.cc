@@ -14,7 +14,7 @@
 
 #include "benchmark/benchmark.h"
 #include "collectives/algorithms/run_algorithm.h"
-#include "collectives/algorithms/traffic_formulas.h"
+#include "collectives/algorithms/testing/traffic_formulas.h"
 #include "collectives/engine/engine.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/in_process/in_process.h"

@@ -4,8 +4,8 @@
 #include <set>
 #include <tuple>
 
-#include "collectives/algorithms/algorithm_case.h"
 #include "collectives/algorithms/algorithm_chooser.h"
+#include "collectives/algorithms/testing/algorithm_case.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

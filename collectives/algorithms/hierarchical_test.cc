@@ -2,9 +2,9 @@
 // algorithms.
 
 #include "base/status_matchers.h"
-#include "collectives/algorithms/algorithm_case.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/hierarchy.h"
+#include "collectives/algorithms/testing/algorithm_case.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,7 +1,7 @@
 // The formulas of docs/collective_algorithms.md for bytes and steps against the
 // messages that algorithms send, which ThreadWorld counts.
 
-#include "collectives/algorithms/traffic_formulas.h"
+#include "collectives/algorithms/testing/traffic_formulas.h"
 
 #include <algorithm>
 #include <string>

@@ -15,7 +15,7 @@
 #include "base/status_matchers.h"
 #include "collectives/bootstrap/in_process_store.h"
 #include "collectives/bootstrap/inherited_sockets.h"
-#include "collectives/bootstrap/ranks.h"
+#include "collectives/bootstrap/testing/ranks.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
 #include "gmock/gmock.h"

@@ -2,8 +2,8 @@
 
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/bootstrap/ranks.h"
-#include "collectives/bootstrap/store_suite.h"
+#include "collectives/bootstrap/testing/ranks.h"
+#include "collectives/bootstrap/testing/store_suite.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

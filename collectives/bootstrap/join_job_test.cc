@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
 #include "collectives/bootstrap/inherited_sockets.h"
-#include "collectives/bootstrap/ranks.h"
+#include "collectives/bootstrap/testing/ranks.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/job_secret.h"
 #include "collectives/channel/socket.h"

@@ -3,7 +3,7 @@
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
 #include "collectives/bootstrap/in_process_store.h"
-#include "collectives/bootstrap/ranks.h"
+#include "collectives/bootstrap/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-#include "collectives/bootstrap/ranks.h"
+#include "collectives/bootstrap/testing/ranks.h"
 #include "collectives/bootstrap/tls_store.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"

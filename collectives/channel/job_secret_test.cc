@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "collectives/bootstrap/ranks.h"
+#include "collectives/bootstrap/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "collectives/bootstrap/store_table.h"
 #include "collectives/channel/message.h"
 #include "gtest/gtest.h"

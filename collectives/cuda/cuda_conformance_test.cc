@@ -1,6 +1,6 @@
 #include "absl/strings/str_cat.h"
-#include "collectives/cuda/run_cuda.h"
 #include "collectives/testing/conformance_suite.h"
+#include "collectives/testing/run_cuda.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

@@ -1,6 +1,6 @@
 #include "absl/strings/str_cat.h"
-#include "collectives/emulated/run_emulated.h"
 #include "collectives/testing/conformance_suite.h"
+#include "collectives/testing/run_emulated.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

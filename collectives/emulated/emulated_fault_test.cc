@@ -1,5 +1,5 @@
-#include "collectives/emulated/run_emulated.h"
 #include "collectives/testing/fault_suite.h"
+#include "collectives/testing/run_emulated.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 

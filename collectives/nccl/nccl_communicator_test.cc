@@ -13,7 +13,7 @@
 #include "base/tensor/memory.h"
 #include "collectives/in_process/in_process.h"
 #include "collectives/nccl/native_nccl.h"
-#include "collectives/nccl/run_stand_in.h"
+#include "collectives/nccl/testing/run_stand_in.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {

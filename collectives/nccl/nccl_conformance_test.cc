@@ -1,5 +1,5 @@
 #include "absl/strings/str_cat.h"
-#include "collectives/nccl/run_stand_in.h"
+#include "collectives/nccl/testing/run_stand_in.h"
 #include "collectives/testing/conformance_suite.h"
 #include "gtest/gtest.h"
 

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/nccl/run_stand_in.h"
+#include "collectives/nccl/testing/run_stand_in.h"
 #include "collectives/testing/fault_suite.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/dtype/dtype.h"
-#include "base/dtype/memcpy_bandwidth.h"
+#include "base/testing/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 #include "collectives/reduction/combine.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "offload/codec/arrays.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 

@@ -12,10 +12,10 @@
 #include <string>
 
 #include "base/dtype/dtype.h"
-#include "base/dtype/memcpy_bandwidth.h"
+#include "base/testing/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
-#include "offload/codec/arrays.h"
 #include "offload/codec/codec.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 namespace {

@@ -9,9 +9,9 @@
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "offload/codec/arrays.h"
 #include "offload/codec/codec.h"
 #include "offload/codec/plane_coder.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/codec/arrays.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 namespace {

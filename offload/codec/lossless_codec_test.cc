@@ -12,9 +12,9 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/codec/arrays.h"
 #include "offload/codec/codecs.h"
 #include "offload/codec/plane_coder.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 namespace {

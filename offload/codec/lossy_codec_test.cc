@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "base/dtype/dtype.h"
-#include "base/dtype/float_reference.h"
 #include "base/status_matchers.h"
+#include "base/testing/float_reference.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/codec/arrays.h"
 #include "offload/codec/block_kernels.h"
 #include "offload/codec/codecs.h"
+#include "offload/codec/testing/arrays.h"
 
 namespace tessera::offload {
 

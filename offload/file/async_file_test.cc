@@ -17,8 +17,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/file/fault_engine.h"
 #include "offload/file/io_engine.h"
+#include "offload/file/testing/fault_engine.h"
 
 namespace tessera::offload {
 namespace {

@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/step_state.h"
 
 namespace tessera::offload {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/step_state.h"
 
 namespace tessera::offload {
 namespace {

@@ -16,7 +16,7 @@
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/step_state.h"
 
 namespace tessera::offload {
 namespace {

@@ -1,4 +1,4 @@
-#include "offload/optimizer/moment_codec.h"
+#include "offload/optimizer/testing/moment_codec.h"
 
 #include <algorithm>
 #include <bit>
@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "offload/optimizer/dynamic_map.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/step_state.h"
 
 namespace tessera::offload {
 namespace {

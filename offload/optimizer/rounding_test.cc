@@ -9,9 +9,9 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/adamw.h"
-#include "offload/optimizer/moment_codec.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/moment_codec.h"
+#include "offload/optimizer/testing/step_state.h"
 
 namespace tessera::offload {
 namespace {

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/step_state.h"
 
 namespace tessera::offload {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/dtype/small_float.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/kernels.h"
-#include "offload/optimizer/step_state.h"
+#include "offload/optimizer/testing/step_state.h"
 
 namespace tessera::offload {
 namespace {

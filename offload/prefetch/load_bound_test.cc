@@ -4,8 +4,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/prefetch/brute_force.h"
 #include "offload/prefetch/prefetch_plan.h"
+#include "offload/prefetch/testing/brute_force.h"
 
 namespace tessera::offload {
 namespace {

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/prefetch/prefetcher.h"
-#include "offload/prefetch/slow_tier.h"
+#include "offload/prefetch/testing/slow_tier.h"
 #include "offload/tier/host_tier.h"
 
 namespace tessera::offload {

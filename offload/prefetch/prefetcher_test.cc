@@ -13,7 +13,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/prefetch/slow_tier.h"
+#include "offload/prefetch/testing/slow_tier.h"
 
 namespace tessera::offload {
 namespace {

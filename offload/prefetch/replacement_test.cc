@@ -9,7 +9,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/prefetch/brute_force.h"
+#include "offload/prefetch/testing/brute_force.h"
 
 namespace tessera::offload {
 namespace {

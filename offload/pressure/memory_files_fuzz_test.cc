@@ -5,7 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "offload/pressure/system_memory.h"
 

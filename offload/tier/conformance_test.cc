@@ -13,7 +13,7 @@
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
 #include "offload/tier/pinned_arena.h"
-#include "offload/tier/tier_model.h"
+#include "offload/tier/testing/tier_model.h"
 
 namespace tessera::offload {
 namespace {

@@ -23,7 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/file_tier.h"
-#include "offload/tier/tier_model.h"
+#include "offload/tier/testing/tier_model.h"
 
 namespace tessera::offload {
 namespace {

@@ -29,8 +29,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/file/fault_engine.h"
-#include "offload/tier/tier_model.h"
+#include "offload/file/testing/fault_engine.h"
+#include "offload/tier/testing/tier_model.h"
 
 namespace tessera::offload {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/draw/svg_checker.h"
+#include "pipeline/draw/testing/svg_checker.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/simulate/simulate.h"
 

@@ -6,9 +6,9 @@
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "pipeline/execute/layer_stack.h"
+#include "pipeline/execute/testing/layer_stack.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -21,13 +21,13 @@
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "collectives/communicator.h"
-#include "collectives/emulated/run_emulated.h"
+#include "collectives/testing/run_emulated.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "pipeline/execute/executor.h"
-#include "pipeline/execute/layer_stack.h"
+#include "pipeline/execute/testing/layer_stack.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -8,7 +8,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 #include "pipeline/execute/executor.h"
-#include "pipeline/execute/layer_stack.h"
+#include "pipeline/execute/testing/layer_stack.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/schedule/schedule_text.h"
 

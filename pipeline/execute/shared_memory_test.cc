@@ -7,7 +7,7 @@
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "pipeline/execute/layer_stack.h"
+#include "pipeline/execute/testing/layer_stack.h"
 
 namespace tessera::pipeline {
 namespace {

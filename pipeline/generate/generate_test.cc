@@ -5,8 +5,8 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/generate/every_shape.h"
-#include "pipeline/generate/schedule_checker.h"
+#include "pipeline/generate/testing/every_shape.h"
+#include "pipeline/generate/testing/schedule_checker.h"
 #include "pipeline/schedule/schedule_text.h"
 
 namespace tessera::pipeline {

@@ -9,8 +9,8 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/generate/every_shape.h"
 #include "pipeline/generate/generate.h"
+#include "pipeline/generate/testing/every_shape.h"
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/proof/validate.h"
 #include "pipeline/schedule/schedule_text.h"

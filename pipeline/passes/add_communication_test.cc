@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/passes/place_parameters.h"
-#include "pipeline/proof/oracle.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/oracle.h"
+#include "pipeline/proof/testing/schedules.h"
 #include "pipeline/proof/validate.h"
 
 namespace tessera::pipeline {

@@ -10,7 +10,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 #include "pipeline/proof/validate.h"
 
 namespace tessera::pipeline {

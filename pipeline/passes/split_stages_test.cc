@@ -11,7 +11,7 @@
 #include "pipeline/generate/generate.h"
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/passes/place_parameters.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 #include "pipeline/proof/validate.h"
 #include "pipeline/schedule/schedule_text.h"
 

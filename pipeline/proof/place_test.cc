@@ -2,7 +2,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 
 namespace tessera::pipeline {
 

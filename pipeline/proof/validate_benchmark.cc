@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "benchmark/benchmark.h"
 #include "pipeline/passes/add_communication.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 #include "pipeline/proof/validate.h"
 
 namespace tessera::pipeline {

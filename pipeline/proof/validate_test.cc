@@ -12,7 +12,7 @@
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/passes/place_parameters.h"
 #include "pipeline/proof/place.h"
-#include "pipeline/proof/schedules.h"
+#include "pipeline/proof/testing/schedules.h"
 
 namespace tessera::pipeline {
 namespace {

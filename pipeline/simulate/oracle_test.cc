@@ -9,9 +9,9 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "pipeline/simulate/longest_path.h"
-#include "pipeline/simulate/random_cases.h"
 #include "pipeline/simulate/simulate.h"
+#include "pipeline/simulate/testing/longest_path.h"
+#include "pipeline/simulate/testing/random_cases.h"
 
 namespace tessera::pipeline {
 namespace {

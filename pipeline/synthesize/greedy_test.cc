@@ -2,9 +2,9 @@
 
 #include "gtest/gtest.h"
 #include "pipeline/synthesize/evaluator.h"
-#include "pipeline/synthesize/random_order.h"
-#include "pipeline/synthesize/random_problem.h"
 #include "pipeline/synthesize/search.h"
+#include "pipeline/synthesize/testing/random_order.h"
+#include "pipeline/synthesize/testing/random_problem.h"
 
 namespace tessera::pipeline::synthesis {
 namespace {

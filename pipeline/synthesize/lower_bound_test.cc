@@ -6,8 +6,8 @@
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/simulate/simulate.h"
-#include "pipeline/synthesize/oracle.h"
-#include "pipeline/synthesize/random_problem.h"
+#include "pipeline/synthesize/testing/oracle.h"
+#include "pipeline/synthesize/testing/random_problem.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -6,7 +6,7 @@
 #include "pipeline/generate/generate.h"
 #include "pipeline/proof/validate.h"
 #include "pipeline/synthesize/model.h"
-#include "pipeline/synthesize/random_order.h"
+#include "pipeline/synthesize/testing/random_order.h"
 
 namespace tessera::pipeline::synthesis {
 namespace {

@@ -13,8 +13,8 @@
 #include "pipeline/proof/validate.h"
 #include "pipeline/simulate/simulate.h"
 #include "pipeline/synthesize/lower_bound.h"
-#include "pipeline/synthesize/oracle.h"
-#include "pipeline/synthesize/random_problem.h"
+#include "pipeline/synthesize/testing/oracle.h"
+#include "pipeline/synthesize/testing/random_problem.h"
 
 namespace tessera::pipeline {
 namespace {

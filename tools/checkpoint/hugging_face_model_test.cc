@@ -25,9 +25,9 @@
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
-#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
+#include "tools/train/testing/mesh_run.h"
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::tools {

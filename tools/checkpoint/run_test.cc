@@ -15,8 +15,8 @@
 #include "nlohmann/json.hpp"
 #include "tools/checkpoint/inspect_runs.h"
 #include "tools/checkpoint/write_run.h"
-#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/testing/mesh_run.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 
 namespace tessera::tools {

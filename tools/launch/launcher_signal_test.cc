@@ -16,8 +16,8 @@
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/launch/launch_fixture.h"
 #include "tools/launch/launcher.h"
+#include "tools/launch/testing/launch_fixture.h"
 
 namespace tessera::tools {
 namespace {

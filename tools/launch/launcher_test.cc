@@ -21,7 +21,7 @@
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "tools/launch/launch_fixture.h"
+#include "tools/launch/testing/launch_fixture.h"
 
 namespace tessera::tools {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 
 namespace tessera::tools {

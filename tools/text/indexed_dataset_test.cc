@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/text/corpus.h"

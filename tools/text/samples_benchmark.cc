@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype/memcpy_bandwidth.h"
+#include "base/testing/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 #include "tools/text/corpus.h"
 #include "tools/text/data_files.h"

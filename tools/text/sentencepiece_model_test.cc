@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
-#include "tools/text/sentencepiece_test_models.h"
+#include "tools/text/testing/sentencepiece_test_models.h"
 
 namespace tessera::text {
 namespace {

@@ -12,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tools/text/load_tokenizer.h"
-#include "tools/text/sentencepiece_test_models.h"
+#include "tools/text/testing/sentencepiece_test_models.h"
 
 namespace tessera::text {
 namespace {

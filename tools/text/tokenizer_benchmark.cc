@@ -4,7 +4,7 @@
 #include <iterator>
 #include <string>
 
-#include "base/dtype/memcpy_bandwidth.h"
+#include "base/testing/memcpy_bandwidth.h"
 #include "benchmark/benchmark.h"
 #include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer.h"

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "topology/cluster/cluster_file.h"
 

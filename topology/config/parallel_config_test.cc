@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "topology/groups.h"

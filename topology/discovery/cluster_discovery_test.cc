@@ -7,7 +7,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "topology/discovery/fake_machine.h"
+#include "topology/discovery/testing/fake_machine.h"
 
 namespace tessera::topology {
 namespace {
@@ -62,7 +62,7 @@ TEST(NvlinkDomainsTest, DomainsMatchCliquesOfLinks) {
 
 #ifdef TESSERA_HAVE_HWLOC
 
-constexpr char kFakeNvml[] = "topology/discovery/libfake_nvml.so";
+constexpr char kFakeNvml[] = "topology/discovery/testing/libfake_nvml.so";
 
 DiscoveryOptions Fake() {
   DiscoveryOptions options;

@@ -5,7 +5,7 @@
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
-#include "topology/discovery/fake_machine.h"
+#include "topology/discovery/testing/fake_machine.h"
 
 namespace tessera::topology {
 namespace {

@@ -18,8 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr char kFake[] = "topology/discovery/libfake_nvml.so";
-constexpr char kOld[] = "topology/discovery/libold_nvml.so";
+constexpr char kFake[] = "topology/discovery/testing/libfake_nvml.so";
+constexpr char kOld[] = "topology/discovery/testing/libold_nvml.so";
 
 class NvmlTest : public ::testing::Test {
  protected:

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "topology/cluster/cluster_file.h"
 #include "topology/mesh.h"
-#include "topology/placement/reference_cost.h"
+#include "topology/placement/testing/reference_cost.h"
 
 namespace tessera::topology {
 

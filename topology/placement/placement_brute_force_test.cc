@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "topology/mesh.h"
 #include "topology/placement/placement.h"
-#include "topology/placement/reference_cost.h"
+#include "topology/placement/testing/reference_cost.h"
 
 namespace tessera::topology {
 namespace {

@@ -7,17 +7,17 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/device/forgetful_device.h"
+#include "base/device/testing/forgetful_device.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/emulated/run_emulated.h"
+#include "collectives/testing/run_emulated.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_blocks.h"
-#include "zero3/checkpoint/testing_state.h"
+#include "zero3/checkpoint/testing/state.h"
 #include "zero3/state/testing_tiers.h"
 #include "zero3/state/toy_training.h"
 

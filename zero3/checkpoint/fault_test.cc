@@ -20,8 +20,8 @@
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/testing_files.h"
-#include "zero3/checkpoint/testing_state.h"
+#include "zero3/checkpoint/testing/files.h"
+#include "zero3/checkpoint/testing/state.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -21,7 +21,7 @@
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/testing_state.h"
+#include "zero3/checkpoint/testing/state.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
-#include "zero3/checkpoint/testing_files.h"
-#include "zero3/checkpoint/testing_state.h"
+#include "zero3/checkpoint/testing/files.h"
+#include "zero3/checkpoint/testing/state.h"
 
 namespace tessera::zero3 {
 namespace {

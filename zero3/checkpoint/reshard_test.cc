@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/testing_state.h"
+#include "zero3/checkpoint/testing/state.h"
 #include "zero3/state/toy_training.h"
 
 namespace tessera::zero3 {

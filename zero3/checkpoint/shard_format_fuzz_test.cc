@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
 #include "zero3/checkpoint/shard_file.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "zero3/layout/testing_models.h"
+#include "zero3/layout/testing/models.h"
 
 namespace tessera::zero3 {
 namespace {

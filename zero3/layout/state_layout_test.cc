@@ -11,7 +11,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "zero3/layout/testing_models.h"
+#include "zero3/layout/testing/models.h"
 
 namespace tessera::zero3 {
 namespace {

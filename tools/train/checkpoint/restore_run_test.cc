@@ -23,8 +23,8 @@
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/testing/mesh_run.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"

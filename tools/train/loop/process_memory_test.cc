@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "tools/train/loop/memory_watch.h"
 

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/accounting.h"
-#include "tools/train/loop/run_job.h"
+#include "tools/train/testing/run_job.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {

@@ -20,10 +20,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/train/loop/run_job.h"
 #include "tools/train/loop/worker.h"
 #include "tools/train/report/run_trace.h"
 #include "tools/train/report/step_activity.h"
+#include "tools/train/testing/run_job.h"
 
 namespace tessera::train {
 namespace {

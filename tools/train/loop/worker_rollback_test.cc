@@ -23,10 +23,10 @@
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/loop/run_job.h"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
+#include "tools/train/testing/run_job.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {

@@ -15,7 +15,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/loop/run_job.h"
+#include "tools/train/testing/run_job.h"
 
 namespace tessera::train {
 namespace {

@@ -4,7 +4,7 @@
 #include <ostream>
 #include <string>
 
-#include "base/device/forgetful_device.h"
+#include "base/device/testing/forgetful_device.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

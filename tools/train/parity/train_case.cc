@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/device/device.h"
 #include "base/device/emulated_device.h"
-#include "base/device/forgetful_device.h"
+#include "base/device/testing/forgetful_device.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/device/forgetful_device.h"
+#include "base/device/testing/forgetful_device.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/rank_device.h"
 #include "tools/train/loop/run_result.h"

@@ -17,8 +17,8 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "tools/train/predict/measured_run.h"
 #include "tools/train/predict/rank_traffic.h"
+#include "tools/train/testing/measured_run.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {

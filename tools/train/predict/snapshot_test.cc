@@ -8,9 +8,9 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "offload/tier/accounting.h"
-#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/predict/predict_rank.h"
+#include "tools/train/testing/mesh_run.h"
 
 namespace tessera::train {
 namespace {

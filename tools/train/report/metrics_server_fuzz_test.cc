@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "tools/train/report/metrics_server.h"
 

@@ -15,7 +15,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "pipeline/draw/svg_checker.h"
+#include "pipeline/draw/testing/svg_checker.h"
 
 namespace tessera::train {
 namespace {

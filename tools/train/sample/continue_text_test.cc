@@ -9,7 +9,7 @@
 #include "tools/text/tokenizer.h"
 #include "tools/train/sample/generate.h"
 #include "tools/train/sample/llama_decoder.h"
-#include "tools/train/sample/testing_weights.h"
+#include "tools/train/testing/random_weights.h"
 
 namespace tessera::train {
 namespace {

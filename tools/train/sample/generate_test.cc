@@ -7,8 +7,8 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/checkpoint/mesh_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/testing/mesh_run.h"
 
 namespace tessera::train {
 namespace {

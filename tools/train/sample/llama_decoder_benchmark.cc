@@ -14,7 +14,7 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/sample/llama_decoder.h"
-#include "tools/train/sample/testing_weights.h"
+#include "tools/train/testing/random_weights.h"
 
 namespace tessera::train {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/train/sample/testing_weights.h"
+#include "tools/train/testing/random_weights.h"
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::train {

@@ -14,7 +14,7 @@
 #include "tools/model_files/llama_names.h"
 #include "tools/train/parity/reference_llama.h"
 #include "tools/train/sample/generate.h"
-#include "tools/train/sample/testing_weights.h"
+#include "tools/train/testing/random_weights.h"
 
 namespace tessera::train {
 namespace {

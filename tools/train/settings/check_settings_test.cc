@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
 #include "tools/model_files/model_config.h"

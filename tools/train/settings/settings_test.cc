@@ -22,7 +22,7 @@
 #include "base/dtype/dtype.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
-#include "base/text_mutator.h"
+#include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "tools/cli/cli.h"
 #include "tools/train/settings/settings_flags.h"

@@ -57,7 +57,7 @@ constexpr int64_t kExperts = 8, kPerToken = 2;
 
 Tensor Made(DType dtype, std::vector<int64_t> shape) {
   Tensor tensor = *Tensor::Create(dtype, shape);
-  CpuOps({.threads = 1}).Fill(0.01, tensor.view()).IgnoreError();
+  CpuOps({.threads = 1}).Run(op::Fill{0.01, tensor.view()}).IgnoreError();
   return tensor;
 }
 

@@ -170,9 +170,9 @@ TEST_F(CudnnGpuTest, DoesNotDependOnWhatItsWorkspaceHolds) {
   }
   for (Ops* const on_host : all_ops()) {
     AttentionProblem first = nans, second = inputs;
-    TESSERA_ASSERT_OK(on_host->Attend(first.Block(), first.State()));
+    TESSERA_ASSERT_OK(on_host->Run(op::Attend{first.Block(), first.State()}));
     TESSERA_ASSERT_OK(
-        on_host->AttendGradient(first.Block(), first.Gradients()));
+        on_host->Run(op::AttendGradient{first.Block(), first.Gradients()}));
     EXPECT_TRUE(std::isnan(first.query_gradient.at(0)));
     ExpectAttentionIsReference(*on_host, second, reference);
   }
@@ -182,10 +182,10 @@ TEST_F(CudnnGpuTest, AddsToGradients) {
   std::mt19937_64 random(4);
   AttentionProblem p(DType::kBF16, {2, 200, 264, 4, 2, 64}, random);
   Ops& on_host = *all_ops().front();
-  TESSERA_ASSERT_OK(on_host.Attend(p.Block(), p.State()));
-  TESSERA_ASSERT_OK(on_host.AttendGradient(p.Block(), p.Gradients()));
+  TESSERA_ASSERT_OK(on_host.Run(op::Attend{p.Block(), p.State()}));
+  TESSERA_ASSERT_OK(on_host.Run(op::AttendGradient{p.Block(), p.Gradients()}));
   const AttentionProblem once = p;
-  TESSERA_ASSERT_OK(on_host.AttendGradient(p.Block(), p.Gradients()));
+  TESSERA_ASSERT_OK(on_host.Run(op::AttendGradient{p.Block(), p.Gradients()}));
   for (const auto& [x, y] :
        {std::pair{&once.query_gradient, &p.query_gradient},
         std::pair{&once.key_gradient, &p.key_gradient},

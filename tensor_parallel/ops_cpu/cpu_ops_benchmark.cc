@@ -353,6 +353,14 @@ void BM_MemoryBound(benchmark::State& state, const MemoryBound& operation,
              "bytes");
 }
 
+// The cost of a call, without the work: 64 elements.
+void BM_SmallFill(benchmark::State& state) {
+  CpuOps ops({.threads = 1});
+  Tensor x = Made(DType::kF32, {64});
+  for (auto _ : state) Check(state, ops.Run(op::Fill{1, x.view()}));
+}
+BENCHMARK(BM_SmallFill);
+
 const bool kRegistered = [] {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     const std::string type = absl::StrCat("/", DTypeName(dtype));

@@ -96,7 +96,7 @@ class Trainer {
   }
   absl::StatusOr<double> Rate() {
     const bool is_f32 = options_.dtype == DType::kF32;
-    return ProductRate(cpu_, is_f32 ? DType::kF32 : DType::kBF16);
+    return ProductRate(ops_, is_f32 ? DType::kF32 : DType::kBF16);
   }
 
   absl::StatusOr<MeasuredStep> Step() {

@@ -15,7 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "offload/file/crc32c.h"
+#include "tools/train/report/metrics_file.h"
 
 namespace tessera::train {
 namespace {
@@ -189,40 +191,21 @@ absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(
 }
 
 absl::Status EventFile::Add(const StepMetrics& step) {
-  const StepRecord& record = step.record;
+  const nlohmann::json values = MetricsOf(step);
   std::vector<EventScalar> scalars;
-  const auto add = [&](std::string_view tag, double value) {
-    scalars.push_back({tag, static_cast<float>(value)});
-  };
-  add("loss", record.loss);
-  if (record.eval_loss) add("eval_loss", *record.eval_loss);
-  if (record.test_loss) add("test_loss", *record.test_loss);
-  if (record.expert_imbalance) {
-    add("expert_imbalance", *record.expert_imbalance);
+  for (const char* const key :
+       {"loss", "eval_loss", "test_loss", "expert_imbalance", "rollbacks",
+        "grad_norm", "lr", "tokens_per_second", "memory_bytes", "compute",
+        "communication", "bubble", "offload"}) {
+    if (values[key].is_number()) scalars.push_back({key, values[key]});
   }
-  if (record.rollbacks > 0) {
-    add("rollbacks", static_cast<double>(record.rollbacks));
-  }
-  add("grad_norm", record.gradient_norm);
-  add("lr", record.learning_rate);
-  add("tokens_per_second", step.tokens_per_second);
-  add("memory_bytes", static_cast<double>(step.memory_bytes));
-  add("compute", step.shares.compute);
-  add("communication", step.shares.communication);
-  add("bubble", step.shares.bubble);
-  add("offload", step.shares.offload);
   return Write(
-      EventRecord(ScalarEvent(SecondsOf(now_()), record.step, scalars)));
+      EventRecord(ScalarEvent(SecondsOf(now_()), step.record.step, scalars)));
 }
 
 absl::Status EventFile::Write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd_.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Refusal(errno, "written", path_);
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
+  return Append(fd_, bytes,
+                absl::StrCat("--tensorboard: ", path_, " cannot be written"));
 }
 
 }  // namespace tessera::train

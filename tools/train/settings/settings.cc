@@ -383,9 +383,9 @@ constexpr SettingsField kFields[] = {
      "a page with curves of loss, throughput, memory and shares of time, the "
      "schedule and the settings, which is written again while the run goes on; "
      "it needs no network"},
-    {"prometheus_port", &Settings::prometheus_port,
-     "a port of 127.0.0.1, on rank 0's host, where Prometheus finds the newest "
-     "metrics at /metrics; 0: none"},
+    {"prometheus_file", &Settings::prometheus_file,
+     "a file whose name ends in .prom, on rank 0's host, with the newest "
+     "metrics for the textfile collector of Prometheus' node_exporter"},
     {"trace", &Settings::trace, "a file for Perfetto"},
     {"sample_prompt", &Settings::sample_prompt,
      "beginning of the text sample after training"},

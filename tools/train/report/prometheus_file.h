@@ -26,7 +26,7 @@
 
 namespace tessera::train {
 
-// What a run exposes.
+// The state of a run to expose.
 struct RunStatus {
   Settings settings = {};
   int64_t ranks = 1;

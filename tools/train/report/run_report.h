@@ -29,7 +29,6 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tools/train/loop/run_result.h"
@@ -37,16 +36,6 @@
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
-
-struct ReportLimits {
-  double communication = 0.30;
-  double memory = 0.90;
-  double pipeline = 0.70;
-  double tensor = 0.80;
-  double straggler = 1.2;
-  double overlap = 0.80;
-  double offload = 0.10;
-};
 
 enum class ReportRule {
   kCommunication,
@@ -57,15 +46,6 @@ enum class ReportRule {
   kOverlap,
   kOffload,
 };
-
-// "communication", "memory", ...
-std::string_view ReportRuleName(ReportRule rule);
-
-// True if the rule is broken above its limit, false if below.
-constexpr bool IsUpperLimit(ReportRule rule) {
-  return rule != ReportRule::kPipeline && rule != ReportRule::kTensor &&
-         rule != ReportRule::kOverlap;
-}
 
 struct Measurement {
   ReportRule rule = ReportRule::kCommunication;
@@ -90,8 +70,7 @@ struct RunReport {
 // `prediction` is for the same settings, from before the run. A result without
 // ranks has no measurements.
 RunReport MakeRunReport(const RunResult& result, const Settings& settings,
-                        const RunPrediction& prediction,
-                        const ReportLimits& limits = {});
+                        const RunPrediction& prediction);
 
 // One line per measurement, and under each broken one the change.
 void PrintRunReport(const RunReport& report, std::ostream& out);

@@ -524,6 +524,8 @@ absl::StatusOr<Settings> SettingsOf(const Json& document) {
   }
   Settings settings;
   for (const auto& [key, value] : document.items()) {
+    // Runs of earlier versions have this key; 0 was no port.
+    if (key == "prometheus_port" && value == 0) continue;
     const SettingsField* field = FindSettingsField(key);
     if (field == nullptr) return UnknownKey(key);
     TESSERA_RETURN_IF_ERROR(

@@ -241,7 +241,7 @@ grep -q "^tessera_train_steps_done 2$" collected2/train.prom || fail "the file f
 [ "$(ls collected2)" = train.prom ] || fail "files beside that for Prometheus: $(ls collected2)"
 for bad in "$PWD/none/train.prom" /proc/train.prom; do
   expect_usage_error "--prometheus_file=$bad: cannot make a new file beside" --prometheus_file="$bad"
-  grep -qF "; give a file in a directory that exists and can be written" err || fail "--prometheus_file=$bad: $(cat err)"
+  grep -qF "; give a file in an existing, writable directory" err || fail "--prometheus_file=$bad: $(cat err)"
 done
 expect_usage_error "--prometheus_file=train.txt: must end in .prom" --prometheus_file=train.txt
 held="--eval_every=2 --eval_batches=1 --validation_fraction=0.1"

@@ -125,10 +125,10 @@ absl::Status PrometheusFile::Check() const {
           ? absl::InvalidArgumentError("it is a directory")
           : AtomicFile::Create(path_).status();  // Removed again.
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--prometheus_file=", path_, ": ", status.message(),
-      "; give a file in a directory that exists and can be written, such as "
-      "--prometheus_file=/var/lib/node_exporter/train.prom"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--prometheus_file=", path_, ": ", status.message(),
+                   "; give a file in an existing, writable directory, such as "
+                   "--prometheus_file=/var/lib/node_exporter/train.prom"));
 }
 
 absl::Status PrometheusFile::Write(const RunStatus& status) {

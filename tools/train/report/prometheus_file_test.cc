@@ -1,8 +1,7 @@
 #include "tools/train/report/prometheus_file.h"
 
-#include <unistd.h>
-
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -168,8 +167,8 @@ TEST_F(PrometheusFileTest, NamesTheFlagIfTheFileCannotBeWritten) {
     EXPECT_THAT(file.Check(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("--prometheus_file=" + path + ": "),
-                               HasSubstr("; give a file in a directory that "
-                                         "exists and can be written"))));
+                               HasSubstr("; give a file in an existing, "
+                                         "writable directory"))));
     const absl::Status status = file.Write(status_);
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()),

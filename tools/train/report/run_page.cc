@@ -274,6 +274,7 @@ std::string ValueText(const SettingsField& field, const Settings& settings) {
         return nlohmann::json(GetField(member, settings));
       },
       field.member);
+  if (value.is_number_float()) return absl::StrCat(value.get<double>());
   if (value.is_array()) {
     return absl::StrJoin(value.get<std::vector<std::string>>(), ",");
   }

@@ -3,26 +3,6 @@
 //
 //   const RunReport report = MakeRunReport(result, settings, prediction);
 //   PrintRunReport(report, std::cout);
-//
-//   rule            measured                                   reported
-//   communication   share of time in collectives and           above 30 %
-//                   messages, the mean over ranks
-//   memory          memory taken by the run's ranks, of the    above 90 %
-//                   memory that was available before
-//   pipeline        1 - bubble / (computation + messages +     below 70 %
-//                   bubble), the mean over ranks
-//   tensor          products / (products + messages of tensor  below 80 %
-//                   ranks), the mean over ranks
-//   straggler       computation of a rank over the median of   above 1.2
-//                   the ranks with the same stages
-//   overlap         share of the gathers of weights and        below 80 %
-//                   reductions of gradients that overlaps
-//                   computation, the mean over ranks
-//   offload         share of time that a rank waits for tiers, above 10 %
-//                   the maximum over ranks
-//
-// The time of tensor ranks' messages is estimated by their share of the
-// predicted bytes along all axes (RunPrediction).
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_RUN_REPORT_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_RUN_REPORT_H_
 
@@ -37,13 +17,24 @@
 
 namespace tessera::train {
 
+// What is measured; means are over the ranks. The limits are in run_report.cc.
 enum class ReportRule {
+  // The mean share of time in collectives and messages.
   kCommunication,
+  // The memory that the run's ranks took, of what was available before.
   kMemory,
+  // The mean of 1 - bubble / (computation + messages + bubble).
   kPipeline,
+  // The mean of products / (products + messages of tensor ranks). The time of
+  // these messages is estimated by their share of the predicted bytes along all
+  // axes (RunPrediction).
   kTensor,
+  // The computation of a rank over the median of the ranks with its stages.
   kStraggler,
+  // The mean share of the gathers of weights and reductions of gradients that
+  // overlaps computation.
   kOverlap,
+  // The largest share of time that a rank waits for tiers.
   kOffload,
 };
 

@@ -226,21 +226,24 @@ outputs="--metrics=$PWD/table.csv --tensorboard=$PWD/events --checkpoint_every=2
 [ "$(ls events | grep -c '^events[.]out[.]tfevents[.]')" = 2 ] || fail "event files: $(ls events)"
 "$train" $tiny --mesh=dp2 --steps=3 --run_dir=eventless --tensorboard=/proc/never >out 2>err
 [ $? = 1 ] && [ "$(grep -c -- "--tensorboard: /proc/never" err)" = 1 ] || fail "unwritable events: $(cat err)"
-# The endpoint for Prometheus while the run goes on, a port in use, and the port after the run.
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-scrape() {
-  python3 -c 'import sys, urllib.request
-text = urllib.request.urlopen("http://127.0.0.1:%s/metrics" % sys.argv[1], timeout=10).read().decode()
-sys.exit(0 if any(line.startswith("tessera_train_loss ") for line in text.splitlines()) else 1)' "$port" 2>/dev/null
-}
-env --default-signal "$train" $tiny --mesh=dp2 --steps=100000 --run_dir=scraped --prometheus_port="$port" >out 2>err &
+# The file for Prometheus: while the run goes on, after a short run, and where it cannot be written.
+mkdir collected
+collected=$PWD/collected/train.prom
+env --default-signal "$train" $tiny --mesh=dp2 --steps=100000 --run_dir=scraped --prometheus_file="$collected" >out 2>err &
 pid=$!
-await scrape
-expect_usage_error "--prometheus_port=$port: cannot listen on 127.0.0.1:$port" --prometheus_port="$port"
+await grep -qs "^tessera_train_loss [0-9]" "$collected"
 kill -TERM $pid
 wait $pid
-[ $? = 143 ] || fail "SIGTERM of a run with an endpoint: $(cat err)"
-"$train" $tiny --mesh=dp2 --steps=1 --run_dir=scraped2 --prometheus_port="$port" >out 2>err || fail "the port is not free again: $(cat err)"
+[ $? = 143 ] || fail "SIGTERM of a run with a file for Prometheus: $(cat err)"
+mkdir collected2
+"$train" $tiny --mesh=dp2 --steps=2 --run_dir=scraped2 --prometheus_file=collected2/train.prom >out 2>err || fail "Prometheus: $(cat err)"
+grep -q "^tessera_train_steps_done 2$" collected2/train.prom || fail "the file for Prometheus: $(cat collected2/train.prom)"
+[ "$(ls collected2)" = train.prom ] || fail "files beside that for Prometheus: $(ls collected2)"
+for bad in "$PWD/none/train.prom" /proc/train.prom; do
+  expect_usage_error "--prometheus_file=$bad: cannot make a new file beside" --prometheus_file="$bad"
+  grep -qF "; give a file in an existing, writable directory" err || fail "--prometheus_file=$bad: $(cat err)"
+done
+expect_usage_error "--prometheus_file=train.txt: must end in .prom" --prometheus_file=train.txt
 held="--eval_every=2 --eval_batches=1 --validation_fraction=0.1"
 "$train" $tiny $held --steps=2 --checkpoint_every=2 --run_dir=held >out 2>err || fail "validation: $(cat err)"
 "$train" $tiny $held --mesh=dp2 --order=auto --steps=4 --run_dir=held --resume=latest >out 2>err ||

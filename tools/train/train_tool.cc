@@ -46,7 +46,7 @@
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
-#include "tools/train/report/metrics_server.h"
+#include "tools/train/report/prometheus_file.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/run_options_from.h"
@@ -76,8 +76,8 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
 absl::Status CheckMemory(const Settings& settings,
                          const model_files::ModelConfig& model,
                          int64_t ranks_here, std::ostream& err);
-// Before ranks start, so that a port in use is bad usage.
-absl::Status CheckPort(const Settings& settings);
+// Before ranks start, so that an invalid path is bad usage.
+absl::Status CheckPrometheusFile(const Settings& settings);
 void PrintPrediction(const CheckedRun& run, std::ostream& out);
 absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
                     std::ostream& out, std::ostream& err, int& exit_code);
@@ -129,7 +129,7 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
   if (launcher.has_value()) {
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }
-  TESSERA_RETURN_IF_ERROR(CheckPort(settings));
+  TESSERA_RETURN_IF_ERROR(CheckPrometheusFile(settings));
   TESSERA_ASSIGN_OR_RETURN(CheckedRun run, CheckRun(settings, err));
   TESSERA_RETURN_IF_ERROR(CheckMemory(run.settings, run.identity.model,
                                       /*ranks_here=*/0, err));
@@ -387,7 +387,9 @@ absl::Status RunOneRank(const Settings& settings,
         "give the flags that --dry_run --memory_limit=",
         settings.parallel.memory_limit.ToString(), " chooses"));
   }
-  if (place.rank.value() == 0) TESSERA_RETURN_IF_ERROR(CheckPort(settings));
+  if (place.rank.value() == 0) {
+    TESSERA_RETURN_IF_ERROR(CheckPrometheusFile(settings));
+  }
   Settings quick = settings;
   quick.report = false;  // Without the measurements that --report needs.
   TESSERA_RETURN_IF_ERROR(CheckMemoryOfHost(quick, place, err, exit_code));
@@ -606,9 +608,10 @@ absl::Status CheckMemory(const Settings& settings,
   return CheckRoom(settings, prediction, err);
 }
 
-absl::Status CheckPort(const Settings& settings) {
-  if (settings.prometheus_port == 0) return absl::OkStatus();
-  return MetricsServer::CheckPort(static_cast<int>(settings.prometheus_port));
+absl::Status CheckPrometheusFile(const Settings& settings) {
+  const std::string& file = settings.prometheus_file;
+  return file.empty() ? absl::OkStatus()
+                      : PrometheusFile(UserPath(file)).Check();
 }
 
 void PrintPrediction(const CheckedRun& run, std::ostream& out) {

@@ -53,7 +53,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.metrics = "";
   alone.tensorboard = "";
   alone.html = "";
-  alone.prometheus_port = 0;
+  alone.prometheus_file = "";
   alone.trace = "";
   alone.max_restarts = 0;
   alone.elastic = false;

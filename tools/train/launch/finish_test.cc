@@ -226,7 +226,7 @@ TEST(OneRankSettingsTest, KeepSettingsThatAffectLosses) {
                              .metrics = "m",
                              .tensorboard = "t",
                              .html = "h",
-                             .prometheus_port = 9400,
+                             .prometheus_file = "p.prom",
                              .max_restarts = 2};
   const Settings alone = OneRankSettings(settings);
   Settings expected = settings;
@@ -241,7 +241,7 @@ TEST(OneRankSettingsTest, KeepSettingsThatAffectLosses) {
   expected.metrics = "";
   expected.tensorboard = "";
   expected.html = "";
-  expected.prometheus_port = 0;
+  expected.prometheus_file = "";
   expected.max_restarts = 0;
   expected.quiet = true;
   EXPECT_EQ(alone, expected);

@@ -15,7 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "offload/file/crc32c.h"
+#include "tools/train/report/metrics_file.h"
 
 namespace tessera::train {
 namespace {
@@ -24,45 +26,42 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// Numbers of `bytes` bytes, the lowest first.
-void AppendLittleEndian(uint64_t value, int bytes, std::string& out) {
-  for (int i = 0; i < bytes; ++i) {
-    out += static_cast<char>(value >> (8 * i) & 0xFF);
-  }
+// A number of `bytes` bytes, the lowest first.
+std::string LittleEndian(uint64_t value, int bytes) {
+  std::string text;
+  for (; bytes > 0; --bytes, value >>= 8) text += static_cast<char>(value);
+  return text;
 }
 
 // Checksums of data that hold checksums are masked.
-void AppendChecksum(std::string_view data, std::string& out) {
+std::string Checksum(std::string_view data) {
   const uint32_t crc =
       offload::Crc32c(std::as_bytes(std::span(data.data(), data.size())));
-  AppendLittleEndian(std::rotr(crc, 15) + 0xA282EAD8U, 4, out);
+  return LittleEndian(std::rotr(crc, 15) + 0xA282EAD8U, 4);
 }
 
-// The wire format of protocol buffers: a key with the field's number and type,
-// then its value.
-enum class WireType { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
+// The wire format of protocol buffers: a field's number and wire type, then its
+// value.
 
-void AppendVarint(uint64_t value, std::string& out) {
-  while (value >= 0x80) {
-    out += static_cast<char>(value | 0x80);
-    value >>= 7;
-  }
-  out += static_cast<char>(value);
+std::string Varint(uint64_t value) {
+  std::string text;
+  for (; value >= 0x80; value >>= 7) text += static_cast<char>(value | 0x80);
+  return text + static_cast<char>(value);
 }
 
-void AppendKey(uint32_t field, WireType type, std::string& out) {
-  AppendVarint(field << 3 | static_cast<uint32_t>(type), out);
+std::string Field(uint32_t number, int64_t value) {
+  return Varint(number << 3) + Varint(static_cast<uint64_t>(value));
 }
-
-void AppendInteger(uint32_t field, int64_t value, std::string& out) {
-  AppendKey(field, WireType::kVarint, out);
-  AppendVarint(static_cast<uint64_t>(value), out);
+std::string Field(uint32_t number, double value) {
+  return Varint(number << 3 | 1) +
+         LittleEndian(std::bit_cast<uint64_t>(value), 8);
 }
-
-void AppendBytes(uint32_t field, std::string_view value, std::string& out) {
-  AppendKey(field, WireType::kLength, out);
-  AppendVarint(value.size(), out);
-  out += value;
+std::string Field(uint32_t number, float value) {
+  return Varint(number << 3 | 5) +
+         LittleEndian(std::bit_cast<uint32_t>(value), 4);
+}
+std::string Field(uint32_t number, std::string_view value) {
+  return absl::StrCat(Varint(number << 3 | 2), Varint(value.size()), value);
 }
 
 // The fields of Event, Summary.Value and SessionLog that are written.
@@ -71,19 +70,6 @@ constexpr uint32_t kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5,
 constexpr uint32_t kValue = 1, kTag = 1, kSimpleValue = 2;
 constexpr uint32_t kStatus = 1;
 constexpr int64_t kStart = 1;
-
-std::string EventAt(double seconds) {
-  std::string event;
-  AppendKey(kWallTime, WireType::kFixed64, event);
-  AppendLittleEndian(std::bit_cast<uint64_t>(seconds), 8, event);
-  return event;
-}
-
-std::string EventAt(double seconds, int64_t step) {
-  std::string event = EventAt(seconds);
-  AppendInteger(kStep, step, event);
-  return event;
-}
 
 double SecondsOf(absl::Time time) {
   return absl::ToDoubleSeconds(time - absl::UnixEpoch());
@@ -129,41 +115,27 @@ std::string HostName() {
 }  // namespace
 
 std::string EventRecord(std::string_view data) {
-  std::string record;
-  AppendLittleEndian(data.size(), 8, record);
-  AppendChecksum(record, record);
-  record += data;
-  AppendChecksum(data, record);
-  return record;
+  const std::string length = LittleEndian(data.size(), 8);
+  return absl::StrCat(length, Checksum(length), data, Checksum(data));
 }
 
 std::string VersionEvent(double seconds) {
-  std::string event = EventAt(seconds);
-  AppendBytes(kFileVersion, "brain.Event:2", event);
-  return event;
+  return Field(kWallTime, seconds) + Field(kFileVersion, "brain.Event:2");
 }
 
 std::string StartEvent(double seconds, int64_t first_step) {
-  std::string event = EventAt(seconds, first_step);
-  std::string log;
-  AppendInteger(kStatus, kStart, log);
-  AppendBytes(kSessionLog, log, event);
-  return event;
+  return Field(kWallTime, seconds) + Field(kStep, first_step) +
+         Field(kSessionLog, Field(kStatus, kStart));
 }
 
 std::string ScalarEvent(double seconds, int64_t step,
                         std::span<const EventScalar> scalars) {
   std::string summary;
-  for (const EventScalar& scalar : scalars) {
-    std::string value;
-    AppendBytes(kTag, scalar.tag, value);
-    AppendKey(kSimpleValue, WireType::kFixed32, value);
-    AppendLittleEndian(std::bit_cast<uint32_t>(scalar.value), 4, value);
-    AppendBytes(kValue, value, summary);
+  for (const auto& [tag, value] : scalars) {
+    summary += Field(kValue, Field(kTag, tag) + Field(kSimpleValue, value));
   }
-  std::string event = EventAt(seconds, step);
-  AppendBytes(kSummary, summary, event);
-  return event;
+  return Field(kWallTime, seconds) + Field(kStep, step) +
+         Field(kSummary, summary);
 }
 
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(
@@ -189,40 +161,21 @@ absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(
 }
 
 absl::Status EventFile::Add(const StepMetrics& step) {
-  const StepRecord& record = step.record;
+  const nlohmann::json values = MetricsOf(step);
   std::vector<EventScalar> scalars;
-  const auto add = [&](std::string_view tag, double value) {
-    scalars.push_back({tag, static_cast<float>(value)});
-  };
-  add("loss", record.loss);
-  if (record.eval_loss) add("eval_loss", *record.eval_loss);
-  if (record.test_loss) add("test_loss", *record.test_loss);
-  if (record.expert_imbalance) {
-    add("expert_imbalance", *record.expert_imbalance);
+  for (const char* const key :
+       {"loss", "eval_loss", "test_loss", "expert_imbalance", "rollbacks",
+        "grad_norm", "lr", "tokens_per_second", "memory_bytes", "compute",
+        "communication", "bubble", "offload"}) {
+    if (values[key].is_number()) scalars.push_back({key, values[key]});
   }
-  if (record.rollbacks > 0) {
-    add("rollbacks", static_cast<double>(record.rollbacks));
-  }
-  add("grad_norm", record.gradient_norm);
-  add("lr", record.learning_rate);
-  add("tokens_per_second", step.tokens_per_second);
-  add("memory_bytes", static_cast<double>(step.memory_bytes));
-  add("compute", step.shares.compute);
-  add("communication", step.shares.communication);
-  add("bubble", step.shares.bubble);
-  add("offload", step.shares.offload);
   return Write(
-      EventRecord(ScalarEvent(SecondsOf(now_()), record.step, scalars)));
+      EventRecord(ScalarEvent(SecondsOf(now_()), step.record.step, scalars)));
 }
 
 absl::Status EventFile::Write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd_.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Refusal(errno, "written", path_);
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
+  return Append(fd_, bytes,
+                absl::StrCat("--tensorboard: ", path_, " cannot be written"));
 }
 
 }  // namespace tessera::train

@@ -5,13 +5,10 @@
 
 #include <cerrno>
 #include <cmath>
-#include <iterator>
-#include <limits>
 #include <string_view>
+#include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -19,115 +16,115 @@
 #include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "nlohmann/json.hpp"
 
 namespace tessera::train {
 
 namespace {
 
 constexpr size_t kMostLineBytes = size_t{1} << 20;
+constexpr int64_t kMostBytes = int64_t{1} << 32;
 constexpr int64_t kMostSteps = int64_t{1} << 62;
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 
-// A key of JSON lines and column of CSV. `value` is null where the step does
-// not have it; `set` takes NaN for numbers that a line does not have.
-struct Column {
-  std::string_view name;
-  Json (*value)(const StepMetrics& step, int64_t ranks);
-  void (*set)(double number, StepMetrics& step);
-};
-
-void Set(double number, double& value) { value = number; }
-void Set(double number, int64_t& value) {
-  constexpr double kMost = 1e18;
-  value = number >= 0 && number <= kMost ? static_cast<int64_t>(number) : 0;
-}
-void Set(double number, bool& value) { value = number > 0; }
-
-Json EvalLoss(const StepMetrics& step, int64_t) {
-  return step.record.eval_loss ? Json(*step.record.eval_loss) : Json();
-}
-Json EvalPerplexity(const StepMetrics& step, int64_t) {
-  return step.record.eval_loss ? Json(std::exp(*step.record.eval_loss))
-                               : Json();
-}
-Json TestLoss(const StepMetrics& step, int64_t) {
-  return step.record.test_loss ? Json(*step.record.test_loss) : Json();
-}
-Json ExpertImbalance(const StepMetrics& step, int64_t) {
-  return step.record.expert_imbalance ? Json(*step.record.expert_imbalance)
-                                      : Json();
+OrderedJson OrNull(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
 }
 
-Json Tokens(const StepMetrics& step, int64_t) {
-  return step.record.tokens > 0 ? Json(step.record.tokens) : Json();
-}
-Json Rollbacks(const StepMetrics& step, int64_t) {
-  return step.record.rollbacks > 0 ? Json(step.record.rollbacks) : Json();
+OrderedJson NullIfZero(int64_t value) {
+  return value > 0 ? OrderedJson(value) : OrderedJson();
 }
 
-// The value at a path of members.
-#define TESSERA_COLUMN(name, member)                                          \
-  Column {                                                                    \
-    name, [](const StepMetrics& step, int64_t) { return Json(step.member); }, \
-        [](double number, StepMetrics& step) { Set(number, step.member); }    \
-  }
+// Every key, in the order of CSV's columns; null if the step has no value.
+OrderedJson AllMetricsOf(const StepMetrics& step, int64_t ranks) {
+  const StepRecord& record = step.record;
+  const TimeShares& shares = step.shares;
+  std::optional<double> perplexity = record.eval_loss;
+  if (perplexity) perplexity = std::exp(*perplexity);
+  return {{"step", record.step},
+          {"loss", record.loss},
+          {"grad_norm", record.gradient_norm},
+          {"lr", record.learning_rate},
+          {"tokens_per_second", step.tokens_per_second},
+          {"memory_bytes", step.memory_bytes},
+          {"compute", shares.compute},
+          {"communication", shares.communication},
+          {"bubble", shares.bubble},
+          {"offload", shares.offload},
+          {"skipped", record.skipped},
+          {"loss_scale", record.loss_scale},
+          {"seconds", step.seconds},
+          {"products", shares.products},
+          {"optimizer", shares.optimizer},
+          {"state_traffic", shares.state_traffic},
+          {"state_hidden", shares.state_hidden},
+          {"ranks", ranks},
+          {"eval_loss", OrNull(record.eval_loss)},
+          {"eval_perplexity", OrNull(perplexity)},
+          {"test_loss", OrNull(record.test_loss)},
+          {"expert_imbalance", OrNull(record.expert_imbalance)},
+          {"tokens", NullIfZero(record.tokens)},
+          {"rollbacks", NullIfZero(record.rollbacks)}};
+}
 
-constexpr Column kColumns[] = {
-    TESSERA_COLUMN("step", record.step),
-    TESSERA_COLUMN("loss", record.loss),
-    TESSERA_COLUMN("grad_norm", record.gradient_norm),
-    TESSERA_COLUMN("lr", record.learning_rate),
-    TESSERA_COLUMN("tokens_per_second", tokens_per_second),
-    TESSERA_COLUMN("memory_bytes", memory_bytes),
-    TESSERA_COLUMN("compute", shares.compute),
-    TESSERA_COLUMN("communication", shares.communication),
-    TESSERA_COLUMN("bubble", shares.bubble),
-    TESSERA_COLUMN("offload", shares.offload),
-    TESSERA_COLUMN("skipped", record.skipped),
-    TESSERA_COLUMN("loss_scale", record.loss_scale),
-    TESSERA_COLUMN("seconds", seconds),
-    TESSERA_COLUMN("products", shares.products),
-    TESSERA_COLUMN("optimizer", shares.optimizer),
-    TESSERA_COLUMN("state_traffic", shares.state_traffic),
-    TESSERA_COLUMN("state_hidden", shares.state_hidden),
-    {"ranks", [](const StepMetrics&, int64_t ranks) { return Json(ranks); },
-     [](double, StepMetrics&) {}},
-    {"eval_loss", EvalLoss,
-     [](double number, StepMetrics& step) {
-       if (!std::isnan(number)) step.record.eval_loss = number;
-     }},
-    {"eval_perplexity", EvalPerplexity, [](double, StepMetrics&) {}},
-    {"test_loss", TestLoss,
-     [](double number, StepMetrics& step) {
-       if (!std::isnan(number)) step.record.test_loss = number;
-     }},
-    {"expert_imbalance", ExpertImbalance,
-     [](double number, StepMetrics& step) {
-       if (!std::isnan(number)) step.record.expert_imbalance = number;
-     }},
-    {"tokens", Tokens,
-     [](double number, StepMetrics& step) { Set(number, step.record.tokens); }},
-    {"rollbacks", Rollbacks,
-     [](double number, StepMetrics& step) {
-       Set(number, step.record.rollbacks);
-     }},
-};
-
-#undef TESSERA_COLUMN
+const std::vector<std::string>& Columns() {
+  static const auto* const columns = [] {
+    auto* const names = new std::vector<std::string>;
+    const OrderedJson all = AllMetricsOf({}, 1);
+    for (const auto& [key, value] : all.items()) names->push_back(key);
+    return names;
+  }();
+  return *columns;
+}
 
 // Null and numbers that are not finite are empty.
-std::string CsvField(const Json& value) {
-  std::string text = value.dump();
-  return text == "null" ? "" : text;
+std::string CsvLine(const OrderedJson& all) {
+  return absl::StrJoin(all, ",", [](std::string* out, const auto& value) {
+    const std::string text = value.dump();
+    if (text != "null") out->append(text);
+  });
 }
 
-std::string CsvLine(const StepMetrics& step, int64_t ranks) {
-  return absl::StrJoin(kColumns, ",",
-                       [&](std::string* out, const Column& column) {
-                         out->append(CsvField(column.value(step, ranks)));
-                       });
+std::string JsonLine(const OrderedJson& all) {
+  OrderedJson line;
+  for (const auto& [key, value] : all.items()) {
+    if (!value.is_null()) line[key] = value;
+  }
+  return line.dump();
+}
+
+// Null if `text` is no JSON.
+Json ParseValue(std::string_view text) {
+  return ParseJson(text, {.max_bytes = kMostLineBytes}).value_or(nullptr);
+}
+
+// Null without a field for each column.
+Json ParseCsv(std::string_view line) {
+  const std::vector<std::string_view> fields = absl::StrSplit(line, ',');
+  if (fields.size() != Columns().size()) return nullptr;
+  Json values;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    values[Columns()[i]] = ParseValue(fields[i]);
+  }
+  return values;
+}
+
+struct ParsedLine {
+  int64_t step = 0;
+  Json values;
+};
+
+// nullopt without a valid step.
+std::optional<ParsedLine> ParseLine(std::string_view line,
+                                    MetricsFormat format) {
+  if (line.size() > kMostLineBytes) return std::nullopt;
+  Json values =
+      format == MetricsFormat::kCsv ? ParseCsv(line) : ParseValue(line);
+  if (!values.is_object() || !values.contains("step")) return std::nullopt;
+  const std::optional<int64_t> step = JsonInteger(values["step"]);
+  if (!step || *step < 0 || *step > kMostSteps) return std::nullopt;
+  return ParsedLine{*step, std::move(values)};
 }
 
 }  // namespace
@@ -137,67 +134,43 @@ MetricsFormat MetricsFormatOf(std::string_view path) {
                                                 : MetricsFormat::kJson;
 }
 
-std::string MetricsCsvHeader() {
-  return absl::StrJoin(
-      kColumns, ",",
-      [](std::string* out, const Column& column) { out->append(column.name); });
+Json MetricsOf(const StepMetrics& step) {
+  Json values(AllMetricsOf(step, 1));
+  values.erase("ranks");
+  return values;
 }
+
+std::string MetricsCsvHeader() { return absl::StrJoin(Columns(), ","); }
 
 std::string MetricsLine(const StepMetrics& step, int64_t ranks,
                         MetricsFormat format) {
-  if (format == MetricsFormat::kCsv) return CsvLine(step, ranks);
-  Json line;
-  for (const Column& column : kColumns) {
-    Json value = column.value(step, ranks);
-    if (!value.is_null()) line[column.name] = std::move(value);
-  }
-  return line.dump();
+  const OrderedJson all = AllMetricsOf(step, ranks);
+  return format == MetricsFormat::kCsv ? CsvLine(all) : JsonLine(all);
 }
-
-namespace {
-
-std::optional<int64_t> ValidStep(std::optional<int64_t> number) {
-  return number >= 0 && number <= kMostSteps ? number : std::nullopt;
-}
-
-// The first of as many fields as there are columns.
-std::optional<int64_t> StepOfCsvLine(std::string_view line) {
-  if (line.size() > kMostLineBytes) return std::nullopt;
-  const auto commas = static_cast<size_t>(absl::c_count(line, ','));
-  int64_t step = 0;
-  if (commas + 1 != std::size(kColumns) ||
-      !absl::SimpleAtoi(line.substr(0, line.find(',')), &step)) {
-    return std::nullopt;
-  }
-  return ValidStep(step);
-}
-
-}  // namespace
 
 std::optional<int64_t> StepOfMetricsLine(std::string_view line,
                                          MetricsFormat format) {
-  if (format == MetricsFormat::kCsv) return StepOfCsvLine(line);
-  const auto parsed = ParseJson(line, {.max_bytes = kMostLineBytes});
-  if (!parsed.ok() || !parsed->is_object()) return std::nullopt;
-  const auto step = parsed->find("step");
-  if (step == parsed->end()) return std::nullopt;
-  return ValidStep(JsonInteger(*step));
+  const std::optional<ParsedLine> parsed = ParseLine(line, format);
+  return parsed ? std::optional(parsed->step) : std::nullopt;
 }
 
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 32;
-
-absl::Status Refusal(std::string_view what, const std::string& path) {
-  return absl::ErrnoToStatus(
-      errno, absl::StrCat("--metrics=", path, " cannot be ", what));
+// The file's bytes; none if it does not exist or no step is before
+// `first_step`.
+absl::StatusOr<std::string> ReadIfAny(const std::string& path,
+                                      int64_t first_step) {
+  if (first_step == 0) return "";
+  absl::StatusOr<std::string> text = ReadFile(path, kMostBytes);
+  if (absl::IsNotFound(text.status())) return "";
+  return text;
 }
 
 // The lines of steps before `first_step`, each with its end.
 std::string LinesBefore(std::string_view text, int64_t first_step,
                         MetricsFormat format) {
   std::string kept;
-  for (std::string_view line : absl::StrSplit(text, '\n')) {
+  for (const std::string_view line : absl::StrSplit(text, '\n')) {
     const auto step = StepOfMetricsLine(line, format);
     if (step && *step < first_step) absl::StrAppend(&kept, line, "\n");
   }
@@ -213,68 +186,36 @@ absl::Status CheckColumns(std::string_view text) {
 }
 
 absl::Status Rewrite(const std::string& path, int64_t first_step) {
-  absl::StatusOr<std::string> text = first_step == 0
-                                         ? absl::StatusOr<std::string>("")
-                                         : ReadFile(path, kMostBytes);
-  if (absl::IsNotFound(text.status())) text = "";
-  if (!text.ok()) return text.status();
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, ReadIfAny(path, first_step));
   const MetricsFormat format = MetricsFormatOf(path);
   std::string header;
   if (format == MetricsFormat::kCsv) {
-    TESSERA_RETURN_IF_ERROR(CheckColumns(*text));
+    TESSERA_RETURN_IF_ERROR(CheckColumns(text));
     header = MetricsCsvHeader() + "\n";
   }
-  return WriteFile(path, header + LinesBefore(*text, first_step, format));
-}
-
-}  // namespace
-
-namespace {
-
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-double NumberOf(const nlohmann::json& value) {
-  if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
-  return value.is_number() ? value.get<double>() : kNone;
-}
-
-double NumberOf(std::string_view field) {
-  double number = kNone;
-  if (field == "true") return 1;
-  if (field == "false") return 0;
-  return absl::SimpleAtod(field, &number) ? number : kNone;
-}
-
-// `line` has a valid step.
-StepMetrics StepIn(std::string_view line, MetricsFormat format) {
-  StepMetrics step;
-  if (format == MetricsFormat::kCsv) {
-    size_t column = 0;
-    for (const std::string_view field : absl::StrSplit(line, ',')) {
-      kColumns[column++].set(NumberOf(field), step);
-    }
-    return step;
-  }
-  const auto parsed = ParseJson(line, {.max_bytes = kMostLineBytes});
-  for (const Column& column : kColumns) {
-    const auto found = parsed->find(column.name);
-    column.set(found == parsed->end() ? kNone : NumberOf(*found), step);
-  }
-  return step;
+  return WriteFile(path, header + LinesBefore(text, first_step, format));
 }
 
 }  // namespace
 
 absl::Status ReadMetrics(const std::string& path, int64_t first_step,
-                         absl::FunctionRef<void(const StepMetrics&)> add) {
-  if (first_step == 0) return absl::OkStatus();
-  const absl::StatusOr<std::string> text = ReadFile(path, kMostBytes);
-  if (absl::IsNotFound(text.status())) return absl::OkStatus();
-  if (!text.ok()) return text.status();
+                         absl::FunctionRef<void(const Json&)> add) {
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, ReadIfAny(path, first_step));
   const MetricsFormat format = MetricsFormatOf(path);
-  for (const std::string_view line : absl::StrSplit(*text, '\n')) {
-    const auto step = StepOfMetricsLine(line, format);
-    if (step && *step < first_step) add(StepIn(line, format));
+  for (const std::string_view line : absl::StrSplit(text, '\n')) {
+    const std::optional<ParsedLine> parsed = ParseLine(line, format);
+    if (parsed && parsed->step < first_step) add(parsed->values);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Append(const UniqueFd& fd, std::string_view bytes,
+                    std::string_view context) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return absl::ErrnoToStatus(errno, context);
+    bytes.remove_prefix(static_cast<size_t>(written));
   }
   return absl::OkStatus();
 }
@@ -284,20 +225,16 @@ absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(
   TESSERA_RETURN_IF_ERROR(Rewrite(path, first_step),
                           Annotate(_, absl::StrCat("--metrics=", path)));
   const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (fd < 0) return Refusal("opened", path);
+  if (fd < 0) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("--metrics=", path, " cannot be opened"));
+  }
   return std::unique_ptr<MetricsFile>(new MetricsFile(path, fd));
 }
 
 absl::Status MetricsFile::Add(const StepMetrics& step, int64_t ranks) {
-  const std::string line = MetricsLine(step, ranks, format_) + "\n";
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = write(fd_.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Refusal("written", path_);
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
+  return Append(fd_, MetricsLine(step, ranks, MetricsFormatOf(path_)) + "\n",
+                absl::StrCat("--metrics=", path_, " cannot be written"));
 }
 
 }  // namespace tessera::train

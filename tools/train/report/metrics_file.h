@@ -8,17 +8,11 @@
 //    "memory_bytes":1048576,"compute":0.7,"communication":0.1,"bubble":0.1,
 //    "offload":0.1,...}
 //
-// These ten keys are stable; `skipped`, `loss_scale`, `seconds`, `products`,
-// `optimizer`, `ranks` and `tokens` (of the step) follow, and after a
-// validation `eval_loss` and `eval_perplexity`, after the last step of a run
-// with a test `test_loss`, and of mixtures of experts `expert_imbalance`, and
-// from the first rollback on `rollbacks`. The shares compute, communication,
-// bubble and offload add up to 1; products and optimizer are parts of compute.
-// Steps count from 0.
+// These ten keys are stable; docs/metrics.md lists the others. The shares
+// compute, communication, bubble and offload add up to 1. Steps count from 0.
 //
-// A file whose name ends in ".csv" has these columns instead, under a line of
-// their names; eval_loss and eval_perplexity are empty where no validation was
-// due, test_loss, expert_imbalance and rollbacks alike.
+// A file whose name ends in ".csv" has a column per key instead, under a line
+// of their names; fields without a value are empty.
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_METRICS_FILE_H_
 
@@ -33,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
+#include "nlohmann/json.hpp"
 #include "tools/train/loop/run_result.h"
 
 namespace tessera::train {
@@ -41,6 +36,11 @@ enum class MetricsFormat { kJson, kCsv };
 
 // By the ending of the name, in either case.
 MetricsFormat MetricsFormatOf(std::string_view path);
+
+// The values of a line by key, all but `ranks`, for the other outputs of a
+// step. Numbers may be NaN or infinite; values that the step does not have are
+// null.
+nlohmann::json MetricsOf(const StepMetrics& step);
 
 // One line without a line feed. Numbers round-trip exactly; numbers that are
 // not finite become null, and in CSV an empty field.
@@ -54,12 +54,16 @@ std::string MetricsCsvHeader();
 std::optional<int64_t> StepOfMetricsLine(
     std::string_view line, MetricsFormat format = MetricsFormat::kJson);
 
-// Calls `add` for each line of the file with a step before `first_step`, in the
-// order of the file; other and invalid lines are skipped. Numbers that a line
-// does not have are NaN, or 0 for whole numbers. Without a file there are no
-// lines. Errors of the file system.
+// Calls `add` with the values of each line that has a step before `first_step`,
+// in the order of the file; other and invalid lines are skipped. Only `step` is
+// checked. Without a file there are no lines. Errors of the file system.
 absl::Status ReadMetrics(const std::string& path, int64_t first_step,
-                         absl::FunctionRef<void(const StepMetrics&)> add);
+                         absl::FunctionRef<void(const nlohmann::json&)> add);
+
+// Writes all of `bytes` at the file's end, with one write if the system allows.
+// ErrnoToStatus with `context` otherwise.
+absl::Status Append(const UniqueFd& fd, std::string_view bytes,
+                    std::string_view context);
 
 class MetricsFile {
  public:
@@ -70,15 +74,12 @@ class MetricsFile {
   static absl::StatusOr<std::unique_ptr<MetricsFile>> Open(
       const std::string& path, int64_t first_step);
 
-  // Appends a line with one write.
   absl::Status Add(const StepMetrics& step, int64_t ranks);
 
  private:
-  MetricsFile(std::string path, int fd)
-      : path_(std::move(path)), format_(MetricsFormatOf(path_)), fd_(fd) {}
+  MetricsFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
 
   const std::string path_;
-  const MetricsFormat format_;
   const UniqueFd fd_;
 };
 

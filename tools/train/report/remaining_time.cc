@@ -12,11 +12,9 @@ namespace {
 
 // Of at least one value.
 double Median(std::vector<double> values) {
-  const auto middle =
-      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*std::max_element(values.begin(), middle) + *middle) / 2;
+  std::sort(values.begin(), values.end());
+  const size_t count = values.size();
+  return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
 }  // namespace

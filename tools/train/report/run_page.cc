@@ -1,11 +1,8 @@
 #include "tools/train/report/run_page.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <span>
-#include <string_view>
-#include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -15,32 +12,28 @@
 #include "base/status_macros.h"
 #include "pipeline/draw/exhibit.h"
 #include "pipeline/draw/svg_writer.h"
+#include "tools/train/report/metrics_file.h"
 
 namespace tessera::train {
+
+void StepSeries::Point::Add(const Point& other) {
+  count += other.count;
+  sum += other.sum;
+  least = std::min(least, other.least);
+  most = std::max(most, other.most);
+}
 
 void StepSeries::Add(int64_t step, double value) {
   if (!std::isfinite(value) || step < 0) return;
   while (step / width_ >= static_cast<int64_t>(most_)) {
     width_ *= 2;
-    // Pairs of points become one.
-    for (size_t i = 0; i < points_.size(); ++i) {
-      const Point point = points_[i];
-      Point& to = points_[i / 2];
-      if (i % 2 == 0) to = {};
-      to.count += point.count;
-      to.sum += point.sum;
-      to.least = std::min(to.least, point.least);
-      to.most = std::max(to.most, point.most);
-    }
-    points_.resize((points_.size() + 1) / 2);
+    std::vector<Point> pairs((points_.size() + 1) / 2);
+    for (size_t i = 0; i < points_.size(); ++i) pairs[i / 2].Add(points_[i]);
+    points_ = std::move(pairs);
   }
   const auto at = static_cast<size_t>(step / width_);
   if (at >= points_.size()) points_.resize(at + 1);
-  Point& point = points_[at];
-  ++point.count;
-  point.sum += value;
-  point.least = std::min(point.least, value);
-  point.most = std::max(point.most, value);
+  points_[at].Add({1, value, value, value});
 }
 
 namespace {
@@ -49,236 +42,243 @@ using pipeline::NumberText;
 using pipeline::PixelText;
 using pipeline::SvgWriter;
 using pipeline::XmlText;
+using SeriesByKey = std::map<std::string_view, StepSeries>;
+
+struct Curve {
+  std::string_view name;
+  std::string_view colour;
+  std::string_view key;  // Of MetricsOf.
+  double factor = 1;     // On its values.
+};
+
+struct Chart {
+  std::string_view title;
+  // The points of curves after the first, which may have few steps, are joined
+  // over gaps.
+  std::vector<Curve> curves;
+  // Bars of the means on top of each other, up to 100, instead of lines.
+  bool is_stacked = false;
+  bool is_optional = false;  // Left out if the first curve is empty.
+};
+
+const std::vector<Chart>& Charts() {
+  static const auto* const charts = new std::vector<Chart>{
+      {"loss",
+       {{"training", "#0072b2", "loss"},
+        {"validation", "#d55e00", "eval_loss"}}},
+      {.title = "tokens of the busiest expert, over the mean",
+       .curves = {{"busiest", "#0072b2", "expert_imbalance"}},
+       .is_optional = true},
+      {"tokens per second", {{"tokens/s", "#009e73", "tokens_per_second"}}},
+      {"resident memory of the largest rank, MiB",
+       {{"MiB", "#7a4a9c", "memory_bytes", 1.0 / (1 << 20)}}},
+      {.title = "shares of time, % (mean over ranks)",
+       .curves = {{"compute", "#0072b2", "compute", 100},
+                  {"communication", "#56b4e9", "communication", 100},
+                  {"bubble", "#d8dae2", "bubble", 100},
+                  {"offload", "#e69f00", "offload", 100}},
+       .is_stacked = true}};
+  return *charts;
+}
 
 // The areas of a chart, in pixels.
 constexpr double kWidth = 920, kHeight = 240;
 constexpr double kLeft = 76, kRight = 16, kTop = 34, kBottom = 34;
 constexpr double kPlotWidth = kWidth - kLeft - kRight;
 constexpr double kPlotHeight = kHeight - kTop - kBottom;
-constexpr std::string_view kGrid = "stroke=\"#d8dae2\"";
-
-struct Curve {
-  std::string_view name;
-  std::string_view colour;
-  const StepSeries* series;
-};
-
-// The steps and values that a chart shows.
-struct Range {
-  double steps = 1;  // From 0.
-  double least = 0;
-  double most = 1;
-
-  double X(double step) const { return kLeft + kPlotWidth * step / steps; }
-  double Y(double value) const {
-    return kTop + kPlotHeight * (most - value) / (most - least);
-  }
-};
-
-double StepsIn(std::span<const Curve> curves) {
-  double steps = 1;
-  for (const Curve& curve : curves) {
-    steps = std::max(steps, static_cast<double>(curve.series->points().size()) *
-                                static_cast<double>(curve.series->width()));
-  }
-  return steps;
-}
-
-Range RangeOf(std::span<const Curve> curves) {
-  Range range = {.steps = StepsIn(curves),
-                 .least = std::numeric_limits<double>::infinity(),
-                 .most = -std::numeric_limits<double>::infinity()};
-  for (const Curve& curve : curves) {
-    for (const StepSeries::Point& point : curve.series->points()) {
-      range.least = std::min(range.least, point.least);
-      range.most = std::max(range.most, point.most);
-    }
-  }
-  if (range.least > range.most) range.least = 0, range.most = 1;
-  // A little room, also around a constant.
-  const double room = range.most > range.least
-                          ? 0.05 * (range.most - range.least)
-                          : std::max(0.05 * std::abs(range.most), 1e-3);
-  range.least -= room;
-  range.most += room;
-  return range;
-}
-
-void DrawAxes(const Range& range, SvgWriter& svg) {
-  const std::vector<double> ticks =
-      pipeline::TicksTo(range.most - range.least, 6);
-  const double unit =
-      ticks.size() > 1 ? ticks[1] : std::max(range.most - range.least, 1e-300);
-  const double first = std::ceil(range.least / unit);
-  for (size_t i = 0; i <= ticks.size(); ++i) {
-    const double value = (first + static_cast<double>(i)) * unit;
-    if (value > range.most) break;
-    svg.Line(kLeft, range.Y(value), kWidth - kRight, range.Y(value), kGrid);
-    svg.Text({.x = kLeft - 6, .y = range.Y(value) + 4, .classes = "right"},
-             NumberText(value));
-  }
-  for (const double step : pipeline::TicksTo(range.steps, 10)) {
-    svg.Line(range.X(step), kTop, range.X(step), kHeight - kBottom, kGrid);
-    svg.Text(
-        {.x = range.X(step), .y = kHeight - kBottom + 15, .classes = "middle"},
-        NumberText(step));
-  }
-  svg.Text({.x = kLeft + kPlotWidth / 2, .y = kHeight - 4, .classes = "middle"},
-           "step");
-}
-
-void DrawLegend(std::span<const Curve> curves, SvgWriter& svg) {
-  double x = kWidth - kRight;
-  for (size_t i = curves.size(); i-- > 0;) {
-    x -= 20 + 6.5 * static_cast<double>(curves[i].name.size());
-    svg.Box({.x = x,
-             .y = 12,
-             .width = 10,
-             .height = 10,
-             .fill = std::string(curves[i].colour)});
-    svg.Text({.x = x + 14, .y = 21, .classes = "small"}, curves[i].name);
-  }
-}
-
-// The middle of a point's steps.
-double MiddleOf(const StepSeries& series, size_t point) {
-  return (static_cast<double>(point) + 0.5) *
-         static_cast<double>(series.width());
-}
-
-// The mean as a line with a dot where a point has no neighbour, over the range
-// of the values.
-void DrawCurve(const Curve& curve, const Range& range, bool joins_gaps,
-               SvgWriter& svg) {
-  const auto& points = curve.series->points();
-  std::string line, band;
-  bool is_joined = false;
-  for (size_t i = 0; i < points.size(); ++i) {
-    if (points[i].count == 0) {
-      is_joined = is_joined && joins_gaps;
-      continue;
-    }
-    const std::string x = PixelText(range.X(MiddleOf(*curve.series, i)));
-    const std::string y = PixelText(range.Y(points[i].mean()));
-    // A line of no length is a dot, with round ends.
-    absl::StrAppend(&line, is_joined ? "L" : "M", x, " ", y,
-                    is_joined ? "" : "h0");
-    absl::StrAppend(&band, "M", x, " ", PixelText(range.Y(points[i].least)),
-                    "V", PixelText(range.Y(points[i].most)));
-    is_joined = true;
-  }
-  if (line.empty()) return;
-  svg.Path(band, absl::StrCat("stroke=\"", curve.colour,
-                              "\" stroke-width=\"3\" stroke-opacity=\"0.25\""));
-  svg.Path(line, absl::StrCat("stroke=\"", curve.colour, "\" stroke-width=\"",
-                              joins_gaps ? 2.5 : 1.5,
-                              "\" stroke-linecap=\"round\" "
-                              "stroke-linejoin=\"round\""));
-}
 
 // "steps 8 to 11", counted from 1 as in the table.
-std::string StepsText(const StepSeries& series, size_t point) {
-  const int64_t first = static_cast<int64_t>(point) * series.width() + 1;
-  return series.width() == 1 ? absl::StrCat("step ", first)
-                             : absl::StrCat("steps ", first, " to ",
-                                            first + series.width() - 1);
+std::string StepsText(int64_t width, size_t point) {
+  const int64_t first = static_cast<int64_t>(point) * width + 1;
+  return width == 1 ? absl::StrCat("step ", first)
+                    : absl::StrCat("steps ", first, " to ", first + width - 1);
 }
 
-// Invisible columns with the values as tooltips.
-void DrawTooltips(std::span<const Curve> curves, const Range& range,
-                  SvgWriter& svg) {
-  const StepSeries& series = *curves[0].series;
-  const double width =
-      kPlotWidth * static_cast<double>(series.width()) / range.steps;
-  for (size_t i = 0; i < series.points().size(); ++i) {
-    std::string text;
-    for (const Curve& curve : curves) {
-      const auto& points = curve.series->points();
-      if (curve.series->width() != series.width() || i >= points.size() ||
-          points[i].count == 0) {
-        continue;
-      }
-      absl::StrAppend(&text, text.empty() ? ": " : ", ", curve.name, " ",
-                      NumberText(points[i].mean()));
+class ChartPainter {
+ public:
+  ChartPainter(const Chart& chart, const SeriesByKey& series)
+      : chart_(chart), series_(series), svg_(kWidth, kHeight, chart.title) {
+    for (const Curve& curve : chart.curves) {
+      const StepSeries& one = Of(curve);
+      steps_ = std::max(steps_, static_cast<double>(one.points().size()) *
+                                    static_cast<double>(one.width()));
     }
-    if (text.empty()) continue;
-    const double middle = range.X(MiddleOf(series, i));
-    svg.Box({.x = middle - width / 2,
-             .y = kTop,
-             .width = width,
-             .height = kPlotHeight,
-             .fill = "transparent"},
-            StepsText(series, i) + text);
+    if (!chart.is_stacked) FitRange();
   }
-}
 
-// `curves` is not empty; of those after the first, which are of few steps, the
-// points are joined over gaps.
-std::string LineChart(std::string_view title, std::span<const Curve> curves) {
-  const Range range = RangeOf(curves);
-  SvgWriter svg(kWidth, kHeight, title);
-  svg.Text({.x = kLeft, .y = 22, .classes = "title"}, title);
-  DrawAxes(range, svg);
-  DrawLegend(curves, svg);
-  for (const Curve& curve : curves) {
-    svg.Begin(curve.name);
-    DrawCurve(curve, range, &curve != curves.data(), svg);
-    svg.End();
+  std::string Draw() && {
+    svg_.Text({.x = kLeft, .y = 22, .classes = "title"}, chart_.title);
+    DrawAxes();
+    DrawLegend();
+    for (const Curve& curve : chart_.curves) {
+      svg_.Begin(curve.name);
+      chart_.is_stacked ? DrawBars(curve) : DrawLine(curve);
+      svg_.End();
+    }
+    DrawTooltips();
+    return std::move(svg_).Finish();
   }
-  DrawTooltips(curves, range, svg);
-  return std::move(svg).Finish();
-}
 
-// A bar per point in which the means stand on each other.
-std::string ShareChart(std::string_view title, std::span<const Curve> curves) {
-  const Range range = {.steps = StepsIn(curves), .least = 0, .most = 100};
-  SvgWriter svg(kWidth, kHeight, title);
-  svg.Text({.x = kLeft, .y = 22, .classes = "title"}, title);
-  DrawAxes(range, svg);
-  DrawLegend(curves, svg);
-  const size_t count = curves[0].series->points().size();
-  std::vector<double> below(count);
-  for (const Curve& curve : curves) {
-    const StepSeries& series = *curve.series;
-    const double width =
-        kPlotWidth * static_cast<double>(series.width()) / range.steps;
-    svg.Begin(curve.name);
-    for (size_t i = 0; i < series.points().size() && i < count; ++i) {
+ private:
+  const StepSeries& Of(const Curve& curve) const {
+    return series_.at(curve.key);
+  }
+  double X(double step) const { return kLeft + kPlotWidth * step / steps_; }
+  double Y(double value) const {
+    return kTop + kPlotHeight * (most_ - value) / (most_ - least_);
+  }
+  double WidthOf(const StepSeries& series) const {
+    return kPlotWidth * static_cast<double>(series.width()) / steps_;
+  }
+  // Calls `use` for each point that has values, with its number and the middle
+  // of its steps in pixels.
+  template <typename Use>
+  void ForEachPoint(const Curve& curve, Use use) const {
+    const StepSeries& series = Of(curve);
+    for (size_t i = 0; i < series.points().size(); ++i) {
       if (series.points()[i].count == 0) continue;
-      const double share = std::max(series.points()[i].mean(), 0.0);
-      const double top = range.Y(below[i] + share);
-      svg.Box({.x = range.X(MiddleOf(series, i)) - width / 2,
-               .y = top,
-               .width = width,
-               .height = range.Y(below[i]) - top,
-               .fill = std::string(curve.colour)});
-      below[i] += share;
+      use(series.points()[i], i,
+          X((static_cast<double>(i) + 0.5) *
+            static_cast<double>(series.width())));
     }
-    svg.End();
   }
-  DrawTooltips(curves, range, svg);
-  return std::move(svg).Finish();
-}
 
-std::string ValueText(const SettingsField& field, const Settings& settings) {
-  return std::visit(
-      [&](const auto& member) -> std::string {
-        const auto value = GetField(member, settings);
-        using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          return absl::StrJoin(value, ",");
-        } else if constexpr (std::is_same_v<T, bool>) {
-          return value ? "true" : "false";
-        } else {
-          return absl::StrCat(value);
-        }
-      },
-      field.member);
-}
+  // The range of all values with a little room, also around a constant.
+  void FitRange() {
+    StepSeries::Point all;
+    for (const Curve& curve : chart_.curves) {
+      for (const StepSeries::Point& point : Of(curve).points()) all.Add(point);
+    }
+    if (all.count == 0) all = {.least = 0, .most = 1};
+    const double room = all.most > all.least
+                            ? 0.05 * (all.most - all.least)
+                            : std::max(0.05 * std::abs(all.most), 1e-3);
+    least_ = all.least - room;
+    most_ = all.most + room;
+  }
+
+  void DrawAxes() {
+    constexpr std::string_view kGrid = "stroke=\"#d8dae2\"";
+    const double height = most_ - least_;
+    const std::vector<double> ticks = pipeline::TicksTo(height, 6);
+    const double unit = ticks.size() > 1 ? ticks[1] : std::max(height, 1e-300);
+    const double first = std::ceil(least_ / unit);
+    for (size_t i = 0; i <= ticks.size(); ++i) {
+      const double value = (first + static_cast<double>(i)) * unit;
+      if (value > most_) break;
+      svg_.Line(kLeft, Y(value), kWidth - kRight, Y(value), kGrid);
+      svg_.Text({.x = kLeft - 6, .y = Y(value) + 4, .classes = "right"},
+                NumberText(value));
+    }
+    constexpr double kEnd = kHeight - kBottom;
+    for (const double step : pipeline::TicksTo(steps_, 10)) {
+      svg_.Line(X(step), kTop, X(step), kEnd, kGrid);
+      svg_.Text({.x = X(step), .y = kEnd + 15, .classes = "middle"},
+                NumberText(step));
+    }
+    svg_.Text({kLeft + kPlotWidth / 2, kHeight - 4, "middle"}, "step");
+  }
+
+  void DrawLegend() {
+    double x = kWidth - kRight;
+    for (size_t i = chart_.curves.size(); i-- > 0;) {
+      const auto& [name, colour, key, factor] = chart_.curves[i];
+      x -= 20 + 6.5 * static_cast<double>(name.size());
+      svg_.Box({x, 12, 10, 10, std::string(colour)});
+      svg_.Text({.x = x + 14, .y = 21, .classes = "small"}, name);
+    }
+  }
+
+  // The mean as a line, with a dot where a point has no neighbour, over the
+  // range of the values.
+  void DrawLine(const Curve& curve) {
+    const bool joins_gaps = &curve != chart_.curves.data();
+    std::string line, band;
+    size_t next = 0;
+    ForEachPoint(curve, [&](const StepSeries::Point& point, size_t i,
+                            double x) {
+      const bool is_joined = !line.empty() && (joins_gaps || i == next);
+      next = i + 1;
+      // A line of no length is a dot, with round ends.
+      absl::StrAppend(&line, is_joined ? "L" : "M", PixelText(x), " ",
+                      PixelText(Y(point.mean())), is_joined ? "" : "h0");
+      absl::StrAppend(&band, "M", PixelText(x), " ", PixelText(Y(point.least)),
+                      "V", PixelText(Y(point.most)));
+    });
+    if (line.empty()) return;
+    const auto stroke = [&](double width, std::string_view more) {
+      return absl::StrCat("stroke=\"", curve.colour, "\" stroke-width=\"",
+                          width, "\" ", more);
+    };
+    svg_.Path(band, stroke(3, "stroke-opacity=\"0.25\""));
+    svg_.Path(line, stroke(joins_gaps ? 2.5 : 1.5,
+                           "stroke-linecap=\"round\" "
+                           "stroke-linejoin=\"round\""));
+  }
+
+  void DrawBars(const Curve& curve) {
+    const double width = WidthOf(Of(curve));
+    below_.resize(std::max(below_.size(), Of(curve).points().size()));
+    ForEachPoint(curve,
+                 [&](const StepSeries::Point& point, size_t i, double x) {
+                   const double bottom = Y(below_[i]);
+                   below_[i] += std::max(point.mean(), 0.0);
+                   const double top = Y(below_[i]);
+                   svg_.Box({x - width / 2, top, width, bottom - top,
+                             std::string(curve.colour)});
+                 });
+  }
+
+  // Invisible columns with the values as tooltips.
+  void DrawTooltips() {
+    const StepSeries& first = Of(chart_.curves[0]);
+    std::vector<std::string> values(first.points().size());
+    for (const Curve& curve : chart_.curves) {
+      if (Of(curve).width() != first.width()) continue;
+      ForEachPoint(
+          curve, [&](const StepSeries::Point& point, size_t i, double) {
+            if (i >= values.size()) return;
+            absl::StrAppend(&values[i], values[i].empty() ? ": " : ", ",
+                            curve.name, " ", NumberText(point.mean()));
+          });
+    }
+    const double width = WidthOf(first);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].empty()) continue;
+      svg_.Box({kLeft + width * static_cast<double>(i), kTop, width,
+                kPlotHeight, "transparent"},
+               StepsText(first.width(), i) + values[i]);
+    }
+  }
+
+  const Chart& chart_;
+  const SeriesByKey& series_;
+  SvgWriter svg_;
+  double steps_ = 1;               // The axes: steps from 0,
+  double least_ = 0, most_ = 100;  // and values.
+  std::vector<double> below_;      // The tops of the bars so far.
+};
 
 std::string Row(std::string_view name, std::string_view value) {
   return absl::StrCat("<tr><th>", XmlText(name), "</th><td>", XmlText(value),
                       "</td></tr>\n");
+}
+
+std::string Table(std::string_view name, std::string_view rows) {
+  return absl::StrCat("<table data-name=\"", name, "\">\n", rows, "</table>\n");
+}
+
+std::string ValueText(const SettingsField& field, const Settings& settings) {
+  const auto value = std::visit(
+      [&](const auto& member) {
+        return nlohmann::json(GetField(member, settings));
+      },
+      field.member);
+  if (value.is_number_float()) return absl::StrCat(value.get<double>());
+  if (value.is_array()) {
+    return absl::StrJoin(value.get<std::vector<std::string>>(), ",");
+  }
+  return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 // All settings; those that differ from the default first.
@@ -287,27 +287,35 @@ std::string SettingsTables(const Settings& settings) {
   std::string changed, others;
   for (const SettingsField& field : SettingsFields()) {
     const std::string value = ValueText(field, settings);
-    std::string& table = value == ValueText(field, defaults) ? others : changed;
-    table += Row(absl::StrCat("--", field.name), value);
+    (value == ValueText(field, defaults) ? others : changed) +=
+        Row(absl::StrCat("--", field.name), value);
   }
-  return absl::StrCat("<h2>Settings</h2>\n<table data-name=\"changed\">\n",
-                      changed,
-                      "</table>\n<details><summary>defaults</summary>\n"
-                      "<table data-name=\"defaults\">\n",
-                      others, "</table></details>\n");
+  return absl::StrCat("<h2>Settings</h2>\n", Table("changed", changed),
+                      "<details><summary>defaults</summary>\n",
+                      Table("defaults", others), "</details>\n");
 }
 
-constexpr std::string_view kStyle =
+constexpr std::string_view kHead =
+    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src "
+    "'none'; style-src 'unsafe-inline'\"/>\n"
+    "<style>"
     "body{font-family:Helvetica,Arial,sans-serif;max-width:960px;margin:1em "
     "auto;color:#1a1a20;padding:0 1em}svg{max-width:100%;height:auto;display:"
     "block;margin:0.5em 0}table{border-collapse:collapse;font-size:13px}"
     "th{text-align:left;font-weight:normal;color:#555;padding:2px 1em 2px 0;"
     "vertical-align:top}td{padding:2px 0;overflow-wrap:anywhere}"
-    "h1{font-size:20px}h2{font-size:16px}";
-
-constexpr double kMebi = 1 << 20;
+    "h1{font-size:20px}h2{font-size:16px}</style>\n";
 
 }  // namespace
+
+RunPage::RunPage(const RunPageOptions& options) : options_(options) {
+  for (const Chart& chart : Charts()) {
+    for (const Curve& curve : chart.curves) {
+      series_.emplace(curve.key, kMostPoints);
+    }
+  }
+}
 
 absl::StatusOr<std::unique_ptr<RunPage>> RunPage::Open(
     const RunPageOptions& options) {
@@ -316,29 +324,25 @@ absl::StatusOr<std::unique_ptr<RunPage>> RunPage::Open(
   return page;
 }
 
-void RunPage::AddEarlier(const StepMetrics& step) {
-  const int64_t at = step.record.step;
-  loss_.Add(at, step.record.loss);
-  if (step.record.eval_loss) {
-    eval_loss_.Add(at, *step.record.eval_loss);
-    last_eval_loss_ = step.record.eval_loss;
+void RunPage::AddEarlier(const nlohmann::json& line) {
+  const auto value = [&](std::string_view key) -> std::optional<double> {
+    const auto found = line.find(key);
+    if (found == line.end() || !found->is_number()) return std::nullopt;
+    return found->get<double>();
+  };
+  if (value("eval_loss")) last_eval_loss_ = value("eval_loss");
+  for (const Chart& chart : Charts()) {
+    for (const Curve& curve : chart.curves) {
+      if (!value(curve.key)) continue;
+      series_.at(curve.key).Add(line["step"], curve.factor * *value(curve.key));
+    }
   }
-  if (step.record.expert_imbalance) {
-    expert_imbalance_.Add(at, *step.record.expert_imbalance);
-  }
-  tokens_per_second_.Add(at, step.tokens_per_second);
-  memory_.Add(at, static_cast<double>(step.memory_bytes) / kMebi);
-  const TimeShares& shares = step.shares;
-  shares_[0].Add(at, 100 * shares.compute);
-  shares_[1].Add(at, 100 * shares.communication);
-  shares_[2].Add(at, 100 * shares.bubble);
-  shares_[3].Add(at, 100 * shares.offload);
 }
 
 absl::Status RunPage::Add(const StepMetrics& step,
                           const std::optional<RemainingEstimate>& remaining) {
-  AddEarlier(step);
-  last_ = step;
+  AddEarlier(MetricsOf(step));
+  last_ = step.record;
   remaining_ = remaining;
   return options_.now() - written_ >= options_.interval ? Write()
                                                         : absl::OkStatus();
@@ -356,65 +360,51 @@ absl::Status RunPage::Write() {
   return absl::OkStatus();
 }
 
-std::string RunPage::Html() const {
+std::string RunPage::Summary() const {
   const Settings& settings = options_.settings;
-  const std::string mesh = settings.parallel.mesh.ToFlag();
-  const std::string title = absl::StrCat(settings.model, " on ", mesh);
-  std::string html = absl::StrCat(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src "
-      "'none'; style-src 'unsafe-inline'\"/>\n",
-      has_ended_ ? "" : "<meta http-equiv=\"refresh\" content=\"10\"/>\n",
-      "<title>", XmlText(title), "</title>\n<style>", kStyle,
-      "</style>\n</head>\n<body>\n<h1>", XmlText(title),
-      "</h1>\n<table data-name=\"summary\">\n");
-  html += Row("model",
-              absl::StrFormat("%s, %.4g million parameters", settings.model,
-                              static_cast<double>(options_.parameters) / 1e6));
-  html +=
-      Row("mesh", absl::StrCat(mesh, ", ", settings.parallel.mesh.world_size(),
-                               " ranks over ", settings.engine));
-  html += Row("batch", absl::StrCat(settings.batch, " sequences of ",
-                                    settings.length, " tokens"));
-  if (last_) {
-    html +=
-        Row("step", absl::StrCat(last_->record.step + 1, " of ", settings.steps,
-                                 has_ended_ ? ", ended" : ""));
-    html += Row("loss", absl::StrFormat("%.4f", last_->record.loss));
-  } else {
-    html += Row("step", absl::StrCat("0 of ", settings.steps));
-  }
-  if (last_ && last_->record.rollbacks > 0) {
-    html += Row("rollbacks", absl::StrCat(last_->record.rollbacks));
+  const topology::MeshSizes& mesh = settings.parallel.mesh;
+  std::string rows = absl::StrCat(
+      Row("model",
+          absl::StrFormat("%s, %.4g million parameters", settings.model,
+                          static_cast<double>(options_.parameters) / 1e6)),
+      Row("mesh", absl::StrCat(mesh.ToFlag(), ", ", mesh.world_size(),
+                               " ranks over ", settings.engine)),
+      Row("batch", absl::StrCat(settings.batch, " sequences of ",
+                                settings.length, " tokens")),
+      Row("step", absl::StrCat(last_ ? last_->step + 1 : 0, " of ",
+                               settings.steps, has_ended_ ? ", ended" : "")));
+  if (last_) rows += Row("loss", absl::StrFormat("%.4f", last_->loss));
+  if (last_ && last_->rollbacks > 0) {
+    rows += Row("rollbacks", absl::StrCat(last_->rollbacks));
   }
   if (last_eval_loss_) {
-    html += Row("validation loss",
+    rows += Row("validation loss",
                 absl::StrFormat("%.4f, perplexity %.4g", *last_eval_loss_,
                                 std::exp(*last_eval_loss_)));
   }
   if (!has_ended_) {
-    html += Row("remaining", RemainingText(remaining_));
-    html +=
+    rows += Row("remaining", RemainingText(remaining_));
+    rows +=
         Row("written", absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", options_.now(),
                                         absl::UTCTimeZone()));
   }
-  html += "</table>\n";
-  const Curve losses[] = {{"training", "#0072b2", &loss_},
-                          {"validation", "#d55e00", &eval_loss_}};
-  html += LineChart("loss", losses);
-  if (!expert_imbalance_.empty()) {
-    const Curve imbalance[] = {{"busiest", "#0072b2", &expert_imbalance_}};
-    html += LineChart("tokens of the busiest expert, over the mean", imbalance);
+  return Table("summary", rows);
+}
+
+std::string RunPage::Html() const {
+  const Settings& settings = options_.settings;
+  const std::string title = XmlText(
+      absl::StrCat(settings.model, " on ", settings.parallel.mesh.ToFlag()));
+  std::string html = absl::StrCat(
+      kHead,
+      has_ended_ ? "" : "<meta http-equiv=\"refresh\" content=\"10\"/>\n",
+      "<title>", title, "</title>\n</head>\n<body>\n<h1>", title, "</h1>\n",
+      Summary());
+  for (const Chart& chart : Charts()) {
+    const StepSeries& first = series_.at(chart.curves[0].key);
+    if (chart.is_optional && first.points().empty()) continue;
+    html += ChartPainter(chart, series_).Draw();
   }
-  const Curve speed[] = {{"tokens/s", "#009e73", &tokens_per_second_}};
-  html += LineChart("tokens per second", speed);
-  const Curve memory[] = {{"MiB", "#7a4a9c", &memory_}};
-  html += LineChart("resident memory of the largest rank, MiB", memory);
-  const Curve shares[] = {{"compute", "#0072b2", &shares_[0]},
-                          {"communication", "#56b4e9", &shares_[1]},
-                          {"bubble", "#d8dae2", &shares_[2]},
-                          {"offload", "#e69f00", &shares_[3]}};
-  html += ShareChart("shares of time, % (mean over ranks)", shares);
   if (!options_.schedule.empty()) {
     absl::StrAppend(&html, "<h2>Schedule</h2>\n", options_.schedule);
   }

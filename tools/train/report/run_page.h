@@ -20,16 +20,18 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "nlohmann/json.hpp"
 #include "tools/train/loop/run_result.h"
 #include "tools/train/report/remaining_time.h"
 #include "tools/train/settings/settings.h"
@@ -46,6 +48,7 @@ class StepSeries {
     double most = -std::numeric_limits<double>::infinity();
 
     double mean() const { return sum / static_cast<double>(count); }
+    void Add(const Point& other);
   };
 
   explicit StepSeries(size_t most) : most_(most) {}
@@ -56,7 +59,6 @@ class StepSeries {
   // Point i stands for the steps [i * width, (i + 1) * width).
   const std::vector<Point>& points() const { return points_; }
   int64_t width() const { return width_; }
-  bool empty() const { return points_.empty(); }
 
  private:
   size_t most_;
@@ -85,8 +87,9 @@ class RunPage {
   static absl::StatusOr<std::unique_ptr<RunPage>> Open(
       const RunPageOptions& options);
 
-  // Adds a step of an earlier run that this one continues.
-  void AddEarlier(const StepMetrics& step);
+  // Adds a step of an earlier run that this one continues: a line of its
+  // metrics file, of which only `step` is checked.
+  void AddEarlier(const nlohmann::json& line);
 
   // Adds a step, and writes the page if it is due.
   absl::Status Add(const StepMetrics& step,
@@ -99,23 +102,18 @@ class RunPage {
   std::string Html() const;
 
  private:
-  explicit RunPage(const RunPageOptions& options) : options_(options) {}
+  explicit RunPage(const RunPageOptions& options);
 
   absl::Status Write();
+  std::string Summary() const;  // A table.
 
   const RunPageOptions options_;
   absl::Time written_ = absl::InfinitePast();
   bool has_ended_ = false;
-  std::optional<StepMetrics> last_;
+  std::optional<StepRecord> last_;
   std::optional<double> last_eval_loss_;
   std::optional<RemainingEstimate> remaining_;
-  StepSeries loss_{kMostPoints};
-  StepSeries eval_loss_{kMostPoints};
-  StepSeries expert_imbalance_{kMostPoints};
-  StepSeries tokens_per_second_{kMostPoints};
-  StepSeries memory_{kMostPoints};  // MiB.
-  std::vector<StepSeries> shares_ =
-      std::vector<StepSeries>(4, StepSeries(kMostPoints));
+  std::map<std::string_view, StepSeries> series_;  // By key of MetricsOf.
 };
 
 }  // namespace tessera::train

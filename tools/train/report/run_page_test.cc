@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "pipeline/draw/testing/svg_checker.h"
+#include "tools/train/report/metrics_file.h"
 
 namespace tessera::train {
 namespace {
@@ -233,7 +234,8 @@ TEST_F(RunPageTest, IsWrittenAtTheBeginningAtIntervalsAndAtTheEnd) {
 
 TEST_F(RunPageTest, EarlierStepsAreInTheCurves) {
   const auto page = Open("earlier.html");
-  for (int64_t step = 0; step < 8; ++step) page->AddEarlier(StepAt(step));
+  for (int64_t step = 0; step < 8; ++step)
+    page->AddEarlier(MetricsOf(StepAt(step)));
   TESSERA_ASSERT_OK(page->Add(StepAt(8), std::nullopt));
   const auto lines = Named(ElementsOf(page->Html()), "path", "training");
   ASSERT_EQ(lines.size(), 2u);
@@ -242,7 +244,8 @@ TEST_F(RunPageTest, EarlierStepsAreInTheCurves) {
 
 TEST_F(RunPageTest, ManyStepsStayASmallPage) {
   const auto page = Open("long.html");
-  for (int64_t step = 0; step < 200'000; ++step) page->AddEarlier(StepAt(step));
+  for (int64_t step = 0; step < 200'000; ++step)
+    page->AddEarlier(MetricsOf(StepAt(step)));
   const std::string html = page->Html();
   EXPECT_LT(html.size(), 1u << 20);
   const auto lines = Named(ElementsOf(html), "path", "training");
@@ -274,7 +277,7 @@ TEST_F(RunPageTest, StaysWellFormedWithAnyNumbers) {
       metrics.tokens_per_second = number();
       metrics.shares.compute = number();
       metrics.shares.offload = number();
-      page->AddEarlier(metrics);
+      page->AddEarlier(MetricsOf(metrics));
     }
     const std::string html = page->Html();
     EXPECT_FALSE(ElementsOf(html).empty());

@@ -1,7 +1,10 @@
 #include "tools/train/report/run_report.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +16,30 @@ namespace tessera::train {
 
 namespace {
 
+struct Rule {
+  std::string_view name;
+  double limit;
+  bool is_upper;  // Broken above the limit.
+};
+
+const Rule& RuleOf(ReportRule rule) {
+  static constexpr Rule kRules[] = {
+      {"communication", 0.30, true}, {"memory", 0.90, true},
+      {"pipeline", 0.70, false},     {"tensor", 0.80, false},
+      {"straggler", 1.2, true},      {"overlap", 0.80, false},
+      {"offload", 0.10, true}};
+  return kRules[static_cast<size_t>(rule)];
+}
+
+// Of all ranks, by prediction.
+double SentAlong(TrafficAxis axis, const RunPrediction& prediction) {
+  double sent = 0;
+  for (const RankPrediction& rank : prediction.ranks) {
+    sent += rank.traffic.SentAlong(axis);
+  }
+  return sent;
+}
+
 // The mesh with half as many ranks along one axis and twice the data ranks.
 std::string HalfMesh(MeshSizes mesh, int64_t MeshSizes::*axis) {
   mesh.*axis /= 2;
@@ -20,54 +47,33 @@ std::string HalfMesh(MeshSizes mesh, int64_t MeshSizes::*axis) {
   return absl::StrCat("--mesh=", mesh.ToString());
 }
 
-std::string LargerBatch(const Settings& settings, int64_t factor) {
-  return absl::StrCat("--batch=", settings.batch * factor);
-}
-
-std::string ChangeForDataRanks(const Settings& settings) {
-  const std::string batch =
-      absl::StrCat(LargerBatch(settings, 2),
-                   ", which sums gradients once for twice as many tokens");
-  return settings.zero == 3 ? absl::StrCat(
-                                  "--zero=1, which gathers weights only after "
-                                  "the optimizer, if memory allows; or ",
-                                  batch)
-                            : batch;
-}
-
-// The axis along which the ranks send most, by prediction.
-TrafficAxis BusiestAxis(const RunPrediction& prediction) {
-  TrafficAxis busiest = TrafficAxis::kDp;
-  double most = -1;
-  for (const TrafficAxis axis : kTrafficAxes) {
-    double sent = 0;
-    for (const RankPrediction& rank : prediction.ranks) {
-      sent += rank.traffic.SentAlong(axis);
-    }
-    if (sent <= most) continue;
-    most = sent;
-    busiest = axis;
-  }
-  return busiest;
-}
-
 // Each of these returns a sentence with flags and values for these settings.
 std::string ChangeForCommunication(const Settings& settings,
                                    const RunPrediction& prediction) {
   const MeshSizes& mesh = prediction.mesh;
-  const TrafficAxis axis = BusiestAxis(prediction);
+  const TrafficAxis busiest = *std::max_element(
+      kTrafficAxes.begin(), kTrafficAxes.end(),
+      [&](TrafficAxis a, TrafficAxis b) {
+        return SentAlong(a, prediction) < SentAlong(b, prediction);
+      });
   const std::string where =
-      absl::StrCat("most bytes go along ", TrafficAxisName(axis), ": ");
-  if (axis == TrafficAxis::kTp && mesh.tp % 2 == 0) {
-    return absl::StrCat(where, HalfMesh(mesh, &MeshSizes::tp));
+      absl::StrCat("most bytes go along ", TrafficAxisName(busiest), ": ");
+  constexpr std::pair<TrafficAxis, int64_t MeshSizes::*> kHalved[] = {
+      {TrafficAxis::kTp, &MeshSizes::tp},
+      {TrafficAxis::kCp, &MeshSizes::cp},
+      {TrafficAxis::kPp, &MeshSizes::pp}};
+  for (const auto& [axis, size] : kHalved) {
+    if (busiest == axis && mesh.*size % 2 == 0) {
+      return where + HalfMesh(mesh, size);
+    }
   }
-  if (axis == TrafficAxis::kCp && mesh.cp % 2 == 0) {
-    return absl::StrCat(where, HalfMesh(mesh, &MeshSizes::cp));
-  }
-  if (axis == TrafficAxis::kPp && mesh.pp % 2 == 0) {
-    return absl::StrCat(where, HalfMesh(mesh, &MeshSizes::pp));
-  }
-  return absl::StrCat(where, ChangeForDataRanks(settings));
+  return absl::StrCat(where,
+                      settings.zero == 3
+                          ? "--zero=1, which gathers weights only after the "
+                            "optimizer, if memory allows; or "
+                          : "",
+                      "--batch=", settings.batch * 2,
+                      ", which sums gradients once for twice as many tokens");
 }
 
 std::string ChangeForMemory(const Settings& settings,
@@ -126,23 +132,15 @@ std::string ChangeForTensor(const Settings& settings,
                       ", whose messages are fewer");
 }
 
-std::string ChangeForStraggler(int64_t rank) {
-  return absl::StrCat("check what else runs on the machine of rank ", rank,
-                      ", and that ranks have no more --threads than there are "
-                      "cores");
-}
-
 std::string ChangeForOverlap(const Settings& settings) {
-  if (settings.zero == 3) {
-    return absl::StrCat(
-        "--gather_ahead=", settings.gather_ahead + 1,
-        ", which has more computation to overlap with gathers; or "
-        "--micro_batch=",
-        settings.parallel.micro_batch * 2,
-        ", with more computation for the same bytes");
-  }
-  return absl::StrCat("--micro_batch=", settings.parallel.micro_batch * 2,
-                      ", with more computation for the same bytes");
+  return absl::StrCat(
+      settings.zero == 3
+          ? absl::StrCat("--gather_ahead=", settings.gather_ahead + 1,
+                         ", which has more computation to overlap with "
+                         "gathers; or ")
+          : "",
+      "--micro_batch=", settings.parallel.micro_batch * 2,
+      ", with more computation for the same bytes");
 }
 
 std::string ChangeForOffload(const Settings& settings) {
@@ -164,36 +162,21 @@ std::string ChangeForOffload(const Settings& settings) {
                "faster disk";
 }
 
-// The mean over ranks.
-template <typename Value>
-double Mean(const std::vector<RankResult>& ranks, Value value) {
-  double sum = 0;
-  for (const RankResult& rank : ranks) sum += value(rank.shares);
-  return sum / static_cast<double>(ranks.size());
-}
-
 double Ratio(double part, double whole) { return whole > 0 ? part / whole : 1; }
 
 // The share of the bytes along tp in all bytes that ranks send.
 double TensorShare(const RunPrediction& prediction) {
-  double tensor = 0, all = 0;
-  for (const RankPrediction& rank : prediction.ranks) {
-    tensor += rank.traffic.SentAlong(TrafficAxis::kTp);
-    for (const TrafficAxis axis : kTrafficAxes) {
-      all += rank.traffic.SentAlong(axis);
-    }
-  }
-  return all > 0 ? tensor / all : 0;
+  double all = 0;
+  for (const TrafficAxis axis : kTrafficAxes)
+    all += SentAlong(axis, prediction);
+  return all > 0 ? SentAlong(TrafficAxis::kTp, prediction) / all : 0;
 }
 
 class Reporter {
  public:
   Reporter(const RunResult& result, const Settings& settings,
-           const RunPrediction& prediction, const ReportLimits& limits)
-      : result_(result),
-        settings_(settings),
-        prediction_(prediction),
-        limits_(limits) {}
+           const RunPrediction& prediction)
+      : result_(result), settings_(settings), prediction_(prediction) {}
 
   RunReport Run() {
     report_.steps = static_cast<int64_t>(result_.steps.size());
@@ -210,22 +193,33 @@ class Reporter {
   }
 
  private:
-  void Add(ReportRule rule, double measured, double limit, std::string meaning,
-           std::string change, int64_t rank = -1) {
-    const bool broken =
-        IsUpperLimit(rule) ? measured > limit : measured < limit;
-    report_.measurements.push_back({rule, measured, limit, broken, rank,
-                                    std::move(meaning),
-                                    broken ? std::move(change) : ""});
+  // Adds a measurement with the rule's limit, or another.
+  void Add(Measurement one, std::optional<double> limit = std::nullopt) {
+    const Rule& rule = RuleOf(one.rule);
+    one.limit = limit.value_or(rule.limit);
+    one.broken =
+        rule.is_upper ? one.measured > one.limit : one.measured < one.limit;
+    if (!one.broken) one.change.clear();
+    report_.measurements.push_back(std::move(one));
+  }
+
+  // The mean over ranks.
+  template <typename Value>
+  double Mean(Value value) const {
+    double sum = 0;
+    for (const RankResult& rank : result_.ranks) {
+      sum += std::invoke(value, rank.shares);
+    }
+    return sum / static_cast<double>(result_.ranks.size());
   }
 
   void ReportCommunication() {
-    const double share = Mean(
-        result_.ranks, [](const TimeShares& of) { return of.communication; });
-    Add(ReportRule::kCommunication, share, limits_.communication,
-        absl::StrFormat("ranks spend %.1f %% of their time in messages",
-                        100 * share),
-        ChangeForCommunication(settings_, prediction_));
+    const double share = Mean(&TimeShares::communication);
+    Add({.rule = ReportRule::kCommunication,
+         .measured = share,
+         .meaning = absl::StrFormat(
+             "ranks spend %.1f %% of their time in messages", 100 * share),
+         .change = ChangeForCommunication(settings_, prediction_)});
   }
 
   void ReportMemory() {
@@ -237,89 +231,95 @@ class Reporter {
     const auto room = static_cast<double>(prediction_.room.bytes);
     if (room <= 0) return;
     const double share = static_cast<double>(taken) / room;
-    Add(ReportRule::kMemory, share, limits_.memory,
-        absl::StrFormat("the run took %.1f %% of the memory that the %s had "
-                        "left",
-                        100 * share, prediction_.room.limit),
-        ChangeForMemory(settings_, prediction_));
+    Add({.rule = ReportRule::kMemory,
+         .measured = share,
+         .meaning = absl::StrFormat(
+             "the run took %.1f %% of the memory that the %s had left",
+             100 * share, prediction_.room.limit),
+         .change = ChangeForMemory(settings_, prediction_)});
   }
 
   void ReportPipeline() {
-    const double efficiency = Mean(result_.ranks, [](const TimeShares& of) {
+    const double efficiency = Mean([](const TimeShares& of) {
       const double busy = of.compute + of.communication;
       return Ratio(busy, busy + of.bubble);
     });
-    Add(ReportRule::kPipeline, efficiency, limits_.pipeline,
-        absl::StrFormat("pipeline ranks are busy for %.1f %% of the time (the "
-                        "schedule allows %.1f %%)",
-                        100 * efficiency, 100 * (1 - prediction_.bubble)),
-        ChangeForPipeline(settings_, prediction_));
+    Add({.rule = ReportRule::kPipeline,
+         .measured = efficiency,
+         .meaning = absl::StrFormat(
+             "pipeline ranks are busy for %.1f %% of the time (the schedule "
+             "allows %.1f %%)",
+             100 * efficiency, 100 * (1 - prediction_.bubble)),
+         .change = ChangeForPipeline(settings_, prediction_)});
   }
 
   void ReportTensor() {
     const double tensor = TensorShare(prediction_);
-    const double efficiency = Mean(result_.ranks, [&](const TimeShares& of) {
+    const double efficiency = Mean([&](const TimeShares& of) {
       return Ratio(of.products, of.products + tensor * of.communication);
     });
-    Add(ReportRule::kTensor, efficiency, limits_.tensor,
-        absl::StrFormat("products take %.1f %% of the time of products and "
-                        "messages of tensor ranks",
-                        100 * efficiency),
-        ChangeForTensor(settings_, prediction_));
+    Add({.rule = ReportRule::kTensor,
+         .measured = efficiency,
+         .meaning = absl::StrFormat("products take %.1f %% of the time of "
+                                    "products and messages of tensor ranks",
+                                    100 * efficiency),
+         .change = ChangeForTensor(settings_, prediction_)});
   }
 
-  // Compares ranks with the same stages.
+  // Adds the stragglers, or the slowest rank if there are none. Compares ranks
+  // with the same stages.
   void ReportStragglers() {
-    std::map<int64_t, std::vector<std::pair<double, int64_t>>> by_stage;
+    using RatioOfRank = std::pair<double, int64_t>;
+    std::map<int64_t, std::vector<RatioOfRank>> by_stage;
     for (size_t r = 0; r < result_.ranks.size(); ++r) {
       const auto rank = static_cast<int64_t>(r);
-      const int64_t pp = RankPlace::Of(rank, prediction_.mesh).pp;
-      by_stage[pp].push_back({result_.ranks[r].shares.compute, rank});
+      by_stage[RankPlace::Of(rank, prediction_.mesh).pp].push_back(
+          {result_.ranks[r].shares.compute, rank});
     }
-    Measurement slowest;
+    std::vector<RatioOfRank> all;
     for (auto& [stage, ranks] : by_stage) {
       std::sort(ranks.begin(), ranks.end());
       const double median = ranks[(ranks.size() - 1) / 2].first;
       for (const auto& [compute, rank] : ranks) {
-        const double ratio = Ratio(compute, median);
-        if (ratio > limits_.straggler) {
-          AddStraggler(rank, ratio);
-        } else if (ratio > slowest.measured) {
-          slowest.measured = ratio;
-          slowest.rank = rank;
-        }
+        all.push_back({Ratio(compute, median), rank});
       }
     }
-    const bool has_any =
-        !report_.measurements.empty() &&
-        report_.measurements.back().rule == ReportRule::kStraggler;
-    if (!has_any && slowest.rank >= 0 && result_.ranks.size() > 1) {
-      AddStraggler(slowest.rank, slowest.measured);
+    const RatioOfRank slowest = *std::max_element(all.begin(), all.end());
+    const double limit = RuleOf(ReportRule::kStraggler).limit;
+    for (const RatioOfRank& one : all) {
+      const bool is_slowest = one == slowest && all.size() > 1;
+      if (one.first > limit || (is_slowest && slowest.first <= limit)) {
+        AddStraggler(one);
+      }
     }
   }
 
-  void AddStraggler(int64_t rank, double ratio) {
-    Add(ReportRule::kStraggler, ratio, limits_.straggler,
-        absl::StrFormat("rank %d computes %.2f times as long as the median of "
-                        "the ranks with its stages",
-                        rank, ratio),
-        ChangeForStraggler(rank), rank);
+  void AddStraggler(const std::pair<double, int64_t>& ratio_of_rank) {
+    const auto& [ratio, rank] = ratio_of_rank;
+    Add({.rule = ReportRule::kStraggler,
+         .measured = ratio,
+         .rank = rank,
+         .meaning = absl::StrFormat("rank %d computes %.2f times as long as "
+                                    "the median of the ranks with its stages",
+                                    rank, ratio),
+         .change = absl::StrCat(
+             "check what else runs on the machine of rank ", rank,
+             ", and that ranks have no more --threads than there are cores")});
   }
 
-  // Traffic below 1 % of a step is not worth hiding.
   void ReportOverlap() {
-    const double traffic = Mean(
-        result_.ranks, [](const TimeShares& of) { return of.state_traffic; });
+    const double traffic = Mean(&TimeShares::state_traffic);
     if (traffic == 0) return;
-    const double hidden = Mean(
-        result_.ranks, [](const TimeShares& of) { return of.state_hidden; });
-    const double share = Ratio(hidden, traffic);
-    Add(ReportRule::kOverlap, share, traffic < 0.01 ? 0 : limits_.overlap,
-        absl::StrFormat(
-            "weights are gathered and gradients reduced for %.1f %% of the "
-            "time, %.1f %% of which overlaps computation",
-            100 * traffic, 100 * share),
-        ChangeForOverlap(settings_));
+    const double share = Ratio(Mean(&TimeShares::state_hidden), traffic);
+    // Traffic below 1 % of a step is not worth hiding.
+    Add({.rule = ReportRule::kOverlap,
+         .measured = share,
+         .meaning = absl::StrFormat(
+             "weights are gathered and gradients reduced for %.1f %% of the "
+             "time, %.1f %% of which overlaps computation",
+             100 * traffic, 100 * share),
+         .change = ChangeForOverlap(settings_)},
+        traffic < 0.01 ? std::optional(0.0) : std::nullopt);
   }
 
   void ReportOffload() {
@@ -330,11 +330,14 @@ class Reporter {
                          });
     const double share = most->shares.offload;
     const auto rank = static_cast<int64_t>(most - result_.ranks.begin());
-    Add(ReportRule::kOffload, share, limits_.offload,
-        absl::StrFormat("rank %d waits %.1f %% of its time for offloaded state",
+    Add({.rule = ReportRule::kOffload,
+         .measured = share,
+         .rank = rank,
+         .meaning = absl::StrFormat(
+                        "rank %d waits %.1f %% of its time for offloaded state",
                         rank, 100 * share) +
-            StallBesideBound(most->traffic),
-        ChangeForOffload(settings_), rank);
+                    StallBesideBound(most->traffic),
+         .change = ChangeForOffload(settings_)});
   }
 
   // Empty if all blocks are used in place.
@@ -351,31 +354,10 @@ class Reporter {
   const RunResult& result_;
   const Settings& settings_;
   const RunPrediction& prediction_;
-  const ReportLimits& limits_;
   RunReport report_;
 };
 
 }  // namespace
-
-std::string_view ReportRuleName(ReportRule rule) {
-  switch (rule) {
-    case ReportRule::kCommunication:
-      return "communication";
-    case ReportRule::kMemory:
-      return "memory";
-    case ReportRule::kPipeline:
-      return "pipeline";
-    case ReportRule::kTensor:
-      return "tensor";
-    case ReportRule::kStraggler:
-      return "straggler";
-    case ReportRule::kOverlap:
-      return "overlap";
-    case ReportRule::kOffload:
-      return "offload";
-  }
-  return "none";
-}
 
 bool RunReport::all_well() const {
   return std::none_of(measurements.begin(), measurements.end(),
@@ -383,9 +365,8 @@ bool RunReport::all_well() const {
 }
 
 RunReport MakeRunReport(const RunResult& result, const Settings& settings,
-                        const RunPrediction& prediction,
-                        const ReportLimits& limits) {
-  return Reporter(result, settings, prediction, limits).Run();
+                        const RunPrediction& prediction) {
+  return Reporter(result, settings, prediction).Run();
 }
 
 namespace {
@@ -403,10 +384,10 @@ void PrintRunReport(const RunReport& report, std::ostream& out) {
   out << absl::StrFormat("report of %d steps, %.4g tokens/s\n", report.steps,
                          report.tokens_per_second);
   for (const Measurement& one : report.measurements) {
+    const Rule& rule = RuleOf(one.rule);
     out << absl::StrFormat(
-        "%-8s %-13s %8s (%s %s): %s\n", one.broken ? "CHANGE" : "ok",
-        ReportRuleName(one.rule), Number(one.rule, one.measured),
-        IsUpperLimit(one.rule) ? "limit" : "at least",
+        "%-8s %-13s %8s (%s %s): %s\n", one.broken ? "CHANGE" : "ok", rule.name,
+        Number(one.rule, one.measured), rule.is_upper ? "limit" : "at least",
         Number(one.rule, one.limit), one.meaning);
     if (one.broken) out << "         try " << one.change << "\n";
   }
@@ -420,7 +401,7 @@ std::string RunReportAsJson(const RunReport& report) {
   json["all_well"] = report.all_well();
   json["measurements"] = nlohmann::ordered_json::array();
   for (const Measurement& one : report.measurements) {
-    json["measurements"].push_back({{"rule", ReportRuleName(one.rule)},
+    json["measurements"].push_back({{"rule", RuleOf(one.rule).name},
                                     {"measured", one.measured},
                                     {"limit", one.limit},
                                     {"broken", one.broken},

@@ -3,33 +3,12 @@
 //
 //   const RunReport report = MakeRunReport(result, settings, prediction);
 //   PrintRunReport(report, std::cout);
-//
-//   rule            measured                                   reported
-//   communication   share of time in collectives and           above 30 %
-//                   messages, the mean over ranks
-//   memory          memory taken by the run's ranks, of the    above 90 %
-//                   memory that was available before
-//   pipeline        1 - bubble / (computation + messages +     below 70 %
-//                   bubble), the mean over ranks
-//   tensor          products / (products + messages of tensor  below 80 %
-//                   ranks), the mean over ranks
-//   straggler       computation of a rank over the median of   above 1.2
-//                   the ranks with the same stages
-//   overlap         share of the gathers of weights and        below 80 %
-//                   reductions of gradients that overlaps
-//                   computation, the mean over ranks
-//   offload         share of time that a rank waits for tiers, above 10 %
-//                   the maximum over ranks
-//
-// The time of tensor ranks' messages is estimated by their share of the
-// predicted bytes along all axes (RunPrediction).
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_RUN_REPORT_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_RUN_REPORT_H_
 
 #include <cstdint>
 #include <ostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tools/train/loop/run_result.h"
@@ -38,34 +17,26 @@
 
 namespace tessera::train {
 
-struct ReportLimits {
-  double communication = 0.30;
-  double memory = 0.90;
-  double pipeline = 0.70;
-  double tensor = 0.80;
-  double straggler = 1.2;
-  double overlap = 0.80;
-  double offload = 0.10;
-};
-
+// What is measured; means are over the ranks. The limits are in run_report.cc.
 enum class ReportRule {
+  // The mean share of time in collectives and messages.
   kCommunication,
+  // The memory that the run's ranks took, of what was available before.
   kMemory,
+  // The mean of 1 - bubble / (computation + messages + bubble).
   kPipeline,
+  // The mean of products / (products + messages of tensor ranks). The time of
+  // these messages is estimated by their share of the predicted bytes along all
+  // axes (RunPrediction).
   kTensor,
+  // The computation of a rank over the median of the ranks with its stages.
   kStraggler,
+  // The mean share of the gathers of weights and reductions of gradients that
+  // overlaps computation.
   kOverlap,
+  // The largest share of time that a rank waits for tiers.
   kOffload,
 };
-
-// "communication", "memory", ...
-std::string_view ReportRuleName(ReportRule rule);
-
-// True if the rule is broken above its limit, false if below.
-constexpr bool IsUpperLimit(ReportRule rule) {
-  return rule != ReportRule::kPipeline && rule != ReportRule::kTensor &&
-         rule != ReportRule::kOverlap;
-}
 
 struct Measurement {
   ReportRule rule = ReportRule::kCommunication;
@@ -90,8 +61,7 @@ struct RunReport {
 // `prediction` is for the same settings, from before the run. A result without
 // ranks has no measurements.
 RunReport MakeRunReport(const RunResult& result, const Settings& settings,
-                        const RunPrediction& prediction,
-                        const ReportLimits& limits = {});
+                        const RunPrediction& prediction);
 
 // One line per measurement, and under each broken one the change.
 void PrintRunReport(const RunReport& report, std::ostream& out);

@@ -61,10 +61,22 @@ std::vector<Slice> Slices(const Spans& spans, std::vector<Slice> labels,
 
 namespace {
 
-constexpr size_t kCheckpointThread = kAllDoings.size();
-constexpr size_t kGatherThread = kCheckpointThread + 1;
-constexpr size_t kReduceThread = kGatherThread + 1;
-constexpr size_t kExchangeThread = kReduceThread + 1;
+// The threads after those of Doing.
+enum : size_t {
+  kCheckpoints = kAllDoings.size(),
+  kGathers,
+  kReductions,
+  kExchanges,
+  kThreads
+};
+
+std::string_view ThreadName(size_t thread) {
+  constexpr std::string_view kOthers[] = {"checkpoint", "gathers of weights",
+                                          "reductions of gradients",
+                                          "all-to-alls"};
+  return thread < kCheckpoints ? DoingName(kAllDoings[thread])
+                               : kOthers[thread - kCheckpoints];
+}
 
 std::string QuotedJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true,
@@ -89,20 +101,19 @@ std::string Metadata(int64_t rank, size_t thread, std::string_view kind,
                       "\":", value, "}}");
 }
 
-std::string EventOf(const Slice& slice, size_t thread, int64_t step,
-                    const TraceClock& clock) {
-  const SliceLabel& label = slice.label;
-  return absl::StrCat(
-      "{\"ph\":\"X\",\"pid\":", clock.rank, ",\"tid\":", thread,
-      ",\"name\":", QuotedJson(label.name), ",\"cat\":\"", label.category,
-      "\",\"ts\":", Microseconds(slice.span.begin + clock.shift_ns),
-      ",\"dur\":", Microseconds(slice.span.size()),
-      ",\"args\":{\"step\":", step, label.arguments.empty() ? "" : ",",
-      label.arguments, "}}");
+// `arguments`: JSON members.
+std::string EventOf(const Slice& slice, size_t thread, const TraceClock& clock,
+                    std::string_view arguments) {
+  return absl::StrCat("{\"ph\":\"X\",\"pid\":", clock.rank, ",\"tid\":", thread,
+                      ",\"name\":", QuotedJson(slice.label.name), ",\"cat\":\"",
+                      slice.label.category, "\",\"ts\":",
+                      Microseconds(slice.span.begin + clock.shift_ns),
+                      ",\"dur\":", Microseconds(slice.span.size()),
+                      ",\"args\":{", arguments, "}}");
 }
 
-Slice LabelOf(const pipeline::Action& action, const Span& span,
-              std::string_view prefix) {
+Slice SliceOf(const pipeline::Action& action, const Span& span,
+              std::string_view prefix = "") {
   return {span,
           {absl::StrCat(prefix, action.ToString()),
            std::string(pipeline::ActionKindName(action.kind)),
@@ -110,89 +121,73 @@ Slice LabelOf(const pipeline::Action& action, const Span& span,
                         ",\"microbatch\":", action.microbatch)}};
 }
 
-std::vector<Slice> Passes(const StepActivity& activity) {
-  std::vector<Slice> labels;
-  for (const ActivePass& pass : activity.passes) {
-    labels.push_back(LabelOf(pass.action, pass.span, ""));
-  }
-  return labels;
-}
-
-std::vector<Slice> Waits(const StepActivity& activity) {
-  std::vector<Slice> labels;
-  for (const MessageWait& wait : activity.messages) {
-    if (!pipeline::Receives(wait.action.kind)) continue;
-    labels.push_back(LabelOf(wait.action, wait.span, "before "));
-  }
-  labels.push_back({activity.tail, {"behind the last pass", "bubble", ""}});
-  return labels;
-}
-
-std::vector<Slice> Traffic(const StepActivity& activity) {
-  std::vector<Slice> labels;
+// Collectives of more than one rank that `is_shown` accepts. If `label` has no
+// name, each has that of its operation.
+template <typename IsShown>
+std::vector<Slice> CollectivesOf(const StepActivity& activity,
+                                 const SliceLabel& label, IsShown is_shown) {
+  std::vector<Slice> slices;
   for (const LoggedCollective& one : activity.collectives) {
-    if (one.ranks < 2) continue;
-    labels.push_back(
+    if (one.ranks < 2 || !is_shown(one)) continue;
+    slices.push_back(
         {{one.begin_ns, one.end_ns},
-         {std::string(collectives::OpKindName(one.kind)), "collective",
+         {label.name.empty() ? std::string(collectives::OpKindName(one.kind))
+                             : label.name,
+          label.category,
           absl::StrCat("\"bytes\":", one.bytes, ",\"ranks\":", one.ranks)}});
   }
-  for (const MessageWait& wait : activity.messages) {
-    labels.push_back(LabelOf(wait.action, wait.span, ""));
+  return slices;
+}
+
+// Labels for the time that a rank spends on `doing`.
+std::vector<Slice> LabelsOf(Doing doing, const StepActivity& activity) {
+  std::vector<Slice> labels;
+  if (doing == Doing::kCompute) {
+    for (const ActivePass& pass : activity.passes) {
+      labels.push_back(SliceOf(pass.action, pass.span));
+    }
+  } else if (doing == Doing::kCommunication) {
+    labels = CollectivesOf(activity, {"", "collective"},
+                           [](const auto&) { return true; });
+    for (const MessageWait& wait : activity.messages) {
+      labels.push_back(SliceOf(wait.action, wait.span));
+    }
+  } else if (doing == Doing::kBubble) {
+    for (const MessageWait& wait : activity.messages) {
+      if (!pipeline::Receives(wait.action.kind)) continue;
+      labels.push_back(SliceOf(wait.action, wait.span, "before "));
+    }
+    labels.push_back({activity.tail, {"behind the last pass", "bubble"}});
   }
   return labels;
-}
-
-// What is under way on one of the threads of traffic, also while the rank does
-// something else: gathers of weights, reductions of gradients, all-to-alls.
-std::vector<Slice> TrafficOf(size_t thread, const StepActivity& activity) {
-  using collectives::OpKind;
-  const SliceLabel label =
-      thread == kGatherThread   ? SliceLabel{"gather weights", "state", ""}
-      : thread == kReduceThread ? SliceLabel{"reduce gradients", "state", ""}
-                                : SliceLabel{"all_to_all", "exchange", ""};
-  const auto belongs = [&](const LoggedCollective& one) {
-    if (thread == kExchangeThread) return one.kind == OpKind::kAllToAll;
-    return one.is_state &&
-           (one.kind == OpKind::kAllGather) == (thread == kGatherThread);
-  };
-  std::vector<Span> spans;
-  std::vector<Slice> labels;
-  for (const LoggedCollective& one : activity.collectives) {
-    if (one.ranks < 2 || !belongs(one)) continue;
-    spans.push_back({one.begin_ns, one.end_ns});
-    labels.push_back(
-        {spans.back(),
-         {label.name, label.category,
-          absl::StrCat("\"bytes\":", one.bytes, ",\"ranks\":", one.ranks)}});
-  }
-  return Slices(Merged(std::move(spans)), std::move(labels), label);
-}
-
-std::string_view ThreadName(size_t thread) {
-  if (thread == kCheckpointThread) return "checkpoint";
-  if (thread == kGatherThread) return "gathers of weights";
-  if (thread == kReduceThread) return "reductions of gradients";
-  if (thread == kExchangeThread) return "all-to-alls";
-  return DoingName(kAllDoings[thread]);
 }
 
 std::vector<Slice> SlicesOf(Doing doing, const StepActivity& activity,
                             const StepAccount& account) {
-  const Spans& spans = account.of(doing);
   const std::string name(DoingName(doing));
-  switch (doing) {
-    case Doing::kCompute:
-      return Slices(spans, Passes(activity), {"other", name, ""});
-    case Doing::kCommunication:
-      return Slices(spans, Traffic(activity), {"other", name, ""});
-    case Doing::kBubble:
-      return Slices(spans, Waits(activity), {name, name, ""});
-    case Doing::kOptimizer:
-    case Doing::kOffload:
-      return Slices(spans, {}, {name, name, ""});
-  }
-  return {};
+  const bool is_busy =
+      doing == Doing::kCompute || doing == Doing::kCommunication;
+  return Slices(account.of(doing), LabelsOf(doing, activity),
+                {is_busy ? "other" : name, name});
+}
+
+// The collectives under way on one of the threads after kCheckpoints, also
+// while the rank does something else.
+std::vector<Slice> TrafficOf(size_t thread, const StepActivity& activity) {
+  using collectives::OpKind;
+  const SliceLabel label =
+      thread == kGathers      ? SliceLabel{"gather weights", "state"}
+      : thread == kReductions ? SliceLabel{"reduce gradients", "state"}
+                              : SliceLabel{"all_to_all", "exchange"};
+  std::vector<Slice> slices =
+      CollectivesOf(activity, label, [&](const LoggedCollective& one) {
+        if (thread == kExchanges) return one.kind == OpKind::kAllToAll;
+        return one.is_state &&
+               (one.kind == OpKind::kAllGather) == (thread == kGathers);
+      });
+  std::vector<Span> spans;
+  for (const Slice& slice : slices) spans.push_back(slice.span);
+  return Slices(Merged(std::move(spans)), std::move(slices), label);
 }
 
 // Keeps the longest slices, sorted by time.
@@ -217,7 +212,7 @@ std::string RankEvents(const TraceClock& clock, std::string_view name) {
          Metadata(clock.rank, 0, "process_name", "name", QuotedJson(name)));
   Append(events, Metadata(clock.rank, 0, "process_sort_index", "sort_index",
                           absl::StrCat(clock.rank)));
-  for (size_t thread = 0; thread <= kExchangeThread; ++thread) {
+  for (size_t thread = 0; thread < kThreads; ++thread) {
     Append(events, Metadata(clock.rank, thread, "thread_name", "name",
                             QuotedJson(ThreadName(thread))));
     Append(events, Metadata(clock.rank, thread, "thread_sort_index",
@@ -229,19 +224,17 @@ std::string RankEvents(const TraceClock& clock, std::string_view name) {
 std::string StepEvents(const StepActivity& activity, const StepAccount& account,
                        const TraceClock& clock, size_t most_events) {
   std::string events;
-  for (const Doing doing : kAllDoings) {
-    std::vector<Slice> slices = SlicesOf(doing, activity, account);
+  for (size_t thread = 0; thread < kThreads; ++thread) {
+    if (thread == kCheckpoints) continue;
+    std::vector<Slice> slices =
+        thread < kCheckpoints ? SlicesOf(kAllDoings[thread], activity, account)
+                              : TrafficOf(thread, activity);
     KeepLongest(slices, most_events);
     for (const Slice& slice : slices) {
-      Append(events,
-             EventOf(slice, static_cast<size_t>(doing), activity.step, clock));
-    }
-  }
-  for (const size_t thread : {kGatherThread, kReduceThread, kExchangeThread}) {
-    std::vector<Slice> traffic = TrafficOf(thread, activity);
-    KeepLongest(traffic, most_events);
-    for (const Slice& slice : traffic) {
-      Append(events, EventOf(slice, thread, activity.step, clock));
+      const std::string& more = slice.label.arguments;
+      Append(events, EventOf(slice, thread, clock,
+                             absl::StrCat("\"step\":", activity.step,
+                                          more.empty() ? "" : ",", more)));
     }
   }
   return events;
@@ -249,11 +242,8 @@ std::string StepEvents(const StepActivity& activity, const StepAccount& account,
 
 std::string CheckpointEvent(std::string_view name, const Span& span,
                             const TraceClock& clock) {
-  return absl::StrCat(
-      "{\"ph\":\"X\",\"pid\":", clock.rank, ",\"tid\":", kCheckpointThread,
-      ",\"name\":", QuotedJson(name), ",\"cat\":\"checkpoint\",\"ts\":",
-      Microseconds(span.begin + clock.shift_ns),
-      ",\"dur\":", Microseconds(span.size()), "}");
+  return EventOf({span, {std::string(name), "checkpoint"}}, kCheckpoints, clock,
+                 "");
 }
 
 namespace {
@@ -303,23 +293,20 @@ absl::StatusOr<std::unique_ptr<RunTrace>> RunTrace::Create(
 }
 
 void RunTrace::Add(const StepActivity& activity, const StepAccount& account) {
-  steps_.push_back({StepEvents(activity, account, clock_), ""});
+  steps_.push_back(StepEvents(activity, account, clock_));
   if (steps_.size() > kTracedSteps) steps_.pop_front();
 }
 
 void RunTrace::AddCheckpoint(std::string_view name, const Span& span) {
-  if (steps_.empty()) return;
-  std::string& events = steps_.back().checkpoints;
-  absl::StrAppend(&events, events.empty() ? "" : ",\n",
-                  CheckpointEvent(name, span, clock_));
+  if (!steps_.empty()) {
+    Append(steps_.back(), CheckpointEvent(name, span, clock_));
+  }
 }
 
 std::string RunTrace::OwnEvents() const {
   std::string events = RankEvents(clock_, name_);
-  for (const Step& step : steps_) {
-    for (const std::string& some : {step.events, step.checkpoints}) {
-      absl::StrAppend(&events, some.empty() ? "" : ",\n", some);
-    }
+  for (const std::string& step : steps_) {
+    if (!step.empty()) Append(events, step);
   }
   return events;
 }

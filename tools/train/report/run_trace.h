@@ -67,11 +67,7 @@ class RunTrace {
   const std::string path_;
   const std::string name_;
   const TraceClock clock_;
-  struct Step {
-    std::string events;
-    std::string checkpoints;  // After the step.
-  };
-  std::deque<Step> steps_;
+  std::deque<std::string> steps_;  // Events, with checkpoints after the step.
 };
 
 // The parts of the file. Each returns events one per line, all but the last

@@ -6,26 +6,6 @@
 namespace tessera::train {
 namespace {
 
-// Assigns each moment of a step once.
-class Ledger {
- public:
-  explicit Ledger(StepAccount& account)
-      : account_(account), rest_({account.whole}) {}
-
-  const Spans& rest() const { return rest_; }
-
-  // Assigns the moments of `spans` that are still free to `doing`.
-  void Book(Doing doing, const Spans& spans) {
-    Spans& booked = account_.spans[static_cast<size_t>(doing)];
-    booked = Either(booked, Both(rest_, spans));
-    rest_ = Without(rest_, spans);
-  }
-
- private:
-  StepAccount& account_;
-  Spans rest_;
-};
-
 Spans Bubbles(const StepActivity& activity) {
   std::vector<Span> bubbles = {activity.tail};
   for (const MessageWait& wait : activity.messages) {
@@ -43,22 +23,15 @@ Spans Messages(const StepActivity& activity) {
   return Merged(std::move(messages));
 }
 
-Spans Collectives(const StepActivity& activity) {
+// Collectives of more than one rank: all, or gathers of weights and reductions
+// of gradients.
+Spans Collectives(const StepActivity& activity, bool only_state) {
   std::vector<Span> collectives;
   for (const LoggedCollective& one : activity.collectives) {
-    if (one.ranks > 1) collectives.push_back({one.begin_ns, one.end_ns});
+    if (one.ranks < 2 || (only_state && !one.is_state)) continue;
+    collectives.push_back({one.begin_ns, one.end_ns});
   }
   return Merged(std::move(collectives));
-}
-
-Spans StateTraffic(const StepActivity& activity) {
-  std::vector<Span> traffic;
-  for (const LoggedCollective& one : activity.collectives) {
-    if (one.ranks > 1 && one.is_state) {
-      traffic.push_back({one.begin_ns, one.end_ns});
-    }
-  }
-  return Both(Merged(std::move(traffic)), {activity.whole});
 }
 
 // In each segment, the time that the thread slept while operations were under
@@ -100,18 +73,25 @@ StepAccount AccountOf(const StepActivity& activity) {
   account.whole = activity.whole;
   account.products_ns = activity.ops.products_ns;
   if (activity.whole.size() == 0) return account;
-  const Spans traffic = StateTraffic(activity);
+  const Spans traffic =
+      Both(Collectives(activity, /*only_state=*/true), {activity.whole});
   account.state_traffic_ns = Length(traffic);
   account.state_hidden_ns = Length(Both(traffic, activity.ops.spans));
-  Ledger ledger(account);
-  ledger.Book(Doing::kCompute, activity.ops.spans);
-  ledger.Book(Doing::kOffload, Merged(activity.tiers.calls));
-  ledger.Book(Doing::kBubble, Bubbles(activity));
-  ledger.Book(Doing::kCommunication, Messages(activity));
-  ledger.Book(Doing::kCommunication, Collectives(activity));
-  ledger.Book(Doing::kOffload, TierWaits(activity.tiers, ledger.rest()));
-  ledger.Book(Doing::kOptimizer, Merged({activity.update}));
-  ledger.Book(Doing::kCompute, {activity.whole});
+  // Each moment counts as the first activity that it is booked for.
+  Spans rest = {activity.whole};
+  const auto book = [&](Doing doing, const Spans& spans) {
+    Spans& booked = account.spans[static_cast<size_t>(doing)];
+    booked = Either(booked, Both(rest, spans));
+    rest = Without(rest, spans);
+  };
+  book(Doing::kCompute, activity.ops.spans);
+  book(Doing::kOffload, Merged(activity.tiers.calls));
+  book(Doing::kBubble, Bubbles(activity));
+  book(Doing::kCommunication, Messages(activity));
+  book(Doing::kCommunication, Collectives(activity, /*only_state=*/false));
+  book(Doing::kOffload, TierWaits(activity.tiers, rest));
+  book(Doing::kOptimizer, Merged({activity.update}));
+  book(Doing::kCompute, {activity.whole});
   return account;
 }
 

@@ -44,11 +44,9 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
   std::unique_ptr<StepOutputs> outputs(new StepOutputs(options));
   TESSERA_ASSIGN_OR_RETURN(outputs->page_options_, PageOptions(options));
   TESSERA_RETURN_IF_ERROR(outputs->OpenFiles(options.first_step));
-  if (settings.prometheus_port != 0) {
-    TESSERA_ASSIGN_OR_RETURN(
-        outputs->server_,
-        MetricsServer::Start(static_cast<int>(settings.prometheus_port)));
-    outputs->server_->Set(PrometheusText(outputs->status_));
+  if (!settings.prometheus_file.empty()) {
+    outputs->prometheus_.emplace(UserPath(settings.prometheus_file));
+    TESSERA_RETURN_IF_ERROR(outputs->prometheus_->Write(outputs->status_));
   }
   if (options.table != nullptr && !settings.quiet) {
     outputs->table_.emplace(*options.table,
@@ -72,7 +70,7 @@ absl::Status StepOutputs::OpenFiles(int64_t first_step) {
   TESSERA_ASSIGN_OR_RETURN(page_, RunPage::Open(page_options_));
   if (settings.metrics.empty()) return absl::OkStatus();
   return ReadMetrics(metrics, first_step,
-                     [&](const StepMetrics& step) { page_->AddEarlier(step); });
+                     [&](const auto& line) { page_->AddEarlier(line); });
 }
 
 absl::Status StepOutputs::GoBackTo(int64_t step) {
@@ -93,7 +91,7 @@ absl::Status StepOutputs::Add(const StepMetrics& step) {
   if (page_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(page_->Add(step, status_.remaining));
   }
-  if (server_ != nullptr) server_->Set(PrometheusText(status_));
+  if (prometheus_) TESSERA_RETURN_IF_ERROR(prometheus_->WriteIfDue(status_));
   if (table_) table_->Add(step, status_.remaining);
   return absl::OkStatus();
 }
@@ -104,6 +102,7 @@ void StepOutputs::EndLine() {
 
 absl::Status StepOutputs::Finish() {
   EndLine();
+  if (prometheus_) TESSERA_RETURN_IF_ERROR(prometheus_->Write(status_));
   return page_ == nullptr ? absl::OkStatus() : page_->Finish();
 }
 

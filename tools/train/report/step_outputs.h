@@ -1,6 +1,6 @@
 // StepOutputs: what rank 0 writes while a run goes on: the live table,
-// metrics, scalars for TensorBoard, the HTML page and the endpoint for
-// Prometheus, as the settings name them.
+// metrics, scalars for TensorBoard, the HTML page and the file for Prometheus,
+// as the settings name them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto outputs,
@@ -23,7 +23,7 @@
 #include "tools/train/report/event_file.h"
 #include "tools/train/report/live_table.h"
 #include "tools/train/report/metrics_file.h"
-#include "tools/train/report/metrics_server.h"
+#include "tools/train/report/prometheus_file.h"
 #include "tools/train/report/remaining_time.h"
 #include "tools/train/report/run_page.h"
 #include "tools/train/settings/settings.h"
@@ -71,10 +71,11 @@ class StepOutputs {
   RunPageOptions page_options_;
   RemainingTime remaining_;
   std::optional<LiveTable> table_;
-  std::unique_ptr<MetricsFile> metrics_;   // Null: not requested.
-  std::unique_ptr<EventFile> events_;      // Null: not requested.
-  std::unique_ptr<RunPage> page_;          // Null: not requested.
-  std::unique_ptr<MetricsServer> server_;  // Null: not requested.
+  // Those that are not requested are empty.
+  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<EventFile> events_;
+  std::unique_ptr<RunPage> page_;
+  std::optional<PrometheusFile> prometheus_;
 };
 
 }  // namespace tessera::train

@@ -762,26 +762,34 @@ absl::Status CheckOutputs(const Settings& settings) {
                      " checkpoint of --run_dir, which is empty; "
                      "give for example --run_dir=run"));
   }
-  TESSERA_RETURN_IF_ERROR(
-      CheckRange("prometheus_port", settings.prometheus_port, {0, 65535}));
-  const auto refuse_same = [](std::string_view flag, const std::string& file,
-                              std::string_view other,
-                              std::string_view example) {
+  if (!settings.prometheus_file.empty() &&
+      !absl::EndsWith(settings.prometheus_file, ".prom")) {
     return RefuseFlag(
-        flag, file,
-        absl::StrCat("is also the file of --", other,
-                     "; give another, such as --", flag, "=", example));
+        "prometheus_file", settings.prometheus_file,
+        "must end in .prom, as node_exporter reads no other files; give for "
+        "example --prometheus_file=/var/lib/node_exporter/train.prom");
+  }
+  const struct {
+    std::string_view flag;
+    const std::string& file;
+    std::string_view example;
+  } files[] = {
+      {"metrics", settings.metrics, "metrics.jsonl"},
+      {"trace", settings.trace, "trace.json"},
+      {"html", settings.html, "run.html"},
+      {"prometheus_file", settings.prometheus_file, "train.prom"},
   };
-  if (!settings.metrics.empty() && settings.metrics == settings.trace) {
-    return refuse_same("trace", settings.trace, "metrics", "trace.json");
+  for (const auto& one : files) {
+    for (const auto& other : files) {
+      if (&other == &one) break;
+      if (one.file.empty() || one.file != other.file) continue;
+      return RefuseFlag(one.flag, one.file,
+                        absl::StrCat("is also the file of --", other.flag,
+                                     "; give another, such as --", one.flag,
+                                     "=", one.example));
+    }
   }
-  if (settings.html.empty()) return absl::OkStatus();
-  if (settings.html == settings.metrics) {
-    return refuse_same("html", settings.html, "metrics", "run.html");
-  }
-  return settings.html == settings.trace
-             ? refuse_same("html", settings.html, "trace", "run.html")
-             : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 absl::Status CheckRestarts(const Settings& settings) {

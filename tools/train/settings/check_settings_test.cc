@@ -768,8 +768,14 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
       {"--html=x: is also the file of --metrics; give another, such as "
        "--html=run.html",
        [](auto& s) { s.html = s.metrics = "x"; }},
-      {"--prometheus_port=65536", [](auto& s) { s.prometheus_port = 65536; }},
-      {"--prometheus_port=-1", [](auto& s) { s.prometheus_port = -1; }},
+      {"--prometheus_file=metrics.txt: must end in .prom, as node_exporter "
+       "reads no other files; give for example --prometheus_file=",
+       [](auto& s) { s.prometheus_file = "metrics.txt"; }},
+      {"--prometheus_file=prom: must end in .prom",
+       [](auto& s) { s.prometheus_file = "prom"; }},
+      {"--prometheus_file=x.prom: is also the file of --metrics; give another, "
+       "such as --prometheus_file=train.prom",
+       [](auto& s) { s.prometheus_file = s.metrics = "x.prom"; }},
       {"--html=x: is also the file of --trace",
        [](auto& s) { s.html = s.trace = "x"; }},
       {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},

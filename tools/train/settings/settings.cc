@@ -383,9 +383,9 @@ constexpr SettingsField kFields[] = {
      "a page with curves of loss, throughput, memory and shares of time, the "
      "schedule and the settings, which is written again while the run goes on; "
      "it needs no network"},
-    {"prometheus_port", &Settings::prometheus_port,
-     "a port of 127.0.0.1, on rank 0's host, where Prometheus finds the newest "
-     "metrics at /metrics; 0: none"},
+    {"prometheus_file", &Settings::prometheus_file,
+     "a file whose name ends in .prom, on rank 0's host, with the newest "
+     "metrics for the textfile collector of Prometheus' node_exporter"},
     {"trace", &Settings::trace, "a file for Perfetto"},
     {"sample_prompt", &Settings::sample_prompt,
      "beginning of the text sample after training"},
@@ -524,6 +524,8 @@ absl::StatusOr<Settings> SettingsOf(const Json& document) {
   }
   Settings settings;
   for (const auto& [key, value] : document.items()) {
+    // Runs of earlier versions have this key; 0 was no port.
+    if (key == "prometheus_port" && value == 0) continue;
     const SettingsField* field = FindSettingsField(key);
     if (field == nullptr) return UnknownKey(key);
     TESSERA_RETURN_IF_ERROR(

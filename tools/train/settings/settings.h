@@ -149,9 +149,8 @@ struct Settings {
   std::string metrics = "";  // A file with one JSON object per step; .csv: CSV.
   std::string tensorboard = "";  // A directory for TensorBoard's event files.
   std::string html = "";         // A page with curves of the metrics.
-  // On 127.0.0.1 of rank 0\'s host; 0: none.
-  int64_t prometheus_port = 0;
-  std::string trace = "";  // A file for Perfetto.
+  std::string prometheus_file = "";  // For node_exporter's textfile collector.
+  std::string trace = "";            // A file for Perfetto.
   std::string sample_prompt = "The ";
   int64_t sample_tokens = 200;  // 0: no sample.
   double sample_temperature = 0.8;

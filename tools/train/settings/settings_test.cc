@@ -265,6 +265,16 @@ TEST_F(SettingsTest, FileErrorsNameFlagOrKey) {
               Refused("unknown key \"step\"; the nearest there is: \"steps\""));
 }
 
+TEST_F(SettingsTest, ReadsFilesOfRunsThatHadNoPrometheusPort) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Settings settings,
+      ParseSettings(R"({"steps": 3, "prometheus_port": 0})"));
+  EXPECT_EQ(settings.steps, 3);
+  EXPECT_THAT(ParseSettings(R"({"prometheus_port": 9400})").status(),
+              Refused("unknown key \"prometheus_port\"; the nearest there is: "
+                      "\"prometheus_file\""));
+}
+
 TEST_F(SettingsTest, TheHelpShowsEveryFlag) {
   std::ostringstream out, err;
   EXPECT_EQ(tools::RunTool(TrainTool(), TrainArguments({"--help"}), out, err,

@@ -10,11 +10,11 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/blocks/block_flight.h"
-#include "tensor_parallel/blocks/mesh_case.h"
+#include "tensor_parallel/blocks/testing/block_flight.h"
+#include "tensor_parallel/blocks/testing/mesh_case.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/context/ulysses_attention.h"
-#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

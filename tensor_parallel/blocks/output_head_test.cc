@@ -13,8 +13,8 @@
 #include "collectives/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/blocks/mesh_case.h"
-#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/blocks/testing/mesh_case.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/layers/vocabulary.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 

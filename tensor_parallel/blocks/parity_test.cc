@@ -13,11 +13,11 @@
 #include "base/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/blocks/mesh_case.h"
-#include "tensor_parallel/blocks/subject.h"
+#include "tensor_parallel/blocks/testing/mesh_case.h"
+#include "tensor_parallel/blocks/testing/subject.h"
 #include "tensor_parallel/blocks/transformer_block.h"
-#include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

@@ -35,8 +35,8 @@
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
 #include "collectives/testing/wire_engine.h"
-#include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/linear.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

@@ -9,8 +9,8 @@
 #include "base/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/random/philox.h"
 

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tensor_parallel/ops_cpu/instruction_sets.h"
+#include "tensor_parallel/ops_cpu/testing/instruction_sets.h"
 
 namespace tessera::tensor_parallel {
 namespace {

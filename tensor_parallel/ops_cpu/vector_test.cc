@@ -8,9 +8,9 @@
 
 #include "base/dtype/small_float.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/instruction_sets.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
-#include "tensor_parallel/ops_cpu/vector_probe.h"
+#include "tensor_parallel/ops_cpu/testing/instruction_sets.h"
+#include "tensor_parallel/ops_cpu/testing/vector_probe.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tensor_parallel/ops_cpu/instruction_sets.h"
+#include "tensor_parallel/ops_cpu/testing/instruction_sets.h"
 
 namespace tessera::tensor_parallel {
 namespace {

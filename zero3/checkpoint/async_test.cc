@@ -16,7 +16,7 @@
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/testing/files.h"
 #include "zero3/checkpoint/testing/state.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

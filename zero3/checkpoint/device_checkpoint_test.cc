@@ -18,8 +18,8 @@
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_blocks.h"
 #include "zero3/checkpoint/testing/state.h"
-#include "zero3/state/testing_tiers.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/tiers.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "zero3/state/cuda_state_ops.h"
-#include "zero3/state/state_ops_conformance.h"
+#include "zero3/state/testing/state_ops_conformance.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "zero3/state/int8_blocks.h"
-#include "zero3/state/state_ops_conformance.h"
+#include "zero3/state/testing/state_ops_conformance.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -13,8 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/testing_tiers.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/tiers.h"
+#include "zero3/state/testing/toy_training.h"
 #ifdef TESSERA_CUDA_KERNELS
 #include "zero3/state/cuda_state_ops.h"
 #endif

@@ -29,7 +29,7 @@
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/state/sharded_state.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
 #include "zero3/state/sharded_state.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/testing_tiers.h"
+#include "zero3/state/testing/tiers.h"
 
 namespace tessera::zero3 {
 namespace {

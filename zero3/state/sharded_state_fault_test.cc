@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "zero3/state/sharded_state.h"
-#include "zero3/state/testing_tiers.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/tiers.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

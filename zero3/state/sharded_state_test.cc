@@ -16,7 +16,7 @@
 #include "offload/codec/codec.h"
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -23,8 +23,8 @@
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/testing_tiers.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/tiers.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -24,7 +24,7 @@
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/testing/small_text.h"
-#include "zero3/state/testing_tiers.h"
+#include "zero3/state/testing/tiers.h"
 
 namespace tessera::train {
 namespace {

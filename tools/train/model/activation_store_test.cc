@@ -19,7 +19,7 @@
 #include "offload/codec/codec.h"
 #include "offload/tier/compressed_tier.h"
 #include "offload/tier/host_tier.h"
-#include "zero3/state/testing_tiers.h"
+#include "zero3/state/testing/tiers.h"
 
 namespace tessera::train {
 namespace {

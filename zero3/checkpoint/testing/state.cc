@@ -18,7 +18,7 @@
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_blocks.h"
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/toy_training.h"
 
 namespace tessera::zero3::testing {
 

@@ -1,7 +1,7 @@
 // Gives tests access to block-inl.h and exp-inl.h with the instruction set that
 // the test chose.
-#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_
-#define TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_VECTOR_PROBE_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_VECTOR_PROBE_H_
 
 #include <cstdint>
 
@@ -29,4 +29,4 @@ BlockSummary ProbeBlock(const float* x, int64_t count);
 
 }  // namespace tessera::tensor_parallel::cpu
 
-#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_VECTOR_PROBE_H_
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_VECTOR_PROBE_H_

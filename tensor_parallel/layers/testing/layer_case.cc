@@ -1,4 +1,4 @@
-#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "tensor_parallel/blocks/mesh_case.h"
+#include "tensor_parallel/blocks/testing/mesh_case.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "collectives/testing/run_ranks.h"
-#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/sharding/partition.h"
 

@@ -1,4 +1,4 @@
-#include "zero3/state/toy_training.h"
+#include "zero3/state/testing/toy_training.h"
 
 #include <cmath>
 #include <memory>

@@ -1,8 +1,8 @@
 // Compares any StateOps with the host's, bit by bit.
 //
 //   ExpectTheBitsOfTheHost(*queue, *ops);
-#ifndef TESSERA_ZERO3_STATE_STATE_OPS_CONFORMANCE_H_
-#define TESSERA_ZERO3_STATE_STATE_OPS_CONFORMANCE_H_
+#ifndef TESSERA_ZERO3_STATE_TESTING_STATE_OPS_CONFORMANCE_H_
+#define TESSERA_ZERO3_STATE_TESTING_STATE_OPS_CONFORMANCE_H_
 
 #include "base/device/device.h"
 #include "zero3/state/state_device.h"
@@ -17,4 +17,4 @@ void ExpectTheBitsOfTheHost(Queue& queue, StateOps& ops);
 
 }  // namespace tessera::zero3::testing
 
-#endif  // TESSERA_ZERO3_STATE_STATE_OPS_CONFORMANCE_H_
+#endif  // TESSERA_ZERO3_STATE_TESTING_STATE_OPS_CONFORMANCE_H_

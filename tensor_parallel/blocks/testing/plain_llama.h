@@ -5,8 +5,8 @@
 // h^2, without cancellation, so that for h = 1e-30 the imaginary part is the
 // derivative to the last digits (Squire and Trapp, Using Complex Variables to
 // Estimate Derivatives of Real Functions, SIAM Review 40, 1998).
-#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_PLAIN_LLAMA_H_
-#define TESSERA_TENSOR_PARALLEL_BLOCKS_PLAIN_LLAMA_H_
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_PLAIN_LLAMA_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_PLAIN_LLAMA_H_
 
 #include <algorithm>
 #include <cmath>
@@ -176,4 +176,4 @@ std::vector<T> Losses(const Sizes& s, const Weights<T>& w, const Rows<T>& x,
 
 }  // namespace tessera::plain_llama
 
-#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_PLAIN_LLAMA_H_
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_PLAIN_LLAMA_H_

@@ -1,6 +1,6 @@
 // Layers as subjects of tests.
-#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_LAYER_SUBJECTS_H_
-#define TESSERA_TENSOR_PARALLEL_BLOCKS_LAYER_SUBJECTS_H_
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_LAYER_SUBJECTS_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_LAYER_SUBJECTS_H_
 
 #include <cstdint>
 #include <optional>
@@ -14,12 +14,12 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/moe_mlp.h"
-#include "tensor_parallel/blocks/subject.h"
-#include "tensor_parallel/layers/layer_case.h"
+#include "tensor_parallel/blocks/testing/subject.h"
 #include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/layers/vocabulary.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -220,4 +220,4 @@ class EmbeddingSubject final : public LayerSubject {
 
 }  // namespace tessera::tensor_parallel::subject_internal
 
-#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_LAYER_SUBJECTS_H_
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_LAYER_SUBJECTS_H_

@@ -1,6 +1,6 @@
 // A small block, and micro-batches on the way through it.
-#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_FLIGHT_H_
-#define TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_FLIGHT_H_
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_FLIGHT_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_FLIGHT_H_
 
 #include <cstdint>
 
@@ -10,9 +10,9 @@
 #include "base/tensor/tensor.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/context/sequence_layout.h"
-#include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 
 namespace tessera::tensor_parallel::block_flight {
 
@@ -69,4 +69,4 @@ struct Flight {
 
 }  // namespace tessera::tensor_parallel::block_flight
 
-#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_FLIGHT_H_
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_FLIGHT_H_

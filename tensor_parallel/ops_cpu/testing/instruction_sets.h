@@ -1,6 +1,6 @@
 // ForEachInstructionSet: runs tests of kernels on all that this processor has.
-#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_INSTRUCTION_SETS_H_
-#define TESSERA_TENSOR_PARALLEL_OPS_CPU_INSTRUCTION_SETS_H_
+#ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_INSTRUCTION_SETS_H_
+#define TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_INSTRUCTION_SETS_H_
 
 #include <cstdint>
 #include <functional>
@@ -22,4 +22,4 @@ inline void ForEachInstructionSet(const std::function<void()>& body) {
 
 }  // namespace tessera::tensor_parallel::cpu
 
-#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_INSTRUCTION_SETS_H_
+#endif  // TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_INSTRUCTION_SETS_H_

@@ -1,4 +1,4 @@
-#include "zero3/state/testing_tiers.h"
+#include "zero3/state/testing/tiers.h"
 
 #include <algorithm>
 #include <cmath>

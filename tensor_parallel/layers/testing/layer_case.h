@@ -1,7 +1,7 @@
 // Helpers for tests of layers: cases, random tensors, and one-rank results to
 // compare with.
-#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LAYER_CASE_H_
-#define TESSERA_TENSOR_PARALLEL_LAYERS_LAYER_CASE_H_
+#ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TESTING_LAYER_CASE_H_
+#define TESSERA_TENSOR_PARALLEL_LAYERS_TESTING_LAYER_CASE_H_
 
 #include <cstdint>
 #include <ostream>
@@ -68,4 +68,4 @@ absl::Status ExpectNear(std::string_view what, ConstTensorView actual,
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LAYER_CASE_H_
+#endif  // TESSERA_TENSOR_PARALLEL_LAYERS_TESTING_LAYER_CASE_H_

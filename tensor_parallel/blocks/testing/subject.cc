@@ -1,14 +1,14 @@
-#include "tensor_parallel/blocks/subject.h"
+#include "tensor_parallel/blocks/testing/subject.h"
 
 #include <memory>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "tensor_parallel/blocks/attention.h"
-#include "tensor_parallel/blocks/block_subjects.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
-#include "tensor_parallel/blocks/layer_subjects.h"
 #include "tensor_parallel/blocks/output_head.h"
+#include "tensor_parallel/blocks/testing/block_subjects.h"
+#include "tensor_parallel/blocks/testing/layer_subjects.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/layers/norm.h"

@@ -1,8 +1,8 @@
-#include "tensor_parallel/ops_cpu/vector_probe.h"
+#include "tensor_parallel/ops_cpu/testing/vector_probe.h"
 
 #include "tensor_parallel/ops_cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/vector_probe.cc"
+#define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/testing/vector_probe.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"

@@ -1,7 +1,7 @@
 // ToyTraining: a small model for tests whose gradients depend on its values,
 // the rank and the micro-batch, trained with any ShardedStateOptions.
-#ifndef TESSERA_ZERO3_STATE_TOY_TRAINING_H_
-#define TESSERA_ZERO3_STATE_TOY_TRAINING_H_
+#ifndef TESSERA_ZERO3_STATE_TESTING_TOY_TRAINING_H_
+#define TESSERA_ZERO3_STATE_TESTING_TOY_TRAINING_H_
 
 #include <cstdint>
 #include <functional>
@@ -78,4 +78,4 @@ absl::StatusOr<std::vector<std::vector<double>>> ReadValues(
 
 }  // namespace tessera::zero3::testing
 
-#endif  // TESSERA_ZERO3_STATE_TOY_TRAINING_H_
+#endif  // TESSERA_ZERO3_STATE_TESTING_TOY_TRAINING_H_

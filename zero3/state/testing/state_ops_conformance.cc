@@ -1,4 +1,4 @@
-#include "zero3/state/state_ops_conformance.h"
+#include "zero3/state/testing/state_ops_conformance.h"
 
 #include <cmath>
 #include <cstddef>

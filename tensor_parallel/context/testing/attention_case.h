@@ -1,7 +1,7 @@
 // Attention over a whole sequence by its definition, in float64: the reference
 // for all kinds of context parallelism.
-#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
-#define TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
+#ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_TESTING_ATTENTION_CASE_H_
+#define TESSERA_TENSOR_PARALLEL_CONTEXT_TESTING_ATTENTION_CASE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -128,4 +128,4 @@ absl::Status CheckDifferences(collectives::Communicator& communicator,
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
+#endif  // TESSERA_TENSOR_PARALLEL_CONTEXT_TESTING_ATTENTION_CASE_H_

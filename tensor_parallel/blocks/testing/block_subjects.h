@@ -1,6 +1,6 @@
 // Blocks as subjects of tests.
-#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_SUBJECTS_H_
-#define TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_SUBJECTS_H_
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_SUBJECTS_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_SUBJECTS_H_
 
 #include <cstdint>
 #include <optional>
@@ -12,10 +12,10 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
-#include "tensor_parallel/blocks/layer_subjects.h"
 #include "tensor_parallel/blocks/moe_mlp.h"
 #include "tensor_parallel/blocks/output_head.h"
-#include "tensor_parallel/blocks/subject.h"
+#include "tensor_parallel/blocks/testing/layer_subjects.h"
+#include "tensor_parallel/blocks/testing/subject.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 
 namespace tessera::tensor_parallel::subject_internal {
@@ -202,4 +202,4 @@ class HeadSubject final : public Subject {
 
 }  // namespace tessera::tensor_parallel::subject_internal
 
-#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_SUBJECTS_H_
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_SUBJECTS_H_

@@ -1,6 +1,6 @@
 // Subject: a layer or a block of any kind, as a test of gradients sees it.
-#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_SUBJECT_H_
-#define TESSERA_TENSOR_PARALLEL_BLOCKS_SUBJECT_H_
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_SUBJECT_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_SUBJECT_H_
 
 #include <cstdint>
 #include <memory>
@@ -92,4 +92,4 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_SUBJECT_H_
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_SUBJECT_H_

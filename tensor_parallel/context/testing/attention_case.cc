@@ -1,4 +1,4 @@
-#include "tensor_parallel/context/attention_case.h"
+#include "tensor_parallel/context/testing/attention_case.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/layers/layer_case.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {

@@ -1,6 +1,6 @@
 // Meshes for tests of blocks, and the parts of whole tensors on their ranks.
-#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_
-#define TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_
+#ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_MESH_CASE_H_
+#define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_MESH_CASE_H_
 
 #include <cstdint>
 #include <functional>
@@ -83,4 +83,4 @@ absl::Status ExpectSameBits(std::string_view what, ConstTensorView actual,
 
 }  // namespace tessera::tensor_parallel
 
-#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_MESH_CASE_H_
+#endif  // TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_MESH_CASE_H_

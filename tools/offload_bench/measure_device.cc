@@ -58,7 +58,7 @@ absl::Status CheckCopies(Way& up, Way& down) {
 
 }  // namespace
 
-absl::Status MeasureCopies(Device& device, const CopiesOptions& options,
+absl::Status MeasureCopies(Device& device, const OffloadBenchOptions& options,
                            const Sink& sink) {
   const auto size = static_cast<size_t>(options.size);
   TESSERA_ASSIGN_OR_RETURN(Way up, MakeWay(device, size, /*is_up=*/true));
@@ -88,8 +88,8 @@ absl::Status MeasureCopies(Device& device, const CopiesOptions& options,
         }
         return absl::OkStatus();
       };
-      const double limit =
-          static_cast<double>(options.size) / options.pcie_bytes_per_second;
+      const double limit = static_cast<double>(options.size) /
+                           options.step.pcie_bytes_per_second;
       TESSERA_ASSIGN_OR_RETURN(
           m.times,
           CompareInTurns(

@@ -209,54 +209,28 @@ absl::StatusOr<SimulatedStep> SimulateStep(const StepModel& model,
   return step;
 }
 
-namespace {
-
-constexpr std::string_view kStepColumns =
-    "offload,step_ms,work_ms,uploads_ms,downloads_ms,host_optimizer_ms,"
-    "bound_ms,share";
-
-}  // namespace
-
 void StepPrinter::Print(const Offload& offload, const SimulatedStep& step) {
-  const double ms[] = {step.elapsed * 1e3,        step.work * 1e3,
-                       step.uploads * 1e3,        step.downloads * 1e3,
-                       step.host_optimizer * 1e3, step.bound() * 1e3};
-  switch (format_) {
-    case tools::OutputFormat::kText:
-      if (!begun_) {
-        out_ << absl::StrFormat("%-22s %10s %10s %10s %10s %10s %10s %6s\n",
-                                "offload", "step ms", "work", "uploads",
-                                "downloads", "host opt.", "bound", "share");
-      }
-      out_ << absl::StrFormat(
-          "%-22s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f %6.3f\n",
-          offload.name, ms[0], ms[1], ms[2], ms[3], ms[4], ms[5], step.share());
-      break;
-    case tools::OutputFormat::kCsv:
-      if (!begun_) out_ << kStepColumns << "\n";
-      out_ << absl::StrFormat("\"%s\",%g,%g,%g,%g,%g,%g,%g\n", offload.name,
-                              ms[0], ms[1], ms[2], ms[3], ms[4], ms[5],
-                              step.share());
-      break;
-    case tools::OutputFormat::kJson:
-      out_ << (begun_ ? ",\n" : "{\"steps\":[\n")
-           << absl::StrFormat(
-                  "{\"offload\":\"%s\",\"step_ms\":%g,\"work_ms\":%g,"
-                  "\"uploads_ms\":%g,\"downloads_ms\":%g,"
-                  "\"host_optimizer_ms\":%g,\"bound_ms\":%g,\"share\":%g}",
-                  offload.name, ms[0], ms[1], ms[2], ms[3], ms[4], ms[5],
-                  step.share());
-      break;
+  const nlohmann::ordered_json record = {
+      {"offload", offload.name},
+      {"step_ms", step.elapsed * 1e3},
+      {"work_ms", step.work * 1e3},
+      {"uploads_ms", step.uploads * 1e3},
+      {"downloads_ms", step.downloads * 1e3},
+      {"host_optimizer_ms", step.host_optimizer * 1e3},
+      {"bound_ms", step.bound() * 1e3},
+      {"share", step.share()}};
+  std::string text;
+  if (!printer_.begun()) {
+    text = absl::StrFormat("%-22s %10s %10s %10s %10s %10s %10s %6s\n",
+                           "offload", "step ms", "work", "uploads", "downloads",
+                           "host opt.", "bound", "share");
   }
-  begun_ = true;
-  out_.flush();
-}
-
-void StepPrinter::Finish() {
-  if (format_ == tools::OutputFormat::kJson) {
-    out_ << (begun_ ? "\n]}\n" : "{\"steps\":[]}\n");
-  }
-  out_.flush();
+  absl::StrAppendFormat(
+      &text, "%-22s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f %6.3f\n",
+      offload.name, step.elapsed * 1e3, step.work * 1e3, step.uploads * 1e3,
+      step.downloads * 1e3, step.host_optimizer * 1e3, step.bound() * 1e3,
+      step.share());
+  printer_.Print(record, text);
 }
 
 }  // namespace tessera::offload_bench

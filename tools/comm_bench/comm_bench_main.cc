@@ -11,8 +11,8 @@
 #include "tools/cli/cli.h"
 #include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/bench_run.h"
+#include "tools/comm_bench/job.h"
 #include "tools/comm_bench/report.h"
-#include "tools/comm_bench/worker.h"
 #include "tools/launch/signals.h"
 
 namespace tessera::tools {
@@ -52,7 +52,7 @@ absl::Status RunCommBench() {
 }  // namespace
 
 int CommBenchMain(int argc, char** argv) {
-  if (IsWorker(argc, argv)) return RunWorker(argc, argv);
+  if (const auto code = RunWorker(argc, argv)) return *code;
   return RunTool(CommBenchTool(), argc, argv, RunCommBench);
 }
 

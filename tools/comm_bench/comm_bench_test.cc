@@ -18,7 +18,7 @@
 #include "collectives/shared_memory/shared_memory.h"
 #include "gtest/gtest.h"
 #include "tools/comm_bench/bench_run.h"
-#include "tools/comm_bench/worker.h"
+#include "tools/comm_bench/job.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 
@@ -303,7 +303,7 @@ TEST(CommBenchTest, SignalEndsTheRunAndItsProcesses) {
 
 int main(int argc, char** argv) {
   using namespace tessera::tools;
-  if (IsWorker(argc, argv)) return RunWorker(argc, argv);
+  if (const auto code = RunWorker(argc, argv)) return *code;
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -224,23 +224,15 @@ absl::StatusOr<std::vector<Answer>> Job::Collect(const Deadline& limit) {
   std::vector<std::optional<Answer>> answers(workers_.size());
   Deadline deadline = limit;
   while (true) {
-    std::vector<int> descriptors;
+    std::vector<int> missing;
     for (size_t r = 0; r < workers_.size(); ++r) {
-      if (answers[r].has_value()) continue;
-      descriptors.push_back(workers_[r].socket.get());
+      if (!answers[r]) missing.push_back(workers_[r].socket.get());
     }
-    if (descriptors.empty()) break;
-    TESSERA_ASSIGN_OR_RETURN(const bool in_time, Wait(descriptors, deadline));
-    const bool had_failed = !FirstError(answers).ok();
+    if (missing.empty()) break;
+    TESSERA_ASSIGN_OR_RETURN(const bool in_time, Wait(missing, deadline));
     if (!in_time) break;
-    for (size_t r = 0; r < workers_.size(); ++r) {
-      if (answers[r].has_value()) continue;
-      TESSERA_ASSIGN_OR_RETURN(
-          const bool is_ready,
-          collectives::WaitReady(workers_[r].socket.get(), POLLIN,
-                                 Deadline::After(absl::ZeroDuration())));
-      if (is_ready) answers[r] = AnswerOf(r, limit);
-    }
+    const bool had_failed = !FirstError(answers).ok();
+    TESSERA_RETURN_IF_ERROR(CollectReady(limit, answers));
     if (!had_failed && !FirstError(answers).ok()) {
       deadline = Deadline::After(kAfterFailure);
     }
@@ -248,7 +240,7 @@ absl::StatusOr<std::vector<Answer>> Job::Collect(const Deadline& limit) {
   TESSERA_RETURN_IF_ERROR(FirstError(answers));
   std::vector<Answer> all;
   for (std::optional<Answer>& answer : answers) {
-    if (!answer.has_value()) {
+    if (!answer) {
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", all.size(), " did not answer within ",
                        absl::FormatDuration(kTimeout)));
@@ -256,6 +248,19 @@ absl::StatusOr<std::vector<Answer>> Job::Collect(const Deadline& limit) {
     all.push_back(*std::move(answer));
   }
   return all;
+}
+
+absl::Status Job::CollectReady(const Deadline& deadline,
+                               std::vector<std::optional<Answer>>& answers) {
+  for (size_t r = 0; r < workers_.size(); ++r) {
+    if (answers[r]) continue;
+    TESSERA_ASSIGN_OR_RETURN(
+        const bool is_ready,
+        collectives::WaitReady(workers_[r].socket.get(), POLLIN,
+                               Deadline::After(absl::ZeroDuration())));
+    if (is_ready) answers[r] = AnswerOf(r, deadline);
+  }
+  return absl::OkStatus();
 }
 
 // The death of a worker is an answer, too.

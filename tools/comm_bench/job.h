@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,6 @@
 #include "collectives/channel/deadline.h"
 #include "tools/comm_bench/bench_engines.h"
 #include "tools/comm_bench/task.h"
-#include "tools/comm_bench/worker.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 
@@ -65,6 +65,8 @@ class Job {
   absl::Status AcceptWorker(const collectives::Deadline& deadline);
   absl::StatusOr<std::vector<Answer>> Collect(
       const collectives::Deadline& limit);
+  absl::Status CollectReady(const collectives::Deadline& deadline,
+                            std::vector<std::optional<Answer>>& answers);
   Answer AnswerOf(size_t rank, const collectives::Deadline& deadline);
   absl::Status DeathOf(size_t rank);
   absl::StatusOr<bool> Wait(const std::vector<int>& descriptors,
@@ -81,6 +83,24 @@ class Job {
   std::vector<Worker> workers_;  // By rank.
   size_t greeted_ = 0;
 };
+
+// A worker: runs it if the process was started as one, and returns its exit
+// code once the parent ends the job or is gone. Between tasks it waits in
+// poll(2) and takes no processor time from other jobs. Every program that
+// starts jobs begins like this, because its workers are the same binary:
+//
+//   int main(int argc, char** argv) {
+//     if (const auto code = RunWorker(argc, argv)) return *code;
+//     ...
+//   }
+//
+// All ranks of a job execute the same tasks in the same order. Before each
+// iteration the buffers are rewritten and a barrier of the engine under test,
+// or of the host beside a device, aligns the ranks; neither is timed. An
+// iteration is a batch of operations back to back, on a device enqueued and
+// waited for once; its time, on this rank's CLOCK_MONOTONIC, is divided by the
+// batch. The results of the first and the last iteration are checked.
+std::optional<int> RunWorker(int argc, char** argv);
 
 }  // namespace tessera::tools
 

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <string_view>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace tessera::tools {
 namespace {
 
 using collectives::Deadline;
+
+constexpr std::string_view kWorkerArgument = "--comm_bench_worker";
 
 // Limits of an answer.
 constexpr size_t kMaxSeconds = size_t{1} << 20;
@@ -23,6 +26,28 @@ struct AnswerHeader {
 };
 
 }  // namespace
+
+std::vector<std::string> WorkerArguments(const JobSpec& spec,
+                                         const std::string& socket) {
+  return {std::string(kWorkerArgument),
+          socket,
+          spec.device,
+          spec.engine,
+          absl::StrCat(spec.world),
+          absl::StrCat(spec.group_size),
+          absl::StrCat(spec.bind)};
+}
+
+bool ReadWorkerArguments(int argc, char** argv, JobSpec* spec,
+                         std::string* socket) {
+  if (argc != 8 || argv[1] != kWorkerArgument) return false;
+  *socket = argv[2];
+  spec->device = argv[3];
+  spec->engine = argv[4];
+  return absl::SimpleAtoi(argv[5], &spec->world) &&
+         absl::SimpleAtoi(argv[6], &spec->group_size) &&
+         absl::SimpleAtob(argv[7], &spec->bind);
+}
 
 std::string Variant::Name() const {
   const std::string_view name =

@@ -1,4 +1,5 @@
-// Task and Answer: a request of the benchmark to a worker, and the result.
+// Task and Answer: a request of the benchmark to a worker, and the result;
+// JobSpec: what the workers are started with.
 //
 //   TESSERA_RETURN_IF_ERROR(SendStruct(socket, task, deadline));
 //   TESSERA_ASSIGN_OR_RETURN(Answer answer, ReceiveAnswer(socket, deadline));
@@ -24,6 +25,26 @@
 #include "tools/comm_bench/operands.h"
 
 namespace tessera::tools {
+
+// The ranks of one engine, which serve many tasks.
+struct JobSpec {
+  std::string device = "cpu";
+  std::string engine;
+  int64_t world = 1;
+  // Ranks [0, group_size), [group_size, 2 group_size), ... are near each other;
+  // 0: all ranks are.
+  int64_t group_size = 0;
+  bool bind = true;  // Binds each rank to its share of the processors.
+};
+
+// The arguments of a worker of the job. `socket` is the parent's name in the
+// abstract namespace.
+std::vector<std::string> WorkerArguments(const JobSpec& spec,
+                                         const std::string& socket);
+
+// Reads them; false if they are others.
+bool ReadWorkerArguments(int argc, char** argv, JobSpec* spec,
+                         std::string* socket);
 
 // The capabilities of an engine, from which its variants follow.
 struct Capabilities {

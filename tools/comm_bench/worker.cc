@@ -1,5 +1,3 @@
-#include "tools/comm_bench/worker.h"
-
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -34,6 +32,7 @@
 #include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
 #include "tools/comm_bench/bench_engines.h"
+#include "tools/comm_bench/job.h"
 #include "tools/comm_bench/operands.h"
 #include "tools/comm_bench/task.h"
 
@@ -354,8 +353,6 @@ absl::Status RankSession::RunTask(const Task& task, Answer* answer) {
   return absl::OkStatus();
 }
 
-constexpr std::string_view kWorkerArgument = "--comm_bench_worker";
-
 // Limit for steps that the parent takes immediately.
 constexpr absl::Duration kSoon = absl::Seconds(30);
 
@@ -475,33 +472,15 @@ absl::Status ServeRanks(const std::string& socket_name, const JobSpec& spec) {
 
 }  // namespace
 
-std::vector<std::string> WorkerArguments(const JobSpec& spec,
-                                         const std::string& socket) {
-  return {std::string(kWorkerArgument),
-          socket,
-          spec.device,
-          spec.engine,
-          absl::StrCat(spec.world),
-          absl::StrCat(spec.group_size),
-          absl::StrCat(spec.bind)};
-}
-
-bool IsWorker(int argc, char** argv) {
-  return argc == 8 && argv[1] == kWorkerArgument;
-}
-
-int RunWorker(int /*argc*/, char** argv) {
+std::optional<int> RunWorker(int argc, char** argv) {
+  JobSpec spec;
+  std::string socket;
+  if (!ReadWorkerArguments(argc, argv, &spec, &socket)) return std::nullopt;
   // Under mpirun the parent's parent is mpirun, which dies with the benchmark.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   signal(SIGPIPE, SIG_IGN);
-  JobSpec spec = {.device = argv[3], .engine = argv[4]};
-  if (!absl::SimpleAtoi(argv[5], &spec.world) ||
-      !absl::SimpleAtoi(argv[6], &spec.group_size) ||
-      !absl::SimpleAtob(argv[7], &spec.bind)) {
-    return 2;
-  }
   // The socket has reported the cause, if the parent is still there.
-  return ServeRanks(argv[2], spec).ok() ? 0 : 1;
+  return ServeRanks(socket, spec).ok() ? 0 : 1;
 }
 
 }  // namespace tessera::tools

@@ -108,14 +108,6 @@ TEST(SimulateStepTest, DependsOnTheRatesOnly) {
   }
 }
 
-TEST(SimulateStepTest, RefusesAnEmptyModel) {
-  StepModel model;
-  model.layers = 0;
-  EXPECT_THAT(
-      SimulateStep(model, kOffloads[0]),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layers is 0")));
-}
-
 TEST(StepPrinterTest, PrintsJsonAndCsv) {
   const SimulatedStep step = {
       .elapsed = 4e-3, .work = 2e-3, .uploads = 3e-3, .downloads = 1e-3};

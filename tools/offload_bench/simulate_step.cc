@@ -42,27 +42,6 @@ constexpr double kUndoFactor = 2.3;
 constexpr int kFirstSteps = 3;
 constexpr int kSteps = 4;
 
-absl::Status CheckPositive(std::string_view name, double value) {
-  if (value > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", value, "; a number above 0 is needed"));
-}
-
-absl::Status Check(const StepModel& model) {
-  const std::pair<std::string_view, double> values[] = {
-      {"layers", static_cast<double>(model.layers)},
-      {"layer_parameters / 4",
-       static_cast<double>(model.layer_parameters / kTensors)},
-      {"layer_seconds", model.layer_seconds},
-      {"pcie_bytes_per_second", model.pcie_bytes_per_second},
-      {"memory_bytes_per_second", model.memory_bytes_per_second},
-      {"host_bytes_per_second", model.host_bytes_per_second}};
-  for (const auto& [name, value] : values) {
-    TESSERA_RETURN_IF_ERROR(CheckPositive(name, value));
-  }
-  return absl::OkStatus();
-}
-
 int64_t SimulatedElements(const StepModel& model) {
   return std::min(kMostElements, model.layer_parameters / kTensors);
 }
@@ -164,7 +143,6 @@ double SimulatedStep::bound() const {
 
 absl::StatusOr<SimulatedStep> SimulateStep(const StepModel& model,
                                            const Offload& offload) {
-  TESSERA_RETURN_IF_ERROR(Check(model));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<EmulatedDevice> device,
                            EmulatedDevice::Create({.timing = TimingOf(model)}));
   TESSERA_ASSIGN_OR_RETURN(const auto queue, device->CreateQueue("compute"));

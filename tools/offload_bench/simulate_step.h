@@ -73,8 +73,8 @@ struct SimulatedStep {
   double share() const { return bound() / elapsed; }
 };
 
-// The mean over some steps, after the first ones. InvalidArgument unless all
-// numbers of the model are positive.
+// The mean over some steps, after the first ones. All numbers of the model are
+// positive.
 absl::StatusOr<SimulatedStep> SimulateStep(const StepModel& model,
                                            const Offload& offload);
 

@@ -49,140 +49,143 @@ using collectives::Reduction;
 using collectives::Work;
 using topology::Rank;
 
-// Seconds of `body` after a barrier. The barriers are the host's.
-absl::StatusOr<double> TimeOnce(Communicator& communicator,
-                                absl::FunctionRef<absl::Status()> body) {
-  TESSERA_RETURN_IF_ERROR(communicator.host().Barrier());
+// Arithmetic in registers and the first cache, about a microsecond a unit.
+absl::Status Compute(int64_t units) {
+  std::array<double, 64> x;
+  x.fill(1.0);
+  for (int64_t step = 0; step < 40 * units; ++step) {
+    for (double& value : x) value = value * 0.999999 + 1e-6;
+  }
+  double sum = 0;
+  for (const double value : x) sum += value;
+  // The compiler must not leave it out.
+  if (std::isfinite(sum)) return absl::OkStatus();
+  return absl::InternalError("the overlapped computation has a wrong result");
+}
+
+// Times the operation of a task on this rank. The operands have task.batch
+// slots, or one that serves all.
+class OperationTimer {
+ public:
+  OperationTimer(Communicator& communicator, const Task& task,
+                 Operands& operands)
+      : communicator_(communicator), task_(task), operands_(operands) {
+    call_.algorithm = task.variant.algorithm;
+  }
+
+  // Seconds of one operation for each of task.iterations.
+  absl::StatusOr<std::vector<double>> TimeBatches();
+
+  // Three times for each iteration: of a computation that takes about as long
+  // as the operation, of the operation, and of both with the operation started
+  // first.
+  absl::StatusOr<std::vector<double>> TimeOverlap();
+
+ private:
+  // Seconds of `body` after a barrier. The barriers are the host's.
+  absl::StatusOr<double> Time(absl::FunctionRef<absl::Status()> body);
+  absl::StatusOr<double> TimeCompute(int64_t units) {
+    return Time([&] { return Compute(units); });
+  }
+  absl::StatusOr<double> TimeOperation() {
+    return Time(
+        [&] { return communicator_.Run(operands_.operation(0), call_); });
+  }
+  absl::Status RunBatch();
+  absl::Status RunBoth(int64_t units);
+  absl::StatusOr<int64_t> CalibrateUnits();
+
+  Communicator& communicator_;
+  const Task& task_;
+  Operands& operands_;
+  CallOptions call_;
+};
+
+absl::StatusOr<double> OperationTimer::Time(
+    absl::FunctionRef<absl::Status()> body) {
+  TESSERA_RETURN_IF_ERROR(communicator_.host().Barrier());
   const int64_t begin = MonotonicNanos();
   TESSERA_RETURN_IF_ERROR(body());
   const int64_t end = MonotonicNanos();
   // If ranks share processors, the next work of this rank would delay the
   // others.
-  TESSERA_RETURN_IF_ERROR(communicator.host().Barrier());
+  TESSERA_RETURN_IF_ERROR(communicator_.host().Barrier());
   return static_cast<double>(end - begin) * 1e-9;
 }
 
 // On a device, enqueues all operations and waits for the last: they run in the
 // order of the calls.
-absl::Status RunBatch(Communicator& communicator, const CallOptions& call,
-                      int64_t batch, const Operands& operands) {
-  if (&communicator.host() != &communicator) {
-    std::optional<Work> last;
-    for (int64_t i = 0; i < batch; ++i) {
-      TESSERA_ASSIGN_OR_RETURN(
-          last,
-          communicator.Start(operands.operation(i % operands.slots()), call));
-    }
-    return last->Wait();
-  }
-  for (int64_t i = 0; i < batch; ++i) {
-    TESSERA_RETURN_IF_ERROR(
-        communicator.Run(operands.operation(i % operands.slots()), call));
-  }
-  return absl::OkStatus();
-}
-
-// Arithmetic in registers and the first cache, about a microsecond a unit.
-// Returns its result, so that the compiler keeps it.
-double Compute(int64_t units) {
-  std::array<double, 64> x;
-  x.fill(1.0);
-  for (int64_t unit = 0; unit < units; ++unit) {
-    for (int step = 0; step < 40; ++step) {
-      for (double& value : x) value = value * 0.999999 + 1e-6;
+absl::Status OperationTimer::RunBatch() {
+  const bool on_device = &communicator_.host() != &communicator_;
+  std::optional<Work> last;
+  for (int64_t i = 0; i < task_.batch; ++i) {
+    const auto& operation = operands_.operation(i % operands_.slots());
+    if (on_device) {
+      TESSERA_ASSIGN_OR_RETURN(last, communicator_.Start(operation, call_));
+    } else {
+      TESSERA_RETURN_IF_ERROR(communicator_.Run(operation, call_));
     }
   }
-  double sum = 0;
-  for (double value : x) sum += value;
-  return sum;
+  return on_device ? last->Wait() : absl::OkStatus();
 }
 
-absl::Status CheckComputed(double result) {
-  if (std::isfinite(result)) return absl::OkStatus();
-  return absl::InternalError("the overlapped computation has a wrong result");
-}
-
-// The units that take as long as an operation on the slowest rank; the same on
-// all ranks.
-absl::StatusOr<int64_t> CalibrateUnits(Communicator& communicator,
-                                       const CallOptions& call,
-                                       Operands& operands) {
-  constexpr int kRuns = 5;
-  constexpr int64_t kUnits = 200;
-  std::array<double, 2> fastest = {1e9, 1e9};
-  for (int run = 0; run < kRuns; ++run) {
-    TESSERA_RETURN_IF_ERROR(operands.Rewrite(run));
-    TESSERA_ASSIGN_OR_RETURN(
-        const double operation, TimeOnce(communicator, [&] {
-          return communicator.Run(operands.operation(0), call);
-        }));
-    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeOnce(communicator, [&] {
-                               return CheckComputed(Compute(kUnits));
-                             }));
-    fastest = {std::min(fastest[0], operation), std::min(fastest[1], compute)};
-  }
-  TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
-      Buffer(fastest.data(), 2, DType::kF64), Reduction::Max()));
-  return std::max<int64_t>(
-      1, std::llround(static_cast<double>(kUnits) * fastest[0] / fastest[1]));
-}
-
-// Seconds of one operation for each of task.iterations. `operands` have
-// task.batch slots, or one that serves all.
-absl::StatusOr<std::vector<double>> TimeOperation(Communicator& communicator,
-                                                  const CallOptions& call,
-                                                  const Task& task,
-                                                  Operands& operands) {
+absl::StatusOr<std::vector<double>> OperationTimer::TimeBatches() {
   std::vector<double> seconds;
-  const int64_t total = task.warmup + task.iterations;
+  const int64_t total = task_.warmup + task_.iterations;
   for (int64_t i = 0; i < total; ++i) {
-    const int64_t iteration = task.first_iteration + i;
-    TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration));
-    TESSERA_ASSIGN_OR_RETURN(const double elapsed, TimeOnce(communicator, [&] {
-                               return RunBatch(communicator, call, task.batch,
-                                               operands);
-                             }));
-    if (i >= task.warmup) {
-      seconds.push_back(elapsed / static_cast<double>(task.batch));
+    const int64_t iteration = task_.first_iteration + i;
+    TESSERA_RETURN_IF_ERROR(operands_.Rewrite(iteration));
+    TESSERA_ASSIGN_OR_RETURN(const double elapsed,
+                             Time([&] { return RunBatch(); }));
+    if (i >= task_.warmup) {
+      seconds.push_back(elapsed / static_cast<double>(task_.batch));
     }
-    if (task.check && (i == 0 || i == total - 1)) {
-      TESSERA_RETURN_IF_ERROR(operands.Check(iteration));
+    if (task_.check && (i == 0 || i == total - 1)) {
+      TESSERA_RETURN_IF_ERROR(operands_.Check(iteration));
     }
   }
   return seconds;
 }
 
-// Three times for each iteration: of a computation that takes about as long as
-// the operation, of the operation, and of both with the operation started
-// first.
-absl::StatusOr<std::vector<double>> TimeOverlap(Communicator& communicator,
-                                                const CallOptions& call,
-                                                const Task& task,
-                                                Operands& operands) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t units,
-                           CalibrateUnits(communicator, call, operands));
+// The units that take as long as an operation on the slowest rank; the same on
+// all ranks.
+absl::StatusOr<int64_t> OperationTimer::CalibrateUnits() {
+  constexpr int kRuns = 5;
+  constexpr int64_t kUnits = 200;
+  std::array<double, 2> fastest = {1e9, 1e9};
+  for (int run = 0; run < kRuns; ++run) {
+    TESSERA_RETURN_IF_ERROR(operands_.Rewrite(run));
+    TESSERA_ASSIGN_OR_RETURN(const double operation, TimeOperation());
+    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeCompute(kUnits));
+    fastest = {std::min(fastest[0], operation), std::min(fastest[1], compute)};
+  }
+  TESSERA_RETURN_IF_ERROR(communicator_.AllReduce(
+      Buffer(fastest.data(), 2, DType::kF64), Reduction::Max()));
+  return std::max<int64_t>(
+      1, std::llround(static_cast<double>(kUnits) * fastest[0] / fastest[1]));
+}
+
+absl::Status OperationTimer::RunBoth(int64_t units) {
+  TESSERA_ASSIGN_OR_RETURN(const Work work,
+                           communicator_.Start(operands_.operation(0), call_));
+  TESSERA_RETURN_IF_ERROR(Compute(units));
+  return work.Wait();
+}
+
+absl::StatusOr<std::vector<double>> OperationTimer::TimeOverlap() {
+  TESSERA_ASSIGN_OR_RETURN(const int64_t units, CalibrateUnits());
   std::vector<double> seconds;
-  for (int64_t i = 0; i < task.iterations; ++i) {
-    const int64_t iteration = task.first_iteration + i;
-    TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration));
-    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeOnce(communicator, [&] {
-                               return CheckComputed(Compute(units));
-                             }));
-    TESSERA_ASSIGN_OR_RETURN(
-        const double operation, TimeOnce(communicator, [&] {
-          return communicator.Run(operands.operation(0), call);
-        }));
-    TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration + 1));
-    TESSERA_ASSIGN_OR_RETURN(
-        const double both, TimeOnce(communicator, [&]() -> absl::Status {
-          TESSERA_ASSIGN_OR_RETURN(
-              const Work work, communicator.Start(operands.operation(0), call));
-          TESSERA_RETURN_IF_ERROR(CheckComputed(Compute(units)));
-          return work.Wait();
-        }));
+  for (int64_t i = 0; i < task_.iterations; ++i) {
+    const int64_t iteration = task_.first_iteration + i;
+    TESSERA_RETURN_IF_ERROR(operands_.Rewrite(iteration));
+    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeCompute(units));
+    TESSERA_ASSIGN_OR_RETURN(const double operation, TimeOperation());
+    TESSERA_RETURN_IF_ERROR(operands_.Rewrite(iteration + 1));
+    TESSERA_ASSIGN_OR_RETURN(const double both,
+                             Time([&] { return RunBoth(units); }));
     seconds.insert(seconds.end(), {compute, operation, both});
-    if (task.check && (i == 0 || i == task.iterations - 1)) {
-      TESSERA_RETURN_IF_ERROR(operands.Check(iteration + 1));
+    if (task_.check && (i == 0 || i == task_.iterations - 1)) {
+      TESSERA_RETURN_IF_ERROR(operands_.Check(iteration + 1));
     }
   }
   return seconds;
@@ -344,12 +347,10 @@ absl::Status RankSession::RunTask(const Task& task, Answer* answer) {
                      communicator->ExplainAlgorithm(operands->operation(0)));
     return absl::OkStatus();
   }
-  const auto time =
-      task.kind == TaskKind::kOverlap ? TimeOverlap : TimeOperation;
-  CallOptions call;
-  call.algorithm = task.variant.algorithm;
-  TESSERA_ASSIGN_OR_RETURN(answer->seconds,
-                           time(*communicator, call, task, *operands));
+  OperationTimer timer(*communicator, task, *operands);
+  TESSERA_ASSIGN_OR_RETURN(answer->seconds, task.kind == TaskKind::kOverlap
+                                                ? timer.TimeOverlap()
+                                                : timer.TimeBatches());
   return absl::OkStatus();
 }
 

@@ -130,6 +130,7 @@ std::string_view LongName(const Tool& tool, std::string_view argument) {
   return "";
 }
 
+// Replaces short flags by long ones.
 std::vector<std::string> LongArguments(
     const Tool& tool, const std::vector<std::string>& arguments) {
   std::vector<std::string> result;

@@ -71,8 +71,8 @@ struct Tool {
   std::string_view summary;             // One sentence.
   std::string_view example;             // Working arguments.
   std::vector<std::string_view> flags;  // In the order of --help.
-  // Letters for flags: with {'b', "min_bytes"}, "-b 8", "-b8" and "-b=8" are
-  // --min_bytes=8.
+  // One-letter names of flags: {'b', "min_bytes"} makes "-b 8", "-b8" and
+  // "-b=8" equal to --min_bytes=8.
   std::vector<std::pair<char, std::string_view>> short_flags = {};
 };
 

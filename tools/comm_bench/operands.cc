@@ -243,8 +243,8 @@ int64_t BlocksOf(OpKind kind, int64_t world) {
   return HasInputBlocks(kind) || HasOutputBlocks(kind) ? world : 1;
 }
 
-// An operation whose buffers have no memory yet, their places in it, and the
-// room for both.
+// An operation whose buffers have no memory yet, their offsets in it, and the
+// bytes that both need.
 struct Layout {
   Operation operation;
   int64_t input_at = 0;
@@ -379,7 +379,7 @@ absl::Status Operands::CheckOne(const Operation& operation,
   const Buffer output = OnHost(operation.output);
   if (output.count == 0) return absl::OkStatus();
   const int64_t count = shape_.count;
-  // The first element of what this rank gets of each message.
+  // The first element of this rank's part of each message.
   const int64_t first = HasInputBlocks(shape_.kind) ? rank_.value() * count : 0;
   if (Reduces(shape_.kind)) {
     return pattern_.CheckReduced(output, first, iteration);

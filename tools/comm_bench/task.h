@@ -1,5 +1,5 @@
 // Task and Answer: a request of the benchmark to a worker, and the result;
-// JobSpec: what the workers are started with.
+// JobSpec: the arguments of the workers.
 //
 //   TESSERA_RETURN_IF_ERROR(SendStruct(socket, task, deadline));
 //   TESSERA_ASSIGN_OR_RETURN(Answer answer, ReceiveAnswer(socket, deadline));
@@ -42,7 +42,7 @@ struct JobSpec {
 std::vector<std::string> WorkerArguments(const JobSpec& spec,
                                          const std::string& socket);
 
-// Reads them; false if they are others.
+// Parses these arguments. Returns false for any other arguments.
 bool ReadWorkerArguments(int argc, char** argv, JobSpec* spec,
                          std::string* socket);
 

@@ -109,7 +109,7 @@ double ProcessorSeconds() {
          static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// The ranks that share a processor.
+// The number of ranks that share a processor.
 double RanksPerProcessor(size_t world) {
   return std::max(1.0, static_cast<double>(world) /
                            static_cast<double>(AvailableProcessors()));

@@ -58,7 +58,7 @@ absl::Status Compute(int64_t units) {
   }
   double sum = 0;
   for (const double value : x) sum += value;
-  // The compiler must not leave it out.
+  // Uses the result, so that the compiler keeps the loop.
   if (std::isfinite(sum)) return absl::OkStatus();
   return absl::InternalError("the overlapped computation has a wrong result");
 }

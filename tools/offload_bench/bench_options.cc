@@ -188,7 +188,7 @@ absl::Status CheckSizes(const OffloadBenchOptions& options) {
   return absl::OkStatus();
 }
 
-// The flags that only some devices use.
+// Flags, and the devices that use them.
 struct DeviceFlags {
   std::vector<std::string_view> names;
   std::vector<std::string_view> devices;

@@ -121,6 +121,36 @@ absl::StatusOr<std::vector<std::string>> ParseArguments(
   return operands;
 }
 
+// The long name of "-b...", or nothing.
+std::string_view LongName(const Tool& tool, std::string_view argument) {
+  if (argument.size() < 2 || argument[0] != '-') return "";
+  for (const auto& [letter, name] : tool.short_flags) {
+    if (argument[1] == letter) return name;
+  }
+  return "";
+}
+
+// Replaces short flags by long ones.
+std::vector<std::string> LongArguments(
+    const Tool& tool, const std::vector<std::string>& arguments) {
+  std::vector<std::string> result;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view name = LongName(tool, arguments[i]);
+    if (name.empty()) {
+      result.push_back(arguments[i]);
+      continue;
+    }
+    std::string_view value = std::string_view(arguments[i]).substr(2);
+    const bool is_joined = !value.empty();
+    absl::ConsumePrefix(&value, "=");
+    const bool is_next = !is_joined && i + 1 < arguments.size();
+    if (is_next) value = arguments[++i];
+    result.push_back(absl::StrCat("--", name));
+    if (is_joined || is_next) absl::StrAppend(&result.back(), "=", value);
+  }
+  return result;
+}
+
 std::string FlagsText(const std::vector<std::string_view>& flags) {
   std::string text;
   for (std::string_view name : flags) {
@@ -209,7 +239,7 @@ int AfterOutput(const Tool& tool, int code) {
 
 absl::Status ParseFlags(const Tool& tool,
                         const std::vector<std::string>& arguments) {
-  return ParseArguments(tool, false, arguments).status();
+  return ParseArguments(tool, false, LongArguments(tool, arguments)).status();
 }
 
 std::string HelpText(const Tool& tool) {
@@ -223,6 +253,14 @@ absl::Status FlagError(std::string_view flag, std::string_view value,
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag, "=", Shown(value), ": ", status.message()));
+}
+
+absl::Status CheckFlagRange(std::string_view flag, int64_t value,
+                            int64_t lowest, int64_t highest) {
+  if (value >= lowest && value <= highest) return absl::OkStatus();
+  return FlagError(flag, absl::StrCat(value),
+                   absl::InvalidArgumentError(absl::StrCat(
+                       "expected a number from ", lowest, " to ", highest)));
 }
 
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,

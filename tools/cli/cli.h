@@ -22,10 +22,12 @@
 #ifndef TESSERA_TOOLS_CLI_CLI_H_
 #define TESSERA_TOOLS_CLI_CLI_H_
 
+#include <cstdint>
 #include <functional>
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -69,6 +71,9 @@ struct Tool {
   std::string_view summary;             // One sentence.
   std::string_view example;             // Working arguments.
   std::vector<std::string_view> flags;  // In the order of --help.
+  // One-letter names of flags: {'b', "min_bytes"} makes "-b 8", "-b8" and
+  // "-b=8" equal to --min_bytes=8.
+  std::vector<std::pair<char, std::string_view>> short_flags = {};
 };
 
 // One verb of a tool. `name`, `summary`, `example` and `flags` are the verb's;
@@ -84,7 +89,8 @@ struct Verb {
 };
 
 // Sets the tool's flags from `arguments` (without the program's name):
-// "--name=value", "--name value", and for booleans "--name" and "--noname".
+// "--name=value", "--name value", and for booleans "--name" and "--noname";
+// also its short flags.
 // InvalidArgument, with the flag and its value, for the first argument that is
 // unknown, malformed or not a flag.
 absl::Status ParseFlags(const Tool& tool,
@@ -97,6 +103,10 @@ std::string HelpText(const Tool& tool);
 // but is invalid. OK stays OK.
 absl::Status FlagError(std::string_view flag, std::string_view value,
                        const absl::Status& status);
+
+// InvalidArgument as from FlagError unless lowest <= value <= highest.
+absl::Status CheckFlagRange(std::string_view flag, int64_t value,
+                            int64_t lowest, int64_t highest);
 
 // Parses the flags, runs `body` unless --help is given, reports an error on
 // `err`, and returns the exit code: InvalidArgument from either is bad usage.

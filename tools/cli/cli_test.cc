@@ -27,7 +27,8 @@ using ::testing::StartsWith;
 const Tool kTool = {.name = "demo",
                     .summary = "Shows flags.",
                     .example = "--stages=4",
-                    .flags = {"stages", "schedule", "quiet", "format"}};
+                    .flags = {"stages", "schedule", "quiet", "format"},
+                    .short_flags = {{'s', "stages"}, {'q', "quiet"}}};
 
 class CliTest : public ::testing::Test {
  protected:
@@ -60,6 +61,28 @@ TEST_F(CliTest, SetsFlagsInEveryForm) {
   EXPECT_EQ(absl::GetFlag(FLAGS_schedule), "a=b");
 }
 
+TEST_F(CliTest, ShortFlagsTakeAJoinedOrASeparateValue) {
+  EXPECT_EQ(Run({"-s", "8", "-q", "1"}), 0);
+  EXPECT_EQ(absl::GetFlag(FLAGS_stages), 8);
+  EXPECT_TRUE(absl::GetFlag(FLAGS_quiet));
+  EXPECT_EQ(Run({"-s9", "-q=0"}), 0);
+  EXPECT_EQ(absl::GetFlag(FLAGS_stages), 9);
+  EXPECT_FALSE(absl::GetFlag(FLAGS_quiet));
+  EXPECT_EQ(Run({"-s=7"}), 0);
+  EXPECT_EQ(absl::GetFlag(FLAGS_stages), 7);
+}
+
+TEST_F(CliTest, RangesAreCheckedWithTheFlagsName) {
+  EXPECT_THAT(CheckFlagRange("stages", 1, 1, 4), IsOk());
+  EXPECT_THAT(CheckFlagRange("stages", 4, 1, 4), IsOk());
+  for (const int64_t value : {0, 5}) {
+    EXPECT_THAT(CheckFlagRange("stages", value, 1, 4),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "--stages=" + std::to_string(value) +
+                             ": expected a number from 1 to 4"));
+  }
+}
+
 TEST_F(CliTest, BadUsageExitsWith2AndOneLine) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--stage=8"}, "unknown flag --stage; did you mean --stages;"},
@@ -67,6 +90,8 @@ TEST_F(CliTest, BadUsageExitsWith2AndOneLine) {
       {{"--hidden=8"}, "unknown flag --hidden"},
       {{"--stages=x"}, "--stages=x: "},
       {{"--stages"}, "--stages has no value"},
+      {{"-s"}, "--stages has no value"},
+      {{"-x"}, "unexpected argument \"-x\""},
       {{"--format=yaml"}, "--format=yaml: expected text, json or csv"},
       {{"--nostages"}, "--stages=false: "},
       {{"stages"}, "unexpected argument \"stages\""},

@@ -7,15 +7,16 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/engine/operation_context.h"
 #include "tools/cli/cli.h"
+#include "tools/comm_bench/bench_engines.h"
 #include "tools/comm_bench/job.h"
 #include "tools/comm_bench/operands.h"
-#include "tools/comm_bench/report.h"
 #include "tools/comm_bench/traffic_meter.h"
 
 namespace tessera::tools {
@@ -23,17 +24,8 @@ namespace tessera::tools {
 namespace {
 
 using collectives::Algorithm;
+using collectives::MonotonicNanos;
 using collectives::OpKind;
-
-Variant Of(Algorithm algorithm) {
-  Variant variant;
-  variant.name = std::string(AlgorithmName(algorithm));
-  if (algorithm != Algorithm::kEngine) {
-    variant.source = AlgorithmSource::kAlgorithm;
-    variant.algorithm = algorithm;
-  }
-  return variant;
-}
 
 bool HasAlgorithm(const Capabilities& engine, OpKind op, Algorithm algorithm) {
   if (algorithm == Algorithm::kEngine) return engine.Implements(op);
@@ -41,28 +33,24 @@ bool HasAlgorithm(const Capabilities& engine, OpKind op, Algorithm algorithm) {
          collectives::Supports(algorithm, op, /*uneven=*/false);
 }
 
-std::vector<Variant> All(const Capabilities& engine, OpKind op) {
-  std::vector<Variant> all;
-  for (const Algorithm algorithm : collectives::kAllAlgorithms) {
-    if (HasAlgorithm(engine, op, algorithm)) all.push_back(Of(algorithm));
-  }
-  return all;
+Variant VariantOf(Algorithm algorithm) {
+  if (algorithm == Algorithm::kEngine) return {};
+  return {.algorithm = algorithm};
 }
 
 std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
                            OpKind op) {
-  if (name == "all") return All(engine, op);
-  Variant variant;
-  variant.name = name;
-  if (name == "adaptive") {
-    variant.source = AlgorithmSource::kAdaptive;
-    return {variant};
-  }
+  if (name == "adaptive") return {{.adaptive = true}};
   // Default algorithms execute operations that the engine does not implement.
-  if (name == AlgorithmName(Algorithm::kEngine)) return {variant};
-  const auto algorithm = collectives::ParseAlgorithm(name);
-  if (!algorithm.ok() || !HasAlgorithm(engine, op, *algorithm)) return {};
-  return {Of(*algorithm)};
+  if (name == AlgorithmName(Algorithm::kEngine)) return {{}};
+  std::vector<Variant> variants;
+  for (const Algorithm algorithm : collectives::kAllAlgorithms) {
+    if ((name == "all" || name == AlgorithmName(algorithm)) &&
+        HasAlgorithm(engine, op, algorithm)) {
+      variants.push_back(VariantOf(algorithm));
+    }
+  }
+  return variants;
 }
 
 }  // namespace
@@ -81,17 +69,13 @@ std::vector<Variant> VariantsFor(const BenchOptions& options,
   if (!options.reproducible || !Reduces(op)) return variants;
   const size_t usual = variants.size();
   for (size_t i = 0; i < usual; ++i) {
-    Variant variant = variants[i];
-    absl::StrAppend(&variant.name, "+reproducible");
-    variant.reproducible = true;
-    variants.push_back(std::move(variant));
+    variants.push_back(variants[i]);
+    variants.back().reproducible = true;
   }
   return variants;
 }
 
 namespace {
-
-using collectives::MonotonicNanos;
 
 constexpr double kBatchSeconds = 40e-6;
 constexpr int64_t kMaxBatch = 64;
@@ -102,57 +86,36 @@ constexpr double kCaseSeconds = 0.3;
 constexpr int64_t kFewestIterations = 10;
 constexpr int64_t kMostIterations = 400;
 
-// A variant on an engine.
-struct Contestant {
-  Job* job = nullptr;
-  Variant variant;
-};
+using Seconds = std::vector<std::vector<double>>;  // [rank][iteration].
 
-struct BenchCase {
-  collectives::OpKind op = collectives::OpKind::kAllReduce;
-  DType dtype = DType::kF32;
-  int64_t count = 0;  // As in OperandShape.
-  int64_t world = 1;
-};
-
-// The measurement of one contestant.
+// The measurement of one variant on an engine.
 struct Turn {
-  Contestant contestant;
+  Job* job = nullptr;
   Task task;
   double single = 0;  // Seconds of one operation, as calibrated,
   double wall = 0;    // and of a whole iteration around it.
   int64_t per_round = 1;
-  std::vector<std::vector<double>> by_rank;
+  Seconds by_rank = {};
+
+  std::string Name() const {
+    return absl::StrCat(job->spec().engine, " ", task.variant.Name());
+  }
 };
 
-Task TaskOf(const BenchOptions& options, const BenchCase& bench_case,
-            const Variant& variant) {
-  Task task;
-  task.kind = TaskKind::kTime;
-  task.source = variant.source;
-  task.algorithm = variant.algorithm;
-  task.reproducible = variant.reproducible;
-  task.op = bench_case.op;
-  task.dtype = bench_case.dtype;
-  task.count = bench_case.count;
-  task.reduction = ReductionFor(options.reduction.op, bench_case.dtype);
-  task.in_place = options.in_place;
-  task.registered = options.registered;
-  task.check = options.check;
-  return task;
-}
-
-std::string NameOf(const Contestant& contestant) {
-  return absl::StrCat(contestant.job->spec().engine, " ",
-                      contestant.variant.name);
-}
-
-absl::StatusOr<std::vector<Answer>> AskFor(const Contestant& contestant,
-                                           const Task& task) {
-  auto answers = contestant.job->Ask(task);
+absl::StatusOr<std::vector<Answer>> Ask(const Turn& turn, const Task& task) {
+  auto answers = turn.job->Ask(task);
   if (answers.ok()) return answers;
   return Annotate(answers.status(),
-                  absl::StrCat("algorithm ", contestant.variant.name));
+                  absl::StrCat("algorithm ", task.variant.Name()));
+}
+
+absl::StatusOr<Seconds> AskSeconds(const Turn& turn, const Task& task) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Answer> answers, Ask(turn, task));
+  Seconds by_rank;
+  for (Answer& answer : answers) {
+    by_rank.push_back(std::move(answer.seconds));
+  }
+  return by_rank;
 }
 
 // Runs warm-up and a few single operations.
@@ -161,15 +124,11 @@ absl::Status Calibrate(const BenchOptions& options, Turn* turn) {
   task.warmup = options.warmup;
   task.iterations = kCalibrations;
   const int64_t begin = MonotonicNanos();
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
-                           AskFor(turn->contestant, task));
-  const double wall = static_cast<double>(MonotonicNanos() - begin) * 1e-9 /
-                      static_cast<double>(kCalibrations + options.warmup);
-  std::vector<std::vector<double>> by_rank;
-  for (const Answer& answer : answers) by_rank.push_back(answer.seconds);
+  TESSERA_ASSIGN_OR_RETURN(const Seconds by_rank, AskSeconds(*turn, task));
+  turn->wall = static_cast<double>(MonotonicNanos() - begin) * 1e-9 /
+               static_cast<double>(kCalibrations + options.warmup);
   turn->single = MedianOfSlowest(by_rank);
-  turn->wall = wall;
-  turn->by_rank.resize(answers.size());
+  turn->by_rank.resize(by_rank.size());
   return absl::OkStatus();
 }
 
@@ -179,6 +138,8 @@ void PlanRounds(const BenchOptions& options, std::vector<Turn>& turns) {
   for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
   for (Turn& turn : turns) {
     turn.task.batch = BatchFor(fastest);
+    // In place every operation of a batch needs its own buffers.
+    if (options.in_place) turn.task.shape.slots = turn.task.batch;
     turn.task.first_iteration = options.warmup + kCalibrations;
     const double iteration =
         turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
@@ -199,11 +160,10 @@ absl::Status RunRound(int64_t most, Turn* turn) {
   task.iterations = turn->per_round;
   if (most > 0) task.iterations = std::min(task.iterations, most - done);
   if (task.iterations <= 0) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
-                           AskFor(turn->contestant, task));
-  for (size_t r = 0; r < answers.size(); ++r) {
-    turn->by_rank[r].insert(turn->by_rank[r].end(), answers[r].seconds.begin(),
-                            answers[r].seconds.end());
+  TESSERA_ASSIGN_OR_RETURN(const Seconds by_rank, AskSeconds(*turn, task));
+  for (size_t r = 0; r < by_rank.size(); ++r) {
+    turn->by_rank[r].insert(turn->by_rank[r].end(), by_rank[r].begin(),
+                            by_rank[r].end());
   }
   task.first_iteration += task.warmup + task.iterations;
   return absl::OkStatus();
@@ -211,57 +171,22 @@ absl::Status RunRound(int64_t most, Turn* turn) {
 
 // The median over iterations of the slowest rank, for each of the three times.
 absl::StatusOr<Overlap> MeasureOverlap(const Turn& turn) {
-  constexpr int64_t kIterations = 10;
   Task task = turn.task;
   task.kind = TaskKind::kOverlap;
-  task.batch = 1;
-  task.iterations = kIterations;
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
-                           AskFor(turn.contestant, task));
+  task.batch = task.shape.slots = 1;
+  task.iterations = 10;
+  TESSERA_ASSIGN_OR_RETURN(const Seconds all, AskSeconds(turn, task));
   std::array<double, 3> medians;
   for (size_t part = 0; part < medians.size(); ++part) {
-    std::vector<std::vector<double>> by_rank(answers.size());
-    for (size_t r = 0; r < answers.size(); ++r) {
-      const std::vector<double>& seconds = answers[r].seconds;
-      for (size_t i = part; i < seconds.size(); i += medians.size()) {
-        by_rank[r].push_back(seconds[i]);
+    Seconds by_rank(all.size());
+    for (size_t r = 0; r < all.size(); ++r) {
+      for (size_t i = part; i < all[r].size(); i += medians.size()) {
+        by_rank[r].push_back(all[r][i]);
       }
     }
     medians[part] = MedianOfSlowest(by_rank);
   }
   return Overlap{medians[0], medians[1], medians[2]};
-}
-
-Row RowOf(const BenchCase& bench_case, const Turn& turn) {
-  Row row;
-  row.engine = turn.contestant.job->spec().engine;
-  row.algorithm = turn.contestant.variant.name;
-  row.op = bench_case.op;
-  row.dtype = bench_case.dtype;
-  row.world = bench_case.world;
-  row.bytes = MessageBytes(bench_case.op, bench_case.dtype, bench_case.count,
-                           bench_case.world);
-  row.iterations = static_cast<int64_t>(turn.by_rank[0].size());
-  row.seconds = MedianOfSlowest(turn.by_rank);
-  return row;
-}
-
-absl::Status RunTurns(
-    const BenchOptions& options, std::vector<Turn>& turns,
-    const std::function<void(const std::string&)>& on_progress) {
-  for (Turn& turn : turns) {
-    on_progress(NameOf(turn.contestant));
-    TESSERA_RETURN_IF_ERROR(Calibrate(options, &turn));
-  }
-  PlanRounds(options, turns);
-  for (int64_t round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < turns.size(); ++i) {
-      Turn& turn = turns[round % 2 == 0 ? i : turns.size() - 1 - i];
-      on_progress(NameOf(turn.contestant));
-      TESSERA_RETURN_IF_ERROR(RunRound(options.iterations, &turn));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -288,70 +213,12 @@ double MedianOfSlowest(const std::vector<std::vector<double>>& by_rank) {
 
 namespace {
 
-// Measures all variants in turns; a row for each contestant, in their order.
-absl::StatusOr<std::vector<Row>> MeasureCase(
-    const BenchOptions& options, const BenchCase& bench_case,
-    const std::vector<Contestant>& contestants,
-    const std::function<void(const std::string&)>& on_progress) {
-  std::vector<Turn> turns;
-  for (const Contestant& contestant : contestants) {
-    Turn turn;
-    turn.contestant = contestant;
-    turn.task = TaskOf(options, bench_case, contestant.variant);
-    turns.push_back(std::move(turn));
-  }
-  TESSERA_RETURN_IF_ERROR(RunTurns(options, turns, on_progress));
-  std::vector<Row> rows;
-  for (const Turn& turn : turns) {
-    rows.push_back(RowOf(bench_case, turn));
-    Row& row = rows.back();
-    row.ratio = row.seconds / std::max(rows[0].seconds, 1e-12);
-    if (options.overlap) {
-      on_progress(NameOf(turn.contestant));
-      TESSERA_ASSIGN_OR_RETURN(row.overlap, MeasureOverlap(turn));
-    }
-  }
-  return rows;
-}
-
-// Sets the choice of the adaptive chooser of each job on the rows.
-absl::Status AddChoices(const BenchOptions& options,
-                        const BenchCase& bench_case,
-                        const std::vector<Contestant>& contestants,
-                        std::vector<Row>* rows) {
-  const Job* last = nullptr;
-  for (const Contestant& contestant : contestants) {
-    if (contestant.job == last) continue;
-    last = contestant.job;
-    Variant variant;
-    variant.name = "adaptive";
-    variant.source = AlgorithmSource::kAdaptive;
-    Task task = TaskOf(options, bench_case, variant);
-    task.kind = TaskKind::kChoose;
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
-                             AskFor({contestant.job, variant}, task));
-    const std::string& text = answers[0].text;
-    for (const Answer& answer : answers) {
-      if (answer.text == text) continue;
-      return absl::InternalError(absl::StrCat(
-          "engine ", last->spec().engine,
-          ": ranks differ in the adaptive choice:\n", text, "\n", answer.text));
-    }
-    SetChoice(*rows, last->spec().engine, text.substr(0, text.find('\n')));
-  }
-  return absl::OkStatus();
-}
-
 // The measurements with one number of ranks.
 class World {
  public:
-  World(const BenchOptions& options, const EngineCatalogue& catalogue,
-        const SignalWatch* signals, const BenchEvents& events, int64_t world)
-      : options_(options),
-        catalogue_(catalogue),
-        signals_(signals),
-        events_(events),
-        world_(world) {}
+  World(const BenchOptions& options, const SignalWatch* signals,
+        const BenchEvents& events, int64_t world)
+      : options_(options), signals_(signals), events_(events), world_(world) {}
 
   absl::Status Run() {
     TESSERA_RETURN_IF_ERROR(Start());
@@ -367,86 +234,148 @@ class World {
   absl::Status Start() {
     if (options_.bound) {
       // Without enough memory the bound is left out.
-      auto meter = TrafficMeter::Start(world_, options_.sizes.back() + 4096);
+      auto meter = TrafficMeter::Create(world_, options_.sizes.back() + 4096);
       if (meter.ok()) meter_ = *std::move(meter);
     }
     for (const std::string& engine : options_.engines) {
       events_.on_progress(absl::StrCat("starting ", engine));
-      JobSpec spec;
-      spec.catalogue = &catalogue_;
-      spec.device = options_.device;
-      spec.engine = engine;
-      spec.world = world_;
-      spec.group_size = options_.group_size;
-      spec.bind = options_.bind;
-      spec.signals = signals_;
-      TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Job> job, Job::Start(spec));
-      jobs_.push_back(std::move(job));
+      TESSERA_ASSIGN_OR_RETURN(jobs_.emplace_back(),
+                               Job::Start({.device = options_.device,
+                                           .engine = engine,
+                                           .world = world_,
+                                           .group_size = options_.group_size,
+                                           .bind = options_.bind},
+                                          signals_));
     }
     return absl::OkStatus();
-  }
-
-  std::vector<Contestant> ContestantsFor(OpKind op) const {
-    std::vector<Contestant> contestants;
-    for (const std::unique_ptr<Job>& job : jobs_) {
-      for (Variant& variant : VariantsFor(options_, job->capabilities(), op)) {
-        contestants.push_back({job.get(), std::move(variant)});
-      }
-    }
-    return contestants;
   }
 
   absl::Status RunSizes(OpKind op, DType dtype) {
-    const std::vector<Contestant> contestants = ContestantsFor(op);
-    if (contestants.empty()) return absl::OkStatus();
-    int64_t last = -1;  // Small sizes may round to the same count.
+    OperandShape shape = {.kind = op,
+                          .dtype = dtype,
+                          .reduction = ReductionFor(options_.reduction, dtype),
+                          .count = -1,
+                          .in_place = options_.in_place,
+                          .registered = options_.registered};
     for (const int64_t size : options_.sizes) {
-      BenchCase bench_case;
-      bench_case.op = op;
-      bench_case.dtype = dtype;
-      bench_case.world = world_;
-      bench_case.count = CountFor(op, dtype, size, world_);
-      if (std::exchange(last, bench_case.count) == bench_case.count) continue;
-      TESSERA_RETURN_IF_ERROR(RunCase(bench_case, contestants));
+      const int64_t count = CountFor(op, dtype, size, world_);
+      // Small sizes may round to the same count.
+      if (std::exchange(shape.count, count) == count) continue;
+      TESSERA_RETURN_IF_ERROR(RunCase(shape));
     }
     return absl::OkStatus();
   }
 
-  absl::Status RunCase(const BenchCase& bench_case,
-                       const std::vector<Contestant>& contestants) {
-    const int64_t bytes =
-        MessageBytes(bench_case.op, bench_case.dtype, bench_case.count, world_);
-    const std::string case_name = absl::StrCat(
-        world_, " ranks, ", OpKindName(bench_case.op), " of ",
-        ByteSize(bytes).ToString(), " ", DTypeName(bench_case.dtype), ": ");
-    TESSERA_ASSIGN_OR_RETURN(
-        std::vector<Row> rows,
-        MeasureCase(options_, bench_case, contestants,
-                    [&](const std::string& variant) {
-                      events_.on_progress(absl::StrCat(case_name, variant));
-                    }));
-    if (options_.regret) {
-      TESSERA_RETURN_IF_ERROR(
-          AddChoices(options_, bench_case, contestants, &rows));
+  std::vector<Turn> TurnsFor(const OperandShape& shape) const {
+    std::vector<Turn> turns;
+    for (const std::unique_ptr<Job>& job : jobs_) {
+      for (const Variant& variant :
+           VariantsFor(options_, job->capabilities(), shape.kind)) {
+        turns.push_back({.job = job.get(),
+                         .task = {.kind = TaskKind::kTime,
+                                  .variant = variant,
+                                  .shape = shape,
+                                  .check = options_.check}});
+      }
     }
-    TESSERA_RETURN_IF_ERROR(AddBound(bench_case.op, bytes, rows));
+    return turns;
+  }
+
+  // Measures all variants in turns; a row for each, in their order.
+  absl::Status RunCase(const OperandShape& shape) {
+    std::vector<Turn> turns = TurnsFor(shape);
+    if (turns.empty()) return absl::OkStatus();
+    case_name_ =
+        absl::StrCat(world_, " ranks, ", OpKindName(shape.kind), " of ",
+                     ByteSize(MessageBytes(shape, world_)).ToString(), " ",
+                     DTypeName(shape.dtype), ": ");
+    TESSERA_RETURN_IF_ERROR(RunTurns(turns));
+    std::vector<Row> rows;
+    for (const Turn& turn : turns) {
+      Row& row = rows.emplace_back(RowOf(turn));
+      row.ratio = row.seconds / std::max(rows[0].seconds, 1e-12);
+      if (!options_.overlap) continue;
+      Announce(turn);
+      TESSERA_ASSIGN_OR_RETURN(row.overlap, MeasureOverlap(turn));
+    }
+    if (options_.regret) TESSERA_RETURN_IF_ERROR(AddChoices(turns, rows));
+    TESSERA_RETURN_IF_ERROR(AddBound(rows));
     events_.on_case(rows);
     return absl::OkStatus();
   }
 
-  absl::Status AddBound(OpKind op, int64_t bytes, std::vector<Row>& rows) {
-    if (meter_ == nullptr || op == OpKind::kBarrier) return absl::OkStatus();
-    TESSERA_ASSIGN_OR_RETURN(const double bound, meter_->Measure(op, bytes),
+  void Announce(const Turn& turn) const {
+    events_.on_progress(case_name_ + turn.Name());
+  }
+
+  absl::Status RunTurns(std::vector<Turn>& turns) const {
+    for (Turn& turn : turns) {
+      Announce(turn);
+      TESSERA_RETURN_IF_ERROR(Calibrate(options_, &turn));
+    }
+    PlanRounds(options_, turns);
+    for (int64_t round = 0; round < kRounds; ++round) {
+      for (size_t i = 0; i < turns.size(); ++i) {
+        Turn& turn = turns[round % 2 == 0 ? i : turns.size() - 1 - i];
+        Announce(turn);
+        TESSERA_RETURN_IF_ERROR(RunRound(options_.iterations, &turn));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Row RowOf(const Turn& turn) const {
+    const OperandShape& shape = turn.task.shape;
+    return {.engine = turn.job->spec().engine,
+            .algorithm = turn.task.variant.Name(),
+            .op = shape.kind,
+            .dtype = shape.dtype,
+            .world = world_,
+            .bytes = MessageBytes(shape, world_),
+            .iterations = static_cast<int64_t>(turn.by_rank[0].size()),
+            .seconds = MedianOfSlowest(turn.by_rank)};
+  }
+
+  // Sets the choice of the adaptive chooser of each job on the rows.
+  absl::Status AddChoices(const std::vector<Turn>& turns,
+                          std::vector<Row>& rows) const {
+    const Job* last = nullptr;
+    for (const Turn& turn : turns) {
+      if (std::exchange(last, turn.job) == turn.job) continue;
+      Task task = turn.task;
+      task.kind = TaskKind::kChoose;
+      task.variant = {.adaptive = true};
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
+                               Ask(turn, task));
+      const std::string& engine = turn.job->spec().engine;
+      const std::string& text = answers[0].text;
+      for (const Answer& answer : answers) {
+        if (answer.text == text) continue;
+        return absl::InternalError(absl::StrCat(
+            "engine ", engine, ": ranks differ in the adaptive choice:\n", text,
+            "\n", answer.text));
+      }
+      SetChoice(rows, engine, text.substr(0, text.find('\n')));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddBound(std::vector<Row>& rows) const {
+    if (meter_ == nullptr || rows[0].op == OpKind::kBarrier) {
+      return absl::OkStatus();
+    }
+    TESSERA_ASSIGN_OR_RETURN(const double bound,
+                             meter_->Measure(rows[0].op, rows[0].bytes),
                              Annotate(_, "memory-traffic bound"));
     for (Row& row : rows) row.bound_seconds = bound;
     return absl::OkStatus();
   }
 
   const BenchOptions& options_;
-  const EngineCatalogue& catalogue_;
   const SignalWatch* signals_;
   const BenchEvents& events_;
   int64_t world_;
+  std::string case_name_;
   std::unique_ptr<TrafficMeter> meter_;
   std::vector<std::unique_ptr<Job>> jobs_;
 };
@@ -454,15 +383,14 @@ class World {
 }  // namespace
 
 absl::Status RunBenchmark(const BenchOptions& options,
-                          const EngineCatalogue& catalogue,
                           const SignalWatch* signals,
                           const BenchEvents& events) {
   for (const std::string& engine : options.engines) {
-    TESSERA_RETURN_IF_ERROR(catalogue.Find(options.device, engine).status(),
+    TESSERA_RETURN_IF_ERROR(FindBenchEngine(options.device, engine).status(),
                             FlagError("engine", engine, _));
   }
   for (const int64_t world : options.worlds) {
-    World run(options, catalogue, signals, events, world);
+    World run(options, signals, events, world);
     TESSERA_RETURN_IF_ERROR(run.Run());
   }
   return absl::OkStatus();

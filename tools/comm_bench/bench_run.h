@@ -13,27 +13,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "collectives/operation/operation.h"
 #include "tools/comm_bench/bench_options.h"
-#include "tools/comm_bench/engine_catalogue.h"
-#include "tools/comm_bench/job.h"
 #include "tools/comm_bench/report.h"
 #include "tools/comm_bench/task.h"
-#include "tools/comm_bench/worker.h"
 #include "tools/launch/signals.h"
 
 namespace tessera::tools {
-
-// One way to execute an operation, which a case compares with others.
-struct Variant {
-  std::string name;  // Row::algorithm.
-  AlgorithmSource source = AlgorithmSource::kDefault;
-  collectives::Algorithm algorithm = collectives::Algorithm::kEngine;
-  bool reproducible = false;
-
-  friend bool operator==(const Variant&, const Variant&) = default;
-};
 
 // The variants of options.algorithms that an engine has for `op`, in that
 // order. "all" is the engine's own, if it has one, then every algorithm. With
@@ -58,9 +44,8 @@ struct BenchEvents {
 
 // Returns after the last case or the first error; no process that it started is
 // left. Errors name engine and rank: Internal for a wrong result, Cancelled
-// after a signal. The calling process must have one thread.
+// after a signal.
 absl::Status RunBenchmark(const BenchOptions& options,
-                          const EngineCatalogue& catalogue,
                           const SignalWatch* signals,
                           const BenchEvents& events);
 

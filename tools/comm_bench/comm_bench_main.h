@@ -1,16 +1,12 @@
-// CommBenchMain: the comm_bench program for a catalogue of engines. Embedders
-// link it to measure engines of their own beside the built-in ones:
+// CommBenchMain: the comm_bench program. Embedders link it, and the
+// registrations of engines of their own (collectives/engine/engine_registry.h),
+// to measure them beside the built-in ones:
 //
 //   int main(int argc, char** argv) {
-//     using namespace tessera::tools;
-//     EngineCatalogue engines = BuiltInEngines();
-//     engines.AddProcesses("mine", LaunchMethod::kProcesses, MakeMine);
-//     return CommBenchMain(argc, argv, engines);
+//     return tessera::tools::CommBenchMain(argc, argv);
 //   }
 #ifndef TESSERA_TOOLS_COMM_BENCH_COMM_BENCH_MAIN_H_
 #define TESSERA_TOOLS_COMM_BENCH_COMM_BENCH_MAIN_H_
-
-#include "tools/comm_bench/engine_catalogue.h"
 
 namespace tessera::tools {
 
@@ -19,7 +15,7 @@ namespace tessera::tools {
 // standard error. Returns the exit code: 0, 1 for a failed run, 2 for invalid
 // flags. The tool starts this program again as its workers, so call it from
 // main, before threads exist.
-int CommBenchMain(int argc, char** argv, const EngineCatalogue& catalogue);
+int CommBenchMain(int argc, char** argv);
 
 }  // namespace tessera::tools
 

@@ -14,10 +14,11 @@
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/engine/engine_registry.h"
+#include "collectives/shared_memory/shared_memory.h"
 #include "gtest/gtest.h"
 #include "tools/comm_bench/bench_run.h"
-#include "tools/comm_bench/engine_catalogue.h"
-#include "tools/comm_bench/worker.h"
+#include "tools/comm_bench/job.h"
 #include "tools/launch/rank_processes.h"
 #include "tools/launch/signals.h"
 
@@ -82,34 +83,31 @@ class FaultyEngine : public Engine {
   Fault fault_;
 };
 
-void AddFaulty(EngineCatalogue* catalogue, std::string_view name, Fault fault) {
-  const EngineEntry entry = *BuiltInEngines().Find("cpu", "shared_memory");
-  catalogue->AddProcesses(
-      name, LaunchMethod::kProcesses,
-      [entry, fault](
-          const EngineRank& seat) -> absl::StatusOr<std::unique_ptr<Engine>> {
-        TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                                 entry.make_one(seat));
+bool RegisterFaulty(std::string_view name, Fault fault) {
+  return collectives::RegisterEngine(
+      name,
+      [fault](const collectives::EngineSetup& setup)
+          -> absl::StatusOr<std::unique_ptr<Engine>> {
+        TESSERA_ASSIGN_OR_RETURN(
+            std::unique_ptr<Engine> engine,
+            collectives::CreateSharedMemoryEngine(*setup.store));
         return std::make_unique<FaultyEngine>(std::move(engine), fault);
       });
 }
 
-EngineCatalogue TestEngines() {
-  EngineCatalogue catalogue = BuiltInEngines();
-  AddFaulty(&catalogue, "wrong", Fault::kWrongElement);
-  AddFaulty(&catalogue, "dying", Fault::kDies);
-  AddFaulty(&catalogue, "failing", Fault::kFails);
-  catalogue.AddProcesses(
-      "unmakeable", LaunchMethod::kProcesses,
-      [](const EngineRank& seat) -> absl::StatusOr<std::unique_ptr<Engine>> {
-        if (seat.rank == Rank(0)) {
-          // Waits until the other rank has reported its error.
-          sleep(1);
-        }
-        return absl::NotFoundError("there is no such card");
-      });
-  return catalogue;
-}
+[[maybe_unused]] const bool registered[] = {
+    RegisterFaulty("wrong", Fault::kWrongElement),
+    RegisterFaulty("dying", Fault::kDies),
+    RegisterFaulty("failing", Fault::kFails),
+    collectives::RegisterEngine("unmakeable",
+                                [](const collectives::EngineSetup& setup)
+                                    -> absl::StatusOr<std::unique_ptr<Engine>> {
+                                  // Waits until the other rank has reported its
+                                  // error.
+                                  if (setup.rank == Rank(0)) sleep(1);
+                                  return absl::NotFoundError(
+                                      "there is no such card");
+                                })};
 
 BenchOptions Small(std::vector<std::string> engines) {
   BenchOptions options;
@@ -137,7 +135,7 @@ Outcome Measure(const BenchOptions& options,
   events.on_case = [&](const std::vector<Row>& rows) {
     run.rows.insert(run.rows.end(), rows.begin(), rows.end());
   };
-  run.status = RunBenchmark(options, TestEngines(), signals, events);
+  run.status = RunBenchmark(options, signals, events);
   // No process may be left, whatever happened.
   EXPECT_THAT(ListChildren(), IsOkAndHolds(IsEmpty()));
   return run;
@@ -162,7 +160,7 @@ TEST(CommBenchTest, ComparesEnginesCaseByCase) {
   EXPECT_EQ(run.rows[2].bytes, 4096);
 }
 
-TEST(CommBenchTest, EveryCollectiveGivesTheRightResultByEveryAlgorithm) {
+TEST(CommBenchTest, EveryAlgorithmOfEveryCollectiveIsCorrect) {
   for (const std::string engine : {"shared_memory", "in_process"}) {
     for (const int64_t world : {1, 3}) {
       BenchOptions options = Small({engine});
@@ -183,13 +181,13 @@ TEST(CommBenchTest, EveryCollectiveGivesTheRightResultByEveryAlgorithm) {
   }
 }
 
-TEST(CommBenchTest, EveryReductionAndTypeGivesTheRightResult) {
+TEST(CommBenchTest, EveryReductionAndTypeIsCorrect) {
   for (const collectives::ReduceOp op : collectives::kAllReduceOps) {
     BenchOptions options = Small({"in_process"});
     options.worlds = {3};
     options.iterations = 1;
     options.bound = false;
-    options.reduction.op = op;
+    options.reduction = op;
     options.dtypes = {DType::kF64, DType::kBF16, DType::kF16,
                       DType::kI64, DType::kI8,   DType::kU8};
     if (collectives::IsBitwise(op)) {
@@ -199,7 +197,7 @@ TEST(CommBenchTest, EveryReductionAndTypeGivesTheRightResult) {
   }
 }
 
-TEST(CommBenchTest, ReproducibleModeHasRowsOfItsOwn) {
+TEST(CommBenchTest, ReproducibleModeHasSeparateRows) {
   BenchOptions options = Small({"shared_memory"});
   options.reproducible = true;
   options.algorithms = {"engine", "ring"};
@@ -210,7 +208,7 @@ TEST(CommBenchTest, ReproducibleModeHasRowsOfItsOwn) {
   EXPECT_EQ(run.rows[3].algorithm, "ring+reproducible");
 }
 
-TEST(CommBenchTest, OverlapIsMeasuredWhereItIsAsked) {
+TEST(CommBenchTest, MeasuresOverlapOnRequest) {
   BenchOptions options = Small({"in_process"});
   options.overlap = true;
   const Outcome run = Measure(options);
@@ -239,7 +237,7 @@ TEST(CommBenchTest, RegretComparesTheChoiceWithAllAlgorithms) {
   EXPECT_EQ(choices, 2);
 }
 
-TEST(CommBenchTest, AWrongResultEndsTheRunWithRankAndElement) {
+TEST(CommBenchTest, WrongResultEndsTheRunWithRankAndElement) {
   const Outcome run = Measure(Small({"in_process", "wrong"}));
   EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kInternal,
                                    AllOf(HasSubstr("engine wrong with 2 ranks"),
@@ -248,13 +246,13 @@ TEST(CommBenchTest, AWrongResultEndsTheRunWithRankAndElement) {
   EXPECT_EQ(run.rows.size(), 2u);  // 8 bytes have no element 5.
 }
 
-TEST(CommBenchTest, WithoutChecksAWrongResultGoesUnseen) {
+TEST(CommBenchTest, WithoutChecksWrongResultsAreNotDetected) {
   BenchOptions options = Small({"wrong"});
   options.check = false;
   EXPECT_THAT(Measure(options).status, IsOk());
 }
 
-TEST(CommBenchTest, AWorkerThatDiesIsNamedAndTheOthersAreEnded) {
+TEST(CommBenchTest, ReportsADeadWorkerAndEndsTheOthers) {
   const Outcome run = Measure(Small({"shared_memory", "dying"}));
   EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kUnknown,
                                    AllOf(HasSubstr("engine dying"),
@@ -262,21 +260,21 @@ TEST(CommBenchTest, AWorkerThatDiesIsNamedAndTheOthersAreEnded) {
                                          HasSubstr("killed by SIGKILL"))));
 }
 
-TEST(CommBenchTest, AnEnginesErrorIsReportedWithItsRank) {
+TEST(CommBenchTest, ReportsTheErrorOfAnEngine) {
   EXPECT_THAT(Measure(Small({"failing"})).status,
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("engine failing with 2 ranks"),
                              HasSubstr("the cable is out"))));
 }
 
-TEST(CommBenchTest, AnEngineThatCannotBeMadeSaysWhy) {
+TEST(CommBenchTest, ReportsWhyAnEngineCannotBeCreated) {
   EXPECT_THAT(Measure(Small({"unmakeable"})).status,
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("engine unmakeable with 2 ranks"),
                              HasSubstr("rank 1: there is no such card"))));
 }
 
-TEST(CommBenchTest, AnUnknownEngineIsBadUsage) {
+TEST(CommBenchTest, RejectsAnUnknownEngine) {
   EXPECT_THAT(Measure(Small({"in_process", "tin_cans"})).status,
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("--engine=tin_cans"),
@@ -284,7 +282,7 @@ TEST(CommBenchTest, AnUnknownEngineIsBadUsage) {
                              HasSubstr("shared_memory"))));
 }
 
-TEST(CommBenchTest, ASignalEndsItWithoutLeavingAnybody) {
+TEST(CommBenchTest, SignalEndsTheRunAndItsProcesses) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto signals, SignalWatch::Create());
   BenchOptions options = Small({"shared_memory"});
   options.iterations = 100'000;
@@ -305,7 +303,7 @@ TEST(CommBenchTest, ASignalEndsItWithoutLeavingAnybody) {
 
 int main(int argc, char** argv) {
   using namespace tessera::tools;
-  if (IsWorker(argc, argv)) return RunWorker(argc, argv, TestEngines());
+  if (const auto code = RunWorker(argc, argv)) return *code;
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

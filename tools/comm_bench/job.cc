@@ -5,54 +5,87 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/inherited_sockets.h"
 #include "collectives/channel/job_secret.h"
 #include "collectives/channel/socket.h"
-#include "tools/comm_bench/worker.h"
 #include "tools/launch/launch_command.h"
 
 namespace tessera::tools {
 namespace {
 
 using collectives::Deadline;
-using collectives::InheritedSockets;
 
+constexpr absl::Duration kTimeout = absl::Minutes(2);
 // Time for the answers of the other ranks after one has failed.
 constexpr absl::Duration kAfterFailure = absl::Milliseconds(400);
 // Time for workers to leave their group in order.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
 
-// Waits on `polls` and the signals; false at the deadline.
-absl::StatusOr<bool> Poll(std::vector<pollfd> polls, const SignalWatch* signals,
-                          const Deadline& deadline) {
-  if (signals != nullptr) polls.push_back({signals->fd(), POLLIN, 0});
-  const int ready = poll(polls.data(), polls.size(), deadline.PollMillis());
-  if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
-  return ready != 0 || !deadline.Expired();
+std::string DescribeExit(const siginfo_t& info) {
+  return info.si_code == CLD_EXITED
+             ? absl::StrCat("exited with code ", info.si_status)
+             : absl::StrCat("was killed by ", SignalName(info.si_status));
 }
 
-std::string DescribeExit(int status) {
-  if (WIFSIGNALED(status)) {
-    return absl::StrCat("was killed by ", SignalName(WTERMSIG(status)));
+bool AwaitExit(const Process& process, absl::Duration patience) {
+  const auto ended = collectives::WaitReady(process.pidfd.get(), POLLIN,
+                                            Deadline::After(patience));
+  return ended.ok() && *ended;
+}
+
+// Cancelled if one of the signals ends the benchmark.
+absl::Status CheckInterrupt(const SignalWatch* signals) {
+  if (signals == nullptr) return absl::OkStatus();
+  while (const std::optional<int> signal = signals->Next()) {
+    if (*signal == SIGTSTP) SignalWatch::StopSelf();
+    if (*signal == SIGINT || *signal == SIGTERM || *signal == SIGHUP ||
+        *signal == SIGQUIT) {
+      return absl::CancelledError(
+          absl::StrCat("interrupted by ", SignalName(*signal)));
+    }
   }
-  return absl::StrCat("exited with code ", WEXITSTATUS(status));
+  return absl::OkStatus();
+}
+
+// Prefers a wrong result, then a death, then the errors that it causes
+// elsewhere.
+absl::Status FirstError(const std::vector<std::optional<Answer>>& answers) {
+  const auto severity = [](const absl::Status& status) {
+    if (status.ok()) return 0;
+    if (absl::IsInternal(status)) return 3;
+    return absl::IsUnknown(status) ? 2 : 1;
+  };
+  absl::Status first;
+  for (size_t r = 0; r < answers.size(); ++r) {
+    if (!answers[r].has_value()) continue;
+    const absl::Status& status = answers[r]->status;
+    if (severity(status) > severity(first)) {
+      first = Annotate(status, absl::StrCat("rank ", r));
+    }
+  }
+  return first;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Job>> Job::Start(const JobSpec& spec) {
-  std::unique_ptr<Job> job(new Job(spec));
-  const Deadline deadline = Deadline::After(spec.timeout);
+absl::StatusOr<std::unique_ptr<Job>> Job::Start(const JobSpec& spec,
+                                                const SignalWatch* signals) {
+  std::unique_ptr<Job> job(new Job(spec, signals));
+  const Deadline deadline = Deadline::After(kTimeout);
   absl::Status status = job->Launch();
   if (status.ok()) status = job->AcceptWorkers(deadline);
-  if (status.ok()) status = job->SetUpWorkers(deadline);
-  if (status.ok()) return job;
+  if (status.ok()) {
+    const auto answers = job->Collect(deadline);
+    if (answers.ok()) {
+      job->capabilities_ = (*answers)[0].capabilities;
+      return job;
+    }
+    status = answers.status();
+  }
   job->End();
   return job->Annotated(status);
 }
@@ -63,112 +96,97 @@ absl::Status Job::Annotated(const absl::Status& status) const {
 }
 
 absl::Status Job::Launch() {
-  TESSERA_ASSIGN_OR_RETURN(const EngineEntry entry,
-                           spec_.catalogue->Find(spec_.device, spec_.engine));
-  launch_ = entry.launch;
+  TESSERA_ASSIGN_OR_RETURN(const BenchEngine engine,
+                           FindBenchEngine(spec_.device, spec_.engine));
+  launch_ = engine.launch;
+  workers_.resize(static_cast<size_t>(spec_.world));
   TESSERA_ASSIGN_OR_RETURN(const std::string random,
                            collectives::RandomHex(16));
-  socket_name_ = absl::StrCat("tessera-comm-bench-", random);
+  const std::string name = absl::StrCat("tessera-comm-bench-", random);
   TESSERA_ASSIGN_OR_RETURN(const auto address,
-                           collectives::SocketAddress::Abstract(socket_name_));
+                           collectives::SocketAddress::Abstract(name));
   TESSERA_ASSIGN_OR_RETURN(listener_, collectives::Listen(address));
-  workers_.resize(static_cast<size_t>(spec_.world));
-  pids_.resize(workers_.size());
   TESSERA_ASSIGN_OR_RETURN(const std::string program, OwnPath());
-  switch (launch_) {
-    case LaunchMethod::kThreads: {
-      std::vector<std::string> arguments =
-          WorkerArguments(socket_name_, spec_.world);
-      arguments.insert(arguments.begin(), program);
-      return LaunchOne(program, std::move(arguments), CleanEnvironment(), {});
-    }
-    case LaunchMethod::kMpirun: {
-      TESSERA_ASSIGN_OR_RETURN(
-          const LaunchCommand command,
-          MpirunCommand(spec_.world, program,
-                        WorkerArguments(socket_name_, /*threads=*/0)));
-      return LaunchOne(command.path, command.arguments, command.environment,
-                       {});
-    }
-    case LaunchMethod::kProcesses:
-      break;
+  std::vector<std::string> arguments = WorkerArguments(spec_, name);
+  if (launch_ == LaunchMethod::kMpirun) {
+    TESSERA_ASSIGN_OR_RETURN(LaunchCommand mpirun,
+                             MpirunCommand(spec_.world, program, arguments));
+    return LaunchOne(std::move(mpirun.path), std::move(mpirun.arguments),
+                     std::move(mpirun.environment), {});
   }
-  return LaunchProcesses(program);
+  arguments.insert(arguments.begin(), program);
+  if (launch_ == LaunchMethod::kProcesses) return LaunchRanks(arguments);
+  return LaunchOne(program, std::move(arguments), CleanEnvironment(), {});
 }
 
-absl::Status Job::LaunchProcesses(const std::string& program) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<InheritedSockets> sockets,
+absl::Status Job::LaunchRanks(const std::vector<std::string>& arguments) {
+  TESSERA_ASSIGN_OR_RETURN(const auto sockets,
                            collectives::MakeInheritedSockets(spec_.world));
-  std::vector<std::string> arguments =
-      WorkerArguments(socket_name_, /*threads=*/0);
-  arguments.insert(arguments.begin(), program);
-  for (int64_t rank = 0; rank < spec_.world; ++rank) {
-    const InheritedSockets& own = sockets[static_cast<size_t>(rank)];
+  for (size_t rank = 0; rank < sockets.size(); ++rank) {
     std::vector<std::string> environment = CleanEnvironment();
     environment.push_back(absl::StrCat("RANK=", rank));
     environment.push_back(absl::StrCat("WORLD_SIZE=", spec_.world));
     environment.push_back(absl::StrCat("LOCAL_RANK=", rank));
-    environment.push_back(
-        absl::StrCat(collectives::kInheritedSocketsVariable, "=", own.value));
+    environment.push_back(absl::StrCat(collectives::kInheritedSocketsVariable,
+                                       "=", sockets[rank].value));
     std::vector<int> inherited;
-    for (const UniqueFd& fd : own.sockets) {
+    for (const UniqueFd& fd : sockets[rank].sockets) {
       inherited.push_back(fd.get());
     }
-    TESSERA_RETURN_IF_ERROR(
-        LaunchOne(program, arguments, std::move(environment), inherited));
+    TESSERA_RETURN_IF_ERROR(LaunchOne(
+        arguments[0], arguments, std::move(environment), std::move(inherited)));
   }
   return absl::OkStatus();
 }
 
-absl::Status Job::LaunchOne(const std::string& program,
+absl::Status Job::LaunchOne(std::string path,
                             std::vector<std::string> arguments,
                             std::vector<std::string> environment,
                             std::vector<int> inherited) {
   SpawnRequest request;
-  request.path = program;
+  request.path = std::move(path);
   request.arguments = std::move(arguments);
   request.environment = std::move(environment);
   request.inherited = std::move(inherited);
   request.in = SpawnRequest::kNoInput;
   request.out = STDERR_FILENO;
   request.own_session = false;
-  if (spec_.signals != nullptr) request.mask = spec_.signals->original_mask();
-  TESSERA_ASSIGN_OR_RETURN(Process process, Spawn(request));
-  processes_.push_back(std::move(process));
+  if (signals_ != nullptr) request.mask = signals_->original_mask();
+  TESSERA_ASSIGN_OR_RETURN(processes_.emplace_back(), Spawn(request));
   return absl::OkStatus();
 }
 
-absl::Status Job::CheckInterrupt() const {
-  if (spec_.signals == nullptr) return absl::OkStatus();
-  while (const std::optional<int> signal = spec_.signals->Next()) {
-    if (*signal == SIGTSTP) SignalWatch::StopSelf();
-    const bool ends = *signal == SIGINT || *signal == SIGTERM ||
-                      *signal == SIGHUP || *signal == SIGQUIT;
-    if (!ends) continue;
-    return absl::CancelledError(
-        absl::StrCat("interrupted by ", SignalName(*signal)));
-  }
-  return absl::OkStatus();
+// Waits until one of the descriptors is readable; false at the deadline.
+absl::StatusOr<bool> Job::Wait(const std::vector<int>& descriptors,
+                               const Deadline& deadline) const {
+  std::vector<pollfd> polls;
+  for (const int fd : descriptors) polls.push_back({fd, POLLIN, 0});
+  if (signals_ != nullptr) polls.push_back({signals_->fd(), POLLIN, 0});
+  const int ready = poll(polls.data(), polls.size(), deadline.PollMillis());
+  if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
+  TESSERA_RETURN_IF_ERROR(CheckInterrupt(signals_));
+  return ready != 0 || !deadline.Expired();
 }
 
 absl::Status Job::AcceptWorkers(const Deadline& deadline) {
+  std::vector<int> descriptors = {listener_.get()};
+  for (const Process& process : processes_) {
+    descriptors.push_back(process.pidfd.get());
+  }
   while (greeted_ < workers_.size()) {
-    std::vector<pollfd> polls = {{listener_.get(), POLLIN, 0}};
-    for (const Process& process : processes_) {
-      polls.push_back({process.pidfd.get(), POLLIN, 0});
-    }
-    TESSERA_ASSIGN_OR_RETURN(const bool in_time,
-                             Poll(polls, spec_.signals, deadline));
-    TESSERA_RETURN_IF_ERROR(CheckInterrupt());
+    TESSERA_ASSIGN_OR_RETURN(const bool in_time, Wait(descriptors, deadline));
     if (!in_time) {
       return absl::DeadlineExceededError(
           absl::StrCat("only ", greeted_, " workers connected within ",
-                       absl::FormatDuration(spec_.timeout)));
+                       absl::FormatDuration(kTimeout)));
     }
     TESSERA_RETURN_IF_ERROR(AcceptWorker(deadline));
     for (size_t i = 0; i < processes_.size(); ++i) {
       if (AwaitExit(processes_[i], absl::ZeroDuration())) return DeathOf(i);
     }
+  }
+  for (const Worker& worker : workers_) {
+    TESSERA_RETURN_IF_ERROR(SendStruct(worker.socket, Greeting(), deadline));
   }
   return absl::OkStatus();
 }
@@ -177,48 +195,24 @@ absl::Status Job::AcceptWorker(const Deadline& deadline) {
   TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, collectives::Accept(listener_));
   if (!socket.valid()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(collectives::CheckSameUser(socket));
-  TESSERA_ASSIGN_OR_RETURN(const Greeting greeting,
-                           ReceiveGreeting(socket, deadline));
-  if (greeting.rank < 0 || greeting.rank >= spec_.world ||
-      workers_[static_cast<size_t>(greeting.rank)].valid()) {
+  TESSERA_ASSIGN_OR_RETURN(const auto greeting,
+                           ReceiveStruct<Greeting>(socket, deadline));
+  const auto rank = static_cast<size_t>(greeting.rank);
+  if (rank >= workers_.size() || workers_[rank].socket.valid()) {
     return absl::InternalError(absl::StrCat(
         "pid ", greeting.pid, " claims to be rank ", greeting.rank));
   }
-  const auto rank = static_cast<size_t>(greeting.rank);
-  workers_[rank] = std::move(socket);
-  pids_[rank] = greeting.pid;
+  workers_[rank] = {std::move(socket), greeting.pid};
   ++greeted_;
   return absl::OkStatus();
 }
 
-absl::Status Job::SetUpWorkers(const Deadline& deadline) {
-  WorkerSetup setup;
-  std::strncpy(setup.engine, spec_.engine.c_str(), sizeof(setup.engine) - 1);
-  std::strncpy(setup.device, spec_.device.c_str(), sizeof(setup.device) - 1);
-  setup.world = spec_.world;
-  setup.group_size = spec_.group_size;
-  setup.bind = spec_.bind;
-  for (const UniqueFd& worker : workers_) {
-    TESSERA_RETURN_IF_ERROR(collectives::SendAll(
-        worker, {reinterpret_cast<const char*>(&setup), sizeof(setup)},
-        deadline));
-  }
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
-                           Collect(deadline));
-  if (answers[0].seconds.size() != 1) {
-    return absl::InternalError(
-        "a worker did not report the capabilities of its engine");
-  }
-  capabilities_ = Capabilities::Unpack(answers[0].seconds[0]);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<Answer>> Job::Ask(const Task& task) {
-  const Deadline deadline = Deadline::After(spec_.timeout);
+  const Deadline deadline = Deadline::After(kTimeout);
   absl::Status sent;
-  for (const UniqueFd& worker : workers_) {
+  for (const Worker& worker : workers_) {
     // Collect finds workers that cannot be reached.
-    sent.Update(SendTask(worker, task, deadline));
+    sent.Update(SendStruct(worker.socket, task, deadline));
   }
   absl::StatusOr<std::vector<Answer>> answers = Collect(deadline);
   if (answers.ok() && sent.ok()) return answers;
@@ -227,113 +221,87 @@ absl::StatusOr<std::vector<Answer>> Job::Ask(const Task& task) {
 }
 
 absl::StatusOr<std::vector<Answer>> Job::Collect(const Deadline& limit) {
-  std::vector<Answer> answers(workers_.size());
-  std::vector<bool> has_answered(workers_.size(), false);
+  std::vector<std::optional<Answer>> answers(workers_.size());
   Deadline deadline = limit;
   while (true) {
-    std::vector<pollfd> polls;
+    std::vector<int> missing;
     for (size_t r = 0; r < workers_.size(); ++r) {
-      if (!has_answered[r]) polls.push_back({workers_[r].get(), POLLIN, 0});
+      if (!answers[r]) missing.push_back(workers_[r].socket.get());
     }
-    if (polls.empty()) break;
-    TESSERA_ASSIGN_OR_RETURN(const bool in_time,
-                             Poll(std::move(polls), spec_.signals, deadline));
-    TESSERA_RETURN_IF_ERROR(CheckInterrupt());
-    const bool had_failed = !FirstError(answers, has_answered).ok();
+    if (missing.empty()) break;
+    TESSERA_ASSIGN_OR_RETURN(const bool in_time, Wait(missing, deadline));
     if (!in_time) break;
-    TESSERA_RETURN_IF_ERROR(CollectReady(limit, answers, has_answered));
-    if (!had_failed && !FirstError(answers, has_answered).ok()) {
+    const bool had_failed = !FirstError(answers).ok();
+    TESSERA_RETURN_IF_ERROR(CollectReady(limit, answers));
+    if (!had_failed && !FirstError(answers).ok()) {
       deadline = Deadline::After(kAfterFailure);
     }
   }
-  TESSERA_RETURN_IF_ERROR(FirstError(answers, has_answered));
-  const auto missing =
-      std::find(has_answered.begin(), has_answered.end(), false);
-  if (missing == has_answered.end()) return answers;
-  return absl::DeadlineExceededError(absl::StrCat(
-      "rank ", missing - has_answered.begin(), " did not answer within ",
-      absl::FormatDuration(spec_.timeout)));
+  TESSERA_RETURN_IF_ERROR(FirstError(answers));
+  std::vector<Answer> all;
+  for (std::optional<Answer>& answer : answers) {
+    if (!answer) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", all.size(), " did not answer within ",
+                       absl::FormatDuration(kTimeout)));
+    }
+    all.push_back(*std::move(answer));
+  }
+  return all;
 }
 
 absl::Status Job::CollectReady(const Deadline& deadline,
-                               std::vector<Answer>& answers,
-                               std::vector<bool>& has_answered) {
+                               std::vector<std::optional<Answer>>& answers) {
   for (size_t r = 0; r < workers_.size(); ++r) {
-    if (has_answered[r]) continue;
+    if (answers[r]) continue;
     TESSERA_ASSIGN_OR_RETURN(
         const bool is_ready,
-        collectives::WaitReady(workers_[r].get(), POLLIN,
+        collectives::WaitReady(workers_[r].socket.get(), POLLIN,
                                Deadline::After(absl::ZeroDuration())));
-    if (!is_ready) continue;
-    absl::StatusOr<Answer> answer = ReceiveAnswer(workers_[r], deadline);
-    has_answered[r] = true;
-    if (answer.ok()) {
-      answers[r] = *std::move(answer);
-    } else {
-      answers[r].status = DeathOf(r);
-    }
+    if (is_ready) answers[r] = AnswerOf(r, deadline);
   }
   return absl::OkStatus();
 }
 
-// Prefers a wrong result, then a death, then the errors that it causes
-// elsewhere.
-absl::Status Job::FirstError(const std::vector<Answer>& answers,
-                             const std::vector<bool>& has_answered) const {
-  const auto severity = [](const absl::Status& status) {
-    if (absl::IsInternal(status)) return 3;
-    return absl::IsUnknown(status) ? 2 : 1;
-  };
-  absl::Status first;
-  int highest = 0;
-  for (size_t r = 0; r < answers.size(); ++r) {
-    const absl::Status& status = answers[r].status;
-    if (!has_answered[r] || status.ok() || severity(status) <= highest) {
-      continue;
-    }
-    highest = severity(status);
-    first = Annotate(status, absl::StrCat("rank ", r));
+// The death of a worker is an answer, too.
+Answer Job::AnswerOf(size_t rank, const Deadline& deadline) {
+  absl::StatusOr<Answer> answer =
+      ReceiveAnswer(workers_[rank].socket, deadline);
+  if (!answer.ok()) {
+    answer = Answer();
+    answer->status = DeathOf(rank);
   }
-  return first;
+  return *std::move(answer);
 }
 
 // How the worker of `rank` (or the one process of all ranks) ended. Unknown, a
 // code that no engine uses.
 absl::Status Job::DeathOf(size_t rank) {
-  const std::string process_name =
-      pids_[rank] == 0 ? std::string("a worker")
-                       : absl::StrCat("its process ", pids_[rank]);
-  const bool is_own = processes_.size() == workers_.size();
-  if (is_own || launch_ == LaunchMethod::kThreads) {
-    const Process& process = processes_[is_own ? rank : 0];
+  const int64_t pid = workers_[rank].pid;
+  const std::string name =
+      pid == 0 ? "a worker" : absl::StrCat("its process ", pid);
+  if (launch_ != LaunchMethod::kMpirun) {
+    const Process& process =
+        processes_[launch_ == LaunchMethod::kProcesses ? rank : 0];
     siginfo_t info = {};
     AwaitExit(process, absl::Seconds(1));
     if (waitid(P_PID, static_cast<id_t>(process.pid), &info,
                WEXITED | WNOHANG | WNOWAIT) == 0 &&
         info.si_pid == process.pid) {
-      const int status =
-          info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
-      return absl::UnknownError(
-          absl::StrCat(process_name, " ", DescribeExit(status)));
+      return absl::UnknownError(absl::StrCat(name, " ", DescribeExit(info)));
     }
   }
-  return absl::UnknownError(absl::StrCat(process_name, " has ended"));
-}
-
-bool Job::AwaitExit(const Process& process, absl::Duration patience) const {
-  const Deadline deadline = Deadline::After(patience);
-  const auto ended =
-      collectives::WaitReady(process.pidfd.get(), POLLIN, deadline);
-  return ended.ok() && *ended;
+  return absl::UnknownError(absl::StrCat(name, " has ended"));
 }
 
 void Job::End() {
   workers_.clear();  // A worker whose parent is gone stops serving.
+  const bool is_mpirun = launch_ == LaunchMethod::kMpirun;
   for (const Process& process : processes_) {
-    if (launch_ == LaunchMethod::kMpirun) kill(process.pid, SIGTERM);
-    const absl::Duration patience =
-        launch_ == LaunchMethod::kMpirun ? kFarewell : absl::ZeroDuration();
-    if (!AwaitExit(process, patience)) kill(process.pid, SIGKILL);
+    if (is_mpirun) kill(process.pid, SIGTERM);
+    if (!AwaitExit(process, is_mpirun ? kFarewell : absl::ZeroDuration())) {
+      kill(process.pid, SIGKILL);
+    }
   }
   for (const Process& process : processes_) {
     while (waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
@@ -344,8 +312,8 @@ void Job::End() {
 
 Job::~Job() {
   const Deadline deadline = Deadline::After(kFarewell);
-  for (const UniqueFd& worker : workers_) {
-    static_cast<void>(SendTask(worker, Task(), deadline));
+  for (const Worker& worker : workers_) {
+    static_cast<void>(SendStruct(worker.socket, Task(), deadline));
   }
   for (const Process& process : processes_) {
     if (!workers_.empty()) AwaitExit(process, deadline.Left());

@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,7 +35,7 @@ namespace tessera::tools {
 class Pattern {
  public:
   // InvalidArgument if only 0 has exact results, for example in an average of
-  // i8 over a hundred ranks.
+  // i8 over a hundred ranks. The scale of a scaled sum is positive.
   static absl::StatusOr<Pattern> Create(DType dtype,
                                         const collectives::Reduction& reduction,
                                         int64_t world);
@@ -56,16 +55,13 @@ class Pattern {
                             int64_t iteration) const;
 
  private:
-  Pattern(DType dtype, double tolerance)
-      : dtype_(dtype), tolerance_(tolerance) {}
+  Pattern() = default;
 
   absl::Status Check(const std::vector<std::byte>& table, int64_t phase,
                      collectives::ConstBuffer result) const;
-  absl::Status CheckValue(const std::byte* expected, const std::byte* result,
-                          int64_t index) const;
 
-  DType dtype_;
-  double tolerance_;  // Relative.
+  DType dtype_ = DType::kF32;
+  double tolerance_ = 0;  // Relative.
   // Two periods each, so that a period from any phase is contiguous.
   std::vector<std::byte> inputs_;
   std::vector<std::byte> reduced_;
@@ -75,22 +71,21 @@ struct OperandShape {
   collectives::OpKind kind = collectives::OpKind::kAllReduce;
   DType dtype = DType::kF32;
   collectives::Reduction reduction = {};
-  // Elements of the whole buffer, or of one rank's block if IsParted(kind).
+  // Elements of the whole buffer, or of one rank's block if a message consists
+  // of a block for each rank.
   int64_t count = 0;
   bool in_place = false;
   bool registered = false;  // In memory from AllocateShared.
-  int64_t slots = 1;
+  int64_t slots = 1;        // Operations with buffers of their own.
+
+  friend bool operator==(const OperandShape&, const OperandShape&) = default;
 };
 
-// True if a message of this kind consists of a block for each rank.
-bool IsParted(collectives::OpKind kind);
-
 // The count for a message of `bytes` (all blocks together), at least one
-// element; and the bytes of a message of `count`.
+// element; and the bytes of a message.
 int64_t CountFor(collectives::OpKind kind, DType dtype, int64_t bytes,
                  int64_t world);
-int64_t MessageBytes(collectives::OpKind kind, DType dtype, int64_t count,
-                     int64_t world);
+int64_t MessageBytes(const OperandShape& shape, int64_t world);
 
 // An in-place run destroys its input, so a batch needs a slot for each run;
 // otherwise one slot serves all. Rewrite poisons the outputs and then writes
@@ -115,33 +110,21 @@ class Operands {
 
   // OK if every slot holds the result of that iteration; otherwise Internal
   // with rank and element.
-  absl::Status Check(int64_t iteration) const;
+  absl::Status Check(int64_t iteration);
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  // The memory of all operations on a device, and its image on the host.
-  struct OnDevice {
-    Queue* queue = nullptr;
-    tessera::Buffer memory;
-    tessera::Buffer image;
-  };
-
   Operands(OperandShape shape, topology::Rank rank, int64_t world,
-           Pattern pattern)
+           Pattern pattern, Queue* queue)
       : shape_(shape),
         rank_(rank),
         world_(world),
-        pattern_(std::move(pattern)) {}
+        pattern_(std::move(pattern)),
+        queue_(queue) {}
 
   absl::Status AllocateMemory(collectives::Communicator& communicator,
-                              Queue* queue);
-  absl::Status AllocateOnDevice(Queue& queue, int64_t bytes);
-  void MakeOperations();
+                              int64_t bytes);
   absl::Status CheckOne(const collectives::Operation& operation,
                         int64_t iteration) const;
-  std::byte* memory() const;
   // The buffer itself, or its image.
   collectives::Buffer OnHost(collectives::ConstBuffer buffer) const;
 
@@ -149,9 +132,11 @@ class Operands {
   topology::Rank rank_;
   int64_t world_;
   Pattern pattern_;
-  std::unique_ptr<std::byte[], Free> own_;
-  std::unique_ptr<collectives::SharedMemory> shared_;
-  OnDevice device_;
+  Queue* queue_;                                       // Null on the host.
+  tessera::Buffer own_;                                // Of host or device,
+  std::unique_ptr<collectives::SharedMemory> shared_;  // or registered.
+  tessera::Buffer image_;  // Of a device's memory, on the host.
+  std::byte* memory_ = nullptr;
   std::vector<collectives::Operation> operations_;
 };
 

@@ -22,13 +22,16 @@ using collectives::RunRanks;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-TEST(CountTest, MessagesAreAllBlocksTogetherAndNeverEmpty) {
+TEST(CountTest, CountsAllBlocksAndIsNeverEmpty) {
   EXPECT_EQ(CountFor(OpKind::kAllReduce, DType::kF32, 64, 4), 16);
   EXPECT_EQ(CountFor(OpKind::kAllGather, DType::kF32, 64, 4), 4);
   EXPECT_EQ(CountFor(OpKind::kAllGather, DType::kF32, 8, 4), 1);
   EXPECT_EQ(CountFor(OpKind::kBarrier, DType::kF32, 64, 4), 0);
-  EXPECT_EQ(MessageBytes(OpKind::kAllReduce, DType::kF32, 16, 4), 64);
-  EXPECT_EQ(MessageBytes(OpKind::kScatter, DType::kBF16, 4, 4), 32);
+  EXPECT_EQ(MessageBytes({.kind = OpKind::kAllReduce, .count = 16}, 4), 64);
+  EXPECT_EQ(
+      MessageBytes(
+          {.kind = OpKind::kScatter, .dtype = DType::kBF16, .count = 4}, 4),
+      32);
 }
 
 absl::Status RunAndCheck(Communicator& communicator,
@@ -68,7 +71,7 @@ TEST(OperandsTest, EveryCollectivePassesItsOwnCheck) {
 }
 
 // If no data moves, the ranks that should have received data report it.
-TEST(OperandsTest, AnOperationThatDidNothingIsCaught) {
+TEST(OperandsTest, DetectsAnOperationThatDoesNothing) {
   EXPECT_THAT(
       RunRanks(2,
                [](Communicator& communicator) -> absl::Status {
@@ -93,7 +96,7 @@ TEST(OperandsTest, AnOperationThatDidNothingIsCaught) {
       Each(IsOk()));
 }
 
-TEST(OperandsTest, OneWrongSlotOfABatchIsCaught) {
+TEST(OperandsTest, DetectsOneWrongSlotOfABatch) {
   EXPECT_THAT(RunRanks(2,
                        [](Communicator& communicator) -> absl::Status {
                          OperandShape shape;
@@ -200,7 +203,7 @@ std::vector<double> ReduceAll(const Pattern& pattern, DType dtype,
   return result;
 }
 
-TEST(PatternTest, TheReductionOfAllRanksIsExact) {
+TEST(PatternTest, ReductionsOfAllRanksAreExact) {
   constexpr int64_t kCount = 3000;  // Several periods.
   for (const DType dtype : kAllDTypes) {
     if (!collectives::IsReducible(dtype)) continue;
@@ -222,7 +225,7 @@ TEST(PatternTest, TheReductionOfAllRanksIsExact) {
   }
 }
 
-TEST(PatternTest, OneWrongElementIsFoundAnywhere) {
+TEST(PatternTest, FindsOneWrongElementAnywhere) {
   constexpr int64_t kCount = 2100;
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Pattern pattern, Pattern::Create(DType::kF32, Reduction::Sum(), 4));
@@ -257,7 +260,7 @@ TEST(PatternTest, AverageMayDifferByItsLastBitOnly) {
   EXPECT_FALSE(pattern.CheckReduced(memory.buffer(), 0, 0).ok());
 }
 
-TEST(PatternTest, OldResultsAndOtherRanksAreWrong) {
+TEST(PatternTest, RejectsOldResultsAndThoseOfOtherRanks) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Pattern pattern, Pattern::Create(DType::kI32, Reduction::Sum(), 4));
   Memory memory(DType::kI32, 64);
@@ -269,7 +272,7 @@ TEST(PatternTest, OldResultsAndOtherRanksAreWrong) {
   EXPECT_FALSE(pattern.CheckReduced(memory.buffer(), 10, 3).ok());
 }
 
-TEST(PatternTest, TypesThatCannotBeReducedCanMove) {
+TEST(PatternTest, IrreducibleTypesCanBeCopied) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Pattern pattern,
       Pattern::Create(DType::kF8E4M3, Reduction::Max(), 4));
@@ -278,7 +281,7 @@ TEST(PatternTest, TypesThatCannotBeReducedCanMove) {
   EXPECT_THAT(pattern.CheckCopied(memory.buffer(), Rank(2), 0, 0), IsOk());
 }
 
-TEST(PatternTest, WhatCannotBeExactIsRefused) {
+TEST(PatternTest, RejectsReductionsThatCannotBeExact) {
   EXPECT_THAT(Pattern::Create(DType::kI8, Reduction::Average(), 200),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("average of i8 over 200 ranks")));

@@ -1,5 +1,5 @@
 // Row: one measured result of the benchmark; and its reports: text, JSON, CSV,
-// plots, the regret of the adaptive chooser.
+// the regret of the adaptive chooser.
 #ifndef TESSERA_TOOLS_COMM_BENCH_REPORT_H_
 #define TESSERA_TOOLS_COMM_BENCH_REPORT_H_
 
@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/dtype/dtype.h"
@@ -54,12 +53,6 @@ struct Row {
   double BusBandwidth() const;
   // bound_seconds / seconds; 1 is as fast as memory allows.
   std::optional<double> Share() const;
-
-  // True if two rows differ only in engine, algorithm and times.
-  bool SameCase(const Row& other) const {
-    return op == other.op && dtype == other.dtype && world == other.world &&
-           bytes == other.bytes;
-  }
 };
 
 // Sets the choice on the first row of `engine`: `chosen` is the algorithm that
@@ -79,15 +72,6 @@ struct RegretSummary {
 // One summary for each operation, in the order of operations, then one for all,
 // over the rows that have a choice. Empty if there are none.
 std::vector<RegretSummary> SummariseRegret(std::span<const Row> rows);
-
-// Plots for a terminal of time against size, both logarithmic: one for each
-// operation, type and number of ranks, with a letter for each engine and
-// algorithm, "*" where several meet, and a legend. Lines have at most 79
-// characters. Rows without bytes or time are left out, here and in PlotSvg.
-std::string PlotText(std::span<const Row> rows);
-
-// The same plots as an SVG document; points have tooltips.
-std::string PlotSvg(std::span<const Row> rows);
 
 // CSV's first line. The columns are stable.
 inline constexpr std::string_view kCsvHeader =
@@ -111,7 +95,6 @@ class RowPrinter {
 
  private:
   void PrintText(std::span<const Row> rows);
-  void PrintJson(const Row& row);
 
   OutputFormat format_;
   std::ostream& out_;

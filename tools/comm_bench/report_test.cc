@@ -1,6 +1,6 @@
 #include "tools/comm_bench/report.h"
 
-#include <cmath>
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -158,46 +158,6 @@ TEST(RegretTest, SummarisesByOperationAndOverAll) {
   EXPECT_EQ(summaries[2].max, 3);
   EXPECT_THAT(summaries[2].worst, HasSubstr("broadcast of 8B: tree"));
   EXPECT_TRUE(SummariseRegret({}).empty());
-}
-
-std::vector<Row> Curve() {
-  std::vector<Row> rows;
-  for (int64_t bytes = 8; bytes <= 64 << 20; bytes *= 8) {
-    rows.push_back(MakeRow("fast", "engine", bytes, 1e-6 + bytes * 1e-10));
-    rows.push_back(MakeRow("a<b>&c", "ring", bytes, 1e-4 + bytes * 1e-9));
-  }
-  return rows;
-}
-
-TEST(TextPlotTest, FitsATerminalAndHasALegend) {
-  const std::string plot = PlotText(Curve());
-  for (std::string_view line : absl::StrSplit(plot, '\n')) {
-    EXPECT_LE(line.size(), 79u);
-  }
-  EXPECT_THAT(plot, HasSubstr("a  fast"));
-  EXPECT_THAT(plot, HasSubstr("b  a<b>&c ring"));
-  EXPECT_THAT(plot, HasSubstr("16MiB"));
-  EXPECT_EQ(PlotText({}), "");
-}
-
-TEST(TextPlotTest, OnePointAndBarriersAreNoTrouble) {
-  EXPECT_THAT(PlotText(std::vector<Row>{MakeRow("x", "engine", 8, 1e-6)}),
-              HasSubstr("a  x"));
-  EXPECT_EQ(PlotText(std::vector<Row>{MakeRow("x", "engine", 0, 1e-6)}), "");
-}
-
-TEST(SvgPlotTest, HasALineForEachSeriesAndEscapesNames) {
-  const std::string svg = PlotSvg(Curve());
-  size_t lines = 0;
-  for (size_t at = svg.find("<polyline"); at != std::string::npos;
-       at = svg.find("<polyline", at + 1)) {
-    ++lines;
-  }
-  EXPECT_EQ(lines, 2u);
-  EXPECT_THAT(svg, HasSubstr("a&lt;b&gt;&amp;c ring"));
-  EXPECT_THAT(svg, ::testing::Not(HasSubstr("a<b>")));
-  EXPECT_THAT(svg, ::testing::Not(HasSubstr("nan")));
-  EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
 }
 
 }  // namespace

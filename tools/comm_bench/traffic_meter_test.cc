@@ -65,7 +65,7 @@ TEST(TrafficKernelTest, AllGatherTrafficMovesEveryBlock) {
   }
 }
 
-TEST(TrafficKernelTest, AllToAllTrafficMovesTheOwnBlocks) {
+TEST(TrafficKernelTest, AllToAllTrafficMovesOwnBlocks) {
   Arrays arrays(4);
   constexpr size_t kBlock = kCount / 4;
   MoveTraffic(arrays.buffers, 1, OpKind::kAllToAll, kCount * 4, true);
@@ -74,9 +74,9 @@ TEST(TrafficKernelTest, AllToAllTrafficMovesTheOwnBlocks) {
   }
 }
 
-TEST(TrafficMeterTest, EveryCollectiveHasABoundThatGrows) {
+TEST(TrafficMeterTest, BoundsGrowWithTheMessage) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter,
-                               TrafficMeter::Start(3, 4 << 20));
+                               TrafficMeter::Create(3, 4 << 20));
   for (const OpKind kind : kCollectiveKinds) {
     if (kind == OpKind::kBarrier) continue;
     TESSERA_ASSERT_OK_AND_ASSIGN(const double small,
@@ -88,20 +88,20 @@ TEST(TrafficMeterTest, EveryCollectiveHasABoundThatGrows) {
   }
 }
 
-TEST(TrafficMeterTest, OddSizesAndOneRankWork) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter, TrafficMeter::Start(1, 100));
+TEST(TrafficMeterTest, SupportsOddSizesAndOneRank) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter, TrafficMeter::Create(1, 100));
   for (const int64_t bytes : {1, 4, 7, 100}) {
     EXPECT_THAT(meter->Measure(OpKind::kAllReduce, bytes), IsOk());
   }
 }
 
-TEST(TrafficMeterTest, RefusesWhatItHasNoRoomFor) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter, TrafficMeter::Start(2, 100));
+TEST(TrafficMeterTest, RejectsMessagesWithoutRoom) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter, TrafficMeter::Create(2, 100));
   EXPECT_THAT(meter->Measure(OpKind::kAllReduce, 101),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(meter->Measure(OpKind::kBarrier, 8),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(TrafficMeter::Start(64, int64_t{1} << 40),
+  EXPECT_THAT(TrafficMeter::Create(64, int64_t{1} << 40),
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 

@@ -56,9 +56,18 @@ absl::Status CheckCopies(Way& up, Way& down) {
   return absl::DataLossError("a copy up and down changed the bytes");
 }
 
+// Enqueues all blocks of the directions in turn and waits for the last ones.
+absl::Status CopyAll(std::span<Way* const> ways, size_t size, size_t block) {
+  for (size_t at = 0; at < size; at += block) {
+    for (Way* way : ways) TESSERA_RETURN_IF_ERROR(way->Enqueue(at, block));
+  }
+  for (Way* way : ways) TESSERA_RETURN_IF_ERROR(way->queue->Synchronize());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Status MeasureCopies(Device& device, const CopiesOptions& options,
+absl::Status MeasureCopies(Device& device, const OffloadBenchOptions& options,
                            const Sink& sink) {
   const auto size = static_cast<size_t>(options.size);
   TESSERA_ASSIGN_OR_RETURN(Way up, MakeWay(device, size, /*is_up=*/true));
@@ -66,6 +75,8 @@ absl::Status MeasureCopies(Device& device, const CopiesOptions& options,
   TESSERA_RETURN_IF_ERROR(CheckCopies(up, down));
   const std::pair<std::string, std::vector<Way*>> operations[] = {
       {"up", {&up}}, {"down", {&down}}, {"both", {&up, &down}}};
+  const double limit =
+      static_cast<double>(size) / options.step.pcie_bytes_per_second;
   for (const int64_t block : options.blocks) {
     for (const auto& [operation, ways] : operations) {
       Measurement m;
@@ -76,25 +87,12 @@ absl::Status MeasureCopies(Device& device, const CopiesOptions& options,
       m.block_bytes = block;
       m.bytes = options.size * static_cast<int64_t>(ways.size());
       m.limit = "pcie";
-      const auto copy = [&, &ways = ways]() -> absl::Status {
-        for (size_t at = 0; at < size; at += static_cast<size_t>(block)) {
-          for (Way* way : ways) {
-            TESSERA_RETURN_IF_ERROR(
-                way->Enqueue(at, static_cast<size_t>(block)));
-          }
-        }
-        for (Way* way : ways) {
-          TESSERA_RETURN_IF_ERROR(way->queue->Synchronize());
-        }
-        return absl::OkStatus();
-      };
-      const double limit =
-          static_cast<double>(options.size) / options.pcie_bytes_per_second;
+      const Pass pass = Timed([&, &ways = ways] {
+        return CopyAll(ways, size, static_cast<size_t>(block));
+      });
       TESSERA_ASSIGN_OR_RETURN(
-          m.times,
-          CompareInTurns(
-              Timed(copy), [&]() -> absl::StatusOr<double> { return limit; },
-              options.seconds));
+          m.times, CompareInTurns(
+                       pass, [&] { return limit; }, options.seconds));
       sink(m);
     }
   }

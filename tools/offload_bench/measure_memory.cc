@@ -65,7 +65,7 @@ class CodecCase {
 
   // Encodes once, decodes once, compares.
   absl::Status Prepare();
-  absl::Status Measure(bool encode, const CodecsOptions& options,
+  absl::Status Measure(bool encode, const OffloadBenchOptions& options,
                        const Sink& sink);
 
  private:
@@ -110,7 +110,7 @@ absl::Status CodecCase::Prepare() {
   return absl::OkStatus();
 }
 
-absl::Status CodecCase::Measure(bool encode, const CodecsOptions& options,
+absl::Status CodecCase::Measure(bool encode, const OffloadBenchOptions& options,
                                 const Sink& sink) {
   Measurement m;
   m.what = "codecs";
@@ -119,14 +119,14 @@ absl::Status CodecCase::Measure(bool encode, const CodecsOptions& options,
   m.data = std::string(DTypeName(dtype_));
   m.bytes = m.block_bytes = static_cast<int64_t>(values_.size());
   m.limit = "memcpy";
-  m.time = options.time;
+  m.time = options.clock;
   m.ratio = static_cast<double>(values_.size()) / static_cast<double>(held_);
   m.error = error_;
   TESSERA_ASSIGN_OR_RETURN(
       const Pass limit,
-      MemcpyPass(static_cast<int64_t>(values_.size() + held_), options.time));
+      MemcpyPass(static_cast<int64_t>(values_.size() + held_), options.clock));
   const auto work = [this, encode] { return encode ? Encode() : Decode(); };
-  TESSERA_ASSIGN_OR_RETURN(m.times, CompareInTurns(Timed(work, options.time),
+  TESSERA_ASSIGN_OR_RETURN(m.times, CompareInTurns(Timed(work, options.clock),
                                                    limit, options.seconds));
   sink(m);
   return absl::OkStatus();
@@ -134,7 +134,8 @@ absl::Status CodecCase::Measure(bool encode, const CodecsOptions& options,
 
 }  // namespace
 
-absl::Status MeasureCodecs(const CodecsOptions& options, const Sink& sink) {
+absl::Status MeasureCodecs(const OffloadBenchOptions& options,
+                           const Sink& sink) {
   for (const std::string& name : options.codecs) {
     TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec,
                              offload::CreateCodec(name));
@@ -171,8 +172,9 @@ struct TierCase {
   std::string note = {};
 };
 
-absl::Status MeasureWay(const TierCase& c, bool put, Blocks& blocks,
-                        const TiersOptions& options, const Sink& sink) {
+absl::Status MeasureDirection(const TierCase& c, bool put, Blocks& blocks,
+                              const OffloadBenchOptions& options,
+                              const Sink& sink) {
   Measurement m;
   m.what = "tiers";
   m.name = std::string(c.tier->name());
@@ -182,30 +184,30 @@ absl::Status MeasureWay(const TierCase& c, bool put, Blocks& blocks,
   m.bytes = blocks.bytes();
   m.limit = "memcpy";
   m.note = c.note;
-  m.time = options.time;
-  Pass limit = Timed([&blocks] { return blocks.CopyAll(); }, options.time);
+  m.time = options.clock;
+  Pass limit = Timed([&blocks] { return blocks.CopyAll(); }, options.clock);
   if (c.compressed != nullptr) {
     m.ratio = c.compressed->compression().ratio();
     TESSERA_ASSIGN_OR_RETURN(
         limit, MemcpyPass(m.bytes + c.compressed->compression().held_bytes,
-                          options.time));
+                          options.clock));
   }
   const auto work = [&] {
     return put ? blocks.PutAll(*c.tier) : blocks.GetAll(*c.tier);
   };
-  TESSERA_ASSIGN_OR_RETURN(m.times, CompareInTurns(Timed(work, options.time),
+  TESSERA_ASSIGN_OR_RETURN(m.times, CompareInTurns(Timed(work, options.clock),
                                                    limit, options.seconds));
   sink(m);
   return absl::OkStatus();
 }
 
 absl::Status MeasureTier(const TierCase& c, Blocks& blocks,
-                         const TiersOptions& options, const Sink& sink) {
+                         const OffloadBenchOptions& options, const Sink& sink) {
   TESSERA_RETURN_IF_ERROR(blocks.PutAll(*c.tier));
   TESSERA_RETURN_IF_ERROR(blocks.GetAll(*c.tier));
   if (c.lossless) TESSERA_RETURN_IF_ERROR(blocks.CheckRoom(*c.tier));
-  TESSERA_RETURN_IF_ERROR(MeasureWay(c, true, blocks, options, sink));
-  return MeasureWay(c, false, blocks, options, sink);
+  TESSERA_RETURN_IF_ERROR(MeasureDirection(c, true, blocks, options, sink));
+  return MeasureDirection(c, false, blocks, options, sink);
 }
 
 TierCase Host() {
@@ -238,7 +240,8 @@ absl::StatusOr<TierCase> Compressed(std::string_view codec_name, DType dtype) {
 
 }  // namespace
 
-absl::Status MeasureTiers(const TiersOptions& options, const Sink& sink) {
+absl::Status MeasureTiers(const OffloadBenchOptions& options,
+                          const Sink& sink) {
   for (const int64_t block_bytes : options.blocks) {
     std::vector<TierCase> cases = {Host()};
     TESSERA_ASSIGN_OR_RETURN(cases.emplace_back(), Pinned(options.size));
@@ -359,8 +362,7 @@ absl::StatusOr<std::function<absl::Status()>> StepsOf(const StepCase& c,
 
 absl::Status MeasureStep(const StepCase& c, State& state,
                          std::shared_ptr<Triad> triad,
-                         const OptimizerBenchOptions& options,
-                         const Sink& sink) {
+                         const OffloadBenchOptions& options, const Sink& sink) {
   TESSERA_ASSIGN_OR_RETURN(const ParameterRange range, state.RangeFor(c));
   TESSERA_ASSIGN_OR_RETURN(const auto step, StepsOf(c, range));
   Measurement m;
@@ -375,11 +377,11 @@ absl::Status MeasureStep(const StepCase& c, State& state,
   m.bytes_per_parameter =
       static_cast<double>(m.bytes) / static_cast<double>(state.count());
   m.limit = "triad";
-  m.time = options.time;
+  m.time = options.clock;
   const Pass limit =
-      TriadPass(std::move(triad), static_cast<double>(m.bytes), options.time);
+      TriadPass(std::move(triad), static_cast<double>(m.bytes), options.clock);
   TESSERA_ASSIGN_OR_RETURN(
-      m.times, CompareInTurns(Timed(step, options.time, c.threads), limit,
+      m.times, CompareInTurns(Timed(step, options.clock, c.threads), limit,
                               options.seconds));
   sink(m);
   return absl::OkStatus();
@@ -387,7 +389,7 @@ absl::Status MeasureStep(const StepCase& c, State& state,
 
 }  // namespace
 
-absl::Status MeasureOptimizers(const OptimizerBenchOptions& options,
+absl::Status MeasureOptimizers(const OffloadBenchOptions& options,
                                const Sink& sink) {
   const int64_t count = options.size / SizeInBytes(DType::kF32);
   TESSERA_ASSIGN_OR_RETURN(State state, State::Create(count));

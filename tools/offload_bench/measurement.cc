@@ -145,7 +145,7 @@ Json Optional(const std::optional<double>& value) {
   return value.has_value() ? Json(*value) : Json(nullptr);
 }
 
-// Every column, in the order of kColumns.
+// The columns, in their order.
 Json Columns(const Measurement& m) {
   Json json;
   json["what"] = m.what;
@@ -180,14 +180,6 @@ std::string CsvField(const Json& value) {
   return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
 }
 
-std::string CsvLine(const Measurement& m) {
-  std::string line;
-  for (const Json& value : Columns(m)) {
-    absl::StrAppend(&line, line.empty() ? "" : ",", CsvField(value));
-  }
-  return line;
-}
-
 // "45.2 +- 3 %": the spread is of the middle half of the passes.
 std::string RateText(double rate, double spread) {
   return absl::StrFormat("%8.3f %4.0f%%", rate, 100 * spread);
@@ -207,49 +199,51 @@ std::string Extras(const Measurement& m) {
   return text;
 }
 
+std::string TextLine(const Measurement& m) {
+  return absl::StrFormat("%-24s %-7s %-30s %4d %9s %14s %14s %-6s %6.3f%s\n",
+                         m.name, m.operation, m.data, m.threads,
+                         ByteSize(m.block_bytes).ToString(),
+                         RateText(m.Rate(), m.times.subject.spread),
+                         RateText(m.LimitRate(), m.times.limit.spread), m.limit,
+                         m.times.share, Extras(m));
+}
+
 }  // namespace
 
-void MeasurementPrinter::Print(const Measurement& measurement) {
-  switch (format_) {
-    case OutputFormat::kText:
-      PrintText(measurement);
-      break;
-    case OutputFormat::kCsv:
-      if (!begun_) out_ << kColumns << "\n";
-      out_ << CsvLine(measurement) << "\n";
-      break;
-    case OutputFormat::kJson:
-      out_ << (begun_ ? ",\n" : "{\"measurements\":[\n")
-           << Columns(measurement)
-                  .dump(-1, ' ', false, Json::error_handler_t::replace);
-      break;
+void RecordPrinter::Print(const Json& record, std::string_view text) {
+  if (format_ == OutputFormat::kText) {
+    out_ << text;
+  } else if (format_ == OutputFormat::kJson) {
+    out_ << (begun_ ? ",\n" : absl::StrCat("{\"", list_, "\":[\n"))
+         << record.dump(-1, ' ', false, Json::error_handler_t::replace);
+  } else {
+    std::string names, values;
+    for (const auto& [name, value] : record.items()) {
+      absl::StrAppend(&names, names.empty() ? "" : ",", name);
+      absl::StrAppend(&values, values.empty() ? "" : ",", CsvField(value));
+    }
+    out_ << (begun_ ? "" : names + "\n") << values << "\n";
   }
   begun_ = true;
   out_.flush();
 }
 
-void MeasurementPrinter::PrintText(const Measurement& m) {
-  if (heading_ != m.what) {
-    out_ << (begun_ ? "\n" : "") << m.what << ", by " << TimeKindName(m.time)
-         << " time\n"
-         << absl::StrFormat("%-24s %-7s %-30s %4s %9s %14s %14s %-6s %6s\n", "",
-                            "", "", "thr.", "block", "GB/s spread",
-                            "limit spread", "of", "share");
-    heading_ = m.what;
-  }
-  out_ << absl::StrFormat("%-24s %-7s %-30s %4d %9s %14s %14s %-6s %6.3f%s\n",
-                          m.name, m.operation, m.data, m.threads,
-                          ByteSize(m.block_bytes).ToString(),
-                          RateText(m.Rate(), m.times.subject.spread),
-                          RateText(m.LimitRate(), m.times.limit.spread),
-                          m.limit, m.times.share, Extras(m));
-}
-
-void MeasurementPrinter::Finish() {
+void RecordPrinter::Finish() {
   if (format_ == OutputFormat::kJson) {
-    out_ << (begun_ ? "\n]}\n" : "{\"measurements\":[]}\n");
+    out_ << (begun_ ? "\n]}\n" : absl::StrCat("{\"", list_, "\":[]}\n"));
   }
   out_.flush();
+}
+
+void MeasurementPrinter::Print(const Measurement& m) {
+  std::string text;
+  if (std::exchange(heading_, m.what) != m.what) {
+    text = absl::StrFormat(
+        "%s%s, by %s time\n%-24s %-7s %-30s %4s %9s %14s %14s %-6s %6s\n",
+        printer_.begun() ? "\n" : "", m.what, TimeKindName(m.time), "", "", "",
+        "thr.", "block", "GB/s spread", "limit spread", "of", "share");
+  }
+  printer_.Print(Columns(m), text + TextLine(m));
 }
 
 }  // namespace tessera::offload_bench

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
 #include "offload/optimizer/triad.h"
 #include "tools/cli/cli.h"
 
@@ -153,32 +154,40 @@ struct Measurement {
 
 using Sink = std::function<void(const Measurement&)>;
 
-// CSV's first line. The columns are stable; a value that does not apply is
-// empty. JSON has the same names, and null.
-inline constexpr std::string_view kColumns =
-    "what,name,operation,data,threads,block_bytes,bytes,turns,clock,time_us,"
-    "GBps,"
-    "spread,limit,limit_GBps,limit_spread,share,ratio,error,"
-    "bytes_per_parameter,note";
+// Prints records as CSV, as one JSON document {"<list>": [...]}, or as the text
+// that is given, while they are made. CSV's columns are the names of the first
+// record; a null is empty.
+class RecordPrinter {
+ public:
+  RecordPrinter(tools::OutputFormat format, std::string_view list,
+                std::ostream& out)
+      : format_(format), list_(list), out_(out) {}
 
-// Prints measurements as text, JSON or CSV while they are made; JSON is one
-// document,
-// {"measurements": [...]}.
+  void Print(const nlohmann::ordered_json& record, std::string_view text);
+  void Finish();
+  bool begun() const { return begun_; }
+
+ private:
+  const tools::OutputFormat format_;
+  const std::string list_;
+  std::ostream& out_;
+  bool begun_ = false;
+};
+
+// Prints measurements: columns what,name,operation,data,threads,block_bytes,
+// bytes,turns,clock,time_us,GBps,spread,limit,limit_GBps,limit_spread,share,
+// ratio,error,bytes_per_parameter,note, which are stable.
 class MeasurementPrinter {
  public:
   MeasurementPrinter(tools::OutputFormat format, std::ostream& out)
-      : format_(format), out_(out) {}
+      : printer_(format, "measurements", out) {}
 
   void Print(const Measurement& measurement);
-  void Finish();
+  void Finish() { printer_.Finish(); }
 
  private:
-  void PrintText(const Measurement& measurement);
-
-  const tools::OutputFormat format_;
-  std::ostream& out_;
+  RecordPrinter printer_;
   std::string heading_;  // The part that is being printed, as text.
-  bool begun_ = false;
 };
 
 }  // namespace tessera::offload_bench

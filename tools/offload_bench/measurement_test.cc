@@ -42,7 +42,7 @@ TEST(CompareTest, OneTurnHasNoSpread) {
   EXPECT_DOUBLE_EQ(c.subject.spread, 0);
 }
 
-TEST(CompareInTurnsTest, ChangesWhoGoesFirst) {
+TEST(CompareInTurnsTest, AlternatesTheOrder) {
   std::string order;
   const auto pass = [&order](char name) -> Pass {
     return [&order, name]() -> absl::StatusOr<double> {
@@ -63,7 +63,7 @@ TEST(CompareInTurnsTest, ChangesWhoGoesFirst) {
   EXPECT_DOUBLE_EQ(c.share, 0.25);
 }
 
-TEST(CompareInTurnsTest, GoesOnForTheTimeThatIsGiven) {
+TEST(CompareInTurnsTest, RunsForTheGivenTime) {
   const Pass pass = Timed([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return absl::OkStatus();
@@ -75,7 +75,7 @@ TEST(CompareInTurnsTest, GoesOnForTheTimeThatIsGiven) {
   EXPECT_LT(c.share, 5);
 }
 
-TEST(CompareInTurnsTest, EndsAtTheFirstFailureOfEither) {
+TEST(CompareInTurnsTest, EndsAtTheFirstError) {
   for (const bool of_limit : {false, true}) {
     int left = 3;
     const Pass good = [] { return 1.0; };
@@ -90,7 +90,7 @@ TEST(CompareInTurnsTest, EndsAtTheFirstFailureOfEither) {
   }
 }
 
-TEST(TimedTest, RepeatsWhatIsShort) {
+TEST(TimedTest, RepeatsShortWork) {
   int64_t calls = 0;
   const Pass pass = Timed([&calls] {
     ++calls;
@@ -104,7 +104,7 @@ TEST(TimedTest, RepeatsWhatIsShort) {
   EXPECT_EQ(calls, 2 * repeats);
 }
 
-TEST(TimedTest, DoesNotRepeatWhatIsLong) {
+TEST(TimedTest, DoesNotRepeatLongWork) {
   int64_t calls = 0;
   const Pass pass = Timed([&calls] {
     ++calls;
@@ -116,7 +116,7 @@ TEST(TimedTest, DoesNotRepeatWhatIsLong) {
   EXPECT_GE(seconds, 3e-3);
 }
 
-TEST(StopwatchTest, ProcessorTimeIsWithoutWaitingAndByThread) {
+TEST(StopwatchTest, ProcessorTimeExcludesWaiting) {
   const Stopwatch wall(TimeKind::kWall);
   const Stopwatch one(TimeKind::kProcessor);
   const Stopwatch four(TimeKind::kProcessor, 4);
@@ -129,7 +129,7 @@ TEST(StopwatchTest, ProcessorTimeIsWithoutWaitingAndByThread) {
   EXPECT_LT(four.Seconds(), one.Seconds() / 2);
 }
 
-TEST(LimitTest, HaveBandwidthsThatAMachineCanHave) {
+TEST(LimitTest, HasPlausibleBandwidths) {
   constexpr int64_t kBytes = 4 << 20;
   TESSERA_ASSERT_OK_AND_ASSIGN(const Pass copy,
                                MemcpyPass(kBytes, TimeKind::kProcessor));
@@ -168,7 +168,7 @@ TEST(WeightsTest, AreNormal) {
   EXPECT_NEAR(static_cast<double>(within) / kCount, 0.6827, 0.006);
 }
 
-TEST(WeightsTest, AreTheSameForASeedAndOthersForAnother) {
+TEST(WeightsTest, DependOnlyOnTheSeed) {
   const auto make = [](uint64_t seed) {
     const Buffer weights = NormalWeights(DType::kBF16, 5001, seed).value();
     return std::string(reinterpret_cast<const char*>(weights.data()),
@@ -230,31 +230,29 @@ std::string Printed(OutputFormat format,
   return out.str();
 }
 
-TEST(MeasurementTest, RatesAreOfTheCountedBytes) {
+TEST(MeasurementTest, RatesCountBytes) {
   EXPECT_DOUBLE_EQ(Example().Rate(), 2.0);
   EXPECT_DOUBLE_EQ(Example().LimitRate(), 8.0);
 }
 
-TEST(PrintTest, CsvHasAHeaderAndQuotesWhatNeedsIt) {
+TEST(PrintTest, CsvHasAHeaderAndQuotesTexts) {
   EXPECT_EQ(
       Printed(OutputFormat::kCsv, {Example(), Step()}),
-      std::string(kColumns) +
-          "\ncodecs,lossless,encode,bf16,1,2000000,2000000,1,wall,1000,2,0,"
-          "memcpy,8,0,0.25,1.5,0,,\n"
-          "optimizer,adamw,step,\"f32 moments, bf16 copy\",2,4096,30720,"
-          "3,processor,2000,0.01536,0.5,triad,0.03072,0,0.5,,,30,"
-          "\"said \"\"so\"\"\"\n");
+      "what,name,operation,data,threads,block_bytes,bytes,turns,clock,time_us,"
+      "GBps,spread,limit,limit_GBps,limit_spread,share,ratio,error,"
+      "bytes_per_parameter,note\n"
+      "codecs,lossless,encode,bf16,1,2000000,2000000,1,wall,1000,2,0,"
+      "memcpy,8,0,0.25,1.5,0,,\n"
+      "optimizer,adamw,step,\"f32 moments, bf16 copy\",2,4096,30720,"
+      "3,processor,2000,0.01536,0.5,triad,0.03072,0,0.5,,,30,"
+      "\"said \"\"so\"\"\"\n");
 }
 
 TEST(PrintTest, JsonHasTheColumnsOfTheCsv) {
   const auto json = nlohmann::ordered_json::parse(
       Printed(OutputFormat::kJson, {Example(), Step()}));
   ASSERT_EQ(json["measurements"].size(), 2u);
-  std::string columns;
-  for (const auto& [name, value] : json["measurements"][0].items()) {
-    columns += (columns.empty() ? "" : ",") + name;
-  }
-  EXPECT_EQ(columns, kColumns);
+  EXPECT_EQ(json["measurements"][0].size(), 20u);
   EXPECT_EQ(json["measurements"][0]["ratio"], 1.5);
   EXPECT_TRUE(json["measurements"][0]["bytes_per_parameter"].is_null());
   EXPECT_EQ(json["measurements"][1]["note"], "said \"so\"");

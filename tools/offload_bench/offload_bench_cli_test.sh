@@ -16,7 +16,7 @@ python3 - <<'END' || fail "the CSV is not what it should be"
 import collections, csv
 rows = list(csv.DictReader(open("out.csv")))
 count = collections.Counter(row["what"] for row in rows)
-assert count == {"codecs": 8, "optimizer": 12, "file": 4, "tiers": 16, "prefetch": 2}, count
+assert count == {"codecs": 8, "optimizer": 12, "file": 4, "tiers": 16}, count
 assert all(float(row["GBps"]) > 0 and 0 < float(row["share"]) for row in rows)
 assert all(None not in row for row in rows)
 END
@@ -46,7 +46,7 @@ expect_usage_error() {
   [ "$(wc -l <err)" = 1 ] || fail "$* printed $(wc -l <err) lines on stderr"
   grep -q -- "for example: ./bazelw run //tools/offload_bench -- --what=codecs" err || fail "$* gave no example: $(cat err)"
 }
-for bad in --what=codec --size=1 --size=x --threads=0 --seconds=-1 --codecs=zip --dir= --min_bytes=1 --max_bytes=1G \
+for bad in --what=codec --what=prefetch --size=1 --size=x --threads=0 --seconds=-1 --codecs=zip --dir= --min_bytes=1 --max_bytes=1G \
     --factor=1 --depth=0 --clock=sun --format=yaml --unknown=1 --device=gpu --pcie=1GB/s --layers=0 word -b; do
   expect_usage_error "$bad"
   [ "$bad" = -b ] || [ "$bad" = word ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
@@ -86,7 +86,7 @@ fi
 # If it is interrupted while it has files, it removes them. (Without job control a background process ignores SIGINT.)
 set -m
 for signal in INT TERM KILL; do
-  "$bench" $small --what=file,prefetch --seconds=60 >/dev/null 2>&1 &
+  "$bench" $small --what=file --seconds=60 >/dev/null 2>&1 &
   pid=$!
   for _ in $(seq 100); do
     ls -l /proc/$pid/fd 2>/dev/null | grep -q "/files/" && break

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
+#include "tools/offload_bench/bench_options.h"
 #include "tools/offload_bench/blocks.h"
 #include "tools/offload_bench/measure_file.h"
 #include "tools/offload_bench/measure_memory.h"
@@ -22,6 +23,7 @@
 namespace tessera::offload_bench {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -63,8 +65,9 @@ class OffloadBenchTest : public testing::Test {
 };
 
 // The required ratio of the lossless codec. The data are the same everywhere.
-TEST_F(OffloadBenchTest, LosslessShrinksNormalWeights) {
-  TESSERA_ASSERT_OK(MeasureCodecs({{"lossless"}, 8 << 20, 0}, Collect()));
+TEST_F(OffloadBenchTest, LosslessCompressesNormalWeights) {
+  TESSERA_ASSERT_OK(
+      MeasureCodecs({.size = 8 << 20, .codecs = {"lossless"}}, Collect()));
   EXPECT_EQ(measured_.size(), 4u);
   EXPECT_GE(Of("lossless", "encode", "bf16").ratio, 1.48);
   EXPECT_GE(Of("lossless", "encode", "f32").ratio, 1.18);
@@ -72,9 +75,10 @@ TEST_F(OffloadBenchTest, LosslessShrinksNormalWeights) {
   ExpectPlausible();
 }
 
-TEST_F(OffloadBenchTest, LossyCodecsHaveTheErrorOfTheirRounding) {
+TEST_F(OffloadBenchTest, LossyCodecsHaveTheirRoundingError) {
   TESSERA_ASSERT_OK(MeasureCodecs(
-      {{"none", "fp16", "bf16", "int8", "nf4"}, 1 << 20, 0}, Collect()));
+      {.size = 1 << 20, .codecs = {"none", "fp16", "bf16", "int8", "nf4"}},
+      Collect()));
   EXPECT_EQ(measured_.size(), 20u);
   ExpectPlausible();
   EXPECT_EQ(Of("none", "decode", "f32").error, 0.0);
@@ -92,9 +96,10 @@ TEST_F(OffloadBenchTest, LossyCodecsHaveTheErrorOfTheirRounding) {
   EXPECT_GT(*Of("nf4", "encode", "f32").error, 0.05);
 }
 
-TEST_F(OffloadBenchTest, OptimizersCountTheBytesThatAStepMoves) {
+TEST_F(OffloadBenchTest, OptimizersCountTheBytesOfAStep) {
   constexpr int64_t kSize = 2048 * 4 * 8;
-  TESSERA_ASSERT_OK(MeasureOptimizers({kSize, {1, 2}, 0}, Collect()));
+  TESSERA_ASSERT_OK(
+      MeasureOptimizers({.size = kSize, .threads = {1, 2}}, Collect()));
   EXPECT_EQ(measured_.size(), 24u);
   ExpectPlausible();
   const std::map<std::string, std::pair<double, double>> expected = {
@@ -119,7 +124,8 @@ TEST_F(OffloadBenchTest, OptimizersCountTheBytesThatAStepMoves) {
 
 TEST_F(OffloadBenchTest, TiersMoveBlocksOfAnySize) {
   // 3 blocks; the remainder is ignored.
-  TESSERA_ASSERT_OK(MeasureTiers({10 * 4096, {3 * 4096}, 0}, Collect()));
+  TESSERA_ASSERT_OK(
+      MeasureTiers({.size = 10 * 4096, .blocks = {3 * 4096}}, Collect()));
   EXPECT_EQ(measured_.size(), 8u);
   ExpectPlausible();
   for (const Measurement& m : measured_) EXPECT_EQ(m.bytes, 9 * 4096);
@@ -141,9 +147,12 @@ class OffloadBenchFileTest : public OffloadBenchTest {
   const std::string directory_;
 };
 
-TEST_F(OffloadBenchFileTest, FileTierStandsBesideItsDevice) {
-  TESSERA_ASSERT_OK(MeasureFileTier(
-      {directory_, 1 << 20, {4096, 128 << 10}, 8, 0}, Collect()));
+TEST_F(OffloadBenchFileTest, ComparesTheFileTierWithItsDevice) {
+  TESSERA_ASSERT_OK(MeasureFileTier({.size = 1 << 20,
+                                     .directory = directory_,
+                                     .blocks = {4096, 128 << 10},
+                                     .depth = 8},
+                                    Collect()));
   EXPECT_EQ(measured_.size(), 4u);
   ExpectPlausible();
   for (const Measurement& m : measured_) {
@@ -157,36 +166,20 @@ TEST_F(OffloadBenchFileTest, FileTierStandsBesideItsDevice) {
   }
 }
 
-TEST_F(OffloadBenchFileTest, PrefetchIsHeldAgainstItsBound) {
-  TESSERA_ASSERT_OK(MeasurePrefetch(
-      {directory_, 4 << 20, {64 << 10, 1 << 20}, 8, 0}, Collect()));
-  ASSERT_EQ(measured_.size(), 2u);
-  ExpectPlausible();
-  EXPECT_EQ(measured_[0].name, "48 blocks, room for 12");
-  EXPECT_EQ(measured_[0].bytes, 48 * (64 << 10));
-  EXPECT_EQ(measured_[1].name, "4 blocks, room for 2");
-  for (const Measurement& m : measured_) {
-    // A bound cannot be exceeded.
-    EXPECT_LE(m.times.share, 1) << m.name;
-    EXPECT_EQ(m.limit, "bound");
-    EXPECT_THAT(m.note, HasSubstr("as fast as without prefetch, depth "));
-  }
-}
-
-TEST_F(OffloadBenchFileTest, TooLittleRoomIsSaidBeforeAnythingIsWritten) {
-  constexpr int64_t kHuge = int64_t{1} << 58;
-  EXPECT_THAT(
-      MeasureFileTier({directory_, kHuge, {4096}, 8, 0}, Collect()),
-      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--dir")));
-  EXPECT_THAT(
-      MeasurePrefetch({directory_, kHuge, {4096}, 8, 0}, Collect()),
-      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--dir")));
-  EXPECT_THAT(MeasureFileTier({"/no/such", 4096, {4096}, 8, 0}, Collect()),
+TEST_F(OffloadBenchFileTest, RejectsTooLittleSpaceBeforeWriting) {
+  OffloadBenchOptions options = {
+      .size = int64_t{1} << 58, .directory = directory_, .blocks = {4096}};
+  EXPECT_THAT(MeasureFileTier(options, Collect()),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr(" free and "), HasSubstr("are needed"),
+                             HasSubstr("--dir"))));
+  options = {.size = 4096, .directory = "/no/such", .blocks = {4096}};
+  EXPECT_THAT(MeasureFileTier(options, Collect()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such")));
   EXPECT_TRUE(measured_.empty());
 }
 
-TEST(BlocksTest, FindABlockThatCameBackDifferent) {
+TEST(BlocksTest, DetectsAChangedBlock) {
   offload::HostTier tier(
       std::make_shared<offload::Accounting>("host", offload::kUnlimited));
   TESSERA_ASSERT_OK_AND_ASSIGN(Buffer values,

@@ -42,27 +42,6 @@ constexpr double kUndoFactor = 2.3;
 constexpr int kFirstSteps = 3;
 constexpr int kSteps = 4;
 
-absl::Status CheckPositive(std::string_view name, double value) {
-  if (value > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", value, "; a number above 0 is needed"));
-}
-
-absl::Status Check(const StepModel& model) {
-  const std::pair<std::string_view, double> values[] = {
-      {"layers", static_cast<double>(model.layers)},
-      {"layer_parameters / 4",
-       static_cast<double>(model.layer_parameters / kTensors)},
-      {"layer_seconds", model.layer_seconds},
-      {"pcie_bytes_per_second", model.pcie_bytes_per_second},
-      {"memory_bytes_per_second", model.memory_bytes_per_second},
-      {"host_bytes_per_second", model.host_bytes_per_second}};
-  for (const auto& [name, value] : values) {
-    TESSERA_RETURN_IF_ERROR(CheckPositive(name, value));
-  }
-  return absl::OkStatus();
-}
-
 int64_t SimulatedElements(const StepModel& model) {
   return std::min(kMostElements, model.layer_parameters / kTensors);
 }
@@ -164,7 +143,6 @@ double SimulatedStep::bound() const {
 
 absl::StatusOr<SimulatedStep> SimulateStep(const StepModel& model,
                                            const Offload& offload) {
-  TESSERA_RETURN_IF_ERROR(Check(model));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<EmulatedDevice> device,
                            EmulatedDevice::Create({.timing = TimingOf(model)}));
   TESSERA_ASSIGN_OR_RETURN(const auto queue, device->CreateQueue("compute"));
@@ -209,54 +187,28 @@ absl::StatusOr<SimulatedStep> SimulateStep(const StepModel& model,
   return step;
 }
 
-namespace {
-
-constexpr std::string_view kStepColumns =
-    "offload,step_ms,work_ms,uploads_ms,downloads_ms,host_optimizer_ms,"
-    "bound_ms,share";
-
-}  // namespace
-
 void StepPrinter::Print(const Offload& offload, const SimulatedStep& step) {
-  const double ms[] = {step.elapsed * 1e3,        step.work * 1e3,
-                       step.uploads * 1e3,        step.downloads * 1e3,
-                       step.host_optimizer * 1e3, step.bound() * 1e3};
-  switch (format_) {
-    case tools::OutputFormat::kText:
-      if (!begun_) {
-        out_ << absl::StrFormat("%-22s %10s %10s %10s %10s %10s %10s %6s\n",
-                                "offload", "step ms", "work", "uploads",
-                                "downloads", "host opt.", "bound", "share");
-      }
-      out_ << absl::StrFormat(
-          "%-22s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f %6.3f\n",
-          offload.name, ms[0], ms[1], ms[2], ms[3], ms[4], ms[5], step.share());
-      break;
-    case tools::OutputFormat::kCsv:
-      if (!begun_) out_ << kStepColumns << "\n";
-      out_ << absl::StrFormat("\"%s\",%g,%g,%g,%g,%g,%g,%g\n", offload.name,
-                              ms[0], ms[1], ms[2], ms[3], ms[4], ms[5],
-                              step.share());
-      break;
-    case tools::OutputFormat::kJson:
-      out_ << (begun_ ? ",\n" : "{\"steps\":[\n")
-           << absl::StrFormat(
-                  "{\"offload\":\"%s\",\"step_ms\":%g,\"work_ms\":%g,"
-                  "\"uploads_ms\":%g,\"downloads_ms\":%g,"
-                  "\"host_optimizer_ms\":%g,\"bound_ms\":%g,\"share\":%g}",
-                  offload.name, ms[0], ms[1], ms[2], ms[3], ms[4], ms[5],
-                  step.share());
-      break;
+  const nlohmann::ordered_json record = {
+      {"offload", offload.name},
+      {"step_ms", step.elapsed * 1e3},
+      {"work_ms", step.work * 1e3},
+      {"uploads_ms", step.uploads * 1e3},
+      {"downloads_ms", step.downloads * 1e3},
+      {"host_optimizer_ms", step.host_optimizer * 1e3},
+      {"bound_ms", step.bound() * 1e3},
+      {"share", step.share()}};
+  std::string text;
+  if (!printer_.begun()) {
+    text = absl::StrFormat("%-22s %10s %10s %10s %10s %10s %10s %6s\n",
+                           "offload", "step ms", "work", "uploads", "downloads",
+                           "host opt.", "bound", "share");
   }
-  begun_ = true;
-  out_.flush();
-}
-
-void StepPrinter::Finish() {
-  if (format_ == tools::OutputFormat::kJson) {
-    out_ << (begun_ ? "\n]}\n" : "{\"steps\":[]}\n");
-  }
-  out_.flush();
+  absl::StrAppendFormat(
+      &text, "%-22s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f %6.3f\n",
+      offload.name, step.elapsed * 1e3, step.work * 1e3, step.uploads * 1e3,
+      step.downloads * 1e3, step.host_optimizer * 1e3, step.bound() * 1e3,
+      step.share());
+  printer_.Print(record, text);
 }
 
 }  // namespace tessera::offload_bench

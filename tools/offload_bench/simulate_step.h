@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "base/device/device_timeline.h"
 #include "tools/cli/cli.h"
+#include "tools/offload_bench/measurement.h"
 
 namespace tessera::offload_bench {
 
@@ -72,8 +73,8 @@ struct SimulatedStep {
   double share() const { return bound() / elapsed; }
 };
 
-// The mean over some steps, after the first ones. InvalidArgument unless all
-// numbers of the model are positive.
+// The mean over some steps, after the first ones. All numbers of the model are
+// positive.
 absl::StatusOr<SimulatedStep> SimulateStep(const StepModel& model,
                                            const Offload& offload);
 
@@ -81,15 +82,13 @@ absl::StatusOr<SimulatedStep> SimulateStep(const StepModel& model,
 class StepPrinter {
  public:
   StepPrinter(tools::OutputFormat format, std::ostream& out)
-      : format_(format), out_(out) {}
+      : printer_(format, "steps", out) {}
 
   void Print(const Offload& offload, const SimulatedStep& step);
-  void Finish();
+  void Finish() { printer_.Finish(); }
 
  private:
-  const tools::OutputFormat format_;
-  std::ostream& out_;
-  bool begun_ = false;
+  RecordPrinter printer_;
 };
 
 }  // namespace tessera::offload_bench

@@ -9,8 +9,8 @@
 //   };
 //   ParseEnum<Colour>("red");       // Colour::kRed
 //   EnumName(Colour::kBlue);        // "blue"
-//   ABSL_FLAG(Colour, colour, Colour::kRed, "One of: " +
-//   AllowedNames<Colour>());
+//   ABSL_FLAG(Colour, colour, Colour::kRed,
+//             "One of: " + AllowedNames<Colour>());
 #ifndef TESSERA_TOPOLOGY_CONFIG_NAMED_ENUM_H_
 #define TESSERA_TOPOLOGY_CONFIG_NAMED_ENUM_H_
 

@@ -213,8 +213,8 @@ struct Thread {
   Stack* stack = nullptr;  // Null until it has begun.
   size_t place = 0;        // Position in the execution order.
   bool ended = false;
-  const char* what = nullptr;  // What it waits for,
-  Where where;                 // and where.
+  const char* what = nullptr;  // The awaited operation
+  Where where;                 // and its location.
 };
 
 struct Warp {

@@ -70,7 +70,7 @@ enum class EmulationOrder {
 
 struct EmulationOptions {
   EmulationOrder order = EmulationOrder::kForward;
-  uint64_t seed = 1;  // Of random orders.
+  uint64_t seed = 1;  // Seeds random orders.
 };
 
 // Sets the options of launches by this host thread until it is destroyed.

@@ -44,7 +44,7 @@ struct CudaProperties {
 // CUDA versions, such as 13000 for 13.0.
 struct CudaVersions {
   int driver = 0;   // The newest that the driver supports; 0 without a driver.
-  int runtime = 0;  // Of this program.
+  int runtime = 0;  // The program's version.
 };
 
 class CudaRuntime {

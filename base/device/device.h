@@ -125,7 +125,7 @@ class Event {
     return *enqueued == nullptr ? *this : Event(*std::move(enqueued));
   }
 
-  // Null if it has happened from the start.
+  // Null if the event had happened from the start.
   const std::shared_ptr<EventState>& state() const { return state_; }
 
  private:
@@ -294,7 +294,7 @@ struct DeviceCounts {
   // Waits for work that was not known to be done, by threads that have enqueued
   // work. Threads that only wait, such as those of memory tiers, do not count.
   int64_t host_waits = 0;
-  int64_t allocations = 0;  // Of device memory.
+  int64_t allocations = 0;  // Device memory only.
 };
 
 class Device {

@@ -25,7 +25,7 @@ namespace tessera {
 
 // The defaults describe an H200 with PCIe 5 x16.
 struct DeviceTiming {
-  double upload_bytes_per_second = 50e9;    // From the host to the device.
+  double upload_bytes_per_second = 50e9;    // Host to device.
   double download_bytes_per_second = 50e9;  // Concurrent with uploads.
   double memory_bytes_per_second = 3.7e12;  // Read and written by functions.
   double launch_seconds = 3e-6;             // Minimum of each operation.

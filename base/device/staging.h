@@ -35,7 +35,7 @@ namespace tessera {
 
 struct StagingBlock {
   Buffer memory;
-  Event done;  // Of the last copy from or to it.
+  Event done;  // Happens after the block's last copy.
 };
 
 // A copy of device bytes to the host that may still be running.

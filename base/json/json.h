@@ -100,7 +100,7 @@ class JsonReader {
   double NumberOr(std::string_view key, double fallback, double low);
   std::string TextOr(std::string_view key, std::string fallback);
 
-  // Null if the field is missing or, with a problem, of another type.
+  // Null if the field is missing or has another type, which adds a problem.
   const nlohmann::json* Find(std::string_view key);
   const nlohmann::json* FindArray(std::string_view key);
   const nlohmann::json* FindObject(std::string_view key);

@@ -19,7 +19,7 @@ namespace tessera {
 
 struct RowCopy {
   int64_t rows = 0;
-  int64_t bytes = 0;        // Of a row; may be 0.
+  int64_t bytes = 0;        // Size of a row; may be 0.
   int64_t source_step = 0;  // Bytes from a row to the next; may be negative.
   int64_t target_step = 0;
 };

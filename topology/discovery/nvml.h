@@ -25,7 +25,7 @@ struct NvmlGpu {
   std::string name;
   std::string bus_id;  // "0000:18:00.0"
   int64_t memory_bytes = 0;
-  int64_t free_bytes = 0;  // Not used by any process, now.
+  int64_t free_bytes = 0;  // Currently unused by all processes.
   // The bandwidth of all active NVLinks together, in bytes per second in one
   // direction; 0 if there are none or the library is too old to report it.
   double nvlink_bandwidth = 0;

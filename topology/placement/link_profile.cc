@@ -131,7 +131,7 @@ class Measurement {
   // The current host: its ranks, and the total bandwidth of its cards.
   int64_t first_ = 0;
   int64_t end_ = 0;
-  DevicePlace place_;  // Of its first rank.
+  DevicePlace place_;  // Location of its first rank.
   double bandwidth_ = 1;
   std::vector<LinkCost> crossings_;
 };
@@ -143,9 +143,8 @@ class Measurement {
 // A block of size * stride ranks has three parts: ranks without a predecessor
 // in their group, ranks between two others, and ranks without a successor. Two
 // stretches of one host group are equivalent if either
-//   - each lies within the same part, and all neighbours of each lie in one
-//   host
-//     group, so that they are equally many steps away, or
+//   - both lie within the same part, and all their next ranks lie in the same
+//     host group, as do all their previous ranks, or
 //   - they begin at the same position in their blocks, and these blocks lie
 //     within the host group.
 class Kinds {
@@ -215,7 +214,7 @@ class Kinds {
   const int64_t world_;
   const AxisRanks ranks_;
   const bool exchange_;
-  std::vector<int64_t> ends_;  // Of the host groups, in ranks.
+  std::vector<int64_t> ends_;  // Ends of host groups, in ranks.
   absl::flat_hash_set<Kind> seen_;
 };
 

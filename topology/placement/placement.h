@@ -33,8 +33,8 @@ namespace tessera::topology {
 // The placement of one axis on the cluster.
 struct AxisPlacement {
   Axis axis;
-  int64_t stride = 1;           // Between neighbours of a group, in ranks.
-  double seconds_per_step = 0;  // Of all its transfers.
+  int64_t stride = 1;           // Distance of group neighbours in ranks.
+  double seconds_per_step = 0;  // Sum over its transfers.
   // The number of groups whose farthest ring neighbours communicate at each
   // level, and the farthest level of all groups. Groups of one rank have
   // kDevice.

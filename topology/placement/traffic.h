@@ -37,8 +37,8 @@ inline std::ostream& operator<<(std::ostream& os, CollectiveKind kind) {
 
 struct Transfer {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  double bytes = 0;  // As the kind says. Finite, at least 0.
-  double times = 1;  // How often in a step. Finite, at least 0.
+  double bytes = 0;  // Defined by the kind. Finite, at least 0.
+  double times = 1;  // Repetitions in a step. Finite, at least 0.
 
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
@@ -106,7 +106,7 @@ struct TransformerShape {
   double dense_parameters = 0;
   double expert_parameters = 0;   // All experts of all layers together.
   int64_t experts_per_token = 1;  // top-k
-  int64_t activation_bytes = 2;   // Of one element.
+  int64_t activation_bytes = 2;   // Size of one element.
   int64_t weight_bytes = 2;
   int64_t gradient_bytes = 2;
   int64_t zero_stage = 0;  // 0 to 3

@@ -114,7 +114,7 @@ class CudaRuntimeStandIn final : public CudaRuntime {
     CapturedNodes graph;
     Stream origin = nullptr;
     std::thread::id thread;
-    absl::Status status;  // Not OK: invalidated.
+    absl::Status status;  // An error invalidates the capture.
     // For each stream of the capture, the operations that have no successor.
     std::map<Stream, std::set<size_t>> last;
   };
@@ -124,8 +124,8 @@ class CudaRuntimeStandIn final : public CudaRuntime {
   };
   struct EventSlot {
     std::shared_ptr<Point> point = std::make_shared<Point>();
-    std::shared_ptr<CaptureState> capture;  // Of its last record.
-    std::set<size_t> last;                  // The operations before it.
+    std::shared_ptr<CaptureState> capture;  // Capture of the last record.
+    std::set<size_t> last;                  // Operations that precede it.
   };
   struct Work {
     std::function<void()> run;     // Null: no effect.

@@ -10,10 +10,9 @@
 //   has enqueued nothing for some time. The seed determines which queue runs
 //   next among those that events allow. (The time of messages varies, so orders
 //   are reproducible only between them.)
-// - A missing wait is found when work is enqueued (access_checker.h),
-// regardless
-//   of the order of execution: the call returns Internal with both operations,
-//   their queues and their source locations.
+// - A missing wait is found when work is enqueued (access_checker.h), in any
+//   order of execution: the call returns Internal with both operations, their
+//   queues and their source locations.
 //
 // New memory is filled with bytes 0xFF, which is NaN in every floating-point
 // type.

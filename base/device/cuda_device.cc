@@ -434,7 +434,7 @@ class CudaQueue final : public Queue {
     TESSERA_RETURN_IF_ERROR(Enqueue(function.name, place, [&] {
       done = function.run(DeviceAddresses());
       const absl::Status launched = runtime().LastError();
-      // Later results are wrong without this work.
+      // A failed launch stops the device, because later results would be wrong.
       return absl::Status(AsWork(done.ok() ? launched : done.status()));
     }));
     return Wait(*done, place);

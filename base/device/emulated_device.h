@@ -8,8 +8,8 @@
 //   with SIGSEGV. The device accesses the same bytes at another address.
 // - A thread of the device executes work late, when the host waits for it or
 //   has enqueued nothing for some time. The seed determines which queue runs
-//   next among those that events allow. (The time of messages varies, so orders
-//   are reproducible only between them.)
+//   next among those that events allow. (Orders are reproducible
+//   except for the varying time of messages.)
 // - A missing wait is found when work is enqueued (access_checker.h), in any
 //   order of execution: the call returns Internal with both operations, their
 //   queues and their source locations.

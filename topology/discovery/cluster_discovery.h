@@ -50,7 +50,8 @@ absl::StatusOr<DiscoveredCluster> DiscoverCluster(
 // Returns an NVLink domain for each of n GPUs, given which pairs are linked.
 // All pairs within a domain are linked. If links are not all-to-all (a DGX-1's
 // cube), a GPU joins the first domain of whose GPUs it reaches all. A GPU that
-// is alone has Device::kNoNvlink. A link counts only if both ends report it.
+// shares its domain with no other has Device::kNoNvlink. A link counts only if
+// both ends report it.
 std::vector<int64_t> NvlinkDomains(
     const std::vector<std::vector<bool>>& linked);
 

@@ -109,8 +109,7 @@ struct LinkNeeds {
 };
 
 // Returns the profile of an axis. `size` * `stride` must divide `world_size`,
-// which must not exceed the number of the cluster's devices; otherwise the
-// program aborts.
+// which must not exceed the number of the cluster's devices (preconditions).
 //
 // Hosts at equivalent positions in their blocks of size * stride ranks have
 // equal links, so only the first host of each kind is computed. Identical hosts

@@ -20,7 +20,7 @@ struct Unit {
   int64_t bytes;
 };
 
-// Largest first, so that the first that fits is the one to print.
+// Largest first, so that the first unit that fits is printed.
 constexpr std::array<Unit, 13> kUnits = {{
     {"EiB", int64_t{1} << 60},
     {"EB", 1'000'000'000'000'000'000},

@@ -1,4 +1,4 @@
-// ByteSize: a number of bytes that reads and prints with units.
+// ByteSize: a number of bytes, parsed and printed with units.
 //
 //   ABSL_FLAG(tessera::ByteSize, memory, tessera::ByteSize(2 << 30), "...");
 //   --memory=2GiB   --memory=1.5GB   --memory=4096
@@ -26,9 +26,8 @@ class ByteSize {
 
   constexpr int64_t bytes() const { return bytes_; }
 
-  // In the largest unit that shows the value exactly with at most two
-  // decimals: "2GiB", "1.5KiB", "1.5GB", "1001B". ParseByteSize gives the same
-  // value back.
+  // In the largest unit that shows the value exactly with at most two decimals:
+  // "2GiB", "1.5KiB", "1.5GB", "1001B". ParseByteSize restores the same value.
   std::string ToString() const;
 
   friend constexpr auto operator<=>(ByteSize, ByteSize) = default;
@@ -40,9 +39,9 @@ class ByteSize {
   int64_t bytes_ = 0;
 };
 
-// Reads "2GiB", "1.5 GB", "64M", "4096". InvalidArgument if the text is no
-// number with a unit, is negative, is no whole number of bytes, or exceeds
-// 2^63-1 bytes.
+// Reads "2GiB", "1.5 GB", "64M", "4096". InvalidArgument if the text is not a
+// number with an optional unit, is negative, is not a whole number of bytes, or
+// exceeds 2^63-1 bytes.
 absl::StatusOr<ByteSize> ParseByteSize(std::string_view text);
 
 // Abseil flags.

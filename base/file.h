@@ -1,4 +1,4 @@
-// Whole files, read with a bound and written so that no reader sees half.
+// Reads whole files of bounded size, and writes whole files atomically.
 //
 //   TESSERA_RETURN_IF_ERROR(WriteFile("plan.json", text));
 //   TESSERA_ASSIGN_OR_RETURN(std::string text, ReadFile("plan.json", 1 << 20));
@@ -14,9 +14,9 @@
 
 namespace tessera {
 
-// The file's bytes. NotFound or PermissionDenied (or another code) with the
-// path and the system's words; InvalidArgument if it holds more than
-// `max_bytes`.
+// Returns the file's bytes. Errors: NotFound, PermissionDenied or another code
+// with the path and the system's message; InvalidArgument if the file is larger
+// than `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path,
                                      int64_t max_bytes);
 

@@ -21,7 +21,7 @@ int EditDistance(std::string_view a, std::string_view b) {
   a = a.substr(0, kMaxLength);
   b = b.substr(0, kMaxLength);
   using Row = std::array<int, kMaxLength + 1>;
-  // Distances of a's first i-2, i-1 and i letters to each start of b.
+  // Distances of the first i-2, i-1 and i letters of a to each prefix of b.
   Row older = {};
   Row old = {};
   Row now = {};

@@ -1,4 +1,4 @@
-// The known name that a mistyped one most likely meant.
+// Finds the known name that is closest to a mistyped one.
 #ifndef TESSERA_BASE_NEAREST_NAME_H_
 #define TESSERA_BASE_NEAREST_NAME_H_
 
@@ -7,13 +7,13 @@
 
 namespace tessera {
 
-// How many characters must be put in, taken out or replaced, or neighbours
-// swapped, to make one text the other, letters' case aside. Texts of more than
-// 64 bytes are cut there.
+// The number of insertions, deletions, replacements and swaps of adjacent
+// characters that turn one text into the other, ignoring case. Texts are
+// truncated to 64 bytes.
 int EditDistance(std::string_view a, std::string_view b);
 
-// The element of `names` nearest to `given`, the first of several. "" if there
-// are no names.
+// The element of `names` nearest to `given`; the first one if several are
+// equally near. Returns "" if `names` is empty.
 std::string_view NearestName(std::string_view given,
                              std::span<const std::string_view> names);
 

@@ -1,4 +1,4 @@
-// Quoted, QuotedPath: text from outside in a message, cut and made printable.
+// Quoted, QuotedPath: make external text printable and short for messages.
 //
 //   absl::StrCat("no such key ", Quoted(key));   // no such key "lay\\x01er"
 #ifndef TESSERA_BASE_QUOTED_H_
@@ -21,7 +21,8 @@ inline std::string Quoted(std::string_view text) {
                       text.size() > kMost ? "..." : "", "\"");
 }
 
-// A path in quotes; past 1000 bytes its beginning is "...".
+// A path in quotes. Of a path of more than 1000 bytes only the last 1000 are
+// kept, after "...".
 inline std::string QuotedPath(std::string_view path) {
   constexpr size_t kMost = 1000;
   if (path.size() <= kMost) {

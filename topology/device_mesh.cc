@@ -148,7 +148,8 @@ absl::StatusOr<DeviceMesh> DeviceMesh::Create(
 
 absl::StatusOr<DeviceMesh> DeviceMesh::Linear(
     std::span<const DeviceId> devices) {
-  // One cell even for no device, so that the error is about that.
+  // One cell even without devices, so that the error reports the missing
+  // devices.
   const auto size = std::max<int64_t>(static_cast<int64_t>(devices.size()), 1);
   return Create({{"column", size}}, devices);
 }
@@ -325,7 +326,7 @@ void DeviceMesh::AppendPlane(int64_t plane, int64_t most,
                              std::string* picture) const {
   const int64_t rows = std::min(shape_[1], most);
   const int64_t columns = std::min(shape_[2], most);
-  // Wide enough for the longest text of the part that is shown.
+  // Wide enough for the longest text shown.
   size_t width = 1;
   const auto text = [&](int64_t row, int64_t column) {
     return CellText((plane * shape_[1] + row) * shape_[2] + column);

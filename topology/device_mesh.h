@@ -89,8 +89,8 @@ class DeviceMesh {
   std::span<const DeviceId> devices() const { return devices_; }
 
   // The device at these coordinates, one per axis. InvalidArgument if one is
-  // out of range (the message names axis, value and range) or their number is
-  // not that of the axes; NotFound, with the cell, if the cell is empty.
+  // out of range (the message names axis, value and range) or there is not one
+  // for each axis; NotFound, with the cell, if the cell is empty.
   absl::StatusOr<DeviceId> At(std::span<const int64_t> coordinates) const;
   absl::StatusOr<DeviceId> At(std::initializer_list<int64_t> coordinates) const;
 
@@ -102,14 +102,15 @@ class DeviceMesh {
   std::vector<GridCoordinates> EmptyCells() const;
 
   // The devices of each row, column and plane, without empty cells: one list
-  // each, in row-major order of the other coordinates. A grid of fewer axes has
-  // one plane, or one row.
+  // for each, in row-major order of the other coordinates. A grid with fewer
+  // axes has one plane, or one row.
   std::vector<std::vector<DeviceId>> Rows() const;
   std::vector<std::vector<DeviceId>> Columns() const;
   std::vector<std::vector<DeviceId>> Planes() const;
 
-  // A picture: one line per row, "." for an empty cell, planes headed by their
-  // number. Along each axis the first `most` are shown, then "...".
+  // A drawing with one line per row, "." for an empty cell, and the number of
+  // each plane above it. Shows the first `most` entries along each axis, then
+  // "...".
   //
   //   0 1 2
   //   3 4 .

@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<Digits>> Digits::Split(
     std::span<const int64_t> sizes) const {
   std::vector<Digits> parts;
   size_t next = 0;
-  Digit rest;  // What is left of digits_[next - 1].
+  Digit rest;  // The remainder of digits_[next - 1].
   for (const int64_t size : sizes) {
     std::vector<Digit> part;
     int64_t wanted = size;
@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<Digits>> Digits::Split(
         rest = digits_[next++];
       }
       const int64_t taken = std::gcd(wanted, rest.size);
-      // A digit that is only partly taken must not go on in the same part.
+      // A digit may be used in part only if this completes the requested size.
       if (taken != wanted && taken != rest.size) break;
       part.push_back({rest.stride, taken});
       rest = {rest.stride * taken, rest.size / taken};

@@ -36,8 +36,8 @@ struct Digit {
 
 // Some of the digits of a rank's offset in a mesh, whose digits are the
 // coordinates. Gather reads the number they spell in an offset, Spread writes a
-// number into them. An axis is one digit (several if it was put together from
-// parts of others), a set of axes their union.
+// number into them. An axis is one digit (several if it was composed from parts
+// of other axes), and a set of axes is the union of its axes' digits.
 class Digits {
  public:
   Digits() = default;
@@ -87,9 +87,9 @@ class Digits {
   int64_t count_ = 1;
 };
 
-// The neighbours of the ends of a group.
+// The neighbours of a group's first and last rank.
 enum class Boundary {
-  kOpen,    // nothing: the last rank has no next one
+  kOpen,    // none: the last rank has no next one
   kCyclic,  // the other end: a ring
 };
 
@@ -109,15 +109,15 @@ class Groups {
   absl::StatusOr<Rank> RankAt(int64_t group, int64_t index) const;
 
   // The ranks of one group, ascending. InvalidArgument if there is no such
-  // group or the mesh no such rank.
+  // group or rank.
   absl::StatusOr<std::vector<Rank>> Members(int64_t group) const;
   absl::StatusOr<std::vector<Rank>> MembersWith(Rank rank) const;
 
   // Every group in turn. Takes count() * size() ranks of memory.
   std::vector<std::vector<Rank>> All() const;
 
-  // The rank `steps` further along its group (negative: back), or nothing if
-  // an open group ends before. InvalidArgument if the mesh has no such rank.
+  // The rank `steps` further along its group (backward if negative), or nullopt
+  // if an open group ends before. InvalidArgument if the mesh has no such rank.
   absl::StatusOr<std::optional<Rank>> Shift(Rank rank, int64_t steps,
                                             Boundary boundary) const;
 

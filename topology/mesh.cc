@@ -322,7 +322,7 @@ absl::StatusOr<Mesh> Mesh::Redivide(std::string_view axes,
     if (absl::c_find(names, old.axes[i].name) == names.end()) {
       added.axes.push_back(old.axes[i]);
       added.digits.push_back(old.digits[i]);
-    } else if (!digits->empty()) {  // The first that gives way.
+    } else if (!digits->empty()) {  // The first replaced axis.
       added.axes.insert(added.axes.end(), parts.begin(), parts.end());
       absl::c_move(*digits, std::back_inserter(added.digits));
       digits->clear();
@@ -437,7 +437,7 @@ absl::StatusOr<Preset> FindPreset(std::string_view name) {
 
 namespace {
 
-// The divisors of n that the message can list: all of them up to the 12th.
+// The divisors of n for the message, at most the first 12.
 std::string Divisors(int64_t n) {
   constexpr size_t kMost = 12;
   std::vector<int64_t> divisors;

@@ -11,13 +11,13 @@
 // grid is never built. Const methods may be called from any thread.
 //
 // The same ranks can be divided in more than one way. Redivide adds a division
-// in which some axes give way to others, and keeps the first:
+// in which new axes replace some, and keeps the first:
 //
 //   mesh.Redivide("dp", {{"dp_shard", 4}, {"dp_replicate", 2}})  // hybrid
 //   mesh.Redivide("tp,cp,dp", {{"etp", 1}, {"ep", 8}, {"edp", 2}})  // experts
 //
-// Source of the order strings and of the groups: RankGenerator in Megatron-LM,
-// core/parallel_state.py; of meshes with an order: "GSPMD", arXiv 2105.04663.
+// Sources: RankGenerator in Megatron-LM, core/parallel_state.py (order strings,
+// groups); "GSPMD", arXiv 2105.04663 (meshes with an order).
 #ifndef TESSERA_TOPOLOGY_MESH_H_
 #define TESSERA_TOPOLOGY_MESH_H_
 
@@ -48,23 +48,24 @@ struct Axis {
 // A mesh has at most this many axes.
 inline constexpr size_t kMaxAxes = 16;
 
-// InvalidArgument naming every axis that has no valid name, a size below 1 or
-// the name of an earlier one, and if there are more than kMaxAxes or their
-// sizes multiply to more than 2^63-1 ranks. No axis at all is a world of one.
+// InvalidArgument, naming every such axis, if an axis has an invalid or
+// repeated name or a size below 1; also if there are more than kMaxAxes axes or
+// their sizes multiply to more than 2^63-1 ranks. An empty list is a world of
+// one rank.
 absl::Status ValidateAxes(std::span<const Axis> axes);
 
 // Reads the compact form, "dp2,pp2,tp2" or "dp=2,pp=2,tp=2", in the order of
-// the text. InvalidArgument if an item is no name with a size, and as
+// the text. InvalidArgument if an item is not a name with a size, and as
 // ValidateAxes.
 absl::StatusOr<std::vector<Axis>> ParseAxes(std::string_view text);
 
-// The compact form of `axes`: "dp2,pp2,tp2". ParseAxes reads it back.
+// The compact form of `axes`: "dp2,pp2,tp2". ParseAxes restores the axes.
 std::string FormatAxes(std::span<const Axis> axes);
 
 // Sorts `axes` by an order string of names joined by "-", fastest-varying
 // first, such as Megatron-LM's "tp-cp-ep-dp-pp". The order may name usual axes
-// that are not there (they have size 1) and must name every axis that is.
-// InvalidArgument if it misses one, repeats one or names an unknown one.
+// that are absent (their size is 1) and must name every axis that is present.
+// InvalidArgument if it omits or repeats an axis or names an unknown one.
 absl::StatusOr<std::vector<Axis>> OrderAxes(std::span<const Axis> axes,
                                             std::string_view order);
 
@@ -72,7 +73,7 @@ absl::StatusOr<std::vector<Axis>> OrderAxes(std::span<const Axis> axes,
 // empty or holds an empty or repeated name.
 absl::StatusOr<std::vector<std::string>> ParseAxisNames(std::string_view text);
 
-// The place of a name in listings that must not depend on a mesh's order: dp,
+// The order of names in listings that must not depend on a mesh's order: dp,
 // tp, pp, cp, ep, then every other name alphabetically.
 bool CanonicalAxisLess(std::string_view a, std::string_view b);
 
@@ -81,7 +82,7 @@ using Coordinates = absl::InlinedVector<int64_t, 8>;
 
 class Mesh {
  public:
-  // A mesh of the axes as they stand, fastest first. The ranks are
+  // A mesh of the axes in the given order, fastest first. The ranks are
   // [first_rank, first_rank + world_size). InvalidArgument as ValidateAxes, and
   // if first_rank is negative or the last rank would exceed 2^63-1.
   static absl::StatusOr<Mesh> Create(std::span<const Axis> axes,
@@ -105,23 +106,22 @@ class Mesh {
   std::string order() const;
 
   // A mesh with one more division of the same ranks: in the first division that
-  // has all of `axes` ("dp" or "tp,cp,dp"), these give way to `parts`, which
-  // share out their coordinates, fastest first. The parts are usable by name
-  // beside the old axes. InvalidArgument if an axis is unknown, a part's
-  // name is taken, the sizes do not multiply to those of `axes`, or another
-  // axis lies between `axes` and a part would reach across it unevenly.
+  // has all of `axes` ("dp" or "tp,cp,dp"), `parts` replace them and divide
+  // their coordinates, fastest first. Both the parts and the old axes can be
+  // used by name. InvalidArgument if an axis is unknown, a part's name is
+  // taken, the sizes do not multiply to those of `axes`, or another axis lies
+  // between `axes` and a part would span it unevenly.
   absl::StatusOr<Mesh> Redivide(std::string_view axes,
                                 std::span<const Axis> parts) const;
 
-  // How often the mesh is divided, and the axes of each division. Number 0 is
-  // axes().
+  // The number of divisions, and the axes of each. Division 0 is axes().
   size_t division_count() const { return divisions_.size(); }
   std::span<const Axis> division(size_t number) const {
     return divisions_[number].axes;
   }
 
-  // The size of an axis of any division. InvalidArgument if there is none of
-  // that name; the message lists those there are.
+  // The size of an axis of any division. InvalidArgument, listing the existing
+  // axes, if there is no such axis.
   absl::StatusOr<AxisSize> SizeOf(std::string_view axis) const;
 
   // The coordinates of a rank along axes(), and the rank at coordinates.
@@ -134,8 +134,8 @@ class Mesh {
   absl::StatusOr<int64_t> CoordinateOf(Rank rank, std::string_view axis) const;
 
   // The groups along a set of axes, "tp" or "dp,cp" or "dp-cp", all of one
-  // division. InvalidArgument if an axis is unknown or no division has them
-  // all.
+  // division. InvalidArgument if an axis is unknown or no division has all of
+  // them.
   absl::StatusOr<Groups> GroupsAlong(std::string_view axes) const;
   absl::StatusOr<Groups> GroupsAlong(std::span<const std::string> axes) const;
 
@@ -175,15 +175,15 @@ struct Preset {
 // All presets, the default first.
 std::span<const Preset> Presets();
 
-// The preset of that name. NotFound, listing the names there are.
+// The preset of that name. NotFound, listing the valid names, if there is none.
 absl::StatusOr<Preset> FindPreset(std::string_view name);
 
-// `mesh` with an expert division: its axes dp, cp and tp (those that it has)
-// give way to etp (tensor inside an expert, fastest), ep (which experts) and
-// edp (replicas of an expert, slowest; the rest of the product), as in
-// Megatron-LM's "MoE Parallel Folding", arXiv 2504.14960. Dense layers go on
-// using dp, cp and tp. InvalidArgument, with the sizes that do, if etp * ep
-// does not divide the product.
+// Adds an expert division to `mesh`. Its axes dp, cp and tp (those that exist)
+// are replaced by etp (tensor parallelism inside an expert, fastest), ep
+// (expert parallelism) and edp (replicas of an expert, slowest; the rest of the
+// product), as in Megatron-LM's "MoE Parallel Folding", arXiv 2504.14960. Dense
+// layers still use dp, cp and tp. InvalidArgument, with the valid sizes, if etp
+// * ep does not divide the product.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Mesh moe, WithExpertAxes(mesh, AxisSize(8)));
 //   moe.GroupsAlong("ep");
@@ -191,20 +191,19 @@ absl::StatusOr<Preset> FindPreset(std::string_view name);
 absl::StatusOr<Mesh> WithExpertAxes(const Mesh& mesh, AxisSize ep,
                                     AxisSize etp = AxisSize(1));
 
-// Names of groups and ranks for logs and traces. A group's name is its
-// axes and its coordinates along the other axes of their division: unique in
-// the mesh, the same on every member, and independent of the mesh's order. Axes
-// follow CanonicalAxisLess.
-//
-// The name of the group of `rank` along `axes`: "tp_group_dp1_pp0" or, along
-// several, "dp-cp_group_tp0_pp1". A group of the whole division, which has no
-// other axes, is "dp-tp-pp_group". InvalidArgument as Mesh::GroupsAlong and
-// if the mesh has no such rank.
+// The name of the group of `rank` along `axes`, for logs and traces:
+// "tp_group_dp1_pp0" or, along several, "dp-cp_group_tp0_pp1". It consists of
+// the axes and the group's coordinates along the other axes of their division,
+// so it is unique in the mesh, the same on every member, and independent of the
+// mesh's order. Axes follow CanonicalAxisLess. A group of the whole division,
+// which has no other axes, is "dp-tp-pp_group". InvalidArgument as
+// Mesh::GroupsAlong, and if the mesh has no such rank.
 absl::StatusOr<std::string> GroupName(const Mesh& mesh, std::string_view axes,
                                       Rank rank);
 
-// The sizes of the mesh's axes and the rank: TP, CP, PP and DP always (1 if
-// the mesh has none), then the mesh's other axes in its order.
+// The sizes of the mesh's axes and the rank, for logs and traces: TP, CP, PP
+// and DP always (1 if the mesh has none), then the mesh's other axes in its
+// order.
 std::string DescribeRank(const Mesh& mesh, Rank rank);
 
 }  // namespace tessera::topology

@@ -1,4 +1,5 @@
-// Rank mapping in ns per rank, and group listing, on a mesh of a million ranks.
+// Measures rank mappings in ns per rank, and group listing, on a mesh of a
+// million ranks.
 //
 // The floor of a mapping is its chain of dependent divisions, one per axis.
 // DivisionChain measures it in the same run; `floor_share` is the floor divided

@@ -1,4 +1,4 @@
-// Strong types for ranks and axis sizes.
+// Rank and AxisSize: strong types for ranks and sizes of axes.
 #ifndef TESSERA_TOPOLOGY_RANK_H_
 #define TESSERA_TOPOLOGY_RANK_H_
 

@@ -21,9 +21,9 @@
 #include <ucontext.h>
 #endif
 
-// ThreadSanitizer's functions, null where it is absent. It must not see this
-// file's own accesses, which the fibers share without synchronisation: the file
-// is compiled without it.
+// ThreadSanitizer's functions, null without it. This file is compiled without
+// ThreadSanitizer, which must not see the file's own accesses: fibers share
+// them without synchronisation.
 extern "C" {
 [[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
 [[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
@@ -64,8 +64,8 @@ namespace {
 
 constexpr unsigned kLanes = 32;
 constexpr unsigned kMostThreads = 1024;
-// Masks of a warp for which memory is reserved: a fiber that allocates would
-// look like a race.
+// The number of masks of a warp for which memory is reserved, because an
+// allocation by a fiber would look like a race.
 constexpr size_t kMostMeetings = 64;
 constexpr size_t kStackBytes = 128 << 10;
 
@@ -82,14 +82,15 @@ void Release(void* at) {
   if (IsWatched()) __tsan_release(at);
 }
 
-// Sets bytes to 0xFF without a call that ThreadSanitizer would see.
+// Sets bytes to 0xFF without a call that ThreadSanitizer would intercept.
 void FillUnseen(std::byte* data, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) {
     const_cast<volatile std::byte*>(data)[i] = std::byte{0xFF};
   }
 }
 
-// Memory whose accesses are forgotten when it is mapped again.
+// Maps memory, at `at` if given. ThreadSanitizer forgets the accesses to memory
+// that is mapped again.
 std::byte* MapShared(std::byte* at) {
   void* const data = mmap(
       at, kLargestShared, PROT_READ | PROT_WRITE,
@@ -98,7 +99,7 @@ std::byte* MapShared(std::byte* at) {
   return static_cast<std::byte*>(data);
 }
 
-// A stack on which code runs until it switches back to the host's.
+// A stack on which code runs until it switches back to the host's stack.
 class Stack {
  public:
   Stack() : bytes_(std::make_unique_for_overwrite<std::byte[]>(kStackBytes)) {
@@ -144,7 +145,7 @@ class Stack {
 #endif
   }
 
-  // First thing on a new stack.
+  // The first call on a new stack.
   void Arrive() {
 #ifdef TESSERA_ASAN
     __sanitizer_finish_switch_fiber(fake_, &host_bottom_, &host_size_);
@@ -184,14 +185,13 @@ class Stack {
 };
 
 // ThreadSanitizer's names of a repeated synchronisation. The names alternate
-// with each repetition, because a thread may come to the next one before
-// another has left this one, and with each block, because blocks are not
-// ordered by their barriers.
+// with each repetition, because a thread may reach the next one before another
+// has left this one, and with each block, because barriers do not order blocks.
 struct SyncNames {
   void* Of(unsigned block_parity, size_t time) {
     return &names[8 * (2 * block_parity + time % 2)];
   }
-  std::array<char, 4 * 8> names;  // ThreadSanitizer's words have 8 bytes.
+  std::array<char, 4 * 8> names;  // ThreadSanitizer uses 8-byte words.
 };
 
 // Lanes that wait for each other.
@@ -200,7 +200,8 @@ struct Meeting {
   uint32_t arrived = 0;
   const char* what = nullptr;
   Where where;
-  // Of this time and of the last one, which lanes may still read.
+  // The payloads of this meeting and of the last one, which lanes may still
+  // read.
   std::array<std::array<Payload, kLanes>, 2> payloads;
   std::array<uint32_t, 2> came = {};
   size_t time = 0;
@@ -209,11 +210,11 @@ struct Meeting {
 
 struct Thread {
   dim3 index;
-  Stack* stack = nullptr;  // Once it has begun.
-  size_t place = 0;        // In the order.
+  Stack* stack = nullptr;  // Null until it has begun.
+  size_t place = 0;        // Position in the execution order.
   bool ended = false;
-  const char* what = nullptr;  // What it waits for,
-  Where where;                 // and where.
+  const char* what = nullptr;  // The awaited operation
+  Where where;                 // and its location.
 };
 
 struct Warp {
@@ -237,7 +238,7 @@ class Block {
   unsigned lane() const { return current_ % kLanes; }
   [[noreturn]] void Fail(const char* what, const Where& where) const;
 
-  // The body of a stack: one thread after another.
+  // The body of a stack, which runs one thread after another.
   void RunThreads();
 
  private:
@@ -270,15 +271,15 @@ class Block {
   std::vector<std::unique_ptr<Stack>> stacks_;
   std::vector<Stack*> free_stacks_;
   std::vector<unsigned> order_;
-  std::vector<uint64_t> ready_;  // Bits of threads that can run, by place.
-  size_t turn_ = 0;              // The place after the last one that ran.
+  std::vector<uint64_t> ready_;  // Bits of positions whose thread can run.
+  size_t turn_ = 0;              // The position after the last thread that ran.
   unsigned current_ = 0;
   unsigned live_ = 0;
   // The barrier of the block.
   unsigned arrived_ = 0;
-  size_t barriers_ = 0;  // That are complete.
+  size_t barriers_ = 0;  // The number of completed ones.
   Where barrier_where_;
-  // Shared memory: dynamic, then arrays.
+  // Shared memory: the dynamic part, then arrays.
   std::byte* const shared_;
   size_t shared_used_ = 0;
   size_t dynamic_ = 0;
@@ -330,7 +331,7 @@ void Block::FailDeadlock() const {
   Fail("deadlock: it waits for threads that wait elsewhere", first->where);
 }
 
-// A permutation of [0, count); groups of `group` keep together.
+// A permutation of [0, count) that keeps groups of `group` together.
 std::vector<unsigned> Block::OrderOf(unsigned count, unsigned group) {
   std::vector<unsigned> order(count);
   std::iota(order.begin(), order.end(), 0u);
@@ -413,8 +414,8 @@ void Block::SetOrder() {
   for (const unsigned i : ready) SetReady(threads_[i], true);
 }
 
-// Runs a thread until it waits or ends: the next one in turn, or the first one
-// in the order.
+// Runs a thread until it waits or exits: the next in turn, or the first in the
+// order.
 void Block::RunNext() {
   const bool in_turn = options_.order == EmulationOrder::kForward;
   size_t place = NextReady(in_turn ? turn_ : 0);
@@ -428,7 +429,7 @@ void Block::RunNext() {
   thread.stack->Enter();
 }
 
-// The first place from `begin` on whose thread can run.
+// The first position from `begin` on whose thread can run.
 size_t Block::NextReady(size_t begin) const {
   for (size_t word = begin / 64; word < ready_.size(); ++word) {
     uint64_t bits = ready_[word];
@@ -440,9 +441,9 @@ size_t Block::NextReady(size_t begin) const {
   return kNone;
 }
 
-// Threads that end give their stack to the next one, unless ThreadSanitizer
-// watches: it takes the threads of one stack for one thread. Then neighbouring
-// blocks have different stacks too.
+// Threads that exit pass their stack to the next one, except with
+// ThreadSanitizer, which treats all threads on a stack as one. With it,
+// neighbouring blocks also use different stacks.
 void Block::Begin(Thread& thread) {
   if (IsWatched()) {
     const auto number = static_cast<size_t>(&thread - threads_.data());
@@ -481,7 +482,7 @@ void Block::End() {
   if (!IsWatched()) free_stacks_.push_back(thread.stack);
   thread.stack = nullptr;
   --live_;
-  // Others may have waited for this one.
+  // Other threads may have waited for this one.
   const unsigned w = current_ / kLanes;
   warps_[w].live &= ~(1u << lane());
   TryBarrier();
@@ -541,7 +542,7 @@ Payloads Block::Await(uint32_t mask, const Payload& payload, const char* what,
                       const Where& where) {
   const unsigned w = current_ / kLanes, own = lane();
   Warp& warp = warps_[w];
-  // Collectives that exchange values promise no order of memory.
+  // Collectives that exchange values do not order memory accesses.
   const bool orders_memory = std::strcmp(what, "syncwarp") == 0;
   if ((mask >> own & 1) == 0) Fail("a thread is not in its own mask", where);
   Meeting* meeting = nullptr;
@@ -626,7 +627,8 @@ Payloads AwaitLanes(uint32_t mask, const Payload& payload, const char* what,
                     const Where& where) {
   return Running(where).Await(mask, payload, what, where);
 }
-// Not inlined where ThreadSanitizer would see it.
+// Defined here so that it is not inlined into code that ThreadSanitizer
+// instruments.
 Payload Payloads::Lane(unsigned lane) const { return lanes[lane]; }
 unsigned Lane() { return Running(Where::current()).lane(); }
 void FailKernel(const char* what, const Where& where) {

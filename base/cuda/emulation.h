@@ -1,6 +1,6 @@
-// The emulation of CUDA kernels on the CPU, for g++ and clang: what kernel.h
-// includes there. A CUDA thread is a fiber; the threads of a block take turns
-// on the thread of the host that launches, and blocks come one after another.
+// Emulates CUDA kernels on the CPU, for g++ and clang; kernel.h includes it
+// there. Each CUDA thread is a fiber. The threads of a block take turns on the
+// host thread that launches the kernel, and blocks run one after another.
 //
 //   {
 //     const ScopedEmulation scoped({.order = EmulationOrder::kRandom,
@@ -8,23 +8,24 @@
 //     Launch(Kernel, grid, block, 0, nullptr, arguments...);
 //   }
 //
-// What it finds, always:
-// - threads of a warp in different collectives; a thread that is not in its own
-//   mask
-// - a barrier that threads of a block reach at different places
-// - a deadlock, such as collectives whose masks differ: who waits, and where
-// - reads of shared memory that was not written: it begins as NaN
-// It prints the block, the thread and the places in the source, and aborts.
+// It always detects:
+// - threads of a warp in different collectives, and a thread that is not in its
+//   own mask
+// - a barrier that threads of a block reach at different source locations
+// - a deadlock, such as collectives with different masks, with the waiting
+//   threads and their locations
+// - reads of unwritten shared memory, which is initialised to NaN
+// It then prints the block, the thread and the source locations, and aborts.
 //
-// With ThreadSanitizer: accesses of two threads of a block without a barrier
-// between them, and of two blocks, to shared or global memory. With
-// AddressSanitizer: accesses outside of arrays of the host.
+// With ThreadSanitizer it also detects conflicting accesses to shared or global
+// memory, by two threads of a block without a barrier between them or by two
+// blocks; with AddressSanitizer, accesses outside of host arrays.
 //
-// Orders are adversarial: in random order the first warp that can run does, as
-// far as it can. Correct kernels give the same bits in every order.
+// Orders are adversarial: in random order, the first warp that can run does so
+// for as long as it can. Correct kernels give the same bits in every order.
 //
-// It does not show time, bank conflicts, occupancy, or the weak ordering of
-// memory on a GPU.
+// It does not model time, bank conflicts, occupancy, or a GPU's weak memory
+// ordering.
 #ifndef TESSERA_BASE_CUDA_EMULATION_H_
 #define TESSERA_BASE_CUDA_EMULATION_H_
 
@@ -42,7 +43,7 @@
 
 #include "base/cuda/stream.h"
 
-// The words of CUDA. Names and places are CUDA's.
+// CUDA's keywords, with CUDA's names and namespaces.
 
 #define __global__
 #define __device__
@@ -62,17 +63,17 @@ inline constexpr int warpSize = 32;
 namespace tessera::emulated {
 
 enum class EmulationOrder {
-  kForward,  // Threads and blocks in turns, by number.
-  kReverse,  // The last that can run runs.
-  kRandom,   // By priorities of warps, which change now and then.
+  kForward,  // Threads and blocks take turns, by number.
+  kReverse,  // The last thread that can run does.
+  kRandom,   // By warp priorities that change occasionally.
 };
 
 struct EmulationOptions {
   EmulationOrder order = EmulationOrder::kForward;
-  uint64_t seed = 1;  // Of random orders.
+  uint64_t seed = 1;  // Seeds random orders.
 };
 
-// The options of launches of this thread of the host until it is destroyed.
+// Sets the options of launches by this host thread until it is destroyed.
 class ScopedEmulation {
  public:
   explicit ScopedEmulation(const EmulationOptions& options);
@@ -84,25 +85,25 @@ class ScopedEmulation {
   const EmulationOptions before_;
 };
 
-// The rest is used by the words below.
+// Implementation of the functions below.
 
 using Where = std::source_location;
 
 inline constexpr size_t kLargestStaticShared = 48 << 10;
 inline constexpr size_t kLargestShared = 227 << 10;
-inline constexpr size_t kPayloadWords = 4;  // The most of a lane.
+inline constexpr size_t kPayloadWords = 4;  // Maximum per lane.
 
 // Runs `thread` on every thread of the grid.
 void RunGrid(dim3 grid, dim3 block, size_t dynamic_shared,
              const std::function<void()>& thread);
 
-// The array of this place in the source, for the block.
+// The block's shared array for a source location, which `place` identifies.
 void* SharedArray(const void* place, size_t bytes);
 void* DynamicShared();
 
 void AwaitBlock(const Where& where);
 
-// The words of a lane in a collective.
+// The value that a lane passes to a collective.
 using Payload = std::array<uint64_t, kPayloadWords>;
 
 template <typename T>
@@ -114,11 +115,11 @@ Payload PayloadOf(const T& value) {
   return payload;
 }
 
-// Those of all lanes of a mask, once all of them have come. Valid until the
-// thread's next collective.
+// The payloads of all lanes of a mask, after all of them have arrived. Valid
+// until the thread's next collective.
 struct Payloads {
   const Payload* lanes = nullptr;
-  uint32_t came = 0;  // The lanes of the mask that had not ended.
+  uint32_t came = 0;  // Lanes of the mask that had not exited.
 
   template <typename T>
   T Of(unsigned lane) const {
@@ -146,7 +147,8 @@ T Shuffle(uint32_t mask, T value, unsigned from, const char* what,
                                               : value;
 }
 
-// The lane `from` if it is in the segment of `width` lanes of this one.
+// Returns `from` if it is in this lane's segment of `width` lanes, otherwise
+// this lane.
 inline unsigned InSegment(int from, int width) {
   const auto lane = static_cast<int>(Lane());
   const int begin = lane / width * width;
@@ -257,7 +259,7 @@ uint32_t __match_any_sync(
   return equal;
 }
 
-// Atomics of integers, relaxed as CUDA's.
+// Atomics with relaxed ordering, like CUDA's.
 template <typename T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
   if constexpr (std::is_integral_v<T>) {
@@ -309,7 +311,7 @@ T atomicAnd(T* at, std::type_identity_t<T> value) {
   return __atomic_fetch_and(at, value, __ATOMIC_RELAXED);
 }
 
-// All accesses of the emulation are in order.
+// The emulation performs all accesses in order.
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __threadfence_system() {}

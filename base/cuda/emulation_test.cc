@@ -116,7 +116,7 @@ __global__ void LeaveEarly(int* out) {
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (lane >= 20) return;
-  // Threads that have ended are not waited for.
+  // Collectives do not wait for threads that have exited.
   out[threadIdx.x] = __popc(__ballot_sync(0xffffffffu, 1));
 }
 

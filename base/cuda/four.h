@@ -1,15 +1,16 @@
-// Pack: consecutive elements, which a thread of a kernel reads and writes with
-// accesses of up to 16 bytes. Four: four of them, element by element where
-// there are fewer or the address is not aligned to them.
+// Vector loads and stores in kernels. A Pack holds consecutive elements, which
+// a thread reads and writes with accesses of up to 16 bytes. Four is a Pack of
+// four, accessed element by element if fewer remain or the address is not
+// aligned.
 //
 //   float x[4] = {};
 //   LoadFour(values + at, count - at, x);   // BF16 values, for example.
 //   ...
 //   StoreFour(x, values + at, count - at);
 //
-// Values are float or double, elements float, double, BF16 or F16: widened
-// exactly, rounded to nearest even. A NaN has the bits of the CPU if Canonical
-// has been applied to it.
+// Values are float or double; elements are float, double, BF16 or F16. Loads
+// widen exactly, and stores round to nearest even. After Canonical a NaN has
+// the same bits as on the CPU.
 #ifndef TESSERA_BASE_CUDA_FOUR_H_
 #define TESSERA_BASE_CUDA_FOUR_H_
 
@@ -31,7 +32,7 @@ struct alignas(count * sizeof(T) < 16 ? count * sizeof(T) : 16) Pack {
 template <typename T>
 using Four = Pack<T, 4>;
 
-// One NaN for all, since processors and devices choose different ones.
+// Replaces every NaN by the same one, since processors and devices differ.
 template <typename V>
 __device__ inline V Canonical(V x) {
   return x != x ? std::numeric_limits<V>::quiet_NaN() : x;
@@ -83,7 +84,7 @@ __device__ inline void StoreElements(const Four<T>& four, T* to,
   }
 }
 
-// Values of elements that are not there are 0.
+// Values past the last element are 0.
 template <typename T, typename V>
 __device__ inline void LoadFour(const T* from, int64_t count, V (&values)[4]) {
   const Four<T> four = LoadElements(from, count);

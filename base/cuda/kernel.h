@@ -1,5 +1,5 @@
-// The language of kernels: CUDA C++ for nvcc, and the same source for g++,
-// where a CUDA thread is a fiber (emulation.h).
+// The kernel language: CUDA C++ for nvcc, and the same source for g++ and
+// clang, where a CUDA thread is a fiber (emulation.h).
 //
 //   // scale.cu, built by kernel_library (third_party/cuda/kernel_library.bzl):
 //   namespace tessera::TESSERA_KERNELS {  // `native`, or `emulated`.
@@ -13,13 +13,13 @@
 //   }
 //   }
 //
-// Two words differ from CUDA's: static shared memory is
-// TESSERA_SHARED(type, name, count) and dynamic shared memory
-// TESSERA_DYNAMIC_SHARED(type, name); a launch is Launch(...).
+// Three constructs differ from CUDA: static shared memory is
+// TESSERA_SHARED(type, name, count), dynamic shared memory is
+// TESSERA_DYNAMIC_SHARED(type, name), and a launch is Launch(...).
 //
-// Launch errors are found by the queue (HostFunction::enqueues in
-// base/device/device.h). Instructions that C++ has no words for (mma.sync) are
-// in this package too, each with an emulated twin.
+// The queue reports launch errors (HostFunction::enqueues in
+// base/device/device.h). This package also wraps instructions without a C++
+// equivalent (mma.sync), each with an emulated version.
 #ifndef TESSERA_BASE_CUDA_KERNEL_H_
 #define TESSERA_BASE_CUDA_KERNEL_H_
 
@@ -33,7 +33,7 @@
 #include <utility>
 
 #define TESSERA_SHARED(type, name, count) __shared__ type name[count]
-// One array for each element type of a kernel file.
+// All arrays of a kernel share the same memory, whatever their types.
 #define TESSERA_DYNAMIC_SHARED(type, name)                        \
   extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
   type* const name = reinterpret_cast<type*>(dynamic_shared)

@@ -1,8 +1,9 @@
-// MultiplyTile: the tensor cores' product of two tiles of bf16, summed in f32.
+// MultiplyTile: multiplies two bf16 tiles on tensor cores and accumulates in
+// f32.
 //
 // A warp computes d += a b^T for a [16, 16], b [8, 16] and d [16, 8]
 // (mma.sync.m16n8k16; PTX ISA 8.5, section 9.7.14.5.8). With g = lane / 4 and t
-// = lane % 4 a lane has, in pairs of columns 2t and 2t + 1:
+// = lane % 4 a lane holds, in pairs of columns 2t and 2t + 1:
 //   a.pairs   rows g, g + 8, g, g + 8; columns 2t, 2t, 2t + 8, 2t + 8
 //   b.pairs   row g; columns 2t, 2t + 8
 //   d         rows g, g, g + 8, g + 8; columns 2t, 2t + 1, 2t, 2t + 1

@@ -70,7 +70,8 @@ absl::Status AccessChecker::Free(const std::byte* data) {
   return status;
 }
 
-// A segment begins at `at`, or the returned one is the first after it.
+// Splits the segment that contains `at`, if any, and returns the first segment
+// that begins at or after `at`.
 AccessChecker::Segments::iterator AccessChecker::SplitAt(uintptr_t at) {
   auto next = segments_.lower_bound(at);
   if (next == segments_.begin()) return next;
@@ -99,7 +100,7 @@ absl::Status AccessChecker::Access(const Operation& operation,
     return status;
   }
   for (uintptr_t at = begin; at < end;) {
-    // Bytes without a history.
+    // These bytes have no history.
     if (it == last || it->first > at) {
       const uintptr_t until = it == last ? end : it->first;
       it = segments_.emplace_hint(it, at, Segment{until, {}, {}});

@@ -1,20 +1,21 @@
-// AccessChecker: finds accesses to memory that no event orders.
+// AccessChecker: finds conflicting memory accesses that no event orders.
 //
 //   AccessChecker checker;
 //   const int compute = checker.AddQueue("compute");
 //   const Operation gemm = checker.Begin(compute, "Gemm", place);
 //   TESSERA_RETURN_IF_ERROR(checker.Access(gemm, ReadsFrom(weights)));
 //
-// Each queue has a vector clock: by queue, the last operation that happened
-// before whatever is enqueued next (Fidge 1988; Mattern 1989; as in PyTorch's
-// CUDA sanitizer). Two accesses to one byte, of which at least one writes, must
-// be ordered by the clocks. The check is made when work is enqueued, so that a
-// missing wait is found whatever the order in which the work then runs. Unlike
-// a check by tensor it is of byte ranges: overlapping views are seen.
+// Each queue has a vector clock: for each queue, the last operation that
+// precedes the next one enqueued here (Fidge 1988; Mattern 1989; as in
+// PyTorch's CUDA sanitizer). Two accesses to one byte, of which at least one
+// writes, must be ordered by the clocks. Checks are made when work is enqueued,
+// so a missing wait is found regardless of the order in which the work
+// executes. They compare byte ranges instead of tensors, and so detect
+// overlapping views.
 //
-// The host is queue 0. Work that is enqueued after an access of the host comes
-// after it; the host itself comes after work that it has waited for. All
-// threads of the host count as one. Not thread-safe.
+// The host is queue 0. Work enqueued after a host access is ordered after it;
+// host accesses are ordered after work that the host has waited for. All host
+// threads count as one. Not thread-safe.
 #ifndef TESSERA_BASE_DEVICE_ACCESS_CHECKER_H_
 #define TESSERA_BASE_DEVICE_ACCESS_CHECKER_H_
 
@@ -35,34 +36,35 @@ class AccessChecker {
  public:
   static constexpr int kHost = 0;
 
-  // By queue, the number of the last operation that has happened before.
+  // For each queue, the number of the last operation that happened before.
   using Clock = absl::InlinedVector<uint64_t, 16>;
 
   struct Operation {
     int queue = kHost;
-    uint64_t number = 0;  // On its queue, from 1.
+    uint64_t number = 0;  // Counts the queue's operations from 1.
     std::string_view name;
     SourcePlace place = {};
   };
 
   AccessChecker() { AddQueue("host"); }
 
-  // Returns its number.
+  // Returns the queue's number.
   int AddQueue(std::string_view name);
 
-  // The next operation of a queue. The name must stay valid.
+  // Begins the next operation of a queue. `name` must stay valid.
   Operation Begin(int queue, std::string_view name, const SourcePlace& place);
-  // Internal, with both operations, their queues and places, if another
-  // operation on the same bytes is not ordered before this one.
+  // Returns Internal, with both operations, their queues and source locations,
+  // if a conflicting operation on the same bytes is not ordered before this
+  // one.
   absl::Status Access(const Operation& operation, const MemoryAccess& access);
   // An access of the host.
   absl::Status HostAccess(std::string_view what, const SourcePlace& place,
                           const MemoryAccess& access);
 
   const Clock& ClockOf(int queue) const { return queues_[At(queue)].clock; }
-  // Whatever the queue (or the host) does later comes after `clock`.
+  // Orders later work of the queue (or the host) after `clock`.
   void Join(int queue, const Clock& clock);
-  // True if the host has waited for all that `clock` holds.
+  // True if the host has waited for all operations of `clock`.
   bool HostKnows(const Clock& clock) const {
     const Clock& known = queues_[kHost].clock;
     for (size_t i = 0; i < clock.size(); ++i) {
@@ -71,23 +73,24 @@ class AccessChecker {
     return true;
   }
 
-  // Drops the history that the host has waited for, before which nothing can
-  // come any more. Called now and then by whoever lets the host wait.
+  // Drops the history that the host has waited for, because all later accesses
+  // are ordered after it. Callers invoke it occasionally after host waits.
   void ForgetPast();
   size_t segments() const { return segments_.size(); }
 
-  // Device memory: accesses to it must lie within one allocation.
+  // Sets the range of device memory, where each access must lie within one
+  // allocation.
   void SetDeviceMemory(const std::byte* begin, size_t size);
   void Allocate(const std::byte* data, size_t size);
-  // Internal if work that uses the memory may still be under way.
+  // Returns Internal if work that uses the memory may still be running.
   absl::Status Free(const std::byte* data);
 
  private:
   // Bytes with the same history, from the key of the map to `end`.
   struct Segment {
     uintptr_t end = 0;
-    Operation write;               // The last one; number 0: none.
-    std::vector<Operation> reads;  // Since then, the last by queue.
+    Operation write;               // The last write; number 0 if there is none.
+    std::vector<Operation> reads;  // The last read of each queue since then.
   };
   using Segments = std::map<uintptr_t, Segment>;
   struct QueueState {

@@ -23,8 +23,8 @@ MemoryAccess Bytes(size_t begin, size_t size, bool writes) {
   return {g_memory.data() + begin, size, writes};
 }
 
-// Happens-before from its definition: by operation and byte, without clocks or
-// ranges.
+// Implements happens-before from its definition, per operation and byte,
+// without clocks or ranges.
 class Reference {
  public:
   explicit Reference(size_t queues) : last_(queues, -1), knows_(queues) {}

@@ -11,7 +11,7 @@ namespace {
 // Aligns parts for the widest accesses of the host and the 16-byte ones of
 // kernels.
 constexpr size_t kAlignment = 256;
-// A block is at least so large.
+// The minimum size of a block.
 constexpr size_t kLeastBlock = size_t{4} << 20;
 
 size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
@@ -42,7 +42,7 @@ absl::Status Arena::Grow(size_t bytes) {
 absl::StatusOr<void*> Arena::Allocate(size_t bytes, size_t alignment) {
   const std::lock_guard lock(mutex_);
   alignment = std::max(alignment, kAlignment);
-  // More than any device has; rounding it up could overflow.
+  // No device has so much memory, and rounding the size up could overflow.
   if (bytes > size_t{1} << 60) return resource_->Allocate(bytes, alignment);
   const size_t size = RoundUp(bytes, kAlignment);
   if (void* const data = Find(size, alignment)) return data;

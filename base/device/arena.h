@@ -1,14 +1,14 @@
-// Arena: gives out parts of a few large blocks of another resource, so that a
-// device is asked for memory once, at the start.
+// Arena: a memory resource that hands out parts of a few large blocks of
+// another resource, so that device memory is allocated once, at the start.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Arena> arena,
 //                            Arena::Create(device->memory(), bytes));
 //   TESSERA_ASSIGN_OR_RETURN(Buffer part, Buffer::Allocate(arena, 1 << 20));
 //
-// Parts that are freed are joined and given out again: the smallest free part
-// that is large enough. A request for which there is no room takes another
+// Freed parts are merged and reused; a request gets the smallest free part that
+// is large enough (best fit). If there is none, the arena allocates another
 // block from the resource. Memory may be freed while work on it is still
-// queued; whoever gets it next must wait for that work. Thread-safe.
+// queued; its next user must wait for that work. Thread-safe.
 #ifndef TESSERA_BASE_DEVICE_ARENA_H_
 #define TESSERA_BASE_DEVICE_ARENA_H_
 
@@ -29,8 +29,8 @@ namespace tessera {
 
 class Arena final : public MemoryResource {
  public:
-  // Takes the first block of `bytes`; 0: with the first request. Errors are the
-  // resource's.
+  // Allocates the first block, of `bytes`; if 0, the first request does.
+  // Returns the resource's errors.
   static absl::StatusOr<std::shared_ptr<Arena>> Create(
       std::shared_ptr<MemoryResource> resource, size_t bytes);
 
@@ -39,7 +39,8 @@ class Arena final : public MemoryResource {
   absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override;
   void Deallocate(void* data, size_t bytes, size_t alignment) override;
 
-  // Blocks taken from the resource, and their bytes; bytes given out now.
+  // The number of blocks allocated from the resource, their bytes, and the
+  // bytes in use.
   int64_t blocks() const;
   int64_t held_bytes() const;
   int64_t used_bytes() const;
@@ -56,7 +57,7 @@ class Arena final : public MemoryResource {
   const std::shared_ptr<MemoryResource> resource_;
   mutable std::mutex mutex_;
   std::vector<Buffer> blocks_;
-  // Parts are joined within a block only.
+  // Parts are merged only within a block.
   std::map<std::byte*, std::byte*> block_ends_;         // By begin.
   std::map<std::byte*, size_t> free_;                   // By address.
   std::set<std::pair<size_t, std::byte*>> free_sizes_;  // The same, by size.

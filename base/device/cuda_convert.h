@@ -1,4 +1,4 @@
-// CudaConvert: Convert on a CUDA device.
+// CudaConvert: converts arrays of elements on a CUDA device.
 //
 //   TESSERA_RETURN_IF_ERROR(CudaConvert(DType::kF32, weights, DType::kBF16,
 //                                       half, count, stream));
@@ -21,8 +21,8 @@
 namespace tessera {
 
 // Enqueues the conversion of `count` elements on `stream` of the current device
-// and returns at once; errors of the run itself appear at a later call on the
-// stream. Both pointers must be accessible to the device and aligned for their
+// and returns at once; a later call on the stream returns execution errors.
+// Both pointers must be accessible to the device and aligned for their
 // elements, and the ranges must not overlap. InvalidArgument, with nothing
 // enqueued, if a dtype is not valid, `count` is negative, a pointer is null
 // (unless `count` is 0) or not aligned.

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 1 << 16;
 
-// As many elements as the larger type fits in the widest access of a thread.
+// As many elements as the widest access of a thread holds of the larger type.
 template <typename From, typename To>
 constexpr int kPack = 16 / static_cast<int>(sizeof(From) > sizeof(To)
                                                 ? sizeof(From)
@@ -33,7 +33,7 @@ __device__ To ConvertOne(From value, FloatOverflow overflow) {
   return ConvertValue<To, FloatOverflow::kInfinityOrNan>(value);
 }
 
-// The first `packs` groups by packs, the elements behind them one by one.
+// Converts the first `packs` packs whole and the remaining elements one by one.
 template <typename From, typename To>
 __global__ void ConvertKernel(const From* __restrict__ source,
                               To* __restrict__ target, int64_t count,

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(From, CudaConvertTest, ::testing::ValuesIn(kAllDTypes),
                            return std::string(DTypeName(info.param));
                          });
 
-// Refused before any device access, so no device is needed.
+// Arguments are rejected before any device access, so no device is needed.
 TEST(CudaConvertErrorTest, DescribesInvalidArguments) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   alignas(8) std::byte memory[16];

@@ -31,7 +31,7 @@ std::string PlaceName(const SourcePlace& place) {
   return absl::StrCat(place.file_name(), ":", place.line());
 }
 
-// How far the work of a queue is known to be. Work is numbered from 1.
+// The known progress of a queue's work, which is numbered from 1.
 struct Progress {
   std::string queue;
   std::atomic<uint64_t> enqueued = 0;
@@ -44,8 +44,8 @@ struct Progress {
   }
 };
 
-// A capture that has begun. One thread makes its calls; only `is_active` is
-// read by others.
+// A capture that has begun. One thread makes its calls; other threads read only
+// `is_active`.
 struct CudaCapture {
   explicit CudaCapture(std::string_view queue) : origin(queue) {}
 
@@ -54,7 +54,7 @@ struct CudaCapture {
     if (status.ok()) status = error;
     return error;
   }
-  // Names the queues that are part of it, for errors.
+  // The names of the capture's queues, for errors.
   std::string JoinedQueues() const { return absl::StrJoin(joined, ", "); }
 
   const std::string origin;
@@ -63,12 +63,12 @@ struct CudaCapture {
   absl::Status status;
   int64_t operations = 0;
   std::vector<std::string> joined;
-  std::vector<std::function<void()>> frees;  // For after the end.
+  std::vector<std::function<void()>> frees;  // Run after the end.
 };
 
 }  // namespace
 
-// The state of a device that its queues, events and memory share.
+// The state that a device shares with its queues, events and memory.
 class CudaDeviceCore {
  public:
   CudaDeviceCore(std::shared_ptr<CudaRuntime> runtime, int ordinal)
@@ -128,7 +128,7 @@ class CudaDeviceCore {
     for (const std::function<void()>& free : std::exchange(capture->frees, {}))
       free();
   }
-  // The capture of the calling thread; null: none.
+  // The capture of the calling thread; null if there is none.
   std::shared_ptr<CudaCapture> CaptureOfThread() const {
     const std::lock_guard lock(mutex_);
     for (const std::shared_ptr<CudaCapture>& capture : captures_) {
@@ -136,7 +136,8 @@ class CudaDeviceCore {
     }
     return nullptr;
   }
-  // FailedPrecondition, which the capture keeps, if this thread has one.
+  // Fails with FailedPrecondition, and records it in the capture, if this
+  // thread has one.
   absl::Status CheckOutsideCapture(std::string_view what) const {
     const std::shared_ptr<CudaCapture> capture = CaptureOfThread();
     if (capture == nullptr) return absl::OkStatus();
@@ -144,7 +145,7 @@ class CudaDeviceCore {
         absl::StrCat(name_, ": ", what, " inside the capture of queue ",
                      capture->origin, "; do it before or after the capture")));
   }
-  // Frees when no capture of this thread is under way.
+  // Frees now, or after the current capture of this thread.
   void FreeOutsideCapture(std::function<void()> free) {
     if (const std::shared_ptr<CudaCapture> capture = CaptureOfThread()) {
       CheckOutsideCapture("memory is freed").IgnoreError();
@@ -170,7 +171,7 @@ class CudaDeviceCore {
     return Keep(data.status(), "work before an allocation");
   }
 
-  // A recycled event, or a new one. The device is current.
+  // A recycled or new event. The device must be current.
   absl::StatusOr<CudaRuntime::EventHandle> TakeEvent() {
     {
       const std::lock_guard lock(mutex_);
@@ -214,11 +215,11 @@ class CudaDeviceCore {
   mutable std::mutex mutex_;
   absl::Status status_;
   DeviceCounts counts_;
-  std::set<std::thread::id> threads_;  // Those that have enqueued work.
+  std::set<std::thread::id> threads_;  // Threads that have enqueued work.
   std::thread::id last_thread_;
   std::vector<CudaRuntime::EventHandle> free_events_;
   std::vector<std::shared_ptr<Progress>> queues_;
-  std::vector<std::shared_ptr<CudaCapture>> captures_;  // Under way.
+  std::vector<std::shared_ptr<CudaCapture>> captures_;  // Not ended.
 };
 
 namespace {
@@ -272,8 +273,8 @@ class CudaStaging final : public MemoryResource {
 
 class CudaEvent final : public EventState {
  public:
-  // `number`: the last work of the queue before the record. `capture`: in which
-  // the queue was; null: none.
+  // `number` is the last work of the queue before the record. `capture` is the
+  // capture of the queue, or null.
   CudaEvent(std::shared_ptr<CudaDeviceCore> core, const Device* device,
             std::shared_ptr<Progress> progress, uint64_t number,
             CudaRuntime::EventHandle handle, const SourcePlace& place,
@@ -303,7 +304,7 @@ class CudaEvent final : public EventState {
     if (IsKnown()) return core_->status();
     TESSERA_RETURN_IF_ERROR(CheckHost("waits for"));
     core_->CountWait();
-    // After an error too: work that runs still uses its memory.
+    // Also after an error, because running work still uses its memory.
     const absl::Status status = core_->runtime().SynchronizeEvent(handle_);
     if (!status.ok()) return Fail(status);
     progress_->Finish(number_);
@@ -379,7 +380,7 @@ class CudaQueue final : public Queue {
   }
   ~CudaQueue() override {
     const ScopedCudaDevice device(runtime(), core_->ordinal());
-    // Its errors have no receiver any more.
+    // Nobody can receive the errors any more.
     if (is_capturing()) {
       capture_
           ->Fail(absl::FailedPreconditionError(absl::StrCat(
@@ -433,7 +434,7 @@ class CudaQueue final : public Queue {
     TESSERA_RETURN_IF_ERROR(Enqueue(function.name, place, [&] {
       done = function.run(DeviceAddresses());
       const absl::Status launched = runtime().LastError();
-      // Without the work that was to be, later results are wrong.
+      // A failed launch stops the device, because later results would be wrong.
       return absl::Status(AsWork(done.ok() ? launched : done.status()));
     }));
     return Wait(*done, place);
@@ -461,7 +462,7 @@ class CudaQueue final : public Queue {
     TESSERA_RETURN_IF_ERROR(core_->status());
     TESSERA_ASSIGN_OR_RETURN(const Event event, given.Enqueued());
     if (event.state() == nullptr) return absl::OkStatus();
-    // Streams wait for events of all devices of the process.
+    // Streams can wait for events of all devices of the process.
     const auto* const state =
         dynamic_cast<const CudaEvent*>(event.state().get());
     if (state == nullptr || &state->runtime() != &runtime()) {
@@ -473,7 +474,7 @@ class CudaQueue final : public Queue {
     TESSERA_RETURN_IF_ERROR(device.status());
     const absl::Status status = runtime().WaitEvent(stream_, state->handle());
     if (!status.ok()) return Fail(status, "wait", place);
-    // An event of this queue now stands for the other's work too.
+    // From now on, events of this queue also cover the other's work.
     if (!is_capturing()) ++progress_->enqueued;
     return absl::OkStatus();
   }
@@ -520,7 +521,7 @@ class CudaQueue final : public Queue {
     const absl::StatusOr<CudaRuntime::Graph> graph =
         runtime().EndCapture(stream_);
     core_->EndCapture(capture);
-    // The first error inside, rather than that it ended the capture.
+    // Reports the first error inside instead of the failure to end the capture.
     absl::Status status = capture->status;
     status.Update(Annotate(graph.status(), EndError(*capture, place)));
     absl::StatusOr<CudaRuntime::GraphExec> exec = nullptr;
@@ -569,7 +570,7 @@ class CudaQueue final : public Queue {
                         "after its last work");
   }
 
-  // The queue becomes part of the capture in which the event was recorded.
+  // Adds the queue to the capture in which the event was recorded.
   absl::Status JoinCapture(const CudaEvent& event, const SourcePlace& place) {
     const std::shared_ptr<CudaCapture>& of_event = event.capture();
     const std::shared_ptr<CudaCapture> own =
@@ -606,19 +607,20 @@ class CudaQueue final : public Queue {
     const std::string what =
         absl::StrCat("\"", operation, "\" on queue ", name(), " at ",
                      PlaceName(place), ", or work before it");
-    // Work that was captured has not begun.
+    // Captured work has not begun.
     return is_capturing() ? capture_->Fail(Annotate(error, what))
                           : core_->Keep(error, what);
   }
 
-  // Invalid arguments have no effect; other errors end the device's work.
+  // Invalid arguments have no effect; other errors stop the device's work.
   template <typename Function>
   absl::Status Enqueue(std::string_view operation, const SourcePlace& place,
                        const Function& function) {
     TESSERA_RETURN_IF_ERROR(core_->status());
     const ScopedCudaDevice device(runtime(), core_->ordinal());
     TESSERA_RETURN_IF_ERROR(device.status());
-    // Before the call: part of it may be under way when it fails.
+    // Counts before the call, because part of the work may be running when it
+    // fails.
     if (!is_capturing()) ++progress_->enqueued;
     const absl::Status status = function();
     if (absl::IsInvalidArgument(status)) {
@@ -647,8 +649,8 @@ class CudaQueue final : public Queue {
   Device& device_;
   const CudaRuntime::Stream stream_;
   const std::shared_ptr<Progress> progress_;
-  std::shared_ptr<CudaCapture> capture_;  // The last one; null: none yet.
-  bool is_origin_ = false;                // It began the capture.
+  std::shared_ptr<CudaCapture> capture_;  // The last one, or null.
+  bool is_origin_ = false;                // True if it began the capture.
 };
 
 absl::Status CheckOrdinal(CudaRuntime& runtime, int ordinal) {
@@ -758,7 +760,7 @@ absl::StatusOr<std::vector<CudaDeviceInfo>> FindCudaDevices(
   if (versions.driver == 0) {
     return absl::NotFoundError("this machine has no NVIDIA driver");
   }
-  // A driver runs every runtime of its major version.
+  // A driver supports every runtime of its major version.
   if (versions.driver / 1000 < versions.runtime / 1000) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the NVIDIA driver supports CUDA ", VersionName(versions.driver),

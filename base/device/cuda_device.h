@@ -5,10 +5,10 @@
 //   TESSERA_RETURN_IF_ERROR(queue->Copy(staging.bytes(), on_device.bytes()));
 //
 // A queue is a stream, which Queue::native_handle() returns. Functions that
-// enqueue work on it are called at once, with addresses as they are; others are
-// Unimplemented. An error of work is found by a wait, or by any call of the
-// runtime after it; from then on every call of every queue returns it, and the
-// process has to end: the runtime cannot be used any more.
+// enqueue work on it are called immediately, with unchanged addresses; other
+// functions are Unimplemented. An execution error is reported by the next wait
+// or runtime call. From then on every call of every queue returns it, and the
+// process must exit, because the runtime is no longer usable.
 //
 // The calling thread's current device does not change (ScopedCudaDevice).
 #ifndef TESSERA_BASE_DEVICE_CUDA_DEVICE_H_
@@ -31,10 +31,10 @@ namespace tessera {
 
 struct CudaDeviceOptions {
   int ordinal = 0;  // Among the devices that the process sees.
-  // Taken at the start, in one allocation (arena.h); 0: each request is an
-  // allocation of its own, for which the host waits for the device.
+  // Allocated at creation, in one piece (arena.h). If 0, each request is a
+  // separate allocation, for which the host waits for the device.
   size_t arena_bytes = 0;
-  // Null: this machine's, NativeCudaRuntime().
+  // Null for this machine's runtime, NativeCudaRuntime().
   std::shared_ptr<CudaRuntime> runtime = nullptr;
 };
 
@@ -43,18 +43,18 @@ class CudaDeviceCore;
 class CudaDevice final : public Device {
  public:
   // Unimplemented without the toolkit; Unavailable without a driver or a GPU;
-  // OutOfRange if there is no such GPU; ResourceExhausted if it has not
+  // OutOfRange if there is no such GPU; ResourceExhausted if it has less than
   // `arena_bytes` of free memory.
   static absl::StatusOr<std::shared_ptr<CudaDevice>> Create(
       const CudaDeviceOptions& options = {});
 
-  // Queues are destroyed before.
+  // All queues must be destroyed first.
   ~CudaDevice() override;
 
   std::string_view name() const override;
   int ordinal() const;
   std::shared_ptr<MemoryResource> memory() const override { return memory_; }
-  // Page-locked memory, which is kept when it is freed.
+  // Page-locked memory, which is cached for reuse when it is freed.
   std::shared_ptr<MemoryResource> staging_memory() const override {
     return staging_memory_;
   }
@@ -63,7 +63,7 @@ class CudaDevice final : public Device {
   absl::Status Synchronize(SourcePlace place = SourcePlace::current()) override;
   DeviceCounts counts() const override;
 
-  // The memory of the GPU now, of all processes together.
+  // The GPU's current memory use by all processes.
   absl::StatusOr<CudaMemoryUse> MemoryUse() const;
 
  private:
@@ -90,8 +90,8 @@ inline constexpr int kLeastComputeMajor = 8;
 
 // The GPUs that this process sees, usable or not; at least one. Unimplemented
 // without the toolkit; NotFound without a driver or a GPU; FailedPrecondition,
-// with the versions, if the driver is too old. Takes no memory of a GPU.
-// `runtime`: null for this machine's.
+// with the versions, if the driver is too old. Uses no GPU memory. A null
+// `runtime` is this machine's.
 absl::StatusOr<std::vector<CudaDeviceInfo>> FindCudaDevices(
     std::shared_ptr<CudaRuntime> runtime = nullptr);
 

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// Unavailable, which skips a test, where there is no GPU.
+// Returns Unavailable, on which tests skip, without a GPU.
 DeviceFactory WithArena(size_t bytes) {
   return [bytes]() -> absl::StatusOr<std::shared_ptr<Device>> {
     auto device = CudaDevice::Create({.arena_bytes = bytes});

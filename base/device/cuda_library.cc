@@ -30,7 +30,8 @@ std::vector<std::string> PlacesOf(std::string_view file) {
 }  // namespace
 
 absl::StatusOr<const SharedLibrary*> OpenCudaLibrary(std::string_view file) {
-  // Never destroyed: CUDA's libraries have threads and must not be closed.
+  // Never destroyed, because CUDA's libraries have threads and must not be
+  // closed.
   static absl::Mutex& mutex = *new absl::Mutex;
   static auto& libraries = *new std::map<std::string, SharedLibrary>;
   const absl::MutexLock lock(&mutex);

@@ -1,4 +1,4 @@
-// OpenCudaLibrary: a library of the CUDA toolkit, loaded when it is first used.
+// OpenCudaLibrary: loads a library of the CUDA toolkit when it is first used.
 //
 // cuBLASLt, cuDNN and NCCL take hundreds of MiB and a quarter of a second to
 // load; programs that use no GPU do not pay for them and start without them.
@@ -12,10 +12,10 @@
 
 namespace tessera {
 
-// Opens `file`, such as "libcudnn.so.9", where the loader finds it, or in
+// Opens `file`, such as "libcudnn.so.9", from the loader's search path, or from
 // lib64 or lib of CUDA_HOME, CUDA_PATH or /usr/local/cuda. It stays open until
-// the process ends; later calls return the same one. Thread-safe. NotFound with
-// the loader's reasons and what to install.
+// the process ends; later calls return the same one. Thread-safe. Returns
+// NotFound with the loader's reasons and what to install.
 absl::StatusOr<const SharedLibrary*> OpenCudaLibrary(std::string_view file);
 
 }  // namespace tessera

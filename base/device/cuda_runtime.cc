@@ -10,8 +10,8 @@
 namespace tessera {
 namespace {
 
-// An error that does not end the context is cleared: it would be reported by a
-// later, unrelated LastError.
+// Clears an error that does not end the context; otherwise a later, unrelated
+// LastError would report it.
 absl::Status Checked(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) return absl::OkStatus();
   static_cast<void>(cudaGetLastError());

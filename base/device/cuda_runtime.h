@@ -1,5 +1,5 @@
-// CudaRuntime: the calls of the CUDA runtime that this code base makes, so that
-// everything above them builds and is tested on machines without a toolkit.
+// CudaRuntime: an interface to the CUDA runtime calls that Tessera makes, so
+// that the code above it can be built and tested on machines without a toolkit.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<CudaRuntime> runtime,
 //                            NativeCudaRuntime());
@@ -27,7 +27,7 @@
 
 namespace tessera {
 
-// The memory of a device, of all processes together, in bytes.
+// A device's memory in bytes, shared by all processes.
 struct CudaMemoryUse {
   int64_t free = 0;
   int64_t total = 0;
@@ -43,8 +43,8 @@ struct CudaProperties {
 
 // CUDA versions, such as 13000 for 13.0.
 struct CudaVersions {
-  int driver = 0;   // The newest that the driver supports; 0: no driver.
-  int runtime = 0;  // Of this program.
+  int driver = 0;   // The newest that the driver supports; 0 without a driver.
+  int runtime = 0;  // The program's version.
 };
 
 class CudaRuntime {
@@ -56,7 +56,7 @@ class CudaRuntime {
 
   virtual ~CudaRuntime() = default;
 
-  // These create no context, which would take memory of the device.
+  // These create no context, which would use device memory.
   virtual absl::StatusOr<CudaVersions> Versions() = 0;
   virtual absl::StatusOr<int> DeviceCount() = 0;
   virtual absl::StatusOr<CudaProperties> Properties(int ordinal) = 0;
@@ -68,7 +68,7 @@ class CudaRuntime {
   virtual absl::Status SetCurrentDevice(int ordinal) = 0;
 
   virtual absl::StatusOr<CudaMemoryUse> MemoryUse() = 0;
-  // Memory at multiples of 256 bytes.
+  // Allocates device memory, aligned to 256 bytes.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   virtual absl::Status Free(void* data) = 0;
   // Page-locked host memory, for all devices.
@@ -78,38 +78,38 @@ class CudaRuntime {
   virtual absl::Status Pin(void* data, size_t bytes) = 0;
   virtual absl::Status Unpin(void* data) = 0;
 
-  // A stream that the legacy default stream does not synchronise.
+  // Creates a stream that does not synchronise with the legacy default stream.
   virtual absl::StatusOr<Stream> CreateStream() = 0;
   virtual absl::Status DestroyStream(Stream stream) = 0;
   virtual absl::Status SynchronizeStream(Stream stream) = 0;
   virtual absl::Status SynchronizeDevice() = 0;
-  // Between any two of host and device memory.
+  // Copies between host and device memory, in any direction.
   virtual absl::Status CopyAsync(void* target, const void* source, size_t bytes,
                                  Stream stream) = 0;
   virtual absl::Status FillAsync(void* target, std::byte value, size_t bytes,
                                  Stream stream) = 0;
-  // The error of kernel launches of this thread since the last call.
+  // The error of this thread's kernel launches since the last call.
   virtual absl::Status LastError() = 0;
 
-  // An event without a time, whose waits block the thread.
+  // Creates an event without timing, whose waits block the thread.
   virtual absl::StatusOr<EventHandle> CreateEvent() = 0;
   virtual absl::Status DestroyEvent(EventHandle event) = 0;
   virtual absl::Status RecordEvent(EventHandle event, Stream stream) = 0;
-  // Refers to the last record before this call.
+  // Waits for the event's last record before this call.
   virtual absl::Status WaitEvent(Stream stream, EventHandle event) = 0;
   virtual absl::StatusOr<bool> QueryEvent(EventHandle event) = 0;
   virtual absl::Status SynchronizeEvent(EventHandle event) = 0;
 
-  // Records the stream's work instead of doing it (cudaStreamBeginCapture,
+  // Records the stream's work instead of executing it (cudaStreamBeginCapture,
   // thread-local mode: other threads may make any call). A stream that waits
-  // for an event of the capture joins it, and has to be waited for by the first
-  // stream before the end. Inside, waits of the host, tests of events and
-  // allocations by this thread are errors, after which the end is one.
+  // for an event of the capture joins it; the first stream must wait for it
+  // before the end. Inside a capture, host waits, event tests and allocations
+  // by this thread fail, and EndCapture then fails too.
   virtual absl::Status BeginCapture(Stream stream) = 0;
   virtual absl::StatusOr<Graph> EndCapture(Stream stream) = 0;
   virtual absl::Status DestroyGraph(Graph graph) = 0;
   virtual absl::StatusOr<GraphExec> InstantiateGraph(Graph graph) = 0;
-  // A launch that is under way ends first, without a wait of the host.
+  // A running launch finishes first; the host does not wait for it.
   virtual absl::Status DestroyGraphExec(GraphExec exec) = 0;
   virtual absl::Status LaunchGraph(GraphExec exec, Stream stream) = 0;
 };
@@ -117,9 +117,10 @@ class CudaRuntime {
 // Unimplemented in a build without the CUDA toolkit.
 absl::StatusOr<std::shared_ptr<CudaRuntime>> NativeCudaRuntime();
 
-// Makes a device the calling thread's current one for a scope. A thread whose
-// previous device has no context stays on the new one: going back would create
-// a context, which takes some hundred MB there.
+// Makes a device the calling thread's current device for a scope. If the
+// previous device has no context, the thread stays on the new device: switching
+// back would create a context, which takes some hundred MB of that device's
+// memory.
 class ScopedCudaDevice {
  public:
   ScopedCudaDevice(CudaRuntime& runtime, int ordinal) : runtime_(runtime) {

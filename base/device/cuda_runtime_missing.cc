@@ -1,4 +1,4 @@
-// The build without the CUDA toolkit.
+// CudaRuntime in builds without the CUDA toolkit.
 #include "base/device/cuda_runtime.h"
 
 namespace tessera {

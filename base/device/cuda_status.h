@@ -1,4 +1,4 @@
-// CudaStatus: an error of the CUDA runtime as a Status.
+// CudaStatus: converts an error of the CUDA runtime into a Status.
 //
 //   TESSERA_RETURN_IF_ERROR(CudaStatus(cudaFree(data), "free of the cache"));
 //
@@ -14,10 +14,10 @@
 
 namespace tessera {
 
-// OK for cudaSuccess. Else "`what`: " and the runtime's name and text for the
-// error, as Unavailable if there is no usable device or driver,
-// ResourceExhausted if memory ran out, InvalidArgument for a wrong value or
-// device, Internal for everything else.
+// OK for cudaSuccess. Otherwise the message is "`what`: " with the runtime's
+// name and text for the error, and the code is Unavailable if there is no
+// usable device or driver, ResourceExhausted if memory ran out, InvalidArgument
+// for a wrong value or device, and Internal for everything else.
 absl::Status CudaStatus(cudaError_t error, std::string_view what);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Devices: where tensors live and work on them is done, asynchronously.
+// Devices, queues and events: asynchronous work on tensors in device memory.
 //
 //   Queue& queue = ...;                       // Work in order, on a device.
 //   TESSERA_RETURN_IF_ERROR(queue.Copy(host_bytes, device_bytes));
@@ -6,20 +6,21 @@
 //   TESSERA_RETURN_IF_ERROR(compute.Wait(uploaded));   // Orders two queues.
 //   TESSERA_RETURN_IF_ERROR(uploaded.Wait());          // The host waits.
 //
-// A call that enqueues work returns before the work is done. Work on one queue
-// is done in the order of the calls. Work on two queues is ordered only by
-// events: whoever uses memory that another queue has used makes its own queue
-// wait for an event of that queue. The host may read or reuse memory only after
-// it has waited for the work that uses it.
+// A call that enqueues work returns before the work is done. Operations on one
+// queue execute in the order of the calls. Operations on different queues are
+// ordered only by events: before a queue uses memory that another queue has
+// used, it must wait for an event of that queue. The host may read or reuse
+// memory only after it has waited for the work that uses it.
 //
-//   device        a queue                             header
-//   HostDevice    does work when it is enqueued       host_device.h
-//   emulated      late, in any order that events      emulated_device.h
-//                 allow, on memory that the host
-//                 cannot touch; finds missing waits
-//   CudaDevice    a stream of a GPU                   cuda_device.h
+//   device          its queues                          header
+//   HostDevice      execute work when it is enqueued    host_device.h
+//   EmulatedDevice  execute work late, in any order     emulated_device.h
+//                   that events allow, on memory that
+//                   the host cannot access, and report
+//                   missing waits
+//   CudaDevice      are streams of a GPU                cuda_device.h
 //
-// Work that is the same every time is captured once and then replayed by one
+// A repeated sequence of operations is captured once and then replayed by one
 // call, so that small operations do not wait for the host (CUDA graphs):
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<DeviceGraph> graph,
@@ -53,8 +54,8 @@ namespace tessera {
 
 class Device;
 
-// The place in the source of a call, for errors: std::source_location, which
-// Clang has only from version 16 on.
+// The source location of a call, for error messages. Stands in for
+// std::source_location, which Clang supports only from version 16.
 class SourcePlace {
  public:
   SourcePlace() = default;
@@ -78,44 +79,45 @@ class SourcePlace {
   const char* function_ = "";
 };
 
-// The implementation of an event: of a device, or of work of the host such as
-// a message.
+// The implementation of an event, either of a device or of host work such as a
+// message.
 class EventState {
  public:
   virtual ~EventState() = default;
 
-  // The device that orders its queues by this event; null: work of the host.
+  // The device that orders its queues by this event; null for host work.
   virtual const Device* device() const { return nullptr; }
-  // Returns true if it has happened, or the error of the work before it.
+  // Returns true if the event has happened, or the error of earlier work.
   virtual absl::StatusOr<bool> Test() = 0;
   virtual absl::Status Wait() = 0;
-  // See Event::Enqueued; null: this event itself.
+  // See Event::Enqueued. Null stands for this event itself.
   virtual absl::StatusOr<std::shared_ptr<EventState>> Enqueued() {
     return nullptr;
   }
 };
 
-// A point in the work of a queue, which happens when all work before it is
+// A point in the work of a queue. The event happens when all earlier work is
 // done. Copies refer to the same event.
 class Event {
  public:
-  // Has happened.
+  // An event that has already happened.
   Event() = default;
   explicit Event(std::shared_ptr<EventState> state)
       : state_(std::move(state)) {}
 
-  // Returns true if it has happened, or the error of the work before it.
+  // Returns true if the event has happened, or the error of earlier work.
   absl::StatusOr<bool> Test() const {
     return state_ == nullptr ? absl::StatusOr<bool>(true) : state_->Test();
   }
-  // The host waits; returns the error of the work before it.
+  // Blocks the host until the event happens; returns the error of earlier work.
   absl::Status Wait() const {
     return state_ == nullptr ? absl::OkStatus() : state_->Wait();
   }
 
-  // This event as its device knows it. An event of work that other ranks have
-  // to join is a device's only when all have: the host waits for that, not for
-  // the work. Queue::Wait does it for every event.
+  // Returns this event in the form that its device can wait for. Work that
+  // other ranks must join gets a device event only after all of them have
+  // joined: the host waits for the others to join, not for the work.
+  // Queue::Wait calls this for every event.
   absl::StatusOr<Event> Enqueued() const {
     if (state_ == nullptr) return Event();
     absl::StatusOr<std::shared_ptr<EventState>> enqueued = state_->Enqueued();
@@ -123,7 +125,7 @@ class Event {
     return *enqueued == nullptr ? *this : Event(*std::move(enqueued));
   }
 
-  // Null if it has happened from the start.
+  // Null if the event had happened from the start.
   const std::shared_ptr<EventState>& state() const { return state_; }
 
  private:
@@ -137,7 +139,7 @@ struct MemoryAccess {
   bool writes = false;
 };
 
-// The accesses of the elements of a view, from the lowest to the highest.
+// The bytes of a view from its lowest to its highest element.
 MemoryAccess ReadsFrom(const ConstTensorView& view);
 MemoryAccess WritesTo(const TensorView& view);
 inline MemoryAccess ReadsFrom(std::span<const std::byte> bytes) {
@@ -147,12 +149,12 @@ inline MemoryAccess WritesTo(std::span<std::byte> bytes) {
   return {bytes.data(), bytes.size(), true};
 }
 
-// Translates a device's addresses for functions of the host. The default is the
-// address itself.
+// Translates device addresses into addresses that host functions can use. The
+// default leaves addresses unchanged.
 class DeviceAddresses {
  public:
   DeviceAddresses() = default;
-  // Addresses [begin, begin + size) are found `distance` bytes further.
+  // Adds `distance` bytes to addresses in [begin, begin + size).
   DeviceAddresses(const std::byte* begin, size_t size, ptrdiff_t distance)
       : begin_(begin), size_(size), distance_(distance) {}
 
@@ -184,40 +186,41 @@ class DeviceAddresses {
   ptrdiff_t distance_ = 0;
 };
 
-// A function of the host that does a device's work, or enqueues it natively. It
+// A host function that executes work for a device, or enqueues it natively. It
 // may access only the memory that it declares, at the addresses that it is
 // given.
 struct HostFunction {
-  // For errors. The caller keeps it valid: mostly a literal.
+  // Used in error messages. Must stay valid; usually a literal.
   std::string_view name = "";
   absl::InlinedVector<MemoryAccess, 6> accesses = {};
-  // The work is done when the returned event happens; until then its memory is
-  // in use. An error ends the work of all queues of the device.
+  // The work is done when the returned event happens; its memory is in use
+  // until then. An error stops the work of all queues of the device.
   absl::AnyInvocable<absl::StatusOr<Event>(const DeviceAddresses&)> run =
       nullptr;
-  // True if `run` only enqueues work on Queue::native_handle(), such as CUDA
-  // kernels: a queue that has a handle calls it at once. Where the handle is
-  // null, `run` does the work itself (emulated kernels), like any other: once,
-  // or, if it was captured, in each replay.
+  // True if `run` only enqueues work, such as CUDA kernels, on
+  // Queue::native_handle(). A queue that has a handle calls it immediately. If
+  // the handle is null (emulated kernels), `run` executes the work itself like
+  // any other function: once, or, if it was captured, in each replay.
   bool enqueues = false;
 };
 
-// Work that Queue::EndCapture has returned: operations with their addresses,
-// their arguments and their order, fixed. Its memory stays allocated while it
-// is replayed. It may be destroyed while a replay is under way, and before its
+// Captured work, as Queue::EndCapture returns it: operations with fixed
+// addresses, arguments and order. The memory that they use must stay allocated
+// during replays. A graph may be destroyed during a replay, and before its
 // device.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
 
   virtual const Device& device() const = 0;
-  // Copies, fills and functions in one replay.
+  // The number of copies, fills and functions in one replay.
   virtual int64_t operations() const = 0;
 };
 
-// Ordered work on a device. Errors of a call are those of its arguments, or
-// errors of earlier work. An error of the work itself is returned by the next
-// wait for it, and by all calls after that. The destructor waits for the work.
+// A sequence of work on a device. A call fails if its arguments are invalid or
+// earlier work has failed. If the work itself fails, the next wait for it
+// returns the error, and so do all later calls. The destructor waits for the
+// work.
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -229,67 +232,69 @@ class Queue {
   // The cudaStream_t of a CUDA device's queue; null on other devices.
   virtual void* native_handle() const { return nullptr; }
 
-  // target = source, of equal sizes, in memory of the device or of the host.
-  // Host memory should be the device's staging memory, and must stay valid and
-  // unchanged until the copy is done.
+  // Copies `source` to `target`, which have equal sizes and lie in device or
+  // host memory. Host memory should be the device's staging memory, and must
+  // stay valid and unchanged until the copy is done.
   virtual absl::Status Copy(std::span<const std::byte> source,
                             std::span<std::byte> target,
                             SourcePlace place = SourcePlace::current()) = 0;
   // Sets every byte of device memory to `value`.
   virtual absl::Status Fill(std::byte value, std::span<std::byte> target,
                             SourcePlace place = SourcePlace::current()) = 0;
-  // Unimplemented if the host cannot do this device's work and the function
-  // does not enqueue it.
+  // Returns Unimplemented if the host cannot execute this device's work and the
+  // function does not enqueue it.
   virtual absl::Status Launch(HostFunction function,
                               SourcePlace place = SourcePlace::current()) = 0;
 
-  // Happens when all work enqueued so far is done.
+  // Returns an event that happens when all work enqueued so far is done.
   virtual absl::StatusOr<Event> Record(
       SourcePlace place = SourcePlace::current()) = 0;
-  // Work enqueued later begins after the event. The host waits for an event
-  // that is not the device's.
+  // Work enqueued later begins after the event. For an event that does not
+  // belong to the device, the host waits in this call.
   virtual absl::Status Wait(const Event& event,
                             SourcePlace place = SourcePlace::current()) = 0;
-  // The host waits until all work enqueued so far is done.
+  // Blocks the host until all work enqueued so far is done.
   virtual absl::Status Synchronize(
       SourcePlace place = SourcePlace::current()) = 0;
 
-  // Until EndCapture, work of this queue is recorded and not done. Another
-  // queue of the device joins the capture when it waits for an event of it
-  // (fork), and must be waited for by this queue before the end (join). One
-  // thread makes all calls of a capture. Inside it these are
-  // FailedPrecondition, and EndCapture then returns the first of them: a wait
-  // of the host, allocating and freeing device memory, the host's access to
-  // memory that the capture uses, a wait for work outside that is not known to
-  // be done, and a replay. Unimplemented if the device captures nothing, as one
-  // whose work is immediate; FailedPrecondition inside a capture.
+  // Until EndCapture, records the work of this queue instead of executing it.
+  // Another queue of the device joins the capture when it waits for an event of
+  // the capture (fork); this queue must wait for the other before the end
+  // (join). One thread makes all calls of a capture. The following fail with
+  // FailedPrecondition inside a capture, and EndCapture then returns the first
+  // such error: host waits, allocating and freeing device memory, host access
+  // to memory that the capture uses, a wait for outside work that is not known
+  // to be done, and a replay. Returns Unimplemented if the device does not
+  // support capture, for example because its work is immediate, and
+  // FailedPrecondition inside a capture.
   virtual absl::Status BeginCapture(SourcePlace place = SourcePlace::current());
-  // Ends the capture in any case: all its queues do later work again. Errors
-  // are those of the calls inside, FailedPrecondition if a queue was not joined
-  // or no capture was begun, and ResourceExhausted if the device has no room.
+  // Ends the capture, even if it fails: its queues then execute later work
+  // again. Returns the first error of the calls inside, FailedPrecondition if a
+  // queue was not joined or no capture was begun, and ResourceExhausted if the
+  // device has too little memory.
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture(
       SourcePlace place = SourcePlace::current());
   // Enqueues the work of a graph as one operation, on any queue of its device.
-  // It reads and writes the memory that was captured, with the values that the
-  // host passed then; only contents of memory change. InvalidArgument if the
-  // graph is another device's.
+  // The replay uses the addresses and host values of the capture; only the
+  // contents of memory may differ. Returns InvalidArgument if the graph belongs
+  // to another device.
   virtual absl::Status Replay(DeviceGraph& graph,
                               SourcePlace place = SourcePlace::current());
 };
 
-// Captures what `enqueue` enqueues on `queue` and on queues that join. Ends the
-// capture if `enqueue` fails too, and returns its error.
+// Captures the work that `enqueue` enqueues on `queue` and on queues that join.
+// If `enqueue` fails, ends the capture and returns its error.
 absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(
     Queue& queue, absl::FunctionRef<absl::Status()> enqueue,
     SourcePlace place = SourcePlace::current());
 
 struct DeviceCounts {
-  // Enqueued: copies, fills, functions and replays.
+  // Copies, fills, functions and replays that were enqueued.
   int64_t operations = 0;
-  // Waits for work that was not known to be done, of threads that have enqueued
-  // work; not of threads that only wait, as those of tiers.
+  // Waits for work that was not known to be done, by threads that have enqueued
+  // work. Threads that only wait, such as those of memory tiers, do not count.
   int64_t host_waits = 0;
-  int64_t allocations = 0;  // Of device memory.
+  int64_t allocations = 0;  // Device memory only.
 };
 
 class Device {
@@ -300,18 +305,19 @@ class Device {
   virtual std::string_view name() const = 0;
   // Memory that only the device can access, except for a HostDevice.
   virtual std::shared_ptr<MemoryResource> memory() const = 0;
-  // Host memory from and to which the device copies asynchronously.
+  // Host memory that the device copies to and from asynchronously.
   virtual std::shared_ptr<MemoryResource> staging_memory() const = 0;
 
-  // `name` is for errors and traces. The device outlives its queues.
+  // `name` appears in errors and traces. The device must outlive its queues.
   virtual absl::StatusOr<std::unique_ptr<Queue>> CreateQueue(
       std::string_view name) = 0;
-  // The host waits for the work of all queues.
+  // Blocks the host until the work of all queues is done.
   virtual absl::Status Synchronize(
       SourcePlace place = SourcePlace::current()) = 0;
 
-  // Declares that the host accesses memory which queues use. An error if a
-  // device that checks its work finds that the host has not waited for it.
+  // Declares that the host accesses memory that queues use. A device that
+  // checks accesses returns an error if the host has not waited for the work on
+  // that memory.
   virtual absl::Status HostAccess(const MemoryAccess& access,
                                   std::string_view what,
                                   SourcePlace place = SourcePlace::current());

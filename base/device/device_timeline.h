@@ -1,14 +1,14 @@
-// DeviceTimeline: the time that work on a device would take, from a model.
+// DeviceTimeline: models the time that work on a device would take.
 //
 //   EmulatedDevice::Create({.timing = DeviceTiming{}});   // emulated_device.h
 //   ... enqueue the work of a step ...
 //   const SimulatedTime time = device->simulated_time();
 //
 // A discrete-event simulation in the order of the calls: an operation starts
-// when the work that its queue has waited for is done, and when its resource is
-// free. Copies from and to the host have a link for each direction; functions
-// of different queues run side by side. The host takes no time except where it
-// waits, and what DeviceTiming::host_seconds says.
+// when the work that its queue has waited for is done and its resource is free.
+// Host copies use one link for each direction; functions of different queues
+// run concurrently. The host takes time only for waits and for what
+// DeviceTiming::host_seconds adds.
 #ifndef TESSERA_BASE_DEVICE_DEVICE_TIMELINE_H_
 #define TESSERA_BASE_DEVICE_DEVICE_TIMELINE_H_
 
@@ -23,28 +23,28 @@
 
 namespace tessera {
 
-// The defaults are those of an H200 with PCIe 5 x16.
+// The defaults describe an H200 with PCIe 5 x16.
 struct DeviceTiming {
-  double upload_bytes_per_second = 50e9;    // From the host to the device.
-  double download_bytes_per_second = 50e9;  // At the same time.
+  double upload_bytes_per_second = 50e9;    // Host to device.
+  double download_bytes_per_second = 50e9;  // Concurrent with uploads.
   double memory_bytes_per_second = 3.7e12;  // Read and written by functions.
-  double launch_seconds = 3e-6;             // The least of each operation.
-  // The time of a function by its name and the bytes that it accesses. Null:
-  // by the bytes alone.
+  double launch_seconds = 3e-6;             // Minimum of each operation.
+  // The time of a function by its name and the bytes that it accesses. If null,
+  // it depends on the bytes alone.
   std::function<double(std::string_view name, size_t bytes)> work_seconds = {};
-  // The time of the host at a Device::HostAccess of this name. Null: none.
+  // The host's time for a Device::HostAccess with this name; none if null.
   std::function<double(std::string_view name, size_t bytes)> host_seconds = {};
 };
 
 struct SimulatedTime {
   double elapsed = 0;  // Seconds, until all work is done.
-  // How long each was busy.
+  // The busy time of each resource in seconds.
   double work = 0;
   double uploads = 0;
   double downloads = 0;
   double host = 0;
 
-  // No order of the work is faster.
+  // A lower bound for every order of the work.
   double bound() const { return std::max({work, uploads, downloads, host}); }
 };
 
@@ -54,15 +54,16 @@ class DeviceTimeline {
 
   explicit DeviceTimeline(DeviceTiming timing) : timing_(std::move(timing)) {}
 
-  // The next operation of `queue`. `after` holds, by queue, the number of the
-  // last operation that comes before it; numbers begin at 1.
+  // Adds the next operation of `queue`. `after[q]` is the number of the last
+  // operation of queue q that precedes it; numbers begin at 1.
   void Add(size_t queue, std::span<const uint64_t> after, Kind kind,
            std::string_view name, size_t bytes);
-  // The host waits for the operations up to these numbers, by queue.
+  // Makes the host wait for the operations of each queue up to these numbers.
   void HostWaits(std::span<const uint64_t> numbers);
-  // The host works with `bytes` bytes.
+  // Adds host work on `bytes` bytes.
   void HostWorks(std::string_view name, size_t bytes);
-  // True if the operations up to these numbers are done at the host's time.
+  // True if the operations up to these numbers are done at the host's current
+  // time.
   bool HaveHappened(std::span<const uint64_t> numbers) const {
     return EndOf(numbers) <= host_;
   }

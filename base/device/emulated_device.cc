@@ -35,15 +35,15 @@ namespace {
 using Clock = AccessChecker::Clock;
 using std::chrono::steady_clock;
 
-// Allocations are rounded up to blocks, with a block after each in which
-// accesses are errors.
+// Allocations are rounded up to multiples of this. Accesses to the block that
+// follows each allocation are errors.
 constexpr size_t kBlock = 256;
-// The host has enqueued nothing for so long: it may be waiting for another rank
-// that waits for this device.
+// After this time without new work, pending work starts: the host may be
+// waiting for another rank that waits for this device.
 constexpr auto kIdle = std::chrono::microseconds(300);
-// The period at which messages under way are polled.
+// The polling period for messages in flight.
 constexpr auto kPoll = std::chrono::microseconds(50);
-// So much work is not delayed further.
+// With this much pending work, work is not delayed further.
 constexpr size_t kMostPending = 65536;
 // The name of copies.
 constexpr std::string_view kCopy = "copy";
@@ -61,21 +61,21 @@ using Function =
 struct CapturedCall {
   enum class Kind { kLaunch, kRecord, kWait };
   Kind kind = Kind::kLaunch;
-  size_t lane = 0;   // The queue, among those of the capture.
-  size_t event = 0;  // Recorded or waited for, among those of the capture.
-  // Of a launch.
+  size_t lane = 0;   // Index of the queue in the capture.
+  size_t event = 0;  // Index of the recorded or awaited event.
+  // The fields of a launch.
   std::string_view name = "";
   SourcePlace place = {};
   std::vector<MemoryAccess> accesses = {};
   std::shared_ptr<Function> run = nullptr;
 };
 
-// A capture, under way or ended. The core's mutex guards it.
+// A capture that is active or ended. The core's mutex guards it.
 struct EmulatedCapture {
   struct Lane {
     int queue = 0;
     std::string name;
-    // By lane, the number of launches that come before its next call.
+    // For each lane, the number of its launches that precede the next call.
     std::vector<size_t> after;
     size_t launches = 0;
   };
@@ -93,7 +93,7 @@ struct EmulatedCapture {
     }
   }
 
-  // The queues with work that the first one has not waited for.
+  // The queues with work for which the first queue has not waited.
   std::vector<std::string> Unjoined() const {
     std::vector<std::string> names;
     for (size_t i = 1; i < lanes.size(); ++i) {
@@ -109,20 +109,20 @@ struct EmulatedCapture {
   absl::Status status;
   std::vector<Lane> lanes;  // The first one began the capture.
   std::vector<CapturedCall> calls;
-  std::vector<std::vector<size_t>> events;  // What comes before each.
+  std::vector<std::vector<size_t>> events;  // The work before each event.
   int64_t operations = 0;
 };
 
-// What an event stands for.
+// The point in the device's work at which an event happens.
 struct EmulatedPoint {
   Clock clock;
-  // Recorded in a capture: its number there. Null: none.
+  // The capture in which the event was recorded, or null.
   std::shared_ptr<EmulatedCapture> capture = nullptr;
   size_t event = 0;
   SourcePlace place = {};
 };
 
-// A file of memory, mapped once for the device and once without any access for
+// A memory file, mapped once for the device and once without access rights for
 // the host, and its free ranges.
 class DeviceMemory {
  public:
@@ -157,7 +157,7 @@ class DeviceMemory {
     return absl::OkStatus();
   }
 
-  // Null if there is no room.
+  // Null if there is not enough memory.
   std::byte* Allocate(size_t bytes, size_t alignment) {
     alignment = std::max(alignment, kBlock);
     const size_t size = RoundUp(bytes, kBlock) + kBlock;
@@ -179,7 +179,8 @@ class DeviceMemory {
   void Free(const std::byte* data, size_t bytes) {
     size_t begin = static_cast<size_t>(data - seen_);
     size_t size = RoundUp(bytes, kBlock) + kBlock;
-    // Gives the pages back; what is left of an error is only their memory.
+    // Returns the pages to the system. If this fails, only their memory is
+    // wasted.
     static_cast<void>(
         fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(begin), static_cast<off_t>(size)));
@@ -220,7 +221,7 @@ class DeviceMemory {
 
 }  // namespace
 
-// The memory, the queues and the thread of a device.
+// The memory, queues and thread of a device.
 class EmulatedDeviceCore {
  public:
   explicit EmulatedDeviceCore(const EmulatedDeviceOptions& options)
@@ -231,7 +232,7 @@ class EmulatedDeviceCore {
   absl::Status Start(size_t memory_bytes) {
     TESSERA_RETURN_IF_ERROR(memory_.Map(memory_bytes));
     checker_.SetDeviceMemory(memory_.seen(), memory_.size());
-    queues_.resize(1);  // The host's.
+    queues_.resize(1);  // Queue 0 is the host.
     thread_ = std::thread([this] { RunAll(); });
     return absl::OkStatus();
   }
@@ -251,7 +252,7 @@ class EmulatedDeviceCore {
     return checker_.AddQueue(name);
   }
 
-  // Null if there is no room.
+  // Null if there is not enough memory.
   absl::StatusOr<std::byte*> Allocate(size_t bytes, size_t alignment) {
     const std::lock_guard lock(mutex_);
     TESSERA_RETURN_IF_ERROR(CheckOutsideCapture("memory is allocated"));
@@ -340,13 +341,13 @@ class EmulatedDeviceCore {
     return capture;
   }
 
-  // Waits for the work of a queue that is destroyed.
+  // Waits for the work of a queue that is being destroyed.
   void Drain(int queue) {
     std::unique_lock lock(mutex_);
     if (status_.ok()) Await(lock, Clock(checker_.ClockOf(queue)));
   }
 
-  // Ends a capture of a queue that is destroyed inside it.
+  // Ends the capture of a queue that is destroyed during it.
   void Abandon(int queue) {
     const std::lock_guard lock(mutex_);
     EmulatedCapture* const capture = CaptureOf(queue);
@@ -362,7 +363,7 @@ class EmulatedDeviceCore {
                   [&](const auto& one) { return one.get() == capture; });
   }
 
-  // The graph of the capture is destroyed; replays may be under way.
+  // Called when the capture's graph is destroyed; replays may still run.
   void ReturnLanes(const EmulatedCapture& capture) {
     const std::lock_guard lock(mutex_);
     for (size_t i = 1; i < capture.lanes.size(); ++i) {
@@ -370,7 +371,7 @@ class EmulatedDeviceCore {
     }
   }
 
-  // Enqueues the calls of an ended capture again, with all checks.
+  // Enqueues the calls of an ended capture, with all checks.
   absl::Status Replay(int queue, const EmulatedCapture& capture,
                       const SourcePlace& place) {
     const std::lock_guard lock(mutex_);
@@ -404,7 +405,7 @@ class EmulatedDeviceCore {
     return absl::OkStatus();
   }
 
-  // The work of the queue, and all that it waits for.
+  // Covers the work of the queue and everything that it has waited for.
   absl::StatusOr<EmulatedPoint> Record(int queue, const SourcePlace& place) {
     const std::lock_guard lock(mutex_);
     TESSERA_RETURN_IF_ERROR(status_);
@@ -443,13 +444,14 @@ class EmulatedDeviceCore {
     return absl::OkStatus();
   }
 
-  // The host waits for work that is not the device's.
+  // Called before the host waits for work outside the device.
   absl::Status CheckHostWait(std::string_view what) {
     const std::lock_guard lock(mutex_);
     return CheckOutsideCapture(what);
   }
 
-  // With a timeline, by its time: the work is done now if it should have been.
+  // With a timeline, the modelled time decides, and work that should be done by
+  // then is completed.
   absl::StatusOr<bool> Test(const EmulatedPoint& point) {
     std::unique_lock lock(mutex_);
     TESSERA_RETURN_IF_ERROR(status_);
@@ -471,7 +473,7 @@ class EmulatedDeviceCore {
     return status_;
   }
 
-  // The host waits for the work of one queue, or of all.
+  // Makes the host wait for the work of one queue, or of all.
   absl::Status Synchronize(std::optional<int> only, const SourcePlace& place) {
     std::unique_lock lock(mutex_);
     TESSERA_RETURN_IF_ERROR(CheckOutsideCapture(absl::StrCat(
@@ -516,17 +518,17 @@ class EmulatedDeviceCore {
  private:
   struct Work {
     AccessChecker::Operation operation;
-    Clock after;  // By queue, the work that it waits for.
+    Clock after;  // For each queue, the work that it waits for.
     Function run;
   };
   struct QueueState {
     std::string name;
     std::deque<Work> work;
     uint64_t done = 0;
-    // The first work has begun, and is done when this happens.
+    // If set, the first work has begun and is done when this event happens.
     std::optional<Event> under_way;
     uint64_t priority = 0;
-    std::shared_ptr<EmulatedCapture> capture;  // Of which it is part.
+    std::shared_ptr<EmulatedCapture> capture;  // Null outside of captures.
   };
 
   static size_t At(int queue) { return static_cast<size_t>(queue); }
@@ -587,7 +589,7 @@ class EmulatedDeviceCore {
          .run = std::make_shared<Function>(std::move(function.run))});
   }
 
-  // The queue becomes part of the capture in which the event was recorded.
+  // Adds the queue to the capture in which the event was recorded.
   absl::Status JoinCapture(int queue, const EmulatedPoint& point,
                            const SourcePlace& place) {
     QueueState& state = queues_[At(queue)];
@@ -612,7 +614,8 @@ class EmulatedDeviceCore {
     return absl::OkStatus();
   }
 
-  // FailedPrecondition, which the capture keeps, if this thread has one.
+  // Fails with FailedPrecondition, and records it in the capture, if this
+  // thread has one.
   absl::Status CheckOutsideCapture(std::string_view what) const {
     for (const std::shared_ptr<EmulatedCapture>& capture : captures_) {
       if (capture->thread != std::this_thread::get_id()) continue;
@@ -622,7 +625,8 @@ class EmulatedDeviceCore {
     }
     return absl::OkStatus();
   }
-  // The same if the capture uses the memory, and one of both writes it.
+  // Fails likewise if the capture uses the memory and either of the two writes
+  // it.
   absl::Status CheckCapturedAccess(const MemoryAccess& access,
                                    std::string_view what,
                                    const SourcePlace& place) const {
@@ -644,7 +648,7 @@ class EmulatedDeviceCore {
     }
     return absl::OkStatus();
   }
-  // Of the host's waits and tests.
+  // Checks host waits and tests.
   absl::Status CheckHost(const EmulatedPoint& point,
                          std::string_view verb) const {
     if (point.capture == nullptr && checker_.HostKnows(point.clock)) {
@@ -658,7 +662,8 @@ class EmulatedDeviceCore {
         what, " in a capture, which never happens; use an event of a replay"));
   }
 
-  // A queue of the device for the work of a queue that joined a capture.
+  // Takes a queue of the device for the replayed work of a queue that joined a
+  // capture.
   int TakeLane(std::string_view name) {
     if (!free_lanes_.empty()) {
       const int lane = free_lanes_.back();
@@ -669,7 +674,7 @@ class EmulatedDeviceCore {
     return checker_.AddQueue(queues_.back().name);
   }
 
-  // The first error stays. The host knows of no work after it.
+  // Keeps the first error. The host has not waited for work after it.
   void Keep(absl::Status status) {
     if (status_.ok()) status_ = std::move(status);
     if (!status_.ok()) done_.notify_all();
@@ -704,7 +709,7 @@ class EmulatedDeviceCore {
     if (threads_.contains(std::this_thread::get_id())) ++counts_.host_waits;
   }
 
-  // After an error nothing begins; what runs still uses its memory.
+  // After an error no work begins, but running work still uses its memory.
   void AwaitDone(std::unique_lock<std::mutex>& lock, const Clock& point) {
     ++waiting_;
     changed_.notify_all();
@@ -736,10 +741,10 @@ class EmulatedDeviceCore {
            IsDone(queue.work.front().after);
   }
 
-  // The queue whose first work is next; null if none is ready. One queue runs
-  // on as far as it can until the priorities change, so that orders are
-  // extreme (as in Burckhardt et al., A Randomized Scheduler with Probabilistic
-  // Guarantees of Finding Bugs, ASPLOS 2010).
+  // Returns the queue to run next; null if none is ready. A queue runs for as
+  // long as it can until the priorities change, so that orders are extreme (as
+  // in Burckhardt et al., A Randomized Scheduler with Probabilistic Guarantees
+  // of Finding Bugs, ASPLOS 2010).
   QueueState* Choose() {
     if (random_() % 16 == 0) {
       for (QueueState& queue : queues_) queue.priority = random_();
@@ -766,7 +771,7 @@ class EmulatedDeviceCore {
                                       queue.name, " of the emulated device")));
   }
 
-  // Looks whether work that has begun is done. Returns true if any is.
+  // Tests whether work that has begun is done. Returns true if any of it is.
   bool TestUnderWay() {
     bool any = false;
     for (QueueState& queue : queues_) {
@@ -786,7 +791,8 @@ class EmulatedDeviceCore {
         [](const QueueState& queue) { return queue.under_way.has_value(); });
   }
 
-  // Waits until work should be done. Returns false at the end.
+  // Waits until there is work to execute. Returns false when the device is
+  // destroyed and no work is left.
   bool AwaitReason(std::unique_lock<std::mutex>& lock) {
     for (;;) {
       if (stops_) return pending_ > 0 && (status_.ok() || IsUnderWay());
@@ -812,7 +818,8 @@ class EmulatedDeviceCore {
         tries = 0;
         continue;
       }
-      // Only messages are under way: they are polled, and new work ends a wait.
+      // Only messages are in flight. They are polled, and new work ends the
+      // wait.
       if (++tries > 200) {
         changed_.wait_for(lock, kPoll);
       } else {
@@ -848,20 +855,20 @@ class EmulatedDeviceCore {
   std::condition_variable done_;     // For threads that wait.
   DeviceMemory memory_;
   AccessChecker checker_;
-  std::deque<QueueState> queues_;  // By number; 0 is the host's and empty.
+  std::deque<QueueState> queues_;  // By number; 0 is the host and empty.
   std::mt19937_64 random_;
-  std::vector<std::shared_ptr<EmulatedCapture>> captures_;  // Under way.
+  std::vector<std::shared_ptr<EmulatedCapture>> captures_;  // Not ended.
   std::vector<int> free_lanes_;  // Queues that no graph uses.
   absl::Status status_;
   DeviceCounts counts_;
   std::optional<DeviceTimeline> timeline_;
-  // Staging memory that was freed too early.
+  // Staging memory that was freed while in use.
   std::vector<std::unique_ptr<std::byte, void (*)(void*)>> kept_;
-  std::set<std::thread::id> threads_;  // Those that have enqueued work.
+  std::set<std::thread::id> threads_;  // Threads that have enqueued work.
   std::thread::id last_thread_;
   size_t pending_ = 0;
   size_t segments_kept_ = 0;  // After the last ForgetPast.
-  bool is_running_ = false;   // A function of the host.
+  bool is_running_ = false;   // A host function is running.
   int waiting_ = 0;
   bool stops_ = false;
   steady_clock::time_point last_enqueued_;
@@ -927,8 +934,9 @@ class EmulatedMemory final : public MemoryResource {
   const std::shared_ptr<EmulatedDeviceCore> core_;
 };
 
-// Ordinary memory that says it is pinned. Freed while a copy may use it, it
-// stays, so that the copy does no harm, and the device has an error.
+// Ordinary memory that reports that it is pinned. If it is freed while a copy
+// may use it, it stays allocated, so that the copy does no harm, and the device
+// gets an error.
 class EmulatedStaging final : public MemoryResource {
  public:
   explicit EmulatedStaging(std::shared_ptr<EmulatedDeviceCore> core)
@@ -957,7 +965,7 @@ class EmulatedQueue final : public Queue {
         name_(name),
         index_(core_->AddQueue(name)) {}
   ~EmulatedQueue() override {
-    // Its errors have no receiver any more.
+    // Nobody can receive the errors any more.
     core_->Abandon(index_);
     core_->Drain(index_);
   }

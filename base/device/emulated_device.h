@@ -1,18 +1,18 @@
-// EmulatedDevice: a device without hardware, which shows whether a program is
-// ready for one.
+// EmulatedDevice: a device without hardware that finds missing waits and
+// invalid memory accesses of a program before it runs on a GPU.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto device, EmulatedDevice::Create({.seed = 7}));
 //   TESSERA_ASSIGN_OR_RETURN(auto queue, device->CreateQueue("compute"));
 //
-// - The host cannot touch its memory: following a pointer ends the process with
-//   SIGSEGV. The device finds the same bytes at another address.
-// - Its work is done late, by a thread of its own: when the host waits for it,
-//   or has enqueued nothing for some time. Which queue is next is random within
-//   the order that events give, from the seed. (Messages take as long as they
-//   take: orders are reproducible up to these.)
-// - A missing wait is found when work is enqueued (access_checker.h), in
-//   whatever order it would have run: the call returns Internal with both
-//   operations, their queues and their places in the source.
+// - The host cannot access its memory: dereferencing a pointer ends the process
+//   with SIGSEGV. The device accesses the same bytes at another address.
+// - A thread of the device executes work late, when the host waits for it or
+//   has enqueued nothing for some time. The seed determines which queue runs
+//   next among those that events allow. (Orders are reproducible
+//   except for the varying time of messages.)
+// - A missing wait is found when work is enqueued (access_checker.h), in any
+//   order of execution: the call returns Internal with both operations, their
+//   queues and their source locations.
 //
 // New memory is filled with bytes 0xFF, which is NaN in every floating-point
 // type.
@@ -34,13 +34,13 @@
 namespace tessera {
 
 struct EmulatedDeviceOptions {
-  // Address space; memory of the machine is used as it is written.
+  // Reserved address space; physical memory is used only when it is written.
   size_t memory_bytes = size_t{16} << 30;
   uint64_t seed = 1;
-  // Taken at the start, in one allocation (arena.h); 0: each request is an
-  // allocation of its own, whose bounds and lifetime are checked.
+  // Allocated at creation, in one piece (arena.h). If 0, each request is a
+  // separate allocation, whose bounds and lifetime are checked.
   size_t arena_bytes = 0;
-  // How long work takes, for simulated_time(). Nothing: times are not kept.
+  // The timing model of simulated_time(); without one, times are not recorded.
   std::optional<DeviceTiming> timing = {};
 };
 
@@ -53,7 +53,7 @@ class EmulatedDevice final : public Device {
   static absl::StatusOr<std::shared_ptr<EmulatedDevice>> Create(
       const EmulatedDeviceOptions& options = {});
 
-  // Waits for work that is under way. Queues are destroyed before.
+  // Waits for running work. All queues must be destroyed first.
   ~EmulatedDevice() override;
 
   std::string_view name() const override { return "emulated"; }
@@ -66,10 +66,11 @@ class EmulatedDevice final : public Device {
                           SourcePlace place = SourcePlace::current()) override;
   DeviceCounts counts() const override;
 
-  // The time of the work enqueued so far, by options.timing; zeros without.
+  // The modelled time of the work enqueued so far; zeros without
+  // options.timing.
   SimulatedTime simulated_time() const;
 
-  // Translates the device's addresses for the host, as for its functions.
+  // Translates device addresses into host addresses, as for host functions.
   DeviceAddresses addresses() const;
 
  private:

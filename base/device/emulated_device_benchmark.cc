@@ -1,6 +1,6 @@
-// The cost of an operation on the emulated device: enqueueing, the check of two
-// ranges against the history of 256 buffers, an event and a wait for it by
-// another queue. The floor is a hand-over between two threads.
+// The cost of an operation on the emulated device: enqueuing, checking two
+// ranges against the history of 256 buffers, recording an event and waiting for
+// it on another queue. The floor is a hand-over between two threads.
 #include <memory>
 #include <vector>
 
@@ -38,7 +38,7 @@ void BM_OperationWithEvent(benchmark::State& state) {
 }
 BENCHMARK(BM_OperationWithEvent);
 
-// Parts of buffers: each operation splits the history of what it touches.
+// Operations on parts of buffers, each of which splits the history.
 void BM_OperationsOnParts(benchmark::State& state) {
   const auto device = *EmulatedDevice::Create();
   const std::unique_ptr<Queue> queue = *device->CreateQueue("a");

@@ -354,7 +354,7 @@ TEST_P(EmulatedDeviceTest, ReportsAnAccessOfTheHostInsideACapture) {
   }
 }
 
-// An event of the host, as that of a message.
+// A host event, such as that of a message.
 class Message final : public EventState {
  public:
   absl::StatusOr<bool> Test() override { return arrived_.load(); }

@@ -16,7 +16,7 @@ absl::Status CheckSizes(size_t source, size_t target) {
                    " bytes; give two ranges of one size"));
 }
 
-// With kDrops no work is done, because the memory has no contents; the queue
+// With kDrops, work is dropped because the memory has no contents; the queue
 // may then report that it is not immediate.
 template <bool kDrops>
 class ImmediateQueue final : public Queue {

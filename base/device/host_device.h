@@ -1,11 +1,8 @@
-// HostDevice: the processor as a device. Work is done by the calling thread
-// when it is enqueued, so that every event has happened when it is recorded.
+// Devices without an accelerator: HostDevice executes work on the CPU, and
+// CountingDevice drops it.
 //
 //   HostDevice cpu;
 //   TESSERA_ASSIGN_OR_RETURN(auto queue, cpu.CreateQueue("compute"));
-//
-// CountingDevice: a device that does no work, for dry runs. Its memory counts
-// what is allocated and has no contents.
 #ifndef TESSERA_BASE_DEVICE_HOST_DEVICE_H_
 #define TESSERA_BASE_DEVICE_HOST_DEVICE_H_
 
@@ -20,6 +17,8 @@
 
 namespace tessera {
 
+// The CPU as a device. The calling thread executes work when it is enqueued, so
+// every event has happened when it is recorded.
 class HostDevice final : public Device {
  public:
   explicit HostDevice(std::shared_ptr<MemoryResource> memory = HostMemory())
@@ -38,14 +37,17 @@ class HostDevice final : public Device {
   const std::shared_ptr<MemoryResource> memory_;
 };
 
-// A queue of a HostDevice for the whole process. Thread-safe: it has no state.
+// The process-wide queue of a HostDevice. Thread-safe, because it has no state.
 Queue& HostQueue();
 
+// A device that does no work, for dry runs. Its memory counts allocations and
+// has no contents.
 class CountingDevice final : public Device {
  public:
-  // `memory` is the device's, `staging` the host's; mostly CountingMemory. With
-  // `is_immediate` false its queues are not immediate, though every event has
-  // happened: programs then allocate what they need on a GPU.
+  // `memory` serves as device memory and `staging` as host memory; both are
+  // usually CountingMemory. If `is_immediate` is false, queues report that they
+  // are not immediate, although every event has happened; programs then
+  // allocate what they would need on a GPU.
   CountingDevice(std::shared_ptr<MemoryResource> memory,
                  std::shared_ptr<MemoryResource> staging,
                  bool is_immediate = true)
@@ -58,7 +60,7 @@ class CountingDevice final : public Device {
   std::shared_ptr<MemoryResource> staging_memory() const override {
     return staging_;
   }
-  // Its work is dropped: functions are not called.
+  // The queue drops its work and calls no functions.
   absl::StatusOr<std::unique_ptr<Queue>> CreateQueue(
       std::string_view name) override;
   absl::Status Synchronize(SourcePlace) override { return absl::OkStatus(); }

@@ -7,9 +7,9 @@
 //       .WritesStatistics("inverse", inverse, {{x.shape()[0]}});
 //   TESSERA_RETURN_IF_ERROR(check.status());
 //
-// Keeps the first error: InvalidArgument that names the operation, the tensor,
-// its properties and the required ones. On request, records which memory the
-// operation reads and writes.
+// Keeps the first error, an InvalidArgument that names the operation, the
+// tensor, its properties and the required ones. On request, records which
+// memory the operation reads and writes.
 #ifndef TESSERA_BASE_DEVICE_OPERAND_CHECKER_H_
 #define TESSERA_BASE_DEVICE_OPERAND_CHECKER_H_
 
@@ -33,15 +33,16 @@ constexpr DType StatisticsOf(DType dtype) {
 
 class OperandChecker {
  public:
-  // `operation` must outlive the checker: it is mostly a literal. Operands lie
-  // in memory that the host can access, or cannot, as memory of `kind`.
+  // `operation` must outlive the checker; it is usually a literal. Operands
+  // must be accessible to the host if and only if memory of `kind` is.
   explicit OperandChecker(std::string_view operation,
                           MemoryKind kind = MemoryKind::kHost,
                           bool records = false)
       : operation_(operation), kind_(kind), records_(records) {}
 
-  // The tensor that determines the type (f64, f32, bf16 or f16) of the others;
-  // it has `rank` dimensions, or any number if `rank` is negative.
+  // Declares the leader, the tensor that determines the type (f64, f32, bf16 or
+  // f16) of the others. It has `rank` dimensions, or any number if `rank` is
+  // negative.
   absl::Status Leads(std::string_view name, const ConstTensorView& view,
                      int rank = -1);
 
@@ -50,29 +51,30 @@ class OperandChecker {
                         std::span<const int64_t> shape);
   OperandChecker& Writes(std::string_view name, const TensorView& view,
                          std::span<const int64_t> shape);
-  // Written, of the leader's type or of its statistics.
+  // A written tensor of the leader's type or of its statistics type
+  // (StatisticsOf).
   OperandChecker& WritesEither(std::string_view name, const TensorView& view,
                                std::span<const int64_t> shape);
-  // A contiguous operand of statistics.
+  // A contiguous tensor of the statistics type.
   OperandChecker& ReadsStatistics(std::string_view name,
                                   const ConstTensorView& view,
                                   std::span<const int64_t> shape);
   OperandChecker& WritesStatistics(std::string_view name,
                                    const TensorView& view,
                                    std::span<const int64_t> shape);
-  // The same with rows (the last dimension) that may be apart.
+  // The same, but with possible gaps between rows (the last dimension).
   OperandChecker& ReadsStatisticsRows(std::string_view name,
                                       const ConstTensorView& view,
                                       std::span<const int64_t> shape);
   OperandChecker& WritesStatisticsRows(std::string_view name,
                                        const TensorView& view,
                                        std::span<const int64_t> shape);
-  // A contiguous list of `count` numbers of `dtype`, of any shape.
+  // A contiguous tensor of `count` elements of `dtype`, of any shape.
   OperandChecker& ReadsList(std::string_view name, const ConstTensorView& view,
                             DType dtype, int64_t count);
   OperandChecker& WritesList(std::string_view name, const TensorView& view,
                              DType dtype, int64_t count);
-  // Numbers of `dtype`, of `shape`, in rows that may be apart.
+  // A tensor of `dtype` and `shape`, with possible gaps between rows.
   OperandChecker& ReadsRows(std::string_view name, const ConstTensorView& view,
                             DType dtype, std::span<const int64_t> shape);
   // A tensor of fp8_e4m3 or fp8_e5m2, of `shape`.
@@ -80,28 +82,28 @@ class OperandChecker {
                            std::span<const int64_t> shape);
   OperandChecker& WritesFp8(std::string_view name, const TensorView& view,
                             std::span<const int64_t> shape);
-  // One f32.
+  // A single f32.
   OperandChecker& ReadsScalar(std::string_view name,
                               const ConstTensorView& view);
   OperandChecker& WritesScalar(std::string_view name, const TensorView& view);
-  // Source and target of a copy: of one type and shape, otherwise any.
+  // The source and target of a copy: any type and shape, but the same for both.
   OperandChecker& Copies(std::string_view source_name,
                          const ConstTensorView& source,
                          std::string_view target_name,
                          const TensorView& target);
-  // A matrix whose rows do not overlap, with sizes and a stride of at most
-  // `most`, as libraries of products want it.
+  // Requires a matrix whose rows do not overlap, with sizes and a stride of at
+  // most `most`, as GEMM libraries expect.
   OperandChecker& HasSeparateRows(std::string_view name,
                                   const ConstTensorView& view, int64_t most);
-  // Other requirements; `message` says what was given and what is allowed.
+  // Any other requirement; `message` says what was given and what is allowed.
   OperandChecker& Requires(bool holds, std::string_view message);
-  // Records an access to memory that is not a tensor's.
+  // Records an access to memory outside of tensors.
   OperandChecker& Accesses(const MemoryAccess& access);
 
   const absl::Status& status() const { return status_; }
 
   std::string_view operation() const { return operation_; }
-  // Empty unless it records.
+  // Empty unless the checker records accesses.
   const absl::InlinedVector<MemoryAccess, 6>& accesses() const {
     return accesses_;
   }

@@ -1,5 +1,5 @@
-// Operations as values: the list of those that a queue has, and the kernels of
-// a backend. operation_queue.h runs them.
+// OperationList, the operations that a queue supports, and KernelTable, the
+// kernels of a backend for them. operation_queue.h executes them.
 #ifndef TESSERA_BASE_DEVICE_OPERATION_H_
 #define TESSERA_BASE_DEVICE_OPERATION_H_
 
@@ -14,7 +14,7 @@ namespace tessera {
 
 class OperandChecker;
 
-// The operations of a queue, in a fixed order without duplicates.
+// The operations that a queue supports, in a fixed order without duplicates.
 template <typename... Operations>
 struct OperationList {
   static constexpr size_t kSize = sizeof...(Operations);
@@ -48,22 +48,22 @@ struct JoinLists<OperationList<A...>, OperationList<B...>, Rest...> {
 template <typename... Lists>
 using Joined = typename JoinLists<Lists...>::Type;
 
-// A kernel of a backend, without the types of the backend and the operation.
+// A kernel with the types of its backend and operation erased.
 struct OperationKernel {
   using Run = absl::Status (*)(void* backend, const void* operation);
   using Check = void (*)(const void* backend, const void* operation,
                          OperandChecker& check);
 
-  Run run = nullptr;      // Null: the backend does not have the operation.
-  Check check = nullptr;  // What the backend requires in addition; may be null.
+  Run run = nullptr;      // Null if the backend does not support the operation.
+  Check check = nullptr;  // The backend's own requirements; may be null.
 };
 
 // The kernels of a backend for the operations of a list.
 template <typename Backend, typename List>
 class KernelTable {
  public:
-  // Adds kernels: run(backend, operation) returns a status. `run` is a lambda
-  // without captures.
+  // Adds a kernel for each of `Operations`: a lambda without captures that
+  // takes (backend, operation) and returns a status.
   template <typename... Operations, typename RunOne>
   KernelTable& Add(RunOne) {
     static_assert(std::is_empty_v<RunOne>);
@@ -75,7 +75,8 @@ class KernelTable {
      ...);
     return *this;
   }
-  // Adds a check(backend, operation, checker) that runs after the operation's.
+  // Adds a check(backend, operation, checker) that runs after the operation's
+  // own check.
   template <typename... Operations, typename CheckOne>
   KernelTable& AddCheck(CheckOne) {
     static_assert(std::is_empty_v<CheckOne>);

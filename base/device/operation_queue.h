@@ -1,4 +1,5 @@
-// OperationQueue: runs operations, which are values, on a device's queue.
+// OperationQueue: checks operations, which are structs, and executes them on a
+// device's queue.
 //
 // An operation is a struct with its operands, its name and its check:
 //
@@ -34,10 +35,10 @@
 //
 //   bool IsEmpty() const        true if there is nothing to compute
 //   void MoveTo(const DeviceAddresses&)
-//                               moves operands that are no views, in place of
-//                               operands()
-//   void Keep()                 copies what an enqueued operation refers to
-//                               besides the memory of its operands
+//                               replaces operands() for operands that are not
+//                               views
+//   void Keep()                 copies data that an enqueued operation refers
+//                               to besides its operands
 #ifndef TESSERA_BASE_DEVICE_OPERATION_QUEUE_H_
 #define TESSERA_BASE_DEVICE_OPERATION_QUEUE_H_
 
@@ -62,7 +63,7 @@
 
 namespace tessera {
 
-// What a queue needs to know about the type of an operation.
+// The type-erased name and functions of an operation's type.
 struct OperationType {
   using Function =
       absl::AnyInvocable<absl::StatusOr<Event>(const DeviceAddresses&)>;
@@ -70,8 +71,8 @@ struct OperationType {
   std::string_view name;
   absl::Status (*check)(const void* operation, OperandChecker& check);
   bool (*is_empty)(const void* operation);
-  // A function that runs `kernel` on a copy of the operation, whose operands
-  // are moved to the addresses that the function is given.
+  // Returns a function that runs `kernel` on a copy of the operation, with
+  // operands translated by the addresses that the function is given.
   Function (*defer)(const void* operation, OperationKernel::Run kernel,
                     std::shared_ptr<void> backend);
 };
@@ -110,14 +111,14 @@ inline constexpr OperationType kOperationType = {
       };
     }};
 
-// The part of OperationQueue that does not depend on the list. Calls are made
-// by one thread at a time.
+// The part of OperationQueue that does not depend on the list. Use it on one
+// thread at a time.
 class AnyOperationQueue {
  public:
   using Clock = int64_t (*)();
-  // Called after each operation, by the thread that ran it, with its times by
-  // the clock: on an immediate queue, those of the work itself. `name` has
-  // static storage.
+  // Called after each operation, by the thread that ran it, with the clock's
+  // times before and after. On an immediate queue they include the work itself.
+  // `name` has static storage.
   using Observer =
       std::function<void(std::string_view name, int64_t begin, int64_t end)>;
 
@@ -125,26 +126,27 @@ class AnyOperationQueue {
   AnyOperationQueue(const AnyOperationQueue&) = delete;
   AnyOperationQueue& operator=(const AnyOperationQueue&) = delete;
 
-  // The queue of all work.
+  // The queue on which operations are enqueued.
   Queue& queue() const { return queue_; }
 
-  // False in a dry run, where operations compute nothing and are not checked.
+  // False in a dry run, which neither checks operations nor computes anything.
   bool computes() const { return !kernels_.empty(); }
   // The number of operations of a dry run.
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Sets the place in the source of the next calls, for errors of the device.
+  // Sets the source location of the next calls, for device errors.
   void SetPlace(const SourcePlace& place) { place_ = place; }
 
-  // A null observer ends the observation.
+  // Sets the observer; null removes it.
   void Observe(Clock clock, Observer observer) {
     clock_ = clock;
     observer_ = std::move(observer);
   }
 
  protected:
-  // `queue` outlives this, and so does the table of `kernels`. `enqueues`: the
-  // kernels enqueue work on Queue::native_handle() instead of doing it.
+  // `queue` and the table of `kernels` must outlive this object. `enqueues` is
+  // true if the kernels enqueue work on Queue::native_handle() instead of
+  // executing it.
   AnyOperationQueue(Queue& queue, std::span<const OperationKernel> kernels,
                     std::shared_ptr<void> backend, bool enqueues)
       : queue_(queue),
@@ -189,9 +191,10 @@ class OperationQueue : public AnyOperationQueue {
                           enqueues) {}
   explicit OperationQueue(Queue& queue) : AnyOperationQueue(queue) {}
 
-  // Checks and enqueues an operation; on an immediate queue it is done when
-  // the call returns. Errors, with nothing enqueued: InvalidArgument of the
-  // operation's check; Unimplemented if the backend does not have it.
+  // Checks and enqueues an operation; on an immediate queue it is done when the
+  // call returns. Enqueues nothing and returns InvalidArgument if the
+  // operation's check fails, or Unimplemented if the backend does not support
+  // the operation.
   template <typename Operation>
   absl::Status Run(const Operation& operation) {
     constexpr size_t kIndex = List::template IndexOf<Operation>();

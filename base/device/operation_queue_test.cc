@@ -62,7 +62,7 @@ struct Set {
   }
 };
 
-// An operation that the backend does not have.
+// An operation that the backend does not support.
 struct Missing {
   static constexpr std::string_view kName = "Missing";
   TensorView y;

@@ -29,7 +29,7 @@ absl::StatusOr<std::shared_ptr<StagingBlock>> StagingPool::Take(size_t bytes) {
       block->memory,
       Buffer::Allocate(queue_.device().staging_memory(),
                        std::bit_ceil(std::max<size_t>(bytes, 64))));
-  // The smallest that is large enough comes first.
+  // The smallest sufficient block comes first.
   const auto place =
       std::find_if(blocks_.begin(), blocks_.end(),
                    [&](const std::shared_ptr<StagingBlock>& other) {

@@ -5,7 +5,7 @@
 //   TESSERA_RETURN_IF_ERROR(staging.Upload(std::as_bytes(std::span(tokens)),
 //                                          device_tokens));
 //   TESSERA_ASSIGN_OR_RETURN(Download loss,
-//   staging.StartDownload(device_loss));
+//                            staging.StartDownload(device_loss));
 //   ... at the end of the step ...
 //   TESSERA_ASSIGN_OR_RETURN(std::span<const std::byte> bytes, loss.Wait());
 //
@@ -13,9 +13,10 @@
 //   Compute(upload.bytes());                 // No copy by the host.
 //   TESSERA_RETURN_IF_ERROR(staging.Send(upload, device_bytes));
 //
-// The pool never waits for the device: it allocates a block if all are in use,
-// so that it has no more blocks than copies were ever under way at once. On an
-// immediate queue an upload is one copy. One thread at a time.
+// The pool never waits for the device: if all blocks are in use, it allocates
+// another, so the number of blocks is at most the maximum number of concurrent
+// copies. On an immediate queue an upload is a single copy. Use it on one
+// thread at a time.
 #ifndef TESSERA_BASE_DEVICE_STAGING_H_
 #define TESSERA_BASE_DEVICE_STAGING_H_
 
@@ -34,15 +35,16 @@ namespace tessera {
 
 struct StagingBlock {
   Buffer memory;
-  Event done;  // Of the last copy from or to it.
+  Event done;  // Happens after the block's last copy.
 };
 
-// Bytes of a device on their way to the host.
+// A copy of device bytes to the host that may still be running.
 class Download {
  public:
   Download() = default;
 
-  // The host waits; the bytes stay valid while this or a copy of it exists.
+  // Blocks the host until the bytes have arrived. They stay valid while this
+  // object or a copy of it exists.
   absl::StatusOr<std::span<const std::byte>> Wait(
       SourcePlace place = SourcePlace::current()) const;
   const Event& event() const { return done_; }
@@ -56,8 +58,8 @@ class Download {
   Device* device_ = nullptr;
 };
 
-// Bytes of the host on their way to a device. Their memory is reused when all
-// copies of this are gone and what was sent has arrived.
+// Host bytes to send to a device. Their memory is reused after all copies of
+// this object are destroyed and the sent bytes have arrived.
 class StagedUpload {
  public:
   StagedUpload() = default;
@@ -78,7 +80,7 @@ class StagedUpload {
 
 class StagingPool {
  public:
-  // `queue` does the copies, and outlives the pool.
+  // `queue` executes the copies and must outlive the pool.
   explicit StagingPool(Queue& queue) : queue_(queue) {}
 
   // Copies `source`, which may change after the call, to device memory.
@@ -98,8 +100,8 @@ class StagingPool {
   size_t blocks() const { return blocks_.size(); }
 
  private:
-  // A block of at least this size whose copies are done and that no Download
-  // or StagedUpload holds.
+  // A block of at least `bytes` bytes whose copies are done and that no
+  // Download or StagedUpload holds.
   absl::StatusOr<std::shared_ptr<StagingBlock>> Take(size_t bytes);
 
   Queue& queue_;

@@ -39,7 +39,7 @@ TEST(StagingPoolTest, UploadsAndDownloadsBytes) {
       const std::span source = std::span(values).first(size);
       TESSERA_ASSERT_OK(
           staging.Upload(std::as_bytes(source), buffers.back().bytes()));
-      // The source may change at once.
+      // The source may change immediately.
       std::fill(values.begin(), values.end(), uint8_t{0});
       TESSERA_ASSERT_OK_AND_ASSIGN(
           Download download, staging.StartDownload(buffers.back().bytes()));
@@ -98,7 +98,7 @@ TEST(StagingPoolTest, BlocksDoNotExceedCopiesInFlight) {
     TESSERA_ASSERT_OK_AND_ASSIGN(Buffer buffer,
                                  Buffer::Allocate(device->memory(), 4096));
     const std::vector<std::byte> values(4096);
-    // Six copies a step; how many run at once is the device's own affair.
+    // Six copies a step; the device determines how many run at once.
     for (int step = 0; step < 20; ++step) {
       for (int i = 0; i < 5; ++i) {
         TESSERA_ASSERT_OK(staging.Upload(values, buffer.bytes()));

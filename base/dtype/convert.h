@@ -1,4 +1,4 @@
-// Convert: arrays of elements from one DType to another.
+// Convert: converts arrays of elements from one DType to another.
 //
 //   std::vector<float> weights = ...;
 //   std::vector<BF16> half(weights.size());
@@ -6,10 +6,10 @@
 //       Convert(DType::kF32, std::as_bytes(std::span(weights)), DType::kBF16,
 //               std::as_writable_bytes(std::span(half))));
 //
-// base/dtype/convert_value.h says what becomes of each value. Memory-bound: a
-// conversion reads and writes each element once. Uses AVX2 where the processor
-// has it; the results do not depend on that. Runs in the calling thread; parts
-// of an array may be converted by several threads at once.
+// base/dtype/convert_value.h defines the result for each value. Memory-bound: a
+// conversion reads and writes each element once. Uses AVX2 if the processor has
+// it, with the same results. Runs in the calling thread; several threads may
+// convert parts of an array at once.
 #ifndef TESSERA_BASE_DTYPE_CONVERT_H_
 #define TESSERA_BASE_DTYPE_CONVERT_H_
 
@@ -30,7 +30,7 @@ absl::Status Convert(DType from, std::span<const std::byte> source, DType to,
                      std::span<std::byte> target,
                      FloatOverflow overflow = FloatOverflow::kInfinityOrNan);
 
-// Makes only the checks of Convert: OK if the sizes match.
+// Performs only the checks of Convert; OK if the sizes match.
 absl::Status CheckConvertSizes(DType from, size_t source_bytes, DType to,
                                size_t target_bytes);
 

@@ -1,7 +1,7 @@
-// Conversions against the bandwidth of memcpy.
+// Compares conversions with the bandwidth of memcpy.
 //
-// share_of_memcpy: time that memcpy needs in this run to move as many bytes
-// (reads plus writes) over the time of the conversion.
+// share_of_memcpy is memcpy's time in this run for as many bytes (reads plus
+// writes), divided by the time of the conversion.
 #include <cstddef>
 #include <span>
 #include <string>

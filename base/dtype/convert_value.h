@@ -1,5 +1,5 @@
-// ConvertValue: one element from any element type to any other, for the host
-// and the device.
+// ConvertValue: converts one element from any element type to any other, on the
+// host and the device.
 //
 //   BF16 x = ConvertValue<BF16>(0.1);
 //   int8_t y = ConvertValue<int8_t>(300.7f);  // 127
@@ -13,9 +13,9 @@
 // | float -> integer   | toward zero; saturates at both ends; NaN gives 0   |
 // | integer -> integer | saturates at both ends                             |
 //
-// A wider float holds every value of a narrower one: there nothing overflows,
-// and an infinity stays one under either `overflow`. No input has undefined
-// behaviour, and the host and the device give the same bits.
+// A wider float holds every value of a narrower one, so widening never
+// overflows, and infinities stay infinite under either `overflow`. No input has
+// undefined behaviour, and the host and the device give the same bits.
 #ifndef TESSERA_BASE_DTYPE_CONVERT_VALUE_H_
 #define TESSERA_BASE_DTYPE_CONVERT_VALUE_H_
 

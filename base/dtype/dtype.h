@@ -37,8 +37,7 @@ inline constexpr std::array<DType, 10> kAllDTypes = {
     DType::kF8E5M2, DType::kI64, DType::kI32, DType::kI8,   DType::kU8,
 };
 
-// False for a number that names no element type, as one read from a file may
-// be.
+// False for a number that is not an element type, which may come from a file.
 constexpr bool IsValid(DType dtype) {
   return static_cast<uint8_t>(dtype) < kAllDTypes.size();
 }

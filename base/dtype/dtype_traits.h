@@ -1,5 +1,5 @@
-// The C++ type of each DType, and the way from a DType at run time to code that
-// is compiled for its type.
+// Maps each DType to its C++ type, and dispatches from a run-time DType to code
+// that is compiled for its type.
 //
 //   static_assert(kDTypeOf<float> == DType::kF32);
 //   CppTypeOf<DType::kBF16> x(1.0f);
@@ -65,8 +65,8 @@ template <DType dtype>
 using CppTypeOf = typename dtype_traits_internal::ToCpp<dtype>::type;
 
 // Calls `functor(std::type_identity<T>{})` with the C++ type of `dtype` and
-// returns its result, which must have one type for all. `dtype` must be valid:
-// check external input with IsValid.
+// returns its result, whose type must be the same for all of them. `dtype` must
+// be valid: check external input with IsValid.
 template <typename Functor>
 constexpr decltype(auto) DispatchDType(DType dtype, Functor&& functor) {
   switch (dtype) {

@@ -1,7 +1,7 @@
-// f16 to f32 and back in vectors, for the kernels of other modules. Compiled
-// once for every instruction set of the file that includes it, with the same
-// bits for each. Not by Highway alone: where processors have no instruction, it
-// rounds in another way and turns infinity into 65536.
+// Vector conversions between f16 and f32, for the kernels of other modules.
+// They are compiled for every instruction set of the including file, with the
+// same bits for each. Highway's own conversions do not suffice: without a
+// processor instruction they round differently and turn infinity into 65536.
 //
 //   const hn::ScalableTag<float> d;
 //   const hn::Rebind<uint16_t, decltype(d)> half;
@@ -43,7 +43,7 @@ HWY_INLINE Bits<D> Narrow(D, hn::Vec<D> x) {
 
 #else
 
-// A product moves the exponent's bias and makes subnormals normal.
+// A multiplication changes the exponent's bias and normalises subnormals.
 template <class D>
 HWY_INLINE hn::Vec<D> Widen(D d, Bits<D> half) {
   const hn::Rebind<uint32_t, D> u;
@@ -60,13 +60,14 @@ HWY_INLINE hn::Vec<D> Widen(D d, Bits<D> half) {
       d, hn::Or(hn::Or(sign, hn::BitCast(u, value)), hn::BitCast(u, exponent)));
 }
 
-// To nearest even; NaN becomes the quiet one.
+// Rounds to nearest even; every NaN becomes the quiet NaN.
 template <class D>
 HWY_INLINE Bits<D> Narrow(D d, hn::Vec<D> x) {
   const hn::Rebind<int32_t, D> i;
   const auto bits = hn::BitCast(i, x);
   const auto magnitude = hn::And(bits, hn::Set(i, 0x7fffffff));
-  // Below 2^-14 the unit of 0.5 is that of the result: the sum rounds.
+  // Below 2^-14, 0.5 and the result have the same unit in the last place, so
+  // adding 0.5 rounds.
   const auto subnormal = hn::Sub(
       hn::BitCast(i, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f))),
       hn::Set(i, 0x3f000000));

@@ -38,12 +38,13 @@ namespace tessera {
 // The result for a value that rounds past the largest finite one.
 enum class FloatOverflow {
   kInfinityOrNan,  // Infinity; NaN in a format that has no infinity.
-  kSaturate,       // The largest finite value; an infinity becomes it too.
+  kSaturate,       // The largest finite value, also for infinities.
 };
 
-// One sign bit, `exponent_bits`, `mantissa_bits`; at most 16 in all. With
-// infinities the format is IEEE-like. Without, as in the "fn" formats, the
-// top exponent holds ordinary values, and all ones is the only NaN.
+// A format with a sign bit, `exponent_bits` and `mantissa_bits`; at most 16
+// bits together. With infinities it is IEEE-like. Without them, as in the "fn"
+// formats, the top exponent holds ordinary values, and all ones is the only
+// NaN.
 template <int exponent_bits, int mantissa_bits, bool has_infinity>
 struct FloatFormat {
   static constexpr int kExponentBits = exponent_bits;

@@ -1,4 +1,4 @@
-// A bfloat16 matrix, of which one rank owns the right half of the columns.
+// A bfloat16 matrix, the right half of whose columns belongs to one rank.
 #include <iostream>
 
 #include "base/status_macros.h"

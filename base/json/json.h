@@ -39,8 +39,8 @@ struct JsonLimits {
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text,
                                          const JsonLimits& limits = {});
 
-// A value for a message: "an object", "\"x\"", "1.5"; a string is cut at 100
-// bytes.
+// A value for a message: "an object", "\"x\"", "1.5"; strings are truncated to
+// 100 bytes.
 std::string DescribeJson(const nlohmann::json& value);
 
 // The value if it is an integer from -2^63 to 2^63-1.
@@ -64,12 +64,12 @@ class JsonProblems {
 
 // Typed fields of one object. A field of the wrong type or out of range adds a
 // problem that names its path, such as "hosts[3].count is -1; use a whole
-// number from 1 to 8", and returns a harmless value. Read all fields first and
+// number from 1 to 8", and returns a default value. Read all fields first and
 // check the problems once.
 class JsonReader {
  public:
   // Reads `value`, found at `path` ("" for the whole text). A value that is not
-  // an object is one problem; its fields then are silently missing. Keeps
+  // an object adds one problem; reading its fields then adds no more. Keeps
   // references: `value`, `problems` and the keys must outlive the reader.
   JsonReader(const nlohmann::json& value, std::string path,
              JsonProblems& problems);
@@ -78,7 +78,7 @@ class JsonReader {
   std::string PathOf(std::string_view key) const;
   bool Has(std::string_view key) const;
 
-  // Required fields: a missing one is a problem. Harmless values: `low`, 0,
+  // Required fields: a missing one adds a problem. Default values: `low`, 0,
   // false, "", empty.
   int64_t Integer(std::string_view key, int64_t low, int64_t high);
   std::vector<int64_t> Integers(std::string_view key, int64_t low,
@@ -89,18 +89,18 @@ class JsonReader {
   std::string Text(std::string_view key);
   const nlohmann::json& Array(std::string_view key);
   const nlohmann::json& Object(std::string_view key);
-  // A reader of the object `key`. If that is missing or not an object, the
-  // fields of the reader are silently missing.
+  // A reader of the object `key`. If that is missing or not an object, reading
+  // its fields adds no further problems.
   JsonReader Child(std::string_view key);
 
-  // Optional fields: a missing or wrong one has the value `fallback`.
+  // Optional fields: a missing or invalid one yields `fallback`.
   int64_t IntegerOr(std::string_view key, int64_t fallback, int64_t low,
                     int64_t high);
   // At least `low`.
   double NumberOr(std::string_view key, double fallback, double low);
   std::string TextOr(std::string_view key, std::string fallback);
 
-  // Null if the field is missing or, with a problem, of another type.
+  // Null if the field is missing or has another type, which adds a problem.
   const nlohmann::json* Find(std::string_view key);
   const nlohmann::json* FindArray(std::string_view key);
   const nlohmann::json* FindObject(std::string_view key);

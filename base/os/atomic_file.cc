@@ -36,8 +36,8 @@ UniqueFd OpenNew(const std::string& path, std::string* name) {
   }
 }
 
-// Reserves disk space if the file system can, otherwise only sets the length.
-// Returns an errno or 0.
+// Reserves disk space if the file system supports it; otherwise only sets the
+// length. Returns an errno or 0.
 int Reserve(int fd, int64_t bytes) {
   if (bytes == 0) return 0;
   const int error = posix_fallocate(fd, 0, bytes);

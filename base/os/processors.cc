@@ -37,7 +37,8 @@ int64_t QuotaV1() {
   return quota > 0 && period > 0 ? (quota + period - 1) / period : 0;
 }
 
-// The least quota from this process's cgroup v2 up to the root; 0: none.
+// The smallest quota from this process's cgroup v2 up to the root; 0 if there
+// is none.
 int64_t QuotaV2() {
   std::string path;
   const std::string groups = ReadSmallFile("/proc/self/cgroup");

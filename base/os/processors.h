@@ -1,5 +1,5 @@
-// The processors that a thread may run on, their number, and a hint to the one
-// it runs on.
+// The processors that a thread may run on, their number, their socket, and a
+// spin-loop hint.
 #ifndef TESSERA_BASE_OS_PROCESSORS_H_
 #define TESSERA_BASE_OS_PROCESSORS_H_
 
@@ -30,14 +30,15 @@ int64_t AvailableProcessors();
 std::vector<int> AllowedProcessors();
 
 // The socket (the kernel's physical_package_id) that holds all of `processors`.
-// Nothing if there are none, they lie on several sockets, or the kernel does
-// not tell. `directory` is that of sysfs, which tests replace.
+// Nullopt if `processors` is empty, spans several sockets, or the kernel does
+// not report the socket. `directory` is in sysfs; tests replace it.
 std::optional<int64_t> SocketOf(
     const std::vector<int>& processors,
     const std::string& directory = "/sys/devices/system/cpu");
 
-// Share `index` of `count` of `processors`: consecutive ones, as even as can
-// be; one each, in turn, if there are fewer processors than shares.
+// Divides `processors` into `count` shares of consecutive processors, as evenly
+// as possible, and returns share `index`. If there are fewer processors than
+// shares, each share is one processor, assigned in turn.
 std::vector<int> ShareOfProcessors(const std::vector<int>& processors,
                                    int64_t index, int64_t count);
 

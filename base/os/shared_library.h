@@ -1,5 +1,5 @@
-// SharedLibrary: a library that is loaded while the program runs, so that the
-// program starts, and needs no memory for it, where nobody uses it.
+// SharedLibrary: a library that is loaded at run time, so that programs which
+// do not use it start without it and spend no memory on it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(SharedLibrary library,
 //                            SharedLibrary::Open({{"libcudnn.so.9"}}));
@@ -21,11 +21,11 @@ namespace tessera {
 class SharedLibrary {
  public:
   // Opens the first of `names` that the loader can open. A name without a slash
-  // is searched as a program's own libraries are (LD_LIBRARY_PATH, the system's
+  // is searched like a program's own libraries (LD_LIBRARY_PATH, the system's
   // directories). NotFound with the loader's reason for each name.
   static absl::StatusOr<SharedLibrary> Open(std::span<const std::string> names);
 
-  // The name it was opened by.
+  // The name under which it was opened.
   const std::string& name() const { return name_; }
 
   // Sets `function`, or leaves it null if the library does not have it. Valid

@@ -27,8 +27,8 @@ namespace tessera {
 
 class ThreadPool {
  public:
-  // `pool`, or a new one of `threads` if it is null: for options that take
-  // either.
+  // Returns `pool`, or a new pool of `threads` if it is null, for options that
+  // accept either.
   static std::shared_ptr<ThreadPool> OrNew(std::shared_ptr<ThreadPool> pool,
                                            int threads);
 
@@ -37,8 +37,9 @@ class ThreadPool {
 
   // The threads of another runtime, which calls member(data) on `threads`
   // threads at once and returns when all have returned: the signature of
-  // OpenMP's GOMP_parallel in libgomp. Where such a runtime computes in turn
-  // with a pool, its threads still spin when the pool's begin.
+  // OpenMP's GOMP_parallel in libgomp. Use it if such a runtime and the pool
+  // compute alternately: otherwise the runtime's threads still spin when the
+  // pool's threads begin.
   using Team = void (*)(void (*member)(void*), void* data, unsigned threads,
                         unsigned flags);
   // Starts no thread.
@@ -52,21 +53,22 @@ class ThreadPool {
   int threads() const { return threads_; }
 
   // Calls pass(0) ... pass(count - 1), once each, and returns when all have
-  // returned. At most 2^32 - 1 passes. Any thread may call it; calls wait for
-  // each other. `pass` must not call Run of the same pool, nor throw.
+  // returned. At most 2^32 - 1 passes. Any thread may call it; concurrent calls
+  // run one after another. `pass` must not call Run of the same pool, nor
+  // throw.
   void Run(int64_t count, absl::FunctionRef<void(int64_t)> pass);
 
  private:
   using Pass = absl::FunctionRef<void(int64_t)>;
 
   void RunOnTeam(uint32_t count, Pass pass) const;
-  // True if a pass of the current loop was left, which it has executed.
+  // Executes a remaining pass of the current loop; false if there is none.
   bool TakePass();
   void Work();
 
   absl::Mutex one_loop_;
-  // Passes that nobody has taken. Counts down, so that a thread that is late
-  // for a loop finds none, whatever the sizes of earlier loops.
+  // Passes not yet taken. Counts down, so that a thread that arrives late for a
+  // loop finds none, whatever the sizes of earlier loops.
   std::atomic<uint32_t> left_ = 0;
   // Valid while passes of the loop are left or running.
   std::atomic<const Pass*> pass_ = nullptr;

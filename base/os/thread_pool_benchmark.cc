@@ -1,6 +1,6 @@
-// The cost of a loop of ThreadPool: one empty pass for each thread. `idle_us`
-// passes between loops: threads that spin take the next loop at once, threads
-// that sleep must be woken.
+// The cost of a ThreadPool loop with one empty pass for each thread. Loops are
+// `idle_us` apart: spinning threads start the next loop immediately, sleeping
+// threads must be woken.
 //
 //   bazel run //base/os:thread_pool_benchmark
 #include <chrono>

@@ -1,4 +1,4 @@
-// UniqueFd: a file descriptor that is closed when its owner dies.
+// UniqueFd: owns a file descriptor and closes it on destruction.
 //
 //   UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC));
 //   if (!fd.valid()) return absl::ErrnoToStatus(errno, "open");

@@ -49,10 +49,10 @@ void CopyRow(const std::byte* source, std::byte* target, const LoopDim& dim) {
 template <typename Word>
 constexpr int64_t kTile = std::min<int64_t>(64, 128 / sizeof(Word));
 
-// One tile, by way of a packed one: each line of the source is read at one go
-// and each line of the target written at one go, so that lines which fall on
-// the same place in the cache, as those of matrices with a power of two of
-// columns do, need not stay there.
+// Copies one tile by way of a packed tile. Each source line is read at once and
+// each target line is written at once, so lines need not stay in the cache when
+// they map to the same cache set, as in matrices whose column count is a power
+// of two.
 template <typename Word>
 void CopyTile(const std::byte* source, std::byte* target, const LoopDim& row,
               const LoopDim& column) {
@@ -73,7 +73,7 @@ void CopyTile(const std::byte* source, std::byte* target, const LoopDim& row,
   }
 }
 
-// Two loops in tiles. `row` is the one along which the source is denser.
+// Runs two loops in tiles. `row` is the loop along which the source is denser.
 template <typename Word>
 void CopyTiled(const std::byte* source, std::byte* target, const LoopDim& row,
                const LoopDim& column) {
@@ -161,7 +161,7 @@ void CopyDisjoint(const std::byte* source, const Dims& source_strides,
     case 8:
       return CopyElements<uint64_t>(source, target, loop);
   }
-  std::abort();  // No dtype has another size.
+  std::abort();  // Unreachable: no dtype has another size.
 }
 
 absl::Status CheckTarget(const TensorView& target) {
@@ -250,7 +250,7 @@ absl::Status FillBytes(TensorView target, std::span<const std::byte> element) {
   }
   TESSERA_RETURN_IF_ERROR(CheckTarget(target));
   if (target.element_count() == 0) return absl::OkStatus();
-  // A source with all strides zero: one element at every index.
+  // A source with zero strides repeats one element at every index.
   const Dims zeros(target.shape().size(), 0);
   CopyDisjoint(element.data(), zeros, target.data(), target.strides(),
                target.shape(), target.dtype());

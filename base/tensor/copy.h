@@ -1,10 +1,10 @@
-// Copy and Fill: elements of host tensors of any strides.
+// Copy and Fill: copy and set the elements of host tensors with any strides.
 //
 //   TESSERA_RETURN_IF_ERROR(Copy(source.view(), target_view));
 //   TESSERA_RETURN_IF_ERROR(Fill(target_view, 0.5f));
 //
-// Contiguous parts go by memcpy, transposes in tiles that stay in the cache.
-// Queues (base/device/device.h) copy between kinds of memory.
+// Contiguous parts are copied with memcpy, transposes in tiles that fit in the
+// cache. Queues (base/device/device.h) copy between kinds of memory.
 #ifndef TESSERA_BASE_TENSOR_COPY_H_
 #define TESSERA_BASE_TENSOR_COPY_H_
 
@@ -21,16 +21,16 @@
 namespace tessera {
 
 // target[i] = source[i] for every index. The two may share memory: the result
-// is as if the source was read completely before (which costs a temporary of
-// its size if the memory ranges intersect).
+// is as if the source had been read completely first (which costs a temporary
+// of its size if the memory ranges intersect).
 //
 // InvalidArgument, with nothing written, if the shapes or dtypes differ or
 // the target has several indices for one element; FailedPrecondition if the
 // CPU cannot access either.
 absl::Status Copy(ConstTensorView source, TensorView target);
 
-// Sets every element to the bytes of `element`. Refuses as Copy does, and with
-// InvalidArgument an element of another size than the dtype's.
+// Sets every element to the bytes of `element`. Returns the errors of Copy, and
+// InvalidArgument if the size of `element` is not that of the dtype.
 absl::Status FillBytes(TensorView target, std::span<const std::byte> element);
 
 // Sets every element to `value`, converted as by ConvertValue.

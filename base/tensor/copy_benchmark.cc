@@ -1,7 +1,7 @@
-// Copies of strided tensors against the bandwidth of memcpy.
+// Compares copies of strided tensors with the bandwidth of memcpy.
 //
-// share_of_memcpy: time that memcpy needs in this run to move as many bytes
-// (reads plus writes) over the time of the copy.
+// share_of_memcpy is memcpy's time in this run for as many bytes (reads plus
+// writes), divided by the time of the copy.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -78,7 +78,7 @@ BENCHMARK_CAPTURE(BM_Copy, bf16_transposed, DType::kBF16, Part::kTransposed)
 BENCHMARK_CAPTURE(BM_Copy, bf16_every_other, DType::kBF16, Part::kEveryOther)
     ->Apply(Sizes);
 
-// Half of memcpy's traffic: a fill does not read.
+// A fill has half of memcpy's traffic, because it does not read.
 void BM_Fill(benchmark::State& state) {
   std::vector<float> values(static_cast<size_t>(state.range(0)));
   const absl::StatusOr<TensorView> view =

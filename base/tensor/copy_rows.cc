@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// A register that every x86-64 and AArch64 has.
+// The size of a vector register of every x86-64 and AArch64 processor.
 constexpr size_t kVector = 16;
 
 // Unrolled explicitly: compilers call memcpy from 128 bytes on, or earlier.
@@ -55,7 +55,7 @@ void Ask(const RowCopy& copy, int64_t row, int64_t asked,
   for (int64_t i = 0; i < asked; i += kLine) __builtin_prefetch(next + i);
 }
 
-// `copy_row(source, target)` for every row.
+// Calls `copy_row(source, target)` for every row.
 template <typename CopyRow>
 void ForEachRow(const RowCopy& copy, const std::byte* source, std::byte* target,
                 CopyRow copy_row) {
@@ -68,8 +68,8 @@ void ForEachRow(const RowCopy& copy, const std::byte* source, std::byte* target,
   }
 }
 
-// Rows of one block; and of more than one and at most two: the first and the
-// last one, which may overlap each other.
+// Copies rows of one block, or rows of one to two blocks as their first and
+// last block, which may overlap.
 template <size_t kBlock>
 void CopyShort(const RowCopy& copy, const std::byte* source,
                std::byte* target) {
@@ -135,7 +135,7 @@ void StreamRows(const RowCopy& copy, const std::byte* source,
   ForEachRow(copy, source, target, [&](const std::byte* from, std::byte* to) {
     StreamRow(from, to, copy.bytes);
   });
-  _mm_sfence();  // Before whoever is told that the copy is done reads it.
+  _mm_sfence();  // Orders the streaming stores before completion is signalled.
 }
 
 #else

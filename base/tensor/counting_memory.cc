@@ -18,8 +18,8 @@ constexpr size_t kMaxBytes = size_t{1} << 46;
 
 size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// Null if the system refuses. With strict overcommit (vm.overcommit_memory=2)
-// writable pages count even if unused: then only address space is reserved.
+// Null if the system refuses. With strict overcommit (vm.overcommit_memory=2),
+// unused writable pages count too, so only address space is reserved.
 std::byte* Map(size_t bytes, CountingMemory::Access access) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* data = MAP_FAILED;
@@ -38,7 +38,7 @@ CountingMemory::~CountingMemory() {
   for (const Region& region : regions_) munmap(region.begin, region.size);
 }
 
-// Reserves at least `bytes`; more if the process may have it.
+// Reserves at least `bytes`, and more if the system permits it.
 absl::StatusOr<CountingMemory::Region> CountingMemory::Reserve(
     size_t bytes) const {
   for (size_t size = std::max(bytes, kLargestRegion);;

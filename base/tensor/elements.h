@@ -4,8 +4,8 @@
 //   x(2, 0) += 1;
 //   float y = x[indices];
 //
-// Indices are checked by assert() alone, as those of an array. Made by
-// BasicTensorView::As, which has checked everything else.
+// Only assert() checks indices, as for an array. BasicTensorView::As creates
+// these objects and checks everything else.
 #ifndef TESSERA_BASE_TENSOR_ELEMENTS_H_
 #define TESSERA_BASE_TENSOR_ELEMENTS_H_
 

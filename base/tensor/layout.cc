@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// Enough for every rank in use; a longer list is cut.
+// Enough for every rank in use; longer lists are truncated.
 constexpr size_t kMaxPrintedDims = 16;
 
 // Shape without its overflow check: a zero makes every product 0.
@@ -32,7 +32,7 @@ bool AddDimension(int64_t size, int64_t stride, Extent* extent) {
   if (__builtin_mul_overflow(size - 1, stride, &reach)) return false;
   int64_t* const end = reach < 0 ? &extent->lowest : &extent->highest;
   if (__builtin_add_overflow(*end, reach, end)) return false;
-  // The distance between both ends, plus one, must be a number too.
+  // The distance between both ends, plus one, must not overflow either.
   return !__builtin_sub_overflow(extent->highest, extent->lowest, &unused) &&
          !__builtin_add_overflow(unused, 1, &unused);
 }
@@ -71,7 +71,7 @@ absl::StatusOr<Layout> Layout::RowMajor(std::span<const int64_t> shape) {
   int64_t stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     layout.strides_[i] = stride;
-    // Without elements the strides mean nothing, but must not overflow.
+    // Without elements the strides are irrelevant, but must not overflow.
     if (layout.element_count_ > 0) stride *= shape[i];
   }
   layout.highest_offset_ = std::max<int64_t>(layout.element_count_, 1) - 1;

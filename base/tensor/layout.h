@@ -68,10 +68,10 @@ class Layout {
   // indices, OutOfRange if one is not in [0, size).
   absl::StatusOr<int64_t> OffsetOf(std::span<const int64_t> indices) const;
 
-  // Indices [start, start + length) of `dim`. The rank stays.
+  // The part with indices [start, start + length) of `dim`. Keeps the rank.
   absl::StatusOr<LayoutSlice> Narrow(int dim, int64_t start,
                                      int64_t length) const;
-  // Index `index` of `dim`, which goes away.
+  // The part with index `index` of `dim`. Removes `dim`.
   absl::StatusOr<LayoutSlice> Select(int dim, int64_t index) const;
   // Exchanges two dimensions.
   absl::StatusOr<Layout> Transpose(int dim_a, int dim_b) const;
@@ -94,8 +94,8 @@ class Layout {
   int64_t highest_offset_ = 0;
 };
 
-// Part of a layout; `offset` is the position of its index zero in the whole. If
-// the part has no elements, `offset` is 0.
+// A part of a layout; `offset` is the position of its index zero in the whole.
+// If the part has no elements, `offset` is 0.
 struct LayoutSlice {
   Layout layout;
   int64_t offset = 0;

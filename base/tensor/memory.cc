@@ -12,8 +12,8 @@
 namespace tessera {
 namespace {
 
-// More than any processor can address. Beyond it rounding could overflow, and
-// sanitizers would end the process.
+// More than any processor can address. Beyond this limit rounding could
+// overflow, and sanitizers would abort the process.
 constexpr size_t kMaxHostBytes = size_t{1} << 56;
 
 class HostMemoryResource final : public MemoryResource {
@@ -49,7 +49,7 @@ std::string_view MemoryKindName(MemoryKind kind) {
 }
 
 std::shared_ptr<MemoryResource> HostMemory() {
-  // Has no state; never destroyed, so that buffers may outlive main().
+  // Stateless and never destroyed, so that buffers may outlive main().
   static const auto& resource = *new std::shared_ptr<MemoryResource>(
       std::make_shared<HostMemoryResource>());
   return resource;

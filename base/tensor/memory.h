@@ -1,10 +1,10 @@
-// MemoryResource and Buffer: who gives out memory, and who owns a block of it.
+// MemoryResource allocates memory, and Buffer owns an allocation.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Buffer buffer,
 //                            Buffer::Allocate(HostMemory(), 1 << 20));
 //   std::memset(buffer.data(), 0, buffer.size());
 //
-// Devices (base/device/device.h) have the resources for pinned and device
+// Devices (base/device/device.h) provide the resources for pinned and device
 // memory.
 #ifndef TESSERA_BASE_TENSOR_MEMORY_H_
 #define TESSERA_BASE_TENSOR_MEMORY_H_
@@ -40,7 +40,7 @@ inline std::ostream& operator<<(std::ostream& os, MemoryKind kind) {
 // A cache line, and the widest vector register.
 inline constexpr size_t kDefaultAlignment = 64;
 
-// Gives out memory of one kind on one device. Safe for concurrent use.
+// Allocates memory of one kind on one device. Thread-safe.
 class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
@@ -50,8 +50,8 @@ class MemoryResource {
   virtual int device_ordinal() const { return -1; }
 
   // At least `bytes` bytes, uninitialised, at a multiple of `alignment`.
-  // `bytes` is positive, `alignment` a power of two. ResourceExhausted if
-  // there is not so much.
+  // `bytes` is positive, `alignment` a power of two. ResourceExhausted if there
+  // is not enough memory.
   virtual absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) = 0;
 
   // Frees memory returned by Allocate for the same `bytes` and `alignment`.
@@ -59,10 +59,11 @@ class MemoryResource {
   virtual void Deallocate(void* data, size_t bytes, size_t alignment) = 0;
 };
 
-// The ordinary memory of this process. Huge requests are refused, not tried.
+// The ordinary memory of this process. Huge requests fail without an attempt to
+// allocate.
 std::shared_ptr<MemoryResource> HostMemory();
 
-// Owns one block and gives it back when it goes. Move-only; a moved-from or
+// Owns one allocation and frees it on destruction. Move-only; a moved-from or
 // default-constructed Buffer is empty, with no resource and of kind kHost.
 class Buffer {
  public:

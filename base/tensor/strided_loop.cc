@@ -13,7 +13,8 @@ bool IsOuter(const LoopDim& a, const LoopDim& b) {
   return std::abs(a.source_stride) > std::abs(b.source_stride);
 }
 
-// One step of `outer` is a whole walk of `inner`, in both.
+// True if one step of `outer` equals all steps of `inner`, in source and
+// target.
 bool CanJoin(const LoopDim& outer, const LoopDim& inner) {
   return outer.source_stride == inner.source_stride * inner.size &&
          outer.target_stride == inner.target_stride * inner.size;

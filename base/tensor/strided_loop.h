@@ -1,5 +1,5 @@
-// StridedLoop: the loop nest that visits the elements of two layouts of one
-// shape together, in the order that is fastest, with as few loops as possible.
+// StridedLoop: a loop nest that visits the elements of two layouts of the same
+// shape together, in the fastest order and with as few loops as possible.
 //
 //   StridedLoop loop = MakeStridedLoop(shape, source_strides, target_strides);
 //   ForEachStep(loop, [&](int64_t source, int64_t target) { ... });
@@ -27,8 +27,8 @@ struct LoopDim {
 using StridedLoop = absl::InlinedVector<LoopDim, 6>;
 
 // Drops dimensions of size 1, orders the others by falling target stride, and
-// joins neighbours that one loop can walk. No size is 0; no two elements of the
-// target coincide.
+// merges neighbours that one loop can cover. Sizes must not be 0, and target
+// elements must be distinct.
 StridedLoop MakeStridedLoop(std::span<const int64_t> shape,
                             std::span<const int64_t> source_strides,
                             std::span<const int64_t> target_strides);

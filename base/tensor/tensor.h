@@ -33,8 +33,8 @@ class Tensor {
       DType dtype, std::span<const int64_t> shape,
       std::shared_ptr<MemoryResource> resource = HostMemory());
 
-  // All elements, row-major. Views are good for as long as the tensor or one
-  // that it is moved into lives.
+  // All elements, row-major. Views are valid while the tensor, or one that it
+  // was moved into, exists.
   TensorView view() { return view_; }
   ConstTensorView view() const { return view_; }
 

@@ -8,8 +8,8 @@
 //   x(3, 0) = 1;  // values[20]
 //
 // A view is a pointer, a dtype, a memory kind and a Layout; copying it copies
-// no element. The memory must outlive it. Every element that a view can name
-// was checked to lie in the memory that the first view was made of.
+// no element. The memory must outlive it. Creating a view of a storage checks
+// that every element lies in it, and parts of a view stay inside.
 #ifndef TESSERA_BASE_TENSOR_TENSOR_VIEW_H_
 #define TESSERA_BASE_TENSOR_TENSOR_VIEW_H_
 
@@ -61,8 +61,8 @@ class BasicTensorView {
     return Create(storage, dtype, std::move(layout), /*offset=*/0, kind);
   }
 
-  // Any layout, with its index zero `offset` elements into `storage`. Refused
-  // as above.
+  // Any layout, with its index zero `offset` elements into `storage`. Errors as
+  // above.
   static absl::StatusOr<BasicTensorView> Create(
       std::span<Byte> storage, DType dtype, Layout layout, int64_t offset = 0,
       MemoryKind kind = MemoryKind::kHost) {
@@ -104,7 +104,7 @@ class BasicTensorView {
     return element_count() * SizeInBytes(dtype_);
   }
 
-  // Parts of this view; base/tensor/layout.h has the refusals.
+  // Parts of this view; base/tensor/layout.h lists the errors.
   absl::StatusOr<BasicTensorView> Narrow(int dim, int64_t start,
                                          int64_t length) const {
     TESSERA_ASSIGN_OR_RETURN(LayoutSlice slice,
@@ -125,13 +125,14 @@ class BasicTensorView {
     return At({std::move(layout), 0});
   }
 
-  // The same elements of a copy of the storage whose index zero is at `data`.
+  // The same view of a copy of the storage, with index zero at `data`.
   BasicTensorView MovedTo(Byte* data, MemoryKind kind) const {
     return BasicTensorView(data, dtype_, layout_, kind);
   }
 
-  // The elements as T. InvalidArgument if the dtype is another or the data
-  // is not aligned for T, FailedPrecondition if the CPU cannot read it.
+  // The elements as T. InvalidArgument if the view's dtype is not that of T or
+  // the data is not aligned for T, FailedPrecondition if the CPU cannot read
+  // it.
   template <DTypeElement T>
   absl::StatusOr<Elements<Like<T>>> As() const {
     TESSERA_RETURN_IF_ERROR(tensor_view_internal::CheckTyped(

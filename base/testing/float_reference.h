@@ -33,8 +33,9 @@ class FloatReference {
     for (int e = 0; e <= last_exponent; ++e) {
       for (int m = 0; m < per_exponent; ++m) values_.push_back(Value(e, m));
     }
-    // "fn": the last pattern is NaN. With infinities: the next pattern would
-    // start another binade. Both are where overflow begins, as if there.
+    // Overflow rounds as if one more finite value followed: the last pattern of
+    // an "fn" format, which is NaN, or, with infinities, the start of another
+    // binade.
     if (layout.has_infinity) values_.push_back(Value(last_exponent + 1, 0));
   }
 
@@ -46,7 +47,7 @@ class FloatReference {
     return 1 << (layout_.exponent_bits + layout_.mantissa_bits);
   }
 
-  // Nearest, ties to the even pattern. `value` is no NaN. Overflow gives
+  // Nearest, ties to the even pattern. `value` must not be NaN. Overflow gives
   // overflow_bits(): the infinity, or the NaN of a format without one.
   int Round(double value) const {
     const double x = std::fabs(value);

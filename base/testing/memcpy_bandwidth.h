@@ -18,8 +18,8 @@
 
 namespace tessera {
 
-// Bytes a second, reads plus writes, of the best of several passes whose
-// source and target have `footprint` bytes together.
+// Bytes per second, reads plus writes, in the best of several passes. Source
+// and target have `footprint` bytes together.
 inline double MemcpyBandwidth(size_t footprint) {
   using Clock = std::chrono::steady_clock;
   const size_t half = footprint / 2;
@@ -47,7 +47,8 @@ class BandwidthMeter {
   explicit BandwidthMeter(size_t bytes)
       : bytes_(static_cast<double>(bytes)), floor_(MemcpyBandwidth(bytes)) {}
 
-  // Counters: bandwidth, that of memcpy in this run, and the share of it.
+  // Sets three counters: the bandwidth, memcpy's bandwidth in this run, and the
+  // ratio of the two.
   void Report(benchmark::State& state) const {
     const std::chrono::duration<double> seconds = Clock::now() - start_;
     const double bandwidth =

@@ -1,9 +1,9 @@
-// TextMutator: valid texts damaged at random, for the fuzz tests of parsers.
+// TextMutator: corrupts valid texts at random, for fuzz tests of parsers.
 //
 //   TextMutator mutator({"dp2,pp2,tp2"}, {",", "=", "ep8"}, /*seed=*/1);
 //   Parse(mutator.Next());
 //
-// The same seed gives the same damage.
+// The same seed gives the same texts.
 #ifndef TESSERA_BASE_TESTING_TEXT_MUTATOR_H_
 #define TESSERA_BASE_TESTING_TEXT_MUTATOR_H_
 
@@ -18,12 +18,12 @@ namespace tessera {
 
 class TextMutator {
  public:
-  // `corpus` holds valid texts; `tokens` pieces of the format that are put in.
+  // `corpus` holds valid texts, and `tokens` pieces of the format to insert.
   TextMutator(std::vector<std::string> corpus, std::vector<std::string> tokens,
               uint64_t seed)
       : corpus_(std::move(corpus)), tokens_(std::move(tokens)), random_(seed) {}
 
-  // A text of the corpus with one damage, or up to four.
+  // A text of the corpus with one to four random changes.
   std::string Next() {
     std::string text = corpus_[Below(corpus_.size())];
     const size_t more = Below(2) == 0 ? 0 : Below(4);
@@ -36,7 +36,7 @@ class TextMutator {
 
   void Damage(std::string& text) {
     const size_t at = Below(text.size() + 1);
-    // Mostly short, so that some of the format is left.
+    // Usually short, so that some of the format remains.
     const size_t longest = Below(4) == 0 ? text.size() : 12;
     const size_t length = Below(std::min(text.size() - at, longest) + 1);
     switch (Below(7)) {

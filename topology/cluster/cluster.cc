@@ -209,7 +209,8 @@ class NameClashes {
   // numbered group that makes this name.
   void CheckNumbers(const std::vector<HostGroup>& groups, size_t i,
                     Problems& problems) const {
-    // The first name of a numbered group decides: the rest lie above it.
+    // Checking the first name of a numbered group suffices, because its other
+    // names have higher numbers.
     const std::string name =
         groups[i].count > 1 ? groups[i].name + "0" : groups[i].name;
     for (size_t cut = name.size(); cut-- > 1;) {
@@ -221,7 +222,7 @@ class NameClashes {
       if (digits.size() > 1 && digits[0] == '0') continue;
       if (!absl::SimpleAtoi(digits, &number)) continue;
       if (number >= groups[owner->second].count) continue;
-      if (name.substr(0, cut) == groups[i].name) continue;  // Said already.
+      if (name.substr(0, cut) == groups[i].name) continue;  // Already reported.
       Report(groups, i, owner->second, problems);
     }
   }
@@ -297,8 +298,8 @@ size_t IndexBelow(const std::vector<int64_t>& firsts, int64_t value) {
 LinkSpeed NetworkBetween(const HostGroup& a, const HostGroup& b) {
   const LinkSpeed& x = LinkAt(a.links, LinkLevel::kNetwork);
   const LinkSpeed& y = LinkAt(b.links, LinkLevel::kNetwork);
-  // Equal bandwidths of unlike cards: the smaller kind, so that both
-  // directions agree.
+  // If different cards have equal bandwidths, the smaller kind is used, so that
+  // both directions agree.
   const bool x_rules =
       x.bandwidth != y.bandwidth ? x.bandwidth < y.bandwidth : x.kind <= y.kind;
   LinkSpeed link = x_rules ? x : y;

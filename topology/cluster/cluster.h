@@ -1,4 +1,4 @@
-// Cluster: hosts, their devices, and how fast any two devices reach each other.
+// Cluster: hosts, their devices, and the link between any two devices.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Cluster cluster, ParseCluster("hosts=16,gpus=8"));
 //   cluster.num_devices();                                       // 128
@@ -8,10 +8,9 @@
 //   link.speed.bandwidth;                         // bytes per second
 //
 // Devices are numbered across the cluster: host by host, and within a host in
-// the order its group lists them. Alike hosts are stored once, so a cluster of
-// a million devices takes as little memory as its number of groups does.
-// Everything for one device is O(log groups). Immutable and cheap to copy; any
-// thread may read it.
+// the order its group lists them. Identical hosts are stored once, so memory
+// depends on the number of groups, not of devices. Queries for one device take
+// O(log groups). Immutable and cheap to copy; any thread may read it.
 #ifndef TESSERA_TOPOLOGY_CLUSTER_CLUSTER_H_
 #define TESSERA_TOPOLOGY_CLUSTER_CLUSTER_H_
 
@@ -32,7 +31,7 @@
 
 namespace tessera::topology {
 
-// How far apart two devices are, nearest first.
+// The distance between two devices, nearest first.
 enum class LinkLevel {
   kDevice,    // The same device.
   kNvlink,    // The same NVLink domain, within a host or across hosts.
@@ -47,7 +46,7 @@ inline constexpr std::array<LinkLevel, kLinkLevels> kAllLinkLevels = {
     LinkLevel::kDevice, LinkLevel::kNvlink, LinkLevel::kNumaNode,
     LinkLevel::kSocket, LinkLevel::kHost,   LinkLevel::kNetwork};
 
-// The medium.
+// The medium of a link.
 enum class LinkKind {
   kMemory,
   kNvlink,
@@ -62,7 +61,7 @@ inline constexpr int kLinkKinds = 7;
 
 // A message costs latency + bytes / bandwidth (the alpha-beta or Hockney model:
 // R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20,
-// 1994). A bandwidth is that of one direction, as seen by one device. Data
+// 1994). Bandwidths are those of one direction, as seen by one device. Data
 // sheets often add both directions: NVLink 4's 900 GB/s is 450e9 here.
 struct LinkSpeed {
   LinkKind kind = LinkKind::kMemory;
@@ -72,7 +71,7 @@ struct LinkSpeed {
   friend bool operator==(const LinkSpeed&, const LinkSpeed&) = default;
 };
 
-// The speed at each level of one host; that of kNetwork is one network card's.
+// The speed at each level of one host. kNetwork is the speed of one card.
 using LinkTable = std::array<LinkSpeed, kLinkLevels>;
 
 inline LinkSpeed& LinkAt(LinkTable& table, LinkLevel level) {
@@ -82,7 +81,7 @@ inline const LinkSpeed& LinkAt(const LinkTable& table, LinkLevel level) {
   return table[static_cast<size_t>(level)];
 }
 
-// A level with its speed: the answer of Cluster::LinkBetween.
+// A level with its speed, as Cluster::LinkBetween returns it.
 struct Link {
   LinkLevel level = LinkLevel::kDevice;
   LinkSpeed speed;
@@ -155,24 +154,24 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-// `count` hosts that are alike: node0, node1, ...; a group of one host keeps
+// `count` identical hosts, named node0, node1, ...; a group of one host keeps
 // the name unchanged. Cluster::Create checks it.
 struct HostGroup {
   std::string name = "host";
   int64_t count = 1;
   std::vector<Device> devices;
   LinkTable links = GpuLinks();
-  // Network cards of a host, each as fast as `links` says for kNetwork. What
-  // leaves a host at one time shares them.
+  // Network cards of a host, each as fast as `links` says for kNetwork. All
+  // concurrent traffic out of a host shares them.
   int64_t nics = 1;
-  // An NVLink domain stretches over this many consecutive hosts of the group
-  // (18 for a GB200 NVL72 rack with 4 GPUs a host); divides `count`.
+  // An NVLink domain spans this many consecutive hosts of the group (18 for a
+  // GB200 NVL72 rack with 4 GPUs a host); divides `count`.
   int64_t nvlink_hosts = 1;
 
   friend bool operator==(const HostGroup&, const HostGroup&) = default;
 };
 
-// The limits that Cluster::Create and every reader keep.
+// The limits that Cluster::Create and all readers enforce.
 inline constexpr int64_t kMaxHosts = int64_t{1} << 20;
 inline constexpr int64_t kMaxDevicesPerHost = 4096;
 inline constexpr int64_t kMaxClusterDevices = int64_t{1} << 26;
@@ -181,16 +180,15 @@ inline constexpr int64_t kMaxDomain = 1'000'000;
 inline constexpr size_t kMaxHostNameLength = 253;
 inline constexpr size_t kMaxDeviceTextLength = 128;
 
-// The problems of `groups`, one line each with its fix; empty if they make a
-// cluster. Places are named as in the JSON form:
-// "hosts[3].devices[1].socket".
+// The problems of `groups`, one line each with its fix; empty if they are
+// valid. Fields are named as in the JSON form: "hosts[3].devices[1].socket".
 std::vector<std::string> HostProblems(const std::vector<HostGroup>& groups);
 
-// A device's number in the cluster, and a host's.
+// The numbers of a device and of a host in the cluster.
 using DeviceIndex = StrongInt<struct DeviceIndexTag>;
 using HostIndex = StrongInt<struct HostIndexTag>;
 
-// The place of a device. Made by Cluster::Locate.
+// The location of a device, as Cluster::Locate returns it.
 struct DevicePlace {
   HostIndex host;
   int64_t group = 0;   // The host's group, an index into groups().
@@ -225,12 +223,13 @@ class Cluster {
   absl::StatusOr<int64_t> DeviceCount(HostIndex host) const;
   absl::StatusOr<std::string> HostName(HostIndex host) const;
 
-  // The link from one device to another, the same both ways. Between hosts the
-  // latency is the higher and the bandwidth the lower of their two; bandwidth
-  // is that of one card, which other devices of the host may be using as well.
+  // The link between two devices, the same in both directions. Between hosts it
+  // has the higher latency and the lower bandwidth of the two hosts' networks.
+  // The bandwidth is that of one card, which other devices of the host may also
+  // use.
   absl::StatusOr<Link> LinkBetween(DeviceIndex a, DeviceIndex b) const;
 
-  // The same for places that Locate made; cannot fail.
+  // The same for results of Locate; never fails.
   Link LinkBetween(const DevicePlace& a, const DevicePlace& b) const;
 
   // Total bandwidth of all network cards of a host, in bytes per second in one
@@ -244,7 +243,8 @@ class Cluster {
  private:
   struct State {
     std::vector<HostGroup> groups;
-    // The first host and device of each group, and behind the last.
+    // The first host and device of each group, and the total numbers at the
+    // end.
     std::vector<int64_t> first_host;
     std::vector<int64_t> first_device;
   };
@@ -261,7 +261,7 @@ class Cluster {
   std::shared_ptr<const State> state_;
 };
 
-// One line for people: "16 hosts, 128 devices; 16 x 8 gpu (H100)".
+// A readable line: "16 hosts, 128 devices; 16 x 8 gpu (H100)".
 std::string Describe(const Cluster& cluster);
 
 }  // namespace tessera::topology

@@ -28,8 +28,8 @@ namespace {
 
 constexpr double kMaxLatency = 1000;
 
-// The nearest double to what the text says, "3.4us" as 3.4e-6: the exponent
-// goes into the text, since multiplying would round twice.
+// Parses to the nearest double, "3.4us" as 3.4e-6, by appending the exponent to
+// the text, since multiplying would round twice.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4>
     kTimeUnits = {{{"ns", "e-9"}, {"us", "e-6"}, {"ms", "e-3"}, {"s", "e0"}}};
 
@@ -130,7 +130,7 @@ class Items {
     return found->second;
   }
 
-  // A whole number from 1 to `high`, or `fallback` where the key is not given.
+  // A whole number from 1 to `high`, or `fallback` if the key is missing.
   absl::StatusOr<int64_t> Count(std::string_view key, int64_t fallback,
                                 int64_t high) const {
     const std::optional<std::string_view> text = Find(key);
@@ -200,12 +200,13 @@ absl::StatusOr<DeviceKind> ReadKind(const Items& items) {
   return gpus ? DeviceKind::kGpu : DeviceKind::kCpu;
 }
 
-// How many of `count` things the part `index` of `parts` gets.
+// The number of `count` items that part `index` of `parts` gets.
 int64_t Share(int64_t count, int64_t parts, int64_t index) {
   return count / parts + (index < count % parts ? 1 : 0);
 }
 
-// Devices in order over the sockets and their NUMA nodes, as evenly as they go.
+// Distributes devices in order over the sockets and their NUMA nodes, as evenly
+// as possible.
 absl::Status ReadDevices(const Items& items, DeviceKind kind,
                          HostGroup& group) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -337,7 +338,7 @@ HostGroup ReadHost(const json& value, std::string path,
   group.nvlink_hosts = reader.IntegerOr("nvlink_hosts", 1, 1, kMaxHosts);
   if (const json* devices = reader.FindArray("devices")) {
     for (size_t i = 0; i < devices->size(); ++i) {
-      // A problem of one device more is enough to say that they are too many.
+      // One device too many is enough to report the problem.
       if (group.devices.size() > static_cast<size_t>(kMaxDevicesPerHost)) break;
       ReadDevice((*devices)[i],
                  absl::StrCat(reader.PathOf("devices"), "[", i, "]"), problems,

@@ -1,4 +1,4 @@
-// Clusters as text: a line for flags, and JSON in files.
+// Reads and writes clusters as text: one line in flags, JSON in files.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Cluster a, ParseCluster("hosts=16,gpus=8"));
 //   TESSERA_RETURN_IF_ERROR(SaveCluster(a, "cluster.json"));
@@ -57,8 +57,8 @@ absl::StatusOr<double> ParseLatency(std::string_view text);
 // their sources, are GpuLinks() and CpuLinks().
 //
 // InvalidArgument if the text is not such a line: an unknown, repeated or
-// missing key, a number that is outside its limits, a malformed figure. The
-// message quotes the item and says what is allowed.
+// missing key, a number outside its limits, or a malformed bandwidth, latency
+// or size. The message quotes the item and says what is allowed.
 absl::StatusOr<Cluster> ParseCluster(std::string_view spec);
 
 // The largest text that is read.
@@ -72,8 +72,8 @@ inline constexpr size_t kMaxClusterJsonBytes = size_t{64} << 20;
 absl::StatusOr<Cluster> ClusterFromJson(std::string_view text);
 
 // Indented JSON with every field spelled out and runs of equal devices written
-// once, ending in a newline. ClusterFromJson gives an equal cluster back, bit
-// for bit in every figure.
+// once, ending in a newline. ClusterFromJson restores an equal cluster, bit for
+// bit in every number.
 std::string ClusterToJson(const Cluster& cluster);
 
 // The cluster in the file. NotFound if there is no such file, another code

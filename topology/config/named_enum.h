@@ -1,4 +1,4 @@
-// Named enumerations: values that read and print by names kept in one table.
+// Named enumerations: parse and print enumerators by the names in one table.
 //
 //   enum class Colour { kRed, kBlue };
 //   template <>
@@ -9,8 +9,8 @@
 //   };
 //   ParseEnum<Colour>("red");       // Colour::kRed
 //   EnumName(Colour::kBlue);        // "blue"
-//   ABSL_FLAG(Colour, colour, Colour::kRed, "One of: " +
-//   AllowedNames<Colour>());
+//   ABSL_FLAG(Colour, colour, Colour::kRed,
+//             "One of: " + AllowedNames<Colour>());
 #ifndef TESSERA_TOPOLOGY_CONFIG_NAMED_ENUM_H_
 #define TESSERA_TOPOLOGY_CONFIG_NAMED_ENUM_H_
 
@@ -33,8 +33,8 @@ struct NamedValue {
   Enum value;
 };
 
-// Specialised for each enumeration: kWhat, what a value is called in messages,
-// and kTable, an array of NamedValue.
+// Specialised for each enumeration. kWhat is the noun for a value in messages,
+// and kTable is an array of NamedValue.
 template <typename Enum>
 struct EnumNames;
 
@@ -44,7 +44,7 @@ concept NamedEnum = requires {
   { EnumNames<Enum>::kTable[0].value } -> std::convertible_to<Enum>;
 };
 
-// The name of a value, or "" where the table has no such value.
+// The name of a value, or "" if the table has no such value.
 template <NamedEnum Enum>
 constexpr std::string_view EnumName(Enum value) {
   for (const auto& entry : EnumNames<Enum>::kTable) {

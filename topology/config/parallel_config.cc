@@ -15,7 +15,7 @@
 namespace tessera::topology {
 namespace {
 
-// The axes as given; 0: not named.
+// The sizes as given; 0 if an axis is not named.
 struct NamedSizes {
   int64_t dp = 0, dp_replicate = 0, dp_shard = 0;
   int64_t pp = 0, cp = 0, tp = 0, ep = 0;
@@ -33,7 +33,7 @@ int64_t* FindSize(std::string_view axis, NamedSizes& sizes) {
   return nullptr;
 }
 
-// dp and its two parts, of which any may be left out.
+// Checks dp and its two parts, any of which may be omitted.
 absl::Status CheckParts(const NamedSizes& given) {
   if (given.dp == 0) return absl::OkStatus();
   if (given.dp_replicate != 0 && given.dp_shard != 0) {
@@ -143,7 +143,7 @@ absl::StatusOr<AxisOrder> MeshSizes::ParseOrder(std::string_view text) const {
                 [](const Axis& axis) { return axis.size == AxisSize(1); });
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Axis> ordered,
                            OrderAxes(axes, text));
-  // Axes of size 1 keep their places in the default order.
+  // Axes of size 1 keep their positions in the default order.
   AxisOrder result = kDefaultAxisOrder;
   auto next = ordered.begin();
   for (MeshAxis& place : result) {

@@ -54,8 +54,9 @@ struct MeshSizes {
   // replicated over dp_replicate. Divides dp.
   int64_t dp_replicate = 1;
   // Expert parallelism: cp x dp = ep x edp, the ranks of an expert group
-  // nearest to each other. Each has some of a layer's experts, whose state is
-  // sharded over the edp ranks that hold the same. Divides cp x dp.
+  // nearest to each other. Each rank holds some of a layer's experts, whose
+  // state is sharded over the edp ranks that hold the same experts. Divides cp
+  // x dp.
   int64_t ep = 1;
   AxisOrder order = kDefaultAxisOrder;
 
@@ -72,16 +73,16 @@ struct MeshSizes {
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 
   // Axes dp, pp, cp, tp and ep in any order, each at most once and with a size
-  // of 1 or more; one that is not there has 1. Instead of dp, or beside it, its
-  // two parts may be given, dp_replicate and dp_shard. Without dp_replicate, dp
-  // ranks share one copy of the model state. InvalidArgument for all else, for
-  // parts that do not multiply to dp, and as Validate.
+  // of 1 or more; absent axes have size 1. The two parts of dp, dp_replicate
+  // and dp_shard, may be given instead of dp or in addition. Without
+  // dp_replicate, dp ranks share one copy of the model state. InvalidArgument
+  // for any other text, for parts that do not multiply to dp, and as Validate.
   static absl::StatusOr<MeshSizes> Parse(std::string_view text);
 
-  // Every axis: "dp2,pp1,cp1,tp4", and ep if it is not 1. Parse reads it back.
+  // Every axis: "dp2,pp1,cp1,tp4", and ep if it is not 1. Parse restores it.
   std::string ToString() const;
-  // The value of the flag: "dp2,tp4"; axes of size 1 are omitted. Parse reads
-  // it back.
+  // The value of the flag: "dp2,tp4"; axes of size 1 are omitted. Parse
+  // restores it.
   std::string ToFlag() const;
 
   // InvalidArgument for a size below 1, a dp_replicate that does not divide dp,
@@ -89,12 +90,12 @@ struct MeshSizes {
   absl::Status Validate() const;
 
   // Reads names joined by "-", fastest-varying first, such as "tp-cp-dp-pp".
-  // Axes of size 1 may be omitted and keep their places in the default order.
-  // InvalidArgument as OrderAxes.
+  // Axes of size 1 may be omitted; they keep their positions in the default
+  // order. InvalidArgument as OrderAxes.
   absl::StatusOr<AxisOrder> ParseOrder(std::string_view text) const;
 
-  // The mesh with axes tp, cp, dp and pp in their order; with replicas also
-  // dp_shard and dp_replicate, with expert parallelism ep and edp.
+  // The mesh with axes tp, cp, dp and pp in their order; also dp_shard and
+  // dp_replicate if there are replicas, and ep and edp with expert parallelism.
   // InvalidArgument as Validate, and for an order in which another axis divides
   // the ranks of an expert group unevenly.
   absl::StatusOr<Mesh> MakeMesh() const;
@@ -102,9 +103,9 @@ struct MeshSizes {
 
 struct ParallelConfig {
   MeshSizes mesh = {};
-  // How the pipeline runs: a generator's name, "auto", or a CSV file. A text,
-  // for the one list of names is pipeline::Generators(), and topology does not
-  // depend on pipeline.
+  // How the pipeline runs: a generator's name, "auto", or a CSV file. A string,
+  // because the names are listed by pipeline::Generators() and topology does
+  // not depend on pipeline.
   std::string schedule = "1f1b";
   int64_t chunks = 1;       // Stages of a pipeline rank.
   int64_t micro_batch = 1;  // Sequences that a rank computes with at a time.

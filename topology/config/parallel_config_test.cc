@@ -162,7 +162,7 @@ TEST(MeshSizesTest, OrdersMayOmitAxesOfSizeOne) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const AxisOrder order,
                                sizes.ParseOrder("dp-ep-tp"));
   EXPECT_EQ(FormatAxisOrder(order), "dp-cp-tp-pp");
-  // They do not matter: they keep their places in the default order.
+  // They do not matter: they keep their positions in the default order.
   EXPECT_EQ(sizes.ParseOrder("pp-tp-cp-dp").value(), kDefaultAxisOrder);
   EXPECT_THAT(sizes.ParseOrder("tp-pp"),
               Refused("lacks axis \"dp\"; name every axis of the mesh"));

@@ -1,5 +1,5 @@
-// Strategies: how a job keeps its activations, combines gradients, and with
-// which numbers it computes.
+// Named strategies of a job: how it keeps activations, how it sums gradients,
+// and its precision.
 //
 //   ParseEnum<MemoryStrategy>("aggressive");   // MemoryStrategy::kAggressive
 //   EnumName(DType::kBF16);                    // "bf16"

@@ -120,7 +120,7 @@ std::vector<Device> NvmlDevices(const MachineTopology& machine,
   return devices;
 }
 
-// The least that any linked GPU has, where NVML tells.
+// Uses the lowest bandwidth of all linked GPUs, if NVML reports any.
 void SetNvlinkBandwidth(const std::vector<NvmlGpu>& gpus, LinkTable& links) {
   double least = 0;
   for (const NvmlGpu& gpu : gpus) {
@@ -131,7 +131,7 @@ void SetNvlinkBandwidth(const std::vector<NvmlGpu>& gpus, LinkTable& links) {
   if (least > 0) LinkAt(links, LinkLevel::kNvlink).bandwidth = least;
 }
 
-// GPUs by NVML or, if it is not there, by the PCI bus; empty if there is
+// Finds GPUs with NVML or, without it, on the PCI bus. Adds none if there are
 // none.
 void FindGpus(const DiscoveryOptions& options, const MachineTopology& machine,
               HostGroup& host, std::vector<std::string>& notes) {

@@ -1,14 +1,14 @@
-// The cluster that this machine is, a single host, from hwloc and NVML.
+// Describes this machine as a cluster of one host, using hwloc and NVML.
 //
 //   TESSERA_ASSIGN_OR_RETURN(DiscoveredCluster found, DiscoverCluster({}));
 //   found.cluster.num_devices();
 //
-// With a GPU: its devices are the GPUs, each with its socket, NUMA node, memory
-// and NVLink domain. Without: its devices are slots for ranks, one for each
-// core that the process may use, or for each hardware thread.
+// With GPUs, the devices are the GPUs, each with its socket, NUMA node, memory
+// and NVLink domain. Without, the devices are slots for ranks, one for each
+// core or hardware thread that the process may use.
 //
-// Levels and NVLink's bandwidth are found; other figures are the defaults of
-// link.h. One host cannot tell its network.
+// Link levels and NVLink's bandwidth are detected; other speeds are the
+// defaults of cluster.h. The network cannot be detected from one host.
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_CLUSTER_DISCOVERY_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_CLUSTER_DISCOVERY_H_
 
@@ -28,29 +28,30 @@ enum class CpuSlot { kCore, kHardwareThread };
 struct DiscoveryOptions {
   std::string host_name;  // Empty: the system's.
   MachineSource machine;
-  std::string nvml_library{kNvmlLibrary};  // Empty: NVML is not asked.
+  std::string nvml_library{kNvmlLibrary};  // Empty: do not query NVML.
   CpuSlot cpu_slot = CpuSlot::kCore;
-  bool use_gpus = true;  // False: slots even where there are GPUs.
+  bool use_gpus = true;  // False: CPU slots even with GPUs.
 };
 
 struct DiscoveredCluster {
   Cluster cluster;
   MachineTopology machine;
-  // One sentence for each fact that was not found, with the assumption made
+  // One sentence for each fact that was not detected, with the assumption made
   // instead.
   std::vector<std::string> notes;
 };
 
 // Unimplemented without hwloc, and the errors of ReadMachineTopology. A machine
-// without NVML is no error: GPUs on the PCI bus are then taken without memory
-// and NVLink, and a note says so.
+// without NVML is not an error: GPUs found on the PCI bus then have unknown
+// memory and no NVLink, and a note says so.
 absl::StatusOr<DiscoveredCluster> DiscoverCluster(
     const DiscoveryOptions& options);
 
-// A domain for each of n GPUs, from whether each pair is linked. Every pair of
-// a domain is: where links do not reach from each to each (a DGX-1's cube), a
-// GPU joins the first domain of which it reaches all. A GPU that reaches none
-// has Device::kNoNvlink. A link counts if both ends see it.
+// Returns an NVLink domain for each of n GPUs, given which pairs are linked.
+// All pairs within a domain are linked. If links are not all-to-all (a DGX-1's
+// cube), a GPU joins the first domain of whose GPUs it reaches all. A GPU that
+// shares its domain with no other has Device::kNoNvlink. A link counts only if
+// both ends report it.
 std::vector<int64_t> NvlinkDomains(
     const std::vector<std::vector<bool>>& linked);
 

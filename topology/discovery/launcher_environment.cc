@@ -26,7 +26,7 @@ absl::Status Invalid(std::string_view text, std::string_view reason) {
       reason, "; expected counts such as 2(x3),1"));
 }
 
-// Digits alone: SimpleAtoi would take a sign and blanks too.
+// Accepts digits only; SimpleAtoi would also accept a sign and blanks.
 bool ParseCount(std::string_view text, int64_t high, int64_t* count) {
   if (text.empty() || !absl::ascii_isdigit(text.front())) return false;
   if (!absl::ascii_isdigit(text.back())) return false;
@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<SlurmTaskRun>> ParseSlurmTasksPerNode(
     }
     nodes += run.nodes;
     if (nodes > kMaxNodes) return Invalid(text, "has more than 2^20 nodes");
-    // At most 2^40 * 2^20 at once, so that nothing overflows.
+    // Each term is at most 2^40 * 2^20, so nothing overflows.
     tasks += run.tasks * run.nodes;
     if (tasks > kMaxTasks) return Invalid(text, "has more than 2^40 tasks");
     runs.push_back(run);
@@ -119,7 +119,7 @@ constexpr Variables kSlurm = {
     Launcher::kSlurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "",
     "SLURM_NODEID"};
 
-// Reads variables, remembering nothing but how to look them up.
+// Reads variables through a lookup function.
 class Reader {
  public:
   explicit Reader(const EnvironmentLookup& lookup) : lookup_(lookup) {}
@@ -129,7 +129,7 @@ class Reader {
   }
   bool Has(std::string_view name) const { return Text(name).has_value(); }
 
-  // A whole number from `low` up, or nothing if it is not set.
+  // A whole number of at least `low`, or nullopt if it is not set.
   absl::StatusOr<std::optional<int64_t>> Optional(std::string_view name,
                                                   int64_t low) const {
     const std::optional<std::string> text = Text(name);
@@ -158,7 +158,7 @@ class Reader {
   const EnvironmentLookup& lookup_;
 };
 
-// A value must be below its bound; each is named with its variable.
+// Checks that a value is below its bound. Both are named by their variables.
 absl::Status CheckBelow(std::string_view name, int64_t value,
                         std::string_view bound_name, int64_t bound) {
   if (value < bound) return absl::OkStatus();
@@ -187,7 +187,7 @@ absl::StatusOr<LauncherEnvironment> ReadVariables(const Reader& reader,
       CheckBelow(names.rank, rank, names.world_size, world));
   TESSERA_RETURN_IF_ERROR(
       CheckBelow(names.local_rank, result.local_rank, names.world_size, world));
-  // Open MPI can be told to number a host's ranks in another order.
+  // Open MPI can be configured to number a host's ranks in another order.
   if (names.launcher != Launcher::kOpenMpi && result.local_rank > rank) {
     return absl::InvalidArgumentError(absl::StrCat(
         names.local_rank, "=", result.local_rank, " exceeds ", names.rank, "=",
@@ -206,7 +206,8 @@ absl::StatusOr<LauncherEnvironment> ReadVariables(const Reader& reader,
   return result;
 }
 
-// The task list of the step if there is one; the batch job's otherwise.
+// Reads the task list of the step if there is one, otherwise that of the batch
+// job.
 absl::Status ReadSlurmTasks(const Reader& reader, LauncherEnvironment& result) {
   std::string_view name = "SLURM_STEP_TASKS_PER_NODE";
   if (!reader.Has(name)) name = "SLURM_TASKS_PER_NODE";

@@ -1,5 +1,5 @@
-// LauncherEnvironment: this process's rank and place, from the environment
-// variables of the program that started it.
+// LauncherEnvironment: this process's rank, local rank and host, from the
+// environment variables of the program that started it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       LauncherEnvironment here,
@@ -21,7 +21,7 @@
 //              [SLURMD_NODENAME]
 //
 // PMI_RANK without MPI_LOCALRANKID inside Slurm is srun's own PMI, and Slurm's
-// variables are more complete. A rank's place is never guessed as rank % 8.
+// variables are more complete. The local rank is never guessed as rank % 8.
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 
@@ -48,16 +48,16 @@ struct SlurmTaskRun {
 
 // ParseSlurmTasksPerNode("2(x3),1");    // {{2, 3}, {1, 1}}: 2, 2, 2, 1
 //
-// InvalidArgument if the text is no such list, a number is below 1, or all
+// InvalidArgument if the text is not such a list, a number is below 1, or all
 // nodes together exceed 2^20 or their tasks 2^40.
 absl::StatusOr<std::vector<SlurmTaskRun>> ParseSlurmTasksPerNode(
     std::string_view text);
 
-// The number of nodes and of tasks in all.
+// The total numbers of nodes and of tasks.
 int64_t SlurmNodeCount(const std::vector<SlurmTaskRun>& runs);
 int64_t SlurmTaskCount(const std::vector<SlurmTaskRun>& runs);
 
-// The tasks of one node, or nothing if there is no such node.
+// The number of tasks of one node; nullopt if there is no such node.
 std::optional<int64_t> SlurmTasksOfNode(const std::vector<SlurmTaskRun>& runs,
                                         int64_t node);
 
@@ -79,13 +79,13 @@ struct LauncherEnvironment {
                          const LauncherEnvironment&) = default;
 };
 
-// The value of an environment variable, or nothing if it is not set.
+// Returns the value of an environment variable, or nullopt if it is not set.
 using EnvironmentLookup =
     std::function<std::optional<std::string>(std::string_view name)>;
 
-// NotFound if no launcher's variables are set. InvalidArgument if one of
-// a launcher's is missing, is not a number, or contradicts another: the message
-// names the variables and their values.
+// NotFound if no launcher's variables are set. InvalidArgument, naming the
+// variables and their values, if a variable of the launcher is missing, is not
+// a number, or contradicts another.
 absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
     const EnvironmentLookup& lookup);
 

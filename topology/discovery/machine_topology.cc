@@ -59,8 +59,8 @@ absl::StatusOr<Topology> Load(const MachineSource& source) {
   }
   Topology topology(raw);
   TESSERA_RETURN_IF_ERROR(SetSource(raw, source));
-  // Plugins that start whole drivers, and pci, whose libpciaccess leaks: sysfs,
-  // which hwloc reads itself, shows the PCI bus as well.
+  // Excludes plugins that start whole drivers, and pci, whose libpciaccess
+  // leaks; hwloc also finds the PCI bus through sysfs.
   for (const char* plugin :
        {"cuda", "gl", "levelzero", "nvml", "opencl", "pci", "rsmi"}) {
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
@@ -76,7 +76,7 @@ absl::StatusOr<Topology> Load(const MachineSource& source) {
                    source.text.substr(0, 60), "\""));
 }
 
-// The socket that holds an object, if it lies within one.
+// The socket that contains an object, if a single socket does.
 std::optional<int64_t> SocketOf(hwloc_topology_t topology, hwloc_obj_t object) {
   if (hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE) <= 1) return 0;
   while (object != nullptr && object->type != HWLOC_OBJ_PACKAGE) {

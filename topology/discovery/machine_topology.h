@@ -18,7 +18,7 @@
 
 namespace tessera::topology {
 
-// The machine to describe. The text forms describe other machines than this
+// The machine to describe. The text forms describe machines other than this
 // one.
 struct MachineSource {
   enum class Kind { kThisMachine, kSynthetic, kXml };
@@ -52,7 +52,7 @@ struct MachinePu {
 };
 
 // A display or 3D controller of NVIDIA on the PCI bus. The locality is missing
-// where the firmware does not tell it.
+// if the firmware does not report it.
 struct MachineGpu {
   std::string bus_id;  // "0000:18:00.0"
   std::string model;   // From the PCI database; may be empty.
@@ -68,10 +68,10 @@ struct MachineTopology {
 };
 
 // The machine, without processing units that the operating system's cpuset
-// denies to this process. A binding of the process to fewer (taskset, mpirun
-// --bind-to) does not count: it is a rank's, not the machine's. Unimplemented
-// if Tessera is built without hwloc 2; InvalidArgument if hwloc refuses
-// the text.
+// denies to this process. A narrower binding of the process (taskset, mpirun
+// --bind-to) is ignored, because it belongs to a rank, not to the machine.
+// Unimplemented if Tessera is built without hwloc 2; InvalidArgument if hwloc
+// rejects the text.
 absl::StatusOr<MachineTopology> ReadMachineTopology(
     const MachineSource& source);
 

@@ -126,7 +126,7 @@ absl::StatusOr<std::vector<nvml_abi::Device>> Nvml::Devices() const {
   for (unsigned int i = 0; i < count; ++i) {
     nvml_abi::Device device = nullptr;
     code = get_handle_(i, &device);
-    // Counted, but hidden from this process by its cgroup.
+    // The GPU is counted, but its cgroup hides it from this process.
     if (code == nvml_abi::kNoPermission) continue;
     if (code != nvml_abi::kSuccess) {
       return Failed(absl::StrCat("nvmlDeviceGetHandleByIndex_v2(", i, ")"),
@@ -143,7 +143,7 @@ absl::StatusOr<NvmlGpu> Nvml::Describe(nvml_abi::Device device) const {
   if (code != nvml_abi::kSuccess) return Failed("nvmlDeviceGetName", code);
   nvml_abi::Memory memory = {};
   code = get_memory_(device, &memory);
-  // Integrated GPUs share the host's memory and do not say how much.
+  // Integrated GPUs share the host's memory and do not report its size.
   if (code != nvml_abi::kSuccess && code != nvml_abi::kNotSupported) {
     return Failed("nvmlDeviceGetMemoryInfo", code);
   }
@@ -168,7 +168,7 @@ double Nvml::NvlinkBandwidth(nvml_abi::Device device) const {
   for (unsigned int link = 0; link < nvml_abi::kMaxNvlinks; ++link) {
     int state = 0;
     unsigned int version = 0;
-    // A link that the GPU does not have is an error here, and no news.
+    // NVML returns an error for links that the GPU does not have.
     if (get_link_state_(device, link, &state) != nvml_abi::kSuccess) continue;
     if (state != nvml_abi::kFeatureEnabled) continue;
     if (get_link_version_(device, link, &version) != nvml_abi::kSuccess) {

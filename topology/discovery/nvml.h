@@ -1,11 +1,12 @@
-// NVML: what NVIDIA's driver says about the GPUs of this machine.
+// Reads the properties of this machine's GPUs from NVML, NVIDIA's driver
+// library.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::vector<NvmlGpu> gpus, ReadNvml());
 //
 // The library is opened at run time, so nothing is linked and a machine without
-// it gives an error, not a failure to start. Source of the entry points: NVML
-// API Reference Guide, sections "Initialization and Cleanup", "Device Queries",
-// "NvLink Methods".
+// it gets an error instead of a failure to start. Source of the entry points:
+// NVML API Reference Guide, sections "Initialization and Cleanup", "Device
+// Queries", "NvLink Methods".
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_NVML_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_NVML_H_
 
@@ -24,11 +25,11 @@ struct NvmlGpu {
   std::string name;
   std::string bus_id;  // "0000:18:00.0"
   int64_t memory_bytes = 0;
-  int64_t free_bytes = 0;  // Not used by any process, now.
-  // All active NVLinks together, bytes per second in one direction; 0 if it
-  // has none or the library is too old to say.
+  int64_t free_bytes = 0;  // Currently unused by all processes.
+  // The bandwidth of all active NVLinks together, in bytes per second in one
+  // direction; 0 if there are none or the library is too old to report it.
   double nvlink_bandwidth = 0;
-  // For each GPU of the answer, true if NVLink reaches it.
+  // For each returned GPU, true if NVLink connects to it.
   std::vector<bool> nvlink_peers;
 };
 

@@ -1,6 +1,6 @@
 // The part of NVML's C interface that Tessera calls. Names and layouts are the
-// library's (NVML API Reference Guide); declared here so that no header of
-// NVIDIA's is needed to build.
+// library's (NVML API Reference Guide); they are declared here so that the
+// build needs no NVIDIA header.
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_NVML_ABI_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_NVML_ABI_H_
 

@@ -1,4 +1,4 @@
-// The smallest program: which ranks of a mesh work together?
+// The smallest program: lists the ranks of a mesh that work together.
 
 #include <iostream>
 

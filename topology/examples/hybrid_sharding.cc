@@ -1,5 +1,6 @@
-// One set of ranks, divided three ways: dense layers by data and tensor, their
-// optimizer state by shards and replicas, experts by the ranks of a stage.
+// Divides one set of ranks in three ways: dense layers by data and tensor,
+// their optimizer state by shards and replicas, and experts over the ranks of a
+// stage.
 
 #include <iostream>
 

@@ -33,7 +33,7 @@ class Measurement {
     if (needs_.exchange) AddExchange();
   }
 
-  // The hosts of ranks [first, end).
+  // Adds the hosts of ranks [first, end).
   void AddHostsOf(int64_t first, int64_t end) {
     for (int64_t rank = first; rank < end; rank = end_) {
       AddHost(*cluster_.HostOf(DeviceIndex(rank)));
@@ -43,14 +43,14 @@ class Measurement {
   const LinkProfile& profile() const { return profile_; }
 
  private:
-  // The end of an edge that the host holds. Both are considered: the slower of
-  // the two hosts decides.
+  // The end of an edge that lies on the host. Both ends are considered, because
+  // the slower of the two hosts decides.
   enum class End { kSource, kTarget };
 
   DevicePlace Locate(int64_t rank) const {
     return *cluster_.Locate(DeviceIndex(rank));
   }
-  // From a rank of the host at hand.
+  // The link from a rank of the current host.
   Link LinkTo(int64_t rank, int64_t other) const {
     DevicePlace here = place_;
     here.local = rank - first_;
@@ -87,7 +87,7 @@ class Measurement {
         continue;
       }
       ++flows;
-      // A ring leaves by as many cards as its group has members here.
+      // A ring uses as many cards as its group has members here.
       const int64_t cards = closed ? ranks_.MembersIn(rank, first_, end_) : 1;
       crossings_.push_back(
           {link.speed.latency,
@@ -105,7 +105,7 @@ class Measurement {
     LinkCost& worst = profile_.exchange;
     int64_t leaving = 0;
     for (int64_t rank = first_; rank < end_; ++rank) {
-      // By level, so that equal counts give the same sum in whatever order.
+      // Summed by level, so that equal counts give the same sum in any order.
       std::array<double, kLinkLevels> busy = {};
       for (int64_t i = 0; i < ranks_.size(); ++i) {
         const int64_t peer = ranks_.Base(rank) + i * ranks_.stride();
@@ -128,23 +128,24 @@ class Measurement {
   const AxisRanks ranks_;
   const LinkNeeds needs_;
   LinkProfile profile_;
-  // The host at hand: its ranks, and what its cards carry together.
+  // The current host: its ranks, and the total bandwidth of its cards.
   int64_t first_ = 0;
   int64_t end_ = 0;
-  DevicePlace place_;  // Of its first rank.
+  DevicePlace place_;  // Location of its first rank.
   double bandwidth_ = 1;
   std::vector<LinkCost> crossings_;
 };
 
-// Tells stretches of ranks whose links are like those of an earlier stretch. A
-// stretch is the ranks of one host, or of the hosts that share NVLink domains.
+// Recognises stretches of ranks whose links equal those of an earlier stretch.
+// A stretch is the ranks of one host, or of the hosts that share NVLink
+// domains.
 //
-// A block of size * stride ranks has three parts: ranks with nobody before them
-// in their group, ranks between two others, ranks with nobody after them. Two
-// stretches of one host group are alike
-//   - where each lies within the same part, and so do all its neighbours within
-//     the same host group: they are the same steps away;
-//   - where they begin at the same place of their blocks, and these blocks lie
+// A block of size * stride ranks has three parts: ranks without a predecessor
+// in their group, ranks between two others, and ranks without a successor. Two
+// stretches of one host group are equivalent if either
+//   - both lie within the same part, and all their next ranks lie in the same
+//     host group, as do all their previous ranks, or
+//   - they begin at the same position in their blocks, and these blocks lie
 //     within the host group.
 class Kinds {
  public:
@@ -159,7 +160,7 @@ class Kinds {
   }
 
   // Returns true if ranks [first, end) of this host group may differ from all
-  // earlier queries. A range that the end of the world cuts always may.
+  // earlier queries. A range that the end of the world truncates always may.
   bool IsNew(int64_t group, int64_t first, int64_t end) {
     if (end > world_) return true;
     const int64_t phase = first % ranks_.block();
@@ -183,8 +184,8 @@ class Kinds {
   }
 
  private:
-  // Host group; part, or kNoPart and the place in the block; the host groups of
-  // the next and the previous ranks.
+  // Host group; part, or kNoPart and the position in the block; the host groups
+  // of the next and the previous ranks.
   using Kind = std::array<int64_t, 4>;
 
   static constexpr int64_t kFirst = 0;
@@ -193,7 +194,7 @@ class Kinds {
   static constexpr int64_t kNoPart = 3;
   static constexpr int64_t kSeveral = -1;
 
-  // The part that holds places [begin, end) of a block, if one does.
+  // The part that contains positions [begin, end) of a block, if one does.
   int64_t PartOf(int64_t begin, int64_t end) const {
     const int64_t first_end = ranks_.stride();
     const int64_t last_begin = ranks_.block() - ranks_.stride();
@@ -203,7 +204,7 @@ class Kinds {
     return kNoPart;
   }
 
-  // The host group that holds ranks [first, end), if one does.
+  // The host group that contains ranks [first, end), if one does.
   int64_t GroupOf(int64_t first, int64_t end) const {
     const auto found = std::upper_bound(ends_.begin(), ends_.end(), first);
     return found != ends_.end() && end <= *found ? found - ends_.begin()
@@ -213,7 +214,7 @@ class Kinds {
   const int64_t world_;
   const AxisRanks ranks_;
   const bool exchange_;
-  std::vector<int64_t> ends_;  // Of the host groups, in ranks.
+  std::vector<int64_t> ends_;  // Ends of host groups, in ranks.
   absl::flat_hash_set<Kind> seen_;
 };
 

@@ -1,5 +1,5 @@
-// LinkProfile: the links that the groups of one axis use, when their ranks lie
-// a stride apart.
+// LinkProfile: the links that the groups of one axis use, and the time of
+// collectives over them.
 //
 //   LinkProfile profile =
 //       MeasureLinks(cluster, /*world_size=*/128, /*size=*/8, /*stride=*/1,
@@ -9,12 +9,13 @@
 // Rank r is on device r. A group of `size` ranks is base, base + stride, base +
 // 2 * stride, ...; all groups of the axis communicate at the same time.
 //
-// Messages over the network share the cards of a host. A
-// host with cards of b bytes/s and B together, out of which f flows of the axis
-// lead, gives each B / f. Moreover a ring gets at most b for each member that
-// its group has on the host (NCCL runs one ring a card, each leaving by another
-// member); a message to the next rank, and one rank's exchange with all, b.
-// Links within a host are as fast as the cluster says, however many use them.
+// Messages over the network share the cards of a host. If a host has cards of b
+// bytes/s, B together, and f flows of the axis leave it, each flow gets at most
+// B / f. In addition, a ring gets at most b for each member of its group on the
+// host (NCCL runs one ring per card, each leaving from a different member), and
+// a message to the next rank, or one rank's exchange with all others, gets at
+// most b. Links within a host have the cluster's speed regardless of how many
+// flows use them.
 #ifndef TESSERA_TOPOLOGY_PLACEMENT_LINK_PROFILE_H_
 #define TESSERA_TOPOLOGY_PLACEMENT_LINK_PROFILE_H_
 
@@ -76,12 +77,12 @@ struct LinkCost {
   friend bool operator==(const LinkCost&, const LinkCost&) = default;
 };
 
-// The links of which the slowest decides, whatever the message's size: those
-// that no other one equals or exceeds in both latency and seconds per byte.
+// The links that may be the slowest for some message size: those that no other
+// link equals or exceeds in both latency and seconds per byte.
 class SlowestLinks {
  public:
   void Add(LinkCost link);
-  // Seconds that the slowest takes for so many bytes; 0 if there is none.
+  // Seconds of the slowest link for a message of `bytes`; 0 without links.
   double Seconds(double bytes) const;
   std::span<const LinkCost> links() const { return links_; }
 
@@ -91,12 +92,12 @@ class SlowestLinks {
 
 struct LinkProfile {
   int64_t size = 1;
-  // From each rank to the next, the last one's next being the first.
+  // The links from each rank to the next, and from the last to the first.
   SlowestLinks ring;
-  // The same without the last one's.
+  // The ring without the link from the last rank.
   SlowestLinks chain;
-  // All pairs: the highest latency, and the time that the busiest rank or host
-  // takes to send one byte to each peer.
+  // All pairs: the highest latency, and the time in which the busiest rank or
+  // host sends one byte to each peer.
   LinkCost exchange;
 };
 
@@ -107,24 +108,24 @@ struct LinkNeeds {
   bool exchange = true;
 };
 
-// The profile. `size` * `stride` divides `world_size`, and that is at most the
-// number of the cluster's devices; anything else is a programmer's mistake
-// and ends the program.
+// Returns the profile of an axis. `size` * `stride` must divide `world_size`,
+// which must not exceed the number of the cluster's devices (preconditions).
 //
-// Hosts that lie alike in their groups' blocks of size * stride ranks have like
-// links, and only the first of each kind is computed. With alike hosts of d
-// devices (those of an NVLink rack, if that is more than a host) there are
-// O(d) kinds; host groups of their own add theirs. So this takes O(hosts) plus
-// O(d) for each kind, or O(d * size) with `exchange`.
+// Hosts at equivalent positions in their blocks of size * stride ranks have
+// equal links, so only the first host of each kind is computed. Identical hosts
+// with d devices (per NVLink rack, if it has several hosts) give O(d) kinds;
+// each host group adds its own. This takes O(hosts) plus O(d) for each kind, or
+// O(d * size) with `exchange`.
 LinkProfile MeasureLinks(const Cluster& cluster, int64_t world_size,
                          int64_t size, int64_t stride, const LinkNeeds& needs);
 
-// The same, always looking at every host: the reference that tests compare.
+// The same, computed from every host: the reference for tests.
 LinkProfile MeasureAllLinks(const Cluster& cluster, int64_t world_size,
                             int64_t size, int64_t stride,
                             const LinkNeeds& needs);
 
-// The time of collectives by the alpha-beta model.
+// The seconds of one transfer with all its repetitions, by the alpha-beta
+// model. 0 for a group of one rank.
 //
 // With n ranks in each group, m bytes, and for a link its latency a and its
 // seconds per byte b (contention included):
@@ -136,8 +137,9 @@ LinkProfile MeasureAllLinks(const Cluster& cluster, int64_t world_size,
 //   all_to_all      pairwise exchange  (n-1) * max a + m/n * max(sum of b)
 //   send_recv       one message        max(a + m * b)
 //
-// where max is over all links of all groups, and the sum over a rank's peers,
-// or over what leaves a host: a step ends when its slowest link is done.
+// where max is over all links of all groups, and the sum is over a rank's
+// peers, or over the traffic that leaves a host: a step ends when its slowest
+// link is done.
 //
 // Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
 // Communication Operations in MPICH", IJHPCA 19(1), 2005 (ring all-gather,
@@ -145,15 +147,13 @@ LinkProfile MeasureAllLinks(const Cluster& cluster, int64_t world_size,
 // algorithms for clusters of workstations", JPDC 69(2), 2009 (ring all-reduce);
 // R. W. Hockney, Parallel Computing 20, 1994 (the model). The cost of the
 // reduction itself is left out, as is overlap with computation.
-
-// Seconds for one transfer, all its times together. 0 for a group of one.
 double TransferSeconds(const Transfer& transfer, const LinkProfile& profile);
 
-// The sum over transfers, which come one after another.
+// The sum over transfers, which run one after another.
 double TrafficSeconds(std::span<const Transfer> transfers,
                       const LinkProfile& profile);
 
-// The parts of a profile that the transfers' formulas use.
+// The parts of a profile that the formulas of the transfers use.
 LinkNeeds NeedsOf(std::span<const Transfer> transfers);
 
 // Bytes that one rank sends in one transfer, once: along each link to the next

@@ -213,8 +213,8 @@ TEST(LinkProfileTest, TrafficLeavingHostSharesItsNics) {
                    .front()
                    .seconds_per_byte;
   };
-  // One ring over both hosts leaves by all four cards; so do two rings of four,
-  // each by two, and four rings of two, each by one.
+  // One ring over both hosts uses all four cards; so do two rings of four, with
+  // two cards each, and four rings of two, with one card each.
   EXPECT_DOUBLE_EQ(network(8, 1), 200e9);
   EXPECT_DOUBLE_EQ(network(4, 2), 100e9);
   EXPECT_DOUBLE_EQ(network(2, 4), 50e9);

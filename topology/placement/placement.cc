@@ -33,7 +33,7 @@ struct AxisReport {
 // Axes with traffic in every layer, which should not leave a host.
 bool BelongsInHost(std::string_view axis) { return axis == "tp"; }
 
-// Bytes on each link to the next rank that all transfers of one shape make.
+// Bytes on each link to the next rank, summed over transfers of one shape.
 struct LinkBytes {
   double ring = 0;
   double chain = 0;
@@ -94,7 +94,8 @@ class Reporter {
     return *cluster_.Locate(DeviceIndex(rank));
   }
 
-  // The level to the next rank. Counts what the rank sends out of its host.
+  // Returns the link level to the next rank, and counts the bytes that the rank
+  // sends out of its host.
   LinkLevel AddRank(int64_t rank) {
     const DevicePlace here = Locate(rank);
     const LinkLevel level =
@@ -110,7 +111,7 @@ class Reporter {
     return level;
   }
 
-  // Peers of a rank that only the network reaches.
+  // The number of a rank's peers that only the network reaches.
   int64_t RemotePeers(int64_t rank, const DevicePlace& here) const {
     const HostGroup& group = cluster_.groups()[static_cast<size_t>(here.group)];
     if (group.nvlink_hosts == 1) {
@@ -282,8 +283,8 @@ class Costs {
     return entry->second;
   }
 
-  // In whole picoseconds: up to 9000 s their sums are exact, so equal orders
-  // compare equal whatever order their axes are added in.
+  // In whole picoseconds, whose sums are exact up to 9000 s, so equal orders
+  // compare equal regardless of the order of addition.
   double Picoseconds(size_t axis, int64_t stride) {
     return std::round(Seconds(axis, stride) * 1e12);
   }
@@ -303,7 +304,7 @@ class Costs {
   absl::flat_hash_map<std::pair<size_t, int64_t>, double> seconds_;
 };
 
-// Sets of axes as bits.
+// Represents sets of axes as bits.
 class Search {
  public:
   Search(std::span<const AxisTraffic> traffic, Costs& costs)
@@ -318,9 +319,9 @@ class Search {
     }
   }
 
-  // Places in `traffic` of the axes of the best order, fastest first.
+  // Indices in `traffic` of the axes of the best order, fastest first.
   std::vector<size_t> BestOrder() {
-    // rest_[set]: the least that all other axes cost once those of the set are
+    // rest_[set] is the least cost of all other axes if the axes of the set are
     // the fastest.
     for (size_t set = rest_.size() - 1; set-- > 0;) rest_[set] = Least(set);
     std::vector<size_t> order;

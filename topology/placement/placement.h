@@ -1,5 +1,5 @@
-// Placement: the order of a mesh's axes that keeps the costliest traffic on the
-// fastest links.
+// Placement: finds the order of a mesh's axes that keeps the most expensive
+// traffic on the fastest links.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Cluster cluster, ParseCluster("hosts=16,gpus=8"));
 //   TESSERA_ASSIGN_OR_RETURN(Placement placement,
@@ -8,12 +8,12 @@
 //   std::string text = Describe(placement);
 //
 // Rank r runs on device r of the cluster: the axis that varies fastest has its
-// groups on neighbouring devices. Costs are those of link_profile.h; axes
-// communicate one after another, groups of one axis at the same time.
+// groups on neighbouring devices. Costs come from link_profile.h; axes
+// communicate one after another, and groups of one axis at the same time.
 //
-// Limits: an axis is not split over two levels (a data axis into one within and
-// one across hosts) unless its parts are given as axes of their own, and hosts
-// keep the cluster's order.
+// Limits: an axis is not split over two levels (a data axis into a part within
+// and a part across hosts) unless its parts are given as separate axes, and
+// hosts keep the cluster's order.
 #ifndef TESSERA_TOPOLOGY_PLACEMENT_PLACEMENT_H_
 #define TESSERA_TOPOLOGY_PLACEMENT_PLACEMENT_H_
 
@@ -33,14 +33,15 @@ namespace tessera::topology {
 // The placement of one axis on the cluster.
 struct AxisPlacement {
   Axis axis;
-  int64_t stride = 1;           // Between neighbours of a group, in ranks.
-  double seconds_per_step = 0;  // Of all its transfers.
-  // How many groups have each level as the farthest between neighbours on
-  // their ring, and the farthest of all. Groups of one rank have kDevice.
+  int64_t stride = 1;           // Distance of group neighbours in ranks.
+  double seconds_per_step = 0;  // Sum over its transfers.
+  // The number of groups whose farthest ring neighbours communicate at each
+  // level, and the farthest level of all groups. Groups of one rank have
+  // kDevice.
   std::array<int64_t, kLinkLevels> groups_at_level = {};
   LinkLevel worst_level = LinkLevel::kDevice;
-  // Bytes that leave hosts over the network in a step: all, and the most that
-  // leave one host.
+  // Bytes that leave hosts over the network in a step: the total, and the
+  // maximum for one host.
   double network_bytes = 0;
   double busiest_host_bytes = 0;
 };
@@ -49,7 +50,8 @@ struct Placement {
   std::vector<Axis> order;          // Fastest first, as Mesh::Create takes it.
   std::vector<AxisPlacement> axes;  // In that order.
   double seconds_per_step = 0;      // The sum over axes.
-  // The most that leaves one host in a step, by all axes together.
+  // The maximum number of bytes that leave one host in a step, for all axes
+  // together.
   double busiest_host_bytes = 0;
   int64_t world_size = 1;
   int64_t device_count = 1;
@@ -57,27 +59,27 @@ struct Placement {
   std::vector<std::string> warnings;
 };
 
-// The order of least cost among all orders; of equal ones (to the picosecond)
-// the one that comes first when orders are compared axis by axis, fastest
-// first, by their places in `traffic`.
+// Returns the order with the least cost. Among equal ones (to the picosecond)
+// it is the one that comes first when orders are compared axis by axis, fastest
+// first, by the positions of their axes in `traffic`.
 //
 // An axis costs the same whatever order the faster axes have among themselves,
 // since only their product, its stride, matters. So the best order of every set
-// of axes extends that of a smaller set (dynamic programming over subsets, as
-// Held and Karp do, J. SIAM 10(1), 1962): 2^k * k steps for k axes, and one
-// LinkProfile for each distinct size and stride, whose cost is given there.
+// of axes extends the best order of a smaller set (dynamic programming over
+// subsets, as Held and Karp do, J. SIAM 10(1), 1962): 2^k * k steps for k axes,
+// and one LinkProfile (see its cost) for each distinct size and stride.
 //
 // InvalidArgument as ValidateTraffic, and if there are more ranks than
 // devices; the message gives both numbers.
 absl::StatusOr<Placement> FindPlacement(std::span<const AxisTraffic> traffic,
                                         const Cluster& cluster);
 
-// The cost of one order: that of `traffic`, fastest first. Errors as
-// FindPlacement.
+// The cost of the order in which `traffic` lists the axes, fastest first.
+// Errors as FindPlacement.
 absl::StatusOr<Placement> EvaluatePlacement(
     std::span<const AxisTraffic> traffic, const Cluster& cluster);
 
-// A table for people, a line for each axis, then the warnings.
+// A readable table with a line for each axis, then the warnings.
 std::string Describe(const Placement& placement);
 
 }  // namespace tessera::topology

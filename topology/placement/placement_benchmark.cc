@@ -1,7 +1,6 @@
-// Searches for a placement. The floor is reading the axis report's rows: one
-// look at every rank of every axis (two places and one link each). `floor_s` is
-// the time of such a loop in the same run; `share` is its share of the search
-// time.
+// Measures the search for a placement. The floor is one visit of every rank of
+// every axis (two locations and one link each). `floor_s` is the time of such a
+// loop in the same run, and `share` is its share of the search time.
 #include <chrono>
 #include <string>
 #include <utility>

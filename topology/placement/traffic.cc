@@ -81,13 +81,13 @@ std::vector<std::string> ShapeProblems(const TransformerShape& shape) {
   return problems;
 }
 
-// The letters of the table in the header.
+// The quantities of the table in the header, by their letters.
 class Estimate {
  public:
   Estimate(std::span<const Axis> axes, const TransformerShape& shape)
       : axes_(axes), shape_(shape) {}
 
-  // For an axis that is not known, which the caller refuses, as for dp.
+  // Treats an unknown axis, which the caller rejects, like dp.
   std::vector<Transfer> Of(std::string_view axis) const {
     if (axis == "tp") return Tensor();
     if (axis == "cp") return Context();
@@ -109,7 +109,7 @@ class Estimate {
     return Count(shape_.micro_batch) * Count(shape_.sequence) / Size("cp") *
            Count(shape_.hidden) * Count(shape_.activation_bytes);
   }
-  // Layers of a stage, each micro-batch once.
+  // Executions of a layer: those of a stage, once for each micro-batch.
   double LayerRuns() const {
     return Count(shape_.layers) / Size("pp") * Count(shape_.micro_batches);
   }

@@ -1,5 +1,5 @@
-// AxisTraffic: the transfers between the ranks along one axis in a step, and an
-// estimate of them for transformers.
+// AxisTraffic: the transfers between the ranks along one axis in a step, and
+// their estimate for transformers.
 //
 //   AxisTraffic tp{.axis = {"tp", AxisSize(8)},
 //                  .transfers = {{CollectiveKind::kAllReduce, 64e6, 128}}};
@@ -37,8 +37,8 @@ inline std::ostream& operator<<(std::ostream& os, CollectiveKind kind) {
 
 struct Transfer {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  double bytes = 0;  // As the kind says. Finite, at least 0.
-  double times = 1;  // How often in a step. Finite, at least 0.
+  double bytes = 0;  // Defined by the kind. Finite, at least 0.
+  double times = 1;  // Repetitions in a step. Finite, at least 0.
 
   friend bool operator==(const Transfer&, const Transfer&) = default;
 };
@@ -57,7 +57,8 @@ std::vector<Axis> AxesOf(std::span<const AxisTraffic> traffic);
 // are negative or not finite; the message names the axis and the value.
 absl::Status ValidateTraffic(std::span<const AxisTraffic> traffic);
 
-// A transformer and its training, for an estimate of the traffic of each axis.
+// A transformer and its training, from which EstimateTransformerTraffic
+// estimates the traffic of each axis.
 //
 //   TransformerShape shape;
 //   shape.layers = 80;
@@ -85,14 +86,15 @@ absl::Status ValidateTraffic(std::span<const AxisTraffic> traffic);
 // all-reduces in the forward pass of a layer and two in the backward one; with
 // sequence parallelism each becomes an all-gather and a reduce-scatter of the
 // same cost, Korthikanti et al., arXiv 2205.05198). cp: Liu et al., "Ring
-// Attention", arXiv 2310.01889 (keys and values go round once forward; they and
-// their gradients backward). ep: Lepikhin et al., "GShard", arXiv 2006.16668
-// (dispatch and combine, forward and backward). pp: Narayanan et al., arXiv
-// 2104.04473, section 4.1 (activations forward, gradients back, scattered over
-// tp). dp: Rajbhandari et al., "ZeRO", arXiv 1910.02054, section 7.
+// Attention", arXiv 2310.01889 (keys and values circulate once in the forward
+// pass; they and their gradients in the backward pass). ep: Lepikhin et al.,
+// "GShard", arXiv 2006.16668 (dispatch and combine, forward and backward). pp:
+// Narayanan et al., arXiv 2104.04473, section 4.1 (activations forward,
+// gradients back, scattered over tp). dp: Rajbhandari et al., "ZeRO", arXiv
+// 1910.02054, section 7.
 //
 // Gradients are reduced over dp and cp together, and dense ones over ep as
-// well; all of it is counted along dp. Overlap with computation is not
+// well; all of this counts along dp. Overlap with computation is not
 // subtracted.
 struct TransformerShape {
   int64_t layers = 0;
@@ -104,16 +106,16 @@ struct TransformerShape {
   double dense_parameters = 0;
   double expert_parameters = 0;   // All experts of all layers together.
   int64_t experts_per_token = 1;  // top-k
-  int64_t activation_bytes = 2;   // Of one element.
+  int64_t activation_bytes = 2;   // Size of one element.
   int64_t weight_bytes = 2;
   int64_t gradient_bytes = 2;
   int64_t zero_stage = 0;  // 0 to 3
 };
 
 // Traffic for each of `axes`, in their order. InvalidArgument as ValidateAxes;
-// where an axis is none of tp, cp, ep, pp, dp; and if a size is below 1, the
-// parameters below 0 or the stage not 0 to 3; the message lists all that is
-// wrong.
+// if an axis is none of tp, cp, ep, pp, dp; and if a size is below 1,
+// parameters are below 0 or the stage is not 0 to 3. The message lists all
+// errors.
 absl::StatusOr<std::vector<AxisTraffic>> EstimateTransformerTraffic(
     std::span<const Axis> axes, const TransformerShape& shape);
 

@@ -10,12 +10,12 @@ enum class Bug {
   kNone,
   kDroppedBarrier,    // Between two uses of the same shared memory.
   kSharedTotal,       // All blocks add to one element without atomics.
-  kDivergentShuffle,  // Half of a warp shuffles, the other half votes.
+  kDivergentShuffle,  // Half of a warp shuffles; the other half votes.
   kBarrierInBranch,   // Half of a block is in another barrier.
   kForeignMask,       // A thread is not in its own mask.
   kMissingThread,     // Half of a warp shuffles once more.
-  kUnwrittenShared,   // Shared memory that nobody wrote is read.
-  kPastTheEnd,        // A store behind the output.
+  kUnwrittenShared,   // Reads unwritten shared memory.
+  kPastTheEnd,        // Stores past the end of the output.
 };
 
 // sums[block] = the sum of `count` elements of `x` from block * count on, plus

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Work begins so long after the stream has become free.
+// The delay before work begins on an idle stream.
 constexpr auto kDelay = std::chrono::microseconds(20);
 
 absl::Status InvalidValue(std::string_view what) {
@@ -154,7 +154,7 @@ absl::StatusOr<void*> CudaRuntimeStandIn::Allocate(size_t bytes) {
 
 absl::Status CudaRuntimeStandIn::Free(void* data) {
   TESSERA_RETURN_IF_ERROR(CheckOutsideCapture("free of device memory"));
-  // Waits, as cudaFree does.
+  // Synchronises like cudaFree.
   TESSERA_RETURN_IF_ERROR(SynchronizeDevice());
   const std::lock_guard lock(mutex_);
   if (memory_.erase(data) == 0) return InvalidValue("free of device memory");
@@ -456,7 +456,7 @@ absl::StatusOr<CudaRuntime::Graph> CudaRuntimeStandIn::EndCapture(
   }
   std::erase(captures_, capture);
   TESSERA_RETURN_IF_ERROR(capture->status);
-  // All that comes before the origin's last operations.
+  // All operations that precede the origin's last ones.
   std::set<size_t> joined = capture->last[stream];
   for (size_t node = capture->graph.nodes.size(); node-- > 0;) {
     if (!joined.contains(node)) continue;

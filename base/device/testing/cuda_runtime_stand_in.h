@@ -1,14 +1,14 @@
-// CudaRuntimeStandIn: streams and events as those of the CUDA runtime, on host
-// memory and without a GPU, for tests.
+// CudaRuntimeStandIn: the streams, events and graphs of the CUDA runtime on
+// host memory, for tests without a GPU.
 //
 //   auto runtime = std::make_shared<CudaRuntimeStandIn>(StandInOptions{});
 //   auto device = CudaDevice::Create({.runtime = runtime});
 //   runtime->Poison(absl::InternalError("cudaErrorIllegalAddress: ..."));
 //
-// Each stream has a thread that does its work late. Copies, fills and kernels
-// (LaunchKernel) access host memory, so that ThreadSanitizer sees those that
-// nothing orders. A graph does its work in any order that the capture allows,
-// a different one in each launch.
+// Each stream has a thread that executes its work late. Copies, fills and
+// kernels (LaunchKernel) access host memory, so that ThreadSanitizer detects
+// unordered accesses. A graph executes its work in any order that the capture
+// allows, a different one in each launch.
 #ifndef TESSERA_BASE_DEVICE_TESTING_CUDA_RUNTIME_STAND_IN_H_
 #define TESSERA_BASE_DEVICE_TESTING_CUDA_RUNTIME_STAND_IN_H_
 
@@ -41,20 +41,21 @@ struct StandInOptions {
 class CudaRuntimeStandIn final : public CudaRuntime {
  public:
   explicit CudaRuntimeStandIn(StandInOptions options = {});
-  // Streams are destroyed before.
+  // All streams must be destroyed first.
   ~CudaRuntimeStandIn() override;
 
-  // What a kernel launch on a stream does: `kernel` runs late.
+  // Launches `kernel` on a stream; it runs late.
   void LaunchKernel(void* stream, std::function<void()> kernel);
-  // The next LastError returns it.
+  // Makes the next LastError return `error`.
   void FailLaunch(absl::Status error);
-  // As a kernel that ends the context: all calls return it from now on.
+  // Acts like a kernel that corrupts the context: all later calls return
+  // `error`.
   void Poison(absl::Status error);
-  // Streams begin no work until Resume.
+  // Keeps streams from beginning work until Resume.
   void Pause();
   void Resume();
 
-  // Things that exist now, and allocations of page-locked memory so far.
+  // Objects that exist now, and allocations of page-locked memory so far.
   struct Counts {
     int64_t streams = 0;
     int64_t events = 0;
@@ -100,7 +101,7 @@ class CudaRuntimeStandIn final : public CudaRuntime {
   absl::Status LaunchGraph(GraphExec exec, Stream stream) override;
 
  private:
-  // A captured operation, and the earlier ones that it comes after.
+  // A captured operation, and the earlier operations that it depends on.
   struct Node {
     std::function<void()> run;
     std::set<size_t> after;
@@ -113,18 +114,18 @@ class CudaRuntimeStandIn final : public CudaRuntime {
     CapturedNodes graph;
     Stream origin = nullptr;
     std::thread::id thread;
-    absl::Status status;  // Not OK: invalidated.
-    // By stream that is part of it, the operations without a later one.
+    absl::Status status;  // An error invalidates the capture.
+    // For each stream of the capture, the operations that have no successor.
     std::map<Stream, std::set<size_t>> last;
   };
-  // A point in a stream, which an event holds from its last record on.
+  // A point in a stream. An event refers to the point of its last record.
   struct Point {
     bool happened = true;
   };
   struct EventSlot {
     std::shared_ptr<Point> point = std::make_shared<Point>();
-    std::shared_ptr<CaptureState> capture;  // Of its last record.
-    std::set<size_t> last;                  // The operations before it.
+    std::shared_ptr<CaptureState> capture;  // Capture of the last record.
+    std::set<size_t> last;                  // Operations that precede it.
   };
   struct Work {
     std::function<void()> run;     // Null: no effect.

@@ -1,4 +1,4 @@
-// The conformance suite of devices, which each device instantiates:
+// The conformance suite for devices. Each device instantiates it:
 //
 //   INSTANTIATE_TEST_SUITE_P(
 //       Emulated, DeviceConformanceTest,
@@ -172,7 +172,7 @@ TEST_P(DeviceConformanceTest, EventCompletesWithoutWait) {
 
 TEST_P(DeviceConformanceTest, ManyQueuesMatchOneQueue) {
   // A random program over buffers of bytes: each step fills a range, or copies
-  // one. Whoever uses a buffer waits for the last use of it.
+  // one. Each use of a buffer waits for the buffer's last use.
   constexpr size_t kBytes = 257;
   constexpr int kBuffers = 4;
   std::mt19937 random(3);
@@ -233,7 +233,7 @@ TEST_P(DeviceConformanceTest, RejectsAllocationLargerThanMemory) {
   TESSERA_EXPECT_OK(device_->Synchronize());
 }
 
-// Capture and replay, of devices that have them.
+// Capture and replay, for devices that support them.
 class CaptureConformanceTest : public DeviceConformanceTest {
  protected:
   void SetUp() override {
@@ -245,8 +245,8 @@ class CaptureConformanceTest : public DeviceConformanceTest {
     output_ = OnDevice(kBytes);
   }
 
-  // Everything of the first half of the input, then of the second half, goes to
-  // the output's other half; through the middle.
+  // Copies each half of the input to the other half of the output, by way of
+  // the middle buffer.
   absl::Status EnqueueSwap(Queue& queue) {
     TESSERA_RETURN_IF_ERROR(queue.Fill(std::byte(0), middle_.bytes()));
     TESSERA_RETURN_IF_ERROR(queue.Copy(input_.bytes().first(kBytes / 2),
@@ -423,7 +423,7 @@ TEST_P(CaptureConformanceTest, ReturnsErrorInsideCaptureAtEnd) {
     TESSERA_ASSERT_OK(queue_->BeginCapture());
     TESSERA_ASSERT_OK(EnqueueSwap(*queue_));
     EXPECT_THAT(one.call(), StatusIs(absl::StatusCode::kFailedPrecondition));
-    // The error stays until the end, even where the caller drops it.
+    // The error persists until the end, even if the caller ignores it.
     TESSERA_EXPECT_OK(EnqueueSwap(*queue_));
     EXPECT_THAT(queue_->EndCapture(),
                 StatusIs(absl::StatusCode::kFailedPrecondition));

@@ -1,13 +1,13 @@
-// ForgetfulDevice: an emulated device that forgets some waits, to test that
-// they are needed and that the device finds each one missing.
+// ForgetfulDevice: wraps an emulated device and skips some waits, to test that
+// they are needed and that the device reports each missing one.
 //
 //   // The compute queue does not wait for gathers of weights:
 //   ForgetfulDevice device(emulated, {.file = "zero3/state/weight_gather.cc",
 //                                     .queue = "compute"});
 //
-// Wait and Record are forgotten if they are called for a place in the source
-// whose file has this name, by a queue whose name contains `queue`. An event
-// that was recorded so has happened from the start. For tests.
+// A Wait or Record is skipped if its source location is in `file` and the name
+// of its queue contains `queue`. An event of a skipped Record has happened from
+// the start.
 #ifndef TESSERA_BASE_DEVICE_TESTING_FORGETFUL_DEVICE_H_
 #define TESSERA_BASE_DEVICE_TESTING_FORGETFUL_DEVICE_H_
 
@@ -29,7 +29,7 @@
 namespace tessera {
 
 struct ForgottenWaits {
-  std::string file;  // As SourcePlace has it, or its end.
+  std::string file;  // The file name of a SourcePlace, or its suffix.
   std::string queue = "";
 
   bool Matches(std::string_view name, const SourcePlace& place) const {
@@ -43,7 +43,7 @@ class ForgetfulDevice final : public Device {
   ForgetfulDevice(std::shared_ptr<Device> device, ForgottenWaits forgotten)
       : device_(std::move(device)), forgotten_(std::move(forgotten)) {}
 
-  // How often it has forgotten.
+  // The number of skipped calls.
   int64_t times() const { return times_; }
 
   std::string_view name() const override { return device_->name(); }

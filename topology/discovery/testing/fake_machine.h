@@ -1,7 +1,8 @@
-// A machine for tests, as lstopo writes it: two sockets, each a NUMA node of
-// 64 GB with one core of two threads. GPUs 18 and 2a hang on socket 0, 9a on
-// socket 1; of c0 the firmware does not tell the place. Beside them are a
-// display controller of another maker and an NVSwitch, which are no GPUs.
+// A machine for tests, as lstopo writes it: two sockets, each a NUMA node of 64
+// GB with one core of two threads. GPUs 18 and 2a are attached to socket 0 and
+// 9a to socket 1; the firmware does not report the location of c0. There are
+// also a display controller of another vendor and an NVSwitch, which are not
+// GPUs.
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_TESTING_FAKE_MACHINE_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_TESTING_FAKE_MACHINE_H_
 

@@ -1,8 +1,8 @@
-// A library that answers as NVIDIA's libnvidia-ml does, on a machine with four
-// GPUs. Told by the environment:
+// A library that behaves like NVIDIA's libnvidia-ml on a machine with four
+// GPUs. Environment variables configure it:
 //   FAKE_NVML_FAIL     the call that fails; "none"
-//   FAKE_NVML_CODE     with which code; 999
-//   FAKE_NVML_GPUS     how many GPUs it counts; 4
+//   FAKE_NVML_CODE     its error code; 999
+//   FAKE_NVML_GPUS     the number of GPUs; 4
 //   FAKE_NVML_NVLINK   "all", "pairs" (0-1 and 2-3) or "none"; all
 #include <cstdint>
 #include <cstdio>
@@ -27,7 +27,7 @@ abi::Return Answer(const char* call) {
   return std::atoi(Told("FAKE_NVML_CODE", "999").c_str());
 }
 
-// A handle is the GPU's number and one.
+// A handle is the GPU's number plus one.
 unsigned int NumberOf(abi::Device device) {
   return static_cast<unsigned int>(reinterpret_cast<uintptr_t>(device) - 1);
 }
@@ -36,7 +36,7 @@ unsigned int NumberOf(abi::Device device) {
 
 extern "C" {
 
-// Calls of nvmlInit_v2 less those of nvmlShutdown.
+// Calls of nvmlInit_v2 minus calls of nvmlShutdown.
 int fake_nvml_started() { return started; }
 
 abi::Return nvmlInit_v2() {
@@ -65,7 +65,7 @@ abi::Return nvmlDeviceGetCount_v2(unsigned int* count) {
 abi::Return nvmlDeviceGetHandleByIndex_v2(unsigned int index,
                                           abi::Device* device) {
   *device = reinterpret_cast<abi::Device>(uintptr_t{index} + 1);
-  // GPU 1 alone, so that one can be hidden from the process.
+  // Only GPU 1 can fail, so that a test can hide one GPU from the process.
   return index == 1 ? Answer("nvmlDeviceGetHandleByIndex_v2") : abi::kSuccess;
 }
 

@@ -1,5 +1,6 @@
-// The cost model once more, for tests: from the definitions, over lists of
-// groups that a Mesh gives, looking at every pair of devices. Slow and plain.
+// ReferenceCost: an independent cost model for tests. It follows the
+// definitions, with a Mesh's lists of groups and every pair of devices. Slow
+// and simple.
 #ifndef TESSERA_TOPOLOGY_PLACEMENT_TESTING_REFERENCE_COST_H_
 #define TESSERA_TOPOLOGY_PLACEMENT_TESTING_REFERENCE_COST_H_
 

@@ -1,7 +1,6 @@
-// CostTable: the measured communication costs of a group on an engine. Also the
-// fits and the cost formulas that use them.
+// CostTable, the measured communication costs of a group on an engine, with
+// fits of measured times and the cost formulas of the algorithms.
 //
-// Fits of measured times:
 //
 //   Line line = FitLine(points);            // seconds = alpha + beta * bytes
 //   double seconds = CurveAt(points, 3000); // between the measured sizes
@@ -94,9 +93,6 @@ double FormulaSeconds(const FormulaCosts& costs, Algorithm algorithm,
                       OpKind kind, int64_t bytes, int64_t ranks,
                       int64_t ranks_per_host);
 
-// CostTable: the measured parameters of the formulas and the measured times of
-// operations.
-
 // The configuration for which costs are valid.
 struct CostKey {
   std::string hardware;  // DescribeHardware() of rank 0.
@@ -108,6 +104,7 @@ struct CostKey {
   friend bool operator==(const CostKey&, const CostKey&) = default;
 };
 
+// The measured parameters of the formulas and measured times of operations.
 struct CostTable {
   CostKey key;
 

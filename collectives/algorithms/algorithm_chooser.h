@@ -1,8 +1,8 @@
-// AlgorithmChooser: selects the algorithm of an operation. Supports and
-// AlgorithmsFor: the algorithms available for it. AlgorithmOptions: the options
-// of RunAlgorithm.
+// AlgorithmChooser, which selects the algorithm of an operation; Supports and
+// AlgorithmsFor, which list the available algorithms; and AlgorithmOptions, the
+// options of RunAlgorithm.
 //
-//    StrategyChooser chooser(topology::CommunicationStrategy::kRing);
+//   StrategyChooser chooser(topology::CommunicationStrategy::kRing);
 //   Algorithm ring = chooser.Choose({.kind = OpKind::kAllReduce});
 //   // A ring has no barrier: this returns the default algorithm.
 //   Algorithm other = chooser.Choose({.kind = OpKind::kBarrier});
@@ -20,8 +20,8 @@
 
 namespace tessera::collectives {
 
-// Large enough that a message's latency is small compared with its transfer
-// time, small enough that a few chunks fit into a second-level cache.
+// Chosen so that a chunk's latency is small compared with its transfer time and
+// a few chunks fit into a second-level cache.
 inline constexpr int64_t kDefaultChunkBytes = 256 << 10;
 
 // Must be equal on all ranks.
@@ -40,9 +40,6 @@ struct AlgorithmOptions {
   bool reproducible = false;
 };
 
-// All ranks of a group must make the same choice, so implementations use only
-// values that are equal on all ranks.
-
 // The properties of an operation that are equal on all ranks of its group.
 struct ChoiceQuestion {
   OpKind kind = OpKind::kAllReduce;
@@ -59,6 +56,8 @@ struct ChoiceQuestion {
                          const ChoiceQuestion&) = default;
 };
 
+// All ranks of a group must make the same choice, so implementations use only
+// values that are equal on all ranks.
 class AlgorithmChooser {
  public:
   virtual ~AlgorithmChooser() = default;

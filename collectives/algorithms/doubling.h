@@ -19,9 +19,9 @@ namespace tessera::collectives {
 // of two, surplus ranks fold in first (Fold in schedule.h). Source: Thakur,
 // Rabenseifner, Gropp, IJHPCA 19(1), 2005, sections 4.1 to 4.3.
 
-// Recursive doubling: exchanges the whole vector in every step. Fewest steps.
-// All ranks compute the same bits, because each combines the lower ranks' part
-// with the higher ranks' part in this order.
+// Recursive doubling: exchanges the whole vector in every step, in the fewest
+// steps. All ranks compute the same bits, because each combines the lower
+// ranks' part with the higher ranks' part in this order.
 absl::Status DoublingAllReduce(RankGroup group, int64_t count,
                                ConstVectorView input, VectorView output,
                                const Reducer& reducer, int64_t chunk);

@@ -1,7 +1,7 @@
-// Rendezvous: determines where the ranks of a job meet from their launcher's
-// environment variables. Pure: opens no sockets.
+// Rendezvous: the point where the ranks of a job meet, computed from their
+// launcher's environment variables. Opens no sockets.
 //
-// The first that applies:
+// The first applicable row is used:
 //   world size 1                   no rendezvous
 //   TESSERA_INHERITED_SOCKETS      sockets connected by the launcher
 //   MASTER_ADDR and a port         TCP to rank 0

@@ -7,7 +7,7 @@
 //   TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> all,
 //                            AllGather(*store, "hosts", mine, deadline));
 //
-// A small table in rank 0's process for setting up a job, not for tensors.
+// Small: a table in rank 0's process for setting up a job, not for tensors.
 // Values are immutable: a key is set once. Keys that begin with "tessera/" are
 // reserved for the library.
 //
@@ -118,10 +118,10 @@ class Store {
                              std::span<const Rank> ranks,
                              absl::Time deadline) = 0;
 
-  // Waits until each of `ranks` has set the key `prefix` + rank. Returns the
-  // missing ranks: none on success; at the deadline, or as soon as a missing
-  // rank is gone, those that have not set their keys. With an empty prefix
-  // waits until each rank has joined. At most 2^18 ranks.
+  // Waits until each of `ranks` has set the key `prefix` + rank, or has joined
+  // if the prefix is empty. Returns the missing ranks: none on success; at the
+  // deadline, or as soon as a missing rank is gone, all ranks that have not set
+  // their keys. At most 2^18 ranks.
   virtual absl::StatusOr<MissingMembers> AwaitAll(std::string_view prefix,
                                                   std::span<const Rank> ranks,
                                                   absl::Time deadline) = 0;
@@ -139,7 +139,7 @@ absl::StatusOr<std::vector<std::string>> AllGather(
     Store& store, std::span<const Rank> members, std::string_view name,
     std::string_view mine, absl::Time deadline);
 
-// The same among all ranks of the job.
+// AllGather among all ranks of the job.
 absl::StatusOr<std::vector<std::string>> AllGather(Store& store,
                                                    std::string_view name,
                                                    std::string_view mine,

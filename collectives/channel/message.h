@@ -1,7 +1,5 @@
-// Messages between the ranks and their job's store, and the encoding of
-// integers and texts that they use.
-//
-// Integers and texts are encoded little-endian.
+// Messages between the ranks and their job's store, and the little-endian
+// encoding of integers and texts that they use.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 #define TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 
@@ -58,7 +56,7 @@ inline bool TakeText(std::string_view* bytes, size_t max_bytes,
   return true;
 }
 
-// Message: one message between a rank and its job's store.
+// A message between a rank and its job's store.
 //
 //   std::string bytes;
 //   AppendMessage({.type = MessageType::kSet, .id = 7, .key = "a"}, &bytes);
@@ -117,9 +115,9 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-// InvalidArgument if the message is none of the above: an unknown type or code,
-// a key or value that is too long or does not belong to the type, or a negative
-// count.
+// InvalidArgument if the message is not one of the above: an unknown type or
+// code, a key or value that is too long or does not belong to the type, or a
+// negative count.
 absl::Status CheckMessage(const Message& message);
 
 // Appends the encoding of a valid message.

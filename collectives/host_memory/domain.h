@@ -1,13 +1,5 @@
-// Domain: ranks that can access each other's memory: threads of one process, or
-// processes of one host that map the same segment.
-//
-// GroupBlock: the memory through which the ranks of one group synchronise.
-// Every word has one writer, and words written by different ranks never share
-// a cache line. Counters only grow. A flag is stored with release (or
-// stronger) and loaded with acquire; no other ordering is assumed.
-//
-//   [GroupHeader][RankBlock of rank 0][RankBlock of rank 1]...
-//   [notes of rank 0][notes of rank 1]...[channel offsets]
+// Domain, the set of ranks that can access each other's memory, and GroupBlock,
+// the shared memory layout through which the ranks of one group synchronise.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_DOMAIN_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_DOMAIN_H_
 
@@ -27,13 +19,13 @@
 
 namespace tessera::collectives::host_memory {
 
-// An address that is valid on every rank of a domain (an offset); 0 is null.
+// An offset in a domain's memory, valid on every rank; 0 is null.
 using Place = uint64_t;
 
-// The number of note slots: how many rounds a writer may be ahead of the
-// slowest reader. The world group has more, so that a root that only sends
-// rarely waits for ranks that share its processor; there may be thousands of
-// other groups.
+// The number of note slots, by which a writer may be ahead of the slowest
+// reader. The world group has more slots, so that a root that only sends rarely
+// waits for ranks that share its processor. Other groups have few, because
+// there may be thousands of them.
 inline constexpr int64_t kWorldNoteSlots = 64;
 inline constexpr int64_t kGroupNoteSlots = 8;
 inline constexpr int64_t kNoteBytes = 312;
@@ -147,8 +139,15 @@ constexpr int64_t GroupBlockBytes(int64_t ranks, int64_t note_slots) {
                      static_cast<int64_t>(sizeof(ChannelOffset)));
 }
 
-// Accessors for the parts of a block at `start`. The header must already be
-// initialised.
+// Accessors for the memory through which the ranks of one group synchronise.
+// The header must already be initialised.
+//
+//   [GroupHeader][RankBlock of rank 0][RankBlock of rank 1]...
+//   [notes of rank 0][notes of rank 1]...[channel offsets]
+//
+// Every word has one writer, and words written by different ranks never share
+// a cache line. Counters only grow. A flag is stored with release (or stronger)
+// and loaded with acquire; no other ordering is assumed.
 class GroupBlock {
  public:
   GroupBlock() = default;
@@ -192,6 +191,8 @@ struct alignas(64) Announcement {
 };
 inline constexpr int kAnnouncements = 32;
 
+// Ranks that can access each other's memory: threads of one process, or
+// processes of one host that map the same segment.
 class Domain {
  public:
   virtual ~Domain() = default;
@@ -226,8 +227,8 @@ class Domain {
   virtual void Free(std::byte* memory) = 0;
 
   // Called when this rank leaves a group. Frees `memory`, and `block` if this
-  // rank allocated it, once every rank of the group has left (others may still
-  // read them): immediately or in a later Reclaim. Thread-safe.
+  // rank allocated it, immediately or in a later Reclaim, once every rank of
+  // the group has left and no rank reads them any more. Thread-safe.
   void Retire(const GroupBlock& block, bool owns_block,
               std::vector<std::byte*> memory);
 

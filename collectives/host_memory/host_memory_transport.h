@@ -25,8 +25,8 @@
 
 namespace tessera::collectives::host_memory {
 
-// The shared state. The sender writes `written`, the receiver the other
-// counters.
+// The shared state of a channel. The sender writes `written`; the receiver
+// writes the other counters.
 struct ChannelMemory {
   alignas(64) std::atomic<uint64_t> written;  // Bytes since the start.
   alignas(64) std::atomic<uint64_t> read;     // Bytes since the start.
@@ -35,10 +35,10 @@ struct ChannelMemory {
   alignas(64) std::byte ring[1];  // Tuning::channel_bytes.
 };
 
-// Where the bytes of a message are.
+// The location of a message's bytes.
 enum class Bytes : uint32_t {
-  kInRing,   // They follow the header.
-  kShared,   // At a place of the domain.
+  kInRing,   // In the ring, after the header.
+  kShared,   // At a Place of the domain.
   kPrivate,  // At an address of the sender's process (Domain::ReadPeer).
 };
 

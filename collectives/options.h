@@ -29,8 +29,8 @@ struct CommunicatorOptions {
   // The group's name in errors, records and traces.
   std::string name = "world";
 
-  // The longest time from call to return of an operation, on a device from
-  // when the device begins it. More than 0; may be infinite.
+  // The longest duration of an operation, measured from the call, or on a
+  // device from when the device begins it. More than 0; may be infinite.
   // CallOptions::timeout overrides it.
   absl::Duration timeout = absl::Seconds(30);
 
@@ -71,8 +71,8 @@ struct CallOptions {
   // communicator. Run does not call it. Engines of the host only.
   std::function<void(const absl::Status&)> on_done = {};
 
-  // The operation begins after this event. On an engine of the host the call
-  // waits for it, on a device the operation's queue.
+  // The operation begins after this event. On an engine of the host the calling
+  // thread waits for it; on a device the operation's queue does.
   Event after = {};
 };
 

@@ -56,8 +56,8 @@ class CostModel {
   std::optional<Prediction> Predict(Algorithm algorithm,
                                     const ChoiceQuestion& question) const;
 
-  // The predictions of all available algorithms, fastest first, those with
-  // left_out last; ties in enum order.
+  // The predictions of all available algorithms, sorted by time, then in enum
+  // order. Algorithms with left_out come last.
   std::vector<Prediction> PredictAll(const ChoiceQuestion& question) const;
 
  private:

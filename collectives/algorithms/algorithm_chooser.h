@@ -35,8 +35,8 @@ struct AlgorithmOptions {
   int64_t chunk_bytes = kDefaultChunkBytes;
 
   // If true, every reduction folds the inputs from left to right in rank order
-  // and rounds once. Results have the same bits for every algorithm, size and
-  // chunk size: those of Combine(Combination::Whole(...), inputs).
+  // and rounds once. For every algorithm, size and chunk size the results have
+  // the bits of Combine(Combination::Whole(...), inputs).
   bool reproducible = false;
 };
 
@@ -93,13 +93,13 @@ bool Supports(Algorithm algorithm, OpKind kind, bool uneven);
 // All algorithms that support the operation, in enum order.
 std::vector<Algorithm> AlgorithmsFor(OpKind kind, bool uneven);
 
-// The default algorithm: the engine's own if it implements the operation, else
-// recursive doubling (all_reduce, barrier; small all_gather), ring (large
-// all_reduce, all_gather, reduce_scatter), tree (rooted kinds) or pairwise
-// exchange (all_to_all).
+// The default algorithm: the engine's own if it implements the operation,
+// otherwise recursive doubling (all_reduce, barrier; small all_gather), ring
+// (large all_reduce, all_gather, reduce_scatter), tree (rooted kinds) or
+// pairwise exchange (all_to_all).
 Algorithm DefaultAlgorithm(const ChoiceQuestion& question);
 
-// Uses the algorithm of a strategy where it supports the operation, else
+// Uses the algorithm of a strategy if it supports the operation, otherwise
 // DefaultAlgorithm. kAdaptive needs measured costs (//collectives/adaptive);
 // here it uses the default.
 class StrategyChooser : public AlgorithmChooser {

@@ -1,7 +1,7 @@
 // All-to-all, all-gather, gather and scatter in few steps (Bruck) or directly
 // (pairwise), and the barrier.
 //
-// Bruck's algorithms take CeilLog2(n) steps for any n; best for small messages.
+// Bruck's algorithms take CeilLog2(n) steps for any n and suit small messages.
 // Source: Bruck et al., IEEE TPDS 8(11), 1997.
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_EXCHANGE_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_EXCHANGE_H_

@@ -122,7 +122,8 @@ class RankGroup {
   int64_t size() const { return size_; }
   int64_t rank() const { return rank_; }  // This rank's index.
 
-  // The same ranks rotated: rank 0 of the result is rank `first` of this group.
+  // This group with rotated numbers: rank 0 of the result is rank `first` of
+  // this group.
   RankGroup From(int64_t first) const;
 
   // The subgroup of `members` (distinct ranks of this group); this rank is

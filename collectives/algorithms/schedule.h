@@ -25,7 +25,7 @@ enum class TreeKind : uint8_t {
 };
 
 // The tree that Algorithm::kTree uses for reduce, broadcast and all-reduce:
-// kBinomial for small messages or at most 2 ranks, else kDouble.
+// kBinomial for small messages or at most 2 ranks, otherwise kDouble.
 constexpr TreeKind TreeKindFor(int64_t bytes, int64_t ranks) {
   return bytes <= kSmallMessageBytes || ranks <= 2 ? TreeKind::kBinomial
                                                    : TreeKind::kDouble;
@@ -143,7 +143,7 @@ class Fold {
     return number < extra_ ? 2 * number : number + extra_;
   }
 
-  // The blocks of virtual ranks, given those of ranks.
+  // Converts the blocks of ranks to the blocks of virtual ranks.
   Blocks Merge(const Blocks& blocks) const {
     if (extra_ == 0) return blocks;
     std::vector<int64_t> counts(static_cast<size_t>(power_));
@@ -306,8 +306,8 @@ TreePlace ChainPlace(int64_t ranks, int64_t rank);
 TreePlace BinomialPlace(int64_t ranks, int64_t rank);
 
 // Tree `which` (0 or 1) of the double binary tree. Tree 0 is the binary search
-// tree over the ranks in which all even ranks are leaves; tree 1 is its mirror
-// image if the number of ranks is even, else the same tree with all ranks
+// tree over the ranks in which all even ranks are leaves. Tree 1 is its mirror
+// image if the number of ranks is even, otherwise the same tree with all ranks
 // shifted by one. Height: FloorLog2(ranks).
 TreePlace DoubleTreePlace(int64_t ranks, int64_t rank, int which);
 

@@ -92,7 +92,8 @@ struct PeerProcess {
 // older than Linux 5.3 or forbids it.
 absl::StatusOr<UniqueFd> OpenPidFd(const PeerProcess& process);
 
-// The same by pid only, for example for a child of this process. NotFound if
+// Opens a descriptor by pid only, for example for a child of this process.
+// NotFound if
 // there is no such process.
 absl::StatusOr<UniqueFd> OpenPidFd(pid_t pid);
 

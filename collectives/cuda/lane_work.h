@@ -45,7 +45,7 @@ LaneWork PlanLane(std::span<const Operation> operations, int64_t lane);
 // all_to_all sends another number of elements than its peer receives.
 absl::Status CheckPairs(std::span<const Operation> operations);
 
-// The same work at other addresses.
+// Convert the work to other addresses.
 FoldJob MovedTo(const DeviceAddresses& at, FoldJob fold);
 Moves MovedTo(const DeviceAddresses& at, Moves moves);
 

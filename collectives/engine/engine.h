@@ -110,8 +110,8 @@ class Engine {
   virtual void Leave(OperationContext&) {}
 
   // Executes a valid collective for which Implements returns true. Returns when
-  // this rank's part is done and its buffers may be reused. Errors are those of
-  // Transport::Wait; after an error the group is broken.
+  // this rank's part is done and its buffers may be reused. Returns the errors
+  // of Transport::Wait; after an error the group is broken.
   virtual absl::Status Run(const Operation& operation,
                            OperationContext& context) = 0;
 

@@ -86,7 +86,7 @@ static_assert(sizeof(MessageHeader) == 40);
 absl::Status CheckHeader(const MessageHeader& mine, Rank my_rank,
                          const MessageHeader& theirs, Rank their_rank);
 
-// The same for a collective: `all` holds every rank's signature.
+// Like CheckHeader for a collective: `all` holds every rank's signature.
 absl::Status CheckSignatures(std::span<const Signature> all, Rank my_rank);
 
 // The next functions add the steps of a reduction that a library with only a

@@ -94,7 +94,8 @@ struct RankBlock {
   Bell bell;
 };
 
-// The error that broke the group; written once, by the first rank that notices.
+// The error that broke the group. Only the first rank that detects an error
+// writes it.
 struct alignas(64) BrokenRecord {
   static constexpr uint32_t kWhole = 0, kBeingWritten = 1, kBroken = 2;
   std::atomic<uint32_t> state;
@@ -210,8 +211,8 @@ class Domain {
     }
     return address - base_;
   }
-  // The same for a user's buffer; nullopt if the domain was told not to use
-  // user buffers directly.
+  // Like PlaceOf for a user's buffer; nullopt if the domain does not use user
+  // buffers directly.
   std::optional<Place> UserPlaceOf(const void* memory, int64_t bytes) const {
     if (!reaches_user_memory_) return std::nullopt;
     return PlaceOf(memory, bytes);
@@ -232,7 +233,7 @@ class Domain {
   void Retire(const GroupBlock& block, bool owns_block,
               std::vector<std::byte*> memory);
 
-  // Frees retired memory that no rank reads any more. Thread-safe.
+  // Frees retired memory that every rank has stopped reading. Thread-safe.
   void Reclaim();
 
   // The kAnnouncements entries of a rank.
@@ -242,7 +243,7 @@ class Domain {
   virtual bool IsDead(int64_t rank) = 0;
 
   // True if every rank can read every other rank's private memory (ReadPeer).
-  // The same on all ranks.
+  // Equal on all ranks.
   virtual bool ReadsPeers() const { return false; }
   // Copies `bytes` bytes at `address` of a rank's process to `to`. Requires
   // ReadsPeers(). Unavailable if the process has ended or the range is not
@@ -256,8 +257,8 @@ class Domain {
   virtual std::string HostOf(int64_t rank) const = 0;
   virtual int64_t PidOf(int64_t rank) const = 0;
 
-  // The number of processors that the ranks of this domain can use at once. The
-  // same on all ranks.
+  // The number of processors that the ranks of this domain can use at once.
+  // Equal on all ranks.
   virtual int64_t processors() const = 0;
 
  private:

@@ -32,7 +32,7 @@ struct ChannelMemory {
   alignas(64) std::atomic<uint64_t> read;     // Bytes since the start.
   std::atomic<uint64_t>
       taken;  // Messages copied directly from the sender's buffer.
-  alignas(64) std::byte ring[1];  // Tuning::channel_bytes.
+  alignas(64) std::byte ring[1];  // Tuning::channel_bytes bytes.
 };
 
 // The location of a message's bytes.
@@ -46,7 +46,7 @@ enum class Bytes : uint32_t {
 struct alignas(64) MessageHeader {
   Signature signature;
   int64_t bytes = 0;
-  Place place = 0;  // A place or an address.
+  Place place = 0;  // A Place, or an address if kPrivate.
   Bytes where = Bytes::kInRing;
 };
 static_assert(sizeof(MessageHeader) == 64);

@@ -94,7 +94,7 @@ class MpiGroup {
   // reported by a peer.
   absl::Status CheckAlive();
 
-  // Breaks the group on this rank and notifies the others, which notice in
+  // Breaks the group on this rank and notifies the others, which detect it in
   // their next wait.
   void Abort(const absl::Status& reason);
 

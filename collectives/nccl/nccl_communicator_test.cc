@@ -108,7 +108,7 @@ TEST(NcclCommunicatorTest, MessagesOfAllPairsNeedNoOrder) {
       Each(IsOk()));
 }
 
-// The host of each rank waits for nobody: two communicators may be used in
+// The host does not wait for other ranks, so ranks may use two communicators in
 // different orders as long as their operations do not depend on each other.
 TEST(NcclCommunicatorTest, TwoCommunicatorsMayHaveDifferentOrders) {
   EXPECT_THAT(

@@ -43,14 +43,14 @@
 
 namespace tessera::collectives {
 
-// A call that is enqueued. Collectives have neither `to` nor `from`, messages
-// have both.
+// An enqueued call. Collectives have neither `to` nor `from`; messages have
+// both.
 struct WatchedCall {
   static constexpr int32_t kNobody = -1;
 
   Event begun = {};
   Event done = {};
-  absl::Duration timeout = {};  // From begun to done.
+  absl::Duration timeout = {};  // The longest time from begun to done.
   // A message has its number among those with the same `to` and `from`.
   Signature signature = {};
   int32_t from = kNobody;

@@ -209,8 +209,7 @@ struct Operation {
   bool uneven() const { return !counts.empty(); }
 };
 
-// One constructor per kind. For in-place forms with the same memory pass the
-// buffer twice.
+// One function per kind. For operations in place pass the same buffer twice.
 Operation AllReduceOf(ConstBuffer input, Buffer output, Reduction reduction);
 Operation ReduceOf(ConstBuffer input, Buffer output, Reduction reduction,
                    Rank root);

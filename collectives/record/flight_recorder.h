@@ -56,7 +56,7 @@ struct OperationTotals {
 
 using StatisticsTable = std::map<std::pair<OpKind, Algorithm>, OperationTotals>;
 
-// The share of a message that each link carries with an optimal algorithm:
+// The share of a message that an optimal algorithm sends over each link:
 // all_reduce 2(n-1)/n; reduce_scatter, all_gather, all_to_all (n-1)/n; the
 // others 1. Source: nccl-tests, doc/PERFORMANCE.md.
 double BusFactor(OpKind kind, int64_t ranks);

@@ -144,7 +144,7 @@ class Caller {
   explicit Caller(Engine& engine, absl::Duration timeout = absl::Seconds(60))
       : engine_(engine), timeout_(timeout) {}
 
-  // Uses the engine if it implements the kind, else an algorithm over its
+  // Uses the engine if it implements the kind, otherwise an algorithm over its
   // messages.
   absl::Status Run(const Operation& operation);
 

@@ -29,7 +29,7 @@ struct EngineUnderFault {
                                          const CommunicatorOptions& options)>
       run;
 
-  bool ranks_are_processes = false;  // They can be killed one by one.
+  bool ranks_are_processes = false;  // Ranks can be killed one by one.
   bool knows_peers =
       true;  // Errors contain the hosts and pids of missing ranks.
   bool notices_death = true;     // Before the deadline.

@@ -28,7 +28,7 @@ using RankBody = std::function<absl::Status(Communicator&)>;
 std::vector<absl::Status> RunRanks(int64_t ranks, const RankBody& body,
                                    const CommunicatorOptions& options = {});
 
-// The same on given engines, one per rank.
+// Like RunRanks, on given engines, one per rank.
 std::vector<absl::Status> RunRanksOn(
     absl::StatusOr<std::vector<std::unique_ptr<Engine>>> engines,
     const RankBody& body, const CommunicatorOptions& options = {});

@@ -52,8 +52,9 @@ struct JobMember {
   friend bool operator==(const JobMember&, const JobMember&) = default;
 };
 
-// "rank 3 (host a, pid 12) is lost", "rank 2 never joined the job",
-// "rank 1 (host a, pid 9) has not come", "rank 4 (host a, pid 7) has left".
+// "rank 3 (host a, pid 12) is lost: its connection broke, ...", "rank 2 never
+// joined the job", "rank 1 (host a, pid 9) has not joined", "rank 4 (host a,
+// pid 7) has left the job".
 std::string DescribeMember(const JobMember& member);
 
 // "host a, pid 12".
@@ -72,8 +73,9 @@ struct MissingMembers {
                          const MissingMembers&) = default;
 };
 
-// "rank 3 (host a, pid 12) is lost and rank 5 never joined the job", "..., ...
-// and 12 more ranks". Lists only ranks that are gone if there are any.
+// "rank 2 (host a, pid 9) has not joined and rank 5 never joined the job",
+// "...,
+// ... and 12 more ranks". Lists only ranks that are gone if there are any.
 std::string DescribeMissing(const MissingMembers& absence);
 
 inline constexpr size_t kMaxStoreKeyBytes = 256;

@@ -7,7 +7,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> all,
 //                            AllGather(*store, "hosts", mine, deadline));
 //
-// Small: a table in rank 0's process for setting up a job, not for tensors.
+// A store is a small table in rank 0's process, for setting up a job and not
+// for tensors.
 // Values are immutable: a key is set once. Keys that begin with "tessera/" are
 // reserved for the library.
 //

@@ -159,7 +159,6 @@ class Fold {
 };
 
 // The parameters of a RingWalk.
-
 struct RingShape {
   int64_t first_step = 0;  // 0, or ranks - 1 for an all-gather alone.
   int64_t end_step = 0;    // ranks - 1 for a reduce-scatter alone.
@@ -184,25 +183,11 @@ constexpr int64_t RingBlock(int64_t ranks, int64_t rank, int64_t step) {
 // `depth` chunks. For every window the walk visits all steps of the ring, and
 // in each step all chunks of one block: while one chunk is reduced, the next
 // one is in transit, and the data in flight stays in cache. In step s rank r
-// receives block r - 2 - s (modulo n) and sends it on in step s + 1. Steps 0 to
-// n - 2 are a reduce-scatter, which ends with the rank's own block, and steps n
-// - 1 to 2n - 3 an all-gather. Source: Patarasuk, Yuan, "Bandwidth optimal
-// all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
-// The order in which the chunks of a ring algorithm are received from the left
-// and sent to the right.
-//
-//   for (RingWalk walk(blocks, rank, shape); !walk.done(); walk.Next()) {
-//     Receive(walk.block(), walk.first(), walk.length());
-//   }
-//
-// A message is split into windows, and each block of a window into up to
-// `depth` chunks. For every window the walk visits all steps of the ring, and
-// in each step all chunks of one block: while one chunk is reduced, the next
-// one is in transit, and the data in flight stays in cache. In step s rank r
-// receives block r - 2 - s (modulo n) and sends it on in step s + 1. Steps 0 to
-// n - 2 are a reduce-scatter, which ends with the rank's own block, and steps n
-// - 1 to 2n - 3 an all-gather. Source: Patarasuk, Yuan, "Bandwidth optimal
-// all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+// receives block r - 2 - s (modulo n) and sends it on in step s + 1. The first
+// n - 1 steps are a reduce-scatter, which ends with the rank's own block; the
+// remaining n - 1 steps are an all-gather. Source: Patarasuk, Yuan, "Bandwidth
+// optimal all-reduce algorithms for clusters of workstations", JPDC 69(2),
+// 2009.
 class RingWalk {
  public:
   // `blocks` must outlive this.
@@ -280,9 +265,9 @@ class RingWalk {
 //   const TreePlace place = RootedDoubleTree(8, rank, 0);
 //
 // The double binary tree consists of two binary trees over the same ranks such
-// that every rank is a leaf in at least one. Each tree moves half of a
-// message, so every rank sends and receives it about once, and no bandwidth is
-// wasted on leaves that only receive. Source: Sanders, Speck, Traeff, "Two-tree
+// that every rank is a leaf in at least one. Each tree moves half of a message,
+// so every rank sends and receives it about once, and no bandwidth is wasted on
+// leaves that only receive. Source: Sanders, Speck, Traeff, "Two-tree
 // algorithms for full bandwidth broadcast, reduction and scan", Parallel
 // Computing 35(12), 2009.
 struct TreePlace {

@@ -93,8 +93,7 @@ struct PeerProcess {
 absl::StatusOr<UniqueFd> OpenPidFd(const PeerProcess& process);
 
 // Opens a descriptor by pid only, for example for a child of this process.
-// NotFound if
-// there is no such process.
+// NotFound if there is no such process.
 absl::StatusOr<UniqueFd> OpenPidFd(pid_t pid);
 
 // Returns true if the process of a descriptor from OpenPidFd has ended. One

@@ -8,9 +8,8 @@
 //                            AllGather(*store, "hosts", mine, deadline));
 //
 // A store is a small table in rank 0's process, for setting up a job and not
-// for tensors.
-// Values are immutable: a key is set once. Keys that begin with "tessera/" are
-// reserved for the library.
+// for tensors. Values are immutable: a key is set once. Keys that begin with
+// "tessera/" are reserved for the library.
 //
 // Thread-safe. After fork every call in the child fails.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_H_
@@ -75,8 +74,8 @@ struct MissingMembers {
 };
 
 // "rank 2 (host a, pid 9) has not joined and rank 5 never joined the job",
-// "...,
-// ... and 12 more ranks". Lists only ranks that are gone if there are any.
+// "rank 1 ..., rank 2 ... and 12 more ranks". Lists only ranks that are gone if
+// there are any.
 std::string DescribeMissing(const MissingMembers& absence);
 
 inline constexpr size_t kMaxStoreKeyBytes = 256;

@@ -226,10 +226,10 @@ class StoreServer {
   std::thread thread_;
 };
 
-// Rank 0's Store, which owns the table and its server. The
-// destructor waits up to ServerOptions::linger until all values with limited
-// reads have been read, so that the other ranks can finish their last
-// all-gather. Later calls on their stores fail.
+// Rank 0's Store, which owns the table and its server. The destructor waits up
+// to ServerOptions::linger until all values with limited reads have been read,
+// so that the other ranks can finish their last all-gather. Later calls on
+// their stores fail.
 class ServedStore final : public Store {
  public:
   ServedStore(std::unique_ptr<TableStore> member,

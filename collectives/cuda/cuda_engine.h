@@ -20,9 +20,9 @@ namespace tessera::collectives {
 using DeviceConnector = absl::Status (*)(Device& device,
                                          std::span<Device* const> devices);
 
-// The engine of this rank. A collective over the ranks of `host`. `device`
-// must outlive the engine. FailedPrecondition, on every rank, if the ranks are
-// not threads of one process, or more than kMostDeviceRanks.
+// The engine of this rank. A collective over the ranks of `host`. `device` must
+// outlive the engine. FailedPrecondition, on every rank, if the ranks are not
+// threads of one process, or more than kMostDeviceRanks.
 absl::StatusOr<std::unique_ptr<Engine>> CreateDeviceEngine(
     Communicator& host, Device& device, const CollectiveKernels& kernels,
     DeviceConnector connect);

@@ -8,9 +8,8 @@
 //
 //   lane r waits for    every rank's EnqueueCall::after
 //   lane r launches     one kernel (lane_work.h)
-//   lane r waits for    every other lane's kernel: only then have all ranks
-//   read
-//                       rank r's input and written its output
+//   lane r waits for    every other lane's kernel: only then has rank r's
+//                       input been read and its output been written
 //   lane r records      the event that rank r's Enqueue has returned
 //
 // A message is a copy on the receiver's device after both sides' events.

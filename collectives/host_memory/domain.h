@@ -146,8 +146,8 @@ constexpr int64_t GroupBlockBytes(int64_t ranks, int64_t note_slots) {
 //   [GroupHeader][RankBlock of rank 0][RankBlock of rank 1]...
 //   [notes of rank 0][notes of rank 1]...[channel offsets]
 //
-// Every word has one writer, and words written by different ranks never share
-// a cache line. Counters only grow. A flag is stored with release (or stronger)
+// Every word has one writer, and words written by different ranks never share a
+// cache line. Counters only grow. A flag is stored with release (or stronger)
 // and loaded with acquire; no other ordering is assumed.
 class GroupBlock {
  public:
@@ -228,8 +228,9 @@ class Domain {
   virtual void Free(std::byte* memory) = 0;
 
   // Called when this rank leaves a group. Frees `memory`, and `block` if this
-  // rank allocated it, immediately or in a later Reclaim, once every rank of
-  // the group has left and no rank reads them any more. Thread-safe.
+  // rank allocated it, once every rank of the group has left, because others
+  // may read them until then: immediately or in a later Reclaim. Does not wait.
+  // Thread-safe.
   void Retire(const GroupBlock& block, bool owns_block,
               std::vector<std::byte*> memory);
 

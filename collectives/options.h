@@ -35,7 +35,7 @@ struct CommunicatorOptions {
   absl::Duration timeout = absl::Seconds(30);
 
   // Selects the algorithm of each operation. Null: the engine's own algorithm
-  // if it has one, else DefaultAlgorithm. Subgroups inherit it.
+  // if it has one, otherwise DefaultAlgorithm. Subgroups inherit it.
   std::shared_ptr<const AlgorithmChooser> chooser;
 
   // The groups of nearby ranks, for hierarchical algorithms. Null: all ranks
@@ -66,9 +66,9 @@ struct CallOptions {
   // ranks of the group.
   std::optional<Algorithm> algorithm = {};
 
-  // Called once when a started operation has completed, with its status, before
-  // its Work is done. On any thread; must not wait for operations of the same
-  // communicator. Run does not call it. Engines of the host only.
+  // Called once with the status when a started operation has completed, before
+  // its Work is done. Called on any thread; must not wait for operations of the
+  // same communicator. Run does not call it. Only for engines of the host.
   std::function<void(const absl::Status&)> on_done = {};
 
   // The operation begins after this event. On an engine of the host the calling

@@ -27,8 +27,7 @@
 
 namespace tessera::collectives {
 
-// The state shared by Work and the thread of the host that executes the
-// operation.
+// The state shared by Work and the host thread that executes the operation.
 class WorkState final : public EventState {
  public:
   // Completes the operation and wakes all waiters. Called once.
@@ -56,7 +55,6 @@ class WorkState final : public EventState {
 
 using topology::Rank;
 
-// See the top of this file.
 class Work {
  public:
   explicit Work(std::shared_ptr<EventState> state) : event_(std::move(state)) {}

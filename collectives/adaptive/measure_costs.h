@@ -33,8 +33,7 @@ namespace tessera::collectives {
 // name. At most 512 bytes; "?" for unknown parts.
 std::string DescribeHardware();
 
-// The first "model name" in the text of /proc/cpuinfo, shortened; "?" if there
-// is none.
+// The first "model name" in the text of /proc/cpuinfo, shortened, or "?".
 std::string ModelNameIn(std::string_view cpuinfo);
 
 // A measurement of one algorithm of one operation at one size.

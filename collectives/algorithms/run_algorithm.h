@@ -20,8 +20,8 @@ namespace tessera::collectives {
 // part is done and its buffers may be reused; no requests remain.
 //
 // Messages use the collective lane with the context's signature. Works with
-// rendezvous and eager sends. Scratch memory comes from the context; the README
-// lists how much each algorithm uses.
+// rendezvous and eager sends. Scratch memory comes from the context;
+// docs/collective_algorithms.md lists how much each algorithm uses.
 //
 // InvalidArgument, before anything was sent, if Supports returns false or an
 // option is invalid. Transport errors keep their code and are prefixed with the

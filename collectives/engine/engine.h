@@ -118,9 +118,9 @@ class Engine {
   // True if the engine enqueues operations on a device.
   virtual bool enqueues() const { return false; }
 
-  // Enqueues a valid collective or message on memory of the device or the host;
-  // does not wait for other ranks. The operation is done when the returned
-  // event happens. Collectives are done in the order of the calls; messages
+  // Enqueues a valid collective or message on device or host memory; does not
+  // wait for other ranks. The operation is done when the returned event
+  // happens. Collectives are done in the order of the calls; messages
   // wait only for earlier messages between the same two ranks in the same
   // direction. Unimplemented, without side effects, if the engine does not
   // support the operation or the algorithm. Any other error, including a

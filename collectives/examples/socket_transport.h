@@ -38,7 +38,7 @@ class SocketTransport : public Transport {
                     OperationContext& context) override;
 
   // Makes all current and later calls fail and closes the connections, so that
-  // the other ranks notice.
+  // the other ranks detect it.
   void Abort(const absl::Status& reason);
 
   std::vector<PeerReport> Peers() const;

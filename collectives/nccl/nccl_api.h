@@ -93,7 +93,7 @@ struct NcclApi {
                      NcclComm comm, NcclStream stream);
   NcclResult (*Recv)(void* receive, size_t count, NcclType type, int peer,
                      NcclComm comm, NcclStream stream);
-  // `scalar` is an element of the type, in memory of the host.
+  // `scalar` is an element of the type, in host memory.
   NcclResult (*RedOpCreatePreMulSum)(NcclOp* op, void* scalar, NcclType type,
                                      NcclComm comm);
   NcclResult (*RedOpDestroy)(NcclOp op, NcclComm comm);

@@ -1,5 +1,5 @@
-// Failure and PeerTable: error state and peer information of engines whose
-// library provides neither.
+// Failure, the first error of a group, and PeerTable, the peer information of
+// engines whose library provides none.
 #ifndef TESSERA_COLLECTIVES_ENGINE_PEER_TABLE_H_
 #define TESSERA_COLLECTIVES_ENGINE_PEER_TABLE_H_
 

@@ -1,5 +1,5 @@
-// Conversion of elements of each type between memory and vectors, for kernels-
-// inl.h. Compiled once for every instruction set.
+// Conversion of elements of each type between memory and vectors, for
+// kernels-inl.h. Compiled once for every instruction set.
 //
 // A policy (PlainLanes<T>, F16Lanes, Bf16Lanes) defines Stored, the elements in
 // memory; Tag, a vector of them; Wide, the values that are combined; and Widen

@@ -69,8 +69,9 @@ class AlgorithmChooser {
   virtual std::string Explain(const ChoiceQuestion& question) const = 0;
 };
 
-// The operations that each algorithm supports. All other combinations are
-// rejected; nothing is substituted silently.
+// Returns true if RunAlgorithm supports the operation with this algorithm, on
+// any number of ranks and for any count. All other combinations are rejected;
+// nothing is substituted silently.
 //
 //                     all_  re-   reduce_  all_    broad- gath- scat- all_to_
 //                     reduce duce scatter  gather  cast   er    ter   all
@@ -85,9 +86,6 @@ class AlgorithmChooser {
 //
 // x: supported; u: also with uneven blocks; b: barrier. kEngine is not listed:
 // the engine decides (Engine::Implements).
-
-// Returns true if RunAlgorithm supports the operation with this algorithm, on
-// any number of ranks and for any count.
 bool Supports(Algorithm algorithm, OpKind kind, bool uneven);
 
 // All algorithms that support the operation, in enum order.

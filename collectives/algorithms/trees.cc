@@ -15,8 +15,6 @@
 namespace tessera::collectives {
 namespace {
 
-// One rank's messages in one tree (TreeLane).
-
 // Directions of a tree operation and their timing.
 struct TreeFlow {
   bool up = false;    // Partial results, from time 0.
@@ -27,6 +25,7 @@ struct TreeFlow {
   int64_t DownTime(int64_t depth) const { return (up ? height : 0) + depth; }
 };
 
+// One rank's messages in one tree.
 class TreeLane {
  public:
   // Handles elements [first, first + count) of the task's vectors.

@@ -56,6 +56,25 @@ inline bool TakeText(std::string_view* bytes, size_t max_bytes,
   return true;
 }
 
+inline constexpr uint8_t kWireVersion = 1;
+inline constexpr size_t kHeaderBytes = 28;
+inline constexpr size_t kMaxKeyBytes = 256;
+inline constexpr size_t kMaxValueBytes = size_t{1} << 20;
+
+// See Message.
+enum class MessageType : uint8_t {
+  kHello = 1,
+  kWelcome,
+  kRefuse,
+  kSet,
+  kGet,
+  kCancel,
+  kErase,
+  kAbsent,
+  kReply,
+  kBye,
+};
+
 // A message between a rank and its job's store.
 //
 //   std::string bytes;
@@ -81,29 +100,10 @@ inline bool TakeText(std::string_view* bytes, size_t max_bytes,
 //   kCancel   asks for an immediate answer to the kGet or kAbsent with this id
 //   kErase    key: a prefix; value: ranks (FormatRanks)
 //   kAbsent   key: a prefix; value: ranks; answered (FormatMissingMembers)
-//              when none is missing or a missing one is gone
+//             when no rank is missing or a missing rank is gone
 //   kReply    id of kSet, kGet, kErase or kAbsent; code: 0 or a status code;
 //             value: the result, or the error message
 //   kBye      the sender leaves
-
-inline constexpr uint8_t kWireVersion = 1;
-inline constexpr size_t kHeaderBytes = 28;
-inline constexpr size_t kMaxKeyBytes = 256;
-inline constexpr size_t kMaxValueBytes = size_t{1} << 20;
-
-enum class MessageType : uint8_t {
-  kHello = 1,
-  kWelcome,
-  kRefuse,
-  kSet,
-  kGet,
-  kCancel,
-  kErase,
-  kAbsent,
-  kReply,
-  kBye,
-};
-
 struct Message {
   MessageType type = MessageType::kBye;
   absl::StatusCode code = absl::StatusCode::kOk;

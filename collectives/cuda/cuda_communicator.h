@@ -45,7 +45,7 @@ namespace tessera::collectives {
 // CreateCudaEngine: the engine of such a communicator ("cuda"), for
 // Communicator::CreateOnDevice. Also a collective.
 
-// Unimplemented in a build without the CUDA toolkit.
+// Both return Unimplemented in a build without the CUDA toolkit.
 namespace native {
 absl::StatusOr<std::unique_ptr<Communicator>> CreateCudaCommunicator(
     std::unique_ptr<Communicator> host, Device& device);

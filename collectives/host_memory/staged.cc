@@ -164,9 +164,8 @@ struct Plan {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   int64_t bytes = 0;
-  std::vector<int64_t> lengths;  // Length of each rank's stream.
-  std::vector<Segment>
-      segments;  // The parts that this rank copies from each stream.
+  std::vector<int64_t> lengths;   // Length of each rank's stream.
+  std::vector<Segment> segments;  // What this rank copies from each stream.
 };
 
 Run RunAt(const std::byte* data, int64_t bytes) {

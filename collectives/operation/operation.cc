@@ -248,10 +248,9 @@ Sides SidesOf(const Operation& operation, Rank rank) {
   }
 }
 
-// The error of an invalid operation.
-
 namespace {
 
+// The error of an invalid operation.
 template <typename... Parts>
 absl::Status Refuse(const Operation& operation, const Parts&... parts) {
   return absl::InvalidArgumentError(

@@ -34,7 +34,6 @@ std::vector<absl::Status> RunRanksOn(
     const RankBody& body, const CommunicatorOptions& options = {});
 
 // The result of one rank of RunProcesses.
-
 struct RankOutcome {
   absl::Status status;  // Status of the body; Unknown if it did not return.
   int signal = 0;       // Signal that killed the process; 0 if it exited.
@@ -64,7 +63,6 @@ std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
                                       const std::function<void()>& forked = {});
 
 // Runs the body of a test on processes that share memory.
-
 std::vector<RankOutcome> RunSharedMemory(
     int64_t ranks, const RankBody& body,
     const CommunicatorOptions& options = {},

@@ -340,7 +340,7 @@ absl::StatusOr<Rank> Communicator::ReceiveFromAny(Buffer output, int32_t tag,
   return source;
 }
 
-// Queues a valid collective on the lane's thread.
+// Queues a valid collective for the lane's thread.
 Work Communicator::StartCollective(Operation operation, const CallOptions& call,
                                    int64_t deadline) {
   const auto state = std::make_shared<WorkState>();

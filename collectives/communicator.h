@@ -1,8 +1,8 @@
 // Communicator: a group of ranks that exchange and reduce data.
 //
 //   // Every rank of the group calls this with its own `gradients`.
-//   absl::Status Step(Communicator& communicator, std::vector<float>&
-//   gradients,
+//   absl::Status Step(Communicator& communicator,
+//                     std::vector<float>& gradients,
 //                     std::span<const float> mine, std::span<float> all) {
 //     // Blocking: afterwards `gradients` holds the average over all ranks.
 //     TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
@@ -19,10 +19,9 @@
 // matching arguments. A blocking call returns when this rank's buffers may be
 // reused. Send and Receive match by rank and order only: the n-th message from
 // a to b is the n-th message that b receives from a. With a tag (SendOf,
-// ReceiveOf) a receive takes the first message that has its tag, and may take
-// it from any rank; messages with and without tags are apart. Engines of the
-// host other than in_process and shared_memory, and engines of devices, have no
-// tags.
+// ReceiveOf) a receive takes the first message that has its tag, from one rank
+// or from any; it never takes a message without a tag. Only in_process and
+// shared_memory support tags.
 //
 // Errors. InvalidArgument and Unimplemented: this call is invalid or not
 // supported; no side effects, and the communicator stays usable. Any other
@@ -32,12 +31,12 @@
 // operations; the message shows both), Aborted. Later calls fail with
 // FailedPrecondition and repeat the first error.
 //
-// On a device (CreateOnDevice) Start enqueues the operation on the device, in
-// the order of the calls; its buffers are memory of the device. An operation
-// that fails there breaks the group too; the device may go on, on undefined
-// data, so that results count only if status() is OK after the host has waited.
-// Data of the host goes through host(), the communicator of the same ranks for
-// memory of the host; if one of the two breaks, so does the other.
+// On a device (CreateOnDevice) Start enqueues operations on device memory, in
+// the order of the calls. An operation that fails on the device also breaks the
+// group. The device may then execute later work on undefined data, so results
+// are valid only if status() is OK after the host has waited. host() is a
+// communicator of the same ranks for host memory; an error in either of the two
+// breaks both.
 //
 // Threads: thread-safe. Collectives of one communicator run one at a time in
 // the order of the calls, so threads that share a communicator must agree on an
@@ -80,10 +79,10 @@ class Communicator {
   static absl::StatusOr<std::unique_ptr<Communicator>> Create(
       std::unique_ptr<Engine> engine, CommunicatorOptions options = {});
 
-  // Creates a communicator of the same ranks as `host`, which it owns, on an
-  // engine that enqueues operations on a device. It has the options and the
-  // name of `host`. InvalidArgument if the engine is not a device's, or its
-  // ranks are others.
+  // Creates a communicator with the ranks, options and name of `host`, which it
+  // owns, on an engine that enqueues operations on a device. InvalidArgument if
+  // the engine does not enqueue, or its rank or size differs from that of
+  // `host`.
   static absl::StatusOr<std::unique_ptr<Communicator>> CreateOnDevice(
       std::unique_ptr<Communicator> host, std::unique_ptr<Engine> engine);
 
@@ -100,9 +99,9 @@ class Communicator {
   std::string_view engine_name() const { return engine_->name(); }
   const CommunicatorOptions& options() const { return options_; }
 
-  // Blocking calls. collectives/operation/operation.h has a table of what each
-  // reads and writes and of what may be in place. Forms with a single buffer
-  // work in place.
+  // Blocking calls. A table in collectives/operation/operation.h lists their
+  // inputs and outputs and the forms that may work in place. Overloads with a
+  // single buffer work in place.
   absl::Status AllReduce(ConstBuffer input, Buffer output, Reduction reduction,
                          const CallOptions& call = {}) {
     return Run(AllReduceOf(input, output, reduction), call);
@@ -189,21 +188,21 @@ class Communicator {
 
   // Run executes any operation and waits for it. Start returns at once; the
   // operation runs on a thread of the communicator. Collectives run in the
-  // order of the calls, whether run or started.
+  // order of the calls to Run and Start.
   //
-  // On a device Start enqueues the operation; it begins after `call.after`, and
-  // the deadline counts from there. Run also makes the host wait, for tests and
-  // rare use. `place` is for the errors of devices that check their work.
+  // On a device Start enqueues the operation. It begins after `call.after`, and
+  // its timeout counts from then. Run also makes the host wait, for tests and
+  // rare use. Errors of devices that check their work report `place`.
   absl::Status Run(const Operation& operation, const CallOptions& call = {},
                    SourcePlace place = SourcePlace::current());
   absl::StatusOr<Work> Start(Operation operation, const CallOptions& call = {},
                              SourcePlace place = SourcePlace::current());
 
-  // The same on memory that `queue` works on: the operation begins after the
-  // work that the queue has now, and RunOn lets its later work begin after the
-  // operation. StartOn leaves that to `queue.Wait(work.event())`, which must
-  // come before any use of the buffers. The host waits only on an engine of the
-  // host.
+  // Like Run and Start, but ordered with `queue`: the operation begins after
+  // the work that was already enqueued there. After RunOn, later work on the
+  // queue begins after the operation. After StartOn the caller must call
+  // `queue.Wait(work.event())` before any use of the buffers. The host waits
+  // only on an engine of the host.
   absl::Status RunOn(Queue& queue, const Operation& operation,
                      const CallOptions& call = {},
                      SourcePlace place = SourcePlace::current());
@@ -211,8 +210,8 @@ class Communicator {
                                CallOptions call = {},
                                SourcePlace place = SourcePlace::current());
 
-  // The communicator of the same ranks for memory of the host: agreements,
-  // sizes, statistics. This one, unless its engine is a device's.
+  // The communicator of the same ranks for host memory (agreements, sizes,
+  // statistics): this one, unless its engine enqueues on a device.
   Communicator& host() { return host_ == nullptr ? *this : *host_; }
 
   // A collective that splits the group: ranks that give the same `colour` form
@@ -221,15 +220,15 @@ class Communicator {
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int64_t colour, int64_t key, std::string_view name = "");
 
-  // Creates a group of `members`, in this order; called only by them. The new
-  // group shares no traffic, order or errors with this one and may outlive it.
-  // On a device it has a host() of its own; an error on a device ends the work
-  // of all groups of that rank's device.
+  // Creates a group of `members`, in this order. Only the members call it. The
+  // new group shares no traffic, order or errors with this one and may outlive
+  // it. On a device it has its own host(), and a device error ends the work of
+  // all groups on that device.
   absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(
       std::span<const Rank> members, std::string_view name = "");
 
-  // Allocates memory on which this engine's collectives are fastest, on a
-  // device memory of that device. A local call, not a collective.
+  // Allocates memory on which this engine's collectives are fastest (device
+  // memory if the engine enqueues). A local call, not a collective.
   absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(int64_t bytes) {
     return engine_->AllocateShared(bytes);
   }
@@ -237,11 +236,12 @@ class Communicator {
   // Breaks the group: waiting calls on this rank, and on all ranks that the
   // engine can reach, return Aborted with `reason`. Any thread may call it.
   void Abort(std::string_view reason);
-  // The same with the error itself.
+  // Like Abort, but waiting calls return `reason` itself.
   void Break(const absl::Status& reason);
 
-  // Calls `on_break` on any thread when the group breaks, at once if it is
-  // broken; possibly twice. Null: not any more; waits for a call under way.
+  // Calls `on_break` on any thread when the group breaks, possibly twice, or
+  // immediately if it is already broken. A null callback unregisters the
+  // current one, after any running call returns.
   void OnBreak(std::function<void(const absl::Status&)> on_break);
 
   // OK, or the error that broke the group.
@@ -256,8 +256,9 @@ class Communicator {
 
   // The recorded operations (collectives/record/flight_recorder.h): totals per
   // operation and algorithm, the most recent operations, and both as JSON. On a
-  // device the time of a started operation is that of its enqueueing, and the
-  // algorithm is kEngine unless the call gives one. Any thread may call these.
+  // device the recorded time of a started operation covers only enqueueing, and
+  // its algorithm is kEngine unless the call gives one. Any thread may call
+  // these.
   StatisticsTable Statistics() const { return recorder_.Statistics(); }
   std::vector<OperationRecord> RecentOperations() const {
     return recorder_.Recent();
@@ -324,7 +325,7 @@ class Communicator {
 
   // Null without a transport and on a device.
   std::unique_ptr<MessageLane> messages_;
-  std::unique_ptr<TaggedMessages> tagged_;  // Also if it cannot peek.
+  std::unique_ptr<TaggedMessages> tagged_;  // Null if it cannot peek.
   std::unique_ptr<CollectiveLane> collectives_;
 };
 

@@ -29,13 +29,13 @@ struct CommunicatorOptions {
   // The group's name in errors, records and traces.
   std::string name = "world";
 
-  // The longest time from call to return of an operation, on a device from
-  // when the device begins it. More than 0; may be infinite.
+  // The longest duration of an operation, measured from the call, or on a
+  // device from when the device begins it. More than 0; may be infinite.
   // CallOptions::timeout overrides it.
   absl::Duration timeout = absl::Seconds(30);
 
   // Selects the algorithm of each operation. Null: the engine's own algorithm
-  // if it has one, else DefaultAlgorithm. Subgroups inherit it.
+  // if it has one, otherwise DefaultAlgorithm. Subgroups inherit it.
   std::shared_ptr<const AlgorithmChooser> chooser;
 
   // The groups of nearby ranks, for hierarchical algorithms. Null: all ranks
@@ -66,13 +66,13 @@ struct CallOptions {
   // ranks of the group.
   std::optional<Algorithm> algorithm = {};
 
-  // Called once when a started operation has completed, with its status, before
-  // its Work is done. On any thread; must not wait for operations of the same
-  // communicator. Run does not call it. Engines of the host only.
+  // Called once with the status when a started operation has completed, before
+  // its Work is done. Called on any thread; must not wait for operations of the
+  // same communicator. Run does not call it. Only for engines of the host.
   std::function<void(const absl::Status&)> on_done = {};
 
-  // The operation begins after this event. On an engine of the host the call
-  // waits for it, on a device the operation's queue.
+  // The operation begins after this event. On an engine of the host the calling
+  // thread waits for it; on a device the operation's queue does.
   Event after = {};
 };
 

@@ -27,8 +27,7 @@
 
 namespace tessera::collectives {
 
-// The state shared by Work and the thread of the host that executes the
-// operation.
+// The state shared by Work and the host thread that executes the operation.
 class WorkState final : public EventState {
  public:
   // Completes the operation and wakes all waiters. Called once.
@@ -59,8 +58,7 @@ using topology::Rank;
 class Work {
  public:
   explicit Work(std::shared_ptr<EventState> state) : event_(std::move(state)) {}
-  // An operation on a device whose group may fail without an error of the
-  // event.
+  // An operation on a device. `group` reports errors that the event does not.
   Work(Event event, std::shared_ptr<const Failure> group)
       : event_(std::move(event)), group_(std::move(group)) {}
 
@@ -85,14 +83,14 @@ class Work {
   // The rank that sent the message, once a receive with a tag has completed.
   std::optional<Rank> source() const;
 
-  // Happens when the operation completes. `queue.Wait(work.event())` orders the
-  // queue's later work after the operation; the host waits only if the
-  // operation is the host's.
+  // Completes with the operation. `queue.Wait(work.event())` orders later work
+  // on the queue after the operation; the host waits only if the operation runs
+  // on the host.
   const Event& event() const { return event_; }
 
  private:
   Event event_;
-  std::shared_ptr<const Failure> group_;  // Null: the event has all errors.
+  std::shared_ptr<const Failure> group_;  // Null: the event reports all errors.
 };
 
 }  // namespace tessera::collectives

@@ -1,20 +1,5 @@
-// AdaptiveChooser: selects the algorithm with the least predicted time.
-// CostModel: the predictions.
-//
-// CostModel: predicts the time of an operation for each algorithm.
-//
-//   CostModel model(table);
-//   std::optional<double> seconds =
-//       model.Predict(Algorithm::kRing, question);
-//
-// The time of an algorithm is its formula (FormulaSeconds in cost_table.h)
-// times a correction factor: measured time over formula at a few sizes,
-// interpolated on logarithmic scales. The engine's own algorithm has no
-// formula; its time is the curve through its measured times.
-//
-// For a group of another shape than the measured one the formulas use that
-// shape with the same factors; the engine's curve is scaled like the fastest
-// formula.
+// AdaptiveChooser, which selects the algorithm with the least predicted time,
+// and CostModel, which makes the predictions.
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_ADAPTIVE_CHOOSER_H_
 #define TESSERA_COLLECTIVES_ADAPTIVE_ADAPTIVE_CHOOSER_H_
 
@@ -46,6 +31,19 @@ struct Prediction {
   bool left_out = false;
 };
 
+// Predicts the time of an operation for each algorithm.
+//
+//   CostModel model(table);
+//   std::optional<Prediction> prediction =
+//       model.Predict(Algorithm::kRing, question);
+//
+// The time of an algorithm is its formula (FormulaSeconds in cost_table.h)
+// times a correction factor: measured time divided by formula at a few sizes,
+// interpolated on logarithmic scales. The engine's own algorithm has no
+// formula; its time is the curve through its measured times.
+//
+// For a group whose shape was not measured, the formulas use its shape with the
+// same factors, and the engine's curve is scaled like the fastest formula.
 class CostModel {
  public:
   // `table` must be valid (CheckCostTable).
@@ -58,8 +56,8 @@ class CostModel {
   std::optional<Prediction> Predict(Algorithm algorithm,
                                     const ChoiceQuestion& question) const;
 
-  // The predictions of all available algorithms, fastest first, those with
-  // left_out last; ties in enum order.
+  // The predictions of all available algorithms, sorted by time, then in enum
+  // order. Algorithms with left_out come last.
   std::vector<Prediction> PredictAll(const ChoiceQuestion& question) const;
 
  private:
@@ -76,7 +74,7 @@ class CostModel {
       sizes_;  // Sizes at which any algorithm was measured.
 };
 
-// DecisionMemo: caches decisions.
+// A cache of decisions.
 //
 // A training step repeats the same few questions, so a lookup takes no lock and
 // a few nanoseconds. Entries are never removed; a full memo ignores new ones.
@@ -84,8 +82,7 @@ class DecisionMemo {
  public:
   static constexpr size_t kMaxDecisions = 1024;
 
-  // Both are thread-safe. Find may miss an entry that another thread has just
-  // kept.
+  // Thread-safe. Find may miss an entry that another thread has just stored.
   std::optional<Algorithm> Find(const ChoiceQuestion& question) const;
   void Keep(const ChoiceQuestion& question, Algorithm algorithm);
 
@@ -102,9 +99,9 @@ class DecisionMemo {
   std::vector<std::unique_ptr<const Decision>> decisions_;
 };
 
-// AdaptiveChooser: chooses the algorithm with the least predicted time, but
-// kEngine unless another one is predicted to save at least a tenth of its time
-// (repeated measurements differ by as much).
+// Chooses the algorithm with the least predicted time. Prefers kEngine unless
+// another algorithm is predicted to save at least a tenth of its time, because
+// repeated measurements differ by as much.
 //
 //   AdaptiveChooser chooser(table);
 //   chooser.Choose(question);     // Algorithm::kHalvingDoubling
@@ -114,8 +111,8 @@ class DecisionMemo {
 // algorithm because their tables are identical.
 class AdaptiveChooser final : public AlgorithmChooser {
  public:
-  // `table` must be valid (CheckCostTable). `origin` describes its source for
-  // Explain: "measured", "from FILE".
+  // `table` must be valid (CheckCostTable). `origin` is the source of the table
+  // that Explain reports: "measured", "from FILE".
   explicit AdaptiveChooser(CostTable table, std::string origin = "given")
       : model_(std::move(table)), origin_(std::move(origin)) {}
 

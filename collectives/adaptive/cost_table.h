@@ -1,7 +1,6 @@
-// CostTable: the measured communication costs of a group on an engine. Also the
-// fits and the cost formulas that use them.
+// CostTable, the measured communication costs of a group on an engine, with
+// fits of measured times and the cost formulas of the algorithms.
 //
-// Fits of measured times:
 //
 //   Line line = FitLine(points);            // seconds = alpha + beta * bytes
 //   double seconds = CurveAt(points, 3000); // between the measured sizes
@@ -52,9 +51,19 @@ double CurveAt(std::span<const SizePoint> points, int64_t bytes);
 // Like CurveAt, but also constant above the last point; for factors.
 double FactorAt(std::span<const SizePoint> points, int64_t bytes);
 
-// The cost formulas of the algorithms, for n ranks and messages of m bytes,
-// with r = ceil(log2 n), p = m (n-1)/n, alpha seconds per message, beta seconds
-// per byte moved, and gamma seconds per byte reduced (0 without reduction):
+// The parameters of the cost formulas.
+struct FormulaCosts {
+  Line near;  // Messages within a host (or socket).
+  Line far;   // Messages between hosts; equals `near` if there is only one.
+  double gamma = 0;  // Seconds to reduce one byte.
+
+  friend bool operator==(const FormulaCosts&, const FormulaCosts&) = default;
+};
+
+// The predicted seconds of an operation by the cost formulas of the algorithms,
+// for n ranks and messages of m bytes, with r = ceil(log2 n), p = m (n-1)/n,
+// alpha seconds per message, beta seconds per byte moved, and gamma seconds per
+// byte reduced (0 without reduction):
 //
 //   ring                all_reduce       2(n-1) alpha + 2 p beta + p gamma
 //                       parted kinds     (n-1) alpha + p (beta + gamma)
@@ -79,23 +88,12 @@ double FactorAt(std::span<const SizePoint> points, int64_t bytes);
 // Communication Operations in MPICH (IJHPCA 19, 2005); Sanders, Speck and
 // Traeff, Two-tree algorithms (Parallel Computing 35, 2009); Bruck et al.
 // (IEEE TPDS 8, 1997).
-
-struct FormulaCosts {
-  Line near;  // Messages within a host (or socket).
-  Line far;   // Messages between hosts; equals `near` if there is only one.
-  double gamma = 0;  // Seconds to reduce one byte.
-
-  friend bool operator==(const FormulaCosts&, const FormulaCosts&) = default;
-};
-
-// Greater than 0 (a nanosecond is added), also for combinations that are not
-// listed above.
+//
+// The result is greater than 0 (a nanosecond is added), also for combinations
+// that are not listed above.
 double FormulaSeconds(const FormulaCosts& costs, Algorithm algorithm,
                       OpKind kind, int64_t bytes, int64_t ranks,
                       int64_t ranks_per_host);
-
-// CostTable: the measured parameters of the formulas and the measured times of
-// operations.
 
 // The configuration for which costs are valid.
 struct CostKey {
@@ -108,6 +106,7 @@ struct CostKey {
   friend bool operator==(const CostKey&, const CostKey&) = default;
 };
 
+// The measured parameters of the formulas and measured times of operations.
 struct CostTable {
   CostKey key;
 

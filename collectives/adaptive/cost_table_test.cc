@@ -105,8 +105,8 @@ TEST(CurveTest, OnePointGrowsInProportion) {
   EXPECT_EQ(FactorAt({}, 5000), 1);
 }
 
-// Latency only, bandwidth only, reduction only: the numbers of rounds and of
-// bytes that each algorithm's formula counts.
+// Each algorithm's formula if only latency, only bandwidth or only reduction
+// costs time: it counts the rounds and the bytes.
 FormulaCosts Alpha() { return {{1, 0}, {1, 0}, 0}; }
 FormulaCosts Beta() { return {{0, 1}, {0, 1}, 0}; }
 FormulaCosts Gamma() { return {{0, 0}, {0, 0}, 1}; }

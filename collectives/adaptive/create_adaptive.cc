@@ -96,8 +96,8 @@ std::string CachedText(const Communicator& communicator,
   return table.ok() ? CostTableToJson(*table) : "";
 }
 
-// Measures the costs and stores them on rank 0; `origin` says whether that
-// worked.
+// Measures the costs and stores them on rank 0; `origin` records whether
+// storing succeeded.
 absl::StatusOr<CostTable> MeasureAndKeep(Communicator& communicator,
                                          const AdaptiveOptions& options,
                                          const std::string& directory,
@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateAdaptiveCommunicator(
   }
   std::vector<Rank> everyone;
   for (int64_t r = 0; r < engine->size(); ++r) everyone.push_back(Rank(r));
-  // An id that no user's subgroup has, because those are hashes of member
+  // An id that no user's subgroup can have, because those are hashes of member
   // lists.
   constexpr uint32_t kMeasuringGroup = 2;
   const int64_t deadline =

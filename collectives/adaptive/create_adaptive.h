@@ -1,7 +1,13 @@
-// Adaptive communicators (strategy `adaptive`) and the cache of their measured
-// costs.
+// Adaptive communicators (strategy `adaptive`) and the file cache of their
+// measured costs, which has one file per key.
 //
-// The cache has one file per key:
+//   TESSERA_ASSIGN_OR_RETURN(
+//       std::unique_ptr<Communicator> communicator,
+//       CreateAdaptiveCommunicator(std::move(engine), options));
+//   communicator->AllReduce(...);               // Uses the fastest algorithm.
+//   communicator->ExplainAlgorithm(operation);  // Explains the choice.
+//
+// Direct use of the cache:
 //
 //   const std::string directory = DefaultCacheDirectory();
 //   absl::StatusOr<CostTable> costs = LoadCosts(directory, key);
@@ -39,14 +45,6 @@ absl::StatusOr<CostTable> LoadCosts(const std::string& directory,
 // Creates the directory and its parent if they are missing.
 absl::Status StoreCosts(const std::string& directory, const CostTable& table);
 
-// An adaptive communicator:
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       std::unique_ptr<Communicator> communicator,
-//       CreateAdaptiveCommunicator(std::move(engine), options));
-//   communicator->AllReduce(...);              // the fastest algorithm
-//   communicator->ExplainAlgorithm(operation); // which one, and why
-
 struct AdaptiveOptions {
   MeasureOptions measure = {};
   // The cache directory; nullopt: DefaultCacheDirectory() of rank 0; empty: no
@@ -55,9 +53,9 @@ struct AdaptiveOptions {
 };
 
 // Creates a chooser for this group from the costs in rank 0's cache, or from
-// new measurements, which rank 0 stores there if possible (origin() of the
-// chooser says whether). A collective like MeasureCosts; all ranks get the same
-// costs.
+// new measurements, which rank 0 stores there if possible (the chooser's
+// origin() reports whether it did). A collective like MeasureCosts; all ranks
+// get the same costs.
 absl::StatusOr<std::shared_ptr<const AdaptiveChooser>> CreateAdaptiveChooser(
     Communicator& communicator, const AdaptiveOptions& options = {});
 

@@ -327,7 +327,7 @@ absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator) {
 
 namespace {
 
-// The most used kinds first: when the budget is spent, the others are
+// The most used kinds come first: when the budget is spent, the others are
 // extrapolated from smaller sizes.
 constexpr std::array<OpKind, 9> kByUse = {
     OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather,
@@ -337,13 +337,13 @@ constexpr std::array<OpKind, 9> kByUse = {
 
 constexpr int64_t kFirstBytes = 64;
 constexpr int64_t kSizeFactor = 4;
-// An algorithm is left out if it is predicted to be slower than the fastest by
-// this factor, and was so at the previous size.
+// An algorithm is omitted if it is predicted to be kFarBehind times slower than
+// the fastest, and was kWasBehind times slower at the largest size measured.
 constexpr double kFarBehind = 2.5;
 constexpr double kWasBehind = 1.6;
-// If the budget is short, only algorithms predicted within this factor of the
-// fastest, and the engine's own, are measured; for at most this multiple of the
-// budget.
+// If the budget is short, only the engine's own algorithm and those predicted
+// within kContender of the fastest are measured, until kOverdraft times the
+// budget is spent.
 constexpr double kContender = 1.6;
 constexpr int64_t kContenderTurns = 3;
 constexpr double kOverdraft = 2;
@@ -506,9 +506,9 @@ int64_t Measurement::LastBytes(OpKind kind) const {
   return last;
 }
 
-// The remaining budget decides what is measured and how often: all algorithms
-// that are not far slower, or the contenders, or (except at the first size)
-// none.
+// The remaining budget determines the repetitions and the measured algorithms:
+// all that are not far slower, only the contenders, or (except at the first
+// size) none.
 Measurement::Plan Measurement::PlanTrials(OpKind kind, int64_t bytes,
                                           bool first) const {
   Plan plan{.trials = TrialsOf(kind, bytes)};
@@ -540,7 +540,7 @@ double Measurement::CostOf(const Plan& plan) {
 absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
   const int64_t bytes = TrialBytes(kind, size, communicator_.size());
   const int64_t last = LastBytes(kind);
-  // A barrier, or blocks of still one element.
+  // A barrier, or a size whose blocks still have one element.
   if (bytes <= last) return absl::OkStatus();
   Plan plan = PlanTrials(kind, bytes, /*first=*/last < 0);
   if (plan.trials.empty()) return absl::OkStatus();

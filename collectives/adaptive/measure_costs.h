@@ -4,13 +4,13 @@
 //
 // First it measures the parameters of the formulas: ping-pong messages of
 // several sizes between rank 0 and a near and a far rank, and a local
-// reduction. Then every available algorithm of every operation, at sizes that
-// grow by a factor of four; algorithms that are predicted to be far slower are
-// left out, and once the budget is spent only the contenders are measured.
-// Algorithms alternate; the result is the median over the rounds of the slowest
-// rank's time. Costs are those of the host: measure them before a communicator
-// on a device is created, which inherits the chooser (MeasureCosts and
-// BroadcastText use Communicator::host).
+// reduction. Then it measures every available algorithm of every operation, at
+// sizes that grow by a factor of four. It omits algorithms that are predicted
+// to be far slower, and once the budget is spent it measures only the
+// contenders. Algorithms alternate; the result is the median over the rounds of
+// the slowest rank's time. Costs are measured on the host (Communicator::host),
+// so measure them before creating a communicator on a device, which inherits
+// the chooser.
 #ifndef TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_COSTS_H_
 #define TESSERA_COLLECTIVES_ADAPTIVE_MEASURE_COSTS_H_
 
@@ -33,11 +33,10 @@ namespace tessera::collectives {
 // name. At most 512 bytes; "?" for unknown parts.
 std::string DescribeHardware();
 
-// The first "model name" in the text of /proc/cpuinfo, shortened; "?" if there
-// is none.
+// The first "model name" in the text of /proc/cpuinfo, shortened, or "?".
 std::string ModelNameIn(std::string_view cpuinfo);
 
-// Trial: one algorithm of one operation at one size.
+// A measurement of one algorithm of one operation at one size.
 struct Trial {
   OpKind kind = OpKind::kBarrier;
   Algorithm algorithm = Algorithm::kEngine;
@@ -73,7 +72,7 @@ absl::Status RunTrials(Communicator& communicator, TrialBuffers& buffers,
                        int64_t turns, std::span<Trial> trials);
 
 // Measures the parameters of the cost formulas. A collective; all ranks get the
-// same result. Without point-to-point messages both lines are those of a local
+// same result. Without point-to-point messages both lines describe a local
 // copy. Takes some milliseconds.
 absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator);
 

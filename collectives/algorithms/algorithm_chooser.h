@@ -1,8 +1,8 @@
-// AlgorithmChooser: selects the algorithm of an operation. Supports and
-// AlgorithmsFor: the algorithms available for it. AlgorithmOptions: the options
-// of RunAlgorithm.
+// AlgorithmChooser, which selects the algorithm of an operation; Supports and
+// AlgorithmsFor, which list the available algorithms; and AlgorithmOptions, the
+// options of RunAlgorithm.
 //
-//    StrategyChooser chooser(topology::CommunicationStrategy::kRing);
+//   StrategyChooser chooser(topology::CommunicationStrategy::kRing);
 //   Algorithm ring = chooser.Choose({.kind = OpKind::kAllReduce});
 //   // A ring has no barrier: this returns the default algorithm.
 //   Algorithm other = chooser.Choose({.kind = OpKind::kBarrier});
@@ -20,8 +20,8 @@
 
 namespace tessera::collectives {
 
-// Large enough that a message's latency is small compared with its transfer
-// time, small enough that a few chunks fit into a second-level cache.
+// Chosen so that a chunk's latency is small compared with its transfer time and
+// a few chunks fit into a second-level cache.
 inline constexpr int64_t kDefaultChunkBytes = 256 << 10;
 
 // Must be equal on all ranks.
@@ -35,13 +35,10 @@ struct AlgorithmOptions {
   int64_t chunk_bytes = kDefaultChunkBytes;
 
   // If true, every reduction folds the inputs from left to right in rank order
-  // and rounds once. Results have the same bits for every algorithm, size and
-  // chunk size: those of Combine(Combination::Whole(...), inputs).
+  // and rounds once. For every algorithm, size and chunk size the results have
+  // the bits of Combine(Combination::Whole(...), inputs).
   bool reproducible = false;
 };
-
-// All ranks of a group must make the same choice, so implementations use only
-// values that are equal on all ranks.
 
 // The properties of an operation that are equal on all ranks of its group.
 struct ChoiceQuestion {
@@ -59,6 +56,8 @@ struct ChoiceQuestion {
                          const ChoiceQuestion&) = default;
 };
 
+// All ranks of a group must make the same choice, so implementations use only
+// values that are equal on all ranks.
 class AlgorithmChooser {
  public:
   virtual ~AlgorithmChooser() = default;
@@ -70,8 +69,9 @@ class AlgorithmChooser {
   virtual std::string Explain(const ChoiceQuestion& question) const = 0;
 };
 
-// The operations that each algorithm supports. All other combinations are
-// rejected; nothing is substituted silently.
+// Returns true if RunAlgorithm supports the operation with this algorithm, on
+// any number of ranks and for any count. All other combinations are rejected;
+// nothing is substituted silently.
 //
 //                     all_  re-   reduce_  all_    broad- gath- scat- all_to_
 //                     reduce duce scatter  gather  cast   er    ter   all
@@ -86,21 +86,18 @@ class AlgorithmChooser {
 //
 // x: supported; u: also with uneven blocks; b: barrier. kEngine is not listed:
 // the engine decides (Engine::Implements).
-
-// Returns true if RunAlgorithm supports the operation with this algorithm, on
-// any number of ranks and for any count.
 bool Supports(Algorithm algorithm, OpKind kind, bool uneven);
 
 // All algorithms that support the operation, in enum order.
 std::vector<Algorithm> AlgorithmsFor(OpKind kind, bool uneven);
 
-// The default algorithm: the engine's own if it implements the operation, else
-// recursive doubling (all_reduce, barrier; small all_gather), ring (large
-// all_reduce, all_gather, reduce_scatter), tree (rooted kinds) or pairwise
-// exchange (all_to_all).
+// The default algorithm: the engine's own if it implements the operation,
+// otherwise recursive doubling (all_reduce, barrier; small all_gather), ring
+// (large all_reduce, all_gather, reduce_scatter), tree (rooted kinds) or
+// pairwise exchange (all_to_all).
 Algorithm DefaultAlgorithm(const ChoiceQuestion& question);
 
-// Uses the algorithm of a strategy where it supports the operation, else
+// Uses the algorithm of a strategy if it supports the operation, otherwise
 // DefaultAlgorithm. kAdaptive needs measured costs (//collectives/adaptive);
 // here it uses the default.
 class StrategyChooser : public AlgorithmChooser {

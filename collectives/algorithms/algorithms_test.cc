@@ -23,7 +23,8 @@ std::set<int64_t> CountsFor(int64_t ranks) {
   return {0, 1, 2, ranks - 1, ranks, ranks + 1, 97, 4 * kChunkBytes + 1};
 }
 
-// Cycles through types, reductions, roots, places and chunk sizes.
+// Cycles through types, reductions, roots, in-place and separate buffers, and
+// chunk sizes.
 class Rotation {
  public:
   AlgorithmCase Next(Algorithm algorithm, OpKind kind, int64_t ranks,

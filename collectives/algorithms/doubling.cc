@@ -185,7 +185,7 @@ absl::Status DoubleSums(RankGroup& group, const Fold& fold, int64_t count,
   return absl::OkStatus();
 }
 
-// Leaves the reduction of virtual block `me` in its place in `result`; the
+// Stores the reduction of virtual block `me` at its offset in `result`; the
 // other blocks of `result` are undefined afterwards.
 absl::Status HalveSums(RankGroup& group, const Fold& fold, const Blocks& blocks,
                        ConstVectorView current, VectorView result,

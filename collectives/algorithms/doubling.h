@@ -1,3 +1,7 @@
+// Recursive doubling and halving: in step k a rank exchanges data with the rank
+// whose number differs in one bit, so log2 n steps suffice. If n is not a power
+// of two, surplus ranks fold in first (Fold in schedule.h). Source: Thakur,
+// Rabenseifner, Gropp, IJHPCA 19(1), 2005, sections 4.1 to 4.3.
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_DOUBLING_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_DOUBLING_H_
 
@@ -14,14 +18,9 @@
 
 namespace tessera::collectives {
 
-// Recursive doubling and halving: in step k a rank exchanges data with the rank
-// whose number differs in one bit, so log2 n steps suffice. If n is not a power
-// of two, surplus ranks fold in first (Fold in schedule.h). Source: Thakur,
-// Rabenseifner, Gropp, IJHPCA 19(1), 2005, sections 4.1 to 4.3.
-
-// Recursive doubling: exchanges the whole vector in every step. Fewest steps.
-// All ranks compute the same bits, because each combines the lower ranks' part
-// with the higher ranks' part in this order.
+// Recursive doubling: exchanges the whole vector in every step, in the fewest
+// steps. All ranks compute the same bits, because each combines the lower
+// ranks' part with the higher ranks' part in this order.
 absl::Status DoublingAllReduce(RankGroup group, int64_t count,
                                ConstVectorView input, VectorView output,
                                const Reducer& reducer, int64_t chunk);

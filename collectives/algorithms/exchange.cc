@@ -12,7 +12,7 @@ namespace tessera::collectives {
 
 namespace {
 
-// The offset of the j-th block after `first`, wrapping around.
+// The offset of the j-th block after `first`, modulo the number of blocks.
 int64_t OffsetFrom(const Blocks& blocks, int64_t first, int64_t j) {
   const int64_t n = blocks.ranks();
   const int64_t begin = blocks.offset(first);
@@ -37,8 +37,8 @@ void MoveSlots(Packing packing, int64_t ranks, int64_t k, int64_t count,
   }
 }
 
-// Copies blocks that start with block `first` and wrap around to their final
-// places.
+// Copies blocks, which start with block `first` and wrap around, to their final
+// positions.
 void Unrotate(const Blocks& blocks, int64_t first, ConstVectorView rotated,
               VectorView all) {
   const int64_t tail = blocks.total() - blocks.offset(first);

@@ -52,8 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, RandomOperationsTest,
 
 }  // namespace
 
-// With options.reproducible every algorithm gives the bits of Combine over the
-// inputs in rank order, for any size and chunk size.
+// With options.reproducible every algorithm returns the bits of Combine over
+// the inputs in rank order, for any size and chunk size.
 
 namespace {
 

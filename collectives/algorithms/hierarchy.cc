@@ -39,7 +39,8 @@ std::vector<int64_t> SizesOf(std::span<const int64_t> groups) {
   return sizes;
 }
 
-// Checks that ranks that share a group also share one at the next level.
+// Checks that ranks in the same group are also in the same group at the next
+// level.
 absl::Status CheckNested(std::span<const int64_t> inner,
                          std::span<const int64_t> outer, int64_t level) {
   std::vector<int64_t> outer_of(inner.size(), -1);

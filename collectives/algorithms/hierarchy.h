@@ -4,9 +4,9 @@
 //   TESSERA_ASSIGN_OR_RETURN(Hierarchy hierarchy,
 //                            Hierarchy::FromLabels(hosts));
 //
-// Level 0 is the innermost. Groups may differ in size. groups/host_hierarchy.h
-// creates the hierarchy of the ranks' hosts and sockets.
-// Immutable and thread-safe.
+// Level 0 is the innermost level. Groups may differ in size.
+// groups/host_hierarchy.h creates the hierarchy of the ranks' hosts and
+// sockets. Immutable and thread-safe.
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_HIERARCHY_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_HIERARCHY_H_
 
@@ -74,9 +74,9 @@ struct Layer {
   }
   const RankList& mine() const { return groups[static_cast<size_t>(group)]; }
 
-  // The first rank of each group; the ranks at one index of every group (even
-  // groups only).
+  // The first rank of each group.
   RankList Leaders() const;
+  // The ranks at index `place` of every group; requires even groups.
   RankList AtPlace(int64_t place) const;
 };
 

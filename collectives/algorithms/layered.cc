@@ -22,8 +22,8 @@
 namespace tessera::collectives {
 namespace {
 
-// The flat algorithm that suits the size, used among ranks that are equally
-// near. Arguments as in ring.h, trees.h, ...; number 0 is the root.
+// Flat algorithms, selected by size, for ranks that are equally near. Arguments
+// as in ring.h and trees.h; number 0 is the root.
 
 bool IsSmall(int64_t count, int64_t element) {
   return count * element <= kSmallMessageBytes;

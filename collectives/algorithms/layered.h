@@ -1,14 +1,14 @@
 // Layered: hierarchical algorithms. They run within each group first, then
-// across groups, so that the slow links between groups carry as few bytes as
-// possible.
+// across groups, to send as few bytes as possible over the slow links between
+// groups.
 //
-// If all groups have the same size, an all-reduce is a reduce-scatter within
-// each group, an all-reduce across groups (one for every position in a group,
-// each with its part) and an all-gather within each group: a group sends one
-// message's worth of bytes over the slow links, whatever its size. If group
-// sizes differ or the message is small, leaders act for their groups. Levels
-// nest: across groups the same steps apply to the next level. Plans are made
-// for every operation, in O(ranks * levels).
+// If all groups have the same size, an all-reduce consists of a reduce-scatter
+// within each group, one all-reduce across groups for every position in a
+// group, and an all-gather within each group. A group of any size sends the
+// bytes of one message over the slow links. If group sizes differ or the
+// message is small, leaders act for their groups. The steps across groups
+// recursively use the next level. Every operation computes its plan, in
+// O(ranks * levels).
 #ifndef TESSERA_COLLECTIVES_ALGORITHMS_LAYERED_H_
 #define TESSERA_COLLECTIVES_ALGORITHMS_LAYERED_H_
 
@@ -30,7 +30,7 @@ class Layered {
   // `chunk` elements.
   Layered(const RankGroup& group, const Hierarchy& hierarchy, int64_t chunk);
 
-  // The same arguments as the functions of ring.h, trees.h, ...
+  // The arguments are those of the functions in ring.h and trees.h.
   absl::Status AllReduce(int64_t count, ConstVectorView input,
                          VectorView output, const Reducer& reducer);
   absl::Status Reduce(int64_t root, int64_t count, ConstVectorView input,
@@ -52,7 +52,7 @@ class Layered {
     int64_t Start(const RankList& list) const;
     int64_t Total(const RankList& list) const;
     Blocks BlocksOf(const RankList& list) const;
-    // The same with leaders standing for their groups.
+    // The layout in which leaders stand for their groups.
     Layout OfLeaders(const Layer& layer) const;
   };
   Layout LayoutOf(const Blocks& blocks) const;

@@ -52,15 +52,14 @@ struct BasicVectorView {
 using VectorView = BasicVectorView<std::byte>;
 using ConstVectorView = BasicVectorView<const std::byte>;
 
-// Reducer: how the partial results of one operation are combined.
+// The combinations that reduce the partial results of one operation.
 //
 //   const Reducer reducer = Reducer::Of(reduction, dtype, world);
 //   CombineTwo(reducer.partial, lower, upper, out, count);
+//   CombineTwo(reducer.last, lower, upper, out, count);  // Completes a result.
 //
-//   CombineTwo(reducer.last, lower, upper, out, count);  // completes
-//
-// Inputs are scaled before the first step and results divided in the last one,
-// so that messages hold plain sums (products, ...) of the type itself. Partial
+// Inputs are scaled before the first step and results are divided in the last
+// step, so messages hold plain sums (products, ...) of the type itself. Partial
 // results of f16 and bf16 are rounded once per hop.
 struct Reducer {
   Combination partial;
@@ -70,7 +69,7 @@ struct Reducer {
     return {Combination::Partial(reduction, dtype),
             Combination::DivideResult(reduction, dtype, world)};
   }
-  // The same if another reduction follows: no result is complete yet.
+  // For use before another reduction: no result is complete yet.
   Reducer WithoutLast() const { return {partial, partial}; }
 
   const Combination& At(bool complete) const {
@@ -101,8 +100,8 @@ inline void CombineOne(const Combination& combination, const std::byte* source,
   }
 }
 
-// RankGroup: the ranks that take part in an algorithm, numbered from 0, and
-// their messages.
+// The ranks that take part in an algorithm, numbered from 0, and their
+// messages.
 //
 //   RankGroup group(transport, context, "ring");
 //   group.Step(1, 6);
@@ -123,7 +122,8 @@ class RankGroup {
   int64_t size() const { return size_; }
   int64_t rank() const { return rank_; }  // This rank's index.
 
-  // The same ranks rotated: rank 0 of the result is rank `first` of this group.
+  // This group with rotated numbers: rank 0 of the result is rank `first` of
+  // this group.
   RankGroup From(int64_t first) const;
 
   // The subgroup of `members` (distinct ranks of this group); this rank is

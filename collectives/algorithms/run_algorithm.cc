@@ -209,8 +209,8 @@ absl::StatusOr<VectorView> Take(RunTask& task, int64_t count) {
   return VectorView(memory.data(), task.element);
 }
 
-// The input, scaled if the reduction scales: into `place`, or into scratch
-// memory if `place` is null.
+// Returns the input, or a scaled copy if the reduction scales, in `place` or in
+// scratch memory if `place` is null.
 absl::StatusOr<ConstVectorView> ScaledInput(RunTask& task, VectorView place) {
   const Combination scaling = Combination::ScaleInput(
       task.operation.reduction, task.operation.input.dtype);

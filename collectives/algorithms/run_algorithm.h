@@ -16,12 +16,12 @@ namespace tessera::collectives {
 
 // Executes a valid `operation` (see ValidateOperation) with `algorithm`. Every
 // rank of the transport's group calls it with the same arguments except for the
-// buffers; some ranks may work in place and others not. Returns when this
-// rank's part is done and its buffers may be reused; no requests remain.
+// buffers; only some of the ranks may work in place. Returns when this rank's
+// part is done and its buffers may be reused; no requests remain.
 //
 // Messages use the collective lane with the context's signature. Works with
-// rendezvous and eager sends. Scratch memory comes from the context; the README
-// lists how much each algorithm uses.
+// rendezvous and eager sends. Scratch memory comes from the context;
+// docs/collective_algorithms.md lists how much each algorithm uses.
 //
 // InvalidArgument, before anything was sent, if Supports returns false or an
 // option is invalid. Transport errors keep their code and are prefixed with the

@@ -86,7 +86,7 @@ TreePlace RootedDoubleTree(int64_t ranks, int64_t rank, int which) {
     return place;
   }
   place = DoubleTreePlace(others, rank - 1, which);
-  ++place.parent;  // From -1 to 0 at the top.
+  ++place.parent;  // Changes -1 to 0 at the root of the tree.
   ++place.depth;
   for (int64_t c = 0; c < place.child_count; ++c) {
     ++place.child[static_cast<size_t>(c)];

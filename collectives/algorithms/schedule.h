@@ -14,8 +14,8 @@
 
 namespace tessera::collectives {
 
-// For messages of up to this many bytes fewer steps matter more than fewer
-// bytes.
+// For messages of up to this size the number of steps matters more than the
+// number of bytes.
 inline constexpr int64_t kSmallMessageBytes = 16 << 10;
 
 enum class TreeKind : uint8_t {
@@ -25,19 +25,19 @@ enum class TreeKind : uint8_t {
 };
 
 // The tree that Algorithm::kTree uses for reduce, broadcast and all-reduce:
-// kBinomial for small messages or at most 2 ranks, else kDouble.
+// kBinomial for small messages or at most 2 ranks, otherwise kDouble.
 constexpr TreeKind TreeKindFor(int64_t bytes, int64_t ranks) {
   return bytes <= kSmallMessageBytes || ranks <= 2 ? TreeKind::kBinomial
                                                    : TreeKind::kDouble;
 }
 
-// Chunks: splits a range of elements into pieces, so that one piece is
-// processed while the next is in transit.
+// Splits a range of elements into pieces, so that one piece is processed while
+// the next is in transit.
 //
 //   const Chunks chunks(10, 4);   // 4, 4, 2
 //
 // There is always at least one chunk: an empty range is sent as an empty
-// message, so that ranks that disagree about a count notice.
+// message, so that ranks detect different counts.
 class Chunks {
  public:
   // `total` elements in pieces of `size`; size is at least 1.
@@ -85,29 +85,29 @@ constexpr int64_t FloorLog2(int64_t n) {
 // Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all
 // communications in multiport message-passing systems", IEEE TPDS 8(11), 1997.
 
-// All-gather. Block j is that of rank + j. Before step k a rank has 2^k blocks;
-// in step k it receives this many from rank + 2^k, which are the first blocks
-// there.
+// All-gather: returns the number of blocks that a rank receives in step k. Slot
+// j holds the block of rank + j. Before step k a rank has 2^k blocks; in step k
+// it receives the first blocks of rank + 2^k.
 constexpr int64_t BruckGatherBlocks(int64_t ranks, int64_t k) {
   const int64_t had = int64_t{1} << k;
   return std::min(had, ranks - had);
 }
 
-// All-to-all. Returns true if slot j (the block for rank + j) moves in step k,
+// All-to-all: returns true if slot j (the block for rank + j) moves in step k,
 // to the same slot of rank + 2^k.
 constexpr bool BruckSlotMoves(int64_t slot, int64_t k) {
   return (slot >> k & 1) != 0;
 }
 
-// The number of slots that move in step k.
+// All-to-all: the number of slots that move in step k.
 constexpr int64_t BruckMovingSlots(int64_t ranks, int64_t k) {
   const int64_t period = int64_t{2} << k;
   const int64_t half = int64_t{1} << k;
   return ranks / period * half + std::max<int64_t>(0, ranks % period - half);
 }
 
-// Fold: maps any number of ranks to a power of two of virtual ranks, for
-// recursive doubling and halving.
+// Maps any number of ranks to a power of two of virtual ranks, for recursive
+// doubling and halving.
 //
 //   const Fold fold(6);       // 4 virtual ranks; 1 folds into 0, 3 into 2
 //   fold.FoldsIn(3);          // true: rank 3 hands its data to rank 2 ...
@@ -127,9 +127,9 @@ class Fold {
   constexpr int64_t power() const { return power_; }  // Virtual ranks.
   constexpr int64_t extra() const { return extra_; }  // Ranks that fold in.
 
-  // True if `rank` is one of a pair; true if it is the one that hands its data
-  // over.
+  // True if `rank` belongs to a pair.
   constexpr bool Paired(int64_t rank) const { return rank < 2 * extra_; }
+  // True if `rank` is the rank of a pair that hands its data to the other.
   constexpr bool FoldsIn(int64_t rank) const {
     return Paired(rank) && rank % 2 == 1;
   }
@@ -143,7 +143,7 @@ class Fold {
     return number < extra_ ? 2 * number : number + extra_;
   }
 
-  // The blocks of virtual ranks, given those of ranks.
+  // Converts the blocks of ranks to the blocks of virtual ranks.
   Blocks Merge(const Blocks& blocks) const {
     if (extra_ == 0) return blocks;
     std::vector<int64_t> counts(static_cast<size_t>(power_));
@@ -158,23 +158,7 @@ class Fold {
   int64_t extra_;
 };
 
-// RingWalk: the order in which the chunks of a ring algorithm are received from
-// the left and sent to the right.
-//
-//   for (RingWalk walk(blocks, rank, shape); !walk.done(); walk.Next()) {
-//     Receive(walk.block(), walk.first(), walk.length());
-//   }
-//
-// A message is split into windows, and each block of a window into up to
-// `depth` chunks. For every window the walk goes through all steps of the ring,
-// and in each step through all chunks of one block: while one chunk is reduced,
-// the next one is in transit, and the data in flight stays in cache. In step s
-// rank r receives block r - 2 - s (modulo n) and sends it on in step s + 1:
-// steps 0 to n - 2 are a reduce-scatter, which ends with the rank's own block,
-// and steps n - 1 to 2n - 3 an all-gather. Source of the algorithm: Patarasuk,
-// Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-// JPDC 69(2), 2009.
-
+// The parameters of a RingWalk.
 struct RingShape {
   int64_t first_step = 0;  // 0, or ranks - 1 for an all-gather alone.
   int64_t end_step = 0;    // ranks - 1 for a reduce-scatter alone.
@@ -188,6 +172,22 @@ constexpr int64_t RingBlock(int64_t ranks, int64_t rank, int64_t step) {
   return (rank + 2 * ranks - 2 - step) % ranks;
 }
 
+// The order in which the chunks of a ring algorithm are received from the left
+// and sent to the right.
+//
+//   for (RingWalk walk(blocks, rank, shape); !walk.done(); walk.Next()) {
+//     Receive(walk.block(), walk.first(), walk.length());
+//   }
+//
+// A message is split into windows, and each block of a window into up to
+// `depth` chunks. For every window the walk visits all steps of the ring, and
+// in each step all chunks of one block: while one chunk is reduced, the next
+// one is in transit, and the data in flight stays in cache. In step s rank r
+// receives block r - 2 - s (modulo n) and sends it on in step s + 1. The first
+// n - 1 steps are a reduce-scatter, which ends with the rank's own block; the
+// remaining n - 1 steps are an all-gather. Source: Patarasuk, Yuan, "Bandwidth
+// optimal all-reduce algorithms for clusters of workstations", JPDC 69(2),
+// 2009.
 class RingWalk {
  public:
   // `blocks` must outlive this.
@@ -260,14 +260,14 @@ class RingWalk {
   int64_t chunks_ = 0;
 };
 
-// TreePlace: a rank's parent, children and depth in a tree. Costs O(log ranks).
+// A rank's parent, children and depth in a tree. Costs O(log ranks).
 //
 //   const TreePlace place = RootedDoubleTree(8, rank, 0);
 //
 // The double binary tree consists of two binary trees over the same ranks such
-// that every rank is a leaf in at least one. Each tree carries half of a
-// message, so every rank sends and receives it about once, and no bandwidth is
-// wasted on leaves that only receive. Source: Sanders, Speck, Traeff, "Two-tree
+// that every rank is a leaf in at least one. Each tree moves half of a message,
+// so every rank sends and receives it about once, and no bandwidth is wasted on
+// leaves that only receive. Source: Sanders, Speck, Traeff, "Two-tree
 // algorithms for full bandwidth broadcast, reduction and scan", Parallel
 // Computing 35(12), 2009.
 struct TreePlace {
@@ -291,13 +291,13 @@ TreePlace ChainPlace(int64_t ranks, int64_t rank);
 TreePlace BinomialPlace(int64_t ranks, int64_t rank);
 
 // Tree `which` (0 or 1) of the double binary tree. Tree 0 is the binary search
-// tree over the ranks in which all even ranks are leaves; tree 1 is its mirror
-// image if the number of ranks is even, else the same tree with all ranks
+// tree over the ranks in which all even ranks are leaves. Tree 1 is its mirror
+// image if the number of ranks is even, otherwise the same tree with all ranks
 // shifted by one. Height: FloorLog2(ranks).
 TreePlace DoubleTreePlace(int64_t ranks, int64_t rank, int which);
 
-// The same with rank 0 as the common root, above the roots of the double binary
-// tree of all other ranks. Height: 1 + FloorLog2(ranks - 1).
+// Tree `which` of the double binary tree of all ranks except 0, with rank 0 as
+// the common root above both trees. Height: 1 + FloorLog2(ranks - 1).
 TreePlace RootedDoubleTree(int64_t ranks, int64_t rank, int which);
 
 }  // namespace tessera::collectives

@@ -165,8 +165,8 @@ TEST(RingWalkTest, CoversEveryBlockOfEveryStepInOrder) {
   }
 }
 
-// A rank sends in each step what it received in the step before, to a right
-// neighbour that expects the same chunks, window by window.
+// In each step a rank sends the chunks that it received in the previous step,
+// and its right neighbour expects the same chunks, window by window.
 TEST(RingWalkTest, RightNeighbourExpectsSentChunks) {
   for (int64_t n = 2; n <= 12; ++n) {
     for (int64_t seed = 0; seed < 6; ++seed) {

@@ -1,5 +1,5 @@
-// The formulas of docs/collective_algorithms.md for bytes and steps against the
-// messages that algorithms send, which ThreadWorld counts.
+// Compares the formulas of docs/collective_algorithms.md for bytes and steps
+// with the messages that algorithms send, as counted by ThreadWorld.
 
 #include "collectives/algorithms/testing/traffic_formulas.h"
 
@@ -22,7 +22,8 @@ struct Seen {
   double seconds = 0;
 };
 
-// `question.bytes` of u8; all ranks' blocks together for the parted kinds.
+// `question.bytes` of u8, which is the total of all ranks' blocks for kinds
+// with blocks.
 Operation OperationOf(const TrafficQuestion& question, std::vector<uint8_t>& in,
                       std::vector<uint8_t>& out) {
   const int64_t block = question.bytes / question.ranks;
@@ -77,8 +78,8 @@ std::vector<TrafficQuestion> Questions() {
     for (OpKind kind : kCollectiveKinds) {
       if (!Supports(algorithm, kind, false)) continue;
       for (int64_t ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17}) {
-        // Both divide by ranks, by every power of two up to 16, and are on
-        // either side of what is small.
+        // Both are divisible by the number of ranks and by every power of two
+        // up to 16. One is a small message, the other is not.
         const int64_t unit = 16 * ranks;
         for (int64_t bytes : {unit, 40'000 / unit * unit}) {
           questions.push_back({algorithm, kind, bytes, ranks});

@@ -15,8 +15,6 @@
 namespace tessera::collectives {
 namespace {
 
-// TreeLane: one rank's messages in one tree.
-
 // Directions of a tree operation and their timing.
 struct TreeFlow {
   bool up = false;    // Partial results, from time 0.
@@ -27,6 +25,7 @@ struct TreeFlow {
   int64_t DownTime(int64_t depth) const { return (up ? height : 0) + depth; }
 };
 
+// One rank's messages in one tree.
 class TreeLane {
  public:
   // Handles elements [first, first + count) of the task's vectors.
@@ -237,7 +236,7 @@ absl::Status TreeLane::PostUp(RankGroup& group, int64_t time) {
 absl::Status TreeLane::PostDown(RankGroup& group, int64_t time) {
   const int64_t k = time - flow_.DownTime(place_.depth);
   if (!flow_.down || !Has(k) || is_root()) return absl::OkStatus();
-  // In place, the chunk from above overwrites the one that was sent up.
+  // In place, the chunk from the parent overwrites the chunk that was sent up.
   if (k >= sent_up_ - kSlots) {
     TESSERA_RETURN_IF_ERROR(group.Finish(to_parent_[k % kSlots]));
   }
@@ -325,9 +324,9 @@ TreePlace PlaceOf(TreeKind kind, const RankGroup& group, int which,
   return {};
 }
 
-// One time unit: receives what arrives, then posts the next receives. Posting
-// last means that a rank has received everything of this unit before it waits
-// for a free buffer, so that no two ranks wait for each other's buffers.
+// One time unit: receives what arrives, then posts the next receives. Because
+// it posts last, a rank has received everything of this unit before it waits
+// for a free buffer, so no two ranks wait for each other's buffers.
 absl::Status RunUnit(RankGroup& group, std::span<TreeLane> lanes,
                      int64_t time) {
   for (TreeLane& lane : lanes) {

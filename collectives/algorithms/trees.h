@@ -13,9 +13,9 @@
 namespace tessera::collectives {
 
 // Gather to and scatter from rank `root` of `group` along a binomial tree:
-// CeilLog2(n) steps; a block moves once per level. `all` counts on the root
-// only; `own` is this rank's block and may be its place in `all`. Inner ranks
-// use scratch memory of the size of their subtree's blocks.
+// CeilLog2(n) steps; a block moves once per level. `all` is used on the root
+// only; `own` is this rank's block and may be the same memory as its block in
+// `all`. Inner ranks use scratch memory of the size of their subtree's blocks.
 absl::Status BinomialGather(const RankGroup& group, int64_t root,
                             const Blocks& blocks, ConstVectorView own,
                             VectorView all);
@@ -23,18 +23,16 @@ absl::Status BinomialScatter(const RankGroup& group, int64_t root,
                              const Blocks& blocks, ConstVectorView all,
                              VectorView own);
 
-// Reductions and broadcasts along one or two trees, pipelined in chunks. The
-// double binary tree, the binomial tree and the chain differ only in the ranks'
-// places (schedule.h).
+// A reduction or broadcast along one or two trees, pipelined in chunks of
+// `chunk` elements. The double binary tree, the binomial tree and the chain
+// differ only in each rank's TreePlace (schedule.h).
 //
 // Messages move in a wavefront. Chunk k is combined at depth d at time
 // k + H - d (H: the height) and passed down at time k + H + d (k + d in a
-// broadcast alone), so every message is sent one time unit before it is
-// received, both trees and both directions use the same order on a shared
-// channel, and no rank waits for a later time. So it cannot deadlock, and the
+// broadcast alone). Every message is sent one time unit before it is received,
+// both trees and both directions use the same order on a shared channel, and no
+// rank waits for a later time. Therefore the algorithm cannot deadlock, and the
 // pipeline stays full.
-
-// The data of a tree operation, in chunks of `chunk` elements.
 struct TreeTask {
   TreeKind kind = TreeKind::kBinomial;
   int64_t count = 0;

@@ -138,7 +138,7 @@ namespace {
 constexpr size_t kTokenBytes = 32;  // 128 bits in hexadecimal.
 constexpr size_t kRequestBytes = kTokenBytes + sizeof(uint32_t);
 constexpr size_t kMaxPending = 64;
-// If more connections wait, the oldest is dropped after this time.
+// If more connections are waiting, the oldest is dropped after this time.
 constexpr absl::Duration kMaxSilence = absl::Seconds(1);
 // How often the first member checks that the others are alive.
 constexpr absl::Duration kLook = absl::Milliseconds(50);

@@ -1,4 +1,5 @@
-// Passes a file descriptor (for example a memfd) between the ranks of one host.
+// Functions that pass a file descriptor (for example a memfd) between the ranks
+// of one host.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_FD_PASSING_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_FD_PASSING_H_
 
@@ -29,7 +30,7 @@ absl::StatusOr<UniqueFd> ReceiveFd(const UniqueFd& socket,
                                    std::string_view token,
                                    const Deadline& deadline);
 
-// ShareFd: gives all members a copy of the first member's descriptor.
+// Gives all members a copy of the first member's descriptor.
 //
 //   UniqueFd mine;
 //   if (store.rank() == members[0]) mine.Reset(memfd_create(...));
@@ -43,11 +44,11 @@ absl::StatusOr<UniqueFd> ReceiveFd(const UniqueFd& socket,
 // connect. Both sides check that the other belongs to the same user
 // (SO_PEERCRED) and knows its token before the descriptor is sent (SCM_RIGHTS).
 // Other connections are rejected without effect.
-
+//
 // Returns `mine` on the first member and a new close-on-exec descriptor of it
 // on the others. Every member calls it with the same `members` (distinct ranks
 // of one host including the caller) and the same `name`, which is used once per
-// job. `mine` counts on the first member only; if it is invalid there, all
+// job. `mine` is used on the first member only; if it is invalid there, all
 // members get FailedPrecondition.
 //
 // DeadlineExceeded at the deadline, or Unavailable as soon as a member is gone;

@@ -47,8 +47,8 @@ std::vector<Rank> Everybody(int size) {
   return ranks;
 }
 
-// Each process sets its bit in memory created by the first one; all see all
-// bits.
+// Each process sets its bit in memory created by the first process; all
+// processes see all bits.
 int ShareMemory(Store& store, const std::vector<Rank>& members) {
   constexpr size_t kBytes = 8192;
   UniqueFd mine;

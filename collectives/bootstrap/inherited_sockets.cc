@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<int>> ParseDescriptors(std::string_view value,
                    " different descriptor numbers"));
 }
 
-// Checks all descriptors, then takes ownership of all.
+// Checks all descriptors before it takes ownership of them.
 absl::StatusOr<std::vector<std::unique_ptr<ByteChannel>>> TakeOver(
     std::string_view value, size_t expected) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int> fds,

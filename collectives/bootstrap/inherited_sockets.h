@@ -9,8 +9,9 @@
 //   // In the child of rank i, between fork and exec:
 //   sockets[i].PassOn();
 //   setenv(kInheritedSocketsVariable, sockets[i].value.c_str(), 1);
-// In the parent, after all have started: sockets.clear(), so that ranks notice
-//    // when a peer closes its socket.
+//   // In the parent, after all ranks have started, so that ranks detect when a
+//   // peer closes its socket:
+//   sockets.clear();
 //
 // A rank (done by JoinJob):
 //

@@ -1,10 +1,4 @@
 // HostId and PeerProcess: identify the host and process of a rank.
-//
-// HostId: identifies a host, or a container on it. Ranks with equal HostIds can
-// watch each other's processes and pass descriptors.
-//
-//   TESSERA_ASSIGN_OR_RETURN(HostId here, HostId::Self());
-//   if (here == HostId::Parse(text_of_another_rank)) ...
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_PEER_PROCESS_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_PEER_PROCESS_H_
 
@@ -26,6 +20,11 @@
 
 namespace tessera::collectives {
 
+// Identifies a host, or a container on it. Ranks with equal HostIds can watch
+// each other's processes and pass descriptors.
+//
+//   TESSERA_ASSIGN_OR_RETURN(HostId here, HostId::Self());
+//   if (here == HostId::Parse(text_of_another_rank)) ...
 class HostId {
  public:
   HostId() = default;
@@ -59,14 +58,14 @@ class HostId {
 // The host name for messages, at most 64 bytes; "?" if unknown.
 std::string HostName();
 
-// PeerProcess: the process of a rank, to check whether it is alive.
+// The process of a rank, used to check whether it is alive.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::vector<PeerProcess> peers,
 //       ExchangeProcesses(*store, members, "engine/7", deadline));
 //   if (peers[1].host == peers[0].host) {
 //     TESSERA_ASSIGN_OR_RETURN(UniqueFd pidfd, OpenPidFd(peers[1]));
-//     ... poll(pidfd) wakes with POLLIN when it dies; IsDead(pidfd) ...
+//     ... poll(pidfd) returns POLLIN when the process dies ...
 //   }
 struct PeerProcess {
   pid_t pid = 0;
@@ -93,8 +92,8 @@ struct PeerProcess {
 // older than Linux 5.3 or forbids it.
 absl::StatusOr<UniqueFd> OpenPidFd(const PeerProcess& process);
 
-// The same by pid only, for example for a child of this process. NotFound if
-// there is no such process.
+// Opens a descriptor by pid only, for example for a child of this process.
+// NotFound if there is no such process.
 absl::StatusOr<UniqueFd> OpenPidFd(pid_t pid);
 
 // Returns true if the process of a descriptor from OpenPidFd has ended. One

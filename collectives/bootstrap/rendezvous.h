@@ -1,18 +1,18 @@
-// Rendezvous: determines where the ranks of a job meet from their launcher's
-// environment variables. Pure: opens no sockets.
+// Rendezvous: the point where the ranks of a job meet, computed from their
+// launcher's environment variables. Opens no sockets.
 //
-// The first that applies:
+// The first applicable row is used:
 //   world size 1                   no rendezvous
 //   TESSERA_INHERITED_SOCKETS      sockets connected by the launcher
 //   MASTER_ADDR and a port         TCP to rank 0
 //   all ranks on one host          an abstract unix socket named after the job
 //
-// The port is TESSERA_MASTER_PORT, else MASTER_PORT. Under torchrun with
-// TORCHELASTIC_USE_AGENT_STORE=True the agent itself listens on MASTER_PORT, so
-// every rank derives another port from MASTER_PORT, TORCHELASTIC_RUN_ID and
-// TORCHELASTIC_RESTART_COUNT (AgentStorePort).
+// The port is TESSERA_MASTER_PORT, or MASTER_PORT if that is not set. Under
+// torchrun with TORCHELASTIC_USE_AGENT_STORE=True the agent itself listens on
+// MASTER_PORT, so every rank derives another port from MASTER_PORT,
+// TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT (AgentStorePort).
 //
-// The job's name is TESSERA_JOB_ID, else PMIX_NAMESPACE or
+// The job's name is TESSERA_JOB_ID if set, otherwise PMIX_NAMESPACE or
 // OMPI_MCA_ess_base_jobid (Open MPI), SLURM_JOB_ID and SLURM_STEP_ID (Slurm),
 // TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT (torchrun). It
 // distinguishes jobs of one user and attempts of one job.

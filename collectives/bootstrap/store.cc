@@ -192,8 +192,8 @@ absl::StatusOr<std::vector<std::string>> Gather::Collect() {
 }
 
 // The first piece, which holds the number of pieces, is set last. Every other
-// member reads it once (also an error), so that rank 0 stays until all have
-// read it.
+// member reads it once, also if it is an error, so rank 0 does not leave before
+// all have read it.
 absl::Status Gather::Publish(
     const absl::StatusOr<std::vector<std::string>>& values) {
   const std::string text = Pack(values);

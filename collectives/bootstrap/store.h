@@ -7,9 +7,9 @@
 //   TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> all,
 //                            AllGather(*store, "hosts", mine, deadline));
 //
-// A small table in rank 0's process for setting up a job, not for tensors.
-// Values are immutable: a key is set once. Keys that begin with "tessera/" are
-// reserved for the library.
+// A store is a small table in rank 0's process, for setting up a job and not
+// for tensors. Values are immutable: a key is set once. Keys that begin with
+// "tessera/" are reserved for the library.
 //
 // Thread-safe. After fork every call in the child fails.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_H_
@@ -52,8 +52,9 @@ struct JobMember {
   friend bool operator==(const JobMember&, const JobMember&) = default;
 };
 
-// "rank 3 (host a, pid 12) is lost", "rank 2 never joined the job",
-// "rank 1 (host a, pid 9) has not come", "rank 4 (host a, pid 7) has left".
+// "rank 3 (host a, pid 12) is lost: its connection broke, ...", "rank 2 never
+// joined the job", "rank 1 (host a, pid 9) has not joined", "rank 4 (host a,
+// pid 7) has left the job".
 std::string DescribeMember(const JobMember& member);
 
 // "host a, pid 12".
@@ -72,8 +73,9 @@ struct MissingMembers {
                          const MissingMembers&) = default;
 };
 
-// "rank 3 (host a, pid 12) is lost and rank 5 never joined the job", "..., ...
-// and 12 more ranks". Lists only ranks that are gone if there are any.
+// "rank 2 (host a, pid 9) has not joined and rank 5 never joined the job",
+// "rank 1 ..., rank 2 ... and 12 more ranks". Lists only ranks that are gone if
+// there are any.
 std::string DescribeMissing(const MissingMembers& absence);
 
 inline constexpr size_t kMaxStoreKeyBytes = 256;
@@ -118,10 +120,10 @@ class Store {
                              std::span<const Rank> ranks,
                              absl::Time deadline) = 0;
 
-  // Waits until each of `ranks` has set the key `prefix` + rank. Returns the
-  // missing ranks: none on success; at the deadline, or as soon as a missing
-  // rank is gone, those that have not set their keys. With an empty prefix
-  // waits until each rank has joined. At most 2^18 ranks.
+  // Waits until each of `ranks` has set the key `prefix` + rank, or has joined
+  // if the prefix is empty. Returns the missing ranks: none on success; at the
+  // deadline, or as soon as a missing rank is gone, all ranks that have not set
+  // their keys. At most 2^18 ranks.
   virtual absl::StatusOr<MissingMembers> AwaitAll(std::string_view prefix,
                                                   std::span<const Rank> ranks,
                                                   absl::Time deadline) = 0;
@@ -139,7 +141,7 @@ absl::StatusOr<std::vector<std::string>> AllGather(
     Store& store, std::span<const Rank> members, std::string_view name,
     std::string_view mine, absl::Time deadline);
 
-// The same among all ranks of the job.
+// AllGather among all ranks of the job.
 absl::StatusOr<std::vector<std::string>> AllGather(Store& store,
                                                    std::string_view name,
                                                    std::string_view mine,

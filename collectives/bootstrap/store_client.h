@@ -33,7 +33,7 @@ class StoreClient final : public Store {
  public:
   // Joins the server at the other end of `channel` as `rank` of `size`. Errors:
   // the server's if it rejects this rank, Unavailable if the connection broke,
-  // DeadlineExceeded, and those of ByteChannel.
+  // DeadlineExceeded, and errors of ByteChannel.
   static absl::StatusOr<std::unique_ptr<StoreClient>> Join(
       std::unique_ptr<ByteChannel> channel, Rank rank, int64_t size,
       const Deadline& deadline);
@@ -61,7 +61,7 @@ class StoreClient final : public Store {
 
   // Sends a request that the server answers immediately; waits for the answer.
   absl::StatusOr<std::string> Ask(Message request, absl::Time deadline);
-  // Sends a request that may wait; at the deadline asks the server for the
+  // Sends a request that may wait. At the deadline it asks the server for the
   // current result.
   absl::StatusOr<std::string> AskUntil(Message request, absl::Time deadline);
   absl::StatusOr<std::shared_ptr<Answer>> Send(Message& request);

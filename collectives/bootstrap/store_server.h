@@ -1,10 +1,5 @@
-// StoreServer: serves a job's store to the ranks. ServedStore: rank 0's Store,
-// which owns the server.
-//
-// RefusalLog: reports rejected connections at a bounded rate.
-//
-//   RefusalLog log([](std::string line) { LOG(WARNING) << line; });
-//   log.Report("127.0.0.1:40022", "it has another secret");
+// StoreServer, which serves a job's store to the ranks, and ServedStore, rank
+// 0's Store, which owns the server.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_SERVER_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_STORE_SERVER_H_
 
@@ -41,9 +36,14 @@
 
 namespace tessera::collectives {
 
+// Reports rejected connections at a bounded rate.
+//
+//   RefusalLog log([](std::string line) { LOG(WARNING) << line; });
+//   log.Report("127.0.0.1:40022", "it has another secret");
 class RefusalLog {
  public:
-  // `on_refusal` may be empty. Ten lines at once, then one per second.
+  // `on_refusal` may be empty. Reports up to ten lines at once, then one per
+  // second.
   explicit RefusalLog(std::function<void(std::string)> on_refusal)
       : on_refusal_(std::move(on_refusal)) {}
 
@@ -83,10 +83,7 @@ class RefusalLog {
   int64_t unsaid_ = 0;
 };
 
-// ServerPeer: one connection of the server: its rank, its waits, and the
-// answers from the table.
-
-// Answers from other threads to connections.
+// Answers that other threads send to connections.
 class AnswerQueue {
  public:
   using Answers = std::vector<std::pair<uint64_t, Message>>;  // By peer number.
@@ -112,6 +109,8 @@ class AnswerQueue {
   Answers answers_ ABSL_GUARDED_BY(mutex_);
 };
 
+// One connection of the server: its rank, its waits, and the answers from the
+// table.
 class ServerPeer {
  public:
   enum class State { kGreeting, kMember, kLeaving, kOver };
@@ -131,7 +130,7 @@ class ServerPeer {
   // Sends an answer.
   void Answer(const Message& answer);
 
-  // Tells the peer that the server leaves.
+  // Notifies the peer that the server leaves.
   void SayBye();
 
   // Closes the connection. A rank that has not left is lost.
@@ -142,7 +141,7 @@ class ServerPeer {
   const std::string& name() const { return name_; }
   bool adopted() const { return expected_.has_value(); }
   const Deadline& greet_by() const { return greet_by_; }
-  // After this time the connection may be dropped if others wait to greet.
+  // After this time the connection may be closed if others wait to be accepted.
   const Deadline& patience() const { return patience_; }
   Connection& connection() { return connection_; }
 
@@ -178,15 +177,6 @@ class ServerPeer {
   absl::flat_hash_map<uint64_t, Wait> waits_;
 };
 
-// StoreServer: serves a StoreTable to ranks in other processes, on its own
-// thread, which never blocks on a single rank.
-//
-// A connection has `greeting_timeout` to authenticate (the channel's handshake)
-// and to send its rank. At most `max_greeting` connections may do so at a time;
-// others wait in the kernel's queue, and the oldest one may be dropped after a
-// second. Connections that fail are closed and reported. A rank that closes its
-// connection has left; one whose connection breaks is lost; waits for it end.
-
 struct ServerOptions {
   absl::Duration greeting_timeout = absl::Seconds(10);
   int max_greeting = 64;
@@ -200,6 +190,15 @@ struct ServerOptions {
 using ChannelMaker =
     std::function<absl::StatusOr<std::unique_ptr<ByteChannel>>(UniqueFd)>;
 
+// Serves a StoreTable to ranks in other processes, on its own thread, which
+// never blocks on a single rank.
+//
+// A connection has `greeting_timeout` to authenticate (the channel's handshake)
+// and to send its rank. At most `max_greeting` connections may do so at a time;
+// others wait in the kernel's queue, and the oldest one may be dropped after a
+// second. Connections that fail are closed and reported. A rank that closes its
+// connection has left; a rank whose connection breaks is lost. Both end the
+// waits for it.
 class StoreServer {
  public:
   // Serves connections to `listener`, over channels from `make_channel`.
@@ -212,7 +211,7 @@ class StoreServer {
       std::shared_ptr<StoreTable> table, ServerOptions options,
       std::vector<std::unique_ptr<ByteChannel>> channels);
 
-  // Lingers, tells all ranks that it leaves, and stops the thread.
+  // Lingers, notifies all ranks that the server leaves, and stops the thread.
   ~StoreServer();
 
   // The number of rejected connections.
@@ -227,10 +226,10 @@ class StoreServer {
   std::thread thread_;
 };
 
-// ServedStore: rank 0's Store, which owns the table and its server. The
-// destructor waits up to ServerOptions::linger until all values with limited
-// reads have been read, so that the other ranks can finish their last
-// all-gather. Later calls on their stores fail.
+// Rank 0's Store, which owns the table and its server. The destructor waits up
+// to ServerOptions::linger until all values with limited reads have been read,
+// so that the other ranks can finish their last all-gather. Later calls on
+// their stores fail.
 class ServedStore final : public Store {
  public:
   ServedStore(std::unique_ptr<TableStore> member,

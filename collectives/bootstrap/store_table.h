@@ -1,7 +1,5 @@
 // StoreTable: the key-value table behind every Store. Also the checks and
 // message formats shared by the store's client and server.
-//
-// Checks of keys, values and lists of ranks, made by both ends.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_STORE_TABLE_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_STORE_TABLE_H_
 
@@ -43,11 +41,7 @@ absl::Status CheckRankList(std::string_view prefix, std::span<const Rank> ranks,
 // The key in quotes, escaped and shortened, for error messages.
 std::string ShowKey(std::string_view key);
 
-// Formats of message values with several parts: greetings, lists of ranks, and
-// missing ranks.
-
-// The body of kHello and kWelcome: each side describes itself, besides its
-// host.
+// The body of kHello and kWelcome, in which each side describes itself.
 struct HelloBody {
   int64_t world_size = 0;
   int64_t pid = 0;
@@ -64,12 +58,12 @@ std::string FormatRanks(std::span<const topology::Rank> ranks);
 // InvalidArgument if the value has a partial rank.
 absl::StatusOr<std::vector<topology::Rank>> ParseRanks(std::string_view value);
 
-// The missing ranks. InvalidArgument if malformed: a count less than the number
-// of named ranks, too many named ranks, or an unknown state.
+// The encoding of missing ranks. InvalidArgument if malformed: a count less
+// than the number of named ranks, too many named ranks, or an unknown state.
 std::string FormatMissingMembers(const MissingMembers& absence);
 absl::StatusOr<MissingMembers> ParseMissingMembers(std::string_view value);
 
-// OneShot: a value that one thread waits for and another one sets.
+// A value that one thread sets and another thread waits for.
 //
 //   const auto shot = std::make_shared<OneShot<int>>();
 //   table.Get(..., [shot](int value) { shot->Put(value); });
@@ -99,13 +93,6 @@ class OneShot {
   std::optional<T> value_ ABSL_GUARDED_BY(mutex_);
 };
 
-// StoreTable: the entries, the waits for them, and the state of each rank.
-// Lives in rank 0's process, or is shared by threads.
-//
-// No function blocks. A wait takes a callback, which is called once: before the
-// function returns, or later by the thread that ends the wait. Callbacks must
-// not block; they may call the table. Thread-safe.
-
 // The capacity of the table, for all ranks together.
 struct TableLimits {
   int64_t entries = int64_t{1} << 18;
@@ -113,6 +100,12 @@ struct TableLimits {
   int64_t waits = int64_t{1} << 18;
 };
 
+// The entries, the waits for them, and the state of each rank. Lives in rank
+// 0's process, or is shared by threads.
+//
+// No function blocks. A wait takes a callback, which is called once: before the
+// function returns, or later by the thread that ends the wait. Callbacks must
+// not block; they may call the table. Thread-safe.
 class StoreTable {
  public:
   using GetDone = std::function<void(absl::StatusOr<std::string>)>;
@@ -124,13 +117,13 @@ class StoreTable {
 
   int64_t size() const { return size_; }
 
-  // Like Store's functions of these names.
+  // These behave like the functions of Store with the same names.
   absl::Status Set(int64_t reads, std::string_view key, std::string_view value);
   Ticket Get(Rank owner, std::string_view key, GetDone done);
   void Erase(std::string_view prefix, std::span<const Rank> ranks);
   Ticket AwaitAll(std::string_view prefix, std::span<const Rank> ranks,
                   AwaitDone done);
-  // The ranks that are missing now.
+  // The ranks that are currently missing.
   absl::StatusOr<MissingMembers> FindAbsent(std::string_view prefix,
                                             std::span<const Rank> ranks);
 
@@ -159,8 +152,8 @@ class StoreTable {
     std::string key;
     GetDone done;
   };
-  // A wait for ranks: `keys` are those that are not set yet, or ranks if
-  // by_seat.
+  // A wait for ranks. `missing` holds the ranks that have not yet set their key
+  // or, with an empty prefix, joined.
   struct Watch {
     std::string prefix;
     std::vector<Rank> ranks;
@@ -208,7 +201,7 @@ class StoreTable {
   std::vector<JobMember> members_ ABSL_GUARDED_BY(mutex_);
 };
 
-// TableStore: the Store of a rank in the process of the table.
+// The Store of a rank in the process of the table.
 class TableStore final : public Store {
  public:
   // Joins as `rank`; leaves when this object is destroyed. Errors as

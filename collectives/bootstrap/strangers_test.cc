@@ -157,7 +157,7 @@ TEST(StrangersTest, DoNotPreventJobFromForming) {
     strangers.Stop();
     EXPECT_GT(served->refusals(), lines.load());
   }
-  // Ten at once, then one a second.
+  // At most ten lines at once, then one per second.
   EXPECT_GE(lines.load(), 10);
   EXPECT_LE(lines.load(), 45);
   EXPECT_EQ(CountDescriptors(), before);

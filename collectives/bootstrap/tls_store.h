@@ -1,4 +1,4 @@
-// A job's store over TLS: rank 0 serves it and the other ranks connect.
+// Opens a job's store over TLS: rank 0 serves it and the other ranks connect.
 //
 //   TlsStoreOptions options;
 //   options.rank = Rank(3);
@@ -10,7 +10,7 @@
 //                            OpenTlsStore(options, deadline));
 //
 // Both sides prove that they know the secret (TLS 1.3 with a pre-shared key,
-// see channel/tls_channel.h) before any other message. Connections without it
+// see channel/tls_channel.h) before any other message. Connections that do not
 // are closed, counted and reported; they have no other effect.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_TLS_STORE_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_TLS_STORE_H_
@@ -45,8 +45,7 @@ struct TlsStoreOptions {
   std::string abstract_name;
 
   // The address on which rank 0 listens if not `host`; "0.0.0.0": all
-  // interfaces. By default it binds to loopback, which other hosts cannot
-  // reach.
+  // interfaces. The default host is loopback, which other hosts cannot reach.
   std::string bind_address;
 
   // Rank 0: receives one line per rejected connection, at most ten at once and

@@ -44,8 +44,8 @@ class ByteChannel {
   virtual void Close() = 0;
 };
 
-// PlainChannel: a connected socket without encryption. For sockets that only
-// the two processes can have.
+// A connected socket without encryption, for sockets that no third process can
+// have.
 class PlainChannel final : public ByteChannel {
  public:
   explicit PlainChannel(UniqueFd socket) : socket_(std::move(socket)) {}

@@ -1,10 +1,5 @@
-// Connection: messages over a ByteChannel. WakeFd: wakes its thread.
-//
-// WakeFd: interrupts another thread's poll(2).
-//
-//   wake.Wake();                           // any thread
-//   pollfd fds[] = {{wake.fd(), POLLIN, 0}, ...};
-//   poll(fds, ...); wake.Drain();          // the thread that polls
+// Connection, which sends messages over a ByteChannel, and WakeFd, which wakes
+// the thread that polls it.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_CONNECTION_H_
 #define TESSERA_COLLECTIVES_CHANNEL_CONNECTION_H_
 
@@ -27,6 +22,14 @@
 
 namespace tessera::collectives {
 
+// Interrupts another thread's poll(2).
+//
+//   wake.Wake();  // On any thread.
+//
+//   // On the thread that polls:
+//   pollfd fds[] = {{wake.fd(), POLLIN, 0}, ...};
+//   poll(fds, ...);
+//   wake.Drain();
 class WakeFd {
  public:
   static absl::StatusOr<WakeFd> Create() {
@@ -53,7 +56,7 @@ class WakeFd {
   UniqueFd fd_;
 };
 
-// Connection: sends and receives messages over a ByteChannel without blocking.
+// Sends and receives messages over a ByteChannel without blocking.
 //
 //   pollfd one = {connection.fd(), connection.events(), 0};
 //   poll(&one, 1, -1);
@@ -95,7 +98,7 @@ class Connection {
 
   std::unique_ptr<ByteChannel> channel_;
   bool handshaken_ = false;
-  Want want_ = Want::kRead;  // What the handshake or the last read waits for.
+  Want want_ = Want::kRead;  // Awaited by the handshake or the last read.
   Want write_want_ = Want::kWrite;
   MessageReader reader_;
   std::string out_;

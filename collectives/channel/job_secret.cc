@@ -155,7 +155,7 @@ absl::Status WriteNew(const std::string& path, std::string_view bytes) {
 }
 
 // Writes the file under a temporary name and links it. link(2) fails if another
-// process created the file meanwhile; then that file counts.
+// process created the file meanwhile; in this case the other file is used.
 absl::Status MakeSecretFile(const std::string& directory,
                             const std::string& path) {
   TESSERA_RETURN_IF_ERROR(MakeDirectory(directory));

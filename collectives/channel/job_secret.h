@@ -20,7 +20,13 @@ absl::StatusOr<std::string> HkdfSha256(std::string_view secret,
                                        std::string_view salt,
                                        std::string_view info, size_t bytes);
 
-// FindJobSecret: the secret of this process's job.
+inline constexpr char kJobSecretVariable[] = "TESSERA_JOB_SECRET";
+inline constexpr char kJobSecretFileVariable[] = "TESSERA_JOB_SECRET_FILE";
+
+using EnvironmentVariable =
+    std::function<std::optional<std::string>(std::string_view name)>;
+
+// Returns the secret of this process's job.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::string secret,
 //                            FindJobSecret(lookup, /*local_only=*/true));
@@ -29,21 +35,14 @@ absl::StatusOr<std::string> HkdfSha256(std::string_view secret,
 //   TESSERA_JOB_SECRET       the secret itself, 16 to 4096 bytes. Only root
 //                            and this user can see a process's environment.
 //   TESSERA_JOB_SECRET_FILE  a regular file that contains it, owned by this
-//   user
-//                            and not accessible to group and others. Trailing
-//                            white space is ignored.
+//                            user and not accessible to group and others.
+//                            Trailing white space is ignored.
 //   the user's key file      $XDG_CACHE_HOME/tessera/job_secret (default
 //                            ~/.cache), created with random bytes if missing.
 //                            Only if all ranks are on this host.
 //
 // No error message contains a secret.
-
-inline constexpr char kJobSecretVariable[] = "TESSERA_JOB_SECRET";
-inline constexpr char kJobSecretFileVariable[] = "TESSERA_JOB_SECRET_FILE";
-
-using EnvironmentVariable =
-    std::function<std::optional<std::string>(std::string_view name)>;
-
+//
 // FailedPrecondition if no secret is set and `local_only` is false;
 // InvalidArgument if it is too short or too long; PermissionDenied if a file
 // belongs to another user or is accessible to others; NotFound if it is

@@ -8,7 +8,8 @@
 namespace tessera::collectives {
 namespace {
 
-// The fields that a type may use. A number must be at least `low`; 0 if unused.
+// The fields that a type may use. A number must be at least `low`; unused
+// numbers are 0.
 struct Shape {
   std::string_view name;
   bool code, id, number, key, value;

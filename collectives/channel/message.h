@@ -1,7 +1,5 @@
-// Messages between the ranks and their job's store, and the encoding of
-// integers and texts that they use.
-//
-// Integers and texts are encoded little-endian.
+// Messages between the ranks and their job's store, and the little-endian
+// encoding of integers and texts that they use.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 #define TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 
@@ -58,7 +56,26 @@ inline bool TakeText(std::string_view* bytes, size_t max_bytes,
   return true;
 }
 
-// Message: one message between a rank and its job's store.
+inline constexpr uint8_t kWireVersion = 1;
+inline constexpr size_t kHeaderBytes = 28;
+inline constexpr size_t kMaxKeyBytes = 256;
+inline constexpr size_t kMaxValueBytes = size_t{1} << 20;
+
+// See Message.
+enum class MessageType : uint8_t {
+  kHello = 1,
+  kWelcome,
+  kRefuse,
+  kSet,
+  kGet,
+  kCancel,
+  kErase,
+  kAbsent,
+  kReply,
+  kBye,
+};
+
+// A message between a rank and its job's store.
 //
 //   std::string bytes;
 //   AppendMessage({.type = MessageType::kSet, .id = 7, .key = "a"}, &bytes);
@@ -83,29 +100,10 @@ inline bool TakeText(std::string_view* bytes, size_t max_bytes,
 //   kCancel   asks for an immediate answer to the kGet or kAbsent with this id
 //   kErase    key: a prefix; value: ranks (FormatRanks)
 //   kAbsent   key: a prefix; value: ranks; answered (FormatMissingMembers)
-//              when none is missing or a missing one is gone
+//             when no rank is missing or a missing rank is gone
 //   kReply    id of kSet, kGet, kErase or kAbsent; code: 0 or a status code;
 //             value: the result, or the error message
 //   kBye      the sender leaves
-
-inline constexpr uint8_t kWireVersion = 1;
-inline constexpr size_t kHeaderBytes = 28;
-inline constexpr size_t kMaxKeyBytes = 256;
-inline constexpr size_t kMaxValueBytes = size_t{1} << 20;
-
-enum class MessageType : uint8_t {
-  kHello = 1,
-  kWelcome,
-  kRefuse,
-  kSet,
-  kGet,
-  kCancel,
-  kErase,
-  kAbsent,
-  kReply,
-  kBye,
-};
-
 struct Message {
   MessageType type = MessageType::kBye;
   absl::StatusCode code = absl::StatusCode::kOk;
@@ -117,9 +115,9 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-// InvalidArgument if the message is none of the above: an unknown type or code,
-// a key or value that is too long or does not belong to the type, or a negative
-// count.
+// InvalidArgument if the message is not one of the above: an unknown type or
+// code, a key or value that is too long or does not belong to the type, or a
+// negative count.
 absl::Status CheckMessage(const Message& message);
 
 // Appends the encoding of a valid message.

@@ -1,11 +1,9 @@
-// Non-blocking sockets and their addresses.
+// Non-blocking sockets and their addresses. The sockets are close-on-exec and
+// raise no SIGPIPE.
 //
-// SocketAddress: TCP over IPv4 or IPv6, or a name in
-// Linux's abstract unix namespace.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto addresses,
-//                            ResolveTcp("localhost", 29500, deadline));
-//   addresses[0].ToString();   // "127.0.0.1:29500"
+//   TESSERA_ASSIGN_OR_RETURN(UniqueFd listener, Listen(address));
+//   TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline));
+//   TESSERA_ASSIGN_OR_RETURN(UniqueFd peer, Accept(listener));
 #ifndef TESSERA_COLLECTIVES_CHANNEL_SOCKET_H_
 #define TESSERA_COLLECTIVES_CHANNEL_SOCKET_H_
 
@@ -26,14 +24,19 @@
 
 namespace tessera::collectives {
 
+// TCP over IPv4 or IPv6, or a name in Linux's abstract unix namespace.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto addresses,
+//                            ResolveTcp("localhost", 29500, deadline));
+//   addresses[0].ToString();  // "127.0.0.1:29500"
 class SocketAddress {
  public:
   SocketAddress() = default;
-  // `length` bytes of `address` count.
+  // Copies `length` bytes of `address`.
   SocketAddress(const sockaddr* address, socklen_t length);
 
   // "@name" in the abstract namespace: seen by every process of the same
-  // network namespace, gone when the last socket closes. InvalidArgument where
+  // network namespace, removed when the last socket closes. InvalidArgument if
   // the name is empty or longer than 107 bytes.
   static absl::StatusOr<SocketAddress> Abstract(std::string_view name);
 
@@ -63,12 +66,6 @@ absl::StatusOr<std::vector<SocketAddress>> ResolveTcp(std::string_view host,
                                                       int port,
                                                       const Deadline& deadline);
 
-// The sockets are non-blocking, close-on-exec and raise no SIGPIPE.
-//
-//   TESSERA_ASSIGN_OR_RETURN(UniqueFd listener, Listen(address));
-//   TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline));
-//   TESSERA_ASSIGN_OR_RETURN(UniqueFd peer, Accept(listener));
-
 // A listening socket. AlreadyExists if the address is in use, InvalidArgument
 // if this host does not have it.
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
@@ -76,8 +73,8 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address);
 // The address of a socket, for example after listening on port 0.
 absl::StatusOr<SocketAddress> LocalAddress(const UniqueFd& socket);
 
-// The other end, for messages: "127.0.0.1:40022", or "pid 12 of uid 1000" for a
-// unix socket.
+// The name of the other end, for messages: "127.0.0.1:40022", or "pid 12 of uid
+// 1000" for a unix socket.
 std::string PeerName(const UniqueFd& socket);
 
 // A connected socket. Unavailable if no process listens there or the connection
@@ -109,7 +106,7 @@ absl::Status SendAll(const UniqueFd& socket, std::string_view bytes,
 absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
                         const Deadline& deadline);
 
-// LocalAddressTowards: the address of this host that another host sees.
+// The address of this host that another host sees.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::string address,
 //                            LocalAddressTowards("node0", deadline));
@@ -117,7 +114,7 @@ absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
 //
 // For engines that open their own sockets. Sends nothing; asks the kernel for
 // its route.
-
+//
 // Returns an IP address such as "127.0.0.1" or "::1". Errors as ResolveTcp;
 // Unavailable if there is no route to the host.
 absl::StatusOr<std::string> LocalAddressTowards(std::string_view host,

@@ -35,7 +35,7 @@ class CountedShared final : public SharedMemory {
   const size_t group_;
 };
 
-// Counts messages; each one is complete when it starts.
+// Counts messages; each message completes when it starts.
 class CountingTransport final : public Transport {
  public:
   CountingTransport(Rank rank, int64_t size, size_t group,
@@ -99,8 +99,8 @@ class CountingEngine final : public Engine {
 
   void Enter(OperationContext& context) override {
     const Signature& call = context.signature();
-    // Run counts the operations that this engine carries out itself; their
-    // `count` is 0 here if ranks may pass different ones.
+    // Run counts the operations that this engine executes itself, because their
+    // signature has `count` 0 if ranks may pass different counts.
     if (call.algorithm == Algorithm::kEngine) return;
     world_.counts->AddOperation(group_, call.kind,
                                 call.count * SizeInBytes(call.dtype));
@@ -188,7 +188,7 @@ class CountingEngine final : public Engine {
     std::memmove(to.data(), from.data(), bytes);
   }
 
-  // Copies this rank's block to the place of every rank's.
+  // Copies this rank's block to the block of every rank.
   void Repeat(const Operation& operation) const {
     if (operation.output.count == 0) return;
     const Blocks blocks = OutputBlocks(operation, size());

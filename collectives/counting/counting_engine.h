@@ -6,11 +6,13 @@
 //   auto counts = std::make_shared<MessageCounts>();
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto engine,
-//       CreateCountingEngine({.rank = Rank(3), .ranks = 64,
-//                             .memory = memory, .counts = counts}));
+//       CreateCountingEngine({.rank = Rank(3),
+//                             .ranks = 64,
+//                             .memory = memory,
+//                             .counts = counts}));
 //   TESSERA_ASSIGN_OR_RETURN(auto world,
 //                            Communicator::Create(std::move(engine)));
-//   ... what rank 3 does ...
+//   ... the program of rank 3 ...
 //   for (const MessageCounts::Group& group : counts->groups()) ...
 //
 // Operations on buffers in `memory` move no data. For other buffers, such as
@@ -53,7 +55,7 @@ class MessageCounts {
  public:
   struct Group {
     std::vector<Rank> members = {};  // Ranks of the world.
-    // The group that it is a subgroup of; empty for the world.
+    // The index of the group that was split; nullopt for the world.
     std::optional<size_t> parent = std::nullopt;
     std::map<OpKind, OperationCount> operations = {};
     // Bytes allocated by AllocateShared: now, and the maximum.

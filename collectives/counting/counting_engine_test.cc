@@ -151,7 +151,7 @@ TEST_F(CountingEngineTest, SharedMemoryIsCountedByGroup) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-// The same program on real and on counted ranks gives the same counts.
+// The same program has the same counts on real and on counted ranks.
 TEST_F(CountingEngineTest, MatchesCountsOfRealGroup) {
   const auto program = [](Communicator& world, std::span<float> values) {
     const int64_t n = world.size();

@@ -15,7 +15,7 @@ namespace {
 using tessera::TESSERA_KERNELS::Launch;
 
 constexpr int kThreads = 256;
-// Several for each multiprocessor of the largest GPUs.
+// Several thread blocks for each multiprocessor of the largest GPUs.
 constexpr int64_t kMostBlocks = 2048;
 
 unsigned BlocksFor(int64_t items) {
@@ -36,7 +36,7 @@ constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 template <typename T>
 using Wide = std::conditional_t<kIsSmallFloat<T>, float, T>;
 
-// Those of bits are of integers.
+// Bitwise folds require integer types.
 enum class Step { kAdd, kMultiply, kMin, kMax, kAnd, kOr, kXor };
 
 // Integers wrap.
@@ -70,7 +70,7 @@ __device__ W Divided(W x, int64_t divisor) {
   }
 }
 
-// Elements of a source as they are combined.
+// Elements of a source, in the type in which they are combined.
 template <typename T, int kCount>
 struct Scaled {
   __device__ Scaled(const FoldJob& fold, int source, int64_t at) {
@@ -88,8 +88,7 @@ struct Scaled {
   Wide<T> values[kCount];
 };
 
-// Folds the elements at `at` of all sources, of which each address holds
-// kCount.
+// Folds group `at`, of kCount elements, of all sources.
 template <typename T, Step step, int kCount>
 __device__ void FoldAt(const FoldJob& fold, int64_t at) {
   Scaled<T, kCount> sums(fold, 0, at);
@@ -108,7 +107,7 @@ __device__ void FoldAt(const FoldJob& fold, int64_t at) {
   }
 }
 
-// The first `packs` groups by packs, the elements behind them one by one.
+// Folds the first `packs` packs, then the remaining elements one by one.
 template <typename T, Step step>
 __global__ void FoldKernel(const FoldJob fold, int64_t packs) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
@@ -144,7 +143,7 @@ struct WordMove {
         back_from(static_cast<const Word*>(move.back_from)),
         back_to(static_cast<Word*>(move.back_to)) {}
 
-  // Word i, and word `back_i` of the way back, if they exist.
+  // Moves word i, and word `back_i` of the second range, if they exist.
   __device__ void At(int64_t i, bool exists, int64_t back_i,
                      bool back_exists) const {
     Word x = {}, y = {};
@@ -160,7 +159,8 @@ struct WordMove {
   Word* back_to;
 };
 
-// blockIdx.y is the number of the move. Whole words, then the bytes behind.
+// blockIdx.y is the index of the move. Copies whole words, then the remaining
+// bytes.
 template <typename Word>
 __global__ void MoveKernel(const Moves moves) {
   const Move move = moves.moves[blockIdx.y];

@@ -1,5 +1,5 @@
-// The kernels against the CPU's Combine and copies, on memory of the host, so
-// that AddressSanitizer sees every access.
+// Compares the kernels with the CPU's Combine and copies, on host memory, so
+// that AddressSanitizer checks every access.
 #include "collectives/cuda/collective_kernels.h"
 
 #include <cstddef>
@@ -34,8 +34,8 @@ struct FoldCase {
   size_t offset = 0;  // Elements behind an aligned address.
 };
 
-// The outputs by Combine and by the kernel, from random bits: NaNs, infinities
-// and subnormals are among them.
+// The outputs of Combine and of the kernel for random bits, which include NaNs,
+// infinities and subnormals.
 void ExpectCombines(const FoldCase& c, std::mt19937_64& random) {
   const auto width = static_cast<size_t>(SizeInBytes(c.dtype));
   const size_t offset = c.offset * width;

@@ -9,9 +9,10 @@
 
 namespace tessera::collectives::TESSERA_KERNELS {
 
-// Lets work of `device` access the memory of `devices`, which may include it.
-// InvalidArgument if one has no memory for these kernels; FailedPrecondition,
-// with the names of both, if `device` cannot access the memory of another.
+// Lets work of `device` access the memory of `devices`, which may include
+// `device`. InvalidArgument if a device has no memory for these kernels;
+// FailedPrecondition, with the names of both devices, if `device` cannot access
+// the memory of another.
 absl::Status ConnectDevices(Device& device, std::span<Device* const> devices);
 
 }  // namespace tessera::collectives::TESSERA_KERNELS

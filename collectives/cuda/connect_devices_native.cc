@@ -40,7 +40,7 @@ absl::Status EnableAccess(const Device& device, int own, const Device& peer,
   if (error != cudaErrorPeerAccessAlreadyEnabled) {
     return CudaStatus(error, "cudaDeviceEnablePeerAccess");
   }
-  static_cast<void>(cudaGetLastError());  // Forgets the error.
+  static_cast<void>(cudaGetLastError());  // Clears the error.
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
-// Communicators of tensors in device memory, for ranks that are threads of one
-// process: on one GPU, on GPUs that reach each other's memory, or emulated.
+// Creates communicators for tensors in device memory, for ranks that are
+// threads of one process: on one GPU, on GPUs that reach each other's memory,
+// or emulated.
 //
 //   // On every rank's thread, with an in-process communicator:
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -8,17 +9,17 @@
 //   TESSERA_RETURN_IF_ERROR(communicator->RunOn(
 //       queue, AllReduceOf(gradient, gradient, Reduction::Sum())));
 //
-// All kinds of operations, types and reductions. Reductions fold the inputs in
-// rank order and round once, with the bits of the CPU (reduction/combine.h). A
-// collective is one kernel for each rank that reads the inputs of all ranks and
-// writes outputs directly: all_reduce reads and writes each rank's buffer once.
-// There is one algorithm: a call may name another one, which all ranks must do,
-// but which is not used.
+// Supports all kinds of operations, types and reductions. Reductions fold the
+// inputs in rank order and round once, with the bits of the CPU
+// (reduction/combine.h). A collective is one kernel for each rank that reads
+// the inputs of all ranks and writes outputs directly: all_reduce reads and
+// writes each rank's buffer once. There is only one algorithm: all ranks must
+// request the same algorithm, but the request has no effect.
 //
 // The host does not wait for work. A queue that waits for an operation makes
 // the host wait until the other ranks have called it (device_group.h).
 //
-// Buffers are memory of the device, or of the host that the device can access
+// Buffers are device memory, or host memory that the device can access
 // (Device::staging_memory). Ranks that are processes use nccl.
 //
 // namespace   kernels        devices
@@ -36,15 +37,15 @@
 
 namespace tessera::collectives {
 
-// CreateCudaCommunicator: a collective over the ranks of `host`, which it owns.
-// `device` outlives the communicator. FailedPrecondition if the ranks of `host`
-// are not threads of one process, are more than 64, or two of their devices
-// cannot access each other's memory.
+// CreateCudaCommunicator: a collective over the ranks of `host`, which the
+// result owns. `device` must outlive the communicator. FailedPrecondition if
+// the ranks of `host` are not threads of one process, are more than 64, or two
+// of their devices cannot access each other's memory.
 //
 // CreateCudaEngine: the engine of such a communicator ("cuda"), for
-// Communicator::CreateOnDevice. A collective too.
+// Communicator::CreateOnDevice. Also a collective.
 
-// Unimplemented in a build without the CUDA toolkit.
+// Both return Unimplemented in a build without the CUDA toolkit.
 namespace native {
 absl::StatusOr<std::unique_ptr<Communicator>> CreateCudaCommunicator(
     std::unique_ptr<Communicator> host, Device& device);

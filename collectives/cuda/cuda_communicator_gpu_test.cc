@@ -1,4 +1,5 @@
-// Four ranks, as threads, on one GPU: against the host's results, bit by bit.
+// Compares four ranks, as threads on one GPU, with the host's results bit by
+// bit.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -35,9 +35,9 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Matches the error of an operation that the first failure ended, and that of
-// one which began later and was refused. Which one a rank gets depends on when
-// its thread ran.
+// Matches the error of an operation that the first failure ended and the error
+// of a later operation that was rejected. The timing of its thread determines
+// which error a rank gets.
 MATCHER_P2(FailedBecause, code, message, "") {
   const absl::Status& status = arg;
   const bool refused = absl::IsFailedPrecondition(status) &&
@@ -143,7 +143,7 @@ TEST(CudaCommunicatorTest, RunsOnHostDevice) {
               Each(IsOk()));
 }
 
-// A rank that is ahead starts operations that its peers have not called.
+// A rank that runs ahead starts operations that its peers have not called.
 TEST(CudaCommunicatorTest, StartDoesNotBlock) {
   const auto device = NewDevice();
   EXPECT_THAT(
@@ -165,7 +165,8 @@ TEST(CudaCommunicatorTest, StartDoesNotBlock) {
                                            c.StartOn(r.queue, SumOf(x)));
                   works.push_back(std::move(work));
                 }
-                // The other rank begins only when this one is here.
+                // The other rank begins only after this rank has reached this
+                // point.
                 if (c.rank() == Rank(0)) {
                   EXPECT_THAT(works[0].Test(), IsOkAndHolds(false));
                   TESSERA_RETURN_IF_ERROR(c.host().Barrier());
@@ -181,7 +182,7 @@ TEST(CudaCommunicatorTest, StartDoesNotBlock) {
       Each(IsOk()));
 }
 
-// As neighbouring stages of a pipeline: both receive before they send.
+// Like neighbouring stages of a pipeline: both receive before they send.
 TEST(CudaCommunicatorTest, ReceivesMayBeStartedBeforeSends) {
   const auto device = NewDevice();
   EXPECT_THAT(
@@ -261,8 +262,8 @@ TEST(CudaCommunicatorTest, OperationsBeginAfterGivenEvent) {
       Each(IsOk()));
 }
 
-// Rank 0 sums, and overwrites its input at once. `forgotten` is the queue whose
-// waits are forgotten.
+// Rank 0 starts a sum and overwrites its input at once. `forgotten` is the
+// queue whose waits are omitted.
 std::vector<absl::Status> OverwriteInput(const std::string& forgotten) {
   const auto device = std::make_shared<ForgetfulDevice>(
       NewDevice(), ForgottenWaits{.file = "collectives/cuda/device_group.cc",
@@ -278,8 +279,9 @@ std::vector<absl::Status> OverwriteInput(const std::string& forgotten) {
     TESSERA_RETURN_IF_ERROR(r.communicator.RunOn(
         r.queue, AllReduceOf(in.buffer(), out.buffer(), Reduction::Sum())));
     TESSERA_RETURN_IF_ERROR(in.Set(r.queue, 5));
-    // No rank's host knows that the sum is done before all have overwritten
-    // theirs: the device knows one host.
+    // No rank's host observes that the sum is done before all ranks have
+    // overwritten their inputs, because the device treats all ranks as one
+    // host.
     TESSERA_RETURN_IF_ERROR(r.communicator.host().Barrier());
     return out.ExpectAll(r, 2);
   });
@@ -289,7 +291,7 @@ TEST(CudaCommunicatorTest, InputMayBeOverwrittenAfterEvent) {
   EXPECT_THAT(OverwriteInput("no queue"), Each(IsOk()));
 }
 
-// Without the wait for the other lanes that read the input.
+// Omits the wait for the other lanes that read the input.
 TEST(CudaCommunicatorTest, DetectsInputOverwrittenTooEarly) {
   EXPECT_THAT(OverwriteInput("lane of rank 0"),
               Contains(StatusIs(absl::StatusCode::kInternal,
@@ -319,7 +321,7 @@ TEST(CudaCommunicatorTest, EveryRankNamesMissingRank) {
                                     Not(HasSubstr("rank 0")))));
   }
   EXPECT_THAT(statuses[1], Not(IsOk()));
-  // The error is of the group, not of the device.
+  // The error belongs to the group, not to the device.
   EXPECT_THAT(device->Synchronize(), IsOk());
 }
 

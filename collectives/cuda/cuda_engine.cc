@@ -19,8 +19,8 @@
 namespace tessera::collectives {
 namespace {
 
-// A number that two processes do not share. A forked child has its parent's
-// random number.
+// A number that differs between processes. The pid is included because a forked
+// child has the random number of its parent.
 int64_t ProcessToken() {
   static const uint64_t token = [] {
     std::random_device random;
@@ -29,7 +29,7 @@ int64_t ProcessToken() {
   return static_cast<int64_t>(token + static_cast<uint64_t>(getpid()));
 }
 
-// A group on its way from rank 0 to the others.
+// A group that rank 0 passes to the other ranks.
 struct Handover {
   std::shared_ptr<DeviceGroup> group;
   std::atomic<int64_t> receivers;
@@ -84,7 +84,7 @@ class CudaEngine final : public Engine {
   Device& device_;
 };
 
-// Rank 0's group, on every rank.
+// Returns rank 0's group on every rank.
 absl::StatusOr<std::shared_ptr<DeviceGroup>> ShareGroup(
     Communicator& host, const CollectiveKernels& kernels) {
   int64_t address = 0;
@@ -102,7 +102,7 @@ absl::StatusOr<std::shared_ptr<DeviceGroup>> ShareGroup(
   return group;
 }
 
-// All ranks' values, by rank.
+// Returns the values of all ranks, by rank.
 absl::StatusOr<std::vector<int64_t>> GatherFromAll(Communicator& host,
                                                    int64_t value) {
   std::vector<int64_t> all(static_cast<size_t>(host.size()));
@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateDeviceEngine(
                            ShareGroup(host, kernels));
   const int64_t rank = host.rank().value();
   if (status.ok()) status = group->Join(rank, device);
-  // No rank goes on before all have joined.
+  // No rank continues before all have joined.
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> joined,
                            GatherFromAll(host, status.ok() ? 1 : 0));
   TESSERA_RETURN_IF_ERROR(status);

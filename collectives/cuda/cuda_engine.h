@@ -1,5 +1,5 @@
 // The cuda engine: ranks are threads of one process, with one or more devices
-// that reach each other's memory. device_group.h says how.
+// that reach each other's memory. device_group.h describes its design.
 #ifndef TESSERA_COLLECTIVES_CUDA_CUDA_ENGINE_H_
 #define TESSERA_COLLECTIVES_CUDA_CUDA_ENGINE_H_
 
@@ -16,12 +16,12 @@
 namespace tessera::collectives {
 
 // Lets `device` access the memory of all `devices`. FailedPrecondition, with
-// the names of both, if it cannot access that of one.
+// the names of both devices, if it cannot access the memory of one of them.
 using DeviceConnector = absl::Status (*)(Device& device,
                                          std::span<Device* const> devices);
 
-// The engine of this rank. A collective over the ranks of `host`. `device`
-// outlives the engine. FailedPrecondition, on every rank, if the ranks are not
+// The engine of this rank. A collective over the ranks of `host`. `device` must
+// outlive the engine. FailedPrecondition, on every rank, if the ranks are not
 // threads of one process, or more than kMostDeviceRanks.
 absl::StatusOr<std::unique_ptr<Engine>> CreateDeviceEngine(
     Communicator& host, Device& device, const CollectiveKernels& kernels,

@@ -85,8 +85,8 @@ absl::Status LaunchKernel(Queue& queue, std::string_view name,
 
 }  // namespace
 
-// An operation that a rank has published: an event of the host until all its
-// ranks have, then the device's.
+// An operation that a rank has published: a host event until all of its ranks
+// have published their parts, then a device event.
 class PendingWork final : public EventState {
  public:
   // A send_receive has two parts.
@@ -127,7 +127,7 @@ class PendingWork final : public EventState {
  private:
   friend class DeviceGroup;
 
-  // OK if it is enqueued, else the error of the group.
+  // OK if the operation is enqueued, otherwise the error of the group.
   absl::Status Outcome() {
     {
       const DeviceGroup::Lock lock(group_->mutex_);
@@ -183,7 +183,7 @@ void DeviceGroup::Leave(int64_t rank) {
     }
   }
   Report();
-  // Errors of a device are returned to those who use it.
+  // Errors of a device are returned by calls that use it.
   for (const Event& event : sent) static_cast<void>(event.Wait());
 }
 
@@ -500,7 +500,7 @@ void DeviceGroup::Fail(const absl::Status& reason) {
   Report();
 }
 
-// The first to come after an error reports it to all ranks.
+// The first thread that gets here after an error reports it to all ranks.
 void DeviceGroup::Report() {
   absl::Status error;
   {

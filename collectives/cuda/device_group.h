@@ -3,30 +3,30 @@
 //
 // Enqueue publishes a rank's part of an operation and returns. The rank that
 // publishes the last part enqueues the work of all ranks, on queues of the
-// group: one for each rank, its lane, and one for each pair of ranks between
-// which messages go.
+// group: one for each rank, its lane, and one for each pair of ranks that
+// exchanges messages.
 //
 //   lane r waits for    every rank's EnqueueCall::after
 //   lane r launches     one kernel (lane_work.h)
-//   lane r waits for    every other lane's kernel: only then has everybody read
-//                       rank r's input and written its output
+//   lane r waits for    every other lane's kernel: only then has rank r's
+//                       input been read and its output been written
 //   lane r records      the event that rank r's Enqueue has returned
 //
 // A message is a copy on the receiver's device after both sides' events.
 //
-// No deadlock. The event that Enqueue returns becomes one of the device when
-// the last rank has published. Until then a host thread that makes a queue wait
-// for it waits itself (Event::Enqueued), until its peers have called Enqueue,
-// not until work is done. An engine of the host waits at the same places until
-// its peers have executed the operation, which they do after they have called
-// it. So a program that ends on an engine of the host ends on this one, if it
-// does not rely on a send that ends before its receive is called. In
-// particular: receives that are started before sends, ranks that run ahead, and
-// operations on several groups in any order.
+// Absence of deadlocks. The event that Enqueue returns becomes a device event
+// when the last rank has published its part. Until then a host thread that
+// makes a queue wait for the event itself waits (Event::Enqueued) until its
+// peers have called Enqueue, but not until the work is done. An engine of the
+// host waits at the same points until its peers have executed the operation,
+// which is later. Therefore every program that terminates on an engine of the
+// host terminates on this one, unless it relies on a send that completes before
+// its receive is called. This includes receives started before sends, ranks
+// that run ahead, and operations on several groups in any order.
 //
-// Errors. A deadline counts from the call to the publication of the last part:
-// from then on only kernels run, which end. The rank whose wait passes it names
-// the ranks that are missing. An error is that of all ranks of the group, and
+// Errors. A timeout covers the time from the call until the last part is
+// published; after that only kernels run, and kernels terminate. The rank that
+// times out names the missing ranks. An error breaks the group on all ranks and
 // leaves the devices usable.
 #ifndef TESSERA_COLLECTIVES_CUDA_DEVICE_GROUP_H_
 #define TESSERA_COLLECTIVES_CUDA_DEVICE_GROUP_H_
@@ -74,18 +74,18 @@ class DeviceGroup : public std::enable_shared_from_this<DeviceGroup> {
   int64_t size() const { return static_cast<int64_t>(members_.size()); }
   const CollectiveKernels& kernels() const { return kernels_; }
 
-  // A rank joins before its first operation. Its device outlives its
+  // A rank must join before its first operation. Its device must outlive its
   // membership.
   absl::Status Join(int64_t rank, Device& device);
-  // Waits for the rank's operations, at most until their deadlines. Operations
-  // that need it fail from then on.
+  // Waits for the rank's operations, at most until their deadlines. Afterwards
+  // operations that need this rank fail.
   void Leave(int64_t rank);
 
   absl::StatusOr<Event> Enqueue(int64_t rank, const Operation& operation,
                                 const EnqueueCall& call);
 
-  // The group that the ranks `members`, each of which calls this, form as
-  // number `number`. Waits for them until `deadline` (MonotonicNanos).
+  // Creates the group of `members` with number `number`. Every member calls it.
+  // Waits for the others until `deadline` (MonotonicNanos).
   absl::StatusOr<std::shared_ptr<DeviceGroup>> Subgroup(
       int64_t rank, std::span<const Rank> members, uint32_t number,
       int64_t deadline);

@@ -29,9 +29,9 @@ struct FoldJob {
   int64_t divisor = 1;           // Finally divides the result.
 };
 
-// Copies `bytes` bytes, and `back_bytes` bytes of a second range. Each range is
-// read before its position is written in the other one: two equal ranges can
-// change places.
+// Copies `bytes` bytes, and `back_bytes` bytes of a second range. Each position
+// of both ranges is read before it is written, so two equal ranges can be
+// swapped.
 struct Move {
   const void* from = nullptr;
   void* to = nullptr;

@@ -10,9 +10,9 @@
 namespace tessera::collectives {
 namespace {
 
-// A lane is worth a launch from so many bytes on.
+// The minimum number of bytes that justifies the launch of a lane.
 constexpr int64_t kLaneBytes = int64_t{32} << 10;
-// Slices begin at multiples of this, so that they are as aligned as buffers.
+// Slices begin at multiples of this, to be aligned like buffers.
 constexpr int64_t kSliceAlignment = 128;
 
 // Elements that a lane folds.
@@ -122,7 +122,7 @@ class Planner {
         {.from = from.data, .to = to.data, .bytes = to.bytes()});
   }
 
-  // All inputs to the blocks of this lane's output.
+  // Copies all inputs to the blocks of this lane's output.
   void CollectAll(const Blocks& blocks) {
     for (size_t r = 0; r < operations_.size(); ++r) {
       Copy(operations_[r].input, BlockOf(operations_[lane_].output, blocks, r));
@@ -149,7 +149,8 @@ class Planner {
     }
   }
 
-  // Each pair of ranks is one lane's, about half of them the lower one's.
+  // Each pair of ranks is assigned to one lane: to the lower rank's in about
+  // half of the pairs.
   bool IsMine(size_t other) const {
     return ((lane_ + other) % 2 == 0) == (lane_ < other);
   }

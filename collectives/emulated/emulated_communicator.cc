@@ -19,8 +19,8 @@
 namespace tessera::collectives {
 namespace {
 
-// The group that executes operations. Functions on a queue of a device that has
-// failed are never called, and keep this but not the group.
+// The group that executes operations. After a device failure queued functions
+// are never called; they keep this object alive, but not the group.
 class Executor {
  public:
   explicit Executor(std::unique_ptr<Communicator> group)
@@ -40,7 +40,7 @@ class Executor {
     return work.event();
   }
 
-  // Destroys the group when no call uses it.
+  // Destroys the group once no call uses it.
   void Leave() {
     std::shared_ptr<Communicator> group;
     {
@@ -61,7 +61,7 @@ class EmulatedEngine final : public Engine {
         executor_(std::make_shared<Executor>(std::move(group))),
         device_(device) {}
 
-  // Waits for what is enqueued, then leaves the group.
+  // Waits for enqueued operations, then leaves the group.
   ~EmulatedEngine() override {
     queues_.clear();
     executor_->Leave();
@@ -109,11 +109,10 @@ class EmulatedEngine final : public Engine {
   absl::StatusOr<Event> EnqueueBoth(const Operation& operation,
                                     const EnqueueCall& call);
 
-  Communicator& group_;  // The executor's.
+  Communicator& group_;  // Owned by the executor.
   const std::shared_ptr<Executor> executor_;
   Device& device_;
-  // By the ranks to which and from which messages go; nobody and nobody: the
-  // queue of collectives.
+  // By destination and source rank; the queue of collectives has neither.
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Queue>> queues_;
 };
 
@@ -150,8 +149,8 @@ absl::StatusOr<Event> EmulatedEngine::Enqueue(const Operation& operation,
   return EnqueueOn(*queue, operation, call);
 }
 
-// A send and a receive on their own queues, so that neither delays messages in
-// the other direction, joined by a queue for these two peers.
+// The send and the receive use separate queues, so that neither delays messages
+// in the other direction. A queue for these two peers joins them.
 absl::StatusOr<Event> EmulatedEngine::EnqueueBoth(const Operation& operation,
                                                   const EnqueueCall& call) {
   TESSERA_ASSIGN_OR_RETURN(

@@ -1,4 +1,4 @@
-// Communicators of tensors in the memory of an emulated device.
+// Creates communicators for tensors in the memory of an emulated device.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto device, EmulatedDevice::Create({.seed = 7}));
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -8,19 +8,19 @@
 //       queue, AllReduceOf(gradient, gradient, Reduction::Sum())));
 //   TESSERA_RETURN_IF_ERROR(communicator->host().Barrier());
 //
-// Operations are executed by a group beside `host`, with its engine and
-// options, so that results have the bits of the host's. Each is a function of
-// the host on a queue of the communicator's own, which declares the memory that
-// it reads and writes: the device finds a missing wait when it is enqueued. The
-// device only starts it; the operation runs on a thread of the group, so that
-// other queues go on.
+// A second group with the engine and options of `host` executes the operations,
+// so results have the same bits as on the host. Each operation is a host
+// function on a queue of the communicator. It declares the memory that it reads
+// and writes, so the device detects a missing wait when the operation is
+// enqueued. The device only starts the operation, which runs on a thread of the
+// group, so that other queues continue.
 //
 //   operations                                 queue
 //   collectives                                one per communicator
 //   messages to a peer, messages from a peer   one per peer and direction
 //
 // An error of an operation (a deadline, a dead rank, a mismatch) breaks the
-// communicator and its host(), and is the device's error from then on.
+// communicator and its host(), and becomes the device's error.
 #ifndef TESSERA_COLLECTIVES_EMULATED_EMULATED_COMMUNICATOR_H_
 #define TESSERA_COLLECTIVES_EMULATED_EMULATED_COMMUNICATOR_H_
 
@@ -33,14 +33,14 @@
 
 namespace tessera::collectives {
 
-// A collective over the ranks of `host`. `device` does functions of the host
-// (Queue::Launch) and outlives the communicator. Errors of
+// A collective over the ranks of `host`. `device` must execute host functions
+// (Queue::Launch) and outlive the communicator. Returns the errors of
 // Communicator::Subgroup.
 absl::StatusOr<std::unique_ptr<Communicator>> CreateEmulatedCommunicator(
     std::unique_ptr<Communicator> host, Device& device);
 
 // The engine of such a communicator ("emulated"), for Communicator::
-// CreateOnDevice. A collective too.
+// CreateOnDevice. Also a collective.
 absl::StatusOr<std::unique_ptr<Engine>> CreateEmulatedEngine(Communicator& host,
                                                              Device& device);
 

@@ -49,7 +49,7 @@ class DeviceFloats {
   Buffer buffer() { return {memory_.data(), count_, DType::kF32}; }
   std::span<std::byte> bytes() { return memory_.bytes(); }
 
-  // Work on `queue`: sets all to `value`.
+  // Enqueues work that sets all elements to `value`.
   absl::Status Set(Queue& queue, float value) {
     return queue.Launch(
         {.name = "set",
@@ -59,7 +59,7 @@ class DeviceFloats {
            return absl::StatusOr<Event>(Event());
          }});
   }
-  // The host waits for the queue and reads.
+  // Waits for the queue on the host, then reads the elements.
   absl::StatusOr<std::vector<float>> Get(Queue& queue) {
     StagingPool staging(queue);
     TESSERA_ASSIGN_OR_RETURN(const Download download,
@@ -91,8 +91,8 @@ absl::Status ExpectAll(DeviceFloats& floats, Queue& queue, float value) {
   return absl::OkStatus();
 }
 
-// A device's report reaches every rank: as its own error, or as the reason for
-// which another rank aborted the group first.
+// A device's report reaches every rank, as its own error or as the reason of
+// another rank that aborted the group first.
 void ExpectReports(const std::vector<absl::Status>& statuses,
                    const ::testing::Matcher<std::string>& report) {
   EXPECT_THAT(statuses,
@@ -254,7 +254,7 @@ TEST_P(EmulatedCommunicatorTest, ExchangeDoesNotWaitForAnotherPeer) {
             int64_t token = 0;
             const Buffer message(std::span(&token, 1));
             if (c.rank() != Rank(0)) {
-              // Rank 1 comes when rank 0 has the values of rank 2.
+              // Rank 1 takes part only after rank 0 has the values of rank 2.
               if (c.rank() == Rank(1)) {
                 TESSERA_RETURN_IF_ERROR(c.host().Receive(message, Rank(0)));
               }

@@ -1,6 +1,6 @@
-// Engine: moves the bytes of one rank in one group.
-//
-// ProcessGeneration: tells a process from the children that it forks.
+// Engine: the interface that executes the operations of one rank in one group.
+// Also SharedMemory and EnqueueCall, its parts, and ProcessGeneration, which
+// detects forked children.
 #ifndef TESSERA_COLLECTIVES_ENGINE_ENGINE_H_
 #define TESSERA_COLLECTIVES_ENGINE_ENGINE_H_
 
@@ -36,27 +36,8 @@ namespace tessera::collectives {
 //   if (ProcessGeneration() != created) return;  // A forked child.
 uint64_t ProcessGeneration();
 
-// Engine: moves the bytes of one rank in one group (threads, shared memory,
-// MPI, Gloo, NCCL, or your own). Users hold a Communicator, which runs on an
-// engine.
-//
-// An engine must provide a Transport or implement every kind of collective:
-// Communicator executes the kinds that the engine does not implement with an
-// algorithm over the transport. Communicator also validates, numbers, orders
-// and records operations, chooses the algorithm, and rejects calls after an
-// error; an engine need not.
-//
-// An engine of a device enqueues operations instead (enqueues() is true): the
-// Communicator calls Enqueue for collectives and messages, and neither Run,
-// Enter, Leave nor the transport. Its communicator owns another one for memory
-// of the host (Communicator::host).
-//
-// Threads: one thread at a time calls Run or Enqueue, in the same order on all
-// ranks of the group. The transport may be used concurrently (see transport.h).
-// Any thread may call Abort and Peers at any time.
-
-// Memory that all ranks of an engine can access without staging. Freed by the
-// destructor, which must run before that of the communicator.
+// Memory that all ranks of an engine can access without staging. The destructor
+// frees it and must run before the communicator's destructor.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
@@ -70,14 +51,14 @@ class SharedMemory {
 absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateSharedFrom(
     std::shared_ptr<MemoryResource> resource, int64_t bytes);
 
-// A call of an operation that is enqueued on a device.
+// The arguments of Engine::Enqueue other than the operation.
 struct EnqueueCall {
   // The operation begins after this event. The host does not wait for it.
   Event after;
   // The longest time from when the device begins the operation to its end, or
   // until all ranks have called it.
   absl::Duration timeout = absl::InfiniteDuration();
-  // Nothing: the engine chooses. Supports the operation.
+  // Must support the operation. nullopt: the engine chooses.
   std::optional<Algorithm> algorithm = {};
   // The name of the group and the signature of the operation, for errors.
   std::string_view group = "";
@@ -85,6 +66,23 @@ struct EnqueueCall {
   SourcePlace place = SourcePlace::current();
 };
 
+// Moves the bytes of one rank in one group (threads, shared memory, MPI, Gloo,
+// NCCL, or your own). Users hold a Communicator, which runs on an engine.
+//
+// An engine must provide a Transport or implement every kind of collective:
+// Communicator executes the kinds that the engine does not implement with an
+// algorithm over the transport. Communicator also validates, numbers, orders
+// and records operations, chooses the algorithm, and rejects calls after an
+// error; an engine need not.
+//
+// An engine of a device enqueues operations (enqueues() is true): Communicator
+// calls Enqueue for collectives and messages, and never Run, Enter, Leave or
+// the transport. Its communicator owns a second one for host memory
+// (Communicator::host).
+//
+// Threads: one thread at a time calls Run or Enqueue, in the same order on all
+// ranks of the group. The transport may be used concurrently (see transport.h).
+// Any thread may call Abort and Peers at any time.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -102,8 +100,8 @@ class Engine {
   virtual bool FoldsInRankOrder() const { return false; }
 
   // True if operations take no time, for example because they are only counted.
-  // Then no operation is started on another thread, and a started message stays
-  // in flight until it is waited for.
+  // In this case no operation runs on another thread, and a started message
+  // stays in flight until the caller waits for it.
   virtual bool TakesNoTime() const { return false; }
 
   // Called before and after every collective, also those executed over the
@@ -112,26 +110,27 @@ class Engine {
   virtual void Leave(OperationContext&) {}
 
   // Executes a valid collective for which Implements returns true. Returns when
-  // this rank's part is done and its buffers may be reused. Errors are those of
-  // Transport::Wait; after an error the group is broken.
+  // this rank's part is done and its buffers may be reused. Returns the errors
+  // of Transport::Wait; after an error the group is broken.
   virtual absl::Status Run(const Operation& operation,
                            OperationContext& context) = 0;
 
   // True if the engine enqueues operations on a device.
   virtual bool enqueues() const { return false; }
 
-  // Enqueues a valid collective or message on memory of the device or the host;
-  // does not wait for other ranks. The operation is done when the returned
-  // event happens. Collectives are done in the order of the calls; messages
+  // Enqueues a valid collective or message on device or host memory; does not
+  // wait for other ranks. The operation is done when the returned event
+  // happens. Collectives are done in the order of the calls; messages
   // wait only for earlier messages between the same two ranks in the same
   // direction. Unimplemented, without side effects, if the engine does not
-  // support the operation or the algorithm. Any other error, also one of the
-  // operation itself, breaks the group.
+  // support the operation or the algorithm. Any other error, including a
+  // failure of the operation itself, breaks the group.
   virtual absl::StatusOr<Event> Enqueue(const Operation& operation,
                                         const EnqueueCall& call);
 
   // An engine that enqueues calls `on_error` when an operation fails, at most
-  // once, on any thread. Null: not any more; waits for a call under way.
+  // once, on any thread. A null callback unregisters the current one, after any
+  // running call returns.
   virtual void OnError(std::function<void(const absl::Status&)> on_error);
 
   // Null if the engine has no point-to-point messages, or enqueues them.

@@ -73,7 +73,7 @@ namespace {
 
 struct Entry {
   EngineFactory factory;  // Null if the engine is not built in.
-  std::string reason;     // Why it is not built in.
+  std::string reason;     // The reason why it is not built in.
 };
 
 struct Registry {

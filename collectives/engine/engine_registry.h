@@ -1,10 +1,19 @@
-// OptionReader: parses an engine's options from the text that a user gave.
+// The engine registry: creates engines by name, so that the user of a program
+// can choose one. Engines parse their options with OptionReader.
 //
-//   OptionReader reader("gloo", setup.options);
-//   GlooOptions options;
-//   reader.Read("interface", options.interface);
-//   reader.Read("timeout", options.timeout);
-//   TESSERA_RETURN_IF_ERROR(reader.Finish());
+//   EngineSetup setup{.rank = job.rank,
+//                     .size = job.world_size.value(),
+//                     .store = job.store.get()};
+//   TESSERA_ASSIGN_OR_RETURN(auto engine, CreateEngine("gloo", setup));
+//
+// An engine is available if its registration is linked: depend on
+// //collectives/mpi:register, //collectives/gloo:register, ..., or on a target
+// of your own with alwayslink = True and a line like
+//
+//   const bool registered = RegisterEngine("mine", CreateMine);
+//
+// (see collectives/examples). The registry is the only global state in this
+// module: it describes what is linked into the program.
 #ifndef TESSERA_COLLECTIVES_ENGINE_ENGINE_REGISTRY_H_
 #define TESSERA_COLLECTIVES_ENGINE_ENGINE_REGISTRY_H_
 
@@ -25,6 +34,13 @@
 
 namespace tessera::collectives {
 
+// Parses an engine's options from the text that a user gave.
+//
+//   OptionReader reader("gloo", setup.options);
+//   GlooOptions options;
+//   reader.Read("interface", options.interface);
+//   reader.Read("timeout", options.timeout);
+//   TESSERA_RETURN_IF_ERROR(reader.Finish());
 class OptionReader {
  public:
   // `options` outlives the reader.
@@ -39,8 +55,8 @@ class OptionReader {
   void Read(std::string_view name, int& value);
   void Read(std::string_view name, absl::Duration& value);
 
-  // InvalidArgument if a value was malformed or an option was given that was
-  // not read; lists the known options.
+  // InvalidArgument if a value was malformed, or if an option was given but not
+  // read; lists the known options.
   absl::Status Finish() const;
 
  private:
@@ -52,22 +68,6 @@ class OptionReader {
   std::vector<std::string> known_;
   absl::Status status_;
 };
-
-// The engine registry: engines by name, so that the user of a program can
-// choose one.
-//
-//   EngineSetup setup{.rank = job.rank, .size = job.world_size.value(),
-//                     .store = job.store.get()};
-//   TESSERA_ASSIGN_OR_RETURN(auto engine, CreateEngine("gloo", setup));
-//
-// An engine is available if its registration is linked: depend on
-// //collectives/mpi:register, //collectives/gloo:register, ..., or on a target
-// of your own with alwayslink = True and a line like
-//
-//   const bool registered = RegisterEngine("mine", CreateMine);
-//
-// (see collectives/examples). The registry is the only global state in this
-// module: it describes what is linked into the program.
 
 // The arguments for creating an engine.
 struct EngineSetup {
@@ -99,8 +99,8 @@ std::vector<std::string> RegisteredEngines();
 
 // InvalidArgument if there is no such engine (the message lists the engines) or
 // the setup is invalid; FailedPrecondition if the engine was not built in or
-// detects another rank or size than the setup says; and the engine's own
-// errors.
+// detects a different rank or size than `setup`; or an error of the engine
+// itself.
 absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(std::string_view name,
                                                      const EngineSetup& setup);
 

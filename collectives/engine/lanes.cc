@@ -54,7 +54,7 @@ void CollectiveLane::RunJobs() {
     jobs_.pop_front();
     lock.unlock();
     job();
-    job = nullptr;  // What it holds may take locks as it goes.
+    job = nullptr;  // Destroying its captures may take locks.
     lock.lock();
     busy_ = false;
     if (jobs_.empty()) idle_.notify_all();
@@ -110,7 +110,7 @@ struct MessageLane::Channel {
   std::mutex mutex;
   uint64_t sequence = 0;        // Sequence number of the last message.
   std::deque<Pending> pending;  // Started, oldest first.
-  bool active = false;          // Known to the progress thread.
+  bool active = false;          // True if the progress thread knows it.
 };
 
 MessageLane::MessageLane(Engine& engine, uint32_t group,
@@ -301,8 +301,8 @@ absl::Status MessageLane::failure() const {
 
 namespace {
 
-// Waits between two polls without progress: first not at all, then by yielding,
-// then for up to 200 us.
+// Pauses between two polls without progress: at first it returns at once, then
+// it yields, then it sleeps for up to 200 us.
 void Pause(int64_t idle_rounds) {
   if (idle_rounds < 64) return;
   if (idle_rounds < 256) {

@@ -1,10 +1,5 @@
-// CollectiveLane: runs the collectives of one communicator, or other jobs that
-// its users want in the same order on all ranks, one at a time. MessageLane:
-// runs its point-to-point messages.
-//
-// A blocking collective runs on the caller's thread if the lane is free.
-// Non-blocking ones run on the lane's own thread, created when first needed, so
-// that they progress while the caller computes.
+// The execution of one communicator's operations: CollectiveLane runs its
+// collectives, MessageLane its point-to-point messages.
 #ifndef TESSERA_COLLECTIVES_ENGINE_LANES_H_
 #define TESSERA_COLLECTIVES_ENGINE_LANES_H_
 
@@ -30,6 +25,12 @@
 
 namespace tessera::collectives {
 
+// Runs the collectives of one communicator, or other jobs that need the same
+// order on all ranks, one at a time.
+//
+// A blocking collective runs on the caller's thread if the lane is free.
+// Non-blocking collectives run on the lane's own thread, created when first
+// needed, so that they progress while the caller computes.
 class CollectiveLane {
  public:
   CollectiveLane() = default;
@@ -46,15 +47,15 @@ class CollectiveLane {
   // Runs `job` after all earlier jobs.
   void Push(std::function<void()> job);
 
-  // Waits until no job is left and nobody has entered; false if the deadline
-  // comes first.
+  // Waits until no job is queued and no caller holds the lane. Returns false at
+  // the deadline.
   bool AwaitIdle(std::chrono::steady_clock::time_point deadline);
 
  private:
   void RunJobs();
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // Of the lane's own thread.
+  std::condition_variable changed_;  // Wakes the lane's own thread.
   std::condition_variable idle_;
   std::deque<std::function<void()>> jobs_;
   bool busy_ = false;
@@ -62,7 +63,7 @@ class CollectiveLane {
   std::thread thread_;
 };
 
-// MessageLane: the point-to-point messages of one communicator.
+// Runs the point-to-point messages of one communicator.
 //
 // Messages between two ranks in one direction form a channel and keep their
 // order. Channels do not wait for each other, so started sends and receives
@@ -90,7 +91,8 @@ class MessageLane {
   // MonotonicNanos.
   absl::Status Run(const Operation& operation, int64_t deadline);
 
-  // Starts one. On error it was not started and `done` is not called.
+  // Like Run, but does not wait. On error nothing was started and `done` is not
+  // called.
   absl::Status Start(const Operation& operation, int64_t deadline, Done done);
 
   // Makes all current and later messages fail with `reason` (not OK).

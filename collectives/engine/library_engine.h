@@ -2,17 +2,6 @@
 // with Backoff, checks that ranks agree (MessageHeader, CheckSignatures), parts
 // of reductions that the library lacks, messages of a rank to itself, ordinary
 // memory, ids of subgroups.
-//
-// Backoff: paces the polling of a condition.
-//
-//   Backoff backoff(/*may_spin=*/ranks_here <= processors);
-//   while (!Look()) {
-//     if (backoff.Pause() == Backoff::Stage::kSpinning) continue;
-//     ... deadlines, aborts ...
-//   }
-//
-// For libraries that progress only when they are called (MPI): it yields for
-// the first second and then sleeps briefly.
 #ifndef TESSERA_COLLECTIVES_ENGINE_LIBRARY_ENGINE_H_
 #define TESSERA_COLLECTIVES_ENGINE_LIBRARY_ENGINE_H_
 
@@ -42,13 +31,21 @@
 
 namespace tessera::collectives {
 
+// Paces the polling of a condition, for libraries that progress only when they
+// are called (MPI). It spins if allowed, yields for the first second, then
+// sleeps 100 us at a time.
+//
+//   Backoff backoff(/*may_spin=*/ranks_here <= processors);
+//   while (!Look()) {
+//     if (backoff.Pause() == Backoff::Stage::kSpinning) continue;
+//     ... deadlines, aborts ...
+//   }
 class Backoff {
  public:
   enum class Stage : uint8_t { kSpinning, kYielding, kSleeping };
 
-  // Pass false if there may be more waiting ranks than processors: then it
-  // yields from the start, because spinning would keep the awaited rank from
-  // running.
+  // Pass false if there may be more waiting ranks than processors: spinning
+  // would keep the awaited rank from running, so Pause yields from the start.
   explicit Backoff(bool may_spin) : spins_(may_spin ? kSpins : 0) {}
 
   Stage Pause() {
@@ -74,9 +71,7 @@ class Backoff {
   int64_t begin_ = 0;
 };
 
-// MessageHeader: sent ahead of a message, so that both ends can check that they
-// agree.
-
+// Sent ahead of a message, so that both ends can check that they agree.
 // Trivially copyable; sent as raw bytes.
 struct MessageHeader {
   Signature signature;
@@ -86,16 +81,16 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 40);
 
-// OK, or FailedPrecondition that shows what both ranks called, or both sizes if
-// only these differ.
+// FailedPrecondition, showing both ranks' calls, if the signatures differ, or
+// both sizes, if only those differ.
 absl::Status CheckHeader(const MessageHeader& mine, Rank my_rank,
                          const MessageHeader& theirs, Rank their_rank);
 
-// The same for a collective: `all` holds every rank's signature.
+// Like CheckHeader for a collective: `all` holds every rank's signature.
 absl::Status CheckSignatures(std::span<const Signature> all, Rank my_rank);
 
-// The steps of a reduction that a library which only sums lacks: scaling before
-// a scaled sum, dividing after an average.
+// The next functions add the steps of a reduction that a library with only a
+// sum lacks: scaling before a scaled sum, dividing after an average.
 
 inline bool ScalesInput(const Reduction& reduction) {
   return reduction.op == ReduceOp::kScaledSum && reduction.scale != 1.0;
@@ -127,9 +122,9 @@ inline void CombineTwo(const Combination& partial, const void* a, const void* b,
   Combine(partial, sources, {&output, 1}, count);
 }
 
-// SelfMessages: messages of a rank to itself on one lane, for libraries that
-// connect ranks only to others.
-
+// The messages of a rank to itself on one lane, for libraries that connect
+// ranks only to other ranks.
+//
 // A message is copied once both its send and its receive were started. Sends
 // and receives are numbered from 1; both ends of a message have the same
 // number. Thread-safe.
@@ -175,20 +170,17 @@ class SelfMessages {
   absl::Status status_;
 };
 
-// OrdinaryMemory: SharedMemory for engines without special memory.
-
-// Allocates `bytes` zeroed bytes, aligned to 64. InvalidArgument if `bytes` is
-// negative, ResourceExhausted if memory is short.
+// Allocates `bytes` zeroed bytes of ordinary memory, aligned to 64, for engines
+// without special memory. InvalidArgument if `bytes` is negative,
+// ResourceExhausted if memory is short.
 absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateOrdinary(int64_t bytes);
 
-// Subgroups that meet in a store.
-
-// The id of subgroup number `group` with these members, of the group `id`: the
-// same on every member, and different from those of other subgroups.
+// The store id of subgroup number `group` with these members, of the group
+// `id`: equal on every member, and different for every subgroup.
 std::string SubgroupId(std::string_view id, std::span<const Rank> members,
                        uint32_t group);
 
-// The time of a deadline of MonotonicNanos, for stores.
+// Converts a deadline in MonotonicNanos, for stores.
 absl::Time TimeOfDeadline(int64_t deadline);
 
 }  // namespace tessera::collectives

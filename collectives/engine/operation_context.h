@@ -1,13 +1,5 @@
-// OperationContext: the deadline, progress and working memory of one operation.
-//
-// Scratch: working memory that is reused by later operations.
-//
-//   Scratch scratch;
-//   TESSERA_ASSIGN_OR_RETURN(std::span<std::byte> work,
-//   scratch.Allocate(4096));
-//   scratch.Reset();  // Frees all of it.
-//
-// Not thread-safe.
+// OperationContext: the deadline, progress (Phase) and working memory (Scratch)
+// of one running operation.
 #ifndef TESSERA_COLLECTIVES_ENGINE_OPERATION_CONTEXT_H_
 #define TESSERA_COLLECTIVES_ENGINE_OPERATION_CONTEXT_H_
 
@@ -25,6 +17,12 @@
 
 namespace tessera::collectives {
 
+// Working memory that later operations reuse. Not thread-safe.
+//
+//   Scratch scratch;
+//   TESSERA_ASSIGN_OR_RETURN(
+//       std::span<std::byte> work, scratch.Allocate(4096));
+//   scratch.Reset();  // Frees all of it.
 class Scratch {
  public:
   // Reset keeps up to `kept_bytes` and frees the rest.
@@ -57,11 +55,6 @@ class Scratch {
   int64_t held_bytes_ = 0;
   std::vector<Block> blocks_;
 };
-
-// OperationContext: the deadline, progress and working memory of one running
-// operation.
-//
-// One thread runs an operation; any thread may read its phase.
 
 // The phase of an operation. The values are stable because other processes read
 // them.
@@ -98,6 +91,7 @@ class PhaseWord {
 // processes of a host.
 int64_t MonotonicNanos();
 
+// One thread runs an operation; any thread may read its phase.
 class OperationContext {
  public:
   // `deadline` in MonotonicNanos.

@@ -1,4 +1,4 @@
-// PeerReport: what a rank knows about a peer, for error messages.
+// PeerReport: the known state of a peer, for error messages.
 #ifndef TESSERA_COLLECTIVES_ENGINE_PEER_REPORT_H_
 #define TESSERA_COLLECTIVES_ENGINE_PEER_REPORT_H_
 
@@ -35,8 +35,8 @@ struct PeerReport {
 std::string DescribePeer(const PeerReport& peer, uint64_t my_sequence);
 
 // The error of a wait for the peers `missing`: DeadlineExceeded, or Unavailable
-// if one of them is dead or departed. Names the operation of `context`, its
-// phase and every missing peer.
+// if one of them is dead or departed. The message names the operation of
+// `context`, its phase and every missing peer.
 absl::Status MissingPeersError(const OperationContext& context,
                                std::span<const PeerReport> missing);
 

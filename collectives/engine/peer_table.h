@@ -1,10 +1,5 @@
-// Failure and PeerTable: error state and peer information of engines whose
-// library provides neither.
-//
-// Failure: the first error of a group.
-//
-//   if (failure.failed()) return failure.status();
-//   failure.Set(absl::AbortedError("..."));
+// Failure, the first error of a group, and PeerTable, the peer information of
+// engines whose library provides none.
 #ifndef TESSERA_COLLECTIVES_ENGINE_PEER_TABLE_H_
 #define TESSERA_COLLECTIVES_ENGINE_PEER_TABLE_H_
 
@@ -23,6 +18,11 @@
 
 namespace tessera::collectives {
 
+// The first error of a group.
+//
+//   if (failure.failed()) return failure.status();
+//   failure.Set(absl::AbortedError("..."));
+//
 // Thread-safe. failed() costs one load.
 class Failure {
  public:
@@ -51,10 +51,9 @@ class Failure {
   absl::Status status_;
 };
 
-// PeerTable: the hosts and processes of a group's ranks, exchanged once at
-// creation.
+// The hosts and processes of a group's ranks, exchanged once at creation.
 //
-//   const std::string mine = PeerTable::DescribeSelf();   // to all others
+//   const std::string mine = PeerTable::DescribeSelf();  // Sent to all others.
 //   PeerTable peers = PeerTable::Of(texts_of_all_ranks);
 class PeerTable {
  public:
@@ -70,7 +69,7 @@ class PeerTable {
   // The table of a subgroup.
   PeerTable Restrict(std::span<const topology::Rank> members) const;
 
-  // All states are kUnknown: these libraries do not report peer states.
+  // All states are kUnknown, because these libraries do not report peer states.
   const std::vector<PeerReport>& reports() const { return reports_; }
 
   // The number of ranks on the host of `rank`.

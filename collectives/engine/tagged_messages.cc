@@ -99,7 +99,7 @@ absl::StatusOr<std::shared_ptr<TaggedMessage>> TaggedMessages::Start(
   return message;
 }
 
-// Adds the message and moves all once.
+// Adds the message, then moves all messages once.
 absl::Status TaggedMessages::Post(const Pointer& message) {
   std::unique_lock lock(mutex_);
   if (!failure_.ok()) return failure_;
@@ -148,7 +148,7 @@ absl::Status TaggedMessages::PostReceive(const Pointer& message) {
   return absl::OkStatus();
 }
 
-// Copies a complete message to its receive and forgets it.
+// Copies a complete message to its receive and deletes it.
 void TaggedMessages::TakeEarly(Early& early) {
   const Pointer receive = early.receive;
   if (early.size > 0) {
@@ -160,8 +160,8 @@ void TaggedMessages::TakeEarly(Early& early) {
   Complete(receive, absl::OkStatus());
 }
 
-// Moves what can move now; returns true if something has completed. After an
-// error all messages have failed.
+// Moves all messages that can move now; returns true if one has completed. An
+// error fails all messages.
 bool TaggedMessages::Move() {
   bool moved = false;
   for (size_t r = 0; r < peers_.size() && failure_.ok(); ++r) {
@@ -225,8 +225,8 @@ absl::StatusOr<bool> TaggedMessages::MoveArrivals(Rank from, Peer& peer) {
   return moved;
 }
 
-// Begins to take the next message: into the buffer of the first receive that
-// matches, or early.
+// Starts receiving the next message, into the buffer of the first receive that
+// matches or into an early buffer.
 absl::Status TaggedMessages::Accept(Rank from, Peer& peer,
                                     const Signature& signature) {
   const int64_t size = signature.count * SizeInBytes(signature.dtype);
@@ -296,8 +296,8 @@ void TaggedMessages::Complete(const Pointer& message, absl::Status status) {
   }
 }
 
-// Requests that have started stay with the transport, which nobody asks for
-// progress any more.
+// The transport keeps requests that have started, but no thread progresses them
+// after this.
 void TaggedMessages::FailAll(const absl::Status& reason) {
   if (!failure_.ok()) return;
   failure_ = reason;
@@ -320,11 +320,12 @@ void TaggedMessages::FailAll(const absl::Status& reason) {
 void TaggedMessages::Fail(const absl::Status& reason) {
   std::unique_lock lock(mutex_);
   FailAll(reason);
-  finished_.error = absl::OkStatus();  // The caller knows it.
+  finished_.error = absl::OkStatus();  // The caller already has the error.
   FinishOutside(lock);
 }
 
-// Makes the calls that completions ask for. The lock is held before and after.
+// Runs the callbacks of completed messages. The lock is held on entry and on
+// return.
 void TaggedMessages::FinishOutside(std::unique_lock<std::mutex>& lock) {
   while (!finished_.messages.empty() || !finished_.error.ok()) {
     const Finished finished = std::exchange(finished_, Finished());
@@ -346,7 +347,8 @@ bool TaggedMessages::Poll(const TaggedMessage& message) {
   return message.done_.load(std::memory_order_acquire);
 }
 
-// The other ranks that have not left, which may send; if all have left, all.
+// The other ranks that have not left and so may still send, or all other ranks
+// if all have left.
 void TaggedMessages::ListPossibleSenders(std::vector<int64_t>& ranks) const {
   const std::vector<PeerReport> peers = engine_.Peers();
   for (const bool all : {false, true}) {
@@ -399,7 +401,8 @@ std::vector<PeerReport> TaggedMessages::Awaited(
   return awaited;
 }
 
-// Fails all if a started message is overdue, or waits for a rank that is gone.
+// Fails all messages if a started one is overdue or waits for a rank that is
+// gone.
 void TaggedMessages::FailHopeless() {
   const int64_t now = MonotonicNanos();
   const bool looks = now >= next_look_ns_;
@@ -417,7 +420,7 @@ void TaggedMessages::FailHopeless() {
                peer.state != PeerState::kDeparted;
       });
       if (peers.empty()) continue;
-      // It may have sent before.
+      // The rank may have sent the message before it left.
       Move();
       if (is_done()) continue;
     }

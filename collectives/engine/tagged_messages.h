@@ -7,12 +7,13 @@
 // A send completes when the receiver has taken the message from the channel,
 // short ones at once.
 //
-// The thread that waits moves the messages of all; a thread of its own, created
-// when first needed, moves started messages that nobody waits for, and ends
-// those whose deadline has passed or whose rank is gone. It looks every 200 us
-// while nothing moves.
+// A waiting thread moves the messages of the whole group. A background thread,
+// created when first needed, moves started messages that no thread waits for,
+// and ends messages whose deadline has passed or whose peer is gone. It polls
+// every 200 us while nothing moves.
 //
-// A receive from any rank fails if a rank has died, or if all others have left.
+// A receive from any rank fails if a rank has died or all other ranks have
+// left.
 //
 // Needs a transport that can peek. Thread-safe.
 #ifndef TESSERA_COLLECTIVES_ENGINE_TAGGED_MESSAGES_H_
@@ -50,7 +51,7 @@ class TaggedMessage final : public EventState {
   absl::StatusOr<bool> Test() override;
   absl::Status Wait() override;
 
-  // Of a receive that has completed: the rank that sent the message.
+  // The rank that sent the message, once a receive has completed.
   std::optional<Rank> source() const;
 
  private:
@@ -59,7 +60,7 @@ class TaggedMessage final : public EventState {
 
   TaggedMessages* owner_ = nullptr;
   bool sends_ = false;
-  Rank peer_ = kAnySource;  // Of a receive from any rank: its sender, once it
+  Rank peer_ = kAnySource;  // Set for a receive from any rank once the sender
                             // is known.
   int32_t tag_ = kNoTag;
   ConstBuffer input_ = {};
@@ -91,7 +92,7 @@ class TaggedMessages {
   // `deadline` in MonotonicNanos. Any error breaks the group.
   absl::StatusOr<Rank> Run(const Operation& operation, int64_t deadline);
 
-  // Starts one. `on_done` may be null.
+  // Like Run, but does not wait. `on_done` may be null.
   absl::StatusOr<std::shared_ptr<TaggedMessage>> Start(
       const Operation& operation, int64_t deadline,
       std::function<void(const absl::Status&)> on_done);
@@ -110,9 +111,9 @@ class TaggedMessages {
     std::unique_ptr<std::byte[]> bytes;
     int64_t size = 0;
     bool complete = false;
-    Pointer receive;  // Takes it once it is complete.
+    Pointer receive;  // The receive that takes it once it is complete.
   };
-  // What is arriving from a rank: into a receive's buffer, or early.
+  // A message that is arriving from a rank, into a receive's buffer or early.
   struct Arrival {
     Request request;
     Pointer receive;
@@ -123,7 +124,7 @@ class TaggedMessages {
     std::optional<Arrival> arrival;
     uint64_t sent = 0;
   };
-  // Calls to make once the mutex is free.
+  // Callbacks to run after the mutex is released.
   struct Finished {
     std::vector<Pointer> messages;
     absl::Status error;
@@ -170,7 +171,7 @@ class TaggedMessages {
 
   std::condition_variable changed_;
   bool closing_ = false;
-  int64_t next_look_ns_ = 0;  // When the background looks after the ranks.
+  int64_t next_look_ns_ = 0;  // Time of the next check for dead ranks.
   std::thread thread_;
 };
 

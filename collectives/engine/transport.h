@@ -76,7 +76,7 @@ class Transport {
   virtual absl::Status Wait(std::span<const Request> requests,
                             OperationContext& context) = 0;
 
-  // Messages with tags need the next two.
+  // Messages with tags need Peek and WaitUntil.
   virtual bool CanPeek() const { return false; }
 
   // The signature of the next message of a channel without a started receive,
@@ -86,9 +86,9 @@ class Transport {
     return absl::UnimplementedError("this transport cannot peek");
   }
 
-  // Waits until `ready` returns true, and calls it whenever a message may have
-  // moved, on this thread. Errors as for Wait; `missing` lists the ranks that
-  // are waited for. Any number of threads may wait.
+  // Waits until `ready` returns true; calls it on this thread whenever a
+  // message may have moved. Errors as for Wait; `missing` lists the awaited
+  // ranks. Any number of threads may wait.
   virtual absl::Status WaitUntil(
       OperationContext& /*context*/, absl::FunctionRef<bool()> /*ready*/,
       absl::FunctionRef<void(std::vector<int64_t>&)> /*missing*/) {

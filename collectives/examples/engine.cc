@@ -5,8 +5,8 @@
 // target registers the name.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
-//       auto engine, CreateEngine("sockets", {.rank = rank, .size = size,
-//                                             .store = store}));
+//       auto engine,
+//       CreateEngine("sockets", {.rank = rank, .size = size, .store = store}));
 #include "collectives/engine/engine.h"
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Averages gradients while those of the next layers are computed.
+// Averages gradients while the next layers compute theirs.
 #include <iostream>
 #include <span>
 #include <thread>

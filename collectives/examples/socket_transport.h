@@ -1,8 +1,8 @@
 // SocketTransport: messages as bytes on connections: a header, then the
 // payload.
 //
-// Part of the example of a custom engine (engine.cc): the only part that an
-// engine needs.
+// Part of the example of a custom engine (engine.cc); the transport is the only
+// part that an engine needs.
 #ifndef TESSERA_COLLECTIVES_EXAMPLES_SOCKET_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_EXAMPLES_SOCKET_TRANSPORT_H_
 
@@ -38,7 +38,7 @@ class SocketTransport : public Transport {
                     OperationContext& context) override;
 
   // Makes all current and later calls fail and closes the connections, so that
-  // the other ranks notice.
+  // the other ranks detect it.
   void Abort(const absl::Status& reason);
 
   std::vector<PeerReport> Peers() const;

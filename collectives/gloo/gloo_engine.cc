@@ -35,7 +35,7 @@ struct Call {
   int root() const { return static_cast<int>(operation.root.value()); }
   bool is_root() const { return operation.root == group.rank(); }
 
-  // Sets what all Gloo options have in common.
+  // Sets the fields that all Gloo options have in common.
   template <typename Options>
   Options MakeOptions() const {
     Options options(group.context());
@@ -58,7 +58,7 @@ void CopyUnlessSame(Buffer to, ConstBuffer from) {
   if (to.data != from.data) CopyBytes(to.data, from.data, from.bytes());
 }
 
-// Sets the reduction buffer, as elements of their size.
+// Sets the reduction buffer, as elements of the type's size.
 template <typename Options>
 void SetReduced(Options& options, Buffer buffer) {
   const auto set = [&]<typename T>(T* data) {

@@ -9,13 +9,13 @@
 // so f16 and bf16 accumulate as in other engines. Ranks may be threads of one
 // process.
 //
-// Errors. A rank that dies causes Unavailable at once on its peers, a late rank
-// DeadlineExceeded. Both, and an abort, close all connections of the group:
-// this is how Gloo ends waits and notifies other ranks. Buffers are not
+// Errors. A rank that dies causes Unavailable at once on its peers; a late rank
+// causes DeadlineExceeded. Both, and an abort, close all connections of the
+// group, which is how Gloo ends waits and notifies other ranks. Buffers are not
 // accessed after that.
 //
-// Threads: one of Gloo for all groups of a world, and one more for every
-// channel end on which asynchronous messages are started.
+// Threads: Gloo has one thread for all groups of a world. Every channel end on
+// which asynchronous messages are started has one more.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_ENGINE_H_
 #define TESSERA_COLLECTIVES_GLOO_GLOO_ENGINE_H_
 

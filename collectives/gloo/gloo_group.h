@@ -1,5 +1,5 @@
-// GlooGroup: a Gloo context with deadlines and error handling. StoreAdapter: a
-// job's Store for Gloo's rendezvous.
+// GlooGroup, a Gloo context with deadlines and error handling, and
+// StoreAdapter, which passes a job's Store to Gloo's rendezvous.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_GROUP_H_
 #define TESSERA_COLLECTIVES_GLOO_GLOO_GROUP_H_
 
@@ -28,7 +28,7 @@
 
 namespace tessera::collectives {
 
-// The exception that the adapter throws through Gloo.
+// The exception that StoreAdapter throws through Gloo.
 class StoreError : public std::exception {
  public:
   explicit StoreError(absl::Status status)
@@ -41,8 +41,9 @@ class StoreError : public std::exception {
   std::string text_;
 };
 
-// Gloo's keys end with the group rank that sets them; `members` maps group
-// ranks to job ranks. Errors are thrown as StoreError.
+// A job's Store as a store of Gloo. Gloo's keys end with the group rank that
+// sets them; `members` maps group ranks to job ranks. Errors are thrown as
+// StoreError.
 class StoreAdapter : public gloo::rendezvous::Store {
  public:
   StoreAdapter(collectives::Store& store, std::string prefix,
@@ -70,8 +71,6 @@ class StoreAdapter : public gloo::rendezvous::Store {
   std::vector<std::string> set_keys_;
 };
 
-// GlooGroup: one rank's Gloo context and its error state.
-
 // Creates the device for the options. InvalidArgument if the interface or host
 // name does not exist.
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> CreateGlooDevice(
@@ -81,7 +80,7 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Device>> CreateGlooDevice(
 // at most some weeks.
 std::chrono::milliseconds TimeUntil(int64_t deadline);
 
-// Thread-safe.
+// One rank's Gloo context and its error state. Thread-safe.
 class GlooGroup {
  public:
   // Connects `members` (ranks of the job including this one) through the store,

@@ -37,7 +37,7 @@ struct MessageChannel::Message {
   MessageHeader mine;
   std::byte* data = nullptr;
   std::unique_ptr<Frame> frame;
-  // Declared after the memory that they use, so destroyed before it.
+  // Declared after the memory that they use, to be destroyed before it.
   std::unique_ptr<gloo::transport::UnboundBuffer> frame_buffer;
   std::unique_ptr<gloo::transport::UnboundBuffer> payload_buffer;
 
@@ -171,7 +171,7 @@ void MessageChannel::Work() {
       return closing_ || (completed_ < tested_ && !driven_ && status_.ok());
     });
     if (closing_) return;
-    // Its error is kept in status_.
+    // status_ keeps its error.
     static_cast<void>(DriveFront(lock, kNever, nullptr));
   }
 }

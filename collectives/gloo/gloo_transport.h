@@ -1,6 +1,4 @@
 // GlooTransport: the Transport over Gloo's unbound buffers.
-//
-// MessageChannel: the messages to or from one peer on one lane.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_GLOO_GLOO_TRANSPORT_H_
 
@@ -23,8 +21,8 @@
 
 namespace tessera::collectives {
 
-// Thread-safe, except that one thread at a time may call Start. Messages
-// complete in order.
+// The messages to or from one peer on one lane. They complete in order.
+// Thread-safe, except that only one thread at a time may call Start.
 class MessageChannel {
  public:
   MessageChannel(GlooGroup& group, Rank peer, Lane lane, Direction direction)
@@ -68,7 +66,7 @@ class MessageChannel {
   std::thread worker_;  // Waits for messages passed to Test.
 };
 
-// GlooTransport: the Transport of the gloo engine.
+// The Transport of the gloo engine.
 //
 // A message is a frame with a header and up to 4 KiB of payload. Longer
 // payloads follow with a tag that contains their size, so that a payload never

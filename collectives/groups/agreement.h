@@ -2,9 +2,9 @@
 // together.
 //
 //   TESSERA_RETURN_IF_ERROR(AgreeOnStatus(group, WriteMine(), timeout));
-// Reached only if every rank succeeded.
+//   // Reached only if every rank succeeded.
 //
-// Slow (two collectives and copies); for rare events.
+// For rare events: each exchange costs two collectives and copies.
 #ifndef TESSERA_COLLECTIVES_GROUPS_AGREEMENT_H_
 #define TESSERA_COLLECTIVES_GROUPS_AGREEMENT_H_
 
@@ -19,8 +19,8 @@
 
 namespace tessera::collectives {
 
-// Collectives of group.host() that wait up to `timeout` for the slowest rank.
-// Errors as described in collectives/communicator.h.
+// The exchanges are collectives of group.host() that wait up to `timeout` for
+// the slowest rank. Errors as described in collectives/communicator.h.
 
 // Returns the texts of all ranks, by rank. Lengths may differ; a few MiB in
 // total.

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<GroupManager>> GroupManager::Create(
   return manager;
 }
 
-// The group of these mesh ranks. Requires mutex_.
+// Returns the group of these mesh ranks. Requires mutex_.
 absl::StatusOr<Communicator*> GroupManager::GroupOf(
     std::span<const topology::Rank> members, const std::string& name) {
   std::unique_ptr<Communicator>& group = groups_[name];

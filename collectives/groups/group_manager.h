@@ -5,8 +5,8 @@
 //   dp->AllReduce(Buffer(std::span(gradient)), Reduction::Average());
 //
 // Groups are independent: they share no traffic, order or errors. Members are
-// ordered by their coordinates along the axes. The groups of a world on a
-// device are on the device too, each with a host() of its own.
+// ordered by their coordinates along the axes. If the world is on a device, so
+// are its groups, each with its own host().
 //
 // Threads: Group is thread-safe. The first call for a group creates it, which
 // is a collective over its members.

@@ -21,8 +21,8 @@ namespace tessera::collectives {
 
 namespace {
 
-// All ranks, with an id that no user's subgroup has (those are hashes of
-// lists).
+// All ranks, with an id that no user's subgroup can have, because those are
+// hashes of member lists.
 absl::StatusOr<std::unique_ptr<Communicator>> GroupBeside(
     Engine& engine, absl::Duration timeout) {
   constexpr uint32_t kHostsGroup = 3;
@@ -63,7 +63,7 @@ absl::StatusOr<RankLocation> FromText(std::string_view text) {
   return location;
 }
 
-// Numbers equal keys equally.
+// Gives equal keys equal numbers.
 template <typename Key>
 std::vector<int64_t> Number(const std::vector<Key>& keys) {
   std::map<Key, int64_t> numbers;

@@ -1,5 +1,6 @@
-// The hosts and sockets on which ranks run, and from these the Hierarchy for
-// algorithms that reduce traffic between hosts and between sockets.
+// RankLocation, the host and socket on which a rank runs, and HostHierarchy,
+// which builds the Hierarchy for algorithms that reduce traffic between hosts
+// and between sockets.
 //
 //   CommunicatorOptions options;
 //   TESSERA_ASSIGN_OR_RETURN(const RankLocation here, RankLocation::Self());
@@ -30,7 +31,7 @@ namespace tessera::collectives {
 
 struct RankLocation {
   std::string host;               // HostId, or any other name of the host.
-  std::optional<int64_t> socket;  // Of that host; nothing if unknown.
+  std::optional<int64_t> socket;  // Index on that host; nullopt if unknown.
 
   // This process: HostId::Self and the socket of its affinity mask, which is
   // unknown if the mask spans several. Errors of HostId::Self.
@@ -44,10 +45,11 @@ struct RankLocation {
 absl::StatusOr<std::vector<RankLocation>> ExchangeLocations(
     Engine& engine, const RankLocation& mine, absl::Duration timeout);
 
-// locations[r] is that of rank r. Levels, innermost first: sockets, hosts. A
-// level is omitted if its groups hold one rank each, if it has one group, or if
-// the next level has the same groups. Null if no level is left. A host counts
-// as one socket if the socket of any of its ranks is unknown.
+// locations[r] is the location of rank r. Levels, innermost first: sockets,
+// hosts. A level is omitted if its groups hold one rank each, if it has one
+// group, or if the next level has the same groups. Returns null if no level is
+// left. A host counts as one socket if the socket of any of its ranks is
+// unknown.
 std::shared_ptr<const Hierarchy> HostHierarchy(
     std::span<const RankLocation> locations);
 

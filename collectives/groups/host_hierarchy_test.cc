@@ -143,7 +143,8 @@ TEST(HostHierarchyTest, UnknownSocketCountsAsOneSocket) {
                                         {{0, 1, 2}, {3, 4, 5}}}));
 }
 
-// The definition, pair by pair: the ranks that share `same` with rank r.
+// Applies the definition to every pair: the ranks for which `same` holds with
+// rank r.
 GroupsOfLevel GroupsWith(size_t ranks,
                          const std::function<bool(size_t, size_t)>& same) {
   GroupsOfLevel groups;

@@ -1,4 +1,4 @@
-// Call: one collective of HostMemoryCollectives: its operation, sizes and
+// Call: one running collective of HostMemoryCollectives, with its sizes and
 // state.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_CALL_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_CALL_H_

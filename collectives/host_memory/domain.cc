@@ -29,7 +29,7 @@ bool Domain::TryFree(Retired& retired) {
     for (std::byte* memory : retired.memory) Free(memory);
     retired.memory.clear();
     retired.released = true;
-    // From here on only the owner may access the block.
+    // From here only the owner may access the block.
     header.released.fetch_add(1, std::memory_order_acq_rel);
   }
   if (!retired.owns_block) return true;

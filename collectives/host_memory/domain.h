@@ -1,13 +1,5 @@
-// Domain: ranks that can access each other's memory: threads of one process, or
-// processes of one host that map the same segment.
-//
-// GroupBlock: the memory through which the ranks of one group synchronise.
-// Every word has one writer, and words written by different ranks never share
-// a cache line. Counters only grow. A flag is stored with release (or
-// stronger) and loaded with acquire; no other ordering is assumed.
-//
-//   [GroupHeader][RankBlock of rank 0][RankBlock of rank 1]...
-//   [notes of rank 0][notes of rank 1]...[channel offsets]
+// Domain, the set of ranks that can access each other's memory, and GroupBlock,
+// the shared memory layout through which the ranks of one group synchronise.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_DOMAIN_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_DOMAIN_H_
 
@@ -27,13 +19,13 @@
 
 namespace tessera::collectives::host_memory {
 
-// An address that is valid on every rank of a domain (an offset); 0 is null.
+// An offset in a domain's memory, valid on every rank; 0 is null.
 using Place = uint64_t;
 
-// The number of note slots: how many rounds a writer may be ahead of the
-// slowest reader. The world group has more, so that a root that only sends
-// rarely waits for ranks that share its processor; there may be thousands of
-// other groups.
+// The number of note slots, by which a writer may be ahead of the slowest
+// reader. The world group has more slots, so that a root that only sends rarely
+// waits for ranks that share its processor. Other groups have few, because
+// there may be thousands of them.
 inline constexpr int64_t kWorldNoteSlots = 64;
 inline constexpr int64_t kGroupNoteSlots = 8;
 inline constexpr int64_t kNoteBytes = 312;
@@ -102,7 +94,8 @@ struct RankBlock {
   Bell bell;
 };
 
-// The error that broke the group; written once, by the first rank that notices.
+// The error that broke the group. Only the first rank that detects an error
+// writes it.
 struct alignas(64) BrokenRecord {
   static constexpr uint32_t kWhole = 0, kBeingWritten = 1, kBroken = 2;
   std::atomic<uint32_t> state;
@@ -147,8 +140,15 @@ constexpr int64_t GroupBlockBytes(int64_t ranks, int64_t note_slots) {
                      static_cast<int64_t>(sizeof(ChannelOffset)));
 }
 
-// Accessors for the parts of a block at `start`. The header must already be
-// initialised.
+// Accessors for the memory through which the ranks of one group synchronise.
+// The header must already be initialised.
+//
+//   [GroupHeader][RankBlock of rank 0][RankBlock of rank 1]...
+//   [notes of rank 0][notes of rank 1]...[channel offsets]
+//
+// Every word has one writer, and words written by different ranks never share a
+// cache line. Counters only grow. A flag is stored with release (or stronger)
+// and loaded with acquire; no other ordering is assumed.
 class GroupBlock {
  public:
   GroupBlock() = default;
@@ -192,6 +192,8 @@ struct alignas(64) Announcement {
 };
 inline constexpr int kAnnouncements = 32;
 
+// Ranks that can access each other's memory: threads of one process, or
+// processes of one host that map the same segment.
 class Domain {
  public:
   virtual ~Domain() = default;
@@ -209,8 +211,8 @@ class Domain {
     }
     return address - base_;
   }
-  // The same for a user's buffer; nullopt if the domain was told not to use
-  // user buffers directly.
+  // Like PlaceOf for a user's buffer; nullopt if the domain does not use user
+  // buffers directly.
   std::optional<Place> UserPlaceOf(const void* memory, int64_t bytes) const {
     if (!reaches_user_memory_) return std::nullopt;
     return PlaceOf(memory, bytes);
@@ -226,12 +228,13 @@ class Domain {
   virtual void Free(std::byte* memory) = 0;
 
   // Called when this rank leaves a group. Frees `memory`, and `block` if this
-  // rank allocated it, once every rank of the group has left (others may still
-  // read them): immediately or in a later Reclaim. Thread-safe.
+  // rank allocated it, once every rank of the group has left, because others
+  // may read them until then: immediately or in a later Reclaim. Does not wait.
+  // Thread-safe.
   void Retire(const GroupBlock& block, bool owns_block,
               std::vector<std::byte*> memory);
 
-  // Frees retired memory that no rank reads any more. Thread-safe.
+  // Frees retired memory that every rank has stopped reading. Thread-safe.
   void Reclaim();
 
   // The kAnnouncements entries of a rank.
@@ -241,7 +244,7 @@ class Domain {
   virtual bool IsDead(int64_t rank) = 0;
 
   // True if every rank can read every other rank's private memory (ReadPeer).
-  // The same on all ranks.
+  // Equal on all ranks.
   virtual bool ReadsPeers() const { return false; }
   // Copies `bytes` bytes at `address` of a rank's process to `to`. Requires
   // ReadsPeers(). Unavailable if the process has ended or the range is not
@@ -255,8 +258,8 @@ class Domain {
   virtual std::string HostOf(int64_t rank) const = 0;
   virtual int64_t PidOf(int64_t rank) const = 0;
 
-  // The number of processors that the ranks of this domain can use at once. The
-  // same on all ranks.
+  // The number of processors that the ranks of this domain can use at once.
+  // Equal on all ranks.
   virtual int64_t processors() const = 0;
 
  private:

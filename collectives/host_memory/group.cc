@@ -26,7 +26,7 @@ constexpr int64_t kSleepNs = 10'000'000;
 void StoreSignature(const Signature& signature, SharedSignature& shared) {
   uint64_t words[4];
   std::memcpy(words, &signature, sizeof(words));
-  // The first word is written last, so a reader of a torn signature notices.
+  // The first word is written last, so that readers detect a torn signature.
   shared.words[0].store(0, std::memory_order_release);
   for (int i = 3; i >= 0; --i) {
     shared.words[i].store(words[i], std::memory_order_release);
@@ -117,8 +117,8 @@ absl::Status Group::CheckWait(OperationContext& context, Missing missing,
     }
   }
   if (!expired && elsewhere.empty() && gone.empty()) return absl::OkStatus();
-  // A peer may have delivered before it moved on or left: only ranks that are
-  // still missing count.
+  // A peer may have delivered its data before it continued or left, so check
+  // only the ranks that are still missing.
   if (ready()) return absl::OkStatus();
   const std::vector<int64_t> still = ListOf(missing);
   const auto is_still_missing = [&still](int64_t peer) {
@@ -168,7 +168,7 @@ absl::Status Group::Mismatch(const OperationContext& context, int64_t peer) {
   const Signature& mine = context.signature();
   Signature theirs;
   if (!ReadSignature(peer, mine.sequence, theirs)) {
-    // The peer has moved on; report its current call instead.
+    // The peer has continued; report its current call instead.
     const uint64_t now =
         of(peer).status.sequence.load(std::memory_order_acquire);
     if (!ReadSignature(peer, now, theirs)) theirs.sequence = now;
@@ -240,8 +240,8 @@ absl::Status Group::Break(const absl::Status& reason) {
     Wake();
     return reason;
   }
-  // Another rank was first. Return its reason, so that all ranks report the
-  // same one, unless the writer died while writing it.
+  // Another rank broke the group first. Return its reason, so that all ranks
+  // report the same error, unless that rank died while writing it.
   for (int i = 0; i < 10'000; ++i) {
     if (record.state.load(std::memory_order_acquire) == BrokenRecord::kBroken) {
       return BrokenStatus();
@@ -271,7 +271,7 @@ void Group::Sleep(absl::FunctionRef<bool()> ready) {
   const uint32_t word = bell.word.load(std::memory_order_seq_cst);
   if (!ready() && Whole().ok()) {
     const timespec timeout = {0, kSleepNs};
-    // Not private: the ranks may be processes.
+    // Not a private futex, because the ranks may be processes.
     syscall(SYS_futex, &bell.word, FUTEX_WAIT, word, &timeout, nullptr, 0);
   }
   sleepers.fetch_sub(1, std::memory_order_seq_cst);

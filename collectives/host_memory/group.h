@@ -1,9 +1,9 @@
 // Group: one rank's view of a group: publishes its state, waits for peers, and
 // breaks the group on errors.
 //
-//  Threads: several threads of a rank (collectives and messages) may call
-// Await, Wake and Break at once; only the thread that runs collectives calls
-//  Enter and Leave.
+// Threads: several threads of a rank (collectives and messages) may call Await,
+// Wake and Break at once; only the thread that runs collectives calls Enter and
+// Leave.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_GROUP_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_GROUP_H_
 
@@ -99,8 +99,8 @@ class Group {
   // returns the error.
   absl::Status Mismatch(const OperationContext& context, int64_t peer);
 
-  // Breaks the group after reading from `peer` failed with `status`; returns
-  // the error: that `peer` is dead if it is, else `status`.
+  // Breaks the group after reading from `peer` failed with `status`. Returns an
+  // error that `peer` is dead, if it is, or `status`.
   absl::Status Lost(OperationContext& context, int64_t peer,
                     const absl::Status& status);
 
@@ -130,8 +130,8 @@ class Group {
                          absl::FunctionRef<bool()> ready,
                          bool look_at_processes);
   static std::vector<int64_t> ListOf(Missing missing);
-  // True if `peer` has called another collective than that of `context`, or has
-  // advanced so far that its history no longer holds it.
+  // True if `peer` has called a different collective than the one of `context`,
+  // or has advanced so far that its history no longer holds that collective.
   bool IsElsewhere(const OperationContext& context, int64_t peer) const;
   absl::Status MissingError(OperationContext& context,
                             std::span<const int64_t> missing) const;

@@ -87,8 +87,8 @@ class GroupTest : public ::testing::Test {
   }
 
   // Rank 0 waits in call 217 for ranks 1 and 2. After its first check for
-  // missing ranks, `then` runs and the ranks in `still` remain missing; all
-  // have arrived after `looks` more checks.
+  // missing ranks `then` runs, and the ranks in `still` remain missing until
+  // `looks` more checks have passed.
   absl::Status Await(const std::function<void()>& then,
                      std::vector<int64_t> still, int looks,
                      int64_t patience_ns = 20 * kSecondNs) {

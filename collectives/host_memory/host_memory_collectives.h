@@ -1,12 +1,13 @@
-// HostMemoryCollectives: every collective over memory that ranks can access.
+// HostMemoryCollectives: all collectives of a group whose ranks can access each
+// other's memory.
 //
 //   condition                                 method
 //   message fits into notes (up to 312 bytes) notes
 //   large, all buffers accessible             zero copy
 //   otherwise                                 staged through windows
 //
-// Every method reduces as a left fold in rank order with one rounding: the bits
-// of a result depend only on the inputs.
+// Every method reduces as a left fold in rank order with one rounding, so the
+// bits of a result depend only on the inputs.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_HOST_MEMORY_COLLECTIVES_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_HOST_MEMORY_COLLECTIVES_H_
 
@@ -21,12 +22,12 @@
 
 namespace tessera::collectives::host_memory {
 
-// PlaceHistory: decides whether a call should ask its peers where their buffers
-// are.
+// Decides whether a call should ask its peers for the addresses of their
+// buffers.
 //
 //   if (history.Asks(kind, bytes)) {
-//      const bool enough = ...;  // Exchange addresses.
-//      history.Learn(kind, bytes, enough);
+//     const bool enough = ...;  // Exchange addresses.
+//     history.Learn(kind, bytes, enough);
 //   }
 //
 // Asking costs a synchronisation (a third of the time of a small all_gather),

@@ -121,8 +121,7 @@ HostMemoryEngine::HostMemoryEngine(std::string name,
 
 HostMemoryEngine::~HostMemoryEngine() {
   if (ProcessGeneration() != generation_) {
-    // In a forked child: the group belongs to the parent, which has not left
-    // it.
+    // In a forked child the group belongs to the parent, which has not left it.
     static_cast<void>(transport_.release());
     static_cast<void>(collectives_.release());
     static_cast<void>(group_.release());

@@ -25,20 +25,20 @@
 
 namespace tessera::collectives::host_memory {
 
-// The shared state. The sender writes `written`, the receiver the other
-// counters.
+// The shared state of a channel. The sender writes `written`; the receiver
+// writes the other counters.
 struct ChannelMemory {
   alignas(64) std::atomic<uint64_t> written;  // Bytes since the start.
   alignas(64) std::atomic<uint64_t> read;     // Bytes since the start.
   std::atomic<uint64_t>
       taken;  // Messages copied directly from the sender's buffer.
-  alignas(64) std::byte ring[1];  // Tuning::channel_bytes.
+  alignas(64) std::byte ring[1];  // Tuning::channel_bytes bytes.
 };
 
-// Where the bytes of a message are.
+// The location of a message's bytes.
 enum class Bytes : uint32_t {
-  kInRing,   // They follow the header.
-  kShared,   // At a place of the domain.
+  kInRing,   // In the ring, after the header.
+  kShared,   // At a Place of the domain.
   kPrivate,  // At an address of the sender's process (Domain::ReadPeer).
 };
 
@@ -46,7 +46,7 @@ enum class Bytes : uint32_t {
 struct alignas(64) MessageHeader {
   Signature signature;
   int64_t bytes = 0;
-  Place place = 0;  // A place or an address.
+  Place place = 0;  // A Place, or an address if kPrivate.
   Bytes where = Bytes::kInRing;
 };
 static_assert(sizeof(MessageHeader) == 64);

@@ -164,7 +164,7 @@ struct Plan {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   int64_t bytes = 0;
-  std::vector<int64_t> lengths;   // Of each rank's stream.
+  std::vector<int64_t> lengths;   // Length of each rank's stream.
   std::vector<Segment> segments;  // What this rank copies from each stream.
 };
 
@@ -304,8 +304,8 @@ Plan PlanSpread(const Call& call) {
   return plan;
 }
 
-// The number of bytes that every rank sends to every other; row r holds what
-// rank r sends.
+// The number of bytes that every rank sends to every other rank; row r holds
+// the counts that rank r sends.
 class Matrix {
  public:
   explicit Matrix(int64_t ranks)
@@ -359,8 +359,8 @@ Plan PlanAllToAll(const Call& call, Matrix& matrix, const std::byte* input) {
   return plan;
 }
 
-// Exchanges the counts of all ranks. Fails if a rank sends another count than
-// its receiver expects.
+// Exchanges the counts of all ranks. Fails if a rank sends a different count
+// than its receiver expects.
 absl::Status ExchangeCounts(Call& call, Matrix& matrix) {
   Plan plan(call.ranks);
   for (int64_t to = 0; to < call.ranks; ++to) {
@@ -399,7 +399,7 @@ absl::Status StagedAllToAll(Call& call) {
   }
   const std::byte* input = call.input();
   if (input == call.output() && call.bytes > 0) {
-    // In place: the input would be overwritten before it is published.
+    // If in place, the input would be overwritten before it is published.
     TESSERA_ASSIGN_OR_RETURN(const auto copy,
                              call.context.AllocateScratch(call.bytes));
     CopyBytes(copy.data(), input, call.bytes);

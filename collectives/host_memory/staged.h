@@ -11,7 +11,8 @@ namespace tessera::collectives::host_memory {
 // and is not an uneven all_to_all. The same on every rank.
 bool FitsNotes(const Call& call);
 
-// One synchronisation; the payload shares the cache line of its flag.
+// Executes the call with one synchronisation; the payload shares the cache line
+// of its flag.
 absl::Status RunByNotes(Call& call);
 
 // Executes any collective on ordinary buffers, piece by piece through windows
@@ -19,8 +20,8 @@ absl::Status RunByNotes(Call& call);
 //
 // all_reduce and reduce take two phases: every rank publishes its piece,
 // reduces its slice of all ranks' pieces, publishes the result and collects the
-// other slices. A rank publishes the next piece before it reduces this one, so
-// that no rank waits for a rank that has just started.
+// other slices. A rank publishes the next piece before it reduces the current
+// one, so that no rank waits for a rank that has just started.
 //
 // If data only moves, every sender publishes a stream of pieces and every rank
 // copies the segments that it needs.

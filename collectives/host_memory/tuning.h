@@ -40,17 +40,15 @@ struct Tuning {
   // Results of larger working sets are written with non-temporal stores.
   int64_t streaming_bytes = 48 << 20;
 
-  // The receiver copies a message of this size or more directly from the
-  // sender's buffer, if that is in shared memory, instead of through the
-  // channel.
+  // From this size on the receiver copies a message directly from the sender's
+  // buffer instead of through the channel, if the buffer is in shared memory.
   int64_t direct_message_bytes = 16 << 10;
 
   // Capacity of a channel between two ranks in bytes; a multiple of 64.
   int64_t channel_bytes = 64 << 10;
 
-  // How a rank waits: it spins up to `spins` times (fewer if spinning failed
-  // before, once if ranks share processors), then yields for `yield_us`, then
-  // sleeps.
+  // A waiting rank spins up to `spins` times (fewer if spinning failed before,
+  // once if ranks share processors), then yields for `yield_us`, then sleeps.
   int64_t spins = 2000;
   int64_t yield_us = 1000;
 

@@ -1,17 +1,5 @@
-// How ranks exchange data through shared memory: Notes for short messages,
-// Window for pieces of large buffers.
-//
-// Notes: messages of up to kNoteBytes to all ranks, each stored behind its own
-// flag.
-//
-//   notes.Write(context, fingerprint, payload);  // this rank's note
-//   notes.AwaitAll(context, fingerprint);        // all notes of the round
-//   notes.Of(2);                                 // rank 2's payload
-//   notes.FinishRound();                         // done reading
-//
-// All ranks go through the same rounds; in a round a rank may write a note,
-// await some, or do neither. A writer may be ahead of the slowest reader by the
-// number of slots.
+// Exchange of data through shared memory: Notes for short messages, Window for
+// pieces of large buffers.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_WINDOW_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_WINDOW_H_
 
@@ -28,6 +16,16 @@
 
 namespace tessera::collectives::host_memory {
 
+// Messages of up to kNoteBytes to all ranks, each stored behind its own flag.
+//
+//   notes.Write(context, fingerprint, payload);  // This rank's note.
+//   notes.AwaitAll(context, fingerprint);        // All notes of the round.
+//   notes.Of(2);                                 // Rank 2's payload.
+//   notes.FinishRound();                         // Done reading.
+//
+// All ranks go through the same rounds. In a round a rank may write a note,
+// await some, or do neither. A writer may be ahead of the slowest reader by the
+// number of slots.
 class Notes {
  public:
   explicit Notes(Group& group)
@@ -74,7 +72,7 @@ class Notes {
   void FinishRound() {
     ++round_;
     group_.mine().notes_done.value.store(round_, std::memory_order_seq_cst);
-    // Only a writer that is far ahead sleeps on this.
+    // Only a writer that waits for a free slot sleeps on this counter.
     group_.Wake();
   }
 
@@ -93,12 +91,12 @@ class Notes {
   uint64_t safe_round_ = slots_;
 };
 
-// Window: memory through which a rank shows other ranks pieces of buffers that
-// they cannot access.
+// Memory through which a rank shows other ranks pieces of buffers that they
+// cannot access.
 //
-// A window has Tuning::pieces slots, each for one piece of input and one of
-//  results. Piece numbers grow forever and agree on all ranks; a slot is reused
-//  after every rank has finished with it.
+// A window has Tuning::pieces slots, each for one piece of input and one piece
+// of results. Piece numbers only grow and are equal on all ranks. A slot is
+// reused after every rank has finished with it.
 class Window {
  public:
   explicit Window(Group& group) : group_(group) {}

@@ -52,8 +52,7 @@ bool KernelCopies(const Call& call) {
          call.bytes >= group.tuning().peer_copy_bytes;
 }
 
-// Returns true if the buffers of `rank` that are accessible suffice for this
-// kind.
+// Returns true if the accessible buffers of `rank` suffice for this kind.
 bool Suffices(const Call& call, int64_t rank, const PlaceNote& note) {
   const bool root = rank == call.operation.root.value();
   const bool readable =

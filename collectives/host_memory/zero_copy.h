@@ -21,7 +21,7 @@ struct Reachable {
   std::vector<const std::byte*> inputs;
   std::vector<uintptr_t> addresses;
   std::vector<std::byte*> outputs;
-  bool enough = false;  // RunZeroCopy can execute the call.
+  bool enough = false;  // True if RunZeroCopy can execute the call.
 };
 
 // Exchanges the addresses of all ranks' buffers. All ranks get the same

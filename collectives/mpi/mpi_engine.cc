@@ -62,8 +62,8 @@ struct MpiCall {
   absl::Status Exchange(std::span<const BlockOf<const void>> out,
                         std::span<const BlockOf<void>> in);
 
-  // The input multiplied by the factor of a scaled sum, in `place` or, if that
-  // is null, in scratch memory; the input itself if there is no factor.
+  // Returns the input, or for a scaled sum a copy multiplied by the factor, in
+  // `place` or in scratch memory if `place` is null.
   absl::StatusOr<ConstBuffer> ScaledInput(void* place);
 };
 
@@ -141,7 +141,7 @@ absl::Status MpiCall::Exchange(std::span<const BlockOf<const void>> out,
 using Out = std::vector<BlockOf<const void>>;
 using In = std::vector<BlockOf<void>>;
 
-// Block r of `buffer` to every rank r.
+// Sends block r of `buffer` to every rank r.
 Out OutBlocks(ConstBuffer buffer, const Blocks& blocks) {
   Out out;
   for (int r = 0; r < blocks.ranks(); ++r) {
@@ -158,7 +158,7 @@ In InBlocks(Buffer buffer, const Blocks& blocks) {
   return in;
 }
 
-// The same block to every rank.
+// Sends the same block to every rank.
 Out ToAll(ConstBuffer block, int ranks) {
   Out out;
   for (int r = 0; r < ranks; ++r) out.push_back({r, block});

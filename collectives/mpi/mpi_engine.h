@@ -35,11 +35,11 @@ namespace tessera::collectives {
 
 // Must be equal on all ranks.
 struct MpiOptions {
-  // The ranks of the engine's world. It is duplicated, so the engine's messages
-  // do not interfere with others.
+  // The ranks of the engine's world. The engine duplicates the communicator, so
+  // its messages do not interfere with others.
   MPI_Comm communicator = MPI_COMM_WORLD;
 
-  // If true, messages carry their signature and collectives start with an
+  // If true, messages include their signature and collectives start with an
   // exchange of 32 bytes per rank, so that mismatched calls fail at once with
   // an error that shows both sides. Otherwise MPI detects some mismatches (a
   // message that is too long); others time out or stay undetected.

@@ -27,7 +27,7 @@ std::vector<Rank> FirstRanks(int64_t count) {
   return ranks;
 }
 
-// The group of the first `count` ranks of `parent`; null on the others.
+// The group of the first `count` ranks of `parent`; null on other ranks.
 std::unique_ptr<Engine> Group(Engine& parent, const std::vector<Rank>& ranks) {
   const uint32_t number = ++group_number;
   if (std::find(ranks.begin(), ranks.end(), parent.rank()) == ranks.end()) {

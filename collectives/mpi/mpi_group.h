@@ -1,6 +1,5 @@
-// MpiGroup: a duplicated MPI communicator with deadlines and aborts.
-//
-// Poll: polls MPI until requests are complete or `stop` returns an error.
+// MpiGroup: a duplicated MPI communicator with deadlines and aborts. Also Poll,
+// on which its waits are built.
 #ifndef TESSERA_COLLECTIVES_MPI_MPI_GROUP_H_
 #define TESSERA_COLLECTIVES_MPI_MPI_GROUP_H_
 
@@ -25,9 +24,9 @@
 
 namespace tessera::collectives {
 
-// Returns OK when all are complete. Calls `stop` occasionally, not in the first
-// iterations; its error ends the wait. Every poll progresses all of MPI's
-// messages, so requests are polled one after the other.
+// Polls MPI until all requests are complete. Calls `stop` occasionally, but not
+// in the first iterations; its error ends the wait. Every poll progresses all
+// of MPI's messages, so requests are polled one after the other.
 template <typename Stop>
 absl::Status Poll(std::span<MPI_Request> requests, MPI_Status* statuses,
                   bool may_spin, const Stop& stop) {
@@ -49,8 +48,6 @@ absl::Status Poll(std::span<MPI_Request> requests, MPI_Status* statuses,
   return absl::OkStatus();
 }
 
-// MpiGroup: one rank's MPI communicator, its waits and its error state.
-
 // The tags of a group's messages.
 inline constexpr int kPayloadTag = 0;  // Plus the lane.
 inline constexpr int kHeaderTag = 2;   // Plus the lane.
@@ -58,7 +55,7 @@ inline constexpr int kBlockTag = 4;    // Blocks exchanged by collectives.
 inline constexpr int kAbortTag = 5;
 inline constexpr int kFirstSubgroupTag = 16;
 
-// Thread-safe.
+// One rank's MPI communicator, its waits and its error state. Thread-safe.
 class MpiGroup {
  public:
   // Creates a group on a duplicate of the options' communicator.
@@ -97,7 +94,7 @@ class MpiGroup {
   // reported by a peer.
   absl::Status CheckAlive();
 
-  // Breaks the group on this rank and notifies the others, which notice in
+  // Breaks the group on this rank and notifies the others, which detect it in
   // their next wait.
   void Abort(const absl::Status& reason);
 

@@ -12,7 +12,8 @@
 
 namespace tessera::collectives {
 
-// Requests: the header's, if any, then those of the payload's pieces.
+// The header's request, if any, followed by the requests of the payload's
+// pieces.
 struct MpiTransport::Message {
   MessageHeader mine;
   std::unique_ptr<MessageHeader> travelling;  // Accessed by MPI.
@@ -165,7 +166,7 @@ absl::StatusOr<bool> MpiTransport::ProgressMessage(const Channel& channel,
   return true;
 }
 
-// Checks that request `next` of a receive delivered what was expected.
+// Checks that request `next` of a receive delivered the expected message.
 absl::Status MpiTransport::CheckArrived(const Channel& channel,
                                         const Message& message,
                                         const MPI_Status& status) {

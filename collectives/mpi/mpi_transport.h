@@ -1,4 +1,4 @@
-// MpiTransport: the Transport of MPI_Isend and MPI_Irecv.
+// MpiTransport: the Transport over MPI_Isend and MPI_Irecv.
 #ifndef TESSERA_COLLECTIVES_MPI_MPI_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_MPI_MPI_TRANSPORT_H_
 
@@ -32,8 +32,8 @@ class MpiTransport : public Transport {
   absl::Status Wait(std::span<const Request> requests,
                     OperationContext& context) override;
 
-  // Cancels the receives in flight of a broken group as far as MPI allows; one
-  // that has started cannot be cancelled.
+  // Cancels the receives in flight of a broken group. MPI cannot cancel a
+  // receive that has started.
   void CancelReceives();
 
  private:

@@ -92,7 +92,7 @@ ReduceOp FoldOf(ReduceOp op) {
                                                                 : op;
 }
 
-// MPI_OP_NULL for the others.
+// MPI_OP_NULL for other operators.
 MPI_Op BitOpOf(ReduceOp op) {
   switch (op) {
     case ReduceOp::kBitAnd:

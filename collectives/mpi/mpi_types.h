@@ -1,4 +1,4 @@
-// MPI's initialisation, errors, types and operators.
+// MPI's initialisation and errors, and MpiTypes, its types and operators.
 #ifndef TESSERA_COLLECTIVES_MPI_MPI_TYPES_H_
 #define TESSERA_COLLECTIVES_MPI_MPI_TYPES_H_
 
@@ -15,11 +15,11 @@
 
 namespace tessera::collectives {
 
-// Initialises MPI with MPI_THREAD_MULTIPLE if it is not initialised; then it is
-// finalised when the process exits, because MPI cannot be initialised twice.
-// FailedPrecondition if MPI was finalised, or does not provide
-// MPI_THREAD_MULTIPLE, which a communicator needs because it calls MPI from
-// several threads.
+// Initialises MPI with MPI_THREAD_MULTIPLE if it is not initialised. In this
+// case MPI is finalised when the process exits, because it cannot be
+// initialised twice. FailedPrecondition if MPI was finalised, or does not
+// provide MPI_THREAD_MULTIPLE, which a communicator needs because it calls MPI
+// from several threads.
 absl::Status StartMpi();
 
 // True if MPI is initialised and not finalised.
@@ -33,9 +33,8 @@ void AbandonMpi();
 // Converts MPI's error code from `call` to a status.
 absl::Status MpiStatus(int code, const char* call);
 
-// MpiTypes: the MPI types and operators for DType and ReduceOp.
-
-// Created once and shared by all groups of a world. Thread-safe.
+// The MPI types and operators for DType and ReduceOp. Created once and shared
+// by all groups of a world. Thread-safe.
 class MpiTypes {
  public:
   // Requires that MPI is initialised.

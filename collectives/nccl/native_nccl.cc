@@ -15,8 +15,8 @@
 namespace tessera::collectives {
 namespace {
 
-// The functions of NCCL. Load sets them: a call by the library's name in this
-// file is a call of the loaded library.
+// The functions of NCCL. Load sets them, so calls by the library's names in
+// this file call the loaded library.
 // clang-format off
 #define TESSERA_NCCL_CALLS(CALL) \
   CALL(ncclAllGather) \
@@ -110,8 +110,8 @@ absl::Status UseDevice(Device& device) {
 
 NcclResult CommInit(NcclComm* comm, int ranks, const NcclUniqueId& id, int rank,
                     int most_blocks) {
-  // Rings and trees are connected here, so that no collective lets the host
-  // wait for the other ranks.
+  // Connects rings and trees here, so that the host does not wait for other
+  // ranks in a collective.
   setenv("NCCL_RUNTIME_CONNECT", "0", /*replace=*/0);
   ncclUniqueId unique;
   std::memcpy(&unique, id.bytes.data(), sizeof(unique));

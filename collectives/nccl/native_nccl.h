@@ -1,4 +1,4 @@
-// NativeNccl: NVIDIA's NCCL.
+// NativeNccl: loads NVIDIA's NCCL as an NcclApi.
 #ifndef TESSERA_COLLECTIVES_NCCL_NATIVE_NCCL_H_
 #define TESSERA_COLLECTIVES_NCCL_NATIVE_NCCL_H_
 

@@ -2,7 +2,7 @@
 //
 // NativeNccl() is NVIDIA's library; tests give the engine a stand-in over an
 // emulated device (nccl_stand_in.h). This header needs neither CUDA nor NCCL:
-// native_nccl.cc checks that the values below are those of nccl.h.
+// native_nccl.cc checks that the values below are equal to nccl.h's.
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_API_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_API_H_
 
@@ -54,9 +54,9 @@ struct NcclUniqueId {
 using NcclComm = void*;    // ncclComm_t.
 using NcclStream = void*;  // cudaStream_t.
 
-// Functions named as NCCL's, with its contracts, on communicators that do not
-// block (ncclConfig_t::blocking is 0). All functions may be called by any
-// thread, but one at a time for each communicator.
+// Functions with the names and contracts of NCCL's, on communicators that do
+// not block (ncclConfig_t::blocking is 0). Any thread may call them, but only
+// one thread at a time for each communicator.
 struct NcclApi {
   // The stream of a queue; InvalidArgument if the device is another's.
   absl::StatusOr<NcclStream> (*StreamOf)(Queue& queue);
@@ -93,7 +93,7 @@ struct NcclApi {
                      NcclComm comm, NcclStream stream);
   NcclResult (*Recv)(void* receive, size_t count, NcclType type, int peer,
                      NcclComm comm, NcclStream stream);
-  // `scalar` is an element of the type, in memory of the host.
+  // `scalar` is an element of the type, in host memory.
   NcclResult (*RedOpCreatePreMulSum)(NcclOp* op, void* scalar, NcclType type,
                                      NcclComm comm);
   NcclResult (*RedOpDestroy)(NcclOp op, NcclComm comm);

@@ -9,7 +9,8 @@ namespace {
 
 size_t CountOf(ConstBuffer buffer) { return static_cast<size_t>(buffer.count); }
 
-// Keeps the first error; else the group ends in progress if any call does.
+// Keeps the first error; otherwise the result is kInProgress if any call
+// returned it.
 class Results {
  public:
   void operator+=(NcclResult result) {

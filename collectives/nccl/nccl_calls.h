@@ -20,7 +20,7 @@ struct NcclRank {
 };
 
 // Enqueues a valid collective within an NCCL group. A barrier reduces one byte
-// of device memory at `word`. An all_to_all is not in place.
+// of device memory at `word`. An all_to_all must not be in place.
 NcclResult EnqueueCollective(const NcclRank& rank, const Operation& operation,
                              void* word);
 

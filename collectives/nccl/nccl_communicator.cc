@@ -33,7 +33,7 @@ int64_t DeadlineAfter(absl::Duration timeout) {
   return nanos > kNever - now ? kNever : now + nanos;
 }
 
-// A communicator like `host`, of which the engine is the only user.
+// A communicator like `host`, used only by the engine.
 absl::StatusOr<std::unique_ptr<Communicator>> Duplicate(Communicator& host) {
   std::vector<Rank> everyone;
   for (int64_t r = 0; r < host.size(); ++r) everyone.push_back(Rank(r));
@@ -82,7 +82,7 @@ class RegisteredMemory final : public SharedMemory {
           absl::StrCat(NcclStatus(result, "MemAlloc").message(), " of ", bytes,
                        " bytes; allocate less"));
     }
-    // Memory that cannot be registered is slower, but memory.
+    // Memory that cannot be registered is slower but usable.
     lane_.With([&](NcclComm comm) {
       api_.CommRegister(comm, data_, allocated_, &handle_);
     });
@@ -105,7 +105,7 @@ class RegisteredMemory final : public SharedMemory {
 
 // The communicators of two ranks, by the direction of the messages.
 struct Pair {
-  tessera::Buffer memory;  // Of the message that connects them.
+  tessera::Buffer memory;  // Buffer of the message that connects them.
   std::unique_ptr<NcclLane> out;
   std::unique_ptr<NcclLane> in;
   std::thread connector;
@@ -191,11 +191,12 @@ class NcclEngine final : public Engine {
   std::mutex on_error_mutex_;
   std::function<void(const absl::Status&)> on_error_;
 
-  tessera::Buffer word_;  // Of the barrier.
-  // The copies of in-place all_to_alls; a smaller one may be in use.
+  tessera::Buffer word_;  // Used by barriers.
+  // The copies of in-place all_to_alls. Work in flight may still use a smaller
+  // one.
   std::vector<tessera::Buffer> copies_;
-  std::deque<SelfMessage> sent_to_self_;      // Not received.
-  std::deque<SelfMessage> received_by_self_;  // Until done.
+  std::deque<SelfMessage> sent_to_self_;      // Not yet received.
+  std::deque<SelfMessage> received_by_self_;  // Received; kept until done.
   // Destroyed before its memory.
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Queue>> local_;
   std::unique_ptr<NcclLane> collectives_;
@@ -270,8 +271,8 @@ absl::Status NcclEngine::CheckHealth() {
   return absl::OkStatus();
 }
 
-// The communicator hears of the error before NCCL's kernels end, so that
-// whoever waits for them finds it.
+// Reports the error to the communicator before NCCL's kernels end, so that
+// threads that wait for them see it.
 void NcclEngine::Fail(const absl::Status& status) {
   if (failure_.Set(status)) {
     const std::lock_guard lock(on_error_mutex_);
@@ -326,8 +327,8 @@ void NcclEngine::StartConnecting(int64_t peer, const PairIds& ids) {
   });
 }
 
-// NCCL connects two ranks at their first message, for which both have to call:
-// one is sent here, so that no later call waits for the other rank.
+// NCCL connects two ranks at their first message, which both must call. Send
+// one here, so that no later call waits for the other rank.
 absl::Status NcclEngine::ConnectPair(int64_t peer, const PairIds& ids,
                                      Pair& pair) {
   const int64_t deadline = DeadlineAfter(options_.connect_timeout);
@@ -412,7 +413,7 @@ absl::StatusOr<Event> NcclEngine::Enqueue(const Operation& operation,
   return EnqueueMessage(operation, call);
 }
 
-// Ranks agree that there is nothing to move.
+// All ranks agree that there is nothing to move.
 bool IsEmpty(const Operation& operation, int64_t size) {
   return operation.kind != OpKind::kBarrier &&
          MessageCount(operation, size) == 0 &&
@@ -519,8 +520,8 @@ absl::StatusOr<Queue*> NcclEngine::LocalQueue(int64_t to, int64_t from,
   return queue.get();
 }
 
-// A send and a receive on their own queues, so that neither delays messages in
-// the other direction, joined by a queue for these two peers.
+// The send and the receive use separate queues, so that neither delays messages
+// in the other direction. A queue for these two peers joins them.
 absl::StatusOr<Event> NcclEngine::EnqueueBoth(const Operation& operation,
                                               const EnqueueCall& call) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -595,8 +596,8 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateOn(
   return engine;
 }
 
-// ncclCommSplit would be a call of all ranks of this group; only the members
-// come.
+// ncclCommSplit would require a call by all ranks of this group, but only the
+// members call.
 absl::StatusOr<std::unique_ptr<Engine>> NcclEngine::CreateSubgroup(
     std::span<const Rank> members, uint32_t group, int64_t) {
   TESSERA_RETURN_IF_ERROR(failure_.status());

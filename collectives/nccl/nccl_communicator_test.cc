@@ -82,8 +82,8 @@ TEST(NcclCommunicatorTest, MessagesOfAllPairsNeedNoOrder) {
               TESSERA_ASSIGN_OR_RETURN(in.emplace_back(),
                                        Floats::Create(r, 100, -1));
             }
-            // All sends before any receive, on every rank, of which the last
-            // comes first.
+            // Every rank starts all sends before any receive, and its receives
+            // in reverse order.
             for (int64_t i = 1; i < n; ++i) {
               TESSERA_ASSIGN_OR_RETURN(
                   Work work,
@@ -108,7 +108,7 @@ TEST(NcclCommunicatorTest, MessagesOfAllPairsNeedNoOrder) {
       Each(IsOk()));
 }
 
-// The host of each rank waits for nobody: two communicators may be used in
+// The host does not wait for other ranks, so ranks may use two communicators in
 // different orders as long as their operations do not depend on each other.
 TEST(NcclCommunicatorTest, TwoCommunicatorsMayHaveDifferentOrders) {
   EXPECT_THAT(
@@ -137,7 +137,7 @@ TEST(NcclCommunicatorTest, TwoCommunicatorsMayHaveDifferentOrders) {
       Each(IsOk()));
 }
 
-// A rank may learn of the abort of the other before its own report.
+// A rank may detect the other rank's abort before its own report.
 TEST(NcclCommunicatorTest, DetectsMissingWait) {
   const auto statuses = RunStandIn(2, 3, [](StandInRank& r) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(Floats x, Floats::Create(r, 1000, 1));
@@ -155,7 +155,8 @@ TEST(NcclCommunicatorTest, DetectsMissingWait) {
                          StatusIs(absl::StatusCode::kAborted, report))));
 }
 
-// NCCL's queue goes on after an abort; the work and the communicator say why.
+// NCCL's queue continues after an abort; the work and the communicator return
+// the reason.
 TEST(NcclCommunicatorTest, LateRankBreaksGroupButNotDevice) {
   const auto statuses = RunStandIn(
       3, 1,

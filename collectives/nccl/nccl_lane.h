@@ -21,7 +21,7 @@ class NcclLane {
  public:
   NcclLane(const NcclApi& api, Device& device, const Failure& failure)
       : api_(api), device_(device), failure_(failure) {}
-  // Its calls are done, or Abort was called.
+  // Requires that its calls are done or that Abort was called.
   ~NcclLane();
   NcclLane(const NcclLane&) = delete;
   NcclLane& operator=(const NcclLane&) = delete;
@@ -38,10 +38,10 @@ class NcclLane {
   absl::Status Call(std::string_view name, const Calls& calls,
                     int64_t deadline);
 
-  // Ends calls under way. The lane makes no calls any more.
+  // Ends running calls and rejects later ones.
   void Abort();
 
-  // The first error that NCCL has noticed.
+  // The first error that NCCL has detected.
   absl::Status Health();
 
   // Calls `use` with the communicator, unless it was aborted.

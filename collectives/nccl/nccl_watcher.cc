@@ -14,9 +14,9 @@
 namespace tessera::collectives {
 namespace {
 
-// The period at which calls under way are polled.
+// The period at which running calls are polled.
 constexpr auto kPoll = std::chrono::microseconds(500);
-// The longest time for which a rank that leaves waits for the others.
+// The longest time that a leaving rank waits for the others.
 constexpr auto kPatience = std::chrono::seconds(5);
 
 int64_t DeadlineAfter(absl::Duration timeout) {
@@ -45,7 +45,8 @@ void NcclWatcher::Start() {
 
 NcclWatcher::~NcclWatcher() {
   if (!pulse_) return;
-  // The others will not come; until the exchange ends it uses our memory.
+  // The other ranks will not take part. The exchange uses memory of this object
+  // until it ends.
   const absl::StatusOr<bool> done = pulse_->Test();
   if (done.ok() && !*done) base_.Abort("it has left the group");
   static_cast<void>(pulse_->Wait());
@@ -150,7 +151,7 @@ absl::Status NcclWatcher::CheckPulse(Connections& connections) {
   return absl::OkStatus();
 }
 
-// A pulse that fails is an error of the group, unless a rank had left.
+// A failed pulse is an error of the group, unless a rank has left.
 absl::Status NcclWatcher::PulseEnded(const absl::Status& status) {
   pulse_.reset();
   pulse_ended_ = true;
@@ -209,7 +210,7 @@ absl::Status NcclWatcher::ReadPulse(int64_t from, const Pulse& pulse,
   return CheckSame(from, pulse);
 }
 
-// Two ranks that have a call of the same number under way must agree on it.
+// Two ranks that are running the same call number must agree on the call.
 absl::Status NcclWatcher::CheckSame(int64_t from, const Pulse& pulse) const {
   const Rank self(rank()), other(from);
   if (pulse.oldest.sequence != 0 &&

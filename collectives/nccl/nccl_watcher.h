@@ -1,21 +1,21 @@
 // NcclWatcher: deadlines, errors and connections of one rank's NCCL group.
 //
-// NCCL waits for a missing rank forever and does not say which one it is. A
-// thread of this class polls the calls that are enqueued and exchanges a pulse
-// with the other ranks' watchers: a small all-gather over a communicator for
-// memory of the host. A pulse holds the number of collectives that the rank has
-// enqueued, and the signatures of the oldest calls that are not done. From it
-// follow
+// NCCL waits forever for a missing rank and does not report its number. A
+// thread of this class polls the enqueued calls and exchanges a pulse with the
+// other ranks' watchers: a small all-gather over a communicator for host
+// memory. A pulse holds the number of collectives that the rank has enqueued
+// and the signatures of the oldest calls that are not done. With the pulses a
+// watcher
 //
-//   - who is missing at a deadline,
-//   - that ranks call different operations: before the deadline,
-//   - that a rank has died or aborted the group: the pulse fails,
-//   - the connection of two ranks, which begins when one of them has a first
-//     message for the other, whatever the other's program does.
+//   - names the missing ranks at a deadline,
+//   - detects before the deadline that ranks call different operations,
+//   - detects that a rank has died or aborted the group: the pulse fails,
+//   - connects two ranks when one of them has the first message for the other,
+//     independently of the other rank's program.
 //
-// A rank that leaves announces it, and waits a few seconds for the others to
-// leave too, because the pulse ends with it. (NCCL's ncclCommDestroy is a call
-// that all ranks make, too.)
+// A rank that leaves announces it and waits a few seconds for the others to
+// leave too, because the pulses end when it leaves. (NCCL's ncclCommDestroy is
+// also a call that all ranks make.)
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_WATCHER_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_WATCHER_H_
 
@@ -43,14 +43,14 @@
 
 namespace tessera::collectives {
 
-// A call that is enqueued. Collectives have neither `to` nor `from`, messages
-// have both.
+// An enqueued call. Collectives have neither `to` nor `from`; messages have
+// both.
 struct WatchedCall {
   static constexpr int32_t kNobody = -1;
 
   Event begun = {};
   Event done = {};
-  absl::Duration timeout = {};  // From begun to done.
+  absl::Duration timeout = {};  // The longest time from begun to done.
   // A message has its number among those with the same `to` and `from`.
   Signature signature = {};
   int32_t from = kNobody;
@@ -66,23 +66,23 @@ struct PairIds {
 
 class NcclWatcher {
  public:
-  // Called without locks: on the watcher's thread, `fail` and `connect` also on
-  // that of a caller.
+  // Called without locks on the watcher's thread; `fail` and `connect` also on
+  // a caller's thread.
   struct Hooks {
-    // The first error that NCCL has noticed by itself.
+    // The first error that NCCL itself has detected.
     std::function<absl::Status()> check_health;
     // An error of the group.
     std::function<void(const absl::Status&)> fail;
     std::function<absl::StatusOr<PairIds>()> create_ids;
-    // Starts to connect to a peer, which does the same with the same ids.
+    // Starts to connect to a peer, which makes the same call with the same ids.
     std::function<void(int64_t peer, const PairIds& ids)> connect;
   };
 
-  // `base` outlives the watcher, which runs its only collectives. `peers` are
-  // the hosts and pids of all ranks.
+  // `base` must outlive the watcher, and only the watcher may run collectives
+  // on it. `peers` holds the hosts and pids of all ranks.
   NcclWatcher(Communicator& base, std::vector<PeerReport> peers,
               absl::Duration period, Hooks hooks);
-  // Join was called before.
+  // Requires that Join was called.
   ~NcclWatcher();
   NcclWatcher(const NcclWatcher&) = delete;
   NcclWatcher& operator=(const NcclWatcher&) = delete;
@@ -92,7 +92,7 @@ class NcclWatcher {
   // This rank calls collective number `sequence`.
   void Enter(uint64_t sequence);
   void Watch(WatchedCall call);
-  // Makes both ranks connect, if they have not begun to.
+  // Makes both ranks connect, unless they have already begun.
   void Connect(int64_t peer);
   // The error of a call that is not done at its deadline.
   absl::Status Overdue(const WatchedCall& call) const;
@@ -100,9 +100,9 @@ class NcclWatcher {
 
   // Waits until all calls are done, then for the other ranks to leave.
   void Leave();
-  // Ends at once: no hook is called any more, except one under way.
+  // Ends at once. No further hook is called; one may still be running.
   void Stop();
-  // After Leave or Stop: waits for a hook under way.
+  // Waits for a running hook. Requires Leave or Stop.
   void Join() {
     if (thread_.joinable()) thread_.join();
   }
@@ -120,7 +120,7 @@ class NcclWatcher {
   };
   struct Pulse {
     uint64_t entered = 0;  // The last collective.
-    Signature oldest;      // Of the oldest that is not done; number 0: none.
+    Signature oldest;      // The oldest that is not done; sequence 0: none.
     std::array<Message, kMessages> messages;
     int32_t leaves = 0;
     // A connection between this rank and `peer`. The lower rank sends the ids;
@@ -162,9 +162,9 @@ class NcclWatcher {
   std::vector<Pulse> all_;
   std::optional<Work> pulse_;
   int64_t next_pulse_ = 0;
-  bool leaves_ = false;  // This rank.
+  bool leaves_ = false;  // This rank leaves.
   bool someone_left_ = false;
-  bool pulse_ended_ = false;  // All ranks have left, or one without waiting.
+  bool pulse_ended_ = false;  // All have left, or one has without waiting.
   bool stops_ = false;
   std::thread thread_;
 };

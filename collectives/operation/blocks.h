@@ -1,4 +1,4 @@
-// Blocks: splits a buffer into one contiguous block per rank.
+// Blocks: the split of a buffer into one contiguous block per rank.
 //
 //   Blocks even = Blocks::Even(4, 100);        // 4 blocks of 100
 //   Blocks uneven = Blocks::Of({3, 0, 5});     // offsets 0, 3, 3

@@ -248,10 +248,9 @@ Sides SidesOf(const Operation& operation, Rank rank) {
   }
 }
 
-// The error of an invalid operation.
-
 namespace {
 
+// The error of an invalid operation.
 template <typename... Parts>
 absl::Status Refuse(const Operation& operation, const Parts&... parts) {
   return absl::InvalidArgumentError(
@@ -382,7 +381,7 @@ absl::Status ValidateEven(const Operation& operation, Sides sides,
   }
 }
 
-// The memory that input and output of an in-place operation share: the part of
+// The memory shared by input and output of an in-place operation: the part of
 // the input that is the whole output, or vice versa.
 bool IsInPlace(const Operation& operation, Rank rank, int64_t world) {
   const ConstBuffer in = operation.input;

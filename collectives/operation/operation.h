@@ -1,6 +1,6 @@
-// Operation: a collective or point-to-point call as a value. Communicator's
-// methods create operations; engines and algorithms execute them. Also
-// Algorithm and Buffer, its parts.
+// Operation, a collective or point-to-point call as a value, with Buffer (its
+// operands) and Algorithm. Communicator's methods create operations; engines
+// and algorithms execute them.
 //
 // Input and output of each kind, on n ranks:
 //
@@ -82,21 +82,20 @@ inline std::ostream& operator<<(std::ostream& os, Algorithm algorithm) {
   return os << AlgorithmName(algorithm);
 }
 
-// Buffer: the elements that an operation reads or writes, owned by the caller.
+// The element types of a buffer of `Void`: const elements need a ConstBuffer.
+template <typename T, typename Void>
+concept BufferElement = std::is_const_v<Void> || !std::is_const_v<T>;
+
+// The elements that an operation reads or writes. `Void` is void (Buffer) or
+// const void (ConstBuffer).
 //
 //   std::vector<float> gradients(1000);
 //   communicator.AllReduce(Buffer(std::span(gradients)), Reduction::Sum());
 //   communicator.Send(ConstBuffer(pointer, 10, DType::kBF16), Rank(1));
 //
-// A buffer is contiguous. The caller owns it and must keep it valid until the
-// operation completes. The engine defines which memory (host, shared, device)
-// it accepts.
-
-// The element types of a buffer of `Void`: const elements need a ConstBuffer.
-template <typename T, typename Void>
-concept BufferElement = std::is_const_v<Void> || !std::is_const_v<T>;
-
-// `Void` is void or const void.
+// A buffer is contiguous. The caller owns the memory and must keep it valid
+// until the operation completes. The engine defines which memory (host, shared,
+// device) it accepts.
 template <typename Void>
 struct BasicBuffer {
   Void* data = nullptr;
@@ -166,7 +165,8 @@ inline constexpr std::array<OpKind, 9> kCollectiveKinds = {
     OpKind::kScatter,   OpKind::kAllToAll,  OpKind::kBarrier,
 };
 
-// "all_reduce", "reduce_scatter", "send", ...; "invalid" for no kind.
+// "all_reduce", "reduce_scatter", "send", ...; "invalid" if `kind` is not a
+// kind.
 std::string_view OpKindName(OpKind kind);
 absl::StatusOr<OpKind> ParseOpKind(std::string_view text);
 
@@ -179,7 +179,7 @@ constexpr bool HasRoot(OpKind kind) {
 
 inline constexpr int32_t kNoTag = -1;
 
-// The source of a receive from any rank, which needs a tag.
+// The source of a receive from any rank. Such a receive needs a tag.
 inline constexpr Rank kAnySource(-1);
 
 struct Operation {
@@ -198,8 +198,8 @@ struct Operation {
   std::vector<int64_t> counts = {};
   std::vector<int64_t> receive_counts = {};
 
-  // Of sends and receives: a receive takes the first message with its tag; 0 or
-  // more. kNoTag: messages match by rank and order alone.
+  // For send and receive: a receive takes the first message with its tag, 0 or
+  // more. With kNoTag messages match by rank and order alone.
   int32_t tag = kNoTag;
 
   // An optional label, for example a parameter's number, which must match
@@ -209,8 +209,7 @@ struct Operation {
   bool uneven() const { return !counts.empty(); }
 };
 
-// One constructor per kind. For in-place forms with the same memory pass the
-// buffer twice.
+// One function per kind. For operations in place pass the same buffer twice.
 Operation AllReduceOf(ConstBuffer input, Buffer output, Reduction reduction);
 Operation ReduceOf(ConstBuffer input, Buffer output, Reduction reduction,
                    Rank root);
@@ -238,10 +237,10 @@ Blocks OutputBlocks(const Operation& operation, int64_t world);
 // The type of the elements.
 DType DTypeOf(const Operation& operation);
 
-// The number of elements of the whole message, equal on every rank, which
-// chooses the algorithm and is counted in statistics. all_reduce, reduce,
-// broadcast: the count; kinds with blocks: all blocks together (for an uneven
-// all_to_all those of this rank).
+// The number of elements of the whole message, which selects the algorithm and
+// is counted in statistics: `count` for all_reduce, reduce and broadcast, the
+// total of all blocks for kinds with blocks. Equal on every rank, except that
+// an uneven all_to_all counts this rank's blocks.
 int64_t MessageCount(const Operation& operation, int64_t world);
 
 // The buffers of an operation that a rank uses.

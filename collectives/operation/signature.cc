@@ -33,7 +33,8 @@ uint32_t HashDetails(const Operation& operation) {
   return static_cast<uint32_t>(hash ^ hash >> 32);
 }
 
-// The most important difference between the calls; null if there is none.
+// The name of the most important difference between the calls; null if there is
+// none.
 const char* FirstDifference(const Signature& a, const Signature& b) {
   if (a.group != b.group) return "group";
   if (a.kind != b.kind) return "operation";
@@ -111,7 +112,7 @@ std::string DescribeSignature(const Signature& signature) {
 
 absl::Status MismatchError(const Signature& mine, Rank my_rank,
                            const Signature& theirs, Rank their_rank) {
-  // The text does not depend on the rank that notices.
+  // The text does not depend on which rank detects the mismatch.
   if (their_rank < my_rank) {
     return MismatchError(theirs, their_rank, mine, my_rank);
   }

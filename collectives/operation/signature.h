@@ -1,9 +1,9 @@
 // Signature: identifies a call, so that ranks can check that they make the same
-// one.
+// call.
 //
-// It is sent with every message and flag. Ranks whose calls differ in
-// operation, count, type, root, order or algorithm notice at once, and both
-// report the other's call.
+// Every message and flag includes the signature or its fingerprint. Ranks whose
+// calls differ in operation, count, type, root, order or algorithm detect it at
+// once, and both report the other's call.
 #ifndef TESSERA_COLLECTIVES_OPERATION_SIGNATURE_H_
 #define TESSERA_COLLECTIVES_OPERATION_SIGNATURE_H_
 

@@ -60,7 +60,7 @@ TEST(SignatureTest, FingerprintsRarelyCollide) {
 TEST(SignatureTest, RanksOfOneCallAgree) {
   const Buffer two(nullptr, 2, DType::kF32);
   const Buffer eight(nullptr, 8, DType::kF32);
-  // The root gives both sides, other ranks one.
+  // The root passes input and output, other ranks only one of them.
   EXPECT_EQ(
       SignatureOf(ScatterOf(eight, two, Rank(1)), 4, 1, 1, Algorithm::kEngine),
       SignatureOf(ScatterOf(ConstBuffer(), two, Rank(1)), 4, 1, 1,

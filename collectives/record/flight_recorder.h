@@ -1,4 +1,5 @@
-// FlightRecorder: the last operations of one communicator, and its totals.
+// FlightRecorder, which keeps the last operations and the totals of one
+// communicator, and their export as JSON and traces.
 //
 //   FlightRecorder recorder(1024);
 //   OperationRecord record{.signature = s, .bytes = 4096, .begin_ns = now};
@@ -55,7 +56,7 @@ struct OperationTotals {
 
 using StatisticsTable = std::map<std::pair<OpKind, Algorithm>, OperationTotals>;
 
-// The share of a message that each link carries with an optimal algorithm:
+// The share of a message that an optimal algorithm sends over each link:
 // all_reduce 2(n-1)/n; reduce_scatter, all_gather, all_to_all (n-1)/n; the
 // others 1. Source: nccl-tests, doc/PERFORMANCE.md.
 double BusFactor(OpKind kind, int64_t ranks);
@@ -65,7 +66,7 @@ class FlightRecorder {
   // Keeps the last `capacity` (at least 1) operations of a group of `ranks`.
   FlightRecorder(int64_t capacity, int64_t ranks);
 
-  // The memory of a recorder of `capacity` operations.
+  // The memory in bytes of a recorder of `capacity` operations.
   static int64_t BytesFor(int64_t capacity);
 
   // Records the start of an operation; returns its number for End.
@@ -89,9 +90,6 @@ class FlightRecorder {
   std::vector<OperationTotals> totals_;  // By kind, then algorithm.
 };
 
-// The contents of a flight recorder as JSON, and as a trace for Perfetto
-// (ui.perfetto.dev) or chrome://tracing.
-
 // The group and rank of the records.
 struct RecordedGroup {
   std::string name;
@@ -110,8 +108,9 @@ std::string RecordsToJson(const RecordedGroup& group,
                           const StatisticsTable& statistics,
                           const absl::Status& error);
 
-// {"traceEvents": [...]} around events in the Trace Event Format, such as those
-// of several ranks; each text has events separated by commas, or none.
+// A trace for Perfetto (ui.perfetto.dev) or chrome://tracing: wraps events in
+// the Trace Event Format, for example of several ranks, in {"traceEvents":
+// [...]}. Each text has events separated by commas, or none.
 std::string TraceOf(std::span<const std::string> events);
 
 }  // namespace tessera::collectives

@@ -45,15 +45,15 @@ struct Combination {
 // destinations[k][i] = sources[0][i] op sources[1][i] op ..., from left to
 // right, for every k and every i below `count`. At least one source and one
 // destination. A destination may be exactly one of the sources; otherwise they
-// do not overlap. Elements are aligned as their type; buffers need no more.
+// do not overlap. Buffers need only the alignment of their element type.
 //
 // f16 and bf16 are combined in f32 and rounded once, to nearest even. f32 and
-// f64 are combined in their own type, integers wrap. kMin and kMax are NaN
-// where any element is NaN; of zeros that differ in sign the later one counts.
-// The divisor divides floating-point results (rounded once) and integers
-// towards zero; the scale is rounded to the type that is combined in. A result
-// that is NaN is the type's positive quiet NaN; a single source that is neither
-// scaled nor divided is copied as it is.
+// f64 are combined in their own type; integers wrap. kMin and kMax return NaN
+// if any element is NaN; of two zeros that differ in sign they return the later
+// one. Division rounds floating-point results once and truncates integers
+// towards zero. The scale is rounded to the type in which elements are
+// combined. A NaN result is the type's positive quiet NaN. A single source that
+// is neither scaled nor divided is copied bit by bit.
 void Combine(const Combination& combination,
              std::span<const void* const> sources,
              std::span<void* const> destinations, int64_t count);

@@ -1,4 +1,4 @@
-// Combine against the bandwidth of memcpy.
+// Compares Combine with the bandwidth of memcpy.
 //
 // share_of_memcpy: time that memcpy needs in this run to move as many bytes
 // (reads plus writes) over the time of Combine. Names: type / sources /

@@ -1,5 +1,6 @@
-// Vectors are members of classes here: their size must be known. SSSE3 without
-// SSE4 is history.
+// Disables targets whose vector size is unknown at compile time, because
+// vectors are class members here, and SSSE3, because processors with SSSE3 but
+// without SSE4 are obsolete.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
@@ -26,7 +27,7 @@ void RunFloats(const CombineJob& job) {
     case DType::kBF16:
       return RunBest<Bf16Lanes>(job);
     default:
-      return;  // Refused long before.
+      return;  // Rejected earlier.
   }
 }
 

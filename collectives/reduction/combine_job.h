@@ -9,7 +9,7 @@
 
 namespace tessera::collectives::internal {
 
-// Those of bits are of integers.
+// Bitwise folds require integer types.
 enum class Fold : uint8_t { kAdd, kMultiply, kMin, kMax, kAnd, kOr, kXor };
 
 struct CombineJob {

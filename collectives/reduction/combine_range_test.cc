@@ -1,5 +1,5 @@
-// More elements than an int32_t counts, in little memory: the same pages are
-// mapped repeatedly, with different ones at the end.
+// Tests more elements than an int32_t can count in little memory: the same
+// pages are mapped repeatedly, followed by separate pages.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -303,8 +303,8 @@ TEST(CombineTest, SplitRangeMatchesBitForBit) {
 }
 
 TEST(CombineTest, ShortFloatsAreRoundedOnce) {
-  // 1 + 2^-9 + 2^-9: in bf16 each addend alone is a tie that is lost; together
-  // they are not.
+  // 1 + 2^-8 + 2^-8: in bf16 adding either addend alone is a tie that rounds to
+  // 1, but adding both is exact.
   const BF16 one(1.0f), tiny(std::ldexp(1.0f, -8));
   const void* in[] = {&one, &tiny, &tiny};
   BF16 sum(0.0f);

@@ -9,7 +9,7 @@ namespace tessera::collectives {
 enum class StoreMode : uint8_t {
   kCached,
   kStreaming,  // Non-temporal stores, for working sets larger than the
-               // last-level cache: saves reading lines that are overwritten.
+               // last-level cache. They do not read overwritten lines.
 };
 
 // Copies `bytes` bytes between buffers that do not overlap. Streaming stores
@@ -17,8 +17,8 @@ enum class StoreMode : uint8_t {
 void CopyBytes(void* destination, const void* source, int64_t bytes,
                StoreMode mode = StoreMode::kCached);
 
-// Orders this thread's streaming stores before its later ones. CopyBytes and
-// Combine end with it themselves.
+// Orders this thread's streaming stores before its later stores. CopyBytes and
+// Combine call it before they return.
 void FenceStreamingStores();
 
 }  // namespace tessera::collectives

@@ -1,8 +1,8 @@
 // The loops of Combine, compiled once for every instruction set.
 //
 // Four vectors of every source are folded in registers and stored to every
-// destination: memory is read once and written once, whatever the number of
-// either. Two, three and four sources have loops of their own.
+// destination, so each source is read once and each destination written once.
+// Two, three and four sources have loops of their own.
 #if defined(TESSERA_COLLECTIVES_REDUCTION_KERNELS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_COLLECTIVES_REDUCTION_KERNELS_INL_H_
@@ -88,7 +88,8 @@ struct Sources<T, 0> {
   size_t size;
 };
 
-// Computes results from a place on: a vector of them, part of one, or four.
+// Computes results from an index on: one vector, part of a vector, or four
+// vectors.
 template <class Lanes, Fold fold, size_t kSources, bool kGeneral>
 class Folder {
  public:
@@ -226,8 +227,8 @@ void Run(const CombineJob& job, int64_t at, int64_t end) {
 
 using Kernel = void (*)(const CombineJob&, int64_t, int64_t);
 
-// General, any number of sources, 2, 3, 4. Sums alone have them all: more of
-// them cost more in size than they save in time.
+// General, any number of sources, 2, 3, 4. Only sums have all of these loops:
+// for other folds they add more code size than they save time.
 template <class Lanes, Fold fold>
 inline constexpr Kernel kKernelsOf[] = {
     Run<Lanes, fold, 0, true>,
@@ -237,7 +238,7 @@ inline constexpr Kernel kKernelsOf[] = {
     Run<Lanes, fold, fold == Fold::kAdd ? 4 : 0, false>,
 };
 
-// Floating-point numbers have no folds of bits; their place is never used.
+// Floating-point types have no bitwise folds; their entries are never used.
 template <class Lanes>
 constexpr Fold OfIntegers(Fold fold) {
   return std::is_integral_v<typename Lanes::Stored> ? fold : Fold::kAdd;

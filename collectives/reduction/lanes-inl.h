@@ -1,9 +1,9 @@
-// How elements of each type travel between memory and vectors, for
+// Conversion of elements of each type between memory and vectors, for
 // kernels-inl.h. Compiled once for every instruction set.
 //
-// A policy (PlainLanes<T>, F16Lanes, Bf16Lanes) has: Stored, the elements in
-// memory; Tag, a vector of them; Wide, the values that are combined; Widen and
-// Narrow between the two.
+// A policy (PlainLanes<T>, F16Lanes, Bf16Lanes) defines Stored, the elements in
+// memory; Tag, a vector of them; Wide, the values that are combined; and Widen
+// and Narrow, which convert between Stored and Wide.
 #if defined(TESSERA_COLLECTIVES_REDUCTION_LANES_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_COLLECTIVES_REDUCTION_LANES_INL_H_
@@ -25,7 +25,7 @@ namespace tessera::collectives::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// f64, f32 and the integers are combined as they are.
+// f64, f32 and the integers are combined in their own type.
 template <typename T>
 struct PlainLanes {
   using Stored = T;
@@ -38,7 +38,8 @@ struct PlainLanes {
   static HWY_INLINE Packed Narrow(Wide x) { return x; }
 };
 
-// binary16, combined in f32: half a vector of elements makes one of values.
+// binary16, combined in f32: half a vector of elements becomes one vector of
+// values.
 struct F16Lanes {
   using Stored = uint16_t;
   using WideTag = hn::ScalableTag<float>;
@@ -54,7 +55,8 @@ struct F16Lanes {
   }
 };
 
-// To nearest even, as the upper half; not for NaN with a payload.
+// Rounds to nearest even, into the upper half. Does not support NaN with a
+// payload.
 template <class V>
 HWY_INLINE V RoundToUpperHalf(V bits) {
   const hn::DFromV<V> u;
@@ -86,8 +88,8 @@ struct Pair {
   V even, odd;
 };
 
-// bfloat16, combined in f32. A vector of elements is split into the ones at
-// even and at odd places, which needs shifts and masks alone.
+// bfloat16, combined in f32. A vector of elements is split into its even and
+// odd elements, which needs only shifts and masks.
 struct Bf16Lanes {
   using Stored = uint16_t;
   using Tag = hn::ScalableTag<uint16_t>;

@@ -1,11 +1,12 @@
-// Reduction: how the ranks' elements are combined into one.
+// Reduction: the operator that combines the elements of all ranks into one.
 //
 //   communicator.AllReduce(gradients, Reduction::Average());
 //   communicator.AllReduce(gradients, Reduction::ScaledSum(1.0 / loss_scale));
 //
-// f16 and bf16 are combined in f32 and rounded once if one rank sees all
-// contributions, once per hop where partial results travel. Integers wrap.
-// Minimum and maximum of floating-point numbers are NaN where any is NaN.
+// f16 and bf16 are combined in f32. They are rounded once if one rank combines
+// all contributions, or once per hop if partial results are sent. Integers
+// wrap. The minimum and maximum of floating-point numbers are NaN if any number
+// is.
 #ifndef TESSERA_COLLECTIVES_REDUCTION_REDUCTION_H_
 #define TESSERA_COLLECTIVES_REDUCTION_REDUCTION_H_
 
@@ -20,7 +21,7 @@
 
 namespace tessera::collectives {
 
-// The values are stable: they are sent.
+// The values are stable because they are sent between processes.
 enum class ReduceOp : uint8_t {
   kSum = 0,
   kAverage = 1,  // The sum divided by the world size; integers towards zero.
@@ -28,7 +29,7 @@ enum class ReduceOp : uint8_t {
   kMin = 3,
   kMax = 4,
   kScaledSum = 5,  // Every element times a factor, then the sum.
-  // Of the bits of integers.
+  // Bitwise reductions require integer types.
   kBitAnd = 6,
   kBitOr = 7,
   kBitXor = 8,
@@ -49,8 +50,8 @@ constexpr bool IsBitwise(ReduceOp op) {
 // "bit_xor".
 std::string_view ReduceOpName(ReduceOp op);
 
-// Reads a name as ReduceOpName gives it, or one of "avg" "prod" "minimum"
-// "maximum" "band" "bor" "bxor". InvalidArgument lists what is allowed.
+// Parses a name returned by ReduceOpName, or one of "avg" "prod" "minimum"
+// "maximum" "band" "bor" "bxor". InvalidArgument lists the allowed names.
 absl::StatusOr<ReduceOp> ParseReduceOp(std::string_view text);
 
 struct Reduction {
@@ -77,14 +78,14 @@ constexpr bool IsReducible(DType dtype) {
   return IsValid(dtype) && dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2;
 }
 
-// With this reduction: those of bits are for integers.
+// True if `op` can reduce `dtype`; bitwise reductions require integer types.
 constexpr bool IsReducible(DType dtype, ReduceOp op) {
   return IsReducible(dtype) && (IsInteger(dtype) || !IsBitwise(op));
 }
 
-// InvalidArgument where elements of `dtype` cannot be reduced, bits of
-// floating-point numbers are to be, or the factor of a scaled sum is not finite
-// or, for an integer type, not a whole number of that type.
+// InvalidArgument if `dtype` cannot be reduced, if a bitwise reduction has a
+// floating-point type, or if the factor of a scaled sum is not finite or, for
+// an integer type, not a whole number of that type.
 absl::Status Validate(const Reduction& reduction, DType dtype);
 
 inline std::ostream& operator<<(std::ostream& os, ReduceOp op) {

@@ -1,5 +1,5 @@
-// More than 2^31 elements in little memory: the buffers map the same few
-// megabytes repeatedly, so that their contents are periodic.
+// Tests more than 2^31 elements in little memory: the buffers map the same few
+// megabytes repeatedly, so their contents are periodic.
 #include <sys/mman.h>
 #include <unistd.h>
 

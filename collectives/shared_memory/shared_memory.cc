@@ -114,8 +114,8 @@ absl::Status CheckOneHost(std::span<const PeerProcess> peers) {
   return absl::OkStatus();
 }
 
-// The rank that serves the store is about to fail: it waits until all ranks
-// have read the error, at most for a while.
+// The rank that serves the store is about to fail. It waits for a limited time
+// until all ranks have read the error.
 void AwaitHeard(Store& store, const std::string& name, absl::Time deadline) {
   const absl::Time patience = absl::Now() + absl::Seconds(2);
   static_cast<void>(
@@ -169,7 +169,7 @@ absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
   return absl::OkStatus();
 }
 
-// Waits until no rank needs the store any more.
+// Waits until every rank has stopped using the store.
 absl::Status AwaitAttached(SharedMemoryDomain& domain, absl::Time deadline) {
   std::atomic<uint32_t>& attached = domain.header().attached;
   attached.fetch_add(1, std::memory_order_acq_rel);

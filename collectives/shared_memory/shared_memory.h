@@ -35,7 +35,7 @@ namespace tessera::collectives {
 struct RankCapabilities {
   int64_t usable_processors = 1;        // By CPU mask and quota.
   std::vector<int> allowed_processors;  // Their numbers.
-  bool reads_peers = false;             // It may read its peers' memory.
+  bool reads_peers = false;             // May read its peers' memory.
 
   // Converts to a text such as "2 1 0,1" and back. InvalidArgument if
   // malformed.

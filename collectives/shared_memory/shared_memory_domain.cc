@@ -208,7 +208,7 @@ absl::Status SliceAllocator::Reserve(int64_t offset, int64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result != 0) {
     const int error = errno;
-    // Releases what was reserved before the failure.
+    // Releases the memory that was reserved before the failure.
     Return(offset, bytes);
     return absl::ResourceExhaustedError(
         absl::StrCat("shared memory: the machine has no ",
@@ -319,7 +319,7 @@ absl::Status SharedMemoryDomain::Watch() {
     if (!pidfd.ok() && !absl::IsNotFound(pidfd.status())) {
       return pidfd.status();
     }
-    // Not found: it has already ended.
+    // NotFound: the process has already ended.
     pidfds_.push_back(pidfd.ok() ? *std::move(pidfd) : UniqueFd());
   }
   return absl::OkStatus();

@@ -1,7 +1,5 @@
-// SharedMemoryDomain: the processes of a host that map one segment, and the
-// segment's memory.
-//
-// Segment: a memfd that all ranks of a world map; each rank owns one slice.
+// SharedMemoryDomain: the processes of a host that map one segment. Also
+// Segment and SliceAllocator, which manage the segment's memory.
 #ifndef TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_DOMAIN_H_
 #define TESSERA_COLLECTIVES_SHARED_MEMORY_SHARED_MEMORY_DOMAIN_H_
 
@@ -29,6 +27,7 @@ namespace tessera::collectives {
 // memory yet) and sealed (keeps its size, so mappings stay valid).
 absl::StatusOr<UniqueFd> CreateSegmentFile(int64_t ranks, int64_t slice_bytes);
 
+// A memfd that all ranks of a world map; each rank owns one slice.
 class Segment {
  public:
   Segment() = default;
@@ -54,7 +53,7 @@ class Segment {
   int64_t slice_bytes_ = 0;
 };
 
-// SliceAllocator: allocates memory in one rank's slice of a segment.
+// Allocates memory in one rank's slice of a segment.
 //
 // Pages are reserved with fallocate, so that a lack of memory is an error here
 // and never a SIGBUS later. Large blocks are returned to the system when freed.
@@ -97,15 +96,13 @@ class SliceAllocator {
   int64_t arena_end_ = 0;
 };
 
-// Reads of another process's memory through the kernel (process_vm_readv(2)):
-// one copy, no shared memory.
-
-// Returns true if this process may read the memory of `pid`: both belong to one
-// user, and no setting (Yama's ptrace_scope, a seccomp filter) forbids it.
+// Returns true if this process may read the memory of `pid` through the kernel
+// (process_vm_readv(2)): both belong to one user, and no setting (Yama's
+// ptrace_scope, a seccomp filter) forbids it.
 bool MayReadProcess(pid_t pid);
 
 // Copies `bytes` bytes at `address` of the process to `to`. Unavailable if the
-// process has ended or the range is not mapped; then `to` is undefined.
+// process has ended or the range is not mapped; in this case `to` is undefined.
 absl::Status ReadProcess(pid_t pid, uintptr_t address, std::byte* to,
                          int64_t bytes);
 

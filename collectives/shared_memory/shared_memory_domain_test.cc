@@ -66,7 +66,7 @@ TEST_F(ReadProcessTest, CopiesAnyRange) {
 
 TEST_F(ReadProcessTest, UnmappedMemoryIsUnavailable) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  // Two pages that only this process has: the child was forked earlier.
+  // Two pages that only this process has, because the child was forked earlier.
   void* const later = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(later, MAP_FAILED);

@@ -24,8 +24,8 @@ class Touched {
  public:
   explicit Touched(const WindowUser& user) : user_(user) {}
 
-  // It writes its input except its own slice, and its slice of the result; it
-  // reads its slice of every input, and all other slices of the result.
+  // A rank writes its input except its own slice, and its slice of the result.
+  // It reads its slice of every input and all other slices of the result.
   int64_t AllReduce(int64_t bytes) const {
     if (bytes <= tuning().one_shot_bytes) {
       return ranks() * AllPlaces(Pages(bytes));

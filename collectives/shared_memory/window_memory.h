@@ -1,5 +1,5 @@
-// WindowMemory: predicts the resident shared memory that a rank needs for
-// collectives in a group, besides its own buffers. For memory planning.
+// Predicts the resident shared memory that a rank needs for collectives in a
+// group, besides its own buffers. For memory planning.
 //
 //   int64_t bytes = GroupMemory(8, /*is_world=*/true) +
 //                   WindowMemory({.ranks = 8, .crowded = true},
@@ -7,9 +7,10 @@
 //
 // Ordinary buffers are staged through windows. A rank has one window per group,
 // created by the first collective that needs it. A page counts in every process
-// that accessed it: those of the rank's own window and those it reads of
-// others. Up to a few MiB become resident within the first collectives of a
-// kind, more for larger messages. Buffers from AllocateShared need no window.
+// that accessed it, so a rank counts the pages of its own window and the pages
+// that it reads of other windows. Up to a few MiB become resident within the
+// first collectives of a kind, more for larger messages. Buffers from
+// AllocateShared need no window.
 //
 // Derived from the algorithms in collectives/host_memory, in whole pages. Linux
 // also maps written pages around one that is read (fault-around, 64 KiB), so
@@ -33,12 +34,12 @@ struct WindowUser {
 };
 
 // Bytes for collectives of one kind whose largest message has `bytes` bytes (as
-// in Communicator::Statistics). For sends and receives: per peer.
+// in Communicator::Statistics). Sends and receives count per peer.
 int64_t WindowMemory(const WindowUser& user, OpKind kind, int64_t bytes);
 
-// The same if an algorithm over messages executes the collectives, which
-// choosers may prefer for large messages if ranks share processors: channels to
-// all ranks, and scratch memory of rank-order reductions.
+// Bytes if an algorithm over messages executes the collectives: channels to all
+// ranks, and scratch memory of rank-order reductions. Choosers may prefer this
+// for large messages if ranks share processors.
 int64_t ChannelMemory(const WindowUser& user, OpKind kind, int64_t bytes);
 
 // Bytes of a group's control block and of a communicator's records.

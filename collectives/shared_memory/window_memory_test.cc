@@ -58,7 +58,7 @@ absl::Status RunOne(Communicator& group, OpKind kind, int64_t bytes) {
   }
 }
 
-// More than the number of places in a window.
+// More than the number of slots in a window.
 constexpr int kTimes = 12;
 
 void ExpectAsMeasured(const WindowUser& user, OpKind kind, int64_t bytes) {

@@ -231,11 +231,11 @@ TEST_P(ConformanceTest, BarrierWaitsForEveryRank) {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ConformanceTest);
 
-// The conformance suite: messages, groups, accuracy, refusals.
+// Tests of messages, groups, accuracy and invalid calls.
 
 namespace {
 
-// Every rank's neighbours in a ring.
+// Messages between every rank and its neighbours in a ring.
 struct Ring {
   explicit Ring(const Communicator& c)
       : right((c.rank().value() + 1) % c.size()),
@@ -319,7 +319,7 @@ TEST_P(ConformanceTest, MessagesAndCollectivesRunSideBySide) {
   });
 }
 
-// True if the engine has messages with tags; checks its refusal if not.
+// True if the engine supports tags; otherwise checks that it rejects them.
 absl::StatusOr<bool> HasTags(Communicator& communicator) {
   const std::string_view engine = communicator.engine_name();
   if (engine == "in_process" || engine == "shared_memory") return true;
@@ -337,7 +337,8 @@ TEST_P(ConformanceTest, MessagesOvertakeOtherTags) {
     TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
     if (!has) return absl::OkStatus();
     const Ring ring(communicator);
-    // Three of each tag, of sizes that fit a channel and that do not.
+    // Three messages of each tag, with sizes that fit into a channel and sizes
+    // that do not.
     constexpr int64_t kSizes[] = {0, 1, 5000, 300'000};
     constexpr int32_t kTags = 4, kEach = 3;
     std::vector<std::vector<int32_t>> out;
@@ -406,8 +407,8 @@ TEST_P(ConformanceTest, ReceivesFromAnyRankAndNamesIt) {
   });
 }
 
-// A collective between the start of a message and its end waits for neither
-// side.
+// A collective between the start and the end of a message does not wait for the
+// message.
 TEST_P(ConformanceTest, MessagesWithTagsMoveDuringCollectives) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(const bool has, HasTags(communicator));
@@ -421,7 +422,7 @@ TEST_P(ConformanceTest, MessagesWithTagsMoveDuringCollectives) {
       const auto count_call = [&](const absl::Status& status) {
         if (status.ok()) ++calls;
       };
-      // Blocking on one side, started on the other.
+      // One side blocks; the other uses started operations.
       const bool starts = (communicator.rank().value() + round) % 2 == 0;
       TESSERA_ASSIGN_OR_RETURN(
           const Work received,
@@ -518,7 +519,7 @@ TEST_P(ConformanceTest, RejectsInvalidTags) {
         !refuses(both, "has no tag")) {
       return absl::InternalError("not refused");
     }
-    // The group is whole; then sizes that differ break it.
+    // The group is not broken yet; different sizes then break it.
     TESSERA_RETURN_IF_ERROR(communicator.Barrier());
     if (communicator.size() != 2) return absl::OkStatus();
     const absl::Status status =
@@ -630,7 +631,7 @@ absl::Status CheckSameBits(Communicator& communicator, Reduction reduction) {
     TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
         Buffer(std::span(values)), reduction, {.algorithm = way}));
     if (first.empty()) first = values;
-    // A different size: the same elements have the same bits.
+    // With a different size the same elements have the same bits.
     std::vector<T> part(rough.begin(), rough.begin() + 100);
     TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
         Buffer(std::span(part)), reduction, {.algorithm = way}));

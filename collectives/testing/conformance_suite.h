@@ -1,4 +1,9 @@
-// The conformance suite: tests that every engine must pass.
+// The conformance suite: tests that every engine must pass. Instantiate it for
+// an engine:
+//
+//   // In my_engine_conformance_test.cc, linked with :conformance_suite.
+//   INSTANTIATE_TEST_SUITE_P(MyEngine, ConformanceTest,
+//                            ::testing::Values(MyEngineUnderTest()));
 #ifndef TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
 #define TESSERA_COLLECTIVES_TESTING_CONFORMANCE_SUITE_H_
 
@@ -17,12 +22,6 @@
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
-
-// Instantiate the suite for an engine:
-//
-//   // in my_engine_conformance_test.cc, linked with :conformance_suite
-//   INSTANTIATE_TEST_SUITE_P(MyEngine, ConformanceTest,
-//                            ::testing::Values(MyEngineUnderTest()));
 
 // An engine under test.
 struct EngineUnderTest {
@@ -43,7 +42,7 @@ struct EngineUnderTest {
   // otherwise a sample (for slow engines).
   int64_t keep_one_case_in = 1;
 
-  // False: calls cannot ask for an algorithm.
+  // False if calls cannot request an algorithm.
   bool has_algorithms = true;
 };
 

@@ -32,7 +32,7 @@ Signature Caller::MessageSignature(uint64_t number, int64_t bytes) {
 
 namespace {
 
-// For kinds that an engine does not implement.
+// Used for kinds that an engine does not implement.
 Algorithm FallbackFor(OpKind kind) {
   switch (kind) {
     case OpKind::kAllReduce:
@@ -186,7 +186,7 @@ class Trial {
   const int64_t size_;
   const Blocks blocks_;
   Memory memory_;  // The input, and the output in place.
-  Memory apart_;   // The output otherwise.
+  Memory apart_;   // The output if not in place.
 };
 
 Blocks Trial::BlocksOf(const Case& c, int64_t n) {
@@ -416,7 +416,7 @@ std::vector<std::byte> Pattern(int64_t bytes, int64_t from, int64_t to,
   return pattern;
 }
 
-// Messages of one kind, all under way at once.
+// Messages of one kind, all in flight at once.
 class Round {
  public:
   Round(Engine& engine, int64_t bytes, int messages)
@@ -433,7 +433,7 @@ class Round {
     }
   }
 
-  // Waits for the sends first; receives progress meanwhile.
+  // Waits for the sends first; meanwhile receives progress.
   void Finish() {
     Scratch scratch;
     OperationContext context(Caller::MessageSignature(1, bytes_),

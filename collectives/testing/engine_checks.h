@@ -1,4 +1,11 @@
-// Checks of an engine below Communicator, and helpers for elements of any type.
+// Checks that every engine must pass, one layer below Communicator, and helpers
+// for elements of any type.
+//
+//   // On every rank of the group, as threads or processes:
+//   CheckCollectives(*engine, {});
+//
+// Every rank of the group calls the same checks in the same order; failures are
+// reported through GoogleTest on the rank that detects them.
 #ifndef TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
 #define TESSERA_COLLECTIVES_TESTING_ENGINE_CHECKS_H_
 
@@ -131,21 +138,13 @@ inline Reference ReduceElements(DType dtype, const Reduction& reduction,
   return reference;
 }
 
-// Checks that every engine must pass, one layer below Communicator.
-//
-//   // on every rank of the group, as threads or processes
-//   CheckCollectives(*engine, {});
-//
-// Every rank of the group calls the same checks in the same order; failures are
-// reported through GoogleTest on the rank that sees them.
-
 // Runs collectives on an engine as Communicator does.
 class Caller {
  public:
   explicit Caller(Engine& engine, absl::Duration timeout = absl::Seconds(60))
       : engine_(engine), timeout_(timeout) {}
 
-  // Uses the engine if it implements the kind, else an algorithm over its
+  // Uses the engine if it implements the kind, otherwise an algorithm over its
   // messages.
   absl::Status Run(const Operation& operation);
 
@@ -186,7 +185,7 @@ void CheckLateRank(Engine& engine, bool collective);
 void CheckAbort(Engine& engine, bool collective, bool reaches_peers);
 
 // Rank 0's call differs (`collective`) or its message does: FailedPrecondition
-// with both sides on the ranks that see it. Breaks the group.
+// with both sides on the ranks that detect it. Breaks the group.
 void CheckMismatch(Engine& engine, bool collective);
 
 }  // namespace tessera::collectives

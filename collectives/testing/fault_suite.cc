@@ -223,7 +223,7 @@ TEST_P(FaultTest, MismatchErrorShowsBothSidesOnEveryRank) {
         },
         WithTimeout(GetParam().notices_mismatch ? absl::Seconds(20)
                                                 : absl::Seconds(2)));
-    if (!GetParam().notices_mismatch) continue;  // It only has to end.
+    if (!GetParam().notices_mismatch) continue;  // The call only has to return.
     for (size_t r = 0; r < 3; ++r) {
       EXPECT_THAT(outcomes[r].status,
                   StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -241,7 +241,8 @@ TEST_P(FaultTest, SizeMismatchErrorShowsBothSizes) {
       [](Communicator& c) -> absl::Status {
         std::vector<float> values(100);
         if (c.rank() == Rank(0)) {
-          // A send may complete before its receive; the group is broken then.
+          // A send may complete before its receive; in this case the group is
+          // broken afterwards.
           TESSERA_RETURN_IF_ERROR(
               c.Send(ConstBuffer(std::span(values)), Rank(1)));
           return c.Barrier();
@@ -315,7 +316,7 @@ TEST_P(FaultTest, OtherGroupsContinueWhenOneBreaks) {
       [](Communicator& c) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(auto pair, c.Split(c.rank().value() / 2, 0));
         TESSERA_RETURN_IF_ERROR(pair->Barrier());
-        // Work of a device that is done has the error of a group that breaks.
+        // Completed work of a device reports the error if its group breaks.
         TESSERA_RETURN_IF_ERROR(c.host().Barrier());
         if (c.rank().value() < 2) {
           if (c.rank() == Rank(0)) pair->Abort("only this pair");
@@ -325,7 +326,7 @@ TEST_P(FaultTest, OtherGroupsContinueWhenOneBreaks) {
             TESSERA_RETURN_IF_ERROR(SumOf(*pair, 10));
           }
         }
-        // An error ends the work of a device, but not that of the host.
+        // An error ends device work, but not host work.
         return SumOf(c.host(), 1000);
       },
       {});
@@ -338,8 +339,7 @@ TEST_P(FaultTest, OtherGroupsContinueWhenOneBreaks) {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FaultTest);
 
-// The fault suite: ranks that fork, die, stop or leave, and the resulting
-// errors.
+// Tests of ranks that fork, die, stop or leave, and of the resulting errors.
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -423,7 +423,8 @@ TEST_P(FaultTest, MessagesAndStartedWorkEndWhenThePeerIsKilled) {
   EXPECT_THAT(outcomes[1].status, Not(IsOk()));
 }
 
-// How a rank receives 10 f32 with tag 5 from rank 1, or from any rank.
+// The ways in which a rank receives 10 f32 with tag 5, from rank 1 or from any
+// rank.
 std::vector<NamedCall> ReceivesWithTags() {
   const auto waits = [](Rank source) {
     return [source](Communicator& c) {
@@ -454,7 +455,7 @@ TEST_P(FaultTest, ReceivesWithTagsEndAtTheDeadline) {
         3,
         [&](Communicator& c) -> absl::Status {
           TESSERA_RETURN_IF_ERROR(c.Barrier({.timeout = absl::Seconds(20)}));
-          // Another tag is no answer.
+          // A message with another tag does not match.
           const float other = 1;
           if (c.rank() == Rank(0)) return call.call(c);
           const absl::Status sent =
@@ -524,7 +525,7 @@ TEST_P(FaultTest, TreatsStoppedRankAsMissing) {
         return SumOf(c, 1000);
       },
       WithTimeout(absl::Seconds(1)));
-  EXPECT_EQ(outcomes[1].signal, SIGKILL);  // By the harness, at the end.
+  EXPECT_EQ(outcomes[1].signal, SIGKILL);  // Killed by the harness at the end.
   for (size_t r : {0, 2}) {
     EXPECT_THAT(outcomes[r].status,
                 StatusIs(absl::StatusCode::kDeadlineExceeded));

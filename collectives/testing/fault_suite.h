@@ -1,5 +1,8 @@
-// The fault suite: tests of what every engine must do when something goes
-// wrong.
+// The fault suite: tests of the behaviour that every engine must show on
+// errors. Instantiate it for an engine:
+//
+//   INSTANTIATE_TEST_SUITE_P(MyEngine, FaultTest,
+//                            ::testing::Values(MyEngineUnderFault()));
 #ifndef TESSERA_COLLECTIVES_TESTING_FAULT_SUITE_H_
 #define TESSERA_COLLECTIVES_TESTING_FAULT_SUITE_H_
 
@@ -20,24 +23,19 @@
 
 namespace tessera::collectives {
 
-// Instantiate the suite for an engine:
-//
-//   INSTANTIATE_TEST_SUITE_P(MyEngine, FaultTest,
-//                            ::testing::Values(MyEngineUnderFault()));
-
 struct EngineUnderFault {
   std::string name;
   std::function<std::vector<RankOutcome>(int64_t ranks, const RankBody& body,
                                          const CommunicatorOptions& options)>
       run;
 
-  bool ranks_are_processes = false;  // They can be killed one by one.
+  bool ranks_are_processes = false;  // Ranks can be killed one by one.
   bool knows_peers =
       true;  // Errors contain the hosts and pids of missing ranks.
   bool notices_death = true;     // Before the deadline.
   bool notices_mismatch = true;  // Before the deadline.
   bool abort_reaches_peers = true;
-  bool has_algorithms = true;  // Calls can ask for an algorithm.
+  bool has_algorithms = true;  // Calls can request an algorithm.
   bool has_tags = false;       // Messages can have tags.
 };
 

@@ -13,7 +13,7 @@
 namespace tessera::collectives {
 namespace {
 
-// A communicator like `world`, which a communicator on a device can own.
+// A communicator like `world` that a communicator on a device can own.
 absl::StatusOr<std::unique_ptr<Communicator>> HostOf(Communicator& world) {
   return world.Split(/*colour=*/0, world.rank().value(), world.name());
 }
@@ -62,8 +62,8 @@ std::vector<absl::Status> RunStagedCuda(int64_t ranks, uint64_t seed,
   const auto device =
       EmulatedDevice::Create({.memory_bytes = size_t{4} << 30, .seed = seed});
   if (!device.ok()) return {device.status()};
-  // The world has the name of the group of the body, and must not write its
-  // records over those of that group when the body fails.
+  // The world has the same name as the group of the body. It must not overwrite
+  // the records of that group when the body fails.
   const std::vector<absl::Status> worlds = RunRanks(
       ranks,
       [&](Communicator& world) {

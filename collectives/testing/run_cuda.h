@@ -32,7 +32,8 @@ std::vector<absl::Status> RunCuda(int64_t ranks, Device& device,
                                   const CudaBody& body,
                                   const CommunicatorOptions& options = {});
 
-// The same for buffers of the host (StageBuffers), on a new emulated device.
+// Like RunCuda on a new emulated device, for a body with host buffers
+// (StageBuffers).
 std::vector<absl::Status> RunStagedCuda(int64_t ranks, uint64_t seed,
                                         const RankBody& body,
                                         const CommunicatorOptions& options);

@@ -17,7 +17,7 @@ absl::StatusOr<std::shared_ptr<EmulatedDevice>> DeviceOf(
        .seed = seed * 1000 + static_cast<uint64_t>(host.rank().value())});
 }
 
-// A communicator like `host`, which a communicator on a device can own.
+// A communicator like `host` that a communicator on a device can own.
 absl::StatusOr<std::unique_ptr<Communicator>> Clone(Communicator& host) {
   std::vector<Rank> everyone;
   for (int64_t r = 0; r < host.size(); ++r) everyone.push_back(Rank(r));
@@ -69,8 +69,8 @@ std::vector<absl::Status> RunStagedRanks(int64_t ranks, uint64_t seed,
                                          const RankBody& body,
                                          const CommunicatorOptions& options) {
   std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
-  // The world has the name of the group of the body, and must not write its
-  // records over those of that group when the body fails.
+  // The world has the same name as the group of the body. It must not overwrite
+  // the records of that group when the body fails.
   const std::vector<absl::Status> worlds = RunRanks(
       ranks,
       [&](Communicator& world) {

@@ -32,11 +32,11 @@ std::vector<absl::Status> RunEmulated(int64_t ranks, uint64_t seed,
                                       const EmulatedBody& body,
                                       const CommunicatorOptions& options = {});
 
-// Runs a body for buffers of the host (StageBuffers) on a new device of this
-// rank, with a communicator over the ranks of `host`.
+// Runs a body with host buffers (StageBuffers) on a new device of this rank,
+// with a communicator over the ranks of `host`.
 absl::Status RunStaged(Communicator& host, uint64_t seed, const RankBody& body);
 
-// The same on every rank of a world, as threads.
+// Like RunStaged, on every rank of a world, as threads.
 std::vector<absl::Status> RunStagedRanks(int64_t ranks, uint64_t seed,
                                          const RankBody& body,
                                          const CommunicatorOptions& options);

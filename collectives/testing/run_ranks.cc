@@ -88,7 +88,7 @@ struct Child {
     close(pipe);
   }
   std::cout.flush();
-  // Not exit: the parent's exit handlers must not run in the child.
+  // Calls _exit because the parent's exit handlers must not run in the child.
   _exit(0);
 }
 

@@ -1,5 +1,5 @@
-// RunRanks: runs the body of a test on every rank of a world, as threads.
-// RunProcesses: as processes.
+// RunRanks and RunProcesses: run the body of a test on every rank of a world,
+// as threads or as processes.
 //
 //   EXPECT_THAT(RunRanks(4, [](Communicator& communicator) {
 //     return communicator.Barrier();
@@ -28,21 +28,12 @@ using RankBody = std::function<absl::Status(Communicator&)>;
 std::vector<absl::Status> RunRanks(int64_t ranks, const RankBody& body,
                                    const CommunicatorOptions& options = {});
 
-// The same on given engines, one per rank.
+// Like RunRanks, on given engines, one per rank.
 std::vector<absl::Status> RunRanksOn(
     absl::StatusOr<std::vector<std::unique_ptr<Engine>>> engines,
     const RankBody& body, const CommunicatorOptions& options = {});
 
-// RunProcesses: runs the body on every rank of a world, as forked processes.
-//
-//   const std::vector<RankOutcome> outcomes = RunProcesses(
-//       4, [&](int64_t rank) { return MakeEngine(rank); },
-//       [](Communicator& communicator) { return communicator.Barrier(); });
-//   EXPECT_THAT(outcomes[0].status, IsOk());
-//
-// A child that stops or does not return is killed when the others are done or
-// at the deadline.
-
+// The result of one rank of RunProcesses.
 struct RankOutcome {
   absl::Status status;  // Status of the body; Unknown if it did not return.
   int signal = 0;       // Signal that killed the process; 0 if it exited.
@@ -53,6 +44,16 @@ struct RankOutcome {
 using EngineOfRank =
     std::function<absl::StatusOr<std::unique_ptr<Engine>>(int64_t rank)>;
 
+// Runs the body on every rank of a world, as forked processes.
+//
+//   const std::vector<RankOutcome> outcomes = RunProcesses(
+//       4, [&](int64_t rank) { return MakeEngine(rank); },
+//       [](Communicator& communicator) { return communicator.Barrier(); });
+//   EXPECT_THAT(outcomes[0].status, IsOk());
+//
+// A child that stops or does not return is killed when the others are done or
+// at the deadline.
+//
 // Returns the outcomes by rank. A failed GoogleTest expectation in a child
 // becomes an Internal status. `forked` is called in the parent after all forks.
 std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
@@ -62,7 +63,6 @@ std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
                                       const std::function<void()>& forked = {});
 
 // Runs the body of a test on processes that share memory.
-
 std::vector<RankOutcome> RunSharedMemory(
     int64_t ranks, const RankBody& body,
     const CommunicatorOptions& options = {},

@@ -31,11 +31,11 @@ struct Range {
   }
 };
 
-// An operation on device memory and the download of its output, for which the
-// queue waits for the operation. If other ranks have to call that first
-// (Event::Enqueued), the download is enqueued by the first who waits for it or
-// finds the operation done: a call must not wait for other ranks. An error is
-// returned when the queue no longer uses the caller's buffers.
+// An operation on device memory, followed by the download of its output. The
+// call must not wait for other ranks. If the operation is not enqueued until
+// they call it (Event::Enqueued), the first thread that waits for it or finds
+// it done enqueues the download. An error is returned when the queue no longer
+// uses the caller's buffers.
 class StagedWork final : public EventState {
  public:
   StagedWork(std::shared_ptr<Queue> queue, Event done,
@@ -68,7 +68,7 @@ class StagedWork final : public EventState {
   }
 
  private:
-  // Without a download the queue has only the uploads, which end.
+  // Without a download the queue has only uploads, which always terminate.
   absl::Status AfterUploads(absl::Status status) {
     if (!status.ok()) static_cast<void>(queue_->Synchronize());
     return status;
@@ -95,7 +95,7 @@ class StagedWork final : public EventState {
 // Device memory for the buffers of one operation at a time.
 class Stage {
  public:
-  // An error of the work has been returned by the operation's event.
+  // The operation's event has already returned any error of the work.
   ~Stage() {
     if (queue_ != nullptr) static_cast<void>(queue_->Synchronize());
   }
@@ -137,7 +137,7 @@ class Stage {
   }
 
  private:
-  // The caller's buffers are free again.
+  // The caller may reuse its buffers.
   absl::Status AfterUploads(absl::Status status) {
     static_cast<void>(queue_->Synchronize());
     return status;
@@ -150,8 +150,8 @@ class Stage {
     return {const_cast<std::byte*>(bytes.data()), bytes.size()};
   }
 
-  // Moves the buffers of the operation to device memory: one block if they
-  // overlap, else two.
+  // Moves the buffers of the operation to device memory: to one allocation if
+  // they overlap, otherwise to two.
   absl::Status Place(const Range& in, const Range& out, Operation& operation) {
     if (!in.Overlaps(out)) {
       TESSERA_ASSIGN_OR_RETURN(operation.input.data, PlaceIn(input_, in));
@@ -232,7 +232,7 @@ class StagedEngine final : public Engine {
 
  private:
   Device& device_;
-  // Destroyed after the engine, which waits for their work.
+  // Destroyed after the engine, whose destructor waits for their work.
   std::vector<std::unique_ptr<Stage>> stages_;
   const std::unique_ptr<Engine> engine_;
 };

@@ -1,5 +1,5 @@
-// StageBuffers: lets tests written for buffers of the host run on an engine of
-// a device.
+// StageBuffers: lets tests written for host buffers run on an engine that
+// enqueues on a device.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto engine, CreateEmulatedEngine(*host, device));
 //   auto communicator = Communicator::CreateOnDevice(

@@ -23,9 +23,9 @@ namespace tessera::collectives {
 
 enum class ThreadMode : uint8_t {
   kEager,       // A send completes at once.
-  kRendezvous,  // When its receive is posted; reads the bytes then.
-  kLazy,        // When its receive is waited for.
-  kRandom,      // Each message one of the above, after a random delay.
+  kRendezvous,  // A send completes, and is read, when its receive is posted.
+  kLazy,        // A send completes when a thread waits for its receive.
+  kRandom,      // Each message uses one of the above, after a random delay.
 };
 inline constexpr ThreadMode kAllThreadModes[] = {
     ThreadMode::kEager, ThreadMode::kRendezvous, ThreadMode::kLazy,

@@ -1,5 +1,5 @@
 // WireEngine: an engine whose collectives take as long as on a network of a
-// given bandwidth, without using a processor.
+// given bandwidth, but sleep instead of using a processor.
 //
 //   auto engine = WireEngine::Wrap(std::move(in_process), 125e6);
 //

@@ -306,7 +306,7 @@ absl::Status PreparedCase::Run(ThreadWorld& world, Transport& transport,
     return absl::InternalError("memory around a buffer was written");
   }
   if (in_place && shape.output > 0 &&
-      shape.input > shape.output) {  // The rest of it stays.
+      shape.input > shape.output) {  // The rest of the input is unchanged.
     std::memcpy(own_output.data(), output, own_output.size());
     std::memcpy(output, source.data() + shape.own_block * element,
                 own_output.size());

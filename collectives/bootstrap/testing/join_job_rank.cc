@@ -1,4 +1,4 @@
-// One rank of a job that a real launcher started: joins and gathers.
+// One rank of a job started by a real launcher: it joins and gathers.
 #include <cstdio>
 #include <string>
 

@@ -43,7 +43,7 @@ void CheckBounds(Store& store) {
   EXPECT_THAT(
       store.AwaitAll("p", std::vector<Rank>{Rank(store.size())}, absl::Now()),
       invalid("is out of range; the job has"));
-  // None of it left a trace.
+  // The rejected calls had no effect.
   EXPECT_THAT(store.Get("bounds", absl::InfinitePast()),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
@@ -55,7 +55,7 @@ void CheckSetAndGet(Stores& stores) {
   Store& last = *stores.back();
   RunThreads(static_cast<int>(stores.size()), [&](int i) {
     if (i == 0) {
-      absl::SleepFor(absl::Milliseconds(20));  // Let some wait.
+      absl::SleepFor(absl::Milliseconds(20));  // Lets some readers wait.
       TESSERA_EXPECT_OK(last.Set("key", std::string("va\0lue", 6)));
     }
     EXPECT_THAT(stores[i]->Get("key", Soon()),
@@ -112,7 +112,8 @@ void CheckAllGather(Stores& stores, int seed) {
                   IsOkAndHolds(expected));
     });
   }
-  // More than one value's worth in all, and nothing at all between.
+  // Two texts that together exceed the size of one value, with empty texts
+  // between them.
   std::vector<std::string> large(size);
   large.front().assign(kMaxStoreValueBytes, 'x');
   large.back().assign(kMaxStoreValueBytes, 'y');
@@ -129,7 +130,7 @@ void CheckDeadline(Stores& stores) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(100));
   if (size < 2) return;
-  // The last rank does not come.
+  // The last rank does not take part.
   const absl::Time deadline = absl::Now() + absl::Milliseconds(150);
   RunThreads(size - 1, [&](int i) {
     EXPECT_THAT(
@@ -140,7 +141,7 @@ void CheckDeadline(Stores& stores) {
   });
   EXPECT_GE(absl::Now(), deadline);
   EXPECT_LT(absl::Now(), deadline + absl::Seconds(5));
-  // It learns what became of it, at once.
+  // The late rank gets the result at once.
   EXPECT_THAT(Barrier(*stores.back(), "late", Soon()),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr(absl::StrCat("rank ", size - 1))));

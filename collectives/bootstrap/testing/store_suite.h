@@ -11,8 +11,8 @@ namespace tessera::collectives {
 
 using Stores = std::vector<std::unique_ptr<Store>>;
 
-// Values set by one rank are got by all, before and after they are set; keys
-// are set once; reads are counted; every bound is refused with a message.
+// All ranks can read a value, whether they ask before or after it is set. Keys
+// can be set only once, reads are counted, and exceeded limits are errors.
 void CheckSetAndGet(Stores& stores);
 
 // All-gathers of random texts, some of them large, and barriers, over all ranks

@@ -42,10 +42,10 @@ struct Call {
   Kind kind;
   const void* send = nullptr;
   void* receive = nullptr;
-  size_t count = 0;  // As NCCL's functions have it.
+  size_t count = 0;  // As passed to NCCL's function.
   NcclType type = NcclType::kUint8;
   int op = 0;
-  int peer = 0;  // Or the root.
+  int peer = 0;  // The peer or the root.
   double scale = 1;
   std::shared_ptr<Comm> comm = nullptr;
   Queue* queue = nullptr;
@@ -56,7 +56,7 @@ bool Match(const Call& a, const Call& b) {
          a.op == b.op && a.peer == b.peer;
 }
 
-// Calls on one queue that are done together.
+// Calls on one queue that execute together.
 class Bundle final : public EventState {
  public:
   explicit Bundle(size_t calls) : left_(calls) {}
@@ -74,13 +74,13 @@ class Bundle final : public EventState {
   std::atomic<size_t> left_;
 };
 
-// A call whose queue has come to it.
+// A call that its queue has reached.
 struct Posted {
   Call call;
   std::shared_ptr<Bundle> bundle;
 };
 
-// What the ranks of a communicator share. Guarded by mutex().
+// The state shared by the ranks of a communicator. Guarded by mutex().
 struct World {
   int ranks = 0;
   int come = 0;
@@ -106,9 +106,9 @@ class Comm {
   std::shared_ptr<World> world;
   int rank = 0;
   bool aborted = false;
-  uint64_t collectives = 0;  // Posted.
+  uint64_t collectives = 0;  // Number of posted collectives.
   std::vector<std::weak_ptr<Bundle>> bundles;
-  std::vector<double> scales;  // Of created operators.
+  std::vector<double> scales;  // Factors of created operators.
   Event last;                  // The last call that was enqueued.
 };
 
@@ -214,7 +214,7 @@ void Execute(const std::map<int, Posted>& ranks) {
   }
 }
 
-// Posts a call and does what is complete. Requires mutex().
+// Posts a call and executes all complete calls. Requires mutex().
 void Post(Posted posted) {
   Comm& comm = *posted.call.comm;
   World& world = *comm.world;
@@ -391,7 +391,8 @@ NcclResult CommGetAsyncError(NcclComm comm, NcclResult* result) {
   return NcclResult::kSuccess;
 }
 
-// Takes what the rank has posted from the others' reach. Requires mutex().
+// Removes the calls that the rank has posted, so that other ranks cannot match
+// them. Requires mutex().
 void Withdraw(Comm& comm) {
   comm.aborted = true;
   World& world = *comm.world;
@@ -422,7 +423,7 @@ NcclResult CommDestroy(NcclComm comm) {
 }
 
 double ScalarFrom(const void* scalar, NcclType type) {
-  // One element of f64: the product with one in the type itself.
+  // One f64 element, multiplied by one in the type itself.
   std::vector<std::byte> bytes(8);
   std::memcpy(bytes.data(), scalar,
               static_cast<size_t>(SizeInBytes(DTypeOfNccl(type))));

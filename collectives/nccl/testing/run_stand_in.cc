@@ -36,8 +36,8 @@ absl::Status RunOne(Communicator& world, uint64_t seed, bool stages,
   return status;
 }
 
-// The world has the name of the group of the body, and must not write its
-// records over those of that group when the body fails.
+// The world has the same name as the group of the body. It must not overwrite
+// the records of that group when the body fails.
 std::vector<absl::Status> RunAll(int64_t ranks, uint64_t seed, bool stages,
                                  const NcclApi& api, const StandInBody& body,
                                  const CommunicatorOptions& options) {

@@ -31,7 +31,7 @@ std::vector<absl::Status> RunStandIn(int64_t ranks, uint64_t seed,
                                      const CommunicatorOptions& options = {},
                                      const NcclApi& api = StandInNccl());
 
-// The same for a body with buffers of the host (StageBuffers).
+// Like RunStandIn, for a body with host buffers (StageBuffers).
 std::vector<absl::Status> RunStagedStandIn(int64_t ranks, uint64_t seed,
                                            const RankBody& body,
                                            const CommunicatorOptions& options);

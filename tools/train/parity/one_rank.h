@@ -1,5 +1,5 @@
-// OneRank: the trainer's layers on one rank without a pipeline, with given
-// weights, for comparison with RunReference.
+// The trainer's layers on one rank without a pipeline, with given weights, for
+// comparison with RunReference.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto rank, OneRank::Create(options, weights));
 //   TESSERA_ASSIGN_OR_RETURN(double loss, rank->Forward(tokens));
@@ -29,7 +29,7 @@ class OneRank final : private TokenSource {
   static absl::StatusOr<std::unique_ptr<OneRank>> Create(
       const LlamaOptions& options, ReferenceWeights weights);
 
-  // For finite differences: change these, then call SetWeights.
+  // For finite differences, change these weights and call SetWeights.
   ReferenceWeights& weights() { return weights_; }
   absl::Status SetWeights();
 
@@ -41,9 +41,9 @@ class OneRank final : private TokenSource {
   // schedules do.
   absl::Status Backward(bool split = false);
 
-  // The tokens whose targets are left out, from now on; empty: none.
+  // Sets the tokens whose targets are ignored from now on; empty: none.
   void SetMasked(std::vector<bool> masked);
-  // Scales the loss, and so the gradients.
+  // Scales the loss, and thereby the gradients.
   void SetLossFactor(double factor) { whole_->SetLossFactor(factor); }
   // Summed over all backward passes.
   absl::StatusOr<ReferenceWeights> Gradients();

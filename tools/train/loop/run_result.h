@@ -164,7 +164,7 @@ inline constexpr size_t kMaxRunResultBytes = size_t{1} << 30;
 // become null, which ParseRunResult reads as NaN.
 std::string FormatRunResult(const RunResult& result);
 
-// InvalidArgument, with the key, for JSON that FormatRunResult cannot have
+// InvalidArgument, with the position, for JSON that FormatRunResult cannot have
 // written.
 absl::StatusOr<RunResult> ParseRunResult(std::string_view json);
 

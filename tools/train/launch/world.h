@@ -24,7 +24,8 @@
 namespace tessera::train {
 
 struct World {
-  std::unique_ptr<collectives::Store> store;   // The rendezvous; may be null.
+  std::unique_ptr<collectives::Store>
+      store;  // The rendezvous store; null if there is none.
   std::shared_ptr<CollectiveLog> collectives;  // Logs the communicator.
   std::unique_ptr<collectives::Communicator> communicator;
   // By rank; empty if the engine does not span hosts.

@@ -1,4 +1,4 @@
-// One rank of a training run.
+// One rank of a training run, step by step.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto rank, TrainRank::Create(world, options,
 //                                                         samples, ops));

@@ -81,7 +81,7 @@ struct StepRecord {
   // For mixtures of experts: the tokens of the busiest expert divided by the
   // mean; the maximum over the layers.
   std::optional<double> expert_imbalance = {};
-  int64_t tokens = 0;     // Of the step, over all ranks.
+  int64_t tokens = 0;     // Tokens of the step, over all ranks.
   int64_t rollbacks = 0;  // Before the step. See RunProgress.
 };
 

@@ -101,7 +101,7 @@ class CommonDirectory {
 
 // A checkpoint to which the run may return.
 struct SavedStep {
-  int64_t steps = 0;  // Of the run.
+  int64_t steps = 0;  // The run's steps.
   int64_t optimizer_steps = 0;
   std::string path = {};
 };

@@ -66,7 +66,7 @@ class OneRank final : private TokenSource {
   tensor_parallel::CpuOps ops_;
   std::vector<int64_t> tokens_;
   std::vector<bool> masked_;
-  std::vector<int64_t> targets_;  // Of tokens_; empty if none is masked.
+  std::vector<int64_t> targets_;  // Empty if no target is masked.
   double target_factor_ = 1;
   std::unique_ptr<WholeLlama> whole_;
 };

@@ -101,7 +101,7 @@ class RunCheckpoints {
   std::vector<zero3::SavedState> StatesNow(std::optional<double> eval_loss);
 
   TrainRank& rank_;
-  // By part, without the steps.
+  // The metadata of each part, without the steps.
   const std::vector<zero3::CheckpointMetadata> metadata_;
   std::unique_ptr<zero3::CheckpointWriter> writer_;
   std::optional<zero3::PendingCheckpoint> pending_;

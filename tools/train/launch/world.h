@@ -28,7 +28,7 @@ struct World {
       store;  // The rendezvous store; null if there is none.
   std::shared_ptr<CollectiveLog> collectives;  // Logs the communicator.
   std::unique_ptr<collectives::Communicator> communicator;
-  // By rank; empty if the engine does not span hosts.
+  // The location of each rank; empty if the engine does not span hosts.
   std::vector<collectives::RankLocation> locations;
 };
 

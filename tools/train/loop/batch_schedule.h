@@ -25,7 +25,7 @@ struct BatchWarmup {
   int64_t steps = 0;  // Steps before the first one with the whole batch.
 };
 
-// nullopt unless `text` is two positive whole numbers, joined by a colon.
+// Returns nullopt unless `text` is two positive integers joined by a colon.
 std::optional<BatchWarmup> ParseBatchWarmup(std::string_view text);
 
 // Results saturate at the largest 64-bit integer.

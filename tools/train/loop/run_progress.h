@@ -45,8 +45,8 @@ struct RunProgress {
 void AddTo(const RunProgress& progress,
            std::map<std::string, std::string>& metadata);
 
-// For untrusted metadata. InvalidArgument, with the key, if "steps" is missing
-// or a value is invalid.
+// Reads the progress from untrusted metadata. InvalidArgument, with the key, if
+// "steps" is missing or a value is invalid.
 absl::StatusOr<RunProgress> ProgressFrom(
     const std::map<std::string, std::string>& metadata);
 

@@ -164,8 +164,8 @@ inline constexpr size_t kMaxRunResultBytes = size_t{1} << 30;
 // become null, which ParseRunResult reads as NaN.
 std::string FormatRunResult(const RunResult& result);
 
-// InvalidArgument, with the position, for JSON that FormatRunResult cannot have
-// written.
+// Parses the output of FormatRunResult. InvalidArgument, with the position, for
+// other JSON.
 absl::StatusOr<RunResult> ParseRunResult(std::string_view json);
 
 }  // namespace tessera::train

@@ -207,7 +207,7 @@ class LlamaLayers {
     return embedding_ ? &*embedding_ : nullptr;
   }
   tensor_parallel::OutputHead* head() { return head_ ? &*head_ : nullptr; }
-  // Null unless the window is a block.
+  // The window's block; null if the window is not a block.
   tensor_parallel::TransformerBlock* block(size_t window) {
     return blocks_[window].get();
   }

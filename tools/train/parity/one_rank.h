@@ -37,8 +37,8 @@ class OneRank final : private TokenSource {
   // follows Forward; Loss needs no backward.
   absl::StatusOr<double> Forward(std::vector<int64_t> tokens);
   absl::StatusOr<double> Loss(std::vector<int64_t> tokens);
-  // In one pass, or split into input and weight gradients as zero-bubble
-  // schedules do.
+  // Runs the backward in one pass, or, as zero-bubble schedules do, split into
+  // input and weight gradients.
   absl::Status Backward(bool split = false);
 
   // Sets the tokens whose targets are ignored from now on; empty: none.

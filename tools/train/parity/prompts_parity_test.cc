@@ -110,8 +110,8 @@ TEST_F(PromptsParityTest, MixturesMatchLossesOfOneRank) {
   }
 }
 
-// Schedules, recomputation, offload and all other options: some of the rows
-// that together contain every pair of options.
+// Schedules, recomputation, offload and all other options: every fourth of the
+// rows that together contain every pair of options.
 TEST_F(PromptsParityTest, AllOptionsMatchLossesOfOneRank) {
   const std::vector<CoveringRow> rows = CoveringArray(ParityProblem());
   for (size_t i = 0; i < rows.size(); i += 4) {

@@ -128,15 +128,15 @@ struct StageShapes {
   // Key and value rows that several ranks share, which sum their gradients.
   int64_t shared_kv = 0;
 
-  // Bytes.
+  // The bytes of tensors of values and of statistics.
   int64_t Values(int64_t elements) const {
     return elements * SizeInBytes(dtype);
   }
   int64_t Statistics(int64_t elements) const {
     return elements * SizeInBytes(statistics);
   }
-  // Bytes of a tensor between layers, and of a tensor of all the rank's
-  // positions.
+  // The bytes of a tensor between layers, and of a tensor with all positions of
+  // the rank.
   int64_t row_bytes() const { return Values(rows * hidden); }
   int64_t token_bytes() const { return Values(tokens * hidden); }
 };

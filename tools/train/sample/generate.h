@@ -80,7 +80,7 @@ absl::StatusOr<std::string> ContinueText(WeightReader& reader,
                                          tensor_parallel::Ops& ops,
                                          const SampleOptions& options);
 
-// InvalidArgument, with the option and the allowed values.
+// InvalidArgument, with the option and the allowed values, for invalid options.
 absl::Status CheckSampleOptions(const SampleOptions& options);
 
 // Selects the next token by the temperature, top_k and top_p of `options`. At

@@ -17,8 +17,8 @@ namespace tessera::train {
 // True if --schedule names a file: it ends in .csv or contains a slash.
 bool IsScheduleFile(std::string_view schedule);
 
-// InvalidArgument for the first invalid value: one line, "--flag=value: what is
-// allowed, such as ...".
+// Returns InvalidArgument for the first invalid value, in one line:
+// "--flag=value: what is allowed, such as ...".
 absl::Status CheckSettings(const Settings& settings);
 
 }  // namespace tessera::train

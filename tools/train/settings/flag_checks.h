@@ -35,8 +35,8 @@ struct RealRange {
 absl::Status CheckRange(std::string_view flag, double value,
                         const RealRange& range);
 
-// InvalidArgument if `value` is not one of `names`. The error lists all names
-// and gives the nearest one as an example.
+// Returns InvalidArgument if `value` is not one of `names`. The error lists all
+// names and gives the nearest one as an example.
 absl::Status CheckChoice(std::string_view flag, std::string_view value,
                          std::span<const std::string_view> names);
 

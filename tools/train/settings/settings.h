@@ -223,7 +223,7 @@ std::string UserPath(std::string_view path);
 template <typename T>
 struct ParallelField {
   T (*get)(const topology::ParallelConfig& parallel);
-  // InvalidArgument as CheckSettings: "--flag=value: ...".
+  // InvalidArgument in the format of CheckSettings: "--flag=value: ...".
   absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
 };
 

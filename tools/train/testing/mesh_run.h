@@ -57,7 +57,7 @@ class WholeState {
   // Adds the rank's elements. DataLoss if copies of an element have different
   // bits.
   absl::Status Add(TrainRank& rank);
-  // InvalidArgument if an element is missing.
+  // Returns InvalidArgument if an element is missing.
   absl::StatusOr<WholeBits> bits() const;
 
  private:

@@ -3,10 +3,10 @@
     bazel build //tools/train:step_benchmark
     python3 tools/train/compare_torch.py --rounds=5
 
-Both train the same Llama model, a step each in turn, so that other load on the
-machine affects both alike. Prints tokens/s of each (medians) and the ratio, for models,
-types, micro-batches and numbers of threads, and the geometric mean of the ratios
-for each type. Needs a Python with torch (--python names it).
+Both train the same Llama model, alternating step by step, so that other load on
+the machine affects both equally. Prints the median tokens/s of each and their ratio
+for models, types, micro-batches and numbers of threads, and the geometric mean of
+the ratios for each type. Requires a Python with torch, which --python names.
 """
 
 import argparse

@@ -1,9 +1,10 @@
-// Training steps of one rank on the CPU: tokens/s, model FLOP/s, the share of
-// the machine's product rate for the type, and where the time goes.
+// Benchmarks training steps of one rank on the CPU: tokens/s, model FLOP/s as a
+// share of the machine's rate for matrix products of this type, and the time
+// per operation.
 //
 //   bazel run //tools/train:step_benchmark -- --model=llama-125m --dtype=bf16
 //
-// compare_torch.py runs it beside PyTorch, step by step in turn.
+// compare_torch.py runs it and PyTorch, alternating step by step.
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
@@ -44,7 +45,7 @@ namespace {
 using collectives::MonotonicNanos;
 
 // Nanoseconds of a step by operation. "optimizer" and "rest" are added at the
-// end of the step, so that the sum is the whole step.
+// end of the step, so that the values add up to the whole step.
 using Shares = std::map<std::string_view, int64_t>;
 
 struct MeasuredStep {
@@ -52,7 +53,7 @@ struct MeasuredStep {
   Shares shares = {};
 };
 
-// FLOP/s of a product of 2048 x 2048 matrices, the best of five.
+// FLOP/s of a product of 2048 x 2048 matrices; the best of five measurements.
 absl::StatusOr<double> ProductRate(tensor_parallel::Ops& ops, DType dtype) {
   constexpr int64_t kSize = 2048;
   std::vector<Tensor> tensors;
@@ -76,7 +77,7 @@ absl::StatusOr<double> ProductRate(tensor_parallel::Ops& ops, DType dtype) {
   return 2e9 * kSize * kSize * kSize / static_cast<double>(least);
 }
 
-// One rank, its threads, and text to train on.
+// One rank, its threads, and its training text.
 class Trainer {
  public:
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(

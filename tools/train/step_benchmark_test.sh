@@ -1,5 +1,5 @@
 #!/bin/bash
-# step_benchmark: the report, the protocol of compare_torch.py, and bad usage.
+# Tests step_benchmark: the report, the protocol of compare_torch.py, and bad usage.
 set -euo pipefail
 benchmark=$1
 

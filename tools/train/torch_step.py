@@ -1,11 +1,11 @@
 """Training steps of a Llama model by PyTorch on the CPU, to compare with.
 
-Reads requests from standard input: for each line it takes --steps optimizer
-steps and prints a JSON object. `compare_torch.py` runs this beside
+Reads requests from standard input: for each line it executes --steps optimizer
+steps and prints a JSON object. `compare_torch.py` runs this script and
 `step_benchmark`, which answers the same requests.
 
-The model is what most would write: eager modules, scaled_dot_product_attention,
-F.rms_norm, the fused AdamW, gradients clipped by norm. In bf16 weights, gradients
+The model is typical PyTorch code: eager modules, scaled_dot_product_attention,
+F.rms_norm, the fused AdamW, gradients clipped by norm. In bf16, weights, gradients
 and moments are bf16, which is less work than Tessera's f32 master weights and
 gradients.
 """

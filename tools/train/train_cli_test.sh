@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests the command line on a tiny model: output, exit codes, one line for each mistake, ranks that die, signals, and that
-# no process or file is left behind.
+# Tests the command line on a tiny model: output, exit codes, one line per error, ranks that die, signals, and that
+# no process or file remains.
 set -uo pipefail
 train=$PWD/$1 launch=$PWD/$2
 cd "$TEST_TMPDIR"
@@ -74,8 +74,8 @@ expect_no_ranks whole
 compare threads whole 0
 grep -q "^verified: the losses of 8 steps on one rank differ by at most" out || fail "verify: $(cat out)"
 
-# Prompts are masked from the loss: completions are learned, and prompts, digits at random, are not. Without the mask the
-# loss has the prompts, of which nothing can be learned.
+# Prompts, which are random digits, are masked from the loss, so that only completions are learned. Without the mask the
+# loss includes the prompts, which cannot be learned.
 RANDOM=1
 for i in $(seq 600); do
   printf '{"prompt": "%05d%05d%05d=", "completion": "always the same"}\n' $RANDOM $RANDOM $RANDOM
@@ -84,7 +84,7 @@ pairs="--data=$PWD/pairs.jsonl --length=48 --learning_rate=0.006 --lr_schedule=c
 "$train" $tiny $pairs --steps=8 --document_attention --verify --run_dir=pairs >out 2>err || fail "prompts on one rank: $(cat err)"
 "$train" $tiny $pairs --steps=40 --eval_every=40 --run_dir=masked >out 2>err || fail "prompts: $(cat err)"
 "$train" $tiny $pairs --steps=40 --eval_every=40 --mask_prompts=false --run_dir=unmasked >out 2>err || fail "without masks: $(cat err)"
-# One more step, of prompts too, from the weights that have learned completions alone.
+# One more step, including prompts, from the weights that have learned only completions.
 "$train" $tiny $pairs --steps=41 --mask_prompts=false --resume=masked/checkpoints --run_dir=shown >out 2>err || fail "resumed: $(cat err)"
 "$train" $tiny $pairs --steps=42 --resume=masked/checkpoints --run_dir=longer --mesh=cp2,tp2 >out 2>err || fail "longer: $(cat err)"
 python3 - <<'END' || fail "the losses of prompts and completions"
@@ -162,7 +162,7 @@ cp -r again earlier
 "$train" $tiny --device=cuda >out 2>err
 [ $? = 1 ] && grep -q -- "--device=cuda" err && [ "$(wc -l <err)" = 1 ] || fail "--device=cuda: $(cat err)"
 expect_usage_error "--device" --device=cuda:x
-# A prediction for GPUs needs none.
+# A prediction for GPUs does not need a GPU.
 "$train" $tiny --device=cuda --dry_run >out 2>err || fail "a dry run for GPUs: $(cat err)"
 grep -q "device memory of .*: .*\(no GPU is here to compare with\|has free: it fits\)" out &&
   grep -q "host memory of the .* that the .* has left: it fits" out || fail "a dry run for GPUs: $(cat out)"
@@ -170,7 +170,7 @@ grep -q "device memory of .*: .*\(no GPU is here to compare with\|has free: it f
 [ $? = 1 ] && [ "$(grep -c -- /proc/never/metrics err)" = 1 ] || fail "unwritable metrics: $(cat err)"
 expect_no_ranks metricless
 
-# kill -9 of a rank: all ranks end and one line names it.
+# kill -9 of a rank: all ranks end and one line names the killed rank.
 "$train" $tiny --steps=100000 --run_dir=killed >out 2>err &
 pid=$!
 await steps_in killed 2
@@ -250,7 +250,7 @@ held="--eval_every=2 --eval_batches=1 --validation_fraction=0.1"
   fail "resume with validation: $(cat err)"
 grep -q "^validation loss .* after step 4" out || fail "resume with validation: $(cat out)"
 
-# An emulated device has the losses of the processor, bit for bit, and the same checkpoint.
+# An emulated device gives the losses of the processor, bit for bit, and the same checkpoint.
 for device in cpu emulated; do
   "$train" $tiny --mesh=dp2,pp2,tp2 --steps=4 --checkpoint_every=2 --keep_checkpoints=0 --device=$device --run_dir=device_$device >out 2>err ||
     fail "--device=$device: $(cat err)"
@@ -264,7 +264,7 @@ for file in device_cpu/checkpoints/step-*/*.state; do
   cmp "$file" "device_emulated/${file#device_cpu/}" || fail "an emulated device has another checkpoint"
 done
 
-# Signals: exit code 128 + n, and only complete checkpoints are left.
+# Signals: the exit code is 128 + n, and only complete checkpoints remain.
 for signal in INT TERM; do
   env --default-signal "$train" $tiny --steps=100000 --checkpoint_every=5 --run_dir=sig$signal >out 2>err &
   pid=$!
@@ -277,7 +277,7 @@ for signal in INT TERM; do
   expect_no_ranks sig$signal
   ls -d sig$signal/checkpoints/step-000* >/dev/null || fail "SIG$signal took the checkpoints"
 done
-# Without a checkpoint no directory for temporary files is left either.
+# If there is no checkpoint, no temporary directory remains either.
 rm -rf tmp/*
 env --default-signal "$train" $tiny --steps=100000 >out 2>err &
 pid=$!
@@ -285,7 +285,7 @@ await grep -q "tokens/s" err
 kill -INT $pid
 wait $pid
 [ -z "$(ls tmp)" ] || fail "SIGINT leaves $(ls tmp)"
-# After kill -9 of the command its ranks end too.
+# After kill -9 of the command, its ranks end too.
 "$train" $tiny --steps=100000 --run_dir=orphans >out 2>err &
 pid=$!
 await steps_in orphans 1

@@ -9,7 +9,7 @@ cd "${TEST_TMPDIR:-/tmp}" || exit 1
 failures=0
 for i in $(seq 3000); do echo "line $i of a text that is easy to learn, line after line"; done >text.txt
 
-# The resident memory of equal runs differs by up to 3.4 MiB: medians of five predictions and of five runs are compared.
+# The resident memory of equal runs differs by up to 3.4 MiB, so the medians of five predictions and of five runs are compared.
 check() {  # NAME FLAG...
   local name=$1 i
   shift

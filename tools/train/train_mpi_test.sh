@@ -1,5 +1,5 @@
 #!/bin/bash
-# A tiny run under MPI, started by the command itself and by mpirun, has the losses of a run over shared memory.
+# Tests that a tiny run under MPI, started by the command itself and by mpirun, gives the losses of a run over shared memory.
 # train_mpi_test.sh FLAVOR TRAIN
 set -uo pipefail
 flavor=$1 train=$PWD/$2

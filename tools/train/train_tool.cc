@@ -55,14 +55,14 @@
 #include "topology/discovery/nvml.h"
 #include "topology/rank.h"
 
-// This file reads from top to bottom in the order of a run: the flags, the
-// checks, the processes of the ranks, each rank's work, the end of the run.
-// Then follow ranks that another launcher started, and the checks in detail.
+// This file follows the order of a run: flags, checks, the processes of the
+// ranks, each rank's work, the end of the run. After these come ranks that
+// another launcher started, and the details of the checks.
 
 namespace tessera::train {
 namespace {
 
-// Settings that have passed all checks which need the data and the model.
+// Settings that have passed all checks that need the data and the model.
 struct CheckedRun {
   Settings settings = {};
   std::shared_ptr<const text::Tokenizer> tokenizer = nullptr;
@@ -101,7 +101,7 @@ const tools::Tool& TrainTool() {
 }
 
 int TrainMain(int argc, char** argv) {
-  ReturnFreedBlocks();  // In rank processes too.
+  ReturnFreedBlocks();  // Also in rank processes.
   if (IsRankProcess(argc, argv)) {
     return RankProcessMain(argc, argv, MakeTrainer);
   }
@@ -109,7 +109,7 @@ int TrainMain(int argc, char** argv) {
   const int code = tools::RunTool(
       TrainTool(), TrainArguments({argv + 1, argv + argc}),
       [&] { return RunTrainTool(std::cout, std::cerr, outcome); });
-  // RunTool does not know of signals and of failures that another rank reports.
+  // RunTool does not handle signals and failures that another rank reports.
   return outcome != 0 && code != 2 ? outcome : code;
 }
 
@@ -142,7 +142,7 @@ absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
 
 namespace {
 
-// The job, whose ranks this process starts.
+// A job whose ranks this process starts.
 
 // The ranks' settings.
 Settings In(const RunDirectory& directory, Settings settings) {
@@ -151,14 +151,15 @@ Settings In(const RunDirectory& directory, Settings settings) {
   return settings;
 }
 
-// Errors while ranks run are not errors of the command line.
+// Converts errors that occur while ranks run, so that they are not reported as
+// errors of the command line.
 absl::Status AsFailedRun(const absl::Status& status) {
   return absl::IsInvalidArgument(status)
              ? absl::FailedPreconditionError(status.message())
              : status;
 }
 
-// The error of a failed job, with the command that continues it.
+// Adds the command that continues the job to the error of a failed job.
 absl::Status ExplainFailure(const absl::Status& status,
                             const RunDirectory& directory) {
   if (!directory.CleanUp() || directory.LastCheckpoint().empty()) {
@@ -221,14 +222,14 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
 
 // The work of each rank.
 
-// The ranks of a process share it.
+// Shared by the ranks of a process.
 struct RankInputs {
   Settings settings;
   TrainingData data;
   model_files::ModelConfig model;
 };
 
-// --order, which rank 0 chooses for all if it is "auto".
+// Returns --order, which rank 0 selects for all ranks if it is "auto".
 absl::StatusOr<std::string> AgreeOnOrder(const RankInputs& inputs,
                                          const RankContext& rank) {
   const Settings& settings = inputs.settings;
@@ -246,7 +247,7 @@ absl::StatusOr<std::string> AgreeOnOrder(const RankInputs& inputs,
   return std::move(orders.front());
 }
 
-// The number of ranks below `end` on the same host.
+// The number of ranks below `end` on the rank's host.
 std::optional<int64_t> RanksOnHost(const RankContext& rank, int64_t end) {
   const auto own = static_cast<size_t>(rank.world.rank().value());
   if (own >= rank.locations.size()) return std::nullopt;
@@ -288,18 +289,18 @@ absl::StatusOr<RankProgram> MakeTrainer(const Settings& settings) {
 
 // Ranks that another launcher started.
 
-// How long rank 0 waits for the other ranks to notice a failure.
+// The time that rank 0 waits for the other ranks to notice a failure.
 constexpr absl::Duration kNoticeTime = absl::Seconds(3);
 
-// Tells all ranks that this one has failed. On rank 0, adds to `status` the
-// ranks that do not say the same within kNoticeTime: they or their hosts are
-// gone or blocked. This matters after a network failure, when rank 0 may wait
-// for a rank that itself waits for a lost one.
+// Notifies rank 0 that this rank has failed. On rank 0, adds to `status` the
+// ranks that do not report a failure within kNoticeTime: they or their hosts
+// are gone or blocked. This matters after a network failure, when rank 0 may
+// wait for a rank that itself waits for a lost one.
 absl::Status NameSilentRanks(collectives::Store& store,
                              const absl::Status& status) {
   constexpr std::string_view kFailed = "train/failed/";
   const absl::Time deadline = absl::Now() + kNoticeTime;
-  // Without an answer from rank 0 there is nobody to tell.
+  // If rank 0 does not answer, no rank can be notified.
   store
       .SetFor(/*reads=*/0, absl::StrCat(kFailed, store.rank().value()), "",
               deadline)
@@ -321,21 +322,21 @@ absl::Status NameSilentRanks(collectives::Store& store,
                                    absl::StrJoin(silent, ", ")));
 }
 
-// Returns when rank 0's process has ended, or soon after it should have. A
-// launcher ends all ranks when one fails, and rank 0 needs time for its report.
+// Returns when rank 0's process has ended, or after a timeout. A launcher ends
+// all ranks when one exits with an error, and rank 0 needs time for its report.
 void AwaitEndOfRank0(collectives::Store& store) {
   if (store.rank() == topology::Rank(0)) return;
-  // Nobody sets this key.
+  // No rank sets this key.
   store
       .GetFrom(topology::Rank(0), "train/never",
                absl::Now() + kNoticeTime + absl::Seconds(2))
       .IgnoreError();
 }
 
-// Reports the failure of this rank. Launchers name a rank that died. So a rank
-// whose error may follow from another rank's prints nothing, unless it is rank
-// 0 or timed out: after a network failure only the waiting rank knows the peer
-// that it waited for. `store` is null for MPI.
+// Reports the failure of this rank. Launchers name a rank that died, so a rank
+// whose error may follow from another rank's failure prints nothing, unless it
+// is rank 0 or timed out: after a network failure only the waiting rank knows
+// the peer for which it waited. `store` is null for MPI.
 absl::Status ReportOnce(const topology::LauncherEnvironment& place,
                         absl::Status status, collectives::Store* store,
                         std::ostream& err, int& exit_code) {
@@ -357,12 +358,13 @@ absl::Status ReportOnce(const topology::LauncherEnvironment& place,
   return AsFailedRun(NameRank({place.rank.value(), 0, status}));
 }
 
-// Before the ranks meet. Only the first rank of each host prints the error.
+// Checks memory before the ranks meet. Only the first rank of each host prints
+// the error.
 absl::Status CheckMemoryOfHost(const Settings& settings,
                                const topology::LauncherEnvironment& place,
                                std::ostream& err, int& exit_code) {
   const absl::StatusOr<CheckedRun> run = CheckRun(settings, err);
-  // Ranks report such errors once they have met.
+  // Ranks report such errors after they have met.
   if (!run.ok()) return absl::OkStatus();
   std::ostringstream warning;
   const absl::Status status =
@@ -379,7 +381,7 @@ absl::Status CheckMemoryOfHost(const Settings& settings,
 absl::Status RunOneRank(const Settings& settings,
                         const topology::LauncherEnvironment& place,
                         std::ostream& out, std::ostream& err, int& exit_code) {
-  // Each rank would choose for itself.
+  // Each rank would select its own rung.
   if (settings.parallel.memory_limit != ByteSize()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--memory_limit=", settings.parallel.memory_limit.ToString(),
@@ -391,11 +393,11 @@ absl::Status RunOneRank(const Settings& settings,
     TESSERA_RETURN_IF_ERROR(CheckPrometheusFile(settings));
   }
   Settings quick = settings;
-  quick.report = false;  // Without the measurements that --report needs.
+  quick.report = false;  // Skips the measurements that --report needs.
   TESSERA_RETURN_IF_ERROR(CheckMemoryOfHost(quick, place, err, exit_code));
   if (exit_code != 0) return absl::OkStatus();
-  // Before the ranks have met no rank's error follows from another's: each
-  // reports its own.
+  // Until the ranks have met, no error follows from another rank's failure, so
+  // each rank reports its own.
   absl::StatusOr<World> world =
       JoinWorld(settings, collectives::ProcessEnvironment());
   if (!world.ok()) {
@@ -422,7 +424,7 @@ absl::Status RunOneRank(const Settings& settings,
                 launched->result, out, err));
 }
 
-// The checks.
+// The details of the checks.
 
 // The free memory of GPUs by PCI bus id, in lower case; empty without NVML.
 std::map<std::string, int64_t> FreeGpuMemory() {
@@ -437,12 +439,13 @@ std::map<std::string, int64_t> FreeGpuMemory() {
 
 using Launcher = std::optional<topology::LauncherEnvironment>;
 
-// The ranks of this machine and the GPUs that they may use; no needs yet.
+// The ranks of this machine and the GPUs that they may use, without the memory
+// that they need.
 DeviceNeeds RanksHere(const Settings& settings, const Launcher& launcher) {
   DeviceNeeds needs;
   needs.ranks_here = WorldSize(settings).value_or(1);
   needs.shares_gpus = settings.engine == "in_process";
-  // Under a launcher, what is used may be of other ranks of this run.
+  // Under a launcher, other ranks of this run may already use the memory.
   if (!launcher.has_value()) {
     needs.free_bytes = FreeGpuMemory();
     return needs;
@@ -454,8 +457,8 @@ DeviceNeeds RanksHere(const Settings& settings, const Launcher& launcher) {
   return needs;
 }
 
-// What a run of `settings` on GPUs needs of them: device memory of the rank
-// that needs most, and sizes for fp8.
+// Sets the needs of a run of `settings` on GPUs: the device memory of the rank
+// that needs most, and whether the sizes are valid for fp8.
 absl::Status SetDeviceNeeds(Settings settings, DeviceNeeds& needs) {
   settings.report = settings.dry_run = false;
   settings.quiet = true;
@@ -473,8 +476,8 @@ absl::Status SetDeviceNeeds(Settings settings, DeviceNeeds& needs) {
   return absl::OkStatus();
 }
 
-// Replaces an empty --device if GPUs are used; the processor needs no name. A
-// dry run for GPUs needs none.
+// Replaces an empty --device if GPUs are selected; it remains empty for the
+// processor. A dry run for GPUs requires no GPU.
 absl::Status SetDevice(const Launcher& launcher, std::ostream& err,
                        Settings& settings) {
   if (settings.device == "cpu" || settings.device == "emulated") {
@@ -510,12 +513,12 @@ absl::Status SetDevice(const Launcher& launcher, std::ostream& err,
   return absl::OkStatus();
 }
 
-// The launcher of this process, as far as it is known before ranks meet.
+// The launcher of this process, if it is known before ranks meet.
 Launcher LauncherOf(const Settings& settings) {
   return FindLauncher(settings).value_or(std::nullopt);
 }
 
-// The memory of this machine, with that of the GPUs that ranks use.
+// The memory of this machine and of the GPUs that ranks use.
 absl::StatusOr<MachineRoom> RoomHere(const Settings& settings) {
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room, ReadMachineRoom());
   if (!absl::StartsWith(settings.device, "cuda")) return room;
@@ -525,7 +528,8 @@ absl::StatusOr<MachineRoom> RoomHere(const Settings& settings) {
   return room;
 }
 
-// Every rank holds the text too.
+// RoomHere with the measured memory of a process and the text, which every rank
+// holds.
 absl::StatusOr<MachineRoom> RoomFor(const Settings& settings,
                                     const model_files::ModelConfig& model,
                                     const text::Samples& samples) {
@@ -561,7 +565,7 @@ absl::Status FitIntoLimit(const model_files::ModelConfig& model,
   return absl::OkStatus();
 }
 
-// The locations of ranks as far as this process knows them before ranks meet.
+// The locations of ranks that this process knows before ranks meet.
 std::vector<collectives::RankLocation> LocationsBeforeStart(
     const Settings& settings) {
   const Launcher launcher = LauncherOf(settings);
@@ -595,12 +599,13 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
   return run;
 }
 
-// Assumes the program and text of this process: no rank has been started.
+// Checks memory before any rank starts, assuming that ranks have the program
+// and text of this process.
 absl::Status CheckMemory(const Settings& settings,
                          const model_files::ModelConfig& model,
                          int64_t ranks_here, std::ostream& err) {
   const absl::StatusOr<MachineRoom> room = RoomHere(settings);
-  // Without a known limit every run is accepted.
+  // If the limit is unknown, every run is accepted.
   if (!room.ok()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(
       const RunPrediction prediction,

@@ -1,4 +1,4 @@
-// //tools/train as a library.
+// The command //tools/train as a library.
 //
 //   int main(int argc, char** argv) {
 //     return tessera::train::TrainMain(argc, argv);
@@ -13,18 +13,19 @@
 
 namespace tessera::train {
 
-// Name, summary and flags of the tool.
+// The name, summary and flags of the tool.
 const tools::Tool& TrainTool();
 
-// Trains, or predicts with --dry_run. The summary and the sample go to `out`,
-// progress to `err`. In a process that a launcher started as a rank it runs
-// that rank only, and rank 0 prints. InvalidArgument for invalid flags, data or
-// models; nothing was started then. Sets `exit_code` if a signal ended the run.
+// Trains, or predicts with --dry_run. Writes the summary and the sample to
+// `out` and progress to `err`. In a process that a launcher started as a rank,
+// it runs only that rank, and only rank 0 prints. Returns InvalidArgument,
+// without starting anything, for invalid flags, data or models. Sets
+// `exit_code` if a signal ended the run.
 absl::Status RunTrainTool(std::ostream& out, std::ostream& err, int& exit_code);
 
-// The whole program: the tool, or a rank in processes that the tool started.
-// Exit codes: 0; 1 for a failed run; 2 for bad usage; 128 + n if signal n ended
-// it.
+// The whole program: the tool, or a rank in a process that the tool started.
+// Returns the exit code: 0 on success, 1 if the run failed, 2 for bad usage,
+// 128 + n if signal n ended the run.
 int TrainMain(int argc, char** argv);
 
 }  // namespace tessera::train

@@ -189,8 +189,8 @@ struct Rectangle {
   int64_t place = 0;
 };
 
-// Splits elements [begin, end) of one range of rows into rectangles: the rest
-// of a row, whole rows, the beginning of a row. The range begins at `place`.
+// Splits elements [begin, end) of one range of rows into rectangles: the end of
+// a row, whole rows, the beginning of a row. The range begins at `place`.
 void AddRectangles(IndexRange rows, IndexRange columns, int64_t place,
                    int64_t begin, int64_t end, std::vector<Rectangle>& to) {
   const int64_t width = columns.size();

@@ -1,5 +1,5 @@
-// HeldTensor: the rows and columns of a whole tensor that a rank holds.
-// CopiesTo: the copies that make one such part from others. Pure arithmetic.
+// The part (rows and columns) of a whole tensor that a rank holds, and the
+// copies that assemble one such part from others. Pure arithmetic.
 //
 //   std::string text = FormatHeldTensors(held);
 //   // layers.0.attention.qkv.weight 40x24 0-12,24-28*,32-36* 0-24
@@ -7,9 +7,9 @@
 //   // Elements [begin, end) of `target` from the parts of a checkpoint:
 //   for (const TensorCopy& copy : CopiesTo(target, begin, end, sources)) ...
 //
-// A line has a parameter's name, the whole shape, its ranges of rows in order,
-// and their columns ("0-1" for vectors). Rows with a star are copies; another
-// part has the primary ones, which are those to read.
+// A line contains a parameter's name, the whole shape, the held ranges of rows
+// in order, and the held columns ("0-1" for vectors). Rows with a star are
+// copies; readers use the primary rows, which another part holds.
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_HELD_TENSOR_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_HELD_TENSOR_H_
 
@@ -45,7 +45,7 @@ struct HeldTensor {
 };
 
 HeldTensor HeldTensorOf(const tensor_parallel::Parameter& parameter);
-// A rank that holds all of a tensor.
+// The part of a rank that holds the whole tensor.
 HeldTensor WholeTensor(std::string name, std::vector<int64_t> shape);
 
 // True if both hold the same elements in the same order.
@@ -53,9 +53,9 @@ bool HoldSame(const HeldTensor& a, const HeldTensor& b);
 
 std::string FormatHeldTensors(std::span<const HeldTensor> tensors);
 
-// For untrusted text: lengths and sizes are bounded. InvalidArgument, with the
-// line number, if a line is malformed, a part is not within the whole, or a
-// tensor has more elements than a checkpoint may have.
+// Parses untrusted text; lengths and sizes are bounded. InvalidArgument, with
+// the line number, if a line is malformed, a part exceeds the whole tensor, or
+// a tensor has more elements than a checkpoint allows.
 absl::StatusOr<std::vector<HeldTensor>> ParseHeldTensors(std::string_view text);
 
 // A rectangle of the whole tensor that a source and the target both hold.
@@ -63,8 +63,8 @@ struct TensorCopy {
   size_t source = 0;
   int64_t rows = 0;
   int64_t columns = 0;
-  // The index of its first element in the source and in the target, and the
-  // distance between rows there.
+  // The index of the first element, and the distance between rows, in the
+  // source and in the target.
   int64_t from = 0;
   int64_t from_width = 0;
   int64_t to = 0;
@@ -74,10 +74,10 @@ struct TensorCopy {
   friend bool operator==(const TensorCopy&, const TensorCopy&) = default;
 };
 
-// Copies primary rows only; ascending by `to` within each source. Rectangles
-// that are contiguous on both sides become one row. Preconditions: all are
-// parts of one tensor, 0 <= begin <= end, and `end` is within
-// the held part of `target`.
+// Returns the copies that set elements [begin, end) of `target`, ascending by
+// `to` within each source. Only primary rows are copied. Rectangles that are
+// contiguous on both sides become one row. Preconditions: all are parts of one
+// tensor, 0 <= begin <= end, and `end` is within the held part of `target`.
 std::vector<TensorCopy> CopiesTo(const HeldTensor& target, int64_t begin,
                                  int64_t end,
                                  std::span<const HeldTensor* const> sources);

@@ -137,8 +137,8 @@ TEST(RestoreRunTest, RestoresStateAndLossesOnEveryMesh) {
   }
 }
 
-// The checkpoint is from between batches of 4 sequences; then there are 6
-// and 8.
+// The checkpoint is written between batches of 4 sequences; the next batches
+// have 6 and 8.
 TEST(RestoreRunTest, GrowingBatchResumesWithSameSamples) {
   RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
   options.first_batch = 2;
@@ -183,7 +183,7 @@ TEST(RestoreRunTest, RestoresExpertsOnOtherMeshes) {
   }
 }
 
-// Texts of random letters: whoever sees other tokens has other losses.
+// Texts of random letters, so that other tokens give other losses.
 std::shared_ptr<const text::Corpus> RandomText(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string letters(4000, ' ');
@@ -252,9 +252,7 @@ AxisOrder OrderOf(const MeshSizes& mesh, std::string_view text) {
   return *mesh.ParseOrder(text);
 }
 
-// Sums are in the order of ranks: a group along two axes has the same order of
-// members if the axes keep theirs.
-// Its matrices have one moment, in files of another shape of state.
+// Muon's matrices have only one moment, so their files have another layout.
 TEST(RestoreRunTest, RestoresMuonOnOtherMeshes) {
   for (const bool is_mixture : {false, true}) {
     RunOptions options =
@@ -297,7 +295,7 @@ TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
   }
 }
 
-// The first loss of adapters is that of the weights that they begin on.
+// The first loss with adapters equals the loss of the base weights.
 TEST(RestoreRunTest, AdaptersStartFromBaseWeights) {
   RunOptions base = With(SmallRun(), {.dp = 2}, 1);
   base.model.initializer_range *= 2;
@@ -349,6 +347,8 @@ TEST(RestoreRunTest, AdaptersStartFromBaseWeights) {
   }
 }
 
+// Sums are computed in the order of ranks. The members of a group along two
+// axes keep their order if the axes do.
 TEST(RestoreRunTest, EveryOrderOfAxesHasTheSameLosses) {
   const MeshSizes mesh = {.dp = 2, .pp = 2, .cp = 2};
   const RunOptions options = With(SmallRun(), mesh, 3);

@@ -77,7 +77,7 @@ std::vector<zero3::SavedState> RunCheckpoints::StatesNow(
     zero3::CheckpointMetadata metadata = metadata_[i];
     AddTo(rank_.progress(), metadata);
     if (eval_loss) {
-      // All digits: equal losses stay equal.
+      // With all digits, so that equal losses stay equal.
       metadata[std::string(kEvalLossKey)] =
           absl::StrFormat("%.17g", *eval_loss);
     }
@@ -149,7 +149,7 @@ class Restoration {
             own.state->FinishRestoring(saved_->manifest().step));
       }
     }
-    // A constant scale is that of the settings, whatever the checkpoint's was.
+    // A constant scale comes from the settings, not from the checkpoint.
     const zero3::LossScaleOptions& scaling = rank_.options().state.loss_scale;
     if (!scaling.dynamic) {
       for (const ShardedModel::Part& own : parts_) {
@@ -170,7 +170,8 @@ class Restoration {
     std::vector<TensorCopy> copies = {};
   };
 
-  // Rank 0's choice, since a newer checkpoint may become complete meanwhile.
+  // Uses rank 0's choice, since a newer checkpoint may become complete
+  // meanwhile.
   absl::Status Resolve(const std::string& path) {
     absl::StatusOr<std::string> found = path;
     if (rank_.world().rank() == collectives::Rank(0)) {
@@ -228,7 +229,7 @@ class Restoration {
            part.state->layout().model().all()) {
         const auto id = static_cast<size_t>(parameter.id.value());
         const HeldTensor held = HeldTensorOf(*part.parameters[id]);
-        // Adapters begin on weights that were trained without.
+        // New adapters may begin on weights that were trained without adapters.
         if (tensor_parallel::IsLoraFactor(held.name) &&
             saved_->identity().lora.rank == 0) {
           continue;
@@ -269,8 +270,8 @@ class Restoration {
     return absl::OkStatus();
   }
 
-  // Checks that all ranks have read the same manifest, and whether all have
-  // their part.
+  // Checks that all ranks have read the same manifest, and finds out whether
+  // every rank has its own part.
   absl::Status AgreeOnCheckpoint() {
     TESSERA_ASSIGN_OR_RETURN(const std::string manifest,
                              zero3::FormatManifest(saved_->manifest()));

@@ -1,6 +1,6 @@
-// RunCheckpoints: writes checkpoints of a training run, in the background from
-// a copy while training continues, or directly from the state after the last
-// step. RestoreRun: restores a checkpoint of any mesh.
+// Writes and restores checkpoints of a training run. They are written in the
+// background from a copy while training continues, or directly from the state
+// after the last step, and can be restored on any mesh.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto checkpoints,
@@ -15,9 +15,9 @@
 //   rank->steps();  // the next step
 //
 // A checkpoint has a part for each pair of tensor and pipeline ranks,
-// "tp0-pp1", with a file for each of its data ranks, and the rows and columns
-// of the whole tensors that each part holds. With expert parallelism the
-// experts of each expert rank are a part of their own, "tp0-pp1-ep2".
+// "tp0-pp1". A part has a file for each of its data ranks, and records which
+// rows and columns of the whole tensors it holds. With expert parallelism the
+// experts of each expert rank form a separate part, "tp0-pp1-ep2".
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 
@@ -40,7 +40,8 @@
 
 namespace tessera::train {
 
-// "tp0-pp1", and "tp0-pp1-ep2" of experts with a state of their own.
+// The name of a part: "tp0-pp1", or "tp0-pp1-ep2" for experts with a separate
+// state.
 inline std::string PartName(int64_t tensor_rank, int64_t pipeline_rank) {
   return absl::StrCat("tp", tensor_rank, "-pp", pipeline_rank);
 }
@@ -54,33 +55,33 @@ std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank);
 
 struct RunCheckpointOptions {
   std::string directory = "";  // Created if it does not exist.
-  int64_t keep = 0;            // The newest ones; 0: all.
-  bool keep_best = false;      // And that of the least validation loss.
+  int64_t keep = 0;            // Number of newest checkpoints; 0: all.
+  bool keep_best = false;      // Also keeps the one with the best validation.
   RunIdentity identity = {};
   // How long ranks wait for the slowest one to write.
   absl::Duration timeout = absl::Minutes(30);
-  // Accounts for the copies; null: no accounting.
+  // The account of the copies; null: no accounting.
   std::shared_ptr<offload::Accounting> snapshot_memory = nullptr;
-  zero3::FileCalls* files = nullptr;  // Null: the system's.
+  zero3::FileCalls* files = nullptr;  // Null: system calls.
 };
 
 class RunCheckpoints {
  public:
   // A collective of the rank's world, like Start and Save. `rank` must outlive
-  // this. InvalidArgument, on the rank that gave them, for invalid options.
+  // this. InvalidArgument, on the rank whose options are invalid.
   static absl::StatusOr<std::unique_ptr<RunCheckpoints>> Create(
       TrainRank& rank, const RunCheckpointOptions& options);
 
-  // Copies the current state, then writes it in the background. First waits for
-  // the previous checkpoint; returns its error unless Wait has returned it. The
-  // new checkpoint is started in any case. `eval_loss` is the validation loss
-  // of the state, if it was measured.
+  // Waits for the previous checkpoint, copies the current state, and writes the
+  // copy in the background. Returns the error of the previous checkpoint unless
+  // Wait has returned it; the new checkpoint is started in any case.
+  // `eval_loss` is the validation loss of the state, if it was measured.
   absl::Status Start(std::optional<double> eval_loss = {});
 
-  // Writes the current state on this thread, block by block and without a copy:
-  // the extra memory is bounded by the largest block. First waits for the
-  // previous checkpoint like Start. Returns the path of the complete
-  // checkpoint, or the same error on all ranks.
+  // Waits for the previous checkpoint like Start, then writes the current state
+  // on this thread, block by block and without a copy: the extra memory is
+  // bounded by the largest block. Returns the path of the complete checkpoint,
+  // or the same error on all ranks.
   absl::StatusOr<std::string> Save(std::optional<double> eval_loss = {});
 
   // Waits for the checkpoint that is being written. Returns the path of the
@@ -88,8 +89,8 @@ class RunCheckpoints {
   // ranks.
   absl::StatusOr<std::string> Wait();
 
-  // The path of the last checkpoint that Wait or Start found complete; ""
-  // before.
+  // The path of the last checkpoint that Wait or Start found complete; "" if
+  // there is none yet.
   const std::string& last_path() const { return last_path_; }
 
  private:
@@ -100,7 +101,7 @@ class RunCheckpoints {
   std::vector<zero3::SavedState> StatesNow(std::optional<double> eval_loss);
 
   TrainRank& rank_;
-  // By part, without the steps.
+  // The metadata of each part, without the steps.
   const std::vector<zero3::CheckpointMetadata> metadata_;
   std::unique_ptr<zero3::CheckpointWriter> writer_;
   std::optional<zero3::PendingCheckpoint> pending_;
@@ -108,21 +109,21 @@ class RunCheckpoints {
 };
 
 // Restores a checkpoint into a rank. The sizes of dp, pp, cp, tp and ep, the
-// schedule, the ZeRO stage, the layout and the places of state may all differ:
-// each rank reads the elements that it owns from the files that have them.
-// Values, master weights, moments, the number of steps and the loss scale are
-// restored exactly.
+// schedule, the ZeRO stage, and the layout and tiers of the state may all
+// differ: each rank reads the elements that it owns from the files that contain
+// them. Values, master weights, moments, the number of steps and the loss scale
+// are restored exactly.
 //
 // A collective of the rank's world, between steps. `path` is a checkpoint or a
-// directory of them, of which rank 0's newest complete one is used.
+// directory of checkpoints, in which rank 0 selects the newest complete one.
 //
 // Errors are the same on every rank and name the rank that failed. Without side
 // effects: NotFound; InvalidArgument for a checkpoint of another run
-// (CheckSameRun), for weights or moments of another type, and if 8-bit moments
-// would be cut inside of a block; FailedPrecondition if ranks see different
-// checkpoints; DataLoss if the manifest is damaged or parts are missing. After
-// DataLoss of the files themselves the state is partly restored: restore
-// another checkpoint.
+// (CheckSameRun), for weights or moments of another type, and if a block of
+// 8-bit moments would be split; FailedPrecondition if ranks see different
+// checkpoints; DataLoss if the manifest is damaged or parts are missing. If the
+// files themselves are damaged (DataLoss), the state is partly restored:
+// restore another checkpoint.
 absl::Status RestoreRun(const std::string& path, const RunIdentity& identity,
                         TrainRank& rank);
 

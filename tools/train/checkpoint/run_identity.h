@@ -1,10 +1,9 @@
-// RunIdentity: the settings that determine the losses of a run, independent of
-// its mesh.
+// The identity of a run: the settings that determine its losses on any mesh.
 //
 //   RunIdentity identity = {.model = config, .seed = 1, .batch = 16,
 //                           .length = 128, .corpus = corpus->fingerprint(),
 //                           .vocabulary = tokenizer->vocabulary_size()};
-//   AddTo(identity, metadata);                       // of a checkpoint
+//   AddTo(identity, metadata);  // the metadata of a checkpoint
 //   TESSERA_ASSIGN_OR_RETURN(const RunIdentity saved, IdentityFrom(metadata));
 //   TESSERA_RETURN_IF_ERROR(CheckSameRun(saved, /*steps=*/20, identity));
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_IDENTITY_H_
@@ -20,8 +19,8 @@
 
 namespace tessera::train {
 
-// The adapters that are trained, as --lora_rank and so on; rank 0: all weights
-// are.
+// The adapters that are trained, as --lora_rank, --lora_alpha and
+// --lora_targets describe them. If the rank is 0, all weights are trained.
 struct LoraIdentity {
   int64_t rank = 0;
   double alpha = 16;
@@ -38,18 +37,18 @@ struct RunIdentity {
   model_files::ModelConfig model = {};
   uint64_t seed = 0;
   int64_t batch = 0;  // Sequences per step, over all ranks.
-  // "FIRST:STEPS" as --batch_warmup; "": none.
+  // "FIRST:STEPS" as in --batch_warmup; "": no warm-up.
   std::string batch_warmup = "";
   int64_t length = 0;      // Tokens per sequence.
   uint64_t corpus = 0;     // text::Corpus::fingerprint().
-  int64_t vocabulary = 0;  // Of the tokenizer.
+  int64_t vocabulary = 0;  // The tokenizer's.
   // Samples that are held out of training.
   int64_t validation_samples = 0;
   int64_t test_samples = 0;
-  // The parameters that weight decay applies to, as --decay: "matrices" or
+  // The parameters to which weight decay applies, as in --decay: "matrices" or
   // "all".
   std::string decay = "matrices";
-  // As --optimizer: "adamw", "sgd" or "muon".
+  // As in --optimizer: "adamw", "sgd" or "muon".
   std::string optimizer = "adamw";
   LoraIdentity lora = {};
 
@@ -63,20 +62,20 @@ struct RunIdentity {
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
-// For untrusted metadata. InvalidArgument, with the key, if one is missing or
-// wrong. Without "decay" it is "all", and without "optimizer" "adamw", as in
-// runs of earlier versions.
+// Reads the identity from untrusted metadata. InvalidArgument, with the key, if
+// one is missing or invalid. The defaults of runs of earlier versions apply: a
+// missing "decay" is "all", and a missing "optimizer" is "adamw".
 absl::StatusOr<RunIdentity> IdentityFrom(
     const zero3::CheckpointMetadata& metadata);
 
-// OK if a run `now` can continue a checkpoint of `saved` after `steps` steps.
-// Otherwise InvalidArgument, with both values of the fields that differ. Not
-// compared, since they do not matter:
+// Returns OK if a run `now` can continue a checkpoint of `saved` after `steps`
+// steps. Otherwise InvalidArgument, with both values of the fields that differ.
+// These fields are not compared, because they have no effect:
 //
 //   always        max_positions and initializer_range of the model
 //   at step 0     seed, batch, its warm-up, length, corpus, vocabulary,
-//                 samples, decay and optimizer: no data has been used, as in
-//                 imported checkpoints; and adapters, if the checkpoint has
+//                 samples, decay and optimizer, because no data has been used
+//                 (imported checkpoints); and adapters, if the checkpoint has
 //                 none
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now);

@@ -89,7 +89,7 @@ using zero3::StatePart;
 
 // Each reader may have 64 open files.
 constexpr size_t kMostOpenReaders = 8;
-// The limit of bytes read at once if only some columns of rows are needed.
+// The limit of elements read together if only some columns of rows are needed.
 constexpr int64_t kRowElements = int64_t{1} << 20;
 
 std::vector<const HeldTensor*> HeldOf(const SavedTensor& tensor) {
@@ -319,7 +319,7 @@ namespace {
 
 using model_files::LlamaParameter;
 
-// Elements converted at once.
+// The number of elements converted together.
 constexpr int64_t kChunkElements = int64_t{1} << 22;
 
 bool IsInLayer(LlamaPart part) {
@@ -428,8 +428,7 @@ absl::StatusOr<std::optional<SavedAdapter>> ModelReader::ReadAdapter(
   return std::optional(std::move(adapter));
 }
 
-// Adds the rows of alpha / rank times b a, of the projection that each row is
-// of.
+// Adds rows of (alpha / rank) b a, with the factor a of each row's projection.
 absl::Status ModelReader::AddAdapter(LlamaPart part, int64_t layer,
                                      int64_t row_begin, int64_t row_end,
                                      std::span<float> target) {

@@ -1,5 +1,5 @@
-// SavedRun: reads the checkpoint of a run as whole tensors. ModelReader: reads
-// its weights on one process.
+// Reads the checkpoint of a run as whole tensors, or as the weights of its
+// model in one process.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto saved, SavedRun::Open(path));
 //   TESSERA_ASSIGN_OR_RETURN(const SavedTensor* tensor,
@@ -16,8 +16,9 @@
 //   TESSERA_RETURN_IF_ERROR(
 //       reader->Read(LlamaPart::kQkv, /*layer=*/3, 0, 64, rows));
 //
-// Opening reads only the manifest. All data is verified: DataLoss names the
-// file, the offset and the parameter. One thread at a time.
+// Opening a checkpoint reads only the manifest. All data is verified when it is
+// read: DataLoss names the file, the offset and the parameter. One thread at a
+// time.
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_SAVED_RUN_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_SAVED_RUN_H_
 
@@ -53,15 +54,14 @@ inline constexpr std::string_view kHeadTensor = "head.output.weight";
 // Shapes and row order are those of llama_names.h.
 std::string RunTensorName(model_files::LlamaPart part, int64_t layer = -1);
 
-// The name of the tensor that stores these weights: for a tied head the
-// embedding.
+// The name of the tensor that stores the weights `name`: the embedding for a
+// tied head, otherwise `name`.
 std::string_view SourceOfTied(const model_files::ModelConfig& config,
                               std::string_view name);
 
-// The keys of a part's metadata, in addition to those of RunIdentity and
-// RunProgress.
+// The keys of a part's metadata besides those of RunIdentity and RunProgress.
 inline constexpr std::string_view kTensorsKey = "tensors";  // FormatHeldTensors
-inline constexpr std::string_view kMeshKey = "mesh";        // For people.
+inline constexpr std::string_view kMeshKey = "mesh";        // Informative.
 // The validation loss at the checkpoint's step, if it was measured.
 inline constexpr std::string_view kEvalLossKey = "eval_loss";
 
@@ -79,43 +79,47 @@ struct SavedTensor {
   std::vector<Holder> holders = {};
 };
 
+// A checkpoint of a run as whole tensors.
 class SavedRun {
  public:
-  // Opens the checkpoint at `path`, a directory with a manifest. Errors of
-  // ReadManifest; InvalidArgument if it is not a checkpoint of a training run;
-  // DataLoss if its parts do not have each element of each tensor exactly once.
+  // Opens the checkpoint at `path`, a directory with a manifest. Returns errors
+  // of ReadManifest; InvalidArgument if it is not a checkpoint of a training
+  // run; DataLoss if its parts do not contain each element of each tensor
+  // exactly once.
   static absl::StatusOr<std::unique_ptr<SavedRun>> Open(std::string path);
 
   const std::string& path() const { return path_; }
   const zero3::CheckpointManifest& manifest() const { return manifest_; }
   const RunIdentity& identity() const { return identity_; }
   const RunProgress& progress() const { return progress_; }
-  // Steps of the run, including those that were skipped for their gradients.
+  // The number of steps, including those skipped for infinite or NaN gradients.
   int64_t steps() const { return progress_.steps; }
   zero3::MomentKinds moments() const {
     return manifest_.parts[0].moment_kinds();
   }
 
-  // By name. If a tied head is missing, the embedding stands for it.
+  // The tensors by name. A tied head that is not stored refers to the
+  // embedding.
   const std::map<std::string, SavedTensor>& tensors() const { return tensors_; }
-  // DataLoss if there is none.
+  // DataLoss if there is no such tensor.
   absl::StatusOr<const SavedTensor*> Get(std::string_view name) const;
 
-  // nullopt if the tensor has no such part, for example if it is frozen.
+  // Returns nullopt if the tensor has no such part, for example if it is
+  // frozen.
   std::optional<zero3::StateFormat> FormatOf(const SavedTensor& tensor,
                                              zero3::StatePart part) const;
 
-  // The copies for elements [begin, end) of `target`, for one part of the
-  // state. InvalidArgument if the whole shapes differ, or blocks of moments
-  // would be cut.
+  // Returns the copies that set elements [begin, end) of `target`, for one part
+  // of the state. InvalidArgument if the whole shapes differ or a block of
+  // moments would be split.
   absl::StatusOr<std::vector<TensorCopy>> CopiesOf(const SavedTensor& tensor,
                                                    zero3::StatePart part,
                                                    const HeldTensor& target,
                                                    int64_t begin,
                                                    int64_t end) const;
 
-  // Reads the copies of CopiesOf into `to`, the elements of their target in
-  // FormatOf(tensor, part).
+  // Reads the copies of CopiesOf into `to`, which holds the target's elements
+  // in FormatOf(tensor, part).
   absl::Status Read(const SavedTensor& tensor, zero3::StatePart part,
                     std::span<const TensorCopy> copies,
                     const zero3::StateArray& to);
@@ -140,9 +144,9 @@ class SavedRun {
   std::vector<std::byte> rows_;
 };
 
-// `path` itself if it has a manifest.json, otherwise the newest complete
-// checkpoint in it, or in the "checkpoints" of a run's directory. NotFound if
-// there is none, with the entries that were skipped.
+// Returns `path` if it has a manifest.json; otherwise the newest complete
+// checkpoint in it, or in the "checkpoints" of a run's directory. NotFound,
+// with the entries that were skipped, if there is none.
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 
 // The factors of a weight's LoRA adapter (tensor_parallel/layers/lora.h).
@@ -153,11 +157,12 @@ struct SavedAdapter {
   std::vector<float> b = {};  // [out, rank]
 };
 
+// The weights of a run's model, read from a checkpoint in one process.
 class ModelReader {
  public:
-  // Opens a checkpoint, or the newest complete one in a directory. Errors of
-  // ResolveCheckpoint and SavedRun::Open; DataLoss if a tensor of the model is
-  // missing.
+  // Opens a checkpoint, or the newest complete one in a directory. Returns
+  // errors of ResolveCheckpoint and SavedRun::Open; DataLoss if a tensor of the
+  // model is missing.
   static absl::StatusOr<std::unique_ptr<ModelReader>> Open(
       const std::string& path);
 
@@ -165,22 +170,22 @@ class ModelReader {
     return saved_->identity().model;
   }
   const SavedRun& saved() const { return *saved_; }
-  // The type with which the run computed.
+  // The type in which the run computed.
   DType dtype() const { return dtype_; }
 
   // Reads rows [row_begin, row_end) of a whole parameter in the order of
-  // llama_names.h; a norm's rows are its elements. From master weights if there
-  // are, otherwise from the values. The head of tied embeddings is the
-  // embedding. LoRA adapters are added to their weights, so that the model is
-  // that of the run. InvalidArgument, with nothing read, if there are no such
-  // rows or `target` has another size; DataLoss if files are damaged.
+  // llama_names.h; a norm's rows are its elements. Reads master weights if they
+  // exist, otherwise the values. The head of tied embeddings is the embedding.
+  // LoRA adapters are added to their weights, which gives the model of the run.
+  // InvalidArgument, without reading, if the rows do not exist or `target` has
+  // another size; DataLoss if files are damaged.
   absl::Status Read(model_files::LlamaPart part, int64_t layer,
                     int64_t row_begin, int64_t row_end,
                     std::span<float> target);
 
-  // The adapter of a weight; none if the weight has none. DataLoss if it does
-  // not have the shape that the model and the rank of the run need, or files
-  // are damaged.
+  // Reads the adapter of a weight; nullopt if it has none. DataLoss if its
+  // shape does not match the model and the run's LoRA rank, or files are
+  // damaged.
   absl::StatusOr<std::optional<SavedAdapter>> ReadAdapter(
       model_files::LlamaPart part, int64_t layer);
 

@@ -21,9 +21,9 @@ namespace {
 constexpr size_t kMaxMessage = 4096;
 constexpr int64_t kMaxReportBytes = 8192;
 
-// Orders errors by how little they say about the root cause: a rank's own
-// errors first, then those that follow from another rank's failure, the vaguest
-// last.
+// The rank of an error in the search for the root cause: 0 for a rank's own
+// errors; errors that may follow from another rank's failure have higher
+// values, the vaguest the highest.
 int Vagueness(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kAborted:
@@ -56,7 +56,8 @@ void AttemptFiles::Remove() const {
 }
 
 void AttemptFiles::MarkStep() const {
-  // If it cannot be written the attempt counts as one without a step.
+  // If the file cannot be written, the attempt is treated as one without a
+  // step.
   const UniqueFd file(
       open(stepped().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
 }

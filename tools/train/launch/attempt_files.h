@@ -1,5 +1,5 @@
-// AttemptFiles: the files in one directory through which the process that the
-// user started and its ranks exchange settings, results and errors.
+// The files through which the process that the user started and its ranks
+// exchange settings, results and errors.
 //
 //   const AttemptFiles files = {"/run/.ranks"};
 //   TESSERA_RETURN_IF_ERROR(files.Make());
@@ -38,7 +38,7 @@ struct AttemptFiles {
     return absl::StrCat(directory, "/rank", rank, ".failed");
   }
 
-  // Creates an empty directory, and removes an existing one with its contents.
+  // Creates an empty directory. Removes an existing one with its contents.
   // Errors of the file system name the path.
   absl::Status Make() const;
   void Remove() const;
@@ -47,25 +47,27 @@ struct AttemptFiles {
   void MarkStep() const;
   bool TookAStep() const;
 
-  // Atomic: readers see a whole report or none. Truncates messages to 4 KiB.
+  // Atomic: readers see the whole report or none. Truncates messages to 4 KiB.
   absl::Status WriteReport(const RankReport& report) const;
-  // The existing reports of ranks [0, ranks). An unreadable report becomes one
-  // whose status says so.
+  // Returns the existing reports of ranks [0, ranks). An unreadable report is
+  // replaced by one whose status says so.
   std::vector<RankReport> ReadReports(int64_t ranks) const;
 };
 
-// "code nanos\nmessage" and back. InvalidArgument for other text.
+// Convert a report to "code nanos\nmessage" and back. InvalidArgument for other
+// text.
 std::string FormatReport(const RankReport& report);
 absl::StatusOr<RankReport> ParseReport(int64_t rank, std::string_view text);
 
-// The root cause: a rank's own error before errors that follow from another
-// rank's failure, then the earliest. Null if there are no reports.
+// Returns the root cause: ranks' own errors have precedence over errors that
+// may follow from another rank's failure, then earlier errors over later ones.
+// Null if there are no reports.
 const RankReport* FindCause(const std::vector<RankReport>& reports);
 
-// The status with "rank 3: " in front, unless the message begins with it.
+// The status with the prefix "rank 3: ", unless the message already has it.
 absl::Status NameRank(const RankReport& report);
 
-// True if this status may only follow from another rank's failure.
+// True if this status may be a mere consequence of another rank's failure.
 bool MayBeConsequence(const absl::Status& status);
 
 }  // namespace tessera::train

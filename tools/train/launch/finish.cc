@@ -21,7 +21,7 @@
 namespace tessera::train {
 namespace {
 
-// The mean over at least one rank.
+// The mean over the ranks, of which there is at least one.
 TimeShares MeanShares(std::span<const RankResult> ranks) {
   TimeShares mean;
   const double part = 1.0 / static_cast<double>(ranks.size());
@@ -119,7 +119,7 @@ std::string ShowShares(const TimeShares& shares) {
       100 * shares.offload);
 }
 
-// Of the steps that the run took.
+// The number of tokens of the run's steps.
 int64_t TokensOf(const Settings& settings, const RunResult& result) {
   const BatchSchedule batches = BatchScheduleOf(settings);
   const auto steps = static_cast<int64_t>(result.steps.size());
@@ -148,7 +148,7 @@ std::string ShowLosses(const RunResult& result) {
                          first.step + 1, last.loss, last.step + 1);
 }
 
-// Null if there was none.
+// Null if there was no validation.
 const StepRecord* LastValidation(const RunResult& result) {
   for (size_t i = result.steps.size(); i-- > 0;) {
     if (result.steps[i].record.eval_loss) return &result.steps[i].record;
@@ -304,7 +304,7 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
 
 namespace {
 
-// Empty if no sample is requested.
+// Returns "" if no sample is requested.
 absl::StatusOr<std::string> DrawSample(const FinishedRun& run,
                                        const RunResult& result) {
   const Settings& settings = run.settings;
@@ -329,7 +329,7 @@ absl::StatusOr<LossDifference> Verify(const FinishedRun& run,
   return CompareLosses(result, alone);
 }
 
-// Prints each part as soon as it is ready, since some take long.
+// Prints each part as soon as it is ready, because some take long.
 absl::Status FinishAsText(const FinishedRun& run, RunOutcome& outcome,
                           std::ostream& out, std::ostream& err) {
   out << SummaryText(run.settings, outcome.result) << std::flush;

@@ -1,5 +1,5 @@
-// FinishRun: the end of a run after its last rank has finished: result.json,
-// the summary, a sample, and the outputs of --report and --verify.
+// Finishes a run after its last rank has ended: writes result.json, the
+// summary, a sample, and the outputs of --report and --verify.
 //
 //   TESSERA_RETURN_IF_ERROR(FinishRun(
 //       {settings, tokenizer, prediction, directory,
@@ -29,27 +29,27 @@ namespace tessera::train {
 struct FinishedRun {
   Settings settings;
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  // For --report, made before the run.
+  // The prediction made before the run, for --report.
   std::optional<RunPrediction> prediction;
   RunDirectory directory;
   // For --verify: trains another run and returns its FormatRunResult.
   std::function<absl::StatusOr<std::string>(const Settings&)> train;
 };
 
-// `result` is a FormatRunResult. Writes it into the directory and prints to
-// `out` as text or, with --format=json, as one object. DataLoss if --verify
-// finds losses that differ from those of one rank.
+// `result` is the output of FormatRunResult. Writes it into the directory, and
+// prints the outcome to `out` as text or, with --format=json, as one object.
+// DataLoss if --verify finds losses that differ from those of one rank.
 absl::Status FinishRun(const FinishedRun& run, const std::string& result,
                        std::ostream& out, std::ostream& err);
 
-// The run for people in a few lines: steps, tokens and time, losses, shares of
-// time (the mean over ranks, and the rank that computes least), memory, and the
-// path of the checkpoint.
+// A human-readable summary in a few lines: steps, tokens and time, losses,
+// shares of time (the mean over ranks, and the rank that computes least),
+// memory, and the path of the checkpoint.
 std::string SummaryText(const Settings& settings, const RunResult& result);
 
-// --verify: the same steps on one rank, which is a thread. Nothing is
-// partitioned, offloaded, recomputed or pipelined; leaves no files and prints
-// no table.
+// The settings for --verify: the same steps on one rank, which is a thread.
+// Nothing is partitioned, offloaded, recomputed or pipelined. The run leaves no
+// files and prints no table.
 //
 //   TESSERA_ASSIGN_OR_RETURN(RunResult alone, Run(OneRankSettings(settings)));
 //   const LossDifference difference = CompareLosses(result, alone);
@@ -62,10 +62,11 @@ struct LossDifference {
   int64_t at_step = 0;  // The step with the largest difference.
 };
 
-// Compares the steps that are in both runs.
+// Compares the losses of the steps that are in both runs.
 LossDifference CompareLosses(const RunResult& run, const RunResult& alone);
 
-// 1e-5 for fp32 with moments of f32; 2e-2 if either is rounded.
+// The relative difference that is allowed: 1e-5 for fp32 with moments of f32;
+// 2e-2 if either is rounded.
 double AllowedDifference(const Settings& settings);
 
 // DataLoss if the difference is larger than allowed, or no step was compared.
@@ -75,12 +76,12 @@ absl::Status CheckDifference(const LossDifference& difference,
 // "the losses of 60 steps on one rank differ by at most 3.1e-07 (step 12)"
 std::string DescribeDifference(const LossDifference& difference);
 
-// The run for programs.
+// The outcome of a run for programs.
 struct RunOutcome {
   Settings settings = {};
   RunResult result = {};
   std::string run_dir = {};
-  std::string sample = {};                                // Empty: none.
+  std::string sample = {};                                // Empty: no sample.
   std::optional<RunReport> report = std::nullopt;         // --report
   std::optional<LossDifference> verified = std::nullopt;  // --verify
 };

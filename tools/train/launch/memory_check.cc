@@ -36,8 +36,8 @@ namespace tessera::train {
 
 namespace {
 
-// No kernel packs more for a side longer than kLongSide; sides shorter than
-// kShortSide may use other kernels.
+// Sides longer than kLongSide need no more packing in any kernel; sides shorter
+// than kShortSide may use other kernels.
 constexpr int64_t kLongSide = 20480;
 constexpr int64_t kDepth = 1024;
 constexpr int64_t kShortSide = 32;
@@ -66,7 +66,8 @@ std::set<Product> ProductsOf(const StageShapes& s) {
   return products;
 }
 
-// Operands are zero pages that are never written and so take no memory.
+// Runs operations on operands that are zero pages, which are never written and
+// therefore take no memory.
 class Arithmetic {
  public:
   explicit Arithmetic(int threads)
@@ -86,7 +87,7 @@ class Arithmetic {
                                const std::vector<int64_t>& shape) const {
     return Tensor::Create(dtype, shape, zeros_);
   }
-  // For results: their pages return to the system at once.
+  // Allocates a result, whose pages return to the system immediately.
   static absl::StatusOr<Tensor> Result(DType dtype,
                                        const std::vector<int64_t>& shape) {
     return Tensor::Create(dtype, shape, std::make_shared<CountingMemory>());
@@ -155,7 +156,7 @@ class Arithmetic {
 };
 
 absl::StatusOr<StageShapes> ShapesOf(const RunOptions& run) {
-  // All kinds of layers.
+  // A stage with all kinds of layers.
   return StageShapes::Of(run, {},
                          {.layers = {0, 1}, .is_first = true, .is_last = true});
 }
@@ -175,8 +176,8 @@ absl::StatusOr<int64_t> MeasureProducts(const RunOptions& small,
 
 namespace {
 
-// Two ranks along each axis on which the run has more than one, since each axis
-// has its own groups and communication threads; at most 8 ranks.
+// A mesh of at most 8 ranks, with two along each axis on which the run has more
+// than one, because each axis has its own groups and communication threads.
 MeshSizes SmallMesh(const MeshSizes& mesh) {
   MeshSizes small;
   for (const auto axis :
@@ -186,7 +187,8 @@ MeshSizes SmallMesh(const MeshSizes& mesh) {
   return small;
 }
 
-// For mpi the processes use shared memory, which needs no launcher.
+// The settings of the measured run. Instead of mpi the processes use shared
+// memory, which needs no launcher.
 Settings SmallestRun(const Settings& settings, const std::string& text) {
   Settings small;
   small.data = {text};
@@ -201,7 +203,7 @@ Settings SmallestRun(const Settings& settings, const std::string& text) {
   small.zero = settings.zero;
   small.batch = 4;
   small.length = 128;
-  // With fewer the C library keeps less freed memory.
+  // With fewer steps the C library would keep less freed memory.
   small.steps = 24;
   small.warmup_steps = 0;
   small.quiet = true;
@@ -240,7 +242,7 @@ absl::StatusOr<int64_t> Measure(const Settings& run,
     process = std::max(process, result.ranks[i].memory.peak_resident -
                                     prediction.ranks[i].peak_bytes());
   }
-  // GPUs do the products of the run themselves.
+  // GPUs compute the products of the run.
   if (absl::StartsWith(run.device, "cuda")) return process;
   TESSERA_ASSIGN_OR_RETURN(const RunOptions small,
                            RunOptionsFrom(settings, small_model));
@@ -276,12 +278,13 @@ std::string MiB(int64_t bytes) {
                          static_cast<double>(bytes) / (1024.0 * 1024.0));
 }
 
-// The weights and gradients of the largest layer, which a rank must hold at the
-// same time.
+// Describes the weights and gradients of the largest layer, which a rank must
+// hold at the same time.
 std::string LargestLayer(const Settings& settings,
                          const model_files::ModelConfig& model) {
   const int64_t table = model.vocabulary * model.hidden;
-  // The last layer is a mixture if any is; of its experts a rank has some.
+  // If any layer is a mixture, the last one is. A rank holds only some of its
+  // experts.
   const int64_t experts =
       3 * model.mixture.experts * model.hidden * model.mixture.intermediate;
   const int64_t layer = model.LayerParameterCount(model.layers - 1) - experts +
@@ -343,7 +346,7 @@ std::string Gibibytes(int64_t bytes) {
       "%.1f GiB", static_cast<double>(bytes) / static_cast<double>(1 << 30));
 }
 
-// The best change, or the combination of changes.
+// Describes the best change, or the combination of changes.
 std::string AdviceOf(const RunPrediction& prediction) {
   if (prediction.advice.empty()) {
     return "no flag helps: use more ranks on more machines, or a smaller "

@@ -39,8 +39,8 @@ constexpr std::string_view kNoTerminal = "no_terminal";
 
 // Callbacks of this process's ranks. Thread-safe.
 struct RankEvents {
-  // Called before the other ranks learn of the failure, so that their reports
-  // come later.
+  // Called before the other ranks are notified of the failure, so that their
+  // reports are later.
   std::function<void(const RankReport&)> on_failure;
   std::function<void()> on_step = [] {};
   std::ostream* progress = nullptr;
@@ -123,7 +123,8 @@ absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
   return WriteFile(files.result(), result);
 }
 
-// The rank of this process by its launcher's variables; 0 if there are none.
+// The rank of this process according to its launcher's variables; 0 without
+// these.
 int64_t RankOfProcess(const Settings& settings) {
   const auto place = topology::ReadLauncherEnvironment(
       RankVariables(settings, collectives::ProcessEnvironment()));
@@ -151,7 +152,7 @@ int RankProcessMain(int argc, char** argv, const MakeRankProgram& make) {
   RankEvents events;
   events.on_failure = [&](const RankReport& failure) {
     has_reported = true;
-    // If this fails too, the exit code still reports the failure.
+    // If writing fails too, the exit code still reports the failure.
     files.WriteReport(failure).IgnoreError();
   };
   events.on_step = [&] { std::call_once(stepped, [&] { files.MarkStep(); }); };
@@ -203,7 +204,7 @@ absl::StatusOr<RunDirectory> ShareRunDirectory(Communicator& world,
       if (!written.ok()) made = std::move(written);
     }
   }
-  // "" if rank 0 failed; it reports why.
+  // "" if rank 0 failed, which reports the reason.
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<std::string> paths,
       collectives::ExchangeTexts(world, made.ok() ? made->path() : "",
@@ -245,7 +246,7 @@ absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
                                    .collectives = world.collectives,
                                    .progress = &progress,
                                    .is_terminal = isatty(STDERR_FILENO) == 1}));
-  // No rank ends while others still read its memory.
+  // No rank may end while others still read its memory.
   TESSERA_RETURN_IF_ERROR(everyone.Barrier());
   return LaunchedRun{everyone.rank() == Rank(0), std::move(directory),
                      std::move(here), std::move(result)};

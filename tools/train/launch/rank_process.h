@@ -1,15 +1,15 @@
-// RankProgram: what each rank of a job does once all ranks have met. The
-// processes that run it: those that this tool starts (RankProcessMain), and
-// those that another launcher starts (RunLaunchedRank).
+// The program of each rank of a job (RankProgram), and the processes that run
+// it: started by this tool (RankProcessMain) or by another launcher
+// (RunLaunchedRank).
 //
 //   int main(int argc, char** argv) {
 //     if (IsRankProcess(argc, argv)) return RankProcessMain(argc, argv, make);
 //     ...
 //   }
 //
-// This header separates how ranks are started and watched from what they
-// compute: `make` opens the data once per process and returns a function that
-// trains one rank.
+// This header separates the start and supervision of ranks from their work:
+// `make` opens the data once per process and returns a function that trains one
+// rank.
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROCESS_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_RANK_PROCESS_H_
 
@@ -39,9 +39,9 @@ struct RankContext {
   std::span<const collectives::RankLocation> locations = {};
   // Logs all collectives of the world and of the groups made from it.
   std::shared_ptr<CollectiveLog> collectives = nullptr;
-  // The rank calls it after each step. Cheap.
+  // The rank calls it after each step. It is cheap.
   std::function<void()> on_step = [] {};
-  // Rank 0 writes its progress here; null: nowhere.
+  // Rank 0 writes its progress here; null: no output.
   std::ostream* progress = nullptr;
   bool is_terminal = false;  // `progress` is a terminal.
 };
@@ -56,8 +56,8 @@ using RankProgram =
 using MakeRankProgram =
     std::function<absl::StatusOr<RankProgram>(const Settings& settings)>;
 
-// The command-line arguments that make this program a rank of `files`.
-// `is_terminal`: its standard error reaches a terminal.
+// The command-line arguments that start this program as a rank of `files`.
+// `is_terminal` says whether its standard error is a terminal.
 std::vector<std::string> RankArguments(const AttemptFiles& files,
                                        bool is_terminal);
 bool IsRankProcess(int argc, char** argv);
@@ -73,25 +73,25 @@ int RankProcessMain(int argc, char** argv, const MakeRankProgram& make);
 absl::StatusOr<std::string> RunThreads(const Settings& settings,
                                        const RankProgram& program);
 
-// The environment of the launcher (mpirun, srun, torchrun, //tools/launch) that
-// started this process as one rank; nullopt if none did. InvalidArgument if its
-// variables are inconsistent, the job's size is not that of --mesh, or a
-// setting needs a process that starts ranks (--max_restarts,
-// --engine=in_process).
+// Returns the environment of the launcher (mpirun, srun, torchrun,
+// //tools/launch) that started this process as one rank, or nullopt without a
+// launcher. InvalidArgument if its variables are inconsistent, the job's size
+// differs from --mesh, or a setting requires that this process starts the ranks
+// (--max_restarts, --engine=in_process).
 absl::StatusOr<std::optional<topology::LauncherEnvironment>> FindLauncher(
     const Settings& settings);
 
 struct LaunchedRun {
   bool is_first = false;  // This is rank 0.
   RunDirectory directory;
-  Settings settings;        // With the path that --resume=latest selected.
+  Settings settings;        // --resume is replaced by the selected path.
   std::string result = "";  // On rank 0.
 };
 
 // Runs this process's rank of a launched job. A collective of the joined
-// `world`. Rank 0 creates the run directory, which all ranks must see, and
-// writes to `progress`. Errors are those of RunDirectory and of the program; a
-// rank that fails aborts the others.
+// `world`. Rank 0 creates the run directory, which must be visible to all
+// ranks, and writes to `progress`. Returns errors of RunDirectory and of the
+// program; a rank that fails aborts the others.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const LaunchedRun run,

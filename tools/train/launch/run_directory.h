@@ -1,4 +1,4 @@
-// RunDirectory: the directory of a run's outputs.
+// The directory of a run's outputs, and the checkpoint from which it resumes.
 //
 //   DIR/config.json      the settings, for --config
 //   DIR/metrics.jsonl    one JSON object per step
@@ -23,9 +23,9 @@ namespace tessera::train {
 
 class RunDirectory {
  public:
-  // Creates settings.run_dir, or if that is empty a new temporary directory.
-  // Errors of the file system if it cannot be written; InvalidArgument if it
-  // has checkpoints of an earlier run and the settings do not resume.
+  // Creates settings.run_dir, or a new temporary directory if that is empty.
+  // Returns errors of the file system if it cannot be written; InvalidArgument
+  // if it has checkpoints of an earlier run and the settings do not resume.
   static absl::StatusOr<RunDirectory> Create(const Settings& settings);
 
   // The absolute path of settings.run_dir; "" if that is empty.
@@ -45,15 +45,15 @@ class RunDirectory {
   std::string LastCheckpoint() const;
 
   // The complete checkpoint with the least validation loss (--keep_best).
-  // NotFound if none has one.
+  // NotFound if no checkpoint has a validation loss.
   absl::StatusOr<std::string> BestCheckpoint() const;
 
   // True if Create made a temporary directory.
   bool is_temporary() const { return is_temporary_; }
 
-  // For after the last rank has ended. Removes incomplete checkpoints, and the
-  // whole directory if it is temporary and has no checkpoint. Returns whether
-  // the directory still exists.
+  // Call it after the last rank has ended. Removes incomplete checkpoints, and
+  // the whole directory if it is temporary and has no checkpoint. Returns true
+  // if the directory still exists.
   bool CleanUp() const;
 
  private:
@@ -61,11 +61,12 @@ class RunDirectory {
   bool is_temporary_ = false;
 };
 
-// The path of the complete checkpoint that --resume selects for a run of
-// `identity`. "" if the settings do not resume, and for "latest" if the run
-// directory has no checkpoint yet, so that a job that is started repeatedly can
-// always pass it; for "best" BestCheckpoint. InvalidArgument, with the flag, if
-// there is no such checkpoint or it belongs to another run.
+// Returns the path of the complete checkpoint that --resume selects for a run
+// of `identity`; for "best" it is BestCheckpoint. Returns "" if the settings do
+// not resume, or if --resume is "latest" and the run directory has no
+// checkpoint yet, so that a job that is started repeatedly can always pass it.
+// InvalidArgument, with the flag, if there is no such checkpoint or it belongs
+// to another run.
 absl::StatusOr<std::string> FindResumePoint(const Settings& settings,
                                             const RunIdentity& identity);
 

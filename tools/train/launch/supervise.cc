@@ -22,7 +22,7 @@ using tools::LaunchOutcome;
 using tools::LaunchPlan;
 
 constexpr int64_t kMaxResultBytes = int64_t{1} << 30;
-// Ranks lose nothing when a signal ends them.
+// Short, because ranks lose nothing when a signal ends them.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 
 absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
@@ -52,8 +52,9 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   return plan;
 }
 
-// Among the processes that failed first, the one that a signal ended, or else
-// one that ended without a report. Null if all have reported an error.
+// Among the processes that failed first, returns the one that a signal ended;
+// otherwise one that ended without a report. Null if all have reported an
+// error.
 const tools::RankExit* FindDeath(const LaunchOutcome& launched,
                                  const std::vector<RankReport>& reports) {
   if (launched.failure->by_signal) return &*launched.failure;

@@ -1,4 +1,4 @@
-// Supervise: runs a job and restarts it after a rank has died.
+// Runs a job and restarts it after a rank has died.
 //
 //   const AttemptOptions options = {.files = {"/run/.ranks"},
 //                                   .program = "/proc/self/exe"};
@@ -8,19 +8,19 @@
 //       .is_valid = [](const Settings& s) { return CheckSettings(s).ok(); },
 //       .notice = [](const std::string& line) { std::cerr << line; }});
 //
-// A failed attempt is repeated up to max_restarts times if it may succeed then:
-// a rank died, or failed for a reason outside of the job's own data (MayPass).
-// All ranks restart from the newest complete checkpoint, or without one as the
-// first attempt did.
+// A failed attempt is repeated up to max_restarts times if another attempt may
+// succeed: a rank died, or failed for a reason other than the job's own data
+// (MayPass). All ranks restart from the newest complete checkpoint; if there is
+// none, from the start of the first attempt.
 //
 // With --elastic the next attempt has fewer data-parallel ranks if
 //   - a rank ran out of a resource (ResourceExhausted: memory, disk,
 //   processes),
 //   - the attempt took no step, or
 //   - the same rank failed in two consecutive attempts.
-// The data axis becomes the largest smaller size that divides the batch and
-// that the settings allow. The batch does not change, so the losses do not
-// either. A data axis of one rank stays.
+// The data axis shrinks to the next smaller size that divides the batch and
+// that the settings allow. The batch, and therefore the losses, do not change.
+// A data axis of one rank cannot shrink.
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_SUPERVISE_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_SUPERVISE_H_
 
@@ -38,21 +38,21 @@ namespace tessera::train {
 
 struct AttemptOptions {
   AttemptFiles files;
-  std::string program;  // Calls RankProcessMain if given RankArguments.
+  std::string program;  // Must call RankProcessMain if given RankArguments.
   tools::LaunchSinks sinks = {};
   bool is_terminal = false;  // sinks.out_fd is a terminal.
 };
 
 struct AttemptOutcome {
-  // OK if every rank has finished. Otherwise one line that names the rank that
-  // failed first, and why.
+  // OK if every rank has finished. Otherwise one line with the rank that failed
+  // first and the reason.
   absl::Status status = {};
-  std::string result = "";  // What rank 0 returned.
+  std::string result = "";  // The result of rank 0.
 
   // The rank that failed, if known.
   std::optional<int64_t> rank = {};
   bool took_a_step = false;
-  bool died = false;               // By a signal, or without a report.
+  bool died = false;               // A rank died by a signal or without report.
   std::optional<int> signal = {};  // The signal that ended the whole job.
 };
 
@@ -65,8 +65,8 @@ AttemptOutcome RunAttempt(const Settings& settings,
 
 struct JobHooks {
   std::function<AttemptOutcome(const Settings&)> attempt;
-  std::function<std::string()> last_checkpoint;    // "" without one.
-  std::function<bool(const Settings&)> is_valid;   // For a smaller mesh.
+  std::function<std::string()> last_checkpoint;    // "" if there is none.
+  std::function<bool(const Settings&)> is_valid;   // Accepts a smaller mesh.
   std::function<void(const std::string&)> notice;  // One line per restart.
 };
 
@@ -79,7 +79,8 @@ std::optional<Settings> ShrinkDataAxis(
     const Settings& settings,
     const std::function<bool(const Settings&)>& is_valid);
 
-// The outcome of the last attempt; its message has the number of restarts.
+// Returns the outcome of the last attempt. Its message has the number of
+// restarts.
 AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks);
 
 }  // namespace tessera::train

@@ -32,12 +32,12 @@ using collectives::Job;
 using topology::CommunicationStrategy;
 using topology::EnvironmentLookup;
 
-// torchrun's variables, which every reader prefers to mpirun's.
+// torchrun's variables. All readers prefer them to mpirun's.
 constexpr std::array<std::string_view, 5> kTorchrunVariables = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
 
-// The address on which other hosts reach this rank: the interface in
-// GLOO_SOCKET_IFNAME, as for PyTorch, or the local address of the route to
+// The address at which other hosts reach this rank: of the interface in
+// GLOO_SOCKET_IFNAME, as in PyTorch, or the local address of the route to
 // MASTER_ADDR.
 absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
     const EnvironmentLookup& lookup, absl::Duration timeout) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
   return collectives::CreateEngine(settings.engine, setup);
 }
 
-// MPI knows its ranks; with all other engines they meet in a store.
+// Joins the ranks of a job: by MPI, or with all other engines through a store.
 absl::StatusOr<Job> JoinRanks(const Settings& settings,
                               const EnvironmentLookup& lookup) {
   if (settings.engine != "mpi") {
@@ -103,7 +103,7 @@ absl::Status CheckEngine(const Settings& settings) {
   if (std::find(names.begin(), names.end(), engine) != names.end()) {
     return absl::OkStatus();
   }
-  // Its error says that the engine is not built in, or does not exist.
+  // The error says whether the engine is not built in or does not exist.
   const absl::Status status = collectives::CreateEngine(engine, {}).status();
   return absl::IsInvalidArgument(status)
              ? tools::FlagError(
@@ -129,7 +129,7 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
                                 std::unique_ptr<Engine> engine) {
   collectives::CommunicatorOptions options;
   options.timeout = settings.parallel.timeout;
-  // The same mesh has the same bits, whatever algorithm is chosen.
+  // The same mesh gives the same bits with every algorithm.
   options.reproducible = true;
   const CommunicationStrategy strategy = settings.parallel.strategy;
   World world;

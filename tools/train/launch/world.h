@@ -1,4 +1,4 @@
-// World: the communicator of all ranks of a job, as the settings describe it.
+// Joins all ranks of a job in one communicator, as the settings describe it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(World world,
 //                            JoinWorld(settings, ProcessEnvironment()));
@@ -25,10 +25,10 @@ namespace tessera::train {
 
 struct World {
   std::unique_ptr<collectives::Store>
-      store;  // The rendezvous; null without one.
+      store;  // The rendezvous store; null if there is none.
   std::shared_ptr<CollectiveLog> collectives;  // Logs the communicator.
   std::unique_ptr<collectives::Communicator> communicator;
-  // By rank; empty if the engine does not span hosts.
+  // The location of each rank; empty if the engine does not span hosts.
   std::vector<collectives::RankLocation> locations;
 };
 
@@ -36,23 +36,23 @@ struct World {
 absl::StatusOr<int64_t> WorldSize(const Settings& settings);
 
 // OK if this program can train over --engine on this machine. InvalidArgument
-// if there is no such engine; FailedPrecondition if it was not built in;
+// if the engine does not exist; FailedPrecondition if it was not built in;
 // Unimplemented for nccl, whose buffers are device memory.
 absl::Status CheckEngine(const Settings& settings);
 
-// The launcher's environment variables for this process. With --engine=mpi it
-// hides torchrun's variables, which may be those of an outer launcher.
+// The launcher's environment variables for this process. With --engine=mpi,
+// torchrun's variables are hidden, because an outer launcher may have set them.
 topology::EnvironmentLookup RankVariables(
     const Settings& settings, const topology::EnvironmentLookup& lookup);
 
-// For a process that is one rank: meets the other ranks. A collective of the
-// job. InvalidArgument if the job's size differs from the mesh's; otherwise
+// Joins the other ranks, in a process that is one rank. A collective of the
+// job. InvalidArgument if the job's size differs from the mesh's. Also returns
 // errors of JoinJob and of the engine.
 absl::StatusOr<World> JoinWorld(const Settings& settings,
                                 const topology::EnvironmentLookup& lookup);
 
-// For a rank that is a thread. A collective of the threads that hold the
-// engines of one CreateInProcessEngines call.
+// Makes the world of a rank that is a thread. A collective of the threads that
+// hold the engines of one CreateInProcessEngines call.
 absl::StatusOr<World> MakeWorld(const Settings& settings,
                                 std::unique_ptr<collectives::Engine> engine);
 

@@ -16,8 +16,8 @@ int64_t Clamped(absl::int128 value) {
   return value > kMost ? kMost : static_cast<int64_t>(value);
 }
 
-// The step from which on the batch has `size + 1` times its first size; that of
-// `sizes - 1` is the end of the warm-up.
+// The first step whose batch has `size + 1` times the initial size. For `sizes
+// - 1` it is the end of the warm-up.
 int64_t BeginOf(int64_t size, int64_t sizes, int64_t warmup_steps) {
   const absl::int128 product = absl::int128(size) * warmup_steps;
   return static_cast<int64_t>((product + sizes - 2) / (sizes - 1));
@@ -45,7 +45,7 @@ int64_t BatchSchedule::At(int64_t step) const {
 
 int64_t BatchSchedule::SamplesBefore(int64_t step) const {
   if (warmup_steps == 0) return Clamped(absl::int128(batch) * step);
-  // Each size adds `first` sequences from its first step on.
+  // From its first step on, each size adds `first` sequences per step.
   const int64_t sizes = batch / first;
   absl::int128 samples = 0;
   for (int64_t size = 0; size < sizes; ++size) {

@@ -1,5 +1,4 @@
-// BatchSchedule: the sequences of each step of a run, which may grow at its
-// beginning.
+// The batch size of each step of a run, which may grow at the beginning.
 //
 //   const BatchSchedule batches = {.batch = 16, .first = 4,
 //                                  .warmup_steps = 100};
@@ -8,10 +7,9 @@
 //   batches.At(100);             // 16
 //   batches.SamplesBefore(35);   // 34 * 4 + 8
 //
-// The batch grows by `first` at a time, at steps that are evenly spaced, as
-// Megatron-LM's --rampup-batch-size by increments of the first batch. Nothing
-// depends on the mesh: a step has the samples that follow those of the steps
-// before it.
+// The batch grows in increments of `first` at evenly spaced steps, like
+// Megatron-LM's --rampup-batch-size with increments of the first batch. It does
+// not depend on the mesh: the samples of a step follow those of earlier steps.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_BATCH_SCHEDULE_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_BATCH_SCHEDULE_H_
 
@@ -21,31 +19,31 @@
 
 namespace tessera::train {
 
-// "4:100".
+// The value of --batch_warmup, such as "4:100".
 struct BatchWarmup {
-  int64_t first = 0;  // Sequences of step 0.
-  int64_t steps = 0;  // Those before the first one of the whole batch.
+  int64_t first = 0;  // Sequences in step 0.
+  int64_t steps = 0;  // Steps before the first one with the whole batch.
 };
 
-// nullopt unless `text` is two positive whole numbers, joined by a colon.
+// Returns nullopt unless `text` is two positive integers joined by a colon.
 std::optional<BatchWarmup> ParseBatchWarmup(std::string_view text);
 
-// Numbers that 64 bits cannot hold are the largest one.
+// Results saturate at the largest 64-bit integer.
 struct BatchSchedule {
-  // Sizes that the batch may have. Each needs a schedule of its own.
+  // The maximum number of batch sizes. Each needs its own pipeline schedule.
   static constexpr int64_t kMostSizes = 4096;
 
   int64_t batch = 1;         // From step warmup_steps on.
   int64_t first = 0;         // A divisor of `batch`, if there is a warm-up.
-  int64_t warmup_steps = 0;  // 0: none.
+  int64_t warmup_steps = 0;  // 0: no warm-up.
 
-  // The sequences of step `step`.
+  // The number of sequences in step `step`.
   int64_t At(int64_t step) const;
 
-  // Those of the steps before `step`.
+  // The number of sequences in all steps before `step`.
   int64_t SamplesBefore(int64_t step) const;
 
-  // The first steps that have `samples` sequences together.
+  // The number of steps until at least `samples` sequences have been used.
   int64_t StepsOf(int64_t samples) const;
 };
 

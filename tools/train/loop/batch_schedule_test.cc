@@ -42,7 +42,7 @@ TEST(BatchScheduleTest, SumsAndTheirInversesAreExact) {
         int64_t sum = 0, samples = 0;
         for (int64_t step = 0; step < 30; ++step) {
           EXPECT_EQ(batches.SamplesBefore(step), sum);
-          // As few steps as have these samples.
+          // The minimum number of steps with these samples.
           for (; samples <= sum; ++samples) {
             EXPECT_EQ(batches.StepsOf(samples), step);
           }

@@ -21,7 +21,7 @@ std::string GpuName(const CudaDeviceInfo& gpu) {
   return absl::StrCat("GPU ", gpu.ordinal, " (", gpu.properties.name, ")");
 }
 
-// Why GPUs are not used, by the GPU.
+// An error with the reason why each GPU is not usable.
 absl::Status NoneUsable(const Gpus& found) {
   return absl::FailedPreconditionError(absl::StrJoin(
       found, "; ", [](std::string* text, const CudaDeviceInfo& gpu) {
@@ -94,7 +94,7 @@ int64_t RanksOf(const DeviceNeeds& needs) {
   return needs.has_own_gpu ? 1 : needs.ranks_here;
 }
 
-// The GPU that has least free memory of those that ranks use.
+// The GPU with the least free memory among those that ranks use.
 const CudaDeviceInfo& TightestOf(const Gpus& usable, const DeviceNeeds& needs) {
   const auto used = std::span(usable).first(
       std::min(usable.size(), static_cast<size_t>(RanksOf(needs))));
@@ -149,7 +149,7 @@ absl::StatusOr<DeviceChoice> ChooseDevice(std::string_view device,
     return DeviceChoice{std::string(device), ""};
   }
   if (status.ok()) return DeviceChoice{"cuda", ""};
-  // Without a GPU, and in a program without CUDA, nothing was left out.
+  // Without a GPU or without CUDA in the program, no note is needed.
   if (absl::IsNotFound(status) || absl::IsUnimplemented(status)) {
     return DeviceChoice{"cpu", ""};
   }

@@ -1,5 +1,5 @@
-// ChooseDevice: which device the ranks compute on, from --device, the GPUs of
-// this machine and the memory that a rank needs.
+// Selects the device of the ranks from --device, the GPUs of this machine and
+// the memory that a rank needs.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const DeviceChoice choice,
@@ -23,57 +23,57 @@ namespace tessera::train {
 // The needs of a run on this machine.
 struct DeviceNeeds {
   int64_t ranks_here = 1;
-  // Each rank sees a GPU of its own as GPU 0 (CUDA_VISIBLE_DEVICES).
+  // Each rank sees its own GPU as GPU 0 (CUDA_VISIBLE_DEVICES).
   bool has_own_gpu = false;
-  // Ranks are threads of a process, of which several may have one GPU.
+  // Ranks are threads of one process, and several may share a GPU.
   bool shares_gpus = false;
-  // Device memory of the rank that needs most, for an empty --device; 0: not
-  // predicted.
+  // Device memory of the rank that needs most, used if --device is empty; 0 if
+  // it was not predicted.
   int64_t bytes = 0;
-  // Bytes of each GPU that no process uses, by PCI bus id in lower case. Of
-  // GPUs that are not here, all.
+  // The free bytes of each GPU, by PCI bus id in lower case. All memory of a
+  // GPU that is not in the map is free.
   std::map<std::string, int64_t> free_bytes = {};
-  // Why no GPU can execute the run, with what to do about it.
+  // The reason why no GPU can execute the run, with the remedy; OK if GPUs can.
   absl::Status possible = absl::OkStatus();
 };
 
 // The free memory of the GPUs that a run uses.
 struct DeviceRoom {
-  int64_t bytes = 0;       // On the GPU with least.
-  std::string limit = "";  // "GPU 0 (NVIDIA H100)".
+  int64_t bytes = 0;       // On the GPU with the least free memory.
+  std::string limit = "";  // That GPU: "GPU 0 (NVIDIA H100)".
   int64_t gpus = 1;
 };
 
 struct DeviceChoice {
   // A value of --device; not empty.
   std::string device;
-  // One line if GPUs are not used although there are some.
+  // One line that explains why GPUs are not used although there are some.
   std::string note;
 };
 
-// `device` is a valid --device. With an empty one, GPUs are used if there are
-// enough that are usable and have the free memory; otherwise the processor,
-// with a note if there are GPUs. Without GPUs there is no note.
+// `device` is a valid value of --device. If it is empty, selects GPUs if enough
+// of them are usable and have sufficient free memory; otherwise the processor,
+// with a note if there are GPUs.
 //
-// With "cuda" or a list, "cuda:0,2", FailedPrecondition in one line, with what
-// to do, if there is no usable GPU or if there are fewer than ranks; the errors
-// of `found` and `needs`. Their memory is for the caller to check
+// With "cuda" or a list such as "cuda:0,2", returns the errors of `found` and
+// `needs`, and FailedPrecondition, in one line with the remedy, if no GPU is
+// usable or there are fewer GPUs than ranks. The caller checks their memory
 // (FindDeviceRoom).
 absl::StatusOr<DeviceChoice> ChooseDevice(
     std::string_view device,
     const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,
     const DeviceNeeds& needs);
 
-// `device` is "cuda", a list of GPUs, or empty. The errors of `found`;
+// `device` is "cuda", a list of GPUs, or empty. Returns the errors of `found`;
 // FailedPrecondition if no GPU is usable.
 absl::StatusOr<DeviceRoom> FindDeviceRoom(
     std::string_view device,
     const absl::StatusOr<std::vector<CudaDeviceInfo>>& found,
     const DeviceNeeds& needs);
 
-// The GPU of the `local_rank`th rank of this machine: the `local_rank`th of the
-// list in `device`, or of the usable ones for "cuda". If there is only one, or
-// ranks share GPUs, ranks take them in turn.
+// The GPU of the `local_rank`th rank of this machine: the `local_rank`th GPU of
+// the list in `device`, or of the usable GPUs for "cuda". If there is only one
+// GPU, or ranks share GPUs, they are assigned round-robin.
 absl::StatusOr<int> GpuOfRank(std::string_view device,
                               const std::vector<CudaDeviceInfo>& found,
                               int64_t local_rank, bool shares_gpus = false);

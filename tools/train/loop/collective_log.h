@@ -1,5 +1,5 @@
-// CollectiveLog: the times of a rank's collectives in all of its groups, and a
-// way to abort all of these groups.
+// A log of a rank's collectives in all of its groups, which can also abort all
+// of these groups.
 //
 //   auto log = std::make_shared<CollectiveLog>();
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -23,10 +23,10 @@
 
 namespace tessera::train {
 
-// Times are MonotonicNanos.
+// A logged collective. Times are MonotonicNanos.
 struct LoggedCollective {
   collectives::OpKind kind = collectives::OpKind::kBarrier;
-  int64_t bytes = 0;  // Of the message; 0 if it may differ between ranks.
+  int64_t bytes = 0;  // Message size; 0 if it may differ between ranks.
   int64_t ranks = 1;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
@@ -39,12 +39,12 @@ class CollectiveLog {
  public:
   void Add(const LoggedCollective& one);
 
-  // All entries since the last call, in the order of their ends. Keeps at most
-  // the first 2^20 of them.
+  // Returns the entries since the last call, ordered by end. At most the first
+  // 2^20 of them are kept.
   std::vector<LoggedCollective> Take();
 
-  // Groups that are created while it is off are not logged. For groups of
-  // background work, which a rank does not wait for.
+  // Groups that are created while the log is off are not logged. Used for
+  // background work for which a rank does not wait.
   void SetOn(bool on);
   bool is_on() const;
 
@@ -61,13 +61,12 @@ class CollectiveLog {
   mutable std::mutex mutex_;
   std::vector<LoggedCollective> entries_;
   bool is_on_ = true;
-  std::mutex engines_mutex_;  // Before mutex_.
+  std::mutex engines_mutex_;  // Locked before mutex_.
   std::set<collectives::Engine*> engines_;
 };
 
-// Wraps an engine and logs its collectives and those of all groups that are
-// created from it. Point-to-point messages are not logged. Neither argument is
-// null.
+// Wraps an engine and logs the collectives of it and of all groups created from
+// it. Point-to-point messages are not logged. Neither argument may be null.
 std::unique_ptr<collectives::Engine> MeasureEngine(
     std::unique_ptr<collectives::Engine> engine,
     std::shared_ptr<CollectiveLog> log);

@@ -11,8 +11,8 @@
 namespace tessera::train {
 namespace {
 
-// The share of peak - least that is left when `done` of the decay, in [0, 1],
-// is over.
+// The remaining share of peak - least after a share `done` of the decay, in
+// [0, 1].
 double ShareLeft(RateSchedule schedule, double done) {
   switch (schedule) {
     case RateSchedule::kCosine:

@@ -18,7 +18,7 @@ namespace tessera::train {
 
 namespace {
 
-// "   12345 kB" in bytes.
+// Parses "   12345 kB" into bytes.
 int64_t BytesOf(std::string_view value) {
   value = absl::StripAsciiWhitespace(value);
   int64_t kibibytes = 0;

@@ -1,4 +1,4 @@
-// MemoryWatch: the memory that a rank's process takes in each step. Returns
+// Measures the memory that a rank's process uses in each step, and returns
 // freed memory to the system when a step comes near the rank's share of
 // --memory_limit.
 //
@@ -6,12 +6,12 @@
 //   const MemoryWatch::Usage usage = watch.AfterStep();
 //   if (usage.notice) Print("rank 0 " + *usage.notice);
 //
-// A step is judged by its peak if the system can restart the peak (man
-// proc_pid_clear_refs), since a limit of the system applies to the peak;
-// otherwise by the resident memory after it. From 90 % of the share on, freed
-// memory that the process still holds is returned to the system. The first time
-// there is a notice, and another one only after the pressure has fallen in
-// between (offload/pressure/pressure_gauge.h).
+// The usage of a step is its peak, to which the system's limits apply, if the
+// system can reset the peak (man proc_pid_clear_refs); otherwise the resident
+// memory after it. From 90 % of the share on, freed memory that the process
+// still holds is returned to the system. This gives a notice the first time,
+// and again only after the pressure has fallen in between
+// (offload/pressure/pressure_gauge.h).
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_MEMORY_WATCH_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_MEMORY_WATCH_H_
 
@@ -38,13 +38,13 @@ ResidentMemory ReadResidentMemory();
 // Parses the format of /proc/PID/status (man proc_pid_status).
 ResidentMemory ParseProcessStatus(std::string_view text);
 
-// Makes the C library return freed blocks of 1 MiB or more to the system at
-// once. By default its threshold grows with the blocks that are freed, up to
+// Makes the C library return freed blocks of 1 MiB or more to the system
+// immediately. By default its threshold grows with the freed blocks, up to
 // 32 MiB, and the heap then keeps tens of MiB of freed tensors.
 void ReturnFreedBlocks();
 
-// Restarts the peak from the current value. False if the system does not allow
-// that (man proc_pid_clear_refs).
+// Resets the peak to the current value. False if the system does not allow it
+// (man proc_pid_clear_refs).
 bool RestartPeakMemory();
 
 class MemoryWatch {
@@ -52,14 +52,14 @@ class MemoryWatch {
   // The system calls that it makes. Tests replace them.
   struct System {
     std::function<ResidentMemory()> read;
-    std::function<bool()> restart_peak;  // False: the peak continues.
+    std::function<bool()> restart_peak;  // False: the peak was not reset.
     std::function<void()> return_free_memory;
     std::function<int64_t()> now_ns;
   };
   static System RealSystem();
 
   struct Usage {
-    // Bytes of the step, minus what was returned to the system after it.
+    // The bytes of the step minus the bytes returned to the system after it.
     int64_t used = 0;
     // Set when memory is returned for the first time: "had 95.0MiB of its
     // 100.0MiB of --memory_limit; ...".
@@ -69,10 +69,10 @@ class MemoryWatch {
   explicit MemoryWatch(int64_t share, System system = RealSystem())
       : share_(share), system_(std::move(system)) {}
 
-  // Begins a step: earlier peaks do not count.
+  // Begins a step. Earlier peaks are ignored.
   void Restart();
 
-  // The usage since the last Restart or AfterStep. Restarts.
+  // Returns the usage since the last Restart or AfterStep, and restarts.
   Usage AfterStep();
 
   // The peak over all steps.

@@ -24,7 +24,7 @@ std::shared_ptr<offload::Accounting> CountedAs(std::string_view name) {
                                                offload::kUnlimited);
 }
 
-// Each purpose gets the codec that TierCodecName allows.
+// Compresses each purpose with the codec that TierCodecName allows.
 absl::StatusOr<std::shared_ptr<offload::MemoryTier>> Compressed(
     const Settings& settings, std::shared_ptr<offload::MemoryTier> base) {
   TESSERA_ASSIGN_OR_RETURN(auto codec,
@@ -64,7 +64,7 @@ OffloadTiers::OffloadTiers(const Settings& settings)
 OffloadTiers::~OffloadTiers() {
   tier_.reset();
   for (const std::string& path : made_directories_) {
-    std::error_code ignored;  // Something else may be in it.
+    std::error_code ignored;  // The directory may contain other files.
     std::filesystem::remove(path, ignored);
   }
 }

@@ -1,11 +1,12 @@
-// OffloadTiers: a rank's tiers for offloaded state and activations, from
-// --offload, --offload_dir and --compression.
+// A rank's tiers for offloaded state and activations, as --offload,
+// --offload_dir and --compression select them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto tiers,
 //                            OffloadTiers::Create(settings, tier_log));
 //   tiers->AddTo(options);
 //
-// Files are unlinked, so that they are gone however the process ends.
+// Files are unlinked when they are created, so that they disappear however the
+// process ends.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_OFFLOAD_TIERS_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_OFFLOAD_TIERS_H_
 
@@ -28,11 +29,11 @@ namespace tessera::train {
 class OffloadTiers {
  public:
   // Creates --offload_dir if it does not exist. InvalidArgument if the codec is
-  // unknown; otherwise errors of the file system with the flag.
+  // unknown; errors of the file system name the flag.
   static absl::StatusOr<std::unique_ptr<OffloadTiers>> Create(
       const Settings& settings, std::shared_ptr<TierLog> log);
 
-  // Removes the directories that Create made if they are empty.
+  // Removes the directories that Create made, if they are empty.
   ~OffloadTiers();
 
   OffloadTiers(const OffloadTiers&) = delete;
@@ -43,7 +44,7 @@ class OffloadTiers {
   // offloaded too.
   void AddTo(RunOptions& options) const;
 
-  // Peaks of the bytes held in host tiers, and in files.
+  // The peak bytes in host tiers and in files.
   BytesByPurpose host_bytes() const;
   BytesByPurpose file_bytes() const;
 
@@ -56,7 +57,7 @@ class OffloadTiers {
   BytesByPurpose Peaks(bool of_file) const;
 
   const OffloadChoice offload_;
-  const std::shared_ptr<offload::Accounting> buffers_;  // Of the file tier.
+  const std::shared_ptr<offload::Accounting> buffers_;  // For the file tier.
   std::vector<std::string> made_directories_;           // Innermost first.
   std::unique_ptr<offload::MemoryTier> tier_;  // Null: nothing is offloaded.
 };

@@ -32,16 +32,17 @@ namespace {
 
 using collectives::Communicator;
 
-// Creating the memory of a GPU takes seconds.
+// Allocating the memory of a GPU takes seconds.
 constexpr absl::Duration kPatience = absl::Minutes(5);
 
-// Orders differ between ranks, and between neighbouring seeds.
+// The seed of a rank's order. It differs between ranks and between neighbouring
+// seeds.
 uint64_t SeedOf(const Settings& settings, topology::Rank rank) {
   return static_cast<uint64_t>(settings.device_seed) * 0x9E3779B97F4A7C15 +
          static_cast<uint64_t>(rank.value());
 }
 
-// All ranks are threads of this process.
+// True if all ranks are threads of this process.
 bool SharesProcess(const Communicator& world) {
   return world.engine_name() == "in_process" || world.size() == 1;
 }
@@ -55,8 +56,9 @@ absl::StatusOr<std::shared_ptr<Device>> CreateGpu(int ordinal,
   return device;
 }
 
-// One device object for the ranks of this process that have the same GPU, made
-// by the first of them with the memory of all. A collective of the world.
+// Returns one device object for the ranks of this process that have the same
+// GPU. The first of them creates it with the memory of all. A collective of the
+// world.
 absl::StatusOr<std::shared_ptr<Device>> ShareGpu(int ordinal,
                                                  int64_t memory_bytes,
                                                  Communicator& world) {
@@ -82,19 +84,21 @@ absl::StatusOr<std::shared_ptr<Device>> ShareGpu(int ordinal,
     return absl::InternalError("a rank sent no address of its device");
   }
   if (!makes) device = *reinterpret_cast<const std::shared_ptr<Device>*>(place);
-  // The makers' variables live until all have copied them.
+  // The variables of the ranks that created devices must live until all ranks
+  // have copied them.
   TESSERA_RETURN_IF_ERROR(
       collectives::AgreeOnStatus(world, absl::OkStatus(), kPatience));
   return device;
 }
 
-// "cpu", "emulated" or "cuda". Ranks may have GPUs of different numbers.
+// The kind of a device: "cpu", "emulated" or "cuda". The numbers of GPUs may
+// differ between ranks.
 std::string_view KindOf(std::string_view device) {
   if (device.empty()) return "cpu";
   return device.substr(0, device.find(':'));
 }
 
-// "ranks 0, 2, 3", naming the first ones of many.
+// Formats "ranks 0, 2, 3"; of many ranks only the first ones.
 std::string NameRanks(std::span<const size_t> ranks) {
   constexpr size_t kMostNamed = 8;
   const size_t named = std::min(ranks.size(), kMostNamed);
@@ -130,7 +134,7 @@ absl::StatusOr<int> OrdinalOf(const Settings& settings, int64_t local_rank,
                               bool shares_process) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> found,
                            FindCudaDevices());
-  // Several ranks of a process may have one GPU.
+  // Several ranks of a process may share one GPU.
   return GpuOfRank(settings.device, found, local_rank, shares_process);
 }
 

@@ -1,5 +1,5 @@
-// RankDevice: the device of a rank, the queue on which it computes, its
-// operations, and the communicator of its tensors.
+// A rank's device, the queue on which it computes, its operations, and the
+// communicator for its tensors.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto device,
 //                            RankDevice::Create(settings, world));
@@ -30,35 +30,35 @@ struct DeviceKernels {
       ops;
   std::function<absl::StatusOr<std::shared_ptr<zero3::StateOps>>(Queue&)>
       state_ops;
-  // Of tensors, from a communicator of the host.
+  // Makes the communicator for tensors from a communicator of the host.
   std::function<absl::StatusOr<std::unique_ptr<collectives::Communicator>>(
       std::unique_ptr<collectives::Communicator>, Device&)>
       communicator;
 };
 
 struct RankDeviceOptions {
-  // The rank's number on its machine, which chooses its GPU; unset: its rank in
-  // the world.
+  // The rank's number on its machine, which selects its GPU. If unset, its rank
+  // in the world.
   std::optional<int64_t> local_rank = {};
-  // Device memory that is taken at the start; more is taken if it does not
-  // suffice (base/device/arena.h). 0: each request is an allocation.
+  // Device memory that is allocated at the start; more is allocated if it does
+  // not suffice (base/device/arena.h). 0: every request is an allocation.
   int64_t memory_bytes = 0;
 };
 
 class RankDevice {
  public:
-  // --device, --device_seed, --threads and --deterministic of `settings`, where
-  // an empty device is cpu. On an emulated device every rank has orders of its
-  // own. On GPUs, ranks that are threads of a process share the device object
-  // of their GPU and use the engine cuda; processes use nccl. `world` is of the
-  // host and outlives this. A collective of the world: if some ranks have
-  // another kind of device (by default, on machines without GPUs),
-  // FailedPrecondition on all of them names the ranks of each kind.
+  // Creates the device from --device (empty: cpu), --device_seed, --threads and
+  // --deterministic. Emulated devices have a different order on every rank. On
+  // GPUs, ranks that are threads of a process share the device object of their
+  // GPU and use the engine cuda; processes use nccl. `world`, whose buffers are
+  // host memory, must outlive this. A collective of the world. If ranks have
+  // different kinds of devices (by default, because some machines have no
+  // GPUs), returns FailedPrecondition on all ranks with the ranks of each kind.
   static absl::StatusOr<std::unique_ptr<RankDevice>> Create(
       const Settings& settings, collectives::Communicator& world,
       const RankDeviceOptions& options = {});
-  // On a given device: the processor, or one whose work the host can do
-  // (Queue::Launch), with the operations of the CPU.
+  // Uses a given device with the operations of the CPU: the processor, or a
+  // device whose work the host can execute (Queue::Launch).
   static absl::StatusOr<std::unique_ptr<RankDevice>> CreateOn(
       std::shared_ptr<Device> device, collectives::Communicator& world,
       int threads = 1);
@@ -70,12 +70,12 @@ class RankDevice {
   Device& device() { return *device_; }
   Queue& queue() { return *queue_; }
   tensor_parallel::Ops& ops() { return *ops_; }
-  // The rank's threads, for its operations and optimizer steps on the CPU.
-  // Null if CreateWith was given none.
+  // The rank's threads for operations and optimizer steps on the CPU. Null if
+  // CreateWith received no pool.
   const std::shared_ptr<ThreadPool>& pool() const { return pool_; }
-  // For ShardedStateOptions::ops; null: the default.
+  // The value for ShardedStateOptions::ops; null for the default.
   std::shared_ptr<zero3::StateOps> state_ops() const { return state_ops_; }
-  // The world for tensors: the one given, if the processor computes.
+  // The world for tensors. On the processor, the `world` given to Create.
   collectives::Communicator& world() { return *world_; }
 
  private:

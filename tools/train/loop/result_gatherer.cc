@@ -74,8 +74,8 @@ absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
         std::max(step.memory_bytes, static_cast<int64_t>(rank.resident));
     step.shares.Add(rank.shares, 1 / static_cast<double>(ranks.size()));
   }
-  // The first step allocates memory and learns the order of parameters. It
-  // counts only if there is no other.
+  // The first step allocates memory and records the order of parameters. It is
+  // counted only if it is the only step.
   if (result_.steps.size() == 1) {
     counted_seconds_ = 0;
     counted_tokens_ = 0;

@@ -1,4 +1,4 @@
-// ResultGatherer: collects the measurements of all ranks into a RunResult.
+// Collects the measurements of all ranks into a RunResult.
 //
 //   ResultGatherer results(world);
 //   results.Begin(first_step);
@@ -27,7 +27,7 @@ class ResultGatherer {
   explicit ResultGatherer(collectives::Communicator& world)
       : world_(world), ranks_(static_cast<size_t>(world.size())) {}
 
-  // The first step begins now.
+  // Call it when the first step begins.
   void Begin(int64_t first_step);
 
   // A collective. Returns the same on every rank. `tokens` counts the tokens of
@@ -36,19 +36,20 @@ class ResultGatherer {
                                       const StepAccount& account,
                                       int64_t tokens);
 
-  // Drops the steps that the run repeats, and the time since the last one. The
-  // totals keep their time.
+  // Drops the steps that a rollback makes the run repeat, and the time since
+  // the last step. The totals still include these steps.
   void GoBack(const Rollback& rollback);
 
-  // Leaves `nanos` before now out of the time of the current step.
+  // Excludes the last `nanos` from the time of the current step.
   void LeaveOut(int64_t nanos) { last_end_ns_ += nanos; }
 
-  // Adds the peaks and traffic of a rank's state and tiers before they are
-  // destroyed. A run that changes its strategy calls it for each of them.
+  // Adds the peaks and traffic of a rank's state and tiers. Call it before they
+  // are destroyed, also when the run changes its strategy.
   void AddRank(TrainRank& rank, const OffloadTiers& tiers);
 
-  // A collective. `resident_before`: resident bytes of this process before the
-  // run allocated its state. `peak`: a lower bound of the process's peak.
+  // A collective. `resident_before` is the resident bytes of this process
+  // before the run allocated its state, `peak` a lower bound of the process's
+  // peak.
   absl::StatusOr<RunResult> Result(int64_t resident_before, int64_t peak,
                                    std::string checkpoint);
 
@@ -64,7 +65,8 @@ class ResultGatherer {
 
   collectives::Communicator& world_;
   RunResult result_;
-  // Over the steps that count: seconds, and each rank's seconds by activity.
+  // Totals over the counted steps. `ranks_` holds each rank's seconds by
+  // activity.
   double counted_seconds_ = 0;
   int64_t counted_tokens_ = 0;
   int64_t last_end_ns_ = 0;

@@ -1,4 +1,4 @@
-// RunOptions: the options of a training run, the same on all ranks. settings/
+// The options of a training run, which are the same on all ranks. settings/
 // makes them from the command line (RunOptionsFrom).
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
@@ -35,8 +35,9 @@ enum class GraphChoice {
   kOn,
 };
 
-// The work of larger models outlasts the time that the host needs to enqueue
-// it: from there on launches are less than a hundredth of a step.
+// The largest model for which GraphChoice::kAuto captures graphs. For larger
+// models the host enqueues work faster than the GPU executes it: launches take
+// less than a hundredth of a step.
 inline constexpr int64_t kGraphParameters = 200'000'000;
 
 struct RunOptions {
@@ -47,25 +48,26 @@ struct RunOptions {
   // (tensor_parallel/layers/linear_products.h).
   bool fp8 = false;
 
-  int64_t batch = 8;  // Sequences of a step, over all ranks.
-  // Of the first step, and the steps until the batch is `batch`; 0: no warm-up.
+  int64_t batch = 8;  // Sequences per step, over all ranks.
+  // The batch of the first step, and the number of steps until it reaches
+  // `batch`; 0: no warm-up.
   int64_t first_batch = 0;
   int64_t batch_warmup_steps = 0;
-  int64_t micro_batch = 1;  // Sequences of a micro-batch.
+  int64_t micro_batch = 1;  // Sequences per micro-batch.
   int64_t length = 128;
   int64_t steps = 1;
   uint64_t seed = 1;
   double dropout = 0;  // See tensor_parallel/blocks/transformer_block.h.
-  // tensor_parallel::LossTerms of the gradients; losses are without them.
+  // tensor_parallel::LossTerms for the gradients. Reported losses exclude them.
   double label_smoothing = 0;
   double z_loss = 0;
-  // Of mixtures of experts: LlamaOptions::balance and so on, and the step by
-  // which biases of routers move where scores are sigmoids.
+  // For mixtures of experts: LlamaOptions::balance and so on, and the step by
+  // which routers with sigmoid scores move their biases.
   std::optional<double> balance = {};
   double router_z_loss = 0;
   double expert_capacity = 0;
   double router_bias_rate = 0.001;
-  // LlamaOptions: the blocks' adapters, which are then all that is trained.
+  // LlamaOptions::lora: if there are adapters, only they are trained.
   tensor_parallel::LoraOptions lora = {};
   bool lora_attention = true;
   bool lora_mlp = true;
@@ -74,7 +76,7 @@ struct RunOptions {
   LearningRate learning_rate = {};
   int64_t spike_window = 0;  // See RunProgress.
 
-  // A generator's name, "auto", or "file" for `schedule_table`.
+  // The name of a generator, "auto", or "file" for `schedule_table`.
   std::string schedule = "1f1b";
   std::string schedule_table = "";  // See pipeline/schedule/schedule_text.h.
   int64_t chunks = 1;               // Stages per pipeline rank.
@@ -86,8 +88,8 @@ struct RunOptions {
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
 
   // Stage 3: the number of computations by which a layer's weights are gathered
-  // ahead, and the limit of bytes of gathered weights (0: none). With a limit
-  // the distance is chosen automatically.
+  // ahead, and the limit in bytes of gathered weights (0: no limit). With a
+  // limit the distance is chosen automatically.
   int64_t gather_ahead = 1;
   int64_t max_gathered_bytes = 0;
   // Stages 2 and 3: when a layer's gradients are reduced.
@@ -98,16 +100,16 @@ struct RunOptions {
   GraphChoice graphs = GraphChoice::kOff;
 
   // Allocates activations, the layers' working memory and the tensors between
-  // stages of this rank. Null: the memory of the device that computes, and the
-  // engine's for tensors that are sent to another rank.
+  // stages of this rank. If null, these are in the device's memory, and tensors
+  // that are sent to another rank in the engine's memory.
   std::shared_ptr<MemoryResource> memory = nullptr;
 
   // Holds saved activations between a forward and its backward
-  // (model/activation_store.h). Not owned. Null: they stay in memory.
+  // (model/activation_store.h). Not owned. Null: no offloading.
   offload::MemoryTier* activation_tier = nullptr;
 
-  // The run sets its learning rate, its key prefix and which elements the norm
-  // counts.
+  // The run overwrites the learning rate, the key prefix and the elements that
+  // are counted in the norm.
   zero3::ShardedStateOptions state = {};
 
   BatchSchedule batches() const {

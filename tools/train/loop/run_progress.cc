@@ -20,7 +20,8 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Positions in the data are sums of such numbers.
+// The limit of each number, so that sums of them (positions in the data) do not
+// overflow.
 constexpr int64_t kMost = int64_t{1} << 60;
 
 absl::Status Invalid(std::string_view key, std::string_view text) {
@@ -60,7 +61,7 @@ void AddTo(const RunProgress& progress, Metadata& metadata) {
     metadata["rollbacks"] = absl::StrCat(progress.rollbacks);
   }
   if (progress.losses.empty()) return;
-  // All digits: the same spikes are found after a restart.
+  // With all digits, so that the same spikes are found after a restart.
   metadata["losses"] =
       absl::StrJoin(progress.losses, " ", [](std::string* out, double loss) {
         absl::StrAppend(out, absl::StrFormat("%.17g", loss));

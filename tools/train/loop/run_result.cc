@@ -58,7 +58,7 @@ class Reader {
   Reader(const Json& json, std::string path, JsonProblems& problems)
       : Reader(JsonReader(json, std::move(path), problems), problems) {}
 
-  // JSON has no NaN: it is written as null.
+  // JSON has no NaN, so it is written as null.
   void Value(const char* key, double& value) {
     const Json* found = fields_.Find(key);
     const bool is_nan = found != nullptr && found->is_null();

@@ -1,5 +1,5 @@
-// RunResult: the steps of a run, and each rank's time and memory; the same on
-// every rank.
+// The result of a run: its steps, and each rank's time and memory. It is the
+// same on every rank.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunResult result, RunWorker(...));
 //   result.steps.back().record.loss;
@@ -28,24 +28,24 @@
 
 namespace tessera::train {
 
-// How a rank spent its time, as shares of a step or of several. The first four
-// add up to 1. README.md describes the measurement.
+// Shares of a rank's time in one or several steps. The first four add up to 1.
+// README.md describes the measurement.
 struct TimeShares {
   double compute = 0;        // On the rank's own processor.
   double communication = 0;  // In collectives and messages.
-  double bubble = 0;   // Waiting for what a pipeline peer has not computed yet.
-  double offload = 0;  // Waiting for memory tiers.
+  double bubble = 0;         // Waiting for a pipeline peer's computations.
+  double offload = 0;        // Waiting for memory tiers.
 
   // Parts of compute: matrix products and attention; the optimizer's step.
   double products = 0;
   double optimizer = 0;
 
-  // The share of time in which weights are gathered or gradients reduced,
-  // concurrently with anything else; and the part of it in which the rank
+  // The share of time in which weights are gathered or gradients are reduced,
+  // whether or not anything else runs; and the part of it in which the rank
   // computes.
   double state_traffic = 0;
   double state_hidden = 0;
-  // 1 if there is no such traffic.
+  // The part of this traffic that overlaps computation; 1 without traffic.
   double HiddenShare() const {
     return state_traffic > 0 ? state_hidden / state_traffic : 1;
   }
@@ -74,15 +74,15 @@ struct StepRecord {
   double learning_rate = 0;
   double loss_scale = 1;
   bool skipped = false;  // The gradients were not finite.
-  // The mean loss over the validation batches after the step; if it was due.
+  // The mean loss over the validation batches, if validation followed the step.
   std::optional<double> eval_loss = {};
-  // The mean loss over the test samples, after the last step; if there are any.
+  // The mean loss over the test samples, after the last step, if there are any.
   std::optional<double> test_loss = {};
-  // Of mixtures of experts: the tokens of the busiest expert over the mean, in
-  // the layer where that is most.
+  // For mixtures of experts: the tokens of the busiest expert divided by the
+  // mean; the maximum over the layers.
   std::optional<double> expert_imbalance = {};
-  int64_t tokens = 0;     // Of the step, over all ranks.
-  int64_t rollbacks = 0;  // Of the run, before the step. See RunProgress.
+  int64_t tokens = 0;     // Tokens of the step, over all ranks.
+  int64_t rollbacks = 0;  // Before the step. See RunProgress.
 };
 
 // A step with its time and memory.
@@ -94,7 +94,7 @@ struct StepMetrics {
   TimeShares shares = {};    // The mean over the ranks.
 };
 
-// Bytes by purpose, in the order of offload::kAllPurposes; each a peak.
+// Peak bytes by purpose, in the order of offload::kAllPurposes.
 using BytesByPurpose = std::array<int64_t, offload::kAllPurposes.size()>;
 
 struct RankMemory {
@@ -108,16 +108,16 @@ struct RankMemory {
 };
 
 // Offloaded blocks that are copied to near memory before use, over all steps.
-// Blocks that are used in place do not count.
+// Blocks that are used in place are not counted.
 struct OffloadTraffic {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  int64_t stall_ns = 0;        // Spent waiting for them.
+  int64_t stall_ns = 0;        // Time spent waiting for them.
   int64_t least_stall_ns = 0;  // Unavoidable with any order of reads.
 };
 
 struct RankResult {
-  TimeShares shares = {};  // Over all steps but the first, if there are more.
+  TimeShares shares = {};  // Without the first step, if there are more.
   RankMemory memory = {};
   OffloadTraffic traffic = {};
 };
@@ -126,46 +126,46 @@ struct RankResult {
 // --memory_limit.
 struct StrategyChange {
   int64_t steps = 0;          // Taken before the change.
-  int64_t used = 0;           // Bytes of all ranks in the last of these steps.
+  int64_t used = 0;           // Bytes of all ranks in the last step before it.
   std::string strategy = {};  // "aggressive"
   std::string flags = {};     // The changed flags: "--zero=3".
 };
 
 // A return to a checkpoint because of a spike of the loss.
 struct Rollback {
-  int64_t step = 0;  // That of the spike, from 0.
-  double loss = 0;   // Of the spike; may be infinite or NaN.
+  int64_t step = 0;  // The step of the spike, from 0.
+  double loss = 0;   // Its loss; may be infinite or NaN.
   // The median of the losses before it; NaN if there are too few.
   double usual = 0;
-  int64_t to_step = 0;          // The step that the checkpoint continues with.
-  int64_t skipped_samples = 0;  // Those that are left out because of it.
+  int64_t to_step = 0;          // The next step after the rollback.
+  int64_t skipped_samples = 0;  // Samples that this rollback skips.
 };
 
 struct RunResult {
-  // The steps that this run took, without those that it went back behind.
+  // The steps of this run, without those that a rollback discarded.
   std::vector<StepMetrics> steps = {};
-  int64_t first_step = 0;              // More than 0 if it was resumed.
+  int64_t first_step = 0;              // Above 0 if the run was resumed.
   std::vector<RankResult> ranks = {};  // By rank of the world.
   std::vector<StrategyChange> strategy_changes = {};
   std::vector<Rollback> rollbacks = {};
-  // Ranks are threads of one process: each rank's resident bytes are those of
-  // the whole process.
+  // Ranks are threads of one process; each reports the resident bytes of the
+  // whole process.
   bool memory_is_shared = false;
   std::string checkpoint = {};  // The last one; empty if none was written.
-  std::string order = {};       // Of the axes: --order, as it was chosen.
-  // Over all steps but the first, if there are more.
+  std::string order = {};       // The selected order of the axes (--order).
+  // Without the first step, if there are more.
   double tokens_per_second = 0;
   double seconds = 0;  // Over all steps.
 };
 
 inline constexpr size_t kMaxRunResultBytes = size_t{1} << 30;
 
-// Exact, except that numbers which are not finite become null. ParseRunResult
-// reads null as NaN.
+// Formats the result as JSON. Exact, except that infinite and NaN numbers
+// become null, which ParseRunResult reads as NaN.
 std::string FormatRunResult(const RunResult& result);
 
-// InvalidArgument, with the place, for JSON that FormatRunResult does not
-// write.
+// Parses the output of FormatRunResult. InvalidArgument, with the position, for
+// other JSON.
 absl::StatusOr<RunResult> ParseRunResult(std::string_view json);
 
 }  // namespace tessera::train

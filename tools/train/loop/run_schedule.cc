@@ -23,7 +23,7 @@ using pipeline::ReducePlacement;
 using pipeline::Schedule;
 using pipeline::StageCosts;
 
-// The share of a step's simulated time that may be spent to hold less.
+// The share of a step's simulated time that may be spent to save memory.
 constexpr double kSlack = 0.05;
 
 // Elements of the windows' parameters on a tensor rank, rounded up.
@@ -32,7 +32,7 @@ struct WindowSizes {
   int64_t layer = 0;
   int64_t head = 0;  // Without a shared table.
   int64_t shared = 0;
-  int64_t adapters = 0;  // Of a layer; 0: all weights are trained.
+  int64_t adapters = 0;  // Per layer; 0: all weights are trained.
 };
 
 WindowSizes SizesOf(const RunOptions& options) {
@@ -56,7 +56,7 @@ WindowSizes SizesOf(const RunOptions& options) {
   sizes.head = model.hidden + (shares ? 0 : sizes.embedding);
   sizes.shared = shares ? sizes.embedding : 0;
   if (options.lora.rank == 0) return sizes;
-  // Each projection of a fused one has its own a, of all inputs.
+  // Each projection of a fused tensor has its own factor a for all inputs.
   if (options.lora_attention) {
     sizes.adapters +=
         options.lora.rank * (4 * model.hidden + part(2 * query + 2 * kv));
@@ -69,8 +69,8 @@ WindowSizes SizesOf(const RunOptions& options) {
   return sizes;
 }
 
-// The costs of a window of which `trained` elements have gradients. `flops` are
-// those of a forward.
+// The costs of a window in which `trained` elements have gradients. `flops` are
+// the operations of a forward.
 StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
                    int64_t elements, int64_t shared, int64_t trained,
                    double flops) {
@@ -191,9 +191,9 @@ absl::StatusOr<Schedule> StageSchedule(const RunOptions& options,
   return schedule;
 }
 
-// The number of windows per stage. The first stage has the embedding, the last
-// one the head. With more stages than layers some have no layer and forward
-// their input.
+// The number of windows per stage. The first stage includes the embedding, the
+// last stage the head. If there are more stages than layers, some stages have
+// no layer and forward their input.
 absl::StatusOr<std::vector<int64_t>> WindowsOfStages(const RunOptions& options,
                                                      int64_t stages) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -207,16 +207,16 @@ absl::StatusOr<std::vector<int64_t>> WindowsOfStages(const RunOptions& options,
   return windows;
 }
 
-// True if gradients are not partitioned: reducing them earlier saves no memory,
-// and the sum over tensor ranks, which is in place, must happen once.
+// True if gradients are not partitioned. Reducing them earlier would save no
+// memory, and the sum over tensor ranks, which is in place, must happen once.
 bool ReducesInPlace(const RunOptions& options) {
   return options.state.stage < 2 || (options.mesh.shard_ranks() == 1 &&
                                      options.state.gradient_tier == nullptr);
 }
 
 std::vector<ReducePlacement> ReducesFor(const RunOptions& options) {
-  // A single rank sums its micro-batches in the same order either way, and so
-  // has the same bits with and without offloaded gradients.
+  // A single rank sums its micro-batches in the same order either way, so that
+  // its results have the same bits with and without offloaded gradients.
   const bool is_alone =
       options.mesh.shard_ranks() == 1 && options.reduce == ReduceChoice::kAuto;
   if (ReducesInPlace(options) || is_alone ||

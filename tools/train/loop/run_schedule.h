@@ -1,5 +1,6 @@
-// RunSchedule: the actions of each pipeline rank in a training step, by layer:
-// computations, gathers of weights, reductions of gradients, messages.
+// The schedule of a training step: the actions of each pipeline rank by layer,
+// which are computations, gathers of weights, reductions of gradients and
+// messages.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunSchedule schedule,
 //                            RunSchedule::Create(options));
@@ -7,7 +8,7 @@
 //                        // and REDUCE_GRAD
 //   schedule.lowered();  // with messages
 //
-// It depends only on the options, so every rank computes the same schedule.
+// The schedule depends only on the options, so every rank computes the same.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
 
@@ -24,40 +25,41 @@
 
 namespace tessera::train {
 
-// The rates that the simulated times assume. Only their ratio affects the
-// choice of a placement.
+// The rates assumed by the simulation. Only their ratio affects the selected
+// placement.
 struct StepRates {
   double flops_per_second = 40e9;  // Per thread.
   double bytes_per_second = 4e9;   // Between data-parallel ranks.
 };
-// The simulator's costs of each window for one micro-batch on one rank: times
-// in seconds and bytes.
+// The simulator's costs of each window for one micro-batch on one rank, in
+// seconds and bytes.
 pipeline::Costs WindowCosts(const RunOptions& options,
                             const StepRates& rates = {});
 
 // The computations of the pipeline stages, and the number of windows of each.
-// Gathers and reductions are not placed and nothing is proven, which makes it
-// cheap enough to evaluate many configurations.
+// Cheap enough to evaluate many configurations, because gathers and reductions
+// are not placed and nothing is proven.
 struct RunStages {
   pipeline::Schedule schedule;
   std::vector<int64_t> windows;
 };
-// InvalidArgument as RunSchedule::Create, except for limits.
+// Returns the same errors as RunSchedule::Create, except for limits.
 absl::StatusOr<RunStages> StagesOfRun(const RunOptions& options);
 
 class RunSchedule {
  public:
   // InvalidArgument if the schedule does not exist or does not fit the mesh,
-  // the batch or the model, or a limit is below what one layer needs (the
-  // message names the layer and its bytes).
+  // the batch or the model, or if one layer exceeds a limit (the message names
+  // the layer and its bytes).
   static absl::StatusOr<RunSchedule> Create(const RunOptions& options);
 
   const RunStages& stages() const { return stages_; }
-  // The actions by window, with gathers and reductions. `lowered` also has the
-  // messages.
+  // The actions by window, including gathers and reductions. `lowered` also
+  // includes messages.
   const pipeline::Schedule& layers() const { return layers_; }
   const pipeline::Schedule& lowered() const { return lowered_; }
-  // The proof of `lowered`, with bytes of gathered weights and whole gradients.
+  // The proof of `lowered`, with the bytes of gathered weights and of whole
+  // gradients.
   const pipeline::Proof& proof() const { return proof_; }
   // The options with which gathers and reductions were placed.
   const pipeline::ParameterOptions& placement() const { return placement_; }

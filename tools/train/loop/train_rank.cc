@@ -21,8 +21,8 @@
 
 namespace tessera::train {
 
-// The tokens of a data-parallel rank's micro-batches: of training, step by
-// step, or of validation and the test, batch by batch.
+// The tokens of a data-parallel rank's micro-batches: for training, step by
+// step, or for validation and the test, batch by batch.
 class StepTokens final : public TokenSource {
  public:
   // `samples` outlives this.
@@ -30,8 +30,8 @@ class StepTokens final : public TokenSource {
              int64_t data_rank)
       : samples_(samples), batch_(batch), data_rank_(data_rank) {}
 
-  // `size`: the sequences of the step over all ranks, a multiple of the
-  // micro-batches of all data-parallel ranks.
+  // `size` is the number of sequences of the step over all ranks, a multiple of
+  // the micro-batches of all data-parallel ranks.
   void Begin(text::SampleUse use, int64_t first_sample, int64_t size) {
     use_ = use;
     first_sample_ = first_sample;
@@ -40,8 +40,8 @@ class StepTokens final : public TokenSource {
     targets_.clear();
   }
 
-  // The targets of the whole batch, of all data ranks, that are not masked, and
-  // the tokens of the batch.
+  // The number of targets of the whole batch, over all data ranks, that are not
+  // masked.
   absl::StatusOr<int64_t> CountTargets() const;
   int64_t CountTokens() const { return size_ * samples_.sequence(); }
 
@@ -57,8 +57,8 @@ class StepTokens final : public TokenSource {
   const text::BatchPartition batch_;  // The whole batch.
   const int64_t data_rank_;
   text::SampleUse use_ = text::SampleUse::kTraining;
-  int64_t first_sample_ = 0;  // Of the step or batch, over all ranks.
-  int64_t size_ = 0;          // Its sequences.
+  int64_t first_sample_ = 0;  // The step's or batch's first, over all ranks.
+  int64_t size_ = 0;          // The number of its sequences.
   std::map<int32_t, std::vector<int64_t>> tokens_;
   std::map<int32_t, std::vector<int64_t>> targets_;  // If some are masked.
 };
@@ -105,7 +105,7 @@ absl::StatusOr<std::span<const int64_t>> StepTokens::Targets(
   return std::span<const int64_t>(targets_[microbatch] = std::move(targets));
 }
 
-// Every rank counts those of all ranks, which needs no messages.
+// Every rank counts the targets of all ranks, so that no messages are needed.
 absl::StatusOr<int64_t> StepTokens::CountTargets() const {
   if (!samples_.has_masks()) return CountTokens();
   int64_t count = 0;
@@ -254,15 +254,16 @@ bool TrainRank::SharesTable() const {
   return !map.two_way() && map.RankOf(0) == map.RankOf(last);
 }
 
-// With two-way maps two ranks hold each stage; this is the one with the higher
-// rank.
+// True if this rank is the higher one of the two that hold a stage in a two-way
+// map.
 bool TrainRank::IsSecondCopy(int32_t stage) const {
   const pipeline::StageMap& map = schedule().layers().map;
   const auto rank = static_cast<int32_t>(groups_.pp->rank().value());
   return rank > std::min(map.RankOf(stage), map.RankFromBack(stage));
 }
 
-// Norms count, and checkpoints read, only the weights of the first copy.
+// Excludes the weights of second copies: norms count, and checkpoints read,
+// only the first copy.
 absl::Status TrainRank::LeaveToFirstCopy(const ParameterWindow& window) {
   for (tp::Parameter* parameter : window) {
     std::vector<tp::ParameterRows> rows = parameter->rows();
@@ -283,8 +284,8 @@ absl::Status TrainRank::CreateModel() {
     copied_tables.push_back(copy);
   }
   zero3::ShardedStateOptions state = options_.state;
-  // The gradients of copies are summed shard by shard, so all ranks with a copy
-  // must have the same shards.
+  // The gradients of copies are summed shard by shard, which requires the same
+  // shards on all ranks with a copy.
   if (options_.model.tied_embeddings && !SharesTable()) {
     state.layout = zero3::LayoutKind::kChunks;
   }
@@ -348,8 +349,8 @@ absl::Status TrainRank::CreateActivationStore(StepPlan& plan) {
   return absl::OkStatus();
 }
 
-// InvalidArgument with the option because of which a step's work is not the
-// same every time, or cannot be captured.
+// InvalidArgument, with the option, if a step's work varies or cannot be
+// captured.
 absl::Status TrainRank::CheckGraphs() const {
   const auto refuse = [](std::string_view why) {
     return absl::InvalidArgumentError(
@@ -420,7 +421,7 @@ absl::Status TrainRank::CreateExecutor(StepPlan& plan) {
       options_.lora.rank == 0) {
     options.tied.push_back({"embedding", {0, last}});
   }
-  // All boundaries are equal, so no rank needs to ask another.
+  // All boundaries are equal, so ranks need not exchange them.
   options.boundaries.assign(static_cast<size_t>(last), BoundaryOf(*layers_));
   options.queue = &layers_->tensor().queue();
   options.memory = options_.memory;
@@ -441,8 +442,8 @@ absl::Status TrainRank::CreateExecutor(StepPlan& plan) {
   return absl::OkStatus();
 }
 
-// While the batch grows there is one plan beside that of the whole batch: its
-// memory is less.
+// While the batch grows, there is one plan besides the one for the whole batch.
+// It needs less memory.
 absl::Status TrainRank::ChoosePlan() {
   const int64_t batch = options_.batches().At(steps());
   if (batch == plan_->batch) return absl::OkStatus();
@@ -465,8 +466,8 @@ absl::Status TrainRank::ChoosePlan() {
 
 namespace {
 
-// What a mean over tokens is multiplied with to be one over targets; 0 if there
-// are none, which have neither losses nor gradients.
+// Converts a mean over tokens into a mean over targets. Returns 0 if there are
+// no targets: then there are neither losses nor gradients.
 double TargetFactor(int64_t tokens, int64_t targets) {
   return targets == 0
              ? 0
@@ -513,7 +514,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
   if (report.skipped) TESSERA_RETURN_IF_ERROR(MoveBiases(bias_steps, -1));
   times_.update_end = collectives::MonotonicNanos();
-  // The optimizer has waited for the losses too.
+  // The optimizer has also waited for the losses.
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
                            executor.Finish());
   finding_ = {.loss = result.loss, .non_finite = report.non_finite};
@@ -529,8 +530,8 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   return record;
 }
 
-// The tokens of the step that chose each expert, [layers, experts], with zeros
-// for layers without. Empty if the model has no experts.
+// The number of the step's tokens that chose each expert, [layers, experts],
+// with zeros for layers without experts. Empty if the model has no experts.
 absl::StatusOr<std::vector<int64_t>> TrainRank::ExpertLoads() {
   const auto experts = static_cast<size_t>(options_.model.mixture.experts);
   std::vector<int64_t> loads(static_cast<size_t>(options_.model.layers) *
@@ -544,7 +545,7 @@ absl::StatusOr<std::vector<int64_t>> TrainRank::ExpertLoads() {
               loads.begin() + static_cast<int64_t>(layer * experts));
     block->moe()->ClearLoads();
   }
-  // Both copies of a stage have a part of its tokens.
+  // Both copies of a stage process a part of its tokens.
   for (collectives::Communicator* group : {groups_.data, groups_.pp}) {
     TESSERA_RETURN_IF_ERROR(group->host().AllReduce(
         collectives::Buffer(std::span(loads)), collectives::Reduction::Sum()));
@@ -568,8 +569,8 @@ std::optional<double> TrainRank::ImbalanceOf(
 }
 
 // The steps of the biases of all layers' routers, [layers, experts]: up for
-// experts that fewer tokens of the step chose than the mean, down for others
-// (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Empty if there are none.
+// experts that were chosen by fewer tokens of the step than the mean, down for
+// others (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Empty without biases.
 std::vector<double> TrainRank::BiasSteps(
     const std::vector<int64_t>& loads) const {
   const model_files::MixtureConfig& mixture = options_.model.mixture;
@@ -662,7 +663,8 @@ zero3::ShardTraffic TrainRank::offload_traffic() const {
   return traffic;
 }
 
-// Context ranks have parts of one loss; data ranks have different losses.
+// Sums over context ranks, which have parts of one loss, and averages over data
+// ranks.
 absl::StatusOr<double> TrainRank::MeanOverData(double loss) {
   TESSERA_RETURN_IF_ERROR(groups_.data->host().AllReduce(
       collectives::Buffer(std::span(&loss, 1)), collectives::Reduction::Sum()));

@@ -1,4 +1,4 @@
-// TrainRank: one rank of a training run.
+// One rank of a training run, step by step.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto rank, TrainRank::Create(world, options,
 //                                                         samples, ops));
@@ -42,33 +42,33 @@ namespace tessera::train {
 
 class StepTokens;  // train_rank.cc
 
-// The times of the parts of a rank's last step, in MonotonicNanos.
+// Times within a rank's last step, in MonotonicNanos.
 struct StepTimes {
   int64_t begin = 0;
-  // The origin of executor().timeline(): the common start of the pipeline.
+  // The common start of the pipeline, the origin of executor().timeline().
   int64_t pipeline = 0;
   int64_t update_begin = 0;  // The optimizer step.
   int64_t update_end = 0;
   int64_t end = 0;
 };
 
-// What one rank found in its last step, where a StepRecord is of all ranks.
+// One rank's part of its last step; a StepRecord covers all ranks.
 struct StepFinding {
-  double loss = 0;         // The part of this rank's samples.
+  double loss = 0;         // The share of this rank's samples in the loss.
   int64_t non_finite = 0;  // See zero3::UpdateReport.
 };
 
 class TrainRank {
  public:
   // A collective of the world. `world`, `samples` and `ops` must outlive this.
-  // Layers and state compute on the queue of `ops`, and are in the memory of
-  // its device; `world` is a communicator for this memory.
-  // InvalidArgument if the options contradict each other or the world's size.
+  // Layers and state compute on the queue of `ops` and are in the memory of its
+  // device; `world` must be a communicator for this memory. InvalidArgument if
+  // the options contradict each other or the world's size.
   static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
       collectives::Communicator& world, const RunOptions& options,
       const text::Samples& samples, tensor_parallel::Ops& ops);
 
-  // The same with the result of RunSchedule::Create(options).
+  // Creates a rank with the result of RunSchedule::Create(options).
   static absl::StatusOr<std::unique_ptr<TrainRank>> Create(
       collectives::Communicator& world, const RunOptions& options,
       RunSchedule schedule, const text::Samples& samples,
@@ -78,14 +78,14 @@ class TrainRank {
   TrainRank(const TrainRank&) = delete;
   TrainRank& operator=(const TrainRank&) = delete;
 
-  // Runs the next step. A collective of the world. Returns infinite and NaN
-  // losses like any other.
+  // Runs the next step. A collective of the world. An infinite or NaN loss is
+  // not an error.
   absl::StatusOr<StepRecord> Step();
 
-  // The mean loss over the first `batches` batches of samples of one use, the
-  // same samples on every mesh, by forwards alone. Called between steps. A
-  // collective of the world. Changes nothing about later steps. OutOfRange if
-  // there are fewer of them.
+  // Returns the mean loss over the first `batches` batches of the samples of
+  // one use. The samples are the same on every mesh. Runs only forwards,
+  // between steps, and does not affect later steps. A collective of the world.
+  // OutOfRange if there are fewer batches.
   absl::StatusOr<double> Evaluate(
       int64_t batches, text::SampleUse use = text::SampleUse::kValidation);
 
@@ -96,12 +96,12 @@ class TrainRank {
     collectives::Communicator* pp = nullptr;
     collectives::Communicator* data = nullptr;   // dp and cp.
     collectives::Communicator* shard = nullptr;  // dp_shard and cp.
-    // dp_replicate; null: the state is not replicated.
+    // dp_replicate; null if the state is not replicated.
     collectives::Communicator* replicas = nullptr;
     collectives::Communicator* model = nullptr;  // tp and pp.
-    // With expert parallelism; else null. The ranks that share the experts of a
-    // layer, those that hold the same experts, and those of all other
-    // parameters of experts (tp, pp and ep).
+    // Null without expert parallelism. The ranks that divide the experts of a
+    // layer, the ranks that hold the same experts, and the ranks that together
+    // hold all experts of the model (tp, pp and ep).
     collectives::Communicator* ep = nullptr;
     collectives::Communicator* edp = nullptr;
     collectives::Communicator* expert_model = nullptr;
@@ -111,54 +111,55 @@ class TrainRank {
 
   ShardedModel& model() { return *model_; }
   zero3::ShardedState& state() { return model_->state(); }
-  // That of the last step.
+  // The executor of the last step.
   const pipeline::Executor& executor() const { return *plan_->executor; }
   // The timeline of all pipeline ranks. A collective of them.
   absl::StatusOr<pipeline::Timeline> GatherTimeline() {
     return plan_->executor->GatherTimeline();
   }
   const RunOptions& options() const { return options_; }
-  // That of the whole batch.
+  // The schedule for the whole batch.
   const RunSchedule& schedule() const { return whole_.schedule; }
   const StepTimes& times() const { return times_; }  // Of the last step.
   const StepFinding& finding() const { return finding_; }
 
-  // Bytes of the stages' activation pools, and the peak bytes of tensors
-  // between stages in the last step. Near memory of activations in a tier
-  // counts as buffers of state().usage().
+  // The bytes of the stages' activation pools plus the peak bytes of tensors
+  // between stages in the last step. The near memory of activations in a tier
+  // is counted as buffers in state().usage().
   int64_t activation_bytes() const;
-  // Operations that a step replays as one; 0: none are captured, or not yet.
+  // The number of operations that a step replays as one; 0 if none have been
+  // captured.
   int64_t graph_operations() const {
     const DeviceGraph* const graph = plan_->executor->graph();
     return graph == nullptr ? 0 : graph->operations();
   }
-  // Traffic of state and activations with tiers, over all steps.
+  // The traffic of state and activations with tiers, over all steps.
   zero3::ShardTraffic offload_traffic() const;
 
   // The number of steps taken, which is the index of the next one.
   int64_t steps() const { return progress_.steps; }
   const RunProgress& progress() const { return progress_; }
-  // Continues from there. For restoring a checkpoint.
+  // Continues from `progress`, when a checkpoint is restored.
   void SetProgress(RunProgress progress) { progress_ = std::move(progress); }
-  // The samples that training has read or left out before step `step`, if
-  // nothing is left out from now on: the index of its first one.
+  // The index of the first sample of step `step`, provided that no further
+  // samples are skipped: the number of samples read or skipped before it.
   int64_t FirstSampleOf(int64_t step) const {
     return options_.batches().SamplesBefore(step) + progress_.skipped_samples;
   }
 
  private:
-  // The passes of a pair, of which one works while the other's rows travel.
+  // Interleaves pairs of passes: one computes while the other exchanges rows.
   struct Turns final : tensor_parallel::Meanwhile {
     bool has_work() const override { return interleaver.has_other(); }
     void Work() override { interleaver.Yield(); }
     pipeline::Interleaver interleaver;
   };
 
-  // How steps of one batch size are computed.
+  // The schedule and executor for steps of one batch size.
   struct StepPlan {
     int64_t batch = 0;  // Sequences, over all ranks.
     RunSchedule schedule;
-    std::vector<size_t> step_gathers;  // Windows, in order.
+    std::vector<size_t> step_gathers;  // Windows in order.
     std::vector<size_t> evaluation_gathers;
     std::unique_ptr<ActivationStore> activations;  // Null: not offloaded.
     std::unique_ptr<pipeline::Executor> executor;
@@ -201,10 +202,10 @@ class TrainRank {
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<LlamaPasses> passes_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.
-  StepPlan whole_;    // Of the whole batch; evaluations use it too.
-  StepPlan smaller_;  // Of the current batch, while it grows.
+  StepPlan whole_;    // For the whole batch and for evaluations.
+  StepPlan smaller_;  // For the current batch during warm-up.
   StepPlan* plan_ = &whole_;
-  zero3::ShardTraffic earlier_traffic_;  // Of activations, with other plans.
+  zero3::ShardTraffic earlier_traffic_;  // Activations; earlier plans.
   RunProgress progress_;
   int64_t boundary_bytes_ = 0;  // The peak of the last step.
   StepTimes times_;

@@ -200,7 +200,7 @@ TEST(TrainRankTest, RejectsLossyTierForActivations) {
                             HasSubstr("rounds activations of f32"))));
 }
 
-// The losses and memory of the steps are the same with and without.
+// The losses and memory of the steps are the same with and without validation.
 TEST(TrainRankTest, ValidatesSameSamplesOnEveryMesh) {
   using tensor_parallel::Recompute;
   struct Case {
@@ -246,7 +246,7 @@ TEST(TrainRankTest, ValidatesSameSamplesOnEveryMesh) {
   }
 }
 
-// At stage 3 with weights in a tier that is not used in place.
+// At stage 3, with weights in a tier that is not used in place.
 TEST(TrainRankTest, ValidatesWithWeightsInATier) {
   RunOptions options =
       OddOptions({.dp = 2}, "1f1b", tensor_parallel::Recompute::kSelective);
@@ -407,7 +407,7 @@ TEST(TrainRankTest, ABatchWithoutTargetsHasNoLossAndNoGradients) {
   }
 }
 
-// Masks that mask nothing change no bit: an empty prompt is none.
+// Masks that mask nothing, such as empty prompts, change no bit.
 TEST(TrainRankTest, WithoutMasksNoBitChanges) {
   const RunOptions options = Options();
   TESSERA_ASSERT_OK_AND_ASSIGN(

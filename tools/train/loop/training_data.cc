@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 3> kEndings = {".md", ".h", ".cc"};
 constexpr std::string_view kCarried =
     "tessera/tools/train/loop/repository_texts_file.txt";
 
-// Sorted in the order in which they are taken.
+// A text that was found. Texts are used in their sorted order.
 struct FoundText {
   size_t ending = 0;
   std::string path;
@@ -104,7 +104,7 @@ bool IsBinary(const std::string& path) {
   return std::find(bytes.data(), end, '\0') != end;
 }
 
-// "" if it is not set.
+// The value of an environment variable; "" if it is not set.
 std::string Environment(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -158,8 +158,8 @@ namespace {
 
 using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 
-// The tokenizer of the model's directory; bytes for presets and directories
-// without one.
+// Opens the tokenizer of the model's directory, or bytes for presets and
+// directories without a tokenizer.
 absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(const Settings& settings) {
   const std::string directory = UserPath(settings.model);
   if (absl::c_linear_search(model_files::PresetNames(), settings.model) ||
@@ -221,7 +221,7 @@ absl::Status CheckWeights(const std::vector<WeightedPath>& paths) {
       absl::StrCat("the weights add up to ", sum, "; they must add up to 1"));
 }
 
-// A process without a directory for caches has no cache.
+// Without a directory for caches there is no cache.
 text::TokenCache CacheOf(const Settings& settings) {
   if (settings.token_cache == "off") return text::TokenCache("");
   if (!settings.token_cache.empty()) {
@@ -323,7 +323,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
 RunIdentity IdentityOf(const Settings& settings,
                        const model_files::ModelConfig& model,
                        const TrainingData& data) {
-  // The same text for the same batches, also after "04:100".
+  // Normalised: "04:100" gives the same text as "4:100".
   const BatchSchedule batches = BatchScheduleOf(settings);
   return {.model = model,
           .seed = static_cast<uint64_t>(settings.seed),

@@ -1,5 +1,5 @@
-// OpenTrainingData: opens the tokenizer, corpus and samples of --tokenizer,
-// --data and --length.
+// Opens the tokenizer, corpus and samples that --tokenizer, --data and --length
+// select, and finds the default data.
 //
 //   TESSERA_ASSIGN_OR_RETURN(TrainingData data, OpenTrainingData(settings));
 //   data.tokenizer->vocabulary_size();
@@ -23,38 +23,40 @@
 
 namespace tessera::train {
 
-// OpenTrainingData sets all members. Const calls are thread-safe.
+// The data of a run. OpenTrainingData sets all members. Const calls are
+// thread-safe.
 struct TrainingData {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  // Shuffled by the seed; the last --validation_fraction and
-  // --test_fraction held out.
+  // Shuffled by the seed. The last --validation_fraction and --test_fraction
+  // are held out of training.
   std::optional<text::Samples> samples;
 };
 
-// A path of --data may have a weight, "books:0.7"; then all have one, and they
-// add up to 1: each is a corpus of a blend (text::Blend). Without weights all
-// paths are one corpus. Paths are relative to UserPath. Without --tokenizer:
-// that of the model's directory, or bytes. Without --data: FindRepositoryTexts.
-// The tokens of long texts are kept in --token_cache (text::TokenCache).
-// Returns the same on every rank that sees the same files. InvalidArgument,
-// with the flag, if the tokenizer or the data cannot be read, or has too few
-// tokens for one sequence, or too few validation samples for --eval_batches.
+// Opens the data of a run. A path of --data may have a weight, "books:0.7";
+// then all paths have one, the weights add up to 1, and each path is a corpus
+// of a blend (text::Blend). Without weights all paths form one corpus. Paths
+// are relative to UserPath. The default of --tokenizer is described at
+// OpenTokenizer; the default data is FindRepositoryTexts. The tokens of long
+// texts are cached in --token_cache (text::TokenCache). The result is the same
+// on every rank that sees the same files. InvalidArgument, with the flag, if
+// the tokenizer or the data cannot be read, there are too few tokens for one
+// sequence, or there are too few validation samples for --eval_batches.
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings);
 
-// The tokenizer of --tokenizer; without one that of the model's directory, or
-// bytes. InvalidArgument, with the flag, if it cannot be read.
+// Opens the tokenizer of --tokenizer. The default is the tokenizer in the
+// model's directory, otherwise bytes. InvalidArgument, with the flag, if it
+// cannot be read.
 absl::StatusOr<std::shared_ptr<const text::Tokenizer>> OpenTokenizer(
     const Settings& settings);
 
-// The identity of a run: checkpoints record it and `--resume` compares it.
+// The identity of a run, which checkpoints record and `--resume` compares.
 RunIdentity IdentityOf(const Settings& settings,
                        const model_files::ModelConfig& model,
                        const TrainingData& data);
 
-// The default data: the sources and documents of this repository.
-
-// Enough for thousands of steps of the smallest model. Every rank holds all
-// tokens, so it is kept small.
+// The limit of the default data, which are the sources and documents of this
+// repository. It is enough for thousands of steps of the smallest model, and
+// small because every rank holds all tokens.
 inline constexpr int64_t kMostRepositoryBytes = int64_t{4} << 20;
 
 // The places to search for the texts. Empty and missing paths are skipped.
@@ -63,13 +65,14 @@ struct RepositoryPlaces {
   std::vector<std::string> runfiles;  // Roots of the binary's runfiles.
 };
 
-// The workspace is BUILD_WORKSPACE_DIRECTORY, which `bazel run` sets. Runfiles
-// are in Bazel's variables, or beside the program.
+// The places of this process. The workspace is BUILD_WORKSPACE_DIRECTORY, which
+// `bazel run` sets. Runfiles are found through Bazel's variables or beside the
+// program.
 RepositoryPlaces PlacesOfProcess();
 
-// FindTextsBelow the workspace; without one, a file in the runfiles with the
-// headers of the trainer's libraries. NotFound, with the remedy, if neither
-// exists.
+// Returns FindTextsBelow(workspace). Without a workspace, returns a file in the
+// runfiles that contains the headers of the trainer's libraries. NotFound, with
+// the remedy, if neither exists.
 absl::StatusOr<std::vector<std::string>> FindRepositoryTexts(
     const RepositoryPlaces& places = PlacesOfProcess());
 

@@ -99,9 +99,9 @@ class CommonDirectory {
   bool is_own_ = false;
 };
 
-// A checkpoint that the run may go back to.
+// A checkpoint to which the run may return.
 struct SavedStep {
-  int64_t steps = 0;  // Of the run.
+  int64_t steps = 0;  // The run's steps.
   int64_t optimizer_steps = 0;
   std::string path = {};
 };
@@ -119,7 +119,7 @@ class Worker {
         memory_before_(ReadResidentMemory().resident),
         results_(world) {}
 
-  // Aborts the world if it fails.
+  // Aborts the world on failure.
   absl::StatusOr<RunResult> Run();
 
  private:
@@ -184,16 +184,17 @@ class Worker {
   std::unique_ptr<TrainRank> rank_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::unique_ptr<RunTrace> trace_;
-  std::unique_ptr<StepOutputs> outputs_;  // Of rank 0.
+  std::unique_ptr<StepOutputs> outputs_;  // On rank 0.
   std::optional<MemoryWatch> watch_;      // With --memory_limit.
   int64_t memory_limit_ = 0;
   int64_t peak_ = 0;              // Resident, outside of watched steps.
-  bool changes_strategy_ = true;  // A rung may be left.
+  bool changes_strategy_ = true;  // Higher rungs may exist.
   topology::MemoryStrategy strategy_ = topology::MemoryStrategy::kBasic;
   std::vector<StrategyChange> strategy_changes_;
   ResultGatherer results_;
   int64_t checkpointed_ = -1;  // Steps at the last checkpoint.
-  // Those of this run's past, oldest first. Old ones may have been removed.
+  // The checkpoints of this run's past, oldest first. Old ones may have been
+  // removed.
   std::vector<SavedStep> saved_;
   std::optional<double> eval_loss_;
   int64_t evaluated_ = -1;  // Steps at the last validation.
@@ -252,8 +253,8 @@ absl::StatusOr<RunResult> Worker::RunOrFail() {
   return result;
 }
 
-// With --force a GPU may have less memory than predicted: then each request is
-// an allocation.
+// With --force a GPU may have less memory than predicted. Then memory is not
+// allocated at the start; each request is an allocation.
 absl::Status Worker::MakeDevice() {
   int64_t bytes = 0;
   if (!settings_.device.empty() && settings_.device != "cpu" &&
@@ -276,8 +277,9 @@ absl::Status Worker::MakeMeter() {
   return absl::OkStatus();
 }
 
-// Nothing else runs while first weights are drawn: the machine's ranks share
-// all its processors, whatever --threads is.
+// The number of threads that initialize weights. Nothing else runs meanwhile,
+// so the ranks of the machine share all its processors, independent of
+// --threads.
 int Worker::FillThreads() const {
   const int64_t ranks = sinks_.local_ranks.value_or(world_.size());
   return static_cast<int>(
@@ -326,7 +328,7 @@ std::string Worker::Checkpoints() const {
   return UserPath(settings_.run_dir) + "/checkpoints";
 }
 
-// Rank 0's choice. A collective.
+// Returns rank 0's choice on all ranks. A collective.
 absl::StatusOr<std::string> Worker::BestCheckpoint() const {
   absl::StatusOr<zero3::FoundCheckpoint> best = zero3::FoundCheckpoint();
   if (is_first()) {
@@ -339,8 +341,8 @@ absl::StatusOr<std::string> Worker::BestCheckpoint() const {
   return best->path;
 }
 
-// The least validation loss among the checkpoints that are there, as rank 0
-// sees them. A collective.
+// The least validation loss among the existing checkpoints, as rank 0 sees
+// them. A collective.
 absl::StatusOr<double> Worker::BestLoss() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   std::string text;
@@ -378,7 +380,7 @@ absl::Status Worker::Restore() {
   return absl::OkStatus();
 }
 
-// `path`: of the current state.
+// Records that the checkpoint at `path` contains the current state.
 void Worker::NoteCheckpoint(std::string path) {
   checkpointed_ = rank_->steps();
   saved_.push_back({rank_->steps(), rank_->state().steps(), std::move(path)});
@@ -415,8 +417,8 @@ absl::Status Worker::OpenOutputs() {
   return absl::OkStatus();
 }
 
-// The ranks that found a number that is not finite, and what they found: "rank
-// 2: a loss of nan in its samples, 17 gradient elements". A collective.
+// Lists the ranks that found infinite or NaN numbers: "rank 2: a loss of nan in
+// its samples, 17 gradient elements". A collective.
 absl::StatusOr<std::string> Worker::NonFiniteFindings() const {
   constexpr size_t kMostNamed = 4;
   const StepFinding& own = rank_->finding();
@@ -441,10 +443,11 @@ absl::StatusOr<std::string> Worker::NonFiniteFindings() const {
   return absl::StrJoin(found, "; ");
 }
 
-// A step whose gradients are not finite has changed no weight. Up to
-// --max_skipped_steps of them in a row are left out; with dynamic loss scaling
-// any number, which lowers the scale. Returns why the run cannot continue after
-// the step, or "". Messages count steps from 0, like the metrics.
+// Returns the reason why the run cannot continue after the step, or "". A step
+// with infinite or NaN gradients has changed no weight. Up to
+// --max_skipped_steps consecutive such steps are skipped; with dynamic loss
+// scaling any number, each of which lowers the scale. Messages count steps from
+// 0, like the metrics.
 absl::StatusOr<std::string> Worker::FindNonFinite(const StepRecord& record) {
   const zero3::LossScaleOptions& scaling = rank_->options().state.loss_scale;
   const bool scales = scaling.dynamic && record.loss_scale > scaling.least;
@@ -495,9 +498,10 @@ absl::Status Worker::TakeStep() {
   return absl::OkStatus();
 }
 
-// `losses`: those before the step; `non_finite`: FindNonFinite. All ranks see
-// the same losses, and so decide alike. Without a checkpoint from before the
-// spike the run continues, unless numbers are not finite.
+// `losses` are the losses before the step, `non_finite` is the result of
+// FindNonFinite. All ranks see the same losses and make the same decision.
+// Without a checkpoint from before the spike the run continues, unless numbers
+// are infinite or NaN.
 absl::StatusOr<bool> Worker::RollBackIfSpike(const std::vector<double>& losses,
                                              const StepRecord& record,
                                              const std::string& non_finite) {
@@ -506,7 +510,7 @@ absl::StatusOr<bool> Worker::RollBackIfSpike(const std::vector<double>& losses,
   const bool is_known = std::ssize(losses) == settings_.spike_window;
   std::optional<LossSpike> spike;
   if (is_known) spike = FindSpike(losses, record.loss, factor);
-  // --max_skipped_steps may cover a loss that is not finite.
+  // --max_skipped_steps may permit an infinite or NaN loss.
   if (non_finite.empty() && (!spike || !std::isfinite(record.loss))) {
     return false;
   }
@@ -547,7 +551,8 @@ absl::StatusOr<bool> Worker::RollBackIfSpike(const std::vector<double>& losses,
 }
 
 // The newest complete checkpoint after at most `step` steps, as rank 0 sees
-// them. Waits for the one that is being written, whose error fails the run.
+// them. Waits for the checkpoint that is being written, whose error fails the
+// run.
 absl::StatusOr<std::optional<SavedStep>> Worker::LastSavedBy(int64_t step) {
   if (checkpoints_ == nullptr) return std::nullopt;
   TESSERA_RETURN_IF_ERROR(checkpoints_->Wait().status());
@@ -565,10 +570,11 @@ absl::StatusOr<std::optional<SavedStep>> Worker::LastSavedBy(int64_t step) {
   return saved_[chosen];
 }
 
-// Restores the checkpoint into a new rank: in place, publications of the last
-// step might still read what is overwritten, and the scales of fp8, which no
-// checkpoint has, would be those of the spike. Later checkpoints are removed,
-// so that a restart does not find them.
+// Restores the checkpoint into a new rank. If it were restored in place,
+// publications of the last step might still read memory that is overwritten,
+// and the scales of fp8, which checkpoints do not contain, would remain those
+// of the spike. Later checkpoints are removed, so that a restart does not find
+// them.
 absl::Status Worker::GoBackTo(const SavedStep& saved, Rollback& rollback) {
   const int64_t begin = MonotonicNanos();
   const int64_t next_sample = rank_->FirstSampleOf(rank_->steps());
@@ -641,21 +647,22 @@ absl::Status Worker::EvaluateIfDue(StepRecord& record) {
   return absl::OkStatus();
 }
 
-// Prints on rank 0.
+// Prints `line` on rank 0.
 void Worker::Say(std::string_view line) {
   if (!is_first() || sinks_.table == nullptr || settings_.quiet) return;
   if (outputs_ != nullptr) outputs_->EndLine();
   *sinks_.table << "train: " << line << std::endl;
 }
 
-// Memory before the next step does not count towards its peak.
+// Excludes memory before the next step from its peak.
 void Worker::RestartWatch() {
   if (!watch_) return;
   peak_ = std::max(peak_, ReadResidentMemory().peak_resident);
   watch_->Restart();
 }
 
-// --memory_limit applies to the sum over all ranks, which are on one machine.
+// Compares the sum over all ranks, which are on one machine, with
+// --memory_limit.
 absl::Status Worker::WatchMemory() {
   if (!watch_) return absl::OkStatus();
   const MemoryWatch::Usage own = watch_->AfterStep();
@@ -666,7 +673,7 @@ absl::Status Worker::WatchMemory() {
                        shares_process() ? collectives::Reduction::Max()
                                         : collectives::Reduction::Sum()),
       Annotate(_, "exchanging the ranks' memory"));
-  // Another thread may have restarted the peak before this one read it.
+  // Another thread may have reset the peak before this thread read it.
   if (shares_process()) peak_ = std::max(peak_, used);
   const bool is_over = ExceedsMemoryLimit(used, memory_limit_);
   if (!is_over || !changes_strategy_ || rank_->steps() == settings_.steps) {
@@ -681,7 +688,8 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
       "memory: after %d steps: %.1fMiB of --memory_limit=%s: ", rank_->steps(),
       static_cast<double>(used) / (1 << 20),
       settings_.parallel.memory_limit.ToString());
-  // An error of the previous checkpoint fails the run, as without a change.
+  // An error of the previous checkpoint fails the run, as it would without a
+  // change.
   if (checkpoints_ != nullptr) {
     TESSERA_RETURN_IF_ERROR(checkpoints_->Wait().status());
   }
@@ -714,8 +722,9 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
   return absl::OkStatus();
 }
 
-// The rung that rank 0 chooses, since predictions differ slightly between
-// ranks. Only differences of predictions count; the actual memory is `used`.
+// Returns the rung that rank 0 chooses, since predictions differ slightly
+// between ranks. Only differences of predictions matter; the actual memory is
+// `used`.
 absl::StatusOr<MemoryRung> Worker::NextRung(int64_t used) const {
   const auto predict =
       [&](const Settings& settings) -> absl::StatusOr<int64_t> {
@@ -788,7 +797,7 @@ absl::Status Worker::GoOnWith(const Settings& next,
   rank_.reset();
   tiers_.reset();
   offload::ReturnFreeMemory();
-  // The new tiers may use the directory of the old ones.
+  // The new tiers may use the directory of the old tiers.
   TESSERA_RETURN_IF_ERROR(world_.Barrier());
   settings_ = next;
   TESSERA_RETURN_IF_ERROR(MakeRank());

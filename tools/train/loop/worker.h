@@ -1,5 +1,5 @@
-// RunWorker: one rank of a training run, from the joined world to the last step
-// and its checkpoint.
+// Runs one rank of a training run, from the joined world to the last step and
+// its checkpoint.
 //
 //   auto log = std::make_shared<CollectiveLog>();
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -10,17 +10,13 @@
 //       RunWorker(*world, settings, model, data,
 //                 {.table = &std::cerr, .collectives = log}));
 //
-// With --memory_limit the ranks compare their memory after each step. If the
-// sum is near the limit or above it, and returning freed memory does not help,
-// they climb the memory ladder (settings/memory_ladder.h) together: they write
-// a checkpoint, release their state, and restore the checkpoint with the
-// settings of the next rung. Rank 0 prints one line. If no rung is left, or the
-// checkpoint cannot be written, it prints that and the run continues unchanged.
-//
-// Every rank of the world calls it with the same settings. An error of one rank
-// aborts the world, and every rank returns an error that names the root cause
-// as far as the engine knows it. Files and blocks of offload tiers are gone
-// when it returns; checkpoints and metrics remain.
+// With --memory_limit the ranks sum up their memory after each step. If the sum
+// is near or above the limit, and returning freed memory does not help, they
+// climb the memory ladder (settings/memory_ladder.h) together: they write a
+// checkpoint, release their state, and restore the checkpoint with the settings
+// of the next rung. Rank 0 prints one line. If no rung is left, or the
+// checkpoint cannot be written, rank 0 prints that and the run continues
+// unchanged.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_WORKER_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_WORKER_H_
 
@@ -42,16 +38,16 @@
 
 namespace tessera::train {
 
-// The surroundings of a rank: its place, outputs and callbacks. Nothing is
-// owned.
+// A rank's place on its machine, its outputs and its callbacks. Not owned.
 struct WorkerSinks {
-  // The rank's number on its machine, which chooses its GPU; unset: its rank in
-  // the world.
+  // The rank's number on its machine, which selects its GPU. If unset, its rank
+  // in the world.
   std::optional<int64_t> local_rank = std::nullopt;
-  // The ranks on its machine, which share its processors; unset: all ranks.
+  // The number of ranks on its machine, which share its processors. If unset,
+  // all ranks.
   std::optional<int64_t> local_ranks = std::nullopt;
-  // Rank 0 writes the live table here; null: no table. On a terminal one line
-  // is rewritten at every step.
+  // Rank 0 writes the live table here; null: no table. On a terminal it updates
+  // one line at every step.
   std::ostream* table = nullptr;
   bool is_terminal = false;
   // The log of the rank's engine (MeasureEngine). Null: time in collectives
@@ -61,13 +57,16 @@ struct WorkerSinks {
   std::function<absl::Status(int64_t step)> before_step = nullptr;
   // Called after each step.
   std::function<void()> on_step = nullptr;
-  // Memory readings for --memory_limit; unset: of the process. For tests.
+  // Replaces the process's memory readings for --memory_limit in tests.
   std::optional<MemoryWatch::System> memory = std::nullopt;
 };
 
-// A collective. `settings` has passed CheckSettings, and its run_dir, which
-// holds the checkpoints, exists; if empty, no checkpoints are written. `data`
-// has samples of settings.length.
+// A collective of the world, with the same settings on every rank. `settings`
+// must have passed CheckSettings. Its run_dir, which holds the checkpoints,
+// must exist; if it is empty, no checkpoints are written. `data` has samples of
+// settings.length. An error of one rank aborts the world, and every rank
+// returns an error that names the root cause as far as the engine knows it.
+// Deletes files and blocks of offload tiers; checkpoints and metrics remain.
 absl::StatusOr<RunResult> RunWorker(collectives::Communicator& world,
                                     const Settings& settings,
                                     const model_files::ModelConfig& model,

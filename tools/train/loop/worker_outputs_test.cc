@@ -247,7 +247,7 @@ TEST(WorkerOutputsTest, TheBestValidatedCheckpointStaysAndIsResumed) {
 struct Traced {
   using Track = std::pair<int, int>;  // Rank and thread.
   std::map<Track, std::vector<std::pair<double, double>>> slices;
-  // By step, rank and thread.
+  // The summed durations by step, rank and thread.
   std::map<int, std::map<int, std::map<int, double>>> sums;
   int ranks = 0;
   int forwards = 0;

@@ -17,7 +17,7 @@ using tensor_parallel::KeptTensor;
 using zero3::ShardAccess;
 
 constexpr int64_t kNearBlocks = 2;
-// The number of next backwards that are announced to the prefetcher.
+// The number of upcoming backwards that are announced to the prefetcher.
 constexpr size_t kAnnounced = 2;
 
 int64_t RoundedUp(int64_t bytes) {
@@ -122,7 +122,7 @@ absl::Status ActivationStore::Send(const ActivationPlace& place,
         {value.data(), static_cast<size_t>(tensor.bytes)},
         PartOf(memory, tensor.offset, tensor.bytes)));
   }
-  // The tier reads the memory.
+  // The tier writes the block from this memory.
   TESSERA_RETURN_IF_ERROR(store.Close(0, /*changed=*/true));
   for (const SentTensor& tensor : block.tensors) kept[tensor.index].Release();
   block.slot->is_used = true;
@@ -148,7 +148,7 @@ absl::Status ActivationStore::BringBack(const ActivationPlace& place,
         PartOf(memory, tensor.offset, tensor.bytes),
         {own.data(), static_cast<size_t>(tensor.bytes)}));
   }
-  // The next block gets the memory.
+  // The memory is free for the next block.
   TESSERA_RETURN_IF_ERROR(slot.store->Close(0, /*changed=*/false));
   TESSERA_RETURN_IF_ERROR(slot.store->Discard(0));
   slot.is_used = false;
@@ -157,8 +157,8 @@ absl::Status ActivationStore::BringBack(const ActivationPlace& place,
   return absl::OkStatus();
 }
 
-// The lowest free slot. Its block is as large as the largest activations that
-// it has held: those of a mixture of experts differ from step to step.
+// Returns the lowest free slot. Its block is as large as the largest
+// activations that it has held; with mixtures of experts sizes vary by step.
 absl::StatusOr<ActivationStore::Slot*> ActivationStore::FindSlot(
     size_t window, int64_t bytes) {
   std::vector<std::unique_ptr<Slot>>& slots = slots_[window];
@@ -199,7 +199,8 @@ absl::Status ActivationStore::MakeRoom(Slot& slot, int64_t bytes) {
   return absl::OkStatus();
 }
 
-// For the first step; later steps use the order of the previous one.
+// Announces the backwards after `place`. Used in the first step; later steps
+// use the order of the previous step.
 void ActivationStore::AnnounceAfter(const ActivationPlace& place) {
   const auto from =
       backwards_.begin() + static_cast<std::ptrdiff_t>(next_backward_);
@@ -218,8 +219,8 @@ std::string ActivationStore::NameOf(const ActivationPlace& place) const {
                       place.microbatch);
 }
 
-// A block is written when its near memory is needed, so an error may belong to
-// another place.
+// Adds the layer and micro-batch to an error. A block is written only when its
+// near memory is needed, so the error may concern another activation's block.
 absl::Status ActivationStore::At(const ActivationPlace& place,
                                  std::string_view what,
                                  const absl::Status& status) const {

@@ -1,5 +1,5 @@
-// ActivationStore: offloads the saved activations of each layer and micro-batch
-// to a tier between its forward and its backward.
+// A store that offloads the saved activations of each layer and micro-batch to
+// a tier between its forward and its backward.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto store, ActivationStore::Create(passes, {.tier = &files, ...}));
@@ -13,14 +13,14 @@
 //   ... its backward ...
 //   TESSERA_ASSIGN_OR_RETURN(zero3::ShardTraffic traffic, store->EndStep());
 //
-// The activations of one layer and micro-batch form one block, stored without
-// loss. With in-place access (MemoryTier::Map) a block is copied to and from
-// the tier. Without, it passes through near memory with room for two blocks,
-// which counts as buffers: writes overlap the next forward, and one or two
-// blocks are prefetched in the order of the backward passes (offload/prefetch).
-// Blocks are reused by later micro-batches of the window, so the tier holds as
-// many as are in flight at once. Activations whose backward directly follows
-// their forward are not offloaded.
+// The activations of one layer and micro-batch form one block, which is stored
+// losslessly. If the tier supports in-place access (MemoryTier::Map), a block
+// is copied directly to and from the tier. Otherwise it is staged in near
+// memory for two blocks, which counts as buffers: writes overlap the next
+// forward, and one or two blocks are prefetched in the order of the backward
+// passes (offload/prefetch). Later micro-batches of the window reuse blocks, so
+// the tier holds as many blocks as are in flight at once. Activations are not
+// offloaded if their backward directly follows their forward.
 //
 // Errors name the layer and the micro-batch. One thread at a time.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_ACTIVATION_STORE_H_
@@ -72,7 +72,7 @@ class ActivationStore {
   };
 
   // `passes` are a step's computations on this rank, in order. The tier and
-  // device must outlive the store. InvalidArgument if the tier rounds.
+  // device must outlive the store. InvalidArgument if the tier's codec rounds.
   static absl::StatusOr<std::unique_ptr<ActivationStore>> Create(
       std::span<const ActivationPass> passes, Options options);
 
@@ -93,7 +93,7 @@ class ActivationStore {
   }
 
   // Copies the tensors to the tier and releases them. FailedPrecondition if
-  // `place` is offloaded already.
+  // `place` is already offloaded.
   absl::Status Put(const ActivationPlace& place,
                    std::span<const tensor_parallel::KeptTensor> kept);
   // Restores the tensors. FailedPrecondition if `place` is not offloaded.
@@ -109,7 +109,7 @@ class ActivationStore {
     std::unique_ptr<zero3::ShardStore> store;
   };
   struct SentTensor {
-    size_t index = 0;  // Among those kept.
+    size_t index = 0;  // In the list of kept slots.
     int64_t offset = 0;
     int64_t bytes = 0;
     DType dtype = DType::kF32;

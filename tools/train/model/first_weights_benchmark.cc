@@ -1,10 +1,11 @@
-// First weights of a rank: parameters per second from nothing to values and
-// master weights in memory, by one thread and by all processors.
+// Measures the initialization of a rank's weights: parameters per second until
+// values and master weights are in memory, with one thread and with all
+// processors.
 //
-// share_of_limit: time that the same threads need in this run for the intervals
-// alone (FillRoundedNormals: generator, logarithm, root, sine and cosine,
-// nothing written to memory) over the time measured. "formula" is
-// Philox::Normal one by one, with the C library.
+// share_of_limit: the time that the same threads need only to compute the
+// numbers (FillRoundedNormals: generator, logarithm, root, sine and cosine,
+// without writing to memory), divided by the measured time. "formula" calls
+// Philox::Normal for each number, with the C library.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -46,7 +47,7 @@ double SecondsNow() {
       .count();
 }
 
-// The least of several runs, for kRows * kColumns parameters.
+// The minimum of several runs, for kRows * kColumns parameters.
 double SecondsOfIntervals(int threads) {
   ThreadPool pool(threads);
   double best = 1e9;

@@ -1,6 +1,6 @@
-// Tests FirstWeights in a ShardedModel: whatever the part of a tensor, the
-// type, the ranks and the threads, each element is that of the formula,
-// computed one by one with the C library.
+// Tests FirstWeights in a ShardedModel: for any part of a tensor, type, number
+// of ranks and number of threads, each element equals the formula, which is
+// computed element by element with the C library.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

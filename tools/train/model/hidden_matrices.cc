@@ -16,8 +16,8 @@ namespace {
 
 namespace tp = tensor_parallel;
 
-// How a matrix of a layer is cut: its parts, one below the other, by rows, or
-// the only one by columns.
+// The partition of a layer's parameter over tensor ranks: fused matrices,
+// stacked, by rows; or a single matrix by columns.
 struct Cut {
   tp::FusedPartition partition;
   bool by_rows = true;
@@ -44,8 +44,8 @@ absl::StatusOr<Cut> CutOf(const tp::Parameter& parameter,
   return Cut{std::move(partition), by_rows};
 }
 
-// Appends the matrices of the fused rows from `first` on: those of an expert,
-// or of the parameter.
+// Appends the fused matrices of an expert, or of the whole parameter, whose
+// rows begin at `first`.
 void AddMatrices(const Cut& cut, const tp::Parameter& parameter, int64_t first,
                  std::vector<HiddenMatrix>& matrices) {
   const int64_t columns = parameter.shape()[1];
@@ -69,8 +69,8 @@ void AddMatrices(const Cut& cut, const tp::Parameter& parameter, int64_t first,
   }
 }
 
-// Sets `begin` of a matrix. False if the parameter does not hold the part of
-// this rank.
+// Sets `begin` of a matrix. Returns false if the parameter does not hold the
+// part of this rank.
 bool Locate(const tp::Parameter& parameter, int64_t rank,
             HiddenMatrix& matrix) {
   const MatrixPart& part = matrix.parts[static_cast<size_t>(rank)];
@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<HiddenMatrix>> HiddenMatricesOf(
   if (!IsHiddenMatrix(parameter.name())) return matrices;
   TESSERA_ASSIGN_OR_RETURN(const Cut cut,
                            CutOf(parameter, model, ranks.tensor_ranks));
-  // Without experts there is one matrix, or one of fused ones.
+  // Without experts, matrices() is 1.
   const bool is_parted = parameter.expert_parallel();
   const int64_t count =
       parameter.matrices() / (is_parted ? ranks.expert_ranks : 1);

@@ -1,12 +1,13 @@
-// HiddenMatrix: a matrix that Muon updates as a whole, and the part of it that
-// each tensor-parallel rank holds.
+// The matrices that Muon updates as a whole, and the part of each that every
+// tensor-parallel rank holds.
 //
 //   for (const HiddenMatrix& matrix :
 //        HiddenMatricesOf(parameter, config, {.tensor_ranks = 4})) ...
 //
-// Fused tensors are several matrices, those of the published models: queries,
-// keys and values; gate and up; and the same of each expert. So the update does
-// not depend on how ranks cut the tensor, nor on the fusion.
+// A fused tensor consists of several matrices, as in the published models:
+// queries, keys and values; gate and up; and the same for each expert. The
+// update therefore depends neither on the fusion nor on how ranks partition the
+// tensor.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_HIDDEN_MATRICES_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_HIDDEN_MATRICES_H_
 
@@ -21,11 +22,11 @@
 
 namespace tessera::train {
 
-// True for the weights of projections of attention, MLPs and experts. Others
-// are AdamW's: embeddings, head, norms, biases, routers.
+// True for the projection weights of attention, MLPs and experts. AdamW updates
+// all other parameters: embeddings, head, norms, biases, routers.
 bool IsHiddenMatrix(std::string_view parameter);
 
-// Of the whole tensor.
+// A rectangle of the whole tensor.
 struct MatrixPart {
   tensor_parallel::IndexRange rows = {};
   tensor_parallel::IndexRange columns = {};
@@ -36,24 +37,25 @@ struct MatrixPart {
 
 struct HiddenMatrix {
   MatrixPart whole = {};
-  // By tensor rank. They cover the matrix; several ranks may hold the same.
+  // By tensor rank. The parts cover the matrix; several ranks may hold the same
+  // part.
   std::vector<MatrixPart> parts = {};
-  // The first element of this rank's part, which is contiguous, among those of
-  // the parameter that it holds.
+  // The index of this rank's part, which is contiguous, in the elements of the
+  // parameter that the rank holds.
   int64_t begin = 0;
 };
 
 struct MatrixRanks {
   int64_t tensor_rank = 0;
   int64_t tensor_ranks = 1;
-  // Of experts that are divided.
+  // For experts that are divided among ranks.
   int64_t expert_rank = 0;
   int64_t expert_ranks = 1;
 };
 
-// The matrices of a parameter, but for experts of other expert ranks, in the
-// order of its rows: the same on every tensor rank. Empty unless
-// IsHiddenMatrix. Internal if the layer has cut the tensor in another way.
+// The matrices of a parameter in the order of its rows, without the experts of
+// other expert ranks. The same on every tensor rank. Empty unless
+// IsHiddenMatrix. Internal if the layer partitions the tensor differently.
 absl::StatusOr<std::vector<HiddenMatrix>> HiddenMatricesOf(
     const tensor_parallel::Parameter& parameter,
     const model_files::ModelConfig& model, const MatrixRanks& ranks);

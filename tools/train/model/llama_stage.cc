@@ -68,7 +68,7 @@ absl::Status LlamaLayers::CreateFp8() {
         absl::StrCat("products in fp8 with weights of ",
                      DTypeName(options_.dtype), "; give bf16"));
   }
-  // Those of the attention, and of an MLP that is not a mixture.
+  // Two linear layers per attention, and two per MLP that is not a mixture.
   int64_t layers = 0;
   for (size_t window = 0; window < numbers_.size(); ++window) {
     if (IsEmbedding(window) || IsHead(window)) continue;
@@ -251,7 +251,7 @@ int64_t Now() {
       .count();
 }
 
-// Reusable storage of the activations of micro-batches in flight.
+// Reusable storage for the activations of micro-batches in flight.
 template <typename Flight>
 class Flights {
  public:
@@ -278,7 +278,7 @@ class Flights {
         "a backward of micro-batch ", microbatch, " before its forward"));
   }
 
-  // Null if there is none.
+  // Null if the micro-batch is not in flight.
   Flight* Release(int32_t microbatch) {
     const auto found = flights_.find(microbatch);
     if (found == flights_.end()) return nullptr;
@@ -292,7 +292,7 @@ class Flights {
   std::vector<std::unique_ptr<Flight>> free_;
 };
 
-// Tokens on the device: uploaded by a forward, or by LoadInputs.
+// Tokens on the device, uploaded by a forward or by LoadInputs.
 struct FlightTokens {
   explicit FlightTokens(tp::TensorPool& pool) : own(pool) {}
 
@@ -335,7 +335,8 @@ class LlamaStage : public pipeline::Stage {
     return gradients;
   }
 
-  // Only "embedding", the table that embedding and head share.
+  // The only valid name is "embedding", the table that embedding and head
+  // share.
   absl::StatusOr<TensorView> TiedGradient(std::string_view name) override {
     const tp::Parameter* const table = layers_.TiedTable(window_);
     if (name != "embedding" || table == nullptr) {
@@ -359,7 +360,7 @@ class LlamaStage : public pipeline::Stage {
   }
 
  protected:
-  // After a forward: offloads saved activations if there is a store.
+  // Call it after a forward. Offloads saved activations if there is a store.
   template <typename Flight>
   absl::Status SendAway(const pipeline::ForwardPass& pass, Flight& flight) {
     const ActivationPlace place = {window_, pass.microbatch};
@@ -369,7 +370,7 @@ class LlamaStage : public pipeline::Stage {
     }
     return passes_.store->Put(place, flight.Kept());
   }
-  // Before a backward: restores offloaded activations.
+  // Call it before a backward. Restores offloaded activations.
   template <typename Flight>
   absl::Status BringBack(const pipeline::BackwardPass& pass, Flight& flight) {
     if (!KeepsInput(pass.microbatch)) return absl::OkStatus();
@@ -382,14 +383,14 @@ class LlamaStage : public pipeline::Stage {
     }
     return passes_.weights.UseValues(window_);
   }
-  // Weights and gradients are bound as if the passes were called.
+  // Binds weights and gradients as the passes would.
   absl::Status LoadInputs(const pipeline::MicroBatchInputs&) override {
     TESSERA_RETURN_IF_ERROR(BeginForward());
     return passes_.weights.UseGradients(window_);
   }
 
-  // The input tokens of the rank's positions, sequence by sequence, or the
-  // targets, as i64 [tokens] on the device.
+  // Uploads the input tokens (or the targets) of the rank's positions, sequence
+  // by sequence, as i64 [tokens].
   absl::StatusOr<TensorView> UploadTokens(int32_t microbatch, int64_t shift,
                                           tp::PooledTensor& memory) {
     TESSERA_RETURN_IF_ERROR(ReadTokens(microbatch, shift));
@@ -403,13 +404,13 @@ class LlamaStage : public pipeline::Stage {
     return tokens;
   }
 
-  // The same in memory that stays the micro-batch's, for LoadInputs.
+  // Uploads into memory that is reserved for the micro-batch, for LoadInputs.
   absl::Status LoadTokens(int32_t microbatch, int64_t shift) {
     const auto [loaded, is_new] =
         loaded_tokens_.try_emplace(microbatch, passes_.pool);
     return UploadTokens(microbatch, shift, loaded->second).status();
   }
-  // Those of LoadTokens if it was called, else the flight's own.
+  // The tokens of LoadTokens if it was called; otherwise uploads them.
   absl::StatusOr<TensorView> TokensOf(const pipeline::ForwardPass& pass,
                                       int64_t shift, FlightTokens& flight) {
     const auto loaded = loaded_tokens_.find(pass.microbatch);
@@ -528,8 +529,8 @@ class BlockStage final : public LlamaStage {
                                             first_sequence, mask));
     return SendAway(pass, *flight);
   }
-  // The gradients of adapters are little work, and need values that are
-  // released before BackwardWeight: BackwardInput computes them too.
+  // BackwardInput also computes the gradients of adapters: they are little
+  // work, and need values that are released before BackwardWeight.
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
     if (layers_.options().lora.rank > 0) return Backward(pass);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
@@ -667,7 +668,7 @@ class HeadStage final : public LlamaStage {
 
   Flights<HeadFlight> flights_;
   tp::ReusableTensor scales_;
-  std::optional<double> scale_;  // With which `scales_` is filled.
+  std::optional<double> scale_;  // The value that fills `scales_`.
 };
 
 }  // namespace

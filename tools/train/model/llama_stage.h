@@ -1,6 +1,5 @@
-// LlamaLayers: the layers of a Llama model that a rank holds. LlamaStage: each
-// of its windows (the embedding, a transformer block or the head) as a stage of
-// a pipeline.
+// The layers of a Llama model that a rank holds, and each of their windows (the
+// embedding, a transformer block or the head) as a pipeline stage.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto layers,
@@ -12,15 +11,15 @@
 //     stages.push_back(MakeLlamaStage(*layers, window, passes));
 //   }
 //
-// Between stages travels [tokens of this rank, hidden]: the rank's positions
-// under context parallelism, and its part of them under sequence parallelism.
-// Stages refer to the executor's tensors without copying.
+// Stages exchange tensors of shape [tokens of this rank, hidden]: the rank's
+// positions under context parallelism, and its part of these under sequence
+// parallelism. Stages refer to the executor's tensors without copying.
 //
 // A micro-batch's loss is the sum of its tokens' losses, divided by the number
-// of tokens, with or without target. Under context parallelism each rank has
-// its tokens' share, so that the sum over the context group is the loss.
-// Gradients are those of the loss times LlamaPasses::loss_factor and
-// target_factor, summed over micro-batches.
+// of all tokens, including those without a target. Under context parallelism
+// each rank computes the share of its tokens, and the sum over the context
+// group is the loss. Gradients are scaled by LlamaPasses::loss_factor and
+// target_factor, and summed over micro-batches.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_LLAMA_STAGE_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_LLAMA_STAGE_H_
 
@@ -62,26 +61,26 @@ class TokenSource {
   virtual ~TokenSource() = default;
 
   // [sequences, length + 1] tokens of micro-batch `microbatch` of this rank's
-  // pipeline: the inputs, and shifted by one the targets. Valid until the step
+  // pipeline: the inputs, and the targets shifted by one. Valid until the step
   // ends.
   virtual absl::StatusOr<std::span<const int64_t>> Tokens(
       int32_t microbatch) = 0;
 
-  // [sequences, length] targets of the inputs, of which some are
-  // tensor_parallel::kNoTarget; empty: all are those of Tokens. Valid until the
-  // step ends.
+  // [sequences, length] targets of the inputs, some of which are
+  // tensor_parallel::kNoTarget. If empty, the targets are those of Tokens.
+  // Valid until the step ends.
   virtual absl::StatusOr<std::span<const int64_t>> Targets(
       int32_t /*microbatch*/) {
     return std::span<const int64_t>();
   }
 
-  // The number of the micro-batch's first sequence in the whole run, on which
-  // the masks of dropout depend.
+  // The index of the micro-batch's first sequence in the whole run. Dropout
+  // masks depend on it.
   virtual int64_t FirstSequence(int32_t /*microbatch*/) const { return 0; }
 };
 
-// Access to the values and gradients of a rank's layers during a step, window
-// by window of LlamaLayers. A window is a list of parameters that are used
+// Access to the values and gradients of a rank's layers during a step, by
+// window of LlamaLayers. A window is a list of parameters that are used
 // together.
 //
 //   weights.StartGather(3);   // asynchronous
@@ -93,13 +92,13 @@ class WeightAccess {
  public:
   virtual ~WeightAccess() = default;
 
-  // Collectives of the data-parallel ranks, which must call them in the same
-  // order.
+  // StartGather and Reduce are collectives of the data-parallel ranks, which
+  // must call them in the same order.
   virtual absl::Status StartGather(size_t window) = 0;
   virtual absl::Status Reduce(size_t window) = 0;
 
-  // Return when the window's parameters are bound to their values, or to
-  // gradients that the backward adds to.
+  // Return when the window's parameters are bound to their values, or to the
+  // gradients to which the backward adds.
   virtual absl::Status UseValues(size_t window) = 0;
   virtual absl::Status UseGradients(size_t window) = 0;
   // Releases the gathered values.
@@ -130,32 +129,33 @@ struct LlamaOptions {
   int64_t sequences = 1;  // Per micro-batch.
   int64_t length = 0;     // Tokens per sequence.
   DType dtype = DType::kF32;
-  // The linear layers of blocks multiply in fp8; a step then ends with
+  // The linear layers of blocks multiply in fp8. Each step then ends with
   // FinishFp8Step.
   bool fp8 = false;
   bool sequence_parallel = false;
-  int64_t overlap_chunks = 0;  // Of the blocks' linear layers.
+  int64_t overlap_chunks = 0;  // For the blocks' linear layers.
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
-  // Residual dropout of the blocks, in training; its masks follow from the
+  // Residual dropout of the blocks in training. Its masks are derived from the
   // seed.
   double dropout = 0;
   uint64_t seed = 0;
-  // Terms of the gradients, not of the losses.
+  // Terms that affect the gradients but not the reported losses.
   double label_smoothing = 0;
   double z_loss = 0;
-  // Of mixtures of experts (tensor_parallel::MoeOptions). None: the model's.
+  // For mixtures of experts (tensor_parallel::MoeOptions). If unset, the
+  // model's value.
   std::optional<double> balance = {};
   double router_z_loss = 0;
   double expert_capacity = 0;
-  // A token attends only to its own document, which this token ends. None: to
-  // all earlier tokens of the sequence.
+  // The token that ends a document. If set, tokens attend only to their own
+  // document; otherwise to all earlier tokens of the sequence.
   std::optional<int64_t> document_end = {};
-  // A head on the rank of the embedding shares its table, if the model ties
-  // them. Otherwise each has a table, and the caller sums their gradients.
+  // If the model ties embedding and head and both are on this rank, they share
+  // one table. Otherwise each has its own, and the caller sums their gradients.
   bool shares_table = true;
-  // With a rank above 0 only the adapters of the blocks' linear layers are
-  // trained (tensor_parallel/layers/lora.h): those of the attention, or of the
-  // MLPs, or both. Mixtures of experts have none.
+  // If its rank is above 0, only the adapters of the blocks' linear layers (in
+  // attention, MLPs or both) are trained (tensor_parallel/layers/lora.h).
+  // Mixtures of experts have no adapters.
   tensor_parallel::LoraOptions lora = {};
   bool lora_attention = true;
   bool lora_mlp = true;
@@ -174,8 +174,9 @@ class LlamaLayers {
   }
 
   // A collective of the groups, which must outlive the layers. `windows` are
-  // the rank's, ascending; `experts` are the ranks that share mixtures of
-  // experts, by default this one alone. Errors are those of the layers.
+  // the numbers of the rank's windows, ascending. `experts` are the ranks that
+  // divide mixtures of experts, by default only this rank. Returns errors of
+  // the layers.
   static absl::StatusOr<std::unique_ptr<LlamaLayers>> Create(
       const tensor_parallel::TensorGroup& tensor,
       const tensor_parallel::ContextGroup& context, const LlamaOptions& options,
@@ -190,23 +191,23 @@ class LlamaLayers {
   // ranks under sequence parallelism.
   const tensor_parallel::Partition& tokens() const { return tokens_; }
 
-  // The numbers of the rank's windows, and the parameters of each, named as
-  // "layers.7.attention.qkv.weight". A table that embedding and head share is
-  // in both windows.
+  // The numbers of the rank's windows, and the parameters of each, with names
+  // such as "layers.7.attention.qkv.weight". A table shared by embedding and
+  // head is in both windows.
   std::span<const int32_t> numbers() const { return numbers_; }
   std::span<const ParameterWindow> windows() const { return windows_; }
   // The head's copy of the embedding's table; null if there is none.
   const tensor_parallel::Parameter* copied_table();
-  // The window's tied table of embedding and head; null if it has none, or if
-  // it is not trained.
+  // The window's tied table of embedding and head; null if there is none or it
+  // is not trained.
   tensor_parallel::Parameter* TiedTable(size_t window);
 
-  // Null if the rank has none.
+  // Null if the rank has no embedding.
   tensor_parallel::VocabularyParallelEmbedding* embedding() {
     return embedding_ ? &*embedding_ : nullptr;
   }
   tensor_parallel::OutputHead* head() { return head_ ? &*head_ : nullptr; }
-  // Null unless the window is a block.
+  // The window's block; null if the window is not a block.
   tensor_parallel::TransformerBlock* block(size_t window) {
     return blocks_[window].get();
   }
@@ -215,16 +216,16 @@ class LlamaLayers {
     return numbers_[window] == options_.model.layers + 1;
   }
 
-  // Sums partial gradients over the tensor group since the last call. A
+  // Sums the partial gradients since the last call over the tensor group. A
   // collective of the tensor group.
   absl::Status FinishGradients(size_t window);
 
-  // After the last backward of a step: the scales of fp8 follow its magnitudes.
-  // A collective of the tensor group. Without fp8, nothing.
+  // Updates the scales of fp8 from the magnitudes of a step, after its last
+  // backward. A collective of the tensor group. No-op without fp8.
   absl::Status FinishFp8Step() {
     return fp8_ == nullptr ? absl::OkStatus() : fp8_->FinishStep();
   }
-  // After passes that are not training: their magnitudes do not count.
+  // Discards the magnitudes of passes that are not training.
   absl::Status DiscardFp8Step() {
     return fp8_ == nullptr ? absl::OkStatus() : fp8_->DiscardStep();
   }
@@ -248,32 +249,33 @@ class LlamaLayers {
   const LlamaOptions options_;
   const std::vector<int32_t> numbers_;
   tensor_parallel::Partition tokens_;
-  std::shared_ptr<tensor_parallel::Fp8Scaling> fp8_;  // Of all blocks, or null.
+  std::shared_ptr<tensor_parallel::Fp8Scaling> fp8_;  // Null without fp8.
   std::optional<tensor_parallel::VocabularyParallelEmbedding> embedding_;
   std::vector<std::unique_ptr<tensor_parallel::TransformerBlock>> blocks_;
   std::optional<tensor_parallel::OutputHead> head_;
   std::vector<ParameterWindow> windows_;
 };
 
-// Of each token of `sequences` sequences of `length`, the position at which its
-// document begins, or the first one of the window (0: none) if that is later.
-// `tokens` are [sequences, length + 1]; `document_end` is the last token of a
-// document.
+// Returns the first position that each token attends to, [sequences, length]:
+// the start of its document, or of the attention window (0: no window) if that
+// is later. `tokens` are [sequences, length + 1]; `document_end` is the last
+// token of a document.
 std::vector<int64_t> FirstPositions(std::span<const int64_t> tokens,
                                     int64_t sequences, int64_t length,
                                     int64_t document_end, int64_t window);
 
-// The masks of documents on the device, by micro-batch and window: the blocks
-// of a rank share them. Memory stays a micro-batch's from step to step.
+// The document masks on the device, by micro-batch and attention window. The
+// blocks of a rank share them. Each micro-batch reuses its memory in every
+// step.
 class DocumentMasks {
  public:
   // `pool` and `staging` outlive it.
   DocumentMasks(tensor_parallel::TensorPool& pool, StagingPool& staging)
       : pool_(pool), staging_(staging) {}
 
-  // For TransformerBlock::Forward. Uploads a mask if the micro-batch has other
-  // documents than before. None without LlamaOptions::document_end, or if the
-  // rank has no heads.
+  // Returns the mask for TransformerBlock::Forward. Uploads it if the
+  // micro-batch's documents have changed. Returns nullopt without
+  // LlamaOptions::document_end or if the rank has no heads.
   absl::StatusOr<std::optional<ConstTensorView>> Of(LlamaLayers& layers,
                                                     size_t window,
                                                     int32_t microbatch,
@@ -292,13 +294,13 @@ class DocumentMasks {
   std::map<std::pair<int32_t, int64_t>, Mask> masks_;
 };
 
-// Shared by the stages of a rank. The references must outlive it.
+// The state that all stages of a rank share. The references must outlive it.
 struct LlamaPasses {
   static constexpr int64_t kNever = INT64_MAX;
 
-  // `group` has the memory of activations and the queue of all work on them.
-  // With `store` they are offloaded between a forward and its backward, except
-  // the tokens that embeddings and heads keep.
+  // `group` provides the memory of activations and the queue for all work on
+  // them. With `store`, activations are offloaded between a forward and its
+  // backward, except the tokens that embeddings and heads keep.
   LlamaPasses(TokenSource& tokens, WeightAccess& weights,
               const tensor_parallel::TensorGroup& group,
               ActivationStore* store = nullptr)
@@ -309,10 +311,10 @@ struct LlamaPasses {
         staging(group.queue()),
         documents(pool, staging) {}
 
-  // Before the first pass of a step. Passes may be captured and replayed
-  // (pipeline::ExecutorOptions::captures) unless there is a store or dropout,
-  // whose masks depend on the step: LoadInputs then brings tokens and the
-  // gradient of the loss to the device.
+  // Call it before the first pass of a step. Passes may be captured and
+  // replayed (pipeline::ExecutorOptions::captures) unless there is a store or
+  // dropout, whose masks depend on the step. For captured passes LoadInputs
+  // copies tokens and the gradient of the loss to the device.
   void BeginStep() {
     first_pass_ns = kNever;
     pool.ResetPeak();
@@ -324,14 +326,14 @@ struct LlamaPasses {
   tensor_parallel::TensorPool pool;  // For activations.
   StagingPool staging;               // For tokens.
   DocumentMasks documents;
-  // Scales the loss, and so the gradients, of this step.
+  // Scales the loss of this step, and thereby its gradients.
   double loss_factor = 1;
-  // Also scales the gradients of the targets' losses, and not those of the
-  // terms that all tokens of mixtures of experts have: the tokens of the step,
-  // divided by those with a target.
+  // Also scales the gradients of the targets' losses, but not of the terms that
+  // mixtures of experts add for all tokens: the number of tokens of the step
+  // divided by the number of tokens with a target.
   double target_factor = 1;
-  // When the first forward of the step began, in nanoseconds of
-  // CLOCK_MONOTONIC; kNever if there was none.
+  // The start of the step's first forward, in nanoseconds of CLOCK_MONOTONIC;
+  // kNever if there was none.
   int64_t first_pass_ns = kNever;
 };
 

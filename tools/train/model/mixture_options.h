@@ -1,4 +1,4 @@
-// The options of the mixture of experts that a layer of a model has.
+// Converts a model's configuration into the options of its mixtures of experts.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_MIXTURE_OPTIONS_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_MIXTURE_OPTIONS_H_
 
@@ -9,8 +9,9 @@
 
 namespace tessera::train {
 
-// Without experts if the layer has an MLP instead. The type, the terms of the
-// loss other than the balance, and parallelism are the caller's.
+// The options of a layer's mixture. Has no experts if the layer has an MLP
+// instead. The caller sets the type, the parallelism, and all terms of the loss
+// except the balance.
 inline tensor_parallel::MoeOptions MixtureOptions(
     const model_files::ModelConfig& model, int64_t layer) {
   using tensor_parallel::RouterScore;

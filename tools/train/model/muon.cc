@@ -17,7 +17,7 @@ namespace {
 
 namespace tp = tensor_parallel;
 
-// Of the larger side's square root: J. Liu et al., equation 4.
+// The factor on the square root of the larger side: J. Liu et al., equation 4.
 constexpr double kUpdateScale = 0.2;
 
 offload::TypedSpan From(const offload::TypedSpan& memory, int64_t begin) {
@@ -76,8 +76,8 @@ absl::Status Muon::AddMatrices(std::span<tp::Parameter* const> parameters) {
   return absl::OkStatus();
 }
 
-// The largest matrices go to the owners first, so that those of a round are of
-// about one size.
+// Assigns the largest matrices first, so that the matrices of a round have
+// similar sizes.
 absl::Status Muon::PlanRounds() {
   std::vector<int64_t> work;
   for (const Matrix& matrix : matrices_) {
@@ -357,7 +357,7 @@ absl::Status Muon::ScatterMatrix(const Round& round, const TensorView& update) {
                   counts.sent);
 }
 
-// The direction is negative, so the factor is.
+// The factor is negative because the direction is.
 absl::StatusOr<TensorView> Muon::Update(const Matrix& matrix) {
   const int64_t rows = matrix.place.whole.rows.size();
   const int64_t columns = matrix.place.whole.columns.size();

@@ -1,15 +1,15 @@
-// Muon: the updates of hidden matrices by momentum that is orthogonalised
+// The Muon optimizer: updates hidden matrices by orthogonalised momentum
 // (newton_schulz.h), over the ranks that hold their parts.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
-//       auto muon, Muon::Create(parameters, state->layout(), state->rank(),
-//                               {.shard = data, .tensor = tp, ...}));
+//       auto muon, Muon::Create(parameters, state->layout(), data, device,
+//                               {.model = model, .ops = &ops, .tensor = tp}));
 //   TESSERA_ASSIGN_OR_RETURN(auto report, state->Step(muon.get()));
 //
-// The updates are those of one rank for any mesh: a matrix is gathered to one
-// owner and iterated on there. Owners are all shard ranks of all tensor ranks,
-// and the heaviest matrix goes first to the owner with the least work. A round
-// takes one matrix of each owner:
+// The updates are the same on every mesh: a matrix is gathered to one owner,
+// which runs the iterations. The owners are all shard ranks of all tensor
+// ranks; matrices are assigned by descending cost, each to the owner with the
+// least work. A round processes one matrix per owner:
 //
 //   step                                     message                group
 //   directions of this rank's elements       all-to-all, to the     shard
@@ -18,19 +18,18 @@
 //   Newton-Schulz, times -0.2 sqrt(larger side)
 //   the same messages back, then weights are updated
 //
-// The factor gives updates the root mean square of AdamW's, about 0.2, so that
-// both share a learning rate and a weight decay: J. Liu et al., "Muon is
+// The factor gives updates a root mean square of about 0.2, as AdamW has, so
+// that both share a learning rate and a weight decay: J. Liu et al., "Muon is
 // scalable for LLM training", arXiv 2502.16982, equation 4.
 //
-// A rank sends in a step, for E elements of matrices that the ranks of its
-// pipeline stage hold together, on n = d t ranks (d shard ranks, t tensor
-// ranks), 8 E (d - 1) / (d n) bytes to shard ranks and 8 E (t - 1) / (t n) to
-// tensor ranks, in f32. Working memory, which is kept: two to three of the
-// largest matrix, two squares of its smaller side, and its part of a tensor
-// rank.
+// If the n = d t ranks of a pipeline stage (d shard ranks, t tensor ranks) hold
+// matrices of E elements in total, a rank sends 8 E (d - 1) / (d n) bytes to
+// shard ranks and 8 E (t - 1) / (t n) bytes to tensor ranks per step, in f32.
+// Working memory is allocated once: two to three times the largest matrix, two
+// squares of its smaller side, and a tensor rank's part of it.
 //
-// At ZeRO stage 0 every data rank has the whole state and repeats the work.
-// Replicas of the state (hybrid sharding) repeat it too.
+// At ZeRO stage 0 every data rank has the whole state and repeats the work, as
+// do replicas of the state (hybrid sharding).
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_MUON_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_MUON_H_
 
@@ -63,21 +62,21 @@ struct MuonOptions {
   // Not owned.
   tensor_parallel::Ops* ops = nullptr;
   collectives::Communicator* tensor = nullptr;   // Null: one rank.
-  collectives::Communicator* experts = nullptr;  // Null: they are not divided.
+  collectives::Communicator* experts = nullptr;  // Null: experts not divided.
 };
 
 class Muon final : public zero3::MatrixUpdates {
  public:
-  // `parameters`, in the order of ids, are those of `layout`, the partition of
-  // their state over `shard` (null: every rank has everything). Working memory
-  // counts as buffers of `device`. Everything outlives this.
-  // ResourceExhausted if it has too little room.
+  // `parameters`, ordered by id, are those of `layout`, the partition of their
+  // state over `shard` (null: every rank has the whole state). Working memory
+  // counts as buffers of `device`. All arguments must outlive this.
+  // ResourceExhausted if the device has too little memory.
   static absl::StatusOr<std::unique_ptr<Muon>> Create(
       std::span<tensor_parallel::Parameter* const> parameters,
       const zero3::StateLayout& layout, collectives::Communicator* shard,
       const zero3::StateDevice& device, const MuonOptions& options);
 
-  // An error breaks the groups, so that no rank waits for this one.
+  // An error aborts the groups, so that no rank waits for this one.
   absl::Status Run(zero3::MatrixShards& shards) override;
 
  private:
@@ -85,15 +84,16 @@ class Muon final : public zero3::MatrixUpdates {
     zero3::ParameterId id;
     HiddenMatrix place;
   };
-  // Elements of a parameter, of those that this rank's tensor rank holds.
+  // A range of the elements of a parameter that this tensor rank holds.
   struct Piece {
     int64_t begin = 0;
     int64_t size = 0;
   };
-  // By owner, all tensor ranks of a shard rank after each other: the index of a
-  // matrix, or none.
+  // The index of each owner's matrix, or nullopt. Owners are ordered by shard
+  // rank, then by tensor rank.
   using Round = std::vector<std::optional<size_t>>;
-  // Elements that this rank sends to each rank of a group, and receives.
+  // The number of elements that this rank sends to and receives from each rank
+  // of a group.
   struct Counts {
     std::vector<int64_t> sent = {};
     std::vector<int64_t> received = {};
@@ -109,29 +109,29 @@ class Muon final : public zero3::MatrixUpdates {
   absl::Status PlanRounds();
   absl::Status Allocate();
 
-  // Null: the owner has none in this round.
+  // Null if the owner has no matrix in this round.
   const Matrix* MatrixOf(const Round& round, int64_t shard_rank,
                          int64_t tensor_rank) const;
   const MatrixPart& OwnPart(const Matrix& matrix) const;
-  // Of this tensor rank's part, what a shard rank owns.
+  // The piece of this tensor rank's part that a shard rank owns.
   Piece PieceOf(const Matrix& matrix, int64_t shard_rank) const;
-  // Of the parts of the matrices of one tensor rank, in the shard group.
+  // Counts in the shard group for the parts of one tensor rank's matrices.
   Counts ShardCounts(const Round& round, int64_t tensor_rank) const;
-  // Of the matrices of this shard rank, in the tensor group.
+  // Counts in the tensor group for this shard rank's matrices.
   Counts TensorCounts(const Round& round) const;
 
   absl::Status RunRounds(zero3::MatrixShards& shards);
   absl::Status RunRound(const Round& round, zero3::MatrixShards& shards);
-  // Sets `parts` to this tensor rank's parts of the matrices of this shard
-  // rank, by tensor owner; and takes the updates from there.
+  // GatherParts sets `parts` to this tensor rank's parts of this shard rank's
+  // matrices, by tensor owner. ScatterParts applies the updates in `parts`.
   absl::Status GatherParts(const Round& round, const offload::TypedSpan& parts,
                            zero3::MatrixShards& shards);
   absl::Status ScatterParts(const Round& round, const offload::TypedSpan& parts,
                             zero3::MatrixShards& shards);
-  // Between `parts_` and the own matrix, if there is one.
+  // Move data between `parts_` and this rank's matrix, if it owns one.
   absl::Status GatherMatrix(const Round& round);
   absl::Status ScatterMatrix(const Round& round, const TensorView& update);
-  // Copies between the parts of tensor ranks, packed, and a matrix.
+  // Copies between the packed parts of tensor ranks and a matrix.
   absl::Status CopyParts(const Matrix& matrix, const offload::TypedSpan& packed,
                          const TensorView& whole, bool to_whole);
   absl::StatusOr<TensorView> Update(const Matrix& matrix);
@@ -149,12 +149,12 @@ class Muon final : public zero3::MatrixUpdates {
   const MuonOptions options_;
   int64_t shard_ranks_ = 1, shard_rank_ = 0;
   int64_t tensor_ranks_ = 1, tensor_rank_ = 0;
-  DType dtype_ = DType::kF32;  // Of directions and updates.
+  DType dtype_ = DType::kF32;  // The type of directions and updates.
   std::vector<Matrix> matrices_;
   std::vector<Round> rounds_;
   zero3::AccountedMemory memory_;
-  // Parts of it. With one shard rank there are no pieces, with one tensor rank
-  // no parts: they are in the next one.
+  // Ranges of memory_. With one shard rank there is no pieces_, with one tensor
+  // rank no parts_: the next range takes its role.
   offload::TypedSpan pieces_, parts_, matrix_, other_, scratch_;
 };
 

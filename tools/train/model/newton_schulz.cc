@@ -15,10 +15,10 @@ namespace tp = tensor_parallel;
 
 constexpr double kA = 3.4445, kB = -4.775, kC = 2.0315;
 constexpr int kIterations = 5;
-// Of the mean square of a row: keeps rows of zeros finite.
+// Added to the mean square of a row, so that rows of zeros remain finite.
 constexpr double kEpsilon = 1e-30;
 
-// Hands out parts of a vector, each of which begins at a multiple of 64 bytes.
+// Parts of the scratch vector begin at multiples of 64 bytes.
 constexpr int64_t kAligned = 16;
 int64_t RoundedUp(int64_t elements) {
   return (elements + kAligned - 1) / kAligned * kAligned;
@@ -42,10 +42,10 @@ class Parts {
   int64_t taken_ = 0;
 };
 
-// Divides x by its Frobenius norm, on the device: the inverse root mean square
-// of each row, times the squares of the row, is its length; that of all lengths
-// is, but for a factor of the sizes, the inverse of the norm. `normalised` has
-// the shape of x.
+// Divides x by its Frobenius norm, on the device. RmsNorm and RowDots give
+// lengths[i] = sum_j x_ij^2 / rms(row i). The inverse root mean square of these
+// lengths is the inverse norm up to a factor that depends on the sizes.
+// `normalised` has the shape of x.
 absl::Status Normalise(tp::Ops& ops, const TensorView& x,
                        const TensorView& normalised, Parts& parts) {
   const int64_t rows = x.shape()[0], columns = x.shape()[1];
@@ -60,7 +60,7 @@ absl::Status Normalise(tp::Ops& ops, const TensorView& x,
   TESSERA_ASSIGN_OR_RETURN(const TensorView of_column, ones.Narrow(0, 0, rows));
   TESSERA_RETURN_IF_ERROR(ops.Run(
       tensor_parallel::op::RmsNorm{kEpsilon, x, of_row, normalised, inverses}));
-  // [rows, 1, columns] and [rows, 1]: one head.
+  // RowDots expects [rows, heads, columns] and [rows, heads]: one head here.
   TESSERA_ASSIGN_OR_RETURN(const TensorView x_heads,
                            x.Reshape({{rows, 1, columns}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised_heads,

@@ -79,7 +79,7 @@ Matrix Reference(Matrix x) {
   return x;
 }
 
-// By Jacobi's method on x x^T.
+// Computes singular values by Jacobi's method on x x^T.
 std::vector<double> SingularValues(const Matrix& x) {
   Matrix a = Product(x, Transposed(x));
   for (int sweep = 0; sweep < 30; ++sweep) {
@@ -123,7 +123,7 @@ Tensor Uploaded(const Matrix& x, DType dtype) {
 Matrix Orthogonalised(const Matrix& x, DType dtype) {
   tensor_parallel::CpuOps ops({.threads = 1});
   Tensor tensor = Uploaded(x, dtype);
-  // Nothing of what is there may count.
+  // The previous contents must not affect the result.
   const double nan = std::nan("");
   Tensor other = *Tensor::Create(dtype, {{x.rows, x.columns}});
   Tensor scratch =
@@ -143,7 +143,7 @@ Matrix Orthogonalised(const Matrix& x, DType dtype) {
   return result;
 }
 
-// Normal numbers; on the diagonal more, so that no singular value is below a
+// Normal numbers with a larger diagonal, so that no singular value is below a
 // hundredth of the norm.
 Matrix Random(int64_t rows, int64_t columns, double scale) {
   std::mt19937_64 random(static_cast<uint64_t>(rows * 1000 + columns));

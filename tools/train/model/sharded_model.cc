@@ -23,7 +23,7 @@ namespace tessera::train {
 
 namespace {
 
-// `count` elements from `first` on.
+// The bytes of `count` elements from `first` on.
 std::span<std::byte> BytesOf(const TensorView& elements, int64_t first,
                              int64_t count) {
   const int64_t width = SizeInBytes(elements.dtype());
@@ -68,7 +68,7 @@ absl::Status FirstWeights::Draw(const tensor_parallel::Parameter& parameter,
 
 namespace {
 
-// Rows of which this rank is the primary holder.
+// The elements of which this rank is the primary holder.
 std::vector<zero3::ElementRange> PrimaryElements(
     const tensor_parallel::Parameter& parameter) {
   std::vector<zero3::ElementRange> elements;
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     const zero3::ShardedStateGroups& ranks =
         i == 0 ? groups.dense : groups.experts;
     if (i > 0) own.key_prefix += "experts/";
-    // Fewer ranks may have no such neighbours.
+    // The smaller expert group may not be divisible into such partitions.
     if (i > 0 && own.hpz_partition_size > 0 &&
         ranks.shard->size() % own.hpz_partition_size != 0) {
       own.hpz_partition_size = 0;
@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
   return model;
 }
 
-// Gives each parameter its place in a part.
+// Assigns each parameter to a part.
 absl::Status ShardedModel::Divide(bool parts_experts) {
   parts_.resize(parts_experts ? 2 : 1);
   for (Part& part : parts_) {
@@ -205,7 +205,8 @@ absl::Status ShardedModel::SetValues(const FirstValues& first) {
   return absl::OkStatus();
 }
 
-// Values that are never gathered: all below stage 3, small ones at stage 3.
+// Binds the values that are never gathered: all below stage 3, small parameters
+// at stage 3.
 absl::Status ShardedModel::BindWhole() {
   if (stage_ == 3) return absl::OkStatus();
   for (const auto& [parameter, place] : places_) {

@@ -1,5 +1,5 @@
-// ShardedModel: the weights of a rank's layers, with their state partitioned
-// over data-parallel ranks.
+// The weights of a rank's layers, with their state partitioned over
+// data-parallel ranks, and the initial weights of a model.
 //
 //   const FirstWeights first({.seed = 7, .deviation = 0.02});
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -12,10 +12,10 @@
 //   ...  // the pipeline gathers, computes and reduces through WeightAccess
 //   TESSERA_ASSIGN_OR_RETURN(zero3::UpdateReport report, model->Step());
 //
-// Experts that an expert group divides among its ranks have a state of their
-// own, for fewer ranks hold the same elements than of dense parameters; a step
-// clips and skips both by one norm. The layers' parameters are bound to the
-// states' memory. One thread at a time.
+// Experts that are divided among the ranks of an expert group have a separate
+// state, because fewer ranks hold the same elements. A step clips or skips both
+// states by one norm. The layers' parameters are bound to the states' memory.
+// One thread at a time.
 #ifndef TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 #define TESSERA_TOOLS_TRAIN_MODEL_SHARDED_MODEL_H_
 
@@ -37,10 +37,10 @@
 namespace tessera::train {
 
 // The initial weights of a model, the same on every mesh. Norms are ones and
-// biases of routers zeros; every other element is normal with the deviation,
-// drawn by the seed, its tensor's name and its index in the whole tensor. A
-// tied head equals the embedding. Of LoRA's factors b is zeros, and a has the
-// variance of PEFT's, 1 / (3 in).
+// biases of routers zeros. Every other element is normally distributed with
+// Options::deviation and derived from the seed, its tensor's name and its index
+// in the whole tensor. A tied head equals the embedding. LoRA's factor b is
+// zeros, and a has the variance of PEFT's, 1 / (3 in).
 class FirstWeights {
  public:
   struct Options {
@@ -52,8 +52,8 @@ class FirstWeights {
   explicit FirstWeights(const Options& options) : options_(options) {}
 
   // Sets `elements`, contiguous in host memory, to the parameter's elements
-  // from `begin` on, rounded to its type. The parameter needs no memory of its
-  // own. Several threads may draw at once.
+  // from `begin` on, rounded to its type. The parameter need not have memory.
+  // Thread-safe.
   absl::Status Draw(const tensor_parallel::Parameter& parameter, int64_t begin,
                     TensorView elements) const;
 
@@ -76,11 +76,10 @@ class ShardedModel final : public WeightAccess {
                                  int64_t begin, TensorView elements)>;
 
   // A collective. The parameters need no memory of their own, and have none
-  // afterwards. A parameter of several windows belongs to the first one, and
-  // its gradient is reduced with that. The norm excludes gradients of
-  // `uncounted` (copies that another rank counts), and elements of which this
-  // rank is not the primary holder.
-  // With OptimizerKind::kMuon, `muon` has what its matrices need.
+  // afterwards. A parameter of several windows belongs to the first one, with
+  // which its gradient is reduced. The norm excludes the gradients of
+  // `uncounted` (copies that another rank counts) and elements of which this
+  // rank is not the primary holder. `muon` is used with OptimizerKind::kMuon.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       std::span<const ParameterWindow> windows,
       const zero3::ShardedStateOptions& options, const ModelGroups& groups,
@@ -93,14 +92,14 @@ class ShardedModel final : public WeightAccess {
     std::unique_ptr<zero3::ShardedState> state;
     std::vector<tensor_parallel::Parameter*> parameters;  // By id.
     std::unique_ptr<Muon> muon = {};  // Null with another optimizer.
-    // By window: those that it uses, and those whose gradients it reduces.
+    // By window: the parameters it uses, and those whose gradients it reduces.
     std::vector<std::vector<zero3::ParameterId>> used;
     std::vector<std::vector<zero3::ParameterId>> reduced;
   };
-  // The dense parameters, then the experts if they have a state of their own.
+  // The dense parameters, then the experts if they have a separate state.
   std::span<Part> parts() { return parts_; }
-  // That of the dense parameters, and its parameters in the order of ids. All
-  // states have one account of memory.
+  // The state of the dense parameters, and these parameters ordered by id. All
+  // states share one account of memory.
   zero3::ShardedState& state() { return *parts_[0].state; }
   std::span<tensor_parallel::Parameter* const> parameters() const {
     return parts_[0].parameters;
@@ -110,9 +109,10 @@ class ShardedModel final : public WeightAccess {
   zero3::ShardTraffic total_traffic() const;
   double loss_scale() const { return parts_[0].state->loss_scale(); }
 
-  // Begins a step, or the forwards of an evaluation. `gathers`, the windows
-  // that it gathers in order, must outlive it: while one is gathered, shards of
-  // the next ones are read from their tier.
+  // Begins a step or an evaluation's forwards. `gathers`, the windows in the
+  // order in which they will be gathered, must remain valid until its end:
+  // while one window is gathered, shards of the next ones are prefetched from
+  // their tier.
   void BeginStep(std::span<const size_t> gathers = {}) {
     gather_order_ = gathers;
     gathers_ = 0;
@@ -123,8 +123,8 @@ class ShardedModel final : public WeightAccess {
   void BeginEvaluation();
   absl::Status EndEvaluation();
 
-  // Adds `change` [elements held] of the parameter's type, on the device, to a
-  // parameter that is not trained. The next Step publishes it.
+  // Adds `change` [elements held], of the parameter's type and on the device,
+  // to a parameter that is not trained. The next Step publishes the result.
   absl::Status AddToValue(const tensor_parallel::Parameter& parameter,
                           ConstTensorView change, tensor_parallel::Ops& ops);
 
@@ -169,7 +169,7 @@ class ShardedModel final : public WeightAccess {
   absl::flat_hash_map<const tensor_parallel::Parameter*, Place> places_;
   absl::flat_hash_map<const tensor_parallel::Parameter*, size_t> first_windows_;
   std::span<const size_t> gather_order_;
-  size_t gathers_ = 0;  // Started in this step.
+  size_t gathers_ = 0;  // The number of gathers started in this step.
 };
 
 }  // namespace tessera::train

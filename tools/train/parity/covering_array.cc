@@ -107,7 +107,7 @@ class Generator {
     return row;
   }
 
-  // The row can be completed, so there is one.
+  // A value exists, because the row can be completed.
   int BestValue(CoveringRow& row, size_t factor) {
     const auto levels = static_cast<size_t>(problem_.levels[factor]);
     const size_t first = RandomBelow(levels);

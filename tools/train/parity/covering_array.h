@@ -1,4 +1,4 @@
-// CoveringArray: a small set of rows that contains every allowed pair of values
+// Covering arrays: small sets of rows that contain every allowed pair of values
 // of two factors at least once.
 //
 //   const CoveringProblem problem = {
@@ -8,10 +8,10 @@
 //       }};
 //   for (const CoveringRow& row : CoveringArray(problem)) ...
 //
-// Greedy: each row is the best of several candidates that start with a missing
-// pair and choose, factor by factor, the value that adds most pairs (Cohen,
-// Dalal, Fredman and Patton, The AETG System, IEEE TSE 23, 1997).
-// Deterministic on every platform.
+// The algorithm is greedy: each row is the best of several candidates, which
+// start with a missing pair and choose, factor by factor, the value that adds
+// most pairs (Cohen, Dalal, Fredman and Patton, The AETG System, IEEE TSE 23,
+// 1997). It is deterministic on every platform.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_COVERING_ARRAY_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_COVERING_ARRAY_H_
 
@@ -27,8 +27,8 @@ inline constexpr int kNotChosen = -1;
 
 struct CoveringProblem {
   std::vector<int> levels;  // At least 1 each.
-  // True if the row is allowed. For a partial row, false only if no completion
-  // is allowed; when true, completions are searched.
+  // Returns true if the row is allowed. For a partial row, it may return false
+  // only if no completion is allowed; otherwise completions are searched.
   std::function<bool(const CoveringRow&)> allowed = [](const CoveringRow&) {
     return true;
   };

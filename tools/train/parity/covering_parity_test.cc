@@ -1,5 +1,5 @@
-// Every way to train gives the losses of one rank; every pair of options occurs
-// at least once.
+// Tests that every configuration gives the losses of one rank. Every pair of
+// options occurs at least once.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,9 +25,9 @@ constexpr double kLossTolerance = 1e-5;
 constexpr double kMixtureLossTolerance = 1e-7;  // In f64, with moments of f32.
 // Norms are sums of less accurate squares.
 constexpr double kNormTolerance = 1e-4;
-// When the last bit of a gradient rounds an 8-bit moment to another code, norms
-// differ in the third digit some steps later (4.9e-3 at
-// most here, where the same run with moments of f32 differs by 2.8e-7).
+// If the last bit of a gradient changes the rounding of an 8-bit moment, norms
+// differ in the third digit some steps later: here at most by 4.9e-3, where the
+// same run with moments of f32 differs by 2.8e-7.
 constexpr double kRoundedNormTolerance = 1e-2;
 
 // Models and options to train: tied weights, clipping, kv heads.
@@ -51,9 +51,9 @@ class CoveringParityTest
   static ParityCase ShortCase(const CoveringRow& row) {
     ParityCase run = CaseOf(row);
     run.steps = kSteps;
-    // Where two experts are nearly equal for a token, f32's rounding decides
-    // which one it has: mixtures are compared in f64, closer than the others.
-    // mesh_parity_test has them in f32.
+    // If two experts have nearly equal scores for a token, f32's rounding
+    // decides which one it selects. Mixtures are therefore compared in f64,
+    // with smaller tolerances. mesh_parity_test compares them in f32.
     if (IsMixture(run)) run.dtype = DType::kF64;
     return run;
   }
@@ -70,7 +70,7 @@ class CoveringParityTest
 TEST_P(CoveringParityTest, EveryPairOfOptionsMatchesLossesOfOneRank) {
   const std::vector<CoveringRow> rows = RowsOfModel();
   ASSERT_FALSE(rows.empty());
-  // By what the losses depend on.
+  // Runs of one rank, by the options on which losses depend.
   std::map<std::string, std::vector<StepRecord>> alone;
   ParityReport exact, rounded;  // By whether moments are of f32.
   const auto compare = [&](const CoveringRow& row, const ParityCase& run) {
@@ -97,7 +97,7 @@ TEST_P(CoveringParityTest, EveryPairOfOptionsMatchesLossesOfOneRank) {
     ParityCase run = ShortCase(row);
     compare(row, run);
     if (run.moments == "f32") continue;
-    // Rounded moments hide small differences: the same without them.
+    // Rounded moments hide small differences, so compares also without them.
     run.moments = "f32";
     compare(row, run);
   }

@@ -1,6 +1,6 @@
-// The kernels of GPUs, emulated, train like the CPU: ranks are threads that
-// share a device, as on one GPU, and the losses are those of the CPU up to the
-// order of sums.
+// Tests that the emulated kernels of GPUs train like the CPU: ranks are threads
+// that share a device, as on one GPU, and the losses equal those of the CPU up
+// to the order of summation.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -49,7 +49,8 @@ absl::StatusOr<std::vector<StepRecord>> TrainOnEmulatedGpu(
 }
 
 constexpr int64_t kSteps = 2;
-// The runs are dealt out to so many tests, which run beside each other.
+// The number of tests among which the runs are distributed. They run in
+// parallel.
 constexpr size_t kShards = 12;
 
 size_t Stride() {
@@ -59,8 +60,8 @@ size_t Stride() {
 
 class CudaParityMatrixTest : public ::testing::TestWithParam<size_t> {};
 
-// Every pair of options, or a quarter of the runs that have them
-// (TESSERA_PARITY_STRIDE).
+// Every Nth of the runs that cover all pairs of options, where N is
+// TESSERA_PARITY_STRIDE (default 4).
 TEST_P(CudaParityMatrixTest, MatchesLossesOfCpu) {
   const std::vector<CoveringRow> rows = CoveringArray(ParityProblem());
   for (size_t row = GetParam() * Stride(); row < rows.size();

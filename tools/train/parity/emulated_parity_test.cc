@@ -15,7 +15,8 @@ namespace tessera::train {
 namespace {
 
 constexpr int64_t kSteps = 3;
-// The runs are dealt out to so many tests, which run beside each other.
+// The number of tests among which the runs are distributed. They run in
+// parallel.
 constexpr size_t kShards = 12;
 
 class EmulatedParityTest : public ::testing::TestWithParam<size_t> {};
@@ -30,7 +31,7 @@ TEST_P(EmulatedParityTest, MatchesCpuBitForBit) {
     // Two orders.
     for (int64_t order = 0; order < 2; ++order) {
       run.device_seed = 1 + order + 2 * static_cast<int64_t>(row);
-      // Where the host steps the optimizer, some steps begin early.
+      // If the host executes the optimizer, some steps are speculative.
       run.speculative_bytes = order == 0 ? 0 : 1 << 30;
       SCOPED_TRACE(run.device_seed);
       TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));

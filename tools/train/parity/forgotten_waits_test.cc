@@ -1,5 +1,5 @@
-// Each wait of the trainer for a device is needed: an emulated device finds it
-// missing, whatever the order of the work.
+// Tests that each wait of the trainer for a device is needed: an emulated
+// device detects that it is missing, in any order of the work.
 #include <cstdint>
 #include <ostream>
 #include <string>

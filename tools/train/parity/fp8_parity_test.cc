@@ -135,7 +135,7 @@ absl::StatusOr<std::vector<double>> TrainAndEvaluate(bool evaluates) {
   return losses;
 }
 
-// Not even before the first step, which measures operands.
+// Also not before the first step, which measures operands.
 TEST(Fp8ParityTest, ValidationChangesNoScale) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto without, TrainAndEvaluate(false));
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto with, TrainAndEvaluate(true));

@@ -147,7 +147,7 @@ TEST(GraphsTest, RejectsRunsWhoseStepsDiffer) {
     given.graphs = GraphChoice::kOn;
     const absl::Status status = TrainWithValidation(given, device).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    // Left aside.
+    // With kAuto, graphs are silently not used.
     given.graphs = GraphChoice::kAuto;
     TESSERA_EXPECT_OK(TrainWithValidation(given, device));
     return std::string(status.message());

@@ -52,7 +52,7 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   return experts;
 }
 
-// Those that make up a parameter, one below the other.
+// The reference's tensors that form a parameter, stacked by rows.
 Tensors TensorsFor(std::string_view name, ReferenceWeights& weights) {
   if (name == "embedding.weight") return {&weights.embedding};
   if (name == "head.norm.weight") return {&weights.final_norm};
@@ -83,7 +83,7 @@ absl::Status GetPart(TensorView part, std::vector<double>& values) {
                  std::as_writable_bytes(std::span(values)));
 }
 
-// Takes `whole` apart by rows.
+// Moves each tensor's rows of `whole`.
 absl::Status MoveParts(const std::string& name, const TensorView& whole,
                        ReferenceWeights& weights, Move move) {
   const Tensors tensors = TensorsFor(name, weights);

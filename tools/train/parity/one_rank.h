@@ -1,5 +1,5 @@
-// OneRank: the trainer's layers on one rank without a pipeline, with given
-// weights, for comparison with RunReference.
+// The trainer's layers on one rank without a pipeline, with given weights, for
+// comparison with RunReference.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto rank, OneRank::Create(options, weights));
 //   TESSERA_ASSIGN_OR_RETURN(double loss, rank->Forward(tokens));
@@ -29,7 +29,7 @@ class OneRank final : private TokenSource {
   static absl::StatusOr<std::unique_ptr<OneRank>> Create(
       const LlamaOptions& options, ReferenceWeights weights);
 
-  // For finite differences: change these, then call SetWeights.
+  // For finite differences, change these weights and call SetWeights.
   ReferenceWeights& weights() { return weights_; }
   absl::Status SetWeights();
 
@@ -37,13 +37,13 @@ class OneRank final : private TokenSource {
   // follows Forward; Loss needs no backward.
   absl::StatusOr<double> Forward(std::vector<int64_t> tokens);
   absl::StatusOr<double> Loss(std::vector<int64_t> tokens);
-  // In one pass, or split into input and weight gradients as zero-bubble
-  // schedules do.
+  // Runs the backward in one pass, or, as zero-bubble schedules do, split into
+  // input and weight gradients.
   absl::Status Backward(bool split = false);
 
-  // The tokens whose targets are left out, from now on; empty: none.
+  // Sets the tokens whose targets are ignored from now on; empty: none.
   void SetMasked(std::vector<bool> masked);
-  // Scales the loss, and so the gradients.
+  // Scales the loss, and thereby the gradients.
   void SetLossFactor(double factor) { whole_->SetLossFactor(factor); }
   // Summed over all backward passes.
   absl::StatusOr<ReferenceWeights> Gradients();
@@ -66,7 +66,7 @@ class OneRank final : private TokenSource {
   tensor_parallel::CpuOps ops_;
   std::vector<int64_t> tokens_;
   std::vector<bool> masked_;
-  std::vector<int64_t> targets_;  // Of tokens_; empty if none is masked.
+  std::vector<int64_t> targets_;  // Empty if no target is masked.
   double target_factor_ = 1;
   std::unique_ptr<WholeLlama> whole_;
 };

@@ -105,8 +105,8 @@ TEST_P(OneRankTest, LossAndGradientsMatchReference) {
   }
 }
 
-// Every pattern of masks in which a token is masked or not by its number, with
-// the terms of losses, and all.
+// Several patterns of masks by token index, including a mask of all tokens,
+// with the terms of losses.
 TEST_P(OneRankTest, MaskedTargetsHaveNeitherLossNorGradient) {
   const auto count =
       static_cast<size_t>(GetParam().sequences * GetParam().length);

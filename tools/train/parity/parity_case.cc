@@ -53,7 +53,8 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                    .tied_embeddings = run.tied,
                    .initializer_range = 0.1};
   if (run.architecture == "llama3.1") {
-    // The head's first frequency is between high and low, the other is low.
+    // The first of a head's two frequencies is between high and low, the other
+    // is low.
     options.model.rotary = {.scaling = tensor_parallel::RotaryScaling::kLlama3,
                             .factor = 8,
                             .original_positions = 16};
@@ -124,7 +125,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.recompute = run.recompute;
   options.gather_ahead = run.gather_ahead;
   options.graphs = run.graphs ? GraphChoice::kOn : GraphChoice::kOff;
-  // The limits of cases are for f32.
+  // Cases give the limit for f32.
   options.max_gathered_bytes =
       run.max_gathered_bytes * (run.dtype == DType::kF64 ? 2 : 1);
   options.reduce = run.reduce == "each"   ? ReduceChoice::kEachMicroBatch
@@ -194,7 +195,7 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
 
 namespace {
 
-// The places of ParityOptions().
+// Indices into ParityOptions().
 enum Place {
   kDp,
   kPp,
@@ -240,9 +241,9 @@ std::vector<std::string> Schedules() {
   return names;
 }
 
-// Bytes. In f32 on one tensor rank the head, the largest window, takes 20640,
-// and a layer with 6 kv heads up to 16048: two layers fit, or the head and the
-// embedding, which a DualPipe rank holds together.
+// A limit in bytes within which two layers fit, or the head and the embedding,
+// which a DualPipe rank holds together: in f32 on one tensor rank the head, the
+// largest window, takes 20640 bytes, and a layer with 6 kv heads up to 16048.
 constexpr const char* kGatheredLimit = "42000";
 
 constexpr const char* kDropoutProbability = "0.1";
@@ -289,7 +290,7 @@ std::vector<ParityOption> MakeOptions() {
           {"loss_terms", off_on}};
 }
 
-// A row that may be partial.
+// The chosen options of a row, which may be partial.
 class Chosen {
  public:
   explicit Chosen(const CoveringRow& row) : row_(row) {}
@@ -305,13 +306,13 @@ class Chosen {
     return has(place) && this->value(place) != value;
   }
   bool on(Place place) const { return is(place, "on"); }
-  // 0 if it is not chosen.
+  // The option as a number; 0 if it is not chosen.
   int64_t number(Place place) const {
     int64_t number = 0;
     return has(place) && absl::SimpleAtoi(value(place), &number) ? number : 0;
   }
-  // The size of a mesh axis; if it is not chosen, the least that the other
-  // options need.
+  // The size of a mesh axis. If it is not chosen, the smallest size that the
+  // other options allow.
   int64_t ranks(Place axis) const {
     if (has(axis)) return number(axis);
     const bool travels = axis == kTp   ? is_not(kOverlap, "0")
@@ -354,8 +355,8 @@ bool ReplicasArePossible(const Chosen& chosen) {
   return most / replicas >= std::max<int64_t>(chosen.number(kHpz), 1);
 }
 
-// Weights are gathered at stage 3 only, and the time of reductions matters from
-// stage 2 on. With a limit the gather distance is chosen automatically.
+// Weights are gathered only at stage 3, and the time of reductions matters only
+// from stage 2 on. With a limit the gather distance is chosen automatically.
 bool ParameterActionsSaySomething(const Chosen& chosen) {
   const bool gathers = chosen.is_not(kGatherAhead, "1");
   const bool limits = chosen.is_not(kMaxGathered, "0");
@@ -370,9 +371,9 @@ int64_t LargestOtherAxis(const Chosen& chosen) {
   return std::max({chosen.ranks(kDp), chosen.ranks(kCp), chosen.ranks(kTp)});
 }
 
-// These represent all schedules when another axis has more than two ranks, or
-// when there is one pipeline rank: a schedule affects other axes only by the
-// order of their calls, which does not depend on their sizes.
+// True for schedules that represent all others when another axis has more than
+// two ranks, or when there is one pipeline rank. A schedule affects other axes
+// only by the order of their calls, which does not depend on their sizes.
 bool IsOneOfMany(std::string_view schedule) {
   return schedule == "1f1b" || schedule == "interleaved_1f1b" ||
          schedule == "zb_v";
@@ -412,8 +413,8 @@ bool OffloadIsPossible(const Chosen& chosen) {
 // blocks of the whole parameter.
 bool MomentsAreComparable(const Chosen& chosen) {
   const bool slices = chosen.ranks(kTp) > 1 || chosen.is_not(kEp, "1");
-  // A moment that is rounded the other way moves a router's weights so far that
-  // some tokens have other experts.
+  // A moment that is rounded differently changes a router's weights so much
+  // that some tokens select other experts.
   const bool jumps =
       chosen.is(kArchitecture, "mixtral") || chosen.is(kArchitecture, "dots1");
   return !(chosen.is_not(kMoments, "f32") && (slices || jumps));
@@ -440,7 +441,7 @@ bool ExpertsArePossible(const Chosen& chosen) {
   return known * (kMostRanks / WorldSize(chosen)) >= ep;
 }
 
-// Tokens travel in chunks between tensor ranks under sequence parallelism.
+// Tensor ranks exchange tokens in chunks only with sequence parallelism.
 bool OverlapSaysSomething(const Chosen& chosen) {
   return !(chosen.is_not(kOverlap, "0") &&
            (chosen.is(kTp, "1") || chosen.is(kSequenceParallel, "off")));
@@ -469,7 +470,7 @@ CoveringProblem ParityProblem() {
   problem.allowed = [](const CoveringRow& row) {
     return IsPossible(row) && SaysSomething(Chosen(row));
   };
-  problem.seed = 16;  // The one of forty that gives the fewest rows.
+  problem.seed = 16;  // Of forty seeds, it gives the fewest rows.
   return problem;
 }
 

@@ -1,5 +1,5 @@
-// ParityCase: one configuration of a small training run. Every configuration
-// must give the same losses.
+// The configurations of a small training run that are tested for parity: every
+// configuration must give the same losses.
 //
 //   ParityCase run = {.mesh = {.dp = 2, .tp = 4}, .stage = 3};
 //   TESSERA_ASSIGN_OR_RETURN(auto records, TrainCase(run));  // train_case.h
@@ -66,12 +66,12 @@ struct ParityCase {
   int64_t max_gathered_bytes = 0;
   std::string reduce = "auto";  // auto, each, last
   int64_t hpz_partition_size = 0;
-  // none, optimizer, gradients, params, all (of the state), activations
+  // none, optimizer, gradients, params, all (the state), activations
   std::string offload = "none";
   std::string tier = "none";  // none, host, file
   bool lossless = false;
-  // On a device, for an optimizer in a tier: memory for steps that begin before
-  // the norm is known.
+  // On a device, for an optimizer in a tier: memory for speculative steps,
+  // which begin before the norm is known.
   int64_t speculative_bytes = 0;
 
   // The losses depend on these.
@@ -89,10 +89,10 @@ struct ParityCase {
   bool tied = false;
   bool clip = false;
   double dropout = 0;
-  bool loss_terms = false;  // Label smoothing and a z-loss.
-  bool decay_all = false;   // Weight decay of norms too, not only of matrices.
+  bool loss_terms = false;          // Label smoothing and a z-loss.
+  bool decay_all = false;           // Weight decay also applies to norms.
   std::string optimizer = "adamw";  // adamw, sgd, muon
-  // Above 0 only adapters are trained: of attention, mlp, or all.
+  // If above 0, only adapters are trained: attention, mlp, or all.
   int64_t lora_rank = 0;
   std::string lora_targets = "all";
   int64_t kv_heads = 2;
@@ -101,31 +101,32 @@ struct ParityCase {
   int64_t layers = 3;
   DType dtype = DType::kF32;
   bool fp8 = false;  // Needs kBF16.
-  // Of kF16: the first dynamic scale, which doubles after two steps.
+  // For kF16: the initial dynamic scale, which doubles after two steps.
   double loss_scale = 1024;
-  // The sizes of the model are multiples of 16 on up to two tensor ranks, which
-  // GPUs need for fp8. Then the length should be one too.
+  // The sizes of the model are multiples of 16 on up to two tensor ranks, as
+  // GPUs require for fp8. The length should then be a multiple of 16 too.
   bool multiples_of_16 = false;
   int64_t steps = 20;
 
-  // 0: the processor; otherwise emulated devices with orders from this seed.
+  // 0: the processor; otherwise emulated devices with orders derived from this
+  // seed.
   int64_t device_seed = 0;
-  // The computations of a step are captured and replayed, on a device.
+  // On a device, the computations of a step are captured and replayed.
   bool graphs = false;
 };
 
 // The same model on one rank with all options at their defaults.
 ParityCase PlainCase(const ParityCase& run);
 
-// The factor on the allowed difference of losses, 1 for moments of f32. With
-// rounded moments, a difference in the last bit of a sum can round an element
-// the other way.
+// The factor on the allowed difference of losses; 1 for moments of f32. With
+// rounded moments, a difference in the last bit of a sum can change the
+// rounding of an element.
 double RoundingFactor(const ParityCase& run);
 
 // The options of the run, without tiers.
 RunOptions RunOptionsOf(const ParityCase& run);
 
-// "dp2,tp4 schedule=1f1b/1 micro_batch=1 ..."
+// Prints "dp2,tp4 schedule=1f1b/1 micro_batch=1 ...".
 std::ostream& operator<<(std::ostream& os, const ParityCase& run);
 
 struct ParityOption {
@@ -138,8 +139,8 @@ struct ParityOption {
 // on.
 const std::vector<ParityOption>& ParityOptions();
 
-// Excludes impossible rows, and for most schedules rows with more than two
-// ranks along another axis.
+// The problem of these options. Excludes impossible rows and, for most
+// schedules, rows with more than two ranks along another axis.
 CoveringProblem ParityProblem();
 
 // False for rows that TrainRank rejects (chunks that a schedule does not have,
@@ -147,8 +148,8 @@ CoveringProblem ParityProblem();
 // partition), and for rows that test nothing (a tier but nothing offloaded,
 // compression without a tier, gather_ahead of weights that are never gathered,
 // tp with moments that round differently in a slice of a parameter, chunks of
-// tokens that do not travel, all-to-all attention on one context rank). Accepts
-// partial rows like CoveringProblem::allowed.
+// tokens that are not exchanged, all-to-all attention on one context rank).
+// Accepts partial rows like CoveringProblem::allowed.
 bool IsPossible(const CoveringRow& row);
 
 // The factor with this name, and the index of one of its values. Both must

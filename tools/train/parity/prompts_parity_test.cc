@@ -1,6 +1,7 @@
-// Prompts that are masked from the loss give the losses of one rank on every
-// mesh: the loss of a step is the mean over the targets of the whole batch, of
-// which ranks and micro-batches have different numbers, some of them none.
+// Tests that prompts that are masked from the loss give the losses of one rank
+// on every mesh. The loss of a step is the mean over the targets of the whole
+// batch; ranks and micro-batches have different numbers of them, including
+// none.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -109,8 +110,8 @@ TEST_F(PromptsParityTest, MixturesMatchLossesOfOneRank) {
   }
 }
 
-// Schedules, recomputation, offload and the rest of the options, at random: of
-// the rows that together have every pair of options.
+// Schedules, recomputation, offload and all other options: every fourth of the
+// rows that together contain every pair of options.
 TEST_F(PromptsParityTest, AllOptionsMatchLossesOfOneRank) {
   const std::vector<CoveringRow> rows = CoveringArray(ParityProblem());
   for (size_t i = 0; i < rows.size(); i += 4) {
@@ -125,7 +126,7 @@ TEST_F(PromptsParityTest, AllOptionsMatchLossesOfOneRank) {
   }
 }
 
-// The scale of the gradients is another one in every step.
+// The scale of the gradients differs in every step.
 TEST_F(PromptsParityTest, DevicesAndGraphsMatchCpuBitForBit) {
   for (const int64_t micro_batch : {1, 4}) {
     ParityCase run = {.micro_batch = micro_batch, .prompts = true, .steps = 5};

@@ -17,7 +17,7 @@ using tensor_parallel::RotaryScaling;
 namespace plain {
 
 using Numbers = std::vector<double>;  // Row by row.
-using Counts = std::vector<size_t>;   // By token.
+using Counts = std::vector<size_t>;   // One per token.
 
 // y[r] = w x[r], for rows of `inputs` numbers; w is [outputs, inputs].
 Numbers Linear(const Numbers& x, const Numbers& w, size_t inputs);
@@ -38,15 +38,13 @@ struct HeadSizes {
   size_t sequences, length, heads, kv_heads, head_size;
 };
 
-// Turns pairs (j, j + d/2) of each of the `heads` heads of a token by its
-// position times the pair's frequency times `direction`: 1, or -1 for
-// gradients.
+// Rotates the pairs (j, j + d/2) of each of a token's `heads` heads by position
+// times frequency times `direction`, which is 1, or -1 for gradients.
 void Rotate(const HeadSizes& sizes, size_t heads,
             const RotaryFrequencies& rotary, double direction, Numbers& x);
 
-// softmax(q k^T / sqrt(d)) v, causal, of as many keys, its own being the last
-// one, as a token has in `seen`. q is [tokens, heads, d], k and v [tokens,
-// kv_heads, d].
+// softmax(q k^T / sqrt(d)) v. A token attends to `seen` keys, the last of which
+// is its own. q is [tokens, heads, d], k and v are [tokens, kv_heads, d].
 Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
                const Numbers& k, const Numbers& v);
 void AttendBackward(const HeadSizes& sizes, const Counts& seen,
@@ -158,7 +156,7 @@ void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
   }
 }
 
-// By wavelengths, in positions.
+// Scales frequencies by their wavelengths in positions.
 double FrequencyOf(const RotaryFrequencies& rotary, size_t pair, size_t d) {
   const double whole = std::pow(
       rotary.base, -2 * static_cast<double>(pair) / static_cast<double>(d));
@@ -203,12 +201,12 @@ Numbers Softmax(const double* logits, size_t count) {
 
 namespace {
 
-// One query: where it, its head's outputs and the keys that it sees begin.
+// One query of a head, and the keys to which it attends.
 struct Query {
-  size_t at;         // Of q and of the output.
-  size_t first_key;  // Of k and v, in numbers.
-  size_t stride;     // Between keys.
-  size_t keys;       // Those at its own position and before, in the window.
+  size_t at;         // The offset in q and in the output.
+  size_t first_key;  // The offset of the first key in k and v.
+  size_t stride;     // The distance between keys.
+  size_t keys;       // The number of keys, up to its own position.
 };
 
 template <typename Function>
@@ -434,12 +432,12 @@ using plain::Numbers;
 
 // The intermediate results of a layer.
 struct LayerPass {
-  plain::Counts seen;              // Keys of each token.
-  Numbers query_input, key_input;  // Of the norms of heads.
+  plain::Counts seen;              // The number of keys of each token.
+  Numbers query_input, key_input;  // The inputs of the heads' norms.
   Numbers input, normalised, query, key, value, attended;
   Numbers middle, middle_normalised, gate, up, product;
-  // Of a mixture, by token: the logits and scores of all experts, and the
-  // weights and activations of those that it has.
+  // For a mixture, by token: the logits and scores of all experts, and the
+  // weights and activations of the token's experts.
   struct Routed {
     Numbers logits, scores, weights;
     std::vector<size_t> experts;
@@ -448,7 +446,7 @@ struct LayerPass {
   std::vector<Routed> routed;
 };
 
-// Rows through an MLP.
+// The forward of rows through an MLP.
 Numbers MlpOf(GluKind kind, const Numbers& gate_weight,
               const Numbers& up_weight, const Numbers& down_weight,
               const Numbers& x, size_t width, Numbers& gate, Numbers& up,
@@ -459,7 +457,7 @@ Numbers MlpOf(GluKind kind, const Numbers& gate_weight,
   return plain::Linear(product, down_weight, down_weight.size() / width);
 }
 
-// Adds to dx and the gradients of the weights.
+// The backward. Adds to dx and to the gradients of the weights.
 void MlpBackward(GluKind kind, const Numbers& dy, const Numbers& gate_weight,
                  const Numbers& up_weight, const Numbers& down_weight,
                  const Numbers& x, size_t width, const Numbers& gate,
@@ -492,7 +490,7 @@ void AddTo(Numbers& x, const Numbers& y) {
 
 Numbers ZerosLike(const Numbers& x) { return Numbers(x.size()); }
 
-// Adds the bias to every row of x; adds the rows of dx to that of its gradient.
+// Add the bias to every row of x, and the rows of dx to the bias's gradient.
 void AddBias(const Numbers& bias, Numbers& x) {
   for (size_t i = 0; !bias.empty() && i < x.size(); ++i) {
     x[i] += bias[i % bias.size()];
@@ -543,7 +541,7 @@ class Model {
     return sum / targets();
   }
 
-  // Loss with the terms of the batch.
+  // The loss with the terms of the batch.
   double Objective() const {
     double terms = 0, router_terms = 0;
     for (size_t t = 0; t < tokens(); ++t) {
@@ -588,7 +586,7 @@ class Model {
   bool IsMasked(size_t token) const {
     return !batch_.masked.empty() && batch_.masked[token];
   }
-  // The number of tokens that have one, 1 if there is none.
+  // The number of tokens that have a target; 1 if there are none.
   double targets() const {
     double count = 0;
     for (size_t t = 0; t < tokens(); ++t) count += IsMasked(t) ? 0 : 1;
@@ -610,8 +608,8 @@ class Model {
     for (size_t v = 0; v < vocabulary_; ++v) sum += std::exp(row[v] - largest);
     return largest + std::log(sum);
   }
-  // The keys that each token sees: back to the first token of the sequence, the
-  // one after a document's end, or as many as the window (0: none) has.
+  // The number of keys of each token: back to the first token of its sequence
+  // or document, limited by the window (0: no window).
   plain::Counts SeenIn(size_t window) const {
     plain::Counts seen;
     for (size_t t = 0; t < tokens(); ++t) {
@@ -667,7 +665,8 @@ class Model {
     return y;
   }
 
-  // The sum of a token's experts, each times its weight, and of the shared one.
+  // The sum of the outputs of a token's experts, each times its weight, and of
+  // the shared expert.
   Numbers ForwardMixture(const ReferenceLayer& w, LayerPass& p) const {
     Numbers y(p.middle.size());
     if (!w.shared.gate.empty()) {
@@ -702,7 +701,7 @@ class Model {
     }
     double sum = 0;
     for (int64_t i = 0; i < mixture.per_token; ++i) {
-      // The best of those that are left.
+      // The best of the remaining experts.
       size_t best = r.scores.size();
       double best_key = 0;
       for (size_t e = 0; e < r.scores.size(); ++e) {
@@ -723,8 +722,9 @@ class Model {
     }
   }
 
-  // What the balance of a token's sequence multiplies each expert's share of
-  // its scores with, times the number of all tokens.
+  // The factors of the balance term for a token's sequence: each expert's share
+  // of the token's scores is multiplied with its factor. Scaled by the number
+  // of all tokens.
   Numbers BalanceOf(const LayerPass& p, size_t token) const {
     const size_t first = token / batch_.length * batch_.length;
     Numbers counts(p.routed[token].scores.size());
@@ -738,7 +738,7 @@ class Model {
     return counts;
   }
 
-  // The terms of a layer's router, times the number of all tokens.
+  // The loss terms of a layer's router, scaled by the number of all tokens.
   double RouterTerms(size_t layer) const {
     const LayerPass& p = passes_[layer];
     double terms = 0;
@@ -758,9 +758,9 @@ class Model {
     return Numbers(begin, begin + static_cast<int64_t>(width_));
   }
 
-  // The gradient of a softmax's cross-entropy is p - 1 at the target. The
-  // target's 1 is shared by label smoothing, and the squared logarithm of the
-  // sum of exponentials has the gradient 2 p times that logarithm.
+  // The gradient of a softmax's cross-entropy is p, minus 1 at the target.
+  // Label smoothing distributes this 1. The squared logarithm of the sum of
+  // exponentials has the gradient 2 p times that logarithm.
   Numbers BackwardHead(ReferenceWeights& gradients) const {
     Numbers dlogits;
     for (size_t t = 0; t < tokens(); ++t) {
@@ -840,7 +840,7 @@ class Model {
     }
   }
 
-  // The gradient of a token's logits from that of its weights.
+  // Computes the gradient of a token's logits from the gradient of its weights.
   Numbers RouterSlopes(const LayerPass& p, size_t token,
                        const Numbers& dweights) const {
     const model_files::MixtureConfig& mixture = model_.mixture;
@@ -853,7 +853,7 @@ class Model {
       mean += dweights[i] * r.scores[r.experts[i]];
     }
     for (size_t i = 0; i < r.experts.size(); ++i) {
-      // A quotient's rule.
+      // The quotient rule.
       dscores[r.experts[i]] +=
           mixture.scale * (mixture.normalise
                                ? dweights[i] / chosen - mean / (chosen * chosen)

@@ -1,11 +1,11 @@
-// RunReference: the forward and backward of a model of Llama's family in plain
-// float64 loops, as a reference for tests. It is written from the papers,
-// formula by formula, and shares no code with the trainer.
+// A reference for tests: the forward and backward of a Llama-family model in
+// plain float64 loops. It is written from the papers, formula by formula, and
+// shares no code with the trainer.
 //
 //   ReferenceWeights weights = ReferenceZeros(model);
 //   FillByFormula(weights);
 //   ReferencePass pass = RunReference(model, weights, {tokens, 2, 7});
-//   pass.loss, pass.logits, pass.gradients.layers[0].query
+//   pass.loss;  // also pass.logits, pass.gradients.layers[0].query
 //
 // Sources: Touvron et al., LLaMA, arXiv 2302.13971, section 2.2; Zhang and
 // Sennrich, RMSNorm, arXiv 1910.07467, equation 4; Su et al., RoFormer, arXiv
@@ -14,7 +14,7 @@
 // for its scaling; Ainslie et al., GQA, arXiv 2305.13245; Vaswani et al., arXiv
 // 1706.03762, equation 1; Shazeer, GLU variants, arXiv 2002.05202, equation 6;
 // Hendrycks and Gimpel, GELU, arXiv 1606.08415, section 2; Gemma, 2403.08295;
-// of mixtures of experts Jiang et al., arXiv 2401.04088, section 2.1;
+// for mixtures of experts Jiang et al., arXiv 2401.04088, section 2.1;
 // DeepSeek-V3, arXiv 2412.19437, equations 12 to 20; ST-MoE, arXiv 2202.08906,
 // equation 5.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
@@ -34,8 +34,8 @@
 
 namespace tessera::train {
 
-// d f() / d x[i] for every i, by central differences of fourth order, accurate
-// to about 1e-10. Restores x.
+// Returns d f() / d x[i] for every i, by central differences of fourth order,
+// accurate to about 1e-10. Restores x.
 template <typename Function>
 std::vector<double> FiniteDifferences(Function f, std::span<double> x,
                                       double step = 2e-4) {
@@ -56,7 +56,7 @@ std::vector<double> FiniteDifferences(Function f, std::span<double> x,
 
 // The largest absolute difference, relative to the largest magnitude in
 // `expected` or to `least`, whichever is larger. Infinite if the sizes differ,
-// a number is not finite, or `expected` is all zeros and `actual` is not.
+// a number is infinite or NaN, or `expected` is all zeros and `actual` is not.
 inline double RelativeDifference(const std::vector<double>& actual,
                                  const std::vector<double>& expected,
                                  double least = 0) {
@@ -81,11 +81,11 @@ struct ReferenceLayer {
   std::vector<double> attention_norm = {}, query = {}, key = {}, value = {},
                       output = {};
   std::vector<double> mlp_norm = {}, gate = {}, up = {}, down = {};
-  // Empty if the model has none.
+  // Empty if the model has no biases.
   std::vector<double> query_bias = {}, key_bias = {}, value_bias = {};
   std::vector<double> output_bias = {};
   std::vector<double> query_norm = {}, key_norm = {};
-  // Of a mixture of experts, instead of gate, up and down.
+  // For a mixture of experts, instead of gate, up and down.
   std::vector<double> router = {}, router_bias = {};
   std::vector<ReferenceExpert> experts = {};
   ReferenceExpert shared = {};
@@ -98,20 +98,20 @@ struct ReferenceWeights {
   std::vector<double> head;  // Empty if it is tied to the embedding.
 };
 
-// Zeros in the sizes of the model.
+// Weights of the model's sizes, all zeros.
 ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model);
 
-// Not owned. Names are those of Hugging Face's Llama:
-// "model.layers.0.self_attn.q_proj.weight".
+// Weights with their name in Hugging Face's Llama, such as
+// "model.layers.0.self_attn.q_proj.weight". Not owned.
 struct NamedWeights {
   std::string name;
   std::vector<double>* values;
 };
 
-// The embedding, the layers in order (norm, q, k, v, o, norm, gate, up, down),
-// each with its bias after it if it has one, the final norm, and the head
-// unless it is tied. In mixtures of experts the router, its bias, the experts
-// in order and the shared expert follow the second norm.
+// Lists the embedding, the layers in order (norm, q, k, v, o, norm, gate, up,
+// down), the final norm, and the head unless it is tied. A bias follows its
+// weight. In mixtures of experts the router, its bias, the experts in order and
+// the shared expert follow the second norm.
 std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights);
 
 // Sets values that a program in any language can reproduce to the last bit.
@@ -126,38 +126,39 @@ void FillByFormula(ReferenceWeights& weights);
 std::vector<int64_t> TokensByFormula(uint64_t seed, int64_t count,
                                      int64_t vocabulary);
 
-// [sequences, length + 1] tokens below the vocabulary: the inputs, and shifted
-// by one the targets.
+// A batch of [sequences, length + 1] tokens below the vocabulary size: the
+// inputs, and the targets shifted by one.
 struct ReferenceBatch {
   std::span<const int64_t> tokens;
   size_t sequences = 1;
   size_t length = 0;
-  // tensor_parallel::LossTerms, which gradients have.
+  // tensor_parallel::LossTerms, which affect only the gradients.
   double label_smoothing = 0;
   double z_loss = 0;
-  // Ends a document: tokens see only those of their own. None: all earlier.
+  // The token that ends a document. If set, tokens attend only to their own
+  // document; otherwise to all earlier tokens.
   std::optional<int64_t> document_end = {};
-  // tensor_parallel::MoeOptions, which gradients have.
+  // tensor_parallel::MoeOptions, which affect only the gradients.
   double balance = 0;
   double router_z_loss = 0;
-  // By token, whether its target is left out of the loss and of the terms of
-  // the head; empty: none is.
+  // By token: true excludes its target from the loss and from the terms of the
+  // head. Empty: no target is excluded.
   std::vector<bool> masked = {};
 };
 
 struct ReferencePass {
   std::vector<double> logits;  // [sequences, length, vocabulary]
-  // The mean over all tokens with a target of -log of the probability; 0 if
+  // The mean of -log of the probability over all tokens with a target; 0 if
   // there are none.
   double loss = 0;
-  ReferenceWeights gradients;  // Of ReferenceLoss.
+  ReferenceWeights gradients;  // Gradients of ReferenceLoss.
 };
 
 ReferencePass RunReference(const model_files::ModelConfig& model,
                            const ReferenceWeights& weights,
                            const ReferenceBatch& batch);
 
-// Only the loss, with the terms of the batch.
+// Returns only the loss, including the terms of the batch.
 double ReferenceLoss(const model_files::ModelConfig& model,
                      const ReferenceWeights& weights,
                      const ReferenceBatch& batch);

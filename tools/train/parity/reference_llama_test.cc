@@ -217,7 +217,7 @@ void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,
       sizes.model.vocabulary);
   std::vector<bool> masked(masks ? sizes.sequences * sizes.length : 0);
   for (size_t t = 0; t < masked.size(); ++t) masked[t] = t % 3 != 1;
-  // Of routers, where there are any.
+  // The terms of routers, if the model has any.
   const ReferenceBatch batch = {.tokens = tokens,
                                 .sequences = sizes.sequences,
                                 .length = sizes.length,

@@ -73,18 +73,18 @@ void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
   if (all || offload == "params") state.parameter_tier = tier;
 }
 
-// What a step may do after the first one.
+// The host waits and memory growth that are allowed in steps after the first.
 struct StepAllowance {
   int64_t waits = 0;
   bool grows = false;
 };
 
-// The host waits for its device once a step, for the norm (once for the experts
-// too where they have a state of their own), and the device gives out no
-// memory. An optimizer on the host also waits for the gradients, which may come
-// later than the norm. Each routing of a mixture waits for the experts
-// that it chose; memory of their rows grows, after another wait, where experts
-// take more rows than before, and so does the block of a tier.
+// The host waits for its device once per step, for the norm (a second time if
+// experts have a separate state), and the device allocates no memory. An
+// optimizer on the host also waits for the gradients, which may be later than
+// the norm. Each routing of a mixture waits for the selected experts. If
+// experts receive more rows than before, the memory of these rows and the block
+// of a tier grow, after another wait.
 StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
   StepAllowance allowance = {
       .waits = static_cast<int64_t>(rank.model().parts().size())};
@@ -154,13 +154,14 @@ bool IsSame(const StepRecord& a, const StepRecord& b) {
          a.skipped == b.skipped && a.expert_imbalance == b.expert_imbalance;
 }
 
-// Ranks that another rank's error has ended: a broken group, or a lost rank.
+// True for errors that follow from another rank's error: an aborted group, or a
+// lost rank.
 bool Follows(const absl::Status& error) {
   return absl::IsAborted(error) || absl::IsUnavailable(error) ||
          absl::IsFailedPrecondition(error);
 }
 
-// The first error that does not follow from another rank's.
+// The first error that does not follow from another rank's error.
 absl::Status FirstError(const std::vector<absl::Status>& results) {
   absl::Status error;
   for (size_t rank = 0; rank < results.size(); ++rank) {

@@ -1,11 +1,10 @@
-// TrainCase: trains a ParityCase with threads as ranks.
+// Trains parity cases with threads as ranks, and compares their losses.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto records, TrainCase(run));
 //   TESSERA_ASSIGN_OR_RETURN(auto expected, TrainCase(PlainCase(run)));
 //   const ParityDifference difference = DifferenceOf(records, expected);
 //   report.Add(row, difference);
-//   std::cout << report;  // the largest difference of each value of each
-//   option
+//   std::cout << report;  // the largest difference by option and value
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_TRAIN_CASE_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_TRAIN_CASE_H_
 
@@ -32,19 +31,19 @@ using MakeRankDevice =
     std::function<absl::StatusOr<std::unique_ptr<RankDevice>>(
         collectives::Communicator& world)>;
 
-// The records of all steps, on the devices that every rank makes. Internal if
-// the ranks' records differ. If ranks fail, returns the error that the others
-// followed from.
+// Trains on the devices that `make_device` makes on every rank, and returns the
+// records of all steps. Internal if the ranks' records differ. If ranks fail,
+// returns the error that caused the others.
 absl::StatusOr<std::vector<StepRecord>> TrainOn(
     const ParityCase& run, const MakeRankDevice& make_device);
-// The same on the devices of ParityCase::device_seed.
+// Trains on the devices of ParityCase::device_seed.
 absl::StatusOr<std::vector<StepRecord>> TrainCase(const ParityCase& run);
-// The same on emulated devices that forget some waits.
+// Trains on emulated devices that omit some waits.
 absl::StatusOr<std::vector<StepRecord>> TrainForgetful(
     const ParityCase& run, const ForgottenWaits& forgotten);
 
 // The largest relative differences over all steps. Infinite if the numbers of
-// steps differ or a number is not finite.
+// steps differ or a value is infinite or NaN.
 struct ParityDifference {
   double loss = 0;
   double gradient_norm = 0;
@@ -52,7 +51,7 @@ struct ParityDifference {
 ParityDifference DifferenceOf(const std::vector<StepRecord>& actual,
                               const std::vector<StepRecord>& expected);
 
-// The largest differences seen, by the value of each option.
+// The largest differences of all runs, by the value of each option.
 class ParityReport {
  public:
   // `row` is one of ParityProblem().
@@ -61,7 +60,7 @@ class ParityReport {
   int64_t runs() const { return runs_; }
   const ParityDifference& largest() const { return largest_; }
 
-  // One line per value: the number of runs with it and their largest
+  // Prints one line per value: the number of runs with it and their largest
   // differences.
   friend std::ostream& operator<<(std::ostream& os, const ParityReport& report);
 

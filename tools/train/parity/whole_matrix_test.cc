@@ -89,7 +89,7 @@ class WholeMatrixTest
   }
 
   static ParityReport* report_;
-  // By what the losses depend on.
+  // Runs of one rank, by the options on which losses depend.
   static std::map<std::string, Records>* plain_;
   std::mt19937_64 random_;
 };

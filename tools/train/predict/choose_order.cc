@@ -29,9 +29,8 @@ using topology::Device;
 using topology::HostGroup;
 using topology::MeshAxis;
 
-// Nothing for receives, which their sends stand for, and for operations that
-// steps do not use.
-// Nothing for the few bytes of the gradient norm.
+// The axis along which messages are counted. Returns nullopt for the groups of
+// the gradient norm, whose messages have only a few bytes.
 std::optional<MeshAxis> MeshAxisOf(TrafficAxis axis, const MeshSizes& mesh) {
   switch (axis) {
     case TrafficAxis::kTp:
@@ -59,7 +58,7 @@ double BytesSent(const RankTraffic& traffic) {
   return bytes;
 }
 
-// The messages of the pipeline rank that sends most.
+// The messages of the pipeline rank that sends most bytes.
 absl::StatusOr<RankTraffic> MostTraffic(const Settings& settings,
                                         const model_files::ModelConfig& model) {
   TESSERA_ASSIGN_OR_RETURN(const RunOptions options,

@@ -1,11 +1,12 @@
-// ChooseOrder: the order of the mesh's axes that --order=auto selects.
+// Selects the order of the mesh's axes for --order=auto.
 //
 //   TESSERA_ASSIGN_OR_RETURN(settings.order,
 //                            ChooseOrder(settings, model, locations));
 //
-// The cost of an order is that of topology/placement, for the messages that
-// PredictRank counts and the default links of a host of CPUs: it tells the
-// network from sockets and hosts, not one network from another.
+// topology/placement computes the cost of an order, from the messages that
+// PredictRank counts and the default links of a host of CPUs. The cost
+// therefore distinguishes the network from links within hosts and sockets, but
+// does not depend on the kind of network.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_CHOOSE_ORDER_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_CHOOSE_ORDER_H_
 
@@ -25,13 +26,14 @@
 
 namespace tessera::train {
 
-// --order, or the cheapest order if it is "auto"; of equally cheap orders the
-// first in the order tp, cp, dp, pp. locations[r] is that of rank r; without
-// locations all ranks are on one host. The same result for the same arguments
-// on every machine.
+// Returns --order, or the cheapest order if that is "auto". Among equally cheap
+// orders it is the lexicographically first, where axes are sorted as tp, cp,
+// dp, pp. locations[r] is the location of rank r; without locations all ranks
+// are on one host. The result depends only on the arguments, not on the
+// machine.
 //
-// InvalidArgument if ranks of a host are not consecutive; otherwise errors of
-// RunOptionsFrom and PredictRanks.
+// InvalidArgument if the ranks of a host are not consecutive. Also returns
+// errors of RunOptionsFrom and PredictRanks.
 absl::StatusOr<std::string> ChooseOrder(
     const Settings& settings, const model_files::ModelConfig& model,
     std::span<const collectives::RankLocation> locations);
@@ -41,14 +43,14 @@ absl::StatusOr<std::string> ChooseOrder(
 std::vector<collectives::RankLocation> LocationsOf(
     const topology::LauncherEnvironment& environment);
 
-// A host of CPU slots for each host, with a slot for each rank. Errors as
-// ChooseOrder.
+// The cluster of these locations: a host of CPU slots per host, with a slot per
+// rank. InvalidArgument if the ranks of a host are not consecutive.
 absl::StatusOr<topology::Cluster> ClusterOf(
     std::span<const collectives::RankLocation> locations);
 
-// The messages of a rank by axis of the mesh, in the order tp, cp, dp, pp.
-// Those of the state, which data and context ranks share, count along dp, or
-// along cp if dp is 1.
+// The messages of a rank by mesh axis, in the order tp, cp, dp, pp. Messages of
+// the state, which data and context ranks share, are counted along dp, or along
+// cp if dp is 1.
 std::vector<topology::AxisTraffic> TrafficOfAxes(
     const RankTraffic& traffic, const topology::MeshSizes& mesh);
 

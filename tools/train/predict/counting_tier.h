@@ -1,5 +1,4 @@
-// CountingTier: a tier that counts its blocks and does not store them. For dry
-// runs.
+// A tier for dry runs that counts blocks without storing them.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_COUNTING_TIER_H_
 
@@ -19,11 +18,11 @@ namespace tessera::train {
 
 class CountingTier final : public offload::MemoryTier {
  public:
-  // For files: blocks have no memory and are not used in place.
+  // A file tier: blocks have no memory and are not used in place.
   explicit CountingTier(std::shared_ptr<offload::Accounting> accounting)
       : CountingTier(std::move(accounting), nullptr, false) {}
-  // Each block is allocated in `memory`. Those of a host tier are used in
-  // place, compressed ones are not.
+  // A host tier: each block is allocated in `memory`. Blocks are used in place
+  // (`in_place`) unless they are compressed.
   CountingTier(std::shared_ptr<offload::Accounting> accounting,
                std::shared_ptr<MemoryResource> memory, bool in_place)
       : accounting_(std::move(accounting)),

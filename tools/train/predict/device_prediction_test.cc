@@ -1,5 +1,5 @@
-// Predictions of runs on GPUs, whose memory is not the host's: of recorded
-// machines, without a GPU.
+// Tests predictions of runs on GPUs, whose memory is separate from the host's.
+// They use recorded machines and need no GPU.
 #include <cstdint>
 #include <optional>
 #include <sstream>

@@ -1,4 +1,4 @@
-// Runs on emulated devices take the memory that is predicted for them.
+// Tests that runs on emulated devices need no more than their predicted memory.
 #include <atomic>
 #include <cstdint>
 #include <memory>

@@ -48,7 +48,7 @@ PipelinePlan PipelinePlan::With(const RunOptions& options) const {
   return plan;
 }
 
-// Window 0 is the embedding, then come the layers and the head.
+// Window 0 is the embedding; the layers and the head follow.
 StageSpan PipelinePlan::SpanOf(int32_t stage) const {
   const std::vector<int64_t>& windows = stages_->windows;
   int64_t begin = 0;
@@ -143,7 +143,7 @@ absl::Status SetWide(const RunOptions& options, const RankPlace& place,
     if (options.model.IsMixture(layer)) ++of_span.layers;
   }
   if (of_span.layers > 0) shapes.mixture = of_span;
-  // A rank computes as many rows as its tokens have experts.
+  // A rank computes a row for each expert of each of its tokens.
   const int64_t units =
       (shapes.layers - of_span.layers) * shapes.dense_units +
       of_span.layers * (of_span.per_token * of_span.units + of_span.shared);
@@ -268,7 +268,7 @@ StageWork StageWorkOf(const StageShapes& shapes, const RunOptions& options) {
   work.attention = attention;
   if (shapes.recompute == Recompute::kSelective) work.recomputed = attention;
   if (shapes.recompute == Recompute::kFull) {
-    // All products of a layer but the last one.
+    // All products of a layer except the last one.
     const double down = layers * 2 * tokens *
                         static_cast<double>(shapes.hidden) *
                         static_cast<double>(shapes.intermediate);

@@ -1,6 +1,5 @@
-// PipelinePlan: the stages of a run's pipeline and the ranks that have them,
-// and from that the sizes of a stage's tensors (StageShapes) and its
-// floating-point operations (StageWork).
+// The stages of a run's pipeline and their ranks (PipelinePlan), the sizes of a
+// stage's tensors (StageShapes), and its floating-point operations (StageWork).
 //
 //   TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan,
 //                            PipelinePlan::Create(options));
@@ -29,13 +28,14 @@
 
 namespace tessera::train {
 
+// A rank's coordinates in the mesh.
 struct RankPlace {
   int64_t dp = 0;
   int64_t pp = 0;
   int64_t cp = 0;
   int64_t tp = 0;
 
-  // The rank in the order of the mesh's axes, and its inverse.
+  // Converts coordinates to a rank by the order of the mesh's axes, and back.
   int64_t RankIn(const MeshSizes& mesh) const;
   static RankPlace Of(int64_t rank, const MeshSizes& mesh);
 
@@ -53,11 +53,12 @@ struct StageSpan {
 // The pipeline of a run. The same on all ranks.
 class PipelinePlan {
  public:
-  // InvalidArgument as TrainRank::Create if the options contradict each other.
+  // InvalidArgument, like TrainRank::Create, if the options contradict each
+  // other.
   static absl::StatusOr<PipelinePlan> Create(const RunOptions& options);
 
-  // A plan for other options with as many pipeline ranks and layers, which
-  // reuses this one's schedule. For trying many options.
+  // Returns a plan for other options with the same number of pipeline ranks and
+  // layers. It reuses this plan's schedule, so that many options can be tried.
   PipelinePlan With(const RunOptions& options) const;
 
   const RunOptions& options() const { return options_; }
@@ -74,19 +75,19 @@ class PipelinePlan {
   std::shared_ptr<const RunStages> stages_;
 };
 
-// The sizes of a stage's tensors on one rank, as the layers of tensor_parallel
-// make them.
-// The mixtures of experts of a stage, on one rank, with an even load.
+// The mixtures of experts of a stage on one rank, with a balanced load.
 struct MixtureShapes {
-  int64_t layers = 0;     // Of the stage; 0: the rest is 0 too.
-  int64_t per_token = 0;  // Experts of a token.
-  int64_t experts = 0;    // Of a layer, on all ranks.
-  int64_t ranks = 1;      // That divide them.
+  int64_t layers = 0;     // In the stage; if 0, all other members are 0.
+  int64_t per_token = 0;  // Experts per token.
+  int64_t experts = 0;    // Experts per layer, on all ranks.
+  int64_t ranks = 1;      // Ranks that divide the experts.
   int64_t units = 0;      // Hidden units of an expert on this tensor rank.
-  int64_t shared = 0;     // Those of the expert of all tokens.
+  int64_t shared = 0;     // Hidden units of the shared expert.
   bool has_shared = false;
 };
 
+// The sizes of a stage's tensors on one rank, as the layers of tensor_parallel
+// create them.
 struct StageShapes {
   static absl::StatusOr<StageShapes> Of(const RunOptions& options,
                                         const RankPlace& place,
@@ -101,8 +102,8 @@ struct StageShapes {
   DType dtype = DType::kF32;
   DType statistics = DType::kF32;
 
-  // Per micro-batch: the tokens of the rank's positions, and the rows of them
-  // that it has between the sharded layers.
+  // Per micro-batch: the tokens of the rank's positions, and the rows of these
+  // that it holds between the sharded layers.
   int64_t sequences = 0;
   int64_t tokens = 0;
   int64_t rows = 0;
@@ -111,49 +112,48 @@ struct StageShapes {
   int64_t context_rank = 0;
 
   int64_t hidden = 0;
-  // On this rank.
+  // The following are on this rank.
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
   int64_t qkv = 0;    // Rows of the fused projection.
   int64_t query = 0;  // Columns of the output projection.
-  // Rows of the fused gate and up, and columns of down; where layers are
-  // mixtures of experts, those that a token passes, averaged over the layers.
+  // Rows of the fused gate and up, and columns of down. With mixtures of
+  // experts: the rows and columns used per token, averaged over the layers.
   int64_t gate_up = 0;
   int64_t intermediate = 0;
-  int64_t dense_units = 0;  // Hidden units of the other layers.
+  int64_t dense_units = 0;  // Hidden units of layers that are not mixtures.
   MixtureShapes mixture = {};
   int64_t vocabulary = 0;
-  // Key and value rows whose gradients are summed over the ranks that share
-  // them.
+  // Key and value rows that several ranks share, which sum their gradients.
   int64_t shared_kv = 0;
 
-  // Bytes.
+  // The bytes of tensors of values and of statistics.
   int64_t Values(int64_t elements) const {
     return elements * SizeInBytes(dtype);
   }
   int64_t Statistics(int64_t elements) const {
     return elements * SizeInBytes(statistics);
   }
-  // Bytes of a tensor between layers, and of a tensor of all the rank's
-  // positions.
+  // The bytes of a tensor between layers, and of a tensor with all positions of
+  // the rank.
   int64_t row_bytes() const { return Values(rows * hidden); }
   int64_t token_bytes() const { return Values(tokens * hidden); }
 };
 
-// FailedPrecondition, with the size and what to do, unless a GPU can multiply
+// FailedPrecondition, with the size and the remedy, unless a GPU can multiply
 // the linear layers of every rank in fp8: all sizes must be multiples of 16.
 absl::Status CheckFp8Sizes(const RunOptions& options);
 
 // The floating-point operations of a stage's passes on one rank for one
-// micro-batch. Counted like ModelConfig::ForwardFlopsPerToken, plus
-// recomputation, which counts as backward of inputs. Context ranks have equal
-// shares of the causal attention, as with the zigzag layout.
+// micro-batch, counted like ModelConfig::ForwardFlopsPerToken. Recomputation is
+// included in the backward of inputs. Context ranks have equal shares of the
+// causal attention, as in the zigzag layout.
 struct StageWork {
   double forward = 0;
-  double attention = 0;  // Part of forward; its backward has twice as many.
-  double backward_input = 0;  // Including recomputation,
-  double recomputed = 0;      // which is this part.
+  double attention = 0;  // Part of forward; the backward needs twice as many.
+  double backward_input = 0;  // Includes `recomputed`.
+  double recomputed = 0;
   double backward_weight = 0;
 
   double all() const { return forward + backward_input + backward_weight; }
@@ -163,18 +163,18 @@ StageWork StageWorkOf(const StageShapes& shapes, const RunOptions& options);
 
 // The operations of a step over all ranks.
 struct RunWork {
-  double model = 0;       // Needed by the model: 3 times the forward.
-  double recomputed = 0;  // In addition.
+  double model = 0;       // Required by the model: 3 times the forward.
+  double recomputed = 0;  // Additional operations.
 };
 RunWork RunWorkOf(const RunOptions& options);
 
-// The simulated step of the pipeline (pipeline::Simulate), with times
-// proportional to operations, in units of 1e9 of them on one rank, and no time
-// for messages. Without memory.
+// Simulates a step of the pipeline (pipeline::Simulate). Times are proportional
+// to operations, in units of 1e9 operations on one rank; messages take no time.
+// Without memory.
 absl::StatusOr<pipeline::Timeline> PredictTimeline(const PipelinePlan& plan);
 
-// The share of a step in which a pipeline rank waits for others, the mean over
-// the ranks, in PredictTimeline.
+// The share of PredictTimeline's step in which a pipeline rank waits for
+// others, averaged over the ranks.
 absl::StatusOr<double> PredictBubble(const PipelinePlan& plan);
 
 }  // namespace tessera::train

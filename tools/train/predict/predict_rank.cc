@@ -34,7 +34,7 @@ using collectives::Communicator;
 using collectives::MessageCounts;
 using offload::Purpose;
 
-// Every vocabulary has token 0.
+// Encodes everything as token 0, which every vocabulary has.
 class FirstToken final : public text::Tokenizer {
  public:
   int64_t vocabulary_size() const override { return 1; }
@@ -55,7 +55,7 @@ absl::StatusOr<text::Samples> SomeSamples(int64_t length) {
   return text::Samples::Create(std::move(corpus), {.sequence = length});
 }
 
-// Allocates from another resource and counts its own share. Thread-safe.
+// Allocates from another resource and counts its own allocations. Thread-safe.
 class CountedPart final : public MemoryResource {
  public:
   explicit CountedPart(std::shared_ptr<MemoryResource> whole)
@@ -91,8 +91,8 @@ class CountedPart final : public MemoryResource {
   int64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The maximum number of micro-batches of a stage between the begin of their
-// forward and the end of their backward.
+// The maximum number of micro-batches of a stage that are in flight, from the
+// start of their forward to the end of their backward.
 int64_t MostMicroBatches(const std::vector<pipeline::Action>& actions) {
   std::map<int32_t, int64_t> held;
   int64_t most = 0;
@@ -118,7 +118,7 @@ class DryRun {
         on_host_(std::make_shared<CountedPart>(memory_)),
         device_(on_device_, on_host_, /*is_immediate=*/!homes.on_device),
         working_(std::make_shared<CountedPart>(on_device_)) {
-    // A step of the whole batch needs most.
+    // A step with the whole batch needs most memory.
     options_.batch_warmup_steps = 0;
     SetTiers();
   }
@@ -151,7 +151,7 @@ class DryRun {
   const std::shared_ptr<CountedPart> on_host_;
   CountingDevice device_;
   std::unique_ptr<Queue> queue_;
-  const std::shared_ptr<CountedPart> working_;  // Of pools and layers.
+  const std::shared_ptr<CountedPart> working_;  // For pools and layers.
   const std::shared_ptr<offload::Accounting> host_ =
       std::make_shared<offload::Accounting>("host", offload::kUnlimited);
   const std::shared_ptr<offload::Accounting> files_ =
@@ -208,7 +208,7 @@ absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
   return rank_->Step().status();  // All steps are alike.
 }
 
-// The operations of each group in the last step.
+// Finds the axis of each group of the rank, by a barrier in each.
 absl::Status DryRun::FindAxes() {
   const TrainRank::Groups& groups = rank_->groups();
   std::vector<std::pair<Communicator*, TrafficAxis>> all = {
@@ -233,7 +233,7 @@ absl::Status DryRun::FindAxes() {
   return absl::OkStatus();
 }
 
-// The axis of a group, or of the group that it was made from; for other groups
+// The axis of a group, or of the group from which it was made. For other groups
 // the first axis that contains all of its ranks.
 std::optional<TrafficAxis> DryRun::AxisOf(
     const std::vector<MessageCounts::Group>& groups, size_t group) const {
@@ -320,7 +320,7 @@ absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
     const bool is_dense = &part == &rank_->model().parts()[0];
     const int64_t ranks = is_dense ? data_ranks : rank_->groups().edp->size();
     for (int64_t r = 0; r < data_ranks; ++r) {
-      // Expert ranks are next to each other, and hold as much as each other.
+      // Expert ranks are adjacent and hold equally much.
       const topology::Rank own(r * ranks / data_ranks);
       TESSERA_ASSIGN_OR_RETURN(
           const zero3::StateShare share,
@@ -335,7 +335,7 @@ absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   return snapshots;
 }
 
-// Only the first replica writes.
+// The bytes that a rank copies for a checkpoint. Only the first replica writes.
 int64_t SnapshotOf(const RankPlace& place, const MeshSizes& mesh,
                    const std::vector<int64_t>& snapshots) {
   if (place.dp >= mesh.dp_shard()) return 0;
@@ -343,7 +343,7 @@ int64_t SnapshotOf(const RankPlace& place, const MeshSizes& mesh,
       RankAlong(TrafficAxis::kDp, mesh, place))];
 }
 
-// Besides the plan, a rank's memory and messages depend on these.
+// The sizes, besides the plan, on which a rank's memory and messages depend.
 absl::StatusOr<std::string> SizesOf(const PipelinePlan& plan,
                                     const RankPlace& place) {
   std::string sizes = absl::StrCat("pp", place.pp);

@@ -1,6 +1,5 @@
-// PredictRank: the memory and traffic of one rank of a run, by running it:
-// TrainRank takes a step on memory, messages and arithmetic that are only
-// counted.
+// Predicts the memory and traffic of one rank of a run by a dry run: TrainRank
+// executes a step with memory, messages and arithmetic that are only counted.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan,
 //                            PipelinePlan::Create(options));
@@ -8,8 +7,8 @@
 //       const RankPrediction rank,
 //       PredictRank(plan, {.dp = 1}, {.optimizer = StateHome::kHost}));
 //
-// All steps of a run are alike, so one is enough. Nothing is allocated and no
-// other rank is needed. Bytes throughout.
+// All steps of a run are alike, so one step is enough. Nothing is allocated and
+// no other rank is needed. All sizes are in bytes.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_PREDICT_RANK_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_PREDICT_RANK_H_
 
@@ -35,13 +34,13 @@ struct StateHomes {
   StateHome parameters = StateHome::kMemory;  // Stage 3 only.
   StateHome gradients = StateHome::kMemory;   // Stages 2 and 3 only.
   StateHome optimizer = StateHome::kMemory;
-  // Saved activations, between a forward and its backward.
+  // For saved activations, between a forward and its backward.
   StateHome activations = StateHome::kMemory;
-  // Blocks in tiers are encoded: they are used through buffers, and may be
+  // Blocks in tiers are encoded. They are accessed through buffers, and may be
   // smaller than predicted.
   bool compressed = false;
-  // The rank's own memory is a device's, with which copies and host memory for
-  // them are needed.
+  // The rank's own memory is device memory, which requires copies and host
+  // memory for them.
   bool on_device = false;
 
   bool has(StateHome home) const {
@@ -50,7 +49,7 @@ struct StateHomes {
   }
 };
 
-// The peak of each purpose in bytes. The peaks may be at different times.
+// The peak bytes of each purpose. The peaks may occur at different times.
 struct StateMemory {
   // In the rank's own memory, as ShardedState::usage() counts it.
   int64_t parameters = 0;
@@ -62,58 +61,59 @@ struct StateMemory {
   int64_t files = 0;
   // The file tier's aligned buffers.
   int64_t staging = 0;
-  // The copy that a checkpoint during the run makes, until it is written.
+  // The copy of the state from which a checkpoint is written during the run.
   int64_t snapshot = 0;
 };
 
 struct ActivationMemory {
   // Blocks in the activation pools of the rank's stages.
   int64_t pools = 0;
-  // RankTimeline::peak_bytes of the executor, if each started send ends as late
-  // as possible.
+  // RankTimeline::peak_bytes of the executor, assuming that each send ends as
+  // late as possible.
   int64_t boundaries = 0;
   // The layers' working memory: gathered tokens and partial sums under sequence
   // parallelism, keys and values of ring attention.
   int64_t layers = 0;
-  int64_t micro_batches = 0;  // Maximum in flight in any stage.
+  int64_t micro_batches = 0;  // The maximum in flight in any stage.
 };
 
 struct RankPrediction {
   explicit RankPrediction(const MeshSizes& mesh) : traffic(mesh) {}
 
   RankPlace place;
-  // When weights are gathered and gradients reduced: RunSchedule::Describe.
+  // RunSchedule::Describe: when weights are gathered and gradients are reduced.
   std::string placement;
   int64_t parameters = 0;  // Elements of its stages' weights, unsharded.
   StateMemory state;
   ActivationMemory activations;
-  // The peak of all these purposes together, except files.
+  // The peak of the sum of all these purposes, except files.
   int64_t held = 0;
-  // The peak of those in memory of the device that computes: all but tiers and
-  // host memory for copies; and the peak of these.
+  // `device`: the peak of the memory of the device that computes, with all
+  // purposes except tiers and host memory for copies. `host`: the peak of
+  // these.
   int64_t device = 0;
   int64_t host = 0;
   RankTraffic traffic;
-  // Set by RunPrediction: shared memory, and on a GPU what libraries take of
-  // its memory.
+  // Set by RunPrediction: the shared memory, and the memory of a GPU that
+  // libraries use.
   int64_t windows = 0;
   int64_t workspaces = 0;
 
-  // The peak of a step where all memory is the host's, without the memory of an
+  // The peak of a step if all memory is the host's, without the memory of an
   // idle process.
   int64_t peak_bytes() const { return held + state.staging + windows; }
 };
 
 using MemoryAccess = CountingMemory::Access;
 
-// Errors are TrainRank's. With MemoryAccess::kTrapped a dry run that touches
-// its memory ends the process.
+// Returns TrainRank's errors. With MemoryAccess::kTrapped, a dry run that
+// accesses its memory crashes.
 absl::StatusOr<RankPrediction> PredictRank(
     const PipelinePlan& plan, const RankPlace& place, const StateHomes& homes,
     MemoryAccess access = MemoryAccess::kZeros);
 
-// The predictions of `places`, in their order. Of ranks whose stages have equal
-// sizes only one is run.
+// Returns the predictions of `places`, in their order. Runs only one of the
+// ranks whose stages have equal sizes.
 absl::StatusOr<std::vector<RankPrediction>> PredictRanks(
     const PipelinePlan& plan, std::span<const RankPlace> places,
     const StateHomes& homes);

@@ -234,8 +234,8 @@ TEST(PredictRankTest, EveryMeshMatchesMeasurement) {
   }
 }
 
-// A prediction assumes an even load of the experts; so have tokens that go to
-// all of them.
+// A prediction assumes a balanced load of the experts. In these runs every
+// token selects all experts, which is balanced.
 TEST(PredictRankTest, MixturesOfExpertsMatchMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 2, .ep = 2}, MeshSizes{.cp = 2, .ep = 2},

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// With a unit that leaves at most three digits before the point.
+// Formats bytes with a unit that leaves at most three digits before the point.
 std::string Bytes(double bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
@@ -41,7 +41,8 @@ bool HasDevice(const RunPrediction& run) {
   return run.on_gpu || run.on_emulated;
 }
 
-// In the memory that the rank computes in; the last column is their peak.
+// The columns of the memory in which the rank computes; the last one is their
+// peak.
 std::vector<Column> DeviceMemoryOf(const RunPrediction& run,
                                    const RankPrediction& rank) {
   const StateMemory& state = rank.state;
@@ -63,7 +64,7 @@ std::vector<Column> DeviceMemoryOf(const RunPrediction& run,
   return columns;
 }
 
-// In other memory. The last column is the peak in the host's.
+// The columns of other memory. The last one is the peak of the host's memory.
 std::vector<Column> HostMemoryOf(const RunPrediction& run,
                                  const RankPrediction& rank) {
   const StateMemory& state = rank.state;

@@ -12,21 +12,25 @@
 
 namespace tessera::train {
 
-// The mesh, the memory of each rank by purpose (with more than 16 ranks, of the
-// first of each pipeline rank), the bytes along each axis of the rank that
-// sends most, the bubble, and whether the run fits, or what to change. On GPUs
-// and emulated devices the columns of memory are those of the device, then of
-// the host, and each has its limit.
+// Prints the mesh, the memory of each rank by purpose (with more than 16 ranks,
+// only of the first of each pipeline rank), the bytes along each axis of the
+// rank that sends most, the bubble, and whether the run fits, with advice if it
+// does not. On GPUs and emulated devices the memory columns of the device come
+// before those of the host, each with its limit.
 void PrintPredictionText(const RunPrediction& prediction, std::ostream& out);
 
-// An object with the keys mesh, world_size, schedule, placement (when weights
-// are gathered and gradients reduced), stages, micro_batches, parameters, ranks
-// (each with coordinates, stages, memory and traffic), bubble, flops, memory
-// (needed, available and limit of the host; fits, on the host and the device;
-// device: null if the processor computes, or needed, ranks, available, limit
-// and fits of the GPU with most ranks, where available and fits are null if it
-// is unknown) and advice; bytes and operations are numbers. Ends with a line
-// feed.
+// Returns a JSON object that ends with a line feed. Bytes and operations are
+// numbers. Keys:
+//
+//   mesh, world_size, schedule, stages, micro_batches, parameters, bubble,
+//   flops placement    when weights are gathered and gradients are reduced
+//   ranks        each with coordinates, stages, memory and traffic
+//   memory       needed, available, limit: of the host
+//                fits: on the host and the device
+//                device: null if the processor computes; otherwise needed,
+//                ranks, available, limit and fits of the GPU with most ranks;
+//                available and fits are null if its memory is unknown
+//   advice
 std::string PredictionAsJson(const RunPrediction& prediction);
 
 }  // namespace tessera::train

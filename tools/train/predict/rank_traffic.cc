@@ -87,14 +87,14 @@ namespace {
 
 using topology::MeshAxis;
 
-// An axis with a rank's index along it.
+// The size of an axis and a rank's index along it.
 struct IndexAlong {
   MeshAxis axis;
   int64_t size;
   int64_t index;
 };
 
-// The index in the group along both axes, whose members ascend.
+// The index in the group along both axes, whose members are in ascending order.
 int64_t IndexAlongBoth(const MeshSizes& mesh, const IndexAlong& a,
                        const IndexAlong& b) {
   return mesh.Precedes(a.axis, b.axis) ? a.index + a.size * b.index
@@ -131,7 +131,7 @@ int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
                          : 0;
     case TrafficAxis::kExpertModel: {
       if (mesh.ep == 1) return 0;
-      // By their strides, as the mesh orders them.
+      // The axes are combined in the order of the mesh.
       int64_t rank = 0, size = 1;
       bool has_ep = false;
       for (const MeshAxis next : mesh.order) {
@@ -178,9 +178,9 @@ namespace {
 
 using collectives::WindowUser;
 
+// The number of groups along an axis. In addition to the mesh's groups,
 // ShardedState has a group for gathers, one for reductions and one for
-// agreement, in addition to the mesh's; checkpoints have one, the norm has one,
-// and sums over replicas have one.
+// agreement; checkpoints, the norm, and sums over replicas have one group each.
 int64_t GroupsAlong(TrafficAxis axis) {
   if (axis == TrafficAxis::kDp || axis == TrafficAxis::kEdp) return 5;
   const bool has_two = axis == TrafficAxis::kModel ||
@@ -189,8 +189,9 @@ int64_t GroupsAlong(TrafficAxis axis) {
   return has_two ? 2 : 1;
 }
 
-// Pipeline ranks have neighbours on both sides; context parallel ranks send to
-// the next rank and receive from the previous one.
+// The number of peers along an axis. Pipeline ranks have neighbours on both
+// sides; context parallel ranks send to the next rank and receive from the
+// previous one.
 int64_t PeersOf(TrafficAxis axis, int64_t ranks) {
   return axis == TrafficAxis::kPp ? std::min<int64_t>(ranks - 1, 2) : 1;
 }

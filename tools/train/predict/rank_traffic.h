@@ -1,12 +1,12 @@
-// RankTraffic: the messages of a rank in a step, by mesh axis and operation.
+// The messages of a rank in a step, by mesh axis and operation.
 //
 //   RankTraffic traffic(mesh);
 //   traffic.Add(TrafficAxis::kTp, collectives::OpKind::kAllReduce,
 //               {.count = 12, .bytes = 12 * 4096, .largest = 4096});
 //   traffic.SentAlong(TrafficAxis::kTp);
 //
-// Bytes are those of Communicator::Statistics: the whole message of a reduction
-// or gather. Groups of one rank send nothing.
+// Bytes are counted as in Communicator::Statistics: the whole message of a
+// reduction or gather. Groups of one rank send nothing.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_RANK_TRAFFIC_H_
 
@@ -32,11 +32,11 @@ enum class TrafficAxis {
   kPp,
   kDp,         // Data and context ranks, over which the state is sharded.
   kReplicate,  // Data ranks with the same shards (hybrid sharding).
-  kData,       // Both together, if there are replicas: for the loss.
-  kModel,      // Tensor and pipeline ranks together: for the gradient norm.
-  // With expert parallelism: the ranks that share a layer's experts, those that
-  // hold the same ones, over which their state is sharded, and tensor, pipeline
-  // and expert ranks together, for the gradient norm.
+  kData,       // kDp and kReplicate, if there are replicas: for the loss.
+  kModel,      // Tensor and pipeline ranks: for the gradient norm.
+  // With expert parallelism: the ranks that divide a layer's experts; the ranks
+  // that hold the same experts and shard their state; and tensor, pipeline and
+  // expert ranks, for the gradient norm.
   kEp,
   kEdp,
   kExpertModel,
@@ -48,16 +48,16 @@ inline constexpr std::array kTrafficAxes = {
     TrafficAxis::kModel,      TrafficAxis::kEp,        TrafficAxis::kEdp,
     TrafficAxis::kExpertModel};
 
-// "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp", "ep", "edp",
-// "tp,pp,ep".
+// The name of an axis: "tp", "cp", "pp", "dp", "dp_replicate", "data", "tp,pp",
+// "ep", "edp" or "tp,pp,ep".
 std::string_view TrafficAxisName(TrafficAxis axis);
 // The size of the group along the axis, and a rank's index in it.
 int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh);
 int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
                   const RankPlace& place);
 
-// The collective that topology's cost model prices for an operation; nullopt
-// for those that it has no formula for, and for receives.
+// The collective with which topology's cost model prices an operation. Returns
+// nullopt for operations without a formula and for receives.
 std::optional<topology::CollectiveKind> CollectiveKindOf(
     collectives::OpKind kind);
 
@@ -65,8 +65,8 @@ struct OperationTraffic {
   int64_t count = 0;
   int64_t bytes = 0;
   int64_t largest = 0;  // Bytes of the largest message.
-  // The least bytes that the rank has to send (collectives' BusFactor); 0 for a
-  // receive.
+  // The minimum of bytes that the rank has to send (BusFactor of collectives);
+  // 0 for a receive.
   double sent = 0;
 };
 
@@ -77,7 +77,7 @@ class RankTraffic {
   // Ignores an axis of one rank.
   void Add(TrafficAxis axis, collectives::OpKind kind,
            const collectives::OperationCount& count);
-  // `times` messages of `bytes` each.
+  // Adds `times` messages of `bytes` each.
   void Add(TrafficAxis axis, collectives::OpKind kind, int64_t bytes,
            int64_t times) {
     Add(axis, kind, {.count = times, .bytes = bytes * times, .largest = bytes});
@@ -99,8 +99,8 @@ struct SharingOptions {
 };
 
 // The bytes of shared memory that a rank's messages need with the engine
-// shared_memory. Computed with collectives/shared_memory/window_memory.h for
-// the groups of TrainRank and ShardedState.
+// shared_memory, computed by collectives/shared_memory/window_memory.h for the
+// groups of TrainRank and ShardedState.
 int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
                       const RankTraffic& traffic,
                       const SharingOptions& options);

@@ -73,8 +73,8 @@ void AddWindows(topology::CommunicationStrategy strategy,
 }
 
 // The largest block of attention that cuDNN computes in these stages; zeros if
-// own kernels do. With a ring, a block has the queries of this rank and the
-// keys of another.
+// Tessera's kernels compute it. In ring attention a block has the queries of
+// this rank and the keys of another rank.
 tensor_parallel::CudnnAttentionShape AttentionOf(const StageShapes& stage,
                                                  const RunOptions& run) {
   constexpr int64_t kLargestHead = 128;
@@ -116,8 +116,8 @@ absl::Status AddWorkspaces(const PipelinePlan& plan, bool deterministic,
   return absl::OkStatus();
 }
 
-// The needs of the ranks on this machine; if those are not all ranks, of the
-// largest ones.
+// The bytes that the ranks on this machine need. If other ranks are elsewhere,
+// assumes that the largest ones are here.
 int64_t NeededHere(const RunPrediction& prediction) {
   std::vector<int64_t> peaks;
   for (const RankPrediction& rank : prediction.ranks) {
@@ -222,7 +222,7 @@ absl::StatusOr<RunPrediction> MakePrediction(
                                    settings.checkpoint_every < settings.steps;
   prediction.on_gpu = absl::StartsWith(settings.device, "cuda");
   prediction.on_emulated = settings.device == "emulated";
-  // GPUs exchange tensors without them.
+  // GPUs exchange tensors without shared memory.
   if (settings.engine == "shared_memory" && !prediction.on_gpu) {
     AddWindows(settings.parallel.strategy, prediction);
   }
@@ -281,7 +281,7 @@ std::vector<Change> ChangesOf(const Settings& settings, const MeshSizes& mesh) {
         });
   };
   for (const bool to_files : {false, true}) {
-    // Host memory is no other memory than the processor's.
+    // Without a GPU, offloading to host memory saves nothing.
     if (!to_files && !on_gpu) continue;
     offload("optimizer", to_files);
     if (settings.zero == 3) offload("all", to_files);
@@ -289,7 +289,7 @@ std::vector<Change> ChangesOf(const Settings& settings, const MeshSizes& mesh) {
   return changes;
 }
 
-// Tries changes of one run.
+// Tries changes to the settings of one run.
 class Advisor {
  public:
   Advisor(const model_files::ModelConfig& model, const RunPrediction& before)
@@ -317,7 +317,8 @@ class Advisor {
     return ExcessOf(before_.needed, before_.device_needed);
   }
 
-  // A change of the device's memory may save some bytes of the host's.
+  // Requires savings of 1 %, because a change of device memory may also save a
+  // few bytes of host memory.
   static bool Helps(int64_t excess, int64_t before) {
     return excess < before - before / 100;
   }
@@ -335,7 +336,7 @@ class Advisor {
                         .fits = after.fits()};
   }
 
-  // Those that help, the most effective one first.
+  // Returns the changes that help, the most effective one first.
   std::vector<MemoryAdvice> TryEach(const Settings& settings,
                                     const std::vector<Change>& changes) const {
     std::vector<MemoryAdvice> alone;

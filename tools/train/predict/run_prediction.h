@@ -1,14 +1,14 @@
-// PredictRun: the needs of a run before it starts: memory of each rank by
-// purpose, on its device and on the host, bytes along each axis, the bubble,
-// and whether it fits into this machine.
+// Predicts the needs of a run before it starts: memory of each rank by purpose,
+// on its device and on the host, bytes along each axis, the bubble, and whether
+// the run fits into this machine.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunPrediction prediction,
 //                            PredictRun(settings, model));
 //   if (!prediction.fits()) prediction.advice.front().flag;
 //
 // Memory is counted by running the trainer's code on counted memory
-// (README.md). Tests compare it with the runtime's own accounting. Bytes and
-// floating-point operations throughout.
+// (README.md). Tests compare it with the runtime's own accounting. Units are
+// bytes and floating-point operations.
 #ifndef TESSERA_TOOLS_TRAIN_PREDICT_RUN_PREDICTION_H_
 #define TESSERA_TOOLS_TRAIN_PREDICT_RUN_PREDICTION_H_
 
@@ -27,40 +27,42 @@
 
 namespace tessera::train {
 
-// The memory that this machine has for a run; of the host, unless stated.
+// The memory of this machine that is available to a run. Members describe the
+// host unless stated otherwise.
 struct MachineRoom {
-  int64_t bytes = 0;       // Available to all processes together.
+  int64_t bytes = 0;       // Available to the sum of all processes.
   std::string limit = "";  // The limit: "machine", "cgroup /job memory.max".
-  // Resident bytes of a process before it has a rank's state.
+  // Resident bytes of a process without a rank's state.
   int64_t process = 0;
   int64_t processors = 0;  // Shared by the ranks; 0: one per rank.
-  // Unset: there is no GPU, or it is not known how much memory it has.
+  // Unset if there is no GPU or its memory is unknown.
   std::optional<DeviceRoom> device = std::nullopt;
 };
 
-// Without `device`. Measures this process, and reads the tightest limit of the
-// machine (MemAvailable) and of the control groups. Limits of single processes
-// do not count. Errors of the source; NotFound if it has no such limit.
+// Measures this process, and reads the tightest limit of the machine
+// (MemAvailable) and of the control groups. Ignores limits of single processes.
+// Leaves `device` unset. Returns errors of the source; NotFound if it has no
+// such limit.
 absl::StatusOr<MachineRoom> ReadMachineRoom(offload::MemorySource& source);
 absl::StatusOr<MachineRoom> ReadMachineRoom();
 
-// Up to this world size every rank is predicted; above it, the first rank of
-// each pipeline rank, which needs most.
+// Up to this world size every rank is predicted; above it, only the first rank
+// of each pipeline rank, which needs most memory.
 inline constexpr int64_t kMostPredictedRanks = 64;
 
 struct PredictOptions {
-  // The memory of the machine; nullopt: of this one.
+  // The memory of the machine; nullopt: this machine.
   std::optional<MachineRoom> room = std::nullopt;
   // The number of ranks on this machine; 0: all.
   int64_t ranks_here = 0;
 };
 
-// A change of flags that reduces the memory that exceeds a limit. Changes are
-// sorted by what they save; if none suffices alone, they are combined one after
-// the other as long as that helps.
+// A change of flags that reduces memory that exceeds a limit. Changes are
+// sorted by their savings. If none suffices alone, they are combined one by one
+// while that helps.
 struct MemoryAdvice {
   std::string flag;  // "--recompute=full"
-  // With the change: on this machine, and on a GPU.
+  // The bytes needed with the change, on this machine and on a GPU.
   int64_t needed = 0;
   int64_t device_needed = 0;
   bool fits = false;
@@ -89,29 +91,30 @@ struct RunPrediction {
   // A copy of the state may be written to a checkpoint during a step. The
   // checkpoint after the last step needs no copy.
   bool trains_while_saving = false;
-  // Resident bytes of all ranks on this machine; without the memory of GPUs.
+  // Resident bytes of all ranks on this machine, without the memory of GPUs.
   int64_t needed = 0;
   // Bytes of the GPU with most ranks, or of a rank's emulated device; 0 if the
   // processor computes.
   int64_t device_needed = 0;
   int64_t ranks_of_gpu = 0;
-  std::vector<MemoryAdvice> advice;  // If it does not fit.
+  std::vector<MemoryAdvice> advice;  // Empty if the run fits.
 
   bool fits() const { return fits_host() && fits_device().value_or(true); }
   bool fits_host() const { return needed <= room.bytes; }
-  // Unset if ranks use no GPU, or if its memory is unknown.
+  // Unset if ranks use no GPU or its memory is unknown.
   std::optional<bool> fits_device() const;
-  // The rank that needs most memory of the host.
+  // The rank that needs most host memory.
   const RankPrediction& largest() const;
   // The peak of a rank in the host's memory during steps and checkpoints.
   int64_t PeakOf(const RankPrediction& rank) const;
-  // The bytes that a rank takes of its device: what the dry run held, at most
-  // 4 GiB for what it does not count (validation, gaps between blocks), and
-  // workspaces of libraries. Not the GPU's driver, outside of programs' reach.
+  // The device memory of a rank: the bytes held by the dry run, at most 4 GiB
+  // of headroom for uncounted memory (validation, gaps between blocks), and the
+  // workspaces of libraries. Excludes the GPU's driver, whose memory programs
+  // cannot use.
   int64_t DeviceBytesOf(const RankPrediction& rank) const;
   int64_t HeadroomOf(const RankPrediction& rank) const;
-  // The largest of these, which each rank takes at its start; 0 if the
-  // processor computes.
+  // The maximum of DeviceBytesOf, which each rank allocates at its start; 0 if
+  // the processor computes.
   int64_t device_bytes() const;
   // Resident bytes of the rank's process.
   int64_t ResidentOf(const RankPrediction& rank) const {
@@ -119,8 +122,8 @@ struct RunPrediction {
   }
 };
 
-// Includes advice if the run does not fit. InvalidArgument as CheckSettings,
-// and if the model cannot be split over the mesh.
+// Predicts a run, with advice if it does not fit. InvalidArgument for the same
+// settings as CheckSettings, and if the model cannot be split over the mesh.
 absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
                                          const model_files::ModelConfig& model,
                                          const PredictOptions& options = {});
@@ -130,7 +133,8 @@ absl::StatusOr<RunPrediction> MakePrediction(
     const Settings& settings, const model_files::ModelConfig& model,
     const PredictOptions& options);
 
-// The places of model state that --device, --offload and --offload_dir select.
+// The memory for each part of the state that --device, --offload and
+// --offload_dir select.
 StateHomes HomesOf(const Settings& settings);
 
 }  // namespace tessera::train

@@ -52,7 +52,7 @@ TEST(ChooseTokenTest, NeverTakesATokenOfProbabilityZero) {
   EXPECT_THAT(ChooseToken(logits, {.temperature = 1}, 0.5), IsOkAndHolds(3));
   EXPECT_THAT(ChooseToken(logits, {.temperature = 1}, std::nextafter(1.0, 0.0)),
               IsOkAndHolds(3));
-  // So cold that only the largest logit remains.
+  // At a very low temperature only the largest logit remains.
   EXPECT_THAT(ChooseToken({{1.0, 2.0}}, {.temperature = 1e-300}, 0.999),
               IsOkAndHolds(1));
 }

@@ -42,7 +42,7 @@ absl::Status CheckLogits(std::span<const double> logits) {
 
 namespace {
 
-// Sets the weights of all tokens to 0 but those that top_k and top_p allow.
+// Sets the weights of tokens that top_k and top_p exclude to 0.
 void Restrict(const SampleOptions& options, std::vector<double>& weights) {
   const size_t all = weights.size();
   size_t kept = all;
@@ -87,7 +87,7 @@ absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
   Restrict(options, sums);
   double sum = 0;
   for (double& weight : sums) weight = sum += weight;
-  // The first token whose cumulative sum exceeds it, so never one of
+  // The first token whose cumulative sum exceeds the value, which never has
   // probability 0.
   const auto chosen = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
   if (chosen == sums.end()) return largest - logits.begin();
@@ -100,13 +100,13 @@ enum class Form { kWhole, kCutOff, kMalformed };
 
 struct Utf8Bytes {
   Form form = Form::kMalformed;
-  size_t length = 1;  // Of a whole one.
+  size_t length = 1;  // The length of the complete character.
 };
 
 // The bytes that may follow a first byte (The Unicode Standard, table 3-7).
 struct Follow {
-  size_t length = 0;           // With the first byte; 0: it begins nothing.
-  unsigned char least = 0x80;  // Of the second byte.
+  size_t length = 0;           // Includes the first byte; 0: invalid.
+  unsigned char least = 0x80;  // The minimum of the second byte.
   unsigned char most = 0xBF;
 };
 
@@ -137,7 +137,7 @@ Utf8Bytes FirstCharacter(std::string_view text) {
   return {.form = Form::kWhole, .length = follow.length};
 }
 
-// C0 except line feeds and tabs, DEL, and C1: U+0080 to U+009F.
+// True for C0 except line feeds and tabs, DEL, and C1 (U+0080 to U+009F).
 bool IsControl(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (character == "\n" || character == "\t") return false;
@@ -171,7 +171,7 @@ namespace {
 // The random stream for choosing tokens: "sample" in ASCII.
 constexpr uint64_t kSampleStream = 0x73616d706c65;
 
-// The tokens of a text, and a decoder that has read the last ones.
+// The tokens of a text, and a decoder that has read the most recent ones.
 class Writer {
  public:
   Writer(std::unique_ptr<LlamaDecoder> decoder, std::vector<int64_t> prompt)
@@ -191,8 +191,8 @@ class Writer {
   }
 
  private:
-  // Keeps as many tokens of a long prompt as fit; later half of them, which
-  // leaves room for more.
+  // Keeps as many tokens of a long prompt as fit. Later keeps half as many, to
+  // make room for new tokens.
   std::span<const int64_t> StartAgain() {
     const auto capacity = static_cast<size_t>(decoder_->capacity());
     const size_t keep =
@@ -203,7 +203,7 @@ class Writer {
 
   std::unique_ptr<LlamaDecoder> decoder_;
   std::vector<int64_t> tokens_;
-  size_t read_ = 0;  // By the decoder.
+  size_t read_ = 0;  // Tokens that the decoder has read.
 };
 
 absl::StatusOr<std::vector<int64_t>> PromptOf(const text::Tokenizer& tokenizer,
@@ -226,7 +226,7 @@ absl::Status CheckVocabulary(const text::Tokenizer& tokenizer,
       model.vocabulary, "; give the tokenizer that it was trained with"));
 }
 
-// Room for all tokens but the last one, which is not read.
+// The capacity for all tokens except the last one, which is not read.
 int64_t CapacityFor(const model_files::ModelConfig& model, size_t prompt,
                     int64_t tokens) {
   return std::min(model.max_positions,

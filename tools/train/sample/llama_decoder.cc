@@ -135,7 +135,7 @@ namespace {
 
 // Tokens per batch.
 constexpr int64_t kMostAtOnce = 128;
-// Of a batch: rows of logits are as wide as the vocabulary.
+// Rows of logits per batch, fewer because they are as wide as the vocabulary.
 constexpr int64_t kRowsScoredAtOnce = 16;
 
 // [rows, ...] viewed as [1, rows, ...].
@@ -166,7 +166,8 @@ absl::StatusOr<std::unique_ptr<LlamaDecoder>> LlamaDecoder::Create(
   return decoder;
 }
 
-// Bound to the weights, in the order of MoeMlp::AppendParameters.
+// Creates mixtures bound to the weights, in the order of
+// MoeMlp::AppendParameters.
 absl::Status LlamaDecoder::CreateMixtures() {
   mixtures_.resize(weights_.layers().size());
   for (size_t i = 0; i < mixtures_.size(); ++i) {

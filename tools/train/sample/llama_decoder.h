@@ -1,5 +1,6 @@
-// LlamaDecoder: a Llama model that reads tokens one after another and predicts
-// the next one, with the work of one token for each.
+// Inference with a Llama model: its weights as whole tensors, and a decoder
+// that reads tokens one after another and predicts the next one. The decoder
+// caches keys and values, so that each token is computed only once.
 //
 //   TESSERA_ASSIGN_OR_RETURN(LlamaWeights weights,
 //                            LlamaWeights::Read(reader, DType::kF32));
@@ -9,8 +10,7 @@
 //                            decoder->Append(prompt));
 //   TESSERA_ASSIGN_OR_RETURN(logits, decoder->Append({{ArgMax(logits)}}));
 //
-// Keeps the keys and values of previous tokens: 2 * KvRows() numbers per layer
-// and token.
+// The cache holds 2 * KvRows() numbers per layer and token.
 #ifndef TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
 #define TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
 
@@ -45,14 +45,14 @@ class WeightReader {
 
   // Reads rows [row_begin, row_end) of a whole parameter in the order of
   // llama_names.h; a norm's rows are its elements. Not called for the head of
-  // tied embeddings. InvalidArgument if there are no such rows or `target` has
+  // tied embeddings. InvalidArgument if the rows do not exist or `target` has
   // another size.
   virtual absl::Status Read(model_files::LlamaPart part, int64_t layer,
                             int64_t row_begin, int64_t row_end,
                             std::span<float> target) = 0;
 };
 
-// Shapes are those of llama_names.h.
+// The weights of one layer. llama_names.h defines their shapes.
 struct LlamaLayerWeights {
   Tensor attention_norm;
   Tensor qkv;
@@ -61,10 +61,10 @@ struct LlamaLayerWeights {
   std::optional<Tensor> output_bias;
   std::optional<Tensor> query_norm, key_norm;
   Tensor mlp_norm;
-  // Of an MLP, or of the experts of a mixture.
+  // The weights of an MLP, or of the experts of a mixture.
   Tensor gate_up;
   Tensor down;
-  // Of a mixture.
+  // Only in a mixture.
   std::optional<Tensor> router, router_bias;
   std::optional<Tensor> shared_gate_up, shared_down;
 };
@@ -72,8 +72,8 @@ struct LlamaLayerWeights {
 // All weights of a model in the memory of this process.
 class LlamaWeights {
  public:
-  // `dtype` is f32 or f64. InvalidArgument for other types and invalid models;
-  // otherwise errors of the reader.
+  // `dtype` is f32 or f64. InvalidArgument for other types and invalid models.
+  // Also returns errors of the reader.
   static absl::StatusOr<LlamaWeights> Read(WeightReader& reader, DType dtype);
 
   const model_files::ModelConfig& config() const { return config_; }
@@ -81,7 +81,7 @@ class LlamaWeights {
   const std::vector<LlamaLayerWeights>& layers() const { return layers_; }
   std::vector<LlamaLayerWeights>& layers() { return layers_; }
   ConstTensorView norm() const { return norm_.view(); }
-  // The embedding if they are tied.
+  // The embedding if the model ties them.
   ConstTensorView head() const { return head_ ? head_->view() : embedding(); }
 
  private:
@@ -101,12 +101,12 @@ class LlamaWeights {
   std::optional<Tensor> head_;
 };
 
-// One thread at a time.
+// Predicts tokens with a cache of keys and values. One thread at a time.
 class LlamaDecoder {
  public:
-  // For up to `capacity` tokens, which may differ from the model's positions.
-  // `weights`, which no decoder changes, and `ops`, on the CPU, must outlive
-  // this. InvalidArgument if `capacity` is below 1.
+  // Creates a decoder for up to `capacity` tokens, which may differ from the
+  // model's positions. `weights`, which the decoder does not change, and `ops`,
+  // on the CPU, must outlive this. InvalidArgument if `capacity` is below 1.
   static absl::StatusOr<std::unique_ptr<LlamaDecoder>> Create(
       LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity);
 
@@ -115,16 +115,16 @@ class LlamaDecoder {
   int64_t length() const { return static_cast<int64_t>(positions_.size()); }
 
   // Appends at least one token and returns the logits of the whole vocabulary
-  // for the next one. InvalidArgument, without side effects, if there is no
-  // token or one is not in the vocabulary; OutOfRange if the capacity is
+  // for the next one. Errors, without side effects: InvalidArgument if there is
+  // no token or one is not in the vocabulary; OutOfRange if the capacity is
   // exceeded.
   absl::StatusOr<std::vector<double>> Append(std::span<const int64_t> tokens);
 
-  // Appends `tokens` like Append and returns for each of them log p(target):
+  // Appends `tokens` like Append and returns log p(target) for each of them:
   // the natural logarithm of the probability that the model gives to the target
-  // as the next token. One target per token. Errors are those of Append;
-  // InvalidArgument, without side effects, for other numbers of targets and
-  // targets that are not in the vocabulary.
+  // as the next token. Returns the errors of Append, and InvalidArgument,
+  // without side effects, unless there is one target per token and all are in
+  // the vocabulary.
   absl::StatusOr<std::vector<double>> Score(std::span<const int64_t> tokens,
                                             std::span<const int64_t> targets);
 
@@ -141,14 +141,14 @@ class LlamaDecoder {
   struct Scratch {
     Tensor hidden;      // [, hidden]
     Tensor normed;      // [, hidden]
-    Tensor inverse;     // [heads], or [] of other norms.
+    Tensor inverse;     // [heads], or [] for other norms.
     Tensor query;       // [, query rows]
     Tensor attended;    // [, query rows]
     Tensor log_sums;    // [, heads]
     Tensor gate;        // [, intermediate]
     Tensor up;          // [, intermediate]
     Tensor activation;  // [, intermediate]
-    Tensor mixed;       // [, hidden], of a mixture of experts.
+    Tensor mixed;       // [, hidden], for mixtures of experts.
     Tensor logits;      // [1, vocabulary]
   };
 
@@ -166,9 +166,9 @@ class LlamaDecoder {
   absl::Status CreateMixtures();
   absl::Status CheckTokens(std::span<const int64_t> tokens) const;
   absl::Status CheckVocabulary(std::span<const int64_t> tokens) const;
-  // Runs `tokens` in batches and calls `after(first, count)` with the place of
-  // each batch in `tokens`, while `hidden` has its rows. After an error no
-  // token is appended.
+  // Runs `tokens` in batches. After each, calls `after(first, count)` with the
+  // batch's range in `tokens`, while `hidden` has its rows. No token is
+  // appended after an error.
   absl::Status RunBatches(
       std::span<const int64_t> tokens,
       absl::FunctionRef<absl::Status(size_t first, size_t count)> after);
@@ -177,7 +177,7 @@ class LlamaDecoder {
                             int64_t window, int64_t first, int64_t count);
   absl::Status NormaliseHeads(const std::optional<Tensor>& weight,
                               TensorView heads);
-  // attended = attention of the last tokens over all, or those of the window.
+  // attended = attention of the last tokens over all tokens or the window's.
   absl::Status Attend(Cache& cache, int64_t window, ConstTensorView query);
   absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);
   absl::Status RunMixture(tensor_parallel::MoeMlp& mixture, int64_t count);
@@ -186,7 +186,7 @@ class LlamaDecoder {
   // y = normed w^T for rows [begin, end) of w and `count` of normed.
   absl::Status Project(ConstTensorView weight, int64_t begin, int64_t end,
                        int64_t count, TensorView y);
-  // The logits after rows [begin, begin + logits' rows) of hidden.
+  // Computes logits from rows [begin, begin + logits' rows) of hidden.
   absl::Status ComputeLogits(int64_t begin, TensorView logits);
   absl::StatusOr<std::vector<double>> LogitsOf(int64_t row);
 

@@ -1,8 +1,9 @@
-// Tokens per second after a prompt, one at a time.
+// Benchmarks decoding after a prompt, one token at a time.
 //
-// Counters: GB/s of weights, each of which is read once per token, and
-// share_of_triad: that divided by the bandwidth of one thread's triad in the
-// same run (offload/optimizer/triad.h). Keys and values are not counted.
+// Counters: tokens per second; GB/s of weights, each of which is read once per
+// token; and share_of_triad, the latter divided by the bandwidth of one
+// thread's triad in the same run (offload/optimizer/triad.h). Keys and values
+// are not counted.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

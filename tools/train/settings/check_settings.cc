@@ -33,7 +33,7 @@ namespace {
 using topology::MeshSizes;
 
 constexpr int64_t kMany = int64_t{1} << 40;
-// Each checkpoint has the losses of the window.
+// Each checkpoint stores the losses of the window.
 constexpr int64_t kMostSpikeWindow = 1000;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -94,7 +94,7 @@ absl::Status CheckModelAndData(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// The rules of TrainRank, in the words of flags.
+// Checks the rules of TrainRank with errors that name flags.
 absl::Status CheckGraphs(const Settings& settings) {
   constexpr std::string_view kChoices[] = {"auto", "on", "off"};
   TESSERA_RETURN_IF_ERROR(
@@ -199,7 +199,7 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("chunks", settings.parallel.chunks, {1, int64_t{1} << 20}));
   const topology::ParallelConfig& parallel = settings.parallel;
-  // Checked once the model is known.
+  // These are checked when the model is known.
   if (IsScheduleFile(parallel.schedule) || parallel.schedule == "auto") {
     return absl::OkStatus();
   }
@@ -228,8 +228,8 @@ absl::Status CheckSchedule(const Settings& settings, const MeshSizes& mesh) {
   return tools::FlagError("schedule", parallel.schedule, schedule.status());
 }
 
-// Each size of the batch has a pipeline schedule of its own; generators have
-// one for any number of micro-batches.
+// Each batch size needs its own pipeline schedule. Generators can make one for
+// any number of micro-batches.
 absl::Status CheckBatchWarmup(const Settings& settings, const MeshSizes& mesh) {
   if (settings.batch_warmup.empty()) return absl::OkStatus();
   const auto refuse = [&](auto&&... why) {
@@ -295,7 +295,7 @@ absl::Status CheckContextAttention(const Settings& settings,
                     "sequences; give for example --mesh=cp2");
 }
 
-// Chunks of tokens travel only where tensor ranks share them.
+// Tensor ranks exchange chunks of tokens only with sequence parallelism.
 absl::Status CheckOverlap(const Settings& settings, const MeshSizes& mesh) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("overlap_chunks", settings.overlap_chunks, {0, 1024}));
@@ -332,7 +332,7 @@ absl::Status CheckMesh(const Settings& settings) {
   return CheckBatchWarmup(settings, mesh);
 }
 
-// ZeRO++ options need the traffic that they reduce.
+// Rejects ZeRO++ options for traffic that the run does not have.
 absl::Status CheckZeroPlusPlus(const Settings& settings) {
   if (settings.quantized_weights && settings.zero < 3) {
     return RefuseFlag(
@@ -435,7 +435,7 @@ absl::Status CheckSpeculation(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// Flags for gathered weights need stage 3, and --reduce stage 2 or 3.
+// Flags for gathered weights require stage 3; --reduce requires stage 2 or 3.
 absl::Status CheckGathers(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("gather_ahead", settings.gather_ahead, {0, 1'000'000}));
@@ -470,7 +470,7 @@ absl::Status CheckGathers(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// A name, or several that neither exclude nor include each other.
+// Accepts one name, or several that neither exclude nor include each other.
 absl::Status CheckOffload(const std::string& offload) {
   constexpr std::string_view kNames[] = {"none", "optimizer", "params", "all",
                                          "activations"};
@@ -500,8 +500,8 @@ absl::Status CheckOffload(const std::string& offload) {
   return absl::OkStatus();
 }
 
-// Below stage 3 every rank holds all parameters, so they cannot be offloaded;
-// the optimizer's state can be at any stage.
+// Parameters can be offloaded only at stage 3, because below it every rank
+// holds all of them. The optimizer's state can be offloaded at any stage.
 absl::Status CheckState(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRange("zero", settings.zero, {0, 3}));
   TESSERA_RETURN_IF_ERROR(CheckOffload(settings.offload));

@@ -1,5 +1,5 @@
-// CheckSettings: checks everything about settings that does not need the model,
-// the data or other ranks.
+// Checks settings, as far as that is possible without the model, the data and
+// other ranks.
 //
 //   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
 //   // --batch=10: must be a multiple of 8 (dp 2 x --micro_batch=4), such as
@@ -17,8 +17,8 @@ namespace tessera::train {
 // True if --schedule names a file: it ends in .csv or contains a slash.
 bool IsScheduleFile(std::string_view schedule);
 
-// InvalidArgument for the first invalid value: one line, "--flag=value: what is
-// allowed, such as ...".
+// Returns InvalidArgument for the first invalid value, in one line:
+// "--flag=value: what is allowed, such as ...".
 absl::Status CheckSettings(const Settings& settings);
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// Checks of flag values with one-line errors.
+// Checks for flag values. Every error is one line.
 //
 //   TESSERA_RETURN_IF_ERROR(CheckRange("batch", settings.batch, {1, 1 << 20}));
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_FLAG_CHECKS_H_
@@ -13,7 +13,7 @@
 
 namespace tessera::train {
 
-// "--flag=value: what", InvalidArgument.
+// Returns InvalidArgument with the message "--flag=value: what".
 absl::Status RefuseFlag(std::string_view flag, const absl::AlphaNum& value,
                         const absl::AlphaNum& what);
 
@@ -24,8 +24,8 @@ struct WholeRange {
 };
 absl::Status CheckRange(std::string_view flag, int64_t value, WholeRange range);
 
-// A range of numbers: `least` is included or not, `below` is not and may be
-// infinite.
+// A range of numbers. `with_least` says whether `least` is included. `below` is
+// excluded and may be infinite.
 struct RealRange {
   double least = 0;
   bool with_least = true;
@@ -35,8 +35,8 @@ struct RealRange {
 absl::Status CheckRange(std::string_view flag, double value,
                         const RealRange& range);
 
-// InvalidArgument if `value` is not one of `names`; the error lists all, and
-// gives the nearest as an example.
+// Returns InvalidArgument if `value` is not one of `names`. The error lists all
+// names and gives the nearest one as an example.
 absl::Status CheckChoice(std::string_view flag, std::string_view value,
                          std::span<const std::string_view> names);
 

@@ -43,7 +43,7 @@ constexpr Change kChanges[] = {
      [](Settings& s, const std::string&) { s.recompute = "full"; }},
     {MemoryStrategy::kAggressive,
      [](Settings& s, const std::string&) { s.zero = 3; }},
-    // The stage now allows it.
+    // --zero=3 allows it.
     {MemoryStrategy::kAggressive,
      [](Settings& s, const std::string&) { s.reduce = "each"; }},
     {MemoryStrategy::kAggressive,
@@ -84,7 +84,7 @@ std::string ChangedFlags(const Settings& from, const Settings& to) {
   return absl::StrJoin(flags, " ");
 }
 
-// A rung must save 1 %. Predictions of buffers for files vary by less.
+// A rung must save 1 %; predictions of file buffers vary by less.
 bool Saves(int64_t needed, int64_t before) {
   return needed <= before - before / 100 && needed < before;
 }
@@ -118,8 +118,8 @@ class Climb {
 
  private:
   absl::StatusOr<bool> Try(const Change& change) {
-    // Its effect is unknown in advance, so it is not combined with other
-    // changes.
+    // The effect of a measured change is unknown in advance, so it is not
+    // combined with other changes.
     const bool is_alone =
         use_ == LadderUse::kWhileRunning && rung_.flags.empty();
     if (change.is_measured && !is_alone) return false;

@@ -1,20 +1,20 @@
-// The memory ladder: settings of a run that need less and less memory and cost
-// more and more time. FitMemoryLimit climbs it by predictions before a run
-// starts (launch/memory_check.h); the worker climbs further while it runs if
-// the ranks need more than predicted (loop/worker.h).
+// The memory ladder: a sequence of settings (rungs), each of which needs less
+// memory and more time than the one before. Before a run starts, FitMemoryLimit
+// climbs it by predictions (launch/memory_check.h). While the run executes, the
+// worker climbs further if the ranks need more than predicted (loop/worker.h).
 //
-//   strategy     on top of the rungs before
+//   strategy     adds to the rungs before
 //   basic        nothing
 //   standard     --reduce=each, --recompute=selective, --recompute=full
 //   aggressive   --zero=3, --reduce=each, --gather_ahead=0, --offload=all in
 //                host memory; while running also --compression=lossless
 //   extreme      --offload=all in files (--offload_dir), then activations too
 //
-// No rung changes the results beyond the order of sums. A rung is skipped if
-// the settings have it already, if CheckSettings rejects it (--reduce below
-// stage 2), and if it is predicted to save less than 1 %. The savings of
-// compression depend on the values and cannot be predicted: a running job with
-// all its state in host memory tries it alone.
+// A rung changes results only by the order of summation. A rung is skipped if
+// the settings already include it, if CheckSettings rejects it (--reduce below
+// stage 2), or if it is predicted to save less than 1 %. The savings of
+// compression depend on the values and cannot be predicted: only a running job
+// with all its state in host memory tries it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const MemoryRung rung,
@@ -39,7 +39,7 @@ namespace tessera::train {
 struct MemoryRung {
   topology::MemoryStrategy strategy = topology::MemoryStrategy::kBasic;
   Settings settings = {};
-  // The flags that differ from those of the first rung; empty: none.
+  // The flags that differ from the first rung; empty if none do.
   std::string flags = {};
   int64_t needed = 0;    // Bytes, predicted for these settings.
   int64_t as_given = 0;  // Bytes, predicted for the first rung.
@@ -47,14 +47,14 @@ struct MemoryRung {
 
 enum class LadderUse { kBeforeStart, kWhileRunning };
 
-// The resident bytes of the host that all ranks on this machine are predicted
-// to need.
+// Predicts the resident host memory, in bytes, of all ranks on this machine.
 using PredictNeed =
     absl::FunctionRef<absl::StatusOr<int64_t>(const Settings& settings)>;
 
-// The lowest rung that `is_enough`, or the highest one if none is. The first
-// rung is `from`. `scratch` is a directory for files. Errors are those of
-// `predict`; a rung for which it returns InvalidArgument is left out.
+// Returns the lowest rung for which `is_enough` is true, or the highest rung if
+// there is none. The first rung is `from`. `scratch` is a directory for files.
+// Skips rungs for which `predict` returns InvalidArgument; returns its other
+// errors.
 absl::StatusOr<MemoryRung> ClimbMemoryLadder(
     const Settings& from, LadderUse use, const std::string& scratch,
     PredictNeed predict, absl::FunctionRef<bool(const MemoryRung&)> is_enough);
@@ -63,14 +63,14 @@ absl::StatusOr<MemoryRung> ClimbMemoryLadder(
 // for temporary files.
 std::string ScratchOf(const Settings& settings);
 
-// True if a predicted need and a margin of 5 %, the accuracy of predictions,
-// are within a limit. Bytes.
+// True if the predicted bytes plus a margin of 5 %, the accuracy of
+// predictions, are within the limit.
 constexpr bool FitsMemoryLimit(int64_t needed, int64_t limit) {
   return needed + needed / 20 <= limit;
 }
 
-// True if measured memory calls for the next rung: it reaches into the last 2 %
-// of the limit, which a correctly predicted run leaves free. Bytes.
+// True if the measured bytes require the next rung: they exceed 98 % of the
+// limit. A run that was predicted correctly stays below that.
 constexpr bool ExceedsMemoryLimit(int64_t used, int64_t limit) {
   return used > limit - limit / 50;
 }

@@ -46,7 +46,7 @@ namespace {
 
 using offload::Purpose;
 
-// Parameters have master weights then.
+// True if parameters have 16 bits, and therefore master weights.
 bool Has16Bits(const Settings& settings) {
   return SizeInBytes(settings.parallel.dtype) == 2;
 }

@@ -1,5 +1,5 @@
-// OffloadChoice: the kinds of data that --offload sends to a tier, and the
-// codecs that --compression gives them.
+// The kinds of data that --offload moves to a tier, and the codecs that
+// --compression selects for them.
 //
 //   OffloadChoice::Of("optimizer,activations").activations;  // true
 //
@@ -10,11 +10,11 @@
 //   TierCodecName(settings, offload::Purpose::kGradients);  // "int8"
 //   TierCodecName(settings, offload::Purpose::kOptimizer);  // "lossless"
 //
-// A rounding codec is used only for gradients, and for 16-bit parameters, which
-// each step recomputes from their master weights. Master weights, moments, fp32
-// parameters (their own master weights) and activations, from which gradients
-// are computed, are compressed without loss. A second moment rounded to 0 would
-// divide the update by epsilon alone.
+// A rounding codec is used only for gradients and 16-bit parameters; each step
+// recomputes the latter from their master weights. Master weights, moments,
+// fp32 parameters (which are their own master weights) and activations are
+// compressed losslessly. If a second moment were rounded to 0, the update would
+// be divided by epsilon alone.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 
@@ -41,11 +41,11 @@ struct OffloadChoice {
   bool has(offload::Purpose purpose) const;
 };
 
-// `state`, followed by ",activations" if `offload` has them.
+// `state`, followed by ",activations" if `offload` includes activations.
 std::string WithActivationsOf(std::string_view offload, std::string_view state);
 
-// A name for offload::CreateCodec; "none" with --compression=none. Also for
-// unchecked settings.
+// The codec's name for offload::CreateCodec; "none" with --compression=none.
+// The settings may be unchecked.
 std::string TierCodecName(const Settings& settings, offload::Purpose purpose);
 
 // True if --offload includes this purpose and its codec rounds.

@@ -92,7 +92,7 @@ absl::Status NoSuchModel(const Settings& settings) {
                    ", such as --model=", NearestName(settings.model, names)));
 }
 
-// The rule of the attention layers.
+// True if the attention layers can divide the heads among `ranks`.
 bool CanShareHeads(const ModelConfig& model, int64_t ranks) {
   return tensor_parallel::QkvParts(model.heads, model.kv_heads, model.head_size,
                                    ranks)
@@ -332,7 +332,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.router_z_loss = settings.router_z_loss;
   options.expert_capacity = settings.expert_capacity;
   options.router_bias_rate = settings.router_bias_rate;
-  // The tokenizer, which is not known here, has the token.
+  // A placeholder: only the tokenizer, which is unknown here, has the token.
   if (settings.document_attention) options.document_end = -1;
   options.sequence_parallel = settings.sequence_parallel;
   options.overlap_chunks = settings.overlap_chunks;

@@ -1,12 +1,11 @@
-// ModelOf and RunOptionsFrom: the model and the options of the ranks that the
-// settings select.
+// Makes the model and the ranks' options from the settings.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const model_files::ModelConfig model,
 //       ModelOf(settings, data.tokenizer->vocabulary_size()));
 //   TESSERA_ASSIGN_OR_RETURN(RunOptions options,
 //                            RunOptionsFrom(settings, model));
-//   options.state.optimizer_tier = tier;  // if --offload says so
+//   options.state.optimizer_tier = tier;  // with --offload=optimizer
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_FROM_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_FROM_H_
 
@@ -19,22 +18,24 @@
 
 namespace tessera::train {
 
-// A preset (model_files/presets.h), or the config.json of a directory (relative
-// to UserPath; a name with a slash is always a directory).
+// Returns the model that --model selects: a preset (model_files/presets.h), or
+// the config.json of a directory (relative to UserPath; a name with a slash is
+// always a directory).
 //
 // A preset gets at least `vocabulary` tokens, rounded up to a multiple of 8,
-// and at least --length positions. A directory's model is used unchanged:
-// InvalidArgument if the tokens or the positions do not fit into it.
+// and at least --length positions. A directory's model is used unchanged.
 //
-// InvalidArgument, with the flag, also if there is no such model, it has fewer
-// layers than the pipeline has stages, or the tensor ranks cannot divide its
-// heads. `settings` have passed CheckSettings.
+// Requires that `settings` have passed CheckSettings. InvalidArgument, with the
+// flag, if a directory's model has too few tokens or positions, the model does
+// not exist, it has fewer layers than the pipeline has stages, or its heads are
+// not divisible among the tensor ranks.
 absl::StatusOr<model_files::ModelConfig> ModelOf(const Settings& settings,
                                                  int64_t vocabulary);
 
-// Without tiers, which belong to the process. Does not check the model. With
-// --order=auto the axes have the default order (predict/choose_order.h selects
-// one). Errors are those of CheckSettings.
+// Returns the options of every rank, without tiers, which belong to the
+// process. Does not check the model. With --order=auto the axes have the
+// default order; predict/choose_order.h selects another one. Returns the errors
+// of CheckSettings.
 absl::StatusOr<RunOptions> RunOptionsFrom(
     const Settings& settings, const model_files::ModelConfig& model);
 

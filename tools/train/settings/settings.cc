@@ -66,7 +66,7 @@ std::vector<std::string_view> Names(const auto& table) {
   return names;
 }
 
-// A field of ParallelConfig without conversion.
+// A field of ParallelConfig that needs no conversion.
 template <auto member, typename T>
 constexpr ParallelField<T> Plain() {
   return {[](const ParallelConfig& parallel) { return parallel.*member; },

@@ -1,12 +1,11 @@
-// Settings: a training run as its command line gives it. Each field has a flag
-// and a JSON key of the same name; the values in `parallel` have flags of their
-// own.
+// The settings of a training run as a plain value, their JSON files, and a
+// table of their fields.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Settings settings,
 //                            ReadSettings("run/config.json"));
 //
-// A plain value. CheckSettings (check_settings.h) checks it, settings_flags.h
-// reads it from the command line.
+// CheckSettings (check_settings.h) checks settings; settings_flags.h reads them
+// from the command line.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
 
@@ -25,83 +24,86 @@
 
 namespace tessera::train {
 
-// The value of --order that chooses the order.
+// The value of --order that selects the order automatically.
 inline constexpr std::string_view kAutoOrder = "auto";
 
+// A training run as its command line describes it. Each field has a flag and a
+// JSON key of the same name; the values in `parallel` have their own flags.
 struct Settings {
   // The model and the data.
   std::string model = "llama-1m";  // A preset, or a Hugging Face directory.
   // Text files, globs, directories, .u16 and .u32 files of tokens. Empty: the
   // repository's own sources and documents.
   std::vector<std::string> data = {};
-  // A path of text::LoadTokenizer. Empty: the model's, if it has one; otherwise
-  // bytes.
+  // A path for text::LoadTokenizer. Empty: the tokenizer of the model if it has
+  // one; otherwise bytes are tokens.
   std::string tokenizer = "";
-  // Keeps the tokens of texts. Empty: tessera/tokens in the user's cache;
-  // "off": no cache.
+  // A directory that caches the tokens of texts. Empty: tessera/tokens in the
+  // user's cache; "off": no cache.
   std::string token_cache = "";
   bool mask_prompts = true;  // text::SamplesOptions.
   int64_t length = 128;      // Tokens per sequence.
   int64_t batch = 16;        // Sequences per step, over all ranks.
   // "FIRST:STEPS": the batch grows from FIRST to `batch` in the first STEPS
-  // steps. Empty: it is the same in all. See loop/batch_schedule.h.
+  // steps. Empty: the batch is constant. See loop/batch_schedule.h.
   std::string batch_warmup = "";
   int64_t steps = 240;
-  // 0: `steps`; otherwise SettingsFromFlags sets `steps` to StepsOfTokens.
+  // If not 0, SettingsFromFlags sets `steps` to StepsOfTokens.
   int64_t train_tokens = 0;
   int64_t seed = 1;
-  // The share of the samples, the last ones, that validation uses and training
-  // does not.
+  // The share of the samples, taken from the end, that is used for validation
+  // only.
   double validation_fraction = 0;
-  // The same for a test after the last step.
+  // The share that is used only for a test after the last step.
   double test_fraction = 0;
   int64_t eval_every = 0;    // Steps; 0: no validation.
-  int64_t eval_batches = 8;  // Of --batch sequences, in each validation.
+  int64_t eval_batches = 8;  // Batches of --batch sequences per validation.
 
-  // The ranks. `parallel` has
-  // --mesh, --schedule, --chunks, --micro_batch, --strategy, --dtype,
-  // --memory_limit and, in whole seconds, --timeout_seconds.
+  // The ranks. `parallel` holds the values of --mesh, --schedule, --chunks,
+  // --micro_batch, --strategy, --dtype, --memory_limit and, in whole seconds,
+  // --timeout_seconds.
   topology::ParallelConfig parallel = {.mesh = {.dp = 2, .pp = 2, .tp = 2}};
   // The axes of the mesh joined by "-", fastest-varying first, or "auto". See
   // predict/choose_order.h.
   std::string order = "tp-cp-dp-pp";
   std::string engine = "shared_memory";
   bool sequence_parallel = false;
-  int64_t overlap_chunks = 0;      // Under sequence parallelism; 0: none.
+  int64_t overlap_chunks = 0;      // With sequence_parallel; 0: no overlap.
   std::string context = "zigzag";  // zigzag, contiguous
   std::string context_attention = "ring";  // ring, ulysses
   std::string recompute = "none";          // none, selective, full
 
   // The state and its memory.
   int64_t zero = 3;
-  // none, or a list of optimizer, params, all and activations.
+  // "none", or a list of optimizer, params, all and activations.
   std::string offload = "optimizer";
-  std::string offload_dir = "";  // For files; empty: host memory.
+  std::string offload_dir = "";  // A directory; empty: host memory.
   // none, lossless, fp16, bf16, int8, quantization; see TierCodecName.
   std::string compression = "none";
   std::string moments = "f32";  // f32, bf16, int8 (in blocks of 2048)
-  // A rank's memory for undoing optimizer steps that begin early; 0: none do.
+  // A rank's memory for undoing speculative optimizer steps; 0: no speculation.
   int64_t speculative_bytes = 0;
-  int64_t bucket_bytes = 25'000'000;  // Gradients reduced at once.
+  int64_t bucket_bytes = 25'000'000;  // Gradients reduced together.
   int64_t gather_ahead = 1;           // Layers, at stage 3.
   int64_t max_gathered_bytes = 0;     // 0: no limit.
-  // Elements, at stage 3. Norms stay whole, since the latency of a message of
-  // 1 KB is that of a whole layer's.
+  // Elements, at stage 3. With the default, norms are not partitioned: a
+  // message of 1 KB has the latency of a whole layer's message.
   int64_t persistence_threshold = 4096;
   std::string reduce = "auto";  // auto, each, last micro-batch.
   // ZeRO++: int8 gathers of weights (qwZ), int8 reductions of gradients (qgZ),
-  // and ranks that hold a second copy of the weights together (hpZ; 0: none).
+  // and the number of ranks that share a second copy of the weights (hpZ; 0: no
+  // copy).
   bool quantized_weights = false;
   bool quantized_gradients = false;
   int64_t hpz_partition_size = 0;
 
   // The optimizer.
   std::string optimizer = "adamw";  // adamw, sgd, muon
-  double momentum = 0.95;           // Of sgd and muon.
-  // Of fp16. 0: dynamic (zero3::LossScaler).
+  double momentum = 0.95;           // For sgd and muon.
+  // For fp16. 0: dynamic (zero3::LossScaler).
   double loss_scale = 0;
   int64_t loss_scale_window = 1000;
-  // Above 0 only adapters of this rank are trained
+  // If above 0, only adapters of this rank are trained
   // (tensor_parallel/layers/lora.h).
   int64_t lora_rank = 0;
   double lora_alpha = 16;
@@ -112,27 +114,27 @@ struct Settings {
   std::string lr_schedule = "cosine";
   int64_t warmup_steps = 20;
   int64_t warmup_tokens = 0;  // 0: warmup_steps.
-  int64_t decay_steps = -1;   // Of wsd; -1: a tenth of the steps.
+  int64_t decay_steps = -1;   // For wsd; -1: a tenth of the steps.
   double weight_decay = 0.1;
   std::string decay = "matrices";  // matrices, all
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double clip_norm = 1;
-  // Steps in a row whose gradients are not finite.
+  // Maximum number of consecutive steps skipped for infinite or NaN gradients.
   int64_t max_skipped_steps = 0;
-  // A loss above this factor times the median of the last spike_window ones is
-  // a spike, and the run goes back to a checkpoint; 0: never. See
+  // A loss above this factor times the median of the last spike_window losses
+  // is a spike: the run returns to a checkpoint. 0: spikes are ignored. See
   // loop/run_progress.h.
   double spike_factor = 0;
   int64_t spike_window = 32;  // Steps.
   int64_t max_rollbacks = 3;
   bool document_attention = false;
-  double dropout = 0;  // Of the outputs of attention and MLP.
+  double dropout = 0;  // For the outputs of attention and MLP.
   // See tensor_parallel::LossTerms.
   double label_smoothing = 0;
   double z_loss = 0;
-  // Of mixtures of experts (loop/run_options.h); -1: the model's.
+  // For mixtures of experts (loop/run_options.h); -1: the model's value.
   double expert_balance = -1;
   double router_z_loss = 0;
   double expert_capacity = 0;
@@ -142,7 +144,7 @@ struct Settings {
   std::string run_dir = "";      // Empty: a new temporary directory.
   int64_t checkpoint_every = 0;  // Steps; 0: only at the end.
   int64_t keep_checkpoints = 2;  // The newest ones; 0: all.
-  bool keep_best = false;        // Also that of the least validation loss.
+  bool keep_best = false;  // Also keeps the one with the least validation loss.
   // A checkpoint, a directory of them, or "latest" or "best" (in run_dir).
   // Empty: a new run.
   std::string resume = "";
@@ -159,83 +161,83 @@ struct Settings {
   int64_t max_restarts = 0;
   bool elastic = false;  // Restart with fewer data-parallel ranks.
   // The device of each rank: cpu; emulated (base/device/emulated_device.h),
-  // which does its work in an order that follows from device_seed; cuda, or
-  // cuda:N for GPU N. Empty: GPUs if they suffice, else cpu.
+  // which executes its work in an order derived from device_seed; cuda, or
+  // cuda:N for GPU N. Empty: GPUs if there are enough, otherwise cpu.
   std::string device = "";
   int64_t device_seed = 1;
   bool deterministic = true;  // On GPUs: equal runs give equal bits.
-  // auto, on, off: replay the computations of a step as one operation of the
-  // device.
+  // auto, on, off: whether the computations of a step are captured and replayed
+  // as one device operation.
   std::string cuda_graphs = "off";
   int64_t threads = 1;  // Per rank, for computation.
   bool report = false;
   bool verify = false;
   bool dry_run = false;
-  bool force = false;           // Start even if memory is predicted too small.
-  std::string format = "text";  // Of standard output: text, json.
+  bool force = false;           // Start even if too little memory is predicted.
+  std::string format = "text";  // Format of standard output: text, json.
   bool quiet = false;
 
   friend bool operator==(const Settings&, const Settings&) = default;
 };
 
-// That of --batch and --batch_warmup; without warm-up if CheckSettings refuses
-// it.
+// The schedule of --batch and --batch_warmup. Without a warm-up if
+// --batch_warmup is invalid.
 BatchSchedule BatchScheduleOf(const Settings& settings);
 
-// The steps that train on `tokens` tokens, rounded up; 0 for 0 or fewer, and if
-// the batch or the length are not positive.
+// The number of steps that train on `tokens` tokens, rounded up. 0 if `tokens`,
+// the batch or the length is not positive.
 int64_t StepsOfTokens(int64_t tokens, const Settings& settings);
 
-// Settings as JSON: one flat object with a key per field. Missing keys keep
-// their defaults. Source: RFC 8259; in addition, duplicate keys are rejected.
-//
-//   {"mesh": "dp2,tp2", "data": ["docs", "more.u16"], "steps": 1000}
-
+// The maximum size of settings as JSON.
 inline constexpr size_t kMaxSettingsBytes = size_t{1} << 20;
 
-// InvalidArgument if it is not a JSON object, too long or nested, a key is
-// unknown (with the nearest one) or duplicate, or a value has the wrong type or
-// no meaning ("mesh": "dp0"). CheckSettings checks the meaning of values.
+// Parses settings from one flat JSON object (RFC 8259) with a key per field.
+// Missing keys keep their defaults.
+//
+//   {"mesh": "dp2,tp2", "data": ["docs", "more.u16"], "steps": 1000}
+//
+// InvalidArgument if the text is not a JSON object, is too long or nested, a
+// key is unknown (the error suggests the nearest one) or duplicate, or a value
+// has the wrong type or does not parse ("mesh": "dp0"). CheckSettings checks
+// whether the values are valid.
 absl::StatusOr<Settings> ParseSettings(std::string_view json);
 
-// Every field, one per line. ParseSettings reads back the same settings exactly
-// (timeouts in whole seconds). InvalidArgument, with the key, for values that
-// JSON cannot represent (numbers that are not finite, text that is not UTF-8),
+// Formats every field, one per line. ParseSettings restores the settings
+// exactly (timeouts in whole seconds). InvalidArgument, with the key, for
+// values that JSON cannot represent (infinite or NaN numbers, invalid UTF-8),
 // and if the result is longer than kMaxSettingsBytes.
 absl::StatusOr<std::string> FormatSettings(const Settings& settings);
 
-// The same from and to a file. Errors name it. Writing replaces the file
-// atomically.
+// Read and write settings as a file. Errors name the file. Writing replaces the
+// file atomically.
 absl::StatusOr<Settings> ReadSettings(const std::string& path);
 absl::Status WriteSettings(const Settings& settings, const std::string& path);
 
-// Resolves a relative path against BUILD_WORKING_DIRECTORY, if that is set: the
-// directory in which `bazel run` was called, since it starts programs in
-// another one. Returns other paths unchanged, also "".
+// Resolves a relative path against BUILD_WORKING_DIRECTORY, if that is set.
+// `bazel run` sets it to the directory in which it was called, because it
+// starts programs in another one. Returns absolute paths and "" unchanged.
 std::string UserPath(std::string_view path);
 
-// The fields of Settings by name, for flags and files.
-//
-//   for (const SettingsField& field : SettingsFields()) {
-//     std::visit(
-//         [&](auto member) { Show(field.name, GetField(member, settings)); },
-//         field.member);
-//   }
-
-// A field of Settings::parallel as flags and files have it: a number or a
-// string.
+// A field of Settings::parallel, as a number or a string in flags and files.
 template <typename T>
 struct ParallelField {
   T (*get)(const topology::ParallelConfig& parallel);
-  // InvalidArgument as CheckSettings: "--flag=value: ...".
+  // InvalidArgument in the format of CheckSettings: "--flag=value: ...".
   absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
 };
 
 // The value of --dtype: "fp32", "bf16", "fp16" or "fp8".
 std::string_view DTypeFlag(const topology::ParallelConfig& parallel);
 
+// A field of Settings by name, for flags and files.
+//
+//   for (const SettingsField& field : SettingsFields()) {
+//     std::visit(
+//         [&](auto member) { Show(field.name, GetField(member, settings)); },
+//         field.member);
+//   }
 struct SettingsField {
-  std::string_view name;  // Of the field, its flag, and its key in files.
+  std::string_view name;  // The name of the flag and of the key in files.
   std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,
                std::string Settings::*, std::vector<std::string> Settings::*,
                ParallelField<int64_t>, ParallelField<std::string>>
@@ -266,7 +268,7 @@ absl::Status SetField(const T& value, const ParallelField<T>& field,
 // All fields, in the order of --help and files. Static lifetime.
 std::span<const SettingsField> SettingsFields();
 
-// Null if there is none.
+// Null if no field has this name.
 const SettingsField* FindSettingsField(std::string_view name);
 
 }  // namespace tessera::train

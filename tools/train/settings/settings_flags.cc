@@ -22,8 +22,8 @@
 
 namespace tessera::train {
 
-// A flag value that records whether it was given: then it overrides a file,
-// also with the default.
+// A flag value that records whether it was given. A given value overrides a
+// file, even if it equals the default.
 template <typename T>
 struct GivenFlag {
   GivenFlag() = default;
@@ -66,8 +66,8 @@ std::string AbslUnparseFlag(const GivenFlag<T>& flag) {
 ABSL_FLAG(std::string, config, "",
           "a JSON file of settings, which the other flags override");
 
-// A flag for the field of that name; PARALLEL: of what `parallel` holds, which
-// is a T there.
+// Define a flag for the field of that name. PARALLEL is for the values of
+// `parallel`, which have type T there.
 #define TESSERA_SETTINGS_FLAG(name)                                        \
   ABSL_FLAG(                                                               \
       tessera::train::GivenFlag<decltype(tessera::train::Settings::name)>, \
@@ -200,7 +200,7 @@ absl::StatusOr<Settings> SettingsOfConfig() {
   return settings;
 }
 
-// A number of steps replaces the number of tokens of a file.
+// A given number of steps overrides the number of tokens of a file.
 absl::Status ResolveTokens(Settings& settings) {
   if (absl::GetFlag(FLAGS_steps).given) {
     if (absl::GetFlag(FLAGS_train_tokens).given && settings.train_tokens != 0) {
@@ -216,7 +216,7 @@ absl::Status ResolveTokens(Settings& settings) {
   return absl::OkStatus();
 }
 
-// The field if the argument is its flag without a value, else null.
+// The field whose flag the argument is, without a value; null if there is none.
 const SettingsField* BareFlag(std::string_view argument) {
   if (!absl::StartsWith(argument, "--")) return nullptr;
   return FindSettingsField(argument.substr(2));

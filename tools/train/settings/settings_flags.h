@@ -1,4 +1,4 @@
-// Settings from the command line.
+// Reads Settings from the command line.
 //
 //   int main(int argc, char** argv) {
 //     return tools::RunTool(
@@ -11,8 +11,8 @@
 //         });
 //   }
 //
-// Linking this library declares --config and an Abseil flag for every field of
-// Settings and of its `parallel`, with its name and default.
+// Linking this library defines --config and an Abseil flag for every field of
+// Settings, including `parallel`, with the field's name and default.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 
@@ -25,19 +25,20 @@
 
 namespace tessera::train {
 
-// --config, then one per field, in the order of Settings.
+// The names of --config and of the flag of each field, in the order of
+// Settings.
 std::vector<std::string_view> TrainFlags();
 
-// Replaces "--quiet" by "--quiet=true", and likewise for all boolean fields:
-// tools::ParseFlags needs that for flags that record whether they were given.
+// Replaces "--quiet" by "--quiet=true", and likewise for all boolean fields, as
+// tools::ParseFlags requires for flags that record whether they were given.
 // Does not change an argument that is the value of the previous flag.
 std::vector<std::string> TrainArguments(
     const std::vector<std::string>& arguments);
 
-// The file of --config (relative to UserPath), or the defaults, overridden by
-// every flag that was given. Rejects only values that do not parse
-// (--mesh=dp0); CheckSettings checks the rest. Errors are InvalidArgument and
-// name the flag.
+// Reads the file of --config (relative to UserPath), or takes the defaults, and
+// overrides them with every flag that was given. Rejects only values that do
+// not parse (--mesh=dp0); CheckSettings checks the rest. Errors are
+// InvalidArgument and name the flag.
 absl::StatusOr<Settings> SettingsFromFlags();
 
 }  // namespace tessera::train

@@ -192,7 +192,8 @@ TEST_F(SettingsTest, TokensDetermineTheSteps) {
                 Refused("--train_tokens=1000: determines the steps, and "
                         "--steps=5 is given too; give one of them"));
   }
-  // The file is repeated; steps replace its tokens, and tokens its tokens.
+  // The file alone gives the same run; a flag for steps or tokens overrides the
+  // tokens of the file.
   TESSERA_EXPECT_OK(Parse({"--config", path}));
   EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(settings));
   {

@@ -1,6 +1,5 @@
-// Memory that no prediction contains, in one rank of a run. Preloaded
-// (LD_PRELOAD) into //tools/train, it allocates more after each step, like a
-// leak.
+// Unpredicted memory in one rank of a run, for tests. Preloaded (LD_PRELOAD)
+// into //tools/train, it allocates memory after each step, like a leak.
 //
 //   TESSERA_TEST_BALLAST="1 8388608 41943040 /tmp/run/metrics.jsonl"
 //

@@ -24,7 +24,7 @@ using collectives::Rank;
 
 class CountingEngine final : public Engine {
  public:
-  // `members`: the ranks of this group in the world, in the group's order.
+  // `members` are the ranks of this group in the world, in the group's order.
   CountingEngine(std::unique_ptr<Engine> engine, CollectiveCount::Group members,
                  CollectiveCount& count)
       : engine_(std::move(engine)),
@@ -43,7 +43,7 @@ class CountingEngine final : public Engine {
   bool FoldsInRankOrder() const override { return engine_->FoldsInRankOrder(); }
   void Enter(collectives::OperationContext& context) override {
     const collectives::Signature& call = context.signature();
-    // Collectives that the engine implements; see Run.
+    // Counts only collectives that the engine implements; see Run.
     if (call.algorithm != collectives::Algorithm::kEngine) {
       count_.Add(sorted_, call.kind, call.count * SizeInBytes(call.dtype));
     }
@@ -130,7 +130,7 @@ std::map<OpKind, int64_t> Since(const std::map<OpKind, int64_t>& before,
   return now;
 }
 
-// Below stage 3 the gathers of new weights may outlast their step.
+// Waits for gathers of new weights, which may outlast their step below stage 3.
 absl::Status AwaitGathers(ShardedModel& model) {
   for (const ShardedModel::Part& part : model.parts()) {
     std::vector<zero3::ParameterId> all;

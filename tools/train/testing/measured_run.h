@@ -1,6 +1,5 @@
-// MeasureRun: the memory and traffic of the ranks of a small run by the
-// runtime's own accounting. CountEngine: counts the bytes of collectives by
-// group. For tests.
+// For tests: measures the memory and traffic of the ranks of a small run by the
+// runtime's own accounting.
 #ifndef TESSERA_TOOLS_TRAIN_TESTING_MEASURED_RUN_H_
 #define TESSERA_TOOLS_TRAIN_TESTING_MEASURED_RUN_H_
 
@@ -21,7 +20,7 @@
 
 namespace tessera::train {
 
-// Thread-safe.
+// Counts the bytes of collectives by group. Thread-safe.
 class CollectiveCount {
  public:
   // The group's ranks in the world, ascending.
@@ -32,7 +31,7 @@ class CollectiveCount {
     const std::lock_guard lock(mutex_);
     table_[{group, kind}] += bytes;
   }
-  // The counts since the last call.
+  // Returns the counts since the last call.
   Table Take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(table_, {});
@@ -43,8 +42,8 @@ class CollectiveCount {
   Table table_;
 };
 
-// Wraps the world's engine and counts the bytes of its collectives and those of
-// all groups made from it. `count` outlives the engine and its groups.
+// Wraps the world's engine and counts the bytes of the collectives of it and of
+// all groups made from it. `count` must outlive the engine and its groups.
 std::unique_ptr<collectives::Engine> CountEngine(
     std::unique_ptr<collectives::Engine> engine, CollectiveCount& count);
 
@@ -61,7 +60,7 @@ struct MeasuredRank {
 };
 
 // Runs three steps with threads as ranks. `prepare` may add tiers to a rank's
-// options; null: no change.
+// options, and may be null.
 absl::StatusOr<std::vector<MeasuredRank>> MeasureRun(
     const RunOptions& options,
     const std::function<absl::Status(int64_t rank, RunOptions&)>& prepare = {});

@@ -20,7 +20,7 @@ namespace {
 
 using zero3::StatePart;
 
-// The index in the whole tensor of each element held.
+// The index of each held element in the whole tensor.
 std::vector<int64_t> WholeElements(const HeldTensor& held) {
   const int64_t width = held.shape.size() == 2 ? held.shape[1] : 1;
   std::vector<int64_t> elements;

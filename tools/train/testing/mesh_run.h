@@ -1,4 +1,4 @@
-// A small training run on threads for ranks, for tests of checkpoints.
+// For tests of checkpoints: a small training run with threads as ranks.
 #ifndef TESSERA_TOOLS_TRAIN_TESTING_MESH_RUN_H_
 #define TESSERA_TOOLS_TRAIN_TESTING_MESH_RUN_H_
 
@@ -24,8 +24,8 @@ namespace tessera::train::testing {
 // A model with fewer kv heads than four tensor ranks, and query heads and words
 // that do not divide evenly.
 RunOptions SmallRun();
-// The same with a mixture of eight experts, beside a shared one, in all layers
-// but the first, and biases of its routers.
+// The same model with a mixture of eight experts, a shared expert and router
+// biases in all layers except the first.
 RunOptions SmallMixture();
 
 // The identity of such a run.
@@ -46,17 +46,18 @@ absl::Status OnRanks(const RunOptions& options,
 // The losses of steps [rank.steps(), end).
 absl::StatusOr<std::vector<double>> TrainTo(TrainRank& rank, int64_t end);
 
-// The bits of whole tensors by name and part of the state, collected from the
-// ranks of a run. Without the scales of blocks.
+// The bits of whole tensors by name and part of the state, without the scales
+// of blocks.
 using WholeBits =
     std::map<std::pair<std::string, zero3::StatePart>, std::vector<uint32_t>>;
 
+// Collects WholeBits from the ranks of a run.
 class WholeState {
  public:
-  // Adds the rank's elements. DataLoss if an element exists with other bits:
-  // copies must be equal.
+  // Adds the rank's elements. DataLoss if copies of an element have different
+  // bits.
   absl::Status Add(TrainRank& rank);
-  // InvalidArgument if an element is missing.
+  // Returns InvalidArgument if an element is missing.
   absl::StatusOr<WholeBits> bits() const;
 
  private:
@@ -73,7 +74,7 @@ class WholeState {
       ABSL_GUARDED_BY(mutex_);
 };
 
-// Creates an empty directory below that of the test.
+// Creates an empty directory in the test's directory for temporary files.
 std::string NewRunDirectory(const std::string& name);
 
 }  // namespace tessera::train::testing

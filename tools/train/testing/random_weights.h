@@ -25,7 +25,7 @@ inline model_files::ModelConfig SmallModel() {
   return config;
 }
 
-// Normal numbers about 0, or about 1 for norms.
+// Normally distributed weights around 0, or around 1 for norms.
 class RandomWeights : public WeightReader {
  public:
   explicit RandomWeights(const model_files::ModelConfig& config)

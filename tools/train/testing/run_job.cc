@@ -42,7 +42,7 @@ Settings SmallSettings() {
   settings.parallel.mesh = {};
   settings.engine = "in_process";
   settings.zero = 0;
-  settings.persistence_threshold = 0;  // Else all of SmallModel stays whole.
+  settings.persistence_threshold = 0;  // Partitions all of SmallModel.
   settings.offload = "none";
   settings.learning_rate = 1e-2;
   settings.min_learning_rate = 1e-3;

@@ -1,4 +1,4 @@
-// RunJob: trains a small model with RunWorker on threads as ranks. For tests.
+// For tests: trains a small model with RunWorker, with threads as ranks.
 //
 //   const JobRun run = RunJob(SmallSettings());
 //   run.result.steps.back().record.loss;
@@ -27,7 +27,7 @@ TrainingData SmallData(const Settings& settings);
 
 struct JobRun {
   std::vector<absl::Status> statuses;  // By rank.
-  RunResult result;                    // Of rank 0, if all statuses are OK.
+  RunResult result;                    // From rank 0, if all statuses are OK.
   std::string table;                   // The output of rank 0.
   absl::Duration took;
 
@@ -41,7 +41,7 @@ JobRun RunJob(const Settings& settings,
               const model_files::ModelConfig& model = SmallModel(),
               const TrainingData* data = nullptr);
 
-// The losses of TrainRank alone, with the same settings.
+// The losses of TrainRank without RunWorker, with the same settings.
 std::vector<double> LossesOfTrainRank(const Settings& settings);
 
 }  // namespace tessera::train

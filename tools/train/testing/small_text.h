@@ -1,5 +1,4 @@
-// Texts for tests of training: 400 similar lines, so that a model can learn
-// them.
+// Texts for tests of training: 400 similar lines that a small model can learn.
 #ifndef TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 #define TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 
@@ -12,8 +11,8 @@ namespace tessera::train::testing {
 // The text as bytes, the tokens of text::ByteTokenizer.
 std::shared_ptr<const text::Corpus> SmallText();
 
-// The same lines as documents, with prompts of no letter to whole lines: some
-// short samples have no target.
+// The same lines as documents with prompts, whose lengths vary from no letter
+// to the whole line. Some short samples therefore have no target.
 std::shared_ptr<const text::Corpus> SmallPairs();
 
 }  // namespace tessera::train::testing

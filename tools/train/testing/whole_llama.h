@@ -25,8 +25,8 @@ namespace tessera::train {
 
 class WholeLlama {
  public:
-  // Weights are zeros in memory of the layers, on the device of the ops. `ops`
-  // and `tokens` outlive it.
+  // Weights are zeros in the layers' own memory, on the device of `ops`. `ops`
+  // and `tokens` must outlive this.
   static absl::StatusOr<std::unique_ptr<WholeLlama>> Create(
       tensor_parallel::Ops& ops, const LlamaOptions& options,
       TokenSource& tokens);
@@ -35,8 +35,8 @@ class WholeLlama {
     return layers_->windows();
   }
 
-  // Forward computes the loss of micro-batch 0, for which the host waits. It is
-  // followed by a backward, together or in halves, or by Release.
+  // Forward computes the loss of micro-batch 0 and waits for it. After it call
+  // Backward, BackwardInput and BackwardWeight, or Release.
   absl::StatusOr<double> Forward();
   absl::Status Backward();
   absl::Status BackwardInput();

@@ -1,5 +1,5 @@
-// A whole model on an emulated device has the losses and gradients of the CPU,
-// bit for bit.
+// Tests that a whole model on an emulated device gives the losses and gradients
+// of the CPU, bit for bit.
 #include "tools/train/testing/whole_llama.h"
 
 #include <cstddef>
@@ -123,7 +123,7 @@ absl::StatusOr<Results> RunOn(Queue& queue, const LlamaOptions& options) {
                            WholeLlama::Create(ops, options, tokens));
   Results results;
   absl::Status status = Train(ops, *model, results);
-  // Nothing is freed before its work is done.
+  // No memory may be freed before the work on it has completed.
   status.Update(queue.Synchronize());
   TESSERA_RETURN_IF_ERROR(status);
   return results;

@@ -4,7 +4,7 @@
     python3 -m venv venv && venv/bin/pip install torch transformers
     venv/bin/python make_llama_logits.py llama_logits.json
 
-The weights are those of FillByFormula in reference_weights.h. transformers computes norms, angles and softmaxes in float32 for
+FillByFormula in reference_llama.h defines the weights. transformers computes norms, angles and softmaxes in float32 for
 every type of model; this script replaces float32 by float64 to get all digits, and prints the difference.
 """
 import json
@@ -30,7 +30,7 @@ CASES = [
          head_dim=4, rms_norm_eps=1e-3, rope_theta=100.0, tie_word_embeddings=True, sequences=1, length=9),
     dict(vocab_size=5, hidden_size=12, intermediate_size=31, num_hidden_layers=1, num_attention_heads=3, num_key_value_heads=3,
          head_dim=4, rms_norm_eps=1e-6, rope_theta=500000.0, tie_word_embeddings=False, sequences=3, length=2),
-    # Llama 3.1: of the six frequencies some are high, some low and some between.
+    # Llama 3.1, with high, low and medium frequencies among the six.
     dict(vocab_size=6, hidden_size=8, intermediate_size=6, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
          head_dim=12, rms_norm_eps=1e-5, rope_theta=500.0, tie_word_embeddings=False, sequences=1, length=23,
          rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -44,7 +44,7 @@ CASES = [
     dict(model_type="qwen2", vocab_size=8, hidden_size=12, intermediate_size=9, num_hidden_layers=2, num_attention_heads=6,
          num_key_value_heads=2, head_dim=2, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, sequences=2,
          length=6),
-    # Windows of 3 keys, in all layers, and in all but the first.
+    # Windows of 3 keys, first in all layers, then in all layers except the first.
     dict(model_type="mistral", vocab_size=7, hidden_size=8, intermediate_size=5, num_hidden_layers=2, num_attention_heads=4,
          num_key_value_heads=2, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=2,
          length=8, sliding_window=3),

@@ -75,9 +75,8 @@ struct Tool {
 // contains the verb.
 struct Verb {
   std::string_view name;
-  std::vector<std::string_view>
-      operands;              // Such as RUN and DIR; all are required.
-  std::string_view summary;  // One sentence.
+  std::vector<std::string_view> operands;  // Such as RUN and DIR; all required.
+  std::string_view summary;                // One sentence.
   std::string_view example;
   std::vector<std::string_view> flags;
   // Gets the values of the operands in order.

@@ -57,26 +57,27 @@ class AxisLinks {
 // because a search prices thousands of stages.
 //
 // clang-format off
-// Per micro-batch and layer, where x is the bytes of all its tokens on the rank:
+// Per micro-batch and layer, with x the bytes of all its tokens on the rank:
 //
 //   tp            forward             whole backward      I                  W
 //   plain         2 all_reduce x      2 all_reduce        the same           none
 //   sequence      2 all_gather,       4 all_gather,       2 all_gather and   2 all_gather
 //   parallel      2 reduce_scatter    2 reduce_scatter    2 reduce_scatter
 //
-// A mixture of experts has the same tp messages as an MLP, except that its W has only one
-// all_gather. A shared expert adds the messages of an MLP with backward passes I and W.
+// A mixture of experts has the same tp messages as an MLP, except that its W
+// has only one all_gather. A shared expert adds the messages of an MLP with
+// backward passes I and W.
 //
 // ep, with k experts per token and E experts per layer:
 //
 //   forward         all_to_all of E counts, k x, k weights per token, k x
 //   backward, I     all_to_all of k x, k x, k weights per token
 //
-// A fully recomputed layer adds 1 all_reduce, or 2 all_gather and 1 reduce_scatter, and
-// the ep messages of the forward pass except the last.
+// A fully recomputed layer adds 1 all_reduce, or 2 all_gather and
+// 1 reduce_scatter, and the ep messages of the forward pass except the last.
 //
-// cp: keys and values circulate among n ranks in n - 1 messages in the forward pass and
-// again in the backward pass, and their gradients in n messages.
+// cp: keys and values circulate among n ranks in n - 1 messages in the forward
+// pass and again in the backward pass, and their gradients in n messages.
 // clang-format on
 void AddPasses(const train::StageShapes& shapes, pipeline::ActionKind kind,
                int64_t times, train::RankTraffic& traffic);

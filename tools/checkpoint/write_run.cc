@@ -160,8 +160,7 @@ bool IsOfExperts(LlamaPart part) {
 struct Stage {
   std::vector<HeldTensor> tensors = {};
   std::vector<LlamaPart> parts = {};  // By tensor.
-  std::vector<int64_t> groups =
-      {};  // By tensor; tensors of a group are used together.
+  std::vector<int64_t> groups = {};   // By tensor; used together.
 };
 
 // The layers of a stage. A part of a checkpoint contains only its experts,

@@ -78,6 +78,7 @@ class AxisLinks {
 //
 // cp: keys and values circulate among n ranks in n - 1 messages in the forward
 // pass and again in the backward pass, and their gradients in n messages.
+// Recomputation of any kind repeats the cp messages of the forward pass.
 // clang-format on
 void AddPasses(const train::StageShapes& shapes, pipeline::ActionKind kind,
                int64_t times, train::RankTraffic& traffic);

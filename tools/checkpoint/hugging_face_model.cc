@@ -176,7 +176,7 @@ absl::Status CheckType(const ExportOptions& options) {
 absl::Status WriteWhole(
     const std::string& directory,
     absl::FunctionRef<absl::Status(const std::string& writing)> write) {
-  // Without a last slash, so that the parent is its parent.
+  // Without a trailing slash, which would change the parent path.
   const std::string target =
       fs::path(directory + "/").lexically_normal().parent_path().string();
   TESSERA_RETURN_IF_ERROR(CheckTarget(target));
@@ -192,15 +192,15 @@ absl::Status WriteWhole(
   return status;
 }
 
-// A factor of one projection in PEFT's file.
+// One of the two low-rank factors of a projection in PEFT's file.
 struct PeftFactor {
   std::string name;
   std::vector<int64_t> shape = {};
   std::span<const float> values = {};
 };
 
-// Those of a weight: "base_model.model.model.layers.3.self_attn.q_proj" of each
-// projection, as the pieces are named.
+// The factors lora_A and lora_B of each projection of a weight, named after its
+// pieces: "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight".
 std::vector<PeftFactor> FactorsOf(const LlamaParameter& parameter,
                                   const train::SavedAdapter& adapter,
                                   int64_t rank) {
@@ -227,7 +227,7 @@ std::vector<PeftFactor> FactorsOf(const LlamaParameter& parameter,
   return factors;
 }
 
-// adapter_config.json, without what has PEFT's default.
+// adapter_config.json without the keys whose values are PEFT's defaults.
 absl::StatusOr<std::string> PeftConfig(const train::LoraIdentity& lora,
                                        const std::string& base) {
   nlohmann::ordered_json modules = nlohmann::ordered_json::array();
@@ -340,7 +340,7 @@ using zero3::StatePart;
 
 constexpr int64_t kWeightsAtOnce = int64_t{1} << 22;
 
-// Assembles whole rows of a run's tensors from those of Hugging Face.
+// Reads the tensors of a run from the weights of a Hugging Face model.
 class Weights {
  public:
   explicit Weights(const HuggingFaceWeights& files)
@@ -351,7 +351,7 @@ class Weights {
     }
   }
 
-  // A BlockSource.
+  // Implements BlockSource.
   absl::Status Read(const HeldTensor& held, StatePart part,
                     const StateArray& to) {
     if (part != StatePart::kValue && part != StatePart::kMaster) {
@@ -359,7 +359,7 @@ class Weights {
     }
     const LlamaParameter& parameter =
         parameters_.at(std::string(train::SourceOfTied(config_, held.name)));
-    int64_t place = 0;  // Of the range of rows among those that are held.
+    int64_t place = 0;  // First held element of `rows`.
     const int64_t end = to.begin + to.capacity;
     const int64_t width = held.width();
     for (const auto& rows : held.rows) {
@@ -380,8 +380,8 @@ class Weights {
   }
 
  private:
-  // Reads rows, a few at a time; `origin` is the held element that row 0 would
-  // be.
+  // Reads rows, a limited number at a time. `origin` is the index of the held
+  // element at which row 0 would begin.
   absl::Status ReadRange(const LlamaParameter& parameter,
                          const HeldTensor& held, IndexRange rows,
                          int64_t origin, const StateArray& to) {
@@ -395,7 +395,7 @@ class Weights {
     return absl::OkStatus();
   }
 
-  // The held columns of rows, the first of which is held element `place`.
+  // Reads the held columns of rows, which begin at held element `place`.
   absl::Status ReadRows(const LlamaParameter& parameter, const HeldTensor& held,
                         IndexRange rows, int64_t place, const StateArray& to) {
     const int64_t columns = held.shape.size() == 2 ? held.shape[1] : 1;
@@ -412,7 +412,7 @@ class Weights {
     return absl::OkStatus();
   }
 
-  // Copies the part of a row that belongs to the elements of `to`.
+  // Copies the part of a row that overlaps the elements of `to`.
   static absl::Status CopyRow(std::span<const float> row, int64_t place,
                               const StateArray& to) {
     const int64_t begin = std::max(place, to.begin);

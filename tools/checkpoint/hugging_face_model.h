@@ -1,5 +1,5 @@
-// ExportModel, ImportModel: weights between checkpoints and Hugging Face
-// models.
+// Converts weights between checkpoints and Hugging Face models: ExportModel,
+// ExportAdapter and ImportModel.
 //
 //   TESSERA_RETURN_IF_ERROR(ExportModel("run/checkpoints", "exported",
 //                                       {.dtype = DType::kBF16}));
@@ -23,15 +23,15 @@ struct ExportOptions {
   DType dtype = DType::kF32;  // f32, bf16 or f16, rounded to nearest.
   int64_t max_shard_bytes = int64_t{5'000'000'000};
   // A directory with a tokenizer.json or tokenizer.model, whose tokenizer files
-  // are copied. Empty: none.
+  // are copied. Empty copies none.
   std::string tokenizer = "";
 };
 
-// Writes config.json, safetensors with Hugging Face's Llama names, and their
-// index if there are several, from a checkpoint or the newest one in a
-// directory. `directory` is new or empty and appears as a whole; until then it
-// is "directory.writing". Uses master weights if there are any. Holds a few
-// million weights at a time.
+// Exports a checkpoint, or the newest one in a directory, as config.json,
+// safetensors with Hugging Face's Llama names and, if there are several files,
+// their index. `directory` must be new or empty. It is written as
+// "directory.writing" and then renamed. Uses master weights if there are any.
+// Holds a few million weights at a time in memory.
 //
 // InvalidArgument for invalid options; AlreadyExists if the directory is not
 // empty; the system's error if it cannot be written; the errors of ModelReader.
@@ -40,10 +40,10 @@ absl::Status ExportModel(const std::string& checkpoint,
                          const std::string& directory,
                          const ExportOptions& options);
 
-// Writes the LoRA adapters of a run as Hugging Face's PEFT has them:
-// adapter_config.json and adapter_model.safetensors, for the model with the
-// name or path `base`. Otherwise as ExportModel, with max_shard_bytes and
-// tokenizer unused. FailedPrecondition if the run has no adapters.
+// Exports the LoRA adapters of a run in the format of Hugging Face's PEFT,
+// adapter_config.json and adapter_model.safetensors, for the base model with
+// the name or path `base`. Otherwise the same as ExportModel, but ignores
+// max_shard_bytes and tokenizer. FailedPrecondition if the run has no adapters.
 absl::Status ExportAdapter(const std::string& checkpoint,
                            const std::string& directory,
                            const std::string& base,
@@ -52,15 +52,16 @@ absl::Status ExportAdapter(const std::string& checkpoint,
 struct ImportOptions {
   train::MeshSizes mesh = {};
   int zero = 3;
-  // The type of the run: f32, bf16 or f16. Default: that of config.json if it
-  // is one of these, else f32.
+  // The type of the run: f32, bf16 or f16. Default: the type in config.json if
+  // it is one of these, otherwise f32.
   std::optional<DType> dtype = {};
 };
 
-// Writes a checkpoint at step 0, from which a run resumes, and returns its
-// path. `model` is a directory with config.json and safetensors. Weights are
-// rounded to the type; 16-bit ones have master weights with the full precision
-// of the files; moments are zero. Holds a few million weights at a time.
+// Imports a model as a checkpoint at step 0, from which a run can resume, and
+// returns its path. `model` is a directory with config.json and safetensors.
+// Weights are rounded to the type of the run; 16-bit weights have master
+// weights with the full precision of the files; moments are zero. Holds a few
+// million weights at a time in memory.
 //
 // DataLoss if a file is damaged or a tensor's shape contradicts config.json,
 // NotFound if one is missing, each with its name; Unimplemented for an

@@ -200,8 +200,8 @@ absl::StatusOr<train::testing::WholeBits> TrainAndSave(
   return state.bits();
 }
 
-// Resumes from a checkpoint at step 0 and trains on; returns the state at
-// resumption.
+// Resumes from a checkpoint at step 0 and continues training; returns the state
+// at resumption.
 absl::StatusOr<train::testing::WholeBits> BeginWith(
     const train::RunOptions& options, const std::string& checkpoint) {
   train::testing::WholeState state;
@@ -253,7 +253,7 @@ TEST(ExportModelTest, RoundTripsMixturesOnOtherMeshes) {
   }
 }
 
-// Their files have them less 1.
+// Gemma's files store the weights of norms minus 1.
 TEST(ExportModelTest, ShiftsGemmaNormsByOne) {
   train::RunOptions options = train::testing::SmallRun();
   options.model.architecture = model_files::Architecture::kGemma;
@@ -368,8 +368,9 @@ std::vector<float> TensorOf(const SafetensorsSet& set,
   return values;
 }
 
-// A model of Hugging Face is the frozen weights plus alpha / rank times the
-// product of the factors, which the adapter's file has for each projection.
+// The weights of the exported model are the frozen weights plus alpha / rank
+// times the product of the factors, which the adapter's file contains for each
+// projection.
 TEST(ExportAdapterTest, FilesHaveTheFactorsAndTheirSum) {
   train::RunOptions options = train::testing::SmallRun();
   options.mesh = {.dp = 2, .tp = 2};

@@ -51,7 +51,7 @@ ListedRun ListOne(const std::string& path) {
   return run;
 }
 
-// One cell in a table of text or CSV.
+// One cell of a text or CSV table.
 std::string Cell(std::string_view text) {
   return absl::StrReplaceAll(text, {{"\n", " "}, {"\"", "'"}});
 }

@@ -1,5 +1,5 @@
-// ListRuns: the checkpoints of a directory; VerifyRun: reads and checks every
-// byte of one.
+// Inspects checkpoints: ListRuns lists those of a directory, VerifyRun reads
+// and checks every byte of one.
 #ifndef TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 #define TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 
@@ -17,20 +17,20 @@ namespace tessera::tools {
 
 struct ListedRun {
   std::string path = "";
-  std::string state = "";  // "complete", or the reason why not.
+  std::string state = "";  // "complete", or why it is not.
   int64_t step = 0;
-  int64_t ranks = 0;      // That wrote the checkpoint.
+  int64_t ranks = 0;      // Ranks that wrote it.
   std::string mesh = "";  // Empty if it is not a run's.
   int64_t zero = 0;
-  int64_t parameters = 0;  // Of the model; 0 if it is not a run's.
-  int64_t bytes = 0;       // Of its files.
+  int64_t parameters = 0;  // Of the model; 0 if not a run's.
+  int64_t bytes = 0;       // Size of its files.
 
   friend bool operator==(const ListedRun&, const ListedRun&) = default;
 };
 
-// The checkpoints of a directory by name, interrupted ones included, or the one
-// checkpoint at `path`. The system's error if the directory cannot be read,
-// NotFound if it has none.
+// Returns the checkpoints in the directory `path`, sorted by name and including
+// interrupted ones, or only the checkpoint at `path`. The system's error if the
+// directory cannot be read, NotFound if there is no checkpoint.
 absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path);
 
 // JSON: an array of objects with the fields above.
@@ -44,11 +44,11 @@ struct VerifiedBytes {
   int64_t all_bytes = 0;
 };
 
-// Calls `progress` after each file. Checks the manifest, that there are no
-// other files, the place, format and checksum of each block and file, and that
-// the parts have each element of each tensor once. DataLoss with the first
-// error and the number of damaged files; InvalidArgument if the checkpoint is
-// not a run's.
+// Checks the manifest, that there are no other files, the position, format and
+// checksum of each block and file, and that the parts contain each element of
+// each tensor exactly once. Calls `progress` after each file. DataLoss with the
+// first error and the number of damaged files; InvalidArgument if the
+// checkpoint is not a run's.
 absl::StatusOr<VerifiedBytes> VerifyRun(
     const std::string& path,
     absl::FunctionRef<void(const VerifiedBytes&)> progress);

@@ -148,8 +148,8 @@ TEST(RunPlanTest, RejectsIncompatibleMeshes) {
   EXPECT_THAT(PlanParts({}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-// Reshards the checkpoint of a run for each mesh and ZeRO stage, whose ranks
-// take it up, and back.
+// Reshards the checkpoint of a run for each mesh and ZeRO stage, resumes from
+// the result, and reshards it back.
 void ExpectReshards(const RunOptions& options,
                     const std::vector<std::pair<MeshSizes, int>>& targets) {
   WholeState before;
@@ -231,7 +231,8 @@ TEST(ReshardRunTest, KeepsExistingFiles) {
   EXPECT_TRUE(fs::is_empty(to));
 }
 
-// The written state of Muon is that of the mesh, which reads its own files.
+// The resharded state of Muon equals the state that ranks of the other mesh
+// write.
 TEST(ReshardRunTest, MatricesOfMuonKeepTheirOneMoment) {
   RunOptions options = With(SmallRun(), {.pp = 2}, 1);
   options.state.optimizer = zero3::OptimizerKind::kMuon;

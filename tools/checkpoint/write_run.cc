@@ -38,7 +38,7 @@ using tensor_parallel::Partition;
 using train::HeldTensor;
 using train::MeshSizes;
 
-// The parts of each tensor on one tensor rank.
+// Computes the part of each tensor that one tensor rank holds.
 class TensorRank {
  public:
   static absl::StatusOr<TensorRank> Create(const model_files::ModelConfig& c,
@@ -64,7 +64,7 @@ class TensorRank {
                       std::move(shared));
   }
 
-  // `experts` are those of the rank's expert rank.
+  // `experts` are the experts that the rank holds.
   HeldTensor Of(LlamaPart part, int64_t layer, IndexRange experts) const {
     HeldTensor held = train::WholeTensor(
         train::RunTensorName(part, layer),
@@ -128,7 +128,8 @@ class TensorRank {
         units_(units),
         shared_(std::move(shared)) {}
 
-  // The first of neighbours that share a part is its primary holder.
+  // Among neighbours that hold the same replicated part, the first is its
+  // primary holder.
   std::vector<tensor_parallel::ParameterRows> RowsOf(
       const FusedPartition& partition) const {
     std::vector<tensor_parallel::ParameterRows> rows;
@@ -147,7 +148,7 @@ class TensorRank {
   FusedPartition qkv_;
   FusedPartition mlp_;
   Partition words_;
-  Partition units_;  // Of an expert.
+  Partition units_;  // Hidden units of an expert.
   FusedPartition shared_;
 };
 
@@ -159,10 +160,11 @@ bool IsOfExperts(LlamaPart part) {
 struct Stage {
   std::vector<HeldTensor> tensors = {};
   std::vector<LlamaPart> parts = {};  // By tensor.
-  std::vector<int64_t> groups = {};   // By tensor: what is used at once.
+  std::vector<int64_t> groups = {};   // By tensor; used together.
 };
 
-// A stage's layers, of which a part has only the experts, or all else, or all.
+// The layers of a stage. A part of a checkpoint contains only its experts,
+// everything else, or both.
 struct StagePlace {
   IndexRange layers = {};
   bool is_first = false;
@@ -194,7 +196,7 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
   }
   if (!place.is_last) return stage;
   add(LlamaPart::kFinalNorm);
-  // A tied head has its own table unless it is on the first stage.
+  // A tied head has its own copy of the table unless it is on the first stage.
   if (!config.tied_embeddings || !place.is_first) add(LlamaPart::kHead);
   return stage;
 }

@@ -1,12 +1,12 @@
-// WriteRun, ReshardRun: write the checkpoint of a run from one process, without
-// ranks.
+// Writes the checkpoint of a run in one process, without ranks: WriteRun from
+// any source of state, ReshardRun from a checkpoint of another mesh.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::string path,
 //                            ReshardRun("run/checkpoints", "new",
 //                                       {.mesh = {.tp = 4}, .zero = 1}));
 //
-// A run resumes from a checkpoint of any mesh; after ReshardRun each of its
-// ranks reads only its own file.
+// A run can resume from a checkpoint of any mesh. After ReshardRun each rank
+// reads only its own file.
 #ifndef TESSERA_TOOLS_CHECKPOINT_WRITE_RUN_H_
 #define TESSERA_TOOLS_CHECKPOINT_WRITE_RUN_H_
 
@@ -35,32 +35,32 @@ struct CheckpointPlan {
   DType dtype = DType::kF32;
   zero3::MomentKinds moments = {};
   int64_t optimizer_steps = 0;
-  train::RunProgress progress = {};  // Steps include skipped ones.
+  train::RunProgress progress = {};  // Steps include skipped steps.
   double loss_scale = 1;
   int64_t steps_since_scale_change = 0;
 };
 
 struct PlannedPart {
   zero3::CheckpointPart part;              // Without its files.
-  std::vector<train::HeldTensor> tensors;  // By parameter number.
+  std::vector<train::HeldTensor> tensors;  // Indexed by parameter number.
 };
 
-// The parts of the checkpoint, by pipeline rank, then tensor rank, then expert
-// rank, with one stage on each pipeline rank. InvalidArgument if the model is
-// invalid or indivisible: more stages than layers, heads that tensor ranks
-// cannot share, or experts that expert ranks cannot.
+// The parts of the checkpoint, ordered by pipeline rank, then tensor rank, then
+// expert rank, with one stage on each pipeline rank. InvalidArgument if the
+// model is invalid or indivisible: it has fewer layers than stages, or its
+// heads or experts cannot be divided over the tensor or expert ranks.
 absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan);
 
 // Sets the elements [to.begin, to.begin + to.capacity) of `held`, which are
-// zero before.
+// zero initially.
 using BlockSource = absl::FunctionRef<absl::Status(
     const train::HeldTensor& held, zero3::StatePart part,
     const zero3::StateArray& to)>;
 
 // Writes the checkpoint of `plan` into `directory`, which is created if
-// missing, and returns its path. The checkpoint appears as a whole. Holds one
-// block of at most a million elements at a time. AlreadyExists, without a
-// change, if the directory has a checkpoint of that step.
+// missing, and returns its path. The checkpoint appears atomically. Holds one
+// block of at most a million elements at a time in memory. AlreadyExists,
+// without a change, if the directory contains a checkpoint of that step.
 absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
                                      const std::string& directory,
                                      const CheckpointPlan& plan,
@@ -72,7 +72,7 @@ struct ReshardOptions {
 };
 
 // Reshards a checkpoint, or the newest one in a directory, into `directory` and
-// returns the new path. The state is bit-identical. The errors of
+// returns the new path. The state is bit-identical. Returns the errors of
 // SavedRun::Open and WriteRun; InvalidArgument if the model is indivisible, or
 // 8-bit moments would be split inside a block.
 absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,

@@ -94,7 +94,8 @@ bool IsHelp(std::string_view argument) {
   return argument == "--help" || argument == "-h" || argument == "-help";
 }
 
-// Sets flags; returns the other arguments if the tool takes operands.
+// Sets the flags and returns the operands. If the tool takes none, an argument
+// that is not a flag is an error.
 absl::StatusOr<std::vector<std::string>> ParseArguments(
     const Tool& tool, bool has_operands,
     const std::vector<std::string>& arguments) {
@@ -225,7 +226,7 @@ int Report(const Tool& tool, const absl::Status& status, std::ostream& err) {
   return is_usage ? 2 : 1;
 }
 
-// Exit code of a program that wrote to standard output.
+// Flushes standard output and returns the exit code.
 int AfterOutput(const Tool& tool, int code) {
   std::cout.flush();
   if (code == 0 && !std::cout) {

@@ -1,4 +1,4 @@
-// RunTool: the command line of every tool: flags, --help and exit codes.
+// The command line of every tool: flags, --help and exit codes.
 //
 // clang-format off
 //   ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2", "axes and their sizes");
@@ -11,9 +11,9 @@
 //   }
 // clang-format on
 //
-// A tool that does several things has a verb for each, as git and docker do:
+// A tool with several functions has a verb for each, as git and docker do:
 // `checkpoint list RUN`, `checkpoint reshard RUN DIR --mesh=dp2`. Each verb has
-// flags and a --help of its own.
+// its own flags and --help.
 //
 // Flags are declared with ABSL_FLAG; only those that the tool lists are
 // accepted. Exit codes: 0 success, 1 a failed run, 2 bad usage. Bad usage
@@ -76,15 +76,15 @@ struct Tool {
   std::vector<std::pair<char, std::string_view>> short_flags = {};
 };
 
-// One verb of a tool. `name`, `summary`, `example` and `flags` are the verb's;
-// the example contains the verb.
+// One verb of a tool. The fields have the same meaning as in Tool; the example
+// contains the verb.
 struct Verb {
   std::string_view name;
   std::vector<std::string_view> operands;  // Such as RUN and DIR; all required.
   std::string_view summary;                // One sentence.
   std::string_view example;
   std::vector<std::string_view> flags;
-  // Takes the values of the operands, in their order.
+  // Gets the values of the operands in order.
   std::function<absl::Status(const std::vector<std::string>&)> body;
 };
 
@@ -99,8 +99,8 @@ absl::Status ParseFlags(const Tool& tool,
 // The output of --help.
 std::string HelpText(const Tool& tool);
 
-// `status` as InvalidArgument after "--flag=value: ", for a value that parses
-// but is invalid. OK stays OK.
+// Converts an error about a flag's value to InvalidArgument, with its message
+// after "--flag=value: ". OK stays OK.
 absl::Status FlagError(std::string_view flag, std::string_view value,
                        const absl::Status& status);
 
@@ -109,19 +109,20 @@ absl::Status CheckFlagRange(std::string_view flag, int64_t value,
                             int64_t lowest, int64_t highest);
 
 // Parses the flags, runs `body` unless --help is given, reports an error on
-// `err`, and returns the exit code: InvalidArgument from either is bad usage.
+// `err`, and returns the exit code. InvalidArgument, from parsing or from
+// `body`, counts as bad usage.
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             std::ostream& out, std::ostream& err,
             absl::FunctionRef<absl::Status()> body);
 
-// Runs the verb that the first argument names. --help alone lists the verbs,
-// after a verb its operands and flags. `tool` has no flags of its own.
+// Runs the verb that the first argument names. --help lists the verbs, or after
+// a verb its operands and flags. `tool` must not have flags.
 int RunVerb(const Tool& tool, const std::vector<Verb>& verbs,
             const std::vector<std::string>& arguments, std::ostream& out,
             std::ostream& err);
 
-// The same on a program's arguments, standard output and standard error. A
-// standard output that cannot be written is an error, too.
+// The same with a program's arguments, standard output and standard error.
+// Failure to write to standard output is an error, too.
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             absl::FunctionRef<absl::Status()> body);
 int RunTool(const Tool& tool, int argc, char** argv,

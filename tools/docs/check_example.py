@@ -11,7 +11,7 @@ import sys
 
 
 def code_blocks(markdown):
-    """The contents of the fenced code blocks, without their trailing white space."""
+    """Returns the contents of the fenced code blocks, without trailing white space."""
     return [block.strip() for block in re.findall(r"^```[^\n]*\n(.*?)^```$", markdown, re.MULTILINE | re.DOTALL)]
 
 
@@ -23,7 +23,7 @@ def without_leading_comment(source):
 
 
 def problems(markdown, source, output):
-    """The problems as text; empty if there are none."""
+    """Returns the problems as text; empty if there are none."""
     blocks = code_blocks(markdown)
     found = []
     if source.strip() not in blocks and without_leading_comment(source) not in blocks:

@@ -26,7 +26,7 @@ def write(path, text=""):
 
 
 def add_module(registry, name, version):
-    """An empty module; rules_cc gets the rules that are built into Bazel."""
+    """An empty module; for rules_cc a module with the rules that are built into Bazel."""
     module = 'module(name = "%s", version = "%s")\n' % (name, version)
     entry = os.path.join(registry, "modules", name, version)
     write(os.path.join(entry, "MODULE.bazel"), module)

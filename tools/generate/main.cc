@@ -99,7 +99,7 @@ absl::Status CheckFlags() {
                        "allowed: above 0 and up to 1, such as --top_p=0.9"));
 }
 
-// As text, UTF-8 whatever the bytes.
+// Formats JSON; replaces bytes that are not UTF-8.
 std::string Dump(const Json& object) {
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -115,7 +115,8 @@ absl::Status Continue(const LoadedModel& model, tensor_parallel::Ops& ops) {
   TESSERA_ASSIGN_OR_RETURN(
       const train::Continuation continuation,
       train::ContinueTokens(*model.weights, *model.tokenizer, ops, options));
-  // Appended, because the text of some tokens depends on what is before them.
+  // Decodes after the prompt, because the text of some tokens depends on the
+  // text before them.
   std::string whole = options.prompt;
   model.tokenizer->AppendText(continuation.tokens, whole);
   if (absl::GetFlag(FLAGS_format) == OutputFormat::kText) {

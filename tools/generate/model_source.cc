@@ -29,7 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 
-// Models for bytes have spare tokens up to a multiple of 8 (PresetConfig).
+// Models for bytes have spare tokens that fill up to a multiple of 8
+// (PresetConfig).
 constexpr int64_t kMostSpareTokens = 7;
 
 bool Exists(const fs::path& path) {
@@ -49,7 +50,7 @@ absl::StatusOr<TokenizerPointer> LoadTokenizer(std::string_view flag,
   return TokenizerPointer(std::move(tokenizer));
 }
 
-// Of a model that comes without a tokenizer.
+// The tokenizer of a model that has no tokenizer files.
 absl::StatusOr<TokenizerPointer> BytesFor(int64_t vocabulary,
                                           const std::string& path) {
   if (IsForBytes(vocabulary)) {
@@ -62,7 +63,7 @@ absl::StatusOr<TokenizerPointer> BytesFor(int64_t vocabulary,
           " tokens; give its tokenizer.json or tokenizer.model")));
 }
 
-// The directory of the run that `checkpoint` is in; nullopt if it is elsewhere.
+// The run directory that contains `checkpoint`; nullopt if there is none.
 std::optional<fs::path> RunOf(const std::string& checkpoint) {
   std::error_code error;
   const fs::path whole = fs::canonical(checkpoint, error);
@@ -83,7 +84,7 @@ absl::StatusOr<TokenizerPointer> TokenizerOfRun(
   return BytesFor(identity.model.vocabulary, checkpoint);
 }
 
-// Imported checkpoints have no number of tokens yet.
+// Checks the number of tokens, which imported checkpoints do not have yet.
 absl::Status CheckVocabulary(const train::RunIdentity& identity,
                              const text::Tokenizer& tokenizer,
                              const std::string& flag) {

@@ -1,5 +1,5 @@
-// OpenModel: the weights of a model and the tokenizer that belongs to them,
-// from the outputs of a run or a Hugging Face directory.
+// Opens the weights of a model and their tokenizer, from the outputs of a run
+// or from a Hugging Face directory.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const LoadedModel model,
 //                            OpenModel("run", /*tokenizer=*/""));
@@ -20,8 +20,8 @@ namespace tessera::tools {
 struct LoadedModel {
   std::unique_ptr<train::WeightReader> weights;      // Not null.
   std::shared_ptr<const text::Tokenizer> tokenizer;  // Not null.
-  // The most tokens that the model has seen at a time: --length of a run, the
-  // positions of the model otherwise.
+  // The longest sequence that the model was trained on: the --length of a run,
+  // otherwise the maximum number of positions of the model.
   int64_t length = 0;
 };
 
@@ -32,12 +32,13 @@ struct LoadedModel {
 //   a directory with config.json, safetensors   its tokenizer.json or
 //                                               tokenizer.model
 //
-// Otherwise bytes, if the vocabulary of the model is that of bytes.
-// `tokenizer` is a path of text::LoadTokenizer. Reads no weights yet.
+// If none of these applies and the model's vocabulary is for bytes, tokens are
+// bytes. `tokenizer` is a path for text::LoadTokenizer. Does not read weights
+// yet.
 //
-// InvalidArgument, with the flag --from or --tokenizer, if there is no such
-// file, no tokenizer is known, or it has another number of tokens than the run
-// was trained with; otherwise the errors of OpenWeights.
+// InvalidArgument, with the flag --from or --tokenizer, if the file does not
+// exist, no tokenizer is found, or its number of tokens differs from the one
+// that the run was trained with; otherwise the errors of OpenWeights.
 absl::StatusOr<LoadedModel> OpenModel(const std::string& path,
                                       const std::string& tokenizer);
 

@@ -1,6 +1,6 @@
-"""What a machine has: GPUs, the shared libraries of CUDA, programs of the toolkit.
+"""Inspects a machine: its GPUs, the shared libraries of CUDA, and programs of the toolkit.
 
-As a program it prints the libraries that the kit's programs load, with path and version, in JSON.
+As a program, it prints the libraries that the kit's programs load, with path and version, as JSON.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _TOOLKITS = ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=
 
 
 def site_packages():
-    """Every site-packages of this Python and of others on PATH."""
+    """All site-packages directories of this Python and of others on PATH."""
     found = [path for path in sys.path if path.endswith("-packages")]
     for directory in os.environ.get("PATH", "").split(os.pathsep) + ["/opt/conda/bin", "/opt/venv/bin"]:
         prefix = os.path.dirname(directory.rstrip("/"))
@@ -31,7 +31,7 @@ def toolkits():
 
 
 def library_directories():
-    """Directories with libraries of CUDA: PyTorch's packages first, whose versions belong together, then toolkits."""
+    """Directories with CUDA libraries: first PyTorch's packages, whose versions match each other, then toolkits."""
     directories = []
     for packages in site_packages():
         directories += sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))
@@ -42,12 +42,12 @@ def library_directories():
 
 
 def find_library(name, directories):
-    """The directory that has a library; None if only the system's loader may find it, or nothing."""
+    """The directory that contains a library; None if at most the system's loader finds it."""
     return next((path for path in directories if os.path.exists(os.path.join(path, name))), None)
 
 
 def missing_libraries(names, directories):
-    """For each library that is not found: its name and the nearest other version."""
+    """For each library that is not found, its name and the nearest other version."""
     missing = []
     for name in names:
         if find_library(name, directories) or _loads(name):
@@ -58,7 +58,7 @@ def missing_libraries(names, directories):
     return missing
 
 
-# Libraries that programs load when they first need them: the function that returns the version, how it returns it, the
+# Libraries that programs load on first use: the function that returns the version, how it returns it, the
 # oldest version that is accepted, and the Python package that has the library.
 _LOADED = {
     "libcublasLt.so.13": ("cublasLtGetVersion", ctypes.c_size_t, 0, "nvidia-cublas"),
@@ -93,7 +93,7 @@ def _mapped_path(name):
 
 
 def problems_of_libraries(found):
-    """A line for each library that is missing or too old."""
+    """Returns a line for each library that is missing or too old."""
     problems = []
     for name, (_, _, oldest, package) in _LOADED.items():
         library = found.get(name, {"error": "not looked for"})
@@ -114,7 +114,7 @@ def _loads(name):
 
 
 def environment_of_programs(kit):
-    """The variables with which the kit's programs find their libraries; the kit's own come first."""
+    """The environment in which the kit's programs find their libraries; the kit's own libraries come first."""
     environment = dict(os.environ)
     paths = [os.path.join(kit, "lib"), *library_directories()]
     paths += [path for path in environment.get("LD_LIBRARY_PATH", "").split(":") if path]
@@ -123,7 +123,7 @@ def environment_of_programs(kit):
 
 
 def find_gpus():
-    """The names of the GPUs by the driver; a text with the reason if there are none."""
+    """The driver's names of the GPUs; a text with the reason if there are none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -177,7 +177,7 @@ def find_program(name):
 
 
 def run_text(command, timeout=60, env=None):
-    """Exit code and output of a command; the code is None if it did not start or end in time."""
+    """Exit code and output of a command; the code is None if the command did not start or timed out."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, env=env,
                               stdin=subprocess.DEVNULL, check=False)
@@ -201,7 +201,7 @@ def python_with_torch():
 
 
 def glibc():
-    """The version of the C library, as (2, 36); None if it is another one."""
+    """The version of glibc, as (2, 36); None if the C library is another one."""
     try:
         text = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
@@ -211,7 +211,7 @@ def glibc():
 
 
 def describe():
-    """A dictionary for the results."""
+    """Describes the machine, as a dictionary for the results."""
     query = "name,driver_version,memory.total,power.limit,clocks.max.sm,pcie.link.gen.max,pcie.link.width.max"
     code, text = run_text(["nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader"])
     return {

@@ -20,7 +20,7 @@ import tempfile
 _GLIBC = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|mvec)\.so)")
 _CUDA = re.compile(r"^lib(cuda|cudart|cublas|cublasLt|cudnn\w*|nccl|nvrtc|nvJitLink)\.so")
 _ROOT = "tessera_gpu_kit"
-# A dictionary over all programs, which share most of their code.
+# A dictionary that spans all programs, which share most of their code.
 _COMPRESSION = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}]
 
 
@@ -29,7 +29,7 @@ def run(command):
 
 
 def dynamic_libraries(program):
-    """{name: path, or None if it was not found} of all shared libraries that a program loads."""
+    """The shared libraries that a program loads, as {name: path, or None if it was not found}."""
     libraries = {}
     for line in run(["ldd", program]).splitlines():
         found = re.match(r"\s*(\S+) => (not found|/\S+)", line)
@@ -65,7 +65,7 @@ def read(path):
 
 
 def collect(programs):
-    """(libraries to carry by name, names of libraries of CUDA); exits if one is missing."""
+    """Returns (libraries to pack by name, names of CUDA libraries); exits if a library is missing."""
     carried, cuda = {}, set()
     for program in programs:
         for name, path in dynamic_libraries(program).items():

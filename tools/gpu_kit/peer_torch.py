@@ -3,9 +3,9 @@
 
     peer_torch.py --model=1.2b --batch=4 --precision=autocast --compile --json=peer.json
 
-The architecture is that of MODELS in workloads.py: RMSNorm, rotary positions, grouped heads, SwiGLU. Attention is
+The architectures are MODELS in workloads.py, with RMSNorm, rotary positions, grouped heads and SwiGLU. Attention is
 scaled_dot_product_attention, the optimizer fused AdamW. --precision=autocast keeps weights and moments in f32, like the
-trainer; bf16 has nothing in f32, which needs less memory and time than the trainer's state.
+trainer; --precision=bf16 keeps nothing in f32, which takes less memory and time than the trainer's state.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def rotations(torch, model, length, dtype, device):
 
 
 def batches(torch, path, batch, length, device):
-    """Batches of consecutive sequences, over and over."""
+    """Yields batches of consecutive sequences and starts again at the end."""
     import array
     values = array.array("H" if path.endswith(".u16") else "I")
     with open(path, "rb") as file:
@@ -117,7 +117,7 @@ def train(torch, options):
         torch.set_default_dtype(bf16 if options.precision == "bf16" else torch.float32)
         llama = build(torch, model)
         torch.set_default_dtype(default)
-    # SwiGLU, norms and the loss are fused by the compiler only.
+    # Only the compiler fuses SwiGLU, norms and the loss.
     step_model = torch.compile(llama) if options.compile else llama
     optimizer = torch.optim.AdamW(llama.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,
                                   fused=device == "cuda")

@@ -1,7 +1,7 @@
-"""What each card is expected to reach: rates from published figures, and the times of a step computed from them.
+"""The predictions for each card: rates from published figures, and step times computed from them.
 
-A step's time is the sum of its products, of attention, of the bytes that the other operations move, and of the
-optimizer. Ranges are the two ends of the rate of products.
+The time of a step is the sum of the times of products, of attention, of the bytes that other operations move, and of the
+optimizer. A range covers the range of the rate of products.
 """
 
 import workloads
@@ -13,26 +13,26 @@ CARDS = {
     "H100": {"memory": 79.6 * GIB, "bandwidth": 3.35e12},
     "H200": {"memory": 140.4 * GIB, "bandwidth": 4.8e12},
 }
-HOST_BYTES = 128 * GIB  # The host that the plans of run_kit.py are made for.
-# Shares of the bandwidth: of cuDNN's RMSNorm on an H200, and of copies.
+HOST_BYTES = 128 * GIB  # The host for which the plans of run_kit.py are made.
+# Shares of the bandwidth that cuDNN's RMSNorm on an H200 and copies reach.
 _STREAM, _COPY = 0.77, (0.87, 0.90)
 _PRODUCTS = (630e12, 690e12)  # cuBLASLt in bf16 at a model's shapes: 769 to 798 at 8192 cubed on random data.
-# cuDNN 9.19's own benchmark: causal, 4096 tokens, heads of 128; two thirds of it for heads of 64.
+# From cuDNN 9.19's benchmark: causal, 4096 tokens, heads of 128; two thirds of these rates for heads of 64.
 _ATTENTION = {128: (591e12, 474e12), 64: (400e12, 300e12)}
-# Bytes for each token and layer that move outside of products and cuDNN: multiples of the model's and the MLP's width.
+# Bytes per token and layer moved outside of products and cuDNN, as multiples of the model's and the MLP's width.
 _WIDTH_BYTES, _MLP_BYTES = 141, 16
-_LOGITS_PASSES = 4  # Of two bytes each.
-_OPTIMIZER_BYTES = 30  # For each parameter: f32 gradient, weight and moments, bf16 weight.
+_LOGITS_PASSES = 4  # Two bytes each.
+_OPTIMIZER_BYTES = 30  # Per parameter: f32 gradient, weight and moments, bf16 weight.
 _TOKENS = 4096
 
 
 def usable_memory(card):
-    """Bytes that programs can take: without those of the driver and of its state of the process."""
+    """Bytes that programs can use: the card's memory without the driver and its per-process state."""
     return CARDS[card]["memory"] - GIB
 
 
 def card_of(gpu_name):
-    """The name in CARDS of a GPU; None for others."""
+    """The name of a GPU in CARDS; None if it is not there."""
     return next((card for card in CARDS if card in gpu_name), None)
 
 
@@ -43,10 +43,10 @@ def step_seconds(name, sequences, card, products):
     vocabulary = model["vocab_size"]
     stream = _STREAM * CARDS[card]["bandwidth"]
     parameters = workloads.parameters(model)
-    multiplied = parameters - (0 if model["tie_word_embeddings"] else vocabulary * hidden)  # Gathers cost no products.
+    multiplied = parameters - (0 if model["tie_word_embeddings"] else vocabulary * hidden)  # The embedding needs no products.
     forward, backward = attention_seconds(model, sequences)
     moved = tokens * layers * (_WIDTH_BYTES * hidden + _MLP_BYTES * model["intermediate_size"])
-    moved += 2 * _LOGITS_PASSES * tokens * vocabulary + 8 * multiplied  # Weight gradients in f32: read and written.
+    moved += 2 * _LOGITS_PASSES * tokens * vocabulary + 8 * multiplied  # f32 weight gradients: read and written.
     moved += _OPTIMIZER_BYTES * parameters
     return 6 * multiplied * tokens / products + layers * (forward + backward) + moved / stream
 
@@ -60,7 +60,7 @@ def attention_seconds(model, sequences):
 
 
 def attention_share(name, sequences, card):
-    """(forward, backward): cuDNN's time over that with the conversions around it, in f32 and by rows of heads."""
+    """(forward, backward): cuDNN's time divided by the time including conversions from and to f32 and rows of heads."""
     model = workloads.MODELS[name]
     queries = sequences * _TOKENS * model["num_attention_heads"] * model["head_dim"]
     keys = queries * model["num_key_value_heads"] / model["num_attention_heads"]
@@ -72,12 +72,12 @@ def attention_share(name, sequences, card):
 
 
 def _near(value):
-    """A range of 5 % to both sides, for figures that are computed."""
+    """A range of 5 % on both sides, for computed figures."""
     return [0.95 * value, 1.05 * value]
 
 
 def figures(card):
-    """The figures of a card (None: limits only), each with key, text, unit, and range, at_least or at_most."""
+    """The predicted figures of a card (None: only limits), each with key, text, unit, and range, at_least or at_most."""
     result = []
 
     def add(key, figure, unit="", predicted=None, **limits):

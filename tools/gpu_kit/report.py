@@ -18,7 +18,7 @@ def figures_of(content):
 
 
 def merged(contents):
-    """One content of the results of several calls on equal cards; later results of an item replace earlier ones."""
+    """Merges the results of several calls on equal cards; later results of an item replace earlier ones."""
     result = {**contents[-1], "stages": {}}
     for content in contents:
         if content["machine"].get("gpus") != result["machine"].get("gpus"):
@@ -30,12 +30,12 @@ def merged(contents):
 
 
 def values_of(content, stage, item):
-    """What an item that passed or failed has measured."""
+    """The values that an item has measured, whether it passed or failed."""
     return content["stages"].get(stage, {}).get(item, {}).get("values", {})
 
 
 def outcomes(content, *stages):
-    """(stage, item, outcome) of stages that have results."""
+    """Yields (stage, item, outcome) for stages that have results."""
     return [(stage, item, outcome) for stage in stages for item, outcome in content["stages"].get(stage, {}).items()]
 
 
@@ -45,7 +45,7 @@ def peak(content):
 
 
 def rate_of(rates, unit, begins, ends=""):
-    """The rate of all entries with these names: their operations over their time; None if there are none."""
+    """The total operations of the entries with these names over their total time; None if there are none."""
     chosen = [rate for rate in rates if rate["name"].startswith(begins) and rate["name"].endswith(ends) and unit in rate]
     if not chosen:
         return None
@@ -59,7 +59,7 @@ def products(rates, model):
 
 
 def copies(content):
-    """The best rate by direction."""
+    """The best rate for each direction."""
     best = {}
     for row in values_of(content, "ceilings", "pcie").get("rates", []):
         best[row["operation"]] = max(best.get(row["operation"], 0), row["gigabytes_per_second"])
@@ -78,13 +78,13 @@ def has_broken(content, stage, key):
 
 
 def worst(content, stage, key):
-    """The largest value of a stage's items; NaN if one failed without any, None if there are none."""
+    """The largest value of a stage's items; NaN if an item failed without a value, None if there are no values."""
     values = [outcome["values"][key] for _, _, outcome in outcomes(content, stage) if key in outcome["values"]]
     return math.nan if has_broken(content, stage, key) else max(values, default=None)
 
 
 def different_repeats(content):
-    """The number of pairs of runs with different bits; NaN if a run failed, None if no pair is whole."""
+    """The number of pairs of runs with different bits; NaN if a run failed, None if no pair is complete."""
     if has_broken(content, "repeat", "losses"):
         return math.nan
     pairs = {}
@@ -96,7 +96,7 @@ def different_repeats(content):
 
 
 def speed_ratio(content, faster, slower):
-    """tokens/s of one (stage, item) over those of another; None if one is missing."""
+    """The ratio of the tokens/s of two (stage, item) pairs; None if one is missing."""
     speeds = [values_of(content, *place).get("tokens_per_second") for place in (faster, slower)]
     return speeds[0] / speeds[1] if all(speeds) else None
 
@@ -126,7 +126,7 @@ def different_graphs(content):
 
 
 def count_of(content, stage, key):
-    """The sum of a number, or of the lengths of a list, over a stage's items; NaN if one failed without any."""
+    """The sum of a number, or of the lengths of a list, over a stage's items; NaN if an item failed without a value."""
     found = [outcome["values"][key] for _, _, outcome in outcomes(content, stage) if key in outcome["values"]]
     if has_broken(content, stage, key):
         return math.nan
@@ -136,7 +136,7 @@ def count_of(content, stage, key):
 # The stage that measures each model's step.
 STEPS = {"1.2b": "mfu_1.2b", "8b_16": "mfu_8b_16", "8b": "mfu_8b"}
 
-# The stage, and the item if not all of them, from which a figure comes.
+# The stage that measures a figure, and the item if it is not all of them.
 _SOURCES = {
     **{key: ("ceilings", "operations") for key in (
         "copy", "products_8b", "products_1.2b",
@@ -151,7 +151,7 @@ _SOURCES = {
 
 
 def total(counts):
-    """The sum of those that are there; None if none is."""
+    """The sum of the values that are not None; None if all are."""
     there = [count for count in counts if count is not None]
     return sum(there) if there else None
 
@@ -161,7 +161,7 @@ def has_failed(content, stage, item=None):
 
 
 def measured(content):
-    """{key of a prediction: value}; None where nothing was measured, NaN where that failed."""
+    """{key of a prediction: value}; None if nothing was measured, NaN if the measurement failed."""
     rates = values_of(content, "ceilings", "operations").get("rates", [])
     adamw = values_of(content, "ceilings", "optimizer").get("rates", [])
     copy = rate_of(rates, "gigabytes_per_second", "copy")
@@ -229,7 +229,7 @@ def predicted(figure):
 
 
 def prediction_table():
-    """What is predicted for each card, in Markdown, for docs/gpu.md."""
+    """The predictions for each card, in Markdown, for docs/gpu.md."""
     by_card = [predictions.figures(card) for card in predictions.CARDS]
     rows = [[_named(row[0])] + [predicted(figure) for figure in row] for row in zip(*by_card)
             if any(predicted(figure) for figure in row)]
@@ -241,7 +241,7 @@ def _named(figure):
 
 
 def ratio(figure, value):
-    """Measured over predicted, by the nearer end of the range: 1 inside."""
+    """The ratio of measured to predicted, relative to the nearer end of the range; 1 inside the range."""
     if value is None or math.isnan(value) or "range" not in figure:
         return ""
     low, high = figure["range"]
@@ -249,7 +249,7 @@ def ratio(figure, value):
 
 
 def verdict(figure, value):
-    """pass or fail; empty for a prediction without a limit."""
+    """pass, fail or not measured; empty for a prediction without a limit."""
     if value is None:
         return "not measured"
     if math.isnan(value) or value > figure.get("at_most", value) or value < figure.get("at_least", value):

@@ -44,7 +44,7 @@ def write_atomically(path, text):
 
 
 class Results:
-    """The outcomes of items by stage, in a file that is whole at any time."""
+    """The outcomes of items by stage, in a file that is updated atomically."""
 
     def __init__(self, path):
         self.path = path
@@ -53,7 +53,7 @@ class Results:
             raise ValueError("version %r, expected 1" % self.content.get("version"))
 
     def begin(self, device, commit):
-        """Notes the machine. ValueError if the file has results of another device or card."""
+        """Records the machine. ValueError if the file contains results of another device or card."""
         earlier = self.content["machine"].get("device", device)
         gpus = machine.gpu_names()
         if earlier != device:
@@ -78,7 +78,7 @@ class Results:
 
 
 def end(process):
-    """Ends a command and the processes that it started: politely, then by force."""
+    """Ends a command and the processes that it started, first with SIGTERM, then with SIGKILL."""
     for signal_number, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
         try:
             os.killpg(process.pid, signal_number)
@@ -99,7 +99,7 @@ def count_lines(path):
 
 
 def environment_of(item, environment):
-    """The programs' variables with the item's changes; None removes one."""
+    """The programs' environment with the item's changes; None removes a variable."""
     changed = {**environment, **item.env}
     return {name: value for name, value in changed.items() if value is not None}
 
@@ -149,7 +149,7 @@ def run_item(kit, item, environment, log, timeout):
 
 
 def brief(outcome):
-    """The numbers of an outcome in a few words."""
+    """Summarises the numbers of an outcome in a few words."""
     values = outcome["values"]
     words = []
     for key, form in (("tokens_per_second", "%.0f tokens/s"), ("difference", "difference %.2g"), ("passed", "%d passed"),
@@ -160,7 +160,7 @@ def brief(outcome):
 
 
 class Runner:
-    """Runs the items of stages that have no outcome yet, until the time is up."""
+    """Runs the items of stages that have no outcome yet, until the time limit."""
 
     def __init__(self, kit, results, options):
         self.kit = kit
@@ -227,7 +227,7 @@ def planned_stages(plan):
 
 
 def chosen_items(stage, names, kit):
-    """The items of a stage that have these names. ValueError for a name that none has."""
+    """The items of a stage with these names. ValueError for an unknown name."""
     items = stages.items_of(stage, kit)
     unknown = names - {item.name for item in items}
     if unknown:
@@ -242,7 +242,7 @@ def refuse(text):
 
 
 def problem_of_kit(kit, device):
-    """One line, or None if the programs can run here."""
+    """The reason in one line, or None if the programs can run here."""
     if kit.manifest is None:
         return "no manifest.json beside run_kit.py: unpack the archive of //tools/gpu_kit and run the script in it"
     if device == "cuda" and not kit.manifest["cuda"]:
@@ -284,7 +284,7 @@ def dry_run(kit, chosen):
 
 
 def memory_of(kit, item):
-    """(device, host): the bytes that a run of the trainer is predicted to need."""
+    """The bytes that a run of the trainer is predicted to need, as (device, host)."""
     item.prepare()
     code, text = machine.run_text([*item.command, "--dry_run", "--format=json"], 300,
                                   machine.environment_of_programs(kit.directory))
@@ -295,7 +295,7 @@ def memory_of(kit, item):
 
 
 def check_memory(kit, chosen):
-    """Compares the predicted needs of every training run with a card and the host of the plans."""
+    """Compares the predicted memory of every training run with that of a card and of the plans' host."""
     if kit.manifest is None:
         return refuse(problem_of_kit(kit, "cpu"))
     device_limit, host_limit = predictions.usable_memory(kit.card), predictions.HOST_BYTES
@@ -336,7 +336,7 @@ def make_reference(kit, path):
     content = {"made_by": "run_kit.py --make_reference", "flags": " ".join(workloads.parity_flags("", "", "DTYPE"))}
     for dtype in ("fp32", "bf16"):
         content[dtype] = train_on_processor(kit, dtype, None)
-    if "1.2b" in kit.references:  # Takes ten minutes a step on two processors.
+    if "1.2b" in kit.references:  # A step takes ten minutes on two processors.
         content["1.2b"] = kit.references["1.2b"]
     write_atomically(path, json.dumps(content, indent=1) + "\n")
     say("wrote " + path)
@@ -344,7 +344,7 @@ def make_reference(kit, path):
 
 
 def check_reference(kit, steps):
-    """Whether the trainer here still has the reference's losses."""
+    """Checks that the trainer here still computes the reference's losses."""
     worst = 0
     for dtype, allowed in (("fp32", 1e-5), ("bf16", 2e-2)):
         actual = train_on_processor(kit, dtype, steps)["losses"][:steps]
@@ -355,12 +355,12 @@ def check_reference(kit, steps):
     return 0 if worst <= 1 else 1
 
 
-_MOST_LOG_BYTES = 1 << 20  # Of each file, its end.
+_MOST_LOG_BYTES = 1 << 20  # The end of each file.
 _MOST_LOGS_BYTES = 15 << 20
 
 
 def publish(kit, results, directory):
-    """Writes results.json, report.md and logs.tar.xz: what is to be taken from this machine, in three small files."""
+    """Writes results.json, report.md and logs.tar.xz, three small files to take from this machine."""
     os.makedirs(directory, exist_ok=True)
     shutil.copy(results.path, os.path.join(directory, "results.json"))
     if results.content["stages"]:
@@ -439,7 +439,7 @@ def parser_of_flags():
 
 
 def end_politely(number, _):
-    """Lets `finally` store what was measured when the call is ended from outside."""
+    """Raises an exception, so that `finally` stores the measurements when the call is ended from outside."""
     sys.exit(128 + number)
 
 

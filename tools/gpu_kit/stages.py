@@ -1,9 +1,9 @@
-"""The stages of the kit: which commands each runs, and what is read from their output.
+"""The stages of the kit: the commands that each runs, and the values that are read from their output.
 
 A stage is a list of items. An item is one command with a predicted time; its outcome is stored when it ends.
 
-On another device than cuda the same stages are rehearsed: large models are replaced by a tiny one, and what needs a GPU
-skips itself. Nothing is measured then; that every command runs and that its output is understood is tested.
+On devices other than cuda the stages are only rehearsed: a tiny model replaces the large ones, and items that need a GPU
+are skipped. A rehearsal measures nothing; it tests that every command runs and that its output can be parsed.
 """
 
 import csv
@@ -19,7 +19,7 @@ import sys
 import machine
 import workloads
 
-# What a first run does, in three calls of at most 540 s; then what needs a card with the memory for it.
+# The stages of a first run, in three calls of at most 540 s each, and those that need a card with more memory.
 PLANS = {
     "first-1": ["environment", "tests", "parity_fp32", "parity_bf16", "repeat"],
     "first-2": ["ceilings", "mfu_1.2b", "mfu_8b_16", "ncu", "racecheck"],
@@ -28,10 +28,10 @@ PLANS = {
 }
 CALL_SECONDS = 540
 STAGES = [stage for plan in PLANS.values() for stage in plan]
-GPU_TESTS = {  # With the seconds that each takes, mostly for references on the host.
+GPU_TESTS = {  # The seconds that each takes, mostly for references on the host.
     "cuda_device_gpu_test": 10, "cuda_convert_test": 20, "cuda_test": 10, "cuda_ops_gpu_test": 200,
     "cuda_state_ops_gpu_test": 30, "cuda_communicator_gpu_test": 40, "native_nccl_test": 20}
-# Tests whose kernels are this project's, with the seconds under compute-sanitizer.
+# Tests of this project's own kernels, and their seconds under compute-sanitizer.
 _KERNEL_TESTS = {"cuda_state_ops_gpu_test": 25, "cuda_communicator_gpu_test": 30, "cuda_ops_gpu_test": 60}
 _SANITIZER_ERROR = 86
 
@@ -51,7 +51,7 @@ class Failed(Exception):
 class Item:
     """A command: `prepare` writes its inputs, `read` returns values from a Done or raises Failed or Skipped.
 
-    `seconds` is the time that it is predicted to take with an H100 and 16 processors; it is ended after three times that
+    `seconds` is the predicted time with an H100 and 16 processors; the command is ended after three times that
     and a minute. `env` changes variables of the command.
     """
 
@@ -61,7 +61,7 @@ class Item:
         self.read = read
         self.seconds = seconds
         self.timeout = timeout or 3 * seconds + 60
-        self.steps = steps  # The run is ended when `metrics` has so many lines: no checkpoint is written.
+        self.steps = steps  # Ends the run when `metrics` has this many lines, before it writes a checkpoint.
         self.metrics = metrics
         self.prepare = prepare
         self.env = env or {}
@@ -84,7 +84,7 @@ class Done:
 
 
 class Kit:
-    """Where the kit's parts are; `device` is the trainer's, `card` one of predictions.CARDS or None."""
+    """The locations of the kit's parts; `device` is the trainer's --device, `card` one of predictions.CARDS or None."""
 
     def __init__(self, directory, work, device="cuda", card=None):
         self.directory = directory
@@ -105,18 +105,18 @@ class Kit:
         return self.device != "cuda"
 
     def some_steps(self, steps):
-        """The steps after which a run of the small model is ended; None for all."""
+        """The number of steps after which a run of the small model is ended; None to run all."""
         return 3 if self.rehearses() else steps
 
     def sized(self, name, flags):
-        """The model and flags of a run: in rehearsals a tiny model on short sequences."""
+        """The model and flags of a run; in rehearsals a tiny model with short sequences."""
         if not self.rehearses() or name == "parity":
             return name, flags
         return "tiny", {**flags, "length": 32, "steps": min(flags.get("steps", 2), 4), "warmup_steps": 1}
 
 
 def load_json(path, default=None):
-    """The file's content; `default` if it is given and there is no file."""
+    """The content of the file; `default`, if given, if there is no file."""
     if default is not None and not os.path.exists(path):
         return default
     with open(path, encoding="utf-8") as file:
@@ -151,7 +151,7 @@ def items_of(stage, kit):
 
 
 def environment(kit):
-    """Which libraries the programs find, and that every program starts."""
+    """Checks that every program starts, and which libraries the programs find."""
     items = [Item("libraries", [sys.executable, os.path.join(kit.directory, "machine.py")],
                   lambda done: read_libraries(done, kit), 10)]
     for name in kit.manifest["programs"]:
@@ -165,7 +165,7 @@ def environment(kit):
 
 
 def read_libraries(done, kit):
-    """Path and version of each library; a library that is missing or too old fails where there is a GPU."""
+    """Path and version of each library. On a machine with a GPU, a missing or outdated library is a failure."""
     done.require_success()
     found = json_in(done.output)
     problems = machine.problems_of_libraries(found)
@@ -175,7 +175,7 @@ def read_libraries(done, kit):
 
 
 def starts(done):
-    """That a program finds its libraries and accepts the flag; --help of Abseil's flags may end with 1."""
+    """Checks that a program finds its libraries and accepts the flag. --help of Abseil's flags may exit with 1."""
     if "Flags from" not in done.output:
         done.require_success()
     return {}
@@ -206,7 +206,7 @@ def json_after(done, path):
 
 
 def read_benchmark(report):
-    """Of Google Benchmark's JSON: the counters of each benchmark."""
+    """The counters of each benchmark in Google Benchmark's JSON."""
     rates = []
     for row in report["benchmarks"]:
         if row.get("error_occurred"):
@@ -258,9 +258,9 @@ def read_gtest(done, path):
 
 
 def sanitizer(kit, *tools):
-    """compute-sanitizer on the kernels of this project, whose mangled names have its namespace.
+    """Runs compute-sanitizer on this project's kernels, which it selects by the namespace in their mangled names.
 
-    Each request for memory is an allocation of its own, with unused bytes behind it, so that an overrun does not end in
+    Each request for memory is a separate allocation followed by unused bytes, so that an overrun does not stay within
     the next tensor.
     """
     program = machine.find_program("compute-sanitizer")
@@ -273,7 +273,7 @@ def sanitizer(kit, *tools):
                   "--gtest_filter=-*Repeated*:CudnnGpuTest.*"],
                  read_sanitizer, seconds, env={"TESSERA_TEST_ARENA_BYTES": "0"})
             for tool in tools for name, seconds in _KERNEL_TESTS.items()
-            if tool != "synccheck" or name == "cuda_ops_gpu_test"]  # All kernels with barriers are there.
+            if tool != "synccheck" or name == "cuda_ops_gpu_test"]  # It covers all kernels with barriers.
 
 
 def read_sanitizer(done):
@@ -291,7 +291,7 @@ def read_sanitizer(done):
 
 def train_item(kit, stage, name, model, read, seconds, steps=None, flags=None, make_flags=workloads.train_flags,
                timeout=None):
-    """A run of the trainer; `read` gets the lines of its metrics. A run that the trainer refuses has failed."""
+    """A run of the trainer; `read` gets the lines of its metrics. A run that the trainer rejects counts as failed."""
     model, flags = kit.sized(model, flags or {})
     if steps is not None and model == "tiny":
         steps = flags["steps"]
@@ -301,7 +301,7 @@ def train_item(kit, stage, name, model, read, seconds, steps=None, flags=None, m
 
     def read_metrics(done):
         lines = read_lines(metrics)
-        if steps is None or len(lines) < steps:  # Else the kit has ended it.
+        if steps is None or len(lines) < steps:  # Otherwise the kit has ended it.
             done.require_success()
         return read(lines[:steps])
 
@@ -322,7 +322,7 @@ def losses_of(lines):
 
 
 def parity(kit, dtype):
-    """The same losses as the processor's, on one rank and on several that share the GPU."""
+    """Compares losses with the CPU's, on one rank and on several that share the GPU."""
     variants = {"one_rank": {}, "dp2_tp2_zero3": {"mesh": "dp2,tp2", "zero": 3},
                 "pp2_cp2": {"mesh": "pp2,cp2", "micro_batch": 2}, "offload": {"offload": "optimizer"}}
     references = kit.references
@@ -355,7 +355,7 @@ def compare(values, references, dtype, steps=None):
 
 
 def repeat(kit):
-    """Each run twice; the report compares their bits."""
+    """Makes each run twice; the report compares their bits."""
     variants = {"fp32": ("fp32", {}), "bf16": ("bf16", {}), "bf16_dp2_tp2": ("bf16", {"mesh": "dp2,tp2", "zero": 3})}
     items = []
     for name, (dtype, flags) in variants.items():
@@ -394,7 +394,7 @@ def speed_of(kit, lines, warmup, model, length, reference=None):
 
 
 def problem_of_losses(values, reference):
-    """A fast run with wrong losses measures nothing. None if they are finite, fall, and begin like the reference's."""
+    """Validates the losses of a timed run. None if they are finite, fall, and begin like the reference's."""
     losses = values["losses"]
     if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in losses + values["gradient_norms"]):
         return "losses or gradient norms are not finite"
@@ -406,7 +406,7 @@ def problem_of_losses(values, reference):
     return None
 
 
-# For each stage: model, moments, steps, steps before the measured ones, and by name the seconds and flags of its runs.
+# For each stage: model, moments, steps, unmeasured first steps, and by name the seconds and flags of its runs.
 _MFU = {
     "1.2b": ("f32", 25, 5, {
         "fast": (20, {"batch": 4, "micro_batch": 4, "deterministic": "false"}),
@@ -442,7 +442,7 @@ def mfu(kit, model):
 
 
 def fp8(kit):
-    """Losses of products in fp8 beside bf16's of the processor, and speeds beside those of the stages in bf16."""
+    """Measures losses in fp8 against the CPU's in bf16, and speeds against those of the stages in bf16."""
     references = kit.references
 
     def flags_of(work, _, run_dir, **flags):
@@ -462,14 +462,14 @@ def fp8(kit):
 
 
 def graphs(kit):
-    """A model whose kernels are as short as their launches, without and with CUDA graphs."""
+    """Runs a model whose kernels are as short as their launches, without and with CUDA graphs."""
     flags = {**_SPEED_FLAGS, "length": 1024, "batch": 16, "micro_batch": 4}
     return [train_item(kit, "graphs", value, "125m", lambda lines: speed_of(kit, lines, 10, "125m", 1024), 12, steps=60,
                        flags={**flags, "cuda_graphs": value}) for value in ("off", "on")]
 
 
 def offload(kit):
-    """A step of several micro-batches with the optimizer on the GPU and on the host."""
+    """Runs steps of several micro-batches with the optimizer on the GPU and on the host."""
     common = {**_SPEED_FLAGS, "batch": 16, "micro_batch": 4, "deterministic": "false",
               "threads": len(os.sched_getaffinity(0))}
     variants = {"none": {"offload": "none"}, "optimizer": {"offload": "optimizer"},
@@ -484,7 +484,7 @@ def offload(kit):
 
 
 def collectives(kit):
-    """Ranks that share the GPU, and NCCL, of which one GPU takes one rank."""
+    """Measures ranks that share the GPU, and NCCL, which supports only one rank per GPU."""
     sizes = ["--min_bytes=64KiB", "--max_bytes=64KiB"] if kit.rehearses() else ["--min_bytes=64MiB", "--max_bytes=256MiB"]
     command = [kit.program("comm_bench"), "--device=" + kit.device, *sizes, "--factor=4", "--dtype=bf16",
                "--op=all_reduce,all_gather,reduce_scatter", "--format=json", "--quiet=true"]
@@ -496,7 +496,7 @@ def collectives(kit):
 
 
 def traffic_bytes(op, world, size):
-    """Bytes that ranks on one GPU read and write at least; `size` is the whole message (tools/comm_bench)."""
+    """The minimum of bytes that ranks on one GPU read and write; `size` is the whole message (tools/comm_bench)."""
     return {
         "all_reduce": 2 * world * size,  # Each rank's buffer is read once and written once.
         "all_gather": (1 + world) * size,
@@ -523,7 +523,7 @@ _NCU_METRICS = {
 
 
 def ncu(kit):
-    """The kernels of this project in a training step. Clocks stay as they are: a virtual machine may not set them."""
+    """Profiles this project's kernels in a training step. Does not lock clocks, which a virtual machine may not do."""
     program = machine.find_program("ncu")
     if program is None:
         raise Skipped("ncu was not found: it is part of the CUDA toolkit and of Nsight Compute")
@@ -540,7 +540,7 @@ def ncu(kit):
 
 def prepare_run(kit, model, run_dir):
     workloads.write_workload(kit.work, model)
-    shutil.rmtree(run_dir, ignore_errors=True)  # The trainer refuses directories of earlier runs.
+    shutil.rmtree(run_dir, ignore_errors=True)  # The trainer rejects directories of earlier runs.
 
 
 def number(text):

@@ -34,17 +34,17 @@ def _llama(hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary, 
 
 
 MODELS = {
-    # Heads of 64 elements, which cuDNN supports, and layers small enough for a CPU.
+    # Has heads of 64 elements, which cuDNN supports, and layers small enough for a CPU.
     "parity": _llama(256, 704, 4, 4, 2, 64, BYTE_VOCABULARY, False),
     "1.2b": _llama(2048, 8192, 16, 32, 8, 64, LARGE_VOCABULARY, True),  # The shape of Llama 3.2 1B.
     "8b": _llama(4096, 14336, 32, 32, 8, 128, LARGE_VOCABULARY, False),  # Llama 3 8B.
-    # For a card of 80 GB, which 8 B do not fit.
+    # For a card of 80 GB, on which 8 B does not fit.
     "8b_16": _llama(4096, 14336, 16, 32, 8, 128, LARGE_VOCABULARY, False),
-    # Kernels so short that launching them takes longer.
+    # Has kernels so short that launching them takes longer.
     "125m": _llama(768, 2048, 12, 12, 12, 64, BYTE_VOCABULARY, False),
-    # Stands for all large models in rehearsals.
+    # Replaces all large models in rehearsals.
     "tiny": _llama(128, 256, 2, 2, 1, 64, BYTE_VOCABULARY, False),
-    # Every kernel at the shapes of 1.2b, in few launches.
+    # Runs every kernel at the shapes of 1.2b, in few launches.
     "1.2b_one_layer": _llama(2048, 8192, 1, 32, 8, 64, LARGE_VOCABULARY, True),
 }
 
@@ -59,13 +59,13 @@ def parameters(model):
 
 
 def flops_per_token(model, length, causal=True):
-    """Operations of a training step for each token: 6 N + 12 L h s (PaLM, appendix B); causal attention is half of it."""
+    """Operations per token of a training step: 6 N + 12 L h s (PaLM, appendix B), halving the latter for causal attention."""
     attention = 12 * model["num_hidden_layers"] * model["num_attention_heads"] * model["head_dim"] * length
     return 6 * parameters(model) + (attention / 2 if causal else attention)
 
 
 def peak_flops(gpu_name):
-    """The peak of a GPU by its name; None if it is not known."""
+    """The peak of a GPU by its name; None if it is unknown."""
     for name, peak in PEAK_FLOPS.items():
         if name in gpu_name:
             return peak
@@ -73,7 +73,7 @@ def peak_flops(gpu_name):
 
 
 def _tokens(count):
-    """Three of four tokens follow from the one before, so that the loss falls; the others are random."""
+    """Random tokens of which three in four are a function of the previous one, so that the loss falls."""
     state, token = 1, 0
     values = array.array("H")
     for _ in range(count):
@@ -92,7 +92,7 @@ def _byte_names():
 
 
 def _tokenizer(vocabulary):
-    """tokenizer.json with the bytes and names that no text has: the trainer accepts tokens of the whole vocabulary."""
+    """A tokenizer.json with all bytes and with names that occur in no text, so that the trainer accepts the whole vocabulary."""
     names = _byte_names() + ["<%d>" % token for token in range(256, vocabulary)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
@@ -103,7 +103,7 @@ def _tokenizer(vocabulary):
 
 
 def _write(path, write):
-    """Writes a file by a temporary name, unless it exists."""
+    """Writes a file atomically, unless it exists."""
     if os.path.exists(path):
         return
     write(path + ".part")
@@ -131,13 +131,13 @@ def model_directory(work, name):
 
 
 def data_file(work, name):
-    """The tokens of a model: 16 bits each for bytes, else 32."""
+    """The file of a model's tokens, with 16 bits per token for bytes, otherwise 32."""
     small = MODELS[name]["vocab_size"] == BYTE_VOCABULARY
     return os.path.join(work, "bytes.u16" if small else "large.u32")
 
 
 def write_workload(work, name):
-    """Writes a model's directory and data, as far as they are missing."""
+    """Writes a model's directory and data if they are missing."""
     directory = model_directory(work, name)
     os.makedirs(directory, exist_ok=True)
     model = MODELS[name]
@@ -146,14 +146,14 @@ def write_workload(work, name):
         _write_array(data_file(work, name), lambda: _tokens(200_000))
         return
     _write_json(os.path.join(directory, "tokenizer.json"), _tokenizer(LARGE_VOCABULARY))
-    # Spread over the vocabulary, so that gathers and scatters of embeddings are like those of text.
+    # Spreads tokens over the vocabulary, so that gathers and scatters of embeddings resemble those for text.
     _write_array(data_file(work, name),
                  lambda: array.array("I", [(t * 501 + i * 7919) % LARGE_VOCABULARY
                                            for i, t in enumerate(_tokens(1_000_000))]))
 
 
 def train_flags(work, name, run_dir, **flags):
-    """The trainer's arguments: one rank that holds everything, without sample; `flags` override."""
+    """The trainer's arguments: one rank that holds everything, no sample; `flags` override them."""
     settings = {
         "model": model_directory(work, name),
         "data": data_file(work, name),
@@ -171,7 +171,7 @@ def train_flags(work, name, run_dir, **flags):
 
 
 def parity_flags(work, run_dir, dtype, **flags):
-    """20 steps of the small model; the reference losses are those of --device=cpu."""
+    """The arguments for 20 steps of the small model; reference losses come from --device=cpu."""
     settings = {"dtype": dtype, "length": 256, "batch": 8, "micro_batch": 4, "steps": 20}
     settings.update(flags)
     return train_flags(work, "parity", run_dir, **settings)

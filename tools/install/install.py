@@ -3,7 +3,7 @@
 
     ./bazelw run //tools/install -- --prefix=/opt/tessera
 
-The installed tree can be moved. Files that an earlier installation left there and this one lacks are removed.
+The installed tree can be moved. Files of an earlier installation that this one does not contain are removed.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 
-# Repositories that are installed with ours; all others are the machine's own.
+# Repositories that are installed with Tessera; all others come from the machine.
 BUNDLED = ("com_google_absl", "com_google_highway", "com_github_nlohmann_json")
 INSTALLED = "lib/cmake/tessera/installed-files.txt"
 
@@ -29,20 +29,20 @@ def parse():
     parser.add_argument("--manifest", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--runfiles", required=True, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    # bazel run changes the directory.
+    # bazel run changes the working directory.
     args.prefix = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()), os.path.expanduser(args.prefix))
     return args
 
 
 def split_label(label):
-    """Returns repository (empty for ours), package and name."""
+    """Returns repository (empty for Tessera), package and name."""
     repository, _, rest = label.lstrip("@").partition("//")
     package, _, name = rest.partition(":")
     return re.split("[+~]", repository)[-1] if repository else "", package, name or package.split("/")[-1]
 
 
 class Library:
-    """A library of the build under its installed names."""
+    """A library of the build, with the names under which it is installed."""
 
     def __init__(self, record):
         self.label = record["label"]
@@ -62,7 +62,7 @@ class Library:
         return not self.repository or self.repository in BUNDLED
 
     def header_path(self, short_path):
-        """Where under include/tessera a header goes, which is how sources name it."""
+        """The path of a header under include/tessera, by which sources include it."""
         path = re.sub(r"^(\.\./|external/)[^/]+/", "", short_path)
         for directory in self.record["includes"]:
             if directory != "." and path.startswith(directory + "/"):
@@ -70,7 +70,7 @@ class Library:
         return path
 
     def links(self, runfiles):
-        """What the linker needs of the machine."""
+        """The linker flags for libraries of the machine."""
         names = ["-l" + re.match(r"lib(.+?)\.so", shared).group(1) for shared in self.record["shared"]]
         if not self.is_bundled:
             # Static libraries of the CUDA toolkit.
@@ -94,7 +94,7 @@ def read_manifest(path):
 
 
 def closure(libraries, entries):
-    """The libraries that entries need, dependents before what they depend on."""
+    """The libraries that the entries need, each before its own dependencies."""
     order, seen = [], set()
 
     def visit(library):
@@ -111,7 +111,7 @@ def closure(libraries, entries):
 
 
 def assign_modules(libraries, modules):
-    """Gives each library to the module of its directory, or to the optional component that alone needs it."""
+    """Assigns each library to the module of its directory, or to the optional component that is its only user."""
     optional = [name for name, entries in modules.items() if all(name != e.package.split("/")[0] for e in entries)]
     regular = [entry for name, entries in modules.items() if name not in optional for entry in entries]
     for library in closure(libraries, regular):
@@ -167,7 +167,7 @@ def pkg_config(name, version, own, libraries, runfiles):
         if not library.record["archives"] or not library.is_bundled:
             links += library.links(runfiles)
         elif library.record["whole"]:
-            # One word, which pkg-config does not take apart.
+            # A single word, which pkg-config does not split.
             links += ["-Wl,--whole-archive,-l:%s,--no-whole-archive" % library.archive_name] + library.links(runfiles)
         else:
             links += ["-l" + library.archive_name[3:-2]] + library.links(runfiles)
@@ -193,7 +193,7 @@ Libs: %s
 
 
 class Tree:
-    """The installed tree. A file appears whole or not at all."""
+    """The installed tree. Files are written atomically."""
 
     def __init__(self, prefix):
         self.prefix = prefix
@@ -220,7 +220,7 @@ class Tree:
         self.files.append(path)
 
     def remove_stale(self):
-        """Ends the installation: removes what an earlier one has put here and this one has not."""
+        """Ends the installation: removes files that only an earlier installation has written."""
         try:
             with open(os.path.join(self.prefix, INSTALLED)) as earlier:
                 stale = set(earlier.read().split("\n")) - set(self.files) - {"", INSTALLED}
@@ -267,7 +267,7 @@ def install(args):
     for name in sorted({library.module for library in order}):
         own = [library for library in order if library.module == name]
         tree.put("lib/pkgconfig/tessera-%s.pc" % name, text=pkg_config(name, version, own, libraries, args.runfiles))
-    # Last, because CMake looks for it.
+    # Written last, because CMake searches for it.
     tree.put(
         cmake + "tessera-config.cmake", os.path.join(args.runfiles, "tools/install/tessera-config.cmake")
     )

@@ -1,5 +1,4 @@
-// RankEnvironment: the environment of each rank, torchrun's variables and
-// Tessera's.
+// The environment variables of the ranks of a job: torchrun's and Tessera's.
 //
 //   JobVariables job = {.np = 4, .master_addr = "127.0.0.1", ...};
 //   for (int64_t local = 0; local < 4; ++local) {
@@ -7,15 +6,15 @@
 //         RankEnvironment(caller, job, local, fds[local]);
 //   }
 //
-// Always set, also inside the job of an outer launcher:
+// Always set, even inside the job of an outer launcher:
 //
 //   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE
 //   ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT
 //
-// Set if unset: OMP_NUM_THREADS=1 and the secret of the job.
-// Removed: TORCHELASTIC_* (an outer torchrun's), and
-// TESSERA_INHERITED_SOCKETS, unless this rank has such sockets. Variables of
-// mpirun and srun stay; Tessera's readers prefer torchrun's.
+// Set unless the caller has set them: OMP_NUM_THREADS=1 and the secret of the
+// job. Removed: TORCHELASTIC_* (from an outer torchrun) and, unless this rank
+// has inherited sockets, TESSERA_INHERITED_SOCKETS. The variables of mpirun and
+// srun are kept; Tessera prefers torchrun's.
 //
 // Source: "Environment Variables" of torchrun's manual.
 #ifndef TESSERA_TOOLS_LAUNCH_ENVIRONMENT_H_
@@ -44,24 +43,24 @@ struct JobVariables {
   int64_t node_rank = 0;
   std::string master_addr = {};
   int64_t master_port = 0;
-  std::string secret = {};  // Empty: the caller's own stays.
+  std::string secret = {};  // Empty keeps the caller's.
 
   int64_t world_size() const { return np * nnodes; }
   int64_t first_rank() const { return np * node_rank; }
 };
 
-// The value of a variable among "NAME=value" strings: the first of that name.
+// The value of the first variable of that name among "NAME=value" strings.
 std::optional<std::string_view> FindVariable(
     std::span<const std::string> environment, std::string_view name);
 
-// The job's secret for JobVariables: 64 hexadecimal digits, or empty if the
-// caller's environment names one. With several nodes it must name one, because
-// all nodes need the same secret: InvalidArgument otherwise.
+// Generates the secret for JobVariables, 64 hexadecimal digits; returns "" if
+// the caller's environment already provides one. InvalidArgument if it provides
+// none and there are several nodes, because all nodes need the same secret.
 absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
                                        int64_t nnodes);
 
-// The caller's environment as rank `local_rank` of this node gets it.
-// `sockets` are the numbers of its inherited sockets.
+// Derives the environment of rank `local_rank` of this node from the caller's.
+// `sockets` are the descriptors that the rank inherits.
 std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
                                          const JobVariables& job,
                                          int64_t local_rank,

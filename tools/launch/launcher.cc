@@ -180,7 +180,7 @@ namespace {
 constexpr int64_t kTorchrunPort = 29500;
 constexpr std::string_view kLoopback = "127.0.0.1";
 
-// A port of the loopback interface that is free at this moment.
+// A port of the loopback interface that is currently free.
 absl::StatusOr<int64_t> FreePort() {
   const UniqueFd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -213,7 +213,7 @@ absl::StatusOr<JobVariables> MakeJob(const LaunchPlan& plan) {
   return job;
 }
 
-// The CPUs of each rank; none for a rank that may run anywhere.
+// The CPUs of each rank; empty for a rank that is not bound.
 absl::StatusOr<std::vector<std::vector<int>>> BindRanks(
     const LaunchPlan& plan) {
   const size_t count = static_cast<size_t>(plan.np);
@@ -224,7 +224,7 @@ absl::StatusOr<std::vector<std::vector<int>>> BindRanks(
   return cores;
 }
 
-// The end to write into, and the end to read from without blocking.
+// The write end, and the non-blocking read end.
 struct Pipe {
   UniqueFd writer;
   UniqueFd reader;
@@ -245,7 +245,7 @@ absl::StatusOr<Pipe> MakePipe() {
 // The descriptors that a rank writes to.
 struct RankOutput {
   UniqueFd out;
-  UniqueFd err;  // Not valid: the same as `out`.
+  UniqueFd err;  // Invalid if it is the same as `out`.
 
   int err_fd() const { return err.valid() ? err.get() : out.get(); }
 };
@@ -261,7 +261,7 @@ absl::StatusOr<RankOutput> OpenPipes(size_t source, OutputMultiplexer& output) {
 absl::StatusOr<RankOutput> OpenLog(const LaunchPlan& plan, Rank rank) {
   std::error_code error;
   std::filesystem::create_directories(plan.log_directory, error);
-  // If that failed, open fails too and reports the cause.
+  // If this fails, open fails too and reports the cause.
   const std::string path =
       absl::StrCat(plan.log_directory, "/rank", rank.value(), ".log");
   UniqueFd file(open(
@@ -278,7 +278,7 @@ std::vector<int> Numbers(const std::vector<UniqueFd>& fds) {
   return numbers;
 }
 
-// The values that all ranks share, and the sockets and CPUs of each.
+// The values that all ranks share, and the sockets and CPUs of each rank.
 struct Preparation {
   JobVariables job;
   std::string program;
@@ -301,8 +301,8 @@ absl::StatusOr<Preparation> Prepare(const LaunchPlan& plan) {
   return made;
 }
 
-// The signal mask and limit that this process had before it changed them; the
-// ranks get these.
+// The original signal mask and descriptor limit of this process, which the
+// ranks get.
 struct OriginalState {
   sigset_t mask;
   rlimit descriptor_limit;
@@ -333,8 +333,8 @@ absl::Status StartRank(const LaunchPlan& plan, const OriginalState& original,
        .descriptor_limit = original.descriptor_limit});
 }
 
-// Starts the ranks of this node. `output` reads what they print, or with kFiles
-// files do. After an error some ranks may have started.
+// Starts the ranks of this node. `output` reads their output, unless kFiles
+// sends it to files. After an error some ranks may be running.
 absl::Status StartRanks(const LaunchPlan& plan, const OriginalState& original,
                         RankProcesses& ranks, OutputMultiplexer& output) {
   TESSERA_ASSIGN_OR_RETURN(const Preparation made, Prepare(plan));
@@ -345,12 +345,12 @@ absl::Status StartRanks(const LaunchPlan& plan, const OriginalState& original,
   return absl::OkStatus();
 }
 
-// Listing processes costs; zombies of descendants are not urgent.
+// Listing processes is expensive, and reaping zombies is not urgent.
 constexpr std::chrono::seconds kReapInterval{1};
-// The peers of a rank that dies fail as well, and their ends may be seen before
-// its own: failures within this time are one event.
+// The peers of a rank that dies fail as well, and may be noticed before it:
+// failures within this time count as one event.
 constexpr std::chrono::milliseconds kSettleTime{20};
-// A longer duration is taken as infinite.
+// Longer durations are treated as infinite.
 constexpr absl::Duration kForever = absl::Hours(24 * 365 * 10);
 
 std::optional<std::chrono::steady_clock::time_point> After(
@@ -367,14 +367,15 @@ class Supervisor {
   Supervisor(const LaunchPlan& plan, const SignalWatch& signals,
              RankProcesses& ranks, OutputMultiplexer& output);
 
-  // Returns when no process is left and all output is written. Call it once.
+  // Returns when no process is left and all output is written. Must be called
+  // only once.
   absl::StatusOr<LaunchOutcome> Run();
 
  private:
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  // Waits for something to happen, and handles it.
+  // Waits for the next events and handles them.
   void Step();
   int PollMillis() const;
   void HandleSignals();
@@ -400,11 +401,11 @@ class Supervisor {
   LaunchOutcome outcome_;
   absl::Status output_status_;
   bool is_ending_ = false;
-  bool is_impatient_ = false;  // SIGINT came while ending.
+  bool is_impatient_ = false;  // SIGINT was received while ending.
   std::optional<Time> timeout_at_;
-  std::optional<Time> kill_at_;    // When the grace is over.
-  std::optional<Time> settle_at_;  // When the first failure is known.
-  std::optional<Time> reap_at_;    // Descendants may have ended.
+  std::optional<Time> kill_at_;    // The end of the grace period.
+  std::optional<Time> settle_at_;  // The end of kSettleTime.
+  std::optional<Time> reap_at_;    // The next call of ReapOrphans.
   std::vector<pollfd> fds_;
 };
 
@@ -523,7 +524,7 @@ void Supervisor::BeginEnd(int signal) {
   timeout_at_.reset();
   settle_at_.reset();
   ranks_.Signal(signal);
-  ranks_.Signal(SIGCONT);  // A stopped process would not see it.
+  ranks_.Signal(SIGCONT);  // Stopped processes do not handle signals.
 }
 
 void Supervisor::Kill() {
@@ -532,8 +533,8 @@ void Supervisor::Kill() {
 }
 
 void Supervisor::Pause() {
-  // Not SIGTSTP: the ranks' sessions have no terminal, and so it has no effect
-  // there by default.
+  // SIGTSTP has no effect by default, because the ranks' sessions have no
+  // terminal.
   ranks_.Signal(SIGSTOP);
   const Time stopped = Clock::now();
   SignalWatch::StopSelf();
@@ -546,8 +547,8 @@ void Supervisor::Pause() {
 absl::StatusOr<LaunchOutcome> Supervisor::Finish() {
   const absl::Status killed = ranks_.KillAll();
   output_status_.Update(output_.ReadRemaining());
-  // A slow reader, such as a pager, gets everything, unless a signal or the
-  // timeout ends the launch.
+  // Waits for a slow reader, such as a pager, unless a signal or the timeout
+  // ends the launch.
   const bool must_end = outcome_.signal || !outcome_.timed_out.empty();
   kill_at_ = must_end ? After(plan_.grace) : std::nullopt;
   timeout_at_.reset();
@@ -565,7 +566,7 @@ absl::StatusOr<LaunchOutcome> Supervisor::Finish() {
   return std::move(outcome_);
 }
 
-// A rank takes two pipes, two ends of a socket and a pidfd; the rest is for
+// A rank needs two pipes, two ends of a socket and a pidfd; the rest is for
 // this process.
 rlim_t DescriptorsFor(const LaunchPlan& plan) {
   return static_cast<rlim_t>(5 * plan.np + 128);

@@ -1,4 +1,5 @@
-// Launch: starts the ranks of one node and returns when all of them have ended.
+// Launch, which starts the ranks of one node and returns when all of them have
+// ended; its input LaunchPlan and its result LaunchOutcome.
 //
 //   LaunchPlan plan;
 //   plan.command = {"./train", "--steps=100"};
@@ -7,16 +8,16 @@
 //   TESSERA_ASSIGN_OR_RETURN(LaunchOutcome outcome, Launch(plan, {}));
 //   return outcome.ExitCode();
 //
-// Each rank leads a session of its own (unless the plan says otherwise), has
-// the environment of RankEnvironment and, on one node, sockets to rank 0. Rank
-// 0 of node 0 has this process's standard input, every other rank /dev/null.
-// When a rank fails, at the timeout, and on SIGINT, SIGTERM, SIGHUP or SIGQUIT,
-// all process groups get SIGTERM (or that signal), and after the grace period,
-// or at the second SIGINT, SIGKILL. SIGUSR1 and SIGUSR2 are forwarded; SIGTSTP
-// stops the ranks and this process until SIGCONT.
+// Each rank leads its own session (unless the plan says otherwise), has the
+// environment of RankEnvironment and, on a single node, a socket to rank 0.
+// Rank 0 of node 0 reads this process's standard input, every other rank
+// /dev/null. When a rank fails, at the timeout, and on SIGINT, SIGTERM, SIGHUP
+// or SIGQUIT, all process groups receive SIGTERM (or that signal), followed by
+// SIGKILL after the grace period or at a second SIGINT. SIGUSR1 and SIGUSR2 are
+// forwarded; SIGTSTP stops the ranks and this process until SIGCONT.
 //
-// On return no process of the ranks or their descendants is left, and all
-// output is written. If this process is killed, so are the ranks.
+// When Launch returns, no rank or descendant is still running, and all output
+// has been written. If this process is killed, the ranks are killed, too.
 #ifndef TESSERA_TOOLS_LAUNCH_LAUNCHER_H_
 #define TESSERA_TOOLS_LAUNCH_LAUNCHER_H_
 
@@ -34,17 +35,17 @@
 namespace tessera::tools {
 
 enum class OutputMode {
-  kPrefix,  // Whole lines, "[3] " before each.
-  kRaw,     // Whole lines, not a byte more.
-  kFiles,   // rank3.log of a directory holds both streams of rank 3.
+  kPrefix,  // Whole lines, each after "[3] ".
+  kRaw,     // Whole lines, unchanged.
+  kFiles,   // Both streams of rank 3 go to DIRECTORY/rank3.log.
 };
 
 enum class Bind {
-  kNone,  // A rank runs where the launcher may.
-  kCore,  // Each rank has a core of its own.
+  kNone,  // A rank has the CPUs of the launcher.
+  kCore,  // Each rank has its own core.
 };
 
-// The program to start, on which ranks and how.
+// Describes a launch: the program, its ranks, and how to run them.
 struct LaunchPlan {
   std::vector<std::string> command = {};      // The program and its arguments.
   std::vector<std::string> environment = {};  // The caller's, as "NAME=value".
@@ -52,67 +53,69 @@ struct LaunchPlan {
   int64_t np = 1;      // Ranks of this node, 1 to kMaxRanks.
   int64_t nnodes = 1;  // All nodes have `np` ranks.
   int64_t node_rank = 0;
-  std::string master_addr = {};  // Empty on one node: 127.0.0.1.
-  int64_t master_port = 0;       // 0: a free one on one node, 29500 on several.
+  std::string master_addr = {};  // Empty stands for 127.0.0.1 on one node.
+  int64_t master_port = 0;  // 0: a free port on one node, 29500 on several.
 
   absl::Duration timeout = absl::InfiniteDuration();
   absl::Duration grace = absl::Seconds(5);  // From SIGTERM to SIGKILL.
   OutputMode output = OutputMode::kPrefix;
   std::string log_directory = {};  // For kFiles; created if missing.
-  bool colour = false;             // Of the prefixes.
+  bool colour = false;             // Colours the prefixes.
   Bind bind = Bind::kNone;
-  // False: the ranks stay in the launcher's session, each in a process group of
-  // its own. Linux schedules sessions as groups (sched(7), autogroup), and
-  // sched_yield does not yield to another group: ranks that exceed the cores
-  // and wait for each other by yielding are faster in one session.
+  // If false, the ranks stay in the launcher's session, each in its own process
+  // group. Linux schedules each session as a group (sched(7), autogroup), and
+  // sched_yield does not yield to other groups: if there are more ranks than
+  // cores and they wait for each other by yielding, one session is faster.
   bool own_sessions = true;
 
   static constexpr int64_t kMaxRanks = 4096;
 };
 
-// Set the plan's output and binding from the values of --output ("prefix",
-// "raw", or a directory: one that exists, or a path with a slash) and --bind
-// ("none", "core"). InvalidArgument for other values.
+// Set the plan's output and binding from the values of the flags --output
+// ("prefix", "raw", or a directory that exists or whose path contains a slash)
+// and --bind ("none", "core"). InvalidArgument for other values.
 absl::Status SetOutput(const std::string& value, LaunchPlan& plan);
 absl::Status SetBind(const std::string& value, LaunchPlan& plan);
 
-// InvalidArgument with the flag of //tools/launch whose value is invalid, the
-// value, and the allowed values.
+// InvalidArgument, with the flag of //tools/launch, its value and the allowed
+// values, if the plan is invalid.
 absl::Status CheckPlan(const LaunchPlan& plan);
 
 // How a launch ended.
 struct LaunchOutcome {
   std::vector<RankExit> exits;  // In the order in which the ranks ended.
   // The first failure before the launcher ended the ranks. Among failures
-  // within 20 ms, one by a signal comes first: its peers exit because they lost
-  // it.
+  // within 20 ms, a death by signal takes precedence, because its peers exit
+  // when they lose the connection to it.
   std::optional<RankExit> failure;
-  std::vector<RankExit> also_failed;      // The others within those 20 ms.
-  std::optional<int> signal;              // The signal that ended the launcher.
+  std::vector<RankExit> also_failed;      // Others within 20 ms.
+  std::optional<int> signal;              // Signal that ended the launcher.
   std::vector<topology::Rank> timed_out;  // Still ran at the timeout.
   absl::Duration timeout;                 // The plan's.
 
-  // OK if every rank exited with 0 by itself. Otherwise Aborted or
+  // OK if every rank exited with 0 on its own. Otherwise Aborted or
   // DeadlineExceeded with a one-line message.
   absl::Status ToStatus() const;
   // 0; 1 for a failed run; 128 + n if signal n ended the launcher.
   int ExitCode() const;
 };
 
-// The descriptors for the ranks' output; borrowed, blocking or not.
+// The descriptors for the ranks' output. They are borrowed and may be blocking
+// or non-blocking.
 struct LaunchSinks {
   int out_fd = 1;
   int err_fd = 2;
 };
 
-// Sockets that an outer launcher gave this process are closed on exec from then
-// on: its peers would not see them close while ranks hold them.
+// Launches the ranks of `plan`. Sets close-on-exec on sockets that this process
+// inherited from an outer launcher, because peers would not see them close
+// while the ranks hold them.
 //
-// Call it on the main thread of a program that starts no other processes
-// meanwhile, has descriptors 0 to 2 open, and whose other threads, if any,
+// Must be called on the main thread. During the call the program must not start
+// other processes, descriptors 0 to 2 must be open, and all other threads must
 // block SignalWatch's signals. InvalidArgument for an invalid plan or a missing
 // program; FailedPrecondition if a rank cannot be started; Unavailable if a
-// sink cannot be written; ResourceExhausted if the system has no more processes
+// sink cannot be written; ResourceExhausted if the system runs out of processes
 // or descriptors. No rank is left running after an error.
 absl::StatusOr<LaunchOutcome> Launch(const LaunchPlan& plan,
                                      const LaunchSinks& sinks);

@@ -127,7 +127,7 @@ TEST_F(LauncherTest, RankKilledBySignalIsFailure) {
 }
 
 // The sockets of a process close before its exit is visible, so rank 1 may fail
-// because of rank 0 and be gone before it.
+// because of rank 0 and end before it.
 TEST_F(LauncherTest, DoesNotBlameConsequenceOfCrash) {
   for (int i = 0; i < 20; ++i) {
     const LaunchOutcome outcome =

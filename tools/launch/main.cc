@@ -109,7 +109,7 @@ absl::StatusOr<LaunchPlan> PlanFromFlags(
   return plan;
 }
 
-// Pipes and files must not take the numbers of standard descriptors.
+// Ensures that pipes and files do not get the numbers of standard descriptors.
 void OpenStandardDescriptors() {
   int fd = -1;
   do {
@@ -130,7 +130,8 @@ const Tool& LaunchTool() {
   return *tool;
 }
 
-// The arguments before the first "--" are flags, those after it the program's.
+// The arguments before the first "--" are flags; those after it belong to the
+// program.
 struct LaunchArguments {
   std::vector<std::string> flags;
   std::vector<std::string> command;
@@ -146,7 +147,7 @@ LaunchArguments SplitArguments(std::span<const std::string> arguments) {
   return split;
 }
 
-// Sets `exit_code` if the ranks ran; the status then says how they ended.
+// Sets `exit_code` if the ranks ran; the status then describes how they ended.
 absl::Status RunLaunchTool(const std::vector<std::string>& command,
                            int& exit_code) {
   OpenStandardDescriptors();

@@ -57,7 +57,7 @@ void LineSplitter::Flush(absl::FunctionRef<void(Piece)> emit) {
 
 namespace {
 
-// Foreground colours that can be read on dark and on light terminals.
+// Foreground colours that are readable on dark and on light terminals.
 constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
 
 }  // namespace
@@ -85,7 +85,7 @@ void LineWriter::Write(size_t source, const Piece& piece, std::string& out) {
   }
   const bool was_interrupted = interrupted_[source];
   interrupted_[source] = false;
-  // The newline of a line that was already ended.
+  // The line was already ended; only its newline is left.
   if (was_interrupted && ends && piece.text.empty()) return;
   if (open_ != source) {
     if (open_) interrupted_[*open_] = true;
@@ -131,7 +131,7 @@ bool DescriptorSink::IsReady() const {
 }
 
 absl::Status DescriptorSink::WriteOnce() {
-  // A descriptor that is ready for one byte takes PIPE_BUF without blocking.
+  // A write of up to PIPE_BUF bytes to a ready descriptor does not block.
   const size_t count =
       is_file_ ? pending() : std::min<size_t>(pending(), PIPE_BUF);
   const ssize_t written = write(fd_, buffer_.data() + written_, count);
@@ -147,7 +147,8 @@ absl::Status DescriptorSink::WriteOnce() {
 namespace {
 
 constexpr size_t kReadSize = 64 << 10;
-// Bytes that may be pending for a slow reader before the ranks have to wait.
+// The limit of pending bytes for a slow reader, at which the ranks have to
+// wait.
 constexpr size_t kMaxPending = 1 << 20;
 
 }  // namespace

@@ -1,5 +1,7 @@
-// OutputMultiplexer: reads the output of many ranks and writes it, line by
-// line, to standard output and standard error.
+// OutputMultiplexer, which merges the output of many ranks line by line into
+// standard output and standard error, and its parts: LineSplitter cuts a stream
+// into lines, LineWriter prefixes and interleaves the lines of many ranks, and
+// DescriptorSink writes without blocking.
 //
 //   OutputMultiplexer output(1, 2, LineWriter(prefixes));
 //   output.Add(0, Stream::kOut, std::move(read_end));
@@ -10,9 +12,6 @@
 //     output.Service(fds, now);
 //   }
 //   output.ReadRemaining();
-//
-// Its parts: LineSplitter cuts a stream into lines, LineWriter prefixes and
-// interleaves the lines of many ranks, DescriptorSink writes without blocking.
 #ifndef TESSERA_TOOLS_LAUNCH_MULTIPLEXER_H_
 #define TESSERA_TOOLS_LAUNCH_MULTIPLEXER_H_
 
@@ -36,8 +35,8 @@
 namespace tessera::tools {
 
 enum class PieceEnd {
-  kNewline,  // The line is complete; its newline is not in the text.
-  kBroken,   // The line was too long; the rest follows.
+  kNewline,  // The line is complete; the text excludes the newline.
+  kBroken,   // The line is too long; the rest follows.
   kPartial,  // Flushed; the rest may follow.
 };
 
@@ -54,22 +53,22 @@ struct Piece {
 //   splitter.Append("loss 2.3\nlo", emit);  // Emits "loss 2.3", kNewline.
 //   splitter.Flush(emit);                   // Emits "lo", kPartial.
 //
-// The pieces do not depend on how the stream was cut into Append calls, and no
-// byte is lost: the pieces' texts, with a newline after each kNewline, are the
-// stream.
+// The pieces do not depend on how the stream is divided into Append calls. No
+// byte is lost: the concatenated texts, with a newline after each kNewline,
+// equal the stream.
 class LineSplitter {
  public:
   static constexpr size_t kMaxLine = 64 << 10;
 
-  // A line of more than `max_line` bytes, its newline not counted, is broken
-  // after every `max_line` bytes. `max_line` is at least 1.
+  // Breaks a line of more than `max_line` bytes, excluding the newline, after
+  // every `max_line` bytes. `max_line` is at least 1.
   explicit LineSplitter(size_t max_line) : max_line_(max_line) {}
 
-  // The texts are valid during the call of `emit` only.
+  // The texts are valid only during the call of `emit`.
   void Append(std::string_view bytes, absl::FunctionRef<void(Piece)> emit);
 
-  // Emits the line that has begun, if any, as kPartial. Its length counts from
-  // here again.
+  // Emits an incomplete line, if there is one, as kPartial, and restarts the
+  // count of its length.
   void Flush(absl::FunctionRef<void(Piece)> emit);
 
   bool has_partial() const { return !partial_.empty(); }
@@ -82,21 +81,21 @@ class LineSplitter {
   std::string partial_;
 };
 
-// The prefixes "[ 8] ", "[ 9] ", "[10] " of `count` ranks from `first` on, as
-// wide as the widest of a world of `world_size`; with terminal colours if
-// `colour`.
+// The prefixes of `count` ranks from `first` on, such as "[ 8] ", "[ 9] ",
+// "[10] ", padded to the width of the largest rank below `world_size`; with
+// terminal colours if `colour`.
 std::vector<std::string> RankPrefixes(int64_t first, int64_t count,
                                       int64_t world_size, bool colour);
 
-// Writes the lines of many ranks into one stream, none inside another.
+// Writes the lines of many ranks into one stream without mixing them.
 //
 //   LineWriter writer(RankPrefixes(0, 4, 4, false));
 //   writer.Write(1, {"step 7", PieceEnd::kNewline}, out);  // "[1] step 7\n"
 //
 // With prefixes, every line begins with its rank's prefix. A line that was
 // flushed before its end is continued if no other rank wrote in between;
-// otherwise it is ended, and its rest begins a line of its own. Without
-// prefixes no byte is added.
+// otherwise it is ended, and its rest begins a new line. Without prefixes no
+// byte is added.
 class LineWriter {
  public:
   // A writer that adds no prefix and no newline.
@@ -109,7 +108,7 @@ class LineWriter {
   // to `out`.
   void Write(size_t source, const Piece& piece, std::string& out);
 
-  // Ends the line that is open, if any.
+  // Ends the open line, if there is one.
   void Finish(std::string& out);
 
  private:
@@ -129,8 +128,8 @@ class LineWriter {
 //     TESSERA_RETURN_IF_ERROR(sink.WriteSome());
 //   }
 //
-// The descriptor's blocking mode is left alone, because other processes share
-// it; only as much as fits is written at a time.
+// Does not change the descriptor's blocking mode, because other processes share
+// it, and therefore writes only as much at a time as is sure to fit.
 class DescriptorSink {
  public:
   // `fd` is borrowed. `name` is for messages.
@@ -164,29 +163,30 @@ class OutputMultiplexer {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // An unfinished line is shown after this time.
+  // An incomplete line is written after this time.
   static constexpr std::chrono::milliseconds kPartialLineAge{500};
 
   // Borrows `out_fd` and `err_fd`; each gets a copy of `writer`.
   OutputMultiplexer(int out_fd, int err_fd, const LineWriter& writer);
 
-  // Adds the non-blocking `read_end` as output of the writer's source `source`.
+  // Adds the non-blocking `read_end` as the output of source `source` of the
+  // LineWriter.
   void Add(size_t source, Stream stream, UniqueFd read_end);
 
   // Appends the descriptors that Service reads and writes.
   void AppendPollFds(std::vector<pollfd>& fds);
-  // Milliseconds until a partial line is due; -1: no limit.
+  // Milliseconds until an incomplete line is due; -1 if there is none.
   int PollMillis(Time now) const;
   // Reads and writes the ready descriptors. `fds` is the vector of
-  // AppendPollFds after poll(2). After a write error every call returns it, and
-  // output is read and dropped.
+  // AppendPollFds after poll(2). After a write error, every call returns that
+  // error and discards the output it reads.
   absl::Status Service(std::span<const pollfd> fds, Time now);
 
-  // Reads the present content of the pipes without waiting, closes them and
-  // ends every line. Complete if all writers have exited.
+  // Reads what is in the pipes without waiting, closes them and ends every
+  // line. This is all output if all writers have exited.
   absl::Status ReadRemaining();
 
-  // True if bytes wait for a slow reader; Service writes them.
+  // True if bytes are pending for a slow reader; Service writes them.
   bool has_pending() const;
 
  private:
@@ -205,14 +205,14 @@ class OutputMultiplexer {
   Target& TargetOf(const Channel& channel) {
     return targets_[channel.stream == Stream::kOut ? 0 : 1];
   }
-  // The number of bytes read; 0 if there are none now, or at the end.
+  // Returns the number of bytes read; 0 if there are none now or at the end.
   int64_t ReadOnce(Channel& channel, Time now);
   void FlushPartial(Channel& channel);
   absl::Status WriteSinks();
 
   std::array<Target, 2> targets_;
   std::vector<Channel> channels_;
-  // The channels in `fds` from index polled_from_ on, in that order.
+  // The channels of the entries of `fds` from index polled_from_ on, in order.
   std::vector<size_t> polled_channels_;
   size_t polled_from_ = 0;
   std::vector<char> read_buffer_;

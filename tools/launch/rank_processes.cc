@@ -47,8 +47,8 @@ struct ChildFailure {
   int error;
 };
 
-// All that the child needs, made before the fork: between fork and exec only
-// async-signal-safe calls are allowed, so nothing may be allocated.
+// Everything that the child needs, prepared before the fork: between fork and
+// exec only async-signal-safe calls are allowed, so nothing may be allocated.
 struct ChildPlan {
   const SpawnRequest& request;
   std::vector<char*> arguments;
@@ -70,7 +70,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 
 bool DieWithParent(pid_t parent) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return false;
-  // It may have died before the call.
+  // The parent may have died before the call.
   if (getppid() != parent) _exit(127);
   return true;
 }
@@ -150,7 +150,7 @@ absl::Status StepError(const ChildFailure& failure, const std::string& path) {
                    "\": ", strerror(failure.error), hint));
 }
 
-// Waits until the child has executed the program, which closes the pipe.
+// Waits until the child executes the program, which closes the pipe.
 absl::Status AwaitExecution(int report, const std::string& path) {
   ChildFailure failure = {};
   ssize_t got = -1;
@@ -168,7 +168,7 @@ void Reap(pid_t pid) {
 
 absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid) {
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (pidfd.valid()) return pidfd;  // Closed on exec, always.
+  if (pidfd.valid()) return pidfd;  // pidfd_open sets close-on-exec.
   return absl::ErrnoToStatus(
       errno, absl::StrCat("cannot watch process ", pid,
                           " (pidfd_open; Linux 5.4 or newer has it)"));
@@ -226,9 +226,9 @@ namespace {
 std::optional<pid_t> ParentOf(pid_t pid) {
   const std::string path = absl::StrCat("/proc/", pid, "/stat");
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];  // The parent stands within the first 50 bytes or so.
+  char text[512];  // The parent is within the first 50 bytes or so.
   const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
-  if (size < 0) return std::nullopt;  // It has just ended.
+  if (size < 0) return std::nullopt;  // The process has just ended.
   return ParentInStat({text, static_cast<size_t>(size)});
 }
 
@@ -279,11 +279,11 @@ using Clock = std::chrono::steady_clock;
 using topology::Rank;
 
 constexpr std::chrono::seconds kKillTime{10};
-// P_PIDFD, which older C libraries do not name.
+// P_PIDFD, which older C libraries do not define.
 constexpr idtype_t kPidfd = static_cast<idtype_t>(3);
 
-// How a process has ended. It is not reaped, so its pid stays taken and its
-// process group can still be signalled.
+// Reads how a process has ended without reaping it, so that its pid stays
+// reserved and its process group can still be signalled.
 bool PeekEnd(const Process& process, siginfo_t& info) {
   info = {};
   return waitid(kPidfd, static_cast<id_t>(process.pidfd.get()), &info,
@@ -390,7 +390,8 @@ std::vector<pid_t> RankProcesses::KillOnce() {
   Signal(SIGKILL);
   std::vector<pid_t> left;
   for (const pid_t pid : Orphans()) {
-    // A zombie is still there to be killed, so this cannot hit a stranger.
+    // The child may be a zombie but is not reaped, so the pid cannot belong to
+    // another process.
     kill(pid, SIGKILL);
     if (!TryReap(pid)) left.push_back(pid);
   }
@@ -403,7 +404,8 @@ std::vector<pid_t> RankProcesses::KillOnce() {
 
 absl::Status RankProcesses::KillAll() {
   const Clock::time_point deadline = Clock::now() + kKillTime;
-  // Two empty rounds: the last to die may have left children to this process.
+  // Requires two empty rounds, because the last process may have left children
+  // to this process.
   int quiet_rounds = 0;
   while (quiet_rounds < 2) {
     const std::vector<pid_t> left = KillOnce();

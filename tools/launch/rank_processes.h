@@ -1,5 +1,6 @@
-// RankProcesses: the processes of the ranks of this host and all their
-// descendants; Spawn, which starts one program; ListChildren.
+// RankProcesses, which owns the processes of this host's ranks and all their
+// descendants, and the functions it is made of: Spawn, which starts a program,
+// Subreaper and ListChildren.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto ranks, RankProcesses::Create());
 //   TESSERA_RETURN_IF_ERROR(ranks->Start(Rank(0), request));
@@ -31,26 +32,27 @@
 
 namespace tessera::tools {
 
-// A program for Spawn. It leads its own process group, whose number is its pid,
-// and by default a session.
+// A program for Spawn. The process leads its own process group, whose number is
+// its pid, and by default its own session.
 struct SpawnRequest {
   static constexpr int kNoInput = -1;
 
   std::string path;                      // The file to execute.
   std::vector<std::string> arguments;    // The program's name is the first.
   std::vector<std::string> environment;  // "NAME=value".
-  // Descriptors that become 0, 1 and 2 of the program: each is that very number
-  // or above 2; `out` may be 2 as well.
-  int in = 0;  // kNoInput: /dev/null.
+  // Descriptors that become 0, 1 and 2 of the program. Each must already have
+  // that number or be above 2; `out` may also be 2.
+  int in = 0;  // kNoInput selects /dev/null.
   int out = 1;
   int err = 2;
   std::vector<int> inherited;  // Further descriptors above 2 that stay open.
-  std::vector<int> cpus = {};  // The CPUs that it may use; empty: all.
+  std::vector<int> cpus = {};  // The CPUs that it may use; empty for all.
   sigset_t mask = {};          // Its blocked signals.
-  // False: it stays in this process's session. Linux schedules sessions as
-  // groups (sched(7), autogroup), and sched_yield does not yield to another
-  // group: ranks that exceed the cores and wait by yielding, as all engines do,
-  // then wait for whole time slices, milliseconds instead of microseconds.
+  // If false, the process stays in this process's session. Linux schedules each
+  // session as a group (sched(7), autogroup), and sched_yield does not yield to
+  // other groups: if there are more ranks than cores, ranks in separate
+  // sessions that wait by yielding, as all engines do, wait for whole time
+  // slices, milliseconds instead of microseconds.
   bool own_session = true;
   std::optional<rlimit> descriptor_limit = std::nullopt;
 };
@@ -60,23 +62,24 @@ struct Process {
   UniqueFd pidfd;  // Readable when the process has ended.
 };
 
-// Starts a program; returns once it executes. It gets SIGKILL when the calling
-// thread dies (unless it is setuid: prctl(2), PR_SET_PDEATHSIG). Descriptors
-// that are not closed on exec stay open in it. FailedPrecondition if the system
-// refuses to execute it, ResourceExhausted if it allows no further process; no
-// child is left after an error.
+// Starts a program and returns once it executes. The process receives SIGKILL
+// when the calling thread dies, unless it is setuid (prctl(2),
+// PR_SET_PDEATHSIG), and inherits descriptors that are not closed on exec.
+// FailedPrecondition if the system refuses to execute the program,
+// ResourceExhausted if it allows no further process; no child is left after an
+// error.
 absl::StatusOr<Process> Spawn(const SpawnRequest& request);
 
 // The pids of this process's children, zombies included, ascending. Unavailable
 // if /proc cannot be read.
 absl::StatusOr<std::vector<pid_t>> ListChildren();
 
-// The parent's pid in the text of a /proc/PID/stat (proc(5)), or nothing if the
-// text is malformed. The command's name may hold any character.
+// Parses the parent's pid in the text of a /proc/PID/stat (proc(5)); nullopt if
+// the text is malformed. The command's name may contain any character.
 std::optional<pid_t> ParentInStat(std::string_view stat);
 
-// While it lives, the descendants of this process become its children when
-// their parents die, instead of init's.
+// While an object exists, descendants of this process whose parents die become
+// children of this process instead of init.
 class Subreaper {
  public:
   Subreaper();
@@ -100,10 +103,11 @@ struct RankExit {
   bool success() const { return !by_signal && code == 0; }
 };
 
-// While this exists, orphaned descendants of a rank become children of this
-// process, and KillAll ends them: background processes, daemons in other
-// sessions. Earlier children are not affected; the rest of the program must not
-// start others meanwhile. Use it on one thread.
+// The processes of the ranks. While an object exists, orphaned descendants of a
+// rank (background processes, daemons in other sessions) become children of
+// this process, so that KillAll finds and kills them. Children that existed
+// before are not affected; the rest of the program must not start new ones. Not
+// thread-safe.
 class RankProcesses {
  public:
   static absl::StatusOr<std::unique_ptr<RankProcesses>> Create();
@@ -112,26 +116,27 @@ class RankProcesses {
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  // Starts a rank's program. The errors of Spawn, with the rank.
+  // Starts a rank's program. Returns the errors of Spawn, with the rank.
   absl::Status Start(topology::Rank rank, const SpawnRequest& request);
 
   // Readable when TakeExits has something to return.
   int fd() const { return epoll_.get(); }
-  // The ranks that have ended since the last call, in the order of their ends.
+  // The ranks that have ended since the last call, in the order in which they
+  // ended.
   std::vector<RankExit> TakeExits();
-  // The ranks whose end TakeExits has not returned yet.
+  // The ranks that TakeExits has not returned yet.
   std::vector<topology::Rank> Running() const;
 
-  // Sends a signal to every rank's process group, also of ranks that have
-  // ended: their background processes may still run.
+  // Sends a signal to the process groups of all ranks, including ranks that
+  // have ended, because their background processes may still be running.
   void Signal(int signal) const;
 
-  // Reaps descendants that have ended, so that they do not fill the process
+  // Reaps descendants that have ended, to free their entries in the process
   // table.
   void ReapOrphans();
 
-  // Kills every rank and descendant and waits for them. Internal with the pids
-  // of those that did not die within ten seconds.
+  // Kills every rank and descendant and waits for them. Internal, with the
+  // pids, if some did not die within ten seconds.
   absl::Status KillAll();
 
  private:
@@ -146,7 +151,7 @@ class RankProcesses {
   RankProcesses() = default;
   bool IsMember(pid_t pid) const;
   std::vector<pid_t> Orphans() const;
-  // The processes left after one round of kills.
+  // Kills all once, and returns the processes that are left.
   std::vector<pid_t> KillOnce();
 
   Subreaper subreaper_;

@@ -1,4 +1,5 @@
-// The resources of each rank: CPU cores, descriptors, sockets to rank 0.
+// Allocates the resources of each rank: CPU cores, descriptors, and sockets to
+// rank 0.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto cpus, CoresForRanks(4));
 //   cpus[1];  // {1, 9}: both hardware threads of the second core.
@@ -19,14 +20,14 @@
 
 namespace tessera::tools {
 
-// Groups `cpus` by core: those with the same `core_of`, in the order of the
-// first CPU of each.
+// Groups CPUs with the same `core_of`, in the order of the first CPU of each
+// group.
 std::vector<std::vector<int>> GroupByCore(
     const std::vector<int>& cpus,
     absl::FunctionRef<std::string(int cpu)> core_of);
 
-// For each of `count` ranks the CPUs of one core, ascending, among those that
-// this process may use. OutOfRange if there are fewer cores.
+// Returns for each of `count` ranks the CPUs of one core, ascending, among the
+// CPUs that this process may use. OutOfRange if there are fewer cores.
 absl::StatusOr<std::vector<std::vector<int>>> CoresForRanks(int64_t count);
 
 // Raises the limit of open descriptors while it exists.
@@ -40,7 +41,7 @@ class DescriptorLimit {
   DescriptorLimit(const DescriptorLimit&) = delete;
   DescriptorLimit& operator=(const DescriptorLimit&) = delete;
 
-  // The limit before, for programs that are started meanwhile.
+  // The previous limit, for programs that are started in the meantime.
   const rlimit& original() const { return original_; }
 
  private:
@@ -49,11 +50,12 @@ class DescriptorLimit {
   rlimit original_;
 };
 
-// Connected unix stream sockets between rank 0 and every other of `ranks` ranks
-// (at least one), made before any of them runs, so that they need no port. For
-// each rank its descriptors, closed on exec and above 2: rank 0 has one to each
-// of ranks 1, 2, ... in that order, every other rank one to rank 0.
-// ResourceExhausted if the process may not have as many descriptors.
+// Creates connected unix stream sockets between rank 0 and every other of
+// `ranks` ranks (at least one), before any of them runs, so that they need no
+// port. Returns the descriptors of each rank, closed on exec and above 2: for
+// rank 0 one to each of ranks 1, 2, ... in that order, for every other rank one
+// to rank 0. ResourceExhausted if the process may not open that many
+// descriptors.
 absl::StatusOr<std::vector<std::vector<UniqueFd>>> MakeSocketStar(size_t ranks);
 
 }  // namespace tessera::tools

@@ -45,7 +45,7 @@ std::string SignalName(int signal) {
 
 absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create() {
   std::unique_ptr<SignalWatch> watch(new SignalWatch);
-  // With SIGCHLD ignored, the exit status of a child is lost.
+  // If SIGCHLD is ignored, the exit status of a child is lost.
   struct sigaction child_action = {};
   child_action.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &child_action, &watch->original_child_action_);
@@ -89,7 +89,7 @@ void SignalWatch::StopSelf() {
   sigemptyset(&stop);
   sigaddset(&stop, SIGTSTP);
   raise(SIGTSTP);
-  pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);  // Stops here.
+  pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);  // The process stops here.
   pthread_sigmask(SIG_BLOCK, &stop, nullptr);
 }
 

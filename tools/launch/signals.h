@@ -1,4 +1,4 @@
-// SignalWatch: signals as events of a poll loop instead of interruptions.
+// Handles signals as events of a poll loop instead of interruptions.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto watch, SignalWatch::Create());
 //   pollfd fds[] = {{watch->fd(), POLLIN, 0}, ...};
@@ -21,11 +21,11 @@ namespace tessera::tools {
 // "SIGKILL", or "signal 42".
 std::string SignalName(int signal);
 
-// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP,
-// SIGCONT and SIGCHLD are returned by Next, except those that the process
-// ignored (as under nohup), and SIGPIPE has no effect. Blocks them in the
-// calling thread: every other thread must block them too. Create and destroy it
-// on the same thread.
+// While an object exists, Next returns SIGINT, SIGTERM, SIGHUP, SIGQUIT,
+// SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT and SIGCHLD, except those that the process
+// ignored before (as under nohup), and SIGPIPE has no effect. Blocks these
+// signals in the calling thread; every other thread must block them, too.
+// Create and destroy it on the same thread.
 class SignalWatch {
  public:
   static absl::StatusOr<std::unique_ptr<SignalWatch>> Create();
@@ -33,15 +33,15 @@ class SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // Readable when a signal has come.
+  // Readable when a signal is pending.
   int fd() const { return fd_.get(); }
-  // The next signal that has come, or nothing.
+  // The next pending signal, or nullopt.
   std::optional<int> Next() const;
-  // The mask before Create, for programs that are started meanwhile.
+  // The mask before Create, for programs that are started in the meantime.
   const sigset_t& original_mask() const { return original_mask_; }
 
-  // Stops this process with the default action of SIGTSTP, which has no effect
-  // in an orphaned process group. Returns when the process is continued.
+  // Stops this process by the default action of SIGTSTP and returns when it is
+  // continued. Has no effect in an orphaned process group.
   static void StopSelf();
 
  private:

@@ -29,7 +29,7 @@ TEST(SignalWatchTest, TurnsSignalsIntoEventsWhileItLives) {
     std::vector<int> seen;
     while (const auto signal = watch->Next()) seen.push_back(*signal);
     EXPECT_THAT(seen, ::testing::UnorderedElementsAre(SIGTERM, SIGINT));
-    raise(SIGHUP);   // Not asked for: has no effect later.
+    raise(SIGHUP);   // Not read by Next; must have no effect later.
     raise(SIGPIPE);  // Likewise.
   }
   pthread_sigmask(SIG_SETMASK, nullptr, &after);

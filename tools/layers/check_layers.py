@@ -3,7 +3,7 @@
 
 import sys
 
-# Module -> the modules and external repositories that its shipped code may depend on.
+# The modules and external repositories on which the shipped code of each module may depend.
 ALLOWED = {
     "base": {"@com_google_absl", "@com_github_nlohmann_json", "@local_cuda"},
     "topology": {"base", "@com_google_absl", "@com_github_nlohmann_json", "@hwloc", "@local_cuda"},
@@ -44,7 +44,7 @@ ALLOWED = {
 
 
 def module_of(label):
-    """//topology:mesh -> topology; @com_google_absl//absl/status -> @com_google_absl."""
+    """Returns the module or repository: "topology" for //topology:mesh, "@com_google_absl" for @com_google_absl//absl/status."""
     repository, _, rest = label.partition("//")
     return repository.replace("@@", "@") if repository.strip("@") else rest.split(":")[0].split("/")[0]
 

@@ -122,8 +122,8 @@ void PrintText(const MeshReport& report, std::ostream& out) {
   if (report.placement.has_value()) PrintPlacementText(*report.placement, out);
 }
 
-// --- JSON ---
-// Names are lower-case letters, digits, "-" and "_": nothing to escape.
+// --- JSON --- Names consist of lower-case letters, digits, "-" and "_", which
+// need no escaping.
 
 std::string Quoted(std::string_view text) {
   return absl::StrCat("\"", text, "\"");
@@ -243,15 +243,15 @@ namespace {
 using topology::Axis;
 
 constexpr double kCell = 34;  // Side of a cell, in pixels.
-constexpr double kGap = 4;    // Between cells; doubled at each level.
+constexpr double kGap = 4;    // Between cells; tripled at each level.
 constexpr double kMargin = 24;
 constexpr double kLineHeight = 18;
 constexpr int64_t kMaxLegendRows = 24;
 constexpr double kLegendWidth = 420;
 
-// The steps between neighbours along each axis, in pixels.
+// The distances between neighbours along each axis, in pixels.
 struct GridLayout {
-  std::vector<double> across;  // For each axis, 0 where it goes down.
+  std::vector<double> across;  // For each axis; 0 if it is vertical.
   std::vector<double> down;
   double width = kCell;
   double height = kCell;
@@ -268,7 +268,7 @@ GridLayout LayOut(std::span<const Axis> axes) {
     const double step = axis.size.value() == 1 ? 0 : extent + gap;
     layout.across.push_back(is_across ? step : 0);
     layout.down.push_back(is_across ? 0 : step);
-    if (axis.size.value() == 1) continue;  // It takes no direction of its own.
+    if (axis.size.value() == 1) continue;  // It does not use up a direction.
     extent += step * static_cast<double>(axis.size.value() - 1);
     gap *= 3;
     is_across = !is_across;
@@ -276,8 +276,8 @@ GridLayout LayOut(std::span<const Axis> axes) {
   return layout;
 }
 
-// A colour for each group, far apart for groups near in number: the golden
-// angle around the colour circle.
+// A colour for each group. Steps of the golden angle on the colour circle
+// separate the colours of consecutive groups.
 std::string ColourOf(int64_t group) {
   const double hue = std::fmod(static_cast<double>(group) * 137.508 + 205, 360);
   return absl::StrFormat("hsl(%.0f,65%%,%d%%)", hue, 70 + 6 * (group % 3));
@@ -307,7 +307,7 @@ void AppendSquare(std::string* svg, double x, double y, double side,
       x, y, side, side, colour, tooltip);
 }
 
-// The axes of each direction, as text.
+// Describes the axes of each direction.
 std::string Caption(const MeshReport& report, const GridLayout& layout) {
   std::vector<std::string> across, down;
   for (size_t i = 0; i < layout.across.size(); ++i) {
@@ -344,7 +344,7 @@ void AppendCells(const MeshReport& report, const GridLayout& layout, double top,
   }
 }
 
-// The members, as many as fit a legend's line.
+// As many members as fit on a line of the legend.
 std::string Members(const std::vector<Rank>& members) {
   constexpr size_t kMost = 12;
   const size_t shown = std::min(kMost, members.size());

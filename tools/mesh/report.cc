@@ -71,7 +71,8 @@ std::string KeyNames() {
                       absl::StrJoin(kRealKeys, ", ", append));
 }
 
-// Sets the field that `item` names; false if it is not a key with a number.
+// Sets the field that `item` names. Returns false if `item` is not a known key
+// with a number.
 bool SetField(std::string_view item, TransformerShape* shape) {
   const std::pair<std::string_view, std::string_view> sides =
       absl::StrSplit(item, absl::MaxSplits('=', 1));
@@ -191,7 +192,7 @@ void PrintPlacementJson(const PlacementReport& report, std::ostream& out) {
       {"given", ToJson(report.given)},
       {"best", ToJson(report.best)},
       {"notes", report.notes}};
-  // Host names from a file may be any bytes.
+  // Host names from a file may contain any bytes.
   out << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -203,7 +204,8 @@ using topology::Mesh;
 using topology::Preset;
 using topology::Rank;
 
-// The order to use: --order, or the preset's with the mesh's own axes after it.
+// The order to use: --order, or the preset's order followed by the mesh's other
+// axes.
 absl::StatusOr<std::string> ChooseOrder(const MeshOptions& options,
                                         const std::vector<Axis>& axes) {
   if (!options.order.empty()) return options.order;
@@ -268,8 +270,8 @@ absl::StatusOr<Mesh> MakeMesh(const MeshOptions& options, std::string* order) {
   return mesh;
 }
 
-// "tp , pp" or "tp-pp" -> "tp,pp"; text that is not a list is unchanged, for
-// the error message of its parser.
+// Converts "tp , pp" or "tp-pp" to "tp,pp". Leaves text that is not a list
+// unchanged, for the error message of its parser.
 std::string Normalised(std::string_view names, std::string_view separator) {
   const auto parsed = topology::ParseAxisNames(names);
   return parsed.ok() ? absl::StrJoin(*parsed, separator) : std::string(names);

@@ -1,5 +1,5 @@
-// MeshReport: the properties of a mesh that //tools/mesh prints;
-// PlacementReport: the placement of the mesh on a cluster.
+// What //tools/mesh prints: MeshReport, the properties of a mesh, and
+// PlacementReport, its placement on a cluster.
 #ifndef TESSERA_TOOLS_MESH_REPORT_H_
 #define TESSERA_TOOLS_MESH_REPORT_H_
 
@@ -23,19 +23,19 @@ namespace tessera::tools {
 
 struct PlacementReport {
   topology::Cluster cluster;
-  topology::Placement given;       // In the order of the mesh.
+  topology::Placement given;       // In the given order.
   topology::Placement best;        // In the cheapest order.
   std::vector<std::string> notes;  // Facts that discovery could not determine.
 };
 
-// The cluster of --cluster: "here" for this machine, a name ending in .json for
-// a file, otherwise a line such as "hosts=16,gpus=8". Appends to `notes` the
-// facts that this machine does not provide.
+// Reads the value of --cluster: "here" for this machine, a file name that ends
+// in .json, or a line such as "hosts=16,gpus=8". Appends to `notes` the facts
+// that could not be determined.
 absl::StatusOr<topology::Cluster> ReadCluster(const std::string& text,
                                               std::vector<std::string>* notes);
 
-// The shape of --model: comma-separated "key=value" items that override the
-// shape of Llama 2 7B, with the keys layers, hidden, kv_hidden, sequence,
+// Reads the value of --model: comma-separated "key=value" items that override
+// the shape of Llama 2 7B. The keys are layers, hidden, kv_hidden, sequence,
 // micro_batch, micro_batches, parameters, expert_parameters, experts_per_token
 // and zero.
 absl::StatusOr<topology::TransformerShape> ReadModel(std::string_view text);
@@ -45,23 +45,23 @@ absl::StatusOr<PlacementReport> MakePlacementReport(const topology::Mesh& mesh,
                                                     const std::string& cluster,
                                                     const std::string& model);
 
-// The section of text for the placement, and the value of the JSON key
+// Print the text section for the placement, and the value of the JSON key
 // "placement".
 void PrintPlacementText(const PlacementReport& report, std::ostream& out);
 void PrintPlacementJson(const PlacementReport& report, std::ostream& out);
 
-// The flags; text if a library parses them.
+// The values of the flags; those that a library parses are text.
 struct MeshOptions {
   std::string mesh = "dp2,pp2,tp2";
-  std::string order;   // Empty: the preset's, followed by other axes.
+  std::string order;   // Empty: the preset's, then all other axes.
   std::string preset;  // Empty: the first of Presets().
   std::string axes;    // Empty: every axis by itself.
   std::string split;   // "dp:dp_shard4,dp_replicate2;tp:..."
   int64_t ep = 1;
   int64_t etp = 1;
   int64_t first_rank = 0;
-  std::optional<int64_t> world_size;  // The required product of the mesh.
-  std::optional<int64_t> rank;        // The one rank to show.
+  std::optional<int64_t> world_size;  // Must equal the size of the mesh.
+  std::optional<int64_t> rank;        // Shows only this rank.
   std::string grid;     // "pp/dp,cp/tp": planes, rows, columns. Empty: none.
   std::string cluster;  // Empty: no placement.
   std::string model;    // For ReadModel.
@@ -75,22 +75,23 @@ struct Listing {
 
 struct MeshReport {
   topology::Mesh mesh;
-  std::string order;              // As given, or from the preset.
-  std::vector<std::string> axes;  // The axes of all listings, each once.
+  std::string order;              // Given, or from the preset.
+  std::vector<std::string> axes;  // Of all listings, without duplicates.
   std::vector<Listing> listings;  // JSON prints the first.
   std::optional<topology::Rank> rank;
   std::optional<topology::DeviceMesh> grid;
   std::optional<PlacementReport> placement;
 };
 
-// The largest mesh that is listed; a larger one needs --rank.
+// The largest mesh whose ranks are listed; a larger mesh requires --rank.
 inline constexpr int64_t kMaxListedRanks = int64_t{1} << 24;
 
 // InvalidArgument with the flag, its value and the allowed values.
 absl::StatusOr<MeshReport> MakeReport(const MeshOptions& options);
 
-// Calls `visit` with the ranks to print (one, or all in order) and with the
-// groups of a listing to print (the rank's, or all in order).
+// Call `visit` for each rank to print (the selected rank, or all in order), and
+// for each group of a listing to print (the group of the selected rank, or all
+// in order).
 void ForEachRank(const MeshReport& report,
                  absl::FunctionRef<void(topology::Rank)> visit);
 void ForEachGroup(const MeshReport& report, const Listing& listing,

@@ -1,9 +1,10 @@
-// The architectures that can be trained, a row for each: what their files call
-// things, which options they have, and transformers' defaults where config.json
-// has no number. A new one is a value of Architecture and a row of
-// architectures.cc; reading and writing of config.json, names of weights and
-// checks of a ModelConfig follow from it. A layer that no row has yet is a new
-// field here and in ModelConfig, and a part of tensor_parallel/blocks.
+// A table of the architectures that can be trained. A row contains the names in
+// an architecture's files, its options, and transformers' defaults for numbers
+// that config.json omits. To add an architecture, add a value of Architecture
+// and a row in architectures.cc; the reader and writer of config.json, the
+// names of weights and the checks of ModelConfig use that row. A new kind of
+// layer also needs a field here and in ModelConfig, and an implementation in
+// tensor_parallel/blocks.
 #ifndef TESSERA_TOOLS_MODEL_FILES_ARCHITECTURES_H_
 #define TESSERA_TOOLS_MODEL_FILES_ARCHITECTURES_H_
 
@@ -15,9 +16,9 @@
 
 namespace tessera::model_files {
 
-// Whose files describe the model (hugging_face_config.h). What is computed
-// follows from the other fields of ModelConfig alone.
-// dots.llm1 has the experts of DeepSeek-V3 and the attention of Qwen 3.
+// The architecture whose file format describes a model (hugging_face_config.h).
+// The computation depends only on the other fields of ModelConfig. dots.llm1
+// has the experts of DeepSeek-V3 and the attention of Qwen 3.
 enum class Architecture {
   kLlama,
   kMistral,
@@ -29,35 +30,35 @@ enum class Architecture {
   kGemma,
 };
 
-// Biases of the attention's projections.
+// Which projections of the attention have biases.
 enum class AttentionBiases {
   kNone,
-  kQkv,     // Of queries, keys and values.
-  kChosen,  // attention_bias: of these and of the output, or none.
+  kQkv,     // Queries, keys and values.
+  kChosen,  // "attention_bias": these and the output, or none.
 };
 
 // Sliding windows of the attention.
 struct WindowTraits {
   bool allowed = false;
-  // Only if "use_sliding_window" is true.
+  // Windows apply only if "use_sliding_window" is true.
   bool needs_use = false;
-  // Keys, without "sliding_window"; 0: all.
+  // The number of keys if "sliding_window" is missing; 0 for all.
   int64_t usual = 0;
-  // Some layers may have none: "layer_types" is read.
+  // "layer_types" selects the layers with windows.
   bool by_layer = false;
-  // The first layer with one, without "max_window_layers"; 0: all layers have
-  // one, whatever that key is.
+  // The first layer with a window if "max_window_layers" is missing. 0: all
+  // layers have windows, and that key is ignored.
   int64_t begin = 0;
 };
 
-// Keys are null where files have none.
+// Mixtures of experts. A key is null if the files do not have it.
 struct MixtureTraits {
-  const char* experts = nullptr;  // The key of their number; null: no mixture.
+  const char* experts = nullptr;  // Number of experts; null: no mixture.
   const char* intermediate = nullptr;
-  const char* normalise = nullptr;  // Null: weights are normalised.
+  const char* normalise = nullptr;  // Null: always normalised.
   const char* balance = nullptr;
-  // Those of DeepSeek-V3: scores are sigmoids, and there may be shared experts,
-  // dense layers before the mixtures, and a factor.
+  // As in DeepSeek-V3: scores are sigmoids, and there may be shared experts,
+  // dense layers before the mixtures, and a scaling factor.
   bool like_deepseek = false;
   // Names of weights: "mlp.gate", "mlp.experts.0.gate_proj" and so on.
   std::string_view module = "mlp";
@@ -69,18 +70,18 @@ struct MixtureTraits {
 struct ArchitectureTraits {
   Architecture architecture;
   std::string_view title;
-  std::string_view model_type;  // Of config.json.
-  std::string_view class_name;  // Of transformers.
+  std::string_view model_type;  // In config.json.
+  std::string_view class_name;  // In transformers.
   int64_t max_positions = 0;
   int64_t head_size = 0;       // 0: hidden_size / num_attention_heads.
-  bool needs_kv_heads = true;  // Else as many as queries have.
+  bool needs_kv_heads = true;  // Otherwise the default is `heads`.
   AttentionBiases biases = AttentionBiases::kNone;
   bool qk_norm = false;
   tensor_parallel::GluKind glu = tensor_parallel::GluKind::kSwiGlu;
-  // The rows of the embedding are multiplied by the square root of their size.
+  // Rows of the embedding are multiplied by the square root of their size.
   bool scaled_embedding = false;
-  bool tied_embeddings = false;  // Without "tie_word_embeddings".
-  // Files have the weights of norms less this.
+  bool tied_embeddings = false;  // Default of "tie_word_embeddings".
+  // Files store the weights of norms minus this offset.
   double norm_offset = 0;
   WindowTraits windows = {};
   MixtureTraits mixture = {};

@@ -79,7 +79,7 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target) {
       absl::StrCat("key \"", key, "\" is missing"));
 }
 
-// Keys with one supported value, also their default.
+// Checks keys of which only the default is supported.
 absl::Status CheckFixedKeys(const Json& object) {
   static const auto* const fixed =
       new std::vector<std::pair<const char*, Json>>{
@@ -107,8 +107,8 @@ absl::Status CheckFixedKeys(const Json& object) {
   return absl::OkStatus();
 }
 
-// Of the MLP. Gemma's first files say "gelu" where the model has the
-// approximation, which transformers 4 replaces.
+// Checks the activation of the MLP. Gemma's first files say "gelu", for which
+// transformers 4 uses the tanh approximation.
 absl::Status CheckActivation(const Json& object,
                              tensor_parallel::GluKind kind) {
   const bool is_gelu = kind == tensor_parallel::GluKind::kGeGlu;
@@ -122,7 +122,7 @@ absl::Status CheckActivation(const Json& object,
   return absl::OkStatus();
 }
 
-// Windows in the layers that "layer_types" names, which override the numbers.
+// Reads "layer_types", which overrides the layers with windows.
 absl::Status ReadLayerTypes(const Json& types, ModelConfig& model) {
   if (!types.is_array()) {
     return WrongType("layer_types", "an array of strings", types);
@@ -186,7 +186,7 @@ absl::Status ReadWindows(const Json& object, const WindowTraits& traits,
   model.window_begin = traits.begin;
   TESSERA_RETURN_IF_ERROR(
       Read(object, "max_window_layers", model.window_begin));
-  // No layer has one.
+  // No layer has a window.
   if (model.window_begin >= model.layers) model.window = model.window_begin = 0;
   return absl::OkStatus();
 }
@@ -235,7 +235,7 @@ absl::Status ReadBiases(const Json& object, AttentionBiases allowed,
   return NotSupported("attention_bias", fixed ? "true" : "false", Json(biases));
 }
 
-// The keys of a type of rope_scaling, all of which it needs.
+// A type of rope_scaling and its keys, all of which are required.
 struct RopeType {
   std::string_view name;
   tensor_parallel::RotaryScaling scaling;
@@ -297,7 +297,7 @@ absl::Status ReadRopeObject(const Json& rope,
               rotary.original_positions);
 }
 
-// Both forms of the parameters of rotary positions.
+// Reads the parameters of rotary positions in both formats.
 absl::Status ReadRope(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(Read(object, "rope_theta", model.rotary.base));
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -394,7 +394,8 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(
       ReadNeeded(object, "num_attention_heads", model.heads));
   model.kv_heads = model.heads;
-  // The others' defaults are numbers of one of their models.
+  // The default of the other architectures is the number of one of their
+  // models.
   TESSERA_RETURN_IF_ERROR(
       traits.needs_kv_heads
           ? ReadNeeded(object, "num_key_value_heads", model.kv_heads)
@@ -460,7 +461,7 @@ absl::Status ReadTokens(const Json& object, HuggingFaceConfig& config) {
   return absl::OkStatus();
 }
 
-// torch's names.
+// The name of the type in torch.
 std::string TorchName(DType dtype) {
   switch (dtype) {
     case DType::kF64:

@@ -1,28 +1,27 @@
-// HuggingFaceConfig: the config.json of a model.
+// Reads and writes the config.json of a Hugging Face model.
 //
 //   TESSERA_ASSIGN_OR_RETURN(HuggingFaceConfig config,
 //                            LoadHuggingFaceConfig("smollm/config.json"));
 //   config.model.layers;
 //
-// Reads the keys of transformers' configurations that change the computation,
-// in the form of version 4 (rope_theta, torch_dtype) and of version 5
-// (rope_parameters, dtype). Values that Tessera's model does not support are
-// errors:
+// Reads the keys that change the computation, in the formats of transformers 4
+// (rope_theta, torch_dtype) and 5 (rope_parameters, dtype). Values that
+// Tessera's model does not support are errors:
 //
 //   model_type                       llama (Llama 2, 3, 3.1 and 3.2 of text),
 //                                    mistral, qwen2 (also 2.5), qwen3, gemma,
 //                                    and mixtures of architectures.h
-//   architectures                    with the type's class, if present
+//   architectures                    contains the type's class, if present
 //   hidden_act, hidden_activation    silu; gemma: gelu_pytorch_tanh, or gelu,
-//                                    which stands for it in early files
+//                                    its name in early files
 //   attention_bias                   llama, qwen3, gemma: any; mistral:
 //                                    false; qwen2: true
 //   mlp_bias                         false
-//   sliding_window                   llama, gemma: none; mistral: any; qwen2,
-//   qwen3:
-//                                    any, of the layers from max_window_layers
-//                                    on, with use_sliding_window
-//   layer_types                      full_attention; qwen2, qwen3: and then
+//   sliding_window                   llama, gemma: none; mistral: any;
+//                                    qwen2, qwen3: any, for the layers from
+//                                    max_window_layers on, if
+//                                    use_sliding_window
+//   layer_types                      full_attention; qwen2, qwen3: then
 //                                    sliding_attention
 //   rope_scaling, rope_parameters    none, or of type default, linear, llama3
 //   partial_rotary_factor            1
@@ -50,9 +49,9 @@ namespace tessera::model_files {
 
 struct HuggingFaceConfig {
   ModelConfig model = {};
-  std::optional<DType> dtype = {};           // The stored weights.
-  std::optional<int64_t> bos_token_id = {};  // Begin of a text.
-  std::vector<int64_t> eos_token_ids = {};   // Ends of texts; may be none.
+  std::optional<DType> dtype = {};           // Of the stored weights.
+  std::optional<int64_t> bos_token_id = {};  // Begins a text.
+  std::vector<int64_t> eos_token_ids = {};   // End a text; may be empty.
 
   friend bool operator==(const HuggingFaceConfig&,
                          const HuggingFaceConfig&) = default;
@@ -60,20 +59,19 @@ struct HuggingFaceConfig {
 
 inline constexpr int64_t kMaxModelConfigBytes = 1 << 20;
 
-// InvalidArgument if it is not a JSON object, a required key is missing, or a
-// value has a wrong type or is refused by ModelConfig::Validate; Unimplemented
-// for an unsupported model. The message names the key, its value and the
-// supported values.
+// InvalidArgument if `json` is not an object, a required key is missing, a
+// value has a wrong type, or ModelConfig::Validate fails; Unimplemented for an
+// unsupported model. The message names the key, its value and the supported
+// values.
 absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(std::string_view json);
 
-// Writes every key above, so that transformers' defaults do not matter, in the
-// form that versions 4 and 5 both read. ParseHuggingFaceConfig is the inverse.
-// InvalidArgument if the model is invalid.
+// Writes every key above, so that the result does not depend on transformers'
+// defaults, in a format that versions 4 and 5 both read. The inverse of
+// ParseHuggingFaceConfig. InvalidArgument if the model is invalid.
 absl::StatusOr<std::string> FormatHuggingFaceConfig(
     const HuggingFaceConfig& config);
 
-// The same from and to a file, which is replaced as a whole. Errors name the
-// file.
+// The same for a file, which is replaced atomically. Errors name the file.
 absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(
     const std::string& path);
 absl::Status SaveHuggingFaceConfig(const HuggingFaceConfig& config,

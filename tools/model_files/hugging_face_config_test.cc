@@ -131,7 +131,7 @@ TEST(HuggingFaceConfigTest, ReadsBothTransformersFormats) {
   EXPECT_THAT(five.eos_token_ids, ElementsAre(2, 7));
 }
 
-// Parameters as their model cards count them.
+// The parameter counts are from the model cards.
 TEST(HuggingFaceConfigTest, ReadsLlama31MistralQwen2AndQwen3) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig llama,
                                ParseHuggingFaceConfig(kLlama31));
@@ -215,7 +215,7 @@ TEST(HuggingFaceConfigTest, ReadsSlidingWindows) {
               ElementsAre(4096, 0));
   const std::string used =
       Replaced(kQwen2, "window\": false", "window\": true");
-  // From as many layers on as there are.
+  // max_window_layers equals the number of layers.
   EXPECT_THAT(windows(used), ElementsAre(0, 0));
   EXPECT_THAT(windows(Replaced(used, "layers\": 24,\n  \"model",
                                "layers\": 21,\n  \"model")),

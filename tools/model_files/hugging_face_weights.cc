@@ -38,7 +38,7 @@ absl::Status CheckTensors(const SafetensorsSet& set, const ModelConfig& config,
   return absl::OkStatus();
 }
 
-// Errors in files are not bad usage.
+// Converts InvalidArgument to DataLoss: errors in files are not bad usage.
 absl::Status AsDamage(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return status;
   return absl::DataLossError(status.message());

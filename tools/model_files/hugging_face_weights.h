@@ -1,5 +1,4 @@
-// HuggingFaceWeights: the weights of a Hugging Face directory as Tessera's
-// parameters.
+// Reads the weights in a Hugging Face directory as Tessera's parameters.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const HuggingFaceWeights weights,
 //                            HuggingFaceWeights::Open("models/smollm"));
@@ -22,25 +21,25 @@
 
 namespace tessera::model_files {
 
-// Whether `path` is a directory with a config.json and the names of
-// safetensors, readable or not.
+// True if `path` is a directory that contains a config.json and safetensors
+// files by name. The files need not be readable.
 bool IsHuggingFaceModel(const std::string& path);
 
-// Const calls are thread-safe.
+// The weights of one model. Const calls are thread-safe.
 class HuggingFaceWeights {
  public:
-  // Opens config.json and the safetensors of a directory. Reads only headers.
-  // NotFound, with its name, if a file or a tensor that config.json needs is
-  // missing; DataLoss if a file is malformed or a tensor has another shape;
+  // Opens config.json and the safetensors of a directory; reads only headers.
+  // NotFound, with the name, if a file or a tensor that config.json requires is
+  // missing; DataLoss if a file is malformed or a tensor has the wrong shape;
   // Unimplemented for a model that ParseHuggingFaceConfig does not support.
   static absl::StatusOr<HuggingFaceWeights> Open(const std::string& directory);
 
   const HuggingFaceConfig& config() const { return config_; }
 
-  // Reads rows [row_begin, row_end) of a whole parameter in the order of
-  // llama_names.h as f32; a norm's rows are its elements. The head of tied
-  // embeddings is the embedding. InvalidArgument, with nothing read, if there
-  // are no such rows or `target` has another size.
+  // Reads the rows [row_begin, row_end) of a whole parameter as f32, in the
+  // order of llama_names.h. The rows of a norm are its elements. For tied
+  // embeddings, the head is the embedding. InvalidArgument, before anything is
+  // read, if the rows do not exist or `target` has another size.
   absl::Status Read(LlamaPart part, int64_t layer, int64_t row_begin,
                     int64_t row_end, std::span<float> target) const;
 

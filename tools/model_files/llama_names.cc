@@ -22,7 +22,7 @@ std::string HuggingFaceName(std::string_view name, int64_t layer) {
                    : absl::StrCat("model.layers.", layer, ".", name);
 }
 
-// Those of all experts, one after the other.
+// The Hugging Face tensors of all experts, in order.
 std::vector<Source> SourcesOfExperts(const ModelConfig& config,
                                      LlamaPart part) {
   const MixtureConfig& mixture = config.mixture;
@@ -97,7 +97,7 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
   return {};
 }
 
-// The second size; 0 for vectors.
+// The second dimension; 0 for vectors.
 int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
   switch (part) {
     case LlamaPart::kAttentionNorm:
@@ -216,7 +216,7 @@ bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
   }
 }
 
-// The part of the biases of a weight's part, if the model has them.
+// The bias that belongs to a weight, if the model has it.
 std::optional<LlamaPart> BiasOf(const ModelConfig& config, LlamaPart part) {
   if (part == LlamaPart::kQkv && config.qkv_bias) return LlamaPart::kQkvBias;
   if (part == LlamaPart::kAttentionOutput && config.output_bias) {

@@ -1,5 +1,5 @@
-// LlamaParameters: Tessera's parameters of a model of Llama's family, and the
-// place of each of their rows in the tensors of Hugging Face.
+// The parameters of Llama-like models in Tessera, and the mapping of their rows
+// to the tensors of Hugging Face.
 //
 //   for (const LlamaParameter& parameter : LlamaParameters(config)) {
 //     for (const HuggingFacePiece& piece :
@@ -33,18 +33,19 @@
 //   head.weight                        vocab, hidden lm_head.weight
 // clang-format on
 //
-// Layers with a mixture of E experts of e hidden units, and s shared ones, have
-// these instead of gate_up and down; Mixtral's files call mlp block_sparse_moe,
-// and the projections of an expert w1, w3 and w2.
+// Layers with a mixture of E experts with e hidden units each, and shared
+// experts with s hidden units, have the router, experts and shared parameters
+// instead of gate_up and down. Mixtral's files call mlp block_sparse_moe, and
+// the projections of an expert w1, w3 and w2.
 //
 // The fused rows are in the order of tensor_parallel's QkvParts and
-// GatedMlpParts. Tied models have no head.weight; biases and the norms of
-// heads are there as the config has them. Nothing is transposed (both
-// sides compute x w^T) and rows keep their order within a head: Hugging Face's
-// weights are for rotary positions that rotate the pairs (i, i + head_size /
-// 2), as in tensor_parallel's Ops::Rotate. Gemma's files have the weights of
-// norms less 1. Meta's own files are for pairs (2i,
-// 2i + 1) and are not supported. Source: transformers' modeling_llama.py.
+// GatedMlpParts. Tied models have no head.weight; the config determines which
+// biases and head norms exist. Nothing is transposed (both sides compute x
+// w^T), and rows keep their order within a head: Hugging Face's weights expect
+// rotary positions that rotate the pairs (i, i + head_size / 2), as
+// tensor_parallel's Ops::Rotate does. Gemma's files store the weights of norms
+// minus 1. Meta's own files expect the pairs (2i, 2i + 1) and are not
+// supported. Source: transformers' modeling_llama.py.
 #ifndef TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 #define TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 
@@ -79,8 +80,8 @@ enum class LlamaPart {
   kHead,
 };
 
-// `rows` rows of the Hugging Face tensor `name`, from `source_row` on, are the
-// rows of a parameter from `target_row` on. The rows of a norm are its
+// Maps `rows` rows of the Hugging Face tensor `name`, from `source_row` on, to
+// the rows of a parameter from `target_row` on. The rows of a norm are its
 // elements.
 struct HuggingFacePiece {
   std::string name;
@@ -98,17 +99,18 @@ struct LlamaParameter {
   std::string name;
   std::vector<int64_t> shape;
   std::vector<HuggingFacePiece> pieces;  // Whole tensors, in the order of rows.
-  // Weights are those of the files plus this: 1 for Gemma's norms.
+  // Added to the weights in the files: 1 for Gemma's norms.
   double offset = 0;
 };
 
 // "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.
 std::string LlamaParameterName(LlamaPart part, int64_t layer = -1);
 
-// Those of a layer of the model, in the order of the forward pass.
+// The parts of a layer, in the order of the forward pass.
 std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config, int64_t layer);
 
-// In the order of the forward pass. `config` is valid.
+// All parameters of a model, in the order of the forward pass. `config` must be
+// valid.
 std::vector<LlamaParameter> LlamaParameters(const ModelConfig& config);
 
 // One parameter, for pipeline stages that hold some of them.
@@ -119,8 +121,8 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
 std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
                                            int64_t begin, int64_t end);
 
-// The tensors of a Hugging Face model with their whole shapes, in the order of
-// its state_dict. `config` is valid.
+// The tensors of a Hugging Face model with their full shapes, in the order of
+// its state_dict. `config` must be valid.
 std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
                                              ElementType type);
 

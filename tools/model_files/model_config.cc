@@ -245,7 +245,7 @@ double ModelConfig::KeysPerQuery(int64_t sequence) const {
   const auto length = static_cast<double>(sequence);
   const double all = (length + 1) / 2;
   if (window == 0 || window >= sequence) return all;
-  // The first `window` queries see fewer.
+  // The first `window` queries attend to fewer keys.
   const auto most = static_cast<double>(window);
   const double windowed = most * ((most + 1) / 2 + length - most) / length;
   const auto share =
@@ -258,8 +258,7 @@ double ModelConfig::ForwardFlopsPerToken(int64_t sequence) const {
   for (int64_t layer = 0; layer < layers; ++layer) {
     weights += LayerMatrixSize(layer, mixture.per_token);
   }
-  // For a sequence: scores and values, 2 * QueryRows() operations for a key
-  // each.
+  // Scores and weighted values take 2 * QueryRows() operations each per key.
   const double keys = KeysPerQuery(sequence);
   const double attention = 4.0 * static_cast<double>(layers * QueryRows());
   return 2 * static_cast<double>(weights) + attention * keys;
@@ -281,7 +280,7 @@ constexpr int64_t kByteVocabulary = 264;
 constexpr Preset kPresets[] = {
     {"llama-1m",
      {kByteVocabulary, 128, 512, 4, 4, 2, 32, {1e4}, 1e-5, false, 1024}},
-    // As many active parameters as llama-1m, but for the routers.
+    // As many active parameters as llama-1m, apart from the routers.
     {"moe-3m",
      {kByteVocabulary,
       128,

@@ -1,5 +1,5 @@
-// Writes a model directory in Hugging Face's form and reads a rank's part of a
-// matrix.
+// Writes a model directory in Hugging Face's format and reads a rank's part of
+// a matrix.
 #include <cstdlib>
 #include <iostream>
 #include <string>

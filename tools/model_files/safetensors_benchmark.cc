@@ -45,7 +45,7 @@ void BM_Read(benchmark::State& state) {
 }
 BENCHMARK(BM_Read)->Arg(1 << 20)->Arg(64 << 20);
 
-// Includes creating, syncing and renaming the file; the bound is the disk.
+// Includes creating, syncing and renaming the file; the disk is the limit.
 void BM_Write(benchmark::State& state) {
   const std::vector<std::byte> data(static_cast<size_t>(state.range(0)));
   BandwidthMeter meter(2 * data.size());

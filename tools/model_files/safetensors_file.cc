@@ -216,8 +216,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is little-endian, and is written as it is");
 
-// Adds [begin, end) to the ranges and joins adjacent ones. False, without a
-// change, if a part of it is already there.
+// Adds [begin, end) to the ranges and joins adjacent ranges. Returns false,
+// without a change, if they overlap it.
 bool AddRange(std::map<int64_t, int64_t>& ranges, int64_t begin, int64_t end) {
   auto next = ranges.lower_bound(begin);
   if (next != ranges.end() && next->first < end) return false;

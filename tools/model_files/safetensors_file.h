@@ -1,5 +1,5 @@
-// SafetensorsFile and SafetensorsWriter: the tensors of one file, read one by
-// one and written in pieces.
+// Safetensors files: SafetensorsFile reads single tensors or parts of them,
+// SafetensorsWriter writes tensors in pieces.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto file,
 //                            SafetensorsFile::Open("model.safetensors"));
@@ -31,20 +31,21 @@
 
 namespace tessera::model_files {
 
-// Open reads only the header; data is read directly into the caller's memory.
-// Const calls are thread-safe.
+// Reads the tensors of one file, directly into the caller's memory. Const calls
+// are thread-safe.
 class SafetensorsFile {
  public:
-  // The system's error if the file cannot be opened; InvalidArgument if it is
-  // too short, its header is too long, or ParseHeader refuses it.
+  // Reads only the header. The system's error if the file cannot be opened;
+  // InvalidArgument if it is too short, its header is too long, or ParseHeader
+  // rejects it.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Header& header() const { return header_; }
 
-  // Valid as long as this object; null if there is none.
+  // Null if there is no such tensor. Valid as long as this object.
   const TensorEntry* Find(std::string_view name) const;
-  // NotFound if there is none.
+  // NotFound if there is no such tensor.
   absl::StatusOr<const TensorEntry*> Get(std::string_view name) const;
 
   // Reads the bytes [begin, begin + target.size()) of a tensor, little-endian
@@ -56,8 +57,8 @@ class SafetensorsFile {
   absl::Status Read(std::string_view name, std::span<std::byte> target) const;
 
   // Reads the rows [first, first + target.shape()[0]) of a tensor with at least
-  // one dimension, converted to the dtype of `target`, which is contiguous, in
-  // host memory, and of the tensor's shape except for the first dimension.
+  // one dimension, converted to the dtype of `target`. `target` is contiguous,
+  // in host memory, and has the tensor's shape except for the first dimension.
   // Errors as above; InvalidArgument if the shapes differ, Unimplemented if the
   // tensor's type has no DType.
   absl::Status ReadRows(std::string_view name, int64_t first,
@@ -77,7 +78,7 @@ class SafetensorsFile {
   absl::flat_hash_map<std::string, size_t> index_;
 };
 
-// Writes a file that readers see as a whole or not at all (AtomicFile).
+// Writes a file atomically (AtomicFile).
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto writer,
@@ -87,11 +88,11 @@ class SafetensorsFile {
 //   TESSERA_RETURN_IF_ERROR(writer.Commit());
 //
 // Every byte must be written exactly once. Without Commit the old file stays.
-// Use it on one thread at a time.
+// Not thread-safe.
 class SafetensorsWriter {
  public:
-  // The errors of LayOut, FormatHeader and AtomicFile::Create, which reserves
-  // the whole size.
+  // Reserves the whole size of the file. Returns the errors of LayOut,
+  // FormatHeader and AtomicFile::Create.
   static absl::StatusOr<SafetensorsWriter> Create(
       const std::string& path, std::vector<StoredTensor> tensors,
       std::map<std::string, std::string> metadata = {});
@@ -111,12 +112,12 @@ class SafetensorsWriter {
   // and its first missing byte.
   absl::Status CheckComplete() const;
 
-  // Replaces path(); the last call. With an error of CheckComplete, writing may
-  // continue.
+  // Replaces path(). Must be the last call; only after an error of
+  // CheckComplete may writing continue.
   absl::Status Commit();
 
  private:
-  // The written ranges of a tensor, disjoint: end by begin.
+  // The disjoint written ranges of a tensor, a map from begin to end.
   struct Progress {
     const TensorEntry* entry;
     std::map<int64_t, int64_t> written;

@@ -26,7 +26,7 @@ struct Entry {
   std::optional<DType> dtype;
 };
 
-// By ElementType.
+// Indexed by ElementType.
 constexpr Entry kEntries[] = {
     {"BOOL", 1, std::nullopt},      {"U8", 1, DType::kU8},
     {"I8", 1, DType::kI8},          {"F8_E5M2", 1, DType::kF8E5M2},
@@ -86,7 +86,7 @@ absl::Status Malformed(std::string_view name, std::string_view what) {
       absl::StrCat("tensor ", Quoted(name), ": ", what));
 }
 
-// The bounds of `key` are those of a vector of non-negative integers.
+// Reads `key`, which must be an array of non-negative integers.
 absl::StatusOr<std::vector<int64_t>> ReadSizes(const Json& tensor,
                                                const char* key) {
   const auto found = tensor.find(key);
@@ -170,7 +170,7 @@ absl::Status ReadMetadata(const Json& value, Header& header) {
   return absl::OkStatus();
 }
 
-// The tensors, in order of their begin, fill [0, data_bytes).
+// Checks that the tensors, which are sorted by begin, fill [0, data_bytes).
 absl::Status CheckTiling(const Header& header, int64_t data_bytes) {
   int64_t end = 0;
   for (const TensorEntry& entry : header.tensors) {
@@ -195,7 +195,7 @@ absl::Status CheckTiling(const Header& header, int64_t data_bytes) {
 absl::StatusOr<int64_t> TensorBytes(const StoredTensor& spec) {
   int64_t bytes = ElementBytes(spec.type);
   bool overflow = false;
-  // A zero makes the product zero, however large the other sizes are.
+  // A zero makes the product zero, however large the other dimensions are.
   const bool empty =
       std::find(spec.shape.begin(), spec.shape.end(), 0) != spec.shape.end();
   for (const int64_t size : spec.shape) {
@@ -279,8 +279,7 @@ absl::StatusOr<std::string> FormatHeader(const Header& header) {
   std::string json =
       document.dump(-1, ' ', false, Json::error_handler_t::replace);
   json.resize((json.size() + 7) / 8 * 8, ' ');
-  // Strings that would not survive a round trip, above all invalid UTF-8, are
-  // refused.
+  // Rejects strings that do not survive a round trip, above all invalid UTF-8.
   TESSERA_ASSIGN_OR_RETURN(const Header back,
                            ParseHeader(json, header.data_bytes()));
   if (back.metadata == header.metadata &&

@@ -1,4 +1,5 @@
-// Header: the tensors of a safetensors file and their places; ElementType.
+// The header of a safetensors file: the names, element types, shapes and
+// offsets of its tensors.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Header header,
@@ -6,11 +7,11 @@
 //   TESSERA_ASSIGN_OR_RETURN(std::string json, FormatHeader(header));
 //   TESSERA_ASSIGN_OR_RETURN(header, ParseHeader(json, header.data_bytes()));
 //
-// A file is 8 bytes with the length of the header, little-endian; the header, a
-// JSON object of {"dtype", "shape", "data_offsets": [begin, end)} by tensor
-// name and of strings under "__metadata__"; and the data, which the tensors
-// fill without overlaps or holes. Source: the format's description at
-// https://github.com/huggingface/safetensors.
+// A file consists of 8 bytes with the length of the header, little-endian; the
+// header, a JSON object that maps tensor names to {"dtype", "shape",
+// "data_offsets": [begin, end)} and "__metadata__" to an object of strings; and
+// the data, which the tensors fill without overlaps or holes. Source: the
+// format's description at https://github.com/huggingface/safetensors.
 #ifndef TESSERA_TOOLS_MODEL_FILES_SAFETENSORS_HEADER_H_
 #define TESSERA_TOOLS_MODEL_FILES_SAFETENSORS_HEADER_H_
 
@@ -26,8 +27,9 @@
 
 namespace tessera::model_files {
 
-// The element types of the format. Those without a DType (BOOL, I16, U16, U32,
-// U64) are read and written as bytes. Types below a byte (F4, F6) are unknown.
+// The element types of the format. Types without a DType (BOOL, I16, U16, U32,
+// U64) are read and written as bytes. Types smaller than a byte (F4, F6) are
+// not supported.
 enum class ElementType : uint8_t {
   kBool,
   kU8,
@@ -46,14 +48,14 @@ enum class ElementType : uint8_t {
   kF64,
 };
 
-// The name in files: "BOOL", "F8_E5M2", "BF16".
+// The name in files, such as "BOOL", "F8_E5M2" or "BF16".
 std::string_view ElementTypeName(ElementType type);
 int64_t ElementBytes(ElementType type);
 
-// InvalidArgument, with the known names, for an unknown one.
+// InvalidArgument, with the known names, for an unknown name.
 absl::StatusOr<ElementType> ParseElementType(std::string_view name);
 
-// Unimplemented if there is no such DType.
+// Unimplemented if there is no corresponding DType.
 absl::StatusOr<DType> ToDType(ElementType type);
 // InvalidArgument if `dtype` is invalid.
 absl::StatusOr<ElementType> FromDType(DType dtype);
@@ -62,7 +64,7 @@ inline std::ostream& operator<<(std::ostream& os, ElementType type) {
   return os << ElementTypeName(type);
 }
 
-// The largest header, a limit of the format.
+// The largest header that the format allows.
 inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 
 // A tensor of a file: its name, element type and shape.
@@ -74,8 +76,8 @@ struct StoredTensor {
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };
 
-// The bytes of the elements. InvalidArgument if a size is negative or the
-// product exceeds 2^63-1.
+// The size of the data in bytes. InvalidArgument if a dimension is negative or
+// the product exceeds 2^63-1.
 absl::StatusOr<int64_t> TensorBytes(const StoredTensor& spec);
 
 struct TensorEntry {
@@ -97,21 +99,21 @@ struct Header {
   friend bool operator==(const Header&, const Header&) = default;
 };
 
-// Reads the JSON of a header whose file has `data_bytes` bytes of data.
+// Parses the JSON header of a file with `data_bytes` bytes of data.
 // InvalidArgument, with the name of the tensor, if the JSON is not an object, a
-// name is duplicate, a dtype is unknown, a size is no integer in [0, 2^63), the
-// offsets do not fit the shape, tensors overlap or leave holes, or do not end
-// at the end of the data.
+// name is duplicate, a dtype is unknown, a dimension is not an integer in [0,
+// 2^63), the offsets contradict the shape, or the tensors overlap, leave holes
+// or do not end at the end of the data.
 absl::StatusOr<Header> ParseHeader(std::string_view json, int64_t data_bytes);
 
-// Assigns places to the tensors: wider elements first, so that each tensor is
-// aligned to its elements, otherwise in the given order. InvalidArgument if a
-// name is duplicate or "__metadata__", or the shapes are too large.
+// Assigns offsets to the tensors: wider elements first, so that each tensor is
+// aligned to its element size, otherwise in the given order. InvalidArgument if
+// a name is duplicate or "__metadata__", or the shapes are too large.
 absl::StatusOr<Header> LayOut(std::vector<StoredTensor> tensors,
                               std::map<std::string, std::string> metadata);
 
-// The JSON, padded with spaces to a multiple of 8 bytes to align the data.
-// InvalidArgument if a string is not UTF-8 or the JSON is longer than
+// Formats the JSON, padded with spaces to a multiple of 8 bytes to align the
+// data. InvalidArgument if a string is not UTF-8 or the JSON is longer than
 // kMaxHeaderBytes.
 absl::StatusOr<std::string> FormatHeader(const Header& header);
 

@@ -1,5 +1,6 @@
-// SafetensorsSet and SafetensorsSetWriter: the tensors of a model's directory,
-// in one file or several; ShardIndex: model.safetensors.index.json.
+// The tensors of a model's directory, in one or several safetensors files:
+// SafetensorsSet reads and SafetensorsSetWriter writes them; ShardIndex is the
+// content of model.safetensors.index.json.
 //
 // clang-format off
 //   TESSERA_ASSIGN_OR_RETURN(auto set, SafetensorsSet::Open("models/smollm"));
@@ -35,21 +36,21 @@ namespace tessera::model_files {
 
 inline constexpr int64_t kMaxIndexBytes = 100'000'000;
 
-// The files of the tensors of a set, as in transformers' save_pretrained:
+// Maps each tensor of a set to its file, as transformers' save_pretrained does:
 //
 //   {"metadata": {"total_size": 96}, "weight_map": {"w": "a.safetensors"}}
 struct ShardIndex {
-  std::map<std::string, std::string> weight_map = {};  // File by tensor.
+  std::map<std::string, std::string> weight_map = {};  // Tensor to file.
   std::optional<int64_t> total_size = {};              // Bytes of all tensors.
 
   friend bool operator==(const ShardIndex&, const ShardIndex&) = default;
 };
 
-// InvalidArgument if it is not a JSON object, has no "weight_map", or the name
-// of a file has a directory. A total_size that is not an integer and other keys
-// are ignored.
+// InvalidArgument if `json` is not an object, has no "weight_map", or a file
+// name contains a directory. Other keys, and a total_size that is not an
+// integer, are ignored.
 absl::StatusOr<ShardIndex> ParseShardIndex(std::string_view json);
-// InvalidArgument if a name is not UTF-8 or has a directory.
+// InvalidArgument if a name is not UTF-8, or a file name contains a directory.
 absl::StatusOr<std::string> FormatShardIndex(const ShardIndex& index);
 
 // One file of a set.
@@ -58,29 +59,30 @@ struct ShardPlan {
   std::vector<StoredTensor> tensors;
 };
 
-// Distributes the tensors, in order, over files of up to `max_bytes` of data; a
-// larger tensor has a file of its own. A single file is named
+// Distributes the tensors, in order, over files of up to `max_bytes` of data
+// each; a larger tensor gets its own file. A single file is named
 // "model.safetensors". InvalidArgument if `max_bytes` is below 1 or TensorBytes
-// refuses a shape.
+// rejects a shape.
 absl::StatusOr<std::vector<ShardPlan>> PlanShards(
     const std::vector<StoredTensor>& tensors, int64_t max_bytes);
 
 inline constexpr std::string_view kSingleFile = "model.safetensors";
 inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
-// Const calls are thread-safe.
+// Reads the tensors of a set. Const calls are thread-safe.
 class SafetensorsSet {
  public:
-  // Opens `path`: a .safetensors file, or a directory with model.safetensors or
-  // otherwise with model.safetensors.index.json and its files. Reads only
-  // headers. NotFound if there is neither; InvalidArgument if the index or a
-  // header is malformed or a tensor is not in the file that the index names.
-  // Tensors outside of the index are not in the set.
+  // Opens `path`, which is a .safetensors file or a directory that contains
+  // model.safetensors or, if that is missing, model.safetensors.index.json and
+  // its files. Reads only headers. NotFound if there is neither;
+  // InvalidArgument if the index or a header is malformed, or a tensor is not
+  // in the file that the index names. Tensors that the index does not list are
+  // not in the set.
   static absl::StatusOr<SafetensorsSet> Open(const std::string& path);
 
   // All names, sorted.
   std::vector<std::string> Names() const;
-  // Null if there is none.
+  // Null if there is no such tensor.
   const StoredTensor* Find(std::string_view name) const;
 
   // See SafetensorsFile.
@@ -102,7 +104,7 @@ class SafetensorsSet {
   absl::flat_hash_map<std::string, size_t> file_of_;
 };
 
-// Use it on one thread at a time.
+// Writes the tensors of a set in pieces. Not thread-safe.
 class SafetensorsSetWriter {
  public:
   // The directory must exist. Creates temporary files, which the destructor
@@ -119,9 +121,9 @@ class SafetensorsSetWriter {
                      std::span<const std::byte> bytes);
   absl::Status Write(std::string_view name, std::span<const std::byte> bytes);
 
-  // Renames the files, then writes the index if there are several, then removes
-  // the index or the single file of an earlier set. Each file is atomic, the
-  // set is not: write it into a directory of its own.
+  // Renames the files, then writes the index if there are several files, then
+  // removes the index or the single file of an earlier set. Each file is
+  // atomic, but the set is not: write each set to a new directory.
   absl::Status Commit();
 
  private:

@@ -55,7 +55,7 @@ TEST(SafetensorsWriterTest, PiecesInAnyOrderMakeTheFile) {
                                    {"w", ElementType::kF64, {5}},
                                    {"none", ElementType::kF32, {2, 0}}},
                                   {{"round", absl::StrCat(round)}}));
-    // Every byte or run of bytes once, in random order.
+    // Writes every byte or run of bytes once, in random order.
     std::vector<std::pair<size_t, size_t>> pieces;
     for (size_t begin = 0; begin < data.size();) {
       const size_t size =

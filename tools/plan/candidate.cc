@@ -71,8 +71,8 @@ std::vector<MeshSizes> MeshesOf(int64_t ranks, int64_t experts) {
   return meshes;
 }
 
-// From stage 2 on gradients of several micro-batches are whole for a step, or
-// are reduced over and over.
+// From stage 2 on, gradients are either kept whole until the last micro-batch
+// or reduced after each micro-batch.
 std::vector<ReduceChoice> ReducesOf(const PlanRequest& request,
                                     const Candidate& candidate) {
   if (candidate.zero < 2 || candidate.micro_batches(request.batch) == 1) {

@@ -15,19 +15,21 @@ using train::StageShapes;
 
 constexpr int64_t kTileM = 128;
 constexpr int64_t kTileN = 256;
-// The start of a tile, as further steps along the inner dimension.
+// The prologue of a tile, as additional steps along the inner dimension.
 constexpr double kPrologue = 192;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Attention of heads of 128 in bf16, as shares of 989.5 Tflop/s, at lengths of
-// 2048, 4096, 8192 and 16384.
+// The rate of attention with heads of 128 in bf16, as a share of 989.5 Tflop/s,
+// at lengths of 2048, 4096, 8192 and 16384.
 constexpr std::array<double, 4> kForward = {0.489, 0.597, 0.651, 0.680};
 constexpr std::array<double, 4> kBackward = {0.374, 0.479, 0.547, 0.585};
-// Heads of 64 keep the tensor cores busy for a shorter time.
+// The factor for heads of 64, which keep the tensor cores busy for less of the
+// time.
 constexpr double kSmallHeads = 0.66;
 
-// By the logarithm of the length; below 2048 in proportion to it.
+// Interpolates over the logarithm of the length; proportional to the length
+// below 2048.
 double AttentionShare(const std::array<double, 4>& shares, double length) {
   const double place = std::log2(std::max(length, 1.0) / 2048);
   if (place < 0) return std::max(shares[0] * length / 2048, 0.02);
@@ -36,13 +38,13 @@ double AttentionShare(const std::array<double, 4>& shares, double length) {
   return shares[below] + part * (shares[below + 1] - shares[below]);
 }
 
-// Products of `rows` rows and weights [n, k], so many in a stage.
+// `count` equal products in a stage, of `rows` rows with weights [n, k].
 struct Product {
   int64_t rows = 0;
   int64_t n = 0;
   int64_t k = 0;
   int64_t count = 0;
-  bool is_down = false;  // The last one of a layer.
+  bool is_down = false;  // The last product of a layer.
 };
 
 std::vector<Product> ProductsOf(const StageShapes& s, int64_t tokens) {
@@ -64,8 +66,8 @@ std::vector<Product> ProductsOf(const StageShapes& s, int64_t tokens) {
   return products;
 }
 
-// The elements that a layer's operations between its products read and write
-// for a token: norms, residuals, rotation and SwiGLU.
+// The elements per token that the operations between the products of a layer
+// read and write: norms, residuals, rotation and SwiGLU.
 double ForwardStreams(const StageShapes& s) {
   return static_cast<double>(10 * s.hidden + 2 * s.qkv + 3 * s.intermediate);
 }

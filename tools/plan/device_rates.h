@@ -1,17 +1,18 @@
-// DeviceRates: how long a device takes for the passes of a stage.
+// Predicts how long a device takes for the passes of a pipeline stage.
 //
-//   const DeviceRates rates = DeviceRates::Gpu({.flops = 989e12},
-//   DType::kBF16); const PassSeconds seconds = rates.SecondsOf(shapes,
-//   options);
+//   const auto rates = DeviceRates::Gpu({.flops = 989e12}, DType::kBF16);
+//   const PassSeconds seconds = rates.SecondsOf(shapes, options);
 //
-// Gpu: by shape. A product takes its tiles of 128 x 256, a wave of them for all
-// multiprocessors at a time, each over the inner dimension and a fixed
-// prologue, or the time of its bytes, whichever is longer. Attention has the
-// published rates of cuDNN 9.19 on an H200 by length (cudnn-frontend,
-// benchmark/h200_919_only_cudnn), lower for heads of 64. Norms, activations,
-// residuals and the loss take the time of their bytes.
+// Gpu: rates depend on shapes. A matrix product is computed in tiles of 128 x
+// 256, in waves of one tile per multiprocessor; a tile takes the time of its
+// inner dimension plus a fixed prologue. If reading and writing the operands
+// takes longer, that time counts. Attention has the published rates of cuDNN
+// 9.19 on an H200 by length (cudnn-frontend, benchmark/h200_919_only_cudnn),
+// and lower ones for heads of 64. Norms, activations, residuals and the loss
+// take the time of their memory traffic.
 //
-// Flat: all operations take flops * efficiency, and the rest no time.
+// Flat: products and attention run at flops * efficiency; everything else takes
+// no time.
 #ifndef TESSERA_TOOLS_PLAN_DEVICE_RATES_H_
 #define TESSERA_TOOLS_PLAN_DEVICE_RATES_H_
 
@@ -24,7 +25,7 @@
 
 namespace tessera::plan {
 
-// Of one micro-batch on one rank.
+// The times of one micro-batch on one rank.
 struct PassSeconds {
   double forward = 0;
   double attention = 0;  // Part of forward.
@@ -37,7 +38,7 @@ struct GpuModel {
   double flops = 989e12;             // Peak, per second.
   double memory_bandwidth = 4.8e12;  // Bytes per second.
   int64_t multiprocessors = 132;
-  // The shares that long products and streams reach.
+  // The shares of the peaks that large products and streams reach.
   double product_share = 0.72;
   double stream_share = 0.77;
   double launch_seconds = 3e-6;
@@ -51,15 +52,15 @@ class DeviceRates {
   PassSeconds SecondsOf(const train::StageShapes& shapes,
                         const train::RunOptions& options) const;
 
-  // The assumption in words, for reports.
+  // Describes the assumptions, for reports.
   std::string Describe() const;
 
-  // A product of [m, k] and [k, n].
+  // The time of a product of [m, k] and [k, n].
   double ProductSeconds(int64_t m, int64_t n, int64_t k) const;
-  // `operations` of causal attention over sequences of `length`.
+  // The time of `operations` of causal attention over sequences of `length`.
   double AttentionSeconds(double operations, int64_t length, int64_t head_size,
                           bool is_backward) const;
-  // Reading and writing `bytes`.
+  // The time to read and write `bytes` in all.
   double StreamSeconds(double bytes) const;
 
  private:

@@ -22,19 +22,21 @@ using train::RankPlace;
 using train::StageShapes;
 using train::TrafficAxis;
 
-// True if backward passes are not split, so that their messages are sent once.
+// True if backward passes are not split, so that shared messages are sent only
+// once.
 bool HasWholeBackwards(const Candidate& candidate) {
   return candidate.schedule == "1f1b" ||
          candidate.schedule == "interleaved_1f1b";
 }
 
-// The micro-batches that fill the pipeline, if there are enough.
+// The number of micro-batches that fill the pipeline, or all if there are
+// fewer.
 int64_t FillingMicroBatches(const Candidate& candidate, int64_t batch) {
   return std::min(candidate.micro_batches(batch), 2 * candidate.mesh.pp);
 }
 
-// The first two and the last two: those between have as many layers as the
-// second, or fewer, and no more micro-batches.
+// The first two and the last two ranks. The ranks between have at most as many
+// layers as the second rank, and no more micro-batches.
 std::vector<int64_t> RanksWithMost(int64_t pp) {
   const std::set<int64_t> ranks = {0, std::min<int64_t>(1, pp - 1),
                                    std::max<int64_t>(pp - 2, 0), pp - 1};
@@ -88,7 +90,7 @@ absl::StatusOr<const train::PipelinePlan*> Pricer::PlanOf(
   return &*found->second;
 }
 
-// The passes of a stage, including its ranks' messages.
+// The cost of the passes of a stage, including messages between its ranks.
 absl::StatusOr<pipeline::StageCosts> Pricer::StageCost(
     const Candidate& candidate, const StageShapes& shapes) {
   const PassSeconds pass =
@@ -133,8 +135,8 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
   const train::PipelinePlan plan =
       filling->With(RunOptionsOf(request_, candidate));
   PassCost cost;
-  // Stages with equally many layers of both kinds cost the same, except the
-  // first and the last.
+  // Stages with equal numbers of layers of both kinds cost the same, except for
+  // the first and the last stage.
   std::map<std::tuple<int64_t, int64_t, bool, bool>, pipeline::StageCosts>
       alike;
   for (int32_t stage = 0; stage < plan.stages(); ++stage) {
@@ -161,7 +163,8 @@ absl::StatusOr<const Pricer::PassCost*> Pricer::PassesOf(
 
 absl::StatusOr<double> Pricer::LeastSeconds(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PassCost* const passes, PassesOf(candidate));
-  // A hair less, since sums are rounded in another order.
+  // Slightly reduced, because Time adds in another order and rounds
+  // differently.
   return (1 - 1e-9) *
          *std::max_element(passes->ranks.begin(), passes->ranks.end()) *
          static_cast<double>(candidate.micro_batches(request_.batch));
@@ -173,7 +176,7 @@ double Pricer::DeviceBandwidth() const {
 
 namespace {
 
-// The weights of a stage on a rank, without its experts, and of these.
+// The weights of a stage on a rank: all except the experts, and the experts.
 int64_t WeightsOf(const StageShapes& s) {
   const train::MixtureShapes& mixture = s.mixture;
   const int64_t units = 3 * s.dense_units * (s.layers - mixture.layers) +
@@ -190,9 +193,9 @@ int64_t ExpertWeightsOf(const StageShapes& s) {
 
 // The weights of a pipeline rank.
 struct Held {
-  int64_t weights = 0;      // Sharded with the data ranks,
-  int64_t experts = 0;      // with those that have the same experts.
-  int64_t most_layers = 0;  // Of a stage.
+  int64_t weights = 0;      // Sharded over data ranks.
+  int64_t experts = 0;      // Sharded over ranks with the same experts.
+  int64_t most_layers = 0;  // In one stage.
 };
 
 absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
@@ -209,8 +212,8 @@ absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
   return held;
 }
 
-// The bytes that ZeRO partitions (Rajbhandari et al., arXiv 1910.02054, section
-// 5) for AdamW, rounded down.
+// The bytes of weights, gradients and AdamW's state per rank, which ZeRO
+// partitions (Rajbhandari et al., arXiv 1910.02054, section 5), rounded down.
 absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
                                    int64_t weights, int64_t sharers) {
   const int64_t width = SizeInBytes(run.dtype);
@@ -227,9 +230,9 @@ absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
 
 }  // namespace
 
-// Computed from the cost of a second layer on a single rank: with one
-// micro-batch, and with two in flight. Of a model with mixtures and other
-// layers, that of the cheaper kind.
+// Computed from the cost of a second layer on a single rank, with one and with
+// two micro-batches in flight. If a model has dense layers and mixtures, the
+// cost of the cheaper kind.
 absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
     const Candidate& candidate) {
   const std::string key = absl::StrCat(
@@ -284,8 +287,8 @@ absl::StatusOr<Pricer::LayerCost> Pricer::CostOfLayer(
       .next = std::max<int64_t>(second_layer(2) - second_layer(1), 0)};
 }
 
-// The most layers times micro-batches that a rank holds between their forward
-// and their backward.
+// The largest number of (layer, micro-batch) pairs that a rank holds between
+// forward and backward.
 int64_t Pricer::MostInFlight(const train::PipelinePlan& plan, int64_t rank) {
   std::map<int32_t, int64_t> layers;
   for (const train::StageSpan& span : plan.StagesOf(rank)) {
@@ -311,7 +314,7 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   const train::PipelinePlan plan =
       filling->With(RunOptionsOf(request_, candidate));
   int64_t most = 0;
-  // The first and the last have the tables as well.
+  // The first and the last rank also have the embedding and the head.
   for (const int64_t rank : {int64_t{0}, candidate.mesh.pp - 1}) {
     TESSERA_ASSIGN_OR_RETURN(const Held held, HeldBy(plan, rank));
     TESSERA_ASSIGN_OR_RETURN(
@@ -324,7 +327,7 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
     most = std::max(most, state);
     if (most > request_.memory) return most;
     TESSERA_ASSIGN_OR_RETURN(const LayerCost* const layer, LayerOf(candidate));
-    // All that is in flight, or one micro-batch in the largest stage.
+    // Everything in flight, but at least one micro-batch in the largest stage.
     most =
         std::max(most, state + std::max(MostInFlight(plan, rank) * layer->next,
                                         held.most_layers * layer->first));
@@ -332,7 +335,8 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
   return most;
 }
 
-// Predicts `ranks` of the pipeline, in a step of `microbatches` micro-batches.
+// Predicts the pipeline ranks `ranks` in a step of `micro_batches`
+// micro-batches.
 absl::StatusOr<std::vector<train::RankPrediction>> Pricer::RunDry(
     const Candidate& candidate, int64_t micro_batches,
     const std::vector<int64_t>& ranks) const {
@@ -345,8 +349,9 @@ absl::StatusOr<std::vector<train::RankPrediction>> Pricer::RunDry(
   return train::PredictRanks(plan, places, {});
 }
 
-// Seconds of each rank to gather weights for a further micro-batch. They do not
-// depend on its size, on recomputation or on the time of gradient reductions.
+// The seconds that each rank needs to gather weights for a further micro-batch.
+// They do not depend on the size of micro-batches, on recomputation or on when
+// gradients are reduced.
 absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
     const Candidate& candidate,
     const std::vector<train::RankPrediction>& filled) {
@@ -382,16 +387,17 @@ absl::StatusOr<const std::vector<double>*> Pricer::GathersAgain(
   return &gathers_.emplace(key, std::move(seconds)).first->second;
 }
 
-// Along the data ranks, and those that have the same experts.
+// The time along the data ranks, plus the time along the ranks with the same
+// experts.
 double Pricer::DataSecondsOf(const Candidate& candidate, OpKind kind,
                              const train::RankTraffic& traffic) {
   return links_.SecondsOf(candidate.mesh, TrafficAxis::kDp, kind, traffic) +
          links_.SecondsOf(candidate.mesh, TrafficAxis::kEdp, kind, traffic);
 }
 
-// The data-parallel traffic of a step that computation cannot hide, of a rank
-// that was run with the micro-batches that fill the pipeline. A further
-// micro-batch gathers for `gathers` seconds and computes for `computed`.
+// The time of a step's data-parallel traffic that computation does not hide.
+// `rank` was run with the micro-batches that fill the pipeline; each further
+// micro-batch gathers for `gathers` and computes for `computed` seconds.
 double Pricer::DataSeconds(const Candidate& candidate,
                            const train::RankPrediction& rank, double gathers,
                            double computed) {
@@ -423,7 +429,7 @@ absl::StatusOr<const Pricer::RankCost*> Pricer::RanksOf(
   const std::vector<int64_t> all = RanksWithMost(candidate.mesh.pp);
   RankCost cost;
   std::vector<train::RankPrediction> ranks;
-  // If the first rank has too much the others need not be known.
+  // Skips the other ranks if the first rank exceeds the memory.
   for (const auto& part : {std::vector(all.begin(), all.begin() + 1),
                            std::vector(all.begin() + 1, all.end())}) {
     if (part.empty()) continue;
@@ -509,8 +515,8 @@ absl::StatusOr<const Pricer::PipelineCost*> Pricer::Simulated(
   return &simulated_.emplace(key, cost).first->second;
 }
 
-// Gradients go to their owners once, or after each micro-batch, weights to all
-// at least once, and the optimizer goes through its state.
+// Counts the reduction of gradients once or per micro-batch, one gather of the
+// weights, and one pass of the optimizer over its state.
 absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   TESSERA_ASSIGN_OR_RETURN(const PipelineCost* const cost,
                            Simulated(candidate));
@@ -520,7 +526,8 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
   const train::PipelinePlan plan =
       filling->With(RunOptionsOf(request_, candidate));
   StepSeconds step = {.pipeline = cost->seconds, .bubble = cost->bubble};
-  // Of weights and of experts, with so many bytes each.
+  // The time to move all weights and experts of `held`, with `bytes` bytes
+  // each.
   const auto along_data = [&](OpKind kind, const Held& held, int64_t bytes) {
     return links_.Seconds(candidate.mesh, TrafficAxis::kDp, kind,
                           static_cast<double>(bytes * held.weights), 1) +
@@ -560,7 +567,8 @@ absl::StatusOr<StepSeconds> Pricer::LeastTime(const Candidate& candidate) {
         std::max(step.optimizer,
                  static_cast<double>(dense + experts) / DeviceBandwidth());
   }
-  // A hair less, since sums are rounded in another order.
+  // Slightly reduced, because Time adds in another order and rounds
+  // differently.
   step.data *= 1 - 1e-9;
   step.optimizer *= 1 - 1e-9;
   return step;

@@ -1,27 +1,25 @@
-// Pricer: the memory and the step time of a candidate.
+// Predicts the memory and the step time of a candidate.
 //
 //   Pricer pricer(request);
 //   pricer.LeastSeconds(candidate);  // A lower bound of the step time.
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, pricer.Memory(candidate));
 //   TESSERA_ASSIGN_OR_RETURN(StepSeconds step, pricer.Time(candidate));
 //
-// Memory is the prediction of tools/train/predict: a dry run of the ranks that
-// may need most. Time, in seconds of a step:
+// Memory is predicted by tools/train/predict, with a dry run of the ranks that
+// may need most. The time of a step is the sum of three parts:
 //
 //   pipeline    pipeline::Simulate of the schedule. A pass takes the time of
-//               its operations (device_rates.h), its messages along tp and ep
-//               in sequence, and the part of those along cp that is longer than
-//               the attention that hides them; messages between stages overlap
-//               with computations.
-//   data        gradients and weights along dp and cp, those of experts along
-//               edp. Nothing hides the
-//               messages of one micro-batch; of those that each further one
-//               repeats (gathers at stage 3, reductions at each micro-batch)
-//               the part counts that is longer than the rank's computation.
-//   optimizer   its state and the gradients, read and written once at the
-//               memory bandwidth of the device.
-//
-// Candidates share intermediate results: one thread at a time.
+//               its operations (device_rates.h) and of its messages along tp
+//               and ep. Messages along cp add only the time by which they
+//               exceed the attention that hides them. Messages between stages
+//               overlap with computation.
+//   data        Gradients and weights along dp and cp, or edp for experts. The
+//               messages of one micro-batch are not hidden. Messages that each
+//               further micro-batch repeats (gathers at stage 3, reductions
+//               with ReduceChoice::kEachMicroBatch) add only the time by which
+//               they exceed the rank's computation.
+//   optimizer   The state is read and written and the gradients are read once,
+//               at the memory bandwidth of the device.
 #ifndef TESSERA_TOOLS_PLAN_PRICER_H_
 #define TESSERA_TOOLS_PLAN_PRICER_H_
 
@@ -47,13 +45,14 @@ struct StepSeconds {
   double pipeline = 0;
   double data = 0;
   double optimizer = 0;
-  double bubble = 0;  // Share of the pipeline time, mean over its ranks.
+  double bubble = 0;  // Idle share of pipeline time, mean over ranks.
 
   double total() const { return pipeline + data + optimizer; }
 };
 
 DeviceRates RatesOf(const PlanRequest& request);
 
+// Caches results that candidates share. Not thread-safe.
 class Pricer {
  public:
   // `request` must outlive the pricer.
@@ -62,18 +61,19 @@ class Pricer {
         rates_(RatesOf(request)),
         links_(request.cluster, request.ranks) {}
 
-  // The computations of the busiest rank, a lower bound of Time.
+  // The time of the busiest rank's passes, a lower bound of Time.
   // InvalidArgument if the schedule does not support the pipeline.
   absl::StatusOr<double> LeastSeconds(const Candidate& candidate);
 
-  // Lower bounds of Memory and Time, except for the rounding of pools: from the
-  // sizes of weights, and from the activations of layers.
+  // Lower bounds of Memory and Time, up to the rounding of pools, computed from
+  // the sizes of weights and the activations of layers.
   absl::StatusOr<int64_t> LeastMemory(const Candidate& candidate);
   absl::StatusOr<StepSeconds> LeastTime(const Candidate& candidate);
 
-  // PredictRank for the pipeline ranks that may need most, with enough
-  // micro-batches to fill the pipeline: bytes, and the seconds of a candidate
-  // that fits. Further gathers are extrapolated from pp more micro-batches.
+  // The bytes of the pipeline rank that needs most, and the times of a
+  // candidate that fits, from PredictRank with enough micro-batches to fill the
+  // pipeline. The gathers of further micro-batches are extrapolated from pp
+  // more micro-batches.
   absl::StatusOr<int64_t> Memory(const Candidate& candidate);
   absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
 
@@ -81,17 +81,17 @@ class Pricer {
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
   // The cost of a candidate's ranks, from dry runs.
   struct RankCost {
-    int64_t bytes = 0;  // Of the rank with the highest need.
+    int64_t bytes = 0;  // Of the rank that needs most.
     double data_seconds = 0;
     double optimizer_seconds = 0;
   };
-  // The bytes of a layer for its first micro-batch in flight, and for each
-  // further one.
+  // The activation bytes of a layer for the first micro-batch in flight, and
+  // for each further one.
   struct LayerCost {
     int64_t first = 0;
     int64_t next = 0;
   };
-  // The cost of a micro-batch, for stages and for pipeline ranks.
+  // The cost of a micro-batch for each stage, and for each pipeline rank.
   struct PassCost {
     std::vector<pipeline::StageCosts> stages;
     std::vector<double> ranks;

@@ -47,7 +47,7 @@ absl::Status SetModel(const PlanQuestion& question, PlanRequest& request) {
   return absl::OkStatus();
 }
 
-// The memory of the smallest device; 0 if one is unknown.
+// The memory of the smallest device; 0 if the memory of a device is unknown.
 int64_t DeviceMemory(const topology::Cluster& cluster) {
   int64_t least = -1;
   for (const topology::HostGroup& group : cluster.groups()) {

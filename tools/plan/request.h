@@ -1,5 +1,5 @@
-// MakeRequest: a question to the planner as users ask it, with defaults, made
-// into a PlanRequest.
+// Converts a user's question to the planner, in which most fields have
+// defaults, to a PlanRequest.
 //
 //   PlanQuestion question = {.model = "llama-7b", .cluster = cluster};
 //   TESSERA_ASSIGN_OR_RETURN(const PlanRequest request, MakeRequest(question));
@@ -15,20 +15,20 @@
 
 namespace tessera::plan {
 
-// The fields have flags of the same names.
+// Each field is also a flag of //tools/plan.
 struct PlanQuestion {
   std::string model;  // A preset, or a directory with a config.json.
   topology::Cluster cluster;
-  int64_t ranks = 0;   // 0: one per device.
-  int64_t memory = 0;  // Bytes of a rank; 0: the cluster's smallest device's.
-  int64_t batch = 0;   // Sequences of a step; 0: about four million tokens.
+  int64_t ranks = 0;   // 0: one rank per device.
+  int64_t memory = 0;  // Bytes per rank; 0: of the smallest device.
+  int64_t batch = 0;   // Sequences per step; 0: about four million tokens.
   int64_t length = 2048;
   std::string dtype = "bf16";
-  // Peak of a device in 10^12 operations per second; 0: for GPUs that of an
-  // H100, for CPU ranks 0.05.
+  // Peak of a device in 10^12 operations per second; 0: the peak of an H100 for
+  // GPUs, 0.05 for CPU ranks.
   double tflops = 0;
-  // The share of the peak that is reached; 0: for GPUs by shape, for CPU ranks
-  // 0.5.
+  // The share of the peak that is reached; 0: depends on shapes for GPUs, 0.5
+  // for CPU ranks.
   double efficiency = 0;
   int64_t top = 5;
 };

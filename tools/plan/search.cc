@@ -47,7 +47,7 @@ class Search {
   }
 
  private:
-  // Candidates in order of their lower bound.
+  // All candidates in order of their lower bounds.
   std::vector<Bounded> Bound() {
     std::vector<Bounded> bounded;
     for (Candidate& candidate : EnumerateCandidates(request_, report_.meshes)) {
@@ -65,8 +65,8 @@ class Search {
     return bounded;
   }
 
-  // The slowest plan that is among the best so far; infinite while there are
-  // too few.
+  // The time of the slowest of the best request.top plans so far; kNever while
+  // there are fewer.
   double Worst() const {
     std::vector<double> seconds;
     for (const auto& [mesh, plan] : best_) {
@@ -85,8 +85,8 @@ class Search {
     return found == best_.end() ? kNever : found->second.step.total();
   }
 
-  // Checks the cheapest bounds first: only candidates that may fit and may be
-  // the best of their mesh get a dry run.
+  // Prices a candidate, checking the cheapest bounds first: only candidates
+  // that may fit and may be the best of their mesh get a dry run.
   absl::Status Consider(const Candidate& candidate) {
     ++report_.priced;
     const double best = BestOf(candidate);
@@ -96,7 +96,8 @@ class Search {
       return absl::OkStatus();
     }
     if (quick->total() > std::min(best, Worst())) return absl::OkStatus();
-    // No faster than with one reduction a step, which comes before.
+    // It is not faster than with one reduction per step, which is examined
+    // before.
     if (candidate.reduce == train::ReduceChoice::kEachMicroBatch &&
         FitsWithOneReduction(candidate)) {
       return absl::OkStatus();
@@ -182,8 +183,8 @@ double TokensPerSecond(const PlanRequest& request, const Plan& plan) {
          static_cast<double>(request.length) / plan.step.total();
 }
 
-// The share of the devices' peak, from the model's operations (arXiv
-// 2204.02311, appendix B).
+// Model flops utilisation: the share of the devices' peak (arXiv 2204.02311,
+// appendix B).
 double Utilisation(const PlanRequest& request, const Plan& plan) {
   return request.model.TrainingFlopsPerToken(request.length) *
          TokensPerSecond(request, plan) /
@@ -336,7 +337,7 @@ void PrintCsv(const PlanRequest& request, const PlanReport& report,
     const Json json = PlanAsJson(request, plan);
     std::vector<std::string> names, cells;
     for (const auto& [name, value] : json.items()) {
-      if (value.is_object()) continue;  // The command has the settings.
+      if (value.is_object()) continue;  // The command contains the settings.
       names.push_back(name);
       const std::string text =
           value.is_string() ? value.get<std::string>() : value.dump();

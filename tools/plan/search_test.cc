@@ -153,7 +153,8 @@ TEST(FindPlansTest, DividesExpertsIfFaster) {
               ::testing::ElementsAre(::testing::Pair(1, ::testing::Gt(0)),
                                      ::testing::Pair(2, ::testing::Gt(0)),
                                      ::testing::Pair(4, ::testing::Gt(0))));
-  // Most weights are experts', which then need neither be sent nor held.
+  // Most weights belong to experts, which expert parallelism neither sends nor
+  // replicates.
   request.model.mixture.intermediate = 4096;
   request.model.mixture.shared_intermediate = 0;
   TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
@@ -162,7 +163,8 @@ TEST(FindPlansTest, DividesExpertsIfFaster) {
               HasSubstr(",ep"));
 }
 
-// For the busiest pipeline rank, by a dry run of all micro-batches of a step.
+// The data seconds of the busiest pipeline rank, from a dry run of all
+// micro-batches of a step.
 double CountedDataSeconds(const PlanRequest& request,
                           const Candidate& candidate) {
   const auto plan =

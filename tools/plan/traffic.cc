@@ -14,7 +14,7 @@ using train::TrafficAxis;
 int64_t StrideOf(TrafficAxis axis, const train::MeshSizes& mesh) {
   switch (axis) {
     case TrafficAxis::kCp:
-    case TrafficAxis::kDp:  // With the context ranks.
+    case TrafficAxis::kDp:  // Including the context ranks.
     case TrafficAxis::kData:
     case TrafficAxis::kEp:
       return mesh.tp;
@@ -43,7 +43,8 @@ const topology::LinkProfile& AxisLinks::ProfileOf(const train::MeshSizes& mesh,
 
 double AxisLinks::Seconds(const train::MeshSizes& mesh, TrafficAxis axis,
                           OpKind kind, double bytes, double times) {
-  // The norm's few bytes: its ranks have no uniform stride.
+  // Ignores the few bytes of the gradient norm, whose ranks have no uniform
+  // stride.
   if (axis == TrafficAxis::kModel || axis == TrafficAxis::kExpertModel ||
       train::RanksAlong(axis, mesh) == 1) {
     return 0;
@@ -105,10 +106,11 @@ class PassTraffic {
     const int64_t layers = shapes_.layers, shared = SharedExperts();
     Sums(2 * layers + shared + (shapes_.is_last ? 1 : 0));
     // Row-parallel layers gather the gradient of their output, once for both
-    // uses; column-parallel ones gather their input, only for the weights.
+    // halves of the backward pass. Column-parallel layers gather their input,
+    // only for the gradients of weights.
     Gathers(2 * layers + shared + (shapes_.is_first ? 1 : 0));
     if (with_weights) {
-      // A shared expert's backward is in halves.
+      // A shared expert always has separate I and W.
       Gathers(2 * layers + 2 * shared + (shapes_.is_last ? 1 : 0));
     }
     PassRound(layers, /*backward=*/true);
@@ -116,7 +118,7 @@ class PassTraffic {
   }
 
   void BackwardWeight() {
-    // Experts keep the rows of their gradients.
+    // Experts keep the gathered rows of their gradients.
     Gathers(4 * shapes_.layers - shapes_.mixture.layers + 2 * SharedExperts() +
             (shapes_.is_last ? 1 : 0));
   }
@@ -125,7 +127,8 @@ class PassTraffic {
   void Add(OpKind kind, int64_t bytes, int64_t count) {
     traffic_.Add(TrafficAxis::kTp, kind, bytes, count * times_);
   }
-  // The sum of partial results, on every rank or for each rank's tokens.
+  // Sums partial results: on every rank, or with sequence parallelism on the
+  // rank of each token.
   void Sums(int64_t count) {
     Add(shapes_.sequence_parallel ? OpKind::kReduceScatter : OpKind::kAllReduce,
         shapes_.token_bytes(), count);
@@ -139,7 +142,7 @@ class PassTraffic {
     return shapes_.mixture.has_shared ? shapes_.mixture.layers : 0;
   }
 
-  // All-to-alls of each mixture.
+  // The all-to-alls of each mixture.
   void Dispatch(int64_t rows, int64_t weights, int64_t counts) {
     const train::MixtureShapes& mixture = shapes_.mixture;
     const auto add = [&](int64_t bytes, int64_t count) {
@@ -168,8 +171,8 @@ class PassTraffic {
     Dispatch(/*rows=*/1, /*weights=*/1, /*counts=*/1);
   }
 
-  // Ring attention of each sequence: the blocks of other ranks come one after
-  // the other.
+  // Ring attention of each sequence: receives the keys and values of the other
+  // ranks one after another.
   void PassRound(int64_t layers, bool backward) {
     if (shapes_.heads == 0) return;
     const auto ranks = static_cast<int64_t>(shapes_.positions.size());

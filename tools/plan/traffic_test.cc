@@ -109,7 +109,7 @@ TEST(PassTrafficTest, MatchesDryRun) {
 
 TEST(PassTrafficTest, MatchesDryRunForMixtures) {
   train::RunOptions options = SmallRun();
-  options.length = 24;  // Rows of experts are even.
+  options.length = 24;  // Experts get equal numbers of rows.
   for (const bool is_shared : {false, true}) {
     options.model.mixture = {.experts = 8,
                              .per_token = 2,

@@ -2,12 +2,12 @@
 
     OMP_NUM_THREADS=2 python adamw_benchmark.py [--elements=20000000] [--tensors=50]
 
-Prints the median time of each, the bytes that it moves at least over that time, and its ratio to the first of its case:
+Prints for each its median time, the minimum of bytes moved per second, and the ratio of its time to the first of its case:
 
     float32      parameters, gradients and moments in float32
     clipped      the same, with the gradients' norm limited
-    bfloat16     parameters and gradients in bfloat16, masters and moments in float32, and the norm limited: what training in
-                 mixed precision does in every step
+    bfloat16     parameters and gradients in bfloat16, masters and moments in float32, and the norm limited: the step of
+                 mixed-precision training
     narrow       moments in fewer bits
 """
 
@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 
-# Beside the sources the package would be found there, without its extension module.
+# Excludes this directory, where Python would find the package without its extension module.
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 
 import torch  # noqa: E402
@@ -34,7 +34,7 @@ MAX_NORM = 1.0
 
 
 class Masters:
-    """Mixed precision with an optimizer that has none: masters in float32, to which gradients are copied."""
+    """Adds mixed precision to an optimizer that lacks it: masters in float32, to which gradients are copied."""
 
     def __init__(self, params, make_optimizer):
         self.params = params
@@ -62,7 +62,7 @@ class Clipped:
 
 
 def cases(make):
-    """By case and name: an optimizer, and the bytes of an element that it must read and write."""
+    """For each case and name an optimizer, and the bytes per element that it must read and write."""
 
     def fused(params):
         return torch.optim.AdamW(params, fused=True)
@@ -71,7 +71,7 @@ def cases(make):
         return DeepSpeedCPUAdam(params, adamw_mode=True, weight_decay=1e-2)
 
     bf16 = torch.bfloat16
-    # The parameter, the gradient and two moments are read, and all but the gradient written.
+    # Reads the parameter, the gradient and two moments, and writes all but the gradient.
     every = {
         "float32": {
             "tessera": (CPUAdamW(make()), 28),

@@ -129,7 +129,7 @@ void BindReading(py::module_& module) {
       .def_property_readonly(
           "metadata",
           [](const CheckpointPart& part) { return part.part().metadata; })
-      // Name, shape, type and whether it is trained.
+      // Name, shape, type, and whether the parameter is trained.
       .def_property_readonly(
           "parameters",
           [](const CheckpointPart& part) {

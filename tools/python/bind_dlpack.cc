@@ -1,6 +1,6 @@
-// DLPack, through which libraries of arrays hand tensors to each other without
-// copies (github.com/dmlc/dlpack, version 1.1; its ABI is declared here as far
-// as it is used).
+// DLPack, by which array libraries exchange tensors without copies
+// (github.com/dmlc/dlpack, version 1.1). This file declares the used part of
+// its ABI.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -65,7 +65,7 @@ struct NamedType {
   DLDataType type;
 };
 
-// Names as in base/dtype.
+// With the names of base/dtype.
 constexpr NamedType kTypes[] = {
     {"f64", {2, 64, 1}},      {"f32", {2, 32, 1}}, {"f16", {2, 16, 1}},
     {"bf16", {4, 16, 1}},     {"i64", {0, 64, 1}}, {"i32", {0, 32, 1}},
@@ -94,7 +94,7 @@ bool IsContiguous(const DLTensor& tensor) {
   return true;
 }
 
-// A tensor of another library, which it keeps alive.
+// Holds a tensor of another library and keeps it alive.
 class ForeignTensor {
  public:
   explicit ForeignTensor(const py::capsule& capsule) {
@@ -143,8 +143,8 @@ class ForeignTensor {
   std::unique_ptr<void, void (*)(void*)> keep_ = {nullptr, [](void*) {}};
 };
 
-// A tensor over the bytes of `owner`, an object with the buffer protocol, which
-// it keeps alive.
+// A tensor over the bytes of an object with the buffer protocol. Keeps that
+// object alive.
 template <typename Managed>
 struct Lent {
   Managed managed;
@@ -158,7 +158,7 @@ void Free(Managed* managed) {
   delete static_cast<Lent<Managed>*>(managed->context);
 }
 
-// Nobody has taken the tensor out of the capsule.
+// Frees the tensor of a capsule that was never consumed.
 template <typename Managed>
 void FreeUnused(PyObject* capsule, const char* name) {
   if (PyCapsule_IsValid(capsule, name) == 0) return;

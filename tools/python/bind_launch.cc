@@ -17,8 +17,9 @@ namespace tessera::python {
 namespace py = pybind11;
 
 void BindLaunch(py::module_& module) {
-  // On the main thread of a process without other threads (launcher.h). Returns
-  // the exit code, and the code and message of a status.
+  // Must be called on the main thread of a process without other threads
+  // (launcher.h). Returns the exit code, and the code and message of the
+  // status.
   module.def(
       "launch",
       [](const std::vector<std::string>& command,

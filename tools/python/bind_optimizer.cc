@@ -1,4 +1,4 @@
-// tessera.optim: AdamW over memory that the caller keeps, with moments and
+// tessera.optim: AdamW over memory that the caller owns, with moments and
 // master weights in memory or in files.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -40,7 +40,7 @@ using offload::ParameterRange;
 using offload::StepScale;
 using offload::TypedSpan;
 
-// Elements that the caller keeps.
+// Elements in memory that the caller owns.
 struct Memory {
   uintptr_t address = 0;
   std::string dtype;
@@ -61,7 +61,7 @@ MomentFormat FormatFor(DType parameter, const std::string& moments) {
                                   : Value(offload::ParseMomentFormat(moments));
 }
 
-// A parameter with its moments, made once and stepped often.
+// A parameter with its moments, created once and used in every step.
 class Parameter {
  public:
   Parameter(std::string name, const Memory& parameter, const Memory& first,
@@ -85,8 +85,8 @@ class Parameter {
   ParameterRange range_;
 };
 
-// The memory of a gradient: address and type; its elements are as many as the
-// parameter's.
+// The memory of a gradient: address and type. It has as many elements as the
+// parameter.
 using Gradient = std::pair<uintptr_t, std::string>;
 
 ConstTypedSpan GradientOf(const Gradient& gradient, int64_t elements) {
@@ -94,8 +94,8 @@ ConstTypedSpan GradientOf(const Gradient& gradient, int64_t elements) {
           Value(ParseDType(gradient.second)), elements};
 }
 
-// The files in which the states of parameters lie. Those of one step are read
-// ahead and written behind, in the order of the last step.
+// The files that contain the states of parameters. During a step, states are
+// prefetched and written back asynchronously, in the order of the last step.
 class StateFiles {
  public:
   StateFiles(const std::string& directory, int64_t near_bytes)
@@ -118,7 +118,7 @@ class StateFiles {
   zero3::ShardPrefetch& prefetch() { return *prefetch_; }
   int64_t next_key() { return next_key_++; }
   int64_t file_bytes() const { return tier_->file_bytes(); }
-  // One caller at a time.
+  // Serialises all uses.
   std::mutex& mutex() { return mutex_; }
 
  private:
@@ -129,11 +129,11 @@ class StateFiles {
   std::mutex mutex_;
 };
 
-// A parameter whose master weights and moments lie in files, in blocks of some
-// million elements: only a few blocks are in memory.
+// A parameter whose master weights and moments are in files, in blocks of some
+// million elements, of which only a few are in memory.
 class FiledParameter {
  public:
-  // A block and its parts: master weights, then the moments.
+  // A block consists of master weights, then the moments.
   static constexpr int64_t kElementsOfBlock = int64_t{1} << 21;
 
   FiledParameter(std::shared_ptr<StateFiles> files, std::string name,
@@ -160,7 +160,7 @@ class FiledParameter {
     store_ = nullptr;
   }
 
-  // Steps of the states in the files.
+  // The number of steps of the states in the files.
   int64_t steps = 0;
 
   void Announce() {
@@ -181,8 +181,8 @@ class FiledParameter {
     return absl::OkStatus();
   }
 
-  // Copies "master", "exp_avg" or "exp_avg_sq" from or to memory with the
-  // layout that a parameter in memory has.
+  // Copies "master", "exp_avg" or "exp_avg_sq" from or to memory, in the layout
+  // of a parameter in memory.
   absl::Status Copy(const std::string& part, const Memory& memory,
                     bool to_files) {
     const std::lock_guard lock(files_->mutex());
@@ -319,7 +319,7 @@ class Optimizer {
                                              .seed = seed,
                                              .pool = std::move(pool)}))) {}
 
-  // Before anything is written all arguments are checked.
+  // Checks all arguments before writing anything.
   void Step(int64_t step, double clip_factor,
             const std::vector<std::pair<Parameter*, Gradient>>& parameters) {
     std::vector<ParameterRange> ranges;
@@ -331,8 +331,8 @@ class Optimizer {
     Check(adamw_->Step(step, {.clip_factor = clip_factor}, ranges));
   }
 
-  // Parameters of one StateFiles. After an error the `steps` of a parameter say
-  // whether it was stepped.
+  // Steps parameters that share one StateFiles. After an error, the `steps` of
+  // a parameter tell whether it was updated.
   void StepFiled(
       int64_t step, double clip_factor,
       const std::vector<std::pair<FiledParameter*, Gradient>>& parameters) {

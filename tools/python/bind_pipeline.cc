@@ -33,7 +33,7 @@ using pipeline::Schedule;
 using pipeline::StageCosts;
 using pipeline::Timeline;
 
-// One entry for all stages, or one for each.
+// `costs` has one entry for all stages, or one per stage.
 Costs CostsOf(const std::vector<StageCosts>& costs, int64_t stages,
               double latency, double bandwidth, bool overlap) {
   Costs all;
@@ -55,7 +55,7 @@ bool IsLowered(const Schedule& schedule) {
   return false;
 }
 
-// "", or the name of a map of stages to ranks.
+// `placement` is "", or the name of a map of stages to ranks.
 std::optional<pipeline::StageMap> MapOf(const std::string& placement,
                                         int64_t ranks, int64_t chunks) {
   using pipeline::StageMap;
@@ -202,7 +202,7 @@ void BindTimelines(py::module_& module) {
                                }
                                return peaks;
                              })
-      // By rank: the computations, each with begin and end.
+      // For each rank its computations, each with begin and end.
       .def_property_readonly("computations", [](const Timeline& timeline) {
         std::vector<std::vector<std::tuple<std::string, double, double>>> all;
         for (const auto& rank : timeline.ranks) {

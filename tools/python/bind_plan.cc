@@ -1,5 +1,5 @@
-// tessera.plan and tessera.estimate: the planner, and the needs of a training
-// run before it starts. Answers are JSON, as the tools print them.
+// tessera.plan and tessera.estimate: the planner, and the resources that a
+// training run needs. Results are JSON in the format of the tools.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -39,8 +39,8 @@ absl::StatusOr<std::string> FindPlans(const plan::PlanQuestion& question) {
   return json.str();
 }
 
-// The machine's memory in bytes; 0: this machine's. Ranks are counted without
-// the memory of an idle process.
+// Estimates the needs of a run. The machine's memory is in bytes; 0 stands for
+// this machine's. Ranks do not include the memory of an idle process.
 absl::StatusOr<std::string> Estimate(const std::string& json,
                                      int64_t vocabulary, int64_t memory) {
   TESSERA_ASSIGN_OR_RETURN(const train::Settings settings,

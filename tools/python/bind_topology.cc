@@ -55,7 +55,8 @@ std::vector<int64_t> Numbers(std::span<const Rank> ranks) {
   return numbers;
 }
 
-// An axis: name, size, and what its ranks send in a step (kind, bytes, times).
+// An axis: name, size, and the messages of its ranks in a step (kind, bytes,
+// times).
 using AxisTransfers =
     std::tuple<std::string, int64_t,
                std::vector<std::tuple<std::string, double, double>>>;
@@ -245,7 +246,8 @@ void BindPlacement(py::module_& module) {
       .def_readonly("seconds_per_step", &Placement::seconds_per_step)
       .def_readonly("busiest_host_bytes", &Placement::busiest_host_bytes)
       .def_readonly("warnings", &Placement::warnings)
-      // By axis: name, stride, seconds, farthest level and bytes between hosts.
+      // For each axis: name, stride, seconds, farthest level, and bytes between
+      // hosts.
       .def_property_readonly(
           "costs",
           [](const Placement& placement) {

@@ -1,12 +1,15 @@
-// The parts of the module tessera._core, one for each file bind_*.cc, and what
-// they share.
+// Shared by the files bind_*.cc, each of which defines a part of the module
+// tessera._core: Bind functions and the conversion of errors.
 //
-//   module.def("lower", [](const Schedule& schedule) {
-//     return Value(pipeline::AddCommunication(schedule));
-//   }, Release());
+//   module.def(
+//       "lower",
+//       [](const Schedule& schedule) {
+//         return Value(pipeline::AddCommunication(schedule));
+//       },
+//       Release());
 //
-// A Status becomes an exception of tessera.errors (Check, Value). Calls that
-// compute release the interpreter's lock (Release).
+// Check and Value convert an error status to an exception of tessera.errors.
+// Long computations release the interpreter's lock (Release).
 #ifndef TESSERA_TOOLS_PYTHON_BINDINGS_H_
 #define TESSERA_TOOLS_PYTHON_BINDINGS_H_
 
@@ -21,7 +24,7 @@
 
 namespace tessera::python {
 
-// An error status on its way to Python.
+// Carries an error status to Python.
 class StatusException : public std::exception {
  public:
   explicit StatusException(absl::Status status)

@@ -26,9 +26,9 @@ def parse():
 
 
 def stripped(path):
-    """Returns the module without symbols for debuggers and without the search path of this build's libraries.
+    """Returns the module without debug symbols and without the search paths of this build's libraries.
 
-    What the module needs the machine's loader finds, or torch has loaded before.
+    The system's loader finds the libraries that the module needs, or torch has already loaded them.
     """
     with tempfile.TemporaryDirectory() as directory:
         copy = os.path.join(directory, "module")
@@ -38,7 +38,7 @@ def stripped(path):
 
 
 def without_search_path(elf):
-    """Turns DT_RPATH and DT_RUNPATH of a 64-bit little-endian ELF file into entries that loaders ignore."""
+    """Replaces DT_RPATH and DT_RUNPATH of a 64-bit little-endian ELF file by entries that loaders ignore."""
     pt_dynamic, dt_null, ignored, paths = 2, 0, 0x6FFFFEF0, (15, 29)
     (table,) = struct.unpack_from("<Q", elf, 32)
     entry_size, count = struct.unpack_from("<HH", elf, 54)

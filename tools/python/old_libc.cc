@@ -1,6 +1,7 @@
-// Functions of newer C libraries that the static C++ library calls: with them
-// in the module, it runs on glibc 2.34 (the wheel's tag), whatever it was built
-// with. They are hidden: the rest of the process keeps its own.
+// Defines functions of newer C libraries that the static C++ library calls, so
+// that the module runs on glibc 2.34 (the wheel's tag) even if it was built
+// with a newer one. They have hidden visibility: the rest of the process uses
+// its own.
 #include <link.h>
 #include <sys/random.h>
 
@@ -11,7 +12,8 @@
 namespace {
 
 #if __GLIBC_PREREQ(2, 35)
-// Fills in what the unwinder reads of the object that holds `address`.
+// A search for the object that contains `address`; sets what the unwinder
+// reads.
 struct ObjectSearch {
   uintptr_t address = 0;
   dl_find_object* result = nullptr;
@@ -45,7 +47,7 @@ int FillIfInside(dl_phdr_info* object, size_t, void* data) {
 extern "C" {
 
 #if __GLIBC_PREREQ(2, 35)
-// From glibc 2.35 on.
+// Part of glibc since 2.35.
 __attribute__((visibility("hidden"))) int _dl_find_object(
     void* address, dl_find_object* result) noexcept {
   ObjectSearch search = {reinterpret_cast<uintptr_t>(address), result};
@@ -54,7 +56,7 @@ __attribute__((visibility("hidden"))) int _dl_find_object(
 #endif
 
 #if __GLIBC_PREREQ(2, 36)
-// From glibc 2.36 on.
+// Part of glibc since 2.36.
 __attribute__((visibility("hidden"))) uint32_t arc4random() noexcept {
   uint32_t number = 0;
   if (getentropy(&number, sizeof(number)) != 0) abort();

@@ -1,5 +1,5 @@
-// Threads that wait for each other through absl::Mutex: no sanitizer reports an
-// error when the suppressions are linked in.
+// Runs threads that wait for each other through absl::Mutex. With the
+// suppressions linked in, no sanitizer reports an error.
 
 #include <thread>
 #include <vector>

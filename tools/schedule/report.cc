@@ -27,8 +27,8 @@ bool HasMessages(const Schedule& schedule) {
   return false;
 }
 
-// Validates the schedule with its messages, its own or those that the pass
-// inserts, and keeps them if requested.
+// Validates the schedule with its own messages or, if it has none, with those
+// that AddCommunication inserts; keeps the inserted ones if `lowered`.
 absl::Status Prove(bool lowered, Schedule& schedule) {
   if (HasMessages(schedule)) return pipeline::Validate(schedule).status();
   TESSERA_RETURN_IF_ERROR(
@@ -43,7 +43,7 @@ absl::Status Prove(bool lowered, Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// The computations on the path.
+// The computations on the critical path.
 absl::StatusOr<std::vector<std::string>> PathOf(
     const Schedule& schedule, const pipeline::Timeline& timeline,
     bool overlap) {
@@ -61,8 +61,8 @@ absl::StatusOr<std::vector<std::string>> PathOf(
   return actions;
 }
 
-// False if every forward adds 1 and its last backward frees it: then memory
-// counts micro-batches.
+// False if memory counts micro-batches: every forward adds 1, and its last
+// backward frees it.
 bool HasBytes(const pipeline::Costs& costs) {
   for (const pipeline::StageCosts& stage : costs.stages) {
     if (stage.forward_bytes != 1 || stage.backward_input_bytes != 0) {
@@ -72,7 +72,7 @@ bool HasBytes(const pipeline::Costs& costs) {
   return false;
 }
 
-// Times, memory and the bound, of a schedule that is valid.
+// Sets times, memory and the lower bound of a valid schedule.
 absl::Status Price(const pipeline::Costs& costs, ScheduleReport& report) {
   TESSERA_ASSIGN_OR_RETURN(report.timeline,
                            pipeline::Simulate(report.schedule, costs));
@@ -111,7 +111,8 @@ absl::StatusOr<ScheduleReport> ReportOf(SourcedSchedule sourced,
   return report;
 }
 
-// A file without a schedule gives a report with the error.
+// Reads the file of --input. If it does not contain a schedule, the report
+// contains the error.
 absl::StatusOr<ScheduleReport> ReportOfFile(const ScheduleOptions& options,
                                             ShapeOptions& shape) {
   absl::StatusOr<SourcedSchedule> read =

@@ -100,7 +100,8 @@ absl::Status ParseLine(std::string_view line, StageCosts& costs) {
                    ", optionally followed by f,b,w in bytes"));
 }
 
-// Not a list of times: no file's name begins with a number and a comma.
+// True unless `times` is a list: a file name must not begin with a number and a
+// comma.
 bool IsFile(std::string_view times) {
   double unused;
   return times.find_first_not_of("0123456789.,eE+- ") !=
@@ -155,7 +156,7 @@ absl::Status SetLinks(const CostOptions& options, Costs& costs) {
   }
   costs.links.everywhere.latency = options.latency;
   if (options.bandwidth > 0) {
-    // 1 GB/s is 1e6 bytes in a millisecond.
+    // 1 GB/s is 1e6 bytes per millisecond.
     costs.links.everywhere.bandwidth = options.bandwidth * 1e6;
   }
   for (StageCosts& stage : costs.stages) {
@@ -304,7 +305,8 @@ int64_t LargestForward(const Costs& costs) {
 int64_t LimitFor(std::string_view name, const SourcedSchedule& made,
                  const pipeline::PipelineShape& shape) {
   if (made.memory_limit > 0 || name == "auto") return made.memory_limit;
-  // A rank's stages together hold the bytes that one micro-batch adds to them.
+  // The stages of a rank together hold the bytes that one micro-batch adds to
+  // them.
   const int64_t microbatch = LargestForward(made.costs) * shape.chunks;
   return microbatch * shape.ranks * (name == "zb_2p" ? 2 : 1);
 }
@@ -352,7 +354,8 @@ absl::Status CheckGiven(std::string_view flag,
                                     "; leave the flag out or give that")));
 }
 
-// A document of WriteJson, or of this tool's --format=json, which contains one.
+// Reads a document of WriteJson, or of this tool's --format=json, which
+// contains one.
 absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
   absl::StatusOr<Schedule> schedule = pipeline::ReadJson(text);
   if (schedule.ok()) return schedule;
@@ -365,7 +368,8 @@ absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
   for (const char* key : {"schedule", "microbatches", "map", "ranks"}) {
     if (document.contains(key)) part[key] = document[key];
   }
-  // The tool's stages are ranks, those of the map are the schedule's.
+  // In the tool's JSON, `stages` is the number of ranks; the map has the
+  // schedule's stages.
   if (part.contains("map") && part["map"].is_object() &&
       part["map"].contains("ranks")) {
     part["stages"] = part["map"]["ranks"].size();
@@ -374,7 +378,7 @@ absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
       part.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// A failed run, not bad usage: the schedule is wrong, not the flags.
+// Converts bad usage to a failed run: the schedule is wrong, not the flags.
 absl::Status AsWrongSchedule(const absl::Status& status) {
   return absl::FailedPreconditionError(status.message());
 }

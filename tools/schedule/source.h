@@ -1,6 +1,6 @@
-// MakeSchedule, ReadSchedule: a schedule from a generator, the synthesiser or a
-// file, with its costs; MakeCosts: the costs of stages from --times, --memory
-// and the flags of links.
+// The input of //tools/schedule: schedules from a generator, the synthesiser or
+// a file (MakeSchedule, ReadSchedule), and the costs of stages from --times,
+// --memory and the flags of links (MakeCosts).
 #ifndef TESSERA_TOOLS_SCHEDULE_SOURCE_H_
 #define TESSERA_TOOLS_SCHEDULE_SOURCE_H_
 
@@ -26,8 +26,8 @@ struct CostOptions {
   CostsOf of = CostsOf::kStage;
   double latency = 0;            // Milliseconds.
   double bandwidth = 0;          // GB/s; 0: messages take no time on the wire.
-  int64_t activation_bytes = 0;  // Of a message in either direction.
-  double optimizer = 0;          // Milliseconds of a stage.
+  int64_t activation_bytes = 0;  // Per message, in either direction.
+  double optimizer = 0;          // Milliseconds per stage.
   bool overlap = true;
 };
 
@@ -40,24 +40,24 @@ absl::StatusOr<pipeline::StageCosts> ParseTimes(std::string_view text);
 // 2^50.
 absl::Status ParseMemory(std::string_view text, pipeline::StageCosts& costs);
 
-// A line for each stage: times as above, optionally followed by ",f,b,w", which
-// overrides `memory`. "#" begins a comment; empty lines are ignored.
-// InvalidArgument with the line; at most 2^20 stages.
+// Parses a file with a line for each of at most 2^20 stages: times as above,
+// optionally followed by ",f,b,w", which overrides `memory`. "#" begins a
+// comment; empty lines are ignored. InvalidArgument with the line.
 absl::StatusOr<std::vector<pipeline::StageCosts>> ParseTimesFile(
     std::string_view text, std::string_view memory);
 
-// The costs of `stages` stages, `chunks` of them on a rank, in milliseconds.
-// With CostsOf::kRank each of its stages has an equal share of --times and
-// --memory, and the bytes that a forward pass adds and its backward passes free
-// stay balanced; a file has the times of stages. InvalidArgument with the flag;
-// other codes if a file cannot be read.
+// The costs of `stages` stages, of which each rank has `chunks`, in
+// milliseconds. With CostsOf::kRank, the stages of a rank share --times and
+// --memory equally, and the bytes that a forward pass adds equal those that its
+// backward passes free; a file always contains the times of stages.
+// InvalidArgument with the flag; other codes if a file cannot be read.
 absl::StatusOr<pipeline::Costs> MakeCosts(const CostOptions& options,
                                           int64_t stages, int64_t chunks);
 
 struct ShapeOptions {
-  std::optional<int64_t> stages;        // Ranks. Not set: 4, or the file's.
-  std::optional<int64_t> microbatches;  // Not set: 8, or the file's.
-  int64_t chunks = 0;                   // 0: the method's own.
+  std::optional<int64_t> stages;        // Ranks. Default: 4, or the file's.
+  std::optional<int64_t> microbatches;  // Default: 8, or the file's.
+  int64_t chunks = 0;                   // 0: the method's default.
 };
 
 struct SourcedSchedule {
@@ -72,17 +72,18 @@ struct SourcedSchedule {
 std::vector<std::string> ScheduleNames();
 
 // Creates the schedule of that name. zb_1p and zb_2p are synthesised for a
-// limit of p and 2p times the bytes of a forward, unless another limit is
-// given, with one stage per rank if chunks is 1; auto may also give each rank
-// two, one for each direction of micro-batches. InvalidArgument with the flag.
+// memory limit of p and 2p times the bytes of a forward pass, unless another
+// limit is given, and have one stage per rank if chunks is 1. auto may also
+// give each rank two stages, one for each direction of micro-batches.
+// InvalidArgument with the flag.
 absl::StatusOr<SourcedSchedule> MakeSchedule(std::string_view name,
                                              const ShapeOptions& shape,
                                              const CostOptions& costs,
                                              int64_t memory_limit);
 
-// The schedule of a CSV or JSON file, not validated. FailedPrecondition if it
-// is not a schedule; InvalidArgument if its counts contradict `shape`; other
-// codes if it cannot be read.
+// Reads the schedule in a CSV or JSON file without validating it.
+// FailedPrecondition if it is not a schedule; InvalidArgument if its counts
+// contradict `shape`; other codes if the file cannot be read.
 absl::StatusOr<SourcedSchedule> ReadSchedule(const std::string& path,
                                              const ShapeOptions& shape,
                                              const CostOptions& costs,

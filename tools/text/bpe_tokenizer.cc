@@ -70,8 +70,8 @@ void BpeModel::PushCandidate(int32_t position, Scratch& scratch) const {
                  });
 }
 
-// Symbols that were merged into their predecessor have id -1. A candidate whose
-// symbols have changed is outdated.
+// A symbol that was merged into its predecessor has id -1. Candidates whose
+// symbols have changed since are skipped.
 void BpeModel::MergeAll(Scratch& scratch) const {
   auto& symbols = scratch.symbols_;
   while (!scratch.heap_.empty()) {
@@ -233,7 +233,7 @@ constexpr size_t kLongestCachedWord = 64;
 
 }  // namespace
 
-// The encoding of one text. Caches the ids of words, because most recur.
+// Encodes one text. Caches the ids of words, because most words recur.
 class BpeTokenizer::Encoding {
  public:
   Encoding(const BpeTokenizer& tokenizer, std::vector<TokenId>& ids)
@@ -267,7 +267,7 @@ class BpeTokenizer::Encoding {
     }
   }
 
-  // Splits by the rules from `rule` on.
+  // Splits `text` by the rules from index `rule` on.
   void Cut(std::string_view text, size_t rule) {
     if (rule == tokenizer_.rules_.size()) return CutLast(text);
     for (size_t at = 0; at < text.size();) {

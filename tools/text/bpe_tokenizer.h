@@ -1,11 +1,12 @@
-// BpeTokenizer: byte-level BPE of GPT-2, Llama 3, SmolLM and Qwen.
+// Byte-level BPE as in GPT-2, Llama 3, SmolLM and Qwen: BpeTokenizer, and its
+// parts BpeModel, which merges the bytes of a word, and AddedTokens, which
+// finds tokens that are never split.
 //
 //   TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
 //                            ParseTokenizerJson(json, "<|endoftext|>"));
 //
-// tokenizer_json.h reads the files of Hugging Face. Ids are those of their
-// tokenizers package with add_special_tokens=False. BpeModel merges the bytes
-// of a word; AddedTokens finds tokens that are not split.
+// tokenizer_json.h reads Hugging Face's files. The ids equal those of Hugging
+// Face's tokenizers package with add_special_tokens=False.
 #ifndef TESSERA_TOOLS_TEXT_BPE_TOKENIZER_H_
 #define TESSERA_TOOLS_TEXT_BPE_TOKENIZER_H_
 
@@ -31,27 +32,27 @@ namespace tessera::text {
 //   BpeModel::Scratch scratch;
 //   model.AppendWord(" lower", scratch, ids);
 //
-// A word begins as its bytes. Again and again the neighbours with the earliest
-// merge of the vocabulary are merged, the leftmost among equals, until no merge
-// applies. O(n log n) for a word of n bytes. Source: Sennrich, Haddow and
-// Birch, arXiv 1508.07909; Radford et al., Language Models are Unsupervised
-// Multitask Learners, 2019, for bytes.
+// A word starts as a sequence of its bytes. The pair of neighbours with the
+// merge of highest priority, the leftmost among equals, is merged repeatedly
+// until no merge applies. Takes O(n log n) for a word of n bytes. Source:
+// Sennrich, Haddow and Birch, arXiv 1508.07909; Radford et al., Language Models
+// are Unsupervised Multitask Learners, 2019, for bytes.
 class BpeModel {
  public:
   struct Options {
-    // Ids, not negative, by the bytes of the token.
+    // Maps the bytes of a token to its id, which is not negative.
     absl::flat_hash_map<std::string, TokenId> vocabulary = {};
-    // By priority, highest first; the last of equal pairs counts.
+    // In order of priority, highest first; the last of equal pairs is used.
     std::vector<std::pair<std::string, std::string>> merges = {};
-    // True: a word of the vocabulary is that token, regardless of merges.
+    // Encodes a word that is in the vocabulary as that token, without merging.
     bool whole_words_first = false;
   };
 
-  // InvalidArgument if a part or the result of a merge is not in the
+  // InvalidArgument if an operand or the result of a merge is not in the
   // vocabulary.
   static absl::StatusOr<BpeModel> Create(Options options);
 
-  // Memory that consecutive calls share.
+  // Buffers that consecutive calls reuse.
   class Scratch {
    private:
     friend class BpeModel;
@@ -67,8 +68,8 @@ class BpeModel {
     std::vector<Candidate> heap_;
   };
 
-  // Appends the tokens of `word`, of less than 2^31 bytes. Bytes without a
-  // token are left out, as in the tokenizers package.
+  // Appends the tokens of `word`, which has less than 2^31 bytes. Skips bytes
+  // without a token, as the tokenizers package does.
   void AppendWord(std::string_view word, Scratch& scratch,
                   std::vector<TokenId>& ids) const;
 
@@ -101,6 +102,7 @@ struct AddedToken {
   bool special = false;
 };
 
+// Finds added tokens in a text.
 class AddedTokens {
  public:
   AddedTokens() = default;
@@ -111,42 +113,45 @@ class AddedTokens {
     const AddedToken* token = nullptr;  // Null: none.
   };
 
-  // The leftmost token in `text` from byte `begin` on, the longest of those
-  // that begin there; special ones only if `with_special`.
+  // Finds the leftmost token in `text` from byte `begin` on, and the longest
+  // token at that position. Considers special tokens only if `with_special`.
   Match Find(std::string_view text, size_t begin, bool with_special) const;
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:
-  // By first byte; longer ones come first.
+  // Sorted by first byte, then longest first.
   std::vector<AddedToken> tokens_;
-  // The first token that begins with each byte; then the end.
+  // For each byte the index of the first token that begins with it; then the
+  // end.
   std::array<uint32_t, 257> first_of_ = {};
 };
 
 struct BpeTokenizerOptions {
   BpeModel::Options model = {};
-  // Each splits the words of the previous one.
+  // Each rule splits the words that the previous one has produced.
   std::vector<SplitRule> rules = {};
-  // True: words of `rules` without a leading space get one. Then `last_rule`
-  // splits.
+  // Prepends a space to the words of `rules` that have none, before `last_rule`
+  // splits them.
   bool add_prefix_space = false;
   std::optional<SplitRule> last_rule = {};
-  // Tokens found in the text, and those found in the rest.
-  // The text between the tokens of `added_first` is brought into ComposedForm.
+  // Converts the text between the tokens of `added_first` to ComposedForm.
   bool composes = false;
+  // Tokens to find in the whole text, and those to find between them.
   std::vector<AddedToken> added_first = {};
   std::vector<AddedToken> added_second = {};
-  // The bytes of the ids outside of the vocabulary and the added tokens.
+  // The bytes of ids that are neither in the vocabulary nor added tokens.
   absl::flat_hash_map<TokenId, std::string> other_texts = {};
   std::optional<TokenId> end_of_text = {};
 };
 
+// Finds added tokens, splits the text between them into words, and encodes each
+// word with a BpeModel.
 class BpeTokenizer : public Tokenizer {
  public:
-  // The errors of BpeModel. InvalidArgument if an id is negative or too large
-  // (above four times the number of tokens plus 1024), two tokens share an id,
-  // an added token is empty, or the end of text is no token.
+  // Returns the errors of BpeModel; InvalidArgument if an id is negative or too
+  // large (above four times the number of tokens plus 1024), two tokens share
+  // an id, an added token is empty, or the end of text is not a token.
   static absl::StatusOr<BpeTokenizer> Create(BpeTokenizerOptions options);
 
   int64_t vocabulary_size() const override {
@@ -159,7 +164,7 @@ class BpeTokenizer : public Tokenizer {
   void AppendText(std::span<const TokenId> ids,
                   std::string& text) const override;
 
-  // True if any text decodes to itself.
+  // True if every text can be encoded without loss.
   bool covers_all_bytes() const { return model_.covers_all_bytes(); }
 
  private:

@@ -25,8 +25,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// By definition: repeatedly applies the first merge of the list that fits, at
-// its leftmost position.
+// The definition of BPE: repeatedly applies the first merge of the list that
+// fits, at its leftmost position.
 std::vector<std::string> SlowMerges(
     std::string_view word,
     const std::vector<std::pair<std::string, std::string>>& merges) {

@@ -1,4 +1,4 @@
-// The letters and numbers of Unicode, generated from its data.
+// Tables of Unicode's letters and numbers, generated from its data.
 #ifndef TESSERA_TOOLS_TEXT_CHARACTER_TABLES_H_
 #define TESSERA_TOOLS_TEXT_CHARACTER_TABLES_H_
 
@@ -8,8 +8,8 @@ namespace tessera::text::internal {
 
 extern const char kUnicodeVersion[];
 
-// Ascending edges of runs: the first code point of a run, then the one past its
-// last, and so on. Letters are general category L*, numbers N*.
+// Runs of code points as ascending edges: the first code point of each run and
+// the code point after its last. Letters are general category L*, numbers N*.
 extern const uint32_t kLetterEdges[];
 extern const int kLetterEdgeCount;
 extern const uint32_t kNumberEdges[];

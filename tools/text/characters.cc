@@ -12,12 +12,13 @@ namespace tessera::text {
 
 namespace {
 
-// True if an odd number of edges is at or below the code point.
+// True if the code point is in a run, that is, if an odd number of edges is at
+// or below it.
 bool Contains(const uint32_t* edges, int count, uint32_t code_point) {
   return (std::upper_bound(edges, edges + count, code_point) - edges) % 2 == 1;
 }
 
-// Property White_Space of PropList.txt, which does not change.
+// The property White_Space in PropList.txt, which is the same in all versions.
 bool IsSpace(uint32_t c) {
   return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 ||
          c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
@@ -105,7 +106,8 @@ constexpr bool WritesItself(uint32_t byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
 }
 
-// The bytes that do not write themselves have the characters from U+0100 on.
+// The number of bytes that are not written as themselves. They are written as
+// the characters from U+0100 on.
 constexpr uint32_t kShifted = 68;
 
 constexpr std::array<uint32_t, 256> kCharacterOf = [] {
@@ -160,7 +162,7 @@ void AppendComposed(std::string_view text, std::string& composed) {
       reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
       static_cast<utf8proc_ssize_t>(text.size()), &result,
       static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (length < 0) {  // No memory.
+  if (length < 0) {  // Out of memory.
     composed += text;
     return;
   }

@@ -1,5 +1,5 @@
-// Characters of UTF-8 text, their classes and composition; the byte alphabet of
-// byte-level vocabularies.
+// The characters of UTF-8 text, their classes and their composed form, and the
+// alphabet in which byte-level vocabularies write bytes.
 //
 //   for (size_t at = 0; at < text.size();) {
 //     const Character character = CharacterAt(text, at);
@@ -16,8 +16,8 @@
 
 namespace tessera::text {
 
-// \p{L}, \p{N} (Unicode general categories), \s (property White_Space), and
-// the rest.
+// \p{L} and \p{N} (Unicode general categories), \s (property White_Space), and
+// all other characters.
 enum class CharacterClass : uint8_t { kLetter, kNumber, kSpace, kOther };
 
 CharacterClass ClassOf(uint32_t code_point);
@@ -29,25 +29,25 @@ struct Character {
   bool valid = true;
 };
 
-// The character that begins at byte `at`, which is inside `text`. A byte that
-// does not begin a well-formed character (Unicode, table 3-7) is a character of
-// one byte: not valid, U+FFFD, kOther.
+// The character that begins at byte `at` of `text`. A byte that does not begin
+// a well-formed character (Unicode, table 3-7) is returned as one invalid
+// character: U+FFFD, kOther, length 1.
 Character CharacterAt(std::string_view text, size_t at);
 
-// Appends UTF-8. `code_point` is below 0x110000 and no surrogate.
+// Appends UTF-8. `code_point` is below 0x110000 and not a surrogate.
 void AppendUtf8(uint32_t code_point, std::string& text);
 
-// The text in Unicode normalisation form C, canonical composition (Unicode
-// Standard Annex 15), of utf8proc's version of Unicode. Bytes that are no
-// well-formed characters stay where they are.
+// Converts the text to Unicode normalisation form C, canonical composition
+// (Unicode Standard Annex 15), in utf8proc's version of Unicode. Leaves
+// malformed bytes unchanged.
 std::string ComposedForm(std::string_view text);
 
-// The bytes of `written` in the printable characters of byte-level
-// vocabularies, such as "Ġ" for a space; nothing if a character is not in that
-// alphabet. Source: GPT-2's bytes_to_unicode.
+// Decodes bytes that are written in the printable alphabet of byte-level
+// vocabularies, where for example "Ġ" stands for a space; nullopt if a
+// character is not in the alphabet. Source: GPT-2's bytes_to_unicode.
 std::optional<std::string> BytesOfWritten(std::string_view written);
 
-// The inverse.
+// The inverse of BytesOfWritten.
 std::string WrittenBytes(std::string_view bytes);
 
 }  // namespace tessera::text

@@ -107,7 +107,7 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
     }
     if (cache.Keeps(file, tokenizer)) {
       absl::StatusOr<TokenFile> tokens = cache.Open(file, tokenizer);
-      // Errors of the text itself are those of ForEachDocument.
+      // ForEachDocument below reports errors of the text itself.
       if (tokens.ok() && corpus->AddCachedText(*std::move(tokens)).ok()) {
         continue;
       }

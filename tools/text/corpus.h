@@ -1,4 +1,5 @@
-// Corpus: documents as one sequence of tokens.
+// Corpus, all documents of the training data as one sequence of tokens, and
+// PackedTokens, in which it keeps token ids.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::shared_ptr<const Corpus> corpus,
@@ -6,12 +7,13 @@
 //   std::vector<TokenId> tokens(257);
 //   TESSERA_RETURN_IF_ERROR(corpus->Read(4096, tokens));
 //
-// Text files are read and tokenised by Open and kept in memory, with 2 bytes a
-// token if the vocabulary has at most 65536, else 4, or tokenised once and kept
-// in a TokenCache; each document ends with the tokenizer's end of text, if it
-// has one. Special tokens that are written out in a text are text. Token files
-// and the cache's stay on disk; of these only the places of prompts are in
-// memory. data_files.h defines the files of a path and their order.
+// Open reads and tokenises text files and keeps their tokens in memory, with 2
+// bytes per token if the vocabulary has at most 65536 entries and 4 bytes
+// otherwise, or on disk in a TokenCache. Each document ends with the
+// tokenizer's end-of-text token, if it has one. Special tokens written out in a
+// text are encoded as text. Token files and cache entries stay on disk; only
+// the positions of their prompts are in memory. data_files.h defines which
+// files a path stands for, and their order.
 #ifndef TESSERA_TOOLS_TEXT_CORPUS_H_
 #define TESSERA_TOOLS_TEXT_CORPUS_H_
 
@@ -57,7 +59,7 @@ class PackedTokens {
     }
   }
 
-  // Copies ids.size() ids from `begin` on.
+  // Copies the ids [begin, begin + ids.size()).
   void Read(int64_t begin, std::span<TokenId> ids) const {
     const auto count = static_cast<std::ptrdiff_t>(ids.size());
     if (narrow_) {
@@ -73,17 +75,18 @@ class PackedTokens {
   std::vector<TokenId> large_;
 };
 
-// Const calls are thread-safe.
+// An immutable sequence of tokens. Const calls are thread-safe.
 class Corpus {
  public:
-  // The errors of FindDataFiles, ForEachDocument and TokenFile::Open. Texts
-  // that the cache cannot keep, for example for want of disk space, are
-  // tokenised in memory; the corpus is the same with any cache.
+  // Returns the errors of FindDataFiles, ForEachDocument and TokenFile::Open.
+  // If the cache cannot store a text, for example because the disk is full, the
+  // text is tokenised in memory. The cache does not change the corpus.
   static absl::StatusOr<std::shared_ptr<const Corpus>> Open(
       std::span<const std::string> paths, const Tokenizer& tokenizer,
       const TokenCache& cache = TokenCache(""));
 
-  // From documents in memory. InvalidArgument if there are none.
+  // Create a corpus from documents in memory. InvalidArgument if there are
+  // none.
   static absl::StatusOr<std::shared_ptr<const Corpus>> FromDocuments(
       std::span<const Document> documents, const Tokenizer& tokenizer);
   static absl::StatusOr<std::shared_ptr<const Corpus>> FromTexts(
@@ -92,19 +95,21 @@ class Corpus {
   int64_t token_count() const { return starts_.back(); }
   int64_t file_count() const { return file_count_; }
 
-  // The tokens of prompts: training learns to continue them, not to give them.
+  // The tokens of prompts, which training learns to continue but not to
+  // produce.
   const TokenRanges& prompts() const { return prompts_; }
 
-  // The memory of texts and of the places of prompts; token files take none.
+  // The memory for the tokens of texts and for the positions of prompts; token
+  // files use none.
   int64_t memory_bytes() const;
 
   // Reads the tokens [begin, begin + tokens.size()). OutOfRange past the end;
   // otherwise the errors of TokenFile::Read.
   absl::Status Read(int64_t begin, std::span<TokenId> tokens) const;
 
-  // A hash of all tokens of texts, cached or not, of the length and the first
-  // and last 65536 tokens of each token file, and of the places of prompts. A
-  // checkpoint stores it to detect other data on resume.
+  // A hash of all tokens of texts (cached or not), of the length and the first
+  // and last 65536 tokens of each token file, and of the positions of prompts.
+  // A checkpoint stores it to detect changed data on resume.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
@@ -115,16 +120,16 @@ class Corpus {
   PackedTokens& LastTexts(int64_t vocabulary);
   void AddDocument(const Document& document, const Tokenizer& tokenizer);
   absl::Status AddTokenFile(const std::string& path, int64_t vocabulary);
-  // Reads all tokens for the fingerprint. No side effects after an error.
+  // Reads all tokens for the fingerprint. An error leaves the corpus unchanged.
   absl::Status AddCachedText(TokenFile file);
   void AddSegment(TokenFile file);
   void Mix(std::span<const TokenId> tokens);
-  // After all documents. Without prompts it changes nothing.
+  // Adds the prompts to the fingerprint; call it after all documents. Without
+  // prompts it has no effect.
   void MixPrompts();
 
   std::vector<Segment> segments_;
-  std::vector<int64_t> starts_ = {
-      0};  // The starts of the segments; then the end.
+  std::vector<int64_t> starts_ = {0};  // Start of each segment, then the end.
   TokenRanges prompts_;
   int64_t file_count_ = 0;
   uint64_t fingerprint_ = 0;

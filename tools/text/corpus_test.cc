@@ -177,7 +177,7 @@ TEST_F(CorpusTest, PromptsHaveTheirPlaces) {
   EXPECT_EQ(corpus->memory_bytes(), 2 * 14 + corpus->prompts().memory_bytes());
 }
 
-// Characters in pairs, so that a pair may lie across the end of a prompt.
+// Encodes pairs of characters, so that a pair may cross the end of a prompt.
 TEST_F(CorpusTest, DocumentsBeginWithTheTokensOfTheirPrompt) {
   class Pairs : public ByteTokenizer {
     int64_t vocabulary_size() const override { return 1 << 20; }
@@ -276,7 +276,7 @@ TEST_F(CorpusTest, TokenFilesRejectInvalidFiles) {
   ASSERT_EQ(truncate(Path("y.u32").c_str(), 4), 0);
   EXPECT_THAT(file.Read(0, tokens), StatusIs(absl::StatusCode::kDataLoss,
                                              HasSubstr("was truncated")));
-  // The largest 32-bit value is not a valid id, nor a negative one.
+  // The largest 32-bit value is neither a valid nor a negative id.
   Write("z.u32", "\xff\xff\xff\xff");
   EXPECT_THAT(Corpus::Open({{Path("z.u32")}}, ByteTokenizer()),
               refused("token 0 is 4294967295"));

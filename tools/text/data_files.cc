@@ -75,7 +75,7 @@ absl::Status CheckNamed(const std::string& path) {
       errno, absl::StrCat("cannot read data file ", QuotedPath(path)));
 }
 
-// The files below `directory` that hold text, sorted.
+// The text files below `directory`, sorted.
 absl::StatusOr<std::vector<std::string>> Walk(const std::string& directory) {
   std::vector<std::string> found, open = {directory};
   while (!open.empty()) {
@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<std::string>> Walk(const std::string& directory) {
   return found;
 }
 
-// The names that match, possibly none.
+// The names that match the pattern, possibly none.
 absl::StatusOr<std::vector<std::string>> Glob(const std::string& pattern) {
   glob_t matches = {};
   const int code = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches);
@@ -210,7 +210,8 @@ absl::StatusOr<std::vector<DataFile>> FindDataFiles(
 
 namespace {
 
-// Calls `use` with each line of a file, without its end. Reads in parts.
+// Calls `use` with each line of a file, without its line end. Reads the file in
+// parts.
 absl::Status ForEachLine(
     const std::string& path,
     absl::FunctionRef<absl::Status(int64_t number, std::string_view)> use) {
@@ -254,7 +255,7 @@ absl::Status ForEachLine(
 
 namespace {
 
-// The document of a line of a *.jsonl, which refers to `object`.
+// The document in a line of a *.jsonl. Refers to the memory of `object`.
 absl::StatusOr<Document> DocumentOf(const nlohmann::json& object) {
   const auto string_at =
       [&](const char* key) -> std::optional<std::string_view> {
@@ -347,8 +348,8 @@ absl::Status ReadAt(int fd, int64_t offset, std::span<char> target) {
   return absl::OkStatus();
 }
 
-// Where the tokens of a file lie, and of which type they are. -1 tokens: those
-// of the rest of the file.
+// Type, position and number of the tokens in a file; -1 tokens stands for the
+// rest of the file.
 struct Layout {
   TokenType type = TokenType::kU16;
   int64_t offset = 0;
@@ -356,7 +357,8 @@ struct Layout {
   TokenRanges prompts = {};
 };
 
-// The text of a key's value in the header of an array, a dictionary of Python.
+// The text from a key's value on in the header of a NumPy array, which is a
+// Python dictionary.
 absl::StatusOr<std::string_view> ValueOf(std::string_view header,
                                          std::string_view key) {
   const size_t at = header.find(absl::StrCat("'", key, "':"));
@@ -382,7 +384,7 @@ absl::StatusOr<TokenType> TypeOfNpy(std::string_view header) {
       "; supported are '|u1', '|i1', '<u2', '<i2', '<u4', '<i4' and '<i8'"));
 }
 
-// Of "(N,)".
+// Parses the shape "(N,)".
 absl::StatusOr<int64_t> LengthOfNpy(std::string_view header) {
   TESSERA_ASSIGN_OR_RETURN(const std::string_view text,
                            ValueOf(header, "shape"));
@@ -452,7 +454,7 @@ absl::StatusOr<Layout> LayoutOf(const std::string& path, int fd,
       "or *.npy");
 }
 
-// Returns the first token that is not in the vocabulary, as the file has it.
+// Returns the first stored token that is not in the vocabulary.
 template <typename Stored>
 std::optional<std::pair<size_t, int64_t>> Widen(const std::vector<char>& bytes,
                                                 int64_t vocabulary,

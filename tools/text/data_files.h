@@ -1,11 +1,13 @@
-// FindDataFiles: the files of `--data=`; TokenFile: tokens on disk.
+// The files of `--data=`: FindDataFiles lists them, ForEachDocument reads the
+// documents of text files, and TokenFile reads files of tokens.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::vector<DataFile> files,
 //                            FindDataFiles({{"docs", "src/*.cc", "a.u16"}}));
 //
 // A path is a directory or a file if one of that name exists, otherwise a
-// pattern of glob(7). The order is that of the paths; within a directory or a
-// pattern, that of the names, byte by byte. Duplicates are dropped.
+// glob(7) pattern. Files are in the order of the paths; the files of a
+// directory or a pattern are sorted by name, byte by byte. Duplicates are
+// dropped.
 //
 //   kind        files                        content
 //   kU16        *.u16; *.bin without *.idx   tokens, 16-bit little-endian
@@ -15,10 +17,11 @@
 //   kJsonLines  *.jsonl                      documents, an object a line
 //   kText       all others                   one document
 //
-// Directories are searched recursively, except behind symbolic links. In
+// Directories are searched recursively without following symbolic links. In
 // directories, names that begin with a dot, empty files, token files and binary
-// files (with a zero byte among the first 8000) are skipped; in patterns, empty
-// and binary files. An empty or binary file that is named itself is an error.
+// files (those with a zero byte among the first 8000) are skipped; in patterns,
+// empty and binary files are skipped. An explicitly named file that is empty or
+// binary is an error.
 #ifndef TESSERA_TOOLS_TEXT_DATA_FILES_H_
 #define TESSERA_TOOLS_TEXT_DATA_FILES_H_
 
@@ -42,19 +45,19 @@ namespace tessera::text {
 
 enum class DataKind { kText, kJsonLines, kU16, kU32, kIndexed, kNpy };
 
-// Text, of which a tokenizer makes tokens.
+// True for kinds that a tokenizer must encode.
 constexpr bool IsText(DataKind kind) {
   return kind == DataKind::kText || kind == DataKind::kJsonLines;
 }
 
 struct DataFile {
-  std::string path;  // Of an indexed data set, the *.bin.
+  std::string path;  // The *.bin for an indexed data set.
   DataKind kind = DataKind::kText;
 
   friend bool operator==(const DataFile&, const DataFile&) = default;
 };
 
-// By the name; for *.bin also by whether there is a *.idx beside it.
+// Determines the kind by name; for *.bin also by the existence of the *.idx.
 DataKind KindOf(std::string_view path);
 
 // Returns at least one file. NotFound if a name or pattern has no file;
@@ -71,40 +74,41 @@ inline constexpr int64_t kMaxTextBytes = int64_t{1} << 31;
 // The longest line of a *.jsonl, whose size has no limit.
 inline constexpr int64_t kMaxLineBytes = int64_t{1} << 26;
 
-// A document of a file of text. Training learns to continue the prompt, which
-// may be empty, by the text, and not the prompt itself.
+// A document of a text file. Training learns to continue the prompt, which may
+// be empty, with the text; it does not learn the prompt itself.
 struct Document {
   std::string_view prompt = {};
   std::string_view text = {};
 };
 
-// Calls `add` with each document of a file of text, in its order. A line of a
-// *.jsonl is an object with a string "text", which is the document, or with the
-// strings "prompt" and "completion"; it may have other keys. Blank lines are
-// skipped. InvalidArgument, with the file and the line, if a text or a line is
-// too long, or a line is no such object or has both "text" and "completion";
-// otherwise the system's error, or that of `add`.
+// Calls `add` with each document of a text file, in file order. A line of a
+// *.jsonl is an object with either the string "text" or the strings "prompt"
+// and "completion"; other keys are ignored. Blank lines are skipped.
+// InvalidArgument, with the file and the line, if a text or a line is too long,
+// a line is not such an object, or it has both "text" and "completion";
+// otherwise the system's error or the error of `add`.
 absl::Status ForEachDocument(
     const DataFile& file, absl::FunctionRef<absl::Status(const Document&)> add);
 
-// Integers one after another, little-endian, in a file of any kind but text: of
-// 1 to 8 bytes in indexed data sets and in arrays of NumPy (format versions 1
-// to 3, one dimension).
+// Reads a file of tokens: consecutive little-endian integers, which have 1 to 8
+// bytes in indexed data sets and in NumPy arrays (format versions 1 to 3, one
+// dimension).
 //
 //   TESSERA_RETURN_IF_ERROR(WriteTokenFile("train.u16", ids));
 //   TESSERA_ASSIGN_OR_RETURN(auto file, TokenFile::Open("train.u16", 50257));
 //   TESSERA_RETURN_IF_ERROR(file.Read(1000, tokens));
 class TokenFile {
  public:
-  // Reads only the size, and the index or the header of NumPy. InvalidArgument
-  // if the file is empty, has no whole number of tokens or not as many as its
-  // index or header says, or is of text; Unimplemented for other numbers than
-  // integers; otherwise the system's error.
+  // Reads only the file size and, if there is one, the index or the NumPy
+  // header. InvalidArgument if the file is empty, is a text file, does not
+  // contain a whole number of tokens, or contradicts its index or header;
+  // Unimplemented if its elements are not integers; otherwise the system's
+  // error.
   static absl::StatusOr<TokenFile> Open(const std::string& path,
                                         int64_t vocabulary);
 
   int64_t token_count() const { return token_count_; }
-  // The tokens of prompts, which only an indexed data set may have.
+  // The tokens of prompts; always empty unless the file is an indexed data set.
   const TokenRanges& prompts() const { return prompts_; }
 
   // Reads the tokens [begin, begin + tokens.size()) through the system's page
@@ -133,8 +137,8 @@ class TokenFile {
   TokenRanges prompts_;
 };
 
-// Replaces the file as a whole. InvalidArgument if it is not named *.u16, *.bin
-// or *.u32, or an id does not fit.
+// Replaces the file atomically. InvalidArgument if its name is not *.u16, *.bin
+// or *.u32, or an id does not fit the type.
 absl::Status WriteTokenFile(const std::string& path,
                             std::span<const TokenId> tokens);
 

@@ -1,5 +1,5 @@
-// EncodeDocument: the tokens of a document. DocumentEncoder: many documents at
-// a time to an indexed data set.
+// Encoding of documents: EncodeDocument encodes one, DocumentEncoder writes
+// many in parallel to an indexed data set.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto writer, IndexedDatasetWriter::Create("train", 50257));
@@ -9,10 +9,10 @@
 //   TESSERA_RETURN_IF_ERROR(encoder.Add({"1 + 1 =", " two"}));
 //   TESSERA_RETURN_IF_ERROR(encoder.Finish());
 //
-// Each thread encodes a document at a time; the documents are written in their
-// order, each followed by the tokenizer's end of text, if it has one. Special
-// tokens that are written out in a text are text. Waiting documents take at
-// most 16 MiB and one document, and their tokens.
+// Each thread encodes one document at a time. Documents are written in their
+// original order, each followed by the tokenizer's end of text, if it has one.
+// Special tokens written out in a text are encoded as text. The queue uses
+// memory for at most 16 MiB and one further document, and for their tokens.
 #ifndef TESSERA_TOOLS_TEXT_DOCUMENT_ENCODER_H_
 #define TESSERA_TOOLS_TEXT_DOCUMENT_ENCODER_H_
 
@@ -32,19 +32,20 @@ namespace tessera::text {
 
 struct EncodedDocument {
   std::vector<TokenId> ids;
-  int64_t prompt = 0;  // As many of them, at the beginning, are the prompt's.
+  int64_t prompt = 0;  // Length of the prompt at the beginning of `ids`.
 };
 
-// With the end of text behind, if the tokenizer has one. Begins with the tokens
-// of the prompt alone, as generation does: the tokens of the whole text if
-// these begin so, else those of the prompt and of the text.
+// Appends the end of text, if the tokenizer has one. The ids begin with those
+// of the prompt alone, as in generation: if the encoding of the whole document
+// begins with them, it is used; otherwise prompt and text are encoded
+// separately.
 EncodedDocument EncodeDocument(const Tokenizer& tokenizer,
                                const Document& document);
 
-// Use it on one thread. `tokenizer` and `pool` outlive it.
+// Not thread-safe. `tokenizer` and `pool` must outlive the encoder.
 class DocumentEncoder {
  public:
-  // Calls `progress` now and then, if it is not null.
+  // Calls `progress`, unless it is null, after each batch of documents.
   DocumentEncoder(
       const Tokenizer& tokenizer, ThreadPool& pool, IndexedDatasetWriter writer,
       std::function<void(const DocumentEncoder&)> progress = nullptr)
@@ -53,7 +54,7 @@ class DocumentEncoder {
         writer_(std::move(writer)),
         progress_(std::move(progress)) {}
 
-  // What is written so far.
+  // The documents, tokens and bytes written so far.
   int64_t documents() const { return writer_.documents(); }
   int64_t tokens() const { return writer_.tokens(); }
   int64_t bytes() const { return bytes_; }  // Text.
@@ -61,8 +62,8 @@ class DocumentEncoder {
   // The errors of IndexedDatasetWriter::AddDocument.
   absl::Status Add(const Document& document);
 
-  // Writes what is waiting and replaces the data set's files. Call it once,
-  // last; without it nothing is left.
+  // Writes the queued documents and replaces the data set's files. Must be the
+  // last call. Without it no file is written.
   absl::Status Finish();
 
  private:

@@ -26,7 +26,7 @@ constexpr uint64_t kVersion = 1;
 constexpr int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
 constexpr int64_t kMostPerPart = 1 << 17;  // Numbers.
 
-// By their code.
+// In the order of their codes, from 1.
 constexpr TokenType kTypes[] = {TokenType::kU8, TokenType::kI8, TokenType::kI16,
                                 TokenType::kI32, TokenType::kI64};
 constexpr uint8_t kCodeOfU16 = 8;
@@ -52,7 +52,7 @@ class Reader {
     file_.seekg(0);
   }
 
-  // -1 if it cannot be read.
+  // -1 if the size cannot be read.
   int64_t bytes() const { return bytes_; }
 
   void Skip(int64_t bytes) { file_.seekg(bytes, std::ios::cur); }
@@ -76,7 +76,7 @@ class Reader {
   int64_t bytes_;
 };
 
-// Calls check(index, value) for `count` numbers that follow.
+// Calls check(index, value) for each of the next `count` numbers.
 template <typename T, typename Check>
 absl::Status ForEach(Reader& reader, int64_t count, const Check& check) {
   std::vector<T> part;
@@ -97,8 +97,9 @@ absl::Status Invalid(std::string_view what, int64_t index, int64_t value,
       absl::StrCat(what, " ", index, " is ", value, "; it must be ", allowed));
 }
 
-// Of several readers: lengths, pointers and modes lie apart. `modes` is null if
-// there are none.
+// Checks all sequences. Uses one reader for each of lengths, pointers and
+// modes, which are in different parts of the file. `modes` is null if the index
+// has none.
 absl::Status CheckSequences(Reader& lengths, Reader& pointers, Reader* modes,
                             IndexedTokens& index) {
   const int64_t width = BytesOf(index.type);
@@ -159,7 +160,7 @@ absl::Status CheckDocuments(Reader& reader, const IndexedTokens& index) {
                  absl::StrCat(index.sequences, ", the number of sequences"));
 }
 
-// The bytes of an index without modes.
+// The size in bytes of an index without modes.
 int64_t PlainBytes(const IndexedTokens& index) {
   return kHeaderBytes + 12 * index.sequences + 8 * (index.documents + 1);
 }
@@ -181,7 +182,7 @@ absl::StatusOr<IndexedTokens> ReadHeader(Reader& reader) {
   TESSERA_ASSIGN_OR_RETURN(index.type, TypeOfCode(code));
   TESSERA_ASSIGN_OR_RETURN(const auto sequences, reader.ReadOne<uint64_t>());
   TESSERA_ASSIGN_OR_RETURN(const auto bounds, reader.ReadOne<uint64_t>());
-  // A bound for each, so that the sum cannot overflow.
+  // Bounds each count separately, so that the sum cannot overflow.
   const auto left = static_cast<uint64_t>(reader.bytes() - kHeaderBytes);
   if (bounds < 1 || sequences > left / 12 || bounds > left / 8 ||
       (12 * sequences + 8 * bounds != left &&

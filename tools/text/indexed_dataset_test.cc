@@ -33,7 +33,7 @@ std::string Path(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name);
 }
 
-// Without a sync, for tests that write thousands of files.
+// Writes without a sync, for tests that write thousands of files.
 void Overwrite(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
@@ -44,7 +44,7 @@ void Append(std::string& bytes, std::vector<T> values) {
                values.size() * sizeof(T));
 }
 
-// As indexed_dataset.py writes it.
+// An index as Megatron-LM's indexed_dataset.py writes it.
 std::string IndexBytes(uint8_t code, const std::vector<int32_t>& lengths,
                        const std::vector<int64_t>& pointers,
                        const std::vector<int64_t>& documents) {
@@ -236,7 +236,7 @@ TEST(IndexedDatasetTest, WriterRejectsInvalidTokensWithoutLeftovers) {
   EXPECT_FALSE(ReadFile(prefix + ".idx", kMost).ok());
 }
 
-// Damaged indices are refused, or describe what is there.
+// Damaged indices are rejected, or describe the data that exists.
 TEST(IndexedDatasetFuzzTest, DamagedIndicesAreRejectedOrFitTheirData) {
   const std::string prefix = Path("fuzz");
   TESSERA_ASSERT_OK(WriteFile(prefix + ".bin", std::string(24, '\1')));
@@ -398,7 +398,7 @@ TEST(JsonLinesTest, ErrorsNameLine) {
   refused("{\"text\": \"a\"}\n{\"prompt\": \"b\"}\n", "line 2: expected");
 }
 
-// Data sets have such lines: the prompt that a text was made with.
+// Some data sets contain the prompt with which a text was generated.
 TEST(JsonLinesTest, IgnoresPromptNextToText) {
   const std::string path = Path("beside.jsonl");
   TESSERA_ASSERT_OK(WriteFile(path, R"({"prompt": "a", "text": "b"})"));
@@ -433,7 +433,7 @@ TEST(JsonLinesFuzzTest, DamagedLinesAreRejectedOrHaveDocuments) {
       EXPECT_FALSE(corpus.ok());
       continue;
     }
-    // Empty files are refused by their name.
+    // Empty files are rejected with their name.
     if (!corpus.ok()) continue;
     ++accepted;
     with_prompts += prompts > 0 ? 1 : 0;
@@ -444,7 +444,8 @@ TEST(JsonLinesFuzzTest, DamagedLinesAreRejectedOrHaveDocuments) {
   EXPECT_GT(with_prompts, 0);
 }
 
-// Lines that end where a part of the file that is read at once ends.
+// Covers lines that end exactly at the end of a part of the file that is read
+// at once.
 TEST(JsonLinesTest, LinesOfAllLengthsAreRead) {
   const std::string path = Path("lengths.jsonl");
   std::mt19937_64 random(1);

@@ -36,8 +36,8 @@ bool IsDirectory(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-// The eos_token of a tokenizer_config.json, a string or an object with one; ""
-// if there is no file or no eos_token.
+// The eos_token of a tokenizer_config.json, which is a string or an object that
+// contains one; "" if the file or the eos_token is missing.
 absl::StatusOr<std::string> ReadEndOfText(const std::string& path) {
   if (!Exists(path)) return "";
   TESSERA_ASSIGN_OR_RETURN(const std::string json,

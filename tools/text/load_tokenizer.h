@@ -1,4 +1,4 @@
-// LoadTokenizer: the tokenizer of a file or of a model's directory.
+// Loads the tokenizer in a file or in a model's directory.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
 //                            LoadTokenizer("models/smollm"));
@@ -17,12 +17,13 @@
 
 namespace tessera::text {
 
-// `path` is a file, *.model for SentencePiece and any other name for a
-// tokenizer.json, or a directory. A directory's tokenizer.json is read; if
-// there is none, or it is of an unsupported kind (as in models of SentencePiece
-// that have both), the tokenizer.model. The end of text is the eos_token of the
-// tokenizer_config.json beside the file; without one, the tokenizer's own. The
-// fingerprint is a hash of the file and that end of text.
+// `path` is a directory or a file, which is a SentencePiece model if its name
+// is *.model and otherwise a tokenizer.json. In a directory the tokenizer.json
+// is read; if it is missing or of an unsupported kind (as in SentencePiece
+// models that have both), the tokenizer.model is read. The end of text is the
+// eos_token of the tokenizer_config.json beside the file, if there is one,
+// otherwise the tokenizer's own. The fingerprint is a hash of the file and of
+// the end of text.
 //
 // NotFound if there is no such file; InvalidArgument if it is malformed or too
 // large; Unimplemented if it is of an unsupported kind. The message is one line

@@ -28,15 +28,17 @@ absl::StatusOr<Permutation> Permutation::Create(int64_t size, uint64_t key) {
         absl::StrCat("an order of ", size, "; it must be from 0 to 2^62"));
   }
   const auto cells = std::max<uint64_t>(1, static_cast<uint64_t>(size));
-  // Any number near the root works, but it must be the same on every machine.
+  // Any number near the square root works, but it must be the same on every
+  // machine.
   auto rows = static_cast<uint64_t>(std::sqrt(static_cast<double>(cells)));
   while (rows * rows > cells) --rows;
   while ((rows + 1) * (rows + 1) <= cells) ++rows;
   return Permutation(size, key, rows, (cells + rows - 1) / rows);
 }
 
-// One pass of the network, a bijection of the cells: in turn, the row and the
-// column move by a number that depends on the other and the round.
+// One pass of the network, which is a bijection of the cells: alternately
+// shifts the row and the column by a number that depends on the other
+// coordinate and the round.
 uint64_t Permutation::Walk(uint64_t cell) const {
   uint64_t row = cell / columns_;
   uint64_t column = cell % columns_;
@@ -67,7 +69,7 @@ absl::StatusOr<BatchPartition> BatchPartition::Create(int64_t batch,
         first_sample,
         ": expected at least 1, and at least 0 for the first sample"));
   }
-  // The product might overflow.
+  // Divides twice, because the product might overflow.
   if (batch % data_ranks == 0 && batch / data_ranks % micro_batch == 0) {
     return BatchPartition(batch, data_ranks, micro_batch, first_sample);
   }
@@ -108,14 +110,15 @@ absl::Status CheckOptions(const Corpus* corpus, const SamplesOptions& options) {
 }  // namespace
 
 absl::StatusOr<Blend> Blend::Create(std::span<const double> weights) {
-  // The least weight, and small enough for products with 2^62.
+  // Sets the resolution, and so the smallest weight; small enough that products
+  // with 2^62 fit.
   constexpr double kUnits = 1e9;
   double sum = 0;
   for (const double weight : weights) sum += weight;
   std::vector<int64_t> sums = {0};
   for (const double weight : weights) {
     const double units = std::round(weight / sum * kUnits);
-    // Not <: neither is a NaN allowed.
+    // Negated, so that NaN is rejected as well.
     if (!(weight > 0 && std::isfinite(sum) && units >= 1)) {
       return absl::InvalidArgumentError(
           absl::StrCat("weight ", sums.size() - 1, " is ", weight, " of ", sum,
@@ -138,9 +141,9 @@ uint64_t Blend::fingerprint() const {
   return mixed;
 }
 
-// Halves the sources until one is left. Of the first n samples of a range the
-// left half has its share of n, rounded to nearest; so the sample at `index`
-// is of the left half if that number grows with it.
+// Halves the range of sources until one is left. The left half of a range gets
+// its share of the first n samples, rounded to nearest, so sample `index`
+// belongs to the left half if it increases that number.
 Blend::Place Blend::At(int64_t index) const {
   size_t begin = 0, end = sums_.size() - 1;
   while (end - begin > 1) {
@@ -164,7 +167,8 @@ Blend::Place Blend::At(int64_t index) const {
 
 namespace {
 
-// A share of the samples, rounded down, but one at least, and at most `most`.
+// The given share of the samples, rounded down, but at least 1 and at most
+// `most`.
 int64_t HeldOut(int64_t count, double share, int64_t most) {
   if (share == 0) return 0;
   const auto held = static_cast<int64_t>(static_cast<double>(count) * share);
@@ -224,7 +228,7 @@ uint64_t Samples::fingerprint() const {
   return mixed;
 }
 
-// The first source keeps the order that it has alone.
+// The order of the first source does not depend on the other sources.
 Blend::Place Samples::PlaceOf(int64_t index) const {
   Blend::Place place = blend_.At(index);
   const int64_t training = sources_[place.source].training;
@@ -239,7 +243,8 @@ Blend::Place Samples::PlaceOf(int64_t index) const {
   return place;
 }
 
-// Of held-out samples by weights too; a source with few samples repeats them.
+// Held-out samples are blended by weight, too; a source with few samples
+// repeats them.
 absl::StatusOr<Blend::Place> Samples::Find(SampleUse use, int64_t index) const {
   if (use == SampleUse::kTraining) {
     if (index >= 0) return PlaceOf(index);

@@ -1,20 +1,22 @@
-// Samples: the sequences of a corpus in the order of training; BatchPartition:
-// the samples of each rank; Permutation: the order of an epoch.
+// Training samples: Samples cuts corpora into sequences and shuffles them,
+// BatchPartition assigns samples to data-parallel ranks, Permutation shuffles
+// an epoch, and Blend mixes several corpora.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Samples samples,
 //       Samples::Create(corpus, {.sequence = 256, .seed = 1}));
-//   std::vector<TokenId> tokens(257);  // 256 inputs, shifted by one the
-//   targets. TESSERA_RETURN_IF_ERROR(samples.ReadTraining(index, tokens));
+//   // 256 inputs; the targets are the same tokens shifted by one.
+//   std::vector<TokenId> tokens(257);
+//   TESSERA_RETURN_IF_ERROR(samples.ReadTraining(index, tokens));
 //
-// A global index 0, 1, 2, ... names a sample, independent of the rank, the
-// micro-batch and interruptions. Sample k of the corpus is the tokens
-// [k s, k s + s + 1) for sequences of s: each token is an input once, except
-// the last up to s ones. The last samples of the corpus are for validation and,
-// at its end, for a test; the others are the epoch; each epoch has its own
-// order, which the seed determines.
+// A global index 0, 1, 2, ... identifies a sample regardless of ranks,
+// micro-batches and restarts. With sequences of s tokens, sample k of a corpus
+// is the tokens [k s, k s + s + 1): each token is an input once, except for at
+// most s tokens at the end. An epoch consists of the first samples of the
+// corpus, in an order that depends on the seed and the epoch; the validation
+// samples follow them, and the test samples are last.
 //
-// Several corpora are blended by weights: Blend determines the corpus of each
+// Several corpora are blended by weight: Blend selects the corpus of each
 // index, and each corpus has its own epochs.
 #ifndef TESSERA_TOOLS_TEXT_SAMPLES_H_
 #define TESSERA_TOOLS_TEXT_SAMPLES_H_
@@ -34,16 +36,15 @@
 
 namespace tessera::text {
 
-// An order of n items that is computed, not stored.
+// A pseudo-random order of n items that is computed instead of stored.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto order, Permutation::Create(n, /*key=*/7));
-//   order(0);  // Each of 0, ..., n - 1 is the value of one index.
+//   order(0);  // order(0), ..., order(n - 1) are 0, ..., n - 1, shuffled.
 //
-// A Feistel network over a x b >= n cells, with a and b near the root of n; the
-// few cells past the end, at most about sqrt(n), are skipped. An element takes
-// constant time. Good enough for shuffling, not for encryption. Source: Black
-// and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002, methods 2
-// and 3.
+// Uses a Feistel network over a x b >= n cells, with a and b near sqrt(n), and
+// skips the at most about sqrt(n) cells past the end. An element takes constant
+// time. It is good enough for shuffling, not for encryption. Source: Black and
+// Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002, methods 2 and 3.
 class Permutation {
  public:
   // InvalidArgument if `size` is not in [0, 2^62]. The same key gives the same
@@ -66,7 +67,7 @@ class Permutation {
   uint64_t rows_, columns_;
 };
 
-// The samples of each data-parallel rank in each step.
+// Assigns the samples of each step to data-parallel ranks and micro-batches.
 //
 //   // 16 samples a step over 2 data-parallel ranks, 4 samples at a time.
 //   TESSERA_ASSIGN_OR_RETURN(auto batch, BatchPartition::Create(16, 2, 4));
@@ -75,10 +76,11 @@ class Permutation {
 //     // Reads samples first, ..., first + 3.
 //   }
 //
-// Step k trains on the global indices [k B, (k + 1) B) for every partition:
-// rank r has B / ranks consecutive ones, and its micro-batches are consecutive
-// ones of these. A checkpoint needs only the step, or the index of the next
-// sample if the batch has changed.
+// With a batch of B samples, step k trains on the global indices [k B, (k + 1)
+// B) for every partition. Each rank gets B / ranks consecutive indices, and
+// each of its micro-batches a consecutive part of these. A checkpoint only
+// needs the step, or the index of the next sample if the batch size has
+// changed.
 class BatchPartition {
  public:
   // `first_sample` is the first global index of step 0. InvalidArgument if a
@@ -93,11 +95,11 @@ class BatchPartition {
   int64_t data_ranks() const { return data_ranks_; }
   int64_t micro_batch() const { return micro_batch_; }
   int64_t samples_per_rank() const { return batch_ / data_ranks_; }
-  // Micro-batches of each rank in each step.
+  // The number of micro-batches per rank and step.
   int64_t micro_batches() const { return samples_per_rank() / micro_batch_; }
 
-  // The global index of the first of the micro_batch() samples. `step` is not
-  // negative, `data_rank` and `micro_batch_index` are below their counts.
+  // The global index of the first sample of a micro-batch. `step` is not
+  // negative; `data_rank` and `micro_batch_index` are below their counts.
   int64_t FirstIndex(int64_t step, int64_t data_rank,
                      int64_t micro_batch_index) const {
     return first_sample_ + step * batch_ + data_rank * samples_per_rank() +
@@ -118,26 +120,26 @@ class BatchPartition {
   int64_t first_sample_;
 };
 
-// Which of several sources each of a sequence of samples comes from.
+// Interleaves several sources of samples in proportion to their weights.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Blend blend, Blend::Create({{0.7, 0.3}}));
-//   Blend::Place place = blend.At(1000);  // Source 0 or 1, and its next
-//   sample.
+//   // The source of sample 1000, and the index within that source.
+//   Blend::Place place = blend.At(1000);
 //
-// Computed for any index, in time that grows with the logarithm of the number
-// of sources. Of the first n samples source s has weight s * n, to within (1 +
-// log2 of the sources, rounded up) / 2; its samples are 0, 1, 2, ... in order.
+// At() takes any index and O(log(sources)) time. Among the first n samples, the
+// number from source s differs from weight[s] * n by at most (1 +
+// ceil(log2(sources))) / 2; they are its samples 0, 1, 2, ... in order.
 class Blend {
  public:
   struct Place {
     size_t source = 0;
-    int64_t index = 0;  // Among the source's samples.
+    int64_t index = 0;  // Within the source.
 
     friend bool operator==(const Place&, const Place&) = default;
   };
 
-  // Weights are made to add up to 1. InvalidArgument if there is none, or one
-  // is not positive and finite, or below 1e-9 of the sum.
+  // Normalises the weights to a sum of 1. InvalidArgument if there are none, or
+  // if a weight is not positive and finite or is below 1e-9 of the sum.
   static absl::StatusOr<Blend> Create(std::span<const double> weights);
 
   // `index` is in [0, 2^62].
@@ -149,37 +151,39 @@ class Blend {
  private:
   explicit Blend(std::vector<int64_t> sums) : sums_(std::move(sums)) {}
 
-  // Before each source, and at the end, the sum of the weights as integers.
+  // Prefix sums of the weights as integers: one before each source, then the
+  // total.
   std::vector<int64_t> sums_;
 };
 
 struct SamplesOptions {
-  int64_t sequence = 0;  // Tokens of a sample, without the last target.
-  // Share of the samples in [0, 1), rounded down, but at least one sample if it
-  // is above 0 and there are two samples.
+  int64_t sequence = 0;  // Tokens per sample, without the last target.
+  // Fraction of the samples in [0, 1), rounded down, but at least one sample if
+  // the fraction is positive and there are at least two samples.
   double validation_fraction = 0;
-  // The same of the samples after those of validation.
+  // The same for the test samples, which follow the validation samples.
   double test_fraction = 0;
   uint64_t seed = 0;
-  bool shuffle = true;  // False: corpus order.
-  // Tokens of prompts (Corpus::prompts) are no targets. False: like all others.
+  bool shuffle = true;  // False keeps the corpus order.
+  // Excludes the tokens of prompts (Corpus::prompts) from the targets.
   bool mask_prompts = true;
 };
 
 // What a sample is for.
 enum class SampleUse { kTraining, kValidation, kTest };
 
-// Const calls are thread-safe.
+// The sequences of one or several corpora by global index. Const calls are
+// thread-safe.
 class Samples {
  public:
-  // InvalidArgument if the corpus has too few tokens for one sample (with the
-  // required number) or an option is out of range.
+  // InvalidArgument if an option is out of range, or if the corpus has too few
+  // tokens for one sample; the message then gives the required number.
   static absl::StatusOr<Samples> Create(std::shared_ptr<const Corpus> corpus,
                                         const SamplesOptions& options);
 
-  // Several corpora, each with its shares of validation and test and an order
-  // of its own, by weights; also the errors of Blend::Create, and
-  // InvalidArgument if one has too few samples for each use.
+  // Blends several corpora by weight. Each has its own order and its own
+  // validation and test samples. Also returns the errors of Blend::Create, and
+  // InvalidArgument if a corpus has too few samples for one of the uses.
   struct Part {
     std::shared_ptr<const Corpus> corpus;
     double weight = 1;
@@ -190,22 +194,24 @@ class Samples {
   int64_t sequence() const { return options_.sequence; }
   size_t parts() const { return sources_.size(); }
   const Corpus& corpus(size_t part = 0) const { return *sources_[part].corpus; }
-  // Of all corpora.
+  // The memory of all corpora.
   int64_t memory_bytes() const;
-  // A hash of those of the corpora and of the blend; of one corpus, its own.
+  // The fingerprint of a single corpus; otherwise a hash of the fingerprints of
+  // all corpora and of the blend.
   uint64_t fingerprint() const;
-  // Of all corpora; at least 1.
+  // Training samples of all corpora; at least 1.
   int64_t samples_per_epoch() const { return training_; }
   int64_t validation_count() const { return validation_; }
   int64_t test_count() const { return test_; }
 
-  // The corpus of a global index, and its sample in the corpus. `index` is not
-  // negative.
+  // The corpus of a global training index, and the sample within that corpus.
+  // `index` is not negative.
   Blend::Place PlaceOf(int64_t index) const;
 
-  // Sets the sequence() + 1 `tokens`. InvalidArgument for another size,
-  // OutOfRange if `index` is negative or, for validation and test, not below
-  // the count; otherwise the errors of Corpus::Read.
+  // Reads a sample into `tokens`, which must have sequence() + 1 elements.
+  // InvalidArgument for another size; OutOfRange if `index` is negative or, for
+  // validation and test, not below the count; otherwise the errors of
+  // Corpus::Read.
   absl::Status Read(SampleUse use, int64_t index,
                     std::span<TokenId> tokens) const;
   absl::Status ReadTraining(int64_t index, std::span<TokenId> tokens) const {
@@ -218,18 +224,18 @@ class Samples {
     return Read(SampleUse::kTest, index, tokens);
   }
 
-  // True if tokens of some samples are masked: they are no targets.
+  // True if some tokens are masked, that is, excluded from the targets.
   bool has_masks() const;
-  // The ranges of a sample's tokens that are masked, from 0 to sequence() + 1.
-  // The first token is the target of none. OutOfRange as Read.
+  // The masked ranges of a sample's tokens, within [0, sequence() + 1). The
+  // first token is never a target. OutOfRange as for Read.
   absl::StatusOr<std::vector<TokenRange>> MaskedTokens(SampleUse use,
                                                        int64_t index) const;
-  // The number of a sample's targets that are not masked; without reading
-  // tokens. OutOfRange as Read.
+  // The number of unmasked targets of a sample. Does not read tokens.
+  // OutOfRange as for Read.
   absl::StatusOr<int64_t> CountTargets(SampleUse use, int64_t index) const;
 
  private:
-  // The samples of a corpus: those of training, of validation, and of the test.
+  // A corpus and its numbers of training, validation and test samples.
   struct Source {
     std::shared_ptr<const Corpus> corpus;
     int64_t training = 0;
@@ -240,9 +246,9 @@ class Samples {
   Samples(SamplesOptions options, Blend blend)
       : options_(options), blend_(std::move(blend)) {}
 
-  // The corpus of a sample, and its place there.
+  // The corpus of a sample, and the index within that corpus.
   absl::StatusOr<Blend::Place> Find(SampleUse use, int64_t index) const;
-  // The tokens of a place in its corpus.
+  // The tokens of a sample in its corpus.
   TokenRange TokensOf(const Blend::Place& place) const {
     const int64_t begin = place.index * options_.sequence;
     return {begin, begin + options_.sequence + 1};

@@ -1,7 +1,7 @@
-// Reads samples of 2048 tokens in the order of training from a file of 10
-// million tokens of 16 bits. The lower bound is a copy that reads the file's
-// tokens and writes the ids. A step of a model of P parameters needs 6 P
-// operations for each token, so that at tokens_per_second loading takes
+// Reads samples of 2048 tokens in training order from a file of 10 million
+// 16-bit tokens. The lower bound is a copy that reads the file's tokens and
+// writes the ids. A training step of a model with P parameters needs 6 P
+// operations per token, so that at tokens_per_second loading takes
 //
 //   share_of_1m_step   of a step of 10^6 parameters at 10^11 operations per
 //                      second, a core of a processor,
@@ -43,7 +43,7 @@ std::string TokensFile() {
 void BM_ReadTraining(benchmark::State& state) {
   const std::string path = TokensFile();
   auto corpus = Corpus::Open({{path}}, ByteTokenizer());
-  std::filesystem::remove(path);  // It stays mapped.
+  std::filesystem::remove(path);  // The mapping remains valid.
   if (!corpus.ok()) {
     return state.SkipWithError(corpus.status().ToString().c_str());
   }
@@ -73,8 +73,8 @@ void BM_ReadTraining(benchmark::State& state) {
 }
 BENCHMARK(BM_ReadTraining);
 
-// The targets of a sample among a million prompts, which every rank counts for
-// each sample of a step.
+// Counts the targets of a sample among a million prompts, as every rank does
+// for each sample of a step.
 void BM_CountTargets(benchmark::State& state) {
   const std::vector<Document> documents(1'000'000, {"abc", "defgh"});
   const auto corpus = Corpus::FromDocuments(documents, ByteTokenizer());

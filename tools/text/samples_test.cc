@@ -111,7 +111,7 @@ TEST(PermutationTest, HugeSizesNeedNoMemory) {
   }
 }
 
-// Token i is i % 251, so that a sample shows where it is from.
+// Token i is i % 251, so that a sample reveals its position.
 std::shared_ptr<const Corpus> MakeCorpus(int64_t tokens) {
   std::string text;
   for (int64_t i = 0; i + 1 < tokens; ++i) text += static_cast<char>(i % 251);
@@ -163,7 +163,7 @@ TEST(SamplesTest, TokensMatchCorpus) {
   }
 }
 
-// Compared with the corpus, token by token.
+// Compares masks with the corpus, token by token.
 TEST(SamplesTest, PromptsAreMaskedInSamplesOfEveryUse) {
   std::vector<std::string> prompts, texts;
   for (size_t i = 0; i < 60; ++i) {
@@ -259,7 +259,7 @@ TEST(SamplesTest, ReservesEndForTest) {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("it must be from 0 to less than 1")));
   }
-  // One sample is trained on, whatever the shares.
+  // At least one sample is for training, regardless of the fractions.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const Samples few,
       Samples::Create(
@@ -444,7 +444,8 @@ TEST(SamplesTest, BlendsCorporaWithOwnEpochs) {
         (place.source == 0 ? large : small)->Read(place.index * 5, expected));
     EXPECT_EQ(tokens, expected);
   }
-  // An epoch of the large one, and 60 of 9 samples.
+  // An epoch of the large corpus, and 60 reads of the 9 samples of the small
+  // one.
   EXPECT_EQ(seen.size(), 180u + 9u);
   for (const auto& [place, times] : seen) {
     EXPECT_THAT(times,
@@ -457,7 +458,7 @@ TEST(SamplesTest, BlendsCorporaWithOwnEpochs) {
               StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_EQ(samples.memory_bytes(),
             large->memory_bytes() + small->memory_bytes());
-  // The data of a run: the corpora, their order and the weights.
+  // The fingerprint depends on the corpora, their order and their weights.
   const auto fingerprint = [](const std::vector<Samples::Part>& of) {
     return Samples::Create(of, {.sequence = 5})->fingerprint();
   };

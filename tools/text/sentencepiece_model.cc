@@ -119,8 +119,7 @@ absl::Status CheckType(const Field& field, uint64_t type,
       absl::StrCat(name, " has wire type ", field.type, "; it must be ", type));
 }
 
-// The numbers of fields, types and models are those of
-// sentencepiece_model.proto.
+// Numbers of fields, types and models, from sentencepiece_model.proto.
 
 enum class PieceType {
   kNormal = 1,
@@ -136,8 +135,8 @@ struct Piece {
   PieceType type = PieceType::kNormal;
 };
 
-// The library has room for 1024 pieces that begin at one place of a text; each
-// has another length.
+// The library has room for 1024 matching pieces per text position, and each of
+// these has a different length.
 constexpr size_t kMaxPieceBytes = 1000;
 
 absl::Status CheckPieceText(const Piece& piece) {
@@ -148,7 +147,7 @@ absl::Status CheckPieceText(const Piece& piece) {
                                   " bytes; it must be UTF-8 of 1 to ",
                                   kMaxPieceBytes, " bytes without zeros"));
   }
-  // The library would find it in texts, character by character.
+  // The library would match it in texts, character by character.
   if (piece.type == PieceType::kControl &&
       CharacterAt(piece.text, 0).length == piece.text.size()) {
     return Malformed(
@@ -185,8 +184,7 @@ absl::StatusOr<Piece> ReadPiece(std::string_view message) {
   return piece;
 }
 
-// The library has room for 64 user-defined pieces that begin at one place of a
-// text.
+// The library has room for 64 matching user-defined pieces per text position.
 absl::Status CheckNesting(std::vector<std::string_view> user_defined) {
   constexpr size_t kMost = 64;
   std::sort(user_defined.begin(), user_defined.end());
@@ -217,7 +215,7 @@ absl::Status CheckTrainer(std::string_view message) {
           "treat_whitespace_as_suffix: true is not supported; supported is "
           "false");
     }
-    // unk_surface, and the names of pieces.
+    // unk_surface, and the texts of the special pieces.
     if (field.number >= 44 && field.number <= 48) {
       TESSERA_RETURN_IF_ERROR(CheckType(field, kBytes, "a piece's name"));
       if (field.bytes.size() > kMaxPieceBytes || !IsUtf8(field.bytes)) {
@@ -233,8 +231,8 @@ absl::Status CheckTrainer(std::string_view message) {
                    " is not supported; supported are 1, unigram, and 2, BPE"));
 }
 
-// The rules of a normalizer: a double-array trie of Darts-clone. The value of a
-// key is the offset in `texts_` of the text that replaces it.
+// The rules of a normalizer, a double-array trie of Darts-clone. The value of a
+// key is the offset of its replacement in `texts_`.
 class CharacterMap {
  public:
   static absl::Status Check(std::string_view map) {
@@ -253,7 +251,7 @@ class CharacterMap {
   }
 
  private:
-  // The library has room for 32 rules that match at one place of a text.
+  // The library has room for 32 matching rules per text position.
   static constexpr int kMostMatches = 32;
   static constexpr int kUnknown = -1;
   static constexpr int kVisiting = -2;
@@ -270,15 +268,15 @@ class CharacterMap {
   static uint32_t LabelOf(uint32_t unit) { return unit & (1u << 31 | 0xFF); }
   static bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 
-  // A node with the place where its children begin.
+  // A node, and the index at which its children begin.
   struct Step {
     uint32_t node = 0;
     uint32_t children = 0;
-    uint32_t label = 0;  // The next child.
-    int most = 0;        // Matches below.
+    uint32_t label = 0;  // The next child to visit.
+    int most = 0;        // Most matches below.
   };
 
-  // Walks every path that a text can take. Nodes may share their children.
+  // Visits every path that a text can take. Nodes may share their children.
   absl::Status CheckUnits() {
     std::vector<Step> path;
     TESSERA_RETURN_IF_ERROR(Enter(0, path));
@@ -301,7 +299,7 @@ class CharacterMap {
       const uint32_t label = step.label++;
       const uint32_t child = step.children ^ label;
       if (LabelOf(units_[child]) != label) continue;
-      // The root's label is 0, too.
+      // The root has label 0, too.
       if (matches_[child] == kVisiting) return Malformed("its trie has a loop");
       if (matches_[child] == kUnknown) {
         TESSERA_RETURN_IF_ERROR(Enter(child, path));
@@ -314,7 +312,8 @@ class CharacterMap {
 
   absl::Status Enter(uint32_t node, std::vector<Step>& path) {
     const uint32_t children = node ^ OffsetOf(units_[node]);
-    // Children are at `children` with any last byte.
+    // The children are the units that differ from `children` only in the last
+    // byte.
     if ((children | 0xFF) >= units_.size()) {
       return Malformed(absl::StrCat("unit ", node, " of its trie refers to ",
                                     children, " of ", units_.size()));
@@ -334,7 +333,7 @@ class CharacterMap {
 
   std::vector<uint32_t> units_;
   std::string_view texts_;
-  std::vector<int> matches_;  // Most matches at and below each node.
+  std::vector<int> matches_;  // Largest number of matches at and below a node.
 };
 
 // Returns add_dummy_prefix.
@@ -356,7 +355,7 @@ absl::StatusOr<bool> ReadNormalizer(std::string_view message) {
   return add_dummy_prefix;
 }
 
-// Checks the pieces of a model one after another, then together.
+// Checks each piece of a model, then all of them together.
 class PieceChecker {
  public:
   absl::Status Add(std::string_view message) {

@@ -1,11 +1,11 @@
-// SentencePieceModel: a serialized model of SentencePiece, verified.
+// Verification of serialized SentencePiece models.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const SentencePieceModel model,
 //                            SentencePieceModel::Parse(bytes));
 //
 // SentencePiece's library trusts its files: a damaged one makes it read out of
-// bounds or loop. Parse checks everything that the library relies on. It needs
-// no library.
+// bounds or loop forever. Parse checks everything that the library relies on,
+// and does not need the library itself.
 //
 // Source: sentencepiece_model.proto, version 0.1.97 of SentencePiece.
 #ifndef TESSERA_TOOLS_TEXT_SENTENCEPIECE_MODEL_H_
@@ -20,9 +20,9 @@
 namespace tessera::text {
 
 struct SentencePieceModel {
-  // A ModelProto without self_test_data.
+  // The ModelProto without its self_test_data.
   std::string serialized;
-  // Texts are encoded with a space before them.
+  // Encoding adds a space before each text.
   bool add_dummy_prefix = true;
 
   // `bytes` is a serialized ModelProto of at most 2^31 - 1 bytes, of type

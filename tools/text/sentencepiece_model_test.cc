@@ -96,8 +96,8 @@ TEST(SentencePieceModelTest, UnsupportedKindsAreUnimplemented) {
               unimplemented("treat_whitespace_as_suffix"));
 }
 
-// A precompiled_charsmap: a trie of `units`, said to be of `size` bytes, and
-// the texts of its rules.
+// A precompiled_charsmap: a declared trie size of `size` bytes, the trie
+// `units`, and the texts of its rules.
 std::string Map(uint32_t size, const std::vector<uint32_t>& units,
                 std::string_view texts) {
   return absl::StrCat(Little({size}), Little(units), texts);
@@ -121,8 +121,8 @@ constexpr uint32_t kValue = 1u << 31;
 constexpr uint32_t kUnused = kValue;  // No label equals it.
 constexpr std::string_view kTexts("y\0zz\0", 5);
 
-// Replaces "x" by the text at byte 2. The root's children are at 256, those of
-// 'x' at 512.
+// A trie that replaces "x" by the text at byte 2. The root's children are at
+// 256, and those of 'x' at 512.
 std::vector<uint32_t> OneRule() {
   std::vector<uint32_t> units(1024, kUnused);
   units[0] = 256u << 10;
@@ -154,7 +154,8 @@ TEST(SentencePieceModelTest, RejectsMalformedCharacterMaps) {
   EXPECT_THAT(StatusOfMap(MapOf(wrong, kTexts)), RefusedMap("has a loop"));
 }
 
-// Rules for "x", "xx", ..., each node's children in a block of their own.
+// Rules for "x", "xx", ..., with a separate block of units for the children of
+// each node.
 TEST(SentencePieceModelTest, RejectsMoreRulesThanLibraryKeeps) {
   const auto chain = [](uint32_t rules) {
     std::vector<uint32_t> units(256 * (rules + 2), kUnused);
@@ -170,8 +171,9 @@ TEST(SentencePieceModelTest, RejectsMoreRulesThanLibraryKeeps) {
   EXPECT_THAT(StatusOfMap(chain(33)), RefusedMap("more than 32 rules"));
 }
 
-// Pieces come first: without the check of what follows them, a file cut between
-// two pieces would be a smaller vocabulary.
+// Pieces come first: if the fields after them were not required, a file
+// truncated between two pieces would be a valid model with a smaller
+// vocabulary.
 TEST(SentencePieceModelTest, RejectsEveryTruncation) {
   for (const char* name : {"gemma.model", "llama.model", "unigram.model"}) {
     const std::string whole = ReadTestdata(name);

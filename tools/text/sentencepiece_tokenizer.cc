@@ -32,10 +32,10 @@ bool IsContinuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// The end of the first part of a longer text.
+// The end of the first part of a text that is encoded in parts.
 struct PartEnd {
   size_t at = 0;
-  // A space follows, which becomes the space that is put before the next part.
+  // A space follows, which the dummy prefix of the next part replaces.
   bool before_space = false;
 };
 
@@ -46,7 +46,7 @@ PartEnd FindPartEnd(std::string_view text, size_t most) {
       return {at, true};
     }
   }
-  // Not beside a space: some models drop spaces at the ends of texts.
+  // A part must not begin or end with a space: some models drop spaces there.
   constexpr size_t kTries = 12;
   for (size_t at = most; at > most - kTries; --at) {
     if (!IsContinuation(text[at]) && text[at] != ' ' && text[at - 1] != ' ') {
@@ -73,7 +73,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       : model_(std::move(model)),
         part_bytes_(static_cast<size_t>(part_bytes)) {}
 
-  // Call it once, first.
+  // Must be the first call.
   absl::Status Initialize(std::string_view end_of_text) {
     TESSERA_RETURN_IF_ERROR(Load(model_.serialized, own_));
     for (int id = 0; id < own_.GetPieceSize(); ++id) {
@@ -112,8 +112,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void AppendText(std::span<const TokenId> ids,
                   std::string& text) const override {
-    // The space before a text is kept after another piece, whose own text is
-    // then dropped.
+    // Decoding keeps the space before a text only after another piece. So an
+    // unknown piece is put first, and its text is dropped from the result.
     const bool continues = !text.empty();
     std::vector<int> known;
     if (continues) known.push_back(unknown_);
@@ -127,8 +127,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
-  // A processor that puts a space before texts, or does not. The one that
-  // differs from the model is loaded when a text first needs it.
+  // The processor that does or does not add a space before texts. The processor
+  // that differs from the model is loaded when first needed.
   const SentencePieceProcessor& WithPrefix(bool space) const {
     if (space == model_.add_dummy_prefix) return own_;
     std::call_once(once_, [&] {
@@ -139,8 +139,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       is_other_loaded_ =
           Load(absl::StrCat(model_.serialized, field), other_).ok();
     });
-    // Loading fails only for want of memory. The model's own processor has the
-    // ids of the text with one space more or less.
+    // Loading fails only when memory is exhausted. Then the model's own
+    // processor encodes the text with one space more or less.
     return is_other_loaded_ ? other_ : own_;
   }
 

@@ -82,7 +82,7 @@ TEST(SentencePieceTokenizerTest, LongTextsHaveSameIdsInParts) {
                        HasSubstr("parts of 9 bytes")));
 }
 
-// Without a place where the ids are those of the whole.
+// The text has no position where splitting preserves the ids.
 TEST(SentencePieceTokenizerTest, SplittingTextWithoutSpacesIsLossless) {
   std::string text;
   for (int i = 0; i < 200; ++i)
@@ -105,7 +105,7 @@ TEST(SentencePieceTokenizerTest, ContinuedTextsKeepSpace) {
   EXPECT_EQ(text, "the end");
   tokenizer->AppendText(ids, text);
   EXPECT_EQ(text, "the end the end");
-  // Ids that are not there have no text, and neither have control pieces.
+  // Unknown ids and control pieces have no text.
   const std::vector<TokenId> others = {-1, 1'000'000, 1, 2};
   tokenizer->AppendText(others, text);
   EXPECT_EQ(text, "the end the end");
@@ -137,8 +137,8 @@ TEST(SentencePieceTokenizerTest, RejectsModelsRejectedByLibrary) {
               refused("byte piece <0x41>"));
 }
 
-// The most pieces that SentencePieceModel allows at one place of a text. The
-// longest one is found.
+// Uses the largest number of matching pieces per text position that
+// SentencePieceModel allows; the longest piece is chosen.
 TEST(SentencePieceTokenizerTest, EncodesWithTheMostNestedPieces) {
   std::string user_defined, normal;
   for (size_t i = 1; i <= 64; ++i) {
@@ -174,14 +174,14 @@ TEST(SentencePieceTokenizerTest, LoadsFromAFileOrADirectory) {
     EXPECT_EQ(tokenizer->end_of_text(), 0);
   }
   TESSERA_ASSERT_OK(WriteFile(directory + "/tokenizer_config.json", "{}"));
-  // A model of SentencePiece with both files: its tokenizer.json is of a kind
-  // that is not supported.
+  // A SentencePiece model with both files, whose tokenizer.json is of an
+  // unsupported kind.
   const std::string json = directory + "/tokenizer.json";
   TESSERA_ASSERT_OK(
       WriteFile(json, R"({"model": {"type": "BPE", "byte_fallback": true}})"));
   TESSERA_ASSERT_OK_AND_ASSIGN(auto tokenizer, LoadTokenizer(directory));
   EXPECT_EQ(tokenizer->vocabulary_size(), 520);
-  // A supported tokenizer.json comes first, and so does its error.
+  // A supported tokenizer.json takes precedence, and so does its error.
   TESSERA_ASSERT_OK(WriteFile(json, ReadTestdata("tokenizer.json")));
   TESSERA_ASSERT_OK_AND_ASSIGN(tokenizer, LoadTokenizer(directory));
   EXPECT_EQ(tokenizer->vocabulary_size(), 769);
@@ -199,7 +199,7 @@ TEST(SentencePieceTokenizerFuzzTest, DamagedModelsAreRejectedOrEncode) {
                 Piece("\xe2\x96\x81"),
             NumberField(3, 1) + NumberField(4, 0));
   const std::string whole = ReadTestdata("unigram.model");
-  // The map and what is around it, without most of the pieces.
+  // The map and the fields around it, without most of the pieces.
   std::string map;
   for (size_t at = 0, count = 0; at < whole.size(); ++count) {
     const size_t end = whole[at] == '\x0a'

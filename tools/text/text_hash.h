@@ -1,10 +1,10 @@
-// Scramble, TextHash: 64-bit hashes that are the same on every machine. They
-// detect accidents, not attacks.
+// 64-bit hashes that are the same on every machine: Scramble for integers,
+// TextHash for texts. They detect accidental changes, not attacks.
 //
 //   TextHash hash;
 //   hash.Add("first ");
 //   hash.Add("second");
-//   hash.value();  // That of "first second", however it is cut.
+//   hash.value();  // The hash of "first second", however it is split.
 #ifndef TESSERA_TOOLS_TEXT_TEXT_HASH_H_
 #define TESSERA_TOOLS_TEXT_TEXT_HASH_H_
 
@@ -26,6 +26,7 @@ constexpr uint64_t Scramble(uint64_t x) {
   return x ^ x >> 31;
 }
 
+// The hash of a text that is added in parts.
 class TextHash {
  public:
   void Add(std::string_view text) {
@@ -46,7 +47,7 @@ class TextHash {
 
  private:
   uint64_t hash_ = 0;
-  uint64_t word_ = 0;  // The bytes that do not fill a word yet, then zeros.
+  uint64_t word_ = 0;  // The bytes of an incomplete word, then zeros.
   size_t filled_ = 0;  // Their number.
   uint64_t size_ = 0;
 };

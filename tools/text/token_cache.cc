@@ -28,8 +28,8 @@
 namespace tessera::text {
 namespace {
 
-// Part of the names; increased if the same text and tokenizer give other
-// tokens.
+// Part of the entries' names. Increase it when the same text and tokenizer
+// produce different tokens.
 constexpr int kVersion = 1;
 
 absl::StatusOr<uint64_t> HashOfFile(const std::string& path) {
@@ -50,7 +50,7 @@ absl::StatusOr<uint64_t> HashOfFile(const std::string& path) {
   }
 }
 
-// `hash` is that of the file.
+// `hash` is the hash of the file.
 absl::Status MakeEntry(const DataFile& file, uint64_t hash,
                        const Tokenizer& tokenizer, const std::string& prefix) {
   TESSERA_ASSIGN_OR_RETURN(
@@ -89,8 +89,8 @@ absl::StatusOr<TokenFile> TokenCache::Open(const DataFile& file,
     return absl::ErrnoToStatus(
         error.value(), absl::StrCat("cannot create ", QuotedPath(directory_)));
   }
-  // Released when it is closed. File systems without locks: several processes
-  // may write the same entry, each as a whole.
+  // Closing the file releases the lock. On file systems without locks several
+  // processes may write the same entry, each of them atomically.
   const UniqueFd lock(open(absl::StrCat(prefix, ".lock").c_str(),
                            O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock.valid()) {

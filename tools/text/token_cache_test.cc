@@ -23,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bytes, as if loaded from a file, with a count of the texts.
+// A byte tokenizer that looks as if it was loaded from a file, and counts the
+// texts that it encodes.
 class CountingTokenizer : public ByteTokenizer {
  public:
   explicit CountingTokenizer(uint64_t fingerprint = 7) {
@@ -93,7 +94,7 @@ TEST_F(TokenCacheTest, TextsAreTokenisedOnceAndTheCorpusIsTheSame) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto plain,
                                Corpus::Open(paths, tokenizer));
   EXPECT_EQ(tokenizer.texts(), 5);
-  // The second time only the short text, which is not kept.
+  // The second time it encodes only the short text, which is not cached.
   for (const int texts : {10, 11}) {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         const auto cached, Corpus::Open(paths, tokenizer, TokenCache(cache_)));
@@ -142,7 +143,7 @@ TEST_F(TokenCacheTest, KeyCoversTextTokenizerAndKind) {
   Write("a.txt", Long("b"));
   TESSERA_ASSERT_OK(cache.Open(file, one));
   EXPECT_EQ(Entries().size(), 3u);
-  // A copy is the same entry.
+  // A copy has the same entry.
   const DataFile copy = {Write("copy.txt", Long("b")), DataKind::kText};
   TESSERA_ASSERT_OK(cache.Open(copy, one));
   EXPECT_EQ(Entries().size(), 3u);
@@ -164,8 +165,8 @@ TEST_F(TokenCacheTest, DamagedEntriesAreReplaced) {
     TESSERA_ASSERT_OK(cache.Open(file, tokenizer));
     EXPECT_EQ(tokenizer.texts(), ++texts);
   }
-  // An id outside the vocabulary shows when the tokens are read: the texts are
-  // used instead.
+  // An id outside the vocabulary is detected when the tokens are read; the
+  // texts are used instead.
   std::string bytes = *ReadFile(tokens, 1 << 22);
   bytes[bytes.size() / 2 / 2 * 2 + 1] = '\x7f';
   TESSERA_ASSERT_OK(WriteFile(tokens, bytes));

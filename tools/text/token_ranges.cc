@@ -47,7 +47,7 @@ int64_t TokenRanges::CountIn(TokenRange whole) const {
 std::vector<TokenRange> TokenRanges::PartsIn(TokenRange whole) const {
   std::vector<TokenRange> parts;
   const size_t begin = RangesBefore(whole.begin);
-  // The one before may reach into `whole`.
+  // The range before may extend into `whole`.
   for (size_t i = begin - (begin > 0 ? 1 : 0);
        i < ranges_.size() && ranges_[i].begin < whole.end; ++i) {
     const TokenRange part = {std::max(ranges_[i].begin, whole.begin),

@@ -1,4 +1,4 @@
-// TokenRanges: parts of a sequence of tokens, for example of its prompts.
+// Sets of ranges within a sequence of tokens, for example of its prompts.
 //
 //   TokenRanges prompts;
 //   prompts.Append({0, 3});
@@ -26,12 +26,12 @@ struct TokenRange {
 
 std::ostream& operator<<(std::ostream& os, const TokenRange& range);
 
-// Ascending and apart. Calls take time that grows with the logarithm of the
-// number of ranges. Const calls are thread-safe.
+// Ascending, disjoint ranges that do not touch. A call takes time that grows
+// with the logarithm of the number of ranges. Const calls are thread-safe.
 class TokenRanges {
  public:
-  // `range` begins where the last one ends, which extends that one, or later.
-  // An empty range is ignored.
+  // Adds a range, which must not begin before the end of the last one; if it
+  // begins there, it extends the last range. Ignores an empty range.
   void Append(TokenRange range);
 
   bool empty() const { return ranges_.empty(); }
@@ -51,7 +51,7 @@ class TokenRanges {
   int64_t CountBefore(int64_t token) const;
 
   std::vector<TokenRange> ranges_;
-  std::vector<int64_t> before_;  // The tokens in the ranges before each.
+  std::vector<int64_t> before_;  // Tokens in all ranges before each range.
 };
 
 }  // namespace tessera::text

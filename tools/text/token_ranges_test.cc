@@ -29,7 +29,7 @@ TEST(TokenRangesTest, MergesAdjacentRangesAndIgnoresEmptyOnes) {
   EXPECT_EQ(ranges.memory_bytes(), 2 * 24);
 }
 
-// All sets of tokens of a short sequence, and all parts of it.
+// Tests all sets of tokens of a short sequence, and all parts of the sequence.
 TEST(TokenRangesTest, CountsAndPartsMatchTokens) {
   constexpr int64_t kTokens = 8;
   for (int64_t set = 0; set < 1 << kTokens; ++set) {

@@ -1,4 +1,4 @@
-// The tokenize tool: text to an indexed data set, by all processors.
+// The tokenize tool: encodes text as an indexed data set, on all processors.
 #include <unistd.h>
 
 #include <chrono>
@@ -56,7 +56,7 @@ class Reporter {
  public:
   Reporter(bool quiet, int threads) : quiet_(quiet), threads_(threads) {}
 
-  // At most every 5 seconds.
+  // Prints at most every 5 seconds.
   void Progress(const text::DocumentEncoder& encoder) {
     if (quiet_ || SecondsSince(printed_) < 5) return;
     printed_ = Clock::now();
@@ -164,7 +164,7 @@ absl::Status Run() {
 }  // namespace tessera::tools
 
 int main(int argc, char** argv) {
-  // `bazel run` starts the tool elsewhere.
+  // `bazel run` changes the working directory.
   if (const char* const user = std::getenv("BUILD_WORKING_DIRECTORY")) {
     if (chdir(user) != 0) std::perror(user);
   }

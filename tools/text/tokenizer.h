@@ -1,10 +1,11 @@
-// Tokenizer: text to token ids and back.
+// Tokenizer, the interface that converts text to token ids and back, and
+// ByteTokenizer, whose tokens are bytes.
 //
 //   ByteTokenizer tokenizer;
 //   std::vector<TokenId> ids = tokenizer.Encode("a dog");
 //   std::string text = tokenizer.Decode(ids);  // "a dog"
 //
-// LoadTokenizer in load_tokenizer.h reads those of models.
+// LoadTokenizer in load_tokenizer.h loads the tokenizer of a model.
 #ifndef TESSERA_TOOLS_TEXT_TOKENIZER_H_
 #define TESSERA_TOOLS_TEXT_TOKENIZER_H_
 
@@ -19,9 +20,9 @@ namespace tessera::text {
 
 using TokenId = int32_t;
 
-// The encoding of a special token that is written out in a text, such as
-// "<|endoftext|>": the token, as in the tokenizers package, or its characters,
-// which is right for untrusted texts.
+// Determines how a special token that is written out in a text, such as
+// "<|endoftext|>", is encoded: as the token, which is the behaviour of the
+// tokenizers package, or as its characters, which is safe for untrusted texts.
 enum class SpecialTokens { kRecognised, kAsText };
 
 // Const calls are thread-safe.
@@ -29,24 +30,24 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Of tokenizers with the same fingerprint, unless it is 0, all texts have the
-  // same tokens. LoadTokenizer sets it.
+  // Tokenizers with the same nonzero fingerprint encode all texts equally.
+  // LoadTokenizer sets it.
   uint64_t fingerprint() const { return fingerprint_; }
   void set_fingerprint(uint64_t fingerprint) { fingerprint_ = fingerprint; }
 
-  // Every id is in [0, vocabulary_size()); some of these may be unused.
+  // Every id is in [0, vocabulary_size()); some of these ids may be unused.
   virtual int64_t vocabulary_size() const = 0;
 
   // The token that ends a document, if there is one.
   virtual std::optional<TokenId> end_of_text() const = 0;
 
-  // Appends the tokens of `text`, which may be any bytes; each byte that is not
-  // UTF-8 counts as a character.
+  // Appends the tokens of `text`, which may contain any bytes; each byte that
+  // is not valid UTF-8 is treated as one character.
   virtual void AppendTokens(std::string_view text, SpecialTokens special,
                             std::vector<TokenId>& ids) const = 0;
 
-  // Appends the bytes of `ids`, which continue `text`; unknown ids have none.
-  // The bytes of a part of a text need not be UTF-8.
+  // Appends the bytes of `ids`, which continue `text`, and ignores unknown ids.
+  // The bytes of a part of a text need not be valid UTF-8.
   virtual void AppendText(std::span<const TokenId> ids,
                           std::string& text) const = 0;
 
@@ -68,7 +69,7 @@ class Tokenizer {
 };
 
 // Ids 0 to 255 are the bytes of a text; 256 ends a document and has no text.
-// Any bytes decode to themselves.
+// Decoding restores any bytes exactly.
 class ByteTokenizer : public Tokenizer {
  public:
   static constexpr TokenId kEndOfText = 256;

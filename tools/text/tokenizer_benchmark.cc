@@ -1,4 +1,4 @@
-// Encodes source text. The lower bound is a copy that reads the text and writes
+// Encodes source code. The lower bound is a copy that reads the text and writes
 // the ids.
 #include <fstream>
 #include <iterator>

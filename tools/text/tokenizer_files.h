@@ -1,5 +1,5 @@
-// The files of a tokenizer in a model's directory. LoadTokenizer
-// (load_tokenizer.h) reads them.
+// The names of tokenizer files in a model's directory, which LoadTokenizer
+// (load_tokenizer.h) reads.
 //
 //   if (HasTokenizer("models/smollm")) ...
 #ifndef TESSERA_TOOLS_TEXT_TOKENIZER_FILES_H_

@@ -33,7 +33,8 @@ absl::StatusOr<TokenId> ReadId(const Json& value) {
                    DescribeJson(value)));
 }
 
-// Tokens outside the byte alphabet are never the result of a merge.
+// Tokens that contain characters outside the byte alphabet are never the result
+// of a merge.
 absl::Status ReadVocabulary(const Json& model, BpeTokenizerOptions& options) {
   const auto vocabulary = model.find("vocab");
   if (vocabulary == model.end() || !vocabulary->is_object()) {
@@ -95,7 +96,7 @@ absl::Status ReadMerges(const Json& model, BpeTokenizerOptions& options) {
   return absl::OkStatus();
 }
 
-// Options of the model that change what it computes.
+// Rejects options of the model that change the encoding.
 absl::Status CheckModelOptions(const Json& model) {
   for (const auto& [key, value] : model.items()) {
     const bool plain =
@@ -164,7 +165,7 @@ absl::Status ReadAddedToken(const Json& value, BpeTokenizerOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(token.special, ReadFlag(value, "special"));
   TESSERA_ASSIGN_OR_RETURN(const bool normalized,
                            ReadFlag(value, "normalized"));
-  // The vocabulary has the same token under this text.
+  // The vocabulary contains the same token with this text.
   options.other_texts.erase(token.id);
   (normalized ? options.added_second : options.added_first)
       .push_back(std::move(token));
@@ -195,7 +196,7 @@ absl::Status CheckDecoder(const Json& document) {
       "decoder: supported is type \"ByteLevel\" or none");
 }
 
-// An id by the token's text, of the added tokens or of the vocabulary.
+// The id of the added token or vocabulary entry with this text.
 std::optional<TokenId> FindToken(const BpeTokenizerOptions& options,
                                  std::string_view text) {
   for (const auto* tokens : {&options.added_first, &options.added_second}) {
@@ -286,8 +287,9 @@ absl::Status ReadStep(const Json& step, bool last,
       "it, of Split and Digits"));
 }
 
-// The "pre_tokenizer": sets the rules of `options`. Unimplemented for what the
-// table of the header refuses; the message names the key.
+// Sets the rules of `options` from the "pre_tokenizer". Unimplemented for the
+// features that the table in the header lists as refused; the message names the
+// key.
 absl::Status ReadPreTokenizer(const Json& pre_tokenizer,
                               BpeTokenizerOptions& options) {
   if (TypeOf(pre_tokenizer) != "Sequence") {

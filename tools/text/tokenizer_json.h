@@ -1,4 +1,4 @@
-// ParseTokenizerJson: Hugging Face's tokenizer.json with byte-level BPE.
+// Reads Hugging Face's tokenizer.json files with byte-level BPE.
 //
 //   TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
 //                            ParseTokenizerJson(json, "<|endoftext|>"));
@@ -34,14 +34,15 @@
 
 namespace tessera::text {
 
-// A file of 128 thousand tokens has 9 MB, one of 256 thousand up to 34 MB.
+// The largest accepted file. A file with 128 thousand tokens has 9 MB, one with
+// 256 thousand up to 34 MB.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20;
 
 // `end_of_text` is the text of the token that ends a document. If it is empty,
-// the first existing one of <|endoftext|>, <|end_of_text|>, </s>, <eos> and
-// <|im_end|> ends documents, or none does. InvalidArgument for a malformed
-// document or an unknown reference, Unimplemented for what the table refuses;
-// the message names the key.
+// the first of <|endoftext|>, <|end_of_text|>, </s>, <eos> and <|im_end|> that
+// exists is used, if any. InvalidArgument for a malformed file or a reference
+// to an unknown token, Unimplemented for the features that the table lists as
+// refused; the message names the key.
 absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
                                                 std::string_view end_of_text);
 

@@ -216,7 +216,7 @@ TEST(TokenizerJsonFuzzTest, DamagedDocumentsAreRejectedOrEncodeAndDecode) {
   }
   small["added_tokens"][1]["id"] = 270;
   TESSERA_ASSERT_OK(ParseTokenizerJson(small.dump(), ""));
-  // With a tiny vocabulary most of the damage is elsewhere.
+  // With a tiny vocabulary most of the damage is outside of it.
   Json tiny = small;
   tiny["model"]["vocab"] = {
       {"a", 1}, {"b", 2}, {"ab", 3}, {"<|endoftext|>", 0}};

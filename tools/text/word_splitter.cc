@@ -30,8 +30,8 @@ size_t EndOfNumbers(std::string_view text, size_t at, int most) {
   return at;
 }
 
-// The end of a letter of a contraction, or `at` if it is another. U+017F is an
-// s if case is ignored.
+// The end of the given letter of a contraction, or `at` if there is another
+// letter. U+017F matches s if case is ignored.
 size_t PastLetter(std::string_view text, size_t at, char letter,
                   bool any_case) {
   if (at >= text.size()) return at;

@@ -1,4 +1,4 @@
-// WordEnd: splits a text into words, within which byte-pair encoding merges.
+// Splits a text into the words within which byte-pair encoding merges.
 //
 //   for (size_t at = 0; at < text.size();) {
 //     const size_t end = WordEnd(SplitRule::kGpt2, text, at);
@@ -6,8 +6,9 @@
 //     at = end;
 //   }
 //
-// The rules are the regular expressions of well-known models, matched by hand,
-// leftmost alternative first. Every byte is in exactly one word.
+// The rules implement the regular expressions of well-known models without a
+// regular-expression engine, leftmost alternative first. Every byte is in
+// exactly one word.
 #ifndef TESSERA_TOOLS_TEXT_WORD_SPLITTER_H_
 #define TESSERA_TOOLS_TEXT_WORD_SPLITTER_H_
 
@@ -27,19 +28,19 @@ enum class SplitRule : uint8_t {
   kLlama3,
   // The same with \p{N} instead of \p{N}{1,3}.
   kQwen2,
-  // Each number character (\p{N}) alone, the others in runs between them.
+  // Each number character (\p{N}) is a word; so is each run between them.
   kDigits,
-  // Runs of number characters and of others.
+  // Runs of number characters, and runs of other characters.
   kDigitRuns,
 };
 
-// The end of the word that begins at byte `begin`, which is inside `text` and
-// the beginning or the end of another word.
+// The end of the word that begins at byte `begin` of `text`, which is 0 or the
+// end of the previous word.
 size_t WordEnd(SplitRule rule, std::string_view text, size_t begin);
 
-// The rule of a regular expression in a tokenizer.json.
+// The rule for a regular expression in a tokenizer.json, if it is supported.
 std::optional<SplitRule> RuleOfPattern(std::string_view pattern);
-// The patterns of RuleOfPattern.
+// The patterns that RuleOfPattern supports.
 std::vector<std::string_view> KnownPatterns();
 
 }  // namespace tessera::text

@@ -1,5 +1,5 @@
-// LaunchTest: a fixture that launches rank_program and fails if a process is
-// left afterwards.
+// A fixture that launches rank_program and fails if a process is left
+// afterwards.
 //
 //   TEST_F(LaunchTest, Greets) {
 //     EXPECT_EQ(Run({"say:hello"}, {.np = 2}).ExitCode(), 0);
@@ -26,11 +26,11 @@ class LaunchTest : public ::testing::Test {
  protected:
   LaunchTest();
 
-  // Nothing is left, not even a zombie.
+  // Fails if a process is left, even a zombie.
   void TearDown() override;
 
-  // A plan for rank_program with these actions. Its environment marks the
-  // processes as this test's.
+  // A plan that runs rank_program with these actions. Its environment marks the
+  // processes as belonging to this test.
   LaunchPlan PlanFor(std::vector<std::string> actions,
                      LaunchPlan plan = {}) const;
 
@@ -44,16 +44,16 @@ class LaunchTest : public ::testing::Test {
   std::string Err() const { return Contents(err_); }
   std::vector<std::string> OutLines() const;
 
-  // Launches in a child process of this one, which exits with the outcome's
-  // code and leads a process group of its own.
+  // Launches in a child process, which leads its own process group and exits
+  // with the outcome's exit code.
   pid_t Fork(const LaunchPlan& plan);
-  // The child's wait status.
+  // Waits for the child and returns its wait status.
   static int Wait(pid_t child);
   // False if the condition does not hold within ten seconds.
   static bool Await(const std::function<bool()>& condition);
   bool AwaitOut(const std::string& text) const;
 
-  // This test's processes other than this one and its children.
+  // The processes of this test other than this process and its children.
   std::vector<pid_t> MarkedProcesses() const;
 
   const std::string& program() const { return program_; }

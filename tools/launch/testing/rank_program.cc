@@ -1,4 +1,4 @@
-// A program to launch: executes its arguments as actions, in order.
+// A program for launch tests: executes its arguments as actions, in order.
 //
 //   rank_program say:hello 1@exit:3 sleep:1000
 //
@@ -62,7 +62,7 @@ void Lines(const std::string& argument) {
   std::string text;
   for (int i = 0; i < Number(parts[0]); ++i) {
     absl::StrAppend(&text, i, " ", i % 2 == 0 ? "" : filler, "\n");
-    // Cuts that have nothing to do with lines.
+    // Writes chunks that do not end at line ends.
     if (text.size() < 5000) continue;
     Write(1, std::string_view(text).substr(0, 4999));
     text.erase(0, 4999);
@@ -82,7 +82,7 @@ void Trap(const std::string& signal) {
   sigaction(Number(signal), &action, nullptr);
 }
 
-// A child that holds the output open, hears no SIGTERM and sleeps.
+// Starts a child that keeps the output open, ignores SIGTERM and sleeps.
 void Background(const std::string& millis) {
   if (fork() != 0) return;
   signal(SIGTERM, SIG_IGN);
@@ -90,7 +90,7 @@ void Background(const std::string& millis) {
   _exit(0);
 }
 
-// Runs as a daemon: in its own session, after its parent has exited.
+// Starts a daemon: a process in its own session whose parent has exited.
 void Daemon(const std::string& millis) {
   const pid_t middle = fork();
   if (middle != 0) return;
@@ -118,7 +118,7 @@ bool IsStream(int fd) {
          type == SOCK_STREAM && family == AF_UNIX;
 }
 
-// Rank 0 sends every other its rank, which must come from the right one.
+// Rank 0 sends every other rank its number, which that rank checks.
 void Exchange(const std::string&) {
   const int rank = Number(Variable("RANK"));
   const int world_size = Number(Variable("WORLD_SIZE"));
@@ -143,13 +143,13 @@ void Exchange(const std::string&) {
   if (write(sockets[0], &reply, sizeof(reply)) != sizeof(reply)) _exit(94);
 }
 
-// Waits for the end of the other side of the first inherited socket.
+// Waits until the peer of the first inherited socket closes it.
 void AwaitClose(const std::string&) {
   char byte;
   if (read(Sockets().at(0), &byte, 1) != 0) _exit(97);
 }
 
-// How many descriptors above 2 are open.
+// Prints the number of open descriptors above 2.
 void Descriptors(const std::string&) {
   int count = 0;
   for (int fd = 3; fd < 10000; ++fd) {
@@ -177,7 +177,7 @@ void Copy(const std::string&) {
   }
 }
 
-// The lines of /proc/self/status about signals.
+// Prints the lines of /proc/self/status about signals.
 void Signals(const std::string&) {
   const auto status = ReadFile("/proc/self/status", 1 << 16);
   for (std::string_view line : absl::StrSplit(status.value_or(""), '\n')) {

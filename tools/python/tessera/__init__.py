@@ -9,7 +9,7 @@
     tessera.optim      CPUAdamW, a torch.optim.Optimizer (imports torch)
     tessera.errors     the exceptions
 
-torch is imported by what needs it only.
+Only modules that need torch import it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     for name, parameter in checkpoint.part().items():
         print(name, parameter.shape, parameter.numpy().mean())
 
-Every block that is read is verified against its checksum. Arrays share the memory that was read; nothing is copied.
+Every block that is read is verified against its checksum. Arrays share the memory that was read, without copies.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TORCH = {
 
 
 def open(path: str | os.PathLike[str]) -> Checkpoint:  # noqa: A001
-    """Opens a checkpoint: its directory, or that of a run or of several checkpoints, for the newest complete one.
+    """Opens a checkpoint, or the newest complete one in the directory of a run or of several checkpoints.
 
     Raises:
-      NotFound: there is none. StatusError with code "DATA_LOSS": its manifest is damaged.
+      NotFound: there is no checkpoint. StatusError with code "DATA_LOSS": its manifest is damaged.
     """
     return Checkpoint(_core.resolve_checkpoint(os.fspath(path)))
 
@@ -47,13 +47,13 @@ def reshard(source: str | os.PathLike[str], directory: str | os.PathLike[str], m
     """Writes a checkpoint for another mesh or ZeRO stage into `directory`; the state is bit-identical.
 
     Args:
-      source: as `open` takes it.
-      directory: of checkpoints; created if missing. The checkpoint appears in it as a whole.
+      source: as for `open`.
+      directory: a directory of checkpoints; created if missing. The new checkpoint appears atomically.
       mesh: such as "dp2,pp2,tp2".
       zero: the stage, 0 to 3.
 
     Raises:
-      InvalidArgument: the model cannot be divided so. StatusError with code "ALREADY_EXISTS": there is a checkpoint of that
+      InvalidArgument: the model cannot be divided this way. StatusError with code "ALREADY_EXISTS": there is a checkpoint of that
       step already; "DATA_LOSS": the source is damaged.
     """
     return Checkpoint(_core.reshard(os.fspath(source), os.fspath(directory), mesh, zero))
@@ -70,8 +70,8 @@ def export(
     """Writes the weights as a Hugging Face model: config.json and safetensors, from masters where there are any.
 
     Args:
-      source: as `open` takes it. Adapters of LoRA are added to the weights.
-      directory: new or empty; appears as a whole.
+      source: as for `open`. LoRA adapters are added to the weights.
+      directory: a new or empty directory, which is written atomically.
       dtype: "fp32", "bf16" or "fp16", rounded to nearest.
       max_shard_bytes: the largest number of bytes of weights in a file.
       tokenizer: a directory whose tokenizer files are copied.
@@ -82,7 +82,7 @@ def export(
 def export_adapter(
     source: str | os.PathLike[str], directory: str | os.PathLike[str], base: str, *, dtype: str = "fp32"
 ) -> None:
-    """Writes the LoRA adapters of a run as PEFT reads them, for the model with the name or path `base`."""
+    """Writes the LoRA adapters of a run in PEFT's format, for the base model with the name or path `base`."""
     _core.export_adapter(os.fspath(source), os.fspath(directory), base, _type(dtype))
 
 
@@ -99,7 +99,7 @@ def import_model(
     Args:
       model: a directory with config.json and safetensors.
       directory, mesh, zero: as in `reshard`.
-      dtype: of the run: "fp32", "bf16" or "fp16"; default: that of config.json.
+      dtype: the type of the run: "fp32", "bf16" or "fp16"; default: the type in config.json.
     """
     kind = None if dtype is None else _type(dtype)
     return Checkpoint(_core.import_model(os.fspath(model), os.fspath(directory), mesh, zero, kind))
@@ -113,7 +113,7 @@ def _type(dtype: str) -> str:
 
 
 class Checkpoint:
-    """A complete checkpoint. Its parts are the models of the shard groups: one, or "pp0-tp1" of tensor and pipeline ranks."""
+    """A complete checkpoint. It has one part, or a part such as "pp0-tp1" per pipeline and tensor rank (per shard group)."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -125,7 +125,7 @@ class Checkpoint:
 
     @property
     def world_size(self) -> int:
-        """The ranks that wrote it."""
+        """The number of ranks that wrote the checkpoint."""
         return self._manifest.world_size
 
     @property
@@ -133,7 +133,7 @@ class Checkpoint:
         return self._manifest.parts
 
     def part(self, name: str | None = None) -> Part:
-        """The parameters of one part; the name may be left out where there is one part."""
+        """The parameters of one part; the name is optional if there is only one part."""
         if name is None:
             if len(self.parts) != 1:
                 raise InvalidArgument(f"{self.path} has {len(self.parts)} parts; name one of {', '.join(self.parts[:8])}")
@@ -157,7 +157,7 @@ class Part(Mapping[str, "Parameter"]):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the trainer stored beside: settings, position in the data."""
+        """The trainer's metadata: settings, position in the data."""
         return self._part.metadata
 
     def __getitem__(self, name: str) -> Parameter:
@@ -171,7 +171,7 @@ class Part(Mapping[str, "Parameter"]):
 
 
 class Parameter:
-    """A parameter; its elements are read when asked for."""
+    """A parameter, whose elements are read on demand."""
 
     def __init__(self, part: _core.CheckpointPart, name: str, shape: list[int], dtype: str, trainable: bool) -> None:
         self._part = part
@@ -191,7 +191,7 @@ class Parameter:
         return memoryview(self._part.read(self.name, state))  # type: ignore[arg-type]
 
     def numpy(self, state: str = "value") -> Any:
-        """An array. numpy has neither bf16 nor fp8: their bits come as unsigned integers; `torch` has them."""
+        """An array. numpy has neither bf16 nor fp8: their bits are returned as unsigned integers; `torch` has these types."""
         import numpy
 
         read = self._read(state)
@@ -216,7 +216,7 @@ class Parameter:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The value for numpy.from_dlpack, torch.from_dlpack and the like: read from the file, then shared."""
+        """The value for numpy.from_dlpack, torch.from_dlpack and similar functions: read from the file, then shared."""
         if stream is not None or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError(f"{self.name} is read into the memory of the CPU")
         if copy is False:
@@ -228,7 +228,7 @@ class Parameter:
         return (1, 0)
 
     def has(self, state: str) -> bool:
-        """Whether there is such a state."""
+        """True if the parameter has this state."""
         try:
             self._part.read(self.name, state)
         except NotFound:

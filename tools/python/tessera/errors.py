@@ -1,4 +1,4 @@
-"""The exceptions of tessera. Each carries a message that names what was given, what is allowed, and the code of its status."""
+"""The exceptions of tessera. Each has a message that names the given and the allowed values, and the code of its status."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class StatusError(RuntimeError):
 
 
 class InvalidArgument(StatusError, ValueError):
-    """The arguments are invalid; nothing happened."""
+    """The arguments are invalid. The call had no effect."""
 
     code = "INVALID_ARGUMENT"
 
 
 class NotFound(StatusError, LookupError):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
     code = "NOT_FOUND"
 
 
 class DeadlineExceeded(StatusError, TimeoutError):
-    """The time was over."""
+    """The timeout has passed."""
 
     code = "DEADLINE_EXCEEDED"
 
 
 class Unimplemented(StatusError, NotImplementedError):
-    """This is not there yet."""
+    """The operation is not implemented or not supported."""
 
     code = "UNIMPLEMENTED"
 
@@ -51,7 +51,7 @@ def from_code(code: str, message: str) -> StatusError:
 
 @contextlib.contextmanager
 def flags_as_arguments() -> Iterator[None]:
-    """Messages of the command-line tools name flags, `--memory=80GB`: Python's arguments have the same names without dashes."""
+    """Converts the flags in messages of the command-line tools, `--memory=80GB`, to Python's arguments of the same names."""
     try:
         yield
     except StatusError as error:

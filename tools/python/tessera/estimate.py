@@ -1,9 +1,9 @@
-"""The needs of a training run before it starts: memory of each rank, bytes along each axis, bubble, operations.
+"""Predicts what a training run needs: memory of each rank, bytes along each axis, pipeline bubble, operations.
 
     estimate = tessera.estimate.run("llama-7b", "dp2,tp4", batch=16, length=2048, dtype="bf16", memory="640GB")
     print(estimate.fits, estimate.peak_bytes, estimate.ranks[0]["memory"])
 
-The numbers are those of the trainer's dry run: its own code, run on memory and messages that are counted.
+The numbers come from a dry run of the trainer's own code, which counts memory and messages instead of using them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Advice", "Estimate", "run", "settings"]
 
 
 class Advice(NamedTuple):
-    """A change of the settings that makes the run need less memory."""
+    """A change of the settings that reduces the memory of the run."""
 
     setting: str  # Such as "recompute=full", or "offload=all offload_dir=DIR".
-    needed: int  # Bytes on this machine with it.
+    needed: int  # Bytes on this machine with the change.
     fits: bool
     and_before: bool  # In addition to the advice before it.
 
 
 class Estimate:
-    """The prediction; `report` has all of it. Bytes and floating-point operations throughout."""
+    """A prediction in bytes and floating-point operations; `report` contains all of it."""
 
     def __init__(self, report: dict[str, Any]) -> None:
         self.report = report
@@ -38,32 +38,32 @@ class Estimate:
 
     @property
     def parameters(self) -> int:
-        """Elements of the model."""
+        """The number of parameters of the model."""
         return self.report["parameters"]
 
     @property
     def bubble(self) -> float:
-        """The share of the pipeline's time in which ranks wait."""
+        """The share of the pipeline's time during which ranks are idle."""
         return self.report["bubble"]
 
     @property
     def flops(self) -> float:
-        """Of a step, without recomputation."""
+        """Operations per step, without recomputation."""
         return self.report["flops"]["model"]
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        """Coordinates, memory by purpose and traffic by axis of each rank (above 64 ranks, of the first of each pipeline rank)."""
+        """Coordinates, memory by purpose and traffic by axis of each rank (above 64 ranks: of one per pipeline rank)."""
         return self.report["ranks"]
 
     @property
     def peak_bytes(self) -> int:
-        """Of the rank that needs most."""
+        """Peak memory of the rank that needs most."""
         return max(rank["memory"]["resident"] for rank in self.ranks)
 
     @property
     def needed_bytes(self) -> int:
-        """Of all ranks together."""
+        """Peak memory of all ranks together."""
         return self.report["memory"]["needed"]
 
     @property
@@ -86,7 +86,7 @@ class Estimate:
 
 
 def settings() -> dict[str, tuple[Any, str]]:
-    """The settings of a run by name, each with its default and what it is: those of the trainer's command line."""
+    """The settings of the trainer's command line by name, each with its default and description."""
     defaults = json.loads(_core.default_settings())
     return {name: (defaults[name], text) for name, text in _core.settings()}
 
@@ -97,8 +97,8 @@ def run(model: str, mesh: str = "dp1", *, memory: int | str = 0, vocabulary: int
     Args:
       model: one of tessera.plan.presets(), or a directory with a config.json of Hugging Face.
       mesh: such as "dp2,pp2,tp2".
-      memory: of all ranks together, such as "640GB"; 0: what this machine has available.
-      vocabulary: of the tokenizer; 0: the model's.
+      memory: memory for all ranks together, such as "640GB"; 0: the available memory of this machine.
+      vocabulary: vocabulary size of the tokenizer; 0: the model's.
       others: see settings().
 
     Raises:

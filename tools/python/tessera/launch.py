@@ -1,11 +1,11 @@
-"""Starts the ranks of a program on this host, and ends them together: torchrun's job in a process of its own.
+"""Starts the ranks of a program on this host and ends them together, as torchrun does.
 
     tessera.launch.run([sys.executable, "train.py", "--steps=100"], np=4)
 
     $ python -m tessera launch --np=4 -- python train.py --steps=100
 
-Each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the others of torchrun's environment. When a rank
-fails, at the timeout and on signals all ranks get SIGTERM and, after the grace period, SIGKILL, descendants included.
+Each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and torchrun's other variables. When a rank
+fails, at the timeout, and on signals, all ranks and their descendants get SIGTERM and, after the grace period, SIGKILL.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def run(
     Args:
       command: the program and its arguments.
       np: ranks of this node.
-      nnodes, node_rank, master_addr, master_port: the job's nodes, if there are several; this runs once on each. The
-        environment then has TESSERA_JOB_SECRET or TESSERA_JOB_SECRET_FILE.
+      nnodes, node_rank, master_addr, master_port: describe a job with several nodes; call this once on each. The
+        environment must then contain TESSERA_JOB_SECRET or TESSERA_JOB_SECRET_FILE.
       timeout: seconds after which the ranks are ended.
       grace: seconds between SIGTERM and SIGKILL.
-      output: "prefix": whole lines, each with its rank before it; "raw": whole lines, unchanged; else a directory for
+      output: "prefix": whole lines, each after its rank; "raw": whole lines, unchanged; otherwise a directory for
         rank0.log, rank1.log and so on.
       bind: "core" binds each rank to a core of its own; "none".
-      env: the environment of the ranks; default that of this process.
+      env: the environment of the ranks; by default that of this process.
 
     Raises:
-      StatusError: with code "ABORTED", a rank failed: the message names it, and how it ended. DeadlineExceeded: the timeout
+      StatusError: with code "ABORTED", a rank failed; the message says which and how. DeadlineExceeded: the timeout
       passed. InvalidArgument: a value is invalid, or there is no such program.
 
-    The ranks are children of a process that this starts, since a launcher needs a process without other threads. It ends
+    The ranks are children of a helper process, because a launcher needs a process without other threads. The helper ends
     them if this process dies. Ctrl-C ends them, too.
     """
     if isinstance(command, (str, bytes)):
@@ -91,7 +91,7 @@ def run(
             answer = _read_all(ours)
             process.wait()
         except BaseException:
-            # An interrupt from the terminal has reached the launcher as well; others have not.
+            # An interrupt from the terminal has reached the launcher as well; other interrupts have not.
             if process.poll() is None:
                 process.terminate()
             process.wait()

@@ -21,7 +21,7 @@ __all__ = ["AdamW", "CPUAdamW"]
 
 MOMENTS = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
 
-# Names of arrays' types.
+# Names of array types.
 FLOATS = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
 
 
 def foreign(array: Any, what: str, *, writable: bool = False) -> _core.ForeignTensor:
-    """An array of another library, in the memory of the CPU, dense and of floating-point numbers, without a copy."""
+    """Wraps a dense floating-point array of another library in CPU memory, without a copy."""
     if not hasattr(array, "__dlpack__"):
         raise InvalidArgument(f"{what} is a {type(array).__name__}; give an array with __dlpack__, such as numpy's")
     device, _ = array.__dlpack_device__()
@@ -46,7 +46,7 @@ def foreign(array: Any, what: str, *, writable: bool = False) -> _core.ForeignTe
         raise InvalidArgument(f"{what} is on DLPack device {device}; only memory of the CPU (1) is stepped")
     try:
         capsule = array.__dlpack__(max_version=(1, 1))
-    except TypeError:  # From before DLPack 1.0.
+    except TypeError:  # Older than DLPack 1.0.
         capsule = array.__dlpack__()
     except BufferError as error:
         raise InvalidArgument(f"{what}: {error}") from error
@@ -74,14 +74,14 @@ def _zeros(size: int, dtype: str = "u8") -> tuple[bytearray, _core.Memory]:
 
 
 class AdamW:
-    """AdamW (arXiv 1711.05101) for arrays of numpy, torch, JAX and others in CPU memory, which it changes in place.
+    """AdamW (arXiv 1711.05101) for arrays of numpy, torch, JAX and others in CPU memory, updated in place.
 
     Args:
       lr, betas, eps, weight_decay: as torch.optim.AdamW. `lr` may be set between steps.
-      moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); those of float64
+      moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); moments of float64
         parameters are always float64.
-      threads: of the calculation.
-      seed: of the stochastic rounding.
+      threads: number of threads.
+      seed: seed of the stochastic rounding.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class AdamW:
         self._rest = (float(betas[0]), float(betas[1]), float(eps), float(weight_decay), seed)
         self._pool = _core.ThreadPool(threads)
         self._states: dict[str, tuple[int, str, int, Any, Any]] = {}
-        _core.AdamW(self.lr, *self._rest, self._pool)  # Refuses invalid numbers.
+        _core.AdamW(self.lr, *self._rest, self._pool)  # Rejects invalid numbers.
 
     def step(self, parameters: Mapping[str, tuple[Any, Any]], max_norm: float = 0) -> float:
         """Steps every named parameter, given as (parameter, gradient), and returns the norm of all gradients together.
 
-        A parameter is of float32 or float64; its gradient also of bfloat16 or float16. With `max_norm` gradients are scaled
-        so that their norm is at most that. Moments belong to the name, and begin at zero.
+        Parameters are float32 or float64; gradients may also be bfloat16 or float16. With `max_norm`, gradients are scaled
+        so that their total norm does not exceed it. Moments are stored by name and start at zero.
 
-        Raises InvalidArgument, before anything is written, for arrays that it cannot step.
+        Raises InvalidArgument, before anything is written, for unsupported arrays.
         """
         steps: dict[int, list[tuple[_core.Parameter, tuple[int, str]]]] = {}
         keeps, gradients, states = [], [], {}
@@ -150,7 +150,7 @@ class AdamW:
         return 0, _zeros(bytes_each), _zeros(bytes_each)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the moments, by parameter: steps, type, elements and the bytes of both."""
+        """Returns copies of the moments by parameter: steps, type, elements, and the bytes of both moments."""
         return {
             name: (count, dtype, size, bytes(first[0]), bytes(second[0]))
             for name, (count, dtype, size, first, second) in self._states.items()

@@ -47,7 +47,7 @@ __all__ = [
 
 
 def generators() -> dict[str, str]:
-    """The names that `generate` takes, with their papers."""
+    """The names that `generate` accepts, with their papers."""
     return {name: paper for name, paper, _ in _core.generators()}
 
 
@@ -56,12 +56,12 @@ def generate(name: str, ranks: int, microbatches: int, chunks: int | None = None
 
     Args:
       name: one of generators().
-      ranks: of the pipeline.
-      microbatches: of a step.
-      chunks: stages of a rank; default what the method needs, or 1.
+      ranks: number of pipeline ranks.
+      microbatches: number of micro-batches per step.
+      chunks: stages per rank; by default what the method needs, or 1.
 
     Raises:
-      InvalidArgument: no such method, or it does not have this shape; the message has the nearest shapes that it has.
+      InvalidArgument: the method is unknown or does not support this shape; the message lists the nearest supported shapes.
     """
     if chunks is None:
         chunks = {known: count for known, _, count in _core.generators()}.get(name, 1) or 1
@@ -79,7 +79,7 @@ def from_json(text: str) -> Schedule:
 
 
 def lower(schedule: Schedule) -> Schedule:
-    """The schedule with all sends and receives, which cannot deadlock."""
+    """Adds all sends and receives to the schedule, in an order that cannot deadlock."""
     return _core.lower(schedule)
 
 
@@ -87,11 +87,11 @@ def validate(schedule: Schedule, buffers: int = 0) -> Proof:
     """Proves that the schedule is complete, ordered and free of deadlocks.
 
     Args:
-      schedule: lowered, or of computations alone.
-      buffers: sent messages that a channel holds; 0: a send waits for its receive.
+      schedule: lowered, or with computations only.
+      buffers: the number of sent messages that a channel holds; 0: a send waits for its receive.
 
     Raises:
-      InvalidArgument: with the first error: rank, action, and for a deadlock its cycle.
+      InvalidArgument: the message describes the first error: rank, action, and for a deadlock its cycle.
     """
     return _core.validate(schedule, buffers)
 
@@ -134,10 +134,10 @@ def simulate(
 
     Args:
       schedule: lowered or not.
-      costs: of all stages alike, or a list with those of each stage.
-      latency: of a message between ranks, in the unit of the costs.
-      bandwidth: bytes of a message in such a unit.
-      overlap: whether messages take no time of the ranks.
+      costs: the costs of every stage, or a list with the costs of each stage.
+      latency: latency of a message between ranks, in the unit of the costs.
+      bandwidth: bytes of a message per unit of time.
+      overlap: if true, messages overlap with computation and take no time of the ranks.
     """
     return _core.simulate(schedule, _list_of(costs), latency, bandwidth, overlap)
 
@@ -157,12 +157,12 @@ def synthesize(
     prefer_makespan: bool = False,
     placement: str = "",
 ) -> Synthesis:
-    """Searches the fastest schedule for given costs within a memory limit (bytes of a rank; 0: none).
+    """Searches for the fastest schedule for given costs within a memory limit (bytes per rank; 0: no limit).
 
     `placement` fixes the rank of each stage: "linear", "loop" (interleaved) or "zigzag" (V-shaped). Without it the search
-    may hold stages twice, as DualPipe does, which PyTorch's runtime does not have.
+    may place stages on two ranks, as DualPipe does, which PyTorch's runtime does not support.
 
-    The result is no slower than any of generators() and says how far above the proven lower bound it is (`gap`).
+    The result is not slower than any of generators(); its `gap` is the distance from the proven lower bound.
     An interrupt (Ctrl-C) ends it.
     """
     arguments = (ranks, microbatches, chunks, _list_of(costs), latency, bandwidth, overlap)
@@ -171,9 +171,9 @@ def synthesize(
 
 
 def _interruptible(function: Callable[[_core.Stop], Any]) -> Any:
-    """Calls a function that does not look for signals on a thread, while this one does and stops it at an interrupt."""
+    """Calls a function that ignores signals on another thread, and stops it when this thread is interrupted."""
     stop = _core.Stop()
-    done = threading.Event()  # An interrupted Thread.join may return early ever after.
+    done = threading.Event()  # After an interrupt, later calls of Thread.join may return early.
     outcome: dict[str, Any] = {}
 
     def run() -> None:
@@ -240,9 +240,9 @@ def actions(schedule: Schedule) -> list[list[str]]:
 
 
 def to_torch(schedule: Schedule) -> dict[int, list[Any]]:
-    """The schedule as torch.distributed.pipelining has it: lists of its `_Action` by rank.
+    """Converts the schedule to the form of torch.distributed.pipelining: a list of `_Action` for each rank.
 
-    torch's `_PipelineScheduleRuntime` adds the communication itself, so give it the schedule that is not lowered:
+    torch's `_PipelineScheduleRuntime` adds the communication itself, so pass a schedule that is not lowered:
 
         runtime = _PipelineScheduleRuntime(stages, n_microbatches=..., loss_fn=...)
         runtime._prepare_schedule_with_comms(to_torch(schedule))

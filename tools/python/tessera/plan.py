@@ -22,7 +22,7 @@ __all__ = ["Plan", "Plans", "find", "presets"]
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One way to train, with its predicted times (seconds of a step) and memory (bytes of the rank with the highest need)."""
+    """One way to train, with its predicted times (seconds per step) and memory (bytes of the rank that needs most)."""
 
     mesh: str
     dp: int
@@ -59,7 +59,7 @@ class Plans(Sequence[Plan]):
 
     @property
     def candidates(self) -> int:
-        """How many ways were considered."""
+        """The number of ways that were considered."""
         return self.report["candidates"]
 
     @property
@@ -94,7 +94,7 @@ class Plans(Sequence[Plan]):
 
 
 def presets() -> list[str]:
-    """The models that have names."""
+    """The names of the preset models."""
     return _core.model_presets()
 
 
@@ -115,19 +115,19 @@ def find(
 
     Args:
       model: one of presets(), or a directory with a config.json of Hugging Face.
-      cluster: a Cluster, or its line, such as "hosts=16,gpus=8,memory=80GB".
-      ranks: 0: one per device.
-      memory: of a rank, such as "80GB" or a number of bytes; 0: that of the cluster's devices.
+      cluster: a Cluster, or its description, such as "hosts=16,gpus=8,memory=80GB".
+      ranks: number of ranks; 0: one per device.
+      memory: memory per rank, such as "80GB" or a number of bytes; 0: the memory of the cluster's devices.
       batch: sequences per step, over all ranks; 0: about four million tokens, a multiple of the ranks.
       length: tokens per sequence.
       dtype: "fp32", "bf16" or "fp16".
-      tflops: peak of a device in 10^12 operations per second; 0: for GPUs that of an H100, for CPU ranks 0.05.
-      efficiency: the share of it that products and attention reach; 0: for GPUs by shape, for CPU ranks 0.5.
+      tflops: peak of a device in 10^12 operations per second; 0: an H100's for GPUs, 0.05 for CPU ranks.
+      efficiency: the share of the peak that products and attention reach; 0: by shape for GPUs, 0.5 for CPU ranks.
       top: the number of meshes to return.
 
     Raises:
       InvalidArgument: a value is invalid, or no mesh is possible. StatusError with code "RESOURCE_EXHAUSTED": nothing fits;
-      the message has the plan of least memory.
+      the message names the plan that needs the least memory.
     """
     if isinstance(cluster, str):
         cluster = Cluster(cluster)

@@ -77,7 +77,7 @@ class Mesh:
         return dict(self._mesh.axes)
 
     def size_of(self, axis: str) -> int:
-        """The size of an axis, also of one that `redivide` has added."""
+        """The size of an axis, including axes that `redivide` has added."""
         return self._mesh.size_of(axis)
 
     def coordinates(self, rank: int) -> dict[str, int]:
@@ -87,7 +87,7 @@ class Mesh:
         return self._mesh.coordinate(rank, axis)
 
     def rank_at(self, **coordinates: int) -> int:
-        """The rank at the given coordinates; axes that are not named have 0."""
+        """The rank at the given coordinates; axes that are not named have coordinate 0."""
         axes = self.axes
         for name in coordinates:
             self.size_of(name)
@@ -96,7 +96,7 @@ class Mesh:
         return self._mesh.rank_at([coordinates.get(name, 0) for name in axes])
 
     def groups(self, axes: str | list[str] | tuple[str, ...]) -> list[list[int]]:
-        """All groups along a set of axes, "tp" or "dp,cp": ranks that differ in these coordinates only."""
+        """All groups along a set of axes, such as "tp" or "dp,cp": ranks that differ only in these coordinates."""
         return self._mesh.groups(_names(axes))
 
     def group_of(self, rank: int, axes: str | list[str] | tuple[str, ...]) -> list[int]:
@@ -104,7 +104,7 @@ class Mesh:
         return self._mesh.group_of(rank, _names(axes))
 
     def group_name(self, rank: int, axes: str | list[str] | tuple[str, ...]) -> str:
-        """A name that is the same on all members and unique in the mesh: "tp_group_dp1_pp0"."""
+        """A name that is the same on all members and unique in the mesh, such as "tp_group_dp1_pp0"."""
         return self._mesh.group_name(rank, _names(axes))
 
     def redivide(self, axes: str, parts: str | Mapping[str, int]) -> Mesh:
@@ -113,7 +113,7 @@ class Mesh:
         return Mesh._of(self._mesh.redivide(axes, _pairs(parts)))
 
     def with_expert_axes(self, ep: int, etp: int = 1) -> Mesh:
-        """A mesh with axes etp, ep and edp for experts beside dp, cp and tp (arXiv 2504.14960)."""
+        """A mesh with the axes etp, ep and edp for experts in addition to dp, cp and tp (arXiv 2504.14960)."""
         return Mesh._of(self._mesh.with_expert_axes(ep, etp))
 
     def __repr__(self) -> str:
@@ -125,17 +125,17 @@ class Device(NamedTuple):
 
     host: int
     host_name: str
-    local: int  # Its number on its host.
+    local: int  # Index on its host.
     kind: str  # "gpu" or "cpu".
     model: str
-    memory_bytes: int  # 0 where it is not known.
+    memory_bytes: int  # 0 if unknown.
     socket: int
     numa_node: int
     nvlink_domain: int | None
 
 
 class Link(NamedTuple):
-    """How two devices reach each other. A message costs latency + bytes / bandwidth."""
+    """The link between two devices. A message takes latency + bytes / bandwidth."""
 
     level: str  # "device", "nvlink", "numa_node", "socket", "host", "network".
     kind: str  # "memory", "nvlink", "pcie", "infiniband" and so on.
@@ -144,7 +144,7 @@ class Link(NamedTuple):
 
 
 class Cluster:
-    """Hosts, their devices, and how fast any two devices reach each other."""
+    """Hosts, their devices, and the links between any two devices."""
 
     def __init__(self, line: str) -> None:
         """Makes a cluster from key=value items: "hosts=16,gpus=8,memory=80GB,network=100Gb,nics=1".
@@ -154,7 +154,7 @@ class Cluster:
         defaults: an HGX H100 host, or cores.
 
         Raises:
-          InvalidArgument: with the item that is invalid and what is allowed.
+          InvalidArgument: the message names the invalid item and the allowed values.
         """
         self._cluster = _core.Cluster.parse(line)
 
@@ -170,11 +170,11 @@ class Cluster:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cluster:
-        """Reads the JSON file that `save` and `//tools/mesh --save_cluster` write; the latter finds the machine it runs on."""
+        """Reads the JSON file that `save` and `//tools/mesh --save_cluster` write; the latter can discover its own machine."""
         return cls._of(_core.Cluster.load(os.fspath(path)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes or replaces the file as a whole."""
+        """Writes or replaces the file atomically."""
         self._cluster.save(os.fspath(path))
 
     def to_json(self) -> str:
@@ -189,12 +189,12 @@ class Cluster:
         return self._cluster.devices
 
     def device(self, number: int) -> Device:
-        """A device by its number in the cluster: host by host."""
+        """A device by its index in the cluster, counted host by host."""
         fields = self._cluster.device(number)
         return Device(*fields[:-1], None if fields[-1] < 0 else fields[-1])
 
     def link(self, a: int, b: int) -> Link:
-        """The link between two devices, the same both ways."""
+        """The link between two devices, which is symmetric."""
         return Link(*self._cluster.link(a, b))
 
     def __eq__(self, other: object) -> bool:
@@ -210,12 +210,12 @@ class Cluster:
 
 
 class AxisCost(NamedTuple):
-    """What an axis costs in a placement."""
+    """The cost of an axis in a placement."""
 
     stride: int  # Between neighbours of a group, in ranks.
     seconds_per_step: float
     worst_level: str  # The farthest link between neighbours.
-    network_bytes: float  # That leave hosts in a step, in all.
+    network_bytes: float  # Total bytes that leave hosts in a step.
 
 
 class Placement:
@@ -250,8 +250,8 @@ class Placement:
         return f"Placement({self.mesh.order!r}, seconds_per_step={self.seconds_per_step:.3g})"
 
 
-# What the ranks of each axis send in a step: kind ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"),
-# bytes (of a rank's buffer; of an all-gather the result) and times.
+# The messages of each axis in a step: kind ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"),
+# bytes (of a rank's buffer, for an all-gather of the result) and number of times.
 Traffic = Mapping[str, Sequence[tuple[str, float, float]]]
 
 
@@ -266,7 +266,7 @@ def _shape(values: Mapping[str, float]) -> _core.TransformerShape:
 
 
 def transformer_traffic(axes: str | Mapping[str, int], **shape: float) -> dict[str, list[tuple[str, float, float]]]:
-    """An estimate of the traffic along tp, cp, ep, pp and dp when a transformer is trained.
+    """Estimates the traffic along tp, cp, ep, pp and dp in a training step of a transformer.
 
     layers, hidden, kv_hidden (width of keys), sequence, micro_batch (1), micro_batches (1), dense_parameters,
     expert_parameters (0), experts_per_token (1), activation_bytes (2), weight_bytes (2), gradient_bytes (2), zero_stage (0).
@@ -283,13 +283,13 @@ def place(
     keep_order: bool = False,
     **shape: float,
 ) -> Placement:
-    """The order of the axes that keeps the costliest traffic on the fastest links; the best of all orders.
+    """Finds the best of all orders of the axes, which keeps the costliest traffic on the fastest links.
 
     Args:
       axes: "dp2,tp4", or sizes by name.
-      cluster: or its line.
-      traffic: of each axis, as `transformer_traffic` returns it; an axis that is left out sends nothing.
-      keep_order: cost the order of `axes`, fastest first, instead.
+      cluster: a Cluster, or its description.
+      traffic: the traffic of each axis, as `transformer_traffic` returns it; an omitted axis sends nothing.
+      keep_order: price the order of `axes`, fastest first, instead of searching.
       shape: instead of `traffic`, the sizes that `transformer_traffic` takes.
 
     Raises:

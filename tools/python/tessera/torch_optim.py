@@ -40,9 +40,9 @@ def _bytes(tensor: torch.Tensor) -> _core.Memory:
 
 
 def _openmp_team() -> int:
-    """The address of GOMP_parallel in the OpenMP runtime that torch computes with; 0: it has another.
+    """The address of GOMP_parallel in torch's OpenMP runtime; 0 if torch uses another runtime.
 
-    Its threads spin for some milliseconds after a backward pass. A step on the same threads does not compete with them.
+    Torch's threads spin for some milliseconds after a backward pass. A step on these threads does not compete with them.
     """
     try:
         libgomp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -52,7 +52,7 @@ def _openmp_team() -> int:
 
 
 class _Known:
-    """A parameter as it was stepped last: valid while its memory and its states are the same."""
+    """A parameter as of its last step: valid while its memory and its states are unchanged."""
 
     __slots__ = ("address", "dtype", "elements", "first", "second", "master", "stepped")
 
@@ -87,22 +87,22 @@ class CPUAdamW(torch.optim.Optimizer):
     """AdamW (arXiv 1711.05101) for parameters in CPU memory.
 
     Args:
-      params: parameters or groups of them: contiguous tensors of the CPU in float32, float64, bfloat16 or float16. Those of
-        bfloat16 and float16 have masters in float32, which are stepped and rounded to the parameter.
+      params: parameters or groups of them: contiguous CPU tensors in float32, float64, bfloat16 or float16. Parameters in
+        bfloat16 and float16 have masters in float32, which are updated and rounded to the parameter.
       lr, betas, eps, weight_decay: as torch.optim.AdamW. `lr` may change between steps.
-      moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); those of float64
+      moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); moments of float64
         parameters are always float64.
-      max_norm: the largest norm of all gradients together, as by torch.nn.utils.clip_grad_norm_, which need not be called: the
-        gradients are scaled as they are read, and stay as they are. 0: no clipping. `last_norm` is the norm of the last step.
-        A step whose gradients are not all finite raises a StatusError, and changes nothing.
-      offload_dir: a directory on a disk: masters and moments lie in a file there, which vanishes with the process, and are read
+      max_norm: the largest norm of all gradients together. Replaces torch.nn.utils.clip_grad_norm_: the
+        gradients are scaled as they are read and are not changed. 0: no clipping. `last_norm` is the norm in the last step.
+        A step with non-finite gradients raises a StatusError and changes nothing.
+      offload_dir: a directory for a file of masters and moments, which is deleted when the process ends. They are read
         ahead and written behind while others are stepped.
-      near_bytes: of memory for that; at least a few blocks of 24 MiB.
-      threads: default torch.get_num_threads().
-      seed: of the stochastic rounding.
+      near_bytes: memory for these buffers; at least a few blocks of 24 MiB.
+      threads: number of threads; default torch.get_num_threads().
+      seed: seed of the stochastic rounding.
 
     Gradients may be of the parameter's type or float32, bfloat16, float16. `step` raises InvalidArgument, before anything is
-    written, for tensors that it cannot step.
+    written, for unsupported tensors.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class CPUAdamW(torch.optim.Optimizer):
         self._filed: dict[torch.Tensor, tuple[int, _core.FiledParameter]] = {}
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
         for group in self.param_groups:
-            self._stepper(group)  # Refuses invalid numbers.
+            self._stepper(group)  # Rejects invalid numbers.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -145,7 +145,7 @@ class CPUAdamW(torch.optim.Optimizer):
     def _stepper(self, group: dict[str, Any]) -> _core.AdamW:
         key = (float(group["lr"]), *map(float, group["betas"]), float(group["eps"]), float(group["weight_decay"]))
         if key not in self._steppers:
-            # Schedules change the rate in every step.
+            # Learning-rate schedules change the rate in every step.
             if len(self._steppers) >= 16:
                 self._steppers.clear()
             lr, beta1, beta2, eps, weight_decay = key
@@ -184,7 +184,7 @@ class CPUAdamW(torch.optim.Optimizer):
         return known.stepped
 
     def _in_files(self, parameter: torch.Tensor, name: str) -> _core.FiledParameter:
-        """The parameter with its states in files; if its memory has moved, they move to new ones."""
+        """The parameter with its states in files. If its memory has moved, its states move to new files."""
         address = parameter.data_ptr()
         known = self._filed.get(parameter)
         if known is not None and known[0] == address and parameter.is_contiguous() and known[1].elements == parameter.numel():
@@ -217,7 +217,7 @@ class CPUAdamW(torch.optim.Optimizer):
         filed.steps = int(state.get("step", 0))
 
     def _dense(self, gradient: torch.Tensor, name: str, elements: int) -> torch.Tensor:
-        """The gradient, or a copy of it without gaps."""
+        """The gradient, or a contiguous copy of it."""
         if gradient.dtype not in _NAMES or gradient.layout is not torch.strided:
             _check(gradient, f"the gradient of {name}")
         if gradient.numel() != elements:
@@ -234,13 +234,13 @@ class CPUAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step of all parameters that have gradients; returns what `closure` does."""
+        """Steps all parameters that have gradients; returns the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         gradients: list[torch.Tensor] = []  # Copies live until the end of the step.
-        # Parameters that are stepped together: of one group, and as often stepped before; and their states.
+        # Parameters that are stepped together, with their states: parameters of one group with equal numbers of steps.
         together: list[tuple[dict[str, Any], int, list[tuple[Any, tuple[int, str]]], list[dict[str, Any]]]] = []
         for group in self.param_groups:
             by_count: dict[int, tuple[list[tuple[Any, tuple[int, str]]], list[dict[str, Any]]]] = {}
@@ -276,7 +276,7 @@ class CPUAdamW(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's; states in files are read into memory."""
+        """Like torch's state_dict; reads states in files into memory."""
         if self._files is None:
             return super().state_dict()
         numbers = {p: n for n, p in enumerate(p for group in self.param_groups for p in group["params"])}

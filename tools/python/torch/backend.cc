@@ -1,13 +1,13 @@
 // The module tessera_torch._C: a torch.distributed backend over Communicator
 // and the shared_memory engine.
 //
-// Collectives that the caller waits for run on its thread; others run in order
-// on a thread of the group, created when first needed (CollectiveLane).
-// Messages need none of their own while somebody waits for them
+// Synchronous collectives run on the caller's thread; asynchronous ones run in
+// order on a thread of the group, which is created when first needed
+// (CollectiveLane). Messages need no thread while a caller waits for them
 // (engine/tagged_messages.h).
 //
-// Written for torch 2.12 to 2.15. Methods have the names that all of them have;
-// newer releases forward theirs.
+// Supports torch 2.12 to 2.15. The methods have names that exist in all of
+// these releases; newer releases forward their new names to them.
 #include <ATen/ATen.h>
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -57,13 +57,13 @@ using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// Bad arguments become a ValueError.
+// Invalid arguments raise a ValueError.
 template <typename... Parts>
 void Require(bool holds, const Parts&... parts) {
   if (!holds) throw std::invalid_argument(absl::StrCat("tessera: ", parts...));
 }
 
-// torch's users look for "Timed out".
+// The message of a timeout contains "Timed out", which torch's users look for.
 [[noreturn]] void Throw(const absl::Status& status, absl::Duration timeout) {
   const std::string text =
       absl::IsDeadlineExceeded(status)
@@ -75,7 +75,7 @@ void Require(bool holds, const Parts&... parts) {
   TORCH_CHECK_WITH(DistBackendError, false, text);
 }
 
-// Types that can be reduced. bool is reduced as bytes.
+// The type in which a tensor is reduced. bool is reduced as bytes.
 DType ReducedType(at::ScalarType type) {
   switch (type) {
     case at::kDouble:
@@ -219,7 +219,7 @@ class CollectiveWork final : public c10d::Work {
   }
   uint64_t getSequencenumber() const override { return sequence_; }
 
-  // Created when asked for: few works are.
+  // Creates the future on the first call, because most works never need one.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     const std::lock_guard lock(future_mutex_);
     if (!future_) {
@@ -238,7 +238,7 @@ class CollectiveWork final : public c10d::Work {
       error_ = error;
       future = future_;
     }
-    // Callbacks of the future may ask for this work.
+    // Callbacks of the future may use this work, so the lock is not held.
     if (future) EndFuture();
     finish(error);
   }
@@ -261,7 +261,7 @@ class CollectiveWork final : public c10d::Work {
   c10::intrusive_ptr<at::ivalue::Future> future_;
 };
 
-// Tensors of messages that are under way although their works are gone.
+// Keeps the tensors of pending messages whose works were destroyed.
 class AbandonedMessages {
  public:
   void Add(collectives::Work work, at::Tensor tensor) {
@@ -278,13 +278,13 @@ class AbandonedMessages {
   std::vector<std::pair<collectives::Work, at::Tensor>> messages_;
 };
 
-// A group's communicator and what must outlive it.
+// The communicator of a group, and the tensors that must outlive it.
 struct Group {
   AbandonedMessages abandoned;
   std::shared_ptr<Communicator> communicator;
 };
 
-// A message. As gloo's it has no future.
+// A message. Like gloo's, it has no future.
 class MessageWork final : public c10d::Work {
  public:
   MessageWork(OpType type, at::Tensor tensor, at::Tensor dense,
@@ -351,7 +351,7 @@ class MessageWork final : public c10d::Work {
 
 class TesseraBackend final : public c10d::Backend {
  public:
-  // `prefix` is the name in profiles.
+  // `prefix` is the name of the backend in profiles.
   TesseraBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                  milliseconds timeout, std::shared_ptr<Communicator> group,
                  std::string prefix)
@@ -365,7 +365,7 @@ class TesseraBackend final : public c10d::Backend {
     live_.insert(this);
   }
 
-  // Jobs of the lane may need Python.
+  // Releases the interpreter's lock, because jobs of the lane may need it.
   ~TesseraBackend() override {
     std::optional<py::gil_scoped_release> release;
     if (Py_IsInitialized() && PyGILState_Check()) release.emplace();
@@ -380,8 +380,8 @@ class TesseraBackend final : public c10d::Backend {
     fork_guard_.Free(group_);
   }
 
-  // At the interpreter's exit: operations that do not end within a few seconds
-  // are aborted, so that no thread of a group waits for other ranks.
+  // Called at the interpreter's exit. Aborts operations that do not end within
+  // a few seconds, so that no thread of a group waits for other ranks.
   static void EndAllJobs() {
     const auto deadline = std::chrono::steady_clock::now() + kGrace;
     const std::lock_guard lock(live_mutex_);
@@ -411,7 +411,7 @@ class TesseraBackend final : public c10d::Backend {
     communicator().Abort("the process group was aborted");
   }
   void shutdown() override {}
-  void enableCollectivesTiming() override {}  // They are always measured.
+  void enableCollectivesTiming() override {}  // Always enabled.
 
   c10::intrusive_ptr<Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store,
@@ -461,7 +461,7 @@ class TesseraBackend final : public c10d::Backend {
                   });
   }
 
-  // The sum of sparse tensors: their indices and values are gathered.
+  // Sums sparse tensors by gathering their indices and values.
   WorkPointer allreduce_sparse(Tensors& tensors,
                                const c10d::AllreduceOptions& options) override {
     Require(tensors.size() == 1 && tensors.front().is_sparse() &&
@@ -677,7 +677,7 @@ class TesseraBackend final : public c10d::Backend {
                   });
   }
 
-  // Through the store, so that a rank that is late leaves the group whole.
+  // Uses the store, so that a late rank does not break the group.
   void monitoredBarrier(const c10d::BarrierOptions& options,
                         bool wait_all_ranks) override {
     const milliseconds timeout = options.timeout == c10d::kUnsetTimeout
@@ -747,7 +747,7 @@ class TesseraBackend final : public c10d::Backend {
                    tag);
   }
 
-  // In place, without a work: for callers that do without c10d.
+  // All-reduces in place without creating a work, for callers that bypass c10d.
   void AllReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
     CheckTensors({tensor});
     const Reduction reduction = ReductionOf(op, tensor);
@@ -770,7 +770,7 @@ class TesseraBackend final : public c10d::Backend {
  private:
   using Body = std::function<void(const CallOptions&)>;
 
-  // How long operations that nobody waits for may take at the end of a group.
+  // The time that pending operations have to end when a group is destroyed.
   static constexpr std::chrono::seconds kGrace{3};
 
   void EndJobs(std::chrono::steady_clock::time_point deadline) {
@@ -950,8 +950,8 @@ class TesseraBackend final : public c10d::Backend {
                                             GroupTimeout(), group_);
   }
 
-  // Runs the body on this thread if the caller waits for it and nothing comes
-  // before it, else on the lane's.
+  // Runs the body on this thread if the call is synchronous and the lane is
+  // idle, otherwise on the lane's thread.
   template <typename CallerOptions>
   WorkPointer Launch(OpType type, const Tensors& inputs, const Tensors& outputs,
                      const CallerOptions& options, std::string_view title,
@@ -1024,7 +1024,7 @@ TesseraBackend& BackendOf(c10d::ProcessGroup& group) {
   return *backend;
 }
 
-// Memory that the group's collectives use without copies.
+// Allocates a tensor in memory that the group's collectives use without copies.
 at::Tensor EmptyShared(c10d::ProcessGroup& group,
                        const std::vector<int64_t>& shape, at::ScalarType type) {
   struct Owner {

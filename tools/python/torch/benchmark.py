@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmark.py --ranks=2 --sizes=8,4096,262144,16777216 [--operations=all_reduce,broadcast]
 
-Prints for each operation and size in bytes the median time of rank 0 in microseconds over each backend, and gloo's over
-tessera's. Rounds of both alternate, so that other work on the machine disturbs both alike.
+Prints for each operation and size in bytes the median time of rank 0 in microseconds with each backend, and gloo's divided by
+tessera's. Rounds of both alternate, so that other work on the machine disturbs both equally.
 """
 
 import argparse
@@ -18,13 +18,13 @@ import torch.multiprocessing as mp
 
 
 def register():
-    """torch finds the backend by itself from 2.14 on."""
+    """Imports tessera_torch, which torch finds by itself from 2.14 on."""
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
         import tessera_torch  # noqa: F401
 
 
 def operations(size, world):
-    """Calls by name, on float32 tensors of `size` bytes in all; each takes a group."""
+    """Operations by name, on float32 tensors of `size` bytes in total; each takes a group."""
     count = max(1, size // 4)
     block = max(1, count // world)
     whole, one, other = torch.ones(block * world), torch.ones(block), torch.ones(block * world)
@@ -73,9 +73,9 @@ def measure(call, groups, size, rounds):
 
 
 def print_overhead(port):
-    """The time of a call on one rank, beside torch's "fake" backend, which does nothing.
+    """Measures a call on one rank against torch's "fake" backend, which does nothing.
 
-    Without torch's flight recorder, which takes 2 us of each call on every backend but "fake".
+    Turns off torch's flight recorder, which takes 2 us of each call on every backend except "fake".
     """
     os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
     import torch.testing._internal.distributed.fake_pg  # noqa: F401

@@ -18,10 +18,11 @@ namespace {
 using collectives::Communicator;
 using collectives::Rank;
 
-// Increased in forked processes.
+// Incremented in each forked process.
 std::atomic<int> process_generation = 0;
 
-// The group of all ranks of the job, in whose segment the other groups are.
+// The group of all ranks of the job, whose shared memory contains the other
+// groups.
 struct World {
   std::weak_ptr<Communicator> communicator;
   int generation = 0;

@@ -1,12 +1,11 @@
 // The part of the torch.distributed backend that does not depend on torch: the
 // communicators of the job's groups, and a guard against the use of a group
-// after a fork. backend.cc adapts it to one release of torch.
+// after a fork. backend.cc adapts it to torch.
 //
+//   const GroupPlace place = {.rank = 1, .size = 4, .members = {0, 2, 4, 6}};
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::shared_ptr<Communicator> group,
-//       JoinGroup({.rank = 1, .size = 4, .name = "tp", .members = {0, 2, 4,
-//       6}},
-//                 [&] { return std::make_unique<TorchStore>(...); }));
+//       JoinGroup(place, [&] { return std::make_unique<TorchStore>(...); }));
 #ifndef TESSERA_TOOLS_PYTHON_TORCH_PROCESS_GROUP_H_
 #define TESSERA_TOOLS_PYTHON_TORCH_PROCESS_GROUP_H_
 
@@ -25,13 +24,12 @@
 
 namespace tessera::torch_backend {
 
-// Call it once, before groups are made: from then on a process knows that it
-// was forked.
+// Enables the detection of forks. Call it once, before groups are created.
 void WatchForks();
 
-// Detects that the process was forked since the guard was made. In the child,
-// threads of objects from before the fork do not exist, and their memory is
-// shared with the parent, so such objects are neither used nor freed.
+// Detects that the process was forked after the guard was created. In the child
+// the threads of existing objects are gone, and their memory is shared with the
+// parent, so these objects must be neither used nor freed.
 class ForkGuard {
  public:
   ForkGuard();
@@ -40,7 +38,7 @@ class ForkGuard {
   // FailedPrecondition in a forked process.
   absl::Status Check() const;
 
-  // Frees what was made in this process.
+  // Frees an object of this process; leaks it in a forked process.
   template <typename Pointer>
   void Free(Pointer& pointer) const {
     if (IsForked()) {
@@ -58,16 +56,17 @@ class ForkGuard {
 struct GroupPlace {
   int rank = 0;
   int size = 1;
-  absl::Duration timeout = absl::InfiniteDuration();  // Of each operation.
+  absl::Duration timeout = absl::InfiniteDuration();  // Per operation.
   std::string name = {};
-  // The ranks of the job that are its members; empty: unknown.
+  // The members as ranks of the job; empty if unknown.
   std::vector<int64_t> members = {};
 };
 
-// The communicator of a group. The first group with all ranks of the job is the
-// world: later groups lie in its shared memory, and no ranks need to meet for
-// them. Others meet through `store`. All members call it. Errors of
-// CreateSharedMemoryEngine and Communicator::Subgroup.
+// Creates the communicator of a group; all members must call it. The first
+// group with all ranks of the job becomes the world. Later groups use the
+// world's shared memory and need no rendezvous; other groups rendezvous through
+// `store`. Returns the errors of CreateSharedMemoryEngine and
+// Communicator::Subgroup.
 absl::StatusOr<std::shared_ptr<collectives::Communicator>> JoinGroup(
     const GroupPlace& place,
     absl::FunctionRef<std::unique_ptr<collectives::Store>()> store);

@@ -43,7 +43,7 @@ TEST(JoinGroupTest, LaterGroupsLieInTheWorld) {
       const auto world, JoinGroup({.name = "world", .members = {0}},
                                   [&] { return std::move(stores.front()); }));
   EXPECT_EQ(world->size(), 1);
-  // No store is asked for.
+  // The group does not need the store.
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto group, JoinGroup({.name = "tp", .members = {0}},
                                   []() -> std::unique_ptr<collectives::Store> {

@@ -1,7 +1,7 @@
-// TorchStore: the key-value store of a torch process group as a Store, through
-// which the ranks of a Tessera group find each other.
+// Adapts the key-value store of a torch process group to Store, through which
+// the ranks of a Tessera group find each other.
 //
-// torch's stores do not tell that a rank is gone; waits for it end at the
+// torch's stores do not report dead ranks; waits for a dead rank end at the
 // deadline.
 #ifndef TESSERA_TOOLS_PYTHON_TORCH_TORCH_STORE_H_
 #define TESSERA_TOOLS_PYTHON_TORCH_TORCH_STORE_H_
@@ -27,7 +27,8 @@ namespace tessera::torch_backend {
 
 class TorchStore final : public collectives::Store {
  public:
-  // Keeps a connection of its own: waits do not hold up other users of `store`.
+  // Opens its own connection, so that waits do not block other users of
+  // `store`.
   TorchStore(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size)
       : store_(store->clone()), rank_(rank), size_(size) {
     store_->set(absl::StrCat(kJoined, rank), "joined");

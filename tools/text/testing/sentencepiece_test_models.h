@@ -1,4 +1,4 @@
-// Serialized models of SentencePiece, built field by field for tests.
+// Builds serialized SentencePiece models field by field, for tests.
 //
 //   Model(Piece("ab", kNormal, -1) + Piece("<u>", kUserDefined))
 #ifndef TESSERA_TOOLS_TEXT_TESTING_SENTENCEPIECE_TEST_MODELS_H_
@@ -14,7 +14,8 @@
 
 namespace tessera::text {
 
-// Protocol buffers: numbers, fields, and 32-bit numbers without a key.
+// Parts of a protocol buffer: varints, fields, and 32-bit little-endian numbers
+// without a key.
 inline std::string Varint(uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) {
@@ -49,8 +50,8 @@ inline std::string Piece(std::string_view text, int type = kNormal,
                                  NumberField(3, static_cast<uint64_t>(type))));
 }
 
-// A BPE model of <unk>, "a", "b" and `pieces`, with further fields of the
-// normalizer and the trainer.
+// A BPE model with the pieces <unk>, "a", "b" and `pieces`; `normalizer` and
+// `trainer` are further fields of these messages.
 inline std::string Model(std::string_view pieces,
                          std::string_view normalizer = "",
                          std::string_view trainer = "") {

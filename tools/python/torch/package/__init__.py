@@ -6,7 +6,7 @@
     dist.init_process_group("tessera")
     dist.all_reduce(tensor)
 
-Ranks are processes of one host. `"cpu:tessera,cuda:nccl"` takes it for tensors of the CPU alone.
+Ranks are processes of one host. `"cpu:tessera,cuda:nccl"` uses it only for CPU tensors.
 """
 
 import atexit
@@ -26,7 +26,7 @@ __all__ = ["empty_shared", "register"]
 
 
 def _create(options, backend_options=None):
-    """Creates the backend of one group; called by torch on its members."""
+    """Creates the backend of one group. torch calls it on all members."""
     return _C.create(
         options.store,
         options.group_rank,
@@ -38,15 +38,15 @@ def _create(options, backend_options=None):
 
 
 def register():
-    """Makes the backend known to torch.distributed as "tessera". Importing the package does it too."""
+    """Registers the backend with torch.distributed as "tessera". Importing the package does so, too."""
     if not hasattr(dist.Backend, "TESSERA"):
         dist.Backend.register_backend("tessera", _create, extended_api=True, devices=["cpu"])
 
 
 def empty_shared(*shape, dtype=None, group=None):
-    """Returns an uninitialised tensor in memory that all ranks of the group's host see.
+    """Returns an uninitialised tensor in memory that all ranks of the group share.
 
-    Collectives on such tensors make no copies. Every rank calls it on its own.
+    Collectives on such tensors make no copies. The call is not collective.
 
     Args:
       shape: integers, or one sequence of them.

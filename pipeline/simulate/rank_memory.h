@@ -66,8 +66,7 @@ class MemoryMeter {
 
   bool keep_curve_;
   bool sorted_ = true;
-  std::vector<MemoryChange>
-      changes_;  // Differences; Finish turns them into totals.
+  std::vector<MemoryChange> changes_;  // Deltas; Finish makes them totals.
   int64_t held_ = 0;
   int64_t peak_ = 0;
 };
@@ -104,8 +103,8 @@ class ParameterStream {
     memory.Change(time, costs.unreduced_bytes);
   }
 
-  // The time at which the stage's parameters are gathered; 0 if they are not
-  // sharded.
+  // The time at which the stage's parameters are gathered; 0 if no UNSHARD
+  // gathers them.
   double GatheredAt(int32_t stage) const {
     if (gathered_at_.empty()) return 0;
     const auto gathered = gathered_at_.find(stage);

@@ -39,11 +39,11 @@ struct ParameterPeaks {
 // and every F, B and I of the stage is between the two (W needs no parameters).
 // (2) If the schedule reduces any stage, it reduces every stage on each rank
 // that holds it, after the last weight gradient of the stage; if the rank
-// computes weight gradients of the stage, at least one precedes each reduction;
-// otherwise there is at most one reduction. (3) The limit of `sizes` is never
-// exceeded. InvalidArgument otherwise, with the rank, the position and the
-// action, and for the limit the stages held and their bytes. Precondition:
-// stages exist (see Coverage).
+// computes weight gradients of the stage, there is at least one before its
+// first reduction and between any two; otherwise there is at most one
+// reduction. (3) The limit of `sizes` is never exceeded. InvalidArgument
+// otherwise, with the rank, the position and the action, and for the limit the
+// stages held and their bytes. Precondition: stages exist (see Coverage).
 //
 // Replicas. The ranks that share the parameters of a stage (data-parallel
 // ranks) run the same list, each in a pipeline of its own, and UNSHARD and

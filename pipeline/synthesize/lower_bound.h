@@ -2,17 +2,17 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       double bound, LowerBound(map, microbatches, costs, memory_limit));
-//   timeline.longest_stage / bound - 1;      // how far from the best at most
+//   timeline.longest_stage / bound - 1;      // at most this far from optimal
 //
 // It bounds Timeline::longest_stage, hence the makespan, of every schedule of
-// computations on the map whose peak_bytes keep to the limit on every rank,
-// whatever its order, and even if ranks wait where they need not. Proof:
+// computations on the map whose peak_bytes are within the limit on every rank,
+// whatever its order, and even if ranks wait unnecessarily. Proof:
 //
 // Let b and e be the first begin and the last end of a rank; we bound e - b. An
-// unsplit backward is an I and a W; micro-batches take their turns
-// (order/model.h). R(s) is the least time from the begin of F of stage s to
-// the begin of I of the same micro-batch: the way to the last stage and back,
-// with messages.
+// unsplit backward counts as an I and a W; in each lane micro-batches are
+// processed in order (model.h). R(s) is the least time from the begin of F of
+// stage s to the begin of I of the same micro-batch: the way to the last stage
+// and back, with messages.
 //
 // 1. Work. The rank computes one thing at a time: e - b >= its work.
 // 2. One micro-batch. From its first F on the rank to its last W.
@@ -44,10 +44,10 @@
 // Ranks that micro-batches pass in both directions have 1, 2, 5, and 6 with the
 // work of a direction.
 //
-// Memory counts on ranks if nothing that is held is less than 0 bytes. The
-// bound is rounded down by a relative 1e-12 for the rounding of sums. Where
-// messages wait for each other or take the ranks' own time, or there is an
-// optimizer, that only makes schedules slower.
+// The memory limit is used only on ranks where no amount held is negative. The
+// bound is rounded down by a relative 1e-12 for the rounding of sums. Messages
+// that wait for each other or block the ranks, and an optimizer, only make
+// schedules slower.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_LOWER_BOUND_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_LOWER_BOUND_H_
 
@@ -59,10 +59,10 @@
 
 namespace tessera::pipeline {
 
-// In the unit of the costs' times. memory_limit is in bytes per rank; 0: none.
-// InvalidArgument if the costs are not the map's (CheckCosts), there is no
-// micro-batch, or the limit is negative. Time is linear in stages x
-// micro-batches.
+// Returns the bound in the unit of the costs' times. `memory_limit` is in bytes
+// per rank; 0: none. InvalidArgument if the costs do not fit the map
+// (CheckCosts), there is no micro-batch, or the limit is negative. Time is
+// linear in stages x micro-batches.
 absl::StatusOr<double> LowerBound(const StageMap& map, int64_t microbatches,
                                   const Costs& costs, int64_t memory_limit);
 

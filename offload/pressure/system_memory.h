@@ -135,9 +135,8 @@ struct MemoryReading {
   }
 
   std::vector<MemoryLimit> limits;
-  std::optional<PressureStall>
-      stall;             // of the control group, otherwise the system
-  int64_t resident = 0;  // of this process
+  std::optional<PressureStall> stall;  // of the control group or the system
+  int64_t resident = 0;                // of this process
   // Since the control group was created: kills for lack of memory, and the
   // number of times that memory.high or memory.max throttled it.
   int64_t oom_kills = 0;

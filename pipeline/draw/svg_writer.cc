@@ -127,8 +127,8 @@ std::string_view LegendOf(ActionKind kind) {
 
 namespace {
 
-// The bytes of the UTF-8 character at the front of `text`; 0 if there is
-// none that XML allows.
+// The number of bytes of the UTF-8 character at the front of `text`; 0 if it is
+// not a character that XML allows.
 size_t CharacterLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);

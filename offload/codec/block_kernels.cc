@@ -102,7 +102,7 @@ class Nf4Search {
   }
 
  private:
-  // -1 in the lanes of the mask, else 0.
+  // -1 in the lanes of the mask, otherwise 0.
   static HWY_INLINE CodeVec Ones(hn::Mask<LevelTag> mask) {
     return hn::BitCast(CodeTag(), hn::VecFromMask(LevelTag(), mask));
   }

@@ -285,7 +285,7 @@ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 // largest magnitudes, then all codes.
 class BlockCodec : public RoundingCodec {
  protected:
-  static constexpr int64_t kMostBlocks = kScalesOfGroup;  // Of a chunk.
+  static constexpr int64_t kMostBlocks = kScalesOfGroup;  // Per chunk.
   static constexpr int64_t kMostCodeBytes = 8192;
 
   BlockCodec(std::string_view name, CodecFormat format, int64_t block,

@@ -18,15 +18,15 @@
 //   m <- m * beta1 + g * (1 - beta1)
 //   v <- v * beta2 + (g * (1 - beta2)) * g
 //   p <- p * (1 - learning_rate * weight_decay)    [kCoupled: p]
-//        - (m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon))
+//        - (m / (sqrt(v) * (1 / sqrt(1 - beta2^t)) + epsilon))
 //          * (learning_rate / (1 - beta1^t))
 //   copy <- p, rounded to nearest even
 //
 // without the terms of weight_decay if ParameterRange::decays is false. The
 // result is bit-identical for every instruction set, number of threads and
-// partition into ranges. Numbers in parentheses are computed in f64 and rounded
-// once. The parameter update uses the moments before they are rounded for
-// storage; f64 parameters are computed in f64.
+// partition into ranges. Constant factors in parentheses are computed in f64
+// and rounded once. The parameter update uses the moments before they are
+// rounded for storage; f64 parameters are computed in f64.
 //
 // Sources: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization",
 // arXiv 1711.05101, algorithm 2; D. Kingma, J. Ba, arXiv 1412.6980.

@@ -114,7 +114,7 @@ struct NearMemory::Block {
   int64_t announced =
       -1;  // Position in the order of announcements, until it is used.
   absl::Status load_error;
-  absl::Status store_error;           // Of the latest store.
+  absl::Status store_error;           // The result of the last store.
   std::vector<int64_t> planned = {};  // Its uses in the plan, ascending.
   // Uses of the plan that overwrite other blocks and need its memory,
   // ascending.

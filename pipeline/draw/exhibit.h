@@ -96,11 +96,12 @@ struct TimeUnit {
 };
 inline constexpr TimeUnit kMilliseconds = {"ms", 1e3};
 
+inline constexpr int64_t kMostDrawnRanks = 4096;
+
 // InvalidArgument, naming title, rank and action, if there is no exhibit, a
 // time is negative or not finite, an action ends before it begins, computations
 // are not in order of begin, memory is not in order of time, or there are more
 // than kMostDrawnRanks ranks.
-inline constexpr int64_t kMostDrawnRanks = 4096;
 absl::Status CheckExhibits(std::span<const Exhibit> exhibits);
 
 // The time from 0 to the end of the last action of any rank.

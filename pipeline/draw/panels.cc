@@ -34,7 +34,7 @@ std::vector<Box> BoxesOf(std::span<const TimedAction> actions, double least) {
 
 namespace {
 
-constexpr double kLeastWidth = 560;  // Of the time axis.
+constexpr double kLeastWidth = 560;  // Width of the time axis.
 constexpr double kMostWidth = 1640;
 constexpr double kMostBoxes = 40000;
 constexpr int64_t kMostTooltips = 6000;
@@ -45,8 +45,8 @@ constexpr double kSmallestNumber = 6.5;
 struct Survey {
   double usual = 0;  // The first quartile of computation times.
   int64_t computations = 0;
-  int64_t rows = 0;        // Of all panels.
-  int64_t most_ranks = 0;  // Of a panel.
+  int64_t rows = 0;        // Over all panels.
+  int64_t most_ranks = 0;  // Of any panel.
   int32_t last_microbatch = 0;
   bool has_communication = false;
 };
@@ -345,7 +345,7 @@ class MemoryPanel {
   const Layout& layout_;
   const Exhibit& exhibit_;
   const Curves curves_;
-  const double top_;   // Of the curves.
+  const double top_;   // Top of the curves.
   const double peak_;  // At the top.
   SvgWriter& svg_;
 };

@@ -68,7 +68,7 @@ Colour Mix(const Colour& a, const Colour& b, double share) {
 
 Colour ColourOf(ActionKind kind, int64_t chunk, int64_t chunks) {
   if (!Computes(kind)) return BaseOf(kind);
-  constexpr double kDarkest = 0.22;  // Of white, so that text reads on it.
+  constexpr double kDarkest = 0.22;  // Share of white; keeps text legible.
   constexpr double kLightest = 0.66;
   const double place =
       chunks > 1 ? static_cast<double>(chunk) / static_cast<double>(chunks - 1)

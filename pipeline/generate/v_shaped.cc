@@ -184,8 +184,8 @@ class RankPattern {
         down_(list, rank),
         up_(list, 2 * ranks - 1 - rank) {}
 
-  // Only forwards, until the first micro-batch comes back from the turn; then
-  // it and others go back as they arrive.
+  // Forwards of the down chunk. After the first micro-batch returns from the
+  // turn, also forwards, and then backwards, of the up chunk.
   void WarmUp() {
     for (int64_t i = 0; i < 2 * (ranks_ - rank_) - 1; ++i) down_.Forward();
     for (int64_t i = 0; i < rank_; ++i) {

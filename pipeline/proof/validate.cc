@@ -174,7 +174,7 @@ class RankParameters {
   absl::flat_hash_map<int32_t, StageState> states_;
   int64_t gathered_ = 0;
   int64_t unsharded_bytes_ = 0;
-  int64_t gradient_bytes_ = 0;   // Of unreduced gradients, those in flight too.
+  int64_t gradient_bytes_ = 0;   // Of unreduced gradients, also in flight.
   int64_t in_flight_bytes_ = 0;  // Of the last reduction.
   int64_t peak_ = 0;
   int64_t peak_unsharded_bytes_ = 0;

@@ -1,6 +1,6 @@
-// What a simulated rank does besides computing and exchanging messages: holding
-// memory (MemoryMeter), gathering and reducing parameters (ParameterStream),
-// and the optimizer's step (StepOptimizer).
+// The parts of a simulated rank other than computations and messages: its
+// memory (MemoryMeter), the gathers and reductions of its parameters
+// (ParameterStream), and the optimizer's step (StepOptimizer).
 #ifndef TESSERA_PIPELINE_SIMULATE_RANK_MEMORY_H_
 #define TESSERA_PIPELINE_SIMULATE_RANK_MEMORY_H_
 

@@ -71,7 +71,7 @@ class Simulation {
     return costs_.stages[static_cast<size_t>(stage)];
   }
 
-  // Executes the rank's next action; false if it has to wait.
+  // Executes the rank's next action; false if it must wait.
   bool Step(int32_t rank);
   bool Compute(int32_t rank, const Action& action);
   void Hold(int32_t rank, const Action& action, double begin, double end);

@@ -123,7 +123,7 @@ class Runner {
     }
   }
 
-  // Runs the rank's next action, or pair; false if it has to wait.
+  // Runs the rank's next action, or pair; false if it must wait.
   bool Step(size_t rank) {
     const std::vector<Action>& actions = schedule_.ranks[rank];
     if (at_[rank] == actions.size()) return false;

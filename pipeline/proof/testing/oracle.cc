@@ -317,7 +317,7 @@ class Oracle {
   const Schedule& s_;
   const ValidateOptions options_;
   std::vector<size_t> at_;
-  std::vector<std::array<bool, 2>> exchanged_;  // Of the messages it is at.
+  std::vector<std::array<bool, 2>> exchanged_;  // For its current messages.
   bool wrong_ = false;
   bool reduces_ = false;
   std::set<std::pair<size_t, int32_t>> gathers_, gathered_, weighted_, reduced_;

@@ -87,11 +87,12 @@ enum class MomentType : uint8_t { kF64, kF32, kBF16, kBlockwise8 };
 //   TESSERA_ASSIGN_OR_RETURN(MomentSpan moment,
 //                            MomentSpan::Over(format, elements, storage));
 //
-// | format | bytes for n elements | worst relative rounding | | ---------- |
-// ---------------------------- | ----------------------------- | | F64 | 8 n
-// (f64 parameters only) | 2^-53 | | F32 | 4 n | 2^-24 | | BF16 | 2 n | 2^-8
-// stochastic, 2^-9 nearest | | Blockwise8 | n + 4 ceil(n / block) |
-// dynamic_map.h |
+// | format     | bytes for n elements         | worst relative rounding       |
+// | ---------- | ---------------------------- | ----------------------------- |
+// | F64        | 8 n (f64 parameters only)    | 2^-53                         |
+// | F32        | 4 n                          | 2^-24                         |
+// | BF16       | 2 n                          | 2^-8 stochastic, 2^-9 nearest |
+// | Blockwise8 | n + 4 ceil(n / block)        | dynamic_map.h                 |
 struct MomentFormat {
   MomentType type = MomentType::kF32;
   int64_t block = 0;  // Elements that share a scale; 0 unless kBlockwise8.

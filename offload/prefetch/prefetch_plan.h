@@ -15,8 +15,7 @@
 // where L(k) is a number of bytes that every schedule has loaded when the
 // compute of k starts, and the bound is the largest of these over k.
 // - Blocks of one size: L(k) is the number of bytes that Replacement loads up
-// to
-//   k, which is minimal.
+//   to k, which is minimal.
 // - Several sizes: L(k) is at least the bytes of all different blocks up to k
 //   that were not near at the start, and for any j < k at least L(j) plus the
 //   bytes of the different blocks used in j..k minus the budget, since at most

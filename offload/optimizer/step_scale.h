@@ -20,11 +20,11 @@ enum class WeightDecay : uint8_t {
 };
 
 // How bf16 moments are rounded. With kNearest, a change below half a unit in
-// the last place (2^-9 to 2^-8 of the value) is always lost: a second moment
-// with beta2 = 0.999 decreases by at most 0.1 % per step, and so never
-// decreases. Stochastic rounding keeps the mean exact. Its random bits are a
-// hash of the seed, the step and the element's index modulo 2^32: repeatable,
-// and identical for every instruction set, number of threads and partition.
+// the last place (2^-9 to 2^-8 of the value) is always lost: with beta2 = 0.999
+// a second moment would decrease by at most 0.1 % per step, so it never does.
+// Stochastic rounding keeps the mean exact. Its random bits are a hash of the
+// seed, the step and the element's index modulo 2^32: repeatable, and identical
+// for every instruction set, number of threads and partition.
 enum class MomentRounding : uint8_t { kStochastic, kNearest };
 }  // namespace tessera::offload
 

@@ -46,7 +46,7 @@ struct BoundaryBuffer {
 //   ...
 //   TESSERA_RETURN_IF_ERROR(pool.Release(buffer));
 //
-// Boundaries of the same spec share buffers; but boundaries between ranks and
+// Boundaries of the same spec share buffers, but boundaries between ranks and
 // boundaries within a rank have separate ones: the former are in the memory on
 // which the communicator is fastest. A buffer may be released while work on it
 // is still enqueued: the work of its next user waits, not the host. Not

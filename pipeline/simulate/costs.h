@@ -53,8 +53,8 @@ struct Links {
 };
 
 // InvalidArgument if a latency is negative or not finite, a bandwidth is not
-// positive, or an exception names a rank that is not below `ranks`, or twice
-// the same rank.
+// positive, or an exception names a rank outside [0, ranks), or the same rank
+// twice.
 absl::Status CheckLinks(const Links& links, int64_t ranks);
 
 // The costs of one micro-batch in a stage, unless stated otherwise.

@@ -27,7 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // with a small scale are therefore multiplied by a power of two first, which is
 // exact.
 
-// 1, or 2^64 for a small scale that is not 0.
+// Returns 1, or 2^64 for a small scale that is not 0.
 HWY_INLINE float LiftOf(float scale) {
   return scale != 0 && scale < 0x1p-64f ? 0x1p64f : 1.0f;
 }
@@ -71,8 +71,9 @@ HWY_INLINE LevelVec Shuffle(LevelVec table, CodeVec index) {
   return hn::TableLookupLanes(table, hn::IndicesFromVec(d, index));
 }
 
-// Counts the thresholds below a value (of the 15 between the levels): by binary
-// search if shuffles can look up the next threshold, else one by one.
+// Counts how many of the 15 thresholds between the levels are below a value: by
+// binary search if shuffles can look up the next threshold, otherwise one by
+// one.
 class Nf4Search {
  public:
   HWY_INLINE Nf4Search() {
@@ -101,7 +102,7 @@ class Nf4Search {
   }
 
  private:
-  // -1 in the lanes of the mask, else 0.
+  // -1 in the lanes of the mask, otherwise 0.
   static HWY_INLINE CodeVec Ones(hn::Mask<LevelTag> mask) {
     return hn::BitCast(CodeTag(), hn::VecFromMask(LevelTag(), mask));
   }
@@ -158,8 +159,9 @@ class Nf4Table {
   std::array<float, 16> values_;
 };
 
-// Bit patterns of magnitudes have the order of the magnitudes, with infinities
-// and then NaN on top: an integer maximum, exact in any order.
+// The bit patterns of magnitudes, as integers, have the order of the
+// magnitudes, with infinity and then NaN above them. So an integer maximum is
+// exact in any order.
 void LargestOfBlocks(const float* values, size_t blocks, size_t block,
                      float* largest) {
   const hn::ScalableTag<float> d;
@@ -185,7 +187,7 @@ void Int8FromFloats(const float* values, size_t blocks, const float* scales,
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<int8_t, decltype(d)> d8;
   const size_t lanes = hn::Lanes(d);
-  // Added to a small float it leaves the nearest integer in the low bits.
+  // Adding this to a small float leaves the nearest integer in the low bits.
   const auto magic = hn::Set(d, 0x1.8p23f);
   for (size_t b = 0; b < blocks; ++b) {
     const Reciprocal factors = ReciprocalOf(scales[b], 127.0f);

@@ -1,12 +1,12 @@
-// Kernels of the block-wise quantisers: whole blocks of floats to codes and
-// back, for offload/codec and zero3/state.
+// Kernels of the block-wise quantisers, which convert whole blocks of floats to
+// codes and back, for offload/codec and zero3/state.
 //
 //   LargestMagnitudes(values, blocks, kInt8Block, scales);
 //   QuantizeInt8(values, blocks, scales, codes);
 //
-// Highway chooses the instruction set at run time. Results have the same bits
-// on all of them: every operation is rounded as IEEE 754 says, and none is
-// fused. Floats are aligned as floats; nothing else needs alignment.
+// Highway chooses the instruction set at run time. Results are bit-identical on
+// all of them: every operation is rounded as IEEE 754 specifies, and none is
+// fused. Arrays of floats must be aligned for float; others need no alignment.
 #ifndef TESSERA_OFFLOAD_CODEC_BLOCK_KERNELS_H_
 #define TESSERA_OFFLOAD_CODEC_BLOCK_KERNELS_H_
 
@@ -43,8 +43,8 @@ inline constexpr std::array<float, 16> kNf4Levels = {
     1.0f,
 };
 
-// Returns the largest float <= the middle of two levels: a float is nearer to
-// the upper level if and only if it is larger.
+// Returns the largest float <= `middle`, the midpoint of two levels: a float is
+// nearer to the upper level if and only if it is larger than the result.
 constexpr float NotAbove(double middle) {
   const float rounded = static_cast<float>(middle);
   if (rounded <= middle) return rounded;
@@ -62,12 +62,13 @@ inline constexpr std::array<float, 15> kNf4Thresholds = [] {
 }();
 
 // largest[b] is the largest magnitude of values[b * block .. (b + 1) * block);
-// an infinity or a NaN if the block has one. `block` is a multiple of 64.
+// infinity or NaN if the block has one. `block` is a multiple of 64.
 void LargestMagnitudes(const float* values, size_t blocks, size_t block,
                        float* largest);
 
-// codes[i] is values[i] * 127 / scales[i / kInt8Block] to the nearest integer,
-// ties to even. Scales are finite; no magnitude is larger than its scale.
+// codes[i] is values[i] * 127 / scales[i / kInt8Block], rounded to the nearest
+// integer, ties to even. Scales are finite; no magnitude is larger than its
+// scale.
 void QuantizeInt8(const float* values, size_t blocks, const float* scales,
                   int8_t* codes);
 // values[i] is codes[i] * scale / 127; exactly the scale for code 127.
@@ -89,8 +90,9 @@ void DequantizeNf4(const uint8_t* packed, size_t blocks, const float* scales,
 //   DequantizeScales(group, codes, scales);
 //
 // Scales are stored as their difference from the group's mean, in steps of
-// 1/127 of the largest difference, rounded to nearest, ties to even. Double
-// arithmetic in a fixed order gives the same bits everywhere.
+// 1/127 of the largest difference, rounded to nearest, ties to even. Arithmetic
+// in double precision in a fixed order makes the result the same on every
+// machine.
 //
 // Dettmers et al., arXiv 2305.14314, section 3, "Double Quantization", with
 // 8-bit integers instead of 8-bit floats.
@@ -101,13 +103,14 @@ struct ScaleGroup {
   float step = 0;
 };
 
-// Writes one code for each scale. Needs at least one scale; all finite and not
-// negative.
+// Writes one code for each scale. Requires at least one scale; all must be
+// finite and not negative.
 ScaleGroup QuantizeScales(std::span<const float> scales,
                           std::span<int8_t> codes);
 
-// Results are finite and not negative for any codes if mean and step are. They
-// are within 1/254 of the group's largest scale of QuantizeScales's input.
+// If mean and step are finite and not negative, so are the results, for any
+// codes. They are within 1/254 of the group's largest scale of QuantizeScales's
+// input.
 void DequantizeScales(ScaleGroup group, std::span<const int8_t> codes,
                       std::span<float> scales);
 

@@ -86,13 +86,13 @@ HWY_INLINE V8 LoadRotated(const std::byte* from, size_t index) {
   }
 }
 
-// `high` one to the right, the lowest bit of `carry` coming in on top.
+// Shifts `high` right by one bit, and inserts the lowest bit of `carry` on top.
 HWY_INLINE V8 ShiftIn(V8 high, V8 carry) {
   return hn::Or(hn::ShiftRight<1>(high), hn::ShiftLeft<7>(carry));
 }
 
-// Elements i to i + StepOf<U>() of `values`, to place i of the planes. The
-// first argument selects the type.
+// Splits elements i to i + StepOf<U>() of `values` into index i of the planes.
+// The first argument selects the type.
 template <int kRotation>
 HWY_INLINE void SplitStep(uint16_t, const std::byte* values, size_t i,
                           std::byte* const* planes) {
@@ -151,7 +151,7 @@ HWY_INLINE void MergeStep(uint32_t, const std::byte* const* planes, size_t i,
   hn::StoreInterleaved4(b0, b1, b2, b3, d8, Out(values + 4 * i));
 }
 
-// Eight planes are the four of the low and the four of the high halves.
+// Eight planes: four of the low halves and four of the high halves.
 inline constexpr size_t kHalves = 256;  // Elements at a time.
 
 template <typename U>

@@ -3,10 +3,10 @@
 //
 //   SplitPlanes(ShapeOf(DType::kBF16), values, count, planes);
 //
-// Elements are first rotated left, so that the bits that repeat, the
-// exponent's, fill a whole plane. In f32 and bf16 the sign moves below the
-// mantissa: the highest plane is the exponent. In f64 the sign and the three
-// highest of its eleven exponent bits move: they hardly differ between weights.
+// Elements are first rotated left, so that the exponent, whose bits repeat,
+// fills a whole plane. In f32 and bf16 the sign moves below the mantissa, and
+// the highest plane is the exponent. In f64 the sign and the three highest of
+// the eleven exponent bits move, since they hardly differ between weights.
 //
 // Internal to offload/codec. Highway chooses the instruction set; the result is
 // a permutation of bits and does not depend on it.
@@ -22,7 +22,7 @@ namespace tessera::offload {
 
 struct PlaneShape {
   size_t planes;  // Bytes of an element: 1, 2, 4, 8.
-  int rotation;   // Bits to the left: at most 4; 0 if planes is 1.
+  int rotation;   // Bits rotated left: at most 4; 0 if planes is 1.
 };
 
 constexpr PlaneShape ShapeOf(DType dtype) {

@@ -29,7 +29,8 @@
 
 namespace tessera::offload {
 
-// Format of the bytes after the header. Values are stored and never change.
+// Format of the bytes after the header. The values are part of the format and
+// never change.
 enum class CodecFormat : uint8_t {
   kNone = 0,
   kFp16 = 1,
@@ -62,8 +63,8 @@ class CheckedCodec : public Codec {
   virtual ErrorBound PayloadError(DType dtype) const = 0;
   virtual int64_t MaxPayloadBytes(DType dtype, int64_t elements) const = 0;
 
-  // Encode and decode the bytes after the header. The number of elements of
-  // `values` is that of the header; `payload` holds MaxPayloadBytes.
+  // Encode and decode the bytes after the header. `values` has the number of
+  // elements of the header; `payload` has room for MaxPayloadBytes.
   virtual absl::StatusOr<int64_t> EncodePayload(
       DType dtype, std::span<const std::byte> values,
       std::span<std::byte> payload) const = 0;
@@ -76,8 +77,8 @@ class CheckedCodec : public Codec {
                                  int64_t wanted) const;
   absl::Status Damaged(std::string_view what) const;
 
-  // InvalidArgument: this codec cannot represent values[index]; `advice` says
-  // how to fix it.
+  // InvalidArgument: this codec cannot represent values[index]; `advice`
+  // explains how to fix it.
   absl::Status CannotHold(DType dtype, std::span<const std::byte> values,
                           int64_t index, std::string_view advice) const;
 
@@ -93,8 +94,8 @@ class CheckedCodec : public Codec {
   CodecFormat format_;
 };
 
-// Element `index` of an array as a double; exact except for integers above
-// 2^53.
+// Returns element `index` of an array as a double, exactly except for integers
+// above 2^53.
 double ElementAsDouble(DType dtype, std::span<const std::byte> values,
                        int64_t index);
 

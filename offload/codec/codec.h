@@ -1,5 +1,5 @@
-// Codec: compresses a block of model state before it is stored in host memory
-// or on disk.
+// Codecs compress blocks of model state before they are stored in host memory
+// or on disk (Codec, CreateCodec).
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto codec, CreateCodec("lossless"));
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -58,14 +58,13 @@ struct ErrorBound {
 
 // Compresses and decompresses arrays of elements. An encoding is
 // self-contained: it stores the codec, the dtype and the number of elements,
-// and decodes on any machine of the same byte order. The same values give the
-// same bytes on every instruction set. It has no checksum; storage that may
-// corrupt bits must add one.
+// and decodes on any machine of the same byte order. The encoding of the same
+// values is identical on every instruction set. It has no checksum; storage
+// that may corrupt bits must add one.
 //
 // Elements are in the processor's byte order and need not be aligned. Every
-// call works in the calling thread; const calls may run at the same time. The
-// floating-point environment is the default one: round to nearest, subnormals
-// kept.
+// call runs in the calling thread; const calls may run concurrently. Requires
+// the default floating-point environment: round to nearest, subnormals kept.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -73,8 +72,8 @@ class Codec {
   // The codec's name in CreateCodec.
   virtual std::string_view name() const = 0;
 
-  // Returns whether every array of `dtype` is restored with the same bits.
-  // Lossy codecs are lossless for types that they store unchanged. False for an
+  // Returns true if every array of `dtype` is restored bit for bit. Lossy
+  // codecs are lossless for types that they store unchanged. False for an
   // invalid dtype.
   virtual bool IsLossless(DType dtype) const = 0;
 
@@ -82,45 +81,33 @@ class Codec {
   // InvalidArgument for an invalid dtype.
   virtual absl::StatusOr<ErrorBound> MaxError(DType dtype) const = 0;
 
-  // The most bytes that Encode may write for `elements` elements.
-  // InvalidArgument for an invalid dtype, a negative number, or more elements
-  // than int64_t counts bytes of.
+  // The maximum number of bytes that Encode writes for `elements` elements.
+  // InvalidArgument for an invalid dtype, a negative number, or if the size in
+  // bytes overflows int64_t.
   virtual absl::StatusOr<int64_t> MaxEncodedBytes(DType dtype,
                                                   int64_t elements) const = 0;
 
   // Encodes values.size() / SizeInBytes(dtype) elements and returns the bytes
   // written to the front of `encoded`, which has room for MaxEncodedBytes.
-  // InvalidArgument, with `encoded` undefined, if the room is too small (names
-  // the bytes needed), the values are not a whole number of elements, the spans
-  // overlap, or the codec cannot represent a value (names its index).
+  // InvalidArgument, with `encoded` undefined, if the room is too small (the
+  // message has the bytes needed), the values are not a whole number of
+  // elements, the spans overlap, or the codec cannot represent a value (the
+  // message has its index).
   virtual absl::StatusOr<int64_t> Encode(
       DType dtype, std::span<const std::byte> values,
       std::span<std::byte> encoded) const = 0;
 
   // Decodes exactly the bytes that one Encode returned into exactly as many
-  // elements. InvalidArgument if `encoded` is of another codec, dtype or
-  // number of elements, or the spans overlap; DataLoss if it is damaged;
-  // Unimplemented if it needs a library that this build does not have.
-  // Any bytes are safe to pass. `values` is undefined after an error.
+  // elements. InvalidArgument if `encoded` has another codec, dtype or number
+  // of elements, or the spans overlap; DataLoss if it is damaged; Unimplemented
+  // if it needs a library that this build does not have. Any bytes are safe to
+  // pass. `values` is undefined after an error.
   virtual absl::Status Decode(DType dtype, std::span<const std::byte> encoded,
                               std::span<std::byte> values) const = 0;
 };
 
-// Codecs by name: what shrinks a block of model state before it is held in
-// host memory or on disk.
+// Creates a codec by name.
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto codec, CreateCodec("lossless"));
-//   TESSERA_ASSIGN_OR_RETURN(
-//       int64_t room, codec->MaxEncodedBytes(DType::kBF16, elements));
-//   std::vector<std::byte> held(room);
-//   TESSERA_ASSIGN_OR_RETURN(int64_t bytes,
-//                            codec->Encode(DType::kBF16, values, held));
-//   held.resize(bytes);
-//   ...
-//   TESSERA_RETURN_IF_ERROR(codec->Decode(DType::kBF16, held, values));
-//
-// offload/codec/README.md has sizes, errors and speeds.
-
 // | name           | stored data                                             |
 // | -------------- | ------------------------------------------------------- |
 // | none           | the values                                              |
@@ -133,9 +120,10 @@ class Codec {
 // | lossless_fast  | byte planes, exponents in 3 bits (a fifth of the time)  |
 // | lossless_lz4   | byte planes, coded by LZ4 where they shrink             |
 //
-// Each stores what it cannot shrink (integers, narrower floats) unchanged.
-// InvalidArgument lists the names; Unimplemented for "lossless_lz4" in a build
-// without LZ4. "lossless" without zstd encodes like "lossless_fast".
+// Each codec stores data that it cannot shrink (integers, narrower floats)
+// unchanged. InvalidArgument for another name, with the list of names;
+// Unimplemented for "lossless_lz4" in a build without LZ4. "lossless" without
+// zstd encodes like "lossless_fast".
 absl::StatusOr<std::unique_ptr<Codec>> CreateCodec(std::string_view name);
 
 // All names that CreateCodec accepts, in the order above.

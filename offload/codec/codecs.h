@@ -1,6 +1,7 @@
-// The codecs. lossy_codec.cc has those that round: narrower floats (fp16,
-// bf16), 8-bit integers (int8) and 4-bit NormalFloat (nf4); and the one that
-// stores values unchanged (none). lossless_codec.cc has the lossless ones.
+// The factories of all codecs. lossy_codec.cc has the codecs that round:
+// narrower floats (fp16, bf16), 8-bit integers (int8) and 4-bit NormalFloat
+// (nf4); and the codec that stores values unchanged (none). lossless_codec.cc
+// has the lossless codecs.
 //
 //   std::unique_ptr<Codec> codec = MakeFp16Codec();
 //
@@ -19,12 +20,13 @@ namespace tessera::offload {
 std::unique_ptr<Codec> MakeNoneCodec();
 
 // Stores f32 and f64 in 2 bytes an element, all other types unchanged. fp16 has
-// errors of 2^-11 of the value, or 2^-25 if that is more, and represents values
-// up to 65504; bf16 has errors of 2^-8 over the range of float.
+// errors up to the larger of 2^-11 of the value and 2^-25, and represents
+// values up to 65504; bf16 has errors up to 2^-8 of the value, over the range
+// of float.
 //
 // Rounds to nearest, ties to even, once: f64 is converted to 16 bits directly.
-// Infinities stay, NaN stays NaN (quiet, sign kept). A finite value that would
-// become an infinity is refused.
+// Infinities are preserved, NaN stays NaN (quiet, with its sign). A finite
+// value that would become infinite is rejected.
 std::unique_ptr<Codec> MakeFp16Codec();
 std::unique_ptr<Codec> MakeBf16Codec();
 
@@ -34,9 +36,9 @@ std::unique_ptr<Codec> MakeBf16Codec();
 //
 // The scale is the block's largest magnitude, in f32; a value is stored as
 // value * 127 / scale, rounded to the nearest integer, ties to even. The
-// largest magnitude is restored exactly. Encoding a decoded block again gives
-// the same bytes, so values do not drift. Infinities, NaN and f64 values
-// outside the range of float are refused. Floats of one byte and integers are
+// largest magnitude is restored exactly. Encoding a decoded block again results
+// in the same bytes, so values do not drift. Infinities, NaN and f64 values
+// outside the range of float are rejected. Floats of one byte and integers are
 // stored unchanged.
 //
 // Dettmers et al., "8-bit Optimizers via Block-wise Quantization",
@@ -56,10 +58,10 @@ enum class Nf4Scales {
 //
 // A value is stored as the level nearest to value / scale, the lower of two
 // equally near. The scale is the block's largest magnitude in f32; that
-// magnitude is restored exactly, and encoding decoded values gives the same
-// bytes. With kDouble, scales are stored in 8 bits (QuantizeScales) and levels
-// are chosen for the decoded scale; repeated encoding may then drift.
-// Infinities, NaN and f64 values outside the range of float are refused.
+// magnitude is restored exactly, and encoding decoded values results in the
+// same bytes. With kDouble, scales are stored in 8 bits (QuantizeScales) and
+// levels are chosen for the decoded scale; repeated encoding may then drift.
+// Infinities, NaN and f64 values outside the range of float are rejected.
 // Integers are stored unchanged.
 //
 // Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs",
@@ -70,26 +72,26 @@ std::unique_ptr<Codec> MakeNf4Codec(Nf4Scales scales);
 //
 // Elements are cut into independent frames of 64 Ki, a frame into byte planes
 // (offload/codec/byte_planes.h). A plane of one repeated byte is stored as that
-// byte, a plane that an entropy coder shrinks as its output, and any other
-// unchanged: an encoding is at most 4 bytes a plane and frame longer than the
-// values. Working memory of each concurrent call: the planes of one frame and
-// the coder's context.
+// byte, a plane that an entropy coder shrinks as the coder's output, and any
+// other plane unchanged. So an encoding exceeds the values by at most 4 bytes
+// per plane and frame. Each concurrent call needs working memory for the planes
+// of one frame and the coder's context.
 //
 // The exponents of weights compress to 2.6 of 8 bits, their mantissas not at
 // all: Hershcovitch et al., "ZipNN: Lossless Compression for AI Models",
 // arXiv 2411.05239.
-
-// Encodes with zstd, or with the window code in a build without zstd. Each
-// lossless codec decodes what the others encode; Unimplemented if the build
-// does not have the library.
+//
+// MakeLosslessCodec encodes with zstd, or with the window code in a build
+// without zstd. Each lossless codec decodes what the others encode;
+// Unimplemented if the build does not have the library.
 std::unique_ptr<Codec> MakeLosslessCodec();
 
 // Encodes with the window code (EncodeWindow, plane_coder.h), which needs no
 // library: 3.2 bits for the exponent of a weight, several times as fast.
 std::unique_ptr<Codec> MakeLosslessFastCodec();
 
-// Encodes with LZ4, which has no entropy coder: for planes that repeat.
-// Unimplemented in a build without LZ4.
+// Encodes with LZ4, which has no entropy coder and is suited to repetitive
+// planes. Unimplemented in a build without LZ4.
 absl::StatusOr<std::unique_ptr<Codec>> MakeLosslessLz4Codec();
 
 }  // namespace tessera::offload

@@ -59,7 +59,7 @@ HWY_INLINE void StoreBytes(D d, hn::Vec<D> v, std::byte* to) {
   hn::StoreU(hn::BitCast(d8, v), d8, reinterpret_cast<uint8_t*>(to));
 }
 
-// `bits` of v, those of a NaN made quiet by its bit `quiet`.
+// Returns `bits` of v, with NaNs made quiet by setting the bit `quiet`.
 HWY_INLINE hn::Vec<DU> Quiet(VF v, hn::Vec<DU> bits, uint32_t quiet) {
   const DU u;
   const auto is_nan = hn::RebindMask(u, hn::IsNaN(v));
@@ -73,7 +73,7 @@ HWY_INLINE VF WidenBFloat16(VHalf half) {
   return hn::BitCast(d, Quiet(hn::BitCast(d, bits), bits, 0x400000));
 }
 
-// The upper half, rounded to nearest even; of a NaN cut off.
+// Returns the upper half, rounded to nearest even; NaNs are truncated.
 HWY_INLINE VHalf NarrowToBFloat16(VF v) {
   const DU u;
   const auto bits = hn::BitCast(u, v);

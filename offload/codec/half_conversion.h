@@ -1,14 +1,14 @@
-// ConvertFloats: base's Convert, vectorised between f32 and the 16-bit floats;
-// and HasInfinity.
+// ConvertFloats: base's Convert, vectorised between f32 and the 16-bit floats.
+// Also HasInfinity.
 //
 //   TESSERA_RETURN_IF_ERROR(
 //       ConvertFloats(DType::kF32, values, DType::kF16, halves));
 //
-// Internal to offload/codec. Results have the bits of Convert for every input
-// (including NaN payloads, subnormals and ties) on every instruction set; tests
-// compare them. Highway's F16C and AVX-512 are 1.9 to 4 times as fast as
+// Internal to offload/codec. Results are bit-identical to Convert for every
+// input (including NaN payloads, subnormals and ties) on every instruction set;
+// tests compare them. Highway's F16C and AVX-512 are 1.9 to 4 times as fast as
 // Convert, which cannot use them because base depends on no vector library. All
-// other pairs of types, and the ends of arrays, go through Convert.
+// other pairs of types, and the ends of arrays, use Convert.
 #ifndef TESSERA_OFFLOAD_CODEC_HALF_CONVERSION_H_
 #define TESSERA_OFFLOAD_CODEC_HALF_CONVERSION_H_
 
@@ -21,7 +21,8 @@
 
 namespace tessera::offload {
 
-// Same contract as Convert, for any pair of types. Spans need not be aligned.
+// Has the contract of Convert, for any pair of types. Spans need not be
+// aligned.
 absl::Status ConvertFloats(
     DType from, std::span<const std::byte> source, DType to,
     std::span<std::byte> target,

@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kMaxPlanes = 8;
 constexpr size_t kFrameElements = kMaxPlaneBytes;
-// Planes that look incompressible are tried this rarely: they may still repeat.
+// The interval at which planes that look incompressible are tried nevertheless,
+// since they may repeat.
 constexpr size_t kTryEvery = 16;
 
 // Precedes each plane: four bits of method, 28 bits of size.
@@ -118,7 +119,7 @@ class Writer {
     written_ += sizeof(descriptor) + bytes;
   }
 
-  // Returns the bytes written; 0 if that would gain less than a 64th.
+  // Returns the bytes written; 0 if this would save less than 1/64.
   size_t Shrink(size_t index, std::span<const std::byte> plane,
                 std::span<std::byte> body) {
     const bool is_due = shrank_[index] || frames_ % kTryEvery == 0;
@@ -147,7 +148,7 @@ class Reader {
   absl::Status Frame(PlaneShape shape, std::byte* values, size_t count) {
     std::array<const std::byte*, kMaxPlanes> planes;
     for (size_t p = 0; p < shape.planes; ++p) {
-      // A single plane is the values.
+      // The values are a single plane.
       std::byte* const scratch =
           shape.planes == 1 ? values : workspace_.Plane(p);
       TESSERA_ASSIGN_OR_RETURN(planes[p], Plane({scratch, count}));

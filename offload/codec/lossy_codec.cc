@@ -29,7 +29,7 @@ bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), IsFinite);
 }
 
-// Returns whether all values are finite and have no sign bit.
+// Returns true if all values are finite and have no sign bit.
 bool AllScales(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) {
     return std::bit_cast<uint32_t>(value) < 0x7f800000;
@@ -63,8 +63,8 @@ class FloatSink {
  public:
   FloatSink(DType dtype, std::span<std::byte> values, int64_t chunk);
 
-  // Returns the place to write a chunk of floats to. Finish converts the first
-  // `count` of them into elements [at, at + count). Finite values stay finite.
+  // Returns where to write a chunk of floats. Finish converts the first `count`
+  // of them into elements [at, at + count). Finite values stay finite.
   float* Place(int64_t at, int64_t count);
   absl::Status Finish(int64_t at, int64_t count);
 
@@ -153,14 +153,14 @@ ErrorBound ThroughFloat(DType dtype, const ErrorBound& floats) {
   return bound;
 }
 
-// Encodes arrays of some types and stores those of the others unchanged.
+// Encodes arrays of some types and stores arrays of other types unchanged.
 class RoundingCodec : public CheckedCodec {
  protected:
   using CheckedCodec::CheckedCodec;
 
  private:
-  // Returns whether arrays of the type are encoded. The other calls are for
-  // such types.
+  // Returns true if arrays of the type are encoded. The other functions are
+  // called only for such types.
   virtual bool Rounds(DType dtype) const = 0;
   virtual ErrorBound RoundingError(DType dtype) const = 0;
   virtual int64_t EncodedBytes(int64_t elements) const = 0;
@@ -281,11 +281,11 @@ constexpr NarrowCodec::Held kBf16 = {
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-// Quantises blocks of floats, each with a scale, its largest magnitude: all
-// scales, then all codes.
+// Quantises blocks of floats. Stores the scales of all blocks, which are their
+// largest magnitudes, then all codes.
 class BlockCodec : public RoundingCodec {
  protected:
-  static constexpr int64_t kMostBlocks = kScalesOfGroup;  // Of a chunk.
+  static constexpr int64_t kMostBlocks = kScalesOfGroup;  // Per chunk.
   static constexpr int64_t kMostCodeBytes = 8192;
 
   BlockCodec(std::string_view name, CodecFormat format, int64_t block,

@@ -62,7 +62,7 @@ bool HasPlaneMethod(PlaneMethod method) {
 bool LooksIncompressible(std::span<const std::byte> plane) {
   constexpr size_t kRuns = 8, kRunBytes = 256, kSample = kRuns * kRunBytes;
   if (plane.size() < kSample) return false;
-  // Two tables: equal neighbours do not wait for each other.
+  // Two tables, so that equal neighbours do not depend on each other.
   std::array<std::array<uint32_t, 256>, 2> counts = {};
   const size_t stride = (plane.size() - kRunBytes) / (kRuns - 1);
   for (size_t run = 0; run < kRuns; ++run) {
@@ -72,8 +72,8 @@ bool LooksIncompressible(std::span<const std::byte> plane) {
       ++counts[1][static_cast<uint8_t>(from[i + 1])];
     }
   }
-  // Pearson's statistic: 255 for even chances, more by 2 ln 2 for each bit that
-  // an ideal coder saves on the sample.
+  // Pearson's statistic: 255 for a uniform distribution, plus 2 ln 2 for each
+  // bit that an ideal coder saves on the sample.
   uint64_t squares = 0;
   for (size_t i = 0; i < 256; ++i) {
     const uint64_t count = counts[0][i] + counts[1][i];

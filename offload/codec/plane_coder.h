@@ -1,11 +1,12 @@
-// PlaneCoder: compresses and decompresses one plane of bytes.
+// PlaneCoder: compresses and decompresses one plane of bytes, with zstd, LZ4 or
+// the window code (EncodeWindow).
 //
 //   PlaneCoder coder;
 //   size_t bytes = coder.Compress(PlaneMethod::kZstd, plane, room);
 //   if (bytes == 0) ...  // It did not fit: store the plane unchanged.
 //
-// Internal to offload/codec. Keeps the contexts of zstd and LZ4, so reuse it;
-// for one thread at a time.
+// Internal to offload/codec. A PlaneCoder keeps the contexts of zstd and LZ4,
+// so reuse it. Not thread-safe.
 #ifndef TESSERA_OFFLOAD_CODEC_PLANE_CODER_H_
 #define TESSERA_OFFLOAD_CODEC_PLANE_CODER_H_
 
@@ -19,7 +20,7 @@
 
 namespace tessera::offload {
 
-// Values are stored and never change.
+// The values are part of the format and never change.
 enum class PlaneMethod : uint8_t {
   kStored = 0,
   kConstant = 1,  // One byte, repeated.
@@ -32,7 +33,7 @@ inline constexpr size_t kMaxPlaneBytes = size_t{64} << 10;
 
 std::string_view PlaneMethodName(PlaneMethod method);
 
-// Returns whether this build has the method.
+// Returns true if this build has the method.
 bool HasPlaneMethod(PlaneMethod method);
 
 // Estimates from a sample whether the bytes are so evenly distributed that an
@@ -51,8 +52,9 @@ class PlaneCoder {
   size_t Compress(PlaneMethod method, std::span<const std::byte> plane,
                   std::span<std::byte> room);
 
-  // Fills `plane` from any bytes. DataLoss if they are not a valid encoding of
-  // that many bytes, Unimplemented if the build does not have the method.
+  // Decompresses `held`, which may be any bytes, into `plane`. DataLoss if it
+  // is not a valid encoding of that many bytes, Unimplemented if the build does
+  // not have the method.
   absl::Status Decompress(PlaneMethod method, std::span<const std::byte> held,
                           std::span<std::byte> plane);
 
@@ -61,15 +63,15 @@ class PlaneCoder {
   std::unique_ptr<Contexts> contexts_;
 };
 
-// The window code: encodes a plane of exponents in three bits each, at the
+// Encodes a plane of exponents in the window code: three bits each, at the
 // speed of memory.
 //
 //   size_t bytes = EncodeWindow(plane, room);
 //
 // Weights have few exponents: seven adjacent ones cover about 97 %. A byte e of
-// the plane is stored as c = top - e, modulo 256, if that is 0 to 6, and
-// otherwise as c = 7 and e itself in a list. This takes 3.2 bits a weight; a
-// Huffman code takes 2.6 at a fifth of the speed.
+// the plane is stored as c = (top - e) modulo 256 if that is at most 6, and
+// otherwise as c = 7, with e itself appended to a list. This takes 3.2 bits per
+// weight; a Huffman code takes 2.6 at a fifth of the speed.
 //
 // | bytes | content                                                        |
 // | ----- | -------------------------------------------------------------- |
@@ -79,14 +81,14 @@ class PlaneCoder {
 // | rest  | the bytes whose c is 7, in order                               |
 //
 // Highway chooses the instruction set; the bytes do not depend on it.
-
+//
 // Returns the bytes written to `room`; 0 if they do not fit or a sample
 // predicts that they will not. The plane must not be empty.
 size_t EncodeWindow(std::span<const std::byte> plane,
                     std::span<std::byte> room);
 
-// Fills `plane` from any bytes. Returns false if they are not a valid encoding
-// of a plane of this size.
+// Decodes `held`, which may be any bytes, into `plane`. Returns false if it is
+// not a valid encoding of a plane of this size.
 bool DecodeWindow(std::span<const std::byte> held, std::span<std::byte> plane);
 
 }  // namespace tessera::offload

@@ -104,8 +104,8 @@ HWY_INLINE void DecodeGroup(const GroupBits& bits, uint8_t top,
 
 #endif  // HWY_TARGET == HWY_SCALAR
 
-// Codes `groups` whole groups. Escapes go to `escapes`, up to its end; returns
-// their number, or one more than fits.
+// Encodes `groups` whole groups. Writes escapes to `escapes`, up to its end.
+// Returns their number, or one more than fits.
 size_t CodeGroups(const uint8_t* bytes, size_t groups, uint8_t top,
                   std::byte* out, std::span<std::byte> escapes) {
   size_t used = 0;
@@ -121,7 +121,7 @@ size_t CodeGroups(const uint8_t* bytes, size_t groups, uint8_t top,
   return used;
 }
 
-// The inverse; returns the number of escapes used.
+// The inverse. Returns the number of escapes used.
 size_t DecodeGroups(const std::byte* in, size_t groups, uint8_t top,
                     std::span<const std::byte> escapes, uint8_t* bytes) {
   size_t used = 0;

@@ -11,7 +11,7 @@
 using namespace tessera;
 using namespace tessera::offload;
 
-// The floats of a block, where they lie.
+// The floats of a block, in place.
 absl::StatusOr<std::span<float>> Floats(MemoryTier& tier, const char* key,
                                         std::vector<BlockView>& views) {
   TESSERA_ASSIGN_OR_RETURN(views.emplace_back(), tier.Map(key));

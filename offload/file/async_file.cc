@@ -45,7 +45,8 @@ absl::Status IoError(int error, std::string_view what, int64_t bytes,
 
 namespace {
 
-// Results in a row that moved nothing before it is given up.
+// The number of consecutive results without progress after which a transfer
+// fails.
 constexpr int kMostStalls = 1000;
 
 }  // namespace
@@ -69,7 +70,7 @@ void AsyncFile::Read(int64_t offset, std::span<std::byte> out, Done done) {
 
 void AsyncFile::Write(int64_t offset, std::span<const std::byte> bytes,
                       bool sync, Done done) {
-  // A write only reads them.
+  // A write only reads the bytes.
   auto* data = const_cast<std::byte*>(bytes.data());
   Continue(std::make_shared<Transfer>(Transfer{IoRequest::Kind::kWrite, offset,
                                                data, bytes.size(), sync,
@@ -101,7 +102,7 @@ void AsyncFile::Advance(const std::shared_ptr<Transfer>& transfer,
   const bool at_end = result == 0 && transfer->kind == IoRequest::Kind::kRead;
   const bool failed = result < 0 && result != -EINTR && result != -EAGAIN;
   if (!at_end && !failed) {
-    // The rest starts at an offset that direct I/O accepts.
+    // The remainder must start at an offset that direct I/O accepts.
     transfer->moved -= transfer->moved % static_cast<size_t>(alignment_.offset);
     transfer->stalls = transfer->moved > before ? 0 : transfer->stalls + 1;
     if (transfer->stalls < kMostStalls) {
@@ -174,7 +175,8 @@ IoAlignment StatedAlignment([[maybe_unused]] int fd) {
   return {};
 }
 
-// Reads at 4096 in 4096 aligned bytes, as every transfer here does at least.
+// Tries a read of 4096 bytes at offset 4096 into aligned memory, the minimum of
+// every transfer here.
 bool TrialPasses(int fd) {
   void* buffer = nullptr;
   if (posix_memalign(&buffer, kTrialAlignment, kTrialAlignment) != 0) {

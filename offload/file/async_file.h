@@ -1,5 +1,6 @@
 // AsyncFile: reads and writes ranges of one file completely, or returns an
-// error with the file and the offset. Also opens files for offload.
+// error with the file and the offset. Also opens the files of tiers
+// (OpenScratchFile, OpenKeptFile).
 //
 //   AsyncFile file(engine, fd, path, alignment);
 //   file.Write(0, bytes, /*sync=*/false, [](absl::Status status) { ... });
@@ -39,10 +40,11 @@ struct IoAlignment {
   friend bool operator==(const IoAlignment&, const IoAlignment&) = default;
 };
 
-// Safe for concurrent use. `engine` and the descriptor outlive every request.
+// Safe for concurrent use. `engine` and the descriptor must outlive every
+// request.
 class AsyncFile {
  public:
-  // Called on an engine thread; must be quick and never wait for other
+  // Called on an engine thread; must be quick and must not wait for other
   // requests.
   using Done = std::function<void(absl::Status)>;
 
@@ -56,9 +58,9 @@ class AsyncFile {
   const IoAlignment& alignment() const { return alignment_; }
   IoEngine& engine() const { return engine_; }
 
-  // DataLoss if the file ends before; other errors as in IoError. After an
-  // error the contents of `out`, or of the range of the file, are undefined.
-  // The bytes must stay valid and untouched until `done`.
+  // Start a transfer. DataLoss if the file ends too early; other errors as in
+  // IoError. After an error the contents of `out`, or of the range of the file,
+  // are undefined. The memory must stay valid and untouched until `done`.
   void Read(int64_t offset, std::span<std::byte> out, Done done);
   void Write(int64_t offset, std::span<const std::byte> bytes, bool sync,
              Done done);
@@ -81,7 +83,8 @@ class AsyncFile {
   const IoAlignment alignment_;
 };
 
-// An open file, without the page cache if the file system allows it.
+// An open file, which bypasses the page cache (O_DIRECT) if the file system
+// allows it.
 
 struct OpenedFile {
   UniqueFd fd;
@@ -93,8 +96,8 @@ struct OpenedFile {
   std::string why_not_direct;
 };
 
-// Opens a file without a name in `directory`. It vanishes with its descriptor,
-// even after SIGKILL (O_TMPFILE, or unlinked at once).
+// Opens a file without a name in `directory`. The system deletes it when its
+// descriptor is closed, even after SIGKILL (O_TMPFILE, or unlinked at once).
 absl::StatusOr<OpenedFile> OpenScratchFile(const std::string& directory,
                                            bool want_direct);
 

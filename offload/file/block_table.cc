@@ -46,7 +46,7 @@ class Writer {
   size_t at_ = 0;
 };
 
-// Zeros once the sector has ended.
+// Reads zeros past the end of the sector.
 class Reader {
  public:
   explicit Reader(SectorView sector) : sector_(sector) {}
@@ -213,7 +213,7 @@ namespace {
 
 constexpr int64_t kSector = kSectorBytes;
 constexpr int64_t kSlot = 2 * kSector;
-// Slots read or cleared at once.
+// The number of slots read or cleared at a time.
 constexpr size_t kBatch = 64;
 
 absl::StatusOr<Buffer> Sectors(size_t bytes) {
@@ -262,7 +262,7 @@ absl::Status BlockTable::NoBlockFile(std::string_view why) const {
       why, ". It was not changed. Name another file, or remove this one"));
 }
 
-// False if nothing was ever stored in the file.
+// Returns false if nothing was ever stored in the file.
 absl::StatusOr<bool> BlockTable::ReadSuperblock() {
   if (space_->found_bytes() == 0) return false;
   if (space_->found_bytes() < kSlot) return NoBlockFile("it is too short");
@@ -379,7 +379,7 @@ void BlockTable::ReturnSlot(uint32_t slot) {
   free_.push_back(slot);
 }
 
-// Clears the new table before the superblock names it.
+// Clears the new table before the superblock refers to it.
 absl::Status BlockTable::GrowTable() {
   const size_t index = superblock_.tables.size();
   if (index == kMostTables) {
@@ -414,7 +414,7 @@ absl::Status BlockTable::WriteSuperblock(const Superblock& superblock) {
 
 void BlockTable::AddSlots(int64_t offset, size_t count) {
   absl::MutexLock lock(&mutex_);
-  // Taken from the back: the lowest first.
+  // Slots are taken from the back, lowest first.
   for (size_t i = count; i-- > 0;) {
     free_.push_back(static_cast<uint32_t>(slots_.size() + i));
   }

@@ -1,4 +1,5 @@
-// BlockTable: the superblock and the records of a kept block file.
+// The format of a kept block file: the encoding of its superblock and records,
+// and the table that reads and writes them (BlockTable).
 //
 //   | bytes          | what                                                 |
 //   | -------------- | ---------------------------------------------------- |
@@ -7,9 +8,9 @@
 //   |                | is the slot's record, live or a tombstone            |
 //   | the rest       | blocks, at multiples of 4096                         |
 //
-// A sector is written to the place of the older of its two versions, and after
-// the data it points to: whenever the writer dies, one of the two is intact.
-// All numbers are little-endian; every sector has its own CRC-32C.
+// A sector overwrites the older of its two versions, after the data that it
+// refers to has been written: whenever the writer dies, one of the two is
+// intact. All numbers are little-endian; every sector has its own CRC-32C.
 #ifndef TESSERA_OFFLOAD_FILE_BLOCK_TABLE_H_
 #define TESSERA_OFFLOAD_FILE_BLOCK_TABLE_H_
 
@@ -39,7 +40,7 @@ using SectorView = std::span<const std::byte, kSectorBytes>;
 using MutableSectorView = std::span<std::byte, kSectorBytes>;
 
 struct Superblock {
-  uint64_t file_id = 0;  // random; tells stale sectors of other files apart
+  uint64_t file_id = 0;  // random; identifies stale sectors of other files
   uint64_t generation = 0;
   std::vector<int64_t> tables;  // offsets; table i has 64 << i slots
   friend bool operator==(const Superblock&, const Superblock&) = default;
@@ -81,12 +82,13 @@ void Seal(MutableSectorView sector);
 //   TESSERA_ASSIGN_OR_RETURN(uint32_t slot, table->TakeSlot());
 //   table->Write(record, [](absl::Status status) { ... });
 //
-// Safe for concurrent use. `file` outlives it and every Write.
+// Safe for concurrent use. `file` must outlive the table and every Write.
 class BlockTable {
  public:
-  // Reads the table of a block file, or creates that of an empty file. With
-  // `sync` a record is on stable storage when its Write is done. DataLoss, with
-  // the file unchanged, if it is another file or both superblocks are damaged.
+  // Reads the table of a block file, or creates the table of an empty file.
+  // With `sync` a record is on stable storage when its Write is done. DataLoss,
+  // with the file unchanged, if it is not a block file or both superblocks are
+  // damaged.
   static absl::StatusOr<std::unique_ptr<BlockTable>> Open(
       AsyncFile& file, std::shared_ptr<FileSpace> space, bool sync);
 
@@ -97,7 +99,7 @@ class BlockTable {
   // default the newest.
   void Keep(uint32_t slot, uint64_t generation);
 
-  // Returns a generation larger than any before in this file.
+  // Returns a generation larger than all previous ones in this file.
   uint64_t NextGeneration();
 
   // Returns a slot for a new key. May block to grow the table, so engine

@@ -80,12 +80,12 @@ int64_t Pieces(int64_t bytes, int64_t piece) {
   return (bytes + piece - 1) / piece;
 }
 
-// The first error of parts that end on any thread.
+// Collects the first error of parts, which may end on any thread.
 class Countdown {
  public:
   explicit Countdown(size_t parts) : left_(parts) {}
 
-  // Returns whether this was the last part.
+  // Returns true if this was the last part.
   bool Finish(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     status_.Update(status);
@@ -102,7 +102,8 @@ class Countdown {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One checksum of several pieces in a row, the last `last_bytes` long.
+// Combines the checksums of consecutive pieces, of which the last has
+// `last_bytes`.
 uint32_t Fold(std::span<const uint32_t> pieces, int64_t piece_bytes,
               int64_t last_bytes) {
   uint32_t crc = 0;

@@ -6,9 +6,9 @@
 //                  [](absl::StatusOr<BlockChecksums> sums) { ... });
 //   transfer.Read({offset, length, sums}, 0, out, [](absl::Status s) { ... });
 //
-// A piece is transferred directly from or to the caller's memory if the
-// alignment of the file allows it, else through a bounce buffer. Checksums are
-// computed while other pieces are in flight.
+// A piece is transferred directly from or to the caller's memory if its
+// alignment suffices for the file, otherwise through a bounce buffer. Checksums
+// are computed while other pieces are in flight.
 #ifndef TESSERA_OFFLOAD_FILE_BLOCK_TRANSFER_H_
 #define TESSERA_OFFLOAD_FILE_BLOCK_TRANSFER_H_
 
@@ -47,8 +47,8 @@ class BouncePool {
 
   int64_t buffer_bytes() const { return buffer_bytes_; }
 
-  // Calls `use` with a buffer: now, on this thread, if one is free; else in the
-  // order of the calls, on the thread that releases one.
+  // Calls `use` with a buffer: at once on this thread if one is free; otherwise
+  // on the thread that releases one, in the order of the calls.
   void Acquire(std::function<void(std::byte*)> use);
   void Release(std::byte* buffer);
 
@@ -63,7 +63,7 @@ class BouncePool {
   std::deque<std::function<void(std::byte*)>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-// CRC-32C of every `unit_bytes` of a block; the last may cover fewer.
+// The CRC-32C of each unit of a block; the last unit may be shorter.
 struct BlockChecksums {
   // Maximum per block; larger blocks have larger units.
   static constexpr int64_t kMost = 512;
@@ -81,10 +81,11 @@ struct BlockLocation {
   BlockChecksums checksums;
 };
 
-// Safe for concurrent use; `file` and `pool` outlive every transfer.
+// Safe for concurrent use; `file` and `pool` must outlive every transfer.
 class BlockTransfer {
  public:
-  // `piece_bytes` is a power of two of at least 4096, at most the pool's.
+  // `piece_bytes` is a power of two, at least 4096 and at most
+  // pool.buffer_bytes().
   BlockTransfer(AsyncFile& file, BouncePool& pool, int64_t piece_bytes)
       : file_(file), pool_(pool), piece_bytes_(piece_bytes) {}
 
@@ -94,7 +95,8 @@ class BlockTransfer {
              std::function<void(absl::StatusOr<BlockChecksums>)> done);
 
   // Reads out.size() bytes from offset `from` of the block and checks every
-  // unit that they touch: DataLoss names the file and the range.
+  // unit that they overlap. DataLoss, naming the file and the range, if a
+  // checksum differs.
   void Read(BlockLocation block, int64_t from, std::span<std::byte> out,
             std::function<void(absl::Status)> done);
 

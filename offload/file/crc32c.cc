@@ -86,7 +86,7 @@ uint32_t PortableState(uint32_t state, const std::byte* data, size_t bytes) {
 // this many bytes hide it.
 constexpr size_t kStream = 2048;
 
-// Multiplication by x^(8 kStream), a byte at a time.
+// Multiplies by x^(8 kStream), a byte at a time.
 constexpr std::array<Table, 4> ShiftTables() {
   std::array<Table, 4> tables = {};
   constexpr uint32_t kPower = PowerOfBytes(kStream);

@@ -4,8 +4,8 @@
 //   crc = ExtendCrc32c(crc, more);
 //
 // Source: RFC 3720, appendix B.4 (test vectors), polynomial 0x1edc6f41. On
-// x86-64 with SSE 4.2 three streams go through the crc32 instruction at once;
-// elsewhere eight tables serve. The same bits everywhere.
+// x86-64 with SSE 4.2 the crc32 instruction processes three interleaved
+// streams; other processors use eight tables. The results are identical.
 #ifndef TESSERA_OFFLOAD_FILE_CRC32C_H_
 #define TESSERA_OFFLOAD_FILE_CRC32C_H_
 
@@ -15,7 +15,8 @@
 
 namespace tessera::offload {
 
-// The checksum of a followed by b, where `crc` is that of a; 0 for empty a.
+// Returns the checksum of a followed by b, where `crc` is the checksum of a (0
+// if a is empty).
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> b);
 
 inline uint32_t Crc32c(std::span<const std::byte> bytes) {

@@ -20,7 +20,7 @@ constexpr int64_t RoundUp(int64_t bytes) {
   return (bytes + FileSpace::kUnit - 1) & ~(FileSpace::kUnit - 1);
 }
 
-// Far from overflow, and further than any file system goes.
+// Far from overflow, and beyond the limit of any file system.
 constexpr int64_t kLargest = int64_t{1} << 60;
 
 }  // namespace
@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<const FileExtent>> FileSpace::Allocate(
 }
 
 // Adds contiguous space for `bytes`: a growth step, or only the required space
-// if the device has less.
+// if the device has no more.
 absl::Status FileSpace::Grow(int64_t bytes) {
   const int64_t capacity = extents_.capacity();
   const int64_t needed = extents_.used_end() + bytes;

@@ -4,8 +4,8 @@
 //   file.Write(extent->offset(), ...);
 //
 // Space is allocated on the device before it is used (fallocate), so that a
-// full device fails here and not in the middle of a write. Freed extents are
-// reused before the file grows.
+// full device is an error here and not in the middle of a write. Freed extents
+// are reused before the file grows.
 #ifndef TESSERA_OFFLOAD_FILE_FILE_SPACE_H_
 #define TESSERA_OFFLOAD_FILE_FILE_SPACE_H_
 
@@ -24,7 +24,7 @@ namespace tessera::offload {
 
 class FileSpace;
 
-// A range of the file, in use during its lifetime.
+// A range of the file, which is in use during the lifetime of the object.
 class FileExtent {
  public:
   FileExtent(std::shared_ptr<FileSpace> space, int64_t offset, int64_t bytes)
@@ -54,13 +54,13 @@ class FileSpace : public std::enable_shared_from_this<FileSpace> {
     int64_t max_bytes = std::numeric_limits<int64_t>::max();
   };
 
-  // `fd` outlives it. Existing contents of the file are free until claimed.
+  // `fd` must outlive it. Existing contents of the file are free until claimed.
   static absl::StatusOr<std::shared_ptr<FileSpace>> Create(int fd,
                                                            std::string path,
                                                            Options options);
 
-  // Allocates at least `bytes` bytes (0 needs none). ResourceExhausted, with
-  // the file and the offset and without side effects, if the device is full or
+  // Allocates at least `bytes` bytes (none for 0). ResourceExhausted, with the
+  // file and the offset and without side effects, if the device is full or
   // max_bytes would be exceeded.
   absl::StatusOr<std::shared_ptr<const FileExtent>> Allocate(int64_t bytes);
 

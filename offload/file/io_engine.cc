@@ -52,7 +52,7 @@ class ThreadEngine final : public IoEngine {
   }
 
  private:
-  // There is work, or there will be none: running requests may still submit.
+  // There is work, or the engine stops and no running request can submit more.
   bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !waiting_.empty() || (stopping_ && running_ == 0);
   }

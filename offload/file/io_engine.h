@@ -6,8 +6,8 @@
 //                   .data = buffer, .bytes = 4096,
 //                   .done = [](int64_t result) { ... }});
 //
-// A raw request may transfer fewer bytes than requested. AsyncFile completes it
-// and converts errors to statuses.
+// A request may transfer fewer bytes than requested. AsyncFile continues such
+// requests and converts errors to statuses.
 #ifndef TESSERA_OFFLOAD_FILE_IO_ENGINE_H_
 #define TESSERA_OFFLOAD_FILE_IO_ENGINE_H_
 
@@ -33,13 +33,13 @@ struct IoRequest {
   bool sync = false;
   // Receives the bytes transferred (0 at the end of the file) or -errno;
   // -ENOMEM also if the kernel has been short of memory for five seconds.
-  // Called on an engine thread; must be quick and never wait for other
+  // Called on an engine thread; must be quick and must not wait for other
   // requests.
   std::function<void(int64_t result)> done;
 };
 
 // Safe for concurrent use. `done` is always called exactly once. The destructor
-// waits for all requests; `done` may submit more until then.
+// waits for all requests, including those that `done` submits meanwhile.
 class IoEngine {
  public:
   virtual ~IoEngine() = default;
@@ -56,9 +56,9 @@ enum class IoEngineKind {
   kThreads,
 };
 
-// At most `queue_depth` requests, 1 to 4096, are in flight. Unimplemented if
+// At most `queue_depth` (1 to 4096) requests are in flight. Unimplemented if
 // io_uring is not built in, Unavailable (with the kernel's message) if the
-// kernel refuses it.
+// kernel does not allow it.
 absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoEngine(IoEngineKind kind,
                                                          int queue_depth);
 

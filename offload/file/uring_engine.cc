@@ -25,7 +25,7 @@
 namespace tessera::offload {
 namespace {
 
-// A request's length has 32 bits there; async_file.h requests the remainder.
+// The kernel's lengths have 32 bits; AsyncFile requests the remainder.
 constexpr size_t kLongest = size_t{1} << 30;
 constexpr int kRetryMilliseconds = 1;
 
@@ -79,11 +79,11 @@ class UringEngine final : public IoEngine {
 
   const size_t depth_;
   UringOptions options_;
-  UniqueFd wake_;  // an eventfd: something other than a completion happened
+  UniqueFd wake_;  // an eventfd, for events other than completions
   absl::Mutex mutex_;
   io_uring ring_;
   std::deque<Request> waiting_ ABSL_GUARDED_BY(mutex_);
-  // In the ring, and not taken by the kernel yet.
+  // In the ring, but not accepted by the kernel yet.
   std::deque<io_uring_sqe*> offered_ ABSL_GUARDED_BY(mutex_);
   std::vector<Result> failed_ ABSL_GUARDED_BY(mutex_);
   // Requests in the ring or with the kernel.
@@ -135,7 +135,7 @@ void UringEngine::Submit(IoRequest request) {
   if (refused_since_.has_value() || !failed_.empty()) Wake();
 }
 
-// If the kernel refuses requests, the reaper submits them again before adding
+// If the kernel rejects requests, the reaper resubmits them before it adds
 // more.
 void UringEngine::Fill() {
   while (!waiting_.empty() && in_flight_ < depth_ &&
@@ -148,7 +148,7 @@ void UringEngine::Fill() {
 void UringEngine::AddEntries() {
   while (!waiting_.empty() && in_flight_ < depth_) {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-    if (entry == nullptr) return;  // full of what was given up
+    if (entry == nullptr) return;  // full of failed requests
     Prepare(entry, *waiting_.front());
     io_uring_sqe_set_data(entry, waiting_.front().release());
     waiting_.pop_front();
@@ -184,11 +184,11 @@ void UringEngine::Refused(int error) {
   }
 }
 
-// The entries stay in the ring and do nothing.
+// The entries stay in the ring without effect.
 void UringEngine::Fail(int error) {
   for (io_uring_sqe* entry : offered_) {
     auto* request = reinterpret_cast<IoRequest*>(entry->user_data);
-    if (request == nullptr) continue;  // given up before
+    if (request == nullptr) continue;  // failed before
     failed_.push_back({Request(request), -error});
     --in_flight_;
     io_uring_prep_nop(entry);
@@ -211,7 +211,8 @@ bool UringEngine::TakeCompletion() {
   io_uring_cqe_seen(&ring_, completion);
   if (request == nullptr) return true;
   {
-    // Next in line first: the device works while `done` does.
+    // Submits waiting requests first, so that the device works while `done`
+    // runs.
     absl::MutexLock lock(&mutex_);
     --in_flight_;
     Fill();
@@ -227,7 +228,7 @@ std::vector<UringEngine::Result> UringEngine::TakeFailed() {
   return std::exchange(failed_, {});
 }
 
-// A completion, a wake-up, or the time to ask the kernel again.
+// Waits for a completion, a wake-up, or the time to retry.
 void UringEngine::AwaitEvent() {
   int timeout = -1;
   bool is_busy = false;
@@ -237,8 +238,8 @@ void UringEngine::AwaitEvent() {
     if (refused_since_.has_value()) timeout = kRetryMilliseconds;
   }
   if (is_busy) {
-    // The kernel has requests, so that a completion comes in any case; this is
-    // the shortest way to it.
+    // The kernel has requests, so a completion will arrive; waiting for it
+    // directly is fastest.
     io_uring_cqe* completion = nullptr;
     io_uring_wait_cqe(&ring_, &completion);
     return;
@@ -251,7 +252,7 @@ void UringEngine::AwaitEvent() {
   }
 }
 
-// Only the reaper asks, when every `done` has returned.
+// Called only by the reaper, after every `done` has returned.
 bool UringEngine::Finished() {
   absl::MutexLock lock(&mutex_);
   return stopping_ && in_flight_ == 0 && waiting_.empty() && failed_.empty();

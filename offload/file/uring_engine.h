@@ -14,10 +14,10 @@ struct io_uring;
 namespace tessera::offload {
 
 struct UringOptions {
-  // Timeout for requests that the kernel rejects with EAGAIN (it is short of
-  // memory); they and all later requests then fail with ENOMEM. Retries happen
-  // at every completion, or every millisecond if none is pending. Any other
-  // error fails them at once with its errno.
+  // The timeout for requests that the kernel rejects with EAGAIN because it is
+  // short of memory. They are retried at every completion, or every millisecond
+  // if none is pending; after the timeout they and all later requests fail with
+  // ENOMEM. Any other error makes them fail at once with its errno.
   absl::Duration patience = absl::Seconds(5);
   // Replaces io_uring_submit, to inject errors in tests. Called under a lock,
   // by any thread.
@@ -25,8 +25,8 @@ struct UringOptions {
 };
 
 // Uses one ring of `queue_depth` requests and a thread that waits for
-// completions. Unimplemented without liburing; Unavailable if the kernel
-// refuses.
+// completions. Unimplemented without liburing; Unavailable if the kernel does
+// not allow it.
 absl::StatusOr<std::unique_ptr<IoEngine>> CreateUringEngine(
     int queue_depth, UringOptions options = {});
 

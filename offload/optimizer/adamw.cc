@@ -29,7 +29,7 @@ absl::Status CheckOptions(const AdamWOptions& options) {
 
 StepNumbers NumbersOf(const AdamWOptions& options, int64_t step,
                       const StepScale& scale) {
-  // 1 - beta^t; expm1 keeps the bits that 1 - pow() loses if beta is near 1.
+  // 1 - beta^t; expm1 avoids the cancellation of 1 - pow() if beta is near 1.
   const auto correction = [&](double beta) {
     if (!options.bias_correction || beta == 0) return 1.0;
     return -std::expm1(static_cast<double>(step) * std::log(beta));

@@ -10,22 +10,23 @@
 //   TESSERA_RETURN_IF_ERROR(adamw->Step(step, scale, ranges));
 //
 // Each byte of parameters, gradients and moments moves between memory and the
-// processor once. For f32, in this order, every operation rounded on its own:
+// processor once. For f32 it computes, in this order and rounding after every
+// operation:
 //
 //   g <- gradient * f32(unscale * clip_factor)
 //                                          [kCoupled: + p * weight_decay]
 //   m <- m * beta1 + g * (1 - beta1)
 //   v <- v * beta2 + (g * (1 - beta2)) * g
 //   p <- p * (1 - learning_rate * weight_decay)    [kCoupled: p]
-//        - (m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon))
+//        - (m / (sqrt(v) * (1 / sqrt(1 - beta2^t)) + epsilon))
 //          * (learning_rate / (1 - beta1^t))
 //   copy <- p, rounded to nearest even
 //
-// (without the terms of weight_decay where ParameterRange::decays is false),
-// which has the same bits for every instruction set, number of threads and
-// partition into ranges. Numbers in brackets are computed in f64 and rounded
-// once. A parameter uses the unrounded moments of its own step; f64 parameters
-// compute in f64.
+// without the terms of weight_decay if ParameterRange::decays is false. The
+// result is bit-identical for every instruction set, number of threads and
+// partition into ranges. Constant factors in parentheses are computed in f64
+// and rounded once. The parameter update uses the moments before they are
+// rounded for storage; f64 parameters are computed in f64.
 //
 // Sources: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization",
 // arXiv 1711.05101, algorithm 2; D. Kingma, J. Ba, arXiv 1412.6980.
@@ -52,10 +53,10 @@ struct AdamWOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
   WeightDecay decay = WeightDecay::kDecoupled;  // kCoupled: Adam with L2.
-  bool bias_correction = true;                  // False: beta^t counts as 0.
-  MomentRounding rounding = MomentRounding::kStochastic;  // Of bf16 moments.
-  uint64_t seed = 0;                                      // Of that rounding.
-  std::shared_ptr<ThreadPool> pool = nullptr;  // May be shared with others.
+  bool bias_correction = true;                  // False: uses 0 for beta^t.
+  MomentRounding rounding = MomentRounding::kStochastic;  // For bf16 moments.
+  uint64_t seed = 0;                                      // For that rounding.
+  std::shared_ptr<ThreadPool> pool = nullptr;             // May be shared.
   int threads = 1;  // Threads of a new pool, used if `pool` is null.
 };
 
@@ -68,26 +69,26 @@ class AdamW {
 
   const AdamWOptions& options() const { return options_; }
 
-  // For schedules; refused as by Create.
+  // For learning-rate schedules. Errors as for Create.
   absl::Status SetLearningRate(double learning_rate);
 
-  // Step number `step`, from 1, of every range that is not frozen. Gradients
-  // must be finite (see GradientStatistics): a non-finite one makes its element
-  // NaN or infinite, or its block of 8-bit moments. InvalidArgument, with
-  // nothing written, for a step below 1, a scale that is not finite or below 0,
-  // and as CheckRanges. One call at a time.
+  // Executes step number `step`, counted from 1, for every range that is not
+  // frozen. Gradients must be finite (see GradientStatistics): a non-finite
+  // gradient makes its element, or its block of 8-bit moments, NaN or infinite.
+  // InvalidArgument, with nothing written, for a step below 1, a scale that is
+  // negative or not finite, and as for CheckRanges. One call at a time.
   absl::Status Step(int64_t step, const StepScale& scale,
                     std::span<const ParameterRange> ranges);
 
-  // The two halves of Step, for a step that a queue does later: Prepare takes
-  // the options of now and checks the arguments that are not ranges.
+  // The two halves of Step, for a step that a queue executes later: Prepare
+  // captures the current options and checks all arguments except the ranges.
   absl::StatusOr<RangesStep> Prepare(int64_t step,
                                      const StepScale& scale) const;
   absl::Status Run(const RangesStep& prepared,
                    std::span<const ParameterRange> ranges);
 
-  // Restores what the last step of ranges with `undo` has overwritten, bit for
-  // bit, but not their copies. Errors as UndoRanges.
+  // For ranges with `undo`, restores bit for bit everything that the last step
+  // has overwritten, except their copies. Errors as for UndoRanges.
   absl::Status Undo(std::span<const ParameterRange> ranges);
 
  private:

@@ -48,7 +48,7 @@ struct Case {
   MomentFormat format;
   DType gradient;
   DType copy;         // kF32: no copy.
-  bool undo = false;  // What is overwritten is saved, which counts once.
+  bool undo = false;  // Saves overwritten data, whose bytes count once.
 
   int64_t copy_bytes() const {
     return copy == DType::kF32 ? 0 : kElements * SizeInBytes(copy);
@@ -76,8 +76,8 @@ void Report(benchmark::State& state, double bandwidth, double triad,
   state.counters["bytes_per_element"] = bytes_per_element;
 }
 
-// The bandwidth of the best call of `step`, and that of the best triad before
-// or after it.
+// The bandwidth of the best call of `step`, and of the best triad before or
+// after it.
 template <class Step>
 void Compare(benchmark::State& state, int threads, int64_t bytes,
              const Step& step) {

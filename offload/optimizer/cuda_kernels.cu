@@ -25,8 +25,8 @@ constexpr int kLargestBlock = 2048;
 constexpr int kMostThreads = kLargestBlock / 4;
 constexpr int kMostWarps = kMostThreads / kWarp;
 
-// The values of DynamicMap for each decade, in shared memory: as many words as
-// decades, so lanes never wait for each other.
+// The values of DynamicMap for each decade, in shared memory. Each array has a
+// word per decade, so lanes have no bank conflicts.
 struct DecadeTable {
   float first[8];
   float span[8];
@@ -56,7 +56,7 @@ struct DecadeTables {
 constexpr DecadeTables kDecades = {MakeDecadeTable<true>(),
                                    MakeDecadeTable<false>()};
 
-// StepNumbers, rounded to the type that is computed in.
+// StepNumbers, rounded to the type of the computation.
 template <typename S>
 struct Numbers {
   explicit Numbers(const StepNumbers& n)
@@ -81,8 +81,8 @@ constexpr int MomentsOf(StepRule rule) {
   return rule == StepRule::kAdamW ? 2 : 1;
 }
 
-// The new parameter; moments are updated. Every operation is rounded on its
-// own, as in step_kernel.cc.
+// Updates the moments and returns the new parameter. Every operation is rounded
+// separately, as in step_kernel.cc.
 template <StepRule rule, typename S>
 __device__ S Stepped(const Numbers<S>& n, S p, S gradient, S& m, S& v) {
   S g = gradient * n.gradient_scale;
@@ -126,8 +126,8 @@ __device__ void StoreCopy(const StepJob& job, int64_t at, int64_t count,
   }
 }
 
-// The value of a code: a rank's own bits as f32 hold its decade and its place
-// there.
+// The value of a code. The exponent of a rank as f32 is its decade, the
+// mantissa its position there.
 template <bool kSigned>
 __device__ float ValueOf(const DecadeTable& table, uint8_t code) {
   const int distance = kSigned ? code - 127 : code;
@@ -141,8 +141,8 @@ __device__ float ValueOf(const DecadeTable& table, uint8_t code) {
   return distance < 0 ? -value : value;
 }
 
-// The rank of a magnitude from 0 to 1 (and an ulp), but the zero rank, in the
-// low nine bits.
+// The rank, except the zero rank, of a magnitude from 0 to 1 (and an ulp), in
+// the low nine bits.
 template <bool kSigned>
 __device__ int RankOf(const DecadeTable& table, float x) {
   using Map = DynamicMap<kSigned>;
@@ -150,7 +150,7 @@ __device__ int RankOf(const DecadeTable& table, float x) {
   int decade = (exponent * 5 + (Map::kExponentOffset - 5 * 127)) >> 4;
   decade = decade < 0 ? 0 : (decade > 6 ? 6 : decade);
   if (x >= table.next[decade]) ++decade;
-  // Steps(decade) is a power of two: its exponent is all.
+  // Steps(decade) is a power of two, so setting its exponent suffices.
   const float steps = std::bit_cast<float>(
       static_cast<uint32_t>(decade + (kSigned ? 127 : 128)) << 23);
   const float offset = steps * (8.0f / 9.0f) - 0.5f;
@@ -160,7 +160,7 @@ __device__ int RankOf(const DecadeTable& table, float x) {
   rank = rank > most ? most : rank;
   constexpr float kOne = Map::Threshold(Map::kDecades);
   if (x >= kOne) rank = static_cast<float>(Map::kOneRank);
-  // To the nearest integer, into the low bits of 2^23 + rank.
+  // Rounds to the nearest integer, in the low bits of 2^23 + rank.
   return std::bit_cast<int>(rank + 0x1p23f) & 0x1ff;
 }
 
@@ -174,7 +174,7 @@ __device__ uint8_t CodeOf(const DecadeTable& table, float value, float x) {
     const int code = Map::kZeroCode + (value < 0 ? -distance : distance);
     return static_cast<uint8_t>(code < 0 ? 0 : code);
   } else {
-    // A value above zero stays above zero, since it becomes a divisor.
+    // A positive value must stay positive, since it becomes a divisor.
     return static_cast<uint8_t>(value == 0 ? 0 : rank - Map::kZeroRank);
   }
 }
@@ -187,7 +187,7 @@ __device__ uint32_t HashOf(uint32_t key, uint32_t index) {
   return x ^ (x >> 16);
 }
 
-// Values `x` of a bf16 moment, to nearest even or at random.
+// Rounds values `x` of a bf16 moment to nearest even or stochastically.
 template <bool kFirst>
 __device__ void StoreBF16(const StepJob& job, BF16* to, int64_t at,
                           int64_t count, const float (&x)[4]) {
@@ -204,7 +204,7 @@ __device__ void StoreBF16(const StepJob& job, BF16* to, int64_t at,
   StoreElements(four, to + at, count);
 }
 
-// The number of the block of an element; blocks are powers of two.
+// The index of the block of an element; block sizes are powers of two.
 __device__ int64_t BlockAt(const MomentPointer& moment, int64_t at) {
   return at >> (31 - __clz(static_cast<int>(moment.block)));
 }
@@ -220,7 +220,7 @@ __device__ void LoadMoment(const MomentPointer& moment,
     }
     if (kBlocks && moment.type == StoredMoment::kBlockwise8) {
       if (count <= 0) return;
-      // A value that is not finite turns every product into one NaN.
+      // If the scale is not finite, every product becomes the same NaN.
       const float largest = moment.largest[BlockAt(moment, at)];
       const float scale = largest <= std::numeric_limits<float>::max()
                               ? largest
@@ -259,7 +259,7 @@ __device__ int LargestBits(const float (&x)[4]) {
   return largest;
 }
 
-// The largest of `threads` neighbours, within the warp.
+// The maximum over `threads` neighbouring lanes of the warp.
 __device__ int LargestOfLanes(int largest, int threads) {
   for (int distance = threads < kWarp ? threads / 2 : kWarp / 2; distance > 0;
        distance /= 2) {
@@ -276,7 +276,7 @@ __device__ int ThreadsOfBlock(const MomentPointer& moment) {
              : 1;
 }
 
-// The largest of the block of this thread, from those of warps.
+// The maximum over the block of this thread, from the maxima of warps.
 __device__ int LargestOfBlock(int largest, int threads, const int* of_warps) {
   const int warps = threads / kWarp;
   const int first = static_cast<int>(threadIdx.x) / kWarp & ~(warps - 1);
@@ -312,14 +312,14 @@ __device__ void StoreCodes(const MomentPointer& moment,
   moment.largest[BlockAt(moment, at)] = is_usable ? largest : unusable;
 }
 
-// What the threads of a block of 8-bit moments share.
+// The shared memory of threads that process 8-bit moments.
 struct Shared {
   DecadeTables tables;
   int largest_of_first[kMostWarps];
   int largest_of_second[kMostWarps];
 };
 
-// Copies the tables; all threads of the block come.
+// Copies the tables. All threads of the block must call it.
 __device__ void FillTables(const DecadeTables& tables, Shared& shared) {
   constexpr unsigned kWords = sizeof(DecadeTables) / sizeof(float);
   const auto* const from = reinterpret_cast<const float*>(&tables);
@@ -328,7 +328,8 @@ __device__ void FillTables(const DecadeTables& tables, Shared& shared) {
   __syncthreads();
 }
 
-// Stores the 8-bit moments of all threads of the block, which come together.
+// Stores the 8-bit moments of all threads of the block, which must call it
+// together.
 template <int kMoments>
 __device__ void StoreBlocks(const StepJob& job, Shared& shared, int64_t at,
                             int64_t count, const float (&m)[4],
@@ -356,8 +357,8 @@ __device__ void StoreBlocks(const StepJob& job, Shared& shared, int64_t at,
   }
 }
 
-// A thread steps four elements. With 8-bit moments a block of threads has whole
-// blocks of them.
+// Each thread updates four elements. With 8-bit moments a block of threads has
+// whole blocks of moments.
 template <typename S, StepRule rule, bool kBlocks>
 __global__ void __launch_bounds__(kBlocks ? kMostThreads : kThreads)
     StepKernel(const StepJob job, const Numbers<S> numbers,
@@ -389,8 +390,8 @@ __global__ void __launch_bounds__(kBlocks ? kMostThreads : kThreads)
   if constexpr (kBlocks) StoreBlocks<kMoments>(job, shared[0], at, count, m, v);
 }
 
-// Threads of a block: whole warps, whole blocks of moments, and no more than
-// there is work for.
+// The number of threads per block: whole warps, whole blocks of moments, and no
+// more than the work requires.
 int ThreadsFor(const StepJob& job) {
   const auto all = (job.count + 3) / 4;
   const auto work = static_cast<int>(std::min<int64_t>(kThreads, all));
@@ -423,7 +424,7 @@ void LaunchRule(KernelStream stream, const StepJob& job) {
   LaunchTyped<float, rule, false>(stream, job);
 }
 
-// Adds the lanes' sums as a tree; the result is that of lane 0.
+// Adds the lanes' sums as a tree; the result is in lane 0.
 template <typename T>
 __device__ T SumOfLanes(T sum) {
   for (int half = kWarp / 2; half > 0; half /= 2) {

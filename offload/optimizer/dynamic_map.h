@@ -1,13 +1,13 @@
-// DynamicMap: the 256 values of 8-bit moments, in [-1, 1] or [0, 1], that a
-// block's largest magnitude scales.
+// DynamicMap: the 256 values of 8-bit moments, in [-1, 1] or [0, 1], which are
+// scaled by the largest magnitude of their block.
 //
 //   double m = DynamicMap<true>::Value(code) * largest;
 //
 // The dynamic quantisation data type ("dynamic tree") of block-wise 8-bit
-// optimizers: seven decades from 1e-7 to 1, each cut into equal steps, of which
-// there are twice as many as in the decade below; a value is the middle of its
-// step. Codes are numbered in ascending order, as in bitsandbytes, so that the
-// two read each other's states (values agree within 2^-22, relative).
+// optimizers: seven decades from 1e-7 to 1, each divided into equal steps,
+// twice as many as in the decade below; a value is the midpoint of its step.
+// Codes are numbered in ascending order, as in bitsandbytes, so that each can
+// read the other's states (values agree within a relative 2^-22).
 //
 // |                       | signed (first moment) | unsigned (second)         |
 // | --------------------- | --------------------- | ------------------------- |
@@ -15,8 +15,7 @@
 // | code of 0, code of 1  | 127, 255              | 0, 255                    |
 // | -1                    | code 0, -0.99297      | none                      |
 // | smallest above 0      | 5.5e-7                | 3.25e-7                   |
-// | error at most         | .0070 of the block's      | .0035 of it | | |
-// largest                   |                           |
+// | error / block maximum | at most .0070         | at most .0035             |
 //
 // Source: T. Dettmers, M. Lewis, S. Shleifer, L. Zettlemoyer, "8-bit Optimizers
 // via Block-wise Quantization", arXiv 2110.02861, sections 1.3 and 2.2.
@@ -34,14 +33,15 @@ class DynamicMap {
  public:
   static constexpr int kDecades = 7;
 
-  // A rank is the number of a magnitude: kZeroRank, then the steps in ascending
-  // order, those of decade i from Steps(i) on, then Steps(7) for 1.
+  // A rank numbers the magnitudes in ascending order: kZeroRank for zero, then
+  // the steps, with those of decade i from Steps(i) on, then Steps(7) for 1.
   static constexpr int kZeroRank = kSigned ? 0 : 1;
   static constexpr int Steps(int decade) {
     return 1 << (decade + (kSigned ? 0 : 1));
   }
   static constexpr int kOneRank = Steps(kDecades);
-  // The code of zero; that of a magnitude is its rank past the zero's.
+  // The code of zero. The code of a magnitude is kZeroCode plus the distance of
+  // its rank from kZeroRank.
   static constexpr int kZeroCode = kSigned ? 127 : 0;
 
   // A value is First(i) + Span(i) * t, where the rank is (1 + t) 2^k, t < 1.
@@ -74,8 +74,9 @@ class DynamicMap {
     return values;
   }
 
-  // Encoding. Magnitudes from Threshold(i) on belong to decade i (7: are 1):
-  // half-way between the values on both sides (0: the smallest and zero).
+  // Encoding. Magnitudes from Threshold(i) on belong to decade i, or are 1 if i
+  // is 7. The threshold is half-way between the values on both sides (for
+  // decade 0: the smallest value and zero).
   static constexpr float Threshold(int decade) {
     if (decade == 0) return First(0) / 2;
     const double below = Top(decade - 1) * (1 - 0.45 / Steps(decade - 1));

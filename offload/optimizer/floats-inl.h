@@ -1,5 +1,5 @@
-// Loops over elements, and the 16-bit types: bf16 and f16 to f32 and back.
-// Compiled once for every instruction set.
+// Loops over elements, and conversions between f32 and the 16-bit types bf16
+// and f16. Compiled once for every instruction set.
 #if defined(TESSERA_OFFLOAD_OPTIMIZER_FLOATS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_OFFLOAD_OPTIMIZER_FLOATS_INL_H_
@@ -26,8 +26,8 @@ using Full = hn::CappedTag<T, 64 / sizeof(T)>;
 template <typename T>
 using Single = hn::CappedTag<T, 1>;
 
-// body(d, i) for vectors of S from element i on, then for single elements. No
-// byte beyond is touched.
+// Calls body(d, i) for each full vector of S, which begins at element i, then
+// for each remaining element. Accesses no byte beyond the elements.
 template <typename S, class Body>
 HWY_INLINE void ForEach(size_t count, const Body& body) {
   const Full<S> full;
@@ -40,7 +40,8 @@ HWY_INLINE void ForEach(size_t count, const Body& body) {
   }
 }
 
-// One NaN for all: which operand's payload survives is the compiler's choice.
+// Replaces every NaN by the same one, since the compiler chooses which
+// operand's payload an operation returns.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Canonical(D d, V x) {
   using T = hn::TFromD<D>;
@@ -56,8 +57,8 @@ HWY_INLINE hn::Vec<D> LoadBF16(D d, const uint16_t* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(upper));
 }
 
-// The upper halves of `bits` plus a rounding term; no NaN but the canonical
-// one.
+// Stores the upper halves of `bits`, which include a rounding term. NaN must be
+// the canonical one.
 template <class D, class V>
 HWY_INLINE void StoreUpperHalf(D, V bits, uint16_t* to) {
   const hn::Rebind<uint16_t, D> narrow;
@@ -66,7 +67,7 @@ HWY_INLINE void StoreUpperHalf(D, V bits, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(narrow, upper), narrow, to);
 }
 
-// To nearest even.
+// Rounds to nearest even.
 template <class D>
 HWY_INLINE void StoreBF16(D d, hn::Vec<D> x, uint16_t* to) {
   const hn::Rebind<uint32_t, D> wide;
@@ -86,7 +87,7 @@ HWY_INLINE void StoreF16(D d, hn::Vec<D> x, uint16_t* to) {
              hn::Rebind<uint16_t, D>(), to);
 }
 
-// `count` elements of bf16 or f16 as f32.
+// Converts `count` elements of bf16 or f16 to f32.
 HWY_INLINE void Widen(bool is_bf16, const uint16_t* from, float* to,
                       size_t count) {
   if (is_bf16) {
@@ -100,7 +101,8 @@ HWY_INLINE void Widen(bool is_bf16, const uint16_t* from, float* to,
   }
 }
 
-// And back, to nearest even. NaN must be the canonical one.
+// Converts f32 to bf16 or f16, rounding to nearest even. NaN must be the
+// canonical one.
 HWY_INLINE void Narrow(bool is_bf16, const float* from, uint16_t* to,
                        size_t count) {
   if (is_bf16) {
@@ -121,12 +123,12 @@ alignas(64) inline constexpr uint32_t kLaneNumbers[16] = {
 // The source of the random bits of an element.
 struct RandomBits {
   uint32_t key = 0;
-  uint32_t index = 0;  // Of the first element.
+  uint32_t index = 0;  // Index of the first element.
 };
 
-// 32 bits for each element from `i` on, determined by its index and the key: a
-// multiply-xorshift hash ("lowbias32", C. Wellons, Prospecting for Hash
-// Functions, 2018).
+// Returns 32 random bits for each element from `i` on, determined by its index
+// and the key: a multiply-xorshift hash ("lowbias32", C. Wellons, Prospecting
+// for Hash Functions, 2018).
 template <class D>
 HWY_INLINE auto Hash(D, const RandomBits& bits, size_t i)
     -> hn::Vec<hn::Rebind<uint32_t, D>> {
@@ -139,8 +141,8 @@ HWY_INLINE auto Hash(D, const RandomBits& bits, size_t i)
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-// To bf16, up with the probability that makes the mean exact: 16 random bits
-// below the cut, the upper half of the hash or the lower one.
+// Rounds to bf16 stochastically, so that the mean is exact: adds 16 random
+// bits, the upper (kUpper) or lower half of the hash, below the kept bits.
 template <bool kUpper>
 HWY_INLINE void NarrowAtRandom(const float* from, uint16_t* to, size_t count,
                                const RandomBits& random) {

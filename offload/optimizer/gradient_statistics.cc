@@ -19,7 +19,7 @@
 namespace tessera::offload {
 namespace {
 
-// Elements that a thread takes at a time: whole terms.
+// The number of elements that a thread processes at a time: whole terms.
 constexpr int64_t kPart = int64_t{1} << 16;
 static_assert(kPart % kElementsOfTerm == 0);
 

@@ -1,5 +1,5 @@
-// GradientStatistics: the norm of gradients, and whether all are finite, in one
-// pass, for clipping and dynamic loss scaling.
+// GradientStatistics: measures the norm of gradients and the number of
+// non-finite elements in one pass, for clipping and dynamic loss scaling.
 //
 //   GradientStatistics all;
 //   for (const ConstTypedSpan& gradient : gradients) {
@@ -23,13 +23,13 @@
 namespace tessera::offload {
 
 struct GradientStatistics {
-  double sum_of_squares = 0;  // Of the finite elements.
+  double sum_of_squares = 0;  // Over the finite elements.
   int64_t non_finite = 0;     // Infinities and NaNs.
 
   bool IsFinite() const { return non_finite == 0; }
   double Norm() const { return std::sqrt(sum_of_squares); }
 
-  // The last bits of sums depend only on the order of Add.
+  // The rounding of the sum depends only on the order of the calls.
   void Add(const GradientStatistics& other) {
     sum_of_squares += other.sum_of_squares;
     non_finite += other.non_finite;
@@ -37,15 +37,15 @@ struct GradientStatistics {
 };
 
 // Measures f64, f32, bf16 or f16 elements; memory-bound. Sums in f64, in an
-// order that depends only on the number of elements, so every instruction set,
-// number of threads and device gives the same bits. InvalidArgument as
-// CheckGradient.
+// order that depends only on the number of elements, so the result is
+// bit-identical for every instruction set, number of threads and device.
+// InvalidArgument as for CheckGradient.
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient, ThreadPool& pool);
 absl::StatusOr<GradientStatistics> MeasureGradient(
     const ConstTypedSpan& gradient);
 
-// InvalidArgument for other types than those of MeasureGradient, and for data
+// InvalidArgument for types that MeasureGradient does not support, and for data
 // that is not aligned to its elements. Reads no element.
 absl::Status CheckGradient(const ConstTypedSpan& gradient);
 

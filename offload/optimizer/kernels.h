@@ -1,7 +1,10 @@
-// The optimizer's kernels: StepJob, a checked range of a parameter, and
-// RunStep, one pass over it; conversion of moments; statistics of gradients.
+// The optimizer's kernels on the CPU: one pass of a step over a checked range
+// of a parameter (StepJob, RunStep), and the statistics of gradients
+// (StatisticsOf).
 //
-// Internal to offload/optimizer.
+// Internal to offload/optimizer. The kernels run in the calling thread with the
+// best instruction set of the processor. Results are bit-identical on every
+// instruction set.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_KERNELS_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_KERNELS_H_
 
@@ -19,8 +22,8 @@ inline constexpr int64_t kLargestTile = 2048;
 
 enum class StepRule : uint8_t { kAdamW, kMomentum, kNesterov, kPlain };
 
-// Storage of a moment; the same values as MomentType, which kernels do not
-// include.
+// The storage of a moment, with the values of MomentType, whose header kernels
+// do not include.
 enum class StoredMoment : uint8_t { kF64, kF32, kBF16, kBlockwise8 };
 
 struct MomentPointer {
@@ -30,11 +33,11 @@ struct MomentPointer {
   float* largest = nullptr;
 };
 
-// The constant factors of a step.
+// The factors that are constant during a step.
 struct StepNumbers {
-  double gradient_scale = 1;  // Unscale times clip factor.
+  double gradient_scale = 1;  // unscale * clip_factor.
   double decay_in_gradient = 0;
-  double kept = 1;  // Factor of the parameter: decoupled decay.
+  double kept = 1;  // The parameter's factor under decoupled decay.
   double beta1 = 0, fresh1 = 1;
   double beta2 = 0, fresh2 = 1;
   double root_correction = 1;  // 1 / sqrt(1 - beta2^t).
@@ -61,11 +64,8 @@ struct StepJob {
   uint32_t random_index = 0;      // Index of the first element.
 };
 
-// The kernels run in the calling thread with the best instruction set of the
-// processor. Results have the same bits on every instruction set.
-
-// Updates one range. The result does not depend on how a range is partitioned
-// (at blocks, if there are any).
+// Updates one range. The result does not depend on how the range is partitioned
+// (at block boundaries, if it has blocks).
 void RunStep(const StepJob& job);
 
 struct RunStatistics {
@@ -73,10 +73,10 @@ struct RunStatistics {
   int64_t non_finite = 0;
 };
 
-// Sums are in f64, in an order that a warp of a GPU has too: 32 partial sums,
-// of the elements at indices congruent modulo kPartialSums, are added as a
-// tree. Every kElementsOfTerm elements are one term; terms are added in the
-// same way.
+// Sums are in f64, in an order that a GPU's warp can follow too: 32 partial
+// sums, each over the elements whose indices are congruent modulo kPartialSums,
+// are added as a tree. Every kElementsOfTerm elements are one term; terms are
+// added in the same way.
 inline constexpr int64_t kPartialSums = 32;
 inline constexpr int64_t kElementsOfTerm = 4096;
 

@@ -1,5 +1,5 @@
-// Tiles of moments of any format, as f32 (or f64) and back. Compiled once for
-// every instruction set.
+// Loads tiles of moments of any format as f32 (or f64), and saves them.
+// Compiled once for every instruction set.
 #if defined(TESSERA_OFFLOAD_OPTIMIZER_MOMENTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_OFFLOAD_OPTIMIZER_MOMENTS_INL_H_
@@ -52,8 +52,9 @@ struct DecadeTables {
 template <bool kSigned>
 inline constexpr DecadeTables<kSigned> kDecades;
 
-// The values of codes. Vectors of 8 and more look decades up within a register;
-// a rank's own bits as f32 hold its decade and its place there.
+// Returns the values of codes. Vectors of 8 and more look up decades within a
+// register: the exponent of a rank as f32 is its decade, the mantissa its
+// position there.
 template <bool kSigned, class D>
 HWY_INLINE hn::Vec<D> ValuesOf(D d, const uint8_t* codes) {
   if constexpr (hn::MaxLanes(D()) < 8) {
@@ -94,7 +95,7 @@ HWY_INLINE hn::Vec<D> ValuesOf(D d, const uint8_t* codes) {
 template <bool kSigned>
 HWY_INLINE void DecodeBlock(const uint8_t* codes, float largest, float* values,
                             size_t count) {
-  // A value that is not finite turns every product into one NaN.
+  // If the scale is not finite, every product becomes the same NaN.
   const bool is_finite = largest <= std::numeric_limits<float>::max();
   const float scale =
       is_finite ? largest : std::numeric_limits<float>::quiet_NaN();
@@ -104,7 +105,8 @@ HWY_INLINE void DecodeBlock(const uint8_t* codes, float largest, float* values,
   });
 }
 
-// The largest magnitude; NaN if there is one, else infinity if there is one.
+// Returns the largest magnitude: NaN if there is a NaN, otherwise infinity if
+// there is one.
 HWY_INLINE float LargestMagnitude(const float* values, size_t count) {
   const Full<int32_t> wide;
   const Full<float> d;
@@ -151,14 +153,14 @@ HWY_INLINE Decade<hn::Vec<D>> LookUpDecade(D d, hn::Vec<D> x) {
   decade = hn::Sub(decade, hn::VecFromMask(wide, is_next));
   const auto slope = hn::TableLookupLanes(hn::Load(d, kDecades<kSigned>.slope),
                                           hn::IndicesFromVec(d, decade));
-  // Steps(decade) is a power of two: its exponent is all.
+  // Steps(decade) is a power of two, so setting its exponent suffices.
   const auto bits =
       hn::Add(hn::ShiftLeft<23>(decade),
               hn::Set(wide, int32_t{kSigned ? 127 << 23 : 128 << 23}));
   return {hn::BitCast(d, bits), slope};
 }
 
-// The others climb through the decades.
+// Shorter vectors compare with the threshold of each decade in turn.
 template <bool kSigned, class D>
 HWY_INLINE Decade<hn::Vec<D>> ClimbToDecade(D d, hn::Vec<D> x) {
   using Map = DynamicMap<kSigned>;
@@ -179,8 +181,8 @@ HWY_INLINE Decade<hn::Vec<D>> ClimbToDecade(D d, hn::Vec<D> x) {
   return {steps, slope};
 }
 
-// The ranks of magnitudes from 0 to 1 (and an ulp), but the zero rank. Near an
-// integer in f32.
+// Returns the ranks, except the zero rank, of magnitudes from 0 to 1 (and an
+// ulp), as f32 close to an integer.
 template <bool kSigned, class D>
 HWY_INLINE hn::Vec<D> RanksOf(D d, hn::Vec<D> x) {
   using Map = DynamicMap<kSigned>;
@@ -200,7 +202,7 @@ HWY_INLINE hn::Vec<D> RanksOf(D d, hn::Vec<D> x) {
                         hn::Set(d, static_cast<float>(Map::kOneRank)), rank);
 }
 
-// Integers from 0 to 255 to bytes.
+// Stores integers from 0 to 255 as bytes.
 template <class D, class V>
 HWY_INLINE void StoreBytes(D, V integers, uint8_t* to) {
   const hn::Rebind<uint8_t, D> narrow;
@@ -212,7 +214,8 @@ HWY_INLINE void StoreBytes(D, V integers, uint8_t* to) {
   }
 }
 
-// Codes of values that `down` brings to [-1, 1], if kTiny after `up`.
+// Stores the codes of values times `down`, which is in [-1, 1]. If kTiny,
+// multiplies by `up` first.
 template <bool kSigned, bool kTiny, class D>
 HWY_INLINE void StoreCodes(D d, hn::Vec<D> values, float up, float down,
                            uint8_t* codes) {
@@ -222,7 +225,7 @@ HWY_INLINE void StoreCodes(D d, hn::Vec<D> values, float up, float down,
   auto x = magnitude;
   if constexpr (kTiny) x = hn::Mul(x, hn::Set(d, up));
   x = hn::Mul(x, hn::Set(d, down));
-  // To the nearest integer, into the low bits of 2^23 + rank.
+  // Rounds to the nearest integer, in the low bits of 2^23 + rank.
   const auto rank = hn::And(
       hn::BitCast(wide, hn::Add(RanksOf<kSigned>(d, x), hn::Set(d, 0x1p23f))),
       hn::Set(wide, 0x1ff));
@@ -237,7 +240,7 @@ HWY_INLINE void StoreCodes(D d, hn::Vec<D> values, float up, float down,
                 hn::IfThenElse(is_negative, hn::Sub(zero, distance), distance));
     StoreBytes(d, hn::Max(code, zero), codes);
   } else {
-    // A value above zero stays above zero, since it becomes a divisor.
+    // A positive value must stay positive, since it becomes a divisor.
     const auto is_zero = hn::Eq(magnitude, hn::Zero(d));
     const auto code =
         hn::IfThenZeroElse(hn::RebindMask(wide, is_zero),
@@ -275,8 +278,8 @@ HWY_INLINE float EncodeBlock(const float* values, uint8_t* codes,
   return largest;
 }
 
-// `visit(offset, count, block)` for the blocks of elements [at, at + count),
-// where `at` starts one.
+// Calls `visit(offset, count, block)` for each block of elements [at, at +
+// count), where `at` starts a block.
 template <class Visit>
 HWY_INLINE void ForEachBlock(const MomentPointer& moment, int64_t at,
                              int64_t count, const Visit& visit) {
@@ -286,7 +289,7 @@ HWY_INLINE void ForEachBlock(const MomentPointer& moment, int64_t at,
   }
 }
 
-// The elements [at, at + count) as S: in place, or in `scratch`.
+// Returns the elements [at, at + count) as S, in place or in `scratch`.
 template <typename S, bool kSigned>
 HWY_INLINE S* LoadMoments(const MomentPointer& moment, int64_t at,
                           int64_t count, S* scratch) {
@@ -312,7 +315,8 @@ HWY_INLINE S* LoadMoments(const MomentPointer& moment, int64_t at,
   }
 }
 
-// Stores the values of LoadMoments back. `random` may be null: to nearest even.
+// Stores the values that LoadMoments returned. If `random` is null, rounds to
+// nearest even.
 template <typename S, bool kSigned>
 HWY_INLINE void SaveMoments(const MomentPointer& moment, int64_t at,
                             int64_t count, const S* values,

@@ -1,11 +1,5 @@
-// TypedSpan and ConstTypedSpan: contiguous elements of a DType that is known at
-// run time.
-//
-//   std::vector<BF16> gradient(n);
-//   ConstTypedSpan g = std::span<const BF16>(gradient);
-//   TESSERA_ASSIGN_OR_RETURN(TypedSpan p, TypedSpan::Of(tensor.view()));
-//
-// Borrowed memory, which must outlive the span.
+// ParameterRange, the input of an optimizer's step, and its operands: spans of
+// elements (TypedSpan) and of moments (MomentSpan, MomentFormat).
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_PARAMETER_RANGE_H_
 
@@ -26,12 +20,18 @@
 
 namespace tessera::offload {
 
-// `Byte` is std::byte or const std::byte.
+// Contiguous elements of a DType that is known at run time. `Byte` is std::byte
+// (TypedSpan) or const std::byte (ConstTypedSpan). Borrows its memory, which
+// must outlive the span.
+//
+//   std::vector<BF16> gradient(n);
+//   ConstTypedSpan g = std::span<const BF16>(gradient);
+//   TESSERA_ASSIGN_OR_RETURN(TypedSpan p, TypedSpan::Of(tensor.view()));
 template <typename Byte>
 class BasicTypedSpan {
  public:
   BasicTypedSpan() = default;
-  // No check: `data` holds `size` elements of `dtype`.
+  // Precondition: `data` holds `size` elements of `dtype`.
   BasicTypedSpan(Byte* data, DType dtype, int64_t size)
       : data_(data), dtype_(dtype), size_(size) {}
   template <typename T>
@@ -42,8 +42,8 @@ class BasicTypedSpan {
         dtype_(kDTypeOf<std::remove_const_t<T>>),
         size_(static_cast<int64_t>(elements.size())) {}
 
-  // The elements of a view in row-major order. FailedPrecondition if there are
-  // gaps between them or the CPU cannot read them.
+  // The elements of a view in row-major order. FailedPrecondition if they are
+  // not contiguous or the CPU cannot read them.
   static absl::StatusOr<BasicTypedSpan> Of(const BasicTensorView<Byte>& view) {
     if (!view.IsContiguous() || view.kind() == MemoryKind::kDevice) {
       return absl::FailedPreconditionError(
@@ -77,8 +77,9 @@ class BasicTypedSpan {
 using TypedSpan = BasicTypedSpan<std::byte>;
 using ConstTypedSpan = BasicTypedSpan<const std::byte>;
 
-// MomentFormat and MomentSpan: the storage format of an optimizer's running
-// averages, and a range of them.
+enum class MomentType : uint8_t { kF64, kF32, kBF16, kBlockwise8 };
+
+// The storage format of an optimizer's running averages.
 //
 //   const MomentFormat format = MomentFormat::Blockwise8(2048);
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bytes, MomentBytes(format, elements));
@@ -88,13 +89,10 @@ using ConstTypedSpan = BasicTypedSpan<const std::byte>;
 //
 // | format     | bytes for n elements         | worst relative rounding       |
 // | ---------- | ---------------------------- | ----------------------------- |
-// | F64        | 8 n (f64 parameters alone)   | 2^-53                         |
+// | F64        | 8 n (f64 parameters only)    | 2^-53                         |
 // | F32        | 4 n                          | 2^-24                         |
 // | BF16       | 2 n                          | 2^-8 stochastic, 2^-9 nearest |
 // | Blockwise8 | n + 4 ceil(n / block)        | dynamic_map.h                 |
-
-enum class MomentType : uint8_t { kF64, kF32, kBF16, kBlockwise8 };
-
 struct MomentFormat {
   MomentType type = MomentType::kF32;
   int64_t block = 0;  // Elements that share a scale; 0 unless kBlockwise8.
@@ -104,8 +102,8 @@ struct MomentFormat {
   static constexpr MomentFormat F64() { return {MomentType::kF64}; }
   static constexpr MomentFormat F32() { return {MomentType::kF32}; }
   static constexpr MomentFormat BF16() { return {MomentType::kBF16}; }
-  // One byte an element by the map of dynamic_map.h, and one f32, the largest
-  // magnitude, a block. `block` is a power of two from 64 to 2048.
+  // One byte per element, encoded by DynamicMap, and one f32 per block, its
+  // largest magnitude. `block` is a power of two from 64 to 2048.
   static constexpr MomentFormat Blockwise8(int64_t block = kDefaultBlock) {
     return {MomentType::kBlockwise8, block};
   }
@@ -128,35 +126,37 @@ absl::Status CheckMomentFormat(const MomentFormat& format);
 absl::StatusOr<int64_t> MomentBytes(const MomentFormat& format,
                                     int64_t elements);
 
-// Borrowed memory, which must outlive the span.
+// A range of an optimizer's running averages. Borrows its memory, which must
+// outlive the span.
 struct MomentSpan {
   MomentFormat format;
   int64_t size = 0;               // Elements.
   std::byte* values = nullptr;    // f64, f32, bf16, or codes.
-  std::span<float> largest = {};  // Of each block; empty for other formats.
+  std::span<float> largest = {};  // By block; empty for other formats.
 
-  // Over typed memory.
+  // Spans over typed memory.
   static MomentSpan Of(std::span<float> values);
   static MomentSpan Of(std::span<double> values);
   static MomentSpan Of(std::span<tessera::BF16> values);
 
-  // Over MomentBytes(format, elements) bytes: the scales of the blocks, if any,
-  // then the values. InvalidArgument if `storage` has another size or is not
-  // aligned for its elements (4 bytes for Blockwise8).
+  // A span over MomentBytes(format, elements) bytes: the scales of the blocks,
+  // if any, then the values. InvalidArgument if `storage` has another size or
+  // is not aligned for its elements (4 bytes for Blockwise8).
   static absl::StatusOr<MomentSpan> Over(const MomentFormat& format,
                                          int64_t elements,
                                          std::span<std::byte> storage);
 
-  // Elements [begin, begin + count). InvalidArgument if they are not all
-  // within, or `begin` is inside a block: the message names the nearest starts.
+  // Elements [begin, begin + count). InvalidArgument if they are not all within
+  // the span, or `begin` is inside a block: the message has the nearest block
+  // boundaries.
   absl::StatusOr<MomentSpan> Piece(int64_t begin, int64_t count) const;
 };
 
-// OK if element `begin` starts a block of `format`, or it has none.
+// OK if element `begin` starts a block of `format`, or the format has no
+// blocks.
 absl::Status CheckBlockBoundary(const MomentFormat& format, int64_t begin);
 
-// ParameterRange: the input of an optimizer's step for a range of one
-// parameter.
+// The input of an optimizer's step for a range of one parameter.
 //
 //   ParameterRange range = {
 //       .name = "layers.0.weight",
@@ -168,40 +168,41 @@ absl::Status CheckBlockBoundary(const MomentFormat& format, int64_t begin);
 //   };
 //
 // A range may be a whole parameter, a shard of it, or a piece that is currently
-// in memory. Stepping the pieces gives the bits of stepping the whole.
+// in memory. Stepping the pieces is bit-identical to stepping the whole.
 
 struct ParameterRange {
   std::string_view name = {};  // For messages.
 
-  // The start of the range within the parameter (or this rank's shard of it)
-  // that its moments belong to, and the number of elements of that whole. With
-  // 8-bit moments the range must start at a block boundary and end at one or at
-  // the end of the whole; stochastic rounding depends on `begin`. `whole` 0:
-  // the whole ends with the range.
+  // `begin` is the start of the range within the parameter (or this rank's
+  // shard of it) that its moments belong to; `whole` is the number of elements
+  // of that parameter or shard. With 8-bit moments the range must start at a
+  // block boundary and end at one or at the end of the whole; stochastic
+  // rounding depends on `begin`. If `whole` is 0, it ends with the range.
   int64_t begin = 0;
   int64_t whole = 0;
 
   TypedSpan parameter = {};      // f32, or f64. Updated.
   ConstTypedSpan gradient = {};  // f32, bf16 or f16; f64 for f64.
-  MomentSpan first = {};         // Updated; unless plain SGD.
-  MomentSpan second = {};        // Updated; AdamW alone.
+  MomentSpan first = {};         // Updated; unused by plain SGD.
+  MomentSpan second = {};        // Updated; AdamW only.
   TypedSpan copy = {};           // bf16 or f16; set to the new parameters,
                                  // rounded to nearest even. Empty: none.
-  // UndoBytes of the range, to which a step saves the parameter and the moments
+  // Memory of UndoBytes bytes, where a step saves the parameter and the moments
   // before it overwrites them, so that it can be undone. Empty: not saved.
   std::span<std::byte> undo = {};
 
-  bool decays = true;   // False: without the optimizer's weight decay.
+  bool decays = true;   // False: no weight decay.
   bool frozen = false;  // Nothing is read, written or checked.
 };
 
-// Bytes of the parameter and of its first `moments` (0 to 2) moments.
+// The bytes of the parameter and of its first `moments` (0 to 2) moments.
 int64_t UndoBytes(const ParameterRange& range, int moments);
 
 // OK, or InvalidArgument, with the range's name and number, if lengths differ,
 // a type is not supported, data is not aligned to its elements, `begin` or the
 // end is inside a block, or memory that is written overlaps other memory of any
-// of the ranges. `moments` (0 to 2) are needed; others are ignored.
+// of the ranges. The first `moments` (0 to 2) moments are required; others are
+// ignored.
 absl::Status CheckRanges(std::span<const ParameterRange> ranges, int moments);
 
 }  // namespace tessera::offload

@@ -5,7 +5,7 @@
 //                                                   .momentum = 0.9}));
 //   TESSERA_RETURN_IF_ERROR(sgd->Step(step, scale, ranges));
 //
-// For f32, in this order, every operation rounded on its own:
+// For f32 it computes, in this order and rounding after every operation:
 //
 //   g <- gradient * f32(unscale * clip_factor)  [+ p * weight_decay: kCoupled]
 //   m <- m * momentum + g * (1 - dampening)     [+ g in step 1]
@@ -14,13 +14,13 @@
 //                 [p * (1 - learning_rate * weight_decay) - ...: kDecoupled]
 //   copy <- p, rounded to nearest even
 //
-// Same bits for every instruction set, number of threads and partition. Bytes a
-// parameter: 20 with momentum in f32 (16 bf16, 14 8-bit), 12 without, 2 more
-// with a copy.
+// The result is bit-identical for every instruction set, number of threads and
+// partition. Bytes moved per parameter: 20 with momentum in f32 (16 in bf16, 14
+// in 8 bits), 12 without momentum, 2 more with a copy.
 //
-// Sources: B. Polyak, 1964; I. Sutskever et al., ICML 2013, whose momentum is
-// here in the form of most frameworks (the rate is outside of m); decoupled
-// decay as arXiv 1711.05101, algorithm 1.
+// Sources: B. Polyak, 1964; I. Sutskever et al., ICML 2013, with momentum in
+// the form of most frameworks (the learning rate is not part of m); decoupled
+// decay as in arXiv 1711.05101, algorithm 1.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_SGD_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_SGD_H_
 
@@ -39,14 +39,14 @@ namespace tessera::offload {
 
 struct SgdOptions {
   double learning_rate = 1e-2;
-  double momentum = 0;   // 0: none; `first` of the ranges is not used.
-  double dampening = 0;  // Not in step 1.
+  double momentum = 0;   // 0: none; `first` of the ranges is ignored.
+  double dampening = 0;  // Not applied in step 1.
   bool nesterov = false;
   double weight_decay = 0;
   WeightDecay decay = WeightDecay::kCoupled;
-  MomentRounding rounding = MomentRounding::kStochastic;  // Of bf16 moments.
-  uint64_t seed = 0;                                      // Of that rounding.
-  std::shared_ptr<ThreadPool> pool = nullptr;  // May be shared with others.
+  MomentRounding rounding = MomentRounding::kStochastic;  // For bf16 moments.
+  uint64_t seed = 0;                                      // For that rounding.
+  std::shared_ptr<ThreadPool> pool = nullptr;             // May be shared.
   int threads = 1;  // Threads of a new pool, used if `pool` is null.
 };
 
@@ -59,22 +59,22 @@ class Sgd {
 
   const SgdOptions& options() const { return options_; }
 
-  // For schedules; refused as by Create.
+  // For learning-rate schedules. Errors as for Create.
   absl::Status SetLearningRate(double learning_rate);
 
   // Like AdamW::Step, with one moment (`first`) or none.
   absl::Status Step(int64_t step, const StepScale& scale,
                     std::span<const ParameterRange> ranges);
 
-  // The two halves of Step, for a step that a queue does later: Prepare takes
-  // the options of now and checks the arguments that are not ranges.
+  // The two halves of Step, for a step that a queue executes later: Prepare
+  // captures the current options and checks all arguments except the ranges.
   absl::StatusOr<RangesStep> Prepare(int64_t step,
                                      const StepScale& scale) const;
   absl::Status Run(const RangesStep& prepared,
                    std::span<const ParameterRange> ranges);
 
-  // Restores what the last step of ranges with `undo` has overwritten, bit for
-  // bit, but not their copies. Errors as UndoRanges.
+  // For ranges with `undo`, restores bit for bit everything that the last step
+  // has overwritten, except their copies. Errors as for UndoRanges.
   absl::Status Undo(std::span<const ParameterRange> ranges);
 
  private:

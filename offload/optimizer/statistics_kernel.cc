@@ -22,7 +22,7 @@ constexpr auto kSums = static_cast<size_t>(kPartialSums);
 
 // 32 sums of squares and, if kCareful, 32 counts of non-finite elements, in as
 // many vectors as required. The careful version sums only finite elements; if
-// all are finite, both give the same bits.
+// all are finite, both results are bit-identical.
 template <bool kCareful>
 class Sums {
  public:
@@ -122,8 +122,8 @@ RunStatistics Measure(DType dtype, const std::byte* data, size_t count) {
   return sums.Total();
 }
 
-// An element that is not finite leaves a sum that is not: only then is there
-// something to count. Squares of f64 may overflow by themselves.
+// A non-finite element makes the sum non-finite, so elements are counted only
+// then. Squares of f64 may also overflow.
 RunStatistics StatisticsHere(DType dtype, const std::byte* data,
                              int64_t count) {
   const auto size = static_cast<size_t>(count);

@@ -19,10 +19,10 @@ namespace tessera::offload {
 namespace HWY_NAMESPACE {
 
 // The update of an element by each rule, and the sweep over a tile. Products
-// and sums are separate instructions, divisions and roots are those of IEEE
-// 754: the bits are the same on every instruction set.
+// and sums are separate instructions, and divisions and roots follow IEEE 754,
+// so results are bit-identical on every instruction set.
 
-// StepNumbers, rounded to the type that is computed in.
+// StepNumbers, rounded to the type of the computation.
 template <typename S>
 struct Numbers {
   explicit Numbers(const StepNumbers& n)
@@ -42,15 +42,15 @@ struct Numbers {
   S root_correction, epsilon, rate;
 };
 
-// average * beta + value * fresh.
+// Returns average * beta + value * fresh.
 template <class D, class V = hn::Vec<D>, typename S = hn::TFromD<D>>
 HWY_INLINE V Average(D d, V average, S beta, V value, S fresh) {
   return Canonical(d, hn::Add(hn::Mul(average, hn::Set(d, beta)),
                               hn::Mul(value, hn::Set(d, fresh))));
 }
 
-// The direction of a step, of which the parameter takes `rate`; moments are
-// updated.
+// Updates the moments and returns the direction of a step, which is multiplied
+// by `rate`.
 template <StepRule rule>
 struct Direction {  // kMomentum and kNesterov.
   static constexpr int kMoments = 1;
@@ -114,7 +114,7 @@ void Sweep(const Numbers<S>& numbers, const Tile<S>& tile, size_t count) {
 
 constexpr size_t kLine = 64;
 
-// The gradient as S: in place, or in `scratch`.
+// Returns the gradient as S, in place or in `scratch`.
 template <typename S>
 HWY_INLINE const S* LoadGradient(const StepJob& job, int64_t at, int64_t count,
                                  S* scratch) {
@@ -129,7 +129,8 @@ HWY_INLINE const S* LoadGradient(const StepJob& job, int64_t at, int64_t count,
   return reinterpret_cast<const S*>(job.gradient) + at;
 }
 
-// Whole lines of `to`, which starts one, go past the caches.
+// Streaming stores: whole cache lines of `to`, which is aligned to a line,
+// bypass the caches.
 HWY_INLINE void StreamCopy(bool is_bf16, const float* from, uint16_t* to,
                            size_t count) {
   alignas(kLine) uint16_t scratch[kLargestTile];

@@ -60,7 +60,7 @@ MomentPointer At(MomentPointer moment, int64_t at) {
   return moment;
 }
 
-// Bytes that a step over the ranges reads or writes.
+// The bytes that a step over the ranges reads or writes.
 int64_t Footprint(std::span<const ParameterRange> ranges) {
   int64_t bytes = 0;
   for (const ParameterRange& range : ranges) {
@@ -80,14 +80,14 @@ int64_t LastLevelCache() {
   return bytes > 0 ? bytes : kUsual;
 }
 
-// Elements whose old bytes are saved at a time: they stay in the second-level
-// cache until the step reads them. Whole tiles and blocks.
+// The number of elements whose old bytes are saved at a time, so that they stay
+// in the second-level cache until the step reads them. Whole tiles and blocks.
 constexpr int64_t kElementsSaved = 8192;
 static_assert(kElementsOfPart % kElementsSaved == 0 &&
               kElementsSaved % kLargestTile == 0);
 
 // Calls visit(live, saved, bytes) for each array of elements [at, at + count)
-// that a step overwrites, with its place in range.undo. `at` starts a block.
+// that a step overwrites, where `saved` is in range.undo. `at` starts a block.
 template <typename Visit>
 void ForEachOverwritten(const ParameterRange& range, int moments, int64_t at,
                         int64_t count, const Visit& visit) {
@@ -115,7 +115,7 @@ void ForEachOverwritten(const ParameterRange& range, int moments, int64_t at,
   }
 }
 
-// A step of [at, at + count) that saves what it overwrites.
+// Executes a step of [at, at + count) that saves the data it overwrites.
 void RunStepWithUndo(const RangesStep& step, const ParameterRange& range,
                      int64_t at, int64_t count, bool streams_copy) {
   const int64_t end = at + count;

@@ -1,4 +1,5 @@
-// The operands that a step kernel reads from a MomentSpan.
+// Executes an optimizer's step over ranges in parallel (RunRanges), undoes it
+// (UndoRanges), and checks the arguments of optimizers.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_STEP_RUNNER_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_STEP_RUNNER_H_
 
@@ -24,6 +25,7 @@ static_assert(static_cast<int>(MomentType::kF64) ==
               static_cast<int>(MomentType::kBlockwise8) ==
                   static_cast<int>(StoredMoment::kBlockwise8));
 
+// The operand of a step kernel for a MomentSpan.
 inline MomentPointer PointerTo(const MomentSpan& moment) {
   return {.type = static_cast<StoredMoment>(moment.format.type),
           .block = moment.format.block,
@@ -31,11 +33,11 @@ inline MomentPointer PointerTo(const MomentSpan& moment) {
           .largest = moment.largest.data()};
 }
 
-// RunRanges: a step over ranges, in parts that threads take.
-
-// Elements that a thread takes at a time: whole tiles, and whole blocks.
+// The number of elements that a thread processes at a time: whole tiles, and
+// whole blocks.
 inline constexpr int64_t kElementsOfPart = int64_t{1} << 16;
 
+// The part of a step that is the same for all ranges.
 struct RangesStep {
   StepRule rule = StepRule::kAdamW;
   int moments = 2;
@@ -49,19 +51,20 @@ struct RangesStep {
 StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
               int64_t count);
 
-// Checks all ranges (CheckRanges) before it writes anything. Copies use
-// streaming stores if the ranges exceed the last-level cache.
+// Executes a step over ranges, in parts of kElementsOfPart. Checks all ranges
+// (CheckRanges) before it writes anything. Copies use streaming stores if the
+// ranges exceed the last-level cache.
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
                        ThreadPool& pool);
 
-// Restores the parameter and the moments of ranges that a step with the same
-// `undo` has changed, bit for bit; a copy is left as it is. InvalidArgument,
-// with nothing written, as CheckRanges, and for a range without undo.
+// Restores, bit for bit, the parameters and moments that a step with the same
+// `undo` has changed; copies are unchanged. InvalidArgument, with nothing
+// written, as for CheckRanges, and for a range without undo.
 absl::Status UndoRanges(int moments, std::span<const ParameterRange> ranges,
                         ThreadPool& pool);
 
-// The key of random rounding of a step.
+// The key of a step's stochastic rounding.
 uint32_t RandomKey(uint64_t seed, int64_t step);
 
 // Checks of the arguments of an optimizer; messages begin with its name.
@@ -72,8 +75,8 @@ struct NamedNumber {
   double limit = 0;  // Values are below it; 0: no limit.
 };
 
-// InvalidArgument for the first number that is not finite, is negative or
-// reaches its limit.
+// InvalidArgument for the first number that is not finite, is negative, or is
+// not below its limit.
 absl::Status CheckNumbers(std::string_view optimizer,
                           std::initializer_list<NamedNumber> numbers);
 absl::Status CheckThreads(std::string_view optimizer, int threads);

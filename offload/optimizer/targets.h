@@ -1,6 +1,7 @@
 // The instruction sets that kernels are compiled for; include it before
-// hwy/foreach_target.h. The sizes of vectors must be known when compiling.
-// SSSE3 without SSE4 is history, and AVX3_DL has nothing that is used.
+// hwy/foreach_target.h. Vector sizes must be known at compile time, which
+// excludes SVE and RVV. SSSE3 without SSE4 is obsolete, and the kernels use
+// nothing of AVX3_DL.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_TARGETS_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_TARGETS_H_
 

@@ -89,7 +89,7 @@ absl::Status CheckArguments(int threads, int64_t bytes) {
   return absl::OkStatus();
 }
 
-// The three arrays, and who works on which part.
+// The three arrays, and the part of each thread.
 class Field {
  public:
   Field(int threads, int64_t bytes)
@@ -112,7 +112,7 @@ class Field {
     return {a_.get() + from, b_.get() + from, c_.get() + from, part_};
   }
 
-  // The thread that works on the part touches it first, which places its pages.
+  // The thread that processes the part writes it first, which places its pages.
   void Touch(int thread) const {
     const size_t from = part_ * static_cast<size_t>(thread);
     std::fill_n(a_.get() + from, part_, 0.0);
@@ -128,8 +128,8 @@ class Field {
 
 }  // namespace
 
-// The threads. Thread 0 is the caller, who keeps the time from the moment at
-// which all are ready to the one at which all are done.
+// The threads. Thread 0 is the caller. It measures the time from when all are
+// ready until all are done.
 class Triad::Team {
  public:
   Team(int threads, int64_t bytes)
@@ -152,7 +152,7 @@ class Triad::Team {
   int threads() const { return static_cast<int>(others_.size()) + 1; }
   double counted_bytes() const { return field_.counted_bytes(); }
 
-  // Bytes a second of one pass.
+  // Bytes per second of one pass.
   double Pass(bool streaming) {
     streaming_ = streaming;
     together_.arrive_and_wait();

@@ -1,21 +1,21 @@
-// The memory bandwidth as measured by STREAM's triad a[i] = b[i] + s * c[i]:
-// the floor for code that passes over memory once.
+// Triad: measures memory bandwidth by STREAM's triad a[i] = b[i] + s * c[i],
+// which is the limit for code that passes over memory once.
 //
 //   TESSERA_ASSIGN_OR_RETURN(TriadBandwidth triad,
 //                            MeasureTriad(threads, int64_t{1} << 28));
 //   double share = bytes_moved / seconds / triad.best();
 //
-// On a machine that runs other work, compare pass by pass, alternating with the
-// code under test, instead of the best passes of each:
+// On a busy machine, alternate passes with the code under test and compare
+// pairs, instead of the best of each:
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto triad, Triad::Create(threads, 1 << 28));
 //   for (...) { Step(); bandwidths.push_back(triad->Measure().best()); }
 //
-// Counted as STREAM does: 24 bytes an element (read b, read c, write a).
-// Ordinary stores also read each line of `a` before they overwrite it; these
-// 8 bytes are not counted. Streaming (non-temporal) stores do not read it, so
-// that what they count is what moves. best() is the larger of the two, and a
-// floor that does not flatter.
+// Counts 24 bytes per element, as STREAM does (read b, read c, write a).
+// Ordinary stores also read each line of `a` before they overwrite it; these 8
+// bytes are not counted. Streaming (non-temporal) stores do not read it, so all
+// bytes that move are counted. best() is the larger of the two, the stricter
+// reference.
 //
 // Source: J. McCalpin, "Memory Bandwidth and Machine Balance in Current High
 // Performance Computers", 1995.
@@ -31,7 +31,7 @@
 
 namespace tessera::offload {
 
-// Bytes a second.
+// Bytes per second.
 struct TriadBandwidth {
   double ordinary = 0;
   double streaming = 0;
@@ -41,27 +41,28 @@ struct TriadBandwidth {
 
 enum class TriadStores { kOrdinary, kStreaming };
 
-// The arrays, and the threads that pass over them. For one caller at a time.
+// The arrays, and the threads that process them. Not thread-safe.
 class Triad {
  public:
-  // `threads` threads (the caller of Measure is one) over three arrays of f64
-  // that have `bytes` bytes together. More bytes than four times the last-level
-  // cache measure memory; fewer, the caches. InvalidArgument unless 1 <=
-  // threads <= 1024 and there are 4 KiB for each thread; ResourceExhausted if
-  // there is no memory for it.
+  // Uses `threads` threads, including the caller of Measure, and three arrays
+  // of f64 with `bytes` bytes in total. To measure memory and not caches, use
+  // more than four times the size of the last-level cache. InvalidArgument
+  // unless 1 <= threads <= 1024 and there are 4 KiB for each thread;
+  // ResourceExhausted if there is no memory for it.
   static absl::StatusOr<std::unique_ptr<Triad>> Create(int threads,
                                                        int64_t bytes);
   ~Triad();
   Triad(const Triad&) = delete;
   Triad& operator=(const Triad&) = delete;
 
-  // Bytes a second of one pass, which takes bytes / bandwidth seconds.
+  // Executes one pass, which takes bytes / bandwidth seconds. Returns bytes per
+  // second.
   double Pass(TriadStores stores);
-  // One pass of each kind.
+  // Executes one pass of each kind.
   TriadBandwidth Measure();
 
   int threads() const;
-  // The bytes that a pass counts: `bytes`, rounded down to whole steps.
+  // The bytes that a pass counts: `bytes` rounded down to whole steps.
   double counted_bytes() const;
 
  private:
@@ -72,8 +73,8 @@ class Triad {
   const std::unique_ptr<Team> team_;
 };
 
-// The best of `passes` of each kind by a Triad; refused as by its Create, and
-// InvalidArgument unless passes >= 1.
+// Returns the best of `passes` passes of each kind. Errors as for
+// Triad::Create, and InvalidArgument unless passes >= 1.
 absl::StatusOr<TriadBandwidth> MeasureTriad(int threads, int64_t bytes,
                                             int passes = 10);
 

@@ -1,17 +1,5 @@
-// QueueDepth: finds the number of transfers to keep in flight by measurement.
-//
-//   QueueDepth depth(/*most=*/32);
-//   while (...) {
-//     // keep depth.value() transfers in flight for a while, then
-//     depth.Record(bytes, busy_ns);
-//   }
-//
-// It tries one more: if the throughput rises by at least 3 % the depth stays
-// and the next one is tried, else it is reverted. It also tries one less, which
-// stays if the throughput falls by less than 1.5 %: a shorter queue delays
-// urgent blocks less. Between trials it pauses, longer after each unsuccessful
-// one (up to 16 windows), and tries again at once if the throughput changes by
-// a third. Pure arithmetic.
+// The transfers in one direction (Flow), and the search for the number of
+// transfers to keep in flight (QueueDepth).
 #ifndef TESSERA_OFFLOAD_PREFETCH_FLOW_H_
 #define TESSERA_OFFLOAD_PREFETCH_FLOW_H_
 
@@ -19,10 +7,25 @@
 
 namespace tessera::offload {
 
-// Not safe for concurrent use.
+// Finds the number of transfers to keep in flight by measurement.
+//
+//   QueueDepth depth(/*most=*/32);
+//   while (...) {
+//     // keep depth.value() transfers in flight for a while, then
+//     depth.Record(bytes, busy_ns);
+//   }
+//
+// It tries one transfer more: if the throughput rises by at least 3 %, it keeps
+// the depth and tries the next one, otherwise it reverts. It also tries one
+// transfer less, and keeps that depth if the throughput falls by less than 1.5
+// %, since a shorter queue delays urgent blocks less. Between trials it pauses,
+// longer after each unsuccessful one (up to 16 windows), but tries again at
+// once if the throughput changes by a third. Pure arithmetic. Not safe for
+// concurrent use.
 class QueueDepth {
  public:
-  // Depths from 1 to `most` (at least 1); starts at `initial`, within them.
+  // Uses depths from 1 to `most` (at least 1); starts at `initial`, clamped to
+  // them.
   explicit QueueDepth(int most, int initial = 2);
 
   int value() const { return depth_; }
@@ -43,12 +46,12 @@ class QueueDepth {
   int depth_;
   Phase phase_ = Phase::kRest;
   bool next_up_ = true;
-  double rate_ = 0;  // at the depth that is known to be good
+  double rate_ = 0;  // at the best known depth
   int resting_ = 0;  // windows left
   int rest_ = 1;     // windows of the next rest
 };
 
-// Flow: transfers in one direction: the number in flight, their bytes, and the
+// The transfers in one direction: the number in flight, their bytes, and the
 // target depth.
 //
 //   Flow loads(/*most=*/16);
@@ -56,8 +59,8 @@ class QueueDepth {
 //   loads.Finish(now_ns, bytes);
 //   loads.bytes() / loads.busy_ns(now_ns);
 //
-// A window of at least 8 transfers, and of two per place in the queue, is
-// passed to QueueDepth if the queue was full for at least half of them:
+// Passes a window of at least 8 transfers, and at least two per slot of the
+// queue, to QueueDepth if the queue was full for at least half of them;
 // otherwise the depth was not the limit. Not safe for concurrent use.
 
 class Flow {
@@ -68,12 +71,13 @@ class Flow {
   int in_flight() const { return in_flight_; }
   bool HasRoom() const { return in_flight_ < depth_.value(); }
 
-  // Times are of one clock that never goes back.
+  // Times are from one monotonic clock.
   void Start(int64_t now_ns);
-  // One of them is over and has moved `bytes` (0 for one that failed).
+  // One transfer ended and has moved `bytes` (0 if it failed).
   void Finish(int64_t now_ns, int64_t bytes);
 
-  // Since construction: bytes, and time with at least one in flight.
+  // Since construction: the bytes moved, and the time with at least one
+  // transfer in flight.
   int64_t bytes() const { return bytes_; }
   int64_t busy_ns(int64_t now_ns) const {
     return busy_ns_ + (in_flight_ > 0 ? now_ns - since_ns_ : 0);
@@ -91,7 +95,7 @@ class Flow {
 
   QueueDepth depth_;
   int in_flight_ = 0;
-  int64_t since_ns_ = 0;  // when busy_ns_ was brought up to date
+  int64_t since_ns_ = 0;  // when busy_ns_ was last updated
   int64_t busy_ns_ = 0;
   int64_t bytes_ = 0;
   Window window_;

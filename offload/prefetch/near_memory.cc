@@ -64,7 +64,7 @@ void NearBufferPool::Trim() {
   retired_.clear();
 }
 
-// Keeps at most `bytes`; the largest go first.
+// Keeps at most `bytes`; frees the largest buffers first.
 void NearBufferPool::Shrink(int64_t bytes) {
   const auto is_done = [](const Kept& kept) {
     return kept.last_use.Test().value_or(true);
@@ -104,7 +104,7 @@ struct NearMemory::Block {
   BlockInfo info;
   Place place = Place::kFar;
   Buffer memory;     // Unless kFar.
-  Event last_use;    // Of the memory, by a device.
+  Event last_use;    // By a device, of the memory.
   int64_t uses = 0;  // Users and waiters.
   bool dirty = false;
   bool storing = false;
@@ -114,7 +114,7 @@ struct NearMemory::Block {
   int64_t announced =
       -1;  // Position in the order of announcements, until it is used.
   absl::Status load_error;
-  absl::Status store_error;           // Of the latest store.
+  absl::Status store_error;           // The result of the last store.
   std::vector<int64_t> planned = {};  // Its uses in the plan, ascending.
   // Uses of the plan that overwrite other blocks and need its memory,
   // ascending.
@@ -268,7 +268,7 @@ void NearMemory::Announce(std::string_view key) {
   work_.SignalAll();
 }
 
-// Makes it the next to be loaded.
+// Makes the block the next one to be loaded.
 absl::Status NearMemory::Request(Block& block, bool overwrite) {
   mutex_.Unlock();
   const absl::StatusOr<BlockStat> stat = far_.Stat(block.key);
@@ -436,7 +436,8 @@ void NearMemory::Work() {
   }
 }
 
-// The listener keeps the operation, and this object, until it has been called.
+// The listener keeps the operation and this object alive until it has been
+// called.
 void NearMemory::Issue(Job job) {
   absl::Status ready = job.ready.Wait();
   if (ready.ok() && options_.device != nullptr) {
@@ -503,7 +504,7 @@ std::optional<NearMemory::Job> NearMemory::NextJob() {
   return job;
 }
 
-// Unless a transfer in flight may still free memory.
+// Does nothing while a transfer in flight may still free memory.
 void NearMemory::GrowOrRefuse() {
   if (loads_.in_flight() + stores_.in_flight() > 0) return;
   const bool grows = options_.grows && FirstStoreError().ok();
@@ -550,7 +551,7 @@ std::optional<NearMemory::Job> NearMemory::Demanded() {
   return std::nullopt;
 }
 
-// In the order of the announcements; the first without memory waits.
+// Loads in the order of the announcements; the first one without memory waits.
 std::optional<NearMemory::Job> NearMemory::Announced() {
   while (!announced_.empty()) {
     Block& block = *announced_.front();
@@ -611,7 +612,7 @@ std::optional<NearMemory::Job> NearMemory::Wanted() {
   return std::nullopt;
 }
 
-// Free memory is sufficient. If the system refuses memory, the load fails.
+// Precondition: free memory is sufficient. If allocation fails, the load fails.
 bool NearMemory::TakeMemory(Block& block) {
   absl::StatusOr<Buffer> memory = pool_.Take(block.bytes, &block.last_use);
   if (!memory.ok()) {

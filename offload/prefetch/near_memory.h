@@ -1,17 +1,5 @@
-// NearBufferPool: reusable memory within a budget, allocated in exact sizes.
-//
-//   NearBufferPool pool(HostMemory(), 2LL << 30);
-//   if (pool.free_bytes() >= bytes) {
-//     TESSERA_ASSIGN_OR_RETURN(Buffer buffer, pool.Take(bytes));
-//     ...
-//     pool.GiveBack(std::move(buffer));
-//   }
-//
-// Returned buffers are kept for the next request of the same size, since fresh
-// pages cost about as much as filling them, and freed when another size needs
-// the memory. Used and kept bytes together never exceed the budget, except for
-// buffers that a device still uses: they are freed when it is done. Addresses
-// are multiples of 4096, as direct I/O requires. Not safe for concurrent use.
+// NearMemory: keeps blocks of a far tier in near memory; and the pool of its
+// buffers (NearBufferPool). Internal: use prefetcher.h.
 #ifndef TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 #define TESSERA_OFFLOAD_PREFETCH_NEAR_MEMORY_H_
 
@@ -40,6 +28,20 @@
 
 namespace tessera::offload {
 
+// Reusable memory within a budget, allocated in exact sizes.
+//
+//   NearBufferPool pool(HostMemory(), 2LL << 30);
+//   if (pool.free_bytes() >= bytes) {
+//     TESSERA_ASSIGN_OR_RETURN(Buffer buffer, pool.Take(bytes));
+//     ...
+//     pool.GiveBack(std::move(buffer));
+//   }
+//
+// Returned buffers are kept for the next request of the same size, since fresh
+// pages cost about as much as filling them, and freed when another size needs
+// the memory. Used and kept bytes together never exceed the budget, except for
+// buffers that a device still uses, which are freed when it is done. Addresses
+// are multiples of 4096, as direct I/O requires. Not safe for concurrent use.
 class NearBufferPool {
  public:
   NearBufferPool(std::shared_ptr<MemoryResource> resource, int64_t budget);
@@ -51,10 +53,12 @@ class NearBufferPool {
   int64_t taken_bytes() const { return taken_bytes_; }
   int64_t kept_bytes() const { return kept_bytes_; }
 
-  // ResourceExhausted if `bytes` exceed free_bytes(); else the resource's
-  // errors. The memory may be used after `last_use`; null: it is waited for.
+  // ResourceExhausted if `bytes` exceeds free_bytes(); otherwise the resource's
+  // errors. The caller must wait for `last_use` before it uses the memory; if
+  // `last_use` is null, Take waits.
   absl::StatusOr<Buffer> Take(int64_t bytes, Event* last_use = nullptr);
-  // Work that uses the buffer ends at `last_use`. Only Trim waits for it.
+  // Returns a buffer, which enqueued work uses until `last_use`. Only Trim
+  // waits for that event.
   void GiveBack(Buffer buffer, Event last_use = {});
   // Frees the kept buffers.
   void Trim();
@@ -71,34 +75,34 @@ class NearBufferPool {
     Event last_use;
   };
   std::map<int64_t, std::vector<Kept>> kept_;  // by size, none empty
-  std::vector<Kept> retired_;                  // To free when they are done.
+  std::vector<Kept> retired_;  // Freed when their last use is done.
 };
 
-// NearMemory: keeps blocks of a far tier in near memory, and loads and stores
-// them with threads of its own. Prefetcher is built on it; use prefetcher.h.
+// Keeps blocks of a far tier in near memory, and loads and stores them with its
+// own threads. Prefetcher is built on it.
 //
 // With a plan (a Replacement), loads start in the plan's order as soon as their
-// victims are evicted, as many at once as Flow allows. A block that is acquired
-// and not being loaded is loaded next, before all others and beyond the depth.
-// If the uses deviate from the plan, the block that the plan needs last is
+// victims are evicted, as many at once as Flow allows. If a missing block is
+// acquired, it is loaded next, before all others and even beyond the depth. If
+// the uses deviate from the plan, the block that the plan needs last is
 // evicted. Without a plan, announced blocks are loaded in the order of their
-// announcements, into room that no announced or used block has.
+// announcements, into memory that no announced or used block occupies.
 //
-// Threads: `threads` of its own call the tier's Start functions, which may copy
-// or compress before they return; the tier's threads report completion. The
-// functions here are for one caller at a time.
+// Threads. Options::threads threads call the tier's Start functions, which may
+// copy or compress before they return; the tier's threads report completion.
+// The functions of this class must be called one at a time.
 
 class NearMemory : public std::enable_shared_from_this<NearMemory> {
  public:
   struct Options {
     int64_t budget = 0;
     std::shared_ptr<MemoryResource> resource;
-    Device* device = nullptr;  // Uses the memory too; null: none.
+    Device* device = nullptr;  // Also uses the memory; null: none.
     int most_loads = 1;
     int most_stores = 1;
     int threads = 1;
-    // Raise the budget if the blocks in use leave no free memory. The increase
-    // counts against `accounting`, if it is not null.
+    // Raises the budget if the blocks in use leave no free memory. The increase
+    // is reserved in `accounting`, if it is not null.
     bool grows = false;
     std::shared_ptr<Accounting> accounting = {};
   };
@@ -118,26 +122,26 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
 
   NearMemory(MemoryTier& far, Options options);
   ~NearMemory();
-  // Starts the threads; call it once, before anything else.
+  // Starts the threads. Call it once, before any other function.
   void Open();
   // Stores dirty blocks, waits for transfers in flight, joins the threads and
-  // returns all memory. The last call.
+  // frees all memory. Must be the last call.
   void Close();
 
   // Follows `plan` from its first use. nullopt: no plan.
   void Follow(std::optional<Replacement> plan);
 
-  // Waits for the block and marks it as in use. `position` is the number of
-  // this use in the plan, ascending; -1 if the plan does not contain it. With
-  // `overwrite` a far block is not loaded: its bytes are undefined.
+  // Waits for the block and marks it as in use. `position` is the index of this
+  // use in the plan, ascending over calls; -1 if the plan does not contain it.
+  // With `overwrite` a far block is not loaded and its bytes are undefined.
   absl::StatusOr<Acquired> Acquire(std::string_view key, int64_t position,
                                    bool overwrite = false);
-  // Loads the block after those that were announced before. Ignored while a
-  // plan is followed, and if the tier does not have the block.
+  // Requests that the block be loaded, after previously announced blocks.
+  // Ignored while a plan is followed, and if the tier does not have the block.
   void Announce(std::string_view key);
-  // Ends one use. Work of a device that uses the bytes, or changes them, ends
-  // at `last_use`, after that of earlier uses. FailedPrecondition if the block
-  // is not in use.
+  // Ends one use. Device work that reads or writes the bytes ends at
+  // `last_use`, which must be no earlier than that of earlier uses.
+  // FailedPrecondition if the block is not in use.
   absl::Status Release(std::string_view key, bool dirty, Event last_use = {});
   // Stores dirty blocks. Returns the first error; that block stays dirty.
   absl::Status Flush();
@@ -204,7 +208,7 @@ class NearMemory : public std::enable_shared_from_this<NearMemory> {
   MemoryTier& far_;
   const Options options_;
   mutable absl::Mutex mutex_;
-  absl::CondVar work_;     // a job may be there
+  absl::CondVar work_;     // there may be a job
   absl::CondVar changed_;  // a transfer has ended
   NearBufferPool pool_ ABSL_GUARDED_BY(mutex_);
   Flow loads_ ABSL_GUARDED_BY(mutex_);

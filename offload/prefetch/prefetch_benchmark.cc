@@ -2,7 +2,7 @@
 //
 // share_of_bound: StepBound, at the bandwidth that the tier alone reached in
 // this run, divided by the time of the step. speedup: the time of the same step
-// without prefetch divided by that with prefetch; 2 if only the bandwidth
+// without prefetch divided by the time with prefetch; 2 if only the bandwidth
 // limits both. Compute is a pass over the block, repeated for the time of its
 // load.
 #include <algorithm>

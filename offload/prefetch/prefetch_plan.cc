@@ -36,7 +36,7 @@ std::vector<int64_t> LoadedUpTo(const Replacement& replacement) {
   return loaded;
 }
 
-// Each block once, unless it was near or its first use overwrites it.
+// Counts each block once, unless it was near or its first use overwrites it.
 std::vector<int64_t> FirstLoads(std::span<const BlockUse> order,
                                 const Replacement& replacement,
                                 std::span<const NearBlock> near) {
@@ -132,7 +132,7 @@ namespace {
 
 constexpr int64_t kSpares[] = {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 
-// No sum of a step may come near 2^63.
+// Limits sums of a step to well below 2^63.
 absl::Status CheckTimes(const PrefetchPlan::Input& input) {
   if (input.load_bytes_per_second <= 0 || input.store_bytes_per_second <= 0) {
     return absl::InvalidArgumentError(
@@ -200,7 +200,7 @@ class PrefetchPlan::Timeline {
   }
 
  private:
-  // The use at whose end the block changed by `use` is free.
+  // The use after which the block changed by `use` is no longer in use.
   int64_t FreeAfter(int64_t use) const {
     if (use < 0) return -1;
     const auto last = static_cast<int64_t>(order_.size()) - 1;
@@ -212,7 +212,7 @@ class PrefetchPlan::Timeline {
     return use < 0 ? 0 : computes_[static_cast<size_t>(use)].end_ns;
   }
 
-  // When the victims of the step are gone.
+  // When the victims of the step are evicted.
   int64_t RoomFor(const Replacement::Step& step) const {
     int64_t start = 0;
     for (const Replacement::Eviction& e : step.evict) {
@@ -251,7 +251,7 @@ class PrefetchPlan::Timeline {
   std::vector<int64_t> loaded_;  // block -> end of its latest load
   std::vector<int64_t> stored_;
   int64_t load_free_ = 0;
-  int64_t room_free_ = 0;  // when the victims of overwriting uses are gone
+  int64_t room_free_ = 0;  // when victims of overwriting uses are evicted
   int64_t store_free_ = 0;
   std::vector<Span> computes_;
   std::vector<Transfer> loads_;

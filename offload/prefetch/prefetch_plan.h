@@ -1,26 +1,27 @@
-// A lower bound on the time of a step whose blocks must be loaded.
+// PrefetchPlan: predicts the times of a step whose blocks must be loaded; and a
+// lower bound on any such step (StepBound).
 //
 //   TESSERA_ASSIGN_OR_RETURN(int64_t bound_ns,
 //                            StepBound(order, budget, {}, 2'000'000'000));
 //
-// The model: one channel brings `load_bytes_per_second` into a near memory of
-// `budget` bytes; a block takes its bytes there from the start of its load
-// until it is evicted; the computes of the uses run one after another, each
-// from when its block is there, and no block leaves while it is in use. Stores
+// The model: one channel loads `load_bytes_per_second` into a near memory of
+// `budget` bytes. A block occupies its bytes from the start of its load until
+// it is evicted. The computes of the uses run one after another, each as soon
+// as its block is loaded, and no block is evicted while it is in use. Stores
 // are free. Then for every use k
 //
 //   time of the step >= time to load L(k) bytes + compute of k, k+1, ...
 //
 // where L(k) is a number of bytes that every schedule has loaded when the
 // compute of k starts, and the bound is the largest of these over k.
-// - Blocks of one size: L(k) is what Replacement loads up to k, the least
-//   possible.
-// - Several sizes: L(0) and the rest as first loads (each block up to k that
-//   was not near), and over any j < k at least the bytes of the different
-//   blocks used in j..k less the budget on top of L(j), since no more than the
-//   budget was there when the compute of j began.
-// A block whose first use (of all, or after j) overwrites it need not be
-// loaded for it and is left out of these sums.
+// - Blocks of one size: L(k) is the number of bytes that Replacement loads up
+//   to k, which is minimal.
+// - Several sizes: L(k) is at least the bytes of all different blocks up to k
+//   that were not near at the start, and for any j < k at least L(j) plus the
+//   bytes of the different blocks used in j..k minus the budget, since at most
+//   the budget was near when the compute of j began.
+// These sums omit a block whose first use (from the start, or after j)
+// overwrites it, since that use needs no load.
 #ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
 #define TESSERA_OFFLOAD_PREFETCH_PREFETCH_PLAN_H_
 
@@ -33,8 +34,8 @@
 
 namespace tessera::offload {
 
-// L(k) for every use k. Errors as Replacement::Create. For several sizes O(n *
-// min(n, 2048)).
+// L(k) for every use k. Errors as for Replacement::Create. For several sizes
+// O(n * min(n, 2048)).
 absl::StatusOr<std::vector<int64_t>> LeastBytesLoaded(
     std::span<const BlockUse> order, int64_t budget,
     std::span<const NearBlock> near);
@@ -46,10 +47,11 @@ absl::StatusOr<int64_t> StepBound(std::span<const BlockUse> order,
                                   std::span<const NearBlock> near,
                                   int64_t load_bytes_per_second);
 
-// Nanoseconds that `bytes` take, rounded up. `bytes_per_second` is positive.
+// The time in nanoseconds to transfer `bytes`, rounded up. `bytes_per_second`
+// must be positive.
 int64_t TransferNs(int64_t bytes, int64_t bytes_per_second);
 
-// PrefetchPlan: the predicted times of a step.
+// The predicted times of a step.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       PrefetchPlan plan,
@@ -59,22 +61,22 @@ int64_t TransferNs(int64_t bytes, int64_t bytes_per_second);
 //                             .store_bytes_per_second = 2'000'000'000}));
 //   double share = double(plan.bound_ns()) / double(plan.step_ns());
 //
-// Loads and evictions form a Replacement. Loads run in the order of need; each
-// starts as soon as the channel is free and its room is free. A victim is
+// A Replacement determines loads and evictions. Loads run in the order of use;
+// each starts as soon as the channel and its memory are free. A victim is
 // evicted after its last use, a dirty one after its store, which starts as soon
-// as the use that changed it ends. Replacements that spare 0, 1, 2, 3, 4, 6, 8,
-// ... 64 uses are all priced; the plan is the one that ends first, or among
-// equals the one that loads less.
+// as the use that changed it ends. The plan simulates replacements that spare
+// 0, 1, 2, 3, 4, 6, 8, ... 64 uses and selects the one that ends first, or
+// among equals the one that loads less.
 //
-// The replacement that spares 0 is the rule "conservative" of Cao, Felten,
+// The replacement that spares 0 is the algorithm "conservative" of Cao, Felten,
 // Karlin and Li, "A Study of Integrated Prefetching and Caching Strategies",
 // SIGMETRICS 1995: with blocks of one size and without stores it takes at most
-// twice the shortest time, and so does the plan. Trading loads for overlap by
-// one number is the idea of Delay(d) in Albers and Buettner, "Integrated
+// twice the shortest time, and so does the plan. The single parameter that
+// trades loads for overlap follows Delay(d) in Albers and Buettner, "Integrated
 // prefetching and caching in single and parallel disk systems", 2005.
 //
-// Pure integer arithmetic, deterministic. The model is load_bound.h's, with a
-// second channel for stores that runs beside the first.
+// Pure integer arithmetic, deterministic. The model is that of StepBound, with
+// a second, concurrent channel for stores.
 
 class PrefetchPlan {
  public:
@@ -84,8 +86,8 @@ class PrefetchPlan {
     int64_t load_bytes_per_second = 0;
     int64_t store_bytes_per_second = 0;
     std::vector<NearBlock> near = {};  // at the start
-    // Replacements that spare less are left out, so that more loads than one
-    // can be in flight where latency matters, which this model does not know.
+    // Excludes replacements that spare less, so that several loads can be in
+    // flight if latency matters, which this model ignores.
     int64_t least_spare = 0;
   };
 
@@ -95,8 +97,8 @@ class PrefetchPlan {
     int64_t end_ns = 0;
     friend bool operator==(const Span&, const Span&) = default;
   };
-  // A transfer of the block of `use`. A load is before it; a store is after it,
-  // and `use` is -1 if the block was dirty before the step.
+  // A transfer of the block of `use`: a load before the use, or a store after
+  // it. For a store, `use` is -1 if the block was dirty before the step.
   struct Transfer {
     int64_t use = 0;
     size_t block = 0;
@@ -104,7 +106,7 @@ class PrefetchPlan {
   };
 
   // InvalidArgument if a bandwidth is not positive or the times exceed 63 bits
-  // of nanoseconds; else as Replacement::Create.
+  // of nanoseconds; otherwise errors as for Replacement::Create.
   static absl::StatusOr<PrefetchPlan> Create(Input input);
 
   const Input& input() const { return input_; }

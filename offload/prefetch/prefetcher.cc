@@ -150,7 +150,7 @@ absl::Status Prefetcher::Start(std::vector<BlockUse> order, bool given) {
   return absl::OkStatus();
 }
 
-// Sizes come from the tier at this moment.
+// Reads the current sizes from the tier.
 absl::StatusOr<PrefetchPlan> Prefetcher::MakePlan(
     std::vector<BlockUse> order) const {
   bool timed = false;
@@ -162,7 +162,7 @@ absl::StatusOr<PrefetchPlan> Prefetcher::MakePlan(
     timed |= use.compute_ns > 0;
   }
   if (!timed) {
-    // No times are known: as if compute took as long as loads.
+    // No times are known: assumes that compute takes as long as loads.
     for (BlockUse& use : order) use.compute_ns = use.bytes;
   }
   const bool measured = timed && load_speed_ > 0;
@@ -174,7 +174,7 @@ absl::StatusOr<PrefetchPlan> Prefetcher::MakePlan(
        .store_bytes_per_second =
            measured && store_speed_ > 0 ? store_speed_ : load,
        .near = near_->Blocks(),
-       // One more than may be in flight, so that one more can be tried.
+       // One more than the depth, so that the depth can grow.
        .least_spare = std::min<int64_t>(
            near_->traffic().load_depth + 1,
            std::max<int64_t>(near_->budget() / largest, 2) - 2)});
@@ -277,8 +277,8 @@ void Prefetcher::Measure(const NearMemory::Traffic& now) {
   }
 }
 
-// Without a bandwidth, and for uses that no plan supports, only the time of the
-// computes.
+// Without a bandwidth, and for uses that no plan supports, returns only the
+// time of the computes.
 int64_t Prefetcher::Bound(const std::vector<BlockUse>& order) const {
   const absl::StatusOr<int64_t> bound =
       StepBound(order, near_->budget(), step_->near,

@@ -108,8 +108,8 @@ class Replacement::Builder {
     return absl::OkStatus();
   }
 
-  // The next use that reads a block, where uses of the next step follow all of
-  // this one; none if an overwriting use comes first.
+  // The next use that reads a block, where the uses of the next step follow
+  // those of this one; none if an overwriting use comes first.
   void FindNextUses() {
     const auto count = static_cast<int64_t>(order_.size());
     next_.assign(order_.size(), kNever);

@@ -1,7 +1,7 @@
 #include "offload/pressure/pressure_gauge.h"
 
 #include <algorithm>
-#include <cstdlib>  // defines __GLIBC__ where it is
+#include <cstdlib>  // defines __GLIBC__ with glibc
 
 #ifdef __GLIBC__
 #include <malloc.h>

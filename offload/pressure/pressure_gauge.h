@@ -1,11 +1,5 @@
-// ReturnFreeMemory: returns the process's free heap memory to the system.
-//
-//   TESSERA_RETURN_IF_ERROR(tier.Drop("layer.7"));
-//   ReturnFreeMemory();
-//
-// glibc does not return freed blocks by itself: it maps only blocks of 128 KiB
-// or more, raises that limit up to 32 MiB whenever such a block is freed, and
-// keeps free memory below the top of its heap.
+// PressureGauge: converts readings of memory to levels of pressure; and
+// ReturnFreeMemory, which reduces the pressure.
 #ifndef TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
 #define TESSERA_OFFLOAD_PRESSURE_PRESSURE_GAUGE_H_
 
@@ -18,23 +12,31 @@
 
 namespace tessera::offload {
 
-// Some microseconds for each free run of pages, in every arena. False if
-// nothing was handed back, or the C library is another than glibc.
+// Returns the process's free heap memory to the system.
+//
+//   TESSERA_RETURN_IF_ERROR(tier.Drop("layer.7"));
+//   ReturnFreeMemory();
+//
+// glibc does not do this by itself: it maps only blocks of 128 KiB or more,
+// raises that limit up to 32 MiB whenever such a block is freed, and keeps free
+// memory below the top of its heap.
+//
+// Takes some microseconds for each free run of pages in every arena. Returns
+// false if no memory was returned, or the C library is not glibc.
 bool ReturnFreeMemory();
 
-// PressureGauge: levels of memory pressure that rise at once and fall late.
+// A gauge whose level of memory pressure rises at once and falls with a delay.
 //
 //   PressureGauge gauge;
 //   PressureLevel level = gauge.Update(reading, now_ns);
 //
-// A level holds from its threshold on. It is left only when the pressure has
-// been below the threshold less `margin` for `hold_ns`, so that what moves to
-// and fro around a threshold, or falls because of what was just offloaded, does
-// not switch anything to and fro.
+// A level begins at its threshold. It ends only when the pressure has been
+// below the threshold minus `margin` for `hold_ns`, so that pressure that
+// oscillates around a threshold, or falls because data was just offloaded, does
+// not switch offloading on and off.
 //
-// The pressure is used / limit of the tightest limit, or what stalls tell where
-// that is more: tasks that wait for memory are in trouble whatever the numbers
-// of bytes are.
+// The pressure is used / limit of the tightest limit. Stalls raise it, since
+// tasks that wait for memory show pressure whatever the numbers of bytes are.
 
 enum class PressureLevel {
   kNone,      // below 40 %
@@ -60,8 +62,9 @@ inline std::ostream& operator<<(std::ostream& os, PressureLevel level) {
 struct GaugeOptions {
   double margin = 0.05;
   int64_t hold_ns = 2'000'000'000;
-  // Percent of the last ten seconds in which some tasks (at least kHigh) or all
-  // of them (kCritical) waited for memory. Above 100: stalls do not count.
+  // The percentages of the last ten seconds in which some tasks, or all of
+  // them, waited for memory, from which the level is at least kHigh, or
+  // kCritical. Above 100: stalls are ignored.
   double some_stall = 20;
   double full_stall = 10;
 };
@@ -77,13 +80,13 @@ class PressureGauge {
   const GaugeOptions& options() const { return options_; }
   PressureLevel level() const { return level_; }
 
-  // `now_ns` is of a clock that never goes back.
+  // `now_ns` is from a monotonic clock.
   PressureLevel Update(const MemoryReading& reading, int64_t now_ns);
 
  private:
   const GaugeOptions options_;
   PressureLevel level_ = PressureLevel::kNone;
-  // When each level was last not left behind.
+  // When the pressure last upheld each level.
   std::array<int64_t, 5> upheld_ns_ = {};
 };
 

@@ -67,7 +67,7 @@ bool ParsePercent(std::string_view text, double* value) {
   return absl::SimpleAtod(text, value) && *value >= 0 && *value <= 100;
 }
 
-// mountinfo writes spaces and the like as \040.
+// mountinfo escapes spaces and similar characters, as \040.
 std::string Unescape(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -252,7 +252,7 @@ int64_t Value(const KeyedNumbers& numbers, std::string_view key) {
   return found == numbers.end() ? 0 : found->second;
 }
 
-// In doubles, as hostile numbers may not overflow.
+// Uses doubles, so that hostile numbers cannot overflow.
 int64_t Reclaimable(const KeyedNumbers& stat, std::string_view prefix,
                     int64_t used) {
   const auto get = [&](std::string_view key) {
@@ -271,7 +271,8 @@ int64_t Reclaimable(const KeyedNumbers& stat, std::string_view prefix,
 // The group's directories from its own to the mount's, nearest first.
 std::vector<std::string> Directories(const CgroupMount& mount,
                                      std::string_view group) {
-  // A group outside of what is mounted (another namespace) shows as the mount.
+  // A group outside of the mount (in another namespace) is treated as the mount
+  // itself.
   std::vector<std::string_view> parts;
   if (mount.root == "/" || absl::ConsumePrefix(&group, mount.root)) {
     parts = absl::StrSplit(group, '/', absl::SkipEmpty());
@@ -310,7 +311,7 @@ class SystemMemory::Reader {
   }
 
  private:
-  // Nothing if there is no such file.
+  // Returns nothing if the file does not exist.
   template <typename Parse>
   auto Get(const std::string& path, Parse parse)
       -> std::optional<typename decltype(parse(""))::value_type> {

@@ -1,14 +1,15 @@
-// The texts in which Linux tells how much memory there is: /proc/meminfo,
-// /proc/self/{statm,limits,cgroup,mountinfo}, and of control groups
-// memory.{max,stat,events,pressure}.
+// SystemMemory: reads from Linux how full memory is (MemoryReading), against
+// the limits of the machine, of control groups and of the process. Also the
+// parsers of the files that it reads: /proc/meminfo,
+// /proc/self/{statm,limits,cgroup, mountinfo}, and
+// memory.{max,stat,events,pressure} of control groups.
 //
-//   TESSERA_ASSIGN_OR_RETURN(PressureStall stall,
-//                            ParsePressureStall(text));
-//   if (stall.full_avg10 > 10) ...
+//   SystemMemory system;
+//   TESSERA_ASSIGN_OR_RETURN(MemoryReading reading, system.Read());
 //
-// Pure functions. Every one takes untrusted text of at most 1 MiB and refuses,
-// as InvalidArgument with the line in question, what is not in the format.
-// Unknown keys are passed over, as kernels add some.
+// The parsers are pure functions of untrusted text of at most 1 MiB. For text
+// that is not in the format they return InvalidArgument with the line. They
+// ignore unknown keys, since new kernels add some.
 //
 // Source: Linux, Documentation/filesystems/proc.rst, accounting/psi.rst,
 // admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
@@ -36,45 +37,45 @@ struct MemoryInfo {
   int64_t available = 0;  // at most `total`
   friend bool operator==(const MemoryInfo&, const MemoryInfo&) = default;
 };
-// /proc/meminfo. Before Linux 3.14 there is no MemAvailable: then free plus
-// page cache.
+// Parses /proc/meminfo. Before Linux 3.14, which added MemAvailable,
+// `available` is free memory plus page cache.
 absl::StatusOr<MemoryInfo> ParseMemoryInfo(std::string_view text);
 
-// Percent of time in which some, or all, tasks waited for memory.
+// The percentages of time in which some, or all, tasks waited for memory.
 struct PressureStall {
   double some_avg10 = 0;
   double full_avg10 = 0;
   friend bool operator==(const PressureStall&, const PressureStall&) = default;
 };
-// /proc/pressure/memory or memory.pressure.
+// Parses /proc/pressure/memory or memory.pressure.
 absl::StatusOr<PressureStall> ParsePressureStall(std::string_view text);
 
-// One number, or "max", as in memory.max. kNoLimit for "max" and for the
-// numbers from 2^62 on by which version 1 says so.
+// Parses one number or "max", as in memory.max. Returns kNoLimit for "max" and
+// for numbers from 2^62 on, which mean "unlimited" in version 1.
 absl::StatusOr<int64_t> ParseMemoryLimit(std::string_view text);
 
 // "key value" lines, as in memory.stat and memory.events.
 using KeyedNumbers = std::map<std::string, int64_t, std::less<>>;
 absl::StatusOr<KeyedNumbers> ParseKeyedNumbers(std::string_view text);
 
-// Bytes of this process.
+// The memory of this process, in bytes.
 struct ProcessMemory {
   int64_t address_space = 0;
   int64_t resident = 0;
   int64_t data = 0;
   friend bool operator==(const ProcessMemory&, const ProcessMemory&) = default;
 };
-// /proc/self/statm. `page_bytes` is a power of two.
+// Parses /proc/self/statm. `page_bytes` is a power of two.
 absl::StatusOr<ProcessMemory> ParseProcessMemory(std::string_view text,
                                                  int64_t page_bytes);
 
-// kNoLimit: unlimited.
+// The limits of this process, in bytes.
 struct ProcessLimits {
   int64_t address_space = kNoLimit;
   int64_t data = kNoLimit;
   friend bool operator==(const ProcessLimits&, const ProcessLimits&) = default;
 };
-// /proc/self/limits, the soft ones.
+// Parses the soft limits in /proc/self/limits.
 absl::StatusOr<ProcessLimits> ParseProcessLimits(std::string_view text);
 
 // The control groups that count a process's memory; paths within their
@@ -85,7 +86,7 @@ struct CgroupMembership {
   friend bool operator==(const CgroupMembership&,
                          const CgroupMembership&) = default;
 };
-// /proc/self/cgroup.
+// Parses /proc/self/cgroup.
 absl::StatusOr<CgroupMembership> ParseCgroupMembership(std::string_view text);
 
 // The mount point of a hierarchy that may count memory.
@@ -95,30 +96,30 @@ struct CgroupMount {
   std::string point;  // where
   friend bool operator==(const CgroupMount&, const CgroupMount&) = default;
 };
-// /proc/self/mountinfo, other mounts passed over.
+// Parses /proc/self/mountinfo, and ignores other mounts.
 absl::StatusOr<std::vector<CgroupMount>> ParseCgroupMounts(
     std::string_view text);
 
-// MemoryReading: how full memory is, against each limit that counts.
-//
-//   TESSERA_ASSIGN_OR_RETURN(MemoryReading reading, source.Read());
-//   if (reading.pressure() > 0.9) Shrink(reading.tightest()->source);
-
+// A limit of memory, and how much of it is used.
 struct MemoryLimit {
-  // used / limit; 1 for a limit of nothing.
+  // used / limit; 1 if the limit is 0.
   double pressure() const {
     return limit <= 0 ? 1
                       : static_cast<double>(used) / static_cast<double>(limit);
   }
 
   std::string source;       // "cgroup /sys/fs/cgroup/job memory.max"
-  int64_t used = 0;         // bytes, without what the kernel can take back
-  int64_t reclaimable = 0;  // which is this: clean page cache
+  int64_t used = 0;         // bytes, without `reclaimable`
+  int64_t reclaimable = 0;  // bytes of clean page cache
   int64_t limit = 0;
 };
 
+// How full memory is, against each limit that applies.
+//
+//   TESSERA_ASSIGN_OR_RETURN(MemoryReading reading, source.Read());
+//   if (reading.pressure() > 0.9) Shrink(reading.tightest()->source);
 struct MemoryReading {
-  // The limit nearest to its end; null if there is none.
+  // The limit with the highest pressure; null if there is none.
   const MemoryLimit* tightest() const {
     const MemoryLimit* most = nullptr;
     for (const MemoryLimit& limit : limits) {
@@ -134,7 +135,7 @@ struct MemoryReading {
   }
 
   std::vector<MemoryLimit> limits;
-  std::optional<PressureStall> stall;  // the control group's, else the system's
+  std::optional<PressureStall> stall;  // of the control group or the system
   int64_t resident = 0;                // of this process
   // Since the control group was created: kills for lack of memory, and the
   // number of times that memory.high or memory.max throttled it.
@@ -151,12 +152,12 @@ class MemorySource {
   virtual absl::StatusOr<MemoryReading> Read() = 0;
 };
 
-// SystemMemory: what Linux says about memory, for this process.
+// Reads the memory limits of this process from Linux.
 //
 //   SystemMemory system;
 //   TESSERA_ASSIGN_OR_RETURN(MemoryReading reading, system.Read());
 //
-// Limits, each left out where it is not set:
+// The limits, except those that are not set:
 // - of the machine: MemTotal; used is MemTotal - MemAvailable;
 // - of the control group and each above it, version 2 (the smaller of
 //   memory.max and memory.high against memory.current) or 1
@@ -166,15 +167,16 @@ class MemorySource {
 // - of the process: RLIMIT_AS against its address space, RLIMIT_DATA against
 //   its data.
 
-// Each Read opens a dozen small files, some tens of microseconds. Has no state.
+// Each Read opens a dozen small files, which takes some tens of microseconds.
+// Stateless.
 class SystemMemory final : public MemorySource {
  public:
-  // Every path is read behind `root`, so that a recorded tree can stand in for
-  // the machine. `page_bytes`: 0 for this machine's.
+  // All paths are relative to `root`, so that a recorded tree can replace the
+  // machine's files. If `page_bytes` is 0, uses the page size of this machine.
   explicit SystemMemory(std::string root = "", int64_t page_bytes = 0);
 
-  // NotFound if not one limit can be read; files that are there and unreadable
-  // or in no known format are told in `unread`.
+  // NotFound if no limit can be read. Files that exist but are unreadable or in
+  // an unknown format are listed in `unread`.
   absl::StatusOr<MemoryReading> Read() override;
 
  private:

@@ -26,8 +26,8 @@
 
 namespace tessera::offload {
 
-// The kind of model state in a block. Block files store the values; never
-// change them.
+// The kind of model state in a block. The values are stored in block files and
+// must never change.
 enum class Purpose : uint8_t {
   kParameters = 0,
   kGradients = 1,
@@ -40,14 +40,14 @@ inline constexpr std::array<Purpose, 5> kAllPurposes = {
     Purpose::kParameters, Purpose::kGradients, Purpose::kOptimizer,
     Purpose::kActivations, Purpose::kBuffers};
 
-// Returns whether `purpose` is one of the above; a number from a file may not
-// be.
+// Returns true if `purpose` is one of the above; a number from a file may be
+// invalid.
 constexpr bool IsValid(Purpose purpose) {
   return static_cast<size_t>(purpose) < kAllPurposes.size();
 }
 
 // "parameters", "gradients", "optimizer", "activations", "buffers"; "invalid"
-// where `purpose` is not valid.
+// if `purpose` is invalid.
 constexpr std::string_view PurposeName(Purpose purpose) {
   constexpr std::array<std::string_view, kAllPurposes.size()> kNames = {
       "parameters", "gradients", "optimizer", "activations", "buffers"};
@@ -84,16 +84,16 @@ class Reservation;
 // Safe for concurrent use.
 class Accounting {
  public:
-  // Errors name it `name`. `budget` is at least 0; kUnlimited counts without a
-  // limit.
+  // `name` appears in errors. `budget` is at least 0; kUnlimited counts without
+  // a limit.
   Accounting(std::string name, int64_t budget);
 
   const std::string& name() const { return name_; }
 
   // Counts `bytes` (at least 0) until the Reservation is destroyed.
-  // ResourceExhausted, without side effects, if they would exceed the budget;
-  // the message names `key` and says if they alone exceed the whole budget. The
-  // Reservation keeps `accounting` alive.
+  // ResourceExhausted, without side effects, if this would exceed the budget;
+  // the message names `key`, and says so if `bytes` alone exceeds the whole
+  // budget. The Reservation keeps `accounting` alive.
   static absl::StatusOr<Reservation> Reserve(
       std::shared_ptr<Accounting> accounting, std::string_view key,
       int64_t bytes, Purpose purpose);
@@ -130,10 +130,10 @@ class Reservation {
   int64_t bytes() const { return bytes_; }
   Purpose purpose() const { return purpose_; }
 
-  // Counts `bytes` from now on. Shrinking always succeeds; growing fails like
-  // Reserve, without side effects.
+  // Changes the number of bytes counted. Shrinking always succeeds; growing
+  // fails like Reserve, without side effects.
   absl::Status Resize(std::string_view key, int64_t bytes);
-  // Counts the same bytes for another purpose. The total stays.
+  // Counts the same bytes for another purpose. The total does not change.
   void SetPurpose(Purpose purpose);
   // Stops counting.
   void Release();

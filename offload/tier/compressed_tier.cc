@@ -11,7 +11,7 @@
 namespace tessera::offload {
 namespace {
 
-// Memory that is counted for its lifetime.
+// Memory that is counted during its lifetime.
 struct Scratch {
   Reservation room;
   Buffer memory;
@@ -43,7 +43,7 @@ CompressedTier::CompressedTier(std::shared_ptr<const Codec> codec,
       name_(absl::StrCat(codec_->name(), " over ", base_->name())),
       workers_(options.threads) {}
 
-// Valid purposes only: blocks are checked in flight in.
+// Precondition: `purpose` is valid, which StartPut has checked.
 const Codec& CompressedTier::CodecOf(Purpose purpose) const {
   const auto& own = codec_of_[static_cast<size_t>(purpose)];
   return own != nullptr ? *own : *codec_;

@@ -5,12 +5,13 @@
 //   TESSERA_RETURN_IF_ERROR(tier.Put("w", bytes, {.dtype = DType::kBF16}));
 //   double ratio = tier.compression().ratio();     // measured
 //
-// Budget and accounting are those of the tier below and count encoded bytes.
-// Blocks are encoded and decoded on its own threads, with scratch memory (at
-// most Codec::MaxEncodedBytes of a block per thread; GetRange also needs the
-// whole block) that `scratch` counts. A block is a whole number of elements of
-// its dtype (InvalidArgument). Lossy codecs change values: IsLossless tells for
-// which purposes and types; Options can set a codec for each purpose.
+// The tier below has the budget and the accounting, which count encoded bytes.
+// Blocks are encoded and decoded on the tier's own threads, with scratch memory
+// that `scratch` counts: at most Codec::MaxEncodedBytes of a block per thread;
+// GetRange also needs the whole block. A block must be a whole number of
+// elements of its dtype (InvalidArgument). Lossy codecs change values:
+// IsLossless returns for which purposes and types. Options can set a codec for
+// each purpose.
 #ifndef TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
 #define TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
 
@@ -28,7 +29,7 @@ namespace tessera::offload {
 struct Compression {
   int64_t original_bytes = 0;
   int64_t held_bytes = 0;
-  // 1 if nothing is held.
+  // 1 if no bytes are held.
   double ratio() const {
     return held_bytes == 0 ? 1.0
                            : static_cast<double>(original_bytes) /
@@ -42,12 +43,12 @@ class CompressedTier final : public MemoryTier {
     int threads = 1;
     // Null: counted without a limit.
     std::shared_ptr<Accounting> scratch = nullptr;
-    // Codec of the blocks of each purpose; null selects the tier's.
+    // The codec of the blocks of each purpose; null selects the tier's codec.
     std::array<std::shared_ptr<const Codec>, kAllPurposes.size()> codec_of = {};
   };
 
   // `base` is empty or holds blocks of a CompressedTier with the same codecs,
-  // such as a file that is opened again.
+  // such as a reopened file.
   CompressedTier(std::shared_ptr<const Codec> codec,
                  std::shared_ptr<MemoryTier> base)
       : CompressedTier(std::move(codec), std::move(base), Options()) {}
@@ -61,7 +62,7 @@ class CompressedTier final : public MemoryTier {
   absl::Status Drop(std::string_view key) override;
   absl::StatusOr<BlockStat> Stat(std::string_view key) const override;
   std::vector<std::string> Keys() const override;
-  // The budgets of the tier below, then that of the scratch memory.
+  // The budgets of the tier below, then the budget of the scratch memory.
   std::vector<TierUsage> usage() const override;
   bool IsLossless(Purpose purpose, DType dtype) const override;
   absl::Status Flush() override { return base_->Flush(); }

@@ -15,7 +15,7 @@ Pinning CudaPinning() {
             TESSERA_RETURN_IF_ERROR(runtime->DeviceCount().status());
             return runtime->Pin(data, bytes);
           },
-          // An arena that is going away has no one to tell.
+          // An arena in destruction cannot report the error.
           .unpin =
               [](void* data, size_t) {
                 const auto runtime = NativeCudaRuntime();

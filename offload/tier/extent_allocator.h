@@ -4,10 +4,10 @@
 //   std::optional<int64_t> at = allocator.Allocate(4096, 4096);
 //   allocator.Free(*at, 4096);
 //
-// Best fit: takes the front of the smallest free extent that fits, the lowest
-// if there are several; sizes are exact, never rounded. Adjacent free extents
-// are merged. O(log n), plus the extents that are large enough but do not fit
-// the alignment. Pure arithmetic without memory or files. Not safe for
+// Best fit: uses the front of the smallest free extent that fits, and among
+// equals the lowest; sizes are exact, never rounded. Adjacent free extents are
+// merged. O(log n), plus the number of extents that are large enough but do not
+// fit the alignment. Pure arithmetic without memory or files. Not safe for
 // concurrent use.
 #ifndef TESSERA_OFFLOAD_TIER_EXTENT_ALLOCATOR_H_
 #define TESSERA_OFFLOAD_TIER_EXTENT_ALLOCATOR_H_
@@ -24,7 +24,7 @@ namespace tessera::offload {
 
 class ExtentAllocator {
  public:
-  // `capacity` bytes (at least 0) from 0 on, all free.
+  // Starts with [0, capacity) free. `capacity` is at least 0.
   explicit ExtentAllocator(int64_t capacity);
 
   int64_t capacity() const { return capacity_; }
@@ -36,8 +36,8 @@ class ExtentAllocator {
   int64_t used_end() const;
 
   // Allocates `bytes` bytes and returns their start, a multiple of `alignment`
-  // (a power of two). Nullopt if no free extent fits. Zero bytes are at 0 and
-  // use nothing.
+  // (a power of two). nullopt if no free extent fits. Zero bytes start at 0 and
+  // use no space.
   std::optional<int64_t> Allocate(int64_t bytes, int64_t alignment);
 
   // Allocates exactly [start, start + bytes), for a file that is opened again.
@@ -48,7 +48,7 @@ class ExtentAllocator {
   // InvalidArgument, without side effects, if any byte is free or outside.
   absl::Status Free(int64_t start, int64_t bytes);
 
-  // Adds bytes at the end; `capacity` must not shrink.
+  // Adds free bytes at the end; `capacity` must not be smaller than before.
   void Grow(int64_t capacity);
 
  private:

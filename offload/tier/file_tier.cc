@@ -32,7 +32,7 @@ void FileTier::AwaitIdle(std::string_view key) {
   mutex_.Await(absl::Condition(&idle));
 }
 
-// Counts the bytes and keeps other writers of the key away.
+// Counts the bytes and excludes other writers of the key.
 absl::Status FileTier::BeginPut(std::string_view key, int64_t bytes,
                                 Purpose purpose) {
   absl::MutexLock lock(&mutex_);
@@ -85,7 +85,7 @@ void FileTier::EndPut(const std::string& key,
     return;
   }
   entry.busy = false;
-  // It only shrinks.
+  // Cannot fail: it only shrinks.
   entry.room.Resize(key, entry.version->location.bytes).IgnoreError();
   entry.room.SetPurpose(entry.version->info.purpose);
 }
@@ -120,7 +120,7 @@ Operation FileTier::StartPut(std::string_view key,
   return std::move(operation);
 }
 
-// The block is written; now the record that points to it.
+// The block is written; now writes the record that refers to it.
 void FileTier::Record(std::shared_ptr<Store> store) {
   if (table_ == nullptr) {
     EndPut(store->key, store->version);
@@ -159,7 +159,7 @@ Operation FileTier::StartRead(std::string_view key,
       CheckRange(name(), key, version->location.bytes, offset, out.size());
   if (!range.ok()) return Operation(std::move(range));
   auto [operation, completion] = Operation::Pending();
-  // `version` keeps its extent from being used again.
+  // `version` keeps its extent allocated.
   transfer_->Read(
       version->location, offset.value_or(0), out,
       [this, version, key = std::string(key),
@@ -355,7 +355,7 @@ absl::StatusOr<std::shared_ptr<const FileTier::Version>> FileTier::Restore(
   version->info = {static_cast<Purpose>(record.purpose),
                    static_cast<DType>(record.dtype), record.original_bytes};
   TESSERA_RETURN_IF_ERROR(CheckBlock(name(), record.key, version->info));
-  // A block without bytes has no space, wherever its record says it is.
+  // A block without bytes has no space, whatever the offset in its record.
   TESSERA_ASSIGN_OR_RETURN(
       version->extent,
       space_->Claim(record.bytes == 0 ? 0 : record.offset, record.bytes));

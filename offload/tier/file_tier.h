@@ -1,4 +1,5 @@
-// FileTier: blocks in a file, transferred while the program computes.
+// FileTier: stores blocks in a file, and transfers them while the program
+// computes.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       std::unique_ptr<FileTier> disk,
@@ -6,16 +7,18 @@
 //                        {.path = "/scratch"}));
 //   Operation store = disk->StartPut("adam.m.17", bytes, info);
 //
-// Every Put writes a new version elsewhere and then switches: until it is done,
-// and after any error, reads return the old one. Every read checks CRC-32C, and
-// DataLoss names the file, the block and the offset. The budget counts the
-// bytes of blocks (during a Put, of the larger version); the file itself is
-// larger by rounding to 4096 bytes and by versions in flight, see file_bytes().
+// Every Put writes a new version to free space and then switches to it: until
+// it is done, and after any error, reads return the old version. Every read
+// checks the CRC-32C; if it differs, DataLoss names the file, the block and the
+// offset. The budget counts the bytes of blocks (during a Put, of the larger
+// version); the file is larger because of rounding to 4096 bytes and versions
+// in flight, see file_bytes().
 //
-// Kept files (keep = true) are opened again with every block whose Put was done
-// when the process died, at any moment and by any signal; a Put in flight
-// leaves the old version or the new. Power failures also need sync = true.
-// Other files have no name and vanish with the process.
+// A kept file (keep = true) can be reopened after the process died at any
+// moment and by any signal. It has every block whose Put was done; a Put in
+// flight leaves either the old version or the new one. To survive power
+// failures, also set sync = true. Other files have no name and are deleted when
+// the process ends.
 #ifndef TESSERA_OFFLOAD_TIER_FILE_TIER_H_
 #define TESSERA_OFFLOAD_TIER_FILE_TIER_H_
 
@@ -41,22 +44,23 @@
 namespace tessera::offload {
 
 struct FileTierOptions {
-  std::string path = {};  // a directory; with `keep` the file
+  std::string path = {};  // a directory; with `keep`, the file
   bool keep = false;
   bool direct = true;  // O_DIRECT if the file system allows it
   bool sync = false;   // a Put is on stable storage when it is done (O_DSYNC)
   bool verify = true;  // read every block of a kept file when it is opened
   IoEngineKind engine = IoEngineKind::kAuto;
   int queue_depth = 32;
-  // Blocks move in pieces of this size (a power of two from 4096 on).
+  // Blocks are transferred in pieces of this size (a power of two, at least
+  // 4096).
   int64_t piece_bytes = int64_t{1} << 20;
-  // Bounce buffers for memory without the device's alignment, a multiple of
-  // piece_bytes; counted by `bounce_accounting` if it is not null.
+  // Bounce buffers for memory that lacks the device's alignment; a multiple of
+  // piece_bytes. Counted by `bounce_accounting` if it is not null.
   int64_t bounce_bytes = int64_t{16} << 20;
   std::shared_ptr<Accounting> bounce_accounting = nullptr;
   std::shared_ptr<MemoryResource> bounce_memory = HostMemory();
   FileSpace::Options space = {};
-  // Timeout for the lock of a kept file that a killed process still holds.
+  // Timeout for the lock of a kept file, which a killed process may still hold.
   absl::Duration lock_wait = absl::Seconds(5);
   // Wraps the tier's engine, to inject faults in tests.
   std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap =
@@ -66,15 +70,16 @@ struct FileTierOptions {
 // Result of opening a kept file.
 struct FileRecovery {
   int64_t blocks = 0;
-  int64_t older = 0;              // of these, restored to the previous version
+  int64_t older = 0;  // of these, the number restored to the previous version
   std::vector<std::string> lost;  // keys without an intact version
 };
 
 class FileTier final : public MemoryTier {
  public:
-  // The tier has the name of `accounting`. InvalidArgument for bad options;
+  // The tier has the name of `accounting`. InvalidArgument for invalid options;
   // ResourceExhausted if the blocks of a kept file exceed the budget;
-  // FailedPrecondition if the file is in use; else the error of opening it.
+  // FailedPrecondition if the file is in use; otherwise the error of opening
+  // it.
   static absl::StatusOr<std::unique_ptr<FileTier>> Create(
       std::shared_ptr<Accounting> accounting, FileTierOptions options);
   ~FileTier() override;
@@ -90,7 +95,7 @@ class FileTier final : public MemoryTier {
 
   const FileRecovery& recovery() const { return recovery_; }
   std::string_view engine_name() const { return engine_->name(); }
-  // Returns whether O_DIRECT is in use; if not, why.
+  // Returns whether O_DIRECT is in use, and if not, the reason.
   bool direct() const { return opened_.direct; }
   const std::string& why_not_direct() const { return opened_.why_not_direct; }
   int64_t file_bytes() const { return space_->file_bytes(); }
@@ -129,7 +134,7 @@ class FileTier final : public MemoryTier {
   absl::StatusOr<std::shared_ptr<Version>> MakeRoom(std::string_view key,
                                                     int64_t bytes,
                                                     BlockInfo info);
-  // `version` null: the Put has failed.
+  // `version` is null if the Put failed.
   void EndPut(const std::string& key, std::shared_ptr<const Version> version);
   void Record(std::shared_ptr<Store> store);
   absl::Status Entomb(std::string_view key, uint32_t slot);

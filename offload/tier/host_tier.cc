@@ -12,7 +12,7 @@ struct HostTier::Block {
   absl::Mutex mutex;
   bool detached ABSL_GUARDED_BY(mutex) = false;  // dropped or replaced
   BlockInfo info ABSL_GUARDED_BY(mutex);
-  // The memory goes before its bytes stop counting.
+  // The memory is freed before its bytes stop counting.
   Reservation room;
   Buffer memory;
 };
@@ -37,7 +37,7 @@ std::shared_ptr<HostTier::Block> HostTier::Find(std::string_view key) const {
   return found == blocks_.end() ? nullptr : found->second;
 }
 
-// False if there is no block of this size under `key`.
+// Returns false if there is no block of this size under `key`.
 bool HostTier::Overwrite(std::string_view key, std::span<const std::byte> bytes,
                          BlockInfo info) {
   while (const std::shared_ptr<Block> block = Find(key)) {
@@ -75,7 +75,7 @@ void HostTier::Publish(std::string_view key, std::shared_ptr<Block> block) {
   }
   if (block == nullptr) return;
   absl::MutexLock lock(&block->mutex);
-  block->detached = true;  // The lock goes before `block` does.
+  block->detached = true;  // The lock is released before `block` is destroyed.
 }
 
 Operation HostTier::StartPut(std::string_view key,

@@ -1,4 +1,4 @@
-// HostTier: blocks in memory that the CPU can access.
+// HostTier: stores blocks in memory that the CPU can access.
 //
 //   HostTier heap(std::make_shared<Accounting>("host", 32LL << 30));
 //
@@ -6,8 +6,9 @@
 //   HostTier pinned(std::make_shared<Accounting>("pinned", cap), arena);
 //
 // Uses exactly the bytes of its blocks. A Put of the same size writes in place;
-// a Put of another size briefly needs both blocks, and both count. Every
-// operation is a copy by the calling thread and done when its Start returns.
+// a Put of another size briefly needs memory for both blocks, and both count.
+// Every operation is a copy by the calling thread, which is done when Start
+// returns.
 #ifndef TESSERA_OFFLOAD_TIER_HOST_TIER_H_
 #define TESSERA_OFFLOAD_TIER_HOST_TIER_H_
 

@@ -1,4 +1,4 @@
-// MemoryTier: stores named blocks of bytes.
+// MemoryTier: the interface of all tiers, which store named blocks of bytes.
 //
 //   TESSERA_RETURN_IF_ERROR(tier.Put("layer.0.weight", bytes,
 //                                    {Purpose::kParameters, DType::kBF16}));
@@ -11,15 +11,15 @@
 // compressed_tier.h over any other. README.md compares them.
 //
 // The contract of every tier:
-// - A block is replaced and read as a whole. Operations on one key that are in
-//   flight at once take effect in some order; no read sees a mixture. A read
-//   that starts after a Put has ended sees that Put, or a later one.
-// - A failed or refused operation leaves every block unchanged.
-// - The budget counts bytes in use and is checked before they are used: a Put
-//   that would exceed it is ResourceExhausted, and nothing is evicted,
-//   allocated or written for it first.
-// - Safe for concurrent use by any number of threads. Destruction is not: end
-//   every Operation and drop every BlockView first.
+// - Puts and reads of a block are atomic. Concurrent operations on one key take
+//   effect in some order; no read returns a mixture of versions. A read that
+//   starts after a Put has ended returns that version or a later one.
+// - A failed or rejected operation leaves every block unchanged.
+// - The budget counts bytes in use and is checked in advance: a Put that would
+//   exceed it returns ResourceExhausted before anything is evicted, allocated
+//   or written.
+// - Safe for concurrent use by any number of threads, except destruction: end
+//   every Operation and release every BlockView first.
 #ifndef TESSERA_OFFLOAD_TIER_MEMORY_TIER_H_
 #define TESSERA_OFFLOAD_TIER_MEMORY_TIER_H_
 
@@ -64,13 +64,13 @@ struct BlockView {
   std::shared_ptr<const void> hold;  // keeps `bytes` valid
 };
 
-// One budget of a stack.
+// The usage of one budget in a stack of tiers.
 struct TierUsage {
   std::string tier;
   Usage usage;
 };
 
-// A key is any 1 to kMaxKeyBytes bytes.
+// A key consists of 1 to kMaxKeyBytes bytes of any value.
 inline constexpr size_t kMaxKeyBytes = 256;
 
 class MemoryTier {
@@ -82,7 +82,8 @@ class MemoryTier {
 
   // Stores a copy of `bytes` under `key`, replacing any block there. `bytes`
   // must stay valid and unchanged until the Operation is done. InvalidArgument
-  // for a bad key or info; ResourceExhausted for the budget or a full device.
+  // for an invalid key or info; ResourceExhausted if the budget is exceeded or
+  // the device is full.
   virtual Operation StartPut(std::string_view key,
                              std::span<const std::byte> bytes,
                              BlockInfo info) = 0;
@@ -106,10 +107,10 @@ class MemoryTier {
   virtual Operation StartPrefetch(std::string_view key);
 
   // Removes the block; NotFound if it does not exist. Reads in flight and views
-  // stay valid; memory that they keep counts until they are done.
+  // stay valid; the memory that they use counts until they are done.
   virtual absl::Status Drop(std::string_view key) = 0;
 
-  // NotFound without such a block.
+  // NotFound if the block does not exist.
   virtual absl::StatusOr<BlockStat> Stat(std::string_view key) const = 0;
 
   // All keys, ascending.
@@ -124,19 +125,19 @@ class MemoryTier {
   virtual absl::StatusOr<BlockView> Map(std::string_view key);
 
   // Creates or replaces a block with `bytes` bytes of undefined contents, to be
-  // filled in place; others see it at once. Errors as in Put; Unimplemented if
-  // Map is.
+  // filled in place; it is visible to readers at once. Errors as for Put;
+  // Unimplemented if Map is.
   virtual absl::StatusOr<BlockView> MapNew(std::string_view key, int64_t bytes,
                                            BlockInfo info);
 
-  // Returns whether every block of this purpose and type is restored with the
-  // same bits. A tier over others answers for the whole stack.
+  // Returns true if every block of this purpose and type is restored bit for
+  // bit. A tier over others answers for the whole stack.
   virtual bool IsLossless(Purpose purpose, DType dtype) const;
 
-  // Makes all blocks as durable as the tier can: a kept file is synced.
+  // Makes all blocks as durable as the tier can; for a kept file, syncs it.
   virtual absl::Status Flush() { return absl::OkStatus(); }
 
-  // Start and wait.
+  // Blocking versions.
   absl::Status Put(std::string_view key, std::span<const std::byte> bytes,
                    BlockInfo info) {
     return StartPut(key, bytes, info).Wait();
@@ -160,10 +161,8 @@ class MemoryTier {
                               std::span<std::byte> out) = 0;
 };
 
-// Checks shared by all implementations.
-
-// InvalidArgument if `key` is empty or too long, or `info` holds a number that
-// names nothing.
+// InvalidArgument if `key` is empty or too long, or `info` has an invalid
+// value. This and the following functions are shared by all implementations.
 absl::Status CheckBlock(std::string_view tier, std::string_view key,
                         BlockInfo info);
 // NotFound; the message names `tier` and `key`.

@@ -1,4 +1,5 @@
-// Operation: an asynchronous operation that ends with a status.
+// Operation: an asynchronous operation that ends with a status. Also the
+// threads that run blocking work as Operations (WorkerPool).
 //
 //   Operation load = tier.StartGet("layer.4", buffer);
 //   Compute(layer3);
@@ -51,9 +52,9 @@ class Completion {
   std::shared_ptr<operation_internal::State> state_;
 };
 
-// Waits for an operation, whose buffers are in use until it is done. Move-only.
-// The destructor waits and ignores the status. Safe for concurrent use, except
-// for moving.
+// A handle of an operation, whose buffers are in use until it is done.
+// Move-only. The destructor waits and ignores the status. Safe for concurrent
+// use, except for moves.
 class [[nodiscard]] Operation {
  public:
   // Already done, with `status`.
@@ -65,13 +66,13 @@ class [[nodiscard]] Operation {
 
   static std::pair<Operation, Completion> Pending();
 
-  // Returns whether it is done. Never blocks.
+  // Returns true if it is done. Never blocks.
   bool Test() const;
   // Blocks until it is done. Returns the same status at every call.
   absl::Status Wait() const;
-  // Calls `listener` once: now if it is done, else on the thread that finishes
-  // it. A listener must be quick and must not wait for operations of the same
-  // tier.
+  // Calls `listener` once: at once if the operation is done, otherwise on the
+  // thread that finishes it. A listener must be quick and must not wait for
+  // operations of the same tier.
   void OnDone(std::function<void(const absl::Status&)> listener) const;
 
  private:
@@ -79,7 +80,7 @@ class [[nodiscard]] Operation {
   absl::Status status_;                               // if state_ is null
 };
 
-// WorkerPool: threads that run blocking work as Operations.
+// Threads that run blocking work as Operations.
 //
 //   WorkerPool pool(2);
 //   Operation op = pool.Run([&] { return tier.Put(key, bytes, info); });
@@ -91,7 +92,7 @@ class WorkerPool {
   explicit WorkerPool(int threads);
   ~WorkerPool();
 
-  // Work starts in the order of the calls. It must not wait for work that is
+  // Starts work in the order of the calls. Work must not wait for work that is
   // queued after it.
   Operation Run(std::function<absl::Status()> work);
 

@@ -87,7 +87,8 @@ MemoryKind PinnedArena::kind() const {
 }
 
 absl::StatusOr<void*> PinnedArena::Allocate(size_t bytes, size_t alignment) {
-  // The arena starts at a page: offsets are aligned as addresses are.
+  // The arena starts at a page, so the alignment of an offset is that of its
+  // address.
   if (alignment > RoundUpToPage(1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a pinned arena aligns to a page at most (",

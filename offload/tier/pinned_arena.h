@@ -1,15 +1,15 @@
-// PinnedArena: page-locked host memory, allocated once and given out in exact
-// sizes.
+// PinnedArena: a memory resource over page-locked host memory, which is
+// allocated once and suballocated in exact sizes.
 //
 //   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<PinnedArena> arena,
 //                            PinnedArena::Create({.cap = 4LL << 30}));
 //   if (!arena->pinned()) Warn(arena->pin_status());  // still usable
 //   TESSERA_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(arena, bytes));
 //
-// Allocators of pinned memory commonly round every request up to a power of
-// two and use up to twice the requested size. The arena maps and locks `cap`
-// bytes (rounded up to a page) at once; a request costs its size plus alignment
-// gaps, which later requests may fill.
+// Allocators of pinned memory commonly round every request up to a power of two
+// and use up to twice the requested size. The arena maps and locks `cap` bytes
+// (rounded up to a page) at once; a request uses its size plus alignment gaps,
+// which later requests may fill.
 #ifndef TESSERA_OFFLOAD_TIER_PINNED_ARENA_H_
 #define TESSERA_OFFLOAD_TIER_PINNED_ARENA_H_
 
@@ -27,18 +27,18 @@
 
 namespace tessera::offload {
 
-// Functions that lock memory. The default is mlock; a program with a GPU passes
-// CudaPinning (offload/tier/cuda_pinning.h).
+// The functions that lock memory. The default is mlock; a program with a GPU
+// passes CudaPinning (offload/tier/cuda_pinning.h).
 struct Pinning {
   std::function<absl::Status(void* data, size_t bytes)> pin;
   std::function<void(void* data, size_t bytes)> unpin;
 };
 
-// mlock and munlock. If RLIMIT_MEMLOCK is too low, the message says how much it
-// allows and how to raise it.
+// mlock and munlock. If RLIMIT_MEMLOCK is too low, the error has its value and
+// how to raise it.
 Pinning MlockPinning();
 
-// Safe for concurrent use. Buffers keep it alive.
+// Safe for concurrent use. Buffers keep the arena alive.
 class PinnedArena final : public MemoryResource {
  public:
   struct Options {
@@ -47,13 +47,13 @@ class PinnedArena final : public MemoryResource {
   };
 
   // InvalidArgument for a cap that is not positive; ResourceExhausted if the
-  // address space or memory is not available. Memory that cannot be pinned is
-  // no error: see pinned().
+  // address space or memory is not available. Failure to pin the memory is not
+  // an error: see pinned().
   static absl::StatusOr<std::shared_ptr<PinnedArena>> Create(Options options);
   ~PinnedArena() override;
 
   // Returns whether the arena is page-locked. If not, pin_status() has the
-  // reason, and the memory is ordinary memory.
+  // reason, and the memory is pageable.
   bool pinned() const { return pin_status_.ok(); }
   const absl::Status& pin_status() const { return pin_status_; }
 

@@ -1,10 +1,10 @@
 // Tiers compared with the floor below them, which is measured after every pass
 // of the tier; counters use medians.
 //
-// File tier: share_of_device is its bandwidth divided by that of pread and
-// pwrite of the same pieces with O_DIRECT (cached: through the page cache) by 8
-// threads on the same file system. Host tier: share_of_memcpy.
-// Names: direction, engine, cache; the argument is the bytes of a block.
+// File tier: share_of_device is its bandwidth divided by the bandwidth of pread
+// and pwrite of the same pieces with O_DIRECT (cached: through the page cache)
+// by 8 threads on the same file system. Host tier: share_of_memcpy. Names:
+// direction, engine, cache; the argument is the bytes of a block.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -74,7 +74,7 @@ Curve Settled(const Curve& curve) {
   return settled;
 }
 
-// Adds the change unless the curve is there already.
+// Adds the change unless the curve already has this value.
 void Append(Curve& curve, double time, int64_t bytes) {
   if (curve.empty() || curve.back().bytes != bytes) {
     curve.push_back({time, bytes});

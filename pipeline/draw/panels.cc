@@ -17,7 +17,7 @@ namespace tessera::pipeline {
 
 std::vector<Box> BoxesOf(std::span<const TimedAction> actions, double least) {
   std::vector<Box> boxes;
-  bool is_open = false;  // Whether the last box is a run that may grow.
+  bool is_open = false;  // The last box may take more actions.
   for (size_t i = 0; i < actions.size(); ++i) {
     const auto [action, begin, end] = actions[i];
     const bool is_narrow = end - begin < least;
@@ -34,19 +34,19 @@ std::vector<Box> BoxesOf(std::span<const TimedAction> actions, double least) {
 
 namespace {
 
-constexpr double kLeastWidth = 560;  // Of the time axis.
+constexpr double kLeastWidth = 560;  // Width of the time axis.
 constexpr double kMostWidth = 1640;
 constexpr double kMostBoxes = 40000;
 constexpr int64_t kMostTooltips = 6000;
 constexpr double kLargestNumber = 12;
 constexpr double kSmallestNumber = 6.5;
 
-// The extents of the whole picture.
+// The dimensions of the whole drawing.
 struct Survey {
-  double usual = 0;  // A quarter of the computations is shorter.
+  double usual = 0;  // The first quartile of computation times.
   int64_t computations = 0;
-  int64_t rows = 0;        // Of all panels.
-  int64_t most_ranks = 0;  // Of a panel.
+  int64_t rows = 0;        // Over all panels.
+  int64_t most_ranks = 0;  // Of any panel.
   int32_t last_microbatch = 0;
   bool has_communication = false;
 };
@@ -345,7 +345,7 @@ class MemoryPanel {
   const Layout& layout_;
   const Exhibit& exhibit_;
   const Curves curves_;
-  const double top_;   // Of the curves.
+  const double top_;   // Top of the curves.
   const double peak_;  // At the top.
   SvgWriter& svg_;
 };
@@ -365,9 +365,9 @@ namespace {
 
 constexpr double kAxisHeight = 34;
 constexpr double kLeastNameHeight = 7;
-constexpr double kSeam = 0.3;  // By which a run goes below the next one.
+constexpr double kSeam = 0.3;  // Overlap of a run with the next one.
 
-// The part of a row, from the top, that an action takes.
+// The vertical part of a row that an action occupies.
 struct Band {
   double top = 0;
   double height = 0;

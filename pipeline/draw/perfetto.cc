@@ -44,7 +44,7 @@ std::vector<size_t> LanesOf(std::span<const TimedAction> actions) {
 
 namespace {
 
-// With its quotation marks; bytes that are no UTF-8 become U+FFFD.
+// Quotes a JSON string; bytes that are not UTF-8 become U+FFFD.
 std::string Quoted(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true,
                                    nlohmann::json::error_handler_t::replace);
@@ -75,7 +75,7 @@ class Trace {
   }
 
  private:
-  // Writes the fields that all events begin with.
+  // Writes the fields with which all events begin.
   void Begin(char phase, size_t thread, std::string_view name) {
     absl::StrAppend(&events_, events_.empty() ? "" : ",\n", "{\"ph\":\"",
                     std::string_view(&phase, 1), "\",\"pid\":", process_,

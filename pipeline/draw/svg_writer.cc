@@ -68,7 +68,7 @@ Colour Mix(const Colour& a, const Colour& b, double share) {
 
 Colour ColourOf(ActionKind kind, int64_t chunk, int64_t chunks) {
   if (!Computes(kind)) return BaseOf(kind);
-  constexpr double kDarkest = 0.22;  // Of white, so that text reads on it.
+  constexpr double kDarkest = 0.22;  // Share of white; keeps text legible.
   constexpr double kLightest = 0.66;
   const double place =
       chunks > 1 ? static_cast<double>(chunk) / static_cast<double>(chunks - 1)
@@ -127,8 +127,8 @@ std::string_view LegendOf(ActionKind kind) {
 
 namespace {
 
-// The bytes of the UTF-8 character at the front of `text`; 0 if there is
-// none that XML allows.
+// The number of bytes of the UTF-8 character at the front of `text`; 0 if it is
+// not a character that XML allows.
 size_t CharacterLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);

@@ -1,4 +1,5 @@
-// SvgWriter and the palette of the pictures.
+// The elements of SVG drawings (SvgWriter), and their colours (Colour,
+// ColourOf).
 #ifndef TESSERA_PIPELINE_DRAW_SVG_WRITER_H_
 #define TESSERA_PIPELINE_DRAW_SVG_WRITER_H_
 
@@ -10,13 +11,7 @@
 
 namespace tessera::pipeline {
 
-// The colours of a picture: one for each kind of action, a shade for each chunk
-// of a rank, distinguishable with any colour vision (after Okabe and Ito,
-// "Color Universal Design", 2008), on a white background.
-//
-//   ColourOf(ActionKind::kForward, 0, 2).ToHex();    // "#3a93c2"
-
-// Parts of 255.
+// An RGB colour, with components from 0 to 255.
 struct Colour {
   double red = 0;
   double green = 0;
@@ -33,35 +28,32 @@ inline constexpr Colour kOptimizer = {120, 116, 132};
 inline constexpr Colour kInk = {26, 26, 32};      // Text and outlines.
 inline constexpr Colour kIdle = {236, 237, 241};  // A rank's row.
 
-// `share` 0 gives `a`, 1 gives `b`.
+// Interpolates linearly: `share` 0 returns `a`, 1 returns `b`.
 Colour Mix(const Colour& a, const Colour& b, double share);
 
-// The colour of an action of the `chunk`-th of the rank's `chunks` stages; the
-// first has the darkest shade.
+// The colour of an action of the `chunk`-th of the rank's `chunks` stages: one
+// hue for each kind of action, one shade for each chunk, the first the darkest.
+// The palette is distinguishable with any colour vision on a white background
+// (after Okabe and Ito, "Color Universal Design", 2008).
+//
+//   ColourOf(ActionKind::kForward, 0, 2).ToHex();    // "#3a93c2"
 Colour ColourOf(ActionKind kind, int64_t chunk = 0, int64_t chunks = 1);
 
-// Ink or white, whichever reads better on `ground`.
+// The more legible of ink and white on the background `ground`.
 Colour TextOn(const Colour& ground);
 
 // The colour of a rank's curve: from dark to light over the ranks.
 Colour ColourOfRank(int64_t rank, int64_t ranks);
 
-// "forward", "send"...: the legend's text. Kinds with the same colour share it.
+// The legend's text: "forward", "send"... Kinds with the same colour share a
+// text.
 std::string_view LegendOf(ActionKind kind);
 
-// SvgWriter: the elements of an SVG document, one a line.
-//
-//   SvgWriter svg(640, 480);
-//   svg.Text({.x = 10, .y = 20, .classes = "title"}, "ranks < 4");
-//   std::string document = std::move(svg).Finish();
-//
-// Coordinates are pixels, written with two decimals at most. Texts are escaped.
-
-// `text` as XML's text or attribute: & < > " ' escaped, bytes that are no UTF-8
-// or no character of XML 1.0 as "?".
+// Escapes `text` for XML text or attributes: escapes & < > " ', and replaces
+// bytes that are not valid UTF-8 or not a character of XML 1.0 by "?".
 std::string XmlText(std::string_view text);
 
-// "12.5": two decimals at most, no zeros at the end.
+// "12.5": at most two decimals, no trailing zeros.
 std::string PixelText(double pixels);
 
 struct SvgBox {
@@ -75,19 +67,26 @@ struct SvgBox {
 
 struct SvgLabel {
   double x = 0;
-  double y = 0;  // Of the base line.
+  double y = 0;  // The baseline.
   std::string_view classes = {};
-  std::string fill = {};  // Empty: the class's.
-  double size = 0;        // In pixels; 0: the class's.
+  std::string fill = {};  // Empty: that of the class.
+  double size = 0;        // In pixels; 0: that of the class.
 };
 
+// Writes an SVG document, one element per line.
+//
+//   SvgWriter svg(640, 480, "two ranks");
+//   svg.Text({.x = 10, .y = 20, .classes = "title"}, "ranks < 4");
+//   std::string document = std::move(svg).Finish();
+//
+// Coordinates are pixels, written with at most two decimals. Texts are escaped.
 class SvgWriter {
  public:
-  // A document on white ground. The classes of text are title, note, small
-  // (left), right and middle (small, aligned otherwise).
+  // Begins a document with a white background. The classes of text are title,
+  // note, small (left-aligned), right and middle (small, with that alignment).
   SvgWriter(double width, double height, std::string_view description);
 
-  // A tooltip is left out if it is empty.
+  // An empty tooltip is omitted.
   void Box(const SvgBox& box, std::string_view tooltip = "");
   void Text(const SvgLabel& label, std::string_view text);
   void Line(double x1, double y1, double x2, double y2,
@@ -95,7 +94,8 @@ class SvgWriter {
   // `data` is the value of a path's d attribute.
   void Path(std::string_view data, std::string_view attributes);
 
-  // Elements between Begin and End form one group: "panel", "rank 3".
+  // Elements between Begin and End form one group, with a name such as "panel"
+  // or "rank 3".
   void Begin(std::string_view name);
   void End();
 

@@ -22,7 +22,7 @@ constexpr size_t kIdle = kKinds;
 constexpr int64_t kAfter = 10;  // "|  12.3 %".
 constexpr std::string_view kPlain = "\x1b[0m";
 
-// Ground and letters of a kind.
+// Background and foreground colours of a kind.
 std::string_view ColourOf(size_t style) {
   constexpr std::array<std::string_view, kKinds + 1> kColours = {
       "\x1b[97;44m", "\x1b[97;41m", "\x1b[30;43m", "\x1b[30;42m", kPlain};
@@ -30,7 +30,7 @@ std::string_view ColourOf(size_t style) {
 }
 
 struct Scale {
-  double characters = 1;  // Of a unit of time.
+  double characters = 1;  // Per unit of time.
   int64_t columns = 0;
 
   int64_t ColumnOf(double time) const {
@@ -63,8 +63,8 @@ int64_t MostDigits(std::span<const Exhibit> exhibits) {
   return static_cast<int64_t>(absl::StrCat(last).size());
 }
 
-// A whole number of characters for the shortest computation, if space allows,
-// and no more than its letter and number need.
+// Chooses a whole number of characters for the shortest computation, if space
+// allows, but no more than its letter and number need.
 Scale ScaleFor(std::span<const Exhibit> exhibits, int64_t room) {
   const double extent = ExtentOf(exhibits);
   const double shortest = ShortestComputation(exhibits);
@@ -115,7 +115,8 @@ class Line {
     return chunks_.Of(action.stage) > 0 ? absl::ascii_tolower(letter) : letter;
   }
 
-  // Computations that overlap share their time, the first its first half.
+  // Overlapping computations share their time; the first one gets the first
+  // half.
   TimedAction Shown(size_t i) const {
     TimedAction shown = rank_.computations[i];
     const auto overlap = [&](size_t first) {

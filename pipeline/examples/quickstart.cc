@@ -1,4 +1,4 @@
-// A schedule as a value: made, lowered, proven, priced, drawn.
+// Generates, lowers, proves, simulates and draws a schedule.
 #include <iostream>
 #include <span>
 #include <string>

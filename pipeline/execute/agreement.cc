@@ -48,7 +48,7 @@ uint64_t Packed(const Action& action) {
 struct Report {
   uint64_t hash = 0;
   int64_t code = 0;
-  std::array<char, 240> message = {};  // Ends with a zero where it is shorter.
+  std::array<char, 240> message = {};  // Zero-terminated if shorter.
 };
 static_assert(sizeof(Report) == 256);
 
@@ -192,8 +192,8 @@ absl::StatusOr<std::vector<TensorSpec>> Negotiate(
 
 namespace {
 
-// An action or a change of memory, as it is sent: doubles hold each of these
-// numbers exactly.
+// The wire format of an action or a change of memory. Doubles hold each of
+// these numbers exactly.
 constexpr size_t kEntry = 6;
 using Entry = std::array<double, kEntry>;
 

@@ -9,11 +9,12 @@
 namespace tessera::pipeline {
 namespace {
 
-// Returns for each action of a list whether a pass without backwards keeps it.
+// Returns, for each action of a list, true if a pass without backwards keeps
+// it.
 std::vector<bool> KeptForward(const std::vector<Action>& actions) {
   std::vector<bool> kept(actions.size());
-  std::map<int32_t, size_t> gathered;  // By stage, where.
-  std::map<int32_t, bool> used;        // By stage, since then.
+  std::map<int32_t, size_t> gathered;  // By stage, the position.
+  std::map<int32_t, bool> used;        // By stage, since the gather.
   for (size_t at = 0; at < actions.size(); ++at) {
     const Action& action = actions[at];
     switch (action.kind) {
@@ -86,7 +87,7 @@ ExecutionPlan ExecutionPlan::Of(const Schedule& schedule, int32_t rank,
   for (size_t at = 0; at < list.size(); ++at) {
     if (!kept[at]) continue;
     PlannedAction planned = plan.PlanOf(schedule, static_cast<int32_t>(at));
-    // A pair of which only one is left is none.
+    // A single remaining action of a pair is not a pair.
     planned.action.with_next =
         list[at].with_next && at + 1 < list.size() && kept[at + 1];
     if (Receives(planned.action.kind)) {

@@ -1,5 +1,5 @@
-// ExecutionPlan: one rank's list of a lowered schedule, with all that can be
-// known before it runs.
+// ExecutionPlan: the actions of one rank of a lowered schedule, with everything
+// about them that is known before they run.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       ExecutionPlan plan, ExecutionPlan::Of(schedule, rank, Passes::kBoth));
@@ -19,22 +19,22 @@ inline constexpr int32_t kNobody = -1;
 
 struct PlannedAction {
   Action action;
-  int32_t position = 0;    // In the schedule's list.
-  int32_t local = 0;       // Which of the rank's stages; see ExecutionPlan.
+  int32_t position = 0;    // Index in the rank's list of the schedule.
+  int32_t local = 0;       // Index of the stage in ExecutionPlan::stages().
   int32_t peer = kNobody;  // The rank at a message's other end.
   // The tensor that a computation produces or a message transfers is between
   // the stages `boundary` and `boundary` + 1; kNobody if there is none.
   int32_t boundary = kNobody;
-  // The rank's stage that takes a computation's result; kNobody if it is sent
-  // or there is none.
+  // The stage of this rank that consumes a computation's result; kNobody if the
+  // result is sent to another rank or does not exist.
   int32_t hands_to = kNobody;
 };
 
 enum class Passes : uint8_t {
   kBoth,
-  // Forwards and their messages, and the gathers that have a forward between
-  // them and their reshard. What is left of a schedule that cannot deadlock
-  // cannot either: every message keeps its place among those left.
+  // Only the forwards, their messages, and each gather that has a forward
+  // before its reshard. If the schedule cannot deadlock, neither can this part
+  // of it: the remaining messages keep their order.
   kForward,
 };
 
@@ -47,8 +47,8 @@ class ExecutionPlan {
   const std::vector<PlannedAction>& actions() const { return actions_; }
   // The stages of the rank, ascending.
   const std::vector<int32_t>& stages() const { return stages_; }
-  // Indices of the receives from each rank, in their order, which is that in
-  // which the peer sends.
+  // By peer, the indices of the receives from it, in list order, which is also
+  // the order in which the peer sends.
   const std::vector<std::vector<size_t>>& receives() const { return receives_; }
   int32_t rank() const { return rank_; }
   Passes passes() const { return passes_; }

@@ -69,7 +69,7 @@ bool HasMessages(const Schedule& schedule) {
   return false;
 }
 
-// Returns for each boundary whether its stages are on different ranks.
+// Returns, for each boundary, true if its stages are on different ranks.
 std::vector<bool> CrossedBoundaries(const StageMap& map) {
   std::vector<bool> crossed;
   for (int32_t stage = 0; stage + 1 < map.stages(); ++stage) {
@@ -78,7 +78,7 @@ std::vector<bool> CrossedBoundaries(const StageMap& map) {
   return crossed;
 }
 
-// The implementations in the order of the rank's stages.
+// Returns the implementations in the order of the rank's stages.
 absl::StatusOr<std::vector<Stage*>> InOrder(
     const std::vector<StageBinding>& bindings,
     const std::vector<int32_t>& held) {
@@ -309,8 +309,8 @@ absl::Status Executor::SetShapes(std::vector<TensorSpec> specs) {
   return absl::OkStatus();
 }
 
-// The losses of this rank's micro-batches are not numbers until a stage sets
-// them; those of other ranks stay 0.
+// Sets the losses of this rank's micro-batches to NaN, until a stage sets them;
+// the losses of other ranks stay 0.
 absl::Status Executor::ClearLosses() {
   const size_t count = losses_.size();
   TESSERA_RETURN_IF_ERROR(
@@ -343,7 +343,7 @@ absl::Status Executor::ReadLosses() {
   return absl::OkStatus();
 }
 
-// Each loss is on one rank, and 0 on all others, so sums are exact and the mean
+// Each loss is on one rank and 0 on all others, so sums are exact and the mean
 // does not depend on the schedule.
 absl::StatusOr<StepResult> Executor::ShareLosses() {
   TESSERA_RETURN_IF_ERROR(

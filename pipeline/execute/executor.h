@@ -10,8 +10,8 @@
 //     optimizer.Step();                 // step.loss is the same on every rank
 //   }
 //
-// On a device (ExecutorOptions::queue) Run is best divided, so that the host
-// waits once a step:
+// On a device (ExecutorOptions::queue), split Run in two so that the host waits
+// only once per step:
 //
 //   TESSERA_RETURN_IF_ERROR(executor->Start());
 //   TESSERA_RETURN_IF_ERROR(optimizer.Step());  // Waits for its statistics.
@@ -20,10 +20,10 @@
 // The group's rank r executes the schedule's list r. A schedule of computations
 // is lowered first (AddCommunication); one with sends and receives is validated
 // (Validate) and executed unchanged. The two computations of a pair (with_next)
-// run one after the other while their messages are in flight, or take turns
-// (ExecutorOptions::interleaver).
+// run one after the other while their messages are in flight, or are
+// interleaved (ExecutorOptions::interleaver).
 //
-// Memory: the tensors between stages, from a pool that lives as long as the
+// Memory. The tensors between stages come from a pool that lives as long as the
 // executor. A rank holds
 //   - for each live micro-batch of each of its stages (Proof::peak_activations)
 //     the input, and from its I to its W the gradient of the output (without
@@ -32,14 +32,15 @@
 //   - receives posted ahead and sends in flight (ExecutorOptions).
 //
 // Errors. Any failure of a stage or a message breaks the group: the call
-// returns the error on that rank, and one that repeats it on all others, as far
-// as the engine reaches them, else at the deadline. It names rank, action,
-// stage and micro-batch. Later calls are rejected. Errors of Create break
-// nothing. On a device errors of its work and of messages are returned by
-// Finish, in the words of the device or the communicator.
+// returns the error on that rank, and an error that repeats it on every other
+// rank, or a timeout where the engine cannot notify the rank. The error names
+// rank, action, stage and micro-batch. Later calls are rejected. An error from
+// Create leaves the group usable. On a device, Finish returns the errors of the
+// device's work and of messages, with the message of the device or the
+// communicator.
 //
-// Threads: one at a time. The communicator must outlive the executor, and must
-// not be used otherwise while a step runs.
+// Not thread-safe. The communicator must outlive the executor, and must not be
+// used for anything else while a step runs.
 #ifndef TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
 #define TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
 
@@ -75,47 +76,50 @@ struct StageBinding {
 };
 
 struct StepResult {
-  double loss = 0;             // The mean over the micro-batches,
-  std::vector<double> losses;  // which have these. The same on every rank.
+  double loss = 0;             // Mean over the micro-batches.
+  std::vector<double> losses;  // By micro-batch. The same on every rank.
 };
 
 class Executor {
  public:
-  // A collective. `stages`: all that the rank holds (StageMap::StagesOf), in
-  // any order. InvalidArgument if the schedule is wrong (with Validate's
-  // words), its ranks are not the group's, a stage is missing or another rank's
-  // or an option cannot be; FailedPrecondition if it is another rank that
-  // has failed, or the ranks' schedules differ: who is named. The communicator
-  // outlives the executor.
+  // A collective. `stages` has every stage that the rank holds
+  // (StageMap::StagesOf), in any order. InvalidArgument if the schedule is
+  // invalid (with Validate's message), its number of ranks is not the group's
+  // size, a stage is missing or belongs to another rank, or an option is
+  // invalid. FailedPrecondition if another rank failed or the ranks' schedules
+  // differ; the message names these ranks. The communicator must outlive the
+  // executor.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
       collectives::Communicator& communicator, Schedule schedule,
       std::vector<StageBinding> stages, ExecutorOptions options = {});
 
-  // On a device the host waits for the work on the executor's memory.
+  // On a device, waits for the work on the executor's memory.
   ~Executor() = default;
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // A training step: all micro-batches forward and backward. Stages add the
-  // gradients of the mean loss to theirs (BackwardPass::loss_scale); in the end
-  // those of copies and tied weights are added up. A collective.
+  // Runs a training step: all micro-batches forward and backward. Stages
+  // accumulate the gradients of the mean loss (BackwardPass::loss_scale); at
+  // the end of the step the gradients of stage copies and of tied weights are
+  // summed. A collective.
   absl::StatusOr<StepResult> Run();
 
   // Runs only the forwards, in the schedule's order (ForwardPass::training is
   // false). A collective.
   absl::StatusOr<StepResult> RunForward();
 
-  // Run and RunForward in two parts. The first enqueues the step: afterwards
-  // work on the queue may use the gradients. Finish waits for the losses; on a
-  // device the host waits only here, and not if it has waited for later work of
-  // the queue. FailedPrecondition, which breaks nothing, in another order.
+  // Run and RunForward in two parts. Start and StartForward enqueue the step;
+  // work enqueued afterwards may use the gradients. Finish waits for the
+  // losses. On a device the host waits only in Finish, and does not wait there
+  // if it has already waited for later work of the queue. Calls in another
+  // order return FailedPrecondition and leave the executor usable.
   absl::Status Start();
   absl::Status StartForward();
   absl::StatusOr<StepResult> Finish();
 
-  // The stages' outputs change from the next step on: frees the old tensors and
-  // queries the new specs. No effect if the options give the specs. Called by
-  // every rank.
+  // Call this on every rank when the shapes of the stages' outputs change from
+  // the next step on: the next step frees the old tensors and queries the new
+  // specs. No effect if the options give the specs.
   void ForgetShapes() { negotiated_ = !options_.boundaries.empty(); }
 
   const Schedule& schedule() const { return schedule_; }  // Lowered.
@@ -125,22 +129,23 @@ class Executor {
   // in order.
   std::vector<int32_t> UnshardOrder(Passes passes) const;
 
-  // The timeline of the last step on this rank, in seconds from its begin.
-  // Bytes are those of the tensors between stages. A receive lasts from the
-  // begin of its wait, a started send until its completion is noticed. On a
-  // device times are those at which the host enqueues the actions.
+  // The timeline of the last step on this rank, in seconds from the step's
+  // begin. Its bytes count the tensors between stages. A receive begins when
+  // the rank starts to wait for it; an asynchronous send ends when its
+  // completion is noticed. On a device the times are those at which the host
+  // enqueues the actions.
   const RankTimeline& timeline() const { return trace_.timeline(); }
 
-  // The computations of a training step, which steps replay. Null: they are not
-  // captured, or not yet.
+  // The captured computations that training steps replay. Null if nothing has
+  // been captured.
   const DeviceGraph* graph() const { return training_.graph(); }
 
-  // The last step of all ranks. Their clocks start at one barrier. A
-  // collective.
+  // The timeline of the last step on all ranks, whose clocks start at a common
+  // barrier. A collective.
   absl::StatusOr<Timeline> GatherTimeline();
 
  private:
-  // The losses of a step, by micro-batch, in memory of the device.
+  // The losses of a step, by micro-batch, in device memory.
   struct Losses {
     Buffer memory;
     std::vector<TensorView> views;
@@ -180,10 +185,11 @@ class Executor {
   const Schedule schedule_;
   const Proof proof_;
   const ExecutorOptions options_;
-  const std::vector<Stage*> stages_;  // In the order of the plan's.
+  const std::vector<Stage*> stages_;  // In the plan's order.
   SharedGradients shared_;
   StepTrace trace_;
-  // The pool's destructor waits for work on what is declared before it.
+  // Members declared before the pool outlive it: its destructor waits for work
+  // on their memory.
   Losses device_losses_;
   StagingPool staging_;
   Download download_;
@@ -193,7 +199,7 @@ class Executor {
   const ExecutionPlan forward_plan_;
   StepRunner training_;
   StepRunner forward_;
-  std::vector<double> losses_;  // By micro-batch; 0 where another rank has it.
+  std::vector<double> losses_;  // By micro-batch; 0 if on another rank.
   bool negotiated_ = false;
   bool started_ = false;
   absl::Status broken_;

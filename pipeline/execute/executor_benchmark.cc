@@ -51,7 +51,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Makes only a step's calls to the communicator.
+// Makes only the communicator calls of a step.
 absl::Status RawStep(Communicator& c, const ExecutionPlan& plan, bool trace,
                      std::span<double> losses, std::span<double> tensor) {
   if (trace) TESSERA_RETURN_IF_ERROR(c.Barrier());
@@ -170,7 +170,7 @@ class SleepingStage : public EmptyStage {
 };
 
 // A step with synchronous (0) or asynchronous (1) messages, compared with the
-// makespan of its computations alone, which is the floor.
+// makespan of its computations without messages, which is the floor.
 void BM_Overlap(benchmark::State& state) {
   const int64_t ranks = 2;
   const Schedule schedule = *Generate("1f1b", {ranks, 1, 16});

@@ -23,7 +23,7 @@ void Interleaver::Switch(Turn to) {
   turn_ = to;
 }
 
-// Does second tasks that have been begun by a Yield of the first.
+// Runs second tasks that a Yield of the first has started.
 void Interleaver::Work() {
   absl::MutexLock lock(&mutex_);
   while (true) {

@@ -1,19 +1,18 @@
-// Interleaver: runs two tasks of a rank in turn, so that one works while the
-// other waits for a message.
+// Interleaver: alternates between two tasks of a rank, so that one computes
+// while the other waits for a message.
 //
 //   Interleaver interleaver;
 //   TESSERA_RETURN_IF_ERROR(interleaver.Run(forward, backward));
 //   // In a task, after it has started a message and before it waits:
 //   interleaver.Yield();
 //
-// One task works at a time, the first one to begin with, and the other goes on
-// when this one yields or ends: what they touch needs no locks, and tasks that
-// yield at the same places have the same order on every rank, so that they may
-// call collectives. What a task left in shared memory may have changed when
-// Yield returns.
+// Only one task runs at a time, starting with the first; the other resumes when
+// the running one yields or ends. So the data they share need no locks, and
+// tasks that yield at the same points run in the same order on every rank, so
+// that they may call collectives. Shared data may have changed when Yield
+// returns.
 //
-// A second task that begins while the first one has yielded works on another
-// thread.
+// A second task that begins after the first one yielded runs on another thread.
 #ifndef TESSERA_PIPELINE_EXECUTE_INTERLEAVER_H_
 #define TESSERA_PIPELINE_EXECUTE_INTERLEAVER_H_
 
@@ -35,20 +34,22 @@ class Interleaver {
   Interleaver(const Interleaver&) = delete;
   Interleaver& operator=(const Interleaver&) = delete;
 
-  // Returns when both have ended, with the first one's error if it has one. The
-  // second is not begun if the first fails before it yields. Called by one
-  // thread at a time, not within a task.
+  // Runs both tasks to their end. Returns the error of the first if it failed,
+  // otherwise the status of the second. The second is not started if the first
+  // fails before it yields. Not thread-safe, and not to be called within a
+  // task.
   absl::Status Run(absl::FunctionRef<absl::Status()> first,
                    absl::FunctionRef<absl::Status()> second);
 
-  // Within a task: true if the other one has not ended.
+  // Within a task: true if the other task has not ended.
   bool has_other() const;
-  // Within a task: the other one works until it yields or ends; nothing if it
-  // has ended. Otherwise nothing.
+  // Within a task: lets the other task run until it yields or ends. Does
+  // nothing if the other has ended, or outside a task.
   void Yield();
 
-  // Called by the task that works, before the other one does: when it yields,
-  // and when it is the first to end. It must not use this object.
+  // Sets a listener, which the running task calls before it switches to the
+  // other one: when it yields, and when it is the first to end. The listener
+  // must not use this object.
   void OnSwitch(std::function<void()> listener) {
     listener_ = std::move(listener);
   }
@@ -62,7 +63,7 @@ class Interleaver {
   };
 
   void Work();
-  // Until it is that turn, or the end.
+  // Waits for that turn, or until the interleaver closes.
   void Await(Turn turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Switch(Turn to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -76,7 +77,7 @@ class Interleaver {
   const absl::FunctionRef<absl::Status()>* second_ ABSL_GUARDED_BY(mutex_) =
       nullptr;
   absl::Status second_status_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // Of second tasks, once there was one.
+  std::thread thread_;  // Runs second tasks; started with the first of them.
 };
 
 }  // namespace tessera::pipeline

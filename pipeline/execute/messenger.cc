@@ -77,8 +77,8 @@ absl::StatusOr<BoundaryBuffer*> BoundaryPool::AcquireToReceive(
     all_.back()->shelf = index;
     shelf.free.push_back(all_.back().get());
   }
-  // The host prefers the last one, which its caches hold; a device the first
-  // one, whose last use is done the soonest.
+  // The host takes the last buffer, which is in its caches; a device takes the
+  // first one, whose last use ends first.
   BoundaryBuffer* const buffer =
       is_immediate_ ? shelf.free.back() : shelf.free.front();
   if (is_immediate_) {
@@ -99,7 +99,7 @@ absl::StatusOr<BoundaryBuffer*> BoundaryPool::Acquire(int32_t boundary) {
 }
 
 absl::Status BoundaryPool::ReleaseOnDevice(BoundaryBuffer* buffer) {
-  // Within a rank all users are on the queue.
+  // Within a rank, all users of the buffer are on the queue.
   if (!shelves_[buffer->shelf].is_crossed) {
     PutBack(buffer);
     return absl::OkStatus();
@@ -232,7 +232,7 @@ absl::Status Messenger::AwaitOldest(Peer& peer) {
 
 absl::Status Messenger::Send(const PlannedAction& send,
                              BoundaryBuffer* buffer) {
-  // A send here would wait for one that is in flight.
+  // A synchronous send would wait for one that is in flight.
   if (IsStarted(send) || !PeerOf(send).sends.empty()) {
     return StartSend(send, buffer);
   }
@@ -310,8 +310,8 @@ absl::StatusOr<BoundaryBuffer*> Messenger::Exchange(
   if (!starts && peer.receives.empty()) {
     return ExchangeHere(send, buffer, receive);
   }
-  // Either the send is started, or the receive is posted: neither holds up the
-  // other.
+  // Either the send is asynchronous or the receive is posted, so neither blocks
+  // the other.
   TESSERA_RETURN_IF_ERROR(Send(send, buffer));
   return Receive(receive);
 }

@@ -1,5 +1,5 @@
-// Messenger: sends and receives the boundary tensors of a pipeline rank, in
-// buffers of a pool.
+// Sends and receives the boundary tensors of a pipeline rank (Messenger), in
+// buffers of a pool (BoundaryPool).
 #ifndef TESSERA_PIPELINE_EXECUTE_MESSENGER_H_
 #define TESSERA_PIPELINE_EXECUTE_MESSENGER_H_
 
@@ -22,26 +22,15 @@
 
 namespace tessera::pipeline {
 
-// BoundaryPool: the tensors passed between stages, reused across micro-batches
-// and steps.
-//
-//   TESSERA_RETURN_IF_ERROR(pool.SetSpecs(specs, crossed));
-//   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* buffer, pool.Acquire(2));
-//   ...
-//   TESSERA_RETURN_IF_ERROR(pool.Release(buffer));
-//
-// Boundaries of the same spec share buffers; boundaries between ranks and
-// boundaries within a rank have separate ones: the former are in the memory on
-// which the communicator is fastest. A buffer may be given back while work on
-// it is still enqueued: the next user's work waits for it, not the host. Not
-// thread-safe.
+// A buffer of a BoundaryPool.
 struct BoundaryBuffer {
   TensorView view;
-  ConstTensorView read;  // The same.
-  size_t shelf = 0;      // Where it goes when it is given back.
+  ConstTensorView read;  // Of the same memory.
+  size_t shelf = 0;      // The pool's shelf that it returns to.
   Buffer memory;         // One of these two owns the bytes.
   std::unique_ptr<collectives::SharedMemory> shared;
-  // If it is free, or received into: happens when its last user is done.
+  // If the buffer is free or being received into: completes when its last user
+  // is done.
   Event last_use = {};
 
   collectives::Buffer message() const {
@@ -49,10 +38,24 @@ struct BoundaryBuffer {
   }
 };
 
+// A pool of the tensors passed between stages, reused across micro-batches and
+// steps.
+//
+//   TESSERA_RETURN_IF_ERROR(pool.SetSpecs(specs, crossed));
+//   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* buffer, pool.Acquire(2));
+//   ...
+//   TESSERA_RETURN_IF_ERROR(pool.Release(buffer));
+//
+// Boundaries of the same spec share buffers, but boundaries between ranks and
+// boundaries within a rank have separate ones: the former are in the memory on
+// which the communicator is fastest. A buffer may be released while work on it
+// is still enqueued: the work of its next user waits, not the host. Not
+// thread-safe.
 class BoundaryPool {
  public:
-  // Stages compute on `queue`. `memory` null: the communicator's between ranks,
-  // the device's within a rank. All outlive the pool.
+  // Stages compute on `queue`. If `memory` is null, boundaries between ranks
+  // use the communicator's memory and boundaries within a rank the device's.
+  // All arguments must outlive the pool.
   BoundaryPool(collectives::Communicator& communicator, Queue& queue,
                std::shared_ptr<MemoryResource> memory, StepTrace& trace)
       : communicator_(communicator),
@@ -60,14 +63,14 @@ class BoundaryPool {
         is_immediate_(queue.is_immediate()),
         memory_(std::move(memory)),
         trace_(trace) {}
-  // The host waits for all work on the buffers.
+  // Waits for all work on the buffers.
   ~BoundaryPool();
   BoundaryPool(const BoundaryPool&) = delete;
   BoundaryPool& operator=(const BoundaryPool&) = delete;
 
-  // Sets the spec of each boundary, which must pass CheckSpec. `crossed` says
-  // for each boundary whether messages cross it. Frees all buffers; none may be
-  // in use, and the host has waited for the queue. An error is that of a
+  // Sets the spec of each boundary, which must pass CheckSpec. `crossed` has
+  // true for each boundary that messages cross. Frees all buffers: none may be
+  // in use, and the host must have waited for the queue. Returns the error of a
   // message from or to a buffer.
   absl::Status SetSpecs(std::vector<TensorSpec> specs,
                         const std::vector<bool>& crossed);
@@ -76,21 +79,21 @@ class BoundaryPool {
     return shelves_[shelf_of_[static_cast<size_t>(boundary)]].bytes;
   }
 
-  // A buffer with any contents, for work on the queue, which waits for the
-  // buffer's last use. An error is the memory's or the queue's.
+  // Returns an uninitialised buffer for work on the queue, which waits for the
+  // buffer's last use. Returns errors of the memory or the queue.
   absl::StatusOr<BoundaryBuffer*> Acquire(int32_t boundary);
-  // The same for a message, which must begin after `last_use`.
+  // The same for a message, which must begin after the buffer's `last_use`.
   absl::StatusOr<BoundaryBuffer*> AcquireToReceive(int32_t boundary);
 
-  // Gives a buffer back after the work that the queue has now. Does nothing for
-  // null.
+  // Returns a buffer to the pool after the work enqueued so far. Does nothing
+  // for null.
   absl::Status Release(BoundaryBuffer* buffer) {
     if (buffer == nullptr) return absl::OkStatus();
     if (!is_immediate_) return ReleaseOnDevice(buffer);
     PutBack(buffer);
     return absl::OkStatus();
   }
-  // The same after a message.
+  // Returns a buffer to the pool after a message.
   void ReleaseAfter(Event message, BoundaryBuffer* buffer);
 
  private:
@@ -117,30 +120,30 @@ class BoundaryPool {
   std::vector<std::unique_ptr<BoundaryBuffer>> all_;
 };
 
-// Messenger: sends and receives the messages of one rank's plan.
+// Sends and receives the messages of one rank's plan.
 //
 //   TESSERA_RETURN_IF_ERROR(messenger.Begin(plan));
 //   TESSERA_RETURN_IF_ERROR(messenger.Send(action, buffer));
 //   TESSERA_ASSIGN_OR_RETURN(BoundaryBuffer* input, messenger.Receive(action));
 //   TESSERA_RETURN_IF_ERROR(messenger.Drain());
 //
-// A communicator has one queue per ordered pair of ranks, a schedule one per
-// ordered pair and direction. They agree: if a schedule cannot deadlock under
-// rendezvous, any two messages of a pair are sent and received in the same
-// order, whatever their directions, because each is sent and received at one
-// moment. So receives can be posted in list order.
+// A communicator has one queue per ordered pair of ranks; a schedule has one
+// per ordered pair and direction. The two agree: if a schedule cannot deadlock
+// under rendezvous, each message is sent and received at the same moment, so
+// any two messages of a pair of ranks are sent and received in the same order,
+// whatever their directions. So receives can be posted in list order.
 //
-// No deadlock: each call waits only for messages at or before its own place in
-// the list, on a rank that has reached this place. This is at most what the
-// proof's rendezvous waits for.
+// No deadlock: each call waits only for messages at or before its own position
+// in the list, on a rank that has reached this position. The rendezvous of the
+// proof waits for at least as much.
 //
-// On a device the same waits are the queue's, and the host never waits: a send
-// begins after the work that the queue has at the call, work enqueued after a
-// Receive begins after it, and a posted receive begins after the last use of
-// its buffer. Errors of messages are returned by the next wait for the queue.
+// On a device the queue waits instead of the host: a send begins after the work
+// enqueued before the call, work enqueued after a Receive begins after it, and
+// a posted receive begins after the last use of its buffer. The next wait for
+// the queue returns errors of messages.
 class Messenger {
  public:
-  // Stages compute on `queue`. All outlive the messenger.
+  // Stages compute on `queue`. All arguments must outlive the messenger.
   Messenger(collectives::Communicator& communicator, Queue& queue,
             BoundaryPool& pool, StepTrace& trace,
             const ExecutorOptions& options);
@@ -149,25 +152,26 @@ class Messenger {
   // the step. Posts the first receives.
   absl::Status Begin(const ExecutionPlan& plan);
 
-  // Sends the buffer and gives it back to the pool as soon as it can.
+  // Sends the buffer and returns it to the pool as soon as possible.
   absl::Status Send(const PlannedAction& send, BoundaryBuffer* buffer);
 
-  // The plan's next message from that rank; the buffer is the caller's.
+  // Returns the plan's next message from that rank. The caller owns the buffer.
   absl::StatusOr<BoundaryBuffer*> Receive(const PlannedAction& receive);
 
-  // Sends and receives at once with one rank, in whatever order the peer does.
+  // Sends and receives concurrently with one rank, in whatever order the peer
+  // does.
   absl::StatusOr<BoundaryBuffer*> Exchange(const PlannedAction& send,
                                            BoundaryBuffer* buffer,
                                            const PlannedAction& receive);
 
-  // Gives back the buffers of sends that are complete. Does not wait. On a
-  // device, where buffers are given back before, does nothing.
+  // Returns the buffers of completed sends to the pool, without waiting. Does
+  // nothing on a device, where buffers are returned earlier.
   absl::Status Poll();
 
-  // Waits for all sends; on a device the queue does.
+  // Waits for all sends; on a device the queue waits, not the host.
   absl::Status Drain();
 
-  // The communicator is broken: waits until it has let go of all buffers.
+  // After the communicator broke: waits until it no longer uses any buffer.
   void Abandon();
 
  private:
@@ -182,9 +186,9 @@ class Messenger {
     BoundaryBuffer* buffer;
   };
   struct Peer {
-    std::deque<Outgoing> sends;     // Under way, oldest first.
+    std::deque<Outgoing> sends;     // In flight, oldest first.
     std::deque<Incoming> receives;  // Posted ahead, oldest first.
-    size_t next = 0;  // Of the plan's receives, the first one not posted.
+    size_t next = 0;  // The plan's first receive that is not posted.
   };
 
   Peer& PeerOf(const PlannedAction& action) {
@@ -195,7 +199,8 @@ class Messenger {
            pool_.BytesOf(action.boundary) >= start_from_bytes_;
   }
   collectives::CallOptions Call() const { return {.timeout = timeout_}; }
-  // The time of a message that the host awaits begins when it does: see Await.
+  // The timeout of a message that the host awaits starts when the wait does:
+  // see Await.
   absl::Duration StartedTimeout() const {
     return is_immediate_ ? absl::InfiniteDuration() : timeout_;
   }

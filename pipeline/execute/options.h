@@ -1,4 +1,4 @@
-// The options of an Executor.
+// ExecutorOptions, and the tied weights that they name (TiedWeights).
 #ifndef TESSERA_PIPELINE_EXECUTE_OPTIONS_H_
 #define TESSERA_PIPELINE_EXECUTE_OPTIONS_H_
 
@@ -16,27 +16,29 @@
 
 namespace tessera::pipeline {
 
-// Weights that several stages have in common, as the embedding of the first and
-// the head of the last: each holds a copy, and their gradients are added up.
+// Weights that several stages share, such as the embedding of the first stage
+// and the head of the last. Each stage holds a copy; their gradients are
+// summed.
 struct TiedWeights {
-  std::string name;             // What Stage::TiedGradient is asked for.
+  std::string name;             // Passed to Stage::TiedGradient.
   std::vector<int32_t> stages;  // Two or more, distinct.
 };
 
 struct ExecutorOptions {
-  // The queue on which the rank's stages compute, on any device. Outlives the
-  // executor. Null: HostQueue().
+  // The queue on which the rank's stages compute, on any device. Must outlive
+  // the executor. Null: HostQueue().
   Queue* queue = nullptr;
 
-  // The output of each stage but the last. Empty: the stages are asked
-  // (Stage::OutputSpec), before the first step. The same on every rank.
+  // The output spec of each stage except the last. If empty, the stages are
+  // queried (Stage::OutputSpec) before the first step. Must be equal on every
+  // rank.
   std::vector<TensorSpec> boundaries = {};
 
-  // The same on every rank.
+  // Must be equal on every rank.
   std::vector<TiedWeights> tied = {};
 
-  // How long a message or collective may take, unless it is the
-  // communicator's. More than 0. On a device the time of a message begins when
+  // The timeout of a message or collective, which must be positive; if not
+  // given, the communicator's. On a device the timeout of a message starts when
   // its data are computed, or its buffer is free.
   std::optional<absl::Duration> timeout = {};
 
@@ -47,35 +49,36 @@ struct ExecutorOptions {
   // asynchronous.
   int64_t start_from_bytes = 32 << 10;
 
-  // How many receives from each rank are posted ahead; 0: none.
+  // The number of receives from each rank that are posted ahead; 0: none.
   int64_t receives_ahead = 1;
 
-  // The number of asynchronous sends in flight to each rank, at least 1. A
-  // further send waits for the oldest. On a device the further send does not
-  // wait, but the buffer of the oldest may be used again, by work that waits.
+  // The number of asynchronous sends in flight to each rank, at least 1. One
+  // more send waits for the oldest to complete. On a device it does not wait;
+  // instead the buffer of the oldest goes back to the pool, and the work that
+  // reuses it waits for that send.
   int64_t sends_in_flight = 2;
 
-  // Records when everything began and ended. Costs a barrier a step, by which
-  // the ranks' clocks are set. The same on every rank.
+  // Records the begin and end of every action. Costs a barrier per step, at
+  // which the ranks set their clocks to 0. Must be equal on every rank.
   bool trace = true;
 
   // Captures the computations of all micro-batches of a training step in a
   // graph and replays it in later steps, so that the host enqueues one
-  // operation for them (Queue::BeginCapture). The first step is done as usual,
-  // and allocates; the second is captured. Gathers of parameters move to the
-  // begin of the step and reductions to its end. Needs a pipeline of one rank,
-  // a queue that captures, and stages whose passes enqueue the same work in
-  // every step (Stage::LoadInputs).
+  // operation for them (Queue::BeginCapture). The first step runs without a
+  // capture and allocates memory; the second is captured. Gathers of parameters
+  // move to the begin of the step and reductions to its end. Requires a
+  // pipeline of one rank, a queue that supports capture, and stages whose
+  // passes enqueue the same work in every step (Stage::LoadInputs).
   bool captures = false;
 
-  // The two computations of a pair of the schedule (Action::with_next) take
-  // turns: a stage that waits for a message calls Yield. Outlives the executor.
-  // Null: one follows the other.
+  // Interleaves the two computations of a pair (Action::with_next): a stage
+  // that is about to wait for a message calls Yield. Must outlive the executor.
+  // Null: the second computation follows the first.
   Interleaver* interleaver = nullptr;
 
-  // The memory of the tensors between stages. Null: that of the queue's device;
-  // tensors between ranks are in the engine's own memory
-  // (Communicator::AllocateShared).
+  // The memory of the tensors between stages. Null: tensors within a rank use
+  // the memory of the queue's device, and tensors between ranks the engine's
+  // own memory (Communicator::AllocateShared).
   std::shared_ptr<MemoryResource> memory = {};
 };
 

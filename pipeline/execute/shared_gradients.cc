@@ -13,7 +13,7 @@ namespace {
 
 using collectives::Rank;
 
-// The buffer of a message. InvalidArgument if the tensor has gaps.
+// The buffer of a message. InvalidArgument if the tensor is not contiguous.
 absl::StatusOr<collectives::Buffer> MessageOf(const TensorView& view) {
   if (view.IsContiguous()) {
     return collectives::Buffer(view.data(), view.element_count(), view.dtype());
@@ -99,8 +99,8 @@ absl::StatusOr<SharedGradients> SharedGradients::Create(
     TESSERA_ASSIGN_OR_RETURN(shared.copies_, communicator.Subgroup(pair));
     shared.copied_ = schedule.map.StagesOf(own);
   }
-  // All ranks go through the groups in one order, so that none waits for one
-  // that waits for it.
+  // All ranks process the groups in the same order, so that they cannot
+  // deadlock.
   for (const TiedWeights& weights : tied) {
     for (const bool back : {false, true}) {
       if (back && !schedule.map.two_way()) continue;

@@ -1,13 +1,13 @@
-// SharedGradients: sums the gradients of weights with several copies over the
-// copies at the end of a step.
+// SharedGradients: at the end of a step, sums the gradients of weights that
+// several stages or ranks hold.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       SharedGradients shared,
 //       SharedGradients::Create(communicator, queue, schedule, tied, call));
 //   TESSERA_RETURN_IF_ERROR(shared.Add(stages));
 //
-// Two kinds: the two copies of every stage in a two-way map, and tied weights.
-// Copies on one rank are summed without a message.
+// There are two kinds: the two copies of every stage in a two-way map, and tied
+// weights. Copies on one rank are summed without messages.
 #ifndef TESSERA_PIPELINE_EXECUTE_SHARED_GRADIENTS_H_
 #define TESSERA_PIPELINE_EXECUTE_SHARED_GRADIENTS_H_
 
@@ -30,28 +30,28 @@
 
 namespace tessera::pipeline {
 
-// InvalidArgument if tied weights have no name, another's name, fewer than
-// two stages, one twice, or one that there is not.
+// InvalidArgument if tied weights have no name, a duplicate name, or fewer than
+// two stages, or if one of their stages is repeated or does not exist.
 absl::Status CheckTied(const std::vector<TiedWeights>& tied, int64_t stages);
 
-// The rank's own stage of that number.
+// Returns this rank's implementation of the stage.
 using StageOf = std::function<Stage&(int32_t stage)>;
 
 class SharedGradients {
  public:
-  // A collective of all ranks, with the same schedule, tied weights and call.
-  // `tied` is checked. The gradients are computed on `queue`, which outlives
-  // this.
+  // A collective: all ranks pass the same schedule, tied weights and call.
+  // `tied` must have passed CheckTied. The gradients are computed on `queue`,
+  // which must outlive this object.
   static absl::StatusOr<SharedGradients> Create(
       collectives::Communicator& communicator, Queue& queue,
       const Schedule& schedule, const std::vector<TiedWeights>& tied,
       const collectives::CallOptions& call);
 
-  // For later work on the queue, every copy is the sum of all. Called by every
-  // rank. The error names rank and stage.
+  // Enqueues the sums: for later work on the queue, every copy holds the sum
+  // over all copies. A collective. The error names rank and stage.
   absl::Status Add(const StageOf& stage_of);
 
-  // Frees those who wait for this rank.
+  // Aborts the groups, so that ranks waiting for this one fail with `reason`.
   void Abort(std::string_view reason);
 
  private:
@@ -72,7 +72,7 @@ class SharedGradients {
   Queue* queue_;
   int64_t rank_ = 0;
   collectives::CallOptions call_;
-  std::unique_ptr<collectives::Communicator> copies_;  // Two-way: the pair.
+  std::unique_ptr<collectives::Communicator> copies_;  // If two-way: the pair.
   std::vector<int32_t> copied_;                        // Stages, ascending.
   std::vector<Tie> ties_;
 };

@@ -107,7 +107,7 @@ absl::Status StepRunner::Compute() {
   return absl::OkStatus();
 }
 
-// The trace has every computation, at the time of the replay.
+// Traces every computation at the time of the replay.
 absl::Status StepRunner::Replay(Queue& queue) {
   const double begin = trace_.Now();
   TESSERA_RETURN_IF_ERROR(queue.Replay(*graph_));
@@ -147,7 +147,7 @@ absl::Status StepRunner::Do(const PlannedAction& action) {
   }
 }
 
-// The trace has every stretch in which one of the two computes.
+// Traces every interval in which one of the two computes.
 absl::Status StepRunner::DoPair(const PlannedAction& first,
                                 const PlannedAction& second) {
   const PlannedAction* now = &first;
@@ -229,7 +229,8 @@ absl::Status StepRunner::BackwardWeight(const PlannedAction& action) {
   return Release(action);
 }
 
-// The stage is done with the micro-batch; tensors to send remain.
+// Releases the micro-batch, which the stage has finished; tensors to send
+// remain.
 absl::Status StepRunner::Release(const PlannedAction& action) {
   Live& live = LiveOf(action);
   TESSERA_RETURN_IF_ERROR(pool_.Release(std::exchange(live.input, nullptr)),

@@ -1,4 +1,4 @@
-// StepRunner: does one rank's plan, action by action.
+// StepRunner: executes one rank's plan, action by action.
 //
 //   StepRunner runner(plan, stages, pool, messenger, trace);
 //   TESSERA_RETURN_IF_ERROR(runner.Run(losses));
@@ -26,23 +26,25 @@ namespace tessera::pipeline {
 
 class StepRunner {
  public:
-  // `stages` are the plan's, in its order. All outlive the runner.
+  // `stages` are in the order of the plan's stages(). All arguments must
+  // outlive the runner.
   StepRunner(const ExecutionPlan& plan, std::vector<Stage*> stages,
              int64_t all_stages, int64_t microbatches, BoundaryPool& pool,
              Messenger& messenger, StepTrace& trace,
              Interleaver* interleaver = nullptr);
 
-  // Runs the plan once. Where the rank has the last stage, its stage sets those
-  // of `losses`, by micro-batch, that pass it here; the others stay. The error
-  // names rank, action, stage and micro-batch; after it the runner is of no
-  // use.
+  // Executes the plan once. `losses` is indexed by micro-batch; the last stage,
+  // if this rank has it, sets the losses of the micro-batches that it computes
+  // here and leaves the others unchanged. The error names rank, action, stage
+  // and micro-batch; the runner must not be used after it.
   absl::Status Run(std::span<const TensorView> losses);
 
-  // The same with ExecutorOptions::captures. The plan has no messages.
+  // The same with ExecutorOptions::captures. Requires a plan without messages.
   absl::Status RunCaptured(Queue& queue, std::span<const TensorView> losses);
-  // The computations; null until they are captured.
+  // The captured computations; null before the capture.
   const DeviceGraph* graph() const { return graph_.get(); }
-  // The memory of its tensors is freed: they are captured again.
+  // Call this when the tensors of the graph are freed; a later step captures
+  // again.
   void ForgetGraph() {
     has_allocated_ = false;
     graph_ = nullptr;
@@ -55,8 +57,8 @@ class StepRunner {
   }
 
  private:
-  // The boundary tensors of one micro-batch in one stage; null if there is
-  // none, or none yet, or no longer.
+  // The boundary tensors of one micro-batch in one stage; null if the tensor
+  // does not exist, is not ready, or has been released.
   struct Live {
     BoundaryBuffer* input = nullptr;
     BoundaryBuffer* output = nullptr;
@@ -113,10 +115,10 @@ class StepRunner {
   std::span<const TensorView> losses_;
   std::vector<std::pair<size_t, size_t>> own_losses_;
   Interleaver* const interleaver_;
-  // When the action that computes began, or went on after another one; none if
-  // nothing computes.
+  // When the current computation began or resumed; none if nothing is
+  // computing.
   std::optional<double> computes_since_ = {};
-  bool has_allocated_ = false;  // By a first step without a capture.
+  bool has_allocated_ = false;  // Set by the first, uncaptured step.
   std::unique_ptr<DeviceGraph> graph_;
   RankTimeline captured_;
 };

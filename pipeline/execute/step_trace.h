@@ -1,5 +1,5 @@
-// StepTrace: begin and end of every action of this rank in a step. The times
-// are those of the host: on a device those at which actions are enqueued.
+// StepTrace: records the begin and end of every action of this rank in a step.
+// Times are taken on the host: on a device they are the times of enqueueing.
 //
 //   StepTrace trace(/*enabled=*/true);
 //   trace.Begin();
@@ -19,13 +19,13 @@ namespace tessera::pipeline {
 
 class StepTrace {
  public:
-  // If not `enabled`, records peaks but no times.
+  // If `enabled` is false, records peaks but no times.
   explicit StepTrace(bool enabled) : enabled_(enabled) {}
 
-  // Forgets everything. It is 0 seconds now, and nothing is held.
+  // Resets the trace: the clock starts at 0 now, and nothing is held.
   void Begin();
 
-  // Seconds; 0 if not enabled.
+  // Seconds since Begin; 0 if not enabled.
   double Now() const;
 
   // Records a computation that began at `begin` and ends now.
@@ -36,10 +36,10 @@ class StepTrace {
   void HoldBytes(int64_t more);
   void HoldActivations(int64_t more);
 
-  // A replay: the rank holds as much as when the work was recorded.
+  // For a replay: takes over the peaks of the recorded step.
   void HoldAsIn(const RankTimeline& recorded);
 
-  // Puts communications in the order of their begins.
+  // Sorts communications by their begin.
   void Finish();
 
   const RankTimeline& timeline() const { return timeline_; }

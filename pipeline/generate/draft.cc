@@ -16,7 +16,7 @@ absl::Status Refuse(const ShapeRule& rule, const PipelineShape& shape,
       shape.microbatches, " micro-batches: ", what));
 }
 
-// Without overflow: all three counts are at least 1.
+// Computed without overflow; all three counts are at least 1.
 bool Fits(int64_t ranks, int64_t chunks, int64_t microbatches) {
   const int64_t most = kMostActions / 3;
   return ranks <= most && chunks <= most / ranks &&

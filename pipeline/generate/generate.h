@@ -1,10 +1,11 @@
-// Every generator, by name.
+// The registry of all generators, by name.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Schedule schedule,
 //       Generate("zb_h1", {.ranks = 8, .chunks = 1, .microbatches = 24}));
 //
-// Schedules compute only: communication is put in by a pass (pipeline/passes).
+// The schedules have computations only; a pass adds communication
+// (pipeline/passes).
 #ifndef TESSERA_PIPELINE_GENERATE_GENERATE_H_
 #define TESSERA_PIPELINE_GENERATE_GENERATE_H_
 
@@ -23,18 +24,18 @@ struct Generator {
   std::string_view name;
   // The paper, "arXiv 2401.10241"; "" if there is none.
   std::string_view paper;
-  // The only number of chunks that the method has; 0: any.
+  // The required number of chunks; 0: any.
   int64_t chunks;
   bool even_ranks;
   absl::StatusOr<Schedule> (*generate)(const PipelineShape&);
 };
 
-// From the simplest to the latest. Lives as long as the program.
+// All generators, from the simplest to the latest. Static storage.
 std::span<const Generator> Generators();
 std::vector<std::string_view> GeneratorNames();
 
-// The schedule of the generator of that name. InvalidArgument if there is
-// none (the message names those there are), or as the generator.
+// Calls the generator with this name. InvalidArgument if it does not exist (the
+// message lists the valid names), or as returned by the generator.
 absl::StatusOr<Schedule> Generate(std::string_view name,
                                   const PipelineShape& shape);
 

@@ -18,9 +18,10 @@ namespace {
 constexpr int64_t kPeriod = 6;
 constexpr size_t kPasses = 4;
 
-// The step in which a rank has its turn in each pass.
+// The step of a rank's action in each pass.
 using Starts = std::array<int64_t, kPasses>;
-// Steps between a pass and the one before it, beyond the one needed.
+// The additional steps between a pass and the previous one, beyond the one
+// required.
 using Delays = std::array<int64_t, kPasses>;
 
 Starts StartsOf(int64_t rank, int64_t ranks, const BuildingBlock& block,
@@ -58,7 +59,7 @@ bool NeverMeet(int64_t ranks, const BuildingBlock& block,
   return true;
 }
 
-// Passes 0 and 1 are forward; 0 and 3 concern the chunk on the way down.
+// Passes 0 and 1 are forward; passes 0 and 3 concern the chunk on the way down.
 std::vector<Action> RankActions(int64_t rank, const PipelineShape& shape,
                                 const Starts& starts) {
   const int64_t m = shape.microbatches;
@@ -102,9 +103,9 @@ int64_t PeakOf(const std::vector<Action>& actions) {
   return peak;
 }
 
-// The most live activations of any rank, with as many micro-batches as it takes
-// to get there. Where a rank's lives together are as long as its neighbour's,
-// ranks that are a period apart hold the same.
+// The largest number of live activations of any rank, with as many
+// micro-batches as it takes to reach it. If the total lifetimes of neighbouring
+// ranks are equal, ranks that are a period apart hold the same number.
 int64_t PeakOf(int64_t ranks, const BuildingBlock& block,
                const Delays& delays) {
   int64_t peak = 0;
@@ -172,7 +173,7 @@ absl::StatusOr<Schedule> GenerateVMin(const PipelineShape& shape) {
 namespace {
 
 // The order of a rank whose first stage is on the V's way down and whose second
-// one is on its way up. Its phases are those of figure 4 of the paper.
+// stage is on its way up. The phases are those of figure 4 of the paper.
 class RankPattern {
  public:
   RankPattern(int64_t rank, int64_t ranks, int64_t microbatches,
@@ -183,8 +184,8 @@ class RankPattern {
         down_(list, rank),
         up_(list, 2 * ranks - 1 - rank) {}
 
-  // Only forwards, until the first micro-batch comes back from the turn; then
-  // it and others go back as they arrive.
+  // Forwards of the down chunk. After the first micro-batch returns from the
+  // turn, also forwards, and then backwards, of the up chunk.
   void WarmUp() {
     for (int64_t i = 0; i < 2 * (ranks_ - rank_) - 1; ++i) down_.Forward();
     for (int64_t i = 0; i < rank_; ++i) {

@@ -23,8 +23,8 @@ constexpr int64_t DurationOf(ActionKind kind) {
   return kind == ActionKind::kBackward ? 2 : 1;
 }
 
-// One run of a valid schedule without communication, in time. Each rank's list
-// is written as the run goes.
+// One timed execution of a valid schedule without communication, which writes
+// each rank's list as it proceeds.
 class Lowering {
  public:
   explicit Lowering(const Schedule& schedule)
@@ -40,7 +40,7 @@ class Lowering {
     }
     while (!ends_.empty()) {
       const int64_t now = std::get<0>(ends_.top());
-      // All that ends now is written before anything that starts now.
+      // Writes everything that ends now before anything that starts now.
       std::vector<int32_t> awake;
       while (!ends_.empty() && std::get<0>(ends_.top()) == now) {
         const int32_t rank = std::get<1>(ends_.top());
@@ -57,13 +57,13 @@ class Lowering {
  private:
   enum class Input : uint8_t {
     kMissing,
-    kHeld,  // Sent, and its receive not yet written.
+    kHeld,  // Sent, but its receive is not written yet.
     kThere,
   };
 
   struct RankState {
     int32_t at = 0;       // The next position of the schedule's list.
-    int32_t running = 0;  // Actions from `at` on that run now.
+    int32_t running = 0;  // Number of actions from `at` on that run now.
     std::vector<Action> list;
     std::deque<Action> held;  // Receives in order, not yet written.
   };
@@ -118,7 +118,7 @@ class Lowering {
     ends_.emplace(now + duration, rank);
   }
 
-  // Writes the held receives up to that of the action's input.
+  // Writes the held receives up to the receive of the action's input.
   void WriteReceiveOf(const Action& action, RankState& state) {
     if (action.kind != ActionKind::kForward &&
         !GivesInputGradient(action.kind)) {

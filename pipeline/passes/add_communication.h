@@ -1,16 +1,16 @@
-// AddCommunication: lowers a schedule of computations to one that sends and
-// receives what stages on different ranks exchange.
+// AddCommunication: lowers a schedule of computations by adding the sends and
+// receives between stages on different ranks.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Schedule lowered, AddCommunication(schedule));
 //
 // The result cannot deadlock, even if a send completes only when its receive is
-// reached. Proof: the pass executes the schedule once and records every action
-// in execution order, a message on both of its ranks at the same moment. So
-// there is one total order of all computations and messages, and each rank's
-// list agrees with it on all messages. Consider the first message in that order
-// that has not completed: it is the next one on both of its ranks, and the
-// computations before it need only earlier messages. So it can complete, and by
-// induction all can.
+// reached (rendezvous). Proof: the pass executes the schedule once and records
+// every action in execution order, and a message on both of its ranks at the
+// same moment. So there is one total order of all computations and messages,
+// and each rank's list agrees with it on all messages. Consider the first
+// message in that order that has not completed: it is the next one on both of
+// its ranks, and the computations before it need only earlier messages. So it
+// can complete, and by induction all can.
 //
 // A send follows its computation (or the pair that runs together) directly,
 // except for receives of messages that were sent in the meantime. A receive
@@ -27,9 +27,9 @@
 namespace tessera::pipeline {
 
 // `schedule` has computations and, optionally, UNSHARD, RESHARD and
-// REDUCE_GRAD, which keep their places between the computations.
-// InvalidArgument, with Validate's message, if it is not valid (Communication
-// ::kImplied): the rank, the action's position and what it waits for.
+// REDUCE_GRAD, which keep their positions between the computations.
+// InvalidArgument if it is invalid (Communication::kImplied), with Validate's
+// message: the rank, the action's position and what it waits for.
 absl::StatusOr<Schedule> AddCommunication(const Schedule& schedule);
 
 }  // namespace tessera::pipeline

@@ -88,7 +88,7 @@ class Placement {
     }
   }
 
-  // The stages of the unit are used next at a later computation.
+  // Advances the stages of the unit to their next use.
   void Use(std::span<const Action> unit, int64_t computation) {
     for (const Action& action : unit) {
       Uses& uses = uses_[action.stage];
@@ -111,8 +111,8 @@ class Placement {
     }
   }
 
-  // Before `computation`: releases stages that are not near, gathers those that
-  // are.
+  // Before `computation`, releases stages that are not used soon and gathers
+  // those that are.
   void LookAheadFrom(int64_t computation) {
     std::vector<int32_t> near;
     int64_t bytes = 0;

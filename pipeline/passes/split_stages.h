@@ -24,9 +24,9 @@
 
 namespace tessera::pipeline {
 
-// Returns the schedule of the smaller stages. `schedule` has computations only.
-// InvalidArgument if it has other actions or a malformed pair, with the rank
-// and position, and as StageMap::Split.
+// Returns the schedule of the smaller stages. `schedule` must have computations
+// only. InvalidArgument if it has other actions or a malformed pair, with the
+// rank and position, and as for StageMap::Split.
 absl::StatusOr<Schedule> SplitStages(const Schedule& schedule,
                                      std::span<const int64_t> parts);
 

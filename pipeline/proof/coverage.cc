@@ -75,7 +75,7 @@ absl::Status CheckPlacement(const Schedule& schedule, Place place) {
       Describe(schedule, place), ": the action is rank ", owner, "'s"));
 }
 
-// The kinds that together with `kind` would do a backward twice.
+// The kinds that, together with `kind`, would repeat a backward.
 std::array<ActionKind, 3> Rivals(ActionKind kind) {
   switch (kind) {
     case ActionKind::kBackward:
@@ -215,15 +215,15 @@ class LocalOrder {
                      "receive with the same rank"));
   }
 
-  // A send and a receive with one rank. Messages have been matched: each has
-  // another end.
+  // A send and a receive with one rank. Messages have been matched, so each has
+  // a peer.
   bool AreFused(const Action& first, const Action& second) const {
     return ((Sends(first.kind) && Receives(second.kind)) ||
             (Receives(first.kind) && Sends(second.kind))) &&
            PeerOf(schedule_, first) == PeerOf(schedule_, second);
   }
 
-  // The positions in the rank's own list of the actions that it needs, or
+  // The positions, in the rank's own list, of the actions that it needs, or
   // kAbsent.
   std::array<int32_t, 2> NeedsOf(const Action& action) const {
     const auto own = [&](ActionKind kind) {
@@ -249,7 +249,8 @@ class LocalOrder {
     }
   }
 
-  // The position of the action that gives a forward or backward its input.
+  // The position of the action that produces the input of a forward or
+  // backward.
   int32_t InputOf(const Action& action) const {
     const PassDirection direction = DirectionOf(action.kind);
     const int32_t source = SourceOf(schedule_, direction, action.stage);

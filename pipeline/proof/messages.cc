@@ -152,8 +152,8 @@ absl::StatusOr<std::vector<Channel>> MatchMessages(const Schedule& schedule,
       TESSERA_RETURN_IF_ERROR(Enter(schedule, place, table));
     }
   }
-  // None is superfluous and none is twice (Coverage): if none is missing
-  // either, the two sides of every channel are equally many.
+  // No message is superfluous or repeated (Coverage). If none is missing
+  // either, every channel has as many sends as receives.
   TESSERA_RETURN_IF_ERROR(CheckPresent(schedule, coverage));
   std::vector<Channel> channels = table.Take();
   for (const Channel& channel : channels) {
@@ -179,7 +179,7 @@ absl::Status CheckNoMessages(const Schedule& schedule) {
 namespace {
 
 constexpr int32_t kNobody = -1;
-// The number of a cycle's ranks that an error names.
+// The maximum number of a cycle's ranks that an error names.
 constexpr size_t kMostNamed = 8;
 
 // Executes the ranks until all are done or none can continue.
@@ -196,8 +196,8 @@ class Progress {
     }
   }
 
-  // `place` cannot complete before `wait` has; under rendezvous both wait so
-  // for each other. Each may be waited for by one place.
+  // `place` cannot complete before `wait` has. Under rendezvous both wait for
+  // each other. At most one place waits for each.
   void AddWait(Place place, Place wait) {
     waits_[static_cast<size_t>(place.rank)]
           [static_cast<size_t>(place.position)] = wait;
@@ -226,7 +226,7 @@ class Progress {
     return waits_[static_cast<size_t>(place.rank)]
                  [static_cast<size_t>(place.position)];
   }
-  // The number of actions that start together at the place of `rank`.
+  // The number of actions that start together at the position of `rank`.
   int32_t SizeAt(int32_t rank) const {
     const auto index = static_cast<size_t>(rank);
     return UnitSize(schedule_.ranks[index], at_[index]);
@@ -236,7 +236,7 @@ class Progress {
     return completed_[rank][static_cast<size_t>(place.position - at_[rank])];
   }
 
-  // Returns true if the place's rank has reached it and not passed it.
+  // Returns true if the rank of `place` is at it.
   bool IsOpen(Place place) const {
     const int32_t at = at_[static_cast<size_t>(place.rank)];
     return !Done(static_cast<size_t>(place.rank)) && place.position >= at &&
@@ -256,7 +256,7 @@ class Progress {
     return rendezvous_ ? !IsOpen(wait) : !HasHappened(wait);
   }
 
-  // The first place of the unit at which `rank` is that cannot complete; its
+  // The first place of the current unit of `rank` that cannot complete; its
   // position is kNobody if all can.
   Place HeldAt(int32_t rank) const {
     const int32_t start = at_[static_cast<size_t>(rank)];
@@ -271,8 +271,8 @@ class Progress {
   }
 
   // Completes the parts of the unit of `rank` that can complete: messages one
-  // by one, computations that run together only all at once. Returns true if
-  // all are complete.
+  // by one, but computations that run together only all at once. Returns true
+  // if all are complete.
   bool CompleteUnit(int32_t rank) {
     const auto index = static_cast<size_t>(rank);
     const int32_t start = at_[index];
@@ -330,8 +330,8 @@ class Progress {
     return IsOpen(wait) && IsHeld(wait) ? wait : HeldAt(wait.rank);
   }
 
-  // Every rank that has stalled waits for another that has: following them
-  // from any one leads into a cycle.
+  // Every stalled rank waits for another stalled rank, so following the waits
+  // from any of them leads into a cycle.
   absl::Status Stalled(int32_t rank) const {
     const auto order = [](const Place& a, const Place& b) {
       return std::pair(a.rank, a.position) < std::pair(b.rank, b.position);
@@ -368,11 +368,11 @@ class Progress {
 
   const Schedule& schedule_;
   const bool rendezvous_;
-  std::vector<int32_t> at_;  // By rank, the position it has come to,
+  std::vector<int32_t> at_;  // By rank, its position.
   std::vector<std::array<bool, 2>>
-      completed_;  // and what of that unit is done.
+      completed_;  // By rank, the completed parts of the unit.
   std::vector<std::vector<Place>> waits_;
-  std::vector<std::vector<int32_t>> waiters_;  // Who is held by the place.
+  std::vector<std::vector<int32_t>> waiters_;  // The places that wait for it.
   std::vector<int32_t> ready_;
 };
 

@@ -1,4 +1,5 @@
-// Places in a schedule, and how refusals name them.
+// Positions of actions in a schedule (Place), with the text that errors use for
+// them (Describe), and the neighbours and partners of actions.
 //
 //   Describe(schedule, {1, 3});   // "rank 1, action 3 (1SEND_B0)"
 #ifndef TESSERA_PIPELINE_PROOF_PLACE_H_
@@ -72,7 +73,7 @@ inline int32_t TargetOf(const Schedule& schedule, PassDirection direction,
                   stage);
 }
 
-// The rank at the other end of a send or receive that has one.
+// The rank at the other end of a send or receive. Precondition: it exists.
 inline int32_t PeerOf(const Schedule& schedule, const Action& action) {
   const PassDirection direction = DirectionOf(action.kind);
   const int32_t other = Sends(action.kind)
@@ -87,11 +88,10 @@ inline int32_t UnitSize(const std::vector<Action>& actions, int32_t position) {
   return actions[at].with_next && at + 1 < actions.size() ? 2 : 1;
 }
 
-// Units: actions that a rank starts together, one action or a pair.
-//
-// The units of a rank's list, in order; they point into `schedule`.
-// InvalidArgument, with rank and position, if a list's last action runs
-// together with one after it, or three actions run together.
+// The units of a rank's list, in order. A unit is what the rank starts
+// together: one action, or a pair. The spans point into `schedule`.
+// InvalidArgument, with rank and position, if the last action of the list has
+// with_next set, or three actions would run together.
 absl::StatusOr<std::vector<std::span<const Action>>> UnitsOf(
     const Schedule& schedule, size_t rank);
 

@@ -60,8 +60,8 @@ class RankParameters {
     return state != states_.end() && state->second.reduced != kNever &&
            !state->second.unreduced;
   }
-  // Describes the last reduction of a stage that is reduced too early; empty if
-  // it is not.
+  // Describes the last reduction of a stage that is reduced too early;
+  // otherwise empty.
   std::string TooEarly(int32_t stage) const {
     const auto state = states_.find(stage);
     if (state == states_.end() || state->second.reduced == kNever) return "";
@@ -123,7 +123,7 @@ class RankParameters {
           absl::StrCat(At(position), " reduces nothing: there was no weight ",
                        "gradient since ", At(state.reduced)));
     }
-    // The reduction before is over.
+    // The previous reduction has ended.
     gradient_bytes_ -= in_flight_bytes_;
     in_flight_bytes_ =
         state.unreduced ? SizeOf(sizes_.unreduced_bytes, action.stage) : 0;
@@ -149,7 +149,7 @@ class RankParameters {
     return gather ? Measure(position) : absl::OkStatus();
   }
 
-  // After more is held than before.
+  // Updates the peaks and checks the limit after an increase.
   absl::Status Measure(int32_t position) {
     peak_ = std::max(peak_, gathered_);
     peak_unsharded_bytes_ = std::max(peak_unsharded_bytes_, unsharded_bytes_);
@@ -174,7 +174,7 @@ class RankParameters {
   absl::flat_hash_map<int32_t, StageState> states_;
   int64_t gathered_ = 0;
   int64_t unsharded_bytes_ = 0;
-  int64_t gradient_bytes_ = 0;   // Of unreduced gradients, those in flight too.
+  int64_t gradient_bytes_ = 0;   // Of unreduced gradients, also in flight.
   int64_t in_flight_bytes_ = 0;  // Of the last reduction.
   int64_t peak_ = 0;
   int64_t peak_unsharded_bytes_ = 0;
@@ -245,7 +245,7 @@ absl::StatusOr<ParameterPeaks> CheckParameters(const Schedule& schedule,
 
 namespace {
 
-// How many are alive, and the most that ever were.
+// The number of live micro-batches, and its maximum.
 class Gauge {
  public:
   void Add(bool begins) {

@@ -11,74 +11,55 @@
 
 namespace tessera::pipeline {
 
-// CheckParameters: proves that a schedule gathers parameters and reduces
-// gradients correctly, within a memory limit.
-
-// The bytes of a stage's gathered parameters and whole gradients, in addition
-// to the shards that a rank always holds. Indexed by stage; empty for zeros.
+// The bytes of a stage's gathered parameters and unreduced gradients, in
+// addition to the shards that a rank always holds. Indexed by stage; empty
+// means zeros.
 struct ParameterSizes {
   // Held from UNSHARD to RESHARD.
   std::vector<int64_t> unsharded_bytes = {};
   // Held from the first B or W after a REDUCE_GRAD to the end of the next
-  // reduction. It ends at the latest at the rank's next REDUCE_GRAD, since at
-  // most one reduction is under way.
+  // reduction. A reduction ends no later than the rank's next REDUCE_GRAD,
+  // since at most one is in flight.
   std::vector<int64_t> unreduced_bytes = {};
   // Maximum of both together on a rank; 0: unlimited.
   int64_t limit = 0;
 };
 
 struct ParameterPeaks {
-  // By rank, the maxima over time: gathered stages, bytes of gathered
-  // parameters, and bytes of these and unreduced gradients together.
+  // By rank, the maxima over time: the number of gathered stages, the bytes of
+  // gathered parameters, and the bytes of both these and unreduced gradients.
   std::vector<int64_t> unsharded;
   std::vector<int64_t> unsharded_bytes;
   std::vector<int64_t> bytes;
 };
 
-// Checks three properties. (1) If a rank gathers a stage at all, UNSHARD and
-// RESHARD of it alternate, the last one is a RESHARD, and every F, B and I of
-// the stage is between the two (W needs no parameters). (2) If the schedule
-// reduces any stage, it reduces every stage on each rank that holds it, after
-// the last weight gradient of the stage; a weight gradient precedes the first
-// reduction, if the rank computes one, and each further reduction. (3) The
-// limit of `sizes` is never exceeded. InvalidArgument otherwise, with the rank,
-// the position and the action, and for the limit the stages held and their
-// bytes. Precondition: stages exist (see Coverage).
+// Proves that a schedule gathers parameters and reduces gradients correctly,
+// within a memory limit. It checks three properties. (1) If a rank gathers a
+// stage at all, UNSHARD and RESHARD of it alternate, the last one is a RESHARD,
+// and every F, B and I of the stage is between the two (W needs no parameters).
+// (2) If the schedule reduces any stage, it reduces every stage on each rank
+// that holds it, after the last weight gradient of the stage; if the rank
+// computes weight gradients of the stage, there is at least one before its
+// first reduction and between any two; otherwise there is at most one
+// reduction. (3) The limit of `sizes` is never exceeded. InvalidArgument
+// otherwise, with the rank, the position and the action, and for the limit the
+// stages held and their bytes. Precondition: stages exist (see Coverage).
 //
 // Replicas. The ranks that share the parameters of a stage (data-parallel
 // ranks) run the same list, each in a pipeline of its own, and UNSHARD and
 // REDUCE_GRAD are collectives among them. That cannot deadlock if one pipeline
 // alone cannot: a run of one pipeline puts all messages and collectives into
-// one total order, which agrees with every list. Take the first event in that
-// order that some replica has not completed. All replicas have completed the
-// events before it, so its participants have reached it in every replica, and
-// it completes.
+// one total order, which agrees with every list. Consider the first event in
+// that order that some replica has not completed. All replicas have completed
+// the events before it, so its participants have reached it in every replica,
+// and it completes.
 absl::StatusOr<ParameterPeaks> CheckParameters(
     const Schedule& schedule, const ParameterSizes& sizes = {});
 
-// Validate: proves that a schedule is correct, or returns its first error.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Proof proof, Validate(schedule));
-//   proof.peak_activations[0];      // micro-batches alive on rank 0 at most
-//
-// It proves that
-//   - every micro-batch passes every stage forward and backward exactly once
-//     (B, or I and then W), on the rank that schedule.RankOf names;
-//   - nothing comes before what it needs, on its rank and across ranks;
-//   - every message between neighbouring stages on different ranks is sent once
-//     and received once, none is superfluous, and each receive takes its own
-//     message: there is one first-in-first-out channel for each ordered pair of
-//     ranks and each direction, forward and backward;
-//   - pairs that run together are a forward and a B or I, of which neither
-//     needs the other, or a send and a receive with one rank (an exchange);
-//   - parameters are gathered if they are used, gradients reduced after the
-//     last of them, and no rank holds more bytes of either than it may;
-//     replicas that share parameters do not deadlock (CheckParameters);
-//   - no deadlock, even where a send completes only when its receive is reached
-//     (rendezvous), or with a given number of buffers per channel.
+// How a schedule expresses messages between ranks.
 enum class Communication : uint8_t {
-  kExplicit,  // The schedule is lowered: it has all sends and receives.
-  kImplied,   // It has none: computations wait for those of other ranks.
+  kExplicit,  // Lowered: the schedule has all sends and receives.
+  kImplied,   // No sends and receives: computations wait for others.
 };
 
 struct ValidateOptions {
@@ -93,12 +74,12 @@ struct ValidateOptions {
 
 struct Proof {
   int64_t computations = 0;  // F, B, I and W.
-  int64_t messages = 0;      // That are sent, or would be where implied.
+  int64_t messages = 0;      // Sent, or implied.
 
-  // By rank, the largest number of micro-batches (of all its stages) that are
-  // at a time between their forward and their B or W; and, excluding those that
-  // only wait for their W, between their forward and their B or I. Both actions
-  // of a pair count at the same time.
+  // By rank, the largest number of micro-batches (summed over its stages) that
+  // are at the same time between their forward and their B or W; and the same
+  // without those that only wait for their W, that is, between their forward
+  // and their B or I. Both actions of a pair count at the same time.
   std::vector<int64_t> peak_activations;
   std::vector<int64_t> peak_before_backward;
 
@@ -110,11 +91,33 @@ struct Proof {
   std::vector<int64_t> peak_parameter_bytes;
 };
 
-// InvalidArgument if the schedule is wrong. It names the rank, the position
-// in its list from 0, the action and what it waits for, and for a deadlock the
-// cycle: "deadlock: rank 0, action 1 (0SEND_F0) waits for rank 1, action 5
-// (1RECV_F0), which comes after rank 1, action 4 (1SEND_B3), which waits for
-// ...". Time and memory are linear in the number of actions.
+// Proves that a schedule is correct, or returns its first error.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Proof proof, Validate(schedule));
+//   proof.peak_activations[0];      // micro-batches alive on rank 0 at most
+//
+// It proves that
+//   - every micro-batch passes every stage forward and backward exactly once
+//     (B, or I and then W), on the rank that schedule.RankOf names;
+//   - every action comes after those that it needs, on its rank and across
+//     ranks;
+//   - every message between neighbouring stages on different ranks is sent once
+//     and received once, none is superfluous, and each receive gets its own
+//     message: there is one first-in-first-out channel for each ordered pair of
+//     ranks and each direction, forward and backward;
+//   - pairs that run together are a forward and a B or I, of which neither
+//     needs the other, or a send and a receive with one rank (an exchange);
+//   - parameters are gathered when they are used, gradients are reduced after
+//     the last weight gradient, and no rank exceeds its limit of bytes;
+//     replicas that share parameters do not deadlock (CheckParameters);
+//   - no deadlock, even where a send completes only when its receive is reached
+//     (rendezvous), or with a given number of buffers per channel.
+//
+// InvalidArgument if the schedule is invalid. The message names the rank, the
+// position in its list from 0, the action and what it waits for, and for a
+// deadlock the cycle: "deadlock: rank 0, action 1 (0SEND_F0) waits for rank 1,
+// action 5 (1RECV_F0), which comes after rank 1, action 4 (1SEND_B3), which
+// waits for ...". Time and memory are linear in the number of actions.
 absl::StatusOr<Proof> Validate(const Schedule& schedule,
                                const ValidateOptions& options = {});
 

@@ -28,7 +28,7 @@ absl::Status NotAnAction(std::string_view text, std::string_view why) {
 
 bool IsDigit(char c) { return absl::ascii_isdigit(c); }
 
-// At most kMostIndex; nothing else is in the text.
+// Parses an index up to kMostIndex, which must be the whole text.
 bool ParseIndex(std::string_view digits, int32_t* index) {
   constexpr size_t kMostDigits = 8;
   return !digits.empty() && digits.size() <= kMostDigits &&

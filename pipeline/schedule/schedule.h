@@ -1,4 +1,5 @@
-// Schedule: the ordered actions of every rank of a pipeline.
+// A pipeline schedule (Schedule) and its parts: the actions of each rank
+// (Action) and the assignment of stages to ranks (StageMap).
 //
 //   Schedule schedule;
 //   schedule.name = "gpipe";
@@ -7,9 +8,9 @@
 //   schedule.ranks = {{{ActionKind::kForward, 0, 0}, ...}, {...}};
 //   WriteCsv(schedule);                           // "0F0,..."
 //
-// A plain value: generators make it (pipeline/generate), passes lower it
-// (pipeline/passes), Validate proves it, Simulate prices it, Executor runs it,
-// and pipeline/draw draws it.
+// A schedule is a plain value: generators make it (pipeline/generate), passes
+// lower it (pipeline/passes), Validate proves it, Simulate prices it, Executor
+// runs it, and pipeline/draw draws it.
 #ifndef TESSERA_PIPELINE_SCHEDULE_SCHEDULE_H_
 #define TESSERA_PIPELINE_SCHEDULE_SCHEDULE_H_
 
@@ -26,17 +27,17 @@
 namespace tessera::pipeline {
 
 enum class ActionKind : uint8_t {
-  kForward,          // F: activations of a stage from those of the one before.
-  kBackward,         // B: gradients of input and weights at once.
-  kBackwardInput,    // I: the gradient of the stage's input alone,
-  kBackwardWeight,   // W: and, at any time after it, that of its weights.
-  kSendForward,      // SEND_F: the stage's output, to the stage after it.
-  kReceiveForward,   // RECV_F: the stage's input, from the stage before it.
-  kSendBackward,     // SEND_B: the gradient of its input, to the one before.
-  kReceiveBackward,  // RECV_B: the gradient of its output, from the one after.
-  kUnshard,          // UNSHARD: its parameters are gathered (ZeRO-3).
-  kReshard,          // RESHARD: and freed again.
-  kReduceGradient,   // REDUCE_GRAD: its gradients are reduced over replicas.
+  kForward,          // F: computes the output of a stage from its input.
+  kBackward,         // B: computes the gradients of input and weights.
+  kBackwardInput,    // I: computes only the gradient of the input.
+  kBackwardWeight,   // W: computes the gradient of the weights, after I.
+  kSendForward,      // SEND_F: sends the output to the next stage.
+  kReceiveForward,   // RECV_F: receives the input from the previous stage.
+  kSendBackward,     // SEND_B: sends input gradients to the previous stage.
+  kReceiveBackward,  // RECV_B: receives output gradients from the next stage.
+  kUnshard,          // UNSHARD: gathers the stage's parameters (ZeRO-3).
+  kReshard,          // RESHARD: frees the gathered parameters.
+  kReduceGradient,   // REDUCE_GRAD: reduces its gradients over replicas.
 };
 
 inline constexpr std::array kActionKinds = {
@@ -51,11 +52,11 @@ inline constexpr std::array kActionKinds = {
 // "F", "SEND_F"...
 std::string_view ActionKindName(ActionKind kind);
 
-// F, B, I or W: occupies the rank's processor.
+// True for F, B, I and W, which occupy the rank's processor.
 constexpr bool Computes(ActionKind kind) {
   return kind <= ActionKind::kBackwardWeight;
 }
-// SEND_F, RECV_F, SEND_B or RECV_B.
+// True for SEND_F, RECV_F, SEND_B and RECV_B.
 constexpr bool Communicates(ActionKind kind) {
   return kind >= ActionKind::kSendForward &&
          kind <= ActionKind::kReceiveBackward;
@@ -67,26 +68,26 @@ constexpr bool Receives(ActionKind kind) {
   return kind == ActionKind::kReceiveForward ||
          kind == ActionKind::kReceiveBackward;
 }
-// The action belongs to a micro-batch; those on parameters do not.
+// True if the action belongs to a micro-batch. Actions on parameters do not.
 constexpr bool HasMicroBatch(ActionKind kind) {
   return kind <= ActionKind::kReceiveBackward;
 }
-// B or I: gives the gradient to the stage before.
+// True for B and I, which compute the gradient for the previous stage.
 constexpr bool GivesInputGradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardInput;
 }
-// F, B or I: computes with the stage's parameters. The gradients of
-// weights are products of activations and gradients alone.
+// True for F, B and I, which read the stage's parameters. W does not: the
+// gradients of weights are products of activations and gradients.
 constexpr bool NeedsParameters(ActionKind kind) {
   return kind <= ActionKind::kBackwardInput;
 }
-// B or W: finishes the micro-batch in the stage.
+// True for B and W, which finish the micro-batch in the stage.
 constexpr bool GivesWeightGradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kBackwardWeight;
 }
 
 inline constexpr int32_t kNoMicroBatch = -1;
-// The largest number of a stage or micro-batch.
+// The largest index of a stage or micro-batch.
 inline constexpr int32_t kMostIndex = (1 << 24) - 1;
 
 // One action of a rank.
@@ -96,21 +97,23 @@ inline constexpr int32_t kMostIndex = (1 << 24) - 1;
 //   ParseCell("(0F8;7B4)OVERLAP_F_B");          // two actions, run together
 //   ParseCell("(1SEND_F3;1RECV_B0)");           // both messages at once
 //
-// The notation is the one of PyTorch's pipeline schedules (torch.distributed
-// .pipelining.schedules): stage, kind, micro-batch. It has no notation for a
-// send and a receive at once; ours is the pair in brackets.
+// The notation is that of PyTorch's pipeline schedules
+// (torch.distributed.pipelining.schedules): stage, kind, micro-batch. PyTorch
+// has no notation for a concurrent send and receive; ours is the pair in
+// parentheses.
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int32_t stage = 0;
   int32_t microbatch = kNoMicroBatch;
-  // Runs together with the next action of the rank's list: a forward and a
-  // backward of different micro-batches, whose communication overlaps with each
-  // other's computation (DualPipe, arXiv 2412.19437, section 3.2.1). Or a send
-  // and a receive with the same rank, which run concurrently, in whatever order
-  // the peer does them.
+  // True if this action and the next one of the rank's list form a pair that
+  // runs together. A pair is either a forward and a backward of different
+  // micro-batches, whose communication overlaps with each other's computation
+  // (DualPipe, arXiv 2412.19437, section 3.2.1), or a send and a receive with
+  // the same rank, which run concurrently, in whatever order the peer executes
+  // them.
   bool with_next = false;
 
-  // "2F7", "3UNSHARD"; without regard to with_next.
+  // "2F7", "3UNSHARD". Ignores with_next.
   std::string ToString() const;
 
   friend bool operator==(const Action&, const Action&) = default;
@@ -118,12 +121,12 @@ struct Action {
 
 std::ostream& operator<<(std::ostream& os, const Action& action);
 
-// The action of a text such as "2F7" or "3UNSHARD". InvalidArgument for any
-// other text.
+// Parses a text such as "2F7" or "3UNSHARD". InvalidArgument for any other
+// text.
 absl::StatusOr<Action> ParseAction(std::string_view text);
 
-// A cell of a schedule's table: one action, or a pair that runs together. An
-// empty cell has none. InvalidArgument if it is neither.
+// Parses a cell of a schedule's table: one action, a pair that runs together,
+// or none if the cell is empty. InvalidArgument for any other text.
 absl::StatusOr<std::vector<Action>> ParseCell(std::string_view text);
 
 // The rank of each stage of a model.
@@ -133,13 +136,14 @@ absl::StatusOr<std::vector<Action>> ParseCell(std::string_view text);
 //   linear    stage s on rank s
 //   loop      chunk c of rank r is stage c p + r (interleaved 1F1B, arXiv
 //             2104.04473, section 2.2)
-//   zigzag    chunks go forth and back, so that the first and the last stage
-//             are rank 0's; with two chunks a V (arXiv 2401.10241, section 6)
+//   zigzag    chunks alternate in direction, so that with two chunks (a V) rank
+//   0
+//             has the first and the last stage (arXiv 2401.10241, section 6)
 //   two-way   stage s is held by ranks s and p - 1 - s: micro-batches enter at
 //             both ends (DualPipe, arXiv 2412.19437, section 3.2.1)
 class StageMap {
  public:
-  // One stage, one rank.
+  // One stage on one rank.
   StageMap() : rank_of_({0}) {}
 
   // InvalidArgument if a count is less than 1 or there are more than
@@ -150,17 +154,18 @@ class StageMap {
   static absl::StatusOr<StageMap> Zigzag(int64_t ranks, int64_t chunks);
   static absl::StatusOr<StageMap> TwoWay(int64_t ranks);
 
-  // Any other map: the rank of each stage. InvalidArgument if a rank below the
-  // largest has no stage.
+  // Makes any other map from the rank of each stage. InvalidArgument if a rank
+  // below the largest has no stage.
   static absl::StatusOr<StageMap> Of(std::vector<int32_t> rank_of_stage);
-  // The same for a two-way map: the rank of each stage for micro-batches that
-  // enter at the front; those that enter at the back use rank p - 1 - r.
+  // Makes a two-way map from the rank r of each stage for micro-batches that
+  // enter at the front; micro-batches that enter at the back use rank p - 1 -
+  // r.
   static absl::StatusOr<StageMap> TwoWayOf(std::vector<int32_t> rank_of_stage);
 
-  // Divides each stage s into parts[s] consecutive stages of the same rank or
-  // ranks; one of no parts is left out, and a rank may then have none.
-  // InvalidArgument unless `parts` has one entry for each stage, of which one
-  // is above 0.
+  // Divides each stage s into parts[s] consecutive stages on the same rank or
+  // ranks. A stage with 0 parts is removed, which may leave a rank without
+  // stages. InvalidArgument unless `parts` has one entry for each stage and at
+  // least one entry is positive.
   absl::StatusOr<StageMap> Split(std::span<const int64_t> parts) const;
 
   int64_t ranks() const { return ranks_; }
@@ -171,7 +176,8 @@ class StageMap {
   int32_t RankOf(int32_t stage) const {
     return rank_of_[static_cast<size_t>(stage)];
   }
-  // For those that enter at the back: the same unless the map is two-way.
+  // The rank of `stage`, for micro-batches that enter at the back. Differs from
+  // RankOf only if the map is two-way.
   int32_t RankFromBack(int32_t stage) const {
     return two_way_ ? static_cast<int32_t>(ranks_) - 1 - RankOf(stage)
                     : RankOf(stage);
@@ -199,11 +205,11 @@ struct Schedule {
   std::vector<std::vector<Action>> ranks;
 
   // In a two-way map the first half of the micro-batches (the larger half if
-  // their number is odd) enters at the front, the other at the back.
+  // their number is odd) enters at the front, the second half at the back.
   bool EntersAtFront(int32_t microbatch) const {
     return !map.two_way() || microbatch < microbatches - microbatches / 2;
   }
-  // The rank that works on the stage for the micro-batch.
+  // The rank that computes the stage for the micro-batch.
   int32_t RankOf(int32_t stage, int32_t microbatch) const {
     return EntersAtFront(microbatch) ? map.RankOf(stage)
                                      : map.RankFromBack(stage);

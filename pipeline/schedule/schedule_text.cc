@@ -72,7 +72,7 @@ struct Holders {
     int32_t rank = -1;
     int32_t first = 0, last = 0;  // The least and largest micro-batch.
   };
-  std::vector<Range> ranges;  // At most three: a third is an error already.
+  std::vector<Range> ranges;  // At most three; the third is an error.
 
   void Add(int32_t rank, int32_t microbatch) {
     for (Range& range : ranges) {

@@ -20,10 +20,10 @@ using EventOf = absl::flat_hash_map<ResultKey, int32_t>;
 
 // The state of the walk through a rank's list.
 struct RankWalk {
-  size_t computations = 0;    // In the timeline.
-  size_t others = 0;          // Among its communications.
-  int32_t last = kNoEvent;    // That took the rank's own time.
-  int32_t stream = kNoEvent;  // That took its stream's.
+  size_t computations = 0;    // Index in the timeline's computations.
+  size_t others = 0;          // Index in its communications.
+  int32_t last = kNoEvent;    // The last event on the rank itself.
+  int32_t stream = kNoEvent;  // The last event on its stream.
   absl::flat_hash_map<int32_t, int32_t> gathered;  // By stage, its UNSHARD.
 };
 
@@ -178,7 +178,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // The message of a schedule that has no SEND for it.
+  // The event of a message for which the schedule has no SEND.
   void SendImplied(int32_t rank, const Action& action, int32_t computation,
                    RankWalk& walk) {
     if (action.kind == ActionKind::kBackwardWeight || lowered_) return;
@@ -190,7 +190,7 @@ class Builder {
     if (!overlap_) walk.last = message;
   }
 
-  // A send or receive, of which the rank has come to from `before`.
+  // A send or receive, which the rank has reached from `before`.
   absl::Status Communicate(Place place, int32_t before, RankWalk& walk) {
     const Action& action = ActionAt(schedule_, place);
     if (action.stage < 0 || action.stage >= schedule_.map.stages()) {
@@ -215,7 +215,7 @@ class Builder {
     return events_[static_cast<size_t>(event)].end;
   }
 
-  // Behind the link's message before.
+  // After the previous message of the link.
   void Queue(int32_t rank, const Action& action, int32_t message) {
     const int32_t target =
         TargetOf(schedule_, DirectionOf(action.kind), action.stage);
@@ -320,7 +320,7 @@ class Walk {
  public:
   explicit Walk(const std::vector<Event>& events) : events_(events) {}
 
-  // InvalidArgument if events wait for each other in a circle.
+  // InvalidArgument if events wait for each other in a cycle.
   absl::StatusOr<Path> From(double makespan) {
     const int32_t last = LastEvent();
     if (last == kNoEvent) return Path();
@@ -360,8 +360,8 @@ class Walk {
                            end, Cause::kSameRank});
   }
 
-  // Puts the event's part until `end` on the path. Returns the event that it
-  // waited for last, and sets `end` to the end of that one's part.
+  // Adds the event's part until `end` to the path. Returns the event that it
+  // waited for last, and sets `end` to the end of that event's part.
   int32_t Step(int32_t index, double& end) {
     const Event& event = At(index);
     EventBefore last;

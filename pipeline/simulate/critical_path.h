@@ -1,5 +1,6 @@
-// CriticalPath: the chain of actions and messages that determines a schedule's
-// time, from the graph of its events.
+// The critical path of a timeline (CriticalPath), which is the chain of actions
+// and messages that determines its makespan, and the graph of events from which
+// it is computed (EventGraph).
 #ifndef TESSERA_PIPELINE_SIMULATE_CRITICAL_PATH_H_
 #define TESSERA_PIPELINE_SIMULATE_CRITICAL_PATH_H_
 
@@ -14,46 +15,45 @@
 
 namespace tessera::pipeline {
 
-// Path: the actions of a training step that follow each other without a gap.
-//
-//   for (const PathStep& step : path.steps) {
-//     std::cout << step.action << " at " << step.begin << "\n";
-//   }
-
 // The kinds of steps on a path.
 enum class PathKind : uint8_t {
   kAction,           // A computation, a message (its SEND), UNSHARD...
-  kSynchronisation,  // Of all ranks, before the optimizer.
+  kSynchronisation,  // Barrier of all ranks before the optimizer.
   kOptimizer,
-  kWait,  // Nothing that the schedule knows; in measured timelines.
+  kWait,  // Unexplained time, in measured timelines only.
 };
 
 // Why a step did not begin earlier: its relation to the step before it.
 enum class Cause : uint8_t {
-  kStart,       // It begins with the training step.
-  kSameRank,    // The rank was not free before.
-  kInput,       // What it needs came from another stage: the message, or the
+  kStart,       // The training step begins.
+  kSameRank,    // The rank was busy.
+  kInput,       // Its input came from another stage: the message, or the
                 // computation where the message takes no time.
-  kLink,        // The link was taken by the message before.
-  kPeer,        // The other end of the message was not there before.
-  kParameters,  // The stage's parameters, or their stream, were not there.
-  kAllRanks,    // The slowest rank, or what all ranks do together.
+  kLink,        // The link was busy with the previous message.
+  kPeer,        // The other end of the message was not ready.
+  kParameters,  // The stage's parameters, or their stream, were not ready.
+  kAllRanks,    // The slowest rank, or the barrier of all ranks.
 };
 
 struct PathStep {
   PathKind kind = PathKind::kAction;
   int32_t rank = 0;
-  Action action;  // Of kAction; of kWait the one that waits.
-  // The part of it that is on the path: of a message after which the link was
-  // free, as long as that was taken.
+  Action action;  // For kAction; for kWait the action that waits.
+  // The part of the action that is on the path. For a message before a kLink
+  // step, only the time in which it occupied the link.
   double begin = 0;
   double end = 0;
-  Cause cause = Cause::kStart;  // Without meaning for kWait.
+  Cause cause = Cause::kStart;  // Unused for kWait.
 };
 
+// Actions of a training step that follow each other without a gap.
+//
+//   for (const PathStep& step : path.steps) {
+//     std::cout << step.action << " at " << step.begin << "\n";
+//   }
 struct Path {
   std::vector<PathStep> steps;
-  // By ActionKind, a message as its SEND.
+  // The total time by ActionKind; messages count as their SEND.
   std::array<double, kActionKinds.size()> actions = {};
   double synchronisation = 0;
   double optimizer = 0;
@@ -64,51 +64,51 @@ struct Path {
   }
 };
 
-// The graph of everything that takes time in a timeline.
-
 inline constexpr int32_t kNoEvent = -1;
 
-// An earlier event, and why it is waited for.
+// An earlier event, and why the later one waits for it.
 struct EventBefore {
   int32_t event = kNoEvent;
   Cause cause = Cause::kStart;
 };
 
+// A node of the graph of everything that takes time in a timeline.
 struct Event {
   PathKind kind = PathKind::kAction;
   int32_t rank = 0;
-  Action action;  // Of a message its SEND.
+  Action action;  // For a message its SEND.
   double begin = 0;
   double end = 0;
   std::vector<EventBefore> before;  // The most specific cause first.
 };
 
-// Errors as CriticalPath. A message begins with its SEND and ends with its
-// RECV; `overlap`: it overlaps with computations.
+// Returns the events of a timeline. A message begins with its SEND and ends
+// with its RECV; `overlap` is true if messages overlap with computations.
+// Errors as for CriticalPath.
 absl::StatusOr<std::vector<Event>> EventGraph(const Schedule& schedule,
                                               const Timeline& timeline,
                                               bool overlap);
 
 struct CriticalPathOptions {
-  // See Costs: if false, computations wait for the rank's own messages.
+  // If false, computations wait for the rank's own messages: see Costs.
   bool overlap_communication = true;
 };
 
-// The chain of actions that determines a step's time.
+// Returns the chain of actions that determines the makespan of a step.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Path path,
 //                            CriticalPath(schedule, timeline));
 //   path.SumOf(ActionKind::kForward);
 //   path.waits;  // 0 for a simulated timeline
 //
-// Each step ends where the next begins, so that they add up to the makespan.
-// Faster actions outside the path have no effect; slower actions on it delay
-// the step. Of several chains of equal length this is the one that stays on a
-// rank as long as possible.
+// Each step ends where the next begins, so that their times add up to the
+// makespan. Faster actions outside the path have no effect; slower actions on
+// it delay the step. If several chains have the same length, prefers the one
+// that stays on a rank as long as possible.
 //
-// `timeline` is of `schedule`, with traces (SimulateOptions). Linear in the
-// number of actions. InvalidArgument if its computations, or in a lowered
-// schedule its messages, are not those of the schedule.
+// `timeline` must belong to `schedule` and have traces (SimulateOptions).
+// Linear in the number of actions. InvalidArgument if its computations, or its
+// messages if the schedule is lowered, differ from the schedule's.
 absl::StatusOr<Path> CriticalPath(const Schedule& schedule,
                                   const Timeline& timeline,
                                   const CriticalPathOptions& options = {});

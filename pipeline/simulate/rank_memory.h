@@ -1,5 +1,6 @@
-// The memory of a simulated rank, its parameter traffic, and its optimizer
-// step.
+// The parts of a simulated rank other than computations and messages: its
+// memory (MemoryMeter), the gathers and reductions of its parameters
+// (ParameterStream), and the optimizer's step (StepOptimizer).
 #ifndef TESSERA_PIPELINE_SIMULATE_RANK_MEMORY_H_
 #define TESSERA_PIPELINE_SIMULATE_RANK_MEMORY_H_
 
@@ -65,7 +66,7 @@ class MemoryMeter {
 
   bool keep_curve_;
   bool sorted_ = true;
-  std::vector<MemoryChange> changes_;  // By how much; in Finish, to what.
+  std::vector<MemoryChange> changes_;  // Deltas; Finish makes them totals.
   int64_t held_ = 0;
   int64_t peak_ = 0;
 };
@@ -74,8 +75,8 @@ class MemoryMeter {
 // with its computations.
 class ParameterStream {
  public:
-  // Does UNSHARD, RESHARD or REDUCE_GRAD, which the rank's list has reached at
-  // `time`.
+  // Executes UNSHARD, RESHARD or REDUCE_GRAD, which the rank's list has reached
+  // at `time`.
   TimeSpan Do(const Action& action, const StageCosts& costs, double time,
               MemoryMeter& memory) {
     if (action.kind == ActionKind::kReshard) {
@@ -94,21 +95,23 @@ class ParameterStream {
     return {begin, free_at_};
   }
 
-  // A computation that begins at `time` adds to the stage's gradients.
+  // Records that a computation which begins at `time` adds to the stage's
+  // gradients.
   void AddGradient(int32_t stage, const StageCosts& costs, double time,
                    MemoryMeter& memory) {
     if (costs.unreduced_bytes == 0 || !unreduced_.insert(stage).second) return;
     memory.Change(time, costs.unreduced_bytes);
   }
 
-  // The time at which the stage's parameters are gathered; 0 if they never are.
+  // The time at which the stage's parameters are gathered; 0 if no UNSHARD
+  // gathers them.
   double GatheredAt(int32_t stage) const {
     if (gathered_at_.empty()) return 0;
     const auto gathered = gathered_at_.find(stage);
     return gathered == gathered_at_.end() ? 0 : gathered->second;
   }
 
-  // When all is done.
+  // When all gathers and reductions are done.
   double free_at() const { return free_at_; }
 
  private:
@@ -124,12 +127,13 @@ class ParameterStream {
   }
 
   absl::flat_hash_map<int32_t, double> gathered_at_;
-  absl::flat_hash_set<int32_t> unreduced_;  // Stages with whole gradients.
+  absl::flat_hash_set<int32_t> unreduced_;  // Stages with unreduced gradients.
   double free_at_ = 0;
 };
 
-// Appends the step of each rank for all stages that it holds, from `ready`, by
-// rank, or once all ranks are.
+// Appends the optimizer's step of each rank, for all stages that it holds. It
+// begins at the rank's entry of `ready` or, with synchronisation, after all
+// ranks are ready.
 void StepOptimizer(const Schedule& schedule, const Costs& costs,
                    const std::vector<double>& ready, Timeline& timeline);
 

@@ -7,20 +7,24 @@
 //   CriticalPath(schedule, timeline);             // critical_path.h
 //
 // Computations. Each rank executes its list in order, each action as soon as
-// its inputs are ready. Forward needs the previous stage, backward needs the
-// next stage and its own forward, the gradient of the weights needs that of the
-// input. The two of a pair run one after the other.
+// its inputs are ready. A forward needs the output of the previous stage, a
+// backward the gradient from the next stage and its own forward, the gradient
+// of the weights that of the input. The two actions of a pair run one after the
+// other.
 //
-// Messages. Links and StageCosts::communication give their times. Messages of a
-// link go one at a time, in the order in which their sender reaches them.
+// Messages. Links and StageCosts::communication determine their times. A link
+// transfers one message at a time, in the order in which the sender reaches
+// them.
 //   - Overlapped (overlap_communication): a message starts when its tensor is
 //     ready (implied communication) or its SEND is reached (lowered); a RECV
-//     takes no time, the computation that needs the message waits.
-//   - Not overlapped: they take the ranks' time. Lowered, by rendezvous: a SEND
-//     and its RECV wait for each other, and block both ranks until the message,
-//     or both messages of an exchange (a pair), arrive. Implied, with
-//     buffers: a sender is blocked from the end of the computation until its
-//     result arrives, a receiver only waits.
+//     takes no time; the computation that needs the message waits.
+//   - Not overlapped: messages block the ranks. In a lowered schedule a SEND
+//   and
+//     its RECV meet in a rendezvous: they wait for each other, and block both
+//     ranks until the message, or both messages of an exchange (a pair),
+//     arrive. Implied messages are buffered: the sender is blocked from the end
+//     of the computation until its result arrives, the receiver only waits for
+//     it.
 //
 // Parameters. UNSHARD and REDUCE_GRAD begin when the rank's list reaches them
 // and overlap with computations and messages, one at a time; computations of a
@@ -29,9 +33,9 @@
 // Optimizer. Each rank's step begins after its last action; with
 // synchronisation, after all ranks have finished and exchanged their data.
 //
-// Every processor, link and stream is used by one rank, in list order, so one
-// pass over the actions, each as soon as its time is known, replaces a
-// simulation by events. Time is linear in the number of actions.
+// Every processor, link and stream is used by one rank, in list order. So no
+// event queue is needed: one pass handles each action as soon as its time is
+// known. Time is linear in the number of actions.
 #ifndef TESSERA_PIPELINE_SIMULATE_SIMULATE_H_
 #define TESSERA_PIPELINE_SIMULATE_SIMULATE_H_
 
@@ -43,10 +47,10 @@
 namespace tessera::pipeline {
 
 struct SimulateOptions {
-  // Fills in RankTimeline's `communications` and `memory`. Simulate is faster
-  // without them, for callers that try many schedules and need the totals.
-  // Implied messages that take no time are not among `communications`; the
-  // schedule's own sends, receives and RESHARD always are.
+  // If true, fills in `communications` and `memory` of RankTimeline. Callers
+  // that try many schedules and need only totals can turn it off for speed.
+  // `communications` omits implied messages that take no time, but includes all
+  // sends, receives and RESHARD of the schedule.
   bool traces = true;
 };
 

@@ -335,7 +335,7 @@ absl::Status Simulation::CheckComplete() const {
     size_t at = state.next;
     if (at == schedule_.ranks[rank].size()) continue;
     if (state.exchanges) {
-      // The first message may have got through, and the second not.
+      // The first message may have been transferred, and the second not.
       const Action& first = schedule_.ranks[rank][at];
       at += meetings_->Waits(SendFor(first), Sends(first.kind)) ? 0 : 1;
     }

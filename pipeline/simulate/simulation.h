@@ -1,4 +1,5 @@
-// The checks of Simulate's arguments.
+// The implementation of Simulate: the check of its arguments (CheckInputs) and
+// one run (Simulation).
 #ifndef TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
 #define TESSERA_PIPELINE_SIMULATE_SIMULATION_H_
 
@@ -25,13 +26,14 @@ struct Contents {
   bool parameters = false;  // UNSHARD, RESHARD or REDUCE_GRAD.
 };
 
-// InvalidArgument if the costs are wrong or not for the schedule, an action
-// is of a stage or micro-batch that there is not or is not its rank's, a
-// message connects no two ranks, or bytes could add up to more than 2^62.
+// InvalidArgument if the costs are invalid or do not fit the schedule, an
+// action names a stage or micro-batch that does not exist or belongs to another
+// rank, a message does not connect two ranks, or bytes could add up to more
+// than 2^62.
 absl::StatusOr<Contents> CheckInputs(const Schedule& schedule,
                                      const Costs& costs);
 
-// Simulation: one run of Simulate.
+// One run of Simulate.
 //
 //   Simulation run(schedule, costs, contents, /*traces=*/true);
 //   TESSERA_RETURN_IF_ERROR(run.Run());
@@ -51,11 +53,11 @@ class Simulation {
   struct RankState {
     explicit RankState(bool keep_curve) : memory(keep_curve) {}
 
-    size_t next = 0;   // The action.
+    size_t next = 0;   // Index of the next action.
     double clock = 0;  // When the rank is free for it.
     bool has_turn = true;
-    bool exchanges = false;  // Stands at messages that wait for other ranks,
-    size_t open = 0;         // so many of which have not got through.
+    bool exchanges = false;  // Waits at messages for other ranks;
+    size_t open = 0;         // the number of these not transferred yet.
     int64_t activations = 0;
     MemoryMeter memory;
     ParameterStream parameters;
@@ -69,32 +71,33 @@ class Simulation {
     return costs_.stages[static_cast<size_t>(stage)];
   }
 
-  // Does the rank's next action; false if it has to wait.
+  // Executes the rank's next action; false if it must wait.
   bool Step(int32_t rank);
   bool Compute(int32_t rank, const Action& action);
   void Hold(int32_t rank, const Action& action, double begin, double end);
-  // A computation has ended: its neighbour gets the result, if not by a SEND.
+  // Passes the result of an ended computation to the neighbouring stage, unless
+  // a SEND does.
   void HandOn(int32_t rank, const Action& action, double end);
 
   // Sends and receives.
   bool Communicate(int32_t rank);
-  // The message at the rank's place, or the two that run together.
+  // The message at the rank's position, or the two that run together.
   std::span<const Action> MessagesAt(int32_t rank) const;
   Action SendFor(const Action& action) const;
-  // By rendezvous: false until all have got through.
+  // Executes messages by rendezvous; false until all are transferred.
   bool Exchange(int32_t rank, std::span<const Action> unit);
   void GetThrough(const Action& send, double ready);
 
-  // A message got through.
+  // Records the arrival of a message.
   void Arrive(const Hop& hop, const Action& send, const TimeSpan& span,
               bool record = true);
   void Record(int32_t rank, const TimedAction& timed) {
     if (traces_) Line(rank).communications.push_back(timed);
   }
-  // Returns true if the rank that the message has reached is waiting at a
-  // computation of that stage and micro-batch.
+  // True if the receiving rank waits at a computation of that stage and
+  // micro-batch.
   bool WaitsFor(const Hop& hop, int32_t microbatch) const;
-  // The rank can continue.
+  // Marks the rank as able to continue.
   void Wake(int32_t rank);
 
   absl::Status CheckComplete() const;
@@ -108,9 +111,9 @@ class Simulation {
   const Hops hops_;
   Wire wire_;
   Results results_;
-  std::optional<Meetings> meetings_;  // Where messages are rendezvous.
+  std::optional<Meetings> meetings_;  // If messages are rendezvous.
   std::vector<RankState> states_;
-  std::vector<int32_t> turns_;  // Ranks that may go on.
+  std::vector<int32_t> turns_;  // Ranks that may continue.
   Timeline timeline_;
 };
 

@@ -3,8 +3,8 @@
 //   timeline.makespan;
 //   timeline.BubbleRate(0);      // of rank 0
 //
-// The same type holds predicted (Simulate) and measured times (Executor), so
-// that both are drawn alike. Times are in one unit, from the step's begin;
+// The same type holds predicted times (Simulate) and measured times (Executor),
+// so that both can be drawn. Times are in one unit, from the step's begin;
 // memory is in bytes.
 #ifndef TESSERA_PIPELINE_SIMULATE_TIMELINE_H_
 #define TESSERA_PIPELINE_SIMULATE_TIMELINE_H_
@@ -27,25 +27,26 @@ struct TimeSpan {
   double end = 0;
 };
 
-// From `time` on the rank holds `bytes`, until the next change; of several at
-// one time the last one lasts.
+// The rank holds `bytes` from `time` until the next change. Of several changes
+// at the same time the last one counts.
 struct MemoryChange {
   double time = 0;
   int64_t bytes = 0;
 };
 
 struct RankTimeline {
-  std::vector<TimedAction> computations;  // In their order.
+  std::vector<TimedAction> computations;  // In list order.
   // Other actions that took time: sends, receives and parameter actions, in
   // order of begin. They may overlap with computations.
   std::vector<TimedAction> communications;
   double busy = 0;                   // The sum of the computations' times.
-  std::vector<MemoryChange> memory;  // In the order of time.
+  std::vector<MemoryChange> memory;  // In order of time.
   int64_t peak_bytes = 0;
-  // Micro-batches of which the rank's stages hold something, counted by stage:
-  // from the forward's begin to the end of the last backward.
+  // The largest number of micro-batches held at a time, summed over the rank's
+  // stages. A stage holds one from its forward's begin to the end of its last
+  // backward.
   int64_t peak_activations = 0;
-  TimeSpan optimizer;  // The optimizer's step; empty where there is none.
+  TimeSpan optimizer;  // The optimizer's step; empty if there is none.
 
   // The begin of the first computation.
   double first() const {
@@ -58,12 +59,13 @@ struct RankTimeline {
 
 struct Timeline {
   std::vector<RankTimeline> ranks;
-  double makespan = 0;  // From 0 to the end of whatever is last.
-  // The time from the first begin to the last end of a rank's computations, for
-  // the rank with the longest: the time of a step if the next step's warm-up
-  // fills this one's cool-down (arXiv 2401.10241, section 5.3).
+  double makespan = 0;  // From 0 to the last end.
+  // The maximum over the ranks of the time from the first begin to the last end
+  // of the rank's computations. It is the time per step if the next step's
+  // warm-up fills this one's cool-down (arXiv 2401.10241, section 5.3).
   double longest_stage = 0;
-  // All ranks together, before the optimizer; empty if there is none.
+  // The synchronisation of all ranks before the optimizer; empty if there is
+  // none.
   TimeSpan synchronisation;
 
   // The share of longest_stage in which the rank computes nothing.

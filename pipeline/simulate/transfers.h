@@ -1,5 +1,6 @@
-// The messages of a simulation: results that are ready, hops over links, ranks
-// that meet for a transfer, and the report of a stuck schedule.
+// The messages of a simulation: results of computations (Results), rendezvous
+// of two ranks (Meetings), the links between stages (Hops, Wire), and the error
+// for a schedule that cannot complete.
 #ifndef TESSERA_PIPELINE_SIMULATE_TRANSFERS_H_
 #define TESSERA_PIPELINE_SIMULATE_TRANSFERS_H_
 
@@ -16,10 +17,9 @@
 
 namespace tessera::pipeline {
 
-// Results: which results of computations are there, and since when.
-
 inline constexpr double kNever = -1;
 
+// The times at which the results of computations are available.
 class Results {
  public:
   explicit Results(const Schedule& schedule)
@@ -32,7 +32,8 @@ class Results {
     }
   }
 
-  // When all is there that a computation needs; kNever while something is not.
+  // When all inputs of a computation are available; kNever while one is
+  // missing.
   double ReadyFor(const Action& action) const {
     const Cell& cell = At(action.stage, action.microbatch);
     if (action.kind == ActionKind::kForward) return cell.input;
@@ -41,7 +42,7 @@ class Results {
     return std::max(cell.forward, cell.output_gradient);
   }
 
-  // A computation has ended.
+  // Records the end of a computation.
   void Done(const Action& action, double end) {
     Cell& cell = At(action.stage, action.microbatch);
     if (action.kind == ActionKind::kForward) cell.forward = end;
@@ -88,7 +89,7 @@ class Results {
   std::vector<Cell> cells_;
 };
 
-// Meetings: sends and receives that wait for each other.
+// Rendezvous: sends and receives that wait for each other.
 class Meetings {
  public:
   explicit Meetings(const Schedule& schedule)
@@ -96,8 +97,9 @@ class Meetings {
         posts_(static_cast<size_t>(schedule.map.stages()) * microbatches_ * 2) {
   }
 
-  // The sender or the receiver has come to the message of `send` at `time`. The
-  // time when both have, which then is forgotten; nothing while one has not.
+  // Records that the sender or the receiver has reached the message of `send`
+  // at `time`. Returns the time at which both have reached it, and resets it;
+  // nullopt while one is missing.
   std::optional<double> Meet(const Action& send, bool sends, double time) {
     Posts& posts = posts_[Index(send)];
     (sends ? posts.send : posts.receive) = time;
@@ -129,31 +131,30 @@ class Meetings {
   std::vector<Posts> posts_;
 };
 
-// Hops: the links from each stage to its neighbours, looked up once for all
-// messages.
-//
-//   const Hop& hop = hops.Of(PassDirection::kForward, stage, microbatch);
-//   if (hop.travels()) wire.Carry(hop, ready);
-
 inline constexpr int32_t kNoLink = -1;
 
+// The link from a stage to its neighbour in one direction.
 struct Hop {
   int32_t target = kNoStage;  // The stage, kNoStage at the pipeline's end.
-  int32_t sender = 0;         // The ranks.
+  int32_t sender = 0;         // Ranks.
   int32_t receiver = 0;
-  int32_t link = kNoLink;  // On which messages queue; none where they do not.
-  double wire = 0;         // How long the link is taken,
-  double total = 0;        // and how long the message is under way.
+  int32_t link = kNoLink;  // Where messages queue; kNoLink if they do not.
+  double wire = 0;         // How long a message occupies the link.
+  double total = 0;        // How long a message takes to arrive.
 
   bool travels() const { return target != kNoStage && sender != receiver; }
 };
 
+// The hops of all stages, looked up once for all messages.
+//
+//   const Hop& hop = hops.Of(PassDirection::kForward, stage, microbatch);
+//   if (hop.travels()) wire.Carry(hop, ready);
 class Hops {
  public:
-  // Both arguments must be checked; `schedule` must outlive it.
+  // Both arguments must have passed CheckInputs; `schedule` must outlive this.
   Hops(const Schedule& schedule, const Costs& costs);
 
-  // From `stage`, for one of the micro-batches.
+  // The hop from `stage` for the micro-batch.
   const Hop& Of(PassDirection direction, int32_t stage,
                 int32_t microbatch) const {
     const bool back = !schedule_.EntersAtFront(microbatch);
@@ -176,13 +177,13 @@ class Hops {
   bool take_time_ = false;
 };
 
-// The links while messages travel.
+// The occupation of the links over time.
 class Wire {
  public:
   explicit Wire(const Hops& hops) : free_at_(hops.links()) {}
 
-  // When the message travels, and takes its link for it. Of a link's messages
-  // the one that is called for first goes first.
+  // Returns when the message is transferred, and reserves its link. A link
+  // transfers messages in the order of the calls.
   TimeSpan Carry(const Hop& hop, double ready) {
     if (hop.link == kNoLink) return {ready, ready + hop.total};
     double& free_at = free_at_[static_cast<size_t>(hop.link)];
@@ -197,7 +198,7 @@ class Wire {
 
 // How ranks wait for messages.
 enum class Messages : uint8_t {
-  kImplied,     // The schedule has none.
+  kImplied,     // The schedule has no sends and receives.
   kBeside,      // A computation waits until its message has been sent.
   kRendezvous,  // Sends and receives wait for each other.
 };

@@ -42,7 +42,8 @@ Evaluation Evaluator::Evaluate(const Order& order) {
   return evaluation;
 }
 
-// Goes on until the rank waits. False if it breaks the memory limit.
+// Executes actions until the rank waits. Returns false if it exceeds the memory
+// limit.
 bool Evaluator::Advance(int32_t rank, const std::vector<Op>& ops) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   state.awaited.lane = kNoLane;
@@ -108,7 +109,7 @@ bool Evaluator::Await(RankState& state, int32_t lane, Pass pass, int32_t turn,
   return true;
 }
 
-// Continues a rank that waits for this.
+// Continues a rank that waits for this result.
 void Evaluator::Wake(int32_t lane, Pass pass, int32_t turn) {
   const Lane& from = model_.lane(lane);
   const int32_t to = pass == Pass::kForward ? from.after : from.before;
@@ -122,8 +123,8 @@ void Evaluator::Wake(int32_t lane, Pass pass, int32_t turn) {
   awake_.push_back(rank);
 }
 
-// The action that determined the begin of the one at `place`: the rank's
-// previous action, or the action of another rank whose result it needs.
+// The action that determined when the one at `place` began: the rank's previous
+// action, or the action of another rank whose result it needs.
 Place Evaluator::CameFrom(
     const Order& order, Place place,
     const std::vector<std::vector<int32_t>>& turn_at) const {

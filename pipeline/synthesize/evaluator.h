@@ -1,11 +1,5 @@
-// Evaluator: evaluates an order like Simulate, but faster.
-//
-//   Evaluator evaluator(model);
-//   const Evaluation evaluation = evaluator.Evaluate(order);
-//   if (evaluation.valid) use(evaluation.longest_stage);
-//   evaluator.CriticalPath(order);           // of what was evaluated last
-//
-// It keeps its memory between evaluations. One thread at a time.
+// The evaluation of orders in a search: their times (Evaluator), and which of
+// two results is better (Objective).
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_EVALUATOR_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_EVALUATOR_H_
 
@@ -21,17 +15,25 @@
 namespace tessera::pipeline::synthesis {
 
 struct Evaluation {
-  bool valid = false;  // It ends, and keeps to the memory limit.
+  bool valid = false;  // It completes within the memory limit.
   double longest_stage = 0;
   double makespan = 0;
 };
 
-// An action by its rank and its place in the rank's order.
+// The position of an action: its rank, and the index in the rank's order.
 struct Place {
   int32_t rank = 0;
   int32_t at = 0;
 };
 
+// Evaluates an order like Simulate, but faster.
+//
+//   Evaluator evaluator(model);
+//   const Evaluation evaluation = evaluator.Evaluate(order);
+//   if (evaluation.valid) use(evaluation.longest_stage);
+//   evaluator.CriticalPath(order);           // of the last evaluated order
+//
+// Reuses its memory between evaluations. Not thread-safe.
 class Evaluator {
  public:
   // The model must outlive it.
@@ -39,13 +41,14 @@ class Evaluator {
 
   Evaluation Evaluate(const Order& order);
 
-  // The critical path of the order that was evaluated last and was valid: a
-  // list of actions from the last to the first. Each began when the next one in
-  // the list ended (or its message arrived). It starts at the end of the rank
-  // with the longest stage or, with `of_makespan`, of the rank that ends last.
+  // The critical path of the last evaluated order, which must have been valid:
+  // a list of actions from the last to the first. Each began when the next one
+  // in the list ended (or its message arrived). The list starts with the last
+  // action of the rank with the longest stage or, with `of_makespan`, of the
+  // rank that ends last.
   std::vector<Place> CriticalPath(const Order& order, bool of_makespan) const;
 
-  // When an action began, and ended.
+  // When the action began, and when it ended.
   double begin(Place place) const { return times_of(place).begin; }
   double end(Place place) const { return times_of(place).end; }
 
@@ -107,11 +110,10 @@ class Evaluator {
   std::vector<int32_t> awake_;
 };
 
-// Objective: which of two evaluations is the better one.
-
-// A result that is no worse than the best known ones in both times ranks first,
-// then one that is so in the preferred time, then all others. Within each class
-// the preferred time counts and, with weight 1e-4, the other one.
+// Decides which of two evaluations is better. First rank results that are no
+// worse than the best known ones in both times, then results that are no worse
+// in the preferred time, then all others. Within each class the cost decides:
+// the preferred time plus 1e-4 times the other one.
 struct Objective {
   double known_longest_stage = std::numeric_limits<double>::infinity();
   double known_makespan = std::numeric_limits<double>::infinity();

@@ -80,7 +80,7 @@ void Greedy::Decide(int32_t rank, double now) {
   if (lane != kNoLane) Do(rank, lane, pass, now);
 }
 
-// The lane and pass of the next action; kNoLane to wait.
+// Returns the lane and pass of the next action; kNoLane to wait.
 int32_t Greedy::Choose(int32_t rank, double now, Pass& pass) {
   const RankPolicy& policy = policy_->ranks[At(rank)];
   const RankState& state = ranks_[At(rank)];
@@ -112,7 +112,7 @@ int32_t Greedy::Choose(int32_t rank, double now, Pass& pass) {
   return forward != kNoLane ? forward : input;
 }
 
-// The choice without a ready backward-input: the forward, unless a gradient is
+// Chooses without a ready backward-input: the forward, unless a gradient is
 // about to arrive, or a backward-weight if there is time for it.
 int32_t Greedy::Fill(int32_t rank, int32_t forward, double now, Pass& pass) {
   const RankPolicy& policy = policy_->ranks[At(rank)];
@@ -173,7 +173,7 @@ int32_t Greedy::ReadyInput(int32_t rank, double now) {
   return best;
 }
 
-// Sets `blocked` if a forward has arrived for which memory is missing.
+// Sets `blocked` if a forward has arrived but lacks memory.
 int32_t Greedy::ReadyForward(int32_t rank, double now, bool& blocked) {
   const RankPolicy& policy = policy_->ranks[At(rank)];
   int32_t best = kNoLane;
@@ -207,7 +207,7 @@ int32_t Greedy::PendingWeight(int32_t rank) const {
   return best;
 }
 
-// When the lane's next forward can begin, as far as is known.
+// When the lane's next forward can begin, as far as known.
 double Greedy::ForwardArrival(int32_t lane) const {
   const LaneState& state = lanes_[At(lane)];
   const int32_t turn = state.done[0];
@@ -224,7 +224,7 @@ double Greedy::InputArrival(int32_t lane) const {
   return arrivals_[(At(lane) * 2 + 1) * turns_ + At(turn)];
 }
 
-// When the next thing arrives that is not there yet and could be done.
+// When the next input arrives that makes an action possible.
 double Greedy::NextArrival(int32_t rank, double now, bool inputs_only) const {
   const RankPolicy& policy = policy_->ranks[At(rank)];
   double next = kNever;
@@ -250,7 +250,7 @@ bool Greedy::Admits(int32_t rank, int32_t admitted) const {
   const int32_t direction = model_.lane(admitted).first_microbatch;
   int64_t held = ranks_[At(rank)].held + model_.lane(admitted).forward_bytes;
   int64_t inputs = 0;
-  int32_t oldest = 0;  // Of the direction that a lane belongs to.
+  int32_t oldest = 0;  // Of the lane's direction.
   bool chunks = false;
   for (const int32_t l : lanes) {
     const Lane& lane = model_.lane(l);
@@ -278,7 +278,7 @@ bool Greedy::CanFinish(const std::vector<int32_t>& lanes, int32_t admitted,
     return model_.lane(l).first_microbatch == direction;
   });
   const int32_t entered = done(*first, 0);
-  // From one micro-batch to the next that has come less far.
+  // Steps from one micro-batch to the next one that is less advanced.
   for (int32_t turn = done(*first, 1), next = 0; turn < entered; turn = next) {
     next = entered;
     int64_t own = 0;
@@ -340,8 +340,8 @@ namespace {
 
 constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
 
-// How many micro-batches the slowest rank does while one goes from this rank to
-// the end of the pipeline and back.
+// The number of micro-batches that the slowest rank processes while one travels
+// from this rank to the end of the pipeline and back.
 int32_t InFlight(const Model& model, int32_t rank, double share) {
   const auto& lanes = model.lanes_of_rank[static_cast<size_t>(rank)];
   double way = 0;
@@ -357,7 +357,7 @@ int32_t InFlight(const Model& model, int32_t rank, double share) {
   return static_cast<int32_t>(std::min(std::ceil(share * way / pace) + 1, 1e6));
 }
 
-// For a share of 0: no limit.
+// No limit for a share of 0.
 int32_t Most(const Model& model, size_t rank, double share) {
   return share <= 0 ? kNone
                     : InFlight(model, static_cast<int32_t>(rank), share);
@@ -421,7 +421,7 @@ Policy Vary(const Model& model, const Policy& policy, std::mt19937_64& random) {
   if (below(2) == 0) last = first + 1 + below(ranks - first);
   if (below(6) == 0) first = 0, last = ranks;
   constexpr size_t kGapField = 4;
-  // A script leaves only gap and lag to choose.
+  // With a script only gap and lag can vary.
   const size_t field = policy.script ? kGapField + below(3) : below(10);
   const auto step = static_cast<int32_t>(below(5)) - 2;
   const float gap = std::array{0.f, .2f, .4f, .6f, .8f, 1.f, 1.5f}[below(7)];

@@ -1,5 +1,6 @@
-// Greedy: creates an order by simulating the pipeline and choosing a rank's
-// next action whenever the rank is free.
+// The greedy scheduler of a search (Greedy) and its policies (Policy). It
+// creates an order by simulating the pipeline and choosing a rank's next action
+// whenever the rank is free.
 //
 //   Greedy greedy(model);
 //   Policy policy(model);
@@ -8,11 +9,10 @@
 //
 // It knows all actions that have begun, hence some future arrivals. It cannot
 // run out of memory: a rank admits a forward only if afterwards the
-// micro-batches that it has begun can be finished one after another, oldest
-// first, each doing all of its forwards in the remaining memory and then
-// freeing all that it holds (the banker's algorithm); and the oldest of the
-// other direction, if there is one. So the oldest micro-batch can always
-// continue.
+// micro-batches that it has begun, and the oldest one of the other direction if
+// there is one, can be finished one after another, oldest first, each doing all
+// of its forwards in the remaining memory and then freeing everything it holds
+// (the banker's algorithm). So the oldest micro-batch can always continue.
 //
 // The decisions follow arXiv 2401.10241, section 3.1: forwards first, then
 // alternating forwards and backward-inputs as memory allows, and
@@ -37,21 +37,21 @@
 namespace tessera::pipeline::synthesis {
 
 struct RankPolicy {
-  // The most micro-batches, of a direction, from their first forward to their
-  // last backward-input.
+  // The maximum number of micro-batches of a direction between their first
+  // forward and their last backward-input.
   int32_t in_flight = std::numeric_limits<int32_t>::max();
-  // The most micro-batches that wait for their backward-weight while there are
-  // forwards to do.
+  // The maximum number of micro-batches that wait for their backward-weight
+  // while forwards remain.
   int32_t lag = std::numeric_limits<int32_t>::max();
-  // A backward-weight fills a gap of at least this share of its time.
+  // A backward-weight may fill a gap of at least this fraction of its time.
   float gap = 1;
   // No forward begins if a gradient (the first one, or a later one) arrives
-  // within this share of the forward's time.
+  // within this fraction of the forward's time.
   float first_patience = 0;
   float patience = 0;
-  // With fewer forwards than this without their backward-input, a forward
-  // precedes a backward-input; if one has arrived for which memory is missing,
-  // a backward-weight frees memory.
+  // While fewer forwards than this lack their backward-input, a forward takes
+  // precedence over a backward-input; if a forward has arrived but lacks
+  // memory, a backward-weight frees memory.
   int32_t eager = 0;
   // Among several stages, prefers the last one's forward and the first one's
   // backward-input.
@@ -63,8 +63,8 @@ struct Policy {
   explicit Policy(const Model& model) : ranks(model.ranks()) {}
 
   std::vector<RankPolicy> ranks;
-  // If given, forwards and backward-inputs keep its order; only backward-
-  // weights are placed again, by lag and gap.
+  // If set, forwards and backward-inputs follow this order, and only
+  // backward-weights are placed anew, by lag and gap.
   std::shared_ptr<const Order> script;
 };
 
@@ -73,13 +73,14 @@ class Greedy {
   // The model must outlive it.
   explicit Greedy(const Model& model);
 
-  // Returns nullopt if a rank has no memory for a required action.
+  // Returns nullopt if a rank lacks the memory for a required action.
   std::optional<Order> Run(const Policy& policy);
 
  private:
   struct LaneState {
     std::array<int32_t, 3> done{};
-    // How many have arrived or will, of those that have begun elsewhere.
+    // How many inputs have arrived or will arrive from actions that have begun
+    // on other ranks.
     int32_t forwards_known = 0;
     int32_t inputs_known = 0;
   };
@@ -88,11 +89,11 @@ class Greedy {
     int64_t held = 0;
     int32_t in_flight = 0;
     int32_t pending = 0;     // Backward-weights.
-    bool warming_up = true;  // No gradient was there yet.
+    bool warming_up = true;  // No gradient has arrived yet.
     int32_t forwards_left = 0;
-    size_t scripted = 0;  // Place in the script.
+    size_t scripted = 0;  // Index in the script.
   };
-  using Event = std::pair<double, int32_t>;  // A rank may go on.
+  using Event = std::pair<double, int32_t>;  // When a rank may continue.
 
   void Reset();
   void Decide(int32_t rank, double now);
@@ -113,7 +114,7 @@ class Greedy {
   void Arrive(int32_t lane, Pass pass, double time);
 
   const Model& model_;
-  double tolerance_;  // Times closer than this are the same.
+  double tolerance_;  // Times closer than this are equal.
   size_t turns_;
   std::vector<bool> enters_;      // A lane: the rank's first of the direction.
   std::vector<double> arrivals_;  // By lane, F or I, and turn.
@@ -124,15 +125,14 @@ class Greedy {
   Order order_;
 };
 
-// The initial policies of a search, and variations of a policy.
+// The initial policies of a search, most promising first. All ranks have the
+// same goals.
 //
 //   for (const Policy& policy : FirstPolicies(model)) greedy.Run(policy);
 //   greedy.Run(Vary(model, best, random));
-
-// All ranks keen on the same, the most promising first.
 std::vector<Policy> FirstPolicies(const Model& model);
 
-// A policy that differs in one respect, on one rank, some or all.
+// Returns a copy of `policy` with one random change, on one, some or all ranks.
 Policy Vary(const Model& model, const Policy& policy, std::mt19937_64& random);
 
 }  // namespace tessera::pipeline::synthesis

@@ -21,14 +21,14 @@ struct Spans {
   double to_input = 0;
 };
 
-// Something of which there are at most `count`.
+// An item with at most `count` copies.
 struct Item {
   double value = 0;
   int64_t bytes = 0;
   int64_t count = 0;
 };
 
-// At least the most value that fits: parts of items are allowed.
+// An upper bound of the value that fits: the fractional knapsack.
 double FractionalKnapsack(std::vector<Item> items, int64_t room) {
   double value = 0;
   for (Item& item : items) {
@@ -52,7 +52,7 @@ double FractionalKnapsack(std::vector<Item> items, int64_t room) {
   return value;
 }
 
-// A rank whose micro-batches all come one way.
+// A rank whose micro-batches all travel in one direction.
 class OneWayRank {
  public:
   OneWayRank(const Model& model, const Ways& ways, size_t rank)
@@ -111,7 +111,7 @@ class OneWayRank {
             std::min(apart.to_input, together.to_input)};
   }
 
-  // The case that the first I comes before the last F.
+  // If the first I comes before the last F.
   Spans Apart() const {
     const double at_begin =
         std::max(0.0, ways_.Turn(first_, last_) - MostForwardsBeforeInput());
@@ -141,7 +141,8 @@ class OneWayRank {
     return FractionalKnapsack(std::move(items), model_.memory_limit);
   }
 
-  // How many of so many bytes fit, of all micro-batches.
+  // The number of micro-batches of that many bytes that fit in memory, at most
+  // all.
   int64_t Slots(int64_t bytes) const {
     if (bytes <= 0) return m_;
     return std::min<int64_t>(m_, model_.memory_limit / bytes);
@@ -270,7 +271,7 @@ double TimeForBytes(const Model& model, const Ways& ways, size_t rank) {
   return sum / static_cast<double>(model.memory_limit);
 }
 
-// By direction, of a rank: its first lane and its spans.
+// A rank's first lane and spans in one direction.
 struct Passage {
   int32_t first = kNoLane;
   Spans spans;
@@ -280,7 +281,7 @@ bool SameDirection(const Model& model, int32_t a, int32_t b) {
   return model.lane(a).first_microbatch == model.lane(b).first_microbatch;
 }
 
-// A passage for each direction in which micro-batches come by the rank.
+// A passage for each direction in which micro-batches pass the rank.
 std::vector<Passage> PassagesOf(const Model& model, const Ways& ways,
                                 size_t rank) {
   const std::vector<int32_t>& lanes = model.lanes_of_rank[rank];

@@ -2,52 +2,55 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       double bound, LowerBound(map, microbatches, costs, memory_limit));
-//   timeline.longest_stage / bound - 1;      // how far from the best at most
+//   timeline.longest_stage / bound - 1;      // at most this far from optimal
 //
 // It bounds Timeline::longest_stage, hence the makespan, of every schedule of
-// computations on the map whose peak_bytes keep to the limit on every rank,
-// whatever its order, and even if ranks wait where they need not. Proof:
+// computations on the map whose peak_bytes are within the limit on every rank,
+// whatever its order, and even if ranks wait unnecessarily. Proof:
 //
 // Let b and e be the first begin and the last end of a rank; we bound e - b. An
-// unsplit backward is an I and a W; micro-batches take their turns
-// (order/model.h). R(s) is the least time from the begin of F of stage s to
-// the begin of I of the same micro-batch: the way to the last stage and back,
-// with messages.
+// unsplit backward counts as an I and a W; in each lane micro-batches are
+// processed in order (model.h). R(s) is the least time from the begin of F of
+// stage s to the begin of I of the same micro-batch: the way to the last stage
+// and back, with messages.
 //
 // 1. Work. The rank computes one thing at a time: e - b >= its work.
-// 2. One micro-batch. From its first F on the rank to its last W.
-// 3. Ends. Take a rank with a stage s only (below for more). Before its first I
-//    it can only do F, n <= N of them if N fit into the memory together, and
-//    that I begins no sooner than b + R: so it idles R - n F at least. When its
-//    last F begins it has x micro-batches before I, this one included, and y
-//    before W, as many as fit. Until that micro-batch's I, R after, it can do
-//    this F, x - 1 I and x + y - 1 W, and idles for the rest of R. The two
-//    spans of time do not overlap unless all F come before the first I: then
-//    the last I and W come after m - 1 F and R, and all I and W after R.
+// 2. One micro-batch. e - b >= the least time from its first F on the rank to
+//    its last W.
+// 3. Ends. Consider a rank with a single stage s (for more stages see below).
+//    Before its first I it can only do F: n <= N of them, if N micro-batches
+//    fit in memory together. That I begins no sooner than b + R, so the rank
+//    idles for at least R - n F. When its last F begins, it has x micro-batches
+//    before their I, this one included, and y before their W, as many as fit.
+//    Until that micro-batch's I, R later, it can do this F, x - 1 I and
+//    x + y - 1 W, and idles for the rest of R. The two intervals do not overlap
+//    unless all F come before the first I. In that case the last I and W come
+//    after m - 1 F and R, and all I and W come after R.
 // 4. Slots. Number micro-batches by their F. When F of k + N begins, at most N
-//    of the first k + N are still before the end of their I, so k are not, and
-//    one of them is the k-th or later. So F of k + N begins no sooner than
-//    R + I after F of k. If there is no room for a micro-batch before W beside
-//    N - 1 before I, W has ended too, or another I: min(F, W) more. The same
-//    with all micro-batches before the end of their W.
+//    of the first k + N are still before the end of their I, so k have
+//    ended it, and one of these is the k-th or later. So F of k + N begins no
+//    sooner than R + I after F of k. If there is no room for a micro-batch
+//    before its W beside N - 1 before their I, its W or another I has ended
+//    too, which adds min(F, W). The same argument holds for micro-batches
+//    before the end of their W.
 // 5. Bytes and time. A micro-batch holds its forward's bytes for R + I, and for
 //    W what its I leaves. All of them together do not exceed limit x (e - b).
-// 6. Other ranks. Let q be a rank whose first stage s' lies behind the rank's
-//    own first stage s. All F and I of q happen after b + the way from s to s',
-//    and the last of them is an I from which it is the way back to s, and W.
-//    So e - b >= way + (q's first F to last I) + way back + W; what is said
-//    above bounds the middle term, with W only where the memory forces it.
+// 6. Other ranks. Let q be a rank whose first stage s' comes after the rank's
+//    own first stage s. All F and I of q happen after b plus the way from s to
+//    s'. The last of them is an I, after which come the way back to s, and W.
+//    So e - b >= way + (q's first F to last I) + way back + W. The arguments
+//    above bound the middle term, with W only if memory forces it.
 //
 // A rank with several stages does all F of its first stage first and all I of
-// it last. For "ends" the way is to the first I, which is its last stage's, and
-// what fits in memory is bounded by the fractional knapsack over its stages.
-// Ranks that micro-batches pass in both directions have 1, 2, 5, and 6 with the
-// work of a direction.
+// it last. For 3 the way ends at the first I, which is that of its last stage,
+// and the fractional knapsack over its stages bounds what fits in memory. For
+// ranks that micro-batches pass in both directions only 1, 2, 5 and, with the
+// work of one direction, 6 apply.
 //
-// Memory counts on ranks if nothing that is held is less than 0 bytes. The
-// bound is rounded down by a relative 1e-12 for the rounding of sums. Where
-// messages wait for each other or take the ranks' own time, or there is an
-// optimizer, that only makes schedules slower.
+// The memory limit is used only on ranks where no amount held is negative. The
+// bound is rounded down by a relative 1e-12 for the rounding of sums. Messages
+// that wait for each other or block the ranks, and an optimizer, only make
+// schedules slower.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_LOWER_BOUND_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_LOWER_BOUND_H_
 
@@ -59,10 +62,10 @@
 
 namespace tessera::pipeline {
 
-// In the unit of the costs' times. memory_limit is in bytes per rank; 0: none.
-// InvalidArgument if the costs are not the map's (CheckCosts), there is no
-// micro-batch, or the limit is negative. Time is linear in stages x
-// micro-batches.
+// Returns the bound in the unit of the costs' times. `memory_limit` is in bytes
+// per rank; 0: none. InvalidArgument if the costs do not fit the map
+// (CheckCosts), there is no micro-batch, or the limit is negative. Time is
+// linear in stages x micro-batches.
 absl::StatusOr<double> LowerBound(const StageMap& map, int64_t microbatches,
                                   const Costs& costs, int64_t memory_limit);
 

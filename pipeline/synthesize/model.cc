@@ -9,7 +9,7 @@ namespace tessera::pipeline::synthesis {
 
 namespace {
 
-// The time of a message that waits for no other.
+// The time of a message that does not wait for others.
 double Delay(const Costs& costs, const StageCosts& cost, int64_t bytes,
              int32_t from, int32_t to) {
   if (from == to) return 0;

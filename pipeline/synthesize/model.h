@@ -1,5 +1,5 @@
-// Model: a synthesis problem in the form of the search, with the orders of its
-// actions and the ways to place them.
+// A synthesis problem in the form that the search uses (Model), the orders of
+// its actions (Order), and the least times between them (Ways).
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_MODEL_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_MODEL_H_
 
@@ -13,39 +13,33 @@
 
 namespace tessera::pipeline::synthesis {
 
-// The model orders lanes without names of actions.
-//
-//   const Model model = MakeModel(map, microbatches, costs, memory_limit);
-//   for (const Lane& lane : model.lanes) ...
-//
-// A lane is a stage on a rank for the micro-batches that come one way: a stage,
-// or in a two-way map a stage and a direction. All micro-batches of a lane are
-// alike, so that an order only says which lane's forward, backward-input or
-// backward-weight comes next: the n-th is that of the lane's n-th micro-batch.
-// Nothing is lost by that. Take any schedule with its times and let the n-th
-// action of a kind in time, in each lane, be that of the n-th micro-batch. When
-// the n-th forward begins, n forwards of the lane before have ended: the first
-// n. The same holds for backward-inputs and the lane after, and for what a lane
-// needs of itself. Times, and memory over time, stay what they were.
-
 inline constexpr int32_t kNoLane = -1;
 
+// A lane is a stage on a rank for the micro-batches of one direction: a stage,
+// or in a two-way map a stage and a direction. All micro-batches of a lane have
+// the same costs, so an order only states which lane's forward, backward-input
+// or backward-weight comes next: the n-th one belongs to the lane's n-th
+// micro-batch. This loses no generality. In any schedule with its times, assign
+// the n-th action of a kind in each lane, by time, to the n-th micro-batch.
+// When the n-th forward begins, n forwards of the previous lane have ended: the
+// first n. The same holds for backward-inputs and the next lane, and for
+// dependencies within a lane. Times, and memory over time, do not change.
 struct Lane {
   int32_t stage = 0;
   int32_t rank = 0;
   int32_t first_microbatch = 0;
-  int32_t count = 0;         // Of micro-batches.
-  int32_t before = kNoLane;  // Whose forward it needs,
-  int32_t after = kNoLane;   // and whose backward-input.
+  int32_t count = 0;         // Number of micro-batches.
+  int32_t before = kNoLane;  // The lane whose forward it needs.
+  int32_t after = kNoLane;   // The lane whose backward-input it needs.
   double forward = 0;
   double input = 0;
   double weight = 0;
-  // From the end of the forward to the lane after, and of the backward-input to
-  // the lane before: 0 if that is on the same rank.
+  // The delay from the end of the forward to the next lane, and from the end of
+  // the backward-input to the previous lane; 0 on the same rank.
   double forward_delay = 0;
   double input_delay = 0;
-  // The bytes that the forward adds, and those left after it, after the
-  // backward-input and after the backward-weight.
+  // The bytes that the forward, the backward-input and the backward-weight add
+  // (negative: free).
   int64_t forward_bytes = 0;
   int64_t input_bytes = 0;
   int64_t weight_bytes = 0;
@@ -56,12 +50,16 @@ struct Lane {
   double work() const { return forward + input + weight; }
 };
 
+// A problem in terms of lanes instead of actions.
+//
+//   const Model model = MakeModel(map, microbatches, costs, memory_limit);
+//   for (const Lane& lane : model.lanes) ...
 struct Model {
-  std::vector<Lane> lanes;  // A direction's in the order of stages.
+  std::vector<Lane> lanes;                          // By direction, then stage.
   std::vector<std::vector<int32_t>> lanes_of_rank;  // In the same order.
   int64_t memory_limit = 0;                         // 0: none.
   int64_t actions = 0;
-  int32_t most_microbatches = 0;  // Of a lane.
+  int32_t most_microbatches = 0;  // The largest Lane::count.
 
   size_t ranks() const { return lanes_of_rank.size(); }
   const Lane& lane(int32_t index) const {
@@ -70,13 +68,14 @@ struct Model {
   bool Fits(int64_t bytes) const {
     return memory_limit <= 0 || bytes <= memory_limit;
   }
-  // All that the rank computes.
+  // The time of everything that the rank computes.
   double WorkOf(size_t rank) const;
 };
 
-// `costs` are checked (CheckCosts) and microbatches is at least 1. Messages
-// overlap with computations and do not wait for each other, and there is no
-// optimizer, so Simulate never gives a shorter time than the model.
+// `costs` must have passed CheckCosts, and `microbatches` is at least 1. In the
+// model messages overlap with computations and do not wait for each other, and
+// there is no optimizer, so Simulate never returns a shorter time than the
+// model.
 Model MakeModel(const StageMap& map, int64_t microbatches, const Costs& costs,
                 int64_t memory_limit);
 
@@ -99,15 +98,15 @@ class Ways {
     }
   }
 
-  // From the begin of F in `from` to that in `to`.
+  // From the begin of F in `from` to the begin of F in `to`.
   double Down(int32_t from, int32_t to) const {
     return down_[At(to)] - down_[At(from)];
   }
-  // From the end of I in `from` to that in `to`, before it.
+  // From the end of I in `from` to the end of I in `to`, an earlier lane.
   double Up(int32_t from, int32_t to) const {
     return up_[At(from)] - up_[At(to)];
   }
-  // Both, between the direction's first lane and this.
+  // The sum of both ways between the direction's first lane and this one.
   double Aside(int32_t lane) const { return down_[At(lane)] + up_[At(lane)]; }
   // From the begin of F in `from` to the begin of I in `to`.
   double Turn(int32_t from, int32_t to) const {
@@ -128,10 +127,6 @@ class Ways {
   std::vector<double> up_;
 };
 
-// The order of each rank's actions, in terms of a Model.
-//
-//   Order order = OrderOf(model, *Generate("zb_h1", shape));
-//   Schedule schedule = ScheduleOf(model, map, m, order, "auto");
 enum class Pass : uint8_t { kForward, kInput, kWeight };
 
 struct Op {
@@ -141,11 +136,14 @@ struct Op {
   friend bool operator==(const Op&, const Op&) = default;
 };
 
-// By rank.
+// The order of each rank's actions, in terms of a Model; indexed by rank.
+//
+//   Order order = OrderOf(model, *Generate("zb_h1", shape));
+//   Schedule schedule = ScheduleOf(model, map, m, order, "auto");
 using Order = std::vector<std::vector<Op>>;
 
-// The order of a valid schedule of computations on the model's map. Every
-// backward is split, and a lane's micro-batches take their turns.
+// The order of a valid schedule of computations on the model's map. Splits
+// every backward, and processes the micro-batches of each lane in order.
 Order OrderOf(const Model& model, const Schedule& schedule);
 
 // The schedule of an order.

@@ -20,7 +20,8 @@ int64_t PeakOf(const Timeline& timeline) {
   return peak;
 }
 
-// The lowest peak among those at most `slack` slower than the fastest.
+// The placement with the lowest peak among those at most `slack` slower than
+// the fastest.
 size_t BestOf(const std::vector<Placement>& placements, double slack) {
   double fastest = std::numeric_limits<double>::infinity();
   for (const Placement& one : placements) {

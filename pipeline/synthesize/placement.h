@@ -1,5 +1,5 @@
-// ChoosePlacement: where a schedule gathers parameters and reduces gradients,
-// so that its simulated step is as short as a memory limit allows.
+// ChoosePlacement: chooses where a schedule gathers parameters and reduces
+// gradients, so that its simulated step is as short as a memory limit allows.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const Placement placement,
@@ -8,10 +8,10 @@
 //   placement.schedule;                 // With UNSHARD, RESHARD, REDUCE_GRAD.
 //   placement.options.prefetch;         // 2
 //
-// The candidates are PlaceParameters with each prefetch distance and each way
-// to reduce gradients. Those that exceed a limit are left out. Of the others,
-// those at most `slack` slower than the fastest are equivalent, and the one
-// with the lowest peak memory is chosen.
+// The candidates are the results of PlaceParameters with each prefetch distance
+// and each ReducePlacement. Candidates that exceed a limit are discarded. Among
+// candidates at most `slack` slower than the fastest, it chooses the one with
+// the lowest peak memory.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_PLACEMENT_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_PLACEMENT_H_
 
@@ -30,25 +30,26 @@ struct PlacementOptions {
   std::vector<int64_t> prefetches = {0, 1, 2, 4, 8, 16};
   std::vector<ReducePlacement> reduces = {ReducePlacement::kLastMicroBatch,
                                           ReducePlacement::kEachMicroBatch};
-  // Limit of gathered parameters on a rank; 0: no limit.
+  // Limit of gathered parameters on a rank; 0: unlimited.
   int64_t max_unsharded_bytes = 0;
-  // RankTimeline::peak_bytes of any rank: activations, gathered parameters and
-  // unreduced gradients as the costs have them; 0: any number.
+  // Limit of RankTimeline::peak_bytes on every rank, which includes
+  // activations, gathered parameters and unreduced gradients as given by the
+  // costs; 0: unlimited.
   int64_t memory_limit = 0;
-  // The share of the shortest makespan that may be spent to save memory.
+  // The fraction of the shortest makespan that may be spent to save memory.
   double slack = 1e-3;
 };
 
 struct Placement {
   Schedule schedule;
-  ParameterOptions options;  // It was placed with these.
-  Timeline timeline;         // As Simulate gives it, without traces.
-  int64_t peak_bytes = 0;    // Of the rank with the most.
+  ParameterOptions options;  // Used to place it.
+  Timeline timeline;         // From Simulate, without traces.
+  int64_t peak_bytes = 0;    // The maximum over the ranks.
 };
 
-// `schedule` has computations only. InvalidArgument as PlaceParameters and
-// Simulate, and if no candidate keeps to the limit: the message has the least
-// that one would need. Time: candidates times the actions.
+// `schedule` must have computations only. InvalidArgument as for
+// PlaceParameters and Simulate, and if no candidate is within the limit: the
+// message has the smallest sufficient limit. Time: candidates x actions.
 absl::StatusOr<Placement> ChoosePlacement(const Schedule& schedule,
                                           const Costs& costs,
                                           const PlacementOptions& options = {});

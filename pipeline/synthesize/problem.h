@@ -19,15 +19,15 @@ namespace tessera::pipeline {
 
 struct SynthesisProblem {
   int64_t ranks = 1;
-  int64_t chunks = 1;  // Stages of a rank.
+  int64_t chunks = 1;  // Stages per rank.
   int64_t microbatches = 1;
-  Costs costs = {};  // Of ranks x chunks stages.
-  // Limit of RankTimeline::peak_bytes; 0: no limit.
+  Costs costs = {};  // For ranks x chunks stages.
+  // Limit of RankTimeline::peak_bytes; 0: unlimited.
   int64_t memory_limit = 0;
-  // The map of stages to ranks. If not given: linear for one chunk, for more
-  // chunks the better of loop and zigzag; and a map with two copies of every
-  // stage (DualPipe's) only if a generator's schedule on it is better than all
-  // results on those maps.
+  // The map of stages to ranks. If not given: linear for one chunk, the better
+  // of loop and zigzag for more chunks. A map with two copies of every stage
+  // (DualPipe's) is used only if a generator's schedule on it is better than
+  // all results on those maps.
   std::optional<StageMap> map = std::nullopt;
 };
 
@@ -36,7 +36,7 @@ struct SynthesisProblem {
 // negative.
 absl::Status CheckProblem(const SynthesisProblem& problem);
 
-// The maps to search on, of a problem that was checked.
+// The maps to search on, for a problem that has passed CheckProblem.
 absl::StatusOr<std::vector<StageMap>> MapsOf(const SynthesisProblem& problem);
 
 }  // namespace tessera::pipeline

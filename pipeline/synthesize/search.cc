@@ -66,7 +66,7 @@ void Refiner::Apply(Order& order, const Move& move) {
   }
 }
 
-// Once in a while the other time's path, so that it does not suffer.
+// Occasionally follows the path of the other time, so that it does not degrade.
 void Refiner::Follow(const Order& order) {
   const bool other = Below(8) == 0;
   path_ = evaluator_.CriticalPath(order, objective_.prefer_makespan != other);
@@ -77,7 +77,7 @@ bool Refiner::Propose(const Order& order, Move& move) {
   const Place place = path_[Below(path_.size())];
   const auto& ops = order[static_cast<size_t>(place.rank)];
   const auto from = static_cast<size_t>(place.at);
-  // Mostly to a neighbour, now and then far.
+  // Usually moves by at most 3 positions, sometimes by up to 24.
   const size_t reach = Below(4) == 0 ? 1 + Below(24) : 1 + Below(3);
   const bool later = Below(ops[from].pass == Pass::kWeight ? 2 : 4) == 0;
   const size_t to = later ? std::min(from + reach, ops.size() - 1)
@@ -92,7 +92,7 @@ void Refiner::Refine(Order& order, Evaluation& evaluation, int64_t effort) {
   Order current = order;
   Follow(current);
   const int64_t most = effort / std::max<int64_t>(model_.actions, 1);
-  // A move makes or breaks about an action's time.
+  // A move changes the time by about one action.
   const double warm = 0.1 * now.longest_stage /
                       static_cast<double>(model_.actions) *
                       static_cast<double>(model_.ranks());
@@ -127,7 +127,7 @@ namespace {
 constexpr int64_t kGreedyCost = 4;
 constexpr size_t kPoliciesKept = 6;
 constexpr int64_t kKeptOfOrigin = 3;
-// Even for large pipelines this many policies are tried.
+// The minimum number of policies, even for large pipelines.
 constexpr size_t kFewestPolicies = 4;
 
 }  // namespace
@@ -154,8 +154,8 @@ Evaluation Search::RunPolicy(const Policy& policy, std::string_view origin) {
   return Consider(*std::move(order), origin);
 }
 
-// Among the best few policies, if it is; but few of an origin, so that there
-// are different ones.
+// Keeps the policy if it is among the best few; but only a few per origin, for
+// diversity.
 void Search::Keep(const Evaluation& evaluation, Policy policy,
                   std::string_view origin) {
   if (!evaluation.valid) return;
@@ -187,8 +187,7 @@ void Search::Try(Order order, std::string_view origin) {
 void Search::TryPolicies() {
   size_t tried = 0;
   for (Policy& policy : FirstPolicies(model_)) {
-    // At the bound only the second objective is left to improve, which gets
-    // less effort.
+    // At the bound only the secondary time can improve, with less effort.
     const int64_t until = AtBound() ? effort_ * 3 / 4 : effort_ / 2;
     if (++tried > kFewestPolicies && left_ < until) return;
     if (stop_.stop_requested()) return;
@@ -197,7 +196,8 @@ void Search::TryPolicies() {
   }
 }
 
-// Climbs from each of the best policies in turn, until so much effort is left.
+// Hill-climbs from each of the best policies in turn, until only that much
+// effort is left.
 void Search::VaryPolicies(int64_t until) {
   std::mt19937_64 random(seed_);
   for (size_t i = 0;

@@ -1,5 +1,5 @@
-// Search for schedules: a sequential start, the greedy policies, and
-// refinement.
+// The search for the best order on one map (Search), with its parts: the
+// sequential order that needs least memory, and refinement (Refiner).
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_SEARCH_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_SEARCH_H_
 
@@ -18,15 +18,16 @@
 
 namespace tessera::pipeline::synthesis {
 
-// One micro-batch at a time: the order that needs least memory, on any map.
+// The order that processes one micro-batch at a time. It needs least memory, on
+// any map.
 //
-// Each micro-batch's forwards, then for each stage from the last its
-// backward-input and backward-weight. A rank has to do all its forwards of a
-// micro-batch before the first backward-input, so that if no action but a
-// forward adds memory no order needs less.
+// Each micro-batch does its forwards, then for each stage from the last one its
+// backward-input and backward-weight. Every order must do all forwards of a
+// micro-batch on a rank before the first backward-input, so if only forwards
+// add memory, no order needs less.
 Order SequentialOrder(const Model& model);
 
-// The memory of the rank that needs most for that order.
+// The peak memory of that order, and the rank that has it.
 struct MemoryNeed {
   int64_t rank = 0;
   int64_t bytes = 0;
@@ -38,15 +39,14 @@ MemoryNeed LeastMemory(const Model& model);
 //   Refiner refiner(model, objective, /*seed=*/1);
 //   refiner.Refine(order, evaluation, effort);
 //
-// Simulated annealing: the last action of the longest rank is late because of
-// those on the critical path. One of them, chosen at random, is moved forward
-// or backward within its rank's order; the move is kept if the result is no
-// worse, or at a falling temperature only slightly worse. Deterministic for a
-// seed.
+// Simulated annealing: the actions on the critical path determine when the
+// longest rank ends. One of them, chosen at random, is moved forward or
+// backward within its rank's order; the move is kept if the result is no worse,
+// or at a falling temperature only slightly worse. Deterministic for a seed.
 class Refiner {
  public:
-  // The model must outlive it. A result at `bound` is not improved further, and
-  // none after a request to stop.
+  // The model must outlive this. Stops when a result reaches `bound`, or on a
+  // request to stop.
   Refiner(const Model& model, const Objective& objective, double bound,
           uint64_t seed, std::stop_token stop = {})
       : model_(model),
@@ -56,8 +56,8 @@ class Refiner {
         evaluator_(model),
         random_(seed) {}
 
-  // Replaces the valid `order`, whose evaluation is given, if it finds a better
-  // one. Costs about `effort` evaluations of an action.
+  // Replaces `order`, which must be valid, and its evaluation if it finds a
+  // better one. Evaluates about `effort` actions.
   void Refine(Order& order, Evaluation& evaluation, int64_t effort);
 
  private:
@@ -82,25 +82,24 @@ class Refiner {
   std::vector<Place> path_;
 };
 
-// Search: the best order that policies and small moves lead to, on one map.
-//
-//   Search search(model, objective, bound, options);
-//   search.Try(OrderOf(model, schedule), "zb_h1");
-//   search.Run();
-//   search.best().order;
-
-// The best so far.
+// The best order so far.
 struct Found {
   Order order;
   Evaluation evaluation;
   std::string origin;
 };
 
+// Searches the best order on one map by greedy policies and small moves.
+//
+//   Search search(model, objective, bound, effort, seed);
+//   search.Try(OrderOf(model, schedule), "zb_h1");
+//   search.Run();
+//   search.best().order;
 class Search {
  public:
   // The model must outlive it. `bound` is a lower bound of the preferred time.
-  // `effort` is about how many actions it may place or evaluate; a request to
-  // stop ends it earlier.
+  // `effort` is the approximate number of actions to place or evaluate; a
+  // request to stop ends the search earlier.
   Search(const Model& model, const Objective& objective, double bound,
          int64_t effort, uint64_t seed, std::stop_token stop = {})
       : model_(model),
@@ -116,14 +115,14 @@ class Search {
   // Considers an order unchanged, and with its backward-weights rearranged.
   void Try(Order order, std::string_view origin);
 
-  // Spends the effort.
+  // Searches until the effort is spent or the bound is reached.
   void Run();
 
-  // Not valid if nothing fits the memory limit.
+  // Its evaluation is invalid if nothing fits the memory limit.
   const Found& best() const { return best_; }
 
  private:
-  // Done, for all that can be known.
+  // True if the best result is provably optimal.
   bool AtBound() const;
   Evaluation Consider(Order order, std::string_view origin);
   Evaluation RunPolicy(const Policy& policy, std::string_view origin);
@@ -148,7 +147,7 @@ class Search {
     Policy policy;
     std::string origin;
   };
-  std::vector<Kept> kept_;  // The best policies, the best first.
+  std::vector<Kept> kept_;  // The best policies, best first.
 };
 
 }  // namespace tessera::pipeline::synthesis

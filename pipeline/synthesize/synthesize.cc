@@ -44,7 +44,7 @@ std::vector<Named> NamedSchedules(const SynthesisProblem& problem) {
     if (generator.chunks != 0 && generator.chunks != problem.chunks) continue;
     absl::StatusOr<Schedule> schedule = generator.generate(
         {problem.ranks, problem.chunks, problem.microbatches});
-    if (!schedule.ok()) continue;  // Not for this shape.
+    if (!schedule.ok()) continue;  // The generator does not support the shape.
     if (problem.map && schedule->map != *problem.map) continue;
     absl::StatusOr<Timeline> timeline = Simulate(*schedule, problem.costs);
     if (!timeline.ok()) continue;
@@ -76,7 +76,7 @@ bool Has(const std::vector<StageMap>& maps, const StageMap& map) {
   return std::find(maps.begin(), maps.end(), map) != maps.end();
 }
 
-// The objective, from the best times known on the maps.
+// Returns the objective with the best times known on the maps.
 Objective ObjectiveOf(const std::vector<Named>& all,
                       const std::vector<StageMap>& maps, bool prefer_makespan) {
   Objective objective{.prefer_makespan = prefer_makespan};
@@ -90,8 +90,9 @@ Objective ObjectiveOf(const std::vector<Named>& all,
   return objective;
 }
 
-// Placements and evaluations of an action: some ten thousand schedules of a
-// small pipeline, some thousand of a large one, some of the largest.
+// The effort, in placements and evaluations of an action: some ten thousand
+// schedules of a small pipeline, some thousand of a large one, a few of the
+// largest.
 int64_t EffortOf(const SynthesisProblem& problem, double share) {
   const int64_t actions =
       3 * problem.ranks * problem.chunks * problem.microbatches;
@@ -134,7 +135,7 @@ class Searches {
   }
 
  private:
-  // The maps, none of maps_, of generators that are better than the best.
+  // The maps, except those in maps_, of generators that beat the best result.
   std::vector<StageMap> BetterMaps() const {
     std::vector<StageMap> maps;
     for (const Named& named : all_) {
@@ -181,7 +182,7 @@ class Searches {
     if (!found.evaluation.valid) return absl::OkStatus();
     Schedule schedule =
         ScheduleOf(model, map, problem_.microbatches, found.order, "auto");
-    // With all that the model leaves out.
+    // Simulates with everything that the model omits.
     TESSERA_ASSIGN_OR_RETURN(const Timeline timeline,
                              Simulate(schedule, problem_.costs));
     const Evaluation evaluation = EvaluationOf(timeline);
@@ -191,7 +192,7 @@ class Searches {
     return absl::OkStatus();
   }
 
-  // The generators' schedules as they are, with their backwards whole.
+  // The generators' unchanged schedules, with unsplit backwards.
   void TryWhole() {
     for (const Named& named : all_) {
       const Evaluation evaluation = EvaluationOf(named.timeline);

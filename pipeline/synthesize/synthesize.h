@@ -1,4 +1,5 @@
-// Synthesize: the `auto` schedule, optimised for given times and memory.
+// Synthesize: creates the `auto` schedule, optimised for given times and
+// memory.
 //
 //   SynthesisProblem problem{.ranks = 8, .microbatches = 24};
 //   problem.costs = Costs::Uniform(
@@ -11,16 +12,16 @@
 // The schedule has forwards, backward-inputs and backward-weights (or
 // backwards, if a generator's own schedule wins); AddCommunication lowers it.
 //
-// Method: every named generator within the limit is a candidate: unchanged,
-// with split backwards, and with rearranged backward-weights. Then a greedy
-// scheduler runs the pipeline with a few hundred policies (arXiv 2401.10241,
-// section 3.1), the best policies are varied rank by rank, and the best order
-// is refined by annealing along its critical path. The search stops when it
-// reaches the proven lower bound.
+// Method. The schedule of every named generator that is within the limit is a
+// candidate: unchanged, with split backwards, and with rearranged
+// backward-weights. Then a greedy scheduler runs the pipeline with a few
+// hundred policies (arXiv 2401.10241, section 3.1), the best policies are
+// varied rank by rank, and the best order is refined by annealing along its
+// critical path. The search stops when it reaches the proven lower bound.
 //
 // The search assumes that messages overlap with computation and do not wait for
-// each other. Busy links, synchronous messages and the optimizer count only in
-// the comparison of the result with the generators' schedules.
+// each other. Busy links, synchronous messages and the optimizer matter only
+// when the result is compared with the generators' schedules.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_SYNTHESIZE_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_SYNTHESIZE_H_
 
@@ -37,7 +38,7 @@ namespace tessera::pipeline {
 
 struct SynthesisOptions {
   // Minimises the makespan instead of Timeline::longest_stage, the time of a
-  // step when steps follow each other. The other one breaks ties.
+  // step when steps follow each other. The other time breaks ties.
   bool prefer_makespan = false;
   // Scales the time spent; 0 tries only the generators and a few policies. The
   // result depends on it but not on the machine.
@@ -49,9 +50,9 @@ struct SynthesisOptions {
 
 struct Synthesis {
   Schedule schedule;  // Its name is "auto".
-  Timeline timeline;  // As Simulate gives it.
-  // No schedule on schedule.map that keeps to the limit has a longest_stage (or
-  // makespan) below this: LowerBound.
+  Timeline timeline;  // From Simulate.
+  // The result of LowerBound: no schedule on schedule.map within the limit has
+  // a smaller longest_stage (or makespan).
   double lower_bound = 0;
   // longest_stage (or the makespan, if preferred) divided by the lower bound,
   // minus 1.
@@ -60,15 +61,15 @@ struct Synthesis {
   std::string origin;
 };
 
-// Returns a schedule within the limit that is in the preferred time no worse
-// than any generator's schedule with as many chunks, on the problem's map if
-// given. In both times it is no worse than the best candidate on maps with one
-// copy of every stage (or on the problem's, or the result's own), if such a
-// candidate was found. Deterministic.
+// Returns a schedule within the limit whose preferred time is no worse than
+// that of any generator's schedule with as many chunks, on the problem's map if
+// given. If such a candidate was found, both times are no worse than those of
+// the best candidate on maps with one copy of every stage (or on the problem's
+// map, or the result's own). Deterministic.
 //
 // InvalidArgument if the problem is invalid (CheckProblem), effort is negative
 // or not finite, or no schedule fits the memory limit: the message has the
-// least sufficient limit, one micro-batch at a time, and the rank that needs
+// smallest sufficient limit (one micro-batch at a time) and the rank that needs
 // it.
 absl::StatusOr<Synthesis> Synthesize(const SynthesisProblem& problem,
                                      const SynthesisOptions& options = {});

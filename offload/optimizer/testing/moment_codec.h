@@ -1,11 +1,12 @@
-// For tests: moments of any format to f32 and back, as a step converts them.
+// For tests: converts moments of any format to f32 and back, like a step.
 //
 //   std::vector<float> m(n);
 //   TESSERA_RETURN_IF_ERROR(ReadMoments(moment, MomentSign::kSigned, m));
 //   TESSERA_RETURN_IF_ERROR(WriteMoments(m, MomentSign::kSigned, other));
 //
-// Writing rounds to nearest; what was read is written back with the same bits
-// (8-bit: as long as the largest magnitude of the block is among its values).
+// Writing rounds to nearest. Values that were read are written back bit for bit
+// (for 8-bit moments, if the largest magnitude of the block is among its
+// values).
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_TESTING_MOMENT_CODEC_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_TESTING_MOMENT_CODEC_H_
 

@@ -32,8 +32,8 @@ inline int ForEachInstructionSet(absl::FunctionRef<void()> body) {
   return count;
 }
 
-// StepState: a parameter with everything that a step needs, of any types, in
-// memory of exactly the right size.
+// A parameter with everything that a step needs, of any types, in memory of
+// exactly the right size.
 //
 //   StepState state({.moments = MomentFormat::BF16(), .copy = DType::kF16},
 //                   /*size=*/1000, /*seed=*/1);
@@ -64,10 +64,10 @@ class StepState {
   MomentSpan second();
 
   ParameterRange Whole();
-  // One range between each two neighbours of `bounds`.
+  // One range between each two adjacent `bounds`.
   std::vector<ParameterRange> Ranges(std::span<const int64_t> bounds);
 
-  // All that a step writes.
+  // Everything that a step writes.
   std::vector<std::byte> Bytes() const;
 
  private:

@@ -58,7 +58,7 @@ struct Bits {
   Mask start = 0;
 };
 
-// A moment of a schedule.
+// The state of a schedule at a point in time.
 struct Moment {
   Mask there = 0;    // loaded blocks
   int loading = -1;  // block
@@ -184,8 +184,7 @@ std::vector<int64_t> BruteForceLeastBytes(const std::vector<BlockUse>& order,
   std::vector<int64_t> least;
   for (size_t use = 0; use < order.size(); ++use) {
     const Mask needed = bits.pinned[use];
-    // A block that was held before and still is cannot have been evicted in
-    // between.
+    // A block that was held and still is has not been evicted in between.
     const Mask stays = use == 0 ? 0 : bits.pinned[use - 1] & needed;
     std::vector<int64_t> next(end, kInfinite);
     for (Mask from = 0; from < end; ++from) {

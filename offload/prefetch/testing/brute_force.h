@@ -12,9 +12,9 @@
 
 namespace tessera::offload {
 
-// For each use k the least bytes that have to be loaded to serve uses 0..k,
-// with any content of the near memory before each use. At most 16 keys; the
-// step must be feasible.
+// For each use k, the minimum number of bytes loaded to serve uses 0..k, over
+// all contents of near memory before each use. At most 16 keys; the step must
+// be feasible.
 std::vector<int64_t> BruteForceLeastBytes(const std::vector<BlockUse>& order,
                                           int64_t budget,
                                           const std::vector<NearBlock>& near);

@@ -1,5 +1,6 @@
 // SlowTier: a tier in memory that behaves like a device: every transfer has a
-// latency, all share one bandwidth in each direction, and faults are ordered.
+// latency, all transfers in a direction share one bandwidth, and tests can
+// inject faults.
 //
 //   SlowTier tier({.latency_ns = 100'000, .bytes_per_second = 1 << 30});
 //   tier.FailGet("layer.1", absl::DataLossError("torn"));
@@ -38,7 +39,7 @@ class SlowTier final : public MemoryTier {
   void FailGet(std::string_view key, absl::Status status);
   void FailPut(std::string_view key, absl::Status status);
   void ForgetFaults();
-  // While held, transfers are started and do not end.
+  // While held, transfers start but do not end.
   void Hold(bool held);
 
   // Transfers in the order in which they were started.

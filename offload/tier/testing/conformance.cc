@@ -142,14 +142,14 @@ TEST_P(TierConformanceTest, MapsBlocksOrReturnsUnimplemented) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), view->bytes.begin()));
   EXPECT_THAT(tier->Map("none"), StatusIs(absl::StatusCode::kNotFound));
   TESSERA_ASSERT_OK(tier->Drop("k"));
-  EXPECT_EQ(view->bytes[10], std::byte{0xab});  // Its own until it goes.
+  EXPECT_EQ(view->bytes[10], std::byte{0xab});  // The view keeps its bytes.
   EXPECT_GE(tier->usage().front().usage.current, 1000);
   view = absl::CancelledError();
   EXPECT_EQ(tier->usage().front().usage.current, 0);
 }
 
-// Writers of whole blocks of one byte value each, and readers who must never
-// see two values.
+// Writers fill whole blocks with one byte value each; readers must never see
+// two values.
 TEST_P(TierConformanceTest, ReadersNeverSeeMixedVersions) {
   const auto tier = GetParam().make(kAmple);
   TESSERA_ASSERT_OK(tier->Put("shared", Bytes(30000), {}));
@@ -179,7 +179,7 @@ TEST_P(TierConformanceTest, ReadersNeverSeeMixedVersions) {
   }
 }
 
-// A key that comes and goes: a reader finds it whole or not at all.
+// A key is put and dropped repeatedly: a reader finds the whole block or none.
 TEST_P(TierConformanceTest, DropsAndPutsOfOneKeyMayRace) {
   const auto tier = GetParam().make(kAmple);
   std::atomic<int> failures = 0;

@@ -1,5 +1,5 @@
-// TierModel: compares a tier with a map over random steps; TierConformanceTest:
-// the contract of MemoryTier as tests.
+// Tests of any tier: TierModel compares it with a map over random steps, and
+// TierConformanceTest tests the contract of MemoryTier.
 #ifndef TESSERA_OFFLOAD_TIER_TESTING_TIER_MODEL_H_
 #define TESSERA_OFFLOAD_TIER_TESTING_TIER_MODEL_H_
 
@@ -23,26 +23,26 @@ struct TierCase {
   std::string name;
   // Creates a tier whose nearest budget is `budget`.
   std::function<std::shared_ptr<MemoryTier>(int64_t budget)> make;
-  // True if a block uses exactly its bytes of that budget.
+  // True if a block uses exactly its size of that budget.
   bool exact = true;
-  // Bytes that a Put needs beyond what is in use; `old` is the replaced block.
-  // Null if it depends on the encoding.
+  // The bytes that a Put needs in addition to those in use; `old` is the
+  // replaced block. Null if they depend on the encoding.
   std::function<int64_t(std::optional<int64_t> old, int64_t bytes)> extra;
 };
 
-// A tier and a map side by side: every step is done to both and compared.
+// A tier and a map, to which every step is applied and compared.
 
-// Bytes that tell their block and place: the same for the same arguments.
+// Bytes that identify their block and position; equal for equal arguments.
 std::vector<std::byte> PatternBytes(size_t bytes, uint64_t seed);
 
 class TierModel {
  public:
   TierModel(const TierCase& tier_case, int64_t budget, uint64_t seed);
 
-  // One random operation, or several at once on different keys. Ends with
-  // everything at rest, compared with EXPECT.
+  // Executes one random operation, or several at once on different keys. Waits
+  // for all of them and compares with EXPECT.
   void Step();
-  // Everything that the tier holds, against the model.
+  // Compares everything that the tier holds with the model.
   void CompareAll();
   void DropAll();
 
@@ -76,8 +76,8 @@ class TierModel {
   int64_t refused_ = 0;
 };
 
-// The contract of MemoryTier as tests (conformance.cc), for every tier and
-// stack of tiers:
+// Tests the contract of MemoryTier (conformance.cc) for every tier and stack of
+// tiers:
 //
 //   INSTANTIATE_TEST_SUITE_P(Host, TierConformanceTest,
 //                            testing::Values(TierCase{.name = "Host", ...}),

@@ -24,7 +24,7 @@ namespace tessera::pipeline {
 struct XmlElement {
   std::string name;
   std::map<std::string, std::string> attributes;
-  std::string text;  // Its own and that of what is in it, unescaped.
+  std::string text;  // Its text and its descendants', unescaped.
   std::string
       group;  // The data-names of the elements around it, "panel/rank 0".
 

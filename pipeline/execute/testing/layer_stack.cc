@@ -10,7 +10,7 @@
 namespace tessera::pipeline {
 namespace {
 
-// In [-1, 1), the same everywhere.
+// In [-1, 1), the same on every machine.
 double ValueAt(int64_t what, int64_t a, int64_t b) {
   uint64_t x = static_cast<uint64_t>(what) << 48 ^
                static_cast<uint64_t>(a) << 24 ^ static_cast<uint64_t>(b);
@@ -322,7 +322,7 @@ double LargestError(const Layer<T>& layer, const Layer<T>& expected) {
     for (size_t i = 0; i < want.size(); ++i) {
       const double off = std::abs(static_cast<double>(got[i] - want[i]));
       largest = std::max(largest, std::abs(static_cast<double>(want[i])));
-      // Also if it is not a number.
+      // Also true for NaN.
       if (!(off <= error)) error = off;
     }
   };

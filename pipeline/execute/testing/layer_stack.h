@@ -1,5 +1,5 @@
-// For tests: a stack of layers, each a pipeline stage, and its gradients by a
-// plain loop.
+// For tests: a stack of layers, each a pipeline stage, with its gradients
+// computed by a plain loop as the reference for a step of the executor.
 //
 //   const StackShape shape{.widths = {4, 6, 3}, .rows = 2, .microbatches = 5};
 //   LayerStage<double> stage(shape, /*stage=*/1);
@@ -7,7 +7,7 @@
 //
 // Layer s maps rows of width widths[s] to tanh(x W + b) of width widths[s + 1].
 // The loss is half the squared distance from a target. All values are functions
-// of their indices, so that every rank has the same.
+// of their indices, so that they are equal on every rank.
 #ifndef TESSERA_PIPELINE_EXECUTE_TESTING_LAYER_STACK_H_
 #define TESSERA_PIPELINE_EXECUTE_TESTING_LAYER_STACK_H_
 
@@ -33,7 +33,7 @@
 namespace tessera::pipeline {
 
 struct StackShape {
-  std::vector<int64_t> widths;  // One more than there are layers.
+  std::vector<int64_t> widths;  // The number of layers plus 1.
   int64_t rows = 2;
   int64_t microbatches = 1;
 
@@ -70,9 +70,9 @@ class LayerStage : public Stage {
 
   const Layer<T>& layer() const { return layer_; }
   void ZeroGradients();
-  // Micro-batches of which something is kept.
+  // The micro-batches for which the stage saved something.
   size_t kept() const { return kept_.size(); }
-  // "unshard", "reshard", "reduce", in their order.
+  // "unshard", "reshard", "reduce", in call order.
   const std::vector<std::string>& hooks() const { return hooks_; }
 
  private:
@@ -80,7 +80,7 @@ class LayerStage : public Stage {
     // Null for the first stage, and if stages keep their own input.
     std::vector<T> input;
     std::vector<T> output;    // tanh(...).
-    std::vector<T> gradient;  // Of what tanh took, from BackwardInput on.
+    std::vector<T> gradient;  // Of tanh's input, set by BackwardInput.
   };
 
   const StackShape shape_;
@@ -97,17 +97,15 @@ struct Reference {
   double loss = 0;
 };
 
-// All micro-batches in turn through all layers, and back: gradients are of the
-// mean over the micro-batches.
+// Processes one micro-batch after another, forward and backward through all
+// layers. Gradients are those of the mean over the micro-batches.
 template <typename T>
 Reference<T> RunSequentially(const StackShape& shape);
 
-// The largest distance of a gradient from the reference's, relative to the
+// The largest difference of a gradient from the reference, relative to the
 // largest gradient of the layer.
 template <typename T>
 double LargestError(const Layer<T>& layer, const Layer<T>& expected);
-
-// For tests: a step of a layer stack by the executor, against the plain loop.
 
 // The layers that a rank holds, and the executor over them.
 template <typename T>
@@ -164,12 +162,12 @@ absl::Status CheckAgainst(const Reference<T>& expected, const StepResult& step,
   return absl::OkStatus();
 }
 
-// Checks the timeline that every step leaves, for any schedule.
+// Checks the timeline of the last step, for any schedule.
 inline absl::Status CheckTimeline(const Executor& executor, int64_t rank) {
   const RankTimeline& line = executor.timeline();
   const int64_t peak =
       executor.proof().peak_activations[static_cast<size_t>(rank)];
-  // The executor does the two of a pair one after the other.
+  // The executor runs the two actions of a pair one after the other.
   if (line.peak_activations > peak) {
     return absl::InternalError(absl::StrCat(
         line.peak_activations, " activations, the proof has ", peak));
@@ -198,7 +196,7 @@ absl::Status CheckStack(collectives::Communicator& communicator,
         CheckTimeline(*rank.executor, communicator.rank().value()));
     TESSERA_ASSIGN_OR_RETURN(const StepResult forward,
                              rank.executor->RunForward());
-    // Gradients are those of the step still.
+    // The gradients are still those of the step.
     TESSERA_RETURN_IF_ERROR(CheckAgainst(expected, forward, rank));
   }
   return absl::OkStatus();

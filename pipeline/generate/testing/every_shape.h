@@ -1,4 +1,4 @@
-// For tests: the shapes that every generator is tried with.
+// For tests: the shapes with which every generator is tested.
 //
 //   for (const PipelineShape& shape : EveryShape(/*chunks=*/2)) ...
 #ifndef TESSERA_PIPELINE_GENERATE_TESTING_EVERY_SHAPE_H_

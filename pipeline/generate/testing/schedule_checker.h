@@ -28,12 +28,12 @@ struct UnitTimes {
 
 struct Execution {
   // "" if every micro-batch passed every stage, forward and backward, exactly
-  // once and on its rank; else the first error.
+  // once and on its rank; otherwise the first error.
   std::string error;
   int64_t makespan = 0;
   // The longest time from a rank's first action to its last.
   int64_t longest_span = 0;
-  // By rank: live activations at most, from F to B or W.
+  // By rank, the largest number of live activations, from F to B or W.
   std::vector<int64_t> peaks;
   int64_t pairs = 0;
 
@@ -80,7 +80,7 @@ class Runner {
  private:
   using Time = std::optional<int64_t>;
 
-  // When the pass, 0 F, 1 I or B, 2 W or B, of the stage ended.
+  // When the pass (0: F, 1: I or B, 2: W or B) of the stage ended.
   Time& End(size_t pass, int64_t stage, int64_t microbatch) {
     return ends_[pass][static_cast<size_t>(stage * schedule_.microbatches +
                                            microbatch)];
@@ -94,7 +94,7 @@ class Runner {
                static_cast<int32_t>(rank);
   }
 
-  // When all that the action needs is there; none while something is not.
+  // When all inputs of the action are available; nullopt while one is missing.
   Time Ready(const Action& action) {
     const auto [kind, stage, microbatch, with_next] = action;
     if (kind == ActionKind::kForward) {
@@ -123,7 +123,7 @@ class Runner {
     }
   }
 
-  // Runs the rank's next action, or pair; false if it has to wait.
+  // Runs the rank's next action, or pair; false if it must wait.
   bool Step(size_t rank) {
     const std::vector<Action>& actions = schedule_.ranks[rank];
     if (at_[rank] == actions.size()) return false;

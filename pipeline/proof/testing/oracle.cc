@@ -116,7 +116,7 @@ class Oracle {
   }
 
   void Compute(size_t rank, const Action& a) {
-    // Gradients that another reduction must follow.
+    // Gradients that must be followed by another reduction.
     if (GivesWeightGradient(a.kind)) {
       const bool is_first = weighted_.insert({rank, a.stage}).second;
       wrong_ |= reduced_.erase({rank, a.stage}) > 0 && is_first;
@@ -201,7 +201,7 @@ class Oracle {
     }
   }
 
-  // The messages at a rank's place: one, or a send and a receive together.
+  // The messages at a rank's position: one, or a send and a receive together.
   size_t MessagesAt(size_t rank) const {
     const auto& list = s_.ranks[rank];
     if (at_[rank] == list.size() || !Communicates(list[at_[rank]].kind)) {
@@ -277,7 +277,7 @@ class Oracle {
     const bool forward = IsForward(a);
     const int32_t other = a.stage + (forward ? 1 : -1);
     if (!Has(rank, Thing(forward ? "f" : "b", a.stage, a.microbatch))) {
-      wrong_ = true;  // Nothing that could happen meanwhile would give it.
+      wrong_ = true;  // No other rank could provide it in the meantime.
       return false;
     }
     auto& channel = channels_[{rank, peer, forward}];
@@ -317,7 +317,7 @@ class Oracle {
   const Schedule& s_;
   const ValidateOptions options_;
   std::vector<size_t> at_;
-  std::vector<std::array<bool, 2>> exchanged_;  // Of the messages it is at.
+  std::vector<std::array<bool, 2>> exchanged_;  // For its current messages.
   bool wrong_ = false;
   bool reduces_ = false;
   std::set<std::pair<size_t, int32_t>> gathers_, gathered_, weighted_, reduced_;

@@ -62,8 +62,8 @@ inline Schedule OneForwardOneBackward(int32_t ranks, int32_t microbatches) {
   return schedule;
 }
 
-// A valid random order of the computations. If `split`, backwards are whole or
-// in halves at random.
+// A valid random order of the computations. If `split`, each backward is whole
+// or split at random.
 inline Schedule RandomOrder(StageMap map, int32_t microbatches, bool split,
                             std::mt19937_64& random) {
   Schedule schedule = Empty(std::move(map), microbatches);
@@ -99,8 +99,8 @@ inline Schedule RandomOrder(StageMap map, int32_t microbatches, bool split,
   return schedule;
 }
 
-// The lowered schedule with every neighbouring send and receive that have the
-// same peer as one exchange: 1SEND_F3,1RECV_B0 -> (1SEND_F3;1RECV_B0).
+// The lowered schedule, with every adjacent send and receive with the same peer
+// fused into one exchange: 1SEND_F3,1RECV_B0 -> (1SEND_F3;1RECV_B0).
 inline Schedule FuseMessages(Schedule schedule) {
   for (std::vector<Action>& actions : schedule.ranks) {
     for (size_t at = 0; at + 1 < actions.size(); ++at) {

@@ -47,7 +47,7 @@ void LongestPath::Join(int from, int to, bool by_wire) {
   if (from != kNone && to != kNone) edges_.push_back({from, to, by_wire});
 }
 
-// None between stages of one rank, and none past the ends.
+// No message between stages of one rank, or beyond the ends.
 int LongestPath::MessageOf(bool forward, int32_t source, int32_t microbatch) {
   const int32_t target = source + (forward ? 1 : -1);
   if (target < 0 || target >= schedule_.map.stages()) return kNone;

@@ -4,7 +4,7 @@
 //
 //   LongestPath graph(schedule, costs);
 //   graph.makespan();
-//   graph.Stretch(/*rank=*/0, /*position=*/3, -0.5);  // One action alone.
+//   graph.Stretch(/*rank=*/0, /*position=*/3, -0.5);  // Only one action.
 //   graph.makespan();
 #ifndef TESSERA_PIPELINE_SIMULATE_TESTING_LONGEST_PATH_H_
 #define TESSERA_PIPELINE_SIMULATE_TESTING_LONGEST_PATH_H_

@@ -1,5 +1,5 @@
 // For tests: random valid schedules with random costs, of every kind that
-// Simulate knows.
+// Simulate supports.
 #ifndef TESSERA_PIPELINE_SIMULATE_TESTING_RANDOM_CASES_H_
 #define TESSERA_PIPELINE_SIMULATE_TESTING_RANDOM_CASES_H_
 
@@ -73,8 +73,8 @@ inline Costs RandomCosts(const Schedule& schedule, std::mt19937_64& random) {
   return costs;
 }
 
-// With gathered parameters and sends or without, exchanges or not, whole
-// backwards and halves.
+// With or without gathered parameters, sends and exchanges; with whole or split
+// backwards.
 inline RandomCase MakeRandomCase(std::mt19937_64& random) {
   const auto microbatches = static_cast<int32_t>(1 + random() % 5);
   Schedule schedule =

@@ -19,7 +19,7 @@ struct Job {
   int rank;
   double time;
   int64_t bytes;
-  // Up to two jobs that come before it, and how long after them it may begin.
+  // Up to two predecessors, and the minimum delay after each.
   std::vector<std::pair<int, double>> needs;
 };
 

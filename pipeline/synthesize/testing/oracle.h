@@ -1,5 +1,5 @@
-// For tests: the best schedule there is, by trying all of them. It shares
-// nothing with the synthesiser but the rules.
+// For tests: finds the best schedule by exhaustive search. It shares only the
+// rules with the synthesiser.
 //
 //   const Oracle best = BestOfAll(map, 2, costs, /*memory_limit=*/0);
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_TESTING_ORACLE_H_
@@ -13,11 +13,11 @@
 
 namespace tessera::pipeline {
 
-// Infinite if nothing keeps to the limit.
+// Infinite if no schedule is within the limit.
 struct Oracle {
   double longest_stage = std::numeric_limits<double>::infinity();
   double makespan = std::numeric_limits<double>::infinity();
-  int64_t schedules = 0;  // That were tried.
+  int64_t schedules = 0;  // Number of schedules tried.
 };
 
 // Tries every order of F, I and W on every rank. `in_turn`: only orders in

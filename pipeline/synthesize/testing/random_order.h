@@ -1,4 +1,4 @@
-// For tests: orders made by chance.
+// For tests: random orders.
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_ORDER_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_TESTING_RANDOM_ORDER_H_
 
@@ -11,7 +11,7 @@
 
 namespace tessera::pipeline::synthesis {
 
-// A valid order, ignoring memory: repeatedly any action that can be next.
+// A valid order, ignoring memory: repeatedly picks any action that can be next.
 inline Order RandomOrder(const Model& model, std::mt19937_64& random) {
   struct Done {
     int32_t passes[3] = {0, 0, 0};

@@ -14,7 +14,7 @@
 
 namespace tessera::pipeline {
 
-// The largest that there are.
+// The largest values.
 struct ProblemRange {
   int64_t ranks = 6;
   int64_t chunks = 1;

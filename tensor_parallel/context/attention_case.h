@@ -1,5 +1,13 @@
-// Attention over a whole sequence by its definition, in float64: the reference
-// for all kinds of context parallelism.
+// Helpers for the tests of context attention: cases, the comparison with one
+// rank, and the comparison with finite differences.
+//
+//   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
+//   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {
+//     return CheckAttention(communicator, c, whole, MakeRingAttention);
+//   }), Each(IsOk()));
+//
+// The reference is attention over a whole sequence by its definition, in
+// float64.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_ATTENTION_CASE_H_
 
@@ -59,14 +67,6 @@ PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
 // Turns the pairs (x[i], x[i + size/2]) at position p by p base^(-2i/size), or
 // back by it: the definition of rotary positions (arXiv 2104.09864).
 void Rotate(double base, bool back, PlainTensor& x);
-
-// Shared by the tests of context attention: cases, the comparison with one
-// rank, and the comparison with finite differences.
-//
-//   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
-//   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {
-//     return CheckAttention(communicator, c, whole, MakeRingAttention);
-//   }), Each(IsOk()));
 
 struct AttentionCase {
   int64_t ranks = 1;

@@ -138,7 +138,6 @@ class ContextAttention {
 
 // OperandShapes: refuses what attention over ranks cannot work on, before
 // anything has moved. Internal to this folder.
-
 class OperandShapes {
  public:
   // The options, with their scale. InvalidArgument if the layout is not of the

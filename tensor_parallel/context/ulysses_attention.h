@@ -1,14 +1,5 @@
-// HeadPartition: the heads of each rank, if ranks divide the heads of an
-// attention instead of its positions.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto partition, HeadPartition::Create(8, 2, 4));
-//   partition.RunsOf(1);          // query heads 2 and 3, kv head 0
-//   partition.shares_kv_heads();  // true: ranks 0 and 1 both need kv head 0
-//
-// Query heads are divided evenly, with a difference of at most one; with more
-// ranks than heads the last ranks have none. A rank also needs the kv heads of
-// its query heads: if ranks do not divide the kv heads, two or more ranks need
-// the same one. Pure arithmetic.
+// UlyssesAttention: context parallelism by all-to-all, with the partition of
+// the heads (HeadPartition) and the exchange (HeadExchange) that it uses.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
 
@@ -38,6 +29,17 @@ struct HeadRun {
   friend bool operator==(const HeadRun&, const HeadRun&) = default;
 };
 
+// The heads of each rank, if ranks divide the heads of an
+// attention instead of its positions.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto partition, HeadPartition::Create(8, 2, 4));
+//   partition.RunsOf(1);          // query heads 2 and 3, kv head 0
+//   partition.shares_kv_heads();  // true: ranks 0 and 1 both need kv head 0
+//
+// Query heads are divided evenly, with a difference of at most one; with more
+// ranks than heads the last ranks have none. A rank also needs the kv heads of
+// its query heads: if ranks do not divide the kv heads, two or more ranks need
+// the same one. Pure arithmetic.
 class HeadPartition {
  public:
   // InvalidArgument if a number is below 1 or kv heads do not divide the heads.
@@ -66,7 +68,9 @@ class HeadPartition {
   int64_t heads_per_kv_head_;
 };
 
-// HeadExchange: the all-to-all that turns tensors of a rank's positions and all
+enum class HeadKind { kQuery, kKeyValue };
+
+// The all-to-all that converts tensors of a rank's positions and all
 // heads into tensors of all positions and the rank's heads, and back.
 //
 //   HeadExchange exchange(group, layout, heads);
@@ -83,9 +87,6 @@ class HeadPartition {
 //
 // A collective. Errors are the communicator's. Shapes are the caller's to
 // check; a copy names those that differ. Internal to this folder.
-
-enum class HeadKind { kQuery, kKeyValue };
-
 class HeadExchange {
  public:
   struct ToHeadsField {
@@ -181,7 +182,6 @@ class HeadExchange {
 //
 // with g = s where ranks share kv heads, else e; each tensor of a message is
 // padded to 8 bytes. Two collectives each way, whatever the number of ranks.
-
 class UlyssesAttention final : public ContextAttention {
  public:
   // InvalidArgument if the layout is not of the group's ranks, a count is below

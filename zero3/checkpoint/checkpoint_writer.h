@@ -27,10 +27,11 @@
 // over different groups) has a part for each state, with one file per rank of
 // the part:
 //
-//   CheckpointWriter::Create({{.shard = &data, .world = &world, .part =
-//   "dense"},
-//                             {.shard = &edp, .world = &world,
-//                              .part = "experts-ep0"}}, options);
+//   const CheckpointGroups groups[] = {
+//       {.shard = &data, .world = &world, .part = "dense"},
+//       {.shard = &edp, .world = &world, .part = "experts-ep0"}};
+//   TESSERA_ASSIGN_OR_RETURN(auto writer,
+//                            CheckpointWriter::Create(groups, options));
 //   writer->Start({{*dense, metadata}, {*experts, other_metadata}});
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_

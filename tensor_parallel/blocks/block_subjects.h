@@ -1,4 +1,4 @@
-// Blocks as subjects of tests.
+// Subjects of gradient tests: blocks and their parts.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_SUBJECTS_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_BLOCK_SUBJECTS_H_
 
@@ -153,7 +153,7 @@ class BlockSubject final : public Subject {
   BlockActivations activations_;
 };
 
-// y is [tokens, 1]: the losses; their gradients are the scales.
+// y is [tokens, 1], the losses; the gradient of y is the scales.
 class HeadSubject final : public Subject {
  public:
   HeadSubject(const Setting& setting, OutputHead head)

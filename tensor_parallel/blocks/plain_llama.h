@@ -1,10 +1,11 @@
-// A Llama block and head in plain loops, by the definitions, for any type of
-// number: it shares no code with the library that it is a reference for.
+// A reference for tests: a Llama block and head in plain loops, by the
+// definitions, for any number type. It shares no code with the library.
 //
-// With complex numbers it differentiates: f(x + i h) = f(x) + i h f'(x) up to
-// h^2, without cancellation, so that for h = 1e-30 the imaginary part is the
-// derivative to the last digits (Squire and Trapp, Using Complex Variables to
-// Estimate Derivatives of Real Functions, SIAM Review 40, 1998).
+// With complex numbers it computes derivatives: f(x + i h) = f(x) + i h f'(x)
+// up to h^2, without cancellation, so that for h = 1e-30 the imaginary part
+// divided by h is the derivative to full precision (Squire and Trapp, Using
+// Complex Variables to Estimate Derivatives of Real Functions, SIAM Review 40,
+// 1998).
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_PLAIN_LLAMA_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_PLAIN_LLAMA_H_
 
@@ -24,7 +25,7 @@ struct Sizes {
   constexpr size_t tokens() const { return sequences * length; }
 };
 
-// Matrices are row by row, of [outputs, inputs].
+// Matrices are row-major, [outputs, inputs].
 template <typename T>
 struct Weights {
   std::vector<T> attention_norm, query, key, value, query_bias, key_bias,
@@ -73,7 +74,7 @@ void Rotate(T* head, size_t d, double base, size_t position) {
   }
 }
 
-// Of queries and keys with their norm, of values without.
+// Projects to queries or keys, with their norm, or to values, without a norm.
 template <typename T>
 Rows<T> Project(const Sizes& s, const Rows<T>& x, const std::vector<T>& matrix,
                 const std::vector<T>& bias, size_t heads,
@@ -94,7 +95,7 @@ Rows<T> Project(const Sizes& s, const Rows<T>& x, const std::vector<T>& matrix,
   return y;
 }
 
-// Causal, each head of keys and values for heads / kv_heads of queries.
+// Causal attention, in which each kv head serves heads / kv_heads query heads.
 template <typename T>
 std::vector<T> Attend(const Sizes& s, const Rows<T>& q, const Rows<T>& k,
                       const Rows<T>& v, size_t token) {
@@ -159,7 +160,7 @@ Rows<T> Block(const Sizes& s, const Weights<T>& w, const Rows<T>& x) {
   return y;
 }
 
-// -log of the probability of each token's target.
+// Returns -log of the probability of each token's target.
 template <typename T>
 std::vector<T> Losses(const Sizes& s, const Weights<T>& w, const Rows<T>& x,
                       const std::vector<size_t>& targets) {

@@ -71,7 +71,7 @@ struct GatedMlpActivations {
 class GatedMlp {
  public:
   // A collective. InvalidArgument if a size is negative or the type is not f64,
-  // f32 or bf16.
+  // f32, bf16 or f16.
   static absl::StatusOr<GatedMlp> Create(const TensorGroup& group,
                                          const GatedMlpOptions& options);
 

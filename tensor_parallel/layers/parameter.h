@@ -187,8 +187,8 @@ class LinearWeights {
     std::optional<int64_t> out = {};
   };
 
-  // All values are zero, or have no memory. InvalidArgument for a dtype other
-  // than f64, f32 and bf16.
+  // All values are zero, or have no memory. InvalidArgument as for
+  // Parameter::Create.
   static absl::StatusOr<LinearWeights> Create(const TensorGroup& group,
                                               const Shape& shape);
 

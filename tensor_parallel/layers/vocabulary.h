@@ -191,10 +191,10 @@ struct CrossEntropyState {
 //
 // For each token the ranks exchange three numbers: the largest logit, then the
 // sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
-// section 3). Logits are [tokens, the rank's part of the vocabulary], f64, f32
-// or bf16; every rank has all tokens and gets the same losses. Targets are i64
-// [tokens], losses and scales f64 [tokens], all on the device and contiguous.
-// Calls are collectives.
+// section 3). Logits are [tokens, the rank's part of the vocabulary], f64, f32,
+// bf16 or f16; every rank has all tokens and gets the same losses. Targets are
+// i64 [tokens], losses and scales f64 [tokens], all on the device and
+// contiguous. Calls are collectives.
 class VocabularyParallelCrossEntropy {
  public:
   // `vocabulary` is the partition over the group's ranks; its size also becomes

@@ -1,4 +1,5 @@
-// ForEachInstructionSet: runs tests of kernels on all that this processor has.
+// ForEachInstructionSet runs tests of kernels on every instruction set of this
+// processor.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_INSTRUCTION_SETS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_INSTRUCTION_SETS_H_
 
@@ -9,8 +10,8 @@
 
 namespace tessera::tensor_parallel::cpu {
 
-// Runs `body` once for every instruction set that this processor has and that
-// kernels are compiled for.
+// Runs `body` once for every instruction set of this processor for which
+// kernels are compiled.
 inline void ForEachInstructionSet(const std::function<void()>& body) {
   for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0;
        left &= left - 1) {

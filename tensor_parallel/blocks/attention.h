@@ -29,7 +29,7 @@ namespace tessera::tensor_parallel {
 
 struct AttentionOptions {
   int64_t width = 0;
-  int64_t heads = 1;     // Of all ranks; a multiple of kv_heads.
+  int64_t heads = 1;     // Over all ranks; a multiple of kv_heads.
   int64_t kv_heads = 1;  // If fewer than ranks, a divisor of the ranks.
   int64_t head_size = 0;
   // Requires an even head size; nullopt: no rotary positions.
@@ -52,7 +52,7 @@ struct AttentionOptions {
   // The fp8 scales of the two projections (layers/linear_products.h), which
   // count as two layers; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
-  LoraOptions lora = {};  // Of both projections.
+  LoraOptions lora = {};  // For both projections.
 };
 
 // The ranks that share the positions of a sequence, with ops on their device; a
@@ -70,7 +70,7 @@ struct ContextGroup {
 // The tokens of a micro-batch that a rank processes.
 struct TokenBatch {
   int64_t sequences = 0;
-  Partition tokens;  // Of the rank's positions, among the tensor group.
+  Partition tokens;  // The rank's tokens, over the tensor group.
 };
 
 // The positions of a micro-batch's tokens on the device, for Ops::Rotate.
@@ -265,7 +265,7 @@ class AttentionCore {
   FusedPartition partition_;
   TokenPositions positions_;
   WindowMask mask_;
-  std::vector<RmsNorm> norms_;  // Of queries and keys, or none.
+  std::vector<RmsNorm> norms_;  // For queries and keys, or empty.
   std::shared_ptr<ContextAttention> attention_;  // None without heads.
 };
 

@@ -39,8 +39,8 @@ namespace tessera::tensor_parallel {
 
 struct GatedMlpOptions {
   int64_t width = 0;
-  int64_t hidden = 0;  // Of all ranks.
-  bool bias = false;   // Of all three projections.
+  int64_t hidden = 0;  // Over all ranks.
+  bool bias = false;   // For all three projections.
   GluKind kind = GluKind::kSwiGlu;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
@@ -50,7 +50,7 @@ struct GatedMlpOptions {
   // The fp8 scales of the projections (layers/linear_products.h), which count
   // as two layers; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
-  LoraOptions lora = {};  // Of all three projections.
+  LoraOptions lora = {};  // For all three projections.
 };
 
 // The activations of a micro-batch that are kept from forward to backward.

@@ -91,8 +91,8 @@ namespace tessera::tensor_parallel {
 
 struct MoeOptions {
   int64_t width = 0;
-  int64_t experts = 0;  // Of all ranks; a multiple of the expert ranks.
-  int64_t hidden = 0;   // Of one expert.
+  int64_t experts = 0;  // Over all ranks; a multiple of the expert ranks.
+  int64_t hidden = 0;   // Hidden units per expert.
   RouterOptions router = {};
   bool router_bias = false;   // Balance by a bias, without gradients.
   int64_t shared_hidden = 0;  // Of the shared expert; 0: none.
@@ -168,7 +168,7 @@ struct MoeActivations {
   PooledTensor slots, tokens;
   // i64 [received]: DispatchPlan::places, and their inverse.
   PooledTensor places, returns;
-  // Of the rows of this rank's experts, in order of experts:
+  // The rows of this rank's experts, in the order of experts:
   PooledTensor weights;          // [received], statistics.
   PooledTensor input;            // [received, width]
   PooledTensor gate_up;          // [received, gate and up]; then its gradient.
@@ -279,7 +279,7 @@ class MoeMlp {
 
   MoeGroups groups_;
   MoeOptions options_;
-  IndexRange units_;  // Of an expert's hidden units.
+  IndexRange units_;  // This rank's part of an expert's hidden units.
   Parameter router_;
   std::optional<Parameter> bias_;
   Parameter gate_up_;

@@ -98,7 +98,7 @@ class HeadActivations {
   std::optional<ConstTensorView> input_view_;
   NormState norm_;
   PooledTensor normalised_;
-  PooledTensor logits_;  // Then their gradient.
+  PooledTensor logits_;  // Later overwritten with their gradient.
   CrossEntropyState loss_;
   PooledTensor normalised_gradient_;
 };

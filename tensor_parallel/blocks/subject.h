@@ -51,7 +51,7 @@ struct SubjectOptions {
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;
   bool bias = true;
-  double dropout = 0;  // Of blocks.
+  double dropout = 0;  // Only for blocks.
   // For mixtures, which have 8 experts: adds the balance terms to the
   // gradients.
   bool balance = false;

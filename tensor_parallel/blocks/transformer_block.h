@@ -188,8 +188,8 @@ struct TransformerBlockOptions {
   AttentionOptions attention = {};
   int64_t hidden = 0;
   bool mlp_bias = false;
-  GluKind glu = GluKind::kSwiGlu;  // Of an MLP that is not a mixture.
-  LoraOptions mlp_lora = {};       // Of an MLP that is not a mixture.
+  GluKind glu = GluKind::kSwiGlu;  // Unused by a mixture of experts.
+  LoraOptions mlp_lora = {};       // Unused by a mixture of experts.
   // If `moe.experts` is not 0, a mixture of experts replaces the MLP; its
   // width, type, sequence parallelism and overlap are those of the block.
   MoeOptions moe = {};
@@ -335,8 +335,8 @@ class TransformerBlock {
                          BlockActivations& activations);
 
   TensorGroup group_;
-  int64_t length_;                  // Of a sequence, over all context ranks.
-  std::vector<int64_t> positions_;  // Of this context rank.
+  int64_t length_;                  // A sequence's, over all context ranks.
+  std::vector<int64_t> positions_;  // This context rank's.
   TransformerBlockOptions options_;
   RmsNorm attention_norm_;
   Attention attention_;

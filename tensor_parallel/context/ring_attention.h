@@ -112,7 +112,7 @@ class RingAttention final : public ContextAttention {
   struct Backpropagation {
     const Inputs& inputs;
     ConstTensorView output_gradient;
-    ConstTensorView output;  // As Attend left it.
+    ConstTensorView output;  // The result of Attend.
     ConstTensorView log_sum_exp;
     ConstTensorView delta;
     TensorView query_gradient;

@@ -5,11 +5,11 @@
 //   layout.PositionsOf(1);     // 512 to 1023, then 3072 to 3583
 //
 //   contiguous   rank r has the r-th of n chunks
-//   zigzag       of 2 n chunks, rank r has the r-th and the r-th from the back:
-//                under a causal mask each rank then has the same work, where
-//                2 n divides the length; else the same but for 1.5 times the
-//                length in pairs of a query and a key (Llama 3, arXiv
-//                2407.21783, section 3.3.2)
+//   zigzag       of 2 n chunks, rank r has the r-th and the r-th from the end.
+//                Under a causal mask each rank then has the same work if
+//                2 n divides the length; otherwise the work, in pairs of a
+//                query and a key, differs by at most 1.5 times the length
+//                (Llama 3, arXiv 2407.21783, section 3.3.2).
 //
 // The length is arbitrary: chunks differ by at most one position, and may be
 // empty.

@@ -127,7 +127,7 @@ class HeadExchange {
     int64_t peer = 0;
     size_t run = 0;
     size_t field = 0;
-    IndexRange heads = {};  // Of the tensor's kind.
+    IndexRange heads = {};  // Heads of the tensor's kind.
     int64_t offset = 0;     // In the memory of all messages.
     DType dtype = DType::kF32;
     std::vector<int64_t> shape = {};

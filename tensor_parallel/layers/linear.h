@@ -27,7 +27,7 @@ namespace tessera::tensor_parallel {
 
 struct ColumnParallelOptions {
   int64_t in = 0;
-  int64_t out = 0;  // Of all ranks.
+  int64_t out = 0;  // Over all ranks.
   bool bias = false;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
@@ -158,7 +158,7 @@ class ColumnParallelLinear {
 };
 
 struct RowParallelOptions {
-  int64_t in = 0;  // Of all ranks.
+  int64_t in = 0;  // Over all ranks.
   int64_t out = 0;
   // The inputs of this rank; each input belongs to one rank.
   IndexRange columns = {};

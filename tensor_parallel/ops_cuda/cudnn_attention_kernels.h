@@ -25,7 +25,7 @@ struct HeadRowSizes {
   int64_t sequences = 0;
   int64_t positions = 0;
   int64_t heads = 0;
-  int64_t size = 0;  // Of a head.
+  int64_t size = 0;  // The head size.
 };
 
 // Merges a block's softmax (Milakov and Gimelshein, arXiv 1805.02867) into

@@ -140,7 +140,7 @@ class CudnnGraphBuilder {
   absl::StatusOr<CudnnDescriptor> OperationGraph();
 
   absl::Status status_;
-  std::string_view current_ = "";  // What is being described, for errors.
+  std::string_view current_ = "";  // The described object, for errors.
   std::vector<CudnnDescriptor> descriptors_;
   std::vector<cudnnBackendDescriptor_t> operations_;
   int64_t next_virtual_id_ = 100;

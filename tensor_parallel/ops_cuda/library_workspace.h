@@ -55,7 +55,7 @@ struct CudnnForwardScratch {
   int64_t output;       // f32, packed.
   int64_t log_sum_exp;  // f32 [sequences, heads, queries].
   int64_t workspace;
-  int64_t bytes;  // Of all parts.
+  int64_t bytes;  // The total size.
 };
 struct CudnnBackwardScratch {
   CudnnBackwardScratch(const CudnnAttentionShape& shape, bool deterministic,

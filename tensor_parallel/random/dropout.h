@@ -26,7 +26,7 @@ namespace tessera::tensor_parallel {
 
 struct DropoutMask {
   RandomKey key = {};
-  double probability = 0;              // That an element is dropped; [0, 1).
+  double probability = 0;              // Of dropping an element; in [0, 1).
   std::span<const int64_t> rows = {};  // The number of each row.
 };
 

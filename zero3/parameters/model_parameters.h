@@ -89,7 +89,7 @@ class ModelParameters {
   ModelParameters();
 
   int64_t count() const;
-  // In the order of ids.
+  // All parameters, in the order of ids.
   std::span<const ModelParameter> all() const;
   bool Contains(ParameterId id) const {
     return id >= ParameterId(0) && id.value() < count();

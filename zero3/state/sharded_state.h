@@ -367,9 +367,9 @@ class ShardedState {
     std::unique_ptr<collectives::Communicator> gather;
     std::unique_ptr<collectives::Communicator> secondary;  // hpZ.
     std::unique_ptr<collectives::Communicator> reduce;
-    std::unique_ptr<collectives::Communicator> agree;  // Of the host.
+    std::unique_ptr<collectives::Communicator> agree;  // On the host.
     std::unique_ptr<collectives::Communicator> replicas;
-    std::unique_ptr<collectives::Communicator> model;  // Of the host.
+    std::unique_ptr<collectives::Communicator> model;  // On the host.
   };
   Groups groups_;
 

@@ -75,7 +75,7 @@ struct AttentionProblem {
   BlockKind kind = BlockKind::kCausal;
   double scale;
   std::vector<int64_t>
-      first_keys;  // Of every query of every sequence; or none.
+      first_keys;  // For each query of each sequence; or empty.
 };
 
 // The probabilities, outputs and gradients by the textbook formulas, in f64.
@@ -102,7 +102,7 @@ class AttentionReference {
   void SumGroups(const AttentionSizes& s);
 
   const double rounding_;       // Relative; of weights and scores' gradients.
-  const double late_rounding_;  // Of the output and of results.
+  const double late_rounding_;  // For the output and the results.
   const std::vector<double> query_, key_, value_, gradient_;
   // [sequences, keys, heads, d]: before the sums over groups.
   std::vector<double> key_of_heads_, value_of_heads_;

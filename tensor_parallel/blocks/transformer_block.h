@@ -23,9 +23,9 @@
 
 namespace tessera::tensor_parallel {
 
-// The activations that a block recomputes in its backward instead of
-// keeping them (Chen et al., arXiv 1604.06174; selective: Korthikanti et al.,
-// arXiv 2205.05198, section 5). Outputs and gradients have the same bits.
+// The activations that a block recomputes in its backward instead of keeping
+// them (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv
+// 2205.05198, section 5). Outputs and gradients have the same bits.
 enum class Recompute {
   kNone,       // Nothing; all activations are kept.
   kSelective,  // The core of the attention, whose output is not kept.
@@ -202,9 +202,13 @@ struct TransformerBlockOptions {
   bool borrows_tensors = false;
 };
 
-// A block of a Llama-like model, m = x + attention(norm(x)),
-// y = m + mlp(norm(m)), over a tensor group and a context group; with dropout,
-// m = x + drop(attention(norm(x))), y = m + drop(mlp(norm(m))).
+// A block of a Llama-like model over a tensor group and a context group:
+//
+//   m = x + attention(norm(x)), y = m + mlp(norm(m))
+//
+// or with dropout
+//
+//   m = x + drop(attention(norm(x))), y = m + drop(mlp(norm(m)))
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto block, TransformerBlock::Create(

@@ -24,10 +24,9 @@ struct Fp8Options {
   int margin = 0;        // Headroom above amax in powers of two; 0 to 100.
 };
 
-// The scales of products in fp8, which follow the magnitudes of
-// earlier steps (delayed scaling: Micikevicius et al., FP8 Formats for Deep
-// Learning, arXiv 2209.05433, and NVIDIA Transformer Engine's recipe of that
-// name).
+// The scales of products in fp8, which follow the magnitudes of earlier steps
+// (delayed scaling: Micikevicius et al., FP8 Formats for Deep Learning, arXiv
+// 2209.05433, and NVIDIA Transformer Engine's recipe of that name).
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto fp8, Fp8Scaling::Create(group, {.layers = 2}));

@@ -39,8 +39,8 @@ struct ParameterRows {
   friend bool operator==(const ParameterRows&, const ParameterRows&) = default;
 };
 
-// A weight of a layer, as optimizers and checkpoints see it: the
-// part of the tensor that a rank holds, and the memory of values and gradients.
+// A weight of a layer, as optimizers and checkpoints see it: the part of the
+// tensor that a rank holds, and the memory of values and gradients.
 //
 //   std::vector<Parameter*> parameters;
 //   block.AppendParameters("layers.3", parameters);

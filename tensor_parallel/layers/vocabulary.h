@@ -29,9 +29,9 @@ struct EmbeddingOptions {
   double scale = 1;
 };
 
-// Looks up rows of a table [vocabulary, n] by token, where
-// each rank has the rows of a part of the vocabulary (Shoeybi et al., arXiv
-// 1909.08053, section 3).
+// Looks up rows of a table [vocabulary, n] by token, where each rank has the
+// rows of a part of the vocabulary (Shoeybi et al., arXiv 1909.08053, section
+// 3).
 //
 //   tensor        every rank has               under sequence parallelism
 //   ids           i64 [tokens], the same       of all tokens, the same

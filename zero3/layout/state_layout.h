@@ -90,8 +90,8 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-// The partition of a model's state over the ranks of a shard
-// group: which rank holds which elements, and where.
+// The partition of a model's state over the ranks of a shard group: which rank
+// holds which elements, and where.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const StateLayout layout,

@@ -60,10 +60,10 @@ struct ShardedStateOptions {
   bool average_gradients = false;
   // Treat gradients that no rank reduced in a step as zeros.
   bool allow_unused = false;
-  // ZeRO++ (zero3/state). qgZ: reduce gradients as int8 blocks; needs
-  // stage 1 or more. qwZ, stage 3: gather weights as int8 blocks. hpZ, stage 3:
-  // this many neighbouring ranks of the shard group keep a second copy of
-  // gathered weights until the step ends; 0: no second copy.
+  // ZeRO++ (zero3/state). qgZ: reduce gradients as int8 blocks; needs stage 1
+  // or more. qwZ, stage 3: gather weights as int8 blocks. hpZ, stage 3: this
+  // many neighbouring ranks of the shard group keep a second copy of gathered
+  // weights until the step ends; 0: no second copy.
   bool quantized_gradients = false;
   bool quantized_weights = false;
   int64_t hpz_partition_size = 0;

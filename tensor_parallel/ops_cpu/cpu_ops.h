@@ -32,7 +32,7 @@ struct CpuOpsOptions {
   // The number of threads of a new pool, which is used if `pool` is null. 0:
   // the processors that this process may use (AvailableProcessors of
   // base/os/processors.h, its share of the machine if its launcher has bound
-  // it), divided by `ranks`; at least 1.
+  // it), divided by `ranks_in_process`; at least 1.
   int threads = 0;
   // The number of ranks that are threads of this process.
   int ranks_in_process = 1;

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/json/json.h"
 #include "base/fnv1a.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 

@@ -194,7 +194,7 @@ absl::StatusOr<AttentionCore> AttentionCore::Create(
                            CoreOf(context, local));
   std::vector<RmsNorm> norms;
   for (int i = 0; options.qk_norm && i < 2; ++i) {
-    // A rank has some of the heads: the weight's gradient is to be summed.
+    // Each rank has some of the heads, so the weight's gradient must be summed.
     TESSERA_ASSIGN_OR_RETURN(
         RmsNorm norm, RmsNorm::Create(group, {.width = options.head_size,
                                               .epsilon = options.norm_epsilon,
@@ -369,7 +369,8 @@ absl::Status AttentionCore::Attend(const TokenBatch& batch,
   return attention_->Forward(inputs, o, lse);
 }
 
-// Copies the gradients of the three, turned back, into that of the projection.
+// Copies the gradients of query, key and value, rotated back, into the gradient
+// of the projection.
 absl::Status AttentionCore::SetQkvGradient(
     const TokenBatch& batch, const ContextAttention::Gradients& gradients,
     AttentionActivations& activations) {
@@ -505,7 +506,7 @@ absl::Status Attention::CheckGradients() {
   return output_.CheckGradients();
 }
 
-// The core's output as the input of the projection.
+// The core's output, shaped as the input of the output projection.
 absl::StatusOr<ConstTensorView> Attention::OutputOf(
     const AttentionActivations& activations) const {
   const ConstTensorView output = activations.output.view();

@@ -29,54 +29,54 @@ namespace tessera::tensor_parallel {
 
 struct AttentionOptions {
   int64_t width = 0;
-  int64_t heads = 1;     // Of all ranks; kv_heads divide them.
-  int64_t kv_heads = 1;  // Fewer than ranks only where they divide these.
+  int64_t heads = 1;     // Over all ranks; a multiple of kv_heads.
+  int64_t kv_heads = 1;  // If fewer than ranks, a divisor of the ranks.
   int64_t head_size = 0;
-  // Even head sizes only; none: no rotary positions.
+  // Requires an even head size; nullopt: no rotary positions.
   std::optional<RotaryFrequencies> rotary = RotaryFrequencies();
   bool causal = true;
   bool qkv_bias = false;
   bool output_bias = false;
-  // Each head of the queries and of the keys is normalised (layers/norm.h)
-  // before it is rotated, with a weight for all heads (Qwen3).
+  // Normalise each head of queries and keys (layers/norm.h) before it is
+  // rotated, with one weight for all heads (Qwen3).
   bool qk_norm = false;
-  double norm_epsilon = 1e-5;  // Of these norms.
-  // Keys that a query sees, itself included; 0: all that the mask permits.
+  double norm_epsilon = 1e-5;  // The epsilon of these norms.
+  // The number of keys that a query attends to, including its own position; 0:
+  // all keys that the mask permits.
   int64_t window = 0;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // Chunks in which tokens are gathered and sums sent (layers/linear.h).
+  // The number of chunks in which tokens are gathered and sums are sent
+  // (layers/linear.h).
   int64_t overlap_chunks = 0;
-  // Of the projections (layers/linear_products.h), two layers; null: none.
+  // The fp8 scales of the two projections (layers/linear_products.h), which
+  // count as two layers; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
-  LoraOptions lora = {};  // Of both projections.
+  LoraOptions lora = {};  // For both projections.
 };
 
-// The ranks that share the positions of a sequence, with ops on their device;
-// one rank without context parallelism.
+// The ranks that share the positions of a sequence, with ops on their device; a
+// single rank without context parallelism.
 struct ContextGroup {
   TensorGroup group;
   SequenceLayout layout;
-  // An attention of Attention::CoreOptions. Blocks that run one after the other
-  // may share it, and so its memory. None: each makes its own by `algorithm`.
+  // An attention with Attention::CoreOptions. Blocks that are executed one
+  // after the other may share it and its memory. Null: each block creates its
+  // own with `algorithm`.
   std::shared_ptr<ContextAttention> core = nullptr;
   ContextAlgorithm algorithm = ContextAlgorithm::kRing;
 };
 
-// Tokens of a micro-batch that a rank has to do with.
+// The tokens of a micro-batch that a rank processes.
 struct TokenBatch {
   int64_t sequences = 0;
-  Partition tokens;  // Of the rank's positions, among the tensor group.
+  Partition tokens;  // The rank's tokens, over the tensor group.
 };
-
-// AttentionCore: what lies between the two projections of an attention block:
-// heads cut out of the fused projection, rotated, and attended to, all
-// sequences of a micro-batch together.
 
 // The positions of a micro-batch's tokens on the device, for Ops::Rotate.
 class TokenPositions {
  public:
-  // `positions` of one sequence; the others have the same.
+  // `positions` are those of one sequence; all sequences have the same.
   TokenPositions(const TensorGroup& group, std::vector<int64_t> positions)
       : group_(group),
         positions_(std::move(positions)),
@@ -85,8 +85,8 @@ class TokenPositions {
   // The positions of one sequence.
   const std::vector<int64_t>& positions() const { return positions_; }
 
-  // i64 [sequences * positions]. Uploads them if there have not been as many
-  // sequences before, and lets the host wait for it.
+  // i64 [sequences * positions]. Uploads the positions, and waits on the host,
+  // if no earlier call had as many sequences.
   absl::StatusOr<ConstTensorView> Of(int64_t sequences);
 
  private:
@@ -99,7 +99,8 @@ class TokenPositions {
 // The mask of a sliding window on the device, for ContextAttention.
 class WindowMask {
  public:
-  // 0: no mask. Precondition: with a window there is an attention.
+  // A `window` of 0 means no mask. Precondition: `attention` is not null if
+  // there is a window.
   WindowMask(const TensorGroup& group, int64_t window,
              std::shared_ptr<ContextAttention> attention)
       : group_(group),
@@ -107,8 +108,8 @@ class WindowMask {
         attention_(std::move(attention)),
         table_(group.memory(), group.queue()) {}
 
-  // As Inputs::first_keys. Uploads it if there have not been as many sequences
-  // before, and lets the host wait for it.
+  // The mask, as Inputs::first_keys. Uploads it, and waits on the host, if no
+  // earlier call had as many sequences.
   absl::StatusOr<std::optional<ConstTensorView>> Of(int64_t sequences);
 
  private:
@@ -119,7 +120,7 @@ class WindowMask {
   std::optional<ConstTensorView> uploaded_;
 };
 
-// The norm of the heads of queries or keys, of a micro-batch.
+// The activations of the norm of the query or key heads, for a micro-batch.
 struct HeadNormActivations {
   explicit HeadNormActivations(TensorPool& pool)
       : input(pool), state(pool), weight_gradient(pool) {}
@@ -152,7 +153,7 @@ struct AttentionActivations {
 
   int64_t bytes() const;
   void Clear();
-  // Drops the core's activations; the backward recomputes missing ones.
+  // Drops the core's activations, which the backward then recomputes.
   void ClearCore() {
     output.Release();
     log_sum_exp.Release();
@@ -165,15 +166,18 @@ struct AttentionActivations {
   PooledTensor log_sum_exp;  // [tokens, its heads], statistics.
   PooledTensor qkv_gradient;
   HeadNormActivations query_norm, key_norm;  // Empty without norms.
-  // A mask of the micro-batch, as ContextAttention::Inputs has it, which
-  // replaces that of the options' window. Set it before the forward; it is kept
-  // by the caller until the last backward.
+  // A mask of the micro-batch (ContextAttention::Inputs::first_keys), which
+  // replaces the mask of the options' window. Set before the forward; the
+  // caller keeps its memory until the last backward.
   std::optional<ConstTensorView> first_keys = {};
 };
 
+// The part of an attention block between its two projections: cuts the heads
+// out of the fused projection, rotates them and attends, for all sequences of a
+// micro-batch together.
 class AttentionCore {
  public:
-  // Errors as Attention::Create.
+  // Errors as for Attention::Create.
   static absl::StatusOr<AttentionCore> Create(const TensorGroup& group,
                                               const ContextGroup& context,
                                               const AttentionOptions& options);
@@ -187,14 +191,14 @@ class AttentionCore {
   }
   absl::StatusOr<TokenBatch> BatchOf(int64_t sequences) const;
 
-  // Query, key and value from the projection's result.
+  // Sets query, key and value from the result of the projection.
   absl::Status SetHeads(const TokenBatch& batch, TensorView qkv,
                         AttentionActivations& activations);
-  // Output and log_sum_exp from query, key and value.
+  // Computes output and log_sum_exp from query, key and value.
   absl::Status Attend(const TokenBatch& batch,
                       AttentionActivations& activations);
-  // Computes qkv_gradient from the gradient of the output, as [tokens, its
-  // heads x head_size]; releases tensors that are not needed afterwards.
+  // Computes qkv_gradient from the gradient of the output, [tokens, its heads x
+  // head_size]; releases tensors that are no longer needed.
   absl::Status Backward(const TokenBatch& batch,
                         ConstTensorView output_gradient,
                         AttentionActivations& activations);
@@ -202,7 +206,7 @@ class AttentionCore {
   absl::Status BackwardWeight(AttentionActivations& activations);
   absl::Status FinishGradients();
 
-  // The norms of the heads of queries and keys; empty without.
+  // The norms of the query and key heads; empty without qk_norm.
   std::vector<RmsNorm>& norms() { return norms_; }
 
  private:
@@ -237,11 +241,13 @@ class AttentionCore {
   }
   absl::StatusOr<ContextAttention::Inputs> InputsOf(
       const TokenBatch& batch, const AttentionActivations& activations);
-  // The heads `x` of queries or keys from the part of the projection.
+  // Sets the normalised heads `x` of queries or keys from their part of the
+  // projection.
   absl::Status SetNormalised(const TokenBatch& batch, ConstTensorView from,
                              RmsNorm& norm, HeadNormActivations& activations,
                              TensorView x);
-  // Replaces the gradient of normalised heads by that of the norm's input.
+  // Replaces the gradient of normalised heads by the gradient of the norm's
+  // input.
   absl::Status NormGradient(RmsNorm& norm, TensorView gradient,
                             HeadNormActivations& activations);
   absl::Status Rotate(const TokenBatch& batch, bool inverse, TensorView x);
@@ -255,17 +261,17 @@ class AttentionCore {
 
   TensorGroup group_;
   AttentionOptions options_;
-  ContextAttentionOptions local_;  // With the heads of this rank.
+  ContextAttentionOptions local_;  // For the heads of this rank.
   FusedPartition partition_;
   TokenPositions positions_;
   WindowMask mask_;
-  std::vector<RmsNorm> norms_;  // Of queries and keys, or none.
+  std::vector<RmsNorm> norms_;  // For queries and keys, or empty.
   std::shared_ptr<ContextAttention> attention_;  // None without heads.
 };
 
-// Attention: grouped-query self-attention with rotary positions, from its
-// input to its output projection, over a tensor group that shares the heads
-// and a context group that shares the positions.
+// Grouped-query self-attention with rotary positions, including its input and
+// output projections, over a tensor group that shares the heads and a context
+// group that shares the positions.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Zigzag(4096, cp));
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -281,12 +287,13 @@ class AttentionCore {
 //                                                    activations));
 //   TESSERA_RETURN_IF_ERROR(attention.FinishGradients());   // once a step
 //
-// A rank's tokens are those of its positions in the layout, of the first
+// A rank's tokens are those at its positions in the layout, of the first
 // sequence, then of the second, and so on. x, y and their gradients are
-// [tokens, width] of one dtype, the same on every rank of the tensor group, or
-// under sequence parallelism its part of them (Balanced). Gradients of weights
-// are those of the rank's positions: the context group is to be summed over as
-// data-parallel ranks are. Calls are collectives of both groups. Weights:
+// [tokens, width] of one dtype, the same on every rank of the tensor group;
+// under sequence parallelism they are the rank's part of the tokens (Balanced).
+// Gradients of weights cover only the rank's positions: the caller must sum
+// them over the context group as over data-parallel ranks. Calls are
+// collectives of both groups. Weights:
 //
 //   qkv.weight      [(heads + 2 kv_heads) head_size, width]   q_proj, then
 //                   k_proj, then v_proj of Llama; a rank that has a part of the
@@ -295,12 +302,11 @@ class AttentionCore {
 //   output.weight   [width, heads head_size]                  o_proj
 //   query_norm.weight, key_norm.weight   [head_size], with qk_norm; every rank
 //                   has them
-
 class Attention {
  public:
-  // A collective of both groups. InvalidArgument if heads cannot be dealt out,
-  // the head size is odd though positions are rotary, or the core or layout is
-  // of other options or ranks.
+  // A collective of both groups. InvalidArgument if the heads cannot be divided
+  // among the ranks, the head size is odd with rotary positions, or the core or
+  // layout does not match the options or the ranks.
   static absl::StatusOr<Attention> Create(const TensorGroup& group,
                                           const ContextGroup& context,
                                           const AttentionOptions& options);
@@ -314,15 +320,16 @@ class Attention {
 
   ColumnParallelLinear& qkv() { return qkv_; }
   RowParallelLinear& output() { return output_; }
-  // None if the rank has no heads.
+  // Null if the rank has no heads.
   const std::shared_ptr<ContextAttention>& core() const {
     return core_.attention();
   }
-  // Appends "prefix.qkv.weight" and so on. Good until the layer is moved.
+  // Appends "prefix.qkv.weight" and so on. The pointers are valid until the
+  // layer is moved.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // InvalidArgument if there are fewer than 0.
+  // InvalidArgument if `sequences` is negative.
   absl::StatusOr<TokenBatch> BatchOf(int64_t sequences) const {
     return core_.BatchOf(sequences);
   }
@@ -331,15 +338,16 @@ class Attention {
   // released, or required activations are missing.
   absl::Status Forward(const TokenBatch& batch, ConstTensorView x, TensorView y,
                        AttentionActivations& activations);
-  // Keeps in the activations what BackwardWeight needs, which adds to the
-  // gradients of the weights.
+  // Stores the tensors that BackwardWeight needs in the activations.
+  // BackwardWeight adds to the gradients of the weights.
   absl::Status BackwardInput(const TokenBatch& batch,
                              ConstTensorView y_gradient, TensorView x_gradient,
                              AttentionActivations& activations);
   absl::Status BackwardWeight(const TokenBatch& batch,
                               ConstTensorView y_gradient, ConstTensorView x,
                               AttentionActivations& activations);
-  // Both: gradients of weights are computed while those of inputs travel.
+  // Both passes; overlaps the computation of weight gradients with the
+  // communication of input gradients.
   absl::Status Backward(const TokenBatch& batch, ConstTensorView y_gradient,
                         ConstTensorView x, TensorView x_gradient,
                         AttentionActivations& activations);

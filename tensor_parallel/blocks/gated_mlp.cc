@@ -112,7 +112,7 @@ absl::Status GatedMlp::ForwardOutput(const Partition& tokens, TensorView y,
   return down_.Forward(tokens, activations.product.view(), y);
 }
 
-// Overwrites gate and up by their gradients.
+// Overwrites gate and up with their gradients.
 absl::Status GatedMlp::TurnIntoGradient(ConstTensorView product_gradient,
                                         TensorView gate_up) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(gate_up, kGate));

@@ -10,8 +10,9 @@
 //   TESSERA_RETURN_IF_ERROR(mlp.FinishGradients());   // once a step
 //
 // x, y and their gradients are [tokens, width] of one dtype, the same on every
-// rank; under sequence parallelism those of the rank's tokens. The norm and the
-// residual are the caller's. Calls are collectives of the group. Weights:
+// rank; under sequence parallelism they have only the rank's tokens. The caller
+// applies the norm and the residual. Calls are collectives of the group.
+// Weights:
 //
 //   gate_up.weight   [2 hidden, width]   gate_proj, then up_proj of Llama
 //   down.weight      [width, hidden]     down_proj
@@ -38,16 +39,18 @@ namespace tessera::tensor_parallel {
 
 struct GatedMlpOptions {
   int64_t width = 0;
-  int64_t hidden = 0;  // Of all ranks.
-  bool bias = false;   // Of all three projections.
+  int64_t hidden = 0;  // Over all ranks.
+  bool bias = false;   // For all three projections.
   GluKind kind = GluKind::kSwiGlu;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // Chunks in which tokens are gathered and sums sent (layers/linear.h).
+  // The number of chunks in which tokens are gathered and sums are sent
+  // (layers/linear.h).
   int64_t overlap_chunks = 0;
-  // Of the projections (layers/linear_products.h), two layers; null: none.
+  // The fp8 scales of the projections (layers/linear_products.h), which count
+  // as two layers; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
-  LoraOptions lora = {};  // Of all three projections.
+  LoraOptions lora = {};  // For all three projections.
 };
 
 // The activations of a micro-batch that are kept from forward to backward.
@@ -68,13 +71,14 @@ struct GatedMlpActivations {
 class GatedMlp {
  public:
   // A collective. InvalidArgument if a size is negative or the type is not f64,
-  // f32 or bf16.
+  // f32, bf16 or f16.
   static absl::StatusOr<GatedMlp> Create(const TensorGroup& group,
                                          const GatedMlpOptions& options);
 
   ColumnParallelLinear& gate_up() { return gate_up_; }
   RowParallelLinear& down() { return down_; }
-  // Appends "prefix.gate_up.weight" and so on. Good until the layer is moved.
+  // Appends "prefix.gate_up.weight" and so on. The pointers are valid until the
+  // layer is moved.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
@@ -82,20 +86,22 @@ class GatedMlp {
   // released, or required activations are missing.
   absl::Status Forward(const Partition& tokens, ConstTensorView x, TensorView y,
                        GatedMlpActivations& activations);
-  // Computes only the activations; and y from them.
+  // ForwardActivations computes only the activations, and ForwardOutput
+  // computes y from them.
   absl::Status ForwardActivations(const Partition& tokens, ConstTensorView x,
                                   GatedMlpActivations& activations);
   absl::Status ForwardOutput(const Partition& tokens, TensorView y,
                              const GatedMlpActivations& activations);
-  // Keeps in the activations what BackwardWeight needs, which adds to the
-  // gradients of the weights.
+  // Stores the tensors that BackwardWeight needs in the activations.
+  // BackwardWeight adds to the gradients of the weights.
   absl::Status BackwardInput(const Partition& tokens,
                              ConstTensorView y_gradient, TensorView x_gradient,
                              GatedMlpActivations& activations);
   absl::Status BackwardWeight(const Partition& tokens,
                               ConstTensorView y_gradient, ConstTensorView x,
                               GatedMlpActivations& activations);
-  // Both: gradients of weights are computed while those of inputs travel.
+  // Both passes; overlaps the computation of weight gradients with the
+  // communication of input gradients.
   absl::Status Backward(const Partition& tokens, ConstTensorView y_gradient,
                         ConstTensorView x, TensorView x_gradient,
                         GatedMlpActivations& activations);

@@ -269,7 +269,7 @@ absl::Status MoeMlp::Upload(std::span<const int64_t> numbers,
       {target.data(), static_cast<size_t>(target.size_in_bytes())});
 }
 
-// Sets the logits and experts of each token, its weights, and where rows go.
+// Sets the logits, experts and weights of each token, and the dispatch plan.
 absl::Status MoeMlp::Route(ConstTensorView x, int64_t sequences,
                            PooledTensor& weights, MoeActivations& a) {
   const int64_t tokens = x.shape()[0], k = options_.router.per_token;
@@ -312,7 +312,7 @@ absl::Status MoeMlp::Plan(int64_t tokens, int64_t sequences,
     std::copy_n(bytes.data(), bytes.size(),
                 reinterpret_cast<std::byte*>(experts.data()));
   } else {
-    // All experts alike.
+    // A dry run distributes the tokens evenly over the experts.
     for (size_t i = 0; i < experts.size(); ++i) {
       experts[i] = static_cast<int64_t>(i) % all;
     }
@@ -349,11 +349,11 @@ absl::Status MoeMlp::Plan(int64_t tokens, int64_t sequences,
   return Upload(numbers, a.returns);
 }
 
-// From the rows for each expert of all.
+// `counts[e]`: the rows that this rank sends to expert e.
 absl::Status MoeMlp::ExchangeCounts(const std::vector<int64_t>& counts,
                                     DispatchPlan& plan) const {
   const int64_t ranks = groups_.experts.size(), own = local_experts();
-  std::vector<int64_t> received = counts;  // By rank, and its experts.
+  std::vector<int64_t> received = counts;  // [rank, expert of that rank].
   if (ranks > 1) {
     TESSERA_RETURN_IF_ERROR(groups_.experts.communicator()->host().AllToAll(
         collectives::ConstBuffer(std::span(counts)),
@@ -395,8 +395,8 @@ absl::Status MoeMlp::ExchangeCounts(const std::vector<int64_t>& counts,
   return absl::OkStatus();
 }
 
-// `result` = the rows that other ranks sent; with `back` those that they
-// return.
+// `result` = the rows that other ranks dispatched; with `back`, the rows that
+// they return.
 absl::Status MoeMlp::Exchange(ConstTensorView rows, bool back,
                               const DispatchPlan& plan,
                               TensorView result) const {
@@ -422,8 +422,8 @@ absl::Status MoeMlp::Exchange(ConstTensorView rows, bool back,
   return queue.Wait(work.event());
 }
 
-// `result` = the rows of this rank's experts, in their order, of a table with a
-// row for each token, or for each slot.
+// `result` = the rows of this rank's experts, in the order of experts, from a
+// table with one row per token, or with `by_slot` one row per slot.
 absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
                               const MoeActivations& a, PooledTensor& result) {
   const int64_t width = table.shape()[1];
@@ -455,8 +455,8 @@ absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
       op::GatherRows{by_rank, {0, received}, a.places.view(), rows});
 }
 
-// `result` = the rows that this rank sent, in their order, from those of all
-// ranks' experts.
+// `result` = the rows that this rank sent, in the order in which it sent them,
+// from the results of all ranks' experts.
 absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
                             PooledTensor& result) {
   const int64_t width = rows.shape()[1];
@@ -477,8 +477,8 @@ absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
   return Exchange(by_rank, /*back=*/true, a.plan, returned);
 }
 
-// Memory for sums over the experts of each token, of statistics: `mine` if it
-// can hold them.
+// The memory for sums over the experts of each token, in the type of
+// statistics: `mine` if it can hold them.
 absl::StatusOr<TensorView> MoeMlp::AllSums(int64_t tokens, TensorView mine) {
   const bool is_whole =
       !options_.sequence_parallel || groups_.tensor.size() == 1;
@@ -504,7 +504,7 @@ absl::Status MoeMlp::Distribute(const Partition& tokens, TensorView all,
                : groups_.tensor.SumOver(mine);
 }
 
-// `sum` = for each token the sum of the rows that Return brought.
+// `sum` = for each token, the sum of the rows that Return received.
 absl::Status MoeMlp::Combine(ConstTensorView returned, const Partition& tokens,
                              const MoeActivations& a, TensorView sum) {
   TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, sum}));
@@ -621,8 +621,8 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
   return ops().Run(op::Add{of_shared, y});
 }
 
-// The slopes of the balance of each sequence; none for tensor ranks after the
-// first, whose gradients are summed.
+// The slopes of the balance term of each sequence; an empty tensor on tensor
+// ranks after the first, because the ranks' gradients are summed.
 absl::StatusOr<ConstTensorView> MoeMlp::Balance(const MoeActivations& a,
                                                 PooledTensor& memory) {
   const auto all = static_cast<size_t>(options_.experts);
@@ -707,7 +707,7 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
       input_memory.ReserveVarying(options_.dtype, {{rows, options_.width}}));
   TESSERA_RETURN_IF_ERROR(
       Multiply(a.plan, {}, a.gate_up.view(), gate_up_.value(), input_gradient));
-  // What other work may use meanwhile is not held across these.
+  // Releases pooled tensors early, so that interleaved passes can reuse them.
   PooledTensor returned_input(pool), returned(pool);
   TESSERA_RETURN_IF_ERROR(Return(input_gradient, a, returned_input));
   input_memory.Release();
@@ -715,7 +715,7 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(count, x_gradient));
   TESSERA_RETURN_IF_ERROR(Combine(returned_input.view(), tokens, a, sum));
   returned_input.Release();
-  // Of the router.
+  // The gradients of the router.
   PooledTensor of_tokens(pool), balance(pool), logits(pool);
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_token,
                            of_tokens.Reserve(statistics(), {{count, k}}));

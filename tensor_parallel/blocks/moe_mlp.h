@@ -1,9 +1,9 @@
 // MoeMlp: a mixture of experts as the feed-forward half of a block (Shazeer et
-// al., arXiv 1701.06538; Jiang et al., Mixtral of Experts, arXiv 2401.04088):
-// a router chooses some of many gated MLPs for each token,
+// al., arXiv 1701.06538; Jiang et al., Mixtral of Experts, arXiv 2401.04088). A
+// router chooses some of many gated MLPs for each token,
 //
-//   y[t] = sum of weights[t][i] * expert[experts[t][i]](x[t])   (+
-//   shared(x[t]))
+//   y[t] = sum over i of weights[t][i] * expert[experts[t][i]](x[t])
+//          (+ shared(x[t]))
 //
 // over the ranks of an expert group, each of which has some of the experts, and
 // of a tensor group, each of which has some hidden units of every expert.
@@ -20,36 +20,39 @@
 //   TESSERA_RETURN_IF_ERROR(moe.BackwardWeight(tokens, dy, x, activations));
 //   TESSERA_RETURN_IF_ERROR(moe.FinishGradients());   // once a step
 //
-// x, y and their gradients are those of GatedMlp. Calls are collectives of the
-// groups. Tokens are dispatched to the ranks of their experts by one all-to-all
-// and combined by another; the host learns the experts of each token, because
-// it must know how many rows go where (it waits for the device once a forward).
-// With T tokens of a rank, of which each has k experts, E ranks in the expert
-// group and rows of w bytes:
+// x, y and their gradients have the shapes of GatedMlp's. Calls are collectives
+// of the groups. One all-to-all dispatches tokens to the ranks of their
+// experts, another returns the results. The host downloads the experts of each
+// token to compute the counts of the all-to-alls, for which it waits for the
+// device once per forward. With T tokens on a rank, k experts per token, E
+// ranks in the expert group and rows of w bytes:
 //
 //   pass             all-to-alls                    bytes that a rank sends
 //   forward          counts, rows and weights, rows 2 k T w (E - 1) / E
 //   backward         rows, rows and weights         2 k T w (E - 1) / E
 //
-// While rows travel the rank may do other work (TensorGroup::WithMeanwhile of
-// the expert group), as in the overlapped pairs of DualPipe (arXiv 2412.19437,
-// section 3.2.1).
+// While rows are in flight the rank may do other work
+// (TensorGroup::WithMeanwhile of the expert group), as in the overlapped pairs
+// of DualPipe (arXiv 2412.19437, section 3.2.1).
 //
-// Nothing is dropped unless a capacity is given (GShard, arXiv 2006.16668,
-// section 2.2): an expert then takes at most `capacity` times the mean number
-// of tokens of a rank and micro-batch, the first ones; for others the expert
-// counts as 0. What is dropped depends on how tokens are divided among ranks.
+// No tokens are dropped unless a capacity is given (GShard, arXiv 2006.16668,
+// section 2.2). An expert then accepts only the first tokens of a rank and
+// micro-batch, up to `capacity` times the mean number per expert; for the other
+// tokens its output counts as 0. Which tokens are dropped depends on the
+// partition of the tokens.
 //
-// Gradients have, beside that of y, two terms that spread tokens over experts:
-// of each sequence of L tokens, `balance` times
+// Gradients include two terms that balance tokens over experts, in addition to
+// the gradient of y. The first is, for each sequence of L tokens, `balance`
+// times
 //   sum over experts of f[e] P[e],
 //   f[e] = experts / (k L) * tokens of the expert,  P[e] = mean of p[t][e]
 // with p the router's scores divided by their sum (DeepSeek-V3, arXiv
-// 2412.19437, equations 17 to 20), and `z_loss` times the mean over tokens of
-// the squared logarithm of the router's sum of exponentials (ST-MoE, arXiv
-// 2202.08906, equation 5). Both are independent of the mesh. Without them a
-// bias may be added to scores where experts are chosen; it has no gradient, and
-// the caller moves it by the loads (equation 16 of DeepSeek-V3).
+// 2412.19437, equations 17 to 20). The second is `z_loss` times the mean over
+// tokens of the squared logarithm of the router's sum of exponentials (ST-MoE,
+// arXiv 2202.08906, equation 5). Both are independent of the mesh.
+// Alternatively a bias may be added to the scores that select experts; it has
+// no gradient, and the caller updates it from the loads (equation 16 of
+// DeepSeek-V3).
 //
 // Weights, with E experts of h hidden units:
 //
@@ -59,7 +62,8 @@
 //   experts.down.weight     [E width, h]
 //   shared.*                those of a GatedMlp
 //
-// A rank holds the rows of its experts; of these its tensor rank's units.
+// A rank holds the rows of its experts, and of these the units of its tensor
+// rank.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_MOE_MLP_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_MOE_MLP_H_
 
@@ -87,52 +91,53 @@ namespace tessera::tensor_parallel {
 
 struct MoeOptions {
   int64_t width = 0;
-  int64_t experts = 0;  // Of all ranks; a multiple of the expert ranks.
-  int64_t hidden = 0;   // Of one expert.
+  int64_t experts = 0;  // Over all ranks; a multiple of the expert ranks.
+  int64_t hidden = 0;   // Hidden units per expert.
   RouterOptions router = {};
-  bool router_bias = false;   // A bias for balance without gradients.
-  int64_t shared_hidden = 0;  // Of an expert of every token; 0: none.
-  double balance = 0;         // Coefficient of the balance of a sequence.
+  bool router_bias = false;   // Balance by a bias, without gradients.
+  int64_t shared_hidden = 0;  // Of the shared expert; 0: none.
+  double balance = 0;         // Coefficient of the balance term.
   double z_loss = 0;          // Coefficient of the router's z-loss.
-  double capacity = 0;        // 0: nothing is dropped.
+  double capacity = 0;        // 0: no tokens are dropped.
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  int64_t overlap_chunks = 0;  // Of the shared expert.
+  int64_t overlap_chunks = 0;  // For the shared expert.
 };
 
 // The ranks that share a mixture of experts.
 struct MoeGroups {
-  TensorGroup tensor;   // The same tokens; hidden units.
-  TensorGroup experts;  // Other tokens; experts.
-  TensorGroup context;  // Other tokens of the same sequences.
+  TensorGroup tensor;   // Share the tokens; divide the hidden units.
+  TensorGroup experts;  // Divide the tokens and the experts.
+  TensorGroup context;  // Divide the tokens of the same sequences.
 };
 
-// Where the rows of a rank's tokens go, and where those of its experts come
-// from. A row is a token for one of its experts.
+// The routing of rows from a rank's tokens to experts, and from other ranks to
+// its own experts. A row is a token for one of the token's experts.
 struct DispatchPlan {
-  // Of the rows that this rank sends, in order of experts: the number of the
-  // token times per_token plus the place among its experts.
+  // For each row that this rank sends, in the order of experts: the index of
+  // the token times per_token, plus the index of the expert among the token's
+  // experts.
   std::vector<int64_t> slots = {};
   std::vector<int64_t> send_rows = {};     // By rank of the expert group.
   std::vector<int64_t> receive_rows = {};  // By rank of the expert group.
-  // The rows of each of this rank's experts, in their order.
+  // The number of rows of each of this rank's experts.
   std::vector<int64_t> expert_rows = {};
-  // For each row in order of experts, its place among those received, which are
-  // in order of ranks; empty if the orders are the same.
+  // For each row in the order of experts, its index among the received rows,
+  // which are in the order of ranks; empty if both orders are the same.
   std::vector<int64_t> places = {};
 
   int64_t received() const;
 };
 
-// The rows that experts take: a list of `experts` [tokens * per_token] by
-// expert, and within an expert by token; of each at most `most` (negative:
-// all). Sets slots, and `counts` [experts].
+// Sorts the slots of `experts` [tokens * per_token] by expert, and within an
+// expert by token, with at most `most` slots per expert (negative: all). Sets
+// `slots` and `counts` [experts].
 void OrderByExpert(std::span<const int64_t> experts, int64_t most,
                    std::vector<int64_t>& slots, std::vector<int64_t>& counts);
 
-// The rows that a rank holds of a matrix of all experts, each of which has
-// `parts` parts of `size` rows: of each part of its `experts` the rows `mine`.
-// Ranges that touch are one.
+// The rows that a rank holds of a matrix of all experts, in which each expert
+// has `parts` parts of `size` rows: the rows `mine` of each part of its
+// `experts`. Adjacent ranges are merged.
 std::vector<ParameterRows> ExpertRows(IndexRange experts, int64_t parts,
                                       int64_t size, IndexRange mine);
 
@@ -163,7 +168,7 @@ struct MoeActivations {
   PooledTensor slots, tokens;
   // i64 [received]: DispatchPlan::places, and their inverse.
   PooledTensor places, returns;
-  // Of the rows of this rank's experts, in order of experts:
+  // The rows of this rank's experts, in the order of experts:
   PooledTensor weights;          // [received], statistics.
   PooledTensor input;            // [received, width]
   PooledTensor gate_up;          // [received, gate and up]; then its gradient.
@@ -173,9 +178,9 @@ struct MoeActivations {
   GatedMlpActivations shared;
   DispatchPlan plan;
   std::vector<int64_t> sequence_loads;  // [sequences, experts] of this rank.
-  // For the terms of balance, set by the caller before the backward: the factor
-  // of the mean loss whose gradient that of y is, and the number of tokens over
-  // which it is a mean, those of all context ranks (0: those of the forward).
+  // For the balance terms, set by the caller before the backward: the factor of
+  // the mean loss to which the gradient of y belongs, and the number of tokens
+  // in that mean, over all context ranks (0: the tokens of the forward).
   double loss_scale = 1;
   int64_t loss_tokens = 0;
 };
@@ -183,19 +188,20 @@ struct MoeActivations {
 class MoeMlp {
  public:
   // A collective of the groups. InvalidArgument if a size is negative, the
-  // experts are not a multiple of the expert ranks, or the router's experts of
-  // a token are more than there are.
+  // number of experts is not a multiple of the expert ranks, or
+  // router.per_token exceeds it.
   static absl::StatusOr<MoeMlp> Create(const MoeGroups& groups,
                                        const MoeOptions& options);
 
   const MoeOptions& options() const { return options_; }
-  // Appends "prefix.router.weight" and so on. Good until the layer is moved.
+  // Appends "prefix.router.weight" and so on. The pointers are valid until the
+  // layer is moved.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
-  // Null if there is none.
+  // Null without router_bias.
   Parameter* router_bias() { return bias_ ? &*bias_ : nullptr; }
 
-  // `sequences` of as many tokens each are in the micro-batch.
+  // The micro-batch has `sequences` sequences with the same number of tokens.
   // FailedPrecondition, here and below, if required weights or gradients are
   // released, or required activations are missing.
   absl::Status Forward(const Partition& tokens, int64_t sequences,
@@ -215,12 +221,12 @@ class MoeMlp {
                         ConstTensorView x, TensorView x_gradient,
                         MoeActivations& activations);
 
-  // After the last backward of a step: sums the router's gradient over the
-  // tensor group.
+  // Call it after the last backward of a step: sums the router's gradient over
+  // the tensor group.
   absl::Status FinishGradients();
 
-  // The tokens that chose each expert, of this rank, since the last
-  // ClearLoads. The caller adds those of a training forward.
+  // The number of this rank's tokens that chose each expert since the last
+  // ClearLoads. The caller adds the loads of each training forward.
   std::span<const int64_t> loads() const { return loads_; }
   void AddLoads(const MoeActivations& activations);
   void ClearLoads() { loads_.assign(loads_.size(), 0); }
@@ -273,7 +279,7 @@ class MoeMlp {
 
   MoeGroups groups_;
   MoeOptions options_;
-  IndexRange units_;  // Of an expert's hidden units.
+  IndexRange units_;  // This rank's part of an expert's hidden units.
   Parameter router_;
   std::optional<Parameter> bias_;
   Parameter gate_up_;

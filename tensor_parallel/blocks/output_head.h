@@ -1,6 +1,6 @@
-// OutputHead: the end of a model: final norm, projection to the vocabulary, and
-// cross-entropy, over ranks that share the vocabulary. Logits are never
-// gathered.
+// OutputHead: the last layers of a model: final norm, projection to the
+// vocabulary, and cross-entropy, over ranks that share the vocabulary. Logits
+// are never gathered.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto head, OutputHead::Create(group, {.width = 512,
@@ -12,16 +12,17 @@
 //   TESSERA_RETURN_IF_ERROR(head.BackwardWeight(activations));
 //   TESSERA_RETURN_IF_ERROR(head.FinishGradients());  // once a step
 //
-// Tied to an embedding on the same rank, both have one parameter. Over pipeline
-// stages each end has its own table with the same rows: sum the two gradients
-// before the step (layers/vocabulary.h).
+// If the head is tied to an embedding on the same rank, both share one
+// parameter. If they are on different pipeline stages, each has its own table
+// with the same rows: sum the two gradients before the step
+// (layers/vocabulary.h).
 //
 // x and dx are [tokens, width], the same on every rank; under sequence
-// parallelism those of the rank's tokens. Targets (i64), losses and scales
-// (f64) are [tokens], of all `tokens`, the same on every rank; targets stay as
-// they are until the micro-batch's last backward. Weights: "norm.weight" (the
-// final norm, of Hugging Face's model.norm) and "output.weight" (lm_head).
-// Calls are collectives, one at a time. After an error, clear the activations.
+// parallelism they have only the rank's tokens. Targets (i64), losses and
+// scales (f64) are [tokens], of all `tokens`, the same on every rank; targets
+// must not change until the micro-batch's last backward. Weights: "norm.weight"
+// (model.norm of Hugging Face's Llama) and "output.weight" (lm_head). Calls are
+// collectives, one at a time. After an error, clear the activations.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
 
@@ -50,11 +51,11 @@ struct OutputHeadOptions {
   double norm_epsilon = 1e-5;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // kSelective is kNone. kFull keeps no logits.
+  // kSelective is the same as kNone. kFull does not keep the logits.
   Recompute recompute = Recompute::kNone;
-  LossTerms terms = {};  // Of gradients, not of losses; without `vocabulary`.
-  // The caller keeps x as it is until the micro-batch's last backward: it is
-  // not copied.
+  LossTerms terms = {};  // For gradients, not losses; `vocabulary` unset.
+  // The caller keeps x unchanged until the micro-batch's last backward, so that
+  // it is not copied.
   bool borrows_tensors = false;
 };
 
@@ -97,7 +98,7 @@ class HeadActivations {
   std::optional<ConstTensorView> input_view_;
   NormState norm_;
   PooledTensor normalised_;
-  PooledTensor logits_;  // Then their gradient.
+  PooledTensor logits_;  // Later overwritten with their gradient.
   CrossEntropyState loss_;
   PooledTensor normalised_gradient_;
 };
@@ -105,8 +106,8 @@ class HeadActivations {
 class OutputHead {
  public:
   // `tied` is the embedding's table, which is not owned; it must outlive this
-  // object and must not move. Null: the head has its own table. Errors as its
-  // layers.
+  // object and must not move. Null: the head has its own table. Errors as for
+  // its layers.
   static absl::StatusOr<OutputHead> Create(const TensorGroup& group,
                                            const OutputHeadOptions& options,
                                            Parameter* tied = nullptr);
@@ -115,7 +116,7 @@ class OutputHead {
   VocabularyParallelProjection& projection() { return projection_; }
   Parameter& table() { return projection_.table(); }
 
-  // Without the table if it belongs to the embedding. The pointers are valid
+  // Omits the table if it belongs to the embedding. The pointers are valid
   // until the head is moved or destroyed.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
@@ -126,13 +127,15 @@ class OutputHead {
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
                        ConstTensorView targets, TensorView losses,
                        HeadActivations& activations);
-  // The gradient of the sum over i of scales[i] * losses[i], with the terms of
-  // the options; a scale of 0 or kNoTarget excludes a token.
+  // Computes the gradient of the sum over i of scales[i] * losses[i], with the
+  // terms of the options; a scale of 0 or the target kNoTarget excludes a
+  // token.
   absl::Status BackwardInput(ConstTensorView scales, TensorView x_gradient,
                              HeadActivations& activations);
   // Adds to the gradients of the weights.
   absl::Status BackwardWeight(HeadActivations& activations);
-  // Both: gradients of weights are computed while those of inputs travel.
+  // Both passes; overlaps the computation of weight gradients with the
+  // communication of input gradients.
   absl::Status Backward(ConstTensorView scales, TensorView x_gradient,
                         HeadActivations& activations);
 

@@ -148,7 +148,8 @@ absl::Status TransformerBlock::Drop(Sublayer sublayer,
                                     TensorView x) const {
   const ResidualDropout& dropout = options_.dropout;
   if (dropout.probability == 0 || !a.first_sequence_) return absl::OkStatus();
-  // Far from the streams of weights, which are hashes of their names.
+  // Does not collide with the streams of weights, which are hashes of their
+  // names.
   constexpr uint64_t kStreams = 0x64726f706f757400;  // "dropout"
   const uint64_t stream = kStreams + 2 * static_cast<uint64_t>(dropout.layer) +
                           static_cast<uint64_t>(sublayer);
@@ -170,8 +171,8 @@ absl::Status TransformerBlock::Drop(Sublayer sublayer,
                   x});
 }
 
-// The gradient of a sublayer's output from that of the sum to which it was
-// added: the same tensor without dropout, else a copy in `memory`.
+// The gradient of a sublayer's output, from the gradient of the sum to which it
+// was added: the same tensor without dropout, otherwise a copy in `memory`.
 absl::StatusOr<ConstTensorView> TransformerBlock::GradientOf(
     Sublayer sublayer, const BlockActivations& a,
     ConstTensorView residual_gradient, PooledTensor& memory) const {
@@ -199,7 +200,7 @@ absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
   return Drop(Sublayer::kAttention, a, middle);
 }
 
-// middle += input, and its norm.
+// middle += input, and the norm of middle.
 absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
                            Reserve(a.batch_, a.mlp_input_));
@@ -213,7 +214,7 @@ absl::Status TransformerBlock::ForwardMlp(TensorView y, BlockActivations& a) {
   a.moe_.loss_tokens = a.batch_.sequences * length_;
   TESSERA_RETURN_IF_ERROR(
       moe_->Forward(a.batch_.tokens, a.batch_.sequences, input, y, a.moe_));
-  // Only in training.
+  // Count the loads only in training.
   if (a.first_sequence_) moe_->AddLoads(a.moe_);
   return absl::OkStatus();
 }
@@ -261,7 +262,8 @@ absl::Status TransformerBlock::ComputeAgain(BlockActivations& a) {
                                          input, a.moe_);
 }
 
-// The gradient of the MLP's input, and with `weights` those of its weights.
+// Computes the gradient of the MLP's input, and with `weights` the gradients of
+// its weights.
 absl::Status TransformerBlock::BackwardMlp(bool weights,
                                            ConstTensorView gradient,
                                            BlockActivations& a) {
@@ -278,7 +280,7 @@ absl::Status TransformerBlock::BackwardMlp(bool weights,
              : moe_->BackwardInput(tokens, gradient, input_gradient, a.moe_);
 }
 
-// The common begin of both backwards.
+// The common start of Backward and BackwardInput.
 absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
                                              const TensorView& x_gradient,
                                              BlockActivations& a) {
@@ -302,8 +304,8 @@ absl::Status TransformerBlock::StartBackward(ConstTensorView y_gradient,
   return absl::OkStatus();
 }
 
-// The gradient of x, and with `weights` those of the weights, each as soon as
-// what it needs is there.
+// Computes the gradient of x, and with `weights` the gradients of the weights,
+// each as soon as its inputs are available.
 absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
                                          BlockActivations& a) {
   const TensorView mlp_input = a.mlp_input_gradient_.view();

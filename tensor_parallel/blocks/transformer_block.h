@@ -1,6 +1,5 @@
-// Recompute: the activations that a block recomputes in its backward instead of
-// keeping them (Chen et al., arXiv 1604.06174; selective: Korthikanti et al.,
-// arXiv 2205.05198, section 5). Outputs and gradients have the same bits.
+// A block of a Llama-like model (TransformerBlock), its options and its
+// activations.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TRANSFORMER_BLOCK_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_TRANSFORMER_BLOCK_H_
 
@@ -24,10 +23,13 @@
 
 namespace tessera::tensor_parallel {
 
+// The activations that a block recomputes in its backward instead of keeping
+// them (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv
+// 2205.05198, section 5). Outputs and gradients have the same bits.
 enum class Recompute {
-  kNone,       // Nothing: everything is kept.
-  kSelective,  // The core of the attention: its output is not kept.
-  kFull,       // Everything: only the block's input is kept.
+  kNone,       // Nothing; all activations are kept.
+  kSelective,  // The core of the attention, whose output is not kept.
+  kFull,       // Everything; only the block's input is kept.
 };
 
 // "none", "selective", "full".
@@ -47,9 +49,8 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
   return os << RecomputeName(recompute);
 }
 
-// BlockActivations: the tensors that a transformer block keeps for a
-// micro-batch between its passes. One per micro-batch in flight; the caller
-// owns it.
+// The tensors that a transformer block keeps for a micro-batch between its
+// passes. There is one object per micro-batch in flight; the caller owns it.
 //
 //   TensorPool pool(group.memory(), &group.queue());  // one a rank
 //   BlockActivations activations(pool);
@@ -58,8 +59,7 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
 //   block.BackwardInput(dy, dx, activations);
 //   block.BackwardWeight(activations);        // now empty and reusable
 //
-// Memory comes from the pool, and is returned as soon as it is not needed.
-
+// The memory is taken from the pool and returned as soon as it is not needed.
 class BlockActivations {
  public:
   // `pool` must outlive this.
@@ -78,11 +78,11 @@ class BlockActivations {
         middle_gradient_(pool),
         attention_input_gradient_(pool) {}
 
-  // The pass that comes next.
+  // The next pass.
   enum class Stage { kForward, kBackwardInput, kBackwardWeight };
   Stage stage() const { return stage_; }
 
-  // Held now.
+  // The bytes of the tensors held now.
   int64_t bytes() const {
     return input_.bytes() + attention_norm_.bytes() + attention_input_.bytes() +
            attention_.bytes() + middle_.bytes() + mlp_norm_.bytes() +
@@ -91,13 +91,13 @@ class BlockActivations {
            middle_gradient_.bytes() + attention_input_gradient_.bytes();
   }
 
-  // Before the backward of a block with a mixture of experts
+  // Must be set before the backward of a block with a mixture of experts
   // (MoeActivations::loss_scale).
   void set_loss_scale(double scale) { moe_.loss_scale = scale; }
 
-  // All that may be held between a forward and its backward, in an order that
-  // stays. Whoever releases it puts it back before the backward, of the same
-  // types and shapes.
+  // All tensors that may be held between a forward and its backward, in a fixed
+  // order. A caller that releases them must restore them before the backward,
+  // with the same types and shapes.
   std::vector<KeptTensor> Kept() {
     return {{&input_, &input_view_},
             {&attention_norm_.inverse},
@@ -122,7 +122,7 @@ class BlockActivations {
             {&moe_.product}};
   }
 
-  // Forgets the micro-batch, as after an error.
+  // Discards the micro-batch, for example after an error.
   void Clear() {
     ClearAllButInput();
     input_.Release();
@@ -154,7 +154,7 @@ class BlockActivations {
   Stage stage_ = Stage::kForward;
   TokenBatch batch_;
   std::optional<int64_t> first_sequence_;  // None: no dropout.
-  PooledTensor input_;  // [tokens of the rank, width], as the next ones.
+  PooledTensor input_;  // [tokens of the rank, width], like the next ones.
   // A view of the tensor above, or of a borrowed one.
   std::optional<ConstTensorView> input_view_;
   NormState attention_norm_;
@@ -165,7 +165,7 @@ class BlockActivations {
   PooledTensor mlp_input_;
   GatedMlpActivations mlp_;
   MoeActivations moe_;
-  // Gradients that BackwardInput leaves.
+  // Gradients that BackwardInput leaves for BackwardWeight.
   PooledTensor output_gradient_;
   // A view of the tensor above, or of a borrowed one.
   std::optional<ConstTensorView> output_gradient_view_;
@@ -174,9 +174,41 @@ class BlockActivations {
   PooledTensor attention_input_gradient_;
 };
 
-// TransformerBlock: a block of a Llama-like model, m = x + attention(norm(x)),
-// y = m + mlp(norm(m)), over a tensor group and a context group; with dropout,
-// m = x + drop(attention(norm(x))), y = m + drop(mlp(norm(m))).
+// Dropout of the outputs of attention and MLP, before they are added to the
+// residual.
+struct ResidualDropout {
+  double probability = 0;  // In [0, 1).
+  uint64_t seed = 0;
+  int64_t layer = 0;  // Each layer has its own masks.
+};
+
+struct TransformerBlockOptions {
+  // Its width, type, sequence parallelism, overlap and fp8 scales apply to the
+  // whole block, which has four linear layers.
+  AttentionOptions attention = {};
+  int64_t hidden = 0;
+  bool mlp_bias = false;
+  GluKind glu = GluKind::kSwiGlu;  // Unused by a mixture of experts.
+  LoraOptions mlp_lora = {};       // Unused by a mixture of experts.
+  // If `moe.experts` is not 0, a mixture of experts replaces the MLP; its
+  // width, type, sequence parallelism and overlap are those of the block.
+  MoeOptions moe = {};
+  double norm_epsilon = 1e-5;
+  Recompute recompute = Recompute::kNone;
+  ResidualDropout dropout = {};
+  // The caller keeps x and dy unchanged until the micro-batch's last backward,
+  // as pipeline::Executor does. The block then does not copy them; y must not
+  // be x, and dx must not be dy.
+  bool borrows_tensors = false;
+};
+
+// A block of a Llama-like model over a tensor group and a context group:
+//
+//   m = x + attention(norm(x)), y = m + mlp(norm(m))
+//
+// or with dropout
+//
+//   m = x + drop(attention(norm(x))), y = m + drop(mlp(norm(m)))
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto block, TransformerBlock::Create(
@@ -191,15 +223,15 @@ class BlockActivations {
 //   TESSERA_RETURN_IF_ERROR(block.BackwardWeight(activations));
 //   TESSERA_RETURN_IF_ERROR(block.FinishGradients());  // once a step
 //
-// Tokens are those of blocks/attention.h; x, y, dy and dx are [tokens, width]
+// Tokens are those of blocks/attention.h. x, y, dy and dx are [tokens, width]
 // of one dtype, contiguous: all tokens of the rank's positions, the same on
 // every rank of the tensor group, or under sequence parallelism those of
-// BatchOf(sequences).tokens.RangeOf(rank). y may be x, and dx may be dy: what
-// the backward needs of them is copied to the activations, unless the block
-// borrows them (TransformerBlockOptions). BackwardInput may be any number of
-// other passes before BackwardWeight (arXiv 2401.10241).
+// BatchOf(sequences).tokens.RangeOf(rank). y may be x, and dx may be dy: the
+// block copies the tensors that the backward needs to the activations, unless
+// it borrows them (TransformerBlockOptions). Any number of other passes may be
+// executed between BackwardInput and BackwardWeight (arXiv 2401.10241).
 //
-// Gradients of weights are those of the rank's positions: sum them over the
+// Gradients of weights cover only the rank's positions: sum them over the
 // context group as over data-parallel ranks. Weights of a block:
 //
 //   attention_norm.weight   input_layernorm of Hugging Face's Llama
@@ -209,45 +241,18 @@ class BlockActivations {
 //   mlp.gate_up.weight      mlp.gate_proj, up_proj, by rows
 //   mlp.down.weight         mlp.down_proj
 //
-// With a mixture of experts (blocks/moe_mlp.h) its weights take the place of
-// those of the MLP: mlp.router.weight, mlp.experts.gate_up.weight and so on.
+// With a mixture of experts (blocks/moe_mlp.h) its weights replace those of the
+// MLP: mlp.router.weight, mlp.experts.gate_up.weight and so on.
 //
-// Dropout masks depend on the seed, the layer and the place of a token in the
-// data alone: they are the same on every mesh, and where a forward is computed
-// again. Calls are collectives of both groups, one at a time.
-// After an error, clear the activations.
-
-// Residual dropout: of the outputs of attention and MLP, before they are added.
-struct ResidualDropout {
-  double probability = 0;  // In [0, 1).
-  uint64_t seed = 0;
-  int64_t layer = 0;  // Layers have masks of their own.
-};
-
-struct TransformerBlockOptions {
-  // Its width, type, sequence parallelism, overlap and products in fp8 are
-  // those of the block, which has four linear layers.
-  AttentionOptions attention = {};
-  int64_t hidden = 0;
-  bool mlp_bias = false;
-  GluKind glu = GluKind::kSwiGlu;  // Of an MLP that is not a mixture.
-  LoraOptions mlp_lora = {};       // Of an MLP that is not a mixture.
-  // If it has experts, a mixture of them replaces the MLP; its width, type,
-  // sequence parallelism and overlap are those of the block.
-  MoeOptions moe = {};
-  double norm_epsilon = 1e-5;
-  Recompute recompute = Recompute::kNone;
-  ResidualDropout dropout = {};
-  // The caller keeps x and dy as they are until the micro-batch's last
-  // backward, as pipeline::Executor does: they are not copied, y is not x and
-  // dx is not dy.
-  bool borrows_tensors = false;
-};
-
+// Dropout masks depend only on the seed, the layer and the position of a token
+// in the data, so they are the same on every mesh and when a forward is
+// recomputed. Calls are collectives of both groups, one at a time. After an
+// error, clear the activations.
 class TransformerBlock {
  public:
-  // A collective of the groups. Errors as its layers. `experts` are the ranks
-  // that share a mixture of experts; without it each rank has all of them.
+  // A collective of the groups. Errors as for its layers. `experts` are the
+  // ranks that share a mixture of experts; without it each rank has all
+  // experts.
   static absl::StatusOr<TransformerBlock> Create(
       const TensorGroup& group, const ContextGroup& context,
       const TransformerBlockOptions& options,
@@ -256,12 +261,12 @@ class TransformerBlock {
   RmsNorm& attention_norm() { return attention_norm_; }
   Attention& attention() { return attention_; }
   RmsNorm& mlp_norm() { return mlp_norm_; }
-  // Null where the block has the other one.
+  // Null if the block has the other one.
   GatedMlp* mlp() { return mlp_ ? &*mlp_ : nullptr; }
   MoeMlp* moe() { return moe_ ? &*moe_ : nullptr; }
   const TransformerBlockOptions& options() const { return options_; }
 
-  // Good until the block is moved or gone.
+  // The pointers are valid until the block is moved or destroyed.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
@@ -269,14 +274,13 @@ class TransformerBlock {
     return attention_.BatchOf(sequences);
   }
 
-  // FailedPrecondition if the passes of the activations are in another order,
-  // or what is needed of the weights or their gradients is released (the
-  // backward of weights needs no values, the others no gradients);
-  // InvalidArgument if a tensor is not as above.
-  // `first_sequence` is the number of the first sequence in the data, from
-  // which the masks of dropout follow; without it nothing is dropped.
-  // `first_keys` is a mask of the micro-batch instead of that of the window
-  // (AttentionActivations), in memory that stays until the last backward.
+  // FailedPrecondition if the passes of the activations are out of order, or
+  // required weights or gradients are released (BackwardWeight needs no values,
+  // the other passes no gradients). InvalidArgument if a tensor is not as
+  // described above. `first_sequence` is the number of the first sequence in
+  // the data, which determines the dropout masks; nullopt disables dropout.
+  // `first_keys` replaces the mask of the window for this micro-batch
+  // (AttentionActivations); its memory must stay valid until the last backward.
   absl::Status Forward(
       int64_t sequences, ConstTensorView x, TensorView y,
       BlockActivations& activations,
@@ -286,12 +290,13 @@ class TransformerBlock {
                              BlockActivations& activations);
   // Adds to the gradients of the weights.
   absl::Status BackwardWeight(BlockActivations& activations);
-  // Both: gradients of weights are computed while those of inputs travel, and
-  // less is gathered and held than by the two apart.
+  // Both passes; overlaps the computation of weight gradients with the
+  // communication of input gradients, and gathers and holds less than the
+  // separate passes.
   absl::Status Backward(ConstTensorView y_gradient, TensorView x_gradient,
                         BlockActivations& activations);
 
-  // After the last backward of a step.
+  // Call it after the last backward of a step.
   absl::Status FinishGradients();
 
  private:
@@ -334,8 +339,8 @@ class TransformerBlock {
                          BlockActivations& activations);
 
   TensorGroup group_;
-  int64_t length_;                  // Of a sequence, over all context ranks.
-  std::vector<int64_t> positions_;  // Of this context rank.
+  int64_t length_;                  // A sequence's, over all context ranks.
+  std::vector<int64_t> positions_;  // This context rank's.
   TransformerBlockOptions options_;
   RmsNorm attention_norm_;
   Attention attention_;

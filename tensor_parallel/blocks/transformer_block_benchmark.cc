@@ -1,6 +1,6 @@
 // Forward and backward of one block on one rank, in one thread. Mixtures have
-// eight experts, two of a token, of half the hidden units: the same flops as
-// the block with an MLP, in products of a quarter of the rows.
+// eight experts of half the hidden units and use two per token: the same flops
+// as the block with an MLP, in products with a quarter of the rows.
 //
 //   share_of_gemm    flops of all products (those of attention as a causal mask
 //                    leaves them) over the time, as a share of the rate of the
@@ -11,7 +11,7 @@
 //   outside          share of no operation at all: copies, bookkeeping
 //   held_MB          of activations between forward and backward
 //
-// Times are of the thread's own work: other programs do not count.
+// Times are the thread's CPU time, which excludes other programs.
 #include <time.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@
 namespace tessera::tensor_parallel {
 namespace {
 
-// Processor time of this thread.
+// The CPU time of this thread.
 int64_t ThreadNanos() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -65,7 +65,8 @@ struct Matrix {
   int64_t out, in, rows;
 };
 
-// The matrices, and the rows that each multiplies if experts have equally many.
+// The matrices, and the rows that each multiplies if all experts have the same
+// number of rows.
 std::vector<Matrix> MatricesOf(const Sizes& s) {
   const int64_t qkv = (s.heads + 2 * s.kv_heads) * s.head_size();
   std::vector<Matrix> matrices = {{qkv, s.width, s.tokens()},
@@ -96,7 +97,7 @@ double AttentionFlops(const Sizes& s) {
   return 7 * 2 * pairs * static_cast<double>(s.heads * s.head_size());
 }
 
-// Flops per second of the products alone.
+// The flops per second of only the products.
 double PlainRate(const Sizes& s, DType dtype) {
   CpuOps ops({.threads = 1});
   const DType wide = GradientDType(dtype);
@@ -176,7 +177,7 @@ void BM_Block(benchmark::State& state, Sizes s, DType dtype,
   for (Parameter* p : parameters) {
     p->FillNormal(ops, {.seed = 1}, 0.02).IgnoreError();
   }
-  // Tokens differ, so that they go to all experts.
+  // Tokens differ, so that all experts are used.
   auto tokens = Parameter::Create(group, {.shape = {s.tokens(), s.width},
                                           .rows = {{{0, s.tokens()}}},
                                           .columns = {0, s.width},

@@ -17,16 +17,16 @@
 //   key, value           [sequences, positions, kv_heads, head_size]
 //   log_sum_exp          [sequences, positions, heads], statistics
 //
-// and gradients as what they are of. Any number of sequences, which the ranks
-// share in the same way. Tensors have one dtype, contiguous;
-// statistics are f64 for f64, else f32. Positions are those of
-// layout().PositionsOf(rank): by these queries and keys are to be rotated.
+// Gradients have the shapes of their tensors. There may be any number of
+// sequences, all with the same layout. Tensors are contiguous and have one
+// dtype; statistics are f64 for f64, otherwise f32. The rank's positions are
+// layout().PositionsOf(rank); the caller must rotate queries and keys by these
+// positions.
 //
-// Calls are collectives of the group, one at a time. Nothing is kept from a
-// forward to its backward but what the caller hands over, so that any number of
-// micro-batches may lie in between, and a forward may be run again. Errors:
-// InvalidArgument that names the tensor and what it should be, or the
-// communicator's.
+// Calls are collectives of the group, one at a time. The object keeps no state
+// from a forward to its backward, so that any number of micro-batches may come
+// in between, and a forward may be executed again. Errors: InvalidArgument that
+// names the tensor and the required properties, or the communicator's errors.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
 
@@ -73,7 +73,7 @@ struct ContextAttentionOptions {
   int64_t kv_heads = 1;  // Divides heads.
   int64_t head_size = 0;
   bool causal = true;
-  std::optional<double> scale = {};  // 1 / sqrt(head_size) where not given.
+  std::optional<double> scale = {};  // Default: 1 / sqrt(head_size).
   DType dtype = DType::kF32;         // f64, f32, bf16 or f16.
 };
 
@@ -83,8 +83,9 @@ class ContextAttention {
     ConstTensorView query;
     ConstTensorView key;
     ConstTensorView value;
-    // i64, of FirstKeysShape(): the numbers of FirstKeys, in the device's
-    // memory; rows may be apart. None: a causal mask alone, or none.
+    // i64 with the shape FirstKeysShape(): the numbers of FirstKeys, in the
+    // device's memory; rows may be strided. nullopt: only the causal mask, if
+    // any.
     std::optional<ConstTensorView> first_keys = {};
   };
   struct Gradients {
@@ -95,25 +96,26 @@ class ContextAttention {
 
   virtual ~ContextAttention() = default;
 
-  // The scale is there.
+  // The options of the attention; `scale` is always set.
   virtual const ContextAttentionOptions& options() const = 0;
   virtual const SequenceLayout& layout() const = 0;
 
-  // A mask beside the causal one: the query at position p of sequence s sees no
-  // key before position first_positions[s * layout().length() + p], which does
-  // not decrease with p (sliding windows; boundaries of documents, where it is
-  // the begin of p's document). Returns the numbers for Inputs::first_keys.
+  // Returns the numbers for Inputs::first_keys, a mask in addition to the
+  // causal one: the query at position p of sequence s sees no key before
+  // position first_positions[s * layout().length() + p], which must not
+  // decrease with p. It implements sliding windows and document boundaries (the
+  // begin of p's document).
   std::vector<int64_t> FirstKeys(
       std::span<const int64_t> first_positions) const;
   // [tables, sequences, queries of a table].
   virtual std::array<int64_t, 3> FirstKeysShape(int64_t sequences) const = 0;
 
-  // Sets the output, and what the backward needs of it.
+  // Sets the output, and the log_sum_exp that the backward needs.
   virtual absl::Status Forward(const Inputs& inputs, TensorView output,
                                TensorView log_sum_exp) = 0;
 
-  // Sets the gradients of the inputs from that of the output; `output` and
-  // `log_sum_exp` as the forward left them.
+  // Sets the gradients of the inputs from the gradient of the output. `output`
+  // and `log_sum_exp` are the results of the forward.
   virtual absl::Status Backward(const Inputs& inputs, ConstTensorView output,
                                 ConstTensorView log_sum_exp,
                                 ConstTensorView output_gradient,
@@ -122,12 +124,13 @@ class ContextAttention {
  protected:
   ContextAttention() = default;
 
-  // The first keys of some queries among some keys: Ops::Attend's.
+  // The queries and keys of a call of op::Attend for which first keys are
+  // needed.
   struct FirstKeysTable {
     std::vector<int64_t> queries;  // Their positions.
     std::vector<int64_t> keys;     // Their positions, ascending.
   };
-  // Of the calls that the ranks' blocks need, in the order of Inputs.
+  // The tables of all calls, in the order of Inputs::first_keys.
   virtual std::vector<FirstKeysTable> FirstKeysTables() const = 0;
 
   ContextAttention(const ContextAttention&) = default;
@@ -136,20 +139,19 @@ class ContextAttention {
   ContextAttention& operator=(ContextAttention&&) = default;
 };
 
-// OperandShapes: refuses what attention over ranks cannot work on, before
-// anything has moved. Internal to this folder.
-
+// Rejects invalid operands of attention over ranks, before any communication.
+// Internal to this package.
 class OperandShapes {
  public:
-  // The options, with their scale. InvalidArgument if the layout is not of the
-  // group's ranks, a count is below 1, kv heads do not divide the heads, or the
-  // type is none of f64, f32, bf16 and f16.
+  // Returns the options with their scale set. InvalidArgument if the layout
+  // does not have the group's number of ranks, a count is below 1, kv heads do
+  // not divide the heads, or the type is not f64, f32, bf16 or f16.
   static absl::StatusOr<ContextAttentionOptions> CheckOptions(
       const TensorGroup& group, const SequenceLayout& layout,
       const ContextAttentionOptions& options);
 
-  // The shapes of a rank with that many positions, for as many sequences as the
-  // query has. Precondition: the options are valid.
+  // The shapes of a rank with `positions` positions, for the number of
+  // sequences in `query`. Precondition: the options are valid.
   OperandShapes(int64_t rank, int64_t positions, const ConstTensorView& query,
                 const ContextAttentionOptions& options)
       : rank_(rank),
@@ -165,8 +167,8 @@ class OperandShapes {
       const ConstTensorView& log_sum_exp,
       const ConstTensorView& output_gradient,
       const ContextAttention::Gradients& gradients) const;
-  // `shape` is that of ContextAttention::FirstKeysShape. Precondition: there
-  // are first keys.
+  // `shape` is ContextAttention::FirstKeysShape. Precondition:
+  // inputs.first_keys is set.
   absl::Status CheckFirstKeys(const ContextAttention::Inputs& inputs,
                               std::span<const int64_t> shape) const;
 

@@ -22,7 +22,7 @@ absl::StatusOr<View> At(const View& x, IndexRange positions) {
   return x.Narrow(1, positions.begin, positions.size());
 }
 
-// Keys of the rank before `position`: its positions ascend.
+// The number of the rank's keys before `position`; its positions ascend.
 int64_t KeysBefore(const SequenceLayout& layout, int64_t rank,
                    int64_t position) {
   int64_t keys = 0;
@@ -93,7 +93,7 @@ DType RingAttention::statistics() const {
   return GradientDType(options_.dtype);
 }
 
-// Whose block this rank works on.
+// The rank whose keys and values this rank processes in a step.
 int64_t RingAttention::RankAt(int64_t step) const {
   const int64_t n = group_.size();
   return (group_.rank() + n - step % n) % n;
@@ -112,8 +112,8 @@ absl::StatusOr<TensorView> RingAttention::PairOf(ReusableTensor& memory,
   return memory.Get(dtype, shape);
 }
 
-// Keys, then values, of the block of a step, at their present or future
-// location: [2, sequences, positions, kv_heads, head_size].
+// The memory for the keys and then the values of a step: [2, sequences,
+// positions, kv_heads, head_size].
 absl::StatusOr<TensorView> RingAttention::PairAt(int64_t step,
                                                  int64_t sequences) {
   return PairOf(pairs_[static_cast<size_t>(step % 2)], options_.dtype,
@@ -130,7 +130,7 @@ absl::StatusOr<RingAttention::Block> RingAttention::BlockAt(int64_t step,
 
 absl::StatusOr<RingAttention::Block> RingAttention::LoadOwn(
     const Inputs& inputs) {
-  // Those of one rank do not travel.
+  // With one rank there is no communication and no copy.
   if (group_.size() == 1) return Block{0, inputs.key, inputs.value};
   const int64_t sequences = inputs.query.shape()[0];
   TESSERA_ASSIGN_OR_RETURN(const TensorView both, PairAt(0, sequences));
@@ -141,7 +141,7 @@ absl::StatusOr<RingAttention::Block> RingAttention::LoadOwn(
   return BlockAt(0, sequences);
 }
 
-// To the rank after this one, from the one before it.
+// Sends `mine` to the next rank and receives `next` from the previous rank.
 absl::StatusOr<Pending> RingAttention::StartPassing(ConstTensorView mine,
                                                     TensorView next) const {
   const int64_t n = group_.size();
@@ -217,7 +217,7 @@ absl::Status RingAttention::Attend(const Inputs& inputs,
     Pending pending;
     TESSERA_ASSIGN_OR_RETURN(Block next, StartNextBlock(step, block, &pending));
     absl::Status status = AttendTo(inputs, block, state);
-    // Also after an error: its buffers must not be used any more.
+    // Waits even after an error, because the operation uses the buffers.
     status.Update(pending.Wait());
     TESSERA_RETURN_IF_ERROR(status);
     block = next;

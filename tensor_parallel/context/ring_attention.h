@@ -8,13 +8,13 @@
 //                                              .head_size = 64}));
 //   TESSERA_RETURN_IF_ERROR(attention.Forward({q, k, v}, output, statistics));
 //
-// In step i a rank works on the block of rank r - i while that of rank r - i -
-// 1 arrives: n - 1 messages with keys and values in the forward; the backward
-// has the same plus n messages with their gradients, which circulate with them
-// and return to their owner. Blocks hidden by a causal mask are passed on
-// without work (VisibleParts). All sequences of a micro-batch go round
-// together. Liu, Zaharia and Abbeel, Ring Attention, arXiv 2310.01889;
-// merging as in ops/ops.h.
+// In step i, rank r processes the keys and values of rank r - i while those of
+// rank r - i - 1 arrive. The forward sends n - 1 messages with keys and values;
+// the backward sends the same, plus n messages with their gradients, which
+// circulate with them and return to their owner. Keys and values that a causal
+// mask hides are passed on without computation (VisibleParts). All sequences of
+// a micro-batch circulate together. Liu, Zaharia and Abbeel, Ring Attention,
+// arXiv 2310.01889; partial results are merged as in ops/attention.h.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 
@@ -35,8 +35,8 @@
 
 namespace tessera::tensor_parallel {
 
-// Some queries of a rank and the keys of a rank that they see, as indices of
-// the rank's positions.
+// Some queries of one rank and the keys of another rank that they see, as
+// indices into the ranks' positions.
 struct VisiblePart {
   IndexRange queries;
   IndexRange keys;
@@ -45,9 +45,9 @@ struct VisiblePart {
   friend bool operator==(const VisiblePart&, const VisiblePart&) = default;
 };
 
-// The parts of the block of two ranks in which queries see keys; each pair of a
-// query and a key that it sees is in one of them. One part with the layouts
-// that there are, or none.
+// The parts of the queries of one rank and the keys of another in which queries
+// see keys; each visible pair of a query and a key is in exactly one part. With
+// the existing layouts there is at most one part.
 std::vector<VisiblePart> VisibleParts(const SequenceLayout& layout,
                                       int64_t query_rank, int64_t key_rank,
                                       bool causal);
@@ -75,7 +75,7 @@ class RingAttention final : public ContextAttention {
                         const Gradients& gradients) override;
 
  protected:
-  // A table for the keys of each rank.
+  // One table for the keys of each rank.
   std::vector<FirstKeysTable> FirstKeysTables() const override;
 
  private:
@@ -108,11 +108,11 @@ class RingAttention final : public ContextAttention {
                         const AttentionState& state) const;
   absl::Status Attend(const Inputs& inputs, const AttentionState& state);
 
-  // State that all steps of one backward share.
+  // The state that all steps of one backward share.
   struct Backpropagation {
     const Inputs& inputs;
     ConstTensorView output_gradient;
-    ConstTensorView output;  // As Attend left it.
+    ConstTensorView output;  // The result of Attend.
     ConstTensorView log_sum_exp;
     ConstTensorView delta;
     TensorView query_gradient;
@@ -127,8 +127,7 @@ class RingAttention final : public ContextAttention {
   // By rank of the keys, the parts that this rank's queries see.
   std::vector<std::vector<VisiblePart>> visible_;
 
-  // The keys and values that travel the ring: one pair is in use while the next
-  // arrives.
+  // The circulating keys and values: one pair is in use while the next arrives.
   std::array<ReusableTensor, 2> pairs_{group_.Working("ring pair 0"),
                                        group_.Working("ring pair 1")};
   std::array<ReusableTensor, 2> pair_gradients_{

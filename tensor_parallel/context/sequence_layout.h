@@ -5,13 +5,14 @@
 //   layout.PositionsOf(1);     // 512 to 1023, then 3072 to 3583
 //
 //   contiguous   rank r has the r-th of n chunks
-//   zigzag       of 2 n chunks, rank r has the r-th and the r-th from the back:
-//                under a causal mask each rank then has the same work, where
-//                2 n divides the length; else the same but for 1.5 times the
-//                length in pairs of a query and a key (Llama 3, arXiv
-//                2407.21783, section 3.3.2)
+//   zigzag       of 2 n chunks, rank r has the r-th and the r-th from the end.
+//                Under a causal mask each rank then has the same work if
+//                2 n divides the length; otherwise the work, in pairs of a
+//                query and a key, differs by at most 1.5 times the length
+//                (Llama 3, arXiv 2407.21783, section 3.3.2).
 //
-// Any length: chunks differ by at most one position, and may be empty.
+// The length is arbitrary: chunks differ by at most one position, and may be
+// empty.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_SEQUENCE_LAYOUT_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_SEQUENCE_LAYOUT_H_
 
@@ -36,12 +37,12 @@ class SequenceLayout {
   }
   bool zigzag() const { return zigzag_; }
 
-  // How many positions a rank has: `rank` is in [0, ranks()).
+  // The number of positions of a rank in [0, ranks()).
   int64_t SizeOf(int64_t rank) const;
 
-  // One range, or two; they may be empty.
+  // One range (contiguous) or two (zigzag), which may be empty.
   std::vector<IndexRange> RangesOf(int64_t rank) const;
-  // All of them, ascending.
+  // All positions of the rank, in ascending order.
   std::vector<int64_t> PositionsOf(int64_t rank) const;
 
  private:

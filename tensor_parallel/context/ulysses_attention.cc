@@ -285,7 +285,8 @@ OperandShapes UlyssesAttention::ShapesFor(const Inputs& inputs) const {
                        inputs.query, options_);
 }
 
-// Working memory by head: with the elements of a head, or a number for each.
+// Working memory by head, with the elements of each head or one number per
+// head.
 absl::StatusOr<UlyssesAttention::ByHead> UlyssesAttention::Get(
     ByHeadMemory& memory, HeadKind kind, DType dtype, int64_t sequences,
     bool has_elements) {
@@ -479,7 +480,7 @@ absl::Status UlyssesAttention::Backward(const Inputs& inputs,
   return ReturnGradients(wide, gradients);
 }
 
-// The gradients of this rank's heads, of statistics.
+// The gradients of this rank's heads, in the type of statistics.
 absl::StatusOr<UlyssesAttention::Gathered> UlyssesAttention::AttendGradients(
     int64_t sequences, const Gathered& gathered, const ByHead& output,
     const ByHead& output_gradient, const ByHead& log_sum_exp) {

@@ -1,14 +1,5 @@
-// HeadPartition: the heads of each rank, if ranks divide the heads of an
-// attention instead of its positions.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto partition, HeadPartition::Create(8, 2, 4));
-//   partition.RunsOf(1);          // query heads 2 and 3, kv head 0
-//   partition.shares_kv_heads();  // true: ranks 0 and 1 both need kv head 0
-//
-// Query heads are divided evenly, with a difference of at most one; with more
-// ranks than heads the last ranks have none. A rank also needs the kv heads of
-// its query heads: if ranks do not divide the kv heads, two or more ranks need
-// the same one. Pure arithmetic.
+// UlyssesAttention: context parallelism by all-to-all, with the partition of
+// the heads (HeadPartition) and the exchange (HeadExchange) that it uses.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_ULYSSES_ATTENTION_H_
 
@@ -29,8 +20,8 @@
 
 namespace tessera::tensor_parallel {
 
-// Query heads side by side, and the kv heads at which they look: as many of the
-// first for each of the second, so that they are an attention by themselves.
+// Consecutive query heads and their kv heads, with the same number of query
+// heads for each kv head, so that a run is a separate attention.
 struct HeadRun {
   IndexRange heads;
   IndexRange kv_heads;
@@ -38,6 +29,17 @@ struct HeadRun {
   friend bool operator==(const HeadRun&, const HeadRun&) = default;
 };
 
+// The heads of each rank, if the heads of an attention are divided among the
+// ranks instead of its positions.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto partition, HeadPartition::Create(8, 2, 4));
+//   partition.RunsOf(1);          // query heads 2 and 3, kv head 0
+//   partition.shares_kv_heads();  // true: ranks 0 and 1 both need kv head 0
+//
+// Query heads are divided evenly, with a difference of at most one; with more
+// ranks than heads the last ranks have no heads. A rank also needs the kv heads
+// of its query heads: if ranks do not divide the kv heads, two or more ranks
+// need the same kv head. Pure arithmetic.
 class HeadPartition {
  public:
   // InvalidArgument if a number is below 1 or kv heads do not divide the heads.
@@ -48,9 +50,10 @@ class HeadPartition {
   int64_t kv_heads() const { return heads_.size() / heads_per_kv_head_; }
   int64_t ranks() const { return heads_.parts(); }
 
-  // `rank` is in [0, ranks()). Ascending, none empty, no kv head twice: a part
-  // of the first kv head's heads, those of whole kv heads, a part of the last
-  // one's, as far as there are any.
+  // The runs of a rank in [0, ranks()), in ascending order: at most three
+  // non-empty runs without common kv heads, namely some query heads of the
+  // first kv head, the query heads of whole kv heads, and some query heads of
+  // the last kv head.
   std::vector<HeadRun> RunsOf(int64_t rank) const;
   IndexRange HeadsOf(int64_t rank) const { return heads_.RangeOf(rank); }
   IndexRange KvHeadsOf(int64_t rank) const;
@@ -66,8 +69,10 @@ class HeadPartition {
   int64_t heads_per_kv_head_;
 };
 
-// HeadExchange: the all-to-all that turns tensors of a rank's positions and all
-// heads into tensors of all positions and the rank's heads, and back.
+enum class HeadKind { kQuery, kKeyValue };
+
+// The all-to-all that converts tensors of a rank's positions and all heads into
+// tensors of all positions and the rank's heads, and back.
 //
 //   HeadExchange exchange(group, layout, heads);
 //   // q [3 sequences, 4 positions, 8 heads, 64] on each of 4 ranks ->
@@ -75,17 +80,16 @@ class HeadPartition {
 //   exchange.ToHeads({{{HeadKind::kQuery, q, {q_of_run_0}}}});
 //   exchange.ToPositions({{{HeadKind::kQuery, {output_of_run_0}, output}}});
 //
-// By position a tensor is [sequences, positions of the rank, heads, ...]; by
-// head it is one contiguous tensor [sequences, length, heads of the run, ...]
-// for each run of the rank's heads, in the order of the sequence. All tensors
-// of a call travel in one all-to-all of bytes. A message to a rank is one piece
-// for each of its runs and each tensor, each padded to a multiple of 8 bytes.
+// By position, a tensor is [sequences, positions of the rank, heads, ...]. By
+// head, it is one contiguous tensor [sequences, length, heads of the run, ...]
+// for each run of the rank's heads, with positions in the order of the
+// sequence. All tensors of a call are sent in one all-to-all of bytes. A
+// message to a rank has one piece for each of its runs and each tensor, padded
+// to a multiple of 8 bytes.
 //
-// A collective. Errors are the communicator's. Shapes are the caller's to
-// check; a copy names those that differ. Internal to this folder.
-
-enum class HeadKind { kQuery, kKeyValue };
-
+// Calls are collectives. Errors are the communicator's. The caller must check
+// the shapes; the error of a copy names shapes that differ. Internal to this
+// package.
 class HeadExchange {
  public:
   struct ToHeadsField {
@@ -98,11 +102,12 @@ class HeadExchange {
     std::vector<ConstTensorView> by_head;
     TensorView by_position;
     // For keys and values that several ranks hold: sums the received values in
-    // rank order, in the type of `by_position`, which equals that of `by_head`.
+    // rank order, in the type of `by_position`, which must equal the type of
+    // `by_head`.
     bool sum = false;
   };
 
-  // The three are of the same ranks.
+  // Precondition: all three have the same number of ranks.
   HeadExchange(const TensorGroup& group, const SequenceLayout& layout,
                const HeadPartition& heads);
 
@@ -117,12 +122,12 @@ class HeadExchange {
     int64_t sequences = 0;
     std::vector<int64_t> rest = {};  // After positions and heads.
   };
-  // A part of a message: of run `run` and tensor `field`.
+  // The part of a message that belongs to run `run` and tensor `field`.
   struct Piece {
     int64_t peer = 0;
     size_t run = 0;
     size_t field = 0;
-    IndexRange heads = {};  // Of the tensor's kind.
+    IndexRange heads = {};  // Heads of the tensor's kind.
     int64_t offset = 0;     // In the memory of all messages.
     DType dtype = DType::kF32;
     std::vector<int64_t> shape = {};
@@ -152,9 +157,9 @@ class HeadExchange {
   ReusableTensor received_ = group_.Working("heads received");
 };
 
-// UlyssesAttention: attention over a sequence whose positions are divided among
-// the ranks, by all-to-all: each rank gets all positions of some heads, attends
-// over the whole sequence, and returns the result by position.
+// Attention over a sequence whose positions are divided among the ranks, by
+// all-to-all: each rank gets all positions of some heads, attends over the
+// whole sequence, and returns the result by position.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Contiguous(4096, n));
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -164,29 +169,28 @@ class HeadExchange {
 //   TESSERA_RETURN_IF_ERROR(attention.Forward({q, k, v}, output, statistics));
 //
 // Jacobs et al., DeepSpeed Ulysses, arXiv 2309.14509. HeadPartition divides the
-// heads, any number of them. kv heads that several ranks need are sent to each,
-// and their gradients are summed in rank order. Positions may have any layout,
-// since ranks work on the sequence in order; the work per rank does not depend
-// on the layout. With fewer heads than ranks some have no work; RingAttention
-// has no such limit.
+// heads, of which there may be any number. kv heads that several ranks need are
+// sent to each, and their gradients are summed in rank order. Positions may
+// have any layout, because ranks reorder them by the sequence; the work per
+// rank does not depend on the layout. With fewer heads than ranks some ranks
+// have no work; RingAttention has no such limit.
 //
-// Bytes that a rank sends for a sequence, its part to itself included, as a
-// collective counts them: L positions, of which it has P; H heads, of which it
-// has h; it needs k kv heads, and all ranks together K' (the kv heads, where
-// they are not shared); d elements a head of e bytes, s bytes a number of
-// statistics.
+// Bytes that a rank sends for a sequence, as a collective counts them
+// (including the part to itself), where the sequence has L positions, of which
+// the rank has P; there are H heads, of which it has h; it needs k kv heads,
+// and all ranks together K' (the number of kv heads, unless ranks share them);
+// a head has d elements of e bytes, and a number of statistics has s bytes:
 //
 //   forward    P (H + 2 K') d e  and back  L h (d e + s)
 //   backward   P ((3 H + 2 K') d e + H s)  and back  L (h d e + 2 k d g)
 //
-// with g = s where ranks share kv heads, else e; each tensor of a message is
-// padded to 8 bytes. Two collectives each way, whatever the number of ranks.
-
+// with g = s if ranks share kv heads, otherwise e; each tensor of a message is
+// padded to 8 bytes. Each pass has two collectives, for any number of ranks.
 class UlyssesAttention final : public ContextAttention {
  public:
-  // InvalidArgument if the layout is not of the group's ranks, a count is below
-  // 1, kv heads do not divide the heads, or the type is none of f64, f32 and
-  // bf16.
+  // InvalidArgument if the layout does not have the group's number of ranks, a
+  // count is below 1, kv heads do not divide the heads, or the type is not f64,
+  // f32, bf16 or f16.
   static absl::StatusOr<UlyssesAttention> Create(
       const TensorGroup& group, const SequenceLayout& layout,
       const ContextAttentionOptions& options);
@@ -206,13 +210,13 @@ class UlyssesAttention final : public ContextAttention {
                         const Gradients& gradients) override;
 
  protected:
-  // One table, of the whole sequence.
+  // One table, for the whole sequence.
   std::vector<FirstKeysTable> FirstKeysTables() const override;
 
  private:
-  // A tensor by head: one for each run of this rank's heads.
+  // A tensor by head: one view for each run of this rank's heads.
   using ByHead = std::vector<TensorView>;
-  // Its working memory.
+  // The working memory of such a tensor.
   struct ByHeadMemory {
     const char* name;
     std::vector<ReusableTensor> runs = {};

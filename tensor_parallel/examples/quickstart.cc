@@ -1,5 +1,5 @@
-// A gated MLP whose weights are sharded over the ranks: however many there are,
-// the same weights and the same result.
+// A gated MLP whose weights are sharded over the ranks; weights and result are
+// the same for any number of ranks.
 #include <iostream>
 #include <thread>
 #include <vector>

@@ -10,8 +10,8 @@ namespace tessera::tensor_parallel {
 
 namespace {
 
-// The number of elements that the first `index` of `parts` parts get of `size`
-// elements.
+// The number of elements in the first `index` of `parts` balanced parts of
+// `size` elements.
 int64_t FirstOf(int64_t size, int64_t parts, int64_t index) {
   return size / parts * index + std::min(index, size % parts);
 }
@@ -21,7 +21,7 @@ int64_t FirstOf(int64_t size, int64_t parts, int64_t index) {
 absl::Status ComputeChunk(const TokenChunks& chunks, int64_t chunk,
                           const TensorView& buffer,
                           ChunkedSums::Compute compute) {
-  // One chunk is all tokens in their order.
+  // A single chunk has all tokens in order.
   if (chunks.count() == 1) return compute({0, chunks.tokens().size()}, buffer);
   for (int64_t rank = 0; rank < chunks.tokens().parts(); ++rank) {
     const IndexRange rows = chunks.RowsOf(chunk, rank);
@@ -193,7 +193,7 @@ bool IsFirstHolder(const FusedPartition& partition, size_t part, int64_t rank) {
   return !of.replicated || rank % (partition.ranks() / of.groups) == 0;
 }
 
-// Copies a rank's outputs to their place among all outputs.
+// Copies a rank's outputs to their columns among all outputs.
 absl::Status OutputGather::Place(int64_t rank, ConstTensorView local,
                                  TensorView y) const {
   for (size_t part = 0; part < partition_.parts().size(); ++part) {

@@ -1,14 +1,5 @@
-// TokenChunks: every rank's tokens in several chunks, so that some are
-// communicated while others are computed.
-//
-//   const TokenChunks chunks(*Partition::Balanced(10, 2), 2);
-//   chunks.TokensOf(0, 1);    // {5, 8}: chunk 0 of rank 1
-//   chunks.SizesOf(0);        // 3, 3: what a collective of chunk 0 moves
-//   chunks.RowsOf(1, 1);      // {8, 10}
-//
-// In memory with chunk after chunk, and in each chunk the ranks' parts one
-// after another, a chunk is what one all-gather fills or one reduce-scatter
-// reads: RowsOf returns a part's place there. Pure arithmetic.
+// Collectives over tokens in chunks, which overlap communication with
+// computation: TokenChunks, ChunkedGather, ChunkedSums; and OutputGather.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_CHUNKED_COLLECTIVES_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_CHUNKED_COLLECTIVES_H_
 
@@ -26,24 +17,37 @@
 
 namespace tessera::tensor_parallel {
 
+// Divides every rank's tokens into several chunks, so that some are
+// communicated while others are computed.
+//
+//   const TokenChunks chunks(*Partition::Balanced(10, 2), 2);
+//   chunks.TokensOf(0, 1);    // {5, 8}: chunk 0 of rank 1
+//   chunks.SizesOf(0);        // 3, 3: what a collective of chunk 0 moves
+//   chunks.RowsOf(1, 1);      // {8, 10}
+//
+// If memory is ordered by chunk and within a chunk by rank, each chunk is the
+// buffer of one all-gather or reduce-scatter; RowsOf returns the rows in that
+// order. Pure arithmetic.
 class TokenChunks {
  public:
-  // Makes `chunks` chunks, but at least one and at most as many as the largest
-  // rank has tokens. Chunks of a rank differ by at most one token.
+  // Makes `chunks` chunks, but at least one and at most the largest number of
+  // tokens of a rank. The chunks of a rank differ by at most one token.
   TokenChunks(const Partition& tokens, int64_t chunks);
 
   const Partition& tokens() const { return tokens_; }
   int64_t count() const { return count_; }
 
-  // `chunk` is in [0, count()), `rank` in [0, tokens().parts()).
-  // Among all tokens, and among those of the rank.
+  // The tokens of a chunk and rank: TokensOf returns indices among all tokens,
+  // LocalOf among the tokens of the rank. `chunk` is in [0, count()), `rank` in
+  // [0, tokens().parts()).
   IndexRange TokensOf(int64_t chunk, int64_t rank) const;
   IndexRange LocalOf(int64_t chunk, int64_t rank) const;
 
-  // By rank.
+  // The number of tokens in a chunk, by rank.
   std::vector<int64_t> SizesOf(int64_t chunk) const;
 
-  // In memory by chunk, then rank.
+  // The rows of a chunk, or of one rank's part of it, in memory that is ordered
+  // by chunk and then by rank.
   IndexRange RowsOf(int64_t chunk) const;
   IndexRange RowsOf(int64_t chunk, int64_t rank) const;
 
@@ -52,24 +56,25 @@ class TokenChunks {
   int64_t count_;
 };
 
-// ChunkedGather: the ranks' tokens, gathered in chunks and worked on as they
-// come, so that the work on one chunk hides the way of the next.
+// Gathers the ranks' tokens in chunks and processes each on arrival, so that
+// the computation on one chunk overlaps the communication of the next.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       ChunkedGather gather,
 //       ChunkedGather::Start(group, chunks, x, all_x));
-//   TESSERA_RETURN_IF_ERROR(gather.ForEach(
-//       [&](IndexRange tokens, ConstTensorView rows) { return Multiply(...);
+//   TESSERA_RETURN_IF_ERROR(
+//       gather.ForEach([&](IndexRange tokens, ConstTensorView rows) {
+//         return Multiply(...);
 //       }));
 //
-// The all-gather + GEMM of Wang et al., Overlap Communication with Dependent
-// Computation via Decomposition, ASPLOS 2023, by sub-ranges of an all-gather
-// instead of steps of a ring: each engine's own all-gather then does it.
-
-// Move-only. The destructor waits for operations in progress.
+// This is the all-gather + GEMM of Wang et al., Overlap Communication with
+// Dependent Computation via Decomposition, ASPLOS 2023, but with sub-ranges of
+// an all-gather instead of steps of a ring, so that it uses each engine's own
+// all-gather. Move-only. The destructor waits for operations in progress.
 class ChunkedGather {
  public:
-  // Rows [tokens.size(), ...] of which all tokens are `tokens`.
+  // Processes `rows` [tokens.size(), ...], which are rows `tokens` of all
+  // tokens.
   using Visit =
       absl::FunctionRef<absl::Status(IndexRange tokens, ConstTensorView rows)>;
 
@@ -80,17 +85,17 @@ class ChunkedGather {
                                              const TokenChunks& chunks,
                                              ConstTensorView mine,
                                              TensorView buffer);
-  // All tokens are here: one visit, and nothing to gather.
+  // For tokens that are all local: a single visit and no communication.
   static ChunkedGather Here(ConstTensorView all);
 
   ~ChunkedGather();
   ChunkedGather(ChunkedGather&&) = default;
   ChunkedGather& operator=(ChunkedGather&&) = delete;
 
-  // One chunk: visits all tokens when they are there. Else this rank's own
-  // tokens, which need not travel; then those of the others, chunk by chunk as
-  // they come. Each token once; nothing is visited after an error, which is
-  // returned. Call it once.
+  // With one chunk, visits all tokens after their arrival. Otherwise visits
+  // this rank's own tokens first, then those of the other ranks, chunk by chunk
+  // as they arrive. Visits each token once. Stops at the first error and
+  // returns it. Call it once.
   absl::Status ForEach(Visit visit);
 
  private:
@@ -107,39 +112,39 @@ class ChunkedGather {
   std::vector<Pending> pending_;  // By chunk.
 };
 
-// ChunkedSums: rows that are computed chunk by chunk, each chunk's sums over
-// the ranks in flight while the next one is computed.
+// Computes rows chunk by chunk; the sums of a chunk over the ranks are in
+// flight while the next chunk is computed.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       ChunkedSums sums,
 //       ChunkedSums::Scatter(group, chunks, buffer, y,
-//           [&](IndexRange tokens, TensorView rows) { return Multiply(...);
+//           [&](IndexRange tokens, TensorView rows) {
+//             return Multiply(...);
 //           }));
-//   ...                                          // the last ones still go
+//   ...                          // the last chunks are still in flight
 //   TESSERA_RETURN_IF_ERROR(sums.Wait());
 //
-// The GEMM + reduce-scatter of Wang et al., Overlap Communication with
-// Dependent Computation via Decomposition, ASPLOS 2023, by sub-ranges of a
-// reduce-scatter instead of steps of a ring: the sums are in the order of
-// ranks, as without chunks, and have the bits that the engine's sums have.
-
-// Move-only. The destructor waits for operations in progress.
+// This is the GEMM + reduce-scatter of Wang et al., Overlap Communication with
+// Dependent Computation via Decomposition, ASPLOS 2023, but with sub-ranges of
+// a reduce-scatter instead of steps of a ring, so that the sums are in the
+// order of ranks, as without chunks, and have the same bits as the engine's
+// sums. Move-only. The destructor waits for operations in progress.
 class ChunkedSums {
  public:
-  // Sets the addends of `tokens` in rows [tokens.size(), ...].
+  // Sets `rows` [tokens.size(), ...] to this rank's addends of `tokens`.
   using Compute =
       absl::FunctionRef<absl::Status(IndexRange tokens, TensorView rows)>;
 
-  // mine = this rank's tokens of the sum of all ranks' results, through
+  // mine = this rank's tokens of the sum of all ranks' results, by way of
   // `buffer`, which holds all tokens; both must stay valid. A collective.
-  // Returns when everything is computed and started. InvalidArgument if the
-  // shapes do not match the tokens.
+  // Returns when all chunks are computed and their sums started.
+  // InvalidArgument if the shapes do not match the tokens.
   static absl::StatusOr<ChunkedSums> Scatter(const TensorGroup& group,
                                              const TokenChunks& chunks,
                                              TensorView buffer, TensorView mine,
                                              Compute compute);
 
-  // x = the sum, on every rank: rows in `chunks` (at least 1) chunks.
+  // x = the sum, on every rank, with rows in `chunks` (at least 1) chunks.
   static absl::StatusOr<ChunkedSums> SumOver(const TensorGroup& group,
                                              int64_t chunks, TensorView x,
                                              Compute compute);
@@ -156,20 +161,19 @@ class ChunkedSums {
   std::vector<Pending> pending_;
 };
 
-// OutputGather: assembles the outputs of a column-parallel layer, of which each
-// rank has some, on every rank.
+// Returns true if no earlier rank holds the same outputs of the part.
+bool IsFirstHolder(const FusedPartition& partition, size_t part, int64_t rank);
+
+// Assembles the outputs of a column-parallel layer, of which each rank has
+// some, on every rank.
 //
 //   OutputGather gather(group, layer.partition());
 //   TESSERA_RETURN_IF_ERROR(gather.Gather(my_y, y));
 //   TESSERA_RETURN_IF_ERROR(gather.Slice(y_gradient, my_y_gradient));
 //
 // Outputs that several ranks hold (kv heads, if there are fewer than ranks) are
-// taken from the first of these ranks, and only it gets their gradient: the
+// taken from the first of these ranks. Only that rank gets their gradient; the
 // others get zeros, so that sums over the ranks count it once.
-
-// Returns true if no earlier rank holds the same outputs of the part.
-bool IsFirstHolder(const FusedPartition& partition, size_t part, int64_t rank);
-
 class OutputGather {
  public:
   OutputGather(const TensorGroup& group, const FusedPartition& partition)
@@ -180,7 +184,8 @@ class OutputGather {
   // (and of outputs that several ranks hold).
   absl::Status Gather(ConstTensorView local, TensorView y);
 
-  // The rank's outputs of the gradient of y. Moves nothing.
+  // Sets `local` to the rank's outputs of the gradient of y, without
+  // communication.
   absl::Status Slice(ConstTensorView y_gradient, TensorView local) const;
 
  private:

@@ -39,7 +39,7 @@ absl::Status CheckSizes(const ColumnParallelOptions& options,
                    partition.size(), "; they should add up"));
 }
 
-// None for a rank of 0.
+// nullopt for a LoRA rank of 0.
 absl::StatusOr<std::optional<LoraAdapter>> AdapterOf(
     const TensorGroup& group, const LoraOptions& options,
     LinearWeights& weights, LoraAdapter::Divided divided,
@@ -57,7 +57,7 @@ bool HasGradients(LinearWeights& weights) {
          (weights.has_bias() && weights.bias_parameter().trainable());
 }
 
-// The gradients of the weights of some tokens, but for the bias.
+// Adds the weight gradients of some tokens, except for the bias.
 absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
                          LinearProducts& products, LinearWeights& weights,
                          std::optional<LoraAdapter>& adapter) {
@@ -69,7 +69,7 @@ absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
                  : absl::OkStatus();
 }
 
-// The gradient of the bias of some tokens.
+// Adds the bias gradient of some tokens.
 absl::Status AddBiasSums(const TensorGroup& group, ConstTensorView y_gradient,
                          LinearWeights& weights) {
   return weights.has_bias() && weights.bias_parameter().trainable()
@@ -216,7 +216,8 @@ absl::StatusOr<ConstTensorView> ColumnParallelLinear::Mine(
   return ConstTensorView(mine);
 }
 
-// x_gradient = the sum over ranks of y_gradient w, of this rank's outputs.
+// x_gradient = the sum over ranks of y_gradient w, where w has the rank's
+// outputs.
 absl::StatusOr<ChunkedSums> ColumnParallelLinear::StartBackwardInput(
     const Partition& tokens, ConstTensorView y_gradient,
     TensorView x_gradient) {
@@ -286,8 +287,8 @@ absl::Status ColumnParallelLinear::Backward(const Partition& tokens,
   }
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
                            Mine(tokens, y_gradient));
-  // x is gathered while the gradient of x is computed, and that is summed while
-  // the gradient of the weights is.
+  // The gather of x overlaps the computation of the gradient of x, whose
+  // summation overlaps the gradient of the weights.
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
   TESSERA_ASSIGN_OR_RETURN(ChunkedSums sums,
                            StartBackwardInput(tokens, mine, x_gradient));

@@ -1,28 +1,5 @@
-// ColumnParallelLinear: y = x w^T + b, where each rank has some of the outputs
-// (Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3).
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto up,
-//       ColumnParallelLinear::Create(group, {.in = 512, .out = 2048}));
-//   TESSERA_RETURN_IF_ERROR(up.Forward(tokens, x, y));
-//   TESSERA_RETURN_IF_ERROR(up.Backward(tokens, y_gradient, x, x_gradient));
-//   TESSERA_RETURN_IF_ERROR(up.FinishGradients());      // once a step
-//
-//   tensor        every rank has               under sequence parallelism
-//   x, gradient   [tokens, in], the same       [its tokens, in]
-//   y, gradient   [tokens, its outputs]        [tokens, its outputs]
-//     or, where gathered, [tokens, out], the same on every rank
-//
-// A rank's forward moves nothing (or gathers x); the backward sums the gradient
-// of x over the ranks (or scatters its sums). BackwardInput and BackwardWeight
-// are apart for schedules that put them apart (arXiv 2401.10241); Backward does
-// both, and computes the gradient of the weights while that of x travels. With
-// `overlap_chunks` tokens are gathered, and sums sent, in that many chunks,
-// some of which travel while others are multiplied (chunked_collectives.h).
-//
-// `tokens` says how tokens are parted among the ranks under sequence
-// parallelism, and else only how many there are. Calls are collectives of the
-// group, one at a time. Weights and tensors have one dtype.
+// Linear layers whose weights are divided among the ranks of a tensor group:
+// ColumnParallelLinear by outputs, RowParallelLinear by inputs.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_H_
 
@@ -50,35 +27,63 @@ namespace tessera::tensor_parallel {
 
 struct ColumnParallelOptions {
   int64_t in = 0;
-  int64_t out = 0;  // Of all ranks.
+  int64_t out = 0;  // Over all ranks.
   bool bias = false;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // Every rank gets all outputs (moves y once), and gives the gradient of all,
-  // the same on every rank.
+  // Every rank gets all outputs (one all-gather of y) and passes the gradient
+  // of all outputs, which is the same on every rank.
   bool gather_output = false;
-  // 0 and 1: none. A chunk should be some hundred tokens or more.
+  // 0 and 1: no chunks. A chunk should have at least some hundred tokens.
   int64_t overlap_chunks = 0;
-  // Products in fp8 (linear_products.h), for f32 and bf16; null: in `dtype`.
+  // Compute products in fp8 (linear_products.h), for f32 and bf16; null: in
+  // `dtype`.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
-  // Several projections in one matrix (QkvParts, GatedMlpParts); their sizes
-  // add up to `out`. Empty: one, dealt out evenly.
+  // The projections that are fused into one matrix (QkvParts, GatedMlpParts);
+  // their sizes add up to `out`. Empty: a single, evenly divided projection.
   std::vector<FusedPart> parts = {};
-  // With a rank above 0, the layer has an adapter, which has gradients where
+  // If lora.rank is above 0, the layer has an adapter, which is trained while
   // the other weights are frozen.
   LoraOptions lora = {};
 };
 
+// A layer y = x w^T + b of which each rank has some of the outputs (Shoeybi et
+// al., Megatron-LM, arXiv 1909.08053, section 3).
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto up,
+//       ColumnParallelLinear::Create(group, {.in = 512, .out = 2048}));
+//   TESSERA_RETURN_IF_ERROR(up.Forward(tokens, x, y));
+//   TESSERA_RETURN_IF_ERROR(up.Backward(tokens, y_gradient, x, x_gradient));
+//   TESSERA_RETURN_IF_ERROR(up.FinishGradients());      // once a step
+//
+//   tensor        every rank has               under sequence parallelism
+//   x, gradient   [tokens, in], the same       [its tokens, in]
+//   y, gradient   [tokens, its outputs]        [tokens, its outputs]
+//     or, where gathered, [tokens, out], the same on every rank
+//
+// The forward communicates nothing (or gathers x); the backward sums the
+// gradient of x over the ranks (or scatters its sums). BackwardInput and
+// BackwardWeight are separate for schedules that split them (arXiv 2401.10241).
+// Backward executes both, and overlaps the gradient of the weights with the
+// communication of the gradient of x. With `overlap_chunks`, tokens are
+// gathered and sums are sent in that number of chunks, so that the
+// communication of some chunks overlaps the products of others
+// (chunked_collectives.h).
+//
+// `tokens` is the partition of the tokens over the ranks under sequence
+// parallelism; otherwise only their number matters. Calls are collectives of
+// the group, one at a time. Weights and tensors have one dtype.
 class ColumnParallelLinear {
  public:
-  // A collective if ranks share a part. InvalidArgument if a size or the number
-  // of chunks is negative, or the parts do not add up to `out`.
+  // A collective if several ranks hold the same part. InvalidArgument if a size
+  // or the number of chunks is negative, or the parts do not add up to `out`.
   static absl::StatusOr<ColumnParallelLinear> Create(
       const TensorGroup& group, const ColumnParallelOptions& options);
 
   LinearWeights& weights() { return weights_; }
   LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
-  // Of the weights and the adapter.
+  // Appends the parameters of the weights and the adapter.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
   absl::Status CheckValues() const;
@@ -86,7 +91,7 @@ class ColumnParallelLinear {
   int64_t local_out() const { return weights_.out(); }
   const FusedPartition& partition() const { return partition_; }
 
-  // Tensors of a call must not overlap. InvalidArgument if a shape does not
+  // The tensors of a call must not overlap. InvalidArgument if a shape does not
   // match the layer and the tokens; FailedPrecondition if required weights or
   // gradients are released (parameter.h).
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
@@ -99,8 +104,8 @@ class ColumnParallelLinear {
   absl::Status Backward(const Partition& tokens, ConstTensorView y_gradient,
                         ConstTensorView x, TensorView x_gradient);
 
-  // Call it after the last backward: outputs that several ranks hold (kv heads,
-  // if there are fewer than ranks) get the sum of their gradients.
+  // Call it after the last backward: sums the gradients of outputs that several
+  // ranks hold (kv heads, if there are fewer than ranks).
   absl::Status FinishGradients();
 
  private:
@@ -152,25 +157,10 @@ class ColumnParallelLinear {
   ReusableTensor my_y_ = group_.Working("a rank's columns of y");
 };
 
-// RowParallelLinear: y = x w^T + b, where each rank has some of the inputs, as
-// the layer before it left them (Shoeybi et al., arXiv 1909.08053, section 3).
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto down, RowParallelLinear::Create(
-//           group, {.in = 2048, .out = 512, .columns = {0, 1024}}));
-//
-//   tensor        every rank has               under sequence parallelism
-//   x, gradient   [tokens, its inputs]         [tokens, its inputs]
-//   y, gradient   [tokens, out], the same      [its tokens, out]
-//
-// The forward sums y over the ranks (or scatters its sums), in the order of
-// ranks; the backward moves nothing (or gathers the gradient of y). The bias is
-// added once, after the sum. Otherwise as ColumnParallelLinear.
-
 struct RowParallelOptions {
-  int64_t in = 0;  // Of all ranks.
+  int64_t in = 0;  // Over all ranks.
   int64_t out = 0;
-  // The inputs of this rank: each is one rank's.
+  // The inputs of this rank; each input belongs to one rank.
   IndexRange columns = {};
   bool bias = false;
   DType dtype = DType::kF32;
@@ -181,10 +171,25 @@ struct RowParallelOptions {
   LoraOptions lora = {};
 };
 
+// A layer y = x w^T + b of which each rank has some of the inputs: those that
+// the previous layer computed on it (Shoeybi et al., arXiv 1909.08053, section
+// 3).
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto down, RowParallelLinear::Create(
+//           group, {.in = 2048, .out = 512, .columns = {0, 1024}}));
+//
+//   tensor        every rank has               under sequence parallelism
+//   x, gradient   [tokens, its inputs]         [tokens, its inputs]
+//   y, gradient   [tokens, out], the same      [its tokens, out]
+//
+// The forward sums y over the ranks (or scatters its sums), in the order of
+// ranks; the backward communicates nothing (or gathers the gradient of y). The
+// bias is added once, after the sum. Otherwise like ColumnParallelLinear.
 class RowParallelLinear {
  public:
-  // InvalidArgument if a size or the number of chunks is negative or `columns`
-  // are not within `in`.
+  // InvalidArgument if a size or the number of chunks is negative, or `columns`
+  // is not within [0, in).
   static absl::StatusOr<RowParallelLinear> Create(
       const TensorGroup& group, const RowParallelOptions& options);
 
@@ -203,12 +208,13 @@ class RowParallelLinear {
   // Adds to the gradients of the weights.
   absl::Status BackwardWeight(const Partition& tokens,
                               ConstTensorView y_gradient, ConstTensorView x);
-  // Both, with one gathering.
+  // Both passes, with a single all-gather.
   absl::Status Backward(const Partition& tokens, ConstTensorView y_gradient,
                         ConstTensorView x, TensorView x_gradient);
 
-  // After the last backward: under sequence parallelism the gradient of the
-  // bias is summed over the ranks, each of which has seen its own tokens only.
+  // Call it after the last backward: under sequence parallelism, sums the
+  // gradient of the bias over the ranks, because each rank has only its own
+  // tokens.
   absl::Status FinishGradients();
 
  private:
@@ -239,8 +245,8 @@ class RowParallelLinear {
   ReusableTensor all_y_ = group_.Working("all tokens of y");
 };
 
-// Describes the whole matrices of linear layers' weights, which their local
-// shapes do not determine.
+// Sets the properties of a linear layer's whole weight matrix that its local
+// shape does not determine.
 
 absl::Status DescribeWeights(const TensorGroup& group,
                              ColumnParallelLinear& layer);

@@ -84,7 +84,7 @@ absl::StatusOr<int64_t> Fp8Scaling::AddLayer() {
   return layers_++;
 }
 
-// The scale of the operand follows what it has been so far.
+// Measures x and sets the operand's scale from its largest magnitude so far.
 absl::Status Fp8Scaling::Measure(int64_t index, ConstTensorView x) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView absent, Absent(DType::kF8E4M3));
   const TensorView scale = Number(kScale, index);

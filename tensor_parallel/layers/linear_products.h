@@ -1,27 +1,5 @@
-// Fp8Scaling: the scales of products in fp8, which follow the magnitudes of
-// earlier steps (delayed scaling: Micikevicius et al., FP8 Formats for Deep
-// Learning, arXiv 2209.05433, and NVIDIA Transformer Engine's recipe of that
-// name).
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto fp8, Fp8Scaling::Create(group, {.layers = 2}));
-//   auto up = ColumnParallelLinear::Create(
-//       group, {.in = 512, .out = 2048, .dtype = DType::kBF16, .fp8 = fp8});
-//   ...                                            // passes of a step
-//   TESSERA_RETURN_IF_ERROR(fp8->FinishStep());    // once a step
-//
-// Inputs and weights of the layers are cast to fp8_e4m3 and gradients of
-// outputs to fp8_e5m2, each multiplied by a scale of its own; products are
-// accumulated in f32, and their results are of the types that they have without
-// fp8. Weights and activations stay in the layer's type: the copies in fp8 are
-// made for a product and forgotten after it. Layers of one object share their
-// memory, which is that of the largest operands.
-//
-// The scale of an operand is largest / (amax 2^margin), where amax is its
-// largest magnitude in the last `history` steps. In the first step there is no
-// history, and each operand is measured before it is cast, on each rank for
-// itself; so a run that resumes needs no scales of the run before. Nothing is
-// read by the host.
+// The matrix products of linear layers (LinearProducts), in the type of their
+// operands or in fp8, and the scales of the latter (Fp8Scaling).
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_PRODUCTS_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_PRODUCTS_H_
 
@@ -41,22 +19,45 @@
 namespace tessera::tensor_parallel {
 
 struct Fp8Options {
-  int64_t layers = 0;    // Linear layers that share the object.
-  int64_t history = 16;  // Steps whose magnitudes count; 1 to 1024.
-  int margin = 0;        // Powers of two of room above amax; 0 to 100.
+  int64_t layers = 0;    // The linear layers that share the object.
+  int64_t history = 16;  // Steps in the history; 1 to 1024.
+  int margin = 0;        // Headroom above amax in powers of two; 0 to 100.
 };
 
+// The scales of products in fp8, which follow the magnitudes of earlier steps
+// (delayed scaling: Micikevicius et al., FP8 Formats for Deep Learning, arXiv
+// 2209.05433, and NVIDIA Transformer Engine's recipe of that name).
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto fp8, Fp8Scaling::Create(group, {.layers = 2}));
+//   auto up = ColumnParallelLinear::Create(
+//       group, {.in = 512, .out = 2048, .dtype = DType::kBF16, .fp8 = fp8});
+//   ...                                            // passes of a step
+//   TESSERA_RETURN_IF_ERROR(fp8->FinishStep());    // once a step
+//
+// Inputs and weights of the layers are cast to fp8_e4m3 and gradients of
+// outputs to fp8_e5m2, each multiplied by its own scale; products are
+// accumulated in f32, and their results have the same types as without fp8.
+// Weights and activations stay in the layer's type: the fp8 copies exist only
+// during a product. The layers of one object share the memory of the copies,
+// which has the size of the largest operands.
+//
+// The scale of an operand is largest / (amax 2^margin), where `largest` is the
+// largest fp8 value and amax the operand's largest magnitude in the last
+// `history` steps. In the first step there is no history, so each rank measures
+// each operand before it casts it; a resumed run therefore needs no saved
+// scales. The host does not read the scales.
 class Fp8Scaling {
  public:
   enum class Operand { kInput, kWeight, kOutputGradient };
 
-  // `group` is that of the layers; its queue does all work. InvalidArgument if
-  // an option is outside its range.
+  // `group` is the group of the layers, whose queue does all work.
+  // InvalidArgument if an option is outside its range.
   static absl::StatusOr<std::shared_ptr<Fp8Scaling>> Create(
       const TensorGroup& group, const Fp8Options& options);
 
-  // The number of another layer. FailedPrecondition if there are as many as
-  // the options say.
+  // Returns the number of a new layer. FailedPrecondition if there are already
+  // Fp8Options::layers layers.
   absl::StatusOr<int64_t> AddLayer();
 
   // An operand of Ops::GemmFp8.
@@ -64,30 +65,31 @@ class Fp8Scaling {
     ConstTensorView values;
     ConstTensorView inverse;
   };
-  // `x` [m, n], or its transpose, as an operand of layer `layer`. Good until
-  // the next one of `memory`.
+  // Casts `x` [m, n], or its transpose, as an operand of layer `layer`. Valid
+  // until the next cast to `memory`.
   absl::StatusOr<Cast> CastTo(ReusableTensor& memory, int64_t layer,
                               Operand operand, ConstTensorView x,
                               bool transposed);
 
-  // Memory of operands that the next products need.
+  // The memory of the operands of the next products.
   ReusableTensor& weight() { return weight_; }
   ReusableTensor& first() { return first_; }
   ReusableTensor& second() { return second_; }
 
-  // After the last backward of a step: the largest magnitudes of all ranks of
-  // the group (one all-reduce of 12 bytes a layer) become part of the history,
-  // and new scales follow. Ranks that hold parts of a matrix thus have equal
-  // scales. Data-parallel ranks have scales of their own.
+  // Call it after the last backward of a step: adds the largest magnitudes over
+  // all ranks of the group (one all-reduce of 12 bytes per layer) to the
+  // history and computes new scales. So ranks that hold parts of a matrix have
+  // equal scales. Data-parallel ranks have their own scales.
   absl::Status FinishStep();
 
-  // After passes whose magnitudes do not count, such as those of validation.
+  // Discards the magnitudes of the passes since the last step, for example
+  // those of a validation.
   absl::Status DiscardStep() {
     return group_.ops().Run(op::Fill{0, Row(kAmax)});
   }
 
-  // f32 [3 layers]: the scales of the next step, of all inputs, then weights,
-  // then gradients. For tests and reports.
+  // f32 [3 layers]: the scales of the next step, of all inputs, then all
+  // weights, then all gradients. For tests and reports.
   ConstTensorView scales() { return Row(kScale); }
 
  private:
@@ -113,22 +115,22 @@ class Fp8Scaling {
   ReusableTensor second_;
 };
 
-// LinearProducts: the three products of a linear layer, in the type of its
-// operands or in fp8.
+// The three products of a linear layer, in the type of its operands or in fp8.
 //
 //   TESSERA_RETURN_IF_ERROR(products.LoadForForward(weight));
 //   TESSERA_RETURN_IF_ERROR(products.Forward(x, y));    // of some tokens
 class LinearProducts {
  public:
-  // With `fp8` null, in the type of the operands.
+  // `fp8` is null for products in the type of the operands.
   static absl::StatusOr<LinearProducts> Create(const TensorGroup& group,
                                                std::shared_ptr<Fp8Scaling> fp8);
 
-  // Before the products of some tokens after others with this weight [out, in].
+  // Loads the weight [out, in] for the products of any number of chunks of
+  // tokens.
   absl::Status LoadForForward(ConstTensorView weight);
   absl::Status LoadForInputGradient(ConstTensorView weight);
 
-  // y = x weight^T and x_gradient = y_gradient weight, of what was loaded.
+  // y = x weight^T and x_gradient = y_gradient weight, with the loaded weight.
   absl::Status Forward(ConstTensorView x, TensorView y);
   absl::Status InputGradient(ConstTensorView y_gradient, TensorView x_gradient);
   // weight_gradient += y_gradient^T x.

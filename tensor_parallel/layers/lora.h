@@ -3,16 +3,16 @@
 //   y = x w^T + (alpha / rank) (x a^T) b^T
 //
 // with a [rank, in] and b [out, rank] (Hu et al., LoRA: Low-Rank Adaptation of
-// Large Language Models, arXiv 2106.09685, section 4.1). b begins with zeros,
-// so that the first output is that of the frozen layer. Several projections in
-// one matrix (FusedPart) have an adapter each, as they have where they are
-// layers of their own: a is [parts * rank, in].
+// Large Language Models, arXiv 2106.09685, section 4.1). b is initialised to
+// zeros, so that the first output is that of the frozen layer. Each projection
+// of a fused matrix (FusedPart) has its own adapter, as separate layers would:
+// a is [parts * rank, in].
 //
 //   ColumnParallelLinear::Create(
 //       group, {.in = 512, .out = 2048, .lora = {.rank = 8, .alpha = 16}});
 //
-// Over tensor ranks b is divided as the rows of w, and a as its columns. The
-// other factor is whole on every rank, and its gradient is summed over the
+// Over tensor ranks b is divided like the rows of w, or a like its columns.
+// Every rank has the other factor whole, and its gradient is summed over the
 // ranks once a step.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_
@@ -47,11 +47,12 @@ bool IsLoraFactor(std::string_view parameter);
 
 class LoraAdapter {
  public:
-  // What of `weight`, the matrix of the layer, is divided among the ranks.
+  // The dimension of the layer's weight matrix that is divided among the ranks.
   enum class Divided { kRows, kColumns };
 
-  // `outputs` are the layer's projections among the rows that the rank holds.
-  // InvalidArgument if the rank is not positive, or alpha not finite.
+  // `outputs` are the ranges of the layer's projections in the rows that the
+  // rank holds. InvalidArgument if options.rank is not positive or alpha is not
+  // finite.
   static absl::StatusOr<LoraAdapter> Create(const TensorGroup& group,
                                             const LoraOptions& options,
                                             const Parameter& weight,
@@ -60,22 +61,24 @@ class LoraAdapter {
 
   Parameter& a() { return a_; }
   Parameter& b() { return b_; }
-  // Names them "prefix.lora_a" and "prefix.lora_b", and appends them.
+  // Names the factors "prefix.lora_a" and "prefix.lora_b", and appends them.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
-  // FailedPrecondition, with the name, if one is released.
+  // FailedPrecondition, with the name, if a factor (or its gradient) is
+  // released.
   absl::Status CheckValues() const;
   absl::Status CheckGradients() const;
 
-  // Of some tokens: add to y, to x_gradient, and to the gradients of a and b.
+  // For some tokens, these add to y, to x_gradient, and to the gradients of a
+  // and b.
   absl::Status AddForward(ConstTensorView x, TensorView y);
   absl::Status AddInputGradient(ConstTensorView y_gradient,
                                 TensorView x_gradient);
   absl::Status AddWeightGradients(ConstTensorView y_gradient,
                                   ConstTensorView x);
 
-  // After the last backward of a step: the gradient of the factor that every
-  // rank has is summed over the ranks. A collective.
+  // Call it after the last backward of a step: sums the gradient of the factor
+  // that every rank has over the ranks. A collective.
   absl::Status FinishGradients();
 
  private:

@@ -19,7 +19,8 @@ absl::StatusOr<int64_t> RowsOf(const ConstTensorView& x) {
                    " dimensions; give [tokens, width]"));
 }
 
-// FailedPrecondition if the state is not of a forward with the rows of x.
+// FailedPrecondition if the state was not set by a forward with the same rows
+// as x.
 absl::Status CheckState(const ConstTensorView& x,
                         const PooledTensor& statistics) {
   TESSERA_ASSIGN_OR_RETURN(const int64_t rows, RowsOf(x));
@@ -37,7 +38,7 @@ absl::Status CheckState(const ConstTensorView& x,
 
 absl::StatusOr<RmsNorm> RmsNorm::Create(const TensorGroup& group,
                                         const NormOptions& options) {
-  // Not <: neither is a NaN allowed.
+  // The comparison also rejects NaN.
   if (options.width < 0 || !(options.epsilon >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a norm of width ", options.width, " and epsilon ",

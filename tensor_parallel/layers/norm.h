@@ -20,8 +20,8 @@ struct NormOptions {
   int64_t width = 0;
   double epsilon = 1e-5;
   DType dtype = DType::kF32;
-  // Each rank has some of the rows, be they tokens or heads: gradients of
-  // weights are to be summed.
+  // Each rank has some of the rows (tokens or heads), so that gradients of
+  // weights must be summed over the ranks.
   bool sequence_parallel = false;
 };
 
@@ -36,8 +36,8 @@ struct NormState {
   PooledTensor inverse;  // 1 / the root. [rows], statistics.
 };
 
-// RmsNorm: y = x / sqrt(mean(x^2) + epsilon) * weight, by token (Zhang and
-// Sennrich, arXiv 1910.07467), on ranks that share the weight.
+// Computes y = x / sqrt(mean(x^2) + epsilon) * weight for each token (Zhang and
+// Sennrich, arXiv 1910.07467), on ranks that all have the weight.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto norm,
 //                            RmsNorm::Create(group, {.width = 512}));
@@ -49,8 +49,8 @@ struct NormState {
 //
 // x, y and their gradients are [tokens, width] of one dtype: all tokens, the
 // same on every rank, or under sequence parallelism those of the rank. y may be
-// x where the backward is not to follow, and x_gradient may be the gradient.
-// Nothing moves but in FinishGradients. The weight begins with ones.
+// x if no backward follows, and x_gradient may be the gradient. Only
+// FinishGradients communicates. The weight is initialised to ones.
 class RmsNorm {
  public:
   // InvalidArgument if the width or epsilon is negative, or the type is not
@@ -59,17 +59,19 @@ class RmsNorm {
                                         const NormOptions& options);
 
   Parameter& weight() { return weight_; }
-  // Appends "prefix.weight". Good until the norm is moved or gone.
+  // Appends "prefix.weight". The pointer is valid until the norm is moved or
+  // destroyed.
   void AppendParameters(std::string_view prefix,
                         std::vector<Parameter*>& parameters);
 
-  // All but the last return FailedPrecondition if the weight, or its gradient,
-  // is released, or `state` is not that of a forward.
+  // All passes except FinishGradients return FailedPrecondition if the weight,
+  // or its gradient, is released, or if `state` was not set by a forward.
   absl::Status Forward(ConstTensorView x, TensorView y, NormState& state);
   absl::Status BackwardInput(ConstTensorView gradient, ConstTensorView x,
                              const NormState& state, TensorView x_gradient);
-  // The same for x += residual, and for x_gradient plus that of the residual,
-  // with the bits of separate additions.
+  // AddForward first computes x += residual; AddBackwardInput adds the
+  // residual's gradient to x_gradient. The results have the same bits as with
+  // separate additions.
   absl::Status AddForward(ConstTensorView residual, TensorView x, TensorView y,
                           NormState& state);
   absl::Status AddBackwardInput(ConstTensorView gradient, ConstTensorView x,
@@ -80,12 +82,13 @@ class RmsNorm {
   absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
                               const NormState& state);
 
-  // The same, adding to `sum` [width], of the type or of its statistics; needs
-  // no gradient of the weight.
+  // The same, but adds to `sum` [width], which has the type of x or of its
+  // statistics, and does not require the gradient of the weight.
   absl::Status WeightGradient(ConstTensorView gradient, ConstTensorView x,
                               const NormState& state, TensorView sum);
 
-  // After the last backward of a step. A collective under sequence parallelism.
+  // Call it after the last backward of a step. A collective under sequence
+  // parallelism.
   absl::Status FinishGradients();
 
  private:

@@ -1,6 +1,6 @@
-// Layers whose tokens travel in chunks while others are multiplied, against the
-// same products alone and the same collectives alone, in one run: two ranks,
-// each a thread with one BLAS thread.
+// Layers that overlap the communication of some chunks with the products of
+// others, compared with only the products and only the collectives in the same
+// run. There are two ranks, each a thread with one BLAS thread.
 //
 //   overlap_ms        the layer's call
 //   compute_ms        its products alone, without a group
@@ -10,12 +10,13 @@
 //   hidden            share of the shorter part that was hidden: (compute +
 //                     communication - overlap) / min(compute, communication)
 //
-// Each is the median of rounds in which all three take turns. Ranks that share
-// memory copy with the processors that multiply: with as many processors as
-// ranks nothing can be hidden but waiting (wire:0). With a wire of that many
-// MB/s (collectives/testing/wire_engine.h) collectives need no processor, as
-// with a network card. speed_of_compute is the share of the products' speed
-// alone that the call reaches.
+// Each time is the median of rounds in which the three variants alternate.
+// Ranks that share memory copy with the same processors that compute the
+// products, so with as many processors as ranks only waiting can be hidden
+// (wire:0). With a simulated wire of that number of MB/s
+// (collectives/testing/wire_engine.h) collectives need no processor, as with a
+// network card. speed_of_compute is the call's speed relative to that of only
+// the products.
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -272,7 +273,7 @@ void Add(const std::string& name, const Question& question,
 
 const bool registered = [] {
   const Question large = {.tokens = 2048, .width = 1024, .hidden = 2048};
-  // Little computation relative to communication.
+  // A case with little computation relative to communication.
   const Question thin = {.tokens = 8192, .width = 1024, .hidden = 128};
   for (const bool columns : {true, false}) {
     for (const bool backward : {false, true}) {

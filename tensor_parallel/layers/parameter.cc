@@ -201,13 +201,13 @@ absl::Status Parameter::DrawNormals(const RandomKey& key, double deviation,
   const int64_t width = shape().size() == 1 ? 1 : shape()[1];
   const int64_t element = SizeInBytes(dtype());
   std::span<std::byte> left = values;
-  int64_t begin = 0;  // Of the range of rows, among the elements held.
+  int64_t begin = 0;  // The first held element of the range of rows.
   for (const ParameterRows& rows : spec_.rows) {
     const int64_t end = begin + rows.range.size() * held;
     while (first < end && !left.empty()) {
       const int64_t row = rows.range.begin + (first - begin) / held;
       const int64_t column = (first - begin) % held;
-      // Whole rows are next to each other in the whole tensor too.
+      // Whole rows are also contiguous in the whole tensor.
       const int64_t run = std::min(held == width ? end - first : held - column,
                                    static_cast<int64_t>(left.size()) / element);
       const auto bytes = static_cast<size_t>(run * element);

@@ -18,14 +18,14 @@ collectives::ConstBuffer BufferOf(const ConstTensorView& x) {
   return collectives::ConstBuffer(x.data(), x.element_count(), x.dtype());
 }
 
-// Elements of a token.
+// The number of elements of a token.
 int64_t WidthOf(const ConstTensorView& x) {
   int64_t width = 1;
   for (int dim = 1; dim < x.rank(); ++dim) width *= x.shape()[dim];
   return width;
 }
 
-// By rank, the elements of its rows; none if all have as many.
+// The elements of each rank's rows; empty if all ranks have the same number.
 std::vector<int64_t> UnevenCounts(std::span<const int64_t> rows,
                                   int64_t width) {
   if (std::adjacent_find(rows.begin(), rows.end(), std::not_equal_to<>()) ==

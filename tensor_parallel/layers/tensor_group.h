@@ -10,10 +10,10 @@
 // instead of SumOver. Together both move as many bytes as SumOver.
 //
 // Tensors are [tokens, ...], contiguous, in memory that the communicator
-// accepts. Calls are collectives on the queue of the ops: they begin after the
-// work that it has, and its later work begins after them (after Pending::Wait
-// where a call starts them). Errors are the communicator's, or InvalidArgument
-// if a shape does not match the partition.
+// accepts. Calls are collectives on the queue of the ops: they start after the
+// work that the queue has, and later work of the queue starts after them (for
+// the Start functions, later work after Pending::Wait). Errors are the
+// communicator's, or InvalidArgument if a shape does not match the partition.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 
@@ -38,18 +38,18 @@
 
 namespace tessera::tensor_parallel {
 
-// An asynchronous operation on the tensors of a queue; with one rank there is
-// nothing to wait for. The tensors it reads and writes must stay as they are
-// until Wait has returned.
+// An asynchronous operation on the tensors of a queue; with one rank it is
+// already complete. The tensors that it reads and writes must not change until
+// Wait has returned.
 class Pending {
  public:
   Pending() = default;
-  // `queue` outlives it.
+  // `queue` must outlive this object.
   Pending(collectives::Work work, Queue& queue)
       : work_(std::move(work)), queue_(&queue) {}
 
-  // Later work of the queue begins after the operation. The host waits only
-  // for an operation of the host.
+  // Orders later work of the queue after the operation. The host waits only for
+  // an operation of the host.
   absl::Status Wait(SourcePlace place = SourcePlace::current()) {
     return work_ ? queue_->Wait(work_->event(), place) : absl::OkStatus();
   }
@@ -59,24 +59,25 @@ class Pending {
   Queue* queue_ = nullptr;
 };
 
-// InvalidArgument, with the name, if x has not `tokens` rows.
+// InvalidArgument, with the name, if x does not have `tokens` rows.
 absl::Status CheckTokenRows(std::string_view name, const ConstTensorView& x,
                             int64_t tokens);
 
-// What a rank may do while an operation of a group is under way.
+// Other work of a rank while an operation of a group is in flight.
 class Meanwhile {
  public:
   virtual ~Meanwhile() = default;
-  // The same on every rank of the group.
+  // Must return the same on every rank of the group.
   virtual bool has_work() const = 0;
-  // Returns when the caller is to go on. The work may call collectives, and the
-  // layers of the group for other activations: working memory is lost.
+  // Returns when the caller should continue. The work may call collectives and
+  // the layers of the group with other activations, which overwrites working
+  // memory.
   virtual void Work() = 0;
 };
 
 class TensorGroup {
  public:
-  // Neither is owned. Without a communicator, one rank.
+  // Neither argument is owned. Without a communicator the group has one rank.
   explicit TensorGroup(Ops& ops,
                        collectives::Communicator* communicator = nullptr)
       : ops_(ops),
@@ -84,7 +85,8 @@ class TensorGroup {
         memory_(ops.queue().device().memory()),
         working_(std::make_shared<WorkingMemory>()) {}
 
-  // `place` is that of the next operation, for errors of the device.
+  // `place` is the source location of the next operation, for errors of the
+  // device.
   Ops& ops(SourcePlace place = SourcePlace::current()) const {
     ops_.SetPlace(place);
     return ops_;
@@ -98,9 +100,9 @@ class TensorGroup {
     return communicator_ == nullptr ? 0 : communicator_->rank().value();
   }
 
-  // Layers created with this group have weights without memory, which the owner
-  // binds: allocating whole weights and gradients for every layer at the start
-  // may need more memory than training.
+  // A copy of the group whose layers have weights without memory, which the
+  // owner binds. Allocating whole weights and gradients for every layer at the
+  // start may need more memory than training.
   TensorGroup WithoutWeightMemory() const {
     TensorGroup group = *this;
     group.has_weight_memory_ = false;
@@ -108,8 +110,8 @@ class TensorGroup {
   }
   bool has_weight_memory() const { return has_weight_memory_; }
 
-  // Layers that are made with this one have their weights and working memory
-  // from `memory`, which is not null; without this, from that of the ops'
+  // A copy of the group whose layers allocate weights and working memory from
+  // `memory`, which must not be null. The default is the memory of the ops'
   // device.
   TensorGroup WithMemory(std::shared_ptr<MemoryResource> memory) const {
     TensorGroup group = *this;
@@ -119,8 +121,8 @@ class TensorGroup {
   }
   const std::shared_ptr<MemoryResource>& memory() const { return memory_; }
 
-  // Layers that can give up the host between the begin of an operation of this
-  // group and its end do so for `meanwhile`, which outlives them.
+  // A copy of the group whose layers call `meanwhile`, which must outlive them,
+  // between the start of an operation and its end, if they support it.
   TensorGroup WithMeanwhile(Meanwhile* meanwhile) const {
     TensorGroup group = *this;
     group.meanwhile_ = meanwhile;
@@ -128,9 +130,9 @@ class TensorGroup {
   }
   Meanwhile* meanwhile() const { return meanwhile_; }
 
-  // Working memory of an operation, the same for all layers that ask for this
-  // name: layers compute one after the other, and a model of many layers needs
-  // it once. Elements are lost when another layer uses it.
+  // The working memory of an operation, which all layers that pass this name
+  // share: layers compute one after the other, so a model needs it only once.
+  // Another layer may overwrite its elements.
   ReusableTensor Working(const std::string& name) const {
     return working_->try_emplace(name, memory_, queue()).first->second;
   }
@@ -154,8 +156,8 @@ class TensorGroup {
                                            ConstTensorView all,
                                            TensorView mine) const;
 
-  // The same of any numbers of rows, one for each rank: shapes are the caller's
-  // to check. With one rank a copy.
+  // The same for any number of rows per rank. The caller must check the shapes.
+  // A copy if there is one rank.
   absl::StatusOr<Pending> StartGatherRows(std::span<const int64_t> rows,
                                           ConstTensorView mine,
                                           TensorView all) const;
@@ -163,8 +165,9 @@ class TensorGroup {
                                               ConstTensorView all,
                                               TensorView mine) const;
 
-  // InvalidArgument if `tokens` are not parted among the group's ranks, or the
-  // two are not contiguous tensors of this rank's tokens, and of all.
+  // InvalidArgument if `tokens` is not a partition over the group's ranks, or
+  // if `mine` and `all` are not contiguous tensors of this rank's tokens and of
+  // all tokens.
   absl::Status CheckTokens(const Partition& tokens, ConstTensorView mine,
                            ConstTensorView all) const;
 

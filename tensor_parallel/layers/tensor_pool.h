@@ -1,4 +1,5 @@
-// TensorPool: reusable memory for activations.
+// TensorPool: reusable memory for activations. PooledTensor and KeptTensor are
+// tensors in it; ReusableTensor is working memory outside of it.
 //
 //   TensorPool pool(group.memory(), &group.queue());  // one per rank
 //   PooledTensor hidden(pool);
@@ -7,12 +8,12 @@
 //
 // Micro-batches that are in flight in a pipeline hold different tensors at
 // different times and reuse each other's memory, so that nothing is allocated
-// after the first step. Used by one thread at a time.
+// after the first step. One thread at a time.
 //
-// All work on a pool's tensors is on one queue, or that queue has waited for it
-// before they are released: a block may go to its next user while work of the
-// last one is still queued. The memory itself is freed with the pool and by
-// ReusableTensor; all work on it is done by then.
+// All work on a pool's tensors must be on one queue, or that queue must have
+// waited for it before the tensors are released: a memory block may be reused
+// while work of its previous user is still queued. All work on the memory must
+// be done before the pool, or a ReusableTensor, is destroyed.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_POOL_H_
 
@@ -36,7 +37,7 @@ namespace tessera::tensor_parallel {
 
 class TensorPool {
  public:
-  // `queue` does the work on the tensors, and outlives the pool; null if all
+  // `queue` does the work on the tensors and must outlive the pool; null if all
   // work is done when a call returns.
   explicit TensorPool(std::shared_ptr<MemoryResource> memory,
                       Queue* queue = nullptr)
@@ -44,28 +45,29 @@ class TensorPool {
   TensorPool(const TensorPool&) = delete;
   TensorPool& operator=(const TensorPool&) = delete;
 
-  // Returns a free block of the size's class, else a new one. Sizes in a class
+  // Returns a free block of the size class, or else a new one. Sizes in a class
   // differ by at most an eighth (or 64 bytes) and are rounded up to the
-  // largest: a step with the same order of calls as the previous one allocates
-  // nothing. ResourceExhausted if there is no more memory.
+  // largest, so a step with the same order of calls as the previous one
+  // allocates nothing. ResourceExhausted if memory is exhausted.
   absl::StatusOr<Buffer> Take(size_t bytes);
   void Give(Buffer buffer);
 
-  // The same for sizes that depend on values and so differ from step to step:
-  // returns the smallest free block of these that is large enough. If there is
-  // none, the host waits for the queue, the largest free one is freed, and a
-  // new one of the size's class is allocated. There are thus never more blocks
-  // than were in use at once, and none larger than the largest request.
+  // The same for sizes that depend on values and therefore differ from step to
+  // step: returns the smallest sufficient free block that was returned by
+  // GiveVarying. If there is none, the host waits for the queue, the largest
+  // such free block is freed, and a new block of the size class is allocated.
+  // So there are never more blocks than were in use at once, and none larger
+  // than the largest request.
   absl::StatusOr<Buffer> TakeVarying(size_t bytes);
   void GiveVarying(Buffer buffer);
 
   MemoryKind kind() const { return memory_->kind(); }
-  // Bytes of blocks that are in use and of blocks that are free, and the number
-  // of allocations so far, which stops growing once the pool reuses its blocks.
+  // The bytes of blocks in use and of free blocks, and the number of
+  // allocations so far, which stops growing once the pool reuses its blocks.
   int64_t taken_bytes() const { return taken_bytes_; }
   int64_t free_bytes() const { return free_bytes_; }
   int64_t blocks_made() const { return blocks_made_; }
-  // The most that taken_bytes() was since the last ResetPeak.
+  // The maximum of taken_bytes() since the last ResetPeak.
   int64_t peak_bytes() const { return peak_bytes_; }
   void ResetPeak() { peak_bytes_ = taken_bytes_; }
 
@@ -87,7 +89,7 @@ class TensorPool {
   int64_t peak_bytes_ = 0;
 };
 
-// A tensor in memory of a pool, or none. Move-only.
+// A tensor in memory of a pool, or no tensor. Move-only.
 class PooledTensor {
  public:
   explicit PooledTensor(TensorPool& pool) : pool_(&pool) {}
@@ -95,14 +97,14 @@ class PooledTensor {
   PooledTensor(PooledTensor&& other) noexcept;
   PooledTensor& operator=(PooledTensor&& other) noexcept;
 
-  // Row-major and uninitialised; previous contents are lost. Takes memory only
-  // if the present memory is too small.
+  // Returns a row-major, uninitialised tensor; previous contents are lost.
+  // Takes memory from the pool only if the present memory is too small.
   absl::StatusOr<TensorView> Reserve(DType dtype,
                                      std::span<const int64_t> shape) {
     return Reserve(dtype, shape, /*varying=*/false);
   }
-  // For shapes that depend on values: TensorPool::TakeVarying. A tensor is
-  // always reserved in one way or always in the other.
+  // For shapes that depend on values (TensorPool::TakeVarying). A tensor must
+  // always be reserved by the same one of the two functions.
   absl::StatusOr<TensorView> ReserveVarying(DType dtype,
                                             std::span<const int64_t> shape) {
     return Reserve(dtype, shape, /*varying=*/true);
@@ -112,7 +114,7 @@ class PooledTensor {
   bool held() const { return view_.has_value(); }
   // Requires held().
   TensorView view() const { return *view_; }
-  // Bytes of the elements; 0 if there are none.
+  // The bytes of the elements; 0 if there is no tensor.
   int64_t bytes() const { return held() ? view_->size_in_bytes() : 0; }
   TensorPool& pool() const { return *pool_; }
 
@@ -128,37 +130,38 @@ class PooledTensor {
 };
 
 // One of the tensors that a layer keeps for a micro-batch between its passes,
-// for callers that move them out of memory in the meantime. It is in memory of
-// a pool, or borrowed from the caller (`view`, which is null for tensors that
+// for callers that offload them in the meantime. It is in memory of a pool
+// (`own`) or borrowed from the caller (`view`, which is null for tensors that
 // are never borrowed). Neither is owned.
 struct KeptTensor {
   PooledTensor* own = nullptr;
   std::optional<ConstTensorView>* view = nullptr;
 
-  // None if nothing is held.
+  // nullopt if no tensor is held.
   std::optional<ConstTensorView> value() const;
-  // Memory of the pool for such a tensor, which the layer then takes for it.
+  // Reserves memory of the pool for the tensor; the layer then uses it as the
+  // kept tensor.
   absl::StatusOr<TensorView> Reserve(DType dtype,
                                      std::span<const int64_t> shape) const;
   void Release() const;
 };
 
-// ReusableTensor: working memory of an operation, which grows to the largest
-// requested shape. Copies share the memory.
+// The working memory of an operation, which grows to the largest requested
+// shape. Copies share the memory.
 //
 //   ReusableTensor all_tokens(group.memory(), group.queue());
 //   TESSERA_ASSIGN_OR_RETURN(TensorView x, all_tokens.Get(dtype, shape));
-
 class ReusableTensor {
  public:
-  // `queue` does the work on the tensor, and outlives it.
+  // `queue` does the work on the tensor and must outlive it.
   ReusableTensor(std::shared_ptr<MemoryResource> memory, Queue& queue)
       : memory_(std::move(memory)),
         queue_(&queue),
         buffer_(std::make_shared<Buffer>()) {}
 
-  // Row-major, with any elements; good until the next call. The host waits for
-  // the queue if the memory is to grow, so not after the first step.
+  // Returns a row-major, uninitialised tensor that is valid until the next
+  // call. The host waits for the queue if existing memory must grow, which does
+  // not happen after the first step.
   absl::StatusOr<TensorView> Get(DType dtype, std::span<const int64_t> shape) {
     TESSERA_ASSIGN_OR_RETURN(Layout layout, Layout::RowMajor(shape));
     const auto bytes =

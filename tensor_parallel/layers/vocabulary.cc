@@ -12,7 +12,7 @@ namespace tessera::tensor_parallel {
 
 namespace {
 
-// InvalidArgument if `numbers` are not one for each of `tokens` tokens.
+// InvalidArgument if `numbers` does not have one number per token.
 absl::Status CheckNumbers(std::string_view name, const ConstTensorView& numbers,
                           DType dtype, int64_t tokens) {
   if (numbers.dtype() == dtype && numbers.rank() == 1 &&
@@ -267,7 +267,7 @@ absl::Status VocabularyParallelCrossEntropy::Forward(ConstTensorView logits,
   const DType statistics = GradientDType(dtype_);
   TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
                            state.largest.Reserve(statistics, {{tokens}}));
-  // The sums, then the targets' logits, so that one message has both.
+  // The sums, then the targets' logits, so that both are sent in one message.
   TESSERA_ASSIGN_OR_RETURN(const TensorView both,
                            state.sums.Reserve(statistics, {{2, tokens}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));

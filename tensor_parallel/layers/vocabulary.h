@@ -1,14 +1,5 @@
-// VocabularyParallelEmbedding: rows of a table [vocabulary, n] by token, where
-// each rank has the rows of a part of the vocabulary (Shoeybi et al., arXiv
-// 1909.08053, section 3).
-//
-//   tensor        every rank has               under sequence parallelism
-//   ids           i64 [tokens], the same       of all tokens, the same
-//   y, gradient   [tokens, n], the same        [its tokens, n]
-//
-// A rank looks up the rows that it has, zeros for the others, and the sum over
-// the ranks is the result: exact, since all but one of the terms are zero.
-// Otherwise as ColumnParallelLinear.
+// Layers whose vocabulary is divided among the ranks of a tensor group:
+// embedding, projection to logits, and cross-entropy.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_VOCABULARY_H_
 
@@ -33,19 +24,30 @@ struct EmbeddingOptions {
   int64_t width = 0;
   DType dtype = DType::kF32;
   bool sequence_parallel = false;
-  // Factor of the rows that the embedding looks up (Gemma: the square root of
-  // the width); a projection with the same options takes the table as it is.
+  // The factor of the rows that the embedding looks up (Gemma: the square root
+  // of the width). A projection with the same options uses the unscaled table.
   double scale = 1;
 };
 
+// Looks up rows of a table [vocabulary, n] by token, where each rank has the
+// rows of a part of the vocabulary (Shoeybi et al., arXiv 1909.08053, section
+// 3).
+//
+//   tensor        every rank has               under sequence parallelism
+//   ids           i64 [tokens], the same       of all tokens, the same
+//   y, gradient   [tokens, n], the same        [its tokens, n]
+//
+// A rank looks up the rows that it has and uses zeros for the others; the
+// result is the sum over the ranks. It is exact because all but one of the
+// terms are zero. Otherwise like ColumnParallelLinear.
 class VocabularyParallelEmbedding {
  public:
   // InvalidArgument if a size is negative.
   static absl::StatusOr<VocabularyParallelEmbedding> Create(
       const TensorGroup& group, const EmbeddingOptions& options);
 
-  // The table is the weight: row by row as FillNormal of a linear layer with
-  // `vocabulary` outputs.
+  // The table is the weight of a linear layer with `vocabulary` outputs, and
+  // FillNormal sets the same values.
   LinearWeights& weights() { return weights_; }
   Parameter& table() { return weights_.weight_parameter(); }
   // Appends the table, named "prefix.weight".
@@ -53,12 +55,13 @@ class VocabularyParallelEmbedding {
                         std::vector<Parameter*>& parameters) {
     weights_.AppendParameters(prefix, parameters);
   }
-  // The rows that each rank has.
+  // The partition of the table's rows.
   const Partition& vocabulary() const { return vocabulary_; }
 
-  // Ids are in [0, vocabulary): whoever uploads them checks it. InvalidArgument
-  // if there is not one for each token, FailedPrecondition if the table (or its
-  // gradient, in the backward) is released.
+  // Precondition: ids are in [0, vocabulary), which the code that uploads them
+  // must check. InvalidArgument if there is not one id per token,
+  // FailedPrecondition if the table (in the backward, its gradient) is
+  // released.
   absl::Status Forward(const Partition& tokens, ConstTensorView ids,
                        TensorView y);
   // Adds to the gradient of the table. Ids have no gradient.
@@ -84,9 +87,9 @@ class VocabularyParallelEmbedding {
   ReusableTensor all_y_{group_.memory(), group_.queue()};
 };
 
-// VocabularyParallelProjection: logits = x table^T, where each rank has the
-// rows of a part of the table [vocabulary, width]: a column-parallel layer
-// whose weight may be that of the embedding.
+// Computes logits = x table^T, where each rank has some rows of the table
+// [vocabulary, width]: a column-parallel layer that may share its weight with
+// the embedding.
 //
 //   // Untied: a table of its own.
 //   auto projection = VocabularyParallelProjection::Create(group, options);
@@ -94,17 +97,16 @@ class VocabularyParallelEmbedding {
 //   auto projection = VocabularyParallelProjection::Create(
 //       group, options, &embedding.table());
 //
-// Tied over pipeline stages, the first and the last one have a table each, of
-// the same name and values: sum the gradients of embedding.table() and
-// projection.table() over the two before each step, and both stay equal. The
-// two hold the same rows of the table.
+// If the table is tied over pipeline stages, the first and the last stage each
+// have a table with the same name, rows and values: sum the gradients of
+// embedding.table() and projection.table() over the two stages before each
+// step, so that both tables stay equal.
 //
 //   tensor             every rank has                under sequence parallelism
 //   x, gradient        [tokens, width], the same     [its tokens, width]
 //   logits, gradient   [tokens, its vocabulary]      the same
 //
-// Otherwise as ColumnParallelLinear.
-
+// Otherwise like ColumnParallelLinear.
 class VocabularyParallelProjection {
  public:
   // `tied` is not owned; it must outlive this object and must not move.
@@ -117,7 +119,7 @@ class VocabularyParallelProjection {
   Parameter& table() { return *table_; }
   const Parameter& table() const { return *table_; }
   bool tied() const { return own_table_ == nullptr; }
-  // The words that each rank has.
+  // The partition of the vocabulary.
   const Partition& vocabulary() const { return vocabulary_; }
   // Appends the table as "prefix.weight", unless it is tied.
   void AppendParameters(std::string_view prefix,
@@ -131,7 +133,8 @@ class VocabularyParallelProjection {
   // Adds to the gradient of the table.
   absl::Status BackwardWeight(const Partition& tokens, ConstTensorView gradient,
                               ConstTensorView x);
-  // Both: one is computed while the other travels.
+  // Both passes; overlaps the computation of the table's gradient with the
+  // communication of the input gradient.
   absl::Status Backward(const Partition& tokens, ConstTensorView gradient,
                         ConstTensorView x, TensorView x_gradient);
 
@@ -162,22 +165,7 @@ class VocabularyParallelProjection {
   ReusableTensor all_x_gradient_{group_.memory(), group_.queue()};
 };
 
-// VocabularyParallelCrossEntropy: the loss of logits of which each rank has
-// some of the vocabulary, without ever gathering them.
-//
-//   VocabularyParallelCrossEntropy loss(group, vocabulary, DType::kF32);
-//   CrossEntropyState state(pool);                    // one a micro-batch
-//   TESSERA_RETURN_IF_ERROR(loss.Forward(logits, targets, losses, state));
-//   TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, logits));
-//
-// For each token the ranks exchange three numbers: the largest logit, then the
-// sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
-// section 3). Logits are [tokens, the rank's part of the vocabulary], f64, f32
-// or bf16; every rank has all tokens and gets the same losses. Targets are i64
-// [tokens], losses and scales f64 [tokens], all on the device and contiguous.
-// Calls are collective.
-
-// State that a forward keeps for its backward, per token and over all ranks:
+// The state that a forward keeps for its backward: per token, over all ranks,
 // the largest logit, the sum of exponentials and the target's logit.
 struct CrossEntropyState {
   // `pool` must outlive the state.
@@ -193,9 +181,24 @@ struct CrossEntropyState {
   PooledTensor sums;     // [2, tokens], statistics.
 };
 
+// The cross-entropy of logits of which each rank has a part of the vocabulary.
+// It never gathers the logits.
+//
+//   VocabularyParallelCrossEntropy loss(group, vocabulary, DType::kF32);
+//   CrossEntropyState state(pool);                    // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(loss.Forward(logits, targets, losses, state));
+//   TESSERA_RETURN_IF_ERROR(loss.Backward(scales, targets, state, logits));
+//
+// For each token the ranks exchange three numbers: the largest logit, then the
+// sum of exponentials and the target's logit (Shoeybi et al., arXiv 1909.08053,
+// section 3). Logits are [tokens, the rank's part of the vocabulary], f64, f32,
+// bf16 or f16; every rank has all tokens and gets the same losses. Targets are
+// i64 [tokens], losses and scales f64 [tokens], all on the device and
+// contiguous. Calls are collectives.
 class VocabularyParallelCrossEntropy {
  public:
-  // `vocabulary` is parted among the group's ranks; it is that of `terms` too.
+  // `vocabulary` is the partition over the group's ranks; its size also becomes
+  // terms.vocabulary.
   VocabularyParallelCrossEntropy(const TensorGroup& group,
                                  const Partition& vocabulary, DType dtype,
                                  const LossTerms& terms = {})
@@ -204,17 +207,17 @@ class VocabularyParallelCrossEntropy {
   }
 
   // losses[i] = log(sum of exp(logits of token i)) - logit of targets[i],
-  // without the terms; 0 for kNoTarget.
-  // Other targets are in the vocabulary: whoever uploads them checks it.
-  // InvalidArgument if a shape or type is wrong.
+  // without the terms; 0 for kNoTarget. Precondition: other targets are in the
+  // vocabulary, which the code that uploads them must check. InvalidArgument if
+  // a shape or type is wrong.
   absl::Status Forward(ConstTensorView logits, ConstTensorView targets,
                        TensorView losses, CrossEntropyState& state);
 
-  // Overwrites the logits of the forward that left `state` by the gradient of
-  // the sum over i of scales[i] losses[i], with the terms, which need no more
-  // communication; a scale of 0 or kNoTarget leaves a token out.
-  // InvalidArgument for invalid terms (Ops::CrossEntropyGradient).
-  // FailedPrecondition if the state is of no such forward.
+  // Overwrites the logits of the forward that set `state` with the gradient of
+  // the sum over i of scales[i] * losses[i], including the terms, which need no
+  // additional communication. A scale of 0 or the target kNoTarget excludes a
+  // token. InvalidArgument for invalid terms (op::CrossEntropyGradient).
+  // FailedPrecondition if `state` does not belong to such a forward.
   absl::Status Backward(ConstTensorView scales, ConstTensorView targets,
                         const CrossEntropyState& state, TensorView logits);
 

@@ -33,7 +33,7 @@ struct GeluGate {
   }
 
  private:
-  // Between the two numbers beyond which h does not change.
+  // Clamps to the interval outside of which h is constant.
   HWY_INLINE Block<S> Near(const Block<S>& g) const {
     const auto zero = SetBlock(S{0});
     const auto far = SetBlock(static_cast<S>(gelu::kFar));

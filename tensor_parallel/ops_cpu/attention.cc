@@ -20,22 +20,23 @@
 #include "tensor_parallel/ops_cpu/onednn_gemm.h"
 #include "tensor_parallel/sharding/partition.h"
 
-// T is the type of the factors of products and S that of statistics.
+// T is the type of the factors of products, and S the type of statistics.
 namespace tessera::tensor_parallel::cpu {
 
 namespace {
 
-// Products of a tile take 128 KiB in f32: they stay in the second-level cache.
+// The products of a tile take 128 KiB in f32, so that they stay in the
+// second-level cache.
 constexpr int64_t kTileKeys = 256;
 constexpr int64_t kTileRows = 128;
 
-// Uninitialised values; there may be none.
+// Uninitialised values, possibly none.
 template <typename T>
 std::unique_ptr<T[]> Scratch(int64_t size) {
   return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(size));
 }
 
-// The rows of one head, from that token on.
+// The rows of one head, from token `token` on.
 template <typename Byte>
 BasicRowsView<Byte> TokensOf(const BasicTensorView<Byte>& x, int64_t token,
                              int64_t head) {
@@ -68,7 +69,7 @@ void ReadHeads(const ConstTensorView& x, IndexRange tokens, IndexRange heads,
   }
 }
 
-// The other way, for statistics: x = rows, or x += rows.
+// The inverse for statistics: x = rows, or x += rows.
 enum class Writing { kSet, kAdd };
 template <typename S>
 void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
@@ -89,8 +90,8 @@ void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
   }
 }
 
-// All tokens of one head, as a matrix: in place if it is of type T and BLAS
-// accepts its stride, else a copy. (Copies without gaps were not faster,
+// All tokens of one head, as a matrix: in place if it has type T and BLAS
+// accepts its stride, otherwise a copy. (Copies without gaps were not faster,
 // although heads are a power of two apart.)
 template <typename T>
 class Head {
@@ -120,8 +121,8 @@ class Head {
   int64_t stride_;
 };
 
-// The sizes of the block of one sequence (views of [tokens, heads, d]), and how
-// it is cut into tiles.
+// The sizes of the block of one sequence (views of [tokens, heads, d]) and of
+// its tiles.
 struct Tiling {
   explicit Tiling(const AttentionBlock& block)
       : queries(block.query.shape()[0]),
@@ -147,25 +148,26 @@ struct Tiling {
   IndexRange QueriesFrom(int64_t begin) const {
     return {begin, std::min(queries, begin + tile_queries)};
   }
-  // How many keys, from the first on, a query sees; the next query sees at
-  // least as many.
+  // The number of leading keys that the causal mask, if any, leaves visible to
+  // a query; it does not decrease from query to query.
   int64_t SeenBy(int64_t query) const {
     return is_causal ? std::clamp<int64_t>(query + 1 + keys - queries, 0, keys)
                      : keys;
   }
-  // How many keys, from the first on, a query does not see though they are
-  // earlier; the next query does not see at least as many.
+  // The number of leading keys that first_keys hides from a query; it does not
+  // decrease from query to query.
   int64_t HiddenFrom(int64_t query) const {
     return first_keys == nullptr
                ? 0
                : std::clamp<int64_t>(first_keys[query], 0, keys);
   }
-  // Where the first tile of keys begins of which a query of `queries` may see
-  // one.
+  // The begin of the first tile of keys that may be visible to a query of
+  // `queries`.
   int64_t FirstTile(IndexRange queries) const {
     return HiddenFrom(queries.begin) / kTileKeys * kTileKeys;
   }
-  // The tile of the keys from `begin` on that the last of `queries` sees.
+  // The tile of keys from `begin` on, clipped to those that the last of
+  // `queries` sees.
   IndexRange KeysFrom(int64_t begin, IndexRange queries) const {
     const int64_t end = std::min(begin + kTileKeys, SeenBy(queries.end - 1));
     return {begin, std::max(begin, end)};
@@ -179,12 +181,12 @@ struct Tiling {
   int64_t group;  // heads / kv_heads
   int64_t d;
   bool is_causal;
-  const int64_t* first_keys;  // Of the queries; null: all see the first one.
+  const int64_t* first_keys;  // By query; null: none are hidden.
   int64_t tile_queries;       // Rows of a tile are queries times group.
 };
 
-// The scores of a tile of queries, a row for each head of each, with a tile of
-// keys.
+// The scores of a tile of queries (one row for each query and head) with a tile
+// of keys.
 template <typename T>
 class Scores {
  public:
@@ -221,7 +223,7 @@ class Scores {
 
   const ScoreTile<T>& tile() const { return tile_; }
 
-  // Once the softmax or its gradient has replaced the scores by them.
+  // Valid after the softmax or its gradient has overwritten the scores.
   BlasFactor<T> weights(bool transposed = false) const {
     return {tile_.weights, kTileKeys, transposed};
   }
@@ -315,7 +317,8 @@ class RunningState {
   std::unique_ptr<S[]> output_;
 };
 
-// The gradients of a tile of queries against one tile of keys after the other.
+// Computes the gradients of a tile of queries with one tile of keys after the
+// other.
 //   p = exp(scale q k^T - log_sum_exp), ds = scale p (do v^T - delta)
 //   dv += p^T do, dk += ds^T q, dq += ds k
 template <typename T>
@@ -393,7 +396,7 @@ class QueryTile {
                            .product_gradients = product_gradients_});
   }
 
-  // Straight to the gradients: statistics.
+  // Adds directly to the gradients, which have the type of statistics.
   void AddToKeys(IndexRange keys, int64_t kv_head) {
     const ScoreTile<T>& tile = scores_.tile();
     const BlasShape shape = {tile.width, tiling_.d, tile.rows};
@@ -476,8 +479,8 @@ void RunAttendGradient(const AttentionBlock& block,
 template <typename Run>
 void WithFactors(const AttentionBlock& part, const Tiling& tiling,
                  const Run& run) {
-  // With fewer rows a key is used so seldom that the products wait for memory,
-  // and decoding would compile one for each number of keys.
+  // With fewer rows each key is reused so rarely that the products are
+  // memory-bound, and decoding would compile a product for each number of keys.
   constexpr int64_t kLeastRows = 16;
   const DType dtype = part.query.dtype();
   if (dtype == DType::kF64) return run(std::type_identity<double>());
@@ -509,7 +512,8 @@ AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
 
 void Attend(ThreadPool& pool, const AttentionBlock& block,
             const AttentionState& state) {
-  // Tiles of a part; keys and values that are converted are so for each part.
+  // The number of tiles in a part; keys and values are converted once per part,
+  // if at all.
   constexpr int64_t kTilesOfPart = 8;
   if (block.query.element_count() == 0) return;
   const Tiling tiling(SequenceOf(block, 0));

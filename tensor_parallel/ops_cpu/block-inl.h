@@ -1,11 +1,11 @@
-// Block: the values of 64 bytes, in as many vectors as the instruction set
-// needs for them. Sums over blocks have the same bits for every instruction
-// set, because each has the same number of partial sums, added up in the same
-// order; products and sums are never fused.
+// Block: 64 bytes of values, in as many vectors as the instruction set needs.
+// Sums over blocks have the same bits on every instruction set, because each
+// uses the same number of partial sums, added in the same order; products and
+// sums are never fused.
 //
-// Compiled once for every instruction set. Elements of bf16 become blocks of
-// f32. Load and Store take the number of elements that there are: the others
-// read as zero, and no byte beyond is touched.
+// Compiled once for every instruction set. Elements of bf16 are loaded into
+// blocks of f32. Load and Store take the number of valid elements: the others
+// read as zero, and no byte beyond the valid elements is accessed.
 #if defined(TESSERA_TENSOR_PARALLEL_OPS_CPU_BLOCK_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_TENSOR_PARALLEL_OPS_CPU_BLOCK_INL_H_
@@ -30,7 +30,7 @@ namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Elements of type T in a block.
+// The number of elements of type T in a block.
 template <typename T>
 inline constexpr int64_t kBlock = 64 / sizeof(StatisticOf<T>);
 
@@ -67,7 +67,7 @@ TESSERA_BLOCK_BINARY_(operator*, hn::Mul)
 TESSERA_BLOCK_BINARY_(operator/, hn::Div)
 #undef TESSERA_BLOCK_BINARY_
 
-// The larger of two; NaN if either is.
+// The larger value; NaN if either is NaN.
 template <typename S>
 HWY_INLINE Block<S> Larger(const Block<S>& a, const Block<S>& b) {
   Block<S> result;
@@ -120,7 +120,7 @@ HWY_INLINE void StoreAll(const Block<S>& block, S* to) {
                to + i * Block<S>::kStep);
   }
 }
-// To nearest even; NaN stays one, quiet.
+// Rounds to nearest even; a NaN stays a (quiet) NaN.
 HWY_INLINE void StoreAll(const Block<float>& block, BF16* to) {
   using Tag = Block<float>::Tag;
   const hn::Rebind<uint16_t, Tag> narrow;
@@ -180,7 +180,7 @@ HWY_INLINE void Store(const Block<StatisticOf<T>>& block, T* to,
   }
 }
 
-// `block` with `other` at and after place `count`.
+// The first `count` values of `block`, followed by the values of `other`.
 template <typename S>
 HWY_INLINE Block<S> First(const Block<S>& block, int64_t count, S other) {
   if (HWY_LIKELY(count >= kBlock<S>)) return block;
@@ -190,8 +190,8 @@ HWY_INLINE Block<S> First(const Block<S>& block, int64_t count, S other) {
   return LoadAll(values);
 }
 
-// Calls body(j, count) for the blocks of n elements of type T: `count` of the
-// elements from j on are there, a constant but for the last block.
+// Calls body(j, count) for the blocks of n elements of type T: `count` elements
+// from j on are valid, a constant except for the last block.
 template <typename T, class Body>
 HWY_INLINE void ForEachBlock(int64_t n, const Body& body) {
   int64_t j = 0;
@@ -201,7 +201,7 @@ HWY_INLINE void ForEachBlock(int64_t n, const Body& body) {
   if (j < n) body(j, n - j);
 }
 
-// The sum of the values of a block, as a tree.
+// The sum of the values of a block, added as a tree.
 template <typename S>
 HWY_INLINE S Sum(const Block<S>& block) {
   alignas(64) S values[kBlock<S>];
@@ -213,7 +213,7 @@ HWY_INLINE S Sum(const Block<S>& block) {
 }
 
 // The sum of term(j, n - j) over the blocks from j on of n elements of type T,
-// where term(j, left) is zero from index `left` on. Four independent sums avoid
+// where term(j, left) is zero from index `left` on. Four independent sums hide
 // latency.
 template <typename T, class Term>
 HWY_INLINE StatisticOf<T> SumOf(const Term& term, int64_t n) {
@@ -230,7 +230,7 @@ HWY_INLINE StatisticOf<T> SumOf(const Term& term, int64_t n) {
   return Sum((a + b) + (c + d));
 }
 
-// The largest element; NaN if there is one.
+// The largest element; NaN if any element is NaN.
 template <typename S>
 HWY_INLINE S Largest(const Block<S>& block) {
   const typename Block<S>::Tag tag;

@@ -1,8 +1,9 @@
-// AddColumns: sums of columns in statistics, added to a row of any type.
+// AddColumns: adds the sums of columns, computed in the type of statistics, to
+// a row of any type.
 //
-// Rows are added one after the other to what the target holds, so that rows
-// that are shared among calls give the same bits, but for the rounding of a
-// bf16 target after each call. Compiled once for every instruction set.
+// Rows are added one after the other to the target's values, so that any
+// division of the rows into calls gives the same bits, except that a bf16
+// target is rounded after each call. Compiled once for every instruction set.
 #if defined(TESSERA_TENSOR_PARALLEL_OPS_CPU_COLUMNS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_TENSOR_PARALLEL_OPS_CPU_COLUMNS_INL_H_
@@ -22,8 +23,8 @@ namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 
 // target[j] += the sum over i in `rows` of term(i, j), for j in `columns`.
-// term(i, at, count) is the block of columns from `at`, of which `count` are.
-// The sums of a stripe of columns stay in the first-level cache.
+// term(i, at, count) is the block of columns from `at`, of which `count` are
+// valid. The sums of a stripe of columns stay in the first-level cache.
 template <typename Target, class Term>
 HWY_INLINE void AddColumns(const Term& term, IndexRange rows,
                            IndexRange columns, Target* target) {

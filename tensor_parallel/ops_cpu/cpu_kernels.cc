@@ -35,10 +35,10 @@ namespace {
 
 using Step = ElementwiseJob::Step;
 
-// Elements that a thread takes at a time: some microseconds of work.
+// The number of elements in a unit of work of a thread: some microseconds.
 constexpr int64_t kPart = 16384;
 
-// Calls run(range) for parts of [0, count), of which each index has `width`
+// Calls run(range) for parts of [0, count), in which each index has `width`
 // elements.
 void RunParts(ThreadPool& pool, int64_t count, int64_t width,
               absl::FunctionRef<void(IndexRange)> run) {
@@ -72,8 +72,8 @@ void RunByColumns(ThreadPool& pool, void (*run)(const Job&), const Job& job) {
            });
 }
 
-// Runs `job` on x and y of one shape and any number of dimensions: as one row
-// if they are contiguous, else by their last two dimensions.
+// Runs `job` on x and y of equal shapes with any number of dimensions: as one
+// row if they are contiguous, otherwise by their last two dimensions.
 absl::Status RunOnRows(ThreadPool& pool, ElementwiseJob job,
                        const ConstTensorView& x, const TensorView& y) {
   if (x.element_count() == 0) return absl::OkStatus();
@@ -106,7 +106,7 @@ absl::Status RunOnRows(ThreadPool& pool, ElementwiseJob job,
   return absl::OkStatus();
 }
 
-// Statistics are written by the forward alone.
+// Only the forward writes statistics.
 RowsView StatisticsView(const ConstTensorView& view) {
   return RowsView(const_cast<std::byte*>(view.data()), 0);
 }
@@ -119,7 +119,7 @@ NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
           .x = ConstRowsView(x)};
 }
 
-// The places of ids that are held, by id, and by place where equal.
+// The indices of held ids, ordered by id and then by index.
 std::vector<int64_t> HeldInOrder(IndexRange held,
                                  std::span<const int64_t> ids) {
   std::vector<int64_t> order;
@@ -162,13 +162,14 @@ void SetLosses(const ConstTensorView& largest, const ConstTensorView& sum,
       result[i] = 0;
       continue;
     }
-    // The difference first: large logits would swallow the logarithm.
+    // Subtracts first, because large logits would absorb the logarithm.
     result[i] = std::log(static_cast<double>(s[i])) +
                 (static_cast<double>(m[i]) - static_cast<double>(p[i]));
   }
 }
 
-// x and z are [tokens, heads, d], or that for each sequence.
+// x and z are [tokens, heads, d], possibly with a leading dimension of
+// sequences.
 void DotRows(ThreadPool& pool, const ConstTensorView& x,
              const ConstTensorView& z, const TensorView& dots) {
   if (x.rank() == 4) {
@@ -325,7 +326,7 @@ void CheckHeads(const AttentionBlock& block, OperandChecker& check) {
                    " elements; there may be at most ", kLargestBlasSize, "."));
 }
 
-// Gradients of keys and values are written by BLAS.
+// BLAS writes the gradients of keys and values.
 void RequireBlasTokens(OperandChecker& check, std::string_view name,
                        const TensorView& x) {
   const int64_t stride = x.strides()[1];

@@ -1,12 +1,11 @@
 // The kernels of operations on the CPU.
 //
 // Elementwise operations, norms, activations, cross-entropy and row tables are
-// bound by memory, or by vectors where these are narrow: each reads and writes
-// every element once, in parts that the threads of the pool take, and sums in
-// statistics. AddRows sorts the
-// ids (stably, with 8 bytes for each), so that each row of the table is read,
-// added to in statistics and rounded once. Gemm and attention are in gemm.h and
-// attention.h.
+// memory-bound (compute-bound if vectors are narrow): each reads and writes
+// every element once, in parts that are divided among the threads of the pool,
+// and computes sums in the type of statistics. AddRows sorts the ids (stably,
+// with 8 bytes per id), so that each row of the table is read, summed and
+// rounded once. Gemm and attention are in gemm.h and attention.h.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_CPU_KERNELS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_CPU_KERNELS_H_
 
@@ -22,12 +21,12 @@
 
 namespace tessera::tensor_parallel::cpu {
 
-// Keeps the sines and cosines of the last call, of d values a token in
-// statistics; computes them anew, in f64, only where frequencies, d, type or
-// positions are others.
+// Caches the sines and cosines of the last call: d values of the type of
+// statistics per token. Recomputes them, in f64, only if the frequencies, d,
+// the type or the positions change.
 class RotaryTable {
  public:
-  // For each token d/2 cosines, then d/2 sines. S is float or double.
+  // For each token, d/2 cosines and then d/2 sines. S is float or double.
   template <typename S>
   const S* Get(const RotaryFrequencies& frequencies, int64_t d,
                std::span<const int64_t> positions);
@@ -40,7 +39,7 @@ class RotaryTable {
   std::vector<double> f64_;
 };
 
-// What the kernels of one queue share.
+// The state that the kernels of one queue share.
 struct CpuBackend {
   std::shared_ptr<ThreadPool> pool;
   RotaryTable rotary = {};

@@ -38,7 +38,7 @@ struct ExpTerm {
   Block<StatisticOf<T>> shift;
 };
 
-// The target's own comes from its logit as it was.
+// The target's gradient is computed from its original logit.
 template <typename T>
 void GradientOfRow(const CrossEntropyJob& job, int64_t i) {
   using S = StatisticOf<T>;
@@ -55,7 +55,8 @@ void GradientOfRow(const CrossEntropyJob& job, int64_t i) {
       job.label_smoothing == 0
           ? 0
           : job.label_smoothing / static_cast<double>(job.vocabulary);
-  // Without terms 1, 0 and 1: the bits of a gradient without them.
+  // Without terms these are 1, 0 and 1, which give the bits of a gradient
+  // without terms.
   const Block<S> share_factor = SetBlock(
       job.z_loss == 0 ? S{1} : static_cast<S>(1 + 2 * job.z_loss * log_sum));
   const Block<S> spread = SetBlock(static_cast<S>(of_each));

@@ -1,7 +1,7 @@
-// Exp of a block: within 1.5 units in the last place of f32, 2 of f64; exact
-// at 0; infinities, NaN and subnormal results as they should be. ExpFor<T>: the
-// same, but for results of bf16 with half the operations. The same bits for
-// every instruction set.
+// Exp of a block, with an error of at most 1.5 units in the last place for f32
+// and 2 for f64; exact at 0, with correct infinities, NaNs and subnormal
+// results. ExpFor<T> is the same, but uses half the operations for results of
+// bf16. The bits are the same on every instruction set.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2, where ln 2 is in two parts (Cody and
 // Waite, Software Manual for the Elementary Functions, chapter 6), exp(r) by
@@ -35,7 +35,7 @@ struct ExpConstants<float> {
   static constexpr int kMantissaBits = 23;
   static constexpr Integer kBias = 127;
   static constexpr float kLowest = -104, kHighest = 89;  // 0 and infinity.
-  // Whole numbers that are added to it are its last bits.
+  // Integers that are added to this number appear in its last bits.
   static constexpr float kMagic = 0x1.8p23f;
   // The first part has so few bits that n times it is exact.
   static constexpr float kLn2High = 0x1.62e4p-1f;
@@ -52,8 +52,8 @@ struct ExpConstants<double> {
   static constexpr double kLn2Low = 0x1.ef35793c7673p-45;
 };
 
-// exp(r) - 1 - r over r^2: 1/2! + r/3! + r^2/4! + ... by pairs, and pairs of
-// these, which depend on each other less than Horner's.
+// (exp(r) - 1 - r) / r^2 = 1/2! + r/3! + r^2/4! + ..., evaluated by pairs and
+// pairs of pairs, which have shorter dependency chains than Horner's scheme.
 template <class D, class V>
 HWY_INLINE V ExpTail(D d, V r, V r2, float) {
   const auto p0 =

@@ -15,7 +15,8 @@
 namespace tessera::tensor_parallel::cpu {
 namespace {
 
-// Edges of the tiles that are transposed: both sides fit in the first cache.
+// The edge of the transposed tiles: source and result fit in the first-level
+// cache.
 constexpr int64_t kTile = 64;
 
 float& ValueOf(const TensorView& view) {
@@ -25,8 +26,8 @@ float* ValuesOf(const TensorView& view) {
   return reinterpret_cast<float*>(view.data());
 }
 
-// Rows [i, i + rows) and columns [j, j + columns) of x. Returns the larger of
-// `magnitude` and theirs.
+// Processes rows [i, i + rows) and columns [j, j + columns) of x. Returns the
+// maximum of `magnitude` and their magnitudes.
 template <typename X, typename F8>
 uint32_t CastTile(const ConstTensorView& x, float scale, int64_t i, int64_t j,
                   int64_t rows, int64_t columns, uint32_t magnitude,

@@ -1,5 +1,5 @@
-// The operations on fp8 of ops/ops.h on the CPU, in one thread; products by
-// OpenBLAS in f32. Operands are checked by the callers.
+// The operations on fp8 of ops/ops.h on the CPU, on one thread; OpenBLAS
+// computes the products in f32. The callers check the operands.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_FP8_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_FP8_H_
 
@@ -18,7 +18,7 @@ void UpdateScales(int margin, const ConstTensorView& largest,
                   const TensorView& amax, const TensorView& history,
                   const TensorView& scale, const TensorView& inverse);
 
-// Values of `rows` rows of `n` elements of `dtype`, which is of fp8.
+// The values of `rows` rows of `n` elements of an fp8 `dtype`.
 void DecodeFp8Rows(DType dtype, int64_t rows, int64_t n, const std::byte* from,
                    int64_t from_stride, float* to, int64_t to_stride);
 

@@ -239,8 +239,8 @@ struct TileSizes {
 };
 
 TileSizes TileSizesOf(const BlasShape& shape) {
-  // Work of a tile at least: 80 to 200 us. With smaller tiles, or more of them,
-  // the libraries pack the factors so often that one thread loses 5 to 15 %.
+  // The minimum work of a tile: 80 to 200 us. With smaller or more tiles the
+  // libraries pack the factors so often that one thread loses 5 to 15 %.
   constexpr double kLeastFlops = 16e6;
   constexpr int64_t kUnit = 64;  // Tiles are multiples of it.
   constexpr int64_t kMostTiles = 16;
@@ -271,7 +271,8 @@ void RunTiles(ThreadPool& pool, const GemmOptions& options,
   const int64_t across = (shape.n + size.n - 1) / size.n;
   if (down * across == 1) return multiply(a, b, c);
   pool.Run(down * across, [&](int64_t index) {
-    // Tiles of the same columns one after the other: they share part of b.
+    // Tiles with the same columns are consecutive, because they share part of
+    // b.
     const int64_t i = index % down * size.m, j = index / down * size.n;
     const int64_t m = std::min(size.m, shape.m - i);
     const int64_t n = std::min(size.n, shape.n - j);

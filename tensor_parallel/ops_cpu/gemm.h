@@ -1,5 +1,5 @@
-// Gemm: products of row-major matrices, by the threads of a pool. Multiply:
-// one product, on the calling thread.
+// Products of row-major matrices: Gemm uses the threads of a pool, Multiply the
+// calling thread.
 //
 //   // c = q k^T, all [n, n]
 //   Multiply<float>({.m = n, .n = n, .k = n}, 1, {q, n}, {k, n, true}, 0,
@@ -22,8 +22,8 @@ struct BlasShape {
   int64_t k = 0;
 };
 
-// A matrix as it is stored; `stride` elements from row to row, of which there
-// may be one only.
+// A matrix as it is stored, with `stride` elements from row to row. It may have
+// a single row.
 template <typename T>
 struct BlasFactor {
   const T* data = nullptr;
@@ -36,34 +36,37 @@ struct BlasResult {
   int64_t stride = 0;
 };
 
-// The largest size and stride that OpenBLAS takes.
+// The largest size and stride that OpenBLAS supports.
 inline constexpr int64_t kLargestBlasSize = INT32_MAX;
 
 // c = alpha op(a) op(b) + beta c, where op(a) is [m, k], op(b) [k, n], c [m,
-// n]. If beta is 0 the contents of c are ignored. Sizes may be zero. No size or
-// stride exceeds kLargestBlasSize; with several rows, the stride is at least
-// their length. T is float or double (by OpenBLAS), or BF16 (as Gemm).
+// n]. If beta is 0, c is overwritten without being read. Sizes may be zero. No
+// size or stride exceeds kLargestBlasSize; with several rows, the stride is at
+// least their length. T is float or double (computed by OpenBLAS) or BF16 (as
+// in Gemm).
 template <typename T>
 void Multiply(const BlasShape& shape, StatisticOf<T> alpha,
               const BlasFactor<T>& a, const BlasFactor<T>& b,
               StatisticOf<T> beta, const BlasResult<StatisticOf<T>>& c);
 
-// Multiply computes on the calling thread from now on, in the whole process:
-// OpenBLAS knows no other way. Calls from several threads run side by side.
+// Makes Multiply use only the calling thread from now on, in the whole process
+// (OpenBLAS has no narrower setting). Calls from several threads run
+// concurrently.
 void UseOneBlasThread();
 
-// GemmFp8 of ops/ops.h on the CPU: as Gemm of bf16 below, every product exact.
+// GemmFp8 of ops/ops.h on the CPU: like Gemm for bf16 below; every product is
+// exact.
 void GemmFp8(ThreadPool& pool, const Fp8GemmOptions& options,
              const ConstTensorView& a, const ConstTensorView& a_inverse,
              const ConstTensorView& b, const ConstTensorView& b_inverse,
              const TensorView& c);
 
-// Gemm of ops/ops.h on the CPU, by oneDNN where it is fast (onednn_gemm.h),
-// else by OpenBLAS. OpenBLAS multiplies bf16 in f32: it is converted in panels
-// of at most 16 MiB. Sums are in f32 and rounded once. The stride of rows is at
-// least their length, and no size exceeds 2^31 - 1; c must not overlap a or b.
-// If alpha is 0, a and b are ignored, even NaNs. Threads compute tiles of c,
-// whose sizes do not depend on their number.
+// Gemm of ops/ops.h on the CPU, by oneDNN if it is fast (onednn_gemm.h),
+// otherwise by OpenBLAS, for which bf16 is converted to f32 in panels of at
+// most 16 MiB. Sums are in f32 and rounded once. The stride of rows is at least
+// their length, and no size exceeds 2^31 - 1; c must not overlap a or b. If
+// alpha is 0, a and b are not read. Threads compute tiles of c, whose sizes do
+// not depend on the number of threads.
 void Gemm(ThreadPool& pool, const GemmOptions& options,
           const ConstTensorView& a, const ConstTensorView& b,
           const TensorView& c);

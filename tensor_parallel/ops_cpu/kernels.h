@@ -1,7 +1,7 @@
 // The vector kernels of CpuOps. Each Run function uses the best instruction set
-// of the processor; results have the same bits on every instruction set, and
-// however the rows (of sums of rows, the columns) are divided among jobs. Jobs
-// are checked by the callers. Internal to tensor_parallel/ops_cpu.
+// of the processor. Results have the same bits on every instruction set and for
+// every division of the rows (for sums of rows, of the columns) among jobs. The
+// callers check the jobs. Internal to tensor_parallel/ops_cpu.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_KERNELS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_KERNELS_H_
 
@@ -15,8 +15,8 @@
 
 namespace tessera::tensor_parallel::cpu {
 
-// A matrix, or a vector as its only row, without its type.
-// `Byte` is std::byte or const std::byte.
+// An untyped view of a matrix, or of a vector as a single row. `Byte` is
+// std::byte or const std::byte.
 template <typename Byte>
 class BasicRowsView {
  public:
@@ -29,7 +29,7 @@ class BasicRowsView {
       : data_(view.data()), stride_(view.rank() == 2 ? view.strides()[0] : 0) {}
   BasicRowsView(Byte* data, int64_t stride) : data_(data), stride_(stride) {}
 
-  // Elements from one row to the next.
+  // The number of elements from one row to the next.
   int64_t stride() const { return stride_; }
 
   template <typename T>
@@ -63,7 +63,7 @@ struct ElementwiseJob {
   Step step = Step::kAdd;
   DType x_type = DType::kF32;
   DType y_type =
-      DType::kF32;  // That of statistics, or x_type; of z under kDots.
+      DType::kF32;  // The type of statistics or x_type; for kDots, z's.
   IndexRange rows = {};
   int64_t n = 0;
   IndexRange columns = {};  // Sums of rows compute these columns.
@@ -94,14 +94,14 @@ void RunGlu(const GluJob& job);
 struct NormJob {
   enum class Step {
     kForward,
-    kAddForward,  // Of x += residual.
+    kAddForward,  // The forward of x += residual.
     kInputGradient,
-    kAddInputGradient,  // Plus residual.
+    kAddInputGradient,  // Adds residual to the result.
     kWeightGradient,
   };
   Step step = Step::kForward;
   DType dtype = DType::kF32;
-  DType target_type = DType::kF32;  // Of the weight's gradient.
+  DType target_type = DType::kF32;  // The type of the weight's gradient.
   double epsilon = 0;
   IndexRange rows = {};
   int64_t n = 0;
@@ -109,15 +109,15 @@ struct NormJob {
   ConstRowsView gradient = {};
   ConstRowsView x = {};
   ConstRowsView weight = {};
-  ConstRowsView residual = {};  // Or its gradient.
-  RowsView sum = {};            // x, where it is written.
-  RowsView inverse = {};        // Statistics, written by the forwards alone.
-  RowsView y = {};              // Or the gradient that is asked for.
+  ConstRowsView residual = {};  // The residual or its gradient.
+  RowsView sum = {};            // The updated x of kAddForward.
+  RowsView inverse = {};        // Statistics; only the forwards write them.
+  RowsView y = {};              // The result: y or the requested gradient.
 };
 
 void RunNorm(const NormJob& job);
 
-// All heads of a token.
+// Rotates all heads of a token.
 struct RotaryJob {
   DType dtype = DType::kF32;
   bool inverse = false;
@@ -150,7 +150,7 @@ struct CrossEntropyJob {
   ConstRowsView logits = {};
   ConstRowsView largest = {};  // Statistics, as the next two.
   ConstRowsView sum = {};
-  RowsView result = {};  // Of kGradient: the logits.
+  RowsView result = {};  // For kGradient, the logits.
   std::span<const int64_t> targets = {};
   std::span<const double> scales = {};
   double label_smoothing = 0;  // LossTerms, as the next two.
@@ -160,11 +160,12 @@ struct CrossEntropyJob {
 
 void RunCrossEntropy(const CrossEntropyJob& job);
 
-// A tile of products of queries and keys, `stride` elements from row to row: a
-// multiple of 64 that can be read and written to its end. The scores are
-// `scale` times the products. `counts` of each row are seen; the weights after
-// these, up to `width`, are zero. T is the type of the factors of products:
-// weights are rounded to it. Weights of f32 and f64 may replace the products.
+// A tile of products of queries and keys with `stride` elements from row to
+// row, a multiple of 64; rows can be read and written up to the stride. The
+// scores are `scale` times the products. The first counts[i] keys of row i are
+// visible; the weights after these, up to `width`, are zero. T is the type of
+// the factors of products, to which weights are rounded. Weights of f32 and f64
+// may overwrite the products.
 template <typename T>
 struct ScoreTile {
   int64_t rows = 0;
@@ -176,9 +177,9 @@ struct ScoreTile {
   T* weights = nullptr;
 };
 
-// Weights are exp(score - largest), where `largest` covers this tile and
-// earlier ones. Adds them to `sum`, after scaling `sum` and the rows of
-// `output` [rows, d] to the new `largest`.
+// Computes the weights exp(score - largest), where `largest` is the maximum
+// over this tile and earlier ones. Adds them to `sum`, after scaling `sum` and
+// the rows of `output` [rows, d] to the new `largest`.
 template <typename T>
 struct SoftmaxJob {
   using S = StatisticOf<T>;
@@ -190,9 +191,10 @@ struct SoftmaxJob {
   int64_t d = 0;
 };
 
-// Weights are p = exp(score - log_sum_exp). With the products g of the output's
-// gradient and the values, laid out as the tile, the gradients of the tile's
-// products are scale p (g - delta); they may replace g, as weights do.
+// Computes the weights p = exp(score - log_sum_exp) and the gradients of the
+// tile's products, scale p (g - delta), where g are the products of the
+// output's gradient and the values, in the layout of the tile. The gradients
+// may overwrite g, as weights may overwrite products.
 template <typename T>
 struct SoftmaxGradientJob {
   using S = StatisticOf<T>;

@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 
-// The mean of nothing is zero.
+// The mean of an empty row is zero.
 template <typename S>
 HWY_INLINE S Count(int64_t n) {
   return static_cast<S>(HWY_MAX(n, 1));

@@ -21,7 +21,7 @@ namespace {
 
 using DataType = dnnl::memory::data_type;
 
-// A matrix as oneDNN sees it: op(x) of so many rows and columns.
+// A matrix as oneDNN sees it: op(x) with `rows` rows and `columns` columns.
 struct Matrix {
   DataType type = DataType::f32;
   int64_t rows = 0;
@@ -61,7 +61,7 @@ DataType TypeOf(DType dtype) {
 
 Matrix MatrixOf(const ConstTensorView& x, bool transposed) {
   const int64_t rows = x.shape()[0], columns = x.shape()[1];
-  // The stride of a single row may be anything.
+  // The stride of a single row is arbitrary.
   const int64_t stride = rows == 1 ? columns : x.strides()[0];
   return {TypeOf(x.dtype()), transposed ? columns : rows,
           transposed ? rows : columns, stride, transposed};
@@ -89,11 +89,11 @@ dnnl::matmul::primitive_desc Plan(const Key& key,
 }
 #endif
 
-// A compiled product, with memory objects whose addresses are set for each
-// call. Of one thread.
+// A compiled product of one thread, with memory objects whose addresses are set
+// for each call.
 class Product {
  public:
-  // None if oneDNN would compute it by a slow loop.
+  // nullopt if oneDNN would use a slow loop.
   static std::optional<Product> Create(const Key& key) {
     dnnl::primitive_attr attributes;
     if (key.beta != 0) {

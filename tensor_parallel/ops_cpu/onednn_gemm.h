@@ -1,5 +1,5 @@
-// OneDnnGemm: products of row-major matrices by oneDNN, which multiplies bf16
-// by the processor's own instructions (AVX512-BF16, AMX).
+// OneDnnGemm: products of row-major matrices by oneDNN, which uses the
+// processor's instructions for bf16 (AVX512-BF16, AMX).
 //
 //   if (!OneDnnGemm(options, a, b, c)) ...  // By other means.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_ONEDNN_GEMM_H_
@@ -11,14 +11,14 @@
 namespace tessera::tensor_parallel::cpu {
 
 // Computes Gemm of ops/ops.h for factors of bf16 on the calling thread, and
-// returns true. False, with nothing done, if oneDNN is not built in, the
-// processor has no instructions for products of bf16, or alpha is not 1. For
-// f32 oneDNN is not faster than OpenBLAS (0.8 to 1.07 of its rate with
-// AVX-512). Requires what Gemm in gemm.h requires, and no size 0.
+// returns true. Returns false, without side effects, if oneDNN is not built in,
+// the processor has no instructions for products of bf16, or alpha is not 1.
+// For f32 oneDNN is not faster than OpenBLAS (0.8 to 1.07 times its rate with
+// AVX-512). Preconditions: those of Gemm in gemm.h, and no size is 0.
 bool OneDnnGemm(const GemmOptions& options, const ConstTensorView& a,
                 const ConstTensorView& b, const TensorView& c);
 
-// True if products of bf16 are faster here than those of f32.
+// True if bf16 products are faster than f32 products on this processor.
 bool OneDnnMultipliesBF16();
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -53,9 +53,10 @@ class Scores {
     return std::isnan(key) ? -std::numeric_limits<S>::infinity() : key;
   }
   S score(size_t expert) const { return scores_[expert]; }
-  // That multiplies a score where weights are not normalised.
+  // The factor of a score if weights are not normalised.
   S unit() const { return score_ == RouterScore::kSoftmax ? 1 / sum_ : S{1}; }
-  // Of the scores of all experts.
+  // The share of an expert in the sum of the scores of all experts, and that
+  // sum.
   S share(size_t expert) const { return scores_[expert] / sum_; }
   S sum() const { return sum_; }
   S LogSumExp() const {
@@ -66,7 +67,7 @@ class Scores {
   S SoftmaxOf(size_t expert, S log_sum_exp) const {
     return std::exp(logits_[expert] - log_sum_exp);
   }
-  // d score / d logit; of a softmax without its division.
+  // d score / d logit; for a softmax, without its division.
   S Slope(size_t expert) const {
     return score_ == RouterScore::kSoftmax
                ? scores_[expert]
@@ -89,8 +90,8 @@ Scores<StatisticOf<T>> ScoresOf(RouterScore score,
       score, std::vector<StatisticOf<T>>(row, row + logits.shape()[1]));
 }
 
-// The sum of the scores of a token's experts, or what its weights are divided
-// by.
+// The divisor of a token's weights, for example the sum of the scores of its
+// experts.
 template <typename S>
 S DivisorOf(const RouterOptions& options, const Scores<S>& scores,
             const int64_t* experts) {

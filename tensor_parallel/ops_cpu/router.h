@@ -1,4 +1,4 @@
-// Route and RouteGradient of ops.h on the processor.
+// The operations Route and RouteGradient of ops/ops.h on the CPU.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_ROUTER_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_ROUTER_H_
 
@@ -8,7 +8,7 @@
 
 namespace tessera::tensor_parallel::cpu {
 
-// Of some tokens. Arguments are checked.
+// Both process some of the tokens. The callers check the arguments.
 void RouteTokens(const RouterOptions& options, IndexRange tokens,
                  const ConstTensorView& logits, const ConstTensorView& bias,
                  const TensorView& weights, const TensorView& experts);

@@ -29,7 +29,7 @@ S LargestOf(const S* row, S scale, int64_t count, S so_far) {
   return Largest(largest);
 }
 
-// Where the blocks of so many values end.
+// `count`, rounded up to whole blocks.
 template <typename S>
 constexpr int64_t EndOfBlocks(int64_t count) {
   return (count + kBlock<S> - 1) / kBlock<S> * kBlock<S>;

@@ -1,6 +1,8 @@
 // The instruction sets that kernels are compiled for; include it before
-// hwy/foreach_target.h. Vectors are members of classes here: their size must be
-// known. SSSE3 without SSE4 is history, and AVX3_DL has nothing that is used.
+// hwy/foreach_target.h. Excludes targets whose vectors have no compile-time
+// size, because vectors are members of classes here; SSSE3, because all
+// relevant processors have SSE4; and AVX3_DL, whose additional instructions are
+// not used.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_TARGETS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_TARGETS_H_
 

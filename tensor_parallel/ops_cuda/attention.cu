@@ -21,7 +21,7 @@ using ::tessera::TESSERA_KERNELS::Launch;
 constexpr int kTile = 64;
 constexpr int kThreads = 256;
 // The distance of rows of a tile in shared memory, a multiple of 16 bytes that
-// keeps the threads of a warp off each other's banks.
+// avoids bank conflicts within a warp.
 constexpr int kRow = kTile + 4;
 constexpr uint32_t kAllLanes = 0xffffffff;
 
@@ -49,19 +49,19 @@ struct Sizes {
   int64_t heads, group;  // Query heads; those of one key head.
   int64_t d;
   bool is_causal;
-  // [sequences, queries], rows that far apart; null: no key is hidden.
+  // [sequences, queries] with a stride between rows; null: no key is hidden.
   const int64_t* first_keys;
   int64_t first_keys_stride;
 
-  // The keys [0, n) of the sequence are hidden from query i, and from later
-  // ones.
+  // The keys [0, n) of the sequence are hidden from query i and from later
+  // queries.
   __device__ int64_t HiddenFrom(int64_t sequence, int64_t i) const {
     if (first_keys == nullptr) return 0;
     const int64_t hidden = first_keys[sequence * first_keys_stride + i];
     return hidden < 0 ? 0 : hidden < keys ? hidden : keys;
   }
 
-  // The keys [0, n) are seen by query i.
+  // Query i sees the keys [0, n).
   __device__ int64_t SeenBy(int64_t i) const {
     const int64_t seen = is_causal ? i + keys - queries + 1 : keys;
     return seen < 0 ? 0 : seen < keys ? seen : keys;
@@ -107,8 +107,8 @@ struct Tiles {
   S* scores;  // [kTile][kRow], transposed: [column][row]
 };
 
-// slice[k][row] = x[row][begin + k] for `rows` rows and columns below d, else
-// 0.
+// slice[k][row] = x[row][begin + k] for `rows` rows and columns below d,
+// otherwise 0.
 template <typename S, typename T>
 __device__ void LoadTransposed(const T* x, int64_t stride, int64_t rows,
                                int64_t begin, int64_t d, S* slice) {
@@ -132,7 +132,7 @@ __device__ void LoadRows(const T* x, int64_t stride, int64_t rows,
   }
 }
 
-// The dot products of rows of a and rows of b. All threads call it.
+// The dot products of rows of a and rows of b. All threads must call it.
 template <typename S, typename T>
 __device__ Square<S> Dots(const Tiles<S>& tiles, const T* a, int64_t a_stride,
                           int64_t a_rows, const T* b, int64_t b_stride,
@@ -150,7 +150,7 @@ __device__ Square<S> Dots(const Tiles<S>& tiles, const T* a, int64_t a_stride,
 }
 
 // sums[p] += scores times columns [column + p * kTile, ...) of the rows of x.
-// All threads call it; tiles.scores was written before.
+// All threads must call it, after tiles.scores was written.
 template <typename S, typename T>
 __device__ void AddWeightedRows(const Tiles<S>& tiles, const T* x,
                                 int64_t stride, int64_t rows, int64_t column,
@@ -177,7 +177,7 @@ __device__ void StoreScores(const Tiles<S>& tiles, const Square<S>& square) {
   }
 }
 
-// Over the 16 threads that have the same rows.
+// A reduction over the 16 threads that have the same rows.
 template <typename S>
 __device__ S RowMaximum(S value) {
   for (int distance = 8; distance > 0; distance /= 2) {
@@ -193,7 +193,7 @@ __device__ S RowSum(S value) {
   return value;
 }
 
-// What a block of threads works on: a tile of a head of a sequence. Tiles with
+// The work of a block of threads: a tile of a head of a sequence. Tiles with
 // the most keys come first, so that the last blocks are short.
 struct Place {
   int64_t first, head, sequence;
@@ -245,7 +245,7 @@ struct RunningRows {
   S largest[4];
   S sum[4];
 
-  // Earlier keys count as one whose score is their log_sum_exp.
+  // Earlier keys count as one key whose score is their log_sum_exp.
   __device__ void Begin(const S* log_sum_exp, int64_t stride, int64_t rows) {
     for (int i = 0; i < 4; ++i) {
       const int64_t row = FirstRow() + i;
@@ -254,7 +254,7 @@ struct RunningRows {
     }
   }
 
-  // Replaces scores by their exponentials, and scales the sums of before.
+  // Replaces scores by their exponentials, and rescales the previous sums.
   __device__ void Merge(Square<S>& scores, Square<S> (&output)[kParts<S>]) {
     for (int i = 0; i < 4; ++i) {
       S maximum = scores.at[i][0];
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                  first * log_sum_exp.token_stride;
 
   RunningRows<S> running;
-  // Once for d = 0 too: its scores are zeros.
+  // Executed once even for d = 0, whose scores are zeros.
   for (int64_t column = 0; column == 0 || column < sizes.d;
        column += kParts<S> * kTile) {
     running.Begin(lse, log_sum_exp.token_stride, rows);
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                   });
     }
   }
-  // All parts have read it.
+  // Waits until all parts have read the shared memory.
   __syncthreads();
   if (threadIdx.x % 16 != 0) return;
   for (int i = 0; i < 4; ++i) {
@@ -433,8 +433,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         dq.token_stride, rows, column, sizes.d, scale, sums);
 }
 
-// Rows are keys: the products of a tile are transposed. The queries of all
-// heads of the key's head are added in their order.
+// Rows are keys, so the products of a tile are transposed. The queries of all
+// heads that share the key head are added in order.
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads, 1)
     KeyGradientKernel(Sizes sizes, S scale, GradientOperands<T, S> operands) {
@@ -509,7 +509,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         dv.token_stride, rows, column, sizes.d, S{1}, value_sums);
 }
 
-// A warp for each row.
+// Each warp processes one row.
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads)
     MergeKernel(int64_t rows, int64_t queries, int64_t heads, int64_t d,
@@ -525,7 +525,7 @@ __global__ void __launch_bounds__(kThreads)
   S* const lse = state_log_sum_exp.At(sequence, head) +
                  token * state_log_sum_exp.token_stride;
   const S old = *lse;
-  // All lanes have read it.
+  // Waits until all lanes have read it.
   __syncwarp(kAllLanes);
   if (added == kMinusInfinity<S>) return;
   const S largest = Larger(old, added);

@@ -22,7 +22,8 @@ struct SoftmaxSum {
   S sum;
 };
 
-// An empty sum's maximum is minus infinity, from which nothing is subtracted.
+// The maximum of an empty sum is minus infinity, from which no value is
+// subtracted.
 template <typename S>
 __device__ SoftmaxSum<S> Merged(SoftmaxSum<S> a, SoftmaxSum<S> b) {
   const S largest = Larger(a.largest, b.largest);
@@ -87,7 +88,7 @@ __global__ void PickKernel(const T* __restrict__ logits, int64_t stride,
 
 template <typename S>
 __device__ double Loss(S largest, S sum, S picked) {
-  // The difference first: large logits would absorb the logarithm.
+  // Subtracts first, because large logits would absorb the logarithm.
   return Log(static_cast<double>(sum)) +
          (static_cast<double>(largest) - static_cast<double>(picked));
 }
@@ -118,8 +119,8 @@ TermFactors FactorsOf(const LossTerms& terms) {
   return {terms.z_loss, spread, 1 - terms.label_smoothing + spread};
 }
 
-// Overwrites a row by its gradient; `target` is its column, or none of the row.
-// Without terms the factors are 1, 0 and 1.
+// Overwrites a row with its gradient; `target` is the target's column, or
+// outside of the row. Without terms the factors are 1, 0 and 1.
 template <typename T, bool aligned>
 __device__ void SetGradient(T* row, int64_t n, StatisticOf<T> shift,
                             StatisticOf<T> sum, int64_t target, double scale,
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int warp = 1; warp < kWarps; ++warp) {
     own = Merged(own, SoftmaxSum<S>{maxima[warp], sums[warp]});
   }
-  // As SumExp of a row of minus infinity.
+  // The same result as SumExp for a row of minus infinity.
   if (own.largest == kMinusInfinity<S> && n > 0)
     own.sum = std::numeric_limits<S>::quiet_NaN();
   if (threadIdx.x == 0) {
@@ -211,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                           has_target ? scales[blockIdx.x] : 0, terms);
 }
 
-// Calls `functor` with the element type and the number of elements of an access
+// Calls `functor` with the element type and the number of elements per access
 // (std::integral_constant).
 template <typename Functor>
 absl::Status ForRows(const ConstTensorView& logits, const Functor& functor) {

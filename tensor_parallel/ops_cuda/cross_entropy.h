@@ -1,5 +1,6 @@
-// Softmax cross-entropy in one kernel, where one rank holds the whole
-// vocabulary. The operations of ops.h, for parts of it, are in the same file.
+// Softmax cross-entropy in one kernel, for a rank that holds the whole
+// vocabulary. The operations of ops/ops.h for parts of the vocabulary are in
+// the same .cu file.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CROSS_ENTROPY_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CROSS_ENTROPY_H_
 
@@ -12,9 +13,9 @@
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 
 // RowMax, SumExp, Pick, CrossEntropyLosses and CrossEntropyGradient in one
-// kernel, for a whole vocabulary `held`: logits are read twice and overwritten
-// by their gradient, where the operations read them four times. The maximum and
-// the sum are computed together (Milakov and Gimelshein, arXiv 1805.02867).
+// kernel, for a whole vocabulary `held`: reads the logits twice, instead of
+// four times, and overwrites them with their gradient. The maximum and the sum
+// are computed together (Milakov and Gimelshein, arXiv 1805.02867).
 absl::Status FusedCrossEntropy(KernelStream stream, IndexRange held,
                                const ConstTensorView& targets,
                                const ConstTensorView& scales,

@@ -1,5 +1,5 @@
-// The functions of cuBLASLt that products call. LoadCublasLt sets them: a call
-// by the library's name in this namespace is a call of the loaded library.
+// The functions of cuBLASLt that products use. LoadCublasLt loads them: in this
+// namespace, a call by the library's name calls the loaded library.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUBLASLT_CALLS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUBLASLT_CALLS_H_
 
@@ -34,8 +34,8 @@ namespace tessera::tensor_parallel {
 TESSERA_CUBLASLT_CALLS(TESSERA_CALL)
 #undef TESSERA_CALL
 
-// Loads the library once; later calls return the first one's result. Call it
-// before anything else here. Thread-safe.
+// Loads the library once; later calls return the first call's result. Must be
+// called before any other function here. Thread-safe.
 inline absl::Status LoadCublasLt() {
   static const absl::Status status = []() -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(

@@ -46,7 +46,7 @@ absl::Status CublasStatus(cublasStatus_t status, std::string_view what) {
                                    ": ", cublasLtGetStatusString(status)));
 }
 
-// A matrix as cuBLASLt sees it: columns side by side, which are our rows.
+// A matrix as cuBLASLt sees it: column-major, so that its columns are our rows.
 struct Matrix {
   cudaDataType_t type = CUDA_R_32F;
   uint64_t rows = 0;
@@ -114,7 +114,7 @@ absl::StatusOr<Matrix> MatrixOf(const ConstTensorView& view) {
   const int64_t rows = view.shape()[0], columns = view.shape()[1];
   matrix.rows = static_cast<uint64_t>(columns);
   matrix.columns = static_cast<uint64_t>(rows);
-  // The stride of a single row may be anything.
+  // The stride of a single row is arbitrary.
   matrix.stride = rows == 1 ? columns : view.strides()[0];
   matrix.alignment = AlignmentOf(view.data());
   return matrix;
@@ -236,7 +236,7 @@ absl::Status SetScales(cublasLtMatmulDesc_t product, const void* first,
   return set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, second);
 }
 
-// Everything of a call but the addresses.
+// The parameters of a call except for the addresses.
 struct Plan {
   ProductDescriptor product;
   Layout first;
@@ -338,8 +338,8 @@ class CublasLtGemm final : public CudaGemm {
                : CublasStatus(status, Describe(product, options.beta));
   }
 
-  // The first matrix is transposed and the second is not: the only form in
-  // which Hopper multiplies fp8.
+  // Only the first matrix is transposed: Hopper supports fp8 products in no
+  // other form.
   absl::Status RunFp8(KernelStream stream, const Fp8GemmOptions& options,
                       const ConstTensorView& a,
                       const ConstTensorView& a_inverse,

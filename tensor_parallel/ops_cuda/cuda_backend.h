@@ -1,4 +1,5 @@
-// What the CUDA kernels of one queue share, and where their files add them.
+// The state that the CUDA kernels of one queue share, and the functions that
+// register the kernels of each file.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_BACKEND_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_BACKEND_H_
 
@@ -12,7 +13,7 @@
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 
-// The libraries, which cuda_kernels.cc uses.
+// Libraries; defined and used in cuda_kernels.cc.
 struct CudaLibraries;
 
 struct CudaBackend {

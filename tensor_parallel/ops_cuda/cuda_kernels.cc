@@ -1,8 +1,8 @@
 // The operations of layers on a GPU, and the same kernels emulated on the CPU.
 //
-// Products are cuBLASLt's (gemm.h). Attention in bf16 is cuDNN's where it has a
-// plan for the block (cudnn_attention.h), otherwise our own (attention.h). All
-// other kernels are in the .cu files beside this one.
+// cuBLASLt computes products (gemm.h). cuDNN computes attention in bf16 if it
+// has a plan for the block (cudnn_attention.h); otherwise our own kernels do
+// (attention.h). All other kernels are in the .cu files of this package.
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -74,8 +74,9 @@ void CheckRows(const ConstTensorView& a, const ConstTensorView& b,
       .HasSeparateRows("c", c, INT32_MAX);
 }
 
-// The tensor cores take fp8 in units of 16 bytes (cuBLAS, "Using FP8 data
-// types"); emulated, too, so that tests find what a GPU would refuse.
+// The tensor cores require fp8 in units of 16 bytes (cuBLAS, "Using FP8 data
+// types"). The emulation checks it too, so that tests find operands that a GPU
+// would reject.
 void CheckFp8Units(const op::GemmFp8& call, OperandChecker& check) {
   constexpr int64_t kUnit = 16;
   const auto require = [&](const char* name, const ConstTensorView& view) {

@@ -5,8 +5,9 @@
 //   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops,
 //                            native::CreateCudaOps(*queue));
 //
-// `emulated` runs the same kernels on the CPU (base/cuda/emulation.h), on any
-// queue whose work the host can do: far slower than CpuOps, to prove kernels.
+// `emulated` executes the same kernels on the CPU (base/cuda/emulation.h), on
+// any queue whose work the host can execute. It is far slower than CpuOps and
+// serves to test kernels.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_OPS_H_
 
@@ -20,22 +21,22 @@
 namespace tessera::tensor_parallel {
 
 struct CudaOpsOptions {
-  // Equal runs give equal bits. Attention's backward then needs more workspace
-  // (cudnn_attention.h).
+  // Make equal runs give equal bits. The backward of attention then needs more
+  // workspace (cudnn_attention.h).
   bool deterministic = true;
 };
 
-// `queue` outlives the operations. Errors:
-// - InvalidArgument if it is not a CUDA device's (native) or is one (emulated),
-//   which its native_handle() tells
+// `queue` must outlive the operations. Errors:
+// - InvalidArgument if the queue is not a CUDA queue (native), or is one
+//   (emulated), according to its native_handle()
 // - Unimplemented in a build without the CUDA toolkit (native)
 // - NotFound without cuBLASLt's library (native)
 // - ResourceExhausted if there is no memory for workspaces
 namespace native {
 absl::StatusOr<std::unique_ptr<Ops>> CreateCudaOps(
     Queue& queue, const CudaOpsOptions& options = {});
-// OK if cuDNN computes attention in bf16. Otherwise the reason why it does not,
-// and a kernel of ours, many times slower, computes it. Thread-safe.
+// OK if cuDNN computes attention in bf16. Otherwise the reason why it does not;
+// our own kernel, which is many times slower, then computes it. Thread-safe.
 absl::Status CheckCudnn();
 }  // namespace native
 namespace emulated {

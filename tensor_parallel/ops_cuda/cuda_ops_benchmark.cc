@@ -1,7 +1,8 @@
-// Rates of a GPU: copies of its memory, and products and attention in the
-// shapes of models, beside the peaks of the card (NVIDIA's data sheets).
-// Attention is also measured by cuDNN alone, without the conversions around it.
-// Operands are random: a GPU draws less power and is faster on constant ones.
+// Rates of a GPU: memory copies, and products and attention in the shapes of
+// models, relative to the peaks of the card (NVIDIA's data sheets). Attention
+// is also measured with only cuDNN, without the conversions around it. Operands
+// are random, because a GPU draws less power and is faster on constant
+// operands.
 //
 //   cuda_ops_benchmark --json=rates.json
 //
@@ -75,7 +76,7 @@ std::vector<uint16_t> RandomValues() {
   std::vector<uint16_t> values(size_t{1} << 20);
   for (uint16_t& value : values) {
     const uint32_t random = generator();
-    // Sign and mantissa at random, exponents of 1/2, 1/4 and 1/8.
+    // Random sign and mantissa, with exponents of 1/2, 1/4 and 1/8.
     value = static_cast<uint16_t>((random & 0x807f) |
                                   ((124 + (random >> 16) % 3) << 7));
   }

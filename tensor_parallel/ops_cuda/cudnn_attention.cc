@@ -117,7 +117,7 @@ struct HostValues {
         keys(static_cast<int32_t>(shape.keys)) {}
 
   float scale;
-  // Kernels before 9.10 compute NaNs where all scores of a tile are infinite.
+  // Kernels before 9.10 compute NaNs if all scores of a tile are infinite.
   float masked = cudnnGetVersion() < 91000
                      ? std::numeric_limits<float>::lowest()
                      : -std::numeric_limits<float>::infinity();
@@ -173,7 +173,7 @@ class CudnnAttentionImpl final : public CudnnAttention {
   absl::StatusOr<const CudnnPlan*> ForwardPlan(const AttentionBlock& block);
   absl::StatusOr<const CudnnPlan*> BackwardPlan(
       const AttentionBlock& block, const AttentionGradients& gradients);
-  // The plan of `key`, compiled on its first use; refusals are kept too.
+  // The plan of `key`, compiled on its first use; failures are cached too.
   absl::StatusOr<const CudnnPlan*> PlanOf(const PlanKey& key);
   // Scratch memory of at least `bytes` bytes.
   absl::StatusOr<std::byte*> Reserve(int64_t bytes);

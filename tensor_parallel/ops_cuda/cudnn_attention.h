@@ -8,7 +8,7 @@
 //     ...  // A kernel of our own.
 //   }
 //
-// Exists only natively, where cuDNN is installed.
+// Available only in native builds with cuDNN.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_ATTENTION_H_
 
@@ -24,14 +24,15 @@
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 
 struct CudnnAttentionOptions {
-  // Equal runs give equal bits. The backward then needs workspace of 2 bytes
-  // for each head's pairs of a query and a key (2.3 GB for 2 sequences of 4096
-  // tokens and 32 heads) instead of 2 copies of the query in f32.
+  // Make equal runs give equal bits. The backward then needs a workspace of 2
+  // bytes for each pair of a query and a key of every head (2.3 GB for 2
+  // sequences of 4096 tokens and 32 heads) instead of 2 copies of the query in
+  // f32.
   bool deterministic = true;
 };
 
-// For one queue. Blocks are those of Attend and
-// AttendGradient (ops/ops.h), not of kind kNone and not empty.
+// The attention of one queue. Blocks are those of Attend and AttendGradient
+// (ops/ops.h), non-empty and not of kind kNone.
 class CudnnAttention {
  public:
   virtual ~CudnnAttention() = default;
@@ -52,11 +53,11 @@ class CudnnAttention {
                                       const AttentionGradients& gradients) = 0;
 };
 
-// OK if cuDNN is there, can be loaded and is 9.6 or newer.
+// OK if cuDNN can be loaded and is recent enough (kLeastCudnnVersion).
 absl::Status CheckCudnn();
 
-// Null if CheckCudnn fails, as in the emulation. `scratch`, which
-// outlives the result, is of the queue's device and is used on this queue only.
+// Null if CheckCudnn fails, as in the emulation. `scratch` has memory of the
+// queue's device, is used only on this queue, and must outlive the result.
 absl::StatusOr<std::unique_ptr<CudnnAttention>> CreateCudnnAttention(
     Queue& queue, const CudnnAttentionOptions& options, Scratch& scratch);
 

@@ -11,7 +11,7 @@ namespace {
 using ::tessera::TESSERA_KERNELS::Launch;
 
 constexpr int kThreads = 256;
-// A warp for one row of a head: its accesses are contiguous.
+// Each warp processes one row of a head, so that its accesses are contiguous.
 constexpr int kRowThreads = 32;
 
 struct RowIndex {

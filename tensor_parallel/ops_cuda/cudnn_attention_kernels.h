@@ -1,6 +1,6 @@
-// Kernels around cuDNN's attention: its results and arguments are packed,
-// those of Attend and AttendGradient (ops/ops.h) have strides and are summed
-// in f32.
+// Kernels that convert between the packed operands of cuDNN's attention and
+// those of Attend and AttendGradient (ops/ops.h), which have strides and are
+// summed in f32.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_ATTENTION_KERNELS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_ATTENTION_KERNELS_H_
 
@@ -25,7 +25,7 @@ struct HeadRowSizes {
   int64_t sequences = 0;
   int64_t positions = 0;
   int64_t heads = 0;
-  int64_t size = 0;  // Of a head.
+  int64_t size = 0;  // The head size.
 };
 
 // Merges a block's softmax (Milakov and Gimelshein, arXiv 1805.02867) into
@@ -42,8 +42,8 @@ void LaunchMergeAttention(KernelStream stream, const HeadRowSizes& sizes,
 void LaunchPackRows(KernelStream stream, const HeadRowSizes& sizes,
                     const HeadRows<const float>& x, BF16* packed);
 
-// log = state_log, as [sequences, heads, positions]; infinity where a query saw
-// no key, so that its probabilities are zeros.
+// log = state_log, as [sequences, heads, positions]; infinity if a query saw no
+// key, so that its probabilities are zero.
 void LaunchPackLogSumExp(KernelStream stream, const HeadRowSizes& sizes,
                          const HeadRows<const float>& state_log, float* log);
 

@@ -1,5 +1,5 @@
-// The functions of cuDNN that attention calls. LoadCudnn sets them: a call by
-// the library's name in this namespace is a call of the loaded library.
+// The functions of cuDNN that attention uses. LoadCudnn loads them: in this
+// namespace, a call by the library's name calls the loaded library.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_CALLS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_CALLS_H_
 
@@ -36,19 +36,19 @@ namespace tessera::tensor_parallel {
 TESSERA_CUDNN_CALLS(TESSERA_CALL)
 #undef TESSERA_CALL
 
-// The oldest version whose attention gives right results: older ones add the
-// gradient of queries to what their workspace held before.
+// The oldest version whose attention is correct: older versions add the
+// gradient of queries to the previous contents of their workspace.
 inline constexpr size_t kLeastCudnnVersion = 90600;
 
-// As cudnnGetVersion and CUDNN_VERSION count: 91900 is 9.19.0.
+// In the format of cudnnGetVersion and CUDNN_VERSION: 91900 is 9.19.0.
 inline std::string CudnnVersionName(size_t version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".",
                       version % 100);
 }
 
-// Loads the library once; later calls return the first one's result. Call it
-// before anything else here. Thread-safe. NotFound if it is not there;
-// FailedPrecondition if it is older than kLeastCudnnVersion.
+// Loads the library once; later calls return the first call's result. Must be
+// called before any other function here. Thread-safe. NotFound if the library
+// is missing; FailedPrecondition if it is older than kLeastCudnnVersion.
 inline absl::Status LoadCudnn() {
   static const absl::Status status = []() -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(

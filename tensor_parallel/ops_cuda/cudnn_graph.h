@@ -7,7 +7,7 @@
 //   TESSERA_ASSIGN_OR_RETURN(CudnnPlan plan,
 //                            std::move(graph).Build(device_properties));
 //
-// Uses cuDNN's backend API. Exists only in builds with cuDNN.
+// Uses cuDNN's backend API. Available only in builds with cuDNN.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_GRAPH_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_GRAPH_H_
 
@@ -25,10 +25,11 @@
 
 namespace tessera::tensor_parallel {
 
-// OK for CUDNN_STATUS_SUCCESS. Else "`what`: ", cuDNN's text for the status and
-// its last error message: Unimplemented if cuDNN does not support it,
-// InvalidArgument for bad parameters, ResourceExhausted if memory ran out,
-// Unavailable if there is no usable device or driver, Internal otherwise.
+// OK for CUDNN_STATUS_SUCCESS. Otherwise an error with `what`, cuDNN's text for
+// the status and its last error message: Unimplemented if cuDNN does not
+// support the call, InvalidArgument for invalid parameters, ResourceExhausted
+// if memory is exhausted, Unavailable if there is no usable device or driver,
+// otherwise Internal.
 absl::Status CudnnStatus(cudnnStatus_t status, std::string_view what);
 
 struct DestroyCudnnDescriptor {
@@ -38,9 +39,10 @@ struct DestroyCudnnDescriptor {
 };
 using CudnnDescriptor = std::unique_ptr<void, DestroyCudnnDescriptor>;
 
-// The properties of a device, for which plans are compiled. Both load cuDNN.
+// The properties of a device for which plans are compiled. Both functions load
+// cuDNN.
 absl::StatusOr<CudnnDescriptor> CudnnPropertiesOfDevice(int ordinal);
-// From the JSON that cuDNN writes: compiles plans without that device.
+// Reads the properties from cuDNN's JSON, to compile plans without that device.
 absl::StatusOr<CudnnDescriptor> CudnnPropertiesFromJson(std::string_view json);
 
 // A tensor of a graph; the builder owns it.
@@ -50,14 +52,14 @@ using CudnnDims = std::array<int64_t, 4>;
 
 CudnnDims RowMajorStrides(const CudnnDims& sizes);
 
-// Where a tensor of a graph is when a plan runs. For tensors by value the
-// address is the host's.
+// The address of a tensor of a graph during an execution of its plan. For
+// tensors by value it is an address of the host.
 struct CudnnArgument {
   int64_t id = 0;
   const void* data = nullptr;
 };
 
-// A compiled graph. It may be run on several handles.
+// A compiled graph. It may be executed on several handles.
 class CudnnPlan {
  public:
   int64_t workspace_bytes() const { return workspace_bytes_; }
@@ -82,12 +84,12 @@ class CudnnPlan {
 // The first error of any call is kept and returned by Build.
 class CudnnGraphBuilder {
  public:
-  // In device memory; ids are positive and below 100.
+  // A tensor in device memory; ids are positive and below 100.
   CudnnTensor Real(int64_t id, cudnnDataType_t type, const CudnnDims& sizes,
                    const CudnnDims& strides);
-  // One value, at an address of the host.
+  // A single value at an address of the host.
   CudnnTensor ByValue(int64_t id, cudnnDataType_t type);
-  // Exists only inside the plan.
+  // A tensor that exists only inside the plan.
   CudnnTensor Virtual(cudnnDataType_t type, const CudnnDims& sizes);
   CudnnTensor Virtual(cudnnDataType_t type, const CudnnDims& sizes,
                       const CudnnDims& strides);
@@ -103,12 +105,12 @@ class CudnnGraphBuilder {
   void Index(int64_t axis, CudnnTensor x, CudnnTensor y);
   void Matmul(CudnnTensor a, CudnnTensor b, CudnnTensor c);
   void Reduce(cudnnReduceTensorOp_t mode, CudnnTensor x, CudnnTensor y);
-  // y has x's elements with other sizes or strides.
+  // y has the elements of x with other sizes or strides.
   void Reshape(CudnnTensor x, CudnnTensor y);
 
   // Compiles for the device, with the first engine of cuDNN's heuristics that
-  // takes the graph. `device` outlives the plan. Unimplemented if no engine
-  // takes the graph.
+  // supports the graph. `device` must outlive the plan. Unimplemented if no
+  // engine supports the graph.
   absl::StatusOr<CudnnPlan> Build(const CudnnDescriptor& device) &&;
 
  private:
@@ -138,7 +140,7 @@ class CudnnGraphBuilder {
   absl::StatusOr<CudnnDescriptor> OperationGraph();
 
   absl::Status status_;
-  std::string_view current_ = "";  // What is being described, for errors.
+  std::string_view current_ = "";  // The described object, for errors.
   std::vector<CudnnDescriptor> descriptors_;
   std::vector<cudnnBackendDescriptor_t> operations_;
   int64_t next_virtual_id_ = 100;

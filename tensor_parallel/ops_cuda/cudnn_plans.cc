@@ -221,7 +221,7 @@ void AddQueryGradient(AttentionGraph& attention, CudnnTensor score_gradient,
     graph.Matmul(score_gradient, key, gradient);
     return;
   }
-  // Blocks of keys are added to f32 in any order.
+  // Blocks of keys are added to f32 in an arbitrary order.
   const CudnnTensor sum =
       graph.Real(kCudnnQueryF32, kF32, attention.QuerySizes(),
                  RowMajorStrides(attention.QuerySizes()));
@@ -270,7 +270,7 @@ absl::StatusOr<CudnnPlan> BuildBackwardPlan(const CudnnAttentionShape& shape,
                  Strides(output_gradient));
   const CudnnTensor dots = Dots(attention, gradient);
 
-  // Probabilities again, from the statistics of the forward.
+  // Recomputes the probabilities from the statistics of the forward.
   const CudnnTensor shifted = attention.Scores();
   graph.Pointwise(CUDNN_POINTWISE_SUB, attention.ScaledProducts(),
                   attention.RealRow(kCudnnLogSumExp), shifted);

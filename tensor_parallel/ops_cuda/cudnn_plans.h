@@ -1,12 +1,11 @@
-// Plans of cuDNN for attention in bf16: scaled dot products, masked and
-// normalised in blocks, forward and backward (Dao et al., FlashAttention-2,
-// arXiv 2307.08691).
+// Plans of cuDNN for the forward and backward of attention in bf16 (Dao et al.,
+// FlashAttention-2, arXiv 2307.08691).
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       CudnnPlan plan, BuildForwardPlan(shape, strides, properties));
 //   plan.Run(handle, {{kCudnnQuery, q}, {kCudnnKey, k}, ...}, workspace);
 //
-// Exists only in builds with cuDNN.
+// Available only in builds with cuDNN.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_PLANS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_PLANS_H_
 
@@ -20,7 +19,7 @@
 
 namespace tessera::tensor_parallel {
 
-// Elements from one sequence, position or head to the next.
+// The number of elements from one sequence, position or head to the next.
 struct CudnnStrides {
   int64_t sequence = 0;
   int64_t position = 0;
@@ -60,17 +59,18 @@ enum CudnnAttentionId : int64_t {
                    // plans that are not deterministic.
 };
 
-// InvalidArgument or Unimplemented if cuDNN cannot take the shape, whose head
-// size is a multiple of 8 up to 256 (forward) or 128 (backward). Takes about a
-// second. `device` outlives the plan.
+// InvalidArgument or Unimplemented if cuDNN does not support the shape; the
+// head size must be a multiple of 8 up to 256 (forward) or 128 (backward).
+// Takes about a second. `device` must outlive the plan.
 absl::StatusOr<CudnnPlan> BuildForwardPlan(const CudnnAttentionShape& shape,
                                            const CudnnStrides& query,
                                            const CudnnStrides& key,
                                            const CudnnStrides& value,
                                            const CudnnDescriptor& device);
 
-// `deterministic`: equal runs give equal bits, for more workspace (2 bytes for
-// each pair of a query and a key of every head) and less speed.
+// With `deterministic`, equal runs give equal bits, at the cost of more
+// workspace (2 bytes for each pair of a query and a key of every head) and less
+// speed.
 absl::StatusOr<CudnnPlan> BuildBackwardPlan(const CudnnAttentionShape& shape,
                                             const CudnnStrides& query,
                                             const CudnnStrides& key,

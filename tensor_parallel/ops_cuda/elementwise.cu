@@ -1,9 +1,9 @@
 // Elementwise kernels: Copy, Add, Scale, Fill, Cast, AddBias, Dropout, Glu,
 // GluGradient and Rotate.
 //
-// Bound by memory: each element is read and written once, 16 bytes an access
-// where rows are aligned and have whole packs. All but Glu and Rotate give
-// the bits of the CPU.
+// All are memory-bound: each element is read and written once, 16 bytes per
+// access if rows are aligned and consist of whole packs. All except Glu and
+// Rotate give the same bits as the CPU.
 
 #include <algorithm>
 #include <cmath>
@@ -76,7 +76,7 @@ __device__ void Store(const Pack<T, pack>& values, T* at) {
   *reinterpret_cast<Pack<T, pack>*>(at) = values;
 }
 
-// The statistic of the narrower type: f64 for f64, else f32.
+// The statistic of the narrower type: f64 for f64, otherwise f32.
 template <typename T, typename U>
 using Computed =
     std::conditional_t<std::is_same_v<T, double> && std::is_same_v<U, double>,
@@ -196,7 +196,7 @@ struct GeluGate {
     return static_cast<S>(gelu::kLinear) +
            static_cast<S>(3 * gelu::kCubic) * (near * near);
   }
-  // Between the two numbers beyond which h does not change; NaN stays NaN.
+  // Clamps to the interval outside of which h is constant; NaN stays NaN.
   template <typename S>
   __device__ S Near(S g) const {
     const S far = static_cast<S>(gelu::kFar);
@@ -272,8 +272,8 @@ absl::Status ForPair(DType x, DType y, const Functor& functor) {
   });
 }
 
-// Runs `run(x, y, flat)` on matrices, vectors, or contiguous tensors as one
-// row; others by parts of their first dimension.
+// Calls `run(x, y, flat)` on matrices, vectors, or contiguous tensors as one
+// row; on other tensors by parts of their first dimension.
 template <typename Run>
 absl::Status ByMatrices(const ConstTensorView& x, const TensorView& y,
                         const Run& run) {
@@ -526,7 +526,7 @@ absl::Status Run(CudaBackend& cuda, const op::AddBias& call) {
 }
 
 absl::Status Run(CudaBackend& cuda, const op::Dropout& call) {
-  // In memory of the kernels: the number of each row of x.
+  // The number of each row of x, in memory of the kernels.
   const int64_t* rows = call.mask.rows.data();
   if constexpr (!::tessera::TESSERA_KERNELS::kIsEmulated) {
     const auto bytes = std::as_bytes(call.mask.rows);

@@ -1,9 +1,9 @@
 // Kernels of row tables: GatherRows and AddRows.
 //
-// AddRows gives the bits of the CPU: the rows of one id are added to its row of
-// the table in the order of i, in statistics, and rounded once. For this the
-// held (id, i) are sorted by blocks in shared memory, then merged; each step
-// depends on the ids alone.
+// AddRows gives the same bits as the CPU: the rows of one id are added to its
+// row of the table in the order of i, in the type of statistics, and rounded
+// once. For this the held (id, i) are sorted by blocks in shared memory and
+// then merged; each step depends only on the ids.
 
 #include <algorithm>
 #include <cstddef>
@@ -28,20 +28,20 @@ namespace {
 using ::tessera::TESSERA_KERNELS::Launch;
 
 constexpr int kThreads = 256;
-// Elements that a block sorts.
+// The number of elements that a block sorts.
 constexpr int kSorted = 1024;
 constexpr int kSortThreads = kSorted / 2;
-// Rows of an id whose loads are in flight together.
+// The number of rows of an id whose loads are in flight together.
 constexpr int kRowsInFlight = 8;
 
 // (id - held.begin) << 32 | i. Keys are distinct, so that their order does not
-// depend on how they are sorted. Those of ids that are not held come last.
+// depend on how they are sorted. The keys of ids that are not held come last.
 using Key = uint64_t;
 constexpr uint32_t kNotHeld = ~uint32_t{0};
 
 __device__ uint32_t RowOf(Key key) { return static_cast<uint32_t>(key >> 32); }
 
-// One thread for each word of y. Words are copied as they are.
+// Each thread copies one word of y, unchanged.
 template <typename Word>
 __global__ void GatherRowsKernel(const Word* __restrict__ table,
                                  int64_t table_stride, IndexRange held,
@@ -228,8 +228,8 @@ absl::Status AddSortedRows(KernelStream stream, const Key* keys,
                            const TensorView& table) {
   const int64_t count = gradient.shape()[0], n = gradient.shape()[1];
   const int64_t packs = (n + pack - 1) / pack;
-  // Small blocks: those of keys that are not the first of their id end at once,
-  // and columns of frequent ids spread over many processors.
+  // Blocks are small: blocks of keys that are not the first of their id exit at
+  // once, and columns of frequent ids are distributed over many processors.
   const int threads =
       static_cast<int>(std::min<int64_t>(128, (packs + 31) / 32 * 32));
   const int64_t blocks = (packs + threads - 1) / threads;

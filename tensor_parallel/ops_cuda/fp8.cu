@@ -1,8 +1,8 @@
 // Kernels of operands in fp8: CastTranspose and UpdateScales.
 //
-// Bound by memory: a block casts a tile of 64 x 64 and transposes it in shared
-// memory, 16 bytes an access where rows are aligned. Both give the bits of the
-// CPU.
+// Both are memory-bound: a block casts a tile of 64 x 64 and transposes it in
+// shared memory, with 16 bytes per access if rows are aligned. Both give the
+// same bits as the CPU.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ namespace tessera::tensor_parallel::TESSERA_KERNELS {
 namespace {
 
 constexpr int kTile = 64;
-// Elements of a thread, and threads of a row of the tile.
+// The elements per thread, and the threads per row of the tile.
 constexpr int kRun = 16;
 constexpr int kRuns = kTile / kRun;
 static_assert(kTile * kRuns == kThreads);
@@ -51,9 +51,9 @@ __device__ inline int CountWithin(int64_t at, int64_t size) {
   return left >= kRun ? kRun : left > 0 ? static_cast<int>(left) : 0;
 }
 
-// Every thread casts 16 elements of a row, and then writes 16 of a column.
-// `aligned_x`, `aligned_y` and `aligned_transposed`: rows begin at multiples of
-// 16 bytes.
+// Every thread casts 16 elements of a row, and then writes 16 elements of a
+// column. `aligned_x`, `aligned_y` and `aligned_transposed`: rows begin at
+// multiples of 16 bytes.
 template <typename X, typename F8>
 __global__ void __launch_bounds__(kThreads)
     CastTransposeKernel(const X* __restrict__ x, int64_t stride, int64_t m,
@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   // Synchronises the block.
   magnitude = BlockReduce(magnitude, slots, LargerBits());
-  // The bits of magnitudes are in the order of the magnitudes, so that the
-  // result does not depend on the order of the blocks.
+  // The bits of magnitudes, as integers, have the order of the magnitudes, so
+  // that the result does not depend on the order of the blocks.
   if (threadIdx.x == 0) atomicMax(amax, magnitude);
   if (transposed.data == nullptr || j0 + line >= n) return;
 

@@ -1,5 +1,5 @@
-// CudaGemm: products of matrices (Gemm of ops/ops.h). On a GPU by cuBLASLt;
-// emulated by a loop of the host, which stands in for that library.
+// CudaGemm: products of matrices (Gemm of ops/ops.h). cuBLASLt computes them on
+// a GPU; in the emulation a loop of the host replaces that library.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto gemm, CudaGemm::Create(queue));
 //   // y = x w^T
@@ -19,30 +19,30 @@
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 
-// For one queue: its calls share a workspace. Results depend only on the
-// operands' values, shapes, strides and alignments.
+// The products of one queue, whose calls share a workspace. Results depend only
+// on the operands' values, shapes, strides and alignments.
 class CudaGemm {
  public:
-  // Allocates 64 MiB of the device's memory for the workspace; emulated,
-  // nothing.
+  // Allocates 64 MiB of the device's memory for the workspace; nothing in the
+  // emulation.
   static absl::StatusOr<std::unique_ptr<CudaGemm>> Create(Queue& queue);
 
   virtual ~CudaGemm() = default;
 
   // c = alpha op(a) op(b) + beta c. Factors of bf16 are accumulated in f32 and
   // rounded once, to c's bf16 or f32; f32 is accumulated in f32 without TF32,
-  // f64 in f64. If alpha is 0 or the factors have no common elements, they are
-  // ignored. Enqueued on `stream`, which is the queue's. Errors name the
-  // product and cuBLASLt's status: Unimplemented for types or strides that it
-  // does not take, ResourceExhausted if memory ran out.
+  // f64 in f64. If alpha is 0 or the inner dimension is 0, the factors are
+  // ignored. Enqueued on `stream`, which must be the queue's. Errors name the
+  // product and cuBLASLt's status: Unimplemented for unsupported types or
+  // strides, ResourceExhausted if memory is exhausted.
   virtual absl::Status Run(KernelStream stream, const GemmOptions& options,
                            const ConstTensorView& a, const ConstTensorView& b,
                            const TensorView& c) = 0;
 
-  // GemmFp8 of ops/ops.h, accumulated in f32 (with `fast`, in what the tensor
-  // cores have) and rounded once. Sizes, addresses and strides are whole units
-  // of 16 elements or bytes, which cuda_kernels.cc checks. The scalars are in
-  // memory of the device.
+  // GemmFp8 of ops/ops.h, accumulated in f32 (with `fast`, in the precision of
+  // the tensor cores) and rounded once. Preconditions, which cuda_kernels.cc
+  // checks: sizes, addresses and strides are multiples of 16 elements or bytes.
+  // The scalars are in memory of the device.
   virtual absl::Status RunFp8(KernelStream stream,
                               const Fp8GemmOptions& options,
                               const ConstTensorView& a,

@@ -1,5 +1,5 @@
-// Types of operands in kernels: statistics, packs of elements, and the way from
-// a DType to a kernel's template arguments.
+// Types of operands in kernels: statistics, packs of elements, and the
+// conversion of a DType to a kernel's template arguments.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_KERNEL_TYPES_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_KERNEL_TYPES_H_
 
@@ -24,12 +24,12 @@ using StatisticOf =
 
 using ::tessera::TESSERA_KERNELS::Pack;
 
-// Elements of the widest access, 16 bytes.
+// The number of elements in the widest access, 16 bytes.
 template <typename T>
 inline constexpr int kPackOf = 16 / static_cast<int>(sizeof(T));
 
-// True if every row of elements of `view` begins at a multiple of 16 bytes; its
-// last dimension is that of rows.
+// True if every row of `view`, along its last dimension, begins at a multiple
+// of 16 bytes.
 template <typename Byte>
 bool RowsAreAligned(const BasicTensorView<Byte>& view) {
   if (reinterpret_cast<uintptr_t>(view.data()) % 16 != 0) return false;
@@ -84,7 +84,7 @@ TESSERA_HOST_DEVICE inline S MultiplyAdd(S a, S b, S c) {
 #endif
 }
 
-// The larger one; NaN if one of them is.
+// The larger value; NaN if either is NaN.
 template <typename S>
 TESSERA_HOST_DEVICE inline S Larger(S a, S b) {
   return a > b || a != a ? a : b;

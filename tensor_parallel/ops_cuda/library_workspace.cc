@@ -15,8 +15,8 @@ int64_t RoundUp(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// The offset of a part of `size` bytes after the first `bytes`, to which it is
-// added.
+// The offset of a part of `size` bytes after the first `bytes`; adds the part
+// to `bytes`.
 int64_t AddPart(int64_t size, int64_t& bytes) {
   const int64_t offset = bytes;
   bytes += RoundUp(size, Scratch::kAlignment);
@@ -70,7 +70,7 @@ int64_t LibraryWorkspaceBytes(const CudnnAttentionShape& shape,
   if (shape.query_rows() == 0 || shape.key_rows() == 0) {
     return kCublasLtWorkspaceBytes;
   }
-  // The forward's parts are fewer and its workspace smaller.
+  // The forward has fewer parts and a smaller workspace.
   const int64_t largest =
       CudnnBackwardScratch(shape, deterministic,
                            CudnnBackwardWorkspaceBytes(shape, deterministic))

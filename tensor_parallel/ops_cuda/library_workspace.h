@@ -1,6 +1,6 @@
-// The device memory that a queue's CudaOps keep for libraries: cuBLASLt's
-// workspace and the scratch memory of cuDNN's attention. Pure arithmetic, in
-// every build.
+// The size of the device memory that a queue's CudaOps keep for libraries:
+// cuBLASLt's workspace and the scratch memory of cuDNN's attention. Pure
+// arithmetic, available in every build.
 //
 //   const int64_t bytes = LibraryWorkspaceBytes(
 //       {.sequences = 2, .queries = 4096, .keys = 4096, .heads = 32,
@@ -55,7 +55,7 @@ struct CudnnForwardScratch {
   int64_t output;       // f32, packed.
   int64_t log_sum_exp;  // f32 [sequences, heads, queries].
   int64_t workspace;
-  int64_t bytes;  // Of all parts.
+  int64_t bytes;  // The total size.
 };
 struct CudnnBackwardScratch {
   CudnnBackwardScratch(const CudnnAttentionShape& shape, bool deterministic,
@@ -75,18 +75,18 @@ struct CudnnBackwardScratch {
 // An upper bound of the workspace of a backward plan (BuildBackwardPlan of
 // cudnn_plans.h) on Hopper. cudnn_plans_test compares it with the plans that
 // cuDNN compiles:
-// - where key heads are shared, gradients of keys and values in bf16 for every
+// - if key heads are shared, gradients of keys and values in bf16 for every
 //   query head
 // - deterministic: 2 bytes for each pair of a query and a key of every head
 int64_t CudnnBackwardWorkspaceBytes(const CudnnAttentionShape& shape,
                                     bool deterministic);
 
-// An upper bound of the device memory that CudaOps of one queue
-// (CreateCudaOps, CudaOpsOptions::deterministic) keep for libraries from the
-// first step on, when they compute attention over blocks of `shape` in bf16,
-// forward and backward. All blocks share the scratch memory: of several shapes
-// the largest result counts. With a shape of zeros, as where cuDNN is not used
-// (other types than bf16, first_keys), that of cuBLASLt alone.
+// An upper bound of the device memory that CudaOps of one queue (CreateCudaOps,
+// CudaOpsOptions::deterministic) keep for libraries from the first step on,
+// when they compute attention over blocks of `shape` in bf16, forward and
+// backward. All blocks share the scratch memory, so take the maximum over all
+// shapes. For a shape of zeros, which stands for attention without cuDNN (other
+// types than bf16, first_keys), the result is the workspace of cuBLASLt.
 int64_t LibraryWorkspaceBytes(const CudnnAttentionShape& shape,
                               bool deterministic);
 

@@ -1,4 +1,4 @@
-// The emulation's CudaGemm: the textbook's loop, which stands in for cuBLASLt.
+// The emulation's CudaGemm: the textbook loop instead of cuBLASLt.
 
 #include <algorithm>
 #include <cstdint>

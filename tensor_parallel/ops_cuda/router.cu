@@ -22,7 +22,8 @@ __device__ S WarpReduce(S value, const Combine& combine) {
   return value;
 }
 
-// 1 / x, rounded to nearest: without the call that a division is on a GPU.
+// 1 / x, rounded to nearest, which avoids the function call of a division on a
+// GPU.
 template <typename S>
 __device__ S Reciprocal(S x) {
 #ifdef __CUDA_ARCH__
@@ -45,7 +46,7 @@ struct RouterParameters {
   int64_t experts = 0;
 };
 
-// The scores of a token; of a softmax those before the division by their sum.
+// The scores of a token; for a softmax, before the division by their sum.
 template <typename T>
 struct TokenScores {
   using S = StatisticOf<T>;
@@ -65,7 +66,7 @@ struct TokenScores {
   }
 };
 
-// By all lanes of a warp.
+// Must be called by all lanes of a warp.
 template <typename T>
 __device__ TokenScores<T> ScoresOf(const RouterParameters& router,
                                    const T* logits, int lane) {

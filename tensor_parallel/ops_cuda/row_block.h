@@ -1,5 +1,6 @@
-// A row of a tensor by a block of threads: reductions over the block, and the
-// packs of elements that belong to a thread. For .cu files.
+// Helpers for kernels that process a row of a tensor by a block of threads:
+// reductions over the block, and the packs of elements of each thread. For .cu
+// files.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_ROW_BLOCK_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_ROW_BLOCK_H_
 
@@ -26,8 +27,8 @@ struct SumOf {
   __device__ S operator()(S a, S b) const { return a + b; }
 };
 
-// The values of all threads of a block, combined in the order of a tree; the
-// result is on every thread. `slots` is shared memory of kWarps values.
+// Combines the values of all threads of a block in the order of a tree; every
+// thread gets the result. `slots` is shared memory of kWarps values.
 template <typename S, typename Combine>
 __device__ S BlockReduce(S value, S* slots, const Combine& combine) {
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -44,9 +45,9 @@ __device__ S BlockReduce(S value, S* slots, const Combine& combine) {
 template <typename T>
 using PackOf = Pack<T, kPackOf<T>>;
 
-// A pack of which `count` values are elements, and its store; in one access if
-// the memory is aligned. The order of elements among threads does not depend on
-// it, nor do sums.
+// Loads and stores a pack with `count` valid values, in one access if the
+// memory is aligned. Neither the assignment of elements to threads nor sums
+// depend on the alignment.
 template <bool aligned, typename T>
 __device__ PackOf<T> LoadPack(const T* at, int count) {
   if (aligned && count == kPackOf<T>) {
@@ -69,8 +70,8 @@ __device__ void StorePack(const PackOf<T>& values, int count, T* at) {
   }
 }
 
-// Calls f(index, values, count) for the packs of a row of n elements that
-// belong to this thread; `count` of the values are elements.
+// Calls f(index, values, count) for this thread's packs of a row of n elements;
+// `count` of the values are valid.
 template <bool aligned, typename T, typename Functor>
 __device__ void ForPacks(const T* row, int64_t n, const Functor& f) {
   constexpr int kPack = kPackOf<T>;
@@ -81,7 +82,7 @@ __device__ void ForPacks(const T* row, int64_t n, const Functor& f) {
   }
 }
 
-// Blocks for `count` threads.
+// The number of blocks for `count` threads.
 inline unsigned BlocksOf(int64_t count) {
   return static_cast<unsigned>((count + kThreads - 1) / kThreads);
 }

@@ -1,9 +1,9 @@
 // Kernels with sums over rows or columns: RmsNorm, AddRmsNorm and their
 // gradients, SumRows, RowDots and Sum.
 //
-// A row is summed by a block, in an order that depends on its length alone.
-// Columns are summed in two passes: blocks of rows, then their partial sums in
-// order. Bound by memory.
+// A block sums a row, in an order that depends only on its length. Columns are
+// summed in two passes: blocks of rows, then their partial sums in order. All
+// are memory-bound.
 
 #include <algorithm>
 #include <cmath>
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const T* const other = residual + blockIdx.x * residual_stride;
   T* const row = x + blockIdx.x * x_stride;
   S squares = 0;
-  // A thread reads back its own packs alone.
+  // Each thread reads back only its own packs.
   ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
     const PackOf<T> r = LoadPack<aligned>(other + at, count);
     for (int j = 0; j < kPackOf<T>; ++j) {
@@ -155,8 +155,8 @@ struct ColumnTerms {
   }
 };
 
-// parts[y][column] = the sum of rows [y * rows_of_part, ...). A thread for each
-// column; neighbours read neighbours.
+// parts[y][column] = the sum of rows [y * rows_of_part, ...). Each thread has
+// one column, so that accesses are coalesced.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ColumnPartsKernel(int64_t rows, int64_t rows_of_part, int64_t n,
@@ -202,7 +202,7 @@ absl::Status SumColumns(KernelStream stream, Scratch& scratch, int64_t rows,
   S* const parts = reinterpret_cast<S*>(memory);
   Launch(ColumnPartsKernel<T>, dim3(BlocksOf(n), static_cast<unsigned>(count)),
          kThreads, 0, stream, rows, rows_of_part, n, terms, parts);
-  // The target is of T or of its statistics.
+  // The target has type T or the type of its statistics.
   const auto add = [&]<typename Target>(std::type_identity<Target>) {
     Launch(AddPartsKernel<S, Target>, BlocksOf(n), kThreads, 0, stream, count,
            n, parts, DataOf<Target>(target));

@@ -1,11 +1,12 @@
-// Scratch: memory of kernels between launches, which grows and is kept.
+// Scratch: temporary memory of kernels that grows and is reused between
+// launches.
 //
 //   Scratch scratch(HostMemory());                      // Emulated kernels.
 //   Scratch scratch(device_memory, [&] { return queue.Synchronize(); });
 //   TESSERA_ASSIGN_OR_RETURN(std::byte* parts, scratch.Reserve(bytes));
 //
-// All kernels that use it run on one stream, one after the other, so that one
-// block serves them all.
+// All kernels that use it run on one stream, one after the other, so that they
+// can share one memory block.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_SCRATCH_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_SCRATCH_H_
 
@@ -26,7 +27,7 @@ namespace tessera::tensor_parallel {
 class Scratch {
  public:
   static constexpr int64_t kAlignment = 256;
-  // By which a block is larger than any request, at most.
+  // A block exceeds the largest request by at most this factor.
   static constexpr int64_t kLargestGrowth = 16 << 20;
 
   // `synchronize` waits until no kernel uses the block; it is called before a

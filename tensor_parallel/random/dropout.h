@@ -1,4 +1,4 @@
-// ApplyDropout: elements set to zero at random, the same ones on every mesh.
+// Dropout: sets random elements to zero, the same elements on every mesh.
 //
 //   const DropoutMask mask = {.key = {.seed = 1, .stream = layer},
 //                             .probability = 0.1,
@@ -7,9 +7,9 @@
 //   TESSERA_RETURN_IF_ERROR(ApplyDropout(mask, y_gradient));  // backward
 //
 // Element (row, column) is dropped if the uniform number of index row * width +
-// column is below the probability. So the mask is a function of the key and of
-// the rows' numbers alone: it is never stored, and the backward, which is the
-// same linear map, computes it again. Kept elements are multiplied by 1 / (1 -
+// column is below the probability. So the mask is a function of only the key
+// and the rows' numbers: it is never stored, and the backward, which is the
+// same linear map, recomputes it. Kept elements are multiplied by 1 / (1 -
 // probability) in f64 and rounded once. Source: Srivastava et al., JMLR 15,
 // 2014.
 #ifndef TESSERA_TENSOR_PARALLEL_RANDOM_DROPOUT_H_
@@ -26,13 +26,13 @@ namespace tessera::tensor_parallel {
 
 struct DropoutMask {
   RandomKey key = {};
-  double probability = 0;              // Of an element's being dropped: [0, 1).
+  double probability = 0;              // Of dropping an element; in [0, 1).
   std::span<const int64_t> rows = {};  // The number of each row.
 };
 
 // x is [rows, width] of a floating-point type, contiguous, in host memory.
-// InvalidArgument, with nothing written, if it is not, or the probability is
-// not in [0, 1).
+// InvalidArgument, before anything is written, if x is invalid or the
+// probability is not in [0, 1).
 absl::Status ApplyDropout(const DropoutMask& mask, const TensorView& x);
 
 }  // namespace tessera::tensor_parallel

@@ -7,8 +7,8 @@
 namespace tessera::tensor_parallel {
 namespace {
 
-// values[i] = the number of index first + i; `two_of(k)` returns those of 2k
-// and 2k + 1.
+// values[i] = the number of index first + i; `two_of(k)` returns the numbers of
+// indices 2k and 2k + 1.
 template <typename T, typename TwoOf>
 void Fill(uint64_t first, std::span<T> values, const TwoOf& two_of) {
   size_t i = 0;

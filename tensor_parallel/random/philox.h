@@ -9,9 +9,9 @@
 //
 // The generator is Philox4x32-10: Salmon, Moraes, Dror and Shaw, Parallel
 // Random Numbers: As Easy as 1, 2, 3 (SC 2011), section 4.3. It passes Crush.
-// Numbers of different seeds, streams or indices are independent. Two
-// neighbours, 2k and 2k + 1, share one evaluation: the functions that fill
-// memory make use of it.
+// Numbers of different seeds, streams or indices are independent. The
+// neighbours 2k and 2k + 1 share one evaluation, which the Fill functions
+// exploit.
 #ifndef TESSERA_TENSOR_PARALLEL_RANDOM_PHILOX_H_
 #define TESSERA_TENSOR_PARALLEL_RANDOM_PHILOX_H_
 
@@ -61,9 +61,9 @@ class Philox {
     return UniformOf(Bits(index));
   }
 
-  // By Box and Muller (Annals of Mathematical Statistics 29, 1958) from the
-  // uniform numbers of the pair: within 8.6 of 0. As exact as the C library's
-  // logarithm and sine, so equal where that is the same.
+  // Computed by the method of Box and Muller (Annals of Mathematical Statistics
+  // 29, 1958) from the uniform numbers of the pair. The magnitude is at most
+  // 8.6. The bits depend on the logarithm and sine of the C library.
   double Normal(uint64_t index) const;
 
   // values[i] is the number of index `first` + i, rounded to T from float64 (so
@@ -78,8 +78,8 @@ class Philox {
     return static_cast<double>(bits >> 11) * 0x1p-53;
   }
 
-  // The numbers with indices 2 * `pair` and 2 * `pair` + 1. The pair's number
-  // and the stream are the counter, the seed is the key.
+  // The numbers with indices 2 * `pair` and 2 * `pair` + 1. `pair` and the
+  // stream are the counter, the seed is the key.
   constexpr std::array<uint64_t, 2> PairOf(uint64_t pair) const {
     const std::array<uint32_t, 4> words =
         Philox4x32({Low(pair), High(pair), Low(key_.stream), High(key_.stream)},
@@ -93,7 +93,7 @@ class Philox {
   static constexpr uint32_t Low(uint64_t word) {
     return static_cast<uint32_t>(word);
   }
-  // Both numbers of a pair.
+  // Both normal numbers of a pair.
   static std::array<double, 2> NormalsOf(const std::array<uint64_t, 2>& pair);
 
   RandomKey key_;

@@ -6,8 +6,9 @@
 
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
-// Vectors are members of classes here: their size must be known. SSSE3 without
-// SSE4 is history, and AVX3_DL has nothing that is used.
+// Excludes targets whose vectors have no compile-time size, because vectors are
+// members of classes here; SSSE3, because all relevant processors have SSE4;
+// and AVX3_DL, whose additional instructions are not used.
 #define HWY_DISABLED_TARGETS                                                   \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
    HWY_RVV)
@@ -138,7 +139,7 @@ HWY_INLINE SineCosine SineAndCosine(Doubles quarters) {
                                 -1.0 / 87178291200, 1.0 / 20922789888000};
   const F64 d;
   const U64 u;
-  // Whole numbers that are added to it are its last bits.
+  // Integers that are added to this number appear in its last bits.
   const Doubles magic = hn::Set(d, 0x1.8p52);
   const Doubles shifted = hn::Add(quarters, magic);
   const Words quarter = hn::BitCast(u, shifted);
@@ -175,7 +176,8 @@ void Bound(const NormalBounds& bounds) {
         SineAndCosine(hn::Mul(UpperBits(words.second), hn::Set(d, 0x1p-51)));
     const Doubles cosine = hn::Mul(radius, direction.cosine);
     const Doubles sine = hn::Mul(radius, direction.sine);
-    // Not 0, so that a number of 0 gets both signs and is computed again.
+    // The error is never 0, so that the interval of a number 0 contains both
+    // signs and the number is recomputed.
     const Doubles error =
         hn::MulAdd(radius, hn::Set(d, 0x1p-46), hn::Set(d, 0x1p-500));
     StoreInTurn(hn::Mul(hn::Sub(cosine, error), deviation),

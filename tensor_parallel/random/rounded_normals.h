@@ -1,17 +1,17 @@
-// FillRoundedNormals: first weights: the numbers of Philox::Normal times a
-// deviation, rounded to a type, five times as fast by vector instructions.
+// FillRoundedNormals: initial weights. Computes the numbers of Philox::Normal
+// times a deviation, rounded to a type, five times as fast with vector
+// instructions.
 //
 //   std::vector<BF16> weights(4096);
 //   TESSERA_RETURN_IF_ERROR(FillRoundedNormals(
 //       {.seed = 42, .stream = 7}, first, 0.02, DType::kBF16,
 //       std::as_writable_bytes(std::span(weights))));
 //
-// The bits are those of the formula in float64, whatever the processor has:
-// vectors give an interval that contains each number, and where both of its
-// ends round to the same value, so does the number. The others, one in some
-// hundred thousand, are computed by Philox::Normal (Ziv, Fast Evaluation of
-// Elementary Mathematical Functions with Correctly Rounded Last Bit, ACM TOMS
-// 17, 1991).
+// The bits are those of the formula in float64, on every processor: vector code
+// computes an interval that contains each number, and if both of its ends round
+// to the same value, so does the number. Philox::Normal computes the remaining
+// numbers, one in some hundred thousand (Ziv, Fast Evaluation of Elementary
+// Mathematical Functions with Correctly Rounded Last Bit, ACM TOMS 17, 1991).
 #ifndef TESSERA_TENSOR_PARALLEL_RANDOM_ROUNDED_NORMALS_H_
 #define TESSERA_TENSOR_PARALLEL_RANDOM_ROUNDED_NORMALS_H_
 
@@ -27,16 +27,16 @@ namespace tessera::tensor_parallel {
 
 // values[i] is Philox(key).Normal(first + i) * deviation, rounded to `dtype`
 // from float64. InvalidArgument if the bytes are not a whole number of
-// elements. Runs in the calling thread; any cut of the indices gives the same
-// bits.
+// elements. Executed on the calling thread; any partition of the indices gives
+// the same bits.
 absl::Status FillRoundedNormals(const RandomKey& key, uint64_t first,
                                 double deviation, DType dtype,
                                 std::span<std::byte> values);
 
 namespace internal {
 
-// Intervals [low[i], high[i]] of Philox(key).Normal(2 * first_pair + i) *
-// deviation. Their size is a multiple of 16.
+// The intervals [low[i], high[i]] of Philox(key).Normal(2 * first_pair + i) *
+// deviation. The size of `low` and `high` is a multiple of 16.
 struct NormalBounds {
   RandomKey key = {};
   uint64_t first_pair = 0;

@@ -26,11 +26,11 @@ namespace tessera::tensor_parallel {
 
 // One of the parts. `groups` divides the ranks and the size: each group of
 // ranks / groups neighbours has size / groups elements. Within its group a rank
-// has all of these if the part is `replicated`; else they are divided in whole
-// units, as by Partition::Blocks.
+// has all of these elements if the part is `replicated`; otherwise they are
+// divided in whole units, as by Partition::Blocks.
 struct FusedPart {
   int64_t size = 0;  // Elements.
-  int64_t unit = 1;  // Elements that stay together: those of a head.
+  int64_t unit = 1;  // Elements that stay together, such as a head.
   int64_t groups = 1;
   bool replicated = false;
 
@@ -41,18 +41,19 @@ struct FusedPart {
 // than ranks, ranks / kv_heads neighbours hold the same kv head and share its
 // query heads; otherwise a rank has the query heads of its kv heads.
 // InvalidArgument if a number is below 1, kv heads do not divide the query
-// heads, or there are fewer of them than ranks and they do not divide these.
+// heads, or there are fewer kv heads than ranks and they do not divide the
+// ranks.
 absl::StatusOr<std::vector<FusedPart>> QkvParts(int64_t query_heads,
                                                 int64_t kv_heads,
                                                 int64_t head_size,
                                                 int64_t ranks);
 
-// Gate and up projection of a gated MLP.
+// The parts of the fused gate and up projection of a gated MLP.
 std::vector<FusedPart> GatedMlpParts(int64_t hidden);
 
 class FusedPartition {
  public:
-  // InvalidArgument if there is no part, a size is negative, a unit, groups or
+  // InvalidArgument if `parts` is empty, a size is negative, a unit, groups or
   // `ranks` is below 1, groups do not divide the ranks or the size, or the
   // sizes add up to more than 2^63-1.
   static absl::StatusOr<FusedPartition> Create(std::span<const FusedPart> parts,
@@ -63,12 +64,13 @@ class FusedPartition {
   int64_t ranks() const { return ranks_; }
   const std::vector<FusedPart>& parts() const { return parts_; }
 
-  // `rank` is in [0, ranks()), `part` in [0, parts().size()).
-  // In the whole dimension; and one for each part, which may be empty.
+  // The range of a part on a rank, in the whole dimension; and the ranges of
+  // all parts, which may be empty. `rank` is in [0, ranks()), `part` in [0,
+  // parts().size()).
   IndexRange RangeOf(int64_t part, int64_t rank) const;
   std::vector<IndexRange> RangesOf(int64_t rank) const;
 
-  // The size of the rank's shard, and the position of the part in it.
+  // The size of the rank's shard, and the range of a part in it.
   int64_t SizeOf(int64_t rank) const;
   IndexRange LocalRange(int64_t part, int64_t rank) const;
 
@@ -78,7 +80,7 @@ class FusedPartition {
       : parts_(std::move(parts)), starts_(std::move(starts)), ranks_(ranks) {}
 
   std::vector<FusedPart> parts_;
-  std::vector<int64_t> starts_;  // Of the parts; then the end.
+  std::vector<int64_t> starts_;  // Of each part; then the end.
   int64_t ranks_;
 };
 

@@ -50,7 +50,7 @@ int64_t Partition::FirstBlockOf(int64_t part) const {
 IndexRange Partition::RangeOf(int64_t part) const {
   const int64_t begin = FirstBlockOf(part);
   const int64_t end = FirstBlockOf(part + 1);
-  // Without the product of a last block that is cut: it may not fit.
+  // Avoids the product for a partial last block, which may overflow.
   const auto element = [&](int64_t block) {
     return block == CeilOfQuotient(size_, block_) ? size_ : block * block_;
   };

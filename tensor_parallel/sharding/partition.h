@@ -1,4 +1,5 @@
-// The parts of a dimension that the ranks of a group hold.
+// IndexRange and Partition: the parts of a dimension that the ranks of a group
+// hold.
 #ifndef TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
 #define TESSERA_TENSOR_PARALLEL_SHARDING_PARTITION_H_
 
@@ -36,7 +37,7 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
   return os << "[" << range.begin << ", " << range.end << ")";
 }
 
-// Partition: the part of a dimension on each rank of a group.
+// The part of a dimension on each rank of a group.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Partition rows, Partition::Balanced(10, 4));
 //   rows.RangeOf(1);              // {3, 6}: 3, 3, 2, 2
@@ -45,19 +46,19 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
 //   Balanced     3 3 2 2          at most one apart
 //   Blocks(4)    4 4 2 0          whole blocks of 4; only the last one is cut
 //
-// Parts are in order, do not overlap and cover the dimension exactly. If it has
-// fewer elements (or blocks) than parts, the last ones are empty ranges within
-// the dimension. A value of three integers.
+// Parts are in order, do not overlap and cover the dimension exactly. If the
+// dimension has fewer elements (or blocks) than parts, the last parts are empty
+// ranges within it. A value of three integers.
 class Partition {
  public:
-  // One part of nothing.
+  // One empty part.
   Partition() = default;
 
   // InvalidArgument if `size` is negative or `parts` is below 1; for Blocks
-  // also where `block` is.
+  // also if `block` is below 1.
   static absl::StatusOr<Partition> Balanced(int64_t size, int64_t parts);
-  // Blocks of `block` elements, which stay whole, are dealt out as Balanced
-  // deals elements. The last block of the dimension may be short.
+  // Distributes whole blocks of `block` elements as Balanced distributes
+  // elements. The last block of the dimension may be shorter.
   static absl::StatusOr<Partition> Blocks(int64_t size, int64_t parts,
                                           int64_t block);
 
@@ -69,13 +70,13 @@ class Partition {
   IndexRange RangeOf(int64_t part) const;
   int64_t SizeOf(int64_t part) const { return RangeOf(part).size(); }
 
-  // The largest of all parts: that of part 0.
+  // The size of the largest part, which is part 0.
   int64_t largest() const { return SizeOf(0); }
 
-  // Returns whether all parts have the same size.
+  // Returns true if all parts have the same size.
   bool even() const { return SizeOf(0) == SizeOf(parts_ - 1); }
 
-  // By part; for collectives of uneven counts.
+  // The sizes by part, for collectives with uneven counts.
   std::vector<int64_t> Sizes() const;
 
   // "10 in 4 parts of 3 3 2 2".

@@ -23,7 +23,7 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kWriting = ".writing";
 constexpr std::string_view kRemoving = ".removing";
 
-// The step of a name that CheckpointName makes.
+// The step in a name of the form of CheckpointName.
 std::optional<int64_t> StepOf(std::string_view name) {
   std::string_view digits = name;
   int64_t step = -1;
@@ -53,7 +53,7 @@ std::string ParentOf(std::string_view path) {
   return std::string(path.substr(0, std::max<size_t>(slash, 1)));
 }
 
-// All that have a name of a checkpoint, newest first.
+// All directories with the name of a checkpoint, newest first.
 absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(
     const std::string& directory) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
@@ -181,7 +181,8 @@ absl::Status CheckpointDirectory::Commit(int64_t step,
   const std::string to = absl::StrCat(path_, "/", CheckpointName(step));
   TESSERA_RETURN_IF_ERROR(
       WriteNew(absl::StrCat(from, "/", kManifestName), manifest));
-  // The names of all files are on the device before the directory has its own.
+  // The names of all files must be on the device before the directory gets its
+  // final name.
   TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(from));
   const bool replaces = IsThere(to);
   TESSERA_RETURN_IF_ERROR(replaces ? calls_.Exchange(from, to)
@@ -202,7 +203,8 @@ absl::Status CheckpointDirectory::Remove(int64_t step) {
   const std::string path = absl::StrCat(path_, "/", CheckpointName(step));
   if (!IsThere(path)) return absl::OkStatus();
   const std::string removing = absl::StrCat(path, kRemoving);
-  // It stops being a checkpoint before the first of its files goes.
+  // Renames the checkpoint before removing its first file, so that it is never
+  // listed as a partial one.
   TESSERA_RETURN_IF_ERROR(calls_.Rename(path, removing));
   TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
   return RemoveTree(removing);
@@ -215,7 +217,7 @@ absl::Status CheckpointDirectory::Prune(int64_t newest, int64_t keep,
   int64_t least = -1;
   if (!keep_least.empty()) {
     const auto found = LeastCheckpoint(path_, keep_least);
-    // None is removed if it is not known which may be.
+    // Removes no checkpoint if it is unknown which one must be kept.
     if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
     if (found.ok()) least = found->step;
   }
@@ -238,7 +240,7 @@ absl::Status CheckpointDirectory::RemoveLeftovers() {
   return absl::OkStatus();
 }
 
-// A checkpoint has no directories.
+// A checkpoint has no subdirectories.
 absl::Status CheckpointDirectory::RemoveTree(const std::string& path) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            ListDirectory(path));

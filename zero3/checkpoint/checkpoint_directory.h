@@ -1,4 +1,5 @@
-// The checkpoints in a directory: completeness, commit and removal.
+// The checkpoints in a directory: listing, verification of completeness, commit
+// and removal.
 //
 //   DIR/step-00000020/           complete: nothing in it changes any more
 //   DIR/step-00000030.writing/   being written, or left by a crash
@@ -8,7 +9,8 @@
 //                            LatestCheckpoint("/ckpt"));
 //
 // Only one group of ranks may write to a directory at a time; any number of
-// readers is allowed, but removed checkpoints are lost to them too.
+// readers is allowed, but they cannot continue to read a checkpoint that is
+// removed.
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 
@@ -44,7 +46,8 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& path);
 // contents are not read: see VerifyCheckpoint.
 absl::Status CheckComplete(const FoundCheckpoint& checkpoint);
 
-// Newest first. An error if the directory cannot be read.
+// The complete checkpoints, newest first. An error if the directory cannot be
+// read.
 absl::StatusOr<std::vector<FoundCheckpoint>> CompleteCheckpoints(
     const std::string& directory);
 
@@ -52,31 +55,32 @@ absl::StatusOr<std::vector<FoundCheckpoint>> CompleteCheckpoints(
 // there is none, with the reasons for the newest skipped ones.
 absl::StatusOr<FoundCheckpoint> LatestCheckpoint(const std::string& directory);
 
-// The complete checkpoint with the least number as metadata `key` of its first
-// part, the newest of equal ones; those without a finite number are skipped.
-// NotFound if there is none.
+// The complete checkpoint with the smallest number at the metadata `key` of its
+// first part; the newest one in case of a tie. Checkpoints without a finite
+// number are skipped. NotFound if there is none.
 absl::StatusOr<FoundCheckpoint> LeastCheckpoint(const std::string& directory,
                                                 const std::string& key);
 
-// Writes checkpoints into a directory, step by step. One thread of one rank
-// does so; the others write their files into writing_path() between Begin and
-// Commit. Whatever call is the last, complete checkpoints stay complete, but
-// those that Prune removes.
+// Writes checkpoints into a directory, one step after the other. Used by one
+// thread of one rank; the other ranks write their files into writing_path()
+// between Begin and Commit. After a crash during any call, complete checkpoints
+// are still complete, except those that Prune removes.
 class CheckpointDirectory {
  public:
   // `calls` outlives this.
   CheckpointDirectory(FileCalls& calls, std::string path)
       : calls_(calls), path_(std::move(path)) {}
 
-  // The path that the checkpoint of `step` is written to before its commit.
+  // The path to which the checkpoint of `step` is written before its commit.
   std::string writing_path(int64_t step) const;
 
   // Creates an empty writing_path(step), and the directory itself if it is
-  // missing; removes remains of crashes.
+  // missing; removes leftovers of crashes.
   absl::Status Begin(int64_t step);
 
-  // The files are written: makes the checkpoint complete, in place of one of
-  // the same step if there is one. On an error that stays.
+  // Commits the checkpoint, whose files are written; replaces a checkpoint of
+  // the same step. On an error the old or the new checkpoint of that step is
+  // complete.
   absl::Status Commit(int64_t step, std::string_view manifest);
 
   // Removes the partial checkpoint.
@@ -85,9 +89,10 @@ class CheckpointDirectory {
   // Removes the complete checkpoint of `step`, if there is one.
   absl::Status Remove(int64_t step);
 
-  // Removes complete checkpoints, oldest first, until `keep` are left; never
-  // that of `newest`, nor LeastCheckpoint of `keep_least`, which does not count
-  // unless it is one of the newest; "": there is none. Precondition: keep > 0.
+  // Removes complete checkpoints, oldest first, until `keep` are left. Never
+  // removes the checkpoint of step `newest`, nor LeastCheckpoint of the
+  // metadata key `keep_least` ("": not used), which does not count towards
+  // `keep` unless it is one of the newest. Precondition: keep > 0.
   absl::Status Prune(int64_t newest, int64_t keep,
                      const std::string& keep_least = "");
 

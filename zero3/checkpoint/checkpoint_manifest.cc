@@ -246,7 +246,7 @@ absl::StatusOr<CheckpointPart> ToPart(const json& value,
   part.stage = fields.Integer("stage", 0, 3);
   part.replicas = fields.Integer("replicas", 1, kMax);
   part.moments = ToMoments(fields);
-  // Older manifests lack the key; their states are AdamW's.
+  // Older manifests lack the key; their states are those of AdamW.
   part.moment_count = fields.IntegerOr("moment_count", part.moment_count, 0, 2);
   part.loss_scale = fields.Number("loss_scale");
   if (!(std::isfinite(part.loss_scale) && part.loss_scale > 0)) {
@@ -338,7 +338,8 @@ absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest) {
   for (const CheckpointPart& part : manifest.parts) {
     document["parts"].push_back(ToJson(part));
   }
-  // Behind the line of the checksum; without the brace and line end in front.
+  // The text after the line of the checksum, without the opening brace and its
+  // newline.
   const std::string rest = Dump(document).substr(2) + "\n";
   std::string text =
       absl::StrCat(kBeforeCrc, FormatHex32(CrcOf(rest)), kAfterCrc, rest);

@@ -1,15 +1,17 @@
-// CheckpointManifest: the contents of a checkpoint.
+// CheckpointManifest: the contents of a checkpoint, which is a directory of
+// files:
 //
 //   manifest.json      written last, which completes the checkpoint
 //   rank-00000.state   a shard of the part ""
 //   tp1-pp0.rank-00000.state   a shard of the part "tp1-pp0"
 //
 // A part is the model of one shard group: a checkpoint of tensor and pipeline
-// parallel training has one for each pair of coordinates, otherwise one.
+// parallel training has a part for each pair of coordinates, otherwise there is
+// a single part.
 //
-// The JSON document (RFC 8259) has a checksum in its second line, over all
-// bytes after that line: it can be verified and is still plain JSON. README.md
-// lists all keys.
+// The manifest is a JSON document (RFC 8259) whose second line has a checksum
+// of all bytes after that line, so that it can be verified and is still plain
+// JSON. README.md lists all keys.
 //
 //   {
 //     "crc32c": "0a1b2c3d",
@@ -38,14 +40,16 @@ namespace tessera::zero3 {
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr size_t kMaxPartName = 64;
 
-// Entries of the caller: data position, random state, schedule. UTF-8.
+// The caller's entries, for example data position, random state and schedule.
+// UTF-8.
 using CheckpointMetadata = std::map<std::string, std::string>;
 
 struct CheckpointFile {
   int64_t bytes = 0;
   uint32_t crc32c = 0;  // Of the whole file.
-  // The checksum of the file's index, which has the checksums of all blocks: a
-  // reader of a few blocks can verify that they belong to this checkpoint.
+  // The checksum of the file's index, which has the checksums of all blocks, so
+  // that a reader of a few blocks can verify that they belong to this
+  // checkpoint.
   uint32_t index_crc32c = 0;
 
   friend bool operator==(const CheckpointFile&,
@@ -55,12 +59,12 @@ struct CheckpointFile {
 struct CheckpointPart {
   std::string name = "";
   int64_t stage = 0;
-  int64_t replicas = 1;  // Groups that had the same state; one wrote it.
+  int64_t replicas = 1;  // Groups with the same state, of which one wrote it.
   // The elements of the model that each rank wrote to its file. At stage 0,
-  // where all ranks have everything, these are even chunks.
+  // where every rank has all elements, these are even chunks.
   StateLayout layout;
   offload::MomentFormat moments = {};
-  int64_t moment_count = 2;  // Of each trained element: state_format.h.
+  int64_t moment_count = 2;  // Per trained element (state_format.h).
   double loss_scale = 1;
   int64_t steps_since_scale_change = 0;
   CheckpointMetadata metadata = {};
@@ -74,10 +78,10 @@ struct CheckpointPart {
 
 struct CheckpointManifest {
   int64_t step = 0;
-  int64_t world = 1;  // Ranks that took part.
+  int64_t world = 1;  // Ranks that participated.
   std::vector<CheckpointPart> parts = {};
 
-  // The part of that name, or NotFound that lists some there are.
+  // The part named `part`, or NotFound with the names of some existing parts.
   absl::StatusOr<const CheckpointPart*> Find(std::string_view part) const;
   friend bool operator==(const CheckpointManifest&,
                          const CheckpointManifest&) = default;
@@ -92,21 +96,22 @@ absl::Status CheckPartName(std::string_view part);
 inline constexpr int64_t kManifestVersion = 1;
 inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
-// InvalidArgument if a string is not UTF-8 or a value is invalid, so that the
-// result can always be parsed.
+// InvalidArgument if a string is not UTF-8 or a value is invalid, so that
+// ParseManifest accepts every result.
 absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest);
 
-// DataLoss if the checksum is wrong. InvalidArgument, with the place, if the
+// DataLoss if the checksum is wrong. InvalidArgument, with the position, if the
 // document is too long or too deep, has another version, lacks a key or has an
 // invalid value.
 absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text);
 
-// A part as ranks exchange it, without files and checksum.
+// Text of a part without its files and without a checksum, which ranks
+// exchange.
 absl::StatusOr<std::string> FormatPart(const CheckpointPart& part);
 absl::StatusOr<CheckpointPart> ParsePart(std::string_view text);
 
-// A checksum as a text: "0a1b2c3d". ReadHex32 takes it from a field; a text of
-// another form is a problem of the reader, and 0.
+// A checksum as text: "0a1b2c3d". ReadHex32 reads it from a field; invalid text
+// is reported as an error of the reader and returns 0.
 std::string FormatHex32(uint32_t value);
 uint32_t ReadHex32(JsonReader& fields, std::string_view key);
 

@@ -38,7 +38,7 @@ absl::StatusOr<Snapshot> Snapshot::Take(
                                 offload::Purpose::kBuffers));
   auto copied = StartCopyOfBlocks(state, blocks, snapshot.memory_.bytes());
   if (!copied.ok()) {
-    // Some copies may be under way.
+    // Some copies may be in flight.
     state.queue().Synchronize().IgnoreError();
     return copied.status();
   }
@@ -202,7 +202,7 @@ class SaveRun {
     if (status.ok()) {
       return absl::StrCat(job_.directory, "/", CheckpointName(step()));
     }
-    // Another's leftovers are not this one's to remove.
+    // Does not remove the leftovers of another writer.
     if (has_begun_) directory_.Discard(step()).IgnoreError();
     return Annotate(status,
                     absl::StrCat("checkpoint of step ", step(),
@@ -230,8 +230,8 @@ class SaveRun {
         group_, is_first() ? Commit() : absl::OkStatus(), job_.timeout);
   }
 
-  // Every rank's reports, a line each, to every rank; the first error, if any
-  // has one.
+  // Sends every rank's reports, one line each, to every rank. Returns the first
+  // error in them.
   absl::Status ExchangeReports() {
     std::string mine;
     for (const SaveJob::Shard& shard : job_.shards) {
@@ -270,7 +270,7 @@ class SaveRun {
           return writer->Add(range, bytes);
         }));
     TESSERA_ASSIGN_OR_RETURN(report.file, writer->Finish());
-    // The memory of a snapshot is free before others are waited for.
+    // Frees the memory of the snapshot before waiting for other ranks.
     shard.for_each_block = nullptr;
     return absl::OkStatus();
   }

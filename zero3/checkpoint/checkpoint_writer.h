@@ -1,5 +1,6 @@
-// CheckpointWriter: writes checkpoints of a ShardedState, each rank its shard,
-// while training continues.
+// CheckpointWriter writes checkpoints of a ShardedState while training
+// continues: each rank writes its shard. Also the snapshots, reports and jobs
+// that it is made of.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto writer, CheckpointWriter::Create(
@@ -12,24 +13,25 @@
 //   ...
 //   TESSERA_ASSIGN_OR_RETURN(const std::string path, pending.Wait());
 //
-// The ranks share a file system. A checkpoint becomes complete atomically,
-// after every rank has written and synced its file and rank 0 the manifest. If
-// a rank fails, the directory is unchanged, and every rank gets an error that
-// names the rank and the reason.
+// The ranks share a file system. A checkpoint is committed atomically, after
+// every rank has written and synced its file and rank 0 the manifest. If a rank
+// fails, the directory is unchanged, and every rank gets an error that names
+// the rank and the reason.
 //
 // Create, Start and Save are collectives: all ranks call them in the same
-// order, after the same step and between steps (gradients are not saved).
-// Ranks agree over a group of their own, independent of other traffic. One
-// thread at a time.
+// order, after the same step and between steps (gradients are not saved). They
+// communicate over a separate group, independent of other traffic. One thread
+// at a time.
 //
 // A model whose state is several ShardedStates (parameters that are sharded
-// over different groups) has a part for each, with a file of every rank in
-// each:
+// over different groups) has a part for each state, with one file per rank of
+// the part:
 //
-//   CheckpointWriter::Create({{.shard = &data, .world = &world, .part =
-//   "dense"},
-//                             {.shard = &edp, .world = &world,
-//                              .part = "experts-ep0"}}, options);
+//   const CheckpointGroups groups[] = {
+//       {.shard = &data, .world = &world, .part = "dense"},
+//       {.shard = &edp, .world = &world, .part = "experts-ep0"}};
+//   TESSERA_ASSIGN_OR_RETURN(auto writer,
+//                            CheckpointWriter::Create(groups, options));
 //   writer->Start({{*dense, metadata}, {*experts, other_metadata}});
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
@@ -60,8 +62,7 @@
 
 namespace tessera::zero3 {
 
-// Not owned.
-// The ranks that write or read a checkpoint together.
+// The ranks that write or read a checkpoint together. Not owned.
 //
 //   // Data parallel:
 //   {.shard = &data_group}
@@ -70,26 +71,28 @@ namespace tessera::zero3 {
 //   // With tensor and pipeline parallel ranks:
 //   {.shard = &data_group, .world = &world, .part = "tp1-pp0"}
 struct CheckpointGroups {
-  // Those of the state (ShardedStateGroups).
+  // The shard group of the state (ShardedStateGroups).
   collectives::Communicator* shard = nullptr;
-  // The ranks with the same place in other groups that have the same state:
-  // the first of them writes.
+  // The ranks with the same shard in other groups that have the same state; the
+  // first of them writes.
   collectives::Communicator* replicas = nullptr;
-  // All ranks of the checkpoint; null: those of `shard`.
+  // All ranks of the checkpoint; null: the ranks of `shard`.
   collectives::Communicator* world = nullptr;
   // The name of the part of the model that this shard group holds.
   std::string part = "";
 };
 
-// A copy of the bytes of blocks of a state, so that the state can change.
+// A copy of blocks of a state, so that the state can change while they are
+// written.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Snapshot snapshot,
 //                            Snapshot::Take(state, blocks, accounting));
 //   TESSERA_RETURN_IF_ERROR(snapshot.ForEachBlock(write));  // on any thread
 class Snapshot {
  public:
-  // Counts as buffers against `accounting` (null: not counted) while it exists.
-  // Does not wait for the state's device. ResourceExhausted if memory is short.
+  // The snapshot counts as buffers against `accounting` (null: not counted)
+  // while it exists. Does not wait for the state's device. ResourceExhausted if
+  // memory is exhausted.
   static absl::StatusOr<Snapshot> Take(
       ShardedState& state, std::vector<BlockRange> blocks,
       std::shared_ptr<offload::Accounting> accounting);
@@ -109,19 +112,19 @@ class Snapshot {
   Device* device_ = nullptr;
 };
 
-// The reports that ranks exchange about their parts of a checkpoint.
+// A rank's report about its shard of a checkpoint; the ranks exchange them.
 struct SaveReport {
-  int64_t rank = 0;  // Of the world. Not a part of the text.
+  int64_t rank = 0;  // In the world. Not a part of the text.
   absl::Status status = absl::OkStatus();
   int64_t step = 0;
-  // The shard that this rank has: its part, and its place there.
+  // The shard of this rank: its part, and its index in that part.
   std::string part = "";
   int64_t shard_rank = 0;
   int64_t shard_ranks = 1;
   // True if the rank writes the shard: it is the first of the replicas.
   bool writes = true;
-  CheckpointFile file = {};  // Once it is written.
-  // FormatPart, of the rank that writes shard 0.
+  CheckpointFile file = {};  // Set once the file is written.
+  // The result of FormatPart, from the rank that writes shard 0.
   std::string description = "";
 
   friend bool operator==(const SaveReport&, const SaveReport&) = default;
@@ -130,12 +133,12 @@ struct SaveReport {
 std::string FormatReport(const SaveReport& report);
 absl::StatusOr<SaveReport> ParseReport(std::string_view text);
 
-// OK if all ranks are at the same step and write each shard of each part once;
-// a rank has a report for each of its states. Otherwise FailedPrecondition,
-// with the rank and the remedy.
+// OK if all ranks are at the same step and each shard of each part is written
+// once; a rank has one report per state. Otherwise FailedPrecondition, with the
+// rank and the remedy.
 absl::Status CheckReports(const std::vector<SaveReport>& reports);
 
-// The manifest of the written files of `world` ranks. Preconditions:
+// The manifest of the files that `world` ranks wrote. Preconditions:
 // CheckReports and all statuses are OK.
 absl::StatusOr<CheckpointManifest> ManifestOf(
     const std::vector<SaveReport>& reports, int64_t world);
@@ -148,10 +151,11 @@ struct SaveJob {
   absl::Duration timeout = absl::InfiniteDuration();
   FileCalls* files = nullptr;
   struct Shard {
-    // The report so far. With an error the rank still takes part, so that all
-    // ranks learn of it.
+    // The report so far. A rank with an error still participates, so that all
+    // ranks receive the error.
     SaveReport report = {};
-    // Hands over the blocks of this rank's file. Not called unless it writes.
+    // Passes each block of this rank's file to the callback. Only called if the
+    // rank writes.
     std::function<absl::Status(BlockUse)> for_each_block = {};
   };
   std::vector<Shard> shards = {};  // At least one.
@@ -164,15 +168,17 @@ absl::StatusOr<std::string> RunSaveJob(collectives::Communicator& group,
 
 struct CheckpointWriterOptions {
   std::string directory = "";
-  // Complete checkpoints that stay, with the newest; older ones are removed
-  // once it is complete. 0: all stay.
+  // The number of complete checkpoints to keep, including the newest; older
+  // ones are removed after the newest is committed. 0: keep all.
   int64_t keep = 0;
-  // A key of metadata: the complete checkpoint with the least number there
-  // stays besides (CheckpointDirectory::Prune). "": none does.
+  // A key of metadata: the complete checkpoint with the smallest number at this
+  // key is kept in addition (CheckpointDirectory::Prune). "": no such
+  // checkpoint.
   std::string keep_least = "";
-  // Snapshots of Start are counted here; null: not counted.
+  // Counts the snapshots of Start; null: they are not counted.
   std::shared_ptr<offload::Accounting> snapshot_memory = nullptr;
-  // How long ranks wait for each other: the slowest one's writing.
+  // The timeout of ranks that wait for each other; it must cover the writing
+  // time of the slowest rank.
   absl::Duration timeout = absl::Minutes(30);
   // The largest number of elements per checksum, which is also the unit of
   // reads.
@@ -184,9 +190,9 @@ struct CheckpointWriterOptions {
 // Thread-safe.
 class PendingCheckpoint {
  public:
-  // The directory of the complete checkpoint, or the reason for the failure;
-  // the same error on every rank, unless the group itself failed. The
-  // checkpoint is complete even if the removal of old ones failed.
+  // The directory of the complete checkpoint, or the reason for the failure:
+  // the same error on every rank, unless the group itself failed. On an error
+  // from the removal of old checkpoints, the new one is complete nevertheless.
   absl::StatusOr<std::string> Wait() const;
   bool IsDone() const;
 
@@ -202,7 +208,7 @@ class PendingCheckpoint {
   std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
 };
 
-// What a checkpoint has of a state. The state is not owned.
+// A state to save, with its metadata. The state is not owned.
 struct SavedState {
   ShardedState& state;
   CheckpointMetadata metadata = {};
@@ -210,8 +216,9 @@ struct SavedState {
 
 class CheckpointWriter {
  public:
-  // `groups` of each state, of one world. InvalidArgument, on the rank that
-  // gave them and before it takes part, for invalid options.
+  // One element of `groups` per state, all with the same world. InvalidArgument
+  // for invalid options, only on the rank that passed them and before it
+  // participates.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(
       std::span<const CheckpointGroups> groups,
       const CheckpointWriterOptions& options);
@@ -224,15 +231,15 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   // Copies this rank's data to memory (as many bytes as its file has) and
-  // writes it on a separate thread. Waits first until the previous checkpoint
-  // is done. Errors, including an exceeded budget, are returned by Wait on
-  // every rank.
+  // writes it on a separate thread. First waits until the previous checkpoint
+  // is done. Wait returns all errors, including an exceeded budget, on every
+  // rank.
   PendingCheckpoint Start(std::vector<SavedState> states);
   PendingCheckpoint Start(ShardedState& state, CheckpointMetadata metadata) {
     return Start({{state, std::move(metadata)}});
   }
 
-  // The same without a copy and on this thread.
+  // Writes the checkpoint without a copy, on this thread.
   absl::StatusOr<std::string> Save(std::vector<SavedState> states);
   absl::StatusOr<std::string> Save(ShardedState& state,
                                    CheckpointMetadata metadata) {
@@ -240,7 +247,7 @@ class CheckpointWriter {
   }
 
  private:
-  // This rank's place in a state's groups.
+  // This rank's position in a state's groups.
   struct Place {
     std::string part;
     topology::Rank shard_rank;

@@ -9,11 +9,12 @@
 
 namespace tessera::zero3 {
 
-// OK if a state of `model` with `moments` can load its state from `saved`
-// exactly: parameters of the same names, shapes and types, orthogonalized or
-// not, in any order and groups, and as many moments of the same format. Trained
-// parameters may become frozen. InvalidArgument otherwise, which names the
-// first parameters that are missing, unknown or different, and what to do.
+// OK if a state of `model` with `moments` can be loaded from `saved` exactly.
+// This requires parameters of the same names, shapes, types and
+// `orthogonalized`, in any order and groups, and the same number and format of
+// moments. Trained parameters may become frozen. Otherwise InvalidArgument,
+// which names the first parameters that are missing, unknown or different, and
+// the remedy.
 absl::Status CompareModels(const CheckpointPart& saved,
                            const ModelParameters& model,
                            const MomentKinds& moments);

@@ -24,7 +24,8 @@ namespace tessera::zero3 {
 
 namespace {
 
-// Descriptors are few, and an index is soon read again.
+// Limits the number of open files, because file descriptors are scarce and
+// reading an index again is cheap.
 constexpr size_t kMostOpenFiles = 64;
 
 }  // namespace
@@ -190,7 +191,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenFor(
 // The identity of a checkpoint, the same on every rank.
 absl::StatusOr<std::string> IdentityOf(const CheckpointManifest& manifest) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
-  // Up to the end of the line of its checksum.
+  // The manifest's text up to the end of the line of its checksum.
   return absl::StrCat(
       "step ", manifest.step, " with the manifest ",
       text.substr(0, text.find(",")).substr(text.find(": ") + 2));

@@ -1,6 +1,6 @@
-// LoadCheckpoint: restores a checkpoint of any world size, stage and layout
-// into a ShardedState of any other, exactly. VerifyCheckpoint: verifies every
-// byte.
+// LoadCheckpoint restores a checkpoint exactly, into a ShardedState of any
+// other world size, stage and layout. VerifyCheckpoint verifies every byte, and
+// CheckpointReader reads any elements.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const FoundCheckpoint latest,
 //                            LatestCheckpoint("/ckpt"));
@@ -30,7 +30,7 @@
 
 namespace tessera::zero3 {
 
-// Reads any elements of a checkpoint, from only the blocks that contain them.
+// Reads any elements of a checkpoint; reads only the blocks that contain them.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(path, "tp0"));
 //   TESSERA_RETURN_IF_ERROR(reader->Read(id, StatePart::kValue, 100, 200,
@@ -40,8 +40,8 @@ namespace tessera::zero3 {
 // One thread at a time.
 class CheckpointReader {
  public:
-  // One part of the checkpoint at `path`, a directory. Errors of ReadManifest
-  // and CheckpointManifest::Find.
+  // Opens one part of the checkpoint in the directory `path`. Errors as for
+  // ReadManifest and CheckpointManifest::Find.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       std::string path, std::string_view part);
 
@@ -49,9 +49,9 @@ class CheckpointReader {
   const CheckpointPart& part() const { return *part_; }
 
   // Reads elements [begin, end) of one part of a parameter's state into `to`.
-  // InvalidArgument, with nothing read, if there are no such elements or state,
-  // `to` has another format or size, or `begin` or `end` is inside a block of
-  // the format.
+  // InvalidArgument, before anything is read, if the elements or the state do
+  // not exist, `to` has another format or size, or `begin` or `end` is inside a
+  // block of the format.
   absl::Status Read(ParameterId parameter, StatePart part, int64_t begin,
                     int64_t end, const StateArray& to);
 
@@ -68,13 +68,14 @@ class CheckpointReader {
   const std::string path_;
   const CheckpointManifest manifest_;
   const CheckpointPart* part_ = nullptr;
-  std::map<int64_t, std::unique_ptr<ShardFile>> files_;  // Some of them.
+  std::map<int64_t, std::unique_ptr<ShardFile>> files_;  // By rank; open.
   std::vector<std::byte> block_;
 };
 
 // OK if the manifest is valid, exactly its files exist, every block has the
-// right place, format and checksum, and every element of every parameter's
-// state exists once. Otherwise the first error, and how many files have errors.
+// right offset, format and checksum, and every element of every parameter's
+// state exists once. Otherwise the first error and the number of files with
+// errors.
 absl::Status VerifyCheckpoint(const std::string& path);
 
 struct LoadedCheckpoint {
@@ -87,8 +88,8 @@ struct LoadedCheckpoint {
 
 // A collective of all ranks of `groups`, between steps. Restores values, master
 // weights, moments, the loss scale and the number of steps from the part
-// groups.part; the learning rate and other options stay. Each rank reads only
-// the blocks with elements that it owns.
+// groups.part; the learning rate and other options are unchanged. Each rank
+// reads only the blocks with elements that it owns.
 //
 // Errors are the same on every rank and name the rank that failed. Without side
 // effects: NotFound; InvalidArgument for another model (compare_models.h);

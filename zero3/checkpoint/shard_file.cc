@@ -53,7 +53,7 @@ class Taker {
  public:
   explicit Taker(const std::byte* at) : at_(at) {}
 
-  // Values above 2^63-1 become negative, and are refused as such.
+  // Values above 2^63-1 become negative, and are rejected as negative values.
   template <typename T>
   int64_t Take() {
     const T value = LoadLittleEndian<T>(at_);
@@ -92,7 +92,7 @@ bool IsAllowed(const StateFormat& format) {
              .ok();
 }
 
-// An entry as it stands in the file.
+// The encoding of an entry in the file.
 struct RawEntry {
   BlockEntry entry;
   int64_t zero = 0;

@@ -1,5 +1,5 @@
-// ShardFile: reads and verifies blocks of a shard file. ShardWriter: writes
-// one.
+// The format of a shard file, a reader that verifies its blocks (ShardFile),
+// and a writer (ShardWriter).
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto file, ShardFile::Open(directory, step, part, /*rank=*/3));
@@ -7,18 +7,18 @@
 //     TESSERA_RETURN_IF_ERROR(file->Read(entry, buffer));
 //   }
 //
-// Opening reads only header, footer and index, and compares them with the
-// manifest and its layout: every block has the right place and format, and each
-// element exists once. Otherwise DataLoss, with the file, the offset and the
-// parameter. Reads are thread-safe.
+// Open reads only header, footer and index, and verifies them against the
+// manifest and its layout: every block has the right offset and format, and
+// each element exists once. Otherwise DataLoss, with the file, the offset and
+// the parameter. Reads are thread-safe.
 //
 // The format (README.md has tables):
 //
 //   header | block | block | ... | index | footer
 //
-// Everything is little-endian without gaps. Each byte is covered by a checksum,
-// of its block or of header, index and footer, so that a reader verifies what
-// it reads without reading the rest.
+// All fields are little-endian, without gaps. Each byte is covered by a
+// checksum, of its block or of header, index and footer, so that a reader can
+// verify the blocks it reads without reading the rest.
 #ifndef TESSERA_ZERO3_CHECKPOINT_SHARD_FILE_H_
 #define TESSERA_ZERO3_CHECKPOINT_SHARD_FILE_H_
 
@@ -67,7 +67,8 @@ inline constexpr int64_t kMaxShardBlockBytes = int64_t{64} << 20;
 
 struct ShardHeader {
   int64_t step = 0;
-  // The place in its part of the checkpoint, and how many there are.
+  // The index of the shard in its part of the checkpoint, and the number of
+  // shards.
   int64_t rank = 0;
   int64_t ranks = 1;
 
@@ -76,7 +77,7 @@ struct ShardHeader {
 
 // Elements [begin, end) of one part of a parameter.
 struct BlockRange {
-  ParameterId parameter = {};  // Its number in the part of the checkpoint.
+  ParameterId parameter = {};  // Its id in the part of the checkpoint.
   StatePart part = StatePart::kValue;
   StateFormat format = {};
   int64_t begin = 0;
@@ -109,11 +110,11 @@ std::vector<std::byte> FormatShardIndex(std::span<const BlockEntry> entries);
 std::array<std::byte, kShardFooterBytes> FormatShardFooter(
     const ShardFooter& footer);
 
-// For untrusted bytes: lengths are checked before use. InvalidArgument, with
-// the place, for bytes that are invalid in themselves.
+// Safe for untrusted bytes: lengths are checked before use. InvalidArgument,
+// with the offset, for invalid bytes.
 absl::StatusOr<ShardHeader> ParseShardHeader(
     std::span<const std::byte, kShardHeaderBytes> bytes);
-// `file_bytes` is the size of the file, at least header and footer.
+// `file_bytes` is the size of the file, at least that of header and footer.
 absl::StatusOr<ShardFooter> ParseShardFooter(
     std::span<const std::byte, kShardFooterBytes> bytes, int64_t file_bytes);
 // Blocks are disjoint, in ascending order of parameter, part and element, and
@@ -131,14 +132,14 @@ class ShardFile {
 
   const std::string& path() const { return path_; }
   std::span<const BlockEntry> entries() const { return entries_; }
-  // Those of one part of a parameter, ascending.
+  // The blocks of one part of a parameter, in ascending order.
   std::span<const BlockEntry> Find(ParameterId parameter, StatePart part) const;
 
-  // The bytes of a block, which have its checksum. Precondition: `to` has
-  // entry.range.bytes() bytes.
+  // Reads the bytes of a block and verifies their checksum. Precondition: `to`
+  // has entry.range.bytes() bytes.
   absl::Status Read(const BlockEntry& entry, std::span<std::byte> to) const;
 
-  // The checksum of the whole file, combined from those of its pieces.
+  // The checksum of the whole file, combined from the checksums of its pieces.
   uint32_t Crc32c() const;
 
  private:
@@ -157,7 +158,7 @@ class ShardFile {
   UniqueFd fd_;
   uint32_t header_crc_ = 0;
   std::vector<BlockEntry> entries_;
-  std::vector<std::byte> tail_;  // Index and footer, as they were read.
+  std::vector<std::byte> tail_;  // The bytes of index and footer.
 };
 
 // Writes a shard file block by block.
@@ -179,11 +180,11 @@ class ShardWriter {
   ~ShardWriter();
 
   // Appends the next block. Ranges must be in the order that ParseShardIndex
-  // requires; InvalidArgument, before anything is written, if `bytes` is not
-  // range.bytes() long or longer than the maximum.
+  // requires. InvalidArgument, before anything is written, if the size of
+  // `bytes` is not range.bytes() or exceeds the maximum.
   absl::Status Add(const BlockRange& range, std::span<const std::byte> bytes);
 
-  // The index and the footer; then the file is on its device.
+  // Appends the index and the footer, and syncs the file to its device.
   absl::StatusOr<CheckpointFile> Finish();
 
  private:
@@ -198,8 +199,8 @@ class ShardWriter {
   FileCalls& calls_;
   const std::string path_;
   int fd_;
-  int64_t bytes_ = 0;    // Of the file with what is not yet written.
-  int64_t written_ = 0;  // Without.
+  int64_t bytes_ = 0;    // The size of the file, including `small_`.
+  int64_t written_ = 0;  // Excluding `small_`.
   uint32_t crc32c_ = 0;
   std::vector<std::byte> small_;  // Not yet written.
   std::vector<BlockEntry> entries_;

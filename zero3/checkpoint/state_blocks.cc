@@ -27,8 +27,8 @@ bool IsOfOnePart(const BlockRange& a, const BlockRange& b) {
   return a.parameter == b.parameter && a.part == b.part;
 }
 
-// With scales the bytes of a range are not together, and are put so in
-// `packed`.
+// In block-wise formats the bytes of a range are not contiguous, and are copied
+// to `packed`.
 std::span<const std::byte> BytesOf(const BlockRange& range,
                                    const StateArray& array,
                                    std::vector<std::byte>& packed) {
@@ -138,7 +138,7 @@ absl::Status OpenPart::Close(bool changed) {
   absl::Status status;
   if (changed && !device_.empty()) {
     status = state_->staging().Upload(host_, device_);
-    // So that a block of staging memory is enough.
+    // Copies are limited to a block of staging memory.
     if (status.ok()) status = state_->queue().Synchronize();
   }
   status.Update(part_ == StatePart::kValue
@@ -150,7 +150,7 @@ absl::Status OpenPart::Close(bool changed) {
 
 namespace {
 
-// Opens each part once for the blocks of it that follow one another.
+// Opens each part once for its consecutive blocks.
 absl::Status ForEachBlock(
     ShardedState& state, std::span<const BlockRange> blocks,
     OpenPart::Access access,

@@ -26,8 +26,8 @@
 namespace tessera::zero3 {
 
 // The elements that each rank writes. At stages 1 to 3 these are the elements
-// that the rank owns by the layout of the state. At stage 0 every rank owns
-// everything, and each writes an even chunk.
+// that the rank owns by the layout of the state. At stage 0 every rank owns all
+// elements and writes an even chunk.
 struct StateShare {
   StateLayout layout;
   topology::Rank rank;
@@ -35,7 +35,7 @@ struct StateShare {
 absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
                                    topology::Rank shard_rank,
                                    int64_t shard_ranks);
-// The share for a state that does not exist yet, of that stage and `layout`.
+// The share for a state of that stage and `layout` that does not exist yet.
 absl::StatusOr<StateShare> ShareOf(int stage, const StateLayout& layout,
                                    topology::Rank shard_rank,
                                    int64_t shard_ranks);
@@ -44,27 +44,28 @@ absl::StatusOr<StateShare> ShareOf(int stage, const StateLayout& layout,
 MomentKinds MomentsOf(const ShardedState& state);
 
 // The blocks of a share, in the order of a shard file, of at most `elements`
-// each (rounded up to a block of the moments). Padding is in none.
+// elements each (rounded up to a block of the moments), without padding.
 // Precondition: elements > 0.
 std::vector<BlockRange> PlanBlocks(const StateShare& share,
                                    const MomentKinds& moments,
                                    int64_t elements);
 
-// One part of a parameter's state on this rank; open while this exists.
+// One part of a parameter's state on this rank, which is open while this object
+// exists.
 class OpenPart {
  public:
   enum class Access {
-    kHost,       // array() is memory of the host: a copy of a device's.
-    kOverwrite,  // The same, and the old contents are not needed.
+    kHost,       // array() is memory of the host, if needed a copy.
+    kOverwrite,  // The same, but the old contents are undefined.
     kDevice,     // array() is the state's own memory, for the part's queue.
   };
   static absl::StatusOr<OpenPart> Open(ShardedState& state,
                                        ParameterId parameter, StatePart part,
                                        Access access = Access::kHost);
 
-  // All that this rank owns of it; with padding at the end, perhaps.
+  // All elements that this rank owns, possibly followed by padding.
   const StateArray& array() const { return array_; }
-  // Once, before the end.
+  // Must be called once, before the destructor.
   absl::Status Close(bool changed);
 
  private:
@@ -79,20 +80,21 @@ class OpenPart {
   ParameterId parameter_;
   StatePart part_;
   StateArray array_;
-  std::span<std::byte> device_;  // Copied to `host_`; empty if it is not.
+  std::span<std::byte> device_;  // Copied to `host_`; empty without a copy.
   std::vector<std::byte> host_;
 };
 
-// Hands each block's bytes to `use`, in order; they are valid during the call.
-// Its first error ends this. Precondition: this rank owns the blocks.
+// ReadBlocks passes the bytes of each block to `use`, in order; they are valid
+// during the call. Stops at the first error. Precondition: this rank owns the
+// blocks.
 using BlockUse = absl::FunctionRef<absl::Status(
     const BlockRange& range, std::span<const std::byte> bytes)>;
 absl::Status ReadBlocks(ShardedState& state, std::span<const BlockRange> blocks,
                         BlockUse use);
 
 // Starts to copy the bytes of the blocks, one block after the other, to
-// `target`, staging memory of the state's device. They are there when the event
-// happens; the state may be changed by its queue at once.
+// `target`, staging memory of the state's device. The copy is complete when the
+// event happens; the state's queue may change the state at once.
 absl::StatusOr<Event> StartCopyOfBlocks(ShardedState& state,
                                         std::span<const BlockRange> blocks,
                                         std::span<std::byte> target);

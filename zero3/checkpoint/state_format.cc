@@ -79,7 +79,7 @@ std::array<ByteCopy, 2> CopiesOf(const ConstStateArray& from,
 void CopyElements(const ConstStateArray& from, const StateArray& to,
                   int64_t begin, int64_t end) {
   for (const ByteCopy& copy : CopiesOf(from, to, begin, end)) {
-    // memcpy of nothing from nowhere is not allowed.
+    // memcpy with a null pointer is undefined, even for 0 bytes.
     if (copy.bytes == 0) continue;
     std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
   }

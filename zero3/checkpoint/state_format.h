@@ -1,12 +1,12 @@
-// StateFormat: how the elements of one part of a parameter's state are kept,
-// and copies of ranges of them.
+// StateFormat describes how the elements of one part of a parameter's state are
+// stored; CopyElements copies ranges of them.
 //
 //   StateFormatOf(parameter, moments, StatePart::kFirstMoment);  // "8-bit/256"
 //   CopyElements(from, to, 512, 1024);
 //
-// A part is an array over the elements of the parameter. With a block, the
-// scales of the blocks come first, one f32 each, then one byte an element
-// (offload/optimizer/parameter_range.h).
+// A part is an array over the elements of the parameter. A block-wise format
+// stores the scales of the blocks first, one f32 each, then one byte per
+// element (offload/optimizer/parameter_range.h).
 #ifndef TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
 #define TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
 
@@ -24,7 +24,7 @@
 namespace tessera::zero3 {
 
 // The kinds of state of an element. The enumerators' values are stored in files
-// and stable.
+// and must not change.
 enum class StatePart : uint8_t {
   kValue = 0,
   kMaster = 1,
@@ -45,7 +45,7 @@ std::string_view StatePartName(StatePart part);
 
 struct StateFormat {
   DType dtype = DType::kF32;
-  int64_t block = 0;  // Elements that share a scale; 0: there are none.
+  int64_t block = 0;  // Elements that share a scale; 0: no scales.
 
   int64_t ScaleBytes(int64_t elements) const {
     return block == 0 ? 0 : 4 * (elements / block + (elements % block != 0));
@@ -62,13 +62,13 @@ struct StateFormat {
 
 // The moments that an optimizer keeps for each trained element.
 struct MomentKinds {
-  // Implicit: two moments of a format, as AdamW has them.
+  // Implicit: two moments of one format, as for AdamW.
   MomentKinds(const offload::MomentFormat& of = {}, int64_t moments = 2)
       : format(of), count(moments) {}
 
   offload::MomentFormat format;
-  // AdamW and Muon have two, SGD with momentum the first, SGD without none.
-  // Parameters that Muon orthogonalizes have at most the first.
+  // Two for AdamW and Muon, one (the first moment) for SGD with momentum, 0 for
+  // SGD without. Parameters that Muon orthogonalizes have at most the first.
   int64_t count;
 
   // "2 of f32".
@@ -76,9 +76,9 @@ struct MomentKinds {
   friend bool operator==(const MomentKinds&, const MomentKinds&) = default;
 };
 
-// nullopt if the parameter has no such part: frozen ones have only a value,
-// only trained 16-bit ones have a master weight, and a second moment exists if
-// there are two and the parameter is not orthogonalized.
+// nullopt if the parameter has no such part: frozen parameters have only a
+// value, only trained 16-bit parameters have a master weight, and a second
+// moment exists if there are two and the parameter is not orthogonalized.
 std::optional<StateFormat> StateFormatOf(const ModelParameter& parameter,
                                          const MomentKinds& moments,
                                          StatePart part);
@@ -95,22 +95,23 @@ struct BasicStateArray {
 using StateArray = BasicStateArray<std::byte>;
 using ConstStateArray = BasicStateArray<const std::byte>;
 
-// A copy of bytes; of none if `bytes` is 0.
+// A copy of bytes; empty if `bytes` is 0.
 struct ByteCopy {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   int64_t bytes = 0;
 };
 
-// The copies of elements [begin, end): their scales, and their values.
-// Preconditions: both arrays have one format and hold these elements; with a
-// block, `begin` is a multiple of it away from the begin of both, and so is
-// `end` unless the parameter ends there.
+// The copies of elements [begin, end): their scales and their values.
+// Preconditions: both arrays have the same format and hold these elements; in a
+// block-wise format, the distances of `begin` and `end` from the begin of both
+// arrays are multiples of the block, except for an `end` at the end of the
+// parameter.
 std::array<ByteCopy, 2> CopiesOf(const ConstStateArray& from,
                                  const StateArray& to, int64_t begin,
                                  int64_t end);
 
-// Does them, in memory of the host.
+// Executes these copies, in memory of the host.
 void CopyElements(const ConstStateArray& from, const StateArray& to,
                   int64_t begin, int64_t end);
 

@@ -1,4 +1,4 @@
-// Four ranks save while they go on; three ranks load.
+// Four ranks save while they continue to train; three ranks load.
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<topology::Rank>> BalanceLargestFirst(
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return weights[a] > weights[b]; });
-  // No more ranks than weights can be used.
+  // There are at most as many used ranks as weights.
   const int64_t used = std::min(ranks, static_cast<int64_t>(weights.size()));
   using Load = std::pair<int64_t, topology::Rank>;
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
@@ -70,7 +70,7 @@ struct StateLayout::State {
   std::vector<int64_t> slot_sizes;
   std::vector<int64_t> slot_offsets;
   std::vector<topology::Rank> owners;
-  // The slots by rank, in order; a single list that serves all with kChunks.
+  // The slots by rank, in order; with kChunks, a single list for all ranks.
   std::vector<std::vector<ParameterId>> held;
 
   bool in_chunks() const { return options.kind == LayoutKind::kChunks; }
@@ -121,7 +121,7 @@ int PartOf(bool is_trainable, bool is_small) {
 
 }  // namespace
 
-// Builds the state in three steps, each of which needs the one before.
+// Builds the state in three steps, each of which needs the previous one.
 class StateLayout::Maker {
  public:
   Maker(const ModelParameters& model, const LayoutOptions& options)

@@ -1,12 +1,5 @@
-// Balance: whole things onto ranks so that none carries much more than another.
-//
-//   BalanceLargestFirst(std::vector<int64_t>{5, 4, 3, 3, 3}, 2);
-//   // ranks 0, 1, 1, 0, 1: loads 8 and 10
-//
-// Longest processing time first: in descending order of weight, each goes to
-// the rank with the least load. The largest load is at most 4/3 - 1/(3 ranks)
-// times the least possible: R. Graham, "Bounds on multiprocessing timing
-// anomalies", SIAM Journal on Applied Mathematics 17, 1969.
+// The partition of a model's state over the ranks of a shard group:
+// StateLayout, and the balancing of whole parameters over ranks.
 #ifndef TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
 #define TESSERA_ZERO3_LAYOUT_STATE_LAYOUT_H_
 
@@ -25,38 +18,23 @@
 
 namespace tessera::zero3 {
 
-// The rank of each weight. Of equal weights the first goes first, of equal
-// loads the lowest rank is taken. O(n log n). InvalidArgument where ranks is
-// below 1, a weight is negative, or the sum exceeds 2^63-1.
+// Assigns weights to ranks so that no rank has a much larger load than another.
+// Returns the rank of each weight.
+//
+//   BalanceLargestFirst(std::vector<int64_t>{5, 4, 3, 3, 3}, 2);
+//   // ranks 0, 1, 1, 0, 1: loads 8 and 10
+//
+// The algorithm is longest processing time first: in descending order of
+// weight, each is assigned to the rank with the least load. The largest load is
+// at most 4/3 - 1/(3 ranks) times the minimum possible: R. Graham, "Bounds on
+// multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17,
+// 1969.
+//
+// Ties are resolved by the lowest index and the lowest rank. O(n log n).
+// InvalidArgument if `ranks` is below 1, a weight is negative, or the sum
+// exceeds 2^63-1.
 absl::StatusOr<std::vector<topology::Rank>> BalanceLargestFirst(
     std::span<const int64_t> weights, int64_t ranks);
-
-// StateLayout: the partition of a model's state over the ranks of a shard
-// group: which rank holds which elements, and where.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       const StateLayout layout,
-//       StateLayout::Create(model, {.kind = LayoutKind::kChunks, .ranks = 8}));
-//   layout.ExtentsOf(Rank(5));                   // all that rank 5 holds
-//   layout.Locate(ParameterId(3), 1000, 2000);   // the holders of elements
-//
-// A rank has one flat index space of elements, made of one slot for each
-// parameter of which it can hold a part. A buffer of any state (parameters,
-// gradients, a moment) is a range of it, whatever the bytes of an element:
-//
-//   | small, trained | large, trained | large, frozen | small, frozen |
-//
-// Gradients and optimizer state need the first two; parameters that are
-// gathered for use are the middle ones. Within each of the four, slots follow
-// the ids. The elements of a slot behind those it holds are padding.
-//
-// With kChunks every rank has a slot of alignment * ceil(E / (alignment *
-// ranks)) elements of each parameter of E elements, at the same offset; rank r
-// holds the r-th part. With the other kinds a parameter has one slot, of E
-// rounded up to the alignment, on its owner.
-//
-// Ranks are positions in the shard group, from 0. An immutable value: copies
-// share their contents; methods may be called from any thread.
 
 // Found by argument-dependent look-up for the enumerations of this namespace.
 using topology::AbslParseFlag;
@@ -66,12 +44,13 @@ using topology::operator<<;
 enum class LayoutKind {
   kChunks,      // each parameter in even chunks, one for each rank
   kRoundRobin,  // whole parameters: number i belongs to rank i mod ranks
-  kBalanced,    // whole parameters: the heaviest first to the lightest rank
+  kBalanced,    // whole parameters, assigned by BalanceLargestFirst
 };
 
 inline constexpr int64_t kMaxShardRanks = int64_t{1} << 20;
 inline constexpr int64_t kMaxAlignment = int64_t{1} << 20;
-// Elements of a layout with all padding, so that sizes in bytes never overflow.
+// The maximum number of elements of a layout with all padding, so that sizes in
+// bytes never overflow.
 inline constexpr int64_t kMaxLayoutElements = int64_t{1} << 48;
 inline constexpr int64_t kMaxOptimizerBytes = 64;
 
@@ -83,25 +62,27 @@ struct LayoutOptions {
   // Offsets and sizes of slots are multiples of this many elements, for example
   // of the block of a block-wise optimizer. From 1 to kMaxAlignment.
   int64_t alignment = 1;
-  // Parameters with fewer elements are small: every rank keeps them whole, and
-  // only their optimizer state is sharded, so their slots are separate. 0:
-  // none.
+  // Parameters with fewer elements are small: every rank keeps them whole and
+  // only their optimizer state is sharded, so their slots are separate. 0: no
+  // parameter is small.
   int64_t small_below = 0;
   // For kBalanced: bytes of optimizer state per trained element (master weight
-  // and moments), in addition to its own. From 0 to kMaxOptimizerBytes.
+  // and moments), in addition to the bytes of the element itself. From 0 to
+  // kMaxOptimizerBytes.
   int64_t optimizer_bytes = 12;
 
   friend bool operator==(const LayoutOptions&, const LayoutOptions&) = default;
 };
 
-// Elements [begin, end) of a parameter in a slot of a rank. Empty where the
-// rank's part of the parameter is padding alone.
+// Elements [begin, end) of a parameter in a slot of a rank. Empty if the rank's
+// part of the parameter is only padding.
 struct Extent {
   ParameterId parameter = {};
   topology::Rank rank = {};
   int64_t begin = 0;
   int64_t end = 0;
-  // The offset of element `begin`, and the size of the slot from there on.
+  // The offset of element `begin`, and the size of the slot from that offset
+  // on.
   int64_t offset = 0;
   int64_t slot = 0;
 
@@ -109,6 +90,33 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
+// The partition of a model's state over the ranks of a shard group: which rank
+// holds which elements, and where.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const StateLayout layout,
+//       StateLayout::Create(model, {.kind = LayoutKind::kChunks, .ranks = 8}));
+//   layout.ExtentsOf(Rank(5));                   // all that rank 5 holds
+//   layout.Locate(ParameterId(3), 1000, 2000);   // the holders of elements
+//
+// A rank has one flat index space of elements, with one slot for each parameter
+// of which it can hold a part. A buffer of any state (parameters, gradients, a
+// moment) is a range of it, independently of the bytes per element:
+//
+//   | small, trained | large, trained | large, frozen | small, frozen |
+//
+// Gradients and optimizer state need the first two sections; the middle two
+// hold the parameters that are gathered for use. Within each section, slots are
+// in the order of ids. The elements at the end of a slot that it does not hold
+// are padding.
+//
+// With kChunks every rank has, for each parameter of E elements, a slot of
+// alignment * ceil(E / (alignment * ranks)) elements at the same offset; rank r
+// holds the r-th part. With the other kinds a parameter has one slot, on its
+// owner, of E elements rounded up to the alignment.
+//
+// Ranks are positions in the shard group, from 0. An immutable value: copies
+// share their contents; methods may be called from any thread.
 class StateLayout {
  public:
   // InvalidArgument if an option is outside its range or the layout with its
@@ -121,21 +129,22 @@ class StateLayout {
   int64_t ranks() const { return options().ranks; }
 
   // The slots of a rank in the order of their offsets, without gaps.
-  // Precondition of this and the rest: 0 <= rank < ranks(), and the model
-  // contains the parameter.
+  // Preconditions here and below: 0 <= rank < ranks(), and the model contains
+  // the parameter.
   std::vector<Extent> ExtentsOf(topology::Rank rank) const;
   // The rank's slot of a parameter, in O(1); of size 0 if it has none.
   Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;
-  // The extents of elements [begin, end) of a parameter, in ascending order;
-  // each is cut to that range, and none is empty. Precondition: 0 <= begin <=
-  // end <= elements.
+  // The extents of elements [begin, end) of a parameter, in ascending order,
+  // clipped to that range; none is empty. Precondition: 0 <= begin <= end <=
+  // elements.
   std::vector<Extent> Locate(ParameterId parameter, int64_t begin,
                              int64_t end) const;
 
   // True if every rank keeps the parameter whole (LayoutOptions::small_below).
   bool IsSmall(ParameterId parameter) const;
-  // The elements of a buffer into which all ranks' slots of a parameter are
-  // gathered, rank after rank; the first ones are the parameter's.
+  // The size of a buffer into which all ranks' slots of a parameter are
+  // gathered, in the order of ranks: the parameter's elements, followed by
+  // padding.
   int64_t GatheredElements(ParameterId parameter) const;
 
   // The same model and options.

@@ -35,7 +35,7 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
                       shown < shape.size() ? ", ..." : "", "]");
 }
 
-// Returns the first error in a spec by itself, or "".
+// Returns the first error in a single spec, or "".
 std::string MistakeIn(const ParameterSpec& spec) {
   if (spec.name.empty()) return "the name is empty; give it a name";
   if (spec.name.size() > kMaxParameterName) {

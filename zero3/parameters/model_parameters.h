@@ -10,9 +10,8 @@
 //   model[ParameterId(1)].elements;        // 16384000
 //   for (const ModelParameter& parameter : model.all()) ...
 //
-// An immutable value: copies share their contents and cost a pointer. Methods
-// may be called from any thread. Ids, groups and spans stay valid while any
-// copy lives.
+// An immutable value: copies share their contents and cost a pointer.
+// Thread-safe. Ids, groups and spans stay valid while any copy exists.
 #ifndef TESSERA_ZERO3_PARAMETERS_MODEL_PARAMETERS_H_
 #define TESSERA_ZERO3_PARAMETERS_MODEL_PARAMETERS_H_
 
@@ -30,7 +29,7 @@
 
 namespace tessera::zero3 {
 
-// The number of a parameter in its model: 0, 1, ... in the order of insertion.
+// The index of a parameter in its model: 0, 1, ... in the order of insertion.
 using ParameterId = StrongInt<struct ParameterIdTag>;
 
 inline constexpr size_t kMaxParameterName = 1024;
@@ -46,12 +45,12 @@ struct ParameterSpec {
   // False for frozen parameters and for buffers: no gradient, no optimizer
   // state. Only floating types are trainable.
   bool trainable = true;
-  // A matrix, or several one below the other, that Muon updates as a whole
-  // (zero3/state/optimizer_shard.h): it has one moment. Others have as many as
-  // the optimizer keeps.
+  // True for a matrix, or several stacked matrices, that Muon updates as a
+  // whole (zero3/state/optimizer_shard.h): it has one moment. Other parameters
+  // have as many moments as the optimizer keeps.
   bool orthogonalized = false;
-  // The layer: parameters of one group are used together, and groups in
-  // ascending order. From 0 on; gaps are allowed.
+  // The layer: parameters of a group are used together, and groups are used in
+  // ascending order. At least 0; gaps are allowed.
   int64_t group = 0;
 
   friend bool operator==(const ParameterSpec&, const ParameterSpec&) = default;
@@ -90,7 +89,7 @@ class ModelParameters {
   ModelParameters();
 
   int64_t count() const;
-  // In the order of ids.
+  // All parameters, in the order of ids.
   std::span<const ModelParameter> all() const;
   bool Contains(ParameterId id) const {
     return id >= ParameterId(0) && id.value() < count();
@@ -108,14 +107,15 @@ class ModelParameters {
   int64_t elements() const;
   int64_t bytes() const;
 
-  // All ids by group, and by id within one.
+  // All ids, ordered by group and within a group by id.
   std::span<const ParameterId> in_use_order() const;
-  // How many groups have parameters, and those of the group that is `index`-th
-  // in ascending order. Precondition: 0 <= index < group_count().
+  // The number of groups with parameters, and the parameters of the `index`-th
+  // of these groups in ascending order. Precondition: 0 <= index <
+  // group_count().
   int64_t group_count() const;
   std::span<const ParameterId> group(int64_t index) const;
 
-  // The same specs in the same order.
+  // True if both have the same specs in the same order.
   friend bool operator==(const ModelParameters& a, const ModelParameters& b);
 
  private:

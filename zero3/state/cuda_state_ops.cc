@@ -35,14 +35,14 @@ static_assert(sizeof(RunStatistics) == sizeof(GradientStatistics) &&
               offsetof(RunStatistics, non_finite) ==
                   offsetof(GradientStatistics, non_finite));
 
-// Memory that the kernels of a queue share, one after the other: of the device,
-// or of the host if the kernels are emulated.
+// Memory that the kernels of a queue use one after the other: memory of the
+// device, or of the host if the kernels are emulated.
 class Scratch {
  public:
   explicit Scratch(Queue& queue) : queue_(queue) {}
 
   // The bytes are valid until the last kernel is done: outgrown memory is kept,
-  // since kernels that are enqueued use it.
+  // because enqueued kernels may use it.
   absl::StatusOr<std::byte*> Take(size_t size) {
     if (buffers_.empty() || buffers_.back().size() < size) {
       const size_t least =
@@ -73,7 +73,7 @@ absl::StatusOr<Int8Sources> SourcesOf(op::Sources sources) {
   return all;
 }
 
-// What the kernels of one queue share.
+// The state that the kernels of one queue share.
 struct CudaBackend {
   KernelStream stream;
   Scratch terms;  // Of Measure.

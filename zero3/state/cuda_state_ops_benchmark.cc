@@ -1,9 +1,9 @@
 // Steps and statistics on a GPU, compared with its memory bandwidth.
 //
-// GB/s: bytes that an operation must move (read or written, once each) divided
-// by the time of one of kRepeats that are enqueued together. share_of_peak:
-// that divided by the 4.8 TB/s of an H200 (HBM3e, NVIDIA's data sheet); a copy
-// reaches 0.9. Names: moments, gradient, copy.
+// GB/s: the bytes that an operation must read and write (once each) divided by
+// its time, the mean over kRepeats operations that are enqueued together.
+// share_of_peak: that divided by the 4.8 TB/s of an H200 (HBM3e, NVIDIA's data
+// sheet); a copy reaches 0.9. Names: moments, gradient, copy.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -43,7 +43,7 @@ class Gpu {
     return gpu;
   }
 
-  // Bytes whose bits are small numbers in every type.
+  // Bytes that represent small numbers in every type.
   absl::StatusOr<Buffer> Memory(int64_t bytes, std::byte value) {
     TESSERA_ASSIGN_OR_RETURN(
         Buffer memory,

@@ -159,8 +159,8 @@ GradientReducer::~GradientReducer() {
 absl::StatusOr<AccountedMemory> GradientReducer::Allocate(std::string_view key,
                                                           int64_t bytes) {
   if (is_sharded()) return pool_.Take(key, bytes);
-  // Not shared memory: every rank would map the pages that it reads of the
-  // others' gradients.
+  // Uses no shared memory, because every rank would map the pages of other
+  // ranks' gradients that it reads.
   return AccountedMemory::Allocate(context_.device, key, bytes,
                                    offload::Purpose::kGradients);
 }
@@ -274,19 +274,19 @@ absl::Status GradientReducer::Start(std::span<const ParameterId> window) {
   for (auto id = window.rbegin(); id != window.rend(); ++id) {
     if (!context_.model()[*id].trainable()) continue;
     const size_t index = buckets_.BucketOf(*id);
-    // With the first of its parameters that comes.
+    // A bucket is started when its first parameter is reached.
     if (BucketAt(index).parameters.front() != *id) continue;
     TESSERA_RETURN_IF_ERROR(StartBucket(index));
   }
   return overlap_ ? absl::OkStatus() : FinishFlights();
 }
 
-// Packs every gradient at its place; padding and unused gradients are zeros.
+// Packs every gradient at its offset; padding and unused gradients are zeros.
 absl::Status GradientReducer::PackBucket(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
   TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[index].bytes()));
   const int64_t width = SizeInBytes(bucket.dtype);
-  // Every rank has as many slots, in the same order.
+  // Every rank has the same number of slots, in the same order.
   for (const auto& pieces : bucket.pieces) {
     for (const BucketPiece& piece : pieces) {
       const std::span<const std::byte> own =

@@ -1,27 +1,5 @@
-// GradientReducer: accumulates gradients, reduces them over ranks layer by
-// layer, and holds the sums of the elements that this rank owns.
-//
-//   // After the backward pass of a layer, whose parameters are `window`:
-//   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, reducer->Gradient(id));
-//   ... the pass has added to it ...
-//   TESSERA_RETURN_IF_ERROR(reducer->Start(window));  // Asynchronous.
-//   // At the end of the step:
-//   TESSERA_RETURN_IF_ERROR(reducer->Finish());
-//   TESSERA_ASSIGN_OR_RETURN(auto own, reducer->OpenOwn(id));
-//
-// Stages 0 and 1: whole gradients are model state and are reduced in place,
-// once a step. Stages 2 and 3: a whole gradient has memory from the first call
-// of Gradient to the end of its reduction, which adds the sums to the rank's
-// shard; any number of reductions a step is allowed. At most one window is
-// being reduced: starting the next one waits for it, so a rank holds the whole
-// gradients of the current layer and of the one being reduced (and of others if
-// the caller accumulates them over micro-batches). A group of one rank with its
-// shards in memory accumulates into them and has nothing to reduce.
-//
-// Messages. A large gradient is reduced in place, in its own message; the small
-// ones of a window are packed (ReduceBuckets). All ranks start the same windows
-// in the same order; otherwise they get an error (Operation::label). One thread
-// at a time.
+// The reduction of a rank's gradients: ReduceBuckets assigns them to messages,
+// and GradientReducer accumulates and reduces them.
 #ifndef TESSERA_ZERO3_STATE_GRADIENT_REDUCER_H_
 #define TESSERA_ZERO3_STATE_GRADIENT_REDUCER_H_
 
@@ -47,7 +25,7 @@
 
 namespace tessera::zero3 {
 
-// A range of elements of a parameter, and its place in a bucket.
+// A range of elements of a parameter, and its position in a bucket.
 struct BucketPiece {
   ParameterId parameter;
   int64_t begin = 0;  // In the parameter.
@@ -58,7 +36,7 @@ struct BucketPiece {
   friend bool operator==(const BucketPiece&, const BucketPiece&) = default;
 };
 
-// The gradients of a bucket, without their places.
+// The gradients of a bucket, without their positions.
 struct BucketContents {
   std::vector<ParameterId> parameters = {};
   DType dtype = DType::kF32;
@@ -81,7 +59,7 @@ struct ReduceBucket : BucketContents {
   std::vector<std::vector<BucketPiece>> pieces;
 };
 
-// Assigns gradients to messages (buckets), and places within them.
+// Assigns gradients to messages (buckets) and to offsets within them.
 //
 //   const ReduceBuckets buckets =
 //       ReduceBuckets::Of(layout, dtypes, 25'000'000);
@@ -90,13 +68,13 @@ struct ReduceBucket : BucketContents {
 //   }
 //
 // A bucket has gradients of one group of the model (a layer) and of one type,
-// in the reverse order of use. It begins with the elements of rank 0, then come
-// those of rank 1, and so on, so that a reduce_scatter gives each rank the
-// slots that the layout assigns to it. If each gradient is contiguous
-// nevertheless (all layouts but chunks, and a bucket with a single gradient)
-// the bucket is direct: backward passes may write into it. For this reason,
-// with chunks, a gradient of a quarter of `bucket_bytes` or more has its own
-// bucket, and smaller ones are packed.
+// in the reverse order of use. It holds the elements of rank 0, then those of
+// rank 1, and so on, so that a reduce_scatter gives each rank the slots that
+// the layout assigns to it. If each gradient is contiguous nevertheless (all
+// layouts except chunks, and a bucket with a single gradient) the bucket is
+// direct: backward passes may write into it. For this reason, with chunks, a
+// gradient of a quarter of `bucket_bytes` or more has its own bucket, and
+// smaller gradients are packed.
 class ReduceBuckets {
  public:
   // Like BucketsOf.
@@ -122,11 +100,11 @@ class ReduceBuckets {
 };
 
 struct GradientOptions {
-  // Gradients of a window below a quarter of this are packed into messages of
-  // at most this size.
+  // Gradients of less than a quarter of this size are packed into messages of
+  // at most this size, window by window.
   int64_t bucket_bytes = 25'000'000;
   bool average = false;  // Average over both groups; otherwise sum.
-  // Send int8 blocks within the shard group. Needs sharded state.
+  // Send int8 blocks within the shard group. Requires sharded gradients.
   bool quantized = false;
   bool overlap = true;  // Start does not wait for the reduction.
 };
@@ -138,6 +116,31 @@ struct GradientGroups {
   collectives::Communicator* replicas = nullptr;
 };
 
+// Accumulates gradients, reduces them over ranks layer by layer, and holds the
+// sums of the elements that this rank owns.
+//
+//   // After the backward pass of a layer, whose parameters are `window`:
+//   TESSERA_ASSIGN_OR_RETURN(TensorView gradient, reducer->Gradient(id));
+//   ... the pass has added to it ...
+//   TESSERA_RETURN_IF_ERROR(reducer->Start(window));  // Asynchronous.
+//   // At the end of the step:
+//   TESSERA_RETURN_IF_ERROR(reducer->Finish());
+//   TESSERA_ASSIGN_OR_RETURN(auto own, reducer->OpenOwn(id));
+//
+// Stages 0 and 1: whole gradients are model state and are reduced in place,
+// once a step. Stages 2 and 3: a whole gradient has memory from the first call
+// of Gradient to the end of its reduction, which adds the sums to the rank's
+// shard; any number of reductions a step is allowed. At most one window is
+// being reduced, and starting the next one waits for it. So a rank holds the
+// whole gradients of the current layer and of the layer being reduced (and of
+// others if the caller accumulates them over micro-batches). A group of one
+// rank with its shards in memory accumulates into the shards and reduces
+// nothing.
+//
+// Messages: a large gradient is reduced in place, in its own message; the small
+// gradients of a window are packed (ReduceBuckets). All ranks must start the
+// same windows in the same order; otherwise they get an error
+// (Operation::label). One thread at a time.
 class GradientReducer {
  public:
   // `dtypes`, by id, are the types of gradients. Block shard_of[id] of `shards`
@@ -151,25 +154,25 @@ class GradientReducer {
   // Waits for reductions in progress.
   ~GradientReducer();
 
-  // OK if the gradient may be added to. InvalidArgument if the parameter is
-  // frozen; FailedPrecondition if gradients are whole and this one was reduced
-  // in this step.
+  // OK if the gradient may be accumulated into. InvalidArgument if the
+  // parameter is frozen; FailedPrecondition if gradients are whole and this one
+  // was reduced in this step.
   absl::Status CheckOpen(ParameterId id) const;
 
   // The whole gradient, with the parameter's shape: the sum since its last
-  // reduction. Errors as CheckOpen.
+  // reduction. Errors as for CheckOpen.
   absl::StatusOr<TensorView> Gradient(ParameterId id);
 
-  // OK if the window can be reduced. Errors as CheckOpen; InvalidArgument if it
-  // has some but not all trainable parameters of a bucket. A whole group of the
-  // model is always allowed.
+  // OK if the window can be reduced. Errors as for CheckOpen; InvalidArgument
+  // if it has some but not all trainable parameters of a bucket. A whole group
+  // of the model is always valid.
   absl::Status CheckWindow(std::span<const ParameterId> window) const;
   // A collective. Starts to reduce the window's trainable parameters. Gradients
   // that were never accessed are zeros. Precondition: CheckWindow.
   absl::Status Start(std::span<const ParameterId> window);
 
-  // A trainable parameter that was changed after its last reduction in this
-  // step, or not reduced; nullopt if there is none.
+  // A trainable parameter that was not reduced in this step, or was changed
+  // after its last reduction; nullopt if there is none.
   std::optional<ParameterId> FirstMissing() const;
   // Sets gradients that were neither accessed nor reduced to zeros.
   absl::Status ZeroMissing();
@@ -177,13 +180,13 @@ class GradientReducer {
   // Later work of the device's queue comes after all reductions.
   absl::Status Finish();
 
-  // The sums of the elements that this rank owns (possibly none), valid until
-  // CloseOwn. The queue waits for the parameter's reduction.
+  // The sums of the elements that this rank owns (possibly no elements), valid
+  // until CloseOwn. The queue waits for the parameter's reduction.
   absl::StatusOr<offload::TypedSpan> OpenOwn(ParameterId id);
   absl::Status CloseOwn(ParameterId id, bool changed);
-  // True if the sums are in a tier; then the host may use them by OpenOnHost
-  // and CloseOnHost. Precondition of both: the rank owns elements of `id`, and
-  // Finish has returned.
+  // True if the sums are in a tier, where the host may access them with
+  // OpenOnHost and CloseOnHost. Precondition of both: the rank owns elements of
+  // `id`, and Finish has returned.
   bool in_tier() const { return is_sharded() && shards_->in_tier(); }
   absl::StatusOr<offload::TypedSpan> OpenOnHost(ParameterId id);
   absl::Status CloseOnHost(ParameterId id);
@@ -193,7 +196,7 @@ class GradientReducer {
   // Begins the next step: sets all gradients to zeros.
   absl::Status Clear();
 
-  // Aborts the groups that this has created.
+  // Aborts the groups that this object created.
   void Abort(std::string_view reason) { wire_->Abort(reason); }
 
   const ReduceBuckets& buckets() const { return buckets_; }
@@ -239,7 +242,7 @@ class GradientReducer {
   const bool overlap_;
   ShardStore* const shards_;
   const std::vector<size_t> shard_of_;
-  // One rank with its shards in memory: the shards are the gradients.
+  // True for one rank with its shards in memory: the shards are the gradients.
   const bool is_in_shards_;
   const ReduceBuckets buckets_;
   BufferPool pool_;                      // Stages 2 and 3.

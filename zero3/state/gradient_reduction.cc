@@ -19,8 +19,8 @@ namespace {
 using collectives::Communicator;
 using collectives::Rank;
 
-// The ranks of each host, ascending; hosts by their first ranks. Empty if two
-// hops would not be better than one.
+// The ranks of each host, in ascending order, with hosts in the order of their
+// first ranks. Empty if two hops would not be better than one.
 std::vector<std::vector<int64_t>> HostsOf(const Communicator& group) {
   const auto& hierarchy = group.options().hierarchy;
   if (hierarchy == nullptr || hierarchy->levels() == 0) return {};
@@ -39,7 +39,7 @@ std::vector<std::vector<int64_t>> HostsOf(const Communicator& group) {
 }
 
 // All-to-all of encodings: each receiver's bytes follow one another. All ranks
-// send the same numbers of bytes, so all of them see the same form.
+// send the same numbers of bytes, so all choose the same form.
 collectives::Operation Exchange(std::span<std::byte> sent,
                                 std::vector<int64_t> send_bytes,
                                 std::span<std::byte> received,

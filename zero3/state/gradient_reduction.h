@@ -1,40 +1,5 @@
-// GradientReduction: reduce-scatters buckets of gradients over a group,
-// optionally with int8 messages.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto reduction,
-//       GradientReduction::Create(group, {.quantized = true}, pool));
-//   TESSERA_ASSIGN_OR_RETURN(PendingReduction pending,
-//                            reduction->Start(bucket, counts));
-//   Compute();
-//   TESSERA_RETURN_IF_ERROR(pending.Wait());
-//   // The rank's own block of the bucket has the sums.
-//
-// quantized (qgZ): each rank encodes the blocks of all others (int8_blocks.h)
-// and sends them in an all-to-all; the owner decodes them and adds in f32, in
-// the order of ranks. Every contribution is rounded once; a ring reduce-scatter
-// of codes would round n - 1 times. Types without an int8 form (f64) are
-// reduced without quantisation.
-//
-// If the group's hierarchy (CommunicatorOptions) has several hosts of equally
-// many ranks, more than one each, there are two hops. In the first one, within
-// the host, local rank l receives and adds the blocks of local rank l of every
-// host. In the second one, across hosts, these sums are encoded again and sent
-// to their owners. Blocks are sent in the order of their receivers (slice
-// reordering), so nothing is moved between the hops.
-//
-// Bytes that each rank sends for a bucket of B elements of w bytes, split
-// evenly over n ranks with l on each host:
-//
-//   native      (n-1)/n * B * w
-//   one hop     (n-1)/n * Q        Q = n * Int8Bytes(B/n), about 1.03 B
-//   two hops    (l-1)/l * Q within the host, (n/l-1)/(n/l) * Q/l across
-//
-// Error bound for one hop: |sum - exact| <= kInt8Error * (sum over
-// contributions of the largest magnitude in their block), plus the rounding of
-// n additions in f32. Two hops add the same bound for the sums of the hosts.
-//
-// ZeRO++, Wang et al., arXiv 2306.10209, section 4.3.
+// The reduce-scatter of buckets of gradients over a group, optionally with int8
+// messages.
 #ifndef TESSERA_ZERO3_STATE_GRADIENT_REDUCTION_H_
 #define TESSERA_ZERO3_STATE_GRADIENT_REDUCTION_H_
 
@@ -64,9 +29,9 @@ class PendingReduction {
   PendingReduction(PendingReduction&&) = default;
   PendingReduction& operator=(PendingReduction&&) = default;
 
-  // Later work of the queue comes after the reduction. Call it once, and for
-  // several reductions in the order of their Starts on every rank: it performs
-  // the second hop.
+  // Orders later work of the queue after the reduction. Call it once per
+  // reduction and, because it performs the second hop, in the order of the
+  // Starts on every rank.
   absl::Status Wait();
 
  private:
@@ -80,6 +45,43 @@ class PendingReduction {
   std::unique_ptr<State, StateDeleter> state_;
 };
 
+// Reduce-scatters buckets of gradients over a group, optionally with int8
+// messages.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto reduction,
+//       GradientReduction::Create(group, {.quantized = true}, pool));
+//   TESSERA_ASSIGN_OR_RETURN(PendingReduction pending,
+//                            reduction->Start(bucket, counts));
+//   Compute();
+//   TESSERA_RETURN_IF_ERROR(pending.Wait());
+//   // The rank's own block of the bucket has the sums.
+//
+// quantized (qgZ): each rank encodes the blocks of all others (int8_blocks.h)
+// and sends them in an all-to-all; the owner decodes them and adds in f32, in
+// the order of ranks. Every contribution is rounded once; a ring reduce-scatter
+// of codes would round n - 1 times. Types without an int8 form (f64) are
+// reduced without quantisation.
+//
+// If the group's hierarchy (CommunicatorOptions) has several hosts with the
+// same number of ranks, more than one each, there are two hops. In the first
+// hop, within the host, local rank l receives and adds the blocks of local rank
+// l of every host. In the second hop, across hosts, these sums are encoded
+// again and sent to their owners. Blocks are sent in the order of their
+// receivers (slice reordering), so no data is moved between the hops.
+//
+// Bytes that each rank sends for a bucket of B elements of w bytes, split
+// evenly over n ranks with l on each host:
+//
+//   native      (n-1)/n * B * w
+//   one hop     (n-1)/n * Q        Q = n * Int8Bytes(B/n), about 1.03 B
+//   two hops    (l-1)/l * Q within the host, (n/l-1)/(n/l) * Q/l across
+//
+// Error bound for one hop: |sum - exact| <= kInt8Error * (sum over
+// contributions of the largest magnitude in their block), plus the rounding of
+// n additions in f32. Two hops add the same bound for the sums of the hosts.
+//
+// ZeRO++, Wang et al., arXiv 2306.10209, section 4.3.
 class GradientReduction {
  public:
   // A collective of `group`. Int8 messages are allocated from `pool`. Both must
@@ -90,12 +92,11 @@ class GradientReduction {
   ~GradientReduction();
 
   // A collective with the label Operation::label. Starts to reduce `values`,
-  // which the queue's work so far has written:
-  // the blocks of all ranks in order, with `counts` elements each. `values`
-  // must stay valid until Wait; then the rank's own block has the sums, and the
-  // other blocks are undefined. InvalidArgument if counts do not match the
-  // group or the values; ResourceExhausted if there is no room for the
-  // messages.
+  // which the queue's work so far has written: the blocks of all ranks in
+  // order, where block r has counts[r] elements. `values` must stay valid until
+  // Wait; then the rank's own block has the sums, and the other blocks are
+  // undefined. InvalidArgument if counts do not match the group or the values;
+  // ResourceExhausted if there is no room for the messages.
   absl::StatusOr<PendingReduction> Start(collectives::Buffer values,
                                          const std::vector<int64_t>& counts,
                                          uint32_t label = 0);
@@ -103,7 +104,7 @@ class GradientReduction {
   // The number of hops of a quantised bucket: 1 or 2.
   int hops() const { return across_ == nullptr ? 1 : 2; }
 
-  // Aborts the groups that this has created.
+  // Aborts the groups that this object created.
   void Abort(std::string_view reason);
 
   // The groups of the two hops; null with one hop.
@@ -129,7 +130,7 @@ class GradientReduction {
   std::unique_ptr<collectives::Communicator> within_;
   std::unique_ptr<collectives::Communicator> across_;
   // For each receiver of the first hop, the ranks whose blocks it receives;
-  // with one hop its own rank only.
+  // with one hop only its own rank.
   std::vector<std::vector<int64_t>> owners_;
 };
 

@@ -1,19 +1,20 @@
-// Int8Blocks: floating-point arrays as blocks of 8-bit integers, for messages.
+// Encodes floating-point arrays as blocks of 8-bit integers, for messages.
 //
 //   std::vector<std::byte> message(Int8Bytes(count));
 //   TESSERA_RETURN_IF_ERROR(EncodeInt8(dtype, values, message));
 //   ... send it ...
 //   TESSERA_RETURN_IF_ERROR(DecodeInt8(message, dtype, values));
 //
-// An encoding has an f32 scale for every 128 elements, the largest magnitude
-// of the block, and then one code an element: 1.03 bytes an element where f32
-// has 4. Scale and code are those of the codec "int8" (offload/codec), without
-// its header. |decoded - value| <= scale * kInt8Error, and rounding to a
-// narrower dtype adds its own error. A block with an infinity or a NaN becomes
-// NaN as a whole, so that an overflow in gradients is still seen.
+// An encoding has an f32 scale for every 128 elements, which is the largest
+// magnitude of the block, followed by one code per element: 1.03 bytes per
+// element instead of the 4 of f32. Scales and codes are those of the codec
+// "int8" (offload/codec), without its header. |decoded - value| <= scale *
+// kInt8Error, and rounding to a narrower dtype adds its own error. All elements
+// of a block with an infinity or a NaN become NaN, so that an overflow in
+// gradients is still detected.
 //
-// The block-wise quantisation of ZeRO++, arXiv 2306.10209, section 4.1. The
-// same bits on every instruction set.
+// This is the block-wise quantisation of ZeRO++, arXiv 2306.10209, section 4.1.
+// The bits are the same on every instruction set.
 #ifndef TESSERA_ZERO3_STATE_INT8_BLOCKS_H_
 #define TESSERA_ZERO3_STATE_INT8_BLOCKS_H_
 
@@ -29,7 +30,7 @@ namespace tessera::zero3 {
 
 inline constexpr int64_t kInt8BlockElements = offload::kInt8Block;
 
-// Half a step of 1/127, and four roundings of f32.
+// Half a step of 1/127 and four roundings in f32.
 inline constexpr double kInt8Error = 0.5 / 127 + 0x1p-21;
 
 // Bytes of an encoding: a multiple of 4, so that encodings may be concatenated.
@@ -44,8 +45,9 @@ constexpr bool HasInt8Form(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
-// InvalidArgument if the dtype has no int8 form, or `encoded` has not the size
-// or the alignment of an encoding of `value_bytes` bytes of it. Reads nothing.
+// InvalidArgument if the dtype has no int8 form, or if `encoded` does not have
+// the size and alignment of an encoding of `value_bytes` bytes of that dtype.
+// Does not read `encoded`.
 absl::Status CheckInt8Sizes(DType dtype, size_t value_bytes,
                             std::span<const std::byte> encoded);
 

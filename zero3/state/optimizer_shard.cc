@@ -86,9 +86,9 @@ absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
   return Optimizer(std::move(adamw));
 }
 
-// A step of momentum from zeros with the rate 1 leaves the negative direction;
-// plain SGD then takes the update for the gradient. So Muon has the kernels of
-// SGD, on every device and for every type of moments and weights.
+// A momentum step with learning rate 1 on zero weights results in the negative
+// direction; plain SGD then uses the update as the gradient. So Muon uses the
+// kernels of SGD, on every device and for every type of moments and weights.
 absl::StatusOr<OptimizerShard::MatrixSteps> OptimizerShard::CreateMatrixSteps(
     const OptimizerShardOptions& options) {
   MatrixSteps steps;
@@ -270,7 +270,7 @@ absl::Status OptimizerShard::Settle() {
 
 void OptimizerShard::Announce(ParameterId id, GradientReducer& gradients,
                               OwnValues& values) {
-  // A slot that consists of padding is not opened.
+  // A slot that is only padding is not opened.
   if (context_.OwnExtent(id).size() == 0) return;
   for (OptimizerPart part : kAllOptimizerParts) {
     const size_t block = BlockOf(part, id);
@@ -289,7 +289,7 @@ absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
     }
     TESSERA_RETURN_IF_ERROR(StepOne(step, scale, owned_[i], gradients, values));
   }
-  // A rank that owns no matrices may have to update those of others.
+  // A rank that owns no matrices may have to update matrices of other ranks.
   if (matrices != nullptr) {
     MatrixShards shards(*this, step, scale, gradients, values);
     TESSERA_RETURN_IF_ERROR(matrices->Run(shards));
@@ -451,7 +451,8 @@ absl::StatusOr<offload::TypedSpan> OptimizerShard::OpenValue(
         Buffer::Allocate(device.staging_memory(),
                          static_cast<size_t>(size * SizeInBytes(dtype))));
   }
-  // Mostly one wait: the gradient follows from the value that was uploaded.
+  // Usually a single wait: the gradient depends on the uploaded value, so its
+  // download comes after that upload.
   TESSERA_RETURN_IF_ERROR(copy.downloaded.Wait());
   TESSERA_RETURN_IF_ERROR(copy.uploaded.Wait());
   TESSERA_RETURN_IF_ERROR(device.HostAccess(WritesTo(copy.value.bytes()), why));
@@ -489,7 +490,8 @@ absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenWeights(
   const Extent extent = context_.OwnExtent(id);
   offload::ParameterRange range;
   range.name = context_.model()[id].name();
-  // Its place in the parameter: rounding does not depend on the sharding.
+  // The offset in the parameter, so that rounding does not depend on the
+  // sharding.
   range.begin = extent.begin;
   range.whole = context_.model()[id].elements;
   range.decays = options_.decayed == DecayedParameters::kAll ||

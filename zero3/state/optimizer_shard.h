@@ -1,35 +1,5 @@
-// OptimizerShard: master weights and moments of the elements that this rank
-// owns, and the optimizer's step over them.
-//
-//   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
-//
-// Parameters of 16 bits have f32 master weights; others are their own. State in
-// a tier is read, updated and written back parameter by parameter; with
-// `overlap` reads and writes are asynchronous.
-//
-// on_host (ZeRO-Offload): the state does not leave the host. Before the norm of
-// the gradients is known, this rank's gradients are downloaded to pinned memory
-// beside other work. Step updates master weights and moments where the tier
-// keeps them, with the CPU's bits, and uploads new values, which the next use
-// of each parameter waits for. Bytes a parameter of 16 bits with gradients of g
-// bytes, between host and device, with f32 AdamW:
-//
-//             down    up
-//   on_host   g       2
-//   else      12      12
-//
-// A parameter of 32 or 64 bits is its own master weight: its value is
-// downloaded too. For values and gradients in tiers nothing is copied here.
-// Pinned memory, allocated in the first step, holds a rank's gradients and
-// values. Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4.
-//
-// The step needs the norm of all gradients, and so begins when the backward has
-// ended. With speculative_bytes the host, which has nothing else to do until
-// then, steps parameters whose gradients are there as if nothing were clipped,
-// and saves what it overwrites. If the norm then requires clipping, or a
-// gradient is not finite, it restores that and steps again: the bits are those
-// of a step that has waited. The idea is the speculation-then-validation of
-// Lian et al., SuperOffload, arXiv 2509.21271.
+// The optimizer of a rank: its kinds, the loss scale, Muon's updates of whole
+// matrices, and OptimizerShard, which keeps the state and executes the step.
 #ifndef TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 
@@ -60,13 +30,14 @@ namespace tessera::zero3 {
 enum class OptimizerKind {
   kAdamW,  // offload/optimizer/adamw.h
   kSgd,    // offload/optimizer/sgd.h
-  // Parameters that are orthogonalized (ParameterSpec) by MatrixUpdates, all
-  // others by AdamW.
+  // MatrixUpdates updates the orthogonalized parameters (ParameterSpec), AdamW
+  // all others.
   kMuon,
 };
 
-// Moments per element: two for AdamW, one for SGD with momentum, otherwise
-// none. With Muon two, but for orthogonalized parameters, which have one.
+// Moments per element: two for AdamW, one for SGD with momentum and none for
+// SGD without. Muon has two, except for orthogonalized parameters, which have
+// one.
 inline int MomentCount(OptimizerKind kind, const offload::SgdOptions& sgd) {
   if (kind != OptimizerKind::kSgd) return 2;
   return sgd.momentum == 0 ? 0 : 1;
@@ -75,8 +46,8 @@ inline int MomentCount(OptimizerKind kind, const offload::SgdOptions& sgd) {
 // The parameters that the optimizer's weight decay applies to.
 enum class DecayedParameters {
   kAll,
-  // Those of two or more dimensions: weights of layers and embeddings, not the
-  // weights of norms and biases.
+  // Parameters of two or more dimensions: weights of layers and embeddings, but
+  // not the weights of norms and biases.
   kMatrices,
 };
 
@@ -86,14 +57,16 @@ struct LossScaleOptions {
   double least = 1;
   double largest = 1 << 24;
   int64_t growth_interval = 1000;
-  // The number of overflows without growth in between until it halves.
+  // The scale halves after this number of overflows without growth in between.
   int64_t hysteresis = 1;
 };
 
-// The usual `initial` of a dynamic scale: it comes down in a few steps.
+// The usual `initial` of a dynamic scale, which decreases within a few steps if
+// it is too large.
 inline constexpr double kFirstLossScale = 65536;
 
-// InvalidArgument if a number is not positive and finite, or out of order.
+// InvalidArgument if a number is not positive and finite, or if the numbers are
+// inconsistent.
 absl::Status CheckLossScale(const LossScaleOptions& options);
 
 // The factor on the loss that keeps gradients of 16-bit types from
@@ -150,20 +123,21 @@ class OptimizerShard;
 //   p <- p * (1 - learning_rate * weight_decay)
 //        - learning_rate * update(g + momentum * m)
 //
-// where `update` needs the whole matrix, whoever owns its elements.
+// where `update` needs the whole matrix, regardless of which ranks own its
+// elements.
 class MatrixShards {
  public:
   const StateLayout& layout() const;
   topology::Rank rank() const;
 
   // Updates the momentum of elements [begin, begin + direction.size()) of the
-  // parameter, all of which this rank owns, and sets `direction`, of f64 for
-  // f64 parameters and else of f32, to -(g + momentum * m). Once a step for
-  // each element.
+  // parameter, all of which this rank owns, and sets `direction` to -(g +
+  // momentum * m). `direction` is f64 for f64 parameters and f32 otherwise.
+  // Call it once a step for each element.
   absl::Status WriteDirection(ParameterId id, int64_t begin,
                               const offload::TypedSpan& direction);
   // p <- p * (1 - learning_rate * weight_decay) - learning_rate * update, for
-  // an update of the direction's type. Once a step for each element.
+  // an update of the direction's type. Call it once a step for each element.
   absl::Status Apply(ParameterId id, int64_t begin,
                      const offload::ConstTypedSpan& update);
 
@@ -186,9 +160,9 @@ class MatrixShards {
   OwnValues& values_;
 };
 
-// Turns the directions of whole matrices into updates. The caller of
-// ShardedState implements it, since matrices may be cut over more ranks than
-// those of the state.
+// Converts the directions of whole matrices into updates. The caller of
+// ShardedState implements it, because matrices may be sharded over more ranks
+// than the state's.
 class MatrixUpdates {
  public:
   virtual ~MatrixUpdates() = default;
@@ -204,24 +178,59 @@ struct OptimizerShardOptions {
   offload::SgdOptions sgd;
   double muon_momentum = 0.95;
   DecayedParameters decayed = DecayedParameters::kAll;
-  // For f64 parameters always f64.
+  // Ignored for f64 parameters, whose moments are f64.
   offload::MomentFormat moments = offload::MomentFormat::F32();
   offload::MemoryTier* tier = nullptr;  // Null: in memory.
   std::string key_prefix;               // Prefix of keys in the tier.
   bool overlap = true;
-  // Step on the host; needs a tier, and a queue that is not immediate.
+  // Execute the step on the host; requires a tier and a queue that is not
+  // immediate.
   bool on_host = false;
-  // With on_host, memory for Speculate; 0: it does nothing.
+  // With on_host, the memory for Speculate; 0 disables it.
   int64_t speculative_bytes = 0;
-  // Reads blocks of tiers without in-place access. With on_host, of the host.
+  // Prefetches blocks from tiers without in-place access. With on_host it is
+  // the prefetcher of the host.
   std::shared_ptr<ShardPrefetch> prefetch;
-  // Has the queues of copies to and from the device; used with on_host.
+  // Owns the queues of copies to and from the device; used with on_host.
   std::shared_ptr<ShardPrefetch> copies = {};
 };
 
+// The master weights and moments of the elements that this rank owns, and the
+// optimizer's step over them.
+//
+//   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
+//
+// 16-bit parameters have f32 master weights; other parameters are their own
+// master weights. State in a tier is read, updated and written back parameter
+// by parameter; with `overlap` reads and writes are asynchronous.
+//
+// on_host (ZeRO-Offload): the state stays on the host. Before the norm of the
+// gradients is known, this rank's gradients are downloaded to pinned memory,
+// concurrently with other work. Step updates master weights and moments in the
+// tier, with the same bits as on the CPU, and uploads the new values; the next
+// use of each parameter waits for its upload. Bytes between host and device for
+// each element of a 16-bit parameter with gradients of g bytes, with f32 AdamW:
+//
+//             down    up
+//   on_host   g       2
+//   else      12      12
+//
+// A 32-bit or 64-bit parameter is its own master weight, so its value is
+// downloaded too. Values and gradients in tiers are not copied. The pinned
+// memory, allocated in the first step, holds a rank's gradients and values. Ren
+// et al., ZeRO-Offload, arXiv 2101.06840, section 4.
+//
+// The step needs the norm of all gradients, which is known only after the
+// backward pass. With speculative_bytes the host, which would be idle until
+// then, updates the parameters whose gradients have arrived, without clipping,
+// and saves the state that it overwrites. If the norm then requires clipping,
+// or a gradient is not finite, it restores the saved state and repeats the
+// update, so the result has the bits of a step that waited for the norm. This
+// is the speculation-then-validation of Lian et al., SuperOffload, arXiv
+// 2509.21271.
 class OptimizerShard {
  public:
-  // InvalidArgument as the optimizer's Create.
+  // InvalidArgument as for the optimizer's Create.
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
       const StateContext& context, const OptimizerShardOptions& options);
 
@@ -237,51 +246,51 @@ class OptimizerShard {
   int MomentCountOf(ParameterId id) const;
   offload::MomentFormat FormatOf(ParameterId id) const;
   // Bytes of master weights and moments for `slot` elements of a trained
-  // parameter, of an optimizer with MomentCount `count`. Precondition:
+  // parameter, with `count` moments per element (MomentCount). Precondition:
   // CheckMomentFormat(moments).ok().
   static int64_t BytesOfSlot(const ModelParameter& parameter, int64_t slot,
                              const offload::MomentFormat& moments, int count);
   // True if `id` has a master weight besides its value.
   bool HasMaster(ParameterId id) const;
 
-  // With on_host: begins to download what Step needs of the device, the final
-  // `gradient` of a parameter and, if it is its own master weight, its value.
-  // Once a step for each trainable parameter, before Step; does nothing if it
-  // was done in this step.
+  // With on_host: starts to download the data that Step needs from the device:
+  // the final `gradient` of a parameter and, if the parameter is its own master
+  // weight, its value. Required once a step for each trainable parameter,
+  // before Step; repeated calls in a step have no effect.
   absl::Status StartDownload(ParameterId id,
                              const offload::ConstTypedSpan& gradient,
                              const GradientReducer& gradients,
                              OwnValues& values);
-  // The gradient will change: StartDownload must be called again. Later work of
-  // the device's queue comes after the download.
+  // Invalidates the download of a gradient that will change: StartDownload must
+  // be called again. Later work of the device's queue comes after the download.
   absl::Status ForgetDownload(ParameterId id);
   // Ends a step: later work of the device's queue comes after the downloads.
   absl::Status AwaitDownloads();
-  // Runs step number `step` without clipping on parameters whose downloads were
-  // started, in that order, until the event `known` of the norm has happened.
+  // Executes step number `step` without clipping on parameters whose downloads
+  // were started, in that order, until the event `known` of the norm happens.
   // Step keeps their state if it does not clip, and CancelSpeculation restores
-  // it. Leaves out those of which a part is in a tier without in-place access,
-  // whose value or gradient is in a tier, and for which speculative_bytes do
-  // not suffice. Returns how many were stepped.
+  // it. Skips a parameter if a part of its state is in a tier without in-place
+  // access, if its value or gradient is in a tier, or if speculative_bytes do
+  // not suffice. Returns the number of updated parameters.
   absl::StatusOr<int64_t> Speculate(int64_t step, double unscale,
                                     const Event& known,
                                     GradientReducer& gradients,
                                     OwnValues& values);
   absl::Status CancelSpeculation(GradientReducer& gradients, OwnValues& values);
-  // Runs step number `step` on all trainable elements of this rank, with
-  // `matrices` for those that are orthogonalized. Precondition:
-  // gradients.Finish() returned. After an error some parameters have been
+  // Executes step number `step` on all trainable elements of this rank, with
+  // `matrices` for the orthogonalized parameters. Precondition:
+  // gradients.Finish() returned. After an error some parameters may have been
   // updated. With on_host the host waits for the downloads.
   absl::Status Step(int64_t step, const offload::StepScale& scale,
                     GradientReducer& gradients, OwnValues& values,
                     MatrixUpdates* matrices = nullptr);
 
-  // One part of a parameter's state, the whole slot, valid until Close; empty
-  // if this rank has none.
+  // The whole slot of one part of a parameter's state, valid until Close; empty
+  // if this rank has no slot.
   absl::StatusOr<std::span<std::byte>> Open(OptimizerPart part, ParameterId id);
   absl::Status Close(OptimizerPart part, ParameterId id, bool changed);
 
-  // Returns when all changes are in the tiers.
+  // Flushes all changes to the tiers.
   absl::Status Settle();
 
  private:
@@ -289,22 +298,23 @@ class OptimizerShard {
 
   static constexpr size_t kNone = ~size_t{0};
 
-  // What Step uses of a parameter that lies on the device; pinned.
+  // Pinned copies of the data of a parameter that Step needs from the device.
   struct HostCopy {
     Buffer gradient, value;
     offload::TypedSpan gradient_span;
-    Event downloaded;            // Both.
-    bool is_downloaded = false;  // In this step; may be under way.
+    Event downloaded;            // Gradient and value.
+    bool is_downloaded = false;  // In this step; may be in flight.
     Event uploaded;              // The last upload of the value.
-    Buffer undo;                 // ParameterRange::undo; once it is needed.
-    bool is_stepped = false;     // By Speculate, in this step.
+    Buffer undo;              // ParameterRange::undo; allocated on first use.
+    bool is_stepped = false;  // By Speculate, in this step.
   };
 
   // The optimizer that is used.
   using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
                                  std::unique_ptr<offload::Sgd>>;
 
-  // Orthogonalized parameters: what momentum and weights are stepped with.
+  // The optimizers of the momentum and the weights of orthogonalized
+  // parameters.
   struct MatrixSteps {
     std::unique_ptr<offload::Sgd> momentum, weights;
   };
@@ -338,14 +348,14 @@ class OptimizerShard {
   absl::Status StepOne(int64_t step, const offload::StepScale& scale,
                        ParameterId id, GradientReducer& gradients,
                        OwnValues& values);
-  // Its range, open until CloseRange, except for the value; `why` is for errors
-  // of the device.
+  // Opens the range of a parameter until CloseRange, except for the value.
+  // `why` is for errors of the device.
   absl::StatusOr<offload::ParameterRange> OpenRange(ParameterId id,
                                                     std::string_view why,
                                                     GradientReducer& gradients,
                                                     OwnValues& values);
-  // Sets the name, place and decay, and opens the value, where there is a
-  // master weight as the copy of that.
+  // Sets the name, offset and decay, and opens the value; if there is a master
+  // weight, the value is the range's 16-bit copy.
   absl::StatusOr<offload::ParameterRange> OpenWeights(ParameterId id,
                                                       std::string_view why,
                                                       OwnValues& values);
@@ -359,7 +369,7 @@ class OptimizerShard {
                            OwnValues& values);
   absl::Status StepRange(int64_t step, const offload::StepScale& scale,
                          const offload::ParameterRange& range);
-  // Null without room in speculative_bytes.
+  // Null if speculative_bytes are exhausted.
   absl::StatusOr<Buffer*> UndoOf(ParameterId id,
                                  const offload::ParameterRange& range);
   bool MaySpeculate(ParameterId id, const GradientReducer& gradients,
@@ -373,7 +383,7 @@ class OptimizerShard {
   absl::StatusOr<offload::TypedSpan> OpenGradient(ParameterId id,
                                                   GradientReducer& gradients);
   absl::Status CloseGradient(ParameterId id, GradientReducer& gradients);
-  // Copies from the device to `target`, which is allocated at first.
+  // Copies from the device to `target`, which is allocated on first use.
   absl::Status Download(const offload::ConstTypedSpan& from, Buffer& target);
   absl::Status Upload(const offload::TypedSpan& to, HostCopy& from);
   StateOps& ops() const {
@@ -389,17 +399,18 @@ class OptimizerShard {
   const OptimizerShardOptions options_;
   const Optimizer optimizer_;
   const MatrixSteps matrix_steps_;  // Null unless kMuon.
-  // Trainable, with a slot here; by slot. Those that `optimizer_` steps, and
-  // then the orthogonalized ones.
+  // The trainable parameters with a slot on this rank, in the order of slots:
+  // first the parameters that `optimizer_` updates, then the orthogonalized
+  // ones.
   std::vector<ParameterId> owned_;
-  size_t elementwise_ = 0;  // How many are stepped by `optimizer_`.
+  size_t elementwise_ = 0;  // The number that `optimizer_` updates.
   std::unique_ptr<ShardStore> stores_[3];
   std::vector<size_t> block_of_[3];  // By id.
   const std::shared_ptr<StateOps> host_ops_;
   std::vector<HostCopy> host_copies_;  // By id.
   Event last_download_;
-  std::vector<ParameterId> downloads_;  // Of this step, as they were started.
-  int64_t undo_bytes_ = 0;              // Of all HostCopy::undo.
+  std::vector<ParameterId> downloads_;  // In this step, in order.
+  int64_t undo_bytes_ = 0;              // The size of all HostCopy::undo.
 };
 
 }  // namespace tessera::zero3

@@ -83,7 +83,8 @@ absl::Status ShardPrefetch::BeginStep() {
   return absl::OkStatus();
 }
 
-// Waits for different tiers add up; of their bounds the largest holds.
+// Waits for different tiers add up, but only the largest of their lower bounds
+// holds for the sum.
 absl::StatusOr<ShardTraffic> ShardPrefetch::EndStep() {
   ShardTraffic traffic;
   if (!in_step_) return traffic;
@@ -173,7 +174,8 @@ absl::Status ShardStore::MarkWrite(Shard& shard) {
   return absl::OkStatus();
 }
 
-// The device's queue waits; its mark stands for the arrival from then on.
+// The device's queue waits for the arrival; its mark then represents the
+// arrival.
 absl::Status ShardStore::AwaitArrival(Shard& shard) {
   if (shard.arrival.state() == nullptr) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(options_.device.queue->Wait(shard.arrival));
@@ -228,8 +230,8 @@ void ShardStore::Announce(size_t index) {
   if (shard.prefetcher != nullptr) shard.prefetcher->Announce(shard.block.key);
 }
 
-// A block that cannot be mapped in place, or not now because memory in front of
-// a stack is short, is loaded into near memory from now on.
+// A block that cannot be mapped in place (permanently, or now because the first
+// tier of a stack is full) is loaded into near memory from now on.
 absl::Status ShardStore::MapBlock(Shard& shard) {
   auto view = shard.block.tier->Map(shard.block.key);
   if (view.ok()) {

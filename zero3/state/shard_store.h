@@ -1,44 +1,6 @@
-// ShardStore: this rank's shards of one kind of state (parameters, gradients,
-// master weights, a moment), in memory or in a tier.
-//
-//   store->Announce(4);                              // Reads it ahead.
-//   TESSERA_ASSIGN_OR_RETURN(auto bytes, store->Open(3));
-//   ... read and write ...
-//   TESSERA_RETURN_IF_ERROR(store->Close(3, /*changed=*/true));
-//   TESSERA_RETURN_IF_ERROR(store->Settle());        // Flushes writes.
-//
-// Without a tier a shard lies in memory. In a tier with in-place access
-// (MemoryTier::Map) it is used there. From any other tier ShardPrefetch reads
-// it into near memory, ahead of its use if the order is known or announced, and
-// writes it back asynchronously. If a write fails, the shard stays in near
-// memory and the next Settle retries, so nothing is lost. A changed shard of a
-// tier that rounds is written at once and read again, so that results do not
-// depend on how long a shard stays near.
-//
-// On a device that is not immediate, near memory is staging memory of the host,
-// for tiers with in-place access too. Open enqueues an upload to memory of the
-// device, Close a download, and the write to the tier begins after it; only a
-// block that is not near yet, or is being written, makes the host wait. Copies
-// have a queue for each direction: the upload of a block runs beside the work
-// on the blocks before it, and the download beside the work on those after it.
-// The host may also use near memory itself (OpenOnHost), between uses by the
-// device, and another queue may write a shard that lies in memory of the device
-// (SetArrival).
-//
-// One thread at a time.
-//
-// ShardPrefetch reads the shards of a state from tiers before they are used. It
-// has one offload::Prefetcher per tier without in-place access, which all
-// stores of the state share, so that it sees the uses of a whole step in order.
-//
-//   auto prefetch = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
-//       .near_bytes = 64 << 20, .device = device});
-//   TESSERA_RETURN_IF_ERROR(prefetch->BeginStep());   // gathers, optimizer ...
-//   TESSERA_ASSIGN_OR_RETURN(ShardTraffic traffic, prefetch->EndStep());
-//
-// In the first step, and outside of steps, it reads the blocks that stores
-// announce; in later steps it follows the order of the previous step. One
-// thread at a time.
+// A rank's shards of model state, in memory or in tiers: ShardStore holds the
+// shards of one kind, and ShardPrefetch reads them from tiers before they are
+// used.
 #ifndef TESSERA_ZERO3_STATE_SHARD_STORE_H_
 #define TESSERA_ZERO3_STATE_SHARD_STORE_H_
 
@@ -66,8 +28,8 @@ struct ShardTraffic {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
   int64_t stall_ns = 0;  // Time spent waiting for blocks.
-  // A lower bound on the stall for any order of reads with this near memory and
-  // the highest bandwidth measured (offload/prefetch/prefetch_plan.h).
+  // A lower bound on the stall, over all orders of reads, with this near memory
+  // and the highest bandwidth measured (offload/prefetch/prefetch_plan.h).
   int64_t least_stall_ns = 0;
   int64_t near_bytes = 0;  // The maximum of near memory.
 
@@ -113,26 +75,39 @@ inline int64_t NearBytes(std::span<const OffloadedBytes> by_slot,
   return most;
 }
 
-// The host's memory and operations for state of `device` that lies there. In a
-// dry run neither is real.
+// The host's memory and operations, for state of `device` that the host keeps.
+// In a dry run neither is real.
 StateDevice HostOf(const StateDevice& device);
 
+// Reads the shards of a state from tiers before they are used. It has one
+// offload::Prefetcher per tier without in-place access. All stores of the state
+// share it, so that it sees the uses of a whole step in order.
+//
+//   auto prefetch = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
+//       .near_bytes = 64 << 20, .device = device});
+//   TESSERA_RETURN_IF_ERROR(prefetch->BeginStep());   // gathers, optimizer ...
+//   TESSERA_ASSIGN_OR_RETURN(ShardTraffic traffic, prefetch->EndStep());
+//
+// In the first step and outside of steps it reads the blocks that stores
+// announce; in later steps it follows the order of the previous step. One
+// thread at a time.
 class ShardPrefetch {
  public:
   struct Options {
-    // Near memory for each tier. Grows if the blocks in use at once need more.
+    // Near memory for each tier. It grows if the blocks in use at once need
+    // more.
     int64_t near_bytes = 1;
     bool reads_ahead = true;
-    // Allocates the near memory, which counts as buffers.
+    // Allocates the near memory, with the purpose kBuffers.
     StateDevice device;
   };
 
   explicit ShardPrefetch(const Options& options);
   ~ShardPrefetch();
 
-  // Memory of the device for blocks that are open.
+  // Memory of the device for open blocks.
   BufferPool& blocks() { return blocks_; }
-  // The queues of copies between near memory and memory of the device, which is
+  // The queues of copies between near memory and the memory of a device that is
   // not immediate.
   struct CopyQueues {
     std::unique_ptr<Queue> up;
@@ -170,12 +145,12 @@ struct ShardStoreOptions {
   offload::Purpose purpose = offload::Purpose::kOptimizer;
   // Allocates shards without a tier, and near memory.
   StateDevice device;
-  // The prefetcher of the state. Null: one for this store alone, with room for
-  // three of its largest blocks.
+  // The prefetcher of the state. Null: a separate one for this store, with room
+  // for three of its largest blocks.
   std::shared_ptr<ShardPrefetch> prefetch = {};
-  // Keep the last writes, for queues other than the device's.
+  // Record the last write of each shard, for queues other than the device's.
   bool marks_writes = false;
-  // On an immediate queue too, Settle does not wait.
+  // Settle does not wait, even on an immediate queue.
   bool writes_late = false;
 };
 
@@ -185,6 +160,34 @@ enum class ShardAccess {
   kElsewhere,  // Read by another queue, after ReadyAfter.
 };
 
+// This rank's shards of one kind of state (parameters, gradients, master
+// weights, a moment), in memory or in a tier.
+//
+//   store->Announce(4);                              // Reads it ahead.
+//   TESSERA_ASSIGN_OR_RETURN(auto bytes, store->Open(3));
+//   ... read and write ...
+//   TESSERA_RETURN_IF_ERROR(store->Close(3, /*changed=*/true));
+//   TESSERA_RETURN_IF_ERROR(store->Settle());        // Flushes writes.
+//
+// Without a tier a shard is in memory. In a tier with in-place access
+// (MemoryTier::Map) it is used in place. From any other tier ShardPrefetch
+// reads it into near memory, ahead of its use if the order is known or
+// announced, and writes it back asynchronously. If a write fails, the shard
+// stays in near memory and the next Settle retries, so no data is lost. A
+// changed shard of a lossy tier is written at once and read again, so that
+// results do not depend on how long a shard stays in near memory.
+//
+// On a device that is not immediate, near memory is staging memory of the host,
+// for tiers with in-place access too. Open enqueues an upload to memory of the
+// device, Close a download, and the write to the tier starts after the
+// download. The host waits only if a block is not in near memory yet or is
+// being written. Copies have one queue per direction: the upload of a block
+// overlaps the work on the previous blocks, and its download the work on the
+// next ones. Between uses by the device, the host may use near memory directly
+// (OpenOnHost), and another queue may write a shard that is in memory of the
+// device (SetArrival).
+//
+// One thread at a time.
 class ShardStore {
  public:
   // All shards are zeros. Tiers must outlive the store.
@@ -205,56 +208,57 @@ class ShardStore {
     return shards_[index].prefetcher == nullptr;
   }
 
-  // Block `index` will be opened soon.
+  // Announces that block `index` will be opened soon.
   void Announce(size_t index);
 
   // The bytes of block `index`, valid until Close, for the device's queue.
-  // Errors are the tier's,
-  // including those of an earlier write whose near memory is needed.
-  // Preconditions here and below: index < size(), and Open precedes Close.
+  // Returns the tier's errors, including those of an earlier write whose near
+  // memory is needed. Preconditions here and below: index < size(), and Open
+  // precedes Close.
   absl::StatusOr<std::span<std::byte>> Open(
       size_t index, ShardAccess access = ShardAccess::kUpdate);
-  // The caller's changes are enqueued.
+  // Precondition: the caller's changes are enqueued.
   absl::Status Close(size_t index, bool changed);
 
-  // With marks_writes: another queue reads the block, which is open, and begins
-  // after the returned event: the last change and `other` come before it.
+  // With marks_writes: the event after which another queue may read the open
+  // block. It comes after the last change and after `other`.
   absl::StatusOr<Event> ReadyAfter(size_t index, const QueuePoint& other);
-  // Another queue, which has waited for the device's queue, writes the block
-  // until `arrived`. Its next use waits. Precondition: the block is closed, and
-  // not in a tier.
+  // Declares that another queue, which has waited for the device's queue,
+  // writes the block until `arrived`. The block's next use waits for that.
+  // Precondition: the block is closed and not in a tier.
   void SetArrival(size_t index, Event arrived) {
     shards_[index].arrival = std::move(arrived);
   }
 
-  // The same as Open and Close, for the host, of a block in a tier that is not
-  // open. The host waits for copies of the block that are under way.
+  // Open and Close for use by the host, of a block that is in a tier and not
+  // open. The host waits for copies of the block that are in flight.
   absl::StatusOr<std::span<std::byte>> OpenOnHost(
       size_t index, ShardAccess access = ShardAccess::kUpdate);
   absl::Status CloseOnHost(size_t index, bool changed);
 
-  // The contents of the closed block are not needed any more and need not be
-  // written. Its bytes are undefined until it is opened with kOverwrite.
+  // Discards the contents of the closed block, without writing them. Its bytes
+  // are undefined until it is opened with kOverwrite.
   absl::Status Discard(size_t index);
 
-  // Returns when all changes are in the tiers. On a device that is not
-  // immediate, or with writes_late, it does not wait: the error of an earlier
+  // Flushes all changes to the tiers. On a device that is not immediate, or
+  // with writes_late, it does not wait and returns the error of an earlier
   // write.
   absl::Status Settle();
 
-  // Sets the shards in memory to zeros, and not those in tiers.
+  // Sets the shards in memory, but not those in tiers, to zeros.
   absl::Status SetToZeros();
 
  private:
   struct Shard {
     ShardBlock block;
     std::span<std::byte> bytes = {};  // Valid in memory, or while open.
-    // Without a tier, or of the device while it is open.
+    // The shard's memory if it has no tier, or its memory of the device while
+    // it is open.
     AccountedMemory memory = {};
     std::span<std::byte> near = {};  // Behind memory of the device, while open.
     Event near_read = {};            // The last upload from near memory,
     Event near_written = {};         // and the last download to it.
-    int64_t opens = 0;               // With memory of the device.
+    int64_t opens = 0;               // Open uses of the memory of the device.
     bool is_changed = false;
     QueuePoint last_write = {};
     Event arrival = {};  // The end of a write by another queue.
@@ -262,7 +266,7 @@ class ShardStore {
     offload::BlockView view = {};
     // In a tier without in-place access.
     offload::Prefetcher* prefetcher = nullptr;
-    bool is_rounded = false;  // By the tier.
+    bool is_rounded = false;  // The tier is lossy.
   };
 
   ShardStore(std::vector<ShardBlock> blocks, const ShardStoreOptions& options);

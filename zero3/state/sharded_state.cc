@@ -65,7 +65,7 @@ absl::Status CheckLossless(std::string_view option,
                    ", which the next step needs exactly; ", advice));
 }
 
-// State that has no other copy must come back from its tier bit for bit.
+// State without another copy requires a lossless tier.
 absl::Status CheckTiersAreLossless(const ShardedStateOptions& options,
                                    const ModelParameters& model) {
   std::vector<DType> of_optimizer = {DType::kF32};
@@ -261,7 +261,8 @@ absl::StatusOr<StateContext> SeatOf(const ModelParameters& model,
                       std::move(device)};
 }
 
-// Those that have a slot here, in the order of slots, then the others.
+// All parameters: first those with a slot on this rank, in the order of slots,
+// then the others.
 std::vector<const ModelParameter*> BySlot(const StateContext& context) {
   std::vector<const ModelParameter*> parameters;
   std::vector<bool> seen(static_cast<size_t>(context.model().count()), false);
@@ -314,7 +315,7 @@ absl::StatusOr<std::unique_ptr<ShardedState>> ShardedState::Create(
   return state;
 }
 
-// Its members do not wait for work that uses several of them.
+// The members' destructors do not wait for work that uses several members.
 ShardedState::~ShardedState() { queue().Synchronize().IgnoreError(); }
 
 absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
@@ -332,7 +333,7 @@ absl::Status ShardedState::JoinGroups(const ShardedStateGroups& groups) {
   return absl::OkStatus();
 }
 
-// Ranks next to each other.
+// The secondary groups consist of neighbouring ranks.
 absl::Status ShardedState::JoinSecondary(collectives::Communicator& shard) {
   const int64_t size = options_.hpz_partition_size;
   if (size == 0) return absl::OkStatus();
@@ -357,7 +358,7 @@ ShardStoreOptions ShardedState::StoreOptions(offload::Purpose purpose) const {
           .marks_writes = purpose == offload::Purpose::kParameters};
 }
 
-// A single rank with its shards in memory has everything whole, too.
+// A single rank with its shards in memory also has all parameters whole.
 bool ShardedState::IsWhole(const ModelParameter& parameter) const {
   const bool is_alone =
       context_.layout.ranks() == 1 && options_.parameter_tier == nullptr;
@@ -371,8 +372,8 @@ bool ShardedState::StepsOnHost() const {
          options_.optimizer_on_host.value_or(true);
 }
 
-// Bytes in near memory of the slots that OptimizerShard and the stores keep in
-// tiers.
+// The bytes of near memory for the slots that OptimizerShard and the stores
+// keep in tiers.
 int64_t ShardedState::NearBytesOfTiers(bool of_host) const {
   constexpr int64_t kValuesAhead = 16;
   std::vector<OffloadedBytes> by_slot;
@@ -497,8 +498,8 @@ absl::Status ShardedState::CreateOptimizer() {
 
 namespace {
 
-// The first elements of a part of a parameter, in host memory: their values and
-// the master weights, which are empty if there are none apart from the values.
+// The initial elements of a part of a parameter, in host memory: their values
+// and the master weights, which are empty if the values are the master weights.
 struct FirstElements {
   int64_t begin = 0;
   std::span<std::byte> values = {};
@@ -511,7 +512,7 @@ DType MasterType(const ModelParameter& parameter) {
 
 constexpr int64_t kPart = 4096;  // Elements: its memory fits in a first cache.
 
-// `count` elements, at most kPart, from `at` on.
+// Fills `count` elements, at most kPart, from `at` on.
 absl::Status FillPart(const ModelParameter& parameter, const FirstElements& to,
                       int64_t at, int64_t count, ShardedState::Filler fill) {
   const auto part = [&](std::span<std::byte> bytes, DType dtype) {
@@ -579,8 +580,9 @@ absl::Status ShardedState::FillOne(const ModelParameter& parameter, Filler fill,
                            /*changed=*/true);
 }
 
-// The host writes memory that it can access. For other memory it writes two
-// staging blocks in turn: while one is copied, it fills the other.
+// The host writes memory that it can access directly. For other memory it
+// alternates between two staging blocks: while one is copied, it fills the
+// other.
 absl::Status ShardedState::FillMemory(const ModelParameter& parameter,
                                       const offload::TypedSpan& own,
                                       std::span<std::byte> master, Filler fill,
@@ -734,7 +736,7 @@ absl::Status ShardedState::StartReducing(std::span<const ParameterId> window) {
     ++reductions_[IndexOf(id)];
     TESSERA_RETURN_IF_ERROR(optimizer_->ForgetDownload(id));
   }
-  // The reductions of the window before have finished.
+  // The reductions of the previous window have finished.
   TESSERA_RETURN_IF_ERROR(gradients_->Start(window));
   return DownloadFinal(
       std::exchange(last_reduced_, {window.begin(), window.end()}));
@@ -776,7 +778,8 @@ absl::Status ShardedState::CloseOwnGradients() {
 }
 
 absl::Status ShardedState::Tell(absl::Status status) {
-  // Either this call changed nothing, or the others know already.
+  // Either this call had no side effects, or the other ranks already have the
+  // error.
   if (status.ok() || absl::IsFailedPrecondition(status)) return status;
   const std::string reason =
       absl::StrCat("rank ", groups_.agree->rank().value(), " of ",
@@ -794,7 +797,7 @@ absl::Status ShardedState::SetLearningRate(double learning_rate) {
   return optimizer_->SetLearningRate(learning_rate);
 }
 
-// All ranks exchange missing gradients before any waits for a bucket.
+// All ranks exchange missing gradients before any rank waits for a bucket.
 absl::Status ShardedState::CheckAllReduced() {
   if (options_.allow_unused) {
     TESSERA_RETURN_IF_ERROR(gradients_->ZeroMissing());
@@ -876,7 +879,7 @@ absl::Status ShardedState::StartMeasuring() {
   return absl::OkStatus();
 }
 
-// The only wait of a step for the device, unless the host steps.
+// The only wait of a step for the device, unless the host executes the step.
 absl::StatusOr<offload::GradientStatistics> ShardedState::SumOfOwn(
     UpdateReport& report) {
   offload::GradientStatistics all;
@@ -912,7 +915,7 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAll(
   report.non_finite = own.non_finite;
   double sums[] = {own.sum_of_squares, static_cast<double>(own.non_finite)};
   const collectives::Buffer buffer{std::span(sums)};
-  // At stage 0 every rank has measured everything.
+  // At stage 0 every rank has measured all elements.
   if (options_.stage > 0) {
     TESSERA_RETURN_IF_ERROR(
         groups_.agree->AllReduce(buffer, collectives::Reduction::Sum()));

@@ -1,4 +1,5 @@
-// ShardedStateOptions: how ShardedState partitions, moves and steps.
+// ShardedState: the state of a model in training, partitioned over the ranks of
+// a group, with its options, its groups and the report of a step.
 #ifndef TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 #define TESSERA_ZERO3_STATE_SHARDED_STATE_H_
 
@@ -45,35 +46,36 @@ struct ElementRange {
 struct ShardedStateOptions {
   int stage = 3;
   LayoutKind layout = LayoutKind::kChunks;
-  // Slots are multiples of this many elements, and of a block of the moments.
+  // Slots are multiples of this number of elements and of the block size of the
+  // moments.
   int64_t alignment = 1;
   // Stage 3: parameters with fewer elements stay whole on every rank.
   int64_t persistence_threshold = 0;
 
-  // The type of gradients in memory, in messages and in shards, for parameters
-  // of 16 bits; gradients of others have the parameter's type.
+  // The type of the gradients of 16-bit parameters, in memory, in messages and
+  // in shards. Other gradients have the parameter's type.
   DType gradient_dtype = DType::kF32;
   int64_t bucket_bytes = 25'000'000;
   // Average over shard and replica ranks; otherwise sum.
   bool average_gradients = false;
-  // Treat the gradients that no rank reduced in a step as zeros.
+  // Treat gradients that no rank reduced in a step as zeros.
   bool allow_unused = false;
-  // ZeRO++ (zero3/state). qgZ: reduce gradients as int8 blocks; needs
-  // stage 1 or more. qwZ, stage 3: gather weights as int8 blocks. hpZ, stage 3:
-  // this many neighbouring ranks of the shard group keep a second copy of
-  // gathered weights until the step ends; 0: no second copy.
+  // ZeRO++ (zero3/state). qgZ: reduce gradients as int8 blocks; needs stage 1
+  // or more. qwZ, stage 3: gather weights as int8 blocks. hpZ, stage 3: this
+  // many neighbouring ranks of the shard group keep a second copy of gathered
+  // weights until the step ends; 0: no second copy.
   bool quantized_gradients = false;
   bool quantized_weights = false;
   int64_t hpz_partition_size = 0;
-  // Overlap reductions and reads of tiers with the caller's work. Costs memory
+  // Overlap reductions and tier reads with the caller's work. This needs memory
   // for the gradients of a second window, and near memory for the state of two
   // more parameters.
   bool overlap = true;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // For kAdamW.
   offload::SgdOptions sgd = {};      // For kSgd.
-  // For kMuon, with the learning rate, weight decay and threads of `adamw`,
-  // which is also for the parameters that are not orthogonalized.
+  // For kMuon. The learning rate, weight decay and threads are those of
+  // `adamw`, which also updates the parameters that are not orthogonalized.
   double muon_momentum = 0.95;
   DecayedParameters decayed = DecayedParameters::kAll;
   offload::MomentFormat moments = offload::MomentFormat::F32();
@@ -81,47 +83,76 @@ struct ShardedStateOptions {
   int fill_threads = 1;  // Threads of ShardedState::Fill.
   LossScaleOptions loss_scale = {};
   // By id, the elements that this rank counts in the gradient norm; another
-  // rank of the model group, which holds the same elements, counts the others.
-  // Empty: all.
+  // rank of the model group that holds the same elements counts the rest.
+  // Empty: this rank counts all its elements.
   std::vector<std::vector<ElementRange>> counted_in_norm = {};
 
-  // The tiers of the shards; null: this rank's memory. Parameter tiers need
-  // stage 3, gradient tiers stage 2 or 3. A tier must outlive the state. Master
-  // weights and moments, and so parameters of 32 and 64 bits, which are their
-  // own master weights, need lossless tiers (MemoryTier::IsLossless): if a
-  // codec rounded a second moment to 0, AdamW would divide by epsilon alone.
-  // Values of 16 bits and gradients may be rounded.
+  // The tiers that hold the shards; null: this rank's memory. Parameter tiers
+  // need stage 3, gradient tiers stage 2 or 3. A tier must outlive the state.
+  // Master weights and moments need lossless tiers (MemoryTier::IsLossless),
+  // and so do 32-bit and 64-bit parameters, which are their own master weights:
+  // if a codec rounded a second moment to 0, AdamW would divide by epsilon
+  // alone. A tier may round 16-bit values and gradients.
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;
-  // ZeRO-Offload: the host runs the optimizer's step where optimizer_tier keeps
-  // its state (OptimizerShardOptions::on_host); otherwise the device does, and
-  // the state is copied to it and back. No effect on an immediate queue, whose
-  // step is the host's anyway. Default: true if there is an optimizer_tier,
-  // except with kMuon, whose matrices the device updates: false.
+  // ZeRO-Offload: the host executes the optimizer's step on the state in
+  // optimizer_tier (OptimizerShardOptions::on_host). Otherwise the state is
+  // copied to the device, updated there and copied back. No effect on an
+  // immediate queue, where the host executes the step anyway. Default: true if
+  // there is an optimizer_tier and the optimizer is not kMuon, whose matrices
+  // the device updates.
   std::optional<bool> optimizer_on_host = {};
-  // Where the host steps: memory for steps that begin before the gradient norm
-  // is known, and are undone if it requires that
-  // (OptimizerShardOptions::speculative_bytes). As many bytes as optimizer_tier
-  // holds are enough for all parameters. 0: none.
+  // If the host executes the step: memory for speculative updates, which start
+  // before the gradient norm is known and are undone if it requires clipping or
+  // skipping (OptimizerShardOptions::speculative_bytes). The size of the state
+  // in optimizer_tier suffices for all parameters. 0: no speculation.
   int64_t speculative_bytes = 0;
-  // Prefix of keys in tiers. Ranks that share a tier need different ones.
+  // Prefix of keys in tiers. Ranks that share a tier need different prefixes.
   std::string key_prefix = "";
   // The budget of this rank's own memory; null: unlimited.
   std::shared_ptr<offload::Accounting> device = nullptr;
-  // Computes on the state and decides on whose device it lies; outlives the
-  // state. Null: HostQueue().
+  // The queue that computes on the state, whose device holds the state; must
+  // outlive the state. Null: HostQueue().
   Queue* queue = nullptr;
-  // The operations on it; null: HostStateOps(queue).
+  // The operations on that queue; null: HostStateOps(queue).
   std::shared_ptr<StateOps> ops = nullptr;
 };
 
-// InvalidArgument that names the option, its value and the allowed values.
+// OK if the options are valid for `model`. Otherwise InvalidArgument, which
+// names the option, its value and the allowed values.
 absl::Status CheckOptions(const ShardedStateOptions& options,
                           const ModelParameters& model);
 
-// ShardedState: the state of a model in training (parameters, gradients, master
-// weights, moments), partitioned over the ranks of a group.
+// The communicators of a rank. Not owned; only used while the state is created.
+struct ShardedStateGroups {
+  // The ranks over which the state is sharded: data-parallel ranks.
+  collectives::Communicator* shard = nullptr;
+  // Hybrid sharding: the ranks with the same shards in other shard groups.
+  collectives::Communicator* replicas = nullptr;
+  // The ranks that hold other parts of the model (tensor and pipeline
+  // parallel), for the norm of all gradients.
+  collectives::Communicator* model = nullptr;
+};
+
+struct UpdateReport {
+  double gradient_norm = 0;  // The whole model's, unscaled, before clipping.
+  double clip_factor = 1;
+  double loss_scale = 1;  // The scale of this step's gradients.
+  // A gradient was infinite or NaN, so that only the loss scale was changed.
+  bool skipped = false;
+  // The number of infinite or NaN elements in the reduced gradients that this
+  // rank measured; other ranks report theirs.
+  int64_t non_finite = 0;
+  // The number of this rank's parameters that the host updated before the norm
+  // was known; the updates are undone if the step is skipped or clipped.
+  int64_t stepped_early = 0;
+  // Traffic of this rank's shards with tiers in this step.
+  ShardTraffic traffic = {};
+};
+
+// The state of a model in training (parameters, gradients, master weights,
+// moments), partitioned over the ranks of a group.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto state, ShardedState::Create(model, {.stage = 3}, {&data_group}));
@@ -144,51 +175,25 @@ absl::Status CheckOptions(const ShardedStateOptions& options,
 //   3       gathered and small parameters,       everything
 //           gradients of the current layer
 //
-// The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054,
-// section 5. All give the same parameters: sums are over the same ranks in the
-// same order, and the update of an element does not depend on its place.
+// The stages are those of Rajbhandari et al., ZeRO, arXiv 1910.02054, section
+// 5. All stages give the same parameters: sums are over the same ranks in the
+// same order, and the update of an element does not depend on the rank and the
+// offset where it is stored.
 //
 // Fill, StartGather, Acquire, ReduceGradients and Step are collectives, which
 // all ranks call in the same order: if one rank deviates, all get an error that
 // names the parameter. InvalidArgument and FailedPrecondition for this rank's
 // own call have no side effects unless stated otherwise. Any other error of
-// these calls (of a group, a tier, a budget) breaks the state permanently, on
-// every rank: no rank waits for the one that failed, and all report its number
-// and its reason. Resume from the last checkpoint. One thread at a time.
+// these calls (of a group, a tier, a budget) makes the state permanently
+// unusable on every rank: no rank waits for the failed one, and all report its
+// number and its reason. Resume from the last checkpoint. One thread at a time.
 //
-// Work on the state is enqueued on options.queue, as the caller's use of values
-// and gradients is: a call orders later work of the queue, and only Step waits
-// for the device, once, for the norm of the gradients. With optimizer_on_host
-// it also waits for the downloads of the gradients, one parameter after the
-// other, before each is updated. Views are of the device's memory.
-
-// Not owned; only used while the state is created.
-struct ShardedStateGroups {
-  // The ranks over which the state is sharded: data-parallel ranks.
-  collectives::Communicator* shard = nullptr;
-  // Hybrid sharding: the ranks with the same shards in other shard groups.
-  collectives::Communicator* replicas = nullptr;
-  // The ranks that hold other parts of the model (tensor and pipeline
-  // parallel), for the norm of all gradients.
-  collectives::Communicator* model = nullptr;
-};
-
-struct UpdateReport {
-  double gradient_norm = 0;  // Of the whole model, unscaled, before clipping.
-  double clip_factor = 1;
-  double loss_scale = 1;  // Of this step's gradients.
-  // A gradient was infinite or NaN: nothing was changed but the loss scale.
-  bool skipped = false;
-  // The infinite or NaN elements among the reduced gradients that this rank
-  // has measured; other ranks report theirs.
-  int64_t non_finite = 0;
-  // Parameters of this rank that the host stepped before the norm was known;
-  // undone if the step is skipped or clipped.
-  int64_t stepped_early = 0;
-  // Traffic of this rank's shards with tiers in this step.
-  ShardTraffic traffic = {};
-};
-
+// Work on the state is enqueued on options.queue, and so must be the caller's
+// use of values and gradients. Calls order later work of the queue and do not
+// wait for the device, except for Step, which waits once, for the norm of the
+// gradients. With optimizer_on_host, Step also waits for the download of each
+// parameter's gradient before it updates the parameter. Views refer to the
+// device's memory.
 class ShardedState {
  public:
   // A collective of all groups. All values are zero. InvalidArgument for
@@ -206,10 +211,10 @@ class ShardedState {
   // Bytes in this rank's own memory, by purpose; tiers count their own.
   offload::Usage usage() const { return context_.device.accounting->usage(); }
 
-  // Initialises every element. `fill` is called for parts [begin, begin + n) of
-  // the elements that this rank owns, by options().fill_threads threads at once
-  // and in any order, and sets a tensor [n] of f32, or of f64 for f64
-  // parameters.
+  // Initialises every element. options().fill_threads threads call `fill`
+  // concurrently and in any order, for ranges [begin, begin + n) of the
+  // elements that this rank owns. `fill` sets a tensor [n] of f32, or of f64
+  // for f64 parameters.
   using Filler = absl::FunctionRef<absl::Status(
       const ModelParameter& parameter, int64_t begin, TensorView elements)>;
   absl::Status Fill(Filler fill);
@@ -218,11 +223,11 @@ class ShardedState {
   // layer. Below stage 3 all parameters are always whole: Step starts to gather
   // their new values, and AwaitGather and Value wait for them.
   //
-  // Announces a gather, so that shards in a tier are read ahead.
+  // Announces a gather, so that shards in a tier are prefetched.
   absl::Status AnnounceGather(std::span<const ParameterId> window);
-  // Starts to gather a window; several may be gathered at a time.
+  // Starts to gather a window; several windows may be in flight.
   absl::Status StartGather(std::span<const ParameterId> window);
-  // The queue's later work sees the window's parameters whole.
+  // Later work of the queue sees the whole parameters of the window.
   absl::Status AwaitGather(std::span<const ParameterId> window);
   // StartGather and AwaitGather.
   absl::Status Acquire(std::span<const ParameterId> window);
@@ -236,8 +241,9 @@ class ShardedState {
   // initially zeros. At stages 2 and 3 it is valid until it is reduced.
   absl::StatusOr<TensorView> Gradient(ParameterId id);
   // Starts to sum the gradients of a window over the ranks. A window has all
-  // trainable parameters of a group of the model. At stages 0 and 1 once a
-  // step, after the last micro-batch; at stages 2 and 3 any number of times.
+  // trainable parameters of a group of the model. Call it once a step, after
+  // the last micro-batch, at stages 0 and 1, and any number of times at stages
+  // 2 and 3.
   absl::Status ReduceGradients(std::span<const ParameterId> window);
   // The reduced gradient of the elements that this rank owns, [n]. The caller
   // may change it until Step, for example to add the gradient of a tied
@@ -246,31 +252,30 @@ class ShardedState {
 
   // The factor for the loss of this step.
   double loss_scale() const { return scaler_.scale(); }
-  // The traffic of all steps; near_bytes is the maximum.
+  // The traffic of all steps; near_bytes is the maximum over the steps.
   const ShardTraffic& total_traffic() const { return total_traffic_; }
   absl::Status SetLearningRate(double learning_rate);
 
   // Runs the optimizer with the gradients of this step. FailedPrecondition on
   // every rank, naming a rank and a parameter, if a gradient was not reduced
-  // (unless options.allow_unused).
-  // With OptimizerKind::kMuon it needs `matrices`, a collective of ranks that
-  // may be others than those of the state's groups.
+  // (unless options.allow_unused). OptimizerKind::kMuon requires `matrices`, a
+  // collective whose ranks may differ from those of the state's groups.
   absl::StatusOr<UpdateReport> Step(MatrixUpdates* matrices = nullptr);
 
   // The two parts of Step, for a model whose state is several ShardedStates
-  // (parameters that are sharded over different groups): Measure each, add up
-  // what they return, and step each with the sum. All are clipped by one norm
-  // and skipped together. Measure is a collective too; errors are those of
-  // Step.
+  // (parameters that are sharded over different groups): call Measure on each,
+  // add up the results, and call StepMeasured on each with the sum. All are
+  // clipped by one norm and skipped together. Measure is a collective too;
+  // errors as Step.
   absl::StatusOr<offload::GradientStatistics> Measure();
   absl::StatusOr<UpdateReport> StepMeasured(
       const offload::GradientStatistics& of_model,
       MatrixUpdates* matrices = nullptr);
 
-  // Between these two calls, which come between steps and on every rank,
-  // weights may be gathered, used and released, but no gradients computed, as
-  // in validation. Later steps have the same bits, times and traffic as
-  // without. EndEvaluation is FailedPrecondition while a parameter is gathered.
+  // Brackets an evaluation, between steps and on every rank: weights may be
+  // gathered, used and released, but no gradients computed. Later steps have
+  // the same bits, times and traffic as without the evaluation. EndEvaluation
+  // returns FailedPrecondition while a parameter is gathered.
   void BeginEvaluation() { is_evaluating_ = true; }
   absl::Status EndEvaluation();
 
@@ -278,7 +283,8 @@ class ShardedState {
   // FinishRestoring publishes restored values to the other ranks.
   OwnValues& own_values() { return *own_values_; }
   Queue& queue() const { return context_.queue(); }
-  // Copies between the host and the state's memory, on its queue.
+  // Staging memory for copies between the host and the state's memory, on the
+  // state's queue.
   StagingPool& staging() { return staging_; }
   OptimizerShard& optimizer() { return *optimizer_; }
   LossScaler& scaler() { return scaler_; }
@@ -301,8 +307,8 @@ class ShardedState {
   ShardStoreOptions StoreOptions(offload::Purpose purpose) const;
   bool IsWhole(const ModelParameter& parameter) const;
   bool StepsOnHost() const;
-  // Near memory for the state that the prefetcher of the host reads, or that of
-  // the device.
+  // The near memory for the state that the prefetcher of the host, or that of
+  // the device, reads.
   int64_t NearBytesOfTiers(bool of_host) const;
   DType GradientTypeOf(const ModelParameter& parameter) const;
   absl::Status CreateParameters();
@@ -314,18 +320,20 @@ class ShardedState {
                           const offload::TypedSpan& own,
                           std::span<std::byte> master, Filler fill,
                           ThreadPool& pool);
-  // Breaks the groups, so that no rank waits for this one; returns `status`.
+  // On an error other than FailedPrecondition, aborts the groups, so that no
+  // rank waits for this one. Returns `status`.
   absl::Status Tell(absl::Status status);
   absl::StatusOr<offload::GradientStatistics> MeasureAlone();
   absl::StatusOr<UpdateReport> StepAlone(
       const offload::GradientStatistics& of_model, MatrixUpdates* matrices);
   absl::Status StartReducing(std::span<const ParameterId> window);
-  // Downloads gradients that are final if each is reduced as often as in the
-  // previous step.
+  // Starts to download the gradients that are final, which assumes that each is
+  // reduced as often as in the previous step.
   absl::Status DownloadFinal(std::span<const ParameterId> reduced);
   absl::Status CheckAllReduced();
   absl::Status CloseOwnGradients();
-  // Elements whose norm this rank counts, from the first that it owns.
+  // The elements that this rank counts in the norm, relative to the first that
+  // it owns.
   std::vector<ElementRange> CountedOf(const ModelParameter& parameter) const;
   absl::Status CreateStatistics();
   absl::Status StartMeasuring();
@@ -333,7 +341,7 @@ class ShardedState {
   absl::StatusOr<offload::GradientStatistics> SumOfOwn(UpdateReport& report);
   absl::StatusOr<offload::GradientStatistics> MeasureAll(UpdateReport& report);
 
-  // Of the step that was measured.
+  // The report of the step that was measured.
   std::optional<UpdateReport> measured_;
 
   const StateContext context_;
@@ -343,12 +351,14 @@ class ShardedState {
   Buffer statistics_;  // One GradientStatistics for each CountedOf.
   int64_t steps_ = 0;
   bool is_evaluating_ = false;
-  // The last step was not clipped or skipped: the next one rarely is.
+  // True if the last step was neither clipped nor skipped: the next one rarely
+  // is.
   bool may_speculate_ = true;
   ShardTraffic total_traffic_;
-  std::vector<ParameterId> open_gradients_;  // By OwnGradient.
-  // If the host steps: the window whose reduction was started last, and how
-  // often each gradient was reduced, by id, in this step and the previous one.
+  std::vector<ParameterId> open_gradients_;  // Opened by OwnGradient.
+  // If the host executes the step: the window whose reduction was started last,
+  // and how often each gradient was reduced, by id, in this step and in the
+  // previous one.
   std::vector<ParameterId> last_reduced_;
   std::vector<int64_t> reductions_, previous_reductions_;
 
@@ -357,9 +367,9 @@ class ShardedState {
     std::unique_ptr<collectives::Communicator> gather;
     std::unique_ptr<collectives::Communicator> secondary;  // hpZ.
     std::unique_ptr<collectives::Communicator> reduce;
-    std::unique_ptr<collectives::Communicator> agree;  // Of the host.
+    std::unique_ptr<collectives::Communicator> agree;  // On the host.
     std::unique_ptr<collectives::Communicator> replicas;
-    std::unique_ptr<collectives::Communicator> model;  // Of the host.
+    std::unique_ptr<collectives::Communicator> model;  // On the host.
   };
   Groups groups_;
 

@@ -23,7 +23,7 @@ AccountedMemory& AccountedMemory::operator=(AccountedMemory&& other) {
   return *this;
 }
 
-// An error is that of the work, and is returned by the queue's next call.
+// An error belongs to the queue's work, and the queue's next call returns it.
 void AccountedMemory::AwaitWork() {
   if (memory_.size() == 0 || queue_->is_immediate()) return;
   queue_->Synchronize().IgnoreError();

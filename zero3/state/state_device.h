@@ -1,6 +1,5 @@
-// StateDevice: the device of a rank's model state: the queue that computes, the
-// memory, the budget of this memory, and the operations on it
-// (state_operations.h).
+// The device of a rank's model state (StateDevice) and its memory:
+// AccountedMemory counts against a budget, and BufferPool reuses blocks.
 #ifndef TESSERA_ZERO3_STATE_STATE_DEVICE_H_
 #define TESSERA_ZERO3_STATE_STATE_DEVICE_H_
 
@@ -25,8 +24,8 @@
 
 namespace tessera::zero3 {
 
-// A point in the work of a StateDevice's queue. The event of a later one
-// happens after the events of all earlier ones.
+// A point in the work of a StateDevice's queue. The event of a later point
+// happens after the events of all earlier points.
 struct QueuePoint {
   int64_t number = 0;  // 0: before all work.
   Event event = {};
@@ -36,8 +35,8 @@ inline const QueuePoint& Later(const QueuePoint& a, const QueuePoint& b) {
 }
 
 struct StateDevice {
-  // The memory and the host's operations of the device of `on`, which outlives
-  // this, with the budget `counted_by`; null: unlimited.
+  // Uses the memory of the device of `on`, with HostStateOps and the budget
+  // `counted_by` (null: unlimited). `on` must outlive this.
   StateDevice(std::shared_ptr<offload::Accounting> counted_by = nullptr,
               Queue& on = HostQueue())
       : accounting(std::move(counted_by)),
@@ -45,7 +44,8 @@ struct StateDevice {
         memory(on.device().memory()),
         ops(HostStateOps(on)) {}
 
-  // The work that is enqueued now. On an immediate queue nothing is.
+  // The end of the work that is enqueued so far; 0 on an immediate queue, whose
+  // work is done.
   absl::StatusOr<QueuePoint> Mark() const;
 
   std::shared_ptr<offload::Accounting> accounting;
@@ -77,7 +77,7 @@ struct StateContext {
 //                                 offload::Purpose::kParameters));
 //
 // The destructor waits for the work of the device's queue, as freeing memory of
-// a device does. Work of other queues is waited for before.
+// a device does. The work of other queues must be awaited before.
 class AccountedMemory {
  public:
   AccountedMemory() = default;
@@ -96,8 +96,8 @@ class AccountedMemory {
     return {const_cast<std::byte*>(memory_.data()), memory_.size()};
   }
 
-  // The last use by whoever had the block before (BufferPool). Work on the
-  // device's own queue comes after it; work on another queue waits for it.
+  // The last use by the previous user of the block (BufferPool). Work on the
+  // device's own queue comes after it; work on another queue must wait for it.
   const QueuePoint& last_use() const { return last_use_; }
 
  private:
@@ -105,7 +105,8 @@ class AccountedMemory {
 
   void AwaitWork();
 
-  // Destroyed after the memory, so that no byte is uncounted.
+  // Destroyed after the memory, so that all bytes are counted until they are
+  // freed.
   offload::Reservation reservation_;
   Buffer memory_;
   Queue* queue_ = nullptr;
@@ -123,34 +124,36 @@ class AccountedMemory {
 // A returned block is reused for the next request of its size. On an immediate
 // queue the pool never holds more bytes, used and free together, than the
 // maximum in use since the last Trim: it frees unused blocks before it
-// allocates more. On other queues, where freeing would wait for work that is
-// enqueued, it keeps unused blocks until the memory or the budget is short. Not
+// allocates more. On other queues, where freeing would wait for enqueued work,
+// it keeps unused blocks until the memory or the budget is exhausted. Not
 // thread-safe.
 //
 // kDoubleBuffered is for blocks that other queues fill and empty while the
-// device's queue computes: a block that was given back in the current step is
-// reused only after as many others of its size as were ever in use at once, if
-// there is memory for them; after the first step only what cannot wait is
-// allocated. Reused blocks are those given back first.
+// device's queue computes: a block that was returned in the current step is
+// reused only after as many other blocks of its size as were ever in use at
+// once, if there is memory for them. After the first step the pool allocates
+// only if no block can be reused. Blocks are reused in the order of their
+// return.
 class BufferPool {
  public:
   enum class Reuse { kAtOnce, kDoubleBuffered };
 
-  // Blocks count against `device` as buffers. They are private memory of the
-  // rank: shared memory would map the blocks of other ranks that it reads into
-  // this process, up to (n - 1) / n of their bytes.
+  // Blocks count against the budget of `device` as buffers. They are private
+  // memory of the rank: with shared memory, the blocks of other ranks that this
+  // process reads would be mapped into it, up to (n - 1) / n of their bytes.
   explicit BufferPool(const StateDevice& device, Reuse reuse = Reuse::kAtOnce)
       : device_(device), reuse_(reuse) {}
 
   // Uninitialised. ResourceExhausted if the budget has too little room.
   absl::StatusOr<AccountedMemory> Take(std::string_view key, int64_t bytes);
-  // Returns a block of Take. Ignores an empty one. The device's queue has
-  // waited for all other queues that used it; its work so far is the last use.
+  // Returns a block of Take; an empty block is ignored. Precondition: the
+  // device's queue has waited for all other queues that used the block. The
+  // queue's work so far is the last use.
   void Give(AccountedMemory block);
-  // The same if another queue, which has waited for the device's queue, uses
-  // the block until `last_use`: the next user waits for it.
+  // The same for a block that another queue, which has waited for the device's
+  // queue, uses until `last_use`. The next user waits for that event.
   void Give(AccountedMemory block, Event last_use);
-  // Blocks given back so far are reused before others are allocated.
+  // Makes the blocks returned so far available before others are allocated.
   void BeginStep();
   // Frees all unused blocks, on an immediate queue.
   void Trim();
@@ -158,8 +161,8 @@ class BufferPool {
  private:
   // Blocks of one size.
   struct SizeClass {
-    std::deque<AccountedMemory> free;  // In the order of giving back.
-    int64_t ready = 0;  // The first of them that earlier steps gave back.
+    std::deque<AccountedMemory> free;  // In the order of return.
+    int64_t ready = 0;  // The number that earlier steps returned.
     int64_t used = 0;
     int64_t most_used = 0;
   };
@@ -175,7 +178,7 @@ class BufferPool {
   const StateDevice device_;
   const Reuse reuse_;
   std::map<int64_t, SizeClass> blocks_;  // By size.
-  int64_t steps_ = 0;                    // Begun so far.
+  int64_t steps_ = 0;                    // Started so far.
   int64_t free_bytes_ = 0;
   int64_t used_bytes_ = 0;
   int64_t most_used_bytes_ = 0;

@@ -19,7 +19,7 @@ using namespace tessera::TESSERA_KERNELS;  // NOLINT: the language of kernels.
 constexpr uint32_t kAllLanes = 0xffffffffu;
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;
-// A warp has a block of int8, a lane four elements of it.
+// Each warp processes an int8 block, and each lane four elements of it.
 constexpr int64_t kBlock = 4 * kWarp;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -47,7 +47,7 @@ __device__ bool IsFinite(float x) {
          x >= -std::numeric_limits<float>::max();
 }
 
-// Where the four codes of a lane are, and the scale of its block.
+// The addresses of the four codes of a lane and of the scale of its block.
 struct Place {
   __device__ Place(int64_t elements)
       : blocks((elements + kBlock - 1) / kBlock),
@@ -66,8 +66,8 @@ struct Place {
   int64_t count;  // Elements from there on; may be 0 or negative.
 };
 
-// Encodes the values of a lane; all lanes of the warp come. Codes of elements
-// that are not there are 0, which clears the padding.
+// Encodes the values of a lane; all lanes of the warp must call it. Codes of
+// missing elements are 0, which clears the padding.
 __device__ void EncodeFour(const Place& place, const float (&x)[4],
                            std::byte* encoded) {
   int largest = 0;
@@ -178,8 +178,8 @@ struct Shape {
   unsigned threads;
 };
 
-// Four elements a thread, in whole warps; no more threads than there is work
-// for.
+// Four elements per thread, in whole warps; a block has at most as many warps
+// as there are int8 blocks.
 Shape ShapeFor(int64_t elements) {
   const int64_t warps = (elements + kBlock - 1) / kBlock;
   const int64_t of_block = std::min<int64_t>(kThreads / kWarp, warps);

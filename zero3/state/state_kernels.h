@@ -1,5 +1,6 @@
-// The kernels of CudaStateOps: sums of gradients and int8 blocks, with the bits
-// of Combine (collectives/reduction) and of int8_blocks.h. Memory-bound.
+// The CUDA kernels of CudaStateOps: sums of gradients and int8 blocks, with the
+// same bits as Combine (collectives/reduction) and int8_blocks.h. All are
+// memory-bound.
 #ifndef TESSERA_ZERO3_STATE_STATE_KERNELS_H_
 #define TESSERA_ZERO3_STATE_STATE_KERNELS_H_
 
@@ -19,13 +20,13 @@ struct Int8Sources {
   int count;
 };
 
-// Arguments are valid, as the functions' of state_device.h; types are f64, f32,
-// bf16 and f16, without f64 in int8 blocks.
+// Preconditions: the arguments satisfy the checks of state_operations.h; types
+// are f64, f32, bf16 and f16, except that int8 blocks do not support f64.
 void LaunchAdd(KernelStream stream, DType dtype, const std::byte* from,
                std::byte* to, int64_t count);
 void LaunchEncodeInt8(KernelStream stream, DType dtype, const std::byte* values,
                       int64_t elements, std::byte* encoded);
-// With one source and the divisor 1 it decodes.
+// Decodes if there is one source and the divisor is 1.
 void LaunchSumInt8(KernelStream stream, const Int8Sources& sources,
                    float divisor, DType dtype, int64_t elements,
                    std::byte* values);

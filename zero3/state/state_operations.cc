@@ -146,7 +146,7 @@ void OptimizerStep::MoveTo(const DeviceAddresses& at) {
 
 namespace {
 
-// The kernels of the CPU, which share nothing.
+// The kernels of the CPU, which have no shared state.
 struct HostBackend {};
 
 absl::Status Run(const op::Add& call) {

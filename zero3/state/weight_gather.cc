@@ -129,7 +129,7 @@ absl::Status WeightGather::Start(std::span<const std::byte> own,
                      "\" is in progress: finish it before the next one"));
   }
   TESSERA_RETURN_IF_ERROR(CheckSizes(own, whole));
-  // Returns the buffer of a failed Start.
+  // Gives back the buffer of a failed Start.
   pool_.Give(std::exchange(encoded_, {}));
   whole_ = whole;
   starts_secondary_ = has_secondary_;
@@ -236,7 +236,7 @@ absl::Status WeightGather::KeepSecondary() {
   return absl::OkStatus();
 }
 
-// On a device, freeing would wait for the work that is enqueued.
+// On a device, freeing memory would wait for enqueued work.
 void WeightGather::Forget() {
   has_secondary_ = false;
   if (context_.queue().is_immediate()) secondary_ = {};
@@ -306,7 +306,7 @@ absl::Status GatheredParameters::StartOne(ParameterId id) {
   live.has_shard_open = live.gather->NeedsOwn();
   QueuePoint ready = live.memory.last_use();
   if (live.has_shard_open) {
-    // The device's queue encodes it.
+    // The device's queue encodes the slot.
     const auto access =
         options_.quantized ? ShardAccess::kUpdate : ShardAccess::kElsewhere;
     TESSERA_ASSIGN_OR_RETURN(own, shards_.Open(ShardOf(id), access), At(id, _));

@@ -1,38 +1,5 @@
-// WeightGather: all-gathers one sharded parameter, optionally with int8
-// messages and a second copy within the host.
-//
-//   WeightGather gather(context, id, {.quantized = true}, groups, pool);
-//   // In every step, before each use:
-//   TESSERA_RETURN_IF_ERROR(gather.Start(own, whole));
-//   Compute();
-//   TESSERA_RETURN_IF_ERROR(gather.Finish());
-//   // When the values change:
-//   gather.Forget();
-//
-// quantized (qwZ): every rank encodes its slot (int8_blocks.h), and the codes
-// are gathered and decoded. A rank decodes its own slot too, so all ranks
-// compute with the same bits; the shard itself does not change. Types without
-// an int8 form (f64) are gathered without quantisation.
-//
-// secondary (hpZ): the ranks of a host. After the first gather of a step each
-// keeps its part of the gathered parameter, and later gathers of the step are
-// all-gathers of these parts within that group: no byte crosses hosts, the
-// values have the same bits as the first time, and `own` is not read.
-//
-// Bytes that each rank sends for a parameter of G gathered elements of w bytes,
-// on n ranks with h in the secondary group:
-//
-//   first gather of a step, native      (n-1)/n * G * w
-//   first gather of a step, quantized   (n-1)/n * (sum of Int8Bytes(slot))
-//   later gathers with a secondary      (h-1)/h * G * w, within the host
-//
-// ZeRO++, Wang et al., arXiv 2306.10209, sections 4.1 and 4.2.
-//
-// Start is a collective: all ranks make the same calls in the same order. One
-// thread at a time.
-//
-// GatheredParameters: all parameters of stage 3, gathered while they are in
-// use.
+// The all-gather of sharded parameters: WeightGather gathers one, and
+// GatheredParameters all parameters of stage 3 while they are in use.
 #ifndef TESSERA_ZERO3_STATE_WEIGHT_GATHER_H_
 #define TESSERA_ZERO3_STATE_WEIGHT_GATHER_H_
 
@@ -73,10 +40,42 @@ struct GatherOptions {
 
 struct GatherGroups {
   collectives::Communicator* shard = nullptr;
-  // The ranks that hold a second copy together; null: no second copy.
+  // The ranks that together hold a second copy; null: no second copy.
   collectives::Communicator* secondary = nullptr;
 };
 
+// All-gathers one sharded parameter, optionally with int8 messages and a second
+// copy within the host.
+//
+//   WeightGather gather(context, id, {.quantized = true}, groups, pool);
+//   // In every step, before each use:
+//   TESSERA_RETURN_IF_ERROR(gather.Start(own, whole));
+//   Compute();
+//   TESSERA_RETURN_IF_ERROR(gather.Finish());
+//   // When the values change:
+//   gather.Forget();
+//
+// quantized (qwZ): every rank encodes its slot (int8_blocks.h), and the codes
+// are gathered and decoded. A rank decodes its own slot too, so all ranks
+// compute with the same bits; the shard itself does not change. Types without
+// an int8 form (f64) are gathered without quantisation.
+//
+// secondary (hpZ): the ranks of a host. After the first gather of a step each
+// rank keeps its part of the gathered parameter, and later gathers of the step
+// are all-gathers of these parts within that group. They send no bytes across
+// hosts, give the same bits as the first gather, and do not read `own`.
+//
+// Bytes that each rank sends for a parameter of G gathered elements of w bytes,
+// on n ranks with h in the secondary group:
+//
+//   first gather of a step, native      (n-1)/n * G * w
+//   first gather of a step, quantized   (n-1)/n * (sum of Int8Bytes(slot))
+//   later gathers with a secondary      (h-1)/h * G * w, within the host
+//
+// ZeRO++, Wang et al., arXiv 2306.10209, sections 4.1 and 4.2.
+//
+// Start is a collective: all ranks make the same calls in the same order. One
+// thread at a time.
 class WeightGather {
  public:
   // All arguments must outlive this. Codes are allocated from `pool`; nothing
@@ -95,21 +94,21 @@ class WeightGather {
 
   // Starts to fill `whole`, layout.GatheredElements(id) elements, from every
   // rank's slot `own`. Both must stay valid until Finish; `own` may be empty
-  // unless NeedsOwn(). The device's queue has written `own` and used `whole`
-  // before `ready`; codes are written by that queue when it comes to them.
-  // FailedPrecondition if a gather is under way; InvalidArgument for wrong
-  // sizes; ResourceExhausted if there is no room for the codes.
+  // unless NeedsOwn(). The device's queue writes `own` and uses `whole` before
+  // `ready`; codes are written by later work of that queue. FailedPrecondition
+  // if a gather is in flight; InvalidArgument for wrong sizes;
+  // ResourceExhausted if there is no room for the codes.
   absl::Status Start(std::span<const std::byte> own, std::span<std::byte> whole,
                      const QueuePoint& ready = {});
-  // Later work of the device's queue comes after the arrival of the values in
-  // `whole`. OK if no gather is under way.
+  // Orders later work of the device's queue after the arrival of the values in
+  // `whole`. OK if no gather is in flight.
   absl::Status Finish();
 
   // Frees the second copy, so that the next gather reads shards again. Must not
   // be called between Start and Finish.
   void Forget();
 
-  // Bytes of the second copy and of codes under way.
+  // Bytes of the second copy and of codes in flight.
   int64_t held_bytes() const;
 
  private:
@@ -141,7 +140,7 @@ class WeightGather {
   AccountedMemory secondary_;
   QueuePoint secondary_written_;
   bool has_secondary_ = false;
-  bool starts_secondary_ = false;  // The gather under way is of second copies.
+  bool starts_secondary_ = false;  // The gather in flight is of second copies.
 };
 
 // The parameters of stage 3, which are gathered from the shards of all ranks
@@ -157,8 +156,8 @@ class WeightGather {
 // A window is a list of parameters that are used together, such as those of a
 // layer. Windows may overlap in time and share parameters (a tied embedding): a
 // parameter is kept until the last window that contains it is released. All
-// ranks start the same windows in the same order; otherwise they get an error
-// (Operation::label). One thread at a time.
+// ranks must start the same windows in the same order; otherwise they get an
+// error (Operation::label). One thread at a time.
 class GatheredParameters {
  public:
   // Block shard_of[id] of `shards` is the rank's slot of parameter `id`;
@@ -172,7 +171,7 @@ class GatheredParameters {
   // Waits for gathers in progress.
   ~GatheredParameters();
 
-  // Announces a gather, so that shards in tiers are read ahead.
+  // Announces a gather, so that shards in tiers are prefetched.
   void Announce(std::span<const ParameterId> window);
 
   // A collective. Starts to gather the parameters that no other window holds.
@@ -184,7 +183,7 @@ class GatheredParameters {
   // FailedPrecondition, without side effects, unless the window was started.
   absl::Status Release(std::span<const ParameterId> window);
 
-  // Call it before values change. FailedPrecondition if a window is not
+  // Must be called before values change. FailedPrecondition if a window is not
   // released.
   absl::Status EndStep();
 
@@ -195,8 +194,8 @@ class GatheredParameters {
   struct Live {
     int64_t windows = 0;  // Windows that were started and not released.
     AccountedMemory memory;
-    std::unique_ptr<WeightGather> gather;  // From the first Start on.
-    bool is_started = false;               // Until it was waited for.
+    std::unique_ptr<WeightGather> gather;  // Created by the first Start.
+    bool is_started = false;               // Started and not yet awaited.
     bool has_shard_open = false;
   };
 

@@ -1,11 +1,5 @@
-// WholeParameters: the parameters that every rank keeps whole: all below stage
-// 3, small ones at stage 3.
-//
-//   values.Value(id);                            // For computation.
-//   values.Own(id);                              // For this rank's update.
-//   TESSERA_RETURN_IF_ERROR(values.MarkWritten(id));  // It is enqueued.
-//   TESSERA_RETURN_IF_ERROR(values.StartPublish());   // Sends updates ...
-//   TESSERA_RETURN_IF_ERROR(values.Wait(id));         // until here.
+// WholeParameters: the parameters that every rank keeps whole. OwnValues: the
+// elements that a rank owns, of whole and of sharded parameters.
 #ifndef TESSERA_ZERO3_STATE_WHOLE_PARAMETERS_H_
 #define TESSERA_ZERO3_STATE_WHOLE_PARAMETERS_H_
 
@@ -26,6 +20,14 @@
 
 namespace tessera::zero3 {
 
+// The parameters that every rank keeps whole: all of them below stage 3, small
+// ones at stage 3.
+//
+//   values.Value(id);                            // For computation.
+//   values.Own(id);                              // For this rank's update.
+//   TESSERA_RETURN_IF_ERROR(values.MarkWritten(id));  // It is enqueued.
+//   TESSERA_RETURN_IF_ERROR(values.StartPublish());   // Sends updates ...
+//   TESSERA_RETURN_IF_ERROR(values.Wait(id));         // until here.
 class WholeParameters {
  public:
   // All values are zero. `group` has the layout's ranks and must outlive this.
@@ -47,17 +49,18 @@ class WholeParameters {
   // The elements of this rank's extent.
   offload::TypedSpan Own(ParameterId id) const;
 
-  // The update of Own(id) is the last work that was enqueued: its publication
-  // need not wait for later work.
+  // Declares that the last enqueued work is the update of Own(id), so that its
+  // publication need not wait for later work.
   absl::Status MarkWritten(ParameterId id);
-  // Another queue, which has waited for the device's queue, writes Own(id)
-  // until `arrived`: its publication waits for that, and Wait does.
+  // Declares that another queue, which has waited for the device's queue,
+  // writes Own(id) until `arrived`. The publication and Wait wait for that
+  // event.
   absl::Status MarkWritten(ParameterId id, Event arrived);
   // A collective: starts to all-gather the elements that each rank owns, in the
-  // order of parameters. Precondition: nothing is under way (WaitAll).
+  // order of parameters. Precondition: no publication is in flight (WaitAll).
   absl::Status StartPublish();
-  // Later work of the device's queue comes after the arrival of the parameter's
-  // values. Errors name it.
+  // Orders later work of the device's queue after the arrival of the
+  // parameter's values. Errors name the parameter.
   absl::Status Wait(ParameterId id);
   absl::Status WaitAll();
 
@@ -75,13 +78,14 @@ class WholeParameters {
   collectives::Communicator& group_;
   std::vector<bool> has_;                // By id.
   std::vector<AccountedMemory> memory_;  // By id; gathered elements.
-  // By id; number 0: not written since the last publication.
+  // By id; the number 0 marks a parameter that was not written since the last
+  // publication.
   std::vector<QueuePoint> written_;
-  std::vector<Event> arrivals_;  // By id; not waited for yet.
-  std::vector<std::optional<collectives::Work>> works_;  // By id; under way.
+  std::vector<Event> arrivals_;  // By id; not yet awaited.
+  std::vector<std::optional<collectives::Work>> works_;  // By id; in flight.
 };
 
-// The elements that this rank owns, of whole parameters and of shards.
+// The elements that this rank owns, of whole and of sharded parameters.
 class OwnValues {
  public:
   // `shards` may be null if no parameter is sharded; block shard_of[id] belongs
@@ -115,7 +119,7 @@ class OwnValues {
     return shards_->Close(ShardOf(id), changed);
   }
 
-  // True if the elements are in a tier; then the host may use them by
+  // True if the elements are in a tier, where the host may access them with
   // OpenOnHost and CloseOnHost.
   bool InTier(ParameterId id) const {
     return !whole_.Has(id) && shards_->block(ShardOf(id)).tier != nullptr;
@@ -130,8 +134,8 @@ class OwnValues {
     return shards_->CloseOnHost(ShardOf(id), changed);
   }
 
-  // Close, if another queue, which has waited for the device's queue, writes
-  // the elements until `arrived`. Precondition: !InTier(id).
+  // Like Close, for elements that another queue, which has waited for the
+  // device's queue, writes until `arrived`. Precondition: !InTier(id).
   absl::Status CloseWritten(ParameterId id, Event arrived) {
     if (whole_.Has(id)) return whole_.MarkWritten(id, std::move(arrived));
     TESSERA_RETURN_IF_ERROR(Close(id, /*changed=*/false));
@@ -139,7 +143,7 @@ class OwnValues {
     return absl::OkStatus();
   }
 
-  // The parameter will be opened soon.
+  // Announces that the parameter will be opened soon.
   void Announce(ParameterId id) {
     if (whole_.Has(id) || context_.OwnExtent(id).slot == 0) return;
     shards_->Announce(ShardOf(id));

@@ -45,7 +45,7 @@ inline absl::StatusOr<TransformerBlock> MakeBlock(
       options);
 }
 
-// A micro-batch on the way through a block.
+// A micro-batch in flight through a block.
 struct Flight {
   Flight(TensorPool& pool, const TransformerBlockOptions& options,
          int64_t tokens, uint64_t stream)
@@ -58,7 +58,7 @@ struct Flight {
   absl::Status Forward(TransformerBlock& block) {
     return block.Forward(kSequences, x.view(), y.view(), activations);
   }
-  // In place.
+  // Overwrites `gradient`.
   absl::Status BackwardInput(TransformerBlock& block) {
     return block.BackwardInput(gradient.view(), gradient.view(), activations);
   }

@@ -153,7 +153,7 @@ class BlockSubject final : public Subject {
   BlockActivations activations_;
 };
 
-// y is [tokens, 1]: the losses; their gradients are the scales.
+// y is [tokens, 1], the losses; the gradient of y is the scales.
 class HeadSubject final : public Subject {
  public:
   HeadSubject(const Setting& setting, OutputHead head)

@@ -37,7 +37,8 @@ struct Setting {
         context.layout.SizeOf(context.group.rank()) * sequences;
     return *Partition::Balanced(positions, tensor.size());
   }
-  // By token: a number of the whole sequence, so the same on every mesh.
+  // The word of each token, a function of its position in the whole sequence
+  // and therefore the same on every mesh.
   std::vector<int64_t> WordsOf(int64_t sequences) const {
     std::vector<int64_t> words;
     for (int64_t s = 0; s < sequences; ++s) {
@@ -52,7 +53,7 @@ struct Setting {
     const std::vector<int64_t> words = WordsOf(sequences);
     return ToDevice(tensor.queue(), ListOf(words));
   }
-  // A copy on that device.
+  // A copy of `x` on that device.
   absl::StatusOr<Tensor> CopyOf(ConstTensorView x) const {
     TESSERA_ASSIGN_OR_RETURN(
         Tensor copy,
@@ -101,8 +102,7 @@ struct Setting {
   }
 };
 
-// Keeps copies of x and of the gradient of y for layers that leave these to
-// their callers.
+// Keeps copies of x and of the gradient of y, for layers that do not keep them.
 class LayerSubject : public Subject {
  public:
   explicit LayerSubject(const Setting& setting) : setting_(setting) {}
@@ -192,7 +192,7 @@ class NormSubject final : public LayerSubject {
   NormState state_;
 };
 
-// x does not matter, and its gradient is zero.
+// Ignores x, whose gradient is zero.
 class EmbeddingSubject final : public LayerSubject {
  public:
   EmbeddingSubject(const Setting& setting, VocabularyParallelEmbedding layer)

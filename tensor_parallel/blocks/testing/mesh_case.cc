@@ -168,7 +168,7 @@ absl::Status ExpectNearPart(std::string_view what, ConstTensorView actual,
   for (const double value : w) largest = std::max(largest, std::abs(value));
   size_t worst = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    // A NaN is the worst.
+    // A NaN counts as the largest error.
     if (!(std::abs(a[i] - e[i]) <= std::abs(a[worst] - e[worst]))) worst = i;
   }
   if (a.empty() || std::abs(a[worst] - e[worst]) <= tolerance * largest) {

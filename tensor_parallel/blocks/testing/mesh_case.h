@@ -37,34 +37,38 @@ struct MeshCase {
 
 std::ostream& operator<<(std::ostream& os, const MeshCase& c);
 
-// tp 1, 2, 3, 4, 8 times cp 1, 2, 4, up to 8 ranks, with and without sequence
-// parallelism, f64, f32 and bf16, contiguous and zigzag in turn; and batches
-// of nothing, and of fewer positions than ranks.
+// tp 1, 2, 3, 4 and 8 times cp 1, 2 and 4, up to 8 ranks, with and without
+// sequence parallelism, in f64, f32 and bf16, alternately contiguous and
+// zigzag; also empty batches, and batches with fewer positions than ranks.
 std::vector<MeshCase> AllMeshCases();
 
-// The body of a rank. Arguments: its groups, with separate ops.
+// The function that each rank executes, with its groups, which have separate
+// ops.
 using MeshBody = std::function<absl::Status(const TensorGroup& tensor,
                                             const TensorGroup& context)>;
 
-// The statuses of the bodies, on tp * cp ranks as threads.
+// Executes `body` on tp * cp ranks, which are threads, and returns the statuses
+// by rank.
 std::vector<absl::Status> RunMesh(const MeshCase& c, const MeshBody& body);
 
-// The rows of the rank's tokens in [sequences * length, ...]: of all its
-// positions, or of its part of them under sequence parallelism.
+// The rows of the rank's tokens in [sequences * length, ...]: all its
+// positions, or under sequence parallelism its part of them (unless
+// `all_tokens`).
 std::vector<IndexRange> RowsOf(const MeshCase& c, int64_t tensor_rank,
                                int64_t context_rank, bool all_tokens);
 
-// Numbers that do not depend on the mesh, by index in `parameters`, rounded to
-// `dtype` if it is narrower than the parameters' type. The host waits.
+// Sets the parameters to numbers that depend on their index in `parameters` but
+// not on the mesh, rounded to `dtype` if it is narrower than the parameters'
+// type. The host waits.
 absl::Status FillWeights(Ops& ops, std::span<Parameter* const> parameters,
                          DType dtype);
 
-// Numbers as of RandomTensor, in `dtype`, rounded to `narrow` first.
+// The numbers of RandomTensor, rounded to `narrow`, in `dtype`.
 absl::StatusOr<Tensor> RandomRounded(DType dtype, DType narrow,
                                      std::span<const int64_t> shape,
                                      uint64_t stream);
 
-// `values` of any type in `dtype`.
+// `values`, of any type, converted to `dtype`.
 absl::StatusOr<Tensor> CastTo(DType dtype, ConstTensorView values);
 
 // The part of the whole tensor that the parameter holds.
@@ -72,7 +76,7 @@ absl::StatusOr<Tensor> PartOf(const Parameter& parameter,
                               ConstTensorView whole);
 
 // OK if `actual` equals `expected`, a part of `whole`, within `tolerance` times
-// the largest magnitude of `whole`; else InternalError.
+// the largest magnitude of `whole`; otherwise InternalError.
 absl::Status ExpectNearPart(std::string_view what, ConstTensorView actual,
                             ConstTensorView expected, ConstTensorView whole,
                             double tolerance);

@@ -28,15 +28,15 @@ enum class SubjectKind {
   kAttention,
   kTransformerBlock,
   kOutputHead,
-  // Experts are those of the context group.
+  // The context group is also the expert group.
   kMoeMlp,
   kMoeBlock,
 };
 
 std::ostream& operator<<(std::ostream& os, SubjectKind kind);
 
-// Sizes that 2, 3, 4 and 8 ranks do not divide; heads are such that these may
-// share them, and one of 8 ranks has none.
+// Sizes that 2, 3, 4 and 8 ranks do not divide. The numbers of heads are valid
+// for these ranks, and one of 8 ranks has no heads.
 struct SubjectOptions {
   int64_t width = 10;
   int64_t hidden = 10;
@@ -50,24 +50,24 @@ struct SubjectOptions {
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;
   bool bias = true;
-  double dropout = 0;  // Of blocks.
-  // Of mixtures, whose experts are 8: terms of gradients that are not those of
-  // the output.
+  double dropout = 0;  // Only for blocks.
+  // For mixtures, which have 8 experts: adds the balance terms to the
+  // gradients.
   bool balance = false;
   RouterScore score = RouterScore::kSoftmax;
   Recompute recompute = Recompute::kNone;
 
-  // For `ranks` of the tensor group: 3 cannot share 2 heads.
+  // Adapts the heads to `ranks` tensor ranks: 3 ranks cannot share 2 kv heads.
   void SetHeadsFor(int64_t ranks);
 };
 
-// One micro-batch at a time, in the order of the passes.
+// Processes one micro-batch at a time, in the order of the passes.
 class Subject {
  public:
   virtual ~Subject() = default;
 
-  // The width of y, and whether y has all tokens under sequence parallelism,
-  // too.
+  // The width and type of y, and true if y has all tokens even under sequence
+  // parallelism.
   virtual int64_t out_width() const = 0;
   virtual DType out_dtype() const = 0;
   virtual bool whole_output() const { return false; }
@@ -81,11 +81,11 @@ class Subject {
   virtual absl::Status Backward(ConstTensorView y_gradient,
                                 TensorView x_gradient) = 0;
   virtual absl::Status FinishGradients() = 0;
-  // Held between the passes.
+  // The bytes held between the passes.
   virtual int64_t bytes() const { return 0; }
 };
 
-// `pool` must outlive it.
+// `pool` must outlive the subject.
 absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
     SubjectKind kind, const TensorGroup& tensor, const ContextGroup& context,
     const SubjectOptions& options, TensorPool& pool);

@@ -214,7 +214,8 @@ absl::StatusOr<double> Loss(collectives::Communicator& communicator,
   return sum;
 }
 
-// Moves every element of `x` of every rank in turn, all ranks together.
+// Perturbs every element of `x` of every rank in turn; all ranks take part in
+// each evaluation.
 absl::Status CompareDifferences(collectives::Communicator& communicator,
                                 const AttentionCase& c,
                                 ContextAttention& attention, Local& local,
@@ -240,7 +241,7 @@ absl::Status CompareDifferences(collectives::Communicator& communicator,
       *moved = before;
       const double want = (up - down) / (2 * kStep);
       const double got = given[static_cast<size_t>(i)];
-      // Not <=: a NaN is not near.
+      // The comparison also rejects NaN.
       if (std::abs(got - want) <= 1e-7) continue;
       result.Update(absl::InternalError(absl::StrCat(
           "gradient ", i, " is ", got, ", differences give ", want)));
@@ -293,7 +294,8 @@ std::vector<int64_t> AttentionCase::first_positions() const {
   for (int64_t s = 0; s < sequences; ++s) {
     int64_t begin = 0;
     for (int64_t p = 0; p < length; ++p) {
-      // Documents of 1, 2, ... tokens, other ones in each sequence.
+      // Documents of 1, 2, ... tokens, with different boundaries in each
+      // sequence.
       if (documents && (p * p + 3 * s) % 7 == 1) begin = p;
       first.push_back(std::max(
           begin, window == 0 ? 0 : std::max<int64_t>(0, p + 1 - window)));
@@ -435,7 +437,7 @@ absl::Status CheckAttention(collectives::Communicator& communicator,
   };
   TESSERA_RETURN_IF_ERROR(rotate(false, local.query));
   TESSERA_RETURN_IF_ERROR(rotate(false, local.key));
-  // Twice: nothing of the first may be left in the second.
+  // Runs twice, to verify that the first run leaves no state behind.
   TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
   TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
   TESSERA_RETURN_IF_ERROR(rotate(true, local.query_gradient));

@@ -49,24 +49,17 @@ struct PlainAttention {
   PlainTensor value_gradient;
 };
 
-// softmax(q k^T / sqrt(size)) v of every head, and the gradients of the sum of
-// the output times `gradient`. Query i sees no key before first[i], if there
-// are such numbers.
+// Computes softmax(q k^T / sqrt(size)) v for every head, and the gradients of
+// the sum of the output times `gradient`. Query i sees no key before first[i],
+// unless `first` is empty.
 PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
                       const PlainTensor& value, const PlainTensor& gradient,
                       bool causal, const std::vector<int64_t>& first = {});
 
-// Turns the pairs (x[i], x[i + size/2]) at position p by p base^(-2i/size), or
-// back by it: the definition of rotary positions (arXiv 2104.09864).
+// Rotates the pairs (x[i], x[i + size/2]) at position p by the angle p
+// base^(-2i/size), or by its negative if `back`: the definition of rotary
+// positions (arXiv 2104.09864).
 void Rotate(double base, bool back, PlainTensor& x);
-
-// Shared by the tests of context attention: cases, the comparison with one
-// rank, and the comparison with finite differences.
-//
-//   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
-//   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {
-//     return CheckAttention(communicator, c, whole, MakeRingAttention);
-//   }), Each(IsOk()));
 
 struct AttentionCase {
   int64_t ranks = 1;
@@ -77,12 +70,12 @@ struct AttentionCase {
   int64_t heads = 4;
   int64_t kv_heads = 2;
   int64_t head_size = 4;
-  // Queries and keys are rotated by their positions in the layout before.
+  // Queries and keys are first rotated by their positions in the layout.
   bool rotary = false;
   int64_t sequences = 1;
-  // Keys that a query sees, itself included; 0: all.
+  // The number of keys that a query sees, including its own position; 0: all.
   int64_t window = 0;
-  // Sequences are cut into documents that do not see each other.
+  // Sequences are divided into documents that do not see each other.
   bool documents = false;
 
   // The first position that each position of each sequence sees; empty: all.
@@ -94,9 +87,9 @@ struct AttentionCase {
 
 std::ostream& operator<<(std::ostream& os, const AttentionCase& c);
 
-// 1, 2, 3, 4, 8 ranks; sequences empty, shorter than the ranks, divisible by
-// none and by all; both layouts; f64, f32 and bf16; with rotary positions; none
-// and several sequences.
+// 1, 2, 3, 4 and 8 ranks; empty sequences, sequences with fewer positions than
+// ranks, lengths that the ranks do and do not divide; both layouts; f64, f32
+// and bf16; with rotary positions; no sequence and several.
 std::vector<AttentionCase> AllAttentionCases();
 
 // Random tensors [sequences * length, ...], and the results of a plain loop
@@ -114,14 +107,14 @@ using AttentionMaker =
     std::function<absl::StatusOr<std::unique_ptr<ContextAttention>>(
         const TensorGroup&, const AttentionCase&)>;
 
-// OK if this rank's part of the output and of all gradients is that of `whole`.
-// A collective.
+// OK if this rank's part of the output and of all gradients equals that of
+// `whole` within the case's tolerance. A collective.
 absl::Status CheckAttention(collectives::Communicator& communicator,
                             const AttentionCase& c, const WholeAttention& whole,
                             const AttentionMaker& make);
 
-// OK if all gradients are those that central differences of the forward give,
-// within 1e-7. In f64, without rotary positions. A collective.
+// OK if all gradients equal central differences of the forward within 1e-7.
+// Requires f64 and no rotary positions. A collective.
 absl::Status CheckDifferences(collectives::Communicator& communicator,
                               const AttentionCase& c,
                               const AttentionMaker& make);

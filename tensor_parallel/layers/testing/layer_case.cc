@@ -123,7 +123,7 @@ absl::Status ExpectNear(std::string_view what, ConstTensorView actual,
   double largest = 1;
   for (const double value : e) largest = std::max(largest, std::abs(value));
   for (size_t i = 0; i < a.size(); ++i) {
-    // Not <=: a NaN is not near.
+    // The comparison also rejects NaN.
     if (std::abs(a[i] - e[i]) <= tolerance * largest) continue;
     return absl::InternalError(
         absl::StrCat(what, "[", i, "] is ", a[i], " instead of ", e[i]));

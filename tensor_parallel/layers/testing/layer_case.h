@@ -23,21 +23,22 @@ struct LayerCase {
   DType dtype = DType::kF64;
   int64_t tokens = 7;
 
-  // How far from the one-rank result, relative to the largest magnitude.
+  // The tolerance of a comparison with the one-rank result, relative to the
+  // largest magnitude.
   double tolerance() const;
 };
 
 std::ostream& operator<<(std::ostream& os, const LayerCase& layer_case);
 
-// 1, 2, 3, 4, 8 ranks, with and without sequence parallelism, f64, f32 and
-// bf16, 7 tokens and none.
+// 1, 2, 3, 4 and 8 ranks, with and without sequence parallelism, in f64, f32
+// and bf16, with 7 tokens and without tokens.
 std::vector<LayerCase> AllLayerCases();
 
-// Normal numbers by index, so that equal streams are equal tensors.
+// Normal numbers by index, so that equal streams give equal tensors.
 absl::StatusOr<Tensor> RandomTensor(DType dtype, std::span<const int64_t> shape,
                                     uint64_t stream);
 
-// A list of numbers as a tensor of one dimension.
+// A list of numbers as a one-dimensional tensor.
 template <typename T>
 ConstTensorView ListOf(const std::vector<T>& values) {
   return *ConstTensorView::Of(std::span<const T>(values),
@@ -49,12 +50,12 @@ TensorView ListOf(std::vector<T>& values) {
                          {{static_cast<int64_t>(values.size())}});
 }
 
-// A copy in the memory of the queue's device of a contiguous tensor of the
-// host, and the reverse. The host waits.
+// Copies a contiguous tensor from the host to the memory of the queue's device,
+// and back. The host waits.
 absl::StatusOr<Tensor> ToDevice(Queue& queue, ConstTensorView x);
 absl::StatusOr<Tensor> ToHost(Queue& queue, ConstTensorView x);
 
-// The elements as float64, in row-major order, of any view of the host.
+// The elements of a view of the host as float64, in row-major order.
 absl::StatusOr<std::vector<double>> ValuesOf(ConstTensorView x);
 
 // A copy of ranges of dimension `dim`, concatenated.
@@ -62,7 +63,8 @@ absl::StatusOr<Tensor> Take(ConstTensorView x, int dim,
                             std::span<const IndexRange> ranges);
 
 // OK if both agree within `tolerance` times the largest magnitude of `expected`
-// (at least 1); else InternalError that names `what` and the worst element.
+// (at least 1); otherwise InternalError that names `what` and the worst
+// element.
 absl::Status ExpectNear(std::string_view what, ConstTensorView actual,
                         ConstTensorView expected, double tolerance);
 

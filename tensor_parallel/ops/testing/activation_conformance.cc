@@ -49,7 +49,7 @@ struct Activation {
   double slope = 0;
 };
 
-// From the definition by tanh; kernels compute a sigmoid.
+// Uses the definition by tanh; the kernels use a sigmoid.
 Activation Activate(GluKind kind, double g) {
   if (kind == GluKind::kSwiGlu) {
     const double s = 1 / (1 + std::exp(-g));

@@ -40,8 +40,8 @@ constexpr AttentionSizes kSizes[] = {
     {1, 33, 47, 4, 1, 20}, {1, 1, 300, 8, 2, 9},  {2, 300, 300, 1, 1, 5},
     {1, 70, 600, 2, 1, 3}, {2, 270, 31, 2, 1, 7}, {4, 1, 9, 2, 1, 4}};
 
-// Windows of some width, and documents of random lengths; some queries see
-// nothing, and some numbers are beyond both ends.
+// Windows of some width, and documents of random lengths; some queries see no
+// key, and some numbers are out of range on both sides.
 std::vector<int64_t> RandomFirstKeys(const AttentionSizes& s,
                                      std::mt19937_64& random) {
   std::vector<int64_t> first_keys;
@@ -62,7 +62,7 @@ std::vector<int64_t> RandomFirstKeys(const AttentionSizes& s,
   return first_keys;
 }
 
-// Of every type, kind and size.
+// Problems of every type, kind and size.
 void ExpectAllAreReference(Ops& ops, uint64_t seed, bool hides_keys) {
   std::mt19937_64 random(seed);
   for (const DType dtype : kComputedTypes) {

@@ -20,7 +20,7 @@ double Dot(const std::vector<double>& a, int64_t x,
 }
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
-// For products of two roundings.
+// A factor that covers the products of two rounding errors.
 constexpr double kSecondOrder = 1.02;
 
 int64_t GapFor(int64_t d, int64_t gap) { return d % 8 == 0 ? 8 * gap : gap; }
@@ -32,7 +32,7 @@ double LateRounding(const AttentionProblem& p, Arithmetic arithmetic) {
              : 0;
 }
 
-// The factor of f32's error of a sum over the queries.
+// The factor of the f32 error of a sum over the queries.
 double KeyScale(const AttentionProblem& p) {
   return 2 + std::sqrt(static_cast<double>(p.sizes.queries) + 1);
 }
@@ -200,8 +200,8 @@ void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
     for (int64_t j = 0; j < d; ++j) mean_key[j] += shares[k] * key_[at(k) + j];
   }
   delta[i] = Dot(output, i * d, gradient_, i * d, d);
-  // Delta is a sum over rounded outputs: its error moves the slopes of all keys
-  // together.
+  // Delta is a sum over rounded outputs, whose error shifts the slopes of all
+  // keys.
   double delta_error = 0;
   for (int64_t j = 0; j < d; ++j) {
     delta_error +=

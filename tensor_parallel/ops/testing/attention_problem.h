@@ -1,5 +1,5 @@
-// AttentionProblem: inputs and results of attention, which
-// ExpectAttentionIsReference compares with the formulas in f64.
+// AttentionProblem: inputs and results of attention. ExpectAttentionIsReference
+// compares the results with the formulas in f64.
 //
 //   std::mt19937_64 random(1);
 //   AttentionProblem problem(DType::kBF16, {.sequences = 1, .queries = 300,
@@ -31,8 +31,8 @@ struct MaskedAttentionCase {
   BlockKind kind;
 };
 
-// Blocks that a GPU computes in bf16: the head sizes and groups of models,
-// lengths that fill no tiles, several tiles and sequences, more keys than
+// Cases that a GPU computes in bf16: the head sizes and groups of real models,
+// lengths that do not fill tiles, several tiles and sequences, more keys than
 // queries.
 inline constexpr MaskedAttentionCase kGpuAttentionCases[] = {
     {{1, 300, 300, 32, 8, 128}, BlockKind::kCausal},
@@ -46,8 +46,9 @@ inline constexpr MaskedAttentionCase kGpuAttentionCases[] = {
     {{1, 1000, 300, 2, 2, 128}, BlockKind::kFull},
 };
 
-// Rows of inputs have gaps, which are multiples of 8 elements if d is one, as
-// cuDNN requires. Rows of results have gaps of `state_gap` elements.
+// Rows of inputs have gaps, which are multiples of 8 elements if d is a
+// multiple of 8, as cuDNN requires. Rows of results have gaps of `state_gap`
+// elements.
 struct AttentionProblem {
   AttentionProblem(DType dtype, const AttentionSizes& sizes,
                    std::mt19937_64& random, int64_t state_gap = 0);
@@ -74,10 +75,10 @@ struct AttentionProblem {
   BlockKind kind = BlockKind::kCausal;
   double scale;
   std::vector<int64_t>
-      first_keys;  // Of every query of every sequence; or none.
+      first_keys;  // For each query of each sequence; or empty.
 };
 
-// The textbook's probabilities, outputs and gradients, in f64.
+// The probabilities, outputs and gradients by the textbook formulas, in f64.
 class AttentionReference {
  public:
   AttentionReference(const AttentionProblem& problem, Arithmetic arithmetic);
@@ -101,7 +102,7 @@ class AttentionReference {
   void SumGroups(const AttentionSizes& s);
 
   const double rounding_;       // Relative; of weights and scores' gradients.
-  const double late_rounding_;  // Of the output and of results.
+  const double late_rounding_;  // For the output and the results.
   const std::vector<double> query_, key_, value_, gradient_;
   // [sequences, keys, heads, d]: before the sums over groups.
   std::vector<double> key_of_heads_, value_of_heads_;
@@ -119,13 +120,13 @@ AttentionErrors AttentionErrorsOf(const AttentionProblem& problem,
 // within the bounds. The state and the gradients should be cleared.
 void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem,
                                 const AttentionReference& reference);
-// The reference is that of the arithmetic of `ops`.
+// The reference uses the arithmetic of `ops`.
 void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem);
 
 // Computes a case in bf16 with each of `all_ops`, and the same numbers in f32
-// with the first. If `rounds_late`, the results in bf16 are within the bounds
-// of Arithmetic::kTensorCores and show that something was rounded; otherwise
-// nothing is rounded, not even weights, as in our kernels for GPUs.
+// with the first. If `rounds_late`, expects the results in bf16 to be within
+// the bounds of Arithmetic::kTensorCores and to show rounding; otherwise
+// expects no rounding, not even of weights, as in our own GPU kernels.
 void ExpectAttentionOfBothTypes(std::span<Ops* const> all_ops,
                                 const MaskedAttentionCase& attention,
                                 bool rounds_late);

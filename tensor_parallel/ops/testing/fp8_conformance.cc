@@ -55,8 +55,8 @@ std::vector<double> ValuesOf(DType dtype) {
   return values;
 }
 
-// The nearest of the values, by search; of two the one whose mantissa is even,
-// which is the one with more factors of two.
+// The nearest of the values, by search. In a tie, the value with the even
+// mantissa, which has more factors of two.
 double Nearest(const std::vector<double>& values, double x) {
   if (std::isnan(x)) return x;
   const auto above = std::lower_bound(values.begin(), values.end(), x);

@@ -115,7 +115,7 @@ TEST_P(OpsConformanceTest, ALayerIsThatOfItsOperationsOneByOne) {
     EXPECT_TRUE(std::isfinite(layer.total.at(0)));
     EXPECT_GT(layer.total.at(0), 0);
 
-    // Without a wait in between.
+    // Enqueues both without a wait in between.
     std::vector<DeviceCopy> copies;
     views.clear();
     for (const TestTensor* tensor : other.all()) {
@@ -125,7 +125,7 @@ TEST_P(OpsConformanceTest, ALayerIsThatOfItsOperationsOneByOne) {
     for (size_t i = 0; i < copies.size(); ++i) {
       copies[i].ReadTo(*other.all()[i]);
       // The products of cuBLASLt depend on the alignment of their operands,
-      // which is that of the copies.
+      // which are the copies.
       if (ArithmeticOf(ops()) == Arithmetic::kTensorCores) {
         ExpectClose(*other.all()[i], layer.all()[i]->values());
       } else {

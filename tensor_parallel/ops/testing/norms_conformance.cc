@@ -123,7 +123,7 @@ TEST_P(OpsConformanceTest, NormsInputGradientsAreTheirFormulas) {
                            norm.inverses[i]);
       }
     }
-    // In rows with one element terms of this size cancel.
+    // In rows with one element, terms of this magnitude cancel.
     ExpectClose(norm.x_gradient, expected, 4 / std::sqrt(kEpsilon));
     EXPECT_TRUE(norm.x_gradient.GapsAreIntact());
   });
@@ -188,7 +188,7 @@ TEST_P(OpsConformanceTest, NormsOfSumsHaveTheBitsOfTwoOperations) {
         fused.gradient.view(), fused.x.view(), fused.weight.view(),
         fused.inverse.view(), residual.view(), fused.x_gradient.view()}));
     EXPECT_EQ(fused.x_gradient.bytes(), norm.x_gradient.bytes());
-    // Over the residual's gradient.
+    // The result may overwrite the residual's gradient.
     TESSERA_ASSERT_OK(ops().Run(op::AddRmsNormInputGradient{
         fused.gradient.view(), fused.x.view(), fused.weight.view(),
         fused.inverse.view(), residual.view(), residual.view()}));

@@ -22,8 +22,8 @@
 namespace tessera::tensor_parallel {
 namespace {
 
-// Copies of the operands of one operation in other memory. Operands that
-// overlap do so there, too.
+// Copies of the operands of one operation in other memory. Overlapping operands
+// overlap there too.
 class Copies {
  public:
   explicit Copies(std::shared_ptr<MemoryResource> memory)
@@ -35,7 +35,7 @@ class Copies {
     if (access.size > 0) ranges_.push_back({access.data, access.size, {}});
   }
 
-  // After the last Add. Copies have the alignment of their originals.
+  // Called after the last Add. Copies have the alignment of their originals.
   absl::Status Allocate() {
     std::sort(ranges_.begin(), ranges_.end(),
               [](const Range& a, const Range& b) { return a.begin < b.begin; });
@@ -119,7 +119,7 @@ class Copies {
   std::vector<Range> ranges_;
 };
 
-// Runs operations on host memory by operations of a device.
+// Executes operations on host memory with the operations of a device.
 struct Uploader {
   Ops& ops;
   Ops* same_bits;
@@ -135,7 +135,7 @@ struct Uploader {
             std::memcpy(copy.data(), original.data(), copy.size());
             return absl::OkStatus();
           }));
-      // An error is expected from both.
+      // Both must return an error.
       same_bits->Run(expected.WithCopies(operation)).IgnoreError();
     }
     TESSERA_RETURN_IF_ERROR(RunOnDevice(operation));

@@ -7,8 +7,8 @@
 //       NameOfOpsUnderTest);
 //
 // The tests are in *_conformance.cc and compare with formulas in f64. Their
-// tensors lie in host memory; where that of the device is another, each
-// operation's operands are copied there and its results back.
+// tensors are in host memory; if the device has other memory, each operation's
+// operands are copied to it and the results back.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_TESTING_OPS_CONFORMANCE_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_TESTING_OPS_CONFORMANCE_H_
 
@@ -32,7 +32,8 @@ struct TestedOps {
   std::shared_ptr<Device> device;  // Null for the host.
   std::unique_ptr<Queue> queue;    // Null for HostQueue().
   std::unique_ptr<Ops> ops;
-  // Ops in host memory that must give the same bits; null if there are none.
+  // Ops in host memory that must give the same bits; null to compare only with
+  // the formulas.
   std::unique_ptr<Ops> same_bits = nullptr;
 };
 
@@ -49,15 +50,15 @@ inline std::string NameOfOpsUnderTest(
   return info.param.name;
 }
 
-// Ops on host memory by `ops`, whose device has other memory: each operation
-// copies its operands there and what it writes back, and waits. Expects the
-// bits of `same_bits` unless that is null. Both outlive the result.
+// Ops on host memory that use `ops`, whose device has other memory: each
+// operation copies its operands there and its results back, and waits. Expects
+// the bits of `same_bits` unless that is null. Both must outlive the result.
 std::unique_ptr<Ops> UploadOperands(Ops& ops, Ops* same_bits);
 
 // A copy of a tensor in the memory of a device.
 class DeviceCopy {
  public:
-  // Waits for the upload. `queue` outlives it.
+  // Waits for the upload. `queue` must outlive this object.
   DeviceCopy(Queue& queue, const TestTensor& tensor);
 
   TensorView view() const { return view_; }

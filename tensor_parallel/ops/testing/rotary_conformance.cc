@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// As transformers writes it: by wavelengths.
+// The formula of Hugging Face's transformers, by wavelengths.
 double FrequencyOf(const RotaryFrequencies& f, int64_t i, int64_t d) {
   const double frequency =
       std::pow(f.base, -2 * static_cast<double>(i) / static_cast<double>(d));
@@ -129,7 +129,8 @@ TEST_P(OpsConformanceTest, RotateScalesFrequencies) {
       const auto expected = Turned(x, frequencies, -1, positions);
       TESSERA_ASSERT_OK(ops().Run(
           op::Rotate{frequencies, true, ListOf(positions), x.view()}));
-      // Frequencies are rounded a few times, here and there in another order.
+      // Frequencies are rounded a few times, in different orders here and in
+      // the kernels.
       std::vector<double> allowance;
       for (int64_t i = 0; i < x.size(); ++i) {
         allowance.push_back(16 * std::numeric_limits<double>::epsilon() *

@@ -8,11 +8,13 @@
 namespace tessera::tensor_parallel {
 
 enum class Arithmetic {
-  // Everything is summed in statistics (ops.h). In bf16, attention may round
-  // its weights and the gradients of its scores before it multiplies them.
+  // All sums are in the type of statistics (ops/ops.h). In bf16, attention may
+  // round its weights and the gradients of its scores before it multiplies
+  // them.
   kStatistics,
-  // That of libraries on a GPU: cuDNN also rounds attention's output and its
-  // gradients to bf16, and tensor cores add products of fp8 in fewer bits.
+  // The arithmetic of GPU libraries: cuDNN also rounds attention's output and
+  // its gradients to bf16, and tensor cores add products of fp8 with fewer
+  // bits.
   kTensorCores,
 };
 
@@ -24,10 +26,11 @@ inline Arithmetic ArithmeticOf(const Ops& ops) {
 // The largest relative error of a number rounded to bf16.
 inline constexpr double kBF16Rounding = 0x1p-8;
 
-// The error of a sum of products of fp8 whose magnitudes have this sum. Hopper
-// aligns 32 products and the sum so far to the largest exponent and truncates
-// all of them to 13 bits after the point (arXiv 2511.10909). Sums are promoted
-// to f32 every 128 products, or never if they may be fast.
+// The largest error of a sum of fp8 products, given the sum of their
+// magnitudes. Hopper aligns 32 products and the sum so far to the largest
+// exponent and truncates all of them to 13 bits after the point (arXiv
+// 2511.10909). Sums are promoted to f32 every 128 products, or never if they
+// may be fast.
 inline double Fp8SumError(Arithmetic arithmetic, double magnitudes) {
   return arithmetic == Arithmetic::kTensorCores ? 0x1p-11 * magnitudes : 0;
 }

@@ -64,7 +64,7 @@ std::vector<double> ScoresOf(const Case& c, const std::vector<double>& logits,
   return scores;
 }
 
-// By sorting everything.
+// Selects experts by sorting all scores.
 std::vector<int64_t> BestExperts(const Case& c, std::vector<double> keys) {
   std::vector<int64_t> order(keys.size());
   std::iota(order.begin(), order.end(), 0);
@@ -138,7 +138,7 @@ TEST_P(OpsConformanceTest, RouteTakesTheFirstOfEqualExpertsAndNaNLast) {
             (std::vector<int64_t>{1, 2, 4, 0, 1, 3, 4, 0, 0, 1, 2, 3}));
 }
 
-// The function whose gradient RouteGradient gives, in f64.
+// The function whose gradient RouteGradient computes, in f64.
 double Objective(const Case& c, const std::vector<double>& logits,
                  const std::vector<int64_t>& experts,
                  const std::vector<double>& weights_gradient,
@@ -243,7 +243,7 @@ TEST_P(OpsConformanceTest, ScaleRowsAndItsGradient) {
                                 result.view(), slopes.view()}));
       ExpectClose(result, products);
       ExpectClose(slopes, sums, std::sqrt(static_cast<double>(n)) + 1);
-      // In place.
+      // The result may overwrite x.
       TESSERA_ASSERT_OK(
           ops().Run(op::ScaleRows{scales.view(), x.view(), x.view()}));
       EXPECT_EQ(x.values(), y.values());

@@ -36,7 +36,7 @@ double BoundOf(DType dtype, double expected, double scale) {
   const double rounding = dtype == DType::kBF16  ? 0x1p-8
                           : dtype == DType::kF16 ? 0x1p-11
                                                  : 0;
-  // Half the distance of its subnormal numbers.
+  // Half the distance of the type's subnormal numbers.
   const double least = dtype == DType::kF16 ? 0x1p-25 : 0;
   const double size = std::fabs(expected);
   return relative * std::max(size, scale) + rounding * size * 1.001 + least;
@@ -130,7 +130,7 @@ void ExpectClose(const TestTensor& actual, const std::vector<double>& expected,
   for (int64_t i = 0; i < actual.size() && failures < 5; ++i) {
     const double bound = BoundOf(actual.dtype(), expected[i], scale) +
                          (allowance.empty() ? 0 : allowance[i]);
-    // The bound of an infinite number is NaN.
+    // The tolerance of an infinite number would be NaN.
     const double error = ErrorOf(actual.at(i), expected[i]);
     const bool is_close = error == 0 || error <= bound;
     if (!is_close) ++failures;

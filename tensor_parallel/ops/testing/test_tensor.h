@@ -53,12 +53,13 @@ class TestTensor {
   double at(int64_t index) const;
   void set(int64_t index, double value);
   void Set(const std::vector<double>& values);
-  // From the normal distribution, rounded to the type.
+  // Sets the elements to numbers from the normal distribution, rounded to the
+  // type.
   TestTensor& Randomise(std::mt19937_64& random, double scale = 1);
 
   // Returns true if the gaps between the rows are unchanged.
   bool GapsAreIntact() const;
-  // Every byte, gaps included.
+  // Every byte, including the gaps.
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
  private:
@@ -69,20 +70,21 @@ class TestTensor {
   std::vector<std::byte> bytes_;
 };
 
-// Each value is within 1e-12 (f64), 1e-5 (f32) of `expected`, relative to the
-// larger of that and `scale`; for bf16 within its rounding beyond that of f32.
-// Beyond all this it may be off by its element of `allowance`, if there are
-// any.
+// Expects each value within 1e-12 (f64) or 1e-5 (f32) of `expected`, relative
+// to the larger of `expected` and `scale`; for bf16, the tolerance of f32 plus
+// the rounding to bf16. If `allowance` is not empty, its elements are added to
+// the tolerances.
 void ExpectClose(const TestTensor& actual, const std::vector<double>& expected,
                  double scale = 1, const std::vector<double>& allowance = {});
 
-// The largest distance of an element from `expected`, in units of the bound of
-// ExpectClose; infinity if it should be NaN and is not, or the reverse.
+// The largest distance of an element from `expected`, in units of the tolerance
+// of ExpectClose; infinity if exactly one of the two is NaN.
 double LargestError(const TestTensor& actual,
                     const std::vector<double>& expected, double scale = 1,
                     const std::vector<double>& allowance = {});
 
-// d f / d x[i], by central differences; x is f64 and is left as it was.
+// The derivatives d f / d x[i], by central differences; x is f64 and is
+// restored.
 double Slope(TestTensor& x, int64_t index, const std::function<double()>& f,
              double step = 1e-5);
 

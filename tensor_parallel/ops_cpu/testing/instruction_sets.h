@@ -9,8 +9,8 @@
 
 namespace tessera::tensor_parallel::cpu {
 
-// Runs `body` once for every instruction set that this processor has and that
-// kernels are compiled for.
+// Runs `body` once for every instruction set of this processor for which
+// kernels are compiled.
 inline void ForEachInstructionSet(const std::function<void()>& body) {
   for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0;
        left &= left - 1) {

@@ -14,13 +14,13 @@ namespace tessera::tensor_parallel::cpu {
 template <typename T>
 void ProbeExp(const StatisticOf<T>* x, StatisticOf<T>* y, int64_t count);
 
-// To 16 bits and back.
+// Rounds to 16 bits and converts back.
 void ProbeRound(const float* x, BF16* y, int64_t count);
 void ProbeRound(const float* x, F16* y, int64_t count);
 void ProbeWiden(const BF16* x, float* y, int64_t count);
 void ProbeWiden(const F16* x, float* y, int64_t count);
 
-// The sum and the largest of one block, of which `count` values are.
+// The sum and the largest value of one block with `count` valid values.
 struct BlockSummary {
   float sum = 0;
   float largest = 0;

@@ -20,8 +20,8 @@
 
 namespace tessera::zero3::testing {
 
-// Calls `before` with the name and path of every call. If it returns an error,
-// the call fails with that error and is not made.
+// Calls `before` with the name and path of every call. If `before` returns an
+// error, the call fails with that error and is not executed.
 class HookedCalls : public FileCalls {
  public:
   using Hook = std::function<absl::Status(std::string_view call,
@@ -78,9 +78,9 @@ class HookedCalls : public FileCalls {
 };
 
 enum class Survival {
-  kAll,     // As when the process dies: what was called has happened.
-  kSynced,  // Only what was synced.
-  kRandom,  // That, and any of the rest.
+  kAll,     // After the death of the process: all calls took effect.
+  kSynced,  // Only synced data.
+  kRandom,  // Synced data, and a random part of the rest.
 };
 
 // FileCalls on a machine that stops at a chosen call, and the contents of its
@@ -90,14 +90,14 @@ enum class Survival {
 //   ...  // the tested code writes below /tmp/live; calls from 7 on fail
 //   calls.WriteDisk(Survival::kSynced, seed, "/tmp/after");
 //
-// Calls are also made in the real directory, so that it can be read meanwhile.
-// The disk model: the contents of a file survive once the file is synced, the
-// entries of a directory once the directory is synced; anything else may or may
-// not survive, independently (POSIX guarantees no more).
+// Calls are also executed in the real directory, so that it can be read in the
+// meantime. The disk model: the contents of a file survive once the file is
+// synced, the entries of a directory once the directory is synced; anything
+// else may or may not survive, independently (POSIX guarantees no more).
 class PowerLossCalls : public FileCalls {
  public:
-  // `root` exists and its contents are on the disk. Calls from number `last`
-  // (counted from 1) on fail.
+  // Precondition: `root` exists and its contents are on the disk. Calls from
+  // number `last` (counted from 1) on fail.
   PowerLossCalls(std::string root, int64_t last);
 
   // The number of calls, including failed ones.

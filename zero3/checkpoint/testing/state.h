@@ -23,7 +23,7 @@
 namespace tessera::zero3::testing {
 
 struct RankGroups {
-  int64_t rank = 0;  // Of the world.
+  int64_t rank = 0;  // In the world.
   collectives::Communicator* world = nullptr;
   collectives::Communicator* shard = nullptr;
   collectives::Communicator* replicas = nullptr;  // Null if one replica.
@@ -57,14 +57,13 @@ absl::Status CheckSmall(const std::string& path, int64_t seed);
 // stamp. Returns its step.
 absl::StatusOr<int64_t> CheckLatestSmall(const std::string& directory);
 
-// The bits of a state by global element, to compare differently sharded states.
-// The bytes of an element and of its block's scale, by parameter, part and
-// element.
+// The bits of a state, to compare differently sharded states: the bytes of an
+// element and of its block's scale, by parameter, part and global element.
 using StateBits =
     std::map<std::tuple<std::string, StatePart, int64_t>, std::string>;
 
-// Adds the elements that this rank owns. Returns Unavailable if an element was
-// added before with other bits. Thread-safe.
+// Collects the bits of the elements that each rank owns. Add returns
+// Unavailable if an element was added before with other bits. Thread-safe.
 class BitCollector {
  public:
   absl::Status Add(ShardedState& state);

@@ -85,8 +85,8 @@ class Conformance {
   }
 
  private:
-  // Numbers of magnitudes between 10^low and 10^high. `special`: some are
-  // infinite, NaN, -0 or as small or as large as can be.
+  // Numbers with magnitudes between 10^low and 10^high. With `special`, some
+  // are infinite, NaN, -0, or the smallest or largest number.
   Input Numbers(DType dtype, int64_t count, int64_t shift, double low,
                 double high, bool special = false) {
     std::uniform_real_distribution<double> exponent(low, high), sign(-1, 1);
@@ -263,7 +263,7 @@ class Conformance {
         .begin = c.begin,
         .whole = c.begin + count,
         .parameter = {arrays[0].data(), c.parameter, count},
-        // The second step has the gradient that is always finite.
+        // The second step uses the gradient that is always finite.
         .gradient = {arrays[step == 2 ? 2 : 1].data(), c.gradient, count}};
     range.first = *offload::MomentSpan::Over(c.first, count, arrays[3]);
     range.second = *offload::MomentSpan::Over(c.second, count, arrays[4]);

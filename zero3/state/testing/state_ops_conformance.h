@@ -9,10 +9,10 @@
 
 namespace tessera::zero3::testing {
 
-// Expects that every operation of `ops`, enqueued on `queue`, leaves the bits
-// that HostStateOps leaves, in its results and in the bytes around them: for
-// random numbers of all magnitudes, infinities and NaNs, odd sizes, none, and
-// arrays that are aligned to their elements only.
+// Expects that every operation of `ops`, enqueued on `queue`, leaves the same
+// bits as HostStateOps in its results and in the bytes around them. Covers
+// random numbers of all magnitudes, infinities, NaNs, odd sizes, empty arrays,
+// and arrays that are aligned only to their elements.
 void ExpectTheBitsOfTheHost(Queue& queue, StateOps& ops);
 
 }  // namespace tessera::zero3::testing

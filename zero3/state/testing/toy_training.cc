@@ -27,8 +27,8 @@ double Noise(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return static_cast<double>(x >> 11) / 9007199254740992.0 * 2 - 1;
 }
 
-// Windows of a pass: the groups of the model, the next one gathered while one
-// is used.
+// The windows of a pass: the groups of the model, where the next one is
+// gathered while the current one is used.
 absl::Status ForEachWindow(
     ShardedState& state, bool backwards,
     const std::function<absl::Status(std::span<const ParameterId>)>& use) {
@@ -302,7 +302,7 @@ absl::StatusOr<std::vector<std::vector<double>>> ReadValues(
     ShardedState& state) {
   const ModelParameters& model = state.layout().model();
   std::vector<std::vector<double>> all(static_cast<size_t>(model.count()));
-  // In the order of a forward pass, which is how a step begins.
+  // In the order of a forward pass, with which a step begins.
   TESSERA_RETURN_IF_ERROR(ForEachWindow(
       state, /*backwards=*/false, [&](std::span<const ParameterId> window) {
         for (ParameterId id : window) {

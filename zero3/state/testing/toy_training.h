@@ -27,20 +27,21 @@ struct ToyOptions {
   int64_t ranks = 1;
   int64_t replicas = 1;
   int steps = 20;
-  // Parts of the data; rank r of n, which divides them, takes r, r + n, ...
+  // Parts of the data, a multiple of the number n of ranks; rank r takes parts
+  // r, r + n, ...
   int64_t parts = 24;
   // Gradients are requested before the first part of a step, and reduced after
   // the last one.
   bool holds_gradients = false;
   // CommunicatorOptions::reproducible.
   bool reproducible = false;
-  // With kMuon the update of a matrix is its negative direction, as
-  // MatrixShards has it.
+  // With kMuon the update of a matrix is its negative direction, where the
+  // direction is that of MatrixShards.
   ShardedStateOptions state = {};
-  // Trains on an emulated device for each rank, with seeds from this one; 0: on
-  // the CPU.
+  // Trains each rank on an emulated device with a seed derived from this one;
+  // 0: on the CPU.
   uint64_t device_seed = 0;
-  // The emulated device's (base/device/device_timeline.h).
+  // The timing of the emulated device (base/device/device_timeline.h).
   std::optional<DeviceTiming> timing = {};
   // Changes the options of a rank; called on its thread.
   std::function<void(int64_t rank, ShardedStateOptions&)> adapt = {};
@@ -50,18 +51,18 @@ struct ToyResult {
   // The values of every parameter at the end, as f64.
   std::vector<std::vector<double>> values;
   std::vector<UpdateReport> reports;
-  // By step: of the rank's device.
+  // Counts of the rank's device, by step.
   std::vector<int64_t> host_waits, allocations;
-  std::vector<int64_t> waits_in_step;  // Those of host_waits in Step.
-  SimulatedTime time;                  // Of all steps, by ToyOptions::timing.
-  offload::Usage usage;                // At the end, of this rank's own memory.
+  std::vector<int64_t> waits_in_step;  // The part of host_waits in Step.
+  SimulatedTime time;    // The time of all steps, by ToyOptions::timing.
+  offload::Usage usage;  // At the end, of this rank's own memory.
 };
 
 // Trains on every rank of all groups; returns each rank's result or error.
 std::vector<absl::StatusOr<ToyResult>> Train(const ToyOptions& options);
 
-// The same on one rank without ZeRO, in f64 from the formulae of the optimizer,
-// that shares no code with the library.
+// Trains on one rank without ZeRO, in f64 and with the formulae of the
+// optimizer. Shares no code with the library.
 std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options);
 
 // The first value of an element, and its gradient in a part of the data.
@@ -72,7 +73,7 @@ double GradientOf(int64_t step, int64_t part, int64_t parameter,
 // One forward and backward pass over `part`, through the state.
 absl::Status RunPart(ShardedState& state, int64_t step, int64_t part,
                      bool reduce);
-// Every element of every parameter.
+// Returns every element of every parameter.
 absl::StatusOr<std::vector<std::vector<double>>> ReadValues(
     ShardedState& state);
 

@@ -1,4 +1,4 @@
-// A small block, and micro-batches on the way through it.
+// A small block and its micro-batches in flight, for tests.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_FLIGHT_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_FLIGHT_H_
 

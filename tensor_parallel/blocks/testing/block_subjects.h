@@ -1,4 +1,4 @@
-// Blocks as subjects of tests.
+// Subjects of gradient tests: blocks and their parts.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_SUBJECTS_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_BLOCK_SUBJECTS_H_
 

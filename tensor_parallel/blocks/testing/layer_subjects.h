@@ -1,4 +1,4 @@
-// Layers as subjects of tests.
+// Subjects of gradient tests: layers.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_LAYER_SUBJECTS_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_LAYER_SUBJECTS_H_
 

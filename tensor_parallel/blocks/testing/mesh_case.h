@@ -1,4 +1,5 @@
-// Meshes for tests of blocks, and the parts of whole tensors on their ranks.
+// Helpers for tests of blocks: meshes, and the parts of whole tensors on their
+// ranks.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_MESH_CASE_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_MESH_CASE_H_
 

@@ -1,4 +1,5 @@
-// Subject: a layer or a block of any kind, as a test of gradients sees it.
+// Subject: the interface of layers and blocks of any kind for tests of
+// gradients.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_SUBJECT_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_TESTING_SUBJECT_H_
 

@@ -1,5 +1,13 @@
-// Attention over a whole sequence by its definition, in float64: the reference
-// for all kinds of context parallelism.
+// Helpers for the tests of context attention: cases, the comparison with one
+// rank, and the comparison with finite differences.
+//
+//   TESSERA_ASSERT_OK_AND_ASSIGN(const auto whole, MakeWholeAttention(c));
+//   EXPECT_THAT(RunRanks(c.ranks, [&](Communicator& communicator) {
+//     return CheckAttention(communicator, c, whole, MakeRingAttention);
+//   }), Each(IsOk()));
+//
+// The reference is attention over a whole sequence by its definition, in
+// float64.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_TESTING_ATTENTION_CASE_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_TESTING_ATTENTION_CASE_H_
 

@@ -1,4 +1,5 @@
-// ForEachInstructionSet: runs tests of kernels on all that this processor has.
+// ForEachInstructionSet runs tests of kernels on every instruction set of this
+// processor.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_INSTRUCTION_SETS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_TESTING_INSTRUCTION_SETS_H_
 

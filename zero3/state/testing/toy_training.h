@@ -1,5 +1,5 @@
-// ToyTraining: a small model for tests whose gradients depend on its values,
-// the rank and the micro-batch, trained with any ShardedStateOptions.
+// A small model for tests whose gradients depend on its values, the rank and
+// the micro-batch, trained with any ShardedStateOptions.
 #ifndef TESSERA_ZERO3_STATE_TESTING_TOY_TRAINING_H_
 #define TESSERA_ZERO3_STATE_TESTING_TOY_TRAINING_H_
 

@@ -102,6 +102,8 @@ def speed_ratio(content, faster, slower):
 
 
 def offload_loss(content):
+    if content["machine"].get("device", "cuda") != "cuda":
+        return None  # The speed of an emulation says nothing about a GPU.
     ratio_to_device = speed_ratio(content, ("offload", "optimizer"), ("offload", "none"))
     return None if ratio_to_device is None else 1 - ratio_to_device
 

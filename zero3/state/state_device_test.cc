@@ -12,6 +12,10 @@
 #include "base/tensor/counting_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/gradient_statistics.h"
+#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/sgd.h"
 #include "zero3/state/int8_blocks.h"
 
 namespace tessera::zero3 {

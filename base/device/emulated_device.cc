@@ -473,7 +473,8 @@ class EmulatedDeviceCore {
     return status_;
   }
 
-  // Makes the host wait for the work of one queue, or of all.
+  // Blocks the host until one queue, or every queue if `only` is empty, is
+  // idle.
   absl::Status Synchronize(std::optional<int> only, const SourcePlace& place) {
     std::unique_lock lock(mutex_);
     TESSERA_RETURN_IF_ERROR(CheckOutsideCapture(absl::StrCat(

@@ -161,7 +161,6 @@ class AnyOperationQueue {
 
   absl::Status RunAny(const OperationType& type, size_t index,
                       const void* operation);
-  void* backend() const { return backend_.get(); }
 
  private:
   absl::Status RunKernel(const OperationType& type,

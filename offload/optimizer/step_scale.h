@@ -19,7 +19,7 @@ enum class WeightDecay : uint8_t {
   kCoupled,    // The gradient grows by weight_decay * parameter (L2).
 };
 
-// How bf16 moments are rounded. With kNearest, a change below half a unit in
+// The rounding of bf16 moments. With kNearest, a change below half a unit in
 // the last place (2^-9 to 2^-8 of the value) is always lost: with beta2 = 0.999
 // a second moment would decrease by at most 0.1 % per step, so it never does.
 // Stochastic rounding keeps the mean exact. Its random bits are a hash of the

@@ -114,7 +114,7 @@ struct MemoryLimit {
   int64_t limit = 0;
 };
 
-// How full memory is, against each limit that applies.
+// The usage of memory relative to each limit that applies.
 //
 //   TESSERA_ASSIGN_OR_RETURN(MemoryReading reading, source.Read());
 //   if (reading.pressure() > 0.9) Shrink(reading.tightest()->source);

@@ -41,8 +41,8 @@ enum class ReducePlacement : uint8_t {
 };
 
 struct ParameterOptions {
-  // How many computations before its use a stage is gathered; 0: right before
-  // it.
+  // The number of computations between the gather of a stage and its use; 0
+  // gathers right before the use.
   int64_t prefetch = 1;
   // The maximum number of stages gathered on a rank at a time; 0: unlimited. A
   // pair of two stages needs 2.

@@ -56,7 +56,7 @@ struct ParameterPeaks {
 absl::StatusOr<ParameterPeaks> CheckParameters(
     const Schedule& schedule, const ParameterSizes& sizes = {});
 
-// How a schedule expresses messages between ranks.
+// The representation of messages between ranks in a schedule.
 enum class Communication : uint8_t {
   kExplicit,  // Lowered: the schedule has all sends and receives.
   kImplied,   // No sends and receives: computations wait for others.

@@ -79,8 +79,8 @@ class Greedy {
  private:
   struct LaneState {
     std::array<int32_t, 3> done{};
-    // How many inputs have arrived or will arrive from actions that have begun
-    // on other ranks.
+    // The number of inputs that have arrived or will arrive from actions that
+    // have begun on other ranks.
     int32_t forwards_known = 0;
     int32_t inputs_known = 0;
   };

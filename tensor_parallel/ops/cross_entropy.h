@@ -24,8 +24,8 @@ namespace tessera::tensor_parallel {
 // The target of a token without loss and gradient.
 inline constexpr int64_t kNoTarget = -1;
 
-// What training minimises besides the cross-entropy of a token's target. With p
-// the probabilities of its `vocabulary` words, the loss of a token is
+// Terms of the loss in addition to the cross-entropy of a token's target. With
+// p the probabilities of its `vocabulary` words, the loss of a token is
 //
 //   (1 - label_smoothing) * -log p(target)
 //       + label_smoothing * (mean over all words of -log p(word))

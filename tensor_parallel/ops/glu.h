@@ -42,6 +42,7 @@ struct Glu {
   auto operands() { return std::tie(gate, up, y); }
 };
 
+// Sets gate_gradient and up_gradient from the `gradient` of y, all [rows, n].
 struct GluGradient {
   static constexpr std::string_view kName = "GluGradient";
   GluKind kind = GluKind::kSwiGlu;

@@ -309,8 +309,7 @@ const S* RotaryTable::Get(const RotaryFrequencies& frequencies, int64_t d,
 
 namespace {
 
-// What OpenBLAS requires of products and of attention's products.
-
+// Requires sizes and strides that OpenBLAS supports.
 void CheckProduct(const ConstTensorView& a, const ConstTensorView& b,
                   const ConstTensorView& c, OperandChecker& check) {
   check.HasSeparateRows("a", a, kLargestBlasSize)

@@ -281,7 +281,7 @@ TEST(PatternTest, IrreducibleTypesCanBeCopied) {
   EXPECT_THAT(pattern.CheckCopied(memory.buffer(), Rank(2), 0, 0), IsOk());
 }
 
-TEST(PatternTest, RejectsReductionsThatCannotBeExact) {
+TEST(PatternTest, RejectsInexactReductions) {
   EXPECT_THAT(Pattern::Create(DType::kI8, Reduction::Average(), 200),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("average of i8 over 200 ranks")));

@@ -1,4 +1,4 @@
-// What //tools/mesh prints: MeshReport, the properties of a mesh, and
+// The output of //tools/mesh: MeshReport, the properties of a mesh, and
 // PlacementReport, its placement on a cluster.
 #ifndef TESSERA_TOOLS_MESH_REPORT_H_
 #define TESSERA_TOOLS_MESH_REPORT_H_

@@ -57,8 +57,8 @@ absl::StatusOr<std::shared_ptr<Device>> CreateGpu(int ordinal,
 }
 
 // Returns one device object for the ranks of this process that have the same
-// GPU. The first of them creates it with the memory of all. A collective of the
-// world.
+// GPU. The first of them creates the device with the memory of all these ranks.
+// A collective of the world.
 absl::StatusOr<std::shared_ptr<Device>> ShareGpu(int ordinal,
                                                  int64_t memory_bytes,
                                                  Communicator& world) {

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "base/dtype/dtype.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
 
 namespace tessera::plan {

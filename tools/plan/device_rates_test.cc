@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
 
 namespace tessera::plan {

@@ -15,7 +15,7 @@
 
 #include "collectives/operation/operation.h"
 #include "pipeline/schedule/schedule.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/rank_traffic.h"
 #include "topology/cluster/cluster.h"

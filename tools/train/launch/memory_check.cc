@@ -25,7 +25,7 @@
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/supervise.h"
 #include "tools/train/loop/memory_watch.h"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/run_prediction.h"

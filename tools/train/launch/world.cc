@@ -20,7 +20,7 @@
 #include "collectives/engine/engine_registry.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "tools/cli/cli.h"
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {

@@ -17,7 +17,7 @@
 #include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
 #include "collectives/groups/host_hierarchy.h"
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 #include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
 

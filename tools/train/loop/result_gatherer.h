@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/offload_tiers.h"
-#include "tools/train/loop/run_result.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/report/run_result.h"
+#include "tools/train/step/train_rank.h"
 #include "tools/train/report/step_activity.h"
 
 namespace tessera::train {

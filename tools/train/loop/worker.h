@@ -30,9 +30,9 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 #include "tools/train/loop/memory_watch.h"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/settings/settings.h"
 

@@ -17,7 +17,7 @@
 #include "tools/text/samples.h"
 #include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/step/train_rank.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/report/tier_log.h"
 #include "tools/train/settings/run_options_from.h"

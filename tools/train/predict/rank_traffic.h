@@ -19,7 +19,7 @@
 
 #include "collectives/counting/counting_engine.h"
 #include "collectives/operation/operation.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "topology/config/strategies.h"
 #include "topology/placement/traffic.h"

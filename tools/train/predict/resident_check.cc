@@ -19,7 +19,7 @@
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/loop/memory_watch.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/step/train_rank.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/run_options_from.h"

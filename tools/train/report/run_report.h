@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/settings.h"
 

@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/train/loop/run_options.h"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/settings/run_options.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/report/event_file.h"
 #include "tools/train/report/live_table.h"
 #include "tools/train/report/metrics_file.h"

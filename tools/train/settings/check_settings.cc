@@ -21,7 +21,7 @@
 #include "offload/tier/accounting.h"
 #include "pipeline/generate/generate.h"
 #include "tools/cli/cli.h"
-#include "tools/train/loop/batch_schedule.h"
+#include "tools/train/settings/batch_schedule.h"
 #include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/offload_choice.h"
 #include "topology/config/strategies.h"

@@ -1,7 +1,7 @@
 // The options of a training run, which are the same on all ranks. settings/
 // makes them from the command line (RunOptionsFrom).
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_H_
 
 #include <cstdint>
 #include <memory>
@@ -14,8 +14,8 @@
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/lora.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/batch_schedule.h"
-#include "tools/train/loop/learning_rate.h"
+#include "tools/train/settings/batch_schedule.h"
+#include "tools/train/settings/learning_rate.h"
 #include "topology/config/parallel_config.h"
 #include "zero3/state/sharded_state.h"
 
@@ -119,4 +119,4 @@ struct RunOptions {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_H_

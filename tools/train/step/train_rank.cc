@@ -1,4 +1,4 @@
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/step/train_rank.h"
 
 #include <algorithm>
 #include <map>

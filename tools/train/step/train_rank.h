@@ -8,8 +8,8 @@
 //
 // Every rank of the world makes the same calls. An error on one rank reaches
 // all others (collectives/communicator.h). One thread at a time.
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
+#ifndef TESSERA_TOOLS_TRAIN_STEP_TRAIN_RANK_H_
+#define TESSERA_TOOLS_TRAIN_STEP_TRAIN_RANK_H_
 
 #include <cstdint>
 #include <memory>
@@ -29,10 +29,9 @@
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/samples.h"
-#include "tools/train/loop/run_options.h"
-#include "tools/train/loop/run_progress.h"
-#include "tools/train/loop/run_result.h"
-#include "tools/train/loop/run_schedule.h"
+#include "tools/train/settings/run_options.h"
+#include "tools/train/step/run_progress.h"
+#include "tools/train/settings/run_schedule.h"
 #include "tools/train/model/activation_store.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
@@ -214,4 +213,4 @@ class TrainRank {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
+#endif  // TESSERA_TOOLS_TRAIN_STEP_TRAIN_RANK_H_

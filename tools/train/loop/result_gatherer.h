@@ -17,8 +17,8 @@
 #include "collectives/communicator.h"
 #include "tools/train/loop/offload_tiers.h"
 #include "tools/train/report/run_result.h"
-#include "tools/train/step/train_rank.h"
 #include "tools/train/report/step_activity.h"
+#include "tools/train/step/train_rank.h"
 
 namespace tessera::train {
 

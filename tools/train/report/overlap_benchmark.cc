@@ -26,9 +26,9 @@
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/report/collective_log.h"
-#include "tools/train/step/train_rank.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/step_meter.h"
+#include "tools/train/step/train_rank.h"
 
 namespace tessera::train {
 namespace {

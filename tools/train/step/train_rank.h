@@ -29,17 +29,17 @@
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/samples.h"
-#include "tools/train/settings/run_options.h"
-#include "tools/train/step/run_progress.h"
-#include "tools/train/settings/run_schedule.h"
 #include "tools/train/model/activation_store.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
+#include "tools/train/settings/run_options.h"
+#include "tools/train/settings/run_schedule.h"
+#include "tools/train/step/run_progress.h"
 #include "zero3/state/shard_store.h"
 
 namespace tessera::train {
 
-class StepTokens;  // train_rank.cc
+class StepTokens;
 
 // Times within a rank's last step, in MonotonicNanos.
 struct StepTimes {
@@ -185,10 +185,6 @@ class TrainRank {
   absl::Status BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
-  absl::StatusOr<std::vector<int64_t>> ExpertLoads();
-  std::optional<double> ImbalanceOf(const std::vector<int64_t>& loads) const;
-  std::vector<double> BiasSteps(const std::vector<int64_t>& loads) const;
-  absl::Status MoveBiases(const std::vector<double>& steps, double sign);
 
   // Members refer to earlier ones.
   RunOptions options_;

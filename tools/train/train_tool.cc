@@ -443,7 +443,7 @@ using Launcher = std::optional<topology::LauncherEnvironment>;
 // that they need.
 DeviceNeeds RanksHere(const Settings& settings, const Launcher& launcher) {
   DeviceNeeds needs;
-  needs.ranks_here = WorldSize(settings).value_or(1);
+  needs.ranks_here = settings.parallel.mesh.world_size();
   needs.shares_gpus = settings.engine == "in_process";
   // Under a launcher, other ranks of this run may already use the memory.
   if (!launcher.has_value()) {
@@ -487,7 +487,6 @@ absl::Status SetDevice(const Launcher& launcher, std::ostream& err,
   const auto note = [&](std::string_view text) {
     if (is_first && !text.empty()) err << "train: " << text << std::endl;
   };
-  TESSERA_RETURN_IF_ERROR(WorldSize(settings).status());
   DeviceNeeds needs = RanksHere(settings, launcher);
   const auto found = FindCudaDevices();
   const bool has_gpus = found.ok() && !found->empty();

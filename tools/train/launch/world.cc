@@ -83,13 +83,6 @@ absl::StatusOr<Job> JoinRanks(const Settings& settings,
 
 }  // namespace
 
-absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
-  const topology::MeshSizes& mesh = settings.parallel.mesh;
-  TESSERA_RETURN_IF_ERROR(
-      tools::FlagError("mesh", mesh.ToFlag(), mesh.Validate()));
-  return mesh.world_size();
-}
-
 absl::Status CheckEngine(const Settings& settings) {
   const std::string& engine = settings.engine;
   if (engine == "in_process") return absl::OkStatus();
@@ -158,7 +151,7 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
 
 absl::StatusOr<World> JoinWorld(const Settings& settings,
                                 const EnvironmentLookup& lookup) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  const int64_t ranks = settings.parallel.mesh.world_size();
   TESSERA_ASSIGN_OR_RETURN(
       Job job, JoinRanks(settings, RankVariables(settings, lookup)));
   if (job.world_size.value() != ranks) {

@@ -46,10 +46,6 @@ struct TimeShares {
   // computes.
   double state_traffic = 0;
   double state_hidden = 0;
-  // The part of this traffic that overlaps computation; 1 without traffic.
-  double HiddenShare() const {
-    return state_traffic > 0 ? state_hidden / state_traffic : 1;
-  }
 
   void Add(const TimeShares& other, double factor) {
     compute += factor * other.compute;

@@ -150,7 +150,7 @@ absl::Status Worker::Report(StepRecord record) {
   const StepAccount account = AccountOf(activity);
   if (run_.trace != nullptr) run_.trace->Add(activity, account);
   TESSERA_ASSIGN_OR_RETURN(const StepMetrics step,
-                           results_.AddStep(record, account, record.tokens));
+                           results_.AddStep(record, account));
   return run_.outputs == nullptr ? absl::OkStatus() : run_.outputs->Add(step);
 }
 

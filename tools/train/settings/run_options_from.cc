@@ -24,11 +24,11 @@
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/settings/check_settings.h"
-#include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/learning_rate.h"
 #include "tools/train/settings/run_options.h"
 #include "tools/train/settings/run_schedule.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/settings/settings_table.h"
 #include "zero3/state/optimizer_shard.h"
 #include "zero3/state/sharded_state.h"
 

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 
 namespace tessera::tools {
 

@@ -42,6 +42,10 @@ ALLOWED = {
     },
 }
 
+# The packages of the trainer in their order: each may depend on earlier ones, and tools/train itself on all.
+TRAIN_ORDER = ["tools/train/" + name for name in (
+    "settings", "model", "step", "checkpoint", "predict", "report", "sample", "loop", "launch")]
+
 
 def module_of(label):
     """Returns the module or repository: "topology" for //topology:mesh, "@com_google_absl" for @com_google_absl//absl/status."""
@@ -49,13 +53,24 @@ def module_of(label):
     return repository.replace("@@", "@") if repository.strip("@") else rest.split(":")[0].split("/")[0]
 
 
-def forbidden(package, labels):
-    """Returns the labels that `package` may not depend on. tools/ may depend on everything."""
+def allowed(package):
+    """Returns the names that `package` may depend on: modules and repositories, or packages of the trainer."""
+    if package in TRAIN_ORDER:
+        return TRAIN_ORDER[:TRAIN_ORDER.index(package) + 1]
     module = package.split("/")[0]
-    if module == "tools":
+    return sorted(ALLOWED.get(module, set()) | {module, "third_party"})
+
+
+def forbidden(package, labels):
+    """Returns the labels that `package` may not depend on. In tools/ only packages of the trainer are restricted."""
+    if package.startswith("tools/train/"):
+        name_of = lambda label: label.partition("//")[2].split(":")[0]
+        labels = [label for label in labels if name_of(label).startswith("tools/train")]
+    elif package.startswith("tools"):
         return []
-    allowed = ALLOWED[module] | {module, "third_party"}
-    return [label for label in labels if module_of(label) not in allowed]
+    else:
+        name_of = module_of
+    return [label for label in labels if name_of(label) not in allowed(package)]
 
 
 def main():
@@ -66,8 +81,7 @@ def main():
         sys.exit("//%s: the query gave no labels: nothing was checked" % package)
     wrong = forbidden(package, labels)
     for label in wrong:
-        print("//%s depends on %s; %s may name only %s" % (
-            package, label, package.split("/")[0], ", ".join(sorted(ALLOWED[package.split("/")[0]]))))
+        print("//%s depends on %s; it may name only %s" % (package, label, ", ".join(allowed(package))))
     sys.exit(1 if wrong else 0)
 
 

@@ -26,6 +26,9 @@ class CheckLayersTest(unittest.TestCase):
             "tensor_parallel": ["//pipeline:schedule", "//offload:tier"],
             "zero3": ["//pipeline:schedule", "//tensor_parallel:linear"],
             "offload": ["//collectives:communicator", "//topology:mesh"],
+            "tools/train/settings": ["//tools/train/model:llama_stage", "//tools/train/loop"],
+            "tools/train/report": ["//tools/train/loop:worker", "//tools/train:train_tool"],
+            "tools/train/unknown": ["//tools/train/settings", "//tools/train/unknown:x"],
         }
         for package, labels in planted.items():
             self.assertEqual(check_layers.forbidden(package, labels), labels, package)
@@ -35,7 +38,8 @@ class CheckLayersTest(unittest.TestCase):
             "base": ["//base:byte_size", "@com_github_nlohmann_json//:json", "@com_google_absl//absl/status:status"],
             "topology/cluster": ["//base:byte_size", "//topology:rank", "@hwloc//:hwloc"],
             "zero3": ["//offload:tier", "//collectives:communicator"],
-            "tools/train": ["//zero3:state", "//pipeline:schedule", "@mpi//:mpi"],
+            "tools/train": ["//zero3:state", "//tools/train/launch:finish", "@mpi//:mpi"],
+            "tools/train/report": ["//tools/train/predict", "//tools/train/report:spans", "//tools/cli", "@mpi//:mpi"],
         }
         for package, labels in allowed.items():
             self.assertEqual(check_layers.forbidden(package, labels), [], package)

@@ -1,8 +1,8 @@
 """layer_lock: the test that a package has only dependencies that its layer allows.
 
-Call it at the end of every BUILD file of a module, with no arguments. It asks Bazel itself, through a genquery, for the
-direct dependencies of every shipped rule of the package (tests, benchmarks and other testonly rules are exempt), and
-fails on an edge that //tools/layers:check_layers.py does not allow.
+Call it at the end of every BUILD file of a module and of the trainer, with no arguments. It asks Bazel itself, through a
+genquery, for the direct dependencies of every shipped rule of the package (tests, benchmarks and other testonly rules are
+exempt), and fails on an edge that //tools/layers:check_layers.py does not allow.
 """
 
 _LOCKED_KINDS = ["cc_library", "cc_binary", "_cuda_library"]

@@ -16,7 +16,7 @@
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 #include "topology/cluster/cluster.h"
 
 namespace tessera::plan {

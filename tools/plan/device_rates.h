@@ -20,8 +20,8 @@
 #include <string>
 
 #include "base/dtype/dtype.h"
-#include "tools/train/loop/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
+#include "tools/train/settings/run_options.h"
 
 namespace tessera::plan {
 

@@ -6,8 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
+#include "tools/train/settings/run_options.h"
 
 namespace tessera::plan {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "collectives/operation/operation.h"
 #include "pipeline/schedule/schedule.h"
-#include "tools/train/loop/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/rank_traffic.h"
+#include "tools/train/settings/run_options.h"
 #include "topology/cluster/cluster.h"
 #include "topology/placement/link_profile.h"
 

@@ -18,7 +18,7 @@
 #include "tools/checkpoint/write_run.h"
 #include "tools/python/bindings.h"
 #include "tools/train/checkpoint/saved_run.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_format.h"

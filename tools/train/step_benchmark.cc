@@ -29,10 +29,10 @@
 #include "tools/model_files/model_config.h"
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/loop/train_rank.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings_flags.h"
+#include "tools/train/step/train_rank.h"
 
 ABSL_FLAG(int64_t, rounds, 5, "measured steps");
 ABSL_FLAG(bool, on_request, false,

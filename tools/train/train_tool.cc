@@ -36,17 +36,17 @@
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/supervise.h"
 #include "tools/train/launch/world.h"
-#include "tools/train/loop/choose_device.h"
 #include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
+#include "tools/train/predict/choose_device.h"
 #include "tools/train/predict/choose_order.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/report/prometheus_file.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/run_options_from.h"
@@ -442,7 +442,7 @@ using Launcher = std::optional<topology::LauncherEnvironment>;
 // that they need.
 DeviceNeeds RanksHere(const Settings& settings, const Launcher& launcher) {
   DeviceNeeds needs;
-  needs.ranks_here = WorldSize(settings).value_or(1);
+  needs.ranks_here = settings.parallel.mesh.world_size();
   needs.shares_gpus = settings.engine == "in_process";
   // Under a launcher, other ranks of this run may already use the memory.
   if (!launcher.has_value()) {
@@ -486,7 +486,6 @@ absl::Status SetDevice(const Launcher& launcher, std::ostream& err,
   const auto note = [&](std::string_view text) {
     if (is_first && !text.empty()) err << "train: " << text << std::endl;
   };
-  TESSERA_RETURN_IF_ERROR(WorldSize(settings).status());
   DeviceNeeds needs = RanksHere(settings, launcher);
   const auto found = FindCudaDevices();
   const bool has_gpus = found.ok() && !found->empty();

@@ -34,7 +34,7 @@
 #include "absl/time/time.h"
 #include "offload/tier/accounting.h"
 #include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/step/train_rank.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/file_calls.h"
 

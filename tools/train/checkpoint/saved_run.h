@@ -39,7 +39,7 @@
 #include "tools/model_files/model_config.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/loop/run_progress.h"
+#include "tools/train/step/run_progress.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_format.h"

@@ -14,8 +14,8 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/report/run_report.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/sample/generate.h"
 
 namespace tessera::train {

@@ -19,9 +19,9 @@
 #include "absl/status/statusor.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/launch/run_directory.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/report/run_report.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

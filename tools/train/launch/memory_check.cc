@@ -25,10 +25,10 @@
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/supervise.h"
 #include "tools/train/loop/memory_watch.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/run_prediction.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/settings/run_options_from.h"
 #include "topology/config/strategies.h"
 

@@ -17,9 +17,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/run_options.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/memory_ladder.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/choose_device.h"
+#include "tools/train/predict/choose_device.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/offload_choice.h"

@@ -84,9 +84,9 @@ absl::StatusOr<std::string> RunThread(const Settings& settings,
 absl::StatusOr<std::string> RunEveryThread(const Settings& settings,
                                            const RankProgram& program,
                                            const RankEvents& events) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t size, WorldSize(settings));
-  TESSERA_ASSIGN_OR_RETURN(auto engines,
-                           collectives::CreateInProcessEngines(size));
+  TESSERA_ASSIGN_OR_RETURN(
+      auto engines,
+      collectives::CreateInProcessEngines(settings.parallel.mesh.world_size()));
   std::vector<absl::StatusOr<std::string>> results(engines.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < engines.size(); ++rank) {
@@ -261,7 +261,7 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
           RankVariables(settings, collectives::ProcessEnvironment()));
   if (absl::IsNotFound(found.status())) return std::nullopt;
   if (!found.ok()) return found.status();
-  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  const int64_t ranks = settings.parallel.mesh.world_size();
   const std::string_view name = topology::LauncherName(found->launcher);
   if (settings.engine == "in_process") {
     return tools::FlagError(

@@ -27,7 +27,7 @@
 #include "tools/train/launch/attempt_files.h"
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/world.h"
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 #include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
 

@@ -8,9 +8,9 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "tools/cli/cli.h"
 #include "tools/launch/launch_command.h"
 #include "tools/train/launch/rank_process.h"
-#include "tools/train/launch/world.h"
 #include "tools/train/settings/settings.h"
 #include "topology/config/parallel_config.h"
 
@@ -120,7 +120,10 @@ void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
 
 absl::Status TryAttempt(const Settings& settings, const AttemptOptions& options,
                         AttemptOutcome& outcome) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  const topology::MeshSizes& mesh = settings.parallel.mesh;
+  TESSERA_RETURN_IF_ERROR(
+      tools::FlagError("mesh", mesh.ToFlag(), mesh.Validate()));
+  const int64_t ranks = mesh.world_size();
   TESSERA_RETURN_IF_ERROR(options.files.Make());
   TESSERA_RETURN_IF_ERROR(WriteSettings(settings, options.files.settings()));
   TESSERA_ASSIGN_OR_RETURN(const LaunchPlan plan,

@@ -20,7 +20,7 @@
 #include "collectives/engine/engine_registry.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "tools/cli/cli.h"
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {
@@ -82,13 +82,6 @@ absl::StatusOr<Job> JoinRanks(const Settings& settings,
 }
 
 }  // namespace
-
-absl::StatusOr<int64_t> WorldSize(const Settings& settings) {
-  const topology::MeshSizes& mesh = settings.parallel.mesh;
-  TESSERA_RETURN_IF_ERROR(
-      tools::FlagError("mesh", mesh.ToFlag(), mesh.Validate()));
-  return mesh.world_size();
-}
 
 absl::Status CheckEngine(const Settings& settings) {
   const std::string& engine = settings.engine;
@@ -158,7 +151,7 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
 
 absl::StatusOr<World> JoinWorld(const Settings& settings,
                                 const EnvironmentLookup& lookup) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t ranks, WorldSize(settings));
+  const int64_t ranks = settings.parallel.mesh.world_size();
   TESSERA_ASSIGN_OR_RETURN(
       Job job, JoinRanks(settings, RankVariables(settings, lookup)));
   if (job.world_size.value() != ranks) {

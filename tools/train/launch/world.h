@@ -3,10 +3,12 @@
 //   TESSERA_ASSIGN_OR_RETURN(World world,
 //                            JoinWorld(settings, ProcessEnvironment()));
 //   world.communicator->Barrier();
+//
+// The settings' mesh is valid: files and flags are parsed, and RunAttempt
+// checks it before ranks are started.
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_WORLD_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_WORLD_H_
 
-#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -17,7 +19,7 @@
 #include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
 #include "collectives/groups/host_hierarchy.h"
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 #include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
 
@@ -31,9 +33,6 @@ struct World {
   // The location of each rank; empty if the engine does not span hosts.
   std::vector<collectives::RankLocation> locations;
 };
-
-// The number of ranks of --mesh. InvalidArgument if the mesh is invalid.
-absl::StatusOr<int64_t> WorldSize(const Settings& settings);
 
 // OK if this program can train over --engine on this machine. InvalidArgument
 // if the engine does not exist; FailedPrecondition if it was not built in;

@@ -18,10 +18,10 @@
 #include "absl/status/statusor.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/memory_tier.h"
-#include "tools/train/loop/run_options.h"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/report/tier_log.h"
 #include "tools/train/settings/offload_choice.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

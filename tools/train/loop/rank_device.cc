@@ -23,7 +23,7 @@
 #include "collectives/nccl/nccl_communicator.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
-#include "tools/train/loop/choose_device.h"
+#include "tools/train/predict/choose_device.h"
 #include "topology/rank.h"
 #include "zero3/state/cuda_state_ops.h"
 

@@ -55,9 +55,8 @@ void ResultGatherer::Begin(int64_t first_step) {
   last_end_ns_ = collectives::MonotonicNanos();
 }
 
-absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
-                                                    const StepAccount& account,
-                                                    int64_t tokens) {
+absl::StatusOr<StepMetrics> ResultGatherer::AddStep(
+    const StepRecord& record, const StepAccount& account) {
   const int64_t now = collectives::MonotonicNanos();
   const RankStep own = {
       .resident = static_cast<double>(ReadResidentMemory().resident),
@@ -68,7 +67,7 @@ absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
                            (GatherAll<double, RankStep>(world_, own)),
                            Annotate(_, "exchanging the ranks' measurements"));
   StepMetrics step = {.record = record, .seconds = ranks[0].seconds};
-  step.tokens_per_second = static_cast<double>(tokens) / step.seconds;
+  step.tokens_per_second = static_cast<double>(record.tokens) / step.seconds;
   for (const RankStep& rank : ranks) {
     step.memory_bytes =
         std::max(step.memory_bytes, static_cast<int64_t>(rank.resident));
@@ -81,8 +80,11 @@ absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
     counted_tokens_ = 0;
     std::fill(ranks_.begin(), ranks_.end(), TimeShares());
   }
-  counted_tokens_ += tokens;
-  Count(ranks);
+  counted_tokens_ += record.tokens;
+  counted_seconds_ += step.seconds;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks_[i].Add(ranks[i].shares, step.seconds);
+  }
   result_.seconds += step.seconds;
   result_.steps.push_back(step);
   return step;
@@ -94,14 +96,6 @@ void ResultGatherer::GoBack(const Rollback& rollback) {
   });
   result_.rollbacks.push_back(rollback);
   last_end_ns_ = collectives::MonotonicNanos();
-}
-
-void ResultGatherer::Count(const std::vector<RankStep>& ranks) {
-  const double seconds = ranks[0].seconds;
-  counted_seconds_ += seconds;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    ranks_[i].Add(ranks[i].shares, seconds);
-  }
 }
 
 void ResultGatherer::AddRank(TrainRank& rank, const OffloadTiers& tiers) {

@@ -3,7 +3,7 @@
 //   ResultGatherer results(world);
 //   results.Begin(first_step);
 //   TESSERA_ASSIGN_OR_RETURN(const StepMetrics step,
-//                            results.AddStep(record, account, tokens));
+//                            results.AddStep(record, account));
 //   results.AddRank(rank, tiers);
 //   return results.Result(before, peak, checkpoint);
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_RESULT_GATHERER_H_
@@ -16,9 +16,9 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/offload_tiers.h"
-#include "tools/train/loop/run_result.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/report/step_activity.h"
+#include "tools/train/step/train_rank.h"
 
 namespace tessera::train {
 
@@ -30,11 +30,9 @@ class ResultGatherer {
   // Call it when the first step begins.
   void Begin(int64_t first_step);
 
-  // A collective. Returns the same on every rank. `tokens` counts the tokens of
-  // the step over all ranks.
+  // A collective. Returns the same on every rank.
   absl::StatusOr<StepMetrics> AddStep(const StepRecord& record,
-                                      const StepAccount& account,
-                                      int64_t tokens);
+                                      const StepAccount& account);
 
   // Drops the steps that a rollback makes the run repeat, and the time since
   // the last step. The totals still include these steps.
@@ -60,8 +58,6 @@ class ResultGatherer {
     double seconds = 0;  // Since the previous step.
     TimeShares shares = {};
   };
-
-  void Count(const std::vector<RankStep>& ranks);
 
   collectives::Communicator& world_;
   RunResult result_;

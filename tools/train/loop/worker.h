@@ -20,46 +20,15 @@
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_WORKER_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_WORKER_H_
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <ostream>
-
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/memory_watch.h"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/loop/run_context.h"
 #include "tools/train/loop/training_data.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
-
-// A rank's place on its machine, its outputs and its callbacks. Not owned.
-struct WorkerSinks {
-  // The rank's number on its machine, which selects its GPU. If unset, its rank
-  // in the world.
-  std::optional<int64_t> local_rank = std::nullopt;
-  // The number of ranks on its machine, which share its processors. If unset,
-  // all ranks.
-  std::optional<int64_t> local_ranks = std::nullopt;
-  // Rank 0 writes the live table here; null: no table. On a terminal it updates
-  // one line at every step.
-  std::ostream* table = nullptr;
-  bool is_terminal = false;
-  // The log of the rank's engine (MeasureEngine). Null: time in collectives
-  // counts as computation.
-  std::shared_ptr<CollectiveLog> collectives = nullptr;
-  // Called before each step; an error ends the run. For supervisors and tests.
-  std::function<absl::Status(int64_t step)> before_step = nullptr;
-  // Called after each step.
-  std::function<void()> on_step = nullptr;
-  // Replaces the process's memory readings for --memory_limit in tests.
-  std::optional<MemoryWatch::System> memory = std::nullopt;
-};
 
 // A collective of the world, with the same settings on every rank. `settings`
 // must have passed CheckSettings. Its run_dir, which holds the checkpoints,

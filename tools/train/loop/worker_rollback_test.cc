@@ -23,9 +23,9 @@
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/testing/run_job.h"
 #include "topology/config/parallel_config.h"
 

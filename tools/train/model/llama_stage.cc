@@ -22,20 +22,21 @@ namespace tp = tensor_parallel;
 LlamaLayers::LlamaLayers(const tp::TensorGroup& tensor,
                          const tp::ContextGroup& context,
                          const std::optional<tp::TensorGroup>& experts,
-                         const LlamaOptions& options,
-                         std::vector<int32_t> windows)
+                         const RunOptions& options,
+                         std::vector<int32_t> windows, bool shares_table)
     : tensor_(tensor),
       context_(context),
       experts_(experts),
       options_(options),
       numbers_(std::move(windows)),
+      shares_table_(shares_table),
       blocks_(numbers_.size()),
       windows_(numbers_.size()) {}
 
 absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(
     const tp::TensorGroup& tensor, const tp::ContextGroup& context,
-    const LlamaOptions& options, std::vector<int32_t> windows,
-    const std::optional<tp::TensorGroup>& experts) {
+    const RunOptions& options, std::vector<int32_t> windows,
+    const std::optional<tp::TensorGroup>& experts, bool shares_table) {
   TESSERA_RETURN_IF_ERROR(options.model.Validate());
   const int64_t all = WindowsOf(options.model);
   for (size_t i = 0; i < windows.size(); ++i) {
@@ -45,12 +46,12 @@ absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(
         absl::StrCat("window ", windows[i], " of a model that has ", all,
                      "; give windows 0 to ", all - 1, " in ascending order"));
   }
-  std::unique_ptr<LlamaLayers> layers(
-      new LlamaLayers(tensor, context, experts, options, std::move(windows)));
+  std::unique_ptr<LlamaLayers> layers(new LlamaLayers(
+      tensor, context, experts, options, std::move(windows), shares_table));
   const int64_t positions = context.layout.SizeOf(context.group.rank());
   TESSERA_ASSIGN_OR_RETURN(
       layers->tokens_,
-      tp::Partition::Balanced(options.sequences * positions, tensor.size()));
+      tp::Partition::Balanced(options.micro_batch * positions, tensor.size()));
   if (options.fp8) TESSERA_RETURN_IF_ERROR(layers->CreateFp8());
   for (size_t window = 0; window < layers->numbers_.size(); ++window) {
     TESSERA_RETURN_IF_ERROR(
@@ -148,8 +149,7 @@ absl::Status LlamaLayers::CreateBlock(size_t window) {
 
 absl::Status LlamaLayers::CreateHead() {
   const model_files::ModelConfig& model = options_.model;
-  const bool shares =
-      model.tied_embeddings && embedding_ && options_.shares_table;
+  const bool shares = model.tied_embeddings && embedding_ && shares_table_;
   TESSERA_ASSIGN_OR_RETURN(
       auto head, tp::OutputHead::Create(
                      tensor_,
@@ -171,7 +171,7 @@ absl::Status LlamaLayers::CreateHead() {
 
 const tp::Parameter* LlamaLayers::copied_table() {
   if (!options_.model.tied_embeddings || !head_) return nullptr;
-  const bool shares = embedding_ && options_.shares_table;
+  const bool shares = embedding_ && shares_table_;
   return shares ? nullptr : &head_->table();
 }
 
@@ -209,7 +209,7 @@ std::vector<int64_t> FirstPositions(std::span<const int64_t> tokens,
 absl::StatusOr<std::optional<ConstTensorView>> DocumentMasks::Of(
     LlamaLayers& layers, size_t window, int32_t microbatch,
     TokenSource& tokens) {
-  const LlamaOptions& options = layers.options();
+  const RunOptions& options = layers.options();
   const auto& core = layers.block(window)->attention().core();
   if (!options.document_end.has_value() || core == nullptr) {
     return std::optional<ConstTensorView>();
@@ -217,20 +217,20 @@ absl::StatusOr<std::optional<ConstTensorView>> DocumentMasks::Of(
   TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> all,
                            tokens.Tokens(microbatch));
   if (static_cast<int64_t>(all.size()) !=
-      options.sequences * (options.length + 1)) {
+      options.micro_batch * (options.length + 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("micro-batch ", microbatch, " has ", all.size(),
-                     " tokens; ", options.sequences, " sequences of ",
+                     " tokens; ", options.micro_batch, " sequences of ",
                      options.length + 1, " are needed"));
   }
   const int64_t keys = options.model.WindowOf(layers.numbers()[window] - 1);
   std::vector<int64_t> first = FirstPositions(
-      all, options.sequences, options.length, *options.document_end, keys);
+      all, options.micro_batch, options.length, *options.document_end, keys);
   Mask& mask = masks_.try_emplace({microbatch, keys}, pool_).first->second;
   if (!mask.table.held() || mask.first_positions != first) {
     const std::vector<int64_t> numbers = core->FirstKeys(first);
     const std::array<int64_t, 3> shape =
-        core->FirstKeysShape(options.sequences);
+        core->FirstKeysShape(options.micro_batch);
     TESSERA_ASSIGN_OR_RETURN(const TensorView table,
                              mask.table.Reserve(DType::kI64, shape));
     TESSERA_RETURN_IF_ERROR(staging_.Upload(
@@ -429,7 +429,7 @@ class LlamaStage : public pipeline::Stage {
 
  private:
   absl::Status ReadTokens(int32_t microbatch, int64_t shift) {
-    const LlamaOptions& options = layers_.options();
+    const RunOptions& options = layers_.options();
     TESSERA_ASSIGN_OR_RETURN(std::span<const int64_t> all,
                              passes_.tokens.Tokens(microbatch));
     int64_t stride = options.length + 1;
@@ -444,16 +444,16 @@ class LlamaStage : public pipeline::Stage {
         least = tp::kNoTarget;
       }
     }
-    if (static_cast<int64_t>(all.size()) != options.sequences * stride) {
+    if (static_cast<int64_t>(all.size()) != options.micro_batch * stride) {
       return absl::InvalidArgumentError(absl::StrCat(
           "micro-batch ", microbatch, " has ", all.size(), " tokens; ",
-          options.sequences, " sequences of ", stride, " are needed"));
+          options.micro_batch, " sequences of ", stride, " are needed"));
     }
     const tp::ContextGroup& context = layers_.context();
     const std::vector<int64_t> positions =
         context.layout.PositionsOf(context.group.rank());
     read_tokens_.clear();
-    for (int64_t s = 0; s < options.sequences; ++s) {
+    for (int64_t s = 0; s < options.micro_batch; ++s) {
       for (const int64_t position : positions) {
         const int64_t at = s * stride + position + shift;
         const int64_t token = all[static_cast<size_t>(at)];
@@ -524,7 +524,7 @@ class BlockStage final : public LlamaStage {
             : std::nullopt;
     TESSERA_ASSIGN_OR_RETURN(const std::optional<ConstTensorView> mask,
                              MaskOf(pass.microbatch));
-    TESSERA_RETURN_IF_ERROR(block().Forward(layers_.options().sequences,
+    TESSERA_RETURN_IF_ERROR(block().Forward(layers_.options().micro_batch,
                                             *pass.input, *pass.output, *flight,
                                             first_sequence, mask));
     return SendAway(pass, *flight);
@@ -648,7 +648,7 @@ class HeadStage final : public LlamaStage {
  private:
   tp::OutputHead& head() { return *layers_.head(); }
   double tokens_of_microbatch() const {
-    return static_cast<double>(layers_.options().sequences *
+    return static_cast<double>(layers_.options().micro_batch *
                                layers_.options().length);
   }
   // The same number for every token, f64 on the device.
@@ -686,7 +686,7 @@ std::unique_ptr<pipeline::Stage> MakeLlamaStage(LlamaLayers& layers,
 }
 
 pipeline::TensorSpec BoundaryOf(const LlamaLayers& layers) {
-  const LlamaOptions& options = layers.options();
+  const RunOptions& options = layers.options();
   const tp::Partition& tokens = layers.tokens();
   const int64_t rows = options.sequence_parallel
                            ? tokens.SizeOf(layers.tensor().rank())

@@ -52,6 +52,7 @@
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/model/activation_store.h"
+#include "tools/train/settings/run_options.h"
 
 namespace tessera::train {
 
@@ -124,43 +125,6 @@ class ResidentWeights final : public WeightAccess {
   }
 };
 
-struct LlamaOptions {
-  model_files::ModelConfig model = {};
-  int64_t sequences = 1;  // Per micro-batch.
-  int64_t length = 0;     // Tokens per sequence.
-  DType dtype = DType::kF32;
-  // The linear layers of blocks multiply in fp8. Each step then ends with
-  // FinishFp8Step.
-  bool fp8 = false;
-  bool sequence_parallel = false;
-  int64_t overlap_chunks = 0;  // For the blocks' linear layers.
-  tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
-  // Residual dropout of the blocks in training. Its masks are derived from the
-  // seed.
-  double dropout = 0;
-  uint64_t seed = 0;
-  // Terms that affect the gradients but not the reported losses.
-  double label_smoothing = 0;
-  double z_loss = 0;
-  // For mixtures of experts (tensor_parallel::MoeOptions). If unset, the
-  // model's value.
-  std::optional<double> balance = {};
-  double router_z_loss = 0;
-  double expert_capacity = 0;
-  // The token that ends a document. If set, tokens attend only to their own
-  // document; otherwise to all earlier tokens of the sequence.
-  std::optional<int64_t> document_end = {};
-  // If the model ties embedding and head and both are on this rank, they share
-  // one table. Otherwise each has its own, and the caller sums their gradients.
-  bool shares_table = true;
-  // If its rank is above 0, only the adapters of the blocks' linear layers (in
-  // attention, MLPs or both) are trained (tensor_parallel/layers/lora.h).
-  // Mixtures of experts have no adapters.
-  tensor_parallel::LoraOptions lora = {};
-  bool lora_attention = true;
-  bool lora_mlp = true;
-};
-
 using ParameterWindow = std::vector<tensor_parallel::Parameter*>;
 
 // A model of L layers has L + 2 windows: 0 is the embedding, 1 to L are the
@@ -175,16 +139,18 @@ class LlamaLayers {
 
   // A collective of the groups, which must outlive the layers. `windows` are
   // the numbers of the rank's windows, ascending. `experts` are the ranks that
-  // divide mixtures of experts, by default only this rank. Returns errors of
-  // the layers.
+  // divide mixtures of experts, by default only this rank. If the model ties
+  // embedding and head and both are on this rank, they share one table if
+  // `shares_table`; otherwise each has its own, and the caller sums their
+  // gradients. Returns errors of the layers.
   static absl::StatusOr<std::unique_ptr<LlamaLayers>> Create(
       const tensor_parallel::TensorGroup& tensor,
-      const tensor_parallel::ContextGroup& context, const LlamaOptions& options,
+      const tensor_parallel::ContextGroup& context, const RunOptions& options,
       std::vector<int32_t> windows,
-      const std::optional<tensor_parallel::TensorGroup>& experts =
-          std::nullopt);
+      const std::optional<tensor_parallel::TensorGroup>& experts = std::nullopt,
+      bool shares_table = true);
 
-  const LlamaOptions& options() const { return options_; }
+  const RunOptions& options() const { return options_; }
   const tensor_parallel::TensorGroup& tensor() const { return tensor_; }
   const tensor_parallel::ContextGroup& context() const { return context_; }
   // The partition of a micro-batch's tokens on this context rank over tensor
@@ -234,7 +200,8 @@ class LlamaLayers {
   LlamaLayers(const tensor_parallel::TensorGroup& tensor,
               const tensor_parallel::ContextGroup& context,
               const std::optional<tensor_parallel::TensorGroup>& experts,
-              const LlamaOptions& options, std::vector<int32_t> windows);
+              const RunOptions& options, std::vector<int32_t> windows,
+              bool shares_table);
 
   absl::Status CreateFp8();
   absl::Status CreateEmbedding();
@@ -246,8 +213,9 @@ class LlamaLayers {
   const tensor_parallel::TensorGroup tensor_;
   const tensor_parallel::ContextGroup context_;
   const std::optional<tensor_parallel::TensorGroup> experts_;
-  const LlamaOptions options_;
+  const RunOptions options_;
   const std::vector<int32_t> numbers_;
+  const bool shares_table_;
   tensor_parallel::Partition tokens_;
   std::shared_ptr<tensor_parallel::Fp8Scaling> fp8_;  // Null without fp8.
   std::optional<tensor_parallel::VocabularyParallelEmbedding> embedding_;
@@ -275,7 +243,7 @@ class DocumentMasks {
 
   // Returns the mask for TransformerBlock::Forward. Uploads it if the
   // micro-batch's documents have changed. Returns nullopt without
-  // LlamaOptions::document_end or if the rank has no heads.
+  // RunOptions::document_end or if the rank has no heads.
   absl::StatusOr<std::optional<ConstTensorView>> Of(LlamaLayers& layers,
                                                     size_t window,
                                                     int32_t microbatch,

@@ -106,9 +106,9 @@ absl::Status MoveParts(const std::string& name, const TensorView& whole,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OneRank>> OneRank::Create(
-    const LlamaOptions& options, ReferenceWeights weights) {
+    const RunOptions& options, ReferenceWeights weights) {
   std::unique_ptr<OneRank> rank(new OneRank(options.model, std::move(weights)));
-  rank->sequences_ = options.sequences;
+  rank->sequences_ = options.micro_batch;
   TESSERA_ASSIGN_OR_RETURN(rank->whole_,
                            WholeLlama::Create(rank->ops_, options, *rank));
   TESSERA_RETURN_IF_ERROR(rank->SetWeights());

@@ -27,7 +27,7 @@ namespace tessera::train {
 class OneRank final : private TokenSource {
  public:
   static absl::StatusOr<std::unique_ptr<OneRank>> Create(
-      const LlamaOptions& options, ReferenceWeights weights);
+      const RunOptions& options, ReferenceWeights weights);
 
   // For finite differences, change these weights and call SetWeights.
   ReferenceWeights& weights() { return weights_; }

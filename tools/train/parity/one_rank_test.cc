@@ -42,11 +42,11 @@ class OneRankTest : public ::testing::TestWithParam<Shape> {
                               GetParam().model.vocabulary);
   }
 
-  LlamaOptions Options(DType dtype) const {
+  RunOptions Options(DType dtype) const {
     return {.model = GetParam().model,
-            .sequences = GetParam().sequences,
-            .length = GetParam().length,
             .dtype = dtype,
+            .micro_batch = GetParam().sequences,
+            .length = GetParam().length,
             .document_end = GetParam().document_end};
   }
 
@@ -92,7 +92,7 @@ TEST_P(OneRankTest, LossAndGradientsMatchReference) {
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
     for (const bool split : {false, true}) {
       SCOPED_TRACE(::testing::Message() << recompute << " split " << split);
-      LlamaOptions options = Options(DType::kF64);
+      RunOptions options = Options(DType::kF64);
       options.recompute = recompute;
       TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
                                    OneRank::Create(options, weights_));
@@ -118,7 +118,7 @@ TEST_P(OneRankTest, MaskedTargetsHaveNeitherLossNorGradient) {
       SCOPED_TRACE(::testing::Message()
                    << "period " << period << ", z-loss " << z_loss);
       const ReferencePass expected = Reference(smoothing, z_loss, 0, masked);
-      LlamaOptions options = Options(DType::kF64);
+      RunOptions options = Options(DType::kF64);
       options.label_smoothing = smoothing;
       options.z_loss = z_loss;
       TESSERA_ASSERT_OK_AND_ASSIGN(auto rank,
@@ -136,7 +136,7 @@ TEST_P(OneRankTest, MaskedTargetsHaveNeitherLossNorGradient) {
 TEST_P(OneRankTest, TheZLossOfRoutersIsInTheGradients) {
   if (!is_mixture()) GTEST_SKIP() << "it has no router";
   const ReferencePass expected = Reference(0, 0, 0.05);
-  LlamaOptions options = Options(DType::kF64);
+  RunOptions options = Options(DType::kF64);
   options.router_z_loss = 0.05;
   TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
   TESSERA_ASSERT_OK_AND_ASSIGN(const double loss, rank->Forward(tokens_));
@@ -151,7 +151,7 @@ TEST_P(OneRankTest, LossTermsAreInTheGradientsAndNotInTheLoss) {
   for (const auto& [smoothing, z_loss] :
        {std::pair(0.2, 0.0), std::pair(0.0, 0.05), std::pair(0.1, 0.01)}) {
     const ReferencePass expected = Reference(smoothing, z_loss);
-    LlamaOptions options = Options(DType::kF64);
+    RunOptions options = Options(DType::kF64);
     options.label_smoothing = smoothing;
     options.z_loss = z_loss;
     TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
@@ -185,8 +185,8 @@ TEST_P(OneRankTest, LogitsMatchReferenceAtEveryToken) {
   const auto words = static_cast<size_t>(shape.model.vocabulary);
   const std::vector<double> logits = Reference().logits;
   for (int64_t length = 1; length <= shape.length; ++length) {
-    LlamaOptions options = Options(DType::kF64);
-    options.sequences = 1;
+    RunOptions options = Options(DType::kF64);
+    options.micro_batch = 1;
     options.length = length;
     TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
     for (int64_t s = 0; s < shape.sequences; ++s) {
@@ -206,7 +206,7 @@ TEST_P(OneRankTest, LogitsMatchReferenceAtEveryToken) {
 
 // Uses only the library's own forward: independent of every reference.
 TEST_P(OneRankTest, GradientsMatchFiniteDifferences) {
-  LlamaOptions options = Options(DType::kF64);
+  RunOptions options = Options(DType::kF64);
   options.balance = 0;  // It is not in the loss.
   TESSERA_ASSERT_OK_AND_ASSIGN(auto rank, OneRank::Create(options, weights_));
   ASSERT_THAT(rank->Forward(tokens_), IsOk());

@@ -23,8 +23,8 @@
 
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/blocks/transformer_block.h"
-#include "tools/train/loop/run_options.h"
 #include "tools/train/parity/covering_array.h"
+#include "tools/train/settings/run_options.h"
 #include "zero3/layout/state_layout.h"
 
 namespace tessera::train {

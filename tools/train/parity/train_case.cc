@@ -29,8 +29,8 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/samples.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/loop/train_rank.h"
 #include "tools/train/parity/parity_case.h"
+#include "tools/train/step/train_rank.h"
 #include "tools/train/testing/small_text.h"
 
 namespace tessera::train {

@@ -21,9 +21,9 @@
 #include "base/device/testing/forgetful_device.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/parity/covering_array.h"
 #include "tools/train/parity/parity_case.h"
+#include "tools/train/report/run_result.h"
 
 namespace tessera::train {
 

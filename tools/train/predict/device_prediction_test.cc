@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cuda/library_workspace.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/choose_device.h"
+#include "tools/train/predict/choose_device.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
 

@@ -17,11 +17,11 @@
 #include "tools/text/samples.h"
 #include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/report/tier_log.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/step/train_rank.h"
 #include "tools/train/testing/small_text.h"
 
 namespace tessera::train {

@@ -23,8 +23,8 @@
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/sharding/partition.h"
-#include "tools/train/loop/run_options.h"
-#include "tools/train/loop/run_schedule.h"
+#include "tools/train/settings/run_options.h"
+#include "tools/train/settings/run_schedule.h"
 
 namespace tessera::train {
 

@@ -21,10 +21,10 @@
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/loop/run_schedule.h"
-#include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/counting_tier.h"
 #include "tools/train/predict/pipeline_plan.h"
+#include "tools/train/settings/run_schedule.h"
+#include "tools/train/step/train_rank.h"
 #include "zero3/checkpoint/state_blocks.h"
 
 namespace tessera::train {

@@ -19,8 +19,8 @@
 
 #include "collectives/counting/counting_engine.h"
 #include "collectives/operation/operation.h"
-#include "tools/train/loop/run_options.h"
 #include "tools/train/predict/pipeline_plan.h"
+#include "tools/train/settings/run_options.h"
 #include "topology/config/strategies.h"
 #include "topology/placement/traffic.h"
 

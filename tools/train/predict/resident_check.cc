@@ -19,11 +19,11 @@
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/loop/memory_watch.h"
-#include "tools/train/loop/train_rank.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings_flags.h"
+#include "tools/train/step/train_rank.h"
 
 namespace tessera::train {
 namespace {

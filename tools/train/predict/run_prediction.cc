@@ -14,9 +14,9 @@
 #include "offload/pressure/system_memory.h"
 #include "tensor_parallel/context/context_attention.h"
 #include "tensor_parallel/ops_cuda/library_workspace.h"
-#include "tools/train/loop/run_options.h"
 #include "tools/train/predict/rank_traffic.h"
 #include "tools/train/settings/offload_choice.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "offload/pressure/system_memory.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/choose_device.h"
+#include "tools/train/predict/choose_device.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/predict_rank.h"
 #include "tools/train/settings/settings.h"

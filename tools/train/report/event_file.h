@@ -32,7 +32,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/os/unique_fd.h"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/run_result.h"
 
 namespace tessera::train {
 

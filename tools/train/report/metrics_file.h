@@ -28,7 +28,7 @@
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
 #include "nlohmann/json.hpp"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/run_result.h"
 
 namespace tessera::train {
 

@@ -25,10 +25,10 @@
 #include "tools/model_files/model_config.h"
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/report/collective_log.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/step_meter.h"
+#include "tools/train/step/train_rank.h"
 
 namespace tessera::train {
 namespace {

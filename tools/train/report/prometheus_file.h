@@ -20,8 +20,8 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/report/remaining_time.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

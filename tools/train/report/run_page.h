@@ -32,8 +32,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/report/remaining_time.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

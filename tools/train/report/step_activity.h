@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "pipeline/schedule/schedule.h"
-#include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/collective_log.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/report/spans.h"
 #include "tools/train/report/tier_log.h"
 

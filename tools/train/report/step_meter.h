@@ -20,10 +20,10 @@
 #include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/report/collective_log.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/tier_log.h"
+#include "tools/train/step/train_rank.h"
 
 namespace tessera::train {
 

@@ -19,7 +19,7 @@
 #include "offload/tier/accounting.h"
 #include "pipeline/generate/generate.h"
 #include "tools/cli/cli.h"
-#include "tools/train/loop/batch_schedule.h"
+#include "tools/train/settings/batch_schedule.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/settings_table.h"
 #include "topology/config/strategies.h"

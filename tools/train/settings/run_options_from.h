@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/train/loop/batch_schedule.h"
+#include "tools/train/settings/batch_schedule.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {
@@ -42,7 +42,7 @@ struct Settings {
   int64_t length = 128;      // Tokens per sequence.
   int64_t batch = 16;        // Sequences per step, over all ranks.
   // "FIRST:STEPS": the batch grows from FIRST to `batch` in the first STEPS
-  // steps. Empty: the batch is constant. See loop/batch_schedule.h.
+  // steps. Empty: the batch is constant. See settings/batch_schedule.h.
   std::string batch_warmup = "";
   int64_t steps = 240;
   // If not 0, SettingsFlags::Read sets `steps` to StepsOfTokens.
@@ -107,7 +107,7 @@ struct Settings {
   std::string lora_targets = "all";  // attention, mlp, all
   double learning_rate = 3e-3;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate.
-  // cosine, linear, wsd, constant; see loop/learning_rate.h.
+  // cosine, linear, wsd, constant; see settings/learning_rate.h.
   std::string lr_schedule = "cosine";
   int64_t warmup_steps = 20;
   int64_t warmup_tokens = 0;  // 0: warmup_steps.
@@ -122,7 +122,7 @@ struct Settings {
   int64_t max_skipped_steps = 0;
   // A loss above this factor times the median of the last spike_window losses
   // is a spike: the run returns to a checkpoint. 0: spikes are ignored. See
-  // loop/run_progress.h.
+  // step/run_progress.h.
   double spike_factor = 0;
   int64_t spike_window = 32;  // Steps.
   int64_t max_rollbacks = 3;
@@ -131,7 +131,7 @@ struct Settings {
   // See tensor_parallel::LossTerms.
   double label_smoothing = 0;
   double z_loss = 0;
-  // For mixtures of experts (loop/run_options.h); -1: the model's value.
+  // For mixtures of experts (settings/run_options.h); -1: the model's value.
   double expert_balance = -1;
   double router_z_loss = 0;
   double expert_capacity = 0;

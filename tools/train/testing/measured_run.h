@@ -16,7 +16,7 @@
 #include "collectives/engine/engine.h"
 #include "collectives/operation/operation.h"
 #include "offload/tier/accounting.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/step/train_rank.h"
 
 namespace tessera::train {
 

@@ -15,8 +15,8 @@
 #include "absl/synchronization/mutex.h"
 #include "tools/text/samples.h"
 #include "tools/train/checkpoint/run_identity.h"
-#include "tools/train/loop/run_options.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/settings/run_options.h"
+#include "tools/train/step/train_rank.h"
 #include "zero3/checkpoint/state_format.h"
 
 namespace tessera::train::testing {

@@ -10,9 +10,9 @@
 #include "collectives/testing/run_ranks.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/tokenizer.h"
-#include "tools/train/loop/collective_log.h"
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/report/collective_log.h"
 #include "tools/train/settings/run_options_from.h"
+#include "tools/train/step/train_rank.h"
 #include "tools/train/testing/small_text.h"
 
 namespace tessera::train {

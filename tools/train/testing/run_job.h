@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/run_result.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
+#include "tools/train/report/run_result.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

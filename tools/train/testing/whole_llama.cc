@@ -12,7 +12,7 @@ namespace tessera::train {
 namespace tp = tensor_parallel;
 
 absl::StatusOr<std::unique_ptr<WholeLlama>> WholeLlama::Create(
-    tp::Ops& ops, const LlamaOptions& options, TokenSource& tokens) {
+    tp::Ops& ops, const RunOptions& options, TokenSource& tokens) {
   std::unique_ptr<WholeLlama> model(new WholeLlama(ops, tokens));
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
                            tp::SequenceLayout::Contiguous(options.length, 1));

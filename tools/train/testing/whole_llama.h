@@ -28,7 +28,7 @@ class WholeLlama {
   // Weights are zeros in the layers' own memory, on the device of `ops`. `ops`
   // and `tokens` must outlive this.
   static absl::StatusOr<std::unique_ptr<WholeLlama>> Create(
-      tensor_parallel::Ops& ops, const LlamaOptions& options,
+      tensor_parallel::Ops& ops, const RunOptions& options,
       TokenSource& tokens);
 
   std::span<const ParameterWindow> windows() const {

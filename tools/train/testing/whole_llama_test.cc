@@ -57,7 +57,7 @@ class SomeTokens final : public TokenSource {
   std::vector<int64_t> targets_;
 };
 
-LlamaOptions OptionsOf(DType dtype, Recompute recompute) {
+RunOptions OptionsOf(DType dtype, Recompute recompute) {
   return {.model = {.vocabulary = kVocabulary,
                     .hidden = 16,
                     .intermediate = 20,
@@ -66,11 +66,11 @@ LlamaOptions OptionsOf(DType dtype, Recompute recompute) {
                     .kv_heads = 2,
                     .head_size = 4,
                     .max_positions = 32},
-          .sequences = kSequences,
-          .length = kLength,
           .dtype = dtype,
-          .recompute = recompute,
-          .dropout = 0.1};
+          .micro_batch = kSequences,
+          .length = kLength,
+          .dropout = 0.1,
+          .recompute = recompute};
 }
 
 struct Results {
@@ -116,7 +116,7 @@ absl::Status Train(CpuOps& ops, WholeLlama& model, Results& results) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Results> RunOn(Queue& queue, const LlamaOptions& options) {
+absl::StatusOr<Results> RunOn(Queue& queue, const RunOptions& options) {
   CpuOps ops({.threads = 1}, queue);
   SomeTokens tokens;
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<WholeLlama> model,
@@ -133,7 +133,7 @@ TEST(WholeLlamaTest, EmulatedDeviceMatchesCpuBitForBit) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
     for (const Recompute recompute :
          {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-      const LlamaOptions options = OptionsOf(dtype, recompute);
+      const RunOptions options = OptionsOf(dtype, recompute);
       TESSERA_ASSERT_OK_AND_ASSIGN(const Results want,
                                    RunOn(HostQueue(), options));
       for (const uint64_t seed : {1, 2, 3}) {

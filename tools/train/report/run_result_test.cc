@@ -1,4 +1,4 @@
-#include "tools/train/loop/run_result.h"
+#include "tools/train/report/run_result.h"
 
 #include <cmath>
 #include <limits>

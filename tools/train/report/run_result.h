@@ -12,8 +12,8 @@
 //    "checkpoint": "/tmp/train-x/checkpoints/step-00000060",
 //    "memory_is_shared": false, "steps": [{"step": 0, ...}, ...],
 //    "ranks": [{"shares": {...}, "memory": {...}}, ...]}
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_RESULT_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_RUN_RESULT_H_
+#ifndef TESSERA_TOOLS_TRAIN_REPORT_RUN_RESULT_H_
+#define TESSERA_TOOLS_TRAIN_REPORT_RUN_RESULT_H_
 
 #include <array>
 #include <cstddef>
@@ -25,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "offload/tier/accounting.h"
+#include "tools/train/step/run_progress.h"
 
 namespace tessera::train {
 
@@ -45,10 +46,6 @@ struct TimeShares {
   // computes.
   double state_traffic = 0;
   double state_hidden = 0;
-  // The part of this traffic that overlaps computation; 1 without traffic.
-  double HiddenShare() const {
-    return state_traffic > 0 ? state_hidden / state_traffic : 1;
-  }
 
   void Add(const TimeShares& other, double factor) {
     compute += factor * other.compute;
@@ -62,27 +59,6 @@ struct TimeShares {
   }
 
   double Sum() const { return compute + communication + bubble + offload; }
-};
-
-// The numbers of a step. The same on every rank.
-struct StepRecord {
-  int64_t step = 0;  // From 0.
-  // The mean cross-entropy over all tokens of the step, without the terms of
-  // --label_smoothing and --z_loss.
-  double loss = 0;
-  double gradient_norm = 0;
-  double learning_rate = 0;
-  double loss_scale = 1;
-  bool skipped = false;  // The gradients were not finite.
-  // The mean loss over the validation batches, if validation followed the step.
-  std::optional<double> eval_loss = {};
-  // The mean loss over the test samples, after the last step, if there are any.
-  std::optional<double> test_loss = {};
-  // For mixtures of experts: the tokens of the busiest expert divided by the
-  // mean; the maximum over the layers.
-  std::optional<double> expert_imbalance = {};
-  int64_t tokens = 0;     // Tokens of the step, over all ranks.
-  int64_t rollbacks = 0;  // Before the step. See RunProgress.
 };
 
 // A step with its time and memory.
@@ -170,4 +146,4 @@ absl::StatusOr<RunResult> ParseRunResult(std::string_view json);
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_RESULT_H_
+#endif  // TESSERA_TOOLS_TRAIN_REPORT_RUN_RESULT_H_

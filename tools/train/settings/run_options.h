@@ -1,7 +1,7 @@
 // The options of a training run, which are the same on all ranks. settings/
 // makes them from the command line (RunOptionsFrom).
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_H_
 
 #include <cstdint>
 #include <memory>
@@ -14,8 +14,8 @@
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/lora.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/loop/batch_schedule.h"
-#include "tools/train/loop/learning_rate.h"
+#include "tools/train/settings/batch_schedule.h"
+#include "tools/train/settings/learning_rate.h"
 #include "topology/config/parallel_config.h"
 #include "zero3/state/sharded_state.h"
 
@@ -45,7 +45,8 @@ struct RunOptions {
   model_files::ModelConfig model = {};
   DType dtype = DType::kF32;
   // The linear layers of blocks multiply in fp8
-  // (tensor_parallel/layers/linear_products.h).
+  // (tensor_parallel/layers/linear_products.h). Each step then ends with
+  // LlamaLayers::FinishFp8Step.
   bool fp8 = false;
 
   int64_t batch = 8;  // Sequences per step, over all ranks.
@@ -61,17 +62,20 @@ struct RunOptions {
   // tensor_parallel::LossTerms for the gradients. Reported losses exclude them.
   double label_smoothing = 0;
   double z_loss = 0;
-  // For mixtures of experts: LlamaOptions::balance and so on, and the step by
-  // which routers with sigmoid scores move their biases.
+  // For mixtures of experts (tensor_parallel::MoeOptions); without `balance`
+  // the model's value. The last is the step by which routers with sigmoid
+  // scores move their biases.
   std::optional<double> balance = {};
   double router_z_loss = 0;
   double expert_capacity = 0;
   double router_bias_rate = 0.001;
-  // LlamaOptions::lora: if there are adapters, only they are trained.
+  // If its rank is above 0, only the adapters of the blocks' linear layers (in
+  // attention, MLPs or both) are trained. Mixtures of experts have no adapters.
   tensor_parallel::LoraOptions lora = {};
   bool lora_attention = true;
   bool lora_mlp = true;
-  // LlamaOptions::document_end.
+  // The token that ends a document. If set, tokens attend only to their own
+  // document; otherwise to all earlier tokens of the sequence.
   std::optional<int64_t> document_end = {};
   LearningRate learning_rate = {};
   int64_t spike_window = 0;  // See RunProgress.
@@ -119,4 +123,4 @@ struct RunOptions {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_OPTIONS_H_
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_H_

@@ -7,8 +7,8 @@
 //                       MeasureEngine(std::move(engine), log), options));
 //   ...
 //   for (const LoggedCollective& one : log->Take()) ...
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_COLLECTIVE_LOG_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_COLLECTIVE_LOG_H_
+#ifndef TESSERA_TOOLS_TRAIN_REPORT_COLLECTIVE_LOG_H_
+#define TESSERA_TOOLS_TRAIN_REPORT_COLLECTIVE_LOG_H_
 
 #include <cstdint>
 #include <memory>
@@ -73,4 +73,4 @@ std::unique_ptr<collectives::Engine> MeasureEngine(
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_COLLECTIVE_LOG_H_
+#endif  // TESSERA_TOOLS_TRAIN_REPORT_COLLECTIVE_LOG_H_

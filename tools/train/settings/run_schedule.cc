@@ -1,4 +1,4 @@
-#include "tools/train/loop/run_schedule.h"
+#include "tools/train/settings/run_schedule.h"
 
 #include <algorithm>
 #include <utility>

@@ -14,7 +14,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 
 namespace tessera::train {
 namespace {

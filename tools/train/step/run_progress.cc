@@ -1,4 +1,4 @@
-#include "tools/train/loop/run_progress.h"
+#include "tools/train/step/run_progress.h"
 
 #include <algorithm>
 #include <cmath>

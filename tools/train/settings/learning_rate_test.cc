@@ -1,4 +1,4 @@
-#include "tools/train/loop/learning_rate.h"
+#include "tools/train/settings/learning_rate.h"
 
 #include <cmath>
 #include <cstdint>

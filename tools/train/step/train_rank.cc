@@ -1,8 +1,6 @@
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/step/train_rank.h"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,105 +15,13 @@
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tools/text/samples.h"
 #include "tools/train/model/sharded_model.h"
+#include "tools/train/step/expert_balance.h"
+#include "tools/train/step/step_tokens.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {
 
-// The tokens of a data-parallel rank's micro-batches: for training, step by
-// step, or for validation and the test, batch by batch.
-class StepTokens final : public TokenSource {
- public:
-  // `samples` outlives this.
-  StepTokens(const text::Samples& samples, const text::BatchPartition& batch,
-             int64_t data_rank)
-      : samples_(samples), batch_(batch), data_rank_(data_rank) {}
-
-  // `size` is the number of sequences of the step over all ranks, a multiple of
-  // the micro-batches of all data-parallel ranks.
-  void Begin(text::SampleUse use, int64_t first_sample, int64_t size) {
-    use_ = use;
-    first_sample_ = first_sample;
-    size_ = size;
-    tokens_.clear();
-    targets_.clear();
-  }
-
-  // The number of targets of the whole batch, over all data ranks, that are not
-  // masked.
-  absl::StatusOr<int64_t> CountTargets() const;
-  int64_t CountTokens() const { return size_ * samples_.sequence(); }
-
-  absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
-  absl::StatusOr<std::span<const int64_t>> Targets(int32_t microbatch) override;
-  int64_t FirstSequence(int32_t microbatch) const override {
-    return first_sample_ + data_rank_ * (size_ / batch_.data_ranks()) +
-           microbatch * batch_.micro_batch();
-  }
-
- private:
-  const text::Samples& samples_;
-  const text::BatchPartition batch_;  // The whole batch.
-  const int64_t data_rank_;
-  text::SampleUse use_ = text::SampleUse::kTraining;
-  int64_t first_sample_ = 0;  // The step's or batch's first, over all ranks.
-  int64_t size_ = 0;          // The number of its sequences.
-  std::map<int32_t, std::vector<int64_t>> tokens_;
-  std::map<int32_t, std::vector<int64_t>> targets_;  // If some are masked.
-};
-
 namespace tp = tensor_parallel;
-
-absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
-    int32_t microbatch) {
-  const auto found = tokens_.find(microbatch);
-  if (found != tokens_.end()) return std::span<const int64_t>(found->second);
-  const int64_t first = FirstSequence(microbatch);
-  std::vector<text::TokenId> sample(
-      static_cast<size_t>(samples_.sequence() + 1));
-  std::vector<int64_t> tokens;
-  for (int64_t i = 0; i < batch_.micro_batch(); ++i) {
-    TESSERA_RETURN_IF_ERROR(samples_.Read(use_, first + i, sample));
-    tokens.insert(tokens.end(), sample.begin(), sample.end());
-  }
-  return std::span<const int64_t>(tokens_[microbatch] = std::move(tokens));
-}
-
-absl::StatusOr<std::span<const int64_t>> StepTokens::Targets(
-    int32_t microbatch) {
-  if (!samples_.has_masks()) return std::span<const int64_t>();
-  const auto found = targets_.find(microbatch);
-  if (found != targets_.end()) return std::span<const int64_t>(found->second);
-  TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> tokens,
-                           Tokens(microbatch));
-  const int64_t first = FirstSequence(microbatch);
-  const auto length = static_cast<size_t>(samples_.sequence());
-  std::vector<int64_t> targets;
-  for (int64_t i = 0; i < batch_.micro_batch(); ++i) {
-    const auto begin = static_cast<size_t>(i) * (length + 1);
-    std::vector<int64_t> sample(tokens.begin() + begin,
-                                tokens.begin() + begin + length + 1);
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<text::TokenRange> masked,
-                             samples_.MaskedTokens(use_, first + i));
-    for (const text::TokenRange& range : masked) {
-      std::fill(sample.begin() + range.begin, sample.begin() + range.end,
-                tp::kNoTarget);
-    }
-    targets.insert(targets.end(), sample.begin() + 1, sample.end());
-  }
-  return std::span<const int64_t>(targets_[microbatch] = std::move(targets));
-}
-
-// Every rank counts the targets of all ranks, so that no messages are needed.
-absl::StatusOr<int64_t> StepTokens::CountTargets() const {
-  if (!samples_.has_masks()) return CountTokens();
-  int64_t count = 0;
-  for (int64_t i = 0; i < size_; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t targets,
-                             samples_.CountTargets(use_, first_sample_ + i));
-    count += targets;
-  }
-  return count;
-}
 
 TrainRank::TrainRank(const RunOptions& options) : options_(options) {}
 TrainRank::~TrainRank() = default;
@@ -222,29 +128,9 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
   TESSERA_ASSIGN_OR_RETURN(
       layers_,
       LlamaLayers::Create(
-          tensor, context,
-          {.model = options_.model,
-           .sequences = options_.micro_batch,
-           .length = options_.length,
-           .dtype = options_.dtype,
-           .fp8 = options_.fp8,
-           .sequence_parallel = options_.sequence_parallel,
-           .overlap_chunks = options_.overlap_chunks,
-           .recompute = options_.recompute,
-           .dropout = options_.dropout,
-           .seed = options_.seed,
-           .label_smoothing = options_.label_smoothing,
-           .z_loss = options_.z_loss,
-           .balance = options_.balance,
-           .router_z_loss = options_.router_z_loss,
-           .expert_capacity = options_.expert_capacity,
-           .document_end = options_.document_end,
-           .shares_table = !map.two_way(),
-           .lora = options_.lora,
-           .lora_attention = options_.lora_attention,
-           .lora_mlp = options_.lora_mlp},
+          tensor, context, options_,
           map.StagesOf(static_cast<int32_t>(groups_.pp->rank().value())),
-          experts));
+          experts, /*shares_table=*/!map.two_way()));
   return absl::OkStatus();
 }
 
@@ -507,12 +393,12 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(layers_->FinishFp8Step());
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> loads, ExpertLoads());
-  record.expert_imbalance = ImbalanceOf(loads);
-  const std::vector<double> bias_steps = BiasSteps(loads);
-  TESSERA_RETURN_IF_ERROR(MoveBiases(bias_steps, 1));
+  ExpertBalance experts(*layers_, *model_, *passes_);
+  TESSERA_RETURN_IF_ERROR(experts.Count(*groups_.data, *groups_.pp));
+  record.expert_imbalance = experts.Imbalance();
+  TESSERA_RETURN_IF_ERROR(experts.MoveBiases(1));
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
-  if (report.skipped) TESSERA_RETURN_IF_ERROR(MoveBiases(bias_steps, -1));
+  if (report.skipped) TESSERA_RETURN_IF_ERROR(experts.MoveBiases(-1));
   times_.update_end = collectives::MonotonicNanos();
   // The optimizer has also waited for the losses.
   TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
@@ -528,95 +414,6 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   progress_.AddStep(record.loss, options_.spike_window);
   times_.end = collectives::MonotonicNanos();
   return record;
-}
-
-// The number of the step's tokens that chose each expert, [layers, experts],
-// with zeros for layers without experts. Empty if the model has no experts.
-absl::StatusOr<std::vector<int64_t>> TrainRank::ExpertLoads() {
-  const auto experts = static_cast<size_t>(options_.model.mixture.experts);
-  std::vector<int64_t> loads(static_cast<size_t>(options_.model.layers) *
-                             experts);
-  if (loads.empty()) return loads;
-  for (size_t window = 0; window < layers_->numbers().size(); ++window) {
-    tp::TransformerBlock* const block = layers_->block(window);
-    if (block == nullptr || block->moe() == nullptr) continue;
-    const auto layer = static_cast<size_t>(layers_->numbers()[window] - 1);
-    std::copy(block->moe()->loads().begin(), block->moe()->loads().end(),
-              loads.begin() + static_cast<int64_t>(layer * experts));
-    block->moe()->ClearLoads();
-  }
-  // Both copies of a stage process a part of its tokens.
-  for (collectives::Communicator* group : {groups_.data, groups_.pp}) {
-    TESSERA_RETURN_IF_ERROR(group->host().AllReduce(
-        collectives::Buffer(std::span(loads)), collectives::Reduction::Sum()));
-  }
-  return loads;
-}
-
-std::optional<double> TrainRank::ImbalanceOf(
-    const std::vector<int64_t>& loads) const {
-  const int64_t experts = options_.model.mixture.experts;
-  std::optional<double> largest;
-  for (auto layer = loads.begin(); layer != loads.end(); layer += experts) {
-    const int64_t sum = std::accumulate(layer, layer + experts, int64_t{0});
-    if (sum == 0) continue;
-    const int64_t most = *std::max_element(layer, layer + experts);
-    const double imbalance =
-        static_cast<double>(most * experts) / static_cast<double>(sum);
-    largest = std::max(largest.value_or(0), imbalance);
-  }
-  return largest;
-}
-
-// The steps of the biases of all layers' routers, [layers, experts]: up for
-// experts that were chosen by fewer tokens of the step than the mean, down for
-// others (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Empty without biases.
-std::vector<double> TrainRank::BiasSteps(
-    const std::vector<int64_t>& loads) const {
-  const model_files::MixtureConfig& mixture = options_.model.mixture;
-  if (!mixture.sigmoid || options_.router_bias_rate == 0) return {};
-  const auto experts = static_cast<size_t>(mixture.experts);
-  std::vector<double> steps;
-  for (size_t i = 0; i < loads.size(); i += experts) {
-    const auto begin = loads.begin() + static_cast<int64_t>(i);
-    const int64_t sum =
-        std::accumulate(begin, begin + mixture.experts, int64_t{0});
-    for (size_t e = 0; e < experts; ++e) {
-      const int64_t excess = loads[i + e] * mixture.experts - sum;
-      const double sign = excess > 0 ? -1 : excess < 0 ? 1 : 0;
-      steps.push_back(sign * options_.router_bias_rate);
-    }
-  }
-  return steps;
-}
-
-absl::Status TrainRank::MoveBiases(const std::vector<double>& steps,
-                                   double sign) {
-  if (steps.empty()) return absl::OkStatus();
-  const auto experts = static_cast<size_t>(options_.model.mixture.experts);
-  for (size_t window = 0; window < layers_->numbers().size(); ++window) {
-    tp::TransformerBlock* const block = layers_->block(window);
-    if (block == nullptr || block->moe() == nullptr) continue;
-    const auto layer = static_cast<size_t>(layers_->numbers()[window] - 1);
-    const tp::Parameter& bias = *block->moe()->router_bias();
-    std::vector<float> change;
-    std::vector<double> wide;
-    for (size_t e = 0; e < experts; ++e) {
-      wide.push_back(sign * steps[layer * experts + e]);
-      change.push_back(static_cast<float>(wide.back()));
-    }
-    tp::PooledTensor memory(passes_->pool);
-    TESSERA_ASSIGN_OR_RETURN(
-        const TensorView view,
-        memory.Reserve(bias.dtype(), {{static_cast<int64_t>(experts)}}));
-    TESSERA_RETURN_IF_ERROR(passes_->staging.Upload(
-        bias.dtype() == DType::kF64 ? std::as_bytes(std::span(wide))
-                                    : std::as_bytes(std::span(change)),
-        {view.data(), static_cast<size_t>(view.size_in_bytes())}));
-    TESSERA_RETURN_IF_ERROR(
-        model_->AddToValue(bias, view, layers_->tensor().ops()));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<double> TrainRank::Evaluate(int64_t batches,

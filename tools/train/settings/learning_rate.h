@@ -11,8 +11,8 @@
 //
 // All schedules begin with a linear warm-up and depend only on the step, so
 // that a resumed run has the same rates as an uninterrupted one.
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_LEARNING_RATE_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_LEARNING_RATE_H_
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_LEARNING_RATE_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_LEARNING_RATE_H_
 
 #include <cstdint>
 #include <string_view>
@@ -55,4 +55,4 @@ struct LearningRate {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_LEARNING_RATE_H_
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_LEARNING_RATE_H_

@@ -1,5 +1,6 @@
-// The progress of a run, which a checkpoint records besides the state, and the
-// detection of spikes: steps whose loss is far above the losses before them.
+// The numbers of a step; the progress of a run, which a checkpoint records
+// besides the state; and the detection of spikes: steps whose loss is far above
+// the losses before them.
 //
 //   std::vector<double> losses = {2.1, 2.0, 2.2, 2.0};
 //   FindSpike(losses, /*loss=*/4.1, /*factor=*/1.5);  // {.usual = 2.05}
@@ -9,8 +10,8 @@
 // since then, as in Chowdhery et al., PaLM, arXiv 2204.02311, section 5.1: a
 // spike is caused by the combination of data and model state, not by the data
 // alone.
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_PROGRESS_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_RUN_PROGRESS_H_
+#ifndef TESSERA_TOOLS_TRAIN_STEP_RUN_PROGRESS_H_
+#define TESSERA_TOOLS_TRAIN_STEP_RUN_PROGRESS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,27 @@
 #include "absl/status/statusor.h"
 
 namespace tessera::train {
+
+// The numbers of a step. The same on every rank.
+struct StepRecord {
+  int64_t step = 0;  // From 0.
+  // The mean cross-entropy over all tokens of the step, without the terms of
+  // --label_smoothing and --z_loss.
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double loss_scale = 1;
+  bool skipped = false;  // The gradients were not finite.
+  // The mean loss over the validation batches, if validation followed the step.
+  std::optional<double> eval_loss = {};
+  // The mean loss over the test samples, after the last step, if there are any.
+  std::optional<double> test_loss = {};
+  // For mixtures of experts: the tokens of the busiest expert divided by the
+  // mean; the maximum over the layers.
+  std::optional<double> expert_imbalance = {};
+  int64_t tokens = 0;     // Tokens of the step, over all ranks.
+  int64_t rollbacks = 0;  // Before the step. See RunProgress.
+};
 
 struct RunProgress {
   int64_t steps = 0;  // The index of the next step.
@@ -65,4 +87,4 @@ std::optional<LossSpike> FindSpike(std::span<const double> losses, double loss,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_PROGRESS_H_
+#endif  // TESSERA_TOOLS_TRAIN_STEP_RUN_PROGRESS_H_

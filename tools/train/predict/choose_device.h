@@ -5,8 +5,8 @@
 //       const DeviceChoice choice,
 //       ChooseDevice(settings.device, FindCudaDevices(), {.ranks_here = 2}));
 //   if (!choice.note.empty()) std::cerr << choice.note << std::endl;
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_CHOOSE_DEVICE_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_CHOOSE_DEVICE_H_
+#ifndef TESSERA_TOOLS_TRAIN_PREDICT_CHOOSE_DEVICE_H_
+#define TESSERA_TOOLS_TRAIN_PREDICT_CHOOSE_DEVICE_H_
 
 #include <cstdint>
 #include <map>
@@ -80,4 +80,4 @@ absl::StatusOr<int> GpuOfRank(std::string_view device,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_CHOOSE_DEVICE_H_
+#endif  // TESSERA_TOOLS_TRAIN_PREDICT_CHOOSE_DEVICE_H_

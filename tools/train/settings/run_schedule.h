@@ -9,8 +9,8 @@
 //   schedule.lowered();  // with messages
 //
 // The schedule depends only on the options, so every rank computes the same.
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_RUN_SCHEDULE_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_RUN_SCHEDULE_H_
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@
 #include "pipeline/proof/validate.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
-#include "tools/train/loop/run_options.h"
+#include "tools/train/settings/run_options.h"
 
 namespace tessera::train {
 
@@ -79,4 +79,4 @@ std::string WindowName(const RunOptions& options, int32_t window);
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_RUN_SCHEDULE_H_
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_RUN_SCHEDULE_H_

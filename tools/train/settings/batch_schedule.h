@@ -10,8 +10,8 @@
 // The batch grows in increments of `first` at evenly spaced steps, like
 // Megatron-LM's --rampup-batch-size with increments of the first batch. It does
 // not depend on the mesh: the samples of a step follow those of earlier steps.
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_BATCH_SCHEDULE_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_BATCH_SCHEDULE_H_
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_BATCH_SCHEDULE_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_BATCH_SCHEDULE_H_
 
 #include <cstdint>
 #include <optional>
@@ -49,4 +49,4 @@ struct BatchSchedule {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_BATCH_SCHEDULE_H_
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_BATCH_SCHEDULE_H_

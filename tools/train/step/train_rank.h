@@ -8,8 +8,8 @@
 //
 // Every rank of the world makes the same calls. An error on one rank reaches
 // all others (collectives/communicator.h). One thread at a time.
-#ifndef TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
-#define TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
+#ifndef TESSERA_TOOLS_TRAIN_STEP_TRAIN_RANK_H_
+#define TESSERA_TOOLS_TRAIN_STEP_TRAIN_RANK_H_
 
 #include <cstdint>
 #include <memory>
@@ -29,18 +29,17 @@
 #include "pipeline/simulate/timeline.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/samples.h"
-#include "tools/train/loop/run_options.h"
-#include "tools/train/loop/run_progress.h"
-#include "tools/train/loop/run_result.h"
-#include "tools/train/loop/run_schedule.h"
 #include "tools/train/model/activation_store.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/sharded_model.h"
+#include "tools/train/settings/run_options.h"
+#include "tools/train/settings/run_schedule.h"
+#include "tools/train/step/run_progress.h"
 #include "zero3/state/shard_store.h"
 
 namespace tessera::train {
 
-class StepTokens;  // train_rank.cc
+class StepTokens;
 
 // Times within a rank's last step, in MonotonicNanos.
 struct StepTimes {
@@ -186,10 +185,6 @@ class TrainRank {
   absl::Status BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
-  absl::StatusOr<std::vector<int64_t>> ExpertLoads();
-  std::optional<double> ImbalanceOf(const std::vector<int64_t>& loads) const;
-  std::vector<double> BiasSteps(const std::vector<int64_t>& loads) const;
-  absl::Status MoveBiases(const std::vector<double>& steps, double sign);
 
   // Members refer to earlier ones.
   RunOptions options_;
@@ -214,4 +209,4 @@ class TrainRank {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_LOOP_TRAIN_RANK_H_
+#endif  // TESSERA_TOOLS_TRAIN_STEP_TRAIN_RANK_H_

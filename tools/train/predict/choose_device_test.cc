@@ -1,4 +1,4 @@
-#include "tools/train/loop/choose_device.h"
+#include "tools/train/predict/choose_device.h"
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // Tests that a run learns; ../parity compares every mesh with one rank.
-#include "tools/train/loop/train_rank.h"
+#include "tools/train/step/train_rank.h"
 
 #include <cmath>
 #include <functional>

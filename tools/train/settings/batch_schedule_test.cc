@@ -1,4 +1,4 @@
-#include "tools/train/loop/batch_schedule.h"
+#include "tools/train/settings/batch_schedule.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "tools/train/loop/collective_log.h"
+#include "tools/train/report/collective_log.h"
 
 #include <utility>
 

@@ -230,12 +230,12 @@ absl::StatusOr<PendingReduction> GradientReduction::Start(
     if (static_cast<int64_t>(r) < group_.rank().value()) before += counts[r];
     sum += counts[r];
   }
-  if (static_cast<int64_t>(counts.size()) != group_.size() ||
-      sum != values.count) {
+  const int64_t blocks = options_.scatters ? group_.size() : 1;
+  if (static_cast<int64_t>(counts.size()) != blocks || sum != values.count) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a bucket of ", values.count, " elements with ", counts.size(),
-        " counts that sum to ", sum, "; expected a count for each of ",
-        group_.size(), " ranks, of ", values.count, " elements in all"));
+        " counts that sum to ", sum, "; expected a count for each of ", blocks,
+        " ranks, of ", values.count, " elements in all"));
   }
   PendingReduction pending(
       std::unique_ptr<PendingReduction::State, PendingReduction::StateDeleter>(
@@ -244,7 +244,10 @@ absl::StatusOr<PendingReduction> GradientReduction::Start(
   state.reduction = this;
   state.label = label;
   state.own =
-      values.Slice(before, counts[static_cast<size_t>(group_.rank().value())]);
+      options_.scatters
+          ? values.Slice(before,
+                         counts[static_cast<size_t>(group_.rank().value())])
+          : values;
   state.divisor = options_.average ? static_cast<float>(group_.size()) : 1.0f;
   // A single rank sends nothing.
   state.is_quantized =
@@ -261,11 +264,13 @@ absl::Status GradientReduction::StartNative(collectives::Buffer values,
   if (group_.size() == 1) return absl::OkStatus();  // In place.
   const bool even = std::adjacent_find(counts.begin(), counts.end(),
                                        std::not_equal_to<>()) == counts.end();
-  collectives::Operation operation = collectives::ReduceScatterOf(
-      values, state.own,
-      options_.average ? collectives::Reduction::Average()
-                       : collectives::Reduction::Sum(),
-      even ? std::vector<int64_t>() : counts);
+  const auto reduction = options_.average ? collectives::Reduction::Average()
+                                          : collectives::Reduction::Sum();
+  collectives::Operation operation =
+      options_.scatters
+          ? collectives::ReduceScatterOf(values, state.own, reduction,
+                                         even ? std::vector<int64_t>() : counts)
+          : collectives::AllReduceOf(values, values, reduction);
   operation.label = state.label;
   TESSERA_ASSIGN_OR_RETURN(
       state.work, group_.StartOn(*options_.queue, std::move(operation)));

@@ -1,5 +1,5 @@
-// The reduce-scatter of buckets of gradients over a group, optionally with int8
-// messages.
+// GradientReduction: the messages of buckets of gradients, a reduce-scatter
+// over a group, optionally with int8 values.
 #ifndef TESSERA_ZERO3_STATE_GRADIENT_REDUCTION_H_
 #define TESSERA_ZERO3_STATE_GRADIENT_REDUCTION_H_
 
@@ -18,6 +18,8 @@ namespace tessera::zero3 {
 struct ReductionOptions {
   bool quantized = false;
   bool average = false;  // Average over the group; otherwise sum.
+  // Otherwise every rank gets the sums of whole buckets (all-reduce).
+  bool scatters = true;
   // The queue that works on the gradients, and its operations.
   Queue* queue = &HostQueue();
   std::shared_ptr<StateOps> ops = HostStateOps();

@@ -111,7 +111,7 @@ Queue& OpenPart::queue() const { return QueueOf(*state_, part_); }
 absl::StatusOr<std::byte*> OpenPart::OpenMemory() {
   if (part_ == StatePart::kValue) {
     TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
-                             state_->own_values().Open(parameter_));
+                             state_->weights().OpenOwn(parameter_));
     return own.data();
   }
   TESSERA_ASSIGN_OR_RETURN(
@@ -142,7 +142,7 @@ absl::Status OpenPart::Close(bool changed) {
     if (status.ok()) status = state_->queue().Synchronize();
   }
   status.Update(part_ == StatePart::kValue
-                    ? state_->own_values().Close(parameter_, changed)
+                    ? state_->weights().CloseOwn(parameter_, changed)
                     : state_->optimizer().Close(OptimizerPartOf(part_),
                                                 parameter_, changed));
   return status;

@@ -123,7 +123,7 @@ absl::Status FillValues(const StateContext& context, ModelWeights& weights,
     if (extent.size() == 0) continue;
     TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own, weights.OpenOwn(id));
     TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> master,
-                             optimizer.Open(OptimizerPart::kMaster, id));
+                             optimizer.Open(StatePart::kMaster, id));
     if (context.device.ops->computes()) {
       const Elements all = {
           parameter, extent.begin, extent.size(),
@@ -134,7 +134,7 @@ absl::Status FillValues(const StateContext& context, ModelWeights& weights,
     }
     TESSERA_RETURN_IF_ERROR(weights.CloseOwn(id, /*changed=*/true));
     TESSERA_RETURN_IF_ERROR(
-        optimizer.Close(OptimizerPart::kMaster, id, /*changed=*/true));
+        optimizer.Close(StatePart::kMaster, id, /*changed=*/true));
   }
   return optimizer.Settle();
 }

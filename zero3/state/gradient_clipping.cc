@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "collectives/communicator.h"
 
 namespace tessera::zero3 {
 
@@ -14,7 +15,7 @@ using offload::GradientStatistics;
 
 GradientClipping::GradientClipping(const StateContext& context,
                                    const ShardedStateOptions& options,
-                                   const ClippingGroups& groups,
+                                   const StateGroups& groups,
                                    GradientReducer& gradients,
                                    StagingPool& staging)
     : context_(context),
@@ -30,7 +31,7 @@ GradientClipping::GradientClipping(const StateContext& context,
 
 absl::StatusOr<std::unique_ptr<GradientClipping>> GradientClipping::Create(
     const StateContext& context, const ShardedStateOptions& options,
-    const ClippingGroups& groups, GradientReducer& gradients,
+    const StateGroups& groups, GradientReducer& gradients,
     StagingPool& staging) {
   std::unique_ptr<GradientClipping> clipping(
       new GradientClipping(context, options, groups, gradients, staging));
@@ -109,7 +110,7 @@ absl::StatusOr<GradientStatistics> GradientClipping::SumOverRanks(
   // At stage 0 every rank has measured all elements.
   if (options_.stage > 0) {
     TESSERA_RETURN_IF_ERROR(
-        groups_.shard->AllReduce(buffer, collectives::Reduction::Sum()));
+        groups_.agree->AllReduce(buffer, collectives::Reduction::Sum()));
   }
   if (groups_.model != nullptr) {
     TESSERA_RETURN_IF_ERROR(

@@ -11,21 +11,14 @@
 #include "base/device/device.h"
 #include "base/device/staging.h"
 #include "base/tensor/memory.h"
-#include "collectives/communicator.h"
 #include "offload/optimizer/gradient_statistics.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/gradient_reducer.h"
 #include "zero3/state/state_device.h"
+#include "zero3/state/state_groups.h"
 #include "zero3/state/state_options.h"
 
 namespace tessera::zero3 {
-
-// The groups over which squares of gradients are summed, on the host.
-struct ClippingGroups {
-  collectives::Communicator* shard = nullptr;
-  // The ranks that hold other parts of the model; null: none.
-  collectives::Communicator* model = nullptr;
-};
 
 // Measures the gradients of a step.
 //
@@ -38,7 +31,7 @@ class GradientClipping {
   // All arguments must outlive this.
   static absl::StatusOr<std::unique_ptr<GradientClipping>> Create(
       const StateContext& context, const ShardedStateOptions& options,
-      const ClippingGroups& groups, GradientReducer& gradients,
+      const StateGroups& groups, GradientReducer& gradients,
       StagingPool& staging);
 
   // Enqueues the measurement of the reduced gradients of this rank, until the
@@ -67,14 +60,14 @@ class GradientClipping {
 
   GradientClipping(const StateContext& context,
                    const ShardedStateOptions& options,
-                   const ClippingGroups& groups, GradientReducer& gradients,
+                   const StateGroups& groups, GradientReducer& gradients,
                    StagingPool& staging);
 
   std::vector<ElementRange> RangesOf(const ModelParameter& parameter) const;
 
   const StateContext context_;
   const ShardedStateOptions& options_;
-  const ClippingGroups groups_;
+  const StateGroups& groups_;
   GradientReducer& gradients_;
   StagingPool& staging_;
   std::vector<Counted> counted_;

@@ -13,7 +13,7 @@ namespace tessera::zero3 {
 
 GradientReducer::GradientReducer(const StateContext& context,
                                  const ShardedStateOptions& options,
-                                 const GradientGroups& groups,
+                                 const StateGroups& groups,
                                  std::vector<DType> dtypes, HostCopies* host)
     : context_(context),
       options_(options),
@@ -28,7 +28,7 @@ GradientReducer::GradientReducer(const StateContext& context,
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
     const StateContext& context, const ShardedStateOptions& options,
-    const GradientGroups& groups, std::shared_ptr<ShardPrefetch> prefetch,
+    const StateGroups& groups, std::shared_ptr<ShardPrefetch> prefetch,
     HostCopies* host) {
   std::vector<DType> dtypes;
   for (const ModelParameter& parameter : context.model().all()) {
@@ -42,12 +42,10 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
   TESSERA_ASSIGN_OR_RETURN(
       reducer->wire_,
       GradientReduction::Create(
-          *groups.shard,
+          *groups.reduce,
           {.quantized = options.quantized_gradients,
            .average = options.average_gradients,
-           .scatters = context.layout.ranks() == groups.shard->size(),
-           .queue = context.device.queue,
-           .ops = context.device.ops},
+           .scatters = context.layout.ranks() == groups.reduce->size()},
           reducer->pool_));
   return reducer;
 }
@@ -68,7 +66,7 @@ absl::Status GradientReducer::CreateShards(
                                   {.purpose = offload::Purpose::kGradients,
                                    .device = context_.device,
                                    .prefetch = std::move(prefetch)}));
-  is_in_shards_ = !shards_->in_tier() && groups_.shard->size() == 1 &&
+  is_in_shards_ = !shards_->in_tier() && groups_.reduce->size() == 1 &&
                   groups_.replicas == nullptr;
   return absl::OkStatus();
 }
@@ -376,7 +374,7 @@ absl::Status GradientReducer::CheckComplete() {
       context_.model()[ParameterId(*first)].name(),
       "\" at the end of the step; every rank must reduce every gradient after "
       "it was last added to, or allow_unused be set");
-  groups_.shard->Abort(reason);
+  groups_.reduce->Abort(reason);
   return absl::FailedPreconditionError(reason);
 }
 

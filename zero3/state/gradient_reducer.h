@@ -23,18 +23,10 @@
 #include "zero3/state/reduce_buckets.h"
 #include "zero3/state/shard_store.h"
 #include "zero3/state/state_device.h"
+#include "zero3/state/state_groups.h"
 #include "zero3/state/state_options.h"
 
 namespace tessera::zero3 {
-
-// The groups over which gradients are reduced.
-struct GradientGroups {
-  collectives::Communicator* shard = nullptr;
-  // The ranks that hold the same shards; null: none.
-  collectives::Communicator* replicas = nullptr;
-  // The ranks of `shard`, which agree on complete gradients on the host.
-  collectives::Communicator* agree = nullptr;
-};
 
 // Accumulates gradients, reduces them over ranks layer by layer, and holds the
 // sums of the elements that this rank owns.
@@ -68,7 +60,7 @@ class GradientReducer {
   // outlive the reducer; no other collectives run on the groups.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
       const StateContext& context, const ShardedStateOptions& options,
-      const GradientGroups& groups, std::shared_ptr<ShardPrefetch> prefetch,
+      const StateGroups& groups, std::shared_ptr<ShardPrefetch> prefetch,
       HostCopies* host);
 
   // OK if the gradient may be accumulated into. InvalidArgument if the
@@ -136,9 +128,8 @@ class GradientReducer {
   };
 
   GradientReducer(const StateContext& context,
-                  const ShardedStateOptions& options,
-                  const GradientGroups& groups, std::vector<DType> dtypes,
-                  HostCopies* host);
+                  const ShardedStateOptions& options, const StateGroups& groups,
+                  std::vector<DType> dtypes, HostCopies* host);
 
   StateOps& ops() const { return *context_.device.ops; }
   bool is_sharded() const { return shards_ != nullptr; }
@@ -168,7 +159,7 @@ class GradientReducer {
 
   const StateContext context_;
   const ShardedStateOptions& options_;
-  const GradientGroups groups_;
+  const StateGroups& groups_;
   const std::vector<DType> dtypes_;  // By id.
   HostCopies* const host_;
   const ReduceBuckets buckets_;

@@ -109,7 +109,7 @@ struct PendingReduction::State {
 
 absl::Status PendingReduction::State::Finish() {
   if (work) {
-    const absl::Status done = reduction->options_.queue->Wait(work->event());
+    const absl::Status done = reduction->queue().Wait(work->event());
     work.reset();
     TESSERA_RETURN_IF_ERROR(done);
   }
@@ -119,7 +119,7 @@ absl::Status PendingReduction::State::Finish() {
   const auto sources =
       Parts(received.bytes(), 0, Int8Bytes(own.count), Int8Bytes(own.count),
             static_cast<size_t>(reduction->group_.size()));
-  return reduction->options_.ops->Run(
+  return reduction->ops().Run(
       op::SumInt8{sources, divisor, own.dtype, own.AsBytes()});
 }
 
@@ -135,7 +135,7 @@ absl::Status PendingReduction::State::SecondHop() {
   int64_t at = 0;
   for (const int64_t count : owner_counts) {
     const int64_t bytes = Int8Bytes(count);
-    TESSERA_RETURN_IF_ERROR(reduction->options_.ops->Run(op::SumInt8Encoded{
+    TESSERA_RETURN_IF_ERROR(reduction->ops().Run(op::SumInt8Encoded{
         Parts(received.bytes(), at, bytes, stride, senders), count,
         sums.bytes().subspan(static_cast<size_t>(at),
                              static_cast<size_t>(bytes))}));
@@ -149,10 +149,10 @@ absl::Status PendingReduction::State::SecondHop() {
       reduction->pool_.Take("sums of hosts (int8)",
                             own_bytes * static_cast<int64_t>(hosts)));
   absl::Status done = across.RunOn(
-      *reduction->options_.queue,
+      reduction->queue(),
       Exchange(sums.bytes(), send_bytes, gathered.bytes(), own_bytes, label));
   if (done.ok()) {
-    done = reduction->options_.ops->Run(
+    done = reduction->ops().Run(
         op::SumInt8{Parts(gathered.bytes(), 0, own_bytes, own_bytes, hosts),
                     divisor, own.dtype, own.AsBytes()});
   }
@@ -272,8 +272,8 @@ absl::Status GradientReduction::StartNative(collectives::Buffer values,
                                          even ? std::vector<int64_t>() : counts)
           : collectives::AllReduceOf(values, values, reduction);
   operation.label = state.label;
-  TESSERA_ASSIGN_OR_RETURN(
-      state.work, group_.StartOn(*options_.queue, std::move(operation)));
+  TESSERA_ASSIGN_OR_RETURN(state.work,
+                           group_.StartOn(queue(), std::move(operation)));
   return absl::OkStatus();
 }
 
@@ -311,7 +311,7 @@ absl::Status GradientReduction::StartQuantized(
     for (const int64_t owner : owners) {
       const auto index = static_cast<size_t>(owner);
       const int64_t bytes = Int8Bytes(counts[index]);
-      TESSERA_RETURN_IF_ERROR(options_.ops->Run(op::EncodeInt8{
+      TESSERA_RETURN_IF_ERROR(ops().Run(op::EncodeInt8{
           values.dtype, values.Slice(offsets[index], counts[index]).AsBytes(),
           state.sent.bytes().subspan(static_cast<size_t>(at),
                                      static_cast<size_t>(bytes))}));
@@ -320,9 +320,9 @@ absl::Status GradientReduction::StartQuantized(
   }
   TESSERA_ASSIGN_OR_RETURN(
       state.work,
-      group.StartOn(*options_.queue, Exchange(state.sent.bytes(), send_bytes,
-                                              state.received.bytes(),
-                                              send_bytes[place], state.label)));
+      group.StartOn(queue(), Exchange(state.sent.bytes(), send_bytes,
+                                      state.received.bytes(), send_bytes[place],
+                                      state.label)));
   return absl::OkStatus();
 }
 

@@ -18,16 +18,16 @@ bool IsKeptWhole(const StateLayout& layout, const ShardedStateOptions& options,
 
 ModelWeights::ModelWeights(const StateContext& context,
                            const ShardedStateOptions& options,
-                           const GatherGroups& groups)
+                           const StateGroups& groups)
     : context_(context),
       options_(options),
-      groups_(groups),
+      groups_{groups.gather.get(), groups.secondary.get()},
       pool_(context.device),
       weights_(context.model().count()) {}
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Create(
     const StateContext& context, const ShardedStateOptions& options,
-    const GatherGroups& groups, std::shared_ptr<ShardPrefetch> prefetch) {
+    const StateGroups& groups, std::shared_ptr<ShardPrefetch> prefetch) {
   std::unique_ptr<ModelWeights> weights(
       new ModelWeights(context, options, groups));
   TESSERA_RETURN_IF_ERROR(weights->Allocate(std::move(prefetch)));

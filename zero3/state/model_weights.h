@@ -15,6 +15,7 @@
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/shard_store.h"
 #include "zero3/state/state_device.h"
+#include "zero3/state/state_groups.h"
 #include "zero3/state/state_options.h"
 #include "zero3/state/weight_gather.h"
 
@@ -50,7 +51,7 @@ class ModelWeights {
   // run on the groups.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Create(
       const StateContext& context, const ShardedStateOptions& options,
-      const GatherGroups& groups, std::shared_ptr<ShardPrefetch> prefetch);
+      const StateGroups& groups, std::shared_ptr<ShardPrefetch> prefetch);
 
   // Waits for gathers in progress.
   ~ModelWeights();
@@ -110,7 +111,7 @@ class ModelWeights {
   };
 
   ModelWeights(const StateContext& context, const ShardedStateOptions& options,
-               const GatherGroups& groups);
+               const StateGroups& groups);
 
   absl::Status Allocate(std::shared_ptr<ShardPrefetch> prefetch);
   absl::StatusOr<TensorView> ViewOf(ParameterId id) const;

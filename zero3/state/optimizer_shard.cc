@@ -7,65 +7,6 @@
 #include "base/status_macros.h"
 
 namespace tessera::zero3 {
-namespace {
-
-bool HasMaster(const ModelParameter& parameter) {
-  return SizeInBytes(parameter.dtype()) < 4;
-}
-
-int MomentCountOf(const ModelParameter& parameter,
-                  const ShardedStateOptions& options) {
-  const int count = MomentCount(options.optimizer, options.sgd);
-  return parameter.spec.orthogonalized ? std::min(count, 1) : count;
-}
-
-offload::MomentFormat FormatOf(const ModelParameter& parameter,
-                               const ShardedStateOptions& options) {
-  return parameter.dtype() == DType::kF64 ? offload::MomentFormat::F64()
-                                          : options.moments;
-}
-
-// Bytes of one part of the state for `slot` elements. Precondition:
-// CheckMomentFormat(options.moments).ok().
-int64_t BytesOf(OptimizerPart part, const ModelParameter& parameter,
-                int64_t slot, const ShardedStateOptions& options) {
-  if (part == OptimizerPart::kMaster) {
-    return HasMaster(parameter) ? slot * SizeInBytes(DType::kF32) : 0;
-  }
-  const int moment = part == OptimizerPart::kFirstMoment ? 1 : 2;
-  if (moment > MomentCountOf(parameter, options)) return 0;
-  return offload::MomentBytes(FormatOf(parameter, options), slot).value_or(0);
-}
-
-// The type that codecs see.
-DType DTypeOf(OptimizerPart part, const offload::MomentFormat& moments) {
-  if (part == OptimizerPart::kMaster) return DType::kF32;
-  switch (moments.type) {
-    case offload::MomentType::kF64:
-      return DType::kF64;
-    case offload::MomentType::kF32:
-      return DType::kF32;
-    case offload::MomentType::kBF16:
-      return DType::kBF16;
-    case offload::MomentType::kBlockwise8:
-      return DType::kU8;
-  }
-  return DType::kU8;
-}
-
-}  // namespace
-
-std::string_view OptimizerPartName(OptimizerPart part) {
-  switch (part) {
-    case OptimizerPart::kMaster:
-      return "master";
-    case OptimizerPart::kFirstMoment:
-      return "first_moment";
-    case OptimizerPart::kSecondMoment:
-      return "second_moment";
-  }
-  return "invalid";
-}
 
 absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
     const ShardedStateOptions& options) {
@@ -139,27 +80,26 @@ absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
   std::unique_ptr<OptimizerShard> shard(
       new OptimizerShard(context, options, std::move(optimizer),
                          std::move(matrix_steps), weights, gradients, host));
-  for (const OptimizerPart part : kAllOptimizerParts) {
+  for (const StatePart part : kOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(shard->CreateStore(part, prefetch));
   }
   return shard;
 }
 
 absl::Status OptimizerShard::CreateStore(
-    OptimizerPart part, const std::shared_ptr<ShardPrefetch>& prefetch) {
+    StatePart part, const std::shared_ptr<ShardPrefetch>& prefetch) {
   std::vector<ShardBlock> blocks;
   for (const ModelParameter& parameter : context_.model().all()) {
     ShardBlock& block = blocks.emplace_back();
-    if (!parameter.trainable()) continue;
-    const int64_t slot = context_.OwnExtent(parameter.id).slot;
-    block = {absl::StrCat(options_.key_prefix, OptimizerPartName(part), "/",
-                          parameter.id.value()),
-             BytesOf(part, parameter, slot, options_),
-             DTypeOf(part, FormatOf(parameter, options_)),
-             options_.optimizer_tier};
+    if (const auto format = FormatOf(part, parameter.id)) {
+      block = {absl::StrCat(options_.key_prefix, StatePartName(part), "/",
+                            parameter.id.value()),
+               format->BytesOf(context_.OwnExtent(parameter.id).slot),
+               format->dtype, options_.optimizer_tier};
+    }
   }
   TESSERA_ASSIGN_OR_RETURN(
-      stores_[static_cast<size_t>(part)],
+      stores_[static_cast<size_t>(part) - 1],
       ShardStore::Create(std::move(blocks),
                          {.purpose = offload::Purpose::kOptimizer,
                           .device = device_,
@@ -184,25 +124,26 @@ int64_t OptimizerShard::BytesOfSlot(const ModelParameter& parameter,
                                     int64_t slot,
                                     const ShardedStateOptions& options) {
   int64_t bytes = 0;
-  for (const OptimizerPart part : kAllOptimizerParts) {
-    bytes += BytesOf(part, parameter, slot, options);
+  for (const StatePart part : kOptimizerParts) {
+    const auto format = StateFormatOf(parameter, options.moment_kinds(), part);
+    if (format) bytes += format->BytesOf(slot);
   }
   return bytes;
 }
 
-absl::StatusOr<std::span<std::byte>> OptimizerShard::Open(OptimizerPart part,
+absl::StatusOr<std::span<std::byte>> OptimizerShard::Open(StatePart part,
                                                           ParameterId id) {
   return StoreOf(part).Open(IndexOf(id));
 }
 
-absl::Status OptimizerShard::Close(OptimizerPart part, ParameterId id,
+absl::Status OptimizerShard::Close(StatePart part, ParameterId id,
                                    bool changed) {
   return StoreOf(part).Close(IndexOf(id), changed);
 }
 
 absl::Status OptimizerShard::Settle() {
   absl::Status status;
-  for (OptimizerPart part : kAllOptimizerParts) {
+  for (StatePart part : kOptimizerParts) {
     status.Update(StoreOf(part).Settle());
   }
   return status;
@@ -225,7 +166,7 @@ absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
 void OptimizerShard::Announce(ParameterId id) {
   // A slot that is only padding is not opened.
   if (context_.OwnExtent(id).size() == 0) return;
-  for (OptimizerPart part : kAllOptimizerParts) {
+  for (StatePart part : kOptimizerParts) {
     StoreOf(part).Announce(IndexOf(id));
   }
   gradients_.AnnounceOwn(id);
@@ -255,9 +196,9 @@ absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenRange(
   TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range, OpenWeights(id, why));
   TESSERA_ASSIGN_OR_RETURN(range.gradient, gradients_.OpenForStep(id));
   TESSERA_ASSIGN_OR_RETURN(range.first,
-                           OpenMoment(OptimizerPart::kFirstMoment, id));
+                           OpenMoment(StatePart::kFirstMoment, id));
   TESSERA_ASSIGN_OR_RETURN(range.second,
-                           OpenMoment(OptimizerPart::kSecondMoment, id));
+                           OpenMoment(StatePart::kSecondMoment, id));
   return range;
 }
 
@@ -276,28 +217,27 @@ absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenWeights(
   TESSERA_ASSIGN_OR_RETURN(range.parameter, host_ == nullptr
                                                 ? weights_.OpenOwn(id)
                                                 : host_->OpenValue(id, why));
-  if (HasMaster(parameter)) {
+  if (FormatOf(StatePart::kMaster, id)) {
     range.copy = range.parameter;
     TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> master,
-                             Open(OptimizerPart::kMaster, id));
+                             Open(StatePart::kMaster, id));
     range.parameter =
         offload::TypedSpan(master.data(), DType::kF32, extent.size());
   }
   return range;
 }
 
-absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(
-    OptimizerPart part, ParameterId id) {
-  const ModelParameter& parameter = context_.model()[id];
-  const Extent extent = context_.OwnExtent(id);
-  if (BytesOf(part, parameter, extent.slot, options_) == 0) {
-    return offload::MomentSpan();
-  }
+absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(StatePart part,
+                                                               ParameterId id) {
+  if (!FormatOf(part, id)) return offload::MomentSpan();
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Open(part, id));
+  const Extent extent = context_.OwnExtent(id);
   TESSERA_ASSIGN_OR_RETURN(
       const offload::MomentSpan moment,
-      offload::MomentSpan::Over(FormatOf(parameter, options_), extent.slot,
-                                bytes));
+      offload::MomentSpan::Over(context_.model()[id].dtype() == DType::kF64
+                                    ? offload::MomentFormat::F64()
+                                    : options_.moments,
+                                extent.slot, bytes));
   return moment.Piece(0, extent.size());
 }
 
@@ -313,7 +253,7 @@ absl::Status OptimizerShard::StepRange(int64_t step,
 
 absl::Status OptimizerShard::CloseRange(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(gradients_.CloseAfterStep(id));
-  for (OptimizerPart part : kAllOptimizerParts) {
+  for (StatePart part : kOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(Close(part, id, /*changed=*/true));
   }
   return absl::OkStatus();
@@ -360,8 +300,7 @@ absl::StatusOr<Buffer*> OptimizerShard::UndoOf(
     ParameterId id, const offload::ParameterRange& range) {
   Buffer& undo = early_[id].undo;
   if (undo.size() > 0) return &undo;
-  const int64_t bytes =
-      offload::UndoBytes(range, MomentCountOf(context_.model()[id], options_));
+  const int64_t bytes = offload::UndoBytes(range, /*moments=*/2);
   if (bytes > options_.speculative_bytes - undo_bytes_) return nullptr;
   TESSERA_ASSIGN_OR_RETURN(
       undo, Buffer::Allocate(HostMemory(), static_cast<size_t>(bytes)));
@@ -405,7 +344,7 @@ absl::Status MatrixShards::WriteDirection(ParameterId id, int64_t begin,
   TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan gradient,
                            shard_.gradients_.OpenForStep(id));
   TESSERA_ASSIGN_OR_RETURN(const offload::MomentSpan moment,
-                           shard_.OpenMoment(OptimizerPart::kFirstMoment, id));
+                           shard_.OpenMoment(StatePart::kFirstMoment, id));
   offload::ParameterRange range = {.name = parameter.name(),
                                    .begin = begin,
                                    .whole = parameter.elements,
@@ -416,7 +355,7 @@ absl::Status MatrixShards::WriteDirection(ParameterId id, int64_t begin,
   TESSERA_RETURN_IF_ERROR(
       shard_.ops().Step(*shard_.matrix_steps_.momentum, step_, scale_, range));
   TESSERA_RETURN_IF_ERROR(shard_.gradients_.CloseAfterStep(id));
-  return shard_.Close(OptimizerPart::kFirstMoment, id, /*changed=*/true);
+  return shard_.Close(StatePart::kFirstMoment, id, /*changed=*/true);
 }
 
 absl::Status MatrixShards::Apply(ParameterId id, int64_t begin,
@@ -433,7 +372,7 @@ absl::Status MatrixShards::Apply(ParameterId id, int64_t begin,
   TESSERA_RETURN_IF_ERROR(
       shard_.ops().Step(*shard_.matrix_steps_.weights, step_, {}, range));
   TESSERA_RETURN_IF_ERROR(
-      shard_.Close(OptimizerPart::kMaster, id, /*changed=*/true));
+      shard_.Close(StatePart::kMaster, id, /*changed=*/true));
   return shard_.CloseValue(id);
 }
 

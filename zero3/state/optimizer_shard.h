@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -20,6 +21,7 @@
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_scale.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/gradient_reducer.h"
 #include "zero3/state/host_copies.h"
@@ -30,12 +32,9 @@
 
 namespace tessera::zero3 {
 
-// The kinds of state that an optimizer keeps, as checkpoints name them.
-enum class OptimizerPart { kMaster, kFirstMoment, kSecondMoment };
-std::string_view OptimizerPartName(OptimizerPart part);
-inline constexpr OptimizerPart kAllOptimizerParts[] = {
-    OptimizerPart::kMaster, OptimizerPart::kFirstMoment,
-    OptimizerPart::kSecondMoment};
+// The kinds of state that an optimizer keeps.
+inline constexpr StatePart kOptimizerParts[] = {
+    StatePart::kMaster, StatePart::kFirstMoment, StatePart::kSecondMoment};
 
 class OptimizerShard;
 
@@ -132,7 +131,7 @@ class OptimizerShard {
   }
   absl::Status SetLearningRate(double learning_rate);
   // Bytes of master weights and moments for `slot` elements of a trained
-  // parameter. Precondition: CheckMomentFormat(options.moments).ok().
+  // parameter.
   static int64_t BytesOfSlot(const ModelParameter& parameter, int64_t slot,
                              const ShardedStateOptions& options);
 
@@ -154,8 +153,8 @@ class OptimizerShard {
 
   // The whole slot of one part of a parameter's state, valid until Close; empty
   // if this rank has no slot.
-  absl::StatusOr<std::span<std::byte>> Open(OptimizerPart part, ParameterId id);
-  absl::Status Close(OptimizerPart part, ParameterId id, bool changed);
+  absl::StatusOr<std::span<std::byte>> Open(StatePart part, ParameterId id);
+  absl::Status Close(StatePart part, ParameterId id, bool changed);
 
   // Flushes all changes to the tiers.
   absl::Status Settle();
@@ -188,12 +187,16 @@ class OptimizerShard {
       const ShardedStateOptions& options);
   static absl::StatusOr<MatrixSteps> CreateMatrixSteps(
       const ShardedStateOptions& options);
-  absl::Status CreateStore(OptimizerPart part,
+  absl::Status CreateStore(StatePart part,
                            const std::shared_ptr<ShardPrefetch>& prefetch);
-  ShardStore& StoreOf(OptimizerPart part) const {
-    return *stores_[static_cast<size_t>(part)];
+  ShardStore& StoreOf(StatePart part) const {
+    return *stores_[static_cast<size_t>(part) - 1];
   }
   StateOps& ops() const { return *device_.ops; }
+  // nullopt if the parameter has no such part.
+  std::optional<StateFormat> FormatOf(StatePart part, ParameterId id) const {
+    return StateFormatOf(context_.model()[id], options_.moment_kinds(), part);
+  }
   void Announce(ParameterId id);
   absl::Status StepOne(int64_t step, const offload::StepScale& scale,
                        ParameterId id);
@@ -205,7 +208,7 @@ class OptimizerShard {
   // there is a master weight, the value is the range's 16-bit copy.
   absl::StatusOr<offload::ParameterRange> OpenWeights(ParameterId id,
                                                       std::string_view why);
-  absl::StatusOr<offload::MomentSpan> OpenMoment(OptimizerPart part,
+  absl::StatusOr<offload::MomentSpan> OpenMoment(StatePart part,
                                                  ParameterId id);
   absl::Status CloseRange(ParameterId id);
   absl::Status CloseValue(ParameterId id);
@@ -230,7 +233,7 @@ class OptimizerShard {
   // ones.
   std::vector<ParameterId> owned_;
   size_t elementwise_ = 0;  // The number that `optimizer_` updates.
-  std::unique_ptr<ShardStore> stores_[3];  // By id.
+  std::unique_ptr<ShardStore> stores_[3];  // Of kOptimizerParts; by id.
   ById<Early> early_;
   int64_t undo_bytes_ = 0;  // The size of all Early::undo.
 };

@@ -100,10 +100,7 @@ absl::Status ShardedState::CreateParts() {
       .reads_ahead = options_.overlap,
       .device = context_.device});
   TESSERA_ASSIGN_OR_RETURN(
-      weights_, ModelWeights::Create(context_, options_,
-                                     {.shard = groups_.gather.get(),
-                                      .secondary = groups_.secondary.get()},
-                                     prefetch_));
+      weights_, ModelWeights::Create(context_, options_, groups_, prefetch_));
   if (on_host) {
     host_prefetch_ = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
         .near_bytes = NearBytesOf(context_, options_, /*of_host=*/true),
@@ -112,20 +109,15 @@ absl::Status ShardedState::CreateParts() {
     host_copies_ = std::make_unique<HostCopies>(context_, *weights_, prefetch_);
   }
   TESSERA_ASSIGN_OR_RETURN(
-      gradients_, GradientReducer::Create(context_, options_,
-                                          {.shard = groups_.reduce.get(),
-                                           .replicas = groups_.replicas.get(),
-                                           .agree = groups_.agree.get()},
+      gradients_, GradientReducer::Create(context_, options_, groups_,
                                           prefetch_, host_copies_.get()));
+  TESSERA_ASSIGN_OR_RETURN(clipping_,
+                           GradientClipping::Create(context_, options_, groups_,
+                                                    *gradients_, staging_));
   TESSERA_ASSIGN_OR_RETURN(
       optimizer_, OptimizerShard::Create(context_, options_, *weights_,
                                          *gradients_, host_copies_.get(),
                                          on_host ? host_prefetch_ : prefetch_));
-  TESSERA_ASSIGN_OR_RETURN(
-      clipping_, GradientClipping::Create(context_, options_,
-                                          {.shard = groups_.agree.get(),
-                                           .model = groups_.model.get()},
-                                          *gradients_, staging_));
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/tier/memory_tier.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/loss_scaler.h"
@@ -29,14 +30,6 @@ enum class OptimizerKind {
   // all others.
   kMuon,
 };
-
-// Moments per element: two for AdamW, one for SGD with momentum and none for
-// SGD without. Muon has two, except for orthogonalized parameters, which have
-// one.
-inline int MomentCount(OptimizerKind kind, const offload::SgdOptions& sgd) {
-  if (kind != OptimizerKind::kSgd) return 2;
-  return sgd.momentum == 0 ? 0 : 1;
-}
 
 // The parameters that the optimizer's weight decay applies to.
 enum class DecayedParameters {
@@ -134,6 +127,11 @@ struct ShardedStateOptions {
   DType GradientTypeOf(const ModelParameter& parameter) const {
     return SizeInBytes(parameter.dtype()) < 4 ? gradient_dtype
                                               : parameter.dtype();
+  }
+  // The moments of a trained element; SGD without momentum has none.
+  MomentKinds moment_kinds() const {
+    const int of_sgd = sgd.momentum == 0 ? 0 : 1;
+    return {moments, optimizer == OptimizerKind::kSgd ? of_sgd : 2};
   }
   // True if the host executes the optimizer's step.
   bool StepsOnHost() const {

@@ -35,10 +35,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Create(
 }
 
 ModelWeights::~ModelWeights() {
-  for (Weight& weight : weights_) {
-    if (weight.publication) weight.publication->Wait().IgnoreError();
-    weight.gather.reset();  // Before the memory it fills.
-  }
+  // Before the memory they fill.
+  for (Weight& weight : weights_) weight.gather.reset();
 }
 
 absl::Status ModelWeights::Allocate(std::shared_ptr<ShardPrefetch> prefetch) {
@@ -50,11 +48,17 @@ absl::Status ModelWeights::Allocate(std::shared_ptr<ShardPrefetch> prefetch) {
     Weight& weight = weights_[id];
     weight.is_whole = IsKeptWhole(context_.layout, options_, parameter);
     if (!weight.is_whole) {
+      weight.gather = std::make_unique<WeightGather>(
+          context_, id, GatherOptions{.quantized = options_.quantized_weights},
+          groups_, pool_);
       shard = {absl::StrCat(options_.key_prefix, "parameter/", id.value()),
                context_.OwnExtent(id).slot * width, parameter.dtype(),
                options_.parameter_tier};
       continue;
     }
+    weight.gather = std::make_unique<WeightGather>(
+        context_, id, GatherOptions(), GatherGroups{.shard = groups_.shard},
+        pool_);
     TESSERA_ASSIGN_OR_RETURN(
         weight.memory,
         AccountedMemory::Allocate(context_.device, parameter.name(),
@@ -81,9 +85,7 @@ absl::Status ModelWeights::At(ParameterId id,
 void ModelWeights::Announce(std::span<const ParameterId> window) {
   for (ParameterId id : window) {
     const Weight& weight = weights_[id];
-    if (weight.windows > 0) continue;
-    if (weight.gather != nullptr && !weight.gather->NeedsOwn()) continue;
-    AnnounceOwn(id);
+    if (weight.windows == 0 && weight.gather->NeedsOwn()) AnnounceOwn(id);
   }
 }
 
@@ -102,11 +104,6 @@ absl::Status ModelWeights::StartOne(ParameterId id) {
       weight.memory,
       pool_.Take(parameter.name(), context_.layout.GatheredElements(id) *
                                        SizeInBytes(parameter.dtype())));
-  if (weight.gather == nullptr) {
-    weight.gather = std::make_unique<WeightGather>(
-        context_, id, GatherOptions{.quantized = options_.quantized_weights},
-        groups_, pool_);
-  }
   std::span<std::byte> own;
   weight.has_shard_open = weight.gather->NeedsOwn();
   QueuePoint ready = weight.memory.last_use();
@@ -126,37 +123,25 @@ absl::Status ModelWeights::StartOne(ParameterId id) {
 }
 
 absl::Status ModelWeights::Wait(std::span<const ParameterId> window) {
-  for (ParameterId id : window) {
-    TESSERA_RETURN_IF_ERROR(weights_[id].is_whole ? WaitWhole(id)
-                                                  : WaitOne(id));
-  }
+  for (ParameterId id : window) TESSERA_RETURN_IF_ERROR(WaitOne(id));
   return absl::OkStatus();
 }
 
 absl::Status ModelWeights::WaitOne(ParameterId id) {
   Weight& weight = weights_[id];
+  TESSERA_RETURN_IF_ERROR(
+      context_.queue().Wait(std::exchange(weight.arrival, {})));
   if (!std::exchange(weight.is_started, false)) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(At(id, weight.gather->Finish()));
   return weight.has_shard_open ? shards_->Close(IndexOf(id), /*changed=*/false)
                                : absl::OkStatus();
 }
 
-absl::Status ModelWeights::WaitWhole(ParameterId id) {
-  Weight& weight = weights_[id];
-  TESSERA_RETURN_IF_ERROR(
-      context_.queue().Wait(std::exchange(weight.arrival, {})));
-  if (!weight.publication) return absl::OkStatus();
-  const absl::Status status =
-      context_.queue().Wait(weight.publication->event());
-  weight.publication.reset();
-  return At(id, status);
-}
-
 absl::StatusOr<TensorView> ModelWeights::Value(ParameterId id) {
   const ModelParameter& parameter = context_.model()[id];
   const Weight& weight = weights_[id];
   if (weight.is_whole) {
-    TESSERA_RETURN_IF_ERROR(WaitWhole(id));
+    TESSERA_RETURN_IF_ERROR(WaitOne(id));
   } else if (weight.windows == 0 || weight.is_started) {
     return absl::FailedPreconditionError(absl::StrCat(
         "parameter \"", parameter.name(),
@@ -190,9 +175,7 @@ absl::Status ModelWeights::EndStep() {
         absl::StrCat("parameter \"", parameter.name(),
                      "\" is still gathered: release it before the step"));
   }
-  for (Weight& weight : weights_) {
-    if (weight.gather != nullptr) weight.gather->Forget();
-  }
+  for (Weight& weight : weights_) weight.gather->Forget();
   pool_.Trim();
   return absl::OkStatus();
 }
@@ -204,10 +187,9 @@ offload::TypedSpan ModelWeights::OwnSpan(ParameterId id,
 
 absl::StatusOr<offload::TypedSpan> ModelWeights::OpenOwn(ParameterId id) {
   if (weights_[id].is_whole) {
-    TESSERA_RETURN_IF_ERROR(WaitWhole(id));
-    return OwnSpan(id, SlotIn(context_.layout, id, context_.rank,
-                              weights_[id].memory.bytes())
-                           .data());
+    TESSERA_RETURN_IF_ERROR(WaitOne(id));
+    Weight& weight = weights_[id];
+    return OwnSpan(id, weight.gather->SlotIn(weight.memory.bytes()).data());
   }
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
                            shards_->Open(IndexOf(id)));
@@ -250,8 +232,9 @@ absl::Status ModelWeights::Publish() {
 absl::Status ModelWeights::AwaitPublications() {
   absl::Status status;
   for (const ModelParameter& parameter : context_.model().all()) {
-    if (weights_[parameter.id].publication) {
-      status.Update(WaitWhole(parameter.id));
+    const Weight& weight = weights_[parameter.id];
+    if (weight.is_whole && weight.is_started) {
+      status.Update(WaitOne(parameter.id));
     }
   }
   return status;
@@ -261,18 +244,13 @@ absl::Status ModelWeights::AwaitPublications() {
 absl::Status ModelWeights::StartPublications() {
   if (context_.layout.ranks() == 1) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const QueuePoint now, context_.device.Mark());
-  for (const ModelParameter& parameter : context_.model().all()) {
-    Weight& weight = weights_[parameter.id];
+  for (Weight& weight : weights_) {
     const std::span<std::byte> all = weight.memory.bytes();
     if (!weight.is_whole || all.empty()) continue;
     const QueuePoint written = std::exchange(weight.written, {});
-    TESSERA_ASSIGN_OR_RETURN(
-        weight.publication,
-        groups_.shard->Start(
-            GatherOperation(
-                context_.layout, parameter.id,
-                SlotIn(context_.layout, parameter.id, context_.rank, all), all),
-            {.after = written.number > 0 ? written.event : now.event}));
+    TESSERA_RETURN_IF_ERROR(weight.gather->Start(
+        weight.gather->SlotIn(all), all, written.number > 0 ? written : now));
+    weight.is_started = true;
   }
   return absl::OkStatus();
 }

@@ -4,13 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
-#include "collectives/communicator.h"
 #include "offload/optimizer/parameter_range.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/shard_store.h"
@@ -97,16 +95,16 @@ class ModelWeights {
  private:
   struct Weight {
     AccountedMemory memory;  // All gathered elements; empty if not gathered.
+    // A gather of the shards, or a publication of a whole parameter.
+    std::unique_ptr<WeightGather> gather;
+    bool is_started = false;  // Started and not yet awaited.
     bool is_whole = false;
     // If it is whole. `written` is the last change of the own elements, number
     // 0 if there was none since the last publication.
     QueuePoint written;
     Event arrival;  // Of own elements; not yet awaited.
-    std::optional<collectives::Work> publication;  // In flight.
     // If it is sharded.
     int64_t windows = 0;  // Windows that were started and not released.
-    std::unique_ptr<WeightGather> gather;  // Created by the first Start.
-    bool is_started = false;               // Started and not yet awaited.
     bool has_shard_open = false;
   };
 
@@ -114,10 +112,8 @@ class ModelWeights {
                const StateGroups& groups);
 
   absl::Status Allocate(std::shared_ptr<ShardPrefetch> prefetch);
-  absl::StatusOr<TensorView> ViewOf(ParameterId id) const;
   absl::Status StartOne(ParameterId id);
   absl::Status WaitOne(ParameterId id);
-  absl::Status WaitWhole(ParameterId id);
   absl::Status AwaitPublications();
   absl::Status StartPublications();
   absl::Status At(ParameterId id, const absl::Status& status) const;

@@ -124,7 +124,7 @@ absl::Status ShardedState::CreateParts() {
 // The members' destructors do not wait for work that uses several members.
 ShardedState::~ShardedState() { queue().Synchronize().IgnoreError(); }
 
-absl::Status ShardedState::Tell(absl::Status status) {
+absl::Status ShardedState::AbortOnError(absl::Status status) {
   // Either this call had no side effects, or the other ranks already have the
   // error.
   if (status.ok() || absl::IsFailedPrecondition(status)) return status;
@@ -161,7 +161,7 @@ absl::Status ShardedState::CheckIds(std::span<const ParameterId> window) const {
 // An evaluation loads blocks when it uses them, outside of the steps whose
 // order of uses the prefetcher follows.
 absl::Status ShardedState::BeginTraffic() {
-  return is_evaluating_ ? absl::OkStatus() : Tell(BeginStepOfTiers());
+  return is_evaluating_ ? absl::OkStatus() : AbortOnError(BeginStepOfTiers());
 }
 
 absl::Status ShardedState::BeginStepOfTiers() {
@@ -182,7 +182,7 @@ absl::StatusOr<ShardTraffic> ShardedState::EndStepOfTiers() {
 
 absl::Status ShardedState::EndEvaluation() {
   is_evaluating_ = false;
-  return Tell(weights_->EndStep());
+  return AbortOnError(weights_->EndStep());
 }
 
 absl::Status ShardedState::AnnounceGather(std::span<const ParameterId> window) {
@@ -195,12 +195,12 @@ absl::Status ShardedState::AnnounceGather(std::span<const ParameterId> window) {
 absl::Status ShardedState::StartGather(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
   TESSERA_RETURN_IF_ERROR(BeginTraffic());
-  return Tell(weights_->Start(window));
+  return AbortOnError(weights_->Start(window));
 }
 
 absl::Status ShardedState::AwaitGather(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
-  return Tell(weights_->Wait(window));
+  return AbortOnError(weights_->Wait(window));
 }
 
 absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
@@ -211,33 +211,33 @@ absl::Status ShardedState::Acquire(std::span<const ParameterId> window) {
 absl::StatusOr<TensorView> ShardedState::Value(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
   absl::StatusOr<TensorView> value = weights_->Value(id);
-  TESSERA_RETURN_IF_ERROR(Tell(value.status()));
+  TESSERA_RETURN_IF_ERROR(AbortOnError(value.status()));
   return value;
 }
 
 absl::Status ShardedState::Release(std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(CheckIds(window));
-  return Tell(weights_->Release(window));
+  return AbortOnError(weights_->Release(window));
 }
 
 absl::StatusOr<TensorView> ShardedState::Gradient(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(gradients_->CheckOpen(id));
   absl::StatusOr<TensorView> gradient = gradients_->Gradient(id);
-  TESSERA_RETURN_IF_ERROR(Tell(gradient.status()));
+  TESSERA_RETURN_IF_ERROR(AbortOnError(gradient.status()));
   return gradient;
 }
 
 absl::Status ShardedState::ReduceGradients(
     std::span<const ParameterId> window) {
   TESSERA_RETURN_IF_ERROR(gradients_->CheckWindow(window));
-  TESSERA_RETURN_IF_ERROR(Tell(BeginStepOfTiers()));
-  return Tell(gradients_->Start(window));
+  TESSERA_RETURN_IF_ERROR(AbortOnError(BeginStepOfTiers()));
+  return AbortOnError(gradients_->Start(window));
 }
 
 absl::StatusOr<TensorView> ShardedState::OwnGradient(ParameterId id) {
   TESSERA_RETURN_IF_ERROR(context_.model().CheckId(id));
   const absl::StatusOr<offload::TypedSpan> own = gradients_->OpenForChange(id);
-  TESSERA_RETURN_IF_ERROR(Tell(own.status()));
+  TESSERA_RETURN_IF_ERROR(AbortOnError(own.status()));
   const int64_t shape[] = {own->size()};
   return TensorView::Create(
       {own->data(), static_cast<size_t>(own->size_in_bytes())}, own->dtype(),
@@ -250,12 +250,12 @@ absl::StatusOr<UpdateReport> ShardedState::Step(MatrixUpdates* matrices) {
 }
 
 absl::StatusOr<offload::GradientStatistics> ShardedState::Measure() {
-  absl::StatusOr<offload::GradientStatistics> statistics = MeasureAlone();
-  TESSERA_RETURN_IF_ERROR(Tell(statistics.status()));
+  absl::StatusOr<offload::GradientStatistics> statistics = MeasureGradients();
+  TESSERA_RETURN_IF_ERROR(AbortOnError(statistics.status()));
   return statistics;
 }
 
-absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureAlone() {
+absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureGradients() {
   TESSERA_RETURN_IF_ERROR(BeginStepOfTiers());
   TESSERA_RETURN_IF_ERROR(weights_->EndStep());
   TESSERA_RETURN_IF_ERROR(gradients_->CheckComplete());
@@ -288,12 +288,12 @@ absl::StatusOr<UpdateReport> ShardedState::StepMeasured(
             ? "a step of Muon without MatrixUpdates; give the step one"
             : "a step with MatrixUpdates, which only Muon takes; give none");
   }
-  absl::StatusOr<UpdateReport> report = StepAlone(of_model, matrices);
-  TESSERA_RETURN_IF_ERROR(Tell(report.status()));
+  absl::StatusOr<UpdateReport> report = UpdateWeights(of_model, matrices);
+  TESSERA_RETURN_IF_ERROR(AbortOnError(report.status()));
   return report;
 }
 
-absl::StatusOr<UpdateReport> ShardedState::StepAlone(
+absl::StatusOr<UpdateReport> ShardedState::UpdateWeights(
     const offload::GradientStatistics& of_model, MatrixUpdates* matrices) {
   UpdateReport report = *std::exchange(measured_, std::nullopt);
   report.skipped = !of_model.IsFinite();

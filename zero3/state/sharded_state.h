@@ -191,14 +191,14 @@ class ShardedState {
 
   absl::Status CreateParts();
   absl::Status CheckIds(std::span<const ParameterId> window) const;
-  // On an error other than FailedPrecondition, aborts the groups, so that no
-  // rank waits for this one. Returns `status`.
-  absl::Status Tell(absl::Status status);
+  // If `status` is an error other than FailedPrecondition, aborts the groups,
+  // so that no rank waits for this one. Returns `status`.
+  absl::Status AbortOnError(absl::Status status);
   absl::Status BeginTraffic();
   absl::Status BeginStepOfTiers();
   absl::StatusOr<ShardTraffic> EndStepOfTiers();
-  absl::StatusOr<offload::GradientStatistics> MeasureAlone();
-  absl::StatusOr<UpdateReport> StepAlone(
+  absl::StatusOr<offload::GradientStatistics> MeasureGradients();
+  absl::StatusOr<UpdateReport> UpdateWeights(
       const offload::GradientStatistics& of_model, MatrixUpdates* matrices);
 
   const StateContext context_;

@@ -12,41 +12,6 @@
 #include "zero3/state/int8_blocks.h"
 
 namespace tessera::zero3 {
-
-collectives::Operation GatherOperation(const StateLayout& layout,
-                                       ParameterId id,
-                                       std::span<const std::byte> own,
-                                       std::span<std::byte> whole) {
-  const DType dtype = layout.model()[id].dtype();
-  const int64_t width = SizeInBytes(dtype);
-  std::vector<int64_t> counts;
-  if (layout.options().kind != LayoutKind::kChunks) {
-    for (int64_t r = 0; r < layout.ranks(); ++r) {
-      counts.push_back(layout.ExtentOf(topology::Rank(r), id).slot);
-    }
-  }
-  collectives::Operation operation = collectives::AllGatherOf(
-      collectives::ConstBuffer(own.data(),
-                               static_cast<int64_t>(own.size()) / width, dtype),
-      collectives::Buffer(whole.data(),
-                          static_cast<int64_t>(whole.size()) / width, dtype),
-      std::move(counts));
-  operation.label = static_cast<uint32_t>(id.value()) + 1;
-  return operation;
-}
-
-std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,
-                            topology::Rank rank, std::span<std::byte> whole) {
-  const int64_t width = SizeInBytes(layout.model()[id].dtype());
-  int64_t before = 0;
-  for (int64_t r = 0; r < rank.value(); ++r) {
-    before += layout.ExtentOf(topology::Rank(r), id).slot;
-  }
-  return whole.subspan(
-      static_cast<size_t>(before * width),
-      static_cast<size_t>(layout.ExtentOf(rank, id).slot * width));
-}
-
 namespace {
 
 // The sizes of an even split; the first ranks get the remainder.
@@ -105,6 +70,11 @@ WeightGather::~WeightGather() {
   pool_.Give(std::move(encoded_));
 }
 
+std::span<std::byte> WeightGather::SlotIn(std::span<std::byte> whole) const {
+  return Block(whole, slots_, context_.rank.value(),
+               SizeInBytes(parameter_.dtype()));
+}
+
 absl::Status WeightGather::CheckSizes(std::span<const std::byte> own,
                                       std::span<const std::byte> whole) const {
   const int64_t width = SizeInBytes(parameter_.dtype());
@@ -134,7 +104,14 @@ absl::Status WeightGather::Start(std::span<const std::byte> own,
   whole_ = whole;
   starts_secondary_ = has_secondary_;
   if (has_secondary_) return StartSecondary(ready);
-  return quantized_ ? StartQuantized(own) : StartNative(own, ready);
+  if (quantized_) return StartQuantized(own);
+  const DType dtype = parameter_.dtype();
+  return StartOn(*groups_.shard,
+                 collectives::ConstBuffer(
+                     own.data(),
+                     slots_[static_cast<size_t>(context_.rank.value())], dtype),
+                 collectives::Buffer(whole.data(), Sum(slots_), dtype), slots_,
+                 ready);
 }
 
 // Ranks that gather different parameters get an error.
@@ -148,15 +125,6 @@ absl::Status WeightGather::StartOn(collectives::Communicator& group,
   operation.label = static_cast<uint32_t>(parameter_.id.value()) + 1;
   TESSERA_ASSIGN_OR_RETURN(
       work_, group.Start(std::move(operation), {.after = ready.event}));
-  return absl::OkStatus();
-}
-
-absl::Status WeightGather::StartNative(std::span<const std::byte> own,
-                                       const QueuePoint& ready) {
-  TESSERA_ASSIGN_OR_RETURN(
-      work_, groups_.shard->Start(
-                 GatherOperation(context_.layout, parameter_.id, own, whole_),
-                 {.after = ready.event}));
   return absl::OkStatus();
 }
 

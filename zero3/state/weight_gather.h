@@ -11,24 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "collectives/operation/operation.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {
-
-// The all-gather of a parameter's shards. `own` is this rank's slot. `whole`
-// has layout.GatheredElements(id) elements: the parameter's, then padding.
-// `own` may be the rank's slot in `whole`.
-collectives::Operation GatherOperation(const StateLayout& layout,
-                                       ParameterId id,
-                                       std::span<const std::byte> own,
-                                       std::span<std::byte> whole);
-
-// The slot of `rank` in the gathered buffer.
-std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,
-                            topology::Rank rank, std::span<std::byte> whole);
 
 struct GatherOptions {
   bool quantized = false;
@@ -85,15 +72,17 @@ class WeightGather {
   WeightGather(const WeightGather&) = delete;
   WeightGather& operator=(const WeightGather&) = delete;
 
+  // This rank's slot in the gathered elements.
+  std::span<std::byte> SlotIn(std::span<std::byte> whole) const;
   // True if the next Start reads `own`.
   bool NeedsOwn() const { return !has_secondary_; }
 
   // Starts to fill `whole`, layout.GatheredElements(id) elements, from every
-  // rank's slot `own`. Both must stay valid until Finish; `own` may be empty
-  // unless NeedsOwn(). The device's queue writes `own` and uses `whole` before
-  // `ready`; codes are written by later work of that queue. FailedPrecondition
-  // if a gather is in flight; InvalidArgument for wrong sizes;
-  // ResourceExhausted if there is no room for the codes.
+  // rank's slot `own`, which may be SlotIn(whole). Both must stay valid until
+  // Finish; `own` may be empty unless NeedsOwn(). The device's queue writes
+  // `own` and uses `whole` before `ready`; codes are written by later work of
+  // that queue. FailedPrecondition if a gather is in flight; InvalidArgument
+  // for wrong sizes; ResourceExhausted if there is no room for the codes.
   absl::Status Start(std::span<const std::byte> own, std::span<std::byte> whole,
                      const QueuePoint& ready = {});
   // Orders later work of the device's queue after the arrival of the values in
@@ -112,8 +101,6 @@ class WeightGather {
                        collectives::ConstBuffer own, collectives::Buffer whole,
                        const std::vector<int64_t>& counts,
                        const QueuePoint& ready);
-  absl::Status StartNative(std::span<const std::byte> own,
-                           const QueuePoint& ready);
   absl::Status StartQuantized(std::span<const std::byte> own);
   absl::Status StartSecondary(const QueuePoint& ready);
   absl::Status Decode();

@@ -29,8 +29,8 @@
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/settings.h"
-#include "zero3/state/loss_scaler.h"
-#include "zero3/state/state_options.h"
+#include "zero3/state/optimizer_shard.h"
+#include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
 

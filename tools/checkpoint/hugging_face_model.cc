@@ -33,7 +33,7 @@
 #include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
-#include "zero3/state/optimizer_shard.h"
+#include "zero3/state/loss_scaler.h"
 
 namespace tessera::tools {
 

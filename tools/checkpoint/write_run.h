@@ -24,7 +24,7 @@
 #include "tools/train/step/run_progress.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 
 namespace tessera::tools {
 

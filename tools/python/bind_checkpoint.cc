@@ -21,7 +21,7 @@
 #include "tools/train/settings/run_options.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 
 namespace tessera::python {
 namespace {

@@ -32,7 +32,7 @@
 #include "absl/status/statusor.h"
 #include "base/json/json.h"
 #include "offload/optimizer/parameter_range.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/layout/state_layout.h"
 
 namespace tessera::zero3 {

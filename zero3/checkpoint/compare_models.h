@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {

@@ -25,7 +25,7 @@
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/shard_file.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::zero3 {

@@ -37,7 +37,7 @@
 #include "base/os/unique_fd.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::zero3 {

@@ -7,17 +7,6 @@
 namespace tessera::zero3 {
 namespace {
 
-OptimizerPart OptimizerPartOf(StatePart part) {
-  switch (part) {
-    case StatePart::kMaster:
-      return OptimizerPart::kMaster;
-    case StatePart::kFirstMoment:
-      return OptimizerPart::kFirstMoment;
-    default:
-      return OptimizerPart::kSecondMoment;
-  }
-}
-
 // The queue that works on the memory of a part.
 Queue& QueueOf(ShardedState& state, StatePart part) {
   return part == StatePart::kValue ? state.queue() : state.optimizer().queue();
@@ -68,8 +57,7 @@ absl::StatusOr<StateShare> ShareOf(const ShardedState& state,
 }
 
 MomentKinds MomentsOf(const ShardedState& state) {
-  const ShardedStateOptions& options = state.options();
-  return {options.moments, MomentCount(options.optimizer, options.sgd)};
+  return state.options().moment_kinds();
 }
 
 std::vector<BlockRange> PlanBlocks(const StateShare& share,
@@ -111,12 +99,11 @@ Queue& OpenPart::queue() const { return QueueOf(*state_, part_); }
 absl::StatusOr<std::byte*> OpenPart::OpenMemory() {
   if (part_ == StatePart::kValue) {
     TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
-                             state_->own_values().Open(parameter_));
+                             state_->weights().OpenOwn(parameter_));
     return own.data();
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::span<std::byte> bytes,
-      state_->optimizer().Open(OptimizerPartOf(part_), parameter_));
+  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
+                           state_->optimizer().Open(part_, parameter_));
   return bytes.data();
 }
 
@@ -142,9 +129,8 @@ absl::Status OpenPart::Close(bool changed) {
     if (status.ok()) status = state_->queue().Synchronize();
   }
   status.Update(part_ == StatePart::kValue
-                    ? state_->own_values().Close(parameter_, changed)
-                    : state_->optimizer().Close(OptimizerPartOf(part_),
-                                                parameter_, changed));
+                    ? state_->weights().CloseOwn(parameter_, changed)
+                    : state_->optimizer().Close(part_, parameter_, changed));
   return status;
 }
 

@@ -19,7 +19,7 @@
 #include "base/device/device.h"
 #include "topology/rank.h"
 #include "zero3/checkpoint/shard_file.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/state/sharded_state.h"
 

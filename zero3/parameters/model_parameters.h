@@ -32,6 +32,27 @@ namespace tessera::zero3 {
 // The index of a parameter in its model: 0, 1, ... in the order of insertion.
 using ParameterId = StrongInt<struct ParameterIdTag>;
 
+inline size_t IndexOf(ParameterId id) {
+  return static_cast<size_t>(id.value());
+}
+
+// A value for each parameter of a model, initially a default.
+template <typename T>
+class ById {
+ public:
+  ById() = default;
+  explicit ById(int64_t parameters)
+      : values_(static_cast<size_t>(parameters)) {}
+
+  T& operator[](ParameterId id) { return values_[IndexOf(id)]; }
+  const T& operator[](ParameterId id) const { return values_[IndexOf(id)]; }
+  auto begin() { return values_.begin(); }
+  auto end() { return values_.end(); }
+
+ private:
+  std::vector<T> values_;
+};
+
 inline constexpr size_t kMaxParameterName = 1024;
 
 // The specification of a parameter.

@@ -1,7 +1,8 @@
 #include "zero3/state/gradient_reducer.h"
 
 #include <algorithm>
-#include <functional>
+#include <numeric>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -10,195 +11,107 @@
 
 namespace tessera::zero3 {
 
-namespace {
-
-size_t IndexOf(ParameterId id) { return static_cast<size_t>(id.value()); }
-
-// Returns true if a bucket of several gradients must be packed: with chunks,
-// each rank owns a piece of every gradient.
-bool IsPacked(const StateLayout& layout) {
-  return layout.options().kind == LayoutKind::kChunks && layout.ranks() > 1;
-}
-
-bool IsDirect(const StateLayout& layout, const BucketContents& bucket) {
-  if (!IsPacked(layout)) return true;
-  const auto count = std::count_if(
-      bucket.parameters.begin(), bucket.parameters.end(),
-      [&](ParameterId id) { return layout.model()[id].elements > 0; });
-  return count < 2;
-}
-
-}  // namespace
-
-std::vector<BucketContents> BucketsOf(const StateLayout& layout,
-                                      std::span<const DType> dtypes,
-                                      int64_t bucket_bytes) {
-  const ModelParameters& model = layout.model();
-  std::vector<BucketContents> buckets;
-  int64_t group = 0;  // Of the last bucket.
-  bool is_full = true;
-  const auto order = model.in_use_order();
-  for (auto it = order.rbegin(); it != order.rend(); ++it) {
-    const ModelParameter& parameter = model[*it];
-    if (!parameter.trainable()) continue;
-    const DType dtype = dtypes[IndexOf(*it)];
-    const int64_t more = layout.GatheredElements(*it);
-    const int64_t bytes = more * SizeInBytes(dtype);
-    const bool is_alone = IsPacked(layout) && bytes >= (bucket_bytes + 3) / 4;
-    if (is_full || is_alone || group != parameter.spec.group ||
-        buckets.back().dtype != dtype ||
-        buckets.back().bytes() + bytes > bucket_bytes) {
-      buckets.push_back({.dtype = dtype});
-    }
-    buckets.back().parameters.push_back(*it);
-    buckets.back().elements += more;
-    group = parameter.spec.group;
-    is_full = is_alone;
-  }
-  for (BucketContents& bucket : buckets) {
-    bucket.is_direct = IsDirect(layout, bucket);
-  }
-  return buckets;
-}
-
-void ReduceBuckets::Place(const StateLayout& layout, ReduceBucket& bucket) {
-  const auto ranks = static_cast<size_t>(layout.ranks());
-  bucket.counts.assign(ranks, 0);
-  bucket.pieces.assign(ranks, {});
-  std::vector<bool> seen(bucket.parameters.size(), false);
-  int64_t offset = 0;
-  for (size_t r = 0; r < ranks; ++r) {
-    for (size_t p = 0; p < seen.size(); ++p) {
-      const ParameterId id = bucket.parameters[p];
-      const Extent extent =
-          layout.ExtentOf(topology::Rank(static_cast<int64_t>(r)), id);
-      if (extent.slot == 0) continue;
-      bucket.pieces[r].push_back(
-          {id, extent.begin, extent.size(), extent.slot, offset});
-      if (!seen[p]) begin_of_[IndexOf(id)] = offset;
-      seen[p] = true;
-      bucket.counts[r] += extent.slot;
-      offset += extent.slot;
-    }
-  }
-}
-
-ReduceBuckets ReduceBuckets::Of(const StateLayout& layout,
-                                std::span<const DType> dtypes,
-                                int64_t bucket_bytes) {
-  ReduceBuckets result;
-  const auto count = static_cast<size_t>(layout.model().count());
-  result.bucket_of_.resize(count);
-  result.begin_of_.resize(count);
-  for (BucketContents& contents : BucketsOf(layout, dtypes, bucket_bytes)) {
-    for (ParameterId id : contents.parameters) {
-      result.bucket_of_[IndexOf(id)] = result.buckets_.size();
-    }
-    result.buckets_.push_back({std::move(contents), {}, {}});
-    result.Place(layout, result.buckets_.back());
-  }
-  return result;
-}
-
 GradientReducer::GradientReducer(const StateContext& context,
-                                 const std::vector<DType>& dtypes,
-                                 const GradientOptions& options,
-                                 const GradientGroups& groups,
-                                 ShardStore* shards,
-                                 const std::vector<size_t>& shard_of)
+                                 const ShardedStateOptions& options,
+                                 const StateGroups& groups,
+                                 std::vector<DType> dtypes, HostCopies* host)
     : context_(context),
-      dtypes_(dtypes),
+      options_(options),
       groups_(groups),
-      reduction_(options.average ? collectives::Reduction::Average()
-                                 : collectives::Reduction::Sum()),
-      overlap_(options.overlap),
-      shards_(shards),
-      shard_of_(shard_of),
-      is_in_shards_(shards != nullptr && !shards->in_tier() &&
-                    groups.shard->size() == 1 && groups.replicas == nullptr),
-      buckets_(ReduceBuckets::Of(context.layout, dtypes, options.bucket_bytes)),
+      dtypes_(std::move(dtypes)),
+      host_(host),
+      buckets_(
+          ReduceBuckets::Of(context.layout, dtypes_, options.bucket_bytes)),
       pool_(context.device),
-      bucket_(buckets_.all().size()) {
-  const auto count = static_cast<size_t>(context_.model().count());
-  own_.resize(count);
-  added_.resize(count);
-  reduced_.resize(count);
-  has_sums_.resize(count);
-}
+      bucket_memory_(buckets_.all().size()),
+      entries_(context.model().count()) {}
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
-    const StateContext& context, const std::vector<DType>& dtypes,
-    const GradientOptions& options, const GradientGroups& groups,
-    ShardStore* shards, const std::vector<size_t>& shard_of) {
-  if (options.bucket_bytes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gradient buckets of ", options.bucket_bytes,
-                     " bytes; at least 1 is needed"));
+    const StateContext& context, const ShardedStateOptions& options,
+    const StateGroups& groups, std::shared_ptr<ShardPrefetch> prefetch,
+    HostCopies* host) {
+  std::vector<DType> dtypes;
+  for (const ModelParameter& parameter : context.model().all()) {
+    dtypes.push_back(options.GradientTypeOf(parameter));
   }
   std::unique_ptr<GradientReducer> reducer(
-      new GradientReducer(context, dtypes, options, groups, shards, shard_of));
-  if (!reducer->is_sharded()) {
-    TESSERA_RETURN_IF_ERROR(reducer->AllocateKept());
-  }
+      new GradientReducer(context, options, groups, std::move(dtypes), host));
+  TESSERA_RETURN_IF_ERROR(options.stage >= 2
+                              ? reducer->CreateShards(std::move(prefetch))
+                              : reducer->AllocateKept());
   TESSERA_ASSIGN_OR_RETURN(
-      reducer->wire_, GradientReduction::Create(*groups.shard,
-                                                {.quantized = options.quantized,
-                                                 .average = options.average,
-                                                 .queue = context.device.queue,
-                                                 .ops = context.device.ops},
-                                                reducer->pool_));
+      reducer->wire_,
+      GradientReduction::Create(
+          *groups.reduce,
+          {.quantized = options.quantized_gradients,
+           .average = options.average_gradients,
+           .scatters = context.layout.ranks() == groups.reduce->size()},
+          reducer->pool_));
   return reducer;
 }
 
-GradientReducer::~GradientReducer() {
-  for (const InFlight& flight : in_flight_) {
-    if (flight.all_reduce) flight.all_reduce->Wait().IgnoreError();
+absl::Status GradientReducer::CreateShards(
+    std::shared_ptr<ShardPrefetch> prefetch) {
+  std::vector<ShardBlock> shards;
+  for (const ModelParameter& parameter : context_.model().all()) {
+    ShardBlock& shard = shards.emplace_back();
+    if (!parameter.trainable()) continue;
+    const ParameterId id = parameter.id;
+    shard = {absl::StrCat(options_.key_prefix, "gradient/", id.value()),
+             context_.OwnExtent(id).slot * SizeInBytes(DTypeOf(id)),
+             DTypeOf(id), options_.gradient_tier};
   }
+  TESSERA_ASSIGN_OR_RETURN(
+      shards_, ShardStore::Create(std::move(shards),
+                                  {.purpose = offload::Purpose::kGradients,
+                                   .device = context_.device,
+                                   .prefetch = std::move(prefetch)}));
+  is_in_shards_ = !shards_->in_tier() && groups_.reduce->size() == 1 &&
+                  groups_.replicas == nullptr;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<AccountedMemory> GradientReducer::Allocate(std::string_view key,
-                                                          int64_t bytes) {
-  if (is_sharded()) return pool_.Take(key, bytes);
-  // Uses no shared memory, because every rank would map the pages of other
-  // ranks' gradients that it reads.
-  return AccountedMemory::Allocate(context_.device, key, bytes,
-                                   offload::Purpose::kGradients);
+absl::Status GradientReducer::Allocate(std::string_view key, int64_t bytes,
+                                       bool is_kept, AccountedMemory& memory) {
+  if (!memory.bytes().empty()) return absl::OkStatus();
+  if (is_kept) {
+    // Uses no shared memory, because every rank would map the pages of other
+    // ranks' gradients that it reads.
+    TESSERA_ASSIGN_OR_RETURN(
+        memory, AccountedMemory::Allocate(context_.device, key, bytes,
+                                          offload::Purpose::kGradients));
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(memory, pool_.Take(key, bytes));
+  }
+  return ops().Zero(memory.bytes());
+}
+
+// If gradients are kept, a packed bucket is a copy of them.
+absl::Status GradientReducer::AllocateBucket(size_t index) {
+  return Allocate(absl::StrCat("gradient bucket ", index),
+                  BucketAt(index).bytes(),
+                  /*is_kept=*/!is_sharded() && BucketAt(index).is_direct,
+                  bucket_memory_[index]);
+}
+
+absl::Status GradientReducer::AllocateWhole(ParameterId id) {
+  return Allocate(
+      context_.model()[id].name(),
+      context_.layout.GatheredElements(id) * SizeInBytes(DTypeOf(id)),
+      /*is_kept=*/!is_sharded(), entries_[id].memory);
 }
 
 absl::Status GradientReducer::AllocateKept() {
-  for (size_t b = 0; b < bucket_.size(); ++b) {
+  for (size_t b = 0; b < bucket_memory_.size(); ++b) {
     if (BucketAt(b).is_direct) {
       TESSERA_RETURN_IF_ERROR(AllocateBucket(b));
-      TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[b].bytes()));
       continue;
     }
     for (ParameterId id : BucketAt(b).parameters) {
-      TESSERA_RETURN_IF_ERROR(AllocateOwn(id));
+      TESSERA_RETURN_IF_ERROR(AllocateWhole(id));
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status GradientReducer::AllocateBucket(size_t index) {
-  if (!bucket_[index].bytes().empty()) return absl::OkStatus();
-  const ReduceBucket& bucket = BucketAt(index);
-  const std::string key = absl::StrCat("gradient bucket ", index);
-  if (!is_sharded() && !bucket.is_direct) {
-    // A copy of kept gradients.
-    TESSERA_ASSIGN_OR_RETURN(bucket_[index], pool_.Take(key, bucket.bytes()));
-    return absl::OkStatus();
-  }
-  TESSERA_ASSIGN_OR_RETURN(bucket_[index], Allocate(key, bucket.bytes()));
-  return absl::OkStatus();
-}
-
-absl::Status GradientReducer::AllocateOwn(ParameterId id) {
-  AccountedMemory& own = own_[IndexOf(id)];
-  if (!own.bytes().empty()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(own, Allocate(context_.model()[id].name(),
-                                         context_.layout.GatheredElements(id) *
-                                             SizeInBytes(DTypeOf(id))));
-  return ops().Zero(own.bytes());
 }
 
 absl::Status GradientReducer::CheckOpen(ParameterId id) const {
@@ -208,7 +121,7 @@ absl::Status GradientReducer::CheckOpen(ParameterId id) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "parameter \"", parameter.name(), "\" is frozen: it has no gradient"));
   }
-  if (!is_sharded() && reduced_[IndexOf(id)]) {
+  if (!is_sharded() && entries_[id].is_reduced) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the gradient of \"", parameter.name(),
         "\" was reduced in this step: at stages 0 and 1 reduce each gradient "
@@ -218,10 +131,10 @@ absl::Status GradientReducer::CheckOpen(ParameterId id) const {
 }
 
 absl::StatusOr<TensorView> GradientReducer::Gradient(ParameterId id) {
-  TESSERA_RETURN_IF_ERROR(CheckOpen(id));
+  TESSERA_RETURN_IF_ERROR(ForgetDownload(id));
   TESSERA_RETURN_IF_ERROR(AwaitBucket(buckets_.BucketOf(id)));
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> whole, WholeOf(id));
-  added_[IndexOf(id)] = true;
+  entries_[id].is_added = true;
   const ModelParameter& parameter = context_.model()[id];
   return TensorView::Create(
       whole.first(
@@ -230,19 +143,15 @@ absl::StatusOr<TensorView> GradientReducer::Gradient(ParameterId id) {
 }
 
 absl::StatusOr<std::span<std::byte>> GradientReducer::WholeOf(ParameterId id) {
-  if (is_in_shards_) return shards_->Open(shard_of_[IndexOf(id)]);
+  if (is_in_shards_) return shards_->Open(IndexOf(id));
   const size_t index = buckets_.BucketOf(id);
-  const ReduceBucket& bucket = BucketAt(index);
-  if (!bucket.is_direct) {
-    TESSERA_RETURN_IF_ERROR(AllocateOwn(id));
-    return own_[IndexOf(id)].bytes();
+  if (!BucketAt(index).is_direct) {
+    TESSERA_RETURN_IF_ERROR(AllocateWhole(id));
+    return entries_[id].memory.bytes();
   }
-  if (bucket_[index].bytes().empty()) {
-    TESSERA_RETURN_IF_ERROR(AllocateBucket(index));
-    TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[index].bytes()));
-  }
-  const int64_t width = SizeInBytes(bucket.dtype);
-  return bucket_[index].bytes().subspan(
+  TESSERA_RETURN_IF_ERROR(AllocateBucket(index));
+  const int64_t width = SizeInBytes(DTypeOf(id));
+  return bucket_memory_[index].bytes().subspan(
       static_cast<size_t>(buckets_.BeginOf(id) * width),
       static_cast<size_t>(context_.layout.GatheredElements(id) * width));
 }
@@ -270,6 +179,10 @@ absl::Status GradientReducer::CheckWindow(
 }
 
 absl::Status GradientReducer::Start(std::span<const ParameterId> window) {
+  for (ParameterId id : window) {
+    ++entries_[id].reductions;
+    TESSERA_RETURN_IF_ERROR(ForgetDownload(id));
+  }
   TESSERA_RETURN_IF_ERROR(FinishFlights());
   for (auto id = window.rbegin(); id != window.rend(); ++id) {
     if (!context_.model()[*id].trainable()) continue;
@@ -278,77 +191,52 @@ absl::Status GradientReducer::Start(std::span<const ParameterId> window) {
     if (BucketAt(index).parameters.front() != *id) continue;
     TESSERA_RETURN_IF_ERROR(StartBucket(index));
   }
-  return overlap_ ? absl::OkStatus() : FinishFlights();
-}
-
-// Packs every gradient at its offset; padding and unused gradients are zeros.
-absl::Status GradientReducer::PackBucket(size_t index) {
-  const ReduceBucket& bucket = BucketAt(index);
-  TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[index].bytes()));
-  const int64_t width = SizeInBytes(bucket.dtype);
-  // Every rank has the same number of slots, in the same order.
-  for (const auto& pieces : bucket.pieces) {
-    for (const BucketPiece& piece : pieces) {
-      const std::span<const std::byte> own =
-          own_[IndexOf(piece.parameter)].bytes();
-      if (own.empty() || piece.size == 0) continue;
-      TESSERA_RETURN_IF_ERROR(
-          ops().Copy(own.subspan(static_cast<size_t>(piece.begin * width),
-                                 static_cast<size_t>(piece.size * width)),
-                     bucket_[index].bytes().subspan(
-                         static_cast<size_t>(piece.offset * width))));
-    }
-  }
-  if (!is_sharded()) return absl::OkStatus();
-  for (ParameterId id : bucket.parameters) {
-    pool_.Give(std::exchange(own_[IndexOf(id)], {}));
-  }
-  return absl::OkStatus();
+  if (!options_.overlap) TESSERA_RETURN_IF_ERROR(FinishFlights());
+  // The reductions of the previous window have finished.
+  return DownloadFinal(
+      std::exchange(last_reduced_, {window.begin(), window.end()}));
 }
 
 absl::Status GradientReducer::StartBucket(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
   for (ParameterId id : bucket.parameters) {
-    reduced_[IndexOf(id)] = true;
-    added_[IndexOf(id)] = false;
+    entries_[id].is_reduced = true;
+    entries_[id].is_added = false;
   }
   if (is_in_shards_) return absl::OkStatus();
-  const bool is_new = bucket_[index].bytes().empty();
   TESSERA_RETURN_IF_ERROR(AllocateBucket(index));
-  if (!bucket.is_direct) {
-    TESSERA_RETURN_IF_ERROR(PackBucket(index));
-  } else if (is_new) {
-    TESSERA_RETURN_IF_ERROR(ops().Zero(bucket_[index].bytes()));
-  }
-  const collectives::Buffer all(bucket_[index].bytes().data(), bucket.elements,
-                                bucket.dtype);
-  const auto label = static_cast<uint32_t>(index) + 1;
-  InFlight flight;
-  flight.bucket = index;
-  if (context_.layout.ranks() == groups_.shard->size()) {
-    TESSERA_ASSIGN_OR_RETURN(flight.reduction,
-                             wire_->Start(all, bucket.counts, label));
-  } else {
-    collectives::Operation operation =
-        collectives::AllReduceOf(all, all, reduction_);
-    operation.label = label;
-    TESSERA_ASSIGN_OR_RETURN(
-        flight.all_reduce,
-        groups_.shard->StartOn(context_.queue(), std::move(operation)));
-  }
-  in_flight_.push_back(std::move(flight));
+  if (!bucket.is_direct) TESSERA_RETURN_IF_ERROR(PackBucket(index));
+  TESSERA_ASSIGN_OR_RETURN(
+      PendingReduction reduction,
+      wire_->Start(
+          {bucket_memory_[index].bytes().data(), bucket.elements, bucket.dtype},
+          bucket.counts, static_cast<uint32_t>(index) + 1));
+  in_flight_.push_back({index, std::move(reduction)});
   return absl::OkStatus();
 }
 
-collectives::Buffer GradientReducer::OwnBlock(size_t index) {
+// Packs every gradient at its offset; padding and unused gradients are zeros.
+absl::Status GradientReducer::PackBucket(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
-  int64_t offset = 0;
-  for (int64_t r = 0; r < context_.rank.value(); ++r) {
-    offset += bucket.counts[static_cast<size_t>(r)];
+  const int64_t width = SizeInBytes(bucket.dtype);
+  // Every rank has the same number of slots, in the same order.
+  for (const auto& pieces : bucket.pieces) {
+    for (const BucketPiece& piece : pieces) {
+      const std::span<const std::byte> whole =
+          entries_[piece.parameter].memory.bytes();
+      if (whole.empty() || piece.size == 0) continue;
+      TESSERA_RETURN_IF_ERROR(
+          ops().Copy(whole.subspan(static_cast<size_t>(piece.begin * width),
+                                   static_cast<size_t>(piece.size * width)),
+                     bucket_memory_[index].bytes().subspan(
+                         static_cast<size_t>(piece.offset * width))));
+    }
   }
-  return collectives::Buffer(bucket_[index].bytes().data(), bucket.elements,
-                             bucket.dtype)
-      .Slice(offset, bucket.counts[static_cast<size_t>(context_.rank.value())]);
+  if (!is_sharded()) return absl::OkStatus();
+  for (ParameterId id : bucket.parameters) {
+    pool_.Give(std::exchange(entries_[id].memory, {}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status GradientReducer::AwaitBucket(size_t index) {
@@ -366,57 +254,61 @@ absl::Status GradientReducer::FinishFlights() {
 absl::Status GradientReducer::FinishOldest() {
   InFlight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
+  const size_t index = flight.bucket;
   const auto at = [&](const absl::Status& status) {
-    const ParameterId id = BucketAt(flight.bucket).parameters.front();
+    const ParameterId id = BucketAt(index).parameters.front();
     return Annotate(status, absl::StrCat("reduction of the gradient of \"",
                                          context_.model()[id].name(), "\""));
   };
-  Queue& queue = context_.queue();
-  TESSERA_RETURN_IF_ERROR(at(flight.reduction
-                                 ? flight.reduction->Wait()
-                                 : queue.Wait(flight.all_reduce->event())));
+  TESSERA_RETURN_IF_ERROR(at(flight.reduction.Wait()));
   if (groups_.replicas != nullptr) {
-    const collectives::Buffer own = OwnBlock(flight.bucket);
+    const collectives::Buffer own = OwnBlock(index);
     TESSERA_RETURN_IF_ERROR(at(groups_.replicas->RunOn(
-        queue, collectives::AllReduceOf(own, own, reduction_))));
+        context_.queue(),
+        collectives::AllReduceOf(own, own,
+                                 options_.average_gradients
+                                     ? collectives::Reduction::Average()
+                                     : collectives::Reduction::Sum()))));
   }
-  TESSERA_RETURN_IF_ERROR(TakeOwn(flight.bucket));
-  FreeBucket(flight.bucket);
+  // Whole gradients may be reduced in place.
+  if (!is_sharded() && BucketAt(index).is_direct) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(TakeOwn(index));
+  pool_.Give(std::exchange(bucket_memory_[index], {}));
   return absl::OkStatus();
 }
 
-void GradientReducer::FreeBucket(size_t index) {
-  if (!is_sharded() && BucketAt(index).is_direct) return;
-  pool_.Give(std::exchange(bucket_[index], {}));
+collectives::Buffer GradientReducer::OwnBlock(size_t index) {
+  const ReduceBucket& bucket = BucketAt(index);
+  const auto own = bucket.counts.begin() + context_.rank.value();
+  return collectives::Buffer(bucket_memory_[index].bytes().data(),
+                             bucket.elements, bucket.dtype)
+      .Slice(std::accumulate(bucket.counts.begin(), own, int64_t{0}), *own);
 }
 
 absl::Status GradientReducer::TakeOwn(size_t index) {
   const ReduceBucket& bucket = BucketAt(index);
-  // Whole gradients, reduced in place.
-  if (!is_sharded() && bucket.is_direct) return absl::OkStatus();
   const int64_t width = SizeInBytes(bucket.dtype);
   const auto rank = static_cast<size_t>(context_.rank.value());
   for (const BucketPiece& piece : bucket.pieces[rank]) {
     if (piece.size == 0) continue;
     const std::byte* const sums =
-        bucket_[index].bytes().data() + piece.offset * width;
-    if (is_sharded()) {
-      TESSERA_RETURN_IF_ERROR(AddToShard(piece, sums));
-      continue;
-    }
+        bucket_memory_[index].bytes().data() + piece.offset * width;
     TESSERA_RETURN_IF_ERROR(
-        ops().Copy({sums, static_cast<size_t>(piece.size * width)},
-                   own_[IndexOf(piece.parameter)].bytes().subspan(
-                       static_cast<size_t>(piece.begin * width))));
+        is_sharded()
+            ? AddToShard(piece, sums)
+            : ops().Copy({sums, static_cast<size_t>(piece.size * width)},
+                         entries_[piece.parameter].memory.bytes().subspan(
+                             static_cast<size_t>(piece.begin * width))));
   }
   return absl::OkStatus();
 }
 
 absl::Status GradientReducer::AddToShard(const BucketPiece& piece,
                                          const std::byte* sums) {
-  const size_t index = shard_of_[IndexOf(piece.parameter)];
+  const size_t index = IndexOf(piece.parameter);
   const DType dtype = DTypeOf(piece.parameter);
-  const bool is_first = !has_sums_[IndexOf(piece.parameter)];
+  const bool is_first =
+      !std::exchange(entries_[piece.parameter].has_sums, true);
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> shard,
       shards_->Open(index,
@@ -427,89 +319,152 @@ absl::Status GradientReducer::AddToShard(const BucketPiece& piece,
                 {sums, static_cast<size_t>(piece.slot * SizeInBytes(dtype))},
                 shard)
           : ops().Run(op::Add{dtype, sums, shard.data(), piece.slot}));
-  has_sums_[IndexOf(piece.parameter)] = true;
   return shards_->Close(index, /*changed=*/true);
 }
 
-std::optional<ParameterId> GradientReducer::FirstMissing() const {
+// Starts to download the gradients that are final, assuming that each is
+// reduced as often as in the previous step.
+absl::Status GradientReducer::DownloadFinal(
+    std::span<const ParameterId> reduced) {
+  if (host_ == nullptr || in_tier()) return absl::OkStatus();
+  for (ParameterId id : reduced) {
+    const Entry& entry = entries_[id];
+    if (!context_.model()[id].trainable() ||
+        entry.reductions != entry.previous_reductions) {
+      continue;
+    }
+    TESSERA_RETURN_IF_ERROR(OpenOwn(id, /*is_final=*/true).status());
+    TESSERA_RETURN_IF_ERROR(CloseOwn(id, /*changed=*/false));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientReducer::ForgetDownload(ParameterId id) {
+  return host_ == nullptr ? absl::OkStatus() : host_->ForgetDownload(id);
+}
+
+absl::StatusOr<offload::TypedSpan> GradientReducer::OpenForChange(
+    ParameterId id) {
+  TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own, OpenOwn(id));
+  TESSERA_RETURN_IF_ERROR(ForgetDownload(id));
+  opened_.push_back(id);
+  return own;
+}
+
+// All ranks exchange missing gradients before any rank waits for a bucket.
+absl::Status GradientReducer::CheckComplete() {
+  if (options_.allow_unused) TESSERA_RETURN_IF_ERROR(ZeroMissing());
+  int64_t missing = -1;
   for (const ReduceBucket& bucket : buckets_.all()) {
     for (ParameterId id : bucket.parameters) {
-      if (added_[IndexOf(id)] || !reduced_[IndexOf(id)]) return id;
+      const bool is_missing = entries_[id].is_added || !entries_[id].is_reduced;
+      if (is_missing && missing < 0) missing = id.value();
     }
   }
-  return std::nullopt;
+  std::vector<int64_t> all(static_cast<size_t>(groups_.agree->size()));
+  TESSERA_RETURN_IF_ERROR(groups_.agree->AllGather(
+      collectives::ConstBuffer(std::span(&std::as_const(missing), 1)),
+      collectives::Buffer(std::span(all))));
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](int64_t id) { return id >= 0; });
+  if (first == all.end()) return absl::OkStatus();
+  const std::string reason = absl::StrCat(
+      "rank ", first - all.begin(), " of ", groups_.agree->name(),
+      " has not reduced the gradient of parameter ", *first, " \"",
+      context_.model()[ParameterId(*first)].name(),
+      "\" at the end of the step; every rank must reduce every gradient after "
+      "it was last added to, or allow_unused be set");
+  groups_.reduce->Abort(reason);
+  return absl::FailedPreconditionError(reason);
 }
 
 absl::Status GradientReducer::ZeroMissing() {
   for (const ReduceBucket& bucket : buckets_.all()) {
     for (ParameterId id : bucket.parameters) {
-      if (reduced_[IndexOf(id)] || added_[IndexOf(id)]) continue;
-      reduced_[IndexOf(id)] = true;
-      const Extent extent = context_.OwnExtent(id);
-      if (!is_sharded() || is_in_shards_ || extent.slot == 0) continue;
-      const size_t index = shard_of_[IndexOf(id)];
-      TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> shard,
-                               shards_->Open(index, ShardAccess::kOverwrite));
+      if (entries_[id].is_reduced || entries_[id].is_added) continue;
+      entries_[id].is_reduced = true;
+      if (!is_sharded() || is_in_shards_ || context_.OwnExtent(id).slot == 0) {
+        continue;
+      }
+      TESSERA_ASSIGN_OR_RETURN(
+          const std::span<std::byte> shard,
+          shards_->Open(IndexOf(id), ShardAccess::kOverwrite));
       TESSERA_RETURN_IF_ERROR(ops().Zero(shard));
-      TESSERA_RETURN_IF_ERROR(shards_->Close(index, /*changed=*/true));
+      TESSERA_RETURN_IF_ERROR(shards_->Close(IndexOf(id), /*changed=*/true));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status GradientReducer::Finish() {
+  for (ParameterId id : std::exchange(opened_, {})) {
+    TESSERA_RETURN_IF_ERROR(CloseOwn(id, /*changed=*/true));
+  }
   TESSERA_RETURN_IF_ERROR(FinishFlights());
   pool_.Trim();
   return is_sharded() ? shards_->Settle() : absl::OkStatus();
 }
 
-absl::StatusOr<offload::TypedSpan> GradientReducer::OpenOwn(ParameterId id) {
+void GradientReducer::AnnounceOwn(ParameterId id) {
+  if (!is_sharded() || context_.OwnExtent(id).size() == 0) return;
+  shards_->Announce(IndexOf(id));
+}
+
+absl::StatusOr<offload::TypedSpan> GradientReducer::OpenOwn(ParameterId id,
+                                                            bool is_final) {
   TESSERA_RETURN_IF_ERROR(AwaitBucket(buckets_.BucketOf(id)));
   const Extent extent = context_.OwnExtent(id);
   const DType dtype = DTypeOf(id);
   if (extent.size() == 0) return offload::TypedSpan(nullptr, dtype, 0);
-  if (is_sharded()) {
-    TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> shard,
-                             shards_->Open(shard_of_[IndexOf(id)]));
-    return offload::TypedSpan(shard.data(), dtype, extent.size());
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::span<std::byte> bytes,
+      is_sharded() ? shards_->Open(IndexOf(id)) : WholeOf(id));
+  const int64_t first = is_sharded() ? 0 : extent.begin;
+  const offload::TypedSpan own(bytes.data() + first * SizeInBytes(dtype), dtype,
+                               extent.size());
+  if (is_final && host_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(host_->StartDownload(
+        id, in_tier() ? offload::TypedSpan(nullptr, dtype, 0) : own));
   }
-  TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> whole, WholeOf(id));
-  return offload::TypedSpan(whole.data() + extent.begin * SizeInBytes(dtype),
-                            dtype, extent.size());
+  return own;
 }
 
 absl::Status GradientReducer::CloseOwn(ParameterId id, bool changed) {
-  if (!is_sharded() || context_.OwnExtent(id).size() == 0)
+  if (!is_sharded() || context_.OwnExtent(id).size() == 0) {
     return absl::OkStatus();
-  return shards_->Close(shard_of_[IndexOf(id)], changed);
+  }
+  return shards_->Close(IndexOf(id), changed);
 }
 
-absl::StatusOr<offload::TypedSpan> GradientReducer::OpenOnHost(ParameterId id) {
+absl::StatusOr<offload::TypedSpan> GradientReducer::OpenForStep(
+    ParameterId id) {
+  if (host_ == nullptr) return OpenOwn(id);
+  if (!in_tier()) return host_->Gradient(id);
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> shard,
-                           shards_->OpenOnHost(shard_of_[IndexOf(id)]));
+                           shards_->OpenOnHost(IndexOf(id)));
   return offload::TypedSpan(shard.data(), DTypeOf(id),
                             context_.OwnExtent(id).size());
 }
 
-absl::Status GradientReducer::CloseOnHost(ParameterId id) {
-  return shards_->CloseOnHost(shard_of_[IndexOf(id)], /*changed=*/false);
-}
-
-void GradientReducer::AnnounceOwn(ParameterId id) {
-  if (!is_sharded() || context_.OwnExtent(id).size() == 0) return;
-  shards_->Announce(shard_of_[IndexOf(id)]);
+absl::Status GradientReducer::CloseAfterStep(ParameterId id) {
+  if (host_ == nullptr) return CloseOwn(id, /*changed=*/false);
+  return in_tier() ? shards_->CloseOnHost(IndexOf(id), /*changed=*/false)
+                   : absl::OkStatus();
 }
 
 absl::Status GradientReducer::Clear() {
-  std::fill(added_.begin(), added_.end(), false);
-  std::fill(reduced_.begin(), reduced_.end(), false);
-  std::fill(has_sums_.begin(), has_sums_.end(), false);
-  if (is_in_shards_) TESSERA_RETURN_IF_ERROR(shards_->SetToZeros());
+  last_reduced_.clear();
+  for (Entry& entry : entries_) {
+    entry.is_added = entry.is_reduced = entry.has_sums = false;
+    entry.previous_reductions = std::exchange(entry.reductions, 0);
+  }
+  if (is_in_shards_) return shards_->SetToZeros();
   if (is_sharded()) return absl::OkStatus();
-  for (const auto* const memories : {&bucket_, &own_}) {
-    for (const AccountedMemory& memory : *memories) {
-      TESSERA_RETURN_IF_ERROR(ops().Zero(memory.bytes()));
-    }
+  for (const AccountedMemory& memory : bucket_memory_) {
+    TESSERA_RETURN_IF_ERROR(ops().Zero(memory.bytes()));
+  }
+  for (const Entry& entry : entries_) {
+    TESSERA_RETURN_IF_ERROR(ops().Zero(entry.memory.bytes()));
   }
   return absl::OkStatus();
 }

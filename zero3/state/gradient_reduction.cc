@@ -109,7 +109,7 @@ struct PendingReduction::State {
 
 absl::Status PendingReduction::State::Finish() {
   if (work) {
-    const absl::Status done = reduction->options_.queue->Wait(work->event());
+    const absl::Status done = reduction->queue().Wait(work->event());
     work.reset();
     TESSERA_RETURN_IF_ERROR(done);
   }
@@ -119,7 +119,7 @@ absl::Status PendingReduction::State::Finish() {
   const auto sources =
       Parts(received.bytes(), 0, Int8Bytes(own.count), Int8Bytes(own.count),
             static_cast<size_t>(reduction->group_.size()));
-  return reduction->options_.ops->Run(
+  return reduction->ops().Run(
       op::SumInt8{sources, divisor, own.dtype, own.AsBytes()});
 }
 
@@ -135,7 +135,7 @@ absl::Status PendingReduction::State::SecondHop() {
   int64_t at = 0;
   for (const int64_t count : owner_counts) {
     const int64_t bytes = Int8Bytes(count);
-    TESSERA_RETURN_IF_ERROR(reduction->options_.ops->Run(op::SumInt8Encoded{
+    TESSERA_RETURN_IF_ERROR(reduction->ops().Run(op::SumInt8Encoded{
         Parts(received.bytes(), at, bytes, stride, senders), count,
         sums.bytes().subspan(static_cast<size_t>(at),
                              static_cast<size_t>(bytes))}));
@@ -149,10 +149,10 @@ absl::Status PendingReduction::State::SecondHop() {
       reduction->pool_.Take("sums of hosts (int8)",
                             own_bytes * static_cast<int64_t>(hosts)));
   absl::Status done = across.RunOn(
-      *reduction->options_.queue,
+      reduction->queue(),
       Exchange(sums.bytes(), send_bytes, gathered.bytes(), own_bytes, label));
   if (done.ok()) {
-    done = reduction->options_.ops->Run(
+    done = reduction->ops().Run(
         op::SumInt8{Parts(gathered.bytes(), 0, own_bytes, own_bytes, hosts),
                     divisor, own.dtype, own.AsBytes()});
   }
@@ -230,12 +230,12 @@ absl::StatusOr<PendingReduction> GradientReduction::Start(
     if (static_cast<int64_t>(r) < group_.rank().value()) before += counts[r];
     sum += counts[r];
   }
-  if (static_cast<int64_t>(counts.size()) != group_.size() ||
-      sum != values.count) {
+  const int64_t blocks = options_.scatters ? group_.size() : 1;
+  if (static_cast<int64_t>(counts.size()) != blocks || sum != values.count) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a bucket of ", values.count, " elements with ", counts.size(),
-        " counts that sum to ", sum, "; expected a count for each of ",
-        group_.size(), " ranks, of ", values.count, " elements in all"));
+        " counts that sum to ", sum, "; expected a count for each of ", blocks,
+        " ranks, of ", values.count, " elements in all"));
   }
   PendingReduction pending(
       std::unique_ptr<PendingReduction::State, PendingReduction::StateDeleter>(
@@ -244,7 +244,10 @@ absl::StatusOr<PendingReduction> GradientReduction::Start(
   state.reduction = this;
   state.label = label;
   state.own =
-      values.Slice(before, counts[static_cast<size_t>(group_.rank().value())]);
+      options_.scatters
+          ? values.Slice(before,
+                         counts[static_cast<size_t>(group_.rank().value())])
+          : values;
   state.divisor = options_.average ? static_cast<float>(group_.size()) : 1.0f;
   // A single rank sends nothing.
   state.is_quantized =
@@ -261,14 +264,16 @@ absl::Status GradientReduction::StartNative(collectives::Buffer values,
   if (group_.size() == 1) return absl::OkStatus();  // In place.
   const bool even = std::adjacent_find(counts.begin(), counts.end(),
                                        std::not_equal_to<>()) == counts.end();
-  collectives::Operation operation = collectives::ReduceScatterOf(
-      values, state.own,
-      options_.average ? collectives::Reduction::Average()
-                       : collectives::Reduction::Sum(),
-      even ? std::vector<int64_t>() : counts);
+  const auto reduction = options_.average ? collectives::Reduction::Average()
+                                          : collectives::Reduction::Sum();
+  collectives::Operation operation =
+      options_.scatters
+          ? collectives::ReduceScatterOf(values, state.own, reduction,
+                                         even ? std::vector<int64_t>() : counts)
+          : collectives::AllReduceOf(values, values, reduction);
   operation.label = state.label;
-  TESSERA_ASSIGN_OR_RETURN(
-      state.work, group_.StartOn(*options_.queue, std::move(operation)));
+  TESSERA_ASSIGN_OR_RETURN(state.work,
+                           group_.StartOn(queue(), std::move(operation)));
   return absl::OkStatus();
 }
 
@@ -306,7 +311,7 @@ absl::Status GradientReduction::StartQuantized(
     for (const int64_t owner : owners) {
       const auto index = static_cast<size_t>(owner);
       const int64_t bytes = Int8Bytes(counts[index]);
-      TESSERA_RETURN_IF_ERROR(options_.ops->Run(op::EncodeInt8{
+      TESSERA_RETURN_IF_ERROR(ops().Run(op::EncodeInt8{
           values.dtype, values.Slice(offsets[index], counts[index]).AsBytes(),
           state.sent.bytes().subspan(static_cast<size_t>(at),
                                      static_cast<size_t>(bytes))}));
@@ -315,9 +320,9 @@ absl::Status GradientReduction::StartQuantized(
   }
   TESSERA_ASSIGN_OR_RETURN(
       state.work,
-      group.StartOn(*options_.queue, Exchange(state.sent.bytes(), send_bytes,
-                                              state.received.bytes(),
-                                              send_bytes[place], state.label)));
+      group.StartOn(queue(), Exchange(state.sent.bytes(), send_bytes,
+                                      state.received.bytes(), send_bytes[place],
+                                      state.label)));
   return absl::OkStatus();
 }
 

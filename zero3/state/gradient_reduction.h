@@ -1,5 +1,5 @@
-// The reduce-scatter of buckets of gradients over a group, optionally with int8
-// messages.
+// GradientReduction: the messages of buckets of gradients, a reduce-scatter
+// over a group, optionally with int8 values.
 #ifndef TESSERA_ZERO3_STATE_GRADIENT_REDUCTION_H_
 #define TESSERA_ZERO3_STATE_GRADIENT_REDUCTION_H_
 
@@ -18,9 +18,8 @@ namespace tessera::zero3 {
 struct ReductionOptions {
   bool quantized = false;
   bool average = false;  // Average over the group; otherwise sum.
-  // The queue that works on the gradients, and its operations.
-  Queue* queue = &HostQueue();
-  std::shared_ptr<StateOps> ops = HostStateOps();
+  // Otherwise every rank gets the sums of whole buckets (all-reduce).
+  bool scatters = true;
 };
 
 // A reduction in progress. The destructor waits. Move-only.
@@ -84,8 +83,8 @@ class PendingReduction {
 // ZeRO++, Wang et al., arXiv 2306.10209, section 4.3.
 class GradientReduction {
  public:
-  // A collective of `group`. Int8 messages are allocated from `pool`. Both must
-  // outlive this.
+  // A collective of `group`. Int8 messages are allocated from `pool`, whose
+  // device works on the gradients. Both must outlive this.
   static absl::StatusOr<std::unique_ptr<GradientReduction>> Create(
       collectives::Communicator& group, const ReductionOptions& options,
       BufferPool& pool);
@@ -116,6 +115,8 @@ class GradientReduction {
 
   GradientReduction(collectives::Communicator& group,
                     const ReductionOptions& options, BufferPool& pool);
+  Queue& queue() const { return *pool_.device().queue; }
+  StateOps& ops() const { return *pool_.device().ops; }
   absl::Status JoinHosts();
   absl::Status StartNative(collectives::Buffer values,
                            const std::vector<int64_t>& counts,

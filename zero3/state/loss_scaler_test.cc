@@ -1,9 +1,10 @@
+#include "zero3/state/loss_scaler.h"
+
 #include <limits>
 
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "zero3/state/optimizer_shard.h"
 
 namespace tessera::zero3 {
 namespace {

@@ -1,15 +1,14 @@
-// The optimizer of a rank: its kinds, the loss scale, Muon's updates of whole
-// matrices, and OptimizerShard, which keeps the state and executes the step.
+// OptimizerShard: the optimizer's state of a rank and its step; MatrixUpdates:
+// Muon's updates of whole matrices.
 #ifndef TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -19,98 +18,23 @@
 #include "base/device/host_device.h"
 #include "base/tensor/memory.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
+#include "offload/optimizer/step_scale.h"
+#include "zero3/layout/state_format.h"
+#include "zero3/parameters/model_parameters.h"
 #include "zero3/state/gradient_reducer.h"
+#include "zero3/state/host_copies.h"
+#include "zero3/state/model_weights.h"
 #include "zero3/state/shard_store.h"
 #include "zero3/state/state_device.h"
-#include "zero3/state/whole_parameters.h"
+#include "zero3/state/state_options.h"
 
 namespace tessera::zero3 {
 
-enum class OptimizerKind {
-  kAdamW,  // offload/optimizer/adamw.h
-  kSgd,    // offload/optimizer/sgd.h
-  // MatrixUpdates updates the orthogonalized parameters (ParameterSpec), AdamW
-  // all others.
-  kMuon,
-};
-
-// Moments per element: two for AdamW, one for SGD with momentum and none for
-// SGD without. Muon has two, except for orthogonalized parameters, which have
-// one.
-inline int MomentCount(OptimizerKind kind, const offload::SgdOptions& sgd) {
-  if (kind != OptimizerKind::kSgd) return 2;
-  return sgd.momentum == 0 ? 0 : 1;
-}
-
-// The parameters that the optimizer's weight decay applies to.
-enum class DecayedParameters {
-  kAll,
-  // Parameters of two or more dimensions: weights of layers and embeddings, but
-  // not the weights of norms and biases.
-  kMatrices,
-};
-
-struct LossScaleOptions {
-  bool dynamic = false;  // Otherwise the scale is constant.
-  double initial = 1;
-  double least = 1;
-  double largest = 1 << 24;
-  int64_t growth_interval = 1000;
-  // The scale halves after this number of overflows without growth in between.
-  int64_t hysteresis = 1;
-};
-
-// The usual `initial` of a dynamic scale, which decreases within a few steps if
-// it is too large.
-inline constexpr double kFirstLossScale = 65536;
-
-// InvalidArgument if a number is not positive and finite, or if the numbers are
-// inconsistent.
-absl::Status CheckLossScale(const LossScaleOptions& options);
-
-// The factor on the loss that keeps gradients of 16-bit types from
-// underflowing. It halves when gradients overflow (those steps are skipped) and
-// doubles after `growth_interval` steps without overflow. Micikevicius et al.,
-// Mixed Precision Training, arXiv 1710.03740, section 3.2.
-//
-//   LossScaler scaler({.dynamic = true, .initial = kFirstLossScale});
-//   loss * scaler.scale();
-//   ...
-//   scaler.Update(/*overflowed=*/!statistics.IsFinite());
-class LossScaler {
- public:
-  // Precondition: CheckLossScale(options).ok().
-  explicit LossScaler(const LossScaleOptions& options)
-      : options_(options),
-        scale_(options.initial),
-        patience_(options.hysteresis) {}
-
-  double scale() const { return scale_; }
-  int64_t steps_since_change() const { return good_steps_; }
-
-  void Update(bool overflowed);
-
-  // Restores the state of a checkpoint; the hysteresis restarts.
-  void Restore(double scale, int64_t steps_since_change) {
-    scale_ = scale;
-    good_steps_ = steps_since_change;
-    patience_ = options_.hysteresis;
-  }
-
- private:
-  LossScaleOptions options_;
-  double scale_;
-  int64_t good_steps_ = 0;
-  int64_t patience_;  // Overflows left until it halves.
-};
-
-// The kinds of state that an optimizer keeps, as checkpoints name them.
-enum class OptimizerPart { kMaster, kFirstMoment, kSecondMoment };
-std::string_view OptimizerPartName(OptimizerPart part);
-inline constexpr OptimizerPart kAllOptimizerParts[] = {
-    OptimizerPart::kMaster, OptimizerPart::kFirstMoment,
-    OptimizerPart::kSecondMoment};
+// The kinds of state that an optimizer keeps.
+inline constexpr StatePart kOptimizerParts[] = {
+    StatePart::kMaster, StatePart::kFirstMoment, StatePart::kSecondMoment};
 
 class OptimizerShard;
 
@@ -145,19 +69,12 @@ class MatrixShards {
   friend class OptimizerShard;
 
   MatrixShards(OptimizerShard& shard, int64_t step,
-               const offload::StepScale& scale, GradientReducer& gradients,
-               OwnValues& values)
-      : shard_(shard),
-        step_(step),
-        scale_(scale),
-        gradients_(gradients),
-        values_(values) {}
+               const offload::StepScale& scale)
+      : shard_(shard), step_(step), scale_(scale) {}
 
   OptimizerShard& shard_;
   const int64_t step_;
   const offload::StepScale scale_;
-  GradientReducer& gradients_;
-  OwnValues& values_;
 };
 
 // Converts the directions of whole matrices into updates. The caller of
@@ -172,53 +89,23 @@ class MatrixUpdates {
   virtual absl::Status Run(MatrixShards& shards) = 0;
 };
 
-struct OptimizerShardOptions {
-  OptimizerKind kind = OptimizerKind::kAdamW;
-  offload::AdamWOptions adamw;
-  offload::SgdOptions sgd;
-  double muon_momentum = 0.95;
-  DecayedParameters decayed = DecayedParameters::kAll;
-  // Ignored for f64 parameters, whose moments are f64.
-  offload::MomentFormat moments = offload::MomentFormat::F32();
-  offload::MemoryTier* tier = nullptr;  // Null: in memory.
-  std::string key_prefix;               // Prefix of keys in the tier.
-  bool overlap = true;
-  // Execute the step on the host; requires a tier and a queue that is not
-  // immediate.
-  bool on_host = false;
-  // With on_host, the memory for Speculate; 0 disables it.
-  int64_t speculative_bytes = 0;
-  // Prefetches blocks from tiers without in-place access. With on_host it is
-  // the prefetcher of the host.
-  std::shared_ptr<ShardPrefetch> prefetch;
-  // Owns the queues of copies to and from the device; used with on_host.
-  std::shared_ptr<ShardPrefetch> copies = {};
-};
-
 // The master weights and moments of the elements that this rank owns, and the
 // optimizer's step over them.
 //
-//   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale, gradients, values));
+//   TESSERA_RETURN_IF_ERROR(shard->Step(step, scale));
 //
 // 16-bit parameters have f32 master weights; other parameters are their own
 // master weights. State in a tier is read, updated and written back parameter
 // by parameter; with `overlap` reads and writes are asynchronous.
 //
-// on_host (ZeRO-Offload): the state stays on the host. Before the norm of the
-// gradients is known, this rank's gradients are downloaded to pinned memory,
-// concurrently with other work. Step updates master weights and moments in the
-// tier, with the same bits as on the CPU, and uploads the new values; the next
-// use of each parameter waits for its upload. Bytes between host and device for
-// each element of a 16-bit parameter with gradients of g bytes, with f32 AdamW:
+// On the host (ShardedStateOptions::StepsOnHost): the state stays on the host,
+// which reads gradients and writes values through HostCopies, with the same
+// bits as on the CPU. Bytes between host and device for each element of a
+// 16-bit parameter with gradients of g bytes, with f32 AdamW:
 //
-//             down    up
-//   on_host   g       2
-//   else      12      12
-//
-// A 32-bit or 64-bit parameter is its own master weight, so its value is
-// downloaded too. Values and gradients in tiers are not copied. The pinned
-// memory, allocated in the first step, holds a rank's gradients and values. Ren
-// et al., ZeRO-Offload, arXiv 2101.06840, section 4.
+//               down    up
+//   on the host   g       2
+//   else          12      12
 //
 // The step needs the norm of all gradients, which is known only after the
 // backward pass. With speculative_bytes the host, which would be idle until
@@ -230,42 +117,24 @@ struct OptimizerShardOptions {
 // 2509.21271.
 class OptimizerShard {
  public:
-  // InvalidArgument as for the optimizer's Create.
+  // InvalidArgument as for the optimizer's Create. If the host executes the
+  // step, `host` has its copies and `prefetch` is the prefetcher of the host;
+  // otherwise `host` is null. All arguments must outlive this.
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(
-      const StateContext& context, const OptimizerShardOptions& options);
-
-  // Waits for copies between the host and the device.
-  ~OptimizerShard();
+      const StateContext& context, const ShardedStateOptions& options,
+      ModelWeights& weights, GradientReducer& gradients, HostCopies* host,
+      std::shared_ptr<ShardPrefetch> prefetch);
 
   // The queue that works on the optimizer's state.
   Queue& queue() const {
-    return options_.on_host ? HostQueue() : context_.queue();
+    return host_ != nullptr ? HostQueue() : context_.queue();
   }
   absl::Status SetLearningRate(double learning_rate);
-  // Moments per element of a trained parameter: 0 to 2.
-  int MomentCountOf(ParameterId id) const;
-  offload::MomentFormat FormatOf(ParameterId id) const;
   // Bytes of master weights and moments for `slot` elements of a trained
-  // parameter, with `count` moments per element (MomentCount). Precondition:
-  // CheckMomentFormat(moments).ok().
+  // parameter.
   static int64_t BytesOfSlot(const ModelParameter& parameter, int64_t slot,
-                             const offload::MomentFormat& moments, int count);
-  // True if `id` has a master weight besides its value.
-  bool HasMaster(ParameterId id) const;
+                             const ShardedStateOptions& options);
 
-  // With on_host: starts to download the data that Step needs from the device:
-  // the final `gradient` of a parameter and, if the parameter is its own master
-  // weight, its value. Required once a step for each trainable parameter,
-  // before Step; repeated calls in a step have no effect.
-  absl::Status StartDownload(ParameterId id,
-                             const offload::ConstTypedSpan& gradient,
-                             const GradientReducer& gradients,
-                             OwnValues& values);
-  // Invalidates the download of a gradient that will change: StartDownload must
-  // be called again. Later work of the device's queue comes after the download.
-  absl::Status ForgetDownload(ParameterId id);
-  // Ends a step: later work of the device's queue comes after the downloads.
-  absl::Status AwaitDownloads();
   // Executes step number `step` without clipping on parameters whose downloads
   // were started, in that order, until the event `known` of the norm happens.
   // Step keeps their state if it does not clip, and CancelSpeculation restores
@@ -273,41 +142,25 @@ class OptimizerShard {
   // access, if its value or gradient is in a tier, or if speculative_bytes do
   // not suffice. Returns the number of updated parameters.
   absl::StatusOr<int64_t> Speculate(int64_t step, double unscale,
-                                    const Event& known,
-                                    GradientReducer& gradients,
-                                    OwnValues& values);
-  absl::Status CancelSpeculation(GradientReducer& gradients, OwnValues& values);
+                                    const Event& known);
+  absl::Status CancelSpeculation();
   // Executes step number `step` on all trainable elements of this rank, with
-  // `matrices` for the orthogonalized parameters. Precondition:
-  // gradients.Finish() returned. After an error some parameters may have been
-  // updated. With on_host the host waits for the downloads.
+  // `matrices` for the orthogonalized parameters. Precondition: the gradients
+  // are finished. After an error some parameters may have been updated. The
+  // host waits for its downloads.
   absl::Status Step(int64_t step, const offload::StepScale& scale,
-                    GradientReducer& gradients, OwnValues& values,
                     MatrixUpdates* matrices = nullptr);
 
   // The whole slot of one part of a parameter's state, valid until Close; empty
   // if this rank has no slot.
-  absl::StatusOr<std::span<std::byte>> Open(OptimizerPart part, ParameterId id);
-  absl::Status Close(OptimizerPart part, ParameterId id, bool changed);
+  absl::StatusOr<std::span<std::byte>> Open(StatePart part, ParameterId id);
+  absl::Status Close(StatePart part, ParameterId id, bool changed);
 
   // Flushes all changes to the tiers.
   absl::Status Settle();
 
  private:
   friend class MatrixShards;
-
-  static constexpr size_t kNone = ~size_t{0};
-
-  // Pinned copies of the data of a parameter that Step needs from the device.
-  struct HostCopy {
-    Buffer gradient, value;
-    offload::TypedSpan gradient_span;
-    Event downloaded;            // Gradient and value.
-    bool is_downloaded = false;  // In this step; may be in flight.
-    Event uploaded;              // The last upload of the value.
-    Buffer undo;              // ParameterRange::undo; allocated on first use.
-    bool is_stepped = false;  // By Speculate, in this step.
-  };
 
   // The optimizer that is used.
   using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
@@ -319,98 +172,70 @@ class OptimizerShard {
     std::unique_ptr<offload::Sgd> momentum, weights;
   };
 
+  // A parameter that Speculate updated.
+  struct Early {
+    Buffer undo;              // ParameterRange::undo; allocated on first use.
+    bool is_stepped = false;  // In this step.
+  };
+
   OptimizerShard(const StateContext& context,
-                 const OptimizerShardOptions& options, Optimizer optimizer,
-                 MatrixSteps matrix_steps)
-      : context_(context),
-        options_(options),
-        optimizer_(std::move(optimizer)),
-        matrix_steps_(std::move(matrix_steps)),
-        host_ops_(HostOf(context.device).ops) {}
+                 const ShardedStateOptions& options, Optimizer optimizer,
+                 MatrixSteps matrix_steps, ModelWeights& weights,
+                 GradientReducer& gradients, HostCopies* host);
 
   static absl::StatusOr<Optimizer> CreateOptimizer(
-      const OptimizerShardOptions& options);
+      const ShardedStateOptions& options);
   static absl::StatusOr<MatrixSteps> CreateMatrixSteps(
-      const OptimizerShardOptions& options);
-  absl::Status CreateStores();
-  absl::Status CreateStore(OptimizerPart part);
-  bool HasPart(OptimizerPart part, ParameterId id) const;
-  absl::StatusOr<int64_t> BytesOf(OptimizerPart part, ParameterId id) const;
-  DType DTypeOf(OptimizerPart part, ParameterId id) const;
-  ShardStore& StoreOf(OptimizerPart part) {
-    return *stores_[static_cast<size_t>(part)];
+      const ShardedStateOptions& options);
+  absl::Status CreateStore(StatePart part,
+                           const std::shared_ptr<ShardPrefetch>& prefetch);
+  ShardStore& StoreOf(StatePart part) const {
+    return *stores_[static_cast<size_t>(part) - 1];
   }
-  size_t BlockOf(OptimizerPart part, ParameterId id) const {
-    return block_of_[static_cast<size_t>(part)]
-                    [static_cast<size_t>(id.value())];
+  StateOps& ops() const { return *device_.ops; }
+  // nullopt if the parameter has no such part.
+  std::optional<StateFormat> FormatOf(StatePart part, ParameterId id) const {
+    return StateFormatOf(context_.model()[id], options_.moment_kinds(), part);
   }
-  void Announce(ParameterId id, GradientReducer& gradients, OwnValues& values);
+  void Announce(ParameterId id);
   absl::Status StepOne(int64_t step, const offload::StepScale& scale,
-                       ParameterId id, GradientReducer& gradients,
-                       OwnValues& values);
+                       ParameterId id);
   // Opens the range of a parameter until CloseRange, except for the value.
   // `why` is for errors of the device.
   absl::StatusOr<offload::ParameterRange> OpenRange(ParameterId id,
-                                                    std::string_view why,
-                                                    GradientReducer& gradients,
-                                                    OwnValues& values);
-  // Sets the name, offset and decay, and opens the value; if there is a master
-  // weight, the value is the range's 16-bit copy.
+                                                    std::string_view why);
+  // Sets the name, offset and decay, and opens the value until CloseValue; if
+  // there is a master weight, the value is the range's 16-bit copy.
   absl::StatusOr<offload::ParameterRange> OpenWeights(ParameterId id,
-                                                      std::string_view why,
-                                                      OwnValues& values);
-  absl::Status CloseRange(ParameterId id, GradientReducer& gradients);
-  absl::Status WriteDirection(int64_t step, const offload::StepScale& scale,
-                              ParameterId id, int64_t begin,
-                              const offload::TypedSpan& direction,
-                              GradientReducer& gradients);
-  absl::Status ApplyUpdate(int64_t step, ParameterId id, int64_t begin,
-                           const offload::ConstTypedSpan& update,
-                           OwnValues& values);
+                                                      std::string_view why);
+  absl::StatusOr<offload::MomentSpan> OpenMoment(StatePart part,
+                                                 ParameterId id);
+  absl::Status CloseRange(ParameterId id);
+  absl::Status CloseValue(ParameterId id);
   absl::Status StepRange(int64_t step, const offload::StepScale& scale,
                          const offload::ParameterRange& range);
+  bool MaySpeculate(ParameterId id) const;
   // Null if speculative_bytes are exhausted.
   absl::StatusOr<Buffer*> UndoOf(ParameterId id,
                                  const offload::ParameterRange& range);
-  bool MaySpeculate(ParameterId id, const GradientReducer& gradients,
-                    const OwnValues& values) const;
-  absl::Status Undo(ParameterId id, GradientReducer& gradients,
-                    OwnValues& values);
-  absl::StatusOr<offload::TypedSpan> OpenValue(ParameterId id,
-                                               std::string_view why,
-                                               OwnValues& values);
-  absl::Status CloseValue(ParameterId id, OwnValues& values);
-  absl::StatusOr<offload::TypedSpan> OpenGradient(ParameterId id,
-                                                  GradientReducer& gradients);
-  absl::Status CloseGradient(ParameterId id, GradientReducer& gradients);
-  // Copies from the device to `target`, which is allocated on first use.
-  absl::Status Download(const offload::ConstTypedSpan& from, Buffer& target);
-  absl::Status Upload(const offload::TypedSpan& to, HostCopy& from);
-  StateOps& ops() const {
-    return options_.on_host ? *host_ops_ : *context_.device.ops;
-  }
-  HostCopy& HostCopyOf(ParameterId id) {
-    return host_copies_[static_cast<size_t>(id.value())];
-  }
-  absl::StatusOr<offload::MomentSpan> OpenMoment(OptimizerPart part,
-                                                 ParameterId id);
+  absl::Status Undo(ParameterId id);
 
   const StateContext context_;
-  const OptimizerShardOptions options_;
+  const ShardedStateOptions& options_;
   const Optimizer optimizer_;
   const MatrixSteps matrix_steps_;  // Null unless kMuon.
+  ModelWeights& weights_;
+  GradientReducer& gradients_;
+  HostCopies* const host_;
+  const StateDevice device_;  // Of the state: the host, or that of `context_`.
   // The trainable parameters with a slot on this rank, in the order of slots:
   // first the parameters that `optimizer_` updates, then the orthogonalized
   // ones.
   std::vector<ParameterId> owned_;
   size_t elementwise_ = 0;  // The number that `optimizer_` updates.
-  std::unique_ptr<ShardStore> stores_[3];
-  std::vector<size_t> block_of_[3];  // By id.
-  const std::shared_ptr<StateOps> host_ops_;
-  std::vector<HostCopy> host_copies_;  // By id.
-  Event last_download_;
-  std::vector<ParameterId> downloads_;  // In this step, in order.
-  int64_t undo_bytes_ = 0;              // The size of all HostCopy::undo.
+  std::unique_ptr<ShardStore> stores_[3];  // Of kOptimizerParts; by id.
+  ById<Early> early_;
+  int64_t undo_bytes_ = 0;  // The size of all Early::undo.
 };
 
 }  // namespace tessera::zero3

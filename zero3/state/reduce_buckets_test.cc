@@ -1,3 +1,5 @@
+#include "zero3/state/reduce_buckets.h"
+
 #include <map>
 #include <set>
 #include <utility>
@@ -6,7 +8,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "zero3/state/gradient_reducer.h"
 
 namespace tessera::zero3 {
 namespace {

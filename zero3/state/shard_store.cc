@@ -322,10 +322,9 @@ absl::Status ShardStore::Download(Shard& shard) {
 
 absl::Status ShardStore::Close(size_t index, bool changed) {
   Shard& shard = shards_[index];
+  if (shard.block.bytes == 0) return absl::OkStatus();
   if (changed) TESSERA_RETURN_IF_ERROR(MarkWrite(shard));
-  if (shard.block.bytes == 0 || shard.block.tier == nullptr) {
-    return AwaitArrival(shard);
-  }
+  if (shard.block.tier == nullptr) return AwaitArrival(shard);
   if (!on_device()) return CloseNear(shard, changed, Event());
   shard.is_changed |= changed;
   return --shard.opens > 0 ? absl::OkStatus() : CloseOnDevice(shard);
@@ -394,7 +393,7 @@ absl::Status ShardStore::Settle() {
 
 absl::Status ShardStore::SetToZeros() {
   for (Shard& shard : shards_) {
-    if (shard.block.tier != nullptr) continue;
+    if (shard.block.tier != nullptr || shard.bytes.empty()) continue;
     TESSERA_RETURN_IF_ERROR(options_.device.ops->Zero(shard.bytes));
   }
   return absl::OkStatus();

@@ -144,6 +144,7 @@ class BufferPool {
   explicit BufferPool(const StateDevice& device, Reuse reuse = Reuse::kAtOnce)
       : device_(device), reuse_(reuse) {}
 
+  const StateDevice& device() const { return device_; }
   // Uninitialised. ResourceExhausted if the budget has too little room.
   absl::StatusOr<AccountedMemory> Take(std::string_view key, int64_t bytes);
   // Returns a block of Take; an empty block is ignored. Precondition: the

@@ -187,72 +187,54 @@ Shape ShapeFor(int64_t elements) {
           static_cast<unsigned>(of_block * kWarp)};
 }
 
-template <typename T>
-void AddTyped(KernelStream stream, const std::byte* from, std::byte* to,
-              int64_t count) {
-  const Shape shape = ShapeFor(count);
-  Launch(AddKernel<T>, shape.grid, shape.threads, 0, stream,
-         reinterpret_cast<const T*>(from), reinterpret_cast<T*>(to), count);
+// Runs a kernel on `elements` elements.
+template <typename... Parameters, typename... Arguments>
+void Run(void (*kernel)(Parameters...), KernelStream stream, int64_t elements,
+         const Arguments&... arguments) {
+  if (elements <= 0) return;
+  const Shape shape = ShapeFor(elements);
+  Launch(kernel, shape.grid, shape.threads, 0, stream, arguments...);
 }
 
-template <typename T>
-void EncodeTyped(KernelStream stream, const std::byte* values, int64_t elements,
-                 std::byte* encoded) {
-  const Shape shape = ShapeFor(elements);
-  Launch(EncodeKernel<T>, shape.grid, shape.threads, 0, stream,
-         reinterpret_cast<const T*>(values), elements, encoded);
-}
-
-template <typename T>
-void SumTyped(KernelStream stream, const Int8Sources& sources, float divisor,
-              int64_t elements, std::byte* values) {
-  const Shape shape = ShapeFor(elements);
-  Launch(SumKernel<T>, shape.grid, shape.threads, 0, stream, sources, divisor,
-         elements, reinterpret_cast<T*>(values));
+// Calls `run` with a value of the type, which has an int8 form.
+template <typename Function>
+void WithType(DType dtype, const Function& run) {
+  if (dtype == DType::kF32) return run(float());
+  if (dtype == DType::kBF16) return run(BF16());
+  run(F16());
 }
 
 }  // namespace
 
 void LaunchAdd(KernelStream stream, DType dtype, const std::byte* from,
                std::byte* to, int64_t count) {
-  if (count <= 0) return;
-  if (dtype == DType::kF64) return AddTyped<double>(stream, from, to, count);
-  if (dtype == DType::kF32) return AddTyped<float>(stream, from, to, count);
-  if (dtype == DType::kBF16) return AddTyped<BF16>(stream, from, to, count);
-  AddTyped<F16>(stream, from, to, count);
+  const auto add = [&]<typename T>(T) {
+    Run(AddKernel<T>, stream, count, reinterpret_cast<const T*>(from),
+        reinterpret_cast<T*>(to), count);
+  };
+  dtype == DType::kF64 ? add(double()) : WithType(dtype, add);
 }
 
 void LaunchEncodeInt8(KernelStream stream, DType dtype, const std::byte* values,
                       int64_t elements, std::byte* encoded) {
-  if (elements <= 0) return;
-  if (dtype == DType::kF32) {
-    EncodeTyped<float>(stream, values, elements, encoded);
-  } else if (dtype == DType::kBF16) {
-    EncodeTyped<BF16>(stream, values, elements, encoded);
-  } else {
-    EncodeTyped<F16>(stream, values, elements, encoded);
-  }
+  WithType(dtype, [&]<typename T>(T) {
+    Run(EncodeKernel<T>, stream, elements, reinterpret_cast<const T*>(values),
+        elements, encoded);
+  });
 }
 
 void LaunchSumInt8(KernelStream stream, const Int8Sources& sources,
                    float divisor, DType dtype, int64_t elements,
                    std::byte* values) {
-  if (elements <= 0) return;
-  if (dtype == DType::kF32) {
-    SumTyped<float>(stream, sources, divisor, elements, values);
-  } else if (dtype == DType::kBF16) {
-    SumTyped<BF16>(stream, sources, divisor, elements, values);
-  } else {
-    SumTyped<F16>(stream, sources, divisor, elements, values);
-  }
+  WithType(dtype, [&]<typename T>(T) {
+    Run(SumKernel<T>, stream, elements, sources, divisor, elements,
+        reinterpret_cast<T*>(values));
+  });
 }
 
 void LaunchSumInt8Encoded(KernelStream stream, const Int8Sources& sources,
                           int64_t elements, std::byte* encoded) {
-  if (elements <= 0) return;
-  const Shape shape = ShapeFor(elements);
-  Launch(SumEncodedKernel, shape.grid, shape.threads, 0, stream, sources,
-         elements, encoded);
+  Run(SumEncodedKernel, stream, elements, sources, elements, encoded);
 }
 
 }  // namespace tessera::zero3::TESSERA_KERNELS

@@ -12,41 +12,6 @@
 #include "zero3/state/int8_blocks.h"
 
 namespace tessera::zero3 {
-
-collectives::Operation GatherOperation(const StateLayout& layout,
-                                       ParameterId id,
-                                       std::span<const std::byte> own,
-                                       std::span<std::byte> whole) {
-  const DType dtype = layout.model()[id].dtype();
-  const int64_t width = SizeInBytes(dtype);
-  std::vector<int64_t> counts;
-  if (layout.options().kind != LayoutKind::kChunks) {
-    for (int64_t r = 0; r < layout.ranks(); ++r) {
-      counts.push_back(layout.ExtentOf(topology::Rank(r), id).slot);
-    }
-  }
-  collectives::Operation operation = collectives::AllGatherOf(
-      collectives::ConstBuffer(own.data(),
-                               static_cast<int64_t>(own.size()) / width, dtype),
-      collectives::Buffer(whole.data(),
-                          static_cast<int64_t>(whole.size()) / width, dtype),
-      std::move(counts));
-  operation.label = static_cast<uint32_t>(id.value()) + 1;
-  return operation;
-}
-
-std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,
-                            topology::Rank rank, std::span<std::byte> whole) {
-  const int64_t width = SizeInBytes(layout.model()[id].dtype());
-  int64_t before = 0;
-  for (int64_t r = 0; r < rank.value(); ++r) {
-    before += layout.ExtentOf(topology::Rank(r), id).slot;
-  }
-  return whole.subspan(
-      static_cast<size_t>(before * width),
-      static_cast<size_t>(layout.ExtentOf(rank, id).slot * width));
-}
-
 namespace {
 
 // The sizes of an even split; the first ranks get the remainder.
@@ -105,6 +70,11 @@ WeightGather::~WeightGather() {
   pool_.Give(std::move(encoded_));
 }
 
+std::span<std::byte> WeightGather::SlotIn(std::span<std::byte> whole) const {
+  return Block(whole, slots_, context_.rank.value(),
+               SizeInBytes(parameter_.dtype()));
+}
+
 absl::Status WeightGather::CheckSizes(std::span<const std::byte> own,
                                       std::span<const std::byte> whole) const {
   const int64_t width = SizeInBytes(parameter_.dtype());
@@ -134,7 +104,14 @@ absl::Status WeightGather::Start(std::span<const std::byte> own,
   whole_ = whole;
   starts_secondary_ = has_secondary_;
   if (has_secondary_) return StartSecondary(ready);
-  return quantized_ ? StartQuantized(own) : StartNative(own, ready);
+  if (quantized_) return StartQuantized(own);
+  const DType dtype = parameter_.dtype();
+  return StartOn(*groups_.shard,
+                 collectives::ConstBuffer(
+                     own.data(),
+                     slots_[static_cast<size_t>(context_.rank.value())], dtype),
+                 collectives::Buffer(whole.data(), Sum(slots_), dtype), slots_,
+                 ready);
 }
 
 // Ranks that gather different parameters get an error.
@@ -148,15 +125,6 @@ absl::Status WeightGather::StartOn(collectives::Communicator& group,
   operation.label = static_cast<uint32_t>(parameter_.id.value()) + 1;
   TESSERA_ASSIGN_OR_RETURN(
       work_, group.Start(std::move(operation), {.after = ready.event}));
-  return absl::OkStatus();
-}
-
-absl::Status WeightGather::StartNative(std::span<const std::byte> own,
-                                       const QueuePoint& ready) {
-  TESSERA_ASSIGN_OR_RETURN(
-      work_, groups_.shard->Start(
-                 GatherOperation(context_.layout, parameter_.id, own, whole_),
-                 {.after = ready.event}));
   return absl::OkStatus();
 }
 
@@ -245,137 +213,6 @@ void WeightGather::Forget() {
 int64_t WeightGather::held_bytes() const {
   return static_cast<int64_t>(encoded_.bytes().size() +
                               secondary_.bytes().size());
-}
-
-GatheredParameters::GatheredParameters(const StateContext& context,
-                                       const GatherOptions& options,
-                                       const GatherGroups& groups,
-                                       ShardStore& shards,
-                                       std::vector<size_t> shard_of)
-    : context_(context),
-      options_(options),
-      groups_(groups),
-      shards_(shards),
-      shard_of_(std::move(shard_of)),
-      pool_(context.device),
-      live_(static_cast<size_t>(context.model().count())) {}
-
-GatheredParameters::~GatheredParameters() {
-  for (Live& live : live_) live.gather.reset();  // Before the memory it fills.
-}
-
-absl::Status GatheredParameters::At(ParameterId id,
-                                    const absl::Status& status) const {
-  return Annotate(status,
-                  absl::StrCat("gather of parameter ", id.value(), " \"",
-                               context_.model()[id].name(), "\""));
-}
-
-int64_t GatheredParameters::BytesOf(ParameterId id) const {
-  return context_.layout.GatheredElements(id) *
-         SizeInBytes(context_.model()[id].dtype());
-}
-
-void GatheredParameters::Announce(std::span<const ParameterId> window) {
-  for (ParameterId id : window) {
-    const Live& live = LiveOf(id);
-    if (ShardOf(id) == kNoShard || live.windows > 0) continue;
-    if (live.gather != nullptr && !live.gather->NeedsOwn()) continue;
-    shards_.Announce(ShardOf(id));
-  }
-}
-
-absl::Status GatheredParameters::Start(std::span<const ParameterId> window) {
-  for (ParameterId id : window) {
-    if (ShardOf(id) == kNoShard) continue;
-    if (LiveOf(id).windows++ == 0) TESSERA_RETURN_IF_ERROR(StartOne(id));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GatheredParameters::StartOne(ParameterId id) {
-  Live& live = LiveOf(id);
-  TESSERA_ASSIGN_OR_RETURN(
-      live.memory, pool_.Take(context_.model()[id].name(), BytesOf(id)));
-  live_bytes_ += BytesOf(id);
-  if (live.gather == nullptr) {
-    live.gather =
-        std::make_unique<WeightGather>(context_, id, options_, groups_, pool_);
-  }
-  std::span<std::byte> own;
-  live.has_shard_open = live.gather->NeedsOwn();
-  QueuePoint ready = live.memory.last_use();
-  if (live.has_shard_open) {
-    // The device's queue encodes the slot.
-    const auto access =
-        options_.quantized ? ShardAccess::kUpdate : ShardAccess::kElsewhere;
-    TESSERA_ASSIGN_OR_RETURN(own, shards_.Open(ShardOf(id), access), At(id, _));
-    TESSERA_ASSIGN_OR_RETURN(ready.event,
-                             shards_.ReadyAfter(ShardOf(id), ready), At(id, _));
-  }
-  TESSERA_RETURN_IF_ERROR(
-      At(id, live.gather->Start(own, live.memory.bytes(), ready)));
-  live.is_started = true;
-  return absl::OkStatus();
-}
-
-absl::Status GatheredParameters::Wait(std::span<const ParameterId> window) {
-  for (ParameterId id : window) TESSERA_RETURN_IF_ERROR(WaitOne(id));
-  return absl::OkStatus();
-}
-
-absl::Status GatheredParameters::WaitOne(ParameterId id) {
-  Live& live = LiveOf(id);
-  if (!live.is_started) return absl::OkStatus();
-  live.is_started = false;
-  TESSERA_RETURN_IF_ERROR(At(id, live.gather->Finish()));
-  if (!live.has_shard_open) return absl::OkStatus();
-  return shards_.Close(ShardOf(id), /*changed=*/false);
-}
-
-absl::StatusOr<TensorView> GatheredParameters::Value(ParameterId id) const {
-  const ModelParameter& parameter = context_.model()[id];
-  const Live& live = live_[static_cast<size_t>(id.value())];
-  if (live.windows == 0 || live.is_started) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "parameter \"", parameter.name(),
-        "\" is not gathered: under stage 3 it is whole between Acquire (or ",
-        "StartGather and AwaitGather) and Release only"));
-  }
-  return TensorView::Create(
-      live.memory.bytes().first(static_cast<size_t>(parameter.bytes)),
-      parameter.dtype(), parameter.spec.shape, context_.device.memory->kind());
-}
-
-absl::Status GatheredParameters::Release(std::span<const ParameterId> window) {
-  for (ParameterId id : window) {
-    if (ShardOf(id) == kNoShard || LiveOf(id).windows > 0) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter \"", context_.model()[id].name(),
-                     "\" is released, and not gathered"));
-  }
-  for (ParameterId id : window) {
-    if (ShardOf(id) == kNoShard || --LiveOf(id).windows > 0) continue;
-    TESSERA_RETURN_IF_ERROR(WaitOne(id));
-    pool_.Give(std::move(LiveOf(id).memory));
-    LiveOf(id).memory = {};
-    live_bytes_ -= BytesOf(id);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GatheredParameters::EndStep() {
-  for (const ModelParameter& parameter : context_.model().all()) {
-    if (LiveOf(parameter.id).windows == 0) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("parameter \"", parameter.name(),
-                     "\" is still gathered: release it before the step"));
-  }
-  for (Live& live : live_) {
-    if (live.gather != nullptr) live.gather->Forget();
-  }
-  pool_.Trim();
-  return absl::OkStatus();
 }
 
 }  // namespace tessera::zero3

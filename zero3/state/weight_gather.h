@@ -1,38 +1,21 @@
-// The all-gather of sharded parameters: WeightGather gathers one, and
-// GatheredParameters all parameters of stage 3 while they are in use.
+// WeightGather: the all-gather of a sharded parameter.
 #ifndef TESSERA_ZERO3_STATE_WEIGHT_GATHER_H_
 #define TESSERA_ZERO3_STATE_WEIGHT_GATHER_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/tensor/tensor_view.h"
 #include "collectives/communicator.h"
-#include "collectives/operation/operation.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
-#include "zero3/state/shard_store.h"
 #include "zero3/state/state_device.h"
 
 namespace tessera::zero3 {
-
-// The all-gather of a parameter's shards. `own` is this rank's slot. `whole`
-// has layout.GatheredElements(id) elements: the parameter's, then padding.
-// `own` may be the rank's slot in `whole`.
-collectives::Operation GatherOperation(const StateLayout& layout,
-                                       ParameterId id,
-                                       std::span<const std::byte> own,
-                                       std::span<std::byte> whole);
-
-// The slot of `rank` in the gathered buffer.
-std::span<std::byte> SlotIn(const StateLayout& layout, ParameterId id,
-                            topology::Rank rank, std::span<std::byte> whole);
 
 struct GatherOptions {
   bool quantized = false;
@@ -89,15 +72,17 @@ class WeightGather {
   WeightGather(const WeightGather&) = delete;
   WeightGather& operator=(const WeightGather&) = delete;
 
+  // This rank's slot in the gathered elements.
+  std::span<std::byte> SlotIn(std::span<std::byte> whole) const;
   // True if the next Start reads `own`.
   bool NeedsOwn() const { return !has_secondary_; }
 
   // Starts to fill `whole`, layout.GatheredElements(id) elements, from every
-  // rank's slot `own`. Both must stay valid until Finish; `own` may be empty
-  // unless NeedsOwn(). The device's queue writes `own` and uses `whole` before
-  // `ready`; codes are written by later work of that queue. FailedPrecondition
-  // if a gather is in flight; InvalidArgument for wrong sizes;
-  // ResourceExhausted if there is no room for the codes.
+  // rank's slot `own`, which may be SlotIn(whole). Both must stay valid until
+  // Finish; `own` may be empty unless NeedsOwn(). The device's queue writes
+  // `own` and uses `whole` before `ready`; codes are written by later work of
+  // that queue. FailedPrecondition if a gather is in flight; InvalidArgument
+  // for wrong sizes; ResourceExhausted if there is no room for the codes.
   absl::Status Start(std::span<const std::byte> own, std::span<std::byte> whole,
                      const QueuePoint& ready = {});
   // Orders later work of the device's queue after the arrival of the values in
@@ -116,8 +101,6 @@ class WeightGather {
                        collectives::ConstBuffer own, collectives::Buffer whole,
                        const std::vector<int64_t>& counts,
                        const QueuePoint& ready);
-  absl::Status StartNative(std::span<const std::byte> own,
-                           const QueuePoint& ready);
   absl::Status StartQuantized(std::span<const std::byte> own);
   absl::Status StartSecondary(const QueuePoint& ready);
   absl::Status Decode();
@@ -141,83 +124,6 @@ class WeightGather {
   QueuePoint secondary_written_;
   bool has_secondary_ = false;
   bool starts_secondary_ = false;  // The gather in flight is of second copies.
-};
-
-// The parameters of stage 3, which are gathered from the shards of all ranks
-// while they are in use.
-//
-//   TESSERA_RETURN_IF_ERROR(gathered->Start(window));      // Asynchronous.
-//   ...
-//   TESSERA_RETURN_IF_ERROR(gathered->Wait(window));
-//   TESSERA_ASSIGN_OR_RETURN(TensorView weight, gathered->Value(id));
-//   ...
-//   TESSERA_RETURN_IF_ERROR(gathered->Release(window));
-//
-// A window is a list of parameters that are used together, such as those of a
-// layer. Windows may overlap in time and share parameters (a tied embedding): a
-// parameter is kept until the last window that contains it is released. All
-// ranks must start the same windows in the same order; otherwise they get an
-// error (Operation::label). One thread at a time.
-class GatheredParameters {
- public:
-  // Block shard_of[id] of `shards` is the rank's slot of parameter `id`;
-  // parameters with kNoShard are ignored. All arguments must outlive this; no
-  // other collectives run on the groups.
-  static constexpr size_t kNoShard = ~size_t{0};
-  GatheredParameters(const StateContext& context, const GatherOptions& options,
-                     const GatherGroups& groups, ShardStore& shards,
-                     std::vector<size_t> shard_of);
-
-  // Waits for gathers in progress.
-  ~GatheredParameters();
-
-  // Announces a gather, so that shards in tiers are prefetched.
-  void Announce(std::span<const ParameterId> window);
-
-  // A collective. Starts to gather the parameters that no other window holds.
-  absl::Status Start(std::span<const ParameterId> window);
-  // Returns when the window's parameters are whole. Errors name the parameter.
-  absl::Status Wait(std::span<const ParameterId> window);
-  // FailedPrecondition unless the parameter is whole.
-  absl::StatusOr<TensorView> Value(ParameterId id) const;
-  // FailedPrecondition, without side effects, unless the window was started.
-  absl::Status Release(std::span<const ParameterId> window);
-
-  // Must be called before values change. FailedPrecondition if a window is not
-  // released.
-  absl::Status EndStep();
-
-  // Bytes of parameters that are gathered or being gathered.
-  int64_t live_bytes() const { return live_bytes_; }
-
- private:
-  struct Live {
-    int64_t windows = 0;  // Windows that were started and not released.
-    AccountedMemory memory;
-    std::unique_ptr<WeightGather> gather;  // Created by the first Start.
-    bool is_started = false;               // Started and not yet awaited.
-    bool has_shard_open = false;
-  };
-
-  Live& LiveOf(ParameterId id) {
-    return live_[static_cast<size_t>(id.value())];
-  }
-  size_t ShardOf(ParameterId id) const {
-    return shard_of_[static_cast<size_t>(id.value())];
-  }
-  int64_t BytesOf(ParameterId id) const;
-  absl::Status StartOne(ParameterId id);
-  absl::Status WaitOne(ParameterId id);
-  absl::Status At(ParameterId id, const absl::Status& status) const;
-
-  const StateContext context_;
-  const GatherOptions options_;
-  const GatherGroups groups_;
-  ShardStore& shards_;
-  const std::vector<size_t> shard_of_;
-  BufferPool pool_;
-  std::vector<Live> live_;  // By id.
-  int64_t live_bytes_ = 0;
 };
 
 }  // namespace tessera::zero3

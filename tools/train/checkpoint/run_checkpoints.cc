@@ -22,7 +22,7 @@
 #include "zero3/checkpoint/compare_models.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/checkpoint/state_blocks.h"
-#include "zero3/state/optimizer_shard.h"
+#include "zero3/state/loss_scaler.h"
 
 namespace tessera::train {
 

@@ -42,7 +42,7 @@
 #include "tools/train/step/run_progress.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/load_checkpoint.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 
 namespace tessera::train {
 

@@ -131,19 +131,19 @@ absl::Status CheckOwn(ShardedModel& model, const Parameter& parameter,
   TESSERA_RETURN_IF_ERROR(
       Convert(DType::kF64, std::as_bytes(own), parameter.dtype(), rounded));
   TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan values,
-                           state.own_values().Open(id));
+                           state.weights().OpenOwn(id));
   expect({values.data(), rounded.size()}, rounded);
-  TESSERA_RETURN_IF_ERROR(state.own_values().Close(id, /*changed=*/false));
+  TESSERA_RETURN_IF_ERROR(state.weights().CloseOwn(id, /*changed=*/false));
   TESSERA_ASSIGN_OR_RETURN(
       const std::span<std::byte> master,
-      state.optimizer().Open(zero3::OptimizerPart::kMaster, id));
+      state.optimizer().Open(zero3::StatePart::kMaster, id));
   if (!master.empty()) {
     std::vector<std::byte> exact(own.size() * sizeof(float));
     TESSERA_RETURN_IF_ERROR(
         Convert(parameter.dtype(), rounded, DType::kF32, exact));
     expect(master, exact);
   }
-  return state.optimizer().Close(zero3::OptimizerPart::kMaster, id,
+  return state.optimizer().Close(zero3::StatePart::kMaster, id,
                                  /*changed=*/false);
 }
 

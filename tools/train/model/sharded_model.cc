@@ -278,7 +278,7 @@ absl::Status ShardedModel::AddToValue(
   zero3::ShardedState& state = StateOf(place);
   const zero3::Extent extent = state.layout().ExtentOf(state.rank(), place.id);
   TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan own,
-                           state.own_values().Open(place.id));
+                           state.weights().OpenOwn(place.id));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                            change.Narrow(0, extent.begin, extent.size()));
   TESSERA_ASSIGN_OR_RETURN(
@@ -286,7 +286,7 @@ absl::Status ShardedModel::AddToValue(
       TensorView::Create({own.data(), static_cast<size_t>(own.size_in_bytes())},
                          own.dtype(), {{own.size()}}, change.kind()));
   const absl::Status status = ops.Run(tensor_parallel::op::Add{part, values});
-  TESSERA_RETURN_IF_ERROR(state.own_values().Close(place.id, /*changed=*/true));
+  TESSERA_RETURN_IF_ERROR(state.weights().CloseOwn(place.id, /*changed=*/true));
   return status;
 }
 

@@ -17,7 +17,7 @@
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/settings/run_options.h"
 #include "tools/train/step/train_rank.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 
 namespace tessera::train::testing {
 

@@ -16,7 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "collectives/communicator.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/sharded_state.h"
 

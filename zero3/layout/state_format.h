@@ -7,8 +7,8 @@
 // A part is an array over the elements of the parameter. A block-wise format
 // stores the scales of the blocks first, one f32 each, then one byte per
 // element (offload/optimizer/parameter_range.h).
-#ifndef TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
-#define TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
+#ifndef TESSERA_ZERO3_LAYOUT_STATE_FORMAT_H_
+#define TESSERA_ZERO3_LAYOUT_STATE_FORMAT_H_
 
 #include <array>
 #include <cstddef>
@@ -117,4 +117,4 @@ void CopyElements(const ConstStateArray& from, const StateArray& to,
 
 }  // namespace tessera::zero3
 
-#endif  // TESSERA_ZERO3_CHECKPOINT_STATE_FORMAT_H_
+#endif  // TESSERA_ZERO3_LAYOUT_STATE_FORMAT_H_

@@ -1,4 +1,4 @@
-#include "zero3/checkpoint/state_format.h"
+#include "zero3/layout/state_format.h"
 
 #include <cstring>
 

@@ -12,15 +12,19 @@ namespace status_matchers_internal {
 }
 
 void StatusMatcher::DescribeTo(std::ostream* os) const {
+  if (code_ == absl::StatusCode::kOk) {
+    *os << "is OK";
+    return;
+  }
   *os << "has code " << absl::StatusCodeToString(code_)
       << " and a message that ";
   message_.DescribeTo(os);
 }
 
 void StatusMatcher::DescribeNegationTo(std::ostream* os) const {
-  *os << "does not have code " << absl::StatusCodeToString(code_)
-      << " and a message that ";
-  message_.DescribeTo(os);
+  *os << "not (";
+  DescribeTo(os);
+  *os << ")";
 }
 
 bool StatusMatcher::Matches(const absl::Status& status,

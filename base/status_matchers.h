@@ -28,29 +28,49 @@ const absl::Status& GetStatus(const absl::StatusOr<T>& value) {
   return value.status();
 }
 
+// The result of the macros below. They use no matcher, because matchers are
+// compiled for every type T of StatusOr<T>.
+::testing::AssertionResult CheckOk(const char* expression,
+                                   const absl::Status& status);
+template <typename T>
+::testing::AssertionResult CheckOk(const char* expression,
+                                   const absl::StatusOr<T>& value) {
+  return CheckOk(expression, value.status());
+}
+
+// Matches a Status or StatusOr by its status.
+class StatusMatcher {
+ public:
+  using is_gtest_matcher = void;
+
+  StatusMatcher(absl::StatusCode code,
+                ::testing::Matcher<const std::string&> message)
+      : code_(code), message_(std::move(message)) {}
+
+  template <typename T>
+  bool MatchAndExplain(const T& value,
+                       ::testing::MatchResultListener* listener) const {
+    return Matches(GetStatus(value), listener);
+  }
+  void DescribeTo(std::ostream* os) const;
+  void DescribeNegationTo(std::ostream* os) const;
+
+ private:
+  bool Matches(const absl::Status& status,
+               ::testing::MatchResultListener* listener) const;
+
+  absl::StatusCode code_;
+  ::testing::Matcher<const std::string&> message_;
+};
+
 }  // namespace status_matchers_internal
 
-MATCHER(IsOk, negation ? "is not OK" : "is OK") {
-  const absl::Status& status = status_matchers_internal::GetStatus(arg);
-  *result_listener << "whose status is " << status.ToString();
-  return status.ok();
-}
+status_matchers_internal::StatusMatcher IsOk();
 
-MATCHER_P2(StatusIs, code, message,
-           "has code " + absl::StatusCodeToString(code) +
-               " and a message that " +
-               ::testing::DescribeMatcher<std::string>(message)) {
-  const absl::Status& status = status_matchers_internal::GetStatus(arg);
-  *result_listener << "whose status is " << status.ToString();
-  return status.code() == code &&
-         ::testing::Matches(message)(std::string(status.message()));
-}
-
-MATCHER_P(StatusIs, code, "has code " + absl::StatusCodeToString(code)) {
-  const absl::Status& status = status_matchers_internal::GetStatus(arg);
-  *result_listener << "whose status is " << status.ToString();
-  return status.code() == code;
-}
+// Matches the code and, if given, the message.
+status_matchers_internal::StatusMatcher StatusIs(
+    absl::StatusCode code,
+    ::testing::Matcher<const std::string&> message = ::testing::_);
 
 MATCHER_P(IsOkAndHolds, value, "is OK and holds the value") {
   if (!arg.ok()) {
@@ -64,8 +84,10 @@ MATCHER_P(IsOkAndHolds, value, "is OK and holds the value") {
 
 }  // namespace tessera
 
-#define TESSERA_EXPECT_OK(expression) EXPECT_THAT(expression, ::tessera::IsOk())
-#define TESSERA_ASSERT_OK(expression) ASSERT_THAT(expression, ::tessera::IsOk())
+#define TESSERA_EXPECT_OK(expression) \
+  EXPECT_PRED_FORMAT1(::tessera::status_matchers_internal::CheckOk, expression)
+#define TESSERA_ASSERT_OK(expression) \
+  ASSERT_PRED_FORMAT1(::tessera::status_matchers_internal::CheckOk, expression)
 
 #define TESSERA_MATCHERS_CONCAT_INNER_(a, b) a##b
 #define TESSERA_MATCHERS_CONCAT_(a, b) TESSERA_MATCHERS_CONCAT_INNER_(a, b)
@@ -78,7 +100,7 @@ MATCHER_P(IsOkAndHolds, value, "is OK and holds the value") {
       expression)
 #define TESSERA_ASSERT_OK_AND_ASSIGN_NAMED_(name, lhs, expression) \
   auto name = (expression);                                        \
-  ASSERT_THAT(name, ::tessera::IsOk());                            \
+  TESSERA_ASSERT_OK(name);                                         \
   lhs = *std::move(name)
 
 #endif  // TESSERA_BASE_STATUS_MATCHERS_H_

@@ -94,7 +94,7 @@ absl::Status ExpectAll(DeviceFloats& floats, Queue& queue, float value) {
 // A device's report reaches every rank, as its own error or as the reason of
 // another rank that aborted the group first.
 void ExpectReports(const std::vector<absl::Status>& statuses,
-                   const ::testing::Matcher<std::string>& report) {
+                   const ::testing::Matcher<const std::string&>& report) {
   EXPECT_THAT(statuses,
               Contains(StatusIs(absl::StatusCode::kInternal, report)));
   EXPECT_THAT(statuses,

@@ -1,4 +1,4 @@
-#include "topology/config/parallel_config.h"
+#include "topology/config/mesh_sizes.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -200,15 +200,6 @@ TEST(MeshSizesFuzzTest, MutatedTextsRoundTripOrFailInOneLine) {
     TESSERA_ASSERT_OK(mesh->MakeMesh());
   }
   EXPECT_GT(valid, 1000);
-}
-
-TEST(ParallelConfigTest, DefaultsAreOneRank) {
-  const ParallelConfig config;
-  EXPECT_EQ(config.mesh.world_size(), 1);
-  EXPECT_EQ(config, ParallelConfig{});
-  ParallelConfig other;
-  other.mesh.dp_replicate = 2;
-  EXPECT_NE(config, other);
 }
 
 }  // namespace

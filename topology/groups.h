@@ -1,16 +1,4 @@
 // Groups: the ranks of a mesh, divided into the groups along a set of axes.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Groups tp, mesh.GroupsAlong("tp"));
-//   tp.count();                    // how many tensor groups there are
-//   tp.GroupOf(Rank(5));           // the number of rank 5's group
-//   tp.Members(0);                 // its ranks, ascending
-//   tp.Shift(Rank(5), 1, Boundary::kCyclic);  // the next rank of the ring
-//
-// Two ranks are in one group when they agree in every coordinate outside the
-// set: the "masked orthogonal" groups of Megatron-LM's RankGenerator. Groups
-// are numbered by their smallest rank and members ascend, so a member's index
-// is its coordinate along the set. Everything for one rank is O(axes); nothing
-// is tabulated.
 #ifndef TESSERA_TOPOLOGY_GROUPS_H_
 #define TESSERA_TOPOLOGY_GROUPS_H_
 
@@ -93,6 +81,19 @@ enum class Boundary {
   kCyclic,  // the other end: a ring
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(Groups tp, mesh.GroupsAlong("tp"));
+//   tp.count();                    // how many tensor groups there are
+//   tp.GroupOf(Rank(5));           // the number of rank 5's group
+//   tp.Members(0);                 // its ranks, ascending
+//   tp.Shift(Rank(5), 1, Boundary::kCyclic);  // the next rank of the ring
+//
+// Two ranks are in one group when they agree in every coordinate outside the
+// set: the "masked orthogonal" groups of Megatron-LM's RankGenerator. Groups
+// are numbered by their smallest rank and members ascend, so a member's index
+// is its coordinate along the set. Everything for one rank is O(axes); nothing
+// is tabulated.
 class Groups {
  public:
   // How many groups there are, and how many ranks each has.

@@ -48,9 +48,11 @@ __device__ inline float Widened(F16 x) { return static_cast<float>(x); }
 template <typename T, typename V>
 __device__ inline T Narrowed(V x) {
   if constexpr (std::is_same_v<T, BF16>) {
-    const auto bits = std::bit_cast<uint32_t>(x);
-    const uint32_t rounded = (bits + ((bits >> 16) & 1) + 0x7fff) >> 16;
-    return BF16::FromBits(static_cast<uint16_t>(rounded));
+    // Cheaper than BF16(x), but a NaN must be the canonical one.
+    const auto rounded =
+        float_format_internal::RoundNormal<BF16::Format, float>(
+            std::bit_cast<int32_t>(x));
+    return BF16::FromBits(static_cast<uint16_t>(rounded >> 16));
   } else {
     return static_cast<T>(x);
   }

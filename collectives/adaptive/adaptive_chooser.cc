@@ -21,6 +21,51 @@ bool MayChoose(Algorithm algorithm, const ChoiceQuestion& question) {
          Supports(algorithm, question.kind, question.uneven);
 }
 
+size_t HashOf(const ChoiceQuestion& question) {
+  uint64_t hash = static_cast<uint64_t>(question.bytes);
+  hash = hash * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(question.ranks);
+  hash = hash * 0x9e3779b97f4a7c15 +
+         static_cast<uint64_t>(question.ranks_per_host);
+  hash = hash * 0x9e3779b97f4a7c15 +
+         (static_cast<uint64_t>(question.kind) << 16 |
+          static_cast<uint64_t>(question.dtype) << 8 |
+          (question.uneven ? 4u : 0u) | (question.engine_implements ? 2u : 0u) |
+          (question.has_transport ? 1u : 0u));
+  hash *= 0xbf58476d1ce4e5b9;
+  return static_cast<size_t>(hash ^ hash >> 32);
+}
+
+// Repeated measurements differ by a tenth: an algorithm replaces the engine's
+// own only if its predicted time is less than this share.
+constexpr double kWorthIt = 0.9;
+
+std::string Microseconds(double seconds) {
+  return absl::StrFormat("%.4g us", seconds * 1e6);
+}
+
+std::string DescribeOrigin(const CostTable& table, const std::string& origin) {
+  return absl::StrCat("costs of engine ", table.key.engine, ", ",
+                      table.key.ranks, " ranks, ", table.key.ranks_per_host,
+                      " a host (", origin, ")");
+}
+
+std::string TableLine(const Prediction& prediction) {
+  std::string line =
+      absl::StrFormat("\n  %-18s %14s", AlgorithmName(prediction.algorithm),
+                      Microseconds(prediction.seconds));
+  if (prediction.algorithm == Algorithm::kEngine) {
+    absl::StrAppend(&line, " = as measured");
+  } else {
+    absl::StrAppend(
+        &line, " = formula ", Microseconds(prediction.formula),
+        absl::StrFormat(" x measured factor %.3g", prediction.factor));
+  }
+  if (prediction.left_out) {
+    absl::StrAppend(&line, "; not chosen: far slower at smaller sizes");
+  }
+  return line;
+}
+
 }  // namespace
 
 CostModel::CostModel(CostTable table) : table_(std::move(table)) {
@@ -128,24 +173,6 @@ std::vector<Prediction> CostModel::PredictAll(
   return predictions;
 }
 
-namespace {
-
-size_t HashOf(const ChoiceQuestion& question) {
-  uint64_t hash = static_cast<uint64_t>(question.bytes);
-  hash = hash * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(question.ranks);
-  hash = hash * 0x9e3779b97f4a7c15 +
-         static_cast<uint64_t>(question.ranks_per_host);
-  hash = hash * 0x9e3779b97f4a7c15 +
-         (static_cast<uint64_t>(question.kind) << 16 |
-          static_cast<uint64_t>(question.dtype) << 8 |
-          (question.uneven ? 4u : 0u) | (question.engine_implements ? 2u : 0u) |
-          (question.has_transport ? 1u : 0u));
-  hash *= 0xbf58476d1ce4e5b9;
-  return static_cast<size_t>(hash ^ hash >> 32);
-}
-
-}  // namespace
-
 std::optional<Algorithm> DecisionMemo::Find(
     const ChoiceQuestion& question) const {
   for (size_t at = HashOf(question);; ++at) {
@@ -170,41 +197,6 @@ void DecisionMemo::Keep(const ChoiceQuestion& question, Algorithm algorithm) {
       std::make_unique<const Decision>(Decision{question, algorithm}));
   slots_[at % kSlots].store(decisions_.back().get(), std::memory_order_release);
 }
-
-namespace {
-
-// Repeated measurements differ by a tenth: an algorithm replaces the engine's
-// own only if its predicted time is less than this share.
-constexpr double kWorthIt = 0.9;
-
-std::string Microseconds(double seconds) {
-  return absl::StrFormat("%.4g us", seconds * 1e6);
-}
-
-std::string DescribeOrigin(const CostTable& table, const std::string& origin) {
-  return absl::StrCat("costs of engine ", table.key.engine, ", ",
-                      table.key.ranks, " ranks, ", table.key.ranks_per_host,
-                      " a host (", origin, ")");
-}
-
-std::string TableLine(const Prediction& prediction) {
-  std::string line =
-      absl::StrFormat("\n  %-18s %14s", AlgorithmName(prediction.algorithm),
-                      Microseconds(prediction.seconds));
-  if (prediction.algorithm == Algorithm::kEngine) {
-    absl::StrAppend(&line, " = as measured");
-  } else {
-    absl::StrAppend(
-        &line, " = formula ", Microseconds(prediction.formula),
-        absl::StrFormat(" x measured factor %.3g", prediction.factor));
-  }
-  if (prediction.left_out) {
-    absl::StrAppend(&line, "; not chosen: far slower at smaller sizes");
-  }
-  return line;
-}
-
-}  // namespace
 
 Algorithm AdaptiveChooser::Choose(const ChoiceQuestion& question) const {
   if (const std::optional<Algorithm> known = memo_.Find(question)) {

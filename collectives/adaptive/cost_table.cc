@@ -47,50 +47,6 @@ double Inside(std::span<const SizePoint> points, int64_t bytes) {
                    kAnySlope);
 }
 
-}  // namespace
-
-Line FitLine(std::span<const SizePoint> points) {
-  // Minimises sum ((alpha + beta x) / y - 1)^2.
-  double aa = 0, ab = 0, bb = 0, a = 0, b = 0;
-  for (const SizePoint& point : points) {
-    const double u = 1 / point.value;
-    const double v = static_cast<double>(point.bytes) / point.value;
-    aa += u * u;
-    ab += u * v;
-    bb += v * v;
-    a += u;
-    b += v;
-  }
-  if (aa == 0) return {};
-  const double determinant = aa * bb - ab * ab;
-  if (bb == 0 || determinant <= 1e-12 * aa * bb) return {a / aa, 0};
-  const Line line = {(a * bb - b * ab) / determinant,
-                     (b * aa - a * ab) / determinant};
-  if (line.alpha < 0) return {0, b / bb};
-  if (line.beta < 0) return {a / aa, 0};
-  return line;
-}
-
-double CurveAt(std::span<const SizePoint> points, int64_t bytes) {
-  if (points.empty()) return 0;
-  if (bytes <= points.front().bytes) return points.front().value;
-  if (bytes < points.back().bytes) return Inside(points, bytes);
-  if (points.size() == 1) {
-    return points[0].value * static_cast<double>(bytes) /
-           static_cast<double>(std::max<int64_t>(points[0].bytes, 1));
-  }
-  return OnLogLine(points[points.size() - 2], points.back(), bytes, 0, 1);
-}
-
-double FactorAt(std::span<const SizePoint> points, int64_t bytes) {
-  if (points.empty()) return 1;
-  if (bytes <= points.front().bytes) return points.front().value;
-  if (bytes >= points.back().bytes) return points.back().value;
-  return Inside(points, bytes);
-}
-
-namespace {
-
 constexpr double kLeast = 1e-9;
 
 // The symbols of the formulas.
@@ -161,27 +117,6 @@ double Level(OpKind kind, double ranks, double bytes, const Line& line,
                          kind == OpKind::kAllGather;
   return by_halves ? HalvingDoubling(kind, letters) : Tree(kind, letters);
 }
-
-}  // namespace
-
-double FormulaSeconds(const FormulaCosts& costs, Algorithm algorithm,
-                      OpKind kind, int64_t bytes, int64_t ranks,
-                      int64_t ranks_per_host) {
-  if (ranks <= 1) return kLeast;
-  const auto n = static_cast<double>(ranks);
-  const auto m = static_cast<double>(bytes);
-  const auto host =
-      static_cast<double>(std::clamp<int64_t>(ranks_per_host, 1, ranks));
-  if (algorithm == Algorithm::kHierarchical) {
-    return kLeast + Level(kind, host, m, costs.near, costs.gamma) +
-           Level(kind, std::ceil(n / host), m, costs.far, costs.gamma);
-  }
-  const Line& line = host < n ? costs.far : costs.near;
-  return kLeast +
-         Flat(algorithm, kind, LettersOf(kind, n, m, line, costs.gamma));
-}
-
-namespace {
 
 using Json = nlohmann::ordered_json;
 
@@ -323,6 +258,63 @@ absl::StatusOr<CostTable> ReadPayload(const nlohmann::json& json) {
 }
 
 }  // namespace
+
+Line FitLine(std::span<const SizePoint> points) {
+  // Minimises sum ((alpha + beta x) / y - 1)^2.
+  double aa = 0, ab = 0, bb = 0, a = 0, b = 0;
+  for (const SizePoint& point : points) {
+    const double u = 1 / point.value;
+    const double v = static_cast<double>(point.bytes) / point.value;
+    aa += u * u;
+    ab += u * v;
+    bb += v * v;
+    a += u;
+    b += v;
+  }
+  if (aa == 0) return {};
+  const double determinant = aa * bb - ab * ab;
+  if (bb == 0 || determinant <= 1e-12 * aa * bb) return {a / aa, 0};
+  const Line line = {(a * bb - b * ab) / determinant,
+                     (b * aa - a * ab) / determinant};
+  if (line.alpha < 0) return {0, b / bb};
+  if (line.beta < 0) return {a / aa, 0};
+  return line;
+}
+
+double CurveAt(std::span<const SizePoint> points, int64_t bytes) {
+  if (points.empty()) return 0;
+  if (bytes <= points.front().bytes) return points.front().value;
+  if (bytes < points.back().bytes) return Inside(points, bytes);
+  if (points.size() == 1) {
+    return points[0].value * static_cast<double>(bytes) /
+           static_cast<double>(std::max<int64_t>(points[0].bytes, 1));
+  }
+  return OnLogLine(points[points.size() - 2], points.back(), bytes, 0, 1);
+}
+
+double FactorAt(std::span<const SizePoint> points, int64_t bytes) {
+  if (points.empty()) return 1;
+  if (bytes <= points.front().bytes) return points.front().value;
+  if (bytes >= points.back().bytes) return points.back().value;
+  return Inside(points, bytes);
+}
+
+double FormulaSeconds(const FormulaCosts& costs, Algorithm algorithm,
+                      OpKind kind, int64_t bytes, int64_t ranks,
+                      int64_t ranks_per_host) {
+  if (ranks <= 1) return kLeast;
+  const auto n = static_cast<double>(ranks);
+  const auto m = static_cast<double>(bytes);
+  const auto host =
+      static_cast<double>(std::clamp<int64_t>(ranks_per_host, 1, ranks));
+  if (algorithm == Algorithm::kHierarchical) {
+    return kLeast + Level(kind, host, m, costs.near, costs.gamma) +
+           Level(kind, std::ceil(n / host), m, costs.far, costs.gamma);
+  }
+  const Line& line = host < n ? costs.far : costs.near;
+  return kLeast +
+         Flat(algorithm, kind, LettersOf(kind, n, m, line, costs.gamma));
+}
 
 absl::Status CheckCostTable(const CostTable& table) {
   TESSERA_RETURN_IF_ERROR(CheckKey(table.key));

@@ -68,26 +68,6 @@ std::string OwnHostName() {
   return Shortened(name.data());
 }
 
-}  // namespace
-
-std::string ModelNameIn(std::string_view cpuinfo) {
-  for (std::string_view line : absl::StrSplit(cpuinfo, '\n')) {
-    if (!absl::StartsWith(line, "model name")) continue;
-    const size_t colon = line.find(':');
-    if (colon != std::string_view::npos)
-      return Shortened(line.substr(colon + 1));
-  }
-  return "?";
-}
-
-std::string DescribeHardware() {
-  return absl::StrCat(ModelNameIn(ReadStart("/proc/cpuinfo")), "; ",
-                      AvailableProcessors(), " cpus; caches", CacheSizes(),
-                      "; host ", OwnHostName());
-}
-
-namespace {
-
 bool IsParted(OpKind kind) {
   return kind == OpKind::kReduceScatter || kind == OpKind::kAllGather ||
          kind == OpKind::kGather || kind == OpKind::kScatter ||
@@ -113,74 +93,6 @@ double Median(std::vector<double> values) {
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
-
-}  // namespace
-
-int64_t TrialBytes(OpKind kind, int64_t bytes, int64_t ranks) {
-  if (kind == OpKind::kBarrier) return 0;
-  const int64_t unit = IsParted(kind) ? 4 * ranks : 4;
-  return std::max<int64_t>(1, bytes / unit) * unit;
-}
-
-Operation TrialBuffers::OperationOf(OpKind kind, int64_t bytes,
-                                    const Communicator& communicator) {
-  const int64_t whole = bytes / 4;
-  const int64_t block = whole / communicator.size();
-  const bool is_root = communicator.rank() == Rank(0);
-  const auto buffer = [](std::vector<float>& memory, int64_t count) {
-    return Buffer(memory.data(), count, DType::kF32);
-  };
-  const bool parts_input =
-      kind == OpKind::kReduceScatter || kind == OpKind::kScatter;
-  const bool parts_output =
-      kind == OpKind::kAllGather || kind == OpKind::kGather;
-  Operation operation;
-  operation.kind = kind;
-  operation.input = buffer(input_, parts_output ? block : whole);
-  operation.output = buffer(output_, parts_input ? block : whole);
-  // Ranks other than the root have no such buffer.
-  if (!is_root) {
-    if (kind == OpKind::kScatter || kind == OpKind::kBroadcast) {
-      operation.input.count = 0;
-    }
-    if (kind == OpKind::kGather || kind == OpKind::kReduce) {
-      operation.output.count = 0;
-    }
-  }
-  return operation;
-}
-
-absl::Status RunTrials(Communicator& communicator, TrialBuffers& buffers,
-                       int64_t turns, std::span<Trial> trials) {
-  if (trials.empty()) return absl::OkStatus();
-  std::vector<Operation> operations;
-  for (const Trial& trial : trials) {
-    operations.push_back(
-        buffers.OperationOf(trial.kind, trial.bytes, communicator));
-  }
-  // Indexed by round, then by trial.
-  std::vector<double> seconds;
-  for (int64_t turn = -1; turn < turns; ++turn) {
-    for (size_t i = 0; i < trials.size(); ++i) {
-      TESSERA_ASSIGN_OR_RETURN(
-          const double elapsed,
-          TakeTurn(communicator, operations[i], trials[i]));
-      if (turn >= 0) seconds.push_back(elapsed);
-    }
-  }
-  TESSERA_RETURN_IF_ERROR(
-      communicator.AllReduce(Buffer(std::span(seconds)), Reduction::Max()));
-  for (size_t i = 0; i < trials.size(); ++i) {
-    std::vector<double> own;
-    for (size_t at = i; at < seconds.size(); at += trials.size()) {
-      own.push_back(seconds[at]);
-    }
-    trials[i].seconds = Median(std::move(own));
-  }
-  return absl::OkStatus();
-}
-
-namespace {
 
 constexpr std::array<int64_t, 5> kSizes = {64, 1024, 16 << 10, 128 << 10,
                                            1 << 20};
@@ -295,37 +207,6 @@ absl::StatusOr<Line> MeasureLine(Communicator& communicator,
   TESSERA_RETURN_IF_ERROR(communicator.Barrier());
   return FitLine(points);
 }
-
-}  // namespace
-
-absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator) {
-  const std::array<double, 2> memory = MeasureMemory();
-  const Line copy = {1e-6, memory[1]};
-  FormulaCosts costs = {copy, copy, memory[0]};
-  TESSERA_ASSIGN_OR_RETURN(const bool has_messages, HasMessages(communicator));
-  if (has_messages) {
-    const auto near_peer = PeerOfRankZero(communicator, /*near=*/true);
-    const auto far_peer = PeerOfRankZero(communicator, /*near=*/false);
-    TESSERA_RETURN_IF_ERROR(communicator.Barrier());
-    TESSERA_ASSIGN_OR_RETURN(costs.near,
-                             MeasureLine(communicator, near_peer, copy));
-    TESSERA_ASSIGN_OR_RETURN(costs.far,
-                             MeasureLine(communicator, far_peer, costs.near));
-    if (!near_peer.has_value()) costs.near = costs.far;
-    TESSERA_ASSIGN_OR_RETURN(const double round, MeasureRound(communicator));
-    costs.near.alpha = std::min(costs.near.alpha, round);
-    costs.far.alpha = std::min(costs.far.alpha, round);
-  }
-  // Known to rank 0 and its peers only.
-  std::array<double, 5> values = {costs.near.alpha, costs.near.beta,
-                                  costs.far.alpha, costs.far.beta, costs.gamma};
-  TESSERA_RETURN_IF_ERROR(
-      communicator.Broadcast(Buffer(values.data(), 5, DType::kF64), Rank(0)));
-  return FormulaCosts{
-      {values[0], values[1]}, {values[2], values[3]}, values[4]};
-}
-
-namespace {
 
 // The most used kinds come first: when the budget is spent, the others are
 // extrapolated from smaller sizes.
@@ -554,6 +435,113 @@ absl::Status Measurement::MeasureKind(OpKind kind, int64_t size) {
 }
 
 }  // namespace
+
+std::string ModelNameIn(std::string_view cpuinfo) {
+  for (std::string_view line : absl::StrSplit(cpuinfo, '\n')) {
+    if (!absl::StartsWith(line, "model name")) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string_view::npos)
+      return Shortened(line.substr(colon + 1));
+  }
+  return "?";
+}
+
+std::string DescribeHardware() {
+  return absl::StrCat(ModelNameIn(ReadStart("/proc/cpuinfo")), "; ",
+                      AvailableProcessors(), " cpus; caches", CacheSizes(),
+                      "; host ", OwnHostName());
+}
+
+int64_t TrialBytes(OpKind kind, int64_t bytes, int64_t ranks) {
+  if (kind == OpKind::kBarrier) return 0;
+  const int64_t unit = IsParted(kind) ? 4 * ranks : 4;
+  return std::max<int64_t>(1, bytes / unit) * unit;
+}
+
+Operation TrialBuffers::OperationOf(OpKind kind, int64_t bytes,
+                                    const Communicator& communicator) {
+  const int64_t whole = bytes / 4;
+  const int64_t block = whole / communicator.size();
+  const bool is_root = communicator.rank() == Rank(0);
+  const auto buffer = [](std::vector<float>& memory, int64_t count) {
+    return Buffer(memory.data(), count, DType::kF32);
+  };
+  const bool parts_input =
+      kind == OpKind::kReduceScatter || kind == OpKind::kScatter;
+  const bool parts_output =
+      kind == OpKind::kAllGather || kind == OpKind::kGather;
+  Operation operation;
+  operation.kind = kind;
+  operation.input = buffer(input_, parts_output ? block : whole);
+  operation.output = buffer(output_, parts_input ? block : whole);
+  // Ranks other than the root have no such buffer.
+  if (!is_root) {
+    if (kind == OpKind::kScatter || kind == OpKind::kBroadcast) {
+      operation.input.count = 0;
+    }
+    if (kind == OpKind::kGather || kind == OpKind::kReduce) {
+      operation.output.count = 0;
+    }
+  }
+  return operation;
+}
+
+absl::Status RunTrials(Communicator& communicator, TrialBuffers& buffers,
+                       int64_t turns, std::span<Trial> trials) {
+  if (trials.empty()) return absl::OkStatus();
+  std::vector<Operation> operations;
+  for (const Trial& trial : trials) {
+    operations.push_back(
+        buffers.OperationOf(trial.kind, trial.bytes, communicator));
+  }
+  // Indexed by round, then by trial.
+  std::vector<double> seconds;
+  for (int64_t turn = -1; turn < turns; ++turn) {
+    for (size_t i = 0; i < trials.size(); ++i) {
+      TESSERA_ASSIGN_OR_RETURN(
+          const double elapsed,
+          TakeTurn(communicator, operations[i], trials[i]));
+      if (turn >= 0) seconds.push_back(elapsed);
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(
+      communicator.AllReduce(Buffer(std::span(seconds)), Reduction::Max()));
+  for (size_t i = 0; i < trials.size(); ++i) {
+    std::vector<double> own;
+    for (size_t at = i; at < seconds.size(); at += trials.size()) {
+      own.push_back(seconds[at]);
+    }
+    trials[i].seconds = Median(std::move(own));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FormulaCosts> MeasureLinks(Communicator& communicator) {
+  const std::array<double, 2> memory = MeasureMemory();
+  const Line copy = {1e-6, memory[1]};
+  FormulaCosts costs = {copy, copy, memory[0]};
+  TESSERA_ASSIGN_OR_RETURN(const bool has_messages, HasMessages(communicator));
+  if (has_messages) {
+    const auto near_peer = PeerOfRankZero(communicator, /*near=*/true);
+    const auto far_peer = PeerOfRankZero(communicator, /*near=*/false);
+    TESSERA_RETURN_IF_ERROR(communicator.Barrier());
+    TESSERA_ASSIGN_OR_RETURN(costs.near,
+                             MeasureLine(communicator, near_peer, copy));
+    TESSERA_ASSIGN_OR_RETURN(costs.far,
+                             MeasureLine(communicator, far_peer, costs.near));
+    if (!near_peer.has_value()) costs.near = costs.far;
+    TESSERA_ASSIGN_OR_RETURN(const double round, MeasureRound(communicator));
+    costs.near.alpha = std::min(costs.near.alpha, round);
+    costs.far.alpha = std::min(costs.far.alpha, round);
+  }
+  // Known to rank 0 and its peers only.
+  std::array<double, 5> values = {costs.near.alpha, costs.near.beta,
+                                  costs.far.alpha, costs.far.beta, costs.gamma};
+  TESSERA_RETURN_IF_ERROR(
+      communicator.Broadcast(Buffer(values.data(), 5, DType::kF64), Rank(0)));
+  return FormulaCosts{
+      {values[0], values[1]}, {values[2], values[3]}, values[4]};
+}
 
 CostKey CostKeyOf(const Communicator& communicator) {
   CostKey key;

@@ -50,12 +50,8 @@ TEST_P(RandomOperationsTest, FiveHundredOperations) {
 INSTANTIATE_TEST_SUITE_P(Modes, RandomOperationsTest,
                          ::testing::ValuesIn(kAllThreadModes));
 
-}  // namespace
-
 // With options.reproducible every algorithm returns the bits of Combine over
 // the inputs in rank order, for any size and chunk size.
-
-namespace {
 
 class ReproducibleTest : public ::testing::TestWithParam<Algorithm> {};
 
@@ -98,11 +94,7 @@ INSTANTIATE_TEST_SUITE_P(All, ReproducibleTest,
                            return std::string(AlgorithmName(info.param));
                          });
 
-}  // namespace
-
 // Hierarchical algorithms over hierarchies of every shape.
-
-namespace {
 
 struct Shape {
   std::string name;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/little_endian.h"
 #include "base/status_macros.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/message.h"
@@ -284,7 +285,7 @@ std::optional<Rank> Giver::RankOf(std::string_view request) const {
   }
   request.remove_prefix(kTokenBytes);
   uint32_t number = 0;
-  TakeInt(&request, &number);
+  TakeLittleEndian(&request, &number);
   const Rank rank(number);
   const bool member =
       rank != members_.front() &&
@@ -343,7 +344,7 @@ absl::StatusOr<UniqueFd> TakeFrom(Store& store, Rank first,
   TESSERA_ASSIGN_OR_RETURN(const SocketAddress address,
                            SocketAddress::Abstract(meeting.socket_name));
   std::string request = meeting.client_token;
-  PutInt(static_cast<uint32_t>(store.rank().value()), &request);
+  AppendLittleEndian(static_cast<uint32_t>(store.rank().value()), &request);
   const std::string who = absl::StrCat("rank ", first.value(), ", who has it");
   TESSERA_ASSIGN_OR_RETURN(const UniqueFd socket, Connect(address, deadline),
                            Annotate(_, who));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/little_endian.h"
 #include "base/status_macros.h"
 #include "collectives/channel/message.h"
 
@@ -117,7 +118,7 @@ class Gather {
 // The result: a status code, then an error message or one text per member.
 std::string Pack(const absl::StatusOr<std::vector<std::string>>& values) {
   std::string text;
-  PutInt(static_cast<uint8_t>(values.status().code()), &text);
+  AppendLittleEndian(static_cast<uint8_t>(values.status().code()), &text);
   if (!values.ok()) {
     text.append(values.status().message());
     return text;
@@ -129,7 +130,9 @@ std::string Pack(const absl::StatusOr<std::vector<std::string>>& values) {
 absl::StatusOr<std::vector<std::string>> Unpack(std::string_view text,
                                                 size_t members) {
   uint8_t code = 0;
-  if (!TakeInt(&text, &code)) return absl::InternalError("the result is empty");
+  if (!TakeLittleEndian(&text, &code)) {
+    return absl::InternalError("the result is empty");
+  }
   if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), text);
   std::vector<std::string> values(members);
   for (std::string& value : values) {
@@ -202,7 +205,7 @@ absl::Status Gather::Publish(
   const auto others = static_cast<int64_t>(members_.size() - 1);
   for (size_t piece = pieces; piece-- > 0;) {
     std::string value;
-    if (piece == 0) PutInt(static_cast<uint32_t>(pieces), &value);
+    if (piece == 0) AppendLittleEndian(static_cast<uint32_t>(pieces), &value);
     value.append(text, piece * kPieceBytes, kPieceBytes);
     TESSERA_RETURN_IF_ERROR(
         store_.SetFor(others, PieceKey(piece), value, Shortly()));
@@ -226,8 +229,9 @@ absl::StatusOr<std::string> Gather::ReadPublished(absl::Time deadline) {
                            store_.GetFrom(root(), PieceKey(0), deadline));
   std::string_view rest = first;
   uint32_t pieces = 0;
-  if (!TakeInt(&rest, &pieces))
+  if (!TakeLittleEndian(&rest, &pieces)) {
     return absl::InternalError("the result is empty");
+  }
   std::string text(rest);
   for (uint32_t piece = 1; piece < pieces; ++piece) {
     TESSERA_ASSIGN_OR_RETURN(

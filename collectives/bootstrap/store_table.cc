@@ -10,11 +10,52 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/little_endian.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/channel/message.h"
 
 namespace tessera::collectives {
+
+namespace {
+
+constexpr size_t kMaxPlaceBytes = 512;
+
+bool TakeMember(std::string_view* value, JobMember* member) {
+  uint32_t rank = 0;
+  uint8_t state = 0;
+  if (!TakeLittleEndian(value, &rank) || !TakeLittleEndian(value, &state) ||
+      state > static_cast<uint8_t>(MemberState::kLost)) {
+    return false;
+  }
+  member->rank = Rank(rank);
+  member->state = static_cast<MemberState>(state);
+  return TakeText(value, kMaxPlaceBytes, &member->where);
+}
+
+absl::Status GoneError(const JobMember& member, std::string_view key) {
+  return absl::UnavailableError(absl::StrCat(
+      DescribeMember(member), ", and it has not set ", ShowKey(key)));
+}
+
+void RunAll(std::vector<std::function<void()>>& calls) {
+  for (auto& call : calls) call();
+}
+
+// Waits for the operation that `start` begins and returns its result; nullopt
+// at the deadline, after cancelling it.
+template <typename T, typename Start>
+std::optional<T> WaitFor(StoreTable& table, absl::Time deadline, Start start) {
+  const auto shot = std::make_shared<OneShot<T>>();
+  const StoreTable::Ticket ticket =
+      start([shot](T value) { shot->Put(std::move(value)); });
+  std::optional<T> value = shot->Take(deadline);
+  if (value || table.Cancel(ticket)) return value;
+  // The callback is running now.
+  return shot->Take(absl::InfiniteFuture());
+}
+
+}  // namespace
 
 std::string ShowKey(std::string_view key) {
   return absl::StrCat("\"", absl::CHexEscape(key.substr(0, 80)), "\"",
@@ -59,35 +100,18 @@ absl::Status CheckRankList(std::string_view prefix, std::span<const Rank> ranks,
   return absl::OkStatus();
 }
 
-namespace {
-
-constexpr size_t kMaxPlaceBytes = 512;
-
-bool TakeMember(std::string_view* value, JobMember* member) {
-  uint32_t rank = 0;
-  uint8_t state = 0;
-  if (!TakeInt(value, &rank) || !TakeInt(value, &state) ||
-      state > static_cast<uint8_t>(MemberState::kLost)) {
-    return false;
-  }
-  member->rank = Rank(rank);
-  member->state = static_cast<MemberState>(state);
-  return TakeText(value, kMaxPlaceBytes, &member->where);
-}
-
-}  // namespace
-
 std::string FormatHello(const HelloBody& hello) {
   std::string value;
-  PutInt(hello.world_size, &value);
-  PutInt(hello.pid, &value);
+  AppendLittleEndian(hello.world_size, &value);
+  AppendLittleEndian(hello.pid, &value);
   return value;
 }
 
 absl::StatusOr<HelloBody> ParseHello(std::string_view value) {
   HelloBody hello;
-  if (TakeInt(&value, &hello.world_size) && TakeInt(&value, &hello.pid) &&
-      value.empty() && hello.world_size >= 1 && hello.pid >= 0) {
+  if (TakeLittleEndian(&value, &hello.world_size) &&
+      TakeLittleEndian(&value, &hello.pid) && value.empty() &&
+      hello.world_size >= 1 && hello.pid >= 0) {
     return hello;
   }
   return absl::InvalidArgumentError(
@@ -97,7 +121,7 @@ absl::StatusOr<HelloBody> ParseHello(std::string_view value) {
 std::string FormatRanks(std::span<const Rank> ranks) {
   std::string value;
   for (const Rank rank : ranks) {
-    PutInt(static_cast<uint32_t>(rank.value()), &value);
+    AppendLittleEndian(static_cast<uint32_t>(rank.value()), &value);
   }
   return value;
 }
@@ -110,16 +134,18 @@ absl::StatusOr<std::vector<Rank>> ParseRanks(std::string_view value) {
   }
   std::vector<Rank> ranks;
   ranks.reserve(value.size() / sizeof(uint32_t));
-  for (uint32_t rank = 0; TakeInt(&value, &rank);) ranks.emplace_back(rank);
+  for (uint32_t rank = 0; TakeLittleEndian(&value, &rank);) {
+    ranks.emplace_back(rank);
+  }
   return ranks;
 }
 
 std::string FormatMissingMembers(const MissingMembers& absence) {
   std::string value;
-  PutInt(absence.count, &value);
+  AppendLittleEndian(absence.count, &value);
   for (const JobMember& member : absence.named) {
-    PutInt(static_cast<uint32_t>(member.rank.value()), &value);
-    PutInt(static_cast<uint8_t>(member.state), &value);
+    AppendLittleEndian(static_cast<uint32_t>(member.rank.value()), &value);
+    AppendLittleEndian(static_cast<uint8_t>(member.state), &value);
     PutText(std::string_view(member.where).substr(0, kMaxPlaceBytes), &value);
   }
   return value;
@@ -130,7 +156,7 @@ absl::StatusOr<MissingMembers> ParseMissingMembers(std::string_view value) {
     return absl::InvalidArgumentError("malformed list of missing ranks");
   };
   MissingMembers absence;
-  if (!TakeInt(&value, &absence.count)) return wrong();
+  if (!TakeLittleEndian(&value, &absence.count)) return wrong();
   while (!value.empty()) {
     JobMember member;
     if (absence.named.size() == MissingMembers::kMaxNamed ||
@@ -144,19 +170,6 @@ absl::StatusOr<MissingMembers> ParseMissingMembers(std::string_view value) {
   }
   return absence;
 }
-
-namespace {
-
-absl::Status GoneError(const JobMember& member, std::string_view key) {
-  return absl::UnavailableError(absl::StrCat(
-      DescribeMember(member), ", and it has not set ", ShowKey(key)));
-}
-
-void RunAll(std::vector<std::function<void()>>& calls) {
-  for (auto& call : calls) call();
-}
-
-}  // namespace
 
 StoreTable::StoreTable(int64_t size, TableLimits limits)
     : size_(size), limits_(limits) {
@@ -469,23 +482,6 @@ void StoreTable::Close(absl::Status reason) {
   }
   RunAll(calls);
 }
-
-namespace {
-
-// Waits for the operation that `start` begins and returns its result; nullopt
-// at the deadline, after cancelling it.
-template <typename T, typename Start>
-std::optional<T> WaitFor(StoreTable& table, absl::Time deadline, Start start) {
-  const auto shot = std::make_shared<OneShot<T>>();
-  const StoreTable::Ticket ticket =
-      start([shot](T value) { shot->Put(std::move(value)); });
-  std::optional<T> value = shot->Take(deadline);
-  if (value || table.Cancel(ticket)) return value;
-  // The callback is running now.
-  return shot->Take(absl::InfiniteFuture());
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<TableStore>> TableStore::Take(
     std::shared_ptr<StoreTable> table, Rank rank, std::string where) {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "base/little_endian.h"
 #include "base/status_macros.h"
 
 namespace tessera::collectives {
@@ -70,14 +71,14 @@ absl::Status CheckHeader(const Header& header) {
 // Requires at least kHeaderBytes bytes.
 Header TakeHeader(std::string_view bytes) {
   Header header;
-  TakeInt(&bytes, &header.version);
-  TakeInt(&bytes, &header.type);
-  TakeInt(&bytes, &header.code);
-  TakeInt(&bytes, &header.zero);
-  TakeInt(&bytes, &header.key_bytes);
-  TakeInt(&bytes, &header.value_bytes);
-  TakeInt(&bytes, &header.id);
-  TakeInt(&bytes, &header.number);
+  TakeLittleEndian(&bytes, &header.version);
+  TakeLittleEndian(&bytes, &header.type);
+  TakeLittleEndian(&bytes, &header.code);
+  TakeLittleEndian(&bytes, &header.zero);
+  TakeLittleEndian(&bytes, &header.key_bytes);
+  TakeLittleEndian(&bytes, &header.value_bytes);
+  TakeLittleEndian(&bytes, &header.id);
+  TakeLittleEndian(&bytes, &header.number);
   return header;
 }
 
@@ -103,14 +104,14 @@ absl::Status CheckMessage(const Message& message) {
 }
 
 void AppendMessage(const Message& message, std::string* bytes) {
-  PutInt(kWireVersion, bytes);
-  PutInt(static_cast<uint8_t>(message.type), bytes);
-  PutInt(static_cast<uint8_t>(message.code), bytes);
-  PutInt(uint8_t{0}, bytes);
-  PutInt(static_cast<uint32_t>(message.key.size()), bytes);
-  PutInt(static_cast<uint32_t>(message.value.size()), bytes);
-  PutInt(message.id, bytes);
-  PutInt(message.number, bytes);
+  AppendLittleEndian(kWireVersion, bytes);
+  AppendLittleEndian(static_cast<uint8_t>(message.type), bytes);
+  AppendLittleEndian(static_cast<uint8_t>(message.code), bytes);
+  AppendLittleEndian(uint8_t{0}, bytes);
+  AppendLittleEndian(static_cast<uint32_t>(message.key.size()), bytes);
+  AppendLittleEndian(static_cast<uint32_t>(message.value.size()), bytes);
+  AppendLittleEndian(message.id, bytes);
+  AppendLittleEndian(message.number, bytes);
   bytes->append(message.key).append(message.value);
 }
 

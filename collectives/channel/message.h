@@ -1,5 +1,5 @@
-// Messages between the ranks and their job's store, and the little-endian
-// encoding of integers and texts that they use.
+// Messages between the ranks and their job's store, and the encoding of texts
+// that they use.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 #define TESSERA_COLLECTIVES_CHANNEL_MESSAGE_H_
 
@@ -8,38 +8,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/little_endian.h"
 
 namespace tessera::collectives {
 
-template <typename Int>
-void PutInt(Int value, std::string* bytes) {
-  auto bits = static_cast<std::make_unsigned_t<Int>>(value);
-  for (size_t i = 0; i < sizeof(Int); ++i) {
-    bytes->push_back(static_cast<char>(bits >> (8 * i)));
-  }
-}
-
-// Removes an integer from the front of `bytes`. Returns false without a change
-// if `bytes` is too short.
-template <typename Int>
-bool TakeInt(std::string_view* bytes, Int* value) {
-  if (bytes->size() < sizeof(Int)) return false;
-  uint64_t bits = 0;
-  for (size_t i = 0; i < sizeof(Int); ++i) {
-    bits |= uint64_t{static_cast<unsigned char>((*bytes)[i])} << (8 * i);
-  }
-  *value = static_cast<Int>(bits);
-  bytes->remove_prefix(sizeof(Int));
-  return true;
-}
-
 // A text preceded by its size. TakeText accepts at most `max_bytes`.
 inline void PutText(std::string_view text, std::string* bytes) {
-  PutInt(static_cast<uint32_t>(text.size()), bytes);
+  AppendLittleEndian(static_cast<uint32_t>(text.size()), bytes);
   bytes->append(text);
 }
 
@@ -47,7 +25,8 @@ inline bool TakeText(std::string_view* bytes, size_t max_bytes,
                      std::string* text) {
   uint32_t size = 0;
   std::string_view rest = *bytes;
-  if (!TakeInt(&rest, &size) || size > max_bytes || size > rest.size()) {
+  if (!TakeLittleEndian(&rest, &size) || size > max_bytes ||
+      size > rest.size()) {
     return false;
   }
   text->assign(rest.substr(0, size));

@@ -78,6 +78,80 @@ std::optional<Lookup> LookUpUntil(const std::string& host, int port,
   return std::move(pending->result);
 }
 
+constexpr int kBacklog = 1024;
+
+absl::StatusOr<UniqueFd> OpenSocket(const SocketAddress& address) {
+  UniqueFd fd(
+      socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, "cannot open a socket");
+  return fd;
+}
+
+// Sends small messages immediately.
+void DisableDelay(const UniqueFd& fd, int family) {
+  if (family == AF_UNIX) return;
+  const int on = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+absl::Status ConnectError(int error, const SocketAddress& address) {
+  const std::string text = absl::StrCat(
+      "cannot connect to ", address.ToString(), ": ", std::strerror(error));
+  switch (error) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EAGAIN:  // A unix socket whose backlog is full.
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EINTR:
+    case ECONNABORTED:
+      return absl::UnavailableError(text);
+    default:
+      return absl::Status(absl::ErrnoToStatusCode(error), text);
+  }
+}
+
+absl::Status FinishConnect(const UniqueFd& fd, const SocketAddress& address,
+                           const Deadline& deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const bool ready,
+                           WaitReady(fd.get(), POLLOUT, deadline));
+  if (!ready) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("no answer from ", address.ToString(), " in time"));
+  }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error == 0 ? absl::OkStatus() : ConnectError(error, address);
+}
+
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+absl::Status AwaitTransfer(const UniqueFd& socket, int16_t events,
+                           const Deadline& deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const bool ready,
+                           WaitReady(socket.get(), events, deadline));
+  if (ready) return absl::OkStatus();
+  return absl::DeadlineExceededError("the other end did not answer in time");
+}
+
+constexpr int kAnyPort = 9;
+
+// Connecting a datagram socket only selects its route.
+absl::StatusOr<SocketAddress> SourceFor(const SocketAddress& peer) {
+  const UniqueFd socket(::socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage storage = {};
+  socklen_t length = sizeof(storage);
+  if (!socket.valid() ||
+      connect(socket.get(), peer.get(), peer.length()) != 0 ||
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage),
+                  &length) != 0) {
+    return absl::ErrnoToStatus(errno, "no route");
+  }
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
+}
+
 }  // namespace
 
 SocketAddress::SocketAddress(const sockaddr* address, socklen_t length)
@@ -174,68 +248,6 @@ absl::StatusOr<std::vector<SocketAddress>> ResolveTcp(
   }
   return std::move(found->addresses);
 }
-
-namespace {
-
-constexpr int kBacklog = 1024;
-
-absl::StatusOr<UniqueFd> OpenSocket(const SocketAddress& address) {
-  UniqueFd fd(
-      socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, "cannot open a socket");
-  return fd;
-}
-
-// Sends small messages immediately.
-void DisableDelay(const UniqueFd& fd, int family) {
-  if (family == AF_UNIX) return;
-  const int on = 1;
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-absl::Status ConnectError(int error, const SocketAddress& address) {
-  const std::string text = absl::StrCat(
-      "cannot connect to ", address.ToString(), ": ", std::strerror(error));
-  switch (error) {
-    case ECONNREFUSED:
-    case ECONNRESET:
-    case EAGAIN:  // A unix socket whose backlog is full.
-    case ETIMEDOUT:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EINTR:
-    case ECONNABORTED:
-      return absl::UnavailableError(text);
-    default:
-      return absl::Status(absl::ErrnoToStatusCode(error), text);
-  }
-}
-
-absl::Status FinishConnect(const UniqueFd& fd, const SocketAddress& address,
-                           const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const bool ready,
-                           WaitReady(fd.get(), POLLOUT, deadline));
-  if (!ready) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("no answer from ", address.ToString(), " in time"));
-  }
-  int error = 0;
-  socklen_t size = sizeof(error);
-  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  return error == 0 ? absl::OkStatus() : ConnectError(error, address);
-}
-
-bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-
-absl::Status AwaitTransfer(const UniqueFd& socket, int16_t events,
-                           const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const bool ready,
-                           WaitReady(socket.get(), events, deadline));
-  if (ready) return absl::OkStatus();
-  return absl::DeadlineExceededError("the other end did not answer in time");
-}
-
-}  // namespace
 
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
   TESSERA_ASSIGN_OR_RETURN(UniqueFd fd, OpenSocket(address));
@@ -382,26 +394,6 @@ absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-constexpr int kAnyPort = 9;
-
-// Connecting a datagram socket only selects its route.
-absl::StatusOr<SocketAddress> SourceFor(const SocketAddress& peer) {
-  const UniqueFd socket(::socket(peer.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage storage = {};
-  socklen_t length = sizeof(storage);
-  if (!socket.valid() ||
-      connect(socket.get(), peer.get(), peer.length()) != 0 ||
-      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage),
-                  &length) != 0) {
-    return absl::ErrnoToStatus(errno, "no route");
-  }
-  return SocketAddress(reinterpret_cast<const sockaddr*>(&storage), length);
-}
-
-}  // namespace
 
 absl::StatusOr<std::string> LocalAddressTowards(std::string_view host,
                                                 const Deadline& deadline) {

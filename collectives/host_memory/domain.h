@@ -20,7 +20,7 @@
 namespace tessera::collectives::host_memory {
 
 // An offset in a domain's memory, valid on every rank; 0 is null.
-using Place = uint64_t;
+using DomainOffset = uint64_t;
 
 // The number of note slots, by which a writer may be ahead of the slowest
 // reader. The world group has more slots, so that a root that only sends rarely
@@ -66,7 +66,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint32_t> phase;  // PhaseWord.
   std::atomic<uint32_t>
       departed;  // 1 after the rank has closed its communicator.
-  std::atomic<uint64_t> window;  // The window's Place; 0: not allocated yet.
+  std::atomic<uint64_t> window;  // Its DomainOffset; 0: not allocated yet.
   SharedSignature history[kHistory];
 };
 
@@ -123,7 +123,7 @@ inline constexpr uint32_t kWorldGroup = 1;
 
 inline constexpr uint64_t kMagic = 0x31304b4c42524754;  // "TGRBLK01"
 
-// The Place of a rank's channel to another rank; 0: not allocated yet.
+// The DomainOffset of a rank's channel to another rank; 0: not allocated yet.
 using ChannelOffset = std::atomic<uint64_t>;
 
 constexpr int64_t ChannelOffsets(int64_t ranks) {
@@ -187,7 +187,7 @@ class GroupBlock {
 // created. Only that rank writes it, except for readers_left.
 struct alignas(64) Announcement {
   std::atomic<uint64_t> key;  // 0: free.
-  std::atomic<Place> block;
+  std::atomic<DomainOffset> block;
   std::atomic<uint32_t> readers_left;
 };
 inline constexpr int kAnnouncements = 32;
@@ -202,8 +202,9 @@ class Domain {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  // The Place of `memory`; nullopt if other ranks cannot access it.
-  std::optional<Place> PlaceOf(const void* memory, int64_t bytes) const {
+  // The DomainOffset of `memory`; nullopt if other ranks cannot access it.
+  std::optional<DomainOffset> OffsetOf(const void* memory,
+                                       int64_t bytes) const {
     const auto address = reinterpret_cast<uintptr_t>(memory);
     if (address < base_ || address >= end_ ||
         static_cast<uint64_t>(bytes) > end_ - address) {
@@ -211,14 +212,15 @@ class Domain {
     }
     return address - base_;
   }
-  // Like PlaceOf for a user's buffer; nullopt if the domain does not use user
+  // Like OffsetOf for a user's buffer; nullopt if the domain does not use user
   // buffers directly.
-  std::optional<Place> UserPlaceOf(const void* memory, int64_t bytes) const {
+  std::optional<DomainOffset> UserOffsetOf(const void* memory,
+                                           int64_t bytes) const {
     if (!reaches_user_memory_) return std::nullopt;
-    return PlaceOf(memory, bytes);
+    return OffsetOf(memory, bytes);
   }
-  std::byte* At(Place place) const {
-    return reinterpret_cast<std::byte*>(base_ + place);
+  std::byte* At(DomainOffset offset) const {
+    return reinterpret_cast<std::byte*>(base_ + offset);
   }
 
   // Allocates zeroed memory that all ranks can access, aligned to 64 bytes. The

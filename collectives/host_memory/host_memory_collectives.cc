@@ -9,13 +9,13 @@
 
 namespace tessera::collectives::host_memory {
 
-PlaceHistory::Entry& PlaceHistory::EntryOf(OpKind kind, int64_t bytes) {
+ExchangeHistory::Entry& ExchangeHistory::EntryOf(OpKind kind, int64_t bytes) {
   const auto size_class =
       static_cast<size_t>(std::bit_width(static_cast<uint64_t>(bytes) | 1)) - 1;
   return entries_[static_cast<size_t>(kind)][size_class];
 }
 
-bool PlaceHistory::Asks(OpKind kind, int64_t bytes) {
+bool ExchangeHistory::Asks(OpKind kind, int64_t bytes) {
   if (bytes >= kLargeBytes) return true;
   Entry& entry = EntryOf(kind, bytes);
   if (entry.left == 0) return true;
@@ -23,7 +23,7 @@ bool PlaceHistory::Asks(OpKind kind, int64_t bytes) {
   return false;
 }
 
-void PlaceHistory::Learn(OpKind kind, int64_t bytes, bool enough) {
+void ExchangeHistory::Learn(OpKind kind, int64_t bytes, bool enough) {
   if (bytes >= kLargeBytes) return;
   Entry& entry = EntryOf(kind, bytes);
   entry.skips = enough ? uint8_t{0}
@@ -64,7 +64,7 @@ absl::Status HostMemoryCollectives::Run(const Operation& operation,
   if (FitsNotes(call)) return RunByNotes(call);
   if (call.bytes >= state_.group.tuning().zero_copy_bytes &&
       history_.Asks(operation.kind, call.bytes)) {
-    TESSERA_ASSIGN_OR_RETURN(const Reachable reachable, ExchangePlaces(call));
+    TESSERA_ASSIGN_OR_RETURN(const Reachable reachable, ExchangeOffsets(call));
     history_.Learn(operation.kind, call.bytes, reachable.enough);
     if (reachable.enough) return RunZeroCopy(call, reachable);
   }

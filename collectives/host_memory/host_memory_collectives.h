@@ -38,13 +38,13 @@ namespace tessera::collectives::host_memory {
 //
 // All ranks make the same calls and get the same answers, so their histories
 // agree without communication.
-class PlaceHistory {
+class ExchangeHistory {
  public:
   // Messages of this size and more always ask.
   static constexpr int64_t kLargeBytes = int64_t{1} << 20;
 
   // `most_skips`: 0 (always ask) to 255.
-  explicit PlaceHistory(int64_t most_skips)
+  explicit ExchangeHistory(int64_t most_skips)
       : most_skips_(static_cast<uint8_t>(most_skips)) {}
 
   // Returns true if this call should ask; otherwise counts it as skipped.
@@ -79,7 +79,7 @@ class HostMemoryCollectives {
 
  private:
   CollectiveState state_;
-  PlaceHistory history_;
+  ExchangeHistory history_;
 };
 
 }  // namespace tessera::collectives::host_memory

@@ -42,7 +42,7 @@ int64_t IndexOf(std::span<const int64_t> members, int64_t rank) {
 void PauseLong() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 
 // Distinguishes the announcements of different groups.
-uint64_t AnnouncementKey(Place parent, uint32_t group) {
+uint64_t AnnouncementKey(DomainOffset parent, uint32_t group) {
   const uint64_t key = parent * 0x9e3779b97f4a7c15ULL ^ uint64_t { group }
                                                             << 20;
   return key == 0 ? 1 : key;
@@ -159,7 +159,7 @@ absl::Status HostMemoryEngine::Announce(const GroupBlock& block, uint64_t key,
     for (int i = 0; i < kAnnouncements; ++i) {
       Announcement& entry = table[i];
       if (entry.key.load(std::memory_order_acquire) != 0) continue;
-      entry.block.store(*domain.PlaceOf(block.start(), block.bytes()),
+      entry.block.store(*domain.OffsetOf(block.start(), block.bytes()),
                         std::memory_order_relaxed);
       entry.readers_left.store(static_cast<uint32_t>(readers),
                                std::memory_order_relaxed);
@@ -219,7 +219,7 @@ absl::StatusOr<std::unique_ptr<Engine>> HostMemoryEngine::CreateSubgroup(
   // Memory of earlier groups may be free by now.
   domain.Reclaim();
   const uint64_t key =
-      AnnouncementKey(*domain.PlaceOf(group_->block().start(), 0), group);
+      AnnouncementKey(*domain.OffsetOf(group_->block().start(), 0), group);
   const auto ranks = static_cast<int64_t>(members.size());
   std::vector<int64_t> numbers;
   for (Rank member : members) {

@@ -30,7 +30,7 @@ TEST(LineSliceTest, SlicesCoverRangeInWholeLines) {
 constexpr OpKind kKind = OpKind::kAllGather;
 
 // Marks with '?' which of `calls` calls ask; the answer is always `enough`.
-std::string CallsThatAsk(PlaceHistory& history, int calls, bool enough,
+std::string CallsThatAsk(ExchangeHistory& history, int calls, bool enough,
                          int64_t bytes = 65536) {
   std::string asks;
   for (int i = 0; i < calls; ++i) {
@@ -41,25 +41,25 @@ std::string CallsThatAsk(PlaceHistory& history, int calls, bool enough,
   return asks;
 }
 
-TEST(PlaceHistoryTest, AlwaysAsksAfterYes) {
-  PlaceHistory history(7);
+TEST(ExchangeHistoryTest, AlwaysAsksAfterYes) {
+  ExchangeHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 6, true), "??????");
 }
 
-TEST(PlaceHistoryTest, BacksOffExponentiallyAfterNo) {
-  PlaceHistory history(7);
+TEST(ExchangeHistoryTest, BacksOffExponentiallyAfterNo) {
+  ExchangeHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 24, false), "?.?...?.......?.......?.");
 }
 
-TEST(PlaceHistoryTest, YesResetsBackoff) {
-  PlaceHistory history(7);
+TEST(ExchangeHistoryTest, YesResetsBackoff) {
+  ExchangeHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 14, false), "?.?...?.......");
   EXPECT_EQ(CallsThatAsk(history, 2, true), "??");
   EXPECT_EQ(CallsThatAsk(history, 5, false), "?.?..");
 }
 
-TEST(PlaceHistoryTest, TracksSizesAndKindsSeparately) {
-  PlaceHistory history(7);
+TEST(ExchangeHistoryTest, TracksSizesAndKindsSeparately) {
+  ExchangeHistory history(7);
   EXPECT_EQ(CallsThatAsk(history, 2, false, 65536), "?.");
   EXPECT_EQ(CallsThatAsk(history, 2, false, 65535), "?.");
   EXPECT_EQ(CallsThatAsk(history, 1, false, 131072), "?");
@@ -67,17 +67,17 @@ TEST(PlaceHistoryTest, TracksSizesAndKindsSeparately) {
   EXPECT_TRUE(history.Asks(kKind, 65536));
 }
 
-TEST(PlaceHistoryTest, AlwaysAsksForLargeMessages) {
-  PlaceHistory history(7);
-  EXPECT_EQ(CallsThatAsk(history, 5, false, PlaceHistory::kLargeBytes),
+TEST(ExchangeHistoryTest, AlwaysAsksForLargeMessages) {
+  ExchangeHistory history(7);
+  EXPECT_EQ(CallsThatAsk(history, 5, false, ExchangeHistory::kLargeBytes),
             "?????");
-  EXPECT_EQ(CallsThatAsk(history, 5, false, PlaceHistory::kLargeBytes - 1),
+  EXPECT_EQ(CallsThatAsk(history, 5, false, ExchangeHistory::kLargeBytes - 1),
             "?.?..");
   EXPECT_EQ(CallsThatAsk(history, 3, false, 1), "?.?");
 }
 
-TEST(PlaceHistoryTest, AlwaysAsksWithoutSkips) {
-  PlaceHistory history(0);
+TEST(ExchangeHistoryTest, AlwaysAsksWithoutSkips) {
+  ExchangeHistory history(0);
   EXPECT_EQ(CallsThatAsk(history, 5, false), "?????");
 }
 

@@ -37,7 +37,7 @@ absl::Status SendEnd::Open() {
   memory_ = reinterpret_cast<ChannelMemory*>(memory);
   group_.block()
       .channel(group_.rank(), to_, lane_)
-      .store(*group_.domain().PlaceOf(memory, bytes),
+      .store(*group_.domain().OffsetOf(memory, bytes),
              std::memory_order_seq_cst);
   return absl::OkStatus();
 }
@@ -50,15 +50,15 @@ absl::StatusOr<uint64_t> SendEnd::Start(const Signature& signature,
   message.header.bytes = static_cast<int64_t>(bytes.size());
   message.data = bytes.data();
   if (message.header.bytes >= group_.tuning().direct_message_bytes) {
-    const std::optional<Place> place =
-        group_.domain().UserPlaceOf(bytes.data(), message.header.bytes);
-    if (place.has_value()) {
+    const std::optional<DomainOffset> offset =
+        group_.domain().UserOffsetOf(bytes.data(), message.header.bytes);
+    if (offset.has_value()) {
       message.header.where = Bytes::kShared;
-      message.header.place = *place;
+      message.header.offset = *offset;
     } else if (message.header.bytes >= group_.tuning().peer_copy_bytes &&
                group_.domain().ReadsPeers()) {
       message.header.where = Bytes::kPrivate;
-      message.header.place = reinterpret_cast<uintptr_t>(bytes.data());
+      message.header.offset = reinterpret_cast<uintptr_t>(bytes.data());
     }
   }
   queue_.push_back(message);
@@ -119,11 +119,11 @@ void SendEnd::Copy(uint64_t at, const std::byte* from, int64_t bytes) {
 }
 
 bool ReceiveEnd::Open() {
-  const Place place = group_.block()
-                          .channel(from_, group_.rank(), lane_)
-                          .load(std::memory_order_seq_cst);
-  if (place == 0) return false;
-  memory_ = reinterpret_cast<ChannelMemory*>(group_.domain().At(place));
+  const DomainOffset offset = group_.block()
+                                  .channel(from_, group_.rank(), lane_)
+                                  .load(std::memory_order_seq_cst);
+  if (offset == 0) return false;
+  memory_ = reinterpret_cast<ChannelMemory*>(group_.domain().At(offset));
   capacity_ = static_cast<uint64_t>(group_.tuning().channel_bytes);
   return true;
 }
@@ -192,12 +192,12 @@ absl::StatusOr<bool> ReceiveEnd::Advance(Incoming& message) {
 absl::Status ReceiveEnd::CopyDirectly(const Incoming& message,
                                       const MessageHeader& header) {
   if (header.where == Bytes::kShared) {
-    CopyBytes(message.data, group_.domain().At(header.place), header.bytes);
+    CopyBytes(message.data, group_.domain().At(header.offset), header.bytes);
     return absl::OkStatus();
   }
   const absl::Status read =
       group_.domain().ReadPeer(group_.members()[static_cast<size_t>(from_)],
-                               header.place, message.data, header.bytes);
+                               header.offset, message.data, header.bytes);
   if (read.ok()) return read;
   Scratch none;
   OperationContext context(message.expected, 0, none);

@@ -1,10 +1,4 @@
 // HostMemoryTransport: point-to-point messages over channels in shared memory.
-//
-// A channel is a ring buffer that the sender allocates, one per direction, peer
-// and lane. A message is a header of one cache line followed by its bytes,
-// padded to whole lines. A message longer than the ring is streamed: the sender
-// continues as the receiver reads. The receiver copies a large message directly
-// from the sender's buffer if it can access it.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMORY_HOST_MEMORY_TRANSPORT_H_
 #define TESSERA_COLLECTIVES_HOST_MEMORY_HOST_MEMORY_TRANSPORT_H_
 
@@ -38,7 +32,7 @@ struct ChannelMemory {
 // The location of a message's bytes.
 enum class Bytes : uint32_t {
   kInRing,   // In the ring, after the header.
-  kShared,   // At a Place of the domain.
+  kShared,   // At a DomainOffset of the domain.
   kPrivate,  // At an address of the sender's process (Domain::ReadPeer).
 };
 
@@ -46,7 +40,7 @@ enum class Bytes : uint32_t {
 struct alignas(64) MessageHeader {
   Signature signature;
   int64_t bytes = 0;
-  Place place = 0;  // A Place, or an address if kPrivate.
+  DomainOffset offset = 0;  // Or an address if kPrivate.
   Bytes where = Bytes::kInRing;
 };
 static_assert(sizeof(MessageHeader) == 64);
@@ -134,6 +128,11 @@ class ReceiveEnd {
   std::deque<Incoming> queue_;
 };
 
+// A channel is a ring buffer that the sender allocates, one per direction, peer
+// and lane. A message is a header of one cache line followed by its bytes,
+// padded to whole lines. A message longer than the ring is streamed: the sender
+// continues as the receiver reads. The receiver copies a large message directly
+// from the sender's buffer if it can access it.
 class HostMemoryTransport : public Transport {
  public:
   explicit HostMemoryTransport(Group& group);

@@ -80,7 +80,7 @@ absl::Status Window::Allocate() {
                "a window for ordinary buffers (reduce Tuning::piece_bytes "
                "or pieces to make it smaller)"));
   // Published to the peers by the first flag.
-  group_.mine().status.window.store(*group_.domain().PlaceOf(memory_, bytes),
+  group_.mine().status.window.store(*group_.domain().OffsetOf(memory_, bytes),
                                     std::memory_order_release);
   return absl::OkStatus();
 }

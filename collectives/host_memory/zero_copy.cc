@@ -11,29 +11,29 @@ namespace tessera::collectives::host_memory {
 namespace {
 
 // A rank's buffers, as sent to its peers.
-struct PlaceNote {
-  Place input = 0;
-  Place output = 0;
+struct OffsetNote {
+  DomainOffset input = 0;
+  DomainOffset output = 0;
   uint64_t input_address = 0;
   uint32_t input_reachable = 0;
   uint32_t output_reachable = 0;
 };
-static_assert(sizeof(PlaceNote) <= kNoteBytes);
+static_assert(sizeof(OffsetNote) <= kNoteBytes);
 
 template <typename Void>
 uint32_t Reach(const Domain& domain, const BasicBuffer<Void>& buffer,
-               Place& place) {
+               DomainOffset& offset) {
   if (buffer.count == 0) return 1;
-  const std::optional<Place> found =
-      domain.UserPlaceOf(buffer.data, buffer.bytes());
+  const std::optional<DomainOffset> found =
+      domain.UserOffsetOf(buffer.data, buffer.bytes());
   if (!found) return 0;
-  place = *found;
+  offset = *found;
   return 1;
 }
 
-PlaceNote MyPlaces(const Call& call) {
+OffsetNote MyOffsets(const Call& call) {
   const Domain& domain = call.state.group.domain();
-  PlaceNote note;
+  OffsetNote note;
   note.input_reachable = Reach(domain, call.operation.input, note.input);
   note.output_reachable = Reach(domain, call.operation.output, note.output);
   note.input_address = reinterpret_cast<uintptr_t>(call.input());
@@ -53,7 +53,7 @@ bool KernelCopies(const Call& call) {
 }
 
 // Returns true if the accessible buffers of `rank` suffice for this kind.
-bool Suffices(const Call& call, int64_t rank, const PlaceNote& note) {
+bool Suffices(const Call& call, int64_t rank, const OffsetNote& note) {
   const bool root = rank == call.operation.root.value();
   const bool readable =
       note.input_reachable || (KernelCopies(call) && note.input_address != 0);
@@ -194,9 +194,9 @@ absl::Status MoveWithRoot(Call& call, const Reachable& reachable) {
 
 }  // namespace
 
-absl::StatusOr<Reachable> ExchangePlaces(Call& call) {
+absl::StatusOr<Reachable> ExchangeOffsets(Call& call) {
   Notes& notes = call.state.notes;
-  const PlaceNote mine = MyPlaces(call);
+  const OffsetNote mine = MyOffsets(call);
   TESSERA_RETURN_IF_ERROR(notes.Write(call.context, call.fingerprint,
                                       std::as_bytes(std::span(&mine, 1))));
   TESSERA_RETURN_IF_ERROR(notes.AwaitAll(call.context, call.fingerprint));
@@ -204,7 +204,7 @@ absl::StatusOr<Reachable> ExchangePlaces(Call& call) {
   Reachable reachable;
   reachable.enough = true;
   for (int64_t rank = 0; rank < call.ranks; ++rank) {
-    PlaceNote note;
+    OffsetNote note;
     std::memcpy(&note, notes.Of(rank), sizeof(note));
     reachable.inputs.push_back(note.input_reachable ? domain.At(note.input)
                                                     : nullptr);

@@ -26,7 +26,7 @@ struct Reachable {
 
 // Exchanges the addresses of all ranks' buffers. All ranks get the same
 // `enough`. One synchronisation.
-absl::StatusOr<Reachable> ExchangePlaces(Call& call);
+absl::StatusOr<Reachable> ExchangeOffsets(Call& call);
 
 // Requires reachable.enough. Does not support an uneven or in-place all_to_all.
 absl::Status RunZeroCopy(Call& call, const Reachable& reachable);

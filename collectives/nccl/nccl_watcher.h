@@ -1,21 +1,4 @@
 // NcclWatcher: deadlines, errors and connections of one rank's NCCL group.
-//
-// NCCL waits forever for a missing rank and does not report its number. A
-// thread of this class polls the enqueued calls and exchanges a pulse with the
-// other ranks' watchers: a small all-gather over a communicator for host
-// memory. A pulse holds the number of collectives that the rank has enqueued
-// and the signatures of the oldest calls that are not done. With the pulses a
-// watcher
-//
-//   - names the missing ranks at a deadline,
-//   - detects before the deadline that ranks call different operations,
-//   - detects that a rank has died or aborted the group: the pulse fails,
-//   - connects two ranks when one of them has the first message for the other,
-//     independently of the other rank's program.
-//
-// A rank that leaves announces it and waits a few seconds for the others to
-// leave too, because the pulses end when it leaves. (NCCL's ncclCommDestroy is
-// also a call that all ranks make.)
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_WATCHER_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_WATCHER_H_
 
@@ -64,6 +47,22 @@ struct PairIds {
   NcclUniqueId higher;
 };
 
+// NCCL waits forever for a missing rank and does not report its number. A
+// thread of this class polls the enqueued calls and exchanges a pulse with the
+// other ranks' watchers: a small all-gather over a communicator for host
+// memory. A pulse holds the number of collectives that the rank has enqueued
+// and the signatures of the oldest calls that are not done. With the pulses a
+// watcher
+//
+//   - names the missing ranks at a deadline,
+//   - detects before the deadline that ranks call different operations,
+//   - detects that a rank has died or aborted the group: the pulse fails,
+//   - connects two ranks when one of them has the first message for the other,
+//     independently of the other rank's program.
+//
+// A rank that leaves announces it and waits a few seconds for the others to
+// leave too, because the pulses end when it leaves. (NCCL's ncclCommDestroy is
+// also a call that all ranks make.)
 class NcclWatcher {
  public:
   // Called without locks on the watcher's thread; `fail` and `connect` also on

@@ -17,6 +17,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/dtype/bfloat16-inl.h"
 #include "base/dtype/float16-inl.h"
 #include "hwy/highway.h"
 
@@ -55,14 +56,7 @@ struct F16Lanes {
   }
 };
 
-// Rounds to nearest even, into the upper half. Does not support NaN with a
-// payload.
-template <class V>
-HWY_INLINE V RoundToUpperHalf(V bits) {
-  const hn::DFromV<V> u;
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
-  return hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7fff)));
-}
+using tessera::HWY_NAMESPACE::bfloat16::RoundToUpperHalf;
 
 #if HWY_TARGET == HWY_SCALAR
 // bfloat16, one at a time.

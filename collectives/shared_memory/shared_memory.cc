@@ -163,8 +163,8 @@ absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
       host_memory::CreateGroupBlock(domain, domain.size(),
                                     host_memory::kWorldGroup, tuning));
   SegmentHeader& header = domain.header();
-  header.announcements = *domain.PlaceOf(announcements, bytes);
-  header.world = *domain.PlaceOf(world.start(), 1);
+  header.announcements = *domain.OffsetOf(announcements, bytes);
+  header.world = *domain.OffsetOf(world.start(), 1);
   header.magic = kSegmentMagic;
   return absl::OkStatus();
 }

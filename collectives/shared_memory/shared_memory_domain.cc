@@ -54,6 +54,31 @@ bool CanMap(int fd, int64_t bytes) {
   return true;
 }
 
+constexpr int64_t kLine = 64;
+constexpr int64_t kPage = 4096;
+constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kLarge = 256 << 10;
+constexpr int64_t kArena = 1 << 20;
+
+int64_t RoundUp(int64_t bytes, int64_t step) {
+  return (bytes + step - 1) / step * step;
+}
+
+int64_t FreeMemory() {
+  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) *
+         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// The first used offset of a rank's slice. All ranks allocate alike, and
+// buffers whose addresses differ by a large power of two conflict in caches and
+// TLB: 8 ranks that access 16 of them at once lose a quarter of their speed. An
+// odd number of pages per rank avoids that.
+int64_t FirstUsed(const Segment& segment, int64_t rank) {
+  constexpr int64_t kStaggerBytes = 17 * 4096;
+  constexpr int64_t kStaggers = 64;
+  return segment.SliceStart(rank) + rank % kStaggers * kStaggerBytes;
+}
+
 }  // namespace
 
 absl::StatusOr<UniqueFd> CreateSegmentFile(int64_t ranks, int64_t slice_bytes) {
@@ -108,25 +133,6 @@ Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(slice_bytes_, other.slice_bytes_);
   return *this;
 }
-
-namespace {
-
-constexpr int64_t kLine = 64;
-constexpr int64_t kPage = 4096;
-constexpr int64_t kHugePage = 2 << 20;
-constexpr int64_t kLarge = 256 << 10;
-constexpr int64_t kArena = 1 << 20;
-
-int64_t RoundUp(int64_t bytes, int64_t step) {
-  return (bytes + step - 1) / step * step;
-}
-
-int64_t FreeMemory() {
-  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) *
-         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-}
-
-}  // namespace
 
 SliceAllocator::SliceAllocator(int fd, std::byte* base, int64_t first,
                                int64_t last, int64_t limit)
@@ -284,20 +290,6 @@ absl::Status ReadProcess(pid_t pid, uintptr_t address, std::byte* to,
   }
   return absl::OkStatus();
 }
-
-namespace {
-
-// The first used offset of a rank's slice. All ranks allocate alike, and
-// buffers whose addresses differ by a large power of two conflict in caches and
-// TLB: 8 ranks that access 16 of them at once lose a quarter of their speed. An
-// odd number of pages per rank avoids that.
-int64_t FirstUsed(const Segment& segment, int64_t rank) {
-  constexpr int64_t kStaggerBytes = 17 * 4096;
-  constexpr int64_t kStaggers = 64;
-  return segment.SliceStart(rank) + rank % kStaggers * kStaggerBytes;
-}
-
-}  // namespace
 
 SharedMemoryDomain::SharedMemoryDomain(Segment segment, const Store& store,
                                        std::vector<PeerProcess> peers,

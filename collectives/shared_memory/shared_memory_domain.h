@@ -111,10 +111,10 @@ inline constexpr uint64_t kSegmentMagic = 0x31304d4853535354;  // "TSSSHM01"
 // The header at the start of the segment, written by rank 0.
 struct SegmentHeader {
   uint64_t magic;
-  host_memory::Place
-      announcements;               // host_memory::kAnnouncements for each rank.
-  host_memory::Place world;        // The block of the world's group.
-  std::atomic<uint32_t> attached;  // Ranks that no longer need the store.
+  host_memory::DomainOffset
+      announcements;  // host_memory::kAnnouncements for each rank.
+  host_memory::DomainOffset world;  // The block of the world's group.
+  std::atomic<uint32_t> attached;   // Ranks that no longer need the store.
 };
 
 class SharedMemoryDomain : public host_memory::Domain {

@@ -33,6 +33,8 @@ namespace tessera::collectives {
 
 namespace {
 
+using ::testing::Each;
+
 // The default algorithm and, if the engine has them, every algorithm by name.
 std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
   std::vector<std::optional<Algorithm>> ways = {std::nullopt};
@@ -44,21 +46,6 @@ std::vector<std::optional<Algorithm>> WaysOf(OpKind kind, bool uneven) {
   }
   return ways;
 }
-
-}  // namespace
-
-using ::testing::Each;
-
-void ConformanceTest::OnEveryWorld(const RankBody& body,
-                                   const CommunicatorOptions& options) {
-  for (int64_t ranks = GetParam().fewest_ranks; ranks <= GetParam().most_ranks;
-       ++ranks) {
-    ASSERT_THAT(GetParam().run(ranks, body, options), Each(IsOk()))
-        << ranks << " ranks";
-  }
-}
-
-namespace {
 
 constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16,
                             DType::kI64, DType::kI32, DType::kI8,  DType::kU8};
@@ -227,13 +214,7 @@ TEST_P(ConformanceTest, BarrierWaitsForEveryRank) {
   });
 }
 
-}  // namespace
-
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ConformanceTest);
-
 // Tests of messages, groups, accuracy and invalid calls.
-
-namespace {
 
 // Messages between every rank and its neighbours in a ring.
 struct Ring {
@@ -701,5 +682,16 @@ TEST_P(ConformanceTest, CountsCompletedOperations) {
 }
 
 }  // namespace
+
+void ConformanceTest::OnEveryWorld(const RankBody& body,
+                                   const CommunicatorOptions& options) {
+  for (int64_t ranks = GetParam().fewest_ranks; ranks <= GetParam().most_ranks;
+       ++ranks) {
+    ASSERT_THAT(GetParam().run(ranks, body, options), Each(IsOk()))
+        << ranks << " ranks";
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ConformanceTest);
 
 }  // namespace tessera::collectives

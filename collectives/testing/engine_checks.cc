@@ -18,18 +18,6 @@
 
 namespace tessera::collectives {
 
-int64_t Caller::Deadline() const {
-  return MonotonicNanos() + absl::ToInt64Nanoseconds(timeout_);
-}
-
-Signature Caller::MessageSignature(uint64_t number, int64_t bytes) {
-  Signature signature;
-  signature.kind = OpKind::kSend;
-  signature.sequence = number;
-  signature.count = bytes;
-  return signature;
-}
-
 namespace {
 
 // Used for kinds that an engine does not implement.
@@ -45,27 +33,6 @@ Algorithm FallbackFor(OpKind kind) {
       return Algorithm::kPairwise;
   }
 }
-
-}  // namespace
-
-absl::Status Caller::Run(const Operation& operation) {
-  const Algorithm algorithm = engine_.Implements(operation.kind)
-                                  ? Algorithm::kEngine
-                                  : FallbackFor(operation.kind);
-  OperationContext context(SignatureOf(operation, engine_.size(), /*group=*/1,
-                                       ++sequence_, algorithm),
-                           Deadline(), scratch_);
-  engine_.Enter(context);
-  absl::Status status = algorithm == Algorithm::kEngine
-                            ? engine_.Run(operation, context)
-                            : RunAlgorithm(algorithm, operation,
-                                           *engine_.transport(), {}, context);
-  engine_.Leave(context);
-  scratch_.Reset();
-  return status;
-}
-
-namespace {
 
 constexpr std::byte kGuard{0xa5};
 
@@ -346,57 +313,6 @@ bool HasUneven(OpKind kind) {
          kind == OpKind::kAllToAll;
 }
 
-}  // namespace
-
-void CheckCollectives(Engine& engine, const CollectiveChecks& checks) {
-  Caller caller(engine);
-  int64_t turn = 0;
-  const Allocate allocate =
-      checks.allocate != nullptr ? checks.allocate : Allocate(Ordinary);
-  const auto run = [&](Case c) {
-    for (const bool uneven : {false, true}) {
-      for (const bool in_place : {false, true}) {
-        c.uneven = uneven;
-        c.in_place = in_place;
-        if (uneven && !HasUneven(c.kind)) continue;
-        if (uneven && in_place && c.kind == OpKind::kAllToAll) continue;
-        if (uneven && c.count < engine.size()) continue;
-        if (::testing::Test::HasFatalFailure()) return;
-        Trial(engine, c, Rank(turn++ % engine.size()), allocate)
-            .RunAndCheck(caller);
-      }
-    }
-  };
-  for (const OpKind kind : kCollectiveKinds) {
-    for (const DType dtype : kAllDTypes) {
-      std::vector<int64_t> counts = checks.counts;
-      if (dtype == DType::kF32 || dtype == DType::kBF16) {
-        counts.insert(counts.end(), checks.large_counts.begin(),
-                      checks.large_counts.end());
-      }
-      for (const int64_t count : counts) {
-        if (!Reduces(kind)) {
-          run({.kind = kind, .dtype = dtype, .count = count});
-          continue;
-        }
-        if (!IsReducible(dtype)) continue;
-        for (const ReduceOp op : kAllReduceOps) {
-          if (!IsReducible(dtype, op)) continue;
-          const double scale = op != ReduceOp::kScaledSum ? 1.0
-                               : IsInteger(dtype)         ? 3.0
-                                                          : 0.375;
-          run({.kind = kind,
-               .dtype = dtype,
-               .reduction = {op, scale},
-               .count = count});
-        }
-      }
-    }
-  }
-}
-
-namespace {
-
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -478,28 +394,6 @@ class Round {
   std::vector<Request> sends_, receives_;
 };
 
-}  // namespace
-
-void CheckMessages(Engine& engine) {
-  uint64_t number = 0;
-  for (const int64_t bytes : kSizes) {
-    for (const int messages : {1, 5}) {
-      Round round(engine, bytes, messages);
-      round.Start(number);
-      if (::testing::Test::HasFatalFailure()) return;
-      round.Finish();
-      if (::testing::Test::HasFatalFailure()) return;
-    }
-  }
-  std::byte one{};
-  EXPECT_THAT(engine.transport()->StartSend(Rank(engine.size()),
-                                            Lane::kCollective, {}, {&one, 1}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr(absl::StrCat("rank ", engine.size()))));
-}
-
-namespace {
-
 // Memory of a call that may have failed: some libraries write to it later.
 struct Values {
   std::vector<int64_t> in;
@@ -546,6 +440,100 @@ bool IsLast(const Engine& engine) {
 }
 
 }  // namespace
+
+int64_t Caller::Deadline() const {
+  return MonotonicNanos() + absl::ToInt64Nanoseconds(timeout_);
+}
+
+Signature Caller::MessageSignature(uint64_t number, int64_t bytes) {
+  Signature signature;
+  signature.kind = OpKind::kSend;
+  signature.sequence = number;
+  signature.count = bytes;
+  return signature;
+}
+
+absl::Status Caller::Run(const Operation& operation) {
+  const Algorithm algorithm = engine_.Implements(operation.kind)
+                                  ? Algorithm::kEngine
+                                  : FallbackFor(operation.kind);
+  OperationContext context(SignatureOf(operation, engine_.size(), /*group=*/1,
+                                       ++sequence_, algorithm),
+                           Deadline(), scratch_);
+  engine_.Enter(context);
+  absl::Status status = algorithm == Algorithm::kEngine
+                            ? engine_.Run(operation, context)
+                            : RunAlgorithm(algorithm, operation,
+                                           *engine_.transport(), {}, context);
+  engine_.Leave(context);
+  scratch_.Reset();
+  return status;
+}
+
+void CheckCollectives(Engine& engine, const CollectiveChecks& checks) {
+  Caller caller(engine);
+  int64_t turn = 0;
+  const Allocate allocate =
+      checks.allocate != nullptr ? checks.allocate : Allocate(Ordinary);
+  const auto run = [&](Case c) {
+    for (const bool uneven : {false, true}) {
+      for (const bool in_place : {false, true}) {
+        c.uneven = uneven;
+        c.in_place = in_place;
+        if (uneven && !HasUneven(c.kind)) continue;
+        if (uneven && in_place && c.kind == OpKind::kAllToAll) continue;
+        if (uneven && c.count < engine.size()) continue;
+        if (::testing::Test::HasFatalFailure()) return;
+        Trial(engine, c, Rank(turn++ % engine.size()), allocate)
+            .RunAndCheck(caller);
+      }
+    }
+  };
+  for (const OpKind kind : kCollectiveKinds) {
+    for (const DType dtype : kAllDTypes) {
+      std::vector<int64_t> counts = checks.counts;
+      if (dtype == DType::kF32 || dtype == DType::kBF16) {
+        counts.insert(counts.end(), checks.large_counts.begin(),
+                      checks.large_counts.end());
+      }
+      for (const int64_t count : counts) {
+        if (!Reduces(kind)) {
+          run({.kind = kind, .dtype = dtype, .count = count});
+          continue;
+        }
+        if (!IsReducible(dtype)) continue;
+        for (const ReduceOp op : kAllReduceOps) {
+          if (!IsReducible(dtype, op)) continue;
+          const double scale = op != ReduceOp::kScaledSum ? 1.0
+                               : IsInteger(dtype)         ? 3.0
+                                                          : 0.375;
+          run({.kind = kind,
+               .dtype = dtype,
+               .reduction = {op, scale},
+               .count = count});
+        }
+      }
+    }
+  }
+}
+
+void CheckMessages(Engine& engine) {
+  uint64_t number = 0;
+  for (const int64_t bytes : kSizes) {
+    for (const int messages : {1, 5}) {
+      Round round(engine, bytes, messages);
+      round.Start(number);
+      if (::testing::Test::HasFatalFailure()) return;
+      round.Finish();
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+  std::byte one{};
+  EXPECT_THAT(engine.transport()->StartSend(Rank(engine.size()),
+                                            Lane::kCollective, {}, {&one, 1}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr(absl::StrCat("rank ", engine.size()))));
+}
 
 void CheckLateRank(Engine& engine, bool collective) {
   constexpr int64_t kTimeout = 300'000'000;

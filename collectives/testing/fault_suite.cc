@@ -32,6 +32,10 @@ namespace tessera::collectives {
 
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
 CommunicatorOptions WithTimeout(absl::Duration timeout) {
   CommunicatorOptions options;
   options.timeout = timeout;
@@ -81,20 +85,6 @@ std::vector<NamedCall> SymmetricCalls() {
 bool Says(const absl::Status& status, std::string_view part) {
   return absl::StrContains(status.message(), part);
 }
-
-}  // namespace
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
-void FaultTest::TearDown() {
-  errno = 0;
-  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
-  EXPECT_EQ(errno, ECHILD);
-}
-
-namespace {
 
 TEST_P(FaultTest, NamesLateRankAtDeadline) {
   for (const NamedCall& call : SymmetricCalls()) {
@@ -335,17 +325,7 @@ TEST_P(FaultTest, OtherGroupsContinueWhenOneBreaks) {
   }
 }
 
-}  // namespace
-
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FaultTest);
-
 // Tests of ranks that fork, die, stop or leave, and of the resulting errors.
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
-namespace {
 
 TEST_P(FaultTest, RejectsForkedChildAndParentContinues) {
   const auto outcomes = GetParam().run(
@@ -579,5 +559,13 @@ TEST_P(FaultTest, WritesFlightRecorderWhenGroupBreaks) {
 }
 
 }  // namespace
+
+void FaultTest::TearDown() {
+  errno = 0;
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+  EXPECT_EQ(errno, ECHILD);
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FaultTest);
 
 }  // namespace tessera::collectives

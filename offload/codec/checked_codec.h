@@ -1,18 +1,4 @@
-// CheckedCodec: base class of all codecs. Checks arguments and writes the
-// header of every encoding.
-//
-//   class Mine final : public CheckedCodec { ... the four virtuals ... };
-//
-// Internal to offload/codec. Header, in the processor's byte order:
-//
-// | byte | content                             |
-// | ---- | ----------------------------------- |
-// | 0, 1 | 'T', 'c'                            |
-// | 2    | version of the format, 1            |
-// | 3    | CodecFormat                         |
-// | 4    | DType                               |
-// | 5-7  | 0                                   |
-// | 8-15 | number of elements                  |
+// CheckedCodec: base class of all codecs.
 #ifndef TESSERA_OFFLOAD_CODEC_CHECKED_CODEC_H_
 #define TESSERA_OFFLOAD_CODEC_CHECKED_CODEC_H_
 
@@ -43,6 +29,20 @@ enum class CodecFormat : uint8_t {
 
 inline constexpr int64_t kCodecHeaderBytes = 16;
 
+// Checks arguments and writes the header of every encoding.
+//
+//   class Mine final : public CheckedCodec { ... the four virtuals ... };
+//
+// Internal to offload/codec. Header, in the processor's byte order:
+//
+// | byte | content                             |
+// | ---- | ----------------------------------- |
+// | 0, 1 | 'T', 'c'                            |
+// | 2    | version of the format, 1            |
+// | 3    | CodecFormat                         |
+// | 4    | DType                               |
+// | 5-7  | 0                                   |
+// | 8-15 | number of elements                  |
 class CheckedCodec : public Codec {
  public:
   std::string_view name() const final { return name_; }

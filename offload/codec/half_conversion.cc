@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "offload/codec/half_conversion.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
+#include "base/dtype/bfloat16-inl.h"
 #include "base/dtype/float16-inl.h"
 #include "hwy/highway.h"
 
@@ -39,7 +40,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::ScalableTag<float>;
 using DU = hn::RebindToUnsigned<DF>;
-using DI = hn::RebindToSigned<DF>;
 using DHalf = hn::Rebind<uint16_t, DF>;
 using VF = hn::Vec<DF>;
 using VHalf = hn::Vec<DHalf>;
@@ -68,21 +68,12 @@ HWY_INLINE hn::Vec<DU> Quiet(VF v, hn::Vec<DU> bits, uint32_t quiet) {
 
 HWY_INLINE VF WidenBFloat16(VHalf half) {
   const DF d;
-  const DU u;
-  const auto bits = hn::ShiftLeft<16>(hn::PromoteTo(u, half));
-  return hn::BitCast(d, Quiet(hn::BitCast(d, bits), bits, 0x400000));
+  const VF v = tessera::HWY_NAMESPACE::bfloat16::Widen(d, half);
+  return hn::BitCast(d, Quiet(v, hn::BitCast(DU(), v), 0x400000));
 }
 
-// Returns the upper half, rounded to nearest even; NaNs are truncated.
 HWY_INLINE VHalf NarrowToBFloat16(VF v) {
-  const DU u;
-  const auto bits = hn::BitCast(u, v);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u, 1));
-  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7fff)));
-  const auto is_nan = hn::RebindMask(u, hn::IsNaN(v));
-  const auto kept = hn::Or(bits, hn::Set(u, 0x400000));
-  const auto upper = hn::ShiftRight<16>(hn::IfThenElse(is_nan, kept, rounded));
-  return hn::DemoteTo(DHalf(), hn::BitCast(DI(), upper));
+  return tessera::HWY_NAMESPACE::bfloat16::Narrow(DF(), v);
 }
 
 // F16C keeps NaN payloads and makes NaNs quiet.

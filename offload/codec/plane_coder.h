@@ -1,12 +1,5 @@
 // PlaneCoder: compresses and decompresses one plane of bytes, with zstd, LZ4 or
 // the window code (EncodeWindow).
-//
-//   PlaneCoder coder;
-//   size_t bytes = coder.Compress(PlaneMethod::kZstd, plane, room);
-//   if (bytes == 0) ...  // It did not fit: store the plane unchanged.
-//
-// Internal to offload/codec. A PlaneCoder keeps the contexts of zstd and LZ4,
-// so reuse it. Not thread-safe.
 #ifndef TESSERA_OFFLOAD_CODEC_PLANE_CODER_H_
 #define TESSERA_OFFLOAD_CODEC_PLANE_CODER_H_
 
@@ -40,6 +33,14 @@ bool HasPlaneMethod(PlaneMethod method);
 // entropy coder would gain less than about 1.5 %. False for short planes.
 bool LooksIncompressible(std::span<const std::byte> plane);
 
+// Example:
+//
+//   PlaneCoder coder;
+//   size_t bytes = coder.Compress(PlaneMethod::kZstd, plane, room);
+//   if (bytes == 0) ...  // It did not fit: store the plane unchanged.
+//
+// Internal to offload/codec. A PlaneCoder keeps the contexts of zstd and LZ4,
+// so reuse it. Not thread-safe.
 class PlaneCoder {
  public:
   PlaneCoder();

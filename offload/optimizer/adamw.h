@@ -1,4 +1,35 @@
 // AdamW: Adam with decoupled weight decay, in one pass over memory.
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_ADAMW_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_ADAMW_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/os/thread_pool.h"
+#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/step_runner.h"
+#include "offload/optimizer/step_scale.h"
+
+namespace tessera::offload {
+
+struct AdamWOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  WeightDecay decay = WeightDecay::kDecoupled;  // kCoupled: Adam with L2.
+  bool bias_correction = true;                  // False: uses 0 for beta^t.
+  MomentRounding rounding = MomentRounding::kStochastic;  // For bf16 moments.
+  uint64_t seed = 0;                                      // For that rounding.
+  std::shared_ptr<ThreadPool> pool = nullptr;             // May be shared.
+  int threads = 1;  // Threads of a new pool, used if `pool` is null.
+};
+
+// Example:
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto adamw, AdamW::Create({.learning_rate = 3e-4,
 //                                                       .threads = 8}));
@@ -30,36 +61,6 @@
 //
 // Sources: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization",
 // arXiv 1711.05101, algorithm 2; D. Kingma, J. Ba, arXiv 1412.6980.
-#ifndef TESSERA_OFFLOAD_OPTIMIZER_ADAMW_H_
-#define TESSERA_OFFLOAD_OPTIMIZER_ADAMW_H_
-
-#include <cstdint>
-#include <memory>
-#include <span>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/os/thread_pool.h"
-#include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/step_runner.h"
-#include "offload/optimizer/step_scale.h"
-
-namespace tessera::offload {
-
-struct AdamWOptions {
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
-  WeightDecay decay = WeightDecay::kDecoupled;  // kCoupled: Adam with L2.
-  bool bias_correction = true;                  // False: uses 0 for beta^t.
-  MomentRounding rounding = MomentRounding::kStochastic;  // For bf16 moments.
-  uint64_t seed = 0;                                      // For that rounding.
-  std::shared_ptr<ThreadPool> pool = nullptr;             // May be shared.
-  int threads = 1;  // Threads of a new pool, used if `pool` is null.
-};
-
 class AdamW {
  public:
   // InvalidArgument if a number is not finite or out of range: learning_rate,

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/dtype/bfloat16-inl.h"
 #include "base/dtype/float16-inl.h"
 #include "hwy/highway.h"
 
@@ -51,29 +52,24 @@ HWY_INLINE V Canonical(D d, V x) {
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBF16(D d, const uint16_t* from) {
-  const hn::Rebind<uint16_t, D> narrow;
-  const hn::Rebind<uint32_t, D> wide;
-  const auto upper = hn::PromoteTo(wide, hn::LoadU(narrow, from));
-  return hn::BitCast(d, hn::ShiftLeft<16>(upper));
+  return tessera::HWY_NAMESPACE::bfloat16::Widen(
+      d, hn::LoadU(hn::Rebind<uint16_t, D>(), from));
 }
 
 // Stores the upper halves of `bits`, which include a rounding term. NaN must be
 // the canonical one.
 template <class D, class V>
 HWY_INLINE void StoreUpperHalf(D, V bits, uint16_t* to) {
-  const hn::Rebind<uint16_t, D> narrow;
-  const hn::Rebind<int32_t, D> integer;
-  const auto upper = hn::BitCast(integer, hn::ShiftRight<16>(bits));
-  hn::StoreU(hn::DemoteTo(narrow, upper), narrow, to);
+  hn::StoreU(tessera::HWY_NAMESPACE::bfloat16::UpperHalf(bits),
+             hn::Rebind<uint16_t, D>(), to);
 }
 
-// Rounds to nearest even.
+// Rounds to nearest even. NaN must be the canonical one.
 template <class D>
 HWY_INLINE void StoreBF16(D d, hn::Vec<D> x, uint16_t* to) {
-  const hn::Rebind<uint32_t, D> wide;
-  const auto bits = hn::BitCast(wide, x);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(wide, 1));
-  StoreUpperHalf(d, hn::Add(bits, hn::Add(odd, hn::Set(wide, 0x7fff))), to);
+  const auto bits = hn::BitCast(hn::Rebind<uint32_t, D>(), x);
+  StoreUpperHalf(d, tessera::HWY_NAMESPACE::bfloat16::RoundToUpperHalf(bits),
+                 to);
 }
 
 template <class D>

@@ -1,26 +1,5 @@
 // Sgd: stochastic gradient descent, plain or with momentum, in one pass over
 // memory.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto sgd, Sgd::Create({.learning_rate = 0.1,
-//                                                   .momentum = 0.9}));
-//   TESSERA_RETURN_IF_ERROR(sgd->Step(step, scale, ranges));
-//
-// For f32 it computes, in this order and rounding after every operation:
-//
-//   g <- gradient * f32(unscale * clip_factor)  [+ p * weight_decay: kCoupled]
-//   m <- m * momentum + g * (1 - dampening)     [+ g in step 1]
-//   d <- m                                      [g + m * momentum: nesterov]
-//   p <- p - d * learning_rate
-//                 [p * (1 - learning_rate * weight_decay) - ...: kDecoupled]
-//   copy <- p, rounded to nearest even
-//
-// The result is bit-identical for every instruction set, number of threads and
-// partition. Bytes moved per parameter: 20 with momentum in f32 (16 in bf16, 14
-// in 8 bits), 12 without momentum, 2 more with a copy.
-//
-// Sources: B. Polyak, 1964; I. Sutskever et al., ICML 2013, with momentum in
-// the form of most frameworks (the learning rate is not part of m); decoupled
-// decay as in arXiv 1711.05101, algorithm 1.
 #ifndef TESSERA_OFFLOAD_OPTIMIZER_SGD_H_
 #define TESSERA_OFFLOAD_OPTIMIZER_SGD_H_
 
@@ -50,6 +29,28 @@ struct SgdOptions {
   int threads = 1;  // Threads of a new pool, used if `pool` is null.
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto sgd, Sgd::Create({.learning_rate = 0.1,
+//                                                   .momentum = 0.9}));
+//   TESSERA_RETURN_IF_ERROR(sgd->Step(step, scale, ranges));
+//
+// For f32 it computes, in this order and rounding after every operation:
+//
+//   g <- gradient * f32(unscale * clip_factor)  [+ p * weight_decay: kCoupled]
+//   m <- m * momentum + g * (1 - dampening)     [+ g in step 1]
+//   d <- m                                      [g + m * momentum: nesterov]
+//   p <- p - d * learning_rate
+//                 [p * (1 - learning_rate * weight_decay) - ...: kDecoupled]
+//   copy <- p, rounded to nearest even
+//
+// The result is bit-identical for every instruction set, number of threads and
+// partition. Bytes moved per parameter: 20 with momentum in f32 (16 in bf16, 14
+// in 8 bits), 12 without momentum, 2 more with a copy.
+//
+// Sources: B. Polyak, 1964; I. Sutskever et al., ICML 2013, with momentum in
+// the form of most frameworks (the learning rate is not part of m); decoupled
+// decay as in arXiv 1711.05101, algorithm 1.
 class Sgd {
  public:
   // InvalidArgument if a number is not finite or out of range: learning_rate

@@ -1,17 +1,4 @@
 // CompressedTier: stores encoded blocks in another tier.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto codec, CreateCodec("lossless"));
-//   CompressedTier tier(std::move(codec), disk);   // over a FileTier
-//   TESSERA_RETURN_IF_ERROR(tier.Put("w", bytes, {.dtype = DType::kBF16}));
-//   double ratio = tier.compression().ratio();     // measured
-//
-// The tier below has the budget and the accounting, which count encoded bytes.
-// Blocks are encoded and decoded on the tier's own threads, with scratch memory
-// that `scratch` counts: at most Codec::MaxEncodedBytes of a block per thread;
-// GetRange also needs the whole block. A block must be a whole number of
-// elements of its dtype (InvalidArgument). Lossy codecs change values:
-// IsLossless returns for which purposes and types. Options can set a codec for
-// each purpose.
 #ifndef TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
 #define TESSERA_OFFLOAD_TIER_COMPRESSED_TIER_H_
 
@@ -37,6 +24,20 @@ struct Compression {
   }
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto codec, CreateCodec("lossless"));
+//   CompressedTier tier(std::move(codec), disk);   // over a FileTier
+//   TESSERA_RETURN_IF_ERROR(tier.Put("w", bytes, {.dtype = DType::kBF16}));
+//   double ratio = tier.compression().ratio();     // measured
+//
+// The tier below has the budget and the accounting, which count encoded bytes.
+// Blocks are encoded and decoded on the tier's own threads, with scratch memory
+// that `scratch` counts: at most Codec::MaxEncodedBytes of a block per thread;
+// GetRange also needs the whole block. A block must be a whole number of
+// elements of its dtype (InvalidArgument). Lossy codecs change values:
+// IsLossless returns for which purposes and types. Options can set a codec for
+// each purpose.
 class CompressedTier final : public MemoryTier {
  public:
   struct Options {

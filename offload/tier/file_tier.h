@@ -1,24 +1,5 @@
 // FileTier: stores blocks in a file, and transfers them while the program
 // computes.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       std::unique_ptr<FileTier> disk,
-//       FileTier::Create(std::make_shared<Accounting>("file", 500LL << 30),
-//                        {.path = "/scratch"}));
-//   Operation store = disk->StartPut("adam.m.17", bytes, info);
-//
-// Every Put writes a new version to free space and then switches to it: until
-// it is done, and after any error, reads return the old version. Every read
-// checks the CRC-32C; if it differs, DataLoss names the file, the block and the
-// offset. The budget counts the bytes of blocks (during a Put, of the larger
-// version); the file is larger because of rounding to 4096 bytes and versions
-// in flight, see file_bytes().
-//
-// A kept file (keep = true) can be reopened after the process died at any
-// moment and by any signal. It has every block whose Put was done; a Put in
-// flight leaves either the old version or the new one. To survive power
-// failures, also set sync = true. Other files have no name and are deleted when
-// the process ends.
 #ifndef TESSERA_OFFLOAD_TIER_FILE_TIER_H_
 #define TESSERA_OFFLOAD_TIER_FILE_TIER_H_
 
@@ -74,6 +55,26 @@ struct FileRecovery {
   std::vector<std::string> lost;  // keys without an intact version
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       std::unique_ptr<FileTier> disk,
+//       FileTier::Create(std::make_shared<Accounting>("file", 500LL << 30),
+//                        {.path = "/scratch"}));
+//   Operation store = disk->StartPut("adam.m.17", bytes, info);
+//
+// Every Put writes a new version to free space and then switches to it: until
+// it is done, and after any error, reads return the old version. Every read
+// checks the CRC-32C; if it differs, DataLoss names the file, the block and the
+// offset. The budget counts the bytes of blocks (during a Put, of the larger
+// version); the file is larger because of rounding to 4096 bytes and versions
+// in flight, see file_bytes().
+//
+// A kept file (keep = true) can be reopened after the process died at any
+// moment and by any signal. It has every block whose Put was done; a Put in
+// flight leaves either the old version or the new one. To survive power
+// failures, also set sync = true. Other files have no name and are deleted when
+// the process ends.
 class FileTier final : public MemoryTier {
  public:
   // The tier has the name of `accounting`. InvalidArgument for invalid options;

@@ -1,25 +1,4 @@
 // MemoryTier: the interface of all tiers, which store named blocks of bytes.
-//
-//   TESSERA_RETURN_IF_ERROR(tier.Put("layer.0.weight", bytes,
-//                                    {Purpose::kParameters, DType::kBF16}));
-//   Operation load = tier.StartGet("layer.0.weight", buffer);
-//   Compute();
-//   TESSERA_RETURN_IF_ERROR(load.Wait());
-//   TESSERA_RETURN_IF_ERROR(tier.Drop("layer.0.weight"));
-//
-// Implementations: host_tier.h (heap or pinned arena), file_tier.h, and
-// compressed_tier.h over any other. README.md compares them.
-//
-// The contract of every tier:
-// - Puts and reads of a block are atomic. Concurrent operations on one key take
-//   effect in some order; no read returns a mixture of versions. A read that
-//   starts after a Put has ended returns that version or a later one.
-// - A failed or rejected operation leaves every block unchanged.
-// - The budget counts bytes in use and is checked in advance: a Put that would
-//   exceed it returns ResourceExhausted before anything is evicted, allocated
-//   or written.
-// - Safe for concurrent use by any number of threads, except destruction: end
-//   every Operation and release every BlockView first.
 #ifndef TESSERA_OFFLOAD_TIER_MEMORY_TIER_H_
 #define TESSERA_OFFLOAD_TIER_MEMORY_TIER_H_
 
@@ -73,6 +52,28 @@ struct TierUsage {
 // A key consists of 1 to kMaxKeyBytes bytes of any value.
 inline constexpr size_t kMaxKeyBytes = 256;
 
+// Example:
+//
+//   TESSERA_RETURN_IF_ERROR(tier.Put("layer.0.weight", bytes,
+//                                    {Purpose::kParameters, DType::kBF16}));
+//   Operation load = tier.StartGet("layer.0.weight", buffer);
+//   Compute();
+//   TESSERA_RETURN_IF_ERROR(load.Wait());
+//   TESSERA_RETURN_IF_ERROR(tier.Drop("layer.0.weight"));
+//
+// Implementations: host_tier.h (heap or pinned arena), file_tier.h, and
+// compressed_tier.h over any other. README.md compares them.
+//
+// The contract of every tier:
+// - Puts and reads of a block are atomic. Concurrent operations on one key take
+//   effect in some order; no read returns a mixture of versions. A read that
+//   starts after a Put has ended returns that version or a later one.
+// - A failed or rejected operation leaves every block unchanged.
+// - The budget counts bytes in use and is checked in advance: a Put that would
+//   exceed it returns ResourceExhausted before anything is evicted, allocated
+//   or written.
+// - Safe for concurrent use by any number of threads, except destruction: end
+//   every Operation and release every BlockView first.
 class MemoryTier {
  public:
   virtual ~MemoryTier() = default;

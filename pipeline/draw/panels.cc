@@ -15,23 +15,6 @@
 
 namespace tessera::pipeline {
 
-std::vector<Box> BoxesOf(std::span<const TimedAction> actions, double least) {
-  std::vector<Box> boxes;
-  bool is_open = false;  // The last box may take more actions.
-  for (size_t i = 0; i < actions.size(); ++i) {
-    const auto [action, begin, end] = actions[i];
-    const bool is_narrow = end - begin < least;
-    if (is_open && is_narrow && begin - boxes.back().end < least) {
-      boxes.back().end = std::max(boxes.back().end, end);
-      ++boxes.back().count;
-    } else {
-      boxes.push_back({begin, end, i, 1});
-    }
-    is_open = is_narrow && boxes.back().end - boxes.back().begin < least;
-  }
-  return boxes;
-}
-
 namespace {
 
 constexpr double kLeastWidth = 560;  // Width of the time axis.
@@ -79,45 +62,6 @@ double RowHeight(int64_t ranks) {
   return std::clamp(640.0 / static_cast<double>(std::max<int64_t>(ranks, 1)),
                     8.0, 24.0);
 }
-
-}  // namespace
-
-double WidthOf(int64_t characters, double size) {
-  return 0.58 * size * static_cast<double>(characters);
-}
-
-Layout LayOut(std::span<const Exhibit> exhibits) {
-  const Survey survey = SurveyOf(exhibits);
-  const auto digits =
-      static_cast<int64_t>(absl::StrCat(survey.last_microbatch).size());
-  Layout layout;
-  layout.extent = ExtentOf(exhibits);
-  const double wanted = WidthOf(digits, kLargestNumber) + 9;
-  const double natural =
-      survey.usual > 0 ? layout.extent / survey.usual * wanted : kLeastWidth;
-  const double width = std::clamp(natural, kLeastWidth, kMostWidth);
-  layout.scale = layout.extent > 0 ? width / layout.extent : 1;
-  layout.row = RowHeight(survey.most_ranks);
-  layout.gap = layout.row >= 16 ? 4 : 1.5;
-  if (survey.has_communication) layout.lane = layout.row >= 16 ? 5 : 2.5;
-  const double room = survey.usual * layout.scale - 2;
-  const double fitting = room / WidthOf(digits, 1);
-  layout.number = std::min({kLargestNumber, fitting, layout.row - 3});
-  layout.number = std::max(layout.number, kSmallestNumber);
-  const double pixels =
-      std::max(0.4, width * static_cast<double>(survey.rows) / kMostBoxes);
-  layout.least = pixels / layout.scale;
-  layout.has_tooltips = survey.computations <= kMostTooltips;
-  for (const Exhibit& exhibit : exhibits) {
-    const Curves curves = CurvesOf(exhibit.timeline);
-    int64_t& peak = curves.are_bytes ? layout.bytes_peak : layout.held_peak;
-    peak = std::max(peak, curves.peak);
-    layout.bytes_peak = std::max(layout.bytes_peak, exhibit.memory_limit);
-  }
-  return layout;
-}
-
-namespace {
 
 constexpr double kLine = 20;
 constexpr double kSwatch = 12;
@@ -192,56 +136,17 @@ double WidthOf(const Entry& entry) {
 }
 
 // The position of an entry of the legend.
-struct Place {
+struct EntryPosition {
   double x;
   double line = 0;
 
-  void Fit(const Layout& layout, double width) {
+  void Fit(const PictureLayout& layout, double width) {
     if (x > layout.left && x + width > layout.width()) {
       x = layout.left;
       ++line;
     }
   }
 };
-
-}  // namespace
-
-double HeightOfLegend(const Layout& layout, std::span<const Exhibit> exhibits) {
-  Place place = {layout.left};
-  for (const Entry& entry : EntriesOf(exhibits)) {
-    place.Fit(layout, WidthOf(entry));
-    place.x += WidthOf(entry);
-  }
-  return kLine * (place.line + 1) + 8;
-}
-
-void DrawLegend(const Layout& layout, std::span<const Exhibit> exhibits,
-                double top, SvgWriter& svg) {
-  svg.Begin("legend");
-  Place place = {layout.left};
-  for (const Entry& entry : EntriesOf(exhibits)) {
-    place.Fit(layout, WidthOf(entry));
-    const double y = top + kLine * place.line;
-    double x = place.x;
-    for (const Colour& colour : entry.swatches) {
-      svg.Box({.x = x,
-               .y = y,
-               .width = kSwatch,
-               .height = kSwatch,
-               .fill = colour.ToHex(),
-               .stroke = entry.has_outline ? kInk.ToHex() : ""});
-      x += kSwatch;
-    }
-    svg.Text({.x = x + (entry.swatches.empty() ? 0 : 6),
-              .y = y + 10.5,
-              .classes = "note"},
-             entry.words);
-    place.x += WidthOf(entry);
-  }
-  svg.End();
-}
-
-namespace {
 
 constexpr double kSpaceAbove = 22;
 constexpr double kSpaceBelow = 14;
@@ -255,7 +160,7 @@ double TopOf(int64_t peak) {
 
 class MemoryPanel {
  public:
-  MemoryPanel(const Layout& layout, const Exhibit& exhibit, double top,
+  MemoryPanel(const PictureLayout& layout, const Exhibit& exhibit, double top,
               SvgWriter& svg)
       : layout_(layout),
         exhibit_(exhibit),
@@ -342,26 +247,13 @@ class MemoryPanel {
     }
   }
 
-  const Layout& layout_;
+  const PictureLayout& layout_;
   const Exhibit& exhibit_;
   const Curves curves_;
   const double top_;   // Top of the curves.
   const double peak_;  // At the top.
   SvgWriter& svg_;
 };
-
-}  // namespace
-
-double HeightOfMemoryPanel(const Layout& layout) {
-  return kSpaceAbove + layout.curve + kSpaceBelow;
-}
-
-void DrawMemoryPanel(const Layout& layout, const Exhibit& exhibit, double top,
-                     SvgWriter& svg) {
-  MemoryPanel(layout, exhibit, top, svg).Draw();
-}
-
-namespace {
 
 constexpr double kAxisHeight = 34;
 constexpr double kLeastNameHeight = 7;
@@ -375,8 +267,8 @@ struct Band {
 
 class Row {
  public:
-  Row(const Layout& layout, const RankTimeline& line, const TimeUnit& unit,
-      double top, SvgWriter& svg)
+  Row(const PictureLayout& layout, const RankTimeline& line,
+      const TimeUnit& unit, double top, SvgWriter& svg)
       : layout_(layout),
         line_(line),
         unit_(unit),
@@ -525,7 +417,7 @@ class Row {
     }
   }
 
-  const Layout& layout_;
+  const PictureLayout& layout_;
   const RankTimeline& line_;
   const TimeUnit& unit_;
   const double top_;
@@ -533,7 +425,7 @@ class Row {
   const Chunks chunks_;
 };
 
-void DrawAxis(const Layout& layout, const TimeUnit& unit, double y,
+void DrawAxis(const PictureLayout& layout, const TimeUnit& unit, double y,
               SvgWriter& svg) {
   svg.Begin("time");
   const double end = layout.XOf(layout.extent);
@@ -553,12 +445,109 @@ void DrawAxis(const Layout& layout, const TimeUnit& unit, double y,
 
 }  // namespace
 
-double HeightOfRows(const Layout& layout, const Timeline& timeline) {
+std::vector<Box> BoxesOf(std::span<const TimedAction> actions, double least) {
+  std::vector<Box> boxes;
+  bool is_open = false;  // The last box may take more actions.
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const auto [action, begin, end] = actions[i];
+    const bool is_narrow = end - begin < least;
+    if (is_open && is_narrow && begin - boxes.back().end < least) {
+      boxes.back().end = std::max(boxes.back().end, end);
+      ++boxes.back().count;
+    } else {
+      boxes.push_back({begin, end, i, 1});
+    }
+    is_open = is_narrow && boxes.back().end - boxes.back().begin < least;
+  }
+  return boxes;
+}
+
+double WidthOf(int64_t characters, double size) {
+  return 0.58 * size * static_cast<double>(characters);
+}
+
+PictureLayout LayOut(std::span<const Exhibit> exhibits) {
+  const Survey survey = SurveyOf(exhibits);
+  const auto digits =
+      static_cast<int64_t>(absl::StrCat(survey.last_microbatch).size());
+  PictureLayout layout;
+  layout.extent = ExtentOf(exhibits);
+  const double wanted = WidthOf(digits, kLargestNumber) + 9;
+  const double natural =
+      survey.usual > 0 ? layout.extent / survey.usual * wanted : kLeastWidth;
+  const double width = std::clamp(natural, kLeastWidth, kMostWidth);
+  layout.scale = layout.extent > 0 ? width / layout.extent : 1;
+  layout.row = RowHeight(survey.most_ranks);
+  layout.gap = layout.row >= 16 ? 4 : 1.5;
+  if (survey.has_communication) layout.lane = layout.row >= 16 ? 5 : 2.5;
+  const double room = survey.usual * layout.scale - 2;
+  const double fitting = room / WidthOf(digits, 1);
+  layout.number = std::min({kLargestNumber, fitting, layout.row - 3});
+  layout.number = std::max(layout.number, kSmallestNumber);
+  const double pixels =
+      std::max(0.4, width * static_cast<double>(survey.rows) / kMostBoxes);
+  layout.least = pixels / layout.scale;
+  layout.has_tooltips = survey.computations <= kMostTooltips;
+  for (const Exhibit& exhibit : exhibits) {
+    const Curves curves = CurvesOf(exhibit.timeline);
+    int64_t& peak = curves.are_bytes ? layout.bytes_peak : layout.held_peak;
+    peak = std::max(peak, curves.peak);
+    layout.bytes_peak = std::max(layout.bytes_peak, exhibit.memory_limit);
+  }
+  return layout;
+}
+
+double HeightOfLegend(const PictureLayout& layout,
+                      std::span<const Exhibit> exhibits) {
+  EntryPosition place = {layout.left};
+  for (const Entry& entry : EntriesOf(exhibits)) {
+    place.Fit(layout, WidthOf(entry));
+    place.x += WidthOf(entry);
+  }
+  return kLine * (place.line + 1) + 8;
+}
+
+void DrawLegend(const PictureLayout& layout, std::span<const Exhibit> exhibits,
+                double top, SvgWriter& svg) {
+  svg.Begin("legend");
+  EntryPosition place = {layout.left};
+  for (const Entry& entry : EntriesOf(exhibits)) {
+    place.Fit(layout, WidthOf(entry));
+    const double y = top + kLine * place.line;
+    double x = place.x;
+    for (const Colour& colour : entry.swatches) {
+      svg.Box({.x = x,
+               .y = y,
+               .width = kSwatch,
+               .height = kSwatch,
+               .fill = colour.ToHex(),
+               .stroke = entry.has_outline ? kInk.ToHex() : ""});
+      x += kSwatch;
+    }
+    svg.Text({.x = x + (entry.swatches.empty() ? 0 : 6),
+              .y = y + 10.5,
+              .classes = "note"},
+             entry.words);
+    place.x += WidthOf(entry);
+  }
+  svg.End();
+}
+
+double HeightOfMemoryPanel(const PictureLayout& layout) {
+  return kSpaceAbove + layout.curve + kSpaceBelow;
+}
+
+void DrawMemoryPanel(const PictureLayout& layout, const Exhibit& exhibit,
+                     double top, SvgWriter& svg) {
+  MemoryPanel(layout, exhibit, top, svg).Draw();
+}
+
+double HeightOfRows(const PictureLayout& layout, const Timeline& timeline) {
   return layout.rank_height() * static_cast<double>(timeline.ranks.size()) +
          kAxisHeight;
 }
 
-void DrawRows(const Layout& layout, const Timeline& timeline,
+void DrawRows(const PictureLayout& layout, const Timeline& timeline,
               const TimeUnit& unit, double top, SvgWriter& svg) {
   const bool has_names = layout.row >= kLeastNameHeight;
   const double size = std::min(11.0, layout.row);

@@ -35,7 +35,7 @@ std::vector<Box> BoxesOf(std::span<const TimedAction> actions, double least);
 
 // The positions of everything in a drawing, in pixels. Equal for all panels, so
 // that they can be compared.
-struct Layout {
+struct PictureLayout {
   double left = 64;   // Time 0; names of ranks are left of it.
   double right = 72;  // Width for bubbles and names of curves.
   double scale = 1;   // Pixels per unit of time.
@@ -58,36 +58,37 @@ struct Layout {
 // Chooses the scale such that three of four computations show their number, but
 // the drawing is no wider than a screen; heights that fit many ranks; and
 // `least` such that there are at most about 40,000 boxes.
-Layout LayOut(std::span<const Exhibit> exhibits);
+PictureLayout LayOut(std::span<const Exhibit> exhibits);
 
 // The approximate width of a text of that many digits.
 double WidthOf(int64_t characters, double size);
 
 // The height of the legend.
-double HeightOfLegend(const Layout& layout, std::span<const Exhibit> exhibits);
+double HeightOfLegend(const PictureLayout& layout,
+                      std::span<const Exhibit> exhibits);
 
 // Draws the legend from `top` on, in as many lines as needed: the kinds of
 // actions in the exhibits, in the shades of their chunks, pairs, and idle time.
-void DrawLegend(const Layout& layout, std::span<const Exhibit> exhibits,
+void DrawLegend(const PictureLayout& layout, std::span<const Exhibit> exhibits,
                 double top, SvgWriter& svg);
 
 // The height of the memory curves, including the space below them.
-double HeightOfMemoryPanel(const Layout& layout);
+double HeightOfMemoryPanel(const PictureLayout& layout);
 
 // Draws the ranks' memory curves in one plot from `top` on, with an axis on the
 // left, the names of up to eight ranks on the right, and the limit if there is
 // one.
-void DrawMemoryPanel(const Layout& layout, const Exhibit& exhibit, double top,
-                     SvgWriter& svg);
+void DrawMemoryPanel(const PictureLayout& layout, const Exhibit& exhibit,
+                     double top, SvgWriter& svg);
 
 // The height of the rows of a timeline, including the axis below them.
-double HeightOfRows(const Layout& layout, const Timeline& timeline);
+double HeightOfRows(const PictureLayout& layout, const Timeline& timeline);
 
 // Draws a row for each rank from `top` on, with its name on the left and its
 // bubble on the right, and the time axis below. Two computations that run
 // together have one outline, and half of the row's height each while they
 // overlap.
-void DrawRows(const Layout& layout, const Timeline& timeline,
+void DrawRows(const PictureLayout& layout, const Timeline& timeline,
               const TimeUnit& unit, double top, SvgWriter& svg);
 
 }  // namespace tessera::pipeline

@@ -16,12 +16,12 @@ constexpr double kMargin = 14;
 constexpr double kHeading = 46;
 constexpr size_t kMostTitle = 120;
 
-double HeightOf(const Layout& layout, const Exhibit& exhibit) {
+double HeightOf(const PictureLayout& layout, const Exhibit& exhibit) {
   return kHeading + HeightOfRows(layout, exhibit.timeline) +
          HeightOfMemoryPanel(layout) + kMargin;
 }
 
-void DrawPanel(const Layout& layout, const Exhibit& exhibit,
+void DrawPanel(const PictureLayout& layout, const Exhibit& exhibit,
                const TimeUnit& unit, double top, SvgWriter& svg) {
   svg.Begin("panel");
   svg.Text({.x = layout.left, .y = top + 14, .classes = "title"},
@@ -53,7 +53,7 @@ std::string Description(std::span<const Exhibit> exhibits,
 absl::StatusOr<std::string> DrawSvg(std::span<const Exhibit> exhibits,
                                     const TimeUnit& unit) {
   TESSERA_RETURN_IF_ERROR(CheckExhibits(exhibits));
-  const Layout layout = LayOut(exhibits);
+  const PictureLayout layout = LayOut(exhibits);
   double height = kMargin + HeightOfLegend(layout, exhibits);
   for (const Exhibit& exhibit : exhibits) height += HeightOf(layout, exhibit);
   SvgWriter svg(layout.width(), height, Description(exhibits, unit));

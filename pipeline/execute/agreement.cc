@@ -96,101 +96,11 @@ absl::Status Differences(std::span<const Report> reports) {
       "trace"));
 }
 
-}  // namespace
-
-uint64_t HashOf(const Schedule& schedule, const ExecutorOptions& options) {
-  Hasher hasher;
-  hasher.Add(static_cast<uint64_t>(schedule.microbatches));
-  hasher.Add(static_cast<uint64_t>(schedule.map.two_way()));
-  hasher.Add(static_cast<uint64_t>(schedule.map.stages()));
-  for (int32_t stage = 0; stage < schedule.map.stages(); ++stage) {
-    hasher.Add(static_cast<uint64_t>(schedule.map.RankOf(stage)));
-  }
-  for (const std::vector<Action>& actions : schedule.ranks) {
-    hasher.Add(actions.size());
-    for (const Action& action : actions) hasher.Add(Packed(action));
-  }
-  hasher.Add(options.boundaries.size());
-  for (const TensorSpec& spec : options.boundaries) {
-    hasher.Add(spec.ToString());
-  }
-  hasher.Add(options.tied.size());
-  for (const TiedWeights& tied : options.tied) {
-    hasher.Add(tied.name);
-    hasher.Add(tied.stages);
-  }
-  hasher.Add(static_cast<uint64_t>(options.trace));
-  return hasher.hash();
-}
-
-absl::Status CheckSameSchedule(collectives::Communicator& communicator,
-                               uint64_t hash, const absl::Status& own,
-                               const collectives::CallOptions& call) {
-  Report mine;
-  mine.hash = hash;
-  mine.code = static_cast<int64_t>(own.code());
-  own.message().copy(mine.message.data(), mine.message.size());
-  std::vector<Report> all(static_cast<size_t>(communicator.size()));
-  const auto bytes = [](auto* data, size_t count) {
-    return collectives::Buffer(
-        data, static_cast<int64_t>(count * sizeof(Report)), DType::kU8);
-  };
-  TESSERA_RETURN_IF_ERROR(
-      communicator.AllGather(bytes(&mine, 1), bytes(all.data(), all.size()),
-                             call),
-      Annotate(_, "the ranks of a pipeline compare their schedules"));
-  TESSERA_RETURN_IF_ERROR(own);
-  TESSERA_RETURN_IF_ERROR(Failures(all));
-  return Differences(all);
-}
-
-namespace {
-
 absl::StatusOr<TensorSpec> Ask(Stage& stage, const TensorSpec* input) {
   TESSERA_ASSIGN_OR_RETURN(TensorSpec spec, stage.OutputSpec(input));
   TESSERA_RETURN_IF_ERROR(CheckSpec(spec));
   return spec;
 }
-
-}  // namespace
-
-absl::StatusOr<std::vector<TensorSpec>> Negotiate(
-    collectives::Communicator& communicator, const StageMap& map,
-    const StageOf& stage_of, const collectives::CallOptions& call) {
-  std::vector<TensorSpec> boundaries;
-  const int64_t rank = communicator.rank().value();
-  for (int32_t stage = 0; stage + 1 < map.stages(); ++stage) {
-    const std::string place = absl::StrCat(
-        "rank ", rank, ": the output of stage ", stage, " of ", map.stages());
-    const TensorSpec* const input = stage == 0 ? nullptr : &boundaries.back();
-    const int32_t owner = map.RankOf(stage);
-    WireSpec wire = {};
-    if (owner == rank) {
-      TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
-                               Ask(stage_of(stage), input), Annotate(_, place));
-      wire = ToWire(spec);
-    }
-    TESSERA_RETURN_IF_ERROR(
-        communicator.Broadcast(collectives::Buffer(std::span(wire)),
-                               collectives::Rank(owner), call),
-        Annotate(_, place));
-    TESSERA_ASSIGN_OR_RETURN(TensorSpec told, FromWire(wire),
-                             Annotate(_, place));
-    if (owner != rank && map.RankFromBack(stage) == rank) {
-      TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
-                               Ask(stage_of(stage), input), Annotate(_, place));
-      if (spec != told) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            place, " is ", spec.ToString(), ", but its copy on rank ", owner,
-            " gives ", told.ToString()));
-      }
-    }
-    boundaries.push_back(std::move(told));
-  }
-  return boundaries;
-}
-
-namespace {
 
 // The wire format of an action or a change of memory. Doubles hold each of
 // these numbers exactly.
@@ -277,6 +187,88 @@ Timeline TimelineOf(std::span<const Counts> counts,
 }
 
 }  // namespace
+
+uint64_t HashOf(const Schedule& schedule, const ExecutorOptions& options) {
+  Hasher hasher;
+  hasher.Add(static_cast<uint64_t>(schedule.microbatches));
+  hasher.Add(static_cast<uint64_t>(schedule.map.two_way()));
+  hasher.Add(static_cast<uint64_t>(schedule.map.stages()));
+  for (int32_t stage = 0; stage < schedule.map.stages(); ++stage) {
+    hasher.Add(static_cast<uint64_t>(schedule.map.RankOf(stage)));
+  }
+  for (const std::vector<Action>& actions : schedule.ranks) {
+    hasher.Add(actions.size());
+    for (const Action& action : actions) hasher.Add(Packed(action));
+  }
+  hasher.Add(options.boundaries.size());
+  for (const TensorSpec& spec : options.boundaries) {
+    hasher.Add(spec.ToString());
+  }
+  hasher.Add(options.tied.size());
+  for (const TiedWeights& tied : options.tied) {
+    hasher.Add(tied.name);
+    hasher.Add(tied.stages);
+  }
+  hasher.Add(static_cast<uint64_t>(options.trace));
+  return hasher.hash();
+}
+
+absl::Status CheckSameSchedule(collectives::Communicator& communicator,
+                               uint64_t hash, const absl::Status& own,
+                               const collectives::CallOptions& call) {
+  Report mine;
+  mine.hash = hash;
+  mine.code = static_cast<int64_t>(own.code());
+  own.message().copy(mine.message.data(), mine.message.size());
+  std::vector<Report> all(static_cast<size_t>(communicator.size()));
+  const auto bytes = [](auto* data, size_t count) {
+    return collectives::Buffer(
+        data, static_cast<int64_t>(count * sizeof(Report)), DType::kU8);
+  };
+  TESSERA_RETURN_IF_ERROR(
+      communicator.AllGather(bytes(&mine, 1), bytes(all.data(), all.size()),
+                             call),
+      Annotate(_, "the ranks of a pipeline compare their schedules"));
+  TESSERA_RETURN_IF_ERROR(own);
+  TESSERA_RETURN_IF_ERROR(Failures(all));
+  return Differences(all);
+}
+
+absl::StatusOr<std::vector<TensorSpec>> Negotiate(
+    collectives::Communicator& communicator, const StageMap& map,
+    const StageOf& stage_of, const collectives::CallOptions& call) {
+  std::vector<TensorSpec> boundaries;
+  const int64_t rank = communicator.rank().value();
+  for (int32_t stage = 0; stage + 1 < map.stages(); ++stage) {
+    const std::string place = absl::StrCat(
+        "rank ", rank, ": the output of stage ", stage, " of ", map.stages());
+    const TensorSpec* const input = stage == 0 ? nullptr : &boundaries.back();
+    const int32_t owner = map.RankOf(stage);
+    WireSpec wire = {};
+    if (owner == rank) {
+      TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
+                               Ask(stage_of(stage), input), Annotate(_, place));
+      wire = ToWire(spec);
+    }
+    TESSERA_RETURN_IF_ERROR(
+        communicator.Broadcast(collectives::Buffer(std::span(wire)),
+                               collectives::Rank(owner), call),
+        Annotate(_, place));
+    TESSERA_ASSIGN_OR_RETURN(TensorSpec told, FromWire(wire),
+                             Annotate(_, place));
+    if (owner != rank && map.RankFromBack(stage) == rank) {
+      TESSERA_ASSIGN_OR_RETURN(const TensorSpec spec,
+                               Ask(stage_of(stage), input), Annotate(_, place));
+      if (spec != told) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            place, " is ", spec.ToString(), ", but its copy on rank ", owner,
+            " gives ", told.ToString()));
+      }
+    }
+    boundaries.push_back(std::move(told));
+  }
+  return boundaries;
+}
 
 absl::StatusOr<Timeline> GatherTimeline(collectives::Communicator& communicator,
                                         const RankTimeline& own,

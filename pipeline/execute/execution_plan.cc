@@ -4,7 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -1,4 +1,44 @@
 // Executor: runs a schedule over a communicator, with the user's stages.
+#ifndef TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
+#define TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "base/device/staging.h"
+#include "base/tensor/memory.h"
+#include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
+#include "pipeline/execute/execution_plan.h"
+#include "pipeline/execute/messenger.h"
+#include "pipeline/execute/options.h"
+#include "pipeline/execute/shared_gradients.h"
+#include "pipeline/execute/stage.h"
+#include "pipeline/execute/step_runner.h"
+#include "pipeline/execute/step_trace.h"
+#include "pipeline/proof/validate.h"
+#include "pipeline/schedule/schedule.h"
+#include "pipeline/simulate/timeline.h"
+
+namespace tessera::pipeline {
+
+// One of the rank's stages. Not owned.
+struct StageBinding {
+  int32_t stage = 0;
+  Stage* implementation = nullptr;
+};
+
+struct StepResult {
+  double loss = 0;             // Mean over the micro-batches.
+  std::vector<double> losses;  // By micro-batch. The same on every rank.
+};
+
+// Example:
 //
 //   // On every rank of the pipeline's group:
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -41,45 +81,6 @@
 //
 // Not thread-safe. The communicator must outlive the executor, and must not be
 // used for anything else while a step runs.
-#ifndef TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
-#define TESSERA_PIPELINE_EXECUTE_EXECUTOR_H_
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/device/device.h"
-#include "base/device/staging.h"
-#include "base/tensor/memory.h"
-#include "base/tensor/tensor_view.h"
-#include "collectives/communicator.h"
-#include "pipeline/execute/execution_plan.h"
-#include "pipeline/execute/messenger.h"
-#include "pipeline/execute/options.h"
-#include "pipeline/execute/shared_gradients.h"
-#include "pipeline/execute/stage.h"
-#include "pipeline/execute/step_runner.h"
-#include "pipeline/execute/step_trace.h"
-#include "pipeline/proof/validate.h"
-#include "pipeline/schedule/schedule.h"
-#include "pipeline/simulate/timeline.h"
-
-namespace tessera::pipeline {
-
-// One of the rank's stages. Not owned.
-struct StageBinding {
-  int32_t stage = 0;
-  Stage* implementation = nullptr;
-};
-
-struct StepResult {
-  double loss = 0;             // Mean over the micro-batches.
-  std::vector<double> losses;  // By micro-batch. The same on every rank.
-};
-
 class Executor {
  public:
   // A collective. `stages` has every stage that the rank holds

@@ -10,6 +10,7 @@
 #include "pipeline/generate/gpipe.h"
 #include "pipeline/generate/one_f_one_b.h"
 #include "pipeline/generate/v_shaped.h"
+#include "pipeline/generate/zero_bubble.h"
 
 namespace tessera::pipeline {
 namespace {

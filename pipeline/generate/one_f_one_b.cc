@@ -1,8 +1,8 @@
 #include "pipeline/generate/one_f_one_b.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "pipeline/generate/draft.h"
@@ -11,7 +11,7 @@ namespace tessera::pipeline {
 
 namespace {
 
-std::vector<Action> RankActions(int64_t rank, const PipelineShape& shape) {
+std::vector<Action> OneFOneBActions(int64_t rank, const PipelineShape& shape) {
   const int64_t m = shape.microbatches;
   ActionList list(m);
   StageTurns stage(list, rank);
@@ -24,23 +24,6 @@ std::vector<Action> RankActions(int64_t rank, const PipelineShape& shape) {
   while (stage.backwards() < m) stage.Backward();
   return std::move(list).Take();
 }
-
-}  // namespace
-
-absl::StatusOr<Schedule> GenerateOneFOneB(const PipelineShape& shape) {
-  constexpr ShapeRule kRule = {.name = "1f1b", .chunks = 1};
-  TESSERA_RETURN_IF_ERROR(CheckShape(kRule, shape));
-  TESSERA_ASSIGN_OR_RETURN(
-      Schedule schedule,
-      EmptySchedule(kRule.name, StageMap::Linear(shape.ranks),
-                    shape.microbatches));
-  for (int64_t rank = 0; rank < shape.ranks; ++rank) {
-    schedule.ranks.push_back(RankActions(rank, shape));
-  }
-  return schedule;
-}
-
-namespace {
 
 // The turns of a rank's chunks when p divides the micro-batches.
 class Turns {
@@ -83,8 +66,8 @@ int64_t WarmUp(int64_t rank, const PipelineShape& shape) {
   return 2 * to_last + (shape.chunks - 1) * shape.ranks;
 }
 
-std::vector<Action> RankActions(int64_t rank, const PipelineShape& shape,
-                                int64_t pattern_microbatches) {
+std::vector<Action> InterleavedActions(int64_t rank, const PipelineShape& shape,
+                                       int64_t pattern_microbatches) {
   ActionList list(shape.microbatches);
   Turns turns(rank, shape, list);
   const int64_t all = shape.chunks * pattern_microbatches;
@@ -100,6 +83,19 @@ std::vector<Action> RankActions(int64_t rank, const PipelineShape& shape,
 
 }  // namespace
 
+absl::StatusOr<Schedule> GenerateOneFOneB(const PipelineShape& shape) {
+  constexpr ShapeRule kRule = {.name = "1f1b", .chunks = 1};
+  TESSERA_RETURN_IF_ERROR(CheckShape(kRule, shape));
+  TESSERA_ASSIGN_OR_RETURN(
+      Schedule schedule,
+      EmptySchedule(kRule.name, StageMap::Linear(shape.ranks),
+                    shape.microbatches));
+  for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+    schedule.ranks.push_back(OneFOneBActions(rank, shape));
+  }
+  return schedule;
+}
+
 absl::StatusOr<Schedule> GenerateInterleavedOneFOneB(
     const PipelineShape& shape) {
   const ShapeRule rule = {.name = "interleaved_1f1b",
@@ -112,56 +108,10 @@ absl::StatusOr<Schedule> GenerateInterleavedOneFOneB(
   const int64_t pattern_microbatches =
       rule.PatternMicroBatches(shape.microbatches);
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
-    schedule.ranks.push_back(RankActions(rank, shape, pattern_microbatches));
+    schedule.ranks.push_back(
+        InterleavedActions(rank, shape, pattern_microbatches));
   }
   return schedule;
-}
-
-namespace {
-
-// Forwards before the first backward-input, and micro-batches that wait for
-// their backward-weight while there are forwards left to do.
-struct Depth {
-  int64_t warm_up;
-  int64_t lag;
-};
-
-std::vector<Action> RankActions(int64_t rank, Depth depth, int64_t m) {
-  ActionList list(m);
-  StageTurns stage(list, rank);
-  while (stage.forwards() < std::min(depth.warm_up, m)) stage.Forward();
-  while (stage.backwards() < m) {
-    stage.BackwardInput();
-    if (stage.backwards() - stage.finished() > depth.lag) {
-      stage.BackwardWeight();
-    }
-    if (stage.forwards() < m) stage.Forward();
-  }
-  while (stage.finished() < m) stage.BackwardWeight();
-  return std::move(list).Take();
-}
-
-absl::StatusOr<Schedule> Generate(std::string_view name, int64_t step,
-                                  const PipelineShape& shape) {
-  TESSERA_RETURN_IF_ERROR(CheckShape({.name = name, .chunks = 1}, shape));
-  const auto [p, v, m] = shape;
-  TESSERA_ASSIGN_OR_RETURN(Schedule schedule,
-                           EmptySchedule(name, StageMap::Linear(p), m));
-  for (int64_t rank = 0; rank < p; ++rank) {
-    const Depth depth = {step * (p - 1 - rank) + 1, step * rank};
-    schedule.ranks.push_back(RankActions(rank, depth, m));
-  }
-  return schedule;
-}
-
-}  // namespace
-
-absl::StatusOr<Schedule> GenerateZbH1(const PipelineShape& shape) {
-  return Generate("zb_h1", 1, shape);
-}
-
-absl::StatusOr<Schedule> GenerateZbH2(const PipelineShape& shape) {
-  return Generate("zb_h2", 2, shape);
 }
 
 }  // namespace tessera::pipeline

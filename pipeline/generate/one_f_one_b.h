@@ -1,5 +1,5 @@
-// Schedules that alternate one forward and one backward pass: 1F1B, interleaved
-// 1F1B, and the zero-bubble schedules ZB-H1 and ZB-H2.
+// Schedules that alternate one forward and one backward pass: 1F1B and
+// interleaved 1F1B.
 #ifndef TESSERA_PIPELINE_GENERATE_ONE_F_ONE_B_H_
 #define TESSERA_PIPELINE_GENERATE_ONE_F_ONE_B_H_
 
@@ -36,31 +36,6 @@ absl::StatusOr<Schedule> GenerateOneFOneB(const PipelineShape& shape);
 // cannot deadlock and needs no more memory. InvalidArgument as for CheckShape.
 absl::StatusOr<Schedule> GenerateInterleavedOneFOneB(
     const PipelineShape& shape);
-
-// ZB-H1 and ZB-H2: 1F1B whose backward is split, so that the gradients of the
-// weights fill the bubble (arXiv 2401.10241, the handcrafted schedules).
-//
-//   GenerateZbH1({.ranks = 4, .chunks = 1, .microbatches = 8});
-//
-// Rank r does u forwards before its first backward-input, then forward,
-// backward-input and backward-weight in turn, with the backward-weight l
-// micro-batches behind:
-//             u               l     activations held, u + l at most
-//   zb_h1     p - r           r     p
-//   zb_h2     2 (p - r) - 1   2 r   2 p - 1
-// The stated bubbles assume unit times (F = I = W) and m >= u on rank 0. As in
-// the paper, they are counted per rank from its first action to its last,
-// without the wait for the first activation and without synchronisation at the
-// end of a step.
-//
-// ZB-H1: bubble (p - 1) (F + I - W); every rank holds min(p, m) activations, as
-// many as 1F1B on rank 0. Requires 1 chunk; any numbers of ranks and
-// micro-batches. InvalidArgument as for CheckShape.
-absl::StatusOr<Schedule> GenerateZbH1(const PipelineShape& shape);
-
-// ZB-H2: no bubble; every rank holds min(2 p - 1, m) activations. Otherwise
-// like ZB-H1.
-absl::StatusOr<Schedule> GenerateZbH2(const PipelineShape& shape);
 
 }  // namespace tessera::pipeline
 

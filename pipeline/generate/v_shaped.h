@@ -1,6 +1,6 @@
-// The generators of schedules with two chunks per rank in a V: V-Half, V-Min
-// and ZB-V, and the building blocks of the first two (BuildingBlock,
-// RepeatBlock).
+// The generators of schedules with two chunks per rank in a V, made of a
+// repeated building block (BuildingBlock, RepeatBlock): V-Half and V-Min. ZB-V,
+// also a V, is in zero_bubble.h.
 #ifndef TESSERA_PIPELINE_GENERATE_V_SHAPED_H_
 #define TESSERA_PIPELINE_GENERATE_V_SHAPED_H_
 
@@ -68,19 +68,6 @@ absl::StatusOr<Schedule> GenerateVHalf(const PipelineShape& shape);
 // Requires 2 chunks; any numbers of ranks and micro-batches. InvalidArgument as
 // for CheckShape.
 absl::StatusOr<Schedule> GenerateVMin(const PipelineShape& shape);
-
-// ZB-V: no bubble with 1F1B's memory. The two chunks of each rank form a V, so
-// that a micro-batch turns on the last rank and ends its forward on the rank
-// where it started (arXiv 2401.10241, section 6).
-//
-//   GenerateZbV({.ranks = 4, .chunks = 2, .microbatches = 8});
-//
-// No bubble on any rank (from its first action to its last) with unit times (F
-// = I = W) and m >= 2 p - 1; every rank holds at most 2 p activations of a
-// chunk, as many as 1F1B on rank 0. Requires 2 chunks; any numbers of ranks and
-// micro-batches (fewer than 2 p - 1 use the pattern of 2 p - 1 without the
-// extra ones). InvalidArgument as for CheckShape.
-absl::StatusOr<Schedule> GenerateZbV(const PipelineShape& shape);
 
 }  // namespace tessera::pipeline
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/proof/validate.h"
 
 namespace tessera::pipeline {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 namespace tessera::pipeline {
 namespace {
@@ -154,8 +154,9 @@ absl::Status CheckUnits(const Schedule& schedule, size_t rank,
   const auto& actions = schedule.ranks[rank];
   for (const auto unit : units) {
     for (const Action& action : unit) {
-      const Place place{static_cast<int32_t>(rank),
-                        static_cast<int32_t>(&action - actions.data())};
+      const ActionPosition place{
+          static_cast<int32_t>(rank),
+          static_cast<int32_t>(&action - actions.data())};
       if (action.stage < 0 || action.stage >= schedule.map.stages()) {
         return absl::InvalidArgumentError(absl::StrCat(
             Describe(schedule, place), ": the schedule has stages 0 to ",

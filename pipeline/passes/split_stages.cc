@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 namespace tessera::pipeline {
 
@@ -15,7 +15,8 @@ namespace {
 absl::Status CheckComputes(const Schedule& schedule, size_t rank) {
   const std::vector<Action>& actions = schedule.ranks[rank];
   for (size_t at = 0; at < actions.size(); ++at) {
-    const Place place{static_cast<int32_t>(rank), static_cast<int32_t>(at)};
+    const ActionPosition place{static_cast<int32_t>(rank),
+                               static_cast<int32_t>(at)};
     if (actions[at].stage < 0 || actions[at].stage >= schedule.map.stages()) {
       return absl::InvalidArgumentError(
           absl::StrCat(Describe(schedule, place), ": the schedule has stages ",

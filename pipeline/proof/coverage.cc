@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 namespace tessera::pipeline {
 
@@ -43,7 +43,7 @@ absl::Status CheckSizes(const Schedule& schedule) {
       " stages with at least ", 2 * passes));
 }
 
-absl::Status CheckPlacement(const Schedule& schedule, Place place) {
+absl::Status CheckPlacement(const Schedule& schedule, ActionPosition place) {
   const Action& action = ActionAt(schedule, place);
   if (action.stage < 0 || action.stage >= schedule.map.stages()) {
     return absl::InvalidArgumentError(
@@ -111,7 +111,7 @@ Coverage::Coverage(const Schedule& schedule)
 
 absl::Status Coverage::Enter(const Schedule& schedule, int32_t rank,
                              int32_t position) {
-  const Place place{rank, position};
+  const ActionPosition place{rank, position};
   TESSERA_RETURN_IF_ERROR(CheckPlacement(schedule, place));
   const Action& action = ActionAt(schedule, place);
   if (!HasMicroBatch(action.kind)) return absl::OkStatus();
@@ -174,7 +174,7 @@ class LocalOrder {
     for (size_t rank = 0; rank < schedule_.ranks.size(); ++rank) {
       const auto& actions = schedule_.ranks[rank];
       for (int32_t start = 0; start < static_cast<int32_t>(actions.size());) {
-        const Place unit{static_cast<int32_t>(rank), start};
+        const ActionPosition unit{static_cast<int32_t>(rank), start};
         TESSERA_RETURN_IF_ERROR(CheckPair(unit));
         const int32_t size = UnitSize(actions, start);
         for (int32_t i = 0; i < size; ++i) {
@@ -188,7 +188,7 @@ class LocalOrder {
   }
 
  private:
-  absl::Status CheckPair(Place place) const {
+  absl::Status CheckPair(ActionPosition place) const {
     const auto& actions = schedule_.ranks[static_cast<size_t>(place.rank)];
     const auto at = static_cast<size_t>(place.position);
     const Action& first = actions[at];
@@ -267,7 +267,7 @@ class LocalOrder {
                : coverage_.PositionOfInputGradient(source, microbatch);
   }
 
-  absl::Status CheckNeeds(Place place, int32_t start) const {
+  absl::Status CheckNeeds(ActionPosition place, int32_t start) const {
     for (const int32_t need : NeedsOf(ActionAt(schedule_, place))) {
       if (need == Coverage::kAbsent || need < start) continue;
       const bool together = need <= start + 1 && place.position <= start + 1 &&

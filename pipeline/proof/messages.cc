@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 namespace tessera::pipeline {
 
@@ -61,7 +61,8 @@ absl::Status CheckPresent(const Schedule& schedule, const Coverage& coverage) {
 
 // The stage at the other end of a send or receive. InvalidArgument if it does
 // not exist or is on the same rank.
-absl::StatusOr<int32_t> OtherEnd(const Schedule& schedule, Place place) {
+absl::StatusOr<int32_t> OtherEnd(const Schedule& schedule,
+                                 ActionPosition place) {
   const Action& action = ActionAt(schedule, place);
   const PassDirection direction = DirectionOf(action.kind);
   const int32_t other = Sends(action.kind)
@@ -99,7 +100,8 @@ class ChannelTable {
       indices_;
 };
 
-absl::Status Enter(const Schedule& schedule, Place place, ChannelTable& table) {
+absl::Status Enter(const Schedule& schedule, ActionPosition place,
+                   ChannelTable& table) {
   const Action& action = ActionAt(schedule, place);
   if (!Communicates(action.kind)) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const int32_t other, OtherEnd(schedule, place));
@@ -115,8 +117,8 @@ absl::Status Enter(const Schedule& schedule, Place place, ChannelTable& table) {
 
 absl::Status CheckOrder(const Schedule& schedule, const Channel& channel) {
   for (size_t i = 0; i < channel.sends.size(); ++i) {
-    const Place send{channel.sender, channel.sends[i]};
-    const Place receive{channel.receiver, channel.receives[i]};
+    const ActionPosition send{channel.sender, channel.sends[i]};
+    const ActionPosition receive{channel.receiver, channel.receives[i]};
     const Action& sent = ActionAt(schedule, send);
     const Action& received = ActionAt(schedule, receive);
     if (received.microbatch == sent.microbatch &&
@@ -148,7 +150,7 @@ absl::StatusOr<std::vector<Channel>> MatchMessages(const Schedule& schedule,
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     const auto actions = static_cast<int32_t>(schedule.ranks[rank].size());
     for (int32_t position = 0; position < actions; ++position) {
-      const Place place{static_cast<int32_t>(rank), position};
+      const ActionPosition place{static_cast<int32_t>(rank), position};
       TESSERA_RETURN_IF_ERROR(Enter(schedule, place, table));
     }
   }
@@ -198,7 +200,7 @@ class Progress {
 
   // `place` cannot complete before `wait` has. Under rendezvous both wait for
   // each other. At most one place waits for each.
-  void AddWait(Place place, Place wait) {
+  void AddWait(ActionPosition place, ActionPosition wait) {
     waits_[static_cast<size_t>(place.rank)]
           [static_cast<size_t>(place.position)] = wait;
   }
@@ -222,7 +224,7 @@ class Progress {
   bool Done(size_t rank) const {
     return static_cast<size_t>(at_[rank]) == schedule_.ranks[rank].size();
   }
-  const Place& WaitOf(Place place) const {
+  const ActionPosition& WaitOf(ActionPosition place) const {
     return waits_[static_cast<size_t>(place.rank)]
                  [static_cast<size_t>(place.position)];
   }
@@ -231,18 +233,18 @@ class Progress {
     const auto index = static_cast<size_t>(rank);
     return UnitSize(schedule_.ranks[index], at_[index]);
   }
-  bool& Completed(Place place) {
+  bool& Completed(ActionPosition place) {
     const auto rank = static_cast<size_t>(place.rank);
     return completed_[rank][static_cast<size_t>(place.position - at_[rank])];
   }
 
   // Returns true if the rank of `place` is at it.
-  bool IsOpen(Place place) const {
+  bool IsOpen(ActionPosition place) const {
     const int32_t at = at_[static_cast<size_t>(place.rank)];
     return !Done(static_cast<size_t>(place.rank)) && place.position >= at &&
            place.position < at + SizeAt(place.rank);
   }
-  bool HasHappened(Place place) const {
+  bool HasHappened(ActionPosition place) const {
     const auto rank = static_cast<size_t>(place.rank);
     const int32_t at = at_[rank];
     return place.position < at ||
@@ -250,15 +252,15 @@ class Progress {
             completed_[rank][static_cast<size_t>(place.position - at)]);
   }
   // Returns true if an open place cannot complete yet.
-  bool IsHeld(Place place) const {
-    const Place& wait = WaitOf(place);
+  bool IsHeld(ActionPosition place) const {
+    const ActionPosition& wait = WaitOf(place);
     if (wait.rank == kNobody || HasHappened(place)) return false;
     return rendezvous_ ? !IsOpen(wait) : !HasHappened(wait);
   }
 
   // The first place of the current unit of `rank` that cannot complete; its
   // position is kNobody if all can.
-  Place HeldAt(int32_t rank) const {
+  ActionPosition HeldAt(int32_t rank) const {
     const int32_t start = at_[static_cast<size_t>(rank)];
     for (int32_t i = 0; i < SizeAt(rank); ++i) {
       if (IsHeld({rank, start + i})) return {rank, start + i};
@@ -280,7 +282,7 @@ class Progress {
     const int32_t size = SizeAt(rank);
     bool all = true;
     for (int32_t i = 0; i < size; ++i) {
-      const Place place{rank, start + i};
+      const ActionPosition place{rank, start + i};
       if (IsHeld(place)) {
         all = false;
         AddWaiter(WaitOf(place), rank);
@@ -293,22 +295,22 @@ class Progress {
 
   // Under rendezvous the second arrival completes both, so arriving at a place
   // wakes no other rank.
-  void AddWaiter(Place wait, int32_t rank) {
+  void AddWaiter(ActionPosition wait, int32_t rank) {
     if (rendezvous_) return;
     waiters_[static_cast<size_t>(wait.rank)]
             [static_cast<size_t>(wait.position)] = rank;
   }
 
-  void Complete(Place place) {
+  void Complete(ActionPosition place) {
     if (std::exchange(Completed(place), true)) return;
     Wake(place);
-    const Place& peer = WaitOf(place);
+    const ActionPosition& peer = WaitOf(place);
     if (!rendezvous_ || peer.rank == kNobody) return;
     Completed(peer) = true;
     ready_.push_back(peer.rank);
   }
 
-  void Wake(Place place) {
+  void Wake(ActionPosition place) {
     const int32_t waiter = waiters_[static_cast<size_t>(place.rank)]
                                    [static_cast<size_t>(place.position)];
     if (waiter != kNobody) ready_.push_back(waiter);
@@ -325,22 +327,23 @@ class Progress {
 
   // The held place that blocks `held`: the place that it waits for, or the
   // current place of that place's rank.
-  Place Next(Place held) const {
-    const Place& wait = WaitOf(held);
+  ActionPosition Next(ActionPosition held) const {
+    const ActionPosition& wait = WaitOf(held);
     return IsOpen(wait) && IsHeld(wait) ? wait : HeldAt(wait.rank);
   }
 
   // Every stalled rank waits for another stalled rank, so following the waits
   // from any of them leads into a cycle.
   absl::Status Stalled(int32_t rank) const {
-    const auto order = [](const Place& a, const Place& b) {
+    const auto order = [](const ActionPosition& a, const ActionPosition& b) {
       return std::pair(a.rank, a.position) < std::pair(b.rank, b.position);
     };
-    std::set<Place, decltype(order)> seen(order);
-    Place at = HeldAt(rank);
+    std::set<ActionPosition, decltype(order)> seen(order);
+    ActionPosition at = HeldAt(rank);
     while (seen.insert(at).second) at = Next(at);
-    std::vector<Place> cycle = {at};
-    for (Place on = Next(at); on != at; on = Next(on)) cycle.push_back(on);
+    std::vector<ActionPosition> cycle = {at};
+    for (ActionPosition on = Next(at); on != at; on = Next(on))
+      cycle.push_back(on);
     std::rotate(cycle.begin(),
                 std::min_element(cycle.begin(), cycle.end(), order),
                 cycle.end());
@@ -348,11 +351,11 @@ class Progress {
         absl::StrCat("deadlock: ", DescribeCycle(cycle)));
   }
 
-  std::string DescribeCycle(std::span<const Place> cycle) const {
+  std::string DescribeCycle(std::span<const ActionPosition> cycle) const {
     std::string text = Describe(schedule_, cycle[0]);
     for (size_t i = 0; i < std::min(cycle.size(), kMostNamed); ++i) {
-      const Place wait = WaitOf(cycle[i]);
-      const Place next = cycle[(i + 1) % cycle.size()];
+      const ActionPosition wait = WaitOf(cycle[i]);
+      const ActionPosition next = cycle[(i + 1) % cycle.size()];
       absl::StrAppend(&text, i == 0 ? " waits for " : ", which waits for ",
                       Describe(schedule_, wait));
       if (wait != next) {
@@ -371,7 +374,7 @@ class Progress {
   std::vector<int32_t> at_;  // By rank, its position.
   std::vector<std::array<bool, 2>>
       completed_;  // By rank, the completed parts of the unit.
-  std::vector<std::vector<Place>> waits_;
+  std::vector<std::vector<ActionPosition>> waits_;
   std::vector<std::vector<int32_t>> waiters_;  // The places that wait for it.
   std::vector<int32_t> ready_;
 };
@@ -384,7 +387,7 @@ absl::Status CheckMessagesFlow(const Schedule& schedule,
   Progress progress(schedule, /*rendezvous=*/buffers == 0);
   for (const Channel& channel : channels) {
     for (size_t i = 0; i < channel.sends.size(); ++i) {
-      const Place send{channel.sender, channel.sends[i]};
+      const ActionPosition send{channel.sender, channel.sends[i]};
       progress.AddWait({channel.receiver, channel.receives[i]}, send);
       // With buffers, a send waits for the receive that frees a buffer.
       const int64_t room = static_cast<int64_t>(i) - buffers;

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/proof/coverage.h"
-#include "pipeline/proof/place.h"
 #include "pipeline/schedule/schedule.h"
 
 namespace tessera::pipeline {

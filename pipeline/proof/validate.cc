@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/proof/coverage.h"
 #include "pipeline/proof/messages.h"
-#include "pipeline/proof/place.h"
 
 namespace tessera::pipeline {
 

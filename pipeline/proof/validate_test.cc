@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "pipeline/passes/add_communication.h"
 #include "pipeline/passes/place_parameters.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/proof/testing/schedules.h"
 
 namespace tessera::pipeline {

@@ -1,16 +1,5 @@
 // A pipeline schedule (Schedule) and its parts: the actions of each rank
 // (Action) and the assignment of stages to ranks (StageMap).
-//
-//   Schedule schedule;
-//   schedule.name = "gpipe";
-//   schedule.map = *StageMap::Linear(2);
-//   schedule.microbatches = 1;
-//   schedule.ranks = {{{ActionKind::kForward, 0, 0}, ...}, {...}};
-//   WriteCsv(schedule);                           // "0F0,..."
-//
-// A schedule is a plain value: generators make it (pipeline/generate), passes
-// lower it (pipeline/passes), Validate proves it, Simulate prices it, Executor
-// runs it, and pipeline/draw draws it.
 #ifndef TESSERA_PIPELINE_SCHEDULE_SCHEDULE_H_
 #define TESSERA_PIPELINE_SCHEDULE_SCHEDULE_H_
 
@@ -197,6 +186,18 @@ class StageMap {
   bool two_way_ = false;
 };
 
+// Example:
+//
+//   Schedule schedule;
+//   schedule.name = "gpipe";
+//   schedule.map = *StageMap::Linear(2);
+//   schedule.microbatches = 1;
+//   schedule.ranks = {{{ActionKind::kForward, 0, 0}, ...}, {...}};
+//   WriteCsv(schedule);                           // "0F0,..."
+//
+// A schedule is a plain value: generators make it (pipeline/generate), passes
+// lower it (pipeline/passes), Validate proves it, Simulate prices it, Executor
+// runs it, and pipeline/draw draws it.
 struct Schedule {
   std::string name;
   StageMap map;

@@ -1,13 +1,5 @@
 // Costs: the time and memory of a pipeline's actions, and the links between its
 // ranks.
-//
-//   Costs costs = Costs::Uniform(
-//       4, {.forward = 1, .backward_input = 1, .backward_weight = 1});
-//   costs.links.everywhere = {.latency = 5e-6, .bandwidth = 25e9};
-//   costs.overlap_communication = false;
-//
-// Times are in seconds or any other unit; results use the same unit. Memory is
-// in bytes.
 #ifndef TESSERA_PIPELINE_SIMULATE_COSTS_H_
 #define TESSERA_PIPELINE_SIMULATE_COSTS_H_
 
@@ -96,6 +88,15 @@ struct StageCosts {
   int64_t BytesOf(ActionKind kind) const;
 };
 
+// Example:
+//
+//   Costs costs = Costs::Uniform(
+//       4, {.forward = 1, .backward_input = 1, .backward_weight = 1});
+//   costs.links.everywhere = {.latency = 5e-6, .bandwidth = 25e9};
+//   costs.overlap_communication = false;
+//
+// Times are in seconds or any other unit; results use the same unit. Memory is
+// in bytes.
 struct Costs {
   std::vector<StageCosts> stages;
 

@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 namespace tessera::pipeline {
 
@@ -121,7 +121,7 @@ class Builder {
   absl::Status Walk(int32_t rank, RankWalk& walk) {
     const auto& actions = schedule_.ranks[static_cast<size_t>(rank)];
     for (size_t at = 0; at < actions.size(); ++at) {
-      const Place place{rank, static_cast<int32_t>(at)};
+      const ActionPosition place{rank, static_cast<int32_t>(at)};
       const auto [kind, stage, mb, with_next] = actions[at];
       if (stage < 0 || stage >= schedule_.map.stages()) return NotThere(place);
       if (Computes(kind)) {
@@ -144,7 +144,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  absl::Status NotThere(Place place) const {
+  absl::Status NotThere(ActionPosition place) const {
     return absl::InvalidArgumentError(
         absl::StrCat(Describe(schedule_, place),
                      " is not at its place in the timeline; give the timeline "
@@ -152,7 +152,7 @@ class Builder {
                      "with traces"));
   }
 
-  absl::Status Compute(Place place, RankWalk& walk) {
+  absl::Status Compute(ActionPosition place, RankWalk& walk) {
     const Action& action = ActionAt(schedule_, place);
     const auto& computations = Line(place.rank).computations;
     const size_t index = walk.computations++;
@@ -191,7 +191,8 @@ class Builder {
   }
 
   // A send or receive, which the rank has reached from `before`.
-  absl::Status Communicate(Place place, int32_t before, RankWalk& walk) {
+  absl::Status Communicate(ActionPosition place, int32_t before,
+                           RankWalk& walk) {
     const Action& action = ActionAt(schedule_, place);
     if (action.stage < 0 || action.stage >= schedule_.map.stages()) {
       return NotThere(place);
@@ -228,7 +229,7 @@ class Builder {
   }
 
   // UNSHARD or REDUCE_GRAD.
-  absl::Status UseStream(Place place, RankWalk& walk) {
+  absl::Status UseStream(ActionPosition place, RankWalk& walk) {
     const Action& action = ActionAt(schedule_, place);
     const auto& others = Line(place.rank).communications;
     while (walk.others < others.size() &&

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/simulate/rank_memory.h"
 
 namespace tessera::pipeline {
@@ -20,20 +20,20 @@ bool IsThere(const Schedule& schedule, const Action& action) {
            action.microbatch < schedule.microbatches));
 }
 
-absl::Status NotThere(const Schedule& schedule, Place place) {
+absl::Status NotThere(const Schedule& schedule, ActionPosition place) {
   return absl::InvalidArgumentError(absl::StrCat(
       Describe(schedule, place), ": there are ", schedule.map.stages(),
       " stages and ", schedule.microbatches, " micro-batches"));
 }
 
-absl::Status OfOtherRank(const Schedule& schedule, Place place) {
+absl::Status OfOtherRank(const Schedule& schedule, ActionPosition place) {
   const Action& action = ActionAt(schedule, place);
   return absl::InvalidArgumentError(
       absl::StrCat(Describe(schedule, place), " belongs to rank ",
                    schedule.RankOf(action.stage, action.microbatch)));
 }
 
-absl::Status CheckMessage(const Schedule& schedule, Place place) {
+absl::Status CheckMessage(const Schedule& schedule, ActionPosition place) {
   const Action& action = ActionAt(schedule, place);
   const PassDirection direction = DirectionOf(action.kind);
   const int32_t other = Sends(action.kind)
@@ -99,7 +99,8 @@ absl::StatusOr<Contents> CheckInputs(const Schedule& schedule,
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     const auto& actions = schedule.ranks[rank];
     for (size_t at = 0; at < actions.size(); ++at) {
-      const Place place{static_cast<int32_t>(rank), static_cast<int32_t>(at)};
+      const ActionPosition place{static_cast<int32_t>(rank),
+                                 static_cast<int32_t>(at)};
       const Action& action = actions[at];
       if (!IsThere(schedule, action)) return NotThere(schedule, place);
       if (!HasMicroBatch(action.kind)) {

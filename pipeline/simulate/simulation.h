@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
 #include "pipeline/simulate/rank_memory.h"

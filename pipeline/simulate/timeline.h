@@ -1,11 +1,4 @@
 // Timeline: begin and end of every action of a schedule, on every rank.
-//
-//   timeline.makespan;
-//   timeline.BubbleRate(0);      // of rank 0
-//
-// The same type holds predicted times (Simulate) and measured times (Executor),
-// so that both can be drawn. Times are in one unit, from the step's begin;
-// memory is in bytes.
 #ifndef TESSERA_PIPELINE_SIMULATE_TIMELINE_H_
 #define TESSERA_PIPELINE_SIMULATE_TIMELINE_H_
 
@@ -57,6 +50,14 @@ struct RankTimeline {
   }
 };
 
+// Example:
+//
+//   timeline.makespan;
+//   timeline.BubbleRate(0);      // of rank 0
+//
+// The same type holds predicted times (Simulate) and measured times (Executor),
+// so that both can be drawn. Times are in one unit, from the step's begin;
+// memory is in bytes.
 struct Timeline {
   std::vector<RankTimeline> ranks;
   double makespan = 0;  // From 0 to the last end.

@@ -112,7 +112,7 @@ Action Missing(const Schedule& schedule, const Action& action,
 
 }  // namespace
 
-absl::Status WaitsForEver(const Schedule& schedule, Place place,
+absl::Status WaitsForEver(const Schedule& schedule, ActionPosition place,
                           const Results& results, Messages messages) {
   return absl::FailedPreconditionError(absl::StrCat(
       Describe(schedule, place), " waits forever for ",

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/simulate/costs.h"
 #include "pipeline/simulate/timeline.h"
@@ -204,7 +204,7 @@ enum class Messages : uint8_t {
 };
 
 // FailedPrecondition: "rank 0, action 1 (0B0) waits forever for 1B0".
-absl::Status WaitsForEver(const Schedule& schedule, Place place,
+absl::Status WaitsForEver(const Schedule& schedule, ActionPosition place,
                           const Results& results, Messages messages);
 
 }  // namespace tessera::pipeline

@@ -125,14 +125,14 @@ void Evaluator::Wake(int32_t lane, Pass pass, int32_t turn) {
 
 // The action that determined when the one at `place` began: the rank's previous
 // action, or the action of another rank whose result it needs.
-Place Evaluator::CameFrom(
-    const Order& order, Place place,
+ActionPosition Evaluator::CameFrom(
+    const Order& order, ActionPosition place,
     const std::vector<std::vector<int32_t>>& turn_at) const {
   const auto rank = static_cast<size_t>(place.rank);
-  const auto at = static_cast<size_t>(place.at);
+  const auto at = static_cast<size_t>(place.position);
   const double begin = times_[rank][at].begin;
   if (at > 0 && times_[rank][at - 1].end >= begin) {
-    return {place.rank, place.at - 1};
+    return {place.rank, place.position - 1};
   }
   const Op op = order[rank][at];
   const Lane& lane = model_.lane(op.lane);
@@ -143,11 +143,11 @@ Place Evaluator::CameFrom(
   return ResultOf(from, op.pass, turn_at[rank][at]).place;
 }
 
-std::vector<Place> Evaluator::CriticalPath(const Order& order,
-                                           bool of_makespan) const {
+std::vector<ActionPosition> Evaluator::CriticalPath(const Order& order,
+                                                    bool of_makespan) const {
   std::vector<std::vector<int32_t>> turn_at(order.size());
   std::vector<Turns> turns(model_.lanes.size());
-  Place place;
+  ActionPosition place;
   double longest = -1;
   for (size_t rank = 0; rank < order.size(); ++rank) {
     for (const Op op : order[rank]) {
@@ -162,8 +162,8 @@ std::vector<Place> Evaluator::CriticalPath(const Order& order,
     place = {static_cast<int32_t>(rank),
              static_cast<int32_t>(order[rank].size()) - 1};
   }
-  std::vector<Place> path;
-  while (place.at >= 0) {
+  std::vector<ActionPosition> path;
+  while (place.position >= 0) {
     path.push_back(place);
     place = CameFrom(order, place, turn_at);
   }

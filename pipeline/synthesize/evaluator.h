@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "pipeline/proof/action_position.h"
 #include "pipeline/synthesize/model.h"
 
 namespace tessera::pipeline::synthesis {
@@ -18,12 +19,6 @@ struct Evaluation {
   bool valid = false;  // It completes within the memory limit.
   double longest_stage = 0;
   double makespan = 0;
-};
-
-// The position of an action: its rank, and the index in the rank's order.
-struct Place {
-  int32_t rank = 0;
-  int32_t at = 0;
 };
 
 // Evaluates an order like Simulate, but faster.
@@ -46,11 +41,12 @@ class Evaluator {
   // in the list ended (or its message arrived). The list starts with the last
   // action of the rank with the longest stage or, with `of_makespan`, of the
   // rank that ends last.
-  std::vector<Place> CriticalPath(const Order& order, bool of_makespan) const;
+  std::vector<ActionPosition> CriticalPath(const Order& order,
+                                           bool of_makespan) const;
 
   // When the action began, and when it ended.
-  double begin(Place place) const { return times_of(place).begin; }
-  double end(Place place) const { return times_of(place).end; }
+  double begin(ActionPosition place) const { return times_of(place).begin; }
+  double end(ActionPosition place) const { return times_of(place).end; }
 
  private:
   struct Times {
@@ -75,12 +71,12 @@ class Evaluator {
   // Arrival times of a lane's results, and their sources.
   struct Result {
     double end = -1;
-    Place place;
+    ActionPosition place;
   };
 
-  const Times& times_of(Place place) const {
+  const Times& times_of(ActionPosition place) const {
     return times_[static_cast<size_t>(place.rank)]
-                 [static_cast<size_t>(place.at)];
+                 [static_cast<size_t>(place.position)];
   }
   Result& ResultOf(int32_t lane, Pass pass, int32_t turn) {
     return results_[(static_cast<size_t>(lane) * 2 +
@@ -98,8 +94,9 @@ class Evaluator {
   bool Await(RankState& state, int32_t lane, Pass pass, int32_t turn,
              double delay, double& ready);
   void Wake(int32_t lane, Pass pass, int32_t turn);
-  Place CameFrom(const Order& order, Place place,
-                 const std::vector<std::vector<int32_t>>& turn_at) const;
+  ActionPosition CameFrom(
+      const Order& order, ActionPosition place,
+      const std::vector<std::vector<int32_t>>& turn_at) const;
 
   const Model& model_;
   size_t turns_;

@@ -36,7 +36,7 @@ void ExpectAsSimulated(const SynthesisProblem& problem, const StageMap& map,
   for (int32_t rank = 0; rank < problem.ranks; ++rank) {
     const auto& line = timeline->ranks[static_cast<size_t>(rank)].computations;
     for (size_t at = 0; at < line.size(); ++at) {
-      const Place place = {rank, static_cast<int32_t>(at)};
+      const ActionPosition place = {rank, static_cast<int32_t>(at)};
       ASSERT_EQ(evaluator.begin(place), line[at].begin);
       ASSERT_EQ(evaluator.end(place), line[at].end);
     }
@@ -101,7 +101,7 @@ TEST(EvaluatorTest, TheCriticalPathAddsUp) {
     for (const bool makespan : {false, true}) {
       const auto path = evaluator.CriticalPath(order, makespan);
       ASSERT_FALSE(path.empty());
-      const Place last = path.front();
+      const ActionPosition last = path.front();
       const double first = makespan ? 0 : evaluator.begin({last.rank, 0});
       EXPECT_DOUBLE_EQ(
           evaluator.end(last) - first,

@@ -1,23 +1,4 @@
-// The greedy scheduler of a search (Greedy) and its policies (Policy). It
-// creates an order by simulating the pipeline and choosing a rank's next action
-// whenever the rank is free.
-//
-//   Greedy greedy(model);
-//   Policy policy(model);
-//   policy.ranks[0].in_flight = 8;
-//   std::optional<Order> order = greedy.Run(policy);
-//
-// It knows all actions that have begun, hence some future arrivals. It cannot
-// run out of memory: a rank admits a forward only if afterwards the
-// micro-batches that it has begun, and the oldest one of the other direction if
-// there is one, can be finished one after another, oldest first, each doing all
-// of its forwards in the remaining memory and then freeing everything it holds
-// (the banker's algorithm). So the oldest micro-batch can always continue.
-//
-// The decisions follow arXiv 2401.10241, section 3.1: forwards first, then
-// alternating forwards and backward-inputs as memory allows, and
-// backward-weights in gaps or when memory is needed; the policy sets each
-// rank's thresholds.
+// The greedy scheduler of a search (Greedy) and its policies (Policy).
 #ifndef TESSERA_PIPELINE_SYNTHESIZE_GREEDY_H_
 #define TESSERA_PIPELINE_SYNTHESIZE_GREEDY_H_
 
@@ -68,6 +49,25 @@ struct Policy {
   std::shared_ptr<const Order> script;
 };
 
+// Creates an order by simulating the pipeline and choosing a rank's next
+// action whenever the rank is free.
+//
+//   Greedy greedy(model);
+//   Policy policy(model);
+//   policy.ranks[0].in_flight = 8;
+//   std::optional<Order> order = greedy.Run(policy);
+//
+// It knows all actions that have begun, hence some future arrivals. It cannot
+// run out of memory: a rank admits a forward only if afterwards the
+// micro-batches that it has begun, and the oldest one of the other direction if
+// there is one, can be finished one after another, oldest first, each doing all
+// of its forwards in the remaining memory and then freeing everything it holds
+// (the banker's algorithm). So the oldest micro-batch can always continue.
+//
+// The decisions follow arXiv 2401.10241, section 3.1: forwards first, then
+// alternating forwards and backward-inputs as memory allows, and
+// backward-weights in gaps or when memory is needed; the policy sets each
+// rank's thresholds.
 class Greedy {
  public:
   // The model must outlive it.

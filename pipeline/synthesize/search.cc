@@ -74,9 +74,9 @@ void Refiner::Follow(const Order& order) {
 
 // Returns false if the chosen action cannot move.
 bool Refiner::Propose(const Order& order, Move& move) {
-  const Place place = path_[Below(path_.size())];
+  const ActionPosition place = path_[Below(path_.size())];
   const auto& ops = order[static_cast<size_t>(place.rank)];
-  const auto from = static_cast<size_t>(place.at);
+  const auto from = static_cast<size_t>(place.position);
   // Usually moves by at most 3 positions, sometimes by up to 24.
   const size_t reach = Below(4) == 0 ? 1 + Below(24) : 1 + Below(3);
   const bool later = Below(ops[from].pass == Pass::kWeight ? 2 : 4) == 0;

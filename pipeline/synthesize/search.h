@@ -79,7 +79,7 @@ class Refiner {
   const std::stop_token stop_;
   Evaluator evaluator_;
   std::mt19937_64 random_;
-  std::vector<Place> path_;
+  std::vector<ActionPosition> path_;
 };
 
 // The best order so far.

@@ -1,21 +1,5 @@
 // GatedMlp: y = down(act(gate x) * up x), the feed-forward half of a Llama
 // block (Shazeer, arXiv 2002.05202), over ranks that share its hidden units.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto mlp, GatedMlp::Create(group, {.width = 512, .hidden = 1376}));
-//   GatedMlpActivations activations(pool);            // one a micro-batch
-//   TESSERA_RETURN_IF_ERROR(mlp.Forward(tokens, x, y, activations));
-//   TESSERA_RETURN_IF_ERROR(mlp.BackwardInput(tokens, dy, dx, activations));
-//   TESSERA_RETURN_IF_ERROR(mlp.BackwardWeight(tokens, dy, x, activations));
-//   TESSERA_RETURN_IF_ERROR(mlp.FinishGradients());   // once a step
-//
-// x, y and their gradients are [tokens, width] of one dtype, the same on every
-// rank; under sequence parallelism they have only the rank's tokens. The caller
-// applies the norm and the residual. Calls are collectives of the group.
-// Weights:
-//
-//   gate_up.weight   [2 hidden, width]   gate_proj, then up_proj of Llama
-//   down.weight      [width, hidden]     down_proj
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_GATED_MLP_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_GATED_MLP_H_
 
@@ -68,6 +52,23 @@ struct GatedMlpActivations {
   PooledTensor product;  // [tokens, its hidden]
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto mlp, GatedMlp::Create(group, {.width = 512, .hidden = 1376}));
+//   GatedMlpActivations activations(pool);            // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(mlp.Forward(tokens, x, y, activations));
+//   TESSERA_RETURN_IF_ERROR(mlp.BackwardInput(tokens, dy, dx, activations));
+//   TESSERA_RETURN_IF_ERROR(mlp.BackwardWeight(tokens, dy, x, activations));
+//   TESSERA_RETURN_IF_ERROR(mlp.FinishGradients());   // once a step
+//
+// x, y and their gradients are [tokens, width] of one dtype, the same on every
+// rank; under sequence parallelism they have only the rank's tokens. The caller
+// applies the norm and the residual. Calls are collectives of the group.
+// Weights:
+//
+//   gate_up.weight   [2 hidden, width]   gate_proj, then up_proj of Llama
+//   down.weight      [width, hidden]     down_proj
 class GatedMlp {
  public:
   // A collective. InvalidArgument if a size is negative or the type is not f64,

@@ -1,69 +1,5 @@
 // MoeMlp: a mixture of experts as the feed-forward half of a block (Shazeer et
-// al., arXiv 1701.06538; Jiang et al., Mixtral of Experts, arXiv 2401.04088). A
-// router chooses some of many gated MLPs for each token,
-//
-//   y[t] = sum over i of weights[t][i] * expert[experts[t][i]](x[t])
-//          (+ shared(x[t]))
-//
-// over the ranks of an expert group, each of which has some of the experts, and
-// of a tensor group, each of which has some hidden units of every expert.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto moe, MoeMlp::Create({.tensor = tensor, .experts = experts,
-//                                 .context = context},
-//                                {.width = 512, .experts = 64, .hidden = 256,
-//                                 .router = {.per_token = 4}}));
-//   MoeActivations activations(pool);                 // one a micro-batch
-//   TESSERA_RETURN_IF_ERROR(
-//       moe.Forward(tokens, sequences, x, y, activations));
-//   TESSERA_RETURN_IF_ERROR(moe.BackwardInput(tokens, dy, dx, activations));
-//   TESSERA_RETURN_IF_ERROR(moe.BackwardWeight(tokens, dy, x, activations));
-//   TESSERA_RETURN_IF_ERROR(moe.FinishGradients());   // once a step
-//
-// x, y and their gradients have the shapes of GatedMlp's. Calls are collectives
-// of the groups. One all-to-all dispatches tokens to the ranks of their
-// experts, another returns the results. The host downloads the experts of each
-// token to compute the counts of the all-to-alls, for which it waits for the
-// device once per forward. With T tokens on a rank, k experts per token, E
-// ranks in the expert group and rows of w bytes:
-//
-//   pass             all-to-alls                    bytes that a rank sends
-//   forward          counts, rows and weights, rows 2 k T w (E - 1) / E
-//   backward         rows, rows and weights         2 k T w (E - 1) / E
-//
-// While rows are in flight the rank may do other work
-// (TensorGroup::WithMeanwhile of the expert group), as in the overlapped pairs
-// of DualPipe (arXiv 2412.19437, section 3.2.1).
-//
-// No tokens are dropped unless a capacity is given (GShard, arXiv 2006.16668,
-// section 2.2). An expert then accepts only the first tokens of a rank and
-// micro-batch, up to `capacity` times the mean number per expert; for the other
-// tokens its output counts as 0. Which tokens are dropped depends on the
-// partition of the tokens.
-//
-// Gradients include two terms that balance tokens over experts, in addition to
-// the gradient of y. The first is, for each sequence of L tokens, `balance`
-// times
-//   sum over experts of f[e] P[e],
-//   f[e] = experts / (k L) * tokens of the expert,  P[e] = mean of p[t][e]
-// with p the router's scores divided by their sum (DeepSeek-V3, arXiv
-// 2412.19437, equations 17 to 20). The second is `z_loss` times the mean over
-// tokens of the squared logarithm of the router's sum of exponentials (ST-MoE,
-// arXiv 2202.08906, equation 5). Both are independent of the mesh.
-// Alternatively a bias may be added to the scores that select experts; it has
-// no gradient, and the caller updates it from the loads (equation 16 of
-// DeepSeek-V3).
-//
-// Weights, with E experts of h hidden units:
-//
-//   router.weight           [E, width]      the same on all ranks
-//   router.bias             [E]             of statistics, not trained
-//   experts.gate_up.weight  [2 E h, width]  of each expert: gate, then up
-//   experts.down.weight     [E width, h]
-//   shared.*                those of a GatedMlp
-//
-// A rank holds the rows of its experts, and of these the units of its tensor
-// rank.
+// al., arXiv 1701.06538; Jiang et al., Mixtral of Experts, arXiv 2401.04088).
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_MOE_MLP_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_MOE_MLP_H_
 
@@ -185,6 +121,70 @@ struct MoeActivations {
   int64_t loss_tokens = 0;
 };
 
+// A router chooses some of many gated MLPs for each token,
+//
+//   y[t] = sum over i of weights[t][i] * expert[experts[t][i]](x[t])
+//          (+ shared(x[t]))
+//
+// over the ranks of an expert group, each of which has some of the experts, and
+// of a tensor group, each of which has some hidden units of every expert.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto moe, MoeMlp::Create({.tensor = tensor, .experts = experts,
+//                                 .context = context},
+//                                {.width = 512, .experts = 64, .hidden = 256,
+//                                 .router = {.per_token = 4}}));
+//   MoeActivations activations(pool);                 // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(
+//       moe.Forward(tokens, sequences, x, y, activations));
+//   TESSERA_RETURN_IF_ERROR(moe.BackwardInput(tokens, dy, dx, activations));
+//   TESSERA_RETURN_IF_ERROR(moe.BackwardWeight(tokens, dy, x, activations));
+//   TESSERA_RETURN_IF_ERROR(moe.FinishGradients());   // once a step
+//
+// x, y and their gradients have the shapes of GatedMlp's. Calls are collectives
+// of the groups. One all-to-all dispatches tokens to the ranks of their
+// experts, another returns the results. The host downloads the experts of each
+// token to compute the counts of the all-to-alls, for which it waits for the
+// device once per forward. With T tokens on a rank, k experts per token, E
+// ranks in the expert group and rows of w bytes:
+//
+//   pass             all-to-alls                    bytes that a rank sends
+//   forward          counts, rows and weights, rows 2 k T w (E - 1) / E
+//   backward         rows, rows and weights         2 k T w (E - 1) / E
+//
+// While rows are in flight the rank may do other work
+// (TensorGroup::WithMeanwhile of the expert group), as in the overlapped pairs
+// of DualPipe (arXiv 2412.19437, section 3.2.1).
+//
+// No tokens are dropped unless a capacity is given (GShard, arXiv 2006.16668,
+// section 2.2). An expert then accepts only the first tokens of a rank and
+// micro-batch, up to `capacity` times the mean number per expert; for the other
+// tokens its output counts as 0. Which tokens are dropped depends on the
+// partition of the tokens.
+//
+// Gradients include two terms that balance tokens over experts, in addition to
+// the gradient of y. The first is, for each sequence of L tokens, `balance`
+// times
+//   sum over experts of f[e] P[e],
+//   f[e] = experts / (k L) * tokens of the expert,  P[e] = mean of p[t][e]
+// with p the router's scores divided by their sum (DeepSeek-V3, arXiv
+// 2412.19437, equations 17 to 20). The second is `z_loss` times the mean over
+// tokens of the squared logarithm of the router's sum of exponentials (ST-MoE,
+// arXiv 2202.08906, equation 5). Both are independent of the mesh.
+// Alternatively a bias may be added to the scores that select experts; it has
+// no gradient, and the caller updates it from the loads (equation 16 of
+// DeepSeek-V3).
+//
+// Weights, with E experts of h hidden units:
+//
+//   router.weight           [E, width]      the same on all ranks
+//   router.bias             [E]             of statistics, not trained
+//   experts.gate_up.weight  [2 E h, width]  of each expert: gate, then up
+//   experts.down.weight     [E width, h]
+//   shared.*                those of a GatedMlp
+//
+// A rank holds the rows of its experts, and of these the units of its tensor
+// rank.
 class MoeMlp {
  public:
   // A collective of the groups. InvalidArgument if a size is negative, the

@@ -1,28 +1,5 @@
 // OutputHead: the last layers of a model: final norm, projection to the
-// vocabulary, and cross-entropy, over ranks that share the vocabulary. Logits
-// are never gathered.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto head, OutputHead::Create(group, {.width = 512,
-//                                             .vocabulary = 32000}));
-//   HeadActivations activations(pool);               // one a micro-batch
-//   TESSERA_RETURN_IF_ERROR(head.Forward(tokens, x, targets, losses,
-//                                        activations));
-//   TESSERA_RETURN_IF_ERROR(head.BackwardInput(scales, dx, activations));
-//   TESSERA_RETURN_IF_ERROR(head.BackwardWeight(activations));
-//   TESSERA_RETURN_IF_ERROR(head.FinishGradients());  // once a step
-//
-// If the head is tied to an embedding on the same rank, both share one
-// parameter. If they are on different pipeline stages, each has its own table
-// with the same rows: sum the two gradients before the step
-// (layers/vocabulary.h).
-//
-// x and dx are [tokens, width], the same on every rank; under sequence
-// parallelism they have only the rank's tokens. Targets (i64), losses and
-// scales (f64) are [tokens], of all `tokens`, the same on every rank; targets
-// must not change until the micro-batch's last backward. Weights: "norm.weight"
-// (model.norm of Hugging Face's Llama) and "output.weight" (lm_head). Calls are
-// collectives, one at a time. After an error, clear the activations.
+// vocabulary, and cross-entropy, over ranks that share the vocabulary.
 #ifndef TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_OUTPUT_HEAD_H_
 
@@ -36,6 +13,7 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/transformer_block.h"
+#include "tensor_parallel/layers/cross_entropy_loss.h"
 #include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
@@ -103,6 +81,29 @@ class HeadActivations {
   PooledTensor normalised_gradient_;
 };
 
+// Logits are never gathered.
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto head, OutputHead::Create(group, {.width = 512,
+//                                             .vocabulary = 32000}));
+//   HeadActivations activations(pool);               // one a micro-batch
+//   TESSERA_RETURN_IF_ERROR(head.Forward(tokens, x, targets, losses,
+//                                        activations));
+//   TESSERA_RETURN_IF_ERROR(head.BackwardInput(scales, dx, activations));
+//   TESSERA_RETURN_IF_ERROR(head.BackwardWeight(activations));
+//   TESSERA_RETURN_IF_ERROR(head.FinishGradients());  // once a step
+//
+// If the head is tied to an embedding on the same rank, both share one
+// parameter. If they are on different pipeline stages, each has its own table
+// with the same rows: sum the two gradients before the step
+// (layers/vocabulary.h).
+//
+// x and dx are [tokens, width], the same on every rank; under sequence
+// parallelism they have only the rank's tokens. Targets (i64), losses and
+// scales (f64) are [tokens], of all `tokens`, the same on every rank; targets
+// must not change until the micro-batch's last backward. Weights: "norm.weight"
+// (model.norm of Hugging Face's Llama) and "output.weight" (lm_head). Calls are
+// collectives, one at a time. After an error, clear the activations.
 class OutputHead {
  public:
   // `tied` is the embedding's table, which is not owned; it must outlive this

@@ -1,32 +1,5 @@
 // ContextAttention: attention over a sequence whose positions are divided among
-// the ranks of a group. The interface that transformer blocks use for every
-// kind of context parallelism.
-//
-//   TESSERA_RETURN_IF_ERROR(attention->Forward({q, k, v}, output, statistics));
-//   ...
-//   TESSERA_RETURN_IF_ERROR(
-//       attention->Backward({q, k, v}, output, statistics, output_gradient,
-//                           {q_gradient, k_gradient, v_gradient}));
-//
-//   implementation       heads of a rank      what moves
-//   RingAttention        all                  keys and values, round the ranks
-//   UlyssesAttention     some                 everything, by all-to-all
-//
-//   tensor               shape, of the rank's positions, in their order
-//   query, output        [sequences, positions, heads, head_size]
-//   key, value           [sequences, positions, kv_heads, head_size]
-//   log_sum_exp          [sequences, positions, heads], statistics
-//
-// Gradients have the shapes of their tensors. There may be any number of
-// sequences, all with the same layout. Tensors are contiguous and have one
-// dtype; statistics are f64 for f64, otherwise f32. The rank's positions are
-// layout().PositionsOf(rank); the caller must rotate queries and keys by these
-// positions.
-//
-// Calls are collectives of the group, one at a time. The object keeps no state
-// from a forward to its backward, so that any number of micro-batches may come
-// in between, and a forward may be executed again. Errors: InvalidArgument that
-// names the tensor and the required properties, or the communicator's errors.
+// the ranks of a group.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_CONTEXT_ATTENTION_H_
 
@@ -77,6 +50,34 @@ struct ContextAttentionOptions {
   DType dtype = DType::kF32;         // f64, f32, bf16 or f16.
 };
 
+// The interface that transformer blocks use for every kind of context
+// parallelism.
+//
+//   TESSERA_RETURN_IF_ERROR(attention->Forward({q, k, v}, output, statistics));
+//   ...
+//   TESSERA_RETURN_IF_ERROR(
+//       attention->Backward({q, k, v}, output, statistics, output_gradient,
+//                           {q_gradient, k_gradient, v_gradient}));
+//
+//   implementation       heads of a rank      what moves
+//   RingAttention        all                  keys and values, round the ranks
+//   UlyssesAttention     some                 everything, by all-to-all
+//
+//   tensor               shape, of the rank's positions, in their order
+//   query, output        [sequences, positions, heads, head_size]
+//   key, value           [sequences, positions, kv_heads, head_size]
+//   log_sum_exp          [sequences, positions, heads], statistics
+//
+// Gradients have the shapes of their tensors. There may be any number of
+// sequences, all with the same layout. Tensors are contiguous and have one
+// dtype; statistics are f64 for f64, otherwise f32. The rank's positions are
+// layout().PositionsOf(rank); the caller must rotate queries and keys by these
+// positions.
+//
+// Calls are collectives of the group, one at a time. The object keeps no state
+// from a forward to its backward, so that any number of micro-batches may come
+// in between, and a forward may be executed again. Errors: InvalidArgument that
+// names the tensor and the required properties, or the communicator's errors.
 class ContextAttention {
  public:
   struct Inputs {

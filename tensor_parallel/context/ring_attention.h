@@ -1,20 +1,5 @@
 // RingAttention: attention over a sequence whose positions are divided among
-// the ranks. Each rank keeps its queries; keys and values circulate.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Zigzag(4096, n));
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto attention, RingAttention::Create(group, layout,
-//                                             {.heads = 8, .kv_heads = 2,
-//                                              .head_size = 64}));
-//   TESSERA_RETURN_IF_ERROR(attention.Forward({q, k, v}, output, statistics));
-//
-// In step i, rank r processes the keys and values of rank r - i while those of
-// rank r - i - 1 arrive. The forward sends n - 1 messages with keys and values;
-// the backward sends the same, plus n messages with their gradients, which
-// circulate with them and return to their owner. Keys and values that a causal
-// mask hides are passed on without computation (VisibleParts). All sequences of
-// a micro-batch circulate together. Liu, Zaharia and Abbeel, Ring Attention,
-// arXiv 2310.01889; partial results are merged as in ops/attention.h.
+// the ranks.
 #ifndef TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 #define TESSERA_TENSOR_PARALLEL_CONTEXT_RING_ATTENTION_H_
 
@@ -52,6 +37,22 @@ std::vector<VisiblePart> VisibleParts(const SequenceLayout& layout,
                                       int64_t query_rank, int64_t key_rank,
                                       bool causal);
 
+// Each rank keeps its queries; keys and values circulate.
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto layout, SequenceLayout::Zigzag(4096, n));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto attention, RingAttention::Create(group, layout,
+//                                             {.heads = 8, .kv_heads = 2,
+//                                              .head_size = 64}));
+//   TESSERA_RETURN_IF_ERROR(attention.Forward({q, k, v}, output, statistics));
+//
+// In step i, rank r processes the keys and values of rank r - i while those of
+// rank r - i - 1 arrive. The forward sends n - 1 messages with keys and values;
+// the backward sends the same, plus n messages with their gradients, which
+// circulate with them and return to their owner. Keys and values that a causal
+// mask hides are passed on without computation (VisibleParts). All sequences of
+// a micro-batch circulate together. Liu, Zaharia and Abbeel, Ring Attention,
+// arXiv 2310.01889; partial results are merged as in ops/attention.h.
 class RingAttention final : public ContextAttention {
  public:
   // InvalidArgument if the layout has another number of ranks, a count is below

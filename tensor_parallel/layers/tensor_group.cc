@@ -58,6 +58,19 @@ absl::Status CheckTokenRows(std::string_view name, const ConstTensorView& x,
                    "; it should have a row for each of ", tokens, " tokens"));
 }
 
+absl::Status CheckTokenNumbers(std::string_view name,
+                               const ConstTensorView& numbers, DType dtype,
+                               int64_t tokens) {
+  if (numbers.dtype() == dtype && numbers.rank() == 1 &&
+      numbers.shape()[0] == tokens && numbers.IsContiguous()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      DTypeName(numbers.dtype()), " ", DimsToString(numbers.shape()), " ", name,
+      " for ", tokens, " tokens; give ", DTypeName(dtype),
+      ", one for each, contiguous"));
+}
+
 absl::Status TensorGroup::CheckTokens(const Partition& tokens,
                                       ConstTensorView mine,
                                       ConstTensorView all) const {

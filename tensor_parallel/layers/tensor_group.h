@@ -1,19 +1,5 @@
 // TensorGroup: the ranks that share the layers of a model, and their
 // collectives on activations.
-//
-//   TensorGroup group(ops, communicator.get());     // or (ops) for one rank
-//   TESSERA_RETURN_IF_ERROR(group.SumOver(partial_outputs));
-//
-// Under sequence parallelism (Korthikanti et al., arXiv 2205.05198, section
-// 4.2.2) each rank has the activations of only some tokens between the sharded
-// layers: GatherTokens precedes these layers, and ScatterSums follows them,
-// instead of SumOver. Together both move as many bytes as SumOver.
-//
-// Tensors are [tokens, ...], contiguous, in memory that the communicator
-// accepts. Calls are collectives on the queue of the ops: they start after the
-// work that the queue has, and later work of the queue starts after them (for
-// the Start functions, later work after Pending::Wait). Errors are the
-// communicator's, or InvalidArgument if a shape does not match the partition.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_TENSOR_GROUP_H_
 
@@ -63,6 +49,12 @@ class Pending {
 absl::Status CheckTokenRows(std::string_view name, const ConstTensorView& x,
                             int64_t tokens);
 
+// InvalidArgument, with the name, if `numbers` does not have one number of
+// `dtype` per token.
+absl::Status CheckTokenNumbers(std::string_view name,
+                               const ConstTensorView& numbers, DType dtype,
+                               int64_t tokens);
+
 // Other work of a rank while an operation of a group is in flight.
 class Meanwhile {
  public:
@@ -75,6 +67,21 @@ class Meanwhile {
   virtual void Work() = 0;
 };
 
+// Example:
+//
+//   TensorGroup group(ops, communicator.get());     // or (ops) for one rank
+//   TESSERA_RETURN_IF_ERROR(group.SumOver(partial_outputs));
+//
+// Under sequence parallelism (Korthikanti et al., arXiv 2205.05198, section
+// 4.2.2) each rank has the activations of only some tokens between the sharded
+// layers: GatherTokens precedes these layers, and ScatterSums follows them,
+// instead of SumOver. Together both move as many bytes as SumOver.
+//
+// Tensors are [tokens, ...], contiguous, in memory that the communicator
+// accepts. Calls are collectives on the queue of the ops: they start after the
+// work that the queue has, and later work of the queue starts after them (for
+// the Start functions, later work after Pending::Wait). Errors are the
+// communicator's, or InvalidArgument if a shape does not match the partition.
 class TensorGroup {
  public:
   // Neither argument is owned. Without a communicator the group has one rank.

@@ -9,20 +9,25 @@
 #include "tensor_parallel/layers/parameter.h"
 
 namespace tessera::tensor_parallel {
-
 namespace {
 
-// InvalidArgument if `numbers` does not have one number per token.
-absl::Status CheckNumbers(std::string_view name, const ConstTensorView& numbers,
-                          DType dtype, int64_t tokens) {
-  if (numbers.dtype() == dtype && numbers.rank() == 1 &&
-      numbers.shape()[0] == tokens && numbers.IsContiguous()) {
+absl::Status CheckTied(const Parameter& table, const Parameter::Spec& wanted) {
+  if (table.shape() == wanted.shape && table.rows() == wanted.rows &&
+      table.columns() == wanted.columns && table.dtype() == wanted.dtype) {
     return absl::OkStatus();
   }
+  const auto describe = [](const std::vector<int64_t>& shape,
+                           const std::vector<ParameterRows>& rows,
+                           DType dtype) {
+    const IndexRange range = rows.empty() ? IndexRange{} : rows[0].range;
+    return absl::StrCat("rows ", range.begin, " to ", range.end, " of ",
+                        shape[0], " x ", shape.size() < 2 ? 1 : shape[1], " ",
+                        DTypeName(dtype));
+  };
   return absl::InvalidArgumentError(absl::StrCat(
-      DTypeName(numbers.dtype()), " ", DimsToString(numbers.shape()), " ", name,
-      " for ", tokens, " tokens; give ", DTypeName(dtype),
-      ", one for each, contiguous"));
+      "a projection tied to \"", table.name(), "\", which is ",
+      describe(table.shape(), table.rows(), table.dtype()), "; it should be ",
+      describe(wanted.shape, wanted.rows, wanted.dtype)));
 }
 
 }  // namespace
@@ -51,7 +56,8 @@ absl::StatusOr<VocabularyParallelEmbedding> VocabularyParallelEmbedding::Create(
 absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
                                                   ConstTensorView ids,
                                                   TensorView y) {
-  TESSERA_RETURN_IF_ERROR(CheckNumbers("ids", ids, DType::kI64, tokens.size()));
+  TESSERA_RETURN_IF_ERROR(
+      CheckTokenNumbers("ids", ids, DType::kI64, tokens.size()));
   TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   if (!options_.sequence_parallel) {
@@ -76,7 +82,8 @@ absl::Status VocabularyParallelEmbedding::Scale(TensorView rows) {
 
 absl::Status VocabularyParallelEmbedding::BackwardWeight(
     const Partition& tokens, ConstTensorView ids, ConstTensorView y_gradient) {
-  TESSERA_RETURN_IF_ERROR(CheckNumbers("ids", ids, DType::kI64, tokens.size()));
+  TESSERA_RETURN_IF_ERROR(
+      CheckTokenNumbers("ids", ids, DType::kI64, tokens.size()));
   if (!table().trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
@@ -94,29 +101,6 @@ absl::Status VocabularyParallelEmbedding::BackwardWeight(
   return group_.ops().Run(
       op::AddRows{gradient, held, ids, weights_.weight_gradient()});
 }
-
-namespace {
-
-absl::Status CheckTied(const Parameter& table, const Parameter::Spec& wanted) {
-  if (table.shape() == wanted.shape && table.rows() == wanted.rows &&
-      table.columns() == wanted.columns && table.dtype() == wanted.dtype) {
-    return absl::OkStatus();
-  }
-  const auto describe = [](const std::vector<int64_t>& shape,
-                           const std::vector<ParameterRows>& rows,
-                           DType dtype) {
-    const IndexRange range = rows.empty() ? IndexRange{} : rows[0].range;
-    return absl::StrCat("rows ", range.begin, " to ", range.end, " of ",
-                        shape[0], " x ", shape.size() < 2 ? 1 : shape[1], " ",
-                        DTypeName(dtype));
-  };
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a projection tied to \"", table.name(), "\", which is ",
-      describe(table.shape(), table.rows(), table.dtype()), "; it should be ",
-      describe(wanted.shape, wanted.rows, wanted.dtype)));
-}
-
-}  // namespace
 
 absl::StatusOr<VocabularyParallelProjection>
 VocabularyParallelProjection::Create(const TensorGroup& group,
@@ -231,74 +215,6 @@ absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
   if (!sum.ok()) return sum.status();
   status.Update(sum->Wait());
   return status;
-}
-
-absl::Status VocabularyParallelCrossEntropy::Check(
-    const ConstTensorView& logits, const ConstTensorView& targets,
-    const ConstTensorView& numbers) const {
-  const int64_t tokens = targets.element_count();
-  const int64_t held = vocabulary_.SizeOf(group_.rank());
-  if (logits.dtype() != dtype_ || logits.rank() != 2 ||
-      logits.shape()[0] != tokens || logits.shape()[1] != held) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "logits of rank ", group_.rank(), " should be ", DTypeName(dtype_),
-        " of ", tokens, " tokens (as many as targets) and ", held,
-        " of the vocabulary's ", vocabulary_.size()));
-  }
-  TESSERA_RETURN_IF_ERROR(
-      CheckNumbers("targets", targets, DType::kI64, tokens));
-  return CheckNumbers("losses or scales", numbers, DType::kF64, tokens);
-}
-
-absl::Status VocabularyParallelCrossEntropy::MaxOver(TensorView x) const {
-  if (group_.size() == 1) return absl::OkStatus();
-  const collectives::Buffer buffer(x.data(), x.element_count(), x.dtype());
-  return group_.communicator()->RunOn(
-      group_.queue(),
-      collectives::AllReduceOf(buffer, buffer, collectives::Reduction::Max()));
-}
-
-absl::Status VocabularyParallelCrossEntropy::Forward(ConstTensorView logits,
-                                                     ConstTensorView targets,
-                                                     TensorView losses,
-                                                     CrossEntropyState& state) {
-  TESSERA_RETURN_IF_ERROR(Check(logits, targets, losses));
-  const int64_t tokens = targets.element_count();
-  const DType statistics = GradientDType(dtype_);
-  TESSERA_ASSIGN_OR_RETURN(const TensorView largest,
-                           state.largest.Reserve(statistics, {{tokens}}));
-  // The sums, then the targets' logits, so that both are sent in one message.
-  TESSERA_ASSIGN_OR_RETURN(const TensorView both,
-                           state.sums.Reserve(statistics, {{2, tokens}}));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView picked, both.Select(0, 1));
-  Ops& ops = group_.ops();
-  TESSERA_RETURN_IF_ERROR(ops.Run(op::RowMax{logits, largest}));
-  TESSERA_RETURN_IF_ERROR(MaxOver(largest));
-  TESSERA_RETURN_IF_ERROR(ops.Run(op::SumExp{logits, largest, sum}));
-  TESSERA_RETURN_IF_ERROR(ops.Run(
-      op::Pick{logits, vocabulary_.RangeOf(group_.rank()), targets, picked}));
-  TESSERA_RETURN_IF_ERROR(group_.SumOver(both));
-  return ops.Run(op::CrossEntropyLosses{largest, sum, picked, targets, losses});
-}
-
-absl::Status VocabularyParallelCrossEntropy::Backward(
-    ConstTensorView scales, ConstTensorView targets,
-    const CrossEntropyState& state, TensorView logits) {
-  TESSERA_RETURN_IF_ERROR(Check(logits, targets, scales));
-  const int64_t tokens = targets.element_count();
-  const bool held = state.largest.held() && state.sums.held();
-  if (!held || state.largest.view().shape()[0] != tokens) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the gradient of ", tokens, " tokens; ",
-        held ? absl::StrCat("the forward had ", state.largest.view().shape()[0])
-             : std::string("there was no forward")));
-  }
-  TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
-                           state.sums.view().Select(0, 0));
-  return group_.ops().Run(op::CrossEntropyGradient{
-      state.largest.view(), sum, vocabulary_.RangeOf(group_.rank()), targets,
-      scales, terms_, logits});
 }
 
 }  // namespace tessera::tensor_parallel

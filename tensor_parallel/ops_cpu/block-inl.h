@@ -20,6 +20,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/dtype/bfloat16-inl.h"
 #include "base/dtype/float16-inl.h"
 #include "base/dtype/small_float.h"
 #include "hwy/highway.h"
@@ -90,13 +91,11 @@ HWY_INLINE Block<S> LoadAll(const S* from) {
 HWY_INLINE Block<float> LoadAll(const BF16* from) {
   using Tag = Block<float>::Tag;
   const hn::Rebind<uint16_t, Tag> narrow;
-  const hn::Rebind<uint32_t, Tag> wide;
   const auto* bits = reinterpret_cast<const uint16_t*>(from);
   Block<float> result;
   for (size_t i = 0; i < Block<float>::kParts; ++i) {
-    const auto upper = hn::LoadU(narrow, bits + i * Block<float>::kStep);
-    result.part[i] =
-        hn::BitCast(Tag(), hn::ShiftLeft<16>(hn::PromoteTo(wide, upper)));
+    result.part[i] = tessera::HWY_NAMESPACE::bfloat16::Widen(
+        Tag(), hn::LoadU(narrow, bits + i * Block<float>::kStep));
   }
   return result;
 }
@@ -124,19 +123,10 @@ HWY_INLINE void StoreAll(const Block<S>& block, S* to) {
 HWY_INLINE void StoreAll(const Block<float>& block, BF16* to) {
   using Tag = Block<float>::Tag;
   const hn::Rebind<uint16_t, Tag> narrow;
-  const hn::Rebind<uint32_t, Tag> wide;
-  const hn::Rebind<int32_t, Tag> integer;
   auto* bits = reinterpret_cast<uint16_t*>(to);
   for (size_t i = 0; i < Block<float>::kParts; ++i) {
-    const auto x = hn::BitCast(wide, block.part[i]);
-    const auto odd = hn::And(hn::ShiftRight<16>(x), hn::Set(wide, 1));
-    const auto rounded = hn::Add(x, hn::Add(odd, hn::Set(wide, 0x7fff)));
-    const auto quiet = hn::Or(x, hn::Set(wide, 0x400000));
-    const auto kept = hn::IfThenElse(
-        hn::RebindMask(wide, hn::IsNaN(block.part[i])), quiet, rounded);
-    hn::StoreU(
-        hn::DemoteTo(narrow, hn::BitCast(integer, hn::ShiftRight<16>(kept))),
-        narrow, bits + i * Block<float>::kStep);
+    hn::StoreU(tessera::HWY_NAMESPACE::bfloat16::Narrow(Tag(), block.part[i]),
+               narrow, bits + i * Block<float>::kStep);
   }
 }
 HWY_INLINE void StoreAll(const Block<float>& block, F16* to) {

@@ -1,17 +1,6 @@
 // Philox: random numbers that are a function of a key and an index, with no
 // state, so that every rank can compute the numbers of its own shard and all
 // meshes start from the same weights.
-//
-//   const Philox random({.seed = 42, .stream = 7});
-//   random.Bits(i);           // 64 random bits
-//   random.Uniform(i);        // in [0, 1), 53 bits
-//   random.Normal(i);         // of mean 0 and variance 1
-//
-// The generator is Philox4x32-10: Salmon, Moraes, Dror and Shaw, Parallel
-// Random Numbers: As Easy as 1, 2, 3 (SC 2011), section 4.3. It passes Crush.
-// Numbers of different seeds, streams or indices are independent. The
-// neighbours 2k and 2k + 1 share one evaluation, which the Fill functions
-// exploit.
 #ifndef TESSERA_TENSOR_PARALLEL_RANDOM_PHILOX_H_
 #define TESSERA_TENSOR_PARALLEL_RANDOM_PHILOX_H_
 
@@ -48,6 +37,18 @@ struct RandomKey {
   friend bool operator==(const RandomKey&, const RandomKey&) = default;
 };
 
+// Example:
+//
+//   const Philox random({.seed = 42, .stream = 7});
+//   random.Bits(i);           // 64 random bits
+//   random.Uniform(i);        // in [0, 1), 53 bits
+//   random.Normal(i);         // of mean 0 and variance 1
+//
+// The generator is Philox4x32-10: Salmon, Moraes, Dror and Shaw, Parallel
+// Random Numbers: As Easy as 1, 2, 3 (SC 2011), section 4.3. It passes Crush.
+// Numbers of different seeds, streams or indices are independent. The
+// neighbours 2k and 2k + 1 share one evaluation, which the Fill functions
+// exploit.
 class Philox {
  public:
   constexpr explicit Philox(const RandomKey& key) : key_(key) {}

@@ -1,16 +1,4 @@
 // FusedPartition: the parts of a concatenated dimension on each rank.
-//
-//   // Query, key and value in one matrix: 8 query heads, 2 of keys and values,
-//   // 64 elements each, over 4 ranks. Ranks 0 and 1 share the first kv head.
-//   TESSERA_ASSIGN_OR_RETURN(auto parts, QkvParts(8, 2, 64, 4));
-//   TESSERA_ASSIGN_OR_RETURN(auto qkv, FusedPartition::Create(parts, 4));
-//   qkv.RangesOf(1);       // {128, 256}, {512, 576}, {640, 704}
-//   qkv.LocalRange(1, 1);  // {128, 192}: where rank 1 has the keys
-//
-// Splitting the concatenation as one dimension would give the first rank only
-// queries. Instead each part is split separately, and a rank's shard is its
-// range of every part, concatenated. Source of the layout: Megatron-LM, and
-// Ainslie et al., GQA, arXiv 2305.13245, for query groups.
 #ifndef TESSERA_TENSOR_PARALLEL_SHARDING_FUSED_PARTITION_H_
 #define TESSERA_TENSOR_PARALLEL_SHARDING_FUSED_PARTITION_H_
 
@@ -51,6 +39,19 @@ absl::StatusOr<std::vector<FusedPart>> QkvParts(int64_t query_heads,
 // The parts of the fused gate and up projection of a gated MLP.
 std::vector<FusedPart> GatedMlpParts(int64_t hidden);
 
+// Example:
+//
+//   // Query, key and value in one matrix: 8 query heads, 2 of keys and values,
+//   // 64 elements each, over 4 ranks. Ranks 0 and 1 share the first kv head.
+//   TESSERA_ASSIGN_OR_RETURN(auto parts, QkvParts(8, 2, 64, 4));
+//   TESSERA_ASSIGN_OR_RETURN(auto qkv, FusedPartition::Create(parts, 4));
+//   qkv.RangesOf(1);       // {128, 256}, {512, 576}, {640, 704}
+//   qkv.LocalRange(1, 1);  // {128, 192}: where rank 1 has the keys
+//
+// Splitting the concatenation as one dimension would give the first rank only
+// queries. Instead each part is split separately, and a rank's shard is its
+// range of every part, concatenated. Source of the layout: Megatron-LM, and
+// Ainslie et al., GQA, arXiv 2305.13245, for query groups.
 class FusedPartition {
  public:
   // InvalidArgument if `parts` is empty, a size is negative, a unit, groups or

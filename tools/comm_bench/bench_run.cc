@@ -53,30 +53,6 @@ std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
   return variants;
 }
 
-}  // namespace
-
-std::vector<Variant> VariantsFor(const BenchOptions& options,
-                                 const Capabilities& engine, OpKind op) {
-  std::vector<Variant> variants;
-  for (const std::string& name : options.algorithms) {
-    for (const Variant& variant : Named(name, engine, op)) {
-      if (std::find(variants.begin(), variants.end(), variant) ==
-          variants.end()) {
-        variants.push_back(variant);
-      }
-    }
-  }
-  if (!options.reproducible || !Reduces(op)) return variants;
-  const size_t usual = variants.size();
-  for (size_t i = 0; i < usual; ++i) {
-    variants.push_back(variants[i]);
-    variants.back().reproducible = true;
-  }
-  return variants;
-}
-
-namespace {
-
 constexpr double kBatchSeconds = 40e-6;
 constexpr int64_t kMaxBatch = 64;
 constexpr int64_t kRounds = 5;
@@ -188,30 +164,6 @@ absl::StatusOr<Overlap> MeasureOverlap(const Turn& turn) {
   }
   return Overlap{medians[0], medians[1], medians[2]};
 }
-
-}  // namespace
-
-int64_t BatchFor(double seconds) {
-  if (seconds >= kBatchSeconds) return 1;
-  const double batch = std::ceil(kBatchSeconds / std::max(seconds, 1e-9));
-  return std::min(kMaxBatch, static_cast<int64_t>(batch));
-}
-
-double MedianOfSlowest(const std::vector<std::vector<double>>& by_rank) {
-  std::vector<double> slowest = by_rank[0];
-  for (const std::vector<double>& rank : by_rank) {
-    for (size_t i = 0; i < slowest.size(); ++i) {
-      slowest[i] = std::max(slowest[i], rank[i]);
-    }
-  }
-  if (slowest.empty()) return 0;
-  std::sort(slowest.begin(), slowest.end());
-  const size_t middle = slowest.size() / 2;
-  if (slowest.size() % 2 == 1) return slowest[middle];
-  return (slowest[middle - 1] + slowest[middle]) / 2;
-}
-
-namespace {
 
 // The measurements with one number of ranks.
 class World {
@@ -381,6 +333,46 @@ class World {
 };
 
 }  // namespace
+
+std::vector<Variant> VariantsFor(const BenchOptions& options,
+                                 const Capabilities& engine, OpKind op) {
+  std::vector<Variant> variants;
+  for (const std::string& name : options.algorithms) {
+    for (const Variant& variant : Named(name, engine, op)) {
+      if (std::find(variants.begin(), variants.end(), variant) ==
+          variants.end()) {
+        variants.push_back(variant);
+      }
+    }
+  }
+  if (!options.reproducible || !Reduces(op)) return variants;
+  const size_t usual = variants.size();
+  for (size_t i = 0; i < usual; ++i) {
+    variants.push_back(variants[i]);
+    variants.back().reproducible = true;
+  }
+  return variants;
+}
+
+int64_t BatchFor(double seconds) {
+  if (seconds >= kBatchSeconds) return 1;
+  const double batch = std::ceil(kBatchSeconds / std::max(seconds, 1e-9));
+  return std::min(kMaxBatch, static_cast<int64_t>(batch));
+}
+
+double MedianOfSlowest(const std::vector<std::vector<double>>& by_rank) {
+  std::vector<double> slowest = by_rank[0];
+  for (const std::vector<double>& rank : by_rank) {
+    for (size_t i = 0; i < slowest.size(); ++i) {
+      slowest[i] = std::max(slowest[i], rank[i]);
+    }
+  }
+  if (slowest.empty()) return 0;
+  std::sort(slowest.begin(), slowest.end());
+  const size_t middle = slowest.size() / 2;
+  if (slowest.size() % 2 == 1) return slowest[middle];
+  return (slowest[middle - 1] + slowest[middle]) / 2;
+}
 
 absl::Status RunBenchmark(const BenchOptions& options,
                           const SignalWatch* signals,

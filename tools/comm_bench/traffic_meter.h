@@ -1,25 +1,5 @@
 // TrafficMeter: measures how fast this machine moves the minimum bytes of a
 // collective with as many threads: the bound for engines.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto meter, TrafficMeter::Create(4, 64 << 20));
-//   TESSERA_ASSIGN_OR_RETURN(double seconds,
-//                            meter->Measure(OpKind::kAllReduce, 1 << 20));
-//
-// The threads share their buffers. The work of rank i of n for a message of S
-// bytes, with the same placement as an engine on registered buffers:
-//
-//   all_reduce                reads part i of n inputs, writes it to n outputs:
-//                             2 S
-//   reduce_scatter, reduce    reads part i of n inputs, writes it once:
-//                             S + S/n
-//   all_gather, all_to_all    reads a block of each input, writes each: 2 S
-//   broadcast                 reads the root's input, writes its output: 2 S
-//   gather, scatter           moves its block: 2 S/n
-//
-// The timed part has no synchronisation and measures each thread's own CPU
-// time: the bound is the longest of these or, with more threads than
-// processors, their sum divided by the processors. As in the benchmark, buffers
-// are rewritten before and short moves are repeated.
 #ifndef TESSERA_TOOLS_COMM_BENCH_TRAFFIC_METER_H_
 #define TESSERA_TOOLS_COMM_BENCH_TRAFFIC_METER_H_
 
@@ -44,6 +24,27 @@ struct TrafficBuffers {
 void MoveTraffic(const TrafficBuffers& buffers, int64_t rank,
                  collectives::OpKind kind, int64_t bytes, bool streamed);
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(auto meter, TrafficMeter::Create(4, 64 << 20));
+//   TESSERA_ASSIGN_OR_RETURN(double seconds,
+//                            meter->Measure(OpKind::kAllReduce, 1 << 20));
+//
+// The threads share their buffers. The work of rank i of n for a message of S
+// bytes, with the same placement as an engine on registered buffers:
+//
+//   all_reduce                reads part i of n inputs, writes it to n outputs:
+//                             2 S
+//   reduce_scatter, reduce    reads part i of n inputs, writes it once:
+//                             S + S/n
+//   all_gather, all_to_all    reads a block of each input, writes each: 2 S
+//   broadcast                 reads the root's input, writes its output: 2 S
+//   gather, scatter           moves its block: 2 S/n
+//
+// The timed part has no synchronisation and measures each thread's own CPU
+// time: the bound is the longest of these or, with more threads than
+// processors, their sum divided by the processors. As in the benchmark, buffers
+// are rewritten before and short moves are repeated.
 class TrafficMeter {
  public:
   // ResourceExhausted if messages of `max_bytes` need more than half of the

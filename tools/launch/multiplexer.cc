@@ -18,6 +18,23 @@
 
 namespace tessera::tools {
 
+namespace {
+
+// Foreground colours that are readable on dark and on light terminals.
+constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
+
+bool IsRegularFile(int fd) {
+  struct stat file;
+  return fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+}
+
+constexpr size_t kReadSize = 64 << 10;
+// The limit of pending bytes for a slow reader, at which the ranks have to
+// wait.
+constexpr size_t kMaxPending = 1 << 20;
+
+}  // namespace
+
 void LineSplitter::Append(std::string_view bytes,
                           absl::FunctionRef<void(Piece)> emit) {
   while (true) {
@@ -54,13 +71,6 @@ void LineSplitter::Flush(absl::FunctionRef<void(Piece)> emit) {
   emit({partial_, PieceEnd::kPartial});
   partial_.clear();
 }
-
-namespace {
-
-// Foreground colours that are readable on dark and on light terminals.
-constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
-
-}  // namespace
 
 std::vector<std::string> RankPrefixes(int64_t first, int64_t count,
                                       int64_t world_size, bool colour) {
@@ -102,15 +112,6 @@ void LineWriter::Finish(std::string& out) {
   open_.reset();
 }
 
-namespace {
-
-bool IsRegularFile(int fd) {
-  struct stat file;
-  return fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
-}
-
-}  // namespace
-
 DescriptorSink::DescriptorSink(int fd, std::string name)
     : fd_(fd), name_(std::move(name)), is_file_(IsRegularFile(fd)) {}
 
@@ -143,15 +144,6 @@ absl::Status DescriptorSink::WriteOnce() {
   return absl::UnavailableError(
       absl::StrCat(name_, " could not be written: ", strerror(errno)));
 }
-
-namespace {
-
-constexpr size_t kReadSize = 64 << 10;
-// The limit of pending bytes for a slow reader, at which the ranks have to
-// wait.
-constexpr size_t kMaxPending = 1 << 20;
-
-}  // namespace
 
 OutputMultiplexer::OutputMultiplexer(int out_fd, int err_fd,
                                      const LineWriter& writer)

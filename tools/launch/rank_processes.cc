@@ -174,6 +174,40 @@ absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid) {
                           " (pidfd_open; Linux 5.4 or newer has it)"));
 }
 
+std::optional<pid_t> ParentOf(pid_t pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/stat");
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[512];  // The parent is within the first 50 bytes or so.
+  const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
+  if (size < 0) return std::nullopt;  // The process has just ended.
+  return ParentInStat({text, static_cast<size_t>(size)});
+}
+
+using Clock = std::chrono::steady_clock;
+using topology::Rank;
+
+constexpr std::chrono::seconds kKillTime{10};
+// P_PIDFD, which older C libraries do not define.
+constexpr idtype_t kPidfd = static_cast<idtype_t>(3);
+
+// Reads how a process has ended without reaping it, so that its pid stays
+// reserved and its process group can still be signalled.
+bool PeekEnd(const Process& process, siginfo_t& info) {
+  info = {};
+  return waitid(kPidfd, static_cast<id_t>(process.pidfd.get()), &info,
+                WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid != 0;
+}
+
+// True if the process had ended (or is not a child).
+bool TryReap(pid_t pid) {
+  pid_t reaped = -1;
+  do {
+    reaped = waitpid(pid, nullptr, WNOHANG);
+  } while (reaped < 0 && errno == EINTR);
+  return reaped != 0;
+}
+
 }  // namespace
 
 absl::StatusOr<Process> Spawn(const SpawnRequest& request) {
@@ -221,19 +255,6 @@ absl::StatusOr<Process> Spawn(const SpawnRequest& request) {
   return Process{pid, *std::move(pidfd)};
 }
 
-namespace {
-
-std::optional<pid_t> ParentOf(pid_t pid) {
-  const std::string path = absl::StrCat("/proc/", pid, "/stat");
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];  // The parent is within the first 50 bytes or so.
-  const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
-  if (size < 0) return std::nullopt;  // The process has just ended.
-  return ParentInStat({text, static_cast<size_t>(size)});
-}
-
-}  // namespace
-
 std::optional<pid_t> ParentInStat(std::string_view stat) {
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string_view::npos) return std::nullopt;
@@ -272,35 +293,6 @@ Subreaper::Subreaper() {
 }
 
 Subreaper::~Subreaper() { prctl(PR_SET_CHILD_SUBREAPER, previous_); }
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-using topology::Rank;
-
-constexpr std::chrono::seconds kKillTime{10};
-// P_PIDFD, which older C libraries do not define.
-constexpr idtype_t kPidfd = static_cast<idtype_t>(3);
-
-// Reads how a process has ended without reaping it, so that its pid stays
-// reserved and its process group can still be signalled.
-bool PeekEnd(const Process& process, siginfo_t& info) {
-  info = {};
-  return waitid(kPidfd, static_cast<id_t>(process.pidfd.get()), &info,
-                WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid != 0;
-}
-
-// True if the process had ended (or is not a child).
-bool TryReap(pid_t pid) {
-  pid_t reaped = -1;
-  do {
-    reaped = waitpid(pid, nullptr, WNOHANG);
-  } while (reaped < 0 && errno == EINTR);
-  return reaped != 0;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<RankProcesses>> RankProcesses::Create() {
   std::unique_ptr<RankProcesses> ranks(new RankProcesses);

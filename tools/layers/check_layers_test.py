@@ -2,6 +2,7 @@
 """The check rejects forbidden dependencies and accepts allowed ones."""
 
 import os
+import re
 import sys
 import unittest
 
@@ -43,6 +44,14 @@ class CheckLayersTest(unittest.TestCase):
         }
         for package, labels in allowed.items():
             self.assertEqual(check_layers.forbidden(package, labels), [], package)
+
+    def test_package_groups_agree_with_the_table(self):
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "BUILD")) as file:
+            groups = dict(re.findall(r'name = "users_of_(\w+)",\s*packages = \[(.*?)\]', file.read(), flags=re.S))
+        self.assertEqual(set(groups), set(check_layers.ALLOWED) - {"base"})
+        for module, packages in groups.items():
+            users = {user for user, allowed in check_layers.ALLOWED.items() if module in allowed}
+            self.assertEqual(re.findall(r"//(\w+)/\.\.\.", packages), sorted(users | {module, "tools"}), module)
 
 
 if __name__ == "__main__":

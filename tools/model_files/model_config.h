@@ -1,19 +1,5 @@
 // The shape of a Llama-like model (RMSNorm, rotary positions, grouped-query
 // attention, SwiGLU), its size and operations, and named presets.
-//
-//   TESSERA_ASSIGN_OR_RETURN(ModelConfig config, PresetConfig("llama-10m"));
-//   config.vocabulary = tokenizer.vocabulary_size();
-//   TESSERA_RETURN_IF_ERROR(config.Validate());
-//   int64_t parameters = config.ParameterCount();
-//
-// Sources: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
-// 2305.13245; Grattafiori et al., Llama 3, arXiv 2407.21783; Jiang et al.,
-// Mistral 7B, arXiv 2310.06825; Gemma Team, Gemma, arXiv 2403.08295; Yang et
-// al., Qwen2, arXiv 2407.10671, and Qwen3, arXiv 2505.09388; for mixtures of
-// experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, and DeepSeek-V3,
-// arXiv 2412.19437; for names and defaults transformers' LlamaConfig,
-// MistralConfig, Qwen2Config, Qwen3Config, MixtralConfig, Qwen3MoeConfig,
-// Dots1Config and GemmaConfig.
 #ifndef TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
@@ -51,6 +37,21 @@ struct MixtureConfig {
   friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(ModelConfig config, PresetConfig("llama-10m"));
+//   config.vocabulary = tokenizer.vocabulary_size();
+//   TESSERA_RETURN_IF_ERROR(config.Validate());
+//   int64_t parameters = config.ParameterCount();
+//
+// Sources: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
+// 2305.13245; Grattafiori et al., Llama 3, arXiv 2407.21783; Jiang et al.,
+// Mistral 7B, arXiv 2310.06825; Gemma Team, Gemma, arXiv 2403.08295; Yang et
+// al., Qwen2, arXiv 2407.10671, and Qwen3, arXiv 2505.09388; for mixtures of
+// experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, and DeepSeek-V3,
+// arXiv 2412.19437; for names and defaults transformers' LlamaConfig,
+// MistralConfig, Qwen2Config, Qwen3Config, MixtralConfig, Qwen3MoeConfig,
+// Dots1Config and GemmaConfig.
 struct ModelConfig {
   int64_t vocabulary = 0;    // vocab_size
   int64_t hidden = 0;        // hidden_size, of the residual stream

@@ -132,29 +132,6 @@ absl::Status CodecCase::Measure(bool encode, const OffloadBenchOptions& options,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status MeasureCodecs(const OffloadBenchOptions& options,
-                           const Sink& sink) {
-  for (const std::string& name : options.codecs) {
-    TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec,
-                             offload::CreateCodec(name));
-    for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      TESSERA_ASSIGN_OR_RETURN(
-          Buffer values,
-          NormalWeights(dtype, options.size / SizeInBytes(dtype), kCodecSeed));
-      CodecCase one(*codec, dtype, std::move(values));
-      TESSERA_RETURN_IF_ERROR(one.Prepare());
-      for (const bool encode : {true, false}) {
-        TESSERA_RETURN_IF_ERROR(one.Measure(encode, options, sink));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-namespace {
-
 using offload::Accounting;
 using offload::CompressedTier;
 using offload::HostTier;
@@ -237,32 +214,6 @@ absl::StatusOr<TierCase> Compressed(std::string_view codec_name, DType dtype) {
   c.tier = std::move(tier);
   return c;
 }
-
-}  // namespace
-
-absl::Status MeasureTiers(const OffloadBenchOptions& options,
-                          const Sink& sink) {
-  for (const int64_t block_bytes : options.blocks) {
-    std::vector<TierCase> cases = {Host()};
-    TESSERA_ASSIGN_OR_RETURN(cases.emplace_back(), Pinned(options.size));
-    TESSERA_ASSIGN_OR_RETURN(cases.emplace_back(),
-                             Compressed("lossless_fast", DType::kBF16));
-    TESSERA_ASSIGN_OR_RETURN(cases.emplace_back(),
-                             Compressed("int8", DType::kF32));
-    for (const TierCase& c : cases) {
-      TESSERA_ASSIGN_OR_RETURN(
-          Buffer values,
-          NormalWeights(c.dtype, options.size / SizeInBytes(c.dtype),
-                        kTierSeed));
-      TESSERA_ASSIGN_OR_RETURN(
-          Blocks blocks, Blocks::Cut(std::move(values), c.dtype, block_bytes));
-      TESSERA_RETURN_IF_ERROR(MeasureTier(c, blocks, options, sink));
-    }
-  }
-  return absl::OkStatus();
-}
-
-namespace {
 
 using offload::AdamW;
 using offload::ConstTypedSpan;
@@ -388,6 +339,47 @@ absl::Status MeasureStep(const StepCase& c, State& state,
 }
 
 }  // namespace
+
+absl::Status MeasureCodecs(const OffloadBenchOptions& options,
+                           const Sink& sink) {
+  for (const std::string& name : options.codecs) {
+    TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec,
+                             offload::CreateCodec(name));
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      TESSERA_ASSIGN_OR_RETURN(
+          Buffer values,
+          NormalWeights(dtype, options.size / SizeInBytes(dtype), kCodecSeed));
+      CodecCase one(*codec, dtype, std::move(values));
+      TESSERA_RETURN_IF_ERROR(one.Prepare());
+      for (const bool encode : {true, false}) {
+        TESSERA_RETURN_IF_ERROR(one.Measure(encode, options, sink));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureTiers(const OffloadBenchOptions& options,
+                          const Sink& sink) {
+  for (const int64_t block_bytes : options.blocks) {
+    std::vector<TierCase> cases = {Host()};
+    TESSERA_ASSIGN_OR_RETURN(cases.emplace_back(), Pinned(options.size));
+    TESSERA_ASSIGN_OR_RETURN(cases.emplace_back(),
+                             Compressed("lossless_fast", DType::kBF16));
+    TESSERA_ASSIGN_OR_RETURN(cases.emplace_back(),
+                             Compressed("int8", DType::kF32));
+    for (const TierCase& c : cases) {
+      TESSERA_ASSIGN_OR_RETURN(
+          Buffer values,
+          NormalWeights(c.dtype, options.size / SizeInBytes(c.dtype),
+                        kTierSeed));
+      TESSERA_ASSIGN_OR_RETURN(
+          Blocks blocks, Blocks::Cut(std::move(values), c.dtype, block_bytes));
+      TESSERA_RETURN_IF_ERROR(MeasureTier(c, blocks, options, sink));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status MeasureOptimizers(const OffloadBenchOptions& options,
                                const Sink& sink) {

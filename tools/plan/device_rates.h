@@ -1,18 +1,4 @@
 // Predicts how long a device takes for the passes of a pipeline stage.
-//
-//   const auto rates = DeviceRates::Gpu({.flops = 989e12}, DType::kBF16);
-//   const PassSeconds seconds = rates.SecondsOf(shapes, options);
-//
-// Gpu: rates depend on shapes. A matrix product is computed in tiles of 128 x
-// 256, in waves of one tile per multiprocessor; a tile takes the time of its
-// inner dimension plus a fixed prologue. If reading and writing the operands
-// takes longer, that time counts. Attention has the published rates of cuDNN
-// 9.19 on an H200 by length (cudnn-frontend, benchmark/h200_919_only_cudnn),
-// and lower ones for heads of 64. Norms, activations, residuals and the loss
-// take the time of their memory traffic.
-//
-// Flat: products and attention run at flops * efficiency; everything else takes
-// no time.
 #ifndef TESSERA_TOOLS_PLAN_DEVICE_RATES_H_
 #define TESSERA_TOOLS_PLAN_DEVICE_RATES_H_
 
@@ -44,6 +30,21 @@ struct GpuModel {
   double launch_seconds = 3e-6;
 };
 
+// Example:
+//
+//   const auto rates = DeviceRates::Gpu({.flops = 989e12}, DType::kBF16);
+//   const PassSeconds seconds = rates.SecondsOf(shapes, options);
+//
+// Gpu: rates depend on shapes. A matrix product is computed in tiles of 128 x
+// 256, in waves of one tile per multiprocessor; a tile takes the time of its
+// inner dimension plus a fixed prologue. If reading and writing the operands
+// takes longer, that time counts. Attention has the published rates of cuDNN
+// 9.19 on an H200 by length (cudnn-frontend, benchmark/h200_919_only_cudnn),
+// and lower ones for heads of 64. Norms, activations, residuals and the loss
+// take the time of their memory traffic.
+//
+// Flat: products and attention run at flops * efficiency; everything else takes
+// no time.
 class DeviceRates {
  public:
   static DeviceRates Flat(double flops, double efficiency);

@@ -20,6 +20,7 @@
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/settings/run_options.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_reader.h"
 #include "zero3/checkpoint/load_checkpoint.h"
 #include "zero3/layout/state_format.h"
 

@@ -23,6 +23,74 @@ absl::StatusOr<TokenId> Lookup(
       "merge ", merge, ": ", Quoted(token), " is not in the vocabulary"));
 }
 
+unsigned char FirstByte(const AddedToken& token) {
+  return static_cast<unsigned char>(token.content[0]);
+}
+
+// Collects the texts of all ids.
+class TextTable {
+ public:
+  explicit TextTable(size_t tokens) : most_(4 * tokens + 1024) {}
+
+  absl::Status Add(TokenId id, std::string_view text) {
+    if (id < 0 || static_cast<size_t>(id) >= most_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", Quoted(text), " has id ", id,
+                       "; for so many tokens ids are from 0 to ", most_ - 1));
+    }
+    const auto at = static_cast<size_t>(id);
+    if (at >= texts_.size()) {
+      texts_.resize(at + 1);
+      used_.resize(at + 1);
+    }
+    if (used_[at] && texts_[at] != text) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokens ", Quoted(texts_[at]), " and ", Quoted(text),
+                       " have the same id, ", id));
+    }
+    used_[at] = true;
+    texts_[at] = std::string(text);
+    return absl::OkStatus();
+  }
+  bool Contains(TokenId id) const {
+    return id >= 0 && static_cast<size_t>(id) < used_.size() &&
+           used_[static_cast<size_t>(id)];
+  }
+  std::vector<std::string> Take() { return std::move(texts_); }
+
+ private:
+  size_t most_;
+  std::vector<std::string> texts_;
+  std::vector<bool> used_;
+};
+
+absl::Status AddAll(const BpeTokenizerOptions& options, TextTable& table) {
+  for (const auto& [text, id] : options.model.vocabulary) {
+    TESSERA_RETURN_IF_ERROR(table.Add(id, text));
+  }
+  for (const auto& [id, text] : options.other_texts) {
+    TESSERA_RETURN_IF_ERROR(table.Add(id, text));
+  }
+  for (const auto* tokens : {&options.added_first, &options.added_second}) {
+    for (const AddedToken& token : *tokens) {
+      if (token.content.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the added token with id ", token.id, " has no text"));
+      }
+      TESSERA_RETURN_IF_ERROR(table.Add(token.id, token.content));
+    }
+  }
+  if (options.end_of_text.has_value() &&
+      !table.Contains(*options.end_of_text)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the end-of-text id ", *options.end_of_text, " is not a token's id"));
+  }
+  return absl::OkStatus();
+}
+
+constexpr size_t kMostCachedWords = 1 << 16;
+constexpr size_t kLongestCachedWord = 64;
+
 }  // namespace
 
 BpeModel::BpeModel(Options options) : options_(std::move(options)) {
@@ -126,14 +194,6 @@ void BpeModel::AppendWord(std::string_view word, Scratch& scratch,
   }
 }
 
-namespace {
-
-unsigned char FirstByte(const AddedToken& token) {
-  return static_cast<unsigned char>(token.content[0]);
-}
-
-}  // namespace
-
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens)
     : tokens_(std::move(tokens)) {
   std::stable_sort(tokens_.begin(), tokens_.end(),
@@ -164,74 +224,6 @@ AddedTokens::Match AddedTokens::Find(std::string_view text, size_t begin,
   }
   return {text.size(), nullptr};
 }
-
-namespace {
-
-// Collects the texts of all ids.
-class TextTable {
- public:
-  explicit TextTable(size_t tokens) : most_(4 * tokens + 1024) {}
-
-  absl::Status Add(TokenId id, std::string_view text) {
-    if (id < 0 || static_cast<size_t>(id) >= most_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token ", Quoted(text), " has id ", id,
-                       "; for so many tokens ids are from 0 to ", most_ - 1));
-    }
-    const auto at = static_cast<size_t>(id);
-    if (at >= texts_.size()) {
-      texts_.resize(at + 1);
-      used_.resize(at + 1);
-    }
-    if (used_[at] && texts_[at] != text) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tokens ", Quoted(texts_[at]), " and ", Quoted(text),
-                       " have the same id, ", id));
-    }
-    used_[at] = true;
-    texts_[at] = std::string(text);
-    return absl::OkStatus();
-  }
-  bool Contains(TokenId id) const {
-    return id >= 0 && static_cast<size_t>(id) < used_.size() &&
-           used_[static_cast<size_t>(id)];
-  }
-  std::vector<std::string> Take() { return std::move(texts_); }
-
- private:
-  size_t most_;
-  std::vector<std::string> texts_;
-  std::vector<bool> used_;
-};
-
-absl::Status AddAll(const BpeTokenizerOptions& options, TextTable& table) {
-  for (const auto& [text, id] : options.model.vocabulary) {
-    TESSERA_RETURN_IF_ERROR(table.Add(id, text));
-  }
-  for (const auto& [id, text] : options.other_texts) {
-    TESSERA_RETURN_IF_ERROR(table.Add(id, text));
-  }
-  for (const auto* tokens : {&options.added_first, &options.added_second}) {
-    for (const AddedToken& token : *tokens) {
-      if (token.content.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the added token with id ", token.id, " has no text"));
-      }
-      TESSERA_RETURN_IF_ERROR(table.Add(token.id, token.content));
-    }
-  }
-  if (options.end_of_text.has_value() &&
-      !table.Contains(*options.end_of_text)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the end-of-text id ", *options.end_of_text, " is not a token's id"));
-  }
-  return absl::OkStatus();
-}
-
-constexpr size_t kMostCachedWords = 1 << 16;
-constexpr size_t kLongestCachedWord = 64;
-
-}  // namespace
 
 // Encodes one text. Caches the ids of words, because most words recur.
 class BpeTokenizer::Encoding {

@@ -53,6 +53,49 @@ const std::array<CharacterClass, kQuick>& QuickTable() {
 
 constexpr Character kMalformed = {0xFFFD, 1, CharacterClass::kOther, false};
 
+constexpr bool WritesItself(uint32_t byte) {
+  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+}
+
+// The number of bytes that are not written as themselves. They are written as
+// the characters from U+0100 on.
+constexpr uint32_t kShifted = 68;
+
+constexpr std::array<uint32_t, 256> kCharacterOf = [] {
+  std::array<uint32_t, 256> characters = {};
+  uint32_t next = 0x100;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    characters[byte] = WritesItself(byte) ? byte : next++;
+  }
+  return characters;
+}();
+
+// -1: none.
+constexpr std::array<int, 0x100 + kShifted> kByteOf = [] {
+  std::array<int, 0x100 + kShifted> bytes = {};
+  for (int& byte : bytes) byte = -1;
+  for (int byte = 0; byte < 256; ++byte) {
+    bytes[kCharacterOf[static_cast<size_t>(byte)]] = byte;
+  }
+  return bytes;
+}();
+
+// Appends the composed form of well-formed UTF-8.
+void AppendComposed(std::string_view text, std::string& composed) {
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t length = utf8proc_map(
+      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+      static_cast<utf8proc_ssize_t>(text.size()), &result,
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (length < 0) {  // Out of memory.
+    composed += text;
+    return;
+  }
+  composed.append(reinterpret_cast<const char*>(result),
+                  static_cast<size_t>(length));
+  std::free(result);
+}
+
 }  // namespace
 
 CharacterClass ClassOf(uint32_t code_point) {
@@ -100,37 +143,6 @@ void AppendUtf8(uint32_t code_point, std::string& text) {
   add(0x80 | (code_point & 0x3F));
 }
 
-namespace {
-
-constexpr bool WritesItself(uint32_t byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-}
-
-// The number of bytes that are not written as themselves. They are written as
-// the characters from U+0100 on.
-constexpr uint32_t kShifted = 68;
-
-constexpr std::array<uint32_t, 256> kCharacterOf = [] {
-  std::array<uint32_t, 256> characters = {};
-  uint32_t next = 0x100;
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    characters[byte] = WritesItself(byte) ? byte : next++;
-  }
-  return characters;
-}();
-
-// -1: none.
-constexpr std::array<int, 0x100 + kShifted> kByteOf = [] {
-  std::array<int, 0x100 + kShifted> bytes = {};
-  for (int& byte : bytes) byte = -1;
-  for (int byte = 0; byte < 256; ++byte) {
-    bytes[kCharacterOf[static_cast<size_t>(byte)]] = byte;
-  }
-  return bytes;
-}();
-
-}  // namespace
-
 std::optional<std::string> BytesOfWritten(std::string_view written) {
   std::string bytes;
   for (size_t at = 0; at < written.size();) {
@@ -152,26 +164,6 @@ std::string WrittenBytes(std::string_view bytes) {
   }
   return written;
 }
-
-namespace {
-
-// Appends the composed form of well-formed UTF-8.
-void AppendComposed(std::string_view text, std::string& composed) {
-  utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(
-      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-      static_cast<utf8proc_ssize_t>(text.size()), &result,
-      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (length < 0) {  // Out of memory.
-    composed += text;
-    return;
-  }
-  composed.append(reinterpret_cast<const char*>(result),
-                  static_cast<size_t>(length));
-  std::free(result);
-}
-
-}  // namespace
 
 std::string ComposedForm(std::string_view text) {
   const auto is_ascii = [](char c) {

@@ -29,8 +29,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tools/text/data_files.h"
 #include "tools/text/token_cache.h"
+#include "tools/text/token_file.h"
 #include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "tools/text/corpus.h"
 #include "tools/text/data_files.h"
+#include "tools/text/token_file.h"
 #include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 

@@ -1,7 +1,6 @@
 #include "tools/text/samples.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <tuple>
 #include <utility>
@@ -11,73 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/text/corpus.h"
+#include "tools/text/permutation.h"
 #include "tools/text/text_hash.h"
 
 namespace tessera::text {
-
-namespace {
-
-constexpr int64_t kMostSize = int64_t{1} << 62;
-constexpr uint64_t kRounds = 8;
-
-}  // namespace
-
-absl::StatusOr<Permutation> Permutation::Create(int64_t size, uint64_t key) {
-  if (size < 0 || size > kMostSize) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an order of ", size, "; it must be from 0 to 2^62"));
-  }
-  const auto cells = std::max<uint64_t>(1, static_cast<uint64_t>(size));
-  // Any number near the square root works, but it must be the same on every
-  // machine.
-  auto rows = static_cast<uint64_t>(std::sqrt(static_cast<double>(cells)));
-  while (rows * rows > cells) --rows;
-  while ((rows + 1) * (rows + 1) <= cells) ++rows;
-  return Permutation(size, key, rows, (cells + rows - 1) / rows);
-}
-
-// One pass of the network, which is a bijection of the cells: alternately
-// shifts the row and the column by a number that depends on the other
-// coordinate and the round.
-uint64_t Permutation::Walk(uint64_t cell) const {
-  uint64_t row = cell / columns_;
-  uint64_t column = cell % columns_;
-  for (uint64_t round = 0; round < kRounds; round += 2) {
-    row = (row + Scramble(Scramble(key_ + round) ^ column) % rows_) % rows_;
-    column = (column + Scramble(Scramble(key_ + round + 1) ^ row) % columns_) %
-             columns_;
-  }
-  return row * columns_ + column;
-}
-
-int64_t Permutation::operator()(int64_t index) const {
-  auto cell = static_cast<uint64_t>(index);
-  do {
-    cell = Walk(cell);
-  } while (cell >= static_cast<uint64_t>(size_));
-  return static_cast<int64_t>(cell);
-}
-
-absl::StatusOr<BatchPartition> BatchPartition::Create(int64_t batch,
-                                                      int64_t data_ranks,
-                                                      int64_t micro_batch,
-                                                      int64_t first_sample) {
-  if (batch < 1 || data_ranks < 1 || micro_batch < 1 || first_sample < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a batch of ", batch, " samples over ", data_ranks,
-        " data ranks in micro-batches of ", micro_batch, " from sample ",
-        first_sample,
-        ": expected at least 1, and at least 0 for the first sample"));
-  }
-  // Divides twice, because the product might overflow.
-  if (batch % data_ranks == 0 && batch / data_ranks % micro_batch == 0) {
-    return BatchPartition(batch, data_ranks, micro_batch, first_sample);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a batch of ", batch, " samples cannot be shared by ",
-                   data_ranks, " data ranks in micro-batches of ", micro_batch,
-                   "; make it a multiple of their product"));
-}
 
 namespace {
 
@@ -107,66 +43,6 @@ absl::Status CheckOptions(const Corpus* corpus, const SamplesOptions& options) {
       ": give more data or shorter sequences"));
 }
 
-}  // namespace
-
-absl::StatusOr<Blend> Blend::Create(std::span<const double> weights) {
-  // Sets the resolution, and so the smallest weight; small enough that products
-  // with 2^62 fit.
-  constexpr double kUnits = 1e9;
-  double sum = 0;
-  for (const double weight : weights) sum += weight;
-  std::vector<int64_t> sums = {0};
-  for (const double weight : weights) {
-    const double units = std::round(weight / sum * kUnits);
-    // Negated, so that NaN is rejected as well.
-    if (!(weight > 0 && std::isfinite(sum) && units >= 1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weight ", sums.size() - 1, " is ", weight, " of ", sum,
-                       "; it must be positive and finite, and 1e-9 of the sum "
-                       "or more"));
-    }
-    sums.push_back(sums.back() + static_cast<int64_t>(units));
-  }
-  if (weights.empty()) {
-    return absl::InvalidArgumentError("a blend of nothing; give 1 weight");
-  }
-  return Blend(std::move(sums));
-}
-
-uint64_t Blend::fingerprint() const {
-  uint64_t mixed = 0;
-  for (const int64_t sum : sums_) {
-    mixed = Scramble(mixed ^ static_cast<uint64_t>(sum));
-  }
-  return mixed;
-}
-
-// Halves the range of sources until one is left. The left half of a range gets
-// its share of the first n samples, rounded to nearest, so sample `index`
-// belongs to the left half if it increases that number.
-Blend::Place Blend::At(int64_t index) const {
-  size_t begin = 0, end = sums_.size() - 1;
-  while (end - begin > 1) {
-    const size_t middle = (begin + end) / 2;
-    const __int128 left = sums_[middle] - sums_[begin];
-    const __int128 all = sums_[end] - sums_[begin];
-    const auto before = [&](int64_t n) {
-      return static_cast<int64_t>((2 * left * n + all) / (2 * all));
-    };
-    const int64_t of_left = before(index);
-    if (before(index + 1) > of_left) {
-      end = middle;
-      index = of_left;
-    } else {
-      begin = middle;
-      index -= of_left;
-    }
-  }
-  return {begin, index};
-}
-
-namespace {
-
 // The given share of the samples, rounded down, but at least 1 and at most
 // `most`.
 int64_t HeldOut(int64_t count, double share, int64_t most) {
@@ -176,6 +52,27 @@ int64_t HeldOut(int64_t count, double share, int64_t most) {
 }
 
 }  // namespace
+
+absl::StatusOr<BatchPartition> BatchPartition::Create(int64_t batch,
+                                                      int64_t data_ranks,
+                                                      int64_t micro_batch,
+                                                      int64_t first_sample) {
+  if (batch < 1 || data_ranks < 1 || micro_batch < 1 || first_sample < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a batch of ", batch, " samples over ", data_ranks,
+        " data ranks in micro-batches of ", micro_batch, " from sample ",
+        first_sample,
+        ": expected at least 1, and at least 0 for the first sample"));
+  }
+  // Divides twice, because the product might overflow.
+  if (batch % data_ranks == 0 && batch / data_ranks % micro_batch == 0) {
+    return BatchPartition(batch, data_ranks, micro_batch, first_sample);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a batch of ", batch, " samples cannot be shared by ",
+                   data_ranks, " data ranks in micro-batches of ", micro_batch,
+                   "; make it a multiple of their product"));
+}
 
 absl::StatusOr<Samples> Samples::Create(std::shared_ptr<const Corpus> corpus,
                                         const SamplesOptions& options) {

@@ -1,6 +1,5 @@
-// Training samples: Samples cuts corpora into sequences and shuffles them,
-// BatchPartition assigns samples to data-parallel ranks, Permutation shuffles
-// an epoch, and Blend mixes several corpora.
+// Training samples: Samples cuts corpora into sequences and shuffles them, and
+// BatchPartition assigns samples to data-parallel ranks.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       Samples samples,
@@ -16,8 +15,8 @@
 // corpus, in an order that depends on the seed and the epoch; the validation
 // samples follow them, and the test samples are last.
 //
-// Several corpora are blended by weight: Blend selects the corpus of each
-// index, and each corpus has its own epochs.
+// Several corpora are blended by weight: Blend (blend.h) selects the corpus of
+// each index, and each corpus has its own epochs.
 #ifndef TESSERA_TOOLS_TEXT_SAMPLES_H_
 #define TESSERA_TOOLS_TEXT_SAMPLES_H_
 
@@ -30,42 +29,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/text/blend.h"
 #include "tools/text/corpus.h"
 #include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
-
-// A pseudo-random order of n items that is computed instead of stored.
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto order, Permutation::Create(n, /*key=*/7));
-//   order(0);  // order(0), ..., order(n - 1) are 0, ..., n - 1, shuffled.
-//
-// Uses a Feistel network over a x b >= n cells, with a and b near sqrt(n), and
-// skips the at most about sqrt(n) cells past the end. An element takes constant
-// time. It is good enough for shuffling, not for encryption. Source: Black and
-// Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002, methods 2 and 3.
-class Permutation {
- public:
-  // InvalidArgument if `size` is not in [0, 2^62]. The same key gives the same
-  // order on every machine and in every version of Tessera.
-  static absl::StatusOr<Permutation> Create(int64_t size, uint64_t key);
-
-  int64_t size() const { return size_; }
-
-  // The element at `index`, which is in [0, size()).
-  int64_t operator()(int64_t index) const;
-
- private:
-  Permutation(int64_t size, uint64_t key, uint64_t rows, uint64_t columns)
-      : size_(size), key_(key), rows_(rows), columns_(columns) {}
-
-  uint64_t Walk(uint64_t cell) const;
-
-  int64_t size_;
-  uint64_t key_;
-  uint64_t rows_, columns_;
-};
 
 // Assigns the samples of each step to data-parallel ranks and micro-batches.
 //
@@ -118,42 +87,6 @@ class BatchPartition {
   int64_t data_ranks_;
   int64_t micro_batch_;
   int64_t first_sample_;
-};
-
-// Interleaves several sources of samples in proportion to their weights.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Blend blend, Blend::Create({{0.7, 0.3}}));
-//   // The source of sample 1000, and the index within that source.
-//   Blend::Place place = blend.At(1000);
-//
-// At() takes any index and O(log(sources)) time. Among the first n samples, the
-// number from source s differs from weight[s] * n by at most (1 +
-// ceil(log2(sources))) / 2; they are its samples 0, 1, 2, ... in order.
-class Blend {
- public:
-  struct Place {
-    size_t source = 0;
-    int64_t index = 0;  // Within the source.
-
-    friend bool operator==(const Place&, const Place&) = default;
-  };
-
-  // Normalises the weights to a sum of 1. InvalidArgument if there are none, or
-  // if a weight is not positive and finite or is below 1e-9 of the sum.
-  static absl::StatusOr<Blend> Create(std::span<const double> weights);
-
-  // `index` is in [0, 2^62].
-  Place At(int64_t index) const;
-
-  // A hash of the weights.
-  uint64_t fingerprint() const;
-
- private:
-  explicit Blend(std::vector<int64_t> sums) : sums_(std::move(sums)) {}
-
-  // Prefix sums of the weights as integers: one before each source, then the
-  // total.
-  std::vector<int64_t> sums_;
 };
 
 struct SamplesOptions {

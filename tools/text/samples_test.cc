@@ -1,14 +1,11 @@
 #include "tools/text/samples.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
-#include <random>
 #include <set>
 #include <span>
 #include <string>
@@ -28,88 +25,10 @@ namespace tessera::text {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Le;
-
-std::vector<int64_t> OrderOf(int64_t size, uint64_t key) {
-  const Permutation order = *Permutation::Create(size, key);
-  std::vector<int64_t> images;
-  for (int64_t i = 0; i < size; ++i) images.push_back(order(i));
-  return images;
-}
-
-TEST(PermutationTest, EverySizeHasEachElementOnce) {
-  for (int64_t size = 0; size <= 700; ++size) {
-    for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
-      std::vector<int64_t> images = OrderOf(size, key);
-      std::sort(images.begin(), images.end());
-      std::vector<int64_t> all(static_cast<size_t>(size));
-      std::iota(all.begin(), all.end(), 0);
-      ASSERT_EQ(images, all) << size;
-    }
-  }
-  std::vector<bool> seen(1'000'003);
-  for (const int64_t image : OrderOf(1'000'003, 5)) {
-    ASSERT_FALSE(seen[static_cast<size_t>(image)]);
-    seen[static_cast<size_t>(image)] = true;
-  }
-}
-
-TEST(PermutationTest, OrdersAreStableAcrossVersions) {
-  EXPECT_THAT(OrderOf(8, 1), ElementsAre(4, 5, 7, 0, 1, 2, 6, 3));
-  EXPECT_THAT(OrderOf(11, 7), ElementsAre(5, 2, 8, 10, 1, 0, 6, 9, 4, 3, 7));
-}
-
-TEST(PermutationTest, SmallOrdersAreAllReached) {
-  std::set<std::vector<int64_t>> orders;
-  for (uint64_t key = 0; key < 2000; ++key) orders.insert(OrderOf(4, key));
-  EXPECT_EQ(orders.size(), 24u);
-}
-
-// Expectations for a random order: one fixed point; half of the neighbours
-// ascend; half of the elements stay in their half.
-TEST(PermutationTest, OrdersLookRandom) {
-  constexpr int64_t kSize = 10'007;
-  double fixed = 0;
-  for (uint64_t key = 0; key < 50; ++key) {
-    const std::vector<int64_t> images = OrderOf(kSize, key);
-    int64_t ascents = 0, same_half = 0, near = 0;
-    for (int64_t i = 0; i < kSize; ++i) {
-      const int64_t image = images[static_cast<size_t>(i)];
-      fixed += image == i ? 1 : 0;
-      same_half += (i < kSize / 2) == (image < kSize / 2) ? 1 : 0;
-      if (i + 1 == kSize) continue;
-      const int64_t next = images[static_cast<size_t>(i) + 1];
-      ascents += next > image ? 1 : 0;
-      near += std::abs(next - image) < 100 ? 1 : 0;
-    }
-    // Five standard deviations: sqrt(n / 12), sqrt(n / 4), sqrt(0.02 n).
-    EXPECT_NEAR(static_cast<double>(ascents), kSize / 2.0, 5 * 29);
-    EXPECT_NEAR(static_cast<double>(same_half), kSize / 2.0, 5 * 50);
-    EXPECT_NEAR(static_cast<double>(near), kSize * 0.02, 5 * 14.5);
-  }
-  EXPECT_NEAR(fixed / 50, 1, 0.8);
-}
-
-TEST(PermutationTest, HugeSizesNeedNoMemory) {
-  const Permutation order = *Permutation::Create(int64_t{1} << 62, 3);
-  std::set<int64_t> images;
-  for (int64_t i = 0; i < 1000; ++i) {
-    const int64_t image = order((int64_t{1} << 62) - 1 - i);
-    EXPECT_GE(image, 0);
-    EXPECT_LT(image, order.size());
-    images.insert(image);
-  }
-  EXPECT_EQ(images.size(), 1000u);
-  for (const int64_t size : {int64_t{-1}, (int64_t{1} << 62) + 1}) {
-    EXPECT_THAT(Permutation::Create(size, 0),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("from 0 to 2^62")));
-  }
-}
 
 // Token i is i % 251, so that a sample reveals its position.
 std::shared_ptr<const Corpus> MakeCorpus(int64_t tokens) {
@@ -362,67 +281,6 @@ TEST(BatchPartitionTest, RejectsInvalidSizes) {
   EXPECT_THAT(BatchPartition::Create(1, 1, 1, -1), refused("sample -1"));
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   EXPECT_THAT(BatchPartition::Create(16, kMost, kMost), refused("cannot"));
-}
-
-TEST(BlendTest, EveryPrefixHasTheWeights) {
-  std::mt19937_64 random(1);
-  std::vector<std::vector<double>> cases = {
-      {1}, {0.7, 0.3}, {1, 1, 1}, {0.5, 0.25, 0.125, 0.125}, {1e-6, 1}, {5, 2}};
-  for (int i = 0; i < 20; ++i) {
-    std::vector<double>& weights = cases.emplace_back(1 + random() % 9);
-    for (double& weight : weights) {
-      weight = 0.01 + static_cast<double>(random() % 1000);
-    }
-  }
-  for (const std::vector<double>& weights : cases) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(const Blend blend, Blend::Create(weights));
-    double sum = 0;
-    for (const double weight : weights) sum += weight;
-    const double bound =
-        (1 + std::ceil(std::log2(static_cast<double>(weights.size())))) / 2;
-    std::vector<int64_t> counts(weights.size());
-    for (int64_t i = 0; i < 3000; ++i) {
-      const Blend::Place place = blend.At(i);
-      ASSERT_LT(place.source, weights.size());
-      // In order, without gaps.
-      ASSERT_EQ(place.index, counts[place.source]++);
-      for (size_t s = 0; s < weights.size(); ++s) {
-        ASSERT_NEAR(static_cast<double>(counts[s]),
-                    weights[s] / sum * static_cast<double>(i + 1), bound + 1e-3)
-            << "source " << s << " of " << weights.size() << " at " << i;
-      }
-    }
-  }
-}
-
-TEST(BlendTest, TakesLargeIndices) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Blend blend,
-                               Blend::Create(std::vector<double>{0.75, 0.25}));
-  const int64_t large = int64_t{1} << 62;
-  int64_t first = 0;
-  for (int64_t i = large - 8; i < large; ++i) {
-    const Blend::Place place = blend.At(i);
-    if (place.source == 0) ++first;
-    EXPECT_NEAR(static_cast<double>(place.index),
-                place.source == 0 ? 0.75 * static_cast<double>(large)
-                                  : 0.25 * static_cast<double>(large),
-                1e6);
-  }
-  EXPECT_EQ(first, 6);
-}
-
-TEST(BlendTest, RejectsInvalidWeights) {
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  for (const std::vector<double>& weights : {std::vector<double>{},
-                                             {0.0},
-                                             {1, 0},
-                                             {1, -1},
-                                             {1, kNan},
-                                             {1, 1e300},
-                                             {1.0 / 0.0}}) {
-    EXPECT_THAT(Blend::Create(weights),
-                StatusIs(absl::StatusCode::kInvalidArgument));
-  }
 }
 
 TEST(SamplesTest, BlendsCorporaWithOwnEpochs) {

@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/text/data_files.h"
+#include "tools/text/token_file.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {

@@ -31,47 +31,6 @@ std::optional<Enum> Find(const std::array<std::string_view, n>& names,
   return std::nullopt;
 }
 
-}  // namespace
-
-std::string_view LinkLevelName(LinkLevel level) {
-  return kLevelNames[static_cast<size_t>(level)];
-}
-
-std::string_view LinkKindName(LinkKind kind) {
-  return kKindNames[static_cast<size_t>(kind)];
-}
-
-std::optional<LinkKind> ParseLinkKind(std::string_view name) {
-  return Find<LinkKind>(kKindNames, name);
-}
-
-std::string LinkKindNames() { return absl::StrJoin(kKindNames, ", "); }
-
-LinkTable GpuLinks() {
-  constexpr double kPcie5x16 = 32e9 * 16 * 128 / 130 / 8;
-  return {{
-      {LinkKind::kMemory, 0, 3.35e12},
-      {LinkKind::kNvlink, 3.4e-6, 450e9},
-      {LinkKind::kPcie, 5.7e-6, kPcie5x16},
-      {LinkKind::kPcie, 5.7e-6, kPcie5x16},
-      {LinkKind::kSocketInterconnect, 11.4e-6, 22e9},
-      {LinkKind::kInfiniband, 14e-6, 50e9},
-  }};
-}
-
-LinkTable CpuLinks() {
-  return {{
-      {LinkKind::kMemory, 0, 20e9},
-      {LinkKind::kNvlink, 3.4e-6, 450e9},
-      {LinkKind::kSharedMemory, 1e-6, 10e9},
-      {LinkKind::kSharedMemory, 1.5e-6, 8e9},
-      {LinkKind::kSocketInterconnect, 2e-6, 5e9},
-      {LinkKind::kEthernet, 20e-6, 12.5e9},
-  }};
-}
-
-namespace {
-
 class Problems {
  public:
   template <typename... Parts>
@@ -260,32 +219,6 @@ void CheckTotals(const std::vector<HostGroup>& groups, Problems& problems) {
   }
 }
 
-}  // namespace
-
-std::string_view DeviceKindName(DeviceKind kind) {
-  return kind == DeviceKind::kGpu ? "gpu" : "cpu";
-}
-
-std::vector<std::string> HostProblems(const std::vector<HostGroup>& groups) {
-  Problems problems;
-  if (groups.empty()) {
-    problems.Add("the cluster has no host; give at least one");
-  }
-  if (static_cast<int64_t>(groups.size()) > kMaxHosts) {
-    problems.Add("the cluster has ", groups.size(),
-                 " host groups; use at most ", kMaxHosts);
-    return problems.Take();
-  }
-  for (size_t i = 0; i < groups.size(); ++i) {
-    CheckGroup(absl::StrCat("hosts[", i, "]"), groups[i], problems);
-  }
-  NameClashes(groups).Check(groups, problems);
-  CheckTotals(groups, problems);
-  return problems.Take();
-}
-
-namespace {
-
 constexpr size_t kShownProblems = 20;
 constexpr size_t kShownGroups = 8;
 
@@ -342,6 +275,65 @@ std::string DescribeGroup(const HostGroup& group) {
 }
 
 }  // namespace
+
+std::string_view LinkLevelName(LinkLevel level) {
+  return kLevelNames[static_cast<size_t>(level)];
+}
+
+std::string_view LinkKindName(LinkKind kind) {
+  return kKindNames[static_cast<size_t>(kind)];
+}
+
+std::optional<LinkKind> ParseLinkKind(std::string_view name) {
+  return Find<LinkKind>(kKindNames, name);
+}
+
+std::string LinkKindNames() { return absl::StrJoin(kKindNames, ", "); }
+
+LinkTable GpuLinks() {
+  constexpr double kPcie5x16 = 32e9 * 16 * 128 / 130 / 8;
+  return {{
+      {LinkKind::kMemory, 0, 3.35e12},
+      {LinkKind::kNvlink, 3.4e-6, 450e9},
+      {LinkKind::kPcie, 5.7e-6, kPcie5x16},
+      {LinkKind::kPcie, 5.7e-6, kPcie5x16},
+      {LinkKind::kSocketInterconnect, 11.4e-6, 22e9},
+      {LinkKind::kInfiniband, 14e-6, 50e9},
+  }};
+}
+
+LinkTable CpuLinks() {
+  return {{
+      {LinkKind::kMemory, 0, 20e9},
+      {LinkKind::kNvlink, 3.4e-6, 450e9},
+      {LinkKind::kSharedMemory, 1e-6, 10e9},
+      {LinkKind::kSharedMemory, 1.5e-6, 8e9},
+      {LinkKind::kSocketInterconnect, 2e-6, 5e9},
+      {LinkKind::kEthernet, 20e-6, 12.5e9},
+  }};
+}
+
+std::string_view DeviceKindName(DeviceKind kind) {
+  return kind == DeviceKind::kGpu ? "gpu" : "cpu";
+}
+
+std::vector<std::string> HostProblems(const std::vector<HostGroup>& groups) {
+  Problems problems;
+  if (groups.empty()) {
+    problems.Add("the cluster has no host; give at least one");
+  }
+  if (static_cast<int64_t>(groups.size()) > kMaxHosts) {
+    problems.Add("the cluster has ", groups.size(),
+                 " host groups; use at most ", kMaxHosts);
+    return problems.Take();
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    CheckGroup(absl::StrCat("hosts[", i, "]"), groups[i], problems);
+  }
+  NameClashes(groups).Check(groups, problems);
+  CheckTotals(groups, problems);
+  return problems.Take();
+}
 
 absl::StatusOr<Cluster> Cluster::Create(std::vector<HostGroup> groups) {
   std::vector<std::string> problems = HostProblems(groups);

@@ -1,16 +1,4 @@
 // Cluster: hosts, their devices, and the link between any two devices.
-//
-//   TESSERA_ASSIGN_OR_RETURN(Cluster cluster, ParseCluster("hosts=16,gpus=8"));
-//   cluster.num_devices();                                       // 128
-//   TESSERA_ASSIGN_OR_RETURN(
-//       Link link, cluster.LinkBetween(DeviceIndex(7), DeviceIndex(8)));
-//   link.level;                                   // LinkLevel::kNetwork
-//   link.speed.bandwidth;                         // bytes per second
-//
-// Devices are numbered across the cluster: host by host, and within a host in
-// the order its group lists them. Identical hosts are stored once, so memory
-// depends on the number of groups, not of devices. Queries for one device take
-// O(log groups). Immutable and cheap to copy; any thread may read it.
 #ifndef TESSERA_TOPOLOGY_CLUSTER_CLUSTER_H_
 #define TESSERA_TOPOLOGY_CLUSTER_CLUSTER_H_
 
@@ -198,6 +186,19 @@ struct DevicePlace {
   friend bool operator==(const DevicePlace&, const DevicePlace&) = default;
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(Cluster cluster, ParseCluster("hosts=16,gpus=8"));
+//   cluster.num_devices();                                       // 128
+//   TESSERA_ASSIGN_OR_RETURN(
+//       Link link, cluster.LinkBetween(DeviceIndex(7), DeviceIndex(8)));
+//   link.level;                                   // LinkLevel::kNetwork
+//   link.speed.bandwidth;                         // bytes per second
+//
+// Devices are numbered across the cluster: host by host, and within a host in
+// the order its group lists them. Identical hosts are stored once, so memory
+// depends on the number of groups, not of devices. Queries for one device take
+// O(log groups). Immutable and cheap to copy; any thread may read it.
 class Cluster {
  public:
   // InvalidArgument that lists what HostProblems finds (the first 20).

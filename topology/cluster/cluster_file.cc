@@ -46,44 +46,6 @@ bool IsPlainDecimal(std::string_view text) {
   return !text.empty();
 }
 
-}  // namespace
-
-absl::StatusOr<double> ParseBandwidth(std::string_view text) {
-  constexpr std::string_view kExpected =
-      "a number above 0 with a unit, such as 450GB, 12.5GB/s or 400Gb/s (a "
-      "small b is bits)";
-  std::string_view rest = absl::StripAsciiWhitespace(text);
-  if (!absl::ConsumeSuffix(&rest, "/s")) absl::ConsumeSuffix(&rest, "ps");
-  const bool is_bits = absl::ConsumeSuffix(&rest, "b");
-  if (rest.empty()) return Invalid("bandwidth", text, kExpected);
-  const absl::StatusOr<ByteSize> size =
-      ParseByteSize(is_bits ? absl::StrCat(rest, "B") : std::string(rest));
-  if (!size.ok() || size->bytes() == 0) {
-    return Invalid("bandwidth", text, kExpected);
-  }
-  return static_cast<double>(size->bytes()) / (is_bits ? 8 : 1);
-}
-
-absl::StatusOr<double> ParseLatency(std::string_view text) {
-  constexpr std::string_view kExpected =
-      "a number of at most 1000 s with a unit, such as 3.4us, 500ns or 1ms";
-  const std::string_view trimmed = absl::StripAsciiWhitespace(text);
-  for (const auto& [unit, exponent] : kTimeUnits) {
-    std::string_view number = trimmed;
-    if (!absl::ConsumeSuffix(&number, unit)) continue;
-    double seconds = 0;
-    if (!IsPlainDecimal(number) || number.size() > 40 ||
-        !absl::SimpleAtod(absl::StrCat(number, exponent), &seconds) ||
-        seconds > kMaxLatency) {
-      break;
-    }
-    return seconds;
-  }
-  return Invalid("latency", text, kExpected);
-}
-
-namespace {
-
 constexpr size_t kMaxSpecLength = 4096;
 constexpr std::string_view kExample = "hosts=16,gpus=8";
 
@@ -236,34 +198,6 @@ absl::Status ReadDevices(const Items& items, DeviceKind kind,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<Cluster> ParseCluster(std::string_view spec) {
-  TESSERA_ASSIGN_OR_RETURN(const Items items, SplitItems(spec));
-  TESSERA_ASSIGN_OR_RETURN(const DeviceKind kind, ReadKind(items));
-  HostGroup group;
-  TESSERA_RETURN_IF_ERROR(ReadDevices(items, kind, group));
-  const bool is_gpu = kind == DeviceKind::kGpu;
-  group.links = is_gpu ? GpuLinks() : CpuLinks();
-  for (LinkLevel level : kAllLinkLevels) {
-    if (level == LinkLevel::kDevice) continue;
-    TESSERA_RETURN_IF_ERROR(ReadLink(items, level, group.links));
-  }
-  TESSERA_ASSIGN_OR_RETURN(group.count, items.Count("hosts", 1, kMaxHosts));
-  TESSERA_ASSIGN_OR_RETURN(group.nvlink_hosts,
-                           items.Count("nvlink_hosts", 1, kMaxHosts));
-  const auto devices = static_cast<int64_t>(group.devices.size());
-  const int64_t nics = is_gpu ? std::min(devices, kMaxNics) : 1;
-  TESSERA_ASSIGN_OR_RETURN(group.nics, items.Count("nics", nics, kMaxNics));
-  group.name = std::string(items.Find("name").value_or("host"));
-  if (group.count == 1 && !items.Find("name")) group.name = "host0";
-  std::vector<HostGroup> groups;
-  groups.push_back(std::move(group));
-  return Cluster::Create(std::move(groups));
-}
-
-namespace {
-
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -405,6 +339,64 @@ ordered_json DevicesToJson(const std::vector<Device>& devices) {
 }
 
 }  // namespace
+
+absl::StatusOr<double> ParseBandwidth(std::string_view text) {
+  constexpr std::string_view kExpected =
+      "a number above 0 with a unit, such as 450GB, 12.5GB/s or 400Gb/s (a "
+      "small b is bits)";
+  std::string_view rest = absl::StripAsciiWhitespace(text);
+  if (!absl::ConsumeSuffix(&rest, "/s")) absl::ConsumeSuffix(&rest, "ps");
+  const bool is_bits = absl::ConsumeSuffix(&rest, "b");
+  if (rest.empty()) return Invalid("bandwidth", text, kExpected);
+  const absl::StatusOr<ByteSize> size =
+      ParseByteSize(is_bits ? absl::StrCat(rest, "B") : std::string(rest));
+  if (!size.ok() || size->bytes() == 0) {
+    return Invalid("bandwidth", text, kExpected);
+  }
+  return static_cast<double>(size->bytes()) / (is_bits ? 8 : 1);
+}
+
+absl::StatusOr<double> ParseLatency(std::string_view text) {
+  constexpr std::string_view kExpected =
+      "a number of at most 1000 s with a unit, such as 3.4us, 500ns or 1ms";
+  const std::string_view trimmed = absl::StripAsciiWhitespace(text);
+  for (const auto& [unit, exponent] : kTimeUnits) {
+    std::string_view number = trimmed;
+    if (!absl::ConsumeSuffix(&number, unit)) continue;
+    double seconds = 0;
+    if (!IsPlainDecimal(number) || number.size() > 40 ||
+        !absl::SimpleAtod(absl::StrCat(number, exponent), &seconds) ||
+        seconds > kMaxLatency) {
+      break;
+    }
+    return seconds;
+  }
+  return Invalid("latency", text, kExpected);
+}
+
+absl::StatusOr<Cluster> ParseCluster(std::string_view spec) {
+  TESSERA_ASSIGN_OR_RETURN(const Items items, SplitItems(spec));
+  TESSERA_ASSIGN_OR_RETURN(const DeviceKind kind, ReadKind(items));
+  HostGroup group;
+  TESSERA_RETURN_IF_ERROR(ReadDevices(items, kind, group));
+  const bool is_gpu = kind == DeviceKind::kGpu;
+  group.links = is_gpu ? GpuLinks() : CpuLinks();
+  for (LinkLevel level : kAllLinkLevels) {
+    if (level == LinkLevel::kDevice) continue;
+    TESSERA_RETURN_IF_ERROR(ReadLink(items, level, group.links));
+  }
+  TESSERA_ASSIGN_OR_RETURN(group.count, items.Count("hosts", 1, kMaxHosts));
+  TESSERA_ASSIGN_OR_RETURN(group.nvlink_hosts,
+                           items.Count("nvlink_hosts", 1, kMaxHosts));
+  const auto devices = static_cast<int64_t>(group.devices.size());
+  const int64_t nics = is_gpu ? std::min(devices, kMaxNics) : 1;
+  TESSERA_ASSIGN_OR_RETURN(group.nics, items.Count("nics", nics, kMaxNics));
+  group.name = std::string(items.Find("name").value_or("host"));
+  if (group.count == 1 && !items.Find("name")) group.name = "host0";
+  std::vector<HostGroup> groups;
+  groups.push_back(std::move(group));
+  return Cluster::Create(std::move(groups));
+}
 
 absl::StatusOr<Cluster> ClusterFromJson(std::string_view text) {
   TESSERA_ASSIGN_OR_RETURN(const json document,

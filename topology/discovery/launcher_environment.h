@@ -1,27 +1,5 @@
 // LauncherEnvironment: this process's rank, local rank and host, from the
 // environment variables of the program that started it.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       LauncherEnvironment here,
-//       ReadLauncherEnvironment([](std::string_view name) {
-//         const char* value = std::getenv(std::string(name).c_str());
-//         return value ? std::optional<std::string>(value) : std::nullopt;
-//       }));
-//
-// Launchers in the order in which their variables are looked up; the innermost
-// comes first, because variables of an outer one are inherited (torchrun within
-// a Slurm job):
-//
-//   torchrun   RANK WORLD_SIZE LOCAL_RANK [LOCAL_WORLD_SIZE] [GROUP_RANK]
-//   Open MPI   OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
-//              OMPI_COMM_WORLD_LOCAL_RANK [OMPI_COMM_WORLD_LOCAL_SIZE]
-//   MPICH      PMI_RANK PMI_SIZE MPI_LOCALRANKID [MPI_LOCALNRANKS] (Hydra)
-//   Slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID [SLURM_NODEID]
-//              [SLURM_STEP_TASKS_PER_NODE or SLURM_TASKS_PER_NODE]
-//              [SLURMD_NODENAME]
-//
-// PMI_RANK without MPI_LOCALRANKID inside Slurm is srun's own PMI, and Slurm's
-// variables are more complete. The local rank is never guessed as rank % 8.
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 
@@ -66,6 +44,29 @@ enum class Launcher { kTorchrun, kOpenMpi, kMpich, kSlurm };
 // "torchrun", "Open MPI", "MPICH", "Slurm".
 std::string_view LauncherName(Launcher launcher);
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       LauncherEnvironment here,
+//       ReadLauncherEnvironment([](std::string_view name) {
+//         const char* value = std::getenv(std::string(name).c_str());
+//         return value ? std::optional<std::string>(value) : std::nullopt;
+//       }));
+//
+// Launchers in the order in which their variables are looked up; the innermost
+// comes first, because variables of an outer one are inherited (torchrun within
+// a Slurm job):
+//
+//   torchrun   RANK WORLD_SIZE LOCAL_RANK [LOCAL_WORLD_SIZE] [GROUP_RANK]
+//   Open MPI   OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
+//              OMPI_COMM_WORLD_LOCAL_RANK [OMPI_COMM_WORLD_LOCAL_SIZE]
+//   MPICH      PMI_RANK PMI_SIZE MPI_LOCALRANKID [MPI_LOCALNRANKS] (Hydra)
+//   Slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID [SLURM_NODEID]
+//              [SLURM_STEP_TASKS_PER_NODE or SLURM_TASKS_PER_NODE]
+//              [SLURMD_NODENAME]
+//
+// PMI_RANK without MPI_LOCALRANKID inside Slurm is srun's own PMI, and Slurm's
+// variables are more complete. The local rank is never guessed as rank % 8.
 struct LauncherEnvironment {
   Launcher launcher = Launcher::kTorchrun;
   Rank rank;

@@ -1,10 +1,5 @@
 // MachineTopology: the sockets, memories, cores and GPUs of one machine, as
 // hwloc sees them.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       MachineTopology machine,
-//       ReadMachineTopology(MachineSource::ThisMachine()));
-//   machine.pus.size();   // processing units this process may use
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_MACHINE_TOPOLOGY_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_MACHINE_TOPOLOGY_H_
 
@@ -60,6 +55,12 @@ struct MachineGpu {
   std::optional<int64_t> numa_node;
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       MachineTopology machine,
+//       ReadMachineTopology(MachineSource::ThisMachine()));
+//   machine.pus.size();   // processing units this process may use
 struct MachineTopology {
   int64_t sockets = 1;
   std::vector<MachineNumaNode> numa_nodes;

@@ -1,21 +1,5 @@
 // LinkProfile: the links that the groups of one axis use, and the time of
 // collectives over them.
-//
-//   LinkProfile profile =
-//       MeasureLinks(cluster, /*world_size=*/128, /*size=*/8, /*stride=*/1,
-//                    LinkNeeds{});
-//   TransferSeconds(transfer, profile);
-//
-// Rank r is on device r. A group of `size` ranks is base, base + stride, base +
-// 2 * stride, ...; all groups of the axis communicate at the same time.
-//
-// Messages over the network share the cards of a host. If a host has cards of b
-// bytes/s, B together, and f flows of the axis leave it, each flow gets at most
-// B / f. In addition, a ring gets at most b for each member of its group on the
-// host (NCCL runs one ring per card, each leaving from a different member), and
-// a message to the next rank, or one rank's exchange with all others, gets at
-// most b. Links within a host have the cluster's speed regardless of how many
-// flows use them.
 #ifndef TESSERA_TOPOLOGY_PLACEMENT_LINK_PROFILE_H_
 #define TESSERA_TOPOLOGY_PLACEMENT_LINK_PROFILE_H_
 
@@ -90,6 +74,23 @@ class SlowestLinks {
   std::vector<LinkCost> links_;
 };
 
+// Example:
+//
+//   LinkProfile profile =
+//       MeasureLinks(cluster, /*world_size=*/128, /*size=*/8, /*stride=*/1,
+//                    LinkNeeds{});
+//   TransferSeconds(transfer, profile);
+//
+// Rank r is on device r. A group of `size` ranks is base, base + stride, base +
+// 2 * stride, ...; all groups of the axis communicate at the same time.
+//
+// Messages over the network share the cards of a host. If a host has cards of b
+// bytes/s, B together, and f flows of the axis leave it, each flow gets at most
+// B / f. In addition, a ring gets at most b for each member of its group on the
+// host (NCCL runs one ring per card, each leaving from a different member), and
+// a message to the next rank, or one rank's exchange with all others, gets at
+// most b. Links within a host have the cluster's speed regardless of how many
+// flows use them.
 struct LinkProfile {
   int64_t size = 1;
   // The links from each rank to the next, and from the last to the first.

@@ -17,51 +17,9 @@
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/shard_file.h"
+#include "zero3/checkpoint/shard_format.h"
 
 namespace tessera::zero3 {
-
-absl::StatusOr<Snapshot> Snapshot::Take(
-    ShardedState& state, std::vector<BlockRange> blocks,
-    std::shared_ptr<offload::Accounting> accounting) {
-  if (accounting == nullptr) {
-    accounting =
-        std::make_shared<offload::Accounting>("snapshots", offload::kUnlimited);
-  }
-  int64_t bytes = 0;
-  for (const BlockRange& range : blocks) bytes += range.bytes();
-  Snapshot snapshot;
-  StateDevice host(std::move(accounting));
-  host.memory = state.queue().device().staging_memory();
-  TESSERA_ASSIGN_OR_RETURN(
-      snapshot.memory_,
-      AccountedMemory::Allocate(host, "checkpoint snapshot", bytes,
-                                offload::Purpose::kBuffers));
-  auto copied = StartCopyOfBlocks(state, blocks, snapshot.memory_.bytes());
-  if (!copied.ok()) {
-    // Some copies may be in flight.
-    state.queue().Synchronize().IgnoreError();
-    return copied.status();
-  }
-  snapshot.copied_ = *std::move(copied);
-  snapshot.device_ = &state.queue().device();
-  snapshot.blocks_ = std::move(blocks);
-  return snapshot;
-}
-
-absl::Status Snapshot::ForEachBlock(BlockUse use) const {
-  TESSERA_RETURN_IF_ERROR(copied_.Wait());
-  if (device_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(
-        device_->HostAccess(ReadsFrom(memory_.bytes()), "write a snapshot"));
-  }
-  size_t at = 0;
-  for (const BlockRange& range : blocks_) {
-    const auto size = static_cast<size_t>(range.bytes());
-    TESSERA_RETURN_IF_ERROR(use(range, memory_.bytes().subspan(at, size)));
-    at += size;
-  }
-  return absl::OkStatus();
-}
 
 namespace {
 
@@ -101,94 +59,6 @@ absl::Status AddRank(const SaveReport& report,
       "; give parts of the model different names, and the group of replicas "
       "where there is one"));
 }
-
-}  // namespace
-
-std::string FormatReport(const SaveReport& report) {
-  const nlohmann::ordered_json json = {
-      {"code", report.status.raw_code()},
-      {"message",
-       std::string(report.status.message().substr(0, kLongestMessage))},
-      {"step", report.step},
-      {"part", report.part},
-      {"shard_rank", report.shard_rank},
-      {"shard_ranks", report.shard_ranks},
-      {"writes", report.writes},
-      {"bytes", report.file.bytes},
-      {"crc32c", FormatHex32(report.file.crc32c)},
-      {"index_crc32c", FormatHex32(report.file.index_crc32c)},
-      {"description", report.description}};
-  return json.dump(-1, ' ', false,
-                   nlohmann::ordered_json::error_handler_t::replace);
-}
-
-absl::StatusOr<SaveReport> ParseReport(std::string_view text) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const nlohmann::json json,
-      ParseJson(text, {.max_bytes = kMaxManifestBytes, .max_depth = 2}));
-  JsonProblems problems;
-  JsonReader fields(json, "", problems);
-  SaveReport report;
-  const int64_t code = fields.Integer("code", 0, 16);
-  report.status =
-      absl::Status(static_cast<absl::StatusCode>(code), fields.Text("message"));
-  report.step = fields.Integer("step", 0, kMax);
-  report.part = fields.Text("part");
-  report.shard_ranks = fields.Integer("shard_ranks", 1, kMaxShardRanks);
-  report.shard_rank = fields.Integer("shard_rank", 0, report.shard_ranks - 1);
-  report.writes = fields.Boolean("writes");
-  report.file.bytes = fields.Integer("bytes", 0, kMax);
-  report.file.crc32c = ReadHex32(fields, "crc32c");
-  report.file.index_crc32c = ReadHex32(fields, "index_crc32c");
-  report.description = fields.Text("description");
-  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the report"));
-  return report;
-}
-
-absl::Status CheckReports(const std::vector<SaveReport>& reports) {
-  std::map<std::string, PartRanks> parts;
-  for (const SaveReport& report : reports) {
-    if (report.step != reports[0].step) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "rank ", report.rank, " saves step ", report.step, ", rank 0 step ",
-          reports[0].step, "; all ranks save after the same step"));
-    }
-    TESSERA_RETURN_IF_ERROR(AddRank(report, parts));
-  }
-  for (const auto& [name, part] : parts) {
-    if (static_cast<int64_t>(part.writers.size()) == part.shard_ranks) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "part ", Quoted(name), " of the checkpoint: only ", part.writers.size(),
-        " of its ", part.shard_ranks,
-        " shards are written; all ranks of the shard group take part, with "
-        "one name for the part"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<CheckpointManifest> ManifestOf(
-    const std::vector<SaveReport>& reports, int64_t world) {
-  CheckpointManifest manifest = {.step = reports[0].step, .world = world};
-  std::map<std::string, std::map<int64_t, CheckpointFile>> files;
-  std::map<std::string, int64_t> ranks;
-  for (const SaveReport& report : reports) {
-    ++ranks[report.part];
-    if (report.writes) files[report.part][report.shard_rank] = report.file;
-  }
-  for (const SaveReport& report : reports) {
-    if (!report.writes || report.shard_rank != 0) continue;
-    TESSERA_ASSIGN_OR_RETURN(CheckpointPart part,
-                             ParsePart(report.description));
-    part.replicas = ranks[part.name] / report.shard_ranks;
-    for (const auto& [rank, file] : files[part.name]) {
-      part.files.push_back(file);
-    }
-    manifest.parts.push_back(std::move(part));
-  }
-  return manifest;
-}
-
-namespace {
 
 class SaveRun {
  public:
@@ -296,15 +166,6 @@ class SaveRun {
   std::vector<SaveReport> reports_;  // Of all ranks, in their order.
 };
 
-}  // namespace
-
-absl::StatusOr<std::string> RunSaveJob(collectives::Communicator& group,
-                                       SaveJob job) {
-  return SaveRun(group, std::move(job)).Run();
-}
-
-namespace {
-
 absl::Status CheckArguments(std::span<const CheckpointGroups> groups,
                             const CheckpointWriterOptions& options) {
   if (groups.empty()) {
@@ -357,6 +218,138 @@ absl::StatusOr<std::string> Describe(const StateShare& share,
 }
 
 }  // namespace
+
+absl::StatusOr<Snapshot> Snapshot::Take(
+    ShardedState& state, std::vector<BlockRange> blocks,
+    std::shared_ptr<offload::Accounting> accounting) {
+  if (accounting == nullptr) {
+    accounting =
+        std::make_shared<offload::Accounting>("snapshots", offload::kUnlimited);
+  }
+  int64_t bytes = 0;
+  for (const BlockRange& range : blocks) bytes += range.bytes();
+  Snapshot snapshot;
+  StateDevice host(std::move(accounting));
+  host.memory = state.queue().device().staging_memory();
+  TESSERA_ASSIGN_OR_RETURN(
+      snapshot.memory_,
+      AccountedMemory::Allocate(host, "checkpoint snapshot", bytes,
+                                offload::Purpose::kBuffers));
+  auto copied = StartCopyOfBlocks(state, blocks, snapshot.memory_.bytes());
+  if (!copied.ok()) {
+    // Some copies may be in flight.
+    state.queue().Synchronize().IgnoreError();
+    return copied.status();
+  }
+  snapshot.copied_ = *std::move(copied);
+  snapshot.device_ = &state.queue().device();
+  snapshot.blocks_ = std::move(blocks);
+  return snapshot;
+}
+
+absl::Status Snapshot::ForEachBlock(BlockUse use) const {
+  TESSERA_RETURN_IF_ERROR(copied_.Wait());
+  if (device_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(
+        device_->HostAccess(ReadsFrom(memory_.bytes()), "write a snapshot"));
+  }
+  size_t at = 0;
+  for (const BlockRange& range : blocks_) {
+    const auto size = static_cast<size_t>(range.bytes());
+    TESSERA_RETURN_IF_ERROR(use(range, memory_.bytes().subspan(at, size)));
+    at += size;
+  }
+  return absl::OkStatus();
+}
+
+std::string FormatReport(const SaveReport& report) {
+  const nlohmann::ordered_json json = {
+      {"code", report.status.raw_code()},
+      {"message",
+       std::string(report.status.message().substr(0, kLongestMessage))},
+      {"step", report.step},
+      {"part", report.part},
+      {"shard_rank", report.shard_rank},
+      {"shard_ranks", report.shard_ranks},
+      {"writes", report.writes},
+      {"bytes", report.file.bytes},
+      {"crc32c", FormatHex32(report.file.crc32c)},
+      {"index_crc32c", FormatHex32(report.file.index_crc32c)},
+      {"description", report.description}};
+  return json.dump(-1, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace);
+}
+
+absl::StatusOr<SaveReport> ParseReport(std::string_view text) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const nlohmann::json json,
+      ParseJson(text, {.max_bytes = kMaxManifestBytes, .max_depth = 2}));
+  JsonProblems problems;
+  JsonReader fields(json, "", problems);
+  SaveReport report;
+  const int64_t code = fields.Integer("code", 0, 16);
+  report.status =
+      absl::Status(static_cast<absl::StatusCode>(code), fields.Text("message"));
+  report.step = fields.Integer("step", 0, kMax);
+  report.part = fields.Text("part");
+  report.shard_ranks = fields.Integer("shard_ranks", 1, kMaxShardRanks);
+  report.shard_rank = fields.Integer("shard_rank", 0, report.shard_ranks - 1);
+  report.writes = fields.Boolean("writes");
+  report.file.bytes = fields.Integer("bytes", 0, kMax);
+  report.file.crc32c = ReadHex32(fields, "crc32c");
+  report.file.index_crc32c = ReadHex32(fields, "index_crc32c");
+  report.description = fields.Text("description");
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the report"));
+  return report;
+}
+
+absl::Status CheckReports(const std::vector<SaveReport>& reports) {
+  std::map<std::string, PartRanks> parts;
+  for (const SaveReport& report : reports) {
+    if (report.step != reports[0].step) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", report.rank, " saves step ", report.step, ", rank 0 step ",
+          reports[0].step, "; all ranks save after the same step"));
+    }
+    TESSERA_RETURN_IF_ERROR(AddRank(report, parts));
+  }
+  for (const auto& [name, part] : parts) {
+    if (static_cast<int64_t>(part.writers.size()) == part.shard_ranks) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "part ", Quoted(name), " of the checkpoint: only ", part.writers.size(),
+        " of its ", part.shard_ranks,
+        " shards are written; all ranks of the shard group take part, with "
+        "one name for the part"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointManifest> ManifestOf(
+    const std::vector<SaveReport>& reports, int64_t world) {
+  CheckpointManifest manifest = {.step = reports[0].step, .world = world};
+  std::map<std::string, std::map<int64_t, CheckpointFile>> files;
+  std::map<std::string, int64_t> ranks;
+  for (const SaveReport& report : reports) {
+    ++ranks[report.part];
+    if (report.writes) files[report.part][report.shard_rank] = report.file;
+  }
+  for (const SaveReport& report : reports) {
+    if (!report.writes || report.shard_rank != 0) continue;
+    TESSERA_ASSIGN_OR_RETURN(CheckpointPart part,
+                             ParsePart(report.description));
+    part.replicas = ranks[part.name] / report.shard_ranks;
+    for (const auto& [rank, file] : files[part.name]) {
+      part.files.push_back(file);
+    }
+    manifest.parts.push_back(std::move(part));
+  }
+  return manifest;
+}
+
+absl::StatusOr<std::string> RunSaveJob(collectives::Communicator& group,
+                                       SaveJob job) {
+  return SaveRun(group, std::move(job)).Run();
+}
 
 void PendingCheckpoint::Outcome::Set(absl::StatusOr<std::string> value) {
   const std::lock_guard lock(mutex);

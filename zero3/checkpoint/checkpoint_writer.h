@@ -1,38 +1,6 @@
 // CheckpointWriter writes checkpoints of a ShardedState while training
 // continues: each rank writes its shard. Also the snapshots, reports and jobs
 // that it is made of.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       auto writer, CheckpointWriter::Create(
-//                        {.shard = &data_group},
-//                        {.directory = "/ckpt", .keep = 3}));
-//   // After a step; the state may take the next one at once:
-//   TESSERA_ASSIGN_OR_RETURN(
-//       PendingCheckpoint pending,
-//       writer->Start(*state, {{"data", position}}));
-//   ...
-//   TESSERA_ASSIGN_OR_RETURN(const std::string path, pending.Wait());
-//
-// The ranks share a file system. A checkpoint is committed atomically, after
-// every rank has written and synced its file and rank 0 the manifest. If a rank
-// fails, the directory is unchanged, and every rank gets an error that names
-// the rank and the reason.
-//
-// Create, Start and Save are collectives: all ranks call them in the same
-// order, after the same step and between steps (gradients are not saved). They
-// communicate over a separate group, independent of other traffic. One thread
-// at a time.
-//
-// A model whose state is several ShardedStates (parameters that are sharded
-// over different groups) has a part for each state, with one file per rank of
-// the part:
-//
-//   const CheckpointGroups groups[] = {
-//       {.shard = &data, .world = &world, .part = "dense"},
-//       {.shard = &edp, .world = &world, .part = "experts-ep0"}};
-//   TESSERA_ASSIGN_OR_RETURN(auto writer,
-//                            CheckpointWriter::Create(groups, options));
-//   writer->Start({{*dense, metadata}, {*experts, other_metadata}});
 #ifndef TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define TESSERA_ZERO3_CHECKPOINT_CHECKPOINT_WRITER_H_
 
@@ -214,6 +182,39 @@ struct SavedState {
   CheckpointMetadata metadata = {};
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto writer, CheckpointWriter::Create(
+//                        {.shard = &data_group},
+//                        {.directory = "/ckpt", .keep = 3}));
+//   // After a step; the state may take the next one at once:
+//   TESSERA_ASSIGN_OR_RETURN(
+//       PendingCheckpoint pending,
+//       writer->Start(*state, {{"data", position}}));
+//   ...
+//   TESSERA_ASSIGN_OR_RETURN(const std::string path, pending.Wait());
+//
+// The ranks share a file system. A checkpoint is committed atomically, after
+// every rank has written and synced its file and rank 0 the manifest. If a rank
+// fails, the directory is unchanged, and every rank gets an error that names
+// the rank and the reason.
+//
+// Create, Start and Save are collectives: all ranks call them in the same
+// order, after the same step and between steps (gradients are not saved). They
+// communicate over a separate group, independent of other traffic. One thread
+// at a time.
+//
+// A model whose state is several ShardedStates (parameters that are sharded
+// over different groups) has a part for each state, with one file per rank of
+// the part:
+//
+//   const CheckpointGroups groups[] = {
+//       {.shard = &data, .world = &world, .part = "dense"},
+//       {.shard = &edp, .world = &world, .part = "experts-ep0"}};
+//   TESSERA_ASSIGN_OR_RETURN(auto writer,
+//                            CheckpointWriter::Create(groups, options));
+//   writer->Start({{*dense, metadata}, {*experts, other_metadata}});
 class CheckpointWriter {
  public:
   // One element of `groups` per state, all with the same world. InvalidArgument

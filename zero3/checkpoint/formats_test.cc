@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "offload/tier/host_tier.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_reader.h"
 #include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/load_checkpoint.h"

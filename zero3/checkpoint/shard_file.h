@@ -1,5 +1,29 @@
-// The format of a shard file, a reader that verifies its blocks (ShardFile),
-// and a writer (ShardWriter).
+// ShardFile reads a shard of a checkpoint, ShardWriter writes one; their format
+// is in shard_format.h.
+#ifndef TESSERA_ZERO3_CHECKPOINT_SHARD_FILE_H_
+#define TESSERA_ZERO3_CHECKPOINT_SHARD_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/os/unique_fd.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/file_calls.h"
+#include "zero3/checkpoint/shard_format.h"
+#include "zero3/layout/state_format.h"
+#include "zero3/parameters/model_parameters.h"
+
+namespace tessera::zero3 {
+
+// Reads a shard file and verifies its blocks.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto file, ShardFile::Open(directory, step, part, /*rank=*/3));
@@ -11,117 +35,6 @@
 // manifest and its layout: every block has the right offset and format, and
 // each element exists once. Otherwise DataLoss, with the file, the offset and
 // the parameter. Reads are thread-safe.
-//
-// The format (README.md has tables):
-//
-//   header | block | block | ... | index | footer
-//
-// All fields are little-endian, without gaps. Each byte is covered by a
-// checksum, of its block or of header, index and footer, so that a reader can
-// verify the blocks it reads without reading the rest.
-#ifndef TESSERA_ZERO3_CHECKPOINT_SHARD_FILE_H_
-#define TESSERA_ZERO3_CHECKPOINT_SHARD_FILE_H_
-
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "base/os/unique_fd.h"
-#include "zero3/checkpoint/checkpoint_manifest.h"
-#include "zero3/checkpoint/file_calls.h"
-#include "zero3/layout/state_format.h"
-#include "zero3/parameters/model_parameters.h"
-
-namespace tessera::zero3 {
-
-template <std::unsigned_integral T>
-void StoreLittleEndian(T value, std::byte* to) {
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    to[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
-  }
-}
-
-template <std::unsigned_integral T>
-T LoadLittleEndian(const std::byte* from) {
-  T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    value |= static_cast<T>(static_cast<T>(from[i]) << (8 * i));
-  }
-  return value;
-}
-
-inline constexpr uint32_t kShardVersion = 1;
-inline constexpr int64_t kShardHeaderBytes = 32;
-inline constexpr int64_t kShardEntryBytes = 48;
-inline constexpr int64_t kShardFooterBytes = 32;
-// Limits for readers.
-inline constexpr int64_t kMaxShardBlockBytes = int64_t{64} << 20;
-
-struct ShardHeader {
-  int64_t step = 0;
-  // The index of the shard in its part of the checkpoint, and the number of
-  // shards.
-  int64_t rank = 0;
-  int64_t ranks = 1;
-
-  friend bool operator==(const ShardHeader&, const ShardHeader&) = default;
-};
-
-// Elements [begin, end) of one part of a parameter.
-struct BlockRange {
-  ParameterId parameter = {};  // Its id in the part of the checkpoint.
-  StatePart part = StatePart::kValue;
-  StateFormat format = {};
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - begin; }
-  int64_t bytes() const { return format.BytesOf(size()); }
-  friend bool operator==(const BlockRange&, const BlockRange&) = default;
-};
-
-struct BlockEntry {
-  BlockRange range;
-  int64_t offset = 0;  // In the file.
-  uint32_t crc32c = 0;
-
-  friend bool operator==(const BlockEntry&, const BlockEntry&) = default;
-};
-
-struct ShardFooter {
-  int64_t index_offset = 0;
-  int64_t entries = 0;
-  uint32_t index_crc32c = 0;
-
-  friend bool operator==(const ShardFooter&, const ShardFooter&) = default;
-};
-
-std::array<std::byte, kShardHeaderBytes> FormatShardHeader(
-    const ShardHeader& header);
-std::vector<std::byte> FormatShardIndex(std::span<const BlockEntry> entries);
-std::array<std::byte, kShardFooterBytes> FormatShardFooter(
-    const ShardFooter& footer);
-
-// Safe for untrusted bytes: lengths are checked before use. InvalidArgument,
-// with the offset, for invalid bytes.
-absl::StatusOr<ShardHeader> ParseShardHeader(
-    std::span<const std::byte, kShardHeaderBytes> bytes);
-// `file_bytes` is the size of the file, at least that of header and footer.
-absl::StatusOr<ShardFooter> ParseShardFooter(
-    std::span<const std::byte, kShardFooterBytes> bytes, int64_t file_bytes);
-// Blocks are disjoint, in ascending order of parameter, part and element, and
-// contiguous from the header to the index.
-absl::StatusOr<std::vector<BlockEntry>> ParseShardIndex(
-    std::span<const std::byte> bytes, const ShardFooter& footer);
-
 class ShardFile {
  public:
   // Opens the shard of `rank`, with the layout of `part`, in the checkpoint at

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
+#include "zero3/checkpoint/shard_format.h"
 
 namespace tessera::zero3 {
 namespace {

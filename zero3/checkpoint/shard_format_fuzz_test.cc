@@ -9,7 +9,7 @@
 #include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
-#include "zero3/checkpoint/shard_file.h"
+#include "zero3/checkpoint/shard_format.h"
 
 namespace tessera::zero3 {
 namespace {

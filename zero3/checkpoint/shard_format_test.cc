@@ -1,11 +1,13 @@
+#include "zero3/checkpoint/shard_format.h"
+
 #include <functional>
 #include <string>
 
+#include "base/little_endian.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/crc32c.h"
-#include "zero3/checkpoint/shard_file.h"
 
 namespace tessera::zero3 {
 namespace {

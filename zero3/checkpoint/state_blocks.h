@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "topology/rank.h"
-#include "zero3/checkpoint/shard_file.h"
+#include "zero3/checkpoint/shard_format.h"
 #include "zero3/layout/state_format.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/state/sharded_state.h"

@@ -1,17 +1,4 @@
 // ModelParameters: the named parameters of a model.
-//
-//   TESSERA_ASSIGN_OR_RETURN(
-//       const ModelParameters model,
-//       ModelParameters::Builder()
-//           .Add({.name = "embedding", .shape = {32000, 512}})
-//           .Add({.name = "head", .shape = {512, 32000}, .group = 1})
-//           .Build());
-//   model.Find("head");                    // ParameterId(1)
-//   model[ParameterId(1)].elements;        // 16384000
-//   for (const ModelParameter& parameter : model.all()) ...
-//
-// An immutable value: copies share their contents and cost a pointer.
-// Thread-safe. Ids, groups and spans stay valid while any copy exists.
 #ifndef TESSERA_ZERO3_PARAMETERS_MODEL_PARAMETERS_H_
 #define TESSERA_ZERO3_PARAMETERS_MODEL_PARAMETERS_H_
 
@@ -89,6 +76,20 @@ struct ModelParameter {
   bool trainable() const { return spec.trainable; }
 };
 
+// Example:
+//
+//   TESSERA_ASSIGN_OR_RETURN(
+//       const ModelParameters model,
+//       ModelParameters::Builder()
+//           .Add({.name = "embedding", .shape = {32000, 512}})
+//           .Add({.name = "head", .shape = {512, 32000}, .group = 1})
+//           .Build());
+//   model.Find("head");                    // ParameterId(1)
+//   model[ParameterId(1)].elements;        // 16384000
+//   for (const ModelParameter& parameter : model.all()) ...
+//
+// An immutable value: copies share their contents and cost a pointer.
+// Thread-safe. Ids, groups and spans stay valid while any copy exists.
 class ModelParameters {
  public:
   // Collects parameters; Build reports all errors.

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 #include "pipeline/schedule/schedule.h"
 #include "pipeline/schedule/schedule_text.h"
 

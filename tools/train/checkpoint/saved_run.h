@@ -41,7 +41,7 @@
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/step/run_progress.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
-#include "zero3/checkpoint/load_checkpoint.h"
+#include "zero3/checkpoint/checkpoint_reader.h"
 #include "zero3/layout/state_format.h"
 
 namespace tessera::train {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype/convert.h"
 #include "base/dtype/dtype.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
@@ -36,15 +37,6 @@ using tensor_parallel::Parameter;
 constexpr uint64_t kSeed = 7;
 constexpr double kDeviation = 0.02;
 
-uint64_t Fnv(std::string_view name) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : name) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 1099511628211u;
-  }
-  return hash;
-}
-
 double Expected(const Parameter& parameter, int64_t row, int64_t column) {
   std::string name = parameter.name();
   if (name == "head.norm.weight") return 1;
@@ -55,7 +47,7 @@ double Expected(const Parameter& parameter, int64_t row, int64_t column) {
                                ? 1 / std::sqrt(3 * static_cast<double>(width))
                                : kDeviation;
   if (name == "head.output.weight") name = "embedding.weight";
-  const tensor_parallel::Philox random({.seed = kSeed, .stream = Fnv(name)});
+  const tensor_parallel::Philox random({.seed = kSeed, .stream = Fnv1a(name)});
   return random.Normal(static_cast<uint64_t>(row * width + column)) * deviation;
 }
 

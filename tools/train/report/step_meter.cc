@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 
 namespace tessera::train {
@@ -26,13 +27,9 @@ constexpr int kRoundTrips = 8;
 // Shorter gaps between operations are not recorded; see OpsTime.
 constexpr int64_t kLeastGapNs = 300;
 
-// FNV-1a (Fowler, Noll, Vo) in 64 bits, shifted to be positive.
+// Shifted to be positive.
 int64_t HashOf(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return static_cast<int64_t>(hash >> 1);
+  return static_cast<int64_t>(Fnv1a(text) >> 1);
 }
 
 absl::Status Answer(Communicator& world, Rank asker,

@@ -1,4 +1,4 @@
-#include "topology/config/parallel_config.h"
+#include "topology/config/mesh_sizes.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 #include "absl/strings/str_cat.h"
 

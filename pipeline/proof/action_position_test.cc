@@ -1,4 +1,4 @@
-#include "pipeline/proof/place.h"
+#include "pipeline/proof/action_position.h"
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"

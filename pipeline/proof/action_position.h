@@ -1,9 +1,9 @@
-// Positions of actions in a schedule (Place), with the text that errors use for
-// them (Describe), and the neighbours and partners of actions.
+// Positions of actions in a schedule (ActionPosition), with the text that
+// errors use for them (Describe), and the neighbours and partners of actions.
 //
 //   Describe(schedule, {1, 3});   // "rank 1, action 3 (1SEND_B0)"
-#ifndef TESSERA_PIPELINE_PROOF_PLACE_H_
-#define TESSERA_PIPELINE_PROOF_PLACE_H_
+#ifndef TESSERA_PIPELINE_PROOF_ACTION_POSITION_H_
+#define TESSERA_PIPELINE_PROOF_ACTION_POSITION_H_
 
 #include <cstdint>
 #include <span>
@@ -17,19 +17,20 @@
 namespace tessera::pipeline {
 
 // The position of an action in its rank's list, from 0.
-struct Place {
+struct ActionPosition {
   int32_t rank = -1;
   int32_t position = -1;
 
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const ActionPosition&,
+                         const ActionPosition&) = default;
 };
 
-inline const Action& ActionAt(const Schedule& schedule, Place place) {
+inline const Action& ActionAt(const Schedule& schedule, ActionPosition place) {
   return schedule.ranks[static_cast<size_t>(place.rank)]
                        [static_cast<size_t>(place.position)];
 }
 
-inline std::string Describe(const Schedule& schedule, Place place) {
+inline std::string Describe(const Schedule& schedule, ActionPosition place) {
   return absl::StrCat("rank ", place.rank, ", action ", place.position, " (",
                       ActionAt(schedule, place).ToString(), ")");
 }
@@ -97,4 +98,4 @@ absl::StatusOr<std::vector<std::span<const Action>>> UnitsOf(
 
 }  // namespace tessera::pipeline
 
-#endif  // TESSERA_PIPELINE_PROOF_PLACE_H_
+#endif  // TESSERA_PIPELINE_PROOF_ACTION_POSITION_H_

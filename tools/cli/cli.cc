@@ -86,8 +86,7 @@ absl::Status SetFlag(const Argument& argument) {
   if (argument.flag->ParseFrom(*argument.value, &error)) {
     return absl::OkStatus();
   }
-  return FlagError(argument.name, *argument.value,
-                   absl::InvalidArgumentError(ParserMessage(error)));
+  return FlagError(argument.name, *argument.value, ParserMessage(error));
 }
 
 bool IsHelp(std::string_view argument) {
@@ -251,17 +250,21 @@ std::string HelpText(const Tool& tool) {
 
 absl::Status FlagError(std::string_view flag, std::string_view value,
                        const absl::Status& status) {
-  if (status.ok()) return status;
+  return status.ok() ? status : FlagError(flag, value, status.message());
+}
+
+absl::Status FlagError(std::string_view flag, std::string_view value,
+                       std::string_view message) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, "=", Shown(value), ": ", status.message()));
+      absl::StrCat("--", flag, "=", Shown(value), ": ", message));
 }
 
 absl::Status CheckFlagRange(std::string_view flag, int64_t value,
                             int64_t lowest, int64_t highest) {
   if (value >= lowest && value <= highest) return absl::OkStatus();
-  return FlagError(flag, absl::StrCat(value),
-                   absl::InvalidArgumentError(absl::StrCat(
-                       "expected a number from ", lowest, " to ", highest)));
+  return FlagError(
+      flag, absl::StrCat(value),
+      absl::StrCat("expected a number from ", lowest, " to ", highest));
 }
 
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,

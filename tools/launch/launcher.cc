@@ -57,9 +57,9 @@ absl::Status CheckNodes(const LaunchPlan& plan) {
       CheckFlagRange("master_port", plan.master_port, 0, 65535));
   if (plan.nnodes == 1 || !plan.master_addr.empty()) return absl::OkStatus();
   return FlagError("master_addr", "",
-                   absl::InvalidArgumentError(
-                       "with --nnodes above 1, expected the address of the "
-                       "node with --node_rank=0"));
+
+                   "with --nnodes above 1, expected the address of the "
+                   "node with --node_rank=0");
 }
 
 std::string Seconds(absl::Duration duration) {
@@ -107,17 +107,16 @@ absl::Status SetOutput(const std::string& value, LaunchPlan& plan) {
   } else {
     return FlagError(
         "output", value,
-        absl::InvalidArgumentError(
-            "expected prefix, raw, or a directory: one that exists, or a "
-            "path with a slash such as ./logs"));
+
+        "expected prefix, raw, or a directory: one that exists, or a "
+        "path with a slash such as ./logs");
   }
   return absl::OkStatus();
 }
 
 absl::Status SetBind(const std::string& value, LaunchPlan& plan) {
   if (value != "none" && value != "core") {
-    return FlagError("bind", value,
-                     absl::InvalidArgumentError("expected none or core"));
+    return FlagError("bind", value, "expected none or core");
   }
   plan.bind = value == "core" ? Bind::kCore : Bind::kNone;
   return absl::OkStatus();
@@ -129,13 +128,12 @@ absl::Status CheckPlan(const LaunchPlan& plan) {
   TESSERA_RETURN_IF_ERROR(CheckNodes(plan));
   if (plan.timeout <= absl::ZeroDuration()) {
     return FlagError("timeout", absl::FormatDuration(plan.timeout),
-                     absl::InvalidArgumentError(
-                         "expected a time above 0, such as 90s or 2h"));
+
+                     "expected a time above 0, such as 90s or 2h");
   }
   if (plan.grace < absl::ZeroDuration()) {
-    return FlagError(
-        "grace", absl::FormatDuration(plan.grace),
-        absl::InvalidArgumentError("expected a time from 0 up, such as 5s"));
+    return FlagError("grace", absl::FormatDuration(plan.grace),
+                     "expected a time from 0 up, such as 5s");
   }
   if (plan.command.empty()) {
     return absl::InvalidArgumentError(

@@ -94,7 +94,6 @@ absl::Status ForEachDocument(
 // bytes in indexed data sets and in NumPy arrays (format versions 1 to 3, one
 // dimension).
 //
-//   TESSERA_RETURN_IF_ERROR(WriteTokenFile("train.u16", ids));
 //   TESSERA_ASSIGN_OR_RETURN(auto file, TokenFile::Open("train.u16", 50257));
 //   TESSERA_RETURN_IF_ERROR(file.Read(1000, tokens));
 class TokenFile {
@@ -136,11 +135,6 @@ class TokenFile {
   int64_t token_count_;
   TokenRanges prompts_;
 };
-
-// Replaces the file atomically. InvalidArgument if its name is not *.u16, *.bin
-// or *.u32, or an id does not fit the type.
-absl::Status WriteTokenFile(const std::string& path,
-                            std::span<const TokenId> tokens);
 
 }  // namespace tessera::text
 

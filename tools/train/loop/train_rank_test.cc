@@ -22,6 +22,7 @@
 #include "tools/text/corpus.h"
 #include "tools/text/data_files.h"
 #include "tools/text/samples.h"
+#include "tools/text/testing/token_files.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/testing/small_text.h"
 #include "zero3/state/testing/tiers.h"

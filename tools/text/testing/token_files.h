@@ -18,7 +18,7 @@ namespace tessera::text {
 // Replaces the file atomically. InvalidArgument if its name is not *.u16, *.bin
 // or *.u32, or an id does not fit the type.
 inline absl::Status WriteTokenFile(const std::string& path,
-                            std::span<const TokenId> tokens) {
+                                   std::span<const TokenId> tokens) {
   const bool is_narrow =
       absl::EndsWith(path, ".u16") || absl::EndsWith(path, ".bin");
   if (!is_narrow && !absl::EndsWith(path, ".u32")) {

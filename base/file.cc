@@ -4,7 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <span>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/os/atomic_file.h"
@@ -39,6 +40,32 @@ absl::StatusOr<std::string> ReadFile(const std::string& path,
           "\"", path, "\" is too large; use at most ", max_bytes, " bytes"));
     }
   }
+}
+
+absl::Status ReadAt(int fd, int64_t offset, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const ssize_t got = pread(fd, to.data(), to.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return absl::ErrnoToStatus(errno, "cannot read");
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat(
+          "the file ends ", to.size(),
+          " bytes too early: it was truncated after it was opened"));
+    }
+    to = to.subspan(static_cast<size_t>(got));
+    offset += got;
+  }
+  return absl::OkStatus();
+}
+
+bool PathExists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+bool IsDirectory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view contents) {

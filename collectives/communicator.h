@@ -157,16 +157,6 @@ class Communicator {
                         const CallOptions& call = {}) {
     return Run(AllToAllOf(input, output), call);
   }
-  absl::Status AllToAllUneven(ConstBuffer input,
-                              std::span<const int64_t> send_counts,
-                              Buffer output,
-                              std::span<const int64_t> receive_counts,
-                              const CallOptions& call = {}) {
-    return Run(
-        AllToAllOf(input, output, {send_counts.begin(), send_counts.end()},
-                   {receive_counts.begin(), receive_counts.end()}),
-        call);
-  }
   absl::Status Barrier(const CallOptions& call = {}) {
     return Run(BarrierOf(), call);
   }

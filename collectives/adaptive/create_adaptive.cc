@@ -149,18 +149,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateAdaptiveCommunicator(
         "an adaptive communicator creates its own chooser; leave "
         "options.chooser null, or use Communicator::Create");
   }
-  std::vector<Rank> everyone;
-  for (int64_t r = 0; r < engine->size(); ++r) everyone.push_back(Rank(r));
-  // An id that no user's subgroup can have, because those are hashes of member
-  // lists.
   constexpr uint32_t kMeasuringGroup = 2;
-  const int64_t deadline =
-      MonotonicNanos() +
-      absl::ToInt64Nanoseconds(std::min(options.timeout, absl::Hours(1)));
   {
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<Engine> beside,
-        engine->CreateSubgroup(everyone, kMeasuringGroup, deadline));
+        Duplicate(*engine, kMeasuringGroup, options.timeout));
     TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                              Communicator::Create(std::move(beside), options));
     TESSERA_ASSIGN_OR_RETURN(options.chooser,

@@ -110,6 +110,12 @@ absl::StatusOr<std::vector<std::unique_ptr<ByteChannel>>> TakeOver(
 
 }  // namespace
 
+std::vector<int> InheritedSockets::numbers() const {
+  std::vector<int> numbers;
+  for (const UniqueFd& socket : sockets) numbers.push_back(socket.get());
+  return numbers;
+}
+
 bool InheritedSockets::PassOn() const {
   for (const UniqueFd& socket : sockets) {
     if (fcntl(socket.get(), F_SETFD, 0) != 0) return false;
@@ -129,6 +135,10 @@ absl::StatusOr<std::vector<InheritedSockets>> MakeInheritedSockets(
                              absl::ResourceExhaustedError(absl::StrCat(
                                  _.message(), "; ", size, " ranks need ",
                                  2 * (size - 1), " descriptors (ulimit -n)")));
+    // Blocking, as programs that do not use this library expect.
+    for (const UniqueFd* end : {&pair.first, &pair.second}) {
+      fcntl(end->get(), F_SETFL, 0);
+    }
     absl::StrAppend(&all[0].value, rank > 1 ? "," : "", pair.first.get());
     all[0].sockets.push_back(std::move(pair.first));
     all[rank].value = absl::StrCat(pair.second.get());

@@ -45,6 +45,9 @@ struct InheritedSockets {
   std::string value;  // Value of the variable.
   std::vector<UniqueFd> sockets;
 
+  // The descriptors of `sockets`.
+  std::vector<int> numbers() const;
+
   // Clears close-on-exec. Makes only system calls, so it may be called between
   // fork and exec. Returns false and sets errno on failure.
   bool PassOn() const;

@@ -194,7 +194,6 @@ absl::Status StoreTable::Set(int64_t reads, std::string_view key,
   Calls calls;
   {
     absl::MutexLock lock(&mutex_);
-    if (!closed_.ok()) return closed_;
     if (const auto it = entries_.find(key); it != entries_.end()) {
       if (it->second.value == value) return absl::OkStatus();
       return absl::AlreadyExistsError(absl::StrCat(
@@ -213,7 +212,6 @@ absl::Status StoreTable::Set(int64_t reads, std::string_view key,
 }
 
 absl::Status StoreTable::CheckWait() const {
-  if (!closed_.ok()) return closed_;
   const auto waits = static_cast<int64_t>(getters_.size() + watches_.size());
   if (waits < limits_.waits) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -239,7 +237,7 @@ StoreTable::Ticket StoreTable::Get(Rank owner, std::string_view key,
     result = std::move(status);
   } else {
     absl::MutexLock lock(&mutex_);
-    if (closed_.ok() && entries_.contains(key)) {
+    if (entries_.contains(key)) {
       result = Read(key);
     } else if (status = CheckGet(owner, key); !status.ok()) {
       result = std::move(status);
@@ -360,7 +358,6 @@ absl::StatusOr<MissingMembers> StoreTable::FindAbsent(
     std::string_view prefix, std::span<const Rank> ranks) {
   TESSERA_RETURN_IF_ERROR(CheckRankList(prefix, ranks, size_));
   absl::MutexLock lock(&mutex_);
-  if (!closed_.ok()) return closed_;
   return Absent(prefix, ranks);
 }
 
@@ -402,7 +399,6 @@ absl::Status StoreTable::TakeMember(Rank rank, std::string where) {
   Calls calls;
   {
     absl::MutexLock lock(&mutex_);
-    if (!closed_.ok()) return closed_;
     if (rank < Rank(0) || rank.value() >= size_) {
       return absl::InvalidArgumentError(
           absl::StrCat("rank ", rank.value(), " is out of range; the job has ",
@@ -466,21 +462,6 @@ JobMember StoreTable::member(Rank rank) const {
 bool StoreTable::HasUnread() const {
   absl::MutexLock lock(&mutex_);
   return unread_ > 0;
-}
-
-void StoreTable::Close(absl::Status reason) {
-  Calls calls;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (closed_.ok()) closed_ = reason;
-    while (!getters_.empty()) {
-      FailGetter(getters_.begin()->first, reason, &calls);
-    }
-    while (!watches_.empty()) {
-      EndWatch(watches_.begin()->first, reason, &calls);
-    }
-  }
-  RunAll(calls);
 }
 
 absl::StatusOr<std::unique_ptr<TableStore>> TableStore::Take(

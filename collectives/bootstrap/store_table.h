@@ -139,9 +139,6 @@ class StoreTable {
   // True if an entry with limited reads has reads left.
   bool HasUnread() const;
 
-  // Ends all waits and makes all later calls fail with `reason`.
-  void Close(absl::Status reason);
-
  private:
   struct Entry {
     std::string value;
@@ -189,7 +186,6 @@ class StoreTable {
   const int64_t size_;
   const TableLimits limits_;
   mutable absl::Mutex mutex_;
-  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   Ticket next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t unread_ ABSL_GUARDED_BY(mutex_) = 0;

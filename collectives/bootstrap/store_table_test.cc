@@ -154,22 +154,5 @@ TEST(StoreTableTest, EveryTotalIsBounded) {
   EXPECT_FALSE(a.value.has_value());
 }
 
-TEST(StoreTableTest, CloseEndsEverything) {
-  StoreTable table(1);
-  Getter getter, late;
-  Waiter waiter;
-  TESSERA_EXPECT_OK(table.Set(0, "there", ""));
-  table.Get(Store::kAnyRank, "a", getter.Done());
-  table.AwaitAll("a", std::vector<Rank>{Rank(0)}, waiter.Done());
-  table.Close(absl::UnavailableError("closed"));
-  const auto closed = StatusIs(absl::StatusCode::kUnavailable, "closed");
-  EXPECT_THAT(*getter.value, closed);
-  EXPECT_THAT(*waiter.absence, closed);
-  EXPECT_THAT(table.Set(0, "a", ""), closed);
-  table.Get(Store::kAnyRank, "there", late.Done());
-  EXPECT_THAT(*late.value, closed);
-  EXPECT_THAT(table.TakeMember(Rank(0), ""), closed);
-}
-
 }  // namespace
 }  // namespace tessera::collectives

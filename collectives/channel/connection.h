@@ -84,7 +84,6 @@ class Connection {
   // Queues a message (valid by CheckMessage) for Advance.
   void Queue(const Message& message) { AppendMessage(message, &out_); }
 
-  bool handshaken() const { return handshaken_; }
   size_t queued_bytes() const { return out_.size() - sent_; }
 
   // Closes the connection for both ends.

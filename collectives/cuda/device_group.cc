@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -14,13 +13,6 @@
 
 namespace tessera::collectives {
 namespace {
-
-int64_t DeadlineAfter(absl::Duration timeout) {
-  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  const int64_t now = MonotonicNanos();
-  const int64_t nanos = absl::ToInt64Nanoseconds(timeout);
-  return nanos > kNever - now ? kNever : now + nanos;
-}
 
 // Waits for a change until `deadline`; returns false if it has passed.
 bool AwaitChange(std::condition_variable& changed,

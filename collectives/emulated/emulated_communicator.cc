@@ -196,11 +196,10 @@ absl::StatusOr<Event> EmulatedEngine::EnqueueOn(Queue& queue,
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateEmulatedEngine(Communicator& host,
                                                              Device& device) {
-  std::vector<Rank> everyone;
-  for (int64_t r = 0; r < host.size(); ++r) everyone.push_back(Rank(r));
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<Communicator> group,
-      host.Subgroup(everyone, absl::StrCat(host.name(), "/emulated")));
+      host.Subgroup(AllRanks(host.size()),
+                    absl::StrCat(host.name(), "/emulated")));
   return std::make_unique<EmulatedEngine>(std::move(group), device);
 }
 

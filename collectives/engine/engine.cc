@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -58,5 +59,19 @@ absl::StatusOr<Event> Engine::Enqueue(const Operation&, const EnqueueCall&) {
 }
 
 void Engine::OnError(std::function<void(const absl::Status&)>) {}
+
+std::vector<Rank> AllRanks(int64_t size) {
+  std::vector<Rank> ranks;
+  for (int64_t r = 0; r < size; ++r) ranks.push_back(Rank(r));
+  return ranks;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Duplicate(Engine& engine,
+                                                  uint32_t group,
+                                                  absl::Duration timeout) {
+  return engine.CreateSubgroup(
+      AllRanks(engine.size()), group,
+      DeadlineAfter(std::min(timeout, absl::Hours(1))));
+}
 
 }  // namespace tessera::collectives

@@ -159,6 +159,16 @@ class Engine {
   virtual std::vector<PeerReport> Peers() const = 0;
 };
 
+// The ranks 0 to size - 1.
+std::vector<Rank> AllRanks(int64_t size);
+
+// A second group of all ranks of the engine; a collective call. `group` is an
+// id that no user's subgroup can have, because those are hashes of member
+// lists: a small number. Waits for at most `timeout` or an hour.
+absl::StatusOr<std::unique_ptr<Engine>> Duplicate(Engine& engine,
+                                                  uint32_t group,
+                                                  absl::Duration timeout);
+
 }  // namespace tessera::collectives
 
 #endif  // TESSERA_COLLECTIVES_ENGINE_ENGINE_H_

@@ -3,6 +3,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -72,29 +74,24 @@ void Scratch::Reset() {
 }
 
 std::string_view PhaseName(Phase phase) {
-  switch (phase) {
-    case Phase::kIdle:
-      return "idle";
-    case Phase::kEntering:
-      return "entering";
-    case Phase::kSending:
-      return "sending";
-    case Phase::kReceiving:
-      return "receiving";
-    case Phase::kReducing:
-      return "reducing";
-    case Phase::kCopying:
-      return "copying";
-    case Phase::kLeaving:
-      return "leaving";
-  }
-  return "in an unknown phase";
+  constexpr std::array<std::string_view, 7> kNames = {
+      "idle",     "entering", "sending", "receiving",
+      "reducing", "copying",  "leaving"};
+  const auto index = static_cast<size_t>(phase);
+  return index < kNames.size() ? kNames[index] : "in an unknown phase";
 }
 
 int64_t MonotonicNanos() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+int64_t DeadlineAfter(absl::Duration timeout) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const int64_t now = MonotonicNanos();
+  const int64_t nanos = absl::ToInt64Nanoseconds(timeout);  // Saturates.
+  return nanos > kNever - now ? kNever : now + nanos;
 }
 
 }  // namespace tessera::collectives

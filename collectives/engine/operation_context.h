@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/operation/signature.h"
 #include "topology/rank.h"
 
@@ -90,6 +91,10 @@ class PhaseWord {
 // Nanoseconds of CLOCK_MONOTONIC, the clock of all deadlines; equal for all
 // processes of a host.
 int64_t MonotonicNanos();
+
+// The end of `timeout` from now on, in MonotonicNanos; an infinite timeout
+// never ends.
+int64_t DeadlineAfter(absl::Duration timeout);
 
 // One thread runs an operation; any thread may read its phase.
 class OperationContext {

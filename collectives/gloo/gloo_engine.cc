@@ -369,14 +369,12 @@ absl::Status Validate(const GlooOptions& options) {
 absl::StatusOr<std::unique_ptr<Engine>> CreateGlooEngine(
     Store& store, const GlooOptions& options) {
   TESSERA_RETURN_IF_ERROR(Validate(options));
-  const int64_t deadline =
-      MonotonicNanos() + absl::ToInt64Nanoseconds(options.timeout);
+  const int64_t deadline = DeadlineAfter(options.timeout);
   TESSERA_ASSIGN_OR_RETURN(auto device, CreateGlooDevice(options));
-  std::vector<Rank> members;
-  for (int64_t r = 0; r < store.size(); ++r) members.push_back(Rank(r));
   TESSERA_ASSIGN_OR_RETURN(
-      auto group, GlooGroup::Connect(store, std::move(members), options.name,
-                                     std::move(device), options, deadline));
+      auto group,
+      GlooGroup::Connect(store, AllRanks(store.size()), options.name,
+                         std::move(device), options, deadline));
   return std::make_unique<GlooEngine>(std::move(group));
 }
 

@@ -21,18 +21,11 @@ namespace tessera::collectives {
 
 namespace {
 
-// All ranks, with an id that no user's subgroup can have, because those are
-// hashes of member lists.
 absl::StatusOr<std::unique_ptr<Communicator>> GroupBeside(
     Engine& engine, absl::Duration timeout) {
   constexpr uint32_t kHostsGroup = 3;
-  std::vector<Rank> everyone;
-  for (int64_t r = 0; r < engine.size(); ++r) everyone.push_back(Rank(r));
-  const int64_t deadline = MonotonicNanos() + absl::ToInt64Nanoseconds(std::min(
-                                                  timeout, absl::Hours(1)));
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<Engine> beside,
-      engine.CreateSubgroup(everyone, kHostsGroup, deadline));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> beside,
+                           Duplicate(engine, kHostsGroup, timeout));
   CommunicatorOptions options;
   options.name = "hosts";
   options.timeout = timeout;

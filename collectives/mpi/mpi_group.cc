@@ -60,8 +60,7 @@ MpiGroup::~MpiGroup() {
 absl::StatusOr<std::shared_ptr<MpiGroup>> MpiGroup::World(
     const MpiOptions& options) {
   TESSERA_RETURN_IF_ERROR(StartMpi());
-  const int64_t deadline =
-      MonotonicNanos() + absl::ToInt64Nanoseconds(options.timeout);
+  const int64_t deadline = DeadlineAfter(options.timeout);
   auto duplicate = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   TESSERA_RETURN_IF_ERROR(

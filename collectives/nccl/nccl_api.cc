@@ -10,25 +10,17 @@ namespace tessera::collectives {
 namespace {
 
 std::string_view NameOf(NcclResult result) {
-  switch (result) {
-    case NcclResult::kSuccess:
-      return "success";
-    case NcclResult::kUnhandledCudaError:
-      return "unhandled CUDA error";
-    case NcclResult::kSystemError:
-      return "system error";
-    case NcclResult::kInternalError:
-      return "internal error";
-    case NcclResult::kInvalidArgument:
-      return "invalid argument";
-    case NcclResult::kInvalidUsage:
-      return "invalid usage";
-    case NcclResult::kRemoteError:
-      return "remote process exited or there was a network error";
-    case NcclResult::kInProgress:
-      return "in progress";
-  }
-  return "unknown result";
+  constexpr std::array<std::string_view, 8> kNames = {
+      "success",
+      "unhandled CUDA error",
+      "system error",
+      "internal error",
+      "invalid argument",
+      "invalid usage",
+      "remote process exited or there was a network error",
+      "in progress"};
+  const auto index = static_cast<size_t>(result);
+  return index < kNames.size() ? kNames[index] : "unknown result";
 }
 
 }  // namespace

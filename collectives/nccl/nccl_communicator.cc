@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -25,20 +24,6 @@
 
 namespace tessera::collectives {
 namespace {
-
-int64_t DeadlineAfter(absl::Duration timeout) {
-  const int64_t now = MonotonicNanos();
-  const int64_t nanos = absl::ToInt64Nanoseconds(timeout);
-  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  return nanos > kNever - now ? kNever : now + nanos;
-}
-
-// A communicator like `host`, used only by the engine.
-absl::StatusOr<std::unique_ptr<Communicator>> Duplicate(Communicator& host) {
-  std::vector<Rank> everyone;
-  for (int64_t r = 0; r < host.size(); ++r) everyone.push_back(Rank(r));
-  return host.Subgroup(everyone, absl::StrCat(host.name(), "/nccl"));
-}
 
 // The hosts and pids of all ranks.
 absl::StatusOr<std::vector<PeerReport>> ExchangeDescriptions(
@@ -643,7 +628,9 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateNcclEngine(
                              device.CreateQueue("nccl"));
     TESSERA_RETURN_IF_ERROR(api.StreamOf(*queue).status());
   }
-  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> base, Duplicate(host));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Communicator> base,
+      host.Subgroup(AllRanks(host.size()), absl::StrCat(host.name(), "/nccl")));
   return CreateOn(std::move(base), device, api, options);
 }
 

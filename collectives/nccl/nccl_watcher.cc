@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -18,13 +17,6 @@ namespace {
 constexpr auto kPoll = std::chrono::microseconds(500);
 // The longest time that a leaving rank waits for the others.
 constexpr auto kPatience = std::chrono::seconds(5);
-
-int64_t DeadlineAfter(absl::Duration timeout) {
-  const int64_t now = MonotonicNanos();
-  const int64_t nanos = absl::ToInt64Nanoseconds(timeout);
-  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  return nanos > kNever - now ? kNever : now + nanos;
-}
 
 }  // namespace
 

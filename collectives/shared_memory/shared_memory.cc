@@ -212,8 +212,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateSharedMemoryEngine(
     Store& store, const SharedMemoryOptions& options) {
   const absl::Time deadline = absl::Now() + options.timeout;
   const std::string name = absl::StrCat("shared_memory/", options.name, "/");
-  std::vector<Rank> everybody;
-  for (int64_t r = 0; r < store.size(); ++r) everybody.push_back(Rank(r));
+  const std::vector<Rank> everybody = AllRanks(store.size());
   TESSERA_ASSIGN_OR_RETURN(
       std::vector<PeerProcess> peers,
       ExchangeProcesses(store, everybody, name + "processes", deadline));

@@ -15,30 +15,35 @@ namespace tessera::pipeline {
 
 namespace {
 
-Colour BaseOf(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return {0, 114, 178};
-    case ActionKind::kBackward:
-      return {213, 94, 0};
-    case ActionKind::kBackwardInput:
-      return {235, 170, 10};
-    case ActionKind::kBackwardWeight:
-      return {15, 172, 118};
-    case ActionKind::kSendForward:
-    case ActionKind::kSendBackward:
-      return {90, 70, 140};
-    case ActionKind::kReceiveForward:
-    case ActionKind::kReceiveBackward:
-      return {176, 160, 214};
-    case ActionKind::kUnshard:
-      return {86, 180, 233};
-    case ActionKind::kReshard:
-      return {150, 150, 150};
-    case ActionKind::kReduceGradient:
-      return {204, 121, 167};
-  }
-  return kInk;
+// By ActionKind.
+constexpr std::array<Colour, kActionKinds.size()> kBaseColours = {{
+    {0, 114, 178},
+    {213, 94, 0},
+    {235, 170, 10},
+    {15, 172, 118},
+    {90, 70, 140},
+    {176, 160, 214},
+    {90, 70, 140},
+    {176, 160, 214},
+    {86, 180, 233},
+    {150, 150, 150},
+    {204, 121, 167},
+}};
+constexpr std::array<std::string_view, kActionKinds.size()> kLegends = {
+    "F forward",
+    "B backward",
+    "I backward, input",
+    "W backward, weights",
+    "send",
+    "receive",
+    "send",
+    "receive",
+    "unshard",
+    "reshard",
+    "reduce gradient"};
+
+const Colour& BaseOf(ActionKind kind) {
+  return kBaseColours[static_cast<size_t>(kind)];
 }
 
 double Linear(double part) {
@@ -100,29 +105,7 @@ Colour ColourOfRank(int64_t rank, int64_t ranks) {
 }
 
 std::string_view LegendOf(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "F forward";
-    case ActionKind::kBackward:
-      return "B backward";
-    case ActionKind::kBackwardInput:
-      return "I backward, input";
-    case ActionKind::kBackwardWeight:
-      return "W backward, weights";
-    case ActionKind::kSendForward:
-    case ActionKind::kSendBackward:
-      return "send";
-    case ActionKind::kReceiveForward:
-    case ActionKind::kReceiveBackward:
-      return "receive";
-    case ActionKind::kUnshard:
-      return "unshard";
-    case ActionKind::kReshard:
-      return "reshard";
-    case ActionKind::kReduceGradient:
-      return "reduce gradient";
-  }
-  return "";
+  return kLegends[static_cast<size_t>(kind)];
 }
 
 namespace {

@@ -473,8 +473,6 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                                .overlap_chunks = options.overlap_chunks,
                                .fp8 = options.fp8,
                                .lora = options.lora}));
-  TESSERA_RETURN_IF_ERROR(DescribeWeights(group, qkv));
-  TESSERA_RETURN_IF_ERROR(DescribeWeights(group, output));
   return Attention(group, options, std::move(core), std::move(qkv),
                    std::move(output));
 }

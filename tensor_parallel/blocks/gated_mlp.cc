@@ -54,8 +54,6 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
                   .overlap_chunks = options.overlap_chunks,
                   .fp8 = options.fp8,
                   .lora = options.lora}));
-  TESSERA_RETURN_IF_ERROR(DescribeWeights(group, gate_up));
-  TESSERA_RETURN_IF_ERROR(DescribeWeights(group, down));
   return GatedMlp(group, options, std::move(gate_up), std::move(down));
 }
 

@@ -245,14 +245,6 @@ class RowParallelLinear {
   ReusableTensor all_y_ = group_.Working("all tokens of y");
 };
 
-// Sets the properties of a linear layer's whole weight matrix that its local
-// shape does not determine.
-
-absl::Status DescribeWeights(const TensorGroup& group,
-                             ColumnParallelLinear& layer);
-absl::Status DescribeWeights(const TensorGroup& group,
-                             RowParallelLinear& layer);
-
 }  // namespace tessera::tensor_parallel
 
 #endif  // TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_H_

@@ -16,7 +16,6 @@
 #include "base/device/operand_checker.h"
 #include "base/dtype/dtype.h"
 #include "base/os/thread_pool.h"
-#include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
@@ -74,16 +73,14 @@ void RunByColumns(ThreadPool& pool, void (*run)(const Job&), const Job& job) {
 
 // Runs `job` on x and y of equal shapes with any number of dimensions: as one
 // row if they are contiguous, otherwise by their last two dimensions.
-absl::Status RunOnRows(ThreadPool& pool, ElementwiseJob job,
-                       const ConstTensorView& x, const TensorView& y) {
-  if (x.element_count() == 0) return absl::OkStatus();
+void RunOnRows(ThreadPool& pool, ElementwiseJob job, const ConstTensorView& x,
+               const TensorView& y) {
+  if (x.element_count() == 0) return;
   if (x.rank() > 2 && !(x.IsContiguous() && y.IsContiguous())) {
     for (int64_t i = 0; i < x.shape()[0]; ++i) {
-      TESSERA_ASSIGN_OR_RETURN(ConstTensorView x_part, x.Select(0, i));
-      TESSERA_ASSIGN_OR_RETURN(TensorView y_part, y.Select(0, i));
-      TESSERA_RETURN_IF_ERROR(RunOnRows(pool, job, x_part, y_part));
+      RunOnRows(pool, job, *x.Select(0, i), *y.Select(0, i));
     }
-    return absl::OkStatus();
+    return;
   }
   const bool is_matrix =
       x.rank() == 2 && !(x.IsContiguous() && y.IsContiguous());
@@ -93,7 +90,7 @@ absl::Status RunOnRows(ThreadPool& pool, ElementwiseJob job,
     job.x = ConstRowsView(x);
     job.y = RowsView(y);
     RunByRows(pool, RunElementwise, job, job.n);
-    return absl::OkStatus();
+    return;
   }
   RunParts(pool, x.element_count(), 1, [&](IndexRange range) {
     ElementwiseJob part = job;
@@ -103,7 +100,6 @@ absl::Status RunOnRows(ThreadPool& pool, ElementwiseJob job,
     part.y = RowsView(y.data() + range.begin * SizeInBytes(y.dtype()), 0);
     RunElementwise(part);
   });
-  return absl::OkStatus();
 }
 
 // Only the forward writes statistics.
@@ -342,29 +338,25 @@ void RequireBlasTokens(OperandChecker& check, std::string_view name,
                    kLargestBlasSize, " elements."));
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Gemm& call) {
+void Run(CpuBackend& cpu, const op::Gemm& call) {
   Gemm(*cpu.pool, call.options, call.a, call.b, call.c);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend&, const op::CastTranspose& call) {
+void Run(CpuBackend&, const op::CastTranspose& call) {
   CastTranspose(call.x, call.scale, call.amax, call.y, call.transposed);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::GemmFp8& call) {
+void Run(CpuBackend& cpu, const op::GemmFp8& call) {
   GemmFp8(*cpu.pool, call.options, call.a, call.a_inverse, call.b,
           call.b_inverse, call.c);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend&, const op::UpdateScales& call) {
+void Run(CpuBackend&, const op::UpdateScales& call) {
   UpdateScales(call.margin, call.largest, call.amax, call.history, call.scale,
                call.inverse);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::AddBias& call) {
+void Run(CpuBackend& cpu, const op::AddBias& call) {
   const ElementwiseJob job = {.step = Step::kAddToRows,
                               .x_type = call.x.dtype(),
                               .y_type = call.x.dtype(),
@@ -373,10 +365,9 @@ absl::Status Run(CpuBackend& cpu, const op::AddBias& call) {
                               .x = ConstRowsView(call.bias),
                               .y = RowsView(call.x)};
   RunByRows(*cpu.pool, RunElementwise, job, job.n);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::SumRows& call) {
+void Run(CpuBackend& cpu, const op::SumRows& call) {
   const ElementwiseJob job = {.step = Step::kSumRows,
                               .x_type = call.gradient.dtype(),
                               .y_type = call.bias_gradient.dtype(),
@@ -385,35 +376,34 @@ absl::Status Run(CpuBackend& cpu, const op::SumRows& call) {
                               .x = ConstRowsView(call.gradient),
                               .y = RowsView(call.bias_gradient)};
   RunByColumns(*cpu.pool, RunElementwise, job);
-  return absl::OkStatus();
 }
 
 absl::Status Run(CpuBackend&, const op::Copy& call) {
   return tessera::Copy(call.x, call.y);
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Add& call) {
-  return RunOnRows(
+void Run(CpuBackend& cpu, const op::Add& call) {
+  RunOnRows(
       *cpu.pool,
       {.step = Step::kAdd, .x_type = call.x.dtype(), .y_type = call.y.dtype()},
       call.x, call.y);
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Scale& call) {
-  return RunOnRows(*cpu.pool,
-                   {.step = Step::kScale,
-                    .x_type = call.x.dtype(),
-                    .y_type = call.x.dtype(),
-                    .factor = call.factor},
-                   call.x, call.x);
+void Run(CpuBackend& cpu, const op::Scale& call) {
+  RunOnRows(*cpu.pool,
+            {.step = Step::kScale,
+             .x_type = call.x.dtype(),
+             .y_type = call.x.dtype(),
+             .factor = call.factor},
+            call.x, call.x);
 }
 
 absl::Status Run(CpuBackend&, const op::Fill& call) {
   return tessera::Fill(call.x, call.value);
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Cast& call) {
-  return RunOnRows(
+void Run(CpuBackend& cpu, const op::Cast& call) {
+  RunOnRows(
       *cpu.pool,
       {.step = Step::kCast, .x_type = call.x.dtype(), .y_type = call.y.dtype()},
       call.x, call.y);
@@ -423,12 +413,11 @@ absl::Status Run(CpuBackend&, const op::Dropout& call) {
   return ApplyDropout(call.mask, call.x);
 }
 
-absl::Status Run(CpuBackend& cpu, const op::RowDots& call) {
+void Run(CpuBackend& cpu, const op::RowDots& call) {
   DotRows(*cpu.pool, call.output, call.output_gradient, call.dots);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Glu& call) {
+void Run(CpuBackend& cpu, const op::Glu& call) {
   const GluJob job = {.kind = call.kind,
                       .dtype = call.gate.dtype(),
                       .rows = {0, call.gate.shape()[0]},
@@ -437,10 +426,9 @@ absl::Status Run(CpuBackend& cpu, const op::Glu& call) {
                       .up = ConstRowsView(call.up),
                       .y = RowsView(call.y)};
   RunByRows(*cpu.pool, RunGlu, job, job.n);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::GluGradient& call) {
+void Run(CpuBackend& cpu, const op::GluGradient& call) {
   const GluJob job = {.kind = call.kind,
                       .backward = true,
                       .dtype = call.gate.dtype(),
@@ -452,30 +440,27 @@ absl::Status Run(CpuBackend& cpu, const op::GluGradient& call) {
                       .gate_gradient = RowsView(call.gate_gradient),
                       .up_gradient = RowsView(call.up_gradient)};
   RunByRows(*cpu.pool, RunGlu, job, job.n);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::RmsNorm& call) {
+void Run(CpuBackend& cpu, const op::RmsNorm& call) {
   NormJob job = JobOn(NormJob::Step::kForward, call.x);
   job.epsilon = call.epsilon;
   job.weight = ConstRowsView(call.weight);
   job.inverse = RowsView(call.inverse);
   job.y = RowsView(call.y);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::RmsNormInputGradient& call) {
+void Run(CpuBackend& cpu, const op::RmsNormInputGradient& call) {
   NormJob job = JobOn(NormJob::Step::kInputGradient, call.x);
   job.gradient = ConstRowsView(call.gradient);
   job.weight = ConstRowsView(call.weight);
   job.inverse = StatisticsView(call.inverse);
   job.y = RowsView(call.x_gradient);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::AddRmsNorm& call) {
+void Run(CpuBackend& cpu, const op::AddRmsNorm& call) {
   NormJob job = JobOn(NormJob::Step::kAddForward, call.x);
   job.epsilon = call.epsilon;
   job.residual = ConstRowsView(call.residual);
@@ -484,10 +469,9 @@ absl::Status Run(CpuBackend& cpu, const op::AddRmsNorm& call) {
   job.inverse = RowsView(call.inverse);
   job.y = RowsView(call.y);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::AddRmsNormInputGradient& call) {
+void Run(CpuBackend& cpu, const op::AddRmsNormInputGradient& call) {
   NormJob job = JobOn(NormJob::Step::kAddInputGradient, call.x);
   job.gradient = ConstRowsView(call.gradient);
   job.weight = ConstRowsView(call.weight);
@@ -495,74 +479,65 @@ absl::Status Run(CpuBackend& cpu, const op::AddRmsNormInputGradient& call) {
   job.inverse = StatisticsView(call.inverse);
   job.y = RowsView(call.x_gradient);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::RmsNormWeightGradient& call) {
+void Run(CpuBackend& cpu, const op::RmsNormWeightGradient& call) {
   NormJob job = JobOn(NormJob::Step::kWeightGradient, call.x);
   job.target_type = call.weight_gradient.dtype();
   job.gradient = ConstRowsView(call.gradient);
   job.inverse = StatisticsView(call.inverse);
   job.y = RowsView(call.weight_gradient);
   RunByColumns(*cpu.pool, RunNorm, job);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Rotate& call) {
+void Run(CpuBackend& cpu, const op::Rotate& call) {
   call.x.dtype() == DType::kF64
       ? RotateHeads<double>(*cpu.pool, cpu.rotary, call.frequencies,
                             call.inverse, call.positions, call.x)
       : RotateHeads<float>(*cpu.pool, cpu.rotary, call.frequencies,
                            call.inverse, call.positions, call.x);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::GatherRows& call) {
+void Run(CpuBackend& cpu, const op::GatherRows& call) {
   CopyHeldRows(*cpu.pool, call.table, call.held, ListOf<int64_t>(call.ids),
                call.y);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::AddRows& call) {
+void Run(CpuBackend& cpu, const op::AddRows& call) {
   AddHeldRows(*cpu.pool, call.gradient, call.held, ListOf<int64_t>(call.ids),
               call.table_gradient);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::RowMax& call) {
+void Run(CpuBackend& cpu, const op::RowMax& call) {
   CrossEntropyJob job = JobOn(CrossEntropyStep::kMax, call.logits);
   job.result = RowsView(call.largest);
   RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::SumExp& call) {
+void Run(CpuBackend& cpu, const op::SumExp& call) {
   CrossEntropyJob job = JobOn(CrossEntropyStep::kSumExp, call.logits);
   job.largest = ConstRowsView(call.largest);
   job.result = RowsView(call.sum);
   RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend&, const op::Pick& call) {
+void Run(CpuBackend&, const op::Pick& call) {
   CrossEntropyJob job = JobOn(CrossEntropyStep::kPick, call.logits);
   job.held = call.held;
   job.targets = ListOf<int64_t>(call.targets);
   job.result = RowsView(call.picked);
   RunCrossEntropy(job);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend&, const op::CrossEntropyLosses& call) {
+void Run(CpuBackend&, const op::CrossEntropyLosses& call) {
   call.largest.dtype() == DType::kF64
       ? SetLosses<double>(call.largest, call.sum, call.picked, call.targets,
                           call.losses)
       : SetLosses<float>(call.largest, call.sum, call.picked, call.targets,
                          call.losses);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::CrossEntropyGradient& call) {
+void Run(CpuBackend& cpu, const op::CrossEntropyGradient& call) {
   CrossEntropyJob job = JobOn(CrossEntropyStep::kGradient, call.logits);
   job.held = call.held;
   job.largest = ConstRowsView(call.largest);
@@ -574,19 +549,17 @@ absl::Status Run(CpuBackend& cpu, const op::CrossEntropyGradient& call) {
   job.vocabulary = call.terms.vocabulary;
   job.result = RowsView(call.logits);
   RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Route& call) {
+void Run(CpuBackend& cpu, const op::Route& call) {
   RunParts(*cpu.pool, call.logits.shape()[0], call.logits.shape()[1],
            [&](IndexRange tokens) {
              RouteTokens(call.options, tokens, call.logits, call.bias,
                          call.weights, call.experts);
            });
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::RouteGradient& call) {
+void Run(CpuBackend& cpu, const op::RouteGradient& call) {
   RunParts(*cpu.pool, call.logits.shape()[0], call.logits.shape()[1],
            [&](IndexRange tokens) {
              RouteTokensGradient(call.options, tokens, call.logits,
@@ -594,10 +567,9 @@ absl::Status Run(CpuBackend& cpu, const op::RouteGradient& call) {
                                  call.balance, call.z_loss,
                                  call.logits_gradient);
            });
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::ScaleRows& call) {
+void Run(CpuBackend& cpu, const op::ScaleRows& call) {
   RunByRows(*cpu.pool, RunElementwise,
             ElementwiseJob{.step = Step::kScaleRows,
                            .x_type = call.x.dtype(),
@@ -608,10 +580,9 @@ absl::Status Run(CpuBackend& cpu, const op::ScaleRows& call) {
                            .z = ConstRowsView(call.scales.data(), 0),
                            .y = RowsView(call.y)},
             call.x.shape()[1]);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::ScaleRowsGradient& call) {
+void Run(CpuBackend& cpu, const op::ScaleRowsGradient& call) {
   const int64_t n = call.gradient.shape()[1];
   RunByRows(*cpu.pool, RunElementwise,
             ElementwiseJob{.step = Step::kDots,
@@ -623,31 +594,34 @@ absl::Status Run(CpuBackend& cpu, const op::ScaleRowsGradient& call) {
                            .z = ConstRowsView(call.x),
                            .y = RowsView(call.scales_gradient.data(), 0)},
             n);
-  return Run(cpu, op::ScaleRows{call.scales, call.gradient, call.x_gradient});
+  Run(cpu, op::ScaleRows{call.scales, call.gradient, call.x_gradient});
 }
 
-absl::Status Run(CpuBackend&, const op::Sum& call) {
+void Run(CpuBackend&, const op::Sum& call) {
   double sum = 0;
   for (const double value : ListOf<double>(call.x)) sum += value;
   *reinterpret_cast<double*>(call.total.data()) = call.factor * sum;
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::Attend& call) {
+void Run(CpuBackend& cpu, const op::Attend& call) {
   Attend(*cpu.pool, call.block, call.state);
-  return absl::OkStatus();
 }
 
-absl::Status Run(CpuBackend& cpu, const op::AttendGradient& call) {
+void Run(CpuBackend& cpu, const op::AttendGradient& call) {
   AttendGradient(*cpu.pool, call.block, call.gradients);
-  return absl::OkStatus();
 }
 
 CpuKernelTable MakeKernels() {
   CpuKernelTable table;
   LayerOperations::ForEach([&]<typename Op>(std::type_identity<Op>) {
-    table.Add<Op>(
-        [](CpuBackend& cpu, const Op& call) { return Run(cpu, call); });
+    table.Add<Op>([](CpuBackend& cpu, const Op& call) -> absl::Status {
+      if constexpr (std::is_void_v<decltype(Run(cpu, call))>) {
+        Run(cpu, call);
+        return absl::OkStatus();
+      } else {
+        return Run(cpu, call);
+      }
+    });
   });
   table.AddCheck<op::Gemm, op::GemmFp8>(
       [](const CpuBackend&, const auto& call, OperandChecker& check) {

@@ -509,37 +509,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         dv.token_stride, rows, column, sizes.d, S{1}, value_sums);
 }
 
-// Each warp processes one row.
-template <typename T, typename S>
-__global__ void __launch_bounds__(kThreads)
-    MergeKernel(int64_t rows, int64_t queries, int64_t heads, int64_t d,
-                Operand<const T> output, Operand<const S> log_sum_exp,
-                Operand<S> state_output, Operand<S> state_log_sum_exp) {
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  if (row >= rows) return;
-  const int64_t head = row % heads;
-  const int64_t token = row / heads % queries;
-  const int64_t sequence = row / heads / queries;
-  const S added =
-      log_sum_exp.At(sequence, head)[token * log_sum_exp.token_stride];
-  S* const lse = state_log_sum_exp.At(sequence, head) +
-                 token * state_log_sum_exp.token_stride;
-  const S old = *lse;
-  // Waits until all lanes have read it.
-  __syncwarp(kAllLanes);
-  if (added == kMinusInfinity<S>) return;
-  const S largest = Larger(old, added);
-  const S old_weight = Exp(old - largest), weight = Exp(added - largest);
-  const S sum = old_weight + weight;
-  const T* const x = output.At(sequence, head) + token * output.token_stride;
-  S* const y =
-      state_output.At(sequence, head) + token * state_output.token_stride;
-  for (int64_t j = threadIdx.x % 32; j < d; j += 32) {
-    y[j] = (y[j] * old_weight + static_cast<S>(x[j]) * weight) / sum;
-  }
-  if (threadIdx.x % 32 == 0) *lse = largest + Log(sum);
-}
-
 template <typename T>
 Operand<const T> ReadBy(const ConstTensorView& x) {
   return {DataOf<T>(x), x.strides()[0], x.strides()[1], x.strides()[2]};
@@ -637,28 +606,6 @@ absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
         Launch(KeyGradientKernel<T, S>,
                dim3(static_cast<unsigned>(key_blocks), parts), kThreads, 0,
                stream, sizes, scale, operands);
-        return absl::OkStatus();
-      });
-}
-
-absl::Status MergeAttention(KernelStream stream, const ConstTensorView& output,
-                            const ConstTensorView& log_sum_exp,
-                            const AttentionState& state) {
-  const Dims& shape = output.shape();
-  const int64_t rows = shape[0] * shape[1] * shape[2];
-  if (rows == 0) return absl::OkStatus();
-  constexpr int64_t kRows = kThreads / 32;
-  const int64_t blocks = (rows + kRows - 1) / kRows;
-  if (absl::Status status = CheckGrid(blocks, output); !status.ok()) {
-    return status;
-  }
-  return ForComputedType(
-      output.dtype(), [&]<typename T>(std::type_identity<T>) {
-        using S = StatisticOf<T>;
-        Launch(MergeKernel<T, S>, static_cast<unsigned>(blocks), kThreads, 0,
-               stream, rows, shape[1], shape[2], shape[3], ReadBy<T>(output),
-               ReadBy<S>(log_sum_exp), WrittenBy<S>(state.output),
-               WrittenBy<S>(state.log_sum_exp));
         return absl::OkStatus();
       });
 }

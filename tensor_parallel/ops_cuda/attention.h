@@ -24,14 +24,6 @@ absl::Status Attend(KernelStream stream, const AttentionBlock& block,
 absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
                             const AttentionGradients& gradients);
 
-// Merges attention over one block of keys into `state`, as Attend does:
-// `output` [sequences, queries, heads, d] of f64, f32, bf16 or f16, and
-// `log_sum_exp` [sequences, queries, heads] of statistics with any strides. If
-// that is minus infinity, the query saw no key, and `output` is ignored.
-absl::Status MergeAttention(KernelStream stream, const ConstTensorView& output,
-                            const ConstTensorView& log_sum_exp,
-                            const AttentionState& state);
-
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS
 
 #endif  // TESSERA_TENSOR_PARALLEL_OPS_CUDA_ATTENTION_H_

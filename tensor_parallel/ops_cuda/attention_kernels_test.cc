@@ -227,55 +227,5 @@ TEST(AttentionKernelsTest, NoneDoesNothing) {
   EXPECT_EQ(p.query_gradient.values(), std::vector<double>(12, 0));
 }
 
-// The statistics of a block lie as [sequences, heads, queries], as cuDNN
-// returns them.
-TEST(AttentionKernelsTest, MergeAttentionMergesABlockAsAttendDoes) {
-  std::mt19937_64 random(4);
-  for (const DType dtype : kComputedTypes) {
-    const Sizes s = {2, 70, 40, 3, 1, 37};
-    Problem p(dtype, s, random, 1);
-    const Reference expected(p);
-    for (const auto& [begin, size] :
-         {std::pair<int64_t, int64_t>{0, 15}, {15, 25}}) {
-      Problem part(dtype, s, random, 0);
-      AttentionBlock block = p.Block();
-      block.key = *block.key.Narrow(1, begin, size);
-      block.value = *block.value.Narrow(1, begin, size);
-      // Queries from 55 on see the second part; all from 30 on the first.
-      const int64_t first = s.queries - s.keys + begin;
-      const int64_t last = begin == 0 ? first + size : s.queries;
-      const auto narrow = [&](const ConstTensorView& x, int64_t from,
-                              int64_t to) {
-        return *x.Narrow(1, from, to - from);
-      };
-      const auto attend = [&](int64_t from, int64_t to, BlockKind kind) {
-        AttentionBlock queries = block;
-        queries.query = narrow(block.query, from, to);
-        queries.kind = kind;
-        TESSERA_ASSERT_OK(
-            Attend(nullptr, queries,
-                   {*part.output.view().Narrow(1, from, to - from),
-                    *part.log_sum_exp.view().Narrow(1, from, to - from)}));
-      };
-      attend(first, last, BlockKind::kCausal);
-      if (last < s.queries) attend(last, s.queries, BlockKind::kFull);
-      TestTensor transposed(StatisticsFor(dtype),
-                            {s.sequences, s.heads, s.queries}, 2);
-      for (int64_t i = 0; i < part.log_sum_exp.size(); ++i) {
-        const int64_t head = i % s.heads, query = i / s.heads % s.queries;
-        const int64_t sequence = i / s.heads / s.queries;
-        transposed.set((sequence * s.heads + head) * s.queries + query,
-                       part.log_sum_exp.at(i));
-      }
-      TESSERA_ASSERT_OK(MergeAttention(nullptr, part.output.view(),
-                                       *transposed.view().Transpose(1, 2),
-                                       p.State()));
-    }
-    ExpectClose(p.output, expected.output);
-    ExpectStatistics(p.log_sum_exp, expected.log_sum_exp);
-    EXPECT_TRUE(p.output.GapsAreIntact());
-  }
-}
-
 }  // namespace
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

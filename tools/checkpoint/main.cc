@@ -55,8 +55,7 @@ absl::StatusOr<train::MeshSizes> MeshFlag() {
 absl::StatusOr<int> ZeroFlag() {
   const int64_t zero = absl::GetFlag(FLAGS_zero);
   if (zero >= 0 && zero <= 3) return static_cast<int>(zero);
-  return FlagError("zero", absl::StrCat(zero),
-                   absl::InvalidArgumentError("allowed: 0 to 3"));
+  return FlagError("zero", absl::StrCat(zero), "allowed: 0 to 3");
 }
 
 absl::StatusOr<std::optional<DType>> DTypeFlag() {
@@ -65,8 +64,7 @@ absl::StatusOr<std::optional<DType>> DTypeFlag() {
   if (text == "f32" || text == "fp32") return DType::kF32;
   if (text == "bf16") return DType::kBF16;
   if (text == "f16" || text == "fp16") return DType::kF16;
-  return FlagError("dtype", text,
-                   absl::InvalidArgumentError("allowed: fp32, bf16, fp16"));
+  return FlagError("dtype", text, "allowed: fp32, bf16, fp16");
 }
 
 absl::Status List(const Operands& operands) {
@@ -111,7 +109,7 @@ absl::Status Export(const Operands& operands) {
       .max_shard_bytes = absl::GetFlag(FLAGS_max_shard_bytes).bytes()};
   if (options.max_shard_bytes < 1) {
     return FlagError("max_shard_bytes", absl::StrCat(options.max_shard_bytes),
-                     absl::InvalidArgumentError("give 1 or more"));
+                     "give 1 or more");
   }
   const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
   if (!tokenizer.empty()) options.tokenizer = train::UserPath(tokenizer);
@@ -119,9 +117,7 @@ absl::Status Export(const Operands& operands) {
   const std::string base = absl::GetFlag(FLAGS_base);
   const bool is_adapter = absl::GetFlag(FLAGS_adapter);
   if (!base.empty() && !is_adapter) {
-    return FlagError(
-        "base", base,
-        absl::InvalidArgumentError("has no effect without --adapter"));
+    return FlagError("base", base, "has no effect without --adapter");
   }
   TESSERA_RETURN_IF_ERROR(
       is_adapter

@@ -107,8 +107,7 @@ absl::Status SetFlag(const Flag& flag, std::string_view value) {
   if (absl::FindCommandLineFlag(flag.name)->ParseFrom(value, &error)) {
     return absl::OkStatus();
   }
-  return FlagError(flag.name, value,
-                   absl::InvalidArgumentError(ParserMessage(error)));
+  return FlagError(flag.name, value, ParserMessage(error));
 }
 
 constexpr std::string_view kHelpAll = "--help=all";
@@ -307,17 +306,21 @@ std::string HelpText(const Tool& tool, bool all) {
 
 absl::Status FlagError(std::string_view flag, std::string_view value,
                        const absl::Status& status) {
-  if (status.ok()) return status;
+  return status.ok() ? status : FlagError(flag, value, status.message());
+}
+
+absl::Status FlagError(std::string_view flag, std::string_view value,
+                       std::string_view message) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, "=", Shown(value), ": ", status.message()));
+      absl::StrCat("--", flag, "=", Shown(value), ": ", message));
 }
 
 absl::Status CheckFlagRange(std::string_view flag, int64_t value,
                             int64_t lowest, int64_t highest) {
   if (value >= lowest && value <= highest) return absl::OkStatus();
-  return FlagError(flag, absl::StrCat(value),
-                   absl::InvalidArgumentError(absl::StrCat(
-                       "expected a number from ", lowest, " to ", highest)));
+  return FlagError(
+      flag, absl::StrCat(value),
+      absl::StrCat("expected a number from ", lowest, " to ", highest));
 }
 
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,

@@ -125,6 +125,10 @@ std::string HelpText(const Tool& tool, bool all = false);
 absl::Status FlagError(std::string_view flag, std::string_view value,
                        const absl::Status& status);
 
+// The same for InvalidArgument with this message.
+absl::Status FlagError(std::string_view flag, std::string_view value,
+                       std::string_view message);
+
 // InvalidArgument as from FlagError unless lowest <= value <= highest.
 absl::Status CheckFlagRange(std::string_view flag, int64_t value,
                             int64_t lowest, int64_t highest);

@@ -72,11 +72,6 @@ constexpr int64_t kMaxBytes = int64_t{1} << 36;
 constexpr int64_t kMaxWorld = 256;
 constexpr size_t kMaxItems = 32;
 
-absl::Status Refuse(std::string_view flag, std::string_view value,
-                    std::string_view why) {
-  return FlagError(flag, value, absl::InvalidArgumentError(why));
-}
-
 // The items of a list, parsed, each at most once.
 template <typename T>
 absl::StatusOr<std::vector<T>> ParseList(
@@ -86,11 +81,12 @@ absl::StatusOr<std::vector<T>> ParseList(
   for (std::string_view item : absl::StrSplit(text, ',')) {
     TESSERA_ASSIGN_OR_RETURN(T value, parse(item), FlagError(flag, text, _));
     if (std::find(items.begin(), items.end(), value) != items.end()) {
-      return Refuse(flag, text, "duplicate item");
+      return FlagError(flag, text, "duplicate item");
     }
     items.push_back(std::move(value));
     if (items.size() > kMaxItems) {
-      return Refuse(flag, text, absl::StrCat("at most ", kMaxItems, " items"));
+      return FlagError(flag, text,
+                       absl::StrCat("at most ", kMaxItems, " items"));
     }
   }
   return items;
@@ -147,9 +143,9 @@ absl::StatusOr<std::vector<int64_t>> ParseSizes() {
       CheckFlagRange("max_bytes", largest.bytes(), 1, kMaxBytes));
   TESSERA_RETURN_IF_ERROR(CheckFlagRange("factor", factor, 2, 1 << 20));
   if (smallest > largest) {
-    return Refuse("min_bytes", smallest.ToString(),
-                  absl::StrCat("at most --max_bytes=", largest.ToString(),
-                               " is allowed"));
+    return FlagError("min_bytes", smallest.ToString(),
+                     absl::StrCat("at most --max_bytes=", largest.ToString(),
+                                  " is allowed"));
   }
   std::vector<int64_t> sizes;
   for (int64_t size = smallest.bytes(); size <= largest.bytes();
@@ -176,7 +172,8 @@ absl::Status CheckTypes(const BenchOptions& options) {
 absl::Status CheckDevice(const BenchOptions& options) {
   if (options.device == "cpu") return absl::OkStatus();
   if (options.device != "emulated" && options.device != "cuda") {
-    return Refuse("device", options.device, "expected cpu, emulated or cuda");
+    return FlagError("device", options.device,
+                     "expected cpu, emulated or cuda");
   }
   const std::pair<std::string_view, bool> host_flags[] = {
       {"registered", options.registered},
@@ -186,17 +183,19 @@ absl::Status CheckDevice(const BenchOptions& options) {
       {"group_size", options.group_size != 0}};
   for (const auto& [flag, is_given] : host_flags) {
     if (!is_given) continue;
-    return Refuse("device", options.device,
-                  absl::StrCat("--", flag,
-                               " is for memory of the host; leave it out, or "
-                               "use --device=cpu"));
+    return FlagError(
+        "device", options.device,
+        absl::StrCat("--", flag,
+                     " is for memory of the host; leave it out, or "
+                     "use --device=cpu"));
   }
   const std::string algorithm = absl::GetFlag(FLAGS_algorithm);
   if (algorithm == "engine") return absl::OkStatus();
-  return Refuse("algorithm", algorithm,
-                absl::StrCat("--device=", options.device,
-                             " has only the engine's own algorithm; leave out "
-                             "--algorithm"));
+  return FlagError(
+      "algorithm", algorithm,
+      absl::StrCat("--device=", options.device,
+                   " has only the engine's own algorithm; leave out "
+                   "--algorithm"));
 }
 
 void ReadSwitches(BenchOptions* options) {
@@ -225,8 +224,8 @@ absl::Status ParseLists(BenchOptions* options) {
   std::string algorithm = absl::GetFlag(FLAGS_algorithm);
   if (options->regret && algorithm == "engine") algorithm = "all";
   if (options->regret && algorithm != "all") {
-    return Refuse("algorithm", algorithm,
-                  "--regret compares all algorithms; leave out --algorithm");
+    return FlagError("algorithm", algorithm,
+                     "--regret compares all algorithms; leave out --algorithm");
   }
   TESSERA_ASSIGN_OR_RETURN(options->engines,
                            ParseList<std::string>("engine", engine, ParseName));

@@ -129,12 +129,9 @@ absl::Status Job::LaunchRanks(const std::vector<std::string>& arguments) {
     environment.push_back(absl::StrCat("LOCAL_RANK=", rank));
     environment.push_back(absl::StrCat(collectives::kInheritedSocketsVariable,
                                        "=", sockets[rank].value));
-    std::vector<int> inherited;
-    for (const UniqueFd& fd : sockets[rank].sockets) {
-      inherited.push_back(fd.get());
-    }
-    TESSERA_RETURN_IF_ERROR(LaunchOne(
-        arguments[0], arguments, std::move(environment), std::move(inherited)));
+    TESSERA_RETURN_IF_ERROR(LaunchOne(arguments[0], arguments,
+                                      std::move(environment),
+                                      sockets[rank].numbers()));
   }
   return absl::OkStatus();
 }

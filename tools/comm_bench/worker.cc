@@ -291,13 +291,9 @@ absl::StatusOr<std::unique_ptr<RankSession>> RankSession::Create(
 // A second group of all ranks on the same engine.
 absl::StatusOr<std::unique_ptr<Communicator>> RankSession::MakeCommunicator(
     const Variant& variant) {
-  std::vector<Rank> everyone;
-  for (int64_t r = 0; r < plain_->size(); ++r) everyone.push_back(Rank(r));
-  constexpr int64_t kTimeout = 60'000'000'000;
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<Engine> engine,
-      engine_->CreateSubgroup(everyone, ++groups_,
-                              MonotonicNanos() + kTimeout));
+      collectives::Duplicate(*engine_, ++groups_, absl::Minutes(1)));
   collectives::CommunicatorOptions options = options_;
   options.reproducible = variant.reproducible;
   return variant.adaptive

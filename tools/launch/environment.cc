@@ -1,18 +1,12 @@
 #include "tools/launch/environment.h"
 
-#include <sys/random.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <map>
-#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "collectives/bootstrap/inherited_sockets.h"
+#include "collectives/channel/random_bytes.h"
 
 namespace tessera::tools {
 namespace {
@@ -47,7 +41,8 @@ Variables TorchrunVariables(const JobVariables& job, int64_t local_rank) {
 }
 
 bool IsStale(std::string_view name) {
-  return name == kInheritedSockets || absl::StartsWith(name, "TORCHELASTIC_");
+  return name == collectives::kInheritedSocketsVariable ||
+         absl::StartsWith(name, "TORCHELASTIC_");
 }
 
 }  // namespace
@@ -71,25 +66,20 @@ absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
                      " (openssl rand -hex 32) or ", kJobSecretFile,
                      " to the same on every node"));
   }
-  std::array<char, kSecretBytes> bytes;
-  if (getrandom(bytes.data(), bytes.size(), 0) !=
-      static_cast<ssize_t>(bytes.size())) {
-    return absl::ErrnoToStatus(errno, "cannot make a random secret");
-  }
-  return absl::BytesToHexString({bytes.data(), bytes.size()});
+  return collectives::RandomHex(kSecretBytes);
 }
 
 std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
                                          const JobVariables& job,
                                          int64_t local_rank,
-                                         std::span<const int> sockets) {
+                                         std::string_view sockets) {
   Variables added = TorchrunVariables(job, local_rank);
   if (!IsSet(caller, "OMP_NUM_THREADS")) {
     added.insert_or_assign("OMP_NUM_THREADS", std::string(1, '1'));
   }
   if (!job.secret.empty()) added.emplace(kJobSecret, job.secret);
   if (!sockets.empty()) {
-    added.emplace(kInheritedSockets, absl::StrJoin(sockets, ","));
+    added.emplace(collectives::kInheritedSocketsVariable, sockets);
   }
   std::vector<std::string> environment;
   for (const std::string& variable : caller) {

@@ -3,7 +3,7 @@
 //   JobVariables job = {.np = 4, .master_addr = "127.0.0.1", ...};
 //   for (int64_t local = 0; local < 4; ++local) {
 //     std::vector<std::string> environment =
-//         RankEnvironment(caller, job, local, fds[local]);
+//         RankEnvironment(caller, job, local, sockets[local].value);
 //   }
 //
 // Always set, even inside the job of an outer launcher:
@@ -31,8 +31,6 @@
 
 namespace tessera::tools {
 
-inline constexpr std::string_view kInheritedSockets =
-    "TESSERA_INHERITED_SOCKETS";
 inline constexpr std::string_view kJobSecret = "TESSERA_JOB_SECRET";
 inline constexpr std::string_view kJobSecretFile = "TESSERA_JOB_SECRET_FILE";
 
@@ -60,11 +58,11 @@ absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
                                        int64_t nnodes);
 
 // Derives the environment of rank `local_rank` of this node from the caller's.
-// `sockets` are the descriptors that the rank inherits.
+// `sockets` is the value of TESSERA_INHERITED_SOCKETS; empty leaves it unset.
 std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
                                          const JobVariables& job,
                                          int64_t local_rank,
-                                         std::span<const int> sockets);
+                                         std::string_view sockets);
 
 }  // namespace tessera::tools
 

@@ -8,6 +8,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -38,10 +40,7 @@ absl::StatusOr<std::string> FindMpirun(
   const char* path = std::getenv("PATH");
   const std::string directories = path == nullptr ? "/usr/bin:/bin" : path;
   for (std::string_view name : names) {
-    for (std::string_view directory : absl::StrSplit(directories, ':')) {
-      const std::string candidate = absl::StrCat(directory, "/", name);
-      if (access(candidate.c_str(), X_OK) == 0) return candidate;
-    }
+    if (auto found = FindProgram(name, directories); found.ok()) return found;
   }
   return absl::NotFoundError(absl::StrCat("there is no ", names[0],
                                           " in PATH; install ", kFlavor,
@@ -60,13 +59,12 @@ void ShortenTemporaryDirectory(std::vector<std::string>* environment) {
 }  // namespace
 
 absl::StatusOr<std::string> OwnPath() {
-  std::array<char, 4096> path;
-  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
-  if (size <= 0 || size == static_cast<ssize_t>(path.size())) {
-    return absl::UnavailableError(
-        "cannot read /proc/self/exe, the path of this program");
-  }
-  return std::string(path.data(), static_cast<size_t>(size));
+  std::error_code error;
+  std::string path =
+      std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (!error) return path;
+  return absl::UnavailableError(
+      "cannot read /proc/self/exe, the path of this program");
 }
 
 std::vector<std::string> CleanEnvironment() {

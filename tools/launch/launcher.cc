@@ -31,6 +31,7 @@
 #include "absl/strings/str_split.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
+#include "collectives/bootstrap/inherited_sockets.h"
 #include "tools/cli/cli.h"
 #include "tools/launch/environment.h"
 #include "tools/launch/launch_command.h"
@@ -48,25 +49,17 @@ using topology::Rank;
 constexpr int64_t kMaxNodes = 1 << 20;
 constexpr size_t kShownRanks = 8;
 
-absl::Status CheckRange(std::string_view flag, int64_t value, int64_t low,
-                        int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return FlagError(flag, absl::StrCat(value),
-                   absl::InvalidArgumentError(absl::StrCat(
-                       "expected a whole number from ", low, " to ", high)));
-}
-
 absl::Status CheckNodes(const LaunchPlan& plan) {
-  TESSERA_RETURN_IF_ERROR(CheckRange("nnodes", plan.nnodes, 1, kMaxNodes));
+  TESSERA_RETURN_IF_ERROR(CheckFlagRange("nnodes", plan.nnodes, 1, kMaxNodes));
   TESSERA_RETURN_IF_ERROR(
-      CheckRange("node_rank", plan.node_rank, 0, plan.nnodes - 1));
+      CheckFlagRange("node_rank", plan.node_rank, 0, plan.nnodes - 1));
   TESSERA_RETURN_IF_ERROR(
-      CheckRange("master_port", plan.master_port, 0, 65535));
+      CheckFlagRange("master_port", plan.master_port, 0, 65535));
   if (plan.nnodes == 1 || !plan.master_addr.empty()) return absl::OkStatus();
   return FlagError("master_addr", "",
-                   absl::InvalidArgumentError(
-                       "with --nnodes above 1, expected the address of the "
-                       "node with --node_rank=0"));
+
+                   "with --nnodes above 1, expected the address of the "
+                   "node with --node_rank=0");
 }
 
 std::string Seconds(absl::Duration duration) {
@@ -114,34 +107,33 @@ absl::Status SetOutput(const std::string& value, LaunchPlan& plan) {
   } else {
     return FlagError(
         "output", value,
-        absl::InvalidArgumentError(
-            "expected prefix, raw, or a directory: one that exists, or a "
-            "path with a slash such as ./logs"));
+
+        "expected prefix, raw, or a directory: one that exists, or a "
+        "path with a slash such as ./logs");
   }
   return absl::OkStatus();
 }
 
 absl::Status SetBind(const std::string& value, LaunchPlan& plan) {
   if (value != "none" && value != "core") {
-    return FlagError("bind", value,
-                     absl::InvalidArgumentError("expected none or core"));
+    return FlagError("bind", value, "expected none or core");
   }
   plan.bind = value == "core" ? Bind::kCore : Bind::kNone;
   return absl::OkStatus();
 }
 
 absl::Status CheckPlan(const LaunchPlan& plan) {
-  TESSERA_RETURN_IF_ERROR(CheckRange("np", plan.np, 1, LaunchPlan::kMaxRanks));
+  TESSERA_RETURN_IF_ERROR(
+      CheckFlagRange("np", plan.np, 1, LaunchPlan::kMaxRanks));
   TESSERA_RETURN_IF_ERROR(CheckNodes(plan));
   if (plan.timeout <= absl::ZeroDuration()) {
     return FlagError("timeout", absl::FormatDuration(plan.timeout),
-                     absl::InvalidArgumentError(
-                         "expected a time above 0, such as 90s or 2h"));
+
+                     "expected a time above 0, such as 90s or 2h");
   }
   if (plan.grace < absl::ZeroDuration()) {
-    return FlagError(
-        "grace", absl::FormatDuration(plan.grace),
-        absl::InvalidArgumentError("expected a time from 0 up, such as 5s"));
+    return FlagError("grace", absl::FormatDuration(plan.grace),
+                     "expected a time from 0 up, such as 5s");
   }
   if (plan.command.empty()) {
     return absl::InvalidArgumentError(
@@ -272,17 +264,11 @@ absl::StatusOr<RankOutput> OpenLog(const LaunchPlan& plan, Rank rank) {
   return RankOutput{std::move(file), UniqueFd()};
 }
 
-std::vector<int> Numbers(const std::vector<UniqueFd>& fds) {
-  std::vector<int> numbers;
-  for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
-  return numbers;
-}
-
 // The values that all ranks share, and the sockets and CPUs of each rank.
 struct Preparation {
   JobVariables job;
   std::string program;
-  std::vector<std::vector<UniqueFd>> sockets;
+  std::vector<collectives::InheritedSockets> sockets;
   std::vector<std::vector<int>> cpus;
 };
 
@@ -294,10 +280,10 @@ absl::StatusOr<Preparation> Prepare(const LaunchPlan& plan) {
       FindProgram(plan.command[0],
                   FindVariable(plan.environment, "PATH").value_or("")));
   TESSERA_ASSIGN_OR_RETURN(made.cpus, BindRanks(plan));
-  const size_t count = static_cast<size_t>(plan.np);
-  made.sockets.resize(count);
+  made.sockets.resize(static_cast<size_t>(plan.np));
   if (plan.nnodes > 1) return made;
-  TESSERA_ASSIGN_OR_RETURN(made.sockets, MakeSocketStar(count));
+  TESSERA_ASSIGN_OR_RETURN(made.sockets,
+                           collectives::MakeInheritedSockets(plan.np));
   return made;
 }
 
@@ -316,21 +302,21 @@ absl::Status StartRank(const LaunchPlan& plan, const OriginalState& original,
                            plan.output == OutputMode::kFiles
                                ? OpenLog(plan, rank)
                                : OpenPipes(local, output));
-  const std::vector<int> sockets = Numbers(made.sockets[local]);
+  const collectives::InheritedSockets& sockets = made.sockets[local];
   return ranks.Start(
-      rank,
-      {.path = made.program,
-       .arguments = plan.command,
-       .environment = RankEnvironment(plan.environment, made.job,
-                                      static_cast<int64_t>(local), sockets),
-       .in = rank == Rank(0) ? STDIN_FILENO : SpawnRequest::kNoInput,
-       .out = end.out.get(),
-       .err = end.err_fd(),
-       .inherited = sockets,
-       .cpus = made.cpus[local],
-       .mask = original.mask,
-       .own_session = plan.own_sessions,
-       .descriptor_limit = original.descriptor_limit});
+      rank, {.path = made.program,
+             .arguments = plan.command,
+             .environment =
+                 RankEnvironment(plan.environment, made.job,
+                                 static_cast<int64_t>(local), sockets.value),
+             .in = rank == Rank(0) ? STDIN_FILENO : SpawnRequest::kNoInput,
+             .out = end.out.get(),
+             .err = end.err_fd(),
+             .inherited = sockets.numbers(),
+             .cpus = made.cpus[local],
+             .mask = original.mask,
+             .own_session = plan.own_sessions,
+             .descriptor_limit = original.descriptor_limit});
 }
 
 // Starts the ranks of this node. `output` reads their output, unless kFiles
@@ -580,7 +566,8 @@ LineWriter MakeWriter(const LaunchPlan& plan) {
 
 void HideOuterSockets(std::span<const std::string> environment) {
   const std::string_view numbers =
-      FindVariable(environment, kInheritedSockets).value_or("");
+      FindVariable(environment, collectives::kInheritedSocketsVariable)
+          .value_or("");
   for (std::string_view number : absl::StrSplit(numbers, ',')) {
     int fd = -1;
     struct stat file;

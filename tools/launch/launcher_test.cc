@@ -341,16 +341,16 @@ TEST(CheckPlanTest, AcceptsValidPlans) {
 TEST(CheckPlanTest, ErrorsNameFlagValueAndAllowedRange) {
   LaunchPlan plan = ValidPlan();
   plan.np = 0;
-  ExpectRefused(plan, "--np=0: expected a whole number from 1 to 4096");
+  ExpectRefused(plan, "--np=0: expected a number from 1 to 4096");
   plan.np = 4097;
   ExpectRefused(plan, "--np=4097: ");
   plan = ValidPlan();
   plan.nnodes = 0;
-  ExpectRefused(plan, "--nnodes=0: expected a whole number from 1 to");
+  ExpectRefused(plan, "--nnodes=0: expected a number from 1 to");
   plan.nnodes = 2;
   ExpectRefused(plan, "--master_addr=: with --nnodes above 1, expected");
   plan.node_rank = 2;
-  ExpectRefused(plan, "--node_rank=2: expected a whole number from 0 to 1");
+  ExpectRefused(plan, "--node_rank=2: expected a number from 0 to 1");
   plan = ValidPlan();
   plan.master_port = 65536;
   ExpectRefused(plan, "--master_port=65536: ");

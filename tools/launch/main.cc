@@ -56,22 +56,18 @@ ABSL_FLAG(
 namespace tessera::tools {
 namespace {
 
-absl::Status Refuse(std::string_view flag, const std::string& value,
-                    std::string_view allowed) {
-  return FlagError(flag, value, absl::InvalidArgumentError(allowed));
-}
-
 absl::Status SetDuration(std::string_view flag, const std::string& value,
                          absl::Duration& duration) {
   if (absl::ParseDuration(value, &duration)) return absl::OkStatus();
-  return Refuse(flag, value,
-                "expected a number with its unit, such as 500ms, 90s, 1h30m or "
-                "inf");
+  return FlagError(
+      flag, value,
+      "expected a number with its unit, such as 500ms, 90s, 1h30m or "
+      "inf");
 }
 
 absl::Status SetColour(const std::string& value, LaunchPlan& plan) {
   if (value != "auto" && value != "always" && value != "never") {
-    return Refuse("colour", value, "expected auto, always or never");
+    return FlagError("colour", value, "expected auto, always or never");
   }
   const std::string_view no_color =
       FindVariable(plan.environment, "NO_COLOR").value_or("");

@@ -119,21 +119,11 @@ Step PrepareAndExecute(const ChildPlan& plan) {
 }
 
 std::string_view Describe(Step step) {
-  switch (step) {
-    case Step::kSession:
-      return "make a session or process group for";
-    case Step::kDeathSignal:
-      return "bind to this process's life";
-    case Step::kDescriptors:
-      return "connect the descriptors of";
-    case Step::kCpus:
-      return "bind to its CPUs";
-    case Step::kLimit:
-      return "set the descriptor limit of";
-    case Step::kExecute:
-      break;
-  }
-  return "execute";
+  constexpr std::array<std::string_view, 6> kActions = {
+      "make a session or process group for", "bind to this process's life",
+      "connect the descriptors of",          "bind to its CPUs",
+      "set the descriptor limit of",         "execute"};
+  return kActions[static_cast<size_t>(step)];
 }
 
 absl::Status StepError(const ChildFailure& failure, const std::string& path) {

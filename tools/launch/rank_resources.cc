@@ -1,8 +1,5 @@
 #include "tools/launch/rank_resources.h"
 
-#include <string.h>
-#include <sys/socket.h>
-
 #include <cerrno>
 #include <map>
 
@@ -77,21 +74,5 @@ absl::StatusOr<std::unique_ptr<DescriptorLimit>> DescriptorLimit::Raise(
 }
 
 DescriptorLimit::~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &original_); }
-
-absl::StatusOr<std::vector<std::vector<UniqueFd>>> MakeSocketStar(
-    size_t ranks) {
-  std::vector<std::vector<UniqueFd>> sockets(ranks);
-  for (size_t rank = 1; rank < ranks; ++rank) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("cannot make a socket for rank ", rank, ": ",
-                       strerror(errno), "; see ulimit -n"));
-    }
-    sockets[0].emplace_back(ends[0]);
-    sockets[rank].emplace_back(ends[1]);
-  }
-  return sockets;
-}
 
 }  // namespace tessera::tools

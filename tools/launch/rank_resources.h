@@ -1,5 +1,4 @@
-// Allocates the resources of each rank: CPU cores, descriptors, and sockets to
-// rank 0.
+// Allocates the resources of each rank: CPU cores and descriptors.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto cpus, CoresForRanks(4));
 //   cpus[1];  // {1, 9}: both hardware threads of the second core.
@@ -16,7 +15,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "base/os/unique_fd.h"
 
 namespace tessera::tools {
 
@@ -49,14 +47,6 @@ class DescriptorLimit {
 
   rlimit original_;
 };
-
-// Creates connected unix stream sockets between rank 0 and every other of
-// `ranks` ranks (at least one), before any of them runs, so that they need no
-// port. Returns the descriptors of each rank, closed on exec and above 2: for
-// rank 0 one to each of ranks 1, 2, ... in that order, for every other rank one
-// to rank 0. ResourceExhausted if the process may not open that many
-// descriptors.
-absl::StatusOr<std::vector<std::vector<UniqueFd>>> MakeSocketStar(size_t ranks);
 
 }  // namespace tessera::tools
 

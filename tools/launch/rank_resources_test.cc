@@ -1,9 +1,6 @@
 #include "tools/launch/rank_resources.h"
 
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <string>
 
@@ -57,36 +54,6 @@ TEST(DescriptorLimitTest, RaisesTheSoftLimitAndPutsItBack) {
   EXPECT_THAT(
       DescriptorLimit::Raise(limit.rlim_max + 1),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("ulimit -Hn")));
-}
-
-TEST(SocketStarTest, ConnectsRankZeroWithEachOtherInOrder) {
-  for (size_t ranks = 1; ranks <= 9; ++ranks) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(const auto sockets, MakeSocketStar(ranks));
-    ASSERT_EQ(sockets.size(), ranks);
-    ASSERT_EQ(sockets[0].size(), ranks - 1);
-    for (size_t rank = 1; rank < ranks; ++rank) {
-      ASSERT_EQ(sockets[rank].size(), 1u);
-      const char sent = static_cast<char>(rank);
-      char received = 0;
-      ASSERT_EQ(write(sockets[rank][0].get(), &sent, 1), 1);
-      ASSERT_EQ(recv(sockets[0][rank - 1].get(), &received, 1, MSG_DONTWAIT),
-                1);
-      EXPECT_EQ(received, sent);
-    }
-  }
-}
-
-TEST(SocketStarTest, TooFewDescriptorsAreAnError) {
-  const pid_t child = fork();
-  if (child == 0) {
-    const rlimit low = {20, 20};
-    setrlimit(RLIMIT_NOFILE, &low);
-    const auto sockets = MakeSocketStar(100);
-    _exit(absl::IsResourceExhausted(sockets.status()) ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -102,9 +102,9 @@ absl::Status RunMeshTool(std::ostream& out) {
       !path.empty()) {
     if (!report.placement.has_value()) {
       return FlagError("save_cluster", path,
-                       absl::InvalidArgumentError(
-                           "there is no --cluster to write; give for example "
-                           "--cluster=here"));
+
+                       "there is no --cluster to write; give for example "
+                       "--cluster=here");
     }
     TESSERA_RETURN_IF_ERROR(
         topology::SaveCluster(report.placement->cluster, path),

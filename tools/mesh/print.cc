@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "pipeline/draw/svg_writer.h"
 #include "topology/device_mesh.h"
 #include "topology/mesh.h"
 
@@ -291,20 +293,15 @@ std::string Place(const MeshReport& report, Rank rank) {
       });
 }
 
-void AppendText(std::string* svg, double x, double y, std::string_view style,
-                std::string_view text) {
-  absl::StrAppendFormat(svg, "<text x=\"%.1f\" y=\"%.1f\" %s>%s</text>\n", x, y,
-                        style, text);
-}
-
-void AppendSquare(std::string* svg, double x, double y, double side,
-                  const std::string& colour, std::string_view tooltip) {
-  absl::StrAppendFormat(
-      svg,
-      "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"4\" "
-      "fill=\"%s\" stroke=\"#555\" stroke-width=\"0.6\"><title>%s</title>"
-      "</rect>\n",
-      x, y, side, side, colour, tooltip);
+void DrawSquare(pipeline::SvgWriter& svg, double x, double y, double side,
+                const std::string& colour, std::string_view tooltip) {
+  svg.Box({.x = x,
+           .y = y,
+           .width = side,
+           .height = side,
+           .fill = colour,
+           .stroke = "#555"},
+          tooltip);
 }
 
 // Describes the axes of each direction.
@@ -322,8 +319,8 @@ std::string Caption(const MeshReport& report, const GridLayout& layout) {
   return absl::StrCat("across: ", words(across), "; down: ", words(down));
 }
 
-void AppendCells(const MeshReport& report, const GridLayout& layout, double top,
-                 std::string* svg) {
+void DrawCells(const MeshReport& report, const GridLayout& layout, double top,
+               pipeline::SvgWriter& svg) {
   const Listing& listing = report.listings.front();
   for (int64_t i = 0; i < report.mesh.world_size(); ++i) {
     const Rank rank = report.mesh.first_rank() + i;
@@ -334,13 +331,11 @@ void AppendCells(const MeshReport& report, const GridLayout& layout, double top,
       x += layout.across[axis] * static_cast<double>(at[axis]);
       y += layout.down[axis] * static_cast<double>(at[axis]);
     }
-    AppendSquare(
-        svg, x, y, kCell, ColourOf(*listing.groups.GroupOf(rank)),
-        absl::StrCat("rank ", rank.value(), ": ", Place(report, rank), "; ",
-                     *GroupName(report.mesh, listing.axes, rank)));
-    AppendText(svg, x + kCell / 2, y + kCell / 2 + 4,
-               "text-anchor=\"middle\" class=\"rank\"",
-               absl::StrCat(rank.value()));
+    DrawSquare(svg, x, y, kCell, ColourOf(*listing.groups.GroupOf(rank)),
+               absl::StrCat("rank ", rank.value(), ": ", Place(report, rank),
+                            "; ", *GroupName(report.mesh, listing.axes, rank)));
+    svg.Text({.x = x + kCell / 2, .y = y + kCell / 2 + 4, .classes = "middle"},
+             absl::StrCat(rank.value()));
   }
 }
 
@@ -357,24 +352,24 @@ std::string Members(const std::vector<Rank>& members) {
       members.size() > kMost ? " ..." : "");
 }
 
-void AppendLegend(const MeshReport& report, double x, double top,
-                  std::string* svg) {
+void DrawLegend(const MeshReport& report, double x, double top,
+                pipeline::SvgWriter& svg) {
   const Listing& listing = report.listings.front();
   const int64_t rows = std::min(listing.groups.count(), kMaxLegendRows);
   for (int64_t group = 0; group < rows; ++group) {
     const std::vector<Rank> members = *listing.groups.Members(group);
     const double y = top + kLineHeight * static_cast<double>(group);
-    AppendSquare(svg, x, y, 12, ColourOf(group), "");
-    AppendText(
-        svg, x + 20, y + 11, "class=\"note\"",
+    DrawSquare(svg, x, y, 12, ColourOf(group), "");
+    svg.Text(
+        {.x = x + 20, .y = y + 11, .classes = "note"},
         absl::StrCat(*GroupName(report.mesh, listing.axes, members.front()),
                      ": ", Members(members)));
   }
   if (rows < listing.groups.count()) {
-    AppendText(
-        svg, x + 20, top + kLineHeight * static_cast<double>(rows) + 11,
-        "class=\"note\"",
-        absl::StrCat("... and ", listing.groups.count() - rows, " more"));
+    svg.Text({.x = x + 20,
+              .y = top + kLineHeight * static_cast<double>(rows) + 11,
+              .classes = "note"},
+             absl::StrCat("... and ", listing.groups.count() - rows, " more"));
   }
 }
 
@@ -394,23 +389,15 @@ absl::StatusOr<std::string> DrawSvg(const MeshReport& report) {
   const double height =
       top + std::max(layout.height, legend_rows * kLineHeight) + kMargin;
   const double legend_x = kMargin + layout.width + kMargin;
-  std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" "
-      "height=\"%.0f\" "
-      "font-family=\"Helvetica, Arial, sans-serif\">\n"
-      "<style>.title{font-size:16px;font-weight:bold}.note{font-size:12px}"
-      ".rank{font-size:11px}</style>\n"
-      "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-      legend_x + kLegendWidth + kMargin, height);
-  AppendText(&svg, kMargin, kMargin + 12, "class=\"title\"",
-             absl::StrCat(FormatAxes(report.mesh.axes()), " coloured by ",
-                          listing.axes, " group"));
-  AppendText(&svg, kMargin, kMargin + 12 + kLineHeight, "class=\"note\"",
-             Caption(report, layout));
-  AppendCells(report, layout, top, &svg);
-  AppendLegend(report, legend_x, top, &svg);
-  absl::StrAppend(&svg, "</svg>\n");
-  return svg;
+  const std::string title = absl::StrCat(
+      FormatAxes(report.mesh.axes()), " coloured by ", listing.axes, " group");
+  pipeline::SvgWriter svg(legend_x + kLegendWidth + kMargin, height, title);
+  svg.Text({.x = kMargin, .y = kMargin + 12, .classes = "title"}, title);
+  svg.Text({.x = kMargin, .y = kMargin + 12 + kLineHeight, .classes = "note"},
+           Caption(report, layout));
+  DrawCells(report, layout, top, svg);
+  DrawLegend(report, legend_x, top, svg);
+  return std::move(svg).Finish();
 }
 
 }  // namespace tessera::tools

@@ -231,10 +231,10 @@ absl::Status CheckWorldSize(const MeshOptions& options, const Mesh& mesh) {
   }
   return FlagError(
       "world_size", absl::StrCat(*options.world_size),
-      absl::InvalidArgumentError(absl::StrCat(
-          "--mesh=", options.mesh, " multiplies to ", mesh.world_size(),
-          "; give sizes that multiply to ", *options.world_size,
-          " or --world_size=", mesh.world_size())));
+      absl::StrCat("--mesh=", options.mesh, " multiplies to ",
+                   mesh.world_size(), "; give sizes that multiply to ",
+                   *options.world_size,
+                   " or --world_size=", mesh.world_size()));
 }
 
 absl::StatusOr<Mesh> Split(Mesh mesh, std::string_view splits) {
@@ -298,9 +298,8 @@ absl::Status CheckRank(const MeshReport& report) {
   if (mesh.world_size() <= kMaxListedRanks) return absl::OkStatus();
   return FlagError(
       "mesh", FormatAxes(mesh.axes()),
-      absl::InvalidArgumentError(absl::StrCat(
-          mesh.world_size(), " ranks are too many to list (at most ",
-          kMaxListedRanks, "); show one of them with --rank=0")));
+      absl::StrCat(mesh.world_size(), " ranks are too many to list (at most ",
+                   kMaxListedRanks, "); show one of them with --rank=0"));
 }
 
 }  // namespace

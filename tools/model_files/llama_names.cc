@@ -1,10 +1,12 @@
 #include "tools/model_files/llama_names.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tools/model_files/architectures.h"
 
@@ -122,61 +124,34 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
   }
 }
 
+// By LlamaPart.
+constexpr std::array<std::string_view, 19> kPartNames = {
+    "embedding.weight",
+    "attention_norm.weight",
+    "qkv.weight",
+    "qkv.bias",
+    "attention_output.weight",
+    "attention_output.bias",
+    "query_norm.weight",
+    "key_norm.weight",
+    "mlp_norm.weight",
+    "gate_up.weight",
+    "down.weight",
+    "router.weight",
+    "router.bias",
+    "experts.gate_up.weight",
+    "experts.down.weight",
+    "shared.gate_up.weight",
+    "shared.down.weight",
+    "norm.weight",
+    "head.weight"};
+
 std::string_view PartName(LlamaPart part) {
-  switch (part) {
-    case LlamaPart::kEmbedding:
-      return "embedding.weight";
-    case LlamaPart::kAttentionNorm:
-      return "attention_norm.weight";
-    case LlamaPart::kQkv:
-      return "qkv.weight";
-    case LlamaPart::kQkvBias:
-      return "qkv.bias";
-    case LlamaPart::kAttentionOutput:
-      return "attention_output.weight";
-    case LlamaPart::kAttentionOutputBias:
-      return "attention_output.bias";
-    case LlamaPart::kQueryNorm:
-      return "query_norm.weight";
-    case LlamaPart::kKeyNorm:
-      return "key_norm.weight";
-    case LlamaPart::kMlpNorm:
-      return "mlp_norm.weight";
-    case LlamaPart::kGateUp:
-      return "gate_up.weight";
-    case LlamaPart::kDown:
-      return "down.weight";
-    case LlamaPart::kRouter:
-      return "router.weight";
-    case LlamaPart::kRouterBias:
-      return "router.bias";
-    case LlamaPart::kExpertsGateUp:
-      return "experts.gate_up.weight";
-    case LlamaPart::kExpertsDown:
-      return "experts.down.weight";
-    case LlamaPart::kSharedGateUp:
-      return "shared.gate_up.weight";
-    case LlamaPart::kSharedDown:
-      return "shared.down.weight";
-    case LlamaPart::kFinalNorm:
-      return "norm.weight";
-    case LlamaPart::kHead:
-      return "head.weight";
-  }
-  return "";
+  return kPartNames[static_cast<size_t>(part)];
 }
 
 bool IsNorm(LlamaPart part) {
-  switch (part) {
-    case LlamaPart::kAttentionNorm:
-    case LlamaPart::kQueryNorm:
-    case LlamaPart::kKeyNorm:
-    case LlamaPart::kMlpNorm:
-    case LlamaPart::kFinalNorm:
-      return true;
-    default:
-      return false;
-  }
+  return absl::EndsWith(PartName(part), "norm.weight");
 }
 
 bool InLayer(LlamaPart part) {

@@ -222,23 +222,13 @@ int64_t ModelConfig::LayerParameterCount(int64_t layer) const {
   return LayerMatrixSize(layer, mixture.experts) + norms + biases;
 }
 
-int64_t ModelConfig::CountParameters(int64_t experts) const {
+int64_t ModelConfig::ParameterCount() const {
   const int64_t tables = tied_embeddings ? 1 : 2;
   int64_t count = hidden * (tables * vocabulary + 1);
   for (int64_t layer = 0; layer < layers; ++layer) {
-    count += LayerParameterCount(layer) -
-             LayerMatrixSize(layer, mixture.experts) +
-             LayerMatrixSize(layer, experts);
+    count += LayerParameterCount(layer);
   }
   return count;
-}
-
-int64_t ModelConfig::ParameterCount() const {
-  return CountParameters(mixture.experts);
-}
-
-int64_t ModelConfig::ActiveParameterCount() const {
-  return CountParameters(mixture.per_token);
 }
 
 double ModelConfig::KeysPerQuery(int64_t sequence) const {

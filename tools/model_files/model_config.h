@@ -118,11 +118,9 @@ struct ModelConfig {
   }
 
   // The parameters of a layer, including norms and biases, and of the whole
-  // model, with tied embeddings counted once. The active parameters are those
-  // that one token uses: in a mixture only its own experts.
+  // model, with tied embeddings counted once.
   int64_t LayerParameterCount(int64_t layer) const;
   int64_t ParameterCount() const;
-  int64_t ActiveParameterCount() const;
   int64_t ParameterBytes(DType dtype) const {
     return ParameterCount() * SizeInBytes(dtype);
   }
@@ -143,7 +141,6 @@ struct ModelConfig {
  private:
   // Elements of the matrices of a layer that has `experts` experts.
   int64_t LayerMatrixSize(int64_t layer, int64_t experts) const;
-  int64_t CountParameters(int64_t experts) const;
 };
 
 // A model by name, from a million parameters to published shapes. The presets

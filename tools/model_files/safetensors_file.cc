@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/dtype/convert.h"
+#include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 
@@ -26,22 +27,6 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kConvertBytes = int64_t{1} << 20;
-
-absl::Status ReadAt(int fd, int64_t offset, std::span<std::byte> target) {
-  while (!target.empty()) {
-    const ssize_t got = pread(fd, target.data(), target.size(), offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::ErrnoToStatus(errno, "cannot read");
-    if (got == 0) {
-      return absl::DataLossError(absl::StrCat(
-          "the file ends ", target.size(),
-          " bytes too early: it was truncated after it was opened"));
-    }
-    target = target.subspan(static_cast<size_t>(got));
-    offset += got;
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<int64_t> SizeOf(int fd) {
   struct stat status;

@@ -1,6 +1,5 @@
 #include "tools/model_files/safetensors_set.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -112,13 +111,6 @@ absl::StatusOr<std::vector<ShardPlan>> PlanShards(
 
 namespace {
 
-bool IsDirectory(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
-
 absl::Status RemoveIfThere(const std::string& path) {
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return absl::ErrnoToStatus(
@@ -134,11 +126,11 @@ absl::StatusOr<SafetensorsSet> SafetensorsSet::Open(const std::string& path) {
     return set;
   }
   const std::string single = absl::StrCat(path, "/", kSingleFile);
-  if (Exists(single)) {
+  if (PathExists(single)) {
     TESSERA_RETURN_IF_ERROR(set.AddAll(single));
     return set;
   }
-  if (!Exists(absl::StrCat(path, "/", kIndexFile))) {
+  if (!PathExists(absl::StrCat(path, "/", kIndexFile))) {
     return absl::NotFoundError(absl::StrCat(QuotedPath(path), " has neither ",
                                             kSingleFile, " nor ", kIndexFile));
   }

@@ -68,6 +68,7 @@ namespace tessera::offload_bench {
 namespace {
 
 using tools::CheckFlagRange;
+using tools::FlagError;
 
 constexpr int64_t kUnit = 4096;
 constexpr int64_t kMostBytes = int64_t{1} << 38;
@@ -77,19 +78,14 @@ constexpr int64_t kLeastRate = 1'000'000;  // Bytes a second.
 // some 20 s.
 constexpr int64_t kMostLayers = 256;
 
-absl::Status Refuse(std::string_view flag, std::string_view value,
-                    std::string_view why) {
-  return tools::FlagError(flag, value, absl::InvalidArgumentError(why));
-}
-
 absl::Status CheckBytes(std::string_view flag, ByteSize size) {
   if (size.bytes() >= kUnit && size.bytes() <= kMostBytes &&
       size.bytes() % kUnit == 0) {
     return absl::OkStatus();
   }
-  return Refuse(flag, size.ToString(),
-                absl::StrCat("a multiple of 4096 bytes up to ",
-                             ByteSize(kMostBytes).ToString(), " is needed"));
+  return FlagError(flag, size.ToString(),
+                   absl::StrCat("a multiple of 4096 bytes up to ",
+                                ByteSize(kMostBytes).ToString(), " is needed"));
 }
 
 // Each name at most once, all of them known.
@@ -99,13 +95,14 @@ absl::StatusOr<std::vector<std::string>> ParseNames(
   std::vector<std::string> names;
   for (const std::string_view name : absl::StrSplit(text, ',')) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return Refuse(flag, Quoted(text),
-                    absl::StrCat("there is no ", Quoted(name),
-                                 "; did you mean ", NearestName(name, known),
-                                 "? known: ", absl::StrJoin(known, ", ")));
+      return FlagError(flag, Quoted(text),
+                       absl::StrCat("there is no ", Quoted(name),
+                                    "; did you mean ", NearestName(name, known),
+                                    "? known: ", absl::StrJoin(known, ", ")));
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) {
-      return Refuse(flag, Quoted(text), absl::StrCat(name, " is listed twice"));
+      return FlagError(flag, Quoted(text),
+                       absl::StrCat(name, " is listed twice"));
     }
     names.emplace_back(name);
   }
@@ -125,9 +122,9 @@ absl::StatusOr<std::vector<int64_t>> ParseThreads(const std::string& text,
     if (!absl::SimpleAtoi(item, &number) || number < 1 ||
         number > kMostThreads ||
         std::find(threads.begin(), threads.end(), number) != threads.end()) {
-      return Refuse("threads", Quoted(text),
-                    absl::StrCat("auto, or different numbers from 1 to ",
-                                 kMostThreads, " with commas between"));
+      return FlagError("threads", Quoted(text),
+                       absl::StrCat("auto, or different numbers from 1 to ",
+                                    kMostThreads, " with commas between"));
     }
     threads.push_back(number);
   }
@@ -154,8 +151,8 @@ absl::StatusOr<std::vector<int64_t>> ParseBlocks() {
   TESSERA_RETURN_IF_ERROR(CheckBytes("max_bytes", largest));
   TESSERA_RETURN_IF_ERROR(CheckFlagRange("factor", factor, 2, 1 << 20));
   if (smallest > largest) {
-    return Refuse("min_bytes", smallest.ToString(),
-                  absl::StrCat("at most --max_bytes=", largest.ToString()));
+    return FlagError("min_bytes", smallest.ToString(),
+                     absl::StrCat("at most --max_bytes=", largest.ToString()));
   }
   std::vector<int64_t> blocks;
   for (int64_t bytes = smallest.bytes(); bytes <= largest.bytes();
@@ -170,8 +167,8 @@ absl::Status CheckSizes(const OffloadBenchOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckBytes("size", size));
   TESSERA_RETURN_IF_ERROR(CheckFlagRange("depth", options.depth, 1, 4096));
   if (!(options.seconds >= 0 && options.seconds <= 3600)) {
-    return Refuse("seconds", absl::StrCat(options.seconds),
-                  "a number from 0 to 3600 is needed");
+    return FlagError("seconds", absl::StrCat(options.seconds),
+                     "a number from 0 to 3600 is needed");
   }
   const auto has_blocks = [](const std::string& part) {
     return part == "file" || part == "tiers";
@@ -179,11 +176,11 @@ absl::Status CheckSizes(const OffloadBenchOptions& options) {
   const ByteSize largest = absl::GetFlag(FLAGS_max_bytes);
   if (largest > size &&
       std::any_of(options.parts.begin(), options.parts.end(), has_blocks)) {
-    return Refuse("max_bytes", largest.ToString(),
-                  absl::StrCat("at most --size=", size.ToString()));
+    return FlagError("max_bytes", largest.ToString(),
+                     absl::StrCat("at most --size=", size.ToString()));
   }
   if (options.directory.empty()) {
-    return Refuse("dir", "", "a writable directory is needed");
+    return FlagError("dir", "", "a writable directory is needed");
   }
   return absl::OkStatus();
 }
@@ -196,7 +193,7 @@ struct DeviceFlags {
 
 absl::Status CheckDevice(const std::string& device) {
   if (std::find(kDevices.begin(), kDevices.end(), device) == kDevices.end()) {
-    return Refuse(
+    return FlagError(
         "device", Quoted(device),
         absl::StrCat("one of ", absl::StrJoin(kDevices, ", "), " is needed"));
   }
@@ -215,11 +212,12 @@ absl::Status CheckDevice(const std::string& device) {
     for (const std::string_view name : names) {
       const absl::CommandLineFlag& flag = *absl::FindCommandLineFlag(name);
       if (flag.CurrentValue() == flag.DefaultValue()) continue;
-      return Refuse("device", device,
-                    absl::StrCat("--", name,
-                                 " has no effect with it; leave it out, or use "
-                                 "--device=",
-                                 absl::StrJoin(devices, " or --device=")));
+      return FlagError(
+          "device", device,
+          absl::StrCat("--", name,
+                       " has no effect with it; leave it out, or use "
+                       "--device=",
+                       absl::StrJoin(devices, " or --device=")));
     }
   }
   return absl::OkStatus();
@@ -234,8 +232,8 @@ absl::StatusOr<double> ParseRate(std::string_view flag,
   if (parsed.ok() && parsed->bytes() >= kLeastRate) {
     return static_cast<double>(parsed->bytes());
   }
-  return Refuse(flag, Quoted(text),
-                "a rate such as 50GB/s, at least 1MB/s, is needed");
+  return FlagError(flag, Quoted(text),
+                   "a rate such as 50GB/s, at least 1MB/s, is needed");
 }
 
 absl::StatusOr<StepModel> ParseStepModel() {
@@ -257,8 +255,8 @@ absl::StatusOr<StepModel> ParseStepModel() {
                                          int64_t{1'000'000'000'000}));
   const double layer_ms = absl::GetFlag(FLAGS_layer_ms);
   if (!(layer_ms > 0 && layer_ms <= 1e6)) {
-    return Refuse("layer_ms", absl::StrCat(layer_ms),
-                  "a number above 0, up to 1000000, is needed");
+    return FlagError("layer_ms", absl::StrCat(layer_ms),
+                     "a number above 0, up to 1000000, is needed");
   }
   model.layer_seconds = layer_ms * 1e-3;
   return model;

@@ -19,11 +19,6 @@ namespace {
 
 constexpr int64_t kMostRanks = 1 << 16;
 
-absl::Status Refuse(std::string_view flag, std::string_view value,
-                    std::string_view why) {
-  return tools::FlagError(flag, value, absl::InvalidArgumentError(why));
-}
-
 absl::StatusOr<int64_t> NumberFrom(std::string_view flag, int64_t value,
                                    int64_t least, int64_t most) {
   if (value >= least && value <= most) return value;

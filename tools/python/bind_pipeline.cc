@@ -29,6 +29,7 @@ namespace {
 namespace py = pybind11;
 using pipeline::Action;
 using pipeline::Costs;
+using pipeline::RankTimeline;
 using pipeline::Schedule;
 using pipeline::StageCosts;
 using pipeline::Timeline;
@@ -163,6 +164,18 @@ void BindProofs(py::module_& module) {
       Release());
 }
 
+// The values of a field by rank.
+template <typename T>
+auto ByRank(T RankTimeline::*field) {
+  return [field](const Timeline& timeline) {
+    std::vector<T> values;
+    for (const RankTimeline& rank : timeline.ranks) {
+      values.push_back(rank.*field);
+    }
+    return values;
+  };
+}
+
 void BindTimelines(py::module_& module) {
   py::class_<Timeline>(module, "Timeline")
       .def_readonly("makespan", &Timeline::makespan)
@@ -178,31 +191,10 @@ void BindTimelines(py::module_& module) {
             }
             return rates;
           })
-      .def_property_readonly("busy",
-                             [](const Timeline& timeline) {
-                               std::vector<double> busy;
-                               for (const auto& rank : timeline.ranks) {
-                                 busy.push_back(rank.busy);
-                               }
-                               return busy;
-                             })
-      .def_property_readonly("peak_bytes",
-                             [](const Timeline& timeline) {
-                               std::vector<int64_t> peaks;
-                               for (const auto& rank : timeline.ranks) {
-                                 peaks.push_back(rank.peak_bytes);
-                               }
-                               return peaks;
-                             })
+      .def_property_readonly("busy", ByRank(&RankTimeline::busy))
+      .def_property_readonly("peak_bytes", ByRank(&RankTimeline::peak_bytes))
       .def_property_readonly("peak_activations",
-                             [](const Timeline& timeline) {
-                               std::vector<int64_t> peaks;
-                               for (const auto& rank : timeline.ranks) {
-                                 peaks.push_back(rank.peak_activations);
-                               }
-                               return peaks;
-                             })
-      // For each rank its computations, each with begin and end.
+                             ByRank(&RankTimeline::peak_activations))
       .def_property_readonly("computations", [](const Timeline& timeline) {
         std::vector<std::vector<std::tuple<std::string, double, double>>> all;
         for (const auto& rank : timeline.ranks) {
@@ -224,28 +216,31 @@ void BindTimelines(py::module_& module) {
       Release());
 }
 
+using TitledTimelines = std::vector<std::pair<std::string, Timeline>>;
+
+std::vector<pipeline::Exhibit> ExhibitsOf(const TitledTimelines& timelines) {
+  std::vector<pipeline::Exhibit> exhibits;
+  for (const auto& [title, timeline] : timelines) {
+    exhibits.push_back({title, timeline});
+  }
+  return exhibits;
+}
+
 void BindPictures(py::module_& module) {
   module.def(
       "draw_svg",
-      [](const std::vector<std::pair<std::string, Timeline>>& timelines,
-         const std::string& unit, double microseconds) {
-        std::vector<pipeline::Exhibit> exhibits;
-        for (const auto& [title, timeline] : timelines) {
-          exhibits.push_back({title, timeline});
-        }
-        return Value(pipeline::DrawSvg(exhibits, {unit, microseconds}));
+      [](const TitledTimelines& timelines, const std::string& unit,
+         double microseconds) {
+        return Value(
+            pipeline::DrawSvg(ExhibitsOf(timelines), {unit, microseconds}));
       },
       Release());
   module.def(
       "draw_terminal",
-      [](const std::vector<std::pair<std::string, Timeline>>& timelines,
-         const std::string& unit, double microseconds, int64_t width) {
-        std::vector<pipeline::Exhibit> exhibits;
-        for (const auto& [title, timeline] : timelines) {
-          exhibits.push_back({title, timeline});
-        }
-        return Value(pipeline::DrawTerminal(exhibits, {unit, microseconds},
-                                            {.width = width}));
+      [](const TitledTimelines& timelines, const std::string& unit,
+         double microseconds, int64_t width) {
+        return Value(pipeline::DrawTerminal(
+            ExhibitsOf(timelines), {unit, microseconds}, {.width = width}));
       },
       Release());
 }

@@ -90,8 +90,7 @@ absl::StatusOr<std::vector<std::string>> SchedulesFromFlags() {
   if (schedules.size() > kMost) {
     return FlagError(
         "schedule", names,
-        absl::InvalidArgumentError(absl::StrCat(
-            schedules.size(), " schedules; expected at most ", kMost)));
+        absl::StrCat(schedules.size(), " schedules; expected at most ", kMost));
   }
   return schedules;
 }
@@ -100,8 +99,7 @@ absl::StatusOr<CostsOf> TimesOfFromFlag() {
   const std::string of = absl::GetFlag(FLAGS_times_of);
   if (of == "stage") return CostsOf::kStage;
   if (of == "rank") return CostsOf::kRank;
-  return FlagError("times_of", of,
-                   absl::InvalidArgumentError("expected stage or rank"));
+  return FlagError("times_of", of, "expected stage or rank");
 }
 
 absl::StatusOr<ScheduleOptions> OptionsFromFlags() {
@@ -133,10 +131,10 @@ absl::StatusOr<PrintOptions> PrintOptionsFromFlags() {
   options.picture.width = absl::GetFlag(FLAGS_width);
   if (options.picture.width < TerminalOptions::kLeastWidth ||
       options.picture.width > TerminalOptions::kMostWidth) {
-    return FlagError("width", absl::StrCat(options.picture.width),
-                     absl::InvalidArgumentError(absl::StrCat(
-                         "expected columns from ", TerminalOptions::kLeastWidth,
-                         " to ", TerminalOptions::kMostWidth)));
+    return FlagError(
+        "width", absl::StrCat(options.picture.width),
+        absl::StrCat("expected columns from ", TerminalOptions::kLeastWidth,
+                     " to ", TerminalOptions::kMostWidth));
   }
   return options;
 }

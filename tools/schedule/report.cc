@@ -134,11 +134,11 @@ absl::StatusOr<ScheduleReport> ReportOfFile(const ScheduleOptions& options,
 absl::Status CheckChunks(const std::string& name, int64_t asked,
                          int64_t actual) {
   if (asked == 0 || asked == actual) return absl::OkStatus();
-  return FlagError("chunks", absl::StrCat(asked),
-                   absl::InvalidArgumentError(absl::StrCat(
-                       name, " has ", actual,
-                       "; leave the flag out, or take interleaved_1f1b, "
-                       "looped_bfs, round_robin, sequential or auto")));
+  return FlagError(
+      "chunks", absl::StrCat(asked),
+      absl::StrCat(name, " has ", actual,
+                   "; leave the flag out, or take interleaved_1f1b, "
+                   "looped_bfs, round_robin, sequential or auto"));
 }
 
 }  // namespace
@@ -154,8 +154,8 @@ absl::StatusOr<std::vector<ScheduleReport>> MakeReports(
     const ScheduleOptions& options) {
   if (options.memory_limit < 0) {
     return FlagError("memory_limit", absl::StrCat(options.memory_limit),
-                     absl::InvalidArgumentError(
-                         "expected bytes of a rank, or 0 for no limit"));
+
+                     "expected bytes of a rank, or 0 for no limit");
   }
   std::vector<ScheduleReport> reports;
   ShapeOptions shape = options.shape;

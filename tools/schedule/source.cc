@@ -140,19 +140,19 @@ void Divide(StageCosts& costs, int64_t parts) {
 absl::Status SetLinks(const CostOptions& options, Costs& costs) {
   if (!(options.latency >= 0) || options.latency > kMostTime) {
     return FlagError("latency", absl::StrCat(options.latency),
-                     absl::InvalidArgumentError("expected milliseconds from 0 "
-                                                "to 1e9"));
+                     "expected milliseconds from 0 "
+                     "to 1e9");
   }
   if (!(options.bandwidth >= 0) || std::isinf(options.bandwidth)) {
     return FlagError("bandwidth", absl::StrCat(options.bandwidth),
-                     absl::InvalidArgumentError(
-                         "expected GB/s, or 0 if messages take no time on "
-                         "the wire"));
+
+                     "expected GB/s, or 0 if messages take no time on "
+                     "the wire");
   }
   if (!(options.optimizer >= 0) || options.optimizer > kMostTime) {
     return FlagError("optimizer", absl::StrCat(options.optimizer),
-                     absl::InvalidArgumentError("expected milliseconds from 0 "
-                                                "to 1e9"));
+                     "expected milliseconds from 0 "
+                     "to 1e9");
   }
   costs.links.everywhere.latency = options.latency;
   if (options.bandwidth > 0) {
@@ -227,10 +227,10 @@ absl::StatusOr<Costs> MakeCosts(const CostOptions& options, int64_t stages,
       absl::IsInvalidArgument(_) ? FlagError("times", options.times, _) : _);
   const auto count = static_cast<size_t>(stages);
   if (IsFile(options.times) && read.size() != count) {
-    return FlagError("times", options.times,
-                     absl::InvalidArgumentError(absl::StrCat(
-                         "times of ", read.size(), " stages for ", count,
-                         "; expected a line for each stage (of all chunks)")));
+    return FlagError(
+        "times", options.times,
+        absl::StrCat("times of ", read.size(), " stages for ", count,
+                     "; expected a line for each stage (of all chunks)"));
   }
   Costs costs;
   for (size_t stage = 0; stage < count; ++stage) {
@@ -261,9 +261,9 @@ bool IsSynthesized(std::string_view name) {
 absl::Status CheckCount(std::string_view flag, int64_t value, int64_t least,
                         int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return FlagError(flag, absl::StrCat(value),
-                   absl::InvalidArgumentError(absl::StrCat(
-                       "expected a number from ", least, " to ", most)));
+  return FlagError(
+      flag, absl::StrCat(value),
+      absl::StrCat("expected a number from ", least, " to ", most));
 }
 
 absl::StatusOr<pipeline::PipelineShape> CheckedShape(
@@ -274,11 +274,10 @@ absl::StatusOr<pipeline::PipelineShape> CheckedShape(
   TESSERA_RETURN_IF_ERROR(
       CheckCount("microbatches", shape.microbatches, 1, kMostMicrobatches));
   if (shape.ranks * chunks * shape.microbatches > kMostCells) {
-    return FlagError(
-        "microbatches", absl::StrCat(shape.microbatches),
-        absl::InvalidArgumentError(absl::StrCat(
-            "with ", shape.ranks * chunks, " stages; expected at most ",
-            kMostCells, " of stages x micro-batches")));
+    return FlagError("microbatches", absl::StrCat(shape.microbatches),
+                     absl::StrCat("with ", shape.ranks * chunks,
+                                  " stages; expected at most ", kMostCells,
+                                  " of stages x micro-batches"));
   }
   return shape;
 }
@@ -349,9 +348,9 @@ absl::Status CheckGiven(std::string_view flag,
                         const std::optional<int64_t>& given, int64_t actual) {
   if (!given.has_value() || *given == actual) return absl::OkStatus();
   return FlagError(flag, absl::StrCat(*given),
-                   absl::InvalidArgumentError(
-                       absl::StrCat("the schedule of --input has ", actual,
-                                    "; leave the flag out or give that")));
+
+                   absl::StrCat("the schedule of --input has ", actual,
+                                "; leave the flag out or give that"));
 }
 
 // Reads a document of WriteJson, or of this tool's --format=json, which
@@ -400,8 +399,7 @@ absl::StatusOr<SourcedSchedule> MakeSchedule(std::string_view name,
   const std::vector<std::string> names = ScheduleNames();
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     return FlagError("schedule", name,
-                     absl::InvalidArgumentError(absl::StrCat(
-                         "expected ", absl::StrJoin(names, ", "))));
+                     absl::StrCat("expected ", absl::StrJoin(names, ", ")));
   }
   if (shape.chunks != 0) {
     TESSERA_RETURN_IF_ERROR(CheckCount("chunks", shape.chunks, 1, kMostChunks));

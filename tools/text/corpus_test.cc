@@ -14,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/text/data_files.h"
+#include "tools/text/testing/token_files.h"
 #include "tools/text/token_file.h"
 #include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"

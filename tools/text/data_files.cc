@@ -117,11 +117,6 @@ absl::StatusOr<std::vector<std::string>> Glob(const std::string& pattern) {
   return names;
 }
 
-bool IsDirectory(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 bool Exists(const std::string& path) {
   struct stat status;
   return stat(path.c_str(), &status) == 0 || errno == EACCES;

@@ -1,8 +1,5 @@
 #include "tools/text/load_tokenizer.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -29,17 +26,10 @@ using TokenizerPointer = std::unique_ptr<Tokenizer>;
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
-bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
-
-bool IsDirectory(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 // The eos_token of a tokenizer_config.json, which is a string or an object that
 // contains one; "" if the file or the eos_token is missing.
 absl::StatusOr<std::string> ReadEndOfText(const std::string& path) {
-  if (!Exists(path)) return "";
+  if (!PathExists(path)) return "";
   TESSERA_ASSIGN_OR_RETURN(const std::string json,
                            ReadFile(path, kMaxConfigBytes));
   TESSERA_ASSIGN_OR_RETURN(const Json document,
@@ -87,8 +77,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
   if (!IsDirectory(path)) return LoadFile(path);
   const std::string json = absl::StrCat(path, "/", kTokenizerJson);
   const std::string model = absl::StrCat(path, "/", kSentencePieceModel);
-  if (!Exists(model)) return LoadFile(json);
-  if (!Exists(json)) return LoadFile(model);
+  if (!PathExists(model)) return LoadFile(json);
+  if (!PathExists(json)) return LoadFile(model);
   absl::StatusOr<TokenizerPointer> tokenizer = LoadFile(json);
   return absl::IsUnimplemented(tokenizer.status()) ? LoadFile(model)
                                                    : std::move(tokenizer);

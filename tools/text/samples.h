@@ -150,12 +150,6 @@ class Samples {
   absl::Status ReadTraining(int64_t index, std::span<TokenId> tokens) const {
     return Read(SampleUse::kTraining, index, tokens);
   }
-  absl::Status ReadValidation(int64_t index, std::span<TokenId> tokens) const {
-    return Read(SampleUse::kValidation, index, tokens);
-  }
-  absl::Status ReadTest(int64_t index, std::span<TokenId> tokens) const {
-    return Read(SampleUse::kTest, index, tokens);
-  }
 
   // True if some tokens are masked, that is, excluded from the targets.
   bool has_masks() const;

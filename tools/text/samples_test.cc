@@ -77,7 +77,7 @@ TEST(SamplesTest, TokensMatchCorpus) {
     ASSERT_EQ(tokens, expected);
   }
   for (int64_t i = 0; i < 35; ++i) {
-    TESSERA_ASSERT_OK(samples.ReadValidation(i, tokens));
+    TESSERA_ASSERT_OK(samples.Read(SampleUse::kValidation, i, tokens));
     ASSERT_EQ(tokens[0], (107 + i) * 7 % 251);
   }
 }
@@ -157,19 +157,19 @@ TEST(SamplesTest, ReservesEndForTest) {
   std::vector<TokenId> tokens(8), expected(8);
   for (int64_t i = 0; i < 200; ++i) EXPECT_LT(samples.PlaceOf(i).index, 93);
   for (int64_t i = 0; i < 35; ++i) {
-    TESSERA_ASSERT_OK(samples.ReadValidation(i, tokens));
+    TESSERA_ASSERT_OK(samples.Read(SampleUse::kValidation, i, tokens));
     TESSERA_ASSERT_OK(corpus->Read((93 + i) * 7, expected));
     ASSERT_EQ(tokens, expected);
   }
   for (int64_t i = 0; i < 14; ++i) {
-    TESSERA_ASSERT_OK(samples.ReadTest(i, tokens));
+    TESSERA_ASSERT_OK(samples.Read(SampleUse::kTest, i, tokens));
     TESSERA_ASSERT_OK(corpus->Read((128 + i) * 7, expected));
     ASSERT_EQ(tokens, expected);
   }
-  EXPECT_THAT(samples.ReadTest(14, tokens),
+  EXPECT_THAT(samples.Read(SampleUse::kTest, 14, tokens),
               StatusIs(absl::StatusCode::kOutOfRange,
                        HasSubstr("test sample 14; there are 14")));
-  EXPECT_THAT(samples.ReadTest(-1, tokens),
+  EXPECT_THAT(samples.Read(SampleUse::kTest, -1, tokens),
               StatusIs(absl::StatusCode::kOutOfRange));
   for (const double test : {-0.1, 1.0, 0.75}) {
     EXPECT_THAT(Samples::Create(corpus, {.sequence = 7,
@@ -240,7 +240,7 @@ TEST(SamplesTest, ErrorsNameRequirement) {
   EXPECT_THAT(samples.ReadTraining(-1, tokens),
               StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_THAT(
-      samples.ReadValidation(0, tokens),
+      samples.Read(SampleUse::kValidation, 0, tokens),
       StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("there are 0")));
 }
 
@@ -310,9 +310,9 @@ TEST(SamplesTest, BlendsCorporaWithOwnEpochs) {
                 place.first == 0 ? AllOf(Ge(1), Le(1)) : AllOf(Ge(6), Le(7)));
   }
   for (int64_t i = 0; i < 21; ++i) {
-    TESSERA_ASSERT_OK(samples.ReadValidation(i, tokens));
+    TESSERA_ASSERT_OK(samples.Read(SampleUse::kValidation, i, tokens));
   }
-  EXPECT_THAT(samples.ReadValidation(21, tokens),
+  EXPECT_THAT(samples.Read(SampleUse::kValidation, 21, tokens),
               StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_EQ(samples.memory_bytes(),
             large->memory_bytes() + small->memory_bytes());

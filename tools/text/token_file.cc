@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -23,7 +22,6 @@
 #include "tools/text/data_files.h"
 
 namespace tessera::text {
-
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
@@ -33,20 +31,6 @@ absl::Status Annotated(const absl::Status& status, std::string_view path) {
   return absl::Status(
       status.code(),
       absl::StrCat("token file ", QuotedPath(path), ": ", status.message()));
-}
-
-absl::Status ReadAt(int fd, int64_t offset, std::span<char> target) {
-  while (!target.empty()) {
-    const ssize_t got = pread(fd, target.data(), target.size(), offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::ErrnoToStatus(errno, "cannot read");
-    if (got == 0) {
-      return absl::DataLossError("the file was truncated after it was opened");
-    }
-    target = target.subspan(static_cast<size_t>(got));
-    offset += got;
-  }
-  return absl::OkStatus();
 }
 
 // Type, position and number of the tokens in a file; -1 tokens stands for the
@@ -107,8 +91,9 @@ absl::StatusOr<Layout> LayoutOfNpy(int fd, int64_t bytes) {
   constexpr std::string_view kMagic = "\x93NUMPY";
   constexpr uint32_t kMostHeader = 1 << 16;
   char start[12] = {};
-  TESSERA_RETURN_IF_ERROR(
-      ReadAt(fd, 0, std::span(start).first(std::min<size_t>(12, bytes))));
+  TESSERA_RETURN_IF_ERROR(ReadAt(fd, 0,
+                                 std::as_writable_bytes(std::span(start))
+                                     .first(std::min<size_t>(12, bytes))));
   const int major = start[6];
   if (bytes < 12 || std::string_view(start, kMagic.size()) != kMagic ||
       major < 1 || major > 3) {
@@ -124,7 +109,8 @@ absl::StatusOr<Layout> LayoutOfNpy(int fd, int64_t bytes) {
                      " of the file; ", kMostHeader, " is the most"));
   }
   std::string header(length, '\0');
-  TESSERA_RETURN_IF_ERROR(ReadAt(fd, begin, std::span(header)));
+  TESSERA_RETURN_IF_ERROR(
+      ReadAt(fd, begin, std::as_writable_bytes(std::span(header))));
   Layout layout = {.offset = begin + length};
   TESSERA_ASSIGN_OR_RETURN(layout.type, TypeOfNpy(header));
   TESSERA_ASSIGN_OR_RETURN(layout.tokens, LengthOfNpy(header));
@@ -235,7 +221,8 @@ absl::Status TokenFile::Read(int64_t begin, std::span<TokenId> tokens) const {
   const int64_t width = BytesOf(type_);
   std::vector<char> bytes(static_cast<size_t>(count * width));
   TESSERA_RETURN_IF_ERROR(
-      ReadAt(fd_.get(), offset_ + begin * width, bytes),
+      ReadAt(fd_.get(), offset_ + begin * width,
+             std::as_writable_bytes(std::span(bytes))),
       Annotate(_, absl::StrCat("token file ", QuotedPath(path_))));
   const auto wrong = Widen(type_, bytes, vocabulary_, tokens);
   if (!wrong.has_value()) return absl::OkStatus();
@@ -243,31 +230,6 @@ absl::Status TokenFile::Read(int64_t begin, std::span<TokenId> tokens) const {
       "token file ", QuotedPath(path_), ": token ",
       begin + static_cast<int64_t>(wrong->first), " is ", wrong->second,
       "; the vocabulary has ", vocabulary_, ": was it made for another?"));
-}
-
-absl::Status WriteTokenFile(const std::string& path,
-                            std::span<const TokenId> tokens) {
-  const bool is_narrow =
-      absl::EndsWith(path, ".u16") || absl::EndsWith(path, ".bin");
-  if (!is_narrow && !absl::EndsWith(path, ".u32")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        QuotedPath(path),
-        " is not a token file; such files are named *.u16, *.bin or *.u32"));
-  }
-  const int64_t width = is_narrow ? 2 : 4;
-  std::string bytes;
-  bytes.reserve(tokens.size() * static_cast<size_t>(width));
-  for (const TokenId id : tokens) {
-    if (id < 0 || (width == 2 && id >= 1 << 16)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token file ", QuotedPath(path), ": id ", id,
-                       " does not fit ", width, " bytes"));
-    }
-    // Little-endian: the low bytes come first.
-    bytes.append(reinterpret_cast<const char*>(&id),
-                 static_cast<size_t>(width));
-  }
-  return WriteFile(path, bytes);
 }
 
 }  // namespace tessera::text

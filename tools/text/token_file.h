@@ -1,4 +1,4 @@
-// TokenFile reads a file of tokens; WriteTokenFile writes one.
+// TokenFile reads a file of tokens.
 #ifndef TESSERA_TOOLS_TEXT_TOKEN_FILE_H_
 #define TESSERA_TOOLS_TEXT_TOKEN_FILE_H_
 
@@ -20,7 +20,6 @@ namespace tessera::text {
 // bytes in indexed data sets and in NumPy arrays (format versions 1 to 3, one
 // dimension).
 //
-//   TESSERA_RETURN_IF_ERROR(WriteTokenFile("train.u16", ids));
 //   TESSERA_ASSIGN_OR_RETURN(auto file, TokenFile::Open("train.u16", 50257));
 //   TESSERA_RETURN_IF_ERROR(file.Read(1000, tokens));
 class TokenFile {
@@ -62,11 +61,6 @@ class TokenFile {
   int64_t token_count_;
   TokenRanges prompts_;
 };
-
-// Replaces the file atomically. InvalidArgument if its name is not *.u16, *.bin
-// or *.u32, or an id does not fit the type.
-absl::Status WriteTokenFile(const std::string& path,
-                            std::span<const TokenId> tokens);
 
 }  // namespace tessera::text
 

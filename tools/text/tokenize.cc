@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<text::Tokenizer>> OpenTokenizer(
 absl::Status CheckFlags() {
   const auto refuse = [](std::string_view flag, const std::string& value,
                          std::string_view why) {
-    return FlagError(flag, value, absl::InvalidArgumentError(why));
+    return FlagError(flag, value, why);
   };
   if (absl::GetFlag(FLAGS_data).empty()) {
     return refuse("data", "", "give files, directories or patterns");
@@ -135,8 +135,7 @@ absl::Status Run() {
   for (const text::DataFile& file : files) {
     if (text::IsText(file.kind)) continue;
     return FlagError("data", names,
-                     absl::InvalidArgumentError(absl::StrCat(
-                         file.path, " has tokens already; give text")));
+                     absl::StrCat(file.path, " has tokens already; give text"));
   }
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<text::Tokenizer> tokenizer,
                            OpenTokenizer(absl::GetFlag(FLAGS_tokenizer)));

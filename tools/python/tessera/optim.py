@@ -11,6 +11,7 @@ torch is imported for CPUAdamW only.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,13 +59,6 @@ def foreign(array: Any, what: str, *, writable: bool = False) -> _core.ForeignTe
     if writable and tensor.is_read_only:
         raise InvalidArgument(f"{what} is read-only")
     return tensor
-
-
-def _elements(tensor: _core.ForeignTensor) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= size
-    return count
 
 
 def _zeros(size: int, dtype: str = "u8") -> tuple[bytearray, _core.Memory]:
@@ -115,7 +109,7 @@ class AdamW:
         for name, (parameter, gradient) in parameters.items():
             own = foreign(parameter, f"parameter {name!r}", writable=True)
             its = foreign(gradient, f"the gradient of {name!r}")
-            size = _elements(own)
+            size = math.prod(own.shape)
             if list(own.shape) != list(its.shape):
                 raise InvalidArgument(
                     f"the gradient of {name!r} has shape {tuple(its.shape)}, the parameter {tuple(own.shape)}"

@@ -21,7 +21,7 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
-#include "tools/text/token_file.h"
+#include "tools/text/testing/token_files.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/testing/small_text.h"
 #include "zero3/state/testing/tiers.h"

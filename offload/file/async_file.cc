@@ -135,10 +135,10 @@ absl::Status AsyncFile::Failure(const Transfer& transfer,
                    moved, " bytes (last result ", result, ")"));
 }
 
-absl::Status AsyncFile::ReadNow(int64_t offset, std::span<std::byte> out) {
+absl::Status AwaitDone(absl::FunctionRef<void(AsyncFile::Done)> start) {
   absl::Notification over;
   absl::Status status;
-  Read(offset, out, [&](absl::Status s) {
+  start([&](absl::Status s) {
     status = std::move(s);
     over.Notify();
   });
@@ -146,16 +146,14 @@ absl::Status AsyncFile::ReadNow(int64_t offset, std::span<std::byte> out) {
   return status;
 }
 
+absl::Status AsyncFile::ReadNow(int64_t offset, std::span<std::byte> out) {
+  return AwaitDone([&](Done done) { Read(offset, out, std::move(done)); });
+}
+
 absl::Status AsyncFile::WriteNow(int64_t offset,
                                  std::span<const std::byte> bytes, bool sync) {
-  absl::Notification over;
-  absl::Status status;
-  Write(offset, bytes, sync, [&](absl::Status s) {
-    status = std::move(s);
-    over.Notify();
-  });
-  over.WaitForNotification();
-  return status;
+  return AwaitDone(
+      [&](Done done) { Write(offset, bytes, sync, std::move(done)); });
 }
 
 namespace {

@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -82,6 +83,9 @@ class AsyncFile {
   const std::string path_;
   const IoAlignment alignment_;
 };
+
+// Calls `start` with a callback and waits for the callback.
+absl::Status AwaitDone(absl::FunctionRef<void(AsyncFile::Done)> start);
 
 // An open file, which bypasses the page cache (O_DIRECT) if the file system
 // allows it.

@@ -1,7 +1,6 @@
 #include "offload/file/block_transfer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -76,31 +75,9 @@ void BouncePool::Release(std::byte* buffer) {
 
 namespace {
 
-int64_t Pieces(int64_t bytes, int64_t piece) {
+int64_t CountPieces(int64_t bytes, int64_t piece) {
   return (bytes + piece - 1) / piece;
 }
-
-// Collects the first error of parts, which may end on any thread.
-class Countdown {
- public:
-  explicit Countdown(size_t parts) : left_(parts) {}
-
-  // Returns true if this was the last part.
-  bool Finish(const absl::Status& status) {
-    absl::MutexLock lock(&mutex_);
-    status_.Update(status);
-    return --left_ == 0;
-  }
-  absl::Status status() const {
-    absl::MutexLock lock(&mutex_);
-    return status_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  size_t left_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-};
 
 // Combines the checksums of consecutive pieces, of which the last has
 // `last_bytes`.
@@ -119,7 +96,7 @@ BlockChecksums FoldAll(std::span<const uint32_t> pieces, int64_t piece_bytes,
                        int64_t bytes) {
   BlockChecksums sums;
   sums.unit_bytes = piece_bytes;
-  while (Pieces(bytes, sums.unit_bytes) > BlockChecksums::kMost) {
+  while (CountPieces(bytes, sums.unit_bytes) > BlockChecksums::kMost) {
     sums.unit_bytes *= 2;
   }
   const auto per_unit = static_cast<size_t>(sums.unit_bytes / piece_bytes);
@@ -135,112 +112,84 @@ BlockChecksums FoldAll(std::span<const uint32_t> pieces, int64_t piece_bytes,
 
 }  // namespace
 
-struct BlockTransfer::Writing {
-  Writing(size_t parts, int64_t file_offset, std::span<const std::byte> data,
-          bool durable,
-          std::function<void(absl::StatusOr<BlockChecksums>)> callback)
-      : countdown(parts + 1),
-        crcs(parts),
-        offset(file_offset),
-        bytes(data),
-        sync(durable),
-        done(std::move(callback)) {}
+// The pieces of a transfer, which may end on any thread.
+struct BlockTransfer::Pieces {
+  explicit Pieces(size_t count) : crcs(count), left(count) {}
 
-  void Finish(const absl::Status& status, int64_t piece_bytes) {
-    if (!countdown.Finish(status)) return;
-    const absl::Status all = countdown.status();
-    if (!all.ok()) {
-      done(all);
-    } else {
-      done(FoldAll(crcs, piece_bytes, static_cast<int64_t>(bytes.size())));
+  // One piece has ended; the last one calls `done` with the first error.
+  void Finish(const absl::Status& status) {
+    {
+      absl::MutexLock lock(&mutex);
+      first_error.Update(status);
+      if (--left > 0) return;
     }
+    done(first_error);
   }
 
-  Countdown countdown;
-  std::vector<uint32_t> crcs;  // one a piece
-  const int64_t offset;
-  const std::span<const std::byte> bytes;
-  const bool sync;
-  const std::function<void(absl::StatusOr<BlockChecksums>)> done;
+  std::vector<uint32_t> crcs;  // by piece
+  std::function<void(const absl::Status&)> done;
+  absl::Mutex mutex;
+  size_t left;
+  absl::Status first_error;
 };
 
-struct BlockTransfer::Reading {
-  Reading(size_t parts, BlockLocation location, int64_t first_byte,
-          std::span<std::byte> target, int64_t piece, int64_t first,
-          std::function<void(absl::Status)> callback)
-      : countdown(parts),
-        crcs(parts),
-        block(std::move(location)),
-        from(first_byte),
-        out(target),
-        piece_bytes(piece),
-        first_piece(first),
-        done(std::move(callback)) {}
-
-  Countdown countdown;
-  std::vector<uint32_t> crcs;  // one a piece
-  const BlockLocation block;
-  const int64_t from;
-  const std::span<std::byte> out;
-  const int64_t piece_bytes;
-  const int64_t first_piece;
-  const std::function<void(absl::Status)> done;
-};
-
-int64_t BlockTransfer::OnDevice(int64_t bytes) const {
-  const int64_t unit = file_.alignment().offset;
+size_t BlockTransfer::OnDevice(size_t bytes) const {
+  const auto unit = static_cast<size_t>(file_.alignment().offset);
   return (bytes + unit - 1) / unit * unit;
 }
 
-bool BlockTransfer::GoesStraight(const std::byte* data, int64_t bytes) const {
-  const auto address = reinterpret_cast<uintptr_t>(data);
+bool BlockTransfer::GoesStraight(std::span<const std::byte> part) const {
+  const auto address = reinterpret_cast<uintptr_t>(part.data());
   return address % static_cast<uintptr_t>(file_.alignment().memory) == 0 &&
-         bytes % file_.alignment().offset == 0;
+         OnDevice(part.size()) == part.size();
 }
 
 void BlockTransfer::Write(
     int64_t offset, std::span<const std::byte> bytes, bool sync,
     std::function<void(absl::StatusOr<BlockChecksums>)> done) {
-  const auto pieces = static_cast<size_t>(
-      Pieces(static_cast<int64_t>(bytes.size()), piece_bytes_));
-  const auto writing =
-      std::make_shared<Writing>(pieces, offset, bytes, sync, std::move(done));
-  for (size_t piece = 0; piece < pieces; ++piece) WritePiece(writing, piece);
-  // Computes the checksum of the direct part while its request is in flight.
-  const auto step = static_cast<size_t>(piece_bytes_);
-  for (size_t piece = 0; piece < pieces; ++piece) {
-    const auto part = bytes.subspan(
-        piece * step, std::min(step, bytes.size() - piece * step));
-    if (GoesStraight(part.data(), static_cast<int64_t>(part.size()))) {
-      writing->crcs[piece] = Crc32c(part);
-    }
+  const auto size = static_cast<int64_t>(bytes.size());
+  const auto count = static_cast<size_t>(CountPieces(size, piece_bytes_));
+  // The last "piece" is this function.
+  const auto pieces = std::make_shared<Pieces>(count + 1);
+  pieces->done = [=, this, pieces = pieces.get(),
+                  done = std::move(done)](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    done(FoldAll(std::span(pieces->crcs).first(count), piece_bytes_, size));
+  };
+  const auto part_of = [&](size_t piece) {
+    const size_t at = piece * static_cast<size_t>(piece_bytes_);
+    return bytes.subspan(
+        at, std::min(static_cast<size_t>(piece_bytes_), bytes.size() - at));
+  };
+  for (size_t piece = 0; piece < count; ++piece) {
+    WritePiece(offset + static_cast<int64_t>(piece) * piece_bytes_,
+               part_of(piece), sync, pieces, piece);
   }
-  writing->Finish(absl::OkStatus(), piece_bytes_);
+  // Computes the checksum of the direct part while its request is in flight.
+  for (size_t piece = 0; piece < count; ++piece) {
+    const std::span<const std::byte> part = part_of(piece);
+    if (GoesStraight(part)) pieces->crcs[piece] = Crc32c(part);
+  }
+  pieces->Finish(absl::OkStatus());
 }
 
-void BlockTransfer::WritePiece(const std::shared_ptr<Writing>& writing,
+void BlockTransfer::WritePiece(int64_t offset, std::span<const std::byte> part,
+                               bool sync, const std::shared_ptr<Pieces>& pieces,
                                size_t piece) {
-  const auto step = static_cast<size_t>(piece_bytes_);
-  const auto part = writing->bytes.subspan(
-      piece * step, std::min(step, writing->bytes.size() - piece * step));
-  const int64_t at =
-      writing->offset + static_cast<int64_t>(piece) * piece_bytes_;
-  const auto bytes = static_cast<int64_t>(part.size());
-  if (GoesStraight(part.data(), bytes)) {
-    file_.Write(at, part, writing->sync, [this, writing](absl::Status status) {
-      writing->Finish(status, piece_bytes_);
-    });
+  if (GoesStraight(part)) {
+    file_.Write(offset, part, sync,
+                [pieces](const absl::Status& s) { pieces->Finish(s); });
     return;
   }
   pool_.Acquire([=, this](std::byte* buffer) {
     std::memcpy(buffer, part.data(), part.size());
-    const auto padded = static_cast<size_t>(OnDevice(bytes));
+    const size_t padded = OnDevice(part.size());
     std::memset(buffer + part.size(), 0, padded - part.size());
-    writing->crcs[piece] = Crc32c({buffer, part.size()});
-    file_.Write(at, {buffer, padded}, writing->sync,
-                [=, this](absl::Status status) {
+    pieces->crcs[piece] = Crc32c({buffer, part.size()});
+    file_.Write(offset, {buffer, padded}, sync,
+                [=, this](const absl::Status& s) {
                   pool_.Release(buffer);
-                  writing->Finish(status, piece_bytes_);
+                  pieces->Finish(s);
                 });
   });
 }
@@ -251,78 +200,72 @@ void BlockTransfer::Read(BlockLocation block, int64_t from,
   if (out.empty()) return done(absl::OkStatus());
   const int64_t unit = block.checksums.unit_bytes;
   const int64_t step = std::min(piece_bytes_, unit);
-  const int64_t end =
-      std::min(block.bytes,
-               Pieces(from + static_cast<int64_t>(out.size()), unit) * unit);
-  const int64_t first = from / unit * (unit / step);
-  const auto pieces = static_cast<size_t>(Pieces(end, step) - first);
-  const auto reading = std::make_shared<Reading>(
-      pieces, std::move(block), from, out, step, first, std::move(done));
-  for (size_t piece = 0; piece < pieces; ++piece) ReadPiece(reading, piece);
+  const int64_t out_end = from + static_cast<int64_t>(out.size());
+  const int64_t begin = from / unit * unit;
+  const int64_t end = std::min(block.bytes, CountPieces(out_end, unit) * unit);
+  const auto count = static_cast<size_t>(CountPieces(end - begin, step));
+  const int64_t offset = block.offset;
+  const auto pieces = std::make_shared<Pieces>(count);
+  pieces->done = [=, this, pieces = pieces.get(), block = std::move(block),
+                  done = std::move(done)](const absl::Status& status) {
+    done(status.ok() ? Check(block, begin, step, pieces->crcs) : status);
+  };
+  for (size_t piece = 0; piece < count; ++piece) {
+    const int64_t start = begin + static_cast<int64_t>(piece) * step;
+    const int64_t bytes = std::min(step, end - start);
+    // The requested part of the piece.
+    const int64_t wanted = std::max(start, from);
+    const int64_t wanted_end = std::min(start + bytes, out_end);
+    std::span<std::byte> part;
+    if (wanted < wanted_end) {
+      part = out.subspan(static_cast<size_t>(wanted - from),
+                         static_cast<size_t>(wanted_end - wanted));
+    }
+    ReadPiece(offset + start, bytes, part.empty() ? 0 : wanted - start, part,
+              pieces, piece);
+  }
 }
 
-void BlockTransfer::ReadPiece(const std::shared_ptr<Reading>& reading,
+void BlockTransfer::ReadPiece(int64_t offset, int64_t bytes, int64_t skip,
+                              std::span<std::byte> out,
+                              const std::shared_ptr<Pieces>& pieces,
                               size_t piece) {
-  const int64_t start = (reading->first_piece + static_cast<int64_t>(piece)) *
-                        reading->piece_bytes;
-  const int64_t bytes =
-      std::min(reading->piece_bytes, reading->block.bytes - start);
-  const auto finish = [reading, piece](const absl::Status& status,
-                                       const std::byte* data, int64_t size) {
-    if (status.ok()) {
-      reading->crcs[piece] = Crc32c({data, static_cast<size_t>(size)});
-    }
-    return reading->countdown.Finish(status);
-  };
-  // The requested part of the piece.
-  const int64_t wanted = std::max(start, reading->from);
-  const int64_t wanted_end = std::min(
-      start + bytes, reading->from + static_cast<int64_t>(reading->out.size()));
-  std::byte* target = reading->out.data() + (wanted - reading->from);
-  const int64_t at = reading->block.offset + start;
-  if (wanted == start && wanted_end == start + bytes &&
-      GoesStraight(target, bytes)) {
-    file_.Read(at, {target, static_cast<size_t>(bytes)},
-               [=, this](const absl::Status& status) {
-                 if (finish(status, target, bytes)) {
-                   reading->done(Check(*reading));
-                 }
-               });
+  const auto size = static_cast<size_t>(bytes);
+  if (out.size() == size && GoesStraight(out)) {
+    file_.Read(offset, out, [=](const absl::Status& status) {
+      if (status.ok()) pieces->crcs[piece] = Crc32c(out);
+      pieces->Finish(status);
+    });
     return;
   }
   pool_.Acquire([=, this](std::byte* buffer) {
-    file_.Read(at, {buffer, static_cast<size_t>(OnDevice(bytes))},
+    file_.Read(offset, {buffer, OnDevice(size)},
                [=, this](const absl::Status& status) {
-                 if (status.ok() && wanted < wanted_end) {
-                   std::memcpy(target, buffer + (wanted - start),
-                               static_cast<size_t>(wanted_end - wanted));
+                 if (status.ok()) {
+                   std::copy_n(buffer + skip, out.size(), out.data());
+                   pieces->crcs[piece] = Crc32c({buffer, size});
                  }
-                 const bool last = finish(status, buffer, bytes);
                  pool_.Release(buffer);
-                 if (last) reading->done(Check(*reading));
+                 pieces->Finish(status);
                });
   });
 }
 
-absl::Status BlockTransfer::Check(const Reading& reading) const {
-  const absl::Status moved = reading.countdown.status();
-  if (!moved.ok()) return moved;
-  const BlockChecksums& sums = reading.block.checksums;
-  const int64_t step = reading.piece_bytes;
+absl::Status BlockTransfer::Check(const BlockLocation& block, int64_t begin,
+                                  int64_t step,
+                                  std::span<const uint32_t> crcs) const {
+  const BlockChecksums& sums = block.checksums;
   const auto per_unit = static_cast<size_t>(sums.unit_bytes / step);
-  const std::span<const uint32_t> crcs = reading.crcs;
   for (size_t at = 0; at < crcs.size(); at += per_unit) {
-    const int64_t start =
-        (reading.first_piece + static_cast<int64_t>(at)) * step;
+    const int64_t start = begin + static_cast<int64_t>(at) * step;
     const size_t count = std::min(per_unit, crcs.size() - at);
-    const int64_t bytes =
-        std::min(sums.unit_bytes, reading.block.bytes - start);
+    const int64_t bytes = std::min(sums.unit_bytes, block.bytes - start);
     const uint32_t crc = Fold(crcs.subspan(at, count), step,
                               bytes - static_cast<int64_t>(count - 1) * step);
     if (crc != sums.crcs[static_cast<size_t>(start / sums.unit_bytes)]) {
       return absl::DataLossError(absl::StrCat(
           "CRC-32C of bytes ", start, " to ", start + bytes, " (offset ",
-          reading.block.offset + start, " of file ", file_.path(),
+          block.offset + start, " of file ", file_.path(),
           ") is wrong: the data was damaged after it was written"));
     }
   }

@@ -79,6 +79,7 @@ struct BlockLocation {
   int64_t offset = 0;
   int64_t bytes = 0;
   BlockChecksums checksums;
+  friend bool operator==(const BlockLocation&, const BlockLocation&) = default;
 };
 
 // Safe for concurrent use; `file` and `pool` must outlive every transfer.
@@ -101,14 +102,23 @@ class BlockTransfer {
             std::function<void(absl::Status)> done);
 
  private:
-  struct Writing;
-  struct Reading;
+  struct Pieces;
 
-  int64_t OnDevice(int64_t bytes) const;
-  bool GoesStraight(const std::byte* data, int64_t bytes) const;
-  void WritePiece(const std::shared_ptr<Writing>& writing, size_t piece);
-  void ReadPiece(const std::shared_ptr<Reading>& reading, size_t piece);
-  absl::Status Check(const Reading& reading) const;
+  // `bytes` padded to the unit of the file's transfers.
+  size_t OnDevice(size_t bytes) const;
+  // True if no bounce buffer is needed.
+  bool GoesStraight(std::span<const std::byte> part) const;
+  void WritePiece(int64_t offset, std::span<const std::byte> part, bool sync,
+                  const std::shared_ptr<Pieces>& pieces, size_t piece);
+  // Reads `bytes` at `offset` of the file, and copies those after the first
+  // `skip` to `out`.
+  void ReadPiece(int64_t offset, int64_t bytes, int64_t skip,
+                 std::span<std::byte> out,
+                 const std::shared_ptr<Pieces>& pieces, size_t piece);
+  // Compares the checksums of consecutive pieces of `step` bytes, from `begin`
+  // of the block, with those of its units.
+  absl::Status Check(const BlockLocation& block, int64_t begin, int64_t step,
+                     std::span<const uint32_t> crcs) const;
 
   AsyncFile& file_;
   BouncePool& pool_;

@@ -52,11 +52,11 @@ class ThreadEngine final : public IoEngine {
   }
 
  private:
-  // There is work, or the engine stops and no running request can submit more.
   bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !waiting_.empty() || (stopping_ && running_ == 0);
+    return !waiting_.empty() || stopping_;
   }
 
+  // What `done` submits while the engine stops is performed by its own thread.
   void Work() {
     absl::MutexLock lock(&mutex_);
     while (true) {
@@ -64,17 +64,14 @@ class ThreadEngine final : public IoEngine {
       if (waiting_.empty()) return;
       const IoRequest request = std::move(waiting_.front());
       waiting_.pop_front();
-      ++running_;
       mutex_.Unlock();
       request.done(Perform(request));
       mutex_.Lock();
-      --running_;
     }
   }
 
   absl::Mutex mutex_;
   std::deque<IoRequest> waiting_ ABSL_GUARDED_BY(mutex_);
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -15,81 +15,19 @@ namespace tessera::offload {
 
 namespace {
 
-constexpr size_t kAlignment = 4096;
-
-}  // namespace
-
-NearBufferPool::NearBufferPool(std::shared_ptr<MemoryResource> resource,
-                               int64_t budget)
-    : resource_(std::move(resource)), budget_(budget) {}
-
-absl::StatusOr<Buffer> NearBufferPool::Take(int64_t bytes, Event* last_use) {
-  if (bytes < 0 || bytes > free_bytes()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot take ", bytes, " bytes of near memory: ", free_bytes(), " of ",
-        budget_, " are free"));
-  }
-  if (const auto same = kept_.find(bytes); same != kept_.end()) {
-    Kept kept = std::move(same->second.back());
-    same->second.pop_back();
-    if (same->second.empty()) kept_.erase(same);
-    kept_bytes_ -= bytes;
-    taken_bytes_ += bytes;
-    if (last_use == nullptr) {
-      TESSERA_RETURN_IF_ERROR(kept.last_use.Wait());
-    } else {
-      *last_use = std::move(kept.last_use);
-    }
-    return std::move(kept.buffer);
-  }
-  Shrink(free_bytes() - bytes);
-  TESSERA_ASSIGN_OR_RETURN(
-      Buffer buffer,
-      Buffer::Allocate(resource_, static_cast<size_t>(bytes), kAlignment));
-  taken_bytes_ += bytes;
-  return buffer;
-}
-
-void NearBufferPool::GiveBack(Buffer buffer, Event last_use) {
-  const auto bytes = static_cast<int64_t>(buffer.size());
-  taken_bytes_ -= bytes;
-  if (bytes == 0) return;
-  kept_bytes_ += bytes;
-  kept_[bytes].push_back({std::move(buffer), std::move(last_use)});
-}
-
-void NearBufferPool::Trim() {
-  Shrink(0);
-  for (const Kept& kept : retired_) kept.last_use.Wait().IgnoreError();
-  retired_.clear();
-}
-
-// Keeps at most `bytes`; frees the largest buffers first.
-void NearBufferPool::Shrink(int64_t bytes) {
-  const auto is_done = [](const Kept& kept) {
-    return kept.last_use.Test().value_or(true);
-  };
-  retired_.erase(std::remove_if(retired_.begin(), retired_.end(), is_done),
-                 retired_.end());
-  while (kept_bytes_ > bytes) {
-    const auto largest = std::prev(kept_.end());
-    if (!is_done(largest->second.back())) {
-      retired_.push_back(std::move(largest->second.back()));
-    }
-    largest->second.pop_back();
-    kept_bytes_ -= largest->first;
-    if (largest->second.empty()) kept_.erase(largest);
-  }
-}
-
-namespace {
-
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+absl::Status TooLarge(std::string_view key, int64_t bytes, int64_t budget) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("block ", QuoteKey(key), " of ", bytes,
+                   " bytes is larger than the whole near memory of ", budget,
+                   " bytes. Raise the budget or split the block"));
 }
 
 }  // namespace
@@ -111,14 +49,10 @@ struct NearMemory::Block {
   bool wanted = false;  // In wanted_.
   // Acquired for overwriting: neither loaded nor released as dirty yet.
   bool undefined = false;
-  int64_t announced =
-      -1;  // Position in the order of announcements, until it is used.
   absl::Status load_error;
-  absl::Status store_error;           // The result of the last store.
-  std::vector<int64_t> planned = {};  // Its uses in the plan, ascending.
-  // Uses of the plan that overwrite other blocks and need its memory,
-  // ascending.
-  std::vector<int64_t> gives_way = {};
+  absl::Status store_error;  // The result of the last store.
+  // Of its expected uses, ascending; in an order also of those that are over.
+  std::vector<int64_t> positions = {};
 };
 
 struct NearMemory::Job {
@@ -128,33 +62,28 @@ struct NearMemory::Job {
   Event ready;     // The transfer begins after it.
 };
 
-struct NearMemory::Plan {
-  Replacement replacement;
-  std::vector<Block*> blocks;     // By number in the replacement.
-  std::vector<bool> store_after;  // By use.
-  size_t next_load = 0;           // The use that is loaded next.
-  int64_t cursor = 0;             // Uses that have begun.
+struct NearMemory::ExpectedUse {
+  Block* block = nullptr;
+  bool overwrite = false;
 };
 
-NearMemory::NearMemory(MemoryTier& far, Options options)
+NearMemory::NearMemory(MemoryTier& far, PrefetchOptions options)
     : far_(far),
       options_(std::move(options)),
       pool_(options_.resource, options_.budget),
       loads_(options_.most_loads),
-      stores_(options_.most_stores) {}
-
-NearMemory::~NearMemory() = default;
-
-void NearMemory::Open() {
+      stores_(options_.most_stores) {
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back([this] { Work(); });
   }
 }
 
+NearMemory::~NearMemory() = default;
+
 void NearMemory::Close() {
   {
     absl::MutexLock lock(&mutex_);
-    plan_ = nullptr;
+    expected_.clear();
     for (auto& [key, block] : blocks_) block->uses = 0;
     StoreAllDirty();
     closing_ = true;
@@ -186,86 +115,92 @@ NearMemory::Block& NearMemory::At(std::string_view key) {
   return *found->second;
 }
 
-void NearMemory::Follow(std::optional<Replacement> replacement) {
+absl::Status NearMemory::Follow(std::span<const BlockUse> order) {
+  std::vector<int64_t> sizes;
+  for (const BlockUse& use : order) {
+    TESSERA_ASSIGN_OR_RETURN(const BlockStat stat, far_.Stat(use.key));
+    sizes.push_back(stat.bytes);
+  }
   absl::MutexLock lock(&mutex_);
-  plan_ = nullptr;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (sizes[i] > pool_.budget()) {
+      return TooLarge(order[i].key, sizes[i], pool_.budget());
+    }
+  }
   for (auto& [key, block] : blocks_) {
-    block->planned.clear();
-    block->gives_way.clear();
-    block->announced = -1;
+    block->positions.clear();
     block->load_error = absl::OkStatus();
   }
-  announced_.clear();
-  if (!replacement.has_value()) return;
-  plan_ = std::make_unique<Plan>();
-  for (const Replacement::Block& block : replacement->blocks()) {
-    plan_->blocks.push_back(&At(block.key));
-    if (plan_->blocks.back()->place == Block::Place::kFar) {
-      plan_->blocks.back()->bytes = block.bytes;
-    }
+  expected_.clear();
+  positions_ = cursor_ = 0;
+  follows_order_ = !order.empty();
+  for (size_t i = 0; i < order.size(); ++i) {
+    Block& block = At(order[i].key);
+    if (block.place == Block::Place::kFar) block.bytes = sizes[i];
+    Expect(block, order[i].overwrite);
   }
-  const std::vector<Replacement::Step>& steps = replacement->steps();
-  plan_->store_after.assign(steps.size(), false);
-  for (size_t use = 0; use < steps.size(); ++use) {
-    plan_->blocks[steps[use].block]->planned.push_back(
-        static_cast<int64_t>(use));
-    for (const Replacement::Eviction& e : steps[use].evict) {
-      if (!steps[use].load) {
-        plan_->blocks[e.block]->gives_way.push_back(static_cast<int64_t>(use));
-      }
-      if (!e.store) continue;
-      if (e.stored_after < 0) {
-        WantStored(*plan_->blocks[e.block]);
-      } else {
-        plan_->store_after[static_cast<size_t>(e.stored_after)] = true;
-      }
-    }
-  }
-  plan_->replacement = *std::move(replacement);
   work_.SignalAll();
+  return absl::OkStatus();
 }
 
-absl::StatusOr<NearMemory::Acquired> NearMemory::Acquire(std::string_view key,
-                                                         int64_t position,
-                                                         bool overwrite) {
+void NearMemory::Expect(Block& block, bool overwrite) {
+  block.positions.push_back(positions_);
+  expected_[positions_++] = {&block, overwrite};
+}
+
+int64_t NearMemory::uses_left() const {
   absl::MutexLock lock(&mutex_);
-  Block& block = At(key);
-  block.announced = -1;
-  std::erase(announced_, &block);
-  if (!block.load_error.ok()) {
-    return std::exchange(block.load_error, absl::OkStatus());
-  }
-  if (plan_ != nullptr && position >= 0) plan_->cursor = position;
-  Acquired acquired;
-  acquired.found = block.place == Block::Place::kNear      ? Found::kNear
-                   : block.place == Block::Place::kLoading ? Found::kOnTheWay
-                                                           : Found::kMissing;
-  ++block.uses;
-  absl::Status status;
-  if (acquired.found == Found::kMissing) status = Request(block, overwrite);
-  if (status.ok()) status = Await(block);
-  if (!status.ok()) {
-    --block.uses;
-    work_.SignalAll();
-    return status;
-  }
-  if (plan_ != nullptr && position >= 0) plan_->cursor = position + 1;
-  work_.SignalAll();
-  acquired.bytes = block.memory.bytes();
-  return acquired;
+  return follows_order_ ? positions_ - cursor_ : 0;
 }
 
 void NearMemory::Announce(std::string_view key) {
   const absl::StatusOr<BlockStat> stat = far_.Stat(key);
   absl::MutexLock lock(&mutex_);
-  if (plan_ != nullptr || !stat.ok()) return;
+  if (follows_order_ || !stat.ok()) return;
   Block& block = At(key);
-  if (block.uses > 0 || block.announced >= 0) return;
-  block.announced = announcements_++;
-  if (block.place != Block::Place::kFar) return;
-  block.bytes = stat->bytes;
-  announced_.push_back(&block);
+  if (block.uses > 0 || !block.positions.empty()) return;
+  if (block.place == Block::Place::kFar) block.bytes = stat->bytes;
+  Expect(block, /*overwrite=*/false);
   work_.SignalAll();
+}
+
+absl::StatusOr<NearMemory::Acquired> NearMemory::Acquire(std::string_view key,
+                                                         bool overwrite) {
+  absl::MutexLock lock(&mutex_);
+  Block& block = At(key);
+  if (!block.load_error.ok()) {
+    return std::exchange(block.load_error, absl::OkStatus());
+  }
+  Acquired acquired;
+  acquired.found = block.place == Block::Place::kNear      ? Found::kNear
+                   : block.place == Block::Place::kLoading ? Found::kOnTheWay
+                                                           : Found::kMissing;
+  acquired.in_order = NextUse(block) == cursor_;
+  ++block.uses;
+  absl::Status status;
+  if (acquired.found == Found::kMissing) status = Request(block, overwrite);
+  if (status.ok()) status = Await(block);
+  if (status.ok()) {
+    Pass(block);
+  } else {
+    --block.uses;
+  }
+  work_.SignalAll();
+  if (!status.ok()) return status;
+  acquired.bytes = block.memory.bytes();
+  return acquired;
+}
+
+void NearMemory::Pass(Block& block) {
+  const int64_t use = NextUse(block);
+  if (use >= positions_) return;
+  if (!follows_order_) {
+    expected_.erase(use);
+    block.positions.clear();
+    return;
+  }
+  cursor_ = use + 1;
+  expected_.erase(expected_.begin(), expected_.lower_bound(cursor_));
 }
 
 // Makes the block the next one to be loaded.
@@ -315,14 +250,6 @@ absl::Status NearMemory::Release(std::string_view key, bool dirty,
   --block.uses;
   if (last_use.state() != nullptr) block.last_use = std::move(last_use);
   if (block.undefined && block.uses == 0) Evict(block);
-  if (plan_ != nullptr && block.dirty && block.uses == 0) {
-    const auto next = std::lower_bound(block.planned.begin(),
-                                       block.planned.end(), plan_->cursor);
-    if (next != block.planned.begin() &&
-        plan_->store_after[static_cast<size_t>(*std::prev(next))]) {
-      WantStored(block);
-    }
-  }
   work_.SignalAll();
   return absl::OkStatus();
 }
@@ -392,8 +319,7 @@ std::vector<NearBlock> NearMemory::Blocks() const {
   std::vector<NearBlock> near;
   for (const auto& [key, block] : blocks_) {
     if (block->place == Block::Place::kFar) continue;
-    near.push_back({key, static_cast<int64_t>(block->memory.size()),
-                    block->dirty || block->storing});
+    near.push_back({key, static_cast<int64_t>(block->memory.size())});
   }
   return near;
 }
@@ -491,10 +417,8 @@ std::optional<NearMemory::Job> NearMemory::NextJob() {
   std::optional<Job> job;
   if (demanded_ != nullptr) {
     job = Demanded();
-  } else if (plan_ != nullptr && loads_.HasRoom()) {
-    job = Planned();
   } else if (loads_.HasRoom()) {
-    job = Announced();
+    job = Ahead();
   }
   if (!job.has_value() && stores_.HasRoom()) job = Wanted();
   if (!job.has_value() && demanded_ != nullptr) {
@@ -532,15 +456,7 @@ std::optional<NearMemory::Job> NearMemory::Demanded() {
     demanded_ = nullptr;
     return std::nullopt;
   }
-  std::span<const Replacement::Eviction> planned;
-  if (plan_ != nullptr) {
-    const auto use = static_cast<size_t>(plan_->cursor);
-    const auto& steps = plan_->replacement.steps();
-    if (use < steps.size() && plan_->blocks[steps[use].block] == &block) {
-      planned = steps[use].evict;
-    }
-  }
-  if (!MakeRoom(block.bytes, planned, /*needed_at=*/-1)) return std::nullopt;
+  if (!MakeRoom(block.bytes, /*needed_at=*/-1)) return std::nullopt;
   demanded_ = nullptr;
   if (!demand_overwrites_) return Load(block);
   if (TakeMemory(block)) {
@@ -551,42 +467,25 @@ std::optional<NearMemory::Job> NearMemory::Demanded() {
   return std::nullopt;
 }
 
-// Loads in the order of the announcements; the first one without memory waits.
-std::optional<NearMemory::Job> NearMemory::Announced() {
-  while (!announced_.empty()) {
-    Block& block = *announced_.front();
-    if (block.place == Block::Place::kFar && block.announced >= 0) {
-      if (!MakeRoom(block.bytes, {}, block.announced)) return std::nullopt;
-      announced_.pop_front();
-      return Load(block);
+// If a load cannot start, all later ones wait, too. Memory of blocks to be
+// overwritten is kept free.
+std::optional<NearMemory::Job> NearMemory::Ahead() {
+  int64_t held = 0, reserved = 0;
+  int uses = 0;
+  for (const auto& [position, use] : expected_) {
+    if (++uses > options_.look_ahead) break;
+    Block& block = *use.block;
+    if (NextUse(block) != position) continue;
+    const bool evicts = 2 * held <= pool_.budget();
+    held += block.bytes;
+    if (block.place != Block::Place::kFar) continue;
+    if (!block.load_error.ok()) break;
+    const int64_t bytes = reserved + block.bytes;
+    if (!(evicts ? MakeRoom(bytes, position) : pool_.free_bytes() >= bytes)) {
+      break;
     }
-    announced_.pop_front();
-  }
-  return std::nullopt;
-}
-
-// Loads start in plan order; if one cannot start, it and all later ones wait.
-std::optional<NearMemory::Job> NearMemory::Planned() {
-  const auto& steps = plan_->replacement.steps();
-  for (; plan_->next_load < steps.size(); ++plan_->next_load) {
-    const Replacement::Step& step = steps[plan_->next_load];
-    Block& block = *plan_->blocks[step.block];
-    const auto use = static_cast<int64_t>(plan_->next_load);
-    if (!step.load || use < plan_->cursor) continue;
-    if (block.place != Block::Place::kFar) {
-      // It may have to be evicted, and loaded again, before that use.
-      const auto next = std::lower_bound(block.gives_way.begin(),
-                                         block.gives_way.end(), plan_->cursor);
-      if (next != block.gives_way.end() && *next < use) return std::nullopt;
-      continue;
-    }
-    if (!block.load_error.ok()) return std::nullopt;
-    for (const Replacement::Eviction& e : step.evict) {
-      if (plan_->cursor <= e.after) return std::nullopt;
-    }
-    if (!MakeRoom(block.bytes, step.evict, use)) return std::nullopt;
-    ++plan_->next_load;
-    return Load(block);
+    if (!use.overwrite) return Load(block);
+    reserved = bytes;
   }
   return std::nullopt;
 }
@@ -633,17 +532,10 @@ std::optional<NearMemory::Job> NearMemory::Load(Block& block) {
   return Job{&block, /*store=*/false, {}, block.last_use};
 }
 
-// Evicts the plan's victims first; if they are missing or insufficient, blocks
-// needed after `needed_at`, the last needed first.
-bool NearMemory::MakeRoom(int64_t bytes,
-                          std::span<const Replacement::Eviction> planned,
-                          int64_t needed_at) {
+bool NearMemory::MakeRoom(int64_t bytes, int64_t needed_at) {
   int64_t coming = 0;
   for (const auto& [key, block] : blocks_) {
     if (block->storing && block->uses == 0) coming += block->bytes;
-  }
-  for (const Replacement::Eviction& e : planned) {
-    if (plan_->blocks[e.block]->idle()) Free(*plan_->blocks[e.block], coming);
   }
   if (pool_.free_bytes() + coming < bytes) {
     for (Block* block : Victims(needed_at)) {
@@ -678,14 +570,13 @@ std::vector<NearMemory::Block*> NearMemory::Victims(int64_t needed_at) {
   return victims;
 }
 
+// The order is assumed to repeat.
 int64_t NearMemory::NextUse(const Block& block) const {
-  if (plan_ == nullptr && block.announced >= 0) return block.announced;
-  if (plan_ == nullptr || block.planned.empty()) return kNever;
-  const auto next = std::lower_bound(block.planned.begin(), block.planned.end(),
-                                     plan_->cursor);
-  if (next != block.planned.end()) return *next;
-  return block.planned.front() +
-         static_cast<int64_t>(plan_->replacement.steps().size());
+  if (block.positions.empty()) return kNever;
+  const auto next =
+      std::lower_bound(block.positions.begin(), block.positions.end(), cursor_);
+  return next != block.positions.end() ? *next
+                                       : block.positions.front() + positions_;
 }
 
 void NearMemory::Evict(Block& block) {
@@ -712,10 +603,7 @@ void NearMemory::StoreAllDirty() {
 
 absl::Status NearMemory::NoRoom(const Block& block) const {
   if (block.bytes > pool_.budget()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "block ", QuoteKey(block.key), " of ", block.bytes,
-        " bytes is larger than the whole near memory of ", pool_.budget(),
-        " bytes. Raise the budget or split the block"));
+    return TooLarge(block.key, block.bytes, pool_.budget());
   }
   const std::string what =
       absl::StrCat("no room for block ", QuoteKey(block.key), " of ",
@@ -734,10 +622,7 @@ NearMemory::Traffic NearMemory::traffic() const {
   const int64_t now = NowNs();
   return {.bytes_loaded = loads_.bytes(),
           .load_busy_ns = loads_.busy_ns(now),
-          .bytes_stored = stores_.bytes(),
-          .store_busy_ns = stores_.busy_ns(now),
-          .load_depth = loads_.depth(),
-          .store_depth = stores_.depth()};
+          .bytes_stored = stores_.bytes()};
 }
 
 }  // namespace tessera::offload

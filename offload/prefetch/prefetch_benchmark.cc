@@ -15,7 +15,7 @@
 
 #include "base/status_macros.h"
 #include "benchmark/benchmark.h"
-#include "offload/prefetch/prefetch_plan.h"
+#include "offload/prefetch/load_bound.h"
 #include "offload/prefetch/prefetcher.h"
 #include "offload/tier/file_tier.h"
 
@@ -104,7 +104,7 @@ absl::Status RunSteps(benchmark::State& state) {
   TESSERA_ASSIGN_OR_RETURN(const auto without,
                            Prefetcher::Create(*file, options));
   const int64_t compute = TransferNs(bytes, raw);
-  // Records the order and lets the queue depth converge.
+  // Records the order.
   for (int i = 0; i < 3; ++i) {
     TESSERA_RETURN_IF_ERROR(RunStep(*with, compute).status());
   }
@@ -124,7 +124,8 @@ absl::Status RunSteps(benchmark::State& state) {
       share / static_cast<double>(state.iterations());
   state.counters["best_share"] = best;
   state.counters["speedup"] = slow / fast;
-  state.counters["depth"] = step.load_depth;
+  state.counters["loads"] =
+      static_cast<double>(step.bytes_loaded) / static_cast<double>(bytes);
   state.counters["raw_GBps"] = static_cast<double>(raw) * 1e-9;
   return absl::OkStatus();
 }

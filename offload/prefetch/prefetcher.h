@@ -15,19 +15,18 @@
 //   }
 //   TESSERA_RETURN_IF_ERROR(prefetcher->Flush());
 //
-// The order of uses is given, or taken from the previous step. From this order
-// and the measured times and bandwidths, a PrefetchPlan decides which blocks to
-// load and evict; NearMemory executes it, with as many transfers in flight as
-// the measured throughput justifies (flow.h). A step that deviates from the
-// order is still correct: missing blocks are loaded at once, before expected
-// ones, and the next step follows the new order.
+// The order of uses is given, or taken from the previous step. Loads run ahead
+// of the uses in this order, by a fixed number of uses; to make room, the block
+// with the farthest next use is evicted (near_memory.h). A step that deviates
+// from the order is still correct: missing blocks are loaded at once, before
+// expected ones, and the next step follows the new order.
 //
 // Outside of a step, and within the first one, blocks are loaded when they are
 // used, or earlier in the order of Announce. Uses outside of steps are not
 // recorded.
 //
 // Near blocks stay near across steps, dirty or not; dirty blocks are stored
-// when the plan evicts them and at Flush. Until then the tier has the old
+// when they are evicted and at Flush. Until then the tier has the old
 // bytes: call Flush before accessing the tier directly, and Invalidate after
 // writing to it. Purposes and dtypes are preserved.
 #ifndef TESSERA_OFFLOAD_PREFETCH_PREFETCHER_H_
@@ -35,7 +34,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,9 +45,8 @@
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/tensor/memory.h"
+#include "offload/prefetch/load_bound.h"
 #include "offload/prefetch/near_memory.h"
-#include "offload/prefetch/prefetch_plan.h"
-#include "offload/prefetch/replacement.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/memory_tier.h"
 
@@ -60,7 +57,6 @@ namespace tessera::offload {
 //   StepRecorder recorder;
 //   recorder.Ask(now_ns);
 //   recorder.Begin("layer.0", bytes, now_ns);
-//   recorder.End("layer.0", /*dirty=*/false);
 //   std::vector<BlockUse> order = recorder.Take(now_ns);
 //
 // The compute of a use lasts from the arrival of its block until the next block
@@ -73,51 +69,19 @@ class StepRecorder {
   // The requested block has arrived.
   void Begin(std::string_view key, int64_t bytes, int64_t now_ns,
              bool overwrite = false);
-  // Ends the latest use of `key` that has not ended; no effect if there is
-  // none.
-  void End(std::string_view key, bool dirty);
-
-  int64_t uses() const { return static_cast<int64_t>(order_.size()); }
-
   // Returns the recorded uses and empties the recorder.
   std::vector<BlockUse> Take(int64_t now_ns);
 
  private:
   std::vector<BlockUse> order_;
-  std::map<std::string, std::vector<size_t>, std::less<>> open_;  // uses
   int64_t asked_ns_ = 0;
   int64_t began_ns_ = 0;
 };
 
-// The options of a Prefetcher.
-struct PrefetchOptions {
-  int64_t budget = 0;  // bytes of near memory, positive
-  // If true, raises the budget permanently when the blocks in use leave no
-  // memory for a requested one. If false, Use returns ResourceExhausted.
-  bool grows = false;
-  std::shared_ptr<MemoryResource> resource = HostMemory();
-  // A device that also uses near memory, until the events passed to Done, and
-  // that checks the prefetcher's own accesses to it. Null: none.
-  Device* device = nullptr;
-  // If not null, reserves the whole budget here, as Purpose::kBuffers.
-  std::shared_ptr<Accounting> accounting = {};
-  // The maximum number of transfers in flight; initially 2.
-  int most_loads = 16;
-  int most_stores = 8;
-  // The number of threads that start transfers. A tier that copies in the
-  // caller's thread (host) transfers this many blocks at once.
-  int threads = 1;
-  bool prefetch = true;  // false: loads every block when it is used
-  // The tier's bandwidth, for the plan and the bound. 0: uses the best
-  // measurement of the steps so far.
-  int64_t load_bytes_per_second = 0;
-  int64_t store_bytes_per_second = 0;
-};
-
 // Times are nanoseconds.
 struct StepReport {
-  bool planned = false;      // an order was known
-  absl::Status plan_status;  // why there is no plan for the recorded order
+  bool planned = false;      // the step followed an order
+  absl::Status plan_status;  // why the recorded order is not followed
   int64_t uses = 0;
   int64_t hits = 0;        // the block was near
   int64_t late = 0;        // the block was being loaded
@@ -128,15 +92,10 @@ struct StepReport {
   int64_t step_ns = 0;
   int64_t stall_ns = 0;    // in Use
   int64_t compute_ns = 0;  // from each Use to the next
-  // `bound_ns` is StepBound of the uses, with the measured computes and
-  // load_bytes_per_second; `expected_ns` the plan's prediction. 0 without a
-  // plan or bandwidths.
+  // StepBound of the uses, with the measured computes and
+  // load_bytes_per_second.
   int64_t bound_ns = 0;
-  int64_t expected_ns = 0;
   int64_t load_bytes_per_second = 0;  // 0: nothing was ever loaded
-  int64_t store_bytes_per_second = 0;
-  int load_depth = 0;  // transfers that may be in flight now
-  int store_depth = 0;
   absl::Status store_status;  // the error of a block that could not be stored
 
   // The stall that no order of loads can avoid: the bound minus the compute
@@ -152,7 +111,7 @@ struct StepReport {
   }
 };
 
-// Not thread-safe. Starts threads, see PrefetchOptions.
+// Not thread-safe. Starts threads, see PrefetchOptions (near_memory.h).
 class Prefetcher {
  public:
   // `far` must outlive the prefetcher. InvalidArgument for options that are not
@@ -194,7 +153,7 @@ class Prefetcher {
                     Event last_use = {});
 
   // Announces that `key` will be used soon, after previously announced blocks.
-  // No effect while a plan is followed, or if options.prefetch is false.
+  // No effect while an order is followed, or if options.prefetch is false.
   void Announce(std::string_view key);
 
   // FailedPrecondition, and the step continues, while a block is in use.
@@ -223,17 +182,12 @@ class Prefetcher {
   struct Step {
     StepReport report;
     std::vector<NearBlock> near;  // when it began
-    std::vector<std::string> order;
-    size_t cursor = 0;
     int64_t began_ns = 0;
     NearMemory::Traffic before;
   };
 
   Prefetcher(MemoryTier& far, PrefetchOptions options, Reservation room);
   absl::Status Start(std::vector<BlockUse> order, bool given);
-  absl::StatusOr<PrefetchPlan> MakePlan(std::vector<BlockUse> order) const;
-  // The index of the next use of `key` in the order; -1 if there is none.
-  int64_t Locate(std::string_view key) const;
   void Measure(const NearMemory::Traffic& now);
   int64_t Bound(const std::vector<BlockUse>& order) const;
 
@@ -244,8 +198,7 @@ class Prefetcher {
   StepRecorder recorder_;
   std::vector<BlockUse> recorded_;
   std::optional<Step> step_;
-  int64_t load_speed_ = 0;  // bytes per second
-  int64_t store_speed_ = 0;
+  int64_t load_speed_;  // bytes per second; 0: unknown
 };
 
 }  // namespace tessera::offload

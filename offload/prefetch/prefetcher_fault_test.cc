@@ -186,6 +186,7 @@ TEST(PrefetcherFaultTest, OptionsAreChecked) {
            [](PrefetchOptions& o) { o.budget = 0; },
            [](PrefetchOptions& o) { o.resource = nullptr; },
            [](PrefetchOptions& o) { o.resource = std::make_shared<Device>(); },
+           [](PrefetchOptions& o) { o.look_ahead = 0; },
            [](PrefetchOptions& o) { o.most_loads = 0; },
            [](PrefetchOptions& o) { o.most_stores = -1; },
            [](PrefetchOptions& o) { o.threads = 0; },

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 
 namespace tessera::offload {
@@ -67,7 +66,9 @@ absl::StatusOr<std::shared_ptr<FileTier::Version>> FileTier::MakeRoom(
     absl::MutexLock lock(&mutex_);
     if (entries_.find(key)->second.slot.has_value()) return version;
   }
-  TESSERA_ASSIGN_OR_RETURN(const uint32_t slot, table_->TakeSlot());
+  TESSERA_ASSIGN_OR_RETURN(
+      const uint32_t slot, table_->TakeSlot(),
+      Annotate(_, absl::StrCat("tier ", name(), ": block ", QuoteKey(key))));
   absl::MutexLock lock(&mutex_);
   entries_.find(key)->second.slot = slot;
   return version;
@@ -127,17 +128,11 @@ void FileTier::Record(std::shared_ptr<Store> store) {
     store->completion.Finish(absl::OkStatus());
     return;
   }
-  const Version& version = *store->version;
   BlockRecord record;
-  record.generation = table_->NextGeneration();
   record.live = true;
-  record.purpose = static_cast<uint8_t>(version.info.purpose);
-  record.dtype = static_cast<uint8_t>(version.info.dtype);
   record.key = store->key;
-  record.offset = version.location.offset;
-  record.bytes = version.location.bytes;
-  record.original_bytes = version.info.original_bytes;
-  record.checksums = version.location.checksums;
+  record.info = store->version->info;
+  record.location = store->version->location;
   {
     absl::MutexLock lock(&mutex_);
     record.slot = *entries_.find(store->key)->second.slot;
@@ -180,15 +175,10 @@ std::shared_ptr<const FileTier::Version> FileTier::Find(
 // Writes a tombstone before the block is removed.
 absl::Status FileTier::Entomb(std::string_view key, uint32_t slot) {
   BlockRecord tombstone;
-  tombstone.generation = table_->NextGeneration();
   tombstone.slot = slot;
-  absl::Notification over;
-  absl::Status status;
-  table_->Write(std::move(tombstone), [&](absl::Status s) {
-    status = std::move(s);
-    over.Notify();
+  const absl::Status status = AwaitDone([&](AsyncFile::Done done) {
+    table_->Write(std::move(tombstone), std::move(done));
   });
-  over.WaitForNotification();
   return Annotate(
       status, absl::StrCat("tier ", name(), ": drop of block ", QuoteKey(key)));
 }
@@ -258,6 +248,10 @@ absl::Status CheckOptions(const FileTierOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "pieces of ", piece, " bytes; a power of two from 4096 to 2^30"));
   }
+  if (options.kept_blocks < 1 || options.kept_blocks > kMostKeptBlocks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.kept_blocks, " kept blocks; 1 to ", kMostKeptBlocks));
+  }
   if (options.bounce_bytes < piece || options.bounce_bytes % piece != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.bounce_bytes,
@@ -303,8 +297,9 @@ absl::Status FileTier::Open() {
       space_,
       FileSpace::Create(opened_.fd.get(), opened_.path, options_.space));
   if (!options_.keep) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(table_,
-                           BlockTable::Open(*file_, space_, options_.sync));
+  TESSERA_ASSIGN_OR_RETURN(
+      table_,
+      BlockTable::Open(*file_, space_, options_.kept_blocks, options_.sync));
   return Recover();
 }
 
@@ -331,10 +326,10 @@ absl::Status FileTier::RecoverBlock(const std::vector<BlockRecord>& records) {
       continue;  // Damaged, or its space is in use.
     }
     TESSERA_RETURN_IF_ERROR(version.status());
-    const BlockStat stat = {record.bytes, record.bytes, (*version)->info};
     TESSERA_ASSIGN_OR_RETURN(
-        Reservation room, Accounting::Reserve(accounting_, record.key,
-                                              stat.bytes, stat.info.purpose));
+        Reservation room,
+        Accounting::Reserve(accounting_, record.key, record.location.bytes,
+                            record.info.purpose));
     Entry& entry = entries_[record.key];
     entry.version = *std::move(version);
     entry.slot = record.slot;
@@ -351,15 +346,14 @@ absl::Status FileTier::RecoverBlock(const std::vector<BlockRecord>& records) {
 
 absl::StatusOr<std::shared_ptr<const FileTier::Version>> FileTier::Restore(
     const BlockRecord& record) {
-  auto version = std::make_shared<Version>();
-  version->info = {static_cast<Purpose>(record.purpose),
-                   static_cast<DType>(record.dtype), record.original_bytes};
-  TESSERA_RETURN_IF_ERROR(CheckBlock(name(), record.key, version->info));
+  TESSERA_RETURN_IF_ERROR(CheckBlock(name(), record.key, record.info));
+  auto version = std::make_shared<Version>(
+      Version{.location = record.location, .info = record.info});
+  const int64_t bytes = record.location.bytes;
   // A block without bytes has no space, whatever the offset in its record.
   TESSERA_ASSIGN_OR_RETURN(
       version->extent,
-      space_->Claim(record.bytes == 0 ? 0 : record.offset, record.bytes));
-  version->location = {record.offset, record.bytes, record.checksums};
+      space_->Claim(bytes == 0 ? 0 : record.location.offset, bytes));
   if (options_.verify) TESSERA_RETURN_IF_ERROR(Verify(version->location));
   return version;
 }
@@ -375,10 +369,10 @@ absl::Status FileTier::Verify(const BlockLocation& location) {
   for (int64_t at = 0; at < location.bytes; at += window) {
     const auto bytes =
         static_cast<size_t>(std::min(window, location.bytes - at));
-    auto [operation, completion] = Operation::Pending();
-    transfer_->Read(location, at, buffer.bytes().first(bytes),
-                    [c = completion](const absl::Status& s) { c.Finish(s); });
-    TESSERA_RETURN_IF_ERROR(operation.Wait());
+    TESSERA_RETURN_IF_ERROR(AwaitDone([&](AsyncFile::Done done) {
+      transfer_->Read(location, at, buffer.bytes().first(bytes),
+                      std::move(done));
+    }));
   }
   return absl::OkStatus();
 }

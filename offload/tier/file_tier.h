@@ -27,6 +27,8 @@ namespace tessera::offload {
 struct FileTierOptions {
   std::string path = {};  // a directory; with `keep`, the file
   bool keep = false;
+  // The most blocks of a kept file, when it is created; 8 KiB of file for each.
+  int64_t kept_blocks = 4096;
   bool direct = true;  // O_DIRECT if the file system allows it
   bool sync = false;   // a Put is on stable storage when it is done (O_DSYNC)
   bool verify = true;  // read every block of a kept file when it is opened
@@ -107,9 +109,9 @@ class FileTier final : public MemoryTier {
 
  private:
   struct Version {
-    std::shared_ptr<const FileExtent> extent;
-    BlockLocation location;
-    BlockInfo info;
+    std::shared_ptr<const FileExtent> extent = {};
+    BlockLocation location = {};
+    BlockInfo info = {};
   };
   struct Entry {
     std::shared_ptr<const Version> version;  // null until the first Put is done

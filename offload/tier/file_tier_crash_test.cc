@@ -53,6 +53,7 @@ FileTierOptions Options(const std::string& path, IoEngineKind engine) {
   FileTierOptions options;
   options.path = path;
   options.keep = true;
+  options.kept_blocks = 64;
   options.engine = engine;
   options.piece_bytes = 8192;
   options.bounce_bytes = 4 * 8192;

@@ -258,6 +258,13 @@ TEST(FileTierFaultTest, RejectsBadOptions) {
                          HasSubstr("a multiple of the piece size")));
   }
   options.bounce_bytes = 4096;
+  for (int64_t blocks : {int64_t{0}, int64_t{1} << 40}) {
+    options.kept_blocks = blocks;
+    EXPECT_THAT(
+        FileTier::Create(Budget(), options),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kept blocks")));
+  }
+  options.kept_blocks = 64;
   options.queue_depth = 0;
   EXPECT_THAT(
       FileTier::Create(Budget(), options),
@@ -385,13 +392,33 @@ TEST(FileTierRecoveryTest, NeverOverwritesForeignFile) {
   }
 }
 
+TEST(FileTierRecoveryTest, NamesFullTableAndReusesSlots) {
+  FileTierOptions options = Options(FreshPath("full"), true);
+  options.kept_blocks = 2;
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier, FileTier::Create(Budget(), options));
+  for (const char* key : {"a", "b"}) {
+    TESSERA_ASSERT_OK(tier->Put(key, PatternBytes(5000, 1), {}));
+  }
+  EXPECT_THAT(tier->Put("c", PatternBytes(5000, 1), {}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("block \"c\""),
+                             HasSubstr("2 blocks, the most"))));
+  TESSERA_ASSERT_OK(tier->Drop("a"));
+  TESSERA_ASSERT_OK(tier->Put("c", PatternBytes(5000, 3), {}));
+  // The size of the table is that of its creation.
+  tier.reset();
+  options.kept_blocks = 9;
+  TESSERA_ASSERT_OK_AND_ASSIGN(tier, FileTier::Create(Budget(), options));
+  EXPECT_THAT(tier->Keys(), ElementsAre("b", "c"));
+  EXPECT_FALSE(tier->Put("d", PatternBytes(5000, 1), {}).ok());
+}
+
 TEST(FileTierRecoveryTest, ReopensKeptFile) {
   const std::string path = FreshPath("kept");
   const BlockInfo info = {Purpose::kOptimizer, DType::kBF16, 77};
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(
         auto tier, FileTier::Create(Budget(), Options(path, true)));
-    // More than the initial 64 slots of the table.
     for (int i = 0; i < 300; ++i) {
       TESSERA_ASSERT_OK(
           tier->Put("k" + std::to_string(i), PatternBytes(i * 7, i), info));

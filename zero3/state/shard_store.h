@@ -29,7 +29,7 @@ struct ShardTraffic {
   int64_t bytes_written = 0;
   int64_t stall_ns = 0;  // Time spent waiting for blocks.
   // A lower bound on the stall, over all orders of reads, with this near memory
-  // and the highest bandwidth measured (offload/prefetch/prefetch_plan.h).
+  // and the highest bandwidth measured (offload/prefetch/load_bound.h).
   int64_t least_stall_ns = 0;
   int64_t near_bytes = 0;  // The maximum of near memory.
 

@@ -31,14 +31,9 @@ struct Bits {
     for (const BlockUse& use : order) {
       block.push_back(number(use.key, use.bytes));
     }
-    pinned.assign(order.size(), 0);
     for (size_t use = 0; use < order.size(); ++use) {
-      made.push_back(order[use].overwrite ? Mask{1} << block[use] : 0);
-      for (size_t i = use;
-           i < order.size() && i <= use + static_cast<size_t>(order[use].held);
-           ++i) {
-        pinned[i] |= Mask{1} << block[use];
-      }
+      pinned.push_back(Mask{1} << block[use]);
+      made.push_back(order[use].overwrite ? pinned[use] : 0);
     }
   }
 
@@ -104,12 +99,9 @@ class Search {
     out.insert(m);
   }
 
-  // The blocks that must stay: those held by uses whose compute has begun.
+  // The block of the compute that has begun must stay.
   Mask Pinned(const Moment& m) const {
-    if (m.use >= order_.size()) return 0;
-    if (m.compute_left > 0) return bits_.pinned[m.use];
-    return bits_.pinned[m.use] &
-           (m.use == 0 ? Mask{0} : bits_.pinned[m.use - 1]);
+    return m.compute_left > 0 ? bits_.pinned[m.use] : 0;
   }
 
   void Choose(const Moment& m, std::set<Moment>& next) {
@@ -184,11 +176,9 @@ std::vector<int64_t> BruteForceLeastBytes(const std::vector<BlockUse>& order,
   std::vector<int64_t> least;
   for (size_t use = 0; use < order.size(); ++use) {
     const Mask needed = bits.pinned[use];
-    // A block that was held and still is has not been evicted in between.
-    const Mask stays = use == 0 ? 0 : bits.pinned[use - 1] & needed;
     std::vector<int64_t> next(end, kInfinite);
     for (Mask from = 0; from < end; ++from) {
-      if (cost[from] >= kInfinite || (stays & ~from)) continue;
+      if (cost[from] >= kInfinite) continue;
       for (Mask to = 0; to < end; ++to) {
         if ((needed & ~to) || bits.BytesOf(to) > budget) continue;
         next[to] = std::min(
@@ -223,9 +213,7 @@ RandomStep MakeRandomStep(std::mt19937_64& random,
     step.order.push_back(
         {.key = std::string(1, static_cast<char>('a' + key)),
          .bytes = sizes[key],
-         .compute_ns = Below(random, options.most_compute_ns + 1),
-         .dirty = options.dirty && Below(random, 2) == 0,
-         .held = Below(random, options.most_held + 1)});
+         .compute_ns = Below(random, options.most_compute_ns + 1)});
     if (options.overwrites && Below(random, 3) == 0) {
       step.order.back().overwrite = true;
     }
@@ -239,8 +227,8 @@ RandomStep MakeRandomStep(std::mt19937_64& random,
   for (size_t key = 0; key < sizes.size(); ++key) {
     if (Below(random, 3) != 0 || sizes[key] > free) continue;
     free -= sizes[key];
-    step.near.push_back({std::string(1, static_cast<char>('a' + key)),
-                         sizes[key], options.dirty && Below(random, 2) == 0});
+    step.near.push_back(
+        {std::string(1, static_cast<char>('a' + key)), sizes[key]});
   }
   return step;
 }

@@ -1,5 +1,5 @@
-// Optimal answers for small steps by exhaustive search: the references for
-// replacement, bound and plan. Blocks are the distinct keys of the order; times
+// Optimal answers for small steps by exhaustive search: the references for the
+// bound. Blocks are the distinct keys of the order; times
 // are nanoseconds, and one byte takes one nanosecond.
 #ifndef TESSERA_OFFLOAD_PREFETCH_TESTING_BRUTE_FORCE_H_
 #define TESSERA_OFFLOAD_PREFETCH_TESTING_BRUTE_FORCE_H_
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "offload/prefetch/replacement.h"
+#include "offload/prefetch/load_bound.h"
 
 namespace tessera::offload {
 
@@ -30,16 +30,14 @@ int64_t BruteForceShortestStep(const std::vector<BlockUse>& order,
 struct RandomStep {
   std::vector<BlockUse> order;
   std::vector<NearBlock> near;
-  int64_t budget = 0;  // enough for what is held at once
+  int64_t budget = 0;  // enough for every block
 };
 struct RandomStepOptions {
   int keys = 4;
   int uses = 8;
   int64_t most_bytes = 3;
   int64_t most_compute_ns = 4;
-  int64_t most_held = 1;
   bool one_size = false;
-  bool dirty = false;
   bool overwrites = false;  // a third of the uses
 };
 RandomStep MakeRandomStep(std::mt19937_64& random,

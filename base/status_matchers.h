@@ -39,7 +39,7 @@ template <typename T>
 }
 
 // Matches a Status or StatusOr by its status.
-class StatusMatcher {
+class StatusMatcher : public ::testing::MatcherDescriberInterface {
  public:
   using is_gtest_matcher = void;
 
@@ -52,8 +52,8 @@ class StatusMatcher {
                        ::testing::MatchResultListener* listener) const {
     return Matches(GetStatus(value), listener);
   }
-  void DescribeTo(std::ostream* os) const;
-  void DescribeNegationTo(std::ostream* os) const;
+  void DescribeTo(std::ostream* os) const override;
+  void DescribeNegationTo(std::ostream* os) const override;
 
  private:
   bool Matches(const absl::Status& status,

@@ -160,8 +160,7 @@ constexpr SettingsField kFields[] = {
     {"tokenizer", kModelAndData, &Settings::tokenizer, AnyValue{},
      "tokenizer.json (Hugging Face) or tokenizer.model (SentencePiece), or the "
      "directory that holds it. Empty: the tokenizer of --model, or bytes if "
-     "the model has none",
-     kCommon},
+     "the model has none"},
     {"token_cache", kModelAndData, &Settings::token_cache, AnyValue{},
      "directory that caches the tokens of texts of at least 1 MiB. Empty: "
      "tessera/tokens in $XDG_CACHE_HOME or ~/.cache. off: no cache"},
@@ -215,8 +214,7 @@ constexpr SettingsField kFields[] = {
      "the hosts of the job"},
     {"engine", kParallelism, &Settings::engine,
      OneOf{"shared_memory, in_process, mpi, gloo, nccl"},
-     "communication engine: shared_memory, in_process, mpi, gloo, nccl",
-     kCommon},
+     "communication engine: shared_memory, in_process, mpi, gloo, nccl"},
     {"strategy", kParallelism, kStrategy, AnyValue{},
      "algorithm of collectives: ring, tree, hierarchical, adaptive, "
      "all_reduce"},
@@ -303,8 +301,7 @@ constexpr SettingsField kFields[] = {
     {"optimizer", kOptimizer, &Settings::optimizer, OneOf{"adamw, sgd, muon"},
      "adamw; sgd with momentum; or muon, which orthogonalizes the momentum of "
      "the attention, MLP and expert matrices by Newton-Schulz iterations and "
-     "uses adamw for the other parameters",
-     kCommon},
+     "uses adamw for the other parameters"},
     {"momentum", kOptimizer, &Settings::momentum, BelowOne("0.95"),
      "momentum of sgd and muon"},
     {"learning_rate", kOptimizer, &Settings::learning_rate, Positive("3e-3"),
@@ -319,7 +316,7 @@ constexpr SettingsField kFields[] = {
      "--min_learning_rate; wsd, which decays in the last --decay_steps only; "
      "or constant"},
     {"warmup_steps", kOptimizer, &Settings::warmup_steps, kCount,
-     "steps of linear learning-rate warm-up", kCommon},
+     "steps of linear learning-rate warm-up"},
     {"warmup_tokens", kOptimizer, &Settings::warmup_tokens, kCount,
      "tokens of learning-rate warm-up, rounded up to whole steps; replaces "
      "--warmup_steps. 0: use --warmup_steps"},
@@ -329,7 +326,7 @@ constexpr SettingsField kFields[] = {
      "decays to --min_learning_rate, as 1 - sqrt(progress). -1: a tenth of the "
      "steps"},
     {"weight_decay", kOptimizer, &Settings::weight_decay, NonNegative("0.1"),
-     "decoupled weight decay", kCommon},
+     "decoupled weight decay"},
     {"decay", kOptimizer, &Settings::decay, OneOf{"matrices, all"},
      "parameters to which --weight_decay applies: matrices (weights of linear "
      "layers and embeddings), or all (also norms and biases)"},
@@ -340,7 +337,7 @@ constexpr SettingsField kFields[] = {
     {"epsilon", kOptimizer, &Settings::epsilon, Positive("1e-8"),
      "epsilon of AdamW"},
     {"clip_norm", kOptimizer, &Settings::clip_norm, NonNegative("1"),
-     "maximum gradient norm. 0: no clipping", kCommon},
+     "maximum gradient norm. 0: no clipping"},
     {"loss_scale", kOptimizer, &Settings::loss_scale,
      RealRange{.least = 1,
                .below = (int64_t{1} << 24) + 1,
@@ -457,7 +454,7 @@ constexpr SettingsField kFields[] = {
      "otherwise cpu",
      kCommon},
     {"threads", kExecution, &Settings::threads, WholeRange{1, 1024},
-     "threads for computation per rank", kCommon},
+     "threads for computation per rank"},
     {"memory_limit", kExecution, kMemoryLimit, AnyValue{},
      "memory limit for all ranks on this machine, such as 300MiB; the run "
      "trades speed for memory until it fits. With GPUs, the limit applies to "

@@ -27,12 +27,37 @@ std::string Shown(std::string_view text) {
                       text.size() > kShownLength ? "..." : "");
 }
 
-bool Takes(const Tool& tool, std::string_view flag) {
-  return absl::c_find(tool.flags, flag) != tool.flags.end();
+// Null if the tool has no such flag.
+const Flag* FindFlag(const Tool& tool, std::string_view name) {
+  const auto flag = absl::c_find_if(
+      tool.flags, [&](const Flag& one) { return one.name == name; });
+  return flag == tool.flags.end() ? nullptr : &*flag;
+}
+
+// Null if no ABSL_FLAG of this name is linked.
+const absl::CommandLineFlag* AbseilFlag(const Flag& flag) {
+  return absl::FindCommandLineFlag(flag.name);
+}
+
+std::string HelpOf(const Flag& flag) {
+  return flag.set != nullptr ? std::string(flag.help)
+                             : AbseilFlag(flag)->Help();
+}
+
+std::string DefaultOf(const Flag& flag) {
+  return flag.set != nullptr ? flag.default_value
+                             : AbseilFlag(flag)->DefaultValue();
+}
+
+bool IsBoolean(const Flag& flag) {
+  return flag.set != nullptr ? flag.is_boolean
+                             : AbseilFlag(flag)->IsOfType<bool>();
 }
 
 absl::Status UnknownFlag(const Tool& tool, std::string_view name) {
-  const std::string_view nearest = NearestName(name, tool.flags);
+  std::vector<std::string_view> names;
+  for (const Flag& flag : tool.flags) names.push_back(flag.name);
+  const std::string_view nearest = NearestName(name, names);
   const bool is_near = name.size() <= kShownLength && !nearest.empty() &&
                        EditDistance(nearest, name) <=
                            std::max<int>(2, static_cast<int>(name.size() / 3));
@@ -44,33 +69,28 @@ absl::Status UnknownFlag(const Tool& tool, std::string_view name) {
 
 // One argument of the form --name[=value], found among the tool's flags.
 struct Argument {
-  absl::CommandLineFlag* flag = nullptr;
-  std::string_view name;
+  const Flag* flag = nullptr;
   std::optional<std::string_view> value;
 };
 
-absl::StatusOr<Argument> FindFlag(const Tool& tool, std::string_view text) {
+absl::StatusOr<Argument> ParseArgument(const Tool& tool,
+                                       std::string_view text) {
   if (!absl::ConsumePrefix(&text, "--")) {
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected argument \"", Shown(text),
                      "\"; every argument is a flag such as --name=value"));
   }
-  Argument argument;
   const size_t equals = text.find('=');
-  argument.name = text.substr(0, equals);
+  const std::string_view name = text.substr(0, equals);
+  Argument argument;
+  argument.flag = FindFlag(tool, name);
   if (equals != std::string_view::npos) {
     argument.value = text.substr(equals + 1);
-  }
-  if (!Takes(tool, argument.name) && !argument.value.has_value() &&
-      absl::StartsWith(argument.name, "no") &&
-      Takes(tool, argument.name.substr(2))) {
-    argument.name.remove_prefix(2);
+  } else if (argument.flag == nullptr && absl::StartsWith(name, "no")) {
+    argument.flag = FindFlag(tool, name.substr(2));
     argument.value = "false";
   }
-  if (Takes(tool, argument.name)) {
-    argument.flag = absl::FindCommandLineFlag(argument.name);
-  }
-  if (argument.flag == nullptr) return UnknownFlag(tool, argument.name);
+  if (argument.flag == nullptr) return UnknownFlag(tool, name);
   return argument;
 }
 
@@ -81,16 +101,20 @@ std::string_view ParserMessage(std::string_view error) {
                                        : error.substr(end + 3);
 }
 
-absl::Status SetFlag(const Argument& argument) {
+absl::Status SetFlag(const Flag& flag, std::string_view value) {
+  if (flag.set != nullptr) return flag.set(value);
   std::string error;
-  if (argument.flag->ParseFrom(*argument.value, &error)) {
+  if (absl::FindCommandLineFlag(flag.name)->ParseFrom(value, &error)) {
     return absl::OkStatus();
   }
-  return FlagError(argument.name, *argument.value, ParserMessage(error));
+  return FlagError(flag.name, value, ParserMessage(error));
 }
 
+constexpr std::string_view kHelpAll = "--help=all";
+
 bool IsHelp(std::string_view argument) {
-  return argument == "--help" || argument == "-h" || argument == "-help";
+  return argument == "--help" || argument == "-h" || argument == "-help" ||
+         argument == kHelpAll;
 }
 
 // Sets the flags and returns the operands. If the tool takes none, an argument
@@ -104,19 +128,21 @@ absl::StatusOr<std::vector<std::string>> ParseArguments(
       operands.push_back(arguments[i]);
       continue;
     }
-    TESSERA_ASSIGN_OR_RETURN(Argument argument, FindFlag(tool, arguments[i]));
+    TESSERA_ASSIGN_OR_RETURN(Argument argument,
+                             ParseArgument(tool, arguments[i]));
+    const Flag& flag = *argument.flag;
     if (!argument.value.has_value()) {
-      if (argument.flag->IsOfType<bool>()) {
+      if (IsBoolean(flag)) {
         argument.value = "true";
       } else if (i + 1 < arguments.size()) {
         argument.value = arguments[++i];
       } else {
         return absl::InvalidArgumentError(
-            absl::StrCat("--", argument.name, " has no value; expected --",
-                         argument.name, "=VALUE: ", argument.flag->Help()));
+            absl::StrCat("--", flag.name, " has no value; expected --",
+                         flag.name, "=VALUE: ", HelpOf(flag)));
       }
     }
-    TESSERA_RETURN_IF_ERROR(SetFlag(argument));
+    TESSERA_RETURN_IF_ERROR(SetFlag(flag, *argument.value));
   }
   return operands;
 }
@@ -151,15 +177,39 @@ std::vector<std::string> LongArguments(
   return result;
 }
 
-std::string FlagsText(const std::vector<std::string_view>& flags) {
+// Indents a text and wraps its lines.
+std::string Wrapped(std::string_view text) {
+  constexpr size_t kWidth = 80;
+  constexpr std::string_view kIndent = "      ";
+  std::string wrapped;
+  for (const std::string_view line : absl::StrSplit(text, '\n')) {
+    size_t column = kWidth;  // Begins a line.
+    for (const std::string_view word : absl::StrSplit(line, ' ')) {
+      const bool fits = column + 1 + word.size() <= kWidth;
+      absl::StrAppend(&wrapped,
+                      fits              ? " "
+                      : wrapped.empty() ? ""
+                                        : "\n",
+                      fits ? "" : kIndent, word);
+      column = (fits ? column + 1 : kIndent.size()) + word.size();
+    }
+  }
+  return wrapped;
+}
+
+std::string FlagsText(const std::vector<Flag>& flags, bool all) {
   std::string text;
-  for (std::string_view name : flags) {
-    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-    if (flag == nullptr) continue;
-    const std::string value = flag->DefaultValue();
-    absl::StrAppend(
-        &text, "  --", name, value.empty() ? "" : "=", value, "\n      ",
-        absl::StrReplaceAll(flag->Help(), {{"\n", "\n      "}}), "\n");
+  std::string_view section;
+  for (const Flag& flag : flags) {
+    if (!all && !flag.is_common) continue;
+    if (flag.set == nullptr && AbseilFlag(flag) == nullptr) continue;
+    if (flag.section != section) {
+      section = flag.section;
+      absl::StrAppend(&text, "\n", section, ":\n");
+    }
+    const std::string value = DefaultOf(flag);
+    absl::StrAppend(&text, "  --", flag.name, value.empty() ? "" : "=", value,
+                    "\n", Wrapped(HelpOf(flag)), "\n");
   }
   return text;
 }
@@ -195,7 +245,7 @@ std::string VerbHelp(const Tool& tool, const Verb& verb) {
   return absl::StrCat(tool.name, " ", Synopsis(verb), "\n  ", verb.summary,
                       "\n\n  ", ExampleCommand(tool), "\n",
                       verb.flags.empty() ? "" : "\nFlags:\n",
-                      FlagsText(verb.flags));
+                      FlagsText(verb.flags, /*all=*/true));
 }
 
 absl::Status RunWithOperands(const Tool& tool, const Verb& verb,
@@ -242,10 +292,16 @@ absl::Status ParseFlags(const Tool& tool,
   return ParseArguments(tool, false, LongArguments(tool, arguments)).status();
 }
 
-std::string HelpText(const Tool& tool) {
-  return absl::StrCat(tool.name, ": ", tool.summary, "\n\n  ",
-                      ExampleCommand(tool), "\n\nFlags:\n",
-                      FlagsText(tool.flags));
+std::string HelpText(const Tool& tool, bool all) {
+  const bool has_more =
+      !all && absl::c_any_of(tool.flags,
+                             [](const Flag& flag) { return flag.is_common; });
+  return absl::StrCat(
+      tool.name, ": ", tool.summary, "\n\n  ", ExampleCommand(tool), "\n\n",
+      has_more ? absl::StrCat("Common flags; --help=all lists all ",
+                              tool.flags.size(), ":\n")
+               : "Flags:\n",
+      FlagsText(tool.flags, !has_more));
 }
 
 absl::Status FlagError(std::string_view flag, std::string_view value,
@@ -271,7 +327,7 @@ int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             std::ostream& out, std::ostream& err,
             absl::FunctionRef<absl::Status()> body) {
   if (absl::c_any_of(arguments, IsHelp)) {
-    out << HelpText(tool);
+    out << HelpText(tool, absl::c_linear_search(arguments, kHelpAll));
     return 0;
   }
   absl::Status status = ParseFlags(tool, arguments);

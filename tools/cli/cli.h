@@ -15,10 +15,10 @@
 // `checkpoint list RUN`, `checkpoint reshard RUN DIR --mesh=dp2`. Each verb has
 // its own flags and --help.
 //
-// Flags are declared with ABSL_FLAG; only those that the tool lists are
-// accepted. Exit codes: 0 success, 1 a failed run, 2 bad usage. Bad usage
-// prints one line on stderr with the flag, its value, the allowed values and a
-// working example.
+// A flag is declared with ABSL_FLAG or is a Flag with functions; only those
+// that the tool lists are accepted. Exit codes: 0 success, 1 a failed run, 2
+// bad usage. Bad usage prints one line on stderr with the flag, its value, the
+// allowed values and a working example.
 #ifndef TESSERA_TOOLS_CLI_CLI_H_
 #define TESSERA_TOOLS_CLI_CLI_H_
 
@@ -65,12 +65,33 @@ inline std::string AbslUnparseFlag(OutputFormat format) {
   return "text";
 }
 
+// A flag of a tool: the name of an ABSL_FLAG, or a flag that keeps its value
+// where its function `set` puts it.
+struct Flag {
+  Flag() = default;
+  Flag(std::string_view abseil_flag) : name(abseil_flag) {}  // Implicit.
+  Flag(const char* abseil_flag) : name(abseil_flag) {}       // Implicit.
+
+  std::string_view name;
+  // The other fields are not used for an ABSL_FLAG.
+  std::string_view help = "";
+  std::string default_value = "";
+  bool is_boolean = false;  // Accepts --name and --noname.
+  // Parses and stores a value. The error contains the flag and the value, as
+  // from FlagError.
+  std::function<absl::Status(std::string_view value)> set = nullptr;
+  std::string_view section = "";  // The heading in --help.
+  // If any flag of a tool is common, --help lists the common ones only, and
+  // --help=all lists all.
+  bool is_common = false;
+};
+
 // The name, summary and flags of a tool.
 struct Tool {
-  std::string_view name;                // The Bazel target under //tools.
-  std::string_view summary;             // One sentence.
-  std::string_view example;             // Working arguments.
-  std::vector<std::string_view> flags;  // In the order of --help.
+  std::string_view name;     // The Bazel target under //tools.
+  std::string_view summary;  // One sentence.
+  std::string_view example;  // Working arguments.
+  std::vector<Flag> flags;   // In the order of --help.
   // One-letter names of flags: {'b', "min_bytes"} makes "-b 8", "-b8" and
   // "-b=8" equal to --min_bytes=8.
   std::vector<std::pair<char, std::string_view>> short_flags = {};
@@ -83,7 +104,7 @@ struct Verb {
   std::vector<std::string_view> operands;  // Such as RUN and DIR; all required.
   std::string_view summary;                // One sentence.
   std::string_view example;
-  std::vector<std::string_view> flags;
+  std::vector<Flag> flags;
   // Gets the values of the operands in order.
   std::function<absl::Status(const std::vector<std::string>&)> body;
 };
@@ -96,8 +117,8 @@ struct Verb {
 absl::Status ParseFlags(const Tool& tool,
                         const std::vector<std::string>& arguments);
 
-// The output of --help.
-std::string HelpText(const Tool& tool);
+// The output of --help, or of --help=all.
+std::string HelpText(const Tool& tool, bool all = false);
 
 // Converts an error about a flag's value to InvalidArgument, with its message
 // after "--flag=value: ". OK stays OK.

@@ -129,6 +129,85 @@ TEST_F(CliTest, HelpNamesEveryFlagAndExitsWith0) {
   EXPECT_EQ(err_.str(), "");
 }
 
+// A tool whose flags keep their values in an object.
+class OwnFlagsTest : public CliTest {
+ protected:
+  OwnFlagsTest() {
+    Flag depth = "depth";
+    depth.help = std::string_view(
+        "a help that is longer than one line of a terminal, which wraps it at "
+        "spaces and indents every line");
+    depth.default_value = "2";
+    depth.set = [this](std::string_view value) {
+      if (value == "deep") {
+        return FlagError("depth", value,
+                         absl::InvalidArgumentError("use a number"));
+      }
+      depth_ = value;
+      return absl::OkStatus();
+    };
+    depth.section = "Shape";
+    depth.is_common = true;
+    Flag loud = depth;
+    loud.name = "loud";
+    loud.help = "prints more";
+    loud.is_boolean = true;
+    loud.set = [this](std::string_view value) {
+      loud_ = value;
+      return absl::OkStatus();
+    };
+    loud.section = "Output";
+    loud.is_common = false;
+    tool_ = {.name = "own",
+             .summary = "Owns flags.",
+             .example = "--depth=3",
+             .flags = {depth, loud, "stages"}};
+  }
+
+  std::string Help(const std::string& argument) {
+    std::ostringstream out;
+    EXPECT_EQ(
+        RunTool(tool_, {argument}, out, err_, [] { return absl::OkStatus(); }),
+        0);
+    return out.str();
+  }
+
+  std::string depth_, loud_;
+  Tool tool_;
+};
+
+TEST_F(OwnFlagsTest, StoresValuesInEveryForm) {
+  TESSERA_EXPECT_OK(
+      ParseFlags(tool_, {"--depth", "5", "--loud", "--stages=6"}));
+  EXPECT_EQ(depth_, "5");
+  EXPECT_EQ(loud_, "true");
+  EXPECT_EQ(absl::GetFlag(FLAGS_stages), 6);
+  TESSERA_EXPECT_OK(ParseFlags(tool_, {"--depth=--loud", "--noloud"}));
+  EXPECT_EQ(depth_, "--loud");
+  EXPECT_EQ(loud_, "false");
+  EXPECT_THAT(ParseFlags(tool_, {"--depth=deep"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--depth=deep: use a number"));
+  EXPECT_THAT(ParseFlags(tool_, {"--depht=1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("did you mean --depth")));
+  EXPECT_THAT(ParseFlags(tool_, {"--depth"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("--depth has no value; expected")));
+}
+
+TEST_F(OwnFlagsTest, HelpListsCommonFlagsAndHelpAllTheSections) {
+  EXPECT_EQ(Help("--help"),
+            "own: Owns flags.\n\n  ./bazelw run //tools/own -- --depth=3\n\n"
+            "Common flags; --help=all lists all 3:\n\nShape:\n"
+            "  --depth=2\n"
+            "      a help that is longer than one line of a terminal, which "
+            "wraps it at\n      spaces and indents every line\n");
+  const std::string all = Help("--help=all");
+  EXPECT_THAT(all, HasSubstr("\nOutput:\n  --loud=2\n      prints more\n"));
+  EXPECT_THAT(all, HasSubstr("  --stages="));
+}
+
 class VerbTest : public ::testing::Test {
  protected:
   int Run(std::vector<std::string> arguments) {

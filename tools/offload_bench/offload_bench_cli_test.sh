@@ -56,7 +56,7 @@ done
 grep -q missing err || fail "the message does not name the directory: $(cat err)"
 "$bench" $small --what=codecs --codecs=none >/dev/full 2>err
 [ $? = 1 ] || fail "a full standard output is a failed run"
-"$bench" --help | grep -q "1 is as fast as the limit" || fail "--help does not say what share is"
+"$bench" --help | tr -s "\n " " " | grep -q "1 is as fast as the limit" || fail "--help does not say what share is"
 
 "$bench" --device=emulated --layers=4 --format=csv >out.csv 2>err.txt || fail "emulated: $(cat err.txt)"
 grep -q "^offload_bench: simulating steps of 4 layers with 50000000 parameters" err.txt || fail "progress: $(cat err.txt)"

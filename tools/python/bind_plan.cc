@@ -23,6 +23,7 @@
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/settings/settings_table.h"
 
 namespace tessera::python {
 namespace {

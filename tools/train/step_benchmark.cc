@@ -212,8 +212,8 @@ void Print(const Settings& settings, const Trainer& trainer,
   }
 }
 
-absl::Status Run() {
-  TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsFromFlags());
+absl::Status Run(const SettingsFlags& flags) {
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
   settings.parallel.mesh = {};
   settings.zero = 0;
   settings.offload = "none";
@@ -245,11 +245,15 @@ absl::Status Run() {
 }  // namespace tessera::train
 
 int main(int argc, char** argv) {
+  tessera::train::SettingsFlags settings;
+  std::vector<tessera::tools::Flag> flags =
+      settings.Flags({"model", "dtype", "length", "batch", "micro_batch",
+                      "recompute", "threads"});
+  flags.insert(flags.end(), {"rounds", "on_request"});
   return tessera::tools::RunTool(
       {.name = "train:step_benchmark",
        .summary = "Measures training steps of one rank on the CPU.",
        .example = "--model=llama-10m --dtype=bf16 --threads=2",
-       .flags = {"model", "dtype", "length", "batch", "micro_batch",
-                 "recompute", "threads", "rounds", "on_request"}},
-      argc, argv, tessera::train::Run);
+       .flags = flags},
+      argc, argv, [&] { return tessera::train::Run(settings); });
 }

@@ -91,13 +91,11 @@ absl::Status SetDevice(
 
 }  // namespace
 
-const tools::Tool& TrainTool() {
-  static const tools::Tool* const tool = new tools::Tool{
-      .name = "train",
-      .summary = "Trains a Llama-architecture model over a mesh of ranks.",
-      .example = "--mesh=dp2,pp2,tp2 --steps=60",
-      .flags = TrainFlags()};
-  return *tool;
+tools::Tool TrainTool(SettingsFlags& flags) {
+  return {.name = "train",
+          .summary = "Trains a Llama-architecture model over a mesh of ranks.",
+          .example = "--mesh=dp2,pp2,tp2 --steps=60",
+          .flags = flags.Flags()};
 }
 
 int TrainMain(int argc, char** argv) {
@@ -106,16 +104,17 @@ int TrainMain(int argc, char** argv) {
     return RankProcessMain(argc, argv, MakeTrainer);
   }
   int outcome = 0;
-  const int code = tools::RunTool(
-      TrainTool(), TrainArguments({argv + 1, argv + argc}),
-      [&] { return RunTrainTool(std::cout, std::cerr, outcome); });
+  SettingsFlags flags;
+  const int code = tools::RunTool(TrainTool(flags), argc, argv, [&] {
+    return RunTrainTool(flags, std::cout, std::cerr, outcome);
+  });
   // RunTool does not handle signals and failures that another rank reports.
   return outcome != 0 && code != 2 ? outcome : code;
 }
 
-absl::Status RunTrainTool(std::ostream& out, std::ostream& err,
-                          int& exit_code) {
-  TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsFromFlags());
+absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
+                          std::ostream& err, int& exit_code) {
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
   if (settings.dry_run) {
     TESSERA_RETURN_IF_ERROR(SetDevice(std::nullopt, err, settings));

@@ -10,18 +10,21 @@
 
 #include "absl/status/status.h"
 #include "tools/cli/cli.h"
+#include "tools/train/settings/settings_flags.h"
 
 namespace tessera::train {
 
-// The name, summary and flags of the tool.
-const tools::Tool& TrainTool();
+// The name and summary of the tool, and its flags, which store their values in
+// `flags`.
+tools::Tool TrainTool(SettingsFlags& flags);
 
-// Trains, or predicts with --dry_run. Writes the summary and the sample to
-// `out` and progress to `err`. In a process that a launcher started as a rank,
-// it runs only that rank, and only rank 0 prints. Returns InvalidArgument,
-// without starting anything, for invalid flags, data or models. Sets
-// `exit_code` if a signal ended the run.
-absl::Status RunTrainTool(std::ostream& out, std::ostream& err, int& exit_code);
+// Trains as `flags` says, or predicts with --dry_run. Writes the summary and
+// the sample to `out` and progress to `err`. In a process that a launcher
+// started as a rank, it runs only that rank, and only rank 0 prints. Returns
+// InvalidArgument, without starting anything, for invalid flags, data or
+// models. Sets `exit_code` if a signal ended the run.
+absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
+                          std::ostream& err, int& exit_code);
 
 // The whole program: the tool, or a rank in a process that the tool started.
 // Returns the exit code: 0 on success, 1 if the run failed, 2 for bad usage,

@@ -71,8 +71,8 @@ absl::Status TrainAndCompare(collectives::Communicator& world,
   return absl::OkStatus();
 }
 
-absl::Status Run() {
-  TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsFromFlags());
+absl::Status Run(const SettingsFlags& flags) {
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
   settings.offload = "none";
   TESSERA_ASSIGN_OR_RETURN(
       const model_files::ModelConfig model,
@@ -97,11 +97,12 @@ absl::Status Run() {
 }  // namespace tessera::train
 
 int main(int argc, char** argv) {
+  tessera::train::SettingsFlags flags;
   return tessera::tools::RunTool(
       {.name = "train/predict/testing:resident_check",
        .summary = "Compares the memory of a run's processes with what is "
                   "predicted.",
        .example = "--model=llama-10m --mesh=dp2",
-       .flags = tessera::train::TrainFlags()},
-      argc, argv, tessera::train::Run);
+       .flags = flags.Flags()},
+      argc, argv, [&] { return tessera::train::Run(flags); });
 }

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "pipeline/draw/exhibit.h"
 #include "pipeline/draw/svg_writer.h"
 #include "tools/train/report/metrics_file.h"
+#include "tools/train/settings/settings_table.h"
 
 namespace tessera::train {
 
@@ -268,26 +267,13 @@ std::string Table(std::string_view name, std::string_view rows) {
   return absl::StrCat("<table data-name=\"", name, "\">\n", rows, "</table>\n");
 }
 
-std::string ValueText(const SettingsField& field, const Settings& settings) {
-  const auto value = std::visit(
-      [&](const auto& member) {
-        return nlohmann::json(GetField(member, settings));
-      },
-      field.member);
-  if (value.is_number_float()) return absl::StrCat(value.get<double>());
-  if (value.is_array()) {
-    return absl::StrJoin(value.get<std::vector<std::string>>(), ",");
-  }
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
 // All settings; those that differ from the default first.
 std::string SettingsTables(const Settings& settings) {
   const Settings defaults;
   std::string changed, others;
   for (const SettingsField& field : SettingsFields()) {
-    const std::string value = ValueText(field, settings);
-    (value == ValueText(field, defaults) ? others : changed) +=
+    const std::string value = FieldText(field.name, settings);
+    (value == FieldText(field.name, defaults) ? others : changed) +=
         Row(absl::StrCat("--", field.name), value);
   }
   return absl::StrCat("<h2>Settings</h2>\n", Table("changed", changed),

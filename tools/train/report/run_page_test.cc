@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "pipeline/draw/testing/svg_checker.h"
 #include "tools/train/report/metrics_file.h"
+#include "tools/train/settings/settings_table.h"
 
 namespace tessera::train {
 namespace {

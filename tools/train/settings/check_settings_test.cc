@@ -20,6 +20,7 @@
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/settings/settings_table.h"
 
 namespace tessera::train {
 namespace {
@@ -173,7 +174,8 @@ void ExpectRefused(const std::string& message, const absl::Status& status) {
   // The message contains a valid example or an instruction.
   EXPECT_TRUE(absl::StrContains(status.message(), "such as ") ||
               absl::StrContains(status.message(), "for example ") ||
-              absl::StrContains(status.message(), "give ") ||
+              absl::StrContains(status.message(), "use ") ||
+              absl::StrContains(status.message(), "add ") ||
               absl::StrContains(status.message(), "micro-batches work"))
       << status;
   EXPECT_FALSE(absl::StrContains(status.message(), "\n"));
@@ -202,12 +204,12 @@ TEST(CheckSettingsTest, RejectsMalformedTexts) {
       {"--mesh=zz2: unknown axis \"zz\"; the axes are dp (or dp_replicate "
        "and dp_shard), pp, cp, tp and ep",
        "mesh", "zz2"},
-      {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; give", "mesh",
+      {"--mesh=dp4,dp_shard3: dp_shard3 does not divide dp4; use", "mesh",
        "dp4,dp_shard3"},
-      {"--mesh=dp_replicate3,dp4: dp_replicate3 does not divide dp4; give",
+      {"--mesh=dp_replicate3,dp4: dp_replicate3 does not divide dp4; use",
        "mesh", "dp_replicate3,dp4"},
       {"--mesh=dp4,dp_shard4,dp_replicate2: dp4 is not dp_replicate2 x "
-       "dp_shard4: leave dp out; give",
+       "dp_shard4: leave dp out; use",
        "mesh", "dp4,dp_shard4,dp_replicate2"},
       {"--mesh=dp2\\n: \"dp2\\n\" has characters that do not print", "mesh",
        "dp2\n"},
@@ -236,7 +238,7 @@ TEST(CheckSettingsTest, RejectsValuesWithoutText) {
        [](auto& s) { s.parallel.dtype = DType::kF64; }},
       {"--mesh=dp0,pp2,tp2: axis \"dp\" has size 0",
        [](auto& s) { s.parallel.mesh.dp = 0; }},
-      {"--mesh=dp2,pp2,tp2: dp_replicate0 does not divide dp2; give",
+      {"--mesh=dp2,pp2,tp2: dp_replicate0 does not divide dp2; use",
        [](auto& s) { s.parallel.mesh.dp_replicate = 0; }},
   });
 }
@@ -244,7 +246,7 @@ TEST(CheckSettingsTest, RejectsValuesWithoutText) {
 TEST(CheckSettingsTest, RejectsInvalidModelsAndData) {
   ExpectRefused({
       {"--model=: must be a preset", [](auto& s) { s.model = ""; }},
-      {"--data=: has an empty name",
+      {"--data=: contains an empty name",
        [](auto& s) {
          s.data = {"a", ""};
        }},
@@ -299,22 +301,21 @@ TEST(CheckSettingsTest, RejectsOverlapChunksWithoutSequenceParallelism) {
          s.parallel.mesh = {.dp = 2};
          s.overlap_chunks = 4, s.sequence_parallel = true;
        }},
-      {"--overlap_chunks=4: applies to gathered and scattered tokens; give "
-       "also --sequence_parallel",
+      {"--overlap_chunks=4: requires sequence parallelism; add "
+       "--sequence_parallel",
        [](auto& s) { s.overlap_chunks = 4; }},
   });
 }
 
 TEST(CheckSettingsTest, RejectsZeroPlusPlusWithoutShards) {
   ExpectRefused({
-      {"--quantized_weights=true: needs --zero=3, because with --zero=2 "
-       "weights",
+      {"--quantized_weights=true: requires sharded weights; use --zero=3",
        [](auto& s) { s.quantized_weights = true, s.zero = 2; }},
-      {"--quantized_gradients=true: needs sharded optimizer state",
+      {"--quantized_gradients=true: requires sharded optimizer state",
        [](auto& s) { s.quantized_gradients = true, s.zero = 0; }},
       {"--hpz_partition_size=-1: must be at least 0",
        [](auto& s) { s.hpz_partition_size = -1; }},
-      {"--hpz_partition_size=2: needs --zero=3, because with --zero=1",
+      {"--hpz_partition_size=2: requires sharded weights; use --zero=3",
        [](auto& s) { s.hpz_partition_size = 2, s.zero = 1; }},
       {"--hpz_partition_size=4: must divide the 6 ranks that share the weights "
        "(dp_shard 3 x cp 2), such as --hpz_partition_size=2",
@@ -331,11 +332,11 @@ TEST(CheckSettingsTest, RejectsInvalidSchedules) {
        [](auto& s) { s.parallel.schedule = "1f1"; }},
       {"--chunks=0: must be at least 1",
        [](auto& s) { s.parallel.chunks = 0; }},
-      {"--chunks=2: --schedule=1f1b has 1 on each rank; give --chunks=1",
+      {"--chunks=2: --schedule=1f1b has 1 per rank; use --chunks=1",
        [](auto& s) { s.parallel.chunks = 2; }},
-      {"--chunks=1: --schedule=zb_v has 2 on each rank; give --chunks=2",
+      {"--chunks=1: --schedule=zb_v has 2 per rank; use --chunks=2",
        [](auto& s) { s.parallel.schedule = "zb_v"; }},
-      {"--mesh=pp3: --schedule=dualpipe needs an even pp, such as pp4",
+      {"--mesh=pp3: --schedule=dualpipe requires an even pp, such as pp4",
        [](auto& s) {
          s.parallel.schedule = "dualpipe", s.parallel.mesh = {.pp = 3};
        }},
@@ -363,7 +364,7 @@ TEST(CheckSettingsTest, RejectsUnknownValuesAndWrongNumbers) {
       {"--device=cuda:x: must be one of", [](auto& s) { s.device = "cuda:x"; }},
       {"--device=cuda:: must be one of", [](auto& s) { s.device = "cuda:"; }},
       {"--device=cuda:0,2,0: must be one of cpu, emulated, cuda, or a list of "
-       "different GPUs, such as --device=cuda:0,2,3",
+       "distinct GPUs, such as --device=cuda:0,2,3",
        [](auto& s) { s.device = "cuda:0,2,0"; }},
       {"--device_seed=-1: must be at least 0",
        [](auto& s) { s.device_seed = -1; }},
@@ -380,8 +381,8 @@ TEST(CheckSettingsTest, RejectsEarlyStepsWithoutEffect) {
   ExpectRefused({
       {"--speculative_bytes=-1: must be",
        [](auto& s) { s.speculative_bytes = -1; }},
-      {"--speculative_bytes=5: has no effect unless the optimizer's state is "
-       "in host memory",
+      {"--speculative_bytes=5: has no effect unless the optimizer state is in "
+       "host memory",
        [](auto& s) {
          s.speculative_bytes = 5;
          s.offload = "none";
@@ -391,7 +392,7 @@ TEST(CheckSettingsTest, RejectsEarlyStepsWithoutEffect) {
          s.speculative_bytes = 5;
          s.device = "cpu";
        }},
-      {"--speculative_bytes=5: is memory that --memory_limit does not count",
+      {"--speculative_bytes=5: is not counted by --memory_limit",
        [](auto& s) {
          s.speculative_bytes = 5;
          s.parallel.memory_limit = ByteSize(int64_t{1} << 30);
@@ -412,28 +413,28 @@ TEST(CheckSettingsTest, RejectsGraphsForDifferingSteps) {
   ExpectRefused({
       {"--cuda_graphs=yes: must be one of auto, on, off",
        [](auto& s) { s.cuda_graphs = "yes"; }},
-      {"--cuda_graphs=on: needs one rank, because collectives are not "
-       "captured, and --mesh=",
+      {"--cuda_graphs=on: requires a single rank, because collectives are not "
+       "captured; use --mesh=dp1",
        [&](auto& s) {
          one_rank(s);
          s.parallel.mesh = {.dp = 2};
        }},
-      {"--cuda_graphs=on: needs a device that works on its own",
+      {"--cuda_graphs=on: requires an asynchronous device",
        [&](auto& s) {
          one_rank(s);
          s.device = "cpu";
        }},
-      {"--cuda_graphs=on: masks of dropout depend on the step",
+      {"--cuda_graphs=on: does not support dropout, whose masks",
        [&](auto& s) {
          one_rank(s);
          s.dropout = 0.1;
        }},
-      {"--cuda_graphs=on: transfers of --offload=optimizer differ",
+      {"--cuda_graphs=on: does not support offload, whose transfers",
        [&](auto& s) {
          one_rank(s);
          s.offload = "optimizer";
        }},
-      {"--cuda_graphs=on: needs a strategy that stays",
+      {"--cuda_graphs=on: does not support --memory_limit",
        [&](auto& s) {
          one_rank(s);
          s.parallel.memory_limit = ByteSize(int64_t{1} << 30);
@@ -443,42 +444,40 @@ TEST(CheckSettingsTest, RejectsGraphsForDifferingSteps) {
 
 TEST(CheckSettingsTest, RejectsInvalidOffload) {
   ExpectRefused({
-      {"--offload=disk: must be one of none, optimizer, params, all, "
-       "activations",
+      {"--offload=disk: contains \"disk\", which is not one of none, "
+       "optimizer, params, all, activations; use for example --offload=",
        [](auto& s) { s.offload = "disk"; }},
-      {"--offload=: must be one of", [](auto& s) { s.offload = ""; }},
-      {"--offload=optimizer,disk: each part must be one of none, optimizer, "
-       "params, all, activations, and \"disk\" is not; give for example "
-       "--offload=optimizer,activations",
+      {"--offload=: contains \"\"", [](auto& s) { s.offload = ""; }},
+      {"--offload=optimizer,disk: contains \"disk\", which is not one of",
        [](auto& s) { s.offload = "optimizer,disk"; }},
-      {"--offload=optimizer,: each part must be one of",
+      {"--offload=optimizer,: contains \"\"",
        [](auto& s) { s.offload = "optimizer,"; }},
-      {"--offload=none,activations: none must stand alone; give for example",
+      {"--offload=none,activations: combines none with other names; use for",
        [](auto& s) { s.offload = "none,activations"; }},
-      {"--offload=activations,activations: names activations twice; give for",
+      {"--offload=activations,activations: contains activations twice; use",
        [](auto& s) { s.offload = "activations,activations"; }},
-      {"--offload=all,optimizer: all includes optimizer; give for example",
+      {"--offload=all,optimizer: contains optimizer, which all includes; use",
        [](auto& s) { s.offload = "all,optimizer"; }},
-      {"--offload=params,activations: needs --zero=3, because with --zero=1 "
-       "every rank computes with all parameters at any time; give --zero=3 or "
+      {"--offload=params,activations: requires --zero=3, because with --zero=1 "
+       "every rank holds all parameters at any time; use --zero=3 or "
        "--offload=optimizer,activations",
        [](auto& s) { s.offload = "params,activations", s.zero = 1; }},
-      {"--offload=params: needs --zero=3, because with --zero=2",
+      {"--offload=params: requires --zero=3, because with --zero=2",
        [](auto& s) { s.offload = "params", s.zero = 2; }},
-      {"--offload=all: needs --zero=3",
+      {"--offload=all: requires --zero=3",
        [](auto& s) { s.offload = "all", s.zero = 0; }},
-      {"--offload_dir=/d: applies to offloaded data, and --offload=none",
+      {"--offload_dir=/d: has no effect with --offload=none",
        [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
   });
 }
 
 TEST(CheckSettingsTest, RejectsLossyOrUselessCompression) {
   ExpectRefused({
-      {"--compression=int8: rounds, and --offload=activations offloads only "
-       "activations, which no codec may round; give --compression=none or "
+      {"--compression=int8: is lossy, and --offload=activations offloads only "
+       "activations, which require exact codecs; use --compression=none or "
        "lossless",
        [](auto& s) { s.compression = "int8", s.offload = "activations"; }},
-      {"--compression=int8: rounds, and --offload=optimizer,activations "
+      {"--compression=int8: is lossy, and --offload=optimizer,activations "
        "offloads "
        "only master weights, moments and activations, which",
        [](auto& s) {
@@ -487,19 +486,19 @@ TEST(CheckSettingsTest, RejectsLossyOrUselessCompression) {
       {"--compression=zip: must be one of none, fp16, bf16, int8, "
        "quantization, lossless",
        [](auto& s) { s.compression = "zip"; }},
-      {"--compression=int8: applies to offloaded data, and --offload=none",
+      {"--compression=int8: has no effect with --offload=none",
        [](auto& s) { s.compression = "int8", s.offload = "none"; }},
-      {"--compression=int8: rounds, and --offload=optimizer offloads only "
-       "master weights and moments, which no codec may round; give "
-       "--compression=none or lossless, and for smaller moments such as "
+      {"--compression=int8: is lossy, and --offload=optimizer offloads only "
+       "master weights and moments, which require exact codecs; use "
+       "--compression=none or lossless, or smaller moments such as "
        "--moments=int8",
        [](auto& s) { s.compression = "int8"; }},
-      {"--compression=bf16: rounds, and --offload=optimizer",
+      {"--compression=bf16: is lossy, and --offload=optimizer",
        [](auto& s) {
          s.compression = "bf16", s.parallel.dtype = DType::kBF16;
        }},
-      {"--compression=int8: rounds, and parameters of --dtype=fp32 are their "
-       "own master weights",
+      {"--compression=int8: is lossy, and parameters of --dtype=fp32 are "
+       "master weights",
        [](auto& s) { s.compression = "int8", s.offload = "params"; }},
       {"--compression=fp16: does not shrink parameters of --dtype=bf16",
        [](auto& s) {
@@ -590,17 +589,16 @@ TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
        }},
       {"--decay_steps=-2: must be", [](auto& s) { s.decay_steps = -2; }},
       {"--decay_steps=241: must be", [](auto& s) { s.decay_steps = 241; }},
-      {"--decay_steps=10: has no effect with --lr_schedule=cosine; give "
-       "--lr_schedule=wsd",
+      {"--decay_steps=10: has no effect without --lr_schedule=wsd",
        [](auto& s) { s.decay_steps = 10; }},
       {"--decay=vectors: ", [](auto& s) { s.decay = "vectors"; }},
       {"--optimizer=adam: must be one of adamw, sgd, muon",
        [](auto& s) { s.optimizer = "adam"; }},
-      {"--loss_scale=1024: is for --dtype=fp16",
+      {"--loss_scale=1024: requires --dtype=fp16",
        [](auto& s) { s.loss_scale = 1024; }},
       {"--loss_scale=0.5: must be",
        [](auto& s) { s.parallel.dtype = DType::kF16, s.loss_scale = 0.5; }},
-      {"--loss_scale_window=10: is for a dynamic scale",
+      {"--loss_scale_window=10: requires a dynamic loss scale",
        [](auto& s) {
          s.parallel.dtype = DType::kF16;
          s.loss_scale = 1024, s.loss_scale_window = 10;
@@ -616,16 +614,18 @@ TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
        [](auto& s) { s.lora_targets = "mlp"; }},
       {"--lora_targets=heads: must be one of attention, mlp, all",
        [](auto& s) { s.lora_rank = 8, s.lora_targets = "heads"; }},
-      {"--optimizer=muon: is for whole matrices, which --lora_rank does not "
-       "train",
+      {"--optimizer=muon: orthogonalizes whole matrices, which --lora_rank "
+       "does "
+       "not train",
        [](auto& s) { s.optimizer = "muon", s.lora_rank = 8; }},
       {"--momentum=1: must be at least 0 and below 1",
        [](auto& s) { s.optimizer = "muon", s.momentum = 1; }},
       {"--momentum=0.9: has no effect with --optimizer=adamw",
        [](auto& s) { s.momentum = 0.9; }},
-      {"--moments=int8: has blocks, which the matrices of --optimizer=muon",
+      {"--moments=int8: quantizes blocks, which the matrices of "
+       "--optimizer=muon would split",
        [](auto& s) { s.optimizer = "muon", s.moments = "int8"; }},
-      {"--speculative_bytes=100: is for steps of the host, and "
+      {"--speculative_bytes=100: applies to optimizer steps on the host, and "
        "--optimizer=muon",
        [](auto& s) {
          s.optimizer = "muon", s.speculative_bytes = 100;
@@ -644,12 +644,12 @@ TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
       {"--spike_factor=nan: must be", [](auto& s) { s.spike_factor = kNan; }},
       {"--spike_factor=1: must be more than 1, or 0",
        [](auto& s) { s.spike_factor = 1, s.checkpoint_every = 10; }},
-      {"--spike_factor=1.5: goes back to checkpoints, and "
-       "--checkpoint_every=0 writes none before the end; give for example "
+      {"--spike_factor=1.5: returns to checkpoints, and "
+       "--checkpoint_every=0 writes none before the end; use for example "
        "--checkpoint_every=100",
        [](auto& s) { s.spike_factor = 1.5; }},
-      {"--spike_factor=1.5: leaves out samples, which the run on one rank of "
-       "--verify would not",
+      {"--spike_factor=1.5: skips samples, which the run on one rank of "
+       "--verify does not",
        [](auto& s) {
          s.spike_factor = 1.5, s.checkpoint_every = 10;
          s.verify = true;
@@ -684,41 +684,41 @@ TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
 TEST(CheckSettingsTest, RejectsInvalidBatchWarmup) {
   // The mesh is dp2, the batch 16.
   ExpectRefused({
-      {"--batch_warmup=4: must be a number of sequences and of steps, such as "
-       "--batch_warmup=4:100",
+      {"--batch_warmup=4: must be a number of sequences and a number of steps, "
+       "such as --batch_warmup=4:100",
        [](auto& s) { s.batch_warmup = "4"; }},
       {"--batch_warmup=0:10: must be",
        [](auto& s) { s.batch_warmup = "0:10"; }},
-      {"--batch_warmup=6:10: its first batch must be a divisor of --batch=16, "
-       "from a 4096th to a half of it, and a multiple of 2 (dp 2 x "
+      {"--batch_warmup=6:10: the first batch must be a divisor of --batch=16, "
+       "from 1/4096 to 1/2 of it, and a multiple of 2 (dp 2 x "
        "--micro_batch=1), such as --batch_warmup=8:10",
        [](auto& s) { s.batch_warmup = "6:10"; }},
-      {"--batch_warmup=16:10: its first batch must be a divisor",
+      {"--batch_warmup=16:10: the first batch must be a divisor",
        [](auto& s) { s.batch_warmup = "16:10"; }},
-      {"--batch_warmup=2:10: its first batch must be a divisor of "
+      {"--batch_warmup=2:10: the first batch must be a divisor of "
        "--batch=16384",
        [](auto& s) { s.batch_warmup = "2:10", s.batch = 16384; }},
-      {"--batch_warmup=1:10: its first batch must be a divisor",
+      {"--batch_warmup=1:10: the first batch must be a divisor",
        [](auto& s) { s.batch_warmup = "1:10"; }},
-      {"--batch_warmup=4:10: its first batch must be a divisor of --batch=8, "
-       "from a 4096th to a half of it, and a multiple of 8 (dp 2 x "
+      {"--batch_warmup=4:10: the first batch must be a divisor of --batch=8, "
+       "from 1/4096 to 1/2 of it, and a multiple of 8 (dp 2 x "
        "--micro_batch=4), such as with --batch=16",
        [](auto& s) {
          s.batch_warmup = "4:10", s.batch = 8, s.parallel.micro_batch = 4;
        }},
-      {"--batch_warmup=4:10: needs a schedule for each number of "
-       "micro-batches, and --schedule=auto is of one",
+      {"--batch_warmup=4:10: requires a schedule for each number of "
+       "micro-batches, and --schedule=auto has one",
        [](auto& s) { s.batch_warmup = "4:10", s.parallel.schedule = "auto"; }},
-      {"--batch_warmup=4:10: needs a schedule",
+      {"--batch_warmup=4:10: requires a schedule",
        [](auto& s) {
          s.batch_warmup = "4:10", s.parallel.schedule = "my.csv";
        }},
-      {"--batch_warmup=4:10: needs other reductions",
+      {"--batch_warmup=4:10: changes the gradient reductions",
        [](auto& s) {
          s.batch_warmup = "4:10", s.speculative_bytes = 100;
          s.device = "emulated";
        }},
-      {"--cuda_graphs=on: needs steps that are all alike, and --batch_warmup",
+      {"--cuda_graphs=on: requires equal steps, and --batch_warmup",
        [](auto& s) {
          s.batch_warmup = "4:10", s.cuda_graphs = "on";
          s.device = "emulated", s.parallel.mesh = {};
@@ -737,11 +737,12 @@ TEST(CheckSettingsTest, RejectsValidationWithoutOwnData) {
        [](auto& s) { s.validation_fraction = 1; }},
       {"--test_fraction=-0.1: must be at least 0 and below 1",
        [](auto& s) { s.test_fraction = -0.1; }},
-      {"--test_fraction=0.5: with --validation_fraction=0.5 nothing is left",
+      {"--test_fraction=0.5: leaves no training data with "
+       "--validation_fraction=0.5",
        [](auto& s) { s.validation_fraction = s.test_fraction = 0.5; }},
       {"--eval_every=-1: must be", [](auto& s) { s.eval_every = -1; }},
       {"--eval_batches=0: must be", [](auto& s) { s.eval_batches = 0; }},
-      {"--eval_every=10: needs data that is not trained on; give for example "
+      {"--eval_every=10: requires validation data; use for example "
        "--validation_fraction=0.05",
        [](auto& s) { s.eval_every = 10; }},
   });
@@ -754,27 +755,25 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
       {"--sample_tokens=-1: must be", [](auto& s) { s.sample_tokens = -1; }},
       {"--sample_temperature=-1: must be at least 0 and finite",
        [](auto& s) { s.sample_temperature = -1; }},
-      {"--resume=latest: selects the newest checkpoint of --run_dir, which is "
-       "empty",
+      {"--resume=latest: selects a checkpoint of --run_dir, which is empty",
        [](auto& s) { s.resume = "latest"; }},
-      {"--resume=best: selects the best checkpoint of --run_dir, which is "
-       "empty",
+      {"--resume=best: selects a checkpoint of --run_dir, which is empty",
        [](auto& s) { s.resume = "best"; }},
-      {"--keep_best=true: needs validation losses; give for example "
+      {"--keep_best=true: requires validation losses; use for example "
        "--eval_every=100",
        [](auto& s) { s.keep_best = true; }},
       {"--trace=x: is also the file of --metrics",
        [](auto& s) { s.trace = s.metrics = "x"; }},
-      {"--html=x: is also the file of --metrics; give another, such as "
+      {"--html=x: is also the file of --metrics; use another one, such as "
        "--html=run.html",
        [](auto& s) { s.html = s.metrics = "x"; }},
       {"--prometheus_file=metrics.txt: must end in .prom, as node_exporter "
-       "reads no other files; give for example --prometheus_file=",
+       "reads no other files; use for example --prometheus_file=",
        [](auto& s) { s.prometheus_file = "metrics.txt"; }},
       {"--prometheus_file=prom: must end in .prom",
        [](auto& s) { s.prometheus_file = "prom"; }},
-      {"--prometheus_file=x.prom: is also the file of --metrics; give another, "
-       "such as --prometheus_file=train.prom",
+      {"--prometheus_file=x.prom: is also the file of --metrics; use another "
+       "one, such as --prometheus_file=train.prom",
        [](auto& s) { s.prometheus_file = s.metrics = "x.prom"; }},
       {"--html=x: is also the file of --trace",
        [](auto& s) { s.html = s.trace = "x"; }},

@@ -27,8 +27,8 @@
 #include "tools/train/loop/run_options.h"
 #include "tools/train/loop/run_schedule.h"
 #include "tools/train/settings/check_settings.h"
-#include "tools/train/settings/flag_checks.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/settings/settings_table.h"
 #include "zero3/state/optimizer_shard.h"
 #include "zero3/state/sharded_state.h"
 

@@ -1,20 +1,17 @@
-// The settings of a training run as a plain value, their JSON files, and a
-// table of their fields.
+// The settings of a training run as a plain value, and their JSON files.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const Settings settings,
 //                            ReadSettings("run/config.json"));
 //
-// CheckSettings (check_settings.h) checks settings; settings_flags.h reads them
-// from the command line.
+// settings_table.h describes each field; settings_flags.h reads the command
+// line; CheckSettings (check_settings.h) checks the values.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,7 +45,7 @@ struct Settings {
   // steps. Empty: the batch is constant. See loop/batch_schedule.h.
   std::string batch_warmup = "";
   int64_t steps = 240;
-  // If not 0, SettingsFromFlags sets `steps` to StepsOfTokens.
+  // If not 0, SettingsFlags::Read sets `steps` to StepsOfTokens.
   int64_t train_tokens = 0;
   int64_t seed = 1;
   // The share of the samples, taken from the end, that is used for validation
@@ -218,58 +215,8 @@ absl::Status WriteSettings(const Settings& settings, const std::string& path);
 // starts programs in another one. Returns absolute paths and "" unchanged.
 std::string UserPath(std::string_view path);
 
-// A field of Settings::parallel, as a number or a string in flags and files.
-template <typename T>
-struct ParallelField {
-  T (*get)(const topology::ParallelConfig& parallel);
-  // InvalidArgument in the format of CheckSettings: "--flag=value: ...".
-  absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
-};
-
 // The value of --dtype: "fp32", "bf16", "fp16" or "fp8".
 std::string_view DTypeFlag(const topology::ParallelConfig& parallel);
-
-// A field of Settings by name, for flags and files.
-//
-//   for (const SettingsField& field : SettingsFields()) {
-//     std::visit(
-//         [&](auto member) { Show(field.name, GetField(member, settings)); },
-//         field.member);
-//   }
-struct SettingsField {
-  std::string_view name;  // The name of the flag and of the key in files.
-  std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,
-               std::string Settings::*, std::vector<std::string> Settings::*,
-               ParallelField<int64_t>, ParallelField<std::string>>
-      member;
-  std::string_view help;
-};
-
-template <typename T>
-const T& GetField(T Settings::*member, const Settings& settings) {
-  return settings.*member;
-}
-template <typename T>
-T GetField(const ParallelField<T>& field, const Settings& settings) {
-  return field.get(settings.parallel);
-}
-
-template <typename T>
-absl::Status SetField(const T& value, T Settings::*member, Settings& settings) {
-  settings.*member = value;
-  return absl::OkStatus();
-}
-template <typename T>
-absl::Status SetField(const T& value, const ParallelField<T>& field,
-                      Settings& settings) {
-  return field.set(value, settings.parallel);
-}
-
-// All fields, in the order of --help and files. Static lifetime.
-std::span<const SettingsField> SettingsFields();
-
-// Null if no field has this name.
-const SettingsField* FindSettingsField(std::string_view name);
 
 }  // namespace tessera::train
 

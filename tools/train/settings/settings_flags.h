@@ -1,45 +1,58 @@
 // Reads Settings from the command line.
 //
 //   int main(int argc, char** argv) {
+//     SettingsFlags flags;
 //     return tools::RunTool(
-//         {.name = "train", ..., .flags = TrainFlags()},
-//         TrainArguments({argv + 1, argv + argc}), std::cout, std::cerr,
-//         [] () -> absl::Status {
-//           TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsFromFlags());
+//         {.name = "train", ..., .flags = flags.Flags()}, argc, argv,
+//         [&] () -> absl::Status {
+//           TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
 //           TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
 //           ...
 //         });
 //   }
-//
-// Linking this library defines --config and an Abseil flag for every field of
-// Settings, including `parallel`, with the field's name and default.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_FLAGS_H_
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/cli/cli.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/settings/settings_table.h"
 
 namespace tessera::train {
 
-// The names of --config and of the flag of each field, in the order of
-// Settings.
-std::vector<std::string_view> TrainFlags();
+// The values of --config and of the flags of the fields that were given.
+class SettingsFlags {
+ public:
+  // Flags that store their values in this object, which must outlive them:
+  // --config and one per field with the field's name, default and help, in the
+  // order of SettingsFields().
+  std::vector<tools::Flag> Flags();
+  // Only the flags of these fields.
+  std::vector<tools::Flag> Flags(std::initializer_list<std::string_view> names);
 
-// Replaces "--quiet" by "--quiet=true", and likewise for all boolean fields, as
-// tools::ParseFlags requires for flags that record whether they were given.
-// Does not change an argument that is the value of the previous flag.
-std::vector<std::string> TrainArguments(
-    const std::vector<std::string>& arguments);
+  // Reads the file of --config (relative to UserPath), or takes the defaults,
+  // and overrides them with every flag that was given, even if its value equals
+  // the default. CheckSettings checks whether the values are valid. Errors are
+  // InvalidArgument and name the flag.
+  absl::StatusOr<Settings> Read() const;
 
-// Reads the file of --config (relative to UserPath), or takes the defaults, and
-// overrides them with every flag that was given. Rejects only values that do
-// not parse (--mesh=dp0); CheckSettings checks the rest. Errors are
-// InvalidArgument and name the flag.
-absl::StatusOr<Settings> SettingsFromFlags();
+ private:
+  tools::Flag FlagOf(const SettingsField& field);
+  absl::Status Give(const SettingsField& field, std::string_view text);
+  bool IsGiven(std::string_view name) const;
+  absl::Status ResolveTokens(Settings& settings) const;
+
+  std::string config_;
+  // In the order of the command line. Every text parses.
+  std::vector<std::pair<const SettingsField*, std::string>> given_;
+};
 
 }  // namespace tessera::train
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <random>
 #include <sstream>
 #include <string>
@@ -15,7 +16,8 @@
 #include <variant>
 #include <vector>
 
-#include "absl/flags/reflection.h"
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/byte_size.h"
@@ -26,6 +28,7 @@
 #include "gtest/gtest.h"
 #include "tools/cli/cli.h"
 #include "tools/train/settings/settings_flags.h"
+#include "tools/train/settings/settings_table.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {
@@ -39,15 +42,15 @@ auto Refused(const std::string& words) {
 }
 
 // Converts to any type, to count an aggregate's fields.
-struct AnyValue {
+struct AnyMember {
   template <typename T>
   operator T() const;
 };
 
 template <typename Aggregate, typename... Values>
 constexpr size_t CountFields() {
-  if constexpr (requires { Aggregate{Values()..., AnyValue()}; }) {
-    return CountFields<Aggregate, Values..., AnyValue>();
+  if constexpr (requires { Aggregate{Values()..., AnyMember()}; }) {
+    return CountFields<Aggregate, Values..., AnyMember>();
   } else {
     return sizeof...(Values);
   }
@@ -84,11 +87,16 @@ Settings Others() {
   return settings;
 }
 
-tools::Tool TrainTool() {
+tools::Tool TrainTool(SettingsFlags& flags) {
   return {.name = "train",
           .summary = "Trains.",
           .example = "--steps=3",
-          .flags = TrainFlags()};
+          .flags = flags.Flags()};
+}
+
+absl::Status ParseInto(const std::vector<std::string>& arguments,
+                       SettingsFlags& flags) {
+  return tools::ParseFlags(TrainTool(flags), arguments);
 }
 
 class SettingsTest : public ::testing::Test {
@@ -96,15 +104,16 @@ class SettingsTest : public ::testing::Test {
   SettingsTest() { unsetenv("BUILD_WORKING_DIRECTORY"); }
   ~SettingsTest() override { unsetenv("BUILD_WORKING_DIRECTORY"); }
 
+  // Adds to the flags that were given before.
   absl::Status Parse(const std::vector<std::string>& arguments) {
-    return tools::ParseFlags(TrainTool(), TrainArguments(arguments));
+    return ParseInto(arguments, flags_);
   }
 
   std::string Path(const std::string& name) {
     return absl::StrCat(::testing::TempDir(), "/", getpid(), name);
   }
 
-  absl::FlagSaver saver_;
+  SettingsFlags flags_;
 };
 
 TEST_F(SettingsTest, TheTableHasEveryField) {
@@ -127,15 +136,42 @@ TEST_F(SettingsTest, TheTableHasEveryField) {
 }
 
 TEST_F(SettingsTest, EveryFieldHasAFlagWithItsDefault) {
-  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(Settings()));
-  for (const std::string_view name : TrainFlags()) {
-    const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-    ASSERT_NE(flag, nullptr) << name;
-    EXPECT_FALSE(flag->Help().empty()) << name;
+  EXPECT_THAT(flags_.Read(), IsOkAndHolds(Settings()));
+  std::map<std::string_view, std::string> defaults;
+  for (const tools::Flag& flag : flags_.Flags()) {
+    EXPECT_FALSE(flag.help.empty()) << flag.name;
+    defaults[flag.name] = flag.default_value;
   }
-  EXPECT_EQ(absl::FindCommandLineFlag("steps")->DefaultValue(), "240");
-  EXPECT_EQ(absl::FindCommandLineFlag("quiet")->DefaultValue(), "false");
-  EXPECT_EQ(absl::FindCommandLineFlag("mesh")->DefaultValue(), "dp2,pp2,tp2");
+  EXPECT_EQ(defaults.size(), SettingsFields().size() + 1);
+  EXPECT_EQ(defaults["steps"], "240");
+  EXPECT_EQ(defaults["quiet"], "false");
+  EXPECT_EQ(defaults["mesh"], "dp2,pp2,tp2");
+  EXPECT_EQ(defaults["learning_rate"], "0.003");
+  const std::vector<tools::Flag> two = flags_.Flags({"steps", "model"});
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[1].name, "model");
+}
+
+// Integers are WholeRange, numbers RealRange: CheckAllowed relies on it. A
+// section is contiguous.
+TEST_F(SettingsTest, RowsMatchTheirTypes) {
+  std::vector<std::string_view> sections;
+  for (const SettingsField& field : SettingsFields()) {
+    if (sections.empty() || sections.back() != field.section) {
+      EXPECT_FALSE(absl::c_linear_search(sections, field.section))
+          << field.name;
+      sections.push_back(field.section);
+    }
+    const bool is_whole =
+        std::holds_alternative<int64_t Settings::*>(field.member) ||
+        std::holds_alternative<ParallelField<int64_t>>(field.member);
+    EXPECT_EQ(is_whole, std::holds_alternative<WholeRange>(field.allowed))
+        << field.name;
+    EXPECT_EQ(std::holds_alternative<double Settings::*>(field.member),
+              std::holds_alternative<RealRange>(field.allowed))
+        << field.name;
+    TESSERA_EXPECT_OK(CheckAllowed(field, Settings()));
+  }
 }
 
 TEST_F(SettingsTest, FlagsSetFields) {
@@ -150,11 +186,11 @@ TEST_F(SettingsTest, FlagsSetFields) {
   expected.parallel.mesh = {.tp = 4};
   expected.sample_prompt = "--quiet";
   expected.report = true;
-  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(expected));
+  EXPECT_THAT(flags_.Read(), IsOkAndHolds(expected));
   TESSERA_EXPECT_OK(Parse({"--data=", "--quiet=false"}));
   expected.data = {};
   expected.quiet = false;
-  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(expected));
+  EXPECT_THAT(flags_.Read(), IsOkAndHolds(expected));
 }
 
 TEST_F(SettingsTest, TokensDetermineTheSteps) {
@@ -181,35 +217,36 @@ TEST_F(SettingsTest, TokensDetermineTheSteps) {
 
   const std::string path = Path("tokens.json");
   {
-    const absl::FlagSaver saver;
+    SettingsFlags flags;
     TESSERA_EXPECT_OK(
-        Parse({"--train_tokens=1000", "--batch=3", "--length=7"}));
-    TESSERA_ASSERT_OK_AND_ASSIGN(settings, SettingsFromFlags());
+        ParseInto({"--train_tokens=1000", "--batch=3", "--length=7"}, flags));
+    TESSERA_ASSERT_OK_AND_ASSIGN(settings, flags.Read());
     EXPECT_EQ(settings.steps, 48);
     TESSERA_EXPECT_OK(WriteSettings(settings, path));
-    TESSERA_EXPECT_OK(Parse({"--steps=5"}));
-    EXPECT_THAT(SettingsFromFlags(),
-                Refused("--train_tokens=1000: determines the steps, and "
-                        "--steps=5 is given too; give one of them"));
+    TESSERA_EXPECT_OK(ParseInto({"--steps=5"}, flags));
+    EXPECT_THAT(flags.Read(),
+                Refused("--train_tokens=1000: determines the number of steps, "
+                        "and --steps=5 is also given; use only one of them"));
   }
   // The file alone gives the same run; a flag for steps or tokens overrides the
   // tokens of the file.
   TESSERA_EXPECT_OK(Parse({"--config", path}));
-  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(settings));
+  EXPECT_THAT(flags_.Read(), IsOkAndHolds(settings));
   {
-    const absl::FlagSaver saver;
-    TESSERA_EXPECT_OK(Parse({"--train_tokens=22"}));
-    EXPECT_EQ(SettingsFromFlags()->steps, 2);
+    SettingsFlags flags;
+    TESSERA_EXPECT_OK(
+        ParseInto({"--config", path, "--train_tokens=22"}, flags));
+    EXPECT_EQ(flags.Read()->steps, 2);
   }
   TESSERA_EXPECT_OK(Parse({"--steps=5"}));
-  TESSERA_ASSERT_OK_AND_ASSIGN(settings, SettingsFromFlags());
+  TESSERA_ASSERT_OK_AND_ASSIGN(settings, flags_.Read());
   EXPECT_EQ(settings.steps, 5);
   EXPECT_EQ(settings.train_tokens, 0);
 }
 
 TEST_F(SettingsTest, ExactNumbersComeThroughFlags) {
   TESSERA_EXPECT_OK(Parse({"--seed=9223372036854775807", "--beta1=0.1"}));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, SettingsFromFlags());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, flags_.Read());
   EXPECT_EQ(settings.seed, std::numeric_limits<int64_t>::max());
   EXPECT_EQ(settings.beta1, 0.1);
 }
@@ -230,9 +267,7 @@ TEST_F(SettingsTest, ExplainsMalformedFlags) {
                   "--dtype=fp4: must be one of fp32, bf16, fp16, fp8, such"),
         std::pair("--strategy=", "--strategy=: must be one of all_reduce"),
         std::pair("--memory_limit=0", "must be a number of bytes above 0")}) {
-    const absl::FlagSaver saver;
-    TESSERA_EXPECT_OK(Parse({argument}));
-    EXPECT_THAT(SettingsFromFlags(), Refused(message));
+    EXPECT_THAT(Parse({argument}), Refused(message));
   }
   EXPECT_THAT(Parse({"--step=3"}), Refused("did you mean --steps"));
   EXPECT_THAT(Parse({"--nosteps"}), Refused("--steps=false"));
@@ -247,22 +282,22 @@ TEST_F(SettingsTest, GivenFlagsOverrideTheFileAndOthersDoNot) {
   const std::string path = Path("config.json");
   TESSERA_EXPECT_OK(WriteSettings(file, path));
   TESSERA_EXPECT_OK(Parse({"--config", path}));
-  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(file));
+  EXPECT_THAT(flags_.Read(), IsOkAndHolds(file));
   // Flags that equal the default override the file, too.
   TESSERA_EXPECT_OK(Parse({"--steps=60", "--noquiet", "--data="}));
   file.steps = 60;
   file.quiet = false;
   file.data = {};
-  EXPECT_THAT(SettingsFromFlags(), IsOkAndHolds(file));
+  EXPECT_THAT(flags_.Read(), IsOkAndHolds(file));
 }
 
 TEST_F(SettingsTest, FileErrorsNameFlagOrKey) {
   TESSERA_EXPECT_OK(Parse({"--config=/does/not/exist"}));
-  EXPECT_THAT(SettingsFromFlags(), Refused("--config=/does/not/exist: "));
+  EXPECT_THAT(flags_.Read(), Refused("--config=/does/not/exist: "));
   const std::string path = Path("bad.json");
   TESSERA_EXPECT_OK(WriteFile(path, R"({"step": 3})"));
   TESSERA_EXPECT_OK(Parse({absl::StrCat("--config=", path)}));
-  EXPECT_THAT(SettingsFromFlags(),
+  EXPECT_THAT(flags_.Read(),
               Refused("unknown key \"step\"; the nearest there is: \"steps\""));
 }
 
@@ -276,15 +311,29 @@ TEST_F(SettingsTest, ReadsFilesOfRunsThatHadNoPrometheusPort) {
                       "\"prometheus_file\""));
 }
 
-TEST_F(SettingsTest, TheHelpShowsEveryFlag) {
-  std::ostringstream out, err;
-  EXPECT_EQ(tools::RunTool(TrainTool(), TrainArguments({"--help"}), out, err,
-                           [] { return absl::OkStatus(); }),
-            0);
+TEST_F(SettingsTest, HelpListsCommonFlagsAndHelpAllEveryFlag) {
+  const auto help = [&](const std::string& argument) {
+    std::ostringstream out, err;
+    EXPECT_EQ(tools::RunTool(TrainTool(flags_), {argument}, out, err,
+                             [] { return absl::OkStatus(); }),
+              0);
+    return out.str();
+  };
+  const std::string common = help("--help"), all = help("--help=all");
+  int common_fields = 0;
   for (const SettingsField& field : SettingsFields()) {
-    EXPECT_THAT(out.str(), HasSubstr(absl::StrCat("--", field.name)));
-    EXPECT_THAT(out.str(), HasSubstr(std::string(field.help)));
+    const std::string line = absl::StrCat("\n  --", field.name);
+    EXPECT_THAT(all, HasSubstr(line));
+    EXPECT_THAT(all, HasSubstr(absl::StrCat("\n", field.section, ":\n")));
+    EXPECT_EQ(absl::StrContains(common, absl::StrCat(line, "=")) ||
+                  absl::StrContains(common, absl::StrCat(line, "\n")),
+              field.is_common)
+        << field.name;
+    common_fields += field.is_common ? 1 : 0;
   }
+  EXPECT_GT(common_fields, 15);
+  EXPECT_LT(common_fields, 35);
+  EXPECT_THAT(common, HasSubstr("--help=all lists all"));
 }
 
 TEST_F(SettingsTest, ResolvesRelativePathsAgainstCallerDirectory) {
@@ -451,15 +500,18 @@ TEST_F(SettingsTest, DamagedJsonIsRejectedOrRoundTrips) {
 }
 
 TEST_F(SettingsTest, TheReadmeHasTheTableOfFlags) {
-  std::string table =
-      "| flag | default | what |\n| --- | --- | --- |\n| `--config` | | ";
-  absl::StrAppend(&table, absl::FindCommandLineFlag("config")->Help(), " |\n");
-  for (const SettingsField& field : SettingsFields()) {
-    const std::string value =
-        absl::FindCommandLineFlag(field.name)->DefaultValue();
-    absl::StrAppend(&table, "| `--", field.name, "` | ",
-                    value.empty() ? "" : absl::StrCat("`", value, "` "), "| ",
-                    field.help, " |\n");
+  std::string table = "| flag | default | what |\n| --- | --- | --- |\n";
+  std::string_view section;
+  for (const tools::Flag& flag : flags_.Flags()) {
+    if (flag.section != section) {
+      section = flag.section;
+      absl::StrAppend(&table, "| **", section, "** | | |\n");
+    }
+    absl::StrAppend(&table, "| `--", flag.name, "` | ",
+                    flag.default_value.empty()
+                        ? ""
+                        : absl::StrCat("`", flag.default_value, "` "),
+                    "| ", flag.help, " |\n");
   }
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string readme,

@@ -1,0 +1,111 @@
+// The table of settings: one row per field of Settings, with its name, section,
+// type, allowed values and help.
+//
+// The command line (settings_flags.h), the JSON files (settings.h), the checks
+// of single values (check_settings.h), --help, the run's page and the Python
+// package read this table; a new setting is a field of Settings and a row here.
+#ifndef TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_TABLE_H_
+#define TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_TABLE_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tools/train/settings/settings.h"
+#include "topology/config/parallel_config.h"
+
+namespace tessera::train {
+
+// A field of Settings::parallel, as a number or a string in flags and files.
+template <typename T>
+struct ParallelField {
+  T (*get)(const topology::ParallelConfig& parallel);
+  // InvalidArgument in the format of CheckSettings: "--flag=value: ...".
+  absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
+};
+
+// The allowed values of a field: anything, an inclusive range of integers, a
+// range of numbers, or one of several names.
+struct AnyValue {};
+struct WholeRange {
+  int64_t least = 0;
+  int64_t most = 0;
+  std::optional<int64_t> or_value = std::nullopt;  // Also allowed.
+};
+struct RealRange {
+  double least = 0;
+  bool with_least = true;
+  double below = 0;  // Excluded; may be infinite.
+  std::string_view example;
+  std::optional<double> or_value = std::nullopt;  // Also allowed.
+};
+struct OneOf {
+  std::string_view names;  // Separated by ", ".
+};
+using AllowedValues = std::variant<AnyValue, WholeRange, RealRange, OneOf>;
+
+// One row.
+//
+//   for (const SettingsField& field : SettingsFields()) {
+//     std::visit(
+//         [&](auto member) { Show(field.name, GetField(member, settings)); },
+//         field.member);
+//   }
+struct SettingsField {
+  std::string_view name;  // Of the flag and of the key in files.
+  std::string_view section;
+  std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,
+               std::string Settings::*, std::vector<std::string> Settings::*,
+               ParallelField<int64_t>, ParallelField<std::string>>
+      member;
+  AllowedValues allowed;
+  std::string_view help;
+  bool is_common = false;  // Listed by --help; --help=all lists all fields.
+};
+
+// All rows, in the order of --help and files. Static lifetime.
+std::span<const SettingsField> SettingsFields();
+
+// Null if no field has this name.
+const SettingsField* FindSettingsField(std::string_view name);
+
+template <typename T>
+const T& GetField(T Settings::*member, const Settings& settings) {
+  return settings.*member;
+}
+template <typename T>
+T GetField(const ParallelField<T>& field, const Settings& settings) {
+  return field.get(settings.parallel);
+}
+
+template <typename T>
+absl::Status SetField(const T& value, T Settings::*member, Settings& settings) {
+  settings.*member = value;
+  return absl::OkStatus();
+}
+template <typename T>
+absl::Status SetField(const T& value, const ParallelField<T>& field,
+                      Settings& settings) {
+  return field.set(value, settings.parallel);
+}
+
+// The field's value as its flag shows it. `field` must be in the table.
+std::string FieldText(std::string_view field, const Settings& settings);
+
+// Returns InvalidArgument, "--flag=value: must be ..., such as --flag=example",
+// unless the field's value is one of `field.allowed`.
+absl::Status CheckAllowed(const SettingsField& field, const Settings& settings);
+
+// Returns InvalidArgument with the message "--flag=value: why".
+absl::Status RefuseFlag(std::string_view flag, const absl::AlphaNum& value,
+                        const absl::AlphaNum& why);
+
+}  // namespace tessera::train
+
+#endif  // TESSERA_TOOLS_TRAIN_SETTINGS_SETTINGS_TABLE_H_

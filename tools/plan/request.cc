@@ -17,13 +17,16 @@
 namespace tessera::plan {
 namespace {
 
+using tools::FlagError;
+
 constexpr int64_t kMostRanks = 1 << 16;
 
 absl::StatusOr<int64_t> NumberFrom(std::string_view flag, int64_t value,
                                    int64_t least, int64_t most) {
   if (value >= least && value <= most) return value;
-  return Refuse(flag, absl::StrCat(value),
-                absl::StrCat("expected a number from ", least, " to ", most));
+  return FlagError(
+      flag, absl::StrCat(value),
+      absl::StrCat("expected a number from ", least, " to ", most));
 }
 
 absl::Status SetModel(const PlanQuestion& question, PlanRequest& request) {
@@ -32,12 +35,12 @@ absl::Status SetModel(const PlanQuestion& question, PlanRequest& request) {
   if (absl::StrContains(name, '/') || name == ".") {
     const auto file =
         model_files::LoadHuggingFaceConfig(absl::StrCat(name, "/config.json"));
-    TESSERA_RETURN_IF_ERROR(tools::FlagError("model", name, file.status()));
+    TESSERA_RETURN_IF_ERROR(FlagError("model", name, file.status()));
     request.model = file->model;
     return absl::OkStatus();
   }
   const auto preset = model_files::PresetConfig(name);
-  TESSERA_RETURN_IF_ERROR(tools::FlagError("model", name, preset.status()));
+  TESSERA_RETURN_IF_ERROR(FlagError("model", name, preset.status()));
   request.model = *preset;
   return absl::OkStatus();
 }
@@ -68,7 +71,7 @@ absl::Status SetMachine(const PlanQuestion& question, PlanRequest& request) {
   request.ranks = question.ranks;
   if (request.ranks == 0) request.ranks = devices;
   if (request.ranks < 1 || request.ranks > std::min(devices, kMostRanks)) {
-    return Refuse(
+    return FlagError(
         "ranks", absl::StrCat(request.ranks),
         absl::StrCat("the cluster has ", devices,
                      " devices; expected a number from 1 to ",
@@ -77,15 +80,15 @@ absl::Status SetMachine(const PlanQuestion& question, PlanRequest& request) {
   request.memory = question.memory;
   if (request.memory == 0) request.memory = DeviceMemory(request.cluster);
   if (request.memory == 0) {
-    return Refuse(
+    return FlagError(
         "memory", "0",
         "the memory of the cluster's devices is unknown; give it, for "
         "example --memory=80GB");
   }
   const double tflops = question.tflops;
   if (!(tflops >= 0) || tflops > 1e9) {
-    return Refuse("tflops", absl::StrCat(tflops),
-                  "expected 0 or more, such as --tflops=989");
+    return FlagError("tflops", absl::StrCat(tflops),
+                     "expected 0 or more, such as --tflops=989");
   }
   const double usual = !HasGpus(request.cluster)      ? 0.05
                        : request.dtype == DType::kF32 ? 67
@@ -93,9 +96,9 @@ absl::Status SetMachine(const PlanQuestion& question, PlanRequest& request) {
   request.flops = (tflops == 0 ? usual : tflops) * 1e12;
   request.efficiency = question.efficiency;
   if (!(request.efficiency >= 0 && request.efficiency <= 1)) {
-    return Refuse("efficiency", absl::StrCat(request.efficiency),
-                  "expected a share above 0 and up to 1, such as "
-                  "--efficiency=0.5, or 0");
+    return FlagError("efficiency", absl::StrCat(request.efficiency),
+                     "expected a share above 0 and up to 1, such as "
+                     "--efficiency=0.5, or 0");
   }
   if (request.efficiency == 0 && !HasGpus(request.cluster)) {
     request.efficiency = 0.5;
@@ -107,7 +110,7 @@ absl::Status SetTask(const PlanQuestion& question, PlanRequest& request) {
   const std::string dtype = question.dtype;
   TESSERA_ASSIGN_OR_RETURN(
       request.dtype, topology::ParseEnum<DType>(dtype),
-      Refuse("dtype", dtype, "expected fp32, bf16 or fp16"));
+      FlagError("dtype", dtype, "expected fp32, bf16 or fp16"));
   TESSERA_ASSIGN_OR_RETURN(request.length,
                            NumberFrom("length", question.length, 2, 1 << 24));
   TESSERA_ASSIGN_OR_RETURN(request.top,

@@ -171,7 +171,8 @@ absl::StatusOr<std::unique_ptr<BlockTable>> BlockTable::Open(
     absl::MutexLock lock(&table->mutex_);
     table->slots_.resize(static_cast<size_t>(slots));
   }
-  TESSERA_RETURN_IF_ERROR(found > 0 ? table->Load() : table->Format());
+  TESSERA_RETURN_IF_ERROR(found > 0 ? table->Load()
+                                    : table->Format(space->found_bytes()));
   return table;
 }
 
@@ -204,7 +205,12 @@ absl::StatusOr<int64_t> BlockTable::ReadSize(const FileSpace& space) const {
 
 // New space of a file reads as zeros, which are no records. The size of the
 // table identifies the file; it is written to both sectors.
-absl::Status BlockTable::Format() {
+absl::Status BlockTable::Format(int64_t old_bytes) {
+  TESSERA_ASSIGN_OR_RETURN(const Buffer zeros, Sectors(kSlot));
+  const int64_t end = std::min(old_bytes, extent_->bytes());
+  for (int64_t at = 0; at < end; at += kSlot) {
+    TESSERA_RETURN_IF_ERROR(file_.WriteNow(at, zeros.bytes(), sync_));
+  }
   uint32_t slots = 0;
   {
     absl::MutexLock lock(&mutex_);

@@ -113,7 +113,8 @@ class BlockTable {
   // Reads a slot; returns its valid records, newest first.
   std::vector<BlockRecord> LoadSlot(uint32_t number,
                                     std::span<const std::byte> sectors);
-  absl::Status Format();
+  // Creates the table in a file whose first `old_bytes` are not new.
+  absl::Status Format(int64_t old_bytes);
 
   AsyncFile& file_;
   const bool sync_;

@@ -250,6 +250,12 @@ absl::Status NearMemory::Release(std::string_view key, bool dirty,
   --block.uses;
   if (last_use.state() != nullptr) block.last_use = std::move(last_use);
   if (block.undefined && block.uses == 0) Evict(block);
+  // Without this, loads would wait for stores that could have ended before.
+  if (follows_order_ && block.dirty && block.uses == 0 &&
+      NextUse(block) >= cursor_ + options_.look_ahead &&
+      2 * pool_.free_bytes() < pool_.budget()) {
+    WantStored(block);
+  }
   work_.SignalAll();
   return absl::OkStatus();
 }

@@ -42,8 +42,8 @@ struct PrefetchOptions {
   std::shared_ptr<Accounting> accounting = {};
   int look_ahead = 16;  // how far loads run ahead, in uses
   // The maximum number of transfers in flight.
-  int most_loads = 4;
-  int most_stores = 4;
+  int most_loads = 8;
+  int most_stores = 8;
   // The number of threads that start transfers. A tier that copies in the
   // caller's thread (host) transfers this many blocks at once.
   int threads = 1;
@@ -101,9 +101,11 @@ class Flow {
 // missing, the block with the farthest next use is evicted, if that is later
 // than the use to load for; among blocks that are not expected any more, the
 // one that a repetition of the order needs last. A dirty victim is stored
-// first. Blocks are evicted only until half of near memory has the blocks of
-// the next uses: the other half keeps blocks for later uses, and holds those in
-// use and those being stored.
+// first; while memory is short, a block is stored as soon as the use that
+// changed it ends, unless one of the next uses needs it. Blocks are evicted
+// only until half of near memory has the blocks of the next uses: the other
+// half keeps blocks for later uses, and holds those in use and those being
+// stored.
 //
 // If a missing block is acquired, it is loaded next, before all others and
 // beyond these limits.

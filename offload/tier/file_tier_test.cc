@@ -392,6 +392,23 @@ TEST(FileTierRecoveryTest, NeverOverwritesForeignFile) {
   }
 }
 
+TEST(FileTierRecoveryTest, BlocksOfFileWithoutStartDoNotReturn) {
+  const std::string path = FreshPath("start");
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
+                               FileTier::Create(Budget(), Options(path, true)));
+  TESSERA_ASSERT_OK(tier->Put("old", PatternBytes(5000, 1), {}));
+  tier.reset();
+  const Bytes zeros(8192);
+  const UniqueFd fd(open(path.c_str(), O_WRONLY));
+  ASSERT_EQ(pwrite(fd.get(), zeros.data(), zeros.size(), 0), 8192);
+  for (int i = 0; i < 2; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        tier, FileTier::Create(Budget(), Options(path, true)));
+    EXPECT_THAT(tier->Keys(), IsEmpty());
+    tier.reset();
+  }
+}
+
 TEST(FileTierRecoveryTest, NamesFullTableAndReusesSlots) {
   FileTierOptions options = Options(FreshPath("full"), true);
   options.kept_blocks = 2;

@@ -1,6 +1,5 @@
 // AsyncFile: reads and writes ranges of one file completely, or returns an
-// error with the file and the offset. Also opens the files of tiers
-// (OpenScratchFile).
+// error with the file and the offset. OpenScratchFile opens the files of tiers.
 //
 //   AsyncFile file(engine, fd, path, alignment);
 //   file.Write(0, bytes, [](absl::Status status) { ... });
@@ -55,7 +54,6 @@ class AsyncFile {
 
   const std::string& path() const { return path_; }
   const IoAlignment& alignment() const { return alignment_; }
-  IoEngine& engine() const { return engine_; }
 
   // Start a transfer. DataLoss if the file ends too early; other errors as in
   // IoError. After an error the contents of `out`, or of the range of the file,

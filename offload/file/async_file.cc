@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/stat.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,8 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 
 namespace tessera::offload {
 
@@ -56,7 +53,6 @@ struct AsyncFile::Transfer {
   int64_t offset;
   std::byte* data;
   size_t bytes;
-  bool sync;
   Done done;
   size_t moved = 0;
   int stalls = 0;
@@ -64,17 +60,16 @@ struct AsyncFile::Transfer {
 
 void AsyncFile::Read(int64_t offset, std::span<std::byte> out, Done done) {
   Continue(std::make_shared<Transfer>(Transfer{IoRequest::Kind::kRead, offset,
-                                               out.data(), out.size(), false,
+                                               out.data(), out.size(),
                                                std::move(done)}));
 }
 
 void AsyncFile::Write(int64_t offset, std::span<const std::byte> bytes,
-                      bool sync, Done done) {
+                      Done done) {
   // A write only reads the bytes.
   auto* data = const_cast<std::byte*>(bytes.data());
-  Continue(std::make_shared<Transfer>(Transfer{IoRequest::Kind::kWrite, offset,
-                                               data, bytes.size(), sync,
-                                               std::move(done)}));
+  Continue(std::make_shared<Transfer>(Transfer{
+      IoRequest::Kind::kWrite, offset, data, bytes.size(), std::move(done)}));
 }
 
 void AsyncFile::Continue(std::shared_ptr<Transfer> transfer) {
@@ -84,7 +79,6 @@ void AsyncFile::Continue(std::shared_ptr<Transfer> transfer) {
   request.offset = transfer->offset + static_cast<int64_t>(transfer->moved);
   request.data = transfer->data + transfer->moved;
   request.bytes = transfer->bytes - transfer->moved;
-  request.sync = transfer->sync;
   request.done = [this, transfer = std::move(transfer)](int64_t result) {
     Advance(transfer, result);
   };
@@ -133,27 +127,6 @@ absl::Status AsyncFile::Failure(const Transfer& transfer,
   return absl::UnavailableError(
       absl::StrCat(where, "no progress in ", kMostStalls, " attempts after ",
                    moved, " bytes (last result ", result, ")"));
-}
-
-absl::Status AwaitDone(absl::FunctionRef<void(AsyncFile::Done)> start) {
-  absl::Notification over;
-  absl::Status status;
-  start([&](absl::Status s) {
-    status = std::move(s);
-    over.Notify();
-  });
-  over.WaitForNotification();
-  return status;
-}
-
-absl::Status AsyncFile::ReadNow(int64_t offset, std::span<std::byte> out) {
-  return AwaitDone([&](Done done) { Read(offset, out, std::move(done)); });
-}
-
-absl::Status AsyncFile::WriteNow(int64_t offset,
-                                 std::span<const std::byte> bytes, bool sync) {
-  return AwaitDone(
-      [&](Done done) { Write(offset, bytes, sync, std::move(done)); });
 }
 
 namespace {
@@ -212,32 +185,6 @@ void TryDirect(OpenedFile& file) {
   }
 }
 
-OpenedFile Opened(UniqueFd fd, std::string path, bool want_direct) {
-  OpenedFile file;
-  file.fd = std::move(fd);
-  file.path = std::move(path);
-  if (want_direct) {
-    TryDirect(file);
-  } else {
-    file.why_not_direct = "the options ask for the page cache";
-  }
-  return file;
-}
-
-// After a power failure a new file exists only if its directory was synced too.
-absl::Status SyncDirectoryOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string directory =
-      slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY));
-  // Some file systems do not support it and return EINVAL.
-  if (fd.valid() && (fsync(fd.get()) == 0 || errno == EINVAL)) {
-    return absl::OkStatus();
-  }
-  return absl::ErrnoToStatus(errno,
-                             absl::StrCat("fsync of directory ", directory));
-}
-
 UniqueFd MakeUnlinked(const std::string& directory) {
   std::string name = directory + "/tessera-scratch-XXXXXX";
   UniqueFd fd(mkostemp(name.data(), O_CLOEXEC));
@@ -258,32 +205,15 @@ absl::StatusOr<OpenedFile> OpenScratchFile(const std::string& directory,
         errno, absl::StrCat("cannot create a scratch file in \"", directory,
                             "\"; name a writable directory"));
   }
-  return Opened(std::move(fd), directory + "/(scratch)", want_direct);
-}
-
-absl::StatusOr<OpenedFile> OpenKeptFile(const std::string& path,
-                                        bool want_direct,
-                                        absl::Duration lock_wait) {
-  UniqueFd fd(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-  if (!fd.valid()) {
-    return absl::ErrnoToStatus(
-        errno, absl::StrCat("the block file \"", path, "\" cannot be opened"));
+  OpenedFile file;
+  file.fd = std::move(fd);
+  file.path = directory + "/(scratch)";
+  if (want_direct) {
+    TryDirect(file);
+  } else {
+    file.why_not_direct = "the options ask for the page cache";
   }
-  const absl::Time deadline = absl::Now() + lock_wait;
-  while (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (absl::Now() >= deadline) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the block file \"", path,
-                       "\" is in use by another tier or "
-                       "process; end that one, or name another file"));
-    }
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  struct stat info = {};
-  if (fstat(fd.get(), &info) == 0 && info.st_size == 0) {
-    if (absl::Status s = SyncDirectoryOf(path); !s.ok()) return s;
-  }
-  return Opened(std::move(fd), path, want_direct);
+  return file;
 }
 
 }  // namespace tessera::offload

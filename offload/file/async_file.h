@@ -1,9 +1,8 @@
 // AsyncFile: reads and writes ranges of one file completely, or returns an
-// error with the file and the offset. Also opens the files of tiers
-// (OpenScratchFile, OpenKeptFile).
+// error with the file and the offset. OpenScratchFile opens the files of tiers.
 //
 //   AsyncFile file(engine, fd, path, alignment);
-//   file.Write(0, bytes, /*sync=*/false, [](absl::Status status) { ... });
+//   file.Write(0, bytes, [](absl::Status status) { ... });
 //
 // Short reads and writes are continued; EINTR and EAGAIN are retried. With
 // O_DIRECT the caller must respect IoAlignment.
@@ -18,10 +17,8 @@
 #include <string>
 #include <string_view>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "base/os/unique_fd.h"
 #include "offload/file/io_engine.h"
 
@@ -57,19 +54,12 @@ class AsyncFile {
 
   const std::string& path() const { return path_; }
   const IoAlignment& alignment() const { return alignment_; }
-  IoEngine& engine() const { return engine_; }
 
   // Start a transfer. DataLoss if the file ends too early; other errors as in
   // IoError. After an error the contents of `out`, or of the range of the file,
   // are undefined. The memory must stay valid and untouched until `done`.
   void Read(int64_t offset, std::span<std::byte> out, Done done);
-  void Write(int64_t offset, std::span<const std::byte> bytes, bool sync,
-             Done done);
-
-  // Blocking versions.
-  absl::Status ReadNow(int64_t offset, std::span<std::byte> out);
-  absl::Status WriteNow(int64_t offset, std::span<const std::byte> bytes,
-                        bool sync);
+  void Write(int64_t offset, std::span<const std::byte> bytes, Done done);
 
  private:
   struct Transfer;
@@ -84,15 +74,12 @@ class AsyncFile {
   const IoAlignment alignment_;
 };
 
-// Calls `start` with a callback and waits for the callback.
-absl::Status AwaitDone(absl::FunctionRef<void(AsyncFile::Done)> start);
-
 // An open file, which bypasses the page cache (O_DIRECT) if the file system
 // allows it.
 
 struct OpenedFile {
   UniqueFd fd;
-  std::string path;  // for messages; "DIRECTORY/(scratch)" for a scratch file
+  std::string path;  // for messages: "DIRECTORY/(scratch)"
   // Reported by the kernel (statx, STATX_DIOALIGN), or 4096 if a trial
   // succeeds. 1 and 1 without O_DIRECT.
   IoAlignment alignment;
@@ -104,14 +91,6 @@ struct OpenedFile {
 // descriptor is closed, even after SIGKILL (O_TMPFILE, or unlinked at once).
 absl::StatusOr<OpenedFile> OpenScratchFile(const std::string& directory,
                                            bool want_direct);
-
-// Opens and locks the file at `path`; creates it if it does not exist.
-// FailedPrecondition if another process (or another tier of this one) still
-// holds the lock after `lock_wait`: the kernel keeps the files of a killed
-// process open until its last requests are done, which takes milliseconds.
-absl::StatusOr<OpenedFile> OpenKeptFile(const std::string& path,
-                                        bool want_direct,
-                                        absl::Duration lock_wait);
 
 }  // namespace tessera::offload
 

@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/io_engine.h"
+#include "offload/file/testing/blocking_file.h"
 #include "offload/file/testing/fault_engine.h"
 
 namespace tessera::offload {
@@ -60,7 +61,7 @@ TEST_P(AsyncFileTest, ManyRequestsBeyondTheQueueDepthComplete) {
   absl::BlockingCounter writes(kRequests);
   for (size_t i = 0; i < kRequests; ++i) {
     file.Write(static_cast<int64_t>(i) * 1000,
-               std::span(data).subspan(i * 1000, 1000), i % 50 == 0,
+               std::span(data).subspan(i * 1000, 1000),
                [&](const absl::Status& s) {
                  failures += !s.ok();
                  writes.DecrementCount();
@@ -94,9 +95,9 @@ TEST_P(AsyncFileTest, CompletesShortTransfersAndInterruptions) {
   });
   AsyncFile file(*engine, fd_.get(), "f", {});
   const Bytes data = RandomBytes(20001);
-  TESSERA_ASSERT_OK(file.WriteNow(3, data, false));
+  TESSERA_ASSERT_OK(WriteNow(file, 3, data));
   Bytes got(data.size());
-  TESSERA_ASSERT_OK(file.ReadNow(3, got));
+  TESSERA_ASSERT_OK(ReadNow(file, 3, got));
   EXPECT_EQ(got, data);
   EXPECT_GT(calls, 100u);
 }
@@ -114,13 +115,13 @@ TEST_P(AsyncFileTest, KeepsAlignmentAfterShortTransfer) {
   AsyncFile file(*engine, fd_.get(), "f", {512, 512});
   const Bytes data = RandomBytes(8192);
   // A sector is never reported complete if only a part was transferred.
-  EXPECT_THAT(
-      file.WriteNow(0, data, false),
-      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no progress")));
+  EXPECT_THAT(WriteNow(file, 0, data), StatusIs(absl::StatusCode::kUnavailable,
+                                                HasSubstr("no progress")));
   EXPECT_EQ(misplaced, 0);
   const auto clean = Engine();
+  AsyncFile clean_file(*clean, fd_.get(), "f", {});
   Bytes got(data.size());
-  TESSERA_ASSERT_OK(AsyncFile(*clean, fd_.get(), "f", {}).ReadNow(0, got));
+  TESSERA_ASSERT_OK(ReadNow(clean_file, 0, got));
   EXPECT_EQ(got, data);
 }
 
@@ -139,7 +140,7 @@ TEST_P(AsyncFileTest, ErrorsNameTheFileAndTheOffset) {
     });
     AsyncFile file(*engine, fd_.get(), "/x/blocks", {});
     EXPECT_THAT(
-        file.WriteNow(0, Bytes(5000), false),
+        WriteNow(file, 0, Bytes(5000)),
         StatusIs(code, HasSubstr("write of 3000 bytes at offset 2000 of file "
                                  "/x/blocks")));
   }
@@ -148,10 +149,10 @@ TEST_P(AsyncFileTest, ErrorsNameTheFileAndTheOffset) {
 TEST_P(AsyncFileTest, AReadPastTheEndIsDataLoss) {
   const auto engine = Engine();
   AsyncFile file(*engine, fd_.get(), "f", {});
-  TESSERA_ASSERT_OK(file.WriteNow(0, Bytes(100), false));
+  TESSERA_ASSERT_OK(WriteNow(file, 0, Bytes(100)));
   Bytes got(200);
   EXPECT_THAT(
-      file.ReadNow(0, got),
+      ReadNow(file, 0, got),
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the file ends at 100")));
 }
 
@@ -162,7 +163,7 @@ TEST_P(AsyncFileTest, FailsWithoutProgress) {
     return fault;
   });
   AsyncFile file(*engine, fd_.get(), "f", {});
-  EXPECT_THAT(file.WriteNow(0, Bytes(10), false),
+  EXPECT_THAT(WriteNow(file, 0, Bytes(10)),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("no progress in 1000 attempts"),
                              HasSubstr("of file f"))));
@@ -201,12 +202,10 @@ TEST(IoEngineTest, DestructionWaitsForChainedRequests) {
     IoEngine* raw = engine->get();
     std::function<void(int64_t)> again = [&](int64_t) {
       if (++done < 20) {
-        raw->Submit(
-            {IoRequest::Kind::kWrite, fd.get(), 0, buffer, 16, false, again});
+        raw->Submit({IoRequest::Kind::kWrite, fd.get(), 0, buffer, 16, again});
       }
     };
-    raw->Submit(
-        {IoRequest::Kind::kWrite, fd.get(), 0, buffer, 16, false, again});
+    raw->Submit({IoRequest::Kind::kWrite, fd.get(), 0, buffer, 16, again});
     *engine = nullptr;
     EXPECT_EQ(done, 20);
   }

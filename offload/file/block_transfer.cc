@@ -79,42 +79,12 @@ int64_t CountPieces(int64_t bytes, int64_t piece) {
   return (bytes + piece - 1) / piece;
 }
 
-// Combines the checksums of consecutive pieces, of which the last has
-// `last_bytes`.
-uint32_t Fold(std::span<const uint32_t> pieces, int64_t piece_bytes,
-              int64_t last_bytes) {
-  uint32_t crc = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const bool last = i + 1 == pieces.size();
-    crc = CombineCrc32c(crc, pieces[i],
-                        static_cast<uint64_t>(last ? last_bytes : piece_bytes));
-  }
-  return crc;
-}
-
-BlockChecksums FoldAll(std::span<const uint32_t> pieces, int64_t piece_bytes,
-                       int64_t bytes) {
-  BlockChecksums sums;
-  sums.unit_bytes = piece_bytes;
-  while (CountPieces(bytes, sums.unit_bytes) > BlockChecksums::kMost) {
-    sums.unit_bytes *= 2;
-  }
-  const auto per_unit = static_cast<size_t>(sums.unit_bytes / piece_bytes);
-  for (size_t at = 0; at < pieces.size(); at += per_unit) {
-    const size_t count = std::min(per_unit, pieces.size() - at);
-    const int64_t last =
-        std::min(piece_bytes,
-                 bytes - static_cast<int64_t>(at + count - 1) * piece_bytes);
-    sums.crcs.push_back(Fold(pieces.subspan(at, count), piece_bytes, last));
-  }
-  return sums;
-}
-
 }  // namespace
 
 // The pieces of a transfer, which may end on any thread.
 struct BlockTransfer::Pieces {
-  explicit Pieces(size_t count) : crcs(count), left(count) {}
+  // `done` is called when Finish has been called `events` times.
+  Pieces(size_t count, size_t events) : crcs(count), left(events) {}
 
   // One piece has ended; the last one calls `done` with the first error.
   void Finish(const absl::Status& status) {
@@ -145,16 +115,16 @@ bool BlockTransfer::GoesStraight(std::span<const std::byte> part) const {
 }
 
 void BlockTransfer::Write(
-    int64_t offset, std::span<const std::byte> bytes, bool sync,
-    std::function<void(absl::StatusOr<BlockChecksums>)> done) {
+    int64_t offset, std::span<const std::byte> bytes,
+    std::function<void(absl::StatusOr<std::vector<uint32_t>>)> done) {
   const auto size = static_cast<int64_t>(bytes.size());
   const auto count = static_cast<size_t>(CountPieces(size, piece_bytes_));
-  // The last "piece" is this function.
-  const auto pieces = std::make_shared<Pieces>(count + 1);
-  pieces->done = [=, this, pieces = pieces.get(),
+  // This function counts as one more piece, so that `done` comes after it.
+  const auto pieces = std::make_shared<Pieces>(count, count + 1);
+  pieces->done = [pieces = pieces.get(),
                   done = std::move(done)](const absl::Status& status) {
     if (!status.ok()) return done(status);
-    done(FoldAll(std::span(pieces->crcs).first(count), piece_bytes_, size));
+    done(std::move(pieces->crcs));
   };
   const auto part_of = [&](size_t piece) {
     const size_t at = piece * static_cast<size_t>(piece_bytes_);
@@ -163,7 +133,7 @@ void BlockTransfer::Write(
   };
   for (size_t piece = 0; piece < count; ++piece) {
     WritePiece(offset + static_cast<int64_t>(piece) * piece_bytes_,
-               part_of(piece), sync, pieces, piece);
+               part_of(piece), pieces, piece);
   }
   // Computes the checksum of the direct part while its request is in flight.
   for (size_t piece = 0; piece < count; ++piece) {
@@ -174,10 +144,10 @@ void BlockTransfer::Write(
 }
 
 void BlockTransfer::WritePiece(int64_t offset, std::span<const std::byte> part,
-                               bool sync, const std::shared_ptr<Pieces>& pieces,
+                               const std::shared_ptr<Pieces>& pieces,
                                size_t piece) {
   if (GoesStraight(part)) {
-    file_.Write(offset, part, sync,
+    file_.Write(offset, part,
                 [pieces](const absl::Status& s) { pieces->Finish(s); });
     return;
   }
@@ -186,11 +156,10 @@ void BlockTransfer::WritePiece(int64_t offset, std::span<const std::byte> part,
     const size_t padded = OnDevice(part.size());
     std::memset(buffer + part.size(), 0, padded - part.size());
     pieces->crcs[piece] = Crc32c({buffer, part.size()});
-    file_.Write(offset, {buffer, padded}, sync,
-                [=, this](const absl::Status& s) {
-                  pool_.Release(buffer);
-                  pieces->Finish(s);
-                });
+    file_.Write(offset, {buffer, padded}, [=, this](const absl::Status& s) {
+      pool_.Release(buffer);
+      pieces->Finish(s);
+    });
   });
 }
 
@@ -198,30 +167,26 @@ void BlockTransfer::Read(BlockLocation block, int64_t from,
                          std::span<std::byte> out,
                          std::function<void(absl::Status)> done) {
   if (out.empty()) return done(absl::OkStatus());
-  const int64_t unit = block.checksums.unit_bytes;
-  const int64_t step = std::min(piece_bytes_, unit);
   const int64_t out_end = from + static_cast<int64_t>(out.size());
-  const int64_t begin = from / unit * unit;
-  const int64_t end = std::min(block.bytes, CountPieces(out_end, unit) * unit);
-  const auto count = static_cast<size_t>(CountPieces(end - begin, step));
+  const int64_t first = from / piece_bytes_;
+  const auto count =
+      static_cast<size_t>(CountPieces(out_end, piece_bytes_) - first);
   const int64_t offset = block.offset;
-  const auto pieces = std::make_shared<Pieces>(count);
+  const int64_t block_bytes = block.bytes;
+  const auto pieces = std::make_shared<Pieces>(count, count);
   pieces->done = [=, this, pieces = pieces.get(), block = std::move(block),
                   done = std::move(done)](const absl::Status& status) {
-    done(status.ok() ? Check(block, begin, step, pieces->crcs) : status);
+    done(status.ok() ? Check(block, first, pieces->crcs) : status);
   };
   for (size_t piece = 0; piece < count; ++piece) {
-    const int64_t start = begin + static_cast<int64_t>(piece) * step;
-    const int64_t bytes = std::min(step, end - start);
+    const int64_t start = (first + static_cast<int64_t>(piece)) * piece_bytes_;
+    const int64_t bytes = std::min(piece_bytes_, block_bytes - start);
     // The requested part of the piece.
     const int64_t wanted = std::max(start, from);
     const int64_t wanted_end = std::min(start + bytes, out_end);
-    std::span<std::byte> part;
-    if (wanted < wanted_end) {
-      part = out.subspan(static_cast<size_t>(wanted - from),
-                         static_cast<size_t>(wanted_end - wanted));
-    }
-    ReadPiece(offset + start, bytes, part.empty() ? 0 : wanted - start, part,
+    ReadPiece(offset + start, bytes, wanted - start,
+              out.subspan(static_cast<size_t>(wanted - from),
+                          static_cast<size_t>(wanted_end - wanted)),
               pieces, piece);
   }
 }
@@ -251,23 +216,17 @@ void BlockTransfer::ReadPiece(int64_t offset, int64_t bytes, int64_t skip,
   });
 }
 
-absl::Status BlockTransfer::Check(const BlockLocation& block, int64_t begin,
-                                  int64_t step,
+absl::Status BlockTransfer::Check(const BlockLocation& block, int64_t first,
                                   std::span<const uint32_t> crcs) const {
-  const BlockChecksums& sums = block.checksums;
-  const auto per_unit = static_cast<size_t>(sums.unit_bytes / step);
-  for (size_t at = 0; at < crcs.size(); at += per_unit) {
-    const int64_t start = begin + static_cast<int64_t>(at) * step;
-    const size_t count = std::min(per_unit, crcs.size() - at);
-    const int64_t bytes = std::min(sums.unit_bytes, block.bytes - start);
-    const uint32_t crc = Fold(crcs.subspan(at, count), step,
-                              bytes - static_cast<int64_t>(count - 1) * step);
-    if (crc != sums.crcs[static_cast<size_t>(start / sums.unit_bytes)]) {
-      return absl::DataLossError(absl::StrCat(
-          "CRC-32C of bytes ", start, " to ", start + bytes, " (offset ",
-          block.offset + start, " of file ", file_.path(),
-          ") is wrong: the data was damaged after it was written"));
-    }
+  for (size_t i = 0; i < crcs.size(); ++i) {
+    const int64_t piece = first + static_cast<int64_t>(i);
+    if (crcs[i] == block.crcs[static_cast<size_t>(piece)]) continue;
+    const int64_t start = piece * piece_bytes_;
+    const int64_t end = std::min(block.bytes, start + piece_bytes_);
+    return absl::DataLossError(
+        absl::StrCat("CRC-32C of bytes ", start, " to ", end, " (offset ",
+                     block.offset + start, " of file ", file_.path(),
+                     ") is wrong: the data was damaged after it was written"));
   }
   return absl::OkStatus();
 }

@@ -2,9 +2,9 @@
 // concurrent pieces with checksums.
 //
 //   BlockTransfer transfer(file, pool, /*piece_bytes=*/1 << 20);
-//   transfer.Write(offset, bytes, /*sync=*/false,
-//                  [](absl::StatusOr<BlockChecksums> sums) { ... });
-//   transfer.Read({offset, length, sums}, 0, out, [](absl::Status s) { ... });
+//   transfer.Write(offset, bytes,
+//                  [](absl::StatusOr<std::vector<uint32_t>> crcs) { ... });
+//   transfer.Read({offset, length, crcs}, 0, out, [](absl::Status s) { ... });
 //
 // A piece is transferred directly from or to the caller's memory if its
 // alignment suffices for the file, otherwise through a bounce buffer. Checksums
@@ -63,23 +63,11 @@ class BouncePool {
   std::deque<std::function<void(std::byte*)>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The CRC-32C of each unit of a block; the last unit may be shorter.
-struct BlockChecksums {
-  // Maximum per block; larger blocks have larger units.
-  static constexpr int64_t kMost = 512;
-
-  int64_t unit_bytes = 0;  // a power of two
-  std::vector<uint32_t> crcs;
-  friend bool operator==(const BlockChecksums&,
-                         const BlockChecksums&) = default;
-};
-
 // The location of a block in the file.
 struct BlockLocation {
   int64_t offset = 0;
   int64_t bytes = 0;
-  BlockChecksums checksums;
-  friend bool operator==(const BlockLocation&, const BlockLocation&) = default;
+  std::vector<uint32_t> crcs;  // the CRC-32C of each piece
 };
 
 // Safe for concurrent use; `file` and `pool` must outlive every transfer.
@@ -91,12 +79,13 @@ class BlockTransfer {
       : file_(file), pool_(pool), piece_bytes_(piece_bytes) {}
 
   // Writes `bytes`, padded to a multiple of 4096, at `offset`, a multiple of
-  // 4096. `bytes` must stay valid until `done`.
-  void Write(int64_t offset, std::span<const std::byte> bytes, bool sync,
-             std::function<void(absl::StatusOr<BlockChecksums>)> done);
+  // 4096. `bytes` must stay valid until `done`, which receives the CRC-32C of
+  // each piece.
+  void Write(int64_t offset, std::span<const std::byte> bytes,
+             std::function<void(absl::StatusOr<std::vector<uint32_t>>)> done);
 
   // Reads out.size() bytes from offset `from` of the block and checks every
-  // unit that they overlap. DataLoss, naming the file and the range, if a
+  // piece that they overlap. DataLoss, naming the file and the range, if a
   // checksum differs.
   void Read(BlockLocation block, int64_t from, std::span<std::byte> out,
             std::function<void(absl::Status)> done);
@@ -108,16 +97,16 @@ class BlockTransfer {
   size_t OnDevice(size_t bytes) const;
   // True if no bounce buffer is needed.
   bool GoesStraight(std::span<const std::byte> part) const;
-  void WritePiece(int64_t offset, std::span<const std::byte> part, bool sync,
+  void WritePiece(int64_t offset, std::span<const std::byte> part,
                   const std::shared_ptr<Pieces>& pieces, size_t piece);
   // Reads `bytes` at `offset` of the file, and copies those after the first
   // `skip` to `out`.
   void ReadPiece(int64_t offset, int64_t bytes, int64_t skip,
                  std::span<std::byte> out,
                  const std::shared_ptr<Pieces>& pieces, size_t piece);
-  // Compares the checksums of consecutive pieces of `step` bytes, from `begin`
-  // of the block, with those of its units.
-  absl::Status Check(const BlockLocation& block, int64_t begin, int64_t step,
+  // Compares the checksums of consecutive pieces, from piece `first` of the
+  // block, with those that were written.
+  absl::Status Check(const BlockLocation& block, int64_t first,
                      std::span<const uint32_t> crcs) const;
 
   AsyncFile& file_;

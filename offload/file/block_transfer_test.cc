@@ -9,19 +9,20 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/file/async_file.h"
 #include "offload/file/io_engine.h"
+#include "offload/file/testing/blocking_file.h"
 
 namespace tessera::offload {
 namespace {
 
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
+using Crcs = std::vector<uint32_t>;
 
 constexpr int64_t kPiece = 4096;
 
@@ -42,28 +43,14 @@ class BlockTransferTest : public testing::TestWithParam<bool> {
         file_(*engine_, opened_.fd.get(), "/x/f", opened_.alignment),
         transfer_(file_, *pool_, kPiece) {}
 
-  absl::StatusOr<BlockChecksums> Write(int64_t offset,
-                                       std::span<const std::byte> bytes) {
-    absl::Notification over;
-    absl::StatusOr<BlockChecksums> result = absl::UnknownError("");
-    transfer_.Write(offset, bytes, false,
-                    [&](absl::StatusOr<BlockChecksums> sums) {
-                      result = std::move(sums);
-                      over.Notify();
-                    });
-    over.WaitForNotification();
-    return result;
+  absl::StatusOr<Crcs> Write(int64_t offset, std::span<const std::byte> bytes) {
+    return AwaitDone<absl::StatusOr<Crcs>>(
+        [&](auto done) { transfer_.Write(offset, bytes, std::move(done)); });
   }
   absl::Status Read(const BlockLocation& block, int64_t from,
                     std::span<std::byte> out) {
-    absl::Notification over;
-    absl::Status result;
-    transfer_.Read(block, from, out, [&](absl::Status status) {
-      result = std::move(status);
-      over.Notify();
-    });
-    over.WaitForNotification();
-    return result;
+    return AwaitDone<absl::Status>(
+        [&](auto done) { transfer_.Read(block, from, out, std::move(done)); });
   }
 
   OpenedFile opened_;
@@ -79,10 +66,10 @@ TEST_P(BlockTransferTest, RoundTripsAnySizeAndAddress) {
     for (size_t shift : {0, 1, 512}) {
       const Bytes all = RandomBytes(size + shift);
       const auto bytes = std::span(all).subspan(shift);
-      TESSERA_ASSERT_OK_AND_ASSIGN(BlockChecksums sums, Write(8192, bytes));
-      EXPECT_EQ(sums.crcs.size(), (size + kPiece - 1) / kPiece);
+      TESSERA_ASSERT_OK_AND_ASSIGN(Crcs crcs, Write(8192, bytes));
+      EXPECT_EQ(crcs.size(), (size + kPiece - 1) / kPiece);
       Bytes got(size + shift);
-      TESSERA_ASSERT_OK(Read({8192, static_cast<int64_t>(size), sums}, 0,
+      TESSERA_ASSERT_OK(Read({8192, static_cast<int64_t>(size), crcs}, 0,
                              std::span(got).subspan(shift)));
       EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), got.begin() + shift));
     }
@@ -91,42 +78,42 @@ TEST_P(BlockTransferTest, RoundTripsAnySizeAndAddress) {
 
 TEST_P(BlockTransferTest, ReadsBackAnyRange) {
   const Bytes bytes = RandomBytes(30000);
-  TESSERA_ASSERT_OK_AND_ASSIGN(BlockChecksums sums, Write(0, bytes));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Crcs crcs, Write(0, bytes));
   std::mt19937_64 random(1);
   for (int i = 0; i < 300; ++i) {
     const size_t from = random() % bytes.size();
     const size_t size = random() % (bytes.size() - from + 1);
     Bytes got(size);
-    TESSERA_ASSERT_OK(Read({0, 30000, sums}, static_cast<int64_t>(from), got));
+    TESSERA_ASSERT_OK(Read({0, 30000, crcs}, static_cast<int64_t>(from), got));
     ASSERT_TRUE(std::equal(got.begin(), got.end(), bytes.begin() + from));
   }
 }
 
-// More than 512 pieces: each checksum covers several.
-TEST_P(BlockTransferTest, LargeBlocksHaveLargerUnits) {
+TEST_P(BlockTransferTest, ChecksEveryPieceOfLargeBlocks) {
   const Bytes bytes = RandomBytes(1500 * kPiece + 17);
   const auto size = static_cast<int64_t>(bytes.size());
-  TESSERA_ASSERT_OK_AND_ASSIGN(BlockChecksums sums, Write(0, bytes));
-  EXPECT_EQ(sums.unit_bytes, 4 * kPiece);
-  EXPECT_EQ(sums.crcs.size(), 376u);
+  TESSERA_ASSERT_OK_AND_ASSIGN(Crcs crcs, Write(0, bytes));
+  EXPECT_EQ(crcs.size(), 1501u);
   Bytes got(bytes.size());
-  TESSERA_ASSERT_OK(Read({0, size, sums}, 0, got));
+  TESSERA_ASSERT_OK(Read({0, size, crcs}, 0, got));
   EXPECT_TRUE(got == bytes);
   Bytes part(5 * kPiece + 3);
-  TESSERA_ASSERT_OK(Read({0, size, sums}, 7 * kPiece + 1, part));
+  TESSERA_ASSERT_OK(Read({0, size, crcs}, 7 * kPiece + 1, part));
   EXPECT_TRUE(
       std::equal(part.begin(), part.end(), bytes.begin() + 7 * kPiece + 1));
-  // A flipped bit is detected by every access to its unit, and by no other.
+  // A flipped bit is detected by every access to its piece, and by no other.
   const std::byte flipped = bytes[100 * kPiece] ^ std::byte{1};
   Bytes page(bytes.begin() + 100 * kPiece, bytes.begin() + 101 * kPiece);
   page[0] = flipped;
   TESSERA_ASSERT_OK(Write(100 * kPiece, page).status());
-  EXPECT_THAT(Read({0, size, sums}, 0, got),
+  EXPECT_THAT(Read({0, size, crcs}, 0, got),
               StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("bytes 409600 to 425984 (offset 409600 of "
+                       HasSubstr("bytes 409600 to 413696 (offset 409600 of "
                                  "file /x/f)")));
-  EXPECT_FALSE(Read({0, size, sums}, 103 * kPiece, page).ok());
-  TESSERA_EXPECT_OK(Read({0, size, sums}, 104 * kPiece, page));
+  EXPECT_FALSE(Read({0, size, crcs}, 101 * kPiece - 1, page).ok());
+  EXPECT_FALSE(Read({0, size, crcs}, 99 * kPiece + 1, page).ok());
+  TESSERA_EXPECT_OK(Read({0, size, crcs}, 99 * kPiece, page));
+  TESSERA_EXPECT_OK(Read({0, size, crcs}, 101 * kPiece, page));
 }
 
 INSTANTIATE_TEST_SUITE_P(DirectAndCached, BlockTransferTest, testing::Bool());

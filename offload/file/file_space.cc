@@ -1,7 +1,6 @@
 #include "offload/file/file_space.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,24 +36,12 @@ absl::StatusOr<std::shared_ptr<FileSpace>> FileSpace::Create(int fd,
         options.growth_bytes, ", largest size ", options.max_bytes,
         "; they must not be negative, and the first must be at most the last"));
   }
-  struct stat info = {};
-  if (fstat(fd, &info) != 0) return IoError(errno, "stat", 0, 0, path);
-  std::shared_ptr<FileSpace> space(
-      new FileSpace(fd, std::move(path), options, info.st_size));
+  std::shared_ptr<FileSpace> space(new FileSpace(fd, std::move(path), options));
   absl::MutexLock lock(&space->mutex_);
   const int64_t initial = RoundUp(std::min(options.initial_bytes, kLargest));
-  if (initial > space->extents_.capacity()) {
-    TESSERA_RETURN_IF_ERROR(space->Extend(initial));
-  }
+  if (initial > 0) TESSERA_RETURN_IF_ERROR(space->Extend(initial));
   return space;
 }
-
-FileSpace::FileSpace(int fd, std::string path, Options options, int64_t found)
-    : fd_(fd),
-      path_(std::move(path)),
-      options_(options),
-      found_bytes_(found),
-      extents_(found / kUnit * kUnit) {}
 
 absl::StatusOr<std::shared_ptr<const FileExtent>> FileSpace::Allocate(
     int64_t bytes) {
@@ -111,20 +98,6 @@ absl::Status FileSpace::Extend(int64_t capacity) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const FileExtent>> FileSpace::Claim(
-    int64_t offset, int64_t bytes) {
-  if (bytes < 0 || bytes > kLargest || offset % kUnit != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("file ", path_, ": no extent of ", bytes,
-                     " bytes can be at offset ", offset));
-  }
-  absl::MutexLock lock(&mutex_);
-  TESSERA_RETURN_IF_ERROR(extents_.Claim(offset, RoundUp(bytes)),
-                          Annotate(_, absl::StrCat("file ", path_)));
-  return std::make_shared<const FileExtent>(shared_from_this(), offset,
-                                            RoundUp(bytes));
-}
-
 void FileSpace::Free(int64_t offset, int64_t bytes) {
   absl::MutexLock lock(&mutex_);
   extents_.Free(offset, bytes).IgnoreError();
@@ -133,11 +106,6 @@ void FileSpace::Free(int64_t offset, int64_t bytes) {
 int64_t FileSpace::file_bytes() const {
   absl::MutexLock lock(&mutex_);
   return extents_.capacity();
-}
-
-int64_t FileSpace::used_bytes() const {
-  absl::MutexLock lock(&mutex_);
-  return extents_.capacity() - extents_.free_bytes();
 }
 
 }  // namespace tessera::offload

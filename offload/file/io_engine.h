@@ -29,8 +29,6 @@ struct IoRequest {
   int64_t offset = 0;
   std::byte* data = nullptr;  // a write only reads it
   size_t bytes = 0;
-  // The write is on stable storage when it is done (O_DSYNC).
-  bool sync = false;
   // Receives the bytes transferred (0 at the end of the file) or -errno;
   // -ENOMEM also if the kernel has been short of memory for five seconds.
   // Called on an engine thread; must be quick and must not wait for other

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <string>
 
-#include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -62,26 +61,10 @@ TEST(OpenFileTest, WorksOnTmpfs) {
   ExpectDirectWorks(file);
 }
 
-TEST(OpenFileTest, AKeptFileIsLocked) {
-  const std::string path = testing::TempDir() + "/kept";
-  {
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        const OpenedFile file, OpenKeptFile(path, true, absl::Milliseconds(5)));
-    ExpectDirectWorks(file);
-    EXPECT_THAT(OpenKeptFile(path, true, absl::Milliseconds(5)),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("is in use by another tier or process")));
-  }
-  TESSERA_EXPECT_OK(OpenKeptFile(path, true, absl::Milliseconds(5)));
-}
-
 TEST(OpenFileTest, NamesUnopenableFile) {
   EXPECT_THAT(
       OpenScratchFile("/no/such/place", true),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("\"/no/such/place\"")));
-  EXPECT_THAT(
-      OpenKeptFile("/no/such/place/f", true, absl::ZeroDuration()),
-      StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/place/f")));
 }
 
 }  // namespace

@@ -36,7 +36,6 @@ void Prepare(io_uring_sqe* entry, const IoRequest& request) {
     io_uring_prep_read(entry, request.fd, request.data, bytes, offset);
   } else {
     io_uring_prep_write(entry, request.fd, request.data, bytes, offset);
-    if (request.sync) entry->rw_flags = RWF_DSYNC;
   }
 }
 

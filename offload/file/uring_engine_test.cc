@@ -23,6 +23,7 @@
 #include "gtest/gtest.h"
 #include "offload/file/async_file.h"
 #include "offload/file/io_engine.h"
+#include "offload/file/testing/blocking_file.h"
 
 namespace tessera::offload {
 namespace {
@@ -57,7 +58,7 @@ class UringEngineTest : public testing::Test {
     std::vector<absl::Status> results(static_cast<size_t>(count));
     absl::BlockingCounter over(count);
     for (int i = 0; i < count; ++i) {
-      file.Write(int64_t{kBytes} * i, data, false, [&, i](absl::Status s) {
+      file.Write(int64_t{kBytes} * i, data, [&, i](absl::Status s) {
         results[static_cast<size_t>(i)] = std::move(s);
         over.DecrementCount();
       });
@@ -107,7 +108,7 @@ TEST_F(UringEngineTest, SubmittingDoesNotWaitForTheKernel) {
   std::atomic<int> done = 0;
   for (int i = 0; i < 3 * kDepth; ++i) {
     engine->Submit({IoRequest::Kind::kWrite, fd_.get(), 0, data.data(), kBytes,
-                    false, [&done](int64_t result) {
+                    [&done](int64_t result) {
                       EXPECT_EQ(result, int64_t{kBytes});
                       ++done;
                     }});
@@ -154,14 +155,14 @@ TEST_F(UringEngineTest, RecoversAndDropsFailedRequests) {
   const std::vector<std::byte> old(kBytes, std::byte{1});
   for (int round = 0; round < 3; ++round) {
     refuses = false;
-    TESSERA_ASSERT_OK(file.WriteNow(0, old, false));
+    TESSERA_ASSERT_OK(WriteNow(file, 0, old));
     refuses = true;
     for (const absl::Status& status : Write(*engine, 3 * kDepth)) {
       EXPECT_FALSE(status.ok());
     }
     refuses = false;
     std::vector<std::byte> got(kBytes);
-    TESSERA_ASSERT_OK(file.ReadNow(0, got));
+    TESSERA_ASSERT_OK(ReadNow(file, 0, got));
     EXPECT_EQ(got, old);
     for (const absl::Status& status : Write(*engine, 3 * kDepth)) {
       TESSERA_EXPECT_OK(status);
@@ -179,12 +180,12 @@ TEST_F(UringEngineTest, DestructionEndsDuringSubmitErrors) {
   std::function<void(int64_t)> again = [&](int64_t result) {
     EXPECT_EQ(result, -ENOMEM);
     if (++failed < 10) {
-      raw->Submit({IoRequest::Kind::kWrite, fd_.get(), 0, data.data(), kBytes,
-                   false, again});
+      raw->Submit(
+          {IoRequest::Kind::kWrite, fd_.get(), 0, data.data(), kBytes, again});
     }
   };
-  raw->Submit({IoRequest::Kind::kWrite, fd_.get(), 0, data.data(), kBytes,
-               false, again});
+  raw->Submit(
+      {IoRequest::Kind::kWrite, fd_.get(), 0, data.data(), kBytes, again});
   engine = nullptr;
   EXPECT_EQ(failed, 10);
 }

@@ -48,8 +48,7 @@ class CompressedTier final : public MemoryTier {
     std::array<std::shared_ptr<const Codec>, kAllPurposes.size()> codec_of = {};
   };
 
-  // `base` is empty or holds blocks of a CompressedTier with the same codecs,
-  // such as a reopened file.
+  // `base` is empty or holds blocks of a CompressedTier with the same codecs.
   CompressedTier(std::shared_ptr<const Codec> codec,
                  std::shared_ptr<MemoryTier> base)
       : CompressedTier(std::move(codec), std::move(base), Options()) {}
@@ -66,7 +65,6 @@ class CompressedTier final : public MemoryTier {
   // The budgets of the tier below, then the budget of the scratch memory.
   std::vector<TierUsage> usage() const override;
   bool IsLossless(Purpose purpose, DType dtype) const override;
-  absl::Status Flush() override { return base_->Flush(); }
 
   // Totals of all current blocks.
   Compression compression() const;

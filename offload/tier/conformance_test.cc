@@ -1,6 +1,5 @@
 // Runs the conformance suite on every tier and on stacks of tiers.
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,18 +31,9 @@ std::shared_ptr<MemoryTier> Pinned(int64_t budget) {
   return std::make_shared<HostTier>(Budget("pinned", budget), *arena);
 }
 
-std::string FreshPath() {
-  static std::atomic<int> number = 0;
-  const std::string path =
-      testing::TempDir() + "/conformance." + std::to_string(number++);
-  std::remove(path.c_str());
-  return path;
-}
-
-FileTierOptions FileOptions(IoEngineKind engine, bool direct, bool keep) {
+FileTierOptions FileOptions(IoEngineKind engine, bool direct) {
   FileTierOptions options;
-  options.path = keep ? FreshPath() : testing::TempDir();
-  options.keep = keep;
+  options.path = testing::TempDir();
   options.direct = direct;
   options.engine = engine;
   options.queue_depth = 4;
@@ -54,10 +44,10 @@ FileTierOptions FileOptions(IoEngineKind engine, bool direct, bool keep) {
   return options;
 }
 
-std::shared_ptr<MemoryTier> File(IoEngineKind engine, bool direct, bool keep,
+std::shared_ptr<MemoryTier> File(IoEngineKind engine, bool direct,
                                  int64_t budget) {
-  auto tier = FileTier::Create(Budget("file", budget),
-                               FileOptions(engine, direct, keep));
+  auto tier =
+      FileTier::Create(Budget("file", budget), FileOptions(engine, direct));
   EXPECT_TRUE(tier.ok()) << tier.status();
   return *std::move(tier);
 }
@@ -78,11 +68,10 @@ int64_t FileExtra(std::optional<int64_t> old, int64_t bytes) {
   return std::max<int64_t>(0, bytes - old.value_or(0));
 }
 
-TierCase FileCase(std::string name, IoEngineKind engine, bool direct,
-                  bool keep) {
+TierCase FileCase(std::string name, IoEngineKind engine, bool direct) {
   return {std::move(name),
-          [=](int64_t budget) { return File(engine, direct, keep, budget); },
-          true, FileExtra};
+          [=](int64_t budget) { return File(engine, direct, budget); }, true,
+          FileExtra};
 }
 
 constexpr auto kThreads = IoEngineKind::kThreads;
@@ -96,12 +85,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     File, TierConformanceTest,
-    testing::Values(FileCase("UringDirect", kBest, true, false),
-                    FileCase("UringCached", kBest, false, false),
-                    FileCase("UringKept", kBest, true, true),
-                    FileCase("ThreadsDirect", kThreads, true, false),
-                    FileCase("ThreadsCached", kThreads, false, false),
-                    FileCase("ThreadsKept", kThreads, true, true)),
+    testing::Values(FileCase("UringDirect", kBest, true),
+                    FileCase("UringCached", kBest, false),
+                    FileCase("ThreadsDirect", kThreads, true),
+                    FileCase("ThreadsCached", kThreads, false)),
     TierCaseName);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -110,14 +97,13 @@ INSTANTIATE_TEST_SUITE_P(
         TierCase{"LosslessOverHost",
                  [](int64_t b) { return Compressed("lossless", Heap(b)); },
                  false, nullptr},
-        TierCase{"NoneOverFile",
+        TierCase{
+            "NoneOverFile",
+            [](int64_t b) { return Compressed("none", File(kBest, true, b)); },
+            false, nullptr},
+        TierCase{"LosslessOverFile",
                  [](int64_t b) {
-                   return Compressed("none", File(kBest, true, false, b));
-                 },
-                 false, nullptr},
-        TierCase{"LosslessOverKeptFile",
-                 [](int64_t b) {
-                   return Compressed("lossless", File(kBest, true, true, b));
+                   return Compressed("lossless", File(kBest, true, b));
                  },
                  false, nullptr}),
     TierCaseName);

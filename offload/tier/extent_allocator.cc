@@ -12,9 +12,9 @@ int64_t AlignUp(int64_t value, int64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
 }
 
-absl::Status Misuse(const char* verb, int64_t start, int64_t bytes,
-                    const char* why, int64_t capacity) {
-  return absl::InvalidArgumentError(absl::StrCat("cannot ", verb, " ", bytes,
+absl::Status CannotFree(int64_t start, int64_t bytes, const char* why,
+                        int64_t capacity) {
+  return absl::InvalidArgumentError(absl::StrCat("cannot free ", bytes,
                                                  " bytes at ", start, ": ", why,
                                                  " (capacity ", capacity, ")"));
 }
@@ -39,15 +39,6 @@ ExtentAllocator::Extents::iterator ExtentAllocator::Erase(
   return by_start_.erase(extent);
 }
 
-// Uses [start, end) of the free `extent`.
-void ExtentAllocator::Take(Extents::iterator extent, int64_t start,
-                           int64_t end) {
-  const auto [free_start, free_end] = *extent;
-  Erase(extent);
-  Insert(free_start, start);
-  Insert(end, free_end);
-}
-
 int64_t ExtentAllocator::largest_free() const {
   return by_size_.empty() ? 0 : by_size_.rbegin()->first;
 }
@@ -66,30 +57,19 @@ std::optional<int64_t> ExtentAllocator::Allocate(int64_t bytes,
     const auto [size, free_start] = *fit;
     const int64_t start = AlignUp(free_start, alignment);
     if (start - free_start > size - bytes) continue;
-    Take(by_start_.find(free_start), start, start + bytes);
+    const int64_t free_end = free_start + size;
+    Erase(by_start_.find(free_start));
+    Insert(free_start, start);
+    Insert(start + bytes, free_end);
     return start;
   }
   return std::nullopt;
 }
 
-absl::Status ExtentAllocator::Claim(int64_t start, int64_t bytes) {
-  if (start < 0 || bytes < 0 || start > capacity_ ||
-      bytes > capacity_ - start) {
-    return Misuse("claim", start, bytes, "they lie outside", capacity_);
-  }
-  if (bytes == 0) return absl::OkStatus();
-  auto extent = by_start_.upper_bound(start);
-  if (extent == by_start_.begin() || (--extent)->second < start + bytes) {
-    return Misuse("claim", start, bytes, "some are used already", capacity_);
-  }
-  Take(extent, start, start + bytes);
-  return absl::OkStatus();
-}
-
 absl::Status ExtentAllocator::Free(int64_t start, int64_t bytes) {
   if (start < 0 || bytes < 0 || start > capacity_ ||
       bytes > capacity_ - start) {
-    return Misuse("free", start, bytes, "they lie outside", capacity_);
+    return CannotFree(start, bytes, "they lie outside", capacity_);
   }
   if (bytes == 0) return absl::OkStatus();
   int64_t end = start + bytes;
@@ -97,7 +77,7 @@ absl::Status ExtentAllocator::Free(int64_t start, int64_t bytes) {
   const bool has_before = next != by_start_.begin();
   if ((next != by_start_.end() && next->first < end) ||
       (has_before && std::prev(next)->second > start)) {
-    return Misuse("free", start, bytes, "some are free already", capacity_);
+    return CannotFree(start, bytes, "some are free already", capacity_);
   }
   if (has_before && std::prev(next)->second == start) {
     start = std::prev(next)->first;

@@ -40,10 +40,6 @@ class ExtentAllocator {
   // use no space.
   std::optional<int64_t> Allocate(int64_t bytes, int64_t alignment);
 
-  // Allocates exactly [start, start + bytes), for a file that is opened again.
-  // InvalidArgument, without side effects, if any byte is in use or outside.
-  absl::Status Claim(int64_t start, int64_t bytes);
-
   // Frees bytes. Parts of an allocation may be freed separately.
   // InvalidArgument, without side effects, if any byte is free or outside.
   absl::Status Free(int64_t start, int64_t bytes);
@@ -56,7 +52,6 @@ class ExtentAllocator {
 
   void Insert(int64_t start, int64_t end);
   Extents::iterator Erase(Extents::iterator extent);
-  void Take(Extents::iterator extent, int64_t start, int64_t end);
 
   int64_t capacity_;
   int64_t free_bytes_ = 0;

@@ -13,10 +13,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "base/tensor/memory.h"
 #include "offload/file/async_file.h"
-#include "offload/file/block_table.h"
 #include "offload/file/block_transfer.h"
 #include "offload/file/file_space.h"
 #include "offload/file/io_engine.h"
@@ -25,13 +23,8 @@
 namespace tessera::offload {
 
 struct FileTierOptions {
-  std::string path = {};  // a directory; with `keep`, the file
-  bool keep = false;
-  // The most blocks of a kept file, when it is created; 8 KiB of file for each.
-  int64_t kept_blocks = 4096;
-  bool direct = true;  // O_DIRECT if the file system allows it
-  bool sync = false;   // a Put is on stable storage when it is done (O_DSYNC)
-  bool verify = true;  // read every block of a kept file when it is opened
+  std::string path = {};  // the directory of the file
+  bool direct = true;     // O_DIRECT if the file system allows it
   IoEngineKind engine = IoEngineKind::kAuto;
   int queue_depth = 32;
   // Blocks are transferred in pieces of this size (a power of two, at least
@@ -43,18 +36,9 @@ struct FileTierOptions {
   std::shared_ptr<Accounting> bounce_accounting = nullptr;
   std::shared_ptr<MemoryResource> bounce_memory = HostMemory();
   FileSpace::Options space = {};
-  // Timeout for the lock of a kept file, which a killed process may still hold.
-  absl::Duration lock_wait = absl::Seconds(5);
   // Wraps the tier's engine, to inject faults in tests.
   std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap =
       nullptr;
-};
-
-// Result of opening a kept file.
-struct FileRecovery {
-  int64_t blocks = 0;
-  int64_t older = 0;  // of these, the number restored to the previous version
-  std::vector<std::string> lost;  // keys without an intact version
 };
 
 // Example:
@@ -72,17 +56,12 @@ struct FileRecovery {
 // version); the file is larger because of rounding to 4096 bytes and versions
 // in flight, see file_bytes().
 //
-// A kept file (keep = true) can be reopened after the process died at any
-// moment and by any signal. It has every block whose Put was done; a Put in
-// flight leaves either the old version or the new one. To survive power
-// failures, also set sync = true. Other files have no name and are deleted when
-// the process ends.
+// The file has no name, and the system deletes it when the process ends, even
+// after SIGKILL: checkpoints store what must outlive the process.
 class FileTier final : public MemoryTier {
  public:
   // The tier has the name of `accounting`. InvalidArgument for invalid options;
-  // ResourceExhausted if the blocks of a kept file exceed the budget;
-  // FailedPrecondition if the file is in use; otherwise the error of opening
-  // it.
+  // otherwise the error of opening the file.
   static absl::StatusOr<std::unique_ptr<FileTier>> Create(
       std::shared_ptr<Accounting> accounting, FileTierOptions options);
   ~FileTier() override;
@@ -94,9 +73,7 @@ class FileTier final : public MemoryTier {
   absl::StatusOr<BlockStat> Stat(std::string_view key) const override;
   std::vector<std::string> Keys() const override;
   std::vector<TierUsage> usage() const override;
-  absl::Status Flush() override;
 
-  const FileRecovery& recovery() const { return recovery_; }
   std::string_view engine_name() const { return engine_->name(); }
   // Returns whether O_DIRECT is in use, and if not, the reason.
   bool direct() const { return opened_.direct; }
@@ -115,23 +92,15 @@ class FileTier final : public MemoryTier {
   };
   struct Entry {
     std::shared_ptr<const Version> version;  // null until the first Put is done
-    std::optional<uint32_t> slot;            // of a kept file
     Reservation room;
-    bool busy = false;  // a Put or Drop is in progress
+    bool busy = false;  // a Put is in progress
   };
   using Entries = std::map<std::string, Entry, std::less<>>;
-  struct Store;
 
   FileTier(std::shared_ptr<Accounting> accounting, FileTierOptions options)
       : accounting_(std::move(accounting)), options_(std::move(options)) {}
 
   absl::Status Open();
-  absl::Status Recover();
-  absl::Status RecoverBlock(const std::vector<BlockRecord>& records);
-  absl::StatusOr<std::shared_ptr<const Version>> Restore(
-      const BlockRecord& record);
-  absl::Status Verify(const BlockLocation& location);
-
   void AwaitIdle(std::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginPut(std::string_view key, int64_t bytes, Purpose purpose);
   absl::StatusOr<std::shared_ptr<Version>> MakeRoom(std::string_view key,
@@ -139,20 +108,16 @@ class FileTier final : public MemoryTier {
                                                     BlockInfo info);
   // `version` is null if the Put failed.
   void EndPut(const std::string& key, std::shared_ptr<const Version> version);
-  void Record(std::shared_ptr<Store> store);
-  absl::Status Entomb(std::string_view key, uint32_t slot);
   std::shared_ptr<const Version> Find(std::string_view key) const;
 
   const std::shared_ptr<Accounting> accounting_;
   const FileTierOptions options_;
-  FileRecovery recovery_;
   OpenedFile opened_;
   std::unique_ptr<BouncePool> pool_;
   std::shared_ptr<FileSpace> space_;
   std::unique_ptr<IoEngine> engine_;
   std::unique_ptr<AsyncFile> file_;
   std::unique_ptr<BlockTransfer> transfer_;
-  std::unique_ptr<BlockTable> table_;  // of a kept file
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
 };

@@ -24,7 +24,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "base/os/unique_fd.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -43,21 +42,13 @@ std::shared_ptr<Accounting> Budget(int64_t bytes = kUnlimited) {
 }
 
 // Small pieces, and a file no larger than needed.
-FileTierOptions Options(std::string path, bool keep) {
+FileTierOptions Options(std::string path) {
   FileTierOptions options;
   options.path = std::move(path);
-  options.keep = keep;
   options.piece_bytes = 4096;
   options.bounce_bytes = 8 * 4096;
   options.space.growth_bytes = 0;
-  options.lock_wait = absl::Milliseconds(20);
   return options;
-}
-
-std::string FreshPath(const char* name) {
-  const std::string path = testing::TempDir() + "/fault." + name;
-  std::remove(path.c_str());
-  return path;
 }
 
 // Empty if the block cannot be read.
@@ -74,8 +65,7 @@ using ::testing::HasSubstr;
 
 TEST(FileTierFaultTest, NamesFileSizeLimitAndKeepsOldVersion) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
-      auto tier,
-      FileTier::Create(Budget(), Options(testing::TempDir(), false)));
+      auto tier, FileTier::Create(Budget(), Options(testing::TempDir())));
   const Bytes old = PatternBytes(50000, 1);
   TESSERA_ASSERT_OK(tier->Put("w", old, {.purpose = Purpose::kParameters}));
   signal(SIGXFSZ, SIG_IGN);
@@ -116,7 +106,7 @@ int FillSmallDevice(const std::string& directory) {
   if (mount("none", directory.c_str(), "tmpfs", 0, "size=256k") != 0) {
     return 2;
   }
-  auto tier = FileTier::Create(Budget(), Options(directory, false));
+  auto tier = FileTier::Create(Budget(), Options(directory));
   if (!tier.ok()) {
     std::fprintf(stderr, "%s\n", tier.status().ToString().c_str());
     return 3;
@@ -155,57 +145,47 @@ TEST(FileTierFaultTest, NamesFullDeviceAndLosesNothing) {
 TEST(FileTierFaultTest, KeepsOldVersionOnWriteError) {
   std::atomic<bool> fail = false;
   std::atomic<int> countdown = 0;
-  for (const bool keep : {false, true}) {
+  FileTierOptions options = Options(testing::TempDir());
+  options.wrap = [&](std::unique_ptr<IoEngine> inner) {
+    return std::make_unique<FaultEngine>(
+        std::move(inner), [&](const IoRequest& request) {
+          FaultEngine::Fault fault;
+          if (fail && request.kind == IoRequest::Kind::kWrite &&
+              countdown-- <= 0) {
+            fault.error = EIO;
+          }
+          return fault;
+        });
+  };
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier, FileTier::Create(Budget(), options));
+  const Bytes old = PatternBytes(20000, 1);
+  TESSERA_ASSERT_OK(tier->Put("w", old, {}));
+  // The first, a middle and the last write of a Put.
+  for (int at = 0; at < 5; ++at) {
+    countdown = at;
+    fail = true;
+    EXPECT_THAT(
+        tier->Put("w", PatternBytes(20000, 2), {}),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 AllOf(HasSubstr("block \"w\""), HasSubstr("at offset"))));
+    countdown = at;
+    EXPECT_FALSE(tier->Put("new", PatternBytes(20000, 3), {}).ok());
     fail = false;
-    FileTierOptions options =
-        Options(keep ? FreshPath("eio") : testing::TempDir(), keep);
-    options.wrap = [&](std::unique_ptr<IoEngine> inner) {
-      return std::make_unique<FaultEngine>(
-          std::move(inner), [&](const IoRequest& request) {
-            FaultEngine::Fault fault;
-            if (fail && request.kind == IoRequest::Kind::kWrite &&
-                countdown-- <= 0) {
-              fault.error = EIO;
-            }
-            return fault;
-          });
-    };
-    TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
-                                 FileTier::Create(Budget(), options));
-    const Bytes old = PatternBytes(20000, 1);
-    TESSERA_ASSERT_OK(tier->Put("w", old, {}));
-    // The first, a middle and the last write of a Put; 5 is the record's write.
-    for (int at = 0; at < (keep ? 6 : 5); ++at) {
-      countdown = at;
-      fail = true;
-      EXPECT_THAT(
-          tier->Put("w", PatternBytes(20000, 2), {}),
-          StatusIs(absl::StatusCode::kDataLoss,
-                   AllOf(HasSubstr("block \"w\""), HasSubstr("at offset"))));
-      countdown = at;
-      EXPECT_FALSE(tier->Put("new", PatternBytes(20000, 3), {}).ok());
-      if (keep) {
-        countdown = 0;
-        EXPECT_THAT(tier->Drop("w"), StatusIs(absl::StatusCode::kDataLoss,
-                                              HasSubstr("drop of block")));
-      }
-      fail = false;
-      EXPECT_EQ(Read(*tier, "w"), old);
-      EXPECT_THAT(tier->Keys(), ElementsAre("w"));
-      EXPECT_EQ(tier->usage()[0].usage.current, 20000);
-    }
-    // Nothing leaks: a failed Put releases its space.
-    const int64_t size = tier->file_bytes();
-    for (int i = 0; i < 50; ++i) {
-      TESSERA_ASSERT_OK(tier->Put("w", PatternBytes(20000, i), {}));
-    }
-    EXPECT_EQ(tier->file_bytes(), size);
+    EXPECT_EQ(Read(*tier, "w"), old);
+    EXPECT_THAT(tier->Keys(), ElementsAre("w"));
+    EXPECT_EQ(tier->usage()[0].usage.current, 20000);
   }
+  // Nothing leaks: a failed Put releases its space.
+  const int64_t size = tier->file_bytes();
+  for (int i = 0; i < 50; ++i) {
+    TESSERA_ASSERT_OK(tier->Put("w", PatternBytes(20000, i), {}));
+  }
+  EXPECT_EQ(tier->file_bytes(), size);
 }
 
 TEST(FileTierFaultTest, ShortTransfersAreCompleted) {
   std::atomic<uint64_t> calls = 0;
-  FileTierOptions options = Options(testing::TempDir(), false);
+  FileTierOptions options = Options(testing::TempDir());
   options.wrap = [&](std::unique_ptr<IoEngine> inner) {
     return std::make_unique<FaultEngine>(
         std::move(inner), [&](const IoRequest&) {
@@ -229,7 +209,7 @@ TEST(FileTierFaultTest, ScratchFileVanishesAfterKill) {
   mkdir(directory.c_str(), 0700);
   const pid_t child = fork();
   if (child == 0) {
-    auto tier = FileTier::Create(Budget(), Options(directory, false));
+    auto tier = FileTier::Create(Budget(), Options(directory));
     if (!tier.ok() || !(*tier)->Put("k", Bytes(100000), {}).ok()) _exit(1);
     raise(SIGKILL);
   }
@@ -240,10 +220,10 @@ TEST(FileTierFaultTest, ScratchFileVanishesAfterKill) {
 }
 
 TEST(FileTierFaultTest, RejectsBadOptions) {
-  FileTierOptions options = Options("", false);
+  FileTierOptions options = Options("");
   EXPECT_THAT(FileTier::Create(Budget(), options),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("path")));
-  options = Options(testing::TempDir(), false);
+  options = Options(testing::TempDir());
   for (int64_t piece : {0, 4095, 5000, 2048}) {
     options.piece_bytes = piece;
     EXPECT_THAT(FileTier::Create(Budget(), options),
@@ -258,32 +238,31 @@ TEST(FileTierFaultTest, RejectsBadOptions) {
                          HasSubstr("a multiple of the piece size")));
   }
   options.bounce_bytes = 4096;
-  for (int64_t blocks : {int64_t{0}, int64_t{1} << 40}) {
-    options.kept_blocks = blocks;
-    EXPECT_THAT(
-        FileTier::Create(Budget(), options),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kept blocks")));
-  }
-  options.kept_blocks = 64;
   options.queue_depth = 0;
   EXPECT_THAT(
       FileTier::Create(Budget(), options),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("queue depth")));
 }
 
-}  // namespace
+// Damaged and truncated files.
 
-// Persistent files: damaged, truncated, foreign and intact.
-
-namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+// Sets `fd` to the descriptor of the file, which has no name, at each request.
+absl::StatusOr<std::unique_ptr<FileTier>> OpenTier(std::atomic<int>& fd) {
+  FileTierOptions options = Options(testing::TempDir());
+  options.wrap = [&fd](std::unique_ptr<IoEngine> inner) {
+    return std::make_unique<FaultEngine>(std::move(inner),
+                                         [&fd](const IoRequest& request) {
+                                           fd = request.fd;
+                                           return FaultEngine::Fault();
+                                         });
+  };
+  return FileTier::Create(Budget(), options);
+}
 
 // Flips one bit at the last occurrence of `needle` in the file.
-void FlipBitOf(const std::string& path, std::span<const std::byte> needle) {
+void FlipBitOf(int file, std::span<const std::byte> needle) {
+  // Opened again, without O_DIRECT.
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
   const UniqueFd fd(open(path.c_str(), O_RDWR));
   struct stat info = {};
   fstat(fd.get(), &info);
@@ -296,172 +275,47 @@ void FlipBitOf(const std::string& path, std::span<const std::byte> needle) {
   ASSERT_EQ(pwrite(fd.get(), &flipped, 1, found - all.begin() + 5), 1);
 }
 
-TEST(FileTierRecoveryTest, FlippedBitIsDataLoss) {
-  const std::string path = FreshPath("flip");
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
-                               FileTier::Create(Budget(), Options(path, true)));
+TEST(FileTierDamageTest, FlippedBitIsDataLoss) {
+  std::atomic<int> fd = -1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto tier, OpenTier(fd));
   const Bytes bytes = PatternBytes(20000, 1);
   TESSERA_ASSERT_OK(tier->Put("adam.m", bytes, {}));
   TESSERA_ASSERT_OK(tier->Put("adam.v", PatternBytes(20000, 2), {}));
-  FlipBitOf(path, std::span(bytes).subspan(8192, 4096));
+  FlipBitOf(fd, std::span(bytes).subspan(8192, 4096));
   Bytes got(20000);
-  EXPECT_THAT(tier->Get("adam.m", got),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       AllOf(HasSubstr("block \"adam.m\""),
-                             HasSubstr("bytes 8192 to 12288"),
-                             HasSubstr("of file " + path))));
+  EXPECT_THAT(
+      tier->Get("adam.m", got),
+      StatusIs(
+          absl::StatusCode::kDataLoss,
+          AllOf(HasSubstr("block \"adam.m\""), HasSubstr("bytes 8192 to 12288"),
+                HasSubstr("of file " + testing::TempDir() + "/(scratch)"))));
   // The rest of the block can still be read.
   got.resize(8192);
   TESSERA_EXPECT_OK(tier->GetRange("adam.m", 0, got));
   EXPECT_EQ(Read(*tier, "adam.v"), PatternBytes(20000, 2));
-  // After reopening, this block is known to be lost, and no other.
-  tier.reset();
-  TESSERA_ASSERT_OK_AND_ASSIGN(tier,
-                               FileTier::Create(Budget(), Options(path, true)));
-  EXPECT_THAT(tier->recovery().lost, ElementsAre("adam.m"));
-  EXPECT_THAT(tier->Keys(), ElementsAre("adam.v"));
 }
 
-TEST(FileTierRecoveryTest, TornVersionFallsBackToPrevious) {
-  const std::string path = FreshPath("torn");
-  const Bytes older = PatternBytes(20000, 1), newer = PatternBytes(20000, 2);
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
-                               FileTier::Create(Budget(), Options(path, true)));
-  TESSERA_ASSERT_OK(tier->Put("w", older, {}));
-  TESSERA_ASSERT_OK(tier->Put("w", newer, {}));
-  tier.reset();
-  FlipBitOf(path, std::span(newer).first(4096));
-  TESSERA_ASSERT_OK_AND_ASSIGN(tier,
-                               FileTier::Create(Budget(), Options(path, true)));
-  EXPECT_EQ(tier->recovery().older, 1);
-  EXPECT_THAT(tier->recovery().lost, IsEmpty());
-  EXPECT_EQ(Read(*tier, "w"), older);
-  // The next version replaces the damaged one.
-  TESSERA_ASSERT_OK(tier->Put("w", PatternBytes(30000, 3), {}));
-  tier.reset();
-  TESSERA_ASSERT_OK_AND_ASSIGN(tier,
-                               FileTier::Create(Budget(), Options(path, true)));
-  EXPECT_EQ(tier->recovery().older, 0);
-  EXPECT_EQ(Read(*tier, "w"), PatternBytes(30000, 3));
-}
-
-TEST(FileTierRecoveryTest, TruncatedFileKeepsIntactBlocks) {
-  const std::string path = FreshPath("cut");
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
-                               FileTier::Create(Budget(), Options(path, true)));
+TEST(FileTierDamageTest, TruncatedFileKeepsIntactBlocks) {
+  std::atomic<int> fd = -1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto tier, OpenTier(fd));
   for (int i = 0; i < 8; ++i) {
     TESSERA_ASSERT_OK(
         tier->Put("k" + std::to_string(i), PatternBytes(10000, i), {}));
   }
   const int64_t size = tier->file_bytes();
-  ASSERT_EQ(truncate(path.c_str(), size - 30000), 0);
+  ASSERT_EQ(ftruncate(fd, size - 30000), 0);
   Bytes got(10000);
-  EXPECT_THAT(tier->Get("k7", got),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       AllOf(HasSubstr("\"k7\""), HasSubstr("truncated"))));
-  tier.reset();
-  TESSERA_ASSERT_OK_AND_ASSIGN(tier,
-                               FileTier::Create(Budget(), Options(path, true)));
-  EXPECT_THAT(tier->recovery().lost, ElementsAre("k5", "k6", "k7"));
+  // Some of k5's bytes are left.
+  EXPECT_FALSE(tier->Get("k5", got).ok());
+  for (const std::string key : {"k6", "k7"}) {
+    EXPECT_THAT(
+        tier->Get(key, got),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 AllOf(HasSubstr("\"" + key + "\""), HasSubstr("truncated"))));
+  }
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(Read(*tier, "k" + std::to_string(i)), PatternBytes(10000, i));
   }
-  tier.reset();
-  ASSERT_EQ(truncate(path.c_str(), 100000), 0);
-  EXPECT_THAT(
-      FileTier::Create(Budget(), Options(path, true)),
-      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has lost its table")));
-}
-
-TEST(FileTierRecoveryTest, NeverOverwritesForeignFile) {
-  const std::string path = FreshPath("other");
-  for (const size_t size : {size_t{20}, size_t{5000}, size_t{100000}}) {
-    const Bytes bytes = PatternBytes(size, 1);
-    {
-      const UniqueFd fd(open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600));
-      ASSERT_EQ(write(fd.get(), bytes.data(), size), size);
-    }
-    EXPECT_THAT(
-        FileTier::Create(Budget(), Options(path, true)),
-        StatusIs(absl::StatusCode::kDataLoss,
-                 AllOf(HasSubstr(path), HasSubstr("not a block file"))));
-    Bytes got(size);
-    const UniqueFd fd(open(path.c_str(), O_RDONLY));
-    EXPECT_EQ(read(fd.get(), got.data(), size), size);
-    EXPECT_EQ(got, bytes);
-  }
-}
-
-TEST(FileTierRecoveryTest, BlocksOfFileWithoutStartDoNotReturn) {
-  const std::string path = FreshPath("start");
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
-                               FileTier::Create(Budget(), Options(path, true)));
-  TESSERA_ASSERT_OK(tier->Put("old", PatternBytes(5000, 1), {}));
-  tier.reset();
-  const Bytes zeros(8192);
-  const UniqueFd fd(open(path.c_str(), O_WRONLY));
-  ASSERT_EQ(pwrite(fd.get(), zeros.data(), zeros.size(), 0), 8192);
-  for (int i = 0; i < 2; ++i) {
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        tier, FileTier::Create(Budget(), Options(path, true)));
-    EXPECT_THAT(tier->Keys(), IsEmpty());
-    tier.reset();
-  }
-}
-
-TEST(FileTierRecoveryTest, NamesFullTableAndReusesSlots) {
-  FileTierOptions options = Options(FreshPath("full"), true);
-  options.kept_blocks = 2;
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier, FileTier::Create(Budget(), options));
-  for (const char* key : {"a", "b"}) {
-    TESSERA_ASSERT_OK(tier->Put(key, PatternBytes(5000, 1), {}));
-  }
-  EXPECT_THAT(tier->Put("c", PatternBytes(5000, 1), {}),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       AllOf(HasSubstr("block \"c\""),
-                             HasSubstr("2 blocks, the most"))));
-  TESSERA_ASSERT_OK(tier->Drop("a"));
-  TESSERA_ASSERT_OK(tier->Put("c", PatternBytes(5000, 3), {}));
-  // The size of the table is that of its creation.
-  tier.reset();
-  options.kept_blocks = 9;
-  TESSERA_ASSERT_OK_AND_ASSIGN(tier, FileTier::Create(Budget(), options));
-  EXPECT_THAT(tier->Keys(), ElementsAre("b", "c"));
-  EXPECT_FALSE(tier->Put("d", PatternBytes(5000, 1), {}).ok());
-}
-
-TEST(FileTierRecoveryTest, ReopensKeptFile) {
-  const std::string path = FreshPath("kept");
-  const BlockInfo info = {Purpose::kOptimizer, DType::kBF16, 77};
-  {
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        auto tier, FileTier::Create(Budget(), Options(path, true)));
-    for (int i = 0; i < 300; ++i) {
-      TESSERA_ASSERT_OK(
-          tier->Put("k" + std::to_string(i), PatternBytes(i * 7, i), info));
-    }
-    for (int i = 0; i < 300; i += 3) {
-      TESSERA_ASSERT_OK(tier->Drop("k" + std::to_string(i)));
-    }
-    EXPECT_THAT(
-        FileTier::Create(Budget(), Options(path, true)),
-        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("in use")));
-  }
-  EXPECT_THAT(FileTier::Create(Budget(1000), Options(path, true)),
-              StatusIs(absl::StatusCode::kResourceExhausted));
-  TESSERA_ASSERT_OK_AND_ASSIGN(auto tier,
-                               FileTier::Create(Budget(), Options(path, true)));
-  EXPECT_EQ(tier->recovery().blocks, 200);
-  int64_t bytes = 0;
-  for (int i = 0; i < 300; ++i) {
-    const std::string key = "k" + std::to_string(i);
-    ASSERT_EQ(tier->Contains(key), i % 3 != 0) << key;
-    if (i % 3 == 0) continue;
-    ASSERT_EQ(Read(*tier, key), PatternBytes(i * 7, i));
-    EXPECT_EQ(tier->Stat(key)->info, info);
-    bytes += i * 7;
-  }
-  EXPECT_EQ(tier->usage()[0].usage.of(Purpose::kOptimizer).current, bytes);
 }
 
 }  // namespace

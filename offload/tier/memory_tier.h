@@ -135,9 +135,6 @@ class MemoryTier {
   // bit. A tier over others answers for the whole stack.
   virtual bool IsLossless(Purpose purpose, DType dtype) const;
 
-  // Makes all blocks as durable as the tier can; for a kept file, syncs it.
-  virtual absl::Status Flush() { return absl::OkStatus(); }
-
   // Blocking versions.
   absl::Status Put(std::string_view key, std::span<const std::byte> bytes,
                    BlockInfo info) {

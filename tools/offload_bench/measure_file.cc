@@ -100,7 +100,7 @@ class RawFile {
           memory_.bytes().subspan(at, std::min(piece_bytes_, size - at));
       const auto offset = static_cast<int64_t>(at);
       if (write) {
-        file_.Write(offset, piece, /*sync=*/false, done);
+        file_.Write(offset, piece, done);
       } else {
         file_.Read(offset, piece, done);
       }

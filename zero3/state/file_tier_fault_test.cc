@@ -43,16 +43,26 @@ using Values = std::vector<std::vector<double>>;
 constexpr int64_t kRanks = 3;
 constexpr int kStepsBefore = 2;
 
-// Writes fail with ENOSPC when the disk is full.
+// The data of one run: a directory, and the fault after the checkpoint.
+struct FaultRun {
+  std::string directory;
+  std::atomic<bool> is_full = false;
+  std::atomic<int> file = -1;  // the descriptor of the tier's file
+  std::function<void(FaultRun&)> break_it;
+  std::atomic<int> left_off = 0;  // Ranks that have saved.
+};
+
+// Writes fail with ENOSPC when the run's disk is full. Records the descriptor
+// of the tier's file, which has no name, so that the test can damage it.
 class FillingEngine final : public offload::IoEngine {
  public:
-  FillingEngine(std::unique_ptr<offload::IoEngine> inner,
-                const std::atomic<bool>& is_full)
-      : inner_(std::move(inner)), is_full_(is_full) {}
+  FillingEngine(std::unique_ptr<offload::IoEngine> inner, FaultRun& run)
+      : inner_(std::move(inner)), run_(run) {}
 
   std::string_view name() const override { return "filling"; }
   void Submit(offload::IoRequest request) override {
-    if (is_full_ && request.kind == offload::IoRequest::Kind::kWrite) {
+    run_.file = request.fd;
+    if (run_.is_full && request.kind == offload::IoRequest::Kind::kWrite) {
       request.kind = offload::IoRequest::Kind::kRead;
       request.bytes = 0;
       request.done = [done = std::move(request.done)](int64_t) {
@@ -64,28 +74,17 @@ class FillingEngine final : public offload::IoEngine {
 
  private:
   const std::unique_ptr<offload::IoEngine> inner_;
-  const std::atomic<bool>& is_full_;
-};
-
-// The data of one run: a directory, and the fault after the checkpoint.
-struct FaultRun {
-  std::string directory;
-  std::atomic<bool> is_full = false;
-  std::function<void(FaultRun&)> break_it;
-  std::atomic<int> left_off = 0;  // Ranks that have saved.
-
-  std::string file() const { return directory + "/swap"; }
+  FaultRun& run_;
 };
 
 absl::StatusOr<std::unique_ptr<offload::FileTier>> TierOf(FaultRun& run) {
   offload::FileTierOptions options;
-  options.path = run.file();
-  options.keep = true;  // Gives it a name, so that the test can damage it.
+  options.path = run.directory;
   options.piece_bytes = 4096;
   options.bounce_bytes = 16 * 4096;
   options.space.growth_bytes = 0;
   options.wrap = [&run](std::unique_ptr<offload::IoEngine> inner) {
-    return std::make_unique<FillingEngine>(std::move(inner), run.is_full);
+    return std::make_unique<FillingEngine>(std::move(inner), run);
   };
   return offload::FileTier::Create(
       std::make_shared<offload::Accounting>("file", offload::kUnlimited),
@@ -235,14 +234,16 @@ void ExpectClearAndRecoverable(FaultRun& run,
 
 TEST(StateFileFaultTest, AFullDiskIsToldAndTheLastCheckpointLoads) {
   const auto run = NewRun([](FaultRun& r) { r.is_full = true; });
-  ExpectClearAndRecoverable(
-      *run, StatusIs(absl::StatusCode::kResourceExhausted,
-                     AllOf(HasSubstr("/swap"), HasSubstr("No space left"))));
+  ExpectClearAndRecoverable(*run, StatusIs(absl::StatusCode::kResourceExhausted,
+                                           AllOf(HasSubstr("/(scratch)"),
+                                                 HasSubstr("No space left"))));
 }
 
 TEST(StateFileFaultTest, FlippedBitsAreToldAndTheLastCheckpointLoads) {
   const auto run = NewRun([](FaultRun& r) {
-    const int fd = open(r.file().c_str(), O_RDWR);
+    // Opened again, without O_DIRECT.
+    const int fd =
+        open(absl::StrCat("/proc/self/fd/", r.file.load()).c_str(), O_RDWR);
     struct stat stat = {};
     fstat(fd, &stat);
     std::string bytes(static_cast<size_t>(stat.st_size), '\0');
@@ -254,15 +255,15 @@ TEST(StateFileFaultTest, FlippedBitsAreToldAndTheLastCheckpointLoads) {
   });
   ExpectClearAndRecoverable(
       *run, StatusIs(absl::StatusCode::kDataLoss,
-                     AllOf(HasSubstr("block"), HasSubstr("/swap"))));
+                     AllOf(HasSubstr("block"), HasSubstr("/(scratch)"))));
 }
 
 TEST(StateFileFaultTest, ATruncatedFileIsToldAndTheLastCheckpointLoads) {
-  const auto run = NewRun(
-      [](FaultRun& r) { ASSERT_EQ(truncate(r.file().c_str(), 4096), 0); });
+  const auto run =
+      NewRun([](FaultRun& r) { ASSERT_EQ(ftruncate(r.file, 4096), 0); });
   ExpectClearAndRecoverable(
       *run, StatusIs(absl::StatusCode::kDataLoss,
-                     AllOf(HasSubstr("block"), HasSubstr("/swap"))));
+                     AllOf(HasSubstr("block"), HasSubstr("/(scratch)"))));
 }
 
 }  // namespace

@@ -190,9 +190,6 @@ void TierModel::Step() {
       break;
     default:
       ASSERT_EQ(tier_->Contains(key), model_.contains(key));
-      if (Below(10) == 0) {
-        TESSERA_ASSERT_OK(tier_->Flush());
-      }
   }
   if (!testing::Test::HasFatalFailure()) CompareAccounting();
 }

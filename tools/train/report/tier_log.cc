@@ -135,11 +135,4 @@ absl::StatusOr<BlockView> TimedTier::MapNew(std::string_view key, int64_t bytes,
   return view;
 }
 
-absl::Status TimedTier::Flush() {
-  const int64_t begin = MonotonicNanos();
-  absl::Status status = inner_->Flush();
-  log_->Called(begin);
-  return status;
-}
-
 }  // namespace tessera::train

@@ -107,7 +107,6 @@ class TimedTier final : public offload::MemoryTier {
   bool IsLossless(offload::Purpose purpose, DType dtype) const override {
     return inner_->IsLossless(purpose, dtype);
   }
-  absl::Status Flush() override;
 
  protected:
   offload::Operation StartRead(std::string_view key,

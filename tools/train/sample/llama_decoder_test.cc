@@ -204,7 +204,7 @@ double TrainingLoss(WeightReader& reader, tensor_parallel::Ops& ops,
   const auto length = static_cast<int64_t>(tokens.size()) - 1;
   OneSequence source(tokens);
   auto model = *WholeLlama::Create(
-      ops, {.model = reader.config(), .length = length, .dtype = dtype},
+      ops, {.model = reader.config(), .dtype = dtype, .length = length},
       source);
   for (const auto& window : model->windows()) {
     for (tensor_parallel::Parameter* parameter : window) {

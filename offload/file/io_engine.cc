@@ -54,7 +54,8 @@ class ThreadEngine final : public IoEngine {
     return !waiting_.empty() || stopping_;
   }
 
-  // What `done` submits while the engine stops is performed by its own thread.
+  // While the engine stops, its own thread executes requests that `done`
+  // submits.
   void Work() {
     absl::MutexLock lock(&mutex_);
     while (true) {

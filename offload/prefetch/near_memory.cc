@@ -51,7 +51,8 @@ struct NearMemory::Block {
   bool undefined = false;
   absl::Status load_error;
   absl::Status store_error;  // The result of the last store.
-  // Of its expected uses, ascending; in an order also of those that are over.
+  // The positions of its expected uses, ascending. In an order, those of past
+  // uses stay.
   std::vector<int64_t> positions = {};
 };
 

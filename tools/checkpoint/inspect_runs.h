@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "tools/cli/cli.h"
+#include "zero3/checkpoint/load_checkpoint.h"
 
 namespace tessera::tools {
 
@@ -37,21 +38,11 @@ absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path);
 void PrintRuns(std::span<const ListedRun> runs, OutputFormat format,
                std::ostream& out);
 
-struct VerifiedBytes {
-  int64_t files = 0;
-  int64_t all_files = 0;
-  int64_t bytes = 0;  // Of those files.
-  int64_t all_bytes = 0;
-};
-
-// Checks the manifest, that there are no other files, the position, format and
-// checksum of each block and file, and that the parts contain each element of
-// each tensor exactly once. Calls `progress` after each file. DataLoss with the
-// first error and the number of damaged files; InvalidArgument if the
-// checkpoint is not a run's.
-absl::StatusOr<VerifiedBytes> VerifyRun(
+// zero3::VerifyCheckpoint, and that the parts contain each element of each
+// tensor exactly once. InvalidArgument if the checkpoint is not a run's.
+absl::StatusOr<zero3::VerifiedBytes> VerifyRun(
     const std::string& path,
-    absl::FunctionRef<void(const VerifiedBytes&)> progress);
+    absl::FunctionRef<void(const zero3::VerifiedBytes&)> progress);
 
 }  // namespace tessera::tools
 

@@ -78,14 +78,13 @@ absl::Status Verify(const Operands& operands) {
   TESSERA_ASSIGN_OR_RETURN(
       const std::string found,
       train::ResolveCheckpoint(train::UserPath(operands[0])));
-  TESSERA_ASSIGN_OR_RETURN(const VerifiedBytes verified,
-                           VerifyRun(found, [&](const VerifiedBytes& so_far) {
-                             std::cerr << "verified " << so_far.files << " of "
-                                       << so_far.all_files << " files, "
-                                       << so_far.bytes << " of "
-                                       << so_far.all_bytes << " bytes"
-                                       << std::endl;
-                           }));
+  TESSERA_ASSIGN_OR_RETURN(
+      const zero3::VerifiedBytes verified,
+      VerifyRun(found, [&](const zero3::VerifiedBytes& so_far) {
+        std::cerr << "verified " << so_far.files << " of " << so_far.all_files
+                  << " files, " << so_far.bytes << " of " << so_far.all_bytes
+                  << " bytes" << std::endl;
+      }));
   std::cout << found << ": " << verified.files << " files, " << verified.bytes
             << " bytes, all intact\n";
   return absl::OkStatus();

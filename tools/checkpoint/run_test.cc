@@ -62,8 +62,8 @@ absl::StatusOr<std::string> SaveRun(const RunOptions& options,
   return directory + "/step-00000002";
 }
 
-absl::StatusOr<VerifiedBytes> Verify(const std::string& path) {
-  return VerifyRun(path, [](const VerifiedBytes&) {});
+absl::StatusOr<zero3::VerifiedBytes> Verify(const std::string& path) {
+  return VerifyRun(path, [](const zero3::VerifiedBytes&) {});
 }
 
 TEST(RunPlanTest, PartsMatchRanks) {
@@ -321,11 +321,12 @@ TEST(VerifyRunTest, DetectsChangedBytesAndStrayFiles) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string path,
       SaveRun(With(SmallRun(), {.dp = 2, .tp = 2}, 3), "verify"));
-  std::vector<VerifiedBytes> seen;
+  std::vector<zero3::VerifiedBytes> seen;
   TESSERA_ASSERT_OK_AND_ASSIGN(
-      const VerifiedBytes all,
-      VerifyRun(path,
-                [&](const VerifiedBytes& so_far) { seen.push_back(so_far); }));
+      const zero3::VerifiedBytes all,
+      VerifyRun(path, [&](const zero3::VerifiedBytes& so_far) {
+        seen.push_back(so_far);
+      }));
   ASSERT_EQ(seen.size(), 4u);
   EXPECT_EQ(all.files, 4);
   EXPECT_EQ(all.bytes, all.all_bytes);

@@ -63,6 +63,17 @@ absl::Status CheckNames(const std::string& path,
   return absl::OkStatus();
 }
 
+VerifiedBytes TotalOf(const CheckpointManifest& manifest) {
+  VerifiedBytes total;
+  for (const CheckpointPart& part : manifest.parts) {
+    for (const CheckpointFile& file : part.files) {
+      ++total.all_files;
+      total.all_bytes += file.bytes;
+    }
+  }
+  return total;
+}
+
 // Ranks read at different speeds.
 constexpr absl::Duration kTimeout = absl::Minutes(30);
 
@@ -129,16 +140,22 @@ absl::Status LoadElements(CheckpointReader& reader, ShardedState& state) {
 
 }  // namespace
 
-absl::Status VerifyCheckpoint(const std::string& path) {
+absl::Status VerifyCheckpoint(
+    const std::string& path,
+    absl::FunctionRef<void(const VerifiedBytes&)> progress) {
   TESSERA_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
                            ReadManifest(path));
   absl::Status first = CheckNames(path, manifest);
+  VerifiedBytes verified = TotalOf(manifest);
   int64_t damaged = 0;
   for (const CheckpointPart& part : manifest.parts) {
     for (int64_t rank = 0; rank < part.layout.ranks(); ++rank) {
       const absl::Status status = VerifyFile(path, manifest.step, part, rank);
       damaged += status.ok() ? 0 : 1;
       first.Update(status);
+      ++verified.files;
+      verified.bytes += part.files[static_cast<size_t>(rank)].bytes;
+      progress(verified);
     }
   }
   if (damaged < 2) return first;

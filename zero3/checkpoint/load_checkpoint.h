@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
@@ -21,11 +22,23 @@
 
 namespace tessera::zero3 {
 
+// The progress of VerifyCheckpoint.
+struct VerifiedBytes {
+  int64_t files = 0;
+  int64_t all_files = 0;
+  int64_t bytes = 0;  // In `files`.
+  int64_t all_bytes = 0;
+};
+
 // OK if the manifest is valid, exactly its files exist, every block has the
 // right offset, format and checksum, and every element of every parameter's
-// state exists once. Otherwise the first error and the number of files with
-// errors.
-absl::Status VerifyCheckpoint(const std::string& path);
+// state exists once. Otherwise the first error (DataLoss for damaged bytes,
+// with the file) and the number of files with errors. Calls `progress` after
+// each file.
+absl::Status VerifyCheckpoint(
+    const std::string& path,
+    absl::FunctionRef<void(const VerifiedBytes&)> progress =
+        [](const VerifiedBytes&) {});
 
 struct LoadedCheckpoint {
   int64_t step = 0;

@@ -102,7 +102,8 @@ class ModelWeights {
     // If it is whole. `written` is the last change of the own elements, number
     // 0 if there was none since the last publication.
     QueuePoint written;
-    Event arrival;  // Of own elements; not yet awaited.
+    // The arrival of own elements that no queue has waited for yet.
+    Event arrival;
     // If it is sharded.
     int64_t windows = 0;  // Windows that were started and not released.
     bool has_shard_open = false;
@@ -123,7 +124,7 @@ class ModelWeights {
   const ShardedStateOptions& options_;
   const GatherGroups groups_;
   std::unique_ptr<ShardStore> shards_;  // By id; empty for whole parameters.
-  BufferPool pool_;                     // Of gathered parameters.
+  BufferPool pool_;                     // For gathered parameters.
   ById<Weight> weights_;
 };
 

@@ -227,13 +227,15 @@ class OptimizerShard {
   ModelWeights& weights_;
   GradientReducer& gradients_;
   HostCopies* const host_;
-  const StateDevice device_;  // Of the state: the host, or that of `context_`.
+  // The device that steps: the host, or that of `context_`.
+  const StateDevice device_;
   // The trainable parameters with a slot on this rank, in the order of slots:
   // first the parameters that `optimizer_` updates, then the orthogonalized
   // ones.
   std::vector<ParameterId> owned_;
   size_t elementwise_ = 0;  // The number that `optimizer_` updates.
-  std::unique_ptr<ShardStore> stores_[3];  // Of kOptimizerParts; by id.
+  // For each of kOptimizerParts, by id.
+  std::unique_ptr<ShardStore> stores_[3];
   ById<Early> early_;
   int64_t undo_bytes_ = 0;  // The size of all Early::undo.
 };

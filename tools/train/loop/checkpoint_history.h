@@ -1,5 +1,5 @@
-// The checkpoints of a run: when they are written, and to which the run may
-// return.
+// CheckpointHistory: the checkpoints of a run, when they are written, and to
+// which the run may return.
 //
 //   CheckpointHistory history(run);
 //   TESSERA_RETURN_IF_ERROR(history.Resume(*rank));    // --resume

@@ -31,7 +31,7 @@ absl::StatusOr<std::string> NonFiniteFindings(const RunContext& run,
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,
       collectives::ExchangeTexts(run.world, absl::StrJoin(parts, ", "),
-                                 RunContext::kPatience));
+                                 RunContext::kAgreementTimeout));
   std::vector<std::string> found;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (texts[rank].empty()) continue;

@@ -1,5 +1,5 @@
-// Judges each step by its numbers: whether the run can continue, and whether it
-// should return to an earlier checkpoint.
+// LossGuard: judges each step by its numbers, whether the run can continue, and
+// whether it should return to an earlier checkpoint.
 //
 //   LossGuard guard(run);
 //   TESSERA_ASSIGN_OR_RETURN(const StepVerdict verdict,

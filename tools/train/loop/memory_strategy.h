@@ -1,5 +1,6 @@
-// Keeps a run within --memory_limit: measures the memory of all ranks after
-// each step, and chooses the settings that need less when it is too much.
+// MemoryStrategy: keeps a run within --memory_limit. It measures the memory of
+// all ranks after each step, and chooses settings that need less if it exceeds
+// the limit.
 //
 //   MemoryStrategy memory(run);
 //   memory.Restart();

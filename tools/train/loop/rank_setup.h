@@ -1,5 +1,5 @@
-// A rank with everything that it computes on: its device, the meter of its
-// steps, and the tiers of its offloaded state.
+// RankSetup: a rank with everything that it computes on (its device, the meter
+// of its steps, and the tiers of its offloaded state).
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto setup, RankSetup::Create(run));
 //   setup->meter().Begin();

@@ -10,12 +10,13 @@
 namespace tessera::train {
 
 absl::Status RunContext::Agree(const absl::Status& mine) const {
-  return collectives::AgreeOnStatus(world, mine, kPatience);
+  return collectives::AgreeOnStatus(world, mine, kAgreementTimeout);
 }
 
 absl::StatusOr<std::string> RunContext::FromFirst(std::string_view mine) const {
-  TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> texts,
-                           collectives::ExchangeTexts(world, mine, kPatience));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::vector<std::string> texts,
+      collectives::ExchangeTexts(world, mine, kAgreementTimeout));
   return std::move(texts[0]);
 }
 

@@ -1,5 +1,5 @@
-// What the parts of a worker share: the run's world, settings, data and
-// outputs, and how its ranks agree.
+// RunContext: the world, settings, data and outputs that the parts of a worker
+// share, and the collectives by which its ranks agree.
 //
 //   TESSERA_RETURN_IF_ERROR(run.Agree(status));  // all ranks fail, or none
 //   TESSERA_ASSIGN_OR_RETURN(const std::string path, run.FromFirst(own_path));
@@ -54,8 +54,8 @@ struct WorkerSinks {
 };
 
 struct RunContext {
-  // How long ranks wait for the slowest one, which may be writing.
-  static constexpr absl::Duration kPatience = absl::Minutes(30);
+  // The timeout of agreements: the slowest rank may be writing a checkpoint.
+  static constexpr absl::Duration kAgreementTimeout = absl::Minutes(30);
 
   collectives::Communicator& world;
   Settings settings;  // Changes with the memory strategy.

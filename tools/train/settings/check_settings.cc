@@ -41,6 +41,10 @@ bool OffloadsOptimizer(const Settings& s) {
   return OffloadChoice::Of(s.offload).optimizer;
 }
 
+// True unless --cuda_graphs=on demands what auto only does where it is
+// possible.
+bool MayDecline(const Settings& s) { return s.cuda_graphs != "on"; }
+
 // A rule for a setting that differs from its default.
 struct Rule {
   std::string_view flag;
@@ -152,29 +156,29 @@ constexpr Rule kRules[] = {
      "example --prometheus_file=/var/lib/node_exporter/train.prom"},
     {"elastic", [](auto& s) { return s.max_restarts > 0; },
      "has no effect with --max_restarts=0; use for example --max_restarts=3"},
-};
 
-// The conditions of --cuda_graphs=on, those of TrainRank, by flags.
-struct GraphRule {
-  bool (*holds)(const Settings& s);
-  std::string_view otherwise;
-};
-constexpr GraphRule kGraphRules[] = {
-    {[](auto& s) { return s.device != "cpu"; },
+    // The conditions of TrainRank for the capture of a step.
+    {"cuda_graphs", [](auto& s) { return MayDecline(s) || s.device != "cpu"; },
      "requires an asynchronous device; use for example --device=emulated"},
-    {[](auto& s) { return s.batch_warmup.empty(); },
+    {"cuda_graphs",
+     [](auto& s) { return MayDecline(s) || s.batch_warmup.empty(); },
      "requires equal steps, and --batch_warmup changes their size; use "
      "--cuda_graphs=off"},
-    {[](auto& s) { return s.parallel.mesh.world_size() == 1; },
+    {"cuda_graphs",
+     [](auto& s) { return MayDecline(s) || s.parallel.mesh.world_size() == 1; },
      "requires a single rank, because collectives are not captured; use "
      "--mesh=dp1"},
-    {[](auto& s) { return s.dropout == 0; },
+    {"cuda_graphs", [](auto& s) { return MayDecline(s) || s.dropout == 0; },
      "does not support dropout, whose masks change every step; use "
      "--dropout=0"},
-    {[](auto& s) { return s.offload == "none"; },
+    {"cuda_graphs",
+     [](auto& s) { return MayDecline(s) || s.offload == "none"; },
      "does not support offload, whose transfers change every step; use "
      "--offload=none"},
-    {[](auto& s) { return s.parallel.memory_limit.bytes() == 0; },
+    {"cuda_graphs",
+     [](auto& s) {
+       return MayDecline(s) || s.parallel.memory_limit.bytes() == 0;
+     },
      "does not support --memory_limit, which may change the strategy during "
      "the run; use --cuda_graphs=auto"},
 };
@@ -187,12 +191,6 @@ absl::Status CheckRules(const Settings& settings) {
       continue;
     }
     return Refuse(settings, rule.flag, rule.otherwise);
-  }
-  if (settings.cuda_graphs != "on") return absl::OkStatus();
-  for (const GraphRule& rule : kGraphRules) {
-    if (!rule.holds(settings)) {
-      return Refuse(settings, "cuda_graphs", rule.otherwise);
-    }
   }
   return absl::OkStatus();
 }

@@ -566,7 +566,7 @@ TEST(OffloadChoiceTest, ParsesList) {
   EXPECT_EQ(WithActivationsOf("params", "all"), "all");
 }
 
-TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
+TEST(CheckSettingsTest, RejectsInvalidLearningRates) {
   ExpectRefused({
       {"--learning_rate=0: must be more than 0 and finite, such as "
        "--learning_rate=3e-3",
@@ -592,6 +592,11 @@ TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
       {"--decay_steps=10: has no effect without --lr_schedule=wsd",
        [](auto& s) { s.decay_steps = 10; }},
       {"--decay=vectors: ", [](auto& s) { s.decay = "vectors"; }},
+  });
+}
+
+TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
+  ExpectRefused({
       {"--optimizer=adam: must be one of adamw, sgd, muon",
        [](auto& s) { s.optimizer = "adam"; }},
       {"--loss_scale=1024: requires --dtype=fp16",
@@ -631,6 +636,11 @@ TEST(CheckSettingsTest, RejectsInvalidHyperparameters) {
          s.optimizer = "muon", s.speculative_bytes = 100;
          s.device = "emulated";
        }},
+  });
+}
+
+TEST(CheckSettingsTest, RejectsInvalidClippingAndRollbacks) {
+  ExpectRefused({
       {"--beta1=1: must be at least 0 and below 1",
        [](auto& s) { s.beta1 = 1; }},
       {"--beta2=nan: must be", [](auto& s) { s.beta2 = kNan; }},

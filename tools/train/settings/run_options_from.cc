@@ -289,6 +289,54 @@ absl::Status CheckPlan(const Settings& settings, const RunOptions& options) {
                           RunSchedule::Create(options).status());
 }
 
+// The batches and steps of the run.
+void SetBatches(const Settings& settings, RunOptions& options) {
+  const BatchSchedule batches = BatchScheduleOf(settings);
+  options.batch = batches.batch;
+  options.first_batch = batches.first;
+  options.batch_warmup_steps = batches.warmup_steps;
+  options.micro_batch = settings.parallel.micro_batch;
+  options.length = settings.length;
+  options.steps = settings.steps;
+  options.seed = static_cast<uint64_t>(settings.seed);
+  if (settings.spike_factor > 0) options.spike_window = settings.spike_window;
+}
+
+// The loss and what the layers are trained with.
+void SetLoss(const Settings& settings, RunOptions& options) {
+  options.dropout = settings.dropout;
+  options.label_smoothing = settings.label_smoothing;
+  options.z_loss = settings.z_loss;
+  if (settings.expert_balance != -1) options.balance = settings.expert_balance;
+  options.router_z_loss = settings.router_z_loss;
+  options.expert_capacity = settings.expert_capacity;
+  options.router_bias_rate = settings.router_bias_rate;
+  // A placeholder: only the tokenizer, which is unknown here, has the token.
+  if (settings.document_attention) options.document_end = -1;
+  if (settings.lora_rank > 0) {
+    options.lora = {.rank = settings.lora_rank, .alpha = settings.lora_alpha};
+  }
+  options.lora_attention = settings.lora_targets != "mlp";
+  options.lora_mlp = settings.lora_targets != "attention";
+}
+
+// How layers are sharded, gathered and recomputed.
+void SetParallelism(const Settings& settings, RunOptions& options) {
+  options.chunks = settings.parallel.chunks;
+  options.sequence_parallel = settings.sequence_parallel;
+  options.overlap_chunks = settings.overlap_chunks;
+  options.zigzag = settings.context == "zigzag";
+  options.context_attention = settings.context_attention == "ulysses"
+                                  ? ContextAlgorithm::kUlysses
+                                  : ContextAlgorithm::kRing;
+  options.recompute = RecomputeOf(settings.recompute);
+  options.gather_ahead = settings.gather_ahead;
+  options.max_gathered_bytes = settings.max_gathered_bytes;
+  options.reduce = settings.reduce == "each"   ? ReduceChoice::kEachMicroBatch
+                   : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
+                                               : ReduceChoice::kAuto;
+}
+
 }  // namespace
 
 absl::StatusOr<RunOptions> RunOptionsFrom(
@@ -303,44 +351,11 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.model = model;
   options.dtype = settings.parallel.dtype;
   options.fp8 = settings.parallel.fp8;
-  const BatchSchedule batches = BatchScheduleOf(settings);
-  options.batch = batches.batch;
-  options.first_batch = batches.first;
-  options.batch_warmup_steps = batches.warmup_steps;
-  options.micro_batch = settings.parallel.micro_batch;
-  options.length = settings.length;
-  options.steps = settings.steps;
-  options.seed = static_cast<uint64_t>(settings.seed);
+  SetBatches(settings, options);
+  SetLoss(settings, options);
+  SetParallelism(settings, options);
   TESSERA_ASSIGN_OR_RETURN(options.learning_rate, LearningRateOf(settings));
-  if (settings.spike_factor > 0) options.spike_window = settings.spike_window;
   TESSERA_RETURN_IF_ERROR(SetSchedule(settings, options));
-  options.gather_ahead = settings.gather_ahead;
-  options.max_gathered_bytes = settings.max_gathered_bytes;
-  options.reduce = settings.reduce == "each"   ? ReduceChoice::kEachMicroBatch
-                   : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
-                                               : ReduceChoice::kAuto;
-  options.chunks = settings.parallel.chunks;
-  options.dropout = settings.dropout;
-  if (settings.lora_rank > 0) {
-    options.lora = {.rank = settings.lora_rank, .alpha = settings.lora_alpha};
-  }
-  options.lora_attention = settings.lora_targets != "mlp";
-  options.lora_mlp = settings.lora_targets != "attention";
-  options.label_smoothing = settings.label_smoothing;
-  options.z_loss = settings.z_loss;
-  if (settings.expert_balance != -1) options.balance = settings.expert_balance;
-  options.router_z_loss = settings.router_z_loss;
-  options.expert_capacity = settings.expert_capacity;
-  options.router_bias_rate = settings.router_bias_rate;
-  // A placeholder: only the tokenizer, which is unknown here, has the token.
-  if (settings.document_attention) options.document_end = -1;
-  options.sequence_parallel = settings.sequence_parallel;
-  options.overlap_chunks = settings.overlap_chunks;
-  options.zigzag = settings.context == "zigzag";
-  options.context_attention = settings.context_attention == "ulysses"
-                                  ? ContextAlgorithm::kUlysses
-                                  : ContextAlgorithm::kRing;
-  options.recompute = RecomputeOf(settings.recompute);
   options.state = StateOf(settings);
   TESSERA_ASSIGN_OR_RETURN(options.state.moments,
                            offload::ParseMomentFormat(settings.moments));

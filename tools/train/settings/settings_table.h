@@ -58,7 +58,7 @@ using AllowedValues = std::variant<AnyValue, WholeRange, RealRange, OneOf>;
 //         field.member);
 //   }
 struct SettingsField {
-  std::string_view name;  // Of the flag and of the key in files.
+  std::string_view name;  // The name of the flag and the key in files.
   std::string_view section;
   std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,
                std::string Settings::*, std::vector<std::string> Settings::*,

@@ -1,5 +1,5 @@
-// The balance of a model's mixtures of experts: counts the tokens of a step
-// that chose each expert, and moves the biases of routers.
+// ExpertBalance: counts the tokens of a step that chose each expert of a
+// model's mixtures, and moves the biases of routers.
 //
 //   TESSERA_RETURN_IF_ERROR(experts.Count(data, pp));  // after the passes
 //   record.expert_imbalance = experts.Imbalance();

@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<Digits>> Digits::Split(
     if (wanted != 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("a part of size ", size,
-                       " does not end where one of the parted axes does"));
+                       " does not end where one of the split axes does"));
     }
     parts.emplace_back(part);
   }

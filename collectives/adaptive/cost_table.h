@@ -66,7 +66,7 @@ struct FormulaCosts {
 // byte reduced (0 without reduction):
 //
 //   ring                all_reduce       2(n-1) alpha + 2 p beta + p gamma
-//                       parted kinds     (n-1) alpha + p (beta + gamma)
+//                       divided kinds    (n-1) alpha + p (beta + gamma)
 //   recursive_doubling  all_reduce       r (alpha + m (beta + gamma))
 //                       all_gather       r alpha + p beta
 //   halving_doubling    reduce_scatter   r alpha + p (beta + gamma)

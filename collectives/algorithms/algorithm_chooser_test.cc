@@ -65,10 +65,10 @@ TEST(StrategyChooserTest, ChoosesRunnableAlgorithms) {
       for (int64_t bytes : {0, 8, 1 << 20}) {
         for (bool uneven : {false, true}) {
           for (bool own : {false, true}) {
-            const bool parted = kind == OpKind::kReduceScatter ||
-                                kind == OpKind::kAllGather ||
-                                kind == OpKind::kAllToAll;
-            if (uneven && !parted) continue;
+            const bool divided = kind == OpKind::kReduceScatter ||
+                                 kind == OpKind::kAllGather ||
+                                 kind == OpKind::kAllToAll;
+            if (uneven && !divided) continue;
             const ChoiceQuestion question{.kind = kind,
                                           .bytes = bytes,
                                           .ranks = 5,

@@ -322,16 +322,16 @@ absl::StatusOr<RankCase> TakeSeat(Communicator& communicator,
   if (shape.input > shape.output ||
       (shape.input == shape.output && test_case.kind != OpKind::kAllGather &&
        test_case.kind != OpKind::kGather)) {
-    const bool parted = test_case.kind == OpKind::kReduceScatter ||
-                        test_case.kind == OpKind::kScatter;
+    const bool divided = test_case.kind == OpKind::kReduceScatter ||
+                         test_case.kind == OpKind::kScatter;
     const int64_t offset =
-        parted ? InputBlocks(operation, ranks).offset(rank) : 0;
+        divided ? InputBlocks(operation, ranks).offset(rank) : 0;
     operation.output = part.input.buffer().Slice(offset, shape.output);
   } else {
-    const bool parted = test_case.kind == OpKind::kAllGather ||
-                        test_case.kind == OpKind::kGather;
+    const bool divided = test_case.kind == OpKind::kAllGather ||
+                         test_case.kind == OpKind::kGather;
     const int64_t offset =
-        parted ? OutputBlocks(operation, ranks).offset(rank) : 0;
+        divided ? OutputBlocks(operation, ranks).offset(rank) : 0;
     operation.input = part.output.buffer().Slice(offset, shape.input);
   }
   return part;
@@ -437,10 +437,10 @@ ConformanceCase RandomCase(std::mt19937_64& random, int64_t ranks,
   // Small counts are as frequent as large ones.
   const int64_t bound = int64_t{1} << below(20);
   c.count = below(std::min(bound, largest) + 1);
-  const bool parted = c.kind == OpKind::kReduceScatter ||
-                      c.kind == OpKind::kAllGather ||
-                      c.kind == OpKind::kAllToAll;
-  c.uneven = parted && below(2) == 0;
+  const bool divided = c.kind == OpKind::kReduceScatter ||
+                       c.kind == OpKind::kAllGather ||
+                       c.kind == OpKind::kAllToAll;
+  c.uneven = divided && below(2) == 0;
   c.root = Rank(below(ranks));
   c.in_place = below(3) == 0 && !(c.uneven && c.kind == OpKind::kAllToAll);
   c.started = below(4) == 0;

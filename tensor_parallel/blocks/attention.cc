@@ -199,7 +199,7 @@ absl::StatusOr<AttentionCore> AttentionCore::Create(
         RmsNorm norm, RmsNorm::Create(group, {.width = options.head_size,
                                               .epsilon = options.norm_epsilon,
                                               .dtype = options.dtype,
-                                              .sequence_parallel = true}));
+                                              .rows_are_heads = true}));
     norms.push_back(std::move(norm));
   }
   return AttentionCore(group, options, local, std::move(partition),
@@ -452,16 +452,13 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                            AttentionCore::Create(group, context, options));
   const FusedPartition& partition = core.partition();
   TESSERA_ASSIGN_OR_RETURN(
-      auto qkv, ColumnParallelLinear::Create(
-                    group, {.in = options.width,
-                            .out = partition.size(),
-                            .bias = options.qkv_bias,
-                            .dtype = options.dtype,
-                            .sequence_parallel = options.sequence_parallel,
-                            .overlap_chunks = options.overlap_chunks,
-                            .fp8 = options.fp8,
-                            .parts = partition.parts(),
-                            .lora = options.lora}));
+      auto qkv, ColumnParallelLinear::Create(group, {.in = options.width,
+                                                     .out = partition.size(),
+                                                     .bias = options.qkv_bias,
+                                                     .dtype = options.dtype,
+                                                     .fp8 = options.fp8,
+                                                     .parts = partition.parts(),
+                                                     .lora = options.lora}));
   TESSERA_ASSIGN_OR_RETURN(
       auto output, RowParallelLinear::Create(
                        group, {.in = options.heads * options.head_size,
@@ -469,8 +466,6 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                                .columns = partition.RangeOf(0, group.rank()),
                                .bias = options.output_bias,
                                .dtype = options.dtype,
-                               .sequence_parallel = options.sequence_parallel,
-                               .overlap_chunks = options.overlap_chunks,
                                .fp8 = options.fp8,
                                .lora = options.lora}));
   return Attention(group, options, std::move(core), std::move(qkv),

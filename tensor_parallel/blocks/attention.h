@@ -45,10 +45,6 @@ struct AttentionOptions {
   // all keys that the mask permits.
   int64_t window = 0;
   DType dtype = DType::kF32;
-  bool sequence_parallel = false;
-  // The number of chunks in which tokens are gathered and sums are sent
-  // (layers/linear.h).
-  int64_t overlap_chunks = 0;
   // The fp8 scales of the two projections (layers/linear_products.h), which
   // count as two layers; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;

@@ -33,8 +33,7 @@ TEST(AttentionTest, TakesAnyWayToShareTheContext) {
         RunMesh({.cp = 2},
                 [&](const TensorGroup& tensor,
                     const TensorGroup& context) -> absl::Status {
-                  const auto options =
-                      OptionsOf(DType::kF64, false, Recompute::kNone);
+                  const auto options = OptionsOf(DType::kF64, Recompute::kNone);
                   ContextGroup group = {context,
                                         *SequenceLayout::Zigzag(kLength, 2)};
                   TESSERA_ASSIGN_OR_RETURN(

@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 // Each element of each parameter belongs to the primary rows of exactly one
 // rank, and the ranks agree on the whole shape.
 absl::StatusOr<std::vector<Parameter::Spec>> SpecsOf(const TensorGroup& group) {
-  auto options = OptionsOf(DType::kF32, true, Recompute::kNone);
+  auto options = OptionsOf(DType::kF32, Recompute::kNone);
   options.mlp_bias = true;
   options.attention.qkv_bias = true;
   options.attention.output_bias = true;
@@ -69,7 +69,7 @@ TEST(BlockParametersTest, PrimaryRowsCoverEveryParameterOnce) {
     std::vector<std::vector<Parameter::Spec>> specs(static_cast<size_t>(ranks));
     EXPECT_THAT(
         RunMesh(
-            {.tp = ranks},
+            {.tp = ranks, .sequence_parallel = true},
             [&](const TensorGroup& tensor, const TensorGroup&) -> absl::Status {
               TESSERA_ASSIGN_OR_RETURN(
                   specs[static_cast<size_t>(tensor.rank())], SpecsOf(tensor));
@@ -97,8 +97,7 @@ TEST(BlockParametersTest, NamesItsParameters) {
   CpuOps ops({.threads = 1});
   TESSERA_ASSERT_OK_AND_ASSIGN(
       TransformerBlock block,
-      MakeBlock(TensorGroup(ops),
-                OptionsOf(DType::kF32, false, Recompute::kNone)));
+      MakeBlock(TensorGroup(ops), OptionsOf(DType::kF32, Recompute::kNone)));
   std::vector<Parameter*> parameters;
   block.AppendParameters("layers.3", parameters);
   std::vector<std::string> names;
@@ -114,7 +113,7 @@ TEST(BlockParametersTest, NamesItsParameters) {
 TEST(BlockParametersTest, ReleasedParametersAreNamed) {
   std::deque<Tensor> kept;  // External memory that the block is bound to.
   CpuOps ops({.threads = 1});
-  const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
+  const auto options = OptionsOf(DType::kF32, Recompute::kNone);
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
                                MakeBlock(TensorGroup(ops), options));
   std::vector<Parameter*> parameters;
@@ -160,7 +159,7 @@ TEST(BlockParametersTest, ReleasedParametersAreNamed) {
 // For every layer of a block.
 TEST(BlockParametersTest, HaveNoMemoryWhereTheGroupSaysSo) {
   CpuOps ops({.threads = 1});
-  auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
+  auto options = OptionsOf(DType::kF32, Recompute::kNone);
   options.mlp_bias = true;
   options.attention.qkv_bias = true;
   TESSERA_ASSERT_OK_AND_ASSIGN(
@@ -215,7 +214,7 @@ class BoundMemory {
 
 TEST(BlockParametersTest, RunsOnBoundMemoryToTheSameBits) {
   CpuOps ops({.threads = 1});
-  const auto options = OptionsOf(DType::kBF16, false, Recompute::kSelective);
+  const auto options = OptionsOf(DType::kBF16, Recompute::kSelective);
   TensorPool pool(HostMemory());
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock own,
                                MakeBlock(TensorGroup(ops), options));

@@ -31,17 +31,15 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
         absl::StrCat("a gated MLP of width ", options.width, " and ",
                      options.hidden, " hidden units; 0 and more are allowed"));
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      auto gate_up, ColumnParallelLinear::Create(
-                        group, {.in = options.width,
-                                .out = 2 * options.hidden,
-                                .bias = options.bias,
-                                .dtype = options.dtype,
-                                .sequence_parallel = options.sequence_parallel,
-                                .overlap_chunks = options.overlap_chunks,
-                                .fp8 = options.fp8,
-                                .parts = GatedMlpParts(options.hidden),
-                                .lora = options.lora}));
+  TESSERA_ASSIGN_OR_RETURN(auto gate_up,
+                           ColumnParallelLinear::Create(
+                               group, {.in = options.width,
+                                       .out = 2 * options.hidden,
+                                       .bias = options.bias,
+                                       .dtype = options.dtype,
+                                       .fp8 = options.fp8,
+                                       .parts = GatedMlpParts(options.hidden),
+                                       .lora = options.lora}));
   TESSERA_ASSIGN_OR_RETURN(
       auto down,
       RowParallelLinear::Create(
@@ -50,8 +48,6 @@ absl::StatusOr<GatedMlp> GatedMlp::Create(const TensorGroup& group,
                   .columns = gate_up.partition().RangeOf(kGate, group.rank()),
                   .bias = options.bias,
                   .dtype = options.dtype,
-                  .sequence_parallel = options.sequence_parallel,
-                  .overlap_chunks = options.overlap_chunks,
                   .fp8 = options.fp8,
                   .lora = options.lora}));
   return GatedMlp(group, options, std::move(gate_up), std::move(down));

@@ -27,10 +27,6 @@ struct GatedMlpOptions {
   bool bias = false;   // For all three projections.
   GluKind kind = GluKind::kSwiGlu;
   DType dtype = DType::kF32;
-  bool sequence_parallel = false;
-  // The number of chunks in which tokens are gathered and sums are sent
-  // (layers/linear.h).
-  int64_t overlap_chunks = 0;
   // The fp8 scales of the projections (layers/linear_products.h), which count
   // as two layers; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;

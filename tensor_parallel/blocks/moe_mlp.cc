@@ -170,7 +170,7 @@ absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
   const int64_t first = groups.experts.rank() * count;
   const IndexRange held = {first, first + count};
   const int64_t h = options.hidden;
-  const bool is_parted = groups.experts.size() > 1;
+  const bool is_divided = groups.experts.size() > 1;
   TESSERA_ASSIGN_OR_RETURN(
       Parameter gate_up,
       Parameter::Create(tensor,
@@ -179,7 +179,7 @@ absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
                          .rows = ExpertRows(held, 2, h, mine),
                          .columns = {0, options.width},
                          .matrices = options.experts,
-                         .expert_parallel = is_parted,
+                         .expert_parallel = is_divided,
                          .dtype = options.dtype}));
   TESSERA_ASSIGN_OR_RETURN(
       Parameter down,
@@ -189,18 +189,14 @@ absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
                                                     {0, options.width}),
                                  .columns = mine,
                                  .matrices = options.experts,
-                                 .expert_parallel = is_parted,
+                                 .expert_parallel = is_divided,
                                  .dtype = options.dtype}));
   std::optional<GatedMlp> shared;
   if (options.shared_hidden > 0) {
     TESSERA_ASSIGN_OR_RETURN(
-        GatedMlp mlp,
-        GatedMlp::Create(tensor,
-                         {.width = options.width,
-                          .hidden = options.shared_hidden,
-                          .dtype = options.dtype,
-                          .sequence_parallel = options.sequence_parallel,
-                          .overlap_chunks = options.overlap_chunks}));
+        GatedMlp mlp, GatedMlp::Create(tensor, {.width = options.width,
+                                                .hidden = options.shared_hidden,
+                                                .dtype = options.dtype}));
     shared.emplace(std::move(mlp));
   }
   MoeMlp moe(groups, options, mine, std::move(router), std::move(bias),
@@ -247,7 +243,7 @@ absl::StatusOr<TensorView> MoeMlp::PartOf(TensorView gate_up,
 absl::StatusOr<ConstTensorView> MoeMlp::AllTokens(const Partition& tokens,
                                                   ConstTensorView mine,
                                                   ReusableTensor& memory) {
-  if (!options_.sequence_parallel || groups_.tensor.size() == 1) {
+  if (!groups_.tensor.sequence_parallel() || groups_.tensor.size() == 1) {
     TESSERA_RETURN_IF_ERROR(CheckTokenRows("the tensor", mine, tokens.size()));
     return mine;
   }
@@ -481,7 +477,7 @@ absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
 // statistics: `mine` if it can hold them.
 absl::StatusOr<TensorView> MoeMlp::AllSums(int64_t tokens, TensorView mine) {
   const bool is_whole =
-      !options_.sequence_parallel || groups_.tensor.size() == 1;
+      !groups_.tensor.sequence_parallel() || groups_.tensor.size() == 1;
   if (is_whole && options_.dtype == statistics()) return mine;
   return sums_.Get(statistics(), {{tokens, options_.width}});
 }
@@ -489,7 +485,8 @@ absl::StatusOr<TensorView> MoeMlp::AllSums(int64_t tokens, TensorView mine) {
 // `mine` = this rank's tokens of the sum of all tensor ranks' `all`.
 absl::Status MoeMlp::Distribute(const Partition& tokens, TensorView all,
                                 TensorView mine) {
-  const bool parts = options_.sequence_parallel && groups_.tensor.size() > 1;
+  const bool parts =
+      groups_.tensor.sequence_parallel() && groups_.tensor.size() > 1;
   TensorView rounded = all;
   if (all.dtype() != options_.dtype) {
     rounded = mine;

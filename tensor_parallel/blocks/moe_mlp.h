@@ -36,8 +36,6 @@ struct MoeOptions {
   double z_loss = 0;          // Coefficient of the router's z-loss.
   double capacity = 0;        // 0: no tokens are dropped.
   DType dtype = DType::kF32;
-  bool sequence_parallel = false;
-  int64_t overlap_chunks = 0;  // For the shared expert.
 };
 
 // The ranks that share a mixture of experts.

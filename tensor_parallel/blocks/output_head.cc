@@ -37,19 +37,16 @@ absl::StatusOr<OutputHead> OutputHead::Create(const TensorGroup& group,
                                               const OutputHeadOptions& options,
                                               Parameter* tied) {
   TESSERA_ASSIGN_OR_RETURN(
-      RmsNorm norm,
-      RmsNorm::Create(group, {.width = options.width,
-                              .epsilon = options.norm_epsilon,
-                              .dtype = options.dtype,
-                              .sequence_parallel = options.sequence_parallel}));
-  TESSERA_ASSIGN_OR_RETURN(auto projection,
-                           VocabularyParallelProjection::Create(
-                               group,
-                               {.vocabulary = options.vocabulary,
-                                .width = options.width,
-                                .dtype = options.dtype,
-                                .sequence_parallel = options.sequence_parallel},
-                               tied));
+      RmsNorm norm, RmsNorm::Create(group, {.width = options.width,
+                                            .epsilon = options.norm_epsilon,
+                                            .dtype = options.dtype}));
+  TESSERA_ASSIGN_OR_RETURN(
+      auto projection,
+      VocabularyParallelProjection::Create(group,
+                                           {.vocabulary = options.vocabulary,
+                                            .width = options.width,
+                                            .dtype = options.dtype},
+                                           tied));
   OutputHead head(group, options, std::move(norm), std::move(projection));
   std::vector<Parameter*> named;
   head.AppendParameters("", named);
@@ -65,10 +62,9 @@ void OutputHead::AppendParameters(std::string_view prefix,
 // A tensor as the head's input.
 absl::StatusOr<TensorView> OutputHead::Reserve(const Partition& tokens,
                                                PooledTensor& memory) const {
-  return memory.Reserve(options_.dtype, {{options_.sequence_parallel
-                                              ? tokens.SizeOf(group_.rank())
-                                              : tokens.size(),
-                                          options_.width}});
+  return memory.Reserve(
+      options_.dtype,
+      {{group_.TokensBetweenLayers(tokens).size(), options_.width}});
 }
 
 absl::Status OutputHead::ComputeLogits(HeadActivations& a) {
@@ -88,7 +84,7 @@ absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,
   TESSERA_RETURN_IF_ERROR(CheckStage(a, Stage::kForward, "Forward"));
   if (tokens.parts() != group_.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tokens are parted among ", tokens.parts(),
+        absl::StrCat("tokens are divided among ", tokens.parts(),
                      " ranks; the group has ", group_.size()));
   }
   a.input_view_ = x;

@@ -28,7 +28,6 @@ struct OutputHeadOptions {
   int64_t vocabulary = 0;
   double norm_epsilon = 1e-5;
   DType dtype = DType::kF32;
-  bool sequence_parallel = false;
   // kSelective is the same as kNone. kFull does not keep the logits.
   Recompute recompute = Recompute::kNone;
   LossTerms terms = {};  // For gradients, not losses; `vocabulary` unset.

@@ -107,7 +107,6 @@ absl::StatusOr<Whole> RunWhole(SubjectKind kind, const MeshCase& c,
   CpuOps ops({.threads = 1});
   TensorPool pool(HostMemory());
   options.dtype = DType::kF64;
-  options.sequence_parallel = false;
   const SequenceLayout layout = *SequenceLayout::Contiguous(c.length, 1);
   TESSERA_ASSIGN_OR_RETURN(
       const std::unique_ptr<Subject> subject,
@@ -239,8 +238,6 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
       .qk_norm = c.dtype != DType::kBF16 && c.length != 1,
       .window = c.zigzag ? 5 : 0,
       .dtype = c.dtype,
-      .sequence_parallel = c.sequence_parallel,
-      .overlap_chunks = c.zigzag ? 3 : 0,
       // Its scale, 2, rounds nothing.
       .dropout = c.zigzag ? 0.5 : 0,
       .balance = true,
@@ -250,7 +247,9 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
   EXPECT_THAT(
       RunMesh(c,
               [&](const TensorGroup& tensor, const TensorGroup& context) {
-                return CheckRank(kind, c, options, whole, tensor, context);
+                return CheckRank(kind, c, options, whole,
+                                 tensor.WithOverlapChunks(c.zigzag ? 3 : 0),
+                                 context);
               }),
       Each(IsOk()));
 }
@@ -270,7 +269,9 @@ absl::StatusOr<Results> RunOn(Queue& queue, SubjectKind kind, const MeshCase& c,
                               const SubjectOptions& options,
                               ContextAlgorithm algorithm, bool apart) {
   CpuOps ops({.threads = 1}, queue);
-  const TensorGroup group(ops);
+  const TensorGroup group =
+      TensorGroup(ops).WithSequenceParallel(apart).WithOverlapChunks(apart ? 2
+                                                                           : 0);
   TensorPool pool(group.memory(), &group.queue());
   TESSERA_ASSIGN_OR_RETURN(
       const std::unique_ptr<Subject> subject,
@@ -302,8 +303,6 @@ TEST_P(DeviceParityTest, AnEmulatedDeviceGivesTheBitsOfTheCpu) {
         const MeshCase c = {.dtype = dtype, .sequences = 3};
         const SubjectOptions options = {.window = apart ? 2 : 0,
                                         .dtype = dtype,
-                                        .sequence_parallel = apart,
-                                        .overlap_chunks = apart ? 2 : 0,
                                         .dropout = apart ? 0.3 : 0,
                                         .balance = apart,
                                         .recompute = recompute};

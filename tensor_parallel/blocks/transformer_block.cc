@@ -53,8 +53,7 @@ absl::StatusOr<TransformerBlock> TransformerBlock::Create(
   const AttentionOptions& common = options.attention;
   const NormOptions norm = {.width = common.width,
                             .epsilon = options.norm_epsilon,
-                            .dtype = common.dtype,
-                            .sequence_parallel = common.sequence_parallel};
+                            .dtype = common.dtype};
   TESSERA_ASSIGN_OR_RETURN(RmsNorm attention_norm,
                            RmsNorm::Create(group, norm));
   TESSERA_ASSIGN_OR_RETURN(Attention attention,
@@ -73,24 +72,19 @@ absl::Status TransformerBlock::CreateMlp(
   const AttentionOptions& common = options_.attention;
   if (options_.moe.experts == 0) {
     TESSERA_ASSIGN_OR_RETURN(
-        GatedMlp mlp,
-        GatedMlp::Create(group_, {.width = common.width,
-                                  .hidden = options_.hidden,
-                                  .bias = options_.mlp_bias,
-                                  .kind = options_.glu,
-                                  .dtype = common.dtype,
-                                  .sequence_parallel = common.sequence_parallel,
-                                  .overlap_chunks = common.overlap_chunks,
-                                  .fp8 = common.fp8,
-                                  .lora = options_.mlp_lora}));
+        GatedMlp mlp, GatedMlp::Create(group_, {.width = common.width,
+                                                .hidden = options_.hidden,
+                                                .bias = options_.mlp_bias,
+                                                .kind = options_.glu,
+                                                .dtype = common.dtype,
+                                                .fp8 = common.fp8,
+                                                .lora = options_.mlp_lora}));
     mlp_.emplace(std::move(mlp));
     return absl::OkStatus();
   }
   MoeOptions options = options_.moe;
   options.width = common.width;
   options.dtype = common.dtype;
-  options.sequence_parallel = common.sequence_parallel;
-  options.overlap_chunks = common.overlap_chunks;
   TESSERA_ASSIGN_OR_RETURN(
       MoeMlp moe,
       MoeMlp::Create({.tensor = group_,
@@ -117,9 +111,7 @@ absl::Status TransformerBlock::CheckTensor(std::string_view name,
                                            const ConstTensorView& x,
                                            const TokenBatch& batch) const {
   const AttentionOptions& common = options_.attention;
-  const int64_t rows = common.sequence_parallel
-                           ? batch.tokens.SizeOf(group_.rank())
-                           : batch.tokens.size();
+  const int64_t rows = group_.TokensBetweenLayers(batch.tokens).size();
   if (x.rank() == 2 && x.shape()[0] == rows && x.shape()[1] == common.width &&
       x.dtype() == common.dtype && x.IsContiguous()) {
     return absl::OkStatus();
@@ -136,10 +128,9 @@ absl::Status TransformerBlock::CheckTensor(std::string_view name,
 absl::StatusOr<TensorView> TransformerBlock::Reserve(
     const TokenBatch& batch, PooledTensor& memory) const {
   const AttentionOptions& common = options_.attention;
-  return memory.Reserve(common.dtype, {{common.sequence_parallel
-                                            ? batch.tokens.SizeOf(group_.rank())
-                                            : batch.tokens.size(),
-                                        common.width}});
+  return memory.Reserve(
+      common.dtype,
+      {{group_.TokensBetweenLayers(batch.tokens).size(), common.width}});
 }
 
 // Sets dropped elements of a sublayer's output, or of its gradient, to zero.
@@ -153,9 +144,7 @@ absl::Status TransformerBlock::Drop(Sublayer sublayer,
   constexpr uint64_t kStreams = 0x64726f706f757400;  // "dropout"
   const uint64_t stream = kStreams + 2 * static_cast<uint64_t>(dropout.layer) +
                           static_cast<uint64_t>(sublayer);
-  const IndexRange mine = options_.attention.sequence_parallel
-                              ? a.batch_.tokens.RangeOf(group_.rank())
-                              : IndexRange{0, a.batch_.tokens.size()};
+  const IndexRange mine = group_.TokensBetweenLayers(a.batch_.tokens);
   const auto positions = static_cast<int64_t>(positions_.size());
   std::vector<int64_t> rows;
   rows.reserve(static_cast<size_t>(mine.size()));

@@ -26,12 +26,12 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 // Computed by hand: elements of the type, then statistics.
-int64_t ExpectedBytes(int64_t ranks, const TransformerBlockOptions& options) {
+int64_t ExpectedBytes(int64_t ranks, bool sequence_parallel,
+                      const TransformerBlockOptions& options) {
   const bool wide = options.attention.dtype == DType::kF64;
   const int64_t element = SizeInBytes(options.attention.dtype);
   const int64_t statistic = wide ? 8 : 4;
-  const int64_t mine =
-      options.attention.sequence_parallel ? kTokens / ranks : kTokens;
+  const int64_t mine = sequence_parallel ? kTokens / ranks : kTokens;
   const int64_t query = kHeads * kHeadSize / ranks;
   const int64_t kv = kKvHeads * kHeadSize / ranks;
   const int64_t input = mine * kWidth * element;
@@ -49,10 +49,11 @@ absl::Status CheckBytes(const TensorGroup& group,
   TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group, options));
   TensorPool pool(HostMemory());
   const int64_t tokens =
-      options.attention.sequence_parallel ? kTokens / group.size() : kTokens;
+      group.sequence_parallel() ? kTokens / group.size() : kTokens;
   Flight flight(pool, options, tokens, 1);
   TESSERA_RETURN_IF_ERROR(flight.Forward(block));
-  const int64_t want = ExpectedBytes(group.size(), options);
+  const int64_t want =
+      ExpectedBytes(group.size(), group.sequence_parallel(), options);
   // The pool rounds up by an eighth at most.
   if (flight.activations.bytes() != want || pool.taken_bytes() < want ||
       pool.taken_bytes() > want + want / 8) {
@@ -82,11 +83,9 @@ TEST(TransformerBlockTest, HoldsWhatEachWayOfRecomputingSays) {
         for (const Recompute recompute :
              {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
           EXPECT_THAT(
-              RunMesh({.tp = ranks},
+              RunMesh({.tp = ranks, .sequence_parallel = sequence_parallel},
                       [&](const TensorGroup& tensor, const TensorGroup&) {
-                        return CheckBytes(
-                            tensor,
-                            OptionsOf(dtype, sequence_parallel, recompute));
+                        return CheckBytes(tensor, OptionsOf(dtype, recompute));
                       }),
               Each(IsOk()));
         }
@@ -98,7 +97,7 @@ TEST(TransformerBlockTest, HoldsWhatEachWayOfRecomputingSays) {
 // The README's table, for f32 on one rank.
 TEST(TransformerBlockTest, RecomputingShrinksWhatIsHeld) {
   const auto bytes = [](Recompute recompute) {
-    return ExpectedBytes(1, OptionsOf(DType::kF32, false, recompute));
+    return ExpectedBytes(1, false, OptionsOf(DType::kF32, recompute));
   };
   EXPECT_EQ(bytes(Recompute::kNone), 35712);
   EXPECT_EQ(bytes(Recompute::kSelective), 30336);
@@ -128,7 +127,7 @@ TEST(TransformerBlockTest, MicroBatchesInFlightDoNotDisturbEachOther) {
   CpuOps ops({.threads = 1});
   for (const Recompute recompute :
        {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-    const auto options = OptionsOf(DType::kF64, false, recompute);
+    const auto options = OptionsOf(DType::kF64, recompute);
     TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
                                  MakeBlock(TensorGroup(ops), options));
     std::vector<Parameter*> parameters;
@@ -204,10 +203,9 @@ absl::Status CheckMoved(const TensorGroup& group,
                         const Moved& backward_units) {
   TESSERA_ASSIGN_OR_RETURN(TransformerBlock block, MakeBlock(group, options));
   TensorPool pool(HostMemory());
-  Flight flight(
-      pool, options,
-      options.attention.sequence_parallel ? kTokens / group.size() : kTokens,
-      1);
+  Flight flight(pool, options,
+                group.sequence_parallel() ? kTokens / group.size() : kTokens,
+                1);
   const Moved start = BytesMoved(*group.communicator());
   TESSERA_RETURN_IF_ERROR(flight.Forward(block));
   const Moved middle = BytesMoved(*group.communicator());
@@ -262,22 +260,20 @@ TEST(TransformerBlockTest, MovesWhatTheReadmeSays) {
       {true, kFull, Backward::kTogether, {0, 2, 2}, {0, 6, 3}},
   };
   for (const MovedCase& c : cases) {
-    EXPECT_THAT(
-        RunMesh({.tp = 2},
-                [&](const TensorGroup& tensor, const TensorGroup&) {
-                  return CheckMoved(
-                      tensor,
-                      OptionsOf(DType::kF32, c.sequence_parallel, c.recompute),
-                      c.backward, c.forward_units, c.backward_units);
-                }),
-        Each(IsOk()))
+    EXPECT_THAT(RunMesh({.tp = 2, .sequence_parallel = c.sequence_parallel},
+                        [&](const TensorGroup& tensor, const TensorGroup&) {
+                          return CheckMoved(
+                              tensor, OptionsOf(DType::kF32, c.recompute),
+                              c.backward, c.forward_units, c.backward_units);
+                        }),
+                Each(IsOk()))
         << c.sequence_parallel << c.recompute;
   }
 }
 
 TEST(TransformerBlockTest, PassesOutOfOrderAreRefused) {
   CpuOps ops({.threads = 1});
-  const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
+  const auto options = OptionsOf(DType::kF32, Recompute::kNone);
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
                                MakeBlock(TensorGroup(ops), options));
   TensorPool pool(HostMemory());
@@ -303,7 +299,7 @@ TEST(TransformerBlockTest, PassesOutOfOrderAreRefused) {
 
 TEST(TransformerBlockTest, WrongTensorsAreRefused) {
   CpuOps ops({.threads = 1});
-  const auto options = OptionsOf(DType::kF32, false, Recompute::kNone);
+  const auto options = OptionsOf(DType::kF32, Recompute::kNone);
   TESSERA_ASSERT_OK_AND_ASSIGN(TransformerBlock block,
                                MakeBlock(TensorGroup(ops), options));
   TensorPool pool(HostMemory());

@@ -23,12 +23,13 @@ std::vector<FusedPart> PartsOf(const ColumnParallelOptions& options) {
   return {FusedPart{.size = options.out}};
 }
 
-absl::Status CheckSizes(const ColumnParallelOptions& options,
+absl::Status CheckSizes(const TensorGroup& group,
+                        const ColumnParallelOptions& options,
                         const FusedPartition& partition) {
-  if (options.in < 0 || options.out < 0 || options.overlap_chunks < 0) {
+  if (options.in < 0 || options.out < 0 || group.overlap_chunks() < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a linear layer of ", options.in, " inputs and ",
-                     options.out, " outputs, in ", options.overlap_chunks,
+                     options.out, " outputs, in ", group.overlap_chunks(),
                      " chunks; 0 and more are allowed"));
   }
   if (partition.size() == options.out) return absl::OkStatus();
@@ -84,7 +85,7 @@ absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
   TESSERA_ASSIGN_OR_RETURN(
       FusedPartition partition,
       FusedPartition::Create(PartsOf(options), group.size()));
-  TESSERA_RETURN_IF_ERROR(CheckSizes(options, partition));
+  TESSERA_RETURN_IF_ERROR(CheckSizes(group, options, partition));
   TESSERA_ASSIGN_OR_RETURN(
       LinearWeights weights,
       LinearWeights::Create(group, {.in = options.in,
@@ -147,7 +148,7 @@ absl::Status ColumnParallelLinear::CheckGradients() const {
 
 absl::StatusOr<ChunkedGather> ColumnParallelLinear::StartGather(
     const Partition& tokens, ConstTensorView x) {
-  if (!options_.sequence_parallel) {
+  if (!group_.sequence_parallel()) {
     TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
     return ChunkedGather::Here(x);
   }
@@ -155,7 +156,7 @@ absl::StatusOr<ChunkedGather> ColumnParallelLinear::StartGather(
       const TensorView all,
       all_x_.Get(x.dtype(), {{tokens.size(), options_.in}}));
   return ChunkedGather::Start(
-      group_, TokenChunks(tokens, options_.overlap_chunks), x, all);
+      group_, TokenChunks(tokens, group_.overlap_chunks()), x, all);
 }
 
 absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
@@ -228,18 +229,18 @@ absl::StatusOr<ChunkedSums> ColumnParallelLinear::StartBackwardInput(
     return adapter_ ? adapter_->AddInputGradient(part, rows) : absl::OkStatus();
   };
   TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
-  if (!options_.sequence_parallel) {
+  if (!group_.sequence_parallel()) {
     TESSERA_RETURN_IF_ERROR(
         CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
     return ChunkedSums::SumOver(group_,
-                                std::max<int64_t>(1, options_.overlap_chunks),
+                                std::max<int64_t>(1, group_.overlap_chunks()),
                                 x_gradient, multiply);
   }
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView all,
       all_x_gradient_.Get(x_gradient.dtype(), {{tokens.size(), options_.in}}));
   return ChunkedSums::Scatter(group_,
-                              TokenChunks(tokens, options_.overlap_chunks), all,
+                              TokenChunks(tokens, group_.overlap_chunks()), all,
                               x_gradient, multiply);
 }
 
@@ -325,13 +326,13 @@ absl::Status ColumnParallelLinear::FinishGradients() {
 absl::StatusOr<RowParallelLinear> RowParallelLinear::Create(
     const TensorGroup& group, const RowParallelOptions& options) {
   const IndexRange columns = options.columns;
-  if (options.in < 0 || options.out < 0 || options.overlap_chunks < 0 ||
+  if (options.in < 0 || options.out < 0 || group.overlap_chunks() < 0 ||
       columns.begin < 0 || columns.end < columns.begin ||
       columns.end > options.in) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a linear layer of ", options.in, " inputs, of which rank ",
         group.rank(), " has ", columns.begin, " to ", columns.end, ", and ",
-        options.out, " outputs, in ", options.overlap_chunks,
+        options.out, " outputs, in ", group.overlap_chunks(),
         " chunks; give sizes from 0 on, and inputs within them"));
   }
   TESSERA_ASSIGN_OR_RETURN(
@@ -382,12 +383,12 @@ absl::Status RowParallelLinear::Multiply(const Partition& tokens,
     return adapter_ ? adapter_->AddForward(part, rows) : absl::OkStatus();
   };
   TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
-  if (!options_.sequence_parallel) {
+  if (!group_.sequence_parallel()) {
     TESSERA_RETURN_IF_ERROR(CheckTokenRows("y", y, tokens.size()));
     TESSERA_ASSIGN_OR_RETURN(
         ChunkedSums sums,
         ChunkedSums::SumOver(group_,
-                             std::max<int64_t>(1, options_.overlap_chunks), y,
+                             std::max<int64_t>(1, group_.overlap_chunks()), y,
                              multiply));
     return sums.Wait();
   }
@@ -396,7 +397,7 @@ absl::Status RowParallelLinear::Multiply(const Partition& tokens,
       all_y_.Get(y.dtype(), {{tokens.size(), options_.out}}));
   TESSERA_ASSIGN_OR_RETURN(
       ChunkedSums sums,
-      ChunkedSums::Scatter(group_, TokenChunks(tokens, options_.overlap_chunks),
+      ChunkedSums::Scatter(group_, TokenChunks(tokens, group_.overlap_chunks()),
                            all, y, multiply));
   return sums.Wait();
 }
@@ -411,7 +412,7 @@ absl::Status RowParallelLinear::Forward(const Partition& tokens,
 
 absl::StatusOr<ChunkedGather> RowParallelLinear::StartGather(
     const Partition& tokens, ConstTensorView y_gradient) {
-  if (!options_.sequence_parallel) {
+  if (!group_.sequence_parallel()) {
     TESSERA_RETURN_IF_ERROR(
         CheckTokenRows("the gradient of y", y_gradient, tokens.size()));
     return ChunkedGather::Here(y_gradient);
@@ -420,7 +421,7 @@ absl::StatusOr<ChunkedGather> RowParallelLinear::StartGather(
       const TensorView all,
       all_y_.Get(y_gradient.dtype(), {{tokens.size(), options_.out}}));
   return ChunkedGather::Start(
-      group_, TokenChunks(tokens, options_.overlap_chunks), y_gradient, all);
+      group_, TokenChunks(tokens, group_.overlap_chunks()), y_gradient, all);
 }
 
 absl::Status RowParallelLinear::SetInputGradient(IndexRange tokens,
@@ -502,7 +503,7 @@ absl::Status RowParallelLinear::Backward(const Partition& tokens,
 
 absl::Status RowParallelLinear::FinishGradients() {
   if (adapter_) TESSERA_RETURN_IF_ERROR(adapter_->FinishGradients());
-  if (!options_.sequence_parallel || !weights_.has_bias() ||
+  if (!group_.sequence_parallel() || !weights_.has_bias() ||
       !weights_.bias_parameter().trainable()) {
     return absl::OkStatus();
   }

@@ -30,12 +30,9 @@ struct ColumnParallelOptions {
   int64_t out = 0;  // Over all ranks.
   bool bias = false;
   DType dtype = DType::kF32;
-  bool sequence_parallel = false;
   // Every rank gets all outputs (one all-gather of y) and passes the gradient
   // of all outputs, which is the same on every rank.
   bool gather_output = false;
-  // 0 and 1: no chunks. A chunk should have at least some hundred tokens.
-  int64_t overlap_chunks = 0;
   // Compute products in fp8 (linear_products.h), for f32 and bf16; null: in
   // `dtype`.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
@@ -66,10 +63,9 @@ struct ColumnParallelOptions {
 // gradient of x over the ranks (or scatters its sums). BackwardInput and
 // BackwardWeight are separate for schedules that split them (arXiv 2401.10241).
 // Backward executes both, and overlaps the gradient of the weights with the
-// communication of the gradient of x. With `overlap_chunks`, tokens are
-// gathered and sums are sent in that number of chunks, so that the
-// communication of some chunks overlaps the products of others
-// (chunked_collectives.h).
+// communication of the gradient of x. With TensorGroup::WithOverlapChunks,
+// tokens are gathered and sums are sent in chunks, so that the communication of
+// some chunks overlaps the products of others (chunked_collectives.h).
 //
 // `tokens` is the partition of the tokens over the ranks under sequence
 // parallelism; otherwise only their number matters. Calls are collectives of
@@ -164,9 +160,6 @@ struct RowParallelOptions {
   IndexRange columns = {};
   bool bias = false;
   DType dtype = DType::kF32;
-  bool sequence_parallel = false;
-  // See ColumnParallelOptions.
-  int64_t overlap_chunks = 0;
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
   LoraOptions lora = {};
 };

@@ -29,14 +29,13 @@ TEST(LinearTrafficTest, ChunksMoveTheSameBytes) {
             3,
             [&](Communicator& communicator) -> absl::Status {
               CpuOps ops({.threads = 1});
-              const TensorGroup group(ops, &communicator);
-              TESSERA_ASSIGN_OR_RETURN(auto layer,
-                                       ColumnParallelLinear::Create(
-                                           group, {.in = kIn,
-                                                   .out = kOut,
-                                                   .dtype = DType::kF64,
-                                                   .sequence_parallel = true,
-                                                   .overlap_chunks = chunks}));
+              const auto group = TensorGroup(ops, &communicator)
+                                     .WithSequenceParallel()
+                                     .WithOverlapChunks(chunks);
+              TESSERA_ASSIGN_OR_RETURN(
+                  auto layer,
+                  ColumnParallelLinear::Create(
+                      group, {.in = kIn, .out = kOut, .dtype = DType::kF64}));
               TESSERA_ASSIGN_OR_RETURN(const Partition tokens,
                                        Partition::Balanced(kTokens, 3));
               TESSERA_ASSIGN_OR_RETURN(
@@ -86,13 +85,13 @@ TEST(LinearRefusalTest, WrongSizesAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("weights of i32; f64, f32, bf16 and f16")));
   EXPECT_THAT(
-      ColumnParallelLinear::Create(group,
-                                   {.in = 2, .out = 5, .overlap_chunks = -2})
+      ColumnParallelLinear::Create(group.WithOverlapChunks(-2),
+                                   {.in = 2, .out = 5})
           .status(),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("in -2 chunks")));
   EXPECT_THAT(
-      RowParallelLinear::Create(
-          group, {.in = 2, .out = 5, .columns = {0, 2}, .overlap_chunks = -1})
+      RowParallelLinear::Create(group.WithOverlapChunks(-1),
+                                {.in = 2, .out = 5, .columns = {0, 2}})
           .status(),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("in -1 chunks")));
   EXPECT_THAT(
@@ -137,8 +136,8 @@ TEST(LinearRefusalTest, TokensOfAnotherGroupAreRefused) {
   CpuOps ops({.threads = 1});
   TESSERA_ASSERT_OK_AND_ASSIGN(
       auto layer,
-      ColumnParallelLinear::Create(
-          TensorGroup(ops), {.in = 2, .out = 2, .sequence_parallel = true}));
+      ColumnParallelLinear::Create(TensorGroup(ops).WithSequenceParallel(),
+                                   {.in = 2, .out = 2}));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor x,
                                RandomTensor(DType::kF32, {{4, 2}}, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(Tensor y,

@@ -119,10 +119,24 @@ absl::Status ShareReplicated(const FusedPartition& partition,
   return absl::OkStatus();
 }
 
+// How the tests run a layer: the halves of the backward together or apart, and
+// the number of chunks of tokens; 3 is more than some ranks have.
+struct Way {
+  bool apart = false;
+  int64_t chunks = 0;
+};
+
+TensorGroup GroupOf(Ops& ops, Communicator& communicator, const LayerCase& c,
+                    Way way) {
+  return TensorGroup(ops, &communicator)
+      .WithSequenceParallel(c.sequence_parallel)
+      .WithOverlapChunks(way.chunks);
+}
+
 absl::Status CheckColumns(Communicator& communicator, const LayerCase& c,
-                          const ColumnParallelOptions& options, bool apart) {
+                          const ColumnParallelOptions& options, Way way) {
   CpuOps ops({.threads = 1});
-  const TensorGroup group(ops, &communicator);
+  const TensorGroup group = GroupOf(ops, communicator, c, way);
   TESSERA_ASSIGN_OR_RETURN(const Whole whole,
                            RunWhole(c, options.in, options.out));
   TESSERA_ASSIGN_OR_RETURN(auto layer,
@@ -143,7 +157,7 @@ absl::Status CheckColumns(Communicator& communicator, const LayerCase& c,
   }
   TESSERA_ASSIGN_OR_RETURN(
       const Results got,
-      RunLayer(ops, layer, tokens, x.view(), gradient.view(), apart));
+      RunLayer(ops, layer, tokens, x.view(), gradient.view(), way.apart));
   const Results& want = whole.results;
   const double t = c.tolerance();
   TESSERA_RETURN_IF_ERROR(
@@ -157,22 +171,19 @@ absl::Status CheckColumns(Communicator& communicator, const LayerCase& c,
 }
 
 absl::Status CheckRows(Communicator& communicator, const LayerCase& c,
-                       int64_t in, int64_t out, int64_t chunks, bool apart) {
+                       int64_t in, int64_t out, Way way) {
   CpuOps ops({.threads = 1});
-  const TensorGroup group(ops, &communicator);
+  const TensorGroup group = GroupOf(ops, communicator, c, way);
   TESSERA_ASSIGN_OR_RETURN(const Whole whole, RunWhole(c, in, out));
   TESSERA_ASSIGN_OR_RETURN(const Partition inputs,
                            Partition::Balanced(in, c.ranks));
   const IndexRange columns = inputs.RangeOf(group.rank());
-  TESSERA_ASSIGN_OR_RETURN(auto layer,
-                           RowParallelLinear::Create(
-                               group, {.in = in,
-                                       .out = out,
-                                       .columns = columns,
-                                       .bias = true,
-                                       .dtype = c.dtype,
-                                       .sequence_parallel = c.sequence_parallel,
-                                       .overlap_chunks = chunks}));
+  TESSERA_ASSIGN_OR_RETURN(
+      auto layer, RowParallelLinear::Create(group, {.in = in,
+                                                    .out = out,
+                                                    .columns = columns,
+                                                    .bias = true,
+                                                    .dtype = c.dtype}));
   TESSERA_ASSIGN_OR_RETURN(const Partition tokens,
                            Partition::Balanced(c.tokens, c.ranks));
   const auto mine = MyTokens(c, tokens, group.rank());
@@ -181,7 +192,7 @@ absl::Status CheckRows(Communicator& communicator, const LayerCase& c,
                            Take(whole.y_gradient.view(), 0, mine));
   TESSERA_ASSIGN_OR_RETURN(
       const Results got,
-      RunLayer(ops, layer, tokens, x.view(), gradient.view(), apart));
+      RunLayer(ops, layer, tokens, x.view(), gradient.view(), way.apart));
   const Results& want = whole.results;
   const double t = c.tolerance();
   TESSERA_RETURN_IF_ERROR(
@@ -197,12 +208,6 @@ absl::Status CheckRows(Communicator& communicator, const LayerCase& c,
 
 class LinearTest : public ::testing::TestWithParam<LayerCase> {};
 
-// How the tests run a layer: the halves of the backward together or apart, and
-// the number of chunks of tokens; 3 is more than some ranks have.
-struct Way {
-  bool apart;
-  int64_t chunks;
-};
 constexpr Way kWays[] = {{false, 0}, {true, 1}, {false, 2}, {true, 3}};
 
 // 13 and 10 are not divisible by any of the numbers of ranks.
@@ -214,12 +219,10 @@ TEST_P(LinearTest, ColumnsGiveWhatOneRankGives) {
         .out = 10,
         .bias = true,
         .dtype = c.dtype,
-        .sequence_parallel = c.sequence_parallel,
-        .overlap_chunks = way.chunks};
+    };
     EXPECT_THAT(RunRanks(c.ranks,
                          [&](Communicator& communicator) {
-                           return CheckColumns(communicator, c, options,
-                                               way.apart);
+                           return CheckColumns(communicator, c, options, way);
                          }),
                 Each(IsOk()));
   }
@@ -230,8 +233,7 @@ TEST_P(LinearTest, RowsGiveWhatOneRankGives) {
   for (const Way way : kWays) {
     EXPECT_THAT(RunRanks(c.ranks,
                          [&](Communicator& communicator) {
-                           return CheckRows(communicator, c, 13, 10, way.chunks,
-                                            way.apart);
+                           return CheckRows(communicator, c, 13, 10, way);
                          }),
                 Each(IsOk()));
   }
@@ -240,19 +242,15 @@ TEST_P(LinearTest, RowsGiveWhatOneRankGives) {
 TEST_P(LinearTest, GatheredOutputsAreThoseOfAllRanks) {
   const LayerCase c = GetParam();
   for (const Way way : kWays) {
-    const ColumnParallelOptions options = {
-        .in = 13,
-        .out = 10,
-        .bias = true,
-        .dtype = c.dtype,
-        .sequence_parallel = c.sequence_parallel,
-        .gather_output = true,
-        .overlap_chunks = way.chunks,
-        .parts = GatedMlpParts(5)};
+    const ColumnParallelOptions options = {.in = 13,
+                                           .out = 10,
+                                           .bias = true,
+                                           .dtype = c.dtype,
+                                           .gather_output = true,
+                                           .parts = GatedMlpParts(5)};
     EXPECT_THAT(RunRanks(c.ranks,
                          [&](Communicator& communicator) {
-                           return CheckColumns(communicator, c, options,
-                                               way.apart);
+                           return CheckColumns(communicator, c, options, way);
                          }),
                 Each(IsOk()));
   }
@@ -261,16 +259,15 @@ TEST_P(LinearTest, GatheredOutputsAreThoseOfAllRanks) {
 // Gate and up projection: each rank has a part of both.
 TEST_P(LinearTest, FusedPartsAreCutOneByOne) {
   const LayerCase c = GetParam();
-  const ColumnParallelOptions options = {
-      .in = 5,
-      .out = 22,
-      .bias = true,
-      .dtype = c.dtype,
-      .sequence_parallel = c.sequence_parallel,
-      .parts = GatedMlpParts(11)};
+  const ColumnParallelOptions options = {.in = 5,
+                                         .out = 22,
+                                         .bias = true,
+                                         .dtype = c.dtype,
+                                         .parts = GatedMlpParts(11)};
   EXPECT_THAT(RunRanks(c.ranks,
                        [&](Communicator& communicator) {
-                         return CheckColumns(communicator, c, options, true);
+                         return CheckColumns(communicator, c, options,
+                                             {.apart = true});
                        }),
               Each(IsOk()));
 }
@@ -282,17 +279,15 @@ TEST_P(LinearTest, SharedKeyAndValueHeadsGetTheirWholeGradient) {
   if (c.ranks == 3) return;  // 2 heads cannot be split over 3 ranks.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto parts, QkvParts(8, 2, 3, c.ranks));
   for (const bool gather_output : {false, true}) {
-    const ColumnParallelOptions options = {
-        .in = 6,
-        .out = 36,
-        .bias = true,
-        .dtype = c.dtype,
-        .sequence_parallel = c.sequence_parallel,
-        .gather_output = gather_output,
-        .parts = parts};
+    const ColumnParallelOptions options = {.in = 6,
+                                           .out = 36,
+                                           .bias = true,
+                                           .dtype = c.dtype,
+                                           .gather_output = gather_output,
+                                           .parts = parts};
     EXPECT_THAT(RunRanks(c.ranks,
                          [&](Communicator& communicator) {
-                           return CheckColumns(communicator, c, options, false);
+                           return CheckColumns(communicator, c, options, {});
                          }),
                 Each(IsOk()));
   }

@@ -124,8 +124,9 @@ absl::Status RmsNorm::WeightGradient(ConstTensorView gradient,
 absl::Status RmsNorm::FinishGradients() {
   if (!weight_.trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
-  return options_.sequence_parallel ? group_.SumOver(weight_.gradient())
-                                    : absl::OkStatus();
+  return options_.rows_are_heads || group_.sequence_parallel()
+             ? group_.SumOver(weight_.gradient())
+             : absl::OkStatus();
 }
 
 }  // namespace tessera::tensor_parallel

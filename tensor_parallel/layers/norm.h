@@ -20,9 +20,9 @@ struct NormOptions {
   int64_t width = 0;
   double epsilon = 1e-5;
   DType dtype = DType::kF32;
-  // Each rank has some of the rows (tokens or heads), so that gradients of
-  // weights must be summed over the ranks.
-  bool sequence_parallel = false;
+  // Rows are heads, of which each rank has some, so that the gradient of the
+  // weight must be summed over the ranks even without sequence parallelism.
+  bool rows_are_heads = false;
 };
 
 // The statistics that a norm keeps from a forward to its backward.

@@ -129,9 +129,9 @@ TEST(NormTest, MovesTheGradientsOfWeightsOnceAStep) {
               CpuOps ops({.threads = 1});
               TESSERA_ASSIGN_OR_RETURN(
                   auto norm,
-                  RmsNorm::Create(
-                      TensorGroup(ops, &communicator),
-                      {.width = 4, .sequence_parallel = sequence_parallel}));
+                  RmsNorm::Create(TensorGroup(ops, &communicator)
+                                      .WithSequenceParallel(sequence_parallel),
+                                  {.width = 4}));
               TensorPool pool(HostMemory());
               NormState state(pool);
               TESSERA_ASSIGN_OR_RETURN(Tensor x,

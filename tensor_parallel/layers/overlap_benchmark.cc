@@ -184,25 +184,22 @@ absl::Status RunRankOf(const Question& q, int64_t rounds, Stopwatch& watch,
       const auto communicator,
       collectives::Communicator::Create(std::move(engine)));
   CpuOps ops({.threads = 1});
-  const TensorGroup group(ops, communicator.get());
+  const TensorGroup group = TensorGroup(ops, communicator.get())
+                                .WithSequenceParallel()
+                                .WithOverlapChunks(q.chunks);
   if (q.columns) {
     TESSERA_ASSIGN_OR_RETURN(
         auto layer,
-        ColumnParallelLinear::Create(group, {.in = q.width,
-                                             .out = q.hidden,
-                                             .sequence_parallel = true,
-                                             .overlap_chunks = q.chunks}));
+        ColumnParallelLinear::Create(group, {.in = q.width, .out = q.hidden}));
     return RunRank(q, rounds, watch, group, layer, times);
   }
   const int64_t share = q.hidden / kRanks;
   TESSERA_ASSIGN_OR_RETURN(
-      auto layer,
-      RowParallelLinear::Create(
-          group, {.in = q.hidden,
-                  .out = q.width,
-                  .columns = {group.rank() * share, (group.rank() + 1) * share},
-                  .sequence_parallel = true,
-                  .overlap_chunks = q.chunks}));
+      auto layer, RowParallelLinear::Create(
+                      group, {.in = q.hidden,
+                              .out = q.width,
+                              .columns = {group.rank() * share,
+                                          (group.rank() + 1) * share}}));
   return RunRank(q, rounds, watch, group, layer, times);
 }
 

@@ -76,7 +76,7 @@ absl::Status TensorGroup::CheckTokens(const Partition& tokens,
                                       ConstTensorView all) const {
   if (tokens.parts() != size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tokens are parted among ", tokens.parts(),
+        absl::StrCat("tokens are divided among ", tokens.parts(),
                      " ranks; the group has ", size()));
   }
   TESSERA_RETURN_IF_ERROR(

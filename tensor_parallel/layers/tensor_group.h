@@ -137,6 +137,31 @@ class TensorGroup {
   }
   Meanwhile* meanwhile() const { return meanwhile_; }
 
+  // A copy of the group whose layers use sequence parallelism, or do not.
+  TensorGroup WithSequenceParallel(bool sequence_parallel = true) const {
+    TensorGroup group = *this;
+    group.sequence_parallel_ = sequence_parallel;
+    return group;
+  }
+  bool sequence_parallel() const { return sequence_parallel_; }
+
+  // A copy of the group whose linear layers gather tokens and send sums in
+  // `chunks` chunks, each overlapped with the product of another; 0 and 1: no
+  // overlap. A chunk should have at least some hundred tokens.
+  TensorGroup WithOverlapChunks(int64_t chunks) const {
+    TensorGroup group = *this;
+    group.overlap_chunks_ = chunks;
+    return group;
+  }
+  int64_t overlap_chunks() const { return overlap_chunks_; }
+
+  // The range of `tokens` whose activations this rank has between layers: its
+  // part under sequence parallelism, otherwise all.
+  IndexRange TokensBetweenLayers(const Partition& tokens) const {
+    return sequence_parallel_ ? tokens.RangeOf(rank())
+                              : IndexRange{0, tokens.size()};
+  }
+
   // The working memory of an operation, which all layers that pass this name
   // share: layers compute one after the other, so a model needs it only once.
   // Another layer may overwrite its elements.
@@ -185,6 +210,8 @@ class TensorGroup {
   collectives::Communicator* communicator_;
   Meanwhile* meanwhile_ = nullptr;
   bool has_weight_memory_ = true;
+  bool sequence_parallel_ = false;
+  int64_t overlap_chunks_ = 0;
   std::shared_ptr<MemoryResource> memory_;
   std::shared_ptr<WorkingMemory> working_;
 };

@@ -60,7 +60,7 @@ absl::Status VocabularyParallelEmbedding::Forward(const Partition& tokens,
       CheckTokenNumbers("ids", ids, DType::kI64, tokens.size()));
   TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
-  if (!options_.sequence_parallel) {
+  if (!group_.sequence_parallel()) {
     TESSERA_RETURN_IF_ERROR(
         group_.ops().Run(op::GatherRows{weights_.weight(), held, ids, y}));
     TESSERA_RETURN_IF_ERROR(group_.SumOver(y));
@@ -88,11 +88,11 @@ absl::Status VocabularyParallelEmbedding::BackwardWeight(
   TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
   const IndexRange held = vocabulary_.RangeOf(group_.rank());
   ConstTensorView gradient = y_gradient;
-  if (options_.sequence_parallel || options_.scale != 1) {
+  if (group_.sequence_parallel() || options_.scale != 1) {
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView all,
         all_y_.Get(options_.dtype, {{tokens.size(), options_.width}}));
-    TESSERA_RETURN_IF_ERROR(options_.sequence_parallel
+    TESSERA_RETURN_IF_ERROR(group_.sequence_parallel()
                                 ? group_.GatherTokens(tokens, y_gradient, all)
                                 : group_.ops().Run(op::Copy{y_gradient, all}));
     TESSERA_RETURN_IF_ERROR(Scale(all));
@@ -139,7 +139,7 @@ void VocabularyParallelProjection::AppendParameters(
 
 absl::StatusOr<ConstTensorView> VocabularyParallelProjection::AllTokens(
     const Partition& tokens, ConstTensorView x) {
-  if (!options_.sequence_parallel) return x;
+  if (!group_.sequence_parallel()) return x;
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView all,
       all_x_.Get(options_.dtype, {{tokens.size(), options_.width}}));
@@ -159,7 +159,7 @@ absl::Status VocabularyParallelProjection::Forward(const Partition& tokens,
 absl::StatusOr<Pending> VocabularyParallelProjection::StartBackwardInput(
     const Partition& tokens, ConstTensorView gradient, TensorView x_gradient) {
   TESSERA_RETURN_IF_ERROR(table_->CheckValue());
-  if (!options_.sequence_parallel) {
+  if (!group_.sequence_parallel()) {
     TESSERA_RETURN_IF_ERROR(
         group_.ops().Run(op::Gemm{{}, gradient, table_->value(), x_gradient}));
     return group_.StartSumOver(x_gradient);
@@ -196,7 +196,7 @@ absl::Status VocabularyParallelProjection::Backward(const Partition& tokens,
   TESSERA_RETURN_IF_ERROR(table_->CheckGradient());
   ConstTensorView all = x;
   Pending gathered;
-  if (options_.sequence_parallel) {
+  if (group_.sequence_parallel()) {
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView to,
         all_x_.Get(options_.dtype, {{tokens.size(), options_.width}}));

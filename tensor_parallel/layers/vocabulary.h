@@ -23,7 +23,6 @@ struct EmbeddingOptions {
   int64_t vocabulary = 0;
   int64_t width = 0;
   DType dtype = DType::kF32;
-  bool sequence_parallel = false;
   // The factor of the rows that the embedding looks up (Gemma: the square root
   // of the width). A projection with the same options uses the unscaled table.
   double scale = 1;

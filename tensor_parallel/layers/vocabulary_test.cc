@@ -42,12 +42,10 @@ absl::StatusOr<EmbeddingResults> RunEmbedding(const TensorGroup& group,
                                               const LayerCase& c,
                                               const Partition& tokens,
                                               ConstTensorView y_gradient) {
-  TESSERA_ASSIGN_OR_RETURN(
-      auto layer, VocabularyParallelEmbedding::Create(
-                      group, {.vocabulary = kVocabulary,
-                              .width = kWidth,
-                              .dtype = c.dtype,
-                              .sequence_parallel = c.sequence_parallel}));
+  TESSERA_ASSIGN_OR_RETURN(auto layer, VocabularyParallelEmbedding::Create(
+                                           group, {.vocabulary = kVocabulary,
+                                                   .width = kWidth,
+                                                   .dtype = c.dtype}));
   TESSERA_RETURN_IF_ERROR(layer.weights().FillNormal(group.ops(), kTable, 1));
   const std::vector<int64_t> ids = IdsFor(c.tokens);
   const int64_t shape[] = {y_gradient.shape()[0], kWidth};
@@ -63,19 +61,17 @@ absl::StatusOr<EmbeddingResults> RunEmbedding(const TensorGroup& group,
 
 absl::Status CheckEmbedding(Communicator& communicator, const LayerCase& c) {
   CpuOps ops({.threads = 1});
-  const TensorGroup group(ops, &communicator);
+  const TensorGroup group =
+      TensorGroup(ops, &communicator).WithSequenceParallel(c.sequence_parallel);
   TESSERA_ASSIGN_OR_RETURN(Tensor gradient,
                            RandomTensor(c.dtype, {{c.tokens, kWidth}}, 2));
-  LayerCase alone = c;
-  alone.sequence_parallel = false;
   TESSERA_ASSIGN_OR_RETURN(
       const EmbeddingResults want,
-      RunEmbedding(TensorGroup(ops), alone, *Partition::Balanced(c.tokens, 1),
+      RunEmbedding(TensorGroup(ops), c, *Partition::Balanced(c.tokens, 1),
                    gradient.view()));
   TESSERA_ASSIGN_OR_RETURN(const Partition tokens,
                            Partition::Balanced(c.tokens, c.ranks));
-  const IndexRange mine = c.sequence_parallel ? tokens.RangeOf(group.rank())
-                                              : IndexRange{0, c.tokens};
+  const IndexRange mine = group.TokensBetweenLayers(tokens);
   TESSERA_ASSIGN_OR_RETURN(Tensor my_gradient,
                            Take(gradient.view(), 0, {{mine}}));
   TESSERA_ASSIGN_OR_RETURN(const EmbeddingResults got,

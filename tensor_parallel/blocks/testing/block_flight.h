@@ -25,14 +25,12 @@ inline constexpr int64_t kLength = 16;
 inline constexpr int64_t kSequences = 3;
 inline constexpr int64_t kTokens = kSequences * kLength;
 
-inline TransformerBlockOptions OptionsOf(DType dtype, bool sequence_parallel,
-                                         Recompute recompute) {
+inline TransformerBlockOptions OptionsOf(DType dtype, Recompute recompute) {
   return {.attention = {.width = kWidth,
                         .heads = kHeads,
                         .kv_heads = kKvHeads,
                         .head_size = kHeadSize,
-                        .dtype = dtype,
-                        .sequence_parallel = sequence_parallel},
+                        .dtype = dtype},
           .hidden = kHidden,
           .recompute = recompute};
 }

@@ -64,10 +64,7 @@ struct Setting {
     return copy;
   }
   NormOptions norm() const {
-    return {.width = options.width,
-            .epsilon = 1e-3,
-            .dtype = options.dtype,
-            .sequence_parallel = options.sequence_parallel};
+    return {.width = options.width, .epsilon = 1e-3, .dtype = options.dtype};
   }
   AttentionOptions attention() const {
     return {.width = options.width,
@@ -80,9 +77,7 @@ struct Setting {
             .qk_norm = options.qk_norm,
             .norm_epsilon = 1e-3,
             .window = options.window,
-            .dtype = options.dtype,
-            .sequence_parallel = options.sequence_parallel,
-            .overlap_chunks = options.overlap_chunks};
+            .dtype = options.dtype};
   }
   MoeOptions moe() const {
     const bool sigmoid = options.score == RouterScore::kSigmoid;
@@ -96,9 +91,7 @@ struct Setting {
             .shared_hidden = sigmoid ? options.hidden + 1 : 0,
             .balance = options.balance ? 0.3 : 0,
             .z_loss = options.balance ? 0.05 : 0,
-            .dtype = options.dtype,
-            .sequence_parallel = options.sequence_parallel,
-            .overlap_chunks = options.overlap_chunks};
+            .dtype = options.dtype};
   }
 };
 

@@ -74,8 +74,10 @@ std::vector<absl::Status> RunMesh(const MeshCase& c, const MeshBody& body) {
         TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> context,
                                  world.Split(rank % c.tp, rank, "context"));
         CpuOps ops({.threads = 1});
-        const absl::Status status = body(TensorGroup(ops, tensor.get()),
-                                         TensorGroup(ops, context.get()));
+        const absl::Status status =
+            body(TensorGroup(ops, tensor.get())
+                     .WithSequenceParallel(c.sequence_parallel),
+                 TensorGroup(ops, context.get()));
         if (!status.ok()) {
           tensor->Abort(status.message());
           context->Abort(status.message());

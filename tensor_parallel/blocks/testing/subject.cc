@@ -33,20 +33,16 @@ Made MakeLinear(const Setting& setting, bool columns) {
     return Wrap<LinearSubject<ColumnParallelLinear>>(
         setting,
         ColumnParallelLinear::Create(
-            setting.tensor, {.in = o.width,
-                             .out = o.width,
-                             .bias = o.bias,
-                             .dtype = o.dtype,
-                             .sequence_parallel = o.sequence_parallel}));
+            setting.tensor,
+            {.in = o.width, .out = o.width, .bias = o.bias, .dtype = o.dtype}));
   }
   return Wrap<LinearSubject<RowParallelLinear>>(
-      setting, RowParallelLinear::Create(
-                   setting.tensor, {.in = o.width,
-                                    .out = o.width,
-                                    .columns = {0, o.width},
-                                    .bias = o.bias,
-                                    .dtype = o.dtype,
-                                    .sequence_parallel = o.sequence_parallel}));
+      setting,
+      RowParallelLinear::Create(setting.tensor, {.in = o.width,
+                                                 .out = o.width,
+                                                 .columns = {0, o.width},
+                                                 .bias = o.bias,
+                                                 .dtype = o.dtype}));
 }
 
 Made MakeBlock(const Setting& setting, const MoeOptions& moe) {
@@ -68,13 +64,11 @@ Made MakeBlock(const Setting& setting, const MoeOptions& moe) {
 Made MakeHead(const Setting& setting) {
   const SubjectOptions& o = setting.options;
   return Wrap<HeadSubject>(
-      setting, OutputHead::Create(setting.tensor,
-                                  {.width = o.width,
-                                   .vocabulary = o.vocabulary,
-                                   .norm_epsilon = 1e-3,
-                                   .dtype = o.dtype,
-                                   .sequence_parallel = o.sequence_parallel,
-                                   .recompute = o.recompute}));
+      setting, OutputHead::Create(setting.tensor, {.width = o.width,
+                                                   .vocabulary = o.vocabulary,
+                                                   .norm_epsilon = 1e-3,
+                                                   .dtype = o.dtype,
+                                                   .recompute = o.recompute}));
 }
 
 }  // namespace
@@ -110,21 +104,17 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
       return Wrap<NormSubject>(setting,
                                RmsNorm::Create(tensor, setting.norm()));
     case SubjectKind::kEmbedding:
-      return Wrap<EmbeddingSubject>(
-          setting, VocabularyParallelEmbedding::Create(
-                       tensor, {.vocabulary = o.vocabulary,
-                                .width = o.width,
-                                .dtype = o.dtype,
-                                .sequence_parallel = o.sequence_parallel}));
+      return Wrap<EmbeddingSubject>(setting,
+                                    VocabularyParallelEmbedding::Create(
+                                        tensor, {.vocabulary = o.vocabulary,
+                                                 .width = o.width,
+                                                 .dtype = o.dtype}));
     case SubjectKind::kGatedMlp:
-      return Wrap<MlpSubject>(
-          setting,
-          GatedMlp::Create(tensor, {.width = o.width,
-                                    .hidden = o.hidden,
-                                    .bias = o.bias,
-                                    .dtype = o.dtype,
-                                    .sequence_parallel = o.sequence_parallel,
-                                    .overlap_chunks = o.overlap_chunks}));
+      return Wrap<MlpSubject>(setting,
+                              GatedMlp::Create(tensor, {.width = o.width,
+                                                        .hidden = o.hidden,
+                                                        .bias = o.bias,
+                                                        .dtype = o.dtype}));
     case SubjectKind::kAttention:
       return Wrap<AttentionSubject>(
           setting, Attention::Create(tensor, context, setting.attention()));

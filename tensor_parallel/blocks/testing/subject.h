@@ -48,8 +48,6 @@ struct SubjectOptions {
   bool qk_norm = true;
   int64_t window = 0;
   DType dtype = DType::kF64;
-  bool sequence_parallel = false;
-  int64_t overlap_chunks = 0;
   bool bias = true;
   double dropout = 0;  // Only for blocks.
   // For mixtures, which have 8 experts: adds the balance terms to the

@@ -28,6 +28,57 @@ std::string OfLayer(int64_t layer, std::string_view name) {
   return absl::StrCat("layers.", layer, ".", name);
 }
 
+using zero3::CheckpointPart;
+using zero3::CheckpointReader;
+using zero3::StateArray;
+using zero3::StatePart;
+
+// Each reader may have 64 open files.
+constexpr size_t kMostOpenReaders = 8;
+// The limit of elements read together if only some columns of rows are needed.
+constexpr int64_t kRowElements = int64_t{1} << 20;
+
+std::vector<const HeldTensor*> HeldOf(const SavedTensor& tensor) {
+  std::vector<const HeldTensor*> held;
+  for (const SavedTensor::Holder& holder : tensor.holders) {
+    held.push_back(&holder.held);
+  }
+  return held;
+}
+
+absl::StatusOr<std::vector<HeldTensor>> TensorsOf(const CheckpointPart& part) {
+  const auto found = part.metadata.find(std::string(kTensorsKey));
+  if (found == part.metadata.end()) {
+    return absl::InvalidArgumentError(
+        "not a checkpoint of a training run: it has no \"tensors\" in its "
+        "metadata");
+  }
+  TESSERA_ASSIGN_OR_RETURN(std::vector<HeldTensor> tensors,
+                           ParseHeldTensors(found->second));
+  if (tensors.size() == part.model().all().size()) return tensors;
+  return absl::InvalidArgumentError(
+      absl::StrCat("its metadata has ", tensors.size(), " tensors, it has ",
+                   part.model().count(), " parameters"));
+}
+
+std::string PartText(const CheckpointPart& part) {
+  return absl::StrCat("part ", Quoted(part.name));
+}
+
+std::byte* At(const StateArray& array, int64_t element) {
+  return array.bytes +
+         (element - array.begin) * SizeInBytes(array.format.dtype);
+}
+
+using model_files::LlamaParameter;
+
+// The number of elements converted together.
+constexpr int64_t kChunkElements = int64_t{1} << 22;
+
+bool IsInLayer(LlamaPart part) {
+  return part > LlamaPart::kEmbedding && part < LlamaPart::kFinalNorm;
+}
+
 }  // namespace
 
 std::string RunTensorName(LlamaPart part, int64_t layer) {
@@ -79,52 +130,6 @@ std::string_view SourceOfTied(const model_files::ModelConfig& config,
   return config.tied_embeddings && name == kHeadTensor ? kEmbeddingTensor
                                                        : name;
 }
-
-namespace {
-
-using zero3::CheckpointPart;
-using zero3::CheckpointReader;
-using zero3::StateArray;
-using zero3::StatePart;
-
-// Each reader may have 64 open files.
-constexpr size_t kMostOpenReaders = 8;
-// The limit of elements read together if only some columns of rows are needed.
-constexpr int64_t kRowElements = int64_t{1} << 20;
-
-std::vector<const HeldTensor*> HeldOf(const SavedTensor& tensor) {
-  std::vector<const HeldTensor*> held;
-  for (const SavedTensor::Holder& holder : tensor.holders) {
-    held.push_back(&holder.held);
-  }
-  return held;
-}
-
-absl::StatusOr<std::vector<HeldTensor>> TensorsOf(const CheckpointPart& part) {
-  const auto found = part.metadata.find(std::string(kTensorsKey));
-  if (found == part.metadata.end()) {
-    return absl::InvalidArgumentError(
-        "not a checkpoint of a training run: it has no \"tensors\" in its "
-        "metadata");
-  }
-  TESSERA_ASSIGN_OR_RETURN(std::vector<HeldTensor> tensors,
-                           ParseHeldTensors(found->second));
-  if (tensors.size() == part.model().all().size()) return tensors;
-  return absl::InvalidArgumentError(
-      absl::StrCat("its metadata has ", tensors.size(), " tensors, it has ",
-                   part.model().count(), " parameters"));
-}
-
-std::string PartText(const CheckpointPart& part) {
-  return absl::StrCat("part ", Quoted(part.name));
-}
-
-std::byte* At(const StateArray& array, int64_t element) {
-  return array.bytes +
-         (element - array.begin) * SizeInBytes(array.format.dtype);
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<SavedRun>> SavedRun::Open(std::string path) {
   std::unique_ptr<SavedRun> run(new SavedRun(std::move(path)));
@@ -314,19 +319,6 @@ absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
                                                                 : path));
   return latest.path;
 }
-
-namespace {
-
-using model_files::LlamaParameter;
-
-// The number of elements converted together.
-constexpr int64_t kChunkElements = int64_t{1} << 22;
-
-bool IsInLayer(LlamaPart part) {
-  return part > LlamaPart::kEmbedding && part < LlamaPart::kFinalNorm;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelReader>> ModelReader::Open(
     const std::string& path) {

@@ -29,6 +29,157 @@ TimeShares MeanShares(std::span<const RankResult> ranks) {
   return mean;
 }
 
+// "compute 41 %, communication 30 %, ..."
+std::string ShowShares(const TimeShares& shares) {
+  return absl::StrFormat(
+      "compute %.0f %%, communication %.0f %%, bubble %.0f %%, offload %.0f %%",
+      100 * shares.compute, 100 * shares.communication, 100 * shares.bubble,
+      100 * shares.offload);
+}
+
+// The number of tokens of the run's steps.
+int64_t TokensOf(const Settings& settings, const RunResult& result) {
+  const BatchSchedule batches = BatchScheduleOf(settings);
+  const auto steps = static_cast<int64_t>(result.steps.size());
+  return settings.length * (batches.SamplesBefore(result.first_step + steps) -
+                            batches.SamplesBefore(result.first_step));
+}
+
+std::string ShowSteps(const Settings& settings, const RunResult& result) {
+  const int64_t tokens = settings.batch * settings.length;
+  const int64_t first =
+      settings.length * BatchScheduleOf(settings).At(result.first_step);
+  std::string text = absl::StrFormat(
+      "%d steps of %s%d tokens in %.1f s, %.0f tokens/s", result.steps.size(),
+      first < tokens ? absl::StrCat(first, " to ") : "", tokens, result.seconds,
+      result.tokens_per_second);
+  if (result.first_step > 0) {
+    absl::StrAppend(&text, ", after step ", result.first_step);
+  }
+  return text;
+}
+
+std::string ShowLosses(const RunResult& result) {
+  const StepRecord& first = result.steps.front().record;
+  const StepRecord& last = result.steps.back().record;
+  return absl::StrFormat("%.4f at step %d, %.4f at step %d", first.loss,
+                         first.step + 1, last.loss, last.step + 1);
+}
+
+// Null if there was no validation.
+const StepRecord* LastValidation(const RunResult& result) {
+  for (size_t i = result.steps.size(); i-- > 0;) {
+    if (result.steps[i].record.eval_loss) return &result.steps[i].record;
+  }
+  return nullptr;
+}
+
+std::optional<double> TestLoss(const RunResult& result) {
+  return result.steps.empty() ? std::nullopt
+                              : result.steps.back().record.test_loss;
+}
+
+std::string ShowTime(const RunResult& result) {
+  const auto least =
+      std::min_element(result.ranks.begin(), result.ranks.end(),
+                       [](const RankResult& a, const RankResult& b) {
+                         return a.shares.compute < b.shares.compute;
+                       });
+  return absl::StrFormat("%s; rank %d computes least, %.0f %%",
+                         ShowShares(MeanShares(result.ranks)),
+                         least - result.ranks.begin(),
+                         100 * least->shares.compute);
+}
+
+std::string ShowMemory(const RunResult& result) {
+  const auto most =
+      std::max_element(result.ranks.begin(), result.ranks.end(),
+                       [](const RankResult& a, const RankResult& b) {
+                         return a.memory.peak_resident < b.memory.peak_resident;
+                       });
+  const std::string bytes = absl::StrFormat(
+      "%.1f MiB resident",
+      static_cast<double>(most->memory.peak_resident) / (1 << 20));
+  if (result.memory_is_shared) return absl::StrCat(bytes, " for all ranks");
+  return absl::StrCat(bytes, " at most, of rank ", most - result.ranks.begin());
+}
+
+using Json = nlohmann::ordered_json;
+
+int64_t MostResident(const RunResult& result) {
+  int64_t most = 0;
+  for (const RankResult& rank : result.ranks) {
+    most = std::max(most, rank.memory.peak_resident);
+  }
+  return most;
+}
+
+void AddShares(const TimeShares& shares, Json& json) {
+  json["compute"] = shares.compute;
+  json["communication"] = shares.communication;
+  json["bubble"] = shares.bubble;
+  json["offload"] = shares.offload;
+  json["state_traffic"] = shares.state_traffic;
+  json["state_hidden"] = shares.state_hidden;
+}
+
+// Returns "" if no sample is requested.
+absl::StatusOr<std::string> DrawSample(const FinishedRun& run,
+                                       const RunResult& result) {
+  const Settings& settings = run.settings;
+  if (settings.sample_tokens == 0 || result.checkpoint.empty()) return "";
+  tensor_parallel::CpuOps ops({.threads = static_cast<int>(settings.threads)});
+  return GenerateText(result.checkpoint, *run.tokenizer, ops,
+                      {.prompt = settings.sample_prompt,
+                       .tokens = settings.sample_tokens,
+                       .temperature = settings.sample_temperature,
+                       .seed = static_cast<uint64_t>(settings.seed)});
+}
+
+absl::StatusOr<LossDifference> Verify(const FinishedRun& run,
+                                      const RunResult& result,
+                                      std::ostream& err) {
+  err << "train: repeats the steps on one rank to compare the losses"
+      << std::endl;
+  TESSERA_ASSIGN_OR_RETURN(const std::string text,
+                           run.train(OneRankSettings(run.settings)),
+                           Annotate(_, "--verify"));
+  TESSERA_ASSIGN_OR_RETURN(const RunResult alone, ParseRunResult(text));
+  return CompareLosses(result, alone);
+}
+
+// Prints each part as soon as it is ready, because some take long.
+absl::Status FinishAsText(const FinishedRun& run, RunOutcome& outcome,
+                          std::ostream& out, std::ostream& err) {
+  out << SummaryText(run.settings, outcome.result) << std::flush;
+  TESSERA_ASSIGN_OR_RETURN(outcome.sample, DrawSample(run, outcome.result),
+                           Annotate(_, "the sample"));
+  if (!outcome.sample.empty()) out << "\n" << outcome.sample << "\n";
+  if (outcome.report) {
+    out << "\n";
+    PrintRunReport(*outcome.report, out);
+  }
+  out.flush();
+  if (!run.settings.verify) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(outcome.verified, Verify(run, outcome.result, err));
+  TESSERA_RETURN_IF_ERROR(CheckDifference(*outcome.verified, run.settings));
+  out << "\nverified: " << DescribeDifference(*outcome.verified) << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status FinishAsJson(const FinishedRun& run, RunOutcome& outcome,
+                          std::ostream& out, std::ostream& err) {
+  TESSERA_ASSIGN_OR_RETURN(outcome.sample, DrawSample(run, outcome.result),
+                           Annotate(_, "the sample"));
+  if (run.settings.verify) {
+    TESSERA_ASSIGN_OR_RETURN(outcome.verified,
+                             Verify(run, outcome.result, err));
+  }
+  out << OutcomeAsJson(outcome) << std::flush;
+  return outcome.verified ? CheckDifference(*outcome.verified, run.settings)
+                          : absl::OkStatus();
+}
+
 }  // namespace
 
 Settings OneRankSettings(const Settings& settings) {
@@ -109,85 +260,6 @@ std::string DescribeDifference(const LossDifference& difference) {
       difference.steps, difference.largest, difference.at_step + 1);
 }
 
-namespace {
-
-// "compute 41 %, communication 30 %, ..."
-std::string ShowShares(const TimeShares& shares) {
-  return absl::StrFormat(
-      "compute %.0f %%, communication %.0f %%, bubble %.0f %%, offload %.0f %%",
-      100 * shares.compute, 100 * shares.communication, 100 * shares.bubble,
-      100 * shares.offload);
-}
-
-// The number of tokens of the run's steps.
-int64_t TokensOf(const Settings& settings, const RunResult& result) {
-  const BatchSchedule batches = BatchScheduleOf(settings);
-  const auto steps = static_cast<int64_t>(result.steps.size());
-  return settings.length * (batches.SamplesBefore(result.first_step + steps) -
-                            batches.SamplesBefore(result.first_step));
-}
-
-std::string ShowSteps(const Settings& settings, const RunResult& result) {
-  const int64_t tokens = settings.batch * settings.length;
-  const int64_t first =
-      settings.length * BatchScheduleOf(settings).At(result.first_step);
-  std::string text = absl::StrFormat(
-      "%d steps of %s%d tokens in %.1f s, %.0f tokens/s", result.steps.size(),
-      first < tokens ? absl::StrCat(first, " to ") : "", tokens, result.seconds,
-      result.tokens_per_second);
-  if (result.first_step > 0) {
-    absl::StrAppend(&text, ", after step ", result.first_step);
-  }
-  return text;
-}
-
-std::string ShowLosses(const RunResult& result) {
-  const StepRecord& first = result.steps.front().record;
-  const StepRecord& last = result.steps.back().record;
-  return absl::StrFormat("%.4f at step %d, %.4f at step %d", first.loss,
-                         first.step + 1, last.loss, last.step + 1);
-}
-
-// Null if there was no validation.
-const StepRecord* LastValidation(const RunResult& result) {
-  for (size_t i = result.steps.size(); i-- > 0;) {
-    if (result.steps[i].record.eval_loss) return &result.steps[i].record;
-  }
-  return nullptr;
-}
-
-std::optional<double> TestLoss(const RunResult& result) {
-  return result.steps.empty() ? std::nullopt
-                              : result.steps.back().record.test_loss;
-}
-
-std::string ShowTime(const RunResult& result) {
-  const auto least =
-      std::min_element(result.ranks.begin(), result.ranks.end(),
-                       [](const RankResult& a, const RankResult& b) {
-                         return a.shares.compute < b.shares.compute;
-                       });
-  return absl::StrFormat("%s; rank %d computes least, %.0f %%",
-                         ShowShares(MeanShares(result.ranks)),
-                         least - result.ranks.begin(),
-                         100 * least->shares.compute);
-}
-
-std::string ShowMemory(const RunResult& result) {
-  const auto most =
-      std::max_element(result.ranks.begin(), result.ranks.end(),
-                       [](const RankResult& a, const RankResult& b) {
-                         return a.memory.peak_resident < b.memory.peak_resident;
-                       });
-  const std::string bytes = absl::StrFormat(
-      "%.1f MiB resident",
-      static_cast<double>(most->memory.peak_resident) / (1 << 20));
-  if (result.memory_is_shared) return absl::StrCat(bytes, " for all ranks");
-  return absl::StrCat(bytes, " at most, of rank ", most - result.ranks.begin());
-}
-
-}  // namespace
-
 std::string SummaryText(const Settings& settings, const RunResult& result) {
   std::string text = absl::StrCat("\n", ShowSteps(settings, result), "\n");
   const auto line = [&](std::string_view name, const std::string& value) {
@@ -222,29 +294,6 @@ std::string SummaryText(const Settings& settings, const RunResult& result) {
   if (!result.checkpoint.empty()) line("checkpoint", result.checkpoint);
   return text;
 }
-
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-int64_t MostResident(const RunResult& result) {
-  int64_t most = 0;
-  for (const RankResult& rank : result.ranks) {
-    most = std::max(most, rank.memory.peak_resident);
-  }
-  return most;
-}
-
-void AddShares(const TimeShares& shares, Json& json) {
-  json["compute"] = shares.compute;
-  json["communication"] = shares.communication;
-  json["bubble"] = shares.bubble;
-  json["offload"] = shares.offload;
-  json["state_traffic"] = shares.state_traffic;
-  json["state_hidden"] = shares.state_hidden;
-}
-
-}  // namespace
 
 std::string OutcomeAsJson(const RunOutcome& outcome) {
   const Settings& settings = outcome.settings;
@@ -301,67 +350,6 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   // The sample may be invalid UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
-
-namespace {
-
-// Returns "" if no sample is requested.
-absl::StatusOr<std::string> DrawSample(const FinishedRun& run,
-                                       const RunResult& result) {
-  const Settings& settings = run.settings;
-  if (settings.sample_tokens == 0 || result.checkpoint.empty()) return "";
-  tensor_parallel::CpuOps ops({.threads = static_cast<int>(settings.threads)});
-  return GenerateText(result.checkpoint, *run.tokenizer, ops,
-                      {.prompt = settings.sample_prompt,
-                       .tokens = settings.sample_tokens,
-                       .temperature = settings.sample_temperature,
-                       .seed = static_cast<uint64_t>(settings.seed)});
-}
-
-absl::StatusOr<LossDifference> Verify(const FinishedRun& run,
-                                      const RunResult& result,
-                                      std::ostream& err) {
-  err << "train: repeats the steps on one rank to compare the losses"
-      << std::endl;
-  TESSERA_ASSIGN_OR_RETURN(const std::string text,
-                           run.train(OneRankSettings(run.settings)),
-                           Annotate(_, "--verify"));
-  TESSERA_ASSIGN_OR_RETURN(const RunResult alone, ParseRunResult(text));
-  return CompareLosses(result, alone);
-}
-
-// Prints each part as soon as it is ready, because some take long.
-absl::Status FinishAsText(const FinishedRun& run, RunOutcome& outcome,
-                          std::ostream& out, std::ostream& err) {
-  out << SummaryText(run.settings, outcome.result) << std::flush;
-  TESSERA_ASSIGN_OR_RETURN(outcome.sample, DrawSample(run, outcome.result),
-                           Annotate(_, "the sample"));
-  if (!outcome.sample.empty()) out << "\n" << outcome.sample << "\n";
-  if (outcome.report) {
-    out << "\n";
-    PrintRunReport(*outcome.report, out);
-  }
-  out.flush();
-  if (!run.settings.verify) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(outcome.verified, Verify(run, outcome.result, err));
-  TESSERA_RETURN_IF_ERROR(CheckDifference(*outcome.verified, run.settings));
-  out << "\nverified: " << DescribeDifference(*outcome.verified) << "\n";
-  return absl::OkStatus();
-}
-
-absl::Status FinishAsJson(const FinishedRun& run, RunOutcome& outcome,
-                          std::ostream& out, std::ostream& err) {
-  TESSERA_ASSIGN_OR_RETURN(outcome.sample, DrawSample(run, outcome.result),
-                           Annotate(_, "the sample"));
-  if (run.settings.verify) {
-    TESSERA_ASSIGN_OR_RETURN(outcome.verified,
-                             Verify(run, outcome.result, err));
-  }
-  out << OutcomeAsJson(outcome) << std::flush;
-  return outcome.verified ? CheckDifference(*outcome.verified, run.settings)
-                          : absl::OkStatus();
-}
-
-}  // namespace
 
 absl::Status FinishRun(const FinishedRun& run, const std::string& text,
                        std::ostream& out, std::ostream& err) {

@@ -115,47 +115,6 @@ std::string ProgramPath() {
   return fs::read_symlink("/proc/self/exe", error).string();
 }
 
-}  // namespace
-
-std::vector<std::string> FindTextsBelow(const std::string& directory,
-                                        int64_t most_bytes) {
-  std::vector<std::string> paths;
-  int64_t bytes = 0;
-  for (FoundText& text : AllTextsBelow(directory)) {
-    if (text.bytes > most_bytes - bytes) break;
-    if (IsBinary(text.path)) continue;
-    bytes += text.bytes;
-    paths.push_back(std::move(text.path));
-  }
-  return paths;
-}
-
-RepositoryPlaces PlacesOfProcess() {
-  return {.workspace = Environment("BUILD_WORKSPACE_DIRECTORY"),
-          .runfiles = {Environment("RUNFILES_DIR"), Environment("TEST_SRCDIR"),
-                       absl::StrCat(ProgramPath(), ".runfiles")}};
-}
-
-absl::StatusOr<std::vector<std::string>> FindRepositoryTexts(
-    const RepositoryPlaces& places) {
-  if (!places.workspace.empty()) {
-    std::vector<std::string> paths =
-        FindTextsBelow(places.workspace, kMostRepositoryBytes);
-    if (!paths.empty()) return paths;
-  }
-  for (const std::string& root : places.runfiles) {
-    const std::string path = absl::StrCat(root, "/", kCarried);
-    if (root.empty() || access(path.c_str(), R_OK) != 0) continue;
-    return std::vector<std::string>{path};
-  }
-  return absl::NotFoundError(
-      "no --data is given, and the repository's texts are not there: run with "
-      "`bazel run`, keep the binary beside its .runfiles, or give texts, for "
-      "example --data=docs,src/*.cc");
-}
-
-namespace {
-
 using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 
 // Opens the tokenizer of the model's directory, or bytes for presets and
@@ -171,19 +130,6 @@ absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(const Settings& settings) {
                            tools::FlagError("model", settings.model, _));
   return TokenizerPointer(std::move(tokenizer));
 }
-
-}  // namespace
-
-absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
-  if (settings.tokenizer.empty()) return OpenModelsTokenizer(settings);
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<text::Tokenizer> tokenizer,
-      text::LoadTokenizer(UserPath(settings.tokenizer)),
-      tools::FlagError("tokenizer", settings.tokenizer, _));
-  return TokenizerPointer(std::move(tokenizer));
-}
-
-namespace {
 
 // A path of --data with its weight, if it has one.
 struct WeightedPath {
@@ -283,10 +229,6 @@ absl::Status CheckHeldOut(const Settings& settings,
       "--eval_batches"));
 }
 
-}  // namespace
-
-namespace {
-
 absl::Status CheckDocuments(const Settings& settings,
                             const text::Tokenizer& tokenizer) {
   if (!settings.document_attention || tokenizer.end_of_text().has_value()) {
@@ -298,6 +240,52 @@ absl::Status CheckDocuments(const Settings& settings,
 }
 
 }  // namespace
+
+std::vector<std::string> FindTextsBelow(const std::string& directory,
+                                        int64_t most_bytes) {
+  std::vector<std::string> paths;
+  int64_t bytes = 0;
+  for (FoundText& text : AllTextsBelow(directory)) {
+    if (text.bytes > most_bytes - bytes) break;
+    if (IsBinary(text.path)) continue;
+    bytes += text.bytes;
+    paths.push_back(std::move(text.path));
+  }
+  return paths;
+}
+
+RepositoryPlaces PlacesOfProcess() {
+  return {.workspace = Environment("BUILD_WORKSPACE_DIRECTORY"),
+          .runfiles = {Environment("RUNFILES_DIR"), Environment("TEST_SRCDIR"),
+                       absl::StrCat(ProgramPath(), ".runfiles")}};
+}
+
+absl::StatusOr<std::vector<std::string>> FindRepositoryTexts(
+    const RepositoryPlaces& places) {
+  if (!places.workspace.empty()) {
+    std::vector<std::string> paths =
+        FindTextsBelow(places.workspace, kMostRepositoryBytes);
+    if (!paths.empty()) return paths;
+  }
+  for (const std::string& root : places.runfiles) {
+    const std::string path = absl::StrCat(root, "/", kCarried);
+    if (root.empty() || access(path.c_str(), R_OK) != 0) continue;
+    return std::vector<std::string>{path};
+  }
+  return absl::NotFoundError(
+      "no --data is given, and the repository's texts are not there: run with "
+      "`bazel run`, keep the binary beside its .runfiles, or give texts, for "
+      "example --data=docs,src/*.cc");
+}
+
+absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
+  if (settings.tokenizer.empty()) return OpenModelsTokenizer(settings);
+  TESSERA_ASSIGN_OR_RETURN(
+      std::unique_ptr<text::Tokenizer> tokenizer,
+      text::LoadTokenizer(UserPath(settings.tokenizer)),
+      tools::FlagError("tokenizer", settings.tokenizer, _));
+  return TokenizerPointer(std::move(tokenizer));
+}
 
 absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
   const std::string names = absl::StrJoin(settings.data, ",");

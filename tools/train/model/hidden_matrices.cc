@@ -106,10 +106,10 @@ absl::StatusOr<std::vector<HiddenMatrix>> HiddenMatricesOf(
   TESSERA_ASSIGN_OR_RETURN(const Cut cut,
                            CutOf(parameter, model, ranks.tensor_ranks));
   // Without experts, matrices() is 1.
-  const bool is_parted = parameter.expert_parallel();
+  const bool is_divided = parameter.expert_parallel();
   const int64_t count =
-      parameter.matrices() / (is_parted ? ranks.expert_ranks : 1);
-  const int64_t first = is_parted ? ranks.expert_rank * count : 0;
+      parameter.matrices() / (is_divided ? ranks.expert_ranks : 1);
+  const int64_t first = is_divided ? ranks.expert_rank * count : 0;
   const int64_t rows = parameter.shape()[0] / parameter.matrices();
   for (int64_t expert = first; expert < first + count; ++expert) {
     AddMatrices(cut, parameter, expert * rows, matrices);

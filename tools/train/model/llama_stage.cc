@@ -82,13 +82,11 @@ absl::Status LlamaLayers::CreateFp8() {
 
 absl::Status LlamaLayers::CreateEmbedding() {
   TESSERA_ASSIGN_OR_RETURN(
-      auto embedding,
-      tp::VocabularyParallelEmbedding::Create(
-          tensor_, {.vocabulary = options_.model.vocabulary,
-                    .width = options_.model.hidden,
-                    .dtype = options_.dtype,
-                    .sequence_parallel = options_.sequence_parallel,
-                    .scale = options_.model.EmbeddingScale()}));
+      auto embedding, tp::VocabularyParallelEmbedding::Create(
+                          tensor_, {.vocabulary = options_.model.vocabulary,
+                                    .width = options_.model.hidden,
+                                    .dtype = options_.dtype,
+                                    .scale = options_.model.EmbeddingScale()}));
   embedding_.emplace(std::move(embedding));
   embedding_->AppendParameters("embedding", windows_.front());
   return absl::OkStatus();
@@ -125,8 +123,6 @@ absl::Status LlamaLayers::CreateBlock(size_t window) {
                      .norm_epsilon = model.norm_epsilon,
                      .window = model.WindowOf(layer),
                      .dtype = options_.dtype,
-                     .sequence_parallel = options_.sequence_parallel,
-                     .overlap_chunks = options_.overlap_chunks,
                      .fp8 = fp8_};
   if (options_.lora_attention) block.attention.lora = options_.lora;
   if (options_.lora_mlp) block.mlp_lora = options_.lora;
@@ -157,7 +153,6 @@ absl::Status LlamaLayers::CreateHead() {
                       .vocabulary = model.vocabulary,
                       .norm_epsilon = model.norm_epsilon,
                       .dtype = options_.dtype,
-                      .sequence_parallel = options_.sequence_parallel,
                       .recompute = options_.recompute,
                       .terms = {.label_smoothing = options_.label_smoothing,
                                 .z_loss = options_.z_loss},
@@ -688,9 +683,7 @@ std::unique_ptr<pipeline::Stage> MakeLlamaStage(LlamaLayers& layers,
 pipeline::TensorSpec BoundaryOf(const LlamaLayers& layers) {
   const RunOptions& options = layers.options();
   const tp::Partition& tokens = layers.tokens();
-  const int64_t rows = options.sequence_parallel
-                           ? tokens.SizeOf(layers.tensor().rank())
-                           : tokens.size();
+  const int64_t rows = layers.tensor().TokensBetweenLayers(tokens).size();
   return {options.dtype, {rows, options.model.hidden}};
 }
 

@@ -176,6 +176,23 @@ absl::Status FirstError(const std::vector<absl::Status>& results) {
   return error;
 }
 
+double PartOf(double actual, double expected) {
+  const double part = std::abs(actual - expected) / std::abs(expected);
+  return std::isfinite(part) ? part : std::numeric_limits<double>::infinity();
+}
+
+void Enlarge(const ParityDifference& difference, ParityDifference& largest) {
+  largest.loss = std::max(largest.loss, difference.loss);
+  largest.gradient_norm =
+      std::max(largest.gradient_norm, difference.gradient_norm);
+}
+
+std::string LineOf(const std::string& name, int64_t runs,
+                   const ParityDifference& largest) {
+  return absl::StrFormat("%-28s %5d runs, loss %.1e, gradient norm %.1e\n",
+                         name, runs, largest.loss, largest.gradient_norm);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<StepRecord>> TrainOn(
@@ -235,15 +252,6 @@ absl::StatusOr<std::vector<StepRecord>> TrainForgetful(
       });
 }
 
-namespace {
-
-double PartOf(double actual, double expected) {
-  const double part = std::abs(actual - expected) / std::abs(expected);
-  return std::isfinite(part) ? part : std::numeric_limits<double>::infinity();
-}
-
-}  // namespace
-
 ParityDifference DifferenceOf(const std::vector<StepRecord>& actual,
                               const std::vector<StepRecord>& expected) {
   ParityDifference largest;
@@ -261,22 +269,6 @@ ParityDifference DifferenceOf(const std::vector<StepRecord>& actual,
   }
   return largest;
 }
-
-namespace {
-
-void Enlarge(const ParityDifference& difference, ParityDifference& largest) {
-  largest.loss = std::max(largest.loss, difference.loss);
-  largest.gradient_norm =
-      std::max(largest.gradient_norm, difference.gradient_norm);
-}
-
-std::string LineOf(const std::string& name, int64_t runs,
-                   const ParityDifference& largest) {
-  return absl::StrFormat("%-28s %5d runs, loss %.1e, gradient norm %.1e\n",
-                         name, runs, largest.loss, largest.gradient_norm);
-}
-
-}  // namespace
 
 void ParityReport::Add(const CoveringRow& row,
                        const ParityDifference& difference) {

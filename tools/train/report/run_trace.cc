@@ -35,32 +35,6 @@ std::vector<Slice> Disjoint(std::vector<Slice> labels) {
   return disjoint;
 }
 
-}  // namespace
-
-std::vector<Slice> Slices(const Spans& spans, std::vector<Slice> labels,
-                          const SliceLabel& other) {
-  const std::vector<Slice> ordered = Disjoint(std::move(labels));
-  std::vector<Slice> slices;
-  size_t first = 0;
-  for (const Span& span : spans) {
-    int64_t at = span.begin;
-    while (first < ordered.size() && ordered[first].span.end <= at) ++first;
-    for (size_t i = first; i < ordered.size(); ++i) {
-      const Span& label = ordered[i].span;
-      if (label.begin >= span.end) break;
-      if (label.begin > at) slices.push_back({{at, label.begin}, other});
-      at = std::max(at, label.begin);
-      const int64_t end = std::min(span.end, label.end);
-      slices.push_back({{at, end}, ordered[i].label});
-      at = end;
-    }
-    if (at < span.end) slices.push_back({{at, span.end}, other});
-  }
-  return slices;
-}
-
-namespace {
-
 // The threads after those of Doing.
 enum : size_t {
   kCheckpoints = kAllDoings.size(),
@@ -204,7 +178,59 @@ void KeepLongest(std::vector<Slice>& slices, size_t most) {
   });
 }
 
+using collectives::Buffer;
+using collectives::Communicator;
+using collectives::ConstBuffer;
+using collectives::Rank;
+
+// The texts of all ranks on rank 0; empty on other ranks.
+absl::StatusOr<std::vector<std::string>> Gather(Communicator& world,
+                                                const std::string& own) {
+  const auto ranks = static_cast<size_t>(world.size());
+  const auto size = static_cast<int64_t>(own.size());
+  std::vector<int64_t> sizes(ranks);
+  TESSERA_RETURN_IF_ERROR(
+      world.AllGather(ConstBuffer(std::span<const int64_t>(&size, 1)),
+                      Buffer(std::span(sizes))));
+  const auto most =
+      static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::vector<uint8_t> padded(own.begin(), own.end());
+  padded.resize(most);
+  std::vector<uint8_t> all(world.rank() == Rank(0) ? ranks * most : 0);
+  TESSERA_RETURN_IF_ERROR(
+      world.Gather(ConstBuffer(std::span<const uint8_t>(padded)),
+                   Buffer(std::span(all)), Rank(0)));
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < ranks && !all.empty(); ++i) {
+    const char* const begin = reinterpret_cast<const char*>(&all[i * most]);
+    texts.emplace_back(begin, static_cast<size_t>(sizes[i]));
+  }
+  return texts;
+}
+
 }  // namespace
+
+std::vector<Slice> Slices(const Spans& spans, std::vector<Slice> labels,
+                          const SliceLabel& other) {
+  const std::vector<Slice> ordered = Disjoint(std::move(labels));
+  std::vector<Slice> slices;
+  size_t first = 0;
+  for (const Span& span : spans) {
+    int64_t at = span.begin;
+    while (first < ordered.size() && ordered[first].span.end <= at) ++first;
+    for (size_t i = first; i < ordered.size(); ++i) {
+      const Span& label = ordered[i].span;
+      if (label.begin >= span.end) break;
+      if (label.begin > at) slices.push_back({{at, label.begin}, other});
+      at = std::max(at, label.begin);
+      const int64_t end = std::min(span.end, label.end);
+      slices.push_back({{at, end}, ordered[i].label});
+      at = end;
+    }
+    if (at < span.end) slices.push_back({{at, span.end}, other});
+  }
+  return slices;
+}
 
 std::string RankEvents(const TraceClock& clock, std::string_view name) {
   std::string events;
@@ -245,40 +271,6 @@ std::string CheckpointEvent(std::string_view name, const Span& span,
   return EventOf({span, {std::string(name), "checkpoint"}}, kCheckpoints, clock,
                  "");
 }
-
-namespace {
-
-using collectives::Buffer;
-using collectives::Communicator;
-using collectives::ConstBuffer;
-using collectives::Rank;
-
-// The texts of all ranks on rank 0; empty on other ranks.
-absl::StatusOr<std::vector<std::string>> Gather(Communicator& world,
-                                                const std::string& own) {
-  const auto ranks = static_cast<size_t>(world.size());
-  const auto size = static_cast<int64_t>(own.size());
-  std::vector<int64_t> sizes(ranks);
-  TESSERA_RETURN_IF_ERROR(
-      world.AllGather(ConstBuffer(std::span<const int64_t>(&size, 1)),
-                      Buffer(std::span(sizes))));
-  const auto most =
-      static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
-  std::vector<uint8_t> padded(own.begin(), own.end());
-  padded.resize(most);
-  std::vector<uint8_t> all(world.rank() == Rank(0) ? ranks * most : 0);
-  TESSERA_RETURN_IF_ERROR(
-      world.Gather(ConstBuffer(std::span<const uint8_t>(padded)),
-                   Buffer(std::span(all)), Rank(0)));
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < ranks && !all.empty(); ++i) {
-    const char* const begin = reinterpret_cast<const char*>(&all[i * most]);
-    texts.emplace_back(begin, static_cast<size_t>(sizes[i]));
-  }
-  return texts;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<RunTrace>> RunTrace::Create(
     Communicator& world, std::string path, std::string_view name,

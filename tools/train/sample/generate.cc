@@ -38,10 +38,6 @@ absl::Status CheckLogits(std::span<const double> logits) {
                    *bad, ": its weights have diverged"));
 }
 
-}  // namespace
-
-namespace {
-
 // Sets the weights of tokens that top_k and top_p exclude to 0.
 void Restrict(const SampleOptions& options, std::vector<double>& weights) {
   const size_t all = weights.size();
@@ -69,32 +65,6 @@ void Restrict(const SampleOptions& options, std::vector<double>& weights) {
   }
   weights = std::move(chosen);
 }
-
-}  // namespace
-
-absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
-                                    const SampleOptions& options,
-                                    double uniform) {
-  TESSERA_RETURN_IF_ERROR(CheckSampleOptions(options));
-  TESSERA_RETURN_IF_ERROR(CheckLogits(logits));
-  const auto largest = absl::c_max_element(logits);
-  if (options.temperature == 0) return largest - logits.begin();
-  std::vector<double> sums;
-  sums.reserve(logits.size());
-  for (const double logit : logits) {
-    sums.push_back(std::exp((logit - *largest) / options.temperature));
-  }
-  Restrict(options, sums);
-  double sum = 0;
-  for (double& weight : sums) weight = sum += weight;
-  // The first token whose cumulative sum exceeds the value, which never has
-  // probability 0.
-  const auto chosen = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
-  if (chosen == sums.end()) return largest - logits.begin();
-  return chosen - sums.begin();
-}
-
-namespace {
 
 enum class Form { kWhole, kCutOff, kMalformed };
 
@@ -144,29 +114,6 @@ bool IsControl(std::string_view character) {
   return first < 0x20 || first == 0x7F ||
          (first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0);
 }
-
-}  // namespace
-
-std::string PrintableText(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {
-    const Utf8Bytes bytes = FirstCharacter(text);
-    if (bytes.form == Form::kCutOff) break;
-    const std::string_view character = text.substr(0, bytes.length);
-    if (bytes.form == Form::kWhole && !IsControl(character)) {
-      result += character;
-    } else {
-      for (const char c : character) {
-        absl::StrAppendFormat(&result, "\\x%02x",
-                              static_cast<unsigned char>(c));
-      }
-    }
-    text.remove_prefix(character.size());
-  }
-  return result;
-}
-
-namespace {
 
 // The random stream for choosing tokens: "sample" in ASCII.
 constexpr uint64_t kSampleStream = 0x73616d706c65;
@@ -257,7 +204,84 @@ absl::Status Write(const text::Tokenizer& tokenizer,
   return absl::OkStatus();
 }
 
+class CheckpointWeights final : public WeightReader {
+ public:
+  explicit CheckpointWeights(std::unique_ptr<ModelReader> reader)
+      : reader_(std::move(reader)) {}
+
+  const model_files::ModelConfig& config() const override {
+    return reader_->config();
+  }
+  absl::Status Read(model_files::LlamaPart part, int64_t layer,
+                    int64_t row_begin, int64_t row_end,
+                    std::span<float> target) override {
+    return reader_->Read(part, layer, row_begin, row_end, target);
+  }
+
+ private:
+  std::unique_ptr<ModelReader> reader_;
+};
+
+class DirectoryWeights final : public WeightReader {
+ public:
+  explicit DirectoryWeights(model_files::HuggingFaceWeights weights)
+      : weights_(std::move(weights)) {}
+
+  const model_files::ModelConfig& config() const override {
+    return weights_.config().model;
+  }
+  absl::Status Read(model_files::LlamaPart part, int64_t layer,
+                    int64_t row_begin, int64_t row_end,
+                    std::span<float> target) override {
+    return weights_.Read(part, layer, row_begin, row_end, target);
+  }
+
+ private:
+  model_files::HuggingFaceWeights weights_;
+};
+
 }  // namespace
+
+absl::StatusOr<int64_t> ChooseToken(std::span<const double> logits,
+                                    const SampleOptions& options,
+                                    double uniform) {
+  TESSERA_RETURN_IF_ERROR(CheckSampleOptions(options));
+  TESSERA_RETURN_IF_ERROR(CheckLogits(logits));
+  const auto largest = absl::c_max_element(logits);
+  if (options.temperature == 0) return largest - logits.begin();
+  std::vector<double> sums;
+  sums.reserve(logits.size());
+  for (const double logit : logits) {
+    sums.push_back(std::exp((logit - *largest) / options.temperature));
+  }
+  Restrict(options, sums);
+  double sum = 0;
+  for (double& weight : sums) weight = sum += weight;
+  // The first token whose cumulative sum exceeds the value, which never has
+  // probability 0.
+  const auto chosen = std::upper_bound(sums.begin(), sums.end(), uniform * sum);
+  if (chosen == sums.end()) return largest - logits.begin();
+  return chosen - sums.begin();
+}
+
+std::string PrintableText(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const Utf8Bytes bytes = FirstCharacter(text);
+    if (bytes.form == Form::kCutOff) break;
+    const std::string_view character = text.substr(0, bytes.length);
+    if (bytes.form == Form::kWhole && !IsControl(character)) {
+      result += character;
+    } else {
+      for (const char c : character) {
+        absl::StrAppendFormat(&result, "\\x%02x",
+                              static_cast<unsigned char>(c));
+      }
+    }
+    text.remove_prefix(character.size());
+  }
+  return result;
+}
 
 absl::Status CheckSampleOptions(const SampleOptions& options) {
   if (options.tokens < 0) {
@@ -356,46 +380,6 @@ absl::StatusOr<TextLoss> LossOfTokens(WeightReader& reader,
       absl::StrCat("the loss of the text is ", result.loss,
                    ": the model's weights have diverged"));
 }
-
-namespace {
-
-class CheckpointWeights final : public WeightReader {
- public:
-  explicit CheckpointWeights(std::unique_ptr<ModelReader> reader)
-      : reader_(std::move(reader)) {}
-
-  const model_files::ModelConfig& config() const override {
-    return reader_->config();
-  }
-  absl::Status Read(model_files::LlamaPart part, int64_t layer,
-                    int64_t row_begin, int64_t row_end,
-                    std::span<float> target) override {
-    return reader_->Read(part, layer, row_begin, row_end, target);
-  }
-
- private:
-  std::unique_ptr<ModelReader> reader_;
-};
-
-class DirectoryWeights final : public WeightReader {
- public:
-  explicit DirectoryWeights(model_files::HuggingFaceWeights weights)
-      : weights_(std::move(weights)) {}
-
-  const model_files::ModelConfig& config() const override {
-    return weights_.config().model;
-  }
-  absl::Status Read(model_files::LlamaPart part, int64_t layer,
-                    int64_t row_begin, int64_t row_end,
-                    std::span<float> target) override {
-    return weights_.Read(part, layer, row_begin, row_end, target);
-  }
-
- private:
-  model_files::HuggingFaceWeights weights_;
-};
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<WeightReader>> OpenWeights(
     const std::string& path) {

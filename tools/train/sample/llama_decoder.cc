@@ -103,6 +103,48 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
                            .shared_down = std::move(shared_down)};
 }
 
+// Tokens per batch.
+constexpr int64_t kMostAtOnce = 128;
+// Rows of logits per batch, fewer because they are as wide as the vocabulary.
+constexpr int64_t kRowsScoredAtOnce = 16;
+
+// [rows, ...] viewed as [1, rows, ...].
+template <typename View>
+absl::StatusOr<View> OneSequence(const View& x) {
+  std::vector<int64_t> shape = {1};
+  shape.insert(shape.end(), x.shape().begin(), x.shape().end());
+  return x.Reshape(shape);
+}
+
+// A matrix of heads viewed as [rows, heads, head size].
+absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
+  return x.Reshape({{x.shape()[0], heads, x.shape()[1] / heads}});
+}
+
+// log softmax(logits)[target].
+template <typename T>
+double LogProbability(std::span<const T> logits, int64_t target) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const T logit : logits) {
+    sum += std::exp(static_cast<double>(logit) - largest);
+  }
+  return logits[static_cast<size_t>(target)] - largest - std::log(sum);
+}
+
+// Appends the log-probability of each target, by the row of `logits`.
+template <typename T>
+absl::Status AddScores(ConstTensorView logits, std::span<const int64_t> targets,
+                       std::vector<double>& scores) {
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const T> values, logits.AsSpan<T>());
+  const auto width = static_cast<size_t>(logits.shape()[1]);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    scores.push_back(
+        LogProbability(values.subspan(i * width, width), targets[i]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<LlamaWeights> LlamaWeights::Read(WeightReader& reader,
@@ -130,28 +172,6 @@ absl::StatusOr<LlamaWeights> LlamaWeights::Read(WeightReader& reader,
   return LlamaWeights(config, std::move(embedding), std::move(layers),
                       std::move(norm), std::move(head));
 }
-
-namespace {
-
-// Tokens per batch.
-constexpr int64_t kMostAtOnce = 128;
-// Rows of logits per batch, fewer because they are as wide as the vocabulary.
-constexpr int64_t kRowsScoredAtOnce = 16;
-
-// [rows, ...] viewed as [1, rows, ...].
-template <typename View>
-absl::StatusOr<View> OneSequence(const View& x) {
-  std::vector<int64_t> shape = {1};
-  shape.insert(shape.end(), x.shape().begin(), x.shape().end());
-  return x.Reshape(shape);
-}
-
-// A matrix of heads viewed as [rows, heads, head size].
-absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
-  return x.Reshape({{x.shape()[0], heads, x.shape()[1] / heads}});
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<LlamaDecoder>> LlamaDecoder::Create(
     LlamaWeights& weights, tensor_parallel::Ops& ops, int64_t capacity) {
@@ -281,34 +301,6 @@ absl::StatusOr<std::vector<double>> LlamaDecoder::Append(
   }));
   return LogitsOf(static_cast<int64_t>(rows) - 1);
 }
-
-namespace {
-
-// log softmax(logits)[target].
-template <typename T>
-double LogProbability(std::span<const T> logits, int64_t target) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const T logit : logits) {
-    sum += std::exp(static_cast<double>(logit) - largest);
-  }
-  return logits[static_cast<size_t>(target)] - largest - std::log(sum);
-}
-
-// Appends the log-probability of each target, by the row of `logits`.
-template <typename T>
-absl::Status AddScores(ConstTensorView logits, std::span<const int64_t> targets,
-                       std::vector<double>& scores) {
-  TESSERA_ASSIGN_OR_RETURN(const std::span<const T> values, logits.AsSpan<T>());
-  const auto width = static_cast<size_t>(logits.shape()[1]);
-  for (size_t i = 0; i < targets.size(); ++i) {
-    scores.push_back(
-        LogProbability(values.subspan(i * width, width), targets[i]));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::StatusOr<std::vector<double>> LlamaDecoder::Score(
     std::span<const int64_t> tokens, std::span<const int64_t> targets) {

@@ -111,7 +111,9 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
   const tp::TensorGroup tensor =
       tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)
           .WithMemory(memory)
-          .WithoutWeightMemory();
+          .WithoutWeightMemory()
+          .WithSequenceParallel(options_.sequence_parallel)
+          .WithOverlapChunks(options_.overlap_chunks);
   const tp::ContextGroup context = {
       .group = tp::TensorGroup(ops, options_.mesh.cp > 1 ? groups_.cp : nullptr)
                    .WithMemory(memory),

@@ -283,7 +283,8 @@ void CheckLayers(const ParallelConfig& config, Checker& checker) {
                              ? config.layers
                              : absl::c_accumulate(counts, int64_t{0});
   const auto split = config.split.LayersPerStage(layers, stages);
-  if (!split.ok()) checker.Add("layers_per_stage", split.status().message());
+  if (split.ok()) return;
+  checker.Add("layers_per_stage", split.status().message(), "even");
 }
 
 absl::Status AllOf(const Problems& problems) {

@@ -192,7 +192,7 @@ TEST(ParallelConfigTest, CountsMustFitStagesAndLayers) {
   config.layers = 8;
   EXPECT_EQ(TextsOf(config),
             "layers_per_stage=3,4: the stages have 7 of 8 layers; give counts "
-            "that add up to 8\n");
+            "that add up to 8, such as layers_per_stage=even\n");
   config.layers = 0;
   config.mesh.pp = 3;
   EXPECT_THAT(TextsOf(config), HasSubstr("there are 3 stages, and 2 numbers"));

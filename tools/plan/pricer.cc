@@ -1,17 +1,23 @@
 #include "tools/plan/pricer.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/parameter_range.h"
+#include "offload/tier/accounting.h"
 #include "pipeline/generate/generate.h"
 #include "pipeline/simulate/simulate.h"
+#include "tensor_parallel/blocks/predict_block.h"
 #include "tools/plan/traffic.h"
+#include "tools/train/model/llama_stage.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/predict_rank.h"
+#include "zero3/parameters/model_parameters.h"
+#include "zero3/state/predict_state.h"
 
 namespace tessera::plan {
 namespace {
@@ -193,9 +199,8 @@ int64_t ExpertWeightsOf(const StageShapes& s) {
 
 // The weights of a pipeline rank.
 struct Held {
-  int64_t weights = 0;      // Sharded over data ranks.
-  int64_t experts = 0;      // Sharded over ranks with the same experts.
-  int64_t most_layers = 0;  // In one stage.
+  int64_t weights = 0;  // Sharded over data ranks.
+  int64_t experts = 0;  // Sharded over ranks with the same experts.
 };
 
 absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
@@ -207,84 +212,55 @@ absl::StatusOr<Held> HeldBy(const train::PipelinePlan& plan, int64_t rank) {
     held.weights += WeightsOf(shapes);
     (shapes.mixture.ranks > 1 ? held.experts : held.weights) +=
         ExpertWeightsOf(shapes);
-    held.most_layers = std::max(held.most_layers, shapes.layers);
   }
   return held;
 }
 
-// The bytes of weights, gradients and AdamW's state per rank, which ZeRO
-// partitions (Rajbhandari et al., arXiv 1910.02054, section 5), rounded down.
+// The bytes of `weights` weights, their gradients and AdamW's state per rank.
+// The division of a single parameter rounds up least.
 absl::StatusOr<int64_t> StateBytes(const train::RunOptions& run,
                                    int64_t weights, int64_t sharers) {
-  const int64_t width = SizeInBytes(run.dtype);
-  const int64_t master = width < 4 ? 4 * weights : 0;
-  TESSERA_ASSIGN_OR_RETURN(const int64_t moment,
-                           offload::MomentBytes(run.state.moments, weights));
-  const int64_t optimizer = master + 2 * moment;
-  const auto shared = [&](int64_t bytes, int stage) {
-    return run.state.stage >= stage ? bytes / sharers : bytes;
-  };
-  return shared(width * weights, 3) + shared(4 * weights, 2) +
-         shared(optimizer, 1);
+  if (weights == 0) return 0;
+  TESSERA_ASSIGN_OR_RETURN(
+      const zero3::ModelParameters model,
+      zero3::ModelParameters::Builder()
+          .Add({.name = "weights", .shape = {weights}, .dtype = run.dtype})
+          .Build());
+  TESSERA_ASSIGN_OR_RETURN(const offload::Usage usage,
+                           zero3::PredictState(model, run.state, sharers));
+  return usage.of(offload::Purpose::kParameters).current +
+         usage.of(offload::Purpose::kGradients).current +
+         usage.of(offload::Purpose::kOptimizer).current;
 }
 
 }  // namespace
 
-// Computed from the cost of a second layer on a single rank, with one and with
-// two micro-batches in flight. If a model has dense layers and mixtures, the
-// cost of the cheaper kind.
-absl::StatusOr<const Pricer::LayerCost*> Pricer::LayerOf(
-    const Candidate& candidate) {
+// The bytes that a layer holds for each micro-batch in flight. If a model has
+// dense layers and mixtures, those of the cheaper kind.
+absl::StatusOr<int64_t> Pricer::LayerBytes(const Candidate& candidate) {
   const std::string key = absl::StrCat(
       candidate.mesh.tp, "/", candidate.mesh.cp, "/", candidate.micro_batch,
       "/", static_cast<int>(candidate.recompute));
   if (const auto found = layers_.find(key); found != layers_.end()) {
-    return &found->second;
+    return found->second;
   }
-  LayerCost least;
-  const int64_t dense = request_.model.mixture.dense_layers;
-  for (const int64_t dense_layers : {int64_t{0}, dense}) {
-    TESSERA_ASSIGN_OR_RETURN(const LayerCost cost,
-                             CostOfLayer(candidate, dense_layers > 0));
-    least = dense_layers == 0
-                ? cost
-                : LayerCost{.first = std::min(least.first, cost.first),
-                            .next = std::min(least.next, cost.next)};
+  const train::RunOptions run = RunOptionsOf(request_, candidate);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const int64_t layer : {int64_t{0}, run.model.layers - 1}) {
+    TESSERA_ASSIGN_OR_RETURN(const tensor_parallel::BlockMemory memory,
+                             tensor_parallel::PredictBlock(
+                                 train::BlockOptionsOf(run, layer),
+                                 {.sequences = run.micro_batch,
+                                  .length = run.length,
+                                  .tensor_ranks = run.mesh.tp,
+                                  .sequence_parallel = run.sequence_parallel,
+                                  .overlap_chunks = run.overlap_chunks,
+                                  .context_ranks = run.mesh.cp,
+                                  .zigzag = run.zigzag,
+                                  .algorithm = run.context_attention}));
+    least = std::min(least, memory.held);
   }
-  return &layers_.emplace(key, least).first->second;
-}
-
-absl::StatusOr<Pricer::LayerCost> Pricer::CostOfLayer(
-    const Candidate& candidate, bool is_dense) const {
-  std::map<std::pair<int64_t, int64_t>, int64_t> bytes;
-  for (const int64_t layers : {1, 2}) {
-    for (const int64_t micro_batches : {1, 2}) {
-      train::RunOptions run = RunOptionsOf(request_, candidate);
-      run.mesh.dp = 1;
-      run.mesh.pp = 1;
-      run.mesh.ep = 1;
-      run.schedule = "gpipe";
-      run.chunks = 1;
-      run.batch = run.micro_batch * micro_batches;
-      run.state.stage = 0;
-      run.model.layers = layers;
-      run.model.mixture.dense_layers = is_dense ? layers : 0;
-      TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan plan,
-                               train::PipelinePlan::Create(run));
-      TESSERA_ASSIGN_OR_RETURN(const train::RankPrediction rank,
-                               train::PredictRank(plan, {}, {}));
-      const train::ActivationMemory& held = rank.activations;
-      bytes[{layers, micro_batches}] =
-          held.pools + held.boundaries + held.layers;
-    }
-  }
-  const auto second_layer = [&](int64_t micro_batches) {
-    return std::max<int64_t>(
-        bytes[{2, micro_batches}] - bytes[{1, micro_batches}], 0);
-  };
-  return LayerCost{
-      .first = second_layer(1),
-      .next = std::max<int64_t>(second_layer(2) - second_layer(1), 0)};
+  return layers_.emplace(key, least).first->second;
 }
 
 // The largest number of (layer, micro-batch) pairs that a rank holds between
@@ -326,11 +302,8 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
     state += experts;
     most = std::max(most, state);
     if (most > request_.memory) return most;
-    TESSERA_ASSIGN_OR_RETURN(const LayerCost* const layer, LayerOf(candidate));
-    // Everything in flight, but at least one micro-batch in the largest stage.
-    most =
-        std::max(most, state + std::max(MostInFlight(plan, rank) * layer->next,
-                                        held.most_layers * layer->first));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t layer, LayerBytes(candidate));
+    most = std::max(most, state + MostInFlight(plan, rank) * layer);
   }
   return most;
 }

@@ -85,12 +85,6 @@ class Pricer {
     double data_seconds = 0;
     double optimizer_seconds = 0;
   };
-  // The activation bytes of a layer for the first micro-batch in flight, and
-  // for each further one.
-  struct LayerCost {
-    int64_t first = 0;
-    int64_t next = 0;
-  };
   // The cost of a micro-batch for each stage, and for each pipeline rank.
   struct PassCost {
     std::vector<pipeline::StageCosts> stages;
@@ -121,9 +115,7 @@ class Pricer {
   double DataSeconds(const Candidate& candidate,
                      const train::RankPrediction& rank, double gathers,
                      double computed);
-  absl::StatusOr<const LayerCost*> LayerOf(const Candidate& candidate);
-  absl::StatusOr<LayerCost> CostOfLayer(const Candidate& candidate,
-                                        bool is_dense) const;
+  absl::StatusOr<int64_t> LayerBytes(const Candidate& candidate);
   static int64_t MostInFlight(const train::PipelinePlan& plan, int64_t rank);
   double DeviceBandwidth() const;
 
@@ -135,7 +127,7 @@ class Pricer {
   std::map<std::string, PassCost> passes_;
   std::map<std::string, RankCost> ranks_;
   std::map<std::string, std::vector<double>> gathers_;
-  std::map<std::string, LayerCost> layers_;
+  std::map<std::string, int64_t> layers_;
   std::map<std::string, PipelineCost> simulated_;
 };
 

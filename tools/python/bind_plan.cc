@@ -21,6 +21,7 @@
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/memory_ladder.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/settings/settings_table.h"
@@ -44,9 +45,10 @@ absl::StatusOr<std::string> FindPlans(const plan::PlanQuestion& question) {
 // this machine's. Ranks do not include the memory of an idle process.
 absl::StatusOr<std::string> Estimate(const std::string& json,
                                      int64_t vocabulary, int64_t memory) {
-  TESSERA_ASSIGN_OR_RETURN(const train::Settings settings,
+  TESSERA_ASSIGN_OR_RETURN(train::Settings settings,
                            train::ParseSettings(json));
   TESSERA_RETURN_IF_ERROR(train::CheckSettings(settings));
+  settings = train::AtLeast(settings, train::ScratchOf(settings));
   TESSERA_ASSIGN_OR_RETURN(const model_files::ModelConfig model,
                            train::ModelOf(settings, vocabulary));
   train::MachineRoom room = {.bytes = memory, .limit = "memory"};

@@ -192,18 +192,22 @@ std::string MeshSizes::ToFlag() const {
 
 absl::Status MeshSizes::Validate() const {
   TESSERA_RETURN_IF_ERROR(ValidateAxes(AxesOf(*this)));
+  std::vector<std::string> problems;
   if (dp_replicate < 1 || dp % dp_replicate != 0) {
-    return absl::InvalidArgumentError(
+    problems.push_back(
         absl::StrCat("dp_replicate", dp_replicate, " does not divide dp", dp));
   }
   if (ep < 1 || (cp * dp) % ep != 0) {
-    return absl::InvalidArgumentError(
+    problems.push_back(
         absl::StrCat("ep", ep, " does not divide cp x dp, which is ", cp, " x ",
                      dp, "; experts are divided among these ranks"));
   }
-  if (world_size() <= kMaxRanks) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      world_size(), " ranks; at most ", kMaxRanks, " are allowed"));
+  if (world_size() > kMaxRanks) {
+    problems.push_back(absl::StrCat(world_size(), " ranks; at most ", kMaxRanks,
+                                    " are allowed"));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "; "));
 }
 
 absl::StatusOr<Mesh> MeshSizes::MakeMesh() const {

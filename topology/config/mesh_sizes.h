@@ -80,8 +80,9 @@ struct MeshSizes {
   // restores it.
   std::string ToFlag() const;
 
-  // InvalidArgument for a size below 1, a dp_replicate that does not divide dp,
-  // an ep that does not divide cp x dp, and more than kMaxRanks ranks.
+  // InvalidArgument, in one line, for a size below 1, a dp_replicate that does
+  // not divide dp, an ep that does not divide cp x dp, and more than kMaxRanks
+  // ranks.
   absl::Status Validate() const;
 
   // Reads names joined by "-", fastest-varying first, such as "tp-cp-dp-pp".

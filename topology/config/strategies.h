@@ -1,4 +1,4 @@
-// Named strategies of a job: how it keeps activations, how it sums gradients,
+// Named strategies of a job: how it saves memory, how it sums gradients,
 // and its precision.
 //
 //   ParseEnum<MemoryStrategy>("aggressive");   // MemoryStrategy::kAggressive
@@ -14,12 +14,12 @@
 
 namespace tessera::topology {
 
-// The treatment of activations between the forward and backward passes.
+// How a job trades time for memory. Each strategy includes those before it.
 enum class MemoryStrategy {
-  kBasic,       // all are kept
-  kStandard,    // checkpointing: some are kept, the rest recomputed from them
-  kAggressive,  // full recomputation: only the input of each layer is kept
-  kExtreme,     // offloaded to disk
+  kBasic,       // Nothing is traded.
+  kStandard,    // Activations are recomputed from checkpoints.
+  kAggressive,  // All state is sharded and offloaded to host memory.
+  kExtreme,     // State and activations are offloaded to disk.
 };
 
 template <>

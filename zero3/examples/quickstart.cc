@@ -1,16 +1,11 @@
 // How the state of a model divides over ranks, before anything is allocated.
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <string>
 
-#include "base/device/host_device.h"
 #include "base/status_macros.h"
-#include "base/tensor/counting_memory.h"
-#include "collectives/communicator.h"
-#include "collectives/counting/counting_engine.h"
 #include "zero3/parameters/model_parameters.h"
-#include "zero3/state/sharded_state.h"
+#include "zero3/state/predict_state.h"
 
 namespace {
 
@@ -35,44 +30,22 @@ absl::StatusOr<ModelParameters> TwentyFourLayers() {
   return model.Build();
 }
 
-// The state of rank 0, in memory that is only counted, in a world of which no
-// other rank exists.
-absl::StatusOr<offload::Usage> UsageOf(const ModelParameters& model, int stage,
-                                       int64_t ranks) {
-  const auto memory = std::make_shared<CountingMemory>();
-  CountingDevice device(memory, memory);
-  TESSERA_ASSIGN_OR_RETURN(const auto queue, device.CreateQueue("compute"));
-  const auto counts = std::make_shared<collectives::MessageCounts>();
-  TESSERA_ASSIGN_OR_RETURN(
-      auto engine, collectives::CreateCountingEngine(
-                       {.ranks = ranks, .memory = memory, .counts = counts}));
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto group, collectives::Communicator::Create(std::move(engine)));
-  ShardedStateOptions options;
-  options.stage = stage;
-  options.queue = queue.get();
-  options.ops = DryStateOps();
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto state,
-      ShardedState::Create(model, options, {.shard = group.get()}));
-  return state->usage();
-}
-
 absl::Status Run() {
   TESSERA_ASSIGN_OR_RETURN(const ModelParameters model, TwentyFourLayers());
   std::cout << model.elements() << " elements, " << model.bytes()
-            << " bytes\n\nstage  N    parameters     gradients     optimizer\n";
+            << " bytes\n\nstage  N    parameters     gradients     optimizer"
+            << "          peak\n";
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t ranks : {1, 8}) {
       TESSERA_ASSIGN_OR_RETURN(const offload::Usage usage,
-                               UsageOf(model, stage, ranks));
+                               PredictState(model, {.stage = stage}, ranks));
       std::cout << std::setw(5) << stage << std::setw(3) << ranks;
       for (const offload::Purpose purpose :
            {offload::Purpose::kParameters, offload::Purpose::kGradients,
             offload::Purpose::kOptimizer}) {
         std::cout << std::setw(14) << usage.of(purpose).current;
       }
-      std::cout << "\n";
+      std::cout << std::setw(14) << usage.peak << "\n";
     }
   }
   return absl::OkStatus();

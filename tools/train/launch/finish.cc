@@ -189,6 +189,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
   alone.parallel.schedule = "1f1b";
   alone.parallel.chunks = 1;
+  alone.parallel.split = {};
   alone.sequence_parallel = false;
   alone.overlap_chunks = 0;
   alone.context_attention = "ring";
@@ -198,6 +199,8 @@ Settings OneRankSettings(const Settings& settings) {
   alone.offload_dir = "";
   alone.compression = "none";
   alone.parallel.memory_limit = {};
+  alone.parallel.device_memory_limit = {};
+  alone.parallel.memory_strategy = {};
   alone.run_dir = "";
   alone.checkpoint_every = 0;
   alone.eval_every = 0;

@@ -397,10 +397,31 @@ std::string ShortageOf(const RunPrediction& prediction) {
   return absl::StrJoin(shortages, "; ");
 }
 
+// --device_memory_limit fails the ranks that exceed it.
+absl::Status CheckDeviceLimit(const Settings& settings,
+                              const RunPrediction& prediction) {
+  const ByteSize limit = settings.parallel.device_memory_limit;
+  int64_t needed = 0;
+  for (const RankPrediction& rank : prediction.ranks) {
+    needed = std::max(needed, rank.device);
+  }
+  if (limit == ByteSize() || needed <= limit.bytes() || settings.force) {
+    return absl::OkStatus();
+  }
+  return tools::FlagError(
+      "device_memory_limit", limit.ToString(),
+      absl::InvalidArgumentError(absl::StrCat(
+          "a rank needs ", needed,
+          " bytes of its device's memory; use for "
+          "example --memory_strategy=aggressive or more ranks; --force starts "
+          "the run anyway")));
+}
+
 }  // namespace
 
 absl::Status CheckRoom(const Settings& settings,
                        const RunPrediction& prediction, std::ostream& err) {
+  TESSERA_RETURN_IF_ERROR(CheckDeviceLimit(settings, prediction));
   if (prediction.fits()) return absl::OkStatus();
   const std::string shortage = ShortageOf(prediction);
   if (settings.force) {

@@ -61,7 +61,9 @@ class CommonDirectory {
 }  // namespace
 
 MemoryStrategy::MemoryStrategy(const RunContext& run)
-    : run_(run), limit_(run.settings.parallel.memory_limit.bytes()) {
+    : run_(run),
+      limit_(run.settings.parallel.memory_limit.bytes()),
+      strategy_(run.settings.parallel.memory_strategy) {
   if (limit_ == 0) return;
   watch_.emplace(limit_ / (run.shares_process() ? 1 : run.world.size()),
                  run.sinks.memory.value_or(MemoryWatch::RealSystem()));

@@ -75,7 +75,7 @@ class MemoryStrategy {
   std::optional<MemoryWatch> watch_;
   int64_t peak_ = 0;        // Resident, outside of watched steps.
   bool may_change_ = true;  // Higher rungs may exist.
-  topology::MemoryStrategy strategy_ = topology::MemoryStrategy::kBasic;
+  topology::MemoryStrategy strategy_;
   std::vector<StrategyChange> changes_;
 };
 

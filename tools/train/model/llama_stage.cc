@@ -19,6 +19,36 @@ namespace tessera::train {
 
 namespace tp = tensor_parallel;
 
+tp::TransformerBlockOptions BlockOptionsOf(const RunOptions& options,
+                                           int64_t layer) {
+  const model_files::ModelConfig& model = options.model;
+  tp::TransformerBlockOptions block;
+  block.attention = {.width = model.hidden,
+                     .heads = model.heads,
+                     .kv_heads = model.kv_heads,
+                     .head_size = model.head_size,
+                     .rotary = model.rotary,
+                     .qkv_bias = model.qkv_bias,
+                     .output_bias = model.output_bias,
+                     .qk_norm = model.qk_norm,
+                     .norm_epsilon = model.norm_epsilon,
+                     .window = model.WindowOf(layer),
+                     .dtype = options.dtype};
+  if (options.lora_attention) block.attention.lora = options.lora;
+  if (options.lora_mlp) block.mlp_lora = options.lora;
+  block.hidden = model.intermediate;
+  block.glu = model.glu;
+  block.moe = MixtureOptions(model, layer);
+  block.moe.balance = options.balance.value_or(block.moe.balance);
+  block.moe.z_loss = options.router_z_loss;
+  block.moe.capacity = options.expert_capacity;
+  block.norm_epsilon = model.norm_epsilon;
+  block.recompute = options.recompute;
+  block.dropout = {
+      .probability = options.dropout, .seed = options.seed, .layer = layer};
+  return block;
+}
+
 LlamaLayers::LlamaLayers(const tp::TensorGroup& tensor,
                          const tp::ContextGroup& context,
                          const std::optional<tp::TensorGroup>& experts,
@@ -100,39 +130,10 @@ void LlamaLayers::FreezeAllButAdapters() {
   }
 }
 
-tp::MoeOptions LlamaLayers::MixtureOf(int64_t layer) const {
-  tp::MoeOptions mixture = MixtureOptions(options_.model, layer);
-  mixture.balance = options_.balance.value_or(mixture.balance);
-  mixture.z_loss = options_.router_z_loss;
-  mixture.capacity = options_.expert_capacity;
-  return mixture;
-}
-
 absl::Status LlamaLayers::CreateBlock(size_t window) {
-  const model_files::ModelConfig& model = options_.model;
   const int64_t layer = numbers_[window] - 1;
-  tp::TransformerBlockOptions block;
-  block.attention = {.width = model.hidden,
-                     .heads = model.heads,
-                     .kv_heads = model.kv_heads,
-                     .head_size = model.head_size,
-                     .rotary = model.rotary,
-                     .qkv_bias = model.qkv_bias,
-                     .output_bias = model.output_bias,
-                     .qk_norm = model.qk_norm,
-                     .norm_epsilon = model.norm_epsilon,
-                     .window = model.WindowOf(layer),
-                     .dtype = options_.dtype,
-                     .fp8 = fp8_};
-  if (options_.lora_attention) block.attention.lora = options_.lora;
-  if (options_.lora_mlp) block.mlp_lora = options_.lora;
-  block.hidden = model.intermediate;
-  block.glu = model.glu;
-  block.moe = MixtureOf(layer);
-  block.norm_epsilon = model.norm_epsilon;
-  block.recompute = options_.recompute;
-  block.dropout = {
-      .probability = options_.dropout, .seed = options_.seed, .layer = layer};
+  tp::TransformerBlockOptions block = BlockOptionsOf(options_, layer);
+  block.attention.fp8 = fp8_;
   block.borrows_tensors = true;
   TESSERA_ASSIGN_OR_RETURN(
       tp::TransformerBlock made,

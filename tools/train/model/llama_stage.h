@@ -127,6 +127,10 @@ class ResidentWeights final : public WeightAccess {
 
 using ParameterWindow = std::vector<tensor_parallel::Parameter*>;
 
+// The options of a transformer block, without fp8 and borrowed tensors.
+tensor_parallel::TransformerBlockOptions BlockOptionsOf(
+    const RunOptions& options, int64_t layer);
+
 // A model of L layers has L + 2 windows: 0 is the embedding, 1 to L are the
 // transformer blocks, L + 1 is the head. The parameters of a window are
 // gathered and reduced together.
@@ -205,7 +209,6 @@ class LlamaLayers {
 
   absl::Status CreateFp8();
   absl::Status CreateEmbedding();
-  tensor_parallel::MoeOptions MixtureOf(int64_t layer) const;
   void FreezeAllButAdapters();
   absl::Status CreateBlock(size_t window);
   absl::Status CreateHead();

@@ -46,6 +46,29 @@ TEST(MeshParityTest, EveryMeshMatchesLossesOfOneRank) {
   }
 }
 
+// Stages may have only the embedding, only the head, or no layer between other
+// stages.
+TEST(MeshParityTest, EverySplitOfLayersMatchesLossesOfOneRank) {
+  ParityCase run = {.clip = true, .steps = 3};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  run.mesh = {.dp = 2, .pp = 2};
+  for (const auto& [schedule, layers] :
+       std::vector<std::pair<std::string, std::vector<int64_t>>>{
+           {"1f1b", {1, 2}},
+           {"1f1b", {3, 0}},
+           {"auto", {0, 3}},
+           {"dualpipe", {0, 3}},
+           {"zb_v", {1, 0, 2, 0}},
+           {"interleaved_1f1b", {0, 1, 0, 2}}}) {
+    run.schedule = schedule;
+    run.chunks = static_cast<int64_t>(layers.size()) / 2;
+    run.layers_per_stage = layers;
+    SCOPED_TRACE(::testing::PrintToString(layers));
+    ExpectLosses(run, expected, 1e-5);
+    run.stage = run.stage == 3 ? 0 : 3;
+  }
+}
+
 // Sharded over a part of the data ranks, replicated over the others.
 TEST(MeshParityTest, HybridShardingMatchesLossesOfOneRank) {
   ParityCase run = {.clip = true, .steps = 6};

@@ -118,6 +118,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                            .total_steps = run.steps};
   options.schedule = run.schedule;
   options.chunks = run.chunks;
+  options.layers_per_stage = run.layers_per_stage;
   options.sequence_parallel = run.sequence_parallel;
   options.overlap_chunks = run.overlap_chunks;
   options.zigzag = run.zigzag;

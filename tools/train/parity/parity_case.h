@@ -50,6 +50,7 @@ struct ParityCase {
   MeshSizes mesh = {};
   std::string schedule = "1f1b";
   int64_t chunks = 1;
+  std::vector<int64_t> layers_per_stage = {};  // Empty: even.
   int64_t micro_batch = 1;
   tensor_parallel::Recompute recompute = tensor_parallel::Recompute::kNone;
   bool sequence_parallel = false;

@@ -7,14 +7,14 @@
 #include <string>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/counting/counting_engine.h"
+#include "offload/tier/accounting.h"
+#include "offload/tier/budgeted_memory.h"
 #include "offload/tier/file_tier.h"
 #include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/ops/ops.h"
@@ -55,41 +55,14 @@ absl::StatusOr<text::Samples> SomeSamples(int64_t length) {
   return text::Samples::Create(std::move(corpus), {.sequence = length});
 }
 
-// Allocates from another resource and counts its own allocations. Thread-safe.
-class CountedPart final : public MemoryResource {
- public:
-  explicit CountedPart(std::shared_ptr<MemoryResource> whole)
-      : whole_(std::move(whole)) {}
-
-  int64_t live_bytes() const {
-    const absl::MutexLock lock(&mutex_);
-    return live_bytes_;
-  }
-  int64_t peak_bytes() const {
-    const absl::MutexLock lock(&mutex_);
-    return peak_bytes_;
-  }
-  MemoryKind kind() const override { return whole_->kind(); }
-  absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override {
-    TESSERA_ASSIGN_OR_RETURN(void* const data,
-                             whole_->Allocate(bytes, alignment));
-    const absl::MutexLock lock(&mutex_);
-    live_bytes_ += static_cast<int64_t>(bytes);
-    peak_bytes_ = std::max(peak_bytes_, live_bytes_);
-    return data;
-  }
-  void Deallocate(void* data, size_t bytes, size_t alignment) override {
-    whole_->Deallocate(data, bytes, alignment);
-    const absl::MutexLock lock(&mutex_);
-    live_bytes_ -= static_cast<int64_t>(bytes);
-  }
-
- private:
-  const std::shared_ptr<MemoryResource> whole_;
-  mutable absl::Mutex mutex_;
-  int64_t live_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-};
+// Allocates from another resource and counts its own allocations.
+std::shared_ptr<offload::BudgetedMemory> CountedPart(
+    std::shared_ptr<MemoryResource> whole) {
+  return std::make_shared<offload::BudgetedMemory>(
+      std::move(whole),
+      std::make_shared<offload::Accounting>("part", offload::kUnlimited),
+      Purpose::kBuffers);
+}
 
 // The maximum number of micro-batches of a stage that are in flight, from the
 // start of their forward to the end of their backward.
@@ -114,12 +87,13 @@ class DryRun {
         place_(place),
         homes_(homes),
         memory_(std::make_shared<CountingMemory>(access)),
-        on_device_(std::make_shared<CountedPart>(memory_)),
-        on_host_(std::make_shared<CountedPart>(memory_)),
+        on_device_(CountedPart(memory_)),
+        on_host_(CountedPart(memory_)),
         device_(on_device_, on_host_, /*is_immediate=*/!homes.on_device),
-        working_(std::make_shared<CountedPart>(on_device_)) {
+        working_(CountedPart(on_device_)) {
     // A step with the whole batch needs most memory.
     options_.batch_warmup_steps = 0;
+    options_.device_memory_limit = 0;
     SetTiers();
   }
 
@@ -147,11 +121,12 @@ class DryRun {
   const RankPlace place_;
   const StateHomes homes_;
   const std::shared_ptr<CountingMemory> memory_;
-  const std::shared_ptr<CountedPart> on_device_;
-  const std::shared_ptr<CountedPart> on_host_;
+  const std::shared_ptr<offload::BudgetedMemory> on_device_;
+  const std::shared_ptr<offload::BudgetedMemory> on_host_;
   CountingDevice device_;
   std::unique_ptr<Queue> queue_;
-  const std::shared_ptr<CountedPart> working_;  // For pools and layers.
+  const std::shared_ptr<offload::BudgetedMemory>
+      working_;  // For pools and layers.
   const std::shared_ptr<offload::Accounting> host_ =
       std::make_shared<offload::Accounting>("host", offload::kUnlimited);
   const std::shared_ptr<offload::Accounting> files_ =
@@ -292,7 +267,7 @@ ActivationMemory DryRun::Activations() const {
   ActivationMemory memory;
   memory.boundaries = executor.timeline().peak_bytes;
   memory.pools = rank_->activation_bytes() - memory.boundaries;
-  memory.layers = working_->live_bytes() - memory.pools;
+  memory.layers = working_->usage().current - memory.pools;
   memory.micro_batches = MostMicroBatches(
       steps_->stages().schedule.ranks[static_cast<size_t>(place_.pp)]);
   return memory;
@@ -306,8 +281,8 @@ RankPrediction DryRun::Result() const {
   rank.state = State();
   rank.activations = Activations();
   rank.held = memory_->peak_bytes();
-  rank.device = on_device_->peak_bytes();
-  rank.host = on_host_->peak_bytes();
+  rank.device = on_device_->usage().peak;
+  rank.host = on_host_->usage().peak;
   rank.traffic = Traffic();
   return rank;
 }

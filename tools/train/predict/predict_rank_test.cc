@@ -711,6 +711,47 @@ TEST(PredictRankTest, ActivationsInFilesTakeTheMemoryOfFourLayers) {
   }
 }
 
+// The device's account has everything but the tensors between stages.
+TEST(PredictRankTest, DeviceLimitHoldsStateAndActivations) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    RunOptions options = SmallRun();
+    options.recompute = recompute;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                                 PipelinePlan::Create(options));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction rank,
+                                 PredictRank(plan, {}, {}));
+    options.device_memory_limit = rank.device;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured, MeasureRun(options));
+    const int64_t peak = measured[0].state.peak;
+    EXPECT_LT(peak, rank.device);
+    EXPECT_GE(peak, rank.device - rank.activations.boundaries - 64);
+    EXPECT_EQ(measured[0].state.of(Purpose::kActivations).peak,
+              rank.activations.pools + rank.activations.layers -
+                  rank.activations.boundaries);
+    options.device_memory_limit = peak;
+    EXPECT_THAT(MeasureRun(options), IsOk());
+    options.device_memory_limit = peak - 1;
+    EXPECT_THAT(MeasureRun(options),
+                StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+}
+
+// The ranks of a pipeline whose stages have different numbers of layers.
+TEST(PredictRankTest, EverySplitOfLayersMatchesMeasurement) {
+  RunOptions options = SmallRun();
+  options.mesh.pp = 2;
+  for (const std::vector<int64_t>& layers :
+       {std::vector<int64_t>{1, 3}, {4, 0}, {0, 4}}) {
+    options.layers_per_stage = layers;
+    SCOPED_TRACE(::testing::PrintToString(layers));
+    ExpectAsMeasured(options);
+  }
+  options.layers_per_stage = {4};
+  EXPECT_THAT(PipelinePlan::Create(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("2 stages, and 1 numbers")));
+}
+
 TEST(PredictRankTest, RejectsInvalidOptions) {
   RunOptions options = SmallRun();
   options.batch = 7;

@@ -22,6 +22,7 @@
 #include "tools/train/settings/batch_schedule.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/settings_table.h"
+#include "topology/config/parallel_config.h"
 #include "topology/config/strategies.h"
 #include "topology/device_mesh.h"
 
@@ -59,6 +60,10 @@ constexpr Rule kRules[] = {
     {"context_attention", [](auto& s) { return s.parallel.mesh.cp > 1; },
      "has no effect with cp 1, where every rank holds whole sequences; use for "
      "example --mesh=cp2"},
+    {"layers_per_stage",
+     [](auto& s) { return !IsScheduleFile(s.parallel.schedule); },
+     "has no effect with a schedule from a file, whose stages have equal "
+     "numbers of layers; use --layers_per_stage=even"},
     {"overlap_chunks", [](auto& s) { return s.parallel.mesh.tp > 1; },
      "has no effect with tp 1, where tensor-parallel ranks exchange no tokens; "
      "use for example --mesh=tp2"},
@@ -206,17 +211,6 @@ absl::Status CheckModelAndData(const Settings& settings) {
                       "contains an empty name; use files, directories or "
                       "patterns such as --data=docs,src/*.cc");
   }
-  const DType dtype = settings.parallel.dtype;
-  if (topology::EnumName(dtype).empty()) {
-    return RefuseFlag(
-        "dtype", DTypeName(dtype),
-        "must be one of fp32, bf16, fp16, fp8, such as --dtype=fp32");
-  }
-  if (settings.parallel.fp8 && dtype != DType::kBF16) {
-    return RefuseFlag("dtype", DTypeName(dtype),
-                      "does not support fp8 products, whose weights and "
-                      "activations are bf16; use --dtype=fp8");
-  }
   if (settings.validation_fraction + settings.test_fraction < 1) {
     return absl::OkStatus();
   }
@@ -352,10 +346,6 @@ absl::Status CheckBatchWarmup(const Settings& settings, const MeshSizes& mesh) {
 // Checks that batch, length and schedule fit the mesh.
 absl::Status CheckMesh(const Settings& settings) {
   const MeshSizes& mesh = settings.parallel.mesh;
-  if (const absl::Status status = mesh.Validate(); !status.ok()) {
-    return Refuse(settings, "mesh", status.message(),
-                  "; use sizes such as --mesh=dp2,pp2,tp2");
-  }
   if (settings.order != kAutoOrder) {
     const absl::Status order = mesh.ParseOrder(settings.order).status();
     if (!order.ok()) return Refuse(settings, "order", order.message());
@@ -501,10 +491,16 @@ bool IsScheduleFile(std::string_view schedule) {
   return absl::EndsWith(schedule, ".csv") || absl::StrContains(schedule, "/");
 }
 
+absl::Status CheckParallel(const topology::ParallelConfig& parallel) {
+  const std::vector<topology::ConfigProblem> problems = parallel.Problems();
+  return problems.empty() ? absl::OkStatus() : FlagProblem(problems.front());
+}
+
 absl::Status CheckSettings(const Settings& settings) {
   for (const SettingsField& field : SettingsFields()) {
     TESSERA_RETURN_IF_ERROR(CheckAllowed(field, settings));
   }
+  TESSERA_RETURN_IF_ERROR(CheckParallel(settings.parallel));
   TESSERA_RETURN_IF_ERROR(CheckModelAndData(settings));
   TESSERA_RETURN_IF_ERROR(CheckDevice(settings));
   TESSERA_RETURN_IF_ERROR(CheckMesh(settings));

@@ -11,11 +11,15 @@
 
 #include "absl/status/status.h"
 #include "tools/train/settings/settings.h"
+#include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 
 // True if --schedule names a file: it ends in .csv or contains a slash.
 bool IsScheduleFile(std::string_view schedule);
+
+// Returns the first of ParallelConfig's problems, as CheckSettings does.
+absl::Status CheckParallel(const topology::ParallelConfig& parallel);
 
 // Returns InvalidArgument for the first invalid value, in one line:
 // "--flag=value: what is allowed, such as ...".

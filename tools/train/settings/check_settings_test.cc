@@ -224,6 +224,15 @@ TEST(CheckSettingsTest, RejectsMalformedTexts) {
        "memory_limit", "0"},
       {"--memory_limit=much: must be", "memory_limit", "much"},
       {"--memory_limit=-5MiB: must", "memory_limit", "-5MiB"},
+      {"--device_memory_limit=0: must be a number of bytes above 0, such as",
+       "device_memory_limit", "0"},
+      {"--memory_strategy=extrem: must be one of basic, standard, aggressive, "
+       "extreme, such as --memory_strategy=extreme",
+       "memory_strategy", "extrem"},
+      {"--layers_per_stage=3;5: \"3;5\" is not even, cost, or a list of "
+       "numbers "
+       "of layers, such as --layers_per_stage=3,5",
+       "layers_per_stage", "3;5"},
   };
   for (const auto& [message, flag, text] : cases) {
     ExpectRefused(message, CheckGiven(flag, text));
@@ -240,6 +249,17 @@ TEST(CheckSettingsTest, RejectsValuesWithoutText) {
        [](auto& s) { s.parallel.mesh.dp = 0; }},
       {"--mesh=dp2,pp2,tp2: dp_replicate0 does not divide dp2; use",
        [](auto& s) { s.parallel.mesh.dp_replicate = 0; }},
+      {"--dtype=fp8: fp8 products require weights and activations of bf16, and "
+       "these are f16; use bf16 with them, such as --dtype=fp8",
+       [](auto& s) { s.parallel.dtype = DType::kF16, s.parallel.fp8 = true; }},
+      {"--layers_per_stage=1,2,1: there are 2 stages, and 3 numbers of layers",
+       [](auto& s) {
+         s.parallel.split.counts = {1, 2, 1};
+       }},
+      {"--layers_per_stage=cost: has no effect with a schedule from a file",
+       [](auto& s) {
+         s.parallel.split.by_cost = true, s.parallel.schedule = "my.csv";
+       }},
   });
 }
 

@@ -101,6 +101,7 @@ class Climb {
 
   absl::StatusOr<MemoryRung> Run() {
     rung_.settings = from_;
+    rung_.strategy = from_.parallel.memory_strategy;
     TESSERA_ASSIGN_OR_RETURN(rung_.needed, predict_(from_));
     rung_.as_given = rung_.needed;
     // A change that saved too little may save enough on a higher rung.
@@ -154,6 +155,17 @@ absl::StatusOr<MemoryRung> ClimbMemoryLadder(
     const Settings& from, LadderUse use, const std::string& scratch,
     PredictNeed predict, absl::FunctionRef<bool(const MemoryRung&)> is_enough) {
   return Climb(from, use, scratch, predict, is_enough).Run();
+}
+
+Settings AtLeast(const Settings& settings, const std::string& scratch) {
+  Settings rung = settings;
+  for (const Change& change : kChanges) {
+    if (change.strategy > settings.parallel.memory_strategy) break;
+    Settings next = rung;
+    change.make(next, scratch);
+    if (!change.is_measured && CheckSettings(next).ok()) rung = std::move(next);
+  }
+  return rung;
 }
 
 std::string ScratchOf(const Settings& settings) {

@@ -1,5 +1,6 @@
 // The memory ladder: a sequence of settings (rungs), each of which needs less
-// memory and more time than the one before. Before a run starts, FitMemoryLimit
+// memory and more time than the one before. --memory_strategy is the lowest
+// rung of a run (AtLeast). Before the run starts, FitMemoryLimit
 // climbs it by predictions (launch/memory_check.h). While the run executes, the
 // worker climbs further if the ranks need more than predicted (loop/worker.h).
 //
@@ -58,6 +59,11 @@ using PredictNeed =
 absl::StatusOr<MemoryRung> ClimbMemoryLadder(
     const Settings& from, LadderUse use, const std::string& scratch,
     PredictNeed predict, absl::FunctionRef<bool(const MemoryRung&)> is_enough);
+
+// Returns `settings` with all changes of the rungs up to --memory_strategy, the
+// lowest rung of a run, except those that CheckSettings rejects and
+// compression.
+Settings AtLeast(const Settings& settings, const std::string& scratch);
 
 // The default directory for offloaded files: below --run_dir, or the directory
 // for temporary files.

@@ -179,6 +179,39 @@ TEST(MemoryLadderTest, SkipsRungsRejectedByPrediction) {
               StatusIs(absl::StatusCode::kInternal));
 }
 
+TEST(MemoryLadderTest, StrategyIsTheLowestRung) {
+  Settings settings = StageOne();
+  EXPECT_EQ(AtLeast(settings, "/scratch"), settings);
+  const auto with = [&](MemoryStrategy strategy) {
+    settings.parallel.memory_strategy = strategy;
+    const Settings rung = AtLeast(settings, "/scratch");
+    TESSERA_EXPECT_OK(CheckSettings(rung));
+    EXPECT_EQ(AtLeast(rung, "/scratch"), rung);
+    return rung;
+  };
+  Settings expected = settings;
+  expected.parallel.memory_strategy = MemoryStrategy::kStandard;
+  expected.recompute = "full";  // Stage 1 cannot reduce each micro-batch.
+  EXPECT_EQ(with(MemoryStrategy::kStandard), expected);
+  expected.parallel.memory_strategy = MemoryStrategy::kAggressive;
+  expected.zero = 3;
+  expected.reduce = "each";
+  expected.gather_ahead = 0;
+  expected.offload = "all";
+  EXPECT_EQ(with(MemoryStrategy::kAggressive), expected);
+  expected.parallel.memory_strategy = MemoryStrategy::kExtreme;
+  expected.offload = "all,activations";
+  expected.offload_dir = "/scratch";
+  EXPECT_EQ(with(MemoryStrategy::kExtreme), expected);
+
+  settings.parallel.memory_strategy = MemoryStrategy::kAggressive;
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const MemoryRung rung,
+      Climb(AtLeast(settings, "/scratch"), LadderUse::kBeforeStart, 590));
+  EXPECT_EQ(rung.strategy, MemoryStrategy::kAggressive);
+  EXPECT_EQ(rung.flags, "");
+}
+
 TEST(MemoryLadderTest, LimitsTolerateInexactPredictions) {
   EXPECT_TRUE(FitsMemoryLimit(100, 105));
   EXPECT_FALSE(FitsMemoryLimit(100, 104));

@@ -64,12 +64,11 @@ TEST(ModelOfTest, RejectsIncompatibleMeshes) {
   settings.parallel.mesh = {.pp = 5};
   EXPECT_THAT(
       ModelOf(settings, 257),
-      Refused(
-          "--mesh=pp5: pp 5 x --chunks=1 are 5 stages, and --model=llama-1m "
-          "has 4 layers; give at most as many stages, such as pp4"));
+      Refused("--mesh=pp5: pp 5 x chunks 1 are 5 stages, and the model has 4 "
+              "layers; give at most as many stages, such as --mesh=pp4"));
   settings.parallel.mesh = {.pp = 2};
   settings.parallel.chunks = 5;
-  EXPECT_THAT(ModelOf(settings, 257), Refused("--mesh=pp2: pp 2 x --chunks=5"));
+  EXPECT_THAT(ModelOf(settings, 257), Refused("--mesh=pp2: pp 2 x chunks 5"));
 }
 
 TEST(ModelOfTest, ContextRanksMayShareHeadsUnevenly) {

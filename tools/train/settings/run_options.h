@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/dtype/dtype.h"
 #include "base/tensor/memory.h"
@@ -84,6 +85,8 @@ struct RunOptions {
   std::string schedule = "1f1b";
   std::string schedule_table = "";  // See pipeline/schedule/schedule_text.h.
   int64_t chunks = 1;               // Stages per pipeline rank.
+  // The layers of each stage; empty: an even split.
+  std::vector<int64_t> layers_per_stage = {};
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;  // See tensor_parallel/layers/linear.h.
   bool zigzag = true;          // Layout of sequences over context ranks.
@@ -102,6 +105,10 @@ struct RunOptions {
   // The computations of a step's micro-batches are captured and replayed
   // (pipeline::ExecutorOptions::captures).
   GraphChoice graphs = GraphChoice::kOff;
+
+  // Maximum bytes of state, activations and working memory on the device; 0: no
+  // limit. ResourceExhausted if a step needs more.
+  int64_t device_memory_limit = 0;
 
   // Allocates activations, the layers' working memory and the tensors between
   // stages of this rank. If null, these are in the device's memory, and tensors

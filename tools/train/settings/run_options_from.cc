@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_scale.h"
+#include "pipeline/simulate/costs.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tools/cli/cli.h"
@@ -29,6 +31,8 @@
 #include "tools/train/settings/run_schedule.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/settings/settings_table.h"
+#include "topology/config/layer_split.h"
+#include "topology/config/parallel_config.h"
 #include "zero3/state/optimizer_shard.h"
 #include "zero3/state/sharded_state.h"
 
@@ -112,21 +116,6 @@ absl::Status CheckHeads(const Settings& settings, const ModelConfig& model,
                    ", or a multiple of it, such as tp", fits));
 }
 
-absl::Status CheckLayers(const Settings& settings, const ModelConfig& model,
-                         const MeshSizes& mesh) {
-  const int64_t stages = mesh.pp * settings.parallel.chunks;
-  if (stages <= model.layers) return absl::OkStatus();
-  return RefuseFlag(
-      "mesh", mesh.ToFlag(),
-      absl::StrCat(
-          "pp ", mesh.pp, " x --chunks=", settings.parallel.chunks, " are ",
-          stages, " stages, and --model=", settings.model.substr(0, 60),
-          " has ", model.layers,
-          " layers; give at most as many stages, such as pp",
-          std::max<int64_t>(model.layers / settings.parallel.chunks, 1),
-          model.layers < settings.parallel.chunks ? " and fewer chunks" : ""));
-}
-
 absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
                           const MeshSizes& mesh) {
   if (mesh.ep == 1) return absl::OkStatus();
@@ -178,7 +167,9 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
       tools::FlagError("model", settings.model, model.Validate()));
   const MeshSizes& mesh = settings.parallel.mesh;
   TESSERA_RETURN_IF_ERROR(CheckHeads(settings, model, mesh));
-  TESSERA_RETURN_IF_ERROR(CheckLayers(settings, model, mesh));
+  topology::ParallelConfig parallel = settings.parallel;
+  parallel.layers = model.layers;
+  TESSERA_RETURN_IF_ERROR(CheckParallel(parallel));
   TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckAdapters(settings, model));
   return model;
@@ -320,6 +311,27 @@ void SetLoss(const Settings& settings, RunOptions& options) {
   options.lora_mlp = settings.lora_targets != "attention";
 }
 
+// The layers of each pipeline stage. The embedding costs no operations.
+absl::Status SplitLayers(const Settings& settings, RunOptions& options) {
+  topology::ParallelConfig parallel = settings.parallel;
+  if (parallel.split == topology::LayerSplit()) return absl::OkStatus();
+  parallel.layers = options.model.layers;
+  std::vector<double> costs;
+  for (const pipeline::StageCosts& window : WindowCosts(options).stages) {
+    costs.push_back(window.forward + window.backward_input +
+                    window.backward_weight);
+  }
+  // The embedding and the head are in the stages of the first and the last
+  // layer.
+  costs.end()[-2] += costs.back();
+  costs.pop_back();
+  costs[1] += costs[0];
+  TESSERA_ASSIGN_OR_RETURN(
+      options.layers_per_stage,
+      parallel.LayersPerStage(std::span(costs).subspan(1)));
+  return absl::OkStatus();
+}
+
 // How layers are sharded, gathered and recomputed.
 void SetParallelism(const Settings& settings, RunOptions& options) {
   options.chunks = settings.parallel.chunks;
@@ -332,6 +344,7 @@ void SetParallelism(const Settings& settings, RunOptions& options) {
   options.recompute = RecomputeOf(settings.recompute);
   options.gather_ahead = settings.gather_ahead;
   options.max_gathered_bytes = settings.max_gathered_bytes;
+  options.device_memory_limit = settings.parallel.device_memory_limit.bytes();
   options.reduce = settings.reduce == "each"   ? ReduceChoice::kEachMicroBatch
                    : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
                                                : ReduceChoice::kAuto;
@@ -359,6 +372,7 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   options.state = StateOf(settings);
   TESSERA_ASSIGN_OR_RETURN(options.state.moments,
                            offload::ParseMomentFormat(settings.moments));
+  TESSERA_RETURN_IF_ERROR(SplitLayers(settings, options));
   TESSERA_RETURN_IF_ERROR(CheckPlan(settings, options));
   return options;
 }

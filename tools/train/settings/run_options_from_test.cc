@@ -74,6 +74,29 @@ TEST_F(RunOptionsFromTest, HasModelMeshAndBatch) {
   EXPECT_EQ(options.recompute, tensor_parallel::Recompute::kSelective);
 }
 
+TEST_F(RunOptionsFromTest, DividesTheLayersAsChosen) {
+  Settings settings;
+  settings.parallel.mesh = {.pp = 2};
+  EXPECT_THAT(RunOptionsFrom(settings, model_)->layers_per_stage,
+              ::testing::IsEmpty());
+  const int64_t layers = model_.layers;
+  settings.parallel.split.counts = {1, layers - 1};
+  EXPECT_EQ(RunOptionsFrom(settings, model_)->layers_per_stage,
+            settings.parallel.split.counts);
+  settings.parallel.split.counts = {1, layers};
+  EXPECT_THAT(RunOptionsFrom(settings, model_),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  // The head of a large vocabulary costs as much as several layers.
+  settings.parallel.split = {.by_cost = true};
+  model_files::ModelConfig model = model_;
+  model.vocabulary = 30 * model.intermediate;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
+                               RunOptionsFrom(settings, model));
+  ASSERT_EQ(options.layers_per_stage.size(), 2u);
+  EXPECT_EQ(options.layers_per_stage[0] + options.layers_per_stage[1], layers);
+  EXPECT_GT(options.layers_per_stage[0], options.layers_per_stage[1]);
+}
+
 TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsState) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
                                RunOptionsFrom(settings_, model_));

@@ -12,8 +12,8 @@
 #include "pipeline/schedule/schedule_text.h"
 #include "pipeline/synthesize/placement.h"
 #include "pipeline/synthesize/synthesize.h"
-#include "tensor_parallel/sharding/partition.h"
 #include "tools/text/samples.h"
+#include "topology/config/layer_split.h"
 
 namespace tessera::train {
 namespace {
@@ -145,28 +145,32 @@ bool HasParameterActions(const Schedule& schedule) {
   return false;
 }
 
+absl::StatusOr<std::vector<int64_t>> LayersOfStages(const RunOptions& options,
+                                                    int64_t stages) {
+  const topology::LayerSplit split = {.counts = options.layers_per_stage};
+  return split.LayersPerStage(options.model.layers, stages);
+}
+
 absl::StatusOr<Schedule> Synthesized(const RunOptions& options,
                                      int64_t micro_batches) {
   const int64_t stages = options.mesh.pp * options.chunks;
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto layers,
-      tensor_parallel::Partition::Balanced(options.model.layers, stages));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> layers,
+                           LayersOfStages(options, stages));
   const pipeline::Costs windows = WindowCosts(options);
   pipeline::SynthesisProblem problem{.ranks = options.mesh.pp,
                                      .chunks = options.chunks,
                                      .microbatches = micro_batches};
-  for (int64_t stage = 0; stage < stages; ++stage) {
+  size_t window = 1;  // After the embedding.
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
     StageCosts costs{.forward = 0, .backward_input = 0, .backward_weight = 0};
-    const auto add = [&](size_t window) {
+    const size_t end = stage + 1 == layers.size()
+                           ? windows.stages.size()
+                           : window + static_cast<size_t>(layers[stage]);
+    for (; window < end; ++window) {
       costs.forward += windows.stages[window].forward;
       costs.backward_input += windows.stages[window].backward_input;
       costs.backward_weight += windows.stages[window].backward_weight;
-    };
-    const auto range = layers.RangeOf(stage);
-    for (int64_t layer = range.begin; layer < range.end; ++layer) {
-      add(static_cast<size_t>(layer) + 1);
     }
-    if (stage + 1 == stages) add(windows.stages.size() - 1);
     problem.costs.stages.push_back(costs);
   }
   TESSERA_ASSIGN_OR_RETURN(
@@ -196,14 +200,10 @@ absl::StatusOr<Schedule> StageSchedule(const RunOptions& options,
 // no layer and forward their input.
 absl::StatusOr<std::vector<int64_t>> WindowsOfStages(const RunOptions& options,
                                                      int64_t stages) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const auto layers,
-      tensor_parallel::Partition::Balanced(options.model.layers, stages));
-  std::vector<int64_t> windows;
-  for (int64_t stage = 0; stage < stages; ++stage) {
-    windows.push_back(layers.SizeOf(stage) + (stage == 0 ? 1 : 0) +
-                      (stage + 1 == stages ? 1 : 0));
-  }
+  TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> windows,
+                           LayersOfStages(options, stages));
+  ++windows.front();
+  ++windows.back();
   return windows;
 }
 

@@ -56,9 +56,9 @@ struct Settings {
   int64_t eval_every = 0;    // Steps; 0: no validation.
   int64_t eval_batches = 8;  // Batches of --batch sequences per validation.
 
-  // The ranks. `parallel` holds the values of --mesh, --schedule, --chunks,
-  // --micro_batch, --strategy, --dtype, --memory_limit and, in whole seconds,
-  // --timeout_seconds.
+  // The ranks. The fields of `parallel` (ParallelConfig::FieldNames) have flags
+  // of their own, except for `layers`, which the model determines, and the
+  // order of the mesh, which `order` replaces.
   topology::ParallelConfig parallel = {.mesh = {.dp = 2, .pp = 2, .tp = 2}};
   // The axes of the mesh joined by "-", fastest-varying first, or "auto". See
   // predict/choose_order.h.

@@ -21,7 +21,8 @@
 namespace tessera::train {
 namespace {
 
-using topology::ParallelConfig;
+using Number = ParallelField<int64_t>;
+using Text = ParallelField<std::string>;
 
 // InvalidArgument unless `value` is one of `names`. The message lists the names
 // and has the nearest one as its example.
@@ -34,87 +35,6 @@ absl::Status CheckChoice(std::string_view flag, std::string_view value,
                    ", such as --", flag, "=",
                    value.empty() ? names.front() : NearestName(value, names)));
 }
-
-// A field of ParallelConfig that needs no conversion.
-template <auto member, typename T>
-constexpr ParallelField<T> Plain() {
-  return {[](const ParallelConfig& parallel) { return parallel.*member; },
-          [](const T& value, ParallelConfig& parallel) {
-            parallel.*member = value;
-            return absl::OkStatus();
-          }};
-}
-
-constexpr ParallelField<std::string> kDType = {
-    [](const ParallelConfig& parallel) {
-      return std::string(DTypeFlag(parallel));
-    },
-    [](const std::string& text, ParallelConfig& parallel) {
-      TESSERA_RETURN_IF_ERROR(
-          CheckChoice("dtype", text, {"fp32", "bf16", "fp16", "fp8"}));
-      parallel.fp8 = text == "fp8";
-      parallel.dtype = text == "fp32"   ? DType::kF32
-                       : text == "fp16" ? DType::kF16
-                                        : DType::kBF16;
-      return absl::OkStatus();
-    }};
-
-constexpr ParallelField<std::string> kStrategy = {
-    [](const ParallelConfig& parallel) {
-      return std::string(topology::EnumName(parallel.strategy));
-    },
-    [](const std::string& text, ParallelConfig& parallel) -> absl::Status {
-      using Strategy = topology::CommunicationStrategy;
-      std::vector<std::string_view> names;
-      for (const auto& entry : topology::EnumNames<Strategy>::kTable) {
-        names.push_back(entry.name);
-      }
-      TESSERA_RETURN_IF_ERROR(CheckChoice("strategy", text, names));
-      TESSERA_ASSIGN_OR_RETURN(parallel.strategy,
-                               topology::ParseEnum<Strategy>(text));
-      return absl::OkStatus();
-    }};
-
-constexpr ParallelField<std::string> kMesh = {
-    [](const ParallelConfig& parallel) { return parallel.mesh.ToFlag(); },
-    [](const std::string& text, ParallelConfig& parallel) {
-      const auto mesh = topology::MeshSizes::Parse(text);
-      if (!mesh.ok()) {
-        return RefuseFlag("mesh", text,
-                          absl::StrCat(mesh.status().message(),
-                                       "; use sizes such as "
-                                       "--mesh=dp2,pp2,tp2"));
-      }
-      parallel.mesh = *mesh;
-      return absl::OkStatus();
-    }};
-
-constexpr ParallelField<std::string> kMemoryLimit = {
-    [](const ParallelConfig& parallel) {
-      return parallel.memory_limit == ByteSize()
-                 ? std::string()
-                 : parallel.memory_limit.ToString();
-    },
-    [](const std::string& text, ParallelConfig& parallel) {
-      const absl::StatusOr<ByteSize> limit =
-          text.empty() ? ByteSize() : ParseByteSize(text);
-      if (!limit.ok() || (!text.empty() && limit->bytes() == 0)) {
-        return RefuseFlag(
-            "memory_limit", text,
-            "must be a number of bytes above 0, such as --memory_limit=300MiB");
-      }
-      parallel.memory_limit = *limit;
-      return absl::OkStatus();
-    }};
-
-constexpr ParallelField<int64_t> kTimeoutSeconds = {
-    [](const ParallelConfig& parallel) {
-      return absl::ToInt64Seconds(parallel.timeout);
-    },
-    [](const int64_t& seconds, ParallelConfig& parallel) {
-      parallel.timeout = absl::Seconds(seconds);
-      return absl::OkStatus();
-    }};
 
 constexpr std::string_view kModelAndData = "Model and data";
 constexpr std::string_view kParallelism = "Parallelism";
@@ -167,7 +87,7 @@ constexpr SettingsField kFields[] = {
     {"mask_prompts", kModelAndData, &Settings::mask_prompts, AnyValue{},
      "excludes the prompts of .jsonl lines that have a prompt and a completion "
      "from the loss"},
-    {"dtype", kModelAndData, kDType, AnyValue{},
+    {"dtype", kModelAndData, Text{"dtype"}, AnyValue{},
      "type of weights and activations: fp32; bf16; fp16, which uses "
      "--loss_scale; or fp8, which is bf16 with the matrix products of the "
      "transformer layers in fp8",
@@ -180,8 +100,7 @@ constexpr SettingsField kFields[] = {
      "FIRST:STEPS, such as 4:100: the batch grows in increments of FIRST "
      "sequences from FIRST to --batch during the first STEPS steps. Empty: the "
      "batch is constant"},
-    {"micro_batch", kModelAndData,
-     Plain<&ParallelConfig::micro_batch, int64_t>(), kPositive,
+    {"micro_batch", kModelAndData, Number{"micro_batch"}, AnyValue{},
      "sequences that a rank processes at a time", kCommon},
     {"steps", kModelAndData, &Settings::steps, kPositive,
      "total number of training steps", kCommon},
@@ -204,7 +123,7 @@ constexpr SettingsField kFields[] = {
     {"eval_batches", kModelAndData, &Settings::eval_batches, kPositive,
      "batches of --batch sequences per validation"},
 
-    {"mesh", kParallelism, kMesh, AnyValue{},
+    {"mesh", kParallelism, Text{"mesh"}, AnyValue{},
      "number of ranks along each axis: dp (or dp_replicate and dp_shard), pp, "
      "cp, tp and ep; 1 for an axis that is not given",
      kCommon},
@@ -215,16 +134,19 @@ constexpr SettingsField kFields[] = {
     {"engine", kParallelism, &Settings::engine,
      OneOf{"shared_memory, in_process, mpi, gloo, nccl"},
      "communication engine: shared_memory, in_process, mpi, gloo, nccl"},
-    {"strategy", kParallelism, kStrategy, AnyValue{},
+    {"strategy", kParallelism, Text{"strategy"}, AnyValue{},
      "algorithm of collectives: ring, tree, hierarchical, adaptive, "
      "all_reduce"},
-    {"schedule", kParallelism, Plain<&ParallelConfig::schedule, std::string>(),
-     AnyValue{},
+    {"schedule", kParallelism, Text{"schedule"}, AnyValue{},
      "pipeline schedule: 1f1b, gpipe, interleaved_1f1b, zb_h1, zb_v or another "
      "one of //tools/schedule; auto: synthesized for the model; or a CSV file",
      kCommon},
-    {"chunks", kParallelism, Plain<&ParallelConfig::chunks, int64_t>(),
-     WholeRange{1, int64_t{1} << 20}, "pipeline stages per rank"},
+    {"chunks", kParallelism, Number{"chunks"}, AnyValue{},
+     "pipeline stages per rank"},
+    {"layers_per_stage", kParallelism, Text{"layers_per_stage"}, AnyValue{},
+     "how the pipeline stages divide the layers: even; cost, which balances "
+     "the computations with those of the head; or the layers of each stage, "
+     "such as 3,5"},
     {"sequence_parallel", kParallelism, &Settings::sequence_parallel,
      AnyValue{},
      "shards the tokens over the tensor-parallel ranks between layers"},
@@ -455,11 +377,20 @@ constexpr SettingsField kFields[] = {
      kCommon},
     {"threads", kExecution, &Settings::threads, WholeRange{1, 1024},
      "threads for computation per rank"},
-    {"memory_limit", kExecution, kMemoryLimit, AnyValue{},
+    {"memory_limit", kExecution, Text{"memory_limit"}, AnyValue{},
      "memory limit for all ranks on this machine, such as 300MiB; the run "
      "trades speed for memory until it fits. With GPUs, the limit applies to "
      "host memory. Empty: no limit",
      kCommon},
+    {"memory_strategy", kExecution, Text{"memory_strategy"}, AnyValue{},
+     "strategy from which --memory_limit starts: basic, which changes no flag; "
+     "standard, which recomputes activations; aggressive, which also shards "
+     "all state and keeps it in host memory; extreme, which also moves state "
+     "and activations to files"},
+    {"device_memory_limit", kExecution, Text{"device_memory_limit"}, AnyValue{},
+     "memory limit for the model state and activations of a rank on its "
+     "device, without tensors that travel between pipeline stages, such as "
+     "20GiB; a rank that needs more fails. Empty: no limit"},
     {"dry_run", kExecution, &Settings::dry_run, AnyValue{},
      "prints the mesh and the predicted memory, traffic and pipeline bubble "
      "without training; --device=cuda then requires no GPU",
@@ -472,7 +403,7 @@ constexpr SettingsField kFields[] = {
      "a rank"},
     {"elastic", kExecution, &Settings::elastic, AnyValue{},
      "restarts with fewer data-parallel ranks after ranks are lost"},
-    {"timeout_seconds", kExecution, kTimeoutSeconds, WholeRange{1, 1'000'000},
+    {"timeout_seconds", kExecution, Number{"timeout_seconds"}, AnyValue{},
      "number of seconds for which ranks wait for each other"},
     {"force", kExecution, &Settings::force, AnyValue{},
      "starts the run even if its predicted memory exceeds what is available on "
@@ -568,6 +499,14 @@ absl::Status CheckAllowed(const SettingsField& field,
         return RefuseFlag(field.name, ValueText(value), error);
       },
       field.member);
+}
+
+absl::Status FlagProblem(const topology::ConfigProblem& problem) {
+  return RefuseFlag(
+      problem.field, problem.given,
+      absl::StrCat(problem.allowed, problem.fix.empty() ? "" : ", such as --",
+                   problem.fix.empty() ? "" : problem.field,
+                   problem.fix.empty() ? "" : "=", problem.fix));
 }
 
 absl::Status RefuseFlag(std::string_view flag, const absl::AlphaNum& value,

@@ -22,15 +22,14 @@
 
 namespace tessera::train {
 
-// A field of Settings::parallel, as a number or a string in flags and files.
+// A field of Settings::parallel, by its name there and here.
 template <typename T>
 struct ParallelField {
-  T (*get)(const topology::ParallelConfig& parallel);
-  // InvalidArgument in the format of CheckSettings: "--flag=value: ...".
-  absl::Status (*set)(const T& value, topology::ParallelConfig& parallel);
+  std::string_view name;
 };
 
-// The allowed values of a field: anything, an inclusive range of integers, a
+// The allowed values of a field: anything (or what ParallelConfig checks, for
+// its fields), an inclusive range of integers, a
 // range of numbers, or one of several names.
 struct AnyValue {};
 struct WholeRange {
@@ -81,8 +80,12 @@ const T& GetField(T Settings::*member, const Settings& settings) {
 }
 template <typename T>
 T GetField(const ParallelField<T>& field, const Settings& settings) {
-  return field.get(settings.parallel);
+  return std::get<T>(settings.parallel.Field(field.name));
 }
+
+// InvalidArgument with the message "--field=given: allowed, such as
+// --field=fix".
+absl::Status FlagProblem(const topology::ConfigProblem& problem);
 
 template <typename T>
 absl::Status SetField(const T& value, T Settings::*member, Settings& settings) {
@@ -92,7 +95,8 @@ absl::Status SetField(const T& value, T Settings::*member, Settings& settings) {
 template <typename T>
 absl::Status SetField(const T& value, const ParallelField<T>& field,
                       Settings& settings) {
-  return field.set(value, settings.parallel);
+  const auto problem = settings.parallel.SetField(field.name, value);
+  return problem ? FlagProblem(*problem) : absl::OkStatus();
 }
 
 // The field's value as its flag shows it. `field` must be in the table.

@@ -82,6 +82,9 @@ Settings Others() {
   }
   settings.parallel.mesh = {.dp = 4, .tp = 3, .dp_replicate = 2};
   settings.parallel.dtype = DType::kBF16;
+  settings.parallel.split = {.counts = {3, 5}};
+  settings.parallel.memory_strategy = topology::MemoryStrategy::kAggressive;
+  settings.parallel.device_memory_limit = ByteSize(1);
   settings.parallel.strategy = topology::CommunicationStrategy::kTree;
   settings.parallel.memory_limit = ByteSize((int64_t{3} << 30) + 7);
   return settings;
@@ -118,9 +121,9 @@ class SettingsTest : public ::testing::Test {
 
 TEST_F(SettingsTest, TheTableHasEveryField) {
   // `parallel` is not a field of the table; its own are, but for `fp8`, which
-  // --dtype sets.
+  // --dtype sets, and `layers`, which --model determines.
   EXPECT_EQ(SettingsFields().size(),
-            CountFields<Settings>() - 1 + CountFields<ParallelConfig>() - 1);
+            CountFields<Settings>() - 1 + CountFields<ParallelConfig>() - 2);
   const Settings others = Others(), defaults;
   for (const SettingsField& field : SettingsFields()) {
     std::visit(
@@ -152,8 +155,8 @@ TEST_F(SettingsTest, EveryFieldHasAFlagWithItsDefault) {
   EXPECT_EQ(two[1].name, "model");
 }
 
-// Integers are WholeRange, numbers RealRange: CheckAllowed relies on it. A
-// section is contiguous.
+// Integers are WholeRange, numbers RealRange: CheckAllowed relies on it. The
+// fields of `parallel` are checked by ParallelConfig. A section is contiguous.
 TEST_F(SettingsTest, RowsMatchTheirTypes) {
   std::vector<std::string_view> sections;
   for (const SettingsField& field : SettingsFields()) {
@@ -162,10 +165,8 @@ TEST_F(SettingsTest, RowsMatchTheirTypes) {
           << field.name;
       sections.push_back(field.section);
     }
-    const bool is_whole =
-        std::holds_alternative<int64_t Settings::*>(field.member) ||
-        std::holds_alternative<ParallelField<int64_t>>(field.member);
-    EXPECT_EQ(is_whole, std::holds_alternative<WholeRange>(field.allowed))
+    EXPECT_EQ(std::holds_alternative<int64_t Settings::*>(field.member),
+              std::holds_alternative<WholeRange>(field.allowed))
         << field.name;
     EXPECT_EQ(std::holds_alternative<double Settings::*>(field.member),
               std::holds_alternative<RealRange>(field.allowed))

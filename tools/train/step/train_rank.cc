@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "offload/tier/accounting.h"
+#include "offload/tier/budgeted_memory.h"
 #include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tools/text/samples.h"
@@ -40,8 +41,9 @@ absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
   // State and activations share one account.
   std::shared_ptr<offload::Accounting>& device = rank->options_.state.device;
   if (device == nullptr) {
-    device =
-        std::make_shared<offload::Accounting>("device", offload::kUnlimited);
+    const int64_t limit = options.device_memory_limit;
+    device = std::make_shared<offload::Accounting>(
+        "device", limit == 0 ? offload::kUnlimited : limit);
   }
   rank->options_.state.queue = &ops.queue();
   rank->whole_.batch = options.batch;
@@ -104,9 +106,14 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
                                          : tp::SequenceLayout::Contiguous;
   TESSERA_ASSIGN_OR_RETURN(const tp::SequenceLayout layout,
                            layout_of(options_.length, options_.mesh.cp));
-  const std::shared_ptr<MemoryResource> memory =
-      options_.memory == nullptr ? ops.queue().device().memory()
-                                 : options_.memory;
+  std::shared_ptr<MemoryResource> memory = options_.memory == nullptr
+                                               ? ops.queue().device().memory()
+                                               : options_.memory;
+  if (options_.device_memory_limit > 0) {
+    memory = std::make_shared<offload::BudgetedMemory>(
+        std::move(memory), options_.state.device,
+        offload::Purpose::kActivations);
+  }
   // The weights are in the memory of the state.
   const tp::TensorGroup tensor =
       tp::TensorGroup(ops, options_.mesh.tp > 1 ? groups_.tp : nullptr)

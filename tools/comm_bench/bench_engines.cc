@@ -30,25 +30,23 @@ absl::StatusOr<Engines> Alone(absl::StatusOr<std::unique_ptr<Engine>> engine) {
   return engines;
 }
 
-absl::StatusOr<Engines> MakeThreads(const LocalRanks& ranks) {
-  return collectives::CreateInProcessEngines(ranks.world);
+absl::StatusOr<Engines> MakeThreads(const LocalRanks& local) {
+  return collectives::CreateInProcessEngines(local.world);
 }
 
-absl::StatusOr<Engines> MakeSharedMemory(const LocalRanks& ranks) {
-  return Alone(collectives::CreateSharedMemoryEngine(*ranks.store));
+absl::StatusOr<Engines> MakeSharedMemory(const LocalRanks& local) {
+  return Alone(collectives::CreateSharedMemoryEngine(*local.store));
 }
 
 BenchEngine Registered(const std::string& name,
                        const std::map<std::string, std::string>& options = {}) {
-  return {.launch =
-              name == "mpi" ? LaunchMethod::kMpirun : LaunchMethod::kProcesses,
-          .make = [=](const LocalRanks& ranks) {
-            return Alone(collectives::CreateEngine(
-                name, {.rank = topology::Rank(ranks.first),
-                       .size = ranks.world,
-                       .store = ranks.store,
-                       .options = options}));
-          }};
+  return {
+      .is_mpi = name == "mpi", .make = [=](const LocalRanks& local) {
+        return Alone(collectives::CreateEngine(name, {.rank = local.ranks[0],
+                                                      .size = local.world,
+                                                      .store = local.store,
+                                                      .options = options}));
+      }};
 }
 
 // The GPUs that ranks can have, in the order of their numbers.
@@ -63,12 +61,13 @@ absl::StatusOr<std::vector<int>> UsableGpus() {
   return usable;
 }
 
-absl::StatusOr<Devices> GpusInTurn(const LocalRanks& ranks) {
+absl::StatusOr<Devices> GpusInTurn(const LocalRanks& local) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int> usable, UsableGpus());
   std::map<int, std::shared_ptr<Device>> by_ordinal;
   Devices devices;
-  for (int64_t r = ranks.first; r < ranks.first + ranks.count; ++r) {
-    const int ordinal = usable[static_cast<size_t>(r) % usable.size()];
+  for (const topology::Rank rank : local.ranks) {
+    const int ordinal =
+        usable[static_cast<size_t>(rank.value()) % usable.size()];
     std::shared_ptr<Device>& device = by_ordinal[ordinal];
     if (device == nullptr) {
       TESSERA_ASSIGN_OR_RETURN(device,
@@ -80,20 +79,20 @@ absl::StatusOr<Devices> GpusInTurn(const LocalRanks& ranks) {
 }
 
 // NCCL refuses two ranks on one GPU.
-absl::StatusOr<Devices> OneGpuEach(const LocalRanks& ranks) {
+absl::StatusOr<Devices> OneGpuEach(const LocalRanks& local) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int> usable, UsableGpus());
-  const int64_t last = ranks.first + ranks.count - 1;
-  if (last < static_cast<int64_t>(usable.size())) return GpusInTurn(ranks);
+  const int64_t rank = local.ranks[0].value();
+  if (rank < static_cast<int64_t>(usable.size())) return GpusInTurn(local);
   return absl::FailedPreconditionError(absl::StrCat(
-      "rank ", last, " has no GPU: ", usable.size(),
+      "rank ", rank, " has no GPU: ", usable.size(),
       " are usable and nccl needs one for each rank; use --np=", usable.size(),
       ", or --engine=cuda, whose ranks share"));
 }
 
-absl::StatusOr<Devices> OneEmulatedDevice(const LocalRanks& ranks) {
+absl::StatusOr<Devices> OneEmulatedDevice(const LocalRanks& local) {
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device,
                            EmulatedDevice::Create());
-  return Devices(static_cast<size_t>(ranks.count), device);
+  return Devices(local.ranks.size(), device);
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> OnNccl(
@@ -111,16 +110,14 @@ ByName HostEngines() {
       engines["mpi_blocking"] = Registered(name, {{"blocking", "true"}});
     }
   }
-  engines["in_process"] = {.launch = LaunchMethod::kThreads,
-                           .make = MakeThreads};
-  engines["shared_memory"] = {.launch = LaunchMethod::kProcesses,
-                              .make = MakeSharedMemory};
+  engines["in_process"] = {.is_threads = true, .make = MakeThreads};
+  engines["shared_memory"] = {.make = MakeSharedMemory};
   return engines;
 }
 
 std::map<std::string, ByName, std::less<>> AllEngines() {
   const auto cuda = [](auto devices, auto on_device) {
-    return BenchEngine{.launch = LaunchMethod::kThreads,
+    return BenchEngine{.is_threads = true,
                        .make = MakeThreads,
                        .devices = devices,
                        .on_device = on_device};
@@ -130,8 +127,7 @@ std::map<std::string, ByName, std::less<>> AllEngines() {
       {"cuda",
        {{"cuda", cuda(GpusInTurn, collectives::native::CreateCudaCommunicator)},
         {"nccl",
-         {.launch = LaunchMethod::kProcesses,
-          .make = MakeSharedMemory,
+         {.make = MakeSharedMemory,
           .devices = OneGpuEach,
           .on_device = OnNccl}}}},
       {"emulated",

@@ -13,7 +13,6 @@
 #include "tools/comm_bench/bench_run.h"
 #include "tools/comm_bench/job.h"
 #include "tools/comm_bench/report.h"
-#include "tools/launch/signals.h"
 
 namespace tessera::tools {
 namespace {
@@ -33,27 +32,28 @@ class ProgressLine {
   const bool shown_;
 };
 
-absl::Status RunCommBench() {
-  TESSERA_ASSIGN_OR_RETURN(const BenchOptions options, OptionsFromFlags());
-  TESSERA_ASSIGN_OR_RETURN(const auto signals, SignalWatch::Create());
-  RowPrinter printer(options.format, std::cout);
-  ProgressLine progress(options.quiet);
-  BenchEvents events;
-  events.on_progress = [&](const std::string& text) { progress.Show(text); };
-  events.on_case = [&](const std::vector<Row>& finished) {
-    progress.Show("");
-    printer.Print(finished);
-  };
-  TESSERA_RETURN_IF_ERROR(RunBenchmark(options, signals.get(), events));
-  printer.Finish();
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int CommBenchMain(int argc, char** argv) {
   if (const auto code = RunWorker(argc, argv)) return *code;
-  return RunTool(CommBenchTool(), argc, argv, RunCommBench);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  BenchOptions options;
+  return RunTool(CommBenchTool(options), arguments, [&]() -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(CompleteOptions(options));
+    RowPrinter printer(options.format, std::cout);
+    ProgressLine progress(options.quiet);
+    BenchEvents events;
+    events.on_progress = [&](const std::string& where) {
+      progress.Show(where);
+    };
+    events.on_case = [&](const std::vector<Row>& finished) {
+      progress.Show("");
+      printer.Print(finished);
+    };
+    TESSERA_RETURN_IF_ERROR(RunBenchmark(options, arguments, events));
+    printer.Finish();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace tessera::tools

@@ -5,11 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/tensor/memory.h"
 #include "collectives/operation/operation.h"
+#include "collectives/reduction/copy.h"
 
 namespace tessera::tools {
 
@@ -19,16 +21,17 @@ struct TrafficBuffers {
   std::vector<std::byte*> outputs;
 };
 
-// Moves the bytes of `rank` for a message of `bytes`, as in the table above.
-// `streamed`: with non-temporal stores.
+// Moves the bytes of `rank` for a message of `bytes`, as in the table below.
 void MoveTraffic(const TrafficBuffers& buffers, int64_t rank,
-                 collectives::OpKind kind, int64_t bytes, bool streamed);
+                 collectives::OpKind kind, int64_t bytes,
+                 collectives::StoreMode stores);
 
 // Example:
 //
-//   TESSERA_ASSIGN_OR_RETURN(auto meter, TrafficMeter::Create(4, 64 << 20));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       auto meter, TrafficMeter::Create(4, 64 << 20, AllowedProcessors()));
 //   TESSERA_ASSIGN_OR_RETURN(double seconds,
-//                            meter->Measure(OpKind::kAllReduce, 1 << 20));
+//                            meter.Measure(OpKind::kAllReduce, 1 << 20));
 //
 // The threads share their buffers. The work of rank i of n for a message of S
 // bytes, with the same placement as an engine on registered buffers:
@@ -47,11 +50,10 @@ void MoveTraffic(const TrafficBuffers& buffers, int64_t rank,
 // are rewritten before and short moves are repeated.
 class TrafficMeter {
  public:
-  // ResourceExhausted if messages of `max_bytes` need more than half of the
-  // free memory.
-  static absl::StatusOr<std::unique_ptr<TrafficMeter>> Create(
-      int64_t world, int64_t max_bytes);
-  ~TrafficMeter();
+  // Each thread is bound to its share of `processors`. ResourceExhausted if
+  // messages of `max_bytes` need more than half of the free memory.
+  static absl::StatusOr<TrafficMeter> Create(int64_t world, int64_t max_bytes,
+                                             std::vector<int> processors);
 
   // Seconds, the median over iterations, with ordinary or streaming stores,
   // whichever is faster. `bytes` is the whole message, at most max_bytes. The
@@ -59,12 +61,15 @@ class TrafficMeter {
   absl::StatusOr<double> Measure(collectives::OpKind kind, int64_t bytes);
 
  private:
-  TrafficMeter(int64_t max_bytes, std::byte* memory, size_t memory_bytes)
-      : max_bytes_(max_bytes), memory_(memory), memory_bytes_(memory_bytes) {}
+  TrafficMeter(int64_t max_bytes, std::vector<int> processors)
+      : max_bytes_(max_bytes), processors_(std::move(processors)) {}
 
-  const int64_t max_bytes_;
-  std::byte* const memory_;
-  const size_t memory_bytes_;
+  double MeasureWith(collectives::OpKind kind, int64_t bytes,
+                     collectives::StoreMode stores) const;
+
+  int64_t max_bytes_;
+  std::vector<int> processors_;
+  Buffer memory_;
   TrafficBuffers buffers_;
 };
 

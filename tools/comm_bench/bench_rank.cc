@@ -24,11 +24,11 @@ using collectives::Work;
 
 using Seconds = std::vector<double>;
 
-// Arithmetic in registers and the first cache, about a microsecond a unit.
-absl::Status Compute(int64_t units) {
+// Arithmetic in registers and the first cache, for about that time.
+absl::Status Compute(int64_t microseconds) {
   std::array<double, 64> x;
   x.fill(1.0);
-  for (int64_t step = 0; step < 40 * units; ++step) {
+  for (int64_t step = 0; step < 40 * microseconds; ++step) {
     for (double& value : x) value = value * 0.999999 + 1e-6;
   }
   double sum = 0;
@@ -64,21 +64,21 @@ std::string Variant::Name() const {
 }
 
 absl::StatusOr<std::unique_ptr<BenchRank>> BenchRank::Create(
-    const BenchOptions& options, const BenchEngine& kind,
-    std::unique_ptr<Engine> engine, std::shared_ptr<Device> device) {
+    const BenchOptions& options, const BenchEngine& engine, RankParts parts) {
   std::unique_ptr<BenchRank> rank(new BenchRank(options));
-  rank->engine_ = engine.get();
+  rank->engine_ = parts.engine.get();
   TESSERA_ASSIGN_OR_RETURN(
       collectives::CommunicatorOptions plain,
-      CommunicatorOptionsFor(engine->size(), options.group_size));
+      CommunicatorOptionsFor(parts.engine->size(), options.group_size));
   TESSERA_ASSIGN_OR_RETURN(
-      rank->plain_, Communicator::Create(std::move(engine), std::move(plain)));
-  if (device == nullptr) return rank;
-  rank->device_ = std::move(device);
+      rank->plain_,
+      Communicator::Create(std::move(parts.engine), std::move(plain)));
+  if (parts.device == nullptr) return rank;
+  rank->device_ = std::move(parts.device);
   TESSERA_ASSIGN_OR_RETURN(rank->queue_,
                            rank->device_->CreateQueue("operands"));
   TESSERA_ASSIGN_OR_RETURN(
-      rank->plain_, kind.on_device(std::move(rank->plain_), *rank->device_));
+      rank->plain_, engine.OnDevice(std::move(rank->plain_), *rank->device_));
   return rank;
 }
 
@@ -151,14 +151,6 @@ absl::StatusOr<double> BenchRank::TimeOne(
   return static_cast<double>(end - begin) * 1e-9;
 }
 
-absl::StatusOr<double> BenchRank::TimeCompute(int64_t units) {
-  return TimeOne([&] { return Compute(units); });
-}
-
-absl::StatusOr<double> BenchRank::TimeOperation() {
-  return TimeOne([&] { return RunBatch(1); });
-}
-
 // On a device, enqueues all operations and waits for the last: they run in the
 // order of the calls.
 absl::Status BenchRank::RunBatch(int64_t batch) {
@@ -193,46 +185,25 @@ absl::StatusOr<Seconds> BenchRank::Time(const Task& task) {
   return seconds;
 }
 
-// The units that take as long as an operation on the slowest rank; the same on
-// all ranks.
-absl::StatusOr<int64_t> BenchRank::CalibrateUnits() {
-  constexpr int kRuns = 5;
-  constexpr int64_t kUnits = 200;
-  std::array<double, 2> fastest = {1e9, 1e9};
-  for (int run = 0; run < kRuns; ++run) {
-    TESSERA_RETURN_IF_ERROR(operands_->Rewrite(run));
-    TESSERA_ASSIGN_OR_RETURN(const double operation, TimeOperation());
-    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeCompute(kUnits));
-    fastest = {std::min(fastest[0], operation), std::min(fastest[1], compute)};
-  }
-  TESSERA_RETURN_IF_ERROR(communicator_->AllReduce(
-      collectives::Buffer(fastest.data(), 2, DType::kF64),
-      collectives::Reduction::Max()));
-  return std::max<int64_t>(
-      1, std::llround(static_cast<double>(kUnits) * fastest[0] / fastest[1]));
-}
-
-absl::Status BenchRank::RunBoth(int64_t units) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const Work work, communicator_->Start(operands_->operation(0), call_));
-  TESSERA_RETURN_IF_ERROR(Compute(units));
-  return work.Wait();
-}
-
 absl::StatusOr<Seconds> BenchRank::TimeOverlap(const Task& task) {
   TESSERA_RETURN_IF_ERROR(Prepare(task));
-  TESSERA_ASSIGN_OR_RETURN(const int64_t units, CalibrateUnits());
-  Seconds seconds;
-  for (int64_t i = 0; i < task.iterations; ++i) {
-    const int64_t iteration = task.first_iteration + i;
+  const auto compute = [&] { return Compute(task.compute_us); };
+  const auto both = [&]() -> absl::Status {
+    TESSERA_ASSIGN_OR_RETURN(
+        const Work work, communicator_->Start(operands_->operation(0), call_));
+    TESSERA_RETURN_IF_ERROR(compute());
+    return work.Wait();
+  };
+  Seconds seconds(static_cast<size_t>(3 * task.iterations));
+  for (size_t i = 0; i < seconds.size(); i += 3) {
+    const int64_t iteration = task.first_iteration + static_cast<int64_t>(i);
     TESSERA_RETURN_IF_ERROR(operands_->Rewrite(iteration));
-    TESSERA_ASSIGN_OR_RETURN(const double compute, TimeCompute(units));
-    TESSERA_ASSIGN_OR_RETURN(const double operation, TimeOperation());
+    TESSERA_ASSIGN_OR_RETURN(seconds[i], TimeOne(compute));
+    TESSERA_ASSIGN_OR_RETURN(seconds[i + 1],
+                             TimeOne([&] { return RunBatch(1); }));
     TESSERA_RETURN_IF_ERROR(operands_->Rewrite(iteration + 1));
-    TESSERA_ASSIGN_OR_RETURN(const double both,
-                             TimeOne([&] { return RunBoth(units); }));
-    seconds.insert(seconds.end(), {compute, operation, both});
-    if (options_.check && (i == 0 || i == task.iterations - 1)) {
+    TESSERA_ASSIGN_OR_RETURN(seconds[i + 2], TimeOne(both));
+    if (options_.check) {
       TESSERA_RETURN_IF_ERROR(operands_->Check(iteration + 1));
     }
   }

@@ -49,16 +49,14 @@ struct Task {
   int64_t first_iteration = 0;
   int64_t warmup = 0;  // Iterations that are not timed.
   int64_t iterations = 0;
+  int64_t compute_us = 0;  // For TimeOverlap; the same on all ranks.
 };
 
 class BenchRank {
  public:
-  // A collective call. `device` is null for engines of the host; `options`
-  // outlives the rank.
+  // A collective call. `options` outlives the rank.
   static absl::StatusOr<std::unique_ptr<BenchRank>> Create(
-      const BenchOptions& options, const BenchEngine& kind,
-      std::unique_ptr<collectives::Engine> engine,
-      std::shared_ptr<Device> device);
+      const BenchOptions& options, const BenchEngine& engine, RankParts parts);
 
   // The engine executes this kind of operation itself.
   bool Implements(collectives::OpKind kind) const;
@@ -68,8 +66,8 @@ class BenchRank {
   // Seconds of one operation for each of task.iterations.
   absl::StatusOr<std::vector<double>> Time(const Task& task);
 
-  // Three times for each iteration: of a computation that takes about as long
-  // as the operation, of the operation, and of both with the operation started
+  // Three times for each iteration: of a computation of about
+  // task.compute_us, of the operation, and of both with the operation started
   // first. The task has a batch of 1.
   absl::StatusOr<std::vector<double>> TimeOverlap(const Task& task);
 
@@ -85,11 +83,7 @@ class BenchRank {
       const Variant& variant);
   // Seconds of `body` between barriers of the host.
   absl::StatusOr<double> TimeOne(absl::FunctionRef<absl::Status()> body);
-  absl::StatusOr<double> TimeCompute(int64_t units);
-  absl::StatusOr<double> TimeOperation();
   absl::Status RunBatch(int64_t batch);
-  absl::Status RunBoth(int64_t units);
-  absl::StatusOr<int64_t> CalibrateUnits();
 
   const BenchOptions& options_;
   // Members refer to earlier ones.

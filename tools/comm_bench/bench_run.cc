@@ -64,8 +64,7 @@ std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
 
 // An engine under test, and its ranks in this process.
 struct Subject {
-  std::string name;
-  BenchEngine kind;
+  BenchEngine engine;
   Capabilities capabilities = {};
   std::vector<std::unique_ptr<BenchRank>> local = {};
 };
@@ -110,7 +109,7 @@ class Schedule {
   absl::StatusOr<double> MeasureHidden(const Turn& turn);
   absl::Status AddChoices(const std::vector<Turn>& turns,
                           std::vector<Row>& rows);
-  absl::Status AddBound(std::vector<Row>& rows);
+  absl::Status AddBound(std::vector<Row>& rows) const;
   void Announce(const Subject& subject, std::string_view what);
 
   const BenchOptions& options_;
@@ -119,22 +118,21 @@ class Schedule {
   const std::function<void(const absl::Status&)>& fail_;
   const std::vector<int> processors_ = AllowedProcessors();
   std::unique_ptr<Communicator> processes_;
-  std::optional<TrafficMeter> meter_;
   std::string case_name_;
   std::string where_;  // Of the current measurement, for errors.
   std::vector<Subject> subjects_;
 };
 
 void Schedule::Announce(const Subject& subject, std::string_view what) {
-  where_ =
-      absl::StrCat("engine ", subject.name, " with ", world_, " ranks", what);
+  where_ = absl::StrCat("engine ", subject.engine.name, " with ", world_,
+                        " ranks", what);
   events_.on_progress(where_);
 }
 
 void Schedule::ForEachRank(Subject& subject,
                            absl::FunctionRef<absl::Status(size_t)> run) {
   const int64_t first =
-      subject.kind.is_threads ? 0 : processes_->rank().value();
+      subject.engine.IsThreads() ? 0 : processes_->rank().value();
   const auto run_rank = [&](size_t i) {
     const int64_t rank = first + static_cast<int64_t>(i);
     if (options_.bind) {
@@ -146,7 +144,7 @@ void Schedule::ForEachRank(Subject& subject,
     if (status.ok()) return;
     fail_(Annotate(status, absl::StrCat(where_, ": rank ", rank)));
   };
-  if (!subject.kind.is_threads) return run_rank(0);
+  if (!subject.engine.IsThreads()) return run_rank(0);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < subject.local.size(); ++i) {
     threads.emplace_back(run_rank, i);
@@ -163,19 +161,11 @@ absl::Status Schedule::Start(collectives::Store& store) {
   TESSERA_ASSIGN_OR_RETURN(processes_,
                            Communicator::Create(std::move(engine), options));
   for (const std::string& name : options_.engines) {
-    TESSERA_ASSIGN_OR_RETURN(const BenchEngine kind,
-                             FindBenchEngine(options_.device, name));
-    subjects_.push_back(Subject{.name = name, .kind = kind});
+    subjects_.push_back({.engine = {options_.device, name}});
   }
   for (Subject& subject : subjects_) {
     Announce(subject, "");
     TESSERA_RETURN_IF_ERROR(StartRanks(subject, store));
-  }
-  if (options_.bound && processes_->rank() == Rank(0)) {
-    // Without enough memory the bound is left out.
-    auto meter =
-        TrafficMeter::Create(world_, options_.sizes.back() + 4096, processors_);
-    if (meter.ok()) meter_ = *std::move(meter);
   }
   return absl::OkStatus();
 }
@@ -184,28 +174,21 @@ absl::Status Schedule::Start(collectives::Store& store) {
 // bound to its share.
 absl::Status Schedule::StartRanks(Subject& subject, collectives::Store& store) {
   static_cast<void>(BindThisThread(processors_));
-  const LocalRanks local = {.ranks = subject.kind.is_threads
+  const LocalRanks local = {.ranks = subject.engine.IsThreads()
                                          ? collectives::AllRanks(world_)
                                          : std::vector{processes_->rank()},
                             .world = world_,
                             .store = &store};
   Seconds capabilities(2);
-  if (!subject.kind.is_threads || processes_->rank() == Rank(0)) {
-    const std::string rank =
-        absl::StrCat(where_, ": rank ", local.ranks[0].value());
-    TESSERA_ASSIGN_OR_RETURN(auto engines, subject.kind.make(local),
-                             Annotate(_, rank));
-    std::vector<std::shared_ptr<Device>> devices(engines.size());
-    if (subject.kind.devices != nullptr) {
-      TESSERA_ASSIGN_OR_RETURN(devices, subject.kind.devices(local),
-                               Annotate(_, rank));
-    }
-    subject.local.resize(engines.size());
+  if (!subject.engine.IsThreads() || processes_->rank() == Rank(0)) {
+    TESSERA_ASSIGN_OR_RETURN(
+        std::vector<RankParts> parts, subject.engine.Make(local),
+        Annotate(_, absl::StrCat(where_, ": rank ", local.ranks[0].value())));
+    subject.local.resize(parts.size());
     ForEachRank(subject, [&](size_t i) -> absl::Status {
       TESSERA_ASSIGN_OR_RETURN(
           subject.local[i],
-          BenchRank::Create(options_, subject.kind, std::move(engines[i]),
-                            std::move(devices[i])));
+          BenchRank::Create(options_, subject.engine, std::move(parts[i])));
       return absl::OkStatus();
     });
     const BenchRank& first = *subject.local[0];
@@ -310,6 +293,7 @@ absl::StatusOr<double> Schedule::MeasureHidden(const Turn& turn) {
   Task task = turn.task;
   task.batch = 1;
   task.iterations = kOverlaps;
+  task.compute_us = std::max<int64_t>(1, std::llround(turn.single * 1e6));
   TESSERA_ASSIGN_OR_RETURN(const Seconds all, Measure(turn, task, 3 * kOverlaps,
                                                       &BenchRank::TimeOverlap));
   Seconds parts[3];  // Computation, operation and both.
@@ -341,20 +325,23 @@ absl::Status Schedule::AddChoices(const std::vector<Turn>& turns,
       return absl::InternalError(
           absl::StrCat(where_, ": ranks differ in the adaptive choice"));
     }
-    SetChoice(rows, turn.subject->name,
+    SetChoice(rows, turn.subject->engine.name,
               std::string(AlgorithmName(static_cast<Algorithm>(range[0]))));
   }
   return absl::OkStatus();
 }
 
-absl::Status Schedule::AddBound(std::vector<Row>& rows) {
-  if (!meter_.has_value() || rows[0].op == OpKind::kBarrier) {
+absl::Status Schedule::AddBound(std::vector<Row>& rows) const {
+  if (!options_.bound || rows[0].op == OpKind::kBarrier ||
+      processes_->rank() != Rank(0)) {
     return absl::OkStatus();
   }
-  TESSERA_ASSIGN_OR_RETURN(const double bound,
-                           meter_->Measure(rows[0].op, rows[0].bytes),
-                           Annotate(_, "memory-traffic bound"));
-  for (Row& row : rows) row.bound_seconds = bound;
+  const auto bound =
+      MeasureTraffic(world_, rows[0].op, rows[0].bytes, processors_);
+  // Without enough memory the bound is left out.
+  if (absl::IsResourceExhausted(bound.status())) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(bound.status());
+  for (Row& row : rows) row.bound_seconds = *bound;
   return absl::OkStatus();
 }
 
@@ -377,7 +364,7 @@ absl::Status Schedule::RunCase(OpKind op, DType dtype, int64_t bytes) {
   std::vector<Row> rows;
   for (const Turn& turn : turns) {
     Row& row = rows.emplace_back(
-        Row{.engine = turn.subject->name,
+        Row{.engine = turn.subject->engine.name,
             .algorithm = turn.task.variant.Name(),
             .op = op,
             .dtype = dtype,

@@ -217,11 +217,10 @@ absl::Status RunBenchmark(const BenchOptions& options,
                           const BenchEvents& events) {
   bool threads = true, mpi = false;
   for (const std::string& name : options.engines) {
-    TESSERA_ASSIGN_OR_RETURN(const BenchEngine engine,
-                             FindBenchEngine(options.device, name),
-                             FlagError("engine", name, _));
-    threads = threads && engine.is_threads;
-    mpi = mpi || engine.is_mpi;
+    const BenchEngine engine = {options.device, name};
+    TESSERA_RETURN_IF_ERROR(engine.Check(), FlagError("engine", name, _));
+    threads = threads && engine.IsThreads();
+    mpi = mpi || engine.IsMpi();
   }
   for (const int64_t world : options.worlds) {
     TESSERA_ASSIGN_OR_RETURN(

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/os/processors.h"
 #include "base/status_macros.h"
+#include "base/tensor/memory.h"
 #include "collectives/operation/blocks.h"
 #include "collectives/reduction/combine.h"
 
@@ -51,39 +51,71 @@ void FillByStores(std::byte* memory, int64_t bytes) {
   }
 }
 
-// One move by all threads.
+// A move by all threads, with which each of them measures itself.
 struct Move {
   const TrafficBuffers& buffers;
-  OpKind kind;
-  int64_t bytes;
-  StoreMode stores;
-  double ranks_per_processor;
-  std::barrier<> barrier;
+  const OpKind kind;
+  const int64_t bytes;
+  const std::vector<int>& processors;
+  const int64_t world = static_cast<int64_t>(buffers.inputs.size());
+  // Ranks that share a processor take turns.
+  const double ranks_per_processor = std::max(
+      1.0, static_cast<double>(world) / static_cast<double>(processors.size()));
+  std::barrier<> barrier{static_cast<ptrdiff_t>(world)};
 
   // Processor time of one of `repeats` moves of `rank`.
-  double Time(size_t rank, int64_t repeats) {
-    std::memset(buffers.outputs[rank], 0xa5, static_cast<size_t>(bytes));
-    FillByStores(buffers.inputs[rank], bytes);
+  double Time(int64_t rank, StoreMode stores, int64_t repeats) {
+    const auto r = static_cast<size_t>(rank);
+    std::memset(buffers.outputs[r], 0xa5, static_cast<size_t>(bytes));
+    FillByStores(buffers.inputs[r], bytes);
     barrier.arrive_and_wait();
     const double begin = ProcessorSeconds();
     for (int64_t i = 0; i < repeats; ++i) {
-      MoveTraffic(buffers, static_cast<int64_t>(rank), kind, bytes, stores);
+      MoveTraffic(buffers, rank, kind, bytes, stores);
     }
     const double end = ProcessorSeconds();
     barrier.arrive_and_wait();
     return std::max(end - begin, 1e-9) / static_cast<double>(repeats);
   }
 
-  Times TimeAll(size_t rank) {
+  Times TimeAll(int64_t rank, StoreMode stores) {
+    // Without permission the thread stays where it is.
+    static_cast<void>(
+        BindThisThread(ShareOfProcessors(processors, rank, world)));
     int64_t repeats = 1;
     for (int guess = 0; guess < 3; ++guess) {
-      const double once = Time(rank, repeats) * ranks_per_processor;
+      const double once = Time(rank, stores, repeats) * ranks_per_processor;
       repeats = static_cast<int64_t>(
           std::clamp(kTimedSeconds / once, 1.0, kMostRepeats));
     }
     Times times = {};
-    for (double& time : times) time = Time(rank, repeats);
+    for (double& time : times) time = Time(rank, stores, repeats);
     return times;
+  }
+
+  // The median over iterations.
+  double Measure(StoreMode stores) {
+    std::vector<Times> by_rank(static_cast<size_t>(world));
+    std::vector<std::thread> threads;
+    for (int64_t rank = 0; rank < world; ++rank) {
+      threads.emplace_back([&, rank] {
+        by_rank[static_cast<size_t>(rank)] = TimeAll(rank, stores);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    Times slowest = {};
+    for (size_t i = 0; i < slowest.size(); ++i) {
+      double total = 0;
+      for (const Times& times : by_rank) {
+        slowest[i] = std::max(slowest[i], times[i]);
+        total += times[i];
+      }
+      slowest[i] = std::max(
+          slowest[i], total * ranks_per_processor / static_cast<double>(world));
+    }
+    std::nth_element(slowest.begin(), slowest.begin() + kIterations / 2,
+                     slowest.end());
+    return slowest[kIterations / 2];
   }
 };
 
@@ -135,10 +167,13 @@ void MoveTraffic(const TrafficBuffers& buffers, int64_t rank, OpKind kind,
   }
 }
 
-absl::StatusOr<TrafficMeter> TrafficMeter::Create(int64_t world,
-                                                  int64_t max_bytes,
-                                                  std::vector<int> processors) {
-  const int64_t room = (max_bytes + kPage - 1) / kPage * kPage + kPage;
+absl::StatusOr<double> MeasureTraffic(int64_t world, OpKind kind, int64_t bytes,
+                                      const std::vector<int>& processors) {
+  if (kind == OpKind::kBarrier || bytes < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no bound for ", OpKindName(kind), " of ", bytes, " bytes"));
+  }
+  const int64_t room = (bytes + kPage - 1) / kPage * kPage + kPage;
   const int64_t needed = 2 * world * room;
   const int64_t free = sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
   if (needed > free / 2) {
@@ -146,63 +181,18 @@ absl::StatusOr<TrafficMeter> TrafficMeter::Create(int64_t world,
         "measuring the bound takes ", needed,
         " bytes of memory, more than half of the ", free, " free"));
   }
-  TrafficMeter meter(max_bytes, std::move(processors));
   TESSERA_ASSIGN_OR_RETURN(
-      meter.memory_,
+      Buffer memory,
       Buffer::Allocate(HostMemory(), static_cast<size_t>(needed), kPage));
-  std::byte* const memory = meter.memory_.data();
+  TrafficBuffers buffers;
   for (int64_t r = 0; r < world; ++r) {
-    meter.buffers_.inputs.push_back(memory + 2 * r * room);
-    meter.buffers_.outputs.push_back(memory + (2 * r + 1) * room);
+    buffers.inputs.push_back(memory.data() + 2 * r * room);
+    buffers.outputs.push_back(memory.data() + (2 * r + 1) * room);
   }
-  return meter;
-}
-
-absl::StatusOr<double> TrafficMeter::Measure(OpKind kind, int64_t bytes) {
-  if (kind == OpKind::kBarrier || bytes < 1 || bytes > max_bytes_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no bound for ", OpKindName(kind), " of ", bytes,
-                     " bytes; at most ", max_bytes_));
-  }
-  const double cached = MeasureWith(kind, bytes, StoreMode::kCached);
+  Move move = {buffers, kind, bytes, processors};
+  const double cached = move.Measure(StoreMode::kCached);
   if (bytes < kStreamedBytes) return cached;
-  return std::min(cached, MeasureWith(kind, bytes, StoreMode::kStreaming));
-}
-
-double TrafficMeter::MeasureWith(OpKind kind, int64_t bytes,
-                                 StoreMode stores) const {
-  const size_t world = buffers_.inputs.size();
-  const double share =
-      std::max(1.0, static_cast<double>(world) /
-                        static_cast<double>(processors_.size()));
-  Move move = {buffers_, kind,  bytes,
-               stores,   share, std::barrier<>(static_cast<ptrdiff_t>(world))};
-  std::vector<Times> by_rank(world);
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      // Without permission the thread stays where it is.
-      static_cast<void>(BindThisThread(
-          ShareOfProcessors(processors_, static_cast<int64_t>(rank),
-                            static_cast<int64_t>(world))));
-      by_rank[rank] = move.TimeAll(rank);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  // Ranks that share a processor take turns.
-  Times slowest = {};
-  for (size_t i = 0; i < slowest.size(); ++i) {
-    double total = 0;
-    for (const Times& times : by_rank) {
-      slowest[i] = std::max(slowest[i], times[i]);
-      total += times[i];
-    }
-    slowest[i] =
-        std::max(slowest[i], total * share / static_cast<double>(world));
-  }
-  std::nth_element(slowest.begin(), slowest.begin() + kIterations / 2,
-                   slowest.end());
-  return slowest[kIterations / 2];
+  return std::min(cached, move.Measure(StoreMode::kStreaming));
 }
 
 }  // namespace tessera::tools

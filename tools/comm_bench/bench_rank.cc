@@ -97,6 +97,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> BenchRank::MakeCommunicator(
       std::unique_ptr<Engine> engine,
       collectives::Duplicate(*engine_, ++groups_, absl::Minutes(1)));
   collectives::CommunicatorOptions options = plain_->options();
+  options.chooser = nullptr;  // Not the one of plain_.
   options.reproducible = variant.reproducible;
   return variant.adaptive
              ? collectives::CreateAdaptiveCommunicator(std::move(engine),

@@ -50,6 +50,18 @@ Flag Plain(std::string_view name, std::string_view help, T& field) {
   return flag;
 }
 
+// The same for numbers from `lowest` to `highest`.
+Flag Number(std::string_view name, std::string_view help, int64_t& field,
+            int64_t lowest, int64_t highest) {
+  Flag flag = Plain(name, help, field);
+  flag.set = [=, &field, plain = flag.set](std::string_view text) {
+    const absl::Status status = plain(text);
+    if (!status.ok()) return status;
+    return CheckFlagRange(name, field, lowest, highest);
+  };
+  return flag;
+}
+
 // The same for items separated by commas, each at most once.
 template <typename T, typename Parse>
 Flag List(std::string_view name, std::string_view help,
@@ -119,20 +131,16 @@ Flag OpFlag(std::vector<OpKind>& ops) {
 }
 
 absl::Status CompleteSizes(BenchOptions& options) {
-  const ByteSize smallest = options.min_bytes;
-  const ByteSize largest = options.max_bytes;
-  TESSERA_RETURN_IF_ERROR(
-      CheckFlagRange("min_bytes", smallest.bytes(), 1, kMaxBytes));
-  TESSERA_RETURN_IF_ERROR(
-      CheckFlagRange("max_bytes", largest.bytes(), 1, kMaxBytes));
-  TESSERA_RETURN_IF_ERROR(CheckFlagRange("factor", options.factor, 2, 1 << 20));
+  const int64_t smallest = options.min_bytes.bytes();
+  const int64_t largest = options.max_bytes.bytes();
+  TESSERA_RETURN_IF_ERROR(CheckFlagRange("min_bytes", smallest, 1, kMaxBytes));
+  TESSERA_RETURN_IF_ERROR(CheckFlagRange("max_bytes", largest, 1, kMaxBytes));
   if (smallest > largest) {
-    return FlagError("min_bytes", smallest.ToString(),
-                     absl::StrCat("at most --max_bytes=", largest.ToString(),
-                                  " is allowed"));
+    return FlagError("min_bytes", options.min_bytes.ToString(),
+                     absl::StrCat("at most --max_bytes=",
+                                  options.max_bytes.ToString(), " is allowed"));
   }
-  for (int64_t size = smallest.bytes(); size <= largest.bytes();
-       size *= options.factor) {
+  for (int64_t size = smallest; size <= largest; size *= options.factor) {
     options.sizes.push_back(size);
   }
   return absl::OkStatus();
@@ -191,99 +199,83 @@ absl::Status CompleteRegret(BenchOptions& options) {
   return absl::OkStatus();
 }
 
+std::vector<Flag> Flags(BenchOptions& o) {
+  return {
+      Plain("min_bytes", "the smallest message; -b", o.min_bytes),
+      Plain("max_bytes", "the largest message; -e", o.max_bytes),
+      Number("factor", "from each size to the next; -f", o.factor, 2, 1 << 20),
+      Plain("device",
+            "whose memory the buffers are: cpu, cuda, or emulated, whose times "
+            "say nothing about a GPU",
+            o.device),
+      List("engine",
+           "engines to compare with the first, such as shared_memory,mpi; "
+           "default: shared_memory, or cuda on a device",
+           "", o.engines, ParseName),
+      List("np", "numbers of ranks, such as 2,4,8", "2", o.worlds, ParseWorld),
+      OpFlag(o.ops),
+      List("algorithm", "engine (its own), adaptive, ring, tree, ..., or all",
+           "engine", o.algorithms, ParseAlgorithmName),
+      List("dtype", "element types, such as f32,bf16; -d", "f32", o.dtypes,
+           ParseDType),
+      Parsed("reduction", "sum, average, max, ...; -o", "sum", o.reduction,
+             collectives::ParseReduceOp),
+      Plain("registered", "uses buffers from AllocateShared", o.registered),
+      Plain("in_place", "input and output are the same memory", o.in_place),
+      Plain("reproducible",
+            "also measures reductions in reproducible mode, in separate rows",
+            o.reproducible),
+      Number("group_size",
+             "treats so many consecutive ranks as a host; 0: all are on one",
+             o.group_size, 0, kMaxWorld),
+      Plain("bind",
+            "binds each rank to its share of the processors, round-robin if "
+            "there are fewer than ranks",
+            o.bind),
+      Number("iterations",
+             "timed iterations of each row; 0: as many as fit into 0.3 s; -n",
+             o.iterations, 0, 100'000),
+      Number("warmup", "iterations before the timed ones; -w", o.warmup, 0,
+             1000),
+      Plain("overlap", "also measures the overlap with computation", o.overlap),
+      Plain("regret",
+            "times every algorithm and reports how much slower the adaptive "
+            "choice is than the fastest",
+            o.regret),
+      Plain("check", "a wrong result ends the run; -c", o.check),
+      Plain("bound",
+            "also measures the memory-traffic bound; share is the bound over "
+            "the time",
+            o.bound),
+      Plain("format",
+            "text, json or csv; ratio is a row's time over that of the first "
+            "engine and algorithm of its case: above 1 is slower than the "
+            "first",
+            o.format),
+      Plain("quiet", "no progress on stderr", o.quiet)};
+}
+
 }  // namespace
 
-Tool CommBenchTool(BenchOptions& o) {
-  return {
-      .name = "comm_bench",
-      .summary =
-          "Times collectives on several engines and algorithms side by side, "
-          "and checks their results.",
-      .example = "-b 8 -e 64M -f 4 --engine=shared_memory,mpi --np=2,4",
-      .flags =
-          {Plain("min_bytes", "the smallest message; -b", o.min_bytes),
-           Plain("max_bytes", "the largest message; -e", o.max_bytes),
-           Plain("factor", "factor from each size to the next; -f", o.factor),
-           Plain("device",
-                 "whose memory the buffers are: cpu; cuda, of GPUs; or "
-                 "emulated, which checks results, but whose times say nothing "
-                 "about a GPU",
-                 o.device),
-           List("engine",
-                "engines to compare, such as shared_memory,mpi,gloo,in_process,"
-                " or with --device=cuda cuda,nccl; ratio compares with the "
-                "first; default: shared_memory, or cuda on a device",
-                "", o.engines, ParseName),
-           List("np", "numbers of ranks, such as 2,4,8", "2", o.worlds,
-                ParseWorld),
-           OpFlag(o.ops),
-           List("algorithm",
-                "engine (its own), adaptive, names such as ring,tree, or all",
-                "engine", o.algorithms, ParseAlgorithmName),
-           List("dtype", "element types, such as f32,bf16; -d", "f32", o.dtypes,
-                ParseDType),
-           Parsed("reduction",
-                  "sum, average, product, min, max, scaled_sum, bit_and, "
-                  "bit_or or bit_xor; -o",
-                  "sum", o.reduction, collectives::ParseReduceOp),
-           Plain("registered", "uses buffers from AllocateShared",
-                 o.registered),
-           Plain("in_place", "uses the same memory for input and output",
-                 o.in_place),
-           Plain("reproducible",
-                 "also measures reductions in reproducible mode, in separate "
-                 "rows",
-                 o.reproducible),
-           Plain("group_size",
-                 "treats every group of that many consecutive ranks as a host; "
-                 "0: all ranks are on one host",
-                 o.group_size),
-           Plain("bind",
-                 "binds each rank of every engine to its share of the "
-                 "processors, round-robin if there are fewer than ranks",
-                 o.bind),
-           Plain("iterations",
-                 "timed iterations of each row; 0: as many as fit into 0.3 s; "
-                 "-n",
-                 o.iterations),
-           Plain("warmup", "iterations before the timed ones; -w", o.warmup),
-           Plain("overlap",
-                 "also measures how much of an asynchronous operation overlaps "
-                 "with computation",
-                 o.overlap),
-           Plain("regret",
-                 "times every algorithm and reports how much slower the "
-                 "adaptive choice is than the fastest",
-                 o.regret),
-           Plain("check", "checks results; a wrong result ends the run; -c",
-                 o.check),
-           Plain("bound",
-                 "also measures the memory-traffic bound; share is the bound "
-                 "over the time",
-                 o.bound),
-           Plain("format",
-                 "text, json or csv; ratio is a row's time over that of the "
-                 "first engine and algorithm of its case: above 1 is slower "
-                 "than the first",
-                 o.format),
-           Plain("quiet", "no progress on stderr", o.quiet)},
-      .short_flags = {{'b', "min_bytes"},
-                      {'e', "max_bytes"},
-                      {'f', "factor"},
-                      {'n', "iterations"},
-                      {'w', "warmup"},
-                      {'d', "dtype"},
-                      {'o', "reduction"},
-                      {'c', "check"}}};
+Tool CommBenchTool(BenchOptions& options) {
+  return {.name = "comm_bench",
+          .summary =
+              "Times collectives on several engines and algorithms side by "
+              "side, and checks their results.",
+          .example = "-b 8 -e 64M -f 4 --engine=shared_memory,mpi --np=2,4",
+          .flags = Flags(options),
+          .short_flags = {{'b', "min_bytes"},
+                          {'e', "max_bytes"},
+                          {'f', "factor"},
+                          {'n', "iterations"},
+                          {'w', "warmup"},
+                          {'d', "dtype"},
+                          {'o', "reduction"},
+                          {'c', "check"}}};
 }
 
 absl::Status CompleteOptions(BenchOptions& options) {
   TESSERA_RETURN_IF_ERROR(CompleteSizes(options));
-  TESSERA_RETURN_IF_ERROR(
-      CheckFlagRange("iterations", options.iterations, 0, 100'000));
-  TESSERA_RETURN_IF_ERROR(CheckFlagRange("warmup", options.warmup, 0, 1000));
-  TESSERA_RETURN_IF_ERROR(
-      CheckFlagRange("group_size", options.group_size, 0, kMaxWorld));
   TESSERA_RETURN_IF_ERROR(CompleteDevice(options));
   TESSERA_RETURN_IF_ERROR(CompleteRegret(options));
   return CheckTypes(options);

@@ -3,13 +3,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <iostream>
-#include <memory>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -19,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
 #include "nlohmann/json.hpp"
@@ -47,43 +45,31 @@ int Severity(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) ? 1 : 2;
 }
 
-// Receives the lines of the processes on a thread of its own.
-class Receiver {
- public:
-  static absl::StatusOr<std::unique_ptr<Receiver>> Create(
-      const BenchEvents& events) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-      return absl::ErrnoToStatus(errno, "cannot make a pipe");
+// What the processes of a job have written.
+struct Received {
+  const BenchEvents& events;
+  std::string where = {};   // The last progress.
+  absl::Status error = {};  // The most severe one, the first of these.
+
+  void Handle(std::string_view line) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) {  // Of a library.
+      std::cerr << line;
+    } else if (json.contains(kProgress)) {
+      where = json[kProgress];
+      events.on_progress(where);
+    } else if (json.contains(kRows)) {
+      std::vector<Row> rows;
+      for (const Json& row : json[kRows]) rows.push_back(RowFromJson(row));
+      events.on_case(rows);
+    } else if (json.contains(kCode)) {
+      const absl::Status next(static_cast<absl::StatusCode>(json[kCode]),
+                              std::string(json[kMessage]));
+      if (Severity(next) > Severity(error)) error = next;
     }
-    return std::unique_ptr<Receiver>(new Receiver(events, ends));
-  }
-  ~Receiver() { Finish(); }
-
-  int fd() const { return writer_.get(); }
-
-  // Returns when all lines have been handled; no process writes any more.
-  void Finish() {
-    writer_ = UniqueFd();
-    if (thread_.joinable()) thread_.join();
   }
 
-  // After Finish: the most severe error, the first of these; and the last
-  // progress.
-  const absl::Status& error() const { return error_; }
-  const std::string& where() const { return where_; }
-
- private:
-  Receiver(const BenchEvents& events, const int (&ends)[2])
-      : events_(events), writer_(ends[1]) {
-    // Only the launcher's thread handles signals.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this, fd = ends[0]] { Read(fd); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-
+  // Handles lines until no process can write any more.
   void Read(int fd) {
     FILE* const file = fdopen(fd, "r");
     char* line = nullptr;
@@ -94,72 +80,42 @@ class Receiver {
     free(line);
     fclose(file);
   }
-
-  void Handle(std::string_view line) {
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) {  // Of a library.
-      std::cerr << line;
-    } else if (json.contains(kProgress)) {
-      where_ = json[kProgress];
-      events_.on_progress(where_);
-    } else if (json.contains(kRows)) {
-      std::vector<Row> rows;
-      for (const Json& row : json[kRows]) rows.push_back(RowFromJson(row));
-      events_.on_case(rows);
-    } else if (json.contains(kCode)) {
-      const absl::Status error(static_cast<absl::StatusCode>(json[kCode]),
-                               std::string(json[kMessage]));
-      if (Severity(error) > Severity(error_)) error_ = error;
-    }
-  }
-
-  const BenchEvents& events_;
-  UniqueFd writer_;
-  std::string where_;
-  absl::Status error_;
-  std::thread thread_;
 };
 
-absl::StatusOr<LaunchPlan> PlanFor(int64_t processes, int64_t world, bool mpi,
-                                   std::vector<std::string> arguments) {
-  TESSERA_ASSIGN_OR_RETURN(const std::string program, OwnPath());
-  arguments.insert(arguments.begin(), absl::StrCat(kWorkerArgument, world));
-  LaunchPlan plan;
-  plan.output = OutputMode::kRaw;
-  plan.grace = absl::Milliseconds(500);
-  plan.own_sessions = false;
-  if (!mpi) {
-    plan.np = processes;
-    plan.environment = CleanEnvironment();
-    plan.command = std::move(arguments);
-    plan.command.insert(plan.command.begin(), program);
-    return plan;
-  }
-  TESSERA_ASSIGN_OR_RETURN(LaunchCommand mpirun,
-                           MpirunCommand(processes, program, arguments));
-  plan.command = std::move(mpirun.arguments);
-  // Open MPI takes a path before its name as the prefix of its installation.
-  plan.command[0].erase(0, plan.command[0].rfind('/') + 1);
-  plan.environment = std::move(mpirun.environment);
-  // Ranks bind themselves.
-  plan.environment.push_back("OMPI_MCA_hwloc_base_binding_policy=none");
-  return plan;
-}
-
 // Why the run failed.
-absl::Status StatusOf(const LaunchOutcome& outcome, const Receiver& receiver,
+absl::Status StatusOf(const LaunchOutcome& outcome, const Received& received,
                       bool mpi) {
   const bool died = outcome.failure.has_value() && outcome.failure->by_signal;
-  if (!outcome.signal.has_value() && !receiver.error().ok() &&
-      (!died || absl::IsInternal(receiver.error()))) {
-    return receiver.error();
+  if (!outcome.signal.has_value() && !received.error.ok() &&
+      (!died || absl::IsInternal(received.error))) {
+    return received.error;
   }
   if (mpi && outcome.failure.has_value()) {
     return absl::AbortedError(
-        absl::StrCat(receiver.where(), ": mpirun exited with code ",
+        absl::StrCat(received.where, ": mpirun exited with code ",
                      outcome.failure->code, "; its messages name the rank"));
   }
-  return Annotate(outcome.ToStatus(), receiver.where());
+  return Annotate(outcome.ToStatus(), received.where);
+}
+
+absl::Status RunPlan(const LaunchPlan& plan, bool mpi,
+                     const BenchEvents& events) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  }
+  Received received = {events};
+  // Only this thread handles signals.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread reader([&] { received.Read(ends[0]); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const auto outcome = Launch(plan, {.out_fd = ends[1]});
+  close(ends[1]);
+  reader.join();
+  TESSERA_RETURN_IF_ERROR(outcome.status());
+  return StatusOf(*outcome, received, mpi);
 }
 
 // Sends a line to the parent. A single write, because threads may fail
@@ -178,16 +134,13 @@ void Fail(const absl::Status& status) {
   _exit(1);
 }
 
-// The launcher's variables. mpirun's ranks inherit those of mpirun's launcher,
-// which are wrong for them.
+// The variables of mpirun, whose ranks inherit those of its own launcher, or of
+// the launcher.
 std::optional<std::string> LauncherVariable(std::string_view name) {
-  static const auto lookup = collectives::ProcessEnvironment();
+  const auto lookup = collectives::ProcessEnvironment();
   const bool is_mpi = lookup("OMPI_COMM_WORLD_RANK") || lookup("PMI_RANK");
-  const std::string_view outer[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK",
-                                    "LOCAL_WORLD_SIZE", "GROUP_RANK"};
-  const bool is_outer =
-      std::find(std::begin(outer), std::end(outer), name) != std::end(outer);
-  return is_mpi && is_outer ? std::nullopt : lookup(name);
+  if (is_mpi && (name == "RANK" || name == "LOCAL_RANK")) return std::nullopt;
+  return lookup(name);
 }
 
 absl::Status RunProcess(int64_t world,
@@ -222,15 +175,17 @@ absl::Status RunBenchmark(const BenchOptions& options,
     threads = threads && engine.IsThreads();
     mpi = mpi || engine.IsMpi();
   }
+  TESSERA_ASSIGN_OR_RETURN(const std::string program, OwnPath());
   for (const int64_t world : options.worlds) {
+    std::vector<std::string> worker = arguments;
+    worker.insert(worker.begin(), absl::StrCat(kWorkerArgument, world));
     TESSERA_ASSIGN_OR_RETURN(
-        const LaunchPlan plan,
-        PlanFor(threads ? 1 : world, world, mpi, arguments));
-    TESSERA_ASSIGN_OR_RETURN(const auto receiver, Receiver::Create(events));
-    const auto outcome = Launch(plan, {.out_fd = receiver->fd()});
-    receiver->Finish();
-    TESSERA_RETURN_IF_ERROR(outcome.status());
-    TESSERA_RETURN_IF_ERROR(StatusOf(*outcome, *receiver, mpi));
+        LaunchPlan plan,
+        PlanProgram(threads ? 1 : world, mpi, program, std::move(worker)));
+    // Ranks bind themselves.
+    plan.environment.push_back("OMPI_MCA_hwloc_base_binding_policy=none");
+    plan.grace = absl::Milliseconds(500);
+    TESSERA_RETURN_IF_ERROR(RunPlan(plan, mpi, events));
   }
   return absl::OkStatus();
 }

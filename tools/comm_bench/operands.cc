@@ -39,35 +39,33 @@ uint64_t Mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// One period of whole numbers, smaller in every attempt, then sparser among the
-// neutral element. The numbers of an average are multiples of the world size,
-// and those of a scaled sum of 1/scale, so that no rounding occurs.
-std::vector<double> MakePeriod(const Reduction& reduction, int64_t world,
-                               int attempt) {
+// Two periods of whole numbers, smaller in every attempt, then sparser among
+// the neutral element. The numbers of an average are multiples of the world
+// size, and those of a scaled sum of 1/scale, so that no rounding occurs.
+std::vector<double> MakePeriods(const Reduction& reduction, int64_t world,
+                                int attempt) {
   const bool product = reduction.op == ReduceOp::kProduct;
   const double step = reduction.op == ReduceOp::kAverage
                           ? static_cast<double>(world)
                           : std::max(1.0, 1 / reduction.scale);
   const auto largest = static_cast<uint64_t>(std::max(1, 100 >> attempt));
   const uint64_t sparseness = uint64_t{1} << std::max(0, attempt - 6);
-  std::vector<double> period(kPeriod);
-  for (size_t i = 0; i < period.size(); ++i) {
-    const uint64_t random = Mix(i);
+  std::vector<double> periods;
+  for (uint64_t i = 0; i < 2 * kPeriod; ++i) {
+    const uint64_t random = Mix(i % kPeriod);
     const double other =
         product ? 2 : step * static_cast<double>(1 + random % largest);
-    period[i] = Mix(random) % sparseness == 0 ? other : product;
+    periods.push_back(Mix(random) % sparseness == 0 ? other : product);
   }
-  return period;
+  return periods;
 }
 
-Table Encode(const std::vector<double>& period, DType dtype) {
-  Table table(static_cast<size_t>(2 * kPeriod * SizeInBytes(dtype)));
-  const std::span<std::byte> first(table.data(), table.size() / 2);
-  // The sizes fit by construction.
-  static_cast<void>(
-      Convert(DType::kF64, std::as_bytes(std::span(period)), dtype, first));
-  std::memcpy(table.data() + first.size(), first.data(), first.size());
-  return table;
+// The sizes fit by construction.
+Table Converted(DType from, std::span<const std::byte> elements, DType to) {
+  const auto count = elements.size() / static_cast<size_t>(SizeInBytes(from));
+  Table converted(count * static_cast<size_t>(SizeInBytes(to)));
+  static_cast<void>(Convert(from, elements, to, converted));
+  return converted;
 }
 
 double Decode(DType dtype, const std::byte* element) {
@@ -79,16 +77,12 @@ double Decode(DType dtype, const std::byte* element) {
 }
 
 bool IsRepresentable(DType dtype, double value) {
-  std::byte element[sizeof(double)];
-  const std::span<std::byte> target(element,
-                                    static_cast<size_t>(SizeInBytes(dtype)));
-  return Convert(DType::kF64, std::as_bytes(std::span(&value, 1)), dtype,
-                 target)
-             .ok() &&
-         Decode(dtype, element) == value;
+  const Table element =
+      Converted(DType::kF64, std::as_bytes(std::span(&value, 1)), dtype);
+  return Decode(dtype, element.data()) == value;
 }
 
-// The reduction of all ranks' periods in `inputs`.
+// The reduction of all ranks' sequences.
 Table Reduce(const Combination& combination, const Table& inputs,
              int64_t world) {
   const int64_t size = SizeInBytes(combination.dtype);
@@ -97,29 +91,18 @@ Table Reduce(const Combination& combination, const Table& inputs,
     sources.push_back(inputs.data() + PhaseOf(r, 0, 0) * size);
   }
   Table reduced(inputs.size());
-  std::byte* const second = reduced.data() + kPeriod * size;
-  Combine(combination, sources, std::vector<void*>{reduced.data(), second},
-          kPeriod);
+  void* const periods[] = {reduced.data(), reduced.data() + kPeriod * size};
+  Combine(combination, sources, periods, kPeriod);
   return reduced;
 }
 
-// True if no partial result of these inputs is rounded or overflows.
-bool IsExact(const std::vector<double>& period, const Reduction& reduction,
-             DType dtype, int64_t world) {
-  double largest = *std::max_element(period.begin(), period.end());
-  if (!collectives::IsBitwise(reduction.op)) {
-    Combination sum = Combination::Whole(reduction, DType::kF64, world);
-    sum.divisor = 1;
-    const Table reduced = Reduce(sum, Encode(period, DType::kF64), world);
-    for (int64_t i = 0; i < kPeriod; ++i) {
-      largest = std::max(largest, Decode(DType::kF64, reduced.data() + 8 * i));
-    }
+double Largest(DType dtype, const Table& table) {
+  double largest = 0;
+  for (size_t at = 0; at < table.size();
+       at += static_cast<size_t>(SizeInBytes(dtype))) {
+    largest = std::max(largest, Decode(dtype, &table[at]));
   }
-  // If two consecutive numbers are representable, all smaller ones are.
-  // Products are powers of two.
-  return IsRepresentable(dtype, largest) &&
-         (reduction.op == ReduceOp::kProduct ||
-          IsRepresentable(dtype, largest - 1));
+  return largest;
 }
 
 // The distance from 1 to the next number of a floating-point type.
@@ -134,15 +117,29 @@ double LastBit(DType dtype) {
 absl::StatusOr<Pattern> Pattern::Create(DType dtype, const Reduction& reduction,
                                         int64_t world) {
   constexpr int kAttempts = 15;
+  const bool product = reduction.op == ReduceOp::kProduct;
+  // The results are those of a wider type.
+  const DType wide =
+      collectives::IsBitwise(reduction.op) ? DType::kI64 : DType::kF64;
+  const auto whole = Combination::Whole(reduction, wide, world);
+  Combination sum = whole;
+  sum.divisor = 1;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const std::vector<double> period = MakePeriod(reduction, world, attempt);
-    if (!IsExact(period, reduction, dtype, world)) continue;
+    const std::vector<double> periods = MakePeriods(reduction, world, attempt);
+    const Table inputs =
+        Converted(DType::kF64, std::as_bytes(std::span(periods)), wide);
+    const double largest = std::max(Largest(wide, inputs),
+                                    Largest(wide, Reduce(sum, inputs, world)));
+    // No partial result is rounded: products are powers of two, and if two
+    // consecutive numbers are representable, all smaller ones are.
+    if (!IsRepresentable(dtype, largest) ||
+        (!product && !IsRepresentable(dtype, largest - 1))) {
+      continue;
+    }
     Pattern pattern;
     pattern.dtype_ = dtype;
-    pattern.inputs_ = Encode(period, dtype);
-    if (!collectives::IsReducible(dtype, reduction.op)) return pattern;
-    pattern.reduced_ = Reduce(Combination::Whole(reduction, dtype, world),
-                              pattern.inputs_, world);
+    pattern.inputs_ = Converted(wide, inputs, dtype);
+    pattern.reduced_ = Converted(wide, Reduce(whole, inputs, world), dtype);
     if (reduction.op == ReduceOp::kAverage && IsFloating(dtype)) {
       pattern.tolerance_ = LastBit(dtype);
     }

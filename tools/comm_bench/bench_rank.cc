@@ -82,12 +82,16 @@ absl::StatusOr<std::unique_ptr<BenchRank>> BenchRank::Create(
   return rank;
 }
 
-bool BenchRank::Implements(collectives::OpKind kind) const {
-  return device_ != nullptr || engine_->Implements(kind);
-}
-
-bool BenchRank::HasTransport() const {
-  return device_ == nullptr && engine_->transport() != nullptr;
+Capabilities BenchRank::capabilities() const {
+  const bool on_device = device_ != nullptr;
+  Capabilities result;
+  result.has_transport = !on_device && engine_->transport() != nullptr;
+  for (const collectives::OpKind kind : collectives::kCollectiveKinds) {
+    if (on_device || engine_->Implements(kind)) {
+      result.kinds |= uint32_t{1} << static_cast<int>(kind);
+    }
+  }
+  return result;
 }
 
 // A second group of all ranks on the same engine.

@@ -52,16 +52,23 @@ struct Task {
   int64_t compute_us = 0;  // For TimeOverlap; the same on all ranks.
 };
 
+// The capabilities of an engine, from which its variants follow.
+struct Capabilities {
+  uint32_t kinds = 0;          // Bit k: the engine implements the OpKind k.
+  bool has_transport = false;  // Algorithms run over the engine's messages.
+
+  bool Implements(collectives::OpKind kind) const {
+    return (kinds >> static_cast<int>(kind) & 1) != 0;
+  }
+};
+
 class BenchRank {
  public:
   // A collective call. `options` outlives the rank.
   static absl::StatusOr<std::unique_ptr<BenchRank>> Create(
       const BenchOptions& options, const BenchEngine& engine, RankParts parts);
 
-  // The engine executes this kind of operation itself.
-  bool Implements(collectives::OpKind kind) const;
-  // Algorithms run over the engine's messages.
-  bool HasTransport() const;
+  Capabilities capabilities() const;
 
   // Seconds of one operation for each of task.iterations.
   absl::StatusOr<std::vector<double>> Time(const Task& task);

@@ -86,31 +86,295 @@ class Schedule {
            const std::function<void(const absl::Status&)>& fail)
       : options_(options), world_(world), events_(events), fail_(fail) {}
 
-  absl::Status Start(collectives::Store& store);
-  absl::Status Run();
+  absl::Status Start(collectives::Store& store) {
+    TESSERA_ASSIGN_OR_RETURN(auto engine, collectives::CreateSharedMemoryEngine(
+                                              store, {.name = "comm_bench"}));
+    collectives::CommunicatorOptions options;
+    options.name = "processes";
+    options.timeout = absl::InfiniteDuration();
+    TESSERA_ASSIGN_OR_RETURN(processes_,
+                             Communicator::Create(std::move(engine), options));
+    for (const std::string& name : options_.engines) {
+      subjects_.push_back({.engine = {options_.device, name}});
+    }
+    for (Subject& subject : subjects_) {
+      Announce(subject, "");
+      TESSERA_RETURN_IF_ERROR(StartRanks(subject, store));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Run() {
+    for (const OpKind op : options_.ops) {
+      for (const DType dtype : options_.dtypes) {
+        TESSERA_RETURN_IF_ERROR(RunSizes(op, dtype));
+      }
+    }
+    return absl::OkStatus();
+  }
 
  private:
-  absl::Status StartRanks(Subject& subject, collectives::Store& store);
+  void Announce(const Subject& subject, std::string_view what) {
+    where_ = absl::StrCat("engine ", subject.engine.name, " with ", world_,
+                          " ranks", what);
+    events_.on_progress(where_);
+  }
+
   // Calls `run` for each local rank, on its processors. An error ends the
   // process.
   void ForEachRank(Subject& subject,
-                   absl::FunctionRef<absl::Status(size_t)> run);
+                   absl::FunctionRef<absl::Status(size_t)> run) {
+    const int64_t first =
+        subject.engine.IsThreads() ? 0 : processes_->rank().value();
+    const auto run_rank = [&](size_t i) {
+      const int64_t rank = first + static_cast<int64_t>(i);
+      if (options_.bind) {
+        // Without permission the rank stays unbound.
+        static_cast<void>(
+            BindThisThread(ShareOfProcessors(processors_, rank, world_)));
+      }
+      const absl::Status status = run(i);
+      if (status.ok()) return;
+      fail_(Annotate(status, absl::StrCat(where_, ": rank ", rank)));
+    };
+    if (!subject.engine.IsThreads()) return run_rank(0);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < subject.local.size(); ++i) {
+      threads.emplace_back(run_rank, i);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  // Engines are created with the processors of all ranks; afterwards each rank
+  // is bound to its share.
+  absl::Status StartRanks(Subject& subject, collectives::Store& store) {
+    static_cast<void>(BindThisThread(processors_));
+    const LocalRanks local = {.ranks = subject.engine.IsThreads()
+                                           ? collectives::AllRanks(world_)
+                                           : std::vector{processes_->rank()},
+                              .world = world_,
+                              .store = &store};
+    Seconds capabilities(2);
+    if (!subject.engine.IsThreads() || processes_->rank() == Rank(0)) {
+      TESSERA_ASSIGN_OR_RETURN(
+          std::vector<RankParts> parts, subject.engine.Make(local),
+          Annotate(_, absl::StrCat(where_, ": rank ", local.ranks[0].value())));
+      subject.local.resize(parts.size());
+      ForEachRank(subject, [&](size_t i) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            subject.local[i],
+            BenchRank::Create(options_, subject.engine, std::move(parts[i])));
+        return absl::OkStatus();
+      });
+      const Capabilities own = subject.local[0]->capabilities();
+      capabilities = {static_cast<double>(own.kinds),
+                      own.has_transport ? 1. : 0};
+    }
+    // Processes without a rank need them, too.
+    TESSERA_RETURN_IF_ERROR(Agree(capabilities));
+    subject.capabilities = {static_cast<uint32_t>(capabilities[0]),
+                            capabilities[1] > 0};
+    return absl::OkStatus();
+  }
+
   // The largest value that any process has, for each of them.
-  absl::Status Agree(Seconds& values);
+  absl::Status Agree(Seconds& values) {
+    return processes_->AllReduce(collectives::Buffer(std::span(values)),
+                                 collectives::Reduction::Max());
+  }
+
+  // Makes every local rank call `time`: `count` times of the slowest rank.
   absl::StatusOr<Seconds> Measure(
       const Turn& turn, const Task& task, size_t count,
-      absl::StatusOr<Seconds> (BenchRank::*time)(const Task&));
-  absl::Status Calibrate(Turn& turn);
-  void PlanRounds(std::vector<Turn>& turns) const;
-  absl::Status RunRound(Turn& turn);
-  absl::Status RunSizes(OpKind op, DType dtype);
-  absl::Status RunCase(OpKind op, DType dtype, int64_t bytes);
-  absl::Status RunTurns(std::vector<Turn>& turns);
-  absl::StatusOr<double> MeasureHidden(const Turn& turn);
+      absl::StatusOr<Seconds> (BenchRank::*time)(const Task&)) {
+    Subject& subject = *turn.subject;
+    Announce(subject,
+             absl::StrCat(", ", case_name_, ", ", task.variant.Name()));
+    std::vector<Seconds> by_rank(subject.local.size());
+    ForEachRank(subject, [&](size_t i) -> absl::Status {
+      TESSERA_ASSIGN_OR_RETURN(by_rank[i], (*subject.local[i].*time)(task));
+      return absl::OkStatus();
+    });
+    Seconds slowest = SlowestOf(by_rank, count);
+    TESSERA_RETURN_IF_ERROR(Agree(slowest));
+    return slowest;
+  }
+
+  // Runs warm-up and a few single operations.
+  absl::Status Calibrate(Turn& turn) {
+    Task task = turn.task;
+    task.warmup = options_.warmup;
+    task.iterations = kCalibrations;
+    const int64_t begin = MonotonicNanos();
+    TESSERA_ASSIGN_OR_RETURN(
+        const Seconds seconds,
+        Measure(turn, task, kCalibrations, &BenchRank::Time));
+    Seconds wall = {static_cast<double>(MonotonicNanos() - begin) * 1e-9};
+    TESSERA_RETURN_IF_ERROR(Agree(wall));
+    turn.wall = wall[0] / static_cast<double>(kCalibrations + options_.warmup);
+    turn.single = Median(seconds);
+    return absl::OkStatus();
+  }
+
+  // All use the same batch, so that costs of an iteration weigh alike.
+  void PlanRounds(std::vector<Turn>& turns) const {
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
+    for (Turn& turn : turns) {
+      turn.task.batch = BatchFor(fastest);
+      turn.task.first_iteration = options_.warmup + kCalibrations;
+      const double iteration =
+          turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
+      int64_t iterations = options_.iterations;
+      if (iterations == 0) {
+        iterations = std::clamp(
+            static_cast<int64_t>(kCaseSeconds / std::max(iteration, 1e-7)),
+            kFewestIterations, kMostIterations);
+      }
+      turn.per_round = (iterations + kRounds - 1) / kRounds;
+    }
+  }
+
+  absl::Status RunRound(Turn& turn) {
+    const auto done = static_cast<int64_t>(turn.seconds.size());
+    Task& task = turn.task;
+    task.warmup = 1;  // The ranks were asleep.
+    task.iterations = turn.per_round;
+    if (options_.iterations > 0) {
+      task.iterations = std::min(task.iterations, options_.iterations - done);
+    }
+    if (task.iterations <= 0) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(
+        const Seconds seconds,
+        Measure(turn, task, static_cast<size_t>(task.iterations),
+                &BenchRank::Time));
+    turn.seconds.insert(turn.seconds.end(), seconds.begin(), seconds.end());
+    task.first_iteration += task.warmup + task.iterations;
+    return absl::OkStatus();
+  }
+
+  absl::Status RunTurns(std::vector<Turn>& turns) {
+    for (Turn& turn : turns) TESSERA_RETURN_IF_ERROR(Calibrate(turn));
+    PlanRounds(turns);
+    for (int64_t round = 0; round < kRounds; ++round) {
+      for (size_t i = 0; i < turns.size(); ++i) {
+        TESSERA_RETURN_IF_ERROR(
+            RunRound(turns[round % 2 == 0 ? i : turns.size() - 1 - i]));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> MeasureHidden(const Turn& turn) {
+    Task task = turn.task;
+    task.batch = 1;
+    task.iterations = kOverlaps;
+    task.compute_us = std::max<int64_t>(1, std::llround(turn.single * 1e6));
+    TESSERA_ASSIGN_OR_RETURN(
+        const Seconds all,
+        Measure(turn, task, 3 * kOverlaps, &BenchRank::TimeOverlap));
+    Seconds parts[3];  // Computation, operation and both.
+    for (size_t i = 0; i < all.size(); ++i) parts[i % 3].push_back(all[i]);
+    return HiddenShare(Median(parts[0]), Median(parts[1]), Median(parts[2]));
+  }
+
+  // Sets the choice of the adaptive chooser of each engine on the rows.
   absl::Status AddChoices(const std::vector<Turn>& turns,
-                          std::vector<Row>& rows);
-  absl::Status AddBound(std::vector<Row>& rows) const;
-  void Announce(const Subject& subject, std::string_view what);
+                          std::vector<Row>& rows) {
+    const Subject* last = nullptr;
+    for (const Turn& turn : turns) {
+      if (std::exchange(last, turn.subject) == turn.subject) continue;
+      Task task = turn.task;
+      task.variant = {.adaptive = true};
+      std::vector<double> chosen(turn.subject->local.size());
+      ForEachRank(*turn.subject, [&](size_t i) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const Algorithm algorithm,
+                                 turn.subject->local[i]->Choose(task));
+        chosen[i] = static_cast<double>(algorithm);
+        return absl::OkStatus();
+      });
+      Seconds range = {-1, -1e9};  // The largest, and minus the smallest.
+      for (const double one : chosen) {
+        range = {std::max(range[0], one), std::max(range[1], -one)};
+      }
+      TESSERA_RETURN_IF_ERROR(Agree(range));
+      if (range[0] != -range[1]) {
+        return absl::InternalError(
+            absl::StrCat(where_, ": ranks differ in the adaptive choice"));
+      }
+      SetChoice(rows, turn.subject->engine.name,
+                std::string(AlgorithmName(static_cast<Algorithm>(range[0]))));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddBound(std::vector<Row>& rows) const {
+    if (!options_.bound || rows[0].op == OpKind::kBarrier ||
+        processes_->rank() != Rank(0)) {
+      return absl::OkStatus();
+    }
+    const auto bound =
+        MeasureTraffic(world_, rows[0].op, rows[0].bytes, processors_);
+    // Without enough memory the bound is left out.
+    if (absl::IsResourceExhausted(bound.status())) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(bound.status());
+    for (Row& row : rows) row.bound_seconds = *bound;
+    return absl::OkStatus();
+  }
+
+  // Measures all variants in turns; a row for each, in their order.
+  absl::Status RunCase(OpKind op, DType dtype, int64_t bytes) {
+    std::vector<Turn> turns;
+    for (Subject& subject : subjects_) {
+      for (const Variant& variant :
+           VariantsFor(options_, subject.capabilities, op)) {
+        turns.push_back({.subject = &subject,
+                         .task = {.variant = variant,
+                                  .op = op,
+                                  .dtype = dtype,
+                                  .bytes = bytes}});
+      }
+    }
+    if (turns.empty()) return absl::OkStatus();
+    case_name_ =
+        absl::StrCat(OpKindName(op), " of ", ByteSize(bytes).ToString(), " ",
+                     DTypeName(dtype));
+    TESSERA_RETURN_IF_ERROR(RunTurns(turns));
+    std::vector<Row> rows;
+    for (const Turn& turn : turns) {
+      Row& row = rows.emplace_back(
+          Row{.engine = turn.subject->engine.name,
+              .algorithm = turn.task.variant.Name(),
+              .op = op,
+              .dtype = dtype,
+              .world = world_,
+              .bytes = bytes,
+              .iterations = static_cast<int64_t>(turn.seconds.size()),
+              .seconds = Median(turn.seconds)});
+      row.ratio = row.seconds / std::max(rows[0].seconds, 1e-12);
+      if (!options_.overlap) continue;
+      TESSERA_ASSIGN_OR_RETURN(row.hidden, MeasureHidden(turn));
+    }
+    if (options_.regret) TESSERA_RETURN_IF_ERROR(AddChoices(turns, rows));
+    TESSERA_RETURN_IF_ERROR(AddBound(rows));
+    events_.on_case(rows);
+    return absl::OkStatus();
+  }
+
+  absl::Status RunSizes(OpKind op, DType dtype) {
+    int64_t last = -1;
+    for (const int64_t size : options_.sizes) {
+      const collectives::Operation operation =
+          MakeOperation(op, dtype, ReductionFor(options_.reduction, dtype),
+                        size, Rank(0), world_);
+      const int64_t bytes =
+          MessageCount(operation, world_) * SizeInBytes(dtype);
+      // Small sizes may round to the same count.
+      if (std::exchange(last, bytes) == bytes) continue;
+      TESSERA_RETURN_IF_ERROR(RunCase(op, dtype, bytes));
+    }
+    return absl::OkStatus();
+  }
 
   const BenchOptions& options_;
   const int64_t world_;
@@ -122,288 +386,6 @@ class Schedule {
   std::string where_;  // Of the current measurement, for errors.
   std::vector<Subject> subjects_;
 };
-
-void Schedule::Announce(const Subject& subject, std::string_view what) {
-  where_ = absl::StrCat("engine ", subject.engine.name, " with ", world_,
-                        " ranks", what);
-  events_.on_progress(where_);
-}
-
-void Schedule::ForEachRank(Subject& subject,
-                           absl::FunctionRef<absl::Status(size_t)> run) {
-  const int64_t first =
-      subject.engine.IsThreads() ? 0 : processes_->rank().value();
-  const auto run_rank = [&](size_t i) {
-    const int64_t rank = first + static_cast<int64_t>(i);
-    if (options_.bind) {
-      // Without permission the rank stays unbound.
-      static_cast<void>(
-          BindThisThread(ShareOfProcessors(processors_, rank, world_)));
-    }
-    const absl::Status status = run(i);
-    if (status.ok()) return;
-    fail_(Annotate(status, absl::StrCat(where_, ": rank ", rank)));
-  };
-  if (!subject.engine.IsThreads()) return run_rank(0);
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < subject.local.size(); ++i) {
-    threads.emplace_back(run_rank, i);
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-absl::Status Schedule::Start(collectives::Store& store) {
-  TESSERA_ASSIGN_OR_RETURN(auto engine, collectives::CreateSharedMemoryEngine(
-                                            store, {.name = "comm_bench"}));
-  collectives::CommunicatorOptions options;
-  options.name = "processes";
-  options.timeout = absl::InfiniteDuration();
-  TESSERA_ASSIGN_OR_RETURN(processes_,
-                           Communicator::Create(std::move(engine), options));
-  for (const std::string& name : options_.engines) {
-    subjects_.push_back({.engine = {options_.device, name}});
-  }
-  for (Subject& subject : subjects_) {
-    Announce(subject, "");
-    TESSERA_RETURN_IF_ERROR(StartRanks(subject, store));
-  }
-  return absl::OkStatus();
-}
-
-// Engines are created with the processors of all ranks; afterwards each rank is
-// bound to its share.
-absl::Status Schedule::StartRanks(Subject& subject, collectives::Store& store) {
-  static_cast<void>(BindThisThread(processors_));
-  const LocalRanks local = {.ranks = subject.engine.IsThreads()
-                                         ? collectives::AllRanks(world_)
-                                         : std::vector{processes_->rank()},
-                            .world = world_,
-                            .store = &store};
-  Seconds capabilities(2);
-  if (!subject.engine.IsThreads() || processes_->rank() == Rank(0)) {
-    TESSERA_ASSIGN_OR_RETURN(
-        std::vector<RankParts> parts, subject.engine.Make(local),
-        Annotate(_, absl::StrCat(where_, ": rank ", local.ranks[0].value())));
-    subject.local.resize(parts.size());
-    ForEachRank(subject, [&](size_t i) -> absl::Status {
-      TESSERA_ASSIGN_OR_RETURN(
-          subject.local[i],
-          BenchRank::Create(options_, subject.engine, std::move(parts[i])));
-      return absl::OkStatus();
-    });
-    const BenchRank& first = *subject.local[0];
-    for (const OpKind op : collectives::kCollectiveKinds) {
-      if (first.Implements(op)) capabilities[0] += 1 << static_cast<int>(op);
-    }
-    capabilities[1] = first.HasTransport();
-  }
-  TESSERA_RETURN_IF_ERROR(Agree(capabilities));
-  subject.capabilities = {static_cast<uint32_t>(capabilities[0]),
-                          capabilities[1] > 0};
-  return absl::OkStatus();
-}
-
-absl::Status Schedule::Agree(Seconds& values) {
-  return processes_->AllReduce(collectives::Buffer(std::span(values)),
-                               collectives::Reduction::Max());
-}
-
-// `count` times of the slowest rank.
-absl::StatusOr<Seconds> Schedule::Measure(
-    const Turn& turn, const Task& task, size_t count,
-    absl::StatusOr<Seconds> (BenchRank::*time)(const Task&)) {
-  Subject& subject = *turn.subject;
-  Announce(subject, absl::StrCat(", ", case_name_, ", ", task.variant.Name()));
-  std::vector<Seconds> by_rank(subject.local.size());
-  ForEachRank(subject, [&](size_t i) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(by_rank[i], (*subject.local[i].*time)(task));
-    return absl::OkStatus();
-  });
-  Seconds slowest = SlowestOf(by_rank, count);
-  TESSERA_RETURN_IF_ERROR(Agree(slowest));
-  return slowest;
-}
-
-// Runs warm-up and a few single operations.
-absl::Status Schedule::Calibrate(Turn& turn) {
-  Task task = turn.task;
-  task.warmup = options_.warmup;
-  task.iterations = kCalibrations;
-  const int64_t begin = MonotonicNanos();
-  TESSERA_ASSIGN_OR_RETURN(
-      const Seconds seconds,
-      Measure(turn, task, kCalibrations, &BenchRank::Time));
-  Seconds wall = {static_cast<double>(MonotonicNanos() - begin) * 1e-9};
-  TESSERA_RETURN_IF_ERROR(Agree(wall));
-  turn.wall = wall[0] / static_cast<double>(kCalibrations + options_.warmup);
-  turn.single = Median(seconds);
-  return absl::OkStatus();
-}
-
-// All use the same batch, so that costs of an iteration weigh alike.
-void Schedule::PlanRounds(std::vector<Turn>& turns) const {
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
-  for (Turn& turn : turns) {
-    turn.task.batch = BatchFor(fastest);
-    turn.task.first_iteration = options_.warmup + kCalibrations;
-    const double iteration =
-        turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
-    int64_t iterations = options_.iterations;
-    if (iterations == 0) {
-      iterations = std::clamp(
-          static_cast<int64_t>(kCaseSeconds / std::max(iteration, 1e-7)),
-          kFewestIterations, kMostIterations);
-    }
-    turn.per_round = (iterations + kRounds - 1) / kRounds;
-  }
-}
-
-absl::Status Schedule::RunRound(Turn& turn) {
-  const auto done = static_cast<int64_t>(turn.seconds.size());
-  Task& task = turn.task;
-  task.warmup = 1;  // The ranks were asleep.
-  task.iterations = turn.per_round;
-  if (options_.iterations > 0) {
-    task.iterations = std::min(task.iterations, options_.iterations - done);
-  }
-  if (task.iterations <= 0) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(
-      const Seconds seconds,
-      Measure(turn, task, static_cast<size_t>(task.iterations),
-              &BenchRank::Time));
-  turn.seconds.insert(turn.seconds.end(), seconds.begin(), seconds.end());
-  task.first_iteration += task.warmup + task.iterations;
-  return absl::OkStatus();
-}
-
-absl::Status Schedule::RunTurns(std::vector<Turn>& turns) {
-  for (Turn& turn : turns) TESSERA_RETURN_IF_ERROR(Calibrate(turn));
-  PlanRounds(turns);
-  for (int64_t round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < turns.size(); ++i) {
-      TESSERA_RETURN_IF_ERROR(
-          RunRound(turns[round % 2 == 0 ? i : turns.size() - 1 - i]));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<double> Schedule::MeasureHidden(const Turn& turn) {
-  Task task = turn.task;
-  task.batch = 1;
-  task.iterations = kOverlaps;
-  task.compute_us = std::max<int64_t>(1, std::llround(turn.single * 1e6));
-  TESSERA_ASSIGN_OR_RETURN(const Seconds all, Measure(turn, task, 3 * kOverlaps,
-                                                      &BenchRank::TimeOverlap));
-  Seconds parts[3];  // Computation, operation and both.
-  for (size_t i = 0; i < all.size(); ++i) parts[i % 3].push_back(all[i]);
-  return HiddenShare(Median(parts[0]), Median(parts[1]), Median(parts[2]));
-}
-
-// Sets the choice of the adaptive chooser of each engine on the rows.
-absl::Status Schedule::AddChoices(const std::vector<Turn>& turns,
-                                  std::vector<Row>& rows) {
-  const Subject* last = nullptr;
-  for (const Turn& turn : turns) {
-    if (std::exchange(last, turn.subject) == turn.subject) continue;
-    Task task = turn.task;
-    task.variant = {.adaptive = true};
-    std::vector<double> chosen(turn.subject->local.size());
-    ForEachRank(*turn.subject, [&](size_t i) -> absl::Status {
-      TESSERA_ASSIGN_OR_RETURN(const Algorithm algorithm,
-                               turn.subject->local[i]->Choose(task));
-      chosen[i] = static_cast<double>(algorithm);
-      return absl::OkStatus();
-    });
-    Seconds range = {-1, -1e9};  // The largest, and minus the smallest.
-    for (const double one : chosen) {
-      range = {std::max(range[0], one), std::max(range[1], -one)};
-    }
-    TESSERA_RETURN_IF_ERROR(Agree(range));
-    if (range[0] != -range[1]) {
-      return absl::InternalError(
-          absl::StrCat(where_, ": ranks differ in the adaptive choice"));
-    }
-    SetChoice(rows, turn.subject->engine.name,
-              std::string(AlgorithmName(static_cast<Algorithm>(range[0]))));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Schedule::AddBound(std::vector<Row>& rows) const {
-  if (!options_.bound || rows[0].op == OpKind::kBarrier ||
-      processes_->rank() != Rank(0)) {
-    return absl::OkStatus();
-  }
-  const auto bound =
-      MeasureTraffic(world_, rows[0].op, rows[0].bytes, processors_);
-  // Without enough memory the bound is left out.
-  if (absl::IsResourceExhausted(bound.status())) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(bound.status());
-  for (Row& row : rows) row.bound_seconds = *bound;
-  return absl::OkStatus();
-}
-
-// Measures all variants in turns; a row for each, in their order.
-absl::Status Schedule::RunCase(OpKind op, DType dtype, int64_t bytes) {
-  std::vector<Turn> turns;
-  for (Subject& subject : subjects_) {
-    for (const Variant& variant :
-         VariantsFor(options_, subject.capabilities, op)) {
-      turns.push_back(
-          {.subject = &subject,
-           .task = {
-               .variant = variant, .op = op, .dtype = dtype, .bytes = bytes}});
-    }
-  }
-  if (turns.empty()) return absl::OkStatus();
-  case_name_ = absl::StrCat(OpKindName(op), " of ", ByteSize(bytes).ToString(),
-                            " ", DTypeName(dtype));
-  TESSERA_RETURN_IF_ERROR(RunTurns(turns));
-  std::vector<Row> rows;
-  for (const Turn& turn : turns) {
-    Row& row = rows.emplace_back(
-        Row{.engine = turn.subject->engine.name,
-            .algorithm = turn.task.variant.Name(),
-            .op = op,
-            .dtype = dtype,
-            .world = world_,
-            .bytes = bytes,
-            .iterations = static_cast<int64_t>(turn.seconds.size()),
-            .seconds = Median(turn.seconds)});
-    row.ratio = row.seconds / std::max(rows[0].seconds, 1e-12);
-    if (!options_.overlap) continue;
-    TESSERA_ASSIGN_OR_RETURN(row.hidden, MeasureHidden(turn));
-  }
-  if (options_.regret) TESSERA_RETURN_IF_ERROR(AddChoices(turns, rows));
-  TESSERA_RETURN_IF_ERROR(AddBound(rows));
-  events_.on_case(rows);
-  return absl::OkStatus();
-}
-
-absl::Status Schedule::RunSizes(OpKind op, DType dtype) {
-  int64_t last = -1;
-  for (const int64_t size : options_.sizes) {
-    const collectives::Operation operation =
-        MakeOperation(op, dtype, ReductionFor(options_.reduction, dtype), size,
-                      Rank(0), world_);
-    const int64_t bytes = MessageCount(operation, world_) * SizeInBytes(dtype);
-    // Small sizes may round to the same count.
-    if (std::exchange(last, bytes) == bytes) continue;
-    TESSERA_RETURN_IF_ERROR(RunCase(op, dtype, bytes));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Schedule::Run() {
-  for (const OpKind op : options_.ops) {
-    for (const DType dtype : options_.dtypes) {
-      TESSERA_RETURN_IF_ERROR(RunSizes(op, dtype));
-    }
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 

@@ -23,16 +23,6 @@
 
 namespace tessera::tools {
 
-// The capabilities of an engine, from which its variants follow.
-struct Capabilities {
-  uint32_t kinds = 0;  // Bit k: the engine implements the OpKind k.
-  bool has_transport = false;
-
-  bool Implements(collectives::OpKind kind) const {
-    return (kinds >> static_cast<int>(kind) & 1) != 0;
-  }
-};
-
 // The variants of options.algorithms that an engine has for `op`, in that
 // order. "all" is the engine's own, if it has one, then every algorithm. With
 // options.reproducible each reduction has a second, reproducible variant.

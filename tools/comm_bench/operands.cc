@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype/convert.h"
@@ -97,12 +96,10 @@ Table Reduce(const Combination& combination, const Table& inputs,
 }
 
 double Largest(DType dtype, const Table& table) {
-  double largest = 0;
-  for (size_t at = 0; at < table.size();
-       at += static_cast<size_t>(SizeInBytes(dtype))) {
-    largest = std::max(largest, Decode(dtype, &table[at]));
-  }
-  return largest;
+  std::vector<double> values(2 * kPeriod);
+  static_cast<void>(Convert(dtype, table, DType::kF64,
+                            std::as_writable_bytes(std::span(values))));
+  return *std::max_element(values.begin(), values.end());
 }
 
 // The distance from 1 to the next number of a floating-point type.
@@ -273,7 +270,7 @@ absl::StatusOr<Operands> Operands::Allocate(Communicator& communicator,
   TESSERA_RETURN_IF_ERROR(operands.AllocateMemory(
       communicator, shape.registered, shape.slots * layout.bytes));
   for (int64_t slot = 0; slot < shape.slots; ++slot) {
-    std::byte* const base = operands.memory_ + slot * layout.bytes;
+    std::byte* const base = operands.memory_.data() + slot * layout.bytes;
     Operation& operation = operands.operations_.emplace_back(shape.operation);
     operation.input.data = base + layout.input_at;
     operation.output.data = base + layout.output_at;
@@ -284,18 +281,16 @@ absl::StatusOr<Operands> Operands::Allocate(Communicator& communicator,
 absl::Status Operands::AllocateMemory(Communicator& communicator,
                                       bool registered, int64_t bytes) {
   constexpr size_t kPage = 4096;
-  if (bytes == 0) return absl::OkStatus();
   const auto size = static_cast<size_t>(bytes);
-  if (queue_ == nullptr && registered) {
-    TESSERA_ASSIGN_OR_RETURN(shared_, communicator.AllocateShared(bytes));
-    memory_ = shared_->bytes().data();
+  if (bytes == 0) return absl::OkStatus();
+  if (queue_ == nullptr && !registered) {
+    TESSERA_ASSIGN_OR_RETURN(
+        own_, tessera::Buffer::Allocate(HostMemory(), size, kPage));
+    memory_ = own_.bytes();
     return absl::OkStatus();
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      own_, tessera::Buffer::Allocate(
-                queue_ == nullptr ? HostMemory() : queue_->device().memory(),
-                size, kPage));
-  memory_ = own_.data();
+  TESSERA_ASSIGN_OR_RETURN(shared_, communicator.AllocateShared(bytes));
+  memory_ = shared_->bytes();
   if (queue_ == nullptr) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(
       image_,
@@ -309,7 +304,7 @@ Buffer Operands::OnHost(ConstBuffer buffer) const {
   // The memory is this object's own; operations only read their inputs.
   auto* data = static_cast<std::byte*>(const_cast<void*>(buffer.data));
   if (queue_ != nullptr) {
-    data = const_cast<std::byte*>(image_.data()) + (data - memory_);
+    data = const_cast<std::byte*>(image_.data()) + (data - memory_.data());
   }
   return Buffer(data, buffer.count, buffer.dtype);
 }
@@ -322,15 +317,13 @@ absl::Status Operands::Rewrite(int64_t iteration) {
     pattern_.Fill(OnHost(operation.input), rank_, 0, iteration);
   }
   if (queue_ == nullptr) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(
-      queue_->Copy(std::as_const(image_).bytes(), own_.bytes()));
+  TESSERA_RETURN_IF_ERROR(queue_->Copy(std::as_const(image_).bytes(), memory_));
   return queue_->Synchronize();
 }
 
 absl::Status Operands::Check(int64_t iteration) {
   if (queue_ != nullptr) {
-    TESSERA_RETURN_IF_ERROR(
-        queue_->Copy(std::as_const(own_).bytes(), image_.bytes()));
+    TESSERA_RETURN_IF_ERROR(queue_->Copy(memory_, image_.bytes()));
     TESSERA_RETURN_IF_ERROR(queue_->Synchronize());
   }
   for (const Operation& operation : operations_) {

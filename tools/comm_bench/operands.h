@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -125,11 +126,11 @@ class Operands {
   topology::Rank rank_;
   int64_t world_;
   Pattern pattern_;
-  Queue* queue_;                                       // Null on the host.
-  tessera::Buffer own_;                                // Of host or device,
-  std::unique_ptr<collectives::SharedMemory> shared_;  // or registered.
+  Queue* queue_;         // Null on the host.
+  tessera::Buffer own_;  // Ordinary memory of the host, or
+  std::unique_ptr<collectives::SharedMemory> shared_;  // the communicator's.
+  std::span<std::byte> memory_;                        // One of these.
   tessera::Buffer image_;  // Of a device's memory, on the host.
-  std::byte* memory_ = nullptr;
   std::vector<collectives::Operation> operations_;
 };
 

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
-#include "absl/flags/marshalling.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
+#include "tools/cli/typed_flags.h"
 
 namespace tessera::tools {
 namespace {
@@ -18,69 +17,12 @@ using collectives::OpKind;
 
 constexpr int64_t kMaxBytes = int64_t{1} << 36;
 constexpr int64_t kMaxWorld = 256;
-constexpr size_t kMaxItems = 32;
 
-// A flag that sets `field` by `parse`.
-template <typename T, typename Parse>
-Flag Parsed(std::string_view name, std::string_view help,
-            std::string_view default_value, T& field, Parse parse) {
-  Flag flag = name;
-  flag.help = help;
-  flag.default_value = default_value;
-  flag.set = [name, &field, parse](std::string_view text) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(field, parse(text), FlagError(name, text, _));
-    return absl::OkStatus();
-  };
-  return flag;
-}
-
-// The same for types that Abseil's flags know.
-template <typename T>
-Flag Plain(std::string_view name, std::string_view help, T& field) {
-  Flag flag = Parsed(name, help, absl::UnparseFlag(field), field,
-                     [](std::string_view text) -> absl::StatusOr<T> {
-                       T value;
-                       std::string error;
-                       if (absl::ParseFlag(text, &value, &error)) return value;
-                       if (error.empty())
-                         error = "not a value of this flag's type";
-                       return absl::InvalidArgumentError(error);
-                     });
-  flag.is_boolean = std::is_same_v<T, bool>;
-  return flag;
-}
-
-// The same for numbers from `lowest` to `highest`.
-Flag Number(std::string_view name, std::string_view help, int64_t& field,
-            int64_t lowest, int64_t highest) {
-  Flag flag = Plain(name, help, field);
-  flag.set = [=, &field, plain = flag.set](std::string_view text) {
-    const absl::Status status = plain(text);
-    if (!status.ok()) return status;
-    return CheckFlagRange(name, field, lowest, highest);
-  };
-  return flag;
-}
-
-// The same for items separated by commas, each at most once.
-template <typename T, typename Parse>
-Flag List(std::string_view name, std::string_view help,
-          std::string_view default_value, std::vector<T>& field, Parse parse) {
-  const auto parse_list =
-      [parse](std::string_view text) -> absl::StatusOr<std::vector<T>> {
-    std::vector<T> items;
-    for (std::string_view item : absl::StrSplit(text, ',')) {
-      TESSERA_ASSIGN_OR_RETURN(T value, parse(item));
-      if (std::find(items.begin(), items.end(), value) != items.end()) {
-        return absl::InvalidArgumentError("duplicate item");
-      }
-      items.push_back(std::move(value));
-    }
-    if (items.size() <= kMaxItems) return items;
-    return absl::InvalidArgumentError(
-        absl::StrCat("at most ", kMaxItems, " items"));
-  };
-  return Parsed(name, help, default_value, field, parse_list);
+absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
+  TESSERA_ASSIGN_OR_RETURN(const ByteSize size, ParseByteSize(text));
+  if (size.bytes() >= 1 && size.bytes() <= kMaxBytes) return size.bytes();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected 1 to ", ByteSize(kMaxBytes).ToString()));
 }
 
 absl::StatusOr<std::string> ParseName(std::string_view item) {
@@ -119,8 +61,9 @@ absl::StatusOr<std::string> ParseAlgorithmName(std::string_view item) {
 }
 
 Flag OpFlag(std::vector<OpKind>& ops) {
-  Flag flag = List("op", "collectives, such as all_reduce,all_gather, or all",
-                   "all_reduce", ops, ParseCollective);
+  Flag flag =
+      ListFlag("op", "collectives, such as all_reduce,all_gather, or all",
+               "all_reduce", ops, ParseCollective);
   flag.set = [&ops, list = flag.set](std::string_view text) {
     if (text != "all") return list(text);
     ops.assign(collectives::kCollectiveKinds.begin(),
@@ -128,22 +71,6 @@ Flag OpFlag(std::vector<OpKind>& ops) {
     return absl::OkStatus();
   };
   return flag;
-}
-
-absl::Status CompleteSizes(BenchOptions& options) {
-  const int64_t smallest = options.min_bytes.bytes();
-  const int64_t largest = options.max_bytes.bytes();
-  TESSERA_RETURN_IF_ERROR(CheckFlagRange("min_bytes", smallest, 1, kMaxBytes));
-  TESSERA_RETURN_IF_ERROR(CheckFlagRange("max_bytes", largest, 1, kMaxBytes));
-  if (smallest > largest) {
-    return FlagError("min_bytes", options.min_bytes.ToString(),
-                     absl::StrCat("at most --max_bytes=",
-                                  options.max_bytes.ToString(), " is allowed"));
-  }
-  for (int64_t size = smallest; size <= largest; size *= options.factor) {
-    options.sizes.push_back(size);
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckTypes(const BenchOptions& options) {
@@ -201,58 +128,71 @@ absl::Status CompleteRegret(BenchOptions& options) {
 
 std::vector<Flag> Flags(BenchOptions& o) {
   return {
-      Plain("min_bytes", "the smallest message; -b", o.min_bytes),
-      Plain("max_bytes", "the largest message; -e", o.max_bytes),
-      Number("factor", "from each size to the next; -f", o.factor, 2, 1 << 20),
-      Plain("device",
-            "whose memory the buffers are: cpu, cuda, or emulated, whose times "
-            "say nothing about a GPU",
-            o.device),
-      List("engine",
-           "engines to compare with the first, such as shared_memory,mpi; "
-           "default: shared_memory, or cuda on a device",
-           "", o.engines, ParseName),
-      List("np", "numbers of ranks, such as 2,4,8", "2", o.worlds, ParseWorld),
+      ParsedFlag("min_bytes", "the smallest message; -b", "8B", o.min_bytes,
+                 ParseBytes),
+      ParsedFlag("max_bytes", "the largest message; -e", "64MiB", o.max_bytes,
+                 ParseBytes),
+      RangeFlag("factor", "from each size to the next; -f", o.factor, 2,
+                1 << 20),
+      FieldFlag(
+          "device",
+          "whose memory the buffers are: cpu, cuda, or emulated, whose times "
+          "say nothing about a GPU",
+          o.device),
+      ListFlag("engine",
+               "engines to compare with the first, such as shared_memory,mpi; "
+               "default: shared_memory, or cuda on a device",
+               "", o.engines, ParseName),
+      ListFlag("np", "numbers of ranks, such as 2,4,8", "2", o.worlds,
+               ParseWorld),
       OpFlag(o.ops),
-      List("algorithm", "engine (its own), adaptive, ring, tree, ..., or all",
-           "engine", o.algorithms, ParseAlgorithmName),
-      List("dtype", "element types, such as f32,bf16; -d", "f32", o.dtypes,
-           ParseDType),
-      Parsed("reduction", "sum, average, max, ...; -o", "sum", o.reduction,
-             collectives::ParseReduceOp),
-      Plain("registered", "uses buffers from AllocateShared", o.registered),
-      Plain("in_place", "input and output are the same memory", o.in_place),
-      Plain("reproducible",
-            "also measures reductions in reproducible mode, in separate rows",
-            o.reproducible),
-      Number("group_size",
-             "treats so many consecutive ranks as a host; 0: all are on one",
-             o.group_size, 0, kMaxWorld),
-      Plain("bind",
-            "binds each rank to its share of the processors, round-robin if "
-            "there are fewer than ranks",
-            o.bind),
-      Number("iterations",
-             "timed iterations of each row; 0: as many as fit into 0.3 s; -n",
-             o.iterations, 0, 100'000),
-      Number("warmup", "iterations before the timed ones; -w", o.warmup, 0,
-             1000),
-      Plain("overlap", "also measures the overlap with computation", o.overlap),
-      Plain("regret",
-            "times every algorithm and reports how much slower the adaptive "
-            "choice is than the fastest",
-            o.regret),
-      Plain("check", "a wrong result ends the run; -c", o.check),
-      Plain("bound",
-            "also measures the memory-traffic bound; share is the bound over "
-            "the time",
-            o.bound),
-      Plain("format",
-            "text, json or csv; ratio is a row's time over that of the first "
-            "engine and algorithm of its case: above 1 is slower than the "
-            "first",
-            o.format),
-      Plain("quiet", "no progress on stderr", o.quiet)};
+      ListFlag("algorithm",
+               "engine (its own), adaptive, ring, tree, ..., or all", "engine",
+               o.algorithms, ParseAlgorithmName),
+      ListFlag("dtype", "element types, such as f32,bf16; -d", "f32", o.dtypes,
+               ParseDType),
+      ParsedFlag("reduction", "sum, average, max, ...; -o", "sum", o.reduction,
+                 collectives::ParseReduceOp),
+      FieldFlag("registered", "uses buffers from AllocateShared", o.registered),
+      FieldFlag("in_place", "input and output are the same memory", o.in_place),
+      FieldFlag(
+          "reproducible",
+          "also measures reductions in reproducible mode, in separate rows",
+          o.reproducible),
+      RangeFlag("group_size",
+                "treats so many consecutive ranks as a host; 0: all are on one",
+                o.group_size, 0, kMaxWorld),
+      FieldFlag(
+          "bind",
+          "binds each rank to its share of the processors, round-robin if "
+          "there are fewer than ranks",
+          o.bind),
+      RangeFlag(
+          "iterations",
+          "timed iterations of each row; 0: as many as fit into 0.3 s; -n",
+          o.iterations, 0, 100'000),
+      RangeFlag("warmup", "iterations before the timed ones; -w", o.warmup, 0,
+                1000),
+      FieldFlag("overlap", "also measures the overlap with computation",
+                o.overlap),
+      FieldFlag(
+          "regret",
+          "times every algorithm and reports how much slower the adaptive "
+          "choice is than the fastest",
+          o.regret),
+      FieldFlag("check", "a wrong result ends the run; -c", o.check),
+      FieldFlag(
+          "bound",
+          "also measures the memory-traffic bound; share is the bound over "
+          "the time",
+          o.bound),
+      FieldFlag(
+          "format",
+          "text, json or csv; ratio is a row's time over that of the first "
+          "engine and algorithm of its case: above 1 is slower than the "
+          "first",
+          o.format),
+      FieldFlag("quiet", "no progress on stderr", o.quiet)};
 }
 
 }  // namespace
@@ -275,7 +215,9 @@ Tool CommBenchTool(BenchOptions& options) {
 }
 
 absl::Status CompleteOptions(BenchOptions& options) {
-  TESSERA_RETURN_IF_ERROR(CompleteSizes(options));
+  TESSERA_ASSIGN_OR_RETURN(
+      options.sizes,
+      GrowingSizes(options.min_bytes, options.max_bytes, options.factor));
   TESSERA_RETURN_IF_ERROR(CompleteDevice(options));
   TESSERA_RETURN_IF_ERROR(CompleteRegret(options));
   return CheckTypes(options);

@@ -14,7 +14,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/byte_size.h"
 #include "base/dtype/dtype.h"
 #include "collectives/operation/operation.h"
 #include "collectives/reduction/reduction.h"
@@ -24,8 +23,8 @@ namespace tessera::tools {
 
 // The fields are the values of the flags of these names; --help explains them.
 struct BenchOptions {
-  ByteSize min_bytes = ByteSize(8);
-  ByteSize max_bytes = ByteSize(64 << 20);
+  int64_t min_bytes = 8;
+  int64_t max_bytes = 64 << 20;
   int64_t factor = 4;
   std::vector<int64_t> sizes;  // Bytes, ascending; from these three.
   std::string device = "cpu";

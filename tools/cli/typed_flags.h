@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 
@@ -99,9 +100,21 @@ Flag ListFlag(std::string_view name, std::string_view help,
 
 // The sizes from --min_bytes up to --max_bytes, each `factor` times the last.
 // InvalidArgument if the smallest is larger than the largest.
-absl::StatusOr<std::vector<int64_t>> GrowingSizes(int64_t min_bytes,
-                                                  int64_t max_bytes,
-                                                  int64_t factor);
+inline absl::StatusOr<std::vector<int64_t>> GrowingSizes(int64_t min_bytes,
+                                                         int64_t max_bytes,
+                                                         int64_t factor) {
+  if (min_bytes > max_bytes) {
+    return FlagError(
+        "min_bytes", ByteSize(min_bytes).ToString(),
+        absl::StrCat("at most --max_bytes=", ByteSize(max_bytes).ToString(),
+                     " is allowed"));
+  }
+  std::vector<int64_t> sizes;
+  for (int64_t size = min_bytes; size <= max_bytes; size *= factor) {
+    sizes.push_back(size);
+  }
+  return sizes;
+}
 
 }  // namespace tessera::tools
 

@@ -1,11 +1,12 @@
 #include "tools/comm_bench/bench_engines.h"
 
+#include <algorithm>
 #include <map>
-#include <string>
+#include <string_view>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/device/cuda_device.h"
 #include "base/device/emulated_device.h"
 #include "base/status_macros.h"
@@ -20,35 +21,30 @@ namespace {
 
 using collectives::Communicator;
 using collectives::Engine;
-using Engines = std::vector<std::unique_ptr<Engine>>;
-using Devices = std::vector<std::shared_ptr<Device>>;
+using topology::Rank;
 
-absl::StatusOr<Engines> Alone(absl::StatusOr<std::unique_ptr<Engine>> engine) {
-  if (!engine.ok()) return engine.status();
-  Engines engines;
-  engines.push_back(*std::move(engine));
-  return engines;
+std::vector<std::string> NamesFor(std::string_view device) {
+  if (device == "cuda") return {"cuda", "nccl"};
+  if (device == "emulated") return {"cuda"};
+  std::vector<std::string> names = collectives::RegisteredEngines();
+  if (std::find(names.begin(), names.end(), "mpi") != names.end()) {
+    names.push_back("mpi_blocking");
+  }
+  names.insert(names.end(), {"in_process", "shared_memory"});
+  return names;
 }
 
-absl::StatusOr<Engines> MakeThreads(const LocalRanks& ranks) {
-  return collectives::CreateInProcessEngines(ranks.world);
-}
-
-absl::StatusOr<Engines> MakeSharedMemory(const LocalRanks& ranks) {
-  return Alone(collectives::CreateSharedMemoryEngine(*ranks.store));
-}
-
-BenchEngine Registered(const std::string& name,
-                       const std::map<std::string, std::string>& options = {}) {
-  return {.launch =
-              name == "mpi" ? LaunchMethod::kMpirun : LaunchMethod::kProcesses,
-          .make = [=](const LocalRanks& ranks) {
-            return Alone(collectives::CreateEngine(
-                name, {.rank = topology::Rank(ranks.first),
-                       .size = ranks.world,
-                       .store = ranks.store,
-                       .options = options}));
-          }};
+// The engine of this process's only rank.
+absl::StatusOr<std::unique_ptr<Engine>> MakeProcess(const std::string& name,
+                                                    const LocalRanks& local) {
+  if (name == "shared_memory" || name == "nccl") {
+    return collectives::CreateSharedMemoryEngine(*local.store);
+  }
+  collectives::EngineSetup setup = {
+      .rank = local.ranks[0], .size = local.world, .store = local.store};
+  if (name != "mpi_blocking") return collectives::CreateEngine(name, setup);
+  setup.options = {{"blocking", "true"}};
+  return collectives::CreateEngine("mpi", setup);
 }
 
 // The GPUs that ranks can have, in the order of their numbers.
@@ -63,97 +59,83 @@ absl::StatusOr<std::vector<int>> UsableGpus() {
   return usable;
 }
 
-absl::StatusOr<Devices> GpusInTurn(const LocalRanks& ranks) {
+// Gives the GPUs to the ranks in turn. NCCL refuses two ranks on one GPU.
+absl::Status AddGpus(const std::vector<Rank>& ranks, bool share,
+                     std::vector<RankParts>& parts) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int> usable, UsableGpus());
   std::map<int, std::shared_ptr<Device>> by_ordinal;
-  Devices devices;
-  for (int64_t r = ranks.first; r < ranks.first + ranks.count; ++r) {
-    const int ordinal = usable[static_cast<size_t>(r) % usable.size()];
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const auto rank = static_cast<size_t>(ranks[i].value());
+    if (rank >= usable.size() && !share) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", rank, " has no GPU: ", usable.size(),
+          " are usable and nccl needs one for each rank; use --np=",
+          usable.size(), ", or --engine=cuda, whose ranks share"));
+    }
+    const int ordinal = usable[rank % usable.size()];
     std::shared_ptr<Device>& device = by_ordinal[ordinal];
     if (device == nullptr) {
       TESSERA_ASSIGN_OR_RETURN(device,
                                CudaDevice::Create({.ordinal = ordinal}));
     }
-    devices.push_back(device);
+    parts[i].device = device;
   }
-  return devices;
-}
-
-// NCCL refuses two ranks on one GPU.
-absl::StatusOr<Devices> OneGpuEach(const LocalRanks& ranks) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int> usable, UsableGpus());
-  const int64_t last = ranks.first + ranks.count - 1;
-  if (last < static_cast<int64_t>(usable.size())) return GpusInTurn(ranks);
-  return absl::FailedPreconditionError(absl::StrCat(
-      "rank ", last, " has no GPU: ", usable.size(),
-      " are usable and nccl needs one for each rank; use --np=", usable.size(),
-      ", or --engine=cuda, whose ranks share"));
-}
-
-absl::StatusOr<Devices> OneEmulatedDevice(const LocalRanks& ranks) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device,
-                           EmulatedDevice::Create());
-  return Devices(static_cast<size_t>(ranks.count), device);
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> OnNccl(
-    std::unique_ptr<Communicator> host, Device& device) {
-  return collectives::CreateNcclCommunicator(std::move(host), device);
-}
-
-using ByName = std::map<std::string, BenchEngine, std::less<>>;
-
-ByName HostEngines() {
-  ByName engines;
-  for (const std::string& name : collectives::RegisteredEngines()) {
-    engines[name] = Registered(name);
-    if (name == "mpi") {
-      engines["mpi_blocking"] = Registered(name, {{"blocking", "true"}});
-    }
-  }
-  engines["in_process"] = {.launch = LaunchMethod::kThreads,
-                           .make = MakeThreads};
-  engines["shared_memory"] = {.launch = LaunchMethod::kProcesses,
-                              .make = MakeSharedMemory};
-  return engines;
-}
-
-std::map<std::string, ByName, std::less<>> AllEngines() {
-  const auto cuda = [](auto devices, auto on_device) {
-    return BenchEngine{.launch = LaunchMethod::kThreads,
-                       .make = MakeThreads,
-                       .devices = devices,
-                       .on_device = on_device};
-  };
-  return {
-      {"cpu", HostEngines()},
-      {"cuda",
-       {{"cuda", cuda(GpusInTurn, collectives::native::CreateCudaCommunicator)},
-        {"nccl",
-         {.launch = LaunchMethod::kProcesses,
-          .make = MakeSharedMemory,
-          .devices = OneGpuEach,
-          .on_device = OnNccl}}}},
-      {"emulated",
-       {{"cuda", cuda(OneEmulatedDevice,
-                      collectives::emulated::CreateCudaCommunicator)}}}};
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<BenchEngine> FindBenchEngine(std::string_view device,
-                                            std::string_view name) {
+absl::Status BenchEngine::Check() const {
   std::string known;
-  for (const auto& [place, engines] : AllEngines()) {
-    absl::StrAppend(&known, known.empty() ? "" : "; ", "--device=", place, ":");
-    for (const auto& [engine, made] : engines) {
-      if (place == device && engine == name) return made;
-      absl::StrAppend(&known, " ", engine);
+  for (const std::string_view place : {"cpu", "cuda", "emulated"}) {
+    const std::vector<std::string> names = NamesFor(place);
+    if (place == device &&
+        std::find(names.begin(), names.end(), name) != names.end()) {
+      return absl::OkStatus();
     }
+    absl::StrAppend(&known, known.empty() ? "" : "; ", "--device=", place, ": ",
+                    absl::StrJoin(names, " "));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown engine \"", name.substr(0, 63), "\" with --device=",
-      device.substr(0, 63), " in this binary; the engines are: ", known));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown engine \"", name, "\" with --device=", device,
+                   " in this binary; the engines are: ", known));
+}
+
+bool BenchEngine::IsThreads() const {
+  return name == (device == "cpu" ? "in_process" : "cuda");
+}
+
+absl::StatusOr<std::vector<RankParts>> BenchEngine::Make(
+    const LocalRanks& local) const {
+  std::vector<RankParts> parts(local.ranks.size());
+  if (IsThreads()) {
+    TESSERA_ASSIGN_OR_RETURN(auto engines,
+                             collectives::CreateInProcessEngines(local.world));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i].engine = std::move(engines[i]);
+    }
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(parts[0].engine, MakeProcess(name, local));
+  }
+  if (device == "cuda") {
+    TESSERA_RETURN_IF_ERROR(AddGpus(local.ranks, name == "cuda", parts));
+  } else if (device == "emulated") {
+    TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Device> emulated,
+                             EmulatedDevice::Create());
+    for (RankParts& part : parts) part.device = emulated;
+  }
+  return parts;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> BenchEngine::OnDevice(
+    std::unique_ptr<Communicator> host, Device& on_device) const {
+  if (name == "nccl") {
+    return collectives::CreateNcclCommunicator(std::move(host), on_device);
+  }
+  return device == "cuda" ? collectives::native::CreateCudaCommunicator(
+                                std::move(host), on_device)
+                          : collectives::emulated::CreateCudaCommunicator(
+                                std::move(host), on_device);
 }
 
 }  // namespace tessera::tools

@@ -1,4 +1,10 @@
 // BenchOptions: the command line of the benchmark.
+//
+//   BenchOptions options;
+//   return RunTool(CommBenchTool(options), argc, argv, [&]() -> absl::Status {
+//     TESSERA_RETURN_IF_ERROR(CompleteOptions(options));
+//     ...
+//   });
 #ifndef TESSERA_TOOLS_COMM_BENCH_BENCH_OPTIONS_H_
 #define TESSERA_TOOLS_COMM_BENCH_BENCH_OPTIONS_H_
 
@@ -6,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "collectives/operation/operation.h"
@@ -14,16 +21,19 @@
 
 namespace tessera::tools {
 
-// The fields are the flags of these names, parsed; --help explains them.
+// The fields are the values of the flags of these names; --help explains them.
 struct BenchOptions {
-  std::vector<int64_t> sizes;  // Bytes, ascending.
+  int64_t min_bytes = 8;
+  int64_t max_bytes = 64 << 20;
+  int64_t factor = 4;
+  std::vector<int64_t> sizes;  // Bytes, ascending; from these three.
   std::string device = "cpu";
   std::vector<std::string> engines;
-  std::vector<int64_t> worlds;
-  std::vector<collectives::OpKind> ops;
+  std::vector<int64_t> worlds = {2};  // --np.
+  std::vector<collectives::OpKind> ops = {collectives::OpKind::kAllReduce};
   // "all", "engine", "adaptive" or names.
-  std::vector<std::string> algorithms;
-  std::vector<DType> dtypes;
+  std::vector<std::string> algorithms = {"engine"};
+  std::vector<DType> dtypes = {DType::kF32};
   collectives::ReduceOp reduction = collectives::ReduceOp::kSum;
   int64_t iterations = 0;
   int64_t warmup = 3;
@@ -40,12 +50,18 @@ struct BenchOptions {
   bool quiet = false;
 };
 
-// Its short flags are those of nccl-tests.
-const Tool& CommBenchTool();
+// The tool, whose flags set the fields of `options`, which must outlive it. Its
+// short flags are those of nccl-tests.
+Tool CommBenchTool(BenchOptions& options);
 
-// The values of the tool's flags. InvalidArgument with the flag, its value and
-// the allowed values. The names of engines are checked when they start.
-absl::StatusOr<BenchOptions> OptionsFromFlags();
+// Checks the fields and sets those that follow from others. InvalidArgument
+// with the flag, its value and the allowed values. The names of engines are
+// checked when they start.
+absl::Status CompleteOptions(BenchOptions& options);
+
+// The options that these arguments of the tool give.
+absl::StatusOr<BenchOptions> ParseOptions(
+    const std::vector<std::string>& arguments);
 
 // The reduction `op` for elements of `dtype`: a scaled sum has a factor whose
 // results are exact.

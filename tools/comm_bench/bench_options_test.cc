@@ -3,12 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/reflection.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/cli/cli.h"
 
 namespace tessera::tools {
 
@@ -18,24 +15,19 @@ using collectives::OpKind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::StatusOr<BenchOptions> Parse(const std::vector<std::string>& arguments) {
-  const absl::FlagSaver saver;
-  TESSERA_RETURN_IF_ERROR(ParseFlags(CommBenchTool(), arguments));
-  return OptionsFromFlags();
-}
-
 TEST(BenchOptionsTest, SizesGrowByTheFactorUpToTheLargest) {
-  EXPECT_THAT(Parse({"-b", "8", "-e600", "-f=4"})->sizes,
+  EXPECT_THAT(ParseOptions({"-b", "8", "-e600", "-f=4"})->sizes,
               ElementsAre(8, 32, 128, 512));
-  EXPECT_THAT(Parse({"-b8", "-e8"})->sizes, ElementsAre(8));
+  EXPECT_THAT(ParseOptions({"-b8", "-e8"})->sizes, ElementsAre(8));
 }
 
 TEST(BenchOptionsTest, ParsesListsAndShortFlags) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const BenchOptions options,
-      Parse({"--engine=shared_memory,mpi", "--np=2,4,8",
-             "--op=all_reduce,barrier", "--algorithm=engine,ring,adaptive",
-             "-d", "f32,bf16", "-o", "max", "-n", "20", "-w", "5", "-c", "0"}));
+      ParseOptions({"--engine=shared_memory,mpi", "--np=2,4,8",
+                    "--op=all_reduce,barrier",
+                    "--algorithm=engine,ring,adaptive", "-d", "f32,bf16", "-o",
+                    "max", "-n", "20", "-w", "5", "-c", "0"}));
   EXPECT_THAT(options.engines, ElementsAre("shared_memory", "mpi"));
   EXPECT_THAT(options.worlds, ElementsAre(2, 4, 8));
   EXPECT_THAT(options.ops, ElementsAre(OpKind::kAllReduce, OpKind::kBarrier));
@@ -45,7 +37,7 @@ TEST(BenchOptionsTest, ParsesListsAndShortFlags) {
   EXPECT_EQ(options.iterations, 20);
   EXPECT_EQ(options.warmup, 5);
   EXPECT_FALSE(options.check);
-  EXPECT_EQ(Parse({"--op=all"})->ops.size(),
+  EXPECT_EQ(ParseOptions({"--op=all"})->ops.size(),
             collectives::kCollectiveKinds.size());
 }
 
@@ -60,7 +52,7 @@ TEST(BenchOptionsTest, RejectsInvalidValuesWithFlagAndValue) {
                                 "--op=sum",         "--algorithm=rings",
                                 "--dtype=f31",      "--dtype=fp8_e4m3",
                                 "--reduction=mean", "--device=gpu"}) {
-    const absl::Status status = Parse({bad}).status();
+    const absl::Status status = ParseOptions({bad}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(std::string(status.message()),
                 ::testing::StartsWith(bad + ": "))
@@ -69,34 +61,35 @@ TEST(BenchOptionsTest, RejectsInvalidValuesWithFlagAndValue) {
 }
 
 TEST(BenchOptionsTest, IrreducibleTypesCanBeCopied) {
-  EXPECT_THAT(Parse({"--dtype=fp8_e4m3", "--op=all_gather,broadcast"}), IsOk());
+  EXPECT_THAT(ParseOptions({"--dtype=fp8_e4m3", "--op=all_gather,broadcast"}),
+              IsOk());
 }
 
 TEST(BenchOptionsTest, RegretCoversAllAlgorithms) {
-  EXPECT_THAT(Parse({"--regret", "--algorithm=ring"}),
+  EXPECT_THAT(ParseOptions({"--regret", "--algorithm=ring"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("--algorithm=ring")));
-  EXPECT_THAT(Parse({"--regret"})->algorithms, ElementsAre("all"));
+  EXPECT_THAT(ParseOptions({"--regret"})->algorithms, ElementsAre("all"));
 }
 
 TEST(BenchOptionsTest, TheEngineFollowsTheDevice) {
-  EXPECT_THAT(Parse({})->engines, ElementsAre("shared_memory"));
-  EXPECT_TRUE(Parse({})->bound);
+  EXPECT_THAT(ParseOptions({})->engines, ElementsAre("shared_memory"));
+  EXPECT_TRUE(ParseOptions({})->bound);
   TESSERA_ASSERT_OK_AND_ASSIGN(const BenchOptions emulated,
-                               Parse({"--device=emulated"}));
+                               ParseOptions({"--device=emulated"}));
   EXPECT_THAT(emulated.engines, ElementsAre("cuda"));
   EXPECT_EQ(emulated.device, "emulated");
   EXPECT_FALSE(emulated.bound);
 }
 
 TEST(BenchOptionsTest, DevicesRejectFlagsOfTheHost) {
-  EXPECT_THAT(Parse({"--device=gpu"}),
+  EXPECT_THAT(ParseOptions({"--device=gpu"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "--device=gpu: expected cpu, emulated or cuda"));
   for (const std::string flag :
        {"--registered", "--reproducible", "--overlap", "--regret",
         "--group_size=2", "--algorithm=ring"}) {
-    EXPECT_THAT(Parse({"--device=cuda", flag}),
+    EXPECT_THAT(ParseOptions({"--device=cuda", flag}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr(flag.substr(0, flag.find('=')))));
   }

@@ -1,42 +1,49 @@
 #include "tools/comm_bench/bench_run.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <span>
+#include <thread>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/byte_size.h"
+#include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/algorithm_chooser.h"
+#include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
-#include "tools/cli/cli.h"
+#include "collectives/shared_memory/shared_memory.h"
 #include "tools/comm_bench/bench_engines.h"
-#include "tools/comm_bench/job.h"
-#include "tools/comm_bench/operands.h"
 #include "tools/comm_bench/traffic_meter.h"
+#include "topology/rank.h"
 
 namespace tessera::tools {
-
 namespace {
 
 using collectives::Algorithm;
+using collectives::Communicator;
 using collectives::MonotonicNanos;
 using collectives::OpKind;
+using topology::Rank;
 
-bool HasAlgorithm(const Capabilities& engine, OpKind op, Algorithm algorithm) {
-  if (algorithm == Algorithm::kEngine) return engine.Implements(op);
-  return engine.has_transport &&
-         collectives::Supports(algorithm, op, /*uneven=*/false);
-}
+using Seconds = std::vector<double>;
 
-Variant VariantOf(Algorithm algorithm) {
-  if (algorithm == Algorithm::kEngine) return {};
-  return {.algorithm = algorithm};
-}
+constexpr double kBatchSeconds = 40e-6;
+constexpr int64_t kMaxBatch = 64;
+constexpr int64_t kRounds = 5;
+constexpr int64_t kCalibrations = 3;
+constexpr int64_t kOverlaps = 10;
+// Time of a variant of a case if the number of iterations is not given.
+constexpr double kCaseSeconds = 0.3;
+constexpr int64_t kFewestIterations = 10;
+constexpr int64_t kMostIterations = 400;
 
 std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
                            OpKind op) {
@@ -44,136 +51,60 @@ std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
   // Default algorithms execute operations that the engine does not implement.
   if (name == AlgorithmName(Algorithm::kEngine)) return {{}};
   std::vector<Variant> variants;
-  for (const Algorithm algorithm : collectives::kAllAlgorithms) {
-    if ((name == "all" || name == AlgorithmName(algorithm)) &&
-        HasAlgorithm(engine, op, algorithm)) {
-      variants.push_back(VariantOf(algorithm));
+  if (name == "all" && engine.Implements(op)) variants.push_back({});
+  if (!engine.has_transport) return variants;
+  for (const Algorithm algorithm :
+       collectives::AlgorithmsFor(op, /*uneven=*/false)) {
+    if (name == "all" || name == AlgorithmName(algorithm)) {
+      variants.push_back({.algorithm = algorithm});
     }
   }
   return variants;
 }
 
-constexpr double kBatchSeconds = 40e-6;
-constexpr int64_t kMaxBatch = 64;
-constexpr int64_t kRounds = 5;
-constexpr int64_t kCalibrations = 3;
-// Time of a variant of a case if the number of iterations is not given.
-constexpr double kCaseSeconds = 0.3;
-constexpr int64_t kFewestIterations = 10;
-constexpr int64_t kMostIterations = 400;
-
-using Seconds = std::vector<std::vector<double>>;  // [rank][iteration].
+// An engine under test, and its ranks in this process.
+struct Subject {
+  BenchEngine engine;
+  Capabilities capabilities = {};
+  std::vector<std::unique_ptr<BenchRank>> local = {};
+};
 
 // The measurement of one variant on an engine.
 struct Turn {
-  Job* job = nullptr;
+  Subject* subject = nullptr;
   Task task;
   double single = 0;  // Seconds of one operation, as calibrated,
   double wall = 0;    // and of a whole iteration around it.
   int64_t per_round = 1;
-  Seconds by_rank = {};
-
-  std::string Name() const {
-    return absl::StrCat(job->spec().engine, " ", task.variant.Name());
-  }
+  Seconds seconds = {};  // Of the slowest rank, for each iteration.
 };
 
-absl::StatusOr<std::vector<Answer>> Ask(const Turn& turn, const Task& task) {
-  auto answers = turn.job->Ask(task);
-  if (answers.ok()) return answers;
-  return Annotate(answers.status(),
-                  absl::StrCat("algorithm ", task.variant.Name()));
-}
-
-absl::StatusOr<Seconds> AskSeconds(const Turn& turn, const Task& task) {
-  TESSERA_ASSIGN_OR_RETURN(std::vector<Answer> answers, Ask(turn, task));
-  Seconds by_rank;
-  for (Answer& answer : answers) {
-    by_rank.push_back(std::move(answer.seconds));
-  }
-  return by_rank;
-}
-
-// Runs warm-up and a few single operations.
-absl::Status Calibrate(const BenchOptions& options, Turn* turn) {
-  Task task = turn->task;
-  task.warmup = options.warmup;
-  task.iterations = kCalibrations;
-  const int64_t begin = MonotonicNanos();
-  TESSERA_ASSIGN_OR_RETURN(const Seconds by_rank, AskSeconds(*turn, task));
-  turn->wall = static_cast<double>(MonotonicNanos() - begin) * 1e-9 /
-               static_cast<double>(kCalibrations + options.warmup);
-  turn->single = MedianOfSlowest(by_rank);
-  turn->by_rank.resize(by_rank.size());
-  return absl::OkStatus();
-}
-
-// All use the same batch, so that costs of an iteration weigh alike.
-void PlanRounds(const BenchOptions& options, std::vector<Turn>& turns) {
-  double fastest = std::numeric_limits<double>::infinity();
-  for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
-  for (Turn& turn : turns) {
-    turn.task.batch = BatchFor(fastest);
-    // In place every operation of a batch needs its own buffers.
-    if (options.in_place) turn.task.shape.slots = turn.task.batch;
-    turn.task.first_iteration = options.warmup + kCalibrations;
-    const double iteration =
-        turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
-    int64_t iterations = options.iterations;
-    if (iterations == 0) {
-      iterations = std::clamp(
-          static_cast<int64_t>(kCaseSeconds / std::max(iteration, 1e-7)),
-          kFewestIterations, kMostIterations);
-    }
-    turn.per_round = (iterations + kRounds - 1) / kRounds;
-  }
-}
-
-absl::Status RunRound(int64_t most, Turn* turn) {
-  const auto done = static_cast<int64_t>(turn->by_rank[0].size());
-  Task& task = turn->task;
-  task.warmup = 1;  // The processes were asleep.
-  task.iterations = turn->per_round;
-  if (most > 0) task.iterations = std::min(task.iterations, most - done);
-  if (task.iterations <= 0) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const Seconds by_rank, AskSeconds(*turn, task));
-  for (size_t r = 0; r < by_rank.size(); ++r) {
-    turn->by_rank[r].insert(turn->by_rank[r].end(), by_rank[r].begin(),
-                            by_rank[r].end());
-  }
-  task.first_iteration += task.warmup + task.iterations;
-  return absl::OkStatus();
-}
-
-// The median over iterations of the slowest rank, for each of the three times.
-absl::StatusOr<Overlap> MeasureOverlap(const Turn& turn) {
-  Task task = turn.task;
-  task.kind = TaskKind::kOverlap;
-  task.batch = task.shape.slots = 1;
-  task.iterations = 10;
-  TESSERA_ASSIGN_OR_RETURN(const Seconds all, AskSeconds(turn, task));
-  std::array<double, 3> medians;
-  for (size_t part = 0; part < medians.size(); ++part) {
-    Seconds by_rank(all.size());
-    for (size_t r = 0; r < all.size(); ++r) {
-      for (size_t i = part; i < all[r].size(); i += medians.size()) {
-        by_rank[r].push_back(all[r][i]);
-      }
-    }
-    medians[part] = MedianOfSlowest(by_rank);
-  }
-  return Overlap{medians[0], medians[1], medians[2]};
-}
-
-// The measurements with one number of ranks.
-class World {
+class Schedule {
  public:
-  World(const BenchOptions& options, const SignalWatch* signals,
-        const BenchEvents& events, int64_t world)
-      : options_(options), signals_(signals), events_(events), world_(world) {}
+  Schedule(const BenchOptions& options, int64_t world,
+           const BenchEvents& events,
+           const std::function<void(const absl::Status&)>& fail)
+      : options_(options), world_(world), events_(events), fail_(fail) {}
+
+  absl::Status Start(collectives::Store& store) {
+    TESSERA_ASSIGN_OR_RETURN(auto engine, collectives::CreateSharedMemoryEngine(
+                                              store, {.name = "comm_bench"}));
+    collectives::CommunicatorOptions options;
+    options.name = "processes";
+    options.timeout = absl::InfiniteDuration();
+    TESSERA_ASSIGN_OR_RETURN(processes_,
+                             Communicator::Create(std::move(engine), options));
+    for (const std::string& name : options_.engines) {
+      subjects_.push_back({.engine = {options_.device, name}});
+    }
+    for (Subject& subject : subjects_) {
+      Announce(subject, "");
+      TESSERA_RETURN_IF_ERROR(StartRanks(subject, store));
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Run() {
-    TESSERA_RETURN_IF_ERROR(Start());
     for (const OpKind op : options_.ops) {
       for (const DType dtype : options_.dtypes) {
         TESSERA_RETURN_IF_ERROR(RunSizes(op, dtype));
@@ -183,72 +114,246 @@ class World {
   }
 
  private:
-  absl::Status Start() {
-    if (options_.bound) {
-      // Without enough memory the bound is left out.
-      auto meter = TrafficMeter::Create(world_, options_.sizes.back() + 4096);
-      if (meter.ok()) meter_ = *std::move(meter);
+  void Announce(const Subject& subject, std::string_view what) {
+    where_ = absl::StrCat("engine ", subject.engine.name, " with ", world_,
+                          " ranks", what);
+    events_.on_progress(where_);
+  }
+
+  // Calls `run` for each local rank, on its processors. An error ends the
+  // process.
+  void ForEachRank(Subject& subject,
+                   absl::FunctionRef<absl::Status(size_t)> run) {
+    const int64_t first =
+        subject.engine.IsThreads() ? 0 : processes_->rank().value();
+    const auto run_rank = [&](size_t i) {
+      const int64_t rank = first + static_cast<int64_t>(i);
+      if (options_.bind) {
+        // Without permission the rank stays unbound.
+        static_cast<void>(
+            BindThisThread(ShareOfProcessors(processors_, rank, world_)));
+      }
+      const absl::Status status = run(i);
+      if (status.ok()) return;
+      fail_(Annotate(status, absl::StrCat(where_, ": rank ", rank)));
+    };
+    if (!subject.engine.IsThreads()) return run_rank(0);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < subject.local.size(); ++i) {
+      threads.emplace_back(run_rank, i);
     }
-    for (const std::string& engine : options_.engines) {
-      events_.on_progress(absl::StrCat("starting ", engine));
-      TESSERA_ASSIGN_OR_RETURN(jobs_.emplace_back(),
-                               Job::Start({.device = options_.device,
-                                           .engine = engine,
-                                           .world = world_,
-                                           .group_size = options_.group_size,
-                                           .bind = options_.bind},
-                                          signals_));
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  // Engines are created with the processors of all ranks; afterwards each rank
+  // is bound to its share.
+  absl::Status StartRanks(Subject& subject, collectives::Store& store) {
+    static_cast<void>(BindThisThread(processors_));
+    const LocalRanks local = {.ranks = subject.engine.IsThreads()
+                                           ? collectives::AllRanks(world_)
+                                           : std::vector{processes_->rank()},
+                              .world = world_,
+                              .store = &store};
+    Seconds capabilities(2);
+    if (!subject.engine.IsThreads() || processes_->rank() == Rank(0)) {
+      TESSERA_ASSIGN_OR_RETURN(
+          std::vector<RankParts> parts, subject.engine.Make(local),
+          Annotate(_, absl::StrCat(where_, ": rank ", local.ranks[0].value())));
+      subject.local.resize(parts.size());
+      ForEachRank(subject, [&](size_t i) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            subject.local[i],
+            BenchRank::Create(options_, subject.engine, std::move(parts[i])));
+        return absl::OkStatus();
+      });
+      const Capabilities own = subject.local[0]->capabilities();
+      capabilities = {static_cast<double>(own.kinds),
+                      own.has_transport ? 1. : 0};
     }
+    // Processes without a rank need them, too.
+    TESSERA_RETURN_IF_ERROR(Agree(capabilities));
+    subject.capabilities = {static_cast<uint32_t>(capabilities[0]),
+                            capabilities[1] > 0};
     return absl::OkStatus();
   }
 
-  absl::Status RunSizes(OpKind op, DType dtype) {
-    OperandShape shape = {.kind = op,
-                          .dtype = dtype,
-                          .reduction = ReductionFor(options_.reduction, dtype),
-                          .count = -1,
-                          .in_place = options_.in_place,
-                          .registered = options_.registered};
-    for (const int64_t size : options_.sizes) {
-      const int64_t count = CountFor(op, dtype, size, world_);
-      // Small sizes may round to the same count.
-      if (std::exchange(shape.count, count) == count) continue;
-      TESSERA_RETURN_IF_ERROR(RunCase(shape));
-    }
+  // The largest value that any process has, for each of them.
+  absl::Status Agree(Seconds& values) {
+    return processes_->AllReduce(collectives::Buffer(std::span(values)),
+                                 collectives::Reduction::Max());
+  }
+
+  // Makes every local rank call `time`: `count` times of the slowest rank.
+  absl::StatusOr<Seconds> Measure(
+      const Turn& turn, const Task& task, size_t count,
+      absl::StatusOr<Seconds> (BenchRank::*time)(const Task&)) {
+    Subject& subject = *turn.subject;
+    Announce(subject,
+             absl::StrCat(", ", case_name_, ", ", task.variant.Name()));
+    std::vector<Seconds> by_rank(subject.local.size());
+    ForEachRank(subject, [&](size_t i) -> absl::Status {
+      TESSERA_ASSIGN_OR_RETURN(by_rank[i], (*subject.local[i].*time)(task));
+      return absl::OkStatus();
+    });
+    Seconds slowest = SlowestOf(by_rank, count);
+    TESSERA_RETURN_IF_ERROR(Agree(slowest));
+    return slowest;
+  }
+
+  // Runs warm-up and a few single operations.
+  absl::Status Calibrate(Turn& turn) {
+    Task task = turn.task;
+    task.warmup = options_.warmup;
+    task.iterations = kCalibrations;
+    const int64_t begin = MonotonicNanos();
+    TESSERA_ASSIGN_OR_RETURN(
+        const Seconds seconds,
+        Measure(turn, task, kCalibrations, &BenchRank::Time));
+    Seconds wall = {static_cast<double>(MonotonicNanos() - begin) * 1e-9};
+    TESSERA_RETURN_IF_ERROR(Agree(wall));
+    turn.wall = wall[0] / static_cast<double>(kCalibrations + options_.warmup);
+    turn.single = Median(seconds);
     return absl::OkStatus();
   }
 
-  std::vector<Turn> TurnsFor(const OperandShape& shape) const {
-    std::vector<Turn> turns;
-    for (const std::unique_ptr<Job>& job : jobs_) {
-      for (const Variant& variant :
-           VariantsFor(options_, job->capabilities(), shape.kind)) {
-        turns.push_back({.job = job.get(),
-                         .task = {.kind = TaskKind::kTime,
-                                  .variant = variant,
-                                  .shape = shape,
-                                  .check = options_.check}});
+  // All use the same batch, so that costs of an iteration weigh alike.
+  void PlanRounds(std::vector<Turn>& turns) const {
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
+    for (Turn& turn : turns) {
+      turn.task.batch = BatchFor(fastest);
+      turn.task.first_iteration = options_.warmup + kCalibrations;
+      const double iteration =
+          turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
+      int64_t iterations = options_.iterations;
+      if (iterations == 0) {
+        iterations = std::clamp(
+            static_cast<int64_t>(kCaseSeconds / std::max(iteration, 1e-7)),
+            kFewestIterations, kMostIterations);
+      }
+      turn.per_round = (iterations + kRounds - 1) / kRounds;
+    }
+  }
+
+  absl::Status RunRound(Turn& turn) {
+    const auto done = static_cast<int64_t>(turn.seconds.size());
+    Task& task = turn.task;
+    task.warmup = 1;  // The ranks were asleep.
+    task.iterations = turn.per_round;
+    if (options_.iterations > 0) {
+      task.iterations = std::min(task.iterations, options_.iterations - done);
+    }
+    if (task.iterations <= 0) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(
+        const Seconds seconds,
+        Measure(turn, task, static_cast<size_t>(task.iterations),
+                &BenchRank::Time));
+    turn.seconds.insert(turn.seconds.end(), seconds.begin(), seconds.end());
+    task.first_iteration += task.warmup + task.iterations;
+    return absl::OkStatus();
+  }
+
+  absl::Status RunTurns(std::vector<Turn>& turns) {
+    for (Turn& turn : turns) TESSERA_RETURN_IF_ERROR(Calibrate(turn));
+    PlanRounds(turns);
+    for (int64_t round = 0; round < kRounds; ++round) {
+      for (size_t i = 0; i < turns.size(); ++i) {
+        TESSERA_RETURN_IF_ERROR(
+            RunRound(turns[round % 2 == 0 ? i : turns.size() - 1 - i]));
       }
     }
-    return turns;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> MeasureHidden(const Turn& turn) {
+    Task task = turn.task;
+    task.batch = 1;
+    task.iterations = kOverlaps;
+    task.compute_us = std::max<int64_t>(1, std::llround(turn.single * 1e6));
+    TESSERA_ASSIGN_OR_RETURN(
+        const Seconds all,
+        Measure(turn, task, 3 * kOverlaps, &BenchRank::TimeOverlap));
+    Seconds parts[3];  // Computation, operation and both.
+    for (size_t i = 0; i < all.size(); ++i) parts[i % 3].push_back(all[i]);
+    return HiddenShare(Median(parts[0]), Median(parts[1]), Median(parts[2]));
+  }
+
+  // Sets the choice of the adaptive chooser of each engine on the rows.
+  absl::Status AddChoices(const std::vector<Turn>& turns,
+                          std::vector<Row>& rows) {
+    const Subject* last = nullptr;
+    for (const Turn& turn : turns) {
+      if (std::exchange(last, turn.subject) == turn.subject) continue;
+      Task task = turn.task;
+      task.variant = {.adaptive = true};
+      std::vector<double> chosen(turn.subject->local.size());
+      ForEachRank(*turn.subject, [&](size_t i) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const Algorithm algorithm,
+                                 turn.subject->local[i]->Choose(task));
+        chosen[i] = static_cast<double>(algorithm);
+        return absl::OkStatus();
+      });
+      Seconds range = {-1, -1e9};  // The largest, and minus the smallest.
+      for (const double one : chosen) {
+        range = {std::max(range[0], one), std::max(range[1], -one)};
+      }
+      TESSERA_RETURN_IF_ERROR(Agree(range));
+      if (range[0] != -range[1]) {
+        return absl::InternalError(
+            absl::StrCat(where_, ": ranks differ in the adaptive choice"));
+      }
+      SetChoice(rows, turn.subject->engine.name,
+                std::string(AlgorithmName(static_cast<Algorithm>(range[0]))));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddBound(std::vector<Row>& rows) const {
+    if (!options_.bound || rows[0].op == OpKind::kBarrier ||
+        processes_->rank() != Rank(0)) {
+      return absl::OkStatus();
+    }
+    const auto bound =
+        MeasureTraffic(world_, rows[0].op, rows[0].bytes, processors_);
+    // Without enough memory the bound is left out.
+    if (absl::IsResourceExhausted(bound.status())) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(bound.status());
+    for (Row& row : rows) row.bound_seconds = *bound;
+    return absl::OkStatus();
   }
 
   // Measures all variants in turns; a row for each, in their order.
-  absl::Status RunCase(const OperandShape& shape) {
-    std::vector<Turn> turns = TurnsFor(shape);
+  absl::Status RunCase(OpKind op, DType dtype, int64_t bytes) {
+    std::vector<Turn> turns;
+    for (Subject& subject : subjects_) {
+      for (const Variant& variant :
+           VariantsFor(options_, subject.capabilities, op)) {
+        turns.push_back({.subject = &subject,
+                         .task = {.variant = variant,
+                                  .op = op,
+                                  .dtype = dtype,
+                                  .bytes = bytes}});
+      }
+    }
     if (turns.empty()) return absl::OkStatus();
     case_name_ =
-        absl::StrCat(world_, " ranks, ", OpKindName(shape.kind), " of ",
-                     ByteSize(MessageBytes(shape, world_)).ToString(), " ",
-                     DTypeName(shape.dtype), ": ");
+        absl::StrCat(OpKindName(op), " of ", ByteSize(bytes).ToString(), " ",
+                     DTypeName(dtype));
     TESSERA_RETURN_IF_ERROR(RunTurns(turns));
     std::vector<Row> rows;
     for (const Turn& turn : turns) {
-      Row& row = rows.emplace_back(RowOf(turn));
+      Row& row = rows.emplace_back(
+          Row{.engine = turn.subject->engine.name,
+              .algorithm = turn.task.variant.Name(),
+              .op = op,
+              .dtype = dtype,
+              .world = world_,
+              .bytes = bytes,
+              .iterations = static_cast<int64_t>(turn.seconds.size()),
+              .seconds = Median(turn.seconds)});
       row.ratio = row.seconds / std::max(rows[0].seconds, 1e-12);
       if (!options_.overlap) continue;
-      Announce(turn);
-      TESSERA_ASSIGN_OR_RETURN(row.overlap, MeasureOverlap(turn));
+      TESSERA_ASSIGN_OR_RETURN(row.hidden, MeasureHidden(turn));
     }
     if (options_.regret) TESSERA_RETURN_IF_ERROR(AddChoices(turns, rows));
     TESSERA_RETURN_IF_ERROR(AddBound(rows));
@@ -256,80 +361,30 @@ class World {
     return absl::OkStatus();
   }
 
-  void Announce(const Turn& turn) const {
-    events_.on_progress(case_name_ + turn.Name());
-  }
-
-  absl::Status RunTurns(std::vector<Turn>& turns) const {
-    for (Turn& turn : turns) {
-      Announce(turn);
-      TESSERA_RETURN_IF_ERROR(Calibrate(options_, &turn));
+  absl::Status RunSizes(OpKind op, DType dtype) {
+    int64_t last = -1;
+    for (const int64_t size : options_.sizes) {
+      const collectives::Operation operation =
+          MakeOperation(op, dtype, ReductionFor(options_.reduction, dtype),
+                        size, Rank(0), world_);
+      const int64_t bytes =
+          MessageCount(operation, world_) * SizeInBytes(dtype);
+      // Small sizes may round to the same count.
+      if (std::exchange(last, bytes) == bytes) continue;
+      TESSERA_RETURN_IF_ERROR(RunCase(op, dtype, bytes));
     }
-    PlanRounds(options_, turns);
-    for (int64_t round = 0; round < kRounds; ++round) {
-      for (size_t i = 0; i < turns.size(); ++i) {
-        Turn& turn = turns[round % 2 == 0 ? i : turns.size() - 1 - i];
-        Announce(turn);
-        TESSERA_RETURN_IF_ERROR(RunRound(options_.iterations, &turn));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  Row RowOf(const Turn& turn) const {
-    const OperandShape& shape = turn.task.shape;
-    return {.engine = turn.job->spec().engine,
-            .algorithm = turn.task.variant.Name(),
-            .op = shape.kind,
-            .dtype = shape.dtype,
-            .world = world_,
-            .bytes = MessageBytes(shape, world_),
-            .iterations = static_cast<int64_t>(turn.by_rank[0].size()),
-            .seconds = MedianOfSlowest(turn.by_rank)};
-  }
-
-  // Sets the choice of the adaptive chooser of each job on the rows.
-  absl::Status AddChoices(const std::vector<Turn>& turns,
-                          std::vector<Row>& rows) const {
-    const Job* last = nullptr;
-    for (const Turn& turn : turns) {
-      if (std::exchange(last, turn.job) == turn.job) continue;
-      Task task = turn.task;
-      task.kind = TaskKind::kChoose;
-      task.variant = {.adaptive = true};
-      TESSERA_ASSIGN_OR_RETURN(const std::vector<Answer> answers,
-                               Ask(turn, task));
-      const std::string& engine = turn.job->spec().engine;
-      const std::string& text = answers[0].text;
-      for (const Answer& answer : answers) {
-        if (answer.text == text) continue;
-        return absl::InternalError(absl::StrCat(
-            "engine ", engine, ": ranks differ in the adaptive choice:\n", text,
-            "\n", answer.text));
-      }
-      SetChoice(rows, engine, text.substr(0, text.find('\n')));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status AddBound(std::vector<Row>& rows) const {
-    if (meter_ == nullptr || rows[0].op == OpKind::kBarrier) {
-      return absl::OkStatus();
-    }
-    TESSERA_ASSIGN_OR_RETURN(const double bound,
-                             meter_->Measure(rows[0].op, rows[0].bytes),
-                             Annotate(_, "memory-traffic bound"));
-    for (Row& row : rows) row.bound_seconds = bound;
     return absl::OkStatus();
   }
 
   const BenchOptions& options_;
-  const SignalWatch* signals_;
+  const int64_t world_;
   const BenchEvents& events_;
-  int64_t world_;
+  const std::function<void(const absl::Status&)>& fail_;
+  const std::vector<int> processors_ = AllowedProcessors();
+  std::unique_ptr<Communicator> processes_;
   std::string case_name_;
-  std::unique_ptr<TrafficMeter> meter_;
-  std::vector<std::unique_ptr<Job>> jobs_;
+  std::string where_;  // Of the current measurement, for errors.
+  std::vector<Subject> subjects_;
 };
 
 }  // namespace
@@ -360,32 +415,30 @@ int64_t BatchFor(double seconds) {
   return std::min(kMaxBatch, static_cast<int64_t>(batch));
 }
 
-double MedianOfSlowest(const std::vector<std::vector<double>>& by_rank) {
-  std::vector<double> slowest = by_rank[0];
-  for (const std::vector<double>& rank : by_rank) {
-    for (size_t i = 0; i < slowest.size(); ++i) {
+Seconds SlowestOf(const std::vector<Seconds>& by_rank, size_t count) {
+  Seconds slowest(count);
+  for (const Seconds& rank : by_rank) {
+    for (size_t i = 0; i < count; ++i) {
       slowest[i] = std::max(slowest[i], rank[i]);
     }
   }
-  if (slowest.empty()) return 0;
-  std::sort(slowest.begin(), slowest.end());
-  const size_t middle = slowest.size() / 2;
-  if (slowest.size() % 2 == 1) return slowest[middle];
-  return (slowest[middle - 1] + slowest[middle]) / 2;
+  return slowest;
 }
 
-absl::Status RunBenchmark(const BenchOptions& options,
-                          const SignalWatch* signals,
-                          const BenchEvents& events) {
-  for (const std::string& engine : options.engines) {
-    TESSERA_RETURN_IF_ERROR(FindBenchEngine(options.device, engine).status(),
-                            FlagError("engine", engine, _));
-  }
-  for (const int64_t world : options.worlds) {
-    World run(options, signals, events, world);
-    TESSERA_RETURN_IF_ERROR(run.Run());
-  }
-  return absl::OkStatus();
+double Median(Seconds values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  if (values.size() % 2 == 1) return values[middle];
+  return (values[middle - 1] + values[middle]) / 2;
+}
+
+absl::Status RunSchedule(const BenchOptions& options, int64_t world,
+                         collectives::Store& store, const BenchEvents& events,
+                         const std::function<void(const absl::Status&)>& fail) {
+  Schedule schedule(options, world, events, fail);
+  TESSERA_RETURN_IF_ERROR(schedule.Start(store));
+  return schedule.Run();
 }
 
 }  // namespace tessera::tools

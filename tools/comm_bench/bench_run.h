@@ -1,9 +1,11 @@
-// RunBenchmark: starts the jobs and measures every case.
+// RunSchedule: measures every case with one number of ranks. Every process of
+// the job runs it; all take the same decisions.
 //
-// The jobs of all engines are started once for each number of ranks; idle
-// workers wait in poll(2). Within a case the variants take turns in short
-// rounds, forwards and backwards, so that disturbances of the machine affect
-// all alike.
+// All engines are created once and live in the same processes. Within a case
+// the variants take turns in short rounds, forwards and backwards, so that
+// disturbances of the machine affect all alike. Processes without a rank of the
+// engine under test sleep in a collective of a group of their own, on which
+// processes also exchange times.
 #ifndef TESSERA_TOOLS_COMM_BENCH_BENCH_RUN_H_
 #define TESSERA_TOOLS_COMM_BENCH_BENCH_RUN_H_
 
@@ -13,11 +15,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "collectives/bootstrap/store.h"
 #include "collectives/operation/operation.h"
 #include "tools/comm_bench/bench_options.h"
+#include "tools/comm_bench/bench_rank.h"
 #include "tools/comm_bench/report.h"
-#include "tools/comm_bench/task.h"
-#include "tools/launch/signals.h"
 
 namespace tessera::tools {
 
@@ -32,22 +34,28 @@ std::vector<Variant> VariantsFor(const BenchOptions& options,
 // 1 and at most 64.
 int64_t BatchFor(double seconds);
 
-// The median over iterations of the slowest rank's time.
-double MedianOfSlowest(const std::vector<std::vector<double>>& by_rank);
+// For each of `count` iterations the time of the slowest rank; 0 without ranks.
+std::vector<double> SlowestOf(const std::vector<std::vector<double>>& by_rank,
+                              size_t count);
+
+// 0 without values.
+double Median(std::vector<double> values);
 
 struct BenchEvents {
   // The rows of a finished case: one operation, type, size, number of ranks.
   std::function<void(const std::vector<Row>&)> on_case;
-  // The current measurement, for a progress display.
+  // The current measurement, for a progress display and for errors.
   std::function<void(const std::string&)> on_progress;
 };
 
-// Returns after the last case or the first error; no process that it started is
-// left. Errors name engine and rank: Internal for a wrong result, Cancelled
-// after a signal.
-absl::Status RunBenchmark(const BenchOptions& options,
-                          const SignalWatch* signals,
-                          const BenchEvents& events);
+// `store` connects the processes of the job: a process for each of `world`
+// ranks, or one for all if all engines have threads. `fail` is called, on any
+// thread, with the error of a rank, which names engine and rank: Internal for a
+// wrong result. It must end the process, because other ranks wait for this one.
+// Calls `events` in every process.
+absl::Status RunSchedule(const BenchOptions& options, int64_t world,
+                         collectives::Store& store, const BenchEvents& events,
+                         const std::function<void(const absl::Status&)>& fail);
 
 }  // namespace tessera::tools
 

@@ -72,10 +72,12 @@ TEST(BatchTest, TakesFortyMicrosecondsOrMore) {
 }
 
 TEST(MedianTest, TakesTheSlowestRankOfEachIteration) {
-  EXPECT_DOUBLE_EQ(MedianOfSlowest({{1, 5, 2}, {4, 1, 3}}), 4);
-  EXPECT_DOUBLE_EQ(MedianOfSlowest({{1, 2, 3, 4}}), 2.5);
-  EXPECT_DOUBLE_EQ(MedianOfSlowest({{7}}), 7);
-  EXPECT_DOUBLE_EQ(MedianOfSlowest({{}}), 0);
+  EXPECT_THAT(SlowestOf({{1, 5, 2}, {4, 1, 3}}, 3), ElementsAre(4, 5, 3));
+  EXPECT_THAT(SlowestOf({}, 2), ElementsAre(0, 0));
+  EXPECT_DOUBLE_EQ(Median({4, 5, 3}), 4);
+  EXPECT_DOUBLE_EQ(Median({1, 2, 3, 4}), 2.5);
+  EXPECT_DOUBLE_EQ(Median({7}), 7);
+  EXPECT_DOUBLE_EQ(Median({}), 0);
 }
 
 }  // namespace

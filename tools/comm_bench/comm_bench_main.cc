@@ -4,6 +4,7 @@
 
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,47 +14,32 @@
 #include "tools/comm_bench/bench_run.h"
 #include "tools/comm_bench/job.h"
 #include "tools/comm_bench/report.h"
-#include "tools/launch/signals.h"
 
 namespace tessera::tools {
-namespace {
-
-// A line that is overwritten, if standard error is a terminal.
-class ProgressLine {
- public:
-  explicit ProgressLine(bool quiet) : shown_(!quiet && isatty(2) == 1) {}
-  ~ProgressLine() { Show(""); }
-
-  void Show(const std::string& text) {
-    constexpr size_t kWidth = 78;
-    if (shown_) std::cerr << "\r\x1b[K" << text.substr(0, kWidth) << std::flush;
-  }
-
- private:
-  const bool shown_;
-};
-
-absl::Status RunCommBench() {
-  TESSERA_ASSIGN_OR_RETURN(const BenchOptions options, OptionsFromFlags());
-  TESSERA_ASSIGN_OR_RETURN(const auto signals, SignalWatch::Create());
-  RowPrinter printer(options.format, std::cout);
-  ProgressLine progress(options.quiet);
-  BenchEvents events;
-  events.on_progress = [&](const std::string& text) { progress.Show(text); };
-  events.on_case = [&](const std::vector<Row>& finished) {
-    progress.Show("");
-    printer.Print(finished);
-  };
-  TESSERA_RETURN_IF_ERROR(RunBenchmark(options, signals.get(), events));
-  printer.Finish();
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 int CommBenchMain(int argc, char** argv) {
   if (const auto code = RunWorker(argc, argv)) return *code;
-  return RunTool(CommBenchTool(), argc, argv, RunCommBench);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  BenchOptions options;
+  return RunTool(CommBenchTool(options), arguments, [&]() -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(CompleteOptions(options));
+    RowPrinter printer(options.format, std::cout);
+    // A line that is overwritten.
+    const bool is_shown = !options.quiet && isatty(STDERR_FILENO) == 1;
+    const auto show = [&](std::string_view text) {
+      if (is_shown) std::cerr << "\r\x1b[K" << text.substr(0, 78) << std::flush;
+    };
+    const BenchEvents events = {.on_case =
+                                    [&](const std::vector<Row>& rows) {
+                                      show("");
+                                      printer.Print(rows);
+                                    },
+                                .on_progress = show};
+    const absl::Status status = RunBenchmark(options, arguments, events);
+    show("");
+    TESSERA_RETURN_IF_ERROR(status);
+    printer.Finish();
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace tessera::tools

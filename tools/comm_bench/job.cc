@@ -1,321 +1,208 @@
 #include "tools/comm_bench/job.h"
 
-#include <poll.h>
-#include <sys/wait.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <optional>
+#include <cstdint>
+#include <iostream>
+#include <string_view>
+#include <thread>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/inherited_sockets.h"
-#include "collectives/channel/job_secret.h"
-#include "collectives/channel/socket.h"
+#include "collectives/bootstrap/join_job.h"
+#include "nlohmann/json.hpp"
+#include "tools/comm_bench/bench_engines.h"
 #include "tools/launch/launch_command.h"
+#include "tools/launch/launcher.h"
 
 namespace tessera::tools {
 namespace {
 
-using collectives::Deadline;
+using Json = nlohmann::ordered_json;
 
-constexpr absl::Duration kTimeout = absl::Minutes(2);
-// Time for the answers of the other ranks after one has failed.
-constexpr absl::Duration kAfterFailure = absl::Milliseconds(400);
-// Time for workers to leave their group in order.
-constexpr absl::Duration kFarewell = absl::Seconds(5);
+constexpr std::string_view kWorkerArgument = "--comm_bench_worker=";
 
-std::string DescribeExit(const siginfo_t& info) {
-  return info.si_code == CLD_EXITED
-             ? absl::StrCat("exited with code ", info.si_status)
-             : absl::StrCat("was killed by ", SignalName(info.si_status));
+// The keys of lines.
+constexpr char kProgress[] = "progress";
+constexpr char kRows[] = "rows";
+constexpr char kCode[] = "code";
+constexpr char kMessage[] = "message";
+
+// A wrong result is a cause; the loss of another rank need not be.
+int Severity(const absl::Status& status) {
+  if (status.ok()) return 0;
+  if (absl::IsInternal(status)) return 3;
+  return absl::IsUnavailable(status) || absl::IsAborted(status) ? 1 : 2;
 }
 
-bool AwaitExit(const Process& process, absl::Duration patience) {
-  const auto ended = collectives::WaitReady(process.pidfd.get(), POLLIN,
-                                            Deadline::After(patience));
-  return ended.ok() && *ended;
-}
+// What the processes of a job have written.
+struct Received {
+  const BenchEvents& events;
+  std::string where = {};   // The last progress.
+  absl::Status error = {};  // The most severe one, the first of these.
 
-// Cancelled if one of the signals ends the benchmark.
-absl::Status CheckInterrupt(const SignalWatch* signals) {
-  if (signals == nullptr) return absl::OkStatus();
-  while (const std::optional<int> signal = signals->Next()) {
-    if (*signal == SIGTSTP) SignalWatch::StopSelf();
-    if (*signal == SIGINT || *signal == SIGTERM || *signal == SIGHUP ||
-        *signal == SIGQUIT) {
-      return absl::CancelledError(
-          absl::StrCat("interrupted by ", SignalName(*signal)));
+  void Handle(std::string_view line) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) {  // Of a library.
+      std::cerr << line;
+    } else if (json.contains(kProgress)) {
+      where = json[kProgress];
+      events.on_progress(where);
+    } else if (json.contains(kRows)) {
+      std::vector<Row> rows;
+      for (const Json& row : json[kRows]) rows.push_back(RowFromJson(row));
+      events.on_case(rows);
+    } else if (json.contains(kCode)) {
+      const absl::Status next(static_cast<absl::StatusCode>(json[kCode]),
+                              std::string(json[kMessage]));
+      if (Severity(next) > Severity(error)) error = next;
     }
   }
-  return absl::OkStatus();
+
+  // Handles lines until no process can write any more.
+  void Read(int fd) {
+    FILE* const file = fdopen(fd, "r");
+    char* line = nullptr;
+    size_t room = 0;
+    for (ssize_t n = 0; (n = getline(&line, &room, file)) > 0;) {
+      Handle(std::string_view(line, static_cast<size_t>(n)));
+    }
+    free(line);
+    fclose(file);
+  }
+};
+
+// Why the run failed.
+absl::Status StatusOf(const LaunchOutcome& outcome, const Received& received,
+                      bool mpi) {
+  const bool died = outcome.failure.has_value() && outcome.failure->by_signal;
+  if (!outcome.signal.has_value() && !received.error.ok() &&
+      (!died || absl::IsInternal(received.error))) {
+    return received.error;
+  }
+  if (mpi && outcome.failure.has_value()) {
+    return absl::AbortedError(
+        absl::StrCat(received.where, ": mpirun exited with code ",
+                     outcome.failure->code, "; its messages name the rank"));
+  }
+  return Annotate(outcome.ToStatus(), received.where);
 }
 
-// Prefers a wrong result, then a death, then the errors that it causes
-// elsewhere.
-absl::Status FirstError(const std::vector<std::optional<Answer>>& answers) {
-  const auto severity = [](const absl::Status& status) {
-    if (status.ok()) return 0;
-    if (absl::IsInternal(status)) return 3;
-    return absl::IsUnknown(status) ? 2 : 1;
-  };
-  absl::Status first;
-  for (size_t r = 0; r < answers.size(); ++r) {
-    if (!answers[r].has_value()) continue;
-    const absl::Status& status = answers[r]->status;
-    if (severity(status) > severity(first)) {
-      first = Annotate(status, absl::StrCat("rank ", r));
-    }
+absl::Status RunPlan(const LaunchPlan& plan, bool mpi,
+                     const BenchEvents& events) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a pipe");
   }
-  return first;
+  Received received = {events};
+  // Only this thread handles signals.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread reader([&] { received.Read(ends[0]); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const auto outcome = Launch(plan, {.out_fd = ends[1]});
+  close(ends[1]);
+  reader.join();
+  TESSERA_RETURN_IF_ERROR(outcome.status());
+  return StatusOf(*outcome, received, mpi);
+}
+
+// Sends a line to the parent. A single write, because threads may fail
+// together.
+void Send(const Json& json) {
+  const std::string line =
+      json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  // If the parent is gone, so is this process.
+  [[maybe_unused]] const auto written =
+      write(STDOUT_FILENO, line.data(), line.size());
+}
+
+// Ends this process; the launcher ends the others.
+void Fail(const absl::Status& status) {
+  Send({{kCode, status.raw_code()}, {kMessage, status.message()}});
+  _exit(1);
+}
+
+// The variables of mpirun, whose ranks inherit those of its own launcher, or of
+// the launcher.
+std::optional<std::string> LauncherVariable(std::string_view name) {
+  const auto lookup = collectives::ProcessEnvironment();
+  const bool is_mpi = lookup("OMPI_COMM_WORLD_RANK") || lookup("PMI_RANK");
+  if (is_mpi && (name == "RANK" || name == "LOCAL_RANK")) return std::nullopt;
+  return lookup(name);
+}
+
+absl::Status RunProcess(int64_t world,
+                        const std::vector<std::string>& arguments) {
+  TESSERA_ASSIGN_OR_RETURN(const BenchOptions options, ParseOptions(arguments));
+  TESSERA_ASSIGN_OR_RETURN(const collectives::Job job,
+                           collectives::JoinJob(LauncherVariable));
+  BenchEvents events = {.on_case = [](const std::vector<Row>&) {},
+                        .on_progress = [](const std::string&) {}};
+  if (job.rank == topology::Rank(0)) {
+    events.on_progress = [](const std::string& where) {
+      Send({{kProgress, where}});
+    };
+    events.on_case = [](const std::vector<Row>& rows) {
+      Json json = Json::array();
+      for (const Row& row : rows) json.push_back(RowToJson(row));
+      Send({{kRows, json}});
+    };
+  }
+  return RunSchedule(options, world, *job.store, events, Fail);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Job>> Job::Start(const JobSpec& spec,
-                                                const SignalWatch* signals) {
-  std::unique_ptr<Job> job(new Job(spec, signals));
-  const Deadline deadline = Deadline::After(kTimeout);
-  absl::Status status = job->Launch();
-  if (status.ok()) status = job->AcceptWorkers(deadline);
-  if (status.ok()) {
-    const auto answers = job->Collect(deadline);
-    if (answers.ok()) {
-      job->capabilities_ = (*answers)[0].capabilities;
-      return job;
-    }
-    status = answers.status();
+absl::Status RunBenchmark(const BenchOptions& options,
+                          const std::vector<std::string>& arguments,
+                          const BenchEvents& events) {
+  bool threads = true, mpi = false;
+  for (const std::string& name : options.engines) {
+    const BenchEngine engine = {options.device, name};
+    TESSERA_RETURN_IF_ERROR(engine.Check(), FlagError("engine", name, _));
+    threads = threads && engine.IsThreads();
+    mpi = mpi || engine.IsMpi();
   }
-  job->End();
-  return job->Annotated(status);
-}
-
-absl::Status Job::Annotated(const absl::Status& status) const {
-  return Annotate(status, absl::StrCat("engine ", spec_.engine, " with ",
-                                       spec_.world, " ranks"));
-}
-
-absl::Status Job::Launch() {
-  TESSERA_ASSIGN_OR_RETURN(const BenchEngine engine,
-                           FindBenchEngine(spec_.device, spec_.engine));
-  launch_ = engine.launch;
-  workers_.resize(static_cast<size_t>(spec_.world));
-  TESSERA_ASSIGN_OR_RETURN(const std::string random,
-                           collectives::RandomHex(16));
-  const std::string name = absl::StrCat("tessera-comm-bench-", random);
-  TESSERA_ASSIGN_OR_RETURN(const auto address,
-                           collectives::SocketAddress::Abstract(name));
-  TESSERA_ASSIGN_OR_RETURN(listener_, collectives::Listen(address));
   TESSERA_ASSIGN_OR_RETURN(const std::string program, OwnPath());
-  std::vector<std::string> arguments = WorkerArguments(spec_, name);
-  if (launch_ == LaunchMethod::kMpirun) {
-    TESSERA_ASSIGN_OR_RETURN(LaunchCommand mpirun,
-                             MpirunCommand(spec_.world, program, arguments));
-    return LaunchOne(std::move(mpirun.path), std::move(mpirun.arguments),
-                     std::move(mpirun.environment), {});
-  }
-  arguments.insert(arguments.begin(), program);
-  if (launch_ == LaunchMethod::kProcesses) return LaunchRanks(arguments);
-  return LaunchOne(program, std::move(arguments), CleanEnvironment(), {});
-}
-
-absl::Status Job::LaunchRanks(const std::vector<std::string>& arguments) {
-  TESSERA_ASSIGN_OR_RETURN(const auto sockets,
-                           collectives::MakeInheritedSockets(spec_.world));
-  for (size_t rank = 0; rank < sockets.size(); ++rank) {
-    std::vector<std::string> environment = CleanEnvironment();
-    environment.push_back(absl::StrCat("RANK=", rank));
-    environment.push_back(absl::StrCat("WORLD_SIZE=", spec_.world));
-    environment.push_back(absl::StrCat("LOCAL_RANK=", rank));
-    environment.push_back(absl::StrCat(collectives::kInheritedSocketsVariable,
-                                       "=", sockets[rank].value));
-    TESSERA_RETURN_IF_ERROR(LaunchOne(arguments[0], arguments,
-                                      std::move(environment),
-                                      sockets[rank].numbers()));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Job::LaunchOne(std::string path,
-                            std::vector<std::string> arguments,
-                            std::vector<std::string> environment,
-                            std::vector<int> inherited) {
-  SpawnRequest request;
-  request.path = std::move(path);
-  request.arguments = std::move(arguments);
-  request.environment = std::move(environment);
-  request.inherited = std::move(inherited);
-  request.in = SpawnRequest::kNoInput;
-  request.out = STDERR_FILENO;
-  request.own_session = false;
-  if (signals_ != nullptr) request.mask = signals_->original_mask();
-  TESSERA_ASSIGN_OR_RETURN(processes_.emplace_back(), Spawn(request));
-  return absl::OkStatus();
-}
-
-// Waits until one of the descriptors is readable; false at the deadline.
-absl::StatusOr<bool> Job::Wait(const std::vector<int>& descriptors,
-                               const Deadline& deadline) const {
-  std::vector<pollfd> polls;
-  for (const int fd : descriptors) polls.push_back({fd, POLLIN, 0});
-  if (signals_ != nullptr) polls.push_back({signals_->fd(), POLLIN, 0});
-  const int ready = poll(polls.data(), polls.size(), deadline.PollMillis());
-  if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
-  TESSERA_RETURN_IF_ERROR(CheckInterrupt(signals_));
-  return ready != 0 || !deadline.Expired();
-}
-
-absl::Status Job::AcceptWorkers(const Deadline& deadline) {
-  std::vector<int> descriptors = {listener_.get()};
-  for (const Process& process : processes_) {
-    descriptors.push_back(process.pidfd.get());
-  }
-  while (greeted_ < workers_.size()) {
-    TESSERA_ASSIGN_OR_RETURN(const bool in_time, Wait(descriptors, deadline));
-    if (!in_time) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("only ", greeted_, " workers connected within ",
-                       absl::FormatDuration(kTimeout)));
-    }
-    TESSERA_RETURN_IF_ERROR(AcceptWorker(deadline));
-    for (size_t i = 0; i < processes_.size(); ++i) {
-      if (AwaitExit(processes_[i], absl::ZeroDuration())) return DeathOf(i);
-    }
-  }
-  for (const Worker& worker : workers_) {
-    TESSERA_RETURN_IF_ERROR(SendStruct(worker.socket, Greeting(), deadline));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Job::AcceptWorker(const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, collectives::Accept(listener_));
-  if (!socket.valid()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(collectives::CheckSameUser(socket));
-  TESSERA_ASSIGN_OR_RETURN(const auto greeting,
-                           ReceiveStruct<Greeting>(socket, deadline));
-  const auto rank = static_cast<size_t>(greeting.rank);
-  if (rank >= workers_.size() || workers_[rank].socket.valid()) {
-    return absl::InternalError(absl::StrCat(
-        "pid ", greeting.pid, " claims to be rank ", greeting.rank));
-  }
-  workers_[rank] = {std::move(socket), greeting.pid};
-  ++greeted_;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<Answer>> Job::Ask(const Task& task) {
-  const Deadline deadline = Deadline::After(kTimeout);
-  absl::Status sent;
-  for (const Worker& worker : workers_) {
-    // Collect finds workers that cannot be reached.
-    sent.Update(SendStruct(worker.socket, task, deadline));
-  }
-  absl::StatusOr<std::vector<Answer>> answers = Collect(deadline);
-  if (answers.ok() && sent.ok()) return answers;
-  End();
-  return Annotated(answers.ok() ? sent : answers.status());
-}
-
-absl::StatusOr<std::vector<Answer>> Job::Collect(const Deadline& limit) {
-  std::vector<std::optional<Answer>> answers(workers_.size());
-  Deadline deadline = limit;
-  while (true) {
-    std::vector<int> missing;
-    for (size_t r = 0; r < workers_.size(); ++r) {
-      if (!answers[r]) missing.push_back(workers_[r].socket.get());
-    }
-    if (missing.empty()) break;
-    TESSERA_ASSIGN_OR_RETURN(const bool in_time, Wait(missing, deadline));
-    if (!in_time) break;
-    const bool had_failed = !FirstError(answers).ok();
-    TESSERA_RETURN_IF_ERROR(CollectReady(limit, answers));
-    if (!had_failed && !FirstError(answers).ok()) {
-      deadline = Deadline::After(kAfterFailure);
-    }
-  }
-  TESSERA_RETURN_IF_ERROR(FirstError(answers));
-  std::vector<Answer> all;
-  for (std::optional<Answer>& answer : answers) {
-    if (!answer) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("rank ", all.size(), " did not answer within ",
-                       absl::FormatDuration(kTimeout)));
-    }
-    all.push_back(*std::move(answer));
-  }
-  return all;
-}
-
-absl::Status Job::CollectReady(const Deadline& deadline,
-                               std::vector<std::optional<Answer>>& answers) {
-  for (size_t r = 0; r < workers_.size(); ++r) {
-    if (answers[r]) continue;
+  for (const int64_t world : options.worlds) {
+    std::vector<std::string> worker = arguments;
+    worker.insert(worker.begin(), absl::StrCat(kWorkerArgument, world));
     TESSERA_ASSIGN_OR_RETURN(
-        const bool is_ready,
-        collectives::WaitReady(workers_[r].socket.get(), POLLIN,
-                               Deadline::After(absl::ZeroDuration())));
-    if (is_ready) answers[r] = AnswerOf(r, deadline);
+        LaunchPlan plan,
+        PlanProgram(threads ? 1 : world, mpi, program, std::move(worker)));
+    // Ranks bind themselves.
+    plan.environment.push_back("OMPI_MCA_hwloc_base_binding_policy=none");
+    plan.grace = absl::Milliseconds(500);
+    TESSERA_RETURN_IF_ERROR(RunPlan(plan, mpi, events));
   }
   return absl::OkStatus();
 }
 
-// The death of a worker is an answer, too.
-Answer Job::AnswerOf(size_t rank, const Deadline& deadline) {
-  absl::StatusOr<Answer> answer =
-      ReceiveAnswer(workers_[rank].socket, deadline);
-  if (!answer.ok()) {
-    answer = Answer();
-    answer->status = DeathOf(rank);
+std::optional<int> RunWorker(int argc, char** argv) {
+  std::string_view first = argc > 1 ? argv[1] : "";
+  int64_t world = 0;
+  if (!absl::ConsumePrefix(&first, kWorkerArgument) ||
+      !absl::SimpleAtoi(first, &world)) {
+    return std::nullopt;
   }
-  return *std::move(answer);
-}
-
-// How the worker of `rank` (or the one process of all ranks) ended. Unknown, a
-// code that no engine uses.
-absl::Status Job::DeathOf(size_t rank) {
-  const int64_t pid = workers_[rank].pid;
-  const std::string name =
-      pid == 0 ? "a worker" : absl::StrCat("its process ", pid);
-  if (launch_ != LaunchMethod::kMpirun) {
-    const Process& process =
-        processes_[launch_ == LaunchMethod::kProcesses ? rank : 0];
-    siginfo_t info = {};
-    AwaitExit(process, absl::Seconds(1));
-    if (waitid(P_PID, static_cast<id_t>(process.pid), &info,
-               WEXITED | WNOHANG | WNOWAIT) == 0 &&
-        info.si_pid == process.pid) {
-      return absl::UnknownError(absl::StrCat(name, " ", DescribeExit(info)));
-    }
-  }
-  return absl::UnknownError(absl::StrCat(name, " has ended"));
-}
-
-void Job::End() {
-  workers_.clear();  // A worker whose parent is gone stops serving.
-  const bool is_mpirun = launch_ == LaunchMethod::kMpirun;
-  for (const Process& process : processes_) {
-    if (is_mpirun) kill(process.pid, SIGTERM);
-    if (!AwaitExit(process, is_mpirun ? kFarewell : absl::ZeroDuration())) {
-      kill(process.pid, SIGKILL);
-    }
-  }
-  for (const Process& process : processes_) {
-    while (waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
-  }
-  processes_.clear();
-}
-
-Job::~Job() {
-  const Deadline deadline = Deadline::After(kFarewell);
-  for (const Worker& worker : workers_) {
-    static_cast<void>(SendStruct(worker.socket, Task(), deadline));
-  }
-  for (const Process& process : processes_) {
-    if (!workers_.empty()) AwaitExit(process, deadline.Left());
-  }
-  End();
+  // Under mpirun the parent is mpirun, which dies with the benchmark.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGPIPE, SIG_IGN);
+  const absl::Status status = RunProcess(world, {argv + 2, argv + argc});
+  if (!status.ok()) Fail(status);
+  return 0;
 }
 
 }  // namespace tessera::tools

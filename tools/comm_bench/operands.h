@@ -1,8 +1,9 @@
 // Operands: the buffers of one rank for one operation, rewritten before every
 // run and checked after it; Pattern: their contents.
 //
-//   TESSERA_ASSIGN_OR_RETURN(Operands operands,
-//                            Operands::Allocate(communicator, shape));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       Operands operands,
+//       Operands::Allocate(communicator, {.operation = operation}));
 //   TESSERA_RETURN_IF_ERROR(operands.Rewrite(iteration));
 //   TESSERA_RETURN_IF_ERROR(communicator.Run(operands.operation(0)));
 //   TESSERA_RETURN_IF_ERROR(operands.Check(iteration));
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,9 +31,9 @@ namespace tessera::tools {
 
 // Contents of buffers that every rank can compute for every other rank, so that
 // each checks its results alone and exactly. A rank's input is an endless
-// periodic sequence of small integers, different for each rank and iteration,
-// chosen so that every reduction has an exactly representable result. Filling
-// and checking run at memory speed.
+// periodic sequence of small whole numbers, different for each rank and
+// iteration, chosen so that every reduction is exact in any order. Filling and
+// checking run at memory speed.
 class Pattern {
  public:
   // InvalidArgument if only 0 has exact results, for example in an average of
@@ -67,25 +69,20 @@ class Pattern {
   std::vector<std::byte> reduced_;
 };
 
+// The operation of `rank` with a message of at most `bytes`, but at least one
+// element in each block. Its buffers have counts and types, but no memory. The
+// root of rooted kinds is rank 0.
+collectives::Operation MakeOperation(collectives::OpKind kind, DType dtype,
+                                     const collectives::Reduction& reduction,
+                                     int64_t bytes, topology::Rank rank,
+                                     int64_t world);
+
 struct OperandShape {
-  collectives::OpKind kind = collectives::OpKind::kAllReduce;
-  DType dtype = DType::kF32;
-  collectives::Reduction reduction = {};
-  // Elements of the whole buffer, or of one rank's block if a message consists
-  // of a block for each rank.
-  int64_t count = 0;
+  collectives::Operation operation = {};  // From MakeOperation.
   bool in_place = false;
   bool registered = false;  // In memory from AllocateShared.
   int64_t slots = 1;        // Operations with buffers of their own.
-
-  friend bool operator==(const OperandShape&, const OperandShape&) = default;
 };
-
-// The count for a message of `bytes` (all blocks together), at least one
-// element; and the bytes of a message.
-int64_t CountFor(collectives::OpKind kind, DType dtype, int64_t bytes,
-                 int64_t world);
-int64_t MessageBytes(const OperandShape& shape, int64_t world);
 
 // An in-place run destroys its input, so a batch needs a slot for each run;
 // otherwise one slot serves all. Rewrite poisons the outputs and then writes
@@ -93,9 +90,8 @@ int64_t MessageBytes(const OperandShape& shape, int64_t world);
 // the kernel that computes a gradient.
 class Operands {
  public:
-  // The root of rooted kinds is rank 0. With a `queue`, which outlives them,
-  // the buffers are memory of its device, written and read through staging
-  // memory; they are not registered.
+  // With a `queue`, which outlives them, the buffers are memory of its device,
+  // written and read through staging memory; they are not registered.
   static absl::StatusOr<Operands> Allocate(
       collectives::Communicator& communicator, const OperandShape& shape,
       Queue* queue = nullptr);
@@ -109,34 +105,32 @@ class Operands {
   }
 
   // OK if every slot holds the result of that iteration; otherwise Internal
-  // with rank and element.
+  // with the operation and the first wrong element.
   absl::Status Check(int64_t iteration);
 
  private:
-  Operands(OperandShape shape, topology::Rank rank, int64_t world,
-           Pattern pattern, Queue* queue)
-      : shape_(shape),
-        rank_(rank),
-        world_(world),
+  Operands(const collectives::Communicator& communicator, Pattern pattern,
+           Queue* queue)
+      : rank_(communicator.rank()),
+        world_(communicator.size()),
         pattern_(std::move(pattern)),
         queue_(queue) {}
 
   absl::Status AllocateMemory(collectives::Communicator& communicator,
-                              int64_t bytes);
+                              bool registered, int64_t bytes);
   absl::Status CheckOne(const collectives::Operation& operation,
                         int64_t iteration) const;
   // The buffer itself, or its image.
   collectives::Buffer OnHost(collectives::ConstBuffer buffer) const;
 
-  OperandShape shape_;
   topology::Rank rank_;
   int64_t world_;
   Pattern pattern_;
-  Queue* queue_;                                       // Null on the host.
-  tessera::Buffer own_;                                // Of host or device,
-  std::unique_ptr<collectives::SharedMemory> shared_;  // or registered.
+  Queue* queue_;         // Null on the host.
+  tessera::Buffer own_;  // Ordinary memory of the host, or
+  std::unique_ptr<collectives::SharedMemory> shared_;  // the communicator's.
+  std::span<std::byte> memory_;                        // One of these.
   tessera::Buffer image_;  // Of a device's memory, on the host.
-  std::byte* memory_ = nullptr;
   std::vector<collectives::Operation> operations_;
 };
 

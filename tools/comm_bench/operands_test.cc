@@ -15,23 +15,56 @@ namespace tessera::tools {
 
 namespace {
 
+using collectives::Buffer;
 using collectives::Communicator;
+using collectives::kAllReduceOps;
 using collectives::kCollectiveKinds;
+using collectives::Operation;
 using collectives::OpKind;
+using collectives::ReduceOp;
+using collectives::Reduction;
 using collectives::RunRanks;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using topology::Rank;
 
-TEST(CountTest, CountsAllBlocksAndIsNeverEmpty) {
-  EXPECT_EQ(CountFor(OpKind::kAllReduce, DType::kF32, 64, 4), 16);
-  EXPECT_EQ(CountFor(OpKind::kAllGather, DType::kF32, 64, 4), 4);
-  EXPECT_EQ(CountFor(OpKind::kAllGather, DType::kF32, 8, 4), 1);
-  EXPECT_EQ(CountFor(OpKind::kBarrier, DType::kF32, 64, 4), 0);
-  EXPECT_EQ(MessageBytes({.kind = OpKind::kAllReduce, .count = 16}, 4), 64);
-  EXPECT_EQ(
-      MessageBytes(
-          {.kind = OpKind::kScatter, .dtype = DType::kBF16, .count = 4}, 4),
-      32);
+int64_t BytesOf(OpKind kind, DType dtype, int64_t bytes, int64_t world) {
+  const Operation operation =
+      MakeOperation(kind, dtype, Reduction::Sum(), bytes, Rank(0), world);
+  return MessageCount(operation, world) * SizeInBytes(dtype);
+}
+
+TEST(MakeOperationTest, CountsAllBlocksAndIsNeverEmpty) {
+  EXPECT_EQ(BytesOf(OpKind::kAllReduce, DType::kF32, 67, 4), 64);
+  EXPECT_EQ(BytesOf(OpKind::kAllGather, DType::kF32, 67, 4), 64);
+  EXPECT_EQ(BytesOf(OpKind::kAllGather, DType::kF32, 8, 4), 16);
+  EXPECT_EQ(BytesOf(OpKind::kBarrier, DType::kF32, 64, 4), 0);
+  EXPECT_EQ(BytesOf(OpKind::kScatter, DType::kBF16, 32, 4), 32);
+  EXPECT_EQ(BytesOf(OpKind::kReduce, DType::kF64, 1, 4), 8);
+}
+
+TEST(MakeOperationTest, AllRanksHaveTheSameMessage) {
+  for (const OpKind kind : kCollectiveKinds) {
+    for (const int64_t rank : {0, 1, 2}) {
+      const Operation operation = MakeOperation(
+          kind, DType::kF32, Reduction::Sum(), 240, Rank(rank), 3);
+      EXPECT_EQ(MessageCount(operation, 3), kind == OpKind::kBarrier ? 0 : 60)
+          << kind << " " << rank;
+    }
+  }
+}
+
+// `count` elements in each block.
+OperandShape ShapeOf(const Communicator& communicator, OpKind kind,
+                     int64_t count) {
+  const bool has_blocks =
+      !collectives::HasRoot(kind)
+          ? kind != OpKind::kAllReduce
+          : kind == OpKind::kGather || kind == OpKind::kScatter;
+  const int64_t world = communicator.size();
+  return {.operation = MakeOperation(kind, DType::kF32, Reduction::Sum(),
+                                     4 * count * (has_blocks ? world : 1),
+                                     communicator.rank(), world)};
 }
 
 absl::Status RunAndCheck(Communicator& communicator,
@@ -54,9 +87,8 @@ TEST(OperandsTest, EveryCollectivePassesItsOwnCheck) {
                          [](Communicator& communicator) -> absl::Status {
                            for (const OpKind kind : kCollectiveKinds) {
                              for (int variant = 0; variant < 4; ++variant) {
-                               OperandShape shape;
-                               shape.kind = kind;
-                               shape.count = kind == OpKind::kBarrier ? 0 : 777;
+                               OperandShape shape =
+                                   ShapeOf(communicator, kind, 777);
                                shape.in_place = (variant & 1) != 0;
                                shape.registered = (variant & 2) != 0;
                                shape.slots = shape.in_place ? 3 : 1;
@@ -77,9 +109,7 @@ TEST(OperandsTest, DetectsAnOperationThatDoesNothing) {
                [](Communicator& communicator) -> absl::Status {
                  for (const OpKind kind : kCollectiveKinds) {
                    if (kind == OpKind::kBarrier) continue;
-                   OperandShape shape;
-                   shape.kind = kind;
-                   shape.count = 100;
+                   const OperandShape shape = ShapeOf(communicator, kind, 100);
                    TESSERA_ASSIGN_OR_RETURN(
                        Operands operands,
                        Operands::Allocate(communicator, shape));
@@ -99,8 +129,8 @@ TEST(OperandsTest, DetectsAnOperationThatDoesNothing) {
 TEST(OperandsTest, DetectsOneWrongSlotOfABatch) {
   EXPECT_THAT(RunRanks(2,
                        [](Communicator& communicator) -> absl::Status {
-                         OperandShape shape;
-                         shape.count = 10;
+                         OperandShape shape =
+                             ShapeOf(communicator, OpKind::kAllReduce, 10);
                          shape.in_place = true;
                          shape.slots = 3;
                          TESSERA_ASSIGN_OR_RETURN(
@@ -116,13 +146,6 @@ TEST(OperandsTest, DetectsOneWrongSlotOfABatch) {
                        }),
               Each(IsOk()));
 }
-
-using collectives::Buffer;
-using collectives::ConstBuffer;
-using collectives::kAllReduceOps;
-using collectives::ReduceOp;
-using collectives::Reduction;
-using topology::Rank;
 
 class Memory {
  public:

@@ -11,11 +11,90 @@
 #include "nlohmann/json.hpp"
 
 namespace tessera::tools {
+namespace {
 
-double Overlap::Hidden() const {
-  const double shorter = std::min(compute_seconds, operation_seconds);
-  if (shorter <= 0) return 0;
-  return (compute_seconds + operation_seconds - both_seconds) / shorter;
+using Json = nlohmann::ordered_json;
+
+constexpr double kMicro = 1e6;
+
+template <typename T>
+Json JsonOf(const std::optional<T>& value) {
+  return value.has_value() ? Json(*value) : Json(nullptr);
+}
+
+std::string CaseOf(const Row& row) {
+  return absl::StrCat(row.engine, ", ", row.world, " ranks, ",
+                      OpKindName(row.op), " of ",
+                      ByteSize(row.bytes).ToString(), ": ", *row.chosen);
+}
+
+RegretSummary Summarise(std::string_view op, std::vector<const Row*> rows) {
+  std::sort(rows.begin(), rows.end(),
+            [](const Row* a, const Row* b) { return a->regret < b->regret; });
+  // The smallest that at least 95 % of the cases do not exceed.
+  const Row& p95 = *rows[(rows.size() * 95 + 99) / 100 - 1];
+  return {.op = std::string(op),
+          .cases = static_cast<int64_t>(rows.size()),
+          .p95 = p95.regret,
+          .max = rows.back()->regret,
+          .worst = CaseOf(*rows.back())};
+}
+
+std::string CsvLine(const Row& row) {
+  return absl::StrFormat(
+      "%s,%s,%s,%s,%d,%d,%d,%.4f,%.6g,%.6g,%.4f\n", row.engine, row.algorithm,
+      OpKindName(row.op), DTypeName(row.dtype), row.world, row.bytes,
+      row.iterations, row.seconds * kMicro, row.AlgorithmBandwidth(),
+      row.BusBandwidth(), row.ratio);
+}
+
+// Four significant digits in a column of nine.
+std::string TimeText(double seconds) {
+  const double us = seconds * kMicro;
+  if (us < 100) return absl::StrFormat("%9.2f", us);
+  return absl::StrFormat(us < 1000 ? "%9.1f" : "%9.0f", us);
+}
+
+std::string TextLine(const Row& row) {
+  std::string line =
+      absl::StrFormat("%11s  %-14s %-20s %s  %10.4g  %10.4g  %6.2f",
+                      ByteSize(row.bytes).ToString(), row.engine, row.algorithm,
+                      TimeText(row.seconds), row.AlgorithmBandwidth(),
+                      row.BusBandwidth(), row.ratio);
+  if (row.Share())
+    absl::StrAppendFormat(&line, "  %5.0f%%", 100 * *row.Share());
+  if (row.hidden) {
+    absl::StrAppendFormat(&line, "  hidden %.0f%%", 100 * *row.hidden);
+  }
+  if (row.chosen) {
+    absl::StrAppendFormat(&line, "  chosen %s, regret %.2f", *row.chosen,
+                          row.regret);
+  }
+  return line + "\n";
+}
+
+void PrintRegretText(const std::vector<RegretSummary>& summaries,
+                     std::ostream& out) {
+  if (summaries.empty()) return;
+  out << "\nregret of the adaptive choice: time of the chosen algorithm over "
+         "that of the fastest\n"
+      << "op              cases     p95     max  at\n";
+  for (const RegretSummary& s : summaries) {
+    out << absl::StrFormat("%-14s %6d  %6.3f  %6.3f  %s\n", s.op, s.cases,
+                           s.p95, s.max, s.worst);
+  }
+}
+
+// Names of engines may hold any bytes.
+std::string TextOf(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+double HiddenShare(double compute, double operation, double both) {
+  const double shorter = std::min(compute, operation);
+  return shorter <= 0 ? 0 : (compute + operation - both) / shorter;
 }
 
 double Row::AlgorithmBandwidth() const {
@@ -31,115 +110,7 @@ std::optional<double> Row::Share() const {
   return *bound_seconds / seconds;
 }
 
-namespace {
-
-std::string CaseOf(const Row& row) {
-  return absl::StrCat(
-      row.engine, ", ", row.world, " ranks, ", OpKindName(row.op), " of ",
-      ByteSize(row.bytes).ToString(), ": ", row.choice->algorithm);
-}
-
-RegretSummary Summarise(std::string op, std::vector<const Row*> rows) {
-  std::sort(rows.begin(), rows.end(), [](const Row* a, const Row* b) {
-    return a->choice->regret < b->choice->regret;
-  });
-  RegretSummary summary;
-  summary.op = std::move(op);
-  summary.cases = static_cast<int64_t>(rows.size());
-  // The smallest that at least 95 % of the cases do not exceed.
-  summary.p95 = rows[(rows.size() * 95 + 99) / 100 - 1]->choice->regret;
-  summary.max = rows.back()->choice->regret;
-  summary.worst = CaseOf(*rows.back());
-  return summary;
-}
-
-}  // namespace
-
-void SetChoice(std::span<Row> rows, const std::string& engine,
-               const std::string& chosen) {
-  Row* first = nullptr;
-  double fastest = 0;
-  double taken = 0;
-  for (Row& row : rows) {
-    if (row.engine != engine) continue;
-    if (first == nullptr) first = &row;
-    fastest = fastest == 0 ? row.seconds : std::min(fastest, row.seconds);
-    if (row.algorithm == chosen) taken = row.seconds;
-  }
-  if (first == nullptr || taken == 0 || fastest == 0) return;
-  first->choice = Choice{chosen, taken / fastest};
-}
-
-std::vector<RegretSummary> SummariseRegret(std::span<const Row> rows) {
-  std::map<collectives::OpKind, std::vector<const Row*>> by_op;
-  std::vector<const Row*> all;
-  for (const Row& row : rows) {
-    if (!row.choice.has_value()) continue;
-    by_op[row.op].push_back(&row);
-    all.push_back(&row);
-  }
-  std::vector<RegretSummary> summaries;
-  for (auto& [op, chosen] : by_op) {
-    summaries.push_back(
-        Summarise(std::string(OpKindName(op)), std::move(chosen)));
-  }
-  if (!all.empty()) summaries.push_back(Summarise("all", std::move(all)));
-  return summaries;
-}
-
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr double kMicro = 1e6;
-
-std::string CsvLine(const Row& row) {
-  return absl::StrFormat(
-      "%s,%s,%s,%s,%d,%d,%d,%.4f,%.6g,%.6g,%.4f", row.engine, row.algorithm,
-      OpKindName(row.op), DTypeName(row.dtype), row.world, row.bytes,
-      row.iterations, row.seconds * kMicro, row.AlgorithmBandwidth(),
-      row.BusBandwidth(), row.ratio);
-}
-
-// Four significant digits in a column of nine.
-std::string TimeText(double seconds) {
-  const double us = seconds * kMicro;
-  if (us < 100) return absl::StrFormat("%9.2f", us);
-  return absl::StrFormat(us < 1000 ? "%9.1f" : "%9.0f", us);
-}
-
-void PrintHeading(const Row& row, std::ostream& out) {
-  out << OpKindName(row.op) << " of " << DTypeName(row.dtype) << ", "
-      << row.world << " ranks\n"
-      << "      bytes  engine         algorithm              time us  algbw "
-         "GB/s  busbw GB/s   ratio   share\n";
-}
-
-std::string TextLine(const Row& row) {
-  std::string line =
-      absl::StrFormat("%11s  %-14s %-20s %s  %10.4g  %10.4g  %6.2f",
-                      ByteSize(row.bytes).ToString(), row.engine, row.algorithm,
-                      TimeText(row.seconds), row.AlgorithmBandwidth(),
-                      row.BusBandwidth(), row.ratio);
-  if (row.Share().has_value()) {
-    absl::StrAppendFormat(&line, "  %5.0f%%", 100 * *row.Share());
-  }
-  if (row.overlap.has_value()) {
-    absl::StrAppendFormat(&line, "  hidden %.0f%%",
-                          100 * row.overlap->Hidden());
-  }
-  if (row.choice.has_value()) {
-    absl::StrAppendFormat(&line, "  chosen %s, regret %.2f",
-                          row.choice->algorithm, row.choice->regret);
-  }
-  return line;
-}
-
-Json JsonOf(const std::optional<double>& value) {
-  return value.has_value() ? Json(*value) : Json(nullptr);
-}
-
-Json JsonOf(const Row& row) {
+Json RowToJson(const Row& row) {
   Json json = {{"engine", row.engine},
                {"algorithm", row.algorithm},
                {"op", OpKindName(row.op)},
@@ -153,66 +124,97 @@ Json JsonOf(const Row& row) {
                {"ratio", row.ratio},
                {"bound_us", nullptr},
                {"share", JsonOf(row.Share())},
-               {"hidden", nullptr},
-               {"chosen", nullptr},
+               {"hidden", JsonOf(row.hidden)},
+               {"chosen", JsonOf(row.chosen)},
                {"regret", nullptr}};
   if (row.bound_seconds) json["bound_us"] = *row.bound_seconds * kMicro;
-  if (row.overlap) json["hidden"] = row.overlap->Hidden();
-  if (row.choice) json["chosen"] = row.choice->algorithm;
-  if (row.choice) json["regret"] = row.choice->regret;
+  if (row.chosen) json["regret"] = row.regret;
   return json;
 }
 
-// Names of engines may hold any bytes.
-std::string TextOf(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+Row RowFromJson(const Json& json) {
+  Row row = {.engine = json.at("engine"),
+             .algorithm = json.at("algorithm"),
+             .op = *collectives::ParseOpKind(std::string(json.at("op"))),
+             .dtype = *ParseDType(std::string(json.at("dtype"))),
+             .world = json.at("world"),
+             .bytes = json.at("bytes"),
+             .iterations = json.at("iterations"),
+             .seconds = json.at("time_us").get<double>() / kMicro,
+             .ratio = json.at("ratio")};
+  if (const Json& bound = json.at("bound_us"); !bound.is_null()) {
+    row.bound_seconds = bound.get<double>() / kMicro;
+  }
+  if (!json.at("hidden").is_null()) row.hidden = json.at("hidden");
+  if (!json.at("chosen").is_null()) {
+    row.chosen = json.at("chosen");
+    row.regret = json.at("regret");
+  }
+  return row;
 }
 
-}  // namespace
+void SetChoice(std::span<Row> rows, const std::string& engine,
+               const std::string& chosen) {
+  Row* first = nullptr;
+  double fastest = 0;
+  double taken = 0;
+  for (Row& row : rows) {
+    if (row.engine != engine) continue;
+    if (first == nullptr) first = &row;
+    fastest = fastest == 0 ? row.seconds : std::min(fastest, row.seconds);
+    if (row.algorithm == chosen) taken = row.seconds;
+  }
+  if (first == nullptr || taken == 0 || fastest == 0) return;
+  first->chosen = chosen;
+  first->regret = taken / fastest;
+}
+
+std::vector<RegretSummary> SummariseRegret(std::span<const Row> rows) {
+  std::map<collectives::OpKind, std::vector<const Row*>> by_op;
+  std::vector<const Row*> all;
+  for (const Row& row : rows) {
+    if (!row.chosen.has_value()) continue;
+    by_op[row.op].push_back(&row);
+    all.push_back(&row);
+  }
+  std::vector<RegretSummary> summaries;
+  for (const auto& [op, chosen] : by_op) {
+    summaries.push_back(Summarise(OpKindName(op), chosen));
+  }
+  if (!all.empty()) summaries.push_back(Summarise("all", all));
+  return summaries;
+}
 
 void RowPrinter::Print(std::span<const Row> rows) {
-  if (format_ == OutputFormat::kText) {
-    PrintText(rows);
-  } else if (format_ == OutputFormat::kCsv) {
-    if (!has_begun_) out_ << kCsvHeader << "\n";
-    for (const Row& row : rows) out_ << CsvLine(row) << "\n";
-  } else {
-    for (const Row& row : rows) {
-      out_ << (has_begun_ ? ",\n" : "{\"rows\":[\n");
-      has_begun_ = true;
-      out_ << TextOf(JsonOf(row));
+  for (const Row& row : rows) {
+    if (format_ == OutputFormat::kText) {
+      PrintText(row);
+    } else if (format_ == OutputFormat::kCsv) {
+      if (rows_.empty()) out_ << kCsvHeader << "\n";
+      out_ << CsvLine(row);
+    } else {
+      out_ << (rows_.empty() ? "{\"rows\":[\n" : ",\n")
+           << TextOf(RowToJson(row));
     }
+    rows_.push_back(row);
   }
-  has_begun_ = has_begun_ || !rows.empty();
   out_.flush();
-  rows_.insert(rows_.end(), rows.begin(), rows.end());
 }
 
-void RowPrinter::PrintText(std::span<const Row> rows) {
-  for (const Row& row : rows) {
-    const bool is_new = rows_.empty() || row.op != rows_.back().op ||
-                        row.world != rows_.back().world ||
-                        row.dtype != rows_.back().dtype;
-    if (is_new && &row == rows.data()) {
-      if (!rows_.empty()) out_ << "\n";
-      PrintHeading(row, out_);
-    }
-    out_ << TextLine(row) << "\n";
+void RowPrinter::PrintText(const Row& row) {
+  if (rows_.empty() || row.op != rows_.back().op ||
+      row.world != rows_.back().world || row.dtype != rows_.back().dtype) {
+    out_ << (rows_.empty() ? "" : "\n") << OpKindName(row.op) << " of "
+         << DTypeName(row.dtype) << ", " << row.world << " ranks\n"
+         << "      bytes  engine         algorithm              time us  algbw "
+            "GB/s  busbw GB/s   ratio   share\n";
   }
+  out_ << TextLine(row);
 }
 
 void RowPrinter::Finish() {
   const std::vector<RegretSummary> summaries = SummariseRegret(rows_);
-  if (format_ == OutputFormat::kText && !summaries.empty()) {
-    out_
-        << "\nregret of the adaptive choice: time of the chosen algorithm over "
-           "that of the fastest\n"
-        << "op              cases     p95     max  at\n";
-    for (const RegretSummary& s : summaries) {
-      out_ << absl::StrFormat("%-14s %6d  %6.3f  %6.3f  %s\n", s.op, s.cases,
-                              s.p95, s.max, s.worst);
-    }
-  }
+  if (format_ == OutputFormat::kText) PrintRegretText(summaries, out_);
   if (format_ != OutputFormat::kJson) return;
   Json regret = Json::array();
   for (const RegretSummary& s : summaries) {
@@ -222,7 +224,7 @@ void RowPrinter::Finish() {
                       {"max", s.max},
                       {"worst", s.worst}});
   }
-  out_ << (has_begun_ ? "" : "{\"rows\":[")
+  out_ << (rows_.empty() ? "{\"rows\":[" : "")
        << "],\n\"regret\":" << TextOf(regret) << "}\n";
   out_.flush();
 }

@@ -13,26 +13,14 @@
 
 #include "base/dtype/dtype.h"
 #include "collectives/operation/operation.h"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/cli/cli.h"
 
 namespace tessera::tools {
 
-// Times of an operation while a computation runs.
-struct Overlap {
-  double compute_seconds = 0;
-  double operation_seconds = 0;
-  double both_seconds = 0;
-
-  // The hidden share of the shorter one: 1 all, 0 none; below 0 if they slow
-  // each other down.
-  double Hidden() const;
-};
-
-// The selection of the adaptive chooser, for the first row of an engine.
-struct Choice {
-  std::string algorithm;
-  double regret = 1;  // Its time over that of the fastest.
-};
+// The share of the shorter one of a computation and an operation that is hidden
+// if both take `both`: 1 all, 0 none; below 0 if they slow each other down.
+double HiddenShare(double compute, double operation, double both);
 
 struct Row {
   std::string engine;
@@ -45,8 +33,11 @@ struct Row {
   double seconds = 0;  // Median over iterations of the slowest rank.
   double ratio = 1;    // seconds over those of the first row of this case.
   std::optional<double> bound_seconds = std::nullopt;
-  std::optional<Overlap> overlap = std::nullopt;
-  std::optional<Choice> choice = std::nullopt;  // Of the engine, in this case.
+  std::optional<double> hidden = std::nullopt;  // HiddenShare.
+  // On the first row of an engine: the algorithm that its adaptive chooser
+  // selects, and its time over that of the fastest.
+  std::optional<std::string> chosen = std::nullopt;
+  double regret = 1;
 
   // GB/s (10^9), as nccl-tests define them; 0 for a barrier.
   double AlgorithmBandwidth() const;
@@ -55,8 +46,14 @@ struct Row {
   std::optional<double> Share() const;
 };
 
-// Sets the choice on the first row of `engine`: `chosen` is the algorithm that
-// its adaptive chooser selects. All rows are of one case.
+// A row of the JSON report: the columns of CSV, "bound_us", "share", "hidden",
+// "chosen" and "regret"; values that were not measured are null. RowFromJson
+// reads what RowToJson wrote.
+nlohmann::ordered_json RowToJson(const Row& row);
+Row RowFromJson(const nlohmann::ordered_json& json);
+
+// Sets the choice and the regret on the first row of `engine`: `chosen` is the
+// algorithm that its adaptive chooser selects. All rows are of one case.
 void SetChoice(std::span<Row> rows, const std::string& engine,
                const std::string& chosen);
 
@@ -88,17 +85,15 @@ class RowPrinter {
   // The rows of one case, in the order of their engines.
   void Print(std::span<const Row> rows);
 
-  // Ends the document. JSON: {"rows": [{"engine", ..., the columns of CSV,
-  // "bound_us", "share", "hidden", "chosen", "regret"}, ...], "regret": [{"op",
-  // "cases", "p95", "max"}, ...]}; values that were not measured are null.
+  // Ends the document. JSON: {"rows": [RowToJson, ...], "regret": [{"op",
+  // "cases", "p95", "max", "worst"}, ...]}.
   void Finish();
 
  private:
-  void PrintText(std::span<const Row> rows);
+  void PrintText(const Row& row);
 
   OutputFormat format_;
   std::ostream& out_;
-  bool has_begun_ = false;
   std::vector<Row> rows_;
 };
 

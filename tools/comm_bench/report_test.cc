@@ -34,8 +34,9 @@ std::vector<Row> Example() {
                            MakeRow("mpi \"x\"", "ring", 1 << 20, 2e-3)};
   rows[1].ratio = 2;
   for (Row& row : rows) row.bound_seconds = 5e-4;
-  rows[0].overlap = Overlap{2e-3, 1e-3, 2.5e-3};
-  rows[0].choice = Choice{"ring", 1.25};
+  rows[0].hidden = HiddenShare(2e-3, 1e-3, 2.5e-3);
+  rows[0].chosen = "ring";
+  rows[0].regret = 1.25;
   return rows;
 }
 
@@ -65,10 +66,10 @@ TEST(RowTest, ShareIsTheBoundOverTheTime) {
 }
 
 TEST(RowTest, HiddenIsOfTheShorterPart) {
-  EXPECT_DOUBLE_EQ((Overlap{2, 1, 2}).Hidden(), 1.0);
-  EXPECT_DOUBLE_EQ((Overlap{2, 1, 3}).Hidden(), 0.0);
-  EXPECT_DOUBLE_EQ((Overlap{1, 2, 2.5}).Hidden(), 0.5);
-  EXPECT_EQ((Overlap{0, 2, 2.5}).Hidden(), 0.0);
+  EXPECT_DOUBLE_EQ(HiddenShare(2, 1, 2), 1.0);
+  EXPECT_DOUBLE_EQ(HiddenShare(2, 1, 3), 0.0);
+  EXPECT_DOUBLE_EQ(HiddenShare(1, 2, 2.5), 0.5);
+  EXPECT_EQ(HiddenShare(0, 2, 2.5), 0.0);
 }
 
 TEST(PrintTest, CsvIsExactlyTheseColumns) {
@@ -113,6 +114,16 @@ TEST(PrintTest, JsonHoldsEverythingThatWasMeasured) {
   EXPECT_EQ(json["regret"].size(), 2u);
 }
 
+TEST(PrintTest, RowsCanBeReadFromTheirJson) {
+  for (const Row& row : Example()) {
+    const Row read = RowFromJson(RowToJson(row));
+    EXPECT_EQ(RowToJson(read), RowToJson(row));
+    EXPECT_EQ(read.chosen, row.chosen);
+    EXPECT_EQ(read.hidden, row.hidden);
+    EXPECT_DOUBLE_EQ(read.seconds, row.seconds);
+  }
+}
+
 TEST(PrintTest, JsonWithoutRowsParses) {
   const auto json = nlohmann::json::parse(Printed(OutputFormat::kJson, {}));
   EXPECT_TRUE(json["rows"].empty());
@@ -132,22 +143,24 @@ TEST(RegretTest, IsTheTimeOfTheChosenOverTheFastest) {
       MakeRow("b", "engine", 8, 1e-6), MakeRow("b", "ring", 8, 9e-6)};
   SetChoice(rows, "a", "engine");
   SetChoice(rows, "b", "engine");
-  EXPECT_DOUBLE_EQ(rows[0].choice->regret, 1.5);
-  EXPECT_FALSE(rows[1].choice.has_value());
-  EXPECT_DOUBLE_EQ(rows[2].choice->regret, 1.0);
+  EXPECT_DOUBLE_EQ(rows[0].regret, 1.5);
+  EXPECT_FALSE(rows[1].chosen.has_value());
+  EXPECT_DOUBLE_EQ(rows[2].regret, 1.0);
   SetChoice(rows, "a", "nothing that was timed");
-  EXPECT_EQ(rows[0].choice->algorithm, "engine");
+  EXPECT_EQ(rows[0].chosen, "engine");
 }
 
 TEST(RegretTest, SummarisesByOperationAndOverAll) {
   std::vector<Row> rows;
   for (int i = 1; i <= 100; ++i) {
     rows.push_back(MakeRow("a", "engine", i, 1e-6));
-    rows.back().choice = Choice{"engine", 1 + i / 100.0};
+    rows.back().chosen = "engine";
+    rows.back().regret = 1 + i / 100.0;
   }
   rows.push_back(MakeRow("a", "engine", 8, 1e-6));
   rows.back().op = OpKind::kBroadcast;
-  rows.back().choice = Choice{"tree", 3};
+  rows.back().chosen = "tree";
+  rows.back().regret = 3;
   const std::vector<RegretSummary> summaries = SummariseRegret(rows);
   ASSERT_EQ(summaries.size(), 3u);
   EXPECT_EQ(summaries[0].op, "all_reduce");

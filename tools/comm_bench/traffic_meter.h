@@ -1,15 +1,19 @@
-// TrafficMeter: measures how fast this machine moves the minimum bytes of a
-// collective with as many threads: the bound for engines.
+// MeasureTraffic: how fast this machine moves the minimum bytes of a collective
+// with as many threads, the bound for engines.
+//
+//   TESSERA_ASSIGN_OR_RETURN(double seconds,
+//                            MeasureTraffic(4, OpKind::kAllReduce, 1 << 20));
 #ifndef TESSERA_TOOLS_COMM_BENCH_TRAFFIC_METER_H_
 #define TESSERA_TOOLS_COMM_BENCH_TRAFFIC_METER_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/os/processors.h"
 #include "collectives/operation/operation.h"
+#include "collectives/reduction/copy.h"
 
 namespace tessera::tools {
 
@@ -19,19 +23,8 @@ struct TrafficBuffers {
   std::vector<std::byte*> outputs;
 };
 
-// Moves the bytes of `rank` for a message of `bytes`, as in the table above.
-// `streamed`: with non-temporal stores.
-void MoveTraffic(const TrafficBuffers& buffers, int64_t rank,
-                 collectives::OpKind kind, int64_t bytes, bool streamed);
-
-// Example:
-//
-//   TESSERA_ASSIGN_OR_RETURN(auto meter, TrafficMeter::Create(4, 64 << 20));
-//   TESSERA_ASSIGN_OR_RETURN(double seconds,
-//                            meter->Measure(OpKind::kAllReduce, 1 << 20));
-//
-// The threads share their buffers. The work of rank i of n for a message of S
-// bytes, with the same placement as an engine on registered buffers:
+// Moves the bytes of rank i of n for a message of S `bytes`, with the same
+// placement as an engine on registered buffers:
 //
 //   all_reduce                reads part i of n inputs, writes it to n outputs:
 //                             2 S
@@ -40,33 +33,23 @@ void MoveTraffic(const TrafficBuffers& buffers, int64_t rank,
 //   all_gather, all_to_all    reads a block of each input, writes each: 2 S
 //   broadcast                 reads the root's input, writes its output: 2 S
 //   gather, scatter           moves its block: 2 S/n
+void MoveTraffic(const TrafficBuffers& buffers, int64_t rank,
+                 collectives::OpKind kind, int64_t bytes,
+                 collectives::StoreMode stores);
+
+// Seconds in which `world` threads, each bound to its share of `processors`,
+// move these bytes: the median over iterations, with ordinary or streaming
+// stores, whichever is faster.
 //
 // The timed part has no synchronisation and measures each thread's own CPU
 // time: the bound is the longest of these or, with more threads than
 // processors, their sum divided by the processors. As in the benchmark, buffers
-// are rewritten before and short moves are repeated.
-class TrafficMeter {
- public:
-  // ResourceExhausted if messages of `max_bytes` need more than half of the
-  // free memory.
-  static absl::StatusOr<std::unique_ptr<TrafficMeter>> Create(
-      int64_t world, int64_t max_bytes);
-  ~TrafficMeter();
-
-  // Seconds, the median over iterations, with ordinary or streaming stores,
-  // whichever is faster. `bytes` is the whole message, at most max_bytes. The
-  // threads have ended when it returns.
-  absl::StatusOr<double> Measure(collectives::OpKind kind, int64_t bytes);
-
- private:
-  TrafficMeter(int64_t max_bytes, std::byte* memory, size_t memory_bytes)
-      : max_bytes_(max_bytes), memory_(memory), memory_bytes_(memory_bytes) {}
-
-  const int64_t max_bytes_;
-  std::byte* const memory_;
-  const size_t memory_bytes_;
-  TrafficBuffers buffers_;
-};
+// are rewritten before and short moves are repeated. ResourceExhausted if the
+// buffers need more than half of the free memory; InvalidArgument for a barrier
+// and without bytes.
+absl::StatusOr<double> MeasureTraffic(
+    int64_t world, collectives::OpKind kind, int64_t bytes,
+    const std::vector<int>& processors = AllowedProcessors());
 
 }  // namespace tessera::tools
 

@@ -12,6 +12,7 @@ namespace {
 
 using collectives::kCollectiveKinds;
 using collectives::OpKind;
+using collectives::StoreMode;
 
 constexpr int64_t kCount = 1000;
 
@@ -40,11 +41,10 @@ class Arrays {
 
 // The traffic is a valid bound only because it performs an all-reduce.
 TEST(TrafficKernelTest, AllReduceTrafficIsAnAllReduce) {
-  for (const bool streamed : {false, true}) {
+  for (const StoreMode stores : {StoreMode::kCached, StoreMode::kStreaming}) {
     Arrays arrays(4);
     for (int64_t rank = 0; rank < 4; ++rank) {
-      MoveTraffic(arrays.buffers, rank, OpKind::kAllReduce, kCount * 4,
-                  streamed);
+      MoveTraffic(arrays.buffers, rank, OpKind::kAllReduce, kCount * 4, stores);
     }
     for (size_t r = 0; r < 4; ++r) {
       for (size_t i = 0; i < kCount; ++i) {
@@ -57,7 +57,8 @@ TEST(TrafficKernelTest, AllReduceTrafficIsAnAllReduce) {
 TEST(TrafficKernelTest, AllGatherTrafficMovesEveryBlock) {
   Arrays arrays(4);
   constexpr size_t kBlock = kCount / 4;
-  MoveTraffic(arrays.buffers, 2, OpKind::kAllGather, kCount * 4, false);
+  MoveTraffic(arrays.buffers, 2, OpKind::kAllGather, kCount * 4,
+              StoreMode::kCached);
   for (size_t r = 0; r < 4; ++r) {
     for (size_t i = 0; i < kBlock; ++i) {
       ASSERT_EQ(arrays.output(2)[r * kBlock + i], arrays.input(r)[i]);
@@ -68,40 +69,37 @@ TEST(TrafficKernelTest, AllGatherTrafficMovesEveryBlock) {
 TEST(TrafficKernelTest, AllToAllTrafficMovesOwnBlocks) {
   Arrays arrays(4);
   constexpr size_t kBlock = kCount / 4;
-  MoveTraffic(arrays.buffers, 1, OpKind::kAllToAll, kCount * 4, true);
+  MoveTraffic(arrays.buffers, 1, OpKind::kAllToAll, kCount * 4,
+              StoreMode::kStreaming);
   for (size_t r = 0; r < 4; ++r) {
     ASSERT_EQ(arrays.output(1)[r * kBlock], arrays.input(r)[kBlock]);
   }
 }
 
-TEST(TrafficMeterTest, BoundsGrowWithTheMessage) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter,
-                               TrafficMeter::Create(3, 4 << 20));
+TEST(MeasureTrafficTest, BoundsGrowWithTheMessage) {
   for (const OpKind kind : kCollectiveKinds) {
     if (kind == OpKind::kBarrier) continue;
     TESSERA_ASSERT_OK_AND_ASSIGN(const double small,
-                                 meter->Measure(kind, 64 << 10));
+                                 MeasureTraffic(3, kind, 64 << 10));
     TESSERA_ASSERT_OK_AND_ASSIGN(const double large,
-                                 meter->Measure(kind, 4 << 20));
+                                 MeasureTraffic(3, kind, 4 << 20));
     EXPECT_GT(small, 0) << kind;
     EXPECT_GT(large, 4 * small) << kind;
   }
 }
 
-TEST(TrafficMeterTest, SupportsOddSizesAndOneRank) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter, TrafficMeter::Create(1, 100));
+TEST(MeasureTrafficTest, SupportsOddSizesAndOneRank) {
   for (const int64_t bytes : {1, 4, 7, 100}) {
-    EXPECT_THAT(meter->Measure(OpKind::kAllReduce, bytes), IsOk());
+    EXPECT_THAT(MeasureTraffic(1, OpKind::kAllReduce, bytes), IsOk());
   }
 }
 
-TEST(TrafficMeterTest, RejectsMessagesWithoutRoom) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto meter, TrafficMeter::Create(2, 100));
-  EXPECT_THAT(meter->Measure(OpKind::kAllReduce, 101),
+TEST(MeasureTrafficTest, RejectsMessagesWithoutBytesOrRoom) {
+  EXPECT_THAT(MeasureTraffic(2, OpKind::kAllReduce, 0),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(meter->Measure(OpKind::kBarrier, 8),
+  EXPECT_THAT(MeasureTraffic(2, OpKind::kBarrier, 8),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(TrafficMeter::Create(64, int64_t{1} << 40),
+  EXPECT_THAT(MeasureTraffic(64, OpKind::kAllReduce, int64_t{1} << 40),
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 

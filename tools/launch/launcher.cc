@@ -142,6 +142,29 @@ absl::Status CheckPlan(const LaunchPlan& plan) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<LaunchPlan> PlanProgram(int64_t ranks, bool mpi,
+                                       const std::string& program,
+                                       std::vector<std::string> arguments) {
+  LaunchPlan plan;
+  plan.output = OutputMode::kRaw;
+  plan.own_sessions = false;
+  if (!mpi) {
+    plan.np = ranks;
+    plan.environment = CleanEnvironment();
+    plan.command = std::move(arguments);
+    plan.command.insert(plan.command.begin(), program);
+    return plan;
+  }
+  TESSERA_ASSIGN_OR_RETURN(LaunchCommand mpirun,
+                           MpirunCommand(ranks, program, arguments));
+  plan.command = std::move(mpirun.arguments);
+  // Open MPI takes a path before its name as the prefix of its installation on
+  // all hosts.
+  plan.command[0].erase(0, plan.command[0].rfind('/') + 1);
+  plan.environment = std::move(mpirun.environment);
+  return plan;
+}
+
 absl::Status LaunchOutcome::ToStatus() const {
   if (failure) {
     return absl::AbortedError(absl::StrCat(

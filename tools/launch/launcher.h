@@ -81,6 +81,13 @@ absl::Status SetBind(const std::string& value, LaunchPlan& plan);
 // values, if the plan is invalid.
 absl::Status CheckPlan(const LaunchPlan& plan);
 
+// The plan for `ranks` processes of one program, with raw output and one
+// session. With `mpi` the only process of the plan is the mpirun of this build,
+// which starts the ranks; errors of MpirunCommand.
+absl::StatusOr<LaunchPlan> PlanProgram(int64_t ranks, bool mpi,
+                                       const std::string& program,
+                                       std::vector<std::string> arguments);
+
 // How a launch ended.
 struct LaunchOutcome {
   std::vector<RankExit> exits;  // In the order in which the ranks ended.

@@ -4,11 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "tools/cli/cli.h"
 #include "tools/offload_bench/measurement.h"
 #include "tools/offload_bench/simulate_step.h"
@@ -25,12 +26,15 @@ inline constexpr std::array<std::string_view, 3> kDevices = {"cpu", "cuda",
                                                              "emulated"};
 
 struct OffloadBenchOptions {
-  std::vector<std::string> parts = {};
-  int64_t size = 0;  // Bytes of values: a multiple of 4096.
-  std::vector<int64_t> threads = {};
-  double seconds = 0;  // Per measurement.
-  std::vector<std::string> codecs = {};
+  std::vector<std::string> parts = {kParts.begin(), kParts.end()};
+  int64_t size = 64 << 20;               // Bytes of values: a multiple of 4096.
+  std::vector<int64_t> threads = {};     // Empty: automatic.
+  double seconds = 0.5;                  // Per measurement.
+  std::vector<std::string> codecs = {};  // Empty: all.
   std::string directory = ".";
+  int64_t min_bytes = 64 << 10;
+  int64_t max_bytes = 16 << 20;
+  int64_t factor = 16;
   std::vector<int64_t> blocks = {};  // Bytes, ascending: multiples of 4096.
   int64_t depth = 32;                // Requests in flight, for tier and device.
   std::string device = "cpu";        // One of kDevices.
@@ -38,13 +42,16 @@ struct OffloadBenchOptions {
   StepModel step = {};
   tools::OutputFormat format = tools::OutputFormat::kText;
   bool quiet = false;
+  std::set<std::string_view> given = {};  // The names of flags.
 };
 
-const tools::Tool& OffloadBenchTool();
+// The tool, whose flags set the fields of `options`, which must outlive it.
+tools::Tool OffloadBenchTool(OffloadBenchOptions& options);
 
-// The values of the tool's flags. InvalidArgument with the flag, its value and
-// the allowed values. --threads=auto goes up to `processors`.
-absl::StatusOr<OffloadBenchOptions> OptionsFromFlags(int64_t processors);
+// Checks the fields and sets threads, codecs and blocks. InvalidArgument with
+// the flag, its value and the allowed values. Automatic threads go up to
+// `processors`.
+absl::Status CompleteOptions(int64_t processors, OffloadBenchOptions& options);
 
 }  // namespace tessera::offload_bench
 

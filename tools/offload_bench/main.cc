@@ -76,9 +76,8 @@ absl::Status RunSteps(const OffloadBenchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status RunOffloadBench() {
-  TESSERA_ASSIGN_OR_RETURN(const OffloadBenchOptions options,
-                           OptionsFromFlags(AvailableProcessors()));
+absl::Status RunOffloadBench(OffloadBenchOptions& options) {
+  TESSERA_RETURN_IF_ERROR(CompleteOptions(AvailableProcessors(), options));
   if (options.device == "cuda") return RunCopies(options);
   if (options.device == "emulated") return RunSteps(options);
   return RunParts(options);
@@ -89,6 +88,7 @@ absl::Status RunOffloadBench() {
 
 int main(int argc, char** argv) {
   using namespace tessera::offload_bench;
-  return tessera::tools::RunTool(OffloadBenchTool(), argc, argv,
-                                 RunOffloadBench);
+  OffloadBenchOptions options;
+  return tessera::tools::RunTool(OffloadBenchTool(options), argc, argv,
+                                 [&] { return RunOffloadBench(options); });
 }

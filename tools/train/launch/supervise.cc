@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
-#include "tools/launch/launch_command.h"
 #include "tools/train/launch/rank_process.h"
 #include "tools/train/settings/settings.h"
 #include "topology/config/parallel_config.h"
@@ -28,27 +27,12 @@ constexpr absl::Duration kGrace = absl::Seconds(2);
 absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
                                    const AttemptOptions& options,
                                    int64_t ranks) {
-  LaunchPlan plan;
-  plan.output = tools::OutputMode::kRaw;
+  TESSERA_ASSIGN_OR_RETURN(
+      LaunchPlan plan,
+      tools::PlanProgram(settings.engine == "in_process" ? 1 : ranks,
+                         settings.engine == "mpi", options.program,
+                         RankArguments(options.files, options.is_terminal)));
   plan.grace = kGrace;
-  plan.own_sessions = false;
-  const std::vector<std::string> arguments =
-      RankArguments(options.files, options.is_terminal);
-  if (settings.engine == "mpi") {
-    TESSERA_ASSIGN_OR_RETURN(
-        const tools::LaunchCommand mpirun,
-        tools::MpirunCommand(ranks, options.program, arguments));
-    plan.command = mpirun.arguments;
-    // Open MPI takes a path before its name as the prefix of its installation
-    // on all hosts.
-    plan.command[0].erase(0, plan.command[0].rfind('/') + 1);
-    plan.environment = mpirun.environment;
-    return plan;
-  }
-  plan.np = settings.engine == "in_process" ? 1 : ranks;
-  plan.environment = tools::CleanEnvironment();
-  plan.command = arguments;
-  plan.command.insert(plan.command.begin(), options.program);
   return plan;
 }
 

@@ -1,0 +1,114 @@
+// BenchRank: one rank of an engine under test, which times operations.
+//
+// All ranks of an engine make the same calls in the same order. Before each
+// iteration the buffers are rewritten and a barrier of the engine under test,
+// or of the host beside a device, aligns the ranks; neither is timed. An
+// iteration is a batch of operations back to back, on a device enqueued and
+// waited for once; its time, on this rank's CLOCK_MONOTONIC, is divided by the
+// batch. The results of the first and the last iteration are checked.
+#ifndef TESSERA_TOOLS_COMM_BENCH_BENCH_RANK_H_
+#define TESSERA_TOOLS_COMM_BENCH_BENCH_RANK_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/device/device.h"
+#include "collectives/communicator.h"
+#include "collectives/engine/engine.h"
+#include "tools/comm_bench/bench_engines.h"
+#include "tools/comm_bench/bench_options.h"
+#include "tools/comm_bench/operands.h"
+
+namespace tessera::tools {
+
+// One way to execute an operation, which a case compares with others. Without
+// an algorithm the communicator chooses: its default, or the adaptive choice.
+struct Variant {
+  std::optional<collectives::Algorithm> algorithm = std::nullopt;
+  bool adaptive = false;
+  bool reproducible = false;
+
+  // "ring", "engine+reproducible".
+  std::string Name() const;
+  friend bool operator==(const Variant&, const Variant&) = default;
+};
+
+// The iterations of one measurement.
+struct Task {
+  Variant variant;
+  collectives::OpKind op = collectives::OpKind::kAllReduce;
+  DType dtype = DType::kF32;
+  int64_t bytes = 0;  // As for MakeOperation.
+  int64_t batch = 1;  // Operations of an iteration.
+  int64_t first_iteration = 0;
+  int64_t warmup = 0;  // Iterations that are not timed.
+  int64_t iterations = 0;
+  int64_t compute_us = 0;  // For TimeOverlap; the same on all ranks.
+};
+
+// The capabilities of an engine, from which its variants follow.
+struct Capabilities {
+  uint32_t kinds = 0;          // Bit k: the engine implements the OpKind k.
+  bool has_transport = false;  // Algorithms run over the engine's messages.
+
+  bool Implements(collectives::OpKind kind) const {
+    return (kinds >> static_cast<int>(kind) & 1) != 0;
+  }
+};
+
+class BenchRank {
+ public:
+  // A collective call. `options` outlives the rank.
+  static absl::StatusOr<std::unique_ptr<BenchRank>> Create(
+      const BenchOptions& options, const BenchEngine& engine, RankParts parts);
+
+  Capabilities capabilities() const;
+
+  // Seconds of one operation for each of task.iterations.
+  absl::StatusOr<std::vector<double>> Time(const Task& task);
+
+  // Three times for each iteration: of a computation of about
+  // task.compute_us, of the operation, and of both with the operation started
+  // first. The task has a batch of 1.
+  absl::StatusOr<std::vector<double>> TimeOverlap(const Task& task);
+
+  // The choice of the adaptive chooser.
+  absl::StatusOr<collectives::Algorithm> Choose(const Task& task);
+
+ private:
+  explicit BenchRank(const BenchOptions& options) : options_(options) {}
+
+  // Prepares communicator_, call_ and operands_.
+  absl::Status Prepare(const Task& task);
+  absl::StatusOr<std::unique_ptr<collectives::Communicator>> MakeCommunicator(
+      const Variant& variant);
+  // Seconds of `body` between barriers of the host.
+  absl::StatusOr<double> TimeOne(absl::FunctionRef<absl::Status()> body);
+  absl::Status RunBatch(int64_t batch);
+
+  const BenchOptions& options_;
+  // Members refer to earlier ones.
+  std::shared_ptr<Device> device_;         // Null for memory of the host.
+  std::unique_ptr<Queue> queue_;           // Copies operands.
+  collectives::Engine* engine_ = nullptr;  // Owned by plain_.
+  uint32_t groups_ = 1000;                 // Above the group numbers of plain_.
+  std::unique_ptr<collectives::Communicator> plain_;
+  // [reproducible][adaptive]; created on first use.
+  std::unique_ptr<collectives::Communicator> others_[2][2];
+  // Of the current task.
+  collectives::Communicator* communicator_ = nullptr;
+  collectives::CallOptions call_;
+  // Destroyed before the communicator whose memory they may hold.
+  std::optional<Operands> operands_;
+  std::string operands_key_;
+};
+
+}  // namespace tessera::tools
+
+#endif  // TESSERA_TOOLS_COMM_BENCH_BENCH_RANK_H_

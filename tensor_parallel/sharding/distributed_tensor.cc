@@ -301,12 +301,11 @@ absl::Status CheckUse(GroupManager& groups, const DistributedTensor& tensor,
 }
 
 absl::Status CheckDim(const DistributedTensor& tensor, int dim) {
-  if (0 <= dim && dim < static_cast<int>(tensor.shape().size())) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "dimension ", dim, " of ", tensor.ToString(), "; give one from 0 to ",
-      static_cast<int64_t>(tensor.shape().size()) - 1));
+  const auto dims = static_cast<int>(tensor.shape().size());
+  if (0 <= dim && dim < dims) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("dimension ", dim, " of ", tensor.ToString(),
+                   "; give one from 0 to ", dims - 1));
 }
 
 // Removes the placements that `is_removed` selects.

@@ -463,6 +463,7 @@ TEST(RedistributeRejectionTest, SendsNothingAndLosesNothing) {
            AllOf(HasSubstr("dimension 2 of f32 [4,1]"), HasSubstr("0 to 1")));
     expect(Gather(groups, queue, tensor, -1), HasSubstr("dimension -1"));
     expect(Scatter(groups, queue, tensor, "tp", 2), HasSubstr("dimension 2"));
+    expect(Scatter(groups, queue, tensor, "tp", -1), HasSubstr("dimension -1"));
     expect(Scatter(groups, queue, tensor, "xp", 0), HasSubstr("xp"));
     expect(Redistribute(groups, queue, tensor, {{"tp", 5}}),
            HasSubstr("dimension 5"));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -28,10 +28,6 @@ std::string RedistributionStep::ToString() const {
                       absl::StrJoin(axes, ","), ": ",
                       FormatPlacements(from.placements()), " -> ",
                       FormatPlacements(to.placements()));
-}
-
-std::ostream& operator<<(std::ostream& os, const RedistributionStep& step) {
-  return os << step.ToString();
 }
 
 Box StepGroup::BlockOf(size_t sender, size_t receiver) const {
@@ -98,27 +94,32 @@ bool Contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-void Append(Axes& axes, const Axes& more) {
-  axes.insert(axes.end(), more.begin(), more.end());
-}
-
-Axes AxesOf(const Placements& placements, size_t first = 0) {
-  Axes axes;
-  for (size_t i = first; i < placements.size(); ++i) {
-    axes.push_back(placements[i].axis);
-  }
-  return axes;
+// The axes of `a` that `b` does not have.
+Axes Difference(Axes a, const Axes& b) {
+  std::erase_if(a, [&](const std::string& axis) { return Contains(b, axis); });
+  return a;
 }
 
 Axes AxesOfBoth(const ShardedLayout& a, const ShardedLayout& b) {
-  std::set<std::string> axes;
-  for (const ShardedLayout* layout : {&a, &b}) {
-    for (std::string& axis : layout->axes()) axes.insert(std::move(axis));
-  }
-  return {axes.begin(), axes.end()};
+  Axes axes = a.axes();
+  const Axes more = Difference(b.axes(), axes);
+  axes.insert(axes.end(), more.begin(), more.end());
+  return axes;
 }
 
-// Placements by dimension, in order, and the partial axes.
+void AppendAxes(const Placements& placements, size_t first, Axes& axes) {
+  for (size_t i = first; i < placements.size(); ++i) {
+    axes.push_back(placements[i].axis);
+  }
+}
+
+// The number of equal placements at the front.
+size_t CommonFront(const Placements& a, const Placements& b) {
+  return static_cast<size_t>(
+      std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+// The placements of a layout by dimension, in order, and its partial axes.
 struct State {
   explicit State(const ShardedLayout& layout) : dims(layout.shape().size()) {
     for (const Placement& placement : layout.placements()) {
@@ -139,187 +140,122 @@ struct State {
     return all;
   }
 
-  void RemovePartial(const Axes& axes) {
-    std::erase_if(
-        partial, [&](const std::string& axis) { return Contains(axes, axis); });
+  // Makes an axis replicated. False if it is not the last of its dimension.
+  bool Take(const std::string& axis) {
+    std::erase(partial, axis);
+    for (Placements& dim : dims) {
+      if (!dim.empty() && dim.back().axis == axis) dim.pop_back();
+      for (const Placement& placement : dim) {
+        if (placement.axis == axis) return false;
+      }
+    }
+    return true;
   }
 
   std::vector<Placements> dims;
   Axes partial = {};
 };
 
-size_t CommonFront(const Placements& a, const Placements& b) {
-  size_t common = 0;
-  while (common < std::min(a.size(), b.size()) && a[common] == b[common]) {
-    ++common;
+// How `axis` shards a dimension: by the target's rule if it does so there.
+Placement PlacementOf(const std::string& axis, size_t dim,
+                      const State& target) {
+  for (const Placement& placement : target.dims[dim]) {
+    if (placement.axis == axis) return placement;
   }
-  return common;
+  return {.axis = axis, .dim = static_cast<int>(dim)};
 }
 
-class Steps {
- public:
-  Steps(const ShardedLayout& from, const ShardedLayout& target)
-      : from_(from), state_(from), target_(target) {
-    const Axes used = from.axes();
-    for (const std::string& axis : AxesOfBoth(from, target)) {
-      if (!Contains(used, axis)) free_.push_back(axis);
+// States that may follow `here` on the way to `target`; some may be invalid or
+// more than one step away.
+std::vector<State> Candidates(const State& here, const State& target,
+                              const Axes& axes) {
+  std::vector<State> states = {target};
+  for (const std::string& axis : axes) {
+    State without = here;
+    if (!without.Take(axis)) continue;
+    states.push_back(without);
+    for (size_t dim = 0; dim < here.dims.size(); ++dim) {
+      states.push_back(without);
+      states.back().dims[dim].push_back(PlacementOf(axis, dim, target));
     }
-    for (const std::string& axis : state_.partial) {
-      if (!Contains(target_.partial, axis)) reducible_.push_back(axis);
-    }
+    if (!Contains(target.partial, axis)) continue;
+    states.push_back(without);
+    states.back().partial.push_back(axis);
   }
-
-  std::vector<RedistributionStep> Take() && { return std::move(steps_); }
-
-  void AddSlicesAndPads() {
-    for (const std::string& axis : free_) {
-      for (size_t dim = 0; dim < state_.dims.size(); ++dim) {
-        State to = state_;
-        Place({axis}, dim, to);
-        Add(StepKind::kSlice, {}, to);
-      }
-      AddPad(axis, state_);
-    }
+  Axes sharded;  // In the target.
+  for (size_t dim = 0; dim < here.dims.size(); ++dim) {
+    Axes of_dim;
+    AppendAxes(target.dims[dim], 0, of_dim);
+    sharded.insert(sharded.end(), of_dim.begin(), of_dim.end());
+    states.push_back(here);
+    states.back().dims[dim] = target.dims[dim];
+    states.back().partial = Difference(here.partial, of_dim);
+    states.push_back(here);
+    states.back().dims[dim].resize(
+        CommonFront(here.dims[dim], target.dims[dim]));
   }
-
-  // Takes axes from the end of a dimension.
-  void AddGathersAndMoves(size_t dim) {
-    const Placements& axes = state_.dims[dim];
-    for (size_t kept = 0; kept < axes.size(); ++kept) {
-      const Axes last = AxesOf(axes, kept);
-      State to = state_;
-      to.dims[dim].resize(kept);
-      Add(StepKind::kAllGather, last, to);
-      if (last.size() == 1) AddPad(last[0], to);
-      for (size_t other = 0; other < state_.dims.size(); ++other) {
-        if (other == dim) continue;
-        State moved = to;
-        Place(last, other, moved);
-        Add(StepKind::kAllToAll, last, moved);
-      }
-    }
+  states.push_back(target);
+  states.back().partial = here.partial;
+  const Axes reducible = Difference(here.partial, target.partial);
+  for (const Axes& reduced : {reducible, Difference(reducible, sharded)}) {
+    states.push_back(here);
+    states.back().partial = Difference(here.partial, reduced);
   }
+  return states;
+}
 
-  void AddReductions() {
-    for (const std::string& axis : reducible_) {
-      AddReduction(StepKind::kAllReduce, {axis}, state_);
-      for (size_t dim = 0; dim < state_.dims.size(); ++dim) {
-        State to = state_;
-        Place({axis}, dim, to);
-        AddReduction(StepKind::kReduceScatter, {axis}, to);
-      }
-    }
-    Axes unplaced = reducible_;
-    for (size_t dim = 0; dim < state_.dims.size(); ++dim) {
-      AddScatterToTarget(dim);
-      std::erase_if(unplaced, [&](const std::string& axis) {
-        return Contains(AxesOf(target_.dims[dim]), axis);
-      });
-    }
-    for (const Axes& axes : {reducible_, unplaced}) {
-      if (axes.size() > 1) AddReduction(StepKind::kAllReduce, axes, state_);
-    }
+// The step from one layout to another, if one is enough.
+std::optional<RedistributionStep> StepBetween(const ShardedLayout& from,
+                                              const ShardedLayout& to) {
+  const State before(from), after(to);
+  const Axes reduced = Difference(before.partial, after.partial);
+  const Axes padded = Difference(after.partial, before.partial);
+  // The axes behind those that each dimension keeps.
+  Axes gathered, placed;
+  for (size_t dim = 0; dim < before.dims.size(); ++dim) {
+    const size_t kept = CommonFront(before.dims[dim], after.dims[dim]);
+    AppendAxes(before.dims[dim], kept, gathered);
+    AppendAxes(after.dims[dim], kept, placed);
   }
-
-  // Makes one dimension, or all of them, as in the target.
-  void AddJumps() {
-    State all = state_;
-    all.dims = target_.dims;
-    AddExchange(all);
-    for (size_t dim = 0; dim < state_.dims.size(); ++dim) {
-      State one = state_;
-      one.dims[dim] = target_.dims[dim];
-      AddExchange(one);
+  if (!padded.empty()) {
+    if (padded.size() > 1 || !reduced.empty() || !placed.empty() ||
+        (!gathered.empty() && gathered != padded)) {
+      return std::nullopt;
     }
+    return RedistributionStep{StepKind::kPad, padded, from, to};
   }
-
- private:
-  // Lets axes shard a dimension, after those that do, by the target's rule if
-  // it has one there.
-  void Place(const Axes& axes, size_t dim, State& to) const {
-    for (const std::string& axis : axes) {
-      Placement placement = {.axis = axis, .dim = static_cast<int>(dim)};
-      for (const Placement& wanted : target_.dims[dim]) {
-        if (wanted.axis == axis) placement.rule = wanted.rule;
-      }
-      to.dims[dim].push_back(std::move(placement));
+  StepKind kind = placed.empty() ? StepKind::kAllGather : StepKind::kAllToAll;
+  Axes group = gathered;
+  if (!reduced.empty()) {
+    if (!gathered.empty()) return std::nullopt;
+    if (!placed.empty() &&
+        !std::is_permutation(placed.begin(), placed.end(), reduced.begin(),
+                             reduced.end())) {
+      return std::nullopt;
     }
+    kind = placed.empty() ? StepKind::kAllReduce : StepKind::kReduceScatter;
+    group = reduced;
   }
-
-  void AddPad(const std::string& axis, State to) {
-    if (!Contains(target_.partial, axis)) return;
-    to.partial.push_back(axis);
-    Add(StepKind::kPad, {axis}, to);
-  }
-
-  void AddReduction(StepKind kind, const Axes& axes, State to) {
-    to.RemovePartial(axes);
-    Add(kind, axes, to);
-  }
-
-  // Handles targets whose additional axes of the dimension are partial here.
-  void AddScatterToTarget(size_t dim) {
-    const Placements& wanted = target_.dims[dim];
-    const size_t here = state_.dims[dim].size();
-    const Axes added = AxesOf(wanted, std::min(here, wanted.size()));
-    if (added.size() < 2 || CommonFront(state_.dims[dim], wanted) != here ||
-        !std::all_of(added.begin(), added.end(), [&](const auto& axis) {
-          return Contains(reducible_, axis);
-        })) {
-      return;
-    }
-    State to = state_;
-    to.dims[dim] = wanted;
-    AddReduction(StepKind::kReduceScatter, added, to);
-  }
-
-  // Ranks exchange along the axes behind those that a dimension keeps.
-  void AddExchange(const State& to) {
-    Axes group;
-    bool only_gathers = true;
-    for (size_t dim = 0; dim < state_.dims.size(); ++dim) {
-      const size_t kept = CommonFront(state_.dims[dim], to.dims[dim]);
-      Append(group, AxesOf(state_.dims[dim], kept));
-      only_gathers &= kept == to.dims[dim].size();
-    }
-    Add(only_gathers ? StepKind::kAllGather : StepKind::kAllToAll, group, to);
-  }
-
-  // Leaves out steps to a layout that is invalid, such as with an axis that is
-  // used twice, or that is the present one.
-  void Add(StepKind kind, const Axes& axes, const State& to) {
-    const absl::StatusOr<ShardedLayout> layout =
-        from_.With(to.All(), EmptyShards::kAllowed);
-    if (!layout.ok() || *layout == from_) return;
-    Axes group;
-    for (const std::string& axis : axes) {
-      if (from_.mesh().SizeOf(axis)->value() > 1) group.push_back(axis);
-    }
-    if (group.empty() && kind != StepKind::kPad) kind = StepKind::kSlice;
-    steps_.push_back(
-        {kind, kind == StepKind::kPad ? axes : group, from_, *layout});
-  }
-
-  const ShardedLayout& from_;
-  const State state_;
-  const State target_;
-  Axes free_;       // Of the target alone.
-  Axes reducible_;  // Partial, and not in the target.
-  std::vector<RedistributionStep> steps_;
-};
+  std::erase_if(group, [&](const std::string& axis) {
+    return from.mesh().SizeOf(axis)->value() == 1;
+  });
+  if (group.empty()) kind = StepKind::kSlice;
+  return RedistributionStep{kind, group, from, to};
+}
 
 }  // namespace
 
 std::vector<RedistributionStep> NextSteps(const ShardedLayout& from,
                                           const ShardedLayout& target) {
-  Steps steps(from, target);
-  steps.AddSlicesAndPads();
-  for (size_t dim = 0; dim < from.shape().size(); ++dim) {
-    steps.AddGathersAndMoves(dim);
+  std::vector<RedistributionStep> steps;
+  for (const State& state :
+       Candidates(State(from), State(target), AxesOfBoth(from, target))) {
+    const absl::StatusOr<ShardedLayout> to =
+        from.With(state.All(), EmptyShards::kAllowed);
+    if (!to.ok() || *to == from) continue;
+    if (auto step = StepBetween(from, *to)) steps.push_back(*std::move(step));
   }
-  steps.AddReductions();
-  steps.AddJumps();
-  return std::move(steps).Take();
+  return steps;
 }
 
 absl::StatusOr<int64_t> CostOf(const RedistributionStep& step, DType dtype,

@@ -21,7 +21,6 @@
 #define TESSERA_TENSOR_PARALLEL_SHARDING_REDISTRIBUTION_H_
 
 #include <cstdint>
-#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,7 +59,6 @@ struct RedistributionStep {
   // "all_gather over tp: tp:1 -> replicated".
   std::string ToString() const;
 };
-std::ostream& operator<<(std::ostream& os, const RedistributionStep& step);
 
 struct StepBytes {
   int64_t sent = 0;      // To other ranks.
@@ -93,15 +91,12 @@ absl::StatusOr<StepGroup> GroupOf(const RedistributionStep& step,
 
 // The steps that PlanRedistribution considers from one layout towards a target
 // of the same tensor:
-//   - slice: another axis of either layout shards a dimension;
-//   - all_gather: a dimension loses its last axes;
-//   - all_to_all: the last axes of a dimension move to another one, or one or
-//     all dimensions become as in the target;
-//   - reduce_scatter: a partial axis, or all that the target has there, shards
-//     a dimension;
-//   - all_reduce: a partial axis, or all that are not partial in the target,
-//     become replicated;
-//   - pad: an axis becomes partial, as in the target.
+//   - an axis that is the last of its dimension, partial or replicated takes
+//     another of these roles (partial only as in the target);
+//   - a dimension, or all of them, become as in the target, or a dimension
+//     keeps only its first axes that the target has too;
+//   - all partial axes that the target reduces, or those that it replicates,
+//     are reduced together.
 std::vector<RedistributionStep> NextSteps(const ShardedLayout& from,
                                           const ShardedLayout& target);
 

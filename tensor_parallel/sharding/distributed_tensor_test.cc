@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/device/emulated_device.h"
 #include "base/device/host_device.h"
 #include "base/dtype/convert_value.h"
 #include "base/dtype/dtype_traits.h"
@@ -18,6 +19,7 @@
 #include "base/status_matchers.h"
 #include "base/tensor/counting_memory.h"
 #include "collectives/counting/counting_engine.h"
+#include "collectives/testing/run_cuda.h"
 #include "collectives/testing/run_emulated.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
@@ -62,6 +64,21 @@ void RunOnDevices(const topology::Mesh& mesh, const RankTest& test) {
                     return test(*groups, rank.queue);
                   }),
               Each(IsOk()));
+}
+
+// On one emulated device, by the kernels of the cuda engine.
+void RunOnCuda(const topology::Mesh& mesh, const RankTest& test) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto device,
+                               EmulatedDevice::Create({.seed = 7}));
+  EXPECT_THAT(
+      collectives::RunCuda(mesh.world_size(), *device,
+                           [&](collectives::CudaRank& rank) -> absl::Status {
+                             TESSERA_ASSIGN_OR_RETURN(
+                                 auto groups,
+                                 GroupManager::Create(rank.communicator, mesh));
+                             return test(*groups, rank.queue);
+                           }),
+      Each(IsOk()));
 }
 
 struct Case {
@@ -282,6 +299,11 @@ TEST_P(RedistributeTest, EqualsGatheringAddingAndSlicing) {
 TEST_P(RedistributeTest, EqualsGatheringAddingAndSlicingOnDevices) {
   const topology::Mesh mesh = MeshOf(GetParam());
   RunCases(mesh, RandomCases(mesh, 25), RunOnDevices);
+}
+
+TEST_P(RedistributeTest, EqualsGatheringAddingAndSlicingOnCuda) {
+  const topology::Mesh mesh = MeshOf(GetParam());
+  RunCases(mesh, RandomCases(mesh, 10), RunOnCuda);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, RedistributeTest,

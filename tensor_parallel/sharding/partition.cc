@@ -1,14 +1,22 @@
 #include "tensor_parallel/sharding/partition.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 
 namespace tessera::tensor_parallel {
 namespace {
+
+constexpr size_t kMostParts = 4096;  // In the text of uneven sizes.
 
 absl::Status CheckCounts(int64_t size, int64_t parts, int64_t block) {
   if (size < 0) {
@@ -28,36 +36,104 @@ absl::Status CheckCounts(int64_t size, int64_t parts, int64_t block) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSizes(int64_t size, int64_t parts,
+                        const std::vector<int64_t>& sizes) {
+  int64_t left = size;
+  bool fits = static_cast<int64_t>(sizes.size()) == parts;
+  for (const int64_t part : sizes) {
+    fits = fits && 0 <= part && part <= left;
+    if (fits) left -= part;
+  }
+  if (fits && left == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parts of ", absl::StrJoin(sizes, "+"), " for a dimension of ", size,
+      " elements in ", parts, " parts; give ", parts,
+      " sizes of 0 or more that add up to ", size));
+}
+
 int64_t CeilOfQuotient(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// Accepts only digits, so that each number has one text.
+bool ParseCount(std::string_view text, int64_t* count) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtoi(text, count);
+}
 
 }  // namespace
 
-absl::StatusOr<Partition> Partition::Balanced(int64_t size, int64_t parts) {
-  return Blocks(size, parts, 1);
+absl::StatusOr<PartitionRule> PartitionRule::Parse(std::string_view text) {
+  if (text == "balanced") return Balanced();
+  if (text == "ceil") return CeilChunks();
+  int64_t count = 0;
+  if (std::string_view block = text; absl::ConsumePrefix(&block, "blocks") &&
+                                     ParseCount(block, &count) && count > 1) {
+    return Blocks(count);
+  }
+  std::vector<int64_t> sizes;
+  for (std::string_view size :
+       absl::StrSplit(text, absl::MaxSplits('+', kMostParts))) {
+    if (!ParseCount(size, &count) || sizes.size() == kMostParts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(text),
+                       " is not a rule of a partition; allowed are balanced, "
+                       "ceil, blocks4, or the size of each part, such as "
+                       "5+3+2"));
+    }
+    sizes.push_back(count);
+  }
+  return Uneven(std::move(sizes));
 }
 
-absl::StatusOr<Partition> Partition::Blocks(int64_t size, int64_t parts,
-                                            int64_t block) {
-  TESSERA_RETURN_IF_ERROR(CheckCounts(size, parts, block));
-  return Partition(size, parts, block);
+std::string PartitionRule::ToString() const {
+  switch (kind) {
+    case Kind::kCeilChunks:
+      return "ceil";
+    case Kind::kUneven:
+      return absl::StrJoin(sizes, "+");
+    case Kind::kBalanced:
+      break;
+  }
+  return block == 1 ? "balanced" : absl::StrCat("blocks", block);
 }
 
-int64_t Partition::FirstBlockOf(int64_t part) const {
-  const int64_t blocks = CeilOfQuotient(size_, block_);
-  return blocks / parts_ * part + std::min(part, blocks % parts_);
+absl::StatusOr<Partition> Partition::Create(int64_t size, int64_t parts,
+                                            PartitionRule rule) {
+  TESSERA_RETURN_IF_ERROR(CheckCounts(size, parts, rule.block));
+  if (rule.kind == PartitionRule::Kind::kUneven) {
+    TESSERA_RETURN_IF_ERROR(CheckSizes(size, parts, rule.sizes));
+  }
+  return Partition(size, parts, std::move(rule));
 }
 
-IndexRange Partition::RangeOf(int64_t part) const {
-  const int64_t begin = FirstBlockOf(part);
-  const int64_t end = FirstBlockOf(part + 1);
+int64_t Partition::BeginOf(int64_t part) const {
+  if (rule_.kind == PartitionRule::Kind::kUneven) {
+    return std::accumulate(rule_.sizes.begin(), rule_.sizes.begin() + part,
+                           int64_t{0});
+  }
+  if (rule_.kind == PartitionRule::Kind::kCeilChunks) {
+    const int64_t chunk = std::max<int64_t>(CeilOfQuotient(size_, parts_), 1);
+    return part > size_ / chunk ? size_ : part * chunk;
+  }
+  const int64_t blocks = CeilOfQuotient(size_, rule_.block);
+  const int64_t first =
+      blocks / parts_ * part + std::min(part, blocks % parts_);
   // Avoids the product for a partial last block, which may overflow.
-  const auto element = [&](int64_t block) {
-    return block == CeilOfQuotient(size_, block_) ? size_ : block * block_;
-  };
-  return {element(begin), element(end)};
+  return first == blocks ? size_ : first * rule_.block;
+}
+
+int64_t Partition::largest() const {
+  if (rule_.sizes.empty()) return SizeOf(0);
+  return *std::max_element(rule_.sizes.begin(), rule_.sizes.end());
+}
+
+bool Partition::even() const {
+  if (rule_.sizes.empty()) return SizeOf(0) == SizeOf(parts_ - 1);
+  return largest() == *std::min_element(rule_.sizes.begin(), rule_.sizes.end());
 }
 
 std::vector<int64_t> Partition::Sizes() const {
+  if (!rule_.sizes.empty()) return rule_.sizes;
   std::vector<int64_t> sizes;
   for (int64_t part = 0; part < parts_; ++part) sizes.push_back(SizeOf(part));
   return sizes;

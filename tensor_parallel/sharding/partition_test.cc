@@ -1,5 +1,6 @@
 #include "tensor_parallel/sharding/partition.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -59,7 +60,47 @@ TEST(PartitionTest, EverySmallOneIsAsDealtElementByElement) {
   }
 }
 
+TEST(PartitionTest, ChunksAreThoseOfTorch) {
+  for (int64_t size = 0; size <= 40; ++size) {
+    for (int64_t parts = 1; parts <= 12; ++parts) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const Partition chunks,
+          Partition::Create(size, parts, PartitionRule::CeilChunks()));
+      Sizes expected;
+      const int64_t chunk = (size + parts - 1) / parts;
+      for (int64_t part = 0, left = size; part < parts; ++part) {
+        expected.push_back(std::min(left, chunk));
+        left -= expected.back();
+      }
+      EXPECT_EQ(chunks.Sizes(), expected) << chunks;
+      EXPECT_EQ(chunks.even(), expected.front() == expected.back()) << chunks;
+      ExpectCovers(chunks);
+    }
+  }
+}
+
+TEST(PartitionTest, UnevenPartsHaveTheGivenSizes) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Partition partition,
+      Partition::Create(10, 4, PartitionRule::Uneven({1, 4, 5, 0})));
+  EXPECT_THAT(partition.Sizes(), ElementsAre(1, 4, 5, 0));
+  EXPECT_EQ(partition.RangeOf(2), (IndexRange{5, 10}));
+  EXPECT_EQ(partition.largest(), 5);
+  EXPECT_FALSE(partition.even());
+  EXPECT_TRUE(Partition::Create(4, 2, PartitionRule::Uneven({2, 2}))->even());
+  ExpectCovers(partition);
+  for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
+           {}, {10}, {1, 4, 5, 1}, {5, 5, 1, -1}, {11, 0, 0, -1}}) {
+    EXPECT_THAT(Partition::Create(10, 4, PartitionRule::Uneven(sizes)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("give 4 sizes of 0 or more that add up to "
+                                   "10")));
+  }
+}
+
 TEST(PartitionTest, TheRulesDifferAsTheHeaderSays) {
+  EXPECT_THAT(Partition::Create(10, 4, PartitionRule::CeilChunks())->Sizes(),
+              ElementsAre(3, 3, 3, 1));
   EXPECT_THAT(Partition::Balanced(10, 4)->Sizes(), ElementsAre(3, 3, 2, 2));
   EXPECT_THAT(Partition::Blocks(10, 4, 4)->Sizes(), ElementsAre(4, 4, 2, 0));
   EXPECT_EQ(Partition::Balanced(10, 4)->RangeOf(1), (IndexRange{3, 6}));
@@ -75,8 +116,10 @@ TEST(PartitionTest, EvenIsWhereAllPartsAreAlike) {
 TEST(PartitionTest, TheLargestNumbersDoNotOverflow) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   for (const int64_t parts : {1, 3, 1024}) {
-    for (const auto& partition : {Partition::Balanced(kMost, parts),
-                                  Partition::Blocks(kMost, parts, 1 << 20)}) {
+    for (const auto& partition :
+         {Partition::Balanced(kMost, parts),
+          Partition::Blocks(kMost, parts, 1 << 20),
+          Partition::Create(kMost, parts, PartitionRule::CeilChunks())}) {
       TESSERA_ASSERT_OK(partition);
       EXPECT_EQ(partition->RangeOf(parts - 1).end, kMost);
     }

@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
@@ -52,6 +53,18 @@ ABSL_FLAG(
     std::string, model, "",
     "model whose traffic --cluster counts, as changes to Llama 2 7B such as "
     "layers=80,hidden=8192,parameters=7e10,zero=3");
+ABSL_FLAG(std::string, tensor, "",
+          "also prints the part of a tensor of this shape, such as 128x512, "
+          "that each rank holds; without --format=csv");
+ABSL_FLAG(std::string, as, "",
+          "the layout of --tensor: for each axis the dimension that it shards, "
+          "such as tp:1 or dp:0:ceil,tp:1, or partial sums, such as tp:sum; "
+          "without it replicated");
+ABSL_FLAG(std::string, to, "",
+          "another layout of --tensor; prints the cheapest collectives to "
+          "reach it and the bytes that each rank sends and receives");
+ABSL_FLAG(tessera::DType, dtype, tessera::DType::kF32,
+          "the element type of --tensor");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
 ABSL_FLAG(std::string, svg, "",
@@ -75,6 +88,12 @@ MeshOptions OptionsFromFlags() {
   options.grid = absl::GetFlag(FLAGS_grid);
   options.cluster = absl::GetFlag(FLAGS_cluster);
   options.model = absl::GetFlag(FLAGS_model);
+  options.tensor = {
+      .tensor = absl::GetFlag(FLAGS_tensor),
+      .as = absl::GetFlag(FLAGS_as),
+      .to = absl::GetFlag(FLAGS_to),
+      .dtype = absl::GetFlag(FLAGS_dtype),
+  };
   return options;
 }
 
@@ -83,9 +102,10 @@ const Tool& MeshTool() {
       .name = "mesh",
       .summary = "Ranks, coordinates and groups of a mesh of parallel axes.",
       .example = "--mesh=tp2,dp2,pp4 --axes=tp,pp --format=json",
-      .flags = {"mesh", "order", "preset", "axes", "split", "ep", "etp",
-                "first_rank", "world_size", "rank", "grid", "cluster",
-                "save_cluster", "model", "format", "svg"}};
+      .flags = {"mesh", "order",   "preset",       "axes",       "split",
+                "ep",   "etp",     "first_rank",   "world_size", "rank",
+                "grid", "cluster", "save_cluster", "model",      "tensor",
+                "as",   "to",      "dtype",        "format",     "svg"}};
   return *tool;
 }
 

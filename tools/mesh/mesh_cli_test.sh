@@ -20,7 +20,7 @@ expect_usage_error() {
   grep -qF -- "${1%%=*}" err || fail "$* did not name ${1%%=*}: $(cat err)"
 }
 for bad in --mesh=dp0 --mesh= --mesh=dp2,dp2 --mesh=dp-1 --mesh=dp9223372036854775807,tp2 --order=tp-dp --order=a-b \
-    --axes=zz --axes= --rank=8 --rank=x --world_size=9 --format=yaml --split=dp:x3 --ep=3 --unknown=1 --preset=x word; do
+    --axes=zz --axes= --rank=8 --rank=x --world_size=9 --format=yaml --split=dp:x3 --ep=3 --tensor=8x --as=tp:0 --to=tp:0 --dtype=f31 --unknown=1 --preset=x word; do
   [ "$bad" = --axes= ] || expect_usage_error "$bad"
 done
 

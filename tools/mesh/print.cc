@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "pipeline/draw/svg_writer.h"
+#include "tools/mesh/tensor_report.h"
 #include "topology/device_mesh.h"
 #include "topology/mesh.h"
 
@@ -35,6 +36,12 @@ int64_t Coordinate(const MeshReport& report, Rank rank,
 // "tp" -> "tp", "tp,pp" -> "tp-pp".
 std::string Joined(const std::string& axes) {
   return absl::StrReplaceAll(axes, {{",", "-"}});
+}
+
+std::vector<Rank> ListedRanks(const MeshReport& report) {
+  std::vector<Rank> ranks;
+  ForEachRank(report, [&](Rank rank) { ranks.push_back(rank); });
+  return ranks;
 }
 
 // --- Text ---
@@ -122,6 +129,9 @@ void PrintText(const MeshReport& report, std::ostream& out) {
   }
   if (report.grid.has_value()) PrintGridText(*report.grid, out);
   if (report.placement.has_value()) PrintPlacementText(*report.placement, out);
+  if (report.tensor.has_value()) {
+    PrintTensorText(*report.tensor, ListedRanks(report), out);
+  }
 }
 
 // --- JSON --- Names consist of lower-case letters, digits, "-" and "_", which
@@ -194,6 +204,10 @@ void PrintJson(const MeshReport& report, std::ostream& out) {
   if (report.placement.has_value()) {
     out << ",\n\"placement\":";
     PrintPlacementJson(*report.placement, out);
+  }
+  if (report.tensor.has_value()) {
+    out << ",\n\"tensor\":";
+    PrintTensorJson(*report.tensor, ListedRanks(report), out);
   }
   PrintGroupLists(report, report.listings.front(), out);
   out << ",\n\"ranks\":[";

@@ -19,8 +19,9 @@ namespace tessera::tools {
 // coordinates of each rank, name -> number). For a single rank: also rank and
 // description, and groups and ranks contain only those of that rank.
 //
-// If the report has a grid or a placement, the text ends with it, and JSON has
-// the keys grid (axes, shape, ranks in row-major order) and placement.
+// If the report has a grid, a placement or a tensor, the text ends with it, and
+// JSON has the keys grid (axes, shape, ranks in row-major order), placement and
+// tensor.
 //
 // CSV: a row per rank with the rank, its coordinates, and its group in each
 // listing.

@@ -308,8 +308,14 @@ absl::StatusOr<MeshReport> MakeReport(const MeshOptions& options) {
   std::string order;
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, MakeMesh(options, &order));
   std::vector<std::string> axes = AllAxes(mesh);
-  MeshReport report = {
-      std::move(mesh), Normalised(order, "-"), std::move(axes), {}, {}, {}, {}};
+  MeshReport report = {std::move(mesh),
+                       Normalised(order, "-"),
+                       std::move(axes),
+                       {},
+                       {},
+                       {},
+                       {},
+                       {}};
   if (options.rank.has_value()) report.rank = Rank(*options.rank);
   TESSERA_RETURN_IF_ERROR(CheckRank(report));
   const std::vector<std::string> listed =
@@ -334,6 +340,10 @@ absl::StatusOr<MeshReport> MakeReport(const MeshOptions& options) {
     TESSERA_ASSIGN_OR_RETURN(
         report.placement,
         MakePlacementReport(report.mesh, options.cluster, options.model));
+  }
+  if (!options.tensor.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(report.tensor,
+                             MakeTensorReport(report.mesh, options.tensor));
   }
   return report;
 }

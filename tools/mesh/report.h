@@ -12,6 +12,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "tensor_parallel/sharding/redistribution.h"
+#include "tools/mesh/tensor_report.h"
 #include "topology/cluster/cluster.h"
 #include "topology/device_mesh.h"
 #include "topology/groups.h"
@@ -65,6 +67,7 @@ struct MeshOptions {
   std::string grid;     // "pp/dp,cp/tp": planes, rows, columns. Empty: none.
   std::string cluster;  // Empty: no placement.
   std::string model;    // For ReadModel.
+  TensorOptions tensor;
 };
 
 // The groups along one set of axes.
@@ -81,6 +84,7 @@ struct MeshReport {
   std::optional<topology::Rank> rank;
   std::optional<topology::DeviceMesh> grid;
   std::optional<PlacementReport> placement;
+  std::optional<tensor_parallel::RedistributionPlan> tensor;
 };
 
 // The largest mesh whose ranks are listed; a larger mesh requires --rank.

@@ -12,6 +12,7 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/sharding/box.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
@@ -180,69 +181,58 @@ absl::StatusOr<std::vector<HeldTensor>> ParseHeldTensors(
 
 namespace {
 
-using tensor_parallel::Intersection;
+using tensor_parallel::Box;
 
-// A rectangle of the whole tensor, whose first element is at `place` in a part.
-struct Rectangle {
-  IndexRange rows = {};
-  IndexRange columns = {};
+// A box of the whole tensor, [rows, columns] also for a vector, whose first
+// element is at `place` in a part.
+struct PlacedBox {
+  Box box = {};
   int64_t place = 0;
 };
 
-// Splits elements [begin, end) of one range of rows into rectangles: the end of
-// a row, whole rows, the beginning of a row. The range begins at `place`.
-void AddRectangles(IndexRange rows, IndexRange columns, int64_t place,
-                   int64_t begin, int64_t end, std::vector<Rectangle>& to) {
+// Splits elements [begin, end) of one range of rows into boxes: the end of a
+// row, whole rows, the beginning of a row. The range begins at `place`.
+void AddBoxes(IndexRange rows, IndexRange columns, int64_t place, int64_t begin,
+              int64_t end, std::vector<PlacedBox>& to) {
   const int64_t width = columns.size();
   begin = std::max(begin, place);
   end = std::min(end, place + rows.size() * width);
   while (begin < end) {
-    const int64_t row = (begin - place) / width;
+    const int64_t row = rows.begin + (begin - place) / width;
     const int64_t column = (begin - place) % width;
     const int64_t left = end - begin;
-    Rectangle added = {.place = begin};
-    added.rows.begin = rows.begin + row;
+    PlacedBox added = {{{{row, row + 1}, columns}}, begin};
     if (column > 0 || left < width) {
-      const int64_t count = std::min(width - column, left);
-      added.rows.end = added.rows.begin + 1;
-      added.columns = {columns.begin + column, columns.begin + column + count};
+      const int64_t first = columns.begin + column;
+      added.box.ranges[1] = {first, first + std::min(width - column, left)};
     } else {
-      added.rows.end = added.rows.begin + left / width;
-      added.columns = columns;
+      added.box.ranges[0].end = row + left / width;
     }
-    begin += added.rows.size() * added.columns.size();
-    to.push_back(added);
+    begin += added.box.element_count();
+    to.push_back(std::move(added));
   }
 }
 
-std::vector<Rectangle> RectanglesOf(const HeldTensor& tensor, int64_t begin,
-                                    int64_t end) {
-  std::vector<Rectangle> rectangles;
+std::vector<PlacedBox> BoxesOf(const HeldTensor& tensor, int64_t begin,
+                               int64_t end) {
+  std::vector<PlacedBox> boxes;
   int64_t place = 0;
   for (const ParameterRows& rows : tensor.rows) {
-    AddRectangles(rows.range, tensor.columns, place, begin, end, rectangles);
+    AddBoxes(rows.range, tensor.columns, place, begin, end, boxes);
     place += rows.range.size() * tensor.width();
   }
-  return rectangles;
+  return boxes;
 }
 
-std::vector<Rectangle> PrimaryRectangles(const HeldTensor& tensor) {
-  std::vector<Rectangle> rectangles;
+std::vector<PlacedBox> PrimaryBoxes(const HeldTensor& tensor) {
+  std::vector<PlacedBox> boxes;
   int64_t place = 0;
   for (const ParameterRows& rows : tensor.rows) {
-    const int64_t elements = rows.range.size() * tensor.width();
-    if (rows.primary && elements > 0) {
-      rectangles.push_back({rows.range, tensor.columns, place});
-    }
-    place += elements;
+    PlacedBox held = {{{rows.range, tensor.columns}}, place};
+    place += held.box.element_count();
+    if (rows.primary && place > held.place) boxes.push_back(std::move(held));
   }
-  return rectangles;
-}
-
-int64_t PlaceOf(const Rectangle& rectangle, int64_t width, int64_t row,
-                int64_t column) {
-  return rectangle.place + (row - rectangle.rows.begin) * width + column -
-         rectangle.columns.begin;
+  return boxes;
 }
 
 void Straighten(TensorCopy& copy) {
@@ -259,23 +249,21 @@ void Straighten(TensorCopy& copy) {
 std::vector<TensorCopy> CopiesTo(const HeldTensor& target, int64_t begin,
                                  int64_t end,
                                  std::span<const HeldTensor* const> sources) {
-  const std::vector<Rectangle> wanted = RectanglesOf(target, begin, end);
+  const std::vector<PlacedBox> wanted = BoxesOf(target, begin, end);
   std::vector<TensorCopy> copies;
   for (size_t s = 0; s < sources.size(); ++s) {
-    const std::vector<Rectangle> there = PrimaryRectangles(*sources[s]);
-    for (const Rectangle& to : wanted) {
-      for (const Rectangle& from : there) {
-        const IndexRange rows = Intersection(to.rows, from.rows);
-        const IndexRange columns = Intersection(to.columns, from.columns);
-        if (rows.empty() || columns.empty()) continue;
+    const std::vector<PlacedBox> there = PrimaryBoxes(*sources[s]);
+    for (const PlacedBox& to : wanted) {
+      for (const PlacedBox& from : there) {
+        const Box both = Intersection(to.box, from.box);
+        if (both.element_count() == 0) continue;
         TensorCopy& copy = copies.emplace_back();
         copy = {.source = s,
-                .rows = rows.size(),
-                .columns = columns.size(),
-                .from = PlaceOf(from, sources[s]->width(), rows.begin,
-                                columns.begin),
+                .rows = both.ranges[0].size(),
+                .columns = both.ranges[1].size(),
+                .from = from.place + OffsetIn(from.box, both),
                 .from_width = sources[s]->width(),
-                .to = PlaceOf(to, target.width(), rows.begin, columns.begin),
+                .to = to.place + OffsetIn(to.box, both),
                 .to_width = target.width()};
         Straighten(copy);
       }
@@ -285,23 +273,25 @@ std::vector<TensorCopy> CopiesTo(const HeldTensor& target, int64_t begin,
 }
 
 bool CoverOnce(std::span<const HeldTensor* const> sources) {
-  std::vector<Rectangle> all;
+  std::vector<PlacedBox> all;
   for (const HeldTensor* source : sources) {
-    const std::vector<Rectangle> some = PrimaryRectangles(*source);
+    const std::vector<PlacedBox> some = PrimaryBoxes(*source);
     all.insert(all.end(), some.begin(), some.end());
   }
   if (sources.empty()) return false;
   int64_t left = sources[0]->whole_elements();
-  std::sort(all.begin(), all.end(), [](const Rectangle& a, const Rectangle& b) {
-    return a.rows.begin < b.rows.begin;
+  const auto rows = [&](size_t i) { return all[i].box.ranges[0]; };
+  std::sort(all.begin(), all.end(), [](const PlacedBox& a, const PlacedBox& b) {
+    return a.box.ranges[0].begin < b.box.ranges[0].begin;
   });
   for (size_t i = 0; i < all.size(); ++i) {
     // Does not overflow: no earlier part exceeds the rest.
-    left -= all[i].rows.size() * all[i].columns.size();
+    left -= all[i].box.element_count();
     if (left < 0) return false;
-    for (size_t j = i + 1;
-         j < all.size() && all[j].rows.begin < all[i].rows.end; ++j) {
-      if (!Intersection(all[i].columns, all[j].columns).empty()) return false;
+    for (size_t j = i + 1; j < all.size() && rows(j).begin < rows(i).end; ++j) {
+      if (Intersection(all[i].box, all[j].box).element_count() > 0) {
+        return false;
+      }
     }
   }
   return left == 0;

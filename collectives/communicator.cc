@@ -98,7 +98,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::CreateOnDevice(
 
 Communicator::Communicator(std::unique_ptr<Engine> engine,
                            CommunicatorOptions options, uint32_t group,
-                           std::unique_ptr<Communicator> host)
+                           std::unique_ptr<Communicator> host,
+                           const FlightRecorder* parent)
     : host_(std::move(host)),
       engine_(std::move(engine)),
       options_(std::move(options)),
@@ -106,7 +107,7 @@ Communicator::Communicator(std::unique_ptr<Engine> engine,
       generation_(ProcessGeneration()),
       ranks_per_host_(LargestHost(options_, engine_->size())),
       timeout_ns_(absl::ToInt64Nanoseconds(options_.timeout)),
-      recorder_(options_.recorded_operations, engine_->size()),
+      recorder_(options_.recorded_operations, engine_->size(), parent),
       collectives_(std::make_unique<CollectiveLane>()) {
   if (host_ != nullptr) {
     host_->is_host_of_device_ = true;
@@ -467,6 +468,15 @@ void Communicator::Abort(std::string_view reason) {
 
 absl::Status Communicator::status() const { return failure_->status(); }
 
+StatisticsTable Communicator::StatisticsWithSubgroups() const {
+  StatisticsTable table = recorder_.StatisticsWithSubgroups();
+  if (host_ == nullptr) return table;
+  for (const auto& [key, totals] : host_->StatisticsWithSubgroups()) {
+    table[key].Add(totals);
+  }
+  return table;
+}
+
 RecordedGroup Communicator::Recorded() const {
   return {options_.name, std::string(engine_->name()), rank().value(), size(),
           rank().value()};
@@ -560,8 +570,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(
     options.hierarchy =
         std::make_shared<Hierarchy>(options_.hierarchy->Restrict(members));
   }
-  return std::unique_ptr<Communicator>(new Communicator(
-      *std::move(engine), std::move(options), group, std::move(host)));
+  return std::unique_ptr<Communicator>(
+      new Communicator(*std::move(engine), std::move(options), group,
+                       std::move(host), &recorder_));
 }
 
 }  // namespace tessera::collectives

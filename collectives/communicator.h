@@ -250,6 +250,9 @@ class Communicator {
   // its algorithm is kEngine unless the call gives one. Any thread may call
   // these.
   StatisticsTable Statistics() const { return recorder_.Statistics(); }
+  // Includes all groups that were split from this one, and from those, also if
+  // they no longer exist; on a device also the operations of their host().
+  StatisticsTable StatisticsWithSubgroups() const;
   std::vector<OperationRecord> RecentOperations() const {
     return recorder_.Recent();
   }
@@ -264,7 +267,8 @@ class Communicator {
   };
 
   Communicator(std::unique_ptr<Engine> engine, CommunicatorOptions options,
-               uint32_t group, std::unique_ptr<Communicator> host);
+               uint32_t group, std::unique_ptr<Communicator> host,
+               const FlightRecorder* parent = nullptr);
 
   absl::Status CheckUsable() const;
   absl::Status CheckCall(const Operation& operation,

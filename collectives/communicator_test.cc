@@ -70,6 +70,35 @@ TEST(CommunicatorTest, StrategySelectsAlgorithm) {
       Each(IsOk()));
 }
 
+TEST(CommunicatorTest, StatisticsIncludeSubgroupsOnRequest) {
+  EXPECT_THAT(
+      RunRanks(4,
+               [](Communicator& c) -> absl::Status {
+                 {
+                   TESSERA_ASSIGN_OR_RETURN(const auto half,
+                                            c.Split(c.rank().value() % 2, 0));
+                   TESSERA_RETURN_IF_ERROR(SumOnes(*half, 1000));
+                 }
+                 TESSERA_RETURN_IF_ERROR(SumOnes(c, 10));
+                 const auto sums = [](const StatisticsTable& table) {
+                   OperationTotals all;
+                   for (const auto& [key, totals] : table) {
+                     if (key.first == OpKind::kAllReduce) all.Add(totals);
+                   }
+                   return all;
+                 };
+                 EXPECT_EQ(sums(c.Statistics()).bytes, 40);
+                 const OperationTotals all = sums(c.StatisticsWithSubgroups());
+                 EXPECT_EQ(all.count, 2);
+                 EXPECT_EQ(all.bytes, 4040);
+                 EXPECT_EQ(all.largest_bytes, 4000);
+                 // 2 (n - 1) / n of each message.
+                 EXPECT_EQ(all.busy_bytes, 60 + 4000);
+                 return absl::OkStatus();
+               }),
+      Each(IsOk()));
+}
+
 TEST(CommunicatorTest, ReportsMismatchForUnknownOptionOfOneRank) {
   // Rank 1 uses a different algorithm.
   const auto statuses = RunRanks(2, [](Communicator& c) {

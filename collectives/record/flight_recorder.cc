@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,20 +24,43 @@ double GigabytesPerSecond(int64_t bytes, int64_t ns) {
   return ns == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(ns);
 }
 
-void Add(const OperationRecord& record, int64_t ranks,
-         OperationTotals& totals) {
+// The totals of one finished operation.
+OperationTotals TotalsOf(const OperationRecord& record, int64_t ranks) {
+  if (record.code != absl::StatusCode::kOk) return {.failed = 1};
   const int64_t ns = record.end_ns - record.begin_ns;
-  totals.shortest_ns =
-      totals.count == 0 ? ns : std::min(totals.shortest_ns, ns);
-  totals.longest_ns = std::max(totals.longest_ns, ns);
-  ++totals.count;
-  totals.bytes += record.bytes;
-  totals.busy_bytes += static_cast<int64_t>(static_cast<double>(record.bytes) *
-                                            BusFactor(record.kind, ranks));
-  totals.ns += ns;
+  return {.count = 1,
+          .bytes = record.bytes,
+          .busy_bytes = static_cast<int64_t>(static_cast<double>(record.bytes) *
+                                             BusFactor(record.kind, ranks)),
+          .largest_bytes = record.bytes,
+          .ns = ns,
+          .shortest_ns = ns,
+          .longest_ns = ns};
+}
+
+void AddTable(const StatisticsTable& from, StatisticsTable& to) {
+  for (const auto& [key, totals] : from) to[key].Add(totals);
 }
 
 }  // namespace
+
+void OperationTotals::Add(const OperationTotals& other) {
+  if (other.count > 0) {
+    shortest_ns = count == 0 ? other.shortest_ns
+                             : std::min(shortest_ns, other.shortest_ns);
+  }
+  count += other.count;
+  failed += other.failed;
+  bytes += other.bytes;
+  busy_bytes += other.busy_bytes;
+  largest_bytes = std::max(largest_bytes, other.largest_bytes);
+  ns += other.ns;
+  longest_ns = std::max(longest_ns, other.longest_ns);
+}
+
+double OperationTotals::MeanNanos() const {
+  return count == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(count);
+}
 
 double OperationTotals::AlgorithmBandwidth() const {
   return GigabytesPerSecond(bytes, ns);
@@ -44,6 +68,12 @@ double OperationTotals::AlgorithmBandwidth() const {
 
 double OperationTotals::BusBandwidth() const {
   return GigabytesPerSecond(busy_bytes, ns);
+}
+
+OperationTotals Total(const StatisticsTable& statistics) {
+  OperationTotals all;
+  for (const auto& [key, totals] : statistics) all.Add(totals);
+  return all;
 }
 
 double BusFactor(OpKind kind, int64_t ranks) {
@@ -61,10 +91,37 @@ double BusFactor(OpKind kind, int64_t ranks) {
   }
 }
 
-FlightRecorder::FlightRecorder(int64_t capacity, int64_t ranks)
+// The recorders of a group and of all groups split from it.
+struct FlightRecorder::Family {
+  std::mutex mutex;
+  std::set<const FlightRecorder*> members;
+  StatisticsTable destroyed;  // Of destroyed members.
+};
+
+FlightRecorder::FlightRecorder(int64_t capacity, int64_t ranks,
+                               const FlightRecorder* parent)
     : ranks_(ranks),
+      families_({std::make_shared<Family>()}),
       slots_(static_cast<size_t>(std::max<int64_t>(capacity, 1))),
-      totals_(kKinds * kAllAlgorithms.size()) {}
+      totals_(kKinds * kAllAlgorithms.size()) {
+  if (parent != nullptr) {
+    families_.insert(families_.end(), parent->families_.begin(),
+                     parent->families_.end());
+  }
+  for (const std::shared_ptr<Family>& family : families_) {
+    const std::lock_guard lock(family->mutex);
+    family->members.insert(this);
+  }
+}
+
+FlightRecorder::~FlightRecorder() {
+  const StatisticsTable own = Statistics();
+  for (const std::shared_ptr<Family>& family : families_) {
+    const std::lock_guard lock(family->mutex);
+    family->members.erase(this);
+    AddTable(own, family->destroyed);
+  }
+}
 
 int64_t FlightRecorder::BytesFor(int64_t capacity) {
   return capacity * static_cast<int64_t>(sizeof(Slot));
@@ -82,13 +139,8 @@ void FlightRecorder::End(uint64_t ticket, const OperationRecord& record) {
   Slot& slot = slots_[ticket % slots_.size()];
   // A newer operation may have replaced it.
   if (slot.ticket == ticket) slot.record = record;
-  OperationTotals& totals =
-      totals_[TotalsIndex(record.kind, record.signature.algorithm)];
-  if (record.code == absl::StatusCode::kOk) {
-    Add(record, ranks_, totals);
-  } else {
-    ++totals.failed;
-  }
+  totals_[TotalsIndex(record.kind, record.signature.algorithm)].Add(
+      TotalsOf(record, ranks_));
 }
 
 std::vector<OperationRecord> FlightRecorder::Recent() const {
@@ -111,6 +163,16 @@ StatisticsTable FlightRecorder::Statistics() const {
       if (totals.count + totals.failed == 0) continue;
       table[{static_cast<OpKind>(kind), algorithm}] = totals;
     }
+  }
+  return table;
+}
+
+StatisticsTable FlightRecorder::StatisticsWithSubgroups() const {
+  Family& family = *families_.front();
+  const std::lock_guard lock(family.mutex);
+  StatisticsTable table = family.destroyed;
+  for (const FlightRecorder* member : family.members) {
+    AddTable(member->Statistics(), table);
   }
   return table;
 }
@@ -154,7 +216,10 @@ Json TotalsToJson(OpKind kind, Algorithm algorithm,
   json["count"] = totals.count;
   json["failed"] = totals.failed;
   json["bytes"] = totals.bytes;
+  json["busy_bytes"] = totals.busy_bytes;
+  json["largest_bytes"] = totals.largest_bytes;
   json["ns"] = totals.ns;
+  json["mean_ns"] = totals.MeanNanos();
   json["shortest_ns"] = totals.shortest_ns;
   json["longest_ns"] = totals.longest_ns;
   json["algbw_GBps"] = totals.AlgorithmBandwidth();

@@ -7,6 +7,7 @@
 //   record.end_ns = later;
 //   recorder.End(ticket, record);
 //   recorder.Statistics();          // per operation and algorithm
+//   Total(recorder.Statistics());   // of all operations
 //   recorder.Recent();              // oldest first
 //
 // Thread-safe; a Begin and an End together take some tens of nanoseconds.
@@ -15,6 +16,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -38,15 +40,21 @@ struct OperationRecord {
   absl::StatusCode code = absl::StatusCode::kOk;
 };
 
-// All finished operations of one kind and algorithm.
+// All finished operations of one kind and algorithm, or of several.
 struct OperationTotals {
   int64_t count = 0;
   int64_t failed = 0;
   int64_t bytes = 0;       // Bytes and nanoseconds of successful operations.
   int64_t busy_bytes = 0;  // Bytes on the busiest link (BusFactor).
+  int64_t largest_bytes = 0;
   int64_t ns = 0;
   int64_t shortest_ns = 0;
   int64_t longest_ns = 0;
+
+  void Add(const OperationTotals& other);
+
+  // The mean time of an operation in nanoseconds. 0 without measurements.
+  double MeanNanos() const;
 
   // GB/s (10^9): bytes per time, and per link (the "busbw" of nccl-tests,
   // doc/PERFORMANCE.md). 0 without measurements.
@@ -56,6 +64,9 @@ struct OperationTotals {
 
 using StatisticsTable = std::map<std::pair<OpKind, Algorithm>, OperationTotals>;
 
+// The totals of all entries.
+OperationTotals Total(const StatisticsTable& statistics);
+
 // The share of a message that an optimal algorithm sends over each link:
 // all_reduce 2(n-1)/n; reduce_scatter, all_gather, all_to_all (n-1)/n; the
 // others 1. Source: nccl-tests, doc/PERFORMANCE.md.
@@ -64,7 +75,13 @@ double BusFactor(OpKind kind, int64_t ranks);
 class FlightRecorder {
  public:
   // Keeps the last `capacity` (at least 1) operations of a group of `ranks`.
-  FlightRecorder(int64_t capacity, int64_t ranks);
+  // If the group was split from another one, `parent` is the recorder of that
+  // group, which may be destroyed first.
+  FlightRecorder(int64_t capacity, int64_t ranks,
+                 const FlightRecorder* parent = nullptr);
+  ~FlightRecorder();
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   // The memory in bytes of a recorder of `capacity` operations.
   static int64_t BytesFor(int64_t capacity);
@@ -76,14 +93,20 @@ class FlightRecorder {
 
   std::vector<OperationRecord> Recent() const;
   StatisticsTable Statistics() const;
+  // Includes the groups that were split from this one, and from those, also if
+  // they no longer exist.
+  StatisticsTable StatisticsWithSubgroups() const;
 
  private:
+  struct Family;
   struct Slot {
     uint64_t ticket = 0;
     OperationRecord record;
   };
 
   const int64_t ranks_;
+  // Its own, then the families of the groups that it was split from.
+  std::vector<std::shared_ptr<Family>> families_;
   mutable std::mutex mutex_;
   std::vector<Slot> slots_;
   uint64_t next_ticket_ = 1;
@@ -102,7 +125,9 @@ struct RecordedGroup {
 // One JSON object: `group`, `engine`, `rank`, `ranks`, `pid`, `error` (code and
 // message, null if there is none), `operations` (oldest first: `sequence`,
 // `operation`, `algorithm`, `dtype`, `count`, `bytes`, `peer`, `begin_ns`,
-// `end_ns` (null while it runs), `status`) and `statistics`.
+// `end_ns` (null while it runs), `status`) and `statistics` (an entry per
+// operation and algorithm with the members of OperationTotals, `mean_ns`,
+// `algbw_GBps` and `busbw_GBps`).
 std::string RecordsToJson(const RecordedGroup& group,
                           std::span<const OperationRecord> records,
                           const StatisticsTable& statistics,

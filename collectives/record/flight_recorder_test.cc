@@ -1,5 +1,6 @@
 #include "collectives/record/flight_recorder.h"
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,6 +71,82 @@ TEST(FlightRecorderTest, TotalsIncludeEvictedOperations) {
   EXPECT_DOUBLE_EQ(totals.BusBandwidth(), 75);  // 2 * 3 / 4 of it.
 }
 
+TEST(OperationTotalsTest, MeanIsTotalOverCount) {
+  FlightRecorder recorder(8, 4);
+  int64_t ns = 0, bytes = 0;
+  for (int64_t i = 1; i <= 7; ++i) {
+    const OperationRecord record =
+        Record(1, 100 * i, 0, i % 2 == 0 ? Algorithm::kRing : Algorithm::kTree);
+    Finish(recorder, recorder.Begin(record), record, i * i);
+    ns += i * i;
+    bytes += 100 * i;
+  }
+  const OperationTotals total = Total(recorder.Statistics());
+  EXPECT_EQ(total.count, 7);
+  EXPECT_EQ(total.bytes, bytes);
+  EXPECT_EQ(total.busy_bytes, bytes * 3 / 2);
+  EXPECT_EQ(total.largest_bytes, 700);
+  EXPECT_EQ(total.shortest_ns, 1);
+  EXPECT_EQ(total.longest_ns, 49);
+  EXPECT_DOUBLE_EQ(total.MeanNanos(), static_cast<double>(ns) / 7);
+  EXPECT_DOUBLE_EQ(total.AlgorithmBandwidth(),
+                   static_cast<double>(bytes) / static_cast<double>(ns));
+}
+
+TEST(OperationTotalsTest, EmptyTableHasNoMeanAndNoBandwidth) {
+  const OperationTotals total = Total(FlightRecorder(1, 2).Statistics());
+  EXPECT_EQ(total.count, 0);
+  EXPECT_EQ(total.MeanNanos(), 0);
+  EXPECT_EQ(total.AlgorithmBandwidth(), 0);
+  EXPECT_EQ(total.BusBandwidth(), 0);
+}
+
+TEST(OperationTotalsTest, FailedOperationsDoNotShortenTheShortest) {
+  FlightRecorder recorder(8, 2);
+  const OperationRecord record = Record(1, 8, 0);
+  Finish(recorder, recorder.Begin(record), record, 5,
+         absl::StatusCode::kAborted);
+  Finish(recorder, recorder.Begin(record), record, 9);
+  Finish(recorder, recorder.Begin(record), record, 2,
+         absl::StatusCode::kAborted);
+  const OperationTotals total = Total(recorder.Statistics());
+  EXPECT_EQ(total.count, 1);
+  EXPECT_EQ(total.failed, 2);
+  EXPECT_EQ(total.shortest_ns, 9);
+  EXPECT_EQ(total.ns, 9);
+}
+
+TEST(FlightRecorderTest, IncludesSubgroupsThatAreGone) {
+  const auto count = [](const StatisticsTable& table) {
+    return Total(table).count;
+  };
+  const auto run = [](FlightRecorder& recorder) {
+    const OperationRecord record = Record(1, 8, 0);
+    Finish(recorder, recorder.Begin(record), record, 1);
+  };
+  auto whole = std::make_unique<FlightRecorder>(4, 4);
+  auto half = std::make_unique<FlightRecorder>(4, 2, whole.get());
+  auto other = std::make_unique<FlightRecorder>(4, 2, whole.get());
+  auto quarter = std::make_unique<FlightRecorder>(4, 2, half.get());
+  for (FlightRecorder* recorder :
+       {whole.get(), half.get(), other.get(), quarter.get()}) {
+    run(*recorder);
+  }
+  EXPECT_EQ(count(whole->Statistics()), 1);
+  EXPECT_EQ(count(whole->StatisticsWithSubgroups()), 4);
+  EXPECT_EQ(count(half->StatisticsWithSubgroups()), 2);
+  EXPECT_EQ(count(other->StatisticsWithSubgroups()), 1);
+  // Subgroups may outlive the group between.
+  half.reset();
+  run(*quarter);
+  EXPECT_EQ(count(whole->StatisticsWithSubgroups()), 5);
+  quarter.reset();
+  EXPECT_EQ(count(whole->StatisticsWithSubgroups()), 5);
+  whole.reset();
+  run(*other);
+  EXPECT_EQ(count(other->StatisticsWithSubgroups()), 2);
+}
+
 TEST(FlightRecorderTest, CountsAlgorithmsSeparately) {
   FlightRecorder recorder(8, 2);
   for (Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree}) {
@@ -77,6 +154,26 @@ TEST(FlightRecorderTest, CountsAlgorithmsSeparately) {
     Finish(recorder, recorder.Begin(record), record, 5);
   }
   EXPECT_EQ(recorder.Statistics().size(), 2u);
+}
+
+TEST(FlightRecorderTest, ThreadsMayReadWhileSubgroupsComeAndGo) {
+  FlightRecorder whole(16, 4);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        FlightRecorder part(2, 2, &whole);
+        const OperationRecord record = Record(1, 1, 0);
+        Finish(part, part.Begin(record), record, 1);
+      }
+    });
+  }
+  for (int64_t last = 0; last < 600;) {
+    const int64_t now = Total(whole.StatisticsWithSubgroups()).count;
+    ASSERT_GE(now, last);
+    last = now;
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(FlightRecorderTest, ThreadsMayRecordAtOnce) {
@@ -147,6 +244,7 @@ TEST(DumpTest, JsonHoldsOperationsTotalsAndTheError) {
   ASSERT_EQ(json["statistics"].size(), 1u);
   EXPECT_EQ(json["statistics"][0]["bytes"], 32);
   EXPECT_EQ(json["statistics"][0]["ns"], 2500);
+  EXPECT_EQ(json["statistics"][0]["mean_ns"], 2500);
 }
 
 TEST(DumpTest, NoErrorIsNull) {

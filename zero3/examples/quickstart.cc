@@ -10,6 +10,7 @@
 #include "collectives/communicator.h"
 #include "collectives/counting/counting_engine.h"
 #include "zero3/parameters/model_parameters.h"
+#include "zero3/parameters/statistics.h"
 #include "zero3/state/sharded_state.h"
 
 namespace {
@@ -60,8 +61,8 @@ absl::StatusOr<offload::Usage> UsageOf(const ModelParameters& model, int stage,
 
 absl::Status Run() {
   TESSERA_ASSIGN_OR_RETURN(const ModelParameters model, TwentyFourLayers());
-  std::cout << model.elements() << " elements, " << model.bytes()
-            << " bytes\n\nstage  N    parameters     gradients     optimizer\n";
+  std::cout << StatisticsOf(model.all()).ToString()
+            << "\n\nstage  N    parameters     gradients     optimizer\n";
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t ranks : {1, 8}) {
       TESSERA_ASSIGN_OR_RETURN(const offload::Usage usage,

@@ -12,6 +12,7 @@
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
 #include "offload/tier/pinned_arena.h"
+#include "offload/tier/spill_tier.h"
 #include "offload/tier/testing/tier_model.h"
 
 namespace tessera::offload {
@@ -101,6 +102,18 @@ INSTANTIATE_TEST_SUITE_P(
             "NoneOverFile",
             [](int64_t b) { return Compressed("none", File(kBest, true, b)); },
             false, nullptr},
+        TierCase{"HostOverFile",
+                 [](int64_t b) {
+                   return std::make_shared<SpillTier>(
+                       Heap(b), File(kBest, true, kUnlimited));
+                 },
+                 false, nullptr},
+        TierCase{"SmallHostOverFile",
+                 [](int64_t b) {
+                   return std::make_shared<SpillTier>(Heap(6000),
+                                                      File(kBest, true, b));
+                 },
+                 false, nullptr},
         TierCase{"LosslessOverFile",
                  [](int64_t b) {
                    return Compressed("lossless", File(kBest, true, b));

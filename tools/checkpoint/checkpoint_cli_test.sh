@@ -16,6 +16,8 @@ import json
 assert run["state"] == "complete" and run["mesh"] == "dp2,pp2,cp1,tp2" and run["ranks"] == 8 and run["zero"] == 3, run
 assert run["step"] == 0 and run["parameters"] == 1784, run
 END
+"$checkpoint" list checkpoints --holders=layers.0.mlp.down.weight --format=csv >out || fail "holders"
+[ "$(grep -c '^tp[01]-pp0.rank-0000[01].state,[01],' out)" = 4 ] || fail "holders: $(cat out)"
 "$checkpoint" verify checkpoints >out 2>err || fail "verify"
 grep -q "8 files" out || fail "verify printed $(cat out)"
 [ "$(grep -c '^verified ' err)" = 8 ] || fail "verify said $(cat err)"
@@ -57,6 +59,8 @@ expect_usage_error reshard checkpoints x --mesh=pp3
 expect_usage_error reshard checkpoints x --zero=4
 expect_usage_error verify checkpoints word
 expect_error 1 verify missing
+expect_error 1 list checkpoints --holders=layers.0.mlp.down.weigh
+grep -q 'no tensor "layers.0.mlp.down.weigh"; the nearest name is layers.0.mlp.down.weight' err || fail "holders: $(cat err)"
 expect_error 1 export checkpoints exported
 expect_error 1 import missing x
 grep -q "missing" err || fail "import of nothing: $(cat err)"

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
-#include <set>
 #include <string_view>
 #include <vector>
 
@@ -14,14 +14,18 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "base/byte_size.h"
+#include "base/nearest_name.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
+#include "topology/rank.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/load_checkpoint.h"
+#include "zero3/parameters/model_parameters.h"
 
 namespace tessera::tools {
 
@@ -129,6 +133,58 @@ void PrintRuns(std::span<const ListedRun> runs, OutputFormat format,
       break;
   }
   PrintText(runs, out);
+}
+
+absl::StatusOr<std::vector<TensorHolder>> HoldersOf(const std::string& path,
+                                                    std::string_view name) {
+  TESSERA_ASSIGN_OR_RETURN(const auto saved, train::SavedRun::Open(path));
+  std::map<size_t, std::vector<zero3::ParameterId>> by_part;
+  std::vector<std::string_view> names;
+  for (const auto& [tensor_name, tensor] : saved->tensors()) {
+    names.push_back(tensor_name);
+    if (tensor_name != name &&
+        !absl::StartsWith(tensor_name, absl::StrCat(name, "."))) {
+      continue;
+    }
+    for (const train::SavedTensor::Holder& holder : tensor.holders) {
+      by_part[holder.part].push_back(holder.id);
+    }
+  }
+  if (by_part.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(QuotedPath(path), " has no tensor \"", name,
+                     "\"; the nearest name is ", NearestName(name, names)));
+  }
+  std::vector<TensorHolder> holders;
+  for (const auto& [index, ids] : by_part) {
+    const zero3::CheckpointPart& part = saved->manifest().parts[index];
+    TESSERA_ASSIGN_OR_RETURN(const auto ranks, part.layout.HoldersOf(ids));
+    for (const topology::Rank rank : ranks) {
+      TensorHolder& holder = holders.emplace_back(
+          TensorHolder{.file = zero3::ShardFileName(part.name, rank.value()),
+                       .rank = rank.value()});
+      for (const zero3::ParameterId id : ids) {
+        holder.elements += part.layout.ExtentOf(rank, id).size();
+      }
+    }
+  }
+  return holders;
+}
+
+void PrintHolders(std::span<const TensorHolder> holders, OutputFormat format,
+                  std::ostream& out) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  if (format == OutputFormat::kCsv) out << "file,rank,elements\n";
+  if (format == OutputFormat::kText) out << "  rank       elements  file\n";
+  for (const auto& [file, rank, elements] : holders) {
+    all.push_back({{"file", file}, {"rank", rank}, {"elements", elements}});
+    if (format == OutputFormat::kCsv) {
+      out << file << "," << rank << "," << elements << "\n";
+    } else if (format == OutputFormat::kText) {
+      out << absl::StrFormat("%6d %14d  %s\n", rank, elements, file);
+    }
+  }
+  if (format == OutputFormat::kJson) out << all.dump(1) << "\n";
 }
 
 absl::StatusOr<zero3::VerifiedBytes> VerifyRun(

@@ -1,5 +1,5 @@
-// Inspects checkpoints: ListRuns lists those of a directory, VerifyRun reads
-// and checks every byte of one.
+// Inspects checkpoints: ListRuns lists those of a directory, HoldersOf finds
+// the files that hold a tensor, VerifyRun reads and checks every byte of one.
 #ifndef TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 #define TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 
@@ -7,6 +7,7 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -37,6 +38,26 @@ absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path);
 // JSON: an array of objects with the fields above.
 void PrintRuns(std::span<const ListedRun> runs, OutputFormat format,
                std::ostream& out);
+
+// The elements of the named tensors in one file of a checkpoint.
+struct TensorHolder {
+  std::string file = "";  // Relative to the checkpoint.
+  int64_t rank = 0;       // In the shard group that wrote the part.
+  int64_t elements = 0;   // Above 0.
+
+  friend bool operator==(const TensorHolder&, const TensorHolder&) = default;
+};
+
+// Finds the files that hold the tensor `name`, or all tensors under a dotted
+// prefix such as "layers.3", in the order of parts and ranks. Reads only the
+// manifest. Returns the errors of SavedRun::Open; NotFound, with the nearest
+// name, if there is no such tensor.
+absl::StatusOr<std::vector<TensorHolder>> HoldersOf(const std::string& path,
+                                                    std::string_view name);
+
+// CSV: file,rank,elements. JSON: an array of objects with these fields.
+void PrintHolders(std::span<const TensorHolder> holders, OutputFormat format,
+                  std::ostream& out);
 
 // zero3::VerifyCheckpoint, and that the parts contain each element of each
 // tensor exactly once. InvalidArgument if the checkpoint is not a run's.

@@ -37,6 +37,10 @@ ABSL_FLAG(bool, adapter, false,
 ABSL_FLAG(std::string, base, "",
           "with --adapter, the name or directory of the model that they are "
           "for");
+ABSL_FLAG(
+    std::string, holders, "",
+    "print the files that hold this tensor, or all tensors under a dotted "
+    "prefix such as layers.3, instead of the checkpoints");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
 
@@ -68,6 +72,16 @@ absl::StatusOr<std::optional<DType>> DTypeFlag() {
 }
 
 absl::Status List(const Operands& operands) {
+  const std::string name = absl::GetFlag(FLAGS_holders);
+  if (!name.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::string found,
+        train::ResolveCheckpoint(train::UserPath(operands[0])));
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<TensorHolder> holders,
+                             HoldersOf(found, name));
+    PrintHolders(holders, absl::GetFlag(FLAGS_format), std::cout);
+    return absl::OkStatus();
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<ListedRun> runs,
                            ListRuns(train::UserPath(operands[0])));
   PrintRuns(runs, absl::GetFlag(FLAGS_format), std::cout);
@@ -154,9 +168,10 @@ std::vector<Verb> CheckpointVerbs() {
   return {
       {.name = "list",
        .operands = {"RUN"},
-       .summary = "Lists the checkpoints of a directory and their states.",
+       .summary = "Lists the checkpoints of a directory and their states, or "
+                  "the files that hold a tensor.",
        .example = "list run/checkpoints",
-       .flags = {"format"},
+       .flags = {"holders", "format"},
        .body = List},
       {.name = "verify",
        .operands = {"RUN"},

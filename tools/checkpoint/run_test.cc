@@ -16,8 +16,10 @@
 #include "tools/checkpoint/inspect_runs.h"
 #include "tools/checkpoint/write_run.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/testing/mesh_run.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/layout/state_layout.h"
 
 namespace tessera::tools {
 namespace {
@@ -315,6 +317,45 @@ TEST(ListRunsTest, ListsCompleteAndIncompleteRuns) {
   EXPECT_EQ(parsed[0]["state"], "complete");
   PrintRuns(runs, OutputFormat::kCsv, csv);
   EXPECT_THAT(csv.str(), HasSubstr("2,4,\"dp2,pp1,cp1,tp2\",2,"));
+}
+
+// The elements in the files together are those of the tensors, and a file is
+// named only if it has some of them.
+TEST(HoldersOfTest, FilesTogetherHoldEachTensorOnce) {
+  for (const zero3::LayoutKind layout :
+       {zero3::LayoutKind::kChunks, zero3::LayoutKind::kRoundRobin}) {
+    RunOptions options = With(SmallRun(), {.dp = 3, .pp = 2, .tp = 1}, 3);
+    options.batch = 12;
+    options.state.layout = layout;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                                 SaveRun(options, "holders"));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto saved, train::SavedRun::Open(path));
+    int64_t elements = 0, of_layer = 0;
+    for (const auto& [name, tensor] : saved->tensors()) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<TensorHolder> holders,
+                                   HoldersOf(path, name));
+      const size_t most = layout == zero3::LayoutKind::kChunks ? 3 : 1;
+      EXPECT_LE(holders.size(), most) << name;
+      int64_t found = 0;
+      for (const TensorHolder& holder : holders) {
+        EXPECT_TRUE(fs::exists(absl::StrCat(path, "/", holder.file)));
+        EXPECT_GT(holder.elements, 0);
+        found += holder.elements;
+      }
+      int64_t whole = 1;
+      for (const int64_t size : tensor.shape) whole *= size;
+      EXPECT_EQ(found, whole) << name;
+      if (name.starts_with("layers.1.")) elements += whole;
+    }
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<TensorHolder> holders,
+                                 HoldersOf(path, "layers.1"));
+    for (const TensorHolder& holder : holders) of_layer += holder.elements;
+    EXPECT_EQ(of_layer, elements);
+    EXPECT_THAT(
+        HoldersOf(path, "layers.1.mlp.down.weigh"),
+        StatusIs(absl::StatusCode::kNotFound,
+                 HasSubstr("the nearest name is layers.1.mlp.down.weight")));
+  }
 }
 
 TEST(VerifyRunTest, DetectsChangedBytesAndStrayFiles) {

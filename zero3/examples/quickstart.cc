@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "zero3/parameters/model_parameters.h"
+#include "zero3/parameters/statistics.h"
 #include "zero3/state/predict_state.h"
 
 namespace {
@@ -32,8 +33,8 @@ absl::StatusOr<ModelParameters> TwentyFourLayers() {
 
 absl::Status Run() {
   TESSERA_ASSIGN_OR_RETURN(const ModelParameters model, TwentyFourLayers());
-  std::cout << model.elements() << " elements, " << model.bytes()
-            << " bytes\n\nstage  N    parameters     gradients     optimizer"
+  std::cout << StatisticsOf(model.all()).ToString()
+            << "\n\nstage  N    parameters     gradients     optimizer"
             << "          peak\n";
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t ranks : {1, 8}) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <queue>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -217,6 +219,72 @@ StateLayout::StateLayout(std::shared_ptr<const State> state)
 const ModelParameters& StateLayout::model() const { return state_->model; }
 const LayoutOptions& StateLayout::options() const { return state_->options; }
 
+absl::Status StateLayout::CheckRank(Rank rank) const {
+  if (rank >= Rank(0) && rank.value() < ranks()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the layout has no rank ", rank.value(),
+                   "; allowed: 0 to below ", ranks()));
+}
+
+absl::StatusOr<LocalIndex> StateLayout::LocalOf(ParameterId parameter,
+                                                int64_t element) const {
+  TESSERA_RETURN_IF_ERROR(model().CheckId(parameter));
+  const int64_t elements = model()[parameter].elements;
+  if (element < 0 || element >= elements) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter ", parameter.value(), " has no element ",
+                     element, "; allowed: 0 to below ", elements));
+  }
+  const Extent extent = Locate(parameter, element, element + 1)[0];
+  return LocalIndex{extent.rank, extent.offset};
+}
+
+absl::StatusOr<GlobalIndex> StateLayout::GlobalOf(Rank rank,
+                                                  int64_t offset) const {
+  TESSERA_RETURN_IF_ERROR(CheckRank(rank));
+  const std::span<const ParameterId> slots = SlotsOf(rank);
+  // The last slot that starts at or before the offset. Empty slots before it
+  // start at the same offset.
+  const auto after = std::upper_bound(
+      slots.begin(), slots.end(), offset, [&](int64_t value, ParameterId id) {
+        return value < state_->slot_offsets[Index(id)];
+      });
+  if (after != slots.begin()) {
+    const ParameterId parameter = *std::prev(after);
+    const int64_t at = offset - state_->slot_offsets[Index(parameter)];
+    const int64_t slot = state_->slot_sizes[Index(parameter)];
+    const int64_t element =
+        at + (state_->in_chunks() ? rank.value() * slot : 0);
+    if (at < slot) {
+      return GlobalIndex{parameter, element,
+                         element >= model()[parameter].elements};
+    }
+  }
+  const std::vector<Extent> extents = ExtentsOf(rank);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", rank.value(), " has no offset ", offset,
+      "; allowed: 0 to below ",
+      extents.empty() ? 0 : extents.back().offset + extents.back().slot));
+}
+
+absl::StatusOr<std::vector<Rank>> StateLayout::HoldersOf(
+    std::span<const ParameterId> parameters) const {
+  std::set<Rank> holders;
+  for (const ParameterId parameter : parameters) {
+    TESSERA_RETURN_IF_ERROR(model().CheckId(parameter));
+    for (const Extent& extent :
+         Locate(parameter, 0, model()[parameter].elements)) {
+      holders.insert(extent.rank);
+    }
+  }
+  return std::vector<Rank>(holders.begin(), holders.end());
+}
+
+std::span<const ParameterId> StateLayout::SlotsOf(Rank rank) const {
+  return state_
+      ->held[state_->in_chunks() ? 0 : static_cast<size_t>(rank.value())];
+}
+
 Extent StateLayout::ExtentOf(Rank rank, ParameterId parameter) const {
   const size_t id = Index(parameter);
   Extent extent = {.parameter = parameter, .rank = rank};
@@ -234,9 +302,7 @@ Extent StateLayout::ExtentOf(Rank rank, ParameterId parameter) const {
 
 std::vector<Extent> StateLayout::ExtentsOf(Rank rank) const {
   std::vector<Extent> extents;
-  const size_t list =
-      state_->in_chunks() ? 0 : static_cast<size_t>(rank.value());
-  for (const ParameterId parameter : state_->held[list]) {
+  for (const ParameterId parameter : SlotsOf(rank)) {
     extents.push_back(ExtentOf(rank, parameter));
   }
   return extents;

@@ -90,6 +90,24 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
+// The place of an element in a rank's index space.
+struct LocalIndex {
+  topology::Rank rank = {};
+  int64_t offset = 0;
+
+  friend bool operator==(const LocalIndex&, const LocalIndex&) = default;
+};
+
+// The contents of a place: element `element` of a parameter, or padding, whose
+// element numbers continue past the last element of the parameter.
+struct GlobalIndex {
+  ParameterId parameter = {};
+  int64_t element = 0;
+  bool is_padding = false;
+
+  friend bool operator==(const GlobalIndex&, const GlobalIndex&) = default;
+};
+
 // The partition of a model's state over the ranks of a shard group: which rank
 // holds which elements, and where.
 //
@@ -98,6 +116,8 @@ struct Extent {
 //       StateLayout::Create(model, {.kind = LayoutKind::kChunks, .ranks = 8}));
 //   layout.ExtentsOf(Rank(5));                   // all that rank 5 holds
 //   layout.Locate(ParameterId(3), 1000, 2000);   // the holders of elements
+//   layout.LocalOf(ParameterId(3), 1000);        // the rank and offset of one
+//   layout.GlobalOf(Rank(5), 77);                // and the reverse
 //
 // A rank has one flat index space of elements, with one slot for each parameter
 // of which it can hold a part. A buffer of any state (parameters, gradients, a
@@ -127,10 +147,29 @@ class StateLayout {
   const ModelParameters& model() const;
   const LayoutOptions& options() const;
   int64_t ranks() const { return options().ranks; }
+  // OK, or InvalidArgument if the rank is not in 0 to below ranks().
+  absl::Status CheckRank(topology::Rank rank) const;
 
-  // The slots of a rank in the order of their offsets, without gaps.
+  // The rank and offset of an element, in O(1). InvalidArgument if there is no
+  // such parameter or element.
+  absl::StatusOr<LocalIndex> LocalOf(ParameterId parameter,
+                                     int64_t element) const;
+  // The contents of an offset of a rank, in O(log parameters). InvalidArgument
+  // if there is no such rank or offset.
+  absl::StatusOr<GlobalIndex> GlobalOf(topology::Rank rank,
+                                       int64_t offset) const;
+  // The ranks that hold at least one element of at least one of the parameters,
+  // in ascending order. InvalidArgument if the model does not contain one.
+  absl::StatusOr<std::vector<topology::Rank>> HoldersOf(
+      std::span<const ParameterId> parameters) const;
+
+  // The parameters of the rank's slots in the order of their offsets, so that
+  // slot i belongs to the i-th. The span is valid as long as any copy of the
+  // layout exists.
   // Preconditions here and below: 0 <= rank < ranks(), and the model contains
   // the parameter.
+  std::span<const ParameterId> SlotsOf(topology::Rank rank) const;
+  // The slots of a rank in the order of their offsets, without gaps.
   std::vector<Extent> ExtentsOf(topology::Rank rank) const;
   // The rank's slot of a parameter, in O(1); of size 0 if it has none.
   Extent ExtentOf(topology::Rank rank, ParameterId parameter) const;

@@ -5,9 +5,11 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,7 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using topology::Rank;
 
 // An explicit layout: each rank's index space as a list of the elements at each
@@ -80,14 +81,6 @@ Dealt DealAll(const StateLayout& layout) {
   return dealt;
 }
 
-// The place of one element: rank and offset.
-std::pair<Rank, int64_t> PlaceOf(const StateLayout& layout,
-                                 ParameterId parameter, int64_t element) {
-  const auto extents = layout.Locate(parameter, element, element + 1);
-  EXPECT_THAT(extents, SizeIs(1));
-  return {extents.at(0).rank, extents.at(0).offset};
-}
-
 int64_t ElementsOf(const StateLayout& layout, int64_t rank) {
   int64_t elements = 0;
   for (const Extent& extent : layout.ExtentsOf(Rank(rank))) {
@@ -104,21 +97,32 @@ void ExpectRank(const StateLayout& layout, const Dealt& dealt, int64_t number) {
   for (int64_t offset = 0; offset < size; ++offset) {
     const auto [id, element] = index_space[static_cast<size_t>(offset)];
     const ParameterId parameter(id);
-    if (element >= layout.model()[parameter].elements) continue;
-    ASSERT_EQ(PlaceOf(layout, parameter, element), std::pair(rank, offset));
+    const bool is_padding = element >= layout.model()[parameter].elements;
+    ASSERT_THAT(layout.GlobalOf(rank, offset),
+                IsOkAndHolds(GlobalIndex{parameter, element, is_padding}));
+    if (is_padding) continue;
+    ASSERT_THAT(layout.LocalOf(parameter, element),
+                IsOkAndHolds(LocalIndex{rank, offset}));
   }
+  ASSERT_THAT(layout.GlobalOf(rank, size),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr(absl::StrCat("below ", size))));
 }
 
 void ExpectExtents(const StateLayout& layout, Rank rank) {
   int64_t offset = 0;
+  size_t slot = 0;
+  ASSERT_EQ(layout.SlotsOf(rank).size(), layout.ExtentsOf(rank).size());
   for (const Extent& extent : layout.ExtentsOf(rank)) {
+    ASSERT_EQ(extent.parameter, layout.SlotsOf(rank)[slot++]);
     ASSERT_EQ(extent.offset, offset);
     ASSERT_EQ(extent, layout.ExtentOf(rank, extent.parameter));
     ASSERT_EQ(extent.slot % layout.options().alignment, 0);
     ASSERT_LE(extent.size(), extent.slot);
     for (int64_t i = extent.begin; i < extent.end; ++i) {
-      ASSERT_EQ(PlaceOf(layout, extent.parameter, i),
-                std::pair(rank, extent.offset + i - extent.begin));
+      ASSERT_THAT(
+          layout.LocalOf(extent.parameter, i),
+          IsOkAndHolds(LocalIndex{rank, extent.offset + i - extent.begin}));
     }
     offset += extent.slot;
   }
@@ -137,13 +141,37 @@ void ExpectLocated(const StateLayout& layout, const ModelParameter& parameter,
     // A range that starts later also shortens the slot.
     const Extent whole = layout.ExtentOf(extent.rank, parameter.id);
     ASSERT_EQ(extent.offset + extent.slot, whole.offset + whole.slot);
-    ASSERT_EQ(PlaceOf(layout, parameter.id, extent.begin),
-              std::pair(extent.rank, extent.offset));
-    ASSERT_EQ(PlaceOf(layout, parameter.id, extent.end - 1),
-              std::pair(extent.rank, extent.offset + extent.size() - 1));
+    ASSERT_THAT(layout.LocalOf(parameter.id, extent.begin),
+                IsOkAndHolds(LocalIndex{extent.rank, extent.offset}));
+    ASSERT_THAT(layout.LocalOf(parameter.id, extent.end - 1),
+                IsOkAndHolds(LocalIndex{extent.rank,
+                                        extent.offset + extent.size() - 1}));
     next = extent.end;
   }
   ASSERT_EQ(next, std::max(a, b));
+}
+
+void ExpectHolders(const StateLayout& layout, const Dealt& dealt,
+                   std::mt19937_64& random) {
+  std::set<ParameterId> some;
+  for (const ModelParameter& parameter : layout.model().all()) {
+    if (random() % 2 == 0) some.insert(parameter.id);
+  }
+  std::vector<Rank> holders;
+  for (size_t rank = 0; rank < dealt.ranks.size(); ++rank) {
+    const auto& held = dealt.ranks[rank];
+    if (std::any_of(held.begin(), held.end(), [&](const auto& place) {
+          const ParameterId id(place.first);
+          return some.contains(id) &&
+                 place.second < layout.model()[id].elements;
+        })) {
+      holders.push_back(Rank(static_cast<int64_t>(rank)));
+    }
+  }
+  // In any order.
+  ASSERT_THAT(
+      layout.HoldersOf(std::vector<ParameterId>(some.rbegin(), some.rend())),
+      IsOkAndHolds(holders));
 }
 
 TEST(StateLayoutTest, EqualsDealingTheElementsOneByOne) {
@@ -168,6 +196,7 @@ TEST(StateLayoutTest, EqualsDealingTheElementsOneByOne) {
       gathered += layout.GatheredElements(parameter.id);
     }
     ASSERT_EQ(gathered, padded);
+    ASSERT_NO_FATAL_FAILURE(ExpectHolders(layout, dealt, random));
   }
 }
 
@@ -220,6 +249,7 @@ TEST(StateLayoutTest, EmptyModelHasNoExtents) {
         const StateLayout layout,
         StateLayout::Create(ModelParameters(), {.kind = kind, .ranks = 3}));
     EXPECT_THAT(layout.ExtentsOf(Rank(2)), IsEmpty());
+    EXPECT_THAT(layout.HoldersOf({}), IsOkAndHolds(IsEmpty()));
   }
 }
 
@@ -259,6 +289,44 @@ TEST(StateLayoutTest, RejectsOverflowingLayouts) {
   }
   EXPECT_THAT(StateLayout::Create(ModelOf({kHuge}), {.ranks = 3}),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+// The numbers of torsh's Zero3RankMapping: rank 1 of 4 owns parameters 1, 5, 9.
+TEST(StateLayoutTest, RoundRobinMapsIndicesBothWays) {
+  const StateLayout layout =
+      *StateLayout::Create(ModelOf(std::vector<int64_t>(10, 3)),
+                           {.kind = LayoutKind::kRoundRobin, .ranks = 4});
+  EXPECT_THAT(layout.SlotsOf(Rank(1)),
+              ElementsAre(ParameterId(1), ParameterId(5), ParameterId(9)));
+  EXPECT_THAT(layout.LocalOf(ParameterId(5), 2),
+              IsOkAndHolds(LocalIndex{Rank(1), 5}));
+  EXPECT_THAT(layout.GlobalOf(Rank(1), 5),
+              IsOkAndHolds(GlobalIndex{ParameterId(5), 2, false}));
+  const ParameterId some[] = {ParameterId(5), ParameterId(0), ParameterId(4)};
+  EXPECT_THAT(layout.HoldersOf(some),
+              IsOkAndHolds(ElementsAre(Rank(0), Rank(1))));
+}
+
+TEST(StateLayoutTest, RejectsUnknownIndices) {
+  const StateLayout layout = *StateLayout::Create(ModelOf({3}), {.ranks = 2});
+  const auto message = [](const auto& result) {
+    return std::string(result.status().message());
+  };
+  EXPECT_THAT(message(layout.LocalOf(ParameterId(1), 0)),
+              HasSubstr("no parameter with the id 1"));
+  EXPECT_THAT(message(layout.LocalOf(ParameterId(0), 3)),
+              HasSubstr("no element 3; allowed: 0 to below 3"));
+  EXPECT_THAT(message(layout.LocalOf(ParameterId(0), -1)),
+              HasSubstr("no element -1"));
+  EXPECT_THAT(message(layout.GlobalOf(Rank(2), 0)),
+              HasSubstr("no rank 2; allowed: 0 to below 2"));
+  EXPECT_THAT(message(layout.GlobalOf(Rank(0), -1)),
+              HasSubstr("rank 0 has no offset -1; allowed: 0 to below 2"));
+  EXPECT_THAT(layout.CheckRank(Rank(-1)).message(), HasSubstr("no rank -1"));
+  TESSERA_EXPECT_OK(layout.CheckRank(Rank(1)));
+  const ParameterId unknown(9);
+  EXPECT_THAT(message(layout.HoldersOf({&unknown, 1})),
+              HasSubstr("no parameter with the id 9"));
 }
 
 TEST(LayoutKindTest, NamesReadAndPrint) {

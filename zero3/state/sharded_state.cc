@@ -40,7 +40,6 @@ absl::StatusOr<StateContext> SeatOf(const ModelParameters& model,
 // device, reads from tiers.
 int64_t NearBytesOf(const StateContext& context,
                     const ShardedStateOptions& options, bool of_host) {
-  constexpr int64_t kValuesAhead = 16;
   std::vector<OffloadedBytes> by_slot;
   for (const Extent& extent : context.layout.ExtentsOf(context.rank)) {
     const ModelParameter& parameter = context.model()[extent.parameter];
@@ -61,7 +60,9 @@ int64_t NearBytesOf(const StateContext& context,
     }
   }
   return NearBytes(by_slot, options.overlap ? 3 : 1,
-                   options.overlap ? kValuesAhead + 1 : 1);
+                   options.overlap
+                       ? std::min(options.prefetch, context.model().count()) + 1
+                       : 1);
 }
 
 }  // namespace
@@ -97,14 +98,14 @@ absl::Status ShardedState::CreateParts() {
   const bool on_host = options_.StepsOnHost();
   prefetch_ = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
       .near_bytes = NearBytesOf(context_, options_, /*of_host=*/false),
-      .reads_ahead = options_.overlap,
+      .reads_ahead = options_.overlap && options_.prefetch > 0,
       .device = context_.device});
   TESSERA_ASSIGN_OR_RETURN(
       weights_, ModelWeights::Create(context_, options_, groups_, prefetch_));
   if (on_host) {
     host_prefetch_ = std::make_shared<ShardPrefetch>(ShardPrefetch::Options{
         .near_bytes = NearBytesOf(context_, options_, /*of_host=*/true),
-        .reads_ahead = options_.overlap,
+        .reads_ahead = options_.overlap && options_.prefetch > 0,
         .device = HostOf(context_.device)});
     host_copies_ = std::make_unique<HostCopies>(context_, *weights_, prefetch_);
   }

@@ -66,6 +66,7 @@ void OptionCheck::CheckSizes() {
   RequireAtLeast("alignment", options_.alignment, 1);
   RequireAtLeast("persistence_threshold", options_.persistence_threshold, 0);
   RequireAtLeast("bucket_bytes", options_.bucket_bytes, 1);
+  RequireAtLeast("prefetch", options_.prefetch, 0);
   Require(options_.clip_norm >= 0, "clip_norm is ", options_.clip_norm,
           "; it must be 0 (no clipping) or positive");
 }

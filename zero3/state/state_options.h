@@ -74,6 +74,10 @@ struct ShardedStateOptions {
   // for the gradients of a second window, and near memory for the state of two
   // more parameters.
   bool overlap = true;
+  // With overlap: the number of parameters whose shards are read from a tier
+  // ahead of their gathers, which near memory has room for. 0: tiers are read
+  // when the state is used.
+  int64_t prefetch = 16;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // For kAdamW.
   offload::SgdOptions sgd = {};      // For kSgd.

@@ -26,6 +26,8 @@
 #include "tools/train/settings/run_schedule.h"
 #include "tools/train/step/train_rank.h"
 #include "zero3/checkpoint/state_blocks.h"
+#include "zero3/parameters/model_parameters.h"
+#include "zero3/parameters/statistics.h"
 
 namespace tessera::train {
 namespace {
@@ -278,6 +280,12 @@ RankPrediction DryRun::Result() const {
   rank.place = place_;
   rank.placement = steps_->Describe();
   rank.parameters = rank_->model().parameter_count();
+  std::vector<zero3::ModelParameter> weights;
+  for (const ShardedModel::Part& part : rank_->model().parts()) {
+    const auto& all = part.state->layout().model().all();
+    weights.insert(weights.end(), all.begin(), all.end());
+  }
+  rank.weights = zero3::StatisticsOf(weights);
   rank.state = State();
   rank.activations = Activations();
   rank.held = memory_->peak_bytes();

@@ -21,6 +21,7 @@
 #include "base/tensor/counting_memory.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/rank_traffic.h"
+#include "zero3/parameters/statistics.h"
 
 namespace tessera::train {
 
@@ -84,6 +85,7 @@ struct RankPrediction {
   // RunSchedule::Describe: when weights are gathered and gradients are reduced.
   std::string placement;
   int64_t parameters = 0;  // Elements of its stages' weights, unsharded.
+  zero3::ParameterStatistics weights;  // The same weights, one by one.
   StateMemory state;
   ActivationMemory activations;
   // The peak of the sum of all these purposes, except files.

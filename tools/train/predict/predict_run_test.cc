@@ -38,6 +38,8 @@ TEST(PredictRunTest, TheDefaultRunIsPredicted) {
     if (rank.place.dp == 0) parameters += rank.parameters;
     // The optimizer's state is in host memory: two moments of its shard.
     EXPECT_EQ(rank.state.optimizer, 0);
+    EXPECT_EQ(rank.weights.elements, rank.parameters);
+    EXPECT_EQ(rank.weights.trainable_elements, rank.parameters);
     EXPECT_EQ(rank.state.host, 8 * ((rank.parameters + 1) / 2));
   }
   EXPECT_EQ(run.needed, needed);

@@ -11,6 +11,7 @@
 #include "collectives/operation/operation.h"
 #include "nlohmann/json.hpp"
 #include "topology/config/parallel_config.h"
+#include "zero3/parameters/statistics.h"
 
 namespace tessera::train {
 namespace {
@@ -215,6 +216,21 @@ Json DeviceAsJson(const RunPrediction& run) {
   return json;
 }
 
+Json StatisticsAsJson(const zero3::ParameterStatistics& of) {
+  return {{"count", of.count},
+          {"elements", of.elements},
+          {"bytes", of.bytes},
+          {"trainable_count", of.trainable_count},
+          {"trainable_elements", of.trainable_elements},
+          {"trainable_bytes", of.trainable_bytes},
+          {"mean", of.mean},
+          {"mean_remainder", of.mean_remainder},
+          {"median",
+           static_cast<double>(of.median) + (of.median_has_half ? 0.5 : 0)},
+          {"least", of.least},
+          {"most", of.most}};
+}
+
 Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
   const RankPlace& place = rank.place;
   Json memory;
@@ -225,6 +241,7 @@ Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
           {"cp", place.cp},
           {"tp", place.tp},
           {"parameters", rank.parameters},
+          {"weights", StatisticsAsJson(rank.weights)},
           {"micro_batches_in_flight", rank.activations.micro_batches},
           {"memory", memory},
           {"traffic", TrafficAsJson(rank.traffic, run.mesh)}};
@@ -243,6 +260,9 @@ void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
   if (run.work.recomputed > 0) {
     out << absl::StrFormat(" and computes %.4g again", run.work.recomputed);
   }
+  const RankPrediction& first = run.ranks.front();
+  out << "\nrank " << first.place.RankIn(run.mesh) << ": "
+      << first.weights.ToString();
   out << absl::StrFormat("\nbubble %.1f %% of the step\n\n", 100 * run.bubble);
   if (run.ranks_like_each > 1) {
     out << "one rank of each pipeline rank, the one that needs most\n";

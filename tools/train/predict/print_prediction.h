@@ -24,7 +24,8 @@ void PrintPredictionText(const RunPrediction& prediction, std::ostream& out);
 //
 //   mesh, world_size, schedule, stages, micro_batches, parameters, bubble,
 //   flops placement    when weights are gathered and gradients are reduced
-//   ranks        each with coordinates, stages, memory and traffic
+//   ranks        each with coordinates, stages, memory and traffic; weights
+//                are the statistics of the sizes of its weights
 //   memory       needed, available, limit: of the host
 //                fits: on the host and the device
 //                device: null if the processor computes; otherwise needed,

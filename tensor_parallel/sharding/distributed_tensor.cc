@@ -14,6 +14,7 @@
 #include "base/tensor/copy.h"
 #include "collectives/communicator.h"
 #include "collectives/operation/operation.h"
+#include "topology/axis.h"
 
 namespace tessera::tensor_parallel {
 namespace {
@@ -283,11 +284,12 @@ absl::Status CheckUse(GroupManager& groups, const DistributedTensor& tensor,
         ", the tensor is ", tensor.ToString(), "; plan for this tensor"));
   }
   if (groups.mesh_rank() != tensor.rank() ||
-      groups.mesh().world_size() != tensor.layout().mesh().world_size()) {
+      !tensor.layout().IsOn(groups.mesh())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the tensor is that of rank ", tensor.rank().value(), " of ",
-        tensor.layout().mesh().world_size(), ", the group manager that of ",
-        groups.mesh_rank().value(), " of ", groups.mesh().world_size(),
+        "the tensor belongs to rank ", tensor.rank().value(), " of mesh ",
+        topology::FormatAxes(tensor.layout().mesh().axes()),
+        ", the group manager to rank ", groups.mesh_rank().value(), " of ",
+        topology::FormatAxes(groups.mesh().axes()),
         "; give those of one mesh and rank"));
   }
   if (!IsHostAccessible(tensor.local().kind()) &&

@@ -481,6 +481,11 @@ TEST(RedistributeRejectionTest, SendsNothingAndLosesNothing) {
                    queue));
     expect(Reduce(groups, queue, of_other_rank),
            HasSubstr("give those of one mesh and rank"));
+    TESSERA_ASSIGN_OR_RETURN(const auto of_other_mesh,
+                             MakeSource(LayoutOf(MeshOf("dp2"), {4, 1}, "dp:0"),
+                                        DType::kF32, rank, queue));
+    expect(Gather(groups, queue, of_other_mesh, 0),
+           HasSubstr("of mesh dp2, the group manager"));
     expect(Gather(groups, queue, tensor, 2),
            AllOf(HasSubstr("dimension 2 of f32 [4,1]"), HasSubstr("0 to 1")));
     expect(Gather(groups, queue, tensor, -1), HasSubstr("dimension -1"));

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "collectives/reduction/reduction.h"
 #include "tensor_parallel/sharding/partition.h"
+#include "topology/axis.h"
 
 namespace tessera::tensor_parallel {
 
@@ -308,12 +309,12 @@ constexpr int64_t kMostLayouts = 2000;
 
 absl::Status CheckQuestion(const ShardedLayout& from, const ShardedLayout& to,
                            DType dtype) {
-  if (from.shape() != to.shape() ||
-      from.mesh().world_size() != to.mesh().world_size()) {
+  if (from.shape() != to.shape() || !from.IsOn(to.mesh())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "redistribution of ", from.ToString(), " over ",
-        from.mesh().world_size(), " ranks to ", to.ToString(), " over ",
-        to.mesh().world_size(), "; give layouts of one shape and mesh"));
+        "redistribution of ", from.ToString(), " on mesh ",
+        topology::FormatAxes(from.mesh().axes()), " to ", to.ToString(),
+        " on mesh ", topology::FormatAxes(to.mesh().axes()),
+        "; give layouts of one shape and mesh"));
   }
   if (const Axes axes = AxesOfBoth(from, to); !axes.empty()) {
     TESSERA_RETURN_IF_ERROR(from.mesh().DivisionWith(axes).status());

@@ -207,7 +207,9 @@ TEST_F(PlanOfAMatrixTest, RejectsInvalidQuestions) {
   expect(DType::kF32, LayoutOf(mesh_, {8, 4}, "tp:0"), whole,
          HasSubstr("layouts of one shape"));
   expect(DType::kF32, LayoutOf(MeshOf("tp2"), {8, 8}, "tp:0"), whole,
-         HasSubstr("over 2 ranks"));
+         HasSubstr("on mesh tp2 to"));
+  expect(DType::kF32, LayoutOf(MeshOf("dp2,tp4"), {8, 8}, "tp:0"), whole,
+         HasSubstr("on mesh dp2,tp4 to"));
   EXPECT_THAT(Plan("tp:0", "tp:1").BytesOf(topology::Rank(8)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("8")));
 }

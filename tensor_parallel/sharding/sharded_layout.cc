@@ -158,6 +158,12 @@ absl::Status ShardedLayout::CheckDim(size_t dim) const {
       "rule, or allow empty shards"));
 }
 
+bool ShardedLayout::IsOn(const topology::Mesh& mesh) const {
+  const std::span<const topology::Axis> a = mesh_->axes(), b = mesh.axes();
+  return mesh_->first_rank() == mesh.first_rank() &&
+         std::equal(a.begin(), a.end(), b.begin(), b.end());
+}
+
 std::vector<std::string> ShardedLayout::axes() const {
   std::vector<std::string> axes;
   for (const Placement& placement : placements_) {

@@ -77,6 +77,8 @@ class ShardedLayout {
                                      EmptyShards empty) const;
 
   const topology::Mesh& mesh() const { return *mesh_; }
+  // True if the layout's mesh has the ranks and axes of `mesh`, in its order.
+  bool IsOn(const topology::Mesh& mesh) const;
   const Dims& shape() const { return shape_; }
   // Sorted by dimension, then in the order in which axes divide it; partial
   // axes come first, in alphabetical order.

@@ -54,8 +54,8 @@ ABSL_FLAG(
     "model whose traffic --cluster counts, as changes to Llama 2 7B such as "
     "layers=80,hidden=8192,parameters=7e10,zero=3");
 ABSL_FLAG(std::string, tensor, "",
-          "also prints the part of a tensor of this shape, such as 128x512, "
-          "that each rank holds; without --format=csv");
+          "also prints, as text or JSON, the part of a tensor of this shape, "
+          "such as 128x512, that each rank holds");
 ABSL_FLAG(std::string, as, "",
           "the layout of --tensor: for each axis the dimension that it shards, "
           "such as tp:1 or dp:0:ceil,tp:1, or partial sums, such as tp:sum; "

@@ -48,7 +48,7 @@ absl::StatusOr<std::string> Estimate(const std::string& json,
   TESSERA_ASSIGN_OR_RETURN(train::Settings settings,
                            train::ParseSettings(json));
   TESSERA_RETURN_IF_ERROR(train::CheckSettings(settings));
-  settings = train::AtLeast(settings, train::ScratchOf(settings));
+  settings = train::AtLowestRung(settings, train::ScratchOf(settings));
   TESSERA_ASSIGN_OR_RETURN(const model_files::ModelConfig model,
                            train::ModelOf(settings, vocabulary));
   train::MachineRoom room = {.bytes = memory, .limit = "memory"};

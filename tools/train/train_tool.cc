@@ -116,7 +116,7 @@ absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
                           std::ostream& err, int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
-  settings = AtLeast(settings, ScratchOf(settings));
+  settings = AtLowestRung(settings, ScratchOf(settings));
   if (settings.dry_run) {
     TESSERA_RETURN_IF_ERROR(SetDevice(std::nullopt, err, settings));
     TESSERA_ASSIGN_OR_RETURN(const CheckedRun run, CheckRun(settings, err));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -30,159 +31,129 @@ struct FieldRow {
   Problem (*set)(const ConfigValue& value, ParallelConfig& config);
 };
 
+// Sets `field`, unless parsing failed.
 template <typename T>
-std::vector<std::string_view> NamesOf() {
+Problem Take(absl::StatusOr<T> parsed, std::string_view fix, T& field) {
+  if (!parsed.ok()) {
+    return ConfigProblem{.allowed = std::string(parsed.status().message()),
+                         .fix = std::string(fix)};
+  }
+  field = *std::move(parsed);
+  return std::nullopt;
+}
+
+template <typename T>
+Problem TakeName(const std::string& text, std::vector<std::string_view> more,
+                 T& field) {
+  absl::StatusOr<T> parsed = ParseEnum<T>(text);
+  if (parsed.ok()) return Take(std::move(parsed), "", field);
   std::vector<std::string_view> names;
   for (const auto& entry : EnumNames<T>::kTable) names.push_back(entry.name);
-  return names;
-}
-
-std::vector<std::string_view> DTypeNames() {
-  std::vector<std::string_view> names = NamesOf<DType>();
-  // The fp8 products of a bf16 model.
-  names.push_back("fp8");
-  return names;
-}
-
-ConfigProblem NotOneOf(std::string_view text,
-                       const std::vector<std::string_view>& names) {
-  return {
+  names.insert(names.end(), more.begin(), more.end());
+  return ConfigProblem{
       .allowed = absl::StrCat("must be one of ", absl::StrJoin(names, ", ")),
       .fix =
           std::string(text.empty() ? names.front() : NearestName(text, names))};
 }
 
-template <auto member>
-ConfigValue Get(const ParallelConfig& config) {
-  return config.*member;
+// The fields' types as values of flags and files, and back.
+ConfigValue Show(int64_t number) { return number; }
+ConfigValue Show(const std::string& text) { return text; }
+ConfigValue Show(const MeshSizes& mesh) { return mesh.ToFlag(); }
+ConfigValue Show(const LayerSplit& split) { return split.ToString(); }
+ConfigValue Show(ByteSize limit) {
+  return limit == ByteSize() ? "" : limit.ToString();
 }
+ConfigValue Show(absl::Duration timeout) {
+  return absl::ToInt64Seconds(timeout);
+}
+ConfigValue Show(NamedEnum auto value) { return std::string(EnumName(value)); }
 
-template <auto member>
-Problem Set(const ConfigValue& value, ParallelConfig& config) {
-  using T = std::decay_t<decltype(config.*member)>;
-  config.*member = std::get<T>(value);
+Problem Read(int64_t value, int64_t& number) {
+  number = value;
   return std::nullopt;
 }
-
-template <auto member>
-ConfigValue GetName(const ParallelConfig& config) {
-  return std::string(EnumName(config.*member));
-}
-
-template <auto member>
-Problem SetName(const ConfigValue& value, ParallelConfig& config) {
-  using T = std::decay_t<decltype(config.*member)>;
-  const std::string& text = std::get<std::string>(value);
-  const absl::StatusOr<T> parsed = ParseEnum<T>(text);
-  if (!parsed.ok()) return NotOneOf(text, NamesOf<T>());
-  config.*member = *parsed;
+Problem Read(int64_t value, absl::Duration& timeout) {
+  timeout = absl::Seconds(value);
   return std::nullopt;
 }
-
-// Empty: no limit.
-template <auto member>
-ConfigValue GetBytes(const ParallelConfig& config) {
-  return config.*member == ByteSize() ? "" : (config.*member).ToString();
+Problem Read(const std::string& value, std::string& text) {
+  text = value;
+  return std::nullopt;
 }
-
-template <auto member>
-Problem SetBytes(const ConfigValue& value, ParallelConfig& config) {
-  const std::string& text = std::get<std::string>(value);
-  const absl::StatusOr<ByteSize> limit =
+Problem Read(const std::string& text, MeshSizes& mesh) {
+  absl::StatusOr<MeshSizes> parsed = MeshSizes::Parse(text);
+  if (parsed.ok()) parsed->order = mesh.order;
+  Problem problem = Take(std::move(parsed), kMeshExample, mesh);
+  if (problem) problem->allowed += "; use sizes";
+  return problem;
+}
+Problem Read(const std::string& text, LayerSplit& split) {
+  return Take(LayerSplit::Parse(text), "3,5", split);
+}
+Problem Read(const std::string& text, ByteSize& limit) {
+  absl::StatusOr<ByteSize> parsed =
       text.empty() ? ByteSize() : ParseByteSize(text);
-  if (!limit.ok() || (!text.empty() && *limit == ByteSize())) {
-    return ConfigProblem{.allowed = "must be a number of bytes above 0",
-                         .fix = "300MiB"};
+  if (!parsed.ok() || (!text.empty() && *parsed == ByteSize())) {
+    parsed = absl::InvalidArgumentError("must be a number of bytes above 0");
   }
-  config.*member = *limit;
-  return std::nullopt;
+  return Take(std::move(parsed), "300MiB", limit);
+}
+Problem Read(const std::string& text, NamedEnum auto& value) {
+  return TakeName(text, {}, value);
 }
 
-Problem SetMesh(const ConfigValue& value, ParallelConfig& config) {
-  const auto mesh = MeshSizes::Parse(std::get<std::string>(value));
-  if (!mesh.ok()) {
-    return ConfigProblem{
-        .allowed = absl::StrCat(mesh.status().message(), "; use sizes"),
-        .fix = std::string(kMeshExample)};
-  }
-  const AxisOrder order = config.mesh.order;
-  config.mesh = *mesh;
-  config.mesh.order = order;
-  return std::nullopt;
+template <auto member>
+constexpr FieldRow Row(std::string_view name) {
+  return {name,
+          [](const ParallelConfig& config) { return Show(config.*member); },
+          [](const ConfigValue& value, ParallelConfig& config) {
+            using Field = std::decay_t<decltype(config.*member)>;
+            constexpr bool kIsNumber = std::is_same_v<Field, int64_t> ||
+                                       std::is_same_v<Field, absl::Duration>;
+            return Read(std::get < kIsNumber ? 0 : 1 > (value), config.*member);
+          }};
 }
 
-Problem SetOrder(const ConfigValue& value, ParallelConfig& config) {
+ConfigValue ShowOrder(const ParallelConfig& config) {
+  return FormatAxisOrder(config.mesh.order);
+}
+
+Problem ReadOrder(const ConfigValue& value, ParallelConfig& config) {
   // A mesh of any sizes above 1, so that every axis must be named.
   constexpr MeshSizes kAll = {.dp = 2, .pp = 2, .cp = 2, .tp = 2};
-  const auto order = kAll.ParseOrder(std::get<std::string>(value));
-  if (!order.ok()) {
-    return ConfigProblem{.allowed = std::string(order.status().message()),
-                         .fix = FormatAxisOrder(kDefaultAxisOrder)};
-  }
-  config.mesh.order = *order;
-  return std::nullopt;
+  return Take(kAll.ParseOrder(std::get<std::string>(value)),
+              FormatAxisOrder(kDefaultAxisOrder), config.mesh.order);
 }
 
-Problem SetSplit(const ConfigValue& value, ParallelConfig& config) {
-  auto split = LayerSplit::Parse(std::get<std::string>(value));
-  if (!split.ok()) {
-    return ConfigProblem{.allowed = std::string(split.status().message()),
-                         .fix = "3,5"};
-  }
-  config.split = *std::move(split);
-  return std::nullopt;
-}
-
-ConfigValue GetDType(const ParallelConfig& config) {
+ConfigValue ShowDType(const ParallelConfig& config) {
   if (config.fp8) return "fp8";
   const std::string_view name = EnumName(config.dtype);
   return std::string(name.empty() ? DTypeName(config.dtype) : name);
 }
 
-Problem SetDType(const ConfigValue& value, ParallelConfig& config) {
+Problem ReadDType(const ConfigValue& value, ParallelConfig& config) {
   const std::string& text = std::get<std::string>(value);
-  const auto dtype = ParseEnum<DType>(text == "fp8" ? "bf16" : text);
-  if (!dtype.ok()) return NotOneOf(text, DTypeNames());
-  config.dtype = *dtype;
-  config.fp8 = text == "fp8";
-  return std::nullopt;
+  const bool fp8 = text == "fp8";
+  Problem problem = TakeName(fp8 ? "bf16" : text, {"fp8"}, config.dtype);
+  if (!problem) config.fp8 = fp8;
+  return problem;
 }
 
 constexpr FieldRow kFields[] = {
-    {"mesh",
-     [](const ParallelConfig& c) -> ConfigValue { return c.mesh.ToFlag(); },
-     &SetMesh},
-    {"order",
-     [](const ParallelConfig& c) -> ConfigValue {
-       return FormatAxisOrder(c.mesh.order);
-     },
-     &SetOrder},
-    {"layers", &Get<&ParallelConfig::layers>, &Set<&ParallelConfig::layers>},
-    {"layers_per_stage",
-     [](const ParallelConfig& c) -> ConfigValue { return c.split.ToString(); },
-     &SetSplit},
-    {"schedule", &Get<&ParallelConfig::schedule>,
-     &Set<&ParallelConfig::schedule>},
-    {"chunks", &Get<&ParallelConfig::chunks>, &Set<&ParallelConfig::chunks>},
-    {"micro_batch", &Get<&ParallelConfig::micro_batch>,
-     &Set<&ParallelConfig::micro_batch>},
-    {"memory_strategy", &GetName<&ParallelConfig::memory_strategy>,
-     &SetName<&ParallelConfig::memory_strategy>},
-    {"strategy", &GetName<&ParallelConfig::strategy>,
-     &SetName<&ParallelConfig::strategy>},
-    {"dtype", &GetDType, &SetDType},
-    {"memory_limit", &GetBytes<&ParallelConfig::memory_limit>,
-     &SetBytes<&ParallelConfig::memory_limit>},
-    {"device_memory_limit", &GetBytes<&ParallelConfig::device_memory_limit>,
-     &SetBytes<&ParallelConfig::device_memory_limit>},
-    {"timeout_seconds",
-     [](const ParallelConfig& c) -> ConfigValue {
-       return absl::ToInt64Seconds(c.timeout);
-     },
-     [](const ConfigValue& value, ParallelConfig& c) -> Problem {
-       c.timeout = absl::Seconds(std::get<int64_t>(value));
-       return std::nullopt;
-     }},
+    Row<&ParallelConfig::mesh>("mesh"),
+    {"order", &ShowOrder, &ReadOrder},
+    Row<&ParallelConfig::layers>("layers"),
+    Row<&ParallelConfig::split>("layers_per_stage"),
+    Row<&ParallelConfig::schedule>("schedule"),
+    Row<&ParallelConfig::chunks>("chunks"),
+    Row<&ParallelConfig::micro_batch>("micro_batch"),
+    Row<&ParallelConfig::memory_strategy>("memory_strategy"),
+    Row<&ParallelConfig::strategy>("strategy"),
+    {"dtype", &ShowDType, &ReadDType},
+    Row<&ParallelConfig::memory_limit>("memory_limit"),
+    Row<&ParallelConfig::device_memory_limit>("device_memory_limit"),
+    Row<&ParallelConfig::timeout>("timeout_seconds"),
 };
 
 constexpr auto kFieldNames = [] {

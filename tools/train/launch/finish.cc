@@ -195,6 +195,12 @@ Settings OneRankSettings(const Settings& settings) {
   alone.context_attention = "ring";
   alone.recompute = "none";
   alone.zero = 0;
+  const Settings usual;  // Options of the other stages.
+  alone.reduce = usual.reduce;
+  alone.gather_ahead = usual.gather_ahead;
+  alone.max_gathered_bytes = usual.max_gathered_bytes;
+  alone.persistence_threshold = usual.persistence_threshold;
+  alone.hpz_partition_size = usual.hpz_partition_size;
   alone.offload = "none";
   alone.offload_dir = "";
   alone.compression = "none";

@@ -11,6 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tools/train/settings/check_settings.h"
+#include "tools/train/settings/memory_ladder.h"
 
 namespace tessera::train {
 
@@ -210,6 +212,23 @@ RunResult Losses(std::vector<double> losses, int64_t first = 0) {
     result.steps.push_back(step);
   }
   return result;
+}
+
+TEST(OneRankSettingsTest, AreValidForEveryMemoryStrategy) {
+  using topology::MemoryStrategy;
+  for (const MemoryStrategy strategy :
+       {MemoryStrategy::kBasic, MemoryStrategy::kStandard,
+        MemoryStrategy::kAggressive, MemoryStrategy::kExtreme}) {
+    Settings settings;
+    settings.parallel.split.counts = {1, 3};
+    settings.parallel.device_memory_limit = ByteSize(1);
+    settings.parallel.memory_strategy = strategy;
+    settings.max_gathered_bytes = 1 << 30;
+    const Settings alone = OneRankSettings(AtLowestRung(settings, "/scratch"));
+    TESSERA_EXPECT_OK(CheckSettings(alone));
+    EXPECT_EQ(alone.parallel,
+              topology::ParallelConfig{.strategy = alone.parallel.strategy});
+  }
 }
 
 TEST(OneRankSettingsTest, KeepSettingsThatAffectLosses) {

@@ -21,6 +21,7 @@
 #include "collectives/groups/host_hierarchy.h"
 #include "tools/cli/cli.h"
 #include "tools/train/report/collective_log.h"
+#include "tools/train/settings/check_settings.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {
@@ -151,16 +152,11 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
 
 absl::StatusOr<World> JoinWorld(const Settings& settings,
                                 const EnvironmentLookup& lookup) {
-  const int64_t ranks = settings.parallel.mesh.world_size();
   TESSERA_ASSIGN_OR_RETURN(
       Job job, JoinRanks(settings, RankVariables(settings, lookup)));
-  if (job.world_size.value() != ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--mesh=", settings.parallel.mesh.ToFlag(), " has ", ranks,
-        " ranks, and ", topology::LauncherName(job.environment.launcher),
-        " started ", job.world_size.value(),
-        "; start as many as the mesh has"));
-  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckParallel(settings.parallel, job.world_size.value()),
+      Annotate(_, topology::LauncherName(job.environment.launcher)));
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                            CreateNamed(settings, job, lookup));
   TESSERA_ASSIGN_OR_RETURN(World world, MakeWorld(settings, std::move(engine)));

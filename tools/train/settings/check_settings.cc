@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -491,8 +492,10 @@ bool IsScheduleFile(std::string_view schedule) {
   return absl::EndsWith(schedule, ".csv") || absl::StrContains(schedule, "/");
 }
 
-absl::Status CheckParallel(const topology::ParallelConfig& parallel) {
-  const std::vector<topology::ConfigProblem> problems = parallel.Problems();
+absl::Status CheckParallel(const topology::ParallelConfig& parallel,
+                           std::optional<int64_t> world_size) {
+  const std::vector<topology::ConfigProblem> problems =
+      parallel.Problems(world_size);
   return problems.empty() ? absl::OkStatus() : FlagProblem(problems.front());
 }
 

@@ -7,6 +7,8 @@
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_CHECK_SETTINGS_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_CHECK_SETTINGS_H_
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -18,8 +20,10 @@ namespace tessera::train {
 // True if --schedule names a file: it ends in .csv or contains a slash.
 bool IsScheduleFile(std::string_view schedule);
 
-// Returns the first of ParallelConfig's problems, as CheckSettings does.
-absl::Status CheckParallel(const topology::ParallelConfig& parallel);
+// Returns the first of ParallelConfig's problems, as CheckSettings does. With
+// `world_size`, the mesh must have as many ranks.
+absl::Status CheckParallel(const topology::ParallelConfig& parallel,
+                           std::optional<int64_t> world_size = std::nullopt);
 
 // Returns InvalidArgument for the first invalid value, in one line:
 // "--flag=value: what is allowed, such as ...".

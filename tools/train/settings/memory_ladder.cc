@@ -157,7 +157,7 @@ absl::StatusOr<MemoryRung> ClimbMemoryLadder(
   return Climb(from, use, scratch, predict, is_enough).Run();
 }
 
-Settings AtLeast(const Settings& settings, const std::string& scratch) {
+Settings AtLowestRung(const Settings& settings, const std::string& scratch) {
   Settings rung = settings;
   for (const Change& change : kChanges) {
     if (change.strategy > settings.parallel.memory_strategy) break;

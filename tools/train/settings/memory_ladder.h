@@ -1,6 +1,6 @@
 // The memory ladder: a sequence of settings (rungs), each of which needs less
 // memory and more time than the one before. --memory_strategy is the lowest
-// rung of a run (AtLeast). Before the run starts, FitMemoryLimit
+// rung of a run (AtLowestRung). Before the run starts, FitMemoryLimit
 // climbs it by predictions (launch/memory_check.h). While the run executes, the
 // worker climbs further if the ranks need more than predicted (loop/worker.h).
 //
@@ -63,7 +63,7 @@ absl::StatusOr<MemoryRung> ClimbMemoryLadder(
 // Returns `settings` with all changes of the rungs up to --memory_strategy, the
 // lowest rung of a run, except those that CheckSettings rejects and
 // compression.
-Settings AtLeast(const Settings& settings, const std::string& scratch);
+Settings AtLowestRung(const Settings& settings, const std::string& scratch);
 
 // The default directory for offloaded files: below --run_dir, or the directory
 // for temporary files.

@@ -181,12 +181,12 @@ TEST(MemoryLadderTest, SkipsRungsRejectedByPrediction) {
 
 TEST(MemoryLadderTest, StrategyIsTheLowestRung) {
   Settings settings = StageOne();
-  EXPECT_EQ(AtLeast(settings, "/scratch"), settings);
+  EXPECT_EQ(AtLowestRung(settings, "/scratch"), settings);
   const auto with = [&](MemoryStrategy strategy) {
     settings.parallel.memory_strategy = strategy;
-    const Settings rung = AtLeast(settings, "/scratch");
+    const Settings rung = AtLowestRung(settings, "/scratch");
     TESSERA_EXPECT_OK(CheckSettings(rung));
-    EXPECT_EQ(AtLeast(rung, "/scratch"), rung);
+    EXPECT_EQ(AtLowestRung(rung, "/scratch"), rung);
     return rung;
   };
   Settings expected = settings;
@@ -207,7 +207,7 @@ TEST(MemoryLadderTest, StrategyIsTheLowestRung) {
   settings.parallel.memory_strategy = MemoryStrategy::kAggressive;
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const MemoryRung rung,
-      Climb(AtLeast(settings, "/scratch"), LadderUse::kBeforeStart, 590));
+      Climb(AtLowestRung(settings, "/scratch"), LadderUse::kBeforeStart, 590));
   EXPECT_EQ(rung.strategy, MemoryStrategy::kAggressive);
   EXPECT_EQ(rung.flags, "");
 }

@@ -27,6 +27,7 @@ TEST(MeasureCopiesTest, CountsBothDirections) {
   TESSERA_ASSERT_OK(
       MeasureCopies(*device,
                     {.size = 1 << 20,
+                     .seconds = 0,
                      .blocks = {65536, 300000},
                      .step = {.pcie_bytes_per_second = 50e9}},
                     [&](const Measurement& m) { measured.push_back(m); }));

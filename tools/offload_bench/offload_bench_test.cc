@@ -66,8 +66,8 @@ class OffloadBenchTest : public testing::Test {
 
 // The required ratio of the lossless codec. The data are the same everywhere.
 TEST_F(OffloadBenchTest, LosslessCompressesNormalWeights) {
-  TESSERA_ASSERT_OK(
-      MeasureCodecs({.size = 8 << 20, .codecs = {"lossless"}}, Collect()));
+  TESSERA_ASSERT_OK(MeasureCodecs(
+      {.size = 8 << 20, .seconds = 0, .codecs = {"lossless"}}, Collect()));
   EXPECT_EQ(measured_.size(), 4u);
   EXPECT_GE(Of("lossless", "encode", "bf16").ratio, 1.48);
   EXPECT_GE(Of("lossless", "encode", "f32").ratio, 1.18);
@@ -76,9 +76,11 @@ TEST_F(OffloadBenchTest, LosslessCompressesNormalWeights) {
 }
 
 TEST_F(OffloadBenchTest, LossyCodecsHaveTheirRoundingError) {
-  TESSERA_ASSERT_OK(MeasureCodecs(
-      {.size = 1 << 20, .codecs = {"none", "fp16", "bf16", "int8", "nf4"}},
-      Collect()));
+  TESSERA_ASSERT_OK(
+      MeasureCodecs({.size = 1 << 20,
+                     .seconds = 0,
+                     .codecs = {"none", "fp16", "bf16", "int8", "nf4"}},
+                    Collect()));
   EXPECT_EQ(measured_.size(), 20u);
   ExpectPlausible();
   EXPECT_EQ(Of("none", "decode", "f32").error, 0.0);
@@ -98,8 +100,8 @@ TEST_F(OffloadBenchTest, LossyCodecsHaveTheirRoundingError) {
 
 TEST_F(OffloadBenchTest, OptimizersCountTheBytesOfAStep) {
   constexpr int64_t kSize = 2048 * 4 * 8;
-  TESSERA_ASSERT_OK(
-      MeasureOptimizers({.size = kSize, .threads = {1, 2}}, Collect()));
+  TESSERA_ASSERT_OK(MeasureOptimizers(
+      {.size = kSize, .threads = {1, 2}, .seconds = 0}, Collect()));
   EXPECT_EQ(measured_.size(), 24u);
   ExpectPlausible();
   const std::map<std::string, std::pair<double, double>> expected = {
@@ -124,8 +126,8 @@ TEST_F(OffloadBenchTest, OptimizersCountTheBytesOfAStep) {
 
 TEST_F(OffloadBenchTest, TiersMoveBlocksOfAnySize) {
   // 3 blocks; the remainder is ignored.
-  TESSERA_ASSERT_OK(
-      MeasureTiers({.size = 10 * 4096, .blocks = {3 * 4096}}, Collect()));
+  TESSERA_ASSERT_OK(MeasureTiers(
+      {.size = 10 * 4096, .seconds = 0, .blocks = {3 * 4096}}, Collect()));
   EXPECT_EQ(measured_.size(), 8u);
   ExpectPlausible();
   for (const Measurement& m : measured_) EXPECT_EQ(m.bytes, 9 * 4096);
@@ -149,6 +151,7 @@ class OffloadBenchFileTest : public OffloadBenchTest {
 
 TEST_F(OffloadBenchFileTest, ComparesTheFileTierWithItsDevice) {
   TESSERA_ASSERT_OK(MeasureFileTier({.size = 1 << 20,
+                                     .seconds = 0,
                                      .directory = directory_,
                                      .blocks = {4096, 128 << 10},
                                      .depth = 8},

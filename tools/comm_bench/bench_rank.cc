@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -24,11 +25,11 @@ using collectives::Work;
 
 using Seconds = std::vector<double>;
 
-// Arithmetic in registers and the first cache, for about that time.
-absl::Status Compute(int64_t microseconds) {
+// Arithmetic in registers and the first cache, about a microsecond a unit.
+absl::Status Compute(int64_t units) {
   std::array<double, 64> x;
   x.fill(1.0);
-  for (int64_t step = 0; step < 40 * microseconds; ++step) {
+  for (int64_t step = 0; step < 40 * units; ++step) {
     for (double& value : x) value = value * 0.999999 + 1e-6;
   }
   double sum = 0;
@@ -36,6 +37,19 @@ absl::Status Compute(int64_t microseconds) {
   // Uses the result, so that the compiler keeps the loop.
   if (std::isfinite(sum)) return absl::OkStatus();
   return absl::InternalError("the overlapped computation has a wrong result");
+}
+
+// The units of a computation that takes so long on this rank.
+absl::StatusOr<int64_t> UnitsFor(double seconds) {
+  constexpr int64_t kUnits = 200;
+  int64_t fastest = std::numeric_limits<int64_t>::max();
+  for (int run = 0; run < 5; ++run) {
+    const int64_t begin = MonotonicNanos();
+    TESSERA_RETURN_IF_ERROR(Compute(kUnits));
+    fastest = std::min(fastest, MonotonicNanos() - begin);
+  }
+  const double unit = 1e-9 * static_cast<double>(fastest) / kUnits;
+  return std::max<int64_t>(1, std::llround(seconds / unit));
 }
 
 // With --group_size consecutive ranks are near each other.
@@ -192,7 +206,8 @@ absl::StatusOr<Seconds> BenchRank::Time(const Task& task) {
 
 absl::StatusOr<Seconds> BenchRank::TimeOverlap(const Task& task) {
   TESSERA_RETURN_IF_ERROR(Prepare(task));
-  const auto compute = [&] { return Compute(task.compute_us); };
+  TESSERA_ASSIGN_OR_RETURN(const int64_t units, UnitsFor(task.compute_seconds));
+  const auto compute = [&] { return Compute(units); };
   const auto both = [&]() -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(
         const Work work, communicator_->Start(operands_->operation(0), call_));

@@ -49,7 +49,7 @@ struct Task {
   int64_t first_iteration = 0;
   int64_t warmup = 0;  // Iterations that are not timed.
   int64_t iterations = 0;
-  int64_t compute_us = 0;  // For TimeOverlap; the same on all ranks.
+  double compute_seconds = 0;  // For TimeOverlap.
 };
 
 // The capabilities of an engine, from which its variants follow.
@@ -74,8 +74,8 @@ class BenchRank {
   absl::StatusOr<std::vector<double>> Time(const Task& task);
 
   // Three times for each iteration: of a computation of about
-  // task.compute_us, of the operation, and of both with the operation started
-  // first. The task has a batch of 1.
+  // task.compute_seconds, of the operation, and of both with the operation
+  // started first. The task has a batch of 1.
   absl::StatusOr<std::vector<double>> TimeOverlap(const Task& task);
 
   // The choice of the adaptive chooser.

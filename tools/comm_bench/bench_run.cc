@@ -269,7 +269,7 @@ class Schedule {
     Task task = turn.task;
     task.batch = 1;
     task.iterations = kOverlaps;
-    task.compute_us = std::max<int64_t>(1, std::llround(turn.single * 1e6));
+    task.compute_seconds = turn.single;
     TESSERA_ASSIGN_OR_RETURN(
         const Seconds all,
         Measure(turn, task, 3 * kOverlaps, &BenchRank::TimeOverlap));

@@ -21,6 +21,7 @@
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
 #include "nlohmann/json.hpp"
+#include "tools/cli/cli.h"
 #include "tools/comm_bench/bench_engines.h"
 #include "tools/launch/launch_command.h"
 #include "tools/launch/launcher.h"

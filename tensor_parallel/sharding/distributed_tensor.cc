@@ -89,8 +89,9 @@ bool IsFirstAlong(const ShardedLayout& layout, topology::Rank rank) {
       });
 }
 
-// The blocks of a message, one after the other in memory: that of the tensor
-// with the elements of `box` if they lie there so, otherwise a packed copy.
+// The blocks of a message, one after the other: in the memory of the tensor,
+// which has the elements of `box`, if they already are in this order there,
+// otherwise in a packed copy.
 class Message {
  public:
   static absl::StatusOr<Message> Create(std::vector<Box> blocks, const Box& box,
@@ -215,9 +216,10 @@ class Mover {
   absl::Status Communicate(const DistributedTensor& tensor,
                            const RedistributionStep& step,
                            DistributedTensor& result) {
-    TESSERA_ASSIGN_OR_RETURN(Communicator * group,
+    TESSERA_ASSIGN_OR_RETURN(Communicator* const group,
                              groups_.Group(absl::StrJoin(step.axes, ",")));
-    if (IsHostAccessible(tensor.local().kind())) group = &group->host();
+    Communicator& communicator =
+        IsHostAccessible(tensor.local().kind()) ? group->host() : *group;
     TESSERA_ASSIGN_OR_RETURN(const StepGroup shards,
                              GroupOf(step, tensor.rank()));
     const size_t self = shards.IndexOf(tensor.rank());
@@ -241,7 +243,7 @@ class Mover {
         sent->Pack(queue_, tensor.box(), tensor.local().view()));
     const TensorView local = result.local().view();
     const collectives::Buffer output = received->Target(local);
-    TESSERA_RETURN_IF_ERROR(group->RunOn(
+    TESSERA_RETURN_IF_ERROR(communicator.RunOn(
         queue_, OperationOf(step.kind, input, *sent, output, *received)));
     return received->Unpack(queue_, result.box(), local);
   }

@@ -15,6 +15,7 @@
 #include "tools/python/bindings.h"
 #include "topology/cluster/cluster.h"
 #include "topology/cluster/cluster_file.h"
+#include "topology/config/parallel_config.h"
 #include "topology/mesh.h"
 #include "topology/placement/placement.h"
 #include "topology/placement/traffic.h"
@@ -287,7 +288,29 @@ void BindPlacement(py::module_& module) {
 
 }  // namespace
 
+namespace {
+
+// Configurations are JSON, as ParallelConfig reads and writes them.
+void BindParallelConfig(py::module_& module) {
+  using topology::ParallelConfig;
+  module.def("parallel_config", [](const std::string& json,
+                                   std::optional<int64_t> ranks) {
+    const ParallelConfig config = Value(ParallelConfig::FromJson(json));
+    Check(config.Validate(ranks));
+    return config.ToJson();
+  });
+  module.def("layers_per_stage", [](const std::string& json,
+                                    const std::vector<double>& costs) {
+    const ParallelConfig config = Value(ParallelConfig::FromJson(json));
+    Check(config.Validate());
+    return Value(config.LayersPerStage(costs));
+  });
+}
+
+}  // namespace
+
 void BindTopology(py::module_& module) {
+  BindParallelConfig(module);
   BindMesh(module);
   BindCluster(module);
   BindPlacement(module);

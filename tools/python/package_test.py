@@ -18,7 +18,7 @@ import zipfile
 import tessera
 from tessera import _core, estimate, launch, pipeline, plan
 from tessera.errors import DeadlineExceeded, InvalidArgument, StatusError
-from tessera.topology import Cluster, Mesh, place
+from tessera.topology import Cluster, Mesh, layers_per_stage, parallel_config, place
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -62,6 +62,26 @@ class WheelTest(unittest.TestCase):
             with tempfile.TemporaryDirectory() as directory:
                 output = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=directory)
             self.assertEqual(output, text)
+
+
+class ParallelConfigTest(unittest.TestCase):
+    def test_returns_all_fields(self):
+        config = parallel_config(ranks=8, mesh="dp2,pp4", layers=10, memory_strategy="standard")
+        self.assertEqual((config["mesh"], config["layers"], config["chunks"]), ("dp2,pp4", 10, 1))
+        self.assertEqual(parallel_config(**config), config)
+
+    def test_lists_all_problems(self):
+        with self.assertRaises(InvalidArgument) as caught:
+            parallel_config(ranks=6, mesh="dp2,pp4", layers=3, micro_batch=0)
+        for words in ("3 problems", "has 8 ranks, and the job 6", "micro_batch=0: must be at least 1", "4 stages"):
+            self.assertIn(words, str(caught.exception))
+        with self.assertRaisesRegex(InvalidArgument, "layer=3: is not a field; the nearest is layers"):
+            parallel_config(layer=3)
+
+    def test_divides_layers(self):
+        self.assertEqual(layers_per_stage(mesh="pp4", layers=10), [3, 3, 2, 2])
+        self.assertEqual(layers_per_stage([1, 1, 1, 5, 1], mesh="pp2", layers=5, layers_per_stage="cost"), [3, 2])
+        self.assertEqual(layers_per_stage(mesh="pp2", layers=5, layers_per_stage="1,4"), [1, 4])
 
 
 class MeshTest(unittest.TestCase):

@@ -46,7 +46,7 @@ using ConfigValue = std::variant<int64_t, std::string>;
 //   config.LayersPerStage();                 // 16, 16
 struct ParallelConfig {
   MeshSizes mesh = {};
-  int64_t layers = 0;     // Of the model; 0: unknown.
+  int64_t layers = 0;     // The layers of the model; 0: unknown.
   LayerSplit split = {};  // Divides the layers among the stages.
   // How the pipeline runs: a generator's name, "auto", or a CSV file. A string,
   // because the names are listed by pipeline::Generators() and topology does

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +25,19 @@ from typing import NamedTuple
 from tessera import _core
 from tessera.errors import InvalidArgument
 
-__all__ = ["AxisCost", "Cluster", "Device", "Link", "Mesh", "Placement", "Traffic", "place", "transformer_traffic"]
+__all__ = [
+    "AxisCost",
+    "Cluster",
+    "Device",
+    "Link",
+    "Mesh",
+    "Placement",
+    "Traffic",
+    "layers_per_stage",
+    "parallel_config",
+    "place",
+    "transformer_traffic",
+]
 
 
 def _pairs(axes: str | Mapping[str, int]) -> list[tuple[str, int]]:
@@ -306,3 +319,27 @@ def place(
         cluster = Cluster(cluster)
     listed = [(name, size, [(kind, bytes_, times) for kind, bytes_, times in known.get(name, ())]) for name, size in pairs]
     return Placement(_core.place(cluster._cluster, listed, keep_order))
+
+
+def parallel_config(*, ranks: int | None = None, **fields: int | str) -> dict[str, int | str]:
+    """Checks the parallel configuration of a job and returns all of its fields.
+
+    Args:
+      ranks: the number of ranks of the job, which the mesh must have.
+      fields: mesh, order, layers, layers_per_stage, schedule, chunks, micro_batch, memory_strategy, strategy, dtype,
+        memory_limit, device_memory_limit, timeout_seconds, as the flags of //tools/train; layers are those of the model.
+
+    Raises:
+      InvalidArgument: lists all problems, with the allowed values.
+    """
+    return json.loads(_core.parallel_config(json.dumps(fields), ranks))
+
+
+def layers_per_stage(costs: Sequence[float] = (), **fields: int | str) -> list[int]:
+    """Returns the layers of each pipeline stage of a configuration with layers_per_stage "even", "cost" or "3,5".
+
+    Args:
+      costs: for "cost", the cost of each layer, in any unit.
+      fields: as for `parallel_config`.
+    """
+    return _core.layers_per_stage(json.dumps(fields), list(costs))

@@ -45,6 +45,10 @@ Settings OneRankSettings(const Settings& settings) {
   alone.zero = 0;
   alone.offload = "none";
   alone.offload_dir = "";
+  alone.layout = "chunks";
+  alone.host_budget = alone.device_budget = 0;
+  alone.pin_memory = false;
+  alone.offload_strategy = "conservative";
   alone.compression = "none";
   alone.parallel.memory_limit = {};
   alone.run_dir = "";

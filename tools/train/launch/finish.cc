@@ -203,6 +203,10 @@ Settings OneRankSettings(const Settings& settings) {
   alone.hpz_partition_size = usual.hpz_partition_size;
   alone.offload = "none";
   alone.offload_dir = "";
+  alone.layout = "chunks";
+  alone.host_budget = alone.device_budget = 0;
+  alone.pin_memory = false;
+  alone.offload_strategy = "conservative";
   alone.compression = "none";
   alone.parallel.memory_limit = {};
   alone.parallel.device_memory_limit = {};

@@ -11,8 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "offload/pressure/pressure_gauge.h"
+#include "offload/pressure/pressure_policy.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/predict/run_prediction.h"
+#include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
 
@@ -65,8 +68,10 @@ MemoryStrategy::MemoryStrategy(const RunContext& run)
       limit_(run.settings.parallel.memory_limit.bytes()),
       strategy_(run.settings.parallel.memory_strategy) {
   if (limit_ == 0) return;
-  watch_.emplace(limit_ / (run.shares_process() ? 1 : run.world.size()),
-                 run.sinks.memory.value_or(MemoryWatch::RealSystem()));
+  watch_.emplace(
+      limit_ / (run.shares_process() ? 1 : run.world.size()),
+      run.sinks.memory.value_or(MemoryWatch::RealSystem()),
+      offload::PressurePolicy::Of(OffloadConfigOf(run.settings).strategy));
 }
 
 void MemoryStrategy::Restart() {
@@ -75,11 +80,17 @@ void MemoryStrategy::Restart() {
   watch_->Restart();
 }
 
-absl::StatusOr<int64_t> MemoryStrategy::AfterStep() {
+absl::StatusOr<int64_t> MemoryStrategy::AfterStep(OffloadTiers& tiers) {
   if (!watch_) return 0;
   const MemoryWatch::Usage own = watch_->AfterStep();
   if (own.notice) run_.Say(absl::StrCat("memory: rank 0 ", *own.notice));
-  int64_t used = own.used;
+  TESSERA_ASSIGN_OR_RETURN(const int64_t moved, tiers.Relieve(own.reading));
+  if (moved > 0) {
+    offload::ReturnFreeMemory();
+    run_.Say(absl::StrCat("memory: rank 0 moved ", moved,
+                          " bytes of offloaded data to --offload_dir"));
+  }
+  int64_t used = std::max<int64_t>(own.used - moved, 0);
   TESSERA_RETURN_IF_ERROR(
       run_.world.AllReduce(collectives::Buffer(std::span(&used, 1)),
                            run_.shares_process()

@@ -5,7 +5,8 @@
 //   MemoryStrategy memory(run);
 //   memory.Restart();
 //   ... rank.Step() ...
-//   TESSERA_ASSIGN_OR_RETURN(const int64_t excessive, memory.AfterStep());
+//   TESSERA_ASSIGN_OR_RETURN(const int64_t excessive,
+//                            memory.AfterStep(setup.tiers()));
 //   if (excessive > 0) rung = memory.NextRung(excessive);
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_MEMORY_STRATEGY_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_MEMORY_STRATEGY_H_
@@ -19,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "tools/train/loop/checkpoint_history.h"
 #include "tools/train/loop/memory_watch.h"
+#include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/rank_setup.h"
 #include "tools/train/loop/run_context.h"
 #include "tools/train/report/run_result.h"
@@ -43,9 +45,10 @@ class MemoryStrategy {
   // Excludes memory before the next step from its peak.
   void Restart();
 
-  // Returns the bytes of all ranks, which are on one machine, if they exceed
-  // the limit and a higher rung may exist, otherwise 0. A collective.
-  absl::StatusOr<int64_t> AfterStep();
+  // Moves the blocks of `tiers` that --offload_strategy selects, then returns
+  // the bytes of all ranks, which are on one machine, if they exceed the limit
+  // and a higher rung may exist, otherwise 0. A collective.
+  absl::StatusOr<int64_t> AfterStep(OffloadTiers& tiers);
 
   // Returns the rung that rank 0 chooses, since predictions differ slightly
   // between ranks. Only differences of predictions matter; the actual memory is

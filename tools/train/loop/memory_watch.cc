@@ -81,11 +81,10 @@ MemoryWatch::Usage MemoryWatch::AfterStep() {
   Usage usage = {.used =
                      restarts_peak_ ? before.peak_resident : before.resident};
   peak_ = std::max({peak_, usage.used, before.peak_resident});
-  offload::MemoryReading reading;
-  reading.limits.push_back(
+  usage.reading.limits.push_back(
       {.source = "--memory_limit", .used = usage.used, .limit = share_});
-  const bool is_short = gauge_.Update(reading, system_.now_ns()) >=
-                        offload::PressureLevel::kCritical;
+  const bool is_short =
+      gauge_.Update(usage.reading, system_.now_ns()) >= policy_.acts_at;
   if (!is_short) {
     has_told_ = false;
     Restart();

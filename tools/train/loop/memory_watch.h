@@ -8,10 +8,10 @@
 //
 // The usage of a step is its peak, to which the system's limits apply, if the
 // system can reset the peak (man proc_pid_clear_refs); otherwise the resident
-// memory after it. From 90 % of the share on, freed memory that the process
-// still holds is returned to the system. This gives a notice the first time,
-// and again only after the pressure has fallen in between
-// (offload/pressure/pressure_gauge.h).
+// memory after it. From the threshold of the policy on, by default 90 % of the
+// share, freed memory that the process still holds is returned to the system.
+// This gives a notice the first time, and again only after the pressure has
+// fallen in between (offload/pressure/pressure_gauge.h).
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_MEMORY_WATCH_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_MEMORY_WATCH_H_
 
@@ -23,6 +23,8 @@
 #include <utility>
 
 #include "offload/pressure/pressure_gauge.h"
+#include "offload/pressure/pressure_policy.h"
+#include "offload/pressure/system_memory.h"
 
 namespace tessera::train {
 
@@ -61,13 +63,16 @@ class MemoryWatch {
   struct Usage {
     // The bytes of the step minus the bytes returned to the system after it.
     int64_t used = 0;
+    // The bytes of the step, relative to the share.
+    offload::MemoryReading reading = {};
     // Set when memory is returned for the first time: "had 95.0MiB of its
     // 100.0MiB of --memory_limit; ...".
     std::optional<std::string> notice = std::nullopt;
   };
 
-  explicit MemoryWatch(int64_t share, System system = RealSystem())
-      : share_(share), system_(std::move(system)) {}
+  explicit MemoryWatch(int64_t share, System system = RealSystem(),
+                       const offload::PressurePolicy& policy = {})
+      : share_(share), policy_(policy), system_(std::move(system)) {}
 
   // Begins a step. Earlier peaks are ignored.
   void Restart();
@@ -80,6 +85,7 @@ class MemoryWatch {
 
  private:
   const int64_t share_;
+  const offload::PressurePolicy policy_;
   const System system_;
   offload::PressureGauge gauge_;
   bool restarts_peak_ = false;

@@ -4,12 +4,12 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "offload/codec/codec.h"
-#include "offload/tier/compressed_tier.h"
-#include "offload/tier/file_tier.h"
-#include "offload/tier/host_tier.h"
+#include "offload/pressure/pressure_policy.h"
+#include "offload/tier/cuda_pinning.h"
+#include "offload/tier/pinned_arena.h"
 #include "tools/train/report/tier_log.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/settings.h"
@@ -18,26 +18,6 @@ namespace tessera::train {
 namespace {
 
 constexpr std::string_view kFile = "file";
-
-std::shared_ptr<offload::Accounting> CountedAs(std::string_view name) {
-  return std::make_shared<offload::Accounting>(std::string(name),
-                                               offload::kUnlimited);
-}
-
-// Compresses each purpose with the codec that TierCodecName allows.
-absl::StatusOr<std::shared_ptr<offload::MemoryTier>> Compressed(
-    const Settings& settings, std::shared_ptr<offload::MemoryTier> base) {
-  TESSERA_ASSIGN_OR_RETURN(auto codec,
-                           offload::CreateCodec(settings.compression));
-  offload::CompressedTier::Options options;
-  for (const offload::Purpose purpose : offload::kAllPurposes) {
-    TESSERA_ASSIGN_OR_RETURN(
-        options.codec_of[static_cast<size_t>(purpose)],
-        offload::CreateCodec(TierCodecName(settings, purpose)));
-  }
-  return std::make_shared<offload::CompressedTier>(
-      std::move(codec), std::move(base), std::move(options));
-}
 
 }  // namespace
 
@@ -53,16 +33,20 @@ absl::StatusOr<std::unique_ptr<OffloadTiers>> OffloadTiers::Create(
       tiers->CreateTier(settings, std::move(log)),
       Annotate(_, absl::StrCat("--offload=", settings.offload,
                                " --offload_dir=", settings.offload_dir,
+                               " --host_budget=", settings.host_budget,
                                " --compression=", settings.compression)));
   return tiers;
 }
 
 OffloadTiers::OffloadTiers(const Settings& settings)
-    : offload_(OffloadChoice::Of(settings.offload)),
-      buffers_(CountedAs("file buffers")) {}
+    : config_(OffloadConfigOf(settings)),
+      offloads_activations_(OffloadChoice::Of(settings.offload).activations),
+      buffers_(std::make_shared<offload::Accounting>("file buffers",
+                                                     offload::kUnlimited)) {}
 
 OffloadTiers::~OffloadTiers() {
   tier_.reset();
+  made_ = {};
   for (const std::string& path : made_directories_) {
     std::error_code ignored;  // The directory may contain other files.
     std::filesystem::remove(path, ignored);
@@ -85,30 +69,31 @@ absl::Status OffloadTiers::MakeDirectory(const std::string& path) {
 
 absl::Status OffloadTiers::CreateTier(const Settings& settings,
                                       std::shared_ptr<TierLog> log) {
-  std::shared_ptr<offload::MemoryTier> tier;
-  if (settings.offload_dir.empty()) {
-    tier = std::make_shared<offload::HostTier>(CountedAs("host"));
-  } else {
-    TESSERA_ASSIGN_OR_RETURN(
-        tier, offload::FileTier::Create(CountedAs(kFile),
-                                        {.path = UserPath(settings.offload_dir),
-                                         .bounce_accounting = buffers_}));
-  }
-  if (settings.compression != "none") {
-    TESSERA_ASSIGN_OR_RETURN(tier, Compressed(settings, std::move(tier)));
-  }
-  tier_ = std::make_unique<TimedTier>(std::move(tier), std::move(log));
+  const bool on_gpu = absl::StartsWith(settings.device, "cuda");
+  TESSERA_ASSIGN_OR_RETURN(
+      made_,
+      zero3::MakeOffloadTier(
+          config_, settings.parallel.dtype,
+          {.pinning = on_gpu ? offload::CudaPinning() : offload::MlockPinning(),
+           .file_buffers = buffers_}));
+  tier_ = std::make_unique<TimedTier>(made_.tier, std::move(log));
   return absl::OkStatus();
 }
 
 void OffloadTiers::AddTo(RunOptions& options) const {
-  zero3::ShardedStateOptions& state = options.state;
-  if (offload_.optimizer) state.optimizer_tier = tier_.get();
-  if (offload_.parameters && state.stage == 3) {
-    state.parameter_tier = tier_.get();
-  }
-  if (offload_.gradients && state.stage >= 2) state.gradient_tier = tier_.get();
-  if (offload_.activations) options.activation_tier = tier_.get();
+  zero3::AddTo(options.state, config_, tier_.get());
+  if (offloads_activations_) options.activation_tier = tier_.get();
+}
+
+absl::Status OffloadTiers::pin_status() const {
+  return made_.arena == nullptr ? absl::OkStatus() : made_.arena->pin_status();
+}
+
+absl::StatusOr<int64_t> OffloadTiers::Relieve(
+    const offload::MemoryReading& reading) {
+  if (made_.spill == nullptr) return 0;
+  return made_.spill->Relieve(offload::PressurePolicy::Of(config_.strategy),
+                              reading);
 }
 
 BytesByPurpose OffloadTiers::Peaks(bool of_file) const {

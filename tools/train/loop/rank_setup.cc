@@ -60,6 +60,10 @@ absl::Status RankSetup::Make(const RunContext& run) {
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings, meter_->tiers()));
   tiers_->AddTo(options);
+  if (const absl::Status pinned = tiers_->pin_status(); !pinned.ok()) {
+    run.Say(
+        absl::StrCat("--pin_memory: memory is not pinned: ", pinned.message()));
+  }
   options.state.ops = device_->state_ops();
   options.state.adamw.pool = options.state.sgd.pool = device_->pool();
   options.state.fill_threads = FillThreads(run);

@@ -132,7 +132,8 @@ absl::Status Worker::TakeStep() {
       return absl::OutOfRangeError(verdict.non_finite);
     }
     TESSERA_RETURN_IF_ERROR(Report(record));
-    TESSERA_ASSIGN_OR_RETURN(const int64_t excessive, memory_.AfterStep());
+    TESSERA_ASSIGN_OR_RETURN(const int64_t excessive,
+                             memory_.AfterStep(setup_->tiers()));
     if (excessive > 0 && rank().steps() < run_.settings.steps) {
       TESSERA_RETURN_IF_ERROR(ChangeStrategy(excessive));
     }

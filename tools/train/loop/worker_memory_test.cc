@@ -219,6 +219,63 @@ TEST_F(WorkerMemoryTest, TriesCompressionBeforeFiles) {
             absl::StrCat("--offload_dir=", temporary_));
 }
 
+// Every layout, with part of the state in host memory and the rest in files.
+TEST_F(WorkerMemoryTest, SpilledStateHasTheSameLosses) {
+  settings_.parallel.memory_limit = {};
+  settings_.offload = "none";
+  const std::vector<double> expected = LossesWithoutLimit();
+  settings_.zero = 3;
+  settings_.offload_dir = NewDirectory("spilled");
+  settings_.host_budget = 40'000;
+  settings_.pin_memory = true;
+  for (const char* layout : {"chunks", "round_robin", "balanced"}) {
+    settings_.layout = layout;
+    for (const char* offload : {"grads", "all,activations"}) {
+      settings_.offload = offload;
+      SCOPED_TRACE(absl::StrCat(layout, " ", offload));
+      const JobRun run = RunJob(settings_, nullptr, model_);
+      ASSERT_THAT(run.statuses, Each(IsOk()));
+      ExpectSameLosses(run.losses(), expected);
+      for (const RankResult& rank : run.result.ranks) {
+        const auto gradients =
+            static_cast<size_t>(offload::Purpose::kGradients);
+        EXPECT_LE(rank.memory.host[gradients], 40'000);
+        EXPECT_GT(rank.memory.file[gradients], 0);
+      }
+    }
+  }
+}
+
+TEST_F(WorkerMemoryTest, FullHostBudgetNamesBudgetAndNeed) {
+  settings_.parallel.memory_limit = {};
+  settings_.offload = "optimizer";
+  settings_.host_budget = 40'000;
+  EXPECT_THAT(RunJob(settings_, nullptr, model_).statuses,
+              Each(StatusIs(absl::StatusCode::kResourceExhausted,
+                            HasSubstr("of the budget of 40000 bytes"))));
+}
+
+// At 70 % of the limit, a conservative run moves nothing.
+TEST_F(WorkerMemoryTest, StrategyMovesBlocksToFiles) {
+  const std::vector<double> expected = LossesWithoutLimit();
+  settings_.offload = "optimizer";
+  settings_.offload_dir = NewDirectory("moved");
+  settings_.host_budget = 100'000'000;
+  const std::vector<int64_t> used(6, kLimit * 7 / 10);
+  const auto optimizer = static_cast<size_t>(offload::Purpose::kOptimizer);
+  for (const auto& [strategy, moves] :
+       {std::pair{"conservative", false}, {"aggressive", true}}) {
+    settings_.offload_strategy = strategy;
+    const JobRun run = RunWith(0, used);
+    ASSERT_THAT(run.statuses, Each(IsOk()));
+    ExpectSameLosses(run.losses(), expected);
+    const RankMemory& memory = run.result.ranks[0].memory;
+    EXPECT_GT(memory.host[optimizer], 0);
+    EXPECT_EQ(memory.file[optimizer] > 0, moves) << strategy;
+    EXPECT_EQ(run.result.ranks[1].memory.file[optimizer], 0);
+  }
+}
+
 TEST_F(WorkerMemoryTest, ChangesNothingBelowLimit) {
   const int64_t most = kLimit - kLimit / 50;
   const JobRun run = RunWith(1, std::vector<int64_t>(6, most));

@@ -69,7 +69,9 @@ struct ParityCase {
   int64_t hpz_partition_size = 0;
   // none, optimizer, gradients, params, all (the state), activations
   std::string offload = "none";
-  std::string tier = "none";  // none, host, file
+  // none; host; file; spill: 8 KiB of host memory for all ranks together, and a
+  // file.
+  std::string tier = "none";
   bool lossless = false;
   // On a device, for an optimizer in a tier: memory for speculative steps,
   // which begin before the norm is known.

@@ -26,6 +26,7 @@
 #include "offload/tier/file_tier.h"
 #include "offload/tier/host_tier.h"
 #include "offload/tier/memory_tier.h"
+#include "offload/tier/spill_tier.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/samples.h"
 #include "tools/train/loop/rank_device.h"
@@ -47,14 +48,19 @@ std::string TemporaryDirectory() {
 // Null if the run has no tier.
 absl::StatusOr<Tier> MakeTier(const ParityCase& run) {
   Tier tier;
-  if (run.tier == "host") {
-    tier = std::make_shared<offload::HostTier>(
-        std::make_shared<offload::Accounting>("host", int64_t{1} << 30));
-  } else if (run.tier == "file") {
+  if (run.tier == "file" || run.tier == "spill") {
     TESSERA_ASSIGN_OR_RETURN(
         tier, offload::FileTier::Create(std::make_shared<offload::Accounting>(
                                             "file", int64_t{1} << 30),
                                         {.path = TemporaryDirectory()}));
+  }
+  if (run.tier == "host" || run.tier == "spill") {
+    const auto host = std::make_shared<offload::HostTier>(
+        std::make_shared<offload::Accounting>(
+            "host", tier == nullptr ? int64_t{1} << 30 : int64_t{1} << 13));
+    tier = tier == nullptr
+               ? Tier(host)
+               : std::make_shared<offload::SpillTier>(host, std::move(tier));
   }
   if (!run.lossless || tier == nullptr) return tier;
   TESSERA_ASSIGN_OR_RETURN(auto codec, offload::CreateCodec("lossless"));

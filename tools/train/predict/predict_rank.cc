@@ -16,6 +16,7 @@
 #include "offload/tier/accounting.h"
 #include "offload/tier/budgeted_memory.h"
 #include "offload/tier/file_tier.h"
+#include "offload/tier/spill_tier.h"
 #include "pipeline/schedule/schedule.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/text/corpus.h"
@@ -127,13 +128,12 @@ class DryRun {
   const std::shared_ptr<offload::BudgetedMemory> on_host_;
   CountingDevice device_;
   std::unique_ptr<Queue> queue_;
-  const std::shared_ptr<offload::BudgetedMemory>
-      working_;  // For pools and layers.
-  const std::shared_ptr<offload::Accounting> host_ =
-      std::make_shared<offload::Accounting>("host", offload::kUnlimited);
+  // For pools and layers.
+  const std::shared_ptr<offload::BudgetedMemory> working_;
+  std::shared_ptr<offload::Accounting> host_;
   const std::shared_ptr<offload::Accounting> files_ =
       std::make_shared<offload::Accounting>("files", offload::kUnlimited);
-  std::unique_ptr<offload::MemoryTier> host_tier_, file_tier_;
+  std::shared_ptr<offload::MemoryTier> host_tier_, file_tier_;
   const std::shared_ptr<MessageCounts> counts_ =
       std::make_shared<MessageCounts>();
   std::unique_ptr<Communicator> world_;
@@ -144,9 +144,17 @@ class DryRun {
 };
 
 void DryRun::SetTiers() {
-  host_tier_ = std::make_unique<CountingTier>(host_, on_host_,
+  // How far compression shrinks blocks is unknown, so that they are not
+  // refused.
+  const bool is_bounded = homes_.spills || !homes_.compressed;
+  host_ = std::make_shared<offload::Accounting>(
+      "host", is_bounded ? homes_.host_budget : offload::kUnlimited);
+  host_tier_ = std::make_shared<CountingTier>(host_, on_host_,
                                               /*in_place=*/!homes_.compressed);
-  file_tier_ = std::make_unique<CountingTier>(files_);
+  file_tier_ = std::make_shared<CountingTier>(files_);
+  if (homes_.spills) {
+    host_tier_ = std::make_shared<offload::SpillTier>(host_tier_, file_tier_);
+  }
   const auto tier_of = [this](StateHome home) {
     return home == StateHome::kHost    ? host_tier_.get()
            : home == StateHome::kFiles ? file_tier_.get()
@@ -165,6 +173,10 @@ absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
   TESSERA_ASSIGN_OR_RETURN(queue_, device_.CreateQueue("compute"));
   options_.state.ops = zero3::DryStateOps();
   options_.state.device = nullptr;
+  if (homes_.device_budget != offload::kUnlimited) {
+    options_.state.device =
+        std::make_shared<offload::Accounting>("device", homes_.device_budget);
+  }
   options_.state.adamw.threads = 1;
   ops_.emplace(*queue_);
   TESSERA_ASSIGN_OR_RETURN(samples_, SomeSamples(options_.length));
@@ -256,9 +268,11 @@ StateMemory DryRun::State() const {
   memory.gradients = usage.of(Purpose::kGradients).peak;
   memory.optimizer = usage.of(Purpose::kOptimizer).peak;
   memory.buffers = usage.of(Purpose::kBuffers).peak;
-  memory.host = host_->usage().peak;
+  memory.host = homes_.pinned
+                    ? homes_.host_budget
+                    : std::min(host_->usage().peak, homes_.host_budget);
   memory.files = files_->usage().peak;
-  if (homes_.has(StateHome::kFiles)) {
+  if (homes_.has(StateHome::kFiles) || homes_.spills) {
     memory.staging = offload::FileTierOptions().bounce_bytes;
   }
   return memory;

@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/tensor/counting_memory.h"
+#include "offload/tier/accounting.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/rank_traffic.h"
 #include "zero3/parameters/statistics.h"
@@ -40,6 +41,13 @@ struct StateHomes {
   // Blocks in tiers are encoded. They are accessed through buffers, and may be
   // smaller than predicted.
   bool compressed = false;
+  // The budget of kHost, and whether more goes to files (offload::SpillTier).
+  // With compression, blocks count with their size before it.
+  int64_t host_budget = offload::kUnlimited;
+  bool spills = false;
+  bool pinned = false;  // The whole host budget is in use.
+  // The budget of the rank's own memory for state and its buffers.
+  int64_t device_budget = offload::kUnlimited;
   // The rank's own memory is device memory, which requires copies and host
   // memory for them.
   bool on_device = false;

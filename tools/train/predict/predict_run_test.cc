@@ -13,6 +13,7 @@
 namespace tessera::train {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr MachineRoom kRoomy = {
@@ -241,6 +242,41 @@ TEST(PredictRunTest, OffloadFollowsFlags) {
   EXPECT_TRUE(homes.has(StateHome::kFiles));
   settings.offload = "none";
   EXPECT_FALSE(HomesOf(settings).has(StateHome::kFiles));
+}
+
+TEST(PredictRunTest, HostBudgetSpillsToFilesOrIsRejected) {
+  Settings settings;
+  settings.offload = "all";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction whole,
+                               PredictRun(settings, model));
+  settings.host_budget = 1'000'000;
+  EXPECT_THAT(PredictRun(settings, model),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--host_budget=1000000: is too small"),
+                             HasSubstr("of the budget of 1000000"),
+                             HasSubstr("--offload_dir=DIR"))));
+  settings.offload_dir = "there";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction spilled,
+                               PredictRun(settings, model));
+  for (size_t i = 0; i < spilled.ranks.size(); ++i) {
+    const StateMemory& memory = spilled.ranks[i].state;
+    EXPECT_LE(memory.host, 1'000'000);
+    EXPECT_GT(memory.host, 500'000);
+    EXPECT_GE(memory.host + memory.files, whole.ranks[i].state.host);
+  }
+  std::ostringstream out;
+  PrintPredictionText(spilled, out);
+  EXPECT_THAT(out.str(), HasSubstr("host budget of a rank: 1MB, for 1MB of"));
+  settings.pin_memory = true;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction pinned,
+                               PredictRun(settings, model));
+  EXPECT_EQ(pinned.ranks[0].state.host, 1'000'000);
+  settings = {.device_budget = 1000};
+  EXPECT_THAT(PredictRun(settings, model),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--device_budget=1000: is too small")));
 }
 
 TEST(PredictRunTest, TextAndJsonAgree) {

@@ -268,6 +268,7 @@ void PrintPredictionText(const RunPrediction& run, std::ostream& out) {
     out << "one rank of each pipeline rank, the one that needs most\n";
   }
   PrintMemory(run, out);
+  if (!run.host_budget.empty()) out << run.host_budget << "\n";
   out << "\n";
   PrintTraffic(run, out);
   out << "\n";

@@ -18,6 +18,8 @@
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options.h"
 #include "tools/train/settings/run_options_from.h"
+#include "tools/train/settings/settings_table.h"
+#include "zero3/config/offload_config.h"
 
 namespace tessera::train {
 
@@ -181,10 +183,16 @@ const RankPrediction& RunPrediction::largest() const {
 }
 
 StateHomes HomesOf(const Settings& settings) {
-  const StateHome away =
-      settings.offload_dir.empty() ? StateHome::kHost : StateHome::kFiles;
+  const zero3::OffloadConfig config = OffloadConfigOf(settings);
   const OffloadChoice offload = OffloadChoice::Of(settings.offload);
-  StateHomes homes;
+  StateHomes homes = {.host_budget = config.host_budget,
+                      .pinned = offload.any() && config.pin_memory,
+                      .device_budget = config.device_budget};
+  homes.spills = offload.any() && settings.host_budget > 0 &&
+                 !settings.offload_dir.empty();
+  const StateHome away = settings.offload_dir.empty() || homes.spills
+                             ? StateHome::kHost
+                             : StateHome::kFiles;
   homes.compressed = settings.compression != "none";
   homes.on_device = !settings.device.empty() && settings.device != "cpu";
   if (offload.optimizer) homes.optimizer = away;
@@ -193,6 +201,25 @@ StateHomes HomesOf(const Settings& settings) {
   if (offload.activations) homes.activations = away;
   return homes;
 }
+
+namespace {
+
+// A budget that is too small is an invalid setting.
+absl::Status FlagOfBudget(const Settings& settings,
+                          const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  const bool is_host = settings.host_budget > 0 &&
+                       absl::StrContains(status.message(), "tier host");
+  return RefuseFlag(
+      is_host ? "host_budget" : "device_budget",
+      is_host ? settings.host_budget : settings.device_budget,
+      absl::StrCat("is too small: ", status.message(), "; use a larger one",
+                   is_host ? ", or a directory for the rest, such as "
+                             "--offload_dir=DIR"
+                           : ", or for example --offload=all"));
+}
+
+}  // namespace
 
 absl::StatusOr<RunPrediction> MakePrediction(
     const Settings& settings, const model_files::ModelConfig& model,
@@ -206,7 +233,10 @@ absl::StatusOr<RunPrediction> MakePrediction(
   prediction.stages = plan.stages();
   prediction.micro_batches = plan.micro_batches();
   prediction.parameters = model.ParameterCount();
-  TESSERA_RETURN_IF_ERROR(AddRanks(plan, HomesOf(settings), prediction));
+  TESSERA_RETURN_IF_ERROR(
+      FlagOfBudget(settings, AddRanks(plan, HomesOf(settings), prediction)));
+  TESSERA_ASSIGN_OR_RETURN(prediction.host_budget,
+                           DescribeHostBudget(settings));
   TESSERA_ASSIGN_OR_RETURN(prediction.bubble, PredictBubble(plan));
   prediction.work = RunWorkOf(run);
   if (options.room.has_value()) {

@@ -77,7 +77,8 @@ struct RunPrediction {
   int64_t parameters = 0;  // Elements of the model.
 
   std::vector<RankPrediction> ranks;
-  int64_t ranks_like_each = 1;  // Ranks of the world per entry of `ranks`.
+  int64_t ranks_like_each = 1;   // Ranks of the world per entry of `ranks`.
+  std::string host_budget = "";  // DescribeHostBudget.
 
   double bubble = 0;  // PredictBubble.
   RunWork work;
@@ -123,7 +124,8 @@ struct RunPrediction {
 };
 
 // Predicts a run, with advice if it does not fit. InvalidArgument for the same
-// settings as CheckSettings, and if the model cannot be split over the mesh.
+// settings as CheckSettings, if the model cannot be split over the mesh, and if
+// --host_budget or --device_budget is too small.
 absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
                                          const model_files::ModelConfig& model,
                                          const PredictOptions& options = {});

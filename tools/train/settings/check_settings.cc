@@ -89,6 +89,17 @@ constexpr Rule kRules[] = {
 
     {"offload_dir", [](auto& s) { return s.offload != "none"; },
      "has no effect with --offload=none; use for example --offload=optimizer"},
+    {"host_budget", [](auto& s) { return s.offload != "none"; },
+     "has no effect with --offload=none; use for example --offload=optimizer"},
+    {"pin_memory", [](auto& s) { return s.host_budget > 0; },
+     "page-locks --host_budget, which has no limit; use for example "
+     "--host_budget=1000000000"},
+    {"offload_strategy",
+     [](auto& s) { return s.parallel.memory_limit.bytes() > 0; },
+     "has no effect without --memory_limit; use for example "
+     "--memory_limit=4GiB"},
+    {"layout", [](auto& s) { return s.zero >= 1; },
+     "has no effect without sharded state; use for example --zero=1"},
     {"compression", [](auto& s) { return s.offload != "none"; },
      "has no effect with --offload=none; use for example --offload=optimizer"},
     {"speculative_bytes",
@@ -401,8 +412,8 @@ absl::Status CheckCompression(const Settings& settings) {
 
 // Accepts one name, or several that neither exclude nor include each other.
 absl::Status CheckOffloadNames(const Settings& settings) {
-  constexpr std::string_view kNames[] = {"none", "optimizer", "params", "all",
-                                         "activations"};
+  constexpr std::string_view kNames[] = {"none",  "optimizer", "params",
+                                         "grads", "all",       "activations"};
   constexpr std::string_view kExample =
       "; use for example --offload=optimizer,activations";
   const std::vector<std::string_view> names =
@@ -420,7 +431,8 @@ absl::Status CheckOffloadNames(const Settings& settings) {
     if (absl::c_count(names, name) > 1) {
       return Refuse(settings, "offload", "contains ", name, " twice", kExample);
     }
-    const bool is_in_all = name == "optimizer" || name == "params";
+    const bool is_in_all =
+        name == "optimizer" || name == "params" || name == "grads";
     if (is_in_all && absl::c_linear_search(names, "all")) {
       return Refuse(settings, "offload", "contains ", name,
                     ", which all includes", kExample);
@@ -438,6 +450,13 @@ absl::Status CheckOffload(const Settings& settings) {
                   "requires --zero=3, because with --zero=", settings.zero,
                   " every rank holds all parameters at any time; use --zero=3 "
                   "or --offload=",
+                  WithActivationsOf(settings.offload, "optimizer"));
+  }
+  const auto names = absl::StrSplit(settings.offload, ',');
+  if (absl::c_linear_search(names, "grads") && settings.zero < 2) {
+    return Refuse(settings, "offload",
+                  "requires --zero=2 or 3, because with --zero=", settings.zero,
+                  " every rank holds all gradients; use --zero=2 or --offload=",
                   WithActivationsOf(settings.offload, "optimizer"));
   }
   return absl::OkStatus();

@@ -92,6 +92,9 @@ TEST(CheckSettingsTest, OffloadAndCompressionPass) {
       [](Settings& s) { s.zero = 0, s.offload = "none"; },
       [](Settings& s) { s.offload = "all", s.compression = "lossless"; },
       [](Settings& s) { s.offload = "params", s.offload_dir = "/tmp/x"; },
+      [](Settings& s) { s.offload = "grads", s.zero = 2; },
+      [](Settings& s) { s.host_budget = 1, s.pin_memory = true; },
+      [](Settings& s) { s.layout = "round_robin", s.zero = 1; },
       [](Settings& s) { s.moments = "int8", s.compression = "lossless"; },
       [](Settings& s) { s.offload = "all", s.compression = "int8"; },
       [](Settings& s) { s.offload = "activations", s.zero = 0; },
@@ -465,7 +468,7 @@ TEST(CheckSettingsTest, RejectsGraphsForDifferingSteps) {
 TEST(CheckSettingsTest, RejectsInvalidOffload) {
   ExpectRefused({
       {"--offload=disk: contains \"disk\", which is not one of none, "
-       "optimizer, params, all, activations; use for example --offload=",
+       "optimizer, params, grads, all, activations; use for example --offload=",
        [](auto& s) { s.offload = "disk"; }},
       {"--offload=: contains \"\"", [](auto& s) { s.offload = ""; }},
       {"--offload=optimizer,disk: contains \"disk\", which is not one of",
@@ -486,6 +489,29 @@ TEST(CheckSettingsTest, RejectsInvalidOffload) {
        [](auto& s) { s.offload = "params", s.zero = 2; }},
       {"--offload=all: requires --zero=3",
        [](auto& s) { s.offload = "all", s.zero = 0; }},
+      {"--offload=grads,activations: requires --zero=2 or 3, because with "
+       "--zero=1 every rank holds all gradients; use --zero=2 or "
+       "--offload=optimizer,activations",
+       [](auto& s) { s.offload = "grads,activations", s.zero = 1; }},
+      {"--offload=all,grads: contains grads, which all includes",
+       [](auto& s) { s.offload = "all,grads"; }},
+      {"--host_budget=9: has no effect with --offload=none",
+       [](auto& s) { s.host_budget = 9, s.offload = "none"; }},
+      {"--host_budget=-1: must be at least 0",
+       [](auto& s) { s.host_budget = -1; }},
+      {"--device_budget=-1: must be at least 0",
+       [](auto& s) { s.device_budget = -1; }},
+      {"--pin_memory=true: page-locks --host_budget, which has no limit; use",
+       [](auto& s) { s.pin_memory = true; }},
+      {"--offload_strategy=extreme: has no effect without --memory_limit; use",
+       [](auto& s) { s.offload_strategy = "extreme"; }},
+      {"--offload_strategy=bold: must be one of conservative, balanced, ",
+       [](auto& s) { s.offload_strategy = "bold"; }},
+      {"--layout=balanced: has no effect without sharded state; use for "
+       "example --zero=1",
+       [](auto& s) { s.layout = "balanced", s.zero = 0; }},
+      {"--layout=rows: must be one of chunks, round_robin, balanced",
+       [](auto& s) { s.layout = "rows"; }},
       {"--offload_dir=/d: has no effect with --offload=none",
        [](auto& s) { s.offload_dir = "/d", s.offload = "none"; }},
   });
@@ -578,12 +604,32 @@ TEST(OffloadChoiceTest, ParsesList) {
   EXPECT_EQ(has("none"), "");
   EXPECT_EQ(has("optimizer"), "optimizer ");
   EXPECT_EQ(has("params,activations"), "parameters activations ");
+  EXPECT_EQ(has("grads"), "gradients ");
   EXPECT_EQ(has("all"), "parameters gradients optimizer ");
   EXPECT_EQ(has("activations,all"),
             "parameters gradients optimizer activations ");
   EXPECT_EQ(has("disk"), "");
   EXPECT_EQ(WithActivationsOf("params,activations", "all"), "all,activations");
   EXPECT_EQ(WithActivationsOf("params", "all"), "all");
+}
+
+TEST(OffloadChoiceTest, DescribesHostBudget) {
+  Settings settings;
+  EXPECT_THAT(DescribeHostBudget(settings), IsOkAndHolds(""));
+  settings.host_budget = 1 << 20;
+  settings.offload = "all";
+  settings.compression = "fp16";
+  settings.parallel.dtype = DType::kF32;
+  TESSERA_ASSERT_OK_AND_ASSIGN(std::string text, DescribeHostBudget(settings));
+  EXPECT_THAT(text, ::testing::HasSubstr("host budget of a rank: 1MiB, for "));
+  EXPECT_THAT(text, ::testing::HasSubstr(" or 2MiB of gradients or "));
+  settings.offload = "grads";
+  settings.offload_dir = "there";
+  EXPECT_THAT(DescribeHostBudget(settings),
+              IsOkAndHolds("host budget of a rank: 1MiB, for 2MiB of "
+                           "gradients; more goes to --offload_dir, and the "
+                           "strategy conservative moves a fifth of the blocks "
+                           "when memory is nearly used up"));
 }
 
 TEST(CheckSettingsTest, RejectsInvalidLearningRates) {

@@ -61,6 +61,8 @@ constexpr Change kChanges[] = {
      [](Settings& s, const std::string& scratch) {
        OffloadState(s);
        if (s.offload_dir.empty()) s.offload_dir = scratch;
+       s.host_budget = 0;
+       s.pin_memory = false;
      }},
     {MemoryStrategy::kExtreme,
      [](Settings& s, const std::string&) {
@@ -80,6 +82,8 @@ std::string ChangedFlags(const Settings& from, const Settings& to) {
   add("gather_ahead", from.gather_ahead, to.gather_ahead);
   add("offload", from.offload, to.offload);
   add("offload_dir", from.offload_dir, to.offload_dir);
+  add("host_budget", from.host_budget, to.host_budget);
+  add("pin_memory", from.pin_memory, to.pin_memory);
   add("compression", from.compression, to.compression);
   return absl::StrJoin(flags, " ");
 }

@@ -2,8 +2,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/byte_size.h"
 #include "base/dtype/dtype.h"
+#include "base/status_macros.h"
 #include "offload/codec/codec.h"
+#include "offload/pressure/pressure_policy.h"
 
 namespace tessera::train {
 
@@ -13,7 +16,7 @@ OffloadChoice OffloadChoice::Of(std::string_view offload) {
     const bool all = name == "all";
     choice.optimizer |= all || name == "optimizer";
     choice.parameters |= all || name == "params";
-    choice.gradients |= all;
+    choice.gradients |= all || name == "grads";
     choice.activations |= name == "activations";
   }
   return choice;
@@ -33,6 +36,23 @@ bool OffloadChoice::has(offload::Purpose purpose) const {
       return false;
   }
   return false;
+}
+
+zero3::OffloadConfig OffloadConfigOf(const Settings& settings) {
+  const OffloadChoice choice = OffloadChoice::Of(settings.offload);
+  zero3::OffloadConfig config = {.parameters = choice.parameters,
+                                 .gradients = choice.gradients,
+                                 .optimizer = choice.optimizer,
+                                 .pin_memory = settings.pin_memory,
+                                 .codec = settings.compression};
+  if (settings.host_budget > 0) config.host_budget = settings.host_budget;
+  if (settings.device_budget > 0) config.device_budget = settings.device_budget;
+  if (!settings.offload_dir.empty()) {
+    config.directory = UserPath(settings.offload_dir);
+  }
+  const auto policy = offload::PressurePolicy::Parse(settings.offload_strategy);
+  if (policy.ok()) config.strategy = policy->strategy;
+  return config;
 }
 
 std::string WithActivationsOf(std::string_view offload,
@@ -66,17 +86,34 @@ bool Rounds(std::string_view codec, DType dtype) {
 }  // namespace
 
 std::string TierCodecName(const Settings& settings, Purpose purpose) {
-  const bool may_round =
-      purpose == Purpose::kGradients ||
-      (purpose == Purpose::kParameters && Has16Bits(settings));
-  return may_round || !Rounds(settings.compression, DType::kF32)
-             ? settings.compression
-             : "lossless";
+  return OffloadConfigOf(settings).CodecOf(purpose, settings.parallel.dtype);
 }
 
 bool TierCodecRounds(const Settings& settings, Purpose purpose) {
   return OffloadChoice::Of(settings.offload).has(purpose) &&
          Rounds(TierCodecName(settings, purpose), TypeOf(settings, purpose));
+}
+
+absl::StatusOr<std::string> DescribeHostBudget(const Settings& settings) {
+  zero3::OffloadConfig config = OffloadConfigOf(settings);
+  std::string text;
+  for (const Purpose purpose : offload::kAllPurposes) {
+    if (settings.host_budget == 0) break;
+    if (!OffloadChoice::Of(settings.offload).has(purpose)) continue;
+    config.codec = TierCodecName(settings, purpose);
+    TESSERA_ASSIGN_OR_RETURN(
+        const int64_t bytes,
+        config.EffectiveHostBudget(TypeOf(settings, purpose)));
+    absl::StrAppend(
+        &text, text.empty() ? "host budget of a rank: " : " or ",
+        text.empty() ? ByteSize(settings.host_budget).ToString() + ", for "
+                     : "",
+        ByteSize(bytes).ToString(), " of ", offload::PurposeName(purpose));
+  }
+  if (text.empty() || settings.offload_dir.empty()) return text;
+  return absl::StrCat(text, "; more goes to --offload_dir, and the strategy ",
+                      settings.offload_strategy, " ",
+                      offload::PressurePolicy::Of(config.strategy).description);
 }
 
 }  // namespace tessera::train

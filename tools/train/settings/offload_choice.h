@@ -3,26 +3,27 @@
 //
 //   OffloadChoice::Of("optimizer,activations").activations;  // true
 //
-// "all" means all model state: optimizer, parameters and gradients. Activations
-// are not model state and are named separately.
+// "all" means all model state: optimizer, parameters ("params") and gradients
+// ("grads"). Activations are not model state and are named separately.
 //
 //   settings.compression = "int8";
 //   TierCodecName(settings, offload::Purpose::kGradients);  // "int8"
 //   TierCodecName(settings, offload::Purpose::kOptimizer);  // "lossless"
 //
-// A rounding codec is used only for gradients and 16-bit parameters; each step
-// recomputes the latter from their master weights. Master weights, moments,
-// fp32 parameters (which are their own master weights) and activations are
-// compressed losslessly. If a second moment were rounded to 0, the update would
-// be divided by epsilon alone.
+// A rounding codec is used only for gradients and 16-bit parameters
+// (zero3::OffloadConfig::CodecOf); each step recomputes the latter from their
+// master weights. If a second moment were rounded to 0, the update would be
+// divided by epsilon alone.
 #ifndef TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 #define TESSERA_TOOLS_TRAIN_SETTINGS_OFFLOAD_CHOICE_H_
 
 #include <string>
 #include <string_view>
 
+#include "absl/status/statusor.h"
 #include "offload/tier/accounting.h"
 #include "tools/train/settings/settings.h"
+#include "zero3/config/offload_config.h"
 
 namespace tessera::train {
 
@@ -40,6 +41,15 @@ struct OffloadChoice {
   }
   bool has(offload::Purpose purpose) const;
 };
+
+// The configuration of the settings; the directory is relative to UserPath.
+zero3::OffloadConfig OffloadConfigOf(const Settings& settings);
+
+// "host budget of a rank: 8MiB, for 16MiB of parameters or ...": the bytes
+// of each offloaded purpose, before compression, that fill the budget; for
+// lossless codecs, those that certainly fit. Empty without --host_budget.
+// Returns the errors of OffloadConfig::EffectiveHostBudget.
+absl::StatusOr<std::string> DescribeHostBudget(const Settings& settings);
 
 // `state`, followed by ",activations" if `offload` includes activations.
 std::string WithActivationsOf(std::string_view offload, std::string_view state);

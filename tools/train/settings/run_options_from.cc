@@ -211,6 +211,9 @@ offload::SgdOptions SgdOf(const Settings& settings) {
 zero3::ShardedStateOptions StateOf(const Settings& settings) {
   zero3::ShardedStateOptions state;
   state.stage = static_cast<int>(settings.zero);
+  // CheckSettings has checked the name.
+  state.layout = topology::ParseEnum<zero3::LayoutKind>(settings.layout)
+                     .value_or(zero3::LayoutKind::kChunks);
   state.bucket_bytes = settings.bucket_bytes;
   state.persistence_threshold = settings.persistence_threshold;
   state.quantized_weights = settings.quantized_weights;

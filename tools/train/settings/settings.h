@@ -72,9 +72,17 @@ struct Settings {
 
   // The state and its memory.
   int64_t zero = 3;
-  // "none", or a list of optimizer, params, all and activations.
+  std::string layout = "chunks";  // chunks, round_robin, balanced
+  // "none", or a list of optimizer, params, grads, all and activations.
   std::string offload = "optimizer";
   std::string offload_dir = "";  // A directory; empty: host memory.
+  // Bytes of a rank; 0: no limit. See zero3/config/offload_config.h.
+  int64_t host_budget = 0;
+  int64_t device_budget = 0;
+  bool pin_memory = false;
+  // conservative, balanced, aggressive, extreme; see
+  // offload/pressure/pressure_policy.h.
+  std::string offload_strategy = "conservative";
   // none, lossless, fp16, bf16, int8, quantization; see TierCodecName.
   std::string compression = "none";
   std::string moments = "f32";  // f32, bf16, int8 (in blocks of 2048)

@@ -165,17 +165,38 @@ constexpr SettingsField kFields[] = {
      "ZeRO stage: 0 replicates all state; 1 shards the optimizer state over "
      "the data-parallel ranks; 2 also the gradients; 3 also the parameters",
      kCommon},
+    {"layout", kStateAndMemory, &Settings::layout,
+     OneOf{"chunks, round_robin, balanced"},
+     "how sharded state is divided over the data-parallel ranks: chunks (every "
+     "parameter evenly), round_robin (whole parameters by turns), or balanced "
+     "(whole parameters, the heaviest first to the lightest rank)"},
     {"recompute", kStateAndMemory, &Settings::recompute,
      OneOf{"none, selective, full"},
      "activations that the backward pass recomputes: none, selective, full",
      kCommon},
     {"offload", kStateAndMemory, &Settings::offload, AnyValue{},
      "data kept outside of the memory of the rank's device: none, or a "
-     "comma-separated list of optimizer, params, all (the whole model state) "
-     "and activations, such as all,activations",
+     "comma-separated list of optimizer, params, grads, all (the whole model "
+     "state) and activations, such as all,activations",
      kCommon},
     {"offload_dir", kStateAndMemory, &Settings::offload_dir, AnyValue{},
-     "directory for offloaded data. Empty: host memory"},
+     "directory for offloaded data; with --host_budget, for the data that "
+     "exceeds it. Empty: host memory"},
+    {"host_budget", kStateAndMemory, &Settings::host_budget, kCount,
+     "bytes of host memory per rank for offloaded data; more goes to "
+     "--offload_dir, and without a directory fails the run. 0: no limit"},
+    {"device_budget", kStateAndMemory, &Settings::device_budget, kCount,
+     "bytes of the rank's own memory for model state, activations and their "
+     "buffers; a run that needs more fails. 0: no limit"},
+    {"pin_memory", kStateAndMemory, &Settings::pin_memory, AnyValue{},
+     "page-locks --host_budget, so that GPUs copy from and to it at full "
+     "speed"},
+    {"offload_strategy", kStateAndMemory, &Settings::offload_strategy,
+     OneOf{"conservative, balanced, aggressive, extreme"},
+     "with --memory_limit, when freed memory is returned and offloaded data "
+     "moves from --host_budget to --offload_dir, and how much of it: "
+     "conservative (from 90 % of the limit, a fifth), balanced (75 %, half), "
+     "aggressive (60 %, four fifths), extreme (40 %, all)"},
     {"compression", kStateAndMemory, &Settings::compression,
      OneOf{"none, fp16, bf16, int8, quantization, lossless"},
      "codec of offloaded data: none; lossless; or fp16, bf16, int8 and "

@@ -251,6 +251,25 @@ TEST(MeshParityTest, RanksWithoutPositionsTokensOrLayers) {
                     1e-5);
 }
 
+// Part of the state is in host memory and the rest in a file.
+TEST(MeshParityTest, SpilledStateMatchesLossesOfOneRank) {
+  ParityCase run = {.mesh = {.dp = 2, .tp = 2},
+                    .stage = 3,
+                    .tier = "spill",
+                    .clip = true,
+                    .steps = 4};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  for (const zero3::LayoutKind layout :
+       {zero3::LayoutKind::kChunks, zero3::LayoutKind::kRoundRobin,
+        zero3::LayoutKind::kBalanced}) {
+    for (const char* offload : {"gradients", "all"}) {
+      run.layout = layout;
+      run.offload = offload;
+      ExpectLosses(run, expected, 1e-5);
+    }
+  }
+}
+
 std::vector<ParityCase> Samples() {
   return {
       {.mesh = {.dp = 2, .pp = 2, .tp = 2},

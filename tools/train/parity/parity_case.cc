@@ -276,7 +276,7 @@ std::vector<ParityOption> MakeOptions() {
           {"hpz", {"0", "2"}},
           {"offload",
            {"none", "optimizer", "gradients", "params", "all", "activations"}},
-          {"tier", {"none", "host", "file", "spill"}},
+          {"tier", {"none", "host", "file"}},
           {"lossless", off_on},
           {"architecture",
            {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",

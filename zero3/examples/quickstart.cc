@@ -42,10 +42,9 @@ absl::StatusOr<offload::Usage> UsageOf(const ModelParameters& model, int stage,
   const auto memory = std::make_shared<CountingMemory>();
   CountingDevice device(memory, memory);
   TESSERA_ASSIGN_OR_RETURN(const auto queue, device.CreateQueue("compute"));
-  const auto counts = std::make_shared<collectives::MessageCounts>();
   TESSERA_ASSIGN_OR_RETURN(
-      auto engine, collectives::CreateCountingEngine(
-                       {.ranks = ranks, .memory = memory, .counts = counts}));
+      auto engine,
+      collectives::CreateCountingEngine({.ranks = ranks, .memory = memory}));
   TESSERA_ASSIGN_OR_RETURN(
       const auto group, collectives::Communicator::Create(std::move(engine)));
   ShardedStateOptions options;

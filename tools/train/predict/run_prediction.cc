@@ -180,6 +180,13 @@ const RankPrediction& RunPrediction::largest() const {
       [this](const auto& a, const auto& b) { return PeakOf(a) < PeakOf(b); });
 }
 
+const RankPrediction& RunPrediction::busiest() const {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const auto& a, const auto& b) {
+                             return a.traffic.Sent() < b.traffic.Sent();
+                           });
+}
+
 StateHomes HomesOf(const Settings& settings) {
   const StateHome away =
       settings.offload_dir.empty() ? StateHome::kHost : StateHome::kFiles;

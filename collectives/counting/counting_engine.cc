@@ -9,48 +9,36 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
+#include "collectives/operation/operation.h"
 
 namespace tessera::collectives {
 namespace {
 
 class CountedShared final : public SharedMemory {
  public:
-  CountedShared(tessera::Buffer memory, std::shared_ptr<MessageCounts> counts,
-                size_t group)
-      : memory_(std::move(memory)),
-        bytes_(memory_.bytes()),
-        counts_(std::move(counts)),
-        group_(group) {
-    counts_->AddShared(group_, static_cast<int64_t>(memory_.size()));
-  }
-  ~CountedShared() override {
-    counts_->AddShared(group_, -static_cast<int64_t>(memory_.size()));
-  }
+  explicit CountedShared(tessera::Buffer memory)
+      : memory_(std::move(memory)), bytes_(memory_.bytes()) {}
   std::span<std::byte> bytes() const override { return bytes_; }
 
  private:
   tessera::Buffer memory_;
   const std::span<std::byte> bytes_;
-  const std::shared_ptr<MessageCounts> counts_;
-  const size_t group_;
 };
 
-// Counts messages; each message completes when it starts.
+// Each message completes when it starts.
 class CountingTransport final : public Transport {
  public:
-  CountingTransport(Rank rank, int64_t size, size_t group,
-                    std::shared_ptr<MessageCounts> counts)
-      : rank_(rank), size_(size), group_(group), counts_(std::move(counts)) {}
+  CountingTransport(Rank rank, int64_t size) : rank_(rank), size_(size) {}
 
   Rank rank() const override { return rank_; }
   int64_t size() const override { return size_; }
   absl::StatusOr<Request> StartSend(Rank to, Lane lane, const Signature&,
-                                    std::span<const std::byte> bytes) override {
-    return Count(to, lane, Direction::kSend, bytes.size());
+                                    std::span<const std::byte>) override {
+    return Start(to, lane, Direction::kSend);
   }
   absl::StatusOr<Request> StartReceive(Rank from, Lane lane, const Signature&,
-                                       std::span<std::byte> bytes) override {
-    return Count(from, lane, Direction::kReceive, bytes.size());
+                                       std::span<std::byte>) override {
+    return Start(from, lane, Direction::kReceive);
   }
   absl::StatusOr<bool> Test(const Request&) override { return true; }
   absl::Status Wait(std::span<const Request>, OperationContext&) override {
@@ -58,14 +46,7 @@ class CountingTransport final : public Transport {
   }
 
  private:
-  // The messages of an algorithm are counted with its operation.
-  Request Count(Rank peer, Lane lane, Direction direction, size_t bytes) {
-    if (lane == Lane::kPointToPoint) {
-      counts_->AddOperation(
-          group_,
-          direction == Direction::kSend ? OpKind::kSend : OpKind::kReceive,
-          static_cast<int64_t>(bytes));
-    }
+  Request Start(Rank peer, Lane lane, Direction direction) {
     return {.number = ++number_,
             .peer = peer,
             .lane = lane,
@@ -74,21 +55,15 @@ class CountingTransport final : public Transport {
 
   const Rank rank_;
   const int64_t size_;
-  const size_t group_;
-  const std::shared_ptr<MessageCounts> counts_;
   std::atomic<uint64_t> number_ = 0;
 };
 
 class CountingEngine final : public Engine {
  public:
-  // `members` are ranks of the world; `world.rank` and `world.ranks` are this
-  // rank's number in the group and the size of the group.
-  CountingEngine(const CountingWorld& world, std::vector<Rank> members,
-                 std::optional<size_t> parent)
-      : world_(world),
-        members_(members),
-        group_(world.counts->AddGroup(std::move(members), parent)),
-        transport_(world.rank, world.ranks, group_, world.counts) {}
+  // `world.rank` and `world.ranks` are this rank's number in the group and the
+  // size of the group.
+  explicit CountingEngine(const CountingWorld& world)
+      : world_(world), transport_(world.rank, world.ranks) {}
 
   std::string_view name() const override { return "counting"; }
   Rank rank() const override { return world_.rank; }
@@ -97,19 +72,7 @@ class CountingEngine final : public Engine {
   bool FoldsInRankOrder() const override { return true; }
   bool TakesNoTime() const override { return true; }
 
-  void Enter(OperationContext& context) override {
-    const Signature& call = context.signature();
-    // Run counts the operations that this engine executes itself, because their
-    // signature has `count` 0 if ranks may pass different counts.
-    if (call.algorithm == Algorithm::kEngine) return;
-    world_.counts->AddOperation(group_, call.kind,
-                                call.count * SizeInBytes(call.dtype));
-  }
-
   absl::Status Run(const Operation& operation, OperationContext&) override {
-    world_.counts->AddOperation(
-        group_, operation.kind,
-        MessageCount(operation, size()) * SizeInBytes(DTypeOf(operation)));
     if (!world_.memory->Owns(operation.input.data) &&
         !world_.memory->Owns(operation.output.data)) {
       AnswerAlike(operation);
@@ -123,12 +86,9 @@ class CountingEngine final : public Engine {
       std::span<const Rank> members, uint32_t, int64_t) override {
     CountingWorld world = world_;
     world.ranks = static_cast<int64_t>(members.size());
-    std::vector<Rank> in_world;
-    for (size_t i = 0; i < members.size(); ++i) {
-      if (members[i] == rank()) world.rank = Rank(static_cast<int64_t>(i));
-      in_world.push_back(members_[static_cast<size_t>(members[i].value())]);
-    }
-    return std::make_unique<CountingEngine>(world, std::move(in_world), group_);
+    world.rank = Rank(std::find(members.begin(), members.end(), rank()) -
+                      members.begin());
+    return std::make_unique<CountingEngine>(world);
   }
 
   absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(
@@ -140,8 +100,7 @@ class CountingEngine final : public Engine {
     TESSERA_ASSIGN_OR_RETURN(
         tessera::Buffer memory,
         tessera::Buffer::Allocate(world_.memory, static_cast<size_t>(bytes)));
-    return std::make_unique<CountedShared>(std::move(memory), world_.counts,
-                                           group_);
+    return std::make_unique<CountedShared>(std::move(memory));
   }
 
   void Abort(const absl::Status&) override {}
@@ -216,50 +175,10 @@ class CountingEngine final : public Engine {
   }
 
   const CountingWorld world_;
-  const std::vector<Rank> members_;
-  const size_t group_;
   CountingTransport transport_;
 };
 
 }  // namespace
-
-std::vector<MessageCounts::Group> MessageCounts::groups() const {
-  const std::lock_guard lock(mutex_);
-  return groups_;
-}
-
-size_t MessageCounts::last_group() const {
-  const std::lock_guard lock(mutex_);
-  return last_group_;
-}
-
-void MessageCounts::ResetOperations() {
-  const std::lock_guard lock(mutex_);
-  for (Group& group : groups_) group.operations.clear();
-}
-
-size_t MessageCounts::AddGroup(std::vector<Rank> members,
-                               std::optional<size_t> parent) {
-  const std::lock_guard lock(mutex_);
-  groups_.push_back({.members = std::move(members), .parent = parent});
-  return groups_.size() - 1;
-}
-
-void MessageCounts::AddOperation(size_t group, OpKind kind, int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  last_group_ = group;
-  OperationCount& count = groups_[group].operations[kind];
-  ++count.count;
-  count.bytes += bytes;
-  count.largest = std::max(count.largest, bytes);
-}
-
-void MessageCounts::AddShared(size_t group, int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  Group& of = groups_[group];
-  of.shared_bytes += bytes;
-  of.shared_peak = std::max(of.shared_peak, of.shared_bytes);
-}
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateCountingEngine(
     const CountingWorld& world) {
@@ -268,14 +187,10 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCountingEngine(
         absl::StrCat("rank ", world.rank.value(), " of a world of ",
                      world.ranks, "; allowed: 0 to ranks - 1"));
   }
-  if (world.memory == nullptr || world.counts == nullptr) {
-    return absl::InvalidArgumentError(
-        "a counting world needs memory and counts to report to");
+  if (world.memory == nullptr) {
+    return absl::InvalidArgumentError("a counting world needs memory");
   }
-  std::vector<Rank> members;
-  for (int64_t r = 0; r < world.ranks; ++r) members.emplace_back(r);
-  return std::make_unique<CountingEngine>(world, std::move(members),
-                                          std::nullopt);
+  return std::make_unique<CountingEngine>(world);
 }
 
 }  // namespace tessera::collectives

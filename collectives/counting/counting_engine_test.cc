@@ -22,14 +22,23 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Memory = CountingMemory;
 
+// The number, bytes and largest bytes of the operations of each kind.
+using Counts = std::map<OpKind, std::vector<int64_t>>;
+
+Counts CountsOf(const StatisticsTable& statistics) {
+  Counts counts;
+  for (const auto& [key, totals] : statistics) {
+    counts[key.first] = {totals.count, totals.bytes, totals.largest_bytes};
+  }
+  return counts;
+}
+
 // The test crashes if the memory is accessed.
 class CountingEngineTest : public ::testing::Test {
  protected:
   std::unique_ptr<Communicator> World(int64_t rank, int64_t ranks) {
-    auto engine = CreateCountingEngine({.rank = Rank(rank),
-                                        .ranks = ranks,
-                                        .memory = memory_,
-                                        .counts = counts_});
+    auto engine = CreateCountingEngine(
+        {.rank = Rank(rank), .ranks = ranks, .memory = memory_});
     return *Communicator::Create(*std::move(engine));
   }
   tessera::Buffer Counted(int64_t floats) {
@@ -38,12 +47,9 @@ class CountingEngineTest : public ::testing::Test {
   static Buffer Floats(tessera::Buffer& memory, int64_t first, int64_t count) {
     return Buffer(memory.data() + 4 * first, count, DType::kF32);
   }
-  MessageCounts::Group World() const { return counts_->groups()[0]; }
 
   const std::shared_ptr<Memory> memory_ =
       std::make_shared<Memory>(Memory::Access::kTrapped);
-  const std::shared_ptr<MessageCounts> counts_ =
-      std::make_shared<MessageCounts>();
 };
 
 TEST_F(CountingEngineTest, CountsWithoutTouchingCountedMemory) {
@@ -61,16 +67,13 @@ TEST_F(CountingEngineTest, CountsWithoutTouchingCountedMemory) {
   TESSERA_ASSERT_OK(world->Send(Floats(all, 0, 7), Rank(6)));
   TESSERA_ASSERT_OK(world->Receive(Floats(all, 0, 9), Rank(4)));
   TESSERA_ASSERT_OK(world->Barrier());
-  const std::map<OpKind, OperationCount> expected = {
-      {OpKind::kAllGather, {3, 96000, 32000}},
-      {OpKind::kAllReduce, {2, 600, 400}},
-      {OpKind::kReduceScatter, {1, 32000, 32000}},
-      {OpKind::kBarrier, {1, 0, 0}},
-      {OpKind::kSend, {1, 28, 28}},
-      {OpKind::kReceive, {1, 36, 36}}};
-  EXPECT_EQ(World().operations, expected);
-  counts_->ResetOperations();
-  EXPECT_TRUE(World().operations.empty());
+  const Counts expected = {{OpKind::kAllGather, {3, 96000, 32000}},
+                           {OpKind::kAllReduce, {2, 600, 400}},
+                           {OpKind::kReduceScatter, {1, 32000, 32000}},
+                           {OpKind::kBarrier, {1, 0, 0}},
+                           {OpKind::kSend, {1, 28, 28}},
+                           {OpKind::kReceive, {1, 36, 36}}};
+  EXPECT_EQ(CountsOf(world->Statistics()), expected);
 }
 
 // Ranks that compare their values must find them equal.
@@ -106,19 +109,13 @@ TEST_F(CountingEngineTest, CountsSubgroupsSeparately) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto pair, group->Subgroup(two));
   EXPECT_EQ(pair->rank(), Rank(0));
   TESSERA_ASSERT_OK(pair->Barrier());
-  EXPECT_EQ(counts_->last_group(), 2u);
   // All ranks report this rank's colour.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto split, world->Split(3, 0));
   EXPECT_EQ(split->size(), 8);
-  const auto groups = counts_->groups();
-  ASSERT_EQ(groups.size(), 4u);
-  EXPECT_EQ(groups[0].parent, std::nullopt);
-  EXPECT_EQ(groups[1].parent, 0u);
-  EXPECT_EQ(groups[1].members, odd);
-  EXPECT_EQ(groups[2].parent, 1u);
-  EXPECT_EQ(groups[2].members, (std::vector<Rank>{Rank(5), Rank(1)}));
-  EXPECT_EQ(groups[2].operations.at(OpKind::kBarrier).count, 1);
-  EXPECT_EQ(groups[1].operations.size(), 0u);
+  const Counts barrier = {{OpKind::kBarrier, {1, 0, 0}}};
+  EXPECT_EQ(CountsOf(pair->Statistics()), barrier);
+  EXPECT_TRUE(group->Statistics().empty());
+  EXPECT_EQ(CountsOf(group->StatisticsWithSubgroups()), barrier);
 }
 
 TEST_F(CountingEngineTest, StartedMessagesCompleteOnWait) {
@@ -137,16 +134,14 @@ TEST_F(CountingEngineTest, StartedMessagesCompleteOnWait) {
   TESSERA_ASSERT_OK(summed.Wait());
 }
 
-TEST_F(CountingEngineTest, SharedMemoryIsCountedByGroup) {
+TEST_F(CountingEngineTest, SharedMemoryIsCounted) {
   const auto world = World(0, 2);
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto a, world->AllocateShared(1000));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const auto b, world->AllocateShared(500));
     EXPECT_TRUE(memory_->Owns(a->bytes().data()));
-    EXPECT_EQ(World().shared_bytes, 1500);
+    EXPECT_EQ(memory_->live_bytes(), 1000);
   }
-  EXPECT_EQ(World().shared_bytes, 0);
-  EXPECT_EQ(World().shared_peak, 1500);
+  EXPECT_EQ(memory_->live_bytes(), 0);
   EXPECT_THAT(world->AllocateShared(-1),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
@@ -202,15 +197,13 @@ TEST_F(CountingEngineTest, MatchesCountsOfRealGroup) {
 
 TEST_F(CountingEngineTest, RejectsInvalidRanks) {
   for (const int64_t rank : {-1, 4}) {
-    EXPECT_THAT(CreateCountingEngine({.rank = Rank(rank),
-                                      .ranks = 4,
-                                      .memory = memory_,
-                                      .counts = counts_}),
+    EXPECT_THAT(CreateCountingEngine(
+                    {.rank = Rank(rank), .ranks = 4, .memory = memory_}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("of a world of 4")));
   }
   EXPECT_THAT(
-      CreateCountingEngine({.rank = Rank(0), .counts = counts_}),
+      CreateCountingEngine({.rank = Rank(0)}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("needs memory")));
 }
 

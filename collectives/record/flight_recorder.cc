@@ -58,6 +58,16 @@ void OperationTotals::Add(const OperationTotals& other) {
   longest_ns = std::max(longest_ns, other.longest_ns);
 }
 
+OperationTotals OperationTotals::Since(const OperationTotals& before) const {
+  OperationTotals later = *this;
+  later.count -= before.count;
+  later.failed -= before.failed;
+  later.bytes -= before.bytes;
+  later.busy_bytes -= before.busy_bytes;
+  later.ns -= before.ns;
+  return later;
+}
+
 double OperationTotals::MeanNanos() const {
   return count == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(count);
 }

@@ -52,6 +52,9 @@ struct OperationTotals {
   int64_t longest_ns = 0;
 
   void Add(const OperationTotals& other);
+  // The operations after `before`, earlier totals of the same operations. The
+  // shortest, longest and largest ones are of all operations.
+  OperationTotals Since(const OperationTotals& before) const;
 
   // The mean time of an operation in nanoseconds. 0 without measurements.
   double MeanNanos() const;

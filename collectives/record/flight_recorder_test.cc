@@ -93,6 +93,23 @@ TEST(OperationTotalsTest, MeanIsTotalOverCount) {
                    static_cast<double>(bytes) / static_cast<double>(ns));
 }
 
+TEST(OperationTotalsTest, LaterOperationsAreTheDifference) {
+  FlightRecorder recorder(8, 2);
+  const OperationRecord record = Record(1, 10, 0);
+  Finish(recorder, recorder.Begin(record), record, 5);
+  const OperationTotals before = Total(recorder.Statistics());
+  const OperationRecord next = Record(2, 4, 0);
+  Finish(recorder, recorder.Begin(next), next, 7);
+  Finish(recorder, recorder.Begin(next), next, 7, absl::StatusCode::kAborted);
+  const OperationTotals later = Total(recorder.Statistics()).Since(before);
+  EXPECT_EQ(later.count, 1);
+  EXPECT_EQ(later.failed, 1);
+  EXPECT_EQ(later.bytes, 4);
+  EXPECT_EQ(later.busy_bytes, 4);
+  EXPECT_EQ(later.MeanNanos(), 7);
+  EXPECT_EQ(Total(recorder.Statistics()).Since({}).count, 2);
+}
+
 TEST(OperationTotalsTest, EmptyTableHasNoMeanAndNoBandwidth) {
   const OperationTotals total = Total(FlightRecorder(1, 2).Statistics());
   EXPECT_EQ(total.count, 0);

@@ -17,10 +17,10 @@ namespace tessera::plan {
 
 namespace {
 
+using collectives::OperationTotals;
 using collectives::OpKind;
 using tensor_parallel::Recompute;
 using train::MeshSizes;
-using train::OperationTraffic;
 using train::RankTraffic;
 using train::TrafficAxis;
 
@@ -38,9 +38,9 @@ train::RunOptions SmallRun() {
   return options;
 }
 
-OperationTraffic Of(const RankTraffic& traffic, TrafficAxis axis, OpKind kind) {
+OperationTotals Of(const RankTraffic& traffic, TrafficAxis axis, OpKind kind) {
   const auto found = traffic.all().find({axis, kind});
-  return found == traffic.all().end() ? OperationTraffic() : found->second;
+  return found == traffic.all().end() ? OperationTotals() : found->second;
 }
 
 void ExpectAsCounted(const train::RunOptions& options) {
@@ -78,11 +78,11 @@ void ExpectAsCounted(const train::RunOptions& options) {
             (options.sequence_parallel || options.model.mixture.experts > 0)) {
           continue;
         }
-        const OperationTraffic counted = Of(rank.traffic, axis, kind);
-        const OperationTraffic by_formula = Of(passes, axis, kind);
+        const OperationTotals counted = Of(rank.traffic, axis, kind);
+        const OperationTotals by_formula = Of(passes, axis, kind);
         EXPECT_EQ(by_formula.bytes, counted.bytes) << kind;
         EXPECT_EQ(by_formula.count, counted.count) << kind;
-        EXPECT_EQ(by_formula.largest, counted.largest) << kind;
+        EXPECT_EQ(by_formula.largest_bytes, counted.largest_bytes) << kind;
       }
     }
   }

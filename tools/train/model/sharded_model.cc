@@ -260,6 +260,18 @@ absl::StatusOr<zero3::UpdateReport> ShardedModel::Step() {
   return report;
 }
 
+absl::Status ShardedModel::AwaitGathers() {
+  for (const Part& part : parts_) {
+    std::vector<zero3::ParameterId> all;
+    for (const zero3::ModelParameter& parameter :
+         part.state->layout().model().all()) {
+      all.push_back(parameter.id);
+    }
+    TESSERA_RETURN_IF_ERROR(part.state->AwaitGather(all));
+  }
+  return absl::OkStatus();
+}
+
 void ShardedModel::BeginEvaluation() {
   for (Part& part : parts_) part.state->BeginEvaluation();
 }

@@ -119,6 +119,9 @@ class ShardedModel final : public WeightAccess {
   }
   absl::Status SetLearningRate(double learning_rate);
   absl::StatusOr<zero3::UpdateReport> Step();
+  // Waits for gathers of new weights, which may outlast their step below stage
+  // 3.
+  absl::Status AwaitGathers();
   // See zero3::ShardedState.
   void BeginEvaluation();
   absl::Status EndEvaluation();

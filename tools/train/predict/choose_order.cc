@@ -52,12 +52,6 @@ std::optional<MeshAxis> MeshAxisOf(TrafficAxis axis, const MeshSizes& mesh) {
   return std::nullopt;
 }
 
-double BytesSent(const RankTraffic& traffic) {
-  double bytes = 0;
-  for (const TrafficAxis axis : kTrafficAxes) bytes += traffic.SentAlong(axis);
-  return bytes;
-}
-
 // The messages of the pipeline rank that sends most bytes.
 absl::StatusOr<RankTraffic> MostTraffic(const Settings& settings,
                                         const model_files::ModelConfig& model) {
@@ -71,7 +65,7 @@ absl::StatusOr<RankTraffic> MostTraffic(const Settings& settings,
                            PredictRanks(plan, places, HomesOf(settings)));
   return std::max_element(ranks.begin(), ranks.end(),
                           [](const auto& a, const auto& b) {
-                            return BytesSent(a.traffic) < BytesSent(b.traffic);
+                            return a.traffic.Sent() < b.traffic.Sent();
                           })
       ->traffic;
 }

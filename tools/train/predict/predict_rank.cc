@@ -34,7 +34,6 @@ namespace tessera::train {
 namespace {
 
 using collectives::Communicator;
-using collectives::MessageCounts;
 using offload::Purpose;
 
 // Encodes everything as token 0, which every vocabulary has.
@@ -112,10 +111,6 @@ class DryRun {
 
  private:
   void SetTiers();
-  absl::Status FindAxes();
-  std::optional<TrafficAxis> AxisOf(
-      const std::vector<MessageCounts::Group>& groups, size_t group) const;
-  RankTraffic Traffic() const;
   StateMemory State() const;
   ActivationMemory Activations() const;
 
@@ -134,13 +129,11 @@ class DryRun {
   const std::shared_ptr<offload::Accounting> files_ =
       std::make_shared<offload::Accounting>("files", offload::kUnlimited);
   std::shared_ptr<offload::MemoryTier> host_tier_, file_tier_;
-  const std::shared_ptr<MessageCounts> counts_ =
-      std::make_shared<MessageCounts>();
   std::unique_ptr<Communicator> world_;
   std::optional<tensor_parallel::Ops> ops_;
   std::optional<text::Samples> samples_;
   std::unique_ptr<TrainRank> rank_;
-  std::map<size_t, TrafficAxis> axes_;  // By group.
+  std::optional<RankTraffic> traffic_;  // Of the step.
 };
 
 void DryRun::SetTiers() {
@@ -184,81 +177,17 @@ absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
       auto engine, collectives::CreateCountingEngine(
                        {.rank = collectives::Rank(place_.RankIn(options_.mesh)),
                         .ranks = options_.mesh.world_size(),
-                        .memory = memory_,
-                        .counts = counts_}));
+                        .memory = memory_}));
   collectives::CommunicatorOptions communicator;
   communicator.recorded_operations = 1;
   TESSERA_ASSIGN_OR_RETURN(
       world_, Communicator::Create(std::move(engine), std::move(communicator)));
   TESSERA_ASSIGN_OR_RETURN(
       rank_, TrainRank::Create(*world_, options_, *steps_, *samples_, *ops_));
-  TESSERA_RETURN_IF_ERROR(FindAxes());
-  counts_->ResetOperations();
-  return rank_->Step().status();  // All steps are alike.
-}
-
-// Finds the axis of each group of the rank, by a barrier in each.
-absl::Status DryRun::FindAxes() {
-  const TrainRank::Groups& groups = rank_->groups();
-  std::vector<std::pair<Communicator*, TrafficAxis>> all = {
-      {groups.tp, TrafficAxis::kTp},
-      {groups.cp, TrafficAxis::kCp},
-      {groups.pp, TrafficAxis::kPp},
-      {groups.shard, TrafficAxis::kDp},
-      {groups.model, TrafficAxis::kModel}};
-  if (groups.replicas != nullptr) {
-    all.push_back({groups.replicas, TrafficAxis::kReplicate});
-    all.push_back({groups.data, TrafficAxis::kData});
-  }
-  if (groups.ep != nullptr) {
-    all.push_back({groups.ep, TrafficAxis::kEp});
-    all.push_back({groups.edp, TrafficAxis::kEdp});
-    all.push_back({groups.expert_model, TrafficAxis::kExpertModel});
-  }
-  for (const auto& [group, axis] : all) {
-    TESSERA_RETURN_IF_ERROR(group->Barrier());
-    axes_[counts_->last_group()] = axis;
-  }
+  const RankTraffic before = TrafficOf(*rank_);
+  TESSERA_RETURN_IF_ERROR(rank_->Step().status());  // All steps are alike.
+  traffic_ = TrafficOf(*rank_).Since(before);
   return absl::OkStatus();
-}
-
-// The axis of a group, or of the group from which it was made. For other groups
-// the first axis that contains all of its ranks.
-std::optional<TrafficAxis> DryRun::AxisOf(
-    const std::vector<MessageCounts::Group>& groups, size_t group) const {
-  for (std::optional<size_t> at = group; at.has_value();
-       at = groups[*at].parent) {
-    if (const auto found = axes_.find(*at); found != axes_.end()) {
-      return found->second;
-    }
-  }
-  const auto has_all = [&](const std::vector<collectives::Rank>& members) {
-    return std::all_of(groups[group].members.begin(),
-                       groups[group].members.end(), [&](auto rank) {
-                         return std::find(members.begin(), members.end(),
-                                          rank) != members.end();
-                       });
-  };
-  for (const TrafficAxis axis : kTrafficAxes) {
-    for (const auto& [number, of] : axes_) {
-      if (of == axis && has_all(groups[number].members)) return axis;
-    }
-  }
-  return std::nullopt;
-}
-
-RankTraffic DryRun::Traffic() const {
-  RankTraffic traffic(options_.mesh);
-  const std::vector<MessageCounts::Group> groups = counts_->groups();
-  for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].members.size() < 2) continue;
-    const std::optional<TrafficAxis> axis = AxisOf(groups, g);
-    if (!axis.has_value()) continue;
-    for (const auto& [kind, count] : groups[g].operations) {
-      traffic.Add(*axis, kind, count);
-    }
-  }
-  return traffic;
 }
 
 StateMemory DryRun::State() const {
@@ -305,7 +234,7 @@ RankPrediction DryRun::Result() const {
   rank.held = memory_->peak_bytes();
   rank.device = on_device_->usage().peak;
   rank.host = on_host_->usage().peak;
-  rank.traffic = Traffic();
+  rank.traffic = *traffic_;
   return rank;
 }
 

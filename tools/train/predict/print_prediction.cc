@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "collectives/operation/operation.h"
 #include "nlohmann/json.hpp"
+#include "tools/train/predict/message_table.h"
 #include "topology/config/parallel_config.h"
 #include "zero3/parameters/statistics.h"
 
@@ -18,22 +19,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Formats bytes with a unit that leaves at most three digits before the point.
-std::string Bytes(double bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  size_t unit = 0;
-  while (bytes >= 1000 && unit + 1 < std::size(kUnits)) {
-    bytes /= 1024;
-    ++unit;
-  }
-  if (unit == 0) return absl::StrFormat("%.0f B", bytes);
-  return absl::StrFormat("%.*f %s",
-                         bytes < 10    ? 2
-                         : bytes < 100 ? 1
-                                       : 0,
-                         bytes, kUnits[unit]);
+std::string Bytes(int64_t bytes) {
+  return BytesText(static_cast<double>(bytes));
 }
-std::string Bytes(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
 
 // One column per purpose. The names are also the JSON keys.
 using Column = std::pair<const char*, int64_t>;
@@ -124,30 +112,14 @@ void PrintMemory(const RunPrediction& run, std::ostream& out) {
 }
 
 void PrintTraffic(const RunPrediction& run, std::ostream& out) {
-  const auto most = std::max_element(
-      run.ranks.begin(), run.ranks.end(), [](const auto& a, const auto& b) {
-        const auto sum = [](const RankPrediction& rank) {
-          double bytes = 0;
-          for (const TrafficAxis axis : kTrafficAxes) {
-            bytes += rank.traffic.SentAlong(axis);
-          }
-          return bytes;
-        };
-        return sum(a) < sum(b);
-      });
-  if (most->traffic.all().empty()) {
+  const RankPrediction& most = run.busiest();
+  if (most.traffic.all().empty()) {
     out << "no messages: one rank\n";
     return;
   }
-  out << "messages of rank " << most->place.RankIn(run.mesh)
-      << " in a step (it sends most)\n"
-      << "axis   ranks  operation          count       bytes        sent\n";
-  for (const auto& [key, traffic] : most->traffic.all()) {
-    out << absl::StrFormat(
-        "%-6s %5d  %-16s %7d %11s %11s\n", TrafficAxisName(key.first),
-        RanksAlong(key.first, run.mesh), collectives::OpKindName(key.second),
-        traffic.count, Bytes(traffic.bytes), Bytes(traffic.sent));
-  }
+  out << "messages of rank " << most.place.RankIn(run.mesh)
+      << " in a step (it sends most)\n";
+  PrintCells(MessageTable(most.traffic), out);
 }
 
 const char* Verdict(bool fits) { return fits ? "it fits" : "IT DOES NOT FIT"; }
@@ -187,15 +159,15 @@ void PrintFit(const RunPrediction& run, std::ostream& out) {
   }
 }
 
-Json TrafficAsJson(const RankTraffic& traffic, const MeshSizes& mesh) {
+Json TrafficAsJson(const RankTraffic& traffic) {
   Json list = Json::array();
   for (const auto& [key, of] : traffic.all()) {
     list.push_back({{"axis", TrafficAxisName(key.first)},
-                    {"ranks", RanksAlong(key.first, mesh)},
+                    {"ranks", RanksAlong(key.first, traffic.mesh())},
                     {"operation", collectives::OpKindName(key.second)},
                     {"count", of.count},
                     {"bytes", of.bytes},
-                    {"sent", of.sent}});
+                    {"sent", SentBy(key.second, of)}});
   }
   return list;
 }
@@ -244,7 +216,7 @@ Json RankAsJson(const RunPrediction& run, const RankPrediction& rank) {
           {"weights", StatisticsAsJson(rank.weights)},
           {"micro_batches_in_flight", rank.activations.micro_batches},
           {"memory", memory},
-          {"traffic", TrafficAsJson(rank.traffic, run.mesh)}};
+          {"traffic", TrafficAsJson(rank.traffic)}};
 }
 
 }  // namespace

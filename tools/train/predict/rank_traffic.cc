@@ -4,12 +4,12 @@
 #include <map>
 
 #include "collectives/operation/operation.h"
-#include "collectives/record/flight_recorder.h"
 #include "collectives/shared_memory/window_memory.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {
 
+using collectives::OperationTotals;
 using collectives::OpKind;
 using topology::CollectiveKind;
 
@@ -154,24 +154,78 @@ int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
 }
 
 void RankTraffic::Add(TrafficAxis axis, OpKind kind,
-                      const collectives::OperationCount& count) {
-  const int64_t ranks = RanksAlong(axis, mesh_);
-  if (ranks == 1 || count.count == 0) return;
-  OperationTraffic& traffic = all_[{axis, kind}];
-  traffic.count += count.count;
-  traffic.bytes += count.bytes;
-  traffic.largest = std::max(traffic.largest, count.largest);
-  if (kind == OpKind::kReceive) return;
-  traffic.sent +=
-      static_cast<double>(count.bytes) * collectives::BusFactor(kind, ranks);
+                      const OperationTotals& totals) {
+  if (RanksAlong(axis, mesh_) == 1 || totals.count == 0) return;
+  all_[{axis, kind}].Add(totals);
 }
 
-double RankTraffic::SentAlong(TrafficAxis axis) const {
-  double bytes = 0;
-  for (const auto& [key, traffic] : all_) {
-    if (key.first == axis) bytes += traffic.sent;
+void RankTraffic::Add(TrafficAxis axis, OpKind kind, int64_t bytes,
+                      int64_t times) {
+  const double busy = static_cast<double>(bytes * times) *
+                      collectives::BusFactor(kind, RanksAlong(axis, mesh_));
+  Add(axis, kind,
+      {.count = times,
+       .bytes = bytes * times,
+       .busy_bytes = static_cast<int64_t>(busy),
+       .largest_bytes = bytes});
+}
+
+void RankTraffic::Add(const RankTraffic& other) {
+  for (const auto& [key, totals] : other.all_) {
+    Add(key.first, key.second, totals);
+  }
+}
+
+RankTraffic RankTraffic::Since(const RankTraffic& before) const {
+  RankTraffic later(mesh_);
+  for (const auto& [key, totals] : all_) {
+    const auto found = before.all_.find(key);
+    later.Add(
+        key.first, key.second,
+        found == before.all_.end() ? totals : totals.Since(found->second));
+  }
+  return later;
+}
+
+int64_t SentBy(OpKind kind, const OperationTotals& totals) {
+  return kind == OpKind::kReceive ? 0 : totals.busy_bytes;
+}
+
+int64_t RankTraffic::SentAlong(TrafficAxis axis) const {
+  int64_t bytes = 0;
+  for (const auto& [key, totals] : all_) {
+    if (key.first == axis) bytes += SentBy(key.second, totals);
   }
   return bytes;
+}
+
+int64_t RankTraffic::Sent() const {
+  int64_t bytes = 0;
+  for (const auto& [key, totals] : all_) bytes += SentBy(key.second, totals);
+  return bytes;
+}
+
+RankTraffic TrafficOf(const TrainRank& rank) {
+  const TrainRank::Groups& groups = rank.groups();
+  const bool is_hybrid = groups.replicas != nullptr;
+  RankTraffic traffic(rank.options().mesh);
+  for (const auto& [axis, group] :
+       {std::pair(TrafficAxis::kTp, groups.tp),
+        std::pair(TrafficAxis::kCp, groups.cp),
+        std::pair(TrafficAxis::kPp, groups.pp),
+        std::pair(TrafficAxis::kDp, groups.shard),
+        std::pair(TrafficAxis::kReplicate, groups.replicas),
+        std::pair(TrafficAxis::kData, is_hybrid ? groups.data : nullptr),
+        std::pair(TrafficAxis::kModel, groups.model),
+        std::pair(TrafficAxis::kEp, groups.ep),
+        std::pair(TrafficAxis::kEdp, groups.edp),
+        std::pair(TrafficAxis::kExpertModel, groups.expert_model)}) {
+    if (group == nullptr) continue;
+    for (const auto& [key, totals] : group->StatisticsWithSubgroups()) {
+      traffic.Add(axis, key.first, totals);
+    }
+  }
+  return traffic;
 }
 
 namespace {
@@ -223,7 +277,8 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
     user.ranks = RanksAlong(axis, mesh);
     user.rank = RankAlong(axis, mesh, place);
     user.crowded = options.crowded;
-    const int64_t own = collectives::WindowMemory(user, kind, messages.largest);
+    const int64_t own =
+        collectives::WindowMemory(user, kind, messages.largest_bytes);
     if (kind == OpKind::kSend || kind == OpKind::kReceive) {
       bytes += PeersOf(axis, user.ranks) * own;
       continue;
@@ -236,7 +291,7 @@ int64_t SharedWindows(const MeshSizes& mesh, const RankPlace& place,
     // Small messages and the largest message use different algorithms.
     if (options.crowded &&
         options.strategy == topology::CommunicationStrategy::kAdaptive) {
-      bytes += collectives::ChannelMemory(user, kind, messages.largest);
+      bytes += collectives::ChannelMemory(user, kind, messages.largest_bytes);
     }
   }
   for (const auto& [axis, own] : largest) bytes += own;

@@ -1,9 +1,10 @@
-// The messages of a rank in a step, by mesh axis and operation.
+// The messages of a rank, by mesh axis and operation: predicted by a dry run or
+// measured in a run.
 //
-//   RankTraffic traffic(mesh);
-//   traffic.Add(TrafficAxis::kTp, collectives::OpKind::kAllReduce,
-//               {.count = 12, .bytes = 12 * 4096, .largest = 4096});
-//   traffic.SentAlong(TrafficAxis::kTp);
+//   const RankTraffic before = TrafficOf(rank);
+//   rank.Step();
+//   const RankTraffic step = TrafficOf(rank).Since(before);
+//   step.SentAlong(TrafficAxis::kTp);
 //
 // Bytes are counted as in Communicator::Statistics: the whole message of a
 // reduction or gather. Groups of one rank send nothing.
@@ -17,10 +18,11 @@
 #include <string_view>
 #include <utility>
 
-#include "collectives/counting/counting_engine.h"
 #include "collectives/operation/operation.h"
+#include "collectives/record/flight_recorder.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/settings/run_options.h"
+#include "tools/train/step/train_rank.h"
 #include "topology/config/strategies.h"
 #include "topology/placement/traffic.h"
 
@@ -61,36 +63,41 @@ int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
 std::optional<topology::CollectiveKind> CollectiveKindOf(
     collectives::OpKind kind);
 
-struct OperationTraffic {
-  int64_t count = 0;
-  int64_t bytes = 0;
-  int64_t largest = 0;  // Bytes of the largest message.
-  // The minimum of bytes that the rank has to send (BusFactor of collectives);
-  // 0 for a receive.
-  double sent = 0;
-};
-
 class RankTraffic {
  public:
   explicit RankTraffic(const MeshSizes& mesh) : mesh_(mesh) {}
 
-  // Ignores an axis of one rank.
+  // Ignores an axis of one rank, and totals without operations.
   void Add(TrafficAxis axis, collectives::OpKind kind,
-           const collectives::OperationCount& count);
-  // Adds `times` messages of `bytes` each.
+           const collectives::OperationTotals& totals);
+  // Adds `times` messages of `bytes` each, whose time is unknown.
   void Add(TrafficAxis axis, collectives::OpKind kind, int64_t bytes,
-           int64_t times) {
-    Add(axis, kind, {.count = times, .bytes = bytes * times, .largest = bytes});
-  }
+           int64_t times);
+  void Add(const RankTraffic& other);
+  // The operations after `before`, earlier traffic of the same rank.
+  RankTraffic Since(const RankTraffic& before) const;
 
+  const MeshSizes& mesh() const { return mesh_; }
   using Key = std::pair<TrafficAxis, collectives::OpKind>;
-  const std::map<Key, OperationTraffic>& all() const { return all_; }
-  double SentAlong(TrafficAxis axis) const;
+  const std::map<Key, collectives::OperationTotals>& all() const {
+    return all_;
+  }
+  // The minimum of bytes that the rank has to send (BusFactor of collectives).
+  int64_t SentAlong(TrafficAxis axis) const;
+  int64_t Sent() const;  // Along all axes.
 
  private:
   MeshSizes mesh_;
-  std::map<Key, OperationTraffic> all_;
+  std::map<Key, collectives::OperationTotals> all_;
 };
+
+// Part of SentAlong: 0 for receives.
+int64_t SentBy(collectives::OpKind kind,
+               const collectives::OperationTotals& totals);
+
+// The traffic of a rank since its creation, in its groups along mesh axes and
+// in the groups split from these. Any thread may call it.
+RankTraffic TrafficOf(const TrainRank& rank);
 
 struct SharingOptions {
   bool crowded = false;  // There are more ranks than processors.

@@ -182,6 +182,13 @@ const RankPrediction& RunPrediction::largest() const {
       [this](const auto& a, const auto& b) { return PeakOf(a) < PeakOf(b); });
 }
 
+const RankPrediction& RunPrediction::busiest() const {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const auto& a, const auto& b) {
+                             return a.traffic.Sent() < b.traffic.Sent();
+                           });
+}
+
 StateHomes HomesOf(const Settings& settings) {
   const zero3::OffloadConfig config = OffloadConfigOf(settings);
   const OffloadChoice offload = OffloadChoice::Of(settings.offload);

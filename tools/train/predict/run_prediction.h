@@ -106,6 +106,8 @@ struct RunPrediction {
   std::optional<bool> fits_device() const;
   // The rank that needs most host memory.
   const RankPrediction& largest() const;
+  // The rank that sends most bytes.
+  const RankPrediction& busiest() const;
   // The peak of a rank in the host's memory during steps and checkpoints.
   int64_t PeakOf(const RankPrediction& rank) const;
   // The device memory of a rank: the bytes held by the dry run, at most 4 GiB

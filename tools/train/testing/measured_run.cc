@@ -13,6 +13,8 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
+#include "tools/train/predict/rank_traffic.h"
+#include "tools/train/step/train_rank.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
@@ -101,7 +103,6 @@ std::unique_ptr<Engine> CountEngine(std::unique_ptr<Engine> engine,
 namespace {
 
 using collectives::Communicator;
-using collectives::OpKind;
 
 absl::StatusOr<std::shared_ptr<const text::Corpus>> Text() {
   std::string text;
@@ -115,34 +116,6 @@ absl::StatusOr<std::shared_ptr<const text::Corpus>> Text() {
   return corpus;
 }
 
-std::map<OpKind, int64_t> MessagesOf(const Communicator& group) {
-  std::map<OpKind, int64_t> bytes;
-  for (const auto& [what, totals] : group.Statistics()) {
-    if (what.first != OpKind::kSend && what.first != OpKind::kReceive) continue;
-    bytes[what.first] += totals.bytes;
-  }
-  return bytes;
-}
-
-std::map<OpKind, int64_t> Since(const std::map<OpKind, int64_t>& before,
-                                std::map<OpKind, int64_t> now) {
-  for (const auto& [kind, bytes] : before) now[kind] -= bytes;
-  return now;
-}
-
-// Waits for gathers of new weights, which may outlast their step below stage 3.
-absl::Status AwaitGathers(ShardedModel& model) {
-  for (const ShardedModel::Part& part : model.parts()) {
-    std::vector<zero3::ParameterId> all;
-    for (const zero3::ModelParameter& parameter :
-         part.state->layout().model().all()) {
-      all.push_back(parameter.id);
-    }
-    TESSERA_RETURN_IF_ERROR(part.state->AwaitGather(all));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<MeasuredRank> RunRank(Communicator& world,
                                      const RunOptions& options,
                                      const text::Samples& samples,
@@ -152,16 +125,13 @@ absl::StatusOr<MeasuredRank> RunRank(Communicator& world,
                            TrainRank::Create(world, options, samples, ops));
   MeasuredRank measured;
   for (int step = 0; step < 3; ++step) {
-    const auto pipeline = MessagesOf(*rank->groups().pp);
-    const auto context = MessagesOf(*rank->groups().cp);
-    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->model()));
+    TESSERA_RETURN_IF_ERROR(rank->model().AwaitGathers());
+    const RankTraffic before = TrafficOf(*rank);
     count.Take();
     TESSERA_RETURN_IF_ERROR(rank->Step().status());
-    TESSERA_RETURN_IF_ERROR(AwaitGathers(rank->model()));
+    TESSERA_RETURN_IF_ERROR(rank->model().AwaitGathers());
     measured.collectives = count.Take();
-    measured.pipeline_messages =
-        Since(pipeline, MessagesOf(*rank->groups().pp));
-    measured.context_messages = Since(context, MessagesOf(*rank->groups().cp));
+    measured.messages = MessagesOf(TrafficOf(*rank).Since(before));
   }
   measured.state = rank->state().usage();
   measured.activations = rank->activation_bytes();

@@ -16,7 +16,8 @@
 #include "collectives/engine/engine.h"
 #include "collectives/operation/operation.h"
 #include "offload/tier/accounting.h"
-#include "tools/train/step/train_rank.h"
+#include "tools/train/predict/message_table.h"
+#include "tools/train/settings/run_options.h"
 
 namespace tessera::train {
 
@@ -54,9 +55,8 @@ struct MeasuredRank {
   int64_t activations = 0;
   // The collectives of the last step.
   CollectiveCount::Table collectives;
-  // The messages of the last step in the pipeline group and the context group.
-  std::map<collectives::OpKind, int64_t> pipeline_messages;
-  std::map<collectives::OpKind, int64_t> context_messages;
+  // The traffic of the last step by the communicators' statistics.
+  std::vector<AxisMessages> messages;
 };
 
 // Runs three steps with threads as ranks. `prepare` may add tiers to a rank's

@@ -27,10 +27,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeGroup(
   TESSERA_ASSIGN_OR_RETURN(
       auto engine,
       collectives::CreateCountingEngine(
-          {.rank = collectives::Rank(rank),
-           .ranks = ranks,
-           .memory = memory,
-           .counts = std::make_shared<collectives::MessageCounts>()}));
+          {.rank = collectives::Rank(rank), .ranks = ranks, .memory = memory}));
   if (ranks == 1) return nullptr;
   return Communicator::Create(std::move(engine));
 }

@@ -19,6 +19,7 @@
 #include "base/status_matchers.h"
 #include "base/tensor/counting_memory.h"
 #include "collectives/counting/counting_engine.h"
+#include "collectives/record/flight_recorder.h"
 #include "collectives/testing/run_cuda.h"
 #include "collectives/testing/run_emulated.h"
 #include "collectives/testing/run_ranks.h"
@@ -541,13 +542,11 @@ TEST(RedistributeCountingTest, CountsThePredictedBytesOfALargeWorld) {
     for (const int64_t r : {0, 77, 127}) {
       const auto memory =
           std::make_shared<CountingMemory>(CountingMemory::Access::kTrapped);
-      const auto counts = std::make_shared<collectives::MessageCounts>();
       TESSERA_ASSERT_OK_AND_ASSIGN(
           auto engine,
           collectives::CreateCountingEngine({.rank = topology::Rank(r),
                                              .ranks = mesh.world_size(),
-                                             .memory = memory,
-                                             .counts = counts}));
+                                             .memory = memory}));
       TESSERA_ASSERT_OK_AND_ASSIGN(auto world,
                                    Communicator::Create(std::move(engine)));
       TESSERA_ASSERT_OK_AND_ASSIGN(auto groups,
@@ -557,15 +556,12 @@ TEST(RedistributeCountingTest, CountsThePredictedBytesOfALargeWorld) {
       TESSERA_ASSERT_OK_AND_ASSIGN(
           const auto tensor, DistributedTensor::Create(from, topology::Rank(r),
                                                        DType::kBF16, memory));
-      counts->ResetOperations();
+      const auto bytes = [&] {
+        return collectives::Total(world->StatisticsWithSubgroups()).bytes;
+      };
+      const int64_t before = bytes();
       TESSERA_ASSERT_OK(Redistribute(*groups, *queue, tensor, plan));
-      int64_t bytes = 0;
-      for (const auto& group : counts->groups()) {
-        for (const auto& [kind, count] : group.operations) {
-          bytes += count.bytes;
-        }
-      }
-      EXPECT_EQ(bytes, plan.BytesOf(topology::Rank(r))->counted)
+      EXPECT_EQ(bytes() - before, plan.BytesOf(topology::Rank(r))->counted)
           << target << "\n"
           << plan.ToString();
     }

@@ -63,12 +63,8 @@ absl::StatusOr<offload::Usage> PredictState(const ModelParameters& model,
   CountingDevice device(memory, memory);
   TESSERA_ASSIGN_OR_RETURN(const auto queue, device.CreateQueue("compute"));
   TESSERA_ASSIGN_OR_RETURN(
-      auto engine,
-      collectives::CreateCountingEngine(
-          {.rank = rank,
-           .ranks = ranks,
-           .memory = memory,
-           .counts = std::make_shared<collectives::MessageCounts>()}));
+      auto engine, collectives::CreateCountingEngine(
+                       {.rank = rank, .ranks = ranks, .memory = memory}));
   TESSERA_ASSIGN_OR_RETURN(
       const auto group, collectives::Communicator::Create(std::move(engine)));
   ShardedStateOptions dry = options;

@@ -66,12 +66,9 @@ TEST(TorshOffloadConfigTest, EffectiveHostBudget) {
   config.codec = "fp16";
   EXPECT_THAT(config.EffectiveHostBudget(DType::kF32), IsOkAndHolds(2000));
   config.host_budget = 123456789;
-  // An odd byte is half of an element.
-  EXPECT_THAT(config.EffectiveHostBudget(DType::kF32),
-              IsOkAndHolds(2 * 123456788));
+  EXPECT_THAT(config.EffectiveHostBudget(DType::kF32), IsOkAndHolds(246913578));
   config.codec = "bf16";
-  EXPECT_THAT(config.EffectiveHostBudget(DType::kF32),
-              IsOkAndHolds(2 * 123456788));
+  EXPECT_THAT(config.EffectiveHostBudget(DType::kF32), IsOkAndHolds(246913578));
 }
 
 TEST(TorshCompressionTest, MethodsAndLosses) {

@@ -204,7 +204,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.offload = "none";
   alone.offload_dir = "";
   alone.layout = "chunks";
-  alone.host_budget = alone.device_budget = 0;
+  alone.host_budget = 0;
   alone.pin_memory = false;
   alone.offload_strategy = "conservative";
   alone.compression = "none";

@@ -166,10 +166,6 @@ absl::Status DryRun::Run(std::shared_ptr<const RunSchedule> steps) {
   TESSERA_ASSIGN_OR_RETURN(queue_, device_.CreateQueue("compute"));
   options_.state.ops = zero3::DryStateOps();
   options_.state.device = nullptr;
-  if (homes_.device_budget != offload::kUnlimited) {
-    options_.state.device =
-        std::make_shared<offload::Accounting>("device", homes_.device_budget);
-  }
   options_.state.adamw.threads = 1;
   ops_.emplace(*queue_);
   TESSERA_ASSIGN_OR_RETURN(samples_, SomeSamples(options_.length));

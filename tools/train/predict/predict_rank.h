@@ -46,8 +46,6 @@ struct StateHomes {
   int64_t host_budget = offload::kUnlimited;
   bool spills = false;
   bool pinned = false;  // The whole host budget is in use.
-  // The budget of the rank's own memory for state and its buffers.
-  int64_t device_budget = offload::kUnlimited;
   // The rank's own memory is device memory, which requires copies and host
   // memory for them.
   bool on_device = false;

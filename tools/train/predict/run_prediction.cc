@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
@@ -193,8 +192,7 @@ StateHomes HomesOf(const Settings& settings) {
   const zero3::OffloadConfig config = OffloadConfigOf(settings);
   const OffloadChoice offload = OffloadChoice::Of(settings.offload);
   StateHomes homes = {.host_budget = config.host_budget,
-                      .pinned = offload.any() && config.pin_memory,
-                      .device_budget = config.device_budget};
+                      .pinned = offload.any() && config.pin_memory};
   homes.spills = offload.any() && settings.host_budget > 0 &&
                  !settings.offload_dir.empty();
   const StateHome away = settings.offload_dir.empty() || homes.spills
@@ -215,15 +213,11 @@ namespace {
 absl::Status FlagOfBudget(const Settings& settings,
                           const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
-  const bool is_host = settings.host_budget > 0 &&
-                       absl::StrContains(status.message(), "tier host");
   return RefuseFlag(
-      is_host ? "host_budget" : "device_budget",
-      is_host ? settings.host_budget : settings.device_budget,
-      absl::StrCat("is too small: ", status.message(), "; use a larger one",
-                   is_host ? ", or a directory for the rest, such as "
-                             "--offload_dir=DIR"
-                           : ", or for example --offload=all"));
+      "host_budget", settings.host_budget,
+      absl::StrCat("is too small: ", status.message(),
+                   "; use a larger one, or a directory for the rest, such as "
+                   "--offload_dir=DIR"));
 }
 
 }  // namespace

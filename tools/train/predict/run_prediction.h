@@ -127,7 +127,7 @@ struct RunPrediction {
 
 // Predicts a run, with advice if it does not fit. InvalidArgument for the same
 // settings as CheckSettings, if the model cannot be split over the mesh, and if
-// --host_budget or --device_budget is too small.
+// --host_budget is too small.
 absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
                                          const model_files::ModelConfig& model,
                                          const PredictOptions& options = {});

@@ -499,8 +499,6 @@ TEST(CheckSettingsTest, RejectsInvalidOffload) {
        [](auto& s) { s.host_budget = 9, s.offload = "none"; }},
       {"--host_budget=-1: must be at least 0",
        [](auto& s) { s.host_budget = -1; }},
-      {"--device_budget=-1: must be at least 0",
-       [](auto& s) { s.device_budget = -1; }},
       {"--pin_memory=true: page-locks --host_budget, which has no limit; use",
        [](auto& s) { s.pin_memory = true; }},
       {"--offload_strategy=extreme: has no effect without --memory_limit; use",

@@ -46,7 +46,8 @@ zero3::OffloadConfig OffloadConfigOf(const Settings& settings) {
                                  .pin_memory = settings.pin_memory,
                                  .codec = settings.compression};
   if (settings.host_budget > 0) config.host_budget = settings.host_budget;
-  if (settings.device_budget > 0) config.device_budget = settings.device_budget;
+  const int64_t limit = settings.parallel.device_memory_limit.bytes();
+  if (limit > 0) config.device_budget = limit;
   if (!settings.offload_dir.empty()) {
     config.directory = UserPath(settings.offload_dir);
   }

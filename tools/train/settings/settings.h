@@ -78,7 +78,6 @@ struct Settings {
   std::string offload_dir = "";  // A directory; empty: host memory.
   // Bytes of a rank; 0: no limit. See zero3/config/offload_config.h.
   int64_t host_budget = 0;
-  int64_t device_budget = 0;
   bool pin_memory = false;
   // conservative, balanced, aggressive, extreme; see
   // offload/pressure/pressure_policy.h.

@@ -185,9 +185,6 @@ constexpr SettingsField kFields[] = {
     {"host_budget", kStateAndMemory, &Settings::host_budget, kCount,
      "bytes of host memory per rank for offloaded data; more goes to "
      "--offload_dir, and without a directory fails the run. 0: no limit"},
-    {"device_budget", kStateAndMemory, &Settings::device_budget, kCount,
-     "bytes of the rank's own memory for model state, activations and their "
-     "buffers; a run that needs more fails. 0: no limit"},
     {"pin_memory", kStateAndMemory, &Settings::pin_memory, AnyValue{},
      "page-locks --host_budget, so that GPUs copy from and to it at full "
      "speed"},

@@ -41,11 +41,13 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
 
 // How a dimension is divided, whatever its size and the number of parts.
 //
-//   rule            text       sizes of 10 in 4 parts
-//   Balanced        balanced   3 3 2 2   at most one apart
-//   Blocks(4)       blocks4    4 4 2 0   whole blocks of 4; only the last is
-//   cut CeilChunks      ceil       3 3 3 1   chunks of ceil(10 / 4):
-//   torch.chunk Uneven(1,4,5,0) 1+4+5+0    1 4 5 0   the given sizes
+// clang-format off
+//   rule             text        sizes of 10 in 4 parts
+//   Balanced         balanced    3 3 2 2    sizes differ by at most one
+//   Blocks(4)        blocks4     4 4 2 0    whole blocks; only the last is cut
+//   CeilChunks       ceil        3 3 3 1    chunks of ceil(10 / 4), torch.chunk
+//   Uneven(1,4,5,0)  1+4+5+0     1 4 5 0    the given sizes
+// clang-format on
 struct PartitionRule {
   enum class Kind { kBalanced, kCeilChunks, kUneven };
 

@@ -34,7 +34,10 @@ Mesh RankMapping(int64_t dp, int64_t tp, int64_t pp) {
 
 TEST(TorshRankMappingTest, CoordinatesOfRanks) {
   const Mesh mesh = RankMapping(2, 2, 2);
-  EXPECT_EQ(mesh.order(), topology::FindPreset("pipeline-tensor-data")->order);
+  EXPECT_EQ(mesh.order(),
+            Mesh::Create(mesh.axes(),
+                         topology::FindPreset("pipeline-tensor-data")->order)
+                ->order());
   // Rank 3 is (dp, tp, pp) = (0, 1, 1).
   EXPECT_THAT(mesh.CoordinateOf(Rank(3), "dp"), IsOkAndHolds(0));
   EXPECT_THAT(mesh.CoordinateOf(Rank(3), "tp"), IsOkAndHolds(1));

@@ -46,7 +46,9 @@ TEST(TorshProcessGroupsTest, EachAlgorithmAddsOverTheDataGroup) {
           std::vector<float> gradient(
               1000, static_cast<float>(groups.mesh_rank().value()));
           TESSERA_RETURN_IF_ERROR(groups.Run(
-              "dp", AllReduceOf(Buffer(std::span(gradient)), Reduction::Sum()),
+              "dp",
+              AllReduceOf(ConstBuffer(std::span<const float>(gradient)),
+                          Buffer(std::span(gradient)), Reduction::Sum()),
               {.algorithm = algorithm}));
           // The other rank of the group is 4 away.
           const auto own = static_cast<float>(groups.mesh_rank().value() % 4);
@@ -152,7 +154,8 @@ TEST(TorshProcessGroupsTest, StatisticsAreMeasured) {
         for (int i = 0; i < 3; ++i) {
           TESSERA_RETURN_IF_ERROR(groups.Run(
               "dp",
-              AllReduceOf(Buffer(std::span(gradient)), Reduction::Sum())));
+              AllReduceOf(ConstBuffer(std::span<const float>(gradient)),
+                          Buffer(std::span(gradient)), Reduction::Sum())));
         }
         TESSERA_ASSIGN_OR_RETURN(Communicator* const dp, groups.Group("dp"));
         const OperationTotals total = Total(dp->Statistics());

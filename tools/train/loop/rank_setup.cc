@@ -78,7 +78,6 @@ absl::Status RankSetup::Make(const RunContext& run) {
 }
 
 void RankSetup::Release() {
-  meter_->AddLateGathers(*rank_);
   rank_.reset();
   tiers_.reset();
 }

@@ -16,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/offload_tiers.h"
-#include "tools/train/predict/message_table.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/step/train_rank.h"
@@ -48,10 +47,9 @@ class ResultGatherer {
 
   // A collective. `resident_before` is the resident bytes of this process
   // before the run allocated its state, `peak` a lower bound of the process's
-  // peak, `messages` this rank's.
+  // peak.
   absl::StatusOr<RunResult> Result(int64_t resident_before, int64_t peak,
-                                   std::string checkpoint,
-                                   const MeasuredMessages& messages);
+                                   std::string checkpoint);
 
  private:
   // Exchanged by the ranks after a step; doubles represent it exactly.

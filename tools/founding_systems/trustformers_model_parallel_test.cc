@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "base/device/device.h"
+#include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "base/tensor/tensor.h"

@@ -78,6 +78,7 @@ absl::Status RankSetup::Make(const RunContext& run) {
 }
 
 void RankSetup::Release() {
+  meter_->AddLateGathers(*rank_);
   rank_.reset();
   tiers_.reset();
 }

@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
+#include "collectives/groups/agreement.h"
 #include "tools/train/loop/memory_watch.h"
 
 namespace tessera::train {
@@ -109,9 +110,9 @@ void ResultGatherer::AddRank(TrainRank& rank, const OffloadTiers& tiers) {
   traffic_.least_stall_ns += total.least_stall_ns;
 }
 
-absl::StatusOr<RunResult> ResultGatherer::Result(int64_t resident_before,
-                                                 int64_t peak,
-                                                 std::string checkpoint) {
+absl::StatusOr<RunResult> ResultGatherer::Result(
+    int64_t resident_before, int64_t peak, std::string checkpoint,
+    const MeasuredMessages& messages) {
   const ResidentMemory process = ReadResidentMemory();
   memory_.resident = process.resident;
   memory_.peak_resident = std::max(process.peak_resident, peak);
@@ -123,6 +124,11 @@ absl::StatusOr<RunResult> ResultGatherer::Result(int64_t resident_before,
       const std::vector<OffloadTraffic> traffic,
       (GatherAll<int64_t, OffloadTraffic>(world_, traffic_)),
       Annotate(_, "exchanging the ranks' offload traffic"));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> all_messages,
+      collectives::ExchangeTexts(world_, FormatMessages(messages),
+                                 world_.options().timeout),
+      Annotate(_, "exchanging the ranks' messages"));
   RunResult result = std::move(result_);
   result.memory_is_shared =
       world_.engine_name() == "in_process" && world_.size() > 1;
@@ -130,7 +136,10 @@ absl::StatusOr<RunResult> ResultGatherer::Result(int64_t resident_before,
   const double factor = counted_seconds_ > 0 ? 1 / counted_seconds_ : 0;
   result.tokens_per_second = static_cast<double>(counted_tokens_) * factor;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    result.ranks.push_back({Scaled(ranks_[i], factor), memory[i], traffic[i]});
+    TESSERA_ASSIGN_OR_RETURN(MeasuredMessages of_rank,
+                             ParseMessages(all_messages[i]));
+    result.ranks.push_back(
+        {Scaled(ranks_[i], factor), memory[i], traffic[i], std::move(of_rank)});
   }
   return result;
 }

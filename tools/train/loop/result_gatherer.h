@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/offload_tiers.h"
+#include "tools/train/predict/message_table.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/step/train_rank.h"
@@ -47,9 +48,10 @@ class ResultGatherer {
 
   // A collective. `resident_before` is the resident bytes of this process
   // before the run allocated its state, `peak` a lower bound of the process's
-  // peak.
+  // peak, `messages` this rank's.
   absl::StatusOr<RunResult> Result(int64_t resident_before, int64_t peak,
-                                   std::string checkpoint);
+                                   std::string checkpoint,
+                                   const MeasuredMessages& messages);
 
  private:
   // Exchanged by the ranks after a step; doubles represent it exactly.

@@ -121,7 +121,7 @@ absl::Status Worker::TakeStep() {
   if (run_.sinks.before_step) {
     TESSERA_RETURN_IF_ERROR(run_.sinks.before_step(rank().steps()));
   }
-  setup_->meter().Begin();
+  setup_->meter().Begin(rank());
   const std::vector<double> losses_before = rank().progress().losses;
   TESSERA_ASSIGN_OR_RETURN(const StepRecord record, rank().Step());
   TESSERA_ASSIGN_OR_RETURN(const StepVerdict verdict,
@@ -290,12 +290,14 @@ absl::Status Worker::GoOnWith(const Settings& next,
 
 absl::StatusOr<RunResult> Worker::Finish() {
   TESSERA_RETURN_IF_ERROR(checkpoints_.SaveLast(eval_loss_));
+  TESSERA_RETURN_IF_ERROR(rank().model().AwaitGathers());
+  const MeasuredMessages messages = setup_->meter().Messages(rank());
   if (run_.outputs != nullptr) TESSERA_RETURN_IF_ERROR(run_.outputs->Finish());
   if (run_.trace != nullptr) TESSERA_RETURN_IF_ERROR(run_.trace->Write());
   results_.AddRank(rank(), setup_->tiers());
   TESSERA_ASSIGN_OR_RETURN(RunResult result,
                            results_.Result(memory_before_, memory_.peak(),
-                                           checkpoints_.last_path()));
+                                           checkpoints_.last_path(), messages));
   result.strategy_changes = memory_.changes();
   return result;
 }

@@ -15,6 +15,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/train/predict/message_table.h"
+#include "tools/train/predict/run_prediction.h"
 #include "tools/train/testing/run_job.h"
 
 namespace tessera::train {
@@ -201,6 +203,38 @@ TEST(WorkerTest, EveryAxisHasItsTraffic) {
     for (const RankResult& rank : run.result.ranks) {
       EXPECT_GT(rank.shares.communication, 0);
       EXPECT_EQ(rank.shares.bubble > 0, mesh == std::string("pp2"));
+    }
+  }
+}
+
+// Also below stage 3, where gathers of new weights outlast their step, and with
+// validations, which are not counted.
+TEST(WorkerTest, MeasuredMessagesArePredicted) {
+  for (const int zero : {1, 3}) {
+    for (const char* mesh : {"dp2,tp2", "dp2,pp2"}) {
+      Settings settings = SmallSettings();
+      settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
+      settings.zero = zero;
+      settings.eval_every = 2;
+      SCOPED_TRACE(absl::StrCat(mesh, " zero ", zero));
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const RunPrediction prediction,
+          MakePrediction(settings, SmallModel(), {.room = MachineRoom()}));
+      const JobRun run = RunJob(settings);
+      ASSERT_THAT(run.statuses, Each(IsOk()));
+      for (size_t r = 0; r < 4; ++r) {
+        const MeasuredMessages& measured = run.result.ranks[r].messages;
+        EXPECT_EQ(measured.steps, 3);  // Without the first.
+        EXPECT_TRUE(measured.is_timed);
+        for (const MessageComparison& one :
+             CompareMessages(prediction.ranks[r].traffic, measured)) {
+          SCOPED_TRACE(absl::StrCat("rank ", r, " ", one.predicted.axis, " ",
+                                    one.predicted.operation));
+          EXPECT_EQ(one.measured.count, 3 * one.predicted.totals.count);
+          EXPECT_EQ(one.measured.bytes, 3 * one.predicted.totals.bytes);
+          EXPECT_GT(one.measured.MeanNanos(), 0);
+        }
+      }
     }
   }
 }

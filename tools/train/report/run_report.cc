@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -32,8 +33,8 @@ const Rule& RuleOf(ReportRule rule) {
 }
 
 // Of all ranks, by prediction.
-double SentAlong(TrafficAxis axis, const RunPrediction& prediction) {
-  double sent = 0;
+int64_t SentAlong(TrafficAxis axis, const RunPrediction& prediction) {
+  int64_t sent = 0;
   for (const RankPrediction& rank : prediction.ranks) {
     sent += rank.traffic.SentAlong(axis);
   }
@@ -166,10 +167,14 @@ double Ratio(double part, double whole) { return whole > 0 ? part / whole : 1; }
 
 // The share of the bytes along tp in all bytes that ranks send.
 double TensorShare(const RunPrediction& prediction) {
-  double all = 0;
-  for (const TrafficAxis axis : kTrafficAxes)
-    all += SentAlong(axis, prediction);
-  return all > 0 ? SentAlong(TrafficAxis::kTp, prediction) / all : 0;
+  int64_t all = 0;
+  for (const RankPrediction& rank : prediction.ranks) {
+    all += rank.traffic.Sent();
+  }
+  return all > 0
+             ? static_cast<double>(SentAlong(TrafficAxis::kTp, prediction)) /
+                   static_cast<double>(all)
+             : 0;
 }
 
 class Reporter {
@@ -182,6 +187,7 @@ class Reporter {
     report_.steps = static_cast<int64_t>(result_.steps.size());
     report_.tokens_per_second = result_.tokens_per_second;
     if (result_.ranks.empty()) return std::move(report_);
+    CompareBusiestRank();
     if (result_.ranks.size() > 1) ReportCommunication();
     ReportMemory();
     if (prediction_.mesh.pp > 1) ReportPipeline();
@@ -193,6 +199,16 @@ class Reporter {
   }
 
  private:
+  void CompareBusiestRank() {
+    const RankPrediction& busiest = prediction_.busiest();
+    report_.busiest_rank = busiest.place.RankIn(prediction_.mesh);
+    report_.predicted = busiest.traffic;
+    // An elastic run may have ended with fewer ranks.
+    if (report_.busiest_rank >= std::ssize(result_.ranks)) return;
+    report_.measured =
+        result_.ranks[static_cast<size_t>(report_.busiest_rank)].messages;
+  }
+
   // Adds a measurement with the rule's limit, or another.
   void Add(Measurement one, std::optional<double> limit = std::nullopt) {
     const Rule& rule = RuleOf(one.rule);
@@ -392,7 +408,38 @@ void PrintRunReport(const RunReport& report, std::ostream& out) {
     if (one.broken) out << "         try " << one.change << "\n";
   }
   if (report.all_well()) out << "no bottleneck found\n";
+  if (report.measured.messages.empty()) return;
+  out << "\nmessages of rank " << report.busiest_rank
+      << " in a step: predicted, and the mean of " << report.measured.steps
+      << " measured steps\n";
+  PrintCells(MessageTable(report.predicted, &report.measured), out);
 }
+
+namespace {
+
+nlohmann::ordered_json MessagesAsJson(const RunReport& report) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& [messages, measured] :
+       CompareMessages(report.predicted, report.measured)) {
+    list.push_back({{"axis", messages.axis},
+                    {"ranks", messages.ranks},
+                    {"operation", messages.operation},
+                    {"predicted_count", messages.totals.count},
+                    {"predicted_bytes", messages.totals.bytes},
+                    {"count", measured.count},
+                    {"bytes", measured.bytes},
+                    {"mean_ns", nullptr},
+                    {"busbw_GBps", nullptr}});
+    if (!report.measured.is_timed) continue;
+    list.back()["mean_ns"] = measured.MeanNanos();
+    list.back()["busbw_GBps"] = measured.BusBandwidth();
+  }
+  return {{"rank", report.busiest_rank},
+          {"steps", report.measured.steps},
+          {"axes", list}};
+}
+
+}  // namespace
 
 std::string RunReportAsJson(const RunReport& report) {
   nlohmann::ordered_json json;
@@ -409,6 +456,7 @@ std::string RunReportAsJson(const RunReport& report) {
                                     {"meaning", one.meaning},
                                     {"change", one.change}});
   }
+  json["messages"] = MessagesAsJson(report);
   return json.dump(2) + "\n";
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/train/predict/message_table.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/settings/settings.h"
@@ -54,6 +55,11 @@ struct RunReport {
   // One per applicable rule, in their order. One per straggler, or the slowest
   // rank if there are none.
   std::vector<Measurement> measurements;
+  // The rank that sends most bytes by prediction, and its messages in a step as
+  // predicted and in the run as measured.
+  int64_t busiest_rank = 0;
+  RankTraffic predicted = RankTraffic({});
+  MeasuredMessages measured;
 
   bool all_well() const;
 };
@@ -63,12 +69,14 @@ struct RunReport {
 RunReport MakeRunReport(const RunResult& result, const Settings& settings,
                         const RunPrediction& prediction);
 
-// One line per measurement, and under each broken one the change.
+// One line per measurement, under each broken one the change, and the messages.
 void PrintRunReport(const RunReport& report, std::ostream& out);
 
-// An object with the keys steps, tokens_per_second, all_well and measurements
-// (each with rule, measured, limit, broken, rank, meaning, change). Ends with a
-// line feed.
+// An object with the keys steps, tokens_per_second, all_well, measurements
+// (each with rule, measured, limit, broken, rank, meaning, change) and messages
+// (rank, steps, and axes: axis, ranks, operation, and count and bytes as
+// predicted for a step and as measured in all steps; mean_ns and busbw_GBps are
+// null on a device). Ends with a line feed.
 std::string RunReportAsJson(const RunReport& report);
 
 }  // namespace tessera::train

@@ -150,10 +150,31 @@ constexpr auto kTraffic = [](auto& io, OffloadTraffic& traffic) {
   io.Value("least_stall_ns", traffic.least_stall_ns);
 };
 
+constexpr auto kAxisMessages = [](auto& io, AxisMessages& one) {
+  io.Value("axis", one.axis);
+  io.Value("ranks", one.ranks);
+  io.Value("operation", one.operation);
+  io.Value("count", one.totals.count);
+  io.Value("failed", one.totals.failed);
+  io.Value("bytes", one.totals.bytes);
+  io.Value("busy_bytes", one.totals.busy_bytes);
+  io.Value("largest_bytes", one.totals.largest_bytes);
+  io.Value("ns", one.totals.ns);
+  io.Value("shortest_ns", one.totals.shortest_ns);
+  io.Value("longest_ns", one.totals.longest_ns);
+};
+
+constexpr auto kMessages = [](auto& io, MeasuredMessages& measured) {
+  io.Value("steps", measured.steps);
+  io.Value("is_timed", measured.is_timed);
+  io.List("messages", measured.messages, kAxisMessages);
+};
+
 constexpr auto kRank = [](auto& io, RankResult& rank) {
   io.Object("shares", rank.shares, kShares);
   io.Object("memory", rank.memory, kMemory);
   io.Object("traffic", rank.traffic, kTraffic);
+  io.Object("messages", rank.messages, kMessages);
 };
 
 constexpr auto kChange = [](auto& io, StrategyChange& change) {
@@ -184,24 +205,43 @@ constexpr auto kRun = [](auto& io, RunResult& run) {
   io.List("rollbacks", run.rollbacks, kRollback);
 };
 
-}  // namespace
-
-std::string FormatRunResult(const RunResult& result) {
-  RunResult copy = result;
+// Any value with a description, as JSON and back.
+template <typename T, typename Describe>
+std::string Format(T value, Describe describe) {
   Writer writer;
-  kRun(writer, copy);
+  describe(writer, value);
   return writer.Text();
 }
 
-absl::StatusOr<RunResult> ParseRunResult(std::string_view json) {
+template <typename T, typename Describe>
+absl::StatusOr<T> Parse(std::string_view json, std::string_view what,
+                        Describe describe) {
   TESSERA_ASSIGN_OR_RETURN(const Json document,
                            ParseJson(json, {.max_bytes = kMaxRunResultBytes}));
-  RunResult result;
+  T value;
   JsonProblems problems;
   Reader reader(document, "", problems);
-  kRun(reader, result);
-  TESSERA_RETURN_IF_ERROR(problems.ToStatus("the run's result"));
-  return result;
+  describe(reader, value);
+  TESSERA_RETURN_IF_ERROR(problems.ToStatus(what));
+  return value;
+}
+
+}  // namespace
+
+std::string FormatMessages(const MeasuredMessages& messages) {
+  return Format(messages, kMessages);
+}
+
+absl::StatusOr<MeasuredMessages> ParseMessages(std::string_view json) {
+  return Parse<MeasuredMessages>(json, "a rank's messages", kMessages);
+}
+
+std::string FormatRunResult(const RunResult& result) {
+  return Format(result, kRun);
+}
+
+absl::StatusOr<RunResult> ParseRunResult(std::string_view json) {
+  return Parse<RunResult>(json, "the run's result", kRun);
 }
 
 }  // namespace tessera::train

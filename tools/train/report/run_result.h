@@ -11,7 +11,7 @@
 //   {"seconds": 41.2, "tokens_per_second": 2970, "first_step": 0,
 //    "checkpoint": "/tmp/train-x/checkpoints/step-00000060",
 //    "memory_is_shared": false, "steps": [{"step": 0, ...}, ...],
-//    "ranks": [{"shares": {...}, "memory": {...}}, ...]}
+//    "ranks": [{"shares": {...}, "memory": {...}, "messages": {...}}, ...]}
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_RUN_RESULT_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_RUN_RESULT_H_
 
@@ -25,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "offload/tier/accounting.h"
+#include "tools/train/predict/message_table.h"
 #include "tools/train/step/run_progress.h"
 
 namespace tessera::train {
@@ -96,7 +97,12 @@ struct RankResult {
   TimeShares shares = {};  // Without the first step, if there are more.
   RankMemory memory = {};
   OffloadTraffic traffic = {};
+  MeasuredMessages messages = {};  // Without the first step, if there are more.
 };
+
+// Formats messages as JSON, and parses it: InvalidArgument for other JSON.
+std::string FormatMessages(const MeasuredMessages& messages);
+absl::StatusOr<MeasuredMessages> ParseMessages(std::string_view json);
 
 // A change of the memory strategy during the run, to stay within
 // --memory_limit.

@@ -190,7 +190,9 @@ void StepMeter::AddOperation(tensor_parallel::OperationKind kind, int64_t begin,
   }
 }
 
-void StepMeter::Begin() {
+void StepMeter::Begin(const TrainRank& rank) {
+  AddLateGathers(rank);
+  at_begin_ = TrafficOf(rank);
   ops_time_ = {};
   tiers_->Stamp();
   tiers_->Take();
@@ -199,6 +201,7 @@ void StepMeter::Begin() {
 
 absl::StatusOr<StepActivity> StepMeter::End(TrainRank& rank) {
   tiers_->Stamp();
+  AddMessages(rank);
   StepActivity activity;
   activity.step = rank.steps() - 1;
   const StepTimes& times = rank.times();
@@ -209,6 +212,36 @@ absl::StatusOr<StepActivity> StepMeter::End(TrainRank& rank) {
   if (collectives_ != nullptr) activity.collectives = collectives_->Take();
   TESSERA_RETURN_IF_ERROR(AddPipeline(rank, activity));
   return activity;
+}
+
+void StepMeter::AddMessages(const TrainRank& rank) {
+  if (ended_steps_ < 2) traffic_.emplace(rank.options().mesh);
+  at_end_ = TrafficOf(rank);
+  traffic_->Add(at_end_->Since(*at_begin_));
+  ++ended_steps_;
+}
+
+// Below stage 3 nothing else gathers weights between steps.
+void StepMeter::AddLateGathers(const TrainRank& rank) {
+  if (!at_end_) return;
+  const RankTraffic later = TrafficOf(rank).Since(*at_end_);
+  at_end_.reset();
+  if (rank.options().state.stage == 3) return;
+  for (const auto& [key, totals] : later.all()) {
+    const bool is_state =
+        key.first == TrafficAxis::kDp || key.first == TrafficAxis::kEdp;
+    if (is_state && key.second == collectives::OpKind::kAllGather) {
+      traffic_->Add(key.first, key.second, totals);
+    }
+  }
+}
+
+MeasuredMessages StepMeter::Messages(const TrainRank& rank) {
+  AddLateGathers(rank);
+  if (!traffic_) return {};
+  return {.steps = std::max<int64_t>(ended_steps_ - 1, 1),
+          .is_timed = rank.options().state.queue->is_immediate(),
+          .messages = MessagesOf(*traffic_)};
 }
 
 absl::Status StepMeter::AddPipeline(TrainRank& rank, StepActivity& activity) {

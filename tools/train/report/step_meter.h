@@ -3,15 +3,17 @@
 //   TESSERA_ASSIGN_OR_RETURN(const int64_t offset, ClockOffset(world));
 //   StepMeter meter(cpu_ops, collective_log, offset);
 //   ... TrainRank::Create(world, options, samples, meter.ops()) ...
-//   meter.Begin();
+//   meter.Begin(*rank);
 //   rank->Step();
 //   TESSERA_ASSIGN_OR_RETURN(const StepActivity activity, meter.End(*rank));
+//   meter.Messages(*rank).messages;
 #ifndef TESSERA_TOOLS_TRAIN_REPORT_STEP_METER_H_
 #define TESSERA_TOOLS_TRAIN_REPORT_STEP_METER_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -20,6 +22,8 @@
 #include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tools/train/predict/message_table.h"
+#include "tools/train/predict/rank_traffic.h"
 #include "tools/train/report/collective_log.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/tier_log.h"
@@ -56,23 +60,37 @@ class StepMeter {
   tensor_parallel::Ops& ops() { return ops_; }
   const std::shared_ptr<TierLog>& tiers() const { return tiers_; }
 
-  // Begins a step: drops earlier measurements.
-  void Begin();
+  // Begins a step: drops earlier measurements of its activity.
+  void Begin(const TrainRank& rank);
 
   // The activity of the step that the rank has just taken. A collective of its
   // pipeline group. Times are this rank's MonotonicNanos.
   absl::StatusOr<StepActivity> End(TrainRank& rank);
 
+  // The messages of all measured steps, without validations. Excludes the first
+  // step if there are others, because it also exchanges what later steps know.
+  // Includes gathers of new weights that outlasted their step, up to now.
+  MeasuredMessages Messages(const TrainRank& rank);
+
+  // Call it before the rank is destroyed and another one takes steps: counts
+  // the gathers that outlasted the last step.
+  void AddLateGathers(const TrainRank& rank);
+
  private:
   void AddOperation(tensor_parallel::OperationKind kind, int64_t begin,
                     int64_t end);
   absl::Status AddPipeline(TrainRank& rank, StepActivity& activity);
+  void AddMessages(const TrainRank& rank);
 
   OpsTime ops_time_;
   tensor_parallel::Ops& ops_;
   const std::shared_ptr<TierLog> tiers_;
   const std::shared_ptr<CollectiveLog> collectives_;
   const int64_t clock_offset_;
+  // The rank's traffic at the begin and at the end of its last step.
+  std::optional<RankTraffic> at_begin_, at_end_;
+  int64_t ended_steps_ = 0;
+  std::optional<RankTraffic> traffic_;  // Of these steps; see Messages.
 };
 
 }  // namespace tessera::train

@@ -2,7 +2,7 @@
 // of its steps, and the tiers of its offloaded state).
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto setup, RankSetup::Create(run));
-//   setup->meter().Begin(setup->rank());
+//   TESSERA_RETURN_IF_ERROR(setup->meter().Begin(setup->rank()));
 //   setup->rank().Step();
 //
 // When the memory strategy changes, or after a spike of the loss, the rank and

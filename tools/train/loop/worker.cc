@@ -121,7 +121,7 @@ absl::Status Worker::TakeStep() {
   if (run_.sinks.before_step) {
     TESSERA_RETURN_IF_ERROR(run_.sinks.before_step(rank().steps()));
   }
-  setup_->meter().Begin(rank());
+  TESSERA_RETURN_IF_ERROR(setup_->meter().Begin(rank()));
   const std::vector<double> losses_before = rank().progress().losses;
   TESSERA_ASSIGN_OR_RETURN(const StepRecord record, rank().Step());
   TESSERA_ASSIGN_OR_RETURN(const StepVerdict verdict,

@@ -216,6 +216,7 @@ TEST(WorkerTest, MeasuredMessagesArePredicted) {
       settings.parallel.mesh = *topology::MeshSizes::Parse(mesh);
       settings.zero = zero;
       settings.eval_every = 2;
+      settings.validation_fraction = 0.2;
       SCOPED_TRACE(absl::StrCat(mesh, " zero ", zero));
       TESSERA_ASSERT_OK_AND_ASSIGN(
           const RunPrediction prediction,

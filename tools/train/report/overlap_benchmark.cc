@@ -60,7 +60,7 @@ absl::Status RunRank(std::unique_ptr<collectives::Engine> engine,
       const auto rank,
       TrainRank::Create(*world, options, samples, meter.ops()));
   for (int step = 0; step <= kSteps; ++step) {
-    meter.Begin(*rank);
+    TESSERA_RETURN_IF_ERROR(meter.Begin(*rank));
     TESSERA_RETURN_IF_ERROR(rank->Step().status());
     TESSERA_ASSIGN_OR_RETURN(const StepActivity activity, meter.End(*rank));
     if (step == 0) continue;

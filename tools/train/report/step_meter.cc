@@ -190,13 +190,17 @@ void StepMeter::AddOperation(tensor_parallel::OperationKind kind, int64_t begin,
   }
 }
 
-void StepMeter::Begin(const TrainRank& rank) {
+absl::Status StepMeter::Begin(TrainRank& rank) {
+  if (ended_steps_ == 1) {
+    TESSERA_RETURN_IF_ERROR(rank.model().AwaitGathers());
+  }
   AddLateGathers(rank);
   at_begin_ = TrafficOf(rank);
   ops_time_ = {};
   tiers_->Stamp();
   tiers_->Take();
   if (collectives_ != nullptr) collectives_->Take();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepActivity> StepMeter::End(TrainRank& rank) {

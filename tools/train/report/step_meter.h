@@ -3,7 +3,7 @@
 //   TESSERA_ASSIGN_OR_RETURN(const int64_t offset, ClockOffset(world));
 //   StepMeter meter(cpu_ops, collective_log, offset);
 //   ... TrainRank::Create(world, options, samples, meter.ops()) ...
-//   meter.Begin(*rank);
+//   TESSERA_RETURN_IF_ERROR(meter.Begin(*rank));
 //   rank->Step();
 //   TESSERA_ASSIGN_OR_RETURN(const StepActivity activity, meter.End(*rank));
 //   meter.Messages(*rank).messages;
@@ -60,8 +60,9 @@ class StepMeter {
   tensor_parallel::Ops& ops() { return ops_; }
   const std::shared_ptr<TierLog>& tiers() const { return tiers_; }
 
-  // Begins a step: drops earlier measurements of its activity.
-  void Begin(const TrainRank& rank);
+  // Begins a step: drops earlier measurements of its activity. Waits for the
+  // gathers of the first step, whose messages are not counted.
+  absl::Status Begin(TrainRank& rank);
 
   // The activity of the step that the rank has just taken. A collective of its
   // pipeline group. Times are this rank's MonotonicNanos.

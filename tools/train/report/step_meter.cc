@@ -194,8 +194,7 @@ absl::Status StepMeter::Begin(TrainRank& rank) {
   if (ended_steps_ == 1) {
     TESSERA_RETURN_IF_ERROR(rank.model().AwaitGathers());
   }
-  AddLateGathers(rank);
-  at_begin_ = TrafficOf(rank);
+  at_begin_ = AddLateGathers(rank);
   ops_time_ = {};
   tiers_->Stamp();
   tiers_->Take();
@@ -226,11 +225,12 @@ void StepMeter::AddMessages(const TrainRank& rank) {
 }
 
 // Below stage 3 nothing else gathers weights between steps.
-void StepMeter::AddLateGathers(const TrainRank& rank) {
-  if (!at_end_) return;
-  const RankTraffic later = TrafficOf(rank).Since(*at_end_);
+RankTraffic StepMeter::AddLateGathers(const TrainRank& rank) {
+  RankTraffic now = TrafficOf(rank);
+  if (!at_end_) return now;
+  const RankTraffic later = now.Since(*at_end_);
   at_end_.reset();
-  if (rank.options().state.stage == 3) return;
+  if (rank.options().state.stage == 3) return now;
   for (const auto& [key, totals] : later.all()) {
     const bool is_state =
         key.first == TrafficAxis::kDp || key.first == TrafficAxis::kEdp;
@@ -238,6 +238,7 @@ void StepMeter::AddLateGathers(const TrainRank& rank) {
       traffic_->Add(key.first, key.second, totals);
     }
   }
+  return now;
 }
 
 MeasuredMessages StepMeter::Messages(const TrainRank& rank) {

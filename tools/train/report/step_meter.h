@@ -74,8 +74,8 @@ class StepMeter {
   MeasuredMessages Messages(const TrainRank& rank);
 
   // Call it before the rank is destroyed and another one takes steps: counts
-  // the gathers that outlasted the last step.
-  void AddLateGathers(const TrainRank& rank);
+  // the gathers that outlasted the last step. Returns the rank's traffic so far.
+  RankTraffic AddLateGathers(const TrainRank& rank);
 
  private:
   void AddOperation(tensor_parallel::OperationKind kind, int64_t begin,

@@ -133,7 +133,7 @@ TEST(OperationTotalsTest, FailedOperationsDoNotShortenTheShortest) {
   EXPECT_EQ(total.ns, 9);
 }
 
-TEST(FlightRecorderTest, IncludesSubgroupsThatAreGone) {
+TEST(FlightRecorderTest, CountsDestroyedSubgroups) {
   const auto count = [](const StatisticsTable& table) {
     return Total(table).count;
   };

@@ -109,7 +109,7 @@ TEST_F(SpillTierTest, NamesBothBudgetsIfBothAreExhausted) {
   ExpectAll({{"a", 900}});
 }
 
-TEST_F(SpillTierTest, SpillsLargestBlocksThatAreNotInUse) {
+TEST_F(SpillTierTest, SpillsLargestUnusedBlocks) {
   for (const size_t bytes : {100, 300, 200, 150}) {
     Put(std::to_string(bytes), bytes);
   }

@@ -76,7 +76,7 @@ absl::Status CheckBytes(const TensorGroup& group,
              : absl::InternalError("something is left");
 }
 
-TEST(TransformerBlockTest, HoldsWhatEachWayOfRecomputingSays) {
+TEST(TransformerBlockTest, ActivationBytesMatchRecomputeLevel) {
   for (const int64_t ranks : {1, 2}) {
     for (const bool sequence_parallel : {false, true}) {
       for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {

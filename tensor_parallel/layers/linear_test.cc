@@ -119,7 +119,7 @@ absl::Status ShareReplicated(const FusedPartition& partition,
   return absl::OkStatus();
 }
 
-// How the tests run a layer: the halves of the backward together or apart, and
+// A way to run a layer: the halves of the backward together or apart, and
 // the number of chunks of tokens; 3 is more than some ranks have.
 struct Way {
   bool apart = false;

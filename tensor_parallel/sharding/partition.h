@@ -39,7 +39,7 @@ inline std::ostream& operator<<(std::ostream& os, IndexRange range) {
   return os << "[" << range.begin << ", " << range.end << ")";
 }
 
-// How a dimension is divided, whatever its size and the number of parts.
+// The rule that divides a dimension of any size into any number of parts.
 //
 // clang-format off
 //   rule             text        sizes of 10 in 4 parts

@@ -157,7 +157,8 @@ struct State {
   Axes partial = {};
 };
 
-// How `axis` shards a dimension: by the target's rule if it does so there.
+// The placement of `axis` on a dimension, with the target's rule if the target
+// places it there too.
 Placement PlacementOf(const std::string& axis, size_t dim,
                       const State& target) {
   for (const Placement& placement : target.dims[dim]) {

@@ -129,7 +129,7 @@ struct RedistributionPlan {
 // are NextSteps. With many axes it ends after 2000 layouts, with the cheapest
 // plan of those. InvalidArgument if the layouts have different shapes or
 // meshes, no division of the mesh has the axes of both, or partial sums have to
-// be reduced of a type that cannot be.
+// be reduced and their type does not support it.
 absl::StatusOr<RedistributionPlan> PlanRedistribution(
     const ShardedLayout& from, const ShardedLayout& to, DType dtype,
     const PlanOptions& options = {});

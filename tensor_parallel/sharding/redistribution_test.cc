@@ -114,7 +114,7 @@ TEST(PlanRedistributionTest, EvenShardsReceiveLittleMoreThanTheyMust) {
   EXPECT_GE(at_the_bound, kRepeats * 9 / 10);
 }
 
-TEST(PlanRedistributionTest, AllBytesThatAreSentAreReceived) {
+TEST(PlanRedistributionTest, SentAndReceivedBytesAgree) {
   const topology::Mesh mesh = MeshOf("tp2,dp3,cp2");
   RandomLayouts random(23);
   for (int repeat = 0; repeat < 60; ++repeat) {

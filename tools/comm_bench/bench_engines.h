@@ -29,8 +29,8 @@ struct LocalRanks {
   collectives::Store* store = nullptr;  // Of all processes of the job.
 };
 
-// What a rank consists of: the engine of the host, and a device if operations
-// are a device's, which ranks may share.
+// The parts of a rank: the engine of the host, and the device, which ranks may
+// share, if operations run on one.
 struct RankParts {
   std::unique_ptr<collectives::Engine> engine;
   std::shared_ptr<Device> device = nullptr;

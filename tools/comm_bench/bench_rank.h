@@ -101,7 +101,7 @@ class BenchRank {
   std::unique_ptr<collectives::Communicator> plain_;
   // [reproducible][adaptive]; created on first use.
   std::unique_ptr<collectives::Communicator> others_[2][2];
-  // Of the current task.
+  // The communicator and options of the current task.
   collectives::Communicator* communicator_ = nullptr;
   collectives::CallOptions call_;
   // Destroyed before the communicator whose memory they may hold.

@@ -46,7 +46,7 @@ int Severity(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsAborted(status) ? 1 : 2;
 }
 
-// What the processes of a job have written.
+// Collects the lines that the processes of a job write.
 struct Received {
   const BenchEvents& events;
   std::string where = {};   // The last progress.

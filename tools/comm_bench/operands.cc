@@ -209,7 +209,7 @@ bool HasOutputBlocks(OpKind kind) {
          kind == OpKind::kAllToAll;
 }
 
-// Where the buffers of an operation are in the memory of a slot.
+// The offsets and sizes of an operation's buffers in the memory of a slot.
 struct Layout {
   int64_t input_at = 0;
   int64_t output_at = 0;

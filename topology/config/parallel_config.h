@@ -54,8 +54,8 @@ struct ParallelConfig {
   std::string schedule = "1f1b";
   int64_t chunks = 1;       // Stages of a pipeline rank.
   int64_t micro_batch = 1;  // Sequences that a rank computes with at a time.
-  // How much the job saves memory at least; it may save more to stay within
-  // its limits.
+  // The least memory-saving strategy that the job uses; it may save more to
+  // stay within its limits.
   MemoryStrategy memory_strategy = MemoryStrategy::kBasic;
   CommunicationStrategy strategy = CommunicationStrategy::kAdaptive;
   DType dtype = DType::kF32;  // Type of weights and activations: kF32, kBF16.

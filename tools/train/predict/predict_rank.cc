@@ -137,8 +137,7 @@ class DryRun {
 };
 
 void DryRun::SetTiers() {
-  // How far compression shrinks blocks is unknown, so that they are not
-  // refused.
+  // The ratio of compression is unknown, so compressed blocks are not refused.
   const bool is_bounded = homes_.spills || !homes_.compressed;
   host_ = std::make_shared<offload::Accounting>(
       "host", is_bounded ? homes_.host_budget : offload::kUnlimited);

@@ -161,15 +161,23 @@ absl::Status Worker::Evaluate(StepRecord& record) {
   const int64_t every = settings.eval_every;
   const int64_t begin = MonotonicNanos();
   if (every > 0 && (rank().steps() % every == 0 || is_last)) {
-    TESSERA_ASSIGN_OR_RETURN(record.eval_loss,
-                             rank().Evaluate(settings.eval_batches));
+    TESSERA_RETURN_IF_ERROR(
+        setup_->meter().LeaveOut(rank(), [&]() -> absl::Status {
+          TESSERA_ASSIGN_OR_RETURN(record.eval_loss,
+                                   rank().Evaluate(settings.eval_batches));
+          return absl::OkStatus();
+        }));
   }
   eval_loss_ = record.eval_loss;
   if (settings.test_fraction > 0 && is_last) {
-    TESSERA_ASSIGN_OR_RETURN(
-        record.test_loss,
-        rank().Evaluate(run_.data.samples->test_count() / settings.batch,
-                        text::SampleUse::kTest));
+    TESSERA_RETURN_IF_ERROR(
+        setup_->meter().LeaveOut(rank(), [&]() -> absl::Status {
+          TESSERA_ASSIGN_OR_RETURN(
+              record.test_loss,
+              rank().Evaluate(run_.data.samples->test_count() / settings.batch,
+                              text::SampleUse::kTest));
+          return absl::OkStatus();
+        }));
   }
   results_.LeaveOut(MonotonicNanos() - begin);
   return absl::OkStatus();

@@ -82,7 +82,7 @@ void AppendMeasured(const OperationTotals& totals,
   row.push_back(train::BytesText(static_cast<double>(totals.bytes) / steps));
   const bool is_timed = measured.is_timed && totals.count > 0;
   row.push_back(is_timed ? TimeText(totals.MeanNanos()) : "-");
-  row.push_back(is_timed ? absl::StrFormat("%.3g GB/s", totals.BusBandwidth())
+  row.push_back(is_timed ? absl::StrFormat("%.3f GB/s", totals.BusBandwidth())
                          : "-");
 }
 
@@ -110,7 +110,7 @@ TableCells MessageTable(const RankTraffic& predicted,
 }
 
 void PrintCells(const TableCells& cells, std::ostream& out) {
-  constexpr int kWidths[] = {-6, 6, -17, 7, 12, 12, 10, 12, 11, 11};
+  constexpr int kWidths[] = {-6, 6, -17, 7, 12, 12, 10, 12, 11, 13};
   for (const std::vector<std::string>& row : cells) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {

@@ -224,13 +224,12 @@ void StepMeter::AddMessages(const TrainRank& rank) {
   ++ended_steps_;
 }
 
-// Below stage 3 nothing else gathers weights between steps.
+// Nothing else gathers weights between steps.
 RankTraffic StepMeter::AddLateGathers(const TrainRank& rank) {
   RankTraffic now = TrafficOf(rank);
   if (!at_end_) return now;
   const RankTraffic later = now.Since(*at_end_);
   at_end_.reset();
-  if (rank.options().state.stage == 3) return now;
   for (const auto& [key, totals] : later.all()) {
     const bool is_state =
         key.first == TrafficAxis::kDp || key.first == TrafficAxis::kEdp;
@@ -239,6 +238,15 @@ RankTraffic StepMeter::AddLateGathers(const TrainRank& rank) {
     }
   }
   return now;
+}
+
+absl::Status StepMeter::LeaveOut(TrainRank& rank,
+                                 absl::FunctionRef<absl::Status()> body) {
+  TESSERA_RETURN_IF_ERROR(rank.model().AwaitGathers());
+  AddLateGathers(rank);
+  TESSERA_RETURN_IF_ERROR(body());
+  at_end_ = TrafficOf(rank);
+  return absl::OkStatus();
 }
 
 MeasuredMessages StepMeter::Messages(const TrainRank& rank) {

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
@@ -68,13 +69,19 @@ class StepMeter {
   // pipeline group. Times are this rank's MonotonicNanos.
   absl::StatusOr<StepActivity> End(TrainRank& rank);
 
-  // The messages of all measured steps, without validations. Excludes the first
+  // Runs `body` between two steps without counting its messages, such as a
+  // validation. Waits for the gathers of the last step first. Call End before.
+  absl::Status LeaveOut(TrainRank& rank,
+                        absl::FunctionRef<absl::Status()> body);
+
+  // The messages of all measured steps, without LeaveOut. Excludes the first
   // step if there are others, because it also exchanges what later steps know.
   // Includes gathers of new weights that outlasted their step, up to now.
   MeasuredMessages Messages(const TrainRank& rank);
 
   // Call it before the rank is destroyed and another one takes steps: counts
-  // the gathers that outlasted the last step. Returns the rank's traffic so far.
+  // the gathers that outlasted the last step. Returns the rank's traffic so
+  // far.
   RankTraffic AddLateGathers(const TrainRank& rank);
 
  private:

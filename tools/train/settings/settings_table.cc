@@ -373,7 +373,8 @@ constexpr SettingsField kFields[] = {
     {"trace", kOutputs, &Settings::trace, AnyValue{},
      "trace file for Perfetto"},
     {"report", kOutputs, &Settings::report, AnyValue{},
-     "prints the bottlenecks of the run and the flags that would remove them"},
+     "prints the bottlenecks of the run, the flags that would remove them, and "
+     "the measured messages beside the predicted ones"},
     {"sample_prompt", kOutputs, &Settings::sample_prompt, AnyValue{},
      "beginning of the text that is sampled after training"},
     {"sample_tokens", kOutputs, &Settings::sample_tokens,

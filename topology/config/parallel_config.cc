@@ -233,11 +233,11 @@ void CheckMesh(const ParallelConfig& config, std::optional<int64_t> world_size,
 }
 
 void CheckLayers(const ParallelConfig& config, Checker& checker) {
-  const int64_t stages = config.stages();
   if (!config.mesh.Validate().ok() || config.chunks < 1 ||
       config.chunks > kMaxStages || config.layers < 0) {
     return;
   }
+  const int64_t stages = config.stages();
   if (config.layers > 0 && stages > config.layers) {
     MeshSizes fewer = config.mesh;
     fewer.pp = std::max<int64_t>(config.layers / config.chunks, 1);

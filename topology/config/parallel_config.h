@@ -70,6 +70,7 @@ struct ParallelConfig {
   friend bool operator==(const ParallelConfig&,
                          const ParallelConfig&) = default;
 
+  // Of a valid configuration, as for LayersPerStage.
   int64_t stages() const { return mesh.pp * chunks; }
 
   // The layers of each stage, in the order of the model. A split by cost

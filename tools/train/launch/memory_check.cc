@@ -161,21 +161,6 @@ absl::StatusOr<StageShapes> ShapesOf(const RunOptions& run) {
                          {.layers = {0, 1}, .is_first = true, .is_last = true});
 }
 
-}  // namespace
-
-absl::StatusOr<int64_t> MeasureProducts(const RunOptions& small,
-                                        const RunOptions& run, int threads) {
-  TESSERA_ASSIGN_OR_RETURN(const StageShapes small_shapes, ShapesOf(small));
-  TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes, ShapesOf(run));
-  Arithmetic arithmetic(threads);
-  TESSERA_RETURN_IF_ERROR(arithmetic.Run(small_shapes));
-  const int64_t before = ReadResidentMemory().resident;
-  TESSERA_RETURN_IF_ERROR(arithmetic.Run(shapes));
-  return std::max<int64_t>(ReadResidentMemory().resident - before, 0);
-}
-
-namespace {
-
 // A mesh of at most 8 ranks, with two along each axis on which the run has more
 // than one, because each axis has its own groups and communication threads.
 MeshSizes SmallMesh(const MeshSizes& mesh) {
@@ -256,23 +241,6 @@ absl::StatusOr<int64_t> Measure(const Settings& run,
   return process + ranks * products;
 }
 
-}  // namespace
-
-absl::StatusOr<int64_t> MeasureProcess(const Settings& settings,
-                                       const model_files::ModelConfig& model,
-                                       const std::string& program) {
-  TESSERA_ASSIGN_OR_RETURN(const RunDirectory directory,
-                           RunDirectory::Create(Settings()));
-  absl::StatusOr<int64_t> measured =
-      Measure(settings, model, program, directory);
-  directory.CleanUp();
-  if (measured.ok()) return measured;
-  return Annotate(measured.status(),
-                  "measuring the memory of a process with a small model");
-}
-
-namespace {
-
 std::string MiB(int64_t bytes) {
   return absl::StrFormat("%.1fMiB",
                          static_cast<double>(bytes) / (1024.0 * 1024.0));
@@ -303,43 +271,6 @@ int64_t LeastLimit(int64_t needed) {
   constexpr int64_t kMiB = 1 << 20;
   return (needed + needed / 20 + kMiB - 1) / kMiB;
 }
-
-}  // namespace
-
-std::string DescribeChoice(const MemoryRung& choice) {
-  const bool is_changed = !choice.flags.empty();
-  return absl::StrCat(
-      "memory: strategy ", topology::EnumName(choice.strategy), ": ",
-      is_changed ? choice.flags : "as given", " (predicted ",
-      MiB(choice.needed),
-      " of --memory_limit=", choice.settings.parallel.memory_limit.ToString(),
-      is_changed ? absl::StrCat("; ", MiB(choice.as_given), " as given)")
-                 : ")");
-}
-
-absl::StatusOr<MemoryRung> FitMemoryLimit(const Settings& settings,
-                                          const model_files::ModelConfig& model,
-                                          const std::string& scratch,
-                                          PredictNeed predict) {
-  const ByteSize limit = settings.parallel.memory_limit;
-  const auto is_enough = [&](const MemoryRung& rung) {
-    return FitsMemoryLimit(rung.needed, limit.bytes());
-  };
-  TESSERA_ASSIGN_OR_RETURN(MemoryRung rung,
-                           ClimbMemoryLadder(settings, LadderUse::kBeforeStart,
-                                             scratch, predict, is_enough));
-  if (is_enough(rung)) return rung;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--memory_limit=", limit.ToString(),
-      ": the run needs more even with strategy ",
-      topology::EnumName(rung.strategy), rung.flags.empty() ? "" : " (",
-      rung.flags, rung.flags.empty() ? "" : ")", ": ", rung.needed,
-      " bytes on this machine; ", LargestLayer(settings, model),
-      "; give for example --memory_limit=", LeastLimit(rung.needed),
-      "MiB, or spread the model over more machines"));
-}
-
-namespace {
 
 std::string Gibibytes(int64_t bytes) {
   return absl::StrFormat(
@@ -418,6 +349,63 @@ absl::Status CheckDeviceLimit(const Settings& settings,
 }
 
 }  // namespace
+
+absl::StatusOr<int64_t> MeasureProducts(const RunOptions& small,
+                                        const RunOptions& run, int threads) {
+  TESSERA_ASSIGN_OR_RETURN(const StageShapes small_shapes, ShapesOf(small));
+  TESSERA_ASSIGN_OR_RETURN(const StageShapes shapes, ShapesOf(run));
+  Arithmetic arithmetic(threads);
+  TESSERA_RETURN_IF_ERROR(arithmetic.Run(small_shapes));
+  const int64_t before = ReadResidentMemory().resident;
+  TESSERA_RETURN_IF_ERROR(arithmetic.Run(shapes));
+  return std::max<int64_t>(ReadResidentMemory().resident - before, 0);
+}
+
+absl::StatusOr<int64_t> MeasureProcess(const Settings& settings,
+                                       const model_files::ModelConfig& model,
+                                       const std::string& program) {
+  TESSERA_ASSIGN_OR_RETURN(const RunDirectory directory,
+                           RunDirectory::Create(Settings()));
+  absl::StatusOr<int64_t> measured =
+      Measure(settings, model, program, directory);
+  directory.CleanUp();
+  if (measured.ok()) return measured;
+  return Annotate(measured.status(),
+                  "measuring the memory of a process with a small model");
+}
+
+std::string DescribeChoice(const MemoryRung& choice) {
+  const bool is_changed = !choice.flags.empty();
+  return absl::StrCat(
+      "memory: strategy ", topology::EnumName(choice.strategy), ": ",
+      is_changed ? choice.flags : "as given", " (predicted ",
+      MiB(choice.needed),
+      " of --memory_limit=", choice.settings.parallel.memory_limit.ToString(),
+      is_changed ? absl::StrCat("; ", MiB(choice.as_given), " as given)")
+                 : ")");
+}
+
+absl::StatusOr<MemoryRung> FitMemoryLimit(const Settings& settings,
+                                          const model_files::ModelConfig& model,
+                                          const std::string& scratch,
+                                          PredictNeed predict) {
+  const ByteSize limit = settings.parallel.memory_limit;
+  const auto is_enough = [&](const MemoryRung& rung) {
+    return FitsMemoryLimit(rung.needed, limit.bytes());
+  };
+  TESSERA_ASSIGN_OR_RETURN(MemoryRung rung,
+                           ClimbMemoryLadder(settings, LadderUse::kBeforeStart,
+                                             scratch, predict, is_enough));
+  if (is_enough(rung)) return rung;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--memory_limit=", limit.ToString(),
+      ": the run needs more even with strategy ",
+      topology::EnumName(rung.strategy), rung.flags.empty() ? "" : " (",
+      rung.flags, rung.flags.empty() ? "" : ")", ": ", rung.needed,
+      " bytes on this machine; ", LargestLayer(settings, model),
+      "; give for example --memory_limit=", LeastLimit(rung.needed),
+      "MiB, or spread the model over more machines"));
+}
 
 absl::Status CheckRoom(const Settings& settings,
                        const RunPrediction& prediction, std::ostream& err) {

@@ -156,30 +156,6 @@ absl::Status SetWide(const RunOptions& options, const RankPlace& place,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<StageShapes> StageShapes::Of(const RunOptions& options,
-                                            const RankPlace& place,
-                                            const StageSpan& span) {
-  StageShapes shapes;
-  shapes.layers = span.layers.size();
-  shapes.is_first = span.is_first;
-  shapes.is_last = span.is_last;
-  shapes.tied_here =
-      options.model.tied_embeddings && span.is_first && span.is_last;
-  shapes.sequence_parallel = options.sequence_parallel;
-  shapes.recompute = options.recompute;
-  shapes.dtype = options.dtype;
-  shapes.statistics = tp::GradientDType(options.dtype);
-  shapes.hidden = options.model.hidden;
-  TESSERA_RETURN_IF_ERROR(SetTokens(options, place, shapes));
-  TESSERA_RETURN_IF_ERROR(SetAttention(options, place, shapes));
-  TESSERA_RETURN_IF_ERROR(SetWide(options, place, span, shapes));
-  return shapes;
-}
-
-namespace {
-
 struct NamedSize {
   std::string_view name;
   int64_t size;
@@ -224,19 +200,6 @@ absl::Status CheckFp8Sizes(const RunOptions& options, const RankPlace& place) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CheckFp8Sizes(const RunOptions& options) {
-  for (int64_t cp = 0; cp < options.mesh.cp; ++cp) {
-    for (int64_t rank = 0; rank < options.mesh.tp; ++rank) {
-      TESSERA_RETURN_IF_ERROR(CheckFp8Sizes(options, {.cp = cp, .tp = rank}));
-    }
-  }
-  return absl::OkStatus();
-}
-
-namespace {
-
 using tensor_parallel::Recompute;
 
 // The number of (query, visible key) pairs of a micro-batch.
@@ -246,7 +209,52 @@ double CausalPairs(const RunOptions& options) {
          static_cast<double>(options.mesh.cp);
 }
 
+absl::StatusOr<pipeline::Timeline> SimulatePlan(
+    const PipelinePlan& plan, const pipeline::SimulateOptions& options) {
+  constexpr double kUnit = 1e-9;
+  pipeline::Costs costs;
+  for (int32_t stage = 0; stage < plan.stages(); ++stage) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const StageShapes shapes,
+        StageShapes::Of(plan.options(), {}, plan.SpanOf(stage)));
+    const StageWork work = StageWorkOf(shapes, plan.options());
+    costs.stages.push_back({.forward = work.forward * kUnit,
+                            .backward_input = work.backward_input * kUnit,
+                            .backward_weight = work.backward_weight * kUnit});
+  }
+  return pipeline::Simulate(plan.schedule(), costs, options);
+}
+
 }  // namespace
+
+absl::StatusOr<StageShapes> StageShapes::Of(const RunOptions& options,
+                                            const RankPlace& place,
+                                            const StageSpan& span) {
+  StageShapes shapes;
+  shapes.layers = span.layers.size();
+  shapes.is_first = span.is_first;
+  shapes.is_last = span.is_last;
+  shapes.tied_here =
+      options.model.tied_embeddings && span.is_first && span.is_last;
+  shapes.sequence_parallel = options.sequence_parallel;
+  shapes.recompute = options.recompute;
+  shapes.dtype = options.dtype;
+  shapes.statistics = tp::GradientDType(options.dtype);
+  shapes.hidden = options.model.hidden;
+  TESSERA_RETURN_IF_ERROR(SetTokens(options, place, shapes));
+  TESSERA_RETURN_IF_ERROR(SetAttention(options, place, shapes));
+  TESSERA_RETURN_IF_ERROR(SetWide(options, place, span, shapes));
+  return shapes;
+}
+
+absl::Status CheckFp8Sizes(const RunOptions& options) {
+  for (int64_t cp = 0; cp < options.mesh.cp; ++cp) {
+    for (int64_t rank = 0; rank < options.mesh.tp; ++rank) {
+      TESSERA_RETURN_IF_ERROR(CheckFp8Sizes(options, {.cp = cp, .tp = rank}));
+    }
+  }
+  return absl::OkStatus();
+}
 
 StageWork StageWorkOf(const StageShapes& shapes, const RunOptions& options) {
   const double tokens = static_cast<double>(options.micro_batch) *
@@ -295,26 +303,6 @@ RunWork RunWorkOf(const RunOptions& options) {
                     static_cast<double>(options.micro_batch);
   return work;
 }
-
-namespace {
-
-absl::StatusOr<pipeline::Timeline> SimulatePlan(
-    const PipelinePlan& plan, const pipeline::SimulateOptions& options) {
-  constexpr double kUnit = 1e-9;
-  pipeline::Costs costs;
-  for (int32_t stage = 0; stage < plan.stages(); ++stage) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const StageShapes shapes,
-        StageShapes::Of(plan.options(), {}, plan.SpanOf(stage)));
-    const StageWork work = StageWorkOf(shapes, plan.options());
-    costs.stages.push_back({.forward = work.forward * kUnit,
-                            .backward_input = work.backward_input * kUnit,
-                            .backward_weight = work.backward_weight * kUnit});
-  }
-  return pipeline::Simulate(plan.schedule(), costs, options);
-}
-
-}  // namespace
 
 absl::StatusOr<pipeline::Timeline> PredictTimeline(const PipelinePlan& plan) {
   TESSERA_ASSIGN_OR_RETURN(pipeline::Timeline timeline, SimulatePlan(plan, {}));

@@ -145,71 +145,6 @@ int64_t RanksOfGpu(const RunPrediction& prediction) {
   return (prediction.ranks_here + gpus - 1) / gpus;
 }
 
-}  // namespace
-
-int64_t RunPrediction::PeakOf(const RankPrediction& rank) const {
-  const int64_t peak =
-      on_gpu ? rank.host + rank.state.staging : rank.peak_bytes();
-  return peak + (trains_while_saving ? rank.state.snapshot : 0);
-}
-
-std::optional<bool> RunPrediction::fits_device() const {
-  if (!on_gpu || !room.device) return std::nullopt;
-  return device_needed <= room.device->bytes;
-}
-
-int64_t RunPrediction::HeadroomOf(const RankPrediction& rank) const {
-  constexpr int64_t kMost = int64_t{4} << 30;
-  return on_gpu || on_emulated ? std::min(rank.device / 8, kMost) : 0;
-}
-
-int64_t RunPrediction::DeviceBytesOf(const RankPrediction& rank) const {
-  return rank.device + HeadroomOf(rank) + rank.workspaces;
-}
-
-int64_t RunPrediction::device_bytes() const {
-  int64_t most = 0;
-  if (!on_gpu && !on_emulated) return most;
-  for (const RankPrediction& rank : ranks) {
-    most = std::max(most, DeviceBytesOf(rank));
-  }
-  return most;
-}
-
-const RankPrediction& RunPrediction::largest() const {
-  return *std::max_element(
-      ranks.begin(), ranks.end(),
-      [this](const auto& a, const auto& b) { return PeakOf(a) < PeakOf(b); });
-}
-
-const RankPrediction& RunPrediction::busiest() const {
-  return *std::max_element(ranks.begin(), ranks.end(),
-                           [](const auto& a, const auto& b) {
-                             return a.traffic.Sent() < b.traffic.Sent();
-                           });
-}
-
-StateHomes HomesOf(const Settings& settings) {
-  const zero3::OffloadConfig config = OffloadConfigOf(settings);
-  const OffloadChoice offload = OffloadChoice::Of(settings.offload);
-  StateHomes homes = {.host_budget = config.host_budget,
-                      .pinned = offload.any() && config.pin_memory};
-  homes.spills = offload.any() && settings.host_budget > 0 &&
-                 !settings.offload_dir.empty();
-  const StateHome away = settings.offload_dir.empty() || homes.spills
-                             ? StateHome::kHost
-                             : StateHome::kFiles;
-  homes.compressed = settings.compression != "none";
-  homes.on_device = !settings.device.empty() && settings.device != "cpu";
-  if (offload.optimizer) homes.optimizer = away;
-  if (settings.zero == 3 && offload.parameters) homes.parameters = away;
-  if (settings.zero >= 2 && offload.gradients) homes.gradients = away;
-  if (offload.activations) homes.activations = away;
-  return homes;
-}
-
-namespace {
-
 // A budget that is too small is an invalid setting.
 absl::Status FlagOfBudget(const Settings& settings,
                           const absl::Status& status) {
@@ -220,61 +155,6 @@ absl::Status FlagOfBudget(const Settings& settings,
                    "; use a larger one, or a directory for the rest, such as "
                    "--offload_dir=DIR"));
 }
-
-}  // namespace
-
-absl::StatusOr<RunPrediction> MakePrediction(
-    const Settings& settings, const model_files::ModelConfig& model,
-    const PredictOptions& options) {
-  TESSERA_ASSIGN_OR_RETURN(const RunOptions run,
-                           RunOptionsFrom(settings, model));
-  TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan, PipelinePlan::Create(run));
-  RunPrediction prediction;
-  prediction.mesh = run.mesh;
-  prediction.schedule = run.schedule;
-  prediction.stages = plan.stages();
-  prediction.micro_batches = plan.micro_batches();
-  prediction.parameters = model.ParameterCount();
-  TESSERA_RETURN_IF_ERROR(
-      FlagOfBudget(settings, AddRanks(plan, HomesOf(settings), prediction)));
-  TESSERA_ASSIGN_OR_RETURN(prediction.host_budget,
-                           DescribeHostBudget(settings));
-  TESSERA_ASSIGN_OR_RETURN(prediction.bubble, PredictBubble(plan));
-  prediction.work = RunWorkOf(run);
-  if (options.room.has_value()) {
-    prediction.room = *options.room;
-  } else {
-    TESSERA_ASSIGN_OR_RETURN(prediction.room, ReadMachineRoom());
-  }
-  const int64_t world = run.mesh.world_size();
-  prediction.ranks_here =
-      options.ranks_here > 0 ? std::min(options.ranks_here, world) : world;
-  prediction.shares_process = settings.engine == "in_process";
-  prediction.trains_while_saving = settings.checkpoint_every > 0 &&
-                                   settings.checkpoint_every < settings.steps;
-  prediction.on_gpu = absl::StartsWith(settings.device, "cuda");
-  prediction.on_emulated = settings.device == "emulated";
-  // GPUs exchange tensors without shared memory.
-  if (settings.engine == "shared_memory" && !prediction.on_gpu) {
-    AddWindows(settings.parallel.strategy, prediction);
-  }
-  if (prediction.on_gpu) {
-    TESSERA_RETURN_IF_ERROR(
-        AddWorkspaces(plan, settings.deterministic, prediction));
-  }
-  if (prediction.on_gpu && OffloadChoice::Of(settings.offload).optimizer) {
-    for (RankPrediction& rank : prediction.ranks) {
-      rank.host += std::min(settings.speculative_bytes, rank.state.host);
-    }
-  }
-  prediction.needed = NeededHere(prediction);
-  prediction.ranks_of_gpu = RanksOfGpu(prediction);
-  prediction.device_needed =
-      prediction.ranks_of_gpu * prediction.device_bytes();
-  return prediction;
-}
-
-namespace {
 
 struct Change {
   std::string flag;
@@ -417,6 +297,118 @@ class Advisor {
 };
 
 }  // namespace
+
+int64_t RunPrediction::PeakOf(const RankPrediction& rank) const {
+  const int64_t peak =
+      on_gpu ? rank.host + rank.state.staging : rank.peak_bytes();
+  return peak + (trains_while_saving ? rank.state.snapshot : 0);
+}
+
+std::optional<bool> RunPrediction::fits_device() const {
+  if (!on_gpu || !room.device) return std::nullopt;
+  return device_needed <= room.device->bytes;
+}
+
+int64_t RunPrediction::HeadroomOf(const RankPrediction& rank) const {
+  constexpr int64_t kMost = int64_t{4} << 30;
+  return on_gpu || on_emulated ? std::min(rank.device / 8, kMost) : 0;
+}
+
+int64_t RunPrediction::DeviceBytesOf(const RankPrediction& rank) const {
+  return rank.device + HeadroomOf(rank) + rank.workspaces;
+}
+
+int64_t RunPrediction::device_bytes() const {
+  int64_t most = 0;
+  if (!on_gpu && !on_emulated) return most;
+  for (const RankPrediction& rank : ranks) {
+    most = std::max(most, DeviceBytesOf(rank));
+  }
+  return most;
+}
+
+const RankPrediction& RunPrediction::largest() const {
+  return *std::max_element(
+      ranks.begin(), ranks.end(),
+      [this](const auto& a, const auto& b) { return PeakOf(a) < PeakOf(b); });
+}
+
+const RankPrediction& RunPrediction::busiest() const {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const auto& a, const auto& b) {
+                             return a.traffic.Sent() < b.traffic.Sent();
+                           });
+}
+
+StateHomes HomesOf(const Settings& settings) {
+  const zero3::OffloadConfig config = OffloadConfigOf(settings);
+  const OffloadChoice offload = OffloadChoice::Of(settings.offload);
+  StateHomes homes = {.host_budget = config.host_budget,
+                      .pinned = offload.any() && config.pin_memory};
+  homes.spills = offload.any() && settings.host_budget > 0 &&
+                 !settings.offload_dir.empty();
+  const StateHome away = settings.offload_dir.empty() || homes.spills
+                             ? StateHome::kHost
+                             : StateHome::kFiles;
+  homes.compressed = settings.compression != "none";
+  homes.on_device = !settings.device.empty() && settings.device != "cpu";
+  if (offload.optimizer) homes.optimizer = away;
+  if (settings.zero == 3 && offload.parameters) homes.parameters = away;
+  if (settings.zero >= 2 && offload.gradients) homes.gradients = away;
+  if (offload.activations) homes.activations = away;
+  return homes;
+}
+
+absl::StatusOr<RunPrediction> MakePrediction(
+    const Settings& settings, const model_files::ModelConfig& model,
+    const PredictOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const RunOptions run,
+                           RunOptionsFrom(settings, model));
+  TESSERA_ASSIGN_OR_RETURN(const PipelinePlan plan, PipelinePlan::Create(run));
+  RunPrediction prediction;
+  prediction.mesh = run.mesh;
+  prediction.schedule = run.schedule;
+  prediction.stages = plan.stages();
+  prediction.micro_batches = plan.micro_batches();
+  prediction.parameters = model.ParameterCount();
+  TESSERA_RETURN_IF_ERROR(
+      FlagOfBudget(settings, AddRanks(plan, HomesOf(settings), prediction)));
+  TESSERA_ASSIGN_OR_RETURN(prediction.host_budget,
+                           DescribeHostBudget(settings));
+  TESSERA_ASSIGN_OR_RETURN(prediction.bubble, PredictBubble(plan));
+  prediction.work = RunWorkOf(run);
+  if (options.room.has_value()) {
+    prediction.room = *options.room;
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(prediction.room, ReadMachineRoom());
+  }
+  const int64_t world = run.mesh.world_size();
+  prediction.ranks_here =
+      options.ranks_here > 0 ? std::min(options.ranks_here, world) : world;
+  prediction.shares_process = settings.engine == "in_process";
+  prediction.trains_while_saving = settings.checkpoint_every > 0 &&
+                                   settings.checkpoint_every < settings.steps;
+  prediction.on_gpu = absl::StartsWith(settings.device, "cuda");
+  prediction.on_emulated = settings.device == "emulated";
+  // GPUs exchange tensors without shared memory.
+  if (settings.engine == "shared_memory" && !prediction.on_gpu) {
+    AddWindows(settings.parallel.strategy, prediction);
+  }
+  if (prediction.on_gpu) {
+    TESSERA_RETURN_IF_ERROR(
+        AddWorkspaces(plan, settings.deterministic, prediction));
+  }
+  if (prediction.on_gpu && OffloadChoice::Of(settings.offload).optimizer) {
+    for (RankPrediction& rank : prediction.ranks) {
+      rank.host += std::min(settings.speculative_bytes, rank.state.host);
+    }
+  }
+  prediction.needed = NeededHere(prediction);
+  prediction.ranks_of_gpu = RanksOfGpu(prediction);
+  prediction.device_needed =
+      prediction.ranks_of_gpu * prediction.device_bytes();
+  return prediction;
+}
 
 absl::StatusOr<RunPrediction> PredictRun(const Settings& settings,
                                          const model_files::ModelConfig& model,

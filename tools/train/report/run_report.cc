@@ -373,49 +373,12 @@ class Reporter {
   RunReport report_;
 };
 
-}  // namespace
-
-bool RunReport::all_well() const {
-  return std::none_of(measurements.begin(), measurements.end(),
-                      [](const Measurement& one) { return one.broken; });
-}
-
-RunReport MakeRunReport(const RunResult& result, const Settings& settings,
-                        const RunPrediction& prediction) {
-  return Reporter(result, settings, prediction).Run();
-}
-
-namespace {
-
 // Shares as percentages, ratios as numbers.
 std::string Number(ReportRule rule, double value) {
   return rule == ReportRule::kStraggler
              ? absl::StrFormat("%.2f", value)
              : absl::StrFormat("%.1f %%", 100 * value);
 }
-
-}  // namespace
-
-void PrintRunReport(const RunReport& report, std::ostream& out) {
-  out << absl::StrFormat("report of %d steps, %.4g tokens/s\n", report.steps,
-                         report.tokens_per_second);
-  for (const Measurement& one : report.measurements) {
-    const Rule& rule = RuleOf(one.rule);
-    out << absl::StrFormat(
-        "%-8s %-13s %8s (%s %s): %s\n", one.broken ? "CHANGE" : "ok", rule.name,
-        Number(one.rule, one.measured), rule.is_upper ? "limit" : "at least",
-        Number(one.rule, one.limit), one.meaning);
-    if (one.broken) out << "         try " << one.change << "\n";
-  }
-  if (report.all_well()) out << "no bottleneck found\n";
-  if (report.measured.messages.empty()) return;
-  out << "\nmessages of rank " << report.busiest_rank
-      << " in a step: predicted, and the mean of " << report.measured.steps
-      << " measured steps\n";
-  PrintCells(MessageTable(report.predicted, &report.measured), out);
-}
-
-namespace {
 
 nlohmann::ordered_json MessagesAsJson(const RunReport& report) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -440,6 +403,35 @@ nlohmann::ordered_json MessagesAsJson(const RunReport& report) {
 }
 
 }  // namespace
+
+bool RunReport::all_well() const {
+  return std::none_of(measurements.begin(), measurements.end(),
+                      [](const Measurement& one) { return one.broken; });
+}
+
+RunReport MakeRunReport(const RunResult& result, const Settings& settings,
+                        const RunPrediction& prediction) {
+  return Reporter(result, settings, prediction).Run();
+}
+
+void PrintRunReport(const RunReport& report, std::ostream& out) {
+  out << absl::StrFormat("report of %d steps, %.4g tokens/s\n", report.steps,
+                         report.tokens_per_second);
+  for (const Measurement& one : report.measurements) {
+    const Rule& rule = RuleOf(one.rule);
+    out << absl::StrFormat(
+        "%-8s %-13s %8s (%s %s): %s\n", one.broken ? "CHANGE" : "ok", rule.name,
+        Number(one.rule, one.measured), rule.is_upper ? "limit" : "at least",
+        Number(one.rule, one.limit), one.meaning);
+    if (one.broken) out << "         try " << one.change << "\n";
+  }
+  if (report.all_well()) out << "no bottleneck found\n";
+  if (report.measured.messages.empty()) return;
+  out << "\nmessages of rank " << report.busiest_rank
+      << " in a step: predicted, and the mean of " << report.measured.steps
+      << " measured steps\n";
+  PrintCells(MessageTable(report.predicted, &report.measured), out);
+}
 
 std::string RunReportAsJson(const RunReport& report) {
   nlohmann::ordered_json json;

@@ -105,8 +105,11 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(const Json& tensor,
 }
 
 absl::Status CheckOffsets(const TensorEntry& entry) {
-  const bool is_other = entry.spec.type == ElementType::kOther;
-  if (is_other && entry.begin <= entry.end) return absl::OkStatus();
+  if (entry.spec.type == ElementType::kOther) {
+    if (entry.begin <= entry.end) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("data_offsets are [", entry.begin, ", ", entry.end, ")"));
+  }
   TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(entry.spec));
   if (entry.begin <= entry.end && entry.bytes() == bytes) {
     return absl::OkStatus();

@@ -62,6 +62,13 @@ absl::Status CheckpointHistory::Resume(TrainRank& rank) {
   TESSERA_ASSIGN_OR_RETURN(path, run_.FromFirst(*found));
   TESSERA_RETURN_IF_ERROR(RestoreRun(path, run_.identity(), rank),
                           Annotate(_, flag));
+  TESSERA_ASSIGN_OR_RETURN(const zero3::CheckpointManifest manifest,
+                           zero3::ReadManifest(path), Annotate(_, flag));
+  TESSERA_ASSIGN_OR_RETURN(const RunIdentity saved,
+                           IdentityFrom(manifest.parts[0].metadata),
+                           Annotate(_, flag));
+  // Checkpoints of earlier versions have none.
+  if (!saved.source.config.empty()) run_.source = saved.source;
   Note(rank, std::move(path));
   return absl::OkStatus();
 }

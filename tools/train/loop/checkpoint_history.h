@@ -37,9 +37,10 @@ struct SavedStep {
 class CheckpointHistory {
  public:
   // `run` must outlive this.
-  explicit CheckpointHistory(const RunContext& run) : run_(run) {}
+  explicit CheckpointHistory(RunContext& run) : run_(run) {}
 
-  // Restores the checkpoint that --resume selects, if any.
+  // Restores the checkpoint that --resume selects, if any, and sets the source
+  // of the run's model.
   absl::Status Resume(TrainRank& rank);
 
   // Checkpoints are those of `rank` until Release. With --run_dir only; without
@@ -80,7 +81,7 @@ class CheckpointHistory {
   absl::StatusOr<std::string> BestPath() const;
   absl::StatusOr<double> BestLoss() const;
 
-  const RunContext& run_;
+  RunContext& run_;
   TrainRank* rank_ = nullptr;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   int64_t checkpointed_ = -1;  // Steps at the last checkpoint.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
@@ -30,6 +31,7 @@
 #include "tools/model_files/safetensors_file.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
+#include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
@@ -47,13 +49,26 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kChunkWeights = int64_t{1} << 22;
 constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 30;
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
-                                           "tokenizer.model",
-                                           "tokenizer_config.json",
-                                           "special_tokens_map.json",
-                                           "added_tokens.json",
-                                           "vocab.json",
-                                           "merges.txt"};
+constexpr const char* kGenerationConfig = "generation_config.json";
+// The folders of chat templates besides the default one.
+constexpr const char* kTemplateFolders[] = {"additional_chat_templates",
+                                            "chat_templates"};
+
+// True for the files of a tokenizer, a chat template, or a processor that
+// prepares inputs.
+bool IsTokenizerFile(std::string_view name) {
+  if (absl::StartsWith(name, "tokenizer") ||
+      absl::StartsWith(name, "chat_template") ||
+      absl::StartsWith(name, "vocab.")) {
+    return true;
+  }
+  for (const char* const suffix :
+       {".model", ".tiktoken", "processor_config.json"}) {
+    if (absl::EndsWith(name, suffix)) return true;
+  }
+  return name == "merges.txt" || name == "added_tokens.json" ||
+         name == "special_tokens_map.json" || name == kGenerationConfig;
+}
 
 absl::Status SystemError(const std::error_code& error, const char* action,
                          const std::string& path) {
@@ -81,10 +96,7 @@ class Export {
       : reader_(reader), directory_(directory), options_(options) {}
 
   absl::Status Write() {
-    TESSERA_RETURN_IF_ERROR(model_files::SaveHuggingFaceConfig(
-        {.model = reader_.config(), .dtype = options_.dtype},
-        absl::StrCat(directory_, "/config.json")));
-    TESSERA_RETURN_IF_ERROR(CopyTokenizer());
+    TESSERA_RETURN_IF_ERROR(WriteConfigs());
     TESSERA_ASSIGN_OR_RETURN(const model_files::ElementType type,
                              model_files::FromDType(options_.dtype));
     TESSERA_ASSIGN_OR_RETURN(
@@ -102,20 +114,67 @@ class Export {
   }
 
  private:
+  // Writes config.json, generation_config.json and the tokenizer. The model's
+  // own files win over those beside the tokenizer.
+  absl::Status WriteConfigs() {
+    const model_files::ModelSource& source = reader_.saved().identity().source;
+    model_files::HuggingFaceConfig config = {.model = reader_.config(),
+                                             .dtype = options_.dtype};
+    if (!options_.tokenizer.empty()) {
+      TESSERA_RETURN_IF_ERROR(CopyTokenizer());
+      if (source.config.empty()) {
+        TESSERA_ASSIGN_OR_RETURN(const auto tokenizer,
+                                 text::LoadTokenizer(options_.tokenizer));
+        const auto end = tokenizer->end_of_text();
+        if (end.has_value()) config.eos_token_ids = {*end};
+      }
+    }
+    if (!source.generation_config.empty()) {
+      TESSERA_RETURN_IF_ERROR(
+          WriteFile(absl::StrCat(directory_, "/", kGenerationConfig),
+                    source.generation_config));
+    }
+    return model_files::SaveHuggingFaceConfig(
+        config, absl::StrCat(directory_, "/config.json"), source.config);
+  }
+
   absl::Status CopyTokenizer() {
-    if (options_.tokenizer.empty()) return absl::OkStatus();
-    if (!text::HasTokenizer(options_.tokenizer)) {
+    const fs::path from = options_.tokenizer;
+    if (!text::HasTokenizer(from)) {
       return absl::NotFoundError(
-          absl::StrCat(QuotedPath(options_.tokenizer),
+          absl::StrCat(QuotedPath(from.string()),
                        " has neither a tokenizer.json nor a tokenizer.model"));
     }
-    for (const char* const name : kTokenizerFiles) {
-      const absl::StatusOr<std::string> contents = ReadFile(
-          absl::StrCat(options_.tokenizer, "/", name), kMaxTokenizerBytes);
-      if (absl::IsNotFound(contents.status())) continue;
-      TESSERA_RETURN_IF_ERROR(contents.status());
+    TESSERA_RETURN_IF_ERROR(CopyFiles(from, directory_, IsTokenizerFile));
+    for (const char* const folder : kTemplateFolders) {
+      std::error_code error;
+      if (!fs::is_directory(from / folder, error)) continue;
+      const fs::path to = fs::path(directory_) / folder;
+      fs::create_directory(to, error);
       TESSERA_RETURN_IF_ERROR(
-          WriteFile(absl::StrCat(directory_, "/", name), *contents));
+          SystemError(error, "make the directory", to.string()));
+      TESSERA_RETURN_IF_ERROR(
+          CopyFiles(from / folder, to, [](std::string_view name) {
+            return absl::EndsWith(name, ".jinja");
+          }));
+    }
+    return absl::OkStatus();
+  }
+
+  // Copies the files of a directory, also those that links point to.
+  static absl::Status CopyFiles(
+      const fs::path& from, const fs::path& to,
+      absl::FunctionRef<bool(std::string_view name)> is_copied) {
+    std::error_code error;
+    fs::directory_iterator entries(from, error);
+    TESSERA_RETURN_IF_ERROR(SystemError(error, "list", from.string()));
+    for (const fs::directory_entry& entry : entries) {
+      const std::string name = entry.path().filename().string();
+      if (!is_copied(name) || !entry.is_regular_file(error)) continue;
+      TESSERA_ASSIGN_OR_RETURN(
+          const std::string contents,
+          ReadFile(entry.path().string(), kMaxTokenizerBytes));
+      TESSERA_RETURN_IF_ERROR(WriteFile((to / name).string(), contents));
     }
     return absl::OkStatus();
   }
@@ -442,9 +501,10 @@ absl::StatusOr<std::string> ImportModel(const std::string& model,
   TESSERA_ASSIGN_OR_RETURN(const HuggingFaceWeights files,
                            HuggingFaceWeights::Open(model));
   const model_files::HuggingFaceConfig& config = files.config();
-  CheckpointPlan plan = {.identity = {.model = config.model},
-                         .mesh = options.mesh,
-                         .zero = options.zero};
+  CheckpointPlan plan = {
+      .identity = {.model = config.model, .source = files.source()},
+      .mesh = options.mesh,
+      .zero = options.zero};
   plan.dtype = options.dtype.value_or(
       config.dtype && IsOfRuns(*config.dtype) ? *config.dtype : DType::kF32);
   if (!IsOfRuns(plan.dtype)) {

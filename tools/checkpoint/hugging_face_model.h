@@ -22,16 +22,19 @@ namespace tessera::tools {
 struct ExportOptions {
   DType dtype = DType::kF32;  // f32, bf16 or f16, rounded to nearest.
   int64_t max_shard_bytes = int64_t{5'000'000'000};
-  // A directory with a tokenizer.json or tokenizer.model, whose tokenizer files
-  // are copied. Empty copies none.
+  // A directory with a tokenizer.json or tokenizer.model. Its files of the
+  // tokenizer, of chat templates, of processors and of generation are copied.
+  // Empty copies none.
   std::string tokenizer = "";
 };
 
 // Exports a checkpoint, or the newest one in a directory, as config.json,
 // safetensors with Hugging Face's Llama names and, if there are several files,
-// their index. `directory` must be new or empty. It is written as
-// "directory.writing" and then renamed. Uses master weights if there are any.
-// Holds a few million weights at a time in memory.
+// their index. The other keys of config.json and the generation_config.json are
+// those of the model that the run comes from; a run that began without one ends
+// texts as the tokenizer does. `directory` must be new or empty. It is written
+// as "directory.writing" and then renamed. Uses master weights if there are
+// any. Holds a few million weights at a time in memory.
 //
 // InvalidArgument for invalid options; AlreadyExists if the directory is not
 // empty; the system's error if it cannot be written; the errors of ModelReader.

@@ -1,14 +1,16 @@
 // A table of the architectures that can be trained. A row contains the names in
 // an architecture's files, its options, and transformers' defaults for numbers
-// that config.json omits. To add an architecture, add a value of Architecture
-// and a row in architectures.cc; the reader and writer of config.json, the
-// names of weights and the checks of ModelConfig use that row. A new kind of
-// layer also needs a field here and in ModelConfig, and an implementation in
-// tensor_parallel/blocks.
+// that config.json omits, which differ between architectures
+// (testdata/transformers_defaults.json). To add an architecture, add a value of
+// Architecture and a row in architectures.cc; the reader and writer of
+// config.json, the names of weights and the checks of ModelConfig use that row.
+// A new kind of layer also needs a field here and in ModelConfig, and an
+// implementation in tensor_parallel/blocks.
 #ifndef TESSERA_TOOLS_MODEL_FILES_ARCHITECTURES_H_
 #define TESSERA_TOOLS_MODEL_FILES_ARCHITECTURES_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -51,9 +53,15 @@ struct WindowTraits {
   int64_t begin = 0;
 };
 
-// Mixtures of experts. A key is null if the files do not have it.
+// Mixtures of experts. A key is null if the files do not have it. A number is
+// the default of its key; 0 if transformers has none, so that files need it.
 struct MixtureTraits {
   const char* experts = nullptr;  // Number of experts; null: no mixture.
+  // The other name of `experts`, which wins if a file has both.
+  const char* experts_alias = nullptr;
+  int64_t usual_experts = 0;
+  int64_t usual_per_token = 0;     // num_experts_per_tok
+  int64_t usual_intermediate = 0;  // Of `intermediate`.
   const char* intermediate = nullptr;
   const char* normalise = nullptr;  // Null: always normalised.
   const char* balance = nullptr;
@@ -72,9 +80,14 @@ struct ArchitectureTraits {
   std::string_view title;
   std::string_view model_type;  // In config.json.
   std::string_view class_name;  // In transformers.
+  // Defaults of the keys of config.json.
   int64_t max_positions = 0;
-  int64_t head_size = 0;       // 0: hidden_size / num_attention_heads.
-  bool needs_kv_heads = true;  // Otherwise the default is `heads`.
+  int64_t kv_heads = 0;   // 0: num_attention_heads.
+  int64_t head_size = 0;  // 0: hidden_size / num_attention_heads.
+  double rope_theta = 1e4;
+  double norm_epsilon = 1e-6;
+  std::optional<int64_t> bos_token_id = {};
+  std::optional<int64_t> eos_token_id = {};
   AttentionBiases biases = AttentionBiases::kNone;
   bool qk_norm = false;
   tensor_parallel::GluKind glu = tensor_parallel::GluKind::kSwiGlu;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
@@ -73,8 +74,13 @@ absl::Status Read(const Json& object, const char* key, bool& target) {
   return absl::OkStatus();
 }
 
-absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target) {
-  if (Find(object, key) != nullptr) return Read(object, key, target);
+// `usual` is the default; 0 if there is none.
+absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target,
+                        int64_t usual = 0) {
+  if (usual > 0) target = usual;
+  if (usual > 0 || Find(object, key) != nullptr) {
+    return Read(object, key, target);
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("key \"", key, "\" is missing"));
 }
@@ -235,12 +241,15 @@ absl::Status ReadBiases(const Json& object, AttentionBiases allowed,
   return NotSupported("attention_bias", fixed ? "true" : "false", Json(biases));
 }
 
-// A type of rope_scaling and its keys, all of which are required.
+// A type of rope_scaling and its keys.
 struct RopeType {
   std::string_view name;
   tensor_parallel::RotaryScaling scaling;
-  std::vector<const char*> keys;
+  std::vector<std::string_view> keys;
 };
+
+// Of type llama3; the default is max_position_embeddings.
+constexpr const char* kOriginalPositions = "original_max_position_embeddings";
 
 const std::vector<RopeType>& RopeTypes() {
   using tensor_parallel::RotaryScaling;
@@ -249,8 +258,7 @@ const std::vector<RopeType>& RopeTypes() {
       {"linear", RotaryScaling::kLinear, {"factor"}},
       {"llama3",
        RotaryScaling::kLlama3,
-       {"factor", "low_freq_factor", "high_freq_factor",
-        "original_max_position_embeddings"}}};
+       {"factor", "low_freq_factor", "high_freq_factor", kOriginalPositions}}};
   return *types;
 }
 
@@ -266,46 +274,56 @@ absl::StatusOr<const RopeType*> RopeTypeOf(const Json& rope) {
   return NotSupported(key, "\"default\", \"linear\", \"llama3\"", *name);
 }
 
-absl::Status ReadRopeObject(const Json& rope,
-                            tensor_parallel::RotaryFrequencies& rotary) {
-  TESSERA_ASSIGN_OR_RETURN(const RopeType* const type, RopeTypeOf(rope));
+absl::Status CheckRopeKeys(const Json& rope, const RopeType& type) {
   for (const auto& [name, value] : rope.items()) {
     const bool known = name == "rope_type" || name == "type" ||
                        name == "rope_theta" ||
-                       std::find(type->keys.begin(), type->keys.end(), name) !=
-                           type->keys.end();
+                       absl::c_linear_search(type.keys, name);
     if (known || value.is_null()) continue;
     if (name == "partial_rotary_factor" && value == 1) continue;
     return NotSupported(Quoted(name).substr(1, name.size()),
                         absl::StrCat("rope_type and rope_theta",
-                                     type->keys.empty() ? " alone" : ", ",
-                                     absl::StrJoin(type->keys, ", ")),
+                                     type.keys.empty() ? " alone" : ", ",
+                                     absl::StrJoin(type.keys, ", ")),
                         value);
   }
-  for (const char* key : type->keys) {
-    if (Find(rope, key) != nullptr) continue;
+  for (const std::string_view key : type.keys) {
+    const bool given = rope.contains(key) && !rope.at(key).is_null();
+    if (given || key == kOriginalPositions) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("key \"", key, "\" is missing"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ReadRopeObject(const Json& rope, ModelConfig& model) {
+  tensor_parallel::RotaryFrequencies& rotary = model.rotary;
+  TESSERA_ASSIGN_OR_RETURN(const RopeType* const type, RopeTypeOf(rope));
+  TESSERA_RETURN_IF_ERROR(CheckRopeKeys(rope, *type));
   rotary.scaling = type->scaling;
   TESSERA_RETURN_IF_ERROR(Read(rope, "rope_theta", rotary.base));
   if (type->keys.empty()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(Read(rope, "factor", rotary.factor));
+  if (type->scaling != tensor_parallel::RotaryScaling::kLlama3) {
+    return absl::OkStatus();
+  }
   TESSERA_RETURN_IF_ERROR(Read(rope, "low_freq_factor", rotary.low_turns));
   TESSERA_RETURN_IF_ERROR(Read(rope, "high_freq_factor", rotary.high_turns));
-  return Read(rope, "original_max_position_embeddings",
-              rotary.original_positions);
+  rotary.original_positions = model.max_positions;
+  return Read(rope, kOriginalPositions, rotary.original_positions);
 }
 
-// Reads the parameters of rotary positions in both formats.
+// Reads the parameters of rotary positions in both formats. As in transformers
+// 5, a rope_scaling that is not empty replaces rope_parameters.
 absl::Status ReadRope(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(Read(object, "rope_theta", model.rotary.base));
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* const rope = Find(object, key);
     if (rope == nullptr) continue;
     if (!rope->is_object()) return WrongType(key, "an object", *rope);
-    TESSERA_RETURN_IF_ERROR(ReadRopeObject(*rope, model.rotary),
-                            Annotate(_, absl::StrCat("key \"", key, "\"")));
+    if (rope->empty()) continue;
+    return Annotate(ReadRopeObject(*rope, model),
+                    absl::StrCat("key \"", key, "\""));
   }
   return absl::OkStatus();
 }
@@ -329,17 +347,22 @@ absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
   for (const char* key :
        {"num_local_experts", "num_experts", "n_routed_experts"}) {
     const Json* const value = Find(object, key);
-    const bool known =
-        keys.experts != nullptr && key == std::string_view(keys.experts);
+    const bool known = keys.experts != nullptr &&
+                       (key == std::string_view(keys.experts) ||
+                        key == std::string_view(keys.experts_alias));
     if (value != nullptr && !known) return NotSupported(key, "none", *value);
   }
   if (keys.experts == nullptr) return absl::OkStatus();
   MixtureConfig& mixture = model.mixture;
-  TESSERA_RETURN_IF_ERROR(ReadNeeded(object, keys.experts, mixture.experts));
+  const bool has_alias = Find(object, keys.experts_alias) != nullptr;
   TESSERA_RETURN_IF_ERROR(
-      ReadNeeded(object, "num_experts_per_tok", mixture.per_token));
-  TESSERA_RETURN_IF_ERROR(
-      ReadNeeded(object, keys.intermediate, mixture.intermediate));
+      ReadNeeded(object, has_alias ? keys.experts_alias : keys.experts,
+                 mixture.experts, keys.usual_experts));
+  TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "num_experts_per_tok",
+                                     mixture.per_token, keys.usual_per_token));
+  TESSERA_RETURN_IF_ERROR(ReadNeeded(object, keys.intermediate,
+                                     mixture.intermediate,
+                                     keys.usual_intermediate));
   if (keys.normalise != nullptr) {
     mixture.normalise = false;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.normalise, mixture.normalise));
@@ -385,6 +408,8 @@ void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
 absl::Status ReadModel(const Json& object, ModelConfig& model) {
   const ArchitectureTraits& traits = TraitsOf(model.architecture);
   model.max_positions = traits.max_positions;
+  model.rotary.base = traits.rope_theta;
+  model.norm_epsilon = traits.norm_epsilon;
   TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "vocab_size", model.vocabulary));
   TESSERA_RETURN_IF_ERROR(ReadNeeded(object, "hidden_size", model.hidden));
   TESSERA_RETURN_IF_ERROR(
@@ -393,13 +418,10 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
       ReadNeeded(object, "num_hidden_layers", model.layers));
   TESSERA_RETURN_IF_ERROR(
       ReadNeeded(object, "num_attention_heads", model.heads));
-  model.kv_heads = model.heads;
-  // The default of the other architectures is the number of one of their
-  // models.
-  TESSERA_RETURN_IF_ERROR(
-      traits.needs_kv_heads
-          ? ReadNeeded(object, "num_key_value_heads", model.kv_heads)
-          : Read(object, "num_key_value_heads", model.kv_heads));
+  const bool has_usual = traits.kv_heads > 0 &&
+                         !object.contains("num_key_value_heads");  // Not null.
+  model.kv_heads = has_usual ? traits.kv_heads : model.heads;
+  TESSERA_RETURN_IF_ERROR(Read(object, "num_key_value_heads", model.kv_heads));
   const int64_t usual = traits.head_size;
   model.head_size = usual > 0         ? usual
                     : model.heads > 0 ? model.hidden / model.heads
@@ -430,6 +452,19 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   return model.Validate();
 }
 
+// Reads "eos_token_id", a number or an array of numbers; leaves `ends`
+// unchanged if there is none.
+absl::Status ReadEnds(const Json& object, std::vector<int64_t>& ends) {
+  const Json* const eos = Find(object, "eos_token_id");
+  if (eos == nullptr) return absl::OkStatus();
+  ends.clear();
+  for (const Json& id : eos->is_array() ? *eos : Json::array({*eos})) {
+    TESSERA_RETURN_IF_ERROR(
+        ReadInteger("eos_token_id", id, ends.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadDType(const Json& object, std::optional<DType>& dtype) {
   for (const char* key : {"torch_dtype", "dtype"}) {
     const Json* const value = Find(object, key);
@@ -443,22 +478,58 @@ absl::Status ReadDType(const Json& object, std::optional<DType>& dtype) {
   return absl::OkStatus();
 }
 
+// A key that is missing, unlike null, has the default of the architecture.
 absl::Status ReadTokens(const Json& object, HuggingFaceConfig& config) {
-  if (const Json* const bos = Find(object, "bos_token_id"); bos != nullptr) {
+  const ArchitectureTraits& traits = TraitsOf(config.model.architecture);
+  if (!object.contains("bos_token_id")) {
+    config.bos_token_id = traits.bos_token_id;
+  } else if (const Json* const bos = Find(object, "bos_token_id")) {
     TESSERA_RETURN_IF_ERROR(
         ReadInteger("bos_token_id", *bos, config.bos_token_id.emplace()));
   }
-  const Json* const eos = Find(object, "eos_token_id");
-  if (eos == nullptr) return absl::OkStatus();
-  if (!eos->is_array()) {
-    return ReadInteger("eos_token_id", *eos,
-                       config.eos_token_ids.emplace_back());
+  if (!object.contains("eos_token_id") && traits.eos_token_id.has_value()) {
+    config.eos_token_ids = {*traits.eos_token_id};
   }
-  for (const Json& id : *eos) {
-    TESSERA_RETURN_IF_ERROR(
-        ReadInteger("eos_token_id", id, config.eos_token_ids.emplace_back()));
+  return ReadEnds(object, config.eos_token_ids);
+}
+
+// Adds the keys of the model's own config.json that FormatHuggingFaceConfig
+// does not compute.
+void AddOtherKeys(const Json& source, nlohmann::ordered_json& object) {
+  // Other names of keys that are written.
+  constexpr std::string_view kAliases[] = {
+      "rope_parameters", "dtype",       "torch_dtype",
+      "layer_types",     "num_experts", "num_local_experts",
+      "n_routed_experts"};
+  for (const auto& [key, value] : source.items()) {
+    const bool is_token = key == "bos_token_id" || key == "eos_token_id";
+    const bool is_computed =
+        object.contains(key) || absl::c_linear_search(kAliases, key);
+    if (is_token || !is_computed) object[key] = value;
   }
-  return absl::OkStatus();
+}
+
+absl::StatusOr<Json> ParseObject(std::string_view json) {
+  TESSERA_ASSIGN_OR_RETURN(
+      Json object,
+      ParseJson(json, {.max_bytes = kMaxModelConfigBytes, .max_depth = 16}));
+  if (object.is_object()) return object;
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected an object such as {\"model_type\": \"llama\", "
+                   "...}, found ",
+                   DescribeJson(object)));
+}
+
+void AddTokens(const HuggingFaceConfig& config,
+               nlohmann::ordered_json& object) {
+  if (config.bos_token_id.has_value()) {
+    object["bos_token_id"] = *config.bos_token_id;
+  }
+  if (config.eos_token_ids.size() == 1) {
+    object["eos_token_id"] = config.eos_token_ids[0];
+  } else if (!config.eos_token_ids.empty()) {
+    object["eos_token_id"] = config.eos_token_ids;
+  }
 }
 
 // The name of the type in torch.
@@ -481,15 +552,7 @@ std::string TorchName(DType dtype) {
 
 absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(
     std::string_view json) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const Json object,
-      ParseJson(json, {.max_bytes = kMaxModelConfigBytes, .max_depth = 16}));
-  if (!object.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected an object such as {\"model_type\": \"llama\", "
-                     "...}, found ",
-                     DescribeJson(object)));
-  }
+  TESSERA_ASSIGN_OR_RETURN(const Json object, ParseObject(json));
   HuggingFaceConfig config;
   TESSERA_ASSIGN_OR_RETURN(config.model.architecture, ReadArchitecture(object));
   TESSERA_RETURN_IF_ERROR(CheckFixedKeys(object));
@@ -500,7 +563,7 @@ absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(
 }
 
 absl::StatusOr<std::string> FormatHuggingFaceConfig(
-    const HuggingFaceConfig& config) {
+    const HuggingFaceConfig& config, std::string_view source) {
   const ModelConfig& model = config.model;
   TESSERA_RETURN_IF_ERROR(model.Validate());
   const ArchitectureTraits& traits = TraitsOf(model.architecture);
@@ -538,15 +601,16 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   if (config.dtype.has_value()) {
     object["torch_dtype"] = TorchName(*config.dtype);
   }
-  if (config.bos_token_id.has_value()) {
-    object["bos_token_id"] = *config.bos_token_id;
+  if (source.empty()) {
+    AddTokens(config, object);
+    return object.dump(2) + "\n";
   }
-  if (config.eos_token_ids.size() == 1) {
-    object["eos_token_id"] = config.eos_token_ids[0];
-  } else if (!config.eos_token_ids.empty()) {
-    object["eos_token_id"] = config.eos_token_ids;
-  }
-  return object.dump(2) + "\n";
+  TESSERA_ASSIGN_OR_RETURN(const Json own, ParseObject(source));
+  HuggingFaceConfig tokens = {.model = model};
+  TESSERA_RETURN_IF_ERROR(ReadTokens(own, tokens));
+  AddTokens(tokens, object);
+  AddOtherKeys(own, object);
+  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(
@@ -560,11 +624,48 @@ absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(
 }
 
 absl::Status SaveHuggingFaceConfig(const HuggingFaceConfig& config,
-                                   const std::string& path) {
+                                   const std::string& path,
+                                   std::string_view source) {
   TESSERA_ASSIGN_OR_RETURN(const std::string json,
-                           FormatHuggingFaceConfig(config),
+                           FormatHuggingFaceConfig(config, source),
                            Annotate(_, QuotedPath(path)));
   return WriteFile(path, json);
+}
+
+absl::StatusOr<ModelSource> LoadModelSource(const std::string& directory) {
+  ModelSource source;
+  for (const auto& [name, text] :
+       {std::pair("config.json", &source.config),
+        std::pair("generation_config.json", &source.generation_config)}) {
+    const std::string path = absl::StrCat(directory, "/", name);
+    absl::StatusOr<std::string> read = ReadFile(path, kMaxModelConfigBytes);
+    if (absl::IsNotFound(read.status())) continue;
+    TESSERA_RETURN_IF_ERROR(read.status());
+    TESSERA_RETURN_IF_ERROR(ParseObject(*read).status(),
+                            Annotate(_, QuotedPath(path)));
+    *text = *std::move(read);
+  }
+  return source;
+}
+
+absl::StatusOr<std::vector<int64_t>> EndsOfText(const ModelSource& source) {
+  std::vector<int64_t> ends;
+  for (const std::string* const text :
+       {&source.config, &source.generation_config}) {
+    if (text->empty()) continue;
+    TESSERA_ASSIGN_OR_RETURN(const Json object, ParseObject(*text));
+    std::vector<int64_t> some;
+    TESSERA_RETURN_IF_ERROR(ReadEnds(object, some));
+    ends.insert(ends.end(), some.begin(), some.end());
+  }
+  if (ends.empty() && !source.config.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const HuggingFaceConfig config,
+                             ParseHuggingFaceConfig(source.config));
+    ends = config.eos_token_ids;
+  }
+  absl::c_sort(ends);
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
 }
 
 }  // namespace tessera::model_files

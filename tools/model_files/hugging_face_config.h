@@ -28,9 +28,14 @@
 //   rope_interleaved                 false
 //   attention_dropout                0
 //   quantization_config, query_pre_attn_scalar, logit_scale,
-//   final_logit_softcapping, num_local_experts   none
+//   final_logit_softcapping, and the number of experts outside of mixtures:
+//   none
 //
-// Other keys are ignored.
+// A missing key has the default of its architecture in transformers
+// (architectures.h); only the sizes of the model are required. A rope_scaling
+// that is not empty replaces rope_parameters, dtype replaces torch_dtype, and
+// the number of experts may have its name of either version. Other keys are
+// ignored here and kept by FormatHuggingFaceConfig.
 #ifndef TESSERA_TOOLS_MODEL_FILES_HUGGING_FACE_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_HUGGING_FACE_CONFIG_H_
 
@@ -67,15 +72,37 @@ absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(std::string_view json);
 
 // Writes every key above, so that the result does not depend on transformers'
 // defaults, in a format that versions 4 and 5 both read. The inverse of
-// ParseHuggingFaceConfig. InvalidArgument if the model is invalid.
+// ParseHuggingFaceConfig. `source` is the config.json that the model comes
+// from, if there is one: its other keys, such as pad_token_id, and its tokens
+// that begin and end a text are written as they are there. InvalidArgument if
+// the model is invalid, or for errors of `source`.
 absl::StatusOr<std::string> FormatHuggingFaceConfig(
-    const HuggingFaceConfig& config);
+    const HuggingFaceConfig& config, std::string_view source = "");
 
 // The same for a file, which is replaced atomically. Errors name the file.
 absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(
     const std::string& path);
 absl::Status SaveHuggingFaceConfig(const HuggingFaceConfig& config,
-                                   const std::string& path);
+                                   const std::string& path,
+                                   std::string_view source = "");
+
+// The files that describe a model besides its shape. Training does not change
+// them, so checkpoints contain them and exports write them again.
+struct ModelSource {
+  std::string config = "";             // config.json; "" if there is none.
+  std::string generation_config = "";  // generation_config.json, or "".
+
+  friend bool operator==(const ModelSource&, const ModelSource&) = default;
+};
+
+// Reads the files of a directory; missing files are empty. InvalidArgument,
+// with the file, if one is not a JSON object.
+absl::StatusOr<ModelSource> LoadModelSource(const std::string& directory);
+
+// The tokens that end a text: "eos_token_id" of both files, a number or an
+// array. If neither has one, the default of the architecture; none if the
+// source is empty. Ascending, each token once.
+absl::StatusOr<std::vector<int64_t>> EndsOfText(const ModelSource& source);
 
 }  // namespace tessera::model_files
 

@@ -1,5 +1,8 @@
 #include "tools/model_files/hugging_face_config.h"
 
+#include <sys/stat.h>
+
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -8,13 +11,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "base/file.h"
 #include "base/status_matchers.h"
 #include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/model_files/architectures.h"
 #include "tools/model_files/model_config.h"
 
 namespace tessera::model_files {
 namespace {
+
+using Json = nlohmann::json;
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -257,21 +265,188 @@ TEST(HuggingFaceConfigTest, ReadsSlidingWindows) {
                HasSubstr("\"sliding_window\" is 0; it must be 1 or more")));
 }
 
-TEST(HuggingFaceConfigTest, MissingKeysHaveTransformersDefaults) {
+// What a config.json says, in the terms of testdata/transformers_defaults.json.
+Json Resolved(const HuggingFaceConfig& config) {
+  using tensor_parallel::RotaryScaling;
+  const ModelConfig& model = config.model;
+  const ArchitectureTraits& traits = TraitsOf(model.architecture);
+  Json windows = Json::array();
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    windows.push_back(model.WindowOf(layer));
+  }
+  const bool is_llama3 = model.rotary.scaling == RotaryScaling::kLlama3;
+  const bool is_scaled = model.rotary.scaling != RotaryScaling::kNone;
+  const auto if_given = [](const auto& value) {
+    return value.has_value() ? Json(*value) : Json();
+  };
+  Json resolved = {
+      {"kv_heads", model.kv_heads},
+      {"head_size", model.head_size},
+      {"max_positions", model.max_positions},
+      {"initializer_range", model.initializer_range},
+      {"norm_epsilon", model.norm_epsilon},
+      {"tied", model.tied_embeddings},
+      {"attention_bias", model.output_bias},
+      {"hidden_act", model.glu == tensor_parallel::GluKind::kGeGlu
+                         ? "gelu_pytorch_tanh"
+                         : "silu"},
+      {"windows", windows},
+      {"rope",
+       {is_llama3   ? "llama3"
+        : is_scaled ? "linear"
+                    : "default",
+        model.rotary.base, is_scaled ? Json(model.rotary.factor) : Json(),
+        is_llama3 ? Json(model.rotary.original_positions) : Json()}},
+      {"bos", if_given(config.bos_token_id)},
+      {"eos", config.eos_token_ids},
+      {"dtype", config.dtype == DType::kF16    ? Json("float16")
+                : config.dtype == DType::kBF16 ? Json("bfloat16")
+                : config.dtype == DType::kF32  ? Json("float32")
+                                               : Json()}};
+  const MixtureConfig& mixture = model.mixture;
+  if (mixture.experts == 0) return resolved;
+  resolved["experts"] = mixture.experts;
+  resolved["experts_per_token"] = mixture.per_token;
+  resolved["expert_size"] = mixture.intermediate;
+  resolved["normalise"] = mixture.normalise;
+  resolved["balance"] = mixture.balance;
+  if (!traits.mixture.like_deepseek) return resolved;
+  resolved["shared_experts"] =
+      mixture.shared_intermediate / mixture.intermediate;
+  resolved["dense_layers"] = mixture.dense_layers;
+  resolved["expert_scale"] = mixture.scale;
+  return resolved;
+}
+
+// The config of a case: null removes a key, "null" sets it to null.
+Json Changed(Json config, const Json& change) {
+  for (const auto& [key, value] : change.items()) {
+    if (value.is_null()) {
+      config.erase(key);
+    } else {
+      config[key] = value == "null" ? Json() : value;
+    }
+  }
+  return config;
+}
+
+// The table contains how transformers 5.24 resolves a config.json of each
+// architecture, the same without each optional key, and with other names and
+// forms of keys.
+TEST(HuggingFaceConfigTest, ResolvesKeysAsTransformersDoes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
-      const HuggingFaceConfig config,
-      ParseHuggingFaceConfig(R"({"model_type": "llama", "vocab_size": 100,
-        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-        "num_attention_heads": 4})"));
-  EXPECT_EQ(config.model.kv_heads, 4);
-  EXPECT_EQ(config.model.head_size, 16);
-  EXPECT_EQ(config.model.rotary.base, 10000);
-  EXPECT_EQ(config.model.norm_epsilon, 1e-6);
-  EXPECT_FALSE(config.model.tied_embeddings);
-  EXPECT_EQ(config.model.max_positions, 2048);
-  EXPECT_EQ(config.model.initializer_range, 0.02);
-  EXPECT_EQ(config.dtype, std::nullopt);
-  EXPECT_EQ(config.bos_token_id, std::nullopt);
+      const std::string text,
+      ReadFile("tools/model_files/testdata/transformers_defaults.json",
+               1 << 20));
+  const Json table = Json::parse(text);
+  std::vector<std::string> seen;
+  const auto check = [](const Json& config, Json expected, const Json& change) {
+    expected.update(change);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig read,
+                                 ParseHuggingFaceConfig(config.dump()));
+    EXPECT_EQ(Resolved(read), expected) << config;
+    // The written file says the same without any default.
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string written,
+                                 FormatHuggingFaceConfig(read, config.dump()));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig again,
+                                 ParseHuggingFaceConfig(written));
+    EXPECT_EQ(Resolved(again), expected) << written;
+  };
+  for (const Json& entry : table["architectures"]) {
+    const Json& config = entry["config"];
+    seen.push_back(config["model_type"]);
+    check(config, entry["expected"], Json::object());
+    EXPECT_GE(entry["without"].size(), 11) << config;
+    for (const auto& [key, change] : entry["without"].items()) {
+      SCOPED_TRACE(key);
+      check(Changed(config, {{key, nullptr}}), entry["expected"], change);
+    }
+    for (const Json& with : entry["with"]) {
+      check(Changed(config, with["change"]), entry["expected"],
+            with["expected"]);
+    }
+  }
+  std::vector<std::string> all;
+  for (const ArchitectureTraits& traits : AllArchitectures()) {
+    all.emplace_back(traits.model_type);
+  }
+  EXPECT_THAT(seen, testing::UnorderedElementsAreArray(all));
+}
+
+TEST(HuggingFaceConfigTest, NeedsSizes) {
+  const Json sizes = {{"model_type", "llama"},  {"vocab_size", 100},
+                      {"hidden_size", 64},      {"intermediate_size", 96},
+                      {"num_hidden_layers", 2}, {"num_attention_heads", 4}};
+  EXPECT_THAT(ParseHuggingFaceConfig(sizes.dump()), IsOk());
+  for (const auto& [key, value] : sizes.items()) {
+    EXPECT_THAT(
+        ParseHuggingFaceConfig(Changed(sizes, {{key, nullptr}}).dump()),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(absl::StrCat("key \"", key, "\" is missing"))));
+  }
+}
+
+TEST(HuggingFaceConfigTest, KeepsOtherKeysOfSource) {
+  Json source = Json::parse(kSmolLm2);
+  source["eos_token_id"] = {2};
+  source["pad_token_id"] = 3;
+  source["task_specific_params"] = {{"a", {1.5, nullptr, "\u00e9"}}};
+  source["dtype"] = source["torch_dtype"];
+  source["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 7.0}};
+  source["rms_norm_eps"] = 0.5;
+  TESSERA_ASSERT_OK_AND_ASSIGN(HuggingFaceConfig config,
+                               ParseHuggingFaceConfig(source.dump()));
+  config.dtype = DType::kF16;
+  config.model.norm_epsilon = 0.25;  // The model wins.
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string text,
+                               FormatHuggingFaceConfig(config, source.dump()));
+  const Json written = Json::parse(text);
+  for (const char* key : {"eos_token_id", "pad_token_id", "use_cache",
+                          "task_specific_params", "rope_interleaved"}) {
+    EXPECT_EQ(written[key], source[key]) << key;
+  }
+  EXPECT_EQ(written["rms_norm_eps"], 0.25);
+  EXPECT_EQ(written["torch_dtype"], "float16");
+  EXPECT_FALSE(written.contains("dtype"));
+  EXPECT_FALSE(written.contains("rope_parameters"));
+  EXPECT_THAT(FormatHuggingFaceConfig(config, "[]"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected an object")));
+}
+
+TEST(HuggingFaceConfigTest, EndsOfTextAreThoseOfBothFiles) {
+  const std::string sizes =
+      R"("vocab_size": 100, "hidden_size": 64, "intermediate_size": 96,
+         "num_hidden_layers": 2, "num_attention_heads": 4})";
+  const std::string llama = R"({"model_type": "llama", )";
+  EXPECT_THAT(EndsOfText({}), IsOkAndHolds(ElementsAre()));
+  EXPECT_THAT(EndsOfText({.config = llama + sizes}),
+              IsOkAndHolds(ElementsAre(2)));
+  EXPECT_THAT(
+      EndsOfText({.config = llama + R"("eos_token_id": [7, 5], )" + sizes,
+                  .generation_config = R"({"eos_token_id": 6})"}),
+      IsOkAndHolds(ElementsAre(5, 6, 7)));
+  EXPECT_THAT(EndsOfText({.config = llama + sizes,
+                          .generation_config = R"({"eos_token_id": [9, 9]})"}),
+              IsOkAndHolds(ElementsAre(9)));
+  EXPECT_THAT(
+      EndsOfText({.generation_config = R"({"eos_token_id": "x"})"}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("eos_token_id")));
+}
+
+TEST(HuggingFaceConfigTest, LoadsFilesOfModel) {
+  const std::string directory = testing::TempDir() + "/source_of_model";
+  ASSERT_EQ(mkdir(directory.c_str(), 0700), 0);
+  EXPECT_THAT(LoadModelSource(directory), IsOkAndHolds(ModelSource()));
+  TESSERA_ASSERT_OK(WriteFile(directory + "/config.json", kSmolLm2));
+  TESSERA_ASSERT_OK(WriteFile(directory + "/generation_config.json", "{}"));
+  EXPECT_THAT(LoadModelSource(directory),
+              IsOkAndHolds(ModelSource{.config = std::string(kSmolLm2),
+                                       .generation_config = "{}"}));
+  TESSERA_ASSERT_OK(WriteFile(directory + "/generation_config.json", "{"));
+  EXPECT_THAT(LoadModelSource(directory),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("/generation_config.json")));
 }
 
 TEST(HuggingFaceConfigTest, EveryPresetRoundTrips) {
@@ -386,9 +561,6 @@ TEST(HuggingFaceConfigTest, RejectsMissingAndWrongValues) {
               refused("\"head_dim\" is missing", "does not divide"));
   EXPECT_THAT(instead("\"eos_token_id\": 0", "\"eos_token_id\": [0, \"x\"]"),
               refused("eos_token_id", "found \"x\""));
-  EXPECT_THAT(ParseHuggingFaceConfig(
-                  Replaced(kMistral, "num_key_value_heads", "other")),
-              refused("key \"num_key_value_heads\" is missing"));
   EXPECT_THAT(ParseHuggingFaceConfig(Replaced(kLlama31, "low_freq", "other")),
               StatusIs(absl::StatusCode::kUnimplemented));
   EXPECT_THAT(ParseHuggingFaceConfig(

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/model_files/hugging_face_config.h"
@@ -26,15 +27,28 @@ namespace tessera::model_files {
 bool IsHuggingFaceModel(const std::string& path);
 
 // The weights of one model. Const calls are thread-safe.
+//
+// As in transformers, tensors are found under the names of llama_names.h and
+// these:
+//
+//   without "model."             files of the model without its head
+//   lm_head.weight               for the embedding that shares its weights
+//   mlp.experts.gate_up_proj,    all experts of a layer in one tensor, and the
+//   mlp.experts.down_proj,       router beside them, as the modules of
+//   mlp.gate.weight              transformers 5 hold them
 class HuggingFaceWeights {
  public:
-  // Opens config.json and the safetensors of a directory; reads only headers.
-  // NotFound, with the name, if a file or a tensor that config.json requires is
-  // missing; DataLoss if a file is malformed or a tensor has the wrong shape;
-  // Unimplemented for a model that ParseHuggingFaceConfig does not support.
+  // Opens config.json and the safetensors of a directory; reads only headers,
+  // and both tables of tied embeddings if the files have two. NotFound, with
+  // the name, if a file or a tensor that config.json requires is missing;
+  // DataLoss if a file is malformed, a tensor has the wrong shape, or the two
+  // tables differ; Unimplemented for a model that ParseHuggingFaceConfig does
+  // not support and for a tensor of a type without a DType.
   static absl::StatusOr<HuggingFaceWeights> Open(const std::string& directory);
 
   const HuggingFaceConfig& config() const { return config_; }
+  // The files that describe the model.
+  const ModelSource& source() const { return source_; }
 
   // Reads the rows [row_begin, row_end) of a whole parameter as f32, in the
   // order of llama_names.h. The rows of a norm are its elements. For tied
@@ -44,11 +58,28 @@ class HuggingFaceWeights {
                     int64_t row_end, std::span<float> target) const;
 
  private:
-  HuggingFaceWeights(HuggingFaceConfig config, SafetensorsSet set)
-      : config_(std::move(config)), set_(std::move(set)) {}
+  // The tensor of a file, and the row of it at which a tensor of llama_names.h
+  // begins.
+  struct Place {
+    std::string name;
+    int64_t row = 0;
+  };
+
+  HuggingFaceWeights(HuggingFaceConfig config, ModelSource source,
+                     SafetensorsSet set)
+      : config_(std::move(config)),
+        source_(std::move(source)),
+        set_(std::move(set)) {}
+
+  absl::Status FindPlaces();
+  absl::Status FindPlace(const LlamaParameter& parameter,
+                         const HuggingFacePiece& piece);
+  absl::Status CheckTiedTables() const;
 
   HuggingFaceConfig config_;
+  ModelSource source_;
   SafetensorsSet set_;
+  absl::flat_hash_map<std::string, Place> places_;  // By name in llama_names.h.
 };
 
 }  // namespace tessera::model_files

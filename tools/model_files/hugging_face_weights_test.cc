@@ -7,14 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ModelConfig SmallModel(bool is_tied) {
@@ -129,6 +134,173 @@ TEST(HuggingFaceWeightsTest, NamesMissingAndDamagedFiles) {
   TESSERA_ASSERT_OK(WriteFile(directory + "/config.json", "{"));
   EXPECT_THAT(HuggingFaceWeights::Open(directory),
               StatusIs(absl::StatusCode::kDataLoss));
+}
+
+// The values of a parameter, whole.
+std::vector<float> ReadAll(const HuggingFaceWeights& weights,
+                           const LlamaParameter& parameter) {
+  size_t size = 1;
+  for (const int64_t n : parameter.shape) size *= static_cast<size_t>(n);
+  std::vector<float> values(size);
+  TESSERA_EXPECT_OK(weights.Read(parameter.part, parameter.layer, 0,
+                                 parameter.shape[0], values));
+  return values;
+}
+
+struct NamedTensor {
+  StoredTensor spec = {};
+  std::vector<float> values = {};
+};
+
+// Replaces the safetensors of a directory.
+void Rewrite(const std::string& directory,
+             const std::vector<NamedTensor>& tensors) {
+  std::vector<StoredTensor> specs;
+  for (const NamedTensor& tensor : tensors) specs.push_back(tensor.spec);
+  auto writer = *SafetensorsSetWriter::Create(directory, specs, 1 << 20);
+  for (const NamedTensor& tensor : tensors) {
+    TESSERA_EXPECT_OK(writer.Write(tensor.spec.name,
+                                   std::as_bytes(std::span(tensor.values))));
+  }
+  TESSERA_EXPECT_OK(writer.Commit());
+}
+
+std::vector<NamedTensor> TensorsOf(const std::string& directory,
+                                   const ModelConfig& config) {
+  const auto values = WriteModel(config, directory);
+  std::vector<NamedTensor> tensors;
+  for (StoredTensor& spec : HuggingFaceTensors(config, ElementType::kF32)) {
+    tensors.push_back({spec, values.at(spec.name)});
+  }
+  return tensors;
+}
+
+// Compares all parameters with those of `original`, a copy of the directory.
+void ExpectSameWeights(const std::string& directory,
+                       const std::string& original) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto weights,
+                               HuggingFaceWeights::Open(directory));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                               HuggingFaceWeights::Open(original));
+  for (const LlamaParameter& parameter :
+       LlamaParameters(weights.config().model)) {
+    EXPECT_EQ(ReadAll(weights, parameter), ReadAll(expected, parameter))
+        << parameter.name;
+  }
+}
+
+TEST(HuggingFaceWeightsTest, FindsTensorsWithoutPrefix) {
+  const std::string original = NewDirectory("with_prefix");
+  const std::string directory = NewDirectory("without_prefix");
+  TensorsOf(original, SmallModel(true));
+  std::vector<NamedTensor> tensors = TensorsOf(directory, SmallModel(true));
+  for (NamedTensor& tensor : tensors) {
+    tensor.spec.name = absl::StripPrefix(tensor.spec.name, "model.");
+  }
+  Rewrite(directory, tensors);
+  ExpectSameWeights(directory, original);
+}
+
+TEST(HuggingFaceWeightsTest, TiedTableMayBeThatOfHead) {
+  const std::string original = NewDirectory("tied_embedding");
+  const std::string directory = NewDirectory("tied_head");
+  TensorsOf(original, SmallModel(true));
+  std::vector<NamedTensor> tensors = TensorsOf(directory, SmallModel(true));
+  NamedTensor head = tensors.front();
+  EXPECT_EQ(head.spec.name, "model.embed_tokens.weight");
+  head.spec.name = "lm_head.weight";
+  std::vector<NamedTensor> renamed = tensors;
+  renamed.front() = head;
+  Rewrite(directory, renamed);
+  ExpectSameWeights(directory, original);
+  // Both, first equal, then different.
+  tensors.push_back(head);
+  Rewrite(directory, tensors);
+  ExpectSameWeights(directory, original);
+  tensors.back().values.back() += 1;
+  Rewrite(directory, tensors);
+  EXPECT_THAT(HuggingFaceWeights::Open(directory),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("lm_head.weight"),
+                             HasSubstr("\"tie_word_embeddings\": false"))));
+}
+
+TEST(HuggingFaceWeightsTest, ReadsFusedExperts) {
+  for (const Architecture architecture :
+       {Architecture::kMixtral, Architecture::kQwen3Moe,
+        Architecture::kDots1}) {
+    ModelConfig config = SmallModel(false);
+    config.architecture = architecture;
+    const ArchitectureTraits& traits = TraitsOf(architecture);
+    config.qk_norm = traits.qk_norm;
+    config.mixture = {.experts = 3, .per_token = 2, .intermediate = 5};
+    if (traits.mixture.like_deepseek) {
+      config.mixture.sigmoid = true;
+      config.mixture.dense_layers = 1;
+      config.mixture.shared_intermediate = 5;
+    }
+    TESSERA_ASSERT_OK(config.Validate());
+    const std::string original = NewDirectory("separate_experts");
+    const std::string directory = NewDirectory("fused_experts");
+    TensorsOf(original, config);
+    std::vector<NamedTensor> tensors = TensorsOf(directory, config);
+    std::erase_if(tensors, [](const NamedTensor& tensor) {
+      return absl::StrContains(tensor.spec.name, ".experts.");
+    });
+    const std::string module(traits.mixture.module);
+    for (NamedTensor& tensor : tensors) {
+      tensor.spec.name = absl::StrReplaceAll(
+          tensor.spec.name, {{module + ".gate.weight", "mlp.gate.weight"}});
+    }
+    {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto weights,
+                                   HuggingFaceWeights::Open(original));
+      for (const LlamaParameter& parameter : LlamaParameters(config)) {
+        const bool is_down = parameter.part == LlamaPart::kExpertsDown;
+        if (!is_down && parameter.part != LlamaPart::kExpertsGateUp) continue;
+        tensors.push_back(
+            {{absl::StrCat("model.layers.", parameter.layer, ".mlp.experts.",
+                           is_down ? "down_proj" : "gate_up_proj"),
+              ElementType::kF32,
+              {3, parameter.shape[0] / 3, parameter.shape[1]}},
+             ReadAll(weights, parameter)});
+      }
+    }
+    Rewrite(directory, tensors);
+    ExpectSameWeights(directory, original);
+    tensors.back().spec.shape[0] = 1;
+    tensors.back().values.resize(tensors.back().values.size() / 3);
+    Rewrite(directory, tensors);
+    EXPECT_THAT(HuggingFaceWeights::Open(directory),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         HasSubstr("experts.down_proj\" is [1, 6, 5]; its "
+                                   "config.json needs [3, 6, 5]")));
+  }
+}
+
+TEST(HuggingFaceWeightsTest, OnlyNeededTensorsNeedKnownType) {
+  const std::string directory = NewDirectory("other_types");
+  const std::map<std::string, std::vector<float>> all =
+      WriteModel(SmallModel(false), directory);
+  const std::string path = directory + "/model.safetensors";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string file, ReadFile(path, 1 << 20));
+  // Other names of the type have the same length.
+  const auto with_type = [&](std::string_view tensor, std::string_view type) {
+    std::string changed = file;
+    const size_t at = changed.find(absl::StrCat("\"", tensor, "\""));
+    const size_t dtype = changed.find("\"F32\"", at);
+    changed.replace(dtype, 5, absl::StrCat("\"", type, "\""));
+    TESSERA_EXPECT_OK(WriteFile(path, changed));
+  };
+  with_type("lm_head.weight", "C64");
+  EXPECT_THAT(HuggingFaceWeights::Open(directory),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("tensor \"lm_head.weight\""),
+                             HasSubstr("\"C64\""))));
+  TESSERA_ASSERT_OK(SaveHuggingFaceConfig({.model = SmallModel(true)},
+                                          directory + "/config.json"));
+  EXPECT_THAT(HuggingFaceWeights::Open(directory),
+              StatusIs(absl::StatusCode::kUnimplemented));
 }
 
 }  // namespace

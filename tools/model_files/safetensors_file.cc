@@ -56,26 +56,38 @@ absl::StatusOr<int64_t> ReadHeaderLength(int fd, int64_t file_bytes) {
                    kMaxHeaderBytes, " is the maximum of the format"));
 }
 
-absl::Status CheckRows(const StoredTensor& spec, int64_t first,
+// The shape of a tensor of which the rows are read into a target of `rank`
+// dimensions: further first dimensions of the tensor are one.
+std::vector<int64_t> ShapeInRows(std::vector<int64_t> shape, size_t rank) {
+  while (shape.size() > std::max<size_t>(rank, 2)) {
+    // Without overflow in tensors that have no elements.
+    shape[1] = static_cast<int64_t>(static_cast<uint64_t>(shape[0]) *
+                                    static_cast<uint64_t>(shape[1]));
+    shape.erase(shape.begin());
+  }
+  return shape;
+}
+
+absl::Status CheckRows(const std::vector<int64_t>& found, int64_t first,
                        const TensorView& target) {
   const auto shape = [](const auto& sizes) {
     return absl::StrCat("[", absl::StrJoin(sizes, ", ").substr(0, 100), "]");
   };
   const Dims& wanted = target.shape();
-  if (spec.shape.empty() || wanted.size() != spec.shape.size() ||
-      !std::equal(wanted.begin() + 1, wanted.end(), spec.shape.begin() + 1)) {
+  if (found.empty() || wanted.size() != found.size() ||
+      !std::equal(wanted.begin() + 1, wanted.end(), found.begin() + 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "rows of shape ", shape(spec.shape), " do not fit a target of shape ",
+        "rows of shape ", shape(found), " do not fit a target of shape ",
         shape(wanted), "; they differ in more than the first dimension"));
   }
   if (!IsHostAccessible(target.kind()) || !target.IsContiguous()) {
     return absl::InvalidArgumentError(
         "the target must be contiguous and on the host");
   }
-  if (first < 0 || first > spec.shape[0] - wanted[0]) {
+  if (first < 0 || first > found[0] - wanted[0]) {
     return absl::OutOfRangeError(
         absl::StrCat("rows [", first, ", ", first, " + ", wanted[0],
-                     ") are not inside the ", spec.shape[0], " there are"));
+                     ") are not inside the ", found[0], " there are"));
   }
   return absl::OkStatus();
 }
@@ -162,12 +174,14 @@ absl::Status SafetensorsFile::ReadRows(std::string_view name, int64_t first,
   const auto context = [&] {
     return absl::StrCat(QuotedPath(path_), ": tensor ", Quoted(name));
   };
-  TESSERA_RETURN_IF_ERROR(CheckRows(entry->spec, first, target),
+  const std::vector<int64_t> shape =
+      ShapeInRows(entry->spec.shape, target.shape().size());
+  TESSERA_RETURN_IF_ERROR(CheckRows(shape, first, target),
                           Annotate(_, context()));
-  TESSERA_ASSIGN_OR_RETURN(const DType from, ToDType(entry->spec.type),
-                           Annotate(_, context()));
+  TESSERA_ASSIGN_OR_RETURN(const DType from, DTypeOf(entry->spec),
+                           Annotate(_, QuotedPath(path_)));
   if (target.element_count() == 0) return absl::OkStatus();
-  const int64_t row_bytes = entry->bytes() / entry->spec.shape[0];
+  const int64_t row_bytes = entry->bytes() / shape[0];
   const std::span<std::byte> bytes(target.data(),
                                    static_cast<size_t>(target.size_in_bytes()));
   if (from == target.dtype()) return ReadBytes(name, first * row_bytes, bytes);

@@ -59,6 +59,9 @@ class SafetensorsFile {
   // Reads the rows [first, first + target.shape()[0]) of a tensor with at least
   // one dimension, converted to the dtype of `target`. `target` is contiguous,
   // in host memory, and has the tensor's shape except for the first dimension.
+  // For a target of two or more dimensions, further first dimensions of the
+  // tensor are read as one: the rows of [experts, rows, columns] are those of
+  // [experts * rows, columns].
   // Errors as above; InvalidArgument if the shapes differ, Unimplemented if the
   // tensor's type has no DType.
   absl::Status ReadRows(std::string_view name, int64_t first,

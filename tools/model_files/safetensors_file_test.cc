@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -115,6 +116,33 @@ TEST(SafetensorsFileTest, ConvertsMoreThanOneBufferful) {
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_EQ(values[i], static_cast<float>((i + 2) % 251));
   }
+}
+
+TEST(SafetensorsFileTest, ReadsStackedMatricesAsRows) {
+  std::vector<float> stored(2 * 3 * 4);
+  std::iota(stored.begin(), stored.end(), 0.0f);
+  const std::string path = WriteTemporary(
+      "stacked.safetensors",
+      WithHeader(
+          R"({"w":{"dtype":"F32","shape":[2,3,4],"data_offsets":[0,96]}})",
+          std::string_view(reinterpret_cast<const char*>(stored.data()), 96)));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Open(path));
+  for (int64_t first = 0; first < 6; ++first) {
+    for (int64_t rows = 0; rows <= 6 - first; ++rows) {
+      std::vector<float> values(static_cast<size_t>(rows * 4));
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const TensorView view,
+          TensorView::Of(std::span(values), {{rows, 4}}));
+      TESSERA_ASSERT_OK(file.ReadRows("w", first, view));
+      EXPECT_TRUE(
+          std::equal(values.begin(), values.end(), stored.begin() + first * 4));
+    }
+  }
+  std::vector<float> one(4);
+  EXPECT_THAT(file.ReadRows("w", 6, *TensorView::Of(std::span(one), {{1, 4}})),
+              StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(file.ReadRows("w", 0, *TensorView::Of(std::span(one), {{4}})),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(SafetensorsFileTest, ErrorsNameFileAndTensor) {

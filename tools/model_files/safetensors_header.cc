@@ -38,8 +38,11 @@ constexpr Entry kEntries[] = {
     {"F64", 8, DType::kF64},
 };
 
+constexpr Entry kOtherType = {"other", 0, std::nullopt};
+
 const Entry& EntryOf(ElementType type) {
-  return kEntries[static_cast<size_t>(type)];
+  return type == ElementType::kOther ? kOtherType
+                                     : kEntries[static_cast<size_t>(type)];
 }
 
 }  // namespace
@@ -58,13 +61,6 @@ absl::StatusOr<ElementType> ParseElementType(std::string_view name) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "dtype ", Quoted(name), " is not known; the known ones are ", known));
-}
-
-absl::StatusOr<DType> ToDType(ElementType type) {
-  if (EntryOf(type).dtype.has_value()) return *EntryOf(type).dtype;
-  return absl::UnimplementedError(absl::StrCat("tensors have no dtype ",
-                                               ElementTypeName(type),
-                                               "; read the bytes instead"));
 }
 
 absl::StatusOr<ElementType> FromDType(DType dtype) {
@@ -109,14 +105,19 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(const Json& tensor,
 }
 
 absl::Status CheckOffsets(const TensorEntry& entry) {
+  if (entry.spec.type == ElementType::kOther) {
+    if (entry.begin <= entry.end) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("data_offsets are [", entry.begin, ", ", entry.end, ")"));
+  }
   TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, TensorBytes(entry.spec));
   if (entry.begin <= entry.end && entry.bytes() == bytes) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "shape [", absl::StrJoin(entry.spec.shape, ", ").substr(0, 100), "] of ",
-      ElementTypeName(entry.spec.type), " takes ", bytes,
-      " bytes, data_offsets are [", entry.begin, ", ", entry.end, ")"));
+      entry.spec.type_name(), " takes ", bytes, " bytes, data_offsets are [",
+      entry.begin, ", ", entry.end, ")"));
 }
 
 absl::StatusOr<TensorEntry> ReadTensor(const std::string& name,
@@ -138,8 +139,9 @@ absl::StatusOr<TensorEntry> ReadTensor(const std::string& name,
     return absl::InvalidArgumentError("key \"dtype\" must be a string");
   }
   TensorEntry entry = {.spec = {.name = name}};
-  TESSERA_ASSIGN_OR_RETURN(
-      entry.spec.type, ParseElementType(dtype->get_ref<const std::string&>()));
+  const auto& type = dtype->get_ref<const std::string&>();
+  entry.spec.type = ParseElementType(type).value_or(ElementType::kOther);
+  if (entry.spec.type == ElementType::kOther) entry.spec.other_type = type;
   TESSERA_ASSIGN_OR_RETURN(entry.spec.shape, ReadSizes(tensor, "shape"));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
                            ReadSizes(tensor, "data_offsets"));
@@ -192,7 +194,26 @@ absl::Status CheckTiling(const Header& header, int64_t data_bytes) {
 
 }  // namespace
 
+absl::StatusOr<DType> DTypeOf(const StoredTensor& spec) {
+  const std::optional<DType> dtype = EntryOf(spec.type).dtype;
+  if (dtype.has_value()) return *dtype;
+  std::string known;
+  for (const Entry& entry : kEntries) {
+    if (entry.dtype.has_value()) absl::StrAppend(&known, " ", entry.name);
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "tensor ", Quoted(spec.name), " is of type ", Quoted(spec.type_name()),
+      ", which is not supported for "
+      "weights; supported are",
+      known));
+}
+
 absl::StatusOr<int64_t> TensorBytes(const StoredTensor& spec) {
+  if (spec.type == ElementType::kOther) {
+    return Malformed(spec.name,
+                     absl::StrCat("the size of type ", Quoted(spec.type_name()),
+                                  " is not known"));
+  }
   int64_t bytes = ElementBytes(spec.type);
   bool overflow = false;
   // A zero makes the product zero, however large the other dimensions are.
@@ -271,7 +292,7 @@ absl::StatusOr<std::string> FormatHeader(const Header& header) {
     document[std::string(kMetadata)] = header.metadata;
   for (const TensorEntry& entry : header.tensors) {
     document[entry.spec.name] = {
-        {"dtype", ElementTypeName(entry.spec.type)},
+        {"dtype", entry.spec.type_name()},
         {"shape", entry.spec.shape},
         {"data_offsets", {entry.begin, entry.end}},
     };

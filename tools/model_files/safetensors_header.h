@@ -28,8 +28,9 @@
 namespace tessera::model_files {
 
 // The element types of the format. Types without a DType (BOOL, I16, U16, U32,
-// U64) are read and written as bytes. Types smaller than a byte (F4, F6) are
-// not supported.
+// U64) are read and written as bytes. Other types, such as C64, F8_E8M0 and F4,
+// and those of later versions are kOther: their tensors are listed and read as
+// bytes, and cannot be written.
 enum class ElementType : uint8_t {
   kBool,
   kU8,
@@ -46,17 +47,17 @@ enum class ElementType : uint8_t {
   kI64,
   kU64,
   kF64,
+  kOther,
 };
 
 // The name in files, such as "BOOL", "F8_E5M2" or "BF16".
 std::string_view ElementTypeName(ElementType type);
+// 0 for kOther.
 int64_t ElementBytes(ElementType type);
 
 // InvalidArgument, with the known names, for an unknown name.
 absl::StatusOr<ElementType> ParseElementType(std::string_view name);
 
-// Unimplemented if there is no corresponding DType.
-absl::StatusOr<DType> ToDType(ElementType type);
 // InvalidArgument if `dtype` is invalid.
 absl::StatusOr<ElementType> FromDType(DType dtype);
 
@@ -72,12 +73,20 @@ struct StoredTensor {
   std::string name = {};
   ElementType type = ElementType::kF32;
   std::vector<int64_t> shape = {};
+  std::string other_type = {};  // The name of the type if it is kOther.
 
+  std::string_view type_name() const {
+    return type == ElementType::kOther ? other_type : ElementTypeName(type);
+  }
   friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
 };
 
-// The size of the data in bytes. InvalidArgument if a dimension is negative or
-// the product exceeds 2^63-1.
+// Unimplemented, with the tensor and its type, if there is no corresponding
+// DType.
+absl::StatusOr<DType> DTypeOf(const StoredTensor& spec);
+
+// The size of the data in bytes. InvalidArgument if a dimension is negative,
+// the product exceeds 2^63-1, or the size of the type is unknown.
 absl::StatusOr<int64_t> TensorBytes(const StoredTensor& spec);
 
 struct TensorEntry {
@@ -101,9 +110,9 @@ struct Header {
 
 // Parses the JSON header of a file with `data_bytes` bytes of data.
 // InvalidArgument, with the name of the tensor, if the JSON is not an object, a
-// name is duplicate, a dtype is unknown, a dimension is not an integer in [0,
-// 2^63), the offsets contradict the shape, or the tensors overlap, leave holes
-// or do not end at the end of the data.
+// name is duplicate, a dtype is not a string, a dimension is not an integer in
+// [0, 2^63), the offsets contradict the shape, or the tensors overlap, leave
+// holes or do not end at the end of the data.
 absl::StatusOr<Header> ParseHeader(std::string_view json, int64_t data_bytes);
 
 // Assigns offsets to the tensors: wider elements first, so that each tensor is

@@ -1,11 +1,14 @@
 #include "tools/text/load_tokenizer.h"
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/json/json.h"
@@ -26,19 +29,49 @@ using TokenizerPointer = std::unique_ptr<Tokenizer>;
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
-// The eos_token of a tokenizer_config.json, which is a string or an object that
-// contains one; "" if the file or the eos_token is missing.
-absl::StatusOr<std::string> ReadEndOfText(const std::string& path) {
-  if (!PathExists(path)) return "";
+// The object of a tokenizer_config.json; empty if the file is missing.
+absl::StatusOr<Json> ReadConfig(const std::string& path) {
+  if (!PathExists(path)) return Json::object();
   TESSERA_ASSIGN_OR_RETURN(const std::string json,
                            ReadFile(path, kMaxConfigBytes));
-  TESSERA_ASSIGN_OR_RETURN(const Json document,
+  TESSERA_ASSIGN_OR_RETURN(Json document,
                            ParseJson(json, {.max_bytes = kMaxConfigBytes}),
                            Annotate(_, QuotedPath(path)));
-  Json token =
-      document.is_object() ? document.value("eos_token", Json()) : Json();
+  return document.is_object() ? std::move(document) : Json::object();
+}
+
+// The text of a token, which is a string or an object that contains one; "" if
+// it is missing.
+std::string TokenText(const Json& config, const char* key) {
+  Json token = config.value(key, Json());
   if (token.is_object()) token = Json(token.value("content", Json()));
   return token.is_string() ? token.get<std::string>() : "";
+}
+
+// The begin of text that a tokenizer_config.json selects; nullopt if it selects
+// none, so that the post_processor of the tokenizer.json applies.
+absl::StatusOr<std::optional<std::vector<TokenId>>> BeginOfText(
+    const Json& config, const Tokenizer& tokenizer) {
+  using Ids = std::vector<TokenId>;
+  if (!config.contains("add_bos_token") && !config.contains("add_eos_token")) {
+    return std::nullopt;
+  }
+  const std::string bos = TokenText(config, "bos_token");
+  if (config.value("add_bos_token", Json()) != true || bos.empty()) {
+    return Ids();
+  }
+  const Json added = config.value("added_tokens_decoder", Json::object());
+  for (const auto& [key, token] : added.items()) {
+    TokenId id = 0;
+    if (token.is_object() && token.value("content", Json()) == bos &&
+        absl::SimpleAtoi(key, &id)) {
+      return Ids{id};
+    }
+  }
+  Ids ids = tokenizer.Encode(bos, SpecialTokens::kRecognised);
+  if (ids.size() == 1) return ids;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tokenizer_config.json: the bos_token, ", Quoted(bos), ", is no token"));
 }
 
 absl::StatusOr<TokenizerPointer> Parse(const std::string& contents,
@@ -55,14 +88,19 @@ absl::StatusOr<TokenizerPointer> Parse(const std::string& contents,
 absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file) {
   const std::string directory = file.substr(0, file.rfind('/') + 1);
   TESSERA_ASSIGN_OR_RETURN(
-      const std::string end_of_text,
-      ReadEndOfText(absl::StrCat(directory, "tokenizer_config.json")));
+      const Json config,
+      ReadConfig(absl::StrCat(directory, "tokenizer_config.json")));
+  const std::string end_of_text = TokenText(config, "eos_token");
   TESSERA_ASSIGN_OR_RETURN(const std::string contents,
                            ReadFile(file, kMaxTokenizerBytes));
   TESSERA_ASSIGN_OR_RETURN(
       TokenizerPointer tokenizer,
       Parse(contents, end_of_text, absl::EndsWith(file, ".model")),
       Annotate(_, QuotedPath(file)));
+  TESSERA_ASSIGN_OR_RETURN(std::optional<std::vector<TokenId>> begin,
+                           BeginOfText(config, *tokenizer),
+                           Annotate(_, QuotedPath(file)));
+  if (begin.has_value()) tokenizer->set_begin_of_text(*std::move(begin));
   TextHash hash;
   hash.Add(contents);
   hash.Add(end_of_text);

@@ -22,8 +22,10 @@ namespace tessera::text {
 // is read; if it is missing or of an unsupported kind (as in SentencePiece
 // models that have both), the tokenizer.model is read. The end of text is the
 // eos_token of the tokenizer_config.json beside the file, if there is one,
-// otherwise the tokenizer's own. The fingerprint is a hash of the file and of
-// the end of text.
+// otherwise the tokenizer's own. The begin of text is the bos_token if that
+// file has "add_bos_token": true, none if it is false, otherwise the special
+// tokens that the post_processor of the tokenizer.json puts before a text. The
+// fingerprint is a hash of the file and of the end of text.
 //
 // NotFound if there is no such file; InvalidArgument if it is malformed or too
 // large; Unimplemented if it is of an unsupported kind. The message is one line

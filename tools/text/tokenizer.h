@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::text {
@@ -37,6 +38,13 @@ class Tokenizer {
 
   // Every id is in [0, vocabulary_size()); some of these ids may be unused.
   virtual int64_t vocabulary_size() const = 0;
+
+  // The tokens that the model expects before a text, such as its begin of text.
+  // Encode and AppendTokens do not add them. LoadTokenizer sets them.
+  const std::vector<TokenId>& begin_of_text() const { return begin_of_text_; }
+  void set_begin_of_text(std::vector<TokenId> ids) {
+    begin_of_text_ = std::move(ids);
+  }
 
   // The token that ends a document, if there is one.
   virtual std::optional<TokenId> end_of_text() const = 0;
@@ -66,6 +74,7 @@ class Tokenizer {
 
  private:
   uint64_t fingerprint_ = 0;
+  std::vector<TokenId> begin_of_text_ = {};
 };
 
 // Ids 0 to 255 are the bytes of a text; 256 ends a document and has no text.

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -225,18 +226,50 @@ absl::Status FindEndOfText(std::string_view name,
   return absl::OkStatus();
 }
 
-absl::Status NotSupported(std::string_view key, const Json& found,
-                          std::string_view supported) {
-  return absl::UnimplementedError(
-      absl::StrCat("key \"", key, "\": ", DescribeJson(found),
-                   " is not supported; supported is ", supported));
-}
-
 std::string TypeOf(const Json& step) {
   if (!step.is_object()) return "";
   const auto type = step.find("type");
   if (type == step.end() || !type->is_string()) return "";
   return type->get<std::string>();
+}
+
+// The ids of the special tokens before the text in a TemplateProcessing.
+absl::StatusOr<std::vector<TokenId>> ReadTemplate(const Json& processor) {
+  std::vector<TokenId> ids;
+  const Json tokens = processor.value("special_tokens", Json::object());
+  for (const Json& piece : processor.value("single", Json::array())) {
+    if (!piece.is_object() || !piece.contains("SpecialToken")) break;
+    const Json name = piece["SpecialToken"].value("id", Json());
+    const Json token = name.is_string()
+                           ? tokens.value(name.get<std::string>(), Json())
+                           : Json();
+    if (!token.is_object() || !token.contains("ids")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "key \"special_tokens\" has no ids of ", DescribeJson(name)));
+    }
+    for (const Json& id : token["ids"]) {
+      TESSERA_ASSIGN_OR_RETURN(ids.emplace_back(), ReadId(id));
+    }
+  }
+  return ids;
+}
+
+// The special tokens that a "post_processor" puts before a text.
+absl::StatusOr<std::vector<TokenId>> ReadBegin(const Json& processor) {
+  const std::string type = TypeOf(processor);
+  if (type == "TemplateProcessing") return ReadTemplate(processor);
+  if (type != "Sequence") return std::vector<TokenId>();
+  for (const Json& one : processor.value("processors", Json::array())) {
+    if (TypeOf(one) == "TemplateProcessing") return ReadTemplate(one);
+  }
+  return std::vector<TokenId>();
+}
+
+absl::Status NotSupported(std::string_view key, const Json& found,
+                          std::string_view supported) {
+  return absl::UnimplementedError(
+      absl::StrCat("key \"", key, "\": ", DescribeJson(found),
+                   " is not supported; supported is ", supported));
 }
 
 absl::Status ReadByteLevel(const Json& step, BpeTokenizerOptions& options) {
@@ -345,7 +378,13 @@ absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
   }
   TESSERA_RETURN_IF_ERROR(CheckDecoder(document));
   TESSERA_RETURN_IF_ERROR(FindEndOfText(end_of_text, options));
-  return BpeTokenizer::Create(std::move(options));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<TokenId> begin,
+                           ReadBegin(document.value("post_processor", Json())),
+                           Annotate(_, "post_processor"));
+  TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
+                           BpeTokenizer::Create(std::move(options)));
+  tokenizer.set_begin_of_text(std::move(begin));
+  return tokenizer;
 }
 
 }  // namespace tessera::text

@@ -18,8 +18,9 @@
 //   decoder         ByteLevel or none                        others
 // clang-format on
 //
-// post_processor, truncation and padding are ignored: special tokens are not
-// added, and the caller determines lengths.
+// The special tokens that the post_processor puts before a text are the
+// tokenizer's begin of text, which callers add. Its other parts, truncation and
+// padding are ignored: callers determine ends and lengths.
 //
 // Source: the tokenizers package, version 0.23.
 #ifndef TESSERA_TOOLS_TEXT_TOKENIZER_JSON_H_

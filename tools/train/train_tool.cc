@@ -115,6 +115,7 @@ int TrainMain(int argc, char** argv) {
 absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
                           std::ostream& err, int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
+  if (!flags.IsChosen("dtype")) FollowCheckpoint(settings);
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
   settings = AtLowestRung(settings, ScratchOf(settings));
   if (settings.dry_run) {
@@ -135,6 +136,9 @@ absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
                                       /*ranks_here=*/0, err));
   TESSERA_ASSIGN_OR_RETURN(run.settings.resume,
                            FindResumePoint(settings, run.identity));
+  TESSERA_ASSIGN_OR_RETURN(const std::string notice,
+                           ConversionNotice(settings, run.settings.resume));
+  if (!notice.empty()) err << "train: " << notice << std::endl;
   TESSERA_ASSIGN_OR_RETURN(const RunDirectory directory,
                            RunDirectory::Create(settings));
   return RunJob(run, directory, out, err, exit_code);

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/dtype/convert.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "collectives/groups/agreement.h"
@@ -76,6 +77,8 @@ std::vector<zero3::SavedState> RunCheckpoints::StatesNow(
   for (size_t i = 0; i < metadata_.size(); ++i) {
     zero3::CheckpointMetadata metadata = metadata_[i];
     AddTo(rank_.progress(), metadata);
+    metadata[std::string(kLearningRateKey)] = absl::StrFormat(
+        "%.17g", rank_.options().learning_rate.At(rank_.steps()));
     if (eval_loss) {
       // With all digits, so that equal losses stay equal.
       metadata[std::string(kEvalLossKey)] =
@@ -111,6 +114,7 @@ absl::StatusOr<std::string> RunCheckpoints::Wait() {
 
 namespace {
 
+using zero3::StateArray;
 using zero3::StatePart;
 
 // The slowest rank may be reading.
@@ -143,8 +147,10 @@ class Restoration {
           collectives::AgreeOnStatus(rank_.world(), ReadAll(), kPatience));
       const zero3::CheckpointPart& part = saved_->manifest().parts[0];
       for (const ShardedModel::Part& own : parts_) {
-        own.state->scaler().Restore(part.loss_scale,
-                                    part.steps_since_scale_change);
+        if (!is_converted_) {
+          own.state->scaler().Restore(part.loss_scale,
+                                      part.steps_since_scale_change);
+        }
         TESSERA_RETURN_IF_ERROR(
             own.state->FinishRestoring(saved_->manifest().step));
       }
@@ -167,6 +173,7 @@ class Restoration {
     const SavedTensor* tensor = nullptr;
     zero3::Extent extent = {};
     StatePart part = StatePart::kValue;
+    StatePart source = StatePart::kValue;  // The part of the checkpoint.
     std::vector<TensorCopy> copies = {};
   };
 
@@ -251,23 +258,50 @@ class Restoration {
                         const SavedTensor& tensor, const HeldTensor& held,
                         StatePart part) {
     const auto here = zero3::StateFormatOf(parameter, moments_, part);
-    const auto there = saved_->FormatOf(tensor, part);
-    if (tensor.dtype != parameter.dtype() || (here && here != there)) {
+    const zero3::Extent extent =
+        state.layout().ExtentOf(state.rank(), parameter.id);
+    if (!here) return absl::OkStatus();
+    const bool is_weight =
+        part == StatePart::kValue || part == StatePart::kMaster;
+    StatePart source = part;
+    if (is_weight && tensor.dtype != parameter.dtype()) {
+      // Weights of another type are converted from the most precise ones.
+      const bool has_master =
+          saved_->FormatOf(tensor, StatePart::kMaster).has_value();
+      source = has_master ? StatePart::kMaster : StatePart::kValue;
+      is_converted_ = true;
+    } else if (const auto there = saved_->FormatOf(tensor, part);
+               here != there) {
+      // The moments of a new state are zero already.
+      if (!is_weight && saved_->has_zero_moments()) return absl::OkStatus();
       return absl::InvalidArgumentError(absl::StrCat(
           "the ", zero3::StatePartName(part), " of ", Quoted(tensor.name),
           " is ", there ? there->ToString() : "missing",
-          " in the checkpoint and ", here ? here->ToString() : "missing",
-          " here; give the type of weights and moments that it was saved "
-          "with"));
+          " in the checkpoint and ", here->ToString(),
+          " here; give the --moments and --optimizer that it was saved with"));
     }
-    const zero3::Extent extent =
-        state.layout().ExtentOf(state.rank(), parameter.id);
-    if (!here || extent.size() == 0) return absl::OkStatus();
+    if (extent.size() == 0) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(
         std::vector<TensorCopy> copies,
-        saved_->CopiesOf(tensor, part, held, extent.begin, extent.end));
-    plans_.push_back({&state, &tensor, extent, part, std::move(copies)});
+        saved_->CopiesOf(tensor, source, held, extent.begin, extent.end));
+    plans_.push_back(
+        {&state, &tensor, extent, part, source, std::move(copies)});
     return absl::OkStatus();
+  }
+
+  // Reads the weights of another type, and converts them.
+  absl::Status ReadConverted(const ReadPlan& plan, const StateArray& to) {
+    const auto format = saved_->FormatOf(*plan.tensor, plan.source);
+    const auto count = static_cast<size_t>(plan.extent.size());
+    const auto from_width = static_cast<size_t>(SizeInBytes(format->dtype));
+    const auto width = static_cast<size_t>(SizeInBytes(to.format.dtype));
+    converted_.resize(count * from_width);
+    TESSERA_RETURN_IF_ERROR(saved_->Read(
+        *plan.tensor, plan.source, plan.copies,
+        {*format, plan.extent.begin, plan.extent.size(), converted_.data()}));
+    const auto begin = static_cast<size_t>(plan.extent.begin - to.begin);
+    return Convert(format->dtype, converted_, to.format.dtype,
+                   {to.bytes + begin * width, count * width});
   }
 
   // Checks that all ranks have read the same manifest, and finds out whether
@@ -304,8 +338,12 @@ class Restoration {
       TESSERA_ASSIGN_OR_RETURN(
           zero3::OpenPart open,
           zero3::OpenPart::Open(*plan.state, plan.extent.parameter, plan.part));
+      const StateArray to = open.array();
+      const bool is_same =
+          saved_->FormatOf(*plan.tensor, plan.source) == to.format;
       absl::Status status =
-          saved_->Read(*plan.tensor, plan.part, plan.copies, open.array());
+          is_same ? saved_->Read(*plan.tensor, plan.source, plan.copies, to)
+                  : ReadConverted(plan, to);
       status.Update(open.Close(/*changed=*/true));
       TESSERA_RETURN_IF_ERROR(status);
     }
@@ -324,6 +362,8 @@ class Restoration {
   std::unique_ptr<SavedRun> saved_;
   std::vector<ReadPlan> plans_;
   bool is_same_mesh_ = false;
+  bool is_converted_ = false;  // The weights are of another type.
+  std::vector<std::byte> converted_;
 };
 
 }  // namespace

@@ -112,15 +112,18 @@ class RunCheckpoints {
 // schedule, the ZeRO stage, and the layout and tiers of the state may all
 // differ: each rank reads the elements that it owns from the files that contain
 // them. Values, master weights, moments, the number of steps and the loss scale
-// are restored exactly.
+// are restored exactly. Weights of another type are converted from the master
+// weights of the checkpoint, or from its values if it has none; then the loss
+// scale begins anew. Moments of a checkpoint without steps, which are zero,
+// have any type.
 //
 // A collective of the rank's world, between steps. `path` is a checkpoint or a
 // directory of checkpoints, in which rank 0 selects the newest complete one.
 //
 // Errors are the same on every rank and name the rank that failed. Without side
 // effects: NotFound; InvalidArgument for a checkpoint of another run
-// (CheckSameRun), for weights or moments of another type, and if a block of
-// 8-bit moments would be split; FailedPrecondition if ranks see different
+// (CheckSameRun), for moments of another type, and if a block of 8-bit moments
+// would be split; FailedPrecondition if ranks see different
 // checkpoints; DataLoss if the manifest is damaged or parts are missing. If the
 // files themselves are damaged (DataLoss), the state is partly restored:
 // restore another checkpoint.

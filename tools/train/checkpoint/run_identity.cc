@@ -28,6 +28,13 @@ absl::StatusOr<std::string_view> Get(const CheckpointMetadata& metadata,
                    Quoted(key), " in its metadata"));
 }
 
+// "" if the key is missing.
+std::string GetOptional(const CheckpointMetadata& metadata,
+                        std::string_view key) {
+  const auto found = metadata.find(std::string(key));
+  return found == metadata.end() ? "" : found->second;
+}
+
 absl::StatusOr<uint64_t> GetNumber(const CheckpointMetadata& metadata,
                                    std::string_view key, uint64_t most) {
   TESSERA_ASSIGN_OR_RETURN(const std::string_view text, Get(metadata, key));
@@ -179,6 +186,11 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
   metadata["decay"] = identity.decay;
   metadata["optimizer"] = identity.optimizer;
+  const model_files::ModelSource& source = identity.source;
+  if (!source.config.empty()) metadata["source_config"] = source.config;
+  if (!source.generation_config.empty()) {
+    metadata["source_generation_config"] = source.generation_config;
+  }
   if (identity.lora.rank > 0) {
     metadata["lora_rank"] = absl::StrCat(identity.lora.rank);
     metadata["lora_alpha"] = absl::StrFormat("%.17g", identity.lora.alpha);
@@ -206,8 +218,7 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
   identity.model = config->model;
   TESSERA_ASSIGN_OR_RETURN(identity.seed, GetNumber(metadata, "seed", kMost));
   TESSERA_ASSIGN_OR_RETURN(identity.batch, GetCount(metadata, "batch"));
-  const auto warmup = metadata.find("batch_warmup");
-  if (warmup != metadata.end()) identity.batch_warmup = warmup->second;
+  identity.batch_warmup = GetOptional(metadata, "batch_warmup");
   TESSERA_ASSIGN_OR_RETURN(identity.length, GetCount(metadata, "length"));
   TESSERA_ASSIGN_OR_RETURN(identity.corpus,
                            GetNumber(metadata, "corpus", kMost));
@@ -222,6 +233,9 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
                              GetCount(metadata, "test_samples"));
   }
   TESSERA_ASSIGN_OR_RETURN(identity.lora, LoraFrom(metadata));
+  identity.source = {
+      .config = GetOptional(metadata, "source_config"),
+      .generation_config = GetOptional(metadata, "source_generation_config")};
   const auto decay = metadata.find("decay");
   identity.decay = decay == metadata.end() ? "all" : decay->second;
   if (identity.decay != "all" && identity.decay != "matrices") {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 
@@ -51,14 +52,18 @@ struct RunIdentity {
   // As in --optimizer: "adamw", "sgd" or "muon".
   std::string optimizer = "adamw";
   LoraIdentity lora = {};
+  // The files that the model comes from. They do not change the losses, and
+  // exports write them again.
+  model_files::ModelSource source = {};
 
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
 };
 
 // Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
 // "vocabulary", "decay", "optimizer" and, unless they are 0 or empty,
-// "batch_warmup", "validation_samples", "test_samples", "lora_rank", and with
-// it "lora_alpha" and "lora_targets". InvalidArgument if the model is invalid.
+// "batch_warmup", "validation_samples", "test_samples", "source_config",
+// "source_generation_config", "lora_rank", and with it "lora_alpha" and
+// "lora_targets". InvalidArgument if the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,
                    zero3::CheckpointMetadata& metadata);
 
@@ -72,7 +77,7 @@ absl::StatusOr<RunIdentity> IdentityFrom(
 // steps. Otherwise InvalidArgument, with both values of the fields that differ.
 // These fields are not compared, because they have no effect:
 //
-//   always        max_positions and initializer_range of the model
+//   always        max_positions and initializer_range of the model, source
 //   at step 0     seed, batch, its warm-up, length, corpus, vocabulary,
 //                 samples, decay and optimizer, because no data has been used
 //                 (imported checkpoints); and adapters, if the checkpoint has

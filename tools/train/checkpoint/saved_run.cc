@@ -219,6 +219,12 @@ absl::StatusOr<const SavedTensor*> SavedRun::Get(std::string_view name) const {
                    tensors_.size(), "; use another checkpoint"));
 }
 
+absl::StatusOr<DType> SavedRun::dtype() const {
+  TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const embedding,
+                           Get(kEmbeddingTensor));
+  return embedding->dtype;
+}
+
 std::optional<zero3::StateFormat> SavedRun::FormatOf(const SavedTensor& tensor,
                                                      StatePart part) const {
   const SavedTensor::Holder& first = tensor.holders[0];

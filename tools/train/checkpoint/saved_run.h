@@ -64,6 +64,8 @@ inline constexpr std::string_view kTensorsKey = "tensors";  // FormatHeldTensors
 inline constexpr std::string_view kMeshKey = "mesh";        // Informative.
 // The validation loss at the checkpoint's step, if it was measured.
 inline constexpr std::string_view kEvalLossKey = "eval_loss";
+// The learning rate of the next step.
+inline constexpr std::string_view kLearningRateKey = "learning_rate";
 
 // A tensor, and the parts of the checkpoint that hold it.
 struct SavedTensor {
@@ -97,6 +99,10 @@ class SavedRun {
   zero3::MomentKinds moments() const {
     return manifest_.parts[0].moment_kinds();
   }
+  // All moments are zero: the run has taken no step, as after an import.
+  bool has_zero_moments() const { return manifest_.step == 0; }
+  // The type in which the run computed. DataLoss if there is no embedding.
+  absl::StatusOr<DType> dtype() const;
 
   // The tensors by name. A tied head that is not stored refers to the
   // embedding.

@@ -12,11 +12,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
 #include "base/status_macros.h"
+#include "offload/optimizer/parameter_range.h"
 #include "tools/cli/cli.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/settings/settings.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/layout/state_format.h"
 
 namespace tessera::train {
 
@@ -113,16 +116,32 @@ bool RunDirectory::CleanUp() const {
 
 namespace {
 
-absl::Status CheckSameRunAt(const std::string& path,
+absl::Status CheckMoments(const Settings& settings, const SavedRun& saved) {
+  const zero3::MomentKinds moments = saved.moments();
+  if (saved.has_zero_moments() || moments.count == 0) return absl::OkStatus();
+  for (const char* const name : {"f32", "bf16", "int8"}) {
+    TESSERA_ASSIGN_OR_RETURN(const offload::MomentFormat format,
+                             offload::ParseMomentFormat(name));
+    if (format != moments.format || settings.moments == name) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its moments are ", name, ", and --moments=", settings.moments,
+        "; give --moments=", name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameRunAt(const std::string& path, const Settings& settings,
                             const RunIdentity& identity) {
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<SavedRun> saved,
                            SavedRun::Open(path));
-  return Annotate(CheckSameRun(saved->identity(), saved->steps(), identity),
-                  path);
+  TESSERA_RETURN_IF_ERROR(
+      CheckSameRun(saved->identity(), saved->steps(), identity),
+      Annotate(_, path));
+  return Annotate(CheckMoments(settings, *saved), path);
 }
 
-absl::StatusOr<std::string> Find(const Settings& settings,
-                                 const RunIdentity& identity) {
+// The checkpoint that --resume selects; "" if there is none yet.
+absl::StatusOr<std::string> SelectedPath(const Settings& settings) {
   std::string path;
   if (settings.resume == "best") {
     TESSERA_ASSIGN_OR_RETURN(
@@ -136,12 +155,47 @@ absl::StatusOr<std::string> Find(const Settings& settings,
   } else {
     path = RunDirectory(RunDirectory::PathOf(settings)).LastCheckpoint();
   }
-  if (path.empty()) return path;
-  TESSERA_RETURN_IF_ERROR(CheckSameRunAt(path, identity));
   return path;
 }
 
+absl::StatusOr<std::string> Find(const Settings& settings,
+                                 const RunIdentity& identity) {
+  TESSERA_ASSIGN_OR_RETURN(std::string path, SelectedPath(settings));
+  if (path.empty()) return path;
+  TESSERA_RETURN_IF_ERROR(CheckSameRunAt(path, settings, identity));
+  return path;
+}
+
+absl::StatusOr<DType> DTypeAt(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<SavedRun> saved,
+                           SavedRun::Open(path));
+  return saved->dtype();
+}
+
 }  // namespace
+
+void FollowCheckpoint(Settings& settings) {
+  if (settings.resume.empty()) return;
+  const absl::StatusOr<std::string> path = SelectedPath(settings);
+  if (!path.ok() || path->empty()) return;
+  const absl::StatusOr<DType> dtype = DTypeAt(*path);
+  if (dtype.ok()) settings.parallel.dtype = *dtype;
+}
+
+absl::StatusOr<std::string> ConversionNotice(const Settings& settings,
+                                             const std::string& path) {
+  if (path.empty()) return "";
+  TESSERA_ASSIGN_OR_RETURN(const DType saved, DTypeAt(path));
+  const DType now = settings.parallel.dtype;
+  if (saved == now) return "";
+  return absl::StrCat(
+      "--dtype=", DTypeFlag(settings.parallel), ": the weights of ", path,
+      " are ", DTypeName(saved), "; ",
+      now == DType::kF32
+          ? "their master weights are used, and nothing is rounded"
+          : "they are rounded for the computation, and the master weights of "
+            "those that are trained keep them exactly");
+}
 
 absl::StatusOr<std::string> FindResumePoint(const Settings& settings,
                                             const RunIdentity& identity) {

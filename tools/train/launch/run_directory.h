@@ -61,12 +61,21 @@ class RunDirectory {
   bool is_temporary_ = false;
 };
 
+// Sets --dtype to the type of the checkpoint that --resume selects, if there is
+// one. Leaves errors to FindResumePoint.
+void FollowCheckpoint(Settings& settings);
+
+// A line that says how the weights of the checkpoint at `path` change if they
+// are not of --dtype; "" if they do not change or `path` is empty.
+absl::StatusOr<std::string> ConversionNotice(const Settings& settings,
+                                             const std::string& path);
+
 // Returns the path of the complete checkpoint that --resume selects for a run
 // of `identity`; for "best" it is BestCheckpoint. Returns "" if the settings do
 // not resume, or if --resume is "latest" and the run directory has no
 // checkpoint yet, so that a job that is started repeatedly can always pass it.
-// InvalidArgument, with the flag, if there is no such checkpoint or it belongs
-// to another run.
+// InvalidArgument, with the flag, if there is no such checkpoint, it belongs to
+// another run, or its moments are not of the type of --moments.
 absl::StatusOr<std::string> FindResumePoint(const Settings& settings,
                                             const RunIdentity& identity);
 

@@ -1,13 +1,18 @@
 #include "tools/train/loop/checkpoint_history.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
+#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
 
 namespace tessera::train {
@@ -62,8 +67,34 @@ absl::Status CheckpointHistory::Resume(TrainRank& rank) {
   TESSERA_ASSIGN_OR_RETURN(path, run_.FromFirst(*found));
   TESSERA_RETURN_IF_ERROR(RestoreRun(path, run_.identity(), rank),
                           Annotate(_, flag));
+  TESSERA_ASSIGN_OR_RETURN(const zero3::CheckpointManifest manifest,
+                           zero3::ReadManifest(path), Annotate(_, flag));
+  TESSERA_ASSIGN_OR_RETURN(const RunIdentity saved,
+                           IdentityFrom(manifest.parts[0].metadata),
+                           Annotate(_, flag));
+  // Checkpoints of earlier versions have none.
+  if (!saved.source.config.empty()) run_.source = saved.source;
+  SayNewRate(manifest.parts[0].metadata, rank);
   Note(rank, std::move(path));
   return absl::OkStatus();
+}
+
+void CheckpointHistory::SayNewRate(const zero3::CheckpointMetadata& metadata,
+                                   TrainRank& rank) const {
+  constexpr double kNoticeable = 0.01;
+  const auto found = metadata.find(std::string(kLearningRateKey));
+  double before = 0;
+  if (found == metadata.end() || !absl::SimpleAtod(found->second, &before)) {
+    return;
+  }
+  const int64_t step = rank.steps();
+  const double now = rank.options().learning_rate.At(step);
+  if (std::abs(now - before) <= kNoticeable * std::max(now, before)) return;
+  run_.Say(absl::StrFormat(
+      "the learning rate of step %d is %.3g; with the settings of the "
+      "checkpoint it would be %.3g (see --learning_rate, --lr_schedule, "
+      "--warmup_steps and --steps)",
+      step, now, before));
 }
 
 absl::Status CheckpointHistory::WriteFrom(TrainRank& rank) {

@@ -37,9 +37,10 @@ struct SavedStep {
 class CheckpointHistory {
  public:
   // `run` must outlive this.
-  explicit CheckpointHistory(const RunContext& run) : run_(run) {}
+  explicit CheckpointHistory(RunContext& run) : run_(run) {}
 
-  // Restores the checkpoint that --resume selects, if any.
+  // Restores the checkpoint that --resume selects, if any, and sets the source
+  // of the run's model.
   absl::Status Resume(TrainRank& rank);
 
   // Checkpoints are those of `rank` until Release. With --run_dir only; without
@@ -76,11 +77,15 @@ class CheckpointHistory {
   }
 
  private:
+  // Prints a line if the schedule of the learning rate differs from the
+  // checkpoint's.
+  void SayNewRate(const zero3::CheckpointMetadata& metadata,
+                  TrainRank& rank) const;
   std::string directory() const;
   absl::StatusOr<std::string> BestPath() const;
   absl::StatusOr<double> BestLoss() const;
 
-  const RunContext& run_;
+  RunContext& run_;
   TrainRank* rank_ = nullptr;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   int64_t checkpointed_ = -1;  // Steps at the last checkpoint.

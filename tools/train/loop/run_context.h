@@ -62,13 +62,19 @@ struct RunContext {
   const model_files::ModelConfig& model;
   const TrainingData& data;
   const WorkerSinks& sinks;
+  // The files of the model in the checkpoint that --resume selects.
+  std::optional<model_files::ModelSource> source = std::nullopt;
   std::unique_ptr<RunTrace> trace = nullptr;       // With --trace.
   std::unique_ptr<StepOutputs> outputs = nullptr;  // On rank 0.
 
   bool is_first() const { return world.rank() == collectives::Rank(0); }
   // Ranks are threads and share one process's memory.
   bool shares_process() const { return world.engine_name() == "in_process"; }
-  RunIdentity identity() const { return IdentityOf(settings, model, data); }
+  RunIdentity identity() const {
+    RunIdentity identity = IdentityOf(settings, model, data);
+    if (source.has_value()) identity.source = *source;
+    return identity;
+  }
 
   // Collectives of the world. Agree returns the error of the first rank that
   // has one, FromFirst rank 0's text.

@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/adaptive/create_adaptive.h"
 #include "tools/cli/cli.h"
@@ -291,6 +292,11 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
   const std::string names = absl::StrJoin(settings.data, ",");
   TrainingData data;
   TESSERA_ASSIGN_OR_RETURN(data.tokenizer, OpenTokenizer(settings));
+  const std::string model = UserPath(settings.model);
+  if (IsDirectory(model)) {
+    TESSERA_ASSIGN_OR_RETURN(data.source, model_files::LoadModelSource(model),
+                             tools::FlagError("model", settings.model, _));
+  }
   TESSERA_RETURN_IF_ERROR(CheckDocuments(settings, *data.tokenizer));
   TESSERA_ASSIGN_OR_RETURN(const std::vector<text::Samples::Part> parts,
                            OpenParts(settings, *data.tokenizer),
@@ -329,7 +335,8 @@ RunIdentity IdentityOf(const Settings& settings,
           .optimizer = settings.optimizer,
           .lora = {.rank = settings.lora_rank,
                    .alpha = settings.lora_alpha,
-                   .targets = settings.lora_targets}};
+                   .targets = settings.lora_targets},
+          .source = data.source};
 }
 
 }  // namespace tessera::train

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
@@ -30,6 +31,8 @@ struct TrainingData {
   // Shuffled by the seed. The last --validation_fraction and --test_fraction
   // are held out of training.
   std::optional<text::Samples> samples;
+  // The files of the directory that --model names; empty for a preset.
+  model_files::ModelSource source = {};
 };
 
 // Opens the data of a run. A path of --data may have a weight, "books:0.7";

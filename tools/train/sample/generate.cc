@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/random/philox.h"
+#include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/checkpoint/saved_run.h"
@@ -155,7 +156,8 @@ class Writer {
 
 absl::StatusOr<std::vector<int64_t>> PromptOf(const text::Tokenizer& tokenizer,
                                               const std::string& prompt) {
-  const std::vector<text::TokenId> ids = tokenizer.Encode(prompt);
+  std::vector<text::TokenId> ids = tokenizer.begin_of_text();
+  tokenizer.AppendTokens(prompt, text::SpecialTokens::kAsText, ids);
   if (!ids.empty()) return std::vector<int64_t>(ids.begin(), ids.end());
   if (const auto end = tokenizer.end_of_text(); end.has_value()) {
     return std::vector<int64_t>{*end};
@@ -180,10 +182,10 @@ int64_t CapacityFor(const model_files::ModelConfig& model, size_t prompt,
                   static_cast<int64_t>(prompt) + tokens - 1);
 }
 
-// Appends tokens until there are enough or the text ends.
+// Appends tokens until there are enough or one of `ends` is chosen.
 absl::Status Write(const text::Tokenizer& tokenizer,
-                   const SampleOptions& options, Writer& writer,
-                   Continuation& continuation) {
+                   const SampleOptions& options, std::span<const int64_t> ends,
+                   Writer& writer, Continuation& continuation) {
   const tensor_parallel::Philox random(
       {.seed = options.seed, .stream = kSampleStream});
   // The model may have padding tokens, which are not text.
@@ -194,7 +196,7 @@ absl::Status Write(const text::Tokenizer& tokenizer,
         const int64_t token,
         ChooseToken(std::span(logits).first(known), options,
                     random.Uniform(static_cast<uint64_t>(i))));
-    if (token == tokenizer.end_of_text()) {
+    if (absl::c_linear_search(ends, token)) {
       continuation.ended = true;
       break;
     }
@@ -217,6 +219,9 @@ class CheckpointWeights final : public WeightReader {
                     std::span<float> target) override {
     return reader_->Read(part, layer, row_begin, row_end, target);
   }
+  absl::StatusOr<std::vector<int64_t>> EndsOfText() const override {
+    return model_files::EndsOfText(reader_->saved().identity().source);
+  }
 
  private:
   std::unique_ptr<ModelReader> reader_;
@@ -234,6 +239,9 @@ class DirectoryWeights final : public WeightReader {
                     int64_t row_begin, int64_t row_end,
                     std::span<float> target) override {
     return weights_.Read(part, layer, row_begin, row_end, target);
+  }
+  absl::StatusOr<std::vector<int64_t>> EndsOfText() const override {
+    return model_files::EndsOfText(weights_.source());
   }
 
  private:
@@ -324,8 +332,11 @@ absl::StatusOr<Continuation> ContinueTokens(WeightReader& reader,
       LlamaDecoder::Create(
           weights, ops,
           CapacityFor(reader.config(), prompt.size(), options.tokens)));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<int64_t> ends, reader.EndsOfText());
+  if (const auto end = tokenizer.end_of_text()) ends.push_back(*end);
   Writer writer(std::move(decoder), std::move(prompt));
-  TESSERA_RETURN_IF_ERROR(Write(tokenizer, options, writer, continuation));
+  TESSERA_RETURN_IF_ERROR(
+      Write(tokenizer, options, ends, writer, continuation));
   return continuation;
 }
 

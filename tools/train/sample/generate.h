@@ -60,11 +60,14 @@ struct Continuation {
   bool ended = false;  // The model ended its text; the end is not in `tokens`.
 };
 
-// Continues the prompt. Computes in f32 in this process.
+// Continues the prompt, after the tokens that the tokenizer puts before a text
+// (Tokenizer::begin_of_text), until one of WeightReader::EndsOfText or the
+// tokenizer's end of text. Computes in f32 in this process.
 //
 // The model sees at most as many tokens as it has positions: the last ones of a
 // longer prompt. When all positions are used, it restarts with the last half of
-// the tokens. An empty prompt starts after the token that ends a text.
+// the tokens. An empty prompt without a begin starts after the token that ends
+// a text.
 //
 // InvalidArgument for invalid options, if the tokenizer has more tokens than
 // the model, and if the prompt is empty and no token ends a text. Also returns

@@ -50,6 +50,11 @@ class WeightReader {
   virtual absl::Status Read(model_files::LlamaPart part, int64_t layer,
                             int64_t row_begin, int64_t row_end,
                             std::span<float> target) = 0;
+
+  // The tokens that end a text according to the files of the model.
+  virtual absl::StatusOr<std::vector<int64_t>> EndsOfText() const {
+    return std::vector<int64_t>();
+  }
 };
 
 // The weights of one layer. llama_names.h defines their shapes.

@@ -43,6 +43,12 @@ class SettingsFlags {
   // InvalidArgument and name the flag.
   absl::StatusOr<Settings> Read() const;
 
+  // True if the flag of this name was given, or a file of settings, which
+  // contains all of them.
+  bool IsChosen(std::string_view name) const {
+    return !config_.empty() || IsGiven(name);
+  }
+
  private:
   tools::Flag FlagOf(const SettingsField& field);
   absl::Status Give(const SettingsField& field, std::string_view text);

@@ -90,7 +90,8 @@ constexpr SettingsField kFields[] = {
     {"dtype", kModelAndData, Text{"dtype"}, AnyValue{},
      "type of weights and activations: fp32; bf16; fp16, which uses "
      "--loss_scale; or fp8, which is bf16 with the matrix products of the "
-     "transformer layers in fp8",
+     "transformer layers in fp8. Not given: with --resume that of the "
+     "checkpoint",
      kCommon},
     {"length", kModelAndData, &Settings::length,
      WholeRange{1, int64_t{1} << 31}, "tokens per sequence", kCommon},

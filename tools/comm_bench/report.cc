@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/byte_size.h"
+#include "base/json/json.h"
 #include "collectives/record/flight_recorder.h"
 #include "nlohmann/json.hpp"
 
@@ -86,9 +87,7 @@ void PrintRegretText(const std::vector<RegretSummary>& summaries,
 }
 
 // Names of engines may hold any bytes.
-std::string TextOf(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string TextOf(const Json& json) { return DumpJson(json); }
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
@@ -100,9 +101,7 @@ absl::Status CheckFlags() {
 }
 
 // Formats JSON; replaces bytes that are not UTF-8.
-std::string Dump(const Json& object) {
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string Dump(const Json& object) { return DumpJson(object) + "\n"; }
 
 absl::Status Continue(const LoadedModel& model, tensor_parallel::Ops& ops) {
   const train::SampleOptions options = {

@@ -96,7 +96,7 @@ absl::Status CheckFixedKeys(const Json& object) {
   for (const auto& [key, supported] : *fixed) {
     const Json* const value = Find(object, key);
     if (value != nullptr && *value != supported) {
-      return NotSupported(key, supported.dump(), *value);
+      return NotSupported(key, DumpJson(supported), *value);
     }
   }
   for (const char* key : {"quantization_config", "query_pre_attn_scalar",
@@ -546,7 +546,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   } else if (!config.eos_token_ids.empty()) {
     object["eos_token_id"] = config.eos_token_ids;
   }
-  return object.dump(2) + "\n";
+  return DumpJson(object, 2) + "\n";
 }
 
 absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(

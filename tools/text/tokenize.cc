@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "base/os/processors.h"
 #include "base/os/thread_pool.h"
 #include "base/status_macros.h"
@@ -75,7 +76,7 @@ class Reporter {
           {"output", output},           {"documents", encoder.documents()},
           {"tokens", encoder.tokens()}, {"bytes", encoder.bytes()},
           {"seconds", seconds},         {"threads", threads_}};
-      std::cout << result.dump() << "\n";
+      std::cout << DumpJson(result) << "\n";
       return;
     }
     std::cout << absl::StrFormat(

@@ -119,8 +119,7 @@ absl::StatusOr<json> Build(std::string_view text, const JsonLimits& limits) {
   return builder.Take();
 }
 
-// Rewrites a text of JsonDialect::kPython in the strict dialect. Texts that are
-// invalid in both stay invalid.
+// Implements StrictJson.
 class Rewriter {
  public:
   explicit Rewriter(std::string_view text) : rest_(text) {}
@@ -223,8 +222,10 @@ absl::StatusOr<json> ParseJson(std::string_view text,
   }
   absl::StatusOr<json> document = Build(text, limits);
   if (document.ok() || limits.dialect == JsonDialect::kStrict) return document;
-  return Build(Rewriter(text).Run(), limits);
+  return Build(StrictJson(text), limits);
 }
+
+std::string StrictJson(std::string_view text) { return Rewriter(text).Run(); }
 
 std::string DumpJson(const json& value, int indent) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);

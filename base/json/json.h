@@ -47,6 +47,10 @@ struct JsonLimits {
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text,
                                          const JsonLimits& limits = {});
 
+// Rewrites the beginning of a text of JsonDialect::kPython, except for repeated
+// keys, in the strict dialect. Invalid texts stay invalid.
+std::string StrictJson(std::string_view text);
+
 // The text of a value, with U+FFFD in place of bytes that are not UTF-8, so
 // that it is valid JSON for any file name. `indent` spaces per level; -1: one
 // line.

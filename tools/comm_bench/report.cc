@@ -86,9 +86,6 @@ void PrintRegretText(const std::vector<RegretSummary>& summaries,
   }
 }
 
-// Names of engines may hold any bytes.
-std::string TextOf(const Json& json) { return DumpJson(json); }
-
 }  // namespace
 
 double HiddenShare(double compute, double operation, double both) {
@@ -193,7 +190,7 @@ void RowPrinter::Print(std::span<const Row> rows) {
       out_ << CsvLine(row);
     } else {
       out_ << (rows_.empty() ? "{\"rows\":[\n" : ",\n")
-           << TextOf(RowToJson(row));
+           << DumpJson(RowToJson(row));
     }
     rows_.push_back(row);
   }
@@ -224,7 +221,7 @@ void RowPrinter::Finish() {
                       {"worst", s.worst}});
   }
   out_ << (rows_.empty() ? "{\"rows\":[" : "")
-       << "],\n\"regret\":" << TextOf(regret) << "}\n";
+       << "],\n\"regret\":" << DumpJson(regret) << "}\n";
   out_.flush();
 }
 

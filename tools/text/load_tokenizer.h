@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "tools/text/tokenizer.h"
@@ -22,14 +23,19 @@ namespace tessera::text {
 // is read; if it is missing or of an unsupported kind (as in SentencePiece
 // models that have both), the tokenizer.model is read. The end of text is the
 // eos_token of the tokenizer_config.json beside the file, if there is one,
-// otherwise the tokenizer's own. The fingerprint is a hash of the file and of
-// the end of text.
+// otherwise the tokenizer's own. The fingerprint is a hash of the file, of the
+// end of text and of `special`.
 //
 // NotFound if there is no such file; InvalidArgument if it is malformed or too
 // large; Unimplemented if it is of an unsupported kind. The message is one line
 // with the file's path.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
-    const std::string& path);
+    const std::string& path,
+    SpecialTokenPolicy special = SpecialTokenPolicy::kPairs);
+
+// The policy of a value of --special_tokens: "pairs", "ids" (all) or "text"
+// (none). InvalidArgument for another text.
+absl::StatusOr<SpecialTokenPolicy> ParseSpecialTokens(std::string_view text);
 
 }  // namespace tessera::text
 

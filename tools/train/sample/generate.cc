@@ -155,7 +155,8 @@ class Writer {
 
 absl::StatusOr<std::vector<int64_t>> PromptOf(const text::Tokenizer& tokenizer,
                                               const std::string& prompt) {
-  const std::vector<text::TokenId> ids = tokenizer.Encode(prompt);
+  const std::vector<text::TokenId> ids =
+      tokenizer.Encode(prompt, tokenizer.SpecialTokensOfPairs());
   if (!ids.empty()) return std::vector<int64_t>(ids.begin(), ids.end());
   if (const auto end = tokenizer.end_of_text(); end.has_value()) {
     return std::vector<int64_t>{*end};

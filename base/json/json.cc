@@ -5,7 +5,10 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/quoted.h"
@@ -24,7 +27,7 @@ constexpr size_t kShownKeyBytes = 40;
 // parser.
 class Builder : public nlohmann::json_sax<json> {
  public:
-  explicit Builder(size_t max_depth) : max_depth_(max_depth) {}
+  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
 
   const absl::Status& status() const { return status_; }
   json Take() { return std::move(root_); }
@@ -51,7 +54,7 @@ class Builder : public nlohmann::json_sax<json> {
 
   bool key(string_t& name) override {
     const auto [place, is_new] = open_.back()->emplace(name, nullptr);
-    if (!is_new) {
+    if (!is_new && limits_.dialect == JsonDialect::kStrict) {
       return Fail(absl::StrCat("key ", Quoted(name),
                                " comes twice in an object; give it once"));
     }
@@ -85,9 +88,9 @@ class Builder : public nlohmann::json_sax<json> {
     return place_;
   }
   bool Open(json value) {
-    if (open_.size() == max_depth_) {
+    if (open_.size() == limits_.max_depth) {
       return Fail(absl::StrCat("objects and arrays are nested more than ",
-                               max_depth_, " deep"));
+                               limits_.max_depth, " deep"));
     }
     open_.push_back(Put(std::move(value)));
     return true;
@@ -101,11 +104,106 @@ class Builder : public nlohmann::json_sax<json> {
     return false;
   }
 
-  const size_t max_depth_;
+  const JsonLimits limits_;
   json root_;
   std::vector<json*> open_;
   json* place_ = nullptr;  // The value of the last key.
   absl::Status status_;
+};
+
+absl::StatusOr<json> Build(std::string_view text, const JsonLimits& limits) {
+  Builder builder(limits);
+  const bool parsed = json::sax_parse(text, &builder);
+  TESSERA_RETURN_IF_ERROR(builder.status());
+  if (!parsed) return absl::InvalidArgumentError("invalid JSON");
+  return builder.Take();
+}
+
+// Implements StrictJson.
+class Rewriter {
+ public:
+  explicit Rewriter(std::string_view text) : rest_(text) {}
+
+  std::string Run() {
+    while (!rest_.empty()) {
+      if (rest_[0] == '"') {
+        String();
+      } else if (rest_[0] == '-' || absl::ascii_isdigit(rest_[0])) {
+        Number();
+      } else if (!Replace("NaN", "null") && !Replace("Infinity", "null")) {
+        Copy(1);
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void Copy(size_t count) {
+    result_ += rest_.substr(0, count);
+    rest_.remove_prefix(std::min(count, rest_.size()));
+  }
+  bool Replace(std::string_view from, std::string_view to) {
+    if (!absl::StartsWith(rest_, from)) return false;
+    result_ += to;
+    rest_.remove_prefix(from.size());
+    return true;
+  }
+
+  void Number() {
+    if (Replace("-Infinity", "null")) return;
+    const std::string_view number =
+        rest_.substr(0, rest_.find_first_not_of("+-.0123456789Ee"));
+    // Keeps a part that is as valid as the number and small.
+    const std::string_view part =
+        number.substr(0, std::min<size_t>(number.find_first_of("eE"), 300));
+    double value = 0;
+    if (absl::SimpleAtod(number, &value) && std::isinf(value) &&
+        json::accept(part)) {
+      Replace(number, "null");
+    } else {
+      Copy(number.size());
+    }
+  }
+
+  void String() {
+    Copy(1);
+    while (!rest_.empty() && rest_[0] != '"') {
+      if (rest_[0] == '\\') {
+        Escape();
+      } else if (rest_.size() >= 3 && rest_[0] == '\xed' &&
+                 (rest_[1] & 0xe0) == 0xa0 && (rest_[2] & 0xc0) == 0x80) {
+        Replace(rest_.substr(0, 3), kReplacement);  // A surrogate in UTF-8.
+      } else {
+        Copy(1);
+      }
+    }
+    Copy(1);
+  }
+
+  void Escape() {
+    const uint32_t first = Surrogate(rest_);
+    if (first == 0) return Copy(2);
+    const bool is_pair =
+        first < kLowSurrogate && Surrogate(rest_.substr(6)) >= kLowSurrogate;
+    if (is_pair) return Copy(12);
+    Replace(rest_.substr(0, 6), kReplacement);
+  }
+
+  // The surrogate whose escape, \uD800 to \uDFFF, begins the text; otherwise
+  // 0.
+  static uint32_t Surrogate(std::string_view text) {
+    uint32_t unit = 0;
+    const bool is_escape = text.size() >= 6 && absl::StartsWith(text, "\\u") &&
+                           absl::ascii_isxdigit(text[2]) &&
+                           absl::SimpleHexAtoi(text.substr(2, 4), &unit);
+    return is_escape && unit >= 0xD800 && unit <= 0xDFFF ? unit : 0;
+  }
+
+  static constexpr uint32_t kLowSurrogate = 0xDC00;
+  static constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+
+  std::string_view rest_;
+  std::string result_;
 };
 
 constexpr std::string_view kAnArray = "an array, [...]";
@@ -122,17 +220,26 @@ absl::StatusOr<json> ParseJson(std::string_view text,
         absl::StrCat(text.size(), " bytes of JSON; at most ", limits.max_bytes,
                      " are allowed"));
   }
-  Builder builder(limits.max_depth);
-  const bool parsed = json::sax_parse(text, &builder);
-  TESSERA_RETURN_IF_ERROR(builder.status());
-  if (!parsed) return absl::InvalidArgumentError("invalid JSON");
-  return builder.Take();
+  absl::StatusOr<json> document = Build(text, limits);
+  if (document.ok() || limits.dialect == JsonDialect::kStrict) return document;
+  return Build(StrictJson(text), limits);
+}
+
+std::string StrictJson(std::string_view text) { return Rewriter(text).Run(); }
+
+std::string DumpJson(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string DumpJson(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false,
+                    nlohmann::ordered_json::error_handler_t::replace);
 }
 
 std::string DescribeJson(const json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array";
-  if (!value.is_string()) return value.dump();
+  if (!value.is_string()) return DumpJson(value);
   return Quoted(value.get_ref<const std::string&>());
 }
 

@@ -11,7 +11,8 @@
 //   TESSERA_RETURN_IF_ERROR(problems.ToStatus("settings"));
 //
 // Include nlohmann/json.hpp in the source that uses the documents: this header
-// only declares them. Source: RFC 8259; duplicate keys are errors here.
+// only declares them. Source: RFC 8259; duplicate keys are errors here, unless
+// JsonDialect::kPython is given.
 #ifndef TESSERA_BASE_JSON_JSON_H_
 #define TESSERA_BASE_JSON_JSON_H_
 
@@ -28,16 +29,33 @@
 
 namespace tessera {
 
+// kStrict is for configurations. kPython also accepts the other texts that
+// Python's json module reads, for data that others have written: the last of
+// equal keys counts; NaN, Infinity, -Infinity and numbers that exceed the range
+// of a double become null; half of a surrogate pair becomes U+FFFD.
+enum class JsonDialect { kStrict, kPython };
+
 struct JsonLimits {
   size_t max_bytes = size_t{64} << 20;
   size_t max_depth = 16;  // Nested objects and arrays.
+  JsonDialect dialect = JsonDialect::kStrict;
 };
 
 // InvalidArgument, never an exception, if `text` exceeds `limits`, is not JSON
-// in UTF-8 (the message has byte, line and column), or repeats a key of an
-// object. The nesting is bounded while the text is parsed.
+// in UTF-8 (the message has byte, line and column), or, in the strict dialect,
+// repeats a key of an object. The nesting is bounded while the text is parsed.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text,
                                          const JsonLimits& limits = {});
+
+// Rewrites the beginning of a text of JsonDialect::kPython, except for repeated
+// keys, in the strict dialect. Invalid texts stay invalid.
+std::string StrictJson(std::string_view text);
+
+// The text of a value, with U+FFFD in place of bytes that are not UTF-8, so
+// that it is valid JSON for any file name. `indent` spaces per level; -1: one
+// line.
+std::string DumpJson(const nlohmann::json& value, int indent = -1);
+std::string DumpJson(const nlohmann::ordered_json& value, int indent = -1);
 
 // A value for a message: "an object", "\"x\"", "1.5"; strings are truncated to
 // 100 bytes.

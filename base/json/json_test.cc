@@ -72,6 +72,67 @@ TEST(ParseJsonTest, BoundsLengthAndDepth) {
               Refused("more than 64 deep"));
 }
 
+constexpr JsonLimits kPython = {.max_depth = 10'000,
+                                .dialect = JsonDialect::kPython};
+
+// Each pair is a text that Python's json.loads reads, and the same value in
+// strict JSON.
+TEST(ParseJsonTest, PythonDialectReadsWhatPythonReads) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"a": NaN})", R"({"a": null})"},
+      {R"([Infinity,-Infinity, NaN])", "[null, null, null]"},
+      {R"(["NaN", "-Infinity", "1e999"])", R"(["NaN", "-Infinity", "1e999"])"},
+      {R"({"a": 1, "b": {"c": 2, "c": 3}, "a": 4})",
+       R"({"a": 4, "b": {"c": 3}})"},
+      {R"({"a": {"x": 1}, "a": [2]})", R"({"a": [2]})"},
+      {"[1e999, -1E+999, 2.5, 12]", "[null, null, 2.5, 12]"},
+      {"[" + std::string(400, '7') + "]", "[null]"},
+      {R"(["\ud83d", "a\udc00\u00e9", "\ud83d\ud83d\ude00"])",
+       R"(["\ufffd", "a\ufffd\u00e9", "\ufffd\ud83d\ude00"])"},
+      {R"(["\ud83d\n", "\\ud83d", "\"NaN"])",
+       R"(["\ufffd\n", "\\ud83d", "\"NaN"])"},
+      {"[\"\xed\xa0\xbd \xed\x9f\xbf\", NaN]",
+       "[\"\xef\xbf\xbd \xed\x9f\xbf\", null]"},
+      {R"(["\u0000\/", [], {}, true])", R"(["\u0000\/", [], {}, true])"},
+  };
+  for (const auto& [text, same] : cases) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const json document, ParseJson(text, kPython));
+    EXPECT_EQ(document, json::parse(same)) << text;
+  }
+  const std::string deep =
+      std::string(10'000, '[') + "NaN" + std::string(10'000, ']');
+  TESSERA_EXPECT_OK(ParseJson(deep, kPython));
+  EXPECT_THAT(ParseJson("[" + deep + "]", kPython),
+              Refused("more than 10000 deep"));
+}
+
+TEST(ParseJsonTest, PythonDialectRejectsWhatPythonRejects) {
+  for (const std::string text : {"[nan]",      "[NaNa]",       "[+Infinity]",
+                                 "[-NaN]",     "[- Infinity]", "[Inf]",
+                                 "[01e999]",   "[1.e999]",     "[1e999.5]",
+                                 "[1e]",       "[.5]",         "[1,]",
+                                 "{'a': 1}",   "{NaN: 1}",     "\"tab\there\"",
+                                 "\"\\ud83\"", "\"\\ud8zz\"",  "\"\\",
+                                 "\"",         "\"\xff\"",     "\"\xed\xa0\"",
+                                 "[1] NaN",    "\xef\xbb[1]",  ""}) {
+    EXPECT_THAT(ParseJson(text, kPython), Refused("invalid JSON")) << text;
+  }
+  for (const char* text : {"[NaN]", R"(["\ud83d"])", "[1e999]"}) {
+    EXPECT_THAT(ParseJson(text), Refused("invalid JSON")) << text;
+  }
+}
+
+TEST(DumpJsonTest, ReplacesBytesThatAreNotUtf8) {
+  const std::string name = "caf\xe9/\xff\xc3\xa9";
+  const std::string replaced = "caf\xef\xbf\xbd/\xef\xbf\xbd\xc3\xa9";
+  EXPECT_EQ(DumpJson(json(name)), "\"" + replaced + "\"");
+  nlohmann::ordered_json ordered = {{"z", name}};
+  ordered[name] = 1;
+  EXPECT_EQ(DumpJson(ordered),
+            "{\"z\":\"" + replaced + "\",\"" + replaced + "\":1}");
+  EXPECT_EQ(DumpJson(json{{"a", {1}}}, 1), "{\n \"a\": [\n  1\n ]\n}");
+}
+
 TEST(ParseJsonFuzzTest, AgreesWithLibraryOrRejects) {
   TextMutator mutator({R"({"a": {"b": {"c": 1}}, "b": [1, 2.5, "x\u00e9"]})",
                        "[[], {}, null, true, -12]"},
@@ -89,6 +150,31 @@ TEST(ParseJsonFuzzTest, AgreesWithLibraryOrRejects) {
     ASSERT_EQ(*document, json::parse(text)) << text;
   }
   EXPECT_GT(valid, 500);
+}
+
+TEST(ParseJsonFuzzTest, PythonDialectAcceptsAllStrictTexts) {
+  TextMutator mutator(
+      {R"({"a": NaN, "b": [1, -Infinity, "x\ud83d"], "a": 2})",
+       R"([[], {"k": "\ud83d\ude00"}, 1e999, -12])"},
+      {"[", "NaN", "\"a\":", "\\ud83d", "\\udc00", "\xed\xa0\xbd", "1e999"}, 9);
+  int both = 0, more = 0;
+  for (int round = 0; round < 50'000; ++round) {
+    const std::string text = mutator.Next();
+    const auto strict = ParseJson(text, {.max_bytes = 200, .max_depth = 8});
+    const auto python = ParseJson(
+        text,
+        {.max_bytes = 200, .max_depth = 8, .dialect = JsonDialect::kPython});
+    if (strict.ok()) {
+      ++both;
+      ASSERT_TRUE(python.ok()) << text;
+      ASSERT_EQ(*strict, *python) << text;
+    } else if (python.ok()) {
+      ++more;
+      ASSERT_TRUE(json::accept(DumpJson(*python))) << text;
+    }
+  }
+  EXPECT_GT(both, 50);
+  EXPECT_GT(more, 500);
 }
 
 TEST(DescribeJsonTest, IsShortAndPrintable) {

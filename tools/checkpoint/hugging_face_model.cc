@@ -21,6 +21,7 @@
 #include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -309,9 +310,7 @@ absl::StatusOr<std::string> PeftConfig(const train::LoraIdentity& lora,
                                          {"bias", "none"},
                                          {"inference_mode", true},
                                          {"target_modules", modules}};
-  return config.dump(2, ' ', false,
-                     nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return DumpJson(config, 2) + "\n";
 }
 
 absl::Status WriteAdapter(train::ModelReader& reader, const std::string& base,

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "base/byte_size.h"
+#include "base/json/json.h"
 #include "base/nearest_name.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
@@ -94,7 +95,7 @@ void PrintJson(std::span<const ListedRun> runs, std::ostream& out) {
                    {"state", run.state},
                    {"path", run.path}});
   }
-  out << all.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
+  out << DumpJson(all, 1) << "\n";
 }
 
 }  // namespace
@@ -184,7 +185,7 @@ void PrintHolders(std::span<const TensorHolder> holders, OutputFormat format,
       out << absl::StrFormat("%6d %14d  %s\n", rank, elements, file);
     }
   }
-  if (format == OutputFormat::kJson) out << all.dump(1) << "\n";
+  if (format == OutputFormat::kJson) out << DumpJson(all, 1) << "\n";
 }
 
 absl::StatusOr<zero3::VerifiedBytes> VerifyRun(

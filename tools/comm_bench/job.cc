@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
 #include "nlohmann/json.hpp"
@@ -122,8 +123,7 @@ absl::Status RunPlan(const LaunchPlan& plan, bool mpi,
 // Sends a line to the parent. A single write, because threads may fail
 // together.
 void Send(const Json& json) {
-  const std::string line =
-      json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string line = DumpJson(json) + "\n";
   // If the parent is gone, so is this process.
   [[maybe_unused]] const auto written =
       write(STDOUT_FILENO, line.data(), line.size());

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/byte_size.h"
+#include "base/json/json.h"
 #include "collectives/record/flight_recorder.h"
 #include "nlohmann/json.hpp"
 
@@ -83,11 +84,6 @@ void PrintRegretText(const std::vector<RegretSummary>& summaries,
     out << absl::StrFormat("%-14s %6d  %6.3f  %6.3f  %s\n", s.op, s.cases,
                            s.p95, s.max, s.worst);
   }
-}
-
-// Names of engines may hold any bytes.
-std::string TextOf(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -194,7 +190,7 @@ void RowPrinter::Print(std::span<const Row> rows) {
       out_ << CsvLine(row);
     } else {
       out_ << (rows_.empty() ? "{\"rows\":[\n" : ",\n")
-           << TextOf(RowToJson(row));
+           << DumpJson(RowToJson(row));
     }
     rows_.push_back(row);
   }
@@ -225,7 +221,7 @@ void RowPrinter::Finish() {
                       {"worst", s.worst}});
   }
   out_ << (rows_.empty() ? "{\"rows\":[" : "")
-       << "],\n\"regret\":" << TextOf(regret) << "}\n";
+       << "],\n\"regret\":" << DumpJson(regret) << "}\n";
   out_.flush();
 }
 

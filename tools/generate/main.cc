@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
@@ -27,6 +28,10 @@ ABSL_FLAG(std::string, tokenizer, "",
           "a directory with a tokenizer.json (Hugging Face) or tokenizer.model "
           "(SentencePiece), or the file; empty: that of the run or of the "
           "Hugging Face directory, else bytes");
+ABSL_FLAG(std::string, special_tokens, "",
+          "where special tokens such as <|im_start|>, written out, become ids: "
+          "pairs (in --prompt), ids (also in --perplexity), text (nowhere); "
+          "empty: that of the run, otherwise pairs");
 ABSL_FLAG(std::string, prompt, "The ", "the text to continue");
 ABSL_FLAG(int64_t, tokens, 200,
           "most tokens to generate; fewer if the model ends its text");
@@ -100,9 +105,7 @@ absl::Status CheckFlags() {
 }
 
 // Formats JSON; replaces bytes that are not UTF-8.
-std::string Dump(const Json& object) {
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string Dump(const Json& object) { return DumpJson(object) + "\n"; }
 
 absl::Status Continue(const LoadedModel& model, tensor_parallel::Ops& ops) {
   const train::SampleOptions options = {
@@ -137,7 +140,8 @@ absl::Status MeasureText(const LoadedModel& model, const std::string& path,
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
                            ReadFile(train::UserPath(path), kMostTextBytes),
                            FlagError("perplexity", path, _));
-  const std::vector<text::TokenId> ids = model.tokenizer->Encode(text);
+  const std::vector<text::TokenId> ids =
+      model.tokenizer->Encode(text, model.tokenizer->SpecialTokensOfTexts());
   if (ids.size() < 2) {
     return FlagError(
         "perplexity", path,
@@ -175,7 +179,8 @@ absl::Status Run() {
   TESSERA_ASSIGN_OR_RETURN(
       const LoadedModel model,
       OpenModel(train::UserPath(absl::GetFlag(FLAGS_from)),
-                train::UserPath(absl::GetFlag(FLAGS_tokenizer))));
+                train::UserPath(absl::GetFlag(FLAGS_tokenizer)),
+                absl::GetFlag(FLAGS_special_tokens)));
   tensor_parallel::CpuOps ops(
       {.threads = static_cast<int>(absl::GetFlag(FLAGS_threads))});
   const std::string text = absl::GetFlag(FLAGS_perplexity);
@@ -193,7 +198,8 @@ int main(int argc, char** argv) {
           "Continues a prompt, or measures the perplexity of a text, "
           "with the model of a run or a Hugging Face directory.",
       .example = "--from=run --prompt=\"The \" --tokens=100",
-      .flags = {"from", "tokenizer", "prompt", "tokens", "temperature", "top_k",
-                "top_p", "seed", "perplexity", "window", "threads", "format"}};
+      .flags = {"from", "tokenizer", "special_tokens", "prompt", "tokens",
+                "temperature", "top_k", "top_p", "seed", "perplexity", "window",
+                "threads", "format"}};
   return tessera::tools::RunTool(tool, argc, argv, tessera::tools::Run);
 }

@@ -44,9 +44,15 @@ bool IsForBytes(int64_t vocabulary) {
 }
 
 absl::StatusOr<TokenizerPointer> LoadTokenizer(std::string_view flag,
-                                               const std::string& path) {
+                                               const std::string& path,
+                                               const std::string& special) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::SpecialTokenPolicy policy,
+      text::ParseSpecialTokens(special.empty() ? "pairs" : special),
+      FlagError("special_tokens", special, _));
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<text::Tokenizer> tokenizer,
-                           text::LoadTokenizer(path), FlagError(flag, path, _));
+                           text::LoadTokenizer(path, policy),
+                           FlagError(flag, path, _));
   return TokenizerPointer(std::move(tokenizer));
 }
 
@@ -75,10 +81,12 @@ std::optional<fs::path> RunOf(const std::string& checkpoint) {
 }
 
 absl::StatusOr<TokenizerPointer> TokenizerOfRun(
-    const std::string& checkpoint, const train::RunIdentity& identity) {
+    const std::string& checkpoint, const train::RunIdentity& identity,
+    const std::string& special) {
   if (const std::optional<fs::path> run = RunOf(checkpoint); run.has_value()) {
-    TESSERA_ASSIGN_OR_RETURN(const train::Settings settings,
+    TESSERA_ASSIGN_OR_RETURN(train::Settings settings,
                              train::ReadSettings(*run / "config.json"));
+    if (!special.empty()) settings.special_tokens = special;
     return train::OpenTokenizer(settings);
   }
   return BytesFor(identity.model.vocabulary, checkpoint);
@@ -100,16 +108,17 @@ absl::Status CheckVocabulary(const train::RunIdentity& identity,
 }
 
 absl::StatusOr<LoadedModel> OpenRun(const std::string& path,
-                                    const std::string& tokenizer) {
+                                    const std::string& tokenizer,
+                                    const std::string& special) {
   TESSERA_ASSIGN_OR_RETURN(const std::string checkpoint,
                            train::ResolveCheckpoint(path));
   TESSERA_ASSIGN_OR_RETURN(const auto saved, train::SavedRun::Open(checkpoint));
   const train::RunIdentity& identity = saved->identity();
   LoadedModel model;
-  TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
-                           tokenizer.empty()
-                               ? TokenizerOfRun(checkpoint, identity)
-                               : LoadTokenizer("tokenizer", tokenizer));
+  TESSERA_ASSIGN_OR_RETURN(
+      model.tokenizer, tokenizer.empty()
+                           ? TokenizerOfRun(checkpoint, identity, special)
+                           : LoadTokenizer("tokenizer", tokenizer, special));
   TESSERA_RETURN_IF_ERROR(
       CheckVocabulary(identity, *model.tokenizer, tokenizer));
   model.length =
@@ -119,16 +128,18 @@ absl::StatusOr<LoadedModel> OpenRun(const std::string& path,
 }
 
 absl::StatusOr<LoadedModel> OpenHuggingFace(const std::string& path,
-                                            const std::string& tokenizer) {
+                                            const std::string& tokenizer,
+                                            const std::string& special) {
   LoadedModel model;
   TESSERA_ASSIGN_OR_RETURN(model.weights, train::OpenWeights(path));
   const model_files::ModelConfig& config = model.weights->config();
   model.length = config.max_positions;
   if (!tokenizer.empty()) {
     TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
-                             LoadTokenizer("tokenizer", tokenizer));
+                             LoadTokenizer("tokenizer", tokenizer, special));
   } else if (text::HasTokenizer(path)) {
-    TESSERA_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer("from", path));
+    TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
+                             LoadTokenizer("from", path, special));
   } else {
     TESSERA_ASSIGN_OR_RETURN(model.tokenizer,
                              BytesFor(config.vocabulary, path));
@@ -139,7 +150,8 @@ absl::StatusOr<LoadedModel> OpenHuggingFace(const std::string& path,
 }  // namespace
 
 absl::StatusOr<LoadedModel> OpenModel(const std::string& path,
-                                      const std::string& tokenizer) {
+                                      const std::string& tokenizer,
+                                      const std::string& special_tokens) {
   if (!Exists(path)) {
     return FlagError("from", path,
                      absl::InvalidArgumentError(
@@ -147,10 +159,11 @@ absl::StatusOr<LoadedModel> OpenModel(const std::string& path,
                          "a checkpoint or a Hugging Face model"));
   }
   if (model_files::IsHuggingFaceModel(path)) {
-    return OpenHuggingFace(path, tokenizer);
+    return OpenHuggingFace(path, tokenizer, special_tokens);
   }
   const fs::path checkpoints = fs::path(path) / "checkpoints";
-  return OpenRun(Exists(checkpoints) ? checkpoints.string() : path, tokenizer);
+  return OpenRun(Exists(checkpoints) ? checkpoints.string() : path, tokenizer,
+                 special_tokens);
 }
 
 }  // namespace tessera::tools

@@ -33,14 +33,18 @@ struct LoadedModel {
 //                                               tokenizer.model
 //
 // If none of these applies and the model's vocabulary is for bytes, tokens are
-// bytes. `tokenizer` is a path for text::LoadTokenizer. Does not read weights
-// yet.
+// bytes. `tokenizer` is a path for text::LoadTokenizer. `special_tokens` is a
+// text for text::ParseSpecialTokens; if it is empty, that of the run's
+// config.json is used, if its tokenizer is, otherwise "pairs". Does not read
+// weights yet.
 //
-// InvalidArgument, with the flag --from or --tokenizer, if the file does not
-// exist, no tokenizer is found, or its number of tokens differs from the one
-// that the run was trained with; otherwise the errors of OpenWeights.
+// InvalidArgument, with the flag --from, --tokenizer or --special_tokens, if
+// the file does not exist, no tokenizer is found, or its number of tokens
+// differs from the one that the run was trained with; otherwise the errors of
+// OpenWeights.
 absl::StatusOr<LoadedModel> OpenModel(const std::string& path,
-                                      const std::string& tokenizer);
+                                      const std::string& tokenizer,
+                                      const std::string& special_tokens = "");
 
 }  // namespace tessera::tools
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
@@ -193,7 +194,7 @@ void PrintPlacementJson(const PlacementReport& report, std::ostream& out) {
       {"best", ToJson(report.best)},
       {"notes", report.notes}};
   // Host names from a file may contain any bytes.
-  out << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  out << DumpJson(json);
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "base/tensor/layout.h"
 #include "nlohmann/json.hpp"
@@ -175,7 +176,7 @@ void PrintTensorJson(const RedistributionPlan& plan,
                              {"sent", bytes.sent},
                              {"received", bytes.received}});
   }
-  out << json.dump();
+  out << DumpJson(json);
 }
 
 }  // namespace tessera::tools

@@ -102,7 +102,7 @@ absl::Status CheckFixedKeys(const Json& object) {
   for (const auto& [key, supported] : *fixed) {
     const Json* const value = Find(object, key);
     if (value != nullptr && *value != supported) {
-      return NotSupported(key, supported.dump(), *value);
+      return NotSupported(key, DumpJson(supported), *value);
     }
   }
   for (const char* key : {"quantization_config", "query_pre_attn_scalar",
@@ -603,14 +603,14 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   }
   if (source.empty()) {
     AddTokens(config, object);
-    return object.dump(2) + "\n";
+    return DumpJson(object, 2) + "\n";
   }
   TESSERA_ASSIGN_OR_RETURN(const Json own, ParseObject(source));
   HuggingFaceConfig tokens = {.model = model};
   TESSERA_RETURN_IF_ERROR(ReadTokens(own, tokens));
   AddTokens(tokens, object);
   AddOtherKeys(own, object);
-  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return DumpJson(object, 2) + "\n";
 }
 
 absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(

@@ -297,8 +297,7 @@ absl::StatusOr<std::string> FormatHeader(const Header& header) {
         {"data_offsets", {entry.begin, entry.end}},
     };
   }
-  std::string json =
-      document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string json = DumpJson(document);
   json.resize((json.size() + 7) / 8 * 8, ' ');
   // Rejects strings that do not survive a round trip, above all invalid UTF-8.
   TESSERA_ASSIGN_OR_RETURN(const Header back,

@@ -72,8 +72,7 @@ absl::StatusOr<std::string> FormatShardIndex(const ShardIndex& index) {
   if (index.total_size.has_value()) {
     document["metadata"]["total_size"] = *index.total_size;
   }
-  std::string json =
-      document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::string json = DumpJson(document, 2) + "\n";
   TESSERA_ASSIGN_OR_RETURN(const ShardIndex back, ParseShardIndex(json));
   if (back.weight_map == index.weight_map) return json;
   return absl::InvalidArgumentError(

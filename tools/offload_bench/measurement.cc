@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "base/byte_size.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
 #include "nlohmann/json.hpp"
@@ -174,7 +175,7 @@ Json Columns(const Measurement& m) {
 std::string CsvField(const Json& value) {
   if (value.is_null()) return "";
   if (value.is_number_float()) return absl::StrCat(value.get<double>());
-  if (!value.is_string()) return value.dump();
+  if (!value.is_string()) return DumpJson(value);
   const auto& text = value.get_ref<const std::string&>();
   if (text.find_first_of(",\"\n") == std::string::npos) return text;
   return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
@@ -215,7 +216,7 @@ void RecordPrinter::Print(const Json& record, std::string_view text) {
     out_ << text;
   } else if (format_ == OutputFormat::kJson) {
     out_ << (begun_ ? ",\n" : absl::StrCat("{\"", list_, "\":[\n"))
-         << record.dump(-1, ' ', false, Json::error_handler_t::replace);
+         << DumpJson(record);
   } else {
     std::string names, values;
     for (const auto& [name, value] : record.items()) {

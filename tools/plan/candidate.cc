@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "base/json/json.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "topology/config/strategies.h"
 
@@ -182,7 +183,7 @@ std::string CommandOf(const PlanRequest& request, const Candidate& candidate) {
     if (value.is_boolean()) continue;
     absl::StrAppend(
         &command, "=",
-        value.is_string() ? value.get<std::string>() : value.dump());
+        value.is_string() ? value.get<std::string>() : DumpJson(value));
   }
   return command;
 }

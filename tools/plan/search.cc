@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "topology/cluster/cluster.h"
@@ -327,7 +328,7 @@ void PrintJson(const PlanRequest& request, const PlanReport& report,
   json["refused"] = report.refused;
   json["meshes_refused"] = report.meshes;
   json["assumptions"] = Assumptions(request);
-  out << json.dump(2) << "\n";
+  out << DumpJson(json, 2) << "\n";
 }
 
 void PrintCsv(const PlanRequest& request, const PlanReport& report,
@@ -340,7 +341,7 @@ void PrintCsv(const PlanRequest& request, const PlanReport& report,
       if (value.is_object()) continue;  // The command contains the settings.
       names.push_back(name);
       const std::string text =
-          value.is_string() ? value.get<std::string>() : value.dump();
+          value.is_string() ? value.get<std::string>() : DumpJson(value);
       cells.push_back(text.find(',') == std::string::npos
                           ? text
                           : absl::StrCat("\"", text, "\""));

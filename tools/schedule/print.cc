@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "pipeline/schedule/schedule_text.h"
@@ -79,7 +80,7 @@ std::string ReportsToJson(std::span<const ScheduleReport> reports) {
       json["schedules"].push_back(JsonOf(report));
     }
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return DumpJson(json) + "\n";
 }
 
 namespace {

@@ -373,8 +373,7 @@ absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
       part["map"].contains("ranks")) {
     part["stages"] = part["map"]["ranks"].size();
   }
-  return pipeline::ReadJson(
-      part.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return pipeline::ReadJson(DumpJson(part));
 }
 
 // Converts bad usage to a failed run: the schedule is wrong, not the flags.

@@ -41,7 +41,9 @@ PackedTokens& Corpus::LastTexts(int64_t vocabulary) {
 void Corpus::AddDocument(const Document& document, const Tokenizer& tokenizer) {
   const EncodedDocument encoded = EncodeDocument(tokenizer, document);
   LastTexts(tokenizer.vocabulary_size()).Append(encoded.ids);
-  prompts_.Append({starts_.back(), starts_.back() + encoded.prompt});
+  for (const TokenRange& range : encoded.masked) {
+    prompts_.Append({starts_.back() + range.begin, starts_.back() + range.end});
+  }
   starts_.back() += static_cast<int64_t>(encoded.ids.size());
   Mix(encoded.ids);
 }
@@ -113,10 +115,12 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
       }
     }
     TESSERA_RETURN_IF_ERROR(
-        ForEachDocument(file, [&](const Document& document) {
-          corpus->AddDocument(document, tokenizer);
-          return absl::OkStatus();
-        }));
+        ForEachDocument(file,
+                        [&](const Document& document) {
+                          corpus->AddDocument(document, tokenizer);
+                          return absl::OkStatus();
+                        },
+                        {.vocabulary = tokenizer.vocabulary_size()}));
   }
   corpus->MixPrompts();
   return corpus;

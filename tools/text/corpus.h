@@ -10,9 +10,9 @@
 // Open reads and tokenises text files and keeps their tokens in memory, with 2
 // bytes per token if the vocabulary has at most 65536 entries and 4 bytes
 // otherwise, or on disk in a TokenCache. Each document ends with the
-// tokenizer's end-of-text token, if it has one. Special tokens written out in a
-// text are encoded as text. Token files and cache entries stay on disk; only
-// the positions of their prompts are in memory. data_files.h defines which
+// tokenizer's end-of-text token, if it has one; documents of tokens are used as
+// they are (document_encoder.h). Token files and cache entries stay on disk;
+// only the positions of their prompts are in memory. data_files.h defines which
 // files a path stands for, and their order.
 #ifndef TESSERA_TOOLS_TEXT_CORPUS_H_
 #define TESSERA_TOOLS_TEXT_CORPUS_H_
@@ -95,8 +95,8 @@ class Corpus {
   int64_t token_count() const { return starts_.back(); }
   int64_t file_count() const { return file_count_; }
 
-  // The tokens of prompts, which training learns to continue but not to
-  // produce.
+  // The tokens of prompts and other masked tokens, which training learns to
+  // continue but not to produce.
   const TokenRanges& prompts() const { return prompts_; }
 
   // The memory for the tokens of texts and for the positions of prompts; token

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -88,6 +90,107 @@ TEST_F(CorpusTest, DirectoriesAreSearchedInTheOrderOfNames) {
   EXPECT_EQ(Found({Path("tokens.*"), Path("b*")}),
             "tokens.bin tokens.u16 b.txt ");
   EXPECT_EQ(Found({Path("[ae]*")}), "a/b/c.h a/z.cc a-1 ");
+}
+
+TEST_F(CorpusTest, FollowsLinksToDirectoriesOnce) {
+  Write("outside/x/1.txt", "1");
+  Write("outside/2.txt", "2");
+  Write("data/real/3.txt", "3");
+  for (const auto& [to, link] : {std::pair{"outside", "data/linked"},
+                                 {"outside/x", "data/z_inner"},
+                                 {"data/real", "data/a_twin"},
+                                 {"data", "outside/back"}}) {
+    std::filesystem::create_directory_symlink(Path(to), Path(link));
+  }
+  EXPECT_EQ(Found({Path("data")}),
+            "data/linked/2.txt data/linked/x/1.txt data/real/3.txt ");
+  for (const char* path : {"data/linked", "data/l*"}) {
+    EXPECT_EQ(Found({Path(path)}),
+              "data/linked/2.txt data/linked/back/real/3.txt "
+              "data/linked/x/1.txt ");
+  }
+}
+
+TEST_F(CorpusTest, FindsJsonLinesByContent) {
+  const auto kind = [&](std::string_view name, std::string_view text) {
+    const auto files = FindDataFiles({{Write(name, text)}});
+    return files.ok() ? files->at(0).kind : DataKind::kNpy;
+  };
+  const std::string line = "{\"text\": \"a\"}\n";
+  for (const char* name : {"a.json", "a.ndjson", "a.jsonlines", "a.JSONL",
+                           "a.jl", "a.txt", "a", "a.Json"}) {
+    EXPECT_EQ(kind(name, line), DataKind::kJsonLines) << name;
+  }
+  for (const std::string& text :
+       {"\xef\xbb\xbf" + line, "\r\n \n\n" + line,
+        std::string(R"({"meta": {"a": [1, 2]}, "text": "b"})"),
+        std::string(R"({"score": NaN, "text": "b"})"),
+        std::string(R"({"prompt": "a", "completion": "b"})"),
+        std::string(R"({"labels": [1], "input_ids": [1]})"),
+        std::string(R"({"messages": [{"role": "user"}]})"),
+        std::string(R"([{"text": "a"}, {"text": "b"}])"),
+        std::string("[\n  {\n    \"id\": 1,\n    \"text\": \"a\"\n  }\n]"),
+        std::string(100, '\n') + line,
+        "{\"text\": \"" + std::string(2 << 20, 'x') + "\"}"}) {
+    EXPECT_EQ(kind("a.json", text), DataKind::kJsonLines) << text.substr(0, 40);
+  }
+  for (const std::string text :
+       {"text", "{", "{\n\"text\": \"a\"}", "{\"name\": \"a\"}",
+        "{\"x\": {\"text\": \"a\"}}", "{\"text\": 1}", "[\"text\"]", "[[1]]",
+        "{\"messages\": {\"en\": \"a\"}}", "{text: \"a\"}", " ",
+        "x {\"text\": \"a\"}", "{\"body\": \"a\"}\n{\"text\": \"b\"}"}) {
+    EXPECT_EQ(kind("a.json", text), DataKind::kText) << text;
+  }
+  EXPECT_EQ(kind("a.jsonl", "{}"), DataKind::kJsonLines);
+}
+
+TEST_F(CorpusTest, RejectsCompressedFiles) {
+  const auto refused = [](auto... words) {
+    return StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr("is compressed"), HasSubstr(words)...));
+  };
+  EXPECT_THAT(FindDataFiles({{Write("a.jsonl.gz", "\x1f\x8b\x08 text")}}),
+              refused("a.jsonl.gz", "decompress it first (gzip -dk)"));
+  EXPECT_THAT(FindDataFiles({{Write("b.txt", "\x28\xb5\x2f\xfd text")}}),
+              refused("b.txt", "zstd -dk"));
+  EXPECT_THAT(FindDataFiles({{directory_}}), refused("a.jsonl.gz"));
+  EXPECT_THAT(FindDataFiles({{Path("*.gz")}}), refused("a.jsonl.gz"));
+  std::filesystem::remove(Path("a.jsonl.gz"));
+  Write("c.txt", "c");
+  EXPECT_EQ(Found({directory_}), "c.txt ");
+}
+
+TEST_F(CorpusTest, NamesMayContainAnyCharacters) {
+  const std::vector<std::string> names = {"corpus-2024-01-01T10:30.jsonl",
+                                          "with space.txt",
+                                          "[brackets].txt",
+                                          "a,b.txt",
+                                          "star*.txt",
+                                          "caf\xe9.txt",
+                                          "data:0.7"};
+  for (const std::string& name : names) {
+    Write(name, "x");
+    EXPECT_EQ(Found({Path(name)}), name + " ");
+    EXPECT_TRUE(NamesData(Path(name)));
+  }
+  EXPECT_TRUE(NamesData(Path("*T10:30*")));
+  EXPECT_FALSE(NamesData(Path("nix*")));
+}
+
+TEST(JoinNamesTest, JoinsPartsThatAreNoNames) {
+  const std::vector<std::string> names = {"a", "b,c", "d,e,f", "a,b", "c"};
+  const auto join = [&](const std::vector<std::string>& parts) {
+    return JoinNames(parts, [&](const std::string& name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    });
+  };
+  using Parts = std::vector<std::string>;
+  EXPECT_EQ(join({}), Parts());
+  EXPECT_EQ(join({"a", "c"}), (Parts{"a", "c"}));
+  EXPECT_EQ(join({"a", "b", "c"}), (Parts{"a", "b,c"}));
+  EXPECT_EQ(join({"a", "b"}), (Parts{"a,b"}));
+  EXPECT_EQ(join({"d", "e", "f", "a", "b"}), (Parts{"d,e,f", "a,b"}));
+  EXPECT_EQ(join({"a", "x", "b", "c"}), (Parts{"a", "x", "b", "c"}));
 }
 
 TEST_F(CorpusTest, PrefersLiteralNameOverPattern) {
@@ -202,6 +305,36 @@ TEST_F(CorpusTest, DocumentsBeginWithTheTokensOfTheirPrompt) {
               ElementsAre(TokenRange{0, 2}, TokenRange{5, 7}));
 }
 
+TEST_F(CorpusTest, PolicyDeterminesWhereSpecialTokensAreIds) {
+  // "!" is the special token 7, which is also the end of text.
+  class WithSpecial : public ByteTokenizer {
+    std::optional<TokenId> end_of_text() const override { return 7; }
+    void AppendTokens(std::string_view text, SpecialTokens special,
+                      std::vector<TokenId>& ids) const override {
+      for (const char c : text) {
+        const bool is_id = c == '!' && special == SpecialTokens::kRecognised;
+        ids.push_back(is_id ? 7 : c);
+      }
+    }
+  };
+  const std::vector<Document> documents = {
+      {.text = "a!"}, {"b!", "c!", true}, {"", "!d", true}, {"e!", "", true}};
+  const auto ids = [&](SpecialTokenPolicy policy) {
+    WithSpecial tokenizer;
+    tokenizer.set_special_tokens(policy);
+    const auto corpus = Corpus::FromDocuments(documents, tokenizer);
+    return ReadAll(**corpus);
+  };
+  // A text that ends with the end of text gets no second one.
+  EXPECT_THAT(ids(SpecialTokenPolicy::kPairs),
+              ElementsAre('a', '!', 7, 'b', 7, 'c', 7, 7, 'd', 7, 'e', 7, 7));
+  EXPECT_THAT(ids(SpecialTokenPolicy::kAll),
+              ElementsAre('a', 7, 'b', 7, 'c', 7, 7, 'd', 7, 'e', 7, 7));
+  EXPECT_THAT(ids(SpecialTokenPolicy::kNone),
+              ElementsAre('a', '!', 7, 'b', '!', 'c', '!', 7, '!', 'd', 7, 'e',
+                          '!', 7));
+}
+
 TEST_F(CorpusTest, FingerprintsDistinguishCorpora) {
   const auto of = [&](const std::vector<std::string>& texts) {
     return (*Corpus::FromTexts(texts, ByteTokenizer()))->fingerprint();
@@ -278,10 +411,66 @@ TEST_F(CorpusTest, TokenFilesRejectInvalidFiles) {
   ASSERT_EQ(truncate(Path("y.u32").c_str(), 4), 0);
   EXPECT_THAT(file.Read(0, tokens), StatusIs(absl::StatusCode::kDataLoss,
                                              HasSubstr("was truncated")));
+  // Text with the name of a token file.
+  const std::string text =
+      "Text, not tokens. Na\xc3\xafve caf\xc3\xa9s!\r\n\t\n";
+  // Is cut off within a character after 8000 bytes.
+  std::string much = "\xc3\xa9.";
+  while (much.size() < 16000) much += "\xc3\xa9";
+  for (const std::string name : {"t.u16", "t.u32", "t.bin"}) {
+    for (const std::string& contents : {text + text, much}) {
+      EXPECT_THAT(TokenFile::Open(Write(name, contents), 65536),
+                  refused(name, "it is text, not tokens"));
+    }
+  }
+  for (const std::string end : {"\xff\x01", "\x02\x01"}) {
+    TESSERA_EXPECT_OK(
+        TokenFile::Open(Write("u.u16", text + text + end + text + text), 9));
+  }
   // The largest 32-bit value is neither a valid nor a negative id.
   Write("z.u32", "\xff\xff\xff\xff");
   EXPECT_THAT(Corpus::Open({{Path("z.u32")}}, ByteTokenizer()),
               refused("token 0 is 4294967295"));
+}
+
+// Source: dev/data/data_common.py of llm.c.
+TEST_F(CorpusTest, ReadsTokenFilesOfLlmC) {
+  const auto write = [&](std::string_view name, int32_t magic, int32_t version,
+                         int32_t count, std::string_view tokens) {
+    std::vector<int32_t> header(256);
+    header[0] = magic;
+    header[1] = version;
+    header[2] = count;
+    const auto* const bytes = reinterpret_cast<const char*>(header.data());
+    return Write(name, absl::StrCat(std::string_view(bytes, 1024), tokens));
+  };
+  const std::string_view narrow("\x05\0\x01\x01\x07\0", 6);
+  const std::string_view wide("\x05\0\0\0\x00\x01\0\0", 8);
+  const auto tokens = [&](const std::string& path) {
+    const auto corpus = Corpus::Open({{path}}, ByteTokenizer());
+    return corpus.ok() ? ReadAll(**corpus) : std::vector<TokenId>();
+  };
+  for (const char* name : {"gpt2.bin", "gpt2.u16"}) {
+    EXPECT_THAT(tokens(write(name, 20240520, 1, 1, narrow.substr(4))),
+                ElementsAre(7));
+  }
+  for (const char* name : {"llama3.bin", "llama3.u16", "llama3.u32"}) {
+    EXPECT_THAT(tokens(write(name, 20240801, 7, 2, wide)), ElementsAre(5, 256));
+  }
+  const auto refused = [](auto... words) {
+    return StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr(words)...));
+  };
+  EXPECT_THAT(TokenFile::Open(write("v.bin", 20240520, 2, 3, narrow), 300),
+              refused("v.bin", "version 2 and 3 tokens; supported is", "1"));
+  EXPECT_THAT(TokenFile::Open(write("n.bin", 20240520, 1, -3, narrow), 300),
+              refused("-3 tokens"));
+  EXPECT_THAT(TokenFile::Open(write("c.bin", 20240520, 1, 4, narrow), 300),
+              refused("a regular file of 4 tokens", "from byte 1024"));
+  // The ids are checked as in other token files.
+  EXPECT_THAT(
+      Corpus::Open({{write("o.bin", 20240520, 1, 3, narrow)}}, ByteTokenizer()),
+      refused("token 1 is 257; the vocabulary has 257"));
 }
 
 }  // namespace

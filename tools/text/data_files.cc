@@ -8,7 +8,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -19,6 +21,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/json/json.h"
 #include "base/quoted.h"
@@ -31,20 +35,66 @@ namespace tessera::text {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
-enum class Content { kText, kBinary, kEmpty, kUnreadable, kNoFile };
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+enum class Content {
+  kText,
+  kBinary,
+  kCompressed,
+  kEmpty,
+  kUnreadable,
+  kNoFile
+};
+
+// The first bytes of compressed files, and the commands that decompress them.
+constexpr std::pair<std::string_view, std::string_view> kCompressions[] = {
+    {"\x1f\x8b", "gzip -dk"},
+    {"\x28\xb5\x2f\xfd", "zstd -dk"},
+    {"\xfd\x37zXZ", "xz -dk"},
+    {"BZh91AY&SY", "bzip2 -dk"},
+    {"PK\x03\x04", "unzip"}};
+
+// The first bytes of a file, at most `count`; "" if it cannot be read.
+std::string HeadOf(const std::string& path, size_t count) {
+  std::ifstream file(path, std::ios::binary);
+  std::string head(count, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<size_t>(file.gcount()));
+  return head;
+}
+
+// The command that decompresses a file with these first bytes; "" if it is not
+// compressed.
+std::string_view DecompressorOf(std::string_view head) {
+  for (const auto& [magic, command] : kCompressions) {
+    if (absl::StartsWith(head, magic)) return command;
+  }
+  return "";
+}
 
 Content ContentOf(const std::string& path) {
   struct stat status;
   if (stat(path.c_str(), &status) != 0) return Content::kUnreadable;
   if (!S_ISREG(status.st_mode)) return Content::kNoFile;
-  std::ifstream file(path, std::ios::binary);
-  char buffer[8000];
-  file.read(buffer, sizeof(buffer));
-  const std::string_view head(buffer, static_cast<size_t>(file.gcount()));
-  if (file.bad() || !file.is_open()) return Content::kUnreadable;
-  if (head.empty()) return Content::kEmpty;
+  if (status.st_size == 0) return Content::kEmpty;
+  const std::string head = HeadOf(path, 8000);
+  if (head.empty()) return Content::kUnreadable;
+  if (!DecompressorOf(head).empty()) return Content::kCompressed;
   return head.find('\0') == head.npos ? Content::kText : Content::kBinary;
+}
+
+absl::Status CompressedError(const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data file ", QuotedPath(path), " is compressed; decompress it first (",
+      DecompressorOf(HeadOf(path, 16)), ")"));
+}
+
+// True for compressed JSON, which is never skipped silently.
+bool IsCompressedJson(const std::string& path, Content content) {
+  return content == Content::kCompressed &&
+         absl::StrContains(absl::AsciiStrToLower(path), ".json");
 }
 
 absl::Status CheckNamed(const std::string& path) {
@@ -52,8 +102,10 @@ absl::Status CheckNamed(const std::string& path) {
   switch (content) {
     case Content::kText:
       return absl::OkStatus();
+    case Content::kCompressed:
     case Content::kBinary:
       if (!IsText(KindOf(path))) return absl::OkStatus();
+      if (content == Content::kCompressed) return CompressedError(path);
       return absl::InvalidArgumentError(absl::StrCat(
           "data file ", QuotedPath(path),
           " is binary: it has a zero byte; give text, or tokens in a file "
@@ -71,34 +123,67 @@ absl::Status CheckNamed(const std::string& path) {
       errno, absl::StrCat("cannot read data file ", QuotedPath(path)));
 }
 
-// The text files below `directory`, sorted.
-absl::StatusOr<std::vector<std::string>> Walk(const std::string& directory) {
-  std::vector<std::string> found, open = {directory};
-  while (!open.empty()) {
-    const std::string current = std::move(open.back());
-    open.pop_back();
+// Searches a directory for text files. Searches linked directories last, so
+// that the names of files do not go through links that point inside.
+class Walker {
+ public:
+  // The text files below `directory`, sorted.
+  absl::StatusOr<std::vector<std::string>> Walk(const std::string& directory) {
+    open_ = {directory};
+    while (!open_.empty() || !links_.empty()) {
+      if (open_.empty()) {
+        open_.push_back(links_.extract(links_.begin()).value());
+      }
+      const std::string current = std::move(open_.back());
+      open_.pop_back();
+      struct stat status;
+      const bool is_new =
+          stat(current.c_str(), &status) != 0 ||
+          seen_.insert({uint64_t{status.st_dev}, uint64_t{status.st_ino}})
+              .second;
+      if (is_new) TESSERA_RETURN_IF_ERROR(List(current));
+    }
+    std::sort(found_.begin(), found_.end());
+    return std::move(found_);
+  }
+
+ private:
+  absl::Status List(const std::string& directory) {
     std::error_code error;
-    for (fs::directory_iterator it(current, error), end; it != end;
+    for (fs::directory_iterator it(directory, error), end; !error && it != end;
          it.increment(error)) {
-      if (error) break;
       if (absl::StartsWith(it->path().filename().native(), ".")) continue;
       const std::string path = it->path().native();
-      const fs::file_status link = it->symlink_status(error);
-      if (fs::is_directory(link)) {
-        open.push_back(path);
-      } else if (IsText(KindOf(path)) && ContentOf(path) == Content::kText) {
-        found.push_back(path);
+      if (IsDirectory(path)) {
+        std::error_code unused;
+        if (it->is_symlink(unused)) {
+          links_.insert(path);
+        } else {
+          open_.push_back(path);
+        }
+      } else {
+        TESSERA_RETURN_IF_ERROR(AddFile(path));
       }
     }
-    if (error) {
-      return absl::ErrnoToStatus(
-          error.value(),
-          absl::StrCat("cannot list directory ", QuotedPath(current)));
-    }
+    if (!error) return absl::OkStatus();
+    return absl::ErrnoToStatus(
+        error.value(),
+        absl::StrCat("cannot list directory ", QuotedPath(directory)));
   }
-  std::sort(found.begin(), found.end());
-  return found;
-}
+
+  absl::Status AddFile(const std::string& path) {
+    const Content content = ContentOf(path);
+    if (IsCompressedJson(path, content)) return CompressedError(path);
+    if (content == Content::kText && IsText(KindOf(path))) {
+      found_.push_back(path);
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<std::string> open_, found_;
+  std::set<std::string> links_;
+  absl::flat_hash_set<std::pair<uint64_t, uint64_t>> seen_;
+};
 
 // The names that match the pattern, possibly none.
 absl::StatusOr<std::vector<std::string>> Glob(const std::string& pattern) {
@@ -134,13 +219,16 @@ absl::StatusOr<std::vector<std::string>> FilesOfPattern(
   for (const std::string& name : names) {
     if (IsDirectory(name)) {
       TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> below,
-                               Walk(name));
+                               Walker().Walk(name));
       files.insert(files.end(), below.begin(), below.end());
       continue;
     }
     const Content content = ContentOf(name);
+    if (IsCompressedJson(name, content)) return CompressedError(name);
+    const bool may_have_tokens =
+        content == Content::kBinary || content == Content::kCompressed;
     if (content == Content::kText ||
-        (content == Content::kBinary && !IsText(KindOf(name)))) {
+        (may_have_tokens && !IsText(KindOf(name)))) {
       files.push_back(name);
     }
   }
@@ -150,7 +238,7 @@ absl::StatusOr<std::vector<std::string>> FilesOfPattern(
 absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path) {
   std::vector<std::string> files;
   if (IsDirectory(path)) {
-    TESSERA_ASSIGN_OR_RETURN(files, Walk(path));
+    TESSERA_ASSIGN_OR_RETURN(files, Walker().Walk(path));
   } else if (Exists(path)) {
     TESSERA_RETURN_IF_ERROR(CheckNamed(path));
     return std::vector<std::string>{path};
@@ -177,7 +265,10 @@ absl::Status ForEachLine(
   std::string part(size_t{1} << 20, '\0'), line;
   int64_t number = 1;
   const auto end_line = [&]() -> absl::Status {
-    TESSERA_RETURN_IF_ERROR(use(number, line));
+    const size_t mark = number == 1 && absl::StartsWith(line, kByteOrderMark)
+                            ? kByteOrderMark.size()
+                            : 0;
+    TESSERA_RETURN_IF_ERROR(use(number, std::string_view(line).substr(mark)));
     ++number;
     line.clear();
     return absl::OkStatus();
@@ -205,8 +296,105 @@ absl::Status ForEachLine(
   return line.empty() ? absl::OkStatus() : end_line();
 }
 
-// The document in a line of a *.jsonl. Refers to the memory of `object`.
-absl::StatusOr<Document> DocumentOf(const nlohmann::json& object) {
+// A document in a line of JSON lines. Refers to the memory of the parsed line
+// and, for tokens, of this object.
+struct ParsedDocument {
+  Document document;
+  std::vector<TokenId> ids = {};
+  std::vector<TokenRange> masked = {};
+};
+
+constexpr int64_t kIgnoredLabel = -100;  // Of Hugging Face's losses.
+
+absl::Status Invalid(std::string_view key, size_t index, const Json& value,
+                     std::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" ", index,
+                                                 " is ", DescribeJson(value),
+                                                 "; it must be ", allowed));
+}
+
+// The array `key` with one value for each of `count` ids; null if it is missing
+// or null.
+absl::StatusOr<const Json*> ArrayOfIds(const Json& object, const char* key,
+                                       size_t count) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return nullptr;
+  if (found->is_array() && found->size() == count) return &*found;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", key, "\" is ",
+      found->is_array() ? absl::StrCat("an array of ", found->size())
+                        : DescribeJson(*found),
+      "; it must be an array of ", count, ", one for each of \"input_ids\""));
+}
+
+// The number of ids before the padding at the end.
+absl::StatusOr<size_t> CountAttended(const Json& object, size_t count) {
+  constexpr char kKey[] = "attention_mask";
+  TESSERA_ASSIGN_OR_RETURN(const Json* mask, ArrayOfIds(object, kKey, count));
+  if (mask == nullptr) return count;
+  size_t attended = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const std::optional<int64_t> value = JsonInteger((*mask)[i]);
+    if (value != 0 && value != 1) return Invalid(kKey, i, (*mask)[i], "0 or 1");
+    if (value == 0) continue;
+    if (attended < i) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"attention_mask\" has 1 at ", i, " after 0 at ", attended,
+          "; only padding at the end is supported: ones, then zeros"));
+    }
+    attended = i + 1;
+  }
+  return attended;
+}
+
+absl::Status ReadLabels(const Json& object, size_t count,
+                        ParsedDocument& parsed) {
+  constexpr char kKey[] = "labels";
+  TESSERA_ASSIGN_OR_RETURN(const Json* labels, ArrayOfIds(object, kKey, count));
+  if (labels == nullptr) return absl::OkStatus();
+  TokenRanges masked;
+  for (size_t i = 0; i < parsed.ids.size(); ++i) {
+    const std::optional<int64_t> label = JsonInteger((*labels)[i]);
+    const auto at = static_cast<int64_t>(i);
+    if (label == kIgnoredLabel) {
+      masked.Append({at, at + 1});
+    } else if (label != parsed.ids[i]) {
+      return Invalid(kKey, i, (*labels)[i],
+                     absl::StrCat("the id ", parsed.ids[i],
+                                  " of \"input_ids\", which training shifts, "
+                                  "or -100 where nothing is learned"));
+    }
+  }
+  parsed.masked.assign(masked.ranges().begin(), masked.ranges().end());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ParsedDocument> TokensOf(const Json& object,
+                                        int64_t vocabulary) {
+  constexpr char kKey[] = "input_ids";
+  const Json& ids = object[kKey];
+  if (!ids.is_array()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"input_ids\" is ", DescribeJson(ids),
+                     "; it must be an array of ids, such as [5, 17, 2]"));
+  }
+  ParsedDocument parsed;
+  TESSERA_ASSIGN_OR_RETURN(const size_t count,
+                           CountAttended(object, ids.size()));
+  for (size_t i = 0; i < count; ++i) {
+    const std::optional<int64_t> id = JsonInteger(ids[i]);
+    if (!id.has_value() || *id < 0 || *id >= vocabulary) {
+      return Invalid(
+          kKey, i, ids[i],
+          absl::StrCat("an id of the tokenizer, from 0 to ", vocabulary - 1));
+    }
+    parsed.ids.push_back(static_cast<TokenId>(*id));
+  }
+  TESSERA_RETURN_IF_ERROR(ReadLabels(object, ids.size(), parsed));
+  return parsed;
+}
+
+absl::StatusOr<ParsedDocument> TextOf(const Json& object) {
   const auto string_at =
       [&](const char* key) -> std::optional<std::string_view> {
     const auto value = object.find(key);
@@ -222,21 +410,109 @@ absl::StatusOr<Document> DocumentOf(const nlohmann::json& object) {
         "\"prompt\" and \"completion\"");
   }
   if (has("text")) {
-    if (const auto text = string_at("text")) return Document{.text = *text};
+    if (const auto text = string_at("text")) {
+      return ParsedDocument{{.text = *text}};
+    }
   } else if (has("prompt") || has("completion")) {
     const auto prompt = string_at("prompt"), text = string_at("completion");
-    if (prompt.has_value() && text.has_value()) return Document{*prompt, *text};
+    if (prompt.has_value() && text.has_value()) {
+      return ParsedDocument{{*prompt, *text, /*is_pair=*/true}};
+    }
     return absl::InvalidArgumentError(
         "expected the strings \"prompt\" and \"completion\", such as "
         "{\"prompt\": \"2 + 2 =\", \"completion\": \" 4\"}");
   } else if (has("messages")) {
     return absl::InvalidArgumentError(
         "\"messages\" need the template of a chat, which is not supported; "
-        "apply it, and give the strings \"prompt\" and \"completion\"");
+        "apply it, and give the strings \"prompt\" and \"completion\", whose "
+        "special tokens become ids unless --special_tokens=text, or "
+        "\"input_ids\"");
+  }
+  if (object.is_array()) {
+    return absl::InvalidArgumentError(
+        "expected an object, found an array; write each of its objects to a "
+        "line, for example by jq -c '.[]' FILE > FILE.jsonl");
   }
   return absl::InvalidArgumentError(
       "expected an object with a string \"text\", such as {\"text\": \"One "
-      "document.\"}, or with the strings \"prompt\" and \"completion\"");
+      "document.\"}, with the strings \"prompt\" and \"completion\", or with "
+      "the array \"input_ids\"");
+}
+
+absl::StatusOr<ParsedDocument> DocumentOf(const Json& object,
+                                          int64_t vocabulary) {
+  return object.is_object() && object.contains("input_ids")
+             ? TokensOf(object, vocabulary)
+             : TextOf(object);
+}
+
+// Parses a line of JSON lines and passes its document to `add`. Sets `is_bad`
+// if the line is invalid.
+absl::Status AddLine(std::string_view line, int64_t vocabulary,
+                     absl::FunctionRef<absl::Status(const Document&)> add,
+                     bool& is_bad) {
+  constexpr JsonLimits kLimits = {.max_bytes = size_t{kMaxLineBytes},
+                                  .max_depth = 10'000,
+                                  .dialect = JsonDialect::kPython};
+  is_bad = true;
+  TESSERA_ASSIGN_OR_RETURN(const Json object, ParseJson(line, kLimits));
+  TESSERA_ASSIGN_OR_RETURN(ParsedDocument parsed,
+                           DocumentOf(object, vocabulary));
+  is_bad = false;
+  const bool has_tokens = object.contains("input_ids");
+  if (has_tokens && parsed.ids.empty()) return absl::OkStatus();
+  parsed.document.ids = parsed.ids;
+  parsed.document.masked = parsed.masked;
+  return add(parsed.document);
+}
+
+// True if the first line that is not blank begins with an object that has a
+// field of a document, or if such an object begins an array. The text may be
+// cut off anywhere.
+bool BeginsWithDocument(std::string_view text) {
+  absl::ConsumePrefix(&text, kByteOrderMark);
+  text = absl::StripLeadingAsciiWhitespace(text);
+  const bool is_array = absl::StartsWith(text, "[");
+  if (!is_array) text = text.substr(0, text.find('\n'));
+  // The known keys, and whether their value is an array.
+  static constexpr std::pair<std::string_view, bool> kKeys[] = {
+      {"text", false},
+      {"prompt", false},
+      {"completion", false},
+      {"input_ids", true},
+      {"messages", true}};
+  const auto* key = std::end(kKeys);  // Whose value is expected next.
+  bool found = false;
+  const auto look = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (key != std::end(kKeys)) {
+      found |= key->second ? event == Json::parse_event_t::array_start
+                           : value.is_string();
+      key = std::end(kKeys);
+    }
+    if (event == Json::parse_event_t::key && depth == (is_array ? 2 : 1)) {
+      key = std::find_if(
+          std::begin(kKeys), std::end(kKeys), [&](const auto& known) {
+            return known.first == value.get_ref<const std::string&>();
+          });
+    }
+    return true;
+  };
+  const Json beginning = Json::parse(StrictJson(text), look, false);
+  static_cast<void>(beginning);
+  return found || key != std::end(kKeys);
+}
+
+// True if a text file has JSON lines.
+bool HasJsonLines(const std::string& path) {
+  constexpr size_t kStart = 64, kMost = size_t{1} << 20;
+  std::string head = HeadOf(path, kStart);
+  std::string_view start = head;
+  absl::ConsumePrefix(&start, kByteOrderMark);
+  const size_t first = start.find_first_not_of(" \t\r\n");
+  const bool may_be = first == start.npos
+                          ? head.size() == kStart
+                          : start[first] == '{' || start[first] == '[';
+  return may_be && BeginsWithDocument(HeadOf(path, kMost));
 }
 
 }  // namespace
@@ -250,8 +526,44 @@ DataKind KindOf(std::string_view path) {
   if (absl::EndsWith(path, ".u16")) return DataKind::kU16;
   if (absl::EndsWith(path, ".u32")) return DataKind::kU32;
   if (absl::EndsWith(path, ".npy")) return DataKind::kNpy;
-  return absl::EndsWith(path, ".jsonl") ? DataKind::kJsonLines
-                                        : DataKind::kText;
+  for (const std::string_view ending :
+       {".jsonl", ".jsonlines", ".ndjson", ".jl"}) {
+    if (absl::EndsWithIgnoreCase(path, ending)) return DataKind::kJsonLines;
+  }
+  return HasJsonLines(std::string(path)) ? DataKind::kJsonLines
+                                         : DataKind::kText;
+}
+
+bool NamesData(const std::string& path) {
+  if (Exists(path)) return true;
+  const absl::StatusOr<std::vector<std::string>> matches = Glob(path);
+  return matches.ok() && !matches->empty();
+}
+
+std::vector<std::string> JoinNames(
+    std::span<const std::string> parts,
+    absl::FunctionRef<bool(const std::string&)> names_data) {
+  constexpr size_t kMostParts = 8;  // Of a name.
+  const std::vector<std::string> unchanged(parts.begin(), parts.end());
+  if (std::all_of(parts.begin(), parts.end(), names_data)) return unchanged;
+  // The number of parts of the name that begins each part; 0: none fits.
+  std::vector<size_t> lengths(parts.size() + 1, 0);
+  lengths.back() = 1;
+  for (size_t i = parts.size(); i-- > 0;) {
+    std::string name;
+    for (size_t n = 1; n <= kMostParts && i + n <= parts.size(); ++n) {
+      absl::StrAppend(&name, n == 1 ? "" : ",", parts[i + n - 1]);
+      if (lengths[i + n] == 0 || !names_data(name)) continue;
+      lengths[i] = n;
+      break;
+    }
+  }
+  if (lengths[0] == 0) return unchanged;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < parts.size(); i += lengths[i]) {
+    names.push_back(absl::StrJoin(parts.subspan(i, lengths[i]), ","));
+  }
+  return names;
 }
 
 absl::StatusOr<std::vector<DataFile>> FindDataFiles(
@@ -275,8 +587,8 @@ absl::StatusOr<std::vector<DataFile>> FindDataFiles(
 }
 
 absl::Status ForEachDocument(
-    const DataFile& file,
-    absl::FunctionRef<absl::Status(const Document&)> add) {
+    const DataFile& file, absl::FunctionRef<absl::Status(const Document&)> add,
+    const DocumentOptions& options) {
   if (file.kind == DataKind::kText) {
     TESSERA_ASSIGN_OR_RETURN(const std::string text,
                              ReadFile(file.path, kMaxTextBytes));
@@ -285,20 +597,17 @@ absl::Status ForEachDocument(
   return ForEachLine(
       file.path, [&](int64_t number, std::string_view line) -> absl::Status {
         if (absl::StripAsciiWhitespace(line).empty()) return absl::OkStatus();
-        const auto refuse = [&](absl::StatusCode code, std::string_view why) {
-          return absl::Status(
-              code, absl::StrCat("data file ", QuotedPath(file.path), ", line ",
-                                 number, ": ", why));
-        };
-        const absl::StatusOr<nlohmann::json> object =
-            ParseJson(line, {.max_bytes = static_cast<size_t>(kMaxLineBytes)});
-        if (!object.ok()) {
-          return refuse(absl::StatusCode::kInvalidArgument,
-                        object.status().message());
+        bool is_bad = false;
+        const absl::Status status =
+            AddLine(line, options.vocabulary, add, is_bad);
+        if (!is_bad) return status;
+        if (options.bad_lines != nullptr && *options.bad_lines > 0) {
+          --*options.bad_lines;
+          return absl::OkStatus();
         }
-        TESSERA_ASSIGN_OR_RETURN(const Document document, DocumentOf(*object),
-                                 refuse(_.code(), _.message()));
-        return add(document);
+        return absl::InvalidArgumentError(
+            absl::StrCat("data file ", QuotedPath(file.path), ", line ", number,
+                         ": ", status.message()));
       });
 }
 

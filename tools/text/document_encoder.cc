@@ -18,33 +18,49 @@ constexpr int64_t kBatchBytes = int64_t{16} << 20;
 
 EncodedDocument EncodeDocument(const Tokenizer& tokenizer,
                                const Document& document) {
-  const auto encode = [&](std::string_view text) {
-    return tokenizer.Encode(text, SpecialTokens::kAsText);
-  };
   EncodedDocument encoded;
+  if (!document.ids.empty()) {
+    encoded.ids.assign(document.ids.begin(), document.ids.end());
+    encoded.masked.assign(document.masked.begin(), document.masked.end());
+    return encoded;
+  }
+  const SpecialTokens special = document.is_pair
+                                    ? tokenizer.SpecialTokensOfPairs()
+                                    : tokenizer.SpecialTokensOfTexts();
+  std::vector<TokenId> prompt;
   if (document.prompt.empty()) {
-    encoded.ids = encode(document.text);
+    encoded.ids = tokenizer.Encode(document.text, special);
   } else {
-    const std::vector<TokenId> prompt = encode(document.prompt);
-    encoded.prompt = static_cast<int64_t>(prompt.size());
-    encoded.ids = encode(absl::StrCat(document.prompt, document.text));
+    prompt = tokenizer.Encode(document.prompt, special);
+    if (!prompt.empty()) {
+      encoded.masked = {{0, static_cast<int64_t>(prompt.size())}};
+    }
+    encoded.ids =
+        tokenizer.Encode(absl::StrCat(document.prompt, document.text), special);
     if (encoded.ids.size() < prompt.size() ||
         !std::equal(prompt.begin(), prompt.end(), encoded.ids.begin())) {
       encoded.ids = prompt;
-      tokenizer.AppendTokens(document.text, SpecialTokens::kAsText,
-                             encoded.ids);
+      tokenizer.AppendTokens(document.text, special, encoded.ids);
     }
   }
   const std::optional<TokenId> end = tokenizer.end_of_text();
-  if (end.has_value()) encoded.ids.push_back(*end);
+  const bool has_end =
+      encoded.ids.size() > prompt.size() && encoded.ids.back() == end;
+  if (end.has_value() && !has_end) encoded.ids.push_back(*end);
   return encoded;
 }
 
 absl::Status DocumentEncoder::Add(const Document& document) {
-  waiting_.push_back(
-      {std::string(document.prompt), std::string(document.text)});
+  Waiting& waiting = waiting_.emplace_back();
+  waiting.is_pair = document.is_pair;
+  waiting.prompt = document.prompt;
+  waiting.text = document.text;
+  if (!document.ids.empty()) {
+    waiting.tokens = EncodeDocument(tokenizer_, document);
+  }
   waiting_bytes_ +=
-      static_cast<int64_t>(document.prompt.size() + document.text.size());
+      static_cast<int64_t>(document.prompt.size() + document.text.size() +
+                           document.ids.size_bytes());
   return waiting_bytes_ < kBatchBytes ? absl::OkStatus() : Flush();
 }
 
@@ -54,14 +70,15 @@ absl::Status DocumentEncoder::Finish() {
 }
 
 absl::Status DocumentEncoder::Flush() {
-  std::vector<EncodedDocument> documents(waiting_.size());
   pool_.Run(static_cast<int64_t>(waiting_.size()), [&](int64_t i) {
-    const auto at = static_cast<size_t>(i);
-    documents[at] =
-        EncodeDocument(tokenizer_, {waiting_[at].prompt, waiting_[at].text});
+    Waiting& waiting = waiting_[static_cast<size_t>(i)];
+    if (!waiting.tokens.ids.empty()) return;
+    waiting.tokens = EncodeDocument(
+        tokenizer_, {waiting.prompt, waiting.text, waiting.is_pair});
   });
-  for (const EncodedDocument& document : documents) {
-    TESSERA_RETURN_IF_ERROR(writer_.AddDocument(document.ids, document.prompt));
+  for (const Waiting& waiting : waiting_) {
+    TESSERA_RETURN_IF_ERROR(
+        writer_.AddDocument(waiting.tokens.ids, waiting.tokens.masked));
   }
   bytes_ += waiting_bytes_;
   waiting_.clear();

@@ -11,8 +11,8 @@
 //
 // Each thread encodes one document at a time. Documents are written in their
 // original order, each followed by the tokenizer's end of text, if it has one.
-// Special tokens written out in a text are encoded as text. The queue uses
-// memory for at most 16 MiB and one further document, and for their tokens.
+// The queue uses memory for at most 16 MiB and one further document, and for
+// their tokens.
 #ifndef TESSERA_TOOLS_TEXT_DOCUMENT_ENCODER_H_
 #define TESSERA_TOOLS_TEXT_DOCUMENT_ENCODER_H_
 
@@ -26,19 +26,24 @@
 #include "base/os/thread_pool.h"
 #include "tools/text/data_files.h"
 #include "tools/text/indexed_dataset.h"
+#include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
 namespace tessera::text {
 
 struct EncodedDocument {
-  std::vector<TokenId> ids;
-  int64_t prompt = 0;  // Length of the prompt at the beginning of `ids`.
+  std::vector<TokenId> ids = {};
+  // Tokens that training does not learn, such as the prompt; ascending and
+  // disjoint.
+  std::vector<TokenRange> masked = {};
 };
 
-// Appends the end of text, if the tokenizer has one. The ids begin with those
-// of the prompt alone, as in generation: if the encoding of the whole document
-// begins with them, it is used; otherwise prompt and text are encoded
-// separately.
+// Copies the tokens of a document that has tokens. Otherwise appends the end of
+// text, if the tokenizer has one and the text does not end with it. The ids
+// begin with those of the prompt alone, as in generation: if the encoding of
+// the whole document begins with them, it is used; otherwise prompt and text
+// are encoded separately. The tokenizer's policy determines the encoding of
+// special tokens.
 EncodedDocument EncodeDocument(const Tokenizer& tokenizer,
                                const Document& document);
 
@@ -57,7 +62,7 @@ class DocumentEncoder {
   // The documents, tokens and bytes written so far.
   int64_t documents() const { return writer_.documents(); }
   int64_t tokens() const { return writer_.tokens(); }
-  int64_t bytes() const { return bytes_; }  // Text.
+  int64_t bytes() const { return bytes_; }  // Text, and 4 for an id.
 
   // The errors of IndexedDatasetWriter::AddDocument.
   absl::Status Add(const Document& document);
@@ -69,6 +74,8 @@ class DocumentEncoder {
  private:
   struct Waiting {
     std::string prompt, text;
+    bool is_pair = false;
+    EncodedDocument tokens = {};  // Of a document that has tokens.
   };
 
   absl::Status Flush();

@@ -280,18 +280,24 @@ TokenType IndexedDatasetWriter::type() const {
   return vocabulary_ < 65500 ? TokenType::kU16 : TokenType::kI32;
 }
 
-absl::Status IndexedDatasetWriter::AddDocument(std::span<const TokenId> ids,
-                                               int64_t prompt) {
+absl::Status IndexedDatasetWriter::AddDocument(
+    std::span<const TokenId> ids, std::span<const TokenRange> prompts) {
   if (ids.size() > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("document ", documents(), " of ", QuotedPath(prefix_),
                      " has ", ids.size(), " tokens; 2^31 - 1 is the most"));
   }
-  if (prompt < 0 || prompt > static_cast<int64_t>(ids.size())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("document ", documents(), " of ", QuotedPath(prefix_),
-                     " has ", ids.size(), " tokens, ", prompt,
-                     " of them of a prompt; allowed: 0 to ", ids.size()));
+  int64_t end = 0;
+  for (const TokenRange& prompt : prompts) {
+    if (prompt.begin < end || prompt.end <= prompt.begin ||
+        prompt.end > static_cast<int64_t>(ids.size())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "document ", documents(), " of ", QuotedPath(prefix_), " has ",
+          ids.size(), " tokens and a prompt from ", prompt.begin, " to ",
+          prompt.end, "; prompts must not be empty, from ", end, " to ",
+          ids.size()));
+    }
+    end = prompt.end;
   }
   const auto wrong = std::find_if(ids.begin(), ids.end(), [&](TokenId id) {
     return id < 0 || id >= vocabulary_;
@@ -309,17 +315,22 @@ absl::Status IndexedDatasetWriter::AddDocument(std::span<const TokenId> ids,
       Append(id, buffer_);
     }
   }
-  if (prompt > 0) {
-    lengths_.push_back(static_cast<int32_t>(prompt));
-    modes_.push_back(1);
-    has_prompts_ = true;
+  int64_t at = 0;
+  for (const TokenRange& prompt : prompts) {
+    if (prompt.begin > at) AddSequence(prompt.begin - at, false);
+    AddSequence(prompt.end - prompt.begin, true);
+    at = prompt.end;
   }
-  lengths_.push_back(
-      static_cast<int32_t>(static_cast<int64_t>(ids.size()) - prompt));
-  modes_.push_back(0);
-  ++documents_;
+  AddSequence(static_cast<int64_t>(ids.size()) - at, false);
+  ends_.push_back(static_cast<int64_t>(lengths_.size()));
   tokens_ += static_cast<int64_t>(ids.size());
   return buffer_.size() < kBufferBytes ? absl::OkStatus() : Flush();
+}
+
+void IndexedDatasetWriter::AddSequence(int64_t length, bool is_prompt) {
+  lengths_.push_back(static_cast<int32_t>(length));
+  modes_.push_back(is_prompt ? 1 : 0);
+  has_prompts_ = has_prompts_ || is_prompt;
 }
 
 absl::Status IndexedDatasetWriter::Flush() {
@@ -348,10 +359,7 @@ absl::Status IndexedDatasetWriter::Finish() {
     begin += length * BytesOf(type());
   }
   TESSERA_RETURN_IF_ERROR(add(int64_t{0}));
-  for (size_t i = 0; i < modes_.size(); ++i) {
-    if (modes_[i] == 1) continue;
-    TESSERA_RETURN_IF_ERROR(add(static_cast<int64_t>(i) + 1));
-  }
+  for (const int64_t end : ends_) TESSERA_RETURN_IF_ERROR(add(end));
   if (has_prompts_) {
     for (const int8_t mode : modes_) TESSERA_RETURN_IF_ERROR(add(mode));
   }

@@ -20,9 +20,9 @@
 //   8 (d + 1)   first sequence of each document, then n, i64
 //   n or 0      mode of each sequence, i8: 0, or 1 for a prompt; optional
 //
-// Megatron-LM uses modes in multimodal data sets. Here a document with a prompt
-// consists of two sequences, the prompt and the rest; a data set without
-// prompts has no modes.
+// Megatron-LM uses modes in multimodal data sets. Here a document with prompts
+// consists of several sequences, of mode 1 for a prompt and 0 between; a data
+// set without prompts has no modes.
 //
 // Source: megatron/core/datasets/indexed_dataset.py of Megatron-LM.
 #ifndef TESSERA_TOOLS_TEXT_INDEXED_DATASET_H_
@@ -71,8 +71,8 @@ std::string_view PrefixOf(std::string_view path);
 // system's error.
 absl::StatusOr<IndexedTokens> ReadTokenIndex(const std::string& path);
 
-// Writes a data set with one sequence per document, or two if the document has
-// a prompt. Not thread-safe.
+// Writes a data set with one sequence per document, or several if the document
+// has prompts. Not thread-safe.
 class IndexedDatasetWriter {
  public:
   // As in Megatron-LM, a token has 2 bytes if the vocabulary has fewer than
@@ -81,14 +81,15 @@ class IndexedDatasetWriter {
   static absl::StatusOr<IndexedDatasetWriter> Create(const std::string& prefix,
                                                      int64_t vocabulary);
 
-  int64_t documents() const { return documents_; }
+  int64_t documents() const { return static_cast<int64_t>(ends_.size()); }
   int64_t tokens() const { return tokens_; }
 
-  // Adds a document, which may be empty; its first `prompt` tokens are the
-  // prompt. InvalidArgument, without side effects, if an id is not in the
-  // vocabulary, or if there are more than 2^31 - 1 or fewer than `prompt`
-  // tokens.
-  absl::Status AddDocument(std::span<const TokenId> ids, int64_t prompt = 0);
+  // Adds a document, which may be empty. `prompts` are ranges of its tokens,
+  // ascending and disjoint. InvalidArgument, without side effects, if an id is
+  // not in the vocabulary, if there are more than 2^31 - 1 tokens, or if the
+  // ranges are not of that kind.
+  absl::Status AddDocument(std::span<const TokenId> ids,
+                           std::span<const TokenRange> prompts = {});
 
   // Replaces both files, PREFIX.idx last. Must be the last call. Without it no
   // file is written.
@@ -101,6 +102,7 @@ class IndexedDatasetWriter {
         bin_(std::move(bin)) {}
 
   TokenType type() const;
+  void AddSequence(int64_t length, bool is_prompt);
   absl::Status Flush();
 
   std::string prefix_;
@@ -109,8 +111,8 @@ class IndexedDatasetWriter {
   std::string buffer_;  // Not yet written.
   int64_t written_ = 0;
   int64_t tokens_ = 0;
-  int64_t documents_ = 0;
-  // For each sequence, in order. A prompt precedes the rest of its document.
+  std::vector<int64_t> ends_;  // The sequences up to the end of each document.
+  // For each sequence, in order.
   std::vector<int32_t> lengths_;
   std::vector<int8_t> modes_;
   bool has_prompts_ = false;

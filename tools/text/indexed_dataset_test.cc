@@ -3,14 +3,19 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "base/testing/text_mutator.h"
 #include "gmock/gmock.h"
@@ -87,15 +92,17 @@ TEST(IndexedDatasetTest, PromptsAreSequencesOfModeOne) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto writer,
                                IndexedDatasetWriter::Create(prefix, 300));
   const std::vector<TokenId> ids = {1, 2, 3};
-  TESSERA_ASSERT_OK(writer.AddDocument(ids, 2));
+  using Ranges = std::vector<TokenRange>;
+  TESSERA_ASSERT_OK(writer.AddDocument(ids, Ranges{{0, 2}}));
   TESSERA_ASSERT_OK(writer.AddDocument(ids));
-  TESSERA_ASSERT_OK(writer.AddDocument(ids, 3));
-  for (const int64_t prompt : {-1, 4}) {
+  TESSERA_ASSERT_OK(writer.AddDocument(ids, Ranges{{0, 3}}));
+  for (const Ranges& prompts : {Ranges{{-1, 2}}, Ranges{{0, 4}}, Ranges{{1, 1}},
+                                Ranges{{2, 1}}, Ranges{{0, 2}, {1, 3}}}) {
     EXPECT_THAT(
-        writer.AddDocument(ids, prompt),
+        writer.AddDocument(ids, prompts),
         StatusIs(absl::StatusCode::kInvalidArgument,
                  ::testing::AllOf(HasSubstr("document 3 of"),
-                                  HasSubstr("3 tokens"), HasSubstr("0 to 3"))));
+                                  HasSubstr("3 tokens"), HasSubstr("to 3"))));
   }
   EXPECT_EQ(writer.documents(), 3);
   TESSERA_ASSERT_OK(writer.Finish());
@@ -114,6 +121,33 @@ TEST(IndexedDatasetTest, PromptsAreSequencesOfModeOne) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("the mode of sequence 4 is 2; it must be 0, "
                                  "or 1 for a prompt")));
+}
+
+TEST(IndexedDatasetTest, ReadsBackRandomPrompts) {
+  const std::string prefix = Path("random_prompts");
+  std::mt19937_64 random(3);
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto writer,
+                               IndexedDatasetWriter::Create(prefix, 300));
+  TokenRanges expected;
+  int64_t tokens = 0;
+  for (int document = 0; document < 500; ++document) {
+    const std::vector<TokenId> ids(random() % 12, 5);
+    TokenRanges prompts;
+    for (int64_t i = 0; i < std::ssize(ids); ++i) {
+      if (random() % 2 == 0) prompts.Append({i, i + 1});
+    }
+    TESSERA_ASSERT_OK(writer.AddDocument(ids, prompts.ranges()));
+    for (const TokenRange& prompt : prompts.ranges()) {
+      expected.Append({tokens + prompt.begin, tokens + prompt.end});
+    }
+    tokens += std::ssize(ids);
+  }
+  TESSERA_ASSERT_OK(writer.Finish());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const IndexedTokens index,
+                               ReadTokenIndex(prefix + ".idx"));
+  EXPECT_EQ(index.documents, 500);
+  EXPECT_EQ(index.tokens, tokens);
+  EXPECT_EQ(index.prompts, expected);
 }
 
 TEST(IndexedDatasetTest, ReadsBackRandomDocumentsOfBothWidths) {
@@ -375,6 +409,127 @@ TEST(JsonLinesTest, EachLineIsADocument) {
   EXPECT_EQ(corpus->file_count(), 1);
 }
 
+// The tokens of the documents in a file, and the masked ones.
+struct Contents {
+  std::vector<TokenId> ids;
+  std::vector<TokenRange> masked;
+
+  friend bool operator==(const Contents&, const Contents&) = default;
+};
+
+absl::StatusOr<Contents> ContentsOf(const std::string& bytes) {
+  const std::string path = Path("contents.jsonl");
+  TESSERA_RETURN_IF_ERROR(WriteFile(path, bytes));
+  TESSERA_ASSIGN_OR_RETURN(const auto corpus,
+                           Corpus::Open({{path}}, ByteTokenizer()));
+  Contents contents;
+  contents.ids.resize(static_cast<size_t>(corpus->token_count()));
+  TESSERA_RETURN_IF_ERROR(corpus->Read(0, contents.ids));
+  const auto ranges = corpus->prompts().ranges();
+  contents.masked.assign(ranges.begin(), ranges.end());
+  return contents;
+}
+
+TEST(JsonLinesTest, LinesMayHaveTokens) {
+  using Pairs = std::vector<std::pair<std::string, Contents>>;
+  for (const auto& [line, expected] :
+       Pairs{{R"({"input_ids": [5, 256, 0]})", {{5, 256, 0}, {}}},
+             {R"({"input_ids": [1, 2, 3, 4, 5], "id": "x", )"
+              R"("labels": [-100, 2, -100, -100, 5]})",
+              {{1, 2, 3, 4, 5}, {{0, 1}, {2, 4}}}},
+             {R"({"input_ids": [1, 2], "labels": null, )"
+              R"("attention_mask": [1, 1], "token_type_ids": [0, 0]})",
+              {{1, 2}, {}}},
+             {R"({"input_ids": [1, 2, 9, 9], "attention_mask": [1, 1, 0, 0], )"
+              R"("labels": [-100, 2, -100, -100]})",
+              {{1, 2}, {{0, 1}}}},
+             {R"({"input_ids": [1, 9, 999], "attention_mask": [1, 0, 0]})",
+              {{1}, {}}},
+             {R"({"text": "ab", "input_ids": [7], "labels": [-100]})",
+              {{7}, {{0, 1}}}},
+             {R"({"text": "a", "labels": 3})", {{'a', 256}, {}}}}) {
+    EXPECT_THAT(ContentsOf(line), IsOkAndHolds(expected)) << line;
+  }
+  EXPECT_THAT(ContentsOf("{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n"
+                         "{\"input_ids\": []}\n{\"text\": \"a\"}\n"
+                         "{\"input_ids\": [3], \"labels\": [-100]}\n"),
+              IsOkAndHolds(Contents{{1, 2, 'a', 256, 3}, {{1, 2}, {4, 5}}}));
+}
+
+TEST(JsonLinesTest, RejectsInvalidTokens) {
+  const auto refused = [](const std::string& line, auto... words) {
+    EXPECT_THAT(ContentsOf("{\"input_ids\": [1]}\n" + line),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         ::testing::AllOf(HasSubstr("contents.jsonl\", line 2"),
+                                          HasSubstr(words)...)))
+        << line;
+  };
+  refused(R"({"input_ids": [1, 257]})", "\"input_ids\" 1 is 257",
+          "from 0 to 256");
+  refused(R"({"input_ids": [-1]})", "\"input_ids\" 0 is -1");
+  refused(R"({"input_ids": [[1, 2]]})", "0 is an array");
+  refused(R"({"input_ids": [1.0]})", "0 is 1.0");
+  refused(R"({"input_ids": [NaN]})", "0 is null");
+  refused(R"({"input_ids": "1 2"})", "\"input_ids\" is \"1 2\"",
+          "an array of ids");
+  refused(R"({"input_ids": [1, 2], "labels": [1]})",
+          "\"labels\" is an array of 1", "an array of 2");
+  refused(R"({"input_ids": [1], "labels": 1})", "\"labels\" is 1");
+  refused(R"({"input_ids": [1, 2, 3], "labels": [2, 3, -100]})",
+          "\"labels\" 0 is 2; it must be the id 1", "shifts", "-100");
+  refused(R"({"input_ids": [1], "labels": [-1]})", "\"labels\" 0 is -1");
+  refused(R"({"input_ids": [1], "labels": ["1"]})", "\"labels\" 0 is \"1\"");
+  refused(R"({"input_ids": [1, 2], "attention_mask": [0, 1]})",
+          "\"attention_mask\" has 1 at 1 after 0 at 0", "padding at the end");
+  refused(R"({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]})",
+          "has 1 at 2 after 0 at 1");
+  refused(R"({"input_ids": [1], "attention_mask": [2]})",
+          "\"attention_mask\" 0 is 2; it must be 0 or 1");
+  refused(R"({"input_ids": [1], "attention_mask": [1, 1]})",
+          "\"attention_mask\" is an array of 2");
+}
+
+TEST(JsonLinesTest, ReadsWhatPythonReads) {
+  const Contents a = {{'a', 256}, {}};
+  const std::string deep = std::string(900, '[') + std::string(900, ']');
+  for (const std::string& line : std::vector<std::string>{
+           R"({"text": "a", "score": NaN, "loss": [-Infinity, 1e999]})",
+           R"({"text": "b", "meta": {"x": 1, "x": 2}, "text": "a"})",
+           R"({"text": "a", "title": "\udc00"})",
+           R"({"text": "a", "tree": )" + deep + "}",
+           "\xef\xbb\xbf{\"text\": \"a\"}\r\n\r\n"}) {
+    EXPECT_THAT(ContentsOf(line), IsOkAndHolds(a)) << line;
+  }
+  EXPECT_THAT(ContentsOf(R"({"text": "\ud83d"})"),
+              IsOkAndHolds(Contents{{0xef, 0xbf, 0xbd, 256}, {}}));
+}
+
+TEST(JsonLinesTest, SkipsAsManyInvalidLinesAsAllowed) {
+  const std::string path = Path("some_bad.jsonl");
+  TESSERA_ASSERT_OK(WriteFile(path,
+                              "{\"text\": \"a\"}\n{\n{\"body\": 1}\n"
+                              "{\"input_ids\": [9]}\n\n{\"text\": \"b\"}\n"));
+  const auto read = [&](int64_t& left, absl::Status result = {}) {
+    return ForEachDocument({path, DataKind::kJsonLines},
+                           [&](const Document&) { return result; },
+                           {.vocabulary = 9, .bad_lines = &left});
+  };
+  for (const int64_t allowed : {3, 5}) {
+    int64_t left = allowed;
+    TESSERA_EXPECT_OK(read(left));
+    EXPECT_EQ(left, allowed - 3);
+  }
+  int64_t left = 2;
+  EXPECT_THAT(read(left), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("line 4: \"input_ids\" 0 is 9")));
+  EXPECT_EQ(left, 0);
+  // Errors of `add` are not skipped.
+  left = 5;
+  EXPECT_THAT(read(left, absl::ResourceExhaustedError("full")),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(left, 5);
+}
+
 TEST(JsonLinesTest, ErrorsNameLine) {
   const std::string path = Path("bad.jsonl");
   const auto refused = [&](const std::string& bytes, const char* words) {
@@ -412,21 +567,30 @@ TEST(JsonLinesTest, IgnoresPromptNextToText) {
 TEST(JsonLinesFuzzTest, DamagedLinesAreRejectedOrHaveDocuments) {
   const std::string path = Path("fuzz.jsonl");
   TextMutator mutator({R"({"prompt": "2 + 2 =", "completion": " 4"})",
-                       R"({"text": "a"})", R"({"messages": [{"role": "b"}]})"},
-                      {"\"prompt\":", "\"completion\":", "\"text\":",
-                       "\"messages\":", "\n", "null", "{", "}", ","},
+                       R"({"text": "a"})", R"({"messages": [{"role": "b"}]})",
+                       R"({"input_ids": [1, 2], "labels": [-100, 2]})"},
+                      {"\"prompt\":", "\"attention_mask\": [1, 0],", "-100",
+                       "NaN", "\"completion\":", "\"text\":", "\"messages\":",
+                       "\n", "null", "{", "}", ","},
                       1);
   int accepted = 0, with_prompts = 0;
   for (int i = 0; i < 6000; ++i) {
     Overwrite(path, mutator.Next());
     int64_t tokens = 0, prompts = 0;
-    const absl::Status status = ForEachDocument(
-        {path, DataKind::kJsonLines}, [&](const Document& document) {
-          tokens += static_cast<int64_t>(document.prompt.size() +
-                                         document.text.size() + 1);
-          prompts += static_cast<int64_t>(document.prompt.size());
-          return absl::OkStatus();
-        });
+    const absl::Status status =
+        ForEachDocument({path, DataKind::kJsonLines},
+                        [&](const Document& document) {
+                          const bool has_ids = !document.ids.empty();
+                          tokens += has_ids ? std::ssize(document.ids)
+                                            : std::ssize(document.prompt) +
+                                                  std::ssize(document.text) + 1;
+                          prompts += std::ssize(document.prompt);
+                          for (const TokenRange& range : document.masked) {
+                            prompts += range.end - range.begin;
+                          }
+                          return absl::OkStatus();
+                        },
+                        {.vocabulary = 257});
     const auto corpus = Corpus::Open({{path}}, ByteTokenizer());
     if (!status.ok()) {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,

@@ -85,7 +85,8 @@ absl::StatusOr<TokenizerPointer> Parse(const std::string& contents,
   return std::make_unique<BpeTokenizer>(std::move(tokenizer));
 }
 
-absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file) {
+absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file,
+                                          SpecialTokenPolicy special) {
   const std::string directory = file.substr(0, file.rfind('/') + 1);
   TESSERA_ASSIGN_OR_RETURN(
       const Json config,
@@ -104,6 +105,8 @@ absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file) {
   TextHash hash;
   hash.Add(contents);
   hash.Add(end_of_text);
+  hash.Add(std::string(1, static_cast<char>(special)));
+  tokenizer->set_special_tokens(special);
   tokenizer->set_fingerprint(hash.value());
   return tokenizer;
 }
@@ -111,15 +114,22 @@ absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
-    const std::string& path) {
-  if (!IsDirectory(path)) return LoadFile(path);
+    const std::string& path, SpecialTokenPolicy special) {
+  if (!IsDirectory(path)) return LoadFile(path, special);
   const std::string json = absl::StrCat(path, "/", kTokenizerJson);
   const std::string model = absl::StrCat(path, "/", kSentencePieceModel);
-  if (!PathExists(model)) return LoadFile(json);
-  if (!PathExists(json)) return LoadFile(model);
-  absl::StatusOr<TokenizerPointer> tokenizer = LoadFile(json);
-  return absl::IsUnimplemented(tokenizer.status()) ? LoadFile(model)
+  if (!PathExists(model)) return LoadFile(json, special);
+  if (!PathExists(json)) return LoadFile(model, special);
+  absl::StatusOr<TokenizerPointer> tokenizer = LoadFile(json, special);
+  return absl::IsUnimplemented(tokenizer.status()) ? LoadFile(model, special)
                                                    : std::move(tokenizer);
+}
+
+absl::StatusOr<SpecialTokenPolicy> ParseSpecialTokens(std::string_view text) {
+  if (text == "pairs") return SpecialTokenPolicy::kPairs;
+  if (text == "ids") return SpecialTokenPolicy::kAll;
+  if (text == "text") return SpecialTokenPolicy::kNone;
+  return absl::InvalidArgumentError("allowed: pairs, ids, text");
 }
 
 }  // namespace tessera::text

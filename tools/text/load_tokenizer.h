@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "tools/text/tokenizer.h"
@@ -25,13 +26,18 @@ namespace tessera::text {
 // otherwise the tokenizer's own. The begin of text is the bos_token if that
 // file has "add_bos_token": true, none if it is false, otherwise the special
 // tokens that the post_processor of the tokenizer.json puts before a text. The
-// fingerprint is a hash of the file and of the end of text.
+// fingerprint is a hash of the file, of the end of text and of `special`.
 //
 // NotFound if there is no such file; InvalidArgument if it is malformed or too
 // large; Unimplemented if it is of an unsupported kind. The message is one line
 // with the file's path.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(
-    const std::string& path);
+    const std::string& path,
+    SpecialTokenPolicy special = SpecialTokenPolicy::kPairs);
+
+// The policy of a value of --special_tokens: "pairs", "ids" (all) or "text"
+// (none). InvalidArgument for another text.
+absl::StatusOr<SpecialTokenPolicy> ParseSpecialTokens(std::string_view text);
 
 }  // namespace tessera::text
 

@@ -15,6 +15,7 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "sentencepiece_processor.h"
+#include "tools/text/bpe_tokenizer.h"
 #include "tools/text/sentencepiece_model.h"
 
 namespace tessera::text {
@@ -76,9 +77,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Must be the first call.
   absl::Status Initialize(std::string_view end_of_text) {
     TESSERA_RETURN_IF_ERROR(Load(model_.serialized, own_));
+    std::vector<AddedToken> control;
     for (int id = 0; id < own_.GetPieceSize(); ++id) {
       if (own_.IsUnknown(id)) unknown_ = id;  // The library requires one.
+      if (own_.IsControl(id)) control.push_back({id, own_.IdToPiece(id)});
     }
+    control_ = AddedTokens(std::move(control));
     unknown_text_ = own_.DecodeIds(std::vector<int>{unknown_});
     if (end_of_text.empty()) {
       if (own_.eos_id() >= 0) end_of_text_ = own_.eos_id();
@@ -96,17 +100,17 @@ class SentencePieceTokenizer final : public Tokenizer {
   int64_t vocabulary_size() const override { return own_.GetPieceSize(); }
   std::optional<TokenId> end_of_text() const override { return end_of_text_; }
 
-  void AppendTokens(std::string_view text, SpecialTokens /*special*/,
+  void AppendTokens(std::string_view text, SpecialTokens special,
                     std::vector<TokenId>& ids) const override {
-    const SentencePieceProcessor* processor = &own_;
-    while (!text.empty()) {
-      PartEnd end = {text.size(), false};
-      if (text.size() > part_bytes_) end = FindPartEnd(text, part_bytes_);
-      const std::vector<int> part =
-          processor->EncodeAsIds(text.substr(0, end.at));
-      ids.insert(ids.end(), part.begin(), part.end());
-      text.remove_prefix(end.at + (end.before_space ? 1 : 0));
-      if (!text.empty()) processor = &WithPrefix(end.before_space);
+    if (special == SpecialTokens::kAsText) return AppendPieces(text, own_, ids);
+    // Only the text before the first special token has a dummy prefix.
+    for (size_t at = 0; at < text.size();) {
+      const AddedTokens::Match match = control_.Find(text, at, true);
+      AppendPieces(text.substr(at, match.begin - at),
+                   at == 0 ? own_ : WithPrefix(false), ids);
+      if (match.token == nullptr) return;
+      ids.push_back(match.token->id);
+      at = match.begin + match.token->content.size();
     }
   }
 
@@ -127,6 +131,20 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
+  void AppendPieces(std::string_view text, const SentencePieceProcessor& first,
+                    std::vector<TokenId>& ids) const {
+    const SentencePieceProcessor* processor = &first;
+    while (!text.empty()) {
+      PartEnd end = {text.size(), false};
+      if (text.size() > part_bytes_) end = FindPartEnd(text, part_bytes_);
+      const std::vector<int> part =
+          processor->EncodeAsIds(text.substr(0, end.at));
+      ids.insert(ids.end(), part.begin(), part.end());
+      text.remove_prefix(end.at + (end.before_space ? 1 : 0));
+      if (!text.empty()) processor = &WithPrefix(end.before_space);
+    }
+  }
+
   // The processor that does or does not add a space before texts. The processor
   // that differs from the model is loaded when first needed.
   const SentencePieceProcessor& WithPrefix(bool space) const {
@@ -148,6 +166,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   const size_t part_bytes_;
   SentencePieceProcessor own_;
   std::optional<TokenId> end_of_text_;
+  AddedTokens control_;       // The control pieces.
   int unknown_ = 0;           // The id of the unknown piece.
   std::string unknown_text_;  // Its decoded text.
   mutable std::once_flag once_;

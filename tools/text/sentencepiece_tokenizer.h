@@ -32,9 +32,9 @@ inline constexpr int64_t kSentencePiecePartBytes = int64_t{64} << 10;
 //
 // Text without a piece is encoded as bytes if the model has byte fallback,
 // otherwise as the unknown piece. Bytes that are not UTF-8 are treated as
-// U+FFFD. As in SentencePiece, a control piece that is written out in a text,
-// such as "</s>", is always encoded as text, and a user-defined piece always as
-// one piece: SpecialTokens has no effect.
+// U+FFFD. Special tokens are the control pieces, such as "</s>". As in
+// SentencePiece, a user-defined piece that is written out in a text is always
+// encoded as one piece.
 //
 // Decoding drops the space that encoding adds before a text, unless it appends
 // to a text that is not empty. Unknown pieces decode to " \u2047 ", control

@@ -30,7 +30,7 @@ namespace {
 
 // Part of the entries' names. Increase it when the same text and tokenizer
 // produce different tokens.
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 absl::StatusOr<uint64_t> HashOfFile(const std::string& path) {
   const auto failed = [&path] {
@@ -59,7 +59,8 @@ absl::Status MakeEntry(const DataFile& file, uint64_t hash,
   ThreadPool pool(static_cast<int>(AvailableProcessors()));
   DocumentEncoder encoder(tokenizer, pool, std::move(writer));
   TESSERA_RETURN_IF_ERROR(
-      ForEachDocument(file, std::bind_front(&DocumentEncoder::Add, &encoder)));
+      ForEachDocument(file, std::bind_front(&DocumentEncoder::Add, &encoder),
+                      {.vocabulary = tokenizer.vocabulary_size()}));
   TESSERA_ASSIGN_OR_RETURN(const uint64_t hash_now, HashOfFile(file.path));
   if (hash_now == hash) return encoder.Finish();
   return absl::AbortedError(

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "tools/text/characters.h"
 #include "tools/text/data_files.h"
 
 namespace tessera::text {
@@ -117,13 +118,58 @@ absl::StatusOr<Layout> LayoutOfNpy(int fd, int64_t bytes) {
   return layout;
 }
 
+// True for 16 bytes and more of UTF-8 without control characters other than
+// white space. `head` may be cut off anywhere. The bytes of tokens practically
+// never look like that.
+bool IsText(std::string_view head) {
+  if (head.size() < 16) return false;
+  for (size_t at = 0; at < head.size();) {
+    const Character character = CharacterAt(head, at);
+    if (!character.valid) return head.size() - at < 4;
+    const bool is_control =
+        character.code_point < 0x20 &&
+        !absl::ascii_isspace(static_cast<char>(character.code_point));
+    if (is_control || character.code_point == 0x7f) return false;
+    at += character.length;
+  }
+  return true;
+}
+
+// The layout of a file of consecutive tokens, which may have the header of
+// llm.c: 256 integers, of which the first three are a magic number, a version
+// and the number of tokens. Source: dev/data/data_common.py of llm.c.
+absl::StatusOr<Layout> LayoutOfPlain(int fd, int64_t bytes, TokenType type) {
+  std::string head(static_cast<size_t>(std::min<int64_t>(bytes, 8000)), '\0');
+  TESSERA_RETURN_IF_ERROR(
+      ReadAt(fd, 0, std::as_writable_bytes(std::span(head))));
+  if (IsText(head)) {
+    return absl::InvalidArgumentError(
+        "it is text, not tokens; give it a name such as *.txt or *.jsonl, and "
+        "it is tokenised");
+  }
+  constexpr int64_t kHeaderBytes = 256 * sizeof(int32_t);
+  int32_t start[3] = {};
+  if (bytes < kHeaderBytes) return Layout{type};
+  std::memcpy(start, head.data(), sizeof(start));
+  const auto [magic, version, tokens] = start;
+  const bool is_gpt2 = magic == 20240520, is_llama3 = magic == 20240801;
+  if (!is_gpt2 && !is_llama3) return Layout{type};
+  if (tokens < 0 || version != (is_gpt2 ? 1 : 7)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "its header of llm.c has version ", version, " and ", tokens,
+        " tokens; supported is version ", is_gpt2 ? 1 : 7));
+  }
+  return Layout{is_gpt2 ? TokenType::kU16 : TokenType::kU32, kHeaderBytes,
+                tokens};
+}
+
 absl::StatusOr<Layout> LayoutOf(const std::string& path, int fd,
                                 int64_t bytes) {
   switch (KindOf(path)) {
     case DataKind::kU16:
-      return Layout{TokenType::kU16};
+      return LayoutOfPlain(fd, bytes, TokenType::kU16);
     case DataKind::kU32:
-      return Layout{TokenType::kU32};
+      return LayoutOfPlain(fd, bytes, TokenType::kU32);
     case DataKind::kNpy:
       return LayoutOfNpy(fd, bytes);
     case DataKind::kIndexed: {

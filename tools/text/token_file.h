@@ -18,14 +18,15 @@ namespace tessera::text {
 
 // Reads a file of tokens: consecutive little-endian integers, which have 1 to 8
 // bytes in indexed data sets and in NumPy arrays (format versions 1 to 3, one
-// dimension).
+// dimension). A *.u16, *.u32 or *.bin that begins with the header of llm.c has
+// the type and the number of tokens that the header states.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto file, TokenFile::Open("train.u16", 50257));
 //   TESSERA_RETURN_IF_ERROR(file.Read(1000, tokens));
 class TokenFile {
  public:
-  // Reads only the file size and, if there is one, the index or the NumPy
-  // header. InvalidArgument if the file is empty, is a text file, does not
+  // Reads only the file size, the beginning and, if there is one, the index.
+  // InvalidArgument if the file is empty, is a text file of any name, does not
   // contain a whole number of tokens, or contradicts its index or header;
   // Unimplemented if its elements are not integers; otherwise the system's
   // error.

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "base/os/processors.h"
 #include "base/os/thread_pool.h"
 #include "base/status_macros.h"
@@ -31,12 +32,18 @@
 #include "tools/text/tokenizer.h"
 
 ABSL_FLAG(std::vector<std::string>, data, {},
-          "text files, *.jsonl, directories and patterns, separated by commas");
+          "text files, JSON lines, directories and patterns, separated by "
+          "commas");
 ABSL_FLAG(std::string, tokenizer, "",
           "a directory with a tokenizer.json (Hugging Face) or tokenizer.model "
           "(SentencePiece), or the file; empty: bytes");
 ABSL_FLAG(std::string, output, "",
           "writes the data set to this name with .bin and .idx");
+ABSL_FLAG(std::string, special_tokens, "pairs",
+          "where special tokens such as <|im_start|>, written out, become ids: "
+          "pairs (prompts and completions), ids (everywhere), text (nowhere)");
+ABSL_FLAG(int64_t, max_bad_lines, 0,
+          "invalid JSON lines to skip before the tool fails");
 ABSL_FLAG(int64_t, threads, 0, "0: the processors of this process");
 ABSL_FLAG(bool, quiet, false, "prints no progress");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
@@ -68,21 +75,23 @@ class Reporter {
   }
 
   void Print(const text::DocumentEncoder& encoder, OutputFormat format,
-             const std::string& output) const {
+             const std::string& output, int64_t bad_lines) const {
     const double seconds = SecondsSince(begin_);
     if (format == OutputFormat::kJson) {
       const nlohmann::ordered_json result = {
           {"output", output},           {"documents", encoder.documents()},
           {"tokens", encoder.tokens()}, {"bytes", encoder.bytes()},
-          {"seconds", seconds},         {"threads", threads_}};
-      std::cout << result.dump() << "\n";
+          {"seconds", seconds},         {"threads", threads_},
+          {"bad_lines", bad_lines}};
+      std::cout << DumpJson(result) << "\n";
       return;
     }
     std::cout << absl::StrFormat(
         "%s.bin, .idx: %d tokens of %d documents, from %.1f MB of text in %.1f "
-        "s (%.1f MB/s by %d threads)\n",
+        "s (%.1f MB/s by %d threads)%s\n",
         output, encoder.tokens(), encoder.documents(), Megabytes(encoder),
-        seconds, Megabytes(encoder) / seconds, threads_);
+        seconds, Megabytes(encoder) / seconds, threads_,
+        bad_lines == 0 ? "" : absl::StrCat("; ", bad_lines, " invalid lines"));
   }
 
  private:
@@ -98,8 +107,12 @@ class Reporter {
 
 absl::StatusOr<std::unique_ptr<text::Tokenizer>> OpenTokenizer(
     const std::string& path) {
+  const std::string special = absl::GetFlag(FLAGS_special_tokens);
+  TESSERA_ASSIGN_OR_RETURN(const text::SpecialTokenPolicy policy,
+                           text::ParseSpecialTokens(special),
+                           FlagError("special_tokens", special, _));
   if (path.empty()) return std::make_unique<text::ByteTokenizer>();
-  TESSERA_ASSIGN_OR_RETURN(auto tokenizer, text::LoadTokenizer(path),
+  TESSERA_ASSIGN_OR_RETURN(auto tokenizer, text::LoadTokenizer(path, policy),
                            FlagError("tokenizer", path, _));
   return tokenizer;
 }
@@ -118,6 +131,10 @@ absl::Status CheckFlags() {
   if (absl::GetFlag(FLAGS_format) == OutputFormat::kCsv) {
     return refuse("format", "csv", "allowed: text, json");
   }
+  const int64_t bad_lines = absl::GetFlag(FLAGS_max_bad_lines);
+  if (bad_lines < 0) {
+    return refuse("max_bad_lines", absl::StrCat(bad_lines), "allowed: from 0");
+  }
   const int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads < 0 || threads > 1024) {
     return refuse("threads", absl::StrCat(threads), "allowed: 0 to 1024");
@@ -127,7 +144,8 @@ absl::Status CheckFlags() {
 
 absl::Status Run() {
   TESSERA_RETURN_IF_ERROR(CheckFlags());
-  const std::vector<std::string> data = absl::GetFlag(FLAGS_data);
+  const std::vector<std::string> data =
+      text::JoinNames(absl::GetFlag(FLAGS_data), text::NamesData);
   const std::string names = absl::StrJoin(data, ",");
   TESSERA_ASSIGN_OR_RETURN(const std::vector<text::DataFile> files,
                            text::FindDataFiles(data),
@@ -150,12 +168,16 @@ absl::Status Run() {
   text::DocumentEncoder encoder(
       *tokenizer, pool, std::move(writer),
       std::bind_front(&Reporter::Progress, &reporter));
+  const int64_t max_bad_lines = absl::GetFlag(FLAGS_max_bad_lines);
+  int64_t bad_lines_left = max_bad_lines;
   for (const text::DataFile& file : files) {
     TESSERA_RETURN_IF_ERROR(text::ForEachDocument(
-        file, std::bind_front(&text::DocumentEncoder::Add, &encoder)));
+        file, std::bind_front(&text::DocumentEncoder::Add, &encoder),
+        {tokenizer->vocabulary_size(), &bad_lines_left}));
   }
   TESSERA_RETURN_IF_ERROR(encoder.Finish());
-  reporter.Print(encoder, absl::GetFlag(FLAGS_format), output);
+  reporter.Print(encoder, absl::GetFlag(FLAGS_format), output,
+                 max_bad_lines - bad_lines_left);
   return absl::OkStatus();
 }
 
@@ -173,6 +195,7 @@ int main(int argc, char** argv) {
           "Writes text as an indexed data set of tokens (PREFIX.bin and "
           "PREFIX.idx, as Megatron-LM has them).",
       .example = "--data=books,web/*.jsonl --tokenizer=smollm --output=train",
-      .flags = {"data", "tokenizer", "output", "threads", "quiet", "format"}};
+      .flags = {"data", "tokenizer", "output", "special_tokens",
+                "max_bad_lines", "threads", "quiet", "format"}};
   return tessera::tools::RunTool(tool, argc, argv, tessera::tools::Run);
 }

@@ -26,15 +26,31 @@ using TokenId = int32_t;
 // tokenizers package, or as its characters, which is safe for untrusted texts.
 enum class SpecialTokens { kRecognised, kAsText };
 
+// Determines which documents contain special tokens (kRecognised): prompts and
+// completions, to which the template of a chat may have been applied, all
+// documents, or none.
+enum class SpecialTokenPolicy { kPairs, kAll, kNone };
+
 // Const calls are thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Tokenizers with the same nonzero fingerprint encode all texts equally.
-  // LoadTokenizer sets it.
+  // Tokenizers with the same nonzero fingerprint encode all texts and pairs
+  // equally. LoadTokenizer sets it and the policy.
   uint64_t fingerprint() const { return fingerprint_; }
   void set_fingerprint(uint64_t fingerprint) { fingerprint_ = fingerprint; }
+
+  void set_special_tokens(SpecialTokenPolicy policy) { policy_ = policy; }
+  // How to encode texts, and how to encode prompts and completions.
+  SpecialTokens SpecialTokensOfTexts() const {
+    return policy_ == SpecialTokenPolicy::kAll ? SpecialTokens::kRecognised
+                                               : SpecialTokens::kAsText;
+  }
+  SpecialTokens SpecialTokensOfPairs() const {
+    return policy_ == SpecialTokenPolicy::kNone ? SpecialTokens::kAsText
+                                                : SpecialTokens::kRecognised;
+  }
 
   // Every id is in [0, vocabulary_size()); some of these ids may be unused.
   virtual int64_t vocabulary_size() const = 0;
@@ -74,6 +90,7 @@ class Tokenizer {
 
  private:
   uint64_t fingerprint_ = 0;
+  SpecialTokenPolicy policy_ = SpecialTokenPolicy::kPairs;
   std::vector<TokenId> begin_of_text_ = {};
 };
 

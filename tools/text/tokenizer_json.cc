@@ -187,14 +187,94 @@ absl::Status ReadAddedTokens(const Json& document,
   return absl::OkStatus();
 }
 
-absl::Status CheckDecoder(const Json& document) {
-  const auto decoder = document.find("decoder");
-  if (decoder == document.end() || decoder->is_null()) return absl::OkStatus();
-  if (decoder->is_object() && decoder->value("type", Json()) == "ByteLevel") {
+std::string TypeOf(const Json& step) {
+  if (!step.is_object()) return "";
+  const auto type = step.find("type");
+  if (type == step.end() || !type->is_string()) return "";
+  return type->get<std::string>();
+}
+
+// Appends the steps of a normalizer, pre-tokenizer or decoder. Replaces a
+// Sequence, which may be empty or contain others, by its steps in the array
+// `list`.
+absl::Status AppendSteps(const Json& step, const char* list,
+                         std::vector<const Json*>& steps) {
+  if (TypeOf(step) != "Sequence") {
+    steps.push_back(&step);
     return absl::OkStatus();
   }
-  return absl::UnimplementedError(
-      "decoder: supported is type \"ByteLevel\" or none");
+  const auto inner = step.find(list);
+  if (inner == step.end() || !inner->is_array()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key \"", list, "\" of a Sequence must be an array"));
+  }
+  for (const Json& one : *inner) {
+    TESSERA_RETURN_IF_ERROR(AppendSteps(one, list, steps));
+  }
+  return absl::OkStatus();
+}
+
+// The steps of the part `key` of the document; none if it is missing or null.
+absl::StatusOr<std::vector<const Json*>> StepsOf(const Json& document,
+                                                 const char* key,
+                                                 const char* list) {
+  std::vector<const Json*> steps;
+  const auto part = document.find(key);
+  if (part == document.end() || part->is_null()) return steps;
+  TESSERA_RETURN_IF_ERROR(AppendSteps(*part, list, steps), Annotate(_, key));
+  return steps;
+}
+
+// True for a normalizer that leaves every text unchanged.
+bool IsWithoutEffect(const Json& normalizer) {
+  const auto is_off = [&](const char* key) {
+    const auto flag = normalizer.find(key);
+    return flag != normalizer.end() && *flag == false;
+  };
+  const std::string type = TypeOf(normalizer);
+  if (type == "Strip") return is_off("strip_left") && is_off("strip_right");
+  if (type == "BertNormalizer") {
+    // strip_accents is as lowercase if it is null.
+    const Json accents = normalizer.value("strip_accents", Json());
+    return is_off("clean_text") && is_off("handle_chinese_chars") &&
+           is_off("lowercase") && (accents.is_null() || accents == false);
+  }
+  const Json content =
+      normalizer.is_object() ? normalizer.value("content", Json()) : Json();
+  return type == "Replace" && content.is_string() &&
+         normalizer.value("pattern", Json()) == Json{{"String", content}};
+}
+
+absl::Status ReadNormalizer(const Json& document,
+                            BpeTokenizerOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<const Json*> steps,
+                           StepsOf(document, "normalizer", "normalizers"));
+  for (const Json* step : steps) {
+    if (TypeOf(*step) == "NFC") {
+      options.composes = true;
+    } else if (!IsWithoutEffect(*step)) {
+      return absl::UnimplementedError(absl::StrCat(
+          "normalizer: ",
+          step->is_object() ? Quoted(TypeOf(*step)) : DescribeJson(*step),
+          " is not supported; supported is type \"NFC\" or none"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDecoder(const Json& document) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<const Json*> steps,
+                           StepsOf(document, "decoder", "decoders"));
+  int byte_levels = 0;
+  for (const Json* step : steps) {
+    const std::string type = TypeOf(*step);
+    byte_levels += type == "ByteLevel" ? 1 : 0;
+    // Fuse joins texts, as decoding does anyway.
+    if ((type == "ByteLevel" && byte_levels == 1) || type == "Fuse") continue;
+    return absl::UnimplementedError(
+        "decoder: supported is one of type \"ByteLevel\", or none");
+  }
+  return absl::OkStatus();
 }
 
 // The id of the added token or vocabulary entry with this text.
@@ -224,13 +304,6 @@ absl::Status FindEndOfText(std::string_view name,
     if (options.end_of_text.has_value()) break;
   }
   return absl::OkStatus();
-}
-
-std::string TypeOf(const Json& step) {
-  if (!step.is_object()) return "";
-  const auto type = step.find("type");
-  if (type == step.end() || !type->is_string()) return "";
-  return type->get<std::string>();
 }
 
 // The ids of the special tokens before the text in a TemplateProcessing.
@@ -323,20 +396,19 @@ absl::Status ReadStep(const Json& step, bool last,
 // Sets the rules of `options` from the "pre_tokenizer". Unimplemented for the
 // features that the table in the header lists as refused; the message names the
 // key.
-absl::Status ReadPreTokenizer(const Json& pre_tokenizer,
+absl::Status ReadPreTokenizer(const Json& document,
                               BpeTokenizerOptions& options) {
-  if (TypeOf(pre_tokenizer) != "Sequence") {
-    return ReadStep(pre_tokenizer, /*last=*/true, options);
+  constexpr char kKey[] = "pre_tokenizer";
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<const Json*> steps,
+                           StepsOf(document, kKey, "pretokenizers"));
+  if (steps.empty()) {
+    return absl::UnimplementedError(
+        "pre_tokenizer: none is not supported; supported is ByteLevel, or a "
+        "Sequence that ends in it, of Split and Digits");
   }
-  const auto steps = pre_tokenizer.find("pretokenizers");
-  if (steps == pre_tokenizer.end() || !steps->is_array() || steps->empty()) {
-    return absl::InvalidArgumentError(
-        "key \"pretokenizers\" must be an array with at least one");
-  }
-  for (size_t i = 0; i < steps->size(); ++i) {
-    TESSERA_RETURN_IF_ERROR(
-        ReadStep((*steps)[i], i + 1 == steps->size(), options),
-        Annotate(_, absl::StrCat("step ", i)));
+  for (size_t i = 0; i < steps.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(ReadStep(*steps[i], i + 1 == steps.size(), options),
+                            Annotate(_, absl::StrCat(kKey, ": step ", i)));
   }
   return absl::OkStatus();
 }
@@ -354,19 +426,8 @@ absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
   }
   BpeTokenizerOptions options;
   TESSERA_RETURN_IF_ERROR(ReadModel(document, options));
-  const auto normalizer = document.find("normalizer");
-  if (normalizer != document.end() && !normalizer->is_null()) {
-    if (!normalizer->is_object() ||
-        normalizer->value("type", Json()) != "NFC") {
-      return absl::UnimplementedError(
-          absl::StrCat("normalizer: ", DescribeJson(*normalizer),
-                       " is not supported; supported is type \"NFC\" or none"));
-    }
-    options.composes = true;
-  }
-  TESSERA_RETURN_IF_ERROR(
-      ReadPreTokenizer(document.value("pre_tokenizer", Json()), options),
-      Annotate(_, "pre_tokenizer"));
+  TESSERA_RETURN_IF_ERROR(ReadNormalizer(document, options));
+  TESSERA_RETURN_IF_ERROR(ReadPreTokenizer(document, options));
   TESSERA_RETURN_IF_ERROR(ReadAddedTokens(document, options));
   for (const AddedToken& token : options.added_second) {
     if (!options.composes || ComposedForm(token.content) == token.content) {

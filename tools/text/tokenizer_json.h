@@ -12,10 +12,14 @@
 //                   or a Sequence that ends in it, of Split  and behaviors
 //                   (Isolated) by a pattern of
 //                   word_splitter.h and of Digits
-//   normalizer      NFC or none                              others
+//   normalizer      NFC, none, and without effect:   others
+//                   Strip, Replace, BertNormalizer
 //   added_tokens    special or not, normalized or not        single_word, lstrip,
 //                                                            rstrip
-//   decoder         ByteLevel or none                        others
+//   decoder         ByteLevel, with Fuse, or none            others
+//
+// Each Sequence may be empty or contain others. Without a decoder, tokens are
+// decoded as by ByteLevel.
 // clang-format on
 //
 // The special tokens that the post_processor puts before a text are the

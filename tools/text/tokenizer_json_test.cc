@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -74,6 +75,77 @@ TEST(GoldenTest, EveryKindMatchesReferencePackage) {
   }
 }
 
+Json Sequence(const char* list, std::vector<Json> steps) {
+  return {{"type", "Sequence"}, {list, std::move(steps)}};
+}
+
+// The tokenizers package gives these forms the ids of the plain ones, too
+// (make_testdata.py).
+TEST(GoldenTest, FormsWithoutEffectHaveIdsOfPlainForms) {
+  const Json golden =
+      Json::parse(ReadAll(absl::StrCat(kDirectory, "/golden.json")));
+  const std::vector<std::string> texts = golden["texts"];
+  const auto expect_ids = [&](const Json& document, const char* name) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const BpeTokenizer tokenizer,
+                                 ParseTokenizerJson(document.dump(), ""));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::vector<TokenId> expected = golden["ids"][name][i];
+      EXPECT_EQ(tokenizer.Encode(texts[i], SpecialTokens::kRecognised),
+                expected)
+          << document["normalizer"] << document["pre_tokenizer"] << texts[i];
+    }
+  };
+  const auto normalizers = [](std::vector<Json> steps) {
+    return Sequence("normalizers", std::move(steps));
+  };
+  const auto pre_tokenizers = [](std::vector<Json> steps) {
+    return Sequence("pretokenizers", std::move(steps));
+  };
+  const Json nfc = {{"type", "NFC"}};
+  for (const auto& [name, form] : golden["no_ops"].items()) {
+    Json document = Document();
+    document["normalizer"] = form;
+    expect_ids(document, "gpt2");
+    document["normalizer"] = normalizers({form, normalizers({nfc}), nfc, form});
+    document["pre_tokenizer"] = golden["variants"]["qwen2"]["pre_tokenizer"];
+    expect_ids(document, "qwen2_nfc");
+  }
+  EXPECT_EQ(golden["no_ops"].size(), 6u);
+  Json document = Document();
+  const Json bytes = document["pre_tokenizer"], empty = pre_tokenizers({});
+  for (const Json& form :
+       {pre_tokenizers({bytes}), pre_tokenizers({pre_tokenizers({bytes})}),
+        pre_tokenizers({empty, bytes, empty})}) {
+    document["pre_tokenizer"] = form;
+    expect_ids(document, "gpt2");
+  }
+  for (const char* list : {"decoders", "processors"}) {
+    const char* part = *list == 'd' ? "decoder" : "post_processor";
+    for (const Json& form :
+         {Sequence(list, {}), Sequence(list, {{{"type", "ByteLevel"}}})}) {
+      document[part] = form;
+      expect_ids(document, "gpt2");
+    }
+  }
+}
+
+TEST(TokenizerJsonTest, DecoderSequencesDecodeBytes) {
+  const std::string text = "caf\u00e9 <|endoftext|>\n";
+  const Json bytes = {{"type", "ByteLevel"}}, fuse = {{"type", "Fuse"}};
+  for (const std::vector<Json>& steps :
+       {std::vector<Json>{},
+        {bytes},
+        {bytes, fuse},
+        {fuse, bytes},
+        {Sequence("decoders", {bytes}), Sequence("decoders", {})}}) {
+    Json document = Document();
+    document["decoder"] = Sequence("decoders", steps);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const BpeTokenizer tokenizer,
+                                 ParseTokenizerJson(document.dump(), ""));
+    EXPECT_EQ(tokenizer.Decode(tokenizer.Encode(text)), text);
+  }
+}
+
 TEST(TokenizerJsonTest, MergesMayBePairsOrTexts) {
   Json document = Document();
   Json& merges = document["model"]["merges"];
@@ -133,7 +205,23 @@ TEST(TokenizerJsonTest, RejectsUnsupportedFeaturesAndNamesKey) {
   EXPECT_THAT(With("/normalizer", {{"type", "NFKC"}}),
               refused("supported is type \"NFC\" or none"));
   EXPECT_THAT(With("/normalizer", 3), refused("normalizer"));
+  EXPECT_THAT(
+      With("/normalizer", Sequence("normalizers", {{{"type", "NFC"}},
+                                                   {{"type", "Lowercase"}}})),
+      refused("normalizer: \"Lowercase\""));
+  EXPECT_THAT(With("/normalizer", {{"type", "Strip"}, {"strip_left", true}}),
+              refused("normalizer: \"Strip\""));
+  EXPECT_THAT(With("/normalizer", {{"type", "Replace"},
+                                   {"pattern", {{"String", " "}}},
+                                   {"content", "_"}}),
+              refused("normalizer: \"Replace\""));
   EXPECT_THAT(With("/decoder", {{"type", "Metaspace"}}), refused("decoder"));
+  const Json byte_decoder = {{"type", "ByteLevel"}};
+  EXPECT_THAT(
+      With("/decoder", Sequence("decoders", {byte_decoder, byte_decoder})),
+      refused("decoder"));
+  EXPECT_THAT(With("/pre_tokenizer", Sequence("pretokenizers", {})),
+              refused("pre_tokenizer: none"));
   EXPECT_THAT(With("/pre_tokenizer", nullptr), refused("pre_tokenizer"));
   EXPECT_THAT(With("/pre_tokenizer", {{"type", "Metaspace"}}),
               refused("pre_tokenizer", "\"Metaspace\""));
@@ -200,6 +288,8 @@ TEST(TokenizerJsonTest, RejectsWrongDocuments) {
   EXPECT_THAT(With("/added_tokens/1/special", 1), refused("\"special\""));
   EXPECT_THAT(With("/pre_tokenizer", {{"type", "Sequence"}}),
               refused("\"pretokenizers\""));
+  EXPECT_THAT(With("/normalizer", {{"type", "Sequence"}, {"normalizers", 1}}),
+              refused("normalizer", "\"normalizers\""));
   EXPECT_THAT(With("/pre_tokenizer/use_regex", "x"), refused("\"use_regex\""));
 }
 

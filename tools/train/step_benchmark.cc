@@ -17,6 +17,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "base/json/json.h"
 #include "base/os/thread_pool.h"
 #include "base/status_macros.h"
 #include "base/tensor/tensor.h"
@@ -174,7 +175,7 @@ nlohmann::json ConfigOf(const model_files::ModelConfig& model) {
 
 absl::Status AnswerRequests(Trainer& trainer) {
   const nlohmann::json ready = {{"config", ConfigOf(trainer.options().model)}};
-  std::cout << ready.dump() << std::endl;
+  std::cout << DumpJson(ready) << std::endl;
   std::string line;
   while (std::getline(std::cin, line)) {
     TESSERA_ASSIGN_OR_RETURN(const MeasuredStep step, trainer.Step());
@@ -182,7 +183,7 @@ absl::Status AnswerRequests(Trainer& trainer) {
     const nlohmann::json answer = {
         {"seconds", seconds},
         {"tokens_per_second", trainer.tokens() / seconds}};
-    std::cout << answer.dump() << std::endl;
+    std::cout << DumpJson(answer) << std::endl;
   }
   return absl::OkStatus();
 }

@@ -38,6 +38,22 @@ VARIANTS = {
     "qwen2_nfc": (pre_tokenizers.Sequence([split(QWEN2), byte_level(regex=False)]), False),
 }
 
+def normalizers(*steps):
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+# Normalizers that change no text.
+NO_OPS = {
+    "empty": normalizers(),
+    "nested": normalizers(normalizers(), normalizers(normalizers())),
+    "strip": {"type": "Strip", "strip_left": False, "strip_right": False},
+    "replace": {"type": "Replace", "pattern": {"String": "a"}, "content": "a"},
+    "bert": {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": False, "strip_accents": None,
+             "lowercase": False},
+    "bert_accents": {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": False,
+                     "strip_accents": False, "lowercase": False},
+}
+
 TEXTS = [
     "", " ", "  ", "\n", "a", " a", "a ", "Hello, world!", "It's we'll I'D THEY'RE don'T x'ſ 'ſ 's' 'LL'", "''s '' 'x",
     "int main() {\n\treturn 0;\n}\n", "a  b   c    d\n\n\ne \n f\r\n\r\n  g", "\t\ttabs\t and  spaces  ",
@@ -78,6 +94,26 @@ def variant(tokenizer, name):
     return document
 
 
+def check_no_ops(tokenizer, texts, golden):
+    """The forms that tokenizer_json_test.cc compares with the plain ones have their ids in the package, too."""
+    def sequence(*steps):
+        return {"type": "Sequence", "pretokenizers": list(steps)}
+
+    def check(document, name):
+        one = Tokenizer.from_str(json.dumps(document))
+        assert [one.encode(text, add_special_tokens=False).ids for text in texts] == golden["ids"][name], document
+
+    nfc = {"type": "NFC"}
+    for form in NO_OPS.values():
+        check({**variant(tokenizer, "gpt2"), "normalizer": form}, "gpt2")
+        check({**variant(tokenizer, "qwen2"), "normalizer": normalizers(form, normalizers(nfc), nfc, form)}, "qwen2_nfc")
+    plain = variant(tokenizer, "gpt2")
+    bytes_only = plain["pre_tokenizer"]
+    for form in (sequence(bytes_only), sequence(sequence(bytes_only)), sequence(sequence(), bytes_only, sequence())):
+        check({**plain, "pre_tokenizer": form}, "gpt2")
+    check({**plain, "post_processor": {"type": "Sequence", "processors": []}}, "gpt2")
+
+
 def main():
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 24
     path = os.path.join(HERE, "tokenizer.json")
@@ -89,7 +125,7 @@ def main():
     tokenizer = Tokenizer.from_file(path)
     rng = random.Random(7)
     texts = TEXTS + [random_text(rng) for _ in range(count)]
-    golden = {"variants": {}, "texts": texts, "ids": {}, "ids_as_text": {}}
+    golden = {"variants": {}, "no_ops": NO_OPS, "texts": texts, "ids": {}, "ids_as_text": {}}
     for name in VARIANTS:
         document = variant(tokenizer, name)
         golden["variants"][name] = {"pre_tokenizer": document["pre_tokenizer"], "ignore_merges": VARIANTS[name][1],
@@ -103,6 +139,7 @@ def main():
         for text, ids in zip(texts, golden["ids"][name]):
             decoded = one.decode(ids, skip_special_tokens=False)
             assert "prefix" in name or "runs" in name or "nfc" in name or decoded == text, (name, text, decoded)
+    check_no_ops(tokenizer, texts, golden)
     out = sys.stdout if len(sys.argv) > 1 else open(os.path.join(HERE, "golden.json"), "w")
     json.dump(golden, out, ensure_ascii=True, separators=(",", ":"))
     out.write("\n")

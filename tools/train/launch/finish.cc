@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/dtype/dtype.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
@@ -361,7 +362,7 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
                         {"at_step", outcome.verified->at_step}};
   }
   // The sample may be invalid UTF-8.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return DumpJson(json, 2) + "\n";
 }
 
 absl::Status FinishRun(const FinishedRun& run, const std::string& text,

@@ -26,6 +26,7 @@
 #include "collectives/adaptive/create_adaptive.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
+#include "tools/text/data_files.h"
 #include "tools/text/load_tokenizer.h"
 #include "tools/text/token_cache.h"
 #include "tools/text/tokenizer.h"
@@ -120,14 +121,15 @@ using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 
 // Opens the tokenizer of the model's directory, or bytes for presets and
 // directories without a tokenizer.
-absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(const Settings& settings) {
+absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(
+    const Settings& settings, text::SpecialTokenPolicy special) {
   const std::string directory = UserPath(settings.model);
   if (absl::c_linear_search(model_files::PresetNames(), settings.model) ||
       !text::HasTokenizer(directory)) {
     return std::make_shared<const text::ByteTokenizer>();
   }
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<text::Tokenizer> tokenizer,
-                           text::LoadTokenizer(directory),
+                           text::LoadTokenizer(directory, special),
                            tools::FlagError("model", settings.model, _));
   return TokenizerPointer(std::move(tokenizer));
 }
@@ -138,14 +140,20 @@ struct WeightedPath {
   std::optional<double> weight;
 };
 
+// A number after a colon is a weight unless the whole names data, or it is no
+// share and the part before the colon names no data either.
 WeightedPath ParsePath(const std::string& text) {
+  const WeightedPath whole = {UserPath(text), std::nullopt};
   const size_t colon = text.rfind(':');
   double weight = 0;
-  if (colon == text.npos || colon == 0 ||
+  if (colon == text.npos || colon == 0 || text::NamesData(whole.path) ||
       !absl::SimpleAtod(text.substr(colon + 1), &weight)) {
-    return {UserPath(text), std::nullopt};
+    return whole;
   }
-  return {UserPath(text.substr(0, colon)), weight};
+  const std::string path = UserPath(text.substr(0, colon));
+  const bool is_share = weight > 0 && weight <= 1;
+  if (!is_share && !text::NamesData(path)) return whole;
+  return {path, weight};
 }
 
 absl::Status CheckWeights(const std::vector<WeightedPath>& paths) {
@@ -184,7 +192,10 @@ absl::StatusOr<std::vector<text::Samples::Part>> OpenParts(
   const text::TokenCache cache = CacheOf(settings);
   std::vector<WeightedPath> paths;
   bool has_weights = false;
-  for (const std::string& text : settings.data) {
+  const auto names_data = [](const std::string& text) {
+    return text::NamesData(ParsePath(text).path);
+  };
+  for (const std::string& text : text::JoinNames(settings.data, names_data)) {
     paths.push_back(ParsePath(text));
     has_weights = has_weights || paths.back().weight.has_value();
   }
@@ -280,10 +291,14 @@ absl::StatusOr<std::vector<std::string>> FindRepositoryTexts(
 }
 
 absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
-  if (settings.tokenizer.empty()) return OpenModelsTokenizer(settings);
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::SpecialTokenPolicy special,
+      text::ParseSpecialTokens(settings.special_tokens),
+      tools::FlagError("special_tokens", settings.special_tokens, _));
+  if (settings.tokenizer.empty()) return OpenModelsTokenizer(settings, special);
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<text::Tokenizer> tokenizer,
-      text::LoadTokenizer(UserPath(settings.tokenizer)),
+      text::LoadTokenizer(UserPath(settings.tokenizer), special),
       tools::FlagError("tokenizer", settings.tokenizer, _));
   return TokenizerPointer(std::move(tokenizer));
 }

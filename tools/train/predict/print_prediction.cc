@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "collectives/operation/operation.h"
 #include "nlohmann/json.hpp"
 #include "tools/train/predict/message_table.h"
@@ -277,7 +278,7 @@ std::string PredictionAsJson(const RunPrediction& run) {
                               {"fits", advice.fits},
                               {"and_before", advice.and_before}});
   }
-  return json.dump(2) + "\n";
+  return DumpJson(json, 2) + "\n";
 }
 
 }  // namespace tessera::train

@@ -81,7 +81,7 @@ const std::vector<std::string>& Columns() {
 // Null and numbers that are not finite are empty.
 std::string CsvLine(const OrderedJson& all) {
   return absl::StrJoin(all, ",", [](std::string* out, const auto& value) {
-    const std::string text = value.dump();
+    const std::string text = DumpJson(value);
     if (text != "null") out->append(text);
   });
 }
@@ -91,7 +91,7 @@ std::string JsonLine(const OrderedJson& all) {
   for (const auto& [key, value] : all.items()) {
     if (!value.is_null()) line[key] = value;
   }
-  return line.dump();
+  return DumpJson(line);
 }
 
 // Null if `text` is no JSON.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/os/atomic_file.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -24,8 +25,7 @@ std::string LabelText(std::string text) {
   }
   // The remaining characters need only the escapes that the format shares with
   // JSON: \\ \" \n.
-  return nlohmann::json(text).dump(-1, ' ', false,
-                                   nlohmann::json::error_handler_t::replace);
+  return DumpJson(nlohmann::json(text));
 }
 
 std::string NumberText(double value) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/json/json.h"
 #include "nlohmann/json.hpp"
 #include "tools/train/settings/offload_choice.h"
 
@@ -449,7 +450,7 @@ std::string RunReportAsJson(const RunReport& report) {
                                     {"change", one.change}});
   }
   json["messages"] = MessagesAsJson(report);
-  return json.dump(2) + "\n";
+  return DumpJson(json, 2) + "\n";
 }
 
 }  // namespace tessera::train

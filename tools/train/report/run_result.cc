@@ -45,9 +45,7 @@ class Writer {
     }
     json_[key] = std::move(list);
   }
-  std::string Text() const {
-    return json_.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  }
+  std::string Text() const { return DumpJson(json_); }
 
  private:
   OrderedJson json_ = OrderedJson::object();

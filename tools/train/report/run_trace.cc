@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/record/flight_recorder.h"
@@ -53,8 +54,7 @@ std::string_view ThreadName(size_t thread) {
 }
 
 std::string QuotedJson(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', true,
-                                   nlohmann::json::error_handler_t::replace);
+  return DumpJson(nlohmann::json(text));
 }
 
 // The unit of the trace format. Integers keep every digit.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <utility>
 #include <vector>
@@ -156,8 +157,14 @@ class Writer {
 
 absl::StatusOr<std::vector<int64_t>> PromptOf(const text::Tokenizer& tokenizer,
                                               const std::string& prompt) {
-  std::vector<text::TokenId> ids = tokenizer.begin_of_text();
-  tokenizer.AppendTokens(prompt, text::SpecialTokens::kAsText, ids);
+  std::vector<text::TokenId> ids =
+      tokenizer.Encode(prompt, tokenizer.SpecialTokensOfPairs());
+  // A chat template may have begun the text already.
+  const std::vector<text::TokenId>& begin = tokenizer.begin_of_text();
+  if (!std::ranges::equal(
+          std::span(ids).first(std::min(ids.size(), begin.size())), begin)) {
+    ids.insert(ids.begin(), begin.begin(), begin.end());
+  }
   if (!ids.empty()) return std::vector<int64_t>(ids.begin(), ids.end());
   if (const auto end = tokenizer.end_of_text(); end.has_value()) {
     return std::vector<int64_t>{*end};

@@ -152,7 +152,7 @@ absl::StatusOr<std::string> FormatField(const SettingsField& field,
   const Json value = std::visit(
       [&](const auto& member) { return Json(GetField(member, settings)); },
       field.member);
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = DumpJson(value);
   if (Json::parse(text) == value) return text;
   return absl::InvalidArgumentError(absl::StrCat(
       "text that is not UTF-8 cannot be written as JSON: ",

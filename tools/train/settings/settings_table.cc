@@ -72,7 +72,7 @@ constexpr SettingsField kFields[] = {
      "Hugging Face config.json",
      kCommon},
     {"data", kModelAndData, &Settings::data, AnyValue{},
-     "comma-separated text files, .jsonl files, directories, glob patterns and "
+     "comma-separated text files, JSON lines, directories, glob patterns and "
      "token files (.idx with .bin, .npy, .u16, .u32); with weights that add up "
      "to 1, such as books:0.7,web:0.3, a blend. Empty: the repository's own "
      "sources and documents",
@@ -84,9 +84,14 @@ constexpr SettingsField kFields[] = {
     {"token_cache", kModelAndData, &Settings::token_cache, AnyValue{},
      "directory that caches the tokens of texts of at least 1 MiB. Empty: "
      "tessera/tokens in $XDG_CACHE_HOME or ~/.cache. off: no cache"},
+    {"special_tokens", kModelAndData, &Settings::special_tokens,
+     OneOf{"pairs, ids, text"},
+     "where the tokenizer's special tokens, written out in the data, become "
+     "ids: pairs, only in prompts and completions; ids, everywhere; "
+     "text, nowhere"},
     {"mask_prompts", kModelAndData, &Settings::mask_prompts, AnyValue{},
-     "excludes the prompts of .jsonl lines that have a prompt and a completion "
-     "from the loss"},
+     "excludes the prompts of JSON lines that have a prompt and a completion, "
+     "and labels of -100, from the loss"},
     {"dtype", kModelAndData, Text{"dtype"}, AnyValue{},
      "type of weights and activations: fp32; bf16; fp16, which uses "
      "--loss_scale; or fp8, which is bf16 with the matrix products of the "

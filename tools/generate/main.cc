@@ -135,7 +135,7 @@ absl::Status Continue(const LoadedModel& model, tensor_parallel::Ops& ops) {
 absl::Status MeasureText(const LoadedModel& model, const std::string& path,
                          tensor_parallel::Ops& ops) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
-                           ReadFile(train::UserPath(path), kMostTextBytes),
+                           ReadFile(path, kMostTextBytes),
                            FlagError("perplexity", path, _));
   const std::vector<text::TokenId> ids = model.tokenizer->Encode(text);
   if (ids.size() < 2) {
@@ -174,8 +174,7 @@ absl::Status Run() {
   TESSERA_RETURN_IF_ERROR(CheckFlags());
   TESSERA_ASSIGN_OR_RETURN(
       const LoadedModel model,
-      OpenModel(train::UserPath(absl::GetFlag(FLAGS_from)),
-                train::UserPath(absl::GetFlag(FLAGS_tokenizer))));
+      OpenModel(absl::GetFlag(FLAGS_from), absl::GetFlag(FLAGS_tokenizer)));
   tensor_parallel::CpuOps ops(
       {.threads = static_cast<int>(absl::GetFlag(FLAGS_threads))});
   const std::string text = absl::GetFlag(FLAGS_perplexity);

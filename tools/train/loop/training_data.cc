@@ -120,7 +120,7 @@ using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 // Opens the tokenizer of the model's directory, or bytes for presets and
 // directories without a tokenizer.
 absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(const Settings& settings) {
-  const std::string directory = UserPath(settings.model);
+  const std::string directory = settings.model;
   if (absl::c_linear_search(model_files::PresetNames(), settings.model) ||
       !text::HasTokenizer(directory)) {
     return std::make_shared<const text::ByteTokenizer>();
@@ -142,9 +142,9 @@ WeightedPath ParsePath(const std::string& text) {
   double weight = 0;
   if (colon == text.npos || colon == 0 ||
       !absl::SimpleAtod(text.substr(colon + 1), &weight)) {
-    return {UserPath(text), std::nullopt};
+    return {text, std::nullopt};
   }
-  return {UserPath(text.substr(0, colon)), weight};
+  return {text.substr(0, colon), weight};
 }
 
 absl::Status CheckWeights(const std::vector<WeightedPath>& paths) {
@@ -171,7 +171,7 @@ absl::Status CheckWeights(const std::vector<WeightedPath>& paths) {
 text::TokenCache CacheOf(const Settings& settings) {
   if (settings.token_cache == "off") return text::TokenCache("");
   if (!settings.token_cache.empty()) {
-    return text::TokenCache(UserPath(settings.token_cache));
+    return text::TokenCache(settings.token_cache);
   }
   const std::string directory = collectives::DefaultCacheDirectory();
   return text::TokenCache(
@@ -282,7 +282,7 @@ absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
   if (settings.tokenizer.empty()) return OpenModelsTokenizer(settings);
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<text::Tokenizer> tokenizer,
-      text::LoadTokenizer(UserPath(settings.tokenizer)),
+      text::LoadTokenizer(settings.tokenizer),
       tools::FlagError("tokenizer", settings.tokenizer, _));
   return TokenizerPointer(std::move(tokenizer));
 }

@@ -6,8 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 
 namespace tessera {
 namespace {
@@ -37,28 +39,49 @@ constexpr std::array<Unit, 13> kUnits = {{
     {"B", 1},
 }};
 
-bool IsBinary(const Unit& unit) { return unit.name.size() == 3; }
-
 // The unit's size in bytes, or 0 if there is no such unit.
 int64_t UnitBytes(std::string_view name) {
   if (name.empty()) return 1;
   for (const Unit& unit : kUnits) {
     if (absl::EqualsIgnoreCase(name, unit.name)) return unit.bytes;
-    const bool is_short_form = name.size() == 1 && IsBinary(unit);
-    if (is_short_form && absl::EqualsIgnoreCase(name, unit.name.substr(0, 1))) {
+    const bool is_binary = unit.name.size() == 3;  // Has short forms.
+    if (is_binary && absl::EqualsIgnoreCase(name.size() < 3 ? name : "",
+                                            unit.name.substr(0, name.size()))) {
       return unit.bytes;
     }
   }
   return 0;
 }
 
-// A decimal number as digits * 10^-decimals, exactly.
+// A decimal number as digits * 10^-decimals, exactly. With an exponent,
+// `decimals` may be negative.
 struct Decimal {
   uint64_t digits = 0;
   int decimals = 0;
 };
 
 constexpr int kMaxDigits = 19;
+
+// Removes an exponent such as "e9" or "E-3", if there is one; false if it has
+// more than 3 digits. An E without a number is a unit.
+bool ConsumeExponent(std::string_view* text, int* decimals) {
+  std::string_view rest = *text;
+  if (!absl::ConsumePrefix(&rest, "e") && !absl::ConsumePrefix(&rest, "E")) {
+    return true;
+  }
+  const bool is_negative = absl::ConsumePrefix(&rest, "-");
+  if (!is_negative) absl::ConsumePrefix(&rest, "+");
+  size_t digits = 0;
+  while (digits < rest.size() && absl::ascii_isdigit(rest[digits])) ++digits;
+  if (digits == 0) return true;
+  int exponent = 0;
+  if (digits > 3 || !absl::SimpleAtoi(rest.substr(0, digits), &exponent)) {
+    return false;
+  }
+  *decimals += is_negative ? exponent : -exponent;
+  text->remove_prefix(text->size() - rest.size() + digits);
+  return true;
+}
 
 // Removes the number from the front of `text`; false if there is none or it has
 // more than 19 digits.
@@ -78,14 +101,14 @@ bool ConsumeDecimal(std::string_view* text, Decimal* number) {
     number->decimals += after_point ? 1 : 0;
   }
   text->remove_prefix(used);
-  return digits > 0;
+  return digits > 0 && ConsumeExponent(text, &number->decimals);
 }
 
 absl::Status Invalid(std::string_view text, std::string_view reason) {
   return absl::InvalidArgumentError(absl::StrCat(
       "byte size \"", text.substr(0, 40), "\" ", reason,
-      "; expected a number with an optional unit such as 4096, 64K, 2GiB or "
-      "1.5GB"));
+      "; expected a number with an optional unit such as 4096, 64K, 2GiB, 8Gi "
+      "or 1.5GB"));
 }
 
 // "1.5" for 1536 in units of 1024, or "" if two decimals are not exact.
@@ -124,13 +147,15 @@ absl::StatusOr<ByteSize> ParseByteSize(std::string_view text) {
   const int64_t unit = UnitBytes(absl::StripAsciiWhitespace(rest));
   if (unit == 0) return Invalid(text, "has an unknown unit");
 
-  uint128 scale = 1;
-  for (int i = 0; i < number.decimals; ++i) scale *= 10;
-  const uint128 scaled =
+  constexpr auto kMost =
+      static_cast<uint128>(std::numeric_limits<int64_t>::max());
+  uint128 bytes =
       static_cast<uint128>(number.digits) * static_cast<uint128>(unit);
-  if (scaled % scale != 0) return Invalid(text, "is no whole number of bytes");
-  const uint128 bytes = scaled / scale;
-  if (bytes > static_cast<uint128>(std::numeric_limits<int64_t>::max())) {
+  for (; number.decimals > 0 && bytes != 0; --number.decimals, bytes /= 10) {
+    if (bytes % 10 != 0) return Invalid(text, "is no whole number of bytes");
+  }
+  for (; number.decimals < 0 && bytes <= kMost; ++number.decimals) bytes *= 10;
+  if (bytes > kMost) {
     return Invalid(text, "exceeds 2^63-1 bytes");
   }
   return ByteSize(static_cast<int64_t>(bytes));

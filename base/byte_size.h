@@ -4,8 +4,9 @@
 //   --memory=2GiB   --memory=1.5GB   --memory=4096
 //
 // Binary units (KiB MiB GiB TiB PiB EiB) are powers of 1024, decimal ones (kB
-// MB GB TB PB EB) powers of 1000; case does not matter, and a lone K, M, G, T,
-// P or E means the binary unit, as in nccl-tests. A plain number is bytes.
+// MB GB TB PB EB) powers of 1000; case does not matter. Ki, Mi, ... are the
+// binary units, as in Kubernetes, and so are a lone K, M, G, T, P or E, as in
+// nccl-tests. A plain number is bytes; 1e9 has an exponent.
 #ifndef TESSERA_BASE_BYTE_SIZE_H_
 #define TESSERA_BASE_BYTE_SIZE_H_
 
@@ -39,9 +40,9 @@ class ByteSize {
   int64_t bytes_ = 0;
 };
 
-// Reads "2GiB", "1.5 GB", "64M", "4096". InvalidArgument if the text is not a
-// number with an optional unit, is negative, is not a whole number of bytes, or
-// exceeds 2^63-1 bytes.
+// Reads "2GiB", "8Gi", "1.5 GB", "64M", "1e9", "4096". InvalidArgument if the
+// text is not a number with an optional unit, is negative, is not a whole
+// number of bytes, or exceeds 2^63-1 bytes.
 absl::StatusOr<ByteSize> ParseByteSize(std::string_view text);
 
 // Abseil flags.

@@ -104,7 +104,7 @@ TEST(FileTest, DoesNotReplaceDirectory) {
   const std::string directory = NewDirectory();
   ASSERT_TRUE(std::filesystem::create_directories(directory + "/f/full"));
   EXPECT_THAT(std::string(WriteFile(directory + "/f", "x").message()),
-              HasSubstr("cannot replace \"" + directory + "/f\""));
+              HasSubstr("\"" + directory + "/f\": it is a directory"));
   EXPECT_TRUE(std::filesystem::is_directory(directory + "/f/full"));
   EXPECT_EQ(EntriesIn(directory), 1u);
 }

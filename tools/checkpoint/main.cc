@@ -74,24 +74,22 @@ absl::StatusOr<std::optional<DType>> DTypeFlag() {
 absl::Status List(const Operands& operands) {
   const std::string name = absl::GetFlag(FLAGS_holders);
   if (!name.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::string found,
-        train::ResolveCheckpoint(train::UserPath(operands[0])));
+    TESSERA_ASSIGN_OR_RETURN(const std::string found,
+                             train::ResolveCheckpoint(operands[0]));
     TESSERA_ASSIGN_OR_RETURN(const std::vector<TensorHolder> holders,
                              HoldersOf(found, name));
     PrintHolders(holders, absl::GetFlag(FLAGS_format), std::cout);
     return absl::OkStatus();
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<ListedRun> runs,
-                           ListRuns(train::UserPath(operands[0])));
+                           ListRuns(operands[0]));
   PrintRuns(runs, absl::GetFlag(FLAGS_format), std::cout);
   return absl::OkStatus();
 }
 
 absl::Status Verify(const Operands& operands) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::string found,
-      train::ResolveCheckpoint(train::UserPath(operands[0])));
+  TESSERA_ASSIGN_OR_RETURN(const std::string found,
+                           train::ResolveCheckpoint(operands[0]));
   TESSERA_ASSIGN_OR_RETURN(
       const zero3::VerifiedBytes verified,
       VerifyRun(found, [&](const zero3::VerifiedBytes& so_far) {
@@ -109,8 +107,7 @@ absl::Status Reshard(const Operands& operands) {
   TESSERA_ASSIGN_OR_RETURN(options.mesh, MeshFlag());
   TESSERA_ASSIGN_OR_RETURN(options.zero, ZeroFlag());
   TESSERA_ASSIGN_OR_RETURN(const std::string path,
-                           ReshardRun(train::UserPath(operands[0]),
-                                      train::UserPath(operands[1]), options));
+                           ReshardRun(operands[0], operands[1], options));
   std::cout << path << "\n";
   return absl::OkStatus();
 }
@@ -125,17 +122,16 @@ absl::Status Export(const Operands& operands) {
                      "give 1 or more");
   }
   const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
-  if (!tokenizer.empty()) options.tokenizer = train::UserPath(tokenizer);
-  const std::string to = train::UserPath(operands[1]);
+  if (!tokenizer.empty()) options.tokenizer = tokenizer;
+  const std::string to = operands[1];
   const std::string base = absl::GetFlag(FLAGS_base);
   const bool is_adapter = absl::GetFlag(FLAGS_adapter);
   if (!base.empty() && !is_adapter) {
     return FlagError("base", base, "has no effect without --adapter");
   }
-  TESSERA_RETURN_IF_ERROR(
-      is_adapter
-          ? ExportAdapter(train::UserPath(operands[0]), to, base, options)
-          : ExportModel(train::UserPath(operands[0]), to, options));
+  TESSERA_RETURN_IF_ERROR(is_adapter
+                              ? ExportAdapter(operands[0], to, base, options)
+                              : ExportModel(operands[0], to, options));
   std::cout << to << "\n";
   return absl::OkStatus();
 }
@@ -146,8 +142,7 @@ absl::Status Import(const Operands& operands) {
   TESSERA_ASSIGN_OR_RETURN(options.zero, ZeroFlag());
   TESSERA_ASSIGN_OR_RETURN(options.dtype, DTypeFlag());
   TESSERA_ASSIGN_OR_RETURN(const std::string path,
-                           ImportModel(train::UserPath(operands[0]),
-                                       train::UserPath(operands[1]), options));
+                           ImportModel(operands[0], operands[1], options));
   std::cout << path << "\n";
   return absl::OkStatus();
 }

@@ -1,6 +1,13 @@
 #include "tools/cli/cli.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 
@@ -275,14 +282,55 @@ int Report(const Tool& tool, const absl::Status& status, std::ostream& err) {
   return is_usage ? 2 : 1;
 }
 
-// Flushes standard output and returns the exit code.
-int AfterOutput(const Tool& tool, int code) {
-  std::cout.flush();
-  if (code == 0 && !std::cout) {
-    std::cerr << tool.name << ": cannot write to standard output\n";
-    return 1;
+void OpenStandardDescriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    // This is the lowest free number. Read-only, so that lost output is
+    // noticed.
+    open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
   }
-  return code;
+}
+
+// Replaces the default action, which ends the process, by none. Unlike SIG_IGN,
+// a handler does not outlive exec.
+void Survive(int signal) {
+  struct sigaction action = {};
+  sigaction(signal, nullptr, &action);
+  if (action.sa_handler != SIG_DFL) return;
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+
+absl::Status EnterUsersDirectory() {
+  constexpr const char* kVariable = "BUILD_WORKING_DIRECTORY";
+  const char* const directory = std::getenv(kVariable);
+  if (directory == nullptr || *directory == '\0') return absl::OkStatus();
+  if (chdir(directory) != 0) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("cannot enter ", kVariable, "=", Shown(directory),
+                            ", the directory of bazel run; unset it"));
+  }
+  unsetenv(kVariable);
+  return absl::OkStatus();
+}
+
+// True if standard output is a pipe or socket that its reader has closed.
+bool HasReaderLeft() {
+  pollfd out = {.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+// Runs a tool on standard output and standard error.
+int RunPrepared(const Tool& tool, absl::FunctionRef<int()> run) {
+  const absl::Status prepared = PrepareProcess();
+  const int code = prepared.ok() ? run() : Report(tool, prepared, std::cerr);
+  std::cout.flush();
+  if (std::cout) return code;
+  if (code == 0 && !HasReaderLeft()) {
+    std::cerr << tool.name << ": cannot write to standard output\n";
+  }
+  return std::max(code, 1);
 }
 
 }  // namespace
@@ -369,10 +417,18 @@ int RunVerb(const Tool& tool, const std::vector<Verb>& verbs,
       err);
 }
 
+absl::Status PrepareProcess() {
+  OpenStandardDescriptors();
+  Survive(SIGPIPE);
+  Survive(SIGXFSZ);
+  return EnterUsersDirectory();
+}
+
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             absl::FunctionRef<absl::Status()> body) {
-  return AfterOutput(tool,
-                     RunTool(tool, arguments, std::cout, std::cerr, body));
+  return RunPrepared(tool, [&] {
+    return RunTool(tool, arguments, std::cout, std::cerr, body);
+  });
 }
 
 int RunTool(const Tool& tool, int argc, char** argv,
@@ -383,8 +439,9 @@ int RunTool(const Tool& tool, int argc, char** argv,
 int RunVerb(const Tool& tool, const std::vector<Verb>& verbs, int argc,
             char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  return AfterOutput(tool,
-                     RunVerb(tool, verbs, arguments, std::cout, std::cerr));
+  return RunPrepared(tool, [&] {
+    return RunVerb(tool, verbs, arguments, std::cout, std::cerr);
+  });
 }
 
 }  // namespace tessera::tools

@@ -146,8 +146,23 @@ int RunVerb(const Tool& tool, const std::vector<Verb>& verbs,
             const std::vector<std::string>& arguments, std::ostream& out,
             std::ostream& err);
 
+// Prepares this process to run a tool. The functions below call it; a `main`
+// that does something before them calls it first. A second call has no effect.
+//  - Descriptors 0, 1 and 2 are open, so that no file or pipe gets their
+//    numbers; writing to a standard output that was closed still fails.
+//  - Writes to a pipe without a reader and beyond a limit of file size fail
+//  with
+//    EPIPE and EFBIG instead of ending the process. Programs that this process
+//    executes get the signals' original actions.
+//  - The working directory is that of `bazel run`'s caller
+//    (BUILD_WORKING_DIRECTORY), so relative paths have their usual meaning. The
+//    variable is removed, because programs that this process starts are there
+//    already. If the directory does not exist, the error names the variable.
+absl::Status PrepareProcess();
+
 // The same with a program's arguments, standard output and standard error.
-// Failure to write to standard output is an error, too.
+// Failure to write to standard output is an error, too; it is reported unless
+// the reader of a pipe has closed it.
 int RunTool(const Tool& tool, const std::vector<std::string>& arguments,
             absl::FunctionRef<absl::Status()> body);
 int RunTool(const Tool& tool, int argc, char** argv,

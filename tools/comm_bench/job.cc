@@ -200,7 +200,7 @@ std::optional<int> RunWorker(int argc, char** argv) {
   }
   // Under mpirun the parent is mpirun, which dies with the benchmark.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  signal(SIGPIPE, SIG_IGN);
+  PrepareProcess().IgnoreError();  // The benchmark has entered the directory.
   const absl::Status status = RunProcess(world, {argv + 2, argv + argc});
   if (!status.ok()) Fail(status);
   return 0;

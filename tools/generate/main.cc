@@ -138,7 +138,7 @@ absl::Status Continue(const LoadedModel& model, tensor_parallel::Ops& ops) {
 absl::Status MeasureText(const LoadedModel& model, const std::string& path,
                          tensor_parallel::Ops& ops) {
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
-                           ReadFile(train::UserPath(path), kMostTextBytes),
+                           ReadFile(path, kMostTextBytes),
                            FlagError("perplexity", path, _));
   const std::vector<text::TokenId> ids =
       model.tokenizer->Encode(text, model.tokenizer->SpecialTokensOfTexts());
@@ -178,8 +178,7 @@ absl::Status Run() {
   TESSERA_RETURN_IF_ERROR(CheckFlags());
   TESSERA_ASSIGN_OR_RETURN(
       const LoadedModel model,
-      OpenModel(train::UserPath(absl::GetFlag(FLAGS_from)),
-                train::UserPath(absl::GetFlag(FLAGS_tokenizer)),
+      OpenModel(absl::GetFlag(FLAGS_from), absl::GetFlag(FLAGS_tokenizer),
                 absl::GetFlag(FLAGS_special_tokens)));
   tensor_parallel::CpuOps ops(
       {.threads = static_cast<int>(absl::GetFlag(FLAGS_threads))});

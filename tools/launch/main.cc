@@ -1,6 +1,5 @@
 // The launch tool: starts ranks of a program on this node. Parses the flags
 // into a LaunchPlan and calls Launch.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,15 +104,6 @@ absl::StatusOr<LaunchPlan> PlanFromFlags(
   return plan;
 }
 
-// Ensures that pipes and files do not get the numbers of standard descriptors.
-void OpenStandardDescriptors() {
-  int fd = -1;
-  do {
-    fd = open("/dev/null", O_RDWR);
-  } while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd > STDERR_FILENO) close(fd);
-}
-
 const Tool& LaunchTool() {
   static const Tool* const tool = new Tool{
       .name = "launch",
@@ -146,7 +136,6 @@ LaunchArguments SplitArguments(std::span<const std::string> arguments) {
 // Sets `exit_code` if the ranks ran; the status then describes how they ended.
 absl::Status RunLaunchTool(const std::vector<std::string>& command,
                            int& exit_code) {
-  OpenStandardDescriptors();
   TESSERA_ASSIGN_OR_RETURN(const LaunchPlan plan, PlanFromFlags(command));
   TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome outcome, Launch(plan, {}));
   exit_code = outcome.ExitCode();

@@ -1,10 +1,6 @@
 // The tokenize tool: encodes text as an indexed data set, on all processors.
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -185,10 +181,6 @@ absl::Status Run() {
 }  // namespace tessera::tools
 
 int main(int argc, char** argv) {
-  // `bazel run` changes the working directory.
-  if (const char* const user = std::getenv("BUILD_WORKING_DIRECTORY")) {
-    if (chdir(user) != 0) std::perror(user);
-  }
   const tessera::tools::Tool tool = {
       .name = "text:tokenize",
       .summary =

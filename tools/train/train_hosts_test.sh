@@ -12,7 +12,7 @@ source base/skip_test.sh
 train=$PWD/$1
 launch=$PWD/$2
 shift 2
-unset RATE RANKS BUILD_WORKING_DIRECTORY  # With the last, paths would be relative to where bazel run was called.
+unset RATE RANKS BUILD_WORKING_DIRECTORY
 export PATH=$PATH:/usr/sbin:/sbin  # For tc.
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/hosts.XXXXXX")
 trap 'rm -rf "$work"' EXIT

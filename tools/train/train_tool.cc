@@ -618,8 +618,7 @@ absl::Status CheckMemory(const Settings& settings,
 
 absl::Status CheckPrometheusFile(const Settings& settings) {
   const std::string& file = settings.prometheus_file;
-  return file.empty() ? absl::OkStatus()
-                      : PrometheusFile(UserPath(file)).Check();
+  return file.empty() ? absl::OkStatus() : PrometheusFile(file).Check();
 }
 
 void PrintPrediction(const CheckedRun& run, std::ostream& out) {

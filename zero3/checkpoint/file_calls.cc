@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "base/os/unique_fd.h"
+#include "base/os/atomic_file.h"
 #include "offload/file/async_file.h"
 
 namespace tessera::zero3 {
@@ -68,9 +68,7 @@ class SystemFileCalls final : public FileCalls {
   }
 
   absl::Status SyncDirectory(const std::string& path) override {
-    const UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!fd.valid()) return LastError("open the directory", path);
-    return StatusOf(fsync(fd.get()), "sync the directory", path);
+    return tessera::SyncDirectory(path);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {

@@ -1,6 +1,5 @@
 #include "tools/train/launch/rank_process.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -145,7 +144,8 @@ bool IsRankProcess(int argc, char** argv) {
 
 int RankProcessMain(int argc, char** argv, const MakeRankProgram& make) {
   if (!IsRankProcess(argc, argv)) return 2;
-  signal(SIGPIPE, SIG_IGN);
+  tools::PrepareProcess()
+      .IgnoreError();  // The parent has entered the directory.
   const AttemptFiles files = {argv[2]};
   std::atomic<bool> has_reported = false;
   std::once_flag stepped;

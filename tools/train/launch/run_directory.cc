@@ -62,7 +62,7 @@ absl::Status RefuseCheckpoints(const Settings& settings,
 std::string RunDirectory::PathOf(const Settings& settings) {
   if (settings.run_dir.empty()) return "";
   std::error_code error;
-  const fs::path path = fs::absolute(UserPath(settings.run_dir), error);
+  const fs::path path = fs::absolute(settings.run_dir, error);
   return error ? settings.run_dir : path.lexically_normal().string();
 }
 
@@ -147,8 +147,7 @@ absl::StatusOr<std::string> SelectedPath(const Settings& settings) {
     TESSERA_ASSIGN_OR_RETURN(
         path, RunDirectory(RunDirectory::PathOf(settings)).BestCheckpoint());
   } else if (settings.resume != "latest") {
-    TESSERA_ASSIGN_OR_RETURN(path,
-                             ResolveCheckpoint(UserPath(settings.resume)));
+    TESSERA_ASSIGN_OR_RETURN(path, ResolveCheckpoint(settings.resume));
   } else if (settings.run_dir.empty()) {
     return absl::InvalidArgumentError(
         "it selects the newest checkpoint of --run_dir, which is not given");

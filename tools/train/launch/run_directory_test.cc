@@ -68,11 +68,12 @@ TEST(RunDirectoryTest, CheckpointsWithoutValidationAreNotTheBest) {
                              HasSubstr("of 0 complete"))));
 }
 
-TEST(RunDirectoryTest, ResolvesRelativePathsAgainstUserDirectory) {
-  setenv("BUILD_WORKING_DIRECTORY", testing::TempDir().c_str(), 1);
+TEST(RunDirectoryTest, MakesRelativePathsAbsolute) {
+  const fs::path before = fs::current_path();
+  fs::current_path(testing::TempDir());
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunDirectory run,
                                RunDirectory::Create({.run_dir = "mine"}));
-  unsetenv("BUILD_WORKING_DIRECTORY");
+  fs::current_path(before);
   EXPECT_TRUE(fs::is_directory(testing::TempDir() + "/mine"));
   EXPECT_TRUE(fs::path(run.path()).is_absolute());
 }

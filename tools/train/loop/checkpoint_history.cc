@@ -20,7 +20,7 @@ namespace tessera::train {
 using collectives::MonotonicNanos;
 
 std::string CheckpointHistory::directory() const {
-  return UserPath(run_.settings.run_dir) + "/checkpoints";
+  return run_.settings.run_dir + "/checkpoints";
 }
 
 // Rank 0's choice.
@@ -56,7 +56,7 @@ absl::StatusOr<double> CheckpointHistory::BestLoss() const {
 absl::Status CheckpointHistory::Resume(TrainRank& rank) {
   const std::string& resume = run_.settings.resume;
   if (resume.empty()) return absl::OkStatus();
-  std::string path = resume == "latest" ? directory() : UserPath(resume);
+  std::string path = resume == "latest" ? directory() : resume;
   if (resume == "best") {
     TESSERA_ASSIGN_OR_RETURN(path, BestPath());
   }

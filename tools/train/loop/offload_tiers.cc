@@ -26,8 +26,7 @@ absl::StatusOr<std::unique_ptr<OffloadTiers>> OffloadTiers::Create(
   std::unique_ptr<OffloadTiers> tiers(new OffloadTiers(settings));
   if (settings.offload == "none") return tiers;
   if (!settings.offload_dir.empty()) {
-    TESSERA_RETURN_IF_ERROR(
-        tiers->MakeDirectory(UserPath(settings.offload_dir)));
+    TESSERA_RETURN_IF_ERROR(tiers->MakeDirectory(settings.offload_dir));
   }
   TESSERA_RETURN_IF_ERROR(
       tiers->CreateTier(settings, std::move(log)),

@@ -123,7 +123,7 @@ using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 // directories without a tokenizer.
 absl::StatusOr<TokenizerPointer> OpenModelsTokenizer(
     const Settings& settings, text::SpecialTokenPolicy special) {
-  const std::string directory = UserPath(settings.model);
+  const std::string directory = settings.model;
   if (absl::c_linear_search(model_files::PresetNames(), settings.model) ||
       !text::HasTokenizer(directory)) {
     return std::make_shared<const text::ByteTokenizer>();
@@ -143,14 +143,14 @@ struct WeightedPath {
 // A number after a colon is a weight unless the whole names data, or it is no
 // share and the part before the colon names no data either.
 WeightedPath ParsePath(const std::string& text) {
-  const WeightedPath whole = {UserPath(text), std::nullopt};
+  const WeightedPath whole = {text, std::nullopt};
   const size_t colon = text.rfind(':');
   double weight = 0;
   if (colon == text.npos || colon == 0 || text::NamesData(whole.path) ||
       !absl::SimpleAtod(text.substr(colon + 1), &weight)) {
     return whole;
   }
-  const std::string path = UserPath(text.substr(0, colon));
+  const std::string path = text.substr(0, colon);
   const bool is_share = weight > 0 && weight <= 1;
   if (!is_share && !text::NamesData(path)) return whole;
   return {path, weight};
@@ -180,7 +180,7 @@ absl::Status CheckWeights(const std::vector<WeightedPath>& paths) {
 text::TokenCache CacheOf(const Settings& settings) {
   if (settings.token_cache == "off") return text::TokenCache("");
   if (!settings.token_cache.empty()) {
-    return text::TokenCache(UserPath(settings.token_cache));
+    return text::TokenCache(settings.token_cache);
   }
   const std::string directory = collectives::DefaultCacheDirectory();
   return text::TokenCache(
@@ -298,7 +298,7 @@ absl::StatusOr<TokenizerPointer> OpenTokenizer(const Settings& settings) {
   if (settings.tokenizer.empty()) return OpenModelsTokenizer(settings, special);
   TESSERA_ASSIGN_OR_RETURN(
       std::unique_ptr<text::Tokenizer> tokenizer,
-      text::LoadTokenizer(UserPath(settings.tokenizer), special),
+      text::LoadTokenizer(settings.tokenizer, special),
       tools::FlagError("tokenizer", settings.tokenizer, _));
   return TokenizerPointer(std::move(tokenizer));
 }
@@ -307,7 +307,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
   const std::string names = absl::StrJoin(settings.data, ",");
   TrainingData data;
   TESSERA_ASSIGN_OR_RETURN(data.tokenizer, OpenTokenizer(settings));
-  const std::string model = UserPath(settings.model);
+  const std::string model = settings.model;
   if (IsDirectory(model)) {
     TESSERA_ASSIGN_OR_RETURN(data.source, model_files::LoadModelSource(model),
                              tools::FlagError("model", settings.model, _));

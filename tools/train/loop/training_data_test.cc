@@ -27,17 +27,13 @@ using ::testing::StartsWith;
 class TrainingDataTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    unsetenv("BUILD_WORKING_DIRECTORY");
     unsetenv("BUILD_WORKSPACE_DIRECTORY");
     static int number = 0;
     root_ =
         absl::StrCat(::testing::TempDir(), "/data", getpid(), ".", number++);
     std::filesystem::create_directories(root_);
   }
-  void TearDown() override {
-    unsetenv("BUILD_WORKING_DIRECTORY");
-    unsetenv("BUILD_WORKSPACE_DIRECTORY");
-  }
+  void TearDown() override { unsetenv("BUILD_WORKSPACE_DIRECTORY"); }
 
   std::string Path(const std::string& name) {
     return absl::StrCat(root_, "/", name);
@@ -97,16 +93,6 @@ TEST_F(TrainingDataTest, TheSeedOrdersTheSamples) {
   EXPECT_EQ(order(), first);
   settings.seed = 2;
   EXPECT_NE(order(), first);
-}
-
-TEST_F(TrainingDataTest, ResolvesRelativePathsAgainstCallerDirectory) {
-  Write("here.txt", "some text");
-  setenv("BUILD_WORKING_DIRECTORY", root_.c_str(), 1);
-  Settings settings = Short();
-  settings.data = {"here.txt"};
-  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
-                               OpenTrainingData(settings));
-  EXPECT_EQ(TextOf(data), "some text");
 }
 
 TEST_F(TrainingDataTest, RejectsMissingOrTooShortData) {
@@ -236,16 +222,15 @@ TEST_F(TrainingDataTest, ReadsATokenizer) {
         R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},)"
         R"( "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel",)"
         R"( "add_prefix_space": false, "use_regex": true}})");
-  setenv("BUILD_WORKING_DIRECTORY", root_.c_str(), 1);
   Settings settings = Short();
-  settings.tokenizer = "tok";
+  settings.tokenizer = Path("tok");
   settings.data = {Write("a.txt", "abababababa")};
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
                                OpenTrainingData(settings));
   EXPECT_EQ(data.samples->corpus().token_count(), 6);
   // The model's tokenizer is the default.
   settings.tokenizer = "";
-  settings.model = "tok";
+  settings.model = Path("tok");
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData same,
                                OpenTrainingData(settings));
   EXPECT_EQ(same.samples->corpus().fingerprint(),
@@ -253,7 +238,7 @@ TEST_F(TrainingDataTest, ReadsATokenizer) {
   Write("tok/tokenizer.json", "{}");
   EXPECT_THAT(OpenTrainingData(settings),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       StartsWith("--model=tok: ")));
+                       StartsWith("--model=/")));
   settings.model = "llama-1m";
   TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData bytes,
                                OpenTrainingData(settings));

@@ -97,8 +97,8 @@ absl::Status Worker::SetUp() {
   const Settings& settings = run_.settings;
   if (!settings.trace.empty()) {
     TESSERA_ASSIGN_OR_RETURN(
-        run_.trace, RunTrace::Create(run_.world, UserPath(settings.trace),
-                                     setup_->name(), setup_->clock_offset()));
+        run_.trace, RunTrace::Create(run_.world, settings.trace, setup_->name(),
+                                     setup_->clock_offset()));
   }
   TESSERA_RETURN_IF_ERROR(checkpoints_.Resume(rank()));
   TESSERA_RETURN_IF_ERROR(checkpoints_.WriteFrom(rank()));

@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -20,6 +22,8 @@
 namespace tessera::train {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr size_t kMostLineBytes = size_t{1} << 20;
 constexpr int64_t kMostBytes = int64_t{1} << 32;
@@ -156,11 +160,18 @@ std::optional<int64_t> StepOfMetricsLine(std::string_view line,
 
 namespace {
 
-// The file's bytes; none if it does not exist or no step is before
-// `first_step`.
+// False for devices and pipes, whose lines cannot be read or dropped.
+bool HoldsLines(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::is_regular_file(status) || !fs::exists(status);
+}
+
+// The file's bytes; none if it does not exist, is a device or pipe, or no step
+// is before `first_step`.
 absl::StatusOr<std::string> ReadIfAny(const std::string& path,
                                       int64_t first_step) {
-  if (first_step == 0) return "";
+  if (first_step == 0 || !HoldsLines(path)) return "";
   absl::StatusOr<std::string> text = ReadFile(path, kMostBytes);
   if (absl::IsNotFound(text.status())) return "";
   return text;
@@ -222,14 +233,23 @@ absl::Status Append(const UniqueFd& fd, std::string_view bytes,
 
 absl::StatusOr<std::unique_ptr<MetricsFile>> MetricsFile::Open(
     const std::string& path, int64_t first_step) {
-  TESSERA_RETURN_IF_ERROR(Rewrite(path, first_step),
-                          Annotate(_, absl::StrCat("--metrics=", path)));
+  const bool holds_lines = HoldsLines(path);
+  if (holds_lines) {
+    TESSERA_RETURN_IF_ERROR(Rewrite(path, first_step),
+                            Annotate(_, absl::StrCat("--metrics=", path)));
+  }
   const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (fd < 0) {
     return absl::ErrnoToStatus(
         errno, absl::StrCat("--metrics=", path, " cannot be opened"));
   }
-  return std::unique_ptr<MetricsFile>(new MetricsFile(path, fd));
+  std::unique_ptr<MetricsFile> file(new MetricsFile(path, fd));
+  if (!holds_lines && MetricsFormatOf(path) == MetricsFormat::kCsv) {
+    TESSERA_RETURN_IF_ERROR(
+        Append(file->fd_, MetricsCsvHeader() + "\n",
+               absl::StrCat("--metrics=", path, " cannot be written")));
+  }
+  return file;
 }
 
 absl::Status MetricsFile::Add(const StepMetrics& step, int64_t ranks) {

@@ -69,8 +69,9 @@ class MetricsFile {
  public:
   // Creates the file, or continues one: keeps its lines of steps before
   // `first_step` and atomically drops lines of later steps and invalid lines.
-  // Errors of the file system with the flag; FailedPrecondition if a CSV file
-  // to continue has other columns.
+  // A device or pipe gets the lines of the new steps only. Errors of the file
+  // system with the flag; FailedPrecondition if a CSV file to continue has
+  // other columns.
   static absl::StatusOr<std::unique_ptr<MetricsFile>> Open(
       const std::string& path, int64_t first_step);
 

@@ -28,7 +28,7 @@ absl::StatusOr<std::string> SchedulePicture(const RunOptions& run) {
 
 absl::StatusOr<RunPageOptions> PageOptions(const StepOutputsOptions& options) {
   const Settings& settings = options.settings;
-  RunPageOptions page = {.path = UserPath(settings.html), .settings = settings};
+  RunPageOptions page = {.path = settings.html, .settings = settings};
   if (options.run == nullptr || settings.html.empty()) return page;
   page.parameters = options.run->model.ParameterCount();
   TESSERA_ASSIGN_OR_RETURN(page.schedule, SchedulePicture(*options.run),
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
   TESSERA_ASSIGN_OR_RETURN(outputs->page_options_, PageOptions(options));
   TESSERA_RETURN_IF_ERROR(outputs->OpenFiles(options.first_step));
   if (!settings.prometheus_file.empty()) {
-    outputs->prometheus_.emplace(UserPath(settings.prometheus_file));
+    outputs->prometheus_.emplace(settings.prometheus_file);
     TESSERA_RETURN_IF_ERROR(outputs->prometheus_->Write(outputs->status_));
   }
   if (options.table != nullptr && !settings.quiet) {
@@ -58,13 +58,13 @@ absl::StatusOr<std::unique_ptr<StepOutputs>> StepOutputs::Open(
 
 absl::Status StepOutputs::OpenFiles(int64_t first_step) {
   const Settings& settings = status_.settings;
-  const std::string metrics = UserPath(settings.metrics);
+  const std::string metrics = settings.metrics;
   if (!settings.metrics.empty()) {
     TESSERA_ASSIGN_OR_RETURN(metrics_, MetricsFile::Open(metrics, first_step));
   }
   if (!settings.tensorboard.empty()) {
     TESSERA_ASSIGN_OR_RETURN(
-        events_, EventFile::Create(UserPath(settings.tensorboard), first_step));
+        events_, EventFile::Create(settings.tensorboard, first_step));
   }
   if (settings.html.empty()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(page_, RunPage::Open(page_options_));

@@ -49,7 +49,7 @@ zero3::OffloadConfig OffloadConfigOf(const Settings& settings) {
   const int64_t limit = settings.parallel.device_memory_limit.bytes();
   if (limit > 0) config.device_budget = limit;
   if (!settings.offload_dir.empty()) {
-    config.directory = UserPath(settings.offload_dir);
+    config.directory = settings.offload_dir;
   }
   const auto policy = offload::PressurePolicy::Parse(settings.offload_strategy);
   if (policy.ok()) config.strategy = policy->strategy;

@@ -42,7 +42,7 @@ struct OffloadChoice {
   bool has(offload::Purpose purpose) const;
 };
 
-// The configuration of the settings; the directory is relative to UserPath.
+// The configuration of the settings.
 zero3::OffloadConfig OffloadConfigOf(const Settings& settings);
 
 // "host budget of a rank: 8MiB, for 16MiB of parameters or ...": the bytes

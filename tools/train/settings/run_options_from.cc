@@ -153,7 +153,7 @@ absl::Status CheckAdapters(const Settings& settings, const ModelConfig& model) {
 
 absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
                                     int64_t vocabulary) {
-  const std::string path = UserPath(settings.model);
+  const std::string path = settings.model;
   ModelConfig model;
   if (absl::c_linear_search(model_files::PresetNames(), settings.model)) {
     TESSERA_ASSIGN_OR_RETURN(model, PresetFor(settings, vocabulary));
@@ -262,7 +262,7 @@ absl::Status SetSchedule(const Settings& settings, RunOptions& options) {
   options.schedule = "file";
   TESSERA_ASSIGN_OR_RETURN(
       options.schedule_table,
-      ReadFile(UserPath(settings.parallel.schedule), kMaxScheduleBytes),
+      ReadFile(settings.parallel.schedule, kMaxScheduleBytes),
       tools::FlagError("schedule", settings.parallel.schedule, _));
   return absl::OkStatus();
 }

@@ -19,7 +19,7 @@
 namespace tessera::train {
 
 // Returns the model that --model selects: a preset (model_files/presets.h), or
-// the config.json of a directory (relative to UserPath; a name with a slash is
+// the config.json of a directory (a name with a slash is
 // always a directory).
 //
 // A preset gets at least `vocabulary` tokens, rounded up to a multiple of 8,

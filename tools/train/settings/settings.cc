@@ -2,14 +2,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <variant>
 #include <vector>
 
 #include "absl/numeric/int128.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/json/json.h"
@@ -24,15 +22,6 @@ namespace tessera::train {
 
 std::string_view DTypeFlag(const topology::ParallelConfig& parallel) {
   return parallel.fp8 ? "fp8" : topology::EnumName(parallel.dtype);
-}
-
-std::string UserPath(std::string_view path) {
-  const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (directory == nullptr || *directory == '\0' || path.empty() ||
-      absl::StartsWith(path, "/")) {
-    return std::string(path);
-  }
-  return absl::StrCat(directory, "/", path);
 }
 
 int64_t StepsOfTokens(int64_t tokens, const Settings& settings) {

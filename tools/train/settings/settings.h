@@ -145,7 +145,7 @@ struct Settings {
   double expert_capacity = 0;
   double router_bias_rate = 0.001;
 
-  // The outputs. Paths are relative to UserPath.
+  // The outputs.
   std::string run_dir = "";      // Empty: a new temporary directory.
   int64_t checkpoint_every = 0;  // Steps; 0: only at the end.
   int64_t keep_checkpoints = 2;  // The newest ones; 0: all.
@@ -217,11 +217,6 @@ absl::StatusOr<std::string> FormatSettings(const Settings& settings);
 // file atomically.
 absl::StatusOr<Settings> ReadSettings(const std::string& path);
 absl::Status WriteSettings(const Settings& settings, const std::string& path);
-
-// Resolves a relative path against BUILD_WORKING_DIRECTORY, if that is set.
-// `bazel run` sets it to the directory in which it was called, because it
-// starts programs in another one. Returns absolute paths and "" unchanged.
-std::string UserPath(std::string_view path);
 
 // The value of --dtype: "fp32", "bf16", "fp16" or "fp8".
 std::string_view DTypeFlag(const topology::ParallelConfig& parallel);

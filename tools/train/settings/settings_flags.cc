@@ -117,7 +117,7 @@ absl::Status SettingsFlags::ResolveTokens(Settings& settings) const {
 absl::StatusOr<Settings> SettingsFlags::Read() const {
   Settings settings;
   if (!config_.empty()) {
-    absl::StatusOr<Settings> file = ReadSettings(UserPath(config_));
+    absl::StatusOr<Settings> file = ReadSettings(config_);
     TESSERA_RETURN_IF_ERROR(tools::FlagError(kConfig, config_, file.status()));
     settings = *std::move(file);
   }

@@ -37,7 +37,7 @@ class SettingsFlags {
   // Only the flags of these fields.
   std::vector<tools::Flag> Flags(std::initializer_list<std::string_view> names);
 
-  // Reads the file of --config (relative to UserPath), or takes the defaults,
+  // Reads the file of --config, or takes the defaults,
   // and overrides them with every flag that was given, even if its value equals
   // the default. CheckSettings checks whether the values are valid. Errors are
   // InvalidArgument and name the flag.

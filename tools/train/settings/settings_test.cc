@@ -5,7 +5,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <random>
@@ -104,9 +103,6 @@ absl::Status ParseInto(const std::vector<std::string>& arguments,
 
 class SettingsTest : public ::testing::Test {
  protected:
-  SettingsTest() { unsetenv("BUILD_WORKING_DIRECTORY"); }
-  ~SettingsTest() override { unsetenv("BUILD_WORKING_DIRECTORY"); }
-
   // Adds to the flags that were given before.
   absl::Status Parse(const std::vector<std::string>& arguments) {
     return ParseInto(arguments, flags_);
@@ -335,16 +331,6 @@ TEST_F(SettingsTest, HelpListsCommonFlagsAndHelpAllEveryFlag) {
   EXPECT_GT(common_fields, 15);
   EXPECT_LT(common_fields, 35);
   EXPECT_THAT(common, HasSubstr("--help=all lists all"));
-}
-
-TEST_F(SettingsTest, ResolvesRelativePathsAgainstCallerDirectory) {
-  EXPECT_EQ(UserPath("docs"), "docs");
-  setenv("BUILD_WORKING_DIRECTORY", "/home/me", 1);
-  EXPECT_EQ(UserPath("docs"), "/home/me/docs");
-  EXPECT_EQ(UserPath("/docs"), "/docs");
-  EXPECT_EQ(UserPath(""), "");
-  setenv("BUILD_WORKING_DIRECTORY", "", 1);
-  EXPECT_EQ(UserPath("docs"), "docs");
 }
 
 TEST_F(SettingsTest, JsonHasEveryFieldBitForBit) {

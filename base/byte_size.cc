@@ -161,6 +161,17 @@ absl::StatusOr<ByteSize> ParseByteSize(std::string_view text) {
   return ByteSize(static_cast<int64_t>(bytes));
 }
 
+std::string FormatByteLimit(ByteSize limit) {
+  return limit == ByteSize() ? "" : limit.ToString();
+}
+
+absl::StatusOr<ByteSize> ParseByteLimit(std::string_view text) {
+  if (text.empty()) return ByteSize();
+  const absl::StatusOr<ByteSize> limit = ParseByteSize(text);
+  if (limit.ok() && *limit > ByteSize()) return limit;
+  return absl::InvalidArgumentError("must be a number of bytes above 0");
+}
+
 bool AbslParseFlag(std::string_view text, ByteSize* size, std::string* error) {
   absl::StatusOr<ByteSize> parsed = ParseByteSize(text);
   if (!parsed.ok()) {

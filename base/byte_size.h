@@ -45,6 +45,12 @@ class ByteSize {
 // number of bytes, or exceeds 2^63-1 bytes.
 absl::StatusOr<ByteSize> ParseByteSize(std::string_view text);
 
+// The text of a limit in flags and files, which is empty for no limit,
+// ByteSize(). ParseByteLimit restores it, and returns InvalidArgument for 0 and
+// for the errors of ParseByteSize.
+std::string FormatByteLimit(ByteSize limit);
+absl::StatusOr<ByteSize> ParseByteLimit(std::string_view text);
+
 // Abseil flags.
 bool AbslParseFlag(std::string_view text, ByteSize* size, std::string* error);
 std::string AbslUnparseFlag(ByteSize size);

@@ -106,6 +106,21 @@ TEST(ByteSizeTest, PrintedValuesParseBack) {
   }
 }
 
+TEST(ByteSizeTest, LimitsAreEmptyOrPositive) {
+  EXPECT_THAT(ParseByteLimit(""), IsOkAndHolds(ByteSize()));
+  EXPECT_THAT(ParseByteLimit("32GB"), IsOkAndHolds(ByteSize(32'000'000'000)));
+  for (const int64_t bytes : {0, 1, 1 << 20}) {
+    EXPECT_THAT(ParseByteLimit(FormatByteLimit(ByteSize(bytes))),
+                IsOkAndHolds(ByteSize(bytes)));
+  }
+  for (const char* text : {"0", "0KiB", "-1", "1X", " "}) {
+    EXPECT_THAT(ParseByteLimit(text),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("must be a number of bytes above 0")))
+        << text;
+  }
+}
+
 TEST(ByteSizeTest, IsAFlag) {
   ByteSize size;
   std::string error;

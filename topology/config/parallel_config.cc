@@ -61,9 +61,7 @@ ConfigValue Show(int64_t number) { return number; }
 ConfigValue Show(const std::string& text) { return text; }
 ConfigValue Show(const MeshSizes& mesh) { return mesh.ToFlag(); }
 ConfigValue Show(const LayerSplit& split) { return split.ToString(); }
-ConfigValue Show(ByteSize limit) {
-  return limit == ByteSize() ? "" : limit.ToString();
-}
+ConfigValue Show(ByteSize limit) { return FormatByteLimit(limit); }
 ConfigValue Show(absl::Duration timeout) {
   return absl::ToInt64Seconds(timeout);
 }
@@ -92,12 +90,7 @@ Problem Read(const std::string& text, LayerSplit& split) {
   return Take(LayerSplit::Parse(text), "3,5", split);
 }
 Problem Read(const std::string& text, ByteSize& limit) {
-  absl::StatusOr<ByteSize> parsed =
-      text.empty() ? ByteSize() : ParseByteSize(text);
-  if (!parsed.ok() || (!text.empty() && *parsed == ByteSize())) {
-    parsed = absl::InvalidArgumentError("must be a number of bytes above 0");
-  }
-  return Take(std::move(parsed), "300MiB", limit);
+  return Take(ParseByteLimit(text), "300MiB", limit);
 }
 Problem Read(const std::string& text, NamedEnum auto& value) {
   return TakeName(text, {}, value);
@@ -152,7 +145,7 @@ constexpr FieldRow kFields[] = {
     Row<&ParallelConfig::strategy>("strategy"),
     {"dtype", &ShowDType, &ReadDType},
     Row<&ParallelConfig::memory_limit>("memory_limit"),
-    Row<&ParallelConfig::device_memory_limit>("device_memory_limit"),
+    Row<&ParallelConfig::device_budget>("device_budget"),
     Row<&ParallelConfig::timeout>("timeout_seconds"),
 };
 
@@ -284,7 +277,7 @@ Problems ParallelConfig::Problems(std::optional<int64_t> world_size) const {
   checker.CheckRange("micro_batch", 1, kMostSequences);
   checker.CheckRange("timeout_seconds", 1, kMostSeconds);
   for (const std::string_view field : {"memory_strategy", "strategy", "dtype",
-                                       "memory_limit", "device_memory_limit"}) {
+                                       "memory_limit", "device_budget"}) {
     checker.CheckText(field);
   }
   if (fp8 && dtype != DType::kBF16) {

@@ -63,7 +63,7 @@ struct ParallelConfig {
   // Resident memory of all ranks of a machine; 0: no limit.
   ByteSize memory_limit = {};
   // Memory of a rank on its device, for state and activations; 0: no limit.
-  ByteSize device_memory_limit = {};
+  ByteSize device_budget = {};
   // How long a rank waits for another.
   absl::Duration timeout = absl::Seconds(60);
 
@@ -91,7 +91,7 @@ struct ParallelConfig {
 
   // Flags and files have these fields: mesh, order, layers, layers_per_stage,
   // schedule, chunks, micro_batch, memory_strategy, strategy, dtype (fp8 is one
-  // of its values), memory_limit, device_memory_limit, timeout_seconds.
+  // of its values), memory_limit, device_budget, timeout_seconds.
   static std::span<const std::string_view> FieldNames();
   // `name` must be one of them.
   ConfigValue Field(std::string_view name) const;

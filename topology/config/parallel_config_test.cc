@@ -42,7 +42,7 @@ ParallelConfig Others() {
           .dtype = DType::kBF16,
           .fp8 = true,
           .memory_limit = ByteSize((int64_t{3} << 30) + 7),
-          .device_memory_limit = ByteSize(1),
+          .device_budget = ByteSize(1),
           .timeout = absl::Seconds(5)};
 }
 
@@ -130,7 +130,7 @@ TEST(ParallelConfigTest, ReportsEveryProblemAtOnce) {
       .strategy = static_cast<CommunicationStrategy>(9),
       .dtype = DType::kF64,
       .memory_limit = ByteSize(-1),
-      .device_memory_limit = ByteSize(-1),
+      .device_budget = ByteSize(-1),
       .timeout = absl::InfiniteDuration()};
   config.mesh.order[1] = MeshAxis::kTp;
   EXPECT_THAT(
@@ -147,8 +147,7 @@ TEST(ParallelConfigTest, ReportsEveryProblemAtOnce) {
               HasSubstr("\nstrategy=: must be one of all_reduce"),
               HasSubstr("\ndtype=f64: must be one of fp32, bf16, fp16, fp8, "
                         "such as dtype=fp32"),
-              HasSubstr("\nmemory_limit=-1"),
-              HasSubstr("\ndevice_memory_limit=-1")));
+              HasSubstr("\nmemory_limit=-1"), HasSubstr("\ndevice_budget=-1")));
 }
 
 TEST(ParallelConfigTest, WorldMustHaveTheRanksOfTheMesh) {

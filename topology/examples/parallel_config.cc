@@ -10,7 +10,7 @@ int main() {
   using namespace tessera::topology;
   auto config = ParallelConfig::FromJson(R"({
     "mesh": "dp2,pp4,tp2", "layers": 10, "dtype": "bf16",
-    "memory_strategy": "standard", "device_memory_limit": "80GiB"})");
+    "memory_strategy": "standard", "device_budget": "80GiB"})");
   if (!config.ok() || !config->Validate(/*world_size=*/16).ok()) return 1;
   const auto print = [&](const char* how, const std::vector<double>& costs) {
     std::cout << how << ":";

@@ -327,7 +327,7 @@ def parallel_config(*, ranks: int | None = None, **fields: int | str) -> dict[st
     Args:
       ranks: the number of ranks of the job, which the mesh must have.
       fields: mesh, order, layers, layers_per_stage, schedule, chunks, micro_batch, memory_strategy, strategy, dtype,
-        memory_limit, device_memory_limit, timeout_seconds, as the flags of //tools/train; layers are those of the model.
+        memory_limit, device_budget, timeout_seconds, as the flags of //tools/train; layers are those of the model.
 
     Raises:
       InvalidArgument: lists all problems, with the allowed values.

@@ -205,12 +205,12 @@ Settings OneRankSettings(const Settings& settings) {
   alone.offload = "none";
   alone.offload_dir = "";
   alone.layout = "chunks";
-  alone.host_budget = 0;
+  alone.host_budget = {};
   alone.pin_memory = false;
   alone.offload_strategy = "conservative";
   alone.compression = "none";
   alone.parallel.memory_limit = {};
-  alone.parallel.device_memory_limit = {};
+  alone.parallel.device_budget = {};
   alone.parallel.memory_strategy = {};
   alone.run_dir = "";
   alone.checkpoint_every = 0;

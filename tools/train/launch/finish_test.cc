@@ -221,7 +221,7 @@ TEST(OneRankSettingsTest, AreValidForEveryMemoryStrategy) {
         MemoryStrategy::kAggressive, MemoryStrategy::kExtreme}) {
     Settings settings;
     settings.parallel.split.counts = {1, 3};
-    settings.parallel.device_memory_limit = ByteSize(1);
+    settings.parallel.device_budget = ByteSize(1);
     settings.parallel.memory_strategy = strategy;
     settings.max_gathered_bytes = 1 << 30;
     const Settings alone = OneRankSettings(AtLowestRung(settings, "/scratch"));

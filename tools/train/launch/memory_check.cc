@@ -328,10 +328,10 @@ std::string ShortageOf(const RunPrediction& prediction) {
   return absl::StrJoin(shortages, "; ");
 }
 
-// --device_memory_limit fails the ranks that exceed it.
+// --device_budget fails the ranks that exceed it.
 absl::Status CheckDeviceLimit(const Settings& settings,
                               const RunPrediction& prediction) {
-  const ByteSize limit = settings.parallel.device_memory_limit;
+  const ByteSize limit = settings.parallel.device_budget;
   int64_t needed = 0;
   for (const RankPrediction& rank : prediction.ranks) {
     needed = std::max(needed, rank.device);
@@ -340,7 +340,7 @@ absl::Status CheckDeviceLimit(const Settings& settings,
     return absl::OkStatus();
   }
   return tools::FlagError(
-      "device_memory_limit", limit.ToString(),
+      "device_budget", limit.ToString(),
       absl::InvalidArgumentError(absl::StrCat(
           "a rank needs ", needed,
           " bytes of its device's memory; use for "

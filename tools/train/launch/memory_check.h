@@ -62,7 +62,7 @@ absl::StatusOr<MemoryRung> FitMemoryLimit(const Settings& settings,
 std::string DescribeChoice(const MemoryRung& choice);
 
 // Returns InvalidArgument if the run does not fit into this machine, its GPUs
-// or --device_memory_limit: one line with the bytes needed, the bytes available
+// or --device_budget: one line with the bytes needed, the bytes available
 // and their limit, the flags that help, and --force. With settings.force,
 // writes that line to `err` as a warning and returns OK.
 absl::Status CheckRoom(const Settings& settings,

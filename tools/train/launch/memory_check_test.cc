@@ -248,13 +248,13 @@ TEST(CheckRoomTest, RejectsRunsLargerThanDeviceLimit) {
   Settings settings;
   const int64_t room = int64_t{1} << 40;
   const int64_t needed = PredictIn(settings, room).ranks[0].device;
-  settings.parallel.device_memory_limit = ByteSize(needed);
+  settings.parallel.device_budget = ByteSize(needed);
   std::ostringstream err;
   EXPECT_THAT(CheckRoom(settings, PredictIn(settings, room), err), IsOk());
-  settings.parallel.device_memory_limit = ByteSize(needed / 2);
+  settings.parallel.device_budget = ByteSize(needed / 2);
   EXPECT_THAT(CheckRoom(settings, PredictIn(settings, room), err),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("--device_memory_limit="),
+                       AllOf(HasSubstr("--device_budget="),
                              HasSubstr("--memory_strategy=aggressive"))));
   settings.force = true;
   EXPECT_THAT(CheckRoom(settings, PredictIn(settings, room), err), IsOk());

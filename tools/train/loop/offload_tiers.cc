@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "offload/pressure/pressure_policy.h"
 #include "offload/tier/cuda_pinning.h"
@@ -30,10 +31,11 @@ absl::StatusOr<std::unique_ptr<OffloadTiers>> OffloadTiers::Create(
   }
   TESSERA_RETURN_IF_ERROR(
       tiers->CreateTier(settings, std::move(log)),
-      Annotate(_, absl::StrCat("--offload=", settings.offload,
-                               " --offload_dir=", settings.offload_dir,
-                               " --host_budget=", settings.host_budget,
-                               " --compression=", settings.compression)));
+      Annotate(_, absl::StrCat(
+                      "--offload=", settings.offload,
+                      " --offload_dir=", settings.offload_dir,
+                      " --host_budget=", FormatByteLimit(settings.host_budget),
+                      " --compression=", settings.compression)));
   return tiers;
 }
 

@@ -43,7 +43,7 @@ class OffloadTiers {
   OffloadTiers& operator=(const OffloadTiers&) = delete;
 
   // Points `options` at the tiers, which must outlive the run, and sets
-  // --device_memory_limit. Gradients are offloaded only if they are partitioned
+  // --device_budget. Gradients are offloaded only if they are partitioned
   // (stages 2 and 3).
   void AddTo(RunOptions& options) const;
 

@@ -226,7 +226,7 @@ TEST_F(WorkerMemoryTest, SpilledStateHasTheSameLosses) {
   const std::vector<double> expected = LossesWithoutLimit();
   settings_.zero = 3;
   settings_.offload_dir = NewDirectory("spilled");
-  settings_.host_budget = 40'000;
+  settings_.host_budget = ByteSize(40'000);
   settings_.pin_memory = true;
   for (const char* layout : {"chunks", "round_robin", "balanced"}) {
     settings_.layout = layout;
@@ -249,7 +249,7 @@ TEST_F(WorkerMemoryTest, SpilledStateHasTheSameLosses) {
 TEST_F(WorkerMemoryTest, FullHostBudgetNamesBudgetAndNeed) {
   settings_.parallel.memory_limit = {};
   settings_.offload = "optimizer";
-  settings_.host_budget = 40'000;
+  settings_.host_budget = ByteSize(40'000);
   EXPECT_THAT(RunJob(settings_, nullptr, model_).statuses,
               Each(StatusIs(absl::StatusCode::kResourceExhausted,
                             HasSubstr("of the budget of 40000 bytes"))));
@@ -260,7 +260,7 @@ TEST_F(WorkerMemoryTest, StrategyMovesBlocksToFiles) {
   const std::vector<double> expected = LossesWithoutLimit();
   settings_.offload = "optimizer";
   settings_.offload_dir = NewDirectory("moved");
-  settings_.host_budget = 100'000'000;
+  settings_.host_budget = ByteSize(100'000'000);
   const std::vector<int64_t> used(6, kLimit * 7 / 10);
   const auto optimizer = static_cast<size_t>(offload::Purpose::kOptimizer);
   for (const auto& [strategy, moves] :

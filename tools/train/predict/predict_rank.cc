@@ -95,7 +95,7 @@ class DryRun {
         working_(CountedPart(on_device_)) {
     // A step with the whole batch needs most memory.
     options_.batch_warmup_steps = 0;
-    options_.device_memory_limit = 0;
+    options_.device_budget = 0;
     SetTiers();
   }
 

@@ -720,7 +720,7 @@ TEST(PredictRankTest, DeviceLimitHoldsStateAndActivations) {
                                  PipelinePlan::Create(options));
     TESSERA_ASSERT_OK_AND_ASSIGN(const RankPrediction rank,
                                  PredictRank(plan, {}, {}));
-    options.device_memory_limit = rank.device;
+    options.device_budget = rank.device;
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto measured, MeasureRun(options));
     const int64_t peak = measured[0].state.peak;
     EXPECT_LT(peak, rank.device);
@@ -728,9 +728,9 @@ TEST(PredictRankTest, DeviceLimitHoldsStateAndActivations) {
     EXPECT_EQ(measured[0].state.of(Purpose::kActivations).peak,
               rank.activations.pools + rank.activations.layers -
                   rank.activations.boundaries);
-    options.device_memory_limit = peak;
+    options.device_budget = peak;
     EXPECT_THAT(MeasureRun(options), IsOk());
-    options.device_memory_limit = peak - 1;
+    options.device_budget = peak - 1;
     EXPECT_THAT(MeasureRun(options),
                 StatusIs(absl::StatusCode::kResourceExhausted));
   }

@@ -2,6 +2,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/byte_size.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -251,10 +252,10 @@ TEST(PredictRunTest, HostBudgetSpillsToFilesOrIsRejected) {
                                model_files::PresetConfig(settings.model));
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction whole,
                                PredictRun(settings, model));
-  settings.host_budget = 1'000'000;
+  settings.host_budget = ByteSize(1'000'000);
   EXPECT_THAT(PredictRun(settings, model),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("--host_budget=1000000: is too small"),
+                       AllOf(HasSubstr("--host_budget=1MB: is too small"),
                              HasSubstr("of the budget of 1000000"),
                              HasSubstr("--offload_dir=DIR"))));
   settings.offload_dir = "there";

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/byte_size.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "offload/tier/accounting.h"
@@ -91,9 +92,9 @@ constexpr Rule kRules[] = {
      "has no effect with --offload=none; use for example --offload=optimizer"},
     {"host_budget", [](auto& s) { return s.offload != "none"; },
      "has no effect with --offload=none; use for example --offload=optimizer"},
-    {"pin_memory", [](auto& s) { return s.host_budget > 0; },
+    {"pin_memory", [](auto& s) { return s.host_budget > ByteSize(); },
      "page-locks --host_budget, which has no limit; use for example "
-     "--host_budget=1000000000"},
+     "--host_budget=8GiB"},
     {"offload_strategy",
      [](auto& s) { return s.parallel.memory_limit.bytes() > 0; },
      "has no effect without --memory_limit; use for example "

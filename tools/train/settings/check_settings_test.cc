@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "base/byte_size.h"
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"
 #include "base/testing/text_mutator.h"
@@ -41,10 +42,16 @@ Settings With(const Change& change) {
 // Checks the settings with --flag=text and defaults elsewhere.
 absl::Status CheckGiven(std::string_view flag, const std::string& text) {
   Settings settings;
-  const auto& field =
-      std::get<ParallelField<std::string>>(FindSettingsField(flag)->member);
-  if (absl::Status set = SetField(text, field, settings); !set.ok()) return set;
-  return CheckSettings(settings);
+  const absl::Status set = std::visit(
+      [&](const auto& member) {
+        using T = std::decay_t<decltype(GetField(member, settings))>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return SetField(text, member, settings);
+        }
+        return absl::InternalError("not a text");
+      },
+      FindSettingsField(flag)->member);
+  return set.ok() ? CheckSettings(settings) : set;
 }
 
 auto Refused(const std::string& beginning) {
@@ -93,7 +100,7 @@ TEST(CheckSettingsTest, OffloadAndCompressionPass) {
       [](Settings& s) { s.offload = "all", s.compression = "lossless"; },
       [](Settings& s) { s.offload = "params", s.offload_dir = "/tmp/x"; },
       [](Settings& s) { s.offload = "grads", s.zero = 2; },
-      [](Settings& s) { s.host_budget = 1, s.pin_memory = true; },
+      [](Settings& s) { s.host_budget = ByteSize(1), s.pin_memory = true; },
       [](Settings& s) { s.layout = "round_robin", s.zero = 1; },
       [](Settings& s) { s.moments = "int8", s.compression = "lossless"; },
       [](Settings& s) { s.offload = "all", s.compression = "int8"; },
@@ -158,6 +165,7 @@ TEST(CheckSettingsTest, AllEnginesAndNamedValuesPass) {
             {"ring", "tree", "hierarchical", "adaptive", "all_reduce"}},
            {"dtype", {"fp32", "bf16", "fp16"}},
            {"memory_limit", {"", "1", "300MiB", "1.5 GB"}},
+           {"host_budget", {"", "1", "32GB", "8GiB"}},
            {"mesh",
             {"tp2, dp4", "dp=2,cp=2", "dp_replicate2,dp_shard4",
              "tp2,dp4,dp_shard2", "dp4,dp_shard2,dp_replicate2"}}}) {
@@ -227,8 +235,12 @@ TEST(CheckSettingsTest, RejectsMalformedTexts) {
        "memory_limit", "0"},
       {"--memory_limit=much: must be", "memory_limit", "much"},
       {"--memory_limit=-5MiB: must", "memory_limit", "-5MiB"},
-      {"--device_memory_limit=0: must be a number of bytes above 0, such as",
-       "device_memory_limit", "0"},
+      {"--device_budget=0: must be a number of bytes above 0, such as",
+       "device_budget", "0"},
+      {"--host_budget=0: must be a number of bytes above 0, such as "
+       "--host_budget=32GiB",
+       "host_budget", "0"},
+      {"--host_budget=32XB: must be", "host_budget", "32XB"},
       {"--memory_strategy=extrem: must be one of basic, standard, aggressive, "
        "extreme, such as --memory_strategy=extreme",
        "memory_strategy", "extrem"},
@@ -495,10 +507,11 @@ TEST(CheckSettingsTest, RejectsInvalidOffload) {
        [](auto& s) { s.offload = "grads,activations", s.zero = 1; }},
       {"--offload=all,grads: contains grads, which all includes",
        [](auto& s) { s.offload = "all,grads"; }},
-      {"--host_budget=9: has no effect with --offload=none",
-       [](auto& s) { s.host_budget = 9, s.offload = "none"; }},
-      {"--host_budget=-1: must be at least 0",
-       [](auto& s) { s.host_budget = -1; }},
+      {"--host_budget=9B: has no effect with --offload=none",
+       [](auto& s) { s.host_budget = ByteSize(9), s.offload = "none"; }},
+      {"--host_budget=-1B: must be a number of bytes above 0, such as "
+       "--host_budget=32GiB",
+       [](auto& s) { s.host_budget = ByteSize(-1); }},
       {"--pin_memory=true: page-locks --host_budget, which has no limit; use",
        [](auto& s) { s.pin_memory = true; }},
       {"--offload_strategy=extreme: has no effect without --memory_limit; use",
@@ -614,7 +627,7 @@ TEST(OffloadChoiceTest, ParsesList) {
 TEST(OffloadChoiceTest, DescribesHostBudget) {
   Settings settings;
   EXPECT_THAT(DescribeHostBudget(settings), IsOkAndHolds(""));
-  settings.host_budget = 1 << 20;
+  settings.host_budget = ByteSize(1 << 20);
   settings.offload = "all";
   settings.compression = "fp16";
   settings.parallel.dtype = DType::kF32;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/offload_choice.h"
@@ -61,7 +62,7 @@ constexpr Change kChanges[] = {
      [](Settings& s, const std::string& scratch) {
        OffloadState(s);
        if (s.offload_dir.empty()) s.offload_dir = scratch;
-       s.host_budget = 0;
+       s.host_budget = {};
        s.pin_memory = false;
      }},
     {MemoryStrategy::kExtreme,
@@ -82,7 +83,8 @@ std::string ChangedFlags(const Settings& from, const Settings& to) {
   add("gather_ahead", from.gather_ahead, to.gather_ahead);
   add("offload", from.offload, to.offload);
   add("offload_dir", from.offload_dir, to.offload_dir);
-  add("host_budget", from.host_budget, to.host_budget);
+  add("host_budget", FormatByteLimit(from.host_budget),
+      FormatByteLimit(to.host_budget));
   add("pin_memory", from.pin_memory, to.pin_memory);
   add("compression", from.compression, to.compression);
   return absl::StrJoin(flags, " ");

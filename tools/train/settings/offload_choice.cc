@@ -45,9 +45,12 @@ zero3::OffloadConfig OffloadConfigOf(const Settings& settings) {
                                  .optimizer = choice.optimizer,
                                  .pin_memory = settings.pin_memory,
                                  .codec = settings.compression};
-  if (settings.host_budget > 0) config.host_budget = settings.host_budget;
-  const int64_t limit = settings.parallel.device_memory_limit.bytes();
-  if (limit > 0) config.device_budget = limit;
+  if (settings.host_budget > ByteSize()) {
+    config.host_budget = settings.host_budget.bytes();
+  }
+  if (settings.parallel.device_budget > ByteSize()) {
+    config.device_budget = settings.parallel.device_budget.bytes();
+  }
   if (!settings.offload_dir.empty()) {
     config.directory = settings.offload_dir;
   }
@@ -99,7 +102,7 @@ absl::StatusOr<std::string> DescribeHostBudget(const Settings& settings) {
   zero3::OffloadConfig config = OffloadConfigOf(settings);
   std::string text;
   for (const Purpose purpose : offload::kAllPurposes) {
-    if (settings.host_budget == 0) break;
+    if (settings.host_budget == ByteSize()) break;
     if (!OffloadChoice::Of(settings.offload).has(purpose)) continue;
     config.codec = TierCodecName(settings, purpose);
     TESSERA_ASSIGN_OR_RETURN(
@@ -107,8 +110,7 @@ absl::StatusOr<std::string> DescribeHostBudget(const Settings& settings) {
         config.EffectiveHostBudget(TypeOf(settings, purpose)));
     absl::StrAppend(
         &text, text.empty() ? "host budget of a rank: " : " or ",
-        text.empty() ? ByteSize(settings.host_budget).ToString() + ", for "
-                     : "",
+        text.empty() ? settings.host_budget.ToString() + ", for " : "",
         ByteSize(bytes).ToString(), " of ", offload::PurposeName(purpose));
   }
   if (text.empty() || settings.offload_dir.empty()) return text;

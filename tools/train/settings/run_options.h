@@ -108,7 +108,7 @@ struct RunOptions {
 
   // Maximum bytes of state, activations and working memory on the device; 0: no
   // limit. ResourceExhausted if a step needs more.
-  int64_t device_memory_limit = 0;
+  int64_t device_budget = 0;
 
   // Allocates activations, the layers' working memory and the tensors between
   // stages of this rank. If null, these are in the device's memory, and tensors

@@ -347,7 +347,7 @@ void SetParallelism(const Settings& settings, RunOptions& options) {
   options.recompute = RecomputeOf(settings.recompute);
   options.gather_ahead = settings.gather_ahead;
   options.max_gathered_bytes = settings.max_gathered_bytes;
-  options.device_memory_limit = settings.parallel.device_memory_limit.bytes();
+  options.device_budget = settings.parallel.device_budget.bytes();
   options.reduce = settings.reduce == "each"   ? ReduceChoice::kEachMicroBatch
                    : settings.reduce == "last" ? ReduceChoice::kLastMicroBatch
                                                : ReduceChoice::kAuto;

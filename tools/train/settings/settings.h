@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/byte_size.h"
 #include "tools/train/settings/batch_schedule.h"
 #include "topology/config/parallel_config.h"
 
@@ -77,8 +78,8 @@ struct Settings {
   // "none", or a list of optimizer, params, grads, all and activations.
   std::string offload = "optimizer";
   std::string offload_dir = "";  // A directory; empty: host memory.
-  // Bytes of a rank; 0: no limit. See zero3/config/offload_config.h.
-  int64_t host_budget = 0;
+  // Of a rank; 0: no limit. See zero3/config/offload_config.h.
+  ByteSize host_budget = {};
   bool pin_memory = false;
   // conservative, balanced, aggressive, extreme; see
   // offload/pressure/pressure_policy.h.

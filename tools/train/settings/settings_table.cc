@@ -188,9 +188,10 @@ constexpr SettingsField kFields[] = {
     {"offload_dir", kStateAndMemory, &Settings::offload_dir, AnyValue{},
      "directory for offloaded data; with --host_budget, for the data that "
      "exceeds it. Empty: host memory"},
-    {"host_budget", kStateAndMemory, &Settings::host_budget, kCount,
-     "bytes of host memory per rank for offloaded data; more goes to "
-     "--offload_dir, and without a directory fails the run. 0: no limit"},
+    {"host_budget", kStateAndMemory,
+     LimitField{"host_budget", &Settings::host_budget}, AnyValue{},
+     "host memory per rank for offloaded data, such as 32GiB; more goes to "
+     "--offload_dir, and without a directory fails the run. Empty: no limit"},
     {"pin_memory", kStateAndMemory, &Settings::pin_memory, AnyValue{},
      "page-locks --host_budget, so that GPUs copy from and to it at full "
      "speed"},
@@ -412,7 +413,7 @@ constexpr SettingsField kFields[] = {
      "standard, which recomputes activations; aggressive, which also shards "
      "all state and keeps it in host memory; extreme, which also moves state "
      "and activations to files"},
-    {"device_memory_limit", kExecution, Text{"device_memory_limit"}, AnyValue{},
+    {"device_budget", kExecution, Text{"device_budget"}, AnyValue{},
      "memory limit for the model state and activations of a rank on its "
      "device, without tensors that travel between pipeline stages, such as "
      "20GiB; a rank that needs more fails. Empty: no limit"},
@@ -500,6 +501,15 @@ std::string FieldText(std::string_view field, const Settings& settings) {
       FindSettingsField(field)->member);
 }
 
+absl::Status SetField(const std::string& value, const LimitField& field,
+                      Settings& settings) {
+  TESSERA_ASSIGN_OR_RETURN(settings.*field.member, ParseByteLimit(value),
+                           RefuseFlag(field.name, value,
+                                      absl::StrCat(_.message(), ", such as --",
+                                                   field.name, "=32GiB")));
+  return absl::OkStatus();
+}
+
 absl::Status CheckAllowed(const SettingsField& field,
                           const Settings& settings) {
   return std::visit(
@@ -507,7 +517,10 @@ absl::Status CheckAllowed(const SettingsField& field,
         const auto& value = GetField(member, settings);
         using T = std::decay_t<decltype(value)>;
         std::string error;
-        if constexpr (std::is_same_v<T, int64_t>) {
+        if constexpr (std::is_same_v<decltype(member), const LimitField&>) {
+          Settings parsed;
+          return SetField(value, member, parsed);
+        } else if constexpr (std::is_same_v<T, int64_t>) {
           if (const auto* range = std::get_if<WholeRange>(&field.allowed)) {
             error = RangeError(field.name, value, *range);
           }

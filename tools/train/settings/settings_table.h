@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/byte_size.h"
 #include "tools/train/settings/settings.h"
 #include "topology/config/parallel_config.h"
 
@@ -28,8 +29,14 @@ struct ParallelField {
   std::string_view name;
 };
 
-// The allowed values of a field: anything (or what ParallelConfig checks, for
-// its fields), an inclusive range of integers, a
+// A limit, whose value in flags and files is the text of FormatByteLimit.
+struct LimitField {
+  std::string_view name;
+  ByteSize Settings::*member;
+};
+
+// The allowed values of a field: anything (or what ParallelConfig and
+// ParseByteLimit check, for their fields), an inclusive range of integers, a
 // range of numbers, or one of several names.
 struct AnyValue {};
 struct WholeRange {
@@ -61,7 +68,7 @@ struct SettingsField {
   std::string_view section;
   std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,
                std::string Settings::*, std::vector<std::string> Settings::*,
-               ParallelField<int64_t>, ParallelField<std::string>>
+               LimitField, ParallelField<int64_t>, ParallelField<std::string>>
       member;
   AllowedValues allowed;
   std::string_view help;
@@ -78,6 +85,9 @@ template <typename T>
 const T& GetField(T Settings::*member, const Settings& settings) {
   return settings.*member;
 }
+inline std::string GetField(const LimitField& field, const Settings& settings) {
+  return FormatByteLimit(settings.*field.member);
+}
 template <typename T>
 T GetField(const ParallelField<T>& field, const Settings& settings) {
   return std::get<T>(settings.parallel.Field(field.name));
@@ -92,6 +102,8 @@ absl::Status SetField(const T& value, T Settings::*member, Settings& settings) {
   settings.*member = value;
   return absl::OkStatus();
 }
+absl::Status SetField(const std::string& value, const LimitField& field,
+                      Settings& settings);
 template <typename T>
 absl::Status SetField(const T& value, const ParallelField<T>& field,
                       Settings& settings) {

@@ -83,7 +83,8 @@ Settings Others() {
   settings.parallel.dtype = DType::kBF16;
   settings.parallel.split = {.counts = {3, 5}};
   settings.parallel.memory_strategy = topology::MemoryStrategy::kAggressive;
-  settings.parallel.device_memory_limit = ByteSize(1);
+  settings.parallel.device_budget = ByteSize(1);
+  settings.host_budget = ByteSize(5);
   settings.parallel.strategy = topology::CommunicationStrategy::kTree;
   settings.parallel.memory_limit = ByteSize((int64_t{3} << 30) + 7);
   return settings;

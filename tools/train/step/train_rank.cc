@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<TrainRank>> TrainRank::Create(
   // State and activations share one account.
   std::shared_ptr<offload::Accounting>& device = rank->options_.state.device;
   if (device == nullptr) {
-    const int64_t limit = options.device_memory_limit;
+    const int64_t limit = options.device_budget;
     device = std::make_shared<offload::Accounting>(
         "device", limit == 0 ? offload::kUnlimited : limit);
   }
@@ -109,7 +109,7 @@ absl::Status TrainRank::CreateLayers(tp::Ops& ops) {
   std::shared_ptr<MemoryResource> memory = options_.memory == nullptr
                                                ? ops.queue().device().memory()
                                                : options_.memory;
-  if (options_.device_memory_limit > 0) {
+  if (options_.device_budget > 0) {
     memory = std::make_shared<offload::BudgetedMemory>(
         std::move(memory), options_.state.device,
         offload::Purpose::kActivations);

@@ -306,21 +306,27 @@ absl::Status FindEndOfText(std::string_view name,
   return absl::OkStatus();
 }
 
+// The value of a key; null if `value` is not an object or has no such key.
+Json PartOf(const Json& value, const std::string& key) {
+  return value.is_object() ? value.value(key, Json()) : Json();
+}
+
 // The ids of the special tokens before the text in a TemplateProcessing.
 absl::StatusOr<std::vector<TokenId>> ReadTemplate(const Json& processor) {
   std::vector<TokenId> ids;
-  const Json tokens = processor.value("special_tokens", Json::object());
-  for (const Json& piece : processor.value("single", Json::array())) {
+  const Json tokens = PartOf(processor, "special_tokens");
+  for (const Json& piece : PartOf(processor, "single")) {
     if (!piece.is_object() || !piece.contains("SpecialToken")) break;
-    const Json name = piece["SpecialToken"].value("id", Json());
-    const Json token = name.is_string()
-                           ? tokens.value(name.get<std::string>(), Json())
-                           : Json();
-    if (!token.is_object() || !token.contains("ids")) {
+    const Json name = PartOf(piece["SpecialToken"], "id");
+    const Json found =
+        name.is_string()
+            ? PartOf(PartOf(tokens, name.get<std::string>()), "ids")
+            : Json();
+    if (!found.is_array()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "key \"special_tokens\" has no ids of ", DescribeJson(name)));
     }
-    for (const Json& id : token["ids"]) {
+    for (const Json& id : found) {
       TESSERA_ASSIGN_OR_RETURN(ids.emplace_back(), ReadId(id));
     }
   }
@@ -332,7 +338,7 @@ absl::StatusOr<std::vector<TokenId>> ReadBegin(const Json& processor) {
   const std::string type = TypeOf(processor);
   if (type == "TemplateProcessing") return ReadTemplate(processor);
   if (type != "Sequence") return std::vector<TokenId>();
-  for (const Json& one : processor.value("processors", Json::array())) {
+  for (const Json& one : PartOf(processor, "processors")) {
     if (TypeOf(one) == "TemplateProcessing") return ReadTemplate(one);
   }
   return std::vector<TokenId>();

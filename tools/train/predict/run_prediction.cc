@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/byte_size.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "offload/pressure/system_memory.h"
@@ -150,7 +151,7 @@ absl::Status FlagOfBudget(const Settings& settings,
                           const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
   return RefuseFlag(
-      "host_budget", settings.host_budget,
+      "host_budget", settings.host_budget.ToString(),
       absl::StrCat("is too small: ", status.message(),
                    "; use a larger one, or a directory for the rest, such as "
                    "--offload_dir=DIR"));
@@ -345,7 +346,7 @@ StateHomes HomesOf(const Settings& settings) {
   const OffloadChoice offload = OffloadChoice::Of(settings.offload);
   StateHomes homes = {.host_budget = config.host_budget,
                       .pinned = offload.any() && config.pin_memory};
-  homes.spills = offload.any() && settings.host_budget > 0 &&
+  homes.spills = offload.any() && settings.host_budget > ByteSize() &&
                  !settings.offload_dir.empty();
   const StateHome away = settings.offload_dir.empty() || homes.spills
                              ? StateHome::kHost

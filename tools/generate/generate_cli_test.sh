@@ -79,6 +79,9 @@ END
 "$generate" --from=words --prompt="line 7" --tokens=9 --format=json >words.json || fail "--from=words: $(cat err)"
 grep -q '"prompt_tokens":3,' words.json || fail "the run's tokenizer is not used: $(cat words.json)"
 "$generate" --from=words_exported --prompt="line 7" --tokens=9 --format=json | cmp - words.json || fail "an export has another tokenizer"
+tokens_of_special() { "$generate" --from=words --prompt="<|endoftext|>" --tokens=1 --format=json "$@" | grep -o '"prompt_tokens":[0-9]*'; }
+[ "$(tokens_of_special)" = '"prompt_tokens":1' ] || fail "a special token of the prompt is no id: $(tokens_of_special)"
+[ "$(tokens_of_special --special_tokens=text)" = '"prompt_tokens":13' ] || fail "--special_tokens=text: $(tokens_of_special --special_tokens=text)"
 mv words/checkpoints/step-00000002 alone
 "$generate" --from=alone --tokenizer=tokenizer --prompt="line 7" --tokens=9 --format=json | cmp - words.json || fail "--tokenizer"
 

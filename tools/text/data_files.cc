@@ -425,7 +425,7 @@ absl::StatusOr<ParsedDocument> TextOf(const Json& object) {
     return absl::InvalidArgumentError(
         "\"messages\" need the template of a chat, which is not supported; "
         "apply it, and give the strings \"prompt\" and \"completion\", whose "
-        "special tokens become ids unless --special_tokens=text, or "
+        "special tokens become ids (--special_tokens=pairs), or "
         "\"input_ids\"");
   }
   if (object.is_array()) {

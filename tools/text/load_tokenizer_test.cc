@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -144,6 +145,26 @@ TEST_F(LoadTokenizerTest, DamagedFilesAreLoadedOrNamed) {
     const absl::Status status = LoadTokenizer(directory_).status();
     ASSERT_FALSE(absl::StrContains(status.message(), "\n")) << status;
   }
+}
+
+TEST_F(LoadTokenizerTest, PolicyIsPartOfTheFingerprint) {
+  Write("tokenizer.json", ReadTestdata("tokenizer.json"));
+  std::set<uint64_t> fingerprints;
+  for (const char* text : {"pairs", "ids", "text"}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const SpecialTokenPolicy policy,
+                                 ParseSpecialTokens(text));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto tokenizer,
+                                 LoadTokenizer(directory_, policy));
+    fingerprints.insert(tokenizer->fingerprint());
+    EXPECT_EQ(tokenizer->SpecialTokensOfTexts() == SpecialTokens::kRecognised,
+              policy == SpecialTokenPolicy::kAll);
+    EXPECT_EQ(tokenizer->SpecialTokensOfPairs() == SpecialTokens::kAsText,
+              policy == SpecialTokenPolicy::kNone);
+  }
+  EXPECT_EQ(fingerprints.size(), 3u);
+  EXPECT_THAT(ParseSpecialTokens("all"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("allowed: pairs, ids, text")));
 }
 
 }  // namespace

@@ -77,12 +77,14 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Must be the first call.
   absl::Status Initialize(std::string_view end_of_text) {
     TESSERA_RETURN_IF_ERROR(Load(model_.serialized, own_));
-    std::vector<AddedToken> control;
+    std::vector<AddedToken> special;
     for (int id = 0; id < own_.GetPieceSize(); ++id) {
       if (own_.IsUnknown(id)) unknown_ = id;  // The library requires one.
-      if (own_.IsControl(id)) control.push_back({id, own_.IdToPiece(id)});
+      if (own_.IsControl(id) || own_.IsUnknown(id)) {
+        special.push_back({id, own_.IdToPiece(id)});
+      }
     }
-    control_ = AddedTokens(std::move(control));
+    special_ = AddedTokens(std::move(special));
     unknown_text_ = own_.DecodeIds(std::vector<int>{unknown_});
     if (end_of_text.empty()) {
       if (own_.eos_id() >= 0) end_of_text_ = own_.eos_id();
@@ -105,7 +107,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (special == SpecialTokens::kAsText) return AppendPieces(text, own_, ids);
     // Only the text before the first special token has a dummy prefix.
     for (size_t at = 0; at < text.size();) {
-      const AddedTokens::Match match = control_.Find(text, at, true);
+      const AddedTokens::Match match = special_.Find(text, at, true);
       AppendPieces(text.substr(at, match.begin - at),
                    at == 0 ? own_ : WithPrefix(false), ids);
       if (match.token == nullptr) return;
@@ -166,7 +168,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   const size_t part_bytes_;
   SentencePieceProcessor own_;
   std::optional<TokenId> end_of_text_;
-  AddedTokens control_;       // The control pieces.
+  AddedTokens special_;       // Control and unknown pieces.
   int unknown_ = 0;           // The id of the unknown piece.
   std::string unknown_text_;  // Its decoded text.
   mutable std::once_flag once_;

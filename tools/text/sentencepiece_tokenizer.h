@@ -32,9 +32,10 @@ inline constexpr int64_t kSentencePiecePartBytes = int64_t{64} << 10;
 //
 // Text without a piece is encoded as bytes if the model has byte fallback,
 // otherwise as the unknown piece. Bytes that are not UTF-8 are treated as
-// U+FFFD. Special tokens are the control pieces, such as "</s>". As in
-// SentencePiece, a user-defined piece that is written out in a text is always
-// encoded as one piece.
+// U+FFFD. Special tokens are the control pieces, such as "</s>", and the
+// unknown piece; text behind them has no dummy prefix. As in SentencePiece, a
+// user-defined piece that is written out in a text is always encoded as one
+// piece.
 //
 // Decoding drops the space that encoding adds before a text, unless it appends
 // to a text that is not empty. Unknown pieces decode to " \u2047 ", control

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -109,6 +110,25 @@ TEST(SentencePieceTokenizerTest, ContinuedTextsKeepSpace) {
   const std::vector<TokenId> others = {-1, 1'000'000, 1, 2};
   tokenizer->AppendText(others, text);
   EXPECT_EQ(text, "the end the end");
+}
+
+// Compares with LlamaTokenizer(legacy=False) of transformers 5 with
+// add_special_tokens=False.
+TEST(SentencePieceTokenizerTest, SpecialTokensAreIdsIfRecognised) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto tokenizer,
+      CreateSentencePieceTokenizer(ReadTestdata("llama.model"), ""));
+  const std::vector<std::pair<std::string, std::vector<TokenId>>> cases = {
+      {"<s>a</s>", {1, 447, 2}},
+      {"a b</s> c", {262, 287, 2, 368}},
+      {"</s></s>the", {2, 2, 263, 444}},
+      {"the <s> of", {278, 443, 1, 286}},
+      {"<s>", {1}},
+      {"", {}}};
+  for (const auto& [text, ids] : cases) {
+    EXPECT_EQ(tokenizer->Encode(text, SpecialTokens::kRecognised), ids) << text;
+    for (const TokenId id : tokenizer->Encode(text)) EXPECT_GT(id, 2) << text;
+  }
 }
 
 TEST(SentencePieceTokenizerTest, EndOfTextIsGivenOrFromModel) {

@@ -145,6 +145,60 @@ TEST_F(TrainingDataTest, BlendsDataByWeights) {
   refused({a + ":0.5", "missing:0.5"}, "no data file");
 }
 
+TEST_F(TrainingDataTest, NumbersAfterColonsMayBelongToNames) {
+  Settings settings = Short();
+  const std::string text(40, 'a');
+  const auto tokens_of = [&](std::vector<std::string> paths) {
+    settings.data = std::move(paths);
+    const auto data = OpenTrainingData(settings);
+    TESSERA_EXPECT_OK(data);
+    return data.ok() ? data->samples->corpus().token_count() : 0;
+  };
+  const std::string date = Write("corpus-2024-01-01T10:30", text);
+  const std::string share = Write("data:0.7", text);
+  EXPECT_EQ(tokens_of({date}), 41);
+  EXPECT_EQ(tokens_of({date, share}), 82);
+  EXPECT_EQ(tokens_of({Path("corpus*T10:30")}), 41);
+  // Names that a flag has split at commas.
+  const std::string commas = Write("a, b,c.txt", text);
+  EXPECT_EQ(tokens_of({Path("a"), " b", "c.txt", date}), 82);
+  settings.data = {Path("a"), " b", "c.txt:0.5", share + ":0.5"};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData blend,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(blend.samples->parts(), 2u);
+  const auto refused = [&](const std::string& path, const char* words) {
+    settings.data = {path};
+    EXPECT_THAT(OpenTrainingData(settings),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith("--data="), HasSubstr(words))));
+  };
+  refused(Path("missing:30"), "missing:30\"");
+  refused(date + ":30", "T10:30 has weight 30");
+}
+
+TEST_F(TrainingDataTest, TrainsOnTokensWithLabels) {
+  Settings settings = Short();
+  settings.data = {
+      Write("a.json",
+            R"({"input_ids": [1, 2, 3, 4, 5], "labels": )"
+            R"([-100, 2, -100, -100, 5], "attention_mask": [1, 1, 1, 1, 1]})"
+            "\n")};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                               OpenTrainingData(settings));
+  std::vector<text::TokenId> tokens(5);
+  TESSERA_ASSERT_OK(data.samples->ReadTraining(0, tokens));
+  EXPECT_EQ(tokens, (std::vector<text::TokenId>{1, 2, 3, 4, 5}));
+  EXPECT_TRUE(data.samples->has_masks());
+  EXPECT_THAT(data.samples->CountTargets(text::SampleUse::kTraining, 0),
+              IsOkAndHolds(2));
+  settings.data = {Write("b.json", R"({"input_ids": [1, 300]})")};
+  EXPECT_THAT(OpenTrainingData(settings),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("b.json\", line 1: \"input_ids\" 1 is "
+                                       "300"),
+                             HasSubstr("from 0 to 256"))));
+}
+
 TEST_F(TrainingDataTest, MasksPromptsOfFilesWithPrompts) {
   Settings settings = Short();
   const std::string a =
@@ -247,6 +301,29 @@ TEST_F(TrainingDataTest, ReadsATokenizer) {
   EXPECT_THAT(OpenTrainingData(settings),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        StartsWith("--tokenizer=nowhere: ")));
+}
+
+TEST_F(TrainingDataTest, SpecialTokensFollowTheFlag) {
+  Write("tok/tokenizer.json",
+        R"({"model": {"type": "BPE", "vocab": {"a": 0, "<": 1, ">": 2},)"
+        R"( "merges": []}, "added_tokens": [{"id": 3, "content": "<a>",)"
+        R"( "special": true}], "pre_tokenizer": {"type": "ByteLevel",)"
+        R"( "add_prefix_space": false, "use_regex": true}})");
+  Settings settings = Short();
+  settings.tokenizer = Path("tok");
+  settings.data = {Write("a.txt", "<a><a>aaa"),
+                   Write("a.jsonl", R"({"prompt": "<a>", "completion": "a"})")};
+  for (const auto& [value, tokens] :
+       {std::pair{"pairs", 9 + 2}, {"ids", 5 + 2}, {"text", 9 + 4}}) {
+    settings.special_tokens = value;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                                 OpenTrainingData(settings));
+    EXPECT_EQ(data.samples->corpus().token_count(), tokens) << value;
+  }
+  settings.special_tokens = "none";
+  EXPECT_THAT(OpenTrainingData(settings),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("--special_tokens=none: allowed: pairs")));
 }
 
 TEST_F(TrainingDataTest, TokensOfLongTextsAreKept) {

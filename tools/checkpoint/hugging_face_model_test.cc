@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/checkpoint/write_run.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
@@ -504,7 +505,7 @@ TEST_F(BadModelTest, NamesMissingAndMisshapenTensors) {
                                model_files::LoadHuggingFaceConfig(path));
   config.model.layers = 3;
   TESSERA_ASSERT_OK(model_files::SaveHuggingFaceConfig(config, path));
-  ExpectRefused(absl::StatusCode::kNotFound, "model.layers.2.self_attn.q_proj");
+  ExpectRefused(absl::StatusCode::kNotFound, "model.layers.2.input_layernorm");
   config.model.layers = 2;
   config.model.vocabulary = 32;
   TESSERA_ASSERT_OK(model_files::SaveHuggingFaceConfig(config, path));
@@ -558,6 +559,77 @@ TEST_F(BadModelTest, RestartsInterruptedExport) {
   EXPECT_FALSE(fs::exists(to + "tokenizer.model"));
   EXPECT_FALSE(fs::exists(directory_ + "/export.writing"));
   ExpectSameTensors(kModel, directory_ + "/export");
+}
+
+// Import, resharding and export keep what they do not compute.
+TEST_F(BadModelTest, KeepsIdsConfigsTemplatesAndTokenizerFiles) {
+  const std::string model = directory_ + "/model";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string text,
+                               ReadFile(model + "/config.json", 1 << 20));
+  auto config = nlohmann::json::parse(text);
+  config["bos_token_id"] = 1;
+  config["eos_token_id"] = {2, 5};
+  config["pad_token_id"] = 0;
+  config["architectures_of_others"] = {{"a", 1}};
+  TESSERA_ASSERT_OK(WriteFile(model + "/config.json", config.dump()));
+  const std::string generation = R"({"eos_token_id": [2, 5], "top_k": 7})";
+  TESSERA_ASSERT_OK(WriteFile(model + "/generation_config.json", generation));
+  const std::string tokenizer = directory_ + "/tokenizer";
+  fs::create_directories(tokenizer + "/additional_chat_templates");
+  const std::vector<std::string> copied = {
+      "tokenizer.json",
+      "tokenizer_config.json",
+      "tokenizer.model.v3",
+      "spiece.model",
+      "vocab.json",
+      "vocab.txt",
+      "merges.txt",
+      "special_tokens_map.json",
+      "added_tokens.json",
+      "chat_template.jinja",
+      "chat_template.json",
+      "preprocessor_config.json",
+      "processor_config.json",
+      "cl100k.tiktoken",
+      "additional_chat_templates/tool_use.jinja"};
+  for (const std::string& name : copied) {
+    TESSERA_ASSERT_OK(WriteFile(tokenizer + "/" + name, name));
+  }
+  // Hubs link files to their contents.
+  fs::rename(tokenizer + "/vocab.txt", directory_ + "/blob");
+  fs::create_symlink("../blob", tokenizer + "/vocab.txt");
+  for (const char* name : {"config.json", "generation_config.json",
+                           "pytorch_model.bin", "notes"}) {
+    TESSERA_ASSERT_OK(WriteFile(tokenizer + "/" + name, "other"));
+  }
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(model, directory_ + "/ckpt", {.mesh = {.tp = 2}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string resharded,
+      ReshardRun(path, directory_ + "/resharded", {.mesh = {.pp = 2}}));
+  const std::string to = directory_ + "/kept";
+  TESSERA_ASSERT_OK(ExportModel(resharded, to, {.tokenizer = tokenizer}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string written,
+                               ReadFile(to + "/config.json", 1 << 20));
+  const auto exported = nlohmann::json::parse(written);
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id",
+                          "architectures_of_others", "rms_norm_eps"}) {
+    EXPECT_EQ(exported[key], config[key]) << key;
+  }
+  EXPECT_THAT(ReadFile(to + "/generation_config.json", 1 << 20),
+              IsOkAndHolds(generation));
+  for (const std::string& name : copied) {
+    EXPECT_THAT(ReadFile(to + "/" + name, 1 << 20), IsOkAndHolds(name));
+  }
+  EXPECT_FALSE(fs::exists(to + "/pytorch_model.bin"));
+  EXPECT_FALSE(fs::exists(to + "/notes"));
+  // A second round trip changes nothing.
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string again,
+                               ImportModel(to, directory_ + "/again", {}));
+  TESSERA_ASSERT_OK(ExportModel(again, directory_ + "/second", {}));
+  EXPECT_THAT(ReadFile(directory_ + "/second/config.json", 1 << 20),
+              IsOkAndHolds(written));
 }
 
 TEST_F(BadModelTest, AnExportMayHaveATokenizerModelAlone) {

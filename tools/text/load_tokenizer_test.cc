@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "base/testing/text_mutator.h"
@@ -20,7 +21,9 @@ namespace tessera::text {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string ReadTestdata(std::string_view name) {
   return *ReadFile(absl::StrCat("tools/text/testdata/", name), 1 << 20);
@@ -86,6 +89,52 @@ TEST_F(LoadTokenizerTest, ReadsEndOfTextFromAdjacentConfiguration) {
   EXPECT_THAT(LoadTokenizer(directory_),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("model/tokenizer_config.json")));
+}
+
+TEST_F(LoadTokenizerTest, BeginOfTextIsThatOfTransformers) {
+  const std::string json = ReadTestdata("tokenizer.json");
+  const auto begin = [&](std::string_view processor, std::string_view config) {
+    Write("tokenizer.json",
+          absl::StrReplaceAll(
+              json, {{"\"post_processor\":null",
+                      absl::StrCat("\"post_processor\":", processor)}}));
+    Write("tokenizer_config.json", config);
+    const auto tokenizer = LoadTokenizer(directory_);
+    EXPECT_THAT(tokenizer, IsOk());
+    return tokenizer.ok() ? (*tokenizer)->begin_of_text()
+                          : std::vector<TokenId>{-1};
+  };
+  const std::string both = R"({"type": "TemplateProcessing", "single": [
+      {"SpecialToken": {"id": "<think>", "type_id": 0}},
+      {"Sequence": {"id": "A", "type_id": 0}},
+      {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}],
+      "pair": [], "special_tokens": {
+        "<think>": {"id": "<think>", "ids": [768], "tokens": ["<think>"]},
+        "<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": []}}})";
+  const std::string level = R"({"type": "ByteLevel", "trim_offsets": true})";
+  const std::string bos = R"("bos_token": "<|endoftext|>"})";
+  EXPECT_THAT(begin(level, "{}"), IsEmpty());
+  EXPECT_THAT(begin(both, "{}"), ElementsAre(768));
+  EXPECT_THAT(begin(absl::StrCat(R"({"type": "Sequence", "processors": [)",
+                                 level, ",", both, "]}"),
+                    "{}"),
+              ElementsAre(768));
+  EXPECT_THAT(begin(both, absl::StrCat("{", bos)), ElementsAre(768));
+  // The configuration replaces the post_processor.
+  EXPECT_THAT(begin(both, R"({"add_bos_token": false})"), IsEmpty());
+  EXPECT_THAT(begin(both, R"({"add_eos_token": false})"), IsEmpty());
+  EXPECT_THAT(begin(level, absl::StrCat(R"({"add_bos_token": true, )", bos)),
+              ElementsAre(0));
+  EXPECT_THAT(begin(level, R"({"add_bos_token": true, "bos_token": "<s>",
+                   "added_tokens_decoder": {"9": {"content": "<s>"}}})"),
+              ElementsAre(9));
+  EXPECT_THAT(begin(level, R"({"add_bos_token": true, "bos_token": null})"),
+              IsEmpty());
+  Write("tokenizer_config.json",
+        R"({"add_bos_token": true, "bos_token": "no such"})");
+  EXPECT_THAT(LoadTokenizer(directory_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"no such\", is no token")));
 }
 
 TEST_F(LoadTokenizerTest, FingerprintCoversFileAndEndOfText) {

@@ -218,6 +218,17 @@ for mesh in tp4 dp8 dp1; do
   compare "on_$mesh" thirty 1e-5
 done
 "$train" $tiny --steps=30 --run_dir=on_tp4 --resume=latest >out 2>err || fail "nothing left to do: $(cat err)"
+# Without --dtype a run has the type of its checkpoint; another type is converted, and a line says so. Changed moments are refused before
+# ranks start, and a changed learning rate is said.
+"$train" $tiny --dtype=bf16 --steps=4 --run_dir=narrow >out 2>err || fail "narrow: $(cat err)"
+"$train" $tiny --steps=6 --resume=narrow --run_dir=follows >out 2>err || fail "dtype of the checkpoint: $(cat err)"
+grep -q '"dtype": *"bf16"' follows/config.json || fail "dtype of the checkpoint: $(grep dtype follows/config.json)"
+grep -q "weights of .* are bf16" err && fail "nothing is converted: $(cat err)"
+grep -q "the learning rate of step 5 is .* it would be " err || fail "learning rate: $(cat err)"
+"$train" $tiny --dtype=fp32 --steps=4 --resume=narrow --run_dir=wide >out 2>err || fail "converted weights: $(cat err)"
+grep -q -- "--dtype=fp32: the weights of .*narrow/checkpoints/step-00000004 are bf16; .*nothing is rounded" err || fail "converted: $(cat err)"
+"$train" $tiny --moments=int8 --steps=6 --resume=narrow --run_dir=never3 >out 2>err
+[ $? = 2 ] && grep -q "its moments are f32.*give --moments=f32" err && [ ! -e never3 ] || fail "other moments: $(cat err)"
 # Metrics as CSV, and for TensorBoard, of a run that is resumed.
 outputs="--metrics=$PWD/table.csv --tensorboard=$PWD/events --checkpoint_every=2 --run_dir=outputs"
 "$train" $tiny $outputs --mesh=dp2 --steps=3 >out 2>err || fail "outputs: $(cat err)"

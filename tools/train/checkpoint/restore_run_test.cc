@@ -1,6 +1,9 @@
 // Trains on one mesh, saves a checkpoint and resumes on another mesh: the state
 // agrees bit for bit and the losses are those of an uninterrupted run.
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,17 +16,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/dtype/convert.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/optimizer/parameter_range.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/host_tier.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/testing/mesh_run.h"
 #include "topology/config/parallel_config.h"
 
@@ -42,6 +48,7 @@ using testing::TrainTo;
 using testing::WholeBits;
 using testing::WholeState;
 using topology::AxisOrder;
+using zero3::StatePart;
 
 constexpr int64_t kSavedStep = 3;
 
@@ -447,6 +454,115 @@ TEST(RestoreRunTest, SixteenBitWeightsHaveTheirMasters) {
   ExpectResumes(run, With(options, {.tp = 4}, 1), 2e-2);
 }
 
+// The bits of f32 numbers, rounded to `type`.
+std::vector<uint32_t> BitsAs(DType type, const std::vector<uint32_t>& bits) {
+  const auto width = static_cast<size_t>(SizeInBytes(type));
+  std::vector<std::byte> rounded(bits.size() * width);
+  TESSERA_EXPECT_OK(
+      Convert(DType::kF32, std::as_bytes(std::span(bits)), type, rounded));
+  std::vector<uint32_t> result(bits.size());
+  for (size_t i = 0; i < bits.size(); ++i) {
+    std::memcpy(&result[i], rounded.data() + i * width, width);
+  }
+  return result;
+}
+
+// The weights of each type are those of the most precise type before, exactly
+// or rounded.
+TEST(RestoreRunTest, ConvertsWeightsOfAnotherType) {
+  for (const auto& [before, after] : {std::pair(DType::kF32, DType::kBF16),
+                                      {DType::kBF16, DType::kF32},
+                                      {DType::kBF16, DType::kF16}}) {
+    RunOptions options = SmallRun();
+    options.dtype = before;
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Uninterrupted run,
+        TrainAndSave(
+            With(options, {.dp = 2, .pp = 2}, 3),
+            absl::StrCat("type", DTypeName(before), DTypeName(after))));
+    options.dtype = after;
+    for (const MeshSizes& mesh : {MeshSizes{.dp = 2, .pp = 2}, {.tp = 4}}) {
+      const RunOptions now = With(options, mesh, 1);
+      WholeState state;
+      ASSERT_THAT(OnRanks(now,
+                          [&](TrainRank& rank) -> absl::Status {
+                            TESSERA_RETURN_IF_ERROR(
+                                RestoreRun(run.path, IdentityOf(now), rank));
+                            EXPECT_EQ(rank.steps(), kSavedStep);
+                            TESSERA_RETURN_IF_ERROR(state.Add(rank));
+                            return TrainTo(rank, now.steps).status();
+                          }),
+                  IsOk());
+      TESSERA_ASSERT_OK_AND_ASSIGN(const WholeBits bits, state.bits());
+      EXPECT_FALSE(bits.empty());
+      for (const auto& [key, found] : bits) {
+        const auto& [name, part] = key;
+        const bool is_weight =
+            part == StatePart::kValue || part == StatePart::kMaster;
+        if (!is_weight) {
+          EXPECT_EQ(found, run.bits.at(key)) << name;
+          continue;
+        }
+        const auto master = run.bits.find({name, StatePart::kMaster});
+        const std::vector<uint32_t>& precise =
+            master != run.bits.end() ? master->second
+                                     : run.bits.at({name, StatePart::kValue});
+        const DType type = part == StatePart::kMaster ? DType::kF32 : after;
+        EXPECT_EQ(found, BitsAs(type, precise))
+            << name << ", " << zero3::StatePartName(part);
+      }
+    }
+  }
+}
+
+// A checkpoint without steps, as after an import.
+TEST(RestoreRunTest, ZeroMomentsHaveAnyType) {
+  const RunOptions saved = With(SmallRun(), {.tp = 2}, 1);
+  const std::string directory = NewRunDirectory("zero_moments");
+  ASSERT_THAT(OnRanks(saved,
+                      [&](TrainRank& rank) -> absl::Status {
+                        TESSERA_ASSIGN_OR_RETURN(
+                            auto checkpoints,
+                            RunCheckpoints::Create(
+                                rank, {.directory = directory,
+                                       .identity = IdentityOf(saved)}));
+                        return checkpoints->Save().status();
+                      }),
+              IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto opened,
+                               SavedRun::Open(*ResolveCheckpoint(directory)));
+  EXPECT_TRUE(opened->has_zero_moments());
+  EXPECT_THAT(opened->dtype(), IsOkAndHolds(DType::kF32));
+  for (const char* const name : {"bf16", "int8", "f32"}) {
+    RunOptions options = With(SmallRun(), {.dp = 2}, 3);
+    options.state.moments = *offload::ParseMomentFormat(name);
+    std::vector<double> resumed, fresh;
+    ASSERT_THAT(OnRanks(options,
+                        [&](TrainRank& rank) -> absl::Status {
+                          TESSERA_RETURN_IF_ERROR(
+                              RestoreRun(directory, IdentityOf(options), rank));
+                          TESSERA_ASSIGN_OR_RETURN(const auto mine,
+                                                   TrainTo(rank, 3));
+                          if (rank.world().rank() == collectives::Rank(0)) {
+                            resumed = mine;
+                          }
+                          return absl::OkStatus();
+                        }),
+                IsOk());
+    ASSERT_THAT(OnRanks(options,
+                        [&](TrainRank& rank) -> absl::Status {
+                          TESSERA_ASSIGN_OR_RETURN(const auto mine,
+                                                   TrainTo(rank, 3));
+                          if (rank.world().rank() == collectives::Rank(0)) {
+                            fresh = mine;
+                          }
+                          return absl::OkStatus();
+                        }),
+                IsOk());
+    EXPECT_EQ(resumed, fresh) << name;
+  }
+}
+
 TEST(RestoreRunTest, RestoresLossScaleOnAnotherMesh) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   options.dtype = DType::kF16;
@@ -583,11 +699,6 @@ TEST_F(RestoreRunErrorTest, OtherModelsDataAndTypes) {
   ExpectRefused(directory_, smaller, IdentityOf(smaller),
                 absl::StatusCode::kInvalidArgument,
                 "layers is 4 there and 3 here");
-  RunOptions half = options;
-  half.dtype = DType::kBF16;
-  ExpectRefused(directory_, half, IdentityOf(half),
-                absl::StatusCode::kInvalidArgument,
-                "in the checkpoint and bf16 here; give the type");
   RunOptions moments = options;
   moments.state.moments = offload::MomentFormat::BF16();
   ExpectRefused(directory_, moments, IdentityOf(moments),

@@ -73,12 +73,12 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
 
 std::vector<zero3::SavedState> RunCheckpoints::StatesNow(
     std::optional<double> eval_loss) {
+  RunProgress progress = rank_.progress();
+  progress.learning_rate = rank_.options().learning_rate.At(rank_.steps());
   std::vector<zero3::SavedState> states;
   for (size_t i = 0; i < metadata_.size(); ++i) {
     zero3::CheckpointMetadata metadata = metadata_[i];
-    AddTo(rank_.progress(), metadata);
-    metadata[std::string(kLearningRateKey)] = absl::StrFormat(
-        "%.17g", rank_.options().learning_rate.At(rank_.steps()));
+    AddTo(progress, metadata);
     if (eval_loss) {
       // With all digits, so that equal losses stay equal.
       metadata[std::string(kEvalLossKey)] =

@@ -17,18 +17,20 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 RunIdentity Identity() {
-  RunIdentity identity = {.model = *model_files::PresetConfig("smollm2-135m"),
-                          .seed = std::numeric_limits<uint64_t>::max(),
-                          .batch = 16,
-                          .batch_warmup = "4:100",
-                          .length = 128,
-                          .corpus = 0x8000000000000001,
-                          .vocabulary = 49152,
-                          .validation_samples = 12,
-                          .test_samples = 5,
-                          .decay = "all",
-                          .optimizer = "muon",
-                          .lora = {8, 1.0 / 3, "mlp"}};
+  RunIdentity identity = {
+      .model = *model_files::PresetConfig("smollm2-135m"),
+      .seed = std::numeric_limits<uint64_t>::max(),
+      .batch = 16,
+      .batch_warmup = "4:100",
+      .length = 128,
+      .corpus = 0x8000000000000001,
+      .vocabulary = 49152,
+      .validation_samples = 12,
+      .test_samples = 5,
+      .decay = "all",
+      .optimizer = "muon",
+      .lora = {8, 1.0 / 3, "mlp"},
+      .source = {.config = "{\"a\": \"\u00e9\"}", .generation_config = "{}"}};
   identity.model.rotary.base = 100000.1;
   identity.model.norm_epsilon = 1.1e-5;
   return identity;
@@ -39,6 +41,13 @@ TEST(RunIdentityTest, ReadsBackFromMetadata) {
   TESSERA_ASSERT_OK(AddTo(Identity(), metadata));
   EXPECT_THAT(IdentityFrom(metadata), IsOkAndHolds(Identity()));
   EXPECT_EQ(metadata.at("other"), "kept");
+  RunIdentity without_source = Identity();
+  without_source.source = {};
+  TESSERA_EXPECT_OK(CheckSameRun(Identity(), /*steps=*/3, without_source));
+  zero3::CheckpointMetadata less;
+  TESSERA_ASSERT_OK(AddTo(without_source, less));
+  EXPECT_FALSE(less.contains("source_config"));
+  EXPECT_THAT(IdentityFrom(less), IsOkAndHolds(without_source));
   EXPECT_THAT(AddTo({}, metadata),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }

@@ -64,8 +64,6 @@ inline constexpr std::string_view kTensorsKey = "tensors";  // FormatHeldTensors
 inline constexpr std::string_view kMeshKey = "mesh";        // Informative.
 // The validation loss at the checkpoint's step, if it was measured.
 inline constexpr std::string_view kEvalLossKey = "eval_loss";
-// The learning rate of the next step.
-inline constexpr std::string_view kLearningRateKey = "learning_rate";
 
 // A tensor, and the parts of the checkpoint that hold it.
 struct SavedTensor {

@@ -74,27 +74,23 @@ absl::Status CheckpointHistory::Resume(TrainRank& rank) {
                            Annotate(_, flag));
   // Checkpoints of earlier versions have none.
   if (!saved.source.config.empty()) run_.source = saved.source;
-  SayNewRate(manifest.parts[0].metadata, rank);
+  SayNewRate(rank);
   Note(rank, std::move(path));
   return absl::OkStatus();
 }
 
-void CheckpointHistory::SayNewRate(const zero3::CheckpointMetadata& metadata,
-                                   TrainRank& rank) const {
+void CheckpointHistory::SayNewRate(TrainRank& rank) const {
   constexpr double kNoticeable = 0.01;
-  const auto found = metadata.find(std::string(kLearningRateKey));
-  double before = 0;
-  if (found == metadata.end() || !absl::SimpleAtod(found->second, &before)) {
-    return;
-  }
+  const std::optional<double> before = rank.progress().learning_rate;
+  if (!before.has_value()) return;
   const int64_t step = rank.steps();
   const double now = rank.options().learning_rate.At(step);
-  if (std::abs(now - before) <= kNoticeable * std::max(now, before)) return;
+  if (std::abs(now - *before) <= kNoticeable * std::max(now, *before)) return;
   run_.Say(absl::StrFormat(
       "the learning rate of step %d is %.3g; with the settings of the "
       "checkpoint it would be %.3g (see --learning_rate, --lr_schedule, "
       "--warmup_steps and --steps)",
-      step, now, before));
+      step + 1, now, *before));
 }
 
 absl::Status CheckpointHistory::WriteFrom(TrainRank& rank) {

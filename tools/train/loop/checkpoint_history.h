@@ -79,8 +79,7 @@ class CheckpointHistory {
  private:
   // Prints a line if the schedule of the learning rate differs from the
   // checkpoint's.
-  void SayNewRate(const zero3::CheckpointMetadata& metadata,
-                  TrainRank& rank) const;
+  void SayNewRate(TrainRank& rank) const;
   std::string directory() const;
   absl::StatusOr<std::string> BestPath() const;
   absl::StatusOr<double> BestLoss() const;

@@ -102,6 +102,46 @@ TEST_F(ContinueTextTest, StopsAtEndOfText) {
               IsOkAndHolds("b"));
 }
 
+TEST_F(ContinueTextTest, StopsAtEveryEndOfTheModel) {
+  class WithEnds final : public FixedLogits {
+   public:
+    using FixedLogits::FixedLogits;
+    absl::StatusOr<std::vector<int64_t>> EndsOfText() const override {
+      return std::vector<int64_t>{'x', 'y'};
+    }
+  };
+  for (const char end : {'x', 'y', 'z'}) {
+    std::vector<float> values(264);
+    values[static_cast<size_t>(end)] = 1;
+    WithEnds reader(values);
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Continuation found,
+        ContinueTokens(reader, tokenizer_, ops_,
+                       {.prompt = "b", .tokens = 3, .temperature = 0}));
+    EXPECT_EQ(found.ended, end != 'z');
+    EXPECT_EQ(found.tokens.size(), end == 'z' ? 3u : 0u);
+  }
+}
+
+TEST_F(ContinueTextTest, BeginsAsTheTokenizerSays) {
+  text::ByteTokenizer begins;
+  begins.set_begin_of_text({'T', 'h'});
+  for (const char* prompt : {"e ", ""}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Continuation found,
+        ContinueTokens(reader_, begins, ops_,
+                       {.prompt = prompt, .tokens = 20, .temperature = 0}));
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Continuation expected,
+        ContinueTokens(reader_, tokenizer_, ops_,
+                       {.prompt = absl::StrCat("Th", prompt),
+                        .tokens = 20,
+                        .temperature = 0}));
+    EXPECT_EQ(found.prompt_tokens, expected.prompt_tokens);
+    EXPECT_EQ(found.tokens, expected.tokens);
+  }
+}
+
 TEST_F(ContinueTextTest, NeverTakesASpareTokenOfTheModel) {
   std::vector<float> values(264);
   values['a'] = 1;

@@ -60,6 +60,10 @@ void AddTo(const RunProgress& progress, Metadata& metadata) {
   if (progress.rollbacks > 0) {
     metadata["rollbacks"] = absl::StrCat(progress.rollbacks);
   }
+  if (progress.learning_rate.has_value()) {
+    metadata["learning_rate"] =
+        absl::StrFormat("%.17g", *progress.learning_rate);
+  }
   if (progress.losses.empty()) return;
   // With all digits, so that the same spikes are found after a restart.
   metadata["losses"] =
@@ -79,6 +83,12 @@ absl::StatusOr<RunProgress> ProgressFrom(const Metadata& metadata) {
   TESSERA_ASSIGN_OR_RETURN(progress.skipped_samples,
                            CountOf(metadata, "skipped_samples"));
   TESSERA_ASSIGN_OR_RETURN(progress.rollbacks, CountOf(metadata, "rollbacks"));
+  const auto rate = metadata.find("learning_rate");
+  if (rate != metadata.end() &&
+      (!absl::SimpleAtod(rate->second, &progress.learning_rate.emplace()) ||
+       !std::isfinite(*progress.learning_rate))) {
+    return Invalid("learning_rate", rate->second);
+  }
   const auto losses = metadata.find("losses");
   if (losses == metadata.end()) return progress;
   for (const std::string_view text : absl::StrSplit(losses->second, ' ')) {

@@ -55,6 +55,9 @@ struct RunProgress {
   // The losses of the last RunOptions::spike_window steps, newest last. NaN is
   // recorded as infinity.
   std::vector<double> losses = {};
+  // The learning rate of the next step by the settings of the run that saved
+  // the checkpoint; unknown in checkpoints of imports and of earlier versions.
+  std::optional<double> learning_rate = {};
 
   // Records step `steps` with its loss. Keeps the `window` newest losses.
   void AddStep(double loss, int64_t window);
@@ -63,7 +66,7 @@ struct RunProgress {
 };
 
 // Sets the keys "steps" and, unless they are 0 or empty, "skipped_samples",
-// "rollbacks" and "losses".
+// "rollbacks", "learning_rate" and "losses".
 void AddTo(const RunProgress& progress,
            std::map<std::string, std::string>& metadata);
 

@@ -35,7 +35,8 @@ TEST(RunProgressTest, MetadataRestoresItExactly) {
                                 {.steps = 20,
                                 .skipped_samples = int64_t{1} << 50,
                                 .rollbacks = 2,
-                                .losses = {1.0 / 3, kInfinity, 1e-300}}}) {
+                                .losses = {1.0 / 3, kInfinity, 1e-300},
+                                .learning_rate = 0.1}}) {
     std::map<std::string, std::string> metadata;
     AddTo(progress, metadata);
     EXPECT_THAT(ProgressFrom(metadata), IsOkAndHolds(progress));
@@ -57,6 +58,8 @@ TEST(RunProgressTest, RejectsInvalidMetadataAndNamesKey) {
            {"rollbacks", "two"},
            {"losses", "1.5  2"},
            {"losses", "nan"},
+           {"learning_rate", "fast"},
+           {"learning_rate", "inf"},
            {"losses", ""},
            {"steps", "9223372036854775807"}}) {
     std::map<std::string, std::string> metadata = {{"steps", "3"}};

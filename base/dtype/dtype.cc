@@ -16,7 +16,7 @@ struct Synonym {
   DType dtype;
 };
 
-constexpr std::array<Synonym, 13> kSynonyms = {{
+constexpr std::array<Synonym, 15> kSynonyms = {{
     {"float64", DType::kF64},
     {"double", DType::kF64},
     {"float32", DType::kF32},
@@ -26,6 +26,8 @@ constexpr std::array<Synonym, 13> kSynonyms = {{
     {"bfloat16", DType::kBF16},
     {"float8_e4m3fn", DType::kF8E4M3},
     {"float8_e5m2", DType::kF8E5M2},
+    {"f8e4m3", DType::kF8E4M3},
+    {"f8e5m2", DType::kF8E5M2},
     {"int64", DType::kI64},
     {"int32", DType::kI32},
     {"int8", DType::kI8},

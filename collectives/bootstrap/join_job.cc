@@ -48,6 +48,22 @@ absl::StatusOr<bool> IsLocal(const Rendezvous& place, absl::Time deadline) {
   return bound;
 }
 
+// True if rank 0's host has ranks of other hosts to wait for, but gives its own
+// name a loopback address, as Debian's /etc/hosts does (127.0.1.1). Others
+// resolve the name to another address, so rank 0 listens on all.
+absl::StatusOr<bool> HidesRankZero(const LauncherEnvironment& environment,
+                                   const Rendezvous& place,
+                                   absl::Time deadline) {
+  const int64_t world = environment.world_size.value();
+  if (place.kind != Rendezvous::Kind::kTcp || !place.bind_address.empty() ||
+      environment.rank.value() != 0 ||
+      environment.local_world_size.value_or(world) == world ||
+      !IsOwnHostName(place.host)) {
+    return false;
+  }
+  return IsLocalHost(place.host, deadline);
+}
+
 // Adds to `status` which variable to change.
 absl::Status ExplainTls(const absl::Status& status, const Rendezvous& place) {
   if (status.ok()) return status;
@@ -79,7 +95,10 @@ absl::Status ExplainTls(const absl::Status& status, const Rendezvous& place) {
 absl::StatusOr<std::unique_ptr<Store>> OpenTls(
     const EnvironmentLookup& lookup, const LauncherEnvironment& environment,
     const Rendezvous& place, const JoinOptions& options, absl::Time deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const bool local, IsLocal(place, deadline));
+  TESSERA_ASSIGN_OR_RETURN(const bool is_hidden,
+                           HidesRankZero(environment, place, deadline));
+  TESSERA_ASSIGN_OR_RETURN(const bool is_local, IsLocal(place, deadline));
+  const bool local = is_local && !is_hidden;
   TlsStoreOptions tls;
   tls.rank = environment.rank;
   tls.size = environment.world_size.value();
@@ -88,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenTls(
   tls.host = place.host;
   tls.port = place.port;
   tls.abstract_name = place.abstract_name;
-  tls.bind_address = place.bind_address;
+  tls.bind_address = is_hidden ? "0.0.0.0" : place.bind_address;
   tls.on_refusal = options.on_refusal;
   absl::StatusOr<std::unique_ptr<Store>> store = OpenTlsStore(tls, deadline);
   if (store.ok()) return store;

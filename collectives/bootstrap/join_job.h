@@ -13,8 +13,9 @@
 // Network exposure: rank 0 binds to MASTER_ADDR. With 127.0.0.1 or localhost
 // only this host can connect. TESSERA_BIND_ADDRESS overrides the address
 // ("0.0.0.0": all interfaces), for example if MASTER_ADDR is rank 0's address
-// behind address translation. Unless rank 0 binds to loopback, a secret must be
-// set; the user's key file is not enough.
+// behind address translation. If rank 0's host gives its own name a loopback
+// address and the job has other hosts, it binds to all interfaces. Unless rank
+// 0 binds to loopback, a secret must be set; the user's key file is not enough.
 #ifndef TESSERA_COLLECTIVES_BOOTSTRAP_JOIN_JOB_H_
 #define TESSERA_COLLECTIVES_BOOTSTRAP_JOIN_JOB_H_
 

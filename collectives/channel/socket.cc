@@ -21,6 +21,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/os/unique_fd.h"
@@ -230,6 +231,9 @@ absl::StatusOr<std::vector<SocketAddress>> ResolveTcp(
     return absl::InvalidArgumentError(
         absl::StrCat("port ", port, " is out of range; use 0 to 65535"));
   }
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);  // An IPv6 address as in a URL.
+  }
   // Resolves to loopback regardless of the resolver's configuration.
   const std::string name(host == "localhost" ? "127.0.0.1" : host);
   Lookup numeric = LookUp(name, port, AI_NUMERICHOST);
@@ -247,6 +251,16 @@ absl::StatusOr<std::vector<SocketAddress>> ResolveTcp(
                      "rank can resolve"));
   }
   return std::move(found->addresses);
+}
+
+bool IsOwnHostName(std::string_view host) {
+  char own[256] = "";
+  if (gethostname(own, sizeof(own) - 1) != 0) return false;
+  const auto without_domain = [](std::string_view name) {
+    return name.substr(0, name.find('.'));
+  };
+  return *own != '\0' &&
+         absl::EqualsIgnoreCase(without_domain(host), without_domain(own));
 }
 
 absl::StatusOr<UniqueFd> Listen(const SocketAddress& address) {
@@ -397,8 +411,14 @@ absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
 
 absl::StatusOr<std::string> LocalAddressTowards(std::string_view host,
                                                 const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const auto addresses,
+  TESSERA_ASSIGN_OR_RETURN(auto addresses,
                            ResolveTcp(host, kAnyPort, deadline));
+  if (IsOwnHostName(host) && addresses.front().IsLocal()) {
+    // An address of documentation (RFC 5737); nothing is sent to it.
+    TESSERA_ASSIGN_OR_RETURN(auto far,
+                             ResolveTcp("192.0.2.1", kAnyPort, deadline));
+    addresses.insert(addresses.begin(), far.begin(), far.end());
+  }
   absl::Status last;
   for (const SocketAddress& peer : addresses) {
     const absl::StatusOr<SocketAddress> source = SourceFor(peer);

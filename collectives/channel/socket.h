@@ -59,12 +59,15 @@ class SocketAddress {
 };
 
 // The addresses of a host given by name or IP address, in the order to try.
-// `port`: 0 to 65535. Uses the system's resolver only if `host` is not an IP
-// address, until the deadline. NotFound, DeadlineExceeded or InvalidArgument
-// with the host's name.
+// An IPv6 address may stand in brackets. `port`: 0 to 65535. Uses the system's
+// resolver only if `host` is not an IP address, until the deadline. NotFound,
+// DeadlineExceeded or InvalidArgument with the host's name.
 absl::StatusOr<std::vector<SocketAddress>> ResolveTcp(std::string_view host,
                                                       int port,
                                                       const Deadline& deadline);
+
+// True if `host` is the name of this host, with or without its domain.
+bool IsOwnHostName(std::string_view host);
 
 // A listening socket. AlreadyExists if the address is in use, InvalidArgument
 // if this host does not have it.
@@ -113,7 +116,8 @@ absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
 //   // "10.77.0.2", the source of the route to node0.
 //
 // For engines that open their own sockets. Sends nothing; asks the kernel for
-// its route.
+// its route. If `host` is this host's own name, which Debian's /etc/hosts maps
+// to 127.0.1.1, the result is the source of the default route, if there is one.
 //
 // Returns an IP address such as "127.0.0.1" or "::1". Errors as ResolveTcp;
 // Unavailable if there is no route to the host.

@@ -81,6 +81,20 @@ TEST(SocketAddressTest, RecognizesLocalAddresses) {
   EXPECT_TRUE(SocketAddress::Abstract("a")->IsLocal());
 }
 
+TEST(SocketAddressTest, AcceptsIpv6WithAndWithoutBrackets) {
+  EXPECT_EQ(ResolveTcp("[::1]", 5, Soon())->front().ToString(), "[::1]:5");
+  EXPECT_EQ(ResolveTcp("::1", 5, Soon())->front().ToString(), "[::1]:5");
+}
+
+TEST(SocketAddressTest, KnowsTheNameOfThisHost) {
+  char own[256] = "";
+  ASSERT_EQ(gethostname(own, sizeof(own) - 1), 0);
+  EXPECT_TRUE(IsOwnHostName(own));
+  EXPECT_TRUE(IsOwnHostName(std::string(own) + ".example.com"));
+  EXPECT_FALSE(IsOwnHostName(std::string(own) + "x"));
+  EXPECT_FALSE(IsOwnHostName(""));
+}
+
 TEST(SocketAddressTest, RejectsInvalidAddresses) {
   const auto invalid = StatusIs(absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(ResolveTcp("", 1, Soon()), invalid);

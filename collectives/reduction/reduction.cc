@@ -24,7 +24,7 @@ constexpr Synonym kSynonyms[] = {
     {"avg", ReduceOp::kAverage}, {"prod", ReduceOp::kProduct},
     {"minimum", ReduceOp::kMin}, {"maximum", ReduceOp::kMax},
     {"band", ReduceOp::kBitAnd}, {"bor", ReduceOp::kBitOr},
-    {"bxor", ReduceOp::kBitXor},
+    {"bxor", ReduceOp::kBitXor}, {"mulsum", ReduceOp::kScaledSum},
 };
 
 bool IsWholeNumberOf(DType dtype, double scale) {

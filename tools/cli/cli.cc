@@ -14,6 +14,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -117,6 +118,13 @@ absl::Status SetFlag(const Flag& flag, std::string_view value) {
   return FlagError(flag.name, value, ParserMessage(error));
 }
 
+// True if this can only be the value of the boolean flag before it, as in
+// nccl-tests: "--check 0".
+bool IsSwitchValue(std::string_view argument) {
+  return argument == "true" || argument == "false" ||
+         (!argument.empty() && absl::c_all_of(argument, absl::ascii_isdigit));
+}
+
 constexpr std::string_view kHelpAll = "--help=all";
 
 bool IsHelp(std::string_view argument) {
@@ -139,7 +147,9 @@ absl::StatusOr<std::vector<std::string>> ParseArguments(
                              ParseArgument(tool, arguments[i]));
     const Flag& flag = *argument.flag;
     if (!argument.value.has_value()) {
-      if (IsBoolean(flag)) {
+      const bool is_switch = IsBoolean(flag);
+      if (is_switch && (has_operands || i + 1 == arguments.size() ||
+                        !IsSwitchValue(arguments[i + 1]))) {
         argument.value = "true";
       } else if (i + 1 < arguments.size()) {
         argument.value = arguments[++i];
@@ -210,6 +220,7 @@ std::string FlagsText(const std::vector<Flag>& flags, bool all) {
   for (const Flag& flag : flags) {
     if (!all && !flag.is_common) continue;
     if (flag.set == nullptr && AbseilFlag(flag) == nullptr) continue;
+    if (HelpOf(flag).empty()) continue;
     if (flag.section != section) {
       section = flag.section;
       absl::StrAppend(&text, "\n", section, ":\n");

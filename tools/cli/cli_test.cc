@@ -55,6 +55,10 @@ TEST_F(CliTest, SetsFlagsInEveryForm) {
   EXPECT_EQ(absl::GetFlag(FLAGS_stages), 8);
   EXPECT_EQ(absl::GetFlag(FLAGS_schedule), "gpipe");
   EXPECT_TRUE(absl::GetFlag(FLAGS_quiet));
+  EXPECT_EQ(Run({"--quiet", "0", "--stages=8"}), 0);
+  EXPECT_FALSE(absl::GetFlag(FLAGS_quiet));
+  EXPECT_EQ(Run({"--quiet", "true"}), 0);
+  EXPECT_TRUE(absl::GetFlag(FLAGS_quiet));
   EXPECT_EQ(Run({"--noquiet", "--format=csv", "--schedule=a=b"}), 0);
   EXPECT_FALSE(absl::GetFlag(FLAGS_quiet));
   EXPECT_EQ(absl::GetFlag(FLAGS_format), OutputFormat::kCsv);

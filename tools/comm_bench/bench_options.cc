@@ -20,9 +20,9 @@ constexpr int64_t kMaxWorld = 256;
 
 absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
   TESSERA_ASSIGN_OR_RETURN(const ByteSize size, ParseByteSize(text));
-  if (size.bytes() >= 1 && size.bytes() <= kMaxBytes) return size.bytes();
+  if (size.bytes() <= kMaxBytes) return size.bytes();
   return absl::InvalidArgumentError(
-      absl::StrCat("expected 1 to ", ByteSize(kMaxBytes).ToString()));
+      absl::StrCat("expected 0 to ", ByteSize(kMaxBytes).ToString()));
 }
 
 absl::StatusOr<std::string> ParseName(std::string_view item) {
@@ -60,17 +60,117 @@ absl::StatusOr<std::string> ParseAlgorithmName(std::string_view item) {
   return std::string(AlgorithmName(algorithm));
 }
 
-Flag OpFlag(std::vector<OpKind>& ops) {
-  Flag flag =
-      ListFlag("op", "collectives, such as all_reduce,all_gather, or all",
-               "all_reduce", ops, ParseCollective);
-  flag.set = [&ops, list = flag.set](std::string_view text) {
+// nccl-tests gives a number of iterations to check; 0 and false check none.
+absl::StatusOr<bool> ParseCheck(std::string_view text) {
+  int64_t checks = 0;
+  bool check = false;
+  if (absl::SimpleAtoi(text, &checks) && checks >= 0) return checks > 0;
+  if (absl::SimpleAtob(text, &check)) return check;
+  return absl::InvalidArgumentError("expected true, false, 0, 1 or a number");
+}
+
+// `flag`, whose value "all" sets `field` to `all` and `is_all`.
+template <typename T, typename All>
+Flag OrAll(Flag flag, std::vector<T>& field, const All& all,
+           bool* is_all = nullptr) {
+  flag.set = [&field, &all, is_all, list = flag.set](std::string_view text) {
+    if (is_all != nullptr) *is_all = text == "all";
     if (text != "all") return list(text);
-    ops.assign(collectives::kCollectiveKinds.begin(),
-               collectives::kCollectiveKinds.end());
+    field.assign(all.begin(), all.end());
     return absl::OkStatus();
   };
   return flag;
+}
+
+Flag ReductionFlag(BenchOptions& o) {
+  return OrAll(ListFlag("reduction", "sum, average, max, ..., or all; -o",
+                        "sum", o.reductions, collectives::ParseReduceOp),
+               o.reductions, collectives::kAllReduceOps, &o.all_reductions);
+}
+
+Flag OpFlag(BenchOptions& o) {
+  Flag flag =
+      OrAll(ListFlag("op",
+                     "collectives, such as all_reduce,all_gather, or all; a "
+                     "reduction, as in nccl-tests, sets --reduction",
+                     "all_reduce", o.ops, ParseCollective),
+            o.ops, collectives::kCollectiveKinds);
+  flag.set = [list = flag.set,
+              reduction = ReductionFlag(o).set](std::string_view text) {
+    return collectives::ParseReduceOp(text).ok() ? reduction(text) : list(text);
+  };
+  return flag;
+}
+
+Flag CheckFlag(BenchOptions& o) {
+  Flag flag = ParsedFlag("check", "a wrong result ends the run; -c", "true",
+                         o.check, ParseCheck);
+  flag.is_boolean = true;
+  return flag;
+}
+
+// A flag of nccl-tests.
+struct NcclFlag {
+  char letter;
+  std::string_view name;    // The long one; empty: as here.
+  std::string_view own;     // The flag here; empty: there is none, because
+  std::string_view reason;  // of this.
+};
+
+constexpr NcclFlag kNcclFlags[] = {
+    {'b', "minbytes", "min_bytes", ""},
+    {'e', "maxbytes", "max_bytes", ""},
+    {'f', "stepfactor", "factor", ""},
+    {'i', "stepbytes", "step_bytes", ""},
+    {'n', "iters", "iterations", ""},
+    {'w', "warmup_iters", "warmup", ""},
+    {'c', "", "check", ""},
+    {'o', "", "reduction", ""},
+    {'d', "datatype", "dtype", ""},
+    {'r', "", "root", ""},
+    {'z', "", "blocking", ""},
+    {'R', "local_register", "registered", ""},
+    {'g', "ngpus", "", "every rank has its own GPU or thread"},
+    {'t', "nthreads", "", "ranks are not counted by threads of a process"},
+    {'m', "agg_iters", "", "batches are chosen by the time of an operation"},
+    {'N', "run_cycles", "", "every run is one cycle"},
+    {'p', "parallel_init", "", "ranks always start in parallel"},
+    {'y', "stream_null", "", "every rank has a queue of its own"},
+    {'T', "timeout", "", "a rank that fails ends the run at once"},
+    {'G', "cudagraph", "", "operations are not captured in graphs"},
+    {'C', "report_cputime", "", "times are those of whole operations"},
+    {'a', "average", "", "times are medians of the slowest rank"},
+    {'J', "output_file", "", "--format=json prints JSON"},
+};
+
+// -g 1 and -t 1 are how a rank is here.
+absl::Status RefuseNcclFlag(const NcclFlag& flag, std::string_view value) {
+  const bool counts_ranks = flag.letter == 'g' || flag.letter == 't';
+  if (counts_ranks && value == "1") return absl::OkStatus();
+  return FlagError(
+      flag.name, value,
+      absl::StrCat("this flag of nccl-tests has no meaning here: ", flag.reason,
+                   counts_ranks ? absl::StrCat("; expected 1, and the number "
+                                               "of ranks as --np=",
+                                               value)
+                                : "; leave it out"));
+}
+
+// Adds the long names of nccl-tests, which --help does not list.
+void AddNcclNames(std::vector<Flag>& flags) {
+  for (const NcclFlag& nccl : kNcclFlags) {
+    if (nccl.name.empty()) continue;
+    Flag flag = nccl.name;
+    flag.set = [nccl](std::string_view value) {
+      return RefuseNcclFlag(nccl, value);
+    };
+    for (const Flag& own : flags) {
+      if (own.name != nccl.own) continue;
+      flag.set = own.set;
+      flag.is_boolean = own.is_boolean;
+    }
+    flags.push_back(std::move(flag));
+  }
 }
 
 absl::Status CheckTypes(const BenchOptions& options) {
@@ -78,10 +178,60 @@ absl::Status CheckTypes(const BenchOptions& options) {
                    collectives::Reduces)) {
     return absl::OkStatus();
   }
+  absl::Status refused;
+  bool is_any_valid = false;
   for (const DType dtype : options.dtypes) {
-    TESSERA_RETURN_IF_ERROR(
-        Validate(ReductionFor(options.reduction, dtype), dtype),
-        FlagError("dtype", DTypeName(dtype), _));
+    for (const collectives::ReduceOp reduction : options.reductions) {
+      const absl::Status status =
+          FlagError("dtype", DTypeName(dtype),
+                    Validate(ReductionFor(reduction, dtype), dtype));
+      is_any_valid |= status.ok();
+      refused.Update(status);
+    }
+  }
+  const bool may_skip = options.all_dtypes || options.all_reductions;
+  return may_skip && is_any_valid ? absl::OkStatus() : refused;
+}
+
+absl::Status CheckRoot(const BenchOptions& options) {
+  const int64_t world =
+      *std::min_element(options.worlds.begin(), options.worlds.end());
+  if (options.root < world) return absl::OkStatus();
+  return FlagError("root", absl::StrCat(options.root),
+                   absl::StrCat("with --np=", world,
+                                ", expected a rank from 0 "
+                                "to ",
+                                world - 1));
+}
+
+// As in nccl-tests, sizes grow by the factor if it is above 1, otherwise by the
+// step. A message of 0 bytes comes first if --min_bytes is 0.
+absl::Status CompleteSizes(BenchOptions& o) {
+  constexpr int64_t kMostSizes = 1 << 16;
+  if (o.factor == 0) o.factor = o.step_bytes > 0 ? 1 : 4;
+  if (o.step_bytes == 0) o.step_bytes = 1 << 20;
+  const bool is_from_zero = o.min_bytes == 0;
+  if (o.factor > 1) {
+    if (is_from_zero && o.max_bytes == 0) {
+      o.sizes = {0};
+      return absl::OkStatus();
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        o.sizes,
+        GrowingSizes(std::max<int64_t>(1, o.min_bytes), o.max_bytes, o.factor));
+    if (is_from_zero) o.sizes.insert(o.sizes.begin(), 0);
+    return absl::OkStatus();
+  }
+  if ((o.max_bytes - o.min_bytes) / o.step_bytes >= kMostSizes) {
+    return FlagError("step_bytes", ByteSize(o.step_bytes).ToString(),
+                     absl::StrCat("gives more than ", kMostSizes,
+                                  " sizes; use a larger step"));
+  }
+  if (o.min_bytes > o.max_bytes) {
+    return GrowingSizes(o.min_bytes, o.max_bytes, 2).status();
+  }
+  for (int64_t size = o.min_bytes; size <= o.max_bytes; size += o.step_bytes) {
+    o.sizes.push_back(size);
   }
   return absl::OkStatus();
 }
@@ -127,13 +277,18 @@ absl::Status CompleteRegret(BenchOptions& options) {
 }
 
 std::vector<Flag> Flags(BenchOptions& o) {
-  return {
+  std::vector<Flag> flags = {
       ParsedFlag("min_bytes", "the smallest message; -b", "8B", o.min_bytes,
                  ParseBytes),
       ParsedFlag("max_bytes", "the largest message; -e", "64MiB", o.max_bytes,
                  ParseBytes),
-      RangeFlag("factor", "from each size to the next; -f", o.factor, 2,
-                1 << 20),
+      RangeFlag("factor",
+                "from each size to the next; 1: sizes grow by --step_bytes; 0: "
+                "4, or 1 with --step_bytes; -f",
+                o.factor, 0, 1 << 20),
+      ParsedFlag("step_bytes",
+                 "from each size to the next with --factor=1; 0: 1MiB; -i",
+                 "0B", o.step_bytes, ParseBytes),
       FieldFlag(
           "device",
           "whose memory the buffers are: cpu, cuda, or emulated, whose times "
@@ -145,14 +300,16 @@ std::vector<Flag> Flags(BenchOptions& o) {
                "", o.engines, ParseName),
       ListFlag("np", "numbers of ranks, such as 2,4,8", "2", o.worlds,
                ParseWorld),
-      OpFlag(o.ops),
+      OpFlag(o),
       ListFlag("algorithm",
                "engine (its own), adaptive, ring, tree, ..., or all", "engine",
                o.algorithms, ParseAlgorithmName),
-      ListFlag("dtype", "element types, such as f32,bf16; -d", "f32", o.dtypes,
-               ParseDType),
-      ParsedFlag("reduction", "sum, average, max, ...; -o", "sum", o.reduction,
-                 collectives::ParseReduceOp),
+      OrAll(ListFlag("dtype", "element types, such as f32,bf16, or all; -d",
+                     "f32", o.dtypes, ParseDType),
+            o.dtypes, kAllDTypes, &o.all_dtypes),
+      ReductionFlag(o),
+      RangeFlag("root", "the root of broadcast, reduce, ...; -r", o.root, 0,
+                kMaxWorld - 1),
       FieldFlag("registered", "uses buffers from AllocateShared", o.registered),
       FieldFlag("in_place", "input and output are the same memory", o.in_place),
       FieldFlag(
@@ -180,7 +337,10 @@ std::vector<Flag> Flags(BenchOptions& o) {
           "times every algorithm and reports how much slower the adaptive "
           "choice is than the fastest",
           o.regret),
-      FieldFlag("check", "a wrong result ends the run; -c", o.check),
+      CheckFlag(o),
+      FieldFlag("blocking",
+                "waits for every operation instead of measuring batches; -z",
+                o.blocking),
       FieldFlag(
           "bound",
           "also measures the memory-traffic bound; share is the bound over "
@@ -193,6 +353,16 @@ std::vector<Flag> Flags(BenchOptions& o) {
           "first",
           o.format),
       FieldFlag("quiet", "no progress on stderr", o.quiet)};
+  AddNcclNames(flags);
+  return flags;
+}
+
+std::vector<std::pair<char, std::string_view>> ShortFlags() {
+  std::vector<std::pair<char, std::string_view>> flags;
+  for (const NcclFlag& flag : kNcclFlags) {
+    flags.emplace_back(flag.letter, flag.own.empty() ? flag.name : flag.own);
+  }
+  return flags;
 }
 
 }  // namespace
@@ -204,20 +374,12 @@ Tool CommBenchTool(BenchOptions& options) {
               "side, and checks their results.",
           .example = "-b 8 -e 64M -f 4 --engine=shared_memory,mpi --np=2,4",
           .flags = Flags(options),
-          .short_flags = {{'b', "min_bytes"},
-                          {'e', "max_bytes"},
-                          {'f', "factor"},
-                          {'n', "iterations"},
-                          {'w', "warmup"},
-                          {'d', "dtype"},
-                          {'o', "reduction"},
-                          {'c', "check"}}};
+          .short_flags = ShortFlags()};
 }
 
 absl::Status CompleteOptions(BenchOptions& options) {
-  TESSERA_ASSIGN_OR_RETURN(
-      options.sizes,
-      GrowingSizes(options.min_bytes, options.max_bytes, options.factor));
+  TESSERA_RETURN_IF_ERROR(CompleteSizes(options));
+  TESSERA_RETURN_IF_ERROR(CheckRoot(options));
   TESSERA_RETURN_IF_ERROR(CompleteDevice(options));
   TESSERA_RETURN_IF_ERROR(CompleteRegret(options));
   return CheckTypes(options);

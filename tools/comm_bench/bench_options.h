@@ -25,7 +25,8 @@ namespace tessera::tools {
 struct BenchOptions {
   int64_t min_bytes = 8;
   int64_t max_bytes = 64 << 20;
-  int64_t factor = 4;
+  int64_t factor = 0;
+  int64_t step_bytes = 0;
   std::vector<int64_t> sizes;  // Bytes, ascending; from these three.
   std::string device = "cpu";
   std::vector<std::string> engines;
@@ -34,9 +35,14 @@ struct BenchOptions {
   // "all", "engine", "adaptive" or names.
   std::vector<std::string> algorithms = {"engine"};
   std::vector<DType> dtypes = {DType::kF32};
-  collectives::ReduceOp reduction = collectives::ReduceOp::kSum;
+  std::vector<collectives::ReduceOp> reductions = {collectives::ReduceOp::kSum};
+  // "all" was given: combinations that do not exist are left out.
+  bool all_dtypes = false;
+  bool all_reductions = false;
+  int64_t root = 0;
   int64_t iterations = 0;
   int64_t warmup = 3;
+  bool blocking = false;
   int64_t group_size = 0;
   bool bind = true;
   bool registered = false;
@@ -50,8 +56,9 @@ struct BenchOptions {
   bool quiet = false;
 };
 
-// The tool, whose flags set the fields of `options`, which must outlive it. Its
-// short flags are those of nccl-tests.
+// The tool, whose flags set the fields of `options`, which must outlive it. It
+// has the flags of nccl-tests by their short and long names; those that have no
+// meaning here are refused with the reason.
 Tool CommBenchTool(BenchOptions& options);
 
 // Checks the fields and sets those that follow from others. InvalidArgument

@@ -33,7 +33,7 @@ TEST(BenchOptionsTest, ParsesListsAndShortFlags) {
   EXPECT_THAT(options.ops, ElementsAre(OpKind::kAllReduce, OpKind::kBarrier));
   EXPECT_THAT(options.algorithms, ElementsAre("engine", "ring", "adaptive"));
   EXPECT_THAT(options.dtypes, ElementsAre(DType::kF32, DType::kBF16));
-  EXPECT_EQ(options.reduction, collectives::ReduceOp::kMax);
+  EXPECT_THAT(options.reductions, ElementsAre(collectives::ReduceOp::kMax));
   EXPECT_EQ(options.iterations, 20);
   EXPECT_EQ(options.warmup, 5);
   EXPECT_FALSE(options.check);
@@ -42,14 +42,15 @@ TEST(BenchOptionsTest, ParsesListsAndShortFlags) {
 }
 
 TEST(BenchOptionsTest, RejectsInvalidValuesWithFlagAndValue) {
-  for (const std::string bad : {"--min_bytes=0",    "--min_bytes=1GiB",
-                                "--max_bytes=-1",   "--factor=1",
+  for (const std::string bad : {"--min_bytes=-1",   "--min_bytes=1GiB",
+                                "--max_bytes=-1",   "--factor=-1",
                                 "--iterations=-1",  "--warmup=-5",
                                 "--group_size=-2",  "--engine=mpi,",
                                 "--engine=mpi,mpi", "--np=",
                                 "--np=2,x",         "--np=0",
                                 "--np=100000",      "--op=send",
-                                "--op=sum",         "--algorithm=rings",
+                                "--root=2",         "--algorithm=rings",
+                                "--root=-1",        "--check=-1",
                                 "--dtype=f31",      "--dtype=fp8_e4m3",
                                 "--reduction=mean", "--device=gpu"}) {
     const absl::Status status = ParseOptions({bad}).status();
@@ -58,6 +59,98 @@ TEST(BenchOptionsTest, RejectsInvalidValuesWithFlagAndValue) {
                 ::testing::StartsWith(bad + ": "))
         << bad;
   }
+}
+
+TEST(BenchOptionsTest, SizesGrowByTheStepWithFactorOne) {
+  EXPECT_THAT(ParseOptions({"-b", "8", "-e", "40", "-i", "16"})->sizes,
+              ElementsAre(8, 24, 40));
+  EXPECT_THAT(ParseOptions({"-b", "1M", "-e", "3M", "-f", "1"})->sizes,
+              ElementsAre(1 << 20, 2 << 20, 3 << 20));
+  EXPECT_THAT(ParseOptions({"-b8", "-e32", "-i8", "-f2"})->sizes,
+              ElementsAre(8, 16, 32));
+  EXPECT_THAT(ParseOptions({"-b0", "-e16", "-i8"})->sizes,
+              ElementsAre(0, 8, 16));
+  EXPECT_THAT(ParseOptions({"-b0", "-e4", "-f2"})->sizes,
+              ElementsAre(0, 1, 2, 4));
+  EXPECT_THAT(ParseOptions({"-b0", "-e0"})->sizes, ElementsAre(0));
+  EXPECT_THAT(ParseOptions({"-b0", "-e0", "-f1"})->sizes, ElementsAre(0));
+  EXPECT_THAT(ParseOptions({"-b", "8", "-e", "1G", "-i", "1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--step_bytes=1B: gives more than")));
+  EXPECT_THAT(ParseOptions({"-b", "9", "-e", "8", "-f", "1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--min_bytes=9B")));
+}
+
+TEST(BenchOptionsTest, ParsesLongNamesOfNcclTests) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const BenchOptions options,
+                               ParseOptions({"--minbytes=16",
+                                             "--maxbytes",
+                                             "64",
+                                             "--stepfactor=2",
+                                             "--iters=20",
+                                             "--warmup_iters",
+                                             "5",
+                                             "--check",
+                                             "0",
+                                             "--op",
+                                             "max",
+                                             "--datatype=half",
+                                             "--root=1",
+                                             "--blocking",
+                                             "1",
+                                             "--ngpus=1",
+                                             "--nthreads",
+                                             "1",
+                                             "-g",
+                                             "1",
+                                             "-t1"}));
+  EXPECT_THAT(options.sizes, ElementsAre(16, 32, 64));
+  EXPECT_EQ(options.iterations, 20);
+  EXPECT_EQ(options.warmup, 5);
+  EXPECT_FALSE(options.check);
+  EXPECT_THAT(options.reductions, ElementsAre(collectives::ReduceOp::kMax));
+  EXPECT_THAT(options.ops, ElementsAre(OpKind::kAllReduce));
+  EXPECT_THAT(options.dtypes, ElementsAre(DType::kF16));
+  EXPECT_EQ(options.root, 1);
+  EXPECT_TRUE(options.blocking);
+  EXPECT_TRUE(ParseOptions({"-z", "1", "-c", "20"})->blocking);
+  EXPECT_TRUE(ParseOptions({"-z", "1", "-c", "20"})->check);
+  EXPECT_FALSE(ParseOptions({"--nocheck"})->check);
+  EXPECT_TRUE(ParseOptions({"-R", "1"})->registered);
+}
+
+TEST(BenchOptionsTest, RefusesFlagsOfNcclTestsWithoutMeaning) {
+  const auto refused = [](const std::string& words) {
+    return StatusIs(
+        absl::StatusCode::kInvalidArgument,
+        ::testing::AllOf(::testing::StartsWith(words),
+                         HasSubstr("flag of nccl-tests has no meaning here")));
+  };
+  EXPECT_THAT(ParseOptions({"-G", "1"}), refused("--cudagraph=1: "));
+  EXPECT_THAT(ParseOptions({"--run_cycles=3"}), refused("--run_cycles=3: "));
+  EXPECT_THAT(ParseOptions({"-g", "8"}), refused("--ngpus=8: "));
+  EXPECT_THAT(
+      ParseOptions({"-g", "8"}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--np=8")));
+  const std::string help = HelpText(CommBenchTool(*new BenchOptions));
+  EXPECT_THAT(help, HasSubstr("--step_bytes"));
+  EXPECT_THAT(help, ::testing::Not(HasSubstr("cudagraph")));
+}
+
+TEST(BenchOptionsTest, AllLeavesOutWhatDoesNotExist) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const BenchOptions all,
+                               ParseOptions({"-d", "all", "-o", "all"}));
+  EXPECT_EQ(all.dtypes.size(), kAllDTypes.size());
+  EXPECT_EQ(all.reductions.size(), collectives::kAllReduceOps.size());
+  EXPECT_THAT(ParseOptions({"-d", "all"}), IsOk());
+  EXPECT_THAT(ParseOptions({"-d", "f32", "-o", "all"}), IsOk());
+  EXPECT_THAT(ParseOptions({"-d", "fp8_e4m3", "-o", "all"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--dtype=fp8_e4m3")));
+  EXPECT_THAT(
+      ParseOptions({"-d", "f32,bf16", "-o", "sum,band"}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--dtype=f32")));
 }
 
 TEST(BenchOptionsTest, IrreducibleTypesCanBeCopied) {

@@ -138,23 +138,24 @@ absl::Status BenchRank::Prepare(const Task& task) {
   Communicator& owner = options_.registered ? *communicator_ : *plain_;
   // In place every operation of a batch needs its own buffers.
   const int64_t slots = options_.in_place ? task.batch : 1;
-  const std::string key =
-      absl::StrCat(OpKindName(task.op), DTypeName(task.dtype), task.bytes, " ",
-                   slots, " ", reinterpret_cast<uintptr_t>(&owner));
+  const std::string key = absl::StrCat(
+      OpKindName(task.op), DTypeName(task.dtype), ReduceOpName(task.reduction),
+      task.bytes, " ", slots, " ", reinterpret_cast<uintptr_t>(&owner));
   if (operands_.has_value() && key == operands_key_) return absl::OkStatus();
   operands_.reset();
   operands_key_ = key;
   TESSERA_ASSIGN_OR_RETURN(
       operands_,
-      Operands::Allocate(owner,
-                         {.operation = MakeOperation(
-                              task.op, task.dtype,
-                              ReductionFor(options_.reduction, task.dtype),
-                              task.bytes, owner.rank(), owner.size()),
-                          .in_place = options_.in_place,
-                          .registered = options_.registered,
-                          .slots = slots},
-                         queue_.get()));
+      Operands::Allocate(
+          owner,
+          {.operation = MakeOperation(task.op, task.dtype,
+                                      ReductionFor(task.reduction, task.dtype),
+                                      task.bytes, owner.rank(), owner.size(),
+                                      topology::Rank(options_.root)),
+           .in_place = options_.in_place,
+           .registered = options_.registered,
+           .slots = slots},
+          queue_.get()));
   return absl::OkStatus();
 }
 

@@ -44,6 +44,7 @@ struct Task {
   Variant variant;
   collectives::OpKind op = collectives::OpKind::kAllReduce;
   DType dtype = DType::kF32;
+  collectives::ReduceOp reduction = collectives::ReduceOp::kSum;
   int64_t bytes = 0;  // As for MakeOperation.
   int64_t batch = 1;  // Operations of an iteration.
   int64_t first_iteration = 0;

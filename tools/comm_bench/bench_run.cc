@@ -31,6 +31,7 @@ using collectives::Algorithm;
 using collectives::Communicator;
 using collectives::MonotonicNanos;
 using collectives::OpKind;
+using collectives::ReduceOp;
 using topology::Rank;
 
 using Seconds = std::vector<double>;
@@ -107,7 +108,7 @@ class Schedule {
   absl::Status Run() {
     for (const OpKind op : options_.ops) {
       for (const DType dtype : options_.dtypes) {
-        TESSERA_RETURN_IF_ERROR(RunSizes(op, dtype));
+        TESSERA_RETURN_IF_ERROR(RunReductions(op, dtype));
       }
     }
     return absl::OkStatus();
@@ -221,7 +222,7 @@ class Schedule {
     double fastest = std::numeric_limits<double>::infinity();
     for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
     for (Turn& turn : turns) {
-      turn.task.batch = BatchFor(fastest);
+      turn.task.batch = options_.blocking ? 1 : BatchFor(fastest);
       turn.task.first_iteration = options_.warmup + kCalibrations;
       const double iteration =
           turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
@@ -309,7 +310,7 @@ class Schedule {
   }
 
   absl::Status AddBound(std::vector<Row>& rows) const {
-    if (!options_.bound || rows[0].op == OpKind::kBarrier ||
+    if (!options_.bound || rows[0].bytes == 0 ||
         processes_->rank() != Rank(0)) {
       return absl::OkStatus();
     }
@@ -323,7 +324,8 @@ class Schedule {
   }
 
   // Measures all variants in turns; a row for each, in their order.
-  absl::Status RunCase(OpKind op, DType dtype, int64_t bytes) {
+  absl::Status RunCase(OpKind op, DType dtype, ReduceOp reduction,
+                       int64_t bytes) {
     std::vector<Turn> turns;
     for (Subject& subject : subjects_) {
       for (const Variant& variant :
@@ -332,6 +334,7 @@ class Schedule {
                          .task = {.variant = variant,
                                   .op = op,
                                   .dtype = dtype,
+                                  .reduction = reduction,
                                   .bytes = bytes}});
       }
     }
@@ -342,15 +345,17 @@ class Schedule {
     TESSERA_RETURN_IF_ERROR(RunTurns(turns));
     std::vector<Row> rows;
     for (const Turn& turn : turns) {
-      Row& row = rows.emplace_back(
-          Row{.engine = turn.subject->engine.name,
-              .algorithm = turn.task.variant.Name(),
-              .op = op,
-              .dtype = dtype,
-              .world = world_,
-              .bytes = bytes,
-              .iterations = static_cast<int64_t>(turn.seconds.size()),
-              .seconds = Median(turn.seconds)});
+      Row& row = rows.emplace_back(Row{
+          .engine = turn.subject->engine.name,
+          .algorithm = turn.task.variant.Name(),
+          .op = op,
+          .dtype = dtype,
+          .reduction =
+              std::string(NamesReduction(op) ? ReduceOpName(reduction) : ""),
+          .world = world_,
+          .bytes = bytes,
+          .iterations = static_cast<int64_t>(turn.seconds.size()),
+          .seconds = Median(turn.seconds)});
       row.ratio = row.seconds / std::max(rows[0].seconds, 1e-12);
       if (!options_.overlap) continue;
       TESSERA_ASSIGN_OR_RETURN(row.hidden, MeasureHidden(turn));
@@ -361,17 +366,33 @@ class Schedule {
     return absl::OkStatus();
   }
 
-  absl::Status RunSizes(OpKind op, DType dtype) {
+  // True if rows of `op` differ in their reductions.
+  bool NamesReduction(OpKind op) const {
+    return collectives::Reduces(op) && options_.reductions.size() > 1;
+  }
+
+  absl::Status RunReductions(OpKind op, DType dtype) {
+    for (const ReduceOp reduction : options_.reductions) {
+      const bool is_valid =
+          !collectives::Reduces(op) ||
+          Validate(ReductionFor(reduction, dtype), dtype).ok();
+      if (is_valid) TESSERA_RETURN_IF_ERROR(RunSizes(op, dtype, reduction));
+      if (!collectives::Reduces(op)) break;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RunSizes(OpKind op, DType dtype, ReduceOp reduction) {
     int64_t last = -1;
     for (const int64_t size : options_.sizes) {
       const collectives::Operation operation =
-          MakeOperation(op, dtype, ReductionFor(options_.reduction, dtype),
-                        size, Rank(0), world_);
+          MakeOperation(op, dtype, ReductionFor(reduction, dtype), size,
+                        Rank(options_.root), world_, Rank(options_.root));
       const int64_t bytes =
           MessageCount(operation, world_) * SizeInBytes(dtype);
       // Small sizes may round to the same count.
       if (std::exchange(last, bytes) == bytes) continue;
-      TESSERA_RETURN_IF_ERROR(RunCase(op, dtype, bytes));
+      TESSERA_RETURN_IF_ERROR(RunCase(op, dtype, reduction, bytes));
     }
     return absl::OkStatus();
   }

@@ -58,12 +58,25 @@ expect_usage_error() {
   [ "$(wc -l <err)" = 1 ] || fail "$* printed $(wc -l <err) lines on stderr"
   grep -q -- "for example: ./bazelw run //tools/comm_bench -- -b 8" err || fail "$* gave no example: $(cat err)"
 }
-for bad in --np=0 --np= --np=x --engine=tin_cans --op=send --algorithm=rings --dtype=f31 --factor=1 --min_bytes=0 \
+for bad in --np=0 --np= --np=x --engine=tin_cans --op=send --algorithm=rings --dtype=f31 --factor=-1 --root=2 -g=8 -G=1 \
     --min_bytes=1G --iterations=-1 --reduction=mean --format=yaml --unknown=1 word -b; do
   expect_usage_error "$bad"
-  [ "$bad" = -b ] || [ "$bad" = word ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
+  [ "$bad" = word ] || [ "${bad#--}" = "$bad" ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
 done
 expect_usage_error --regret --algorithm=ring
+
+# The flags of nccl-tests.
+"$bench" -b 0 -e 32 -i 16 -n 3 -w 1 -g 1 -t 1 -z 1 -c 1 -r 1 --op=all --engine=shared_memory,in_process --format=csv \
+  >out.csv 2>err.txt || fail "from 0 bytes: $(cat err.txt)"
+for op in all_reduce broadcast reduce reduce_scatter all_gather all_to_all gather scatter; do
+  for bytes in 0 16 32; do grep -q "^shared_memory,engine,$op,f32,2,$bytes,3," out.csv || fail "$op of $bytes: $(cat out.csv)"; done
+done
+"$bench" --minbytes=1K --maxbytes=1K --iters=2 --warmup_iters=0 -d all -o all --op=all_reduce,all_gather --engine=in_process \
+  --format=csv >out.csv 2>err.txt || fail "all types: $(cat err.txt)"
+for row in all_reduce:sum,f32 all_reduce:bit_and,u8 all_reduce:scaled_sum,bf16 all_gather,fp8_e4m3; do
+  [ "$(grep -c "^in_process,engine,$row," out.csv)" = 1 ] || fail "no $row: $(cat out.csv)"
+done
+! grep -q bit_and,f32 out.csv || fail "bits of f32"
 expect_usage_error --device=gpu
 expect_usage_error --device=emulated --engine=nccl
 expect_usage_error --engine=cuda

@@ -238,18 +238,18 @@ Layout LayOut(const OperandShape& shape, Rank rank, int64_t world) {
 }  // namespace
 
 Operation MakeOperation(OpKind kind, DType dtype, const Reduction& reduction,
-                        int64_t bytes, Rank rank, int64_t world) {
+                        int64_t bytes, Rank rank, int64_t world, Rank root) {
   Operation operation;
   operation.kind = kind;
   if (kind == OpKind::kBarrier) return operation;
   // Only reductions need exact sums.
   operation.reduction = Reduces(kind) ? reduction : Reduction::Max();
-  operation.root = Rank(0);
+  operation.root = root;
   const bool in_blocks = HasInputBlocks(kind);
   const bool out_blocks = HasOutputBlocks(kind);
   const int64_t blocks = in_blocks || out_blocks ? world : 1;
   const int64_t count =
-      std::max<int64_t>(1, bytes / SizeInBytes(dtype) / blocks);
+      std::max<int64_t>(bytes > 0, bytes / SizeInBytes(dtype) / blocks);
   const collectives::Sides sides = SidesOf(operation, rank);
   operation.input = {nullptr, sides.input ? count * (in_blocks ? world : 1) : 0,
                      dtype};

@@ -70,12 +70,13 @@ class Pattern {
 };
 
 // The operation of `rank` with a message of at most `bytes`, but at least one
-// element in each block. Its buffers have counts and types, but no memory. The
-// root of rooted kinds is rank 0.
+// element in each block unless `bytes` is 0. Its buffers have counts and types,
+// but no memory.
 collectives::Operation MakeOperation(collectives::OpKind kind, DType dtype,
                                      const collectives::Reduction& reduction,
                                      int64_t bytes, topology::Rank rank,
-                                     int64_t world);
+                                     int64_t world,
+                                     topology::Rank root = topology::Rank(0));
 
 struct OperandShape {
   collectives::Operation operation = {};  // From MakeOperation.

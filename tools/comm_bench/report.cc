@@ -23,10 +23,16 @@ Json JsonOf(const std::optional<T>& value) {
   return value.has_value() ? Json(*value) : Json(nullptr);
 }
 
+// "all_reduce", or "all_reduce:max".
+std::string OpOf(const Row& row) {
+  return absl::StrCat(OpKindName(row.op), row.reduction.empty() ? "" : ":",
+                      row.reduction);
+}
+
 std::string CaseOf(const Row& row) {
-  return absl::StrCat(row.engine, ", ", row.world, " ranks, ",
-                      OpKindName(row.op), " of ",
-                      ByteSize(row.bytes).ToString(), ": ", *row.chosen);
+  return absl::StrCat(row.engine, ", ", row.world, " ranks, ", OpOf(row),
+                      " of ", ByteSize(row.bytes).ToString(), ": ",
+                      *row.chosen);
 }
 
 RegretSummary Summarise(std::string_view op, std::vector<const Row*> rows) {
@@ -44,9 +50,9 @@ RegretSummary Summarise(std::string_view op, std::vector<const Row*> rows) {
 std::string CsvLine(const Row& row) {
   return absl::StrFormat(
       "%s,%s,%s,%s,%d,%d,%d,%.4f,%.6g,%.6g,%.4f\n", row.engine, row.algorithm,
-      OpKindName(row.op), DTypeName(row.dtype), row.world, row.bytes,
-      row.iterations, row.seconds * kMicro, row.AlgorithmBandwidth(),
-      row.BusBandwidth(), row.ratio);
+      OpOf(row), DTypeName(row.dtype), row.world, row.bytes, row.iterations,
+      row.seconds * kMicro, row.AlgorithmBandwidth(), row.BusBandwidth(),
+      row.ratio);
 }
 
 // Four significant digits in a column of nine.
@@ -111,6 +117,7 @@ Json RowToJson(const Row& row) {
                {"algorithm", row.algorithm},
                {"op", OpKindName(row.op)},
                {"dtype", DTypeName(row.dtype)},
+               {"reduction", row.reduction},
                {"world", row.world},
                {"bytes", row.bytes},
                {"iterations", row.iterations},
@@ -133,6 +140,7 @@ Row RowFromJson(const Json& json) {
              .algorithm = json.at("algorithm"),
              .op = *collectives::ParseOpKind(std::string(json.at("op"))),
              .dtype = *ParseDType(std::string(json.at("dtype"))),
+             .reduction = json.at("reduction"),
              .world = json.at("world"),
              .bytes = json.at("bytes"),
              .iterations = json.at("iterations"),
@@ -198,9 +206,9 @@ void RowPrinter::Print(std::span<const Row> rows) {
 }
 
 void RowPrinter::PrintText(const Row& row) {
-  if (rows_.empty() || row.op != rows_.back().op ||
+  if (rows_.empty() || OpOf(row) != OpOf(rows_.back()) ||
       row.world != rows_.back().world || row.dtype != rows_.back().dtype) {
-    out_ << (rows_.empty() ? "" : "\n") << OpKindName(row.op) << " of "
+    out_ << (rows_.empty() ? "" : "\n") << OpOf(row) << " of "
          << DTypeName(row.dtype) << ", " << row.world << " ranks\n"
          << "      bytes  engine         algorithm              time us  algbw "
             "GB/s  busbw GB/s   ratio   share\n";

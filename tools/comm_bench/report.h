@@ -27,6 +27,7 @@ struct Row {
   std::string algorithm;  // "engine": its own; may end in "+reproducible".
   collectives::OpKind op = collectives::OpKind::kAllReduce;
   DType dtype = DType::kF32;
+  std::string reduction = "";  // If the rows of a run have several.
   int64_t world = 1;
   int64_t bytes = 0;  // Of the whole message.
   int64_t iterations = 0;
@@ -70,7 +71,8 @@ struct RegretSummary {
 // over the rows that have a choice. Empty if there are none.
 std::vector<RegretSummary> SummariseRegret(std::span<const Row> rows);
 
-// CSV's first line. The columns are stable.
+// CSV's first line. The columns are stable. The op of a row with a reduction
+// has its name: "all_reduce:max".
 inline constexpr std::string_view kCsvHeader =
     "engine,algorithm,op,dtype,world,bytes,iterations,time_us,algbw_GBps,"
     "busbw_GBps,ratio";

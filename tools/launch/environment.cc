@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/bootstrap/inherited_sockets.h"
 #include "collectives/channel/random_bytes.h"
+#include "topology/discovery/launcher_environment.h"
 
 namespace tessera::tools {
 namespace {
@@ -42,7 +43,9 @@ Variables TorchrunVariables(const JobVariables& job, int64_t local_rank) {
 
 bool IsStale(std::string_view name) {
   return name == collectives::kInheritedSocketsVariable ||
-         absl::StartsWith(name, "TORCHELASTIC_");
+         name == topology::kLauncherVariable ||
+         absl::StartsWith(name, "TORCHELASTIC_") ||
+         absl::StartsWith(name, "PET_");
 }
 
 }  // namespace

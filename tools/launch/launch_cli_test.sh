@@ -91,6 +91,15 @@ grep -qxF "[2] RANK=2" out || fail "an outer job's rank: $(cat out)"
 "$launch" --output=raw --np=2 -- "$program" exchange complain:lost say:x <&- 2>&- >out || fail "no standard input"
 [ "$(grep -c x out)" = 2 ] || fail "no standard input: $(cat out)"
 
+# torchrun's defaults, which its ranks do not inherit.
+PET_NPROC_PER_NODE=3 PET_NNODES=1 PET_NODE_RANK=0 PET_MASTER_ADDR=pod-0 TESSERA_LAUNCHER=none \
+  "$launch" --output=raw -- sh -c 'echo $RANK $WORLD_SIZE ${PET_NNODES-unset} ${TESSERA_LAUNCHER-unset}' >out || fail "PET_NPROC_PER_NODE"
+[ "$(sort out)" = "$(printf '%s 3 unset unset\n' 0 1 2)" ] || fail "ranks of PET_NPROC_PER_NODE: $(cat out)"
+PET_NPROC_PER_NODE=auto "$launch" --output=raw -- sh -c 'echo $WORLD_SIZE' >out && [ "$(cat out)" = 1 ] || fail "auto: $(cat out)"
+PET_NPROC_PER_NODE=2 PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=pod-0 PET_MASTER_PORT=23456 TESSERA_JOB_SECRET=0123456789abcdef \
+  "$launch" --output=raw --np=1 -- sh -c 'echo $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT' >out || fail "PET_NNODES"
+[ "$(cat out)" = "1 2 pod-0 23456" ] || fail "PET_NNODES: $(cat out)"
+
 # Failure: 1 and one line at the end.
 "$launch" --np=3 -- "$program" 1@exit:7 sleep:60000 >out 2>err
 [ $? = 1 ] || fail "a failed rank is not 1"

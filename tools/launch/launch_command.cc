@@ -28,12 +28,13 @@ namespace {
 
 constexpr std::string_view kFlavor = TESSERA_MPI_FLAVOR;
 
-constexpr std::array<std::string_view, 10> kLauncherPrefixes = {
+constexpr std::array<std::string_view, 12> kLauncherPrefixes = {
     "RANK=",         "WORLD_SIZE=",
     "LOCAL_RANK=",   "LOCAL_WORLD_SIZE=",
     "GROUP_RANK=",   "OMPI_",
     "PMIX_",         "PMI_",
-    "SLURM_PROCID=", "TESSERA_INHERITED_SOCKETS="};
+    "SLURM_PROCID=", "TESSERA_INHERITED_SOCKETS=",
+    "PET_",          "TESSERA_LAUNCHER="};
 
 absl::StatusOr<std::string> FindMpirun(
     const std::vector<std::string_view>& names) {

@@ -11,6 +11,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
@@ -133,6 +134,29 @@ LaunchArguments SplitArguments(std::span<const std::string> arguments) {
   return split;
 }
 
+// Flags from the variables with which torchrun is configured, as Kubeflow's
+// PyTorchJob does; flags of the command line override them.
+std::vector<std::string> TorchrunFlags() {
+  const auto value = [](const char* variable) -> std::string_view {
+    const char* const text = std::getenv(variable);
+    return text == nullptr ? "" : text;
+  };
+  std::vector<std::string> flags;
+  const auto add = [&](std::string_view flag, const char* variable) {
+    const std::string_view text = value(variable);
+    // torchrun's "auto" is the default here.
+    if (text.empty() || text == "auto") return;
+    flags.push_back(absl::StrCat("--", flag, "=", text));
+  };
+  add("np", "PET_NPROC_PER_NODE");
+  if (value("PET_NNODES") == "1") return flags;
+  add("nnodes", "PET_NNODES");
+  add("node_rank", "PET_NODE_RANK");
+  add("master_addr", "PET_MASTER_ADDR");
+  add("master_port", "PET_MASTER_PORT");
+  return flags;
+}
+
 // Sets `exit_code` if the ranks ran; the status then describes how they ended.
 absl::Status RunLaunchTool(const std::vector<std::string>& command,
                            int& exit_code) {
@@ -148,10 +172,12 @@ absl::Status RunLaunchTool(const std::vector<std::string>& command,
 int main(int argc, char** argv) {
   using namespace tessera::tools;
   const std::vector<std::string> all(argv + 1, argv + argc);
-  const LaunchArguments arguments = SplitArguments(all);
-  const int flag_count = static_cast<int>(arguments.flags.size());
+  LaunchArguments arguments = SplitArguments(all);
+  const std::vector<std::string> defaults = TorchrunFlags();
+  arguments.flags.insert(arguments.flags.begin(), defaults.begin(),
+                         defaults.end());
   int outcome = 0;
-  const int code = RunTool(LaunchTool(), 1 + flag_count, argv, [&] {
+  const int code = RunTool(LaunchTool(), arguments.flags, [&] {
     return RunLaunchTool(arguments.command, outcome);
   });
   // RunTool does not know 128 + the signal that ended the launcher.

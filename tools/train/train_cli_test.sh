@@ -146,6 +146,22 @@ fi
 RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 expect_usage_error "--mesh" --mesh=dp4
 RANK=0 WORLD_SIZE=8 LOCAL_RANK=0 expect_usage_error "--max_restarts" --max_restarts=1
 RANK=0 WORLD_SIZE=8 LOCAL_RANK=0 expect_usage_error "--engine" --engine=in_process
+RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 expect_usage_error "--launcher=none" --mesh=dp4
+RANK=0 WORLD_SIZE=2 expect_usage_error "TESSERA_LAUNCHER=none" --mesh=dp2
+expect_usage_error "--launcher=pbs" --launcher=pbs
+# Variables of an outer job that are not about this process.
+alone() {
+  local name=$1
+  shift
+  "$@" "$train" $tiny --mesh=dp2 --steps=1 --run_dir="outer_$name" >out 2>err || fail "$name: $(cat err)"
+}
+alone none env RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 TESSERA_LAUNCHER=none
+alone shell env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1
+alone batch env SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NNODES=1 SLURM_TASKS_PER_NODE=4
+alone pty env SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_STEP_ID=1 SLURM_STEP_NUM_TASKS=1
+alone pod env RANK=0 WORLD_SIZE=1 MASTER_ADDR=pod-0 MASTER_PORT=23456 PET_NNODES=1 PET_NPROC_PER_NODE=auto PET_NODE_RANK=0
+RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 "$train" $tiny --mesh=dp2 --steps=1 --launcher=none --run_dir=outer_flag >out 2>err ||
+  fail "--launcher=none: $(cat err)"
 "$train" $tiny --resume=latest >out 2>err
 [ $? = 2 ] && grep -q -- "--run_dir" err || fail "the latest of nothing: $(cat err)"
 cp -r again earlier

@@ -52,6 +52,7 @@
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/settings/settings_flags.h"
+#include "topology/discovery/launcher_environment.h"
 #include "topology/discovery/nvml.h"
 #include "topology/rank.h"
 
@@ -91,11 +92,40 @@ absl::Status SetDevice(
 
 }  // namespace
 
+namespace {
+
+// Not a setting: it is about this process, and not stored with the run.
+tools::Flag LauncherFlag() {
+  tools::Flag flag = "launcher";
+  flag.help =
+      "the launcher that started this process as a rank: auto (from the "
+      "environment), none (this process starts the ranks), torchrun, openmpi, "
+      "mpich or slurm; sets TESSERA_LAUNCHER";
+  flag.default_value = "auto";
+  flag.section = "Launcher";
+  flag.set = [](std::string_view value) {
+    const auto& choices = topology::kLauncherChoices;
+    if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
+      return tools::FlagError(
+          "launcher", value,
+          absl::StrCat("expected ", absl::StrJoin(choices, ", ")));
+    }
+    setenv(std::string(topology::kLauncherVariable).c_str(),
+           std::string(value).c_str(), 1);
+    return absl::OkStatus();
+  };
+  return flag;
+}
+
+}  // namespace
+
 tools::Tool TrainTool(SettingsFlags& flags) {
+  std::vector<tools::Flag> all = flags.Flags();
+  all.push_back(LauncherFlag());
   return {.name = "train",
           .summary = "Trains a Llama-architecture model over a mesh of ranks.",
           .example = "--mesh=dp2,pp2,tp2 --steps=60",
-          .flags = flags.Flags()};
+          .flags = std::move(all)};
 }
 
 int TrainMain(int argc, char** argv) {

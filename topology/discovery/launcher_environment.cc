@@ -4,10 +4,12 @@
 #include <limits>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
@@ -210,7 +212,8 @@ absl::StatusOr<LauncherEnvironment> ReadVariables(const Reader& reader,
 // job.
 absl::Status ReadSlurmTasks(const Reader& reader, LauncherEnvironment& result) {
   std::string_view name = "SLURM_STEP_TASKS_PER_NODE";
-  if (!reader.Has(name)) name = "SLURM_TASKS_PER_NODE";
+  const bool is_step = reader.Has("SLURM_STEP_NUM_TASKS");
+  if (!reader.Has(name) && !is_step) name = "SLURM_TASKS_PER_NODE";
   const std::optional<std::string> text = reader.Text(name);
   if (!text) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const std::vector<SlurmTaskRun> runs,
@@ -219,8 +222,9 @@ absl::Status ReadSlurmTasks(const Reader& reader, LauncherEnvironment& result) {
   const int64_t tasks = SlurmTaskCount(runs);
   if (tasks != result.world_size.value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(shown, " has ", tasks,
-                     " tasks, but SLURM_NTASKS=", result.world_size.value()));
+        absl::StrCat(shown, " has ", tasks, " tasks, but ",
+                     is_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "=",
+                     result.world_size.value()));
   }
   if (!result.host_rank) return absl::OkStatus();
   result.local_world_size = SlurmTasksOfNode(runs, *result.host_rank);
@@ -236,9 +240,39 @@ absl::Status ReadSlurmTasks(const Reader& reader, LauncherEnvironment& result) {
                    *result.host_rank, " in ", shown));
 }
 
+// A process of a step, and not the script of a batch job, which has number 0.
+bool IsSlurmTask(const Reader& reader) {
+  return reader.Has("SLURM_STEP_NUM_TASKS") || reader.Has("SLURM_STEP_ID") ||
+         reader.Has("SLURM_STEPID") ||
+         reader.Has("SLURM_STEP_TASKS_PER_NODE") ||
+         reader.Text("SLURM_PROCID") != "0" ||
+         reader.Text("SLURM_NTASKS").value_or("1") == "1";
+}
+
+// The script of a batch job starts ranks itself, on its own host.
+absl::Status ReadBatchScript(const Reader& reader) {
+  for (const std::string_view name : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
+    const std::string nodes = reader.Text(name).value_or("1");
+    if (nodes == "1") continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "SLURM_PROCID=0 without SLURM_STEP_ID is the script of a batch job, "
+        "and "
+        "it has ",
+        name, "=", nodes.substr(0, 60), " hosts; start the ranks with srun"));
+  }
+  return absl::NotFoundError(
+      "SLURM_PROCID is that of a batch job's script, not of a task of srun");
+}
+
 absl::StatusOr<LauncherEnvironment> ReadSlurm(const Reader& reader) {
+  if (!IsSlurmTask(reader)) return ReadBatchScript(reader);
+  Variables names = kSlurm;
+  // The tasks of a step may be fewer than those of its job.
+  if (reader.Has("SLURM_STEP_NUM_TASKS")) {
+    names.world_size = "SLURM_STEP_NUM_TASKS";
+  }
   TESSERA_ASSIGN_OR_RETURN(LauncherEnvironment result,
-                           ReadVariables(reader, kSlurm));
+                           ReadVariables(reader, names));
   TESSERA_RETURN_IF_ERROR(ReadSlurmTasks(reader, result));
   result.host_name = reader.Text("SLURMD_NODENAME");
   return result;
@@ -252,11 +286,41 @@ std::string_view LauncherName(Launcher launcher) {
   return kNames[static_cast<size_t>(launcher)];
 }
 
-absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
+namespace {
+
+// Kubeflow's PyTorchJob gives torchrun's variables to the one process of each
+// host, without those of the host.
+absl::StatusOr<LauncherEnvironment> ReadTorchrun(
     const EnvironmentLookup& lookup) {
   const Reader reader(lookup);
+  const bool is_pod = reader.Has("PET_NNODES") && !reader.Has("LOCAL_RANK");
+  if (!is_pod) return ReadVariables(reader, kTorchrun);
+  constexpr std::string_view kRanks = "PET_NPROC_PER_NODE";
+  const std::string ranks = reader.Text(kRanks).value_or("1");
+  if (ranks != "1" && ranks != "auto" && !ranks.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kRanks, "=", ranks.substr(0, 60),
+        " and no LOCAL_RANK: this host has several ranks; start them with "
+        "//tools/launch or torchrun, which read the PET_ variables"));
+  }
+  const EnvironmentLookup with_host =
+      [&](std::string_view name) -> std::optional<std::string> {
+    if (name == "LOCAL_RANK") return "0";
+    if (name == "LOCAL_WORLD_SIZE") return "1";
+    return lookup(name == "GROUP_RANK" ? "RANK" : name);
+  };
+  return ReadVariables(Reader(with_host), kTorchrun);
+}
+
+absl::StatusOr<LauncherEnvironment> ReadChosen(const EnvironmentLookup& lookup,
+                                               std::string_view choice) {
+  const Reader reader(lookup);
+  if (choice == "torchrun") return ReadTorchrun(lookup);
+  if (choice == "openmpi") return ReadVariables(reader, kOpenMpi);
+  if (choice == "mpich") return ReadVariables(reader, kMpich);
+  if (choice == "slurm") return ReadSlurm(reader);
   if (reader.Has("RANK") || reader.Has("LOCAL_RANK")) {
-    return ReadVariables(reader, kTorchrun);
+    return ReadTorchrun(lookup);
   }
   if (reader.Has("OMPI_COMM_WORLD_RANK")) {
     return ReadVariables(reader, kOpenMpi);
@@ -270,6 +334,28 @@ absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
       "no launcher's variables are set: neither RANK and LOCAL_RANK "
       "(torchrun), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH) nor "
       "SLURM_PROCID (Slurm); start the program with one of these");
+}
+
+}  // namespace
+
+absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
+    const EnvironmentLookup& lookup) {
+  std::string choice = lookup(kLauncherVariable).value_or("");
+  if (choice.empty()) choice = "auto";
+  if (choice == "none") {
+    return absl::NotFoundError(
+        absl::StrCat(kLauncherVariable, "=none: there is no launcher"));
+  }
+  if (!absl::c_linear_search(kLauncherChoices, choice)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kLauncherVariable, "=\"", choice.substr(0, 60),
+                     "\" is none of ", absl::StrJoin(kLauncherChoices, ", ")));
+  }
+  absl::StatusOr<LauncherEnvironment> result = ReadChosen(lookup, choice);
+  if (!absl::IsInvalidArgument(result.status())) return result;
+  return absl::InvalidArgumentError(
+      absl::StrCat(result.status().message(), "; ", kLauncherVariable,
+                   "=none ignores the variables of launchers"));
 }
 
 }  // namespace tessera::topology

@@ -3,6 +3,7 @@
 #ifndef TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 #define TESSERA_TOPOLOGY_DISCOVERY_LAUNCHER_ENVIRONMENT_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -44,6 +45,13 @@ enum class Launcher { kTorchrun, kOpenMpi, kMpich, kSlurm };
 // "torchrun", "Open MPI", "MPICH", "Slurm".
 std::string_view LauncherName(Launcher launcher);
 
+// The variable that selects the launcher whose variables are read, and its
+// values: "auto", also if it is unset or empty, "none", and one for each
+// Launcher in their order.
+inline constexpr std::string_view kLauncherVariable = "TESSERA_LAUNCHER";
+inline constexpr std::array<std::string_view, 6> kLauncherChoices = {
+    "auto", "none", "torchrun", "openmpi", "mpich", "slurm"};
+
 // Example:
 //
 //   TESSERA_ASSIGN_OR_RETURN(
@@ -58,15 +66,20 @@ std::string_view LauncherName(Launcher launcher);
 // a Slurm job):
 //
 //   torchrun   RANK WORLD_SIZE LOCAL_RANK [LOCAL_WORLD_SIZE] [GROUP_RANK]
+//   PyTorchJob RANK WORLD_SIZE PET_NNODES [PET_NPROC_PER_NODE] of Kubeflow,
+//              which starts one rank on each host; counts as torchrun
 //   Open MPI   OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
 //              OMPI_COMM_WORLD_LOCAL_RANK [OMPI_COMM_WORLD_LOCAL_SIZE]
 //   MPICH      PMI_RANK PMI_SIZE MPI_LOCALRANKID [MPI_LOCALNRANKS] (Hydra)
-//   Slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID [SLURM_NODEID]
+//   Slurm      SLURM_PROCID [SLURM_STEP_NUM_TASKS or] SLURM_NTASKS
+//              SLURM_LOCALID [SLURM_NODEID]
 //              [SLURM_STEP_TASKS_PER_NODE or SLURM_TASKS_PER_NODE]
 //              [SLURMD_NODENAME]
 //
 // PMI_RANK without MPI_LOCALRANKID inside Slurm is srun's own PMI, and Slurm's
-// variables are more complete. The local rank is never guessed as rank % 8.
+// variables are more complete. The script of a batch job is not a rank,
+// although Slurm sets SLURM_PROCID=0 for it: without a variable of a step there
+// is no launcher. The local rank is never guessed as rank % 8.
 struct LauncherEnvironment {
   Launcher launcher = Launcher::kTorchrun;
   Rank rank;
@@ -84,9 +97,10 @@ struct LauncherEnvironment {
 using EnvironmentLookup =
     std::function<std::optional<std::string>(std::string_view name)>;
 
-// NotFound if no launcher's variables are set. InvalidArgument, naming the
-// variables and their values, if a variable of the launcher is missing, is not
-// a number, or contradicts another.
+// NotFound if no launcher's variables are set, or TESSERA_LAUNCHER is "none".
+// InvalidArgument, naming the variables and their values, if a variable of the
+// launcher is missing, is not a number, or contradicts another, and for the
+// script of a batch job on several hosts, whose ranks srun has to start.
 absl::StatusOr<LauncherEnvironment> ReadLauncherEnvironment(
     const EnvironmentLookup& lookup);
 

@@ -277,6 +277,86 @@ TEST(LauncherEnvironmentTest, ReturnsNotFoundWithoutLauncher) {
   }
 }
 
+TEST(LauncherEnvironmentTest, BatchScriptIsNotARank) {
+  const Variables script = {
+      {"SLURM_JOB_ID", "7"},        {"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "4"},        {"SLURM_LOCALID", "0"},
+      {"SLURM_NODEID", "0"},        {"SLURM_NNODES", "1"},
+      {"SLURM_TASKS_PER_NODE", "4"}};
+  EXPECT_THAT(Read(script), StatusIs(absl::StatusCode::kNotFound,
+                                     HasSubstr("batch job's script")));
+  Variables task = script;
+  task["SLURM_STEP_ID"] = "0";
+  EXPECT_EQ(Read(task)->world_size, AxisSize(4));
+  Variables several = script;
+  several["SLURM_NNODES"] = "2";
+  EXPECT_THAT(Read(several),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("SLURM_NNODES=2"), HasSubstr("srun"),
+                             HasSubstr("TESSERA_LAUNCHER=none"))));
+  several["TESSERA_LAUNCHER"] = "none";
+  EXPECT_THAT(Read(several), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(LauncherEnvironmentTest, StepMayHaveFewerTasksThanItsJob) {
+  // salloc, or srun --pty -n1 in an allocation.
+  Variables shell = {{"SLURM_PROCID", "0"},         {"SLURM_NTASKS", "4"},
+                     {"SLURM_LOCALID", "0"},        {"SLURM_NODEID", "0"},
+                     {"SLURM_TASKS_PER_NODE", "4"}, {"SLURM_STEP_ID", "1"},
+                     {"SLURM_STEP_NUM_TASKS", "1"}};
+  EXPECT_EQ(Read(shell)->world_size, AxisSize(1));
+  shell["SLURM_STEP_TASKS_PER_NODE"] = "1";
+  EXPECT_EQ(Read(shell)->local_world_size, 1);
+  shell["SLURM_STEP_TASKS_PER_NODE"] = "2";
+  EXPECT_THAT(Read(shell), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("SLURM_STEP_NUM_TASKS=1")));
+}
+
+TEST(LauncherEnvironmentTest, PyTorchJobHasOneRankOnEachHost) {
+  Variables pod = {{"RANK", "2"},          {"WORLD_SIZE", "3"},
+                   {"MASTER_ADDR", "job"}, {"MASTER_PORT", "23456"},
+                   {"PET_NNODES", "3"},    {"PET_NPROC_PER_NODE", "1"},
+                   {"PET_NODE_RANK", "2"}};
+  LauncherEnvironment expected;
+  expected.rank = Rank(2);
+  expected.world_size = AxisSize(3);
+  expected.local_world_size = 1;
+  expected.host_rank = 2;
+  EXPECT_THAT(Read(pod), IsOkAndHolds(expected));
+  pod["PET_NPROC_PER_NODE"] = "4";
+  EXPECT_THAT(Read(pod), StatusIs(absl::StatusCode::kInvalidArgument,
+                                  AllOf(HasSubstr("PET_NPROC_PER_NODE=4"),
+                                        HasSubstr("//tools/launch"))));
+  // torchrun in the pod.
+  pod.merge(Variables{{"LOCAL_RANK", "1"}});
+  EXPECT_EQ(Read(pod)->local_rank, 1);
+}
+
+TEST(LauncherEnvironmentTest, VariableSelectsTheLauncher) {
+  Variables all = Torchrun();
+  all.merge(OpenMpi());
+  all.merge(Mpich());
+  all.merge(Slurm());
+  const auto read = [&](const std::string& choice) {
+    Variables variables = all;
+    variables["TESSERA_LAUNCHER"] = choice;
+    return Read(variables);
+  };
+  EXPECT_EQ(read("")->launcher, Launcher::kTorchrun);
+  EXPECT_EQ(read("auto")->launcher, Launcher::kTorchrun);
+  EXPECT_EQ(read("torchrun")->launcher, Launcher::kTorchrun);
+  EXPECT_EQ(read("openmpi")->launcher, Launcher::kOpenMpi);
+  EXPECT_EQ(read("mpich")->launcher, Launcher::kMpich);
+  EXPECT_EQ(read("slurm")->launcher, Launcher::kSlurm);
+  EXPECT_THAT(read("none"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(read("pbs"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    AllOf(HasSubstr("TESSERA_LAUNCHER=\"pbs\""),
+                                          HasSubstr("auto, none, torchrun"))));
+  EXPECT_THAT(Read({{"TESSERA_LAUNCHER", "mpich"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("PMI_RANK is not set")));
+}
+
 TEST(LauncherEnvironmentTest, LaunchersHaveNames) {
   EXPECT_EQ(LauncherName(Launcher::kTorchrun), "torchrun");
   EXPECT_EQ(LauncherName(Launcher::kOpenMpi), "Open MPI");

@@ -263,13 +263,20 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
   if (!found.ok()) return found.status();
   const int64_t ranks = settings.parallel.mesh.world_size();
   const std::string_view name = topology::LauncherName(found->launcher);
+  // A shell in a job, such as that of srun --pty, is not a rank of this one.
+  const bool is_alone = found->world_size.value() == 1;
+  if (is_alone && (ranks > 1 || settings.engine == "in_process" ||
+                   settings.max_restarts > 0)) {
+    return std::nullopt;
+  }
   if (settings.engine == "in_process") {
     return tools::FlagError(
         "engine", settings.engine,
-        absl::InvalidArgumentError(absl::StrCat(
-            "its ranks are threads of one process, and ", name,
-            " started this one as rank ", found->rank.value(), " of ",
-            found->world_size.value(), "; run it without ", name)));
+        absl::InvalidArgumentError(
+            absl::StrCat("its ranks are threads of one process, and ", name,
+                         " started this one as rank ", found->rank.value(),
+                         " of ", found->world_size.value(), "; run it without ",
+                         name, ", or with --launcher=none")));
   }
   if (found->world_size.value() != ranks) {
     return tools::FlagError(
@@ -277,7 +284,8 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
         absl::InvalidArgumentError(
             absl::StrCat("it has ", ranks, ranks == 1 ? " rank" : " ranks",
                          ", and ", name, " started ", found->world_size.value(),
-                         "; start as many as the mesh has")));
+                         "; start as many as the mesh has, or give "
+                         "--launcher=none to start them here")));
   }
   if (settings.max_restarts > 0) {
     return tools::FlagError(
@@ -285,7 +293,8 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
         absl::InvalidArgumentError(absl::StrCat(
             name,
             " started this process as a rank, and only the launcher can "
-            "restart ranks; let it restart them with --resume=latest")));
+            "restart ranks; let it restart them with --resume=latest, or "
+            "give --launcher=none to start the ranks here")));
   }
   return *found;
 }

@@ -1,5 +1,7 @@
 #include "tools/train/launch/world.h"
 
+#include <net/if.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -7,9 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/adaptive/create_adaptive.h"
@@ -37,13 +41,28 @@ using topology::EnvironmentLookup;
 constexpr std::array<std::string_view, 5> kTorchrunVariables = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
 
-// The address at which other hosts reach this rank: of the interface in
+// The first of `names`, separated by commas, that this host has.
+absl::StatusOr<std::string> FirstInterface(const std::string& names) {
+  for (const std::string_view item : absl::StrSplit(names, ',')) {
+    std::string name(absl::StripAsciiWhitespace(item));
+    if (!name.empty() && if_nametoindex(name.c_str()) != 0) return name;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("GLOO_SOCKET_IFNAME=", names.substr(0, 60),
+                   ": this host has no such network interface; ip link lists "
+                   "them, and without the variable Gloo uses the one towards "
+                   "MASTER_ADDR"));
+}
+
+// The address at which other hosts reach this rank: of the first interface in
 // GLOO_SOCKET_IFNAME, as in PyTorch, or the local address of the route to
 // MASTER_ADDR.
 absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
     const EnvironmentLookup& lookup, absl::Duration timeout) {
-  if (const auto name = lookup("GLOO_SOCKET_IFNAME"); name && !name->empty()) {
-    return std::map<std::string, std::string>{{"interface", *name}};
+  if (const auto names = lookup("GLOO_SOCKET_IFNAME");
+      names && !names->empty()) {
+    TESSERA_ASSIGN_OR_RETURN(std::string name, FirstInterface(*names));
+    return std::map<std::string, std::string>{{"interface", std::move(name)}};
   }
   const auto master = lookup("MASTER_ADDR");
   if (!master || master->empty()) return std::map<std::string, std::string>();

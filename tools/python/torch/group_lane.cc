@@ -106,6 +106,8 @@ void GroupLane::RunJobs() {
       RunFront(lock);
     }
   }
+  --free_threads_;
+  changed_.notify_all();
 }
 
 void GroupLane::RunFront(Lock& lock) {
@@ -115,15 +117,13 @@ void GroupLane::RunFront(Lock& lock) {
   busy_ = true;
   lock.unlock();
   Callbacks callbacks = job();
+  job = nullptr;  // Destroying its captures may take locks.
   lock.lock();
   busy_ = false;
   if (callbacks.run != nullptr) {
     RunCallbacks(lock, std::move(callbacks), number);
   }
   changed_.notify_all();
-  lock.unlock();
-  job = nullptr;  // Destroying its captures may take locks.
-  lock.lock();
 }
 
 void GroupLane::RunCallbacks(Lock& lock, Callbacks callbacks, uint64_t number) {
@@ -190,7 +190,7 @@ void GroupLane::Close() {
   Lock lock(mutex_);
   closing_ = true;
   changed_.notify_all();
-  while (busy_ || !jobs_.empty()) AwaitChange(lock);
+  while (busy_ || !jobs_.empty() || free_threads_ > 0) AwaitChange(lock);
 }
 
 }  // namespace tessera::torch_backend

@@ -75,8 +75,8 @@ class GroupLane : public std::enable_shared_from_this<GroupLane> {
   // thread. Returns false at the deadline.
   bool AwaitIdle(Clock::time_point deadline);
 
-  // Waits until every job has run, but not for callbacks, and ends the lane's
-  // threads. The last call; callbacks may make it.
+  // Waits until every job has run and the threads have ended that are not in
+  // callbacks. The last call; callbacks may make it.
   void Close();
 
  private:

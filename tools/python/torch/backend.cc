@@ -36,7 +36,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "tools/python/torch/group_lane.h"
 #include "tools/python/torch/process_group.h"
@@ -193,6 +195,11 @@ void CopyParts(const at::Tensor& flat, const Tensors& parts) {
     part.copy_(flat.narrow(0, begin, part.numel()).view(part.sizes()));
     begin += part.numel();
   }
+}
+
+// The name of a group in error messages.
+std::string NameOf(const std::string& group) {
+  return group.empty() ? "world" : absl::StrCat("group ", group);
 }
 
 // Throws in a process that was forked after the group was made.
@@ -458,7 +465,7 @@ class TesseraBackend final : public c10d::Backend {
     std::vector<Rank> members;
     for (const int rank : ranks) members.push_back(RankOf(rank));
     auto group = communicator().Subgroup(
-        members, options ? options->group_name : std::string(),
+        members, options ? NameOf(options->group_name) : std::string(),
         absl::FromChrono(options ? options->timeout : timeout_.load()));
     if (!group.ok()) Throw(group.status(), GroupTimeout());
     return c10::make_intrusive<TesseraBackend>(
@@ -836,7 +843,9 @@ class TesseraBackend final : public c10d::Backend {
 
   void Run(const Operation& operation, const CallOptions& call) {
     const absl::Status status = group_->communicator->Run(operation, call);
-    if (!status.ok()) Throw(status, *call.timeout);
+    if (!status.ok()) {
+      Throw(Annotate(status, absl::StrCat("rank ", rank_)), *call.timeout);
+    }
   }
 
   void AllReduce(const at::Tensor& tensor, const Reduction& reduction,
@@ -986,8 +995,8 @@ class TesseraBackend final : public c10d::Backend {
     const uint64_t sequence = ++sequence_;
     const auto work = c10::make_intrusive<CollectiveWork>(
         rank_, type, outputs, sequence, profiled.c_str(), inputs,
-        absl::StrCat("rank ", rank_, " of group ", group_->communicator->name(),
-                     ": ", title, " #", sequence),
+        absl::StrCat("rank ", rank_, ": ", group_->communicator->name(), ": ",
+                     title, " #", sequence),
         lane_);
     CallOptions call;
     call.timeout = absl::FromChrono(
@@ -1037,10 +1046,14 @@ c10::intrusive_ptr<c10d::Backend> CreateBackend(
       {.rank = rank,
        .size = size,
        .timeout = absl::FromChrono(timeout),
-       .name = name.empty() ? "world" : name,
+       .name = NameOf(name),
        .members = members},
       [&] { return std::make_unique<TorchStore>(store, rank, size); });
-  if (!group.ok()) Throw(group.status(), absl::FromChrono(timeout));
+  if (!group.ok()) {
+    Throw(Annotate(group.status(),
+                   absl::StrCat("rank ", rank, " creates ", NameOf(name))),
+          absl::FromChrono(timeout));
+  }
   return c10::make_intrusive<TesseraBackend>(store, rank, size, timeout,
                                              *std::move(group), prefix);
 }

@@ -245,9 +245,25 @@ class RankTest(unittest.TestCase):
     def test_zzz_names_late_rank(self):
         group = dist.new_group(list(range(self.size)), timeout=datetime.timedelta(seconds=1))
         if self.rank == 0:
-            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms.*rank 1"):
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 0: group .*all_reduce #1.*rank 1"):
                 dist.all_reduce(torch.ones(10), group=group)
         dist.barrier()
+        if self.rank == 1:
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 1 creates group .*rank 0"):
+                dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+        dist.barrier()
+
+    def test_limited_wait_names_the_collective(self):
+        group = dist.new_group([0, 1])
+        if self.rank == 0:
+            work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 100ms: rank 0: group .*: all_reduce #1 has not ended"):
+                work.wait(datetime.timedelta(milliseconds=100))
+        dist.barrier()
+        if self.rank == 1:
+            work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        if self.rank < 2:
+            work.wait()
 
 
 def register():

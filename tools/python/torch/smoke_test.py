@@ -204,6 +204,25 @@ class RankTest(unittest.TestCase):
             losses.append(loss.item())
         self.assertAlmostEqual(losses[0], losses[1], delta=1e-6 * abs(losses[1]))
 
+    def test_powersgd_hook_trains_with_several_buckets(self):
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(4)])
+        model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.2)
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        for step in range(8):
+            optimizer.zero_grad()
+            data = torch.randn(4, 200, generator=torch.Generator().manual_seed(10 * step + self.rank))
+            (model(data) ** 2).mean().backward()
+            optimizer.step()
+        weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+        largest = weights.clone()
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        self.assertTrue(torch.equal(weights, largest))
+
     def test_shared_tensors_and_the_operator(self):
         import tessera_torch
 

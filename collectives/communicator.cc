@@ -547,8 +547,10 @@ absl::Status ValidateMembers(std::span<const Rank> members, Rank self,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(
-    std::span<const Rank> members, std::string_view name) {
+    std::span<const Rank> members, std::string_view name,
+    std::optional<absl::Duration> timeout) {
   TESSERA_RETURN_IF_ERROR(CheckUsable());
+  if (timeout) TESSERA_RETURN_IF_ERROR(ValidateTimeout(*timeout));
   TESSERA_RETURN_IF_ERROR(ValidateMembers(members, rank(), size()),
                           Annotate(_, options_.name));
   uint32_t group = HashMembers(group_, members);
@@ -559,12 +561,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(
   CommunicatorOptions options = options_;
   options.name = name.empty() ? absl::StrCat(options_.name, "/", group)
                               : std::string(name);
+  options.timeout = timeout.value_or(options_.timeout);
   std::unique_ptr<Communicator> host;
   if (host_ != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(host, host_->Subgroup(members, options.name));
+    TESSERA_ASSIGN_OR_RETURN(
+        host, host_->Subgroup(members, options.name, options.timeout));
   }
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      engine_->CreateSubgroup(members, group, DeadlineOf({}, MonotonicNanos()));
+  absl::StatusOr<std::unique_ptr<Engine>> engine = engine_->CreateSubgroup(
+      members, group, DeadlineOf({.timeout = timeout}, MonotonicNanos()));
   if (!engine.ok()) return Annotate(engine.status(), options_.name);
   if (options_.hierarchy != nullptr) {
     options.hierarchy =

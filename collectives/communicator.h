@@ -49,6 +49,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -213,9 +214,11 @@ class Communicator {
   // Creates a group of `members`, in this order. Only the members call it. The
   // new group shares no traffic, order or errors with this one and may outlive
   // it. On a device it has its own host(), and a device error ends the work of
-  // all groups on that device.
+  // all groups on that device. `timeout` is the limit of this call and the
+  // default of the group's operations; without it that of this group.
   absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(
-      std::span<const Rank> members, std::string_view name = "");
+      std::span<const Rank> members, std::string_view name = "",
+      std::optional<absl::Duration> timeout = std::nullopt);
 
   // Allocates memory on which this engine's collectives are fastest (device
   // memory if the engine enqueues). A local call, not a collective.

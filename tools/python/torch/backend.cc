@@ -2,8 +2,8 @@
 // and the shared_memory engine.
 //
 // Synchronous collectives run on the caller's thread; asynchronous ones run in
-// order on a thread of the group, which is created when first needed
-// (CollectiveLane). Messages need no thread while a caller waits for them
+// order on threads of the group, which are created when first needed
+// (GroupLane). Messages need no thread while a caller waits for them
 // (engine/tagged_messages.h).
 //
 // Supports torch 2.12 to 2.15. The methods have names that exist in all of
@@ -36,9 +36,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/engine/lanes.h"
+#include "tools/python/torch/group_lane.h"
 #include "tools/python/torch/process_group.h"
 #include "tools/python/torch/torch_store.h"
 
@@ -195,6 +197,11 @@ void CopyParts(const at::Tensor& flat, const Tensors& parts) {
   }
 }
 
+// The name of a group in error messages.
+std::string NameOf(const std::string& group) {
+  return group.empty() ? "world" : absl::StrCat("group ", group);
+}
+
 // Throws in a process that was forked after the group was made.
 void CheckFork(const ForkGuard& guard) {
   const absl::Status status = guard.Check();
@@ -205,42 +212,73 @@ void CheckFork(const ForkGuard& guard) {
 // A collective.
 class CollectiveWork final : public c10d::Work {
  public:
+  // `title` names the rank, the group and the operation.
   CollectiveWork(int rank, OpType type, Tensors outputs, uint64_t sequence,
-                 const char* title, const Tensors& inputs)
-      : Work(rank, type, title,
+                 const char* profiled, const Tensors& inputs, std::string title,
+                 std::shared_ptr<GroupLane> lane)
+      : Work(rank, type, profiled,
              inputs.empty() ? std::nullopt : std::optional<Tensors>(inputs)),
         outputs_(std::move(outputs)),
-        sequence_(sequence) {}
+        sequence_(sequence),
+        title_(std::move(title)),
+        lane_(std::move(lane)) {}
+  ~CollectiveWork() override { fork_guard_.Free(lane_); }
 
   Tensors result() override { return outputs_; }
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+  // Without a timeout it ends with the collective, which has a deadline.
   bool wait(milliseconds timeout) override {
     CheckFork(fork_guard_);
-    return Work::wait(timeout);
+    if (!isCompleted()) {
+      lane_->BeforeWait(number_);
+      std::unique_lock lock(mutex_);
+      const auto ended = [this] { return completed_; };
+      if (timeout == kNoTimeout) {
+        cv_.wait(lock, ended);
+      } else if (!cv_.wait_for(lock, timeout, ended)) {
+        Throw(absl::DeadlineExceededError(
+                  absl::StrCat(title_, " has not ended; it continues")),
+              absl::FromChrono(timeout));
+      }
+    }
+    return Work::wait(kNoTimeout);
   }
-  uint64_t getSequencenumber() const override { return sequence_; }
 
   // Creates the future on the first call, because most works never need one.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     const std::lock_guard lock(future_mutex_);
-    if (!future_) {
-      future_ = c10::make_intrusive<at::ivalue::Future>(
-          c10::ListType::create(c10::TensorType::get()));
-      if (ended_) EndFuture();
+    if (future_) return future_;
+    future_ = c10::make_intrusive<at::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()));
+    future_taken_ = GroupLane::Now();
+    if (ended_) {
+      EndFuture();
+    } else {
+      // The first callback: the work is complete before others run, which may
+      // wait for it, and not before the future is.
+      future_->addCallback([this](at::ivalue::Future&) { finish(error_); });
     }
     return future_;
   }
 
-  void End(std::exception_ptr error) {
-    c10::intrusive_ptr<at::ivalue::Future> future;
-    {
-      const std::lock_guard lock(future_mutex_);
-      ended_ = true;
-      error_ = error;
-      future = future_;
+  // The launch number, if the collective runs on a thread of the lane.
+  void SetNumber(uint64_t number) { number_ = number; }
+
+  // Called once. Returns the callbacks to run, if a future was taken.
+  GroupLane::Callbacks End(std::exception_ptr error) {
+    const std::lock_guard lock(future_mutex_);
+    ended_ = true;
+    error_ = error;
+    if (future_) {
+      return {[work = c10::intrusive_ptr<
+                   CollectiveWork>::unsafe_reclaim_from_nonowning(this)] {
+                work->EndFuture();
+              },
+              future_taken_};
     }
-    // Callbacks of the future may use this work, so the lock is not held.
-    if (future) EndFuture();
     finish(error);
+    return {};
   }
 
  private:
@@ -255,9 +293,13 @@ class CollectiveWork final : public c10d::Work {
   const ForkGuard fork_guard_;
   const Tensors outputs_;
   const uint64_t sequence_;
+  const std::string title_;
+  std::shared_ptr<GroupLane> lane_;
+  std::atomic<uint64_t> number_ = 0;
   std::mutex future_mutex_;
   bool ended_ = false;
   std::exception_ptr error_;
+  uint64_t future_taken_ = 0;
   c10::intrusive_ptr<at::ivalue::Future> future_;
 };
 
@@ -356,7 +398,7 @@ class TesseraBackend final : public c10d::Backend {
                  milliseconds timeout, std::shared_ptr<Communicator> group,
                  std::string prefix)
       : Backend(rank, size),
-        store_(store->clone()),
+        store_(std::move(store)),
         timeout_(timeout),
         group_(std::make_shared<Group>()),
         prefix_(std::move(prefix)) {
@@ -375,6 +417,7 @@ class TesseraBackend final : public c10d::Backend {
         live_.erase(this);
       }
       EndJobs(std::chrono::steady_clock::now() + kGrace);
+      lane_->Close();
     }
     fork_guard_.Free(lane_);
     fork_guard_.Free(group_);
@@ -422,7 +465,8 @@ class TesseraBackend final : public c10d::Backend {
     std::vector<Rank> members;
     for (const int rank : ranks) members.push_back(RankOf(rank));
     auto group = communicator().Subgroup(
-        members, options ? options->group_name : std::string());
+        members, options ? NameOf(options->group_name) : std::string(),
+        absl::FromChrono(options ? options->timeout : timeout_.load()));
     if (!group.ok()) Throw(group.status(), GroupTimeout());
     return c10::make_intrusive<TesseraBackend>(
         store, static_cast<int>(at - ranks.begin()),
@@ -687,23 +731,11 @@ class TesseraBackend final : public c10d::Backend {
     const auto key = [&](std::string_view what, int rank) {
       return absl::StrCat("monitored/", what, "/", number, "/", rank);
     };
-    const auto begin = std::chrono::steady_clock::now();
-    const auto left = [&] {
-      return timeout - std::chrono::duration_cast<milliseconds>(
-                           std::chrono::steady_clock::now() - begin);
-    };
-    const auto arrives = [&](const std::string& name, milliseconds wait) {
-      try {
-        store_->wait({name}, std::max(wait, milliseconds(1)));
-        return true;
-      } catch (const std::exception&) {
-        return false;
-      }
-    };
+    const absl::Time deadline = absl::Now() + absl::FromChrono(timeout);
     if (rank_ != 0) {
       store_->set(key("in", rank_), "1");
       std::string answer = "no answer";
-      if (arrives(key("out", 0), left() + milliseconds(500))) {
+      if (Await(*store_, {key("out", 0)}, deadline + absl::Milliseconds(500))) {
         answer = store_->get_to_str(key("out", 0));
       }
       TORCH_CHECK(
@@ -720,7 +752,7 @@ class TesseraBackend final : public c10d::Backend {
                   "[Rank 0]: Rank 0 timed out in "
                   "monitoredBarrier after ",
                   timeout.count(), " ms.");
-      if (arrives(key("in", rank), left())) continue;
+      if (Await(*store_, {key("in", rank)}, deadline)) continue;
       late.push_back(rank);
       if (!wait_all_ranks) break;
     }
@@ -811,7 +843,9 @@ class TesseraBackend final : public c10d::Backend {
 
   void Run(const Operation& operation, const CallOptions& call) {
     const absl::Status status = group_->communicator->Run(operation, call);
-    if (!status.ok()) Throw(status, *call.timeout);
+    if (!status.ok()) {
+      Throw(Annotate(status, absl::StrCat("rank ", rank_)), *call.timeout);
+    }
   }
 
   void AllReduce(const at::Tensor& tensor, const Reduction& reduction,
@@ -957,14 +991,17 @@ class TesseraBackend final : public c10d::Backend {
                      const CallerOptions& options, std::string_view title,
                      Body body) {
     CheckFork(fork_guard_);
-    const std::string full = absl::StrCat(prefix_, ":", title);
+    const std::string profiled = absl::StrCat(prefix_, ":", title);
+    const uint64_t sequence = ++sequence_;
     const auto work = c10::make_intrusive<CollectiveWork>(
-        rank_, type, outputs, ++sequence_, full.c_str(), inputs);
+        rank_, type, outputs, sequence, profiled.c_str(), inputs,
+        absl::StrCat("rank ", rank_, ": ", group_->communicator->name(), ": ",
+                     title, " #", sequence),
+        lane_);
     CallOptions call;
     call.timeout = absl::FromChrono(
         options.timeout.count() > 0 ? options.timeout : timeout_.load());
-    const auto run = [](const c10::intrusive_ptr<CollectiveWork>& work,
-                        const Body& body, const CallOptions& call) {
+    const auto run = [work, body = std::move(body), call] {
       std::exception_ptr error;
       try {
         const at::NoGradGuard no_grad;
@@ -972,14 +1009,15 @@ class TesseraBackend final : public c10d::Backend {
       } catch (...) {
         error = std::current_exception();
       }
-      work->End(error);
+      return work->End(error);
     };
-    if (!options.asyncOp && lane_->TryEnter()) {
-      run(work, body, call);
+    // In a callback, the collectives that it starts run at its place.
+    const bool runs_here = !options.asyncOp || lane_->IsInCallback();
+    if (runs_here && lane_->TryEnter()) {
+      run();
       lane_->Leave();
     } else {
-      lane_->Push(
-          [run, work, body = std::move(body), call] { run(work, body, call); });
+      work->SetNumber(lane_->Push(run));
     }
     return work;
   }
@@ -995,8 +1033,7 @@ class TesseraBackend final : public c10d::Backend {
   const std::string prefix_;
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<uint64_t> monitored_ = 0;
-  std::unique_ptr<collectives::CollectiveLane> lane_ =
-      std::make_unique<collectives::CollectiveLane>();
+  std::shared_ptr<GroupLane> lane_ = GroupLane::Create();
 };
 
 c10::intrusive_ptr<c10d::Backend> CreateBackend(
@@ -1004,14 +1041,19 @@ c10::intrusive_ptr<c10d::Backend> CreateBackend(
     milliseconds timeout, const std::string& name,
     const std::vector<int64_t>& members, const std::string& prefix) {
   const py::gil_scoped_release release;
-  auto group = JoinGroup(
+  static auto& groups = *new JobGroups;  // Forked processes do not free it.
+  auto group = groups.Join(
       {.rank = rank,
        .size = size,
        .timeout = absl::FromChrono(timeout),
-       .name = name.empty() ? "world" : name,
+       .name = NameOf(name),
        .members = members},
       [&] { return std::make_unique<TorchStore>(store, rank, size); });
-  if (!group.ok()) Throw(group.status(), absl::FromChrono(timeout));
+  if (!group.ok()) {
+    Throw(Annotate(group.status(),
+                   absl::StrCat("rank ", rank, " creates ", NameOf(name))),
+          absl::FromChrono(timeout));
+  }
   return c10::make_intrusive<TesseraBackend>(store, rank, size, timeout,
                                              *std::move(group), prefix);
 }

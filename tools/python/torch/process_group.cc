@@ -3,10 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstddef>
-#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -21,29 +18,23 @@ using collectives::Rank;
 // Incremented in each forked process.
 std::atomic<int> process_generation = 0;
 
-// The group of all ranks of the job, whose shared memory contains the other
-// groups.
-struct World {
-  std::weak_ptr<Communicator> communicator;
-  int generation = 0;
-};
-std::mutex world_mutex;
-World world;
-
-std::shared_ptr<Communicator> FindWorld() {
-  const std::lock_guard lock(world_mutex);
-  return world.generation == process_generation ? world.communicator.lock()
-                                                : nullptr;
-}
-
-// True if the members are all ranks, in order.
-bool HasAllRanks(const GroupPlace& place) {
-  if (static_cast<int64_t>(place.members.size()) != place.size) return false;
-  for (size_t i = 0; i < place.members.size(); ++i) {
-    if (place.members[i] != static_cast<int64_t>(i)) return false;
+absl::Status CheckPlace(const GroupPlace& place) {
+  if (place.size >= 1 && place.rank >= 0 && place.rank < place.size &&
+      (place.members.empty() ||
+       static_cast<int64_t>(place.members.size()) == place.size)) {
+    return absl::OkStatus();
   }
-  return true;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group ", place.name, ": rank ", place.rank, " of ", place.size, " with ",
+      place.members.size(),
+      " members; give the rank of each member, or none for the world"));
 }
+
+// The world's communicator, and the one that contains all groups.
+struct World {
+  std::shared_ptr<Communicator> root;
+  std::shared_ptr<Communicator> group;
+};
 
 absl::StatusOr<std::shared_ptr<Communicator>> Meet(const GroupPlace& place,
                                                    collectives::Store& store) {
@@ -78,29 +69,44 @@ absl::Status ForkGuard::Check() const {
       getpid(), "); use the spawn method, or make the group after the fork"));
 }
 
-absl::StatusOr<std::shared_ptr<Communicator>> JoinGroup(
+std::shared_ptr<Communicator> JobGroups::FindRoot() {
+  const std::lock_guard lock(mutex_);
+  return root_guard_.IsForked() ? nullptr : root_.lock();
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> JobGroups::Join(
     const GroupPlace& place,
     absl::FunctionRef<std::unique_ptr<collectives::Store>()> store) {
-  const std::shared_ptr<Communicator> parent = FindWorld();
-  const bool is_inside =
-      parent != nullptr && parent->status().ok() && !place.members.empty() &&
-      *std::max_element(place.members.begin(), place.members.end()) <
-          parent->size();
-  if (is_inside) {
-    std::vector<Rank> ranks;
-    for (const int64_t member : place.members) ranks.push_back(Rank(member));
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> group,
-                             parent->Subgroup(ranks, place.name));
-    return group;
+  TESSERA_RETURN_IF_ERROR(CheckPlace(place));
+  std::vector<Rank> ranks;
+  for (const int64_t member : place.members) ranks.push_back(Rank(member));
+  const bool is_world = ranks.empty();
+  std::shared_ptr<Communicator> root = is_world ? nullptr : FindRoot();
+  if (root == nullptr) {
+    const std::unique_ptr<collectives::Store> meeting = store();
+    TESSERA_ASSIGN_OR_RETURN(root, Meet(place, *meeting));
+    if (!is_world) return root;
+    ranks = collectives::AllRanks(place.size);
   }
-  const std::unique_ptr<collectives::Store> meeting = store();
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> group,
-                           Meet(place, *meeting));
-  if (parent == nullptr && HasAllRanks(place)) {
-    const std::lock_guard lock(world_mutex);
-    world = {group, process_generation};
+                           root->Subgroup(ranks, place.name, place.timeout));
+  if (!is_world) return group;
+  {
+    const std::lock_guard lock(mutex_);
+    root_ = root;
+    root_guard_ = ForkGuard();
   }
-  return group;
+  const auto world =
+      std::make_shared<World>(World{std::move(root), std::move(group)});
+  return std::shared_ptr<Communicator>(world, world->group.get());
+}
+
+std::string StorePrefix(const char* restarts,
+                        absl::FunctionRef<int64_t(const std::string&)> add,
+                        int rank) {
+  const std::string attempt =
+      absl::StrCat("tessera/", restarts == nullptr ? "0" : restarts, "/");
+  return absl::StrCat(attempt, add(absl::StrCat(attempt, "joins/", rank)), "/");
 }
 
 }  // namespace tessera::torch_backend

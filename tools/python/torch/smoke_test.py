@@ -204,6 +204,25 @@ class RankTest(unittest.TestCase):
             losses.append(loss.item())
         self.assertAlmostEqual(losses[0], losses[1], delta=1e-6 * abs(losses[1]))
 
+    def test_powersgd_hook_trains_with_several_buckets(self):
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*[torch.nn.Linear(200, 200) for _ in range(4)])
+        model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.2)
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        for step in range(8):
+            optimizer.zero_grad()
+            data = torch.randn(4, 200, generator=torch.Generator().manual_seed(10 * step + self.rank))
+            (model(data) ** 2).mean().backward()
+            optimizer.step()
+        weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+        largest = weights.clone()
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        self.assertTrue(torch.equal(weights, largest))
+
     def test_shared_tensors_and_the_operator(self):
         import tessera_torch
 
@@ -245,9 +264,25 @@ class RankTest(unittest.TestCase):
     def test_zzz_names_late_rank(self):
         group = dist.new_group(list(range(self.size)), timeout=datetime.timedelta(seconds=1))
         if self.rank == 0:
-            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms.*rank 1"):
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 0: group .*all_reduce #1.*rank 1"):
                 dist.all_reduce(torch.ones(10), group=group)
         dist.barrier()
+        if self.rank == 1:
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 1 creates group .*rank 0"):
+                dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+        dist.barrier()
+
+    def test_limited_wait_names_the_collective(self):
+        group = dist.new_group([0, 1])
+        if self.rank == 0:
+            work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 100ms: rank 0: group .*: all_reduce #1 has not ended"):
+                work.wait(datetime.timedelta(milliseconds=100))
+        dist.barrier()
+        if self.rank == 1:
+            work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        if self.rank < 2:
+            work.wait()
 
 
 def register():

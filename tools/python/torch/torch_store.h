@@ -2,14 +2,17 @@
 // the ranks of a Tessera group find each other.
 //
 // torch's stores do not report dead ranks; waits for a dead rank end at the
-// deadline.
+// deadline. Waits poll, so that they neither block other users of the store's
+// connection nor need a connection of their own, which takes seconds where
+// reverse lookups of addresses are slow.
 #ifndef TESSERA_TOOLS_PYTHON_TORCH_TORCH_STORE_H_
 #define TESSERA_TOOLS_PYTHON_TORCH_TORCH_STORE_H_
 
 #include <algorithm>
-#include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -22,16 +25,33 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
+#include "tools/python/torch/process_group.h"
 
 namespace tessera::torch_backend {
 
+// Waits until all keys are set; returns false at the deadline.
+inline bool Await(c10d::Store& store, const std::vector<std::string>& keys,
+                  absl::Time deadline) {
+  absl::Duration pause = absl::Microseconds(100);
+  while (!store.check(keys)) {
+    if (absl::Now() >= deadline) return false;
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, absl::Milliseconds(5));
+  }
+  return true;
+}
+
 class TorchStore final : public collectives::Store {
  public:
-  // Opens its own connection, so that waits do not block other users of
-  // `store`.
-  TorchStore(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size)
-      : store_(store->clone()), rank_(rank), size_(size) {
-    store_->set(absl::StrCat(kJoined, rank), "joined");
+  TorchStore(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
+      : store_(std::move(store)),
+        prefix_(StorePrefix(
+            std::getenv("TORCHELASTIC_RESTART_COUNT"),
+            [this](const std::string& key) { return store_->add(key, 1); },
+            rank)),
+        rank_(rank),
+        size_(size) {
+    store_->set(absl::StrCat(prefix_, kJoined, rank), "joined");
   }
 
   collectives::Rank rank() const override { return collectives::Rank(rank_); }
@@ -39,16 +59,20 @@ class TorchStore final : public collectives::Store {
 
   absl::Status SetFor(int64_t /*reads*/, std::string_view key,
                       std::string_view value, absl::Time) override {
-    return Try(key, [&] { store_->set(std::string(key), std::string(value)); });
+    return Try(key, [&] {
+      store_->set(absl::StrCat(prefix_, key), std::string(value));
+    });
   }
 
   absl::StatusOr<std::string> GetFrom(collectives::Rank, std::string_view key,
                                       absl::Time deadline) override {
+    const std::string name = absl::StrCat(prefix_, key);
     std::string value;
     const absl::Status status = Try(key, [&] {
-      store_->wait({std::string(key)}, TimeLeft(deadline));
-      const std::vector<uint8_t> bytes = store_->get(std::string(key));
-      value.assign(bytes.begin(), bytes.end());
+      if (!Await(*store_, {name}, deadline)) {
+        throw std::runtime_error("it was not set in time");
+      }
+      value = store_->get_to_str(name);
     });
     if (!status.ok()) return status;
     return value;
@@ -59,7 +83,7 @@ class TorchStore final : public collectives::Store {
                      absl::Time) override {
     return Try(prefix, [&] {
       for (const collectives::Rank rank : ranks) {
-        store_->deleteKey(absl::StrCat(prefix, rank.value()));
+        store_->deleteKey(absl::StrCat(prefix_, prefix, rank.value()));
       }
     });
   }
@@ -70,13 +94,11 @@ class TorchStore final : public collectives::Store {
     if (prefix.empty()) prefix = kJoined;
     std::vector<std::string> keys;
     for (const collectives::Rank rank : ranks) {
-      keys.push_back(absl::StrCat(prefix, rank.value()));
+      keys.push_back(absl::StrCat(prefix_, prefix, rank.value()));
     }
     collectives::MissingMembers missing;
-    if (Try(prefix, [&] { store_->wait(keys, TimeLeft(deadline)); }).ok()) {
-      return missing;
-    }
     const absl::Status status = Try(prefix, [&] {
+      if (Await(*store_, keys, deadline)) return;
       for (size_t i = 0; i < keys.size(); ++i) {
         if (store_->check({keys[i]})) continue;
         ++missing.count;
@@ -103,15 +125,8 @@ class TorchStore final : public collectives::Store {
     }
   }
 
-  static std::chrono::milliseconds TimeLeft(absl::Time deadline) {
-    constexpr std::chrono::hours kDay(24);
-    const absl::Duration left = deadline - absl::Now();
-    if (left > absl::FromChrono(kDay)) return kDay;
-    return std::max(std::chrono::milliseconds(1),
-                    absl::ToChronoMilliseconds(left));
-  }
-
   const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string prefix_;
   const int rank_;
   const int size_;
 };

@@ -1,4 +1,5 @@
 // Copies and simulated steps on an emulated device.
+#include <cmath>
 #include <cstdint>
 #include <sstream>
 #include <string>
@@ -78,16 +79,14 @@ TEST(SimulateStepTest, CountsTheBytesOfEachOffload) {
   }
 }
 
-// The fastest of some, which other work on the machine disturbs least.
-absl::StatusOr<SimulatedStep> FastestStep(const StepModel& model,
-                                          const Offload& offload) {
-  TESSERA_ASSIGN_OR_RETURN(SimulatedStep fastest, SimulateStep(model, offload));
-  for (int i = 0; i < 4; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const SimulatedStep step,
-                             SimulateStep(model, offload));
-    if (step.elapsed < fastest.elapsed) fastest = step;
-  }
-  return fastest;
+// Replaces `step` by another simulation if that is faster: other work on the
+// machine delays the threads of tiers and so the copies of a simulation.
+absl::Status Improve(const StepModel& model, const Offload& offload,
+                     SimulatedStep& step) {
+  TESSERA_ASSIGN_OR_RETURN(const SimulatedStep other,
+                           SimulateStep(model, offload));
+  if (step.elapsed == 0 || other.elapsed < step.elapsed) step = other;
+  return absl::OkStatus();
 }
 
 // The rates and the elements of a simulation are scaled together.
@@ -101,8 +100,14 @@ TEST(SimulateStepTest, DependsOnTheRatesOnly) {
   }
   for (const Offload& offload : kOffloads) {
     SCOPED_TRACE(offload.name);
-    TESSERA_ASSERT_OK_AND_ASSIGN(const auto a, FastestStep(large, offload));
-    TESSERA_ASSERT_OK_AND_ASSIGN(const auto b, FastestStep(small, offload));
+    SimulatedStep a, b;
+    const auto agree = [&] {
+      return std::abs(a.elapsed - b.elapsed) <= 0.05 * a.elapsed;
+    };
+    for (int i = 0; i < 5 || (i < 50 && !agree()); ++i) {
+      TESSERA_ASSERT_OK(Improve(large, offload, a));
+      TESSERA_ASSERT_OK(Improve(small, offload, b));
+    }
     EXPECT_NEAR(a.uploads, b.uploads, 0.01 * a.uploads + 1e-4);
     EXPECT_NEAR(a.elapsed, b.elapsed, 0.05 * a.elapsed);
     EXPECT_EQ(a.host_optimizer > 0, offload.host_steps);

@@ -163,8 +163,7 @@ namespace {
 // False for devices and pipes, whose lines cannot be read or dropped.
 bool HoldsLines(const std::string& path) {
   std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  return fs::is_regular_file(status) || !fs::exists(status);
+  return !fs::is_other(path, error);
 }
 
 // The file's bytes; none if it does not exist, is a device or pipe, or no step

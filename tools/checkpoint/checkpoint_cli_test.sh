@@ -18,6 +18,20 @@ assert run["step"] == 0 and run["parameters"] == 1784, run
 END
 "$checkpoint" list checkpoints --holders=layers.0.mlp.down.weight --format=csv >out || fail "holders"
 [ "$(grep -c '^tp[01]-pp0.rank-0000[01].state,[01],' out)" = 4 ] || fail "holders: $(cat out)"
+"$checkpoint" list checkpoints --element=layers.0.mlp.down.weight:9 --format=json >element.json || fail "element"
+place=$(python3 -c 'import json; p = json.load(open("element.json")); print(p["file"] + ":" + str(p["offset"]))')
+"$checkpoint" list checkpoints --place="$place" --format=json | cmp - element.json || fail "$place is not $(cat element.json)"
+"$checkpoint" list checkpoints --place="$place" | grep -q '^layers.0.mlp.down.weight:9 is at offset ' || fail "place"
+"$checkpoint" reshard checkpoints none --mesh=tp4 --dry_run --format=csv >moves.csv || fail "dry run"
+[ ! -e none ] || fail "a dry run wrote"
+# Four bytes for the value and each of two moments of each parameter; replicated ones are read by each holder.
+python3 - <<'END' || fail "moves: $(cat moves.csv)"
+import csv
+moves = list(csv.DictReader(open("moves.csv")))
+assert len({(m["from"], m["to"]) for m in moves}) == len(moves), moves
+assert {m["to"] for m in moves} == {"tp%d-pp0.rank-00000.state" % t for t in range(4)}, moves
+assert sum(int(m["bytes"]) for m in moves) >= 12 * 1784, moves
+END
 "$checkpoint" verify checkpoints >out 2>err || fail "verify"
 grep -q "8 files" out || fail "verify printed $(cat out)"
 [ "$(grep -c '^verified ' err)" = 8 ] || fail "verify said $(cat err)"
@@ -57,6 +71,10 @@ expect_usage_error export checkpoints x --dtype=int4
 expect_usage_error reshard checkpoints x --mesh=zz2
 expect_usage_error reshard checkpoints x --mesh=pp3
 expect_usage_error reshard checkpoints x --zero=4
+expect_usage_error list checkpoints --element=embedding.weight
+grep -q "expected NAME:INDEX, such as embedding.weight:17" err || fail "element: $(cat err)"
+expect_usage_error list checkpoints --element=a:1 --place=b:2
+expect_error 2 list checkpoints --element=embedding.weight:99999999
 expect_usage_error verify checkpoints word
 expect_error 1 verify missing
 expect_error 1 list checkpoints --holders=layers.0.mlp.down.weigh

@@ -32,7 +32,6 @@
 #include "tools/model_files/safetensors_file.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
-#include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
@@ -121,14 +120,9 @@ class Export {
     const model_files::ModelSource& source = reader_.saved().identity().source;
     model_files::HuggingFaceConfig config = {.model = reader_.config(),
                                              .dtype = options_.dtype};
+    if (options_.end_of_text) config.eos_token_ids = {*options_.end_of_text};
     if (!options_.tokenizer.empty()) {
       TESSERA_RETURN_IF_ERROR(CopyTokenizer());
-      if (source.config.empty()) {
-        TESSERA_ASSIGN_OR_RETURN(const auto tokenizer,
-                                 text::LoadTokenizer(options_.tokenizer));
-        const auto end = tokenizer->end_of_text();
-        if (end.has_value()) config.eos_token_ids = {*end};
-      }
     }
     if (!source.generation_config.empty()) {
       TESSERA_RETURN_IF_ERROR(

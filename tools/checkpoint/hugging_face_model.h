@@ -26,15 +26,17 @@ struct ExportOptions {
   // tokenizer, of chat templates, of processors and of generation are copied.
   // Empty copies none.
   std::string tokenizer = "";
+  // The token with which this tokenizer ends a text. config.json gets it if the
+  // run began without a config.json of its own.
+  std::optional<int64_t> end_of_text = {};
 };
 
 // Exports a checkpoint, or the newest one in a directory, as config.json,
 // safetensors with Hugging Face's Llama names and, if there are several files,
 // their index. The other keys of config.json and the generation_config.json are
-// those of the model that the run comes from; a run that began without one ends
-// texts as the tokenizer does. `directory` must be new or empty. It is written
-// as "directory.writing" and then renamed. Uses master weights if there are
-// any. Holds a few million weights at a time in memory.
+// those of the model that the run comes from. `directory` must be new or empty.
+// It is written as "directory.writing" and then renamed. Uses master weights if
+// there are any. Holds a few million weights at a time in memory.
 //
 // InvalidArgument for invalid options; AlreadyExists if the directory is not
 // empty; the system's error if it cannot be written; the errors of ModelReader.

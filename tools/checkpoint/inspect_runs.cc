@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/byte_size.h"
 #include "base/json/json.h"
@@ -19,6 +23,7 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "topology/rank.h"
@@ -26,6 +31,8 @@
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/load_checkpoint.h"
+#include "zero3/layout/state_format.h"
+#include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::tools {
@@ -186,6 +193,139 @@ void PrintHolders(std::span<const TensorHolder> holders, OutputFormat format,
     }
   }
   if (format == OutputFormat::kJson) out << DumpJson(all, 1) << "\n";
+}
+
+namespace {
+
+// The copies of all values into the whole tensor.
+absl::StatusOr<std::vector<train::TensorCopy>> WholeCopies(
+    const train::SavedRun& saved, const train::SavedTensor& tensor,
+    int64_t begin, int64_t end) {
+  return saved.CopiesOf(tensor, zero3::StatePart::kValue,
+                        train::WholeTensor(tensor.name, tensor.shape), begin,
+                        end);
+}
+
+int64_t ElementsOf(const train::SavedTensor& tensor) {
+  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1},
+                         std::multiplies<>());
+}
+
+absl::StatusOr<ElementPlace> Place(const train::SavedRun& saved,
+                                   const train::SavedTensor& tensor,
+                                   int64_t index) {
+  TESSERA_ASSIGN_OR_RETURN(const auto copies,
+                           WholeCopies(saved, tensor, index, index + 1));
+  const auto& holder = tensor.holders[copies.at(0).source];
+  const zero3::CheckpointPart& part = saved.manifest().parts[holder.part];
+  TESSERA_ASSIGN_OR_RETURN(const zero3::LocalIndex local,
+                           part.layout.LocalOf(holder.id, copies[0].from));
+  ElementPlace place = {
+      .tensor = tensor.name,
+      .index = index,
+      .file = zero3::ShardFileName(part.name, local.rank.value()),
+      .rank = local.rank.value(),
+      .offset = local.offset};
+  for (const zero3::StatePart state : zero3::kAllStateParts) {
+    const auto format = saved.FormatOf(tensor, state);
+    if (!format) continue;
+    place.parts.push_back(
+        absl::StrCat(zero3::StatePartName(state), " ", format->ToString()));
+  }
+  return place;
+}
+
+// The index in the whole tensor of an element that part `part` holds.
+absl::StatusOr<int64_t> IndexOf(const train::SavedRun& saved,
+                                const train::SavedTensor& tensor, size_t part,
+                                int64_t element) {
+  TESSERA_ASSIGN_OR_RETURN(const auto copies,
+                           WholeCopies(saved, tensor, 0, ElementsOf(tensor)));
+  for (const train::TensorCopy& copy : copies) {
+    if (tensor.holders[copy.source].part != part || element < copy.from) {
+      continue;
+    }
+    const int64_t width = std::max<int64_t>(copy.from_width, 1);
+    const int64_t row = (element - copy.from) / width;
+    const int64_t column = (element - copy.from) % width;
+    if (row < copy.rows && column < copy.columns) {
+      return copy.to + row * copy.to_width + column;
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("the file has a copy of an element of ", Quoted(tensor.name),
+                   " whose owner is another rank"));
+}
+
+}  // namespace
+
+absl::StatusOr<ElementPlace> PlaceOf(const std::string& path,
+                                     std::string_view tensor, int64_t index) {
+  TESSERA_ASSIGN_OR_RETURN(const auto saved, train::SavedRun::Open(path));
+  const auto found = saved->tensors().find(std::string(tensor));
+  if (found == saved->tensors().end()) {
+    std::vector<std::string_view> names;
+    for (const auto& [name, other] : saved->tensors()) names.push_back(name);
+    return absl::NotFoundError(
+        absl::StrCat(QuotedPath(path), " has no tensor \"", tensor,
+                     "\"; the nearest name is ", NearestName(tensor, names)));
+  }
+  const int64_t elements = ElementsOf(found->second);
+  if (index < 0 || index >= elements) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", Quoted(tensor), " has no element ", index,
+                     "; allowed: 0 to below ", elements));
+  }
+  return Place(*saved, found->second, index);
+}
+
+absl::StatusOr<ElementPlace> ElementAt(const std::string& path,
+                                       std::string_view file, int64_t offset) {
+  TESSERA_ASSIGN_OR_RETURN(const auto saved, train::SavedRun::Open(path));
+  for (size_t i = 0; i < saved->manifest().parts.size(); ++i) {
+    const zero3::CheckpointPart& part = saved->manifest().parts[i];
+    for (int64_t rank = 0; rank < part.layout.ranks(); ++rank) {
+      if (zero3::ShardFileName(part.name, rank) != file) continue;
+      TESSERA_ASSIGN_OR_RETURN(
+          const zero3::GlobalIndex at,
+          part.layout.GlobalOf(topology::Rank(rank), offset));
+      const std::string name(part.model()[at.parameter].name());
+      if (at.is_padding) {
+        return absl::NotFoundError(absl::StrCat("offset ", offset, " of ", file,
+                                                " is padding after ", name));
+      }
+      TESSERA_ASSIGN_OR_RETURN(const auto* const tensor, saved->Get(name));
+      TESSERA_ASSIGN_OR_RETURN(const int64_t index,
+                               IndexOf(*saved, *tensor, i, at.element));
+      return Place(*saved, *tensor, index);
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat(QuotedPath(path), " has no file ", Quoted(file),
+                   "; list --holders=NAME prints names of files"));
+}
+
+void PrintPlace(const ElementPlace& place, OutputFormat format,
+                std::ostream& out) {
+  if (format == OutputFormat::kJson) {
+    out << nlohmann::ordered_json{{"tensor", place.tensor},
+                                  {"index", place.index},
+                                  {"file", place.file},
+                                  {"rank", place.rank},
+                                  {"offset", place.offset},
+                                  {"parts", place.parts}}
+               .dump(1)
+        << "\n";
+  } else if (format == OutputFormat::kCsv) {
+    out << "tensor,index,file,rank,offset,parts\n"
+        << place.tensor << "," << place.index << "," << place.file << ","
+        << place.rank << "," << place.offset << ",\""
+        << absl::StrJoin(place.parts, "; ") << "\"\n";
+  } else {
+    out << place.tensor << ":" << place.index << " is at offset "
+        << place.offset << " of rank " << place.rank << " in " << place.file
+        << ": " << absl::StrJoin(place.parts, ", ") << "\n";
+  }
 }
 
 absl::StatusOr<zero3::VerifiedBytes> VerifyRun(

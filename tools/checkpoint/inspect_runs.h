@@ -1,5 +1,6 @@
 // Inspects checkpoints: ListRuns lists those of a directory, HoldersOf finds
-// the files that hold a tensor, VerifyRun reads and checks every byte of one.
+// the files that hold a tensor, PlaceOf and ElementAt the place of an element
+// and the reverse, VerifyRun reads and checks every byte of one.
 #ifndef TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 #define TESSERA_TOOLS_CHECKPOINT_INSPECT_RUNS_H_
 
@@ -58,6 +59,35 @@ absl::StatusOr<std::vector<TensorHolder>> HoldersOf(const std::string& path,
 // CSV: file,rank,elements. JSON: an array of objects with these fields.
 void PrintHolders(std::span<const TensorHolder> holders, OutputFormat format,
                   std::ostream& out);
+
+// An element of a tensor, and its place in a checkpoint.
+struct ElementPlace {
+  std::string tensor = "";
+  int64_t index = 0;      // In the whole tensor, row by row.
+  std::string file = "";  // Relative to the checkpoint.
+  int64_t rank = 0;       // In the shard group that wrote the file.
+  // In the rank's index space (zero3/layout/state_layout.h), the same for the
+  // value, the master weight and the moments.
+  int64_t offset = 0;
+  std::vector<std::string> parts = {};  // "first_moment f32"
+
+  friend bool operator==(const ElementPlace&, const ElementPlace&) = default;
+};
+
+// Finds the place of an element. Reads only the manifest. Returns the errors of
+// SavedRun::Open; NotFound, with the nearest name, if there is no such tensor;
+// InvalidArgument, with the number of elements, if there is no such element.
+absl::StatusOr<ElementPlace> PlaceOf(const std::string& path,
+                                     std::string_view tensor, int64_t index);
+
+// The reverse. NotFound if the checkpoint has no such file or the offset is
+// padding; InvalidArgument if there is no such offset.
+absl::StatusOr<ElementPlace> ElementAt(const std::string& path,
+                                       std::string_view file, int64_t offset);
+
+// CSV: tensor,index,file,rank,offset,parts. JSON: an object with these fields.
+void PrintPlace(const ElementPlace& place, OutputFormat format,
+                std::ostream& out);
 
 // zero3::VerifyCheckpoint, and that the parts contain each element of each
 // tensor exactly once. InvalidArgument if the checkpoint is not a run's.

@@ -5,12 +5,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/byte_size.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
@@ -18,6 +21,7 @@
 #include "tools/checkpoint/inspect_runs.h"
 #include "tools/checkpoint/write_run.h"
 #include "tools/cli/cli.h"
+#include "tools/text/load_tokenizer.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/settings/settings.h"
 
@@ -41,6 +45,15 @@ ABSL_FLAG(
     std::string, holders, "",
     "print the files that hold this tensor, or all tensors under a dotted "
     "prefix such as layers.3, instead of the checkpoints");
+ABSL_FLAG(std::string, element, "",
+          "NAME:INDEX, such as embedding.weight:17: print the file, rank and "
+          "offset that hold this element of a tensor");
+ABSL_FLAG(std::string, place, "",
+          "FILE:OFFSET, such as tp0-pp0.rank-00000.state:17: print the element "
+          "at this offset of the file's rank");
+ABSL_FLAG(bool, dry_run, false,
+          "write nothing, and print the bytes that move between each pair of "
+          "files; DIR may be any");
 ABSL_FLAG(tessera::tools::OutputFormat, format,
           tessera::tools::OutputFormat::kText, "text, json or csv");
 
@@ -71,7 +84,47 @@ absl::StatusOr<std::optional<DType>> DTypeFlag() {
   return FlagError("dtype", text, "allowed: fp32, bf16, fp16");
 }
 
+// The text and the number of TEXT:NUMBER.
+absl::StatusOr<std::pair<std::string, int64_t>> NumberedFlag(
+    std::string_view flag, const std::string& text, std::string_view form) {
+  const std::vector<std::string> parts =
+      absl::StrSplit(text, absl::MaxSplits(':', 1));
+  int64_t number = 0;
+  if (parts.size() == 2 && absl::SimpleAtoi(parts[1], &number)) {
+    return std::pair(parts[0], number);
+  }
+  return FlagError(flag, text, absl::StrCat("expected ", form));
+}
+
+absl::Status ListElement(const Operands& operands) {
+  const std::string element = absl::GetFlag(FLAGS_element);
+  const std::string place = absl::GetFlag(FLAGS_place);
+  if (!element.empty() && !place.empty()) {
+    return FlagError("place", place, "give it or --element, not both");
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto given,
+      element.empty()
+          ? NumberedFlag("place", place,
+                         "FILE:OFFSET, such as tp0-pp0.rank-00000.state:17")
+          : NumberedFlag("element", element,
+                         "NAME:INDEX, such as embedding.weight:17"));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string found,
+      train::ResolveCheckpoint(train::UserPath(operands[0])));
+  TESSERA_ASSIGN_OR_RETURN(const ElementPlace at,
+                           element.empty()
+                               ? ElementAt(found, given.first, given.second)
+                               : PlaceOf(found, given.first, given.second));
+  PrintPlace(at, absl::GetFlag(FLAGS_format), std::cout);
+  return absl::OkStatus();
+}
+
 absl::Status List(const Operands& operands) {
+  if (!absl::GetFlag(FLAGS_element).empty() ||
+      !absl::GetFlag(FLAGS_place).empty()) {
+    return ListElement(operands);
+  }
   const std::string name = absl::GetFlag(FLAGS_holders);
   if (!name.empty()) {
     TESSERA_ASSIGN_OR_RETURN(const std::string found,
@@ -106,6 +159,13 @@ absl::Status Reshard(const Operands& operands) {
   ReshardOptions options;
   TESSERA_ASSIGN_OR_RETURN(options.mesh, MeshFlag());
   TESSERA_ASSIGN_OR_RETURN(options.zero, ZeroFlag());
+  if (absl::GetFlag(FLAGS_dry_run)) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<FileMove> moves,
+        PlanReshard(train::UserPath(operands[0]), options));
+    PrintMoves(moves, absl::GetFlag(FLAGS_format), std::cout);
+    return absl::OkStatus();
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::string path,
                            ReshardRun(operands[0], operands[1], options));
   std::cout << path << "\n";
@@ -122,7 +182,12 @@ absl::Status Export(const Operands& operands) {
                      "give 1 or more");
   }
   const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
-  if (!tokenizer.empty()) options.tokenizer = tokenizer;
+  if (!tokenizer.empty()) {
+    options.tokenizer = tokenizer;
+    // Tokenizers that training does not support are copied all the same.
+    const auto loaded = text::LoadTokenizer(tokenizer);
+    if (loaded.ok()) options.end_of_text = (*loaded)->end_of_text();
+  }
   const std::string to = operands[1];
   const std::string base = absl::GetFlag(FLAGS_base);
   const bool is_adapter = absl::GetFlag(FLAGS_adapter);
@@ -163,10 +228,10 @@ std::vector<Verb> CheckpointVerbs() {
   return {
       {.name = "list",
        .operands = {"RUN"},
-       .summary = "Lists the checkpoints of a directory and their states, or "
-                  "the files that hold a tensor.",
+       .summary = "Lists the checkpoints of a directory and their states, the "
+                  "files that hold a tensor, or the place of an element.",
        .example = "list run/checkpoints",
-       .flags = {"holders", "format"},
+       .flags = {"holders", "element", "place", "format"},
        .body = List},
       {.name = "verify",
        .operands = {"RUN"},
@@ -178,7 +243,7 @@ std::vector<Verb> CheckpointVerbs() {
        .operands = {"RUN", "DIR"},
        .summary = "Writes the checkpoint for another mesh or ZeRO stage.",
        .example = "reshard run/checkpoints resharded --mesh=dp2,tp2",
-       .flags = {"mesh", "zero"},
+       .flags = {"mesh", "zero", "dry_run", "format"},
        .body = Reshard},
       {.name = "export",
        .operands = {"RUN", "DIR"},

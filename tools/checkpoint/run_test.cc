@@ -4,6 +4,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,10 +16,13 @@
 #include "nlohmann/json.hpp"
 #include "tools/checkpoint/inspect_runs.h"
 #include "tools/checkpoint/write_run.h"
+#include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/testing/mesh_run.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/layout/state_layout.h"
 
 namespace tessera::tools {
@@ -26,6 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using train::HeldTensor;
@@ -391,6 +396,109 @@ TEST(VerifyRunTest, DetectsChangedBytesAndStrayFiles) {
                        AllOf(HasSubstr("tp0-pp0.rank-00000.state"),
                              HasSubstr("2 files are damaged"))));
   EXPECT_THAT(Verify(path + "/no"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+// The file that holds an element of a part.
+std::string FileOf(const train::SavedRun& saved,
+                   const train::SavedTensor::Holder& holder, int64_t element) {
+  const auto& part = saved.manifest().parts[holder.part];
+  return zero3::ShardFileName(
+      part.name, part.layout.LocalOf(holder.id, element)->rank.value());
+}
+
+// The file that holds each element of each tensor, found element by element.
+std::map<std::string, std::vector<std::string>> FilesOfElements(
+    const train::SavedRun& saved) {
+  std::map<std::string, std::vector<std::string>> files;
+  for (const auto& [name, tensor] : saved.tensors()) {
+    if (tensor.name != name) continue;  // A tied head.
+    int64_t elements = 1;
+    for (const int64_t size : tensor.shape) elements *= size;
+    const HeldTensor whole = train::WholeTensor(name, tensor.shape);
+    for (int64_t i = 0; i < elements; ++i) {
+      const auto copies =
+          *saved.CopiesOf(tensor, zero3::StatePart::kValue, whole, i, i + 1);
+      files[name].push_back(
+          FileOf(saved, tensor.holders[copies.at(0).source], copies[0].from));
+    }
+  }
+  return files;
+}
+
+TEST(PlanReshardTest, MovesEqualThoseOfElements) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2}, 3);
+    options.dtype = dtype;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                                 SaveRun(options, "moved"));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto saved, train::SavedRun::Open(path));
+    for (const MeshSizes mesh : {MeshSizes{}, MeshSizes{.dp = 3, .tp = 2},
+                                 MeshSizes{.dp = 2, .pp = 2}}) {
+      const ReshardOptions reshard = {.mesh = mesh, .zero = 1};
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const std::string written,
+          ReshardRun(path, NewRunDirectory("moved_to"), reshard));
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto target,
+                                   train::SavedRun::Open(written));
+      // Every holder of the target takes each of its elements.
+      std::map<std::pair<std::string, std::string>, int64_t> expected;
+      for (const auto& [name, to] : target->tensors()) {
+        if (to.name != name) continue;  // A tied head.
+        const train::SavedTensor& tensor = saved->tensors().at(name);
+        for (const train::SavedTensor::Holder& holder : to.holders) {
+          const auto& part = target->manifest().parts[holder.part];
+          const int64_t elements = part.model()[holder.id].elements;
+          for (int64_t i = 0; i < elements; ++i) {
+            const std::string file = FileOf(*target, holder, i);
+            const auto copies = *saved->CopiesOf(
+                tensor, zero3::StatePart::kValue, holder.held, i, i + 1);
+            const std::string from = FileOf(
+                *saved, tensor.holders[copies.at(0).source], copies[0].from);
+            for (const zero3::StatePart state : zero3::kAllStateParts) {
+              const auto format = saved->FormatOf(tensor, state);
+              if (format) expected[{file, from}] += format->BytesOf(1);
+            }
+          }
+        }
+      }
+      std::vector<FileMove> moves;
+      for (const auto& [pair, bytes] : expected) {
+        moves.push_back({pair.second, pair.first, bytes});
+      }
+      EXPECT_THAT(PlanReshard(path, reshard), IsOkAndHolds(moves));
+    }
+  }
+}
+
+TEST(PlaceOfTest, ElementsAreFoundAndLedBack) {
+  const RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 3);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               SaveRun(options, "placed"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto saved, train::SavedRun::Open(path));
+  for (const auto& [name, files] : FilesOfElements(*saved)) {
+    for (size_t i = 0; i < files.size(); i += 1 + files.size() / 7) {
+      const auto index = static_cast<int64_t>(i);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const ElementPlace place,
+                                   PlaceOf(path, name, index));
+      EXPECT_EQ(place.file, files[i]);
+      EXPECT_THAT(place.parts, ElementsAre("value f32", "first_moment f32",
+                                           "second_moment f32"));
+      EXPECT_THAT(ElementAt(path, place.file, place.offset),
+                  IsOkAndHolds(place));
+    }
+  }
+  EXPECT_THAT(PlaceOf(path, "embedding.weights", 0),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("the nearest name is embedding.weight")));
+  EXPECT_THAT(PlaceOf(path, "embedding.weight", -1),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("has no element -1; allowed: 0 to below ")));
+  EXPECT_THAT(ElementAt(path, "tp9-pp0.rank-00000.state", 0),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no file")));
+  EXPECT_THAT(
+      ElementAt(path, saved->manifest().parts[0].name + ".rank-00000.state",
+                int64_t{1} << 40),
+      StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 }  // namespace

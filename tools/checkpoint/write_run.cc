@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,8 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "tensor_parallel/blocks/moe_mlp.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/fused_partition.h"
@@ -24,6 +27,7 @@
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/shard_file.h"
+#include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
 
 namespace tessera::tools {
@@ -406,12 +410,13 @@ absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
   return path;
 }
 
-absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
-                                       const std::string& directory,
-                                       const ReshardOptions& options) {
+namespace {
+
+absl::StatusOr<std::unique_ptr<train::SavedRun>> OpenForReshard(
+    const std::string& checkpoint) {
   TESSERA_ASSIGN_OR_RETURN(std::string found,
                            train::ResolveCheckpoint(checkpoint));
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::SavedRun> saved,
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<train::SavedRun> saved,
                            train::SavedRun::Open(std::move(found)));
   if (saved->identity().lora.rank > 0) {
     return absl::UnimplementedError(absl::StrCat(
@@ -420,19 +425,98 @@ absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
         "), which are not resharded here; --resume of the trainer takes it on "
         "any mesh, and export adds the adapters to the weights"));
   }
+  return saved;
+}
+
+absl::StatusOr<CheckpointPlan> ReshardPlan(const train::SavedRun& saved,
+                                           const ReshardOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const train::SavedTensor* const embedding,
-                           saved->Get(train::kEmbeddingTensor));
-  const zero3::CheckpointPart& part = saved->manifest().parts[0];
-  const CheckpointPlan plan = {
-      .identity = saved->identity(),
+                           saved.Get(train::kEmbeddingTensor));
+  const zero3::CheckpointPart& part = saved.manifest().parts[0];
+  return CheckpointPlan{
+      .identity = saved.identity(),
       .mesh = options.mesh,
       .zero = options.zero,
       .dtype = embedding->dtype,
-      .moments = saved->moments(),
-      .optimizer_steps = saved->manifest().step,
-      .progress = saved->progress(),
+      .moments = saved.moments(),
+      .optimizer_steps = saved.manifest().step,
+      .progress = saved.progress(),
       .loss_scale = part.loss_scale,
       .steps_since_scale_change = part.steps_since_scale_change};
+}
+
+// Counts the bytes of each pair of files.
+class MoveCounter {
+ public:
+  explicit MoveCounter(const train::SavedRun& saved) : saved_(saved) {}
+
+  absl::Status Add(const PlannedPart& planned) {
+    const zero3::StateLayout& layout = planned.part.layout;
+    for (int64_t rank = 0; rank < layout.ranks(); ++rank) {
+      to_ = zero3::ShardFileName(planned.part.name, rank);
+      for (const zero3::Extent& extent :
+           layout.ExtentsOf(topology::Rank(rank))) {
+        TESSERA_RETURN_IF_ERROR(AddExtent(
+            planned.tensors[static_cast<size_t>(extent.parameter.value())],
+            extent));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<FileMove> Moves() const {
+    std::vector<FileMove> moves;
+    for (const auto& [files, bytes] : bytes_) {
+      moves.push_back(
+          {.from = files.second, .to = files.first, .bytes = bytes});
+    }
+    return moves;
+  }
+
+ private:
+  absl::Status AddExtent(const HeldTensor& held, const zero3::Extent& extent) {
+    TESSERA_ASSIGN_OR_RETURN(const train::SavedTensor* const tensor,
+                             saved_.Get(held.name));
+    for (const StatePart part : zero3::kAllStateParts) {
+      const auto format = saved_.FormatOf(*tensor, part);
+      if (!format) continue;
+      TESSERA_ASSIGN_OR_RETURN(
+          const std::vector<train::TensorCopy> copies,
+          saved_.CopiesOf(*tensor, part, held, extent.begin, extent.end));
+      for (const train::TensorCopy& copy : copies) {
+        AddCopy(tensor->holders[copy.source], copy, *format);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void AddCopy(const train::SavedTensor::Holder& holder,
+               const train::TensorCopy& copy,
+               const zero3::StateFormat& format) {
+    const zero3::CheckpointPart& source = saved_.manifest().parts[holder.part];
+    for (int64_t row = 0; row < copy.rows; ++row) {
+      const int64_t begin = copy.from + row * copy.from_width;
+      for (const zero3::Extent& from :
+           source.layout.Locate(holder.id, begin, begin + copy.columns)) {
+        bytes_[{to_, zero3::ShardFileName(source.name, from.rank.value())}] +=
+            format.BytesOf(from.size());
+      }
+    }
+  }
+
+  const train::SavedRun& saved_;
+  std::string to_;
+  std::map<std::pair<std::string, std::string>, int64_t> bytes_;  // To, from.
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
+                                       const std::string& directory,
+                                       const ReshardOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const auto saved, OpenForReshard(checkpoint));
+  TESSERA_ASSIGN_OR_RETURN(const CheckpointPlan plan,
+                           ReshardPlan(*saved, options));
   return WriteRun(
       zero3::FileCalls::System(), directory, plan,
       [&](const train::HeldTensor& held, zero3::StatePart state,
@@ -444,6 +528,36 @@ absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
                                                  to.begin + to.capacity));
         return saved->Read(*tensor, state, copies, to);
       });
+}
+
+absl::StatusOr<std::vector<FileMove>> PlanReshard(
+    const std::string& checkpoint, const ReshardOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const auto saved, OpenForReshard(checkpoint));
+  TESSERA_ASSIGN_OR_RETURN(const CheckpointPlan plan,
+                           ReshardPlan(*saved, options));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<PlannedPart> parts,
+                           PlanParts(plan));
+  MoveCounter counter(*saved);
+  for (const PlannedPart& part : parts) {
+    TESSERA_RETURN_IF_ERROR(counter.Add(part));
+  }
+  return counter.Moves();
+}
+
+void PrintMoves(std::span<const FileMove> moves, OutputFormat format,
+                std::ostream& out) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  if (format == OutputFormat::kCsv) out << "from,to,bytes\n";
+  if (format == OutputFormat::kText) out << "         bytes  from -> to\n";
+  for (const auto& [from, to, bytes] : moves) {
+    all.push_back({{"from", from}, {"to", to}, {"bytes", bytes}});
+    if (format == OutputFormat::kCsv) {
+      out << from << "," << to << "," << bytes << "\n";
+    } else if (format == OutputFormat::kText) {
+      out << absl::StrFormat("%14d  %s -> %s\n", bytes, from, to);
+    }
+  }
+  if (format == OutputFormat::kJson) out << all.dump(1) << "\n";
 }
 
 }  // namespace tessera::tools

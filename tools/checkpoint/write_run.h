@@ -11,6 +11,8 @@
 #define TESSERA_TOOLS_CHECKPOINT_WRITE_RUN_H_
 
 #include <cstdint>
+#include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "tools/cli/cli.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/settings/run_options.h"
@@ -78,6 +81,25 @@ struct ReshardOptions {
 absl::StatusOr<std::string> ReshardRun(const std::string& checkpoint,
                                        const std::string& directory,
                                        const ReshardOptions& options);
+
+// The bytes of state that a file of a resharded checkpoint takes from a file of
+// the given one. File names are relative to the checkpoints.
+struct FileMove {
+  std::string from = "";
+  std::string to = "";
+  int64_t bytes = 0;  // Above 0.
+
+  friend bool operator==(const FileMove&, const FileMove&) = default;
+};
+
+// The moves of ReshardRun, in the order of the files, without reading or
+// writing state. Returns the errors of ReshardRun.
+absl::StatusOr<std::vector<FileMove>> PlanReshard(
+    const std::string& checkpoint, const ReshardOptions& options);
+
+// CSV: from,to,bytes. JSON: an array of objects with these fields.
+void PrintMoves(std::span<const FileMove> moves, OutputFormat format,
+                std::ostream& out);
 
 }  // namespace tessera::tools
 

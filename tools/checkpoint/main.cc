@@ -109,9 +109,8 @@ absl::Status ListElement(const Operands& operands) {
                          "FILE:OFFSET, such as tp0-pp0.rank-00000.state:17")
           : NumberedFlag("element", element,
                          "NAME:INDEX, such as embedding.weight:17"));
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::string found,
-      train::ResolveCheckpoint(train::UserPath(operands[0])));
+  TESSERA_ASSIGN_OR_RETURN(const std::string found,
+                           train::ResolveCheckpoint(operands[0]));
   TESSERA_ASSIGN_OR_RETURN(const ElementPlace at,
                            element.empty()
                                ? ElementAt(found, given.first, given.second)
@@ -160,9 +159,8 @@ absl::Status Reshard(const Operands& operands) {
   TESSERA_ASSIGN_OR_RETURN(options.mesh, MeshFlag());
   TESSERA_ASSIGN_OR_RETURN(options.zero, ZeroFlag());
   if (absl::GetFlag(FLAGS_dry_run)) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<FileMove> moves,
-        PlanReshard(train::UserPath(operands[0]), options));
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<FileMove> moves,
+                             PlanReshard(operands[0], options));
     PrintMoves(moves, absl::GetFlag(FLAGS_format), std::cout);
     return absl::OkStatus();
   }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -494,8 +496,10 @@ absl::Status CheckOutputs(const Settings& settings) {
       {"prometheus_file", settings.prometheus_file, "train.prom"},
   };
   for (const auto& one : files) {
+    std::error_code error;
+    const bool is_device = std::filesystem::is_other(one.file, error);
     for (const auto& other : files) {
-      if (&other == &one) break;
+      if (&other == &one || is_device) break;
       if (one.file.empty() || one.file != other.file) continue;
       return RefuseFlag(one.flag, one.file,
                         absl::StrCat("is also the file of --", other.flag,

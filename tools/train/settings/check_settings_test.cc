@@ -870,6 +870,11 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
   });
 }
 
+TEST(CheckSettingsTest, AcceptsSeveralOutputsToADevice) {
+  TESSERA_EXPECT_OK(CheckSettings(
+      With([](Settings& s) { s.html = s.trace = s.metrics = "/dev/null"; })));
+}
+
 TEST(CheckSettingsTest, AgreesWithTheGeneratorsForAllSmallPipelines) {
   for (const std::string_view name : pipeline::GeneratorNames()) {
     for (int64_t pp = 1; pp <= 4; ++pp) {

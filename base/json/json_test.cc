@@ -122,7 +122,7 @@ TEST(ParseJsonTest, PythonDialectRejectsWhatPythonRejects) {
   }
 }
 
-TEST(DumpJsonTest, ReplacesBytesThatAreNotUtf8) {
+TEST(DumpJsonTest, ReplacesInvalidUtf8) {
   const std::string name = "caf\xe9/\xff\xc3\xa9";
   const std::string replaced = "caf\xef\xbf\xbd/\xef\xbf\xbd\xc3\xa9";
   EXPECT_EQ(DumpJson(json(name)), "\"" + replaced + "\"");

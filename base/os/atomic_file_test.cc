@@ -193,7 +193,7 @@ TEST_F(AtomicFileTest, WritesToTerminals) {
   EXPECT_TRUE(std::filesystem::is_symlink(path()));
 }
 
-TEST_F(AtomicFileTest, KeepsTheFileThatIsStandardOutput) {
+TEST_F(AtomicFileTest, WritesDirectlyToRedirectedStandardOutput) {
   const UniqueFd log(
       open(path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const UniqueFd before(dup(STDOUT_FILENO));

@@ -1,6 +1,7 @@
 #include "tools/comm_bench/bench_options.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -276,8 +277,9 @@ absl::Status CompleteRegret(BenchOptions& options) {
   return absl::OkStatus();
 }
 
-std::vector<Flag> Flags(BenchOptions& o) {
-  std::vector<Flag> flags = {
+// The rows of the table: sizes, engines, operations and their operands.
+std::vector<Flag> CaseFlags(BenchOptions& o) {
+  return {
       ParsedFlag("min_bytes", "the smallest message; -b", "8B", o.min_bytes,
                  ParseBytes),
       ParsedFlag("max_bytes", "the largest message; -e", "64MiB", o.max_bytes,
@@ -318,7 +320,12 @@ std::vector<Flag> Flags(BenchOptions& o) {
           o.reproducible),
       RangeFlag("group_size",
                 "treats so many consecutive ranks as a host; 0: all are on one",
-                o.group_size, 0, kMaxWorld),
+                o.group_size, 0, kMaxWorld)};
+}
+
+// How each row is measured and printed.
+std::vector<Flag> MeasurementFlags(BenchOptions& o) {
+  return {
       FieldFlag(
           "bind",
           "binds each rank to its share of the processors, round-robin if "
@@ -353,6 +360,11 @@ std::vector<Flag> Flags(BenchOptions& o) {
           "first",
           o.format),
       FieldFlag("quiet", "no progress on stderr", o.quiet)};
+}
+
+std::vector<Flag> Flags(BenchOptions& o) {
+  std::vector<Flag> flags = CaseFlags(o);
+  std::ranges::move(MeasurementFlags(o), std::back_inserter(flags));
   AddNcclNames(flags);
   return flags;
 }

@@ -248,7 +248,7 @@ struct RopeType {
   std::vector<std::string_view> keys;
 };
 
-// Of type llama3; the default is max_position_embeddings.
+// A key of rope type llama3. Its default is max_position_embeddings.
 constexpr const char* kOriginalPositions = "original_max_position_embeddings";
 
 const std::vector<RopeType>& RopeTypes() {

@@ -265,7 +265,8 @@ TEST(HuggingFaceConfigTest, ReadsSlidingWindows) {
                HasSubstr("\"sliding_window\" is 0; it must be 1 or more")));
 }
 
-// What a config.json says, in the terms of testdata/transformers_defaults.json.
+// The values of a config.json under the keys of
+// testdata/transformers_defaults.json.
 Json Resolved(const HuggingFaceConfig& config) {
   using tensor_parallel::RotaryScaling;
   const ModelConfig& model = config.model;

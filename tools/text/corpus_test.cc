@@ -177,7 +177,7 @@ TEST_F(CorpusTest, NamesMayContainAnyCharacters) {
   EXPECT_FALSE(NamesData(Path("nix*")));
 }
 
-TEST(JoinNamesTest, JoinsPartsThatAreNoNames) {
+TEST(JoinNamesTest, JoinsNamesWithCommas) {
   const std::vector<std::string> names = {"a", "b,c", "d,e,f", "a,b", "c"};
   const auto join = [&](const std::vector<std::string>& parts) {
     return JoinNames(parts, [&](const std::string& name) {

@@ -308,8 +308,8 @@ constexpr int64_t kIgnoredLabel = -100;  // Of Hugging Face's losses.
 
 absl::Status Invalid(std::string_view key, size_t index, const Json& value,
                      std::string_view allowed) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" ", index,
-                                                 " is ", DescribeJson(value),
+  return absl::InvalidArgumentError(absl::StrCat("\"", key, "\"[", index,
+                                                 "] is ", DescribeJson(value),
                                                  "; it must be ", allowed));
 }
 

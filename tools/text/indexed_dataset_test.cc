@@ -464,27 +464,27 @@ TEST(JsonLinesTest, RejectsInvalidTokens) {
                                           HasSubstr(words)...)))
         << line;
   };
-  refused(R"({"input_ids": [1, 257]})", "\"input_ids\" 1 is 257",
+  refused(R"({"input_ids": [1, 257]})", "\"input_ids\"[1] is 257",
           "from 0 to 256");
-  refused(R"({"input_ids": [-1]})", "\"input_ids\" 0 is -1");
-  refused(R"({"input_ids": [[1, 2]]})", "0 is an array");
-  refused(R"({"input_ids": [1.0]})", "0 is 1.0");
-  refused(R"({"input_ids": [NaN]})", "0 is null");
+  refused(R"({"input_ids": [-1]})", "\"input_ids\"[0] is -1");
+  refused(R"({"input_ids": [[1, 2]]})", "[0] is an array");
+  refused(R"({"input_ids": [1.0]})", "[0] is 1.0");
+  refused(R"({"input_ids": [NaN]})", "[0] is null");
   refused(R"({"input_ids": "1 2"})", "\"input_ids\" is \"1 2\"",
           "an array of ids");
   refused(R"({"input_ids": [1, 2], "labels": [1]})",
           "\"labels\" is an array of 1", "an array of 2");
   refused(R"({"input_ids": [1], "labels": 1})", "\"labels\" is 1");
   refused(R"({"input_ids": [1, 2, 3], "labels": [2, 3, -100]})",
-          "\"labels\" 0 is 2; it must be the id 1", "shifts", "-100");
-  refused(R"({"input_ids": [1], "labels": [-1]})", "\"labels\" 0 is -1");
-  refused(R"({"input_ids": [1], "labels": ["1"]})", "\"labels\" 0 is \"1\"");
+          "\"labels\"[0] is 2; it must be the id 1", "shifts", "-100");
+  refused(R"({"input_ids": [1], "labels": [-1]})", "\"labels\"[0] is -1");
+  refused(R"({"input_ids": [1], "labels": ["1"]})", "\"labels\"[0] is \"1\"");
   refused(R"({"input_ids": [1, 2], "attention_mask": [0, 1]})",
           "\"attention_mask\" has 1 at 1 after 0 at 0", "padding at the end");
   refused(R"({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]})",
           "has 1 at 2 after 0 at 1");
   refused(R"({"input_ids": [1], "attention_mask": [2]})",
-          "\"attention_mask\" 0 is 2; it must be 0 or 1");
+          "\"attention_mask\"[0] is 2; it must be 0 or 1");
   refused(R"({"input_ids": [1], "attention_mask": [1, 1]})",
           "\"attention_mask\" is an array of 2");
 }
@@ -521,7 +521,7 @@ TEST(JsonLinesTest, SkipsAsManyInvalidLinesAsAllowed) {
   }
   int64_t left = 2;
   EXPECT_THAT(read(left), StatusIs(absl::StatusCode::kInvalidArgument,
-                                   HasSubstr("line 4: \"input_ids\" 0 is 9")));
+                                   HasSubstr("line 4: \"input_ids\"[0] is 9")));
   EXPECT_EQ(left, 0);
   // Errors of `add` are not skipped.
   left = 5;

@@ -42,7 +42,7 @@ class Tokenizer {
   void set_fingerprint(uint64_t fingerprint) { fingerprint_ = fingerprint; }
 
   void set_special_tokens(SpecialTokenPolicy policy) { policy_ = policy; }
-  // How to encode texts, and how to encode prompts and completions.
+  // The encoding of special tokens in texts, and in prompts and completions.
   SpecialTokens SpecialTokensOfTexts() const {
     return policy_ == SpecialTokenPolicy::kAll ? SpecialTokens::kRecognised
                                                : SpecialTokens::kAsText;

@@ -70,7 +70,8 @@ struct ParallelConfig {
   friend bool operator==(const ParallelConfig&,
                          const ParallelConfig&) = default;
 
-  // Of a valid configuration, as for LayersPerStage.
+  // The number of pipeline stages. This and LayersPerStage require a valid
+  // configuration.
   int64_t stages() const { return mesh.pp * chunks; }
 
   // The layers of each stage, in the order of the model. A split by cost

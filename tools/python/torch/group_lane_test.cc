@@ -194,8 +194,8 @@ TEST_F(GroupLaneTest, CallbackMayCloseTheLane) {
 }
 
 TEST_F(GroupLaneTest, OrderIsTheSameInRandomPrograms) {
-  // Whether callbacks run before or after the next launch, the order of the
-  // collectives is that of the program.
+  // The order of collectives is that of the program, no matter how early
+  // callbacks run.
   for (int round = 0; round < 50; ++round) {
     std::string expected;
     for (int i = 0; i < 20; ++i) {

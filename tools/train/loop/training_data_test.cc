@@ -194,7 +194,7 @@ TEST_F(TrainingDataTest, TrainsOnTokensWithLabels) {
   settings.data = {Write("b.json", R"({"input_ids": [1, 300]})")};
   EXPECT_THAT(OpenTrainingData(settings),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("b.json\", line 1: \"input_ids\" 1 is "
+                       AllOf(HasSubstr("b.json\", line 1: \"input_ids\"[1] is "
                                        "300"),
                              HasSubstr("from 0 to 256"))));
 }

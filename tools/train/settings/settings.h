@@ -78,7 +78,8 @@ struct Settings {
   // "none", or a list of optimizer, params, grads, all and activations.
   std::string offload = "optimizer";
   std::string offload_dir = "";  // A directory; empty: host memory.
-  // Of a rank; 0: no limit. See zero3/config/offload_config.h.
+  // Maximum bytes that a rank keeps in host memory; 0: no limit. See
+  // zero3/config/offload_config.h.
   ByteSize host_budget = {};
   bool pin_memory = false;
   // conservative, balanced, aggressive, extreme; see

@@ -398,6 +398,9 @@ class CudaQueue final : public Queue {
   Device& device() const override { return device_; }
   bool is_immediate() const override { return false; }
   void* native_handle() const override { return stream_; }
+  void NoteEnqueued() override {
+    if (!is_capturing()) ++progress_->enqueued;
+  }
 
   absl::Status Copy(std::span<const std::byte> source,
                     std::span<std::byte> target, SourcePlace place) override {
@@ -474,8 +477,7 @@ class CudaQueue final : public Queue {
     TESSERA_RETURN_IF_ERROR(device.status());
     const absl::Status status = runtime().WaitEvent(stream_, state->handle());
     if (!status.ok()) return Fail(status, "wait", place);
-    // From now on, events of this queue also cover the other's work.
-    if (!is_capturing()) ++progress_->enqueued;
+    NoteEnqueued();  // Events of this queue now also cover the other's work.
     return absl::OkStatus();
   }
 
@@ -621,7 +623,7 @@ class CudaQueue final : public Queue {
     TESSERA_RETURN_IF_ERROR(device.status());
     // Counts before the call, because part of the work may be running when it
     // fails.
-    if (!is_capturing()) ++progress_->enqueued;
+    NoteEnqueued();
     const absl::Status status = function();
     if (absl::IsInvalidArgument(status)) {
       return Annotate(

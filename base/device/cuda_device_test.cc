@@ -114,6 +114,18 @@ TEST_F(CudaDeviceTest, CallsFunctionAtLaunchAndRunsKernelLater) {
   EXPECT_EQ(event.state()->device(), device_.get());
 }
 
+TEST_F(CudaDeviceTest, EventsCoverNotedWorkOfTheStream) {
+  runtime_->Pause();
+  std::atomic<bool> ran = false;
+  queue_->NoteEnqueued();
+  runtime_->LaunchKernel(queue_->native_handle(), [&] { ran = true; });
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Event event, queue_->Record());
+  EXPECT_THAT(event.Test(), IsOkAndHolds(false));
+  runtime_->Resume();
+  TESSERA_ASSERT_OK(queue_->Synchronize());
+  EXPECT_TRUE(ran);
+}
+
 TEST_F(CudaDeviceTest, RejectsHostFunctions) {
   EXPECT_THAT(
       queue_->Launch({.name = "sum",

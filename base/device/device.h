@@ -231,6 +231,9 @@ class Queue {
   virtual bool is_immediate() const = 0;
   // The cudaStream_t of a CUDA device's queue; null on other devices.
   virtual void* native_handle() const { return nullptr; }
+  // Call this before enqueuing work on native_handle() without Launch.
+  // Otherwise events and waits of this queue may ignore that work.
+  virtual void NoteEnqueued() {}
 
   // Copies `source` to `target`, which have equal sizes and lie in device or
   // host memory. Host memory should be the device's staging memory, and must

@@ -269,9 +269,15 @@ class EmulatedDeviceCore {
     memory_.Free(data, bytes);
   }
 
+  void AddStaging(const std::byte* data, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    staging_[data] = bytes;
+  }
+
   // Returns false, and keeps the memory, if work may still use it.
   bool FreeStaging(std::byte* data, size_t bytes) {
     const std::lock_guard lock(mutex_);
+    staging_.erase(data);
     const MemoryAccess free = WritesTo(std::span<std::byte>(data, bytes));
     CheckCapturedAccess(free, "free", {}).IgnoreError();
     const absl::Status status = checker_.HostAccess("free", {}, free);
@@ -284,6 +290,12 @@ class EmulatedDeviceCore {
                        const SourcePlace& place) {
     const std::lock_guard lock(mutex_);
     TESSERA_RETURN_IF_ERROR(status_);
+    if (function.name != kCopy) {
+      for (const MemoryAccess& access : function.accesses) {
+        Keep(CheckReachable(queue, function.name, access, place));
+      }
+      TESSERA_RETURN_IF_ERROR(status_);
+    }
     if (EmulatedCapture* const capture = CaptureOf(queue)) {
       AddLaunch(*capture, queue, std::move(function), place);
       return absl::OkStatus();
@@ -533,6 +545,31 @@ class EmulatedDeviceCore {
   };
 
   static size_t At(int queue) { return static_cast<size_t>(queue); }
+
+  // Kernels can access device memory, which checker_ checks, and staging
+  // memory. On a GPU an access to other host memory ends the process's use of
+  // the GPU.
+  absl::Status CheckReachable(int queue, std::string_view kernel,
+                              const MemoryAccess& access,
+                              const SourcePlace& place) const {
+    if (access.size == 0) return absl::OkStatus();
+    const std::byte* const begin = access.data;
+    const std::byte* const device = memory_.seen();
+    if (begin >= device && begin < device + memory_.size()) {
+      return absl::OkStatus();
+    }
+    const auto next = staging_.upper_bound(begin);
+    if (next != staging_.begin()) {
+      const auto& [data, bytes] = *std::prev(next);
+      if (begin + access.size <= data + bytes) return absl::OkStatus();
+    }
+    return absl::InternalError(absl::StrCat(
+        "\"", kernel, "\" on queue ", queues_[At(queue)].name, " (",
+        PlaceName(place), ") ", access.writes ? "writes " : "reads ",
+        access.size,
+        " bytes of host memory that the device cannot access; use memory of "
+        "the device or of its staging_memory()"));
+  }
 
   absl::Status EnqueueNow(int queue, HostFunction function,
                           const SourcePlace& place) {
@@ -863,6 +900,7 @@ class EmulatedDeviceCore {
   absl::Status status_;
   DeviceCounts counts_;
   std::optional<DeviceTimeline> timeline_;
+  std::map<const std::byte*, size_t> staging_;  // From begin to size.
   // Staging memory that was freed while in use.
   std::vector<std::unique_ptr<std::byte, void (*)(void*)>> kept_;
   std::set<std::thread::id> threads_;  // Threads that have enqueued work.
@@ -945,7 +983,10 @@ class EmulatedStaging final : public MemoryResource {
 
   MemoryKind kind() const override { return MemoryKind::kPinnedHost; }
   absl::StatusOr<void*> Allocate(size_t bytes, size_t alignment) override {
-    return HostMemory()->Allocate(bytes, alignment);
+    TESSERA_ASSIGN_OR_RETURN(void* const data,
+                             HostMemory()->Allocate(bytes, alignment));
+    core_->AddStaging(static_cast<const std::byte*>(data), bytes);
+    return data;
   }
   void Deallocate(void* data, size_t bytes, size_t alignment) override {
     if (core_->FreeStaging(static_cast<std::byte*>(data), bytes)) {

@@ -13,6 +13,8 @@
 // - A missing wait is found when work is enqueued (access_checker.h), in any
 //   order of execution: the call returns Internal with both operations, their
 //   queues and their source locations.
+// - So is a function that accesses host memory which is not from
+//   staging_memory(), because a GPU's kernels cannot. Copies can.
 //
 // New memory is filled with bytes 0xFF, which is NaN in every floating-point
 // type.

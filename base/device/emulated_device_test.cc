@@ -232,6 +232,24 @@ TEST_P(EmulatedDeviceTest, ChecksTheBoundsOfAllocations) {
                        HasSubstr("not within one allocation")));
 }
 
+TEST_P(EmulatedDeviceTest, RejectsFunctionsOnHostMemory) {
+  Buffer staging = *Buffer::Allocate(device_->staging_memory(), 64);
+  std::vector<std::byte> host(64);
+  const auto kernel = [](std::span<std::byte> target) {
+    return HostFunction{.name = "kernel",
+                        .accesses = {WritesTo(target)},
+                        .run = [](auto&) { return Event(); }};
+  };
+  TESSERA_EXPECT_OK(compute_->Launch(kernel(staging.bytes())));
+  TESSERA_EXPECT_OK(compute_->Copy(staging.bytes(), host));
+  EXPECT_THAT(
+      compute_->Launch(kernel(host)),
+      StatusIs(absl::StatusCode::kInternal,
+               AllOf(HasSubstr("\"kernel\" on queue compute"),
+                     HasSubstr("64 bytes of host memory that the device "
+                               "cannot access"))));
+}
+
 TEST_P(EmulatedDeviceTest, ReturnsTheErrorOfAFunction) {
   TESSERA_ASSERT_OK(compute_->Launch({.name = "fails", .run = [](auto&) {
                                         return absl::DataLossError("lost");

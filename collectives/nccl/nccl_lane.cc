@@ -56,6 +56,7 @@ absl::Status NcclLane::Call(std::string_view name, const Calls& calls,
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return Broken();
+    queue_->NoteEnqueued();
     api_.GroupStart();
     const NcclResult called = calls(comm_, stream);
     const NcclResult ended = api_.GroupEnd();

@@ -130,10 +130,13 @@ class Benchmark {
  public:
   Benchmark(Queue& queue, const Peaks& peaks) : queue_(queue), peaks_(peaks) {}
 
-  // `call` enqueues work of `flops` floating-point operations.
+  // `call` enqueues `flops` floating-point operations on the queue's stream.
   absl::Status Measure(const std::string& name, double flops,
                        const std::function<absl::Status()>& call) {
-    TESSERA_ASSIGN_OR_RETURN(const double seconds, SecondsOf(call));
+    TESSERA_ASSIGN_OR_RETURN(const double seconds, SecondsOf([&] {
+                               queue_.NoteEnqueued();
+                               return call();
+                             }));
     Report(name, seconds, "teraflops", flops / seconds / 1e12,
            flops / seconds / peaks_.flops);
     return absl::OkStatus();
@@ -267,8 +270,7 @@ class CudnnBuffers {
     TESSERA_RETURN_IF_ERROR(Add(kCudnnKey, DType::kBF16, keys_));
     TESSERA_RETURN_IF_ERROR(Add(kCudnnValue, DType::kBF16, keys_));
     TESSERA_RETURN_IF_ERROR(Add(kCudnnLogSumExp, DType::kF32, rows_));
-    // The backward reads it as bf16.
-    TESSERA_RETURN_IF_ERROR(Add(kCudnnOutput, DType::kF32, queries_));
+    TESSERA_RETURN_IF_ERROR(Add(kCudnnOutput, DType::kBF16, queries_));
     arguments_.push_back({kCudnnScale, &scale_});
     arguments_.push_back({kCudnnMasked, &masked_});
     return absl::OkStatus();

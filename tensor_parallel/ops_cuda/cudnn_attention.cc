@@ -255,7 +255,7 @@ absl::Status CudnnAttentionImpl::Attend(KernelStream stream,
   const CudnnAttentionShape shape = ShapeOf(block);
   const CudnnForwardScratch parts(shape, plan->workspace_bytes());
   TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(parts.bytes));
-  auto* const output = reinterpret_cast<float*>(scratch + parts.output);
+  auto* const output = reinterpret_cast<BF16*>(scratch + parts.output);
   auto* const log = reinterpret_cast<float*>(scratch + parts.log_sum_exp);
 
   const HostValues values(shape, block.scale);

@@ -44,8 +44,9 @@ class CudnnAttention {
                                 const AttentionGradients& gradients) = 0;
 
   // Unimplemented, with nothing enqueued, for blocks that are not supported;
-  // ResourceExhausted if there is no memory for the workspace. Gradients of
-  // queries, keys and values are rounded to bf16 before they are added.
+  // ResourceExhausted if there is no memory for the workspace. A block's
+  // output, and gradients of queries, keys and values, are rounded to bf16
+  // before they are merged or added.
   virtual absl::Status Attend(KernelStream stream, const AttentionBlock& block,
                               const AttentionState& state) = 0;
   virtual absl::Status AttendGradient(KernelStream stream,

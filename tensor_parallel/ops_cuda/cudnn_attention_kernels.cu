@@ -40,7 +40,7 @@ __device__ int64_t PackedLog(const HeadRowSizes& sizes, const RowIndex& at) {
   return (at.sequence * sizes.heads + at.head) * sizes.positions + at.position;
 }
 
-__global__ void MergeAttentionKernel(HeadRowSizes sizes, const float* block,
+__global__ void MergeAttentionKernel(HeadRowSizes sizes, const BF16* block,
                                      const float* log, HeadRows<float> state,
                                      HeadRows<float> state_log) {
   const int64_t row = ThreadIndex() / kRowThreads;
@@ -57,9 +57,9 @@ __global__ void MergeAttentionKernel(HeadRowSizes sizes, const float* block,
   const float keep = std::exp(before - total), take = std::exp(added - total);
   if (lane == 0) *to_log = total;
   float* const to = RowOf(state, at);
-  const float* const from = block + row * sizes.size;
+  const BF16* const from = block + row * sizes.size;
   for (int64_t i = lane; i < sizes.size; i += kRowThreads) {
-    to[i] = to[i] * keep + from[i] * take;
+    to[i] = to[i] * keep + ConvertValue<float>(from[i]) * take;
   }
 }
 
@@ -104,7 +104,7 @@ unsigned BlocksFor(const HeadRowSizes& sizes, int row_threads) {
 }  // namespace
 
 void LaunchMergeAttention(KernelStream stream, const HeadRowSizes& sizes,
-                          const float* block, const float* log,
+                          const BF16* block, const float* log,
                           const HeadRows<float>& state,
                           const HeadRows<float>& state_log) {
   Launch(MergeAttentionKernel, BlocksFor(sizes, kRowThreads), kThreads,

@@ -34,7 +34,7 @@ struct HeadRowSizes {
 //   state = state exp(state_log - total) + block exp(log - total)
 // `block` is packed; `log` is [sequences, heads, positions], contiguous.
 void LaunchMergeAttention(KernelStream stream, const HeadRowSizes& sizes,
-                          const float* block, const float* log,
+                          const BF16* block, const float* log,
                           const HeadRows<float>& state,
                           const HeadRows<float>& state_log);
 

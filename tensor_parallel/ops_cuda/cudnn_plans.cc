@@ -78,9 +78,9 @@ class AttentionGraph {
     return {shape_.sequences, shape_.heads, shape_.queries, 1};
   }
 
-  CudnnTensor PackedQueries(int64_t id, cudnnDataType_t type) {
+  CudnnTensor PackedQueries(int64_t id) {
     return graph_.Real(
-        id, type, QuerySizes(),
+        id, kBF16, QuerySizes(),
         Strides(PackedStrides(shape_.queries, shape_.heads, shape_.head_size)));
   }
   CudnnTensor PackedKeys(int64_t id) {
@@ -198,7 +198,7 @@ void AddKeyGradient(AttentionGraph& attention, const CudnnAttentionShape& shape,
 // Sums of output times its gradient, one for each query and head.
 CudnnTensor Dots(AttentionGraph& attention, CudnnTensor output_gradient) {
   CudnnGraphBuilder& graph = attention.graph();
-  const CudnnTensor output = attention.PackedQueries(kCudnnOutput, kBF16);
+  const CudnnTensor output = attention.PackedQueries(kCudnnOutput);
   const CudnnTensor products = graph.Virtual(kF32, attention.QuerySizes());
   graph.Pointwise(CUDNN_POINTWISE_MUL, output_gradient, output, products);
   const CudnnTensor sums = graph.Virtual(kF32, attention.RowSizes());
@@ -215,8 +215,7 @@ void AddQueryGradient(AttentionGraph& attention, CudnnTensor score_gradient,
   const CudnnTensor key =
       graph.Virtual(kBF16, attention.KeySizes(), attention.key_strides());
   graph.Reshape(attention.transposed_key(), key);
-  const CudnnTensor gradient =
-      attention.PackedQueries(kCudnnQueryGradient, kBF16);
+  const CudnnTensor gradient = attention.PackedQueries(kCudnnQueryGradient);
   if (deterministic) {
     graph.Matmul(score_gradient, key, gradient);
     return;
@@ -250,8 +249,9 @@ absl::StatusOr<CudnnPlan> BuildForwardPlan(const CudnnAttentionShape& shape,
   CudnnGraphBuilder& graph = attention.graph();
   const CudnnTensor value_tensor =
       graph.Real(kCudnnValue, kBF16, attention.KeySizes(), Strides(value));
+  // cuDNN 9 also compiles a plan for an output of f32, but writes bf16 then.
   graph.Matmul(probabilities, value_tensor,
-               attention.PackedQueries(kCudnnOutput, kF32));
+               attention.PackedQueries(kCudnnOutput));
   return std::move(graph).Build(device);
 }
 

@@ -46,7 +46,7 @@ enum CudnnAttentionId : int64_t {
                     // Causal plans only.
   kCudnnQueries,    // i32 of the host: the shape's queries and keys. Only of
   kCudnnKeys,       // causal plans whose queries and keys differ in number.
-  kCudnnOutput,     // Packed; f32 in forward plans, bf16 in backward ones.
+  kCudnnOutput,     // Packed.
   kCudnnLogSumExp,  // f32 [sequences, heads, queries], contiguous.
   // Backward plans only.
   kCudnnOne,             // f32 of the host: 1.

@@ -28,7 +28,7 @@ int64_t AddPart(int64_t size, int64_t& bytes) {
 CudnnForwardScratch::CudnnForwardScratch(const CudnnAttentionShape& shape,
                                          int64_t workspace_bytes)
     : bytes(0) {
-  output = AddPart(shape.query_rows() * shape.head_size * kF32Bytes, bytes);
+  output = AddPart(shape.query_rows() * shape.head_size * kBF16Bytes, bytes);
   log_sum_exp = AddPart(shape.query_rows() * kF32Bytes, bytes);
   workspace = AddPart(workspace_bytes, bytes);
 }

@@ -52,7 +52,7 @@ struct CudnnForwardScratch {
   CudnnForwardScratch(const CudnnAttentionShape& shape,
                       int64_t workspace_bytes);
 
-  int64_t output;       // f32, packed.
+  int64_t output;       // bf16, packed.
   int64_t log_sum_exp;  // f32 [sequences, heads, queries].
   int64_t workspace;
   int64_t bytes;  // The total size.

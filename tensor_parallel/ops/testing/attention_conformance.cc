@@ -63,7 +63,8 @@ std::vector<int64_t> RandomFirstKeys(const AttentionSizes& s,
 }
 
 // Problems of every type, kind and size.
-void ExpectAllAreReference(Ops& ops, uint64_t seed, bool hides_keys) {
+void ExpectAllAreReference(Ops& ops, Arithmetic arithmetic, uint64_t seed,
+                           bool hides_keys) {
   std::mt19937_64 random(seed);
   for (const DType dtype : kComputedTypes) {
     for (const AttentionSizes& s : kSizes) {
@@ -74,18 +75,18 @@ void ExpectAllAreReference(Ops& ops, uint64_t seed, bool hides_keys) {
         AttentionProblem p(dtype, s, random);
         p.kind = kind;
         if (hides_keys) p.first_keys = RandomFirstKeys(s, random);
-        ExpectAttentionIsReference(ops, p);
+        ExpectAttentionIsReference(ops, p, arithmetic);
       }
     }
   }
 }
 
 TEST_P(OpsConformanceTest, AttentionIsTheTextbooksForEveryTypeAndManySizes) {
-  ExpectAllAreReference(ops(), 1, /*hides_keys=*/false);
+  ExpectAllAreReference(ops(), arithmetic(), 1, /*hides_keys=*/false);
 }
 
 TEST_P(OpsConformanceTest, AttentionHidesKeysBeforeTheFirst) {
-  ExpectAllAreReference(ops(), 11, /*hides_keys=*/true);
+  ExpectAllAreReference(ops(), arithmetic(), 11, /*hides_keys=*/true);
 }
 
 // Rows of a larger table.
@@ -112,7 +113,7 @@ TEST_P(OpsConformanceTest, AttentionTakesStatesAndGradientsWithGaps) {
   for (const DType dtype : kComputedTypes) {
     for (const int64_t d : {6, 8}) {
       AttentionProblem p(dtype, {2, 9, 13, 4, 2, d}, random, /*state_gap=*/3);
-      ExpectAttentionIsReference(ops(), p);
+      ExpectAttentionIsReference(ops(), p, arithmetic());
     }
   }
 }
@@ -172,7 +173,7 @@ TEST_P(OpsConformanceTest, AttentionMergedOverChunksIsUnsplit) {
          {std::vector<int64_t>{0, 300}, std::vector<int64_t>{0, 150, 300},
           std::vector<int64_t>{0, 1, 40, 296, 296, 300}}) {
       AttentionProblem p(dtype, {2, 300, 300, 2, 1, 6}, random, 1);
-      const AttentionReference reference(p, ArithmeticOf(ops()));
+      const AttentionReference reference(p, arithmetic());
       struct Pair {
         size_t queries, keys;
       };
@@ -267,7 +268,7 @@ TEST_P(OpsConformanceTest, AttentionSurvivesScoresThatWouldOverflow) {
   std::mt19937_64 random(8);
   AttentionProblem p(DType::kF32, {1, 40, 40, 2, 2, 8}, random);
   p.scale = 300;
-  const AttentionReference reference(p, ArithmeticOf(ops()));
+  const AttentionReference reference(p, arithmetic());
   TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
   for (const double x : p.output.values()) EXPECT_TRUE(std::isfinite(x));
   ExpectClose(p.log_sum_exp, reference.log_sum_exp, 1000);

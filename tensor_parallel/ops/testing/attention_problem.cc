@@ -223,6 +223,7 @@ void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
         p.scale * delta_error * std::fabs(mean_key[j - i * d]) +
         late_rounding_ * std::fabs(query_gradient[j]);
     errors.query_gradient[j] *= kSecondOrder;
+    errors.output[j] += late_rounding_ * std::fabs(output[j]);
     errors.output[j] *= kSecondOrder;
   }
 }
@@ -291,8 +292,9 @@ void ExpectAttentionIsReference(Ops& ops, AttentionProblem& p,
   }
 }
 
-void ExpectAttentionIsReference(Ops& ops, AttentionProblem& p) {
-  ExpectAttentionIsReference(ops, p, AttentionReference(p, ArithmeticOf(ops)));
+void ExpectAttentionIsReference(Ops& ops, AttentionProblem& p,
+                                Arithmetic arithmetic) {
+  ExpectAttentionIsReference(ops, p, AttentionReference(p, arithmetic));
 }
 
 void ExpectAttentionOfBothTypes(std::span<Ops* const> all_ops,

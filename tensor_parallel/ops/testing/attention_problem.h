@@ -4,7 +4,7 @@
 //   std::mt19937_64 random(1);
 //   AttentionProblem problem(DType::kBF16, {.sequences = 1, .queries = 300,
 //       .keys = 300, .heads = 4, .kv_heads = 2, .d = 64}, random);
-//   ExpectAttentionIsReference(ops, problem);
+//   ExpectAttentionIsReference(ops, problem, Arithmetic::kStatistics);
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_TESTING_ATTENTION_PROBLEM_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_TESTING_ATTENTION_PROBLEM_H_
 
@@ -120,8 +120,8 @@ AttentionErrors AttentionErrorsOf(const AttentionProblem& problem,
 // within the bounds. The state and the gradients should be cleared.
 void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem,
                                 const AttentionReference& reference);
-// The reference uses the arithmetic of `ops`.
-void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem);
+void ExpectAttentionIsReference(Ops& ops, AttentionProblem& problem,
+                                Arithmetic arithmetic);
 
 // Computes a case in bf16 with each of `all_ops`, and the same numbers in f32
 // with the first. If `rounds_late`, expects the results in bf16 to be within

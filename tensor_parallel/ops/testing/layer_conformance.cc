@@ -126,7 +126,7 @@ TEST_P(OpsConformanceTest, ALayerIsThatOfItsOperationsOneByOne) {
       copies[i].ReadTo(*other.all()[i]);
       // The products of cuBLASLt depend on the alignment of their operands,
       // which are the copies.
-      if (ArithmeticOf(ops()) == Arithmetic::kTensorCores) {
+      if (arithmetic() == Arithmetic::kTensorCores) {
         ExpectClose(*other.all()[i], layer.all()[i]->values());
       } else {
         EXPECT_EQ(other.all()[i]->bytes(), layer.all()[i]->bytes()) << i;

@@ -23,6 +23,7 @@
 #include "base/tensor/tensor_view.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
+#include "tensor_parallel/ops/testing/rounding.h"
 #include "tensor_parallel/ops/testing/test_tensor.h"
 
 namespace tessera::tensor_parallel {
@@ -80,6 +81,7 @@ class OpsConformanceTest : public ::testing::TestWithParam<OpsUnderTest> {
   // On memory of the device.
   Ops& device_ops() { return *tested_.ops; }
   Queue& queue() { return tested_.ops->queue(); }
+  Arithmetic arithmetic() { return ArithmeticOf(queue()); }
 
  private:
   TestedOps tested_;

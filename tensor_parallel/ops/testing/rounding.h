@@ -3,7 +3,7 @@
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_TESTING_ROUNDING_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_TESTING_ROUNDING_H_
 
-#include "tensor_parallel/ops/ops.h"
+#include "base/device/device.h"
 
 namespace tessera::tensor_parallel {
 
@@ -18,9 +18,10 @@ enum class Arithmetic {
   kTensorCores,
 };
 
-inline Arithmetic ArithmeticOf(const Ops& ops) {
-  return ops.queue().native_handle() == nullptr ? Arithmetic::kStatistics
-                                                : Arithmetic::kTensorCores;
+// `queue` is that of the device, not the host queue of UploadOperands().
+inline Arithmetic ArithmeticOf(const Queue& queue) {
+  return queue.native_handle() == nullptr ? Arithmetic::kStatistics
+                                          : Arithmetic::kTensorCores;
 }
 
 // The largest relative error of a number rounded to bf16.

@@ -148,7 +148,8 @@ class ComputedTimes {
   int64_t last_ = 0;
 };
 
-// The origins of the pipeline ranks' timelines, on this rank's clock.
+// The origins of the pipeline ranks' timelines, on this rank's clock. `group`
+// is for host memory.
 absl::StatusOr<std::vector<int64_t>> Origins(collectives::Communicator& group,
                                              int64_t own, int64_t offset) {
   const int64_t common = own + offset;
@@ -157,7 +158,7 @@ absl::StatusOr<std::vector<int64_t>> Origins(collectives::Communicator& group,
       group.AllGather(
           collectives::ConstBuffer(std::span<const int64_t>(&common, 1)),
           collectives::Buffer(std::span(origins))),
-      Annotate(_, "comparing the begin of a pipeline's step"));
+      Annotate(_, "comparing the begins of a pipeline step"));
   for (int64_t& origin : origins) origin -= offset;
   return origins;
 }
@@ -267,7 +268,7 @@ absl::Status StepMeter::AddPipeline(TrainRank& rank, StepActivity& activity) {
   if (group.size() == 1) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const pipeline::Timeline all, rank.GatherTimeline());
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> origins,
-                           Origins(group, origin, clock_offset_));
+                           Origins(group.host(), origin, clock_offset_));
   const ComputedTimes computed(all, origins);
   int64_t last = activity.passes.empty() ? activity.whole.begin
                                          : activity.passes.back().span.end;

@@ -120,6 +120,8 @@ expect_usage_error "--model=llama-1m: contradicts --init_from=models/base: vocab
   --model=llama-1m --init_from=models/base
 expect_usage_error "--init_from=nowhere: " --init_from=nowhere
 expect_usage_error "--init_from=source: " --init_from=source
+expect_usage_error "--init_from=models/experts: has a vocabulary of 264, and the tokenizer one of 769" \
+  --init_from=models/experts --tokenizer=source
 expect_usage_error "--length=4096: the model has 128 positions" --init_from=models/base --length=4096
 cp -r half damaged && rm damaged/model-00002-of-*.safetensors
 expect_usage_error "model-00002-of-" --init_from=damaged

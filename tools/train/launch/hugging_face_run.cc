@@ -56,6 +56,18 @@ std::string TokenizerDirectory(const Settings& settings) {
   return text::HasTokenizer(found) ? found : "";
 }
 
+absl::StatusOr<tools::ExportOptions> ExportOptionsOf(
+    const Settings& settings, const text::Tokenizer& tokenizer,
+    const RunDirectory& directory) {
+  tools::ExportOptions options = {.dtype = settings.parallel.dtype,
+                                  .tokenizer = TokenizerDirectory(settings)};
+  if (!options.tokenizer.empty()) options.end_of_text = tokenizer.end_of_text();
+  if (settings.keep_best) {
+    TESSERA_ASSIGN_OR_RETURN(options.best, directory.BestCheckpoint());
+  }
+  return options;
+}
+
 }  // namespace
 
 absl::Status FollowInitialModel(const SettingsFlags& flags,
@@ -86,23 +98,15 @@ absl::StatusOr<std::vector<std::string>> SaveModel(
   if (target.empty()) return written;
   std::string checkpoint = last.empty() ? directory.LastCheckpoint() : last;
   if (checkpoint.empty()) checkpoint = settings.resume;
-  tools::ExportOptions options = {.dtype = settings.parallel.dtype,
-                                  .tokenizer = TokenizerDirectory(settings)};
-  if (!options.tokenizer.empty()) options.end_of_text = tokenizer.end_of_text();
-  absl::Status status;
-  if (settings.keep_best) {
-    absl::StatusOr<std::string> best = directory.BestCheckpoint();
-    status = best.status();
-    if (best.ok()) options.best = *std::move(best);
-  }
-  if (status.ok()) {
-    status = tools::ExportModel(checkpoint, target, options);
-  }
+  const absl::StatusOr<tools::ExportOptions> options =
+      ExportOptionsOf(settings, tokenizer, directory);
   TESSERA_RETURN_IF_ERROR(
-      status, absl::Status(_.code(),
-                           absl::StrCat("--save_hf=", target, ": ", _.message(),
-                                        "; //tools/checkpoint export ",
-                                        checkpoint, " DIR writes the model")));
+      options.ok() ? tools::ExportModel(checkpoint, target, *options)
+                   : options.status(),
+      absl::Status(_.code(),
+                   absl::StrCat("--save_hf=", target, ": ", _.message(),
+                                "; //tools/checkpoint export ", checkpoint,
+                                " DIR writes the model")));
   written.push_back(target);
   if (settings.keep_best) {
     written.push_back((fs::path(target) / tools::kBestModel).string());

@@ -28,8 +28,9 @@ absl::Status CheckSaveTarget(const Settings& settings);
 // Writes the checkpoint of the last step, `last`, into --save_hf; with
 // --keep_best also the best one of `directory`. If `last` is empty, the run
 // took no step, and the checkpoint is the newest one of `directory`, or that of
-// --resume. Returns the directories of the models, none without --save_hf.
-// Errors name the command that writes the model from the checkpoint.
+// --resume. Copies the tokenizer if its directory has a tokenizer.json or
+// tokenizer.model. Returns the directories of the models, none without
+// --save_hf. Errors name the command that writes the model from the checkpoint.
 absl::StatusOr<std::vector<std::string>> SaveModel(
     const Settings& settings, const text::Tokenizer& tokenizer,
     const RunDirectory& directory, const std::string& last);

@@ -1,11 +1,12 @@
 #include "tools/checkpoint/hugging_face_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,14 +28,16 @@
 #include "nlohmann/json.hpp"
 #include "tools/checkpoint/write_run.h"
 #include "tools/model_files/hugging_face_config.h"
-#include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_file.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
 #include "tools/text/tokenizer_files.h"
+#include "tools/train/checkpoint/held_tensor.h"
+#include "tools/train/checkpoint/imported_weights.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "zero3/checkpoint/file_calls.h"
+#include "zero3/layout/state_format.h"
 #include "zero3/state/loss_scaler.h"
 
 namespace tessera::tools {
@@ -75,18 +78,6 @@ absl::Status SystemError(const std::error_code& error, const char* action,
   if (!error) return absl::OkStatus();
   return absl::ErrnoToStatus(
       error.value(), absl::StrCat("cannot ", action, " ", QuotedPath(path)));
-}
-
-absl::Status CheckTarget(const std::string& directory) {
-  std::error_code error;
-  if (!fs::exists(directory, error)) return absl::OkStatus();
-  if (fs::is_directory(directory, error) && fs::is_empty(directory, error)) {
-    return absl::OkStatus();
-  }
-  return absl::AlreadyExistsError(
-      absl::StrCat(QuotedPath(directory),
-                   " exists and is not an empty directory; give a new "
-                   "directory"));
 }
 
 class Export {
@@ -226,19 +217,22 @@ absl::Status CheckType(const ExportOptions& options) {
                    " cannot be exported; f32, bf16 and f16 can"));
 }
 
+// The path without a trailing slash, which would change its parent.
+std::string TargetOf(const std::string& directory) {
+  return fs::path(directory + "/").lexically_normal().parent_path().string();
+}
+
 // Calls `write` with a temporary directory, which then becomes `directory`.
 absl::Status WriteWhole(
     const std::string& directory,
     absl::FunctionRef<absl::Status(const std::string& writing)> write) {
-  // Without a trailing slash, which would change the parent path.
-  const std::string target =
-      fs::path(directory + "/").lexically_normal().parent_path().string();
-  TESSERA_RETURN_IF_ERROR(CheckTarget(target));
+  const std::string target = TargetOf(directory);
+  TESSERA_RETURN_IF_ERROR(CheckExportTarget(target));
   const std::string writing = target + ".writing";
   std::error_code error;
   fs::remove_all(writing, error);  // Left by an interrupted export.
   TESSERA_RETURN_IF_ERROR(SystemError(error, "remove", writing));
-  fs::create_directory(writing, error);
+  fs::create_directories(writing, error);
   TESSERA_RETURN_IF_ERROR(SystemError(error, "make the directory", writing));
   absl::Status status = write(writing);
   if (status.ok()) status = Publish(writing, target);
@@ -349,6 +343,30 @@ absl::Status WriteAdapter(train::ModelReader& reader, const std::string& base,
 
 }  // namespace
 
+absl::Status CheckExportTarget(const std::string& directory) {
+  const fs::path target = TargetOf(directory);
+  std::error_code error;
+  if (fs::exists(target, error) &&
+      !(fs::is_directory(target, error) && fs::is_empty(target, error))) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(QuotedPath(target.string()),
+                     " exists and is not an empty directory; give a new "
+                     "directory"));
+  }
+  fs::path parent = fs::absolute(target, error).parent_path();
+  while (parent.has_relative_path() && !fs::exists(parent, error)) {
+    parent = parent.parent_path();
+  }
+  const bool is_directory = fs::is_directory(parent, error);
+  if (is_directory && access(parent.c_str(), W_OK | X_OK) == 0) {
+    return absl::OkStatus();
+  }
+  if (!is_directory) errno = ENOTDIR;
+  return absl::ErrnoToStatus(
+      errno, absl::StrCat(QuotedPath(target.string()), " cannot be made in ",
+                          QuotedPath(parent.string())));
+}
+
 absl::Status ExportAdapter(const std::string& checkpoint,
                            const std::string& directory,
                            const std::string& base,
@@ -376,142 +394,61 @@ absl::Status ExportModel(const std::string& checkpoint,
   }
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::ModelReader> reader,
                            train::ModelReader::Open(checkpoint));
-  return WriteWhole(directory, [&](const std::string& writing) {
-    return Export(*reader, writing, options).Write();
+  std::unique_ptr<train::ModelReader> best;
+  if (!options.best.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(best, train::ModelReader::Open(options.best));
+  }
+  return WriteWhole(directory, [&](const std::string& writing) -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(Export(*reader, writing, options).Write());
+    if (best == nullptr) return absl::OkStatus();
+    const std::string of_best = absl::StrCat(writing, "/", kBestModel);
+    std::error_code error;
+    fs::create_directory(of_best, error);
+    TESSERA_RETURN_IF_ERROR(SystemError(error, "make the directory", of_best));
+    TESSERA_RETURN_IF_ERROR(Export(*best, of_best, options).Write());
+    return zero3::FileCalls::System().SyncDirectory(of_best);
   });
 }
 
 namespace {
 
-using model_files::HuggingFaceWeights;
-using model_files::ModelConfig;
-using tensor_parallel::IndexRange;
-using train::HeldTensor;
-using zero3::StateArray;
-using zero3::StatePart;
-
-constexpr int64_t kWeightsAtOnce = int64_t{1} << 22;
-
-// Reads the tensors of a run from the weights of a Hugging Face model.
-class Weights {
- public:
-  explicit Weights(const HuggingFaceWeights& files)
-      : files_(files), config_(files.config().model) {
-    for (LlamaParameter& parameter : model_files::LlamaParameters(config_)) {
-      std::string name = train::RunTensorName(parameter.part, parameter.layer);
-      parameters_.emplace(std::move(name), std::move(parameter));
-    }
-  }
-
-  // Implements BlockSource.
-  absl::Status Read(const HeldTensor& held, StatePart part,
-                    const StateArray& to) {
-    if (part != StatePart::kValue && part != StatePart::kMaster) {
-      return absl::OkStatus();
-    }
-    const LlamaParameter& parameter =
-        parameters_.at(std::string(train::SourceOfTied(config_, held.name)));
-    int64_t place = 0;  // First held element of `rows`.
-    const int64_t end = to.begin + to.capacity;
-    const int64_t width = held.width();
-    for (const auto& rows : held.rows) {
-      const int64_t next = place + rows.range.size() * width;
-      const int64_t first = std::max(to.begin, place);
-      const int64_t last = std::min(end, next);
-      if (first < last) {
-        const int64_t offset = rows.range.begin;
-        TESSERA_RETURN_IF_ERROR(
-            ReadRange(parameter, held,
-                      {offset + (first - place) / width,
-                       offset + (last - place + width - 1) / width},
-                      place - offset * width, to));
-      }
-      place = next;
-    }
+// Sets values and master weights; moments are zero already.
+absl::Status SetWeights(const train::ImportedWeights& weights,
+                        const train::HeldTensor& held, zero3::StatePart part,
+                        const zero3::StateArray& to) {
+  if (part != zero3::StatePart::kValue && part != zero3::StatePart::kMaster) {
     return absl::OkStatus();
   }
-
- private:
-  // Reads rows, a limited number at a time. `origin` is the index of the held
-  // element at which row 0 would begin.
-  absl::Status ReadRange(const LlamaParameter& parameter,
-                         const HeldTensor& held, IndexRange rows,
-                         int64_t origin, const StateArray& to) {
-    const int64_t columns = held.shape.size() == 2 ? held.shape[1] : 1;
-    const int64_t at_once = std::max<int64_t>(1, kWeightsAtOnce / columns);
-    for (int64_t row = rows.begin; row < rows.end; row += at_once) {
-      TESSERA_RETURN_IF_ERROR(ReadRows(parameter, held,
-                                       {row, std::min(row + at_once, rows.end)},
-                                       origin + row * held.width(), to));
-    }
-    return absl::OkStatus();
-  }
-
-  // Reads the held columns of rows, which begin at held element `place`.
-  absl::Status ReadRows(const LlamaParameter& parameter, const HeldTensor& held,
-                        IndexRange rows, int64_t place, const StateArray& to) {
-    const int64_t columns = held.shape.size() == 2 ? held.shape[1] : 1;
-    rows_.resize(static_cast<size_t>(rows.size() * columns));
-    TESSERA_RETURN_IF_ERROR(files_.Read(parameter.part, parameter.layer,
-                                        rows.begin, rows.end, rows_));
-    for (int64_t row = 0; row < rows.size(); ++row) {
-      TESSERA_RETURN_IF_ERROR(
-          CopyRow(std::span<const float>(rows_).subspan(
-                      static_cast<size_t>(row * columns + held.columns.begin),
-                      static_cast<size_t>(held.width())),
-                  place + row * held.width(), to));
-    }
-    return absl::OkStatus();
-  }
-
-  // Copies the part of a row that overlaps the elements of `to`.
-  static absl::Status CopyRow(std::span<const float> row, int64_t place,
-                              const StateArray& to) {
-    const int64_t begin = std::max(place, to.begin);
-    const int64_t end = std::min(place + static_cast<int64_t>(row.size()),
-                                 to.begin + to.capacity);
-    if (begin >= end) return absl::OkStatus();
-    const int64_t width = SizeInBytes(to.format.dtype);
-    return Convert(DType::kF32,
-                   std::as_bytes(row.subspan(static_cast<size_t>(begin - place),
-                                             static_cast<size_t>(end - begin))),
-                   to.format.dtype,
-                   {to.bytes + (begin - to.begin) * width,
-                    static_cast<size_t>((end - begin) * width)});
-  }
-
-  const HuggingFaceWeights& files_;
-  const ModelConfig& config_;
-  std::map<std::string, LlamaParameter> parameters_;
-  std::vector<float> rows_;
-};
+  std::vector<float> elements(static_cast<size_t>(to.capacity));
+  TESSERA_RETURN_IF_ERROR(weights.Read(held, to.begin, elements));
+  return Convert(
+      DType::kF32, std::as_bytes(std::span(elements)), to.format.dtype,
+      {to.bytes, static_cast<size_t>(to.format.BytesOf(to.capacity))});
+}
 
 }  // namespace
 
 absl::StatusOr<std::string> ImportModel(const std::string& model,
                                         const std::string& directory,
                                         const ImportOptions& options) {
-  TESSERA_ASSIGN_OR_RETURN(const HuggingFaceWeights files,
-                           HuggingFaceWeights::Open(model));
-  const model_files::HuggingFaceConfig& config = files.config();
+  TESSERA_ASSIGN_OR_RETURN(const train::ImportedWeights weights,
+                           train::ImportedWeights::Open(model));
   CheckpointPlan plan = {
-      .identity = {.model = config.model, .source = files.source()},
+      .identity = {.model = weights.config().model, .source = weights.source()},
       .mesh = options.mesh,
-      .zero = options.zero};
-  plan.dtype = options.dtype.value_or(
-      config.dtype && IsOfRuns(*config.dtype) ? *config.dtype : DType::kF32);
+      .zero = options.zero,
+      .dtype = options.dtype.value_or(weights.dtype())};
   if (!IsOfRuns(plan.dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("a run cannot compute with ",
                                                    DTypeName(plan.dtype),
                                                    "; give f32, bf16 or f16"));
   }
   if (plan.dtype == DType::kF16) plan.loss_scale = zero3::kFirstLossScale;
-  Weights weights(files);
-  return WriteRun(
-      zero3::FileCalls::System(), directory, plan,
-      [&](const HeldTensor& held, StatePart part, const StateArray& to) {
-        return weights.Read(held, part, to);
-      });
+  return WriteRun(zero3::FileCalls::System(), directory, plan,
+                  [&](const train::HeldTensor& held, zero3::StatePart part,
+                      const zero3::StateArray& to) {
+                    return SetWeights(weights, held, part, to);
+                  });
 }
 
 }  // namespace tessera::tools

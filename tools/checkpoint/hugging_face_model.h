@@ -19,6 +19,8 @@
 
 namespace tessera::tools {
 
+inline constexpr char kBestModel[] = "best";
+
 struct ExportOptions {
   DType dtype = DType::kF32;  // f32, bf16 or f16, rounded to nearest.
   int64_t max_shard_bytes = int64_t{5'000'000'000};
@@ -26,6 +28,9 @@ struct ExportOptions {
   // tokenizer, of chat templates, of processors and of generation are copied.
   // Empty copies none.
   std::string tokenizer = "";
+  // Another checkpoint, which is exported into the folder kBestModel of the
+  // directory. Empty: none.
+  std::string best = "";
   // The token with which this tokenizer ends a text. config.json gets it if the
   // run began without a config.json of its own.
   std::optional<int64_t> end_of_text = {};
@@ -34,8 +39,9 @@ struct ExportOptions {
 // Exports a checkpoint, or the newest one in a directory, as config.json,
 // safetensors with Hugging Face's Llama names and, if there are several files,
 // their index. The other keys of config.json and the generation_config.json are
-// those of the model that the run comes from. `directory` must be new or empty.
-// It is written as "directory.writing" and then renamed. Uses master weights if
+// those of the model that the run comes from. `directory` must be new or empty;
+// missing parents are made. It is written as "directory.writing" and then
+// renamed, so that it is complete or absent. Uses master weights if
 // there are any. Holds a few million weights at a time in memory.
 //
 // InvalidArgument for invalid options; AlreadyExists if the directory is not
@@ -44,6 +50,11 @@ struct ExportOptions {
 absl::Status ExportModel(const std::string& checkpoint,
                          const std::string& directory,
                          const ExportOptions& options);
+
+// Returns the error that an export to `directory` would return now:
+// AlreadyExists if it is not new or empty, the system's error if it cannot be
+// made.
+absl::Status CheckExportTarget(const std::string& directory);
 
 // Exports the LoRA adapters of a run in the format of Hugging Face's PEFT,
 // adapter_config.json and adapter_model.safetensors, for the base model with

@@ -26,6 +26,8 @@
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
+#include "tools/train/checkpoint/held_tensor.h"
+#include "tools/train/checkpoint/imported_weights.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/testing/mesh_run.h"
@@ -201,20 +203,34 @@ absl::StatusOr<train::testing::WholeBits> TrainAndSave(
   return state.bits();
 }
 
-// Resumes from a checkpoint at step 0 and continues training; returns the state
-// at resumption.
-absl::StatusOr<train::testing::WholeBits> BeginWith(
-    const train::RunOptions& options, const std::string& checkpoint) {
+struct Beginning {
+  train::testing::WholeBits bits;  // Before the first step.
+  std::vector<double> losses;      // Of the first steps.
+};
+
+// Begins to train, from a checkpoint at step 0 if `checkpoint` is not empty.
+absl::StatusOr<Beginning> BeginWith(const train::RunOptions& options,
+                                    const std::string& checkpoint) {
+  Beginning beginning;
   train::testing::WholeState state;
   TESSERA_RETURN_IF_ERROR(
       train::testing::OnRanks(options, [&](TrainRank& rank) -> absl::Status {
-        TESSERA_RETURN_IF_ERROR(train::RestoreRun(
-            checkpoint, train::testing::IdentityOf(options), rank));
+        if (!checkpoint.empty()) {
+          TESSERA_RETURN_IF_ERROR(train::RestoreRun(
+              checkpoint, train::testing::IdentityOf(options), rank));
+        }
         EXPECT_EQ(rank.steps(), 0);
+        EXPECT_EQ(rank.state().steps(), 0);
         TESSERA_RETURN_IF_ERROR(state.Add(rank));
-        return train::testing::TrainTo(rank, 1).status();
+        TESSERA_ASSIGN_OR_RETURN(const std::vector<double> losses,
+                                 train::testing::TrainTo(rank, 2));
+        if (rank.world().rank() == collectives::Rank(0)) {
+          beginning.losses = losses;
+        }
+        return absl::OkStatus();
       }));
-  return state.bits();
+  TESSERA_ASSIGN_OR_RETURN(beginning.bits, state.bits());
+  return beginning;
 }
 
 void ExpectWeightsWithoutMoments(const train::testing::WholeBits& before,
@@ -247,11 +263,96 @@ TEST(ExportModelTest, RoundTripsMixturesOnOtherMeshes) {
     options.mesh = mesh;
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto resumed,
                                  BeginWith(options, imported));
-    ExpectWeightsWithoutMoments(trained, resumed);
+    ExpectWeightsWithoutMoments(trained, resumed.bits);
     const std::string again = absl::StrCat(directory, "/again", mesh.ToFlag());
     TESSERA_ASSERT_OK(ExportModel(imported, again, {}));
     ExpectSameTensors(directory + "/hf", again);
   }
+}
+
+// Runs begin with the files of a model as with its import, in every bit.
+void ExpectBeginsLikeImport(train::RunOptions options, const std::string& model,
+                            const std::string& import_to) {
+  SCOPED_TRACE(absl::StrCat(options.mesh.ToFlag(), ", zero ",
+                            options.state.stage, ", lora ", options.lora.rank,
+                            ", ", DTypeName(options.dtype)));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string imported,
+      ImportModel(model, import_to,
+                  {.mesh = options.mesh, .dtype = options.dtype}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Beginning resumed,
+                               BeginWith(options, imported));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto weights,
+                               train::ImportedWeights::Open(model));
+  options.first_weights = [&](const tp::Parameter& parameter, int64_t begin,
+                              TensorView elements) {
+    return weights.Fill(parameter, begin, elements);
+  };
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Beginning begun, BeginWith(options, ""));
+  EXPECT_EQ(begun.bits, resumed.bits);
+  EXPECT_EQ(begun.losses, resumed.losses);
+}
+
+TEST(ImportedWeightsTest, BeginLikeAnImportOnEveryMesh) {
+  for (const bool is_mixture : {false, true}) {
+    train::RunOptions options = is_mixture ? train::testing::SmallMixture()
+                                           : train::testing::SmallRun();
+    const std::string directory = NewRunDirectory("begins");
+    ASSERT_THAT(TrainAndSave(options, directory + "/ckpt"), IsOk());
+    TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+    int64_t count = 0;
+    for (train::MeshSizes mesh :
+         {train::MeshSizes{}, train::MeshSizes{.dp = 2, .tp = 2},
+          train::MeshSizes{.pp = 2}, train::MeshSizes{.dp = 2, .cp = 2}}) {
+      if (is_mixture && mesh.dp == 2) mesh.ep = 2;
+      options.mesh = mesh;
+      options.state.stage = static_cast<int>(count % 4);
+      options.dtype = count % 2 == 0 ? DType::kF32 : DType::kBF16;
+      options.lora.rank = count == 3 && !is_mixture ? 3 : 0;
+      ExpectBeginsLikeImport(options, directory + "/hf",
+                             absl::StrCat(directory, "/", count++));
+    }
+  }
+}
+
+TEST(ImportedWeightsTest, RejectsUnknownTensorsAndTypes) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto weights,
+                               train::ImportedWeights::Open(kModel));
+  EXPECT_EQ(weights.dtype(), DType::kF32);
+  std::vector<float> element(1);
+  EXPECT_THAT(weights.Read(train::WholeTensor("layers.9.mlp_norm.weight", {8}),
+                           0, element),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no tensor \"layers.9.mlp_norm.weight\"")));
+}
+
+TEST(ExportModelTest, WritesTheBestCheckpointBesideTheLast) {
+  const std::string directory = NewRunDirectory("best");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                               ImportModel(kModel, directory + "/ckpt", {}));
+  TESSERA_ASSERT_OK(
+      ExportModel(path, directory + "/new/parents/model", {.best = path}));
+  ExpectSameTensors(kModel, directory + "/new/parents/model");
+  ExpectSameTensors(kModel, directory + "/new/parents/model/best");
+  // Neither is written if one cannot be.
+  EXPECT_THAT(
+      ExportModel(path, directory + "/none", {.best = directory + "/missing"}),
+      Not(IsOk()));
+  EXPECT_FALSE(fs::exists(directory + "/none"));
+}
+
+TEST(CheckExportTargetTest, RejectsUsedAndImpossibleDirectories) {
+  const std::string directory = NewRunDirectory("targets");
+  TESSERA_EXPECT_OK(CheckExportTarget(directory));
+  TESSERA_EXPECT_OK(CheckExportTarget(directory + "/"));
+  TESSERA_EXPECT_OK(CheckExportTarget(directory + "/new/model"));
+  TESSERA_ASSERT_OK(WriteFile(directory + "/file", "x"));
+  EXPECT_THAT(CheckExportTarget(directory),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("is not an empty directory")));
+  EXPECT_THAT(CheckExportTarget(directory + "/file/model"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot be made in ")));
 }
 
 // Gemma's files store the weights of norms minus 1.
@@ -336,7 +437,7 @@ TEST_P(SixteenBitTiedModelTest, KeepsMastersInF32Files) {
   options_.mesh = {.tp = 2};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto resumed,
                                BeginWith(options_, imported));
-  ExpectWeightsWithoutMoments(trained_, resumed);
+  ExpectWeightsWithoutMoments(trained_, resumed.bits);
 }
 
 TEST_P(SixteenBitTiedModelTest, RoundTripsSixteenBitFiles) {
@@ -528,8 +629,9 @@ TEST_F(BadModelTest, FailedExportsLeaveNoFiles) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(ExportModel(path, to, {.tokenizer = directory_ + "/model"}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("tokenizer")));
-  EXPECT_THAT(ExportModel(path, directory_ + "/no/such/export", {}),
-              Not(IsOk()));
+  EXPECT_THAT(ExportModel(path, directory_ + "/model/config.json/export", {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot be made in ")));
   {
     std::fstream stream(path + "/tp0-pp0.rank-00000.state",
                         std::ios::in | std::ios::out);

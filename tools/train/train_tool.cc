@@ -31,6 +31,7 @@
 #include "tools/launch/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/launch/finish.h"
+#include "tools/train/launch/hugging_face_run.h"
 #include "tools/train/launch/memory_check.h"
 #include "tools/train/launch/rank_process.h"
 #include "tools/train/launch/run_directory.h"
@@ -78,7 +79,7 @@ absl::Status CheckMemory(const Settings& settings,
                          const model_files::ModelConfig& model,
                          int64_t ranks_here, std::ostream& err);
 // Before ranks start, so that an invalid path is bad usage.
-absl::Status CheckPrometheusFile(const Settings& settings);
+absl::Status CheckOutputs(const Settings& settings);
 void PrintPrediction(const CheckedRun& run, std::ostream& out);
 absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
                     std::ostream& out, std::ostream& err, int& exit_code);
@@ -145,6 +146,7 @@ int TrainMain(int argc, char** argv) {
 absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
                           std::ostream& err, int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
+  TESSERA_RETURN_IF_ERROR(FollowInitialModel(flags, settings));
   if (!flags.IsChosen("dtype")) FollowCheckpoint(settings);
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
   settings = AtLowestRung(settings, ScratchOf(settings));
@@ -160,7 +162,7 @@ absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
   if (launcher.has_value()) {
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }
-  TESSERA_RETURN_IF_ERROR(CheckPrometheusFile(settings));
+  TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
   TESSERA_ASSIGN_OR_RETURN(CheckedRun run, CheckRun(settings, err));
   TESSERA_RETURN_IF_ERROR(CheckMemory(run.settings, run.identity.model,
                                       /*ranks_here=*/0, err));
@@ -424,7 +426,7 @@ absl::Status RunOneRank(const Settings& settings,
         settings.parallel.memory_limit.ToString(), " chooses"));
   }
   if (place.rank.value() == 0) {
-    TESSERA_RETURN_IF_ERROR(CheckPrometheusFile(settings));
+    TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
   }
   Settings quick = settings;
   quick.report = false;  // Skips the measurements that --report needs.
@@ -646,7 +648,8 @@ absl::Status CheckMemory(const Settings& settings,
   return CheckRoom(settings, prediction, err);
 }
 
-absl::Status CheckPrometheusFile(const Settings& settings) {
+absl::Status CheckOutputs(const Settings& settings) {
+  TESSERA_RETURN_IF_ERROR(CheckSaveTarget(settings));
   const std::string& file = settings.prometheus_file;
   return file.empty() ? absl::OkStatus() : PrometheusFile(file).Check();
 }

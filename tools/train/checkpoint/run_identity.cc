@@ -254,12 +254,17 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
   return identity;
 }
 
+std::string ModelDifferences(const model_files::ModelConfig& there,
+                             const model_files::ModelConfig& here) {
+  return OfModels(there, here).ToString();
+}
+
 absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
                           const RunIdentity& now) {
-  const Differences models = OfModels(saved.model, now.model);
+  const std::string models = ModelDifferences(saved.model, now.model);
   if (!models.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint is of another model: ", models.ToString(),
+        absl::StrCat("the checkpoint is of another model: ", models,
                      "; give the model that it was saved from"));
   }
   if (saved.lora != now.lora && (steps > 0 || saved.lora.rank > 0)) {

@@ -73,6 +73,11 @@ absl::Status AddTo(const RunIdentity& identity,
 absl::StatusOr<RunIdentity> IdentityFrom(
     const zero3::CheckpointMetadata& metadata);
 
+// The fields in which two models differ, with both values: "hidden is 64 there
+// and 128 here, ..."; "" if a run computes the same with both.
+std::string ModelDifferences(const model_files::ModelConfig& there,
+                             const model_files::ModelConfig& here);
+
 // Returns OK if a run `now` can continue a checkpoint of `saved` after `steps`
 // steps. Otherwise InvalidArgument, with both values of the fields that differ.
 // These fields are not compared, because they have no effect:

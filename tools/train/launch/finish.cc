@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
+#include "tools/train/launch/hugging_face_run.h"
 #include "tools/train/report/run_report.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/sample/generate.h"
@@ -152,7 +153,11 @@ absl::StatusOr<LossDifference> Verify(const FinishedRun& run,
 // Prints each part as soon as it is ready, because some take long.
 absl::Status FinishAsText(const FinishedRun& run, RunOutcome& outcome,
                           std::ostream& out, std::ostream& err) {
-  out << SummaryText(run.settings, outcome.result) << std::flush;
+  out << SummaryText(run.settings, outcome.result);
+  for (const std::string& model : outcome.models) {
+    out << absl::StrFormat("%-11s", "model") << model << "\n";
+  }
+  out.flush();
   TESSERA_ASSIGN_OR_RETURN(outcome.sample, DrawSample(run, outcome.result),
                            Annotate(_, "the sample"));
   if (!outcome.sample.empty()) out << "\n" << outcome.sample << "\n";
@@ -213,6 +218,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.parallel.device_budget = {};
   alone.parallel.memory_strategy = {};
   alone.run_dir = "";
+  alone.save_hf = "";
   alone.checkpoint_every = 0;
   alone.eval_every = 0;
   alone.metrics = "";
@@ -353,6 +359,7 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
          {"skipped_samples", rollback.skipped_samples}});
   }
   json["sample"] = outcome.sample;
+  json["models"] = outcome.models;
   if (outcome.report) {
     json["report"] = Json::parse(RunReportAsJson(*outcome.report));
   }
@@ -379,8 +386,14 @@ absl::Status FinishRun(const FinishedRun& run, const std::string& text,
     }
     outcome.report = MakeRunReport(outcome.result, run.settings, prediction);
   }
-  return run.settings.format == "json" ? FinishAsJson(run, outcome, out, err)
-                                       : FinishAsText(run, outcome, out, err);
+  absl::StatusOr<std::vector<std::string>> models = SaveModel(
+      run.settings, *run.tokenizer, run.directory, outcome.result.checkpoint);
+  if (models.ok()) outcome.models = *models;
+  const absl::Status finished = run.settings.format == "json"
+                                    ? FinishAsJson(run, outcome, out, err)
+                                    : FinishAsText(run, outcome, out, err);
+  TESSERA_RETURN_IF_ERROR(models.status());
+  return finished;
 }
 
 }  // namespace tessera::train

@@ -14,6 +14,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,8 +38,10 @@ struct FinishedRun {
 };
 
 // `result` is the output of FormatRunResult. Writes it into the directory, and
-// prints the outcome to `out` as text or, with --format=json, as one object.
-// DataLoss if --verify finds losses that differ from those of one rank.
+// the model to --save_hf, and prints the outcome to `out` as text or, with
+// --format=json, as one object. DataLoss if --verify finds losses that differ
+// from those of one rank. An error of --save_hf is returned after the outcome
+// is printed.
 absl::Status FinishRun(const FinishedRun& run, const std::string& result,
                        std::ostream& out, std::ostream& err);
 
@@ -81,7 +84,8 @@ struct RunOutcome {
   Settings settings = {};
   RunResult result = {};
   std::string run_dir = {};
-  std::string sample = {};                                // Empty: no sample.
+  std::string sample = {};               // Empty: no sample.
+  std::vector<std::string> models = {};  // The directories of --save_hf.
   std::optional<RunReport> report = std::nullopt;         // --report
   std::optional<LossDifference> verified = std::nullopt;  // --verify
 };
@@ -90,8 +94,8 @@ struct RunOutcome {
 // tokens, seconds, tokens_per_second, first_loss, last_loss, compute,
 // communication, bubble, offload (shares of time, the mean over ranks),
 // memory_bytes (the largest resident size of a rank), strategy_changes, sample,
-// and if requested report (RunReportAsJson) and verified. Losses that are not
-// finite are null. Ends with a line feed.
+// models, and if requested report (RunReportAsJson) and verified. Losses that
+// are not finite are null. Ends with a line feed.
 std::string OutcomeAsJson(const RunOutcome& outcome);
 
 }  // namespace tessera::train

@@ -25,6 +25,7 @@ RunOutcome Example() {
   RunOutcome outcome;
   outcome.run_dir = "/run";
   outcome.sample = "The end\n";
+  outcome.models = {"model", "model/best"};
   RunResult& result = outcome.result;
   result.first_step = 7;
   result.steps.resize(2);
@@ -77,6 +78,7 @@ TEST(OutcomeAsJsonTest, HasResults) {
   EXPECT_EQ(json["rollbacks"][0]["to_step"], 4);
   EXPECT_EQ(json["rollbacks"][0]["skipped_samples"], 64);
   EXPECT_EQ(json["sample"], "The end\n");
+  EXPECT_EQ(json["models"], Json({"model", "model/best"}));
   EXPECT_FALSE(json.contains("report"));
   EXPECT_FALSE(json.contains("verified"));
 }

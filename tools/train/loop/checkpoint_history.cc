@@ -72,6 +72,11 @@ absl::Status CheckpointHistory::Resume(TrainRank& rank) {
   TESSERA_ASSIGN_OR_RETURN(const RunIdentity saved,
                            IdentityFrom(manifest.parts[0].metadata),
                            Annotate(_, flag));
+  if (const std::string& model = run_.settings.init_from; !model.empty()) {
+    run_.Say(absl::StrCat("continues from ", path,
+                          "; the weights of --init_from=", model,
+                          " are not used"));
+  }
   // Checkpoints of earlier versions have none.
   if (!saved.source.config.empty()) run_.source = saved.source;
   SayNewRate(rank);

@@ -67,6 +67,13 @@ absl::Status RankSetup::Make(const RunContext& run) {
   options.state.ops = device_->state_ops();
   options.state.adamw.pool = options.state.sgd.pool = device_->pool();
   options.state.fill_threads = FillThreads(run);
+  if (run.first_weights != nullptr) {
+    options.first_weights = [weights = run.first_weights](
+                                const tensor_parallel::Parameter& parameter,
+                                int64_t begin, TensorView elements) {
+      return weights->Fill(parameter, begin, elements);
+    };
+  }
   // Predictions have no device.
   options.graphs = settings.cuda_graphs == "on"     ? GraphChoice::kOn
                    : settings.cuda_graphs == "auto" ? GraphChoice::kAuto

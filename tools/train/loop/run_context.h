@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "tools/model_files/model_config.h"
+#include "tools/train/checkpoint/imported_weights.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/training_data.h"
@@ -64,6 +65,9 @@ struct RunContext {
   const WorkerSinks& sinks;
   // The files of the model in the checkpoint that --resume selects.
   std::optional<model_files::ModelSource> source = std::nullopt;
+  // The weights of --init_from, while the first rank is made. Null: random
+  // weights, which a checkpoint may replace.
+  std::shared_ptr<const ImportedWeights> first_weights = nullptr;
   std::unique_ptr<RunTrace> trace = nullptr;       // With --trace.
   std::unique_ptr<StepOutputs> outputs = nullptr;  // On rank 0.
 

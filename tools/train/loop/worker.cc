@@ -1,5 +1,6 @@
 #include "tools/train/loop/worker.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "offload/pressure/pressure_gauge.h"
+#include "tools/train/checkpoint/imported_weights.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/loop/checkpoint_history.h"
 #include "tools/train/loop/loss_guard.h"
@@ -48,6 +50,7 @@ class Worker {
 
   absl::StatusOr<RunResult> RunOrFail();
   absl::Status SetUp();
+  absl::Status CreateRank();
   absl::Status TakeStep();
   absl::StatusOr<bool> RollBack(const StepRecord& record,
                                 const StepVerdict& verdict);
@@ -89,11 +92,26 @@ absl::StatusOr<RunResult> Worker::RunOrFail() {
   return Finish();
 }
 
+// A checkpoint replaces the weights of --init_from, which then are not read.
+absl::Status Worker::CreateRank() {
+  const std::string& model = run_.settings.init_from;
+  if (!model.empty() && run_.settings.resume.empty()) {
+    absl::StatusOr<ImportedWeights> weights = ImportedWeights::Open(model);
+    TESSERA_RETURN_IF_ERROR(run_.Agree(weights.status()),
+                            Annotate(_, absl::StrCat("--init_from=", model)));
+    run_.first_weights =
+        std::make_shared<const ImportedWeights>(*std::move(weights));
+  }
+  TESSERA_ASSIGN_OR_RETURN(setup_, RankSetup::Create(run_));
+  run_.first_weights.reset();
+  return absl::OkStatus();
+}
+
 absl::Status Worker::SetUp() {
   // The peak excludes reading the text and measuring collectives.
   offload::ReturnFreeMemory();
   RestartPeakMemory();
-  TESSERA_ASSIGN_OR_RETURN(setup_, RankSetup::Create(run_));
+  TESSERA_RETURN_IF_ERROR(CreateRank());
   const Settings& settings = run_.settings;
   if (!settings.trace.empty()) {
     TESSERA_ASSIGN_OR_RETURN(

@@ -4,16 +4,20 @@
 #define TESSERA_TOOLS_TRAIN_SETTINGS_RUN_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/memory.h"
+#include "base/tensor/tensor_view.h"
 #include "offload/tier/memory_tier.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/layers/lora.h"
+#include "tensor_parallel/layers/parameter.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/settings/batch_schedule.h"
 #include "tools/train/settings/learning_rate.h"
@@ -59,6 +63,13 @@ struct RunOptions {
   int64_t length = 128;
   int64_t steps = 1;
   uint64_t seed = 1;
+  // Sets elements [begin, begin + n) that a parameter holds, a tensor of f32 in
+  // host memory, to their initial weights. Several threads may call it. Not
+  // called for adapters. If null, weights are random numbers derived from
+  // `seed`.
+  std::function<absl::Status(const tensor_parallel::Parameter& parameter,
+                             int64_t begin, TensorView elements)>
+      first_weights = nullptr;
   double dropout = 0;  // See tensor_parallel/blocks/transformer_block.h.
   // tensor_parallel::LossTerms for the gradients. Reported losses exclude them.
   double label_smoothing = 0;

@@ -70,7 +70,7 @@ absl::StatusOr<ModelConfig> ModelOfDirectory(const Settings& settings,
   const ModelConfig& model = config->model;
   if (vocabulary > model.vocabulary) {
     return RefuseFlag(
-        "model", settings.model,
+        settings.init_from.empty() ? "model" : "init_from", settings.model,
         absl::StrCat("has a vocabulary of ", model.vocabulary,
                      ", and the tokenizer one of ", vocabulary,
                      "; give the model's own, such as --tokenizer=",

@@ -30,6 +30,9 @@ inline constexpr std::string_view kAutoOrder = "auto";
 struct Settings {
   // The model and the data.
   std::string model = "llama-1m";  // A preset, or a Hugging Face directory.
+  // A Hugging Face directory whose weights the run starts with, which then is
+  // `model`, too (FollowInitialModel). Empty: random weights.
+  std::string init_from = "";
   // Text files, globs, directories, .u16 and .u32 files of tokens. Empty: the
   // repository's own sources and documents.
   std::vector<std::string> data = {};
@@ -155,6 +158,8 @@ struct Settings {
   // A checkpoint, a directory of them, or "latest" or "best" (in run_dir).
   // Empty: a new run.
   std::string resume = "";
+  // A new directory for the trained model in the format of Hugging Face.
+  std::string save_hf = "";
   std::string metrics = "";  // A file with one JSON object per step; .csv: CSV.
   std::string tensorboard = "";  // A directory for TensorBoard's event files.
   std::string html = "";         // A page with curves of the metrics.

@@ -71,6 +71,11 @@ constexpr SettingsField kFields[] = {
      "model to train: a preset, llama-1m to llama-70b, or a directory with a "
      "Hugging Face config.json",
      kCommon},
+    {"init_from", kModelAndData, &Settings::init_from, AnyValue{},
+     "Hugging Face directory, config.json and safetensors, whose model is "
+     "trained from its weights; replaces --model. With --resume, a checkpoint "
+     "has precedence. Empty: random weights",
+     kCommon},
     {"data", kModelAndData, &Settings::data, AnyValue{},
      "comma-separated text files, JSON lines, directories, glob patterns and "
      "token files (.idx with .bin, .npy, .u16, .u32); with weights that add up "
@@ -96,7 +101,7 @@ constexpr SettingsField kFields[] = {
      "type of weights and activations: fp32; bf16; fp16, which uses "
      "--loss_scale; or fp8, which is bf16 with the matrix products of the "
      "transformer layers in fp8. Not given: with --resume that of the "
-     "checkpoint",
+     "checkpoint, with --init_from that of its config.json",
      kCommon},
     {"length", kModelAndData, &Settings::length,
      WholeRange{1, int64_t{1} << 31}, "tokens per sequence", kCommon},
@@ -365,6 +370,11 @@ constexpr SettingsField kFields[] = {
      "checkpoint to continue from: a checkpoint, a directory of checkpoints, "
      "or latest or best (lowest validation loss) in --run_dir. Empty: a new "
      "run",
+     kCommon},
+    {"save_hf", kOutputs, &Settings::save_hf, AnyValue{},
+     "new directory for the trained model in the format of Hugging Face, with "
+     "the tokenizer; with --keep_best, its folder best has the model with the "
+     "lowest validation loss. Weights have the type of --dtype. Empty: none",
      kCommon},
     {"metrics", kOutputs, &Settings::metrics, AnyValue{},
      "file with one JSON object per step, or CSV if its name ends in .csv",

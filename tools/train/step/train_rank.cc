@@ -198,15 +198,19 @@ absl::Status TrainRank::CreateModel() {
                      .replicas = groups_.replicas,
                      .model = groups_.model},
            .experts = {.shard = groups_.edp, .model = groups_.expert_model}},
-          [&first](const tp::Parameter& parameter, int64_t begin,
-                   TensorView elements) {
-            return first.Draw(parameter, begin, elements);
+          [&](const tp::Parameter& parameter, int64_t begin,
+              TensorView elements) {
+            return options_.first_weights == nullptr ||
+                           tp::IsLoraFactor(parameter.name())
+                       ? first.Draw(parameter, begin, elements)
+                       : options_.first_weights(parameter, begin, elements);
           },
           copied_tables,
           {.model = options_.model,
            .ops = &layers_->tensor().ops(),
            .tensor = options_.mesh.tp > 1 ? groups_.tp : nullptr,
            .experts = groups_.ep}));
+  options_.first_weights = nullptr;  // Releases what it refers to.
   return absl::OkStatus();
 }
 

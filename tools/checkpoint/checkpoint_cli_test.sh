@@ -43,6 +43,13 @@ mkdir run && cp -r checkpoints run/ && "$checkpoint" verify run >out 2>err || fa
 for file in checkpoints/step-00000000/*.state; do
   cmp "$file" "again/step-00000000/$(basename "$file")" || fail "$file is another after export and import"
 done
+for files in dcp torch_dist; do
+  "$checkpoint" export resharded $files --files=$files >/dev/null || fail "export as $files"
+  "$checkpoint" import $files "of_$files" --mesh=dp2,pp2,tp2 >/dev/null || fail "import of $files"
+  for file in checkpoints/step-00000000/*.state; do
+    cmp "$file" "of_$files/step-00000000/$(basename "$file")" || fail "$file is another after $files"
+  done
+done
 
 expect_error() {
   local code=$1
@@ -68,6 +75,9 @@ grep -q "unknown flag --mesh" err || fail "list --mesh: $(cat err)"
 expect_usage_error import x
 expect_usage_error export checkpoints
 expect_usage_error export checkpoints x --dtype=int4
+expect_usage_error export checkpoints x --files=zip
+grep -q -- "--files=zip: allowed: safetensors, dcp, torch_dist" err || fail "files: $(cat err)"
+expect_usage_error export checkpoints x --files=dcp --adapter
 expect_usage_error reshard checkpoints x --mesh=zz2
 expect_usage_error reshard checkpoints x --mesh=pp3
 expect_usage_error reshard checkpoints x --zero=4

@@ -29,9 +29,14 @@
 #include "tools/checkpoint/write_run.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
+#include "tools/model_files/megatron_names.h"
+#include "tools/model_files/pickle.h"
+#include "tools/model_files/piece_place.h"
 #include "tools/model_files/safetensors_file.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
+#include "tools/model_files/torch_archive.h"
+#include "tools/model_files/torch_checkpoint.h"
 #include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/imported_weights.h"
@@ -46,7 +51,10 @@ namespace {
 
 using model_files::HuggingFacePiece;
 using model_files::LlamaParameter;
+using model_files::PickleWriter;
+using model_files::PiecePlace;
 using model_files::SafetensorsSetWriter;
+using model_files::TorchCheckpointWriter;
 
 namespace fs = std::filesystem;
 
@@ -90,18 +98,27 @@ class Export {
     TESSERA_RETURN_IF_ERROR(WriteConfigs());
     TESSERA_ASSIGN_OR_RETURN(const model_files::ElementType type,
                              model_files::FromDType(options_.dtype));
-    TESSERA_ASSIGN_OR_RETURN(
-        SafetensorsSetWriter writer,
-        SafetensorsSetWriter::Create(
-            directory_, model_files::HuggingFaceTensors(reader_.config(), type),
-            options_.max_shard_bytes, {{"format", "pt"}}));
-    for (const LlamaParameter& parameter :
-         model_files::LlamaParameters(reader_.config())) {
-      for (const HuggingFacePiece& piece : parameter.pieces) {
-        TESSERA_RETURN_IF_ERROR(WritePiece(parameter, piece, writer));
-      }
+    if (options_.files == WeightFiles::kTorchDist) {
+      TESSERA_RETURN_IF_ERROR(WriteMegatronFiles());
     }
-    return writer.Commit();
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<model_files::StoredTensor> tensors, Tensors(type));
+    if (options_.files == WeightFiles::kSafetensors) {
+      TESSERA_ASSIGN_OR_RETURN(
+          SafetensorsSetWriter writer,
+          SafetensorsSetWriter::Create(directory_, tensors,
+                                       options_.max_shard_bytes,
+                                       {{"format", "pt"}}));
+      return WriteWeights(writer);
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        TorchCheckpointWriter writer,
+        TorchCheckpointWriter::Create(directory_, tensors,
+                                      options_.max_shard_bytes));
+    if (options_.files == WeightFiles::kTorchDist) {
+      TESSERA_RETURN_IF_ERROR(WriteMegatronObjects(writer));
+    }
+    return WriteWeights(writer);
   }
 
  private:
@@ -165,9 +182,71 @@ class Export {
     return absl::OkStatus();
   }
 
+  // What Megatron-LM reads beside the weights: the format, and the version from
+  // which the rows of linear_qkv have the order of megatron_names.h.
+  absl::Status WriteMegatronFiles() {
+    PickleWriter common;
+    common.OpenDictionary();
+    common.Text("checkpoint_version");
+    common.Real(3);
+    common.Text("iteration");
+    common.Integer(0);
+    common.CloseDictionary();
+    TESSERA_RETURN_IF_ERROR(
+        WriteFile(absl::StrCat(directory_, "/common.pt"),
+                  model_files::TorchObjectArchive(common.Finish())));
+    const nlohmann::ordered_json metadata = {{"sharded_backend", "torch_dist"},
+                                             {"sharded_backend_version", 1},
+                                             {"common_backend", "torch"},
+                                             {"common_backend_version", 1}};
+    return WriteFile(absl::StrCat(directory_, "/metadata.json"),
+                     DumpJson(metadata));
+  }
+
+  absl::Status WriteMegatronObjects(TorchCheckpointWriter& writer) const {
+    PickleWriter none;
+    none.OpenList();
+    none.None();
+    none.CloseList();
+    const std::string pickle = none.Finish();
+    for (const std::string& name :
+         model_files::MegatronObjects(reader_.config())) {
+      TESSERA_RETURN_IF_ERROR(writer.WriteObject(name, pickle));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<model_files::StoredTensor>> Tensors(
+      model_files::ElementType type) const {
+    if (options_.files == WeightFiles::kTorchDist) {
+      return model_files::MegatronTensors(reader_.config(), type);
+    }
+    return model_files::HuggingFaceTensors(reader_.config(), type);
+  }
+
+  absl::StatusOr<PiecePlace> PlaceOf(const LlamaParameter& parameter,
+                                     const HuggingFacePiece& piece) const {
+    if (options_.files == WeightFiles::kTorchDist) {
+      return model_files::MegatronPlace(reader_.config(), parameter, piece);
+    }
+    return PiecePlace{.name = piece.name};
+  }
+
+  template <typename Writer>
+  absl::Status WriteWeights(Writer& writer) {
+    for (const LlamaParameter& parameter :
+         model_files::LlamaParameters(reader_.config())) {
+      for (const HuggingFacePiece& piece : parameter.pieces) {
+        TESSERA_RETURN_IF_ERROR(WritePiece(parameter, piece, writer));
+      }
+    }
+    return writer.Commit();
+  }
+
+  template <typename Writer>
   absl::Status WritePiece(const LlamaParameter& parameter,
-                          const HuggingFacePiece& piece,
-                          SafetensorsSetWriter& writer) {
+                          const HuggingFacePiece& piece, Writer& writer) {
+    TESSERA_ASSIGN_OR_RETURN(const PiecePlace place, PlaceOf(parameter, piece));
     const int64_t width = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
     const int64_t bytes = width * SizeInBytes(options_.dtype);
     const int64_t at_once = std::max<int64_t>(1, kChunkWeights / width);
@@ -184,8 +263,16 @@ class Export {
       TESSERA_RETURN_IF_ERROR(Convert(DType::kF32,
                                       std::as_bytes(std::span(weights_)),
                                       options_.dtype, converted_));
-      TESSERA_RETURN_IF_ERROR(writer.Write(
-          piece.name, (piece.source_row + row) * bytes, converted_));
+      const int64_t first = piece.source_row + row;
+      TESSERA_RETURN_IF_ERROR(place.VisitRuns(
+          first, first + rows,
+          [&](int64_t tensor_row, int64_t piece_row, int64_t run) {
+            return writer.Write(
+                place.name, tensor_row * bytes,
+                std::span<const std::byte>(converted_)
+                    .subspan(static_cast<size_t>((piece_row - first) * bytes),
+                             static_cast<size_t>(run * bytes)));
+          }));
     }
     return absl::OkStatus();
   }
@@ -342,6 +429,13 @@ absl::Status WriteAdapter(train::ModelReader& reader, const std::string& base,
 }
 
 }  // namespace
+
+absl::StatusOr<WeightFiles> ParseWeightFiles(std::string_view text) {
+  if (text == "safetensors") return WeightFiles::kSafetensors;
+  if (text == "dcp") return WeightFiles::kDcp;
+  if (text == "torch_dist") return WeightFiles::kTorchDist;
+  return absl::InvalidArgumentError("allowed: safetensors, dcp, torch_dist");
+}
 
 absl::Status CheckExportTarget(const std::string& directory) {
   const fs::path target = TargetOf(directory);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,7 +22,18 @@ namespace tessera::tools {
 
 inline constexpr char kBestModel[] = "best";
 
+// The files of an export's weights.
+enum class WeightFiles {
+  kSafetensors,  // As transformers reads them.
+  kDcp,          // torch.distributed.checkpoint, under transformers' names.
+  kTorchDist,    // Megatron-LM's --ckpt-format=torch_dist.
+};
+
+// "safetensors", "dcp" or "torch_dist"; InvalidArgument for anything else.
+absl::StatusOr<WeightFiles> ParseWeightFiles(std::string_view text);
+
 struct ExportOptions {
+  WeightFiles files = WeightFiles::kSafetensors;
   DType dtype = DType::kF32;  // f32, bf16 or f16, rounded to nearest.
   int64_t max_shard_bytes = int64_t{5'000'000'000};
   // A directory with a tokenizer.json or tokenizer.model. Its files of the
@@ -37,12 +49,14 @@ struct ExportOptions {
 };
 
 // Exports a checkpoint, or the newest one in a directory, as config.json,
-// safetensors with Hugging Face's Llama names and, if there are several files,
-// their index. The other keys of config.json and the generation_config.json are
-// those of the model that the run comes from. `directory` must be new or empty;
-// missing parents are made. It is written as "directory.writing" and then
-// renamed, so that it is complete or absent. Uses master weights if
-// there are any. Holds a few million weights at a time in memory.
+// weights under Hugging Face's Llama names and, if there are several
+// safetensors files, their index. Files for Megatron-LM have the names of
+// megatron_names.h, and a common.pt and metadata.json beside them. The other
+// keys of config.json and the generation_config.json are those of the model
+// that the run comes from. `directory` must be new or empty; missing parents
+// are made. It is written as "directory.writing" and then renamed, so that it
+// is complete or absent. Uses master weights if there are any. Holds a few
+// million weights at a time in memory.
 //
 // InvalidArgument for invalid options; AlreadyExists if the directory is not
 // empty; the system's error if it cannot be written; the errors of ModelReader.
@@ -74,7 +88,7 @@ struct ImportOptions {
 };
 
 // Imports a model as a checkpoint at step 0, from which a run can resume, and
-// returns its path. `model` is a directory with config.json and safetensors.
+// returns its path. `model` is a directory that HuggingFaceWeights opens.
 // Weights are rounded to the type of the run; 16-bit weights have master
 // weights with the full precision of the files; moments are zero. Holds a few
 // million weights at a time in memory.

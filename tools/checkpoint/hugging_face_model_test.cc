@@ -24,6 +24,7 @@
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/checkpoint/write_run.h"
 #include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/safetensors_set.h"
 #include "tools/train/checkpoint/held_tensor.h"
@@ -39,6 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace tp = tensor_parallel;
+using model_files::HuggingFaceWeights;
 using model_files::LlamaParameter;
 using model_files::SafetensorsSet;
 using ::testing::AllOf;
@@ -269,6 +271,75 @@ TEST(ExportModelTest, RoundTripsMixturesOnOtherMeshes) {
     ExpectSameTensors(directory + "/hf", again);
   }
 }
+
+void ExpectSameWeights(const std::string& expected, const std::string& found) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceWeights a,
+                               HuggingFaceWeights::Open(expected));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceWeights b,
+                               HuggingFaceWeights::Open(found));
+  for (const LlamaParameter& parameter :
+       model_files::LlamaParameters(a.config().model)) {
+    const int64_t width = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
+    std::vector<float> rows[2];
+    for (const bool second : {false, true}) {
+      rows[second].resize(static_cast<size_t>(parameter.shape[0] * width));
+      TESSERA_ASSERT_OK((second ? b : a)
+                            .Read(parameter.part, parameter.layer, 0,
+                                  parameter.shape[0], rows[second]));
+    }
+    EXPECT_EQ(rows[0], rows[1]) << parameter.name;
+  }
+}
+
+class TorchFilesTest : public testing::TestWithParam<WeightFiles> {};
+
+TEST_P(TorchFilesTest, RoundTripBitForBit) {
+  const std::string directory = NewRunDirectory("torch");
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(kModel, directory + "/ckpt",
+                  {.mesh = {.dp = 3, .pp = 2, .tp = 4}, .zero = 1}));
+  const std::string to = directory + "/export";
+  TESSERA_ASSERT_OK(
+      ExportModel(path, to, {.files = GetParam(), .max_shard_bytes = 5000}));
+  EXPECT_TRUE(fs::exists(to + "/__0_1.distcp"));
+  EXPECT_EQ(fs::exists(to + "/common.pt"),
+            GetParam() == WeightFiles::kTorchDist);
+  ExpectSameWeights(kModel, to);
+}
+
+TEST_P(TorchFilesTest, RoundTripsMixtures) {
+  const std::string directory = NewRunDirectory("torch_mixture");
+  train::RunOptions options = train::testing::SmallMixture();
+  options.model.mixture.dense_layers = 0;
+  options.model.mixture.shared_intermediate = 0;
+  options.model.mixture.sigmoid = false;
+  options.router_bias_rate = 0;
+  options.model.architecture = model_files::Architecture::kQwen3Moe;
+  TESSERA_ASSERT_OK(TrainAndSave(options, directory + "/ckpt").status());
+  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+  const std::string to = directory + "/export";
+  TESSERA_ASSERT_OK(
+      ExportModel(directory + "/ckpt", to, {.files = GetParam()}));
+  ExpectSameWeights(directory + "/hf", to);
+}
+
+TEST(ExportModelTest, MegatronRefusesLayersOfSeveralKinds) {
+  const std::string directory = NewRunDirectory("kinds");
+  TESSERA_ASSERT_OK(
+      TrainAndSave(train::testing::SmallMixture(), directory + "/ckpt")
+          .status());
+  EXPECT_THAT(ExportModel(directory + "/ckpt", directory + "/export",
+                          {.files = WeightFiles::kTorchDist}),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("layers are all of one kind")));
+  EXPECT_FALSE(fs::exists(directory + "/export"));
+  EXPECT_FALSE(fs::exists(directory + "/export.writing"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, TorchFilesTest,
+                         testing::Values(WeightFiles::kDcp,
+                                         WeightFiles::kTorchDist));
 
 // Runs begin with the files of a model as with its import, in every bit.
 void ExpectBeginsLikeImport(train::RunOptions options, const std::string& model,

@@ -34,6 +34,9 @@ ABSL_FLAG(
     "fp32); import: the type of the run (default: from config.json)");
 ABSL_FLAG(tessera::ByteSize, max_shard_bytes, tessera::ByteSize(5'000'000'000),
           "largest number of bytes of weights in a file");
+ABSL_FLAG(std::string, files, "safetensors",
+          "files of the weights: safetensors, dcp (torch.distributed.checkpoint"
+          ") or torch_dist (Megatron-LM)");
 ABSL_FLAG(std::string, tokenizer, "",
           "a directory with tokenizer files to copy into the export");
 ABSL_FLAG(bool, adapter, false,
@@ -179,6 +182,9 @@ absl::Status Export(const Operands& operands) {
     return FlagError("max_shard_bytes", absl::StrCat(options.max_shard_bytes),
                      "give 1 or more");
   }
+  const std::string files = absl::GetFlag(FLAGS_files);
+  TESSERA_ASSIGN_OR_RETURN(options.files, ParseWeightFiles(files),
+                           FlagError("files", files, _));
   const std::string tokenizer = absl::GetFlag(FLAGS_tokenizer);
   if (!tokenizer.empty()) {
     options.tokenizer = tokenizer;
@@ -191,6 +197,9 @@ absl::Status Export(const Operands& operands) {
   const bool is_adapter = absl::GetFlag(FLAGS_adapter);
   if (!base.empty() && !is_adapter) {
     return FlagError("base", base, "has no effect without --adapter");
+  }
+  if (is_adapter && options.files != WeightFiles::kSafetensors) {
+    return FlagError("files", files, "adapters are safetensors");
   }
   TESSERA_RETURN_IF_ERROR(is_adapter
                               ? ExportAdapter(operands[0], to, base, options)
@@ -245,13 +254,17 @@ std::vector<Verb> CheckpointVerbs() {
        .body = Reshard},
       {.name = "export",
        .operands = {"RUN", "DIR"},
-       .summary = "Writes the weights as a Hugging Face model.",
+       .summary = "Writes the weights as a Hugging Face model, or for torch or "
+                  "Megatron-LM.",
        .example = "export run/checkpoints model --dtype=bf16",
-       .flags = {"dtype", "max_shard_bytes", "tokenizer", "adapter", "base"},
+       .flags = {"dtype", "files", "max_shard_bytes", "tokenizer", "adapter",
+                 "base"},
        .body = Export},
       {.name = "import",
        .operands = {"MODEL", "DIR"},
-       .summary = "Writes a Hugging Face model as a checkpoint of step 0.",
+       .summary = "Writes a Hugging Face model, or a config.json with a "
+                  "checkpoint of torch or Megatron-LM beside it, as a "
+                  "checkpoint of step 0.",
        .example = "import models/smollm run/checkpoints --mesh=dp2,pp2",
        .flags = {"mesh", "zero", "dtype"},
        .body = Import},

@@ -4,16 +4,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "base/tensor/tensor_view.h"
+#include "tools/model_files/megatron_names.h"
 
 namespace tessera::model_files {
 namespace {
@@ -26,20 +28,13 @@ constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.weight";
 constexpr int64_t kComparedWeights = int64_t{1} << 22;
 
-// A tensor that may hold a piece of a parameter.
-struct Candidate {
-  std::string name;
-  std::vector<int64_t> shape;
-  int64_t row = 0;  // The row at which the piece begins.
-};
-
 // The tensors that may hold a piece, in the order of preference.
-std::vector<Candidate> CandidatesFor(const ModelConfig& config,
-                                     const LlamaParameter& parameter,
-                                     const HuggingFacePiece& piece) {
+std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
+                                      const LlamaParameter& parameter,
+                                      const HuggingFacePiece& piece) {
   std::vector<int64_t> shape = parameter.shape;
   shape[0] = piece.rows;
-  std::vector<Candidate> found = {{piece.name, shape}};
+  std::vector<PiecePlace> found = {{piece.name, shape}};
   if (piece.name == kEmbedding && config.tied_embeddings) {
     found.push_back({std::string(kHead), shape});
   }
@@ -60,6 +55,13 @@ std::vector<Candidate> CandidatesFor(const ModelConfig& config,
     const std::string bare(absl::StripPrefix(found[i].name, "model."));
     if (bare == found[i].name) continue;
     found.push_back({bare, found[i].shape, found[i].row});
+  }
+  absl::StatusOr<PiecePlace> megatron = MegatronPlace(config, parameter, piece);
+  if (!megatron.ok()) return found;
+  found.push_back(*megatron);
+  if (parameter.part == LlamaPart::kMlpNorm) {
+    megatron->name = kMegatronMlpNorm;  // Without Transformer Engine.
+    found.push_back(*megatron);
   }
   return found;
 }
@@ -83,11 +85,55 @@ absl::Status CheckRows(const LlamaParameter& parameter, int64_t begin,
       " numbers; it has ", rows, " rows of ", columns));
 }
 
+// Whether a tensor has the shape of its place. Megatron-LM pads vocabularies.
+bool Fits(const StoredTensor& found, const PiecePlace& place) {
+  if (found.shape.size() != place.shape.size() || found.shape.empty() ||
+      !std::equal(found.shape.begin() + 1, found.shape.end(),
+                  place.shape.begin() + 1)) {
+    return false;
+  }
+  const bool is_padded =
+      place.name == kMegatronEmbedding || place.name == kMegatronHead;
+  return found.shape[0] == place.shape[0] ||
+         (is_padded && found.shape[0] > place.shape[0]);
+}
+
+bool HasSafetensors(const std::string& path) {
+  return Exists(path, kSingleFile) || Exists(path, kIndexFile);
+}
+
+// The prefix of a model's names among the tensors of a checkpoint: that of its
+// embedding. Names of optimizer states begin with "optim".
+absl::StatusOr<std::string> PrefixOf(const std::vector<std::string>& names) {
+  std::optional<std::string> prefix;
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, "optim")) continue;
+    for (const std::string_view embedding :
+         {kEmbedding, absl::StripPrefix(kEmbedding, "model."),
+          kMegatronEmbedding}) {
+      if (!absl::EndsWith(name, embedding)) continue;
+      const std::string found = name.substr(0, name.size() - embedding.size());
+      if (!found.empty() && found.back() != '.') break;
+      if (prefix) {
+        return absl::UnimplementedError(
+            absl::StrCat("two models, under ", Quoted(*prefix), " and ",
+                         Quoted(found), "; save the one to read by itself"));
+      }
+      prefix = found;
+      break;
+    }
+  }
+  if (prefix) return *prefix;
+  return absl::NotFoundError(absl::StrCat("no tensor whose name ends with ",
+                                          Quoted(kEmbedding),
+                                          ", which its config.json needs"));
+}
+
 }  // namespace
 
 bool IsHuggingFaceModel(const std::string& path) {
   return Exists(path, "config.json") &&
-         (Exists(path, kSingleFile) || Exists(path, kIndexFile));
+         (HasSafetensors(path) || Exists(path, kTorchMetadataFile));
 }
 
 absl::StatusOr<HuggingFaceWeights> HuggingFaceWeights::Open(
@@ -96,15 +142,44 @@ absl::StatusOr<HuggingFaceWeights> HuggingFaceWeights::Open(
       HuggingFaceConfig config,
       LoadHuggingFaceConfig(absl::StrCat(directory, "/config.json")),
       AsDamage(_));
-  TESSERA_ASSIGN_OR_RETURN(SafetensorsSet set, SafetensorsSet::Open(directory),
+  TESSERA_ASSIGN_OR_RETURN(Tensors tensors, OpenTensors(directory),
                            AsDamage(_));
   TESSERA_ASSIGN_OR_RETURN(ModelSource source, LoadModelSource(directory),
                            AsDamage(_));
   HuggingFaceWeights weights(std::move(config), std::move(source),
-                             std::move(set));
+                             std::move(tensors));
   TESSERA_RETURN_IF_ERROR(weights.FindPlaces(),
                           Annotate(_, QuotedPath(directory)));
   return weights;
+}
+
+absl::StatusOr<HuggingFaceWeights::Tensors> HuggingFaceWeights::OpenTensors(
+    const std::string& directory) {
+  if (HasSafetensors(directory) || !Exists(directory, kTorchMetadataFile)) {
+    return SafetensorsSet::Open(directory);
+  }
+  TESSERA_ASSIGN_OR_RETURN(TorchCheckpoint checkpoint,
+                           TorchCheckpoint::Open(directory));
+  TESSERA_ASSIGN_OR_RETURN(const std::string prefix,
+                           PrefixOf(checkpoint.Names()),
+                           Annotate(_, QuotedPath(directory)));
+  checkpoint.KeepUnder(prefix);
+  return checkpoint;
+}
+
+const StoredTensor* HuggingFaceWeights::Find(std::string_view name) const {
+  return std::visit([&](const auto& tensors) { return tensors.Find(name); },
+                    tensors_);
+}
+
+absl::Status HuggingFaceWeights::ReadTensorRows(std::string_view name,
+                                                int64_t first,
+                                                TensorView target) const {
+  return std::visit(
+      [&](const auto& tensors) {
+        return tensors.ReadRows(name, first, target);
+      },
+      tensors_);
 }
 
 absl::Status HuggingFaceWeights::FindPlaces() {
@@ -118,17 +193,17 @@ absl::Status HuggingFaceWeights::FindPlaces() {
 
 absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
                                            const HuggingFacePiece& piece) {
-  for (Candidate& candidate : CandidatesFor(config_.model, parameter, piece)) {
-    const StoredTensor* const found = set_.Find(candidate.name);
+  for (PiecePlace& candidate : CandidatesFor(config_.model, parameter, piece)) {
+    const StoredTensor* const found = Find(candidate.name);
     if (found == nullptr) continue;
-    if (found->shape != candidate.shape) {
+    if (!Fits(*found, candidate)) {
       return absl::DataLossError(absl::StrCat(
           "tensor ", Quoted(candidate.name), " is [",
           absl::StrJoin(found->shape, ", "), "]; its config.json needs [",
           absl::StrJoin(candidate.shape, ", "), "]"));
     }
     TESSERA_RETURN_IF_ERROR(DTypeOf(*found).status());
-    places_[piece.name] = {std::move(candidate.name), candidate.row};
+    places_[piece.name] = std::move(candidate);
     return absl::OkStatus();
   }
   return absl::NotFoundError(absl::StrCat("no tensor ", Quoted(piece.name),
@@ -138,7 +213,7 @@ absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
 // transformers does not tie tables that differ, whatever config.json says.
 absl::Status HuggingFaceWeights::CheckTiedTables() const {
   const ModelConfig& model = config_.model;
-  if (!model.tied_embeddings || set_.Find(kHead) == nullptr) {
+  if (!model.tied_embeddings || Find(kHead) == nullptr) {
     return absl::OkStatus();
   }
   const std::string& embedding = places_.at(kEmbedding).name;
@@ -154,7 +229,7 @@ absl::Status HuggingFaceWeights::CheckTiedTables() const {
           const TensorView view,
           TensorView::Of(std::span(table), {{rows, model.hidden}}));
       TESSERA_RETURN_IF_ERROR(
-          set_.ReadRows(is_head ? kHead : embedding, row, view));
+          ReadTensorRows(is_head ? kHead : embedding, row, view));
     }
     if (tables[0] == tables[1]) continue;
     return absl::DataLossError(absl::StrCat(
@@ -163,6 +238,18 @@ absl::Status HuggingFaceWeights::CheckTiedTables() const {
         "\"tie_word_embeddings\": false, as transformers reads such a model"));
   }
   return absl::OkStatus();
+}
+
+// Reads contiguous rows of a tensor, as those of a parameter of this shape.
+absl::Status HuggingFaceWeights::ReadRun(std::string_view name, int64_t first,
+                                         std::vector<int64_t> shape,
+                                         std::span<float> target) const {
+  shape[0] = static_cast<int64_t>(target.size());
+  if (shape.size() == 2) shape[0] /= shape[1];
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView view,
+      TensorView::Create(std::as_writable_bytes(target), DType::kF32, shape));
+  return ReadTensorRows(name, first, view);
 }
 
 absl::Status HuggingFaceWeights::Read(LlamaPart part, int64_t layer,
@@ -181,14 +268,16 @@ absl::Status HuggingFaceWeights::Read(LlamaPart part, int64_t layer,
     const std::span<float> some = target.subspan(
         static_cast<size_t>((piece.target_row - row_begin) * columns),
         static_cast<size_t>(piece.rows * columns));
-    std::vector<int64_t> shape = parameter.shape;
-    shape[0] = piece.rows;
-    TESSERA_ASSIGN_OR_RETURN(
-        const TensorView view,
-        TensorView::Create(std::as_writable_bytes(some), DType::kF32, shape));
-    const Place& place = places_.at(piece.name);
-    TESSERA_RETURN_IF_ERROR(
-        set_.ReadRows(place.name, place.row + piece.source_row, view));
+    const PiecePlace& place = places_.at(piece.name);
+    TESSERA_RETURN_IF_ERROR(place.VisitRuns(
+        piece.source_row, piece.source_row + piece.rows,
+        [&](int64_t tensor_row, int64_t piece_row, int64_t rows) {
+          return ReadRun(
+              place.name, tensor_row, parameter.shape,
+              some.subspan(
+                  static_cast<size_t>((piece_row - piece.source_row) * columns),
+                  static_cast<size_t>(rows * columns)));
+        }));
     if (parameter.offset == 0) continue;
     for (float& weight : some) weight += static_cast<float>(parameter.offset);
   }

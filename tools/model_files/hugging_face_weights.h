@@ -11,19 +11,25 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/tensor/tensor_view.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
+#include "tools/model_files/piece_place.h"
 #include "tools/model_files/safetensors_set.h"
+#include "tools/model_files/torch_checkpoint.h"
 
 namespace tessera::model_files {
 
-// True if `path` is a directory that contains a config.json and safetensors
-// files by name. The files need not be readable.
+// True if `path` is a directory that contains a config.json and, by name,
+// safetensors files or a checkpoint of torch. The files need not be readable.
 bool IsHuggingFaceModel(const std::string& path);
 
 // The weights of one model. Const calls are thread-safe.
@@ -36,9 +42,14 @@ bool IsHuggingFaceModel(const std::string& path);
 //   mlp.experts.gate_up_proj,    all experts of a layer in one tensor, and the
 //   mlp.experts.down_proj,       router beside them, as the modules of
 //   mlp.gate.weight              transformers 5 hold them
+//
+// Without safetensors, they are in a checkpoint of torch.distributed.checkpoint
+// (torch_checkpoint.h) under the same names after any prefix, such as the
+// "model." of a dictionary, or under those of Megatron-LM (megatron_names.h).
+// Optimizer states are ignored.
 class HuggingFaceWeights {
  public:
-  // Opens config.json and the safetensors of a directory; reads only headers,
+  // Opens config.json and the weights of a directory; reads only headers,
   // and both tables of tied embeddings if the files have two. NotFound, with
   // the name, if a file or a tensor that config.json requires is missing;
   // DataLoss if a file is malformed, a tensor has the wrong shape, or the two
@@ -58,18 +69,22 @@ class HuggingFaceWeights {
                     int64_t row_end, std::span<float> target) const;
 
  private:
-  // The tensor of a file, and the row of it at which a tensor of llama_names.h
-  // begins.
-  struct Place {
-    std::string name;
-    int64_t row = 0;
-  };
+  using Tensors = std::variant<SafetensorsSet, TorchCheckpoint>;
 
   HuggingFaceWeights(HuggingFaceConfig config, ModelSource source,
-                     SafetensorsSet set)
+                     Tensors tensors)
       : config_(std::move(config)),
         source_(std::move(source)),
-        set_(std::move(set)) {}
+        tensors_(std::move(tensors)) {}
+
+  static absl::StatusOr<Tensors> OpenTensors(const std::string& directory);
+
+  const StoredTensor* Find(std::string_view name) const;
+  absl::Status ReadTensorRows(std::string_view name, int64_t first,
+                              TensorView target) const;
+  absl::Status ReadRun(std::string_view name, int64_t first,
+                       std::vector<int64_t> shape,
+                       std::span<float> target) const;
 
   absl::Status FindPlaces();
   absl::Status FindPlace(const LlamaParameter& parameter,
@@ -78,8 +93,9 @@ class HuggingFaceWeights {
 
   HuggingFaceConfig config_;
   ModelSource source_;
-  SafetensorsSet set_;
-  absl::flat_hash_map<std::string, Place> places_;  // By name in llama_names.h.
+  Tensors tensors_;
+  absl::flat_hash_map<std::string, PiecePlace>
+      places_;  // By name in llama_names.h.
 };
 
 }  // namespace tessera::model_files

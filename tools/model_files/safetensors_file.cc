@@ -56,24 +56,22 @@ absl::StatusOr<int64_t> ReadHeaderLength(int fd, int64_t file_bytes) {
                    kMaxHeaderBytes, " is the maximum of the format"));
 }
 
-// The shape of a tensor of which the rows are read into a target of `rank`
-// dimensions: further first dimensions of the tensor are one.
-std::vector<int64_t> ShapeInRows(std::vector<int64_t> shape, size_t rank) {
-  while (shape.size() > std::max<size_t>(rank, 2)) {
-    // Without overflow in tensors that have no elements.
-    shape[1] = static_cast<int64_t>(static_cast<uint64_t>(shape[0]) *
-                                    static_cast<uint64_t>(shape[1]));
-    shape.erase(shape.begin());
-  }
-  return shape;
-}
+}  // namespace
 
-absl::Status CheckRows(const std::vector<int64_t>& found, int64_t first,
-                       const TensorView& target) {
+absl::StatusOr<std::vector<int64_t>> ShapeInRows(const StoredTensor& tensor,
+                                                 int64_t first,
+                                                 const TensorView& target) {
+  std::vector<int64_t> found = tensor.shape;
+  const Dims& wanted = target.shape();
+  while (found.size() > std::max<size_t>(wanted.size(), 2)) {
+    // Without overflow in tensors that have no elements.
+    found[1] = static_cast<int64_t>(static_cast<uint64_t>(found[0]) *
+                                    static_cast<uint64_t>(found[1]));
+    found.erase(found.begin());
+  }
   const auto shape = [](const auto& sizes) {
     return absl::StrCat("[", absl::StrJoin(sizes, ", ").substr(0, 100), "]");
   };
-  const Dims& wanted = target.shape();
   if (found.empty() || wanted.size() != found.size() ||
       !std::equal(wanted.begin() + 1, wanted.end(), found.begin() + 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -89,10 +87,8 @@ absl::Status CheckRows(const std::vector<int64_t>& found, int64_t first,
         absl::StrCat("rows [", first, ", ", first, " + ", wanted[0],
                      ") are not inside the ", found[0], " there are"));
   }
-  return absl::OkStatus();
+  return found;
 }
-
-}  // namespace
 
 SafetensorsFile::SafetensorsFile(std::string path, UniqueFd fd,
                                  int64_t data_start, Header header)
@@ -174,10 +170,9 @@ absl::Status SafetensorsFile::ReadRows(std::string_view name, int64_t first,
   const auto context = [&] {
     return absl::StrCat(QuotedPath(path_), ": tensor ", Quoted(name));
   };
-  const std::vector<int64_t> shape =
-      ShapeInRows(entry->spec.shape, target.shape().size());
-  TESSERA_RETURN_IF_ERROR(CheckRows(shape, first, target),
-                          Annotate(_, context()));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> shape,
+                           ShapeInRows(entry->spec, first, target),
+                           Annotate(_, context()));
   TESSERA_ASSIGN_OR_RETURN(const DType from, DTypeOf(entry->spec),
                            Annotate(_, QuotedPath(path_)));
   if (target.element_count() == 0) return absl::OkStatus();

@@ -81,6 +81,13 @@ class SafetensorsFile {
   absl::flat_hash_map<std::string, size_t> index_;
 };
 
+// The shape in which ReadRows sees a tensor: further first dimensions are one.
+// InvalidArgument if `target` is not for rows of it, OutOfRange if the rows from
+// `first` on are not inside it.
+absl::StatusOr<std::vector<int64_t>> ShapeInRows(const StoredTensor& tensor,
+                                                 int64_t first,
+                                                 const TensorView& target);
+
 // Writes a file atomically (AtomicFile).
 //
 //   TESSERA_ASSIGN_OR_RETURN(

@@ -12,8 +12,6 @@
 #include <optional>
 
 #include "absl/algorithm/container.h"
-#include "absl/flags/commandlineflag.h"
-#include "absl/flags/reflection.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -40,26 +38,6 @@ const Flag* FindFlag(const Tool& tool, std::string_view name) {
   const auto flag = absl::c_find_if(
       tool.flags, [&](const Flag& one) { return one.name == name; });
   return flag == tool.flags.end() ? nullptr : &*flag;
-}
-
-// Null if no ABSL_FLAG of this name is linked.
-const absl::CommandLineFlag* AbseilFlag(const Flag& flag) {
-  return absl::FindCommandLineFlag(flag.name);
-}
-
-std::string HelpOf(const Flag& flag) {
-  return flag.set != nullptr ? std::string(flag.help)
-                             : AbseilFlag(flag)->Help();
-}
-
-std::string DefaultOf(const Flag& flag) {
-  return flag.set != nullptr ? flag.default_value
-                             : AbseilFlag(flag)->DefaultValue();
-}
-
-bool IsBoolean(const Flag& flag) {
-  return flag.set != nullptr ? flag.is_boolean
-                             : AbseilFlag(flag)->IsOfType<bool>();
 }
 
 absl::Status UnknownFlag(const Tool& tool, std::string_view name) {
@@ -102,22 +80,6 @@ absl::StatusOr<Argument> ParseArgument(const Tool& tool,
   return argument;
 }
 
-// The message of the flag's own parser, without the text that FlagError adds.
-std::string_view ParserMessage(std::string_view error) {
-  const size_t end = error.find("'; ");
-  return end == std::string_view::npos ? "not a value of this flag's type"
-                                       : error.substr(end + 3);
-}
-
-absl::Status SetFlag(const Flag& flag, std::string_view value) {
-  if (flag.set != nullptr) return flag.set(value);
-  std::string error;
-  if (absl::FindCommandLineFlag(flag.name)->ParseFrom(value, &error)) {
-    return absl::OkStatus();
-  }
-  return FlagError(flag.name, value, ParserMessage(error));
-}
-
 // True if this can only be the value of the boolean flag before it, as in
 // nccl-tests: "--check 0".
 bool IsSwitchValue(std::string_view argument) {
@@ -147,19 +109,18 @@ absl::StatusOr<std::vector<std::string>> ParseArguments(
                              ParseArgument(tool, arguments[i]));
     const Flag& flag = *argument.flag;
     if (!argument.value.has_value()) {
-      const bool is_switch = IsBoolean(flag);
-      if (is_switch && (has_operands || i + 1 == arguments.size() ||
-                        !IsSwitchValue(arguments[i + 1]))) {
+      if (flag.is_boolean && (has_operands || i + 1 == arguments.size() ||
+                              !IsSwitchValue(arguments[i + 1]))) {
         argument.value = "true";
       } else if (i + 1 < arguments.size()) {
         argument.value = arguments[++i];
       } else {
         return absl::InvalidArgumentError(
             absl::StrCat("--", flag.name, " has no value; expected --",
-                         flag.name, "=VALUE: ", HelpOf(flag)));
+                         flag.name, "=VALUE: ", flag.help));
       }
     }
-    TESSERA_RETURN_IF_ERROR(SetFlag(flag, *argument.value));
+    TESSERA_RETURN_IF_ERROR(flag.set(*argument.value));
   }
   return operands;
 }
@@ -218,16 +179,14 @@ std::string FlagsText(const std::vector<Flag>& flags, bool all) {
   std::string text;
   std::string_view section;
   for (const Flag& flag : flags) {
-    if (!all && !flag.is_common) continue;
-    if (flag.set == nullptr && AbseilFlag(flag) == nullptr) continue;
-    if (HelpOf(flag).empty()) continue;
+    if (flag.help.empty() || (!all && !flag.is_common)) continue;
     if (flag.section != section) {
       section = flag.section;
       absl::StrAppend(&text, "\n", section, ":\n");
     }
-    const std::string value = DefaultOf(flag);
-    absl::StrAppend(&text, "  --", flag.name, value.empty() ? "" : "=", value,
-                    "\n", Wrapped(HelpOf(flag)), "\n");
+    absl::StrAppend(&text, "  --", flag.name,
+                    flag.default_value.empty() ? "" : "=", flag.default_value,
+                    "\n", Wrapped(flag.help), "\n");
   }
   return text;
 }

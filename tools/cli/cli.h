@@ -1,13 +1,12 @@
 // The command line of every tool: flags, --help and exit codes.
 //
 // clang-format off
-//   ABSL_FLAG(std::string, mesh, "dp2,pp2,tp2", "axes and their sizes");
-//
 //   int main(int argc, char** argv) {
+//     std::string mesh = "dp2,pp2,tp2";
 //     return tessera::tools::RunTool(
 //         {.name = "mesh", .summary = "...", .example = "--mesh=dp2,tp2",
-//          .flags = {"mesh"}},
-//         argc, argv, [] { return PrintMesh(std::cout); });
+//          .flags = {FieldFlag("mesh", "axes and their sizes", mesh)}},
+//         argc, argv, [&] { return PrintMesh(mesh, std::cout); });
 //   }
 // clang-format on
 //
@@ -15,10 +14,9 @@
 // `checkpoint list RUN`, `checkpoint reshard RUN DIR --mesh=dp2`. Each verb has
 // its own flags and --help.
 //
-// A flag is declared with ABSL_FLAG or is a Flag with functions; only those
-// that the tool lists are accepted. Exit codes: 0 success, 1 a failed run, 2
-// bad usage. Bad usage prints one line on stderr with the flag, its value, the
-// allowed values and a working example.
+// typed_flags.h makes flags that store their values in fields. Exit codes: 0
+// success, 1 a failed run, 2 bad usage. Bad usage prints one line on stderr
+// with the flag, its value, the allowed values and a working example.
 #ifndef TESSERA_TOOLS_CLI_CLI_H_
 #define TESSERA_TOOLS_CLI_CLI_H_
 
@@ -65,16 +63,10 @@ inline std::string AbslUnparseFlag(OutputFormat format) {
   return "text";
 }
 
-// A flag of a tool: the name of an ABSL_FLAG, or a flag that keeps its value
-// where its function `set` puts it.
+// A flag of a tool, which keeps its value where its function `set` puts it.
 struct Flag {
-  Flag() = default;
-  Flag(std::string_view abseil_flag) : name(abseil_flag) {}  // Implicit.
-  Flag(const char* abseil_flag) : name(abseil_flag) {}       // Implicit.
-
   std::string_view name;
-  // The other fields are not used for an ABSL_FLAG.
-  std::string_view help = "";
+  std::string_view help = "";  // Empty: --help does not list the flag.
   std::string default_value = "";
   bool is_boolean = false;  // Accepts --name and --noname.
   // Parses and stores a value. The error contains the flag and the value, as

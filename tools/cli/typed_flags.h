@@ -36,9 +36,8 @@ namespace tessera::tools {
 template <typename T, typename Parse>
 Flag ParsedFlag(std::string_view name, std::string_view help,
                 std::string_view default_value, T& field, Parse parse) {
-  Flag flag = name;
-  flag.help = help;
-  flag.default_value = default_value;
+  Flag flag = {
+      .name = name, .help = help, .default_value = std::string(default_value)};
   flag.set = [name, &field, parse](std::string_view text) -> absl::Status {
     TESSERA_ASSIGN_OR_RETURN(field, parse(text), FlagError(name, text, _));
     return absl::OkStatus();

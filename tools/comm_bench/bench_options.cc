@@ -161,7 +161,7 @@ absl::Status RefuseNcclFlag(const NcclFlag& flag, std::string_view value) {
 void AddNcclNames(std::vector<Flag>& flags) {
   for (const NcclFlag& nccl : kNcclFlags) {
     if (nccl.name.empty()) continue;
-    Flag flag = nccl.name;
+    Flag flag = {.name = nccl.name};
     flag.set = [nccl](std::string_view value) {
       return RefuseNcclFlag(nccl, value);
     };

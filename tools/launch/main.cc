@@ -5,76 +5,40 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/typed_flags.h"
 #include "tools/launch/environment.h"
 #include "tools/launch/launcher.h"
-
-ABSL_FLAG(int64_t, np, 1, "ranks to start on this node, 1 to 4096");
-ABSL_FLAG(int64_t, nnodes, 1,
-          "nodes of the job; launch runs once on each, with the same --np");
-ABSL_FLAG(int64_t, node_rank, 0, "this node's number, from 0");
-ABSL_FLAG(std::string, master_addr, "",
-          "MASTER_ADDR, the address of the node with --node_rank=0; "
-          "default on one node: 127.0.0.1");
-ABSL_FLAG(int64_t, master_port, 0,
-          "MASTER_PORT; 0 is a free port on one node, 29500 on several");
-ABSL_FLAG(std::string, timeout, "inf",
-          "ends the ranks and fails if they run longer, such as 90s or 2h");
-ABSL_FLAG(std::string, grace, "5s",
-          "time between the signal that ends the ranks and SIGKILL");
-ABSL_FLAG(
-    std::string, output, "prefix",
-    "prefix: whole lines, each with its rank before it; raw: whole lines, "
-    "unchanged; a\ndirectory (one that exists, or a path with a slash): "
-    "rank3.log there is all that\nrank 3 prints");
-ABSL_FLAG(std::string, bind, "none",
-          "core binds each rank to its own core, with all hardware threads; "
-          "none");
-ABSL_FLAG(
-    std::string, colour, "auto",
-    "colours of the prefixes: always, never, or auto: on a terminal, unless "
-    "NO_COLOR is set.\n\n"
-    "Each rank gets RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "
-    "GROUP_RANK MASTER_ADDR\nMASTER_PORT as with torchrun, "
-    "OMP_NUM_THREADS=1 unless it is set, and\nTESSERA_JOB_SECRET unless "
-    "that or TESSERA_JOB_SECRET_FILE is set. With several nodes\none of "
-    "them must be set. On one node TESSERA_INHERITED_SOCKETS numbers "
-    "sockets to\nrank 0 (of rank 0: to ranks 1, 2, ...).\n\n"
-    "Exit codes: 0 all ranks exited with 0; 1 a rank failed, could not "
-    "be started or ran\nout of time; 2 bad usage, including an unknown "
-    "program; 128+n ended by signal n.");
 
 namespace tessera::tools {
 namespace {
 
-absl::Status SetDuration(std::string_view flag, const std::string& value,
-                         absl::Duration& duration) {
-  if (absl::ParseDuration(value, &duration)) return absl::OkStatus();
-  return FlagError(
-      flag, value,
-      "expected a number with its unit, such as 500ms, 90s, 1h30m or "
-      "inf");
+absl::StatusOr<absl::Duration> ParseTime(std::string_view text) {
+  absl::Duration duration;
+  if (absl::ParseDuration(text, &duration)) return duration;
+  return absl::InvalidArgumentError(
+      "expected a number with its unit, such as 500ms, 90s, 1h30m or inf");
 }
 
-absl::Status SetColour(const std::string& value, LaunchPlan& plan) {
-  if (value != "auto" && value != "always" && value != "never") {
-    return FlagError("colour", value, "expected auto, always or never");
+absl::StatusOr<bool> ParseColour(const LaunchPlan& plan,
+                                 std::string_view text) {
+  if (text == "always" || text == "never") return text == "always";
+  if (text != "auto") {
+    return absl::InvalidArgumentError("expected auto, always or never");
   }
-  const std::string_view no_color =
-      FindVariable(plan.environment, "NO_COLOR").value_or("");
-  const bool suits =
-      isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) && no_color.empty();
-  plan.colour = value == "always" || (value == "auto" && suits);
-  return absl::OkStatus();
+  return isatty(STDOUT_FILENO) && isatty(STDERR_FILENO) &&
+         FindVariable(plan.environment, "NO_COLOR").value_or("").empty();
 }
 
 std::vector<std::string> CallersEnvironment() {
@@ -85,36 +49,60 @@ std::vector<std::string> CallersEnvironment() {
   return variables;
 }
 
-absl::StatusOr<LaunchPlan> PlanFromFlags(
-    const std::vector<std::string>& command) {
-  LaunchPlan plan;
-  plan.command = command;
-  plan.environment = CallersEnvironment();
-  plan.np = absl::GetFlag(FLAGS_np);
-  plan.nnodes = absl::GetFlag(FLAGS_nnodes);
-  plan.node_rank = absl::GetFlag(FLAGS_node_rank);
-  plan.master_addr = absl::GetFlag(FLAGS_master_addr);
-  plan.master_port = absl::GetFlag(FLAGS_master_port);
-  TESSERA_RETURN_IF_ERROR(
-      SetDuration("timeout", absl::GetFlag(FLAGS_timeout), plan.timeout));
-  TESSERA_RETURN_IF_ERROR(
-      SetDuration("grace", absl::GetFlag(FLAGS_grace), plan.grace));
-  TESSERA_RETURN_IF_ERROR(SetOutput(absl::GetFlag(FLAGS_output), plan));
-  TESSERA_RETURN_IF_ERROR(SetBind(absl::GetFlag(FLAGS_bind), plan));
-  TESSERA_RETURN_IF_ERROR(SetColour(absl::GetFlag(FLAGS_colour), plan));
-  return plan;
-}
-
-const Tool& LaunchTool() {
-  static const Tool* const tool = new Tool{
-      .name = "launch",
-      .summary =
-          "Starts ranks of a program on this node, and ends them "
-          "together.",
-      .example = "--np=4 -- ./program --its=arguments",
-      .flags = {"np", "nnodes", "node_rank", "master_addr", "master_port",
-                "timeout", "grace", "output", "bind", "colour"}};
-  return *tool;
+// The flags of `plan`, whose environment is set.
+std::vector<Flag> FlagsOf(LaunchPlan& plan) {
+  return {
+      FieldFlag("np", "ranks to start on this node, 1 to 4096", plan.np),
+      FieldFlag("nnodes",
+                "nodes of the job; launch runs once on each, with the same "
+                "--np",
+                plan.nnodes),
+      FieldFlag("node_rank", "this node's number, from 0", plan.node_rank),
+      FieldFlag("master_addr",
+                "MASTER_ADDR, the address of the node with --node_rank=0; "
+                "default on one node: 127.0.0.1",
+                plan.master_addr),
+      FieldFlag("master_port",
+                "MASTER_PORT; 0 is a free port on one node, 29500 on several",
+                plan.master_port),
+      ParsedFlag(
+          "timeout",
+          "ends the ranks and fails if they run longer, such as 90s or 2h",
+          "inf", plan.timeout, ParseTime),
+      ParsedFlag("grace",
+                 "time between the signal that ends the ranks and SIGKILL",
+                 "5s", plan.grace, ParseTime),
+      {.name = "output",
+       .help = "prefix: whole lines, each with its rank before it; raw: whole "
+               "lines, unchanged; a\ndirectory (one that exists, or a path "
+               "with a slash): rank3.log there is all that\nrank 3 prints",
+       .default_value = "prefix",
+       .set =
+           [&plan](std::string_view text) {
+             return SetOutput(std::string(text), plan);
+           }},
+      {.name = "bind",
+       .help = "core binds each rank to its own core, with all hardware "
+               "threads; none",
+       .default_value = "none",
+       .set =
+           [&plan](std::string_view text) {
+             return SetBind(std::string(text), plan);
+           }},
+      ParsedFlag(
+          "colour",
+          "colours of the prefixes: always, never, or auto: on a terminal, "
+          "unless NO_COLOR is set.\n\n"
+          "Each rank gets RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "
+          "GROUP_RANK MASTER_ADDR\nMASTER_PORT as with torchrun, "
+          "OMP_NUM_THREADS=1 unless it is set, and\nTESSERA_JOB_SECRET unless "
+          "that or TESSERA_JOB_SECRET_FILE is set. With several nodes\none of "
+          "them must be set. On one node TESSERA_INHERITED_SOCKETS numbers "
+          "sockets to\nrank 0 (of rank 0: to ranks 1, 2, ...).\n\n"
+          "Exit codes: 0 all ranks exited with 0; 1 a rank failed, could not "
+          "be started or ran\nout of time; 2 bad usage, including an unknown "
+          "program; 128+n ended by signal n.",
+          "auto", plan.colour, std::bind_front(ParseColour, std::cref(plan)))};
 }
 
 // The arguments before the first "--" are flags; those after it belong to the
@@ -158,9 +146,7 @@ std::vector<std::string> TorchrunFlags() {
 }
 
 // Sets `exit_code` if the ranks ran; the status then describes how they ended.
-absl::Status RunLaunchTool(const std::vector<std::string>& command,
-                           int& exit_code) {
-  TESSERA_ASSIGN_OR_RETURN(const LaunchPlan plan, PlanFromFlags(command));
+absl::Status RunLaunchTool(const LaunchPlan& plan, int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome outcome, Launch(plan, {}));
   exit_code = outcome.ExitCode();
   return outcome.ToStatus();
@@ -176,10 +162,19 @@ int main(int argc, char** argv) {
   const std::vector<std::string> defaults = TorchrunFlags();
   arguments.flags.insert(arguments.flags.begin(), defaults.begin(),
                          defaults.end());
+  PrepareProcess().IgnoreError();  // RunTool reports the error.
+  LaunchPlan plan = {.command = arguments.command,
+                     .environment = CallersEnvironment()};
+  plan.colour = *ParseColour(plan, "auto");
+  const Tool tool = {
+      .name = "launch",
+      .summary =
+          "Starts ranks of a program on this node, and ends them together.",
+      .example = "--np=4 -- ./program --its=arguments",
+      .flags = FlagsOf(plan)};
   int outcome = 0;
-  const int code = RunTool(LaunchTool(), arguments.flags, [&] {
-    return RunLaunchTool(arguments.command, outcome);
-  });
+  const int code = RunTool(tool, arguments.flags,
+                           [&] { return RunLaunchTool(plan, outcome); });
   // RunTool does not know 128 + the signal that ended the launcher.
   return outcome > 1 ? outcome : code;
 }

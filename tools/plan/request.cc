@@ -131,9 +131,9 @@ absl::Status SetBatch(const PlanQuestion& question, PlanRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<PlanRequest> MakeRequest(const PlanQuestion& question) {
-  PlanRequest request = {
-      .model_name = "", .model = {}, .cluster = question.cluster};
+absl::StatusOr<PlanRequest> MakeRequest(const PlanQuestion& question,
+                                        const topology::Cluster& cluster) {
+  PlanRequest request = {.model_name = "", .model = {}, .cluster = cluster};
   TESSERA_RETURN_IF_ERROR(SetModel(question, request));
   TESSERA_RETURN_IF_ERROR(SetTask(question, request));
   TESSERA_RETURN_IF_ERROR(SetMachine(question, request));

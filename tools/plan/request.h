@@ -1,8 +1,8 @@
 // Converts a user's question to the planner, in which most fields have
 // defaults, to a PlanRequest.
 //
-//   PlanQuestion question = {.model = "llama-7b", .cluster = cluster};
-//   TESSERA_ASSIGN_OR_RETURN(const PlanRequest request, MakeRequest(question));
+//   TESSERA_ASSIGN_OR_RETURN(const PlanRequest request,
+//                            MakeRequest({.model = "llama-7b"}, cluster));
 #ifndef TESSERA_TOOLS_PLAN_REQUEST_H_
 #define TESSERA_TOOLS_PLAN_REQUEST_H_
 
@@ -17,8 +17,8 @@ namespace tessera::plan {
 
 // Each field is also a flag of //tools/plan.
 struct PlanQuestion {
-  std::string model;  // A preset, or a directory with a config.json.
-  topology::Cluster cluster;
+  std::string model =
+      "llama-7b";      // A preset, or a directory with a config.json.
   int64_t ranks = 0;   // 0: one rank per device.
   int64_t memory = 0;  // Bytes per rank; 0: of the smallest device.
   int64_t batch = 0;   // Sequences per step; 0: about four million tokens.
@@ -34,7 +34,8 @@ struct PlanQuestion {
 };
 
 // InvalidArgument for the first invalid value: "--flag=value: what is allowed".
-absl::StatusOr<PlanRequest> MakeRequest(const PlanQuestion& question);
+absl::StatusOr<PlanRequest> MakeRequest(const PlanQuestion& question,
+                                        const topology::Cluster& cluster);
 
 }  // namespace tessera::plan
 

@@ -31,9 +31,10 @@ namespace {
 
 namespace py = pybind11;
 
-absl::StatusOr<std::string> FindPlans(const plan::PlanQuestion& question) {
+absl::StatusOr<std::string> FindPlans(const plan::PlanQuestion& question,
+                                      const topology::Cluster& cluster) {
   TESSERA_ASSIGN_OR_RETURN(const plan::PlanRequest request,
-                           plan::MakeRequest(question));
+                           plan::MakeRequest(question, cluster));
   TESSERA_ASSIGN_OR_RETURN(const plan::PlanReport report,
                            plan::FindPlans(request));
   std::ostringstream json;
@@ -80,7 +81,6 @@ void BindPlan(py::module_& module) {
          const std::string& dtype, double tflops, double efficiency,
          int64_t top) {
         return Value(FindPlans({.model = model,
-                                .cluster = cluster,
                                 .ranks = ranks,
                                 .memory = memory,
                                 .batch = batch,
@@ -88,7 +88,8 @@ void BindPlan(py::module_& module) {
                                 .dtype = dtype,
                                 .tflops = tflops,
                                 .efficiency = efficiency,
-                                .top = top}));
+                                .top = top},
+                               cluster));
       },
       Release());
   module.def("parse_bytes", [](const std::string& text) {

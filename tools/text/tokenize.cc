@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -21,32 +20,51 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
+#include "tools/cli/typed_flags.h"
 #include "tools/text/data_files.h"
 #include "tools/text/document_encoder.h"
 #include "tools/text/indexed_dataset.h"
 #include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer.h"
 
-ABSL_FLAG(std::vector<std::string>, data, {},
-          "text files, JSON lines, directories and patterns, separated by "
-          "commas");
-ABSL_FLAG(std::string, tokenizer, "",
-          "a directory with a tokenizer.json (Hugging Face) or tokenizer.model "
-          "(SentencePiece), or the file; empty: bytes");
-ABSL_FLAG(std::string, output, "",
-          "writes the data set to this name with .bin and .idx");
-ABSL_FLAG(std::string, special_tokens, "pairs",
-          "where special tokens such as <|im_start|>, written out, become ids: "
-          "pairs (prompts and completions), ids (everywhere), text (nowhere)");
-ABSL_FLAG(int64_t, max_bad_lines, 0,
-          "invalid JSON lines to skip before the tool fails");
-ABSL_FLAG(int64_t, threads, 0, "0: the processors of this process");
-ABSL_FLAG(bool, quiet, false, "prints no progress");
-ABSL_FLAG(tessera::tools::OutputFormat, format,
-          tessera::tools::OutputFormat::kText, "text or json");
-
 namespace tessera::tools {
 namespace {
+
+struct TokenizeFlags {
+  std::vector<std::string> data;
+  std::string tokenizer, output;
+  std::string special_tokens = "pairs";
+  int64_t max_bad_lines = 0;
+  int64_t threads = 0;
+  bool quiet = false;
+  OutputFormat format = OutputFormat::kText;
+};
+
+std::vector<Flag> FlagsOf(TokenizeFlags& flags) {
+  return {
+      FieldFlag("data",
+                "text files, JSON lines, directories and patterns, separated "
+                "by commas",
+                flags.data),
+      FieldFlag("tokenizer",
+                "a directory with a tokenizer.json (Hugging Face) or "
+                "tokenizer.model (SentencePiece), or the file; empty: bytes",
+                flags.tokenizer),
+      FieldFlag("output", "writes the data set to this name with .bin and .idx",
+                flags.output),
+      FieldFlag("special_tokens",
+                "where special tokens such as <|im_start|>, written out, "
+                "become ids: pairs (prompts and completions), ids "
+                "(everywhere), text (nowhere)",
+                flags.special_tokens),
+      RangeFlag("max_bad_lines",
+                "invalid JSON lines to skip before the tool fails",
+                flags.max_bad_lines, 0, INT64_MAX),
+      RangeFlag("threads", "0: the processors of this process", flags.threads,
+                0, 1024),
+      FieldFlag("quiet", "prints no progress", flags.quiet),
+      FieldFlag("format", "text or json", flags.format)};
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -102,46 +120,30 @@ class Reporter {
 };
 
 absl::StatusOr<std::unique_ptr<text::Tokenizer>> OpenTokenizer(
-    const std::string& path) {
-  const std::string special = absl::GetFlag(FLAGS_special_tokens);
-  TESSERA_ASSIGN_OR_RETURN(const text::SpecialTokenPolicy policy,
-                           text::ParseSpecialTokens(special),
-                           FlagError("special_tokens", special, _));
-  if (path.empty()) return std::make_unique<text::ByteTokenizer>();
-  TESSERA_ASSIGN_OR_RETURN(auto tokenizer, text::LoadTokenizer(path, policy),
-                           FlagError("tokenizer", path, _));
+    const TokenizeFlags& flags) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const text::SpecialTokenPolicy policy,
+      text::ParseSpecialTokens(flags.special_tokens),
+      FlagError("special_tokens", flags.special_tokens, _));
+  if (flags.tokenizer.empty()) return std::make_unique<text::ByteTokenizer>();
+  TESSERA_ASSIGN_OR_RETURN(auto tokenizer,
+                           text::LoadTokenizer(flags.tokenizer, policy),
+                           FlagError("tokenizer", flags.tokenizer, _));
   return tokenizer;
 }
 
-absl::Status CheckFlags() {
-  const auto refuse = [](std::string_view flag, const std::string& value,
-                         std::string_view why) {
-    return FlagError(flag, value, why);
-  };
-  if (absl::GetFlag(FLAGS_data).empty()) {
-    return refuse("data", "", "give files, directories or patterns");
+absl::Status Run(const TokenizeFlags& flags) {
+  if (flags.data.empty()) {
+    return FlagError("data", "", "give files, directories or patterns");
   }
-  if (absl::GetFlag(FLAGS_output).empty()) {
-    return refuse("output", "", "give the name of a data set");
+  if (flags.output.empty()) {
+    return FlagError("output", "", "give the name of a data set");
   }
-  if (absl::GetFlag(FLAGS_format) == OutputFormat::kCsv) {
-    return refuse("format", "csv", "allowed: text, json");
+  if (flags.format == OutputFormat::kCsv) {
+    return FlagError("format", "csv", "allowed: text, json");
   }
-  const int64_t bad_lines = absl::GetFlag(FLAGS_max_bad_lines);
-  if (bad_lines < 0) {
-    return refuse("max_bad_lines", absl::StrCat(bad_lines), "allowed: from 0");
-  }
-  const int64_t threads = absl::GetFlag(FLAGS_threads);
-  if (threads < 0 || threads > 1024) {
-    return refuse("threads", absl::StrCat(threads), "allowed: 0 to 1024");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Run() {
-  TESSERA_RETURN_IF_ERROR(CheckFlags());
   const std::vector<std::string> data =
-      text::JoinNames(absl::GetFlag(FLAGS_data), text::NamesData);
+      text::JoinNames(flags.data, text::NamesData);
   const std::string names = absl::StrJoin(data, ",");
   TESSERA_ASSIGN_OR_RETURN(const std::vector<text::DataFile> files,
                            text::FindDataFiles(data),
@@ -152,28 +154,26 @@ absl::Status Run() {
                      absl::StrCat(file.path, " has tokens already; give text"));
   }
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<text::Tokenizer> tokenizer,
-                           OpenTokenizer(absl::GetFlag(FLAGS_tokenizer)));
-  const std::string output = absl::GetFlag(FLAGS_output);
-  TESSERA_ASSIGN_OR_RETURN(
-      auto writer,
-      text::IndexedDatasetWriter::Create(output, tokenizer->vocabulary_size()),
-      FlagError("output", output, _));
-  const auto asked = static_cast<int>(absl::GetFlag(FLAGS_threads));
+                           OpenTokenizer(flags));
+  TESSERA_ASSIGN_OR_RETURN(auto writer,
+                           text::IndexedDatasetWriter::Create(
+                               flags.output, tokenizer->vocabulary_size()),
+                           FlagError("output", flags.output, _));
+  const auto asked = static_cast<int>(flags.threads);
   ThreadPool pool(asked > 0 ? asked : static_cast<int>(AvailableProcessors()));
-  Reporter reporter(absl::GetFlag(FLAGS_quiet), pool.threads());
+  Reporter reporter(flags.quiet, pool.threads());
   text::DocumentEncoder encoder(
       *tokenizer, pool, std::move(writer),
       std::bind_front(&Reporter::Progress, &reporter));
-  const int64_t max_bad_lines = absl::GetFlag(FLAGS_max_bad_lines);
-  int64_t bad_lines_left = max_bad_lines;
+  int64_t bad_lines_left = flags.max_bad_lines;
   for (const text::DataFile& file : files) {
     TESSERA_RETURN_IF_ERROR(text::ForEachDocument(
         file, std::bind_front(&text::DocumentEncoder::Add, &encoder),
         {tokenizer->vocabulary_size(), &bad_lines_left}));
   }
   TESSERA_RETURN_IF_ERROR(encoder.Finish());
-  reporter.Print(encoder, absl::GetFlag(FLAGS_format), output,
-                 max_bad_lines - bad_lines_left);
+  reporter.Print(encoder, flags.format, flags.output,
+                 flags.max_bad_lines - bad_lines_left);
   return absl::OkStatus();
 }
 
@@ -181,13 +181,14 @@ absl::Status Run() {
 }  // namespace tessera::tools
 
 int main(int argc, char** argv) {
-  const tessera::tools::Tool tool = {
+  using namespace tessera::tools;
+  TokenizeFlags flags;
+  const Tool tool = {
       .name = "text:tokenize",
       .summary =
           "Writes text as an indexed data set of tokens (PREFIX.bin and "
           "PREFIX.idx, as Megatron-LM has them).",
       .example = "--data=books,web/*.jsonl --tokenizer=smollm --output=train",
-      .flags = {"data", "tokenizer", "output", "special_tokens",
-                "max_bad_lines", "threads", "quiet", "format"}};
-  return tessera::tools::RunTool(tool, argc, argv, tessera::tools::Run);
+      .flags = FlagsOf(flags)};
+  return RunTool(tool, argc, argv, [&] { return Run(flags); });
 }

@@ -81,7 +81,7 @@ expect_usage_error "small.bin has tokens already" --data=small.idx --output=x
 expect_usage_error "--tokenizer=texts" --data=texts --tokenizer=texts --output=x
 expect_usage_error "tokens.json.*line 2: .input_ids.\[0\] is 999; .*from 0 to 256" --data=tokens.json --output=x
 expect_usage_error "line 3: invalid JSON" --data=tokens.json --output=x --max_bad_lines=1
-expect_usage_error "--max_bad_lines=-1: allowed: from 0" --data=texts --output=x --max_bad_lines=-1
+expect_usage_error "--max_bad_lines=-1: expected a number from 0" --data=texts --output=x --max_bad_lines=-1
 expect_usage_error "--special_tokens=all: allowed: pairs, ids, text" --data=texts --output=x --special_tokens=all
 expect_usage_error "--threads=-1" --data=texts --output=x --threads=-1
 

@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "base/json/json.h"
 #include "base/os/thread_pool.h"
@@ -27,6 +26,7 @@
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/typed_flags.h"
 #include "tools/model_files/model_config.h"
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
@@ -34,11 +34,6 @@
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings_flags.h"
 #include "tools/train/step/train_rank.h"
-
-ABSL_FLAG(int64_t, rounds, 5, "measured steps");
-ABSL_FLAG(bool, on_request, false,
-          "takes a step for each line of standard input and answers with a "
-          "line of JSON, instead of --rounds");
 
 namespace tessera::train {
 namespace {
@@ -213,20 +208,15 @@ void Print(const Settings& settings, const Trainer& trainer,
   }
 }
 
-absl::Status Run(const SettingsFlags& flags) {
+absl::Status Run(const SettingsFlags& flags, int64_t rounds, bool on_request) {
   TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
   settings.parallel.mesh = {};
   settings.zero = 0;
   settings.offload = "none";
   settings.device = "cpu";
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
-  const int64_t rounds = absl::GetFlag(FLAGS_rounds);
-  if (rounds < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--rounds=%d; give at least 1", rounds));
-  }
   TESSERA_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(settings));
-  if (absl::GetFlag(FLAGS_on_request)) return AnswerRequests(*trainer);
+  if (on_request) return AnswerRequests(*trainer);
   TESSERA_ASSIGN_OR_RETURN(const double rate, trainer->Rate());
   std::vector<MeasuredStep> steps;
   for (int64_t i = 0; i < rounds; ++i) {
@@ -250,11 +240,20 @@ int main(int argc, char** argv) {
   std::vector<tessera::tools::Flag> flags =
       settings.Flags({"model", "dtype", "length", "batch", "micro_batch",
                       "recompute", "threads"});
-  flags.insert(flags.end(), {"rounds", "on_request"});
+  int64_t rounds = 5;
+  bool on_request = false;
+  flags.push_back(tessera::tools::RangeFlag("rounds", "measured steps", rounds,
+                                            1, INT64_MAX));
+  flags.push_back(tessera::tools::FieldFlag(
+      "on_request",
+      "takes a step for each line of standard input and answers with a line of "
+      "JSON, instead of --rounds",
+      on_request));
   return tessera::tools::RunTool(
       {.name = "train:step_benchmark",
        .summary = "Measures training steps of one rank on the CPU.",
        .example = "--model=llama-10m --dtype=bf16 --threads=2",
        .flags = flags},
-      argc, argv, [&] { return tessera::train::Run(settings); });
+      argc, argv,
+      [&] { return tessera::train::Run(settings, rounds, on_request); });
 }

@@ -97,7 +97,7 @@ namespace {
 
 // Not a setting: it is about this process, and not stored with the run.
 tools::Flag LauncherFlag() {
-  tools::Flag flag = "launcher";
+  tools::Flag flag = {.name = "launcher"};
   flag.help =
       "the launcher that started this process as a rank: auto (from the "
       "environment), none (this process starts the ranks), torchrun, openmpi, "

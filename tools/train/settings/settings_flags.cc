@@ -46,27 +46,26 @@ absl::Status SetFieldFromText(const SettingsField& field, std::string_view text,
 }  // namespace
 
 tools::Flag SettingsFlags::FlagOf(const SettingsField& field) {
-  tools::Flag flag = field.name;
-  flag.help = field.help;
-  flag.default_value = FieldText(field.name, Settings());
-  flag.is_boolean = std::holds_alternative<bool Settings::*>(field.member);
-  flag.set = [this, &field](std::string_view text) {
-    return Give(field, text);
-  };
-  flag.section = field.section;
-  flag.is_common = field.is_common;
-  return flag;
+  return {.name = field.name,
+          .help = field.help,
+          .default_value = FieldText(field.name, Settings()),
+          .is_boolean = std::holds_alternative<bool Settings::*>(field.member),
+          .set = [this,
+                  &field](std::string_view text) { return Give(field, text); },
+          .section = field.section,
+          .is_common = field.is_common};
 }
 
 std::vector<tools::Flag> SettingsFlags::Flags() {
-  tools::Flag config = kConfig;
-  config.help = "JSON file of settings, which the other flags override";
-  config.set = [this](std::string_view path) {
-    config_ = path;
-    return absl::OkStatus();
-  };
-  config.is_common = true;
-  std::vector<tools::Flag> flags = {config};
+  std::vector<tools::Flag> flags = {
+      {.name = kConfig,
+       .help = "JSON file of settings, which the other flags override",
+       .set =
+           [this](std::string_view path) {
+             config_ = path;
+             return absl::OkStatus();
+           },
+       .is_common = true}};
   for (const SettingsField& field : SettingsFields()) {
     flags.push_back(FlagOf(field));
   }

@@ -23,6 +23,7 @@
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "tools/cli/records.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
@@ -63,46 +64,9 @@ ListedRun ListOne(const std::string& path) {
   return run;
 }
 
-// One cell of a text or CSV table.
+// One cell of a table.
 std::string Cell(std::string_view text) {
   return absl::StrReplaceAll(text, {{"\n", " "}, {"\"", "'"}});
-}
-
-void PrintText(std::span<const ListedRun> runs, std::ostream& out) {
-  out << absl::StrFormat("%10s %6s %-18s %4s %14s %10s  %s\n", "step", "ranks",
-                         "mesh", "zero", "parameters", "bytes", "path");
-  for (const ListedRun& run : runs) {
-    out << absl::StrFormat("%10d %6d %-18s %4d %14d %10s  %s%s%s\n", run.step,
-                           run.ranks, Cell(run.mesh), run.zero, run.parameters,
-                           ByteSize(run.bytes).ToString(), run.path,
-                           run.state == "complete" ? "" : ": ",
-                           run.state == "complete" ? "" : Cell(run.state));
-  }
-}
-
-void PrintCsv(std::span<const ListedRun> runs, std::ostream& out) {
-  out << "step,ranks,mesh,zero,parameters,bytes,state,path\n";
-  for (const ListedRun& run : runs) {
-    out << run.step << "," << run.ranks << ",\"" << Cell(run.mesh) << "\","
-        << run.zero << "," << run.parameters << "," << run.bytes << ",\""
-        << Cell(run.state) << "\",\"" << Cell(run.path) << "\"\n";
-  }
-}
-
-void PrintJson(std::span<const ListedRun> runs, std::ostream& out) {
-  using Json = nlohmann::ordered_json;
-  Json all = Json::array();
-  for (const ListedRun& run : runs) {
-    all.push_back({{"step", run.step},
-                   {"ranks", run.ranks},
-                   {"mesh", run.mesh},
-                   {"zero", run.zero},
-                   {"parameters", run.parameters},
-                   {"bytes", run.bytes},
-                   {"state", run.state},
-                   {"path", run.path}});
-  }
-  out << DumpJson(all, 1) << "\n";
 }
 
 }  // namespace
@@ -132,15 +96,30 @@ absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path) {
 
 void PrintRuns(std::span<const ListedRun> runs, OutputFormat format,
                std::ostream& out) {
-  switch (format) {
-    case OutputFormat::kJson:
-      return PrintJson(runs, out);
-    case OutputFormat::kCsv:
-      return PrintCsv(runs, out);
-    case OutputFormat::kText:
-      break;
+  if (format == OutputFormat::kText) {
+    out << absl::StrFormat("%10s %6s %-18s %4s %14s %10s  %s\n", "step",
+                           "ranks", "mesh", "zero", "parameters", "bytes",
+                           "path");
   }
-  PrintText(runs, out);
+  RecordPrinter printer(format, "", out);
+  for (const ListedRun& run : runs) {
+    const bool is_complete = run.state == "complete";
+    printer.Print(
+        {{"step", run.step},
+         {"ranks", run.ranks},
+         {"mesh", run.mesh},
+         {"zero", run.zero},
+         {"parameters", run.parameters},
+         {"bytes", run.bytes},
+         {"state", run.state},
+         {"path", run.path}},
+        absl::StrFormat("%10d %6d %-18s %4d %14d %10s  %s%s%s\n", run.step,
+                        run.ranks, Cell(run.mesh), run.zero, run.parameters,
+                        ByteSize(run.bytes).ToString(), run.path,
+                        is_complete ? "" : ": ",
+                        is_complete ? "" : Cell(run.state)));
+  }
+  printer.Finish();
 }
 
 absl::StatusOr<std::vector<TensorHolder>> HoldersOf(const std::string& path,
@@ -181,18 +160,13 @@ absl::StatusOr<std::vector<TensorHolder>> HoldersOf(const std::string& path,
 
 void PrintHolders(std::span<const TensorHolder> holders, OutputFormat format,
                   std::ostream& out) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  if (format == OutputFormat::kCsv) out << "file,rank,elements\n";
   if (format == OutputFormat::kText) out << "  rank       elements  file\n";
+  RecordPrinter printer(format, "", out);
   for (const auto& [file, rank, elements] : holders) {
-    all.push_back({{"file", file}, {"rank", rank}, {"elements", elements}});
-    if (format == OutputFormat::kCsv) {
-      out << file << "," << rank << "," << elements << "\n";
-    } else if (format == OutputFormat::kText) {
-      out << absl::StrFormat("%6d %14d  %s\n", rank, elements, file);
-    }
+    printer.Print({{"file", file}, {"rank", rank}, {"elements", elements}},
+                  absl::StrFormat("%6d %14d  %s\n", rank, elements, file));
   }
-  if (format == OutputFormat::kJson) out << DumpJson(all, 1) << "\n";
+  printer.Finish();
 }
 
 namespace {
@@ -307,25 +281,20 @@ absl::StatusOr<ElementPlace> ElementAt(const std::string& path,
 
 void PrintPlace(const ElementPlace& place, OutputFormat format,
                 std::ostream& out) {
+  nlohmann::ordered_json record = {
+      {"tensor", place.tensor}, {"index", place.index},
+      {"file", place.file},     {"rank", place.rank},
+      {"offset", place.offset}, {"parts", place.parts}};
   if (format == OutputFormat::kJson) {
-    out << nlohmann::ordered_json{{"tensor", place.tensor},
-                                  {"index", place.index},
-                                  {"file", place.file},
-                                  {"rank", place.rank},
-                                  {"offset", place.offset},
-                                  {"parts", place.parts}}
-               .dump(1)
-        << "\n";
-  } else if (format == OutputFormat::kCsv) {
-    out << "tensor,index,file,rank,offset,parts\n"
-        << place.tensor << "," << place.index << "," << place.file << ","
-        << place.rank << "," << place.offset << ",\""
-        << absl::StrJoin(place.parts, "; ") << "\"\n";
-  } else {
-    out << place.tensor << ":" << place.index << " is at offset "
-        << place.offset << " of rank " << place.rank << " in " << place.file
-        << ": " << absl::StrJoin(place.parts, ", ") << "\n";
+    out << DumpJson(record, 1) << "\n";
+    return;
   }
+  record["parts"] = absl::StrJoin(place.parts, "; ");
+  RecordPrinter(format, "", out)
+      .Print(record, absl::StrCat(place.tensor, ":", place.index,
+                                  " is at offset ", place.offset, " of rank ",
+                                  place.rank, " in ", place.file, ": ",
+                                  absl::StrJoin(place.parts, ", "), "\n"));
 }
 
 absl::StatusOr<zero3::VerifiedBytes> VerifyRun(

@@ -20,6 +20,7 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tensor_parallel/sharding/partition.h"
+#include "tools/cli/records.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
@@ -546,18 +547,13 @@ absl::StatusOr<std::vector<FileMove>> PlanReshard(
 
 void PrintMoves(std::span<const FileMove> moves, OutputFormat format,
                 std::ostream& out) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  if (format == OutputFormat::kCsv) out << "from,to,bytes\n";
   if (format == OutputFormat::kText) out << "         bytes  from -> to\n";
+  RecordPrinter printer(format, "", out);
   for (const auto& [from, to, bytes] : moves) {
-    all.push_back({{"from", from}, {"to", to}, {"bytes", bytes}});
-    if (format == OutputFormat::kCsv) {
-      out << from << "," << to << "," << bytes << "\n";
-    } else if (format == OutputFormat::kText) {
-      out << absl::StrFormat("%14d  %s -> %s\n", bytes, from, to);
-    }
+    printer.Print({{"from", from}, {"to", to}, {"bytes", bytes}},
+                  absl::StrFormat("%14d  %s -> %s\n", bytes, from, to));
   }
-  if (format == OutputFormat::kJson) out << all.dump(1) << "\n";
+  printer.Finish();
 }
 
 }  // namespace tessera::tools

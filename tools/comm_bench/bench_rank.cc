@@ -231,9 +231,13 @@ absl::StatusOr<Seconds> BenchRank::TimeOverlap(const Task& task) {
   return seconds;
 }
 
-absl::StatusOr<collectives::Algorithm> BenchRank::Choose(const Task& task) {
+absl::StatusOr<Seconds> BenchRank::Choose(const Task& task) {
   TESSERA_RETURN_IF_ERROR(Prepare(task));
-  return communicator_->AlgorithmFor(operands_->operation(0));
+  TESSERA_ASSIGN_OR_RETURN(
+      const collectives::Algorithm algorithm,
+      communicator_->AlgorithmFor(operands_->operation(0)));
+  const auto number = static_cast<double>(algorithm);
+  return Seconds{number, kChoices - number};
 }
 
 }  // namespace tessera::tools

@@ -79,8 +79,10 @@ class BenchRank {
   // started first. The task has a batch of 1.
   absl::StatusOr<std::vector<double>> TimeOverlap(const Task& task);
 
-  // The choice of the adaptive chooser.
-  absl::StatusOr<collectives::Algorithm> Choose(const Task& task);
+  // The number of the algorithm that the adaptive chooser selects, and kChoices
+  // minus that: the largest of all ranks show whether ranks differ.
+  static constexpr double kChoices = 1000;
+  absl::StatusOr<std::vector<double>> Choose(const Task& task);
 
  private:
   explicit BenchRank(const BenchOptions& options) : options_(options) {}

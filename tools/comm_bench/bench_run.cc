@@ -36,8 +36,6 @@ using topology::Rank;
 
 using Seconds = std::vector<double>;
 
-constexpr double kBatchSeconds = 40e-6;
-constexpr int64_t kMaxBatch = 64;
 constexpr int64_t kRounds = 5;
 constexpr int64_t kCalibrations = 3;
 constexpr int64_t kOverlaps = 10;
@@ -201,9 +199,10 @@ class Schedule {
     return slowest;
   }
 
-  // Runs warm-up and a few single operations.
-  absl::Status Calibrate(Turn& turn) {
+  // Runs warm-up and a few batches of `batch` operations.
+  absl::Status Calibrate(Turn& turn, int64_t batch) {
     Task task = turn.task;
+    task.batch = batch;
     task.warmup = options_.warmup;
     task.iterations = kCalibrations;
     const int64_t begin = MonotonicNanos();
@@ -214,6 +213,7 @@ class Schedule {
     TESSERA_RETURN_IF_ERROR(Agree(wall));
     turn.wall = wall[0] / static_cast<double>(kCalibrations + options_.warmup);
     turn.single = Median(seconds);
+    turn.wall -= turn.single * static_cast<double>(batch - 1);
     return absl::OkStatus();
   }
 
@@ -222,7 +222,7 @@ class Schedule {
     double fastest = std::numeric_limits<double>::infinity();
     for (const Turn& turn : turns) fastest = std::min(fastest, turn.single);
     for (Turn& turn : turns) {
-      turn.task.batch = options_.blocking ? 1 : BatchFor(fastest);
+      turn.task.batch = options_.blocking ? 1 : BatchFor(fastest, on_device_);
       turn.task.first_iteration = options_.warmup + kCalibrations;
       const double iteration =
           turn.wall + turn.single * static_cast<double>(turn.task.batch - 1);
@@ -255,7 +255,12 @@ class Schedule {
   }
 
   absl::Status RunTurns(std::vector<Turn>& turns) {
-    for (Turn& turn : turns) TESSERA_RETURN_IF_ERROR(Calibrate(turn));
+    for (Turn& turn : turns) {
+      TESSERA_RETURN_IF_ERROR(Calibrate(turn, 1));
+      if (!on_device_ || options_.blocking) continue;
+      // A single operation takes mostly the host's launch and wait.
+      TESSERA_RETURN_IF_ERROR(Calibrate(turn, BatchFor(turn.single, true)));
+    }
     PlanRounds(turns);
     for (int64_t round = 0; round < kRounds; ++round) {
       for (size_t i = 0; i < turns.size(); ++i) {
@@ -287,24 +292,14 @@ class Schedule {
       if (std::exchange(last, turn.subject) == turn.subject) continue;
       Task task = turn.task;
       task.variant = {.adaptive = true};
-      std::vector<double> chosen(turn.subject->local.size());
-      ForEachRank(*turn.subject, [&](size_t i) -> absl::Status {
-        TESSERA_ASSIGN_OR_RETURN(const Algorithm algorithm,
-                                 turn.subject->local[i]->Choose(task));
-        chosen[i] = static_cast<double>(algorithm);
-        return absl::OkStatus();
-      });
-      Seconds range = {-1, -1e9};  // The largest, and minus the smallest.
-      for (const double one : chosen) {
-        range = {std::max(range[0], one), std::max(range[1], -one)};
-      }
-      TESSERA_RETURN_IF_ERROR(Agree(range));
-      if (range[0] != -range[1]) {
+      TESSERA_ASSIGN_OR_RETURN(const Seconds largest,
+                               Measure(turn, task, 2, &BenchRank::Choose));
+      if (largest[0] + largest[1] != BenchRank::kChoices) {
         return absl::InternalError(
             absl::StrCat(where_, ": ranks differ in the adaptive choice"));
       }
       SetChoice(rows, turn.subject->engine.name,
-                std::string(AlgorithmName(static_cast<Algorithm>(range[0]))));
+                std::string(AlgorithmName(static_cast<Algorithm>(largest[0]))));
     }
     return absl::OkStatus();
   }
@@ -398,6 +393,7 @@ class Schedule {
   }
 
   const BenchOptions& options_;
+  const bool on_device_ = options_.device != "cpu";
   const int64_t world_;
   const BenchEvents& events_;
   const std::function<void(const absl::Status&)>& fail_;
@@ -430,10 +426,11 @@ std::vector<Variant> VariantsFor(const BenchOptions& options,
   return variants;
 }
 
-int64_t BatchFor(double seconds) {
-  if (seconds >= kBatchSeconds) return 1;
-  const double batch = std::ceil(kBatchSeconds / std::max(seconds, 1e-9));
-  return std::min(kMaxBatch, static_cast<int64_t>(batch));
+int64_t BatchFor(double seconds, bool on_device) {
+  const double least = on_device ? 2e-3 : 40e-6;
+  const double most = on_device ? 1024 : 64;
+  return static_cast<int64_t>(
+      std::clamp(std::ceil(least / std::max(seconds, 1e-9)), 1.0, most));
 }
 
 Seconds SlowestOf(const std::vector<Seconds>& by_rank, size_t count) {

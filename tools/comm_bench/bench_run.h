@@ -31,8 +31,9 @@ std::vector<Variant> VariantsFor(const BenchOptions& options,
                                  collectives::OpKind op);
 
 // The operations of a batch if one takes `seconds`: enough for 40 us, at least
-// 1 and at most 64.
-int64_t BatchFor(double seconds);
+// 1 and at most 64. On a device enough for 2 ms, at most 1024, so that the time
+// is not that of launching and waiting.
+int64_t BatchFor(double seconds, bool on_device);
 
 // For each of `count` iterations the time of the slowest rank; 0 without ranks.
 std::vector<double> SlowestOf(const std::vector<std::vector<double>>& by_rank,

@@ -63,12 +63,16 @@ TEST(VariantTest, ReproducibleIsForReductionsOnly) {
 }
 
 TEST(BatchTest, TakesFortyMicrosecondsOrMore) {
-  EXPECT_EQ(BatchFor(1e-3), 1);
-  EXPECT_EQ(BatchFor(40e-6), 1);
-  EXPECT_EQ(BatchFor(39e-6), 2);
-  EXPECT_EQ(BatchFor(4.1e-6), 10);
-  EXPECT_EQ(BatchFor(1e-9), 64);
-  EXPECT_EQ(BatchFor(0), 64);
+  EXPECT_EQ(BatchFor(1e-3, false), 1);
+  EXPECT_EQ(BatchFor(40e-6, false), 1);
+  EXPECT_EQ(BatchFor(39e-6, false), 2);
+  EXPECT_EQ(BatchFor(4.1e-6, false), 10);
+  EXPECT_EQ(BatchFor(1e-9, false), 64);
+  EXPECT_EQ(BatchFor(0, false), 64);
+  // On a device a batch takes 2 ms.
+  EXPECT_EQ(BatchFor(2e-3, true), 1);
+  EXPECT_EQ(BatchFor(10e-6, true), 200);
+  EXPECT_EQ(BatchFor(1e-7, true), 1024);
 }
 
 TEST(MedianTest, TakesTheSlowestRankOfEachIteration) {

@@ -9,9 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "base/byte_size.h"
-#include "base/json/json.h"
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
 #include "nlohmann/json.hpp"
@@ -137,7 +135,6 @@ Pass TriadPass(std::shared_ptr<offload::Triad> triad, double bytes,
 
 namespace {
 
-using tools::OutputFormat;
 using Json = nlohmann::ordered_json;
 
 constexpr double kMicro = 1e6;
@@ -172,15 +169,6 @@ Json Columns(const Measurement& m) {
   return json;
 }
 
-std::string CsvField(const Json& value) {
-  if (value.is_null()) return "";
-  if (value.is_number_float()) return absl::StrCat(value.get<double>());
-  if (!value.is_string()) return DumpJson(value);
-  const auto& text = value.get_ref<const std::string&>();
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
-}
-
 // "45.2 +- 3 %": the spread is of the middle half of the passes.
 std::string RateText(double rate, double spread) {
   return absl::StrFormat("%8.3f %4.0f%%", rate, 100 * spread);
@@ -210,31 +198,6 @@ std::string TextLine(const Measurement& m) {
 }
 
 }  // namespace
-
-void RecordPrinter::Print(const Json& record, std::string_view text) {
-  if (format_ == OutputFormat::kText) {
-    out_ << text;
-  } else if (format_ == OutputFormat::kJson) {
-    out_ << (begun_ ? ",\n" : absl::StrCat("{\"", list_, "\":[\n"))
-         << DumpJson(record);
-  } else {
-    std::string names, values;
-    for (const auto& [name, value] : record.items()) {
-      absl::StrAppend(&names, names.empty() ? "" : ",", name);
-      absl::StrAppend(&values, values.empty() ? "" : ",", CsvField(value));
-    }
-    out_ << (begun_ ? "" : names + "\n") << values << "\n";
-  }
-  begun_ = true;
-  out_.flush();
-}
-
-void RecordPrinter::Finish() {
-  if (format_ == OutputFormat::kJson) {
-    out_ << (begun_ ? "\n]}\n" : absl::StrCat("{\"", list_, "\":[]}\n"));
-  }
-  out_.flush();
-}
 
 void MeasurementPrinter::Print(const Measurement& m) {
   std::string text;

@@ -28,6 +28,7 @@
 #include "nlohmann/json.hpp"
 #include "offload/optimizer/triad.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/records.h"
 
 namespace tessera::offload_bench {
 
@@ -154,26 +155,6 @@ struct Measurement {
 
 using Sink = std::function<void(const Measurement&)>;
 
-// Prints records as CSV, as one JSON document {"<list>": [...]}, or as the text
-// that is given, while they are made. CSV's columns are the names of the first
-// record; a null is empty.
-class RecordPrinter {
- public:
-  RecordPrinter(tools::OutputFormat format, std::string_view list,
-                std::ostream& out)
-      : format_(format), list_(list), out_(out) {}
-
-  void Print(const nlohmann::ordered_json& record, std::string_view text);
-  void Finish();
-  bool begun() const { return begun_; }
-
- private:
-  const tools::OutputFormat format_;
-  const std::string list_;
-  std::ostream& out_;
-  bool begun_ = false;
-};
-
 // Prints measurements: columns what,name,operation,data,threads,block_bytes,
 // bytes,turns,clock,time_us,GBps,spread,limit,limit_GBps,limit_spread,share,
 // ratio,error,bytes_per_parameter,note, which are stable.
@@ -186,7 +167,7 @@ class MeasurementPrinter {
   void Finish() { printer_.Finish(); }
 
  private:
-  RecordPrinter printer_;
+  tools::RecordPrinter printer_;
   std::string heading_;  // The part that is being printed, as text.
 };
 

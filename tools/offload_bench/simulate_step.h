@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "base/device/device_timeline.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/records.h"
 #include "tools/offload_bench/measurement.h"
 
 namespace tessera::offload_bench {
@@ -88,7 +89,7 @@ class StepPrinter {
   void Finish() { printer_.Finish(); }
 
  private:
-  RecordPrinter printer_;
+  tools::RecordPrinter printer_;
 };
 
 }  // namespace tessera::offload_bench

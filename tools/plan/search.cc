@@ -12,6 +12,7 @@
 #include "base/json/json.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "tools/cli/records.h"
 #include "topology/cluster/cluster.h"
 
 namespace tessera::plan {
@@ -333,22 +334,11 @@ void PrintJson(const PlanRequest& request, const PlanReport& report,
 
 void PrintCsv(const PlanRequest& request, const PlanReport& report,
               std::ostream& out) {
-  bool first = true;
+  tools::RecordPrinter printer(tools::OutputFormat::kCsv, "", out);
   for (const Plan& plan : report.plans) {
-    const Json json = PlanAsJson(request, plan);
-    std::vector<std::string> names, cells;
-    for (const auto& [name, value] : json.items()) {
-      if (value.is_object()) continue;  // The command contains the settings.
-      names.push_back(name);
-      const std::string text =
-          value.is_string() ? value.get<std::string>() : DumpJson(value);
-      cells.push_back(text.find(',') == std::string::npos
-                          ? text
-                          : absl::StrCat("\"", text, "\""));
-    }
-    if (first) out << absl::StrJoin(names, ",") << "\n";
-    first = false;
-    out << absl::StrJoin(cells, ",") << "\n";
+    Json record = PlanAsJson(request, plan);
+    record.erase("settings");  // The command contains them.
+    printer.Print(record, "");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 
 #include "tools/text/character_tables.h"
 #include "utf8proc.h"
@@ -12,10 +13,20 @@ namespace tessera::text {
 
 namespace {
 
+template <size_t n>
+constexpr std::array<uint32_t, n> EdgesOf(const uint16_t (&gaps)[n]) {
+  std::array<uint32_t, n> edges = {};
+  uint32_t edge = 0;
+  for (size_t i = 0; i < n; ++i) edges[i] = edge += gaps[i];
+  return edges;
+}
+constexpr auto kLetterEdges = EdgesOf(internal::kLetterGaps);
+constexpr auto kNumberEdges = EdgesOf(internal::kNumberGaps);
+
 // True if the code point is in a run, that is, if an odd number of edges is at
 // or below it.
-bool Contains(const uint32_t* edges, int count, uint32_t code_point) {
-  return (std::upper_bound(edges, edges + count, code_point) - edges) % 2 == 1;
+bool Contains(std::span<const uint32_t> edges, uint32_t code_point) {
+  return (std::ranges::upper_bound(edges, code_point) - edges.begin()) % 2 == 1;
 }
 
 // The property White_Space in PropList.txt, which is the same in all versions.
@@ -26,15 +37,9 @@ bool IsSpace(uint32_t c) {
 }
 
 CharacterClass Classify(uint32_t code_point) {
-  using internal::kLetterEdgeCount, internal::kLetterEdges;
-  using internal::kNumberEdgeCount, internal::kNumberEdges;
   if (IsSpace(code_point)) return CharacterClass::kSpace;
-  if (Contains(kLetterEdges, kLetterEdgeCount, code_point)) {
-    return CharacterClass::kLetter;
-  }
-  if (Contains(kNumberEdges, kNumberEdgeCount, code_point)) {
-    return CharacterClass::kNumber;
-  }
+  if (Contains(kLetterEdges, code_point)) return CharacterClass::kLetter;
+  if (Contains(kNumberEdges, code_point)) return CharacterClass::kNumber;
   return CharacterClass::kOther;
 }
 

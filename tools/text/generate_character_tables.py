@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Writes or checks character_tables.cc: which code points are letters (general category L*) and numbers (N*).
+"""Writes or checks character_tables.h: which code points are letters (general category L*) and numbers (N*).
 
-    python3 generate_character_tables.py > character_tables.cc     # then clang-format -i character_tables.cc
-    python3 generate_character_tables.py --check=character_tables.cc
+    python3 generate_character_tables.py > character_tables.h
+    python3 generate_character_tables.py --check=character_tables.h
 
 Uses the module unicodedata2 if it is installed, else Python's unicodedata. The check works with any version: code points
 assigned in both versions must agree.
 """
 
+import itertools
 import re
 import sys
+import textwrap
 
 try:
     import unicodedata2 as unicodedata
@@ -35,25 +37,40 @@ def members_of(category):
     return [code for code in range(CODE_POINTS) if unicodedata.category(chr(code))[0] == category]
 
 
+GUARD = "TESSERA_TOOLS_TEXT_CHARACTER_TABLES_H_"
+
+
+def table(name, values):
+    """Returns the lines of a table of the gaps between ascending values."""
+    gaps = ", ".join(str(after - before) for before, after in itertools.pairwise([0] + values))
+    lines = textwrap.wrap(gaps + "};", width=80, initial_indent="    ", subsequent_indent="    ")
+    return ["inline constexpr uint16_t k%sGaps[] = {" % name] + lines
+
+
 def source():
     lines = [
         "// Made by generate_character_tables.py from Unicode %s; not edited." % unicodedata.unidata_version,
-        '#include "tools/text/character_tables.h"',
+        "#ifndef " + GUARD,
+        "#define " + GUARD,
+        "",
+        "#include <cstdint>",
         "",
         "namespace tessera::text::internal {",
         "",
-        "const char kUnicodeVersion[] = \"%s\";" % unicodedata.unidata_version,
+        "// Runs of letters (general category L*) and numbers (N*), by the gaps between",
+        "// their edges, of which the first is from 0. The edges of a run are its first",
+        "// code point and the one after its last.",
+        "// clang-format off",
     ]
     for name, category in sorted(CLASSES.items()):
-        values = edges(members_of(category))
-        lines += ["", "const uint32_t k%sEdges[] = {%s};" % (name, ", ".join("0x%x" % v for v in values))]
-        lines += ["const int k%sEdgeCount = %d;" % (name, len(values))]
-    return "\n".join(lines + ["", "}  // namespace tessera::text::internal", ""])
+        lines += table(name, edges(members_of(category)))
+    lines += ["// clang-format on", "", "}  // namespace tessera::text::internal", ""]
+    return "\n".join(lines + ["#endif  // " + GUARD, ""])
 
 
 def read_table(text, name):
-    body = re.search(r"k%sEdges\[\] = \{(.*?)\}" % name, text, re.DOTALL).group(1)
-    return [int(value, 16) for value in re.findall(r"0x[0-9a-f]+", body)]
+    body = re.search(r"k%sGaps\[\] = \{(.*?)\}" % name, text, re.DOTALL).group(1)
+    return list(itertools.accumulate(int(gap) for gap in re.findall(r"[0-9]+", body)))
 
 
 def version(text):
@@ -62,19 +79,16 @@ def version(text):
 
 def problems(text):
     """Returns the differences between the committed table and this Python's data."""
-    table_version = re.search(r'kUnicodeVersion\[\] =\s*"([^"]*)"', text).group(1)
+    table_version = re.search(r"from Unicode ([0-9.]+);", text).group(1)
     newer = version(unicodedata.unidata_version) > version(table_version)
     same = unicodedata.unidata_version == table_version
     found = []
     for name, category in CLASSES.items():
-        table = read_table(text, name)
-        if table != sorted(set(table)) or len(table) % 2 != 0:
+        ends = read_table(text, name)
+        if ends != sorted(set(ends)) or len(ends) % 2 != 0:
             found.append("the edges of %s are not in order or not in pairs" % name)
-        count = int(re.search(r"k%sEdgeCount = (\d+)" % name, text).group(1))
-        if count != len(table):
-            found.append("k%sEdgeCount is %d for %d edges" % (name, count, len(table)))
         held = set()
-        for first, end in zip(table[::2], table[1::2]):
+        for first, end in zip(ends[::2], ends[1::2]):
             held.update(range(first, end))
         for code in range(CODE_POINTS):
             ours, known = code in held, unicodedata.category(chr(code))

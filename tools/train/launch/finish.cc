@@ -342,21 +342,9 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   }
   if (!result.ranks.empty()) AddShares(MeanShares(result.ranks), json);
   json["memory_bytes"] = MostResident(result);
-  json["strategy_changes"] = Json::array();
-  for (const StrategyChange& change : result.strategy_changes) {
-    json["strategy_changes"].push_back({{"steps", change.steps},
-                                        {"used", change.used},
-                                        {"strategy", change.strategy},
-                                        {"flags", change.flags}});
-  }
-  json["rollbacks"] = Json::array();
-  for (const Rollback& rollback : result.rollbacks) {
-    json["rollbacks"].push_back(
-        {{"step", rollback.step},
-         {"loss", rollback.loss},
-         {"usual", rollback.usual},
-         {"to_step", rollback.to_step},
-         {"skipped_samples", rollback.skipped_samples}});
+  const Json stored = Json::parse(FormatRunResult(result));
+  for (const char* key : {"strategy_changes", "rollbacks"}) {
+    json[key] = stored[key];
   }
   json["sample"] = outcome.sample;
   json["models"] = outcome.models;

@@ -36,7 +36,9 @@ absl::Status CheckOptions(const Corpus* corpus, const SamplesOptions& options) {
         absl::StrCat("the share for ", use, " is ", share,
                      "; it must be from 0 to less than 1"));
   }
-  if (corpus->token_count() > options.sequence) return absl::OkStatus();
+  if (corpus->token_count() > options.sequence || options.document_end) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "the data has ", corpus->token_count(), " tokens; one sample of ",
       options.sequence, " needs at least ", options.sequence + 1,
@@ -87,7 +89,9 @@ absl::StatusOr<Samples> Samples::Create(std::span<const Part> parts,
   Samples samples(options, std::move(blend));
   for (const Part& part : parts) {
     TESSERA_RETURN_IF_ERROR(CheckOptions(part.corpus.get(), options));
-    const int64_t count = (part.corpus->token_count() - 1) / options.sequence;
+    TESSERA_ASSIGN_OR_RETURN(Source source,
+                             Source::Create(part.corpus, options));
+    const int64_t count = source.training;
     const int64_t test = HeldOut(count, options.test_fraction, count - 1);
     const int64_t validation =
         HeldOut(count, options.validation_fraction, count - test - 1);
@@ -101,24 +105,67 @@ absl::StatusOr<Samples> Samples::Create(std::span<const Part> parts,
           options.sequence, " tokens, and none for ", use,
           ": give it more data, or shorter sequences"));
     }
-    const int64_t training = count - validation - test;
-    samples.sources_.push_back({part.corpus, training, validation, test});
-    samples.training_ += training;
+    source.training = count - validation - test;
+    source.validation = validation;
+    source.test = test;
+    samples.training_ += source.training;
     samples.validation_ += validation;
     samples.test_ += test;
+    samples.sources_.push_back(std::move(source));
   }
   return samples;
 }
 
+// All samples of the corpus are for training, for the time being.
+absl::StatusOr<Samples::Source> Samples::Source::Create(
+    std::shared_ptr<const Corpus> corpus, const SamplesOptions& options) {
+  Source source = {.corpus = std::move(corpus)};
+  if (!options.document_end) {
+    source.training = (source.corpus->token_count() - 1) / options.sequence;
+    return source;
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      source.packing,
+      DocumentPacking::Create(*source.corpus, *options.document_end,
+                              options.sequence + 1));
+  source.training = source.packing->samples();
+  if (source.training > 0) return source;
+  return absl::InvalidArgumentError(
+      "the data has no document of two or more tokens");
+}
+
 int64_t Samples::memory_bytes() const {
   int64_t bytes = 0;
-  for (const Source& source : sources_) bytes += source.corpus->memory_bytes();
+  for (const Source& source : sources_) {
+    bytes += source.corpus->memory_bytes();
+    if (source.packing) bytes += source.packing->memory_bytes();
+  }
   return bytes;
 }
 
+int64_t Samples::packed_documents() const {
+  int64_t documents = 0;
+  for (const Source& source : sources_) {
+    if (source.packing) documents += source.packing->documents();
+  }
+  return documents;
+}
+
+int64_t Samples::cut_documents() const {
+  int64_t documents = 0;
+  for (const Source& source : sources_) {
+    if (source.packing) documents += source.packing->cut_documents();
+  }
+  return documents;
+}
+
 uint64_t Samples::fingerprint() const {
-  if (sources_.size() == 1) return sources_[0].corpus->fingerprint();
   uint64_t mixed = blend_.fingerprint();
+  if (options_.document_end) {
+    mixed = Scramble(mixed ^ static_cast<uint64_t>(*options_.document_end + 1));
+  } else if (sources_.size() == 1) {
+    return sources_[0].corpus->fingerprint();
+  }
   for (const Source& source : sources_) {
     mixed = Scramble(mixed ^ source.corpus->fingerprint());
   }
@@ -171,10 +218,45 @@ absl::Status Samples::Read(SampleUse use, int64_t index,
                                                    " tokens; a sample has ",
                                                    options_.sequence + 1));
   }
-  return sources_[place.source].corpus->Read(TokensOf(place).begin, tokens);
+  const Source& source = sources_[place.source];
+  if (source.packing) return ReadDocuments(source, place.index, tokens);
+  return source.corpus->Read(TokensOf(place).begin, tokens);
+}
+
+absl::Status Samples::ReadDocuments(const Source& source, int64_t sample,
+                                    std::span<TokenId> tokens) const {
+  for (const TokenRange& document : source.packing->DocumentsOf(sample)) {
+    const auto length = static_cast<size_t>(document.end - document.begin);
+    TESSERA_RETURN_IF_ERROR(
+        source.corpus->Read(document.begin, tokens.first(length)));
+    tokens = tokens.subspan(length);
+  }
+  std::fill(tokens.begin(), tokens.end(), *options_.document_end);
+  return absl::OkStatus();
+}
+
+// The first tokens of documents, prompts, and the tokens after the documents.
+std::vector<TokenRange> Samples::MaskedInDocuments(const Source& source,
+                                                   int64_t sample) const {
+  TokenRanges masked;
+  int64_t at = 0;
+  for (const TokenRange& document : source.packing->DocumentsOf(sample)) {
+    masked.Append({at, at + 1});
+    if (options_.mask_prompts) {
+      for (const TokenRange& part : source.corpus->prompts().PartsIn(
+               {document.begin + 1, document.end})) {
+        masked.Append(
+            {part.begin - document.begin + at, part.end - document.begin + at});
+      }
+    }
+    at += document.end - document.begin;
+  }
+  masked.Append({at, options_.sequence + 1});
+  return {masked.ranges().begin(), masked.ranges().end()};
 }
 
 bool Samples::has_masks() const {
+  if (options_.document_end) return true;
   return options_.mask_prompts &&
          std::any_of(sources_.begin(), sources_.end(),
                      [](const Source& source) {
@@ -185,10 +267,11 @@ bool Samples::has_masks() const {
 absl::StatusOr<std::vector<TokenRange>> Samples::MaskedTokens(
     SampleUse use, int64_t index) const {
   TESSERA_ASSIGN_OR_RETURN(const Blend::Place place, Find(use, index));
+  const Source& source = sources_[place.source];
+  if (source.packing) return MaskedInDocuments(source, place.index);
   if (!options_.mask_prompts) return std::vector<TokenRange>();
   const TokenRange whole = TokensOf(place);
-  std::vector<TokenRange> parts =
-      sources_[place.source].corpus->prompts().PartsIn(whole);
+  std::vector<TokenRange> parts = source.corpus->prompts().PartsIn(whole);
   for (TokenRange& part : parts) {
     part.begin -= whole.begin;
     part.end -= whole.begin;
@@ -199,10 +282,18 @@ absl::StatusOr<std::vector<TokenRange>> Samples::MaskedTokens(
 absl::StatusOr<int64_t> Samples::CountTargets(SampleUse use,
                                               int64_t index) const {
   TESSERA_ASSIGN_OR_RETURN(const Blend::Place place, Find(use, index));
+  const Source& source = sources_[place.source];
+  if (source.packing) {
+    int64_t targets = sequence() + 1;
+    for (const TokenRange& part : MaskedInDocuments(source, place.index)) {
+      targets -= part.end - part.begin;
+    }
+    return targets;  // The first token is masked and no target.
+  }
   if (!options_.mask_prompts) return sequence();
   const TokenRange whole = TokensOf(place);
-  return sequence() - sources_[place.source].corpus->prompts().CountIn(
-                          {whole.begin + 1, whole.end});
+  return sequence() -
+         source.corpus->prompts().CountIn({whole.begin + 1, whole.end});
 }
 
 }  // namespace tessera::text

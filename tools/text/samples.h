@@ -15,6 +15,11 @@
 // corpus, in an order that depends on the seed and the epoch; the validation
 // samples follow them, and the test samples are last.
 //
+// With SamplesOptions::document_end, a sample is made of whole documents
+// instead (document_packing.h), and of copies of that token after them. The
+// first token of a document and the copies are not targets: each document is
+// learned as if it were alone, if attention is within documents.
+//
 // Several corpora are blended by weight: Blend (blend.h) selects the corpus of
 // each index, and each corpus has its own epochs.
 #ifndef TESSERA_TOOLS_TEXT_SAMPLES_H_
@@ -23,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -31,6 +37,7 @@
 #include "absl/status/statusor.h"
 #include "tools/text/blend.h"
 #include "tools/text/corpus.h"
+#include "tools/text/document_packing.h"
 #include "tools/text/token_ranges.h"
 #include "tools/text/tokenizer.h"
 
@@ -100,6 +107,8 @@ struct SamplesOptions {
   bool shuffle = true;  // False keeps the corpus order.
   // Excludes the tokens of prompts (Corpus::prompts) from the targets.
   bool mask_prompts = true;
+  // The token that ends a document. If it is set, documents are not split.
+  std::optional<TokenId> document_end = {};
 };
 
 // What a sample is for.
@@ -136,6 +145,10 @@ class Samples {
   int64_t samples_per_epoch() const { return training_; }
   int64_t validation_count() const { return validation_; }
   int64_t test_count() const { return test_; }
+  // The documents of all corpora, and those that are longer than a sample and
+  // lose their ends; 0 without SamplesOptions::document_end.
+  int64_t packed_documents() const;
+  int64_t cut_documents() const;
 
   // The corpus of a global training index, and the sample within that corpus.
   // `index` is not negative.
@@ -168,6 +181,10 @@ class Samples {
     int64_t training = 0;
     int64_t validation = 0;
     int64_t test = 0;
+    std::optional<DocumentPacking> packing = {};
+
+    static absl::StatusOr<Source> Create(std::shared_ptr<const Corpus> corpus,
+                                         const SamplesOptions& options);
   };
 
   Samples(SamplesOptions options, Blend blend)
@@ -180,6 +197,10 @@ class Samples {
     const int64_t begin = place.index * options_.sequence;
     return {begin, begin + options_.sequence + 1};
   }
+  absl::Status ReadDocuments(const Source& source, int64_t sample,
+                             std::span<TokenId> tokens) const;
+  std::vector<TokenRange> MaskedInDocuments(const Source& source,
+                                            int64_t sample) const;
 
   SamplesOptions options_;
   Blend blend_;

@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -80,6 +82,130 @@ TEST(SamplesTest, TokensMatchCorpus) {
     TESSERA_ASSERT_OK(samples.Read(SampleUse::kValidation, i, tokens));
     ASSERT_EQ(tokens[0], (107 + i) * 7 % 251);
   }
+}
+
+// Documents of letters, each with a letter of its own.
+struct PackedCase {
+  std::vector<size_t> prompts, lengths;  // In tokens, with the prompt.
+  std::shared_ptr<const Corpus> corpus;
+  TokenId end = *ByteTokenizer().end_of_text();
+};
+
+PackedCase MakePackedCase(uint64_t seed, size_t count, size_t longest) {
+  std::mt19937_64 random(seed);
+  PackedCase made;
+  std::vector<std::string> letters;
+  for (size_t i = 0; i < count; ++i) {
+    made.prompts.push_back(random() % 4);
+    made.lengths.push_back(made.prompts[i] + 1 + random() % longest);
+    letters.emplace_back(made.lengths[i], static_cast<char>('a' + i));
+  }
+  std::vector<Document> documents;
+  for (size_t i = 0; i < count; ++i) {
+    const std::string_view all = letters[i];
+    documents.push_back(
+        {all.substr(0, made.prompts[i]), all.substr(made.prompts[i])});
+  }
+  made.corpus = *Corpus::FromDocuments(documents, ByteTokenizer());
+  return made;
+}
+
+// The fewest samples that hold documents of these lengths, by trying all.
+size_t FewestSamples(const std::vector<int64_t>& lengths, int64_t capacity,
+                     std::vector<int64_t> rooms = {}, size_t next = 0) {
+  if (next == lengths.size()) return rooms.size();
+  size_t fewest = lengths.size();
+  for (size_t i = 0; i <= rooms.size(); ++i) {
+    std::vector<int64_t> left = rooms;
+    if (i == rooms.size()) left.push_back(capacity);
+    if (left[i] < lengths[next]) continue;
+    left[i] -= lengths[next];
+    fewest = std::min(fewest, FewestSamples(lengths, capacity, left, next + 1));
+  }
+  return fewest;
+}
+
+TEST(SamplesTest, WholeDocumentsAreNeverSplit) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const PackedCase made = MakePackedCase(seed, 1 + seed % 7, 9);
+    constexpr int64_t kSequence = 13;
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const Samples samples,
+        Samples::Create(made.corpus,
+                        {.sequence = kSequence, .document_end = made.end}));
+    EXPECT_EQ(samples.cut_documents(), 0);
+    EXPECT_TRUE(samples.has_masks());
+    std::map<TokenId, size_t> seen;  // The tokens of a letter.
+    std::vector<TokenId> tokens(kSequence + 1);
+    for (int64_t i = 0; i < samples.samples_per_epoch(); ++i) {
+      TESSERA_ASSERT_OK(samples.ReadTraining(i, tokens));
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const std::vector<TokenRange> masked,
+          samples.MaskedTokens(SampleUse::kTraining, i));
+      std::vector<bool> expected(tokens.size(), true);
+      std::set<TokenId> here;
+      for (size_t t = 0; t < tokens.size(); ++t) {
+        if (tokens[t] == made.end) {
+          expected[t] = t == 0 || tokens[t - 1] == made.end;
+          continue;
+        }
+        const auto letter = static_cast<size_t>(tokens[t] - 'a');
+        const size_t begin = t == 0 || tokens[t - 1] != tokens[t] ? t : 0;
+        if (here.insert(tokens[t]).second) {
+          ASSERT_EQ(begin, t);
+          const size_t length = made.lengths[letter];
+          ASSERT_LT(t + length, tokens.size());
+          for (size_t k = t; k < t + length; ++k) {
+            ASSERT_EQ(tokens[k], tokens[t]);
+            expected[k] = k == t || k - t < made.prompts[letter];
+          }
+          ASSERT_EQ(tokens[t + length], made.end);
+          seen[tokens[t]] += length;
+        }
+      }
+      std::vector<bool> mask(tokens.size());
+      for (const TokenRange& range : masked) {
+        std::fill(mask.begin() + range.begin, mask.begin() + range.end, true);
+      }
+      EXPECT_EQ(mask, expected);
+      EXPECT_THAT(samples.CountTargets(SampleUse::kTraining, i),
+                  IsOkAndHolds(std::count(mask.begin(), mask.end(), false)));
+    }
+    std::vector<int64_t> lengths;
+    for (size_t i = 0; i < made.lengths.size(); ++i) {
+      EXPECT_EQ(seen[static_cast<TokenId>('a' + i)], made.lengths[i]);
+      lengths.push_back(static_cast<int64_t>(made.lengths[i]) + 1);
+    }
+    // The bound of first-fit and best-fit decreasing.
+    EXPECT_LE(
+        static_cast<double>(samples.samples_per_epoch()),
+        11.0 / 9 * static_cast<double>(FewestSamples(lengths, kSequence + 1)) +
+            6.0 / 9);
+  }
+}
+
+TEST(SamplesTest, LongDocumentsLoseTheirEnds) {
+  const PackedCase made = MakePackedCase(3, 5, 9);
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const Samples samples,
+      Samples::Create(
+          made.corpus,
+          {.sequence = 2, .shuffle = false, .document_end = made.end}));
+  EXPECT_EQ(samples.packed_documents(), 5);
+  EXPECT_GT(samples.cut_documents(), 2);
+  std::vector<TokenId> tokens(3);
+  TESSERA_ASSERT_OK(samples.ReadTraining(0, tokens));
+  EXPECT_EQ(tokens[0], 'a');
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Samples split,
+                               Samples::Create(made.corpus, {.sequence = 2}));
+  EXPECT_NE(samples.fingerprint(), split.fingerprint());
+  EXPECT_EQ(split.packed_documents(), 0);
+
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto empty,
+                               Corpus::FromTexts({{"", ""}}, ByteTokenizer()));
+  EXPECT_THAT(Samples::Create(empty, {.sequence = 2, .document_end = made.end}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no document of two or more tokens")));
 }
 
 // Compares masks with the corpus, token by token.

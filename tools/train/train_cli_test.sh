@@ -82,6 +82,9 @@ for i in $(seq 600); do
 done >pairs.jsonl
 pairs="--data=$PWD/pairs.jsonl --length=48 --learning_rate=0.006 --lr_schedule=constant --validation_fraction=0.1 --eval_batches=1"
 "$train" $tiny $pairs --steps=8 --document_attention --verify --run_dir=pairs >out 2>err || fail "prompts on one rank: $(cat err)"
+"$train" $tiny $pairs --steps=3 --document_attention --packing=whole --mesh=dp2,cp2 --verify --run_dir=whole_pairs >out 2>err || fail "whole pairs: $(cat err)"
+"$train" $tiny $pairs --length=20 --steps=1 --packing=whole --run_dir=cut >out 2>err || fail "cut pairs: $(cat err)"
+grep -q "600 of 600 documents have more than --length=20 tokens" err || fail "cut pairs are not counted: $(cat err)"
 "$train" $tiny $pairs --steps=40 --eval_every=40 --run_dir=masked >out 2>err || fail "prompts: $(cat err)"
 "$train" $tiny $pairs --steps=40 --eval_every=40 --mask_prompts=false --run_dir=unmasked >out 2>err || fail "without masks: $(cat err)"
 # One more step, including prompts, from the weights that have learned only completions.

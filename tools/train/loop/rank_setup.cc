@@ -57,6 +57,12 @@ absl::Status RankSetup::Make(const RunContext& run) {
   if (settings.document_attention) {
     options.document_end = run.data.tokenizer->end_of_text();
   }
+  if (const int64_t cut = run.data.samples->cut_documents(); cut > 0) {
+    run.Say(absl::StrCat("--packing=whole: ", cut, " of ",
+                         run.data.samples->packed_documents(),
+                         " documents have more than --length=", settings.length,
+                         " tokens and a target; their ends are not learned"));
+  }
   TESSERA_ASSIGN_OR_RETURN(tiers_,
                            OffloadTiers::Create(settings, meter_->tiers()));
   tiers_->AddTo(options);

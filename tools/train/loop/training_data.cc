@@ -243,12 +243,16 @@ absl::Status CheckHeldOut(const Settings& settings,
 
 absl::Status CheckDocuments(const Settings& settings,
                             const text::Tokenizer& tokenizer) {
-  if (!settings.document_attention || tokenizer.end_of_text().has_value()) {
+  const bool is_whole = settings.packing == "whole";
+  if ((!settings.document_attention && !is_whole) ||
+      tokenizer.end_of_text().has_value()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      "--document_attention=true: the tokenizer has no token that ends a "
-      "document; give another --tokenizer, or --document_attention=false");
+  return absl::InvalidArgumentError(absl::StrCat(
+      is_whole ? "--packing=whole" : "--document_attention=true",
+      ": the tokenizer has no token that ends a document; give another "
+      "--tokenizer, or ",
+      is_whole ? "--packing=split" : "--document_attention=false"));
 }
 
 }  // namespace
@@ -316,15 +320,17 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<text::Samples::Part> parts,
                            OpenParts(settings, *data.tokenizer),
                            tools::FlagError("data", names, _));
-  TESSERA_ASSIGN_OR_RETURN(
-      data.samples,
-      text::Samples::Create(
-          parts, {.sequence = settings.length,
-                  .validation_fraction = settings.validation_fraction,
-                  .test_fraction = settings.test_fraction,
-                  .seed = static_cast<uint64_t>(settings.seed),
-                  .mask_prompts = settings.mask_prompts}),
-      tools::FlagError("data", names, _));
+  text::SamplesOptions options = {
+      .sequence = settings.length,
+      .validation_fraction = settings.validation_fraction,
+      .test_fraction = settings.test_fraction,
+      .seed = static_cast<uint64_t>(settings.seed),
+      .mask_prompts = settings.mask_prompts};
+  if (settings.packing == "whole") {
+    options.document_end = data.tokenizer->end_of_text();
+  }
+  TESSERA_ASSIGN_OR_RETURN(data.samples, text::Samples::Create(parts, options),
+                           tools::FlagError("data", names, _));
   TESSERA_RETURN_IF_ERROR(CheckHeldOut(settings, *data.samples));
   return data;
 }

@@ -199,6 +199,28 @@ TEST_F(TrainingDataTest, TrainsOnTokensWithLabels) {
                              HasSubstr("from 0 to 256"))));
 }
 
+TEST_F(TrainingDataTest, PacksWholeDocuments) {
+  Settings settings = Short();
+  settings.length = 7;
+  settings.packing = "whole";
+  settings.data = {Write("a.json",
+                         "{\"text\": \"12345\"}\n{\"text\": \"123456789\"}\n"
+                         "{\"prompt\": \"ab\", \"completion\": \"c\"}\n")};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                               OpenTrainingData(settings));
+  EXPECT_EQ(data.samples->samples_per_epoch(), 3);
+  EXPECT_EQ(data.samples->packed_documents(), 3);
+  EXPECT_EQ(data.samples->cut_documents(), 1);
+  int64_t targets = 0;
+  for (int64_t i = 0; i < 3; ++i) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const int64_t count,
+        data.samples->CountTargets(text::SampleUse::kTraining, i));
+    targets += count;
+  }
+  EXPECT_EQ(targets, 5 + 7 + 2);
+}
+
 TEST_F(TrainingDataTest, MasksPromptsOfFilesWithPrompts) {
   Settings settings = Short();
   const std::string a =

@@ -44,8 +44,9 @@ struct Settings {
   std::string token_cache = "";
   std::string special_tokens = "pairs";  // text::ParseSpecialTokens.
   bool mask_prompts = true;              // text::SamplesOptions.
-  int64_t length = 128;                  // Tokens per sequence.
-  int64_t batch = 16;                    // Sequences per step, over all ranks.
+  std::string packing = "split";  // whole: text::SamplesOptions::document_end.
+  int64_t length = 128;           // Tokens per sequence.
+  int64_t batch = 16;             // Sequences per step, over all ranks.
   // "FIRST:STEPS": the batch grows from FIRST to `batch` in the first STEPS
   // steps. Empty: the batch is constant. See settings/batch_schedule.h.
   std::string batch_warmup = "";

@@ -97,6 +97,11 @@ constexpr SettingsField kFields[] = {
     {"mask_prompts", kModelAndData, &Settings::mask_prompts, AnyValue{},
      "excludes the prompts of JSON lines that have a prompt and a completion, "
      "and labels of -100, from the loss"},
+    {"packing", kModelAndData, &Settings::packing, OneOf{"split, whole"},
+     "how documents fill sequences: split, one after another, so that one may "
+     "end in the next sequence; whole, unsplit and each learned as if it were "
+     "alone (with --document_attention), with padding at the end of a "
+     "sequence"},
     {"dtype", kModelAndData, Text{"dtype"}, AnyValue{},
      "type of weights and activations: fp32; bf16; fp16, which uses "
      "--loss_scale; or fp8, which is bf16 with the matrix products of the "

@@ -2,30 +2,15 @@
 
 #include <cmath>
 #include <cstdint>
-#include <memory>
-#include <span>
 
-#include "absl/memory/memory.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/kernels.h"
-#include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
 namespace tessera::offload {
 namespace {
-
-absl::Status CheckOptions(const AdamWOptions& options) {
-  TESSERA_RETURN_IF_ERROR(
-      CheckNumbers("AdamW", {{"learning_rate", options.learning_rate},
-                             {"beta1", options.beta1, 1},
-                             {"beta2", options.beta2, 1},
-                             {"epsilon", options.epsilon},
-                             {"weight_decay", options.weight_decay}}));
-  return CheckThreads("AdamW", options.threads);
-}
 
 StepNumbers NumbersOf(const AdamWOptions& options, int64_t step,
                       const StepScale& scale) {
@@ -51,45 +36,26 @@ StepNumbers NumbersOf(const AdamWOptions& options, int64_t step,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(
-    const AdamWOptions& options) {
-  TESSERA_RETURN_IF_ERROR(CheckOptions(options));
-  return absl::WrapUnique(new AdamW(options));
+absl::Status CheckOptimizer(const AdamWOptions& options) {
+  TESSERA_RETURN_IF_ERROR(
+      CheckNumbers("AdamW", {{"learning_rate", options.learning_rate},
+                             {"beta1", options.beta1, 1},
+                             {"beta2", options.beta2, 1},
+                             {"epsilon", options.epsilon},
+                             {"weight_decay", options.weight_decay}}));
+  return CheckThreads("AdamW", options.threads);
 }
 
-absl::Status AdamW::SetLearningRate(double learning_rate) {
-  AdamWOptions changed = options_;
-  changed.learning_rate = learning_rate;
-  TESSERA_RETURN_IF_ERROR(CheckOptions(changed));
-  options_ = changed;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RangesStep> AdamW::Prepare(int64_t step,
-                                          const StepScale& scale) const {
-  TESSERA_RETURN_IF_ERROR(CheckStep("AdamW", step, scale));
-  return RangesStep{
+RangesStep StepOf(const AdamWOptions& options, int64_t step,
+                  const StepScale& scale) {
+  return {
+      .name = "AdamW",
       .rule = StepRule::kAdamW,
       .moments = 2,
-      .numbers = NumbersOf(options_, step, scale),
-      .rounds_at_random = options_.rounding == MomentRounding::kStochastic,
-      .random_key = RandomKey(options_.seed, step),
+      .numbers = NumbersOf(options, step, scale),
+      .rounds_at_random = options.rounding == MomentRounding::kStochastic,
+      .random_key = RandomKey(options.seed, step),
   };
-}
-
-absl::Status AdamW::Run(const RangesStep& prepared,
-                        std::span<const ParameterRange> ranges) {
-  return Annotate(RunRanges(prepared, ranges, *pool_), "AdamW");
-}
-
-absl::Status AdamW::Undo(std::span<const ParameterRange> ranges) {
-  return Annotate(UndoRanges(2, ranges, *pool_), "AdamW");
-}
-
-absl::Status AdamW::Step(int64_t step, const StepScale& scale,
-                         std::span<const ParameterRange> ranges) {
-  TESSERA_ASSIGN_OR_RETURN(const RangesStep prepared, Prepare(step, scale));
-  return Run(prepared, ranges);
 }
 
 }  // namespace tessera::offload

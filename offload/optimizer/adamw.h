@@ -4,12 +4,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/os/thread_pool.h"
-#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/elementwise_optimizer.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -61,45 +59,13 @@ struct AdamWOptions {
 //
 // Sources: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization",
 // arXiv 1711.05101, algorithm 2; D. Kingma, J. Ba, arXiv 1412.6980.
-class AdamW {
- public:
-  // InvalidArgument if a number is not finite or out of range: learning_rate,
-  // weight_decay and epsilon at least 0, betas in [0, 1), threads in 1 to 1024.
-  static absl::StatusOr<std::unique_ptr<AdamW>> Create(
-      const AdamWOptions& options);
+using AdamW = ElementwiseOptimizer<AdamWOptions>;
 
-  const AdamWOptions& options() const { return options_; }
-
-  // For learning-rate schedules. Errors as for Create.
-  absl::Status SetLearningRate(double learning_rate);
-
-  // Executes step number `step`, counted from 1, for every range that is not
-  // frozen. Gradients must be finite (see GradientStatistics): a non-finite
-  // gradient makes its element, or its block of 8-bit moments, NaN or infinite.
-  // InvalidArgument, with nothing written, for a step below 1, a scale that is
-  // negative or not finite, and as for CheckRanges. One call at a time.
-  absl::Status Step(int64_t step, const StepScale& scale,
-                    std::span<const ParameterRange> ranges);
-
-  // The two halves of Step, for a step that a queue executes later: Prepare
-  // captures the current options and checks all arguments except the ranges.
-  absl::StatusOr<RangesStep> Prepare(int64_t step,
-                                     const StepScale& scale) const;
-  absl::Status Run(const RangesStep& prepared,
-                   std::span<const ParameterRange> ranges);
-
-  // For ranges with `undo`, restores bit for bit everything that the last step
-  // has overwritten, except their copies. Errors as for UndoRanges.
-  absl::Status Undo(std::span<const ParameterRange> ranges);
-
- private:
-  explicit AdamW(const AdamWOptions& options)
-      : options_(options),
-        pool_(ThreadPool::OrNew(options.pool, options.threads)) {}
-
-  AdamWOptions options_;
-  std::shared_ptr<ThreadPool> pool_;
-};
+// InvalidArgument if a number is not finite or out of range: learning_rate,
+// weight_decay and epsilon at least 0, betas in [0, 1), threads in 1 to 1024.
+absl::Status CheckOptimizer(const AdamWOptions& options);
+RangesStep StepOf(const AdamWOptions& options, int64_t step,
+                  const StepScale& scale);
 
 }  // namespace tessera::offload
 

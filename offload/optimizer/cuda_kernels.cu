@@ -88,7 +88,12 @@ __device__ S Stepped(const Numbers<S>& n, S p, S gradient, S& m, S& v) {
   S g = gradient * n.gradient_scale;
   if (n.decay_in_gradient != 0) g = g + p * n.decay_in_gradient;
   S direction = g;
-  if constexpr (rule != StepRule::kPlain) {
+  if constexpr (rule == StepRule::kLion) {
+    const S mean = Canonical(m * n.beta1 + g * n.fresh1);
+    m = Canonical(m * n.beta2 + g * n.fresh2);
+    // The sign; a NaN or 0 stays as it is.
+    direction = std::fabs(mean) > 0 ? std::copysign(S{1}, mean) : mean;
+  } else if constexpr (rule != StepRule::kPlain) {
     m = Canonical(m * n.beta1 + g * n.fresh1);
     direction = m;
   }
@@ -506,6 +511,8 @@ void LaunchStep(KernelStream stream, const StepJob& job) {
       return LaunchRule<StepRule::kNesterov>(stream, job);
     case StepRule::kPlain:
       return LaunchRule<StepRule::kPlain>(stream, job);
+    case StepRule::kLion:
+      return LaunchRule<StepRule::kLion>(stream, job);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/lion.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/testing/step_state.h"
@@ -34,6 +35,15 @@ Make MakeAdamW(AdamWOptions options) {
     const std::shared_ptr<AdamW> adamw = *AdamW::Create(options);
     return [=](int64_t step, std::span<const ParameterRange> ranges) {
       return adamw->Step(step, kScale, ranges);
+    };
+  };
+}
+Make MakeLion(LionOptions options) {
+  return [=](int threads) mutable {
+    options.threads = threads;
+    const std::shared_ptr<Lion> lion = *Lion::Create(options);
+    return [=](int64_t step, std::span<const ParameterRange> ranges) {
+      return lion->Step(step, kScale, ranges);
     };
   };
 }
@@ -89,6 +99,7 @@ const std::vector<Make>& AllOptimizers() {
       MakeAdamW({.weight_decay = 0.1,
                  .decay = WeightDecay::kCoupled,
                  .rounding = MomentRounding::kNearest}),
+      MakeLion({.weight_decay = 0.1}),
       MakeSgd({.momentum = 0.9, .weight_decay = 0.1}),
       MakeSgd({.momentum = 0.9, .nesterov = true}),
       MakeSgd({.weight_decay = 0.1, .decay = WeightDecay::kDecoupled}),

@@ -20,7 +20,7 @@ namespace tessera::offload {
 inline constexpr int64_t kTile = 512;
 inline constexpr int64_t kLargestTile = 2048;
 
-enum class StepRule : uint8_t { kAdamW, kMomentum, kNesterov, kPlain };
+enum class StepRule : uint8_t { kAdamW, kMomentum, kNesterov, kPlain, kLion };
 
 // The storage of a moment, with the values of MomentType, whose header kernels
 // do not include.

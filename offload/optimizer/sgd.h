@@ -5,12 +5,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/os/thread_pool.h"
-#include "offload/optimizer/parameter_range.h"
+#include "offload/optimizer/elementwise_optimizer.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -51,41 +49,14 @@ struct SgdOptions {
 // Sources: B. Polyak, 1964; I. Sutskever et al., ICML 2013, with momentum in
 // the form of most frameworks (the learning rate is not part of m); decoupled
 // decay as in arXiv 1711.05101, algorithm 1.
-class Sgd {
- public:
-  // InvalidArgument if a number is not finite or out of range: learning_rate
-  // and weight_decay at least 0, momentum and dampening in [0, 1), threads in 1
-  // to 1024; or nesterov without momentum, or with dampening.
-  static absl::StatusOr<std::unique_ptr<Sgd>> Create(const SgdOptions& options);
+using Sgd = ElementwiseOptimizer<SgdOptions>;
 
-  const SgdOptions& options() const { return options_; }
-
-  // For learning-rate schedules. Errors as for Create.
-  absl::Status SetLearningRate(double learning_rate);
-
-  // Like AdamW::Step, with one moment (`first`) or none.
-  absl::Status Step(int64_t step, const StepScale& scale,
-                    std::span<const ParameterRange> ranges);
-
-  // The two halves of Step, for a step that a queue executes later: Prepare
-  // captures the current options and checks all arguments except the ranges.
-  absl::StatusOr<RangesStep> Prepare(int64_t step,
-                                     const StepScale& scale) const;
-  absl::Status Run(const RangesStep& prepared,
-                   std::span<const ParameterRange> ranges);
-
-  // For ranges with `undo`, restores bit for bit everything that the last step
-  // has overwritten, except their copies. Errors as for UndoRanges.
-  absl::Status Undo(std::span<const ParameterRange> ranges);
-
- private:
-  explicit Sgd(const SgdOptions& options)
-      : options_(options),
-        pool_(ThreadPool::OrNew(options.pool, options.threads)) {}
-
-  SgdOptions options_;
-  std::shared_ptr<ThreadPool> pool_;
-};
+// InvalidArgument if a number is not finite or out of range: learning_rate and
+// weight_decay at least 0, momentum and dampening in [0, 1), threads in 1 to
+// 1024; or nesterov without momentum, or with dampening.
+absl::Status CheckOptimizer(const SgdOptions& options);
+RangesStep StepOf(const SgdOptions& options, int64_t step,
+                  const StepScale& scale);
 
 }  // namespace tessera::offload
 

@@ -82,6 +82,19 @@ struct Direction<StepRule::kAdamW> {
   }
 };
 
+template <>
+struct Direction<StepRule::kLion> {
+  static constexpr int kMoments = 1;
+  template <class D, class V, typename S>
+  static HWY_INLINE V Of(D d, const Numbers<S>& n, V g, V& m, V&) {
+    const auto mean = Average(d, m, n.beta1, g, n.fresh1);
+    m = Average(d, m, n.beta2, g, n.fresh2);
+    // The sign; a NaN or 0 stays as it is.
+    return hn::IfThenElse(hn::Gt(hn::Abs(mean), hn::Zero(d)),
+                          hn::CopySign(hn::Set(d, S{1}), mean), mean);
+  }
+};
+
 template <typename S>
 struct Tile {
   S* p;
@@ -230,6 +243,8 @@ void RunTyped(const StepJob& job) {
       return RunRule<S, StepRule::kNesterov>(job);
     case StepRule::kPlain:
       return RunRule<S, StepRule::kPlain>(job);
+    case StepRule::kLion:
+      return RunRule<S, StepRule::kLion>(job);
   }
 }
 

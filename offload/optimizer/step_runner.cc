@@ -160,7 +160,8 @@ StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,
                        ThreadPool& pool) {
-  TESSERA_RETURN_IF_ERROR(CheckRanges(ranges, step.moments));
+  TESSERA_RETURN_IF_ERROR(CheckRanges(ranges, step.moments),
+                          Annotate(_, step.name));
   const std::vector<Part> parts = PartsOf(ranges);
   const bool streams_copy = Footprint(ranges) > LastLevelCache();
   pool.Run(static_cast<int64_t>(parts.size()), [&](int64_t i) {

@@ -39,6 +39,7 @@ inline constexpr int64_t kElementsOfPart = int64_t{1} << 16;
 
 // The part of a step that is the same for all ranges.
 struct RangesStep {
+  std::string_view name;  // The optimizer's, for messages.
   StepRule rule = StepRule::kAdamW;
   int moments = 2;
   StepNumbers numbers;
@@ -52,7 +53,8 @@ StepJob JobOf(const RangesStep& step, const ParameterRange& range, int64_t at,
               int64_t count);
 
 // Executes a step over ranges, in parts of kElementsOfPart. Checks all ranges
-// (CheckRanges) before it writes anything. Copies use streaming stores if the
+// (CheckRanges) before it writes anything; messages begin with the optimizer's
+// name. Copies use streaming stores if the
 // ranges exceed the last-level cache.
 absl::Status RunRanges(const RangesStep& step,
                        std::span<const ParameterRange> ranges,

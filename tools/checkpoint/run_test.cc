@@ -238,23 +238,27 @@ TEST(ReshardRunTest, KeepsExistingFiles) {
   EXPECT_TRUE(fs::is_empty(to));
 }
 
-// The resharded state of Muon equals the state that ranks of the other mesh
-// write.
-TEST(ReshardRunTest, MatricesOfMuonKeepTheirOneMoment) {
-  RunOptions options = With(SmallRun(), {.pp = 2}, 1);
-  options.state.optimizer = zero3::OptimizerKind::kMuon;
-  TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
-                               SaveRun(options, "muon"));
-  TESSERA_ASSERT_OK_AND_ASSIGN(
-      const std::string other,
-      ReshardRun(path, NewRunDirectory("muon_to"), {.mesh = {.tp = 2}}));
-  EXPECT_THAT(Verify(other), IsOk());
-  EXPECT_THAT(OnRanks(With(options, {.tp = 2}, 1),
-                      [&](train::TrainRank& rank) {
-                        return train::RestoreRun(other, IdentityOf(options),
-                                                 rank);
-                      }),
-              IsOk());
+// The resharded state equals the state that ranks of the other mesh write.
+TEST(ReshardRunTest, LionAndMatricesOfMuonKeepTheirOneMoment) {
+  for (const auto kind :
+       {zero3::OptimizerKind::kLion, zero3::OptimizerKind::kMuon}) {
+    RunOptions options = With(SmallRun(), {.pp = 2}, 1);
+    options.state.optimizer = kind;
+    const std::string name = IdentityOf(options).optimizer;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::string path,
+                                 SaveRun(options, name));
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::string other,
+        ReshardRun(path, NewRunDirectory(absl::StrCat(name, "_to")),
+                   {.mesh = {.tp = 2}}));
+    EXPECT_THAT(Verify(other), IsOk());
+    EXPECT_THAT(OnRanks(With(options, {.tp = 2}, 1),
+                        [&](train::TrainRank& rank) {
+                          return train::RestoreRun(other, IdentityOf(options),
+                                                   rank);
+                        }),
+                IsOk());
+  }
 }
 
 TEST(ReshardRunTest, AdaptersAreLeftToTheTrainer) {

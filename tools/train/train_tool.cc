@@ -30,6 +30,7 @@
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tools/launch/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
+#include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/launch/finish.h"
 #include "tools/train/launch/hugging_face_run.h"
 #include "tools/train/launch/memory_check.h"
@@ -56,6 +57,7 @@
 #include "topology/discovery/launcher_environment.h"
 #include "topology/discovery/nvml.h"
 #include "topology/rank.h"
+#include "zero3/parameters/parameter_groups.h"
 
 // This file follows the order of a run: flags, checks, the processes of the
 // ranks, each rank's work, the end of the run. After these come ranks that
@@ -608,6 +610,16 @@ std::vector<collectives::RankLocation> LocationsBeforeStart(
   return LocationsOf(*launcher);
 }
 
+absl::Status CheckParameterGroups(const Settings& settings,
+                                  const RunIdentity& run) {
+  TESSERA_ASSIGN_OR_RETURN(const auto groups,
+                           zero3::ParseParameterGroups(settings.param_groups));
+  if (groups.empty()) return absl::OkStatus();
+  const auto names = TrainedTensors(run.model, run.lora);
+  return tools::FlagError("param_groups", settings.param_groups,
+                          zero3::CheckPatternsMatch(groups, names));
+}
+
 absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
                                     std::ostream& err) {
   CheckedRun run = {.settings = settings};
@@ -617,6 +629,7 @@ absl::StatusOr<CheckedRun> CheckRun(const Settings& settings,
   TESSERA_ASSIGN_OR_RETURN(const model_files::ModelConfig model,
                            ModelOf(settings, vocabulary));
   run.identity = IdentityOf(settings, model, data);
+  TESSERA_RETURN_IF_ERROR(CheckParameterGroups(settings, run.identity));
   const bool is_limited = settings.parallel.memory_limit != ByteSize();
   if (!settings.report && !settings.dry_run && !is_limited) return run;
   TESSERA_ASSIGN_OR_RETURN(MachineRoom room,

@@ -67,8 +67,9 @@ struct MomentKinds {
       : format(of), count(moments) {}
 
   offload::MomentFormat format;
-  // Two for AdamW and Muon, one (the first moment) for SGD with momentum, 0 for
-  // SGD without. Parameters that Muon orthogonalizes have at most the first.
+  // Two for AdamW and Muon, one (the first moment) for Lion and SGD with
+  // momentum, 0 for SGD without. Parameters that Muon orthogonalizes have at
+  // most the first.
   int64_t count;
 
   // "2 of f32".

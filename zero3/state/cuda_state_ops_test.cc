@@ -12,6 +12,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/optimizer/adamw.h"
 #include "zero3/state/int8_blocks.h"
 #include "zero3/state/testing/state_ops_conformance.h"
 

@@ -8,51 +8,88 @@
 
 namespace tessera::zero3 {
 
-absl::StatusOr<OptimizerShard::Optimizer> OptimizerShard::CreateOptimizer(
-    const ShardedStateOptions& options) {
-  if (options.optimizer == OptimizerKind::kSgd) {
-    return offload::Sgd::Create(options.sgd);
+namespace {
+
+// An optimizer of parameters with these rates, on the pool; creates the pool if
+// it is null.
+template <typename Options>
+absl::StatusOr<std::unique_ptr<offload::ElementwiseOptimizer<Options>>>
+CreateWith(const ParameterRates& rates, std::shared_ptr<ThreadPool>& pool,
+           Options options) {
+  options.learning_rate *= rates.learning_rate;
+  options.weight_decay = rates.weight_decay.value_or(options.weight_decay);
+  TESSERA_RETURN_IF_ERROR(CheckOptimizer(options));
+  pool =
+      ThreadPool::OrNew(pool == nullptr ? options.pool : pool, options.threads);
+  options.pool = pool;
+  return offload::ElementwiseOptimizer<Options>::Create(options);
+}
+
+}  // namespace
+
+absl::Status OptimizerShard::CreateGroups() {
+  for (const ModelParameter& parameter : context_.model().all()) {
+    const ParameterRates rates =
+        RatesOf(options_.parameter_groups, parameter.name());
+    const auto found =
+        std::find_if(groups_.begin(), groups_.end(),
+                     [&](const Group& group) { return group.rates == rates; });
+    group_of_[parameter.id] = static_cast<size_t>(found - groups_.begin());
+    if (found == groups_.end()) TESSERA_RETURN_IF_ERROR(CreateGroup(rates));
   }
-  return offload::AdamW::Create(options.adamw);
+  return options_.optimizer == OptimizerKind::kMuon ? CreateMatrixMomentum()
+                                                    : absl::OkStatus();
+}
+
+// Plain SGD uses the update of a matrix as the gradient.
+absl::Status OptimizerShard::CreateGroup(const ParameterRates& rates) {
+  Group& group = groups_.emplace_back();
+  group.rates = rates;
+  if (options_.optimizer == OptimizerKind::kSgd) {
+    TESSERA_ASSIGN_OR_RETURN(group.optimizer,
+                             CreateWith(rates, pool_, options_.sgd));
+    return absl::OkStatus();
+  }
+  if (options_.optimizer == OptimizerKind::kLion) {
+    TESSERA_ASSIGN_OR_RETURN(group.optimizer,
+                             CreateWith(rates, pool_, options_.lion));
+    return absl::OkStatus();
+  }
+  const offload::AdamWOptions& adamw = options_.adamw;
+  TESSERA_ASSIGN_OR_RETURN(group.optimizer, CreateWith(rates, pool_, adamw));
+  if (options_.optimizer != OptimizerKind::kMuon) return absl::OkStatus();
+  const offload::SgdOptions matrices = {
+      .learning_rate = adamw.learning_rate,
+      .weight_decay = adamw.weight_decay,
+      .decay = offload::WeightDecay::kDecoupled};
+  TESSERA_ASSIGN_OR_RETURN(group.matrices, CreateWith(rates, pool_, matrices),
+                           Annotate(_, "Muon"));
+  return absl::OkStatus();
 }
 
 // A momentum step with learning rate 1 on zero weights results in the negative
-// direction; plain SGD then uses the update as the gradient. So Muon uses the
-// kernels of SGD, on every device and for every type of moments and weights.
-absl::StatusOr<OptimizerShard::MatrixSteps> OptimizerShard::CreateMatrixSteps(
-    const ShardedStateOptions& options) {
-  MatrixSteps steps;
-  if (options.optimizer != OptimizerKind::kMuon) return steps;
-  const offload::AdamWOptions& adamw = options.adamw;
-  offload::SgdOptions momentum = {.learning_rate = 1,
-                                  .momentum = options.muon_momentum,
-                                  .nesterov = true,
-                                  .rounding = adamw.rounding,
-                                  .seed = adamw.seed,
-                                  .pool = adamw.pool,
-                                  .threads = adamw.threads};
-  TESSERA_ASSIGN_OR_RETURN(steps.momentum, offload::Sgd::Create(momentum),
+// direction. So Muon uses the kernels of SGD, on every device and for every
+// type of moments and weights.
+absl::Status OptimizerShard::CreateMatrixMomentum() {
+  const offload::AdamWOptions& adamw = options_.adamw;
+  const offload::SgdOptions momentum = {.learning_rate = 1,
+                                        .momentum = options_.muon_momentum,
+                                        .nesterov = true,
+                                        .rounding = adamw.rounding,
+                                        .seed = adamw.seed,
+                                        .threads = adamw.threads};
+  TESSERA_ASSIGN_OR_RETURN(matrix_momentum_, CreateWith({}, pool_, momentum),
                            Annotate(_, "Muon"));
-  TESSERA_ASSIGN_OR_RETURN(
-      steps.weights,
-      offload::Sgd::Create({.learning_rate = adamw.learning_rate,
-                            .weight_decay = adamw.weight_decay,
-                            .decay = offload::WeightDecay::kDecoupled,
-                            .pool = adamw.pool,
-                            .threads = adamw.threads}),
-      Annotate(_, "Muon"));
-  return steps;
+  return absl::OkStatus();
 }
 
 OptimizerShard::OptimizerShard(const StateContext& context,
                                const ShardedStateOptions& options,
-                               Optimizer optimizer, MatrixSteps matrix_steps,
                                ModelWeights& weights,
                                GradientReducer& gradients, HostCopies* host)
     : context_(context),
       options_(options),
-      optimizer_(std::move(optimizer)),
-      matrix_steps_(std::move(matrix_steps)),
+      group_of_(context.model().count()),
       weights_(weights),
       gradients_(gradients),
       host_(host),
@@ -74,12 +111,9 @@ absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(
     const StateContext& context, const ShardedStateOptions& options,
     ModelWeights& weights, GradientReducer& gradients, HostCopies* host,
     std::shared_ptr<ShardPrefetch> prefetch) {
-  TESSERA_ASSIGN_OR_RETURN(Optimizer optimizer, CreateOptimizer(options));
-  TESSERA_ASSIGN_OR_RETURN(MatrixSteps matrix_steps,
-                           CreateMatrixSteps(options));
   std::unique_ptr<OptimizerShard> shard(
-      new OptimizerShard(context, options, std::move(optimizer),
-                         std::move(matrix_steps), weights, gradients, host));
+      new OptimizerShard(context, options, weights, gradients, host));
+  TESSERA_RETURN_IF_ERROR(shard->CreateGroups());
   for (const StatePart part : kOptimizerParts) {
     TESSERA_RETURN_IF_ERROR(shard->CreateStore(part, prefetch));
   }
@@ -109,15 +143,16 @@ absl::Status OptimizerShard::CreateStore(
 }
 
 absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
-  if (matrix_steps_.weights != nullptr) {
-    TESSERA_RETURN_IF_ERROR(
-        matrix_steps_.weights->SetLearningRate(learning_rate));
+  for (const Group& group : groups_) {
+    const double rate = learning_rate * group.rates.learning_rate;
+    if (group.matrices != nullptr) {
+      TESSERA_RETURN_IF_ERROR(group.matrices->SetLearningRate(rate));
+    }
+    TESSERA_RETURN_IF_ERROR(std::visit(
+        [&](const auto& optimizer) { return optimizer->SetLearningRate(rate); },
+        group.optimizer));
   }
-  return std::visit(
-      [&](const auto& optimizer) {
-        return optimizer->SetLearningRate(learning_rate);
-      },
-      optimizer_);
+  return absl::OkStatus();
 }
 
 int64_t OptimizerShard::BytesOfSlot(const ModelParameter& parameter,
@@ -186,7 +221,7 @@ absl::Status OptimizerShard::StepOne(int64_t step,
   }
   TESSERA_ASSIGN_OR_RETURN(const offload::ParameterRange range,
                            OpenRange(id, "step a parameter"));
-  TESSERA_RETURN_IF_ERROR(StepRange(step, scale, range));
+  TESSERA_RETURN_IF_ERROR(StepRange(id, step, scale, range));
   TESSERA_RETURN_IF_ERROR(CloseRange(id));
   return CloseValue(id);
 }
@@ -213,7 +248,8 @@ absl::StatusOr<offload::ParameterRange> OptimizerShard::OpenWeights(
   range.begin = extent.begin;
   range.whole = parameter.elements;
   range.decays = options_.decayed == DecayedParameters::kAll ||
-                 parameter.spec.shape.size() >= 2;
+                 parameter.spec.shape.size() >= 2 ||
+                 GroupOf(id).rates.weight_decay.has_value();
   TESSERA_ASSIGN_OR_RETURN(range.parameter, host_ == nullptr
                                                 ? weights_.OpenOwn(id)
                                                 : host_->OpenValue(id, why));
@@ -241,14 +277,14 @@ absl::StatusOr<offload::MomentSpan> OptimizerShard::OpenMoment(StatePart part,
   return moment.Piece(0, extent.size());
 }
 
-absl::Status OptimizerShard::StepRange(int64_t step,
+absl::Status OptimizerShard::StepRange(ParameterId id, int64_t step,
                                        const offload::StepScale& scale,
                                        const offload::ParameterRange& range) {
   return std::visit(
       [&](const auto& optimizer) {
         return ops().Step(*optimizer, step, scale, range);
       },
-      optimizer_);
+      GroupOf(id).optimizer);
 }
 
 absl::Status OptimizerShard::CloseRange(ParameterId id) {
@@ -287,7 +323,7 @@ absl::StatusOr<int64_t> OptimizerShard::Speculate(int64_t step, double unscale,
     if (undo != nullptr) {
       range.undo = undo->bytes();
       TESSERA_RETURN_IF_ERROR(
-          StepRange(step, {.unscale = unscale, .clip_factor = 1}, range));
+          StepRange(id, step, {.unscale = unscale, .clip_factor = 1}, range));
       early_[id].is_stepped = true;
       ++stepped;
     }
@@ -316,7 +352,7 @@ absl::Status OptimizerShard::Undo(ParameterId id) {
       [&](const auto& optimizer) {
         return optimizer->Undo({&range, 1});
       },
-      optimizer_));
+      GroupOf(id).optimizer));
   early_[id].is_stepped = false;
   return CloseRange(id);
 }
@@ -353,7 +389,7 @@ absl::Status MatrixShards::WriteDirection(ParameterId id, int64_t begin,
                                            direction.size());
   TESSERA_ASSIGN_OR_RETURN(range.first, moment.Piece(first, direction.size()));
   TESSERA_RETURN_IF_ERROR(
-      shard_.ops().Step(*shard_.matrix_steps_.momentum, step_, scale_, range));
+      shard_.ops().Step(*shard_.matrix_momentum_, step_, scale_, range));
   TESSERA_RETURN_IF_ERROR(shard_.gradients_.CloseAfterStep(id));
   return shard_.Close(StatePart::kFirstMoment, id, /*changed=*/true);
 }
@@ -370,7 +406,7 @@ absl::Status MatrixShards::Apply(ParameterId id, int64_t begin,
   }
   range.gradient = update;
   TESSERA_RETURN_IF_ERROR(
-      shard_.ops().Step(*shard_.matrix_steps_.weights, step_, {}, range));
+      shard_.ops().Step(*shard_.GroupOf(id).matrices, step_, {}, range));
   TESSERA_RETURN_IF_ERROR(
       shard_.Close(StatePart::kMaster, id, /*changed=*/true));
   return shard_.CloseValue(id);

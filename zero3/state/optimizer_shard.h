@@ -16,13 +16,16 @@
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
+#include "base/os/thread_pool.h"
 #include "base/tensor/memory.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/lion.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_scale.h"
 #include "zero3/layout/state_format.h"
 #include "zero3/parameters/model_parameters.h"
+#include "zero3/parameters/parameter_groups.h"
 #include "zero3/state/gradient_reducer.h"
 #include "zero3/state/host_copies.h"
 #include "zero3/state/model_weights.h"
@@ -164,12 +167,15 @@ class OptimizerShard {
 
   // The optimizer that is used.
   using Optimizer = std::variant<std::unique_ptr<offload::AdamW>,
-                                 std::unique_ptr<offload::Sgd>>;
+                                 std::unique_ptr<offload::Sgd>,
+                                 std::unique_ptr<offload::Lion>>;
 
-  // The optimizers of the momentum and the weights of orthogonalized
-  // parameters.
-  struct MatrixSteps {
-    std::unique_ptr<offload::Sgd> momentum, weights;
+  // The parameters with the same rates.
+  struct Group {
+    ParameterRates rates;
+    Optimizer optimizer;
+    // For the weights of orthogonalized parameters; null unless kMuon.
+    std::unique_ptr<offload::Sgd> matrices;
   };
 
   // A parameter that Speculate updated.
@@ -179,14 +185,13 @@ class OptimizerShard {
   };
 
   OptimizerShard(const StateContext& context,
-                 const ShardedStateOptions& options, Optimizer optimizer,
-                 MatrixSteps matrix_steps, ModelWeights& weights,
+                 const ShardedStateOptions& options, ModelWeights& weights,
                  GradientReducer& gradients, HostCopies* host);
 
-  static absl::StatusOr<Optimizer> CreateOptimizer(
-      const ShardedStateOptions& options);
-  static absl::StatusOr<MatrixSteps> CreateMatrixSteps(
-      const ShardedStateOptions& options);
+  // Creates the groups, which share one thread pool.
+  absl::Status CreateGroups();
+  absl::Status CreateGroup(const ParameterRates& rates);
+  absl::Status CreateMatrixMomentum();
   absl::Status CreateStore(StatePart part,
                            const std::shared_ptr<ShardPrefetch>& prefetch);
   ShardStore& StoreOf(StatePart part) const {
@@ -212,7 +217,9 @@ class OptimizerShard {
                                                  ParameterId id);
   absl::Status CloseRange(ParameterId id);
   absl::Status CloseValue(ParameterId id);
-  absl::Status StepRange(int64_t step, const offload::StepScale& scale,
+  Group& GroupOf(ParameterId id) { return groups_[group_of_[id]]; }
+  absl::Status StepRange(ParameterId id, int64_t step,
+                         const offload::StepScale& scale,
                          const offload::ParameterRange& range);
   bool MaySpeculate(ParameterId id) const;
   // Null if speculative_bytes are exhausted.
@@ -222,18 +229,21 @@ class OptimizerShard {
 
   const StateContext context_;
   const ShardedStateOptions& options_;
-  const Optimizer optimizer_;
-  const MatrixSteps matrix_steps_;  // Null unless kMuon.
+  std::shared_ptr<ThreadPool> pool_;
+  std::vector<Group> groups_;
+  ById<size_t> group_of_;  // An index in groups_.
+  // Of orthogonalized parameters; null unless kMuon.
+  std::unique_ptr<offload::Sgd> matrix_momentum_;
   ModelWeights& weights_;
   GradientReducer& gradients_;
   HostCopies* const host_;
   // The device that steps: the host, or that of `context_`.
   const StateDevice device_;
   // The trainable parameters with a slot on this rank, in the order of slots:
-  // first the parameters that `optimizer_` updates, then the orthogonalized
+  // first the parameters that are updated elementwise, then the orthogonalized
   // ones.
   std::vector<ParameterId> owned_;
-  size_t elementwise_ = 0;  // The number that `optimizer_` updates.
+  size_t elementwise_ = 0;  // The number that are updated elementwise.
   // For each of kOptimizerParts, by id.
   std::unique_ptr<ShardStore> stores_[3];
   ById<Early> early_;

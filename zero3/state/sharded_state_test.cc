@@ -190,6 +190,66 @@ TEST(ShardedStateTest, SgdFollowsTheFormulaAndEqualsOneRank) {
   }
 }
 
+TEST(ShardedStateTest, LionFollowsTheFormulaWithOneMoment) {
+  ToyOptions one = Options(0, 1);
+  one.state.optimizer = OptimizerKind::kLion;
+  one.state.lion = {.learning_rate = 1e-3, .weight_decay = 0.1};
+  one.dtype = DType::kF64;
+  const Values expected = TrainOk(one);
+  ExpectNear(expected, TrainByFormula(one), 1e-12);
+  for (int stage : {0, 1, 2, 3}) {
+    ToyOptions options = one;
+    options.ranks = 4;
+    options.state.stage = stage;
+    ExpectNear(TrainOk(options), expected, 1e-9);
+    offload::HostTier tier(
+        std::make_shared<offload::Accounting>("host", 1 << 20));
+    const Values in_memory = TrainOk(options);
+    options.state.optimizer_tier = &tier;
+    EXPECT_EQ(TrainOk(options), in_memory);
+    options.device_seed = 1;
+    EXPECT_EQ(TrainOk(options), in_memory);
+  }
+  one.state.stage = 3;
+  one.dtype = DType::kF32;
+  const auto results = Train(one);
+  ASSERT_THAT(results[0].status(), IsOk());
+  EXPECT_EQ(results[0]->usage.of(offload::Purpose::kOptimizer).peak,
+            4 * (testing::ToyModel(DType::kF32).elements() - 25));
+}
+
+// Slots hold parameters of several groups.
+TEST(ShardedStateTest, GroupsHaveTheirOwnRates) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kSgd, OptimizerKind::kLion,
+        OptimizerKind::kMuon}) {
+    ToyOptions one = Options(0, 1);
+    one.dtype = DType::kF64;
+    one.state.optimizer = kind;
+    one.state.clip_norm = 0;
+    one.state.adamw = {.learning_rate = 1e-3, .weight_decay = 0.5};
+    one.state.sgd = {.learning_rate = 0.01, .momentum = 0.9};
+    one.state.lion = {.learning_rate = 1e-3, .weight_decay = 0.5};
+    one.state.decayed = DecayedParameters::kMatrices;
+    const Values plain = TrainByFormula(one);
+    one.state.parameter_groups = *ParseParameterGroups(
+        "layer2.*:lr=0.5;*.bias:decay=2;head:lr=2,decay=0;embedding:lr=0");
+    const Values expected = TrainByFormula(one);
+    EXPECT_NE(expected, plain);
+    ExpectNear(TrainOk(one), expected, 1e-12);
+    for (int stage : {1, 3}) {
+      for (const LayoutKind layout :
+           {LayoutKind::kChunks, LayoutKind::kBalanced}) {
+        ToyOptions options = one;
+        options.ranks = 3;
+        options.state.stage = stage;
+        options.state.layout = layout;
+        ExpectNear(TrainOk(options), expected, 1e-9);
+      }
+    }
+  }
+}
+
 // Slots of 1 to 3 parameters of one rank hold matrices, vectors and a scalar.
 TEST(ShardedStateTest, DecaysOnlyMatricesIfAsked) {
   for (const OptimizerKind kind :

@@ -116,11 +116,10 @@ void Measure::MoveTo(const DeviceAddresses& at) {
   result = at(result);
 }
 
-absl::Status OptimizerStep::CheckAs(std::string_view name,
-                                    OperandChecker& check) const {
+absl::Status OptimizerStep::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(
       offload::CheckRanges(std::span(&range, 1), prepared.moments),
-      Annotate(_, name));
+      Annotate(_, prepared.name));
   check
       .Accesses(Writes(range.parameter.data(), range.parameter.size_in_bytes()))
       .Accesses(Reads(range.gradient.data(), range.gradient.size_in_bytes()));
@@ -177,12 +176,9 @@ absl::Status Run(const op::Measure& call) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const op::AdamWStep& call) {
-  return call.optimizer->Run(call.prepared, std::span(&call.range, 1));
-}
-
-absl::Status Run(const op::SgdStep& call) {
-  return call.optimizer->Run(call.prepared, std::span(&call.range, 1));
+absl::Status Run(const op::OptimizerStep& call) {
+  return offload::RunRanges(call.prepared, std::span(&call.range, 1),
+                            *call.pool);
 }
 
 using HostTable = KernelTable<HostBackend, StateOperations>;

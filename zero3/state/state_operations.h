@@ -33,10 +33,10 @@
 #include "base/device/operation.h"
 #include "base/device/operation_queue.h"
 #include "base/dtype/dtype.h"
+#include "base/os/thread_pool.h"
 #include "base/status_macros.h"
-#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/elementwise_optimizer.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
 
@@ -107,40 +107,24 @@ struct Measure {
 };
 
 // The optimizer's step on one range. `prepared` is what the optimizer's Prepare
-// returned. The optimizer and the range's name outlive the work. Errors are the
-// optimizer's.
+// returned. The pool, which the host computes on, and the range's name outlive
+// the work. Errors are the optimizer's.
 struct OptimizerStep {
+  static constexpr std::string_view kName = "optimizer step";
   offload::RangesStep prepared;
   offload::ParameterRange range;
+  ThreadPool* pool = nullptr;
 
   bool IsEmpty() const { return range.frozen; }
+  absl::Status Check(OperandChecker& check) const;
   void MoveTo(const DeviceAddresses& at);
-
- protected:
-  absl::Status CheckAs(std::string_view name, OperandChecker& check) const;
-};
-struct AdamWStep : OptimizerStep {
-  static constexpr std::string_view kName = "AdamW";
-  offload::AdamW* optimizer = nullptr;
-
-  absl::Status Check(OperandChecker& check) const {
-    return CheckAs(kName, check);
-  }
-};
-struct SgdStep : OptimizerStep {
-  static constexpr std::string_view kName = "Sgd";
-  offload::Sgd* optimizer = nullptr;
-
-  absl::Status Check(OperandChecker& check) const {
-    return CheckAs(kName, check);
-  }
 };
 
 }  // namespace op
 
 using StateOperations =
     OperationList<op::Add, op::EncodeInt8, op::SumInt8, op::SumInt8Encoded,
-                  op::Measure, op::AdamWStep, op::SgdStep>;
+                  op::Measure, op::OptimizerStep>;
 
 // computes() is false if memory has no contents: then initial values are not
 // computed.
@@ -163,27 +147,14 @@ class StateOps : public OperationQueue<StateOperations> {
     return Run(op::SumInt8{{&encoded, 1}, 1, dtype, values});
   }
   // The optimizer's step on `range`, with the options that it has now.
-  absl::Status Step(offload::AdamW& optimizer, int64_t step,
-                    const offload::StepScale& scale,
+  template <typename Options>
+  absl::Status Step(const offload::ElementwiseOptimizer<Options>& optimizer,
+                    int64_t step, const offload::StepScale& scale,
                     const offload::ParameterRange& range) {
-    return StepWith<op::AdamWStep>(optimizer, step, scale, range);
-  }
-  absl::Status Step(offload::Sgd& optimizer, int64_t step,
-                    const offload::StepScale& scale,
-                    const offload::ParameterRange& range) {
-    return StepWith<op::SgdStep>(optimizer, step, scale, range);
-  }
-
- private:
-  template <typename Operation, typename Optimizer>
-  absl::Status StepWith(Optimizer& optimizer, int64_t step,
-                        const offload::StepScale& scale,
-                        const offload::ParameterRange& range) {
     if (!computes()) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(offload::RangesStep prepared,
                              optimizer.Prepare(step, scale));
-    Operation operation = {{prepared, range}, &optimizer};
-    return Run(operation);
+    return Run(op::OptimizerStep{prepared, range, &optimizer.pool()});
   }
 };
 

@@ -13,11 +13,13 @@
 #include "base/device/host_device.h"
 #include "base/dtype/dtype.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/lion.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/tier/memory_tier.h"
 #include "zero3/layout/state_format.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"
+#include "zero3/parameters/parameter_groups.h"
 #include "zero3/state/loss_scaler.h"
 #include "zero3/state/state_operations.h"
 
@@ -26,6 +28,7 @@ namespace tessera::zero3 {
 enum class OptimizerKind {
   kAdamW,  // offload/optimizer/adamw.h
   kSgd,    // offload/optimizer/sgd.h
+  kLion,   // offload/optimizer/lion.h
   // MatrixUpdates updates the orthogonalized parameters (ParameterSpec), AdamW
   // all others.
   kMuon,
@@ -81,10 +84,13 @@ struct ShardedStateOptions {
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   offload::AdamWOptions adamw = {};  // For kAdamW.
   offload::SgdOptions sgd = {};      // For kSgd.
+  offload::LionOptions lion = {};    // For kLion.
   // For kMuon. The learning rate, weight decay and threads are those of
   // `adamw`, which also updates the parameters that are not orthogonalized.
   double muon_momentum = 0.95;
   DecayedParameters decayed = DecayedParameters::kAll;
+  // Parameters with other rates than those of the optimizer's options.
+  std::vector<ParameterGroup> parameter_groups = {};
   offload::MomentFormat moments = offload::MomentFormat::F32();
   double clip_norm = 0;  // 0: gradients are not clipped.
   int fill_threads = 1;  // Threads of ShardedState::Fill.
@@ -135,7 +141,9 @@ struct ShardedStateOptions {
   // The moments of a trained element; SGD without momentum has none.
   MomentKinds moment_kinds() const {
     const int of_sgd = sgd.momentum == 0 ? 0 : 1;
-    return {moments, optimizer == OptimizerKind::kSgd ? of_sgd : 2};
+    return {moments, optimizer == OptimizerKind::kSgd    ? of_sgd
+                     : optimizer == OptimizerKind::kLion ? 1
+                                                         : 2};
   }
   // True if the host executes the optimizer's step.
   bool StepsOnHost() const {

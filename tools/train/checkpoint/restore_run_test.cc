@@ -280,6 +280,19 @@ TEST(RestoreRunTest, RestoresMuonOnOtherMeshes) {
   }
 }
 
+TEST(RestoreRunTest, RestoresTheOneMomentOfLion) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
+  options.state.optimizer = zero3::OptimizerKind::kLion;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "lion"));
+  EXPECT_TRUE(
+      run.bits.contains({"embedding.weight", zero3::StatePart::kFirstMoment}));
+  EXPECT_FALSE(
+      run.bits.contains({"embedding.weight", zero3::StatePart::kSecondMoment}));
+  ExpectResumes(run, options, 0);
+  ExpectResumes(run, With(options, {.dp = 2, .pp = 2}, 1), 1e-3);
+}
+
 TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
   for (const bool is_mixture : {false, true}) {
     RunOptions options =
@@ -288,6 +301,16 @@ TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
     options.lora_mlp = !is_mixture;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
                                  TrainAndSave(options, "lora"));
+    std::set<std::string> trained;
+    for (const auto& [key, bits] : run.bits) {
+      if (key.second == zero3::StatePart::kFirstMoment) {
+        trained.insert(key.first);
+      }
+    }
+    EXPECT_THAT(TrainedTensors(
+                    options.model,
+                    {.rank = 3, .targets = is_mixture ? "attention" : "all"}),
+                ::testing::UnorderedElementsAreArray(trained));
     // Frozen weights have no optimizer state.
     EXPECT_TRUE(run.bits.contains(
         {"layers.1.attention.qkv.lora_b", zero3::StatePart::kFirstMoment}));

@@ -1,6 +1,8 @@
 #include "tools/train/checkpoint/run_identity.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -245,11 +247,13 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
   }
   const auto optimizer = metadata.find("optimizer");
   if (optimizer != metadata.end()) identity.optimizer = optimizer->second;
-  if (identity.optimizer != "adamw" && identity.optimizer != "sgd" &&
-      identity.optimizer != "muon") {
+  constexpr std::string_view kOptimizers[] = {"adamw", "lion", "muon", "sgd"};
+  if (std::find(std::begin(kOptimizers), std::end(kOptimizers),
+                identity.optimizer) == std::end(kOptimizers)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the metadata of the checkpoint has ", Quoted(identity.optimizer),
-        " as \"optimizer\"; it must be \"adamw\", \"sgd\" or \"muon\""));
+        " as \"optimizer\"; it must be \"adamw\", \"lion\", \"muon\" or "
+        "\"sgd\""));
   }
   return identity;
 }

@@ -160,10 +160,10 @@ TEST(RunIdentityTest, OtherOptimizersHaveOtherState) {
   RunIdentity identity = Identity();
   zero3::CheckpointMetadata metadata;
   TESSERA_ASSERT_OK(AddTo(identity, metadata));
-  metadata["optimizer"] = "lion";
+  metadata["optimizer"] = "lamb";
   EXPECT_THAT(IdentityFrom(metadata),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("has \"lion\" as \"optimizer\"")));
+                       HasSubstr("has \"lamb\" as \"optimizer\"")));
   metadata.erase("optimizer");
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunIdentity old, IdentityFrom(metadata));
   EXPECT_EQ(old.optimizer, "adamw");

@@ -125,6 +125,31 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
   return std::string(kHeadTensor);
 }
 
+std::vector<std::string> TrainedTensors(const model_files::ModelConfig& model,
+                                        const LoraIdentity& lora) {
+  std::vector<std::string> names;
+  for (const LlamaParameter& parameter : model_files::LlamaParameters(model)) {
+    const LlamaPart part = parameter.part;
+    const std::string name = RunTensorName(part, parameter.layer);
+    if (lora.rank == 0) {
+      if (part != LlamaPart::kRouterBias) names.push_back(name);
+      continue;
+    }
+    const bool in_attention =
+        part == LlamaPart::kQkv || part == LlamaPart::kAttentionOutput;
+    const bool in_mlp = part == LlamaPart::kGateUp || part == LlamaPart::kDown;
+    if (!(in_attention && lora.targets != "mlp") &&
+        !(in_mlp && lora.targets != "attention")) {
+      continue;
+    }
+    for (const std::string_view factor :
+         {tensor_parallel::kLoraA, tensor_parallel::kLoraB}) {
+      names.push_back(absl::StrCat(absl::StripSuffix(name, "weight"), factor));
+    }
+  }
+  return names;
+}
+
 std::string_view SourceOfTied(const model_files::ModelConfig& config,
                               std::string_view name) {
   return config.tied_embeddings && name == kHeadTensor ? kEmbeddingTensor

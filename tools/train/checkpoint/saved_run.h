@@ -54,6 +54,11 @@ inline constexpr std::string_view kHeadTensor = "head.output.weight";
 // Shapes and row order are those of llama_names.h.
 std::string RunTensorName(model_files::LlamaPart part, int64_t layer = -1);
 
+// The names of the tensors that a run trains, all or only adapters; a tied head
+// is part of the embedding.
+std::vector<std::string> TrainedTensors(const model_files::ModelConfig& model,
+                                        const LoraIdentity& lora);
+
 // The name of the tensor that stores the weights `name`: the embedding for a
 // tied head, otherwise `name`.
 std::string_view SourceOfTied(const model_files::ModelConfig& config,

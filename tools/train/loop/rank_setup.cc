@@ -71,7 +71,8 @@ absl::Status RankSetup::Make(const RunContext& run) {
         absl::StrCat("--pin_memory: memory is not pinned: ", pinned.message()));
   }
   options.state.ops = device_->state_ops();
-  options.state.adamw.pool = options.state.sgd.pool = device_->pool();
+  options.state.adamw.pool = options.state.sgd.pool = options.state.lion.pool =
+      device_->pool();
   options.state.fill_threads = FillThreads(run);
   if (run.first_weights != nullptr) {
     options.first_weights = [weights = run.first_weights](

@@ -1,5 +1,5 @@
-// Muon updates whole matrices, whose state and parts are spread over ranks:
-// every mesh has the losses of one rank.
+// Muon updates whole matrices, whose state and parts are spread over ranks;
+// parameter groups have their own rates: every mesh has the losses of one rank.
 #include <string>
 #include <vector>
 
@@ -115,6 +115,48 @@ TEST(MuonParityTest, TiersAndTwoWayPipelinesMatchLossesOfOneRank) {
   bf16.stage = 3;
   bf16.dtype = DType::kBF16;
   ExpectPlainLosses(bf16, 2e-2);
+}
+
+// Slots of a rank hold parameters of several groups, and a tied table has a
+// copy on another stage.
+TEST(OptimizerParityTest, ParameterGroupsMatchLossesOfOneRank) {
+  for (const std::string optimizer : {"adamw", "lion", "muon"}) {
+    ParityCase run = {.tied = true,
+                      .clip = true,
+                      .optimizer = optimizer,
+                      .dtype = DType::kF64,
+                      .steps = 6};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto ungrouped,
+                                 TrainCase(PlainCase(run)));
+    run.param_groups =
+        "embedding.*:lr=0.25,decay=0;*norm*:decay=0.5;layers.1.*:lr=2";
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                 TrainCase(PlainCase(run)));
+    EXPECT_GT(DifferenceOf(expected, ungrouped).loss, 1e-4);
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 4}, MeshSizes{.pp = 2}, MeshSizes{.cp = 2, .tp = 2},
+          MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {
+      run.mesh = mesh;
+      run.stage = (run.stage + 1) % 4;
+      ExpectLosses(run, expected, 1e-9);
+    }
+  }
+}
+
+TEST(OptimizerParityTest, LionMatchesLossesOfOneRank) {
+  ParityCase run = {.optimizer = "lion", .dtype = DType::kF64, .steps = 6};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  for (const std::string tier : {"none", "host"}) {
+    run.tier = tier;
+    run.offload = tier == "host" ? "optimizer" : "none";
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 4}, MeshSizes{.pp = 2, .tp = 2},
+          MeshSizes{.dp = 2, .cp = 2, .tp = 2}}) {
+      run.mesh = mesh;
+      run.stage = (run.stage + 1) % 4;
+      ExpectLosses(run, expected, 1e-9);
+    }
+  }
 }
 
 // The same bits as the processor; a missing wait would be an error.

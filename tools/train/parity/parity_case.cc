@@ -23,6 +23,7 @@ ParityCase PlainCase(const ParityCase& run) {
           .loss_terms = run.loss_terms,
           .decay_all = run.decay_all,
           .optimizer = run.optimizer,
+          .param_groups = run.param_groups,
           .lora_rank = run.lora_rank,
           .lora_targets = run.lora_targets,
           .kv_heads = run.kv_heads,
@@ -144,6 +145,10 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.adamw.weight_decay = 0.1;
   if (run.optimizer == "muon") {
     options.state.optimizer = zero3::OptimizerKind::kMuon;
+  } else if (run.optimizer == "lion") {
+    options.state.optimizer = zero3::OptimizerKind::kLion;
+    options.state.lion.weight_decay = 0.1;
+    options.learning_rate.peak = 2e-3;
   } else if (run.optimizer == "sgd") {
     options.state.optimizer = zero3::OptimizerKind::kSgd;
     options.state.sgd = {.momentum = 0.9,
@@ -152,6 +157,8 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   }
   options.state.decayed = run.decay_all ? zero3::DecayedParameters::kAll
                                         : zero3::DecayedParameters::kMatrices;
+  options.state.parameter_groups =
+      *zero3::ParseParameterGroups(run.param_groups);
   options.state.speculative_bytes = run.speculative_bytes;
   if (run.dtype == DType::kF16) {
     options.state.loss_scale = {
@@ -184,11 +191,11 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " tied=" << run.tied << " clip=" << run.clip
             << " dropout=" << run.dropout << " loss_terms=" << run.loss_terms
             << " decay_all=" << run.decay_all << " optimizer=" << run.optimizer
-            << " lora=" << run.lora_rank << " of " << run.lora_targets
-            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
-            << " length=" << run.length << " layers=" << run.layers << " "
-            << DTypeName(run.dtype) << " fp8=" << run.fp8
-            << " loss_scale=" << run.loss_scale
+            << " param_groups=" << run.param_groups << " lora=" << run.lora_rank
+            << " of " << run.lora_targets << " kv_heads=" << run.kv_heads
+            << " moments=" << run.moments << " length=" << run.length
+            << " layers=" << run.layers << " " << DTypeName(run.dtype)
+            << " fp8=" << run.fp8 << " loss_scale=" << run.loss_scale
             << " multiples_of_16=" << run.multiples_of_16
             << " steps=" << run.steps << " device_seed=" << run.device_seed
             << " graphs=" << run.graphs;

@@ -263,6 +263,16 @@ TEST(PredictRankTest, MixturesOfExpertsMatchMeasurement) {
   }
 }
 
+TEST(PredictRankTest, OneMomentOfLionMatchesMeasurement) {
+  RunOptions options = SmallRun();
+  options.mesh = {.dp = 2, .tp = 2};
+  options.state.optimizer = zero3::OptimizerKind::kLion;
+  for (const int stage : {0, 3}) {
+    options.state.stage = stage;
+    ExpectAsMeasured(options);
+  }
+}
+
 TEST(PredictRankTest, MatricesOfMuonMatchMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.tp = 4},

@@ -29,6 +29,7 @@
 #include "topology/config/parallel_config.h"
 #include "topology/config/strategies.h"
 #include "topology/device_mesh.h"
+#include "zero3/parameters/parameter_groups.h"
 
 namespace tessera::train {
 namespace {
@@ -123,8 +124,9 @@ constexpr Rule kRules[] = {
      "applies to optimizer steps on the host, and --optimizer=muon steps on "
      "the device; use --speculative_bytes=0"},
 
-    {"momentum", [](auto& s) { return s.optimizer != "adamw"; },
-     "has no effect with --optimizer=adamw, which uses --beta1; use "
+    {"momentum",
+     [](auto& s) { return s.optimizer == "muon" || s.optimizer == "sgd"; },
+     "has no effect with --optimizer=adamw and lion, which use --beta1; use "
      "--optimizer=muon or sgd"},
     {"optimizer",
      [](auto& s) { return s.optimizer != "muon" || s.lora_rank == 0; },
@@ -466,6 +468,11 @@ absl::Status CheckOffload(const Settings& settings) {
 }
 
 absl::Status CheckLearningRate(const Settings& settings) {
+  const absl::Status groups =
+      zero3::ParseParameterGroups(settings.param_groups).status();
+  if (!groups.ok()) {
+    return RefuseFlag("param_groups", settings.param_groups, groups.message());
+  }
   if (settings.min_learning_rate > settings.learning_rate) {
     return Refuse(
         settings, "min_learning_rate",

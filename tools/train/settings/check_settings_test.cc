@@ -674,7 +674,7 @@ TEST(CheckSettingsTest, RejectsInvalidLearningRates) {
 
 TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
   ExpectRefused({
-      {"--optimizer=adam: must be one of adamw, sgd, muon",
+      {"--optimizer=adam: must be one of adamw, lion, muon, sgd",
        [](auto& s) { s.optimizer = "adam"; }},
       {"--loss_scale=1024: requires --dtype=fp16",
        [](auto& s) { s.loss_scale = 1024; }},
@@ -704,6 +704,10 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
        [](auto& s) { s.optimizer = "muon", s.momentum = 1; }},
       {"--momentum=0.9: has no effect with --optimizer=adamw",
        [](auto& s) { s.momentum = 0.9; }},
+      {"--momentum=0.9: has no effect with --optimizer=adamw and lion",
+       [](auto& s) { s.optimizer = "lion", s.momentum = 0.9; }},
+      {"--param_groups=norm: \"norm\" is not a pattern and its settings",
+       [](auto& s) { s.param_groups = "norm"; }},
       {"--moments=int8: quantizes blocks, which the matrices of "
        "--optimizer=muon would split",
        [](auto& s) { s.optimizer = "muon", s.moments = "int8"; }},

@@ -16,6 +16,7 @@
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/lion.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "offload/optimizer/step_scale.h"
@@ -33,6 +34,7 @@
 #include "tools/train/settings/settings_table.h"
 #include "topology/config/layer_split.h"
 #include "topology/config/parallel_config.h"
+#include "zero3/parameters/parameter_groups.h"
 #include "zero3/state/optimizer_shard.h"
 #include "zero3/state/sharded_state.h"
 
@@ -208,6 +210,22 @@ offload::SgdOptions SgdOf(const Settings& settings) {
           .threads = static_cast<int>(settings.threads)};
 }
 
+offload::LionOptions LionOf(const Settings& settings) {
+  return {.learning_rate = settings.learning_rate,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .weight_decay = settings.weight_decay,
+          .seed = static_cast<uint64_t>(settings.seed),
+          .threads = static_cast<int>(settings.threads)};
+}
+
+zero3::OptimizerKind OptimizerOf(std::string_view name) {
+  if (name == "lion") return zero3::OptimizerKind::kLion;
+  if (name == "muon") return zero3::OptimizerKind::kMuon;
+  return name == "sgd" ? zero3::OptimizerKind::kSgd
+                       : zero3::OptimizerKind::kAdamW;
+}
+
 zero3::ShardedStateOptions StateOf(const Settings& settings) {
   zero3::ShardedStateOptions state;
   state.stage = static_cast<int>(settings.zero);
@@ -222,10 +240,8 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.adamw = AdamWOf(settings);
   state.sgd = SgdOf(settings);
   state.muon_momentum = settings.momentum;
-  state.optimizer = settings.optimizer == "muon" ? zero3::OptimizerKind::kMuon
-                    : settings.optimizer == "sgd"
-                        ? zero3::OptimizerKind::kSgd
-                        : zero3::OptimizerKind::kAdamW;
+  state.lion = LionOf(settings);
+  state.optimizer = OptimizerOf(settings.optimizer);
   state.decayed = settings.decay == "all" ? zero3::DecayedParameters::kAll
                                           : zero3::DecayedParameters::kMatrices;
   state.clip_norm = settings.clip_norm;
@@ -373,6 +389,9 @@ absl::StatusOr<RunOptions> RunOptionsFrom(
   TESSERA_ASSIGN_OR_RETURN(options.learning_rate, LearningRateOf(settings));
   TESSERA_RETURN_IF_ERROR(SetSchedule(settings, options));
   options.state = StateOf(settings);
+  // Only tools/train/checkpoint knows the names that the patterns must match.
+  TESSERA_ASSIGN_OR_RETURN(options.state.parameter_groups,
+                           zero3::ParseParameterGroups(settings.param_groups));
   TESSERA_ASSIGN_OR_RETURN(options.state.moments,
                            offload::ParseMomentFormat(settings.moments));
   TESSERA_RETURN_IF_ERROR(SplitLayers(settings, options));

@@ -147,6 +147,21 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsMomentum) {
   EXPECT_EQ(sgd.state.sgd.weight_decay, 0.2);
 }
 
+TEST_F(RunOptionsFromTest, HasLionAndParameterGroups) {
+  Settings settings = settings_;
+  settings.optimizer = "lion";
+  settings.lora_rank = 0;
+  settings.lora_alpha = Settings().lora_alpha;
+  settings.lora_targets = "all";
+  settings.param_groups = "*norm*:decay=0;layers.0.attention.*:lr=0.5";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions options,
+                               RunOptionsFrom(settings, model_));
+  EXPECT_EQ(options.state.optimizer, zero3::OptimizerKind::kLion);
+  EXPECT_EQ(options.state.lion.beta2, 0.7);
+  EXPECT_EQ(options.state.lion.weight_decay, 0.2);
+  EXPECT_EQ(options.state.parameter_groups.size(), 2);
+}
+
 TEST_F(RunOptionsFromTest, HasTheScheduleOfTheLearningRate) {
   Settings settings = settings_;
   settings.lr_schedule = "wsd";

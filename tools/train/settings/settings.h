@@ -109,8 +109,10 @@ struct Settings {
   int64_t hpz_partition_size = 0;
 
   // The optimizer.
-  std::string optimizer = "adamw";  // adamw, sgd, muon
+  std::string optimizer = "adamw";  // adamw, lion, muon, sgd
   double momentum = 0.95;           // For sgd and muon.
+  // zero3::ParseParameterGroups.
+  std::string param_groups = "";
   // For fp16. 0: dynamic (zero3::LossScaler).
   double loss_scale = 0;
   int64_t loss_scale_window = 1000;

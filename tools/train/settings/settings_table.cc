@@ -255,12 +255,22 @@ constexpr SettingsField kFields[] = {
      "copy of the weights, from which all gathers except the first of a step "
      "read (ZeRO++ hpZ); requires --zero=3. 0: off"},
 
-    {"optimizer", kOptimizer, &Settings::optimizer, OneOf{"adamw, sgd, muon"},
-     "adamw; sgd with momentum; or muon, which orthogonalizes the momentum of "
+    {"optimizer", kOptimizer, &Settings::optimizer,
+     OneOf{"adamw, lion, muon, sgd"},
+     "adamw; lion, which steps by the sign of its one moment and takes a "
+     "learning rate 3 to 10 times smaller, and a weight decay as many times "
+     "larger, than adamw; sgd with momentum; or muon, which orthogonalizes the "
+     "momentum of "
      "the attention, MLP and expert matrices by Newton-Schulz iterations and "
      "uses adamw for the other parameters"},
     {"momentum", kOptimizer, &Settings::momentum, BelowOne("0.95"),
      "momentum of sgd and muon"},
+    {"param_groups", kOptimizer, &Settings::param_groups, AnyValue{},
+     "parameters with their own learning rate or weight decay, as "
+     "PATTERN:lr=FACTOR,decay=NUMBER separated by semicolons, such as "
+     "'*norm*:decay=0;embedding.*:lr=0.1,decay=0'. lr multiplies "
+     "--learning_rate, decay replaces --weight_decay and --decay; the first "
+     "pattern that matches a parameter's name applies. Empty: none"},
     {"learning_rate", kOptimizer, &Settings::learning_rate, Positive("3e-3"),
      "peak learning rate", kCommon},
     {"min_learning_rate", kOptimizer, &Settings::min_learning_rate,
@@ -288,9 +298,9 @@ constexpr SettingsField kFields[] = {
      "parameters to which --weight_decay applies: matrices (weights of linear "
      "layers and embeddings), or all (also norms and biases)"},
     {"beta1", kOptimizer, &Settings::beta1, BelowOne("0.9"),
-     "decay rate of AdamW's first moment"},
+     "decay rate of AdamW's first moment; of Lion's direction"},
     {"beta2", kOptimizer, &Settings::beta2, BelowOne("0.95"),
-     "decay rate of AdamW's second moment"},
+     "decay rate of AdamW's second moment; of Lion's moment, often 0.99"},
     {"epsilon", kOptimizer, &Settings::epsilon, Positive("1e-8"),
      "epsilon of AdamW"},
     {"clip_norm", kOptimizer, &Settings::clip_norm, NonNegative("1"),

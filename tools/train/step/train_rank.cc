@@ -174,11 +174,15 @@ absl::Status TrainRank::CreateModel() {
     if (!IsSecondCopy(layers_->numbers()[i])) continue;
     TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(layers_->windows()[i]));
   }
+  zero3::ShardedStateOptions state = options_.state;
   std::vector<const tp::Parameter*> copied_tables;
   if (const tp::Parameter* copy = layers_->copied_table()) {
     copied_tables.push_back(copy);
+    // Both copies of a tied table are updated alike.
+    std::vector<zero3::ParameterGroup>& groups = state.parameter_groups;
+    const zero3::ParameterRates rates = RatesOf(groups, "embedding.weight");
+    groups.insert(groups.begin(), {copy->name(), rates});
   }
-  zero3::ShardedStateOptions state = options_.state;
   // The gradients of copies are summed shard by shard, which requires the same
   // shards on all ranks with a copy.
   if (options_.model.tied_embeddings && !SharesTable()) {
@@ -186,6 +190,7 @@ absl::Status TrainRank::CreateModel() {
   }
   state.adamw.learning_rate = options_.learning_rate.At(0);
   state.sgd.learning_rate = state.adamw.learning_rate;
+  state.lion.learning_rate = state.adamw.learning_rate;
   state.key_prefix = KeyPrefix();
   const FirstWeights first({.seed = options_.seed,
                             .deviation = options_.model.initializer_range,

@@ -79,6 +79,8 @@ std::string OptimizerName(zero3::OptimizerKind kind) {
       return "sgd";
     case zero3::OptimizerKind::kMuon:
       return "muon";
+    case zero3::OptimizerKind::kLion:
+      return "lion";
   }
   return "";
 }

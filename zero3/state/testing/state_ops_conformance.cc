@@ -20,6 +20,7 @@
 #include "gtest/gtest.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
+#include "offload/optimizer/lion.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/sgd.h"
 #include "zero3/state/int8_blocks.h"
@@ -242,6 +243,10 @@ class Conformance {
                                   .decay = decay,
                                   .rounding = rounding,
                                   .seed = 5}));
+    run(**offload::Lion::Create({.learning_rate = 0.01,
+                                 .weight_decay = 0.1,
+                                 .rounding = rounding,
+                                 .seed = 5}));
     if (c.special || count > 600) return;
     run(**offload::Sgd::Create({.learning_rate = 0.1, .decay = decay}));
     run(**offload::Sgd::Create({.learning_rate = 0.1,

@@ -348,9 +348,20 @@ std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
     std::vector<double> values;
     offload::AdamWOptions adamw = options.state.adamw;
     offload::SgdOptions sgd = options.state.sgd;
+    offload::LionOptions lion = options.state.lion;
     if (options.state.decayed == DecayedParameters::kMatrices &&
         parameter.spec.shape.size() < 2) {
-      adamw.weight_decay = sgd.weight_decay = 0;
+      adamw.weight_decay = sgd.weight_decay = lion.weight_decay = 0;
+    }
+    const ParameterRates rates =
+        RatesOf(options.state.parameter_groups, parameter.name());
+    for (auto* rate :
+         {&adamw.learning_rate, &sgd.learning_rate, &lion.learning_rate}) {
+      *rate *= rates.learning_rate;
+    }
+    for (auto* decay :
+         {&adamw.weight_decay, &sgd.weight_decay, &lion.weight_decay}) {
+      *decay = rates.weight_decay.value_or(*decay);
     }
     for (int64_t e = 0; e < parameter.elements; ++e) {
       double p = FirstValue(parameter.id.value(), e), m = 0, v = 0;
@@ -361,6 +372,13 @@ std::vector<std::vector<double>> TrainByFormula(const ToyOptions& options) {
         }
         if (options.state.optimizer == OptimizerKind::kSgd) {
           m = SgdStep(sgd, t, g, m, p);
+          continue;
+        }
+        if (options.state.optimizer == OptimizerKind::kLion) {
+          const double mean = lion.beta1 * m + (1 - lion.beta1) * g;
+          m = lion.beta2 * m + (1 - lion.beta2) * g;
+          p -= lion.learning_rate * lion.weight_decay * p;
+          p -= lion.learning_rate * (mean > 0 ? 1 : mean < 0 ? -1 : 0);
           continue;
         }
         if (parameter.spec.orthogonalized) {

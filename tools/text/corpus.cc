@@ -96,10 +96,11 @@ void Corpus::AddSegment(TokenFile file) {
 
 absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
     std::span<const std::string> paths, const Tokenizer& tokenizer,
-    const TokenCache& cache) {
+    const TokenCache& cache, int64_t max_bad_lines) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<DataFile> files,
                            FindDataFiles(paths));
   auto corpus = std::shared_ptr<Corpus>(new Corpus);
+  int64_t bad_lines_left = max_bad_lines;
   for (const DataFile& file : files) {
     ++corpus->file_count_;
     if (!IsText(file.kind)) {
@@ -120,8 +121,10 @@ absl::StatusOr<std::shared_ptr<const Corpus>> Corpus::Open(
                           corpus->AddDocument(document, tokenizer);
                           return absl::OkStatus();
                         },
-                        {.vocabulary = tokenizer.vocabulary_size()}));
+                        {.vocabulary = tokenizer.vocabulary_size(),
+                         .bad_lines = &bad_lines_left}));
   }
+  corpus->bad_lines_ = max_bad_lines - bad_lines_left;
   corpus->MixPrompts();
   return corpus;
 }

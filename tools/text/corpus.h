@@ -81,9 +81,11 @@ class Corpus {
   // Returns the errors of FindDataFiles, ForEachDocument and TokenFile::Open.
   // If the cache cannot store a text, for example because the disk is full, the
   // text is tokenised in memory. The cache does not change the corpus.
+  // Up to `max_bad_lines` invalid lines of JSON, of all files together, are
+  // skipped; texts with such lines are not cached.
   static absl::StatusOr<std::shared_ptr<const Corpus>> Open(
       std::span<const std::string> paths, const Tokenizer& tokenizer,
-      const TokenCache& cache = TokenCache(""));
+      const TokenCache& cache = TokenCache(""), int64_t max_bad_lines = 0);
 
   // Create a corpus from documents in memory. InvalidArgument if there are
   // none.
@@ -94,6 +96,8 @@ class Corpus {
 
   int64_t token_count() const { return starts_.back(); }
   int64_t file_count() const { return file_count_; }
+  // The invalid lines that were skipped.
+  int64_t bad_lines() const { return bad_lines_; }
 
   // The tokens of prompts and other masked tokens, which training learns to
   // continue but not to produce.
@@ -132,6 +136,7 @@ class Corpus {
   std::vector<int64_t> starts_ = {0};  // Start of each segment, then the end.
   TokenRanges prompts_;
   int64_t file_count_ = 0;
+  int64_t bad_lines_ = 0;
   uint64_t fingerprint_ = 0;
 };
 

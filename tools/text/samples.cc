@@ -143,6 +143,12 @@ int64_t Samples::memory_bytes() const {
   return bytes;
 }
 
+int64_t Samples::bad_lines() const {
+  int64_t lines = 0;
+  for (const Source& source : sources_) lines += source.corpus->bad_lines();
+  return lines;
+}
+
 int64_t Samples::packed_documents() const {
   int64_t documents = 0;
   for (const Source& source : sources_) {

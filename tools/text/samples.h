@@ -145,6 +145,8 @@ class Samples {
   int64_t samples_per_epoch() const { return training_; }
   int64_t validation_count() const { return validation_; }
   int64_t test_count() const { return test_; }
+  // The invalid lines of all corpora that were skipped.
+  int64_t bad_lines() const;
   // The documents of all corpora, and those that are longer than a sample and
   // lose their ends; 0 without SamplesOptions::document_end.
   int64_t packed_documents() const;

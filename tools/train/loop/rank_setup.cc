@@ -57,6 +57,10 @@ absl::Status RankSetup::Make(const RunContext& run) {
   if (settings.document_attention) {
     options.document_end = run.data.tokenizer->end_of_text();
   }
+  if (const int64_t bad = run.data.samples->bad_lines(); bad > 0) {
+    run.Say(absl::StrCat("--max_bad_lines=", settings.max_bad_lines, ": ", bad,
+                         " invalid lines of the data are skipped"));
+  }
   if (const int64_t cut = run.data.samples->cut_documents(); cut > 0) {
     run.Say(absl::StrCat("--packing=whole: ", cut, " of ",
                          run.data.samples->packed_documents(),

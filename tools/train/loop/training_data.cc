@@ -205,15 +205,19 @@ absl::StatusOr<std::vector<text::Samples::Part>> OpenParts(
     if (all.empty()) {
       TESSERA_ASSIGN_OR_RETURN(all, FindRepositoryTexts());
     }
-    TESSERA_ASSIGN_OR_RETURN(auto corpus,
-                             text::Corpus::Open(all, tokenizer, cache));
+    TESSERA_ASSIGN_OR_RETURN(
+        auto corpus,
+        text::Corpus::Open(all, tokenizer, cache, settings.max_bad_lines));
     return std::vector<text::Samples::Part>{{std::move(corpus), 1}};
   }
   TESSERA_RETURN_IF_ERROR(CheckWeights(paths));
   std::vector<text::Samples::Part> parts;
+  int64_t bad_lines_left = settings.max_bad_lines;
   for (const WeightedPath& path : paths) {
     TESSERA_ASSIGN_OR_RETURN(
-        auto corpus, text::Corpus::Open({{path.path}}, tokenizer, cache));
+        auto corpus,
+        text::Corpus::Open({{path.path}}, tokenizer, cache, bad_lines_left));
+    bad_lines_left -= corpus->bad_lines();
     parts.push_back({std::move(corpus), *path.weight});
   }
   return parts;

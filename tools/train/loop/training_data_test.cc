@@ -199,6 +199,27 @@ TEST_F(TrainingDataTest, TrainsOnTokensWithLabels) {
                              HasSubstr("from 0 to 256"))));
 }
 
+TEST_F(TrainingDataTest, SkipsInvalidLinesUpToALimit) {
+  Settings settings = Short();
+  const std::string a =
+      Write("a.json", "{\"text\": \"" + std::string(200, 'a') +
+                          "\"}\n{\"text\": \n{\"\n");
+  const std::string b =
+      Write("b.json", "{\"text\": \"" + std::string(200, 'b') + "\"}\n{]\n");
+  for (const std::vector<std::string>& paths :
+       {std::vector{a, b}, std::vector{a + ":0.5", b + ":0.5"}}) {
+    settings.data = paths;
+    settings.max_bad_lines = 3;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const TrainingData data,
+                                 OpenTrainingData(settings));
+    EXPECT_EQ(data.samples->bad_lines(), 3);
+    settings.max_bad_lines = 2;
+    EXPECT_THAT(OpenTrainingData(settings),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("b.json\", line 2: ")));
+  }
+}
+
 TEST_F(TrainingDataTest, PacksWholeDocuments) {
   Settings settings = Short();
   settings.length = 7;

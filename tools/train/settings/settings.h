@@ -44,6 +44,7 @@ struct Settings {
   std::string token_cache = "";
   std::string special_tokens = "pairs";  // text::ParseSpecialTokens.
   bool mask_prompts = true;              // text::SamplesOptions.
+  int64_t max_bad_lines = 0;
   std::string packing = "split";  // whole: text::SamplesOptions::document_end.
   int64_t length = 128;           // Tokens per sequence.
   int64_t batch = 16;             // Sequences per step, over all ranks.

@@ -97,6 +97,10 @@ constexpr SettingsField kFields[] = {
     {"mask_prompts", kModelAndData, &Settings::mask_prompts, AnyValue{},
      "excludes the prompts of JSON lines that have a prompt and a completion, "
      "and labels of -100, from the loss"},
+    {"max_bad_lines", kModelAndData, &Settings::max_bad_lines,
+     WholeRange{0, kMaxInt},
+     "number of invalid lines of JSON in the data to skip; a line of the log "
+     "counts them"},
     {"packing", kModelAndData, &Settings::packing, OneOf{"split, whole"},
      "how documents fill sequences: split, one after another, so that one may "
      "end in the next sequence; whole, unsplit and each learned as if it were "

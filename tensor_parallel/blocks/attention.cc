@@ -28,13 +28,17 @@ absl::Status CheckOptions(const AttentionOptions& options) {
         absl::StrCat("a window of ", options.window,
                      " keys; give 1 or more, or 0 for no window"));
   }
-  const bool odd = options.rotary.has_value() && options.head_size % 2 != 0;
-  if (options.width >= 0 && !odd) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "attention of width ", options.width, " with heads of ",
-      options.head_size,
-      " elements; give a width of 0 or more, and an even number of elements "
-      "where positions are rotary"));
+  const bool odd = options.rotary.has_value() &&
+                   options.rotary->TurnedOf(options.head_size) % 2 != 0;
+  if (options.width < 0 || odd) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "attention of width ", options.width, " with heads of ",
+        options.head_size,
+        " elements; give a width of 0 or more, and an even number of elements "
+        "where positions are rotary"));
+  }
+  if (!options.rotary.has_value()) return absl::OkStatus();
+  return Annotate(options.rotary->Validate(options.head_size), "rotary");
 }
 
 absl::Status CheckCore(const ContextAttention& core,
@@ -43,7 +47,8 @@ absl::Status CheckCore(const ContextAttention& core,
   const ContextAttentionOptions& given = core.options();
   if (given.heads != wanted.heads || given.kv_heads != wanted.kv_heads ||
       given.head_size != wanted.head_size || given.dtype != wanted.dtype ||
-      given.causal != wanted.causal) {
+      given.causal != wanted.causal || given.cap != wanted.cap ||
+      (wanted.scale.has_value() && given.scale != wanted.scale)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a core of ", given.heads, " heads of ", given.head_size, " ",
         DTypeName(given.dtype), ", ", given.kv_heads,
@@ -95,6 +100,41 @@ absl::StatusOr<FusedPartition> QkvPartition(const TensorGroup& group,
                            QkvParts(options.heads, options.kv_heads,
                                     options.head_size, group.size()));
   return FusedPartition::Create(parts, group.size());
+}
+
+// The options of a norm over all heads of queries or keys.
+NormOptions SharedNorm(const FusedPartition& partition, int64_t part,
+                       int64_t rank) {
+  const int64_t begin = partition.RangeOf(part, 0).begin;
+  int64_t all = 0;
+  for (int64_t i = 0; i < partition.ranks(); ++i) {
+    all += partition.RangeOf(part, i).size();
+  }
+  const IndexRange mine = partition.RangeOf(part, rank);
+  const int64_t width = partition.parts()[static_cast<size_t>(part)].size;
+  return {.width = width,
+          .columns = IndexRange{mine.begin - begin, mine.end - begin},
+          .copies = all / width};
+}
+
+// The norms of queries and keys; none without qk_norm.
+absl::StatusOr<std::vector<RmsNorm>> QkNorms(const TensorGroup& group,
+                                             const AttentionOptions& options,
+                                             const FusedPartition& partition) {
+  std::vector<RmsNorm> norms;
+  if (!options.qk_norm) return norms;
+  for (const int64_t part : {kQuery, kKey}) {
+    // Each rank has some of the heads, so the weight's gradient must be summed.
+    NormOptions norm = {.width = options.head_size, .rows_are_heads = true};
+    if (options.shared_qk_norm) {
+      norm = SharedNorm(partition, part, group.rank());
+    }
+    norm.epsilon = options.norm_epsilon;
+    norm.dtype = options.dtype;
+    TESSERA_ASSIGN_OR_RETURN(RmsNorm made, RmsNorm::Create(group, norm));
+    norms.push_back(std::move(made));
+  }
+  return norms;
 }
 
 absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
@@ -178,6 +218,8 @@ absl::StatusOr<ContextAttentionOptions> AttentionCore::OptionsOf(
                                  .kv_heads = heads(kKey),
                                  .head_size = options.head_size,
                                  .causal = options.causal,
+                                 .scale = options.scale,
+                                 .cap = options.cap,
                                  .dtype = options.dtype};
 }
 
@@ -192,17 +234,10 @@ absl::StatusOr<AttentionCore> AttentionCore::Create(
                            OptionsOf(group, options));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<ContextAttention> attention,
                            CoreOf(context, local));
-  std::vector<RmsNorm> norms;
-  for (int i = 0; options.qk_norm && i < 2; ++i) {
-    // Each rank has some of the heads, so the weight's gradient must be summed.
-    TESSERA_ASSIGN_OR_RETURN(
-        RmsNorm norm, RmsNorm::Create(group, {.width = options.head_size,
-                                              .epsilon = options.norm_epsilon,
-                                              .dtype = options.dtype,
-                                              .rows_are_heads = true}));
-    norms.push_back(std::move(norm));
-  }
+  TESSERA_ASSIGN_OR_RETURN(std::vector<RmsNorm> norms,
+                           QkNorms(group, options, partition));
   return AttentionCore(group, options, local, std::move(partition),
+                       context.layout.length(),
                        context.layout.PositionsOf(context.group.rank()),
                        std::move(norms), std::move(attention));
 }
@@ -235,7 +270,7 @@ absl::Status AttentionCore::Rotate(const TokenBatch& batch, bool inverse,
   if (!options_.rotary) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView positions,
                            positions_.Of(batch.sequences));
-  return group_.ops().Run(op::Rotate{*options_.rotary, inverse, positions, x});
+  return group_.ops().Run(op::Rotate{rotation_, inverse, positions, x});
 }
 
 absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
@@ -261,17 +296,6 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
   return absl::OkStatus();
 }
 
-namespace {
-
-// Heads [tokens, heads, d] as rows [tokens * heads, d].
-template <typename View>
-absl::StatusOr<View> RowsOf(const View& heads) {
-  return heads.Reshape(
-      {{heads.shape()[0] * heads.shape()[1], heads.shape()[2]}});
-}
-
-}  // namespace
-
 absl::Status AttentionCore::SetNormalised(const TokenBatch& batch,
                                           ConstTensorView from, RmsNorm& norm,
                                           HeadNormActivations& activations,
@@ -281,22 +305,22 @@ absl::Status AttentionCore::SetNormalised(const TokenBatch& batch,
       ReserveHeads(batch, x.shape()[1], activations.input));
   TESSERA_ASSIGN_OR_RETURN(const TensorView flat, input.Reshape(from.shape()));
   TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, flat}));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView rows, RowsOf(input));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView normalised, RowsOf(x));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView rows, NormRows(input));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView normalised, NormRows(x));
   return norm.Forward(rows, normalised, activations.state);
 }
 
 absl::Status AttentionCore::NormGradient(RmsNorm& norm, TensorView gradient,
                                          HeadNormActivations& activations) {
   TESSERA_RETURN_IF_ERROR(CheckHeld(activations.input, "BackwardInput"));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView rows, RowsOf(gradient));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView rows, NormRows(gradient));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView input,
-                           RowsOf(ConstTensorView(activations.input.view())));
+                           NormRows(ConstTensorView(activations.input.view())));
   if (norm.weight().trainable()) {
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView sum,
         activations.weight_gradient.Reserve(GradientDType(options_.dtype),
-                                            {{options_.head_size}}));
+                                            {{norm.columns().size()}}));
     TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, sum}));
     TESSERA_RETURN_IF_ERROR(
         norm.WeightGradient(rows, input, activations.state, sum));
@@ -314,7 +338,10 @@ absl::Status AttentionCore::BackwardWeight(AttentionActivations& activations) {
     PooledTensor& share = i == kQuery ? activations.query_norm.weight_gradient
                                       : activations.key_norm.weight_gradient;
     TESSERA_RETURN_IF_ERROR(CheckHeld(share, "BackwardWeight"));
-    const TensorView gradient = norms_[i].weight().gradient();
+    const IndexRange columns = norms_[i].columns();
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView gradient,
+        norms_[i].weight().gradient().Narrow(0, columns.begin, columns.size()));
     if (gradient.dtype() == share.view().dtype()) {
       TESSERA_RETURN_IF_ERROR(
           group_.ops().Run(op::Add{share.view(), gradient}));
@@ -322,7 +349,7 @@ absl::Status AttentionCore::BackwardWeight(AttentionActivations& activations) {
       PooledTensor rounded(share.pool());
       TESSERA_ASSIGN_OR_RETURN(
           const TensorView narrow,
-          rounded.Reserve(gradient.dtype(), {{options_.head_size}}));
+          rounded.Reserve(gradient.dtype(), {{columns.size()}}));
       TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Cast{share.view(), narrow}));
       TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{narrow, gradient}));
     }

@@ -40,7 +40,12 @@ struct AttentionOptions {
   // Normalise each head of queries and keys (layers/norm.h) before it is
   // rotated, with one weight for all heads (Qwen3).
   bool qk_norm = false;
-  double norm_epsilon = 1e-5;  // The epsilon of these norms.
+  // These norms are over all heads together, with a weight for each element
+  // (OLMo 2).
+  bool shared_qk_norm = false;
+  double norm_epsilon = 1e-5;        // The epsilon of these norms.
+  std::optional<double> scale = {};  // Default: 1 / sqrt(head_size).
+  double cap = 0;                    // AttentionBlock::cap.
   // The number of keys that a query attends to, including its own position; 0:
   // all keys that the mask permits.
   int64_t window = 0;
@@ -132,7 +137,8 @@ struct HeadNormActivations {
 
   PooledTensor input;  // [tokens, its heads, head_size]
   NormState state;
-  PooledTensor weight_gradient;  // [head_size], the rank's share.
+  // The rank's share, [head_size] or, of a shared norm, [its heads, head_size].
+  PooledTensor weight_gradient;
 };
 
 // The activations of a micro-batch that are kept from forward to backward.
@@ -208,13 +214,17 @@ class AttentionCore {
  private:
   AttentionCore(const TensorGroup& group, const AttentionOptions& options,
                 const ContextAttentionOptions& local, FusedPartition partition,
-                std::vector<int64_t> positions, std::vector<RmsNorm> norms,
+                int64_t length, std::vector<int64_t> positions,
+                std::vector<RmsNorm> norms,
                 std::shared_ptr<ContextAttention> attention)
       : group_(group),
         options_(options),
         local_(local),
         partition_(std::move(partition)),
         positions_(group, std::move(positions)),
+        rotation_(options.rotary.has_value()
+                      ? options.rotary->Of(options.head_size, length)
+                      : Rotation()),
         mask_(group, attention == nullptr ? 0 : options.window, attention),
         norms_(std::move(norms)),
         attention_(std::move(attention)) {}
@@ -223,6 +233,15 @@ class AttentionCore {
                                           int64_t heads,
                                           PooledTensor& memory) const;
   absl::StatusOr<TensorView> PartOf(TensorView qkv, int64_t part) const;
+  // Heads [tokens, heads, d] as the rows of their norm: [tokens * heads, d], or
+  // [tokens, heads * d] for a shared norm.
+  template <typename View>
+  absl::StatusOr<View> NormRows(const View& heads) const {
+    const int64_t tokens = heads.shape()[0], count = heads.shape()[1],
+                  d = heads.shape()[2];
+    return options_.shared_qk_norm ? heads.Reshape({{tokens, count * d}})
+                                   : heads.Reshape({{tokens * count, d}});
+  }
   // Number of positions of a sequence.
   int64_t length() const {
     return static_cast<int64_t>(positions_.positions().size());
@@ -260,6 +279,7 @@ class AttentionCore {
   ContextAttentionOptions local_;  // For the heads of this rank.
   FusedPartition partition_;
   TokenPositions positions_;
+  Rotation rotation_;
   WindowMask mask_;
   std::vector<RmsNorm> norms_;  // For queries and keys, or empty.
   std::shared_ptr<ContextAttention> attention_;  // None without heads.
@@ -296,8 +316,9 @@ class AttentionCore {
 //                   heads has three ranges of rows, and kv heads that several
 //                   ranks hold are of the first of them (ParameterRows)
 //   output.weight   [width, heads head_size]                  o_proj
-//   query_norm.weight, key_norm.weight   [head_size], with qk_norm; every rank
-//                   has them
+//   query_norm.weight, key_norm.weight   [head_size], with qk_norm, or [heads
+//                   head_size] and [kv_heads head_size], if it is shared; every
+//                   rank has them
 class Attention {
  public:
   // A collective of both groups. InvalidArgument if the heads cannot be divided

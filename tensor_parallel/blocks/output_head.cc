@@ -75,7 +75,10 @@ absl::Status OutputHead::ComputeLogits(HeadActivations& a) {
                            projection_.vocabulary().SizeOf(group_.rank())};
   TESSERA_ASSIGN_OR_RETURN(const TensorView logits,
                            a.logits_.Reserve(options_.dtype, shape));
-  return projection_.Forward(a.tokens_, normalised, logits);
+  TESSERA_RETURN_IF_ERROR(projection_.Forward(a.tokens_, normalised, logits));
+  return options_.cap == 0
+             ? absl::OkStatus()
+             : group_.ops().Run(op::SoftCap{options_.cap, logits});
 }
 
 absl::Status OutputHead::Forward(const Partition& tokens, ConstTensorView x,

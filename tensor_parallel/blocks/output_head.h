@@ -27,6 +27,7 @@ struct OutputHeadOptions {
   int64_t width = 0;
   int64_t vocabulary = 0;
   double norm_epsilon = 1e-5;
+  double cap = 0;  // Of the logits (op::SoftCap); 0: none.
   DType dtype = DType::kF32;
   // kSelective is the same as kNone. kFull does not keep the logits.
   Recompute recompute = Recompute::kNone;
@@ -148,7 +149,8 @@ class OutputHead {
         options_(options),
         norm_(std::move(norm)),
         projection_(std::move(projection)),
-        loss_(group, projection_.vocabulary(), options.dtype, options.terms) {}
+        loss_(group, projection_.vocabulary(), options.dtype, options.terms,
+              options.cap) {}
 
   absl::StatusOr<TensorView> Reserve(const Partition& tokens,
                                      PooledTensor& memory) const;

@@ -50,21 +50,36 @@ absl::StatusOr<TransformerBlock> TransformerBlock::Create(
     const TransformerBlockOptions& options,
     const std::optional<TensorGroup>& experts) {
   TESSERA_RETURN_IF_ERROR(CheckDropout(options.dropout));
-  const AttentionOptions& common = options.attention;
-  const NormOptions norm = {.width = common.width,
-                            .epsilon = options.norm_epsilon,
-                            .dtype = common.dtype};
-  TESSERA_ASSIGN_OR_RETURN(RmsNorm attention_norm,
-                           RmsNorm::Create(group, norm));
-  TESSERA_ASSIGN_OR_RETURN(Attention attention,
-                           Attention::Create(group, context, common));
-  TESSERA_ASSIGN_OR_RETURN(RmsNorm mlp_norm, RmsNorm::Create(group, norm));
-  TransformerBlock block(group, context, options, std::move(attention_norm),
-                         std::move(attention), std::move(mlp_norm));
+  if (!options.input_norms && !options.output_norms) {
+    return absl::InvalidArgumentError(
+        "a transformer block without norms; set input_norms or output_norms");
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      Attention attention,
+      Attention::Create(group, context, options.attention));
+  TransformerBlock block(group, context, options, std::move(attention));
+  TESSERA_RETURN_IF_ERROR(block.CreateNorms());
   TESSERA_RETURN_IF_ERROR(block.CreateMlp(context.group, experts));
   std::vector<Parameter*> named;
   block.AppendParameters("", named);
   return block;
+}
+
+absl::Status TransformerBlock::CreateNorms() {
+  const NormOptions options = {.width = options_.attention.width,
+                               .epsilon = options_.norm_epsilon,
+                               .dtype = options_.attention.dtype};
+  const auto create = [&](bool wanted, std::optional<RmsNorm>& norm) {
+    if (!wanted) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(RmsNorm made, RmsNorm::Create(group_, options));
+    norm.emplace(std::move(made));
+    return absl::OkStatus();
+  };
+  TESSERA_RETURN_IF_ERROR(create(options_.input_norms, attention_norm_));
+  TESSERA_RETURN_IF_ERROR(create(options_.input_norms, mlp_norm_));
+  TESSERA_RETURN_IF_ERROR(
+      create(options_.output_norms, attention_output_norm_));
+  return create(options_.output_norms, mlp_output_norm_);
 }
 
 absl::Status TransformerBlock::CreateMlp(
@@ -100,11 +115,16 @@ void TransformerBlock::AppendParameters(std::string_view prefix,
   const auto name = [&](std::string_view part) {
     return ParameterName(prefix, part);
   };
-  attention_norm_.AppendParameters(name("attention_norm"), parameters);
+  const auto append = [&](std::string_view part, auto& layer) {
+    if (layer) layer->AppendParameters(name(part), parameters);
+  };
+  append("attention_norm", attention_norm_);
   attention_.AppendParameters(name("attention"), parameters);
-  mlp_norm_.AppendParameters(name("mlp_norm"), parameters);
-  mlp_ ? mlp_->AppendParameters(name("mlp"), parameters)
-       : moe_->AppendParameters(name("mlp"), parameters);
+  append("attention_output_norm", attention_output_norm_);
+  append("mlp_norm", mlp_norm_);
+  append("mlp", mlp_);
+  append("mlp", moe_);
+  append("mlp_output_norm", mlp_output_norm_);
 }
 
 absl::Status TransformerBlock::CheckTensor(std::string_view name,
@@ -176,36 +196,109 @@ absl::StatusOr<ConstTensorView> TransformerBlock::GradientOf(
   return ConstTensorView(gradient);
 }
 
-// middle = attention(norm(input)).
+absl::StatusOr<TensorView> TransformerBlock::OutputFor(Sublayer sublayer,
+                                                       TensorView y,
+                                                       BlockActivations& a) {
+  if (!OutputNormOf(sublayer)) return y;
+  return Reserve(a.batch_, OutputOf(sublayer, a).output);
+}
+
+// Sets y, or the tensor of OutputFor is y.
+absl::Status TransformerBlock::FinishOutput(Sublayer sublayer, TensorView y,
+                                            BlockActivations& a) {
+  if (std::optional<RmsNorm>& norm = OutputNormOf(sublayer)) {
+    OutputNormActivations& own = OutputOf(sublayer, a);
+    TESSERA_RETURN_IF_ERROR(norm->Forward(own.output.view(), y, own.state));
+  }
+  return Drop(sublayer, a, y);
+}
+
+// The gradient of a sublayer's output before its norm, from the gradient of the
+// sum to which it was added; and with `weights` the gradient of the norm's
+// weight. Without `input` it was computed before.
+absl::StatusOr<ConstTensorView> TransformerBlock::OutputGradient(
+    Sublayer sublayer, bool input, bool weights, BlockActivations& a,
+    ConstTensorView residual_gradient, PooledTensor& memory) {
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
+                           GradientOf(sublayer, a, residual_gradient, memory));
+  std::optional<RmsNorm>& norm = OutputNormOf(sublayer);
+  if (!norm) return gradient;
+  OutputNormActivations& own = OutputOf(sublayer, a);
+  if (weights) {
+    TESSERA_RETURN_IF_ERROR(
+        norm->BackwardWeight(gradient, own.output.view(), own.state));
+  }
+  if (input) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView output_gradient,
+                             Reserve(a.batch_, own.gradient));
+    TESSERA_RETURN_IF_ERROR(norm->BackwardInput(gradient, own.output.view(),
+                                                own.state, output_gradient));
+  }
+  return ConstTensorView(own.gradient.view());
+}
+
+// x_gradient = the gradient of a sublayer's input x before its norm, from the
+// gradient behind it, plus the residual's; and with `weights` the gradient of
+// the norm's weight.
+absl::Status TransformerBlock::AddInputGradient(
+    std::optional<RmsNorm>& norm, bool weights, ConstTensorView gradient,
+    ConstTensorView x, const NormState& state,
+    ConstTensorView residual_gradient, TensorView x_gradient) const {
+  if (!norm) {
+    TESSERA_RETURN_IF_ERROR(
+        group_.ops().Run(op::Copy{residual_gradient, x_gradient}));
+    return group_.ops().Run(op::Add{gradient, x_gradient});
+  }
+  if (weights) {
+    TESSERA_RETURN_IF_ERROR(norm->BackwardWeight(gradient, x, state));
+  }
+  return norm->AddBackwardInput(gradient, x, state, residual_gradient,
+                                x_gradient);
+}
+
+// middle = attention(norm(input)), or norm(attention(input)).
 absl::Status TransformerBlock::ForwardAttention(BlockActivations& a) {
-  TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
-                           Reserve(a.batch_, a.attention_input_));
-  TESSERA_RETURN_IF_ERROR(
-      attention_norm_.Forward(*a.input_view_, normalised, a.attention_norm_));
+  if (attention_norm_) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
+                             Reserve(a.batch_, a.attention_input_));
+    TESSERA_RETURN_IF_ERROR(attention_norm_->Forward(*a.input_view_, normalised,
+                                                     a.attention_norm_));
+  }
   TESSERA_ASSIGN_OR_RETURN(const TensorView middle,
                            Reserve(a.batch_, a.middle_));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView output,
+                           OutputFor(Sublayer::kAttention, middle, a));
   TESSERA_RETURN_IF_ERROR(
-      attention_.Forward(a.batch_, normalised, middle, a.attention_));
-  return Drop(Sublayer::kAttention, a, middle);
+      attention_.Forward(a.batch_, AttentionInput(a), output, a.attention_));
+  return FinishOutput(Sublayer::kAttention, middle, a);
 }
 
 // middle += input, and the norm of middle.
 absl::Status TransformerBlock::NormaliseMiddle(BlockActivations& a) {
+  if (!mlp_norm_) {
+    return group_.ops().Run(op::Add{*a.input_view_, a.middle_.view()});
+  }
   TESSERA_ASSIGN_OR_RETURN(const TensorView normalised,
                            Reserve(a.batch_, a.mlp_input_));
-  return mlp_norm_.AddForward(*a.input_view_, a.middle_.view(), normalised,
-                              a.mlp_norm_);
+  return mlp_norm_->AddForward(*a.input_view_, a.middle_.view(), normalised,
+                               a.mlp_norm_);
+}
+
+absl::Status TransformerBlock::RunMlp(TensorView output, BlockActivations& a) {
+  const ConstTensorView input = MlpInput(a);
+  if (mlp_) return mlp_->Forward(a.batch_.tokens, input, output, a.mlp_);
+  a.moe_.loss_tokens = a.batch_.sequences * length_;
+  return moe_->Forward(a.batch_.tokens, a.batch_.sequences, input, output,
+                       a.moe_);
 }
 
 absl::Status TransformerBlock::ForwardMlp(TensorView y, BlockActivations& a) {
-  const TensorView input = a.mlp_input_.view();
-  if (mlp_) return mlp_->Forward(a.batch_.tokens, input, y, a.mlp_);
-  a.moe_.loss_tokens = a.batch_.sequences * length_;
-  TESSERA_RETURN_IF_ERROR(
-      moe_->Forward(a.batch_.tokens, a.batch_.sequences, input, y, a.moe_));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView output,
+                           OutputFor(Sublayer::kMlp, y, a));
+  TESSERA_RETURN_IF_ERROR(RunMlp(output, a));
   // Count the loads only in training.
-  if (a.first_sequence_) moe_->AddLoads(a.moe_);
-  return absl::OkStatus();
+  if (moe_ && a.first_sequence_) moe_->AddLoads(a.moe_);
+  return FinishOutput(Sublayer::kMlp, y, a);
 }
 
 absl::Status TransformerBlock::Forward(
@@ -233,7 +326,6 @@ absl::Status TransformerBlock::Forward(
   }
   TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
   TESSERA_RETURN_IF_ERROR(ForwardMlp(y, a));
-  TESSERA_RETURN_IF_ERROR(Drop(Sublayer::kMlp, a, y));
   TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{a.middle_.view(), y}));
   if (options_.recompute == Recompute::kFull) a.ClearAllButInput();
   a.stage_ = Stage::kBackwardInput;
@@ -245,7 +337,15 @@ absl::Status TransformerBlock::ComputeAgain(BlockActivations& a) {
   if (a.middle_.held()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(ForwardAttention(a));
   TESSERA_RETURN_IF_ERROR(NormaliseMiddle(a));
-  const TensorView input = a.mlp_input_.view();
+  const ConstTensorView input = MlpInput(a);
+  if (mlp_output_norm_) {
+    PooledTensor memory(a.pool());
+    TESSERA_ASSIGN_OR_RETURN(const TensorView y, Reserve(a.batch_, memory));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView output,
+                             OutputFor(Sublayer::kMlp, y, a));
+    TESSERA_RETURN_IF_ERROR(RunMlp(output, a));
+    return mlp_output_norm_->Forward(output, y, a.mlp_output_.state);
+  }
   return mlp_ ? mlp_->ForwardActivations(a.batch_.tokens, input, a.mlp_)
               : moe_->ForwardActivations(a.batch_.tokens, a.batch_.sequences,
                                          input, a.moe_);
@@ -257,7 +357,7 @@ absl::Status TransformerBlock::BackwardMlp(bool weights,
                                            ConstTensorView gradient,
                                            BlockActivations& a) {
   const Partition& tokens = a.batch_.tokens;
-  const TensorView input = a.mlp_input_.view();
+  const ConstTensorView input = MlpInput(a);
   const TensorView input_gradient = a.mlp_input_gradient_.view();
   if (mlp_) {
     return weights
@@ -303,29 +403,23 @@ absl::Status TransformerBlock::Propagate(bool weights, TensorView x_gradient,
   PooledTensor dropped(a.pool());
   TESSERA_ASSIGN_OR_RETURN(
       ConstTensorView gradient,
-      GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
+      OutputGradient(Sublayer::kMlp, /*input=*/true, weights, a,
+                     *a.output_gradient_view_, dropped));
   TESSERA_RETURN_IF_ERROR(BackwardMlp(weights, gradient, a));
-  if (weights) {
-    TESSERA_RETURN_IF_ERROR(
-        mlp_norm_.BackwardWeight(mlp_input, a.middle_.view(), a.mlp_norm_));
-  }
-  TESSERA_RETURN_IF_ERROR(
-      mlp_norm_.AddBackwardInput(mlp_input, a.middle_.view(), a.mlp_norm_,
-                                 *a.output_gradient_view_, middle));
+  TESSERA_RETURN_IF_ERROR(AddInputGradient(mlp_norm_, weights, mlp_input,
+                                           a.middle_.view(), a.mlp_norm_,
+                                           *a.output_gradient_view_, middle));
   TESSERA_ASSIGN_OR_RETURN(
-      gradient, GradientOf(Sublayer::kAttention, a, middle, dropped));
+      gradient, OutputGradient(Sublayer::kAttention, /*input=*/true, weights, a,
+                               middle, dropped));
   TESSERA_RETURN_IF_ERROR(
-      weights
-          ? attention_.Backward(a.batch_, gradient, a.attention_input_.view(),
-                                attention_input, a.attention_)
-          : attention_.BackwardInput(a.batch_, gradient, attention_input,
-                                     a.attention_));
-  if (weights) {
-    TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
-        attention_input, *a.input_view_, a.attention_norm_));
-  }
-  return attention_norm_.AddBackwardInput(
-      attention_input, *a.input_view_, a.attention_norm_, middle, x_gradient);
+      weights ? attention_.Backward(a.batch_, gradient, AttentionInput(a),
+                                    attention_input, a.attention_)
+              : attention_.BackwardInput(a.batch_, gradient, attention_input,
+                                         a.attention_));
+  return AddInputGradient(attention_norm_, weights, attention_input,
+                          *a.input_view_, a.attention_norm_, middle,
+                          x_gradient);
 }
 
 absl::Status TransformerBlock::BackwardInput(ConstTensorView y_gradient,
@@ -342,21 +436,26 @@ absl::Status TransformerBlock::BackwardWeight(BlockActivations& a) {
   PooledTensor dropped(a.pool());
   TESSERA_ASSIGN_OR_RETURN(
       ConstTensorView gradient,
-      GradientOf(Sublayer::kMlp, a, *a.output_gradient_view_, dropped));
-  TESSERA_RETURN_IF_ERROR(
-      mlp_ ? mlp_->BackwardWeight(a.batch_.tokens, gradient,
-                                  a.mlp_input_.view(), a.mlp_)
-           : moe_->BackwardWeight(a.batch_.tokens, gradient,
-                                  a.mlp_input_.view(), a.moe_));
-  TESSERA_RETURN_IF_ERROR(mlp_norm_.BackwardWeight(
-      a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
+      OutputGradient(Sublayer::kMlp, /*input=*/false, /*weights=*/true, a,
+                     *a.output_gradient_view_, dropped));
+  TESSERA_RETURN_IF_ERROR(mlp_ ? mlp_->BackwardWeight(a.batch_.tokens, gradient,
+                                                      MlpInput(a), a.mlp_)
+                               : moe_->BackwardWeight(a.batch_.tokens, gradient,
+                                                      MlpInput(a), a.moe_));
+  if (mlp_norm_) {
+    TESSERA_RETURN_IF_ERROR(mlp_norm_->BackwardWeight(
+        a.mlp_input_gradient_.view(), a.middle_.view(), a.mlp_norm_));
+  }
   TESSERA_ASSIGN_OR_RETURN(
       gradient,
-      GradientOf(Sublayer::kAttention, a, a.middle_gradient_.view(), dropped));
+      OutputGradient(Sublayer::kAttention, /*input=*/false, /*weights=*/true, a,
+                     a.middle_gradient_.view(), dropped));
   TESSERA_RETURN_IF_ERROR(attention_.BackwardWeight(
-      a.batch_, gradient, a.attention_input_.view(), a.attention_));
-  TESSERA_RETURN_IF_ERROR(attention_norm_.BackwardWeight(
-      a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_));
+      a.batch_, gradient, AttentionInput(a), a.attention_));
+  if (attention_norm_) {
+    TESSERA_RETURN_IF_ERROR(attention_norm_->BackwardWeight(
+        a.attention_input_gradient_.view(), *a.input_view_, a.attention_norm_));
+  }
   a.Clear();
   return absl::OkStatus();
 }
@@ -371,9 +470,12 @@ absl::Status TransformerBlock::Backward(ConstTensorView y_gradient,
 }
 
 absl::Status TransformerBlock::FinishGradients() {
-  TESSERA_RETURN_IF_ERROR(attention_norm_.FinishGradients());
+  for (std::optional<RmsNorm>* const norm :
+       {&attention_norm_, &attention_output_norm_, &mlp_norm_,
+        &mlp_output_norm_}) {
+    if (*norm) TESSERA_RETURN_IF_ERROR((*norm)->FinishGradients());
+  }
   TESSERA_RETURN_IF_ERROR(attention_.FinishGradients());
-  TESSERA_RETURN_IF_ERROR(mlp_norm_.FinishGradients());
   return mlp_ ? mlp_->FinishGradients() : moe_->FinishGradients();
 }
 

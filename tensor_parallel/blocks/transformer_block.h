@@ -49,6 +49,25 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
   return os << RecomputeName(recompute);
 }
 
+// The activations of the norm of a sublayer's output; empty without such norms.
+struct OutputNormActivations {
+  explicit OutputNormActivations(TensorPool& pool)
+      : output(pool), state(pool), gradient(pool) {}
+
+  int64_t bytes() const {
+    return output.bytes() + state.bytes() + gradient.bytes();
+  }
+  void Clear() {
+    output.Release();
+    state.Clear();
+    gradient.Release();
+  }
+
+  PooledTensor output;  // Of the sublayer.
+  NormState state;
+  PooledTensor gradient;  // Of `output`; BackwardInput leaves it.
+};
+
 // The tensors that a transformer block keeps for a micro-batch between its
 // passes. There is one object per micro-batch in flight; the caller owns it.
 //
@@ -73,6 +92,8 @@ class BlockActivations {
         mlp_input_(pool),
         mlp_(pool),
         moe_(pool),
+        attention_output_(pool),
+        mlp_output_(pool),
         output_gradient_(pool),
         mlp_input_gradient_(pool),
         middle_gradient_(pool),
@@ -87,6 +108,7 @@ class BlockActivations {
     return input_.bytes() + attention_norm_.bytes() + attention_input_.bytes() +
            attention_.bytes() + middle_.bytes() + mlp_norm_.bytes() +
            mlp_input_.bytes() + mlp_.bytes() + moe_.bytes() +
+           attention_output_.bytes() + mlp_output_.bytes() +
            output_gradient_.bytes() + mlp_input_gradient_.bytes() +
            middle_gradient_.bytes() + attention_input_gradient_.bytes();
   }
@@ -111,6 +133,8 @@ class BlockActivations {
             {&attention_.query_norm.state.inverse},
             {&attention_.key_norm.input},
             {&attention_.key_norm.state.inverse},
+            {&attention_output_.output},
+            {&attention_output_.state.inverse},
             {&middle_},
             {&mlp_norm_.inverse},
             {&mlp_input_},
@@ -119,7 +143,9 @@ class BlockActivations {
             {&moe_.logits},
             {&moe_.input},
             {&moe_.gate_up},
-            {&moe_.product}};
+            {&moe_.product},
+            {&mlp_output_.output},
+            {&mlp_output_.state.inverse}};
   }
 
   // Discards the micro-batch, for example after an error.
@@ -139,6 +165,8 @@ class BlockActivations {
     mlp_norm_.Clear();
     mlp_.Clear();
     moe_.Clear();
+    attention_output_.Clear();
+    mlp_output_.Clear();
     for (PooledTensor* tensor :
          {&attention_input_, &middle_, &mlp_input_, &output_gradient_,
           &mlp_input_gradient_, &middle_gradient_,
@@ -165,6 +193,7 @@ class BlockActivations {
   PooledTensor mlp_input_;
   GatedMlpActivations mlp_;
   MoeActivations moe_;
+  OutputNormActivations attention_output_, mlp_output_;
   // Gradients that BackwardInput leaves for BackwardWeight.
   PooledTensor output_gradient_;
   // A view of the tensor above, or of a borrowed one.
@@ -194,6 +223,10 @@ struct TransformerBlockOptions {
   // width, type, sequence parallelism and overlap are those of the block.
   MoeOptions moe = {};
   double norm_epsilon = 1e-5;
+  // Norms of the inputs of attention and MLP, and of their outputs before they
+  // are added to the residual.
+  bool input_norms = true;
+  bool output_norms = false;
   Recompute recompute = Recompute::kNone;
   ResidualDropout dropout = {};
   // The caller keeps x and dy unchanged until the micro-batch's last backward,
@@ -209,6 +242,9 @@ struct TransformerBlockOptions {
 // or with dropout
 //
 //   m = x + drop(attention(norm(x))), y = m + drop(mlp(norm(m)))
+//
+// Norms of the outputs, if there are any, precede the dropout; OLMo 2 has only
+// these, Gemma 2 has both (TransformerBlockOptions).
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       auto block, TransformerBlock::Create(
@@ -237,9 +273,11 @@ struct TransformerBlockOptions {
 //   attention_norm.weight   input_layernorm of Hugging Face's Llama
 //   attention.qkv.weight    self_attn.q_proj, k_proj, v_proj, by rows
 //   attention.output.weight self_attn.o_proj
+//   attention_output_norm.weight  post_attention_layernorm of OLMo 2, Gemma 2
 //   mlp_norm.weight         post_attention_layernorm
 //   mlp.gate_up.weight      mlp.gate_proj, up_proj, by rows
 //   mlp.down.weight         mlp.down_proj
+//   mlp_output_norm.weight  post_feedforward_layernorm of OLMo 2, Gemma 2
 //
 // With a mixture of experts (blocks/moe_mlp.h) its weights replace those of the
 // MLP: mlp.router.weight, mlp.experts.gate_up.weight and so on.
@@ -258,9 +296,7 @@ class TransformerBlock {
       const TransformerBlockOptions& options,
       const std::optional<TensorGroup>& experts = std::nullopt);
 
-  RmsNorm& attention_norm() { return attention_norm_; }
   Attention& attention() { return attention_; }
-  RmsNorm& mlp_norm() { return mlp_norm_; }
   // Null if the block has the other one.
   GatedMlp* mlp() { return mlp_ ? &*mlp_ : nullptr; }
   MoeMlp* moe() { return moe_ ? &*moe_ : nullptr; }
@@ -301,17 +337,14 @@ class TransformerBlock {
 
  private:
   TransformerBlock(const TensorGroup& group, const ContextGroup& context,
-                   const TransformerBlockOptions& options,
-                   RmsNorm attention_norm, Attention attention,
-                   RmsNorm mlp_norm)
+                   const TransformerBlockOptions& options, Attention attention)
       : group_(group),
         length_(context.layout.length()),
         positions_(context.layout.PositionsOf(context.group.rank())),
         options_(options),
-        attention_norm_(std::move(attention_norm)),
-        attention_(std::move(attention)),
-        mlp_norm_(std::move(mlp_norm)) {}
+        attention_(std::move(attention)) {}
 
+  absl::Status CreateNorms();
   absl::Status CreateMlp(const TensorGroup& context,
                          const std::optional<TensorGroup>& experts);
 
@@ -326,6 +359,40 @@ class TransformerBlock {
   absl::StatusOr<ConstTensorView> GradientOf(
       Sublayer sublayer, const BlockActivations& activations,
       ConstTensorView residual_gradient, PooledTensor& memory) const;
+  // The norm of a sublayer's output and its activations.
+  std::optional<RmsNorm>& OutputNormOf(Sublayer sublayer) {
+    return sublayer == Sublayer::kAttention ? attention_output_norm_
+                                            : mlp_output_norm_;
+  }
+  static OutputNormActivations& OutputOf(Sublayer sublayer,
+                                         BlockActivations& activations) {
+    return sublayer == Sublayer::kAttention ? activations.attention_output_
+                                            : activations.mlp_output_;
+  }
+  // The tensor that a sublayer writes, if `y` is the one to be added.
+  absl::StatusOr<TensorView> OutputFor(Sublayer sublayer, TensorView y,
+                                       BlockActivations& activations);
+  absl::Status FinishOutput(Sublayer sublayer, TensorView y,
+                            BlockActivations& activations);
+  absl::StatusOr<ConstTensorView> OutputGradient(
+      Sublayer sublayer, bool input, bool weights,
+      BlockActivations& activations, ConstTensorView residual_gradient,
+      PooledTensor& memory);
+  // The inputs of the sublayers.
+  ConstTensorView AttentionInput(const BlockActivations& activations) const {
+    return attention_norm_ ? activations.attention_input_.view()
+                           : *activations.input_view_;
+  }
+  ConstTensorView MlpInput(const BlockActivations& activations) const {
+    return mlp_norm_ ? activations.mlp_input_.view()
+                     : activations.middle_.view();
+  }
+  absl::Status AddInputGradient(std::optional<RmsNorm>& norm, bool weights,
+                                ConstTensorView gradient, ConstTensorView x,
+                                const NormState& state,
+                                ConstTensorView residual_gradient,
+                                TensorView x_gradient) const;
+  absl::Status RunMlp(TensorView output, BlockActivations& activations);
   absl::Status ForwardAttention(BlockActivations& activations);
   absl::Status NormaliseMiddle(BlockActivations& activations);
   absl::Status ForwardMlp(TensorView y, BlockActivations& activations);
@@ -342,9 +409,10 @@ class TransformerBlock {
   int64_t length_;                  // A sequence's, over all context ranks.
   std::vector<int64_t> positions_;  // This context rank's.
   TransformerBlockOptions options_;
-  RmsNorm attention_norm_;
   Attention attention_;
-  RmsNorm mlp_norm_;
+  // Null if the block does not have them.
+  std::optional<RmsNorm> attention_norm_, attention_output_norm_;
+  std::optional<RmsNorm> mlp_norm_, mlp_output_norm_;
   std::optional<GatedMlp> mlp_;
   std::optional<MoeMlp> moe_;
 };

@@ -47,6 +47,7 @@ struct ContextAttentionOptions {
   int64_t head_size = 0;
   bool causal = true;
   std::optional<double> scale = {};  // Default: 1 / sqrt(head_size).
+  double cap = 0;                    // AttentionBlock::cap.
   DType dtype = DType::kF32;         // f64, f32, bf16 or f16.
 };
 

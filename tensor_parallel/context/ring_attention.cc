@@ -184,7 +184,8 @@ absl::StatusOr<AttentionBlock> RingAttention::AttentionOf(
                               .key = key,
                               .value = value,
                               .kind = part.kind,
-                              .scale = *options_.scale};
+                              .scale = *options_.scale,
+                              .cap = options_.cap};
   // A part's keys begin with the first of the rank.
   if (inputs.first_keys.has_value()) {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView table,

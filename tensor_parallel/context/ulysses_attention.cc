@@ -340,7 +340,8 @@ AttentionBlock UlyssesAttention::BlockOf(const Gathered& gathered,
           .value = gathered.value[run],
           .kind = options_.causal ? BlockKind::kCausal : BlockKind::kFull,
           .scale = *options_.scale,
-          .first_keys = gathered.first_keys};
+          .first_keys = gathered.first_keys,
+          .cap = options_.cap};
 }
 
 absl::Status UlyssesAttention::Attend(const Gathered& gathered,

@@ -75,7 +75,7 @@ absl::Status VocabularyParallelCrossEntropy::Backward(
                            state.sums.view().Select(0, 0));
   return group_.ops().Run(op::CrossEntropyGradient{
       state.largest.view(), sum, vocabulary_.RangeOf(group_.rank()), targets,
-      scales, terms_, logits});
+      scales, terms_, logits, cap_});
 }
 
 }  // namespace tessera::tensor_parallel

@@ -48,11 +48,16 @@ struct CrossEntropyState {
 class VocabularyParallelCrossEntropy {
  public:
   // `vocabulary` is the partition over the group's ranks; its size also becomes
-  // terms.vocabulary.
+  // terms.vocabulary. If `cap` is not 0, op::SoftCap has capped the logits, and
+  // Backward sets the gradient of its input.
   VocabularyParallelCrossEntropy(const TensorGroup& group,
                                  const Partition& vocabulary, DType dtype,
-                                 const LossTerms& terms = {})
-      : group_(group), vocabulary_(vocabulary), dtype_(dtype), terms_(terms) {
+                                 const LossTerms& terms = {}, double cap = 0)
+      : group_(group),
+        vocabulary_(vocabulary),
+        dtype_(dtype),
+        terms_(terms),
+        cap_(cap) {
     terms_.vocabulary = vocabulary.size();
   }
 
@@ -81,6 +86,7 @@ class VocabularyParallelCrossEntropy {
   Partition vocabulary_;
   DType dtype_;
   LossTerms terms_;
+  double cap_;
 };
 
 }  // namespace tessera::tensor_parallel

@@ -44,6 +44,14 @@ absl::StatusOr<RmsNorm> RmsNorm::Create(const TensorGroup& group,
         absl::StrCat("a norm of width ", options.width, " and epsilon ",
                      options.epsilon, "; 0 and more are allowed"));
   }
+  if (options.columns.has_value() &&
+      (options.columns->begin < 0 || options.columns->end > options.width ||
+       options.width < 1 || options.copies < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "columns ", options.columns->begin, " to ", options.columns->end,
+        " of a norm of width ", options.width, ", on ", options.copies,
+        " ranks; give columns within the width, on 1 rank or more"));
+  }
   TESSERA_ASSIGN_OR_RETURN(
       Parameter weight,
       Parameter::Create(group,
@@ -69,8 +77,19 @@ absl::Status RmsNorm::Forward(ConstTensorView x, TensorView y,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView inverse,
       state.inverse.Reserve(GradientDType(options_.dtype), {{rows}}));
-  return group_.ops().Run(
-      op::RmsNorm{options_.epsilon, x, weight_.value(), y, inverse});
+  if (!options_.columns.has_value()) {
+    return group_.ops().Run(
+        op::RmsNorm{options_.epsilon, x, weight_.value(), y, inverse});
+  }
+  PooledTensor memory(state.inverse.pool());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sums,
+                           memory.Reserve(inverse.dtype(), {{rows}}));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights, Weights());
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::RmsNormSums{x, sums}));
+  TESSERA_RETURN_IF_ERROR(group_.SumOver(sums));
+  return group_.ops().Run(op::RmsNormOfSums{options_.epsilon,
+                                            options_.width * options_.copies, x,
+                                            weights, sums, y, inverse});
 }
 
 absl::Status RmsNorm::BackwardInput(ConstTensorView gradient, ConstTensorView x,
@@ -78,8 +97,21 @@ absl::Status RmsNorm::BackwardInput(ConstTensorView gradient, ConstTensorView x,
                                     TensorView x_gradient) {
   TESSERA_RETURN_IF_ERROR(weight_.CheckValue());
   TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
-  return group_.ops().Run(op::RmsNormInputGradient{
-      gradient, x, weight_.value(), state.inverse.view(), x_gradient});
+  const TensorView inverse = state.inverse.view();
+  if (!options_.columns.has_value()) {
+    return group_.ops().Run(op::RmsNormInputGradient{
+        gradient, x, weight_.value(), inverse, x_gradient});
+  }
+  PooledTensor memory(state.inverse.pool());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sums,
+                           memory.Reserve(inverse.dtype(), inverse.shape()));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights, Weights());
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(
+      op::RmsNormGradientSums{gradient, x, weights, inverse, sums}));
+  TESSERA_RETURN_IF_ERROR(group_.SumOver(sums));
+  return group_.ops().Run(
+      op::RmsNormInputGradientOfSums{options_.width * options_.copies, gradient,
+                                     x, weights, inverse, sums, x_gradient});
 }
 
 absl::Status RmsNorm::AddForward(ConstTensorView residual, TensorView x,
@@ -110,7 +142,10 @@ absl::Status RmsNorm::BackwardWeight(ConstTensorView gradient,
                                      const NormState& state) {
   if (!weight_.trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
-  return WeightGradient(gradient, x, state, weight_.gradient());
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView sum,
+      weight_.gradient().Narrow(0, columns().begin, columns().size()));
+  return WeightGradient(gradient, x, state, sum);
 }
 
 absl::Status RmsNorm::WeightGradient(ConstTensorView gradient,
@@ -124,7 +159,8 @@ absl::Status RmsNorm::WeightGradient(ConstTensorView gradient,
 absl::Status RmsNorm::FinishGradients() {
   if (!weight_.trainable()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
-  return options_.rows_are_heads || group_.sequence_parallel()
+  return options_.rows_are_heads || options_.columns.has_value() ||
+                 group_.sequence_parallel()
              ? group_.SumOver(weight_.gradient())
              : absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #define TESSERA_TENSOR_PARALLEL_LAYERS_NORM_H_
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
+#include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
 
@@ -23,6 +25,11 @@ struct NormOptions {
   // Rows are heads, of which each rank has some, so that the gradient of the
   // weight must be summed over the ranks even without sequence parallelism.
   bool rows_are_heads = false;
+  // If given, each rank has only these columns of the rows, whose statistics
+  // are summed over the ranks, and `copies` ranks have the same column. The
+  // gradient of the weight, which all ranks have as a whole, is summed too.
+  std::optional<IndexRange> columns = {};
+  int64_t copies = 1;
 };
 
 // The statistics that a norm keeps from a forward to its backward.
@@ -50,7 +57,10 @@ struct NormState {
 // x, y and their gradients are [tokens, width] of one dtype: all tokens, the
 // same on every rank, or under sequence parallelism those of the rank. y may be
 // x if no backward follows, and x_gradient may be the gradient. Only
-// FinishGradients communicates. The weight is initialised to ones.
+// FinishGradients communicates, and with `columns` Forward and BackwardInput,
+// which then sum a number a token. If several ranks have a copy of a column,
+// the sum of their gradients is the column's. The weight is initialised to
+// ones.
 class RmsNorm {
  public:
   // InvalidArgument if the width or epsilon is negative, or the type is not
@@ -59,6 +69,10 @@ class RmsNorm {
                                         const NormOptions& options);
 
   Parameter& weight() { return weight_; }
+  // The columns of the rank; [0, width) unless NormOptions::columns are given.
+  IndexRange columns() const {
+    return options_.columns.value_or(IndexRange{0, options_.width});
+  }
   // Appends "prefix.weight". The pointer is valid until the norm is moved or
   // destroyed.
   void AppendParameters(std::string_view prefix,
@@ -82,7 +96,7 @@ class RmsNorm {
   absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
                               const NormState& state);
 
-  // The same, but adds to `sum` [width], which has the type of x or of its
+  // The same, but adds to `sum` [columns], which has the type of x or of its
   // statistics, and does not require the gradient of the weight.
   absl::Status WeightGradient(ConstTensorView gradient, ConstTensorView x,
                               const NormState& state, TensorView sum);
@@ -92,6 +106,11 @@ class RmsNorm {
   absl::Status FinishGradients();
 
  private:
+  // The weights of the rank's columns.
+  absl::StatusOr<ConstTensorView> Weights() const {
+    return ConstTensorView(weight_.value())
+        .Narrow(0, columns().begin, columns().size());
+  }
   RmsNorm(const TensorGroup& group, const NormOptions& options,
           Parameter weight)
       : group_(group), options_(options), weight_(std::move(weight)) {}

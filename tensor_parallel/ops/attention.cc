@@ -1,6 +1,7 @@
 #include "tensor_parallel/ops/attention.h"
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -29,9 +30,12 @@ absl::Status CheckBlock(OperandChecker& check, const AttentionBlock& block) {
   const bool divides = kv_heads == 0 ? heads == 0 : heads % kv_heads == 0;
   check.Reads("key", block.key, {{sequences, keys, kv_heads, d}})
       .Reads("value", block.value, {{sequences, keys, kv_heads, d}})
-      .Requires(divides, absl::StrCat("\"query\" has ", heads,
-                                      " heads, \"key\" ", kv_heads,
-                                      "; the second should divide the first."));
+      .Requires(divides,
+                absl::StrCat("\"query\" has ", heads, " heads, \"key\" ",
+                             kv_heads, "; the second should divide the first."))
+      .Requires(block.cap >= 0 && std::isfinite(block.cap),
+                absl::StrCat("cap is ", block.cap,
+                             "; it should be positive, or 0 for none."));
   if (block.first_keys.has_value()) {
     check
         .ReadsRows("first_keys", *block.first_keys, DType::kI64,

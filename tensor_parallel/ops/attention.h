@@ -46,6 +46,9 @@ struct AttentionBlock {
   // numbers of a row do not decrease; numbers outside [0, keys] count as the
   // nearest end. The scale must then be positive.
   std::optional<ConstTensorView> first_keys = {};
+  // If not 0, scaled products s become cap * tanh(s / cap) (Gemma 2, arXiv
+  // 2408.00118, section 2).
+  double cap = 0;
 };
 
 // The running result of attention, into which a block of keys is merged.

@@ -96,7 +96,8 @@ struct CrossEntropyLosses {
 //       - (1 - s) * [targets[i] is this one] - s / terms.vocabulary)
 //       * scales[i]
 // and zeros where scales[i] is 0 or targets[i] is negative, whatever the
-// logits.
+// logits. If `cap` is not 0, the logits are results of SoftCap with that cap,
+// and the gradient is that of its input.
 struct CrossEntropyGradient {
   static constexpr std::string_view kName = "CrossEntropyGradient";
   ConstTensorView largest, sum;
@@ -104,6 +105,7 @@ struct CrossEntropyGradient {
   ConstTensorView targets, scales;
   LossTerms terms;
   TensorView logits;
+  double cap = 0;
 
   absl::Status Check(OperandChecker& check) const;
   auto operands() { return std::tie(largest, sum, targets, scales, logits); }

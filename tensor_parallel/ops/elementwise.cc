@@ -1,5 +1,6 @@
 #include "tensor_parallel/ops/elementwise.h"
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -40,6 +41,14 @@ absl::Status Add::Check(OperandChecker& check) const {
 absl::Status Scale::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(check.Leads("x", x));
   check.Writes("x", x, x.shape());
+  return check.status();
+}
+
+absl::Status SoftCap::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x));
+  check.Writes("x", x, x.shape())
+      .Requires(cap > 0 && std::isfinite(cap),
+                absl::StrCat("cap is ", cap, "; it should be positive."));
   return check.status();
 }
 

@@ -39,7 +39,7 @@ struct SumRows {
   auto operands() { return std::tie(gradient, bias_gradient); }
 };
 
-// The following five take tensors with any number of dimensions.
+// The following six take tensors with any number of dimensions.
 
 // y = x, of equal types and shapes, with any strides.
 struct Copy {
@@ -65,6 +65,17 @@ struct Add {
 struct Scale {
   static constexpr std::string_view kName = "Scale";
   double factor = 1;
+  TensorView x;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(x); }
+};
+
+// x = cap * tanh(x / cap), which is between -cap and cap. The error is some
+// units in the last place of the cap.
+struct SoftCap {
+  static constexpr std::string_view kName = "SoftCap";
+  double cap = 1;
   TensorView x;
 
   absl::Status Check(OperandChecker& check) const;
@@ -143,8 +154,8 @@ struct Sum {
 };
 
 using Elementwise =
-    OperationList<AddBias, SumRows, Copy, Add, Scale, Fill, Cast, Dropout,
-                  ScaleRows, ScaleRowsGradient, Sum>;
+    OperationList<AddBias, SumRows, Copy, Add, Scale, SoftCap, Fill, Cast,
+                  Dropout, ScaleRows, ScaleRowsGradient, Sum>;
 
 }  // namespace op
 

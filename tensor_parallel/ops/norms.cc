@@ -1,5 +1,7 @@
 #include "tensor_parallel/ops/norms.h"
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/device/operand_checker.h"
@@ -19,11 +21,10 @@ absl::Status CheckGradient(OperandChecker& check,
       .status();
 }
 
-}  // namespace
-
-namespace op {
-
-absl::Status RmsNorm::Check(OperandChecker& check) const {
+absl::Status CheckForward(OperandChecker& check, double epsilon,
+                          const ConstTensorView& x,
+                          const ConstTensorView& weight, const TensorView& y,
+                          const TensorView& inverse) {
   TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
   check.Reads("weight", weight, {{x.shape()[1]}})
       .Writes("y", y, x.shape())
@@ -33,11 +34,51 @@ absl::Status RmsNorm::Check(OperandChecker& check) const {
   return check.status();
 }
 
+absl::Status CheckWidth(OperandChecker& check, int64_t width) {
+  check.Requires(width >= 1, absl::StrCat("width is ", width,
+                                          "; it should be at least 1."));
+  return check.status();
+}
+
+}  // namespace
+
+namespace op {
+
+absl::Status RmsNorm::Check(OperandChecker& check) const {
+  return CheckForward(check, epsilon, x, weight, y, inverse);
+}
+
 absl::Status RmsNormInputGradient::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
   check.Reads("weight", weight, {{x.shape()[1]}})
       .Writes("x_gradient", x_gradient, x.shape());
   return check.status();
+}
+
+absl::Status RmsNormSums::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 2));
+  return check.WritesStatistics("sums", sums, {{x.shape()[0]}}).status();
+}
+
+absl::Status RmsNormOfSums::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckForward(check, epsilon, x, weight, y, inverse));
+  check.ReadsStatistics("sums", sums, {{x.shape()[0]}});
+  return CheckWidth(check, width);
+}
+
+absl::Status RmsNormGradientSums::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .WritesStatistics("sums", sums, {{x.shape()[0]}});
+  return check.status();
+}
+
+absl::Status RmsNormInputGradientOfSums::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .ReadsStatistics("sums", sums, {{x.shape()[0]}})
+      .Writes("x_gradient", x_gradient, x.shape());
+  return CheckWidth(check, width);
 }
 
 absl::Status AddRmsNorm::Check(OperandChecker& check) const {

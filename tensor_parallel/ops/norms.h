@@ -4,6 +4,7 @@
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_NORMS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_NORMS_H_
 
+#include <cstdint>
 #include <string_view>
 #include <tuple>
 
@@ -63,6 +64,51 @@ struct AddRmsNormInputGradient {
   }
 };
 
+// RmsNorm of rows of `width` elements, of which each rank has n: sums[i] is the
+// rank's sum of squares of row i, as statistics, ...
+struct RmsNormSums {
+  static constexpr std::string_view kName = "RmsNormSums";
+  ConstTensorView x;
+  TensorView sums;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(x, sums); }
+};
+
+// ... from whose sum over the ranks the norm is computed.
+struct RmsNormOfSums {
+  static constexpr std::string_view kName = "RmsNormOfSums";
+  double epsilon = 0;
+  int64_t width = 1;
+  ConstTensorView x, weight, sums;
+  TensorView y, inverse;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(x, weight, sums, y, inverse); }
+};
+
+// The same for RmsNormInputGradient.
+struct RmsNormGradientSums {
+  static constexpr std::string_view kName = "RmsNormGradientSums";
+  ConstTensorView gradient, x, weight, inverse;
+  TensorView sums;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(gradient, x, weight, inverse, sums); }
+};
+
+struct RmsNormInputGradientOfSums {
+  static constexpr std::string_view kName = "RmsNormInputGradientOfSums";
+  int64_t width = 1;
+  ConstTensorView gradient, x, weight, inverse, sums;
+  TensorView x_gradient;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() {
+    return std::tie(gradient, x, weight, inverse, sums, x_gradient);
+  }
+};
+
 // Adds to weight_gradient [n], which may have the type of statistics. Separate
 // from the gradient of the input, so that zero-bubble schedules can delay it.
 struct RmsNormWeightGradient {
@@ -75,7 +121,9 @@ struct RmsNormWeightGradient {
 };
 
 using Norms = OperationList<RmsNorm, RmsNormInputGradient, AddRmsNorm,
-                            AddRmsNormInputGradient, RmsNormWeightGradient>;
+                            AddRmsNormInputGradient, RmsNormSums, RmsNormOfSums,
+                            RmsNormGradientSums, RmsNormInputGradientOfSums,
+                            RmsNormWeightGradient>;
 
 }  // namespace op
 

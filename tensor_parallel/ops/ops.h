@@ -9,9 +9,10 @@
 // Operations are values (base/device/operation_queue.h), grouped by subject:
 //
 //   products.h       Gemm, CastTranspose, GemmFp8, UpdateScales
-//   elementwise.h    Copy, Add, Scale, Fill, Cast, Sum, AddBias, SumRows,
+//   elementwise.h    Copy, Add, Scale, SoftCap, Fill, Cast, Sum, AddBias,
+//   SumRows,
 //                    Dropout, ScaleRows, ScaleRowsGradient
-//   norms.h          RmsNorm, AddRmsNorm and their gradients
+//   norms.h          RmsNorm, AddRmsNorm and their gradients; RmsNormSums ...
 //   glu.h            Glu, GluGradient
 //   rotary.h         Rotate
 //   row_tables.h     GatherRows, AddRows

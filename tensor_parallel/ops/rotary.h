@@ -4,23 +4,25 @@
 //   RotaryFrequencies llama_31 = {.base = 5e5,
 //                                 .scaling = RotaryScaling::kLlama3,
 //                                 .factor = 8};
-//   double radians = position * llama_31.Of(pair, head_size);
+//   Rotation rotation = llama_31.Of(head_size, sequence_length);
+//   ops.Run(op::Rotate{rotation, /*inverse=*/false, positions, x});
 //
 // Sources: Su et al., RoFormer, arXiv 2104.09864, section 3.2.2; Chen et al.,
 // Position Interpolation, arXiv 2306.15595, equation 4 (kLinear); Grattafiori
 // et al., Llama 3, arXiv 2407.21783, section 3.4.2, with the formula of the
-// published model (kLlama3).
+// published model (kLlama3); Peng et al., YaRN, arXiv 2309.00071, section 3.2
+// and appendix A.2 (kYarn, kDynamic); Ding et al., LongRoPE, arXiv 2402.13753
+// (kLongRope); for all of them transformers' modeling_rope_utils.py.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_ROTARY_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_ROTARY_H_
 
-#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/device/operation.h"
-#include "base/dtype/small_float.h"
 #include "base/tensor/tensor_view.h"
 
 namespace tessera::tensor_parallel {
@@ -28,8 +30,20 @@ namespace tessera::tensor_parallel {
 // How models that were trained on short sequences turn less on long ones.
 enum class RotaryScaling {
   kNone,
-  kLinear,  // All frequencies are divided by the factor.
-  kLlama3,  // Low ones are; high ones are kept; those between are mixed.
+  kLinear,    // All frequencies are divided by the factor.
+  kDynamic,   // The base grows with sequences beyond the original positions.
+  kYarn,      // Low ones are divided, high ones kept, others mixed by pair.
+  kLongRope,  // Each is divided by a number of its own, which is another one
+              // for sequences beyond the original positions.
+  kLlama3,    // Low ones are divided, high ones kept, others mixed by turns.
+};
+
+// The rotation of the pairs of a head, for sequences of a certain length.
+struct Rotation {
+  std::vector<double> frequencies = {};  // By pair: radians a position.
+  double factor = 1;                     // Multiplies the turned pairs.
+
+  friend bool operator==(const Rotation&, const Rotation&) = default;
 };
 
 struct RotaryFrequencies {
@@ -38,29 +52,33 @@ struct RotaryFrequencies {
   double factor = 1;
   // kLlama3: a frequency is low if it turns less than `low_turns` times over
   // the original positions, and high if it turns more than `high_turns` times.
+  // kYarn: the same for the pairs with these numbers of turns (beta_slow and
+  // beta_fast).
   double low_turns = 1;
   double high_turns = 4;
   int64_t original_positions = 8192;
+  // The first part of each head that is turned (partial_rotary_factor).
+  double partial = 1;
+  // kYarn and kLongRope: Rotation::factor.
+  double attention_factor = 1;
+  bool truncate = true;  // kYarn: the bounds are whole pairs.
+  // kLongRope: the divisors by pair.
+  std::vector<double> short_factors = {}, long_factors = {};
 
-  // Radians a position of pair i of a head of d elements, i < d / 2.
-  TESSERA_HOST_DEVICE double Of(int64_t i, int64_t d) const {
-    const double frequency =
-        ::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
-    if (scaling == RotaryScaling::kNone) return frequency;
-    if (scaling == RotaryScaling::kLinear) return frequency / factor;
-    constexpr double kTurn = 6.283185307179586;
-    const double turns =
-        static_cast<double>(original_positions) * frequency / kTurn;
-    if (turns < low_turns) return frequency / factor;
-    if (turns > high_turns) return frequency;
-    const double kept = (turns - low_turns) / (high_turns - low_turns);
-    return (1 - kept) * frequency / factor + kept * frequency;
+  // The elements of a head that are turned.
+  int64_t TurnedOf(int64_t head_size) const {
+    return static_cast<int64_t>(static_cast<double>(head_size) * partial);
   }
+  // Computed in f64 on the host, so that all devices turn by the same angles.
+  // Only kDynamic and kLongRope depend on the length of the sequence.
+  Rotation Of(int64_t head_size, int64_t length) const;
 
   // InvalidArgument, with the field, its value and what it should be, if a
   // number is not finite or out of range: base, factor, low_turns and
-  // original_positions are positive, high_turns exceeds low_turns.
-  absl::Status Validate() const;
+  // original_positions are positive, high_turns exceeds low_turns, `partial` is
+  // at most 1 and turns an even number of elements of a head, and there are as
+  // many divisors as pairs.
+  absl::Status Validate(int64_t head_size) const;
 
   friend bool operator==(const RotaryFrequencies&,
                          const RotaryFrequencies&) = default;
@@ -68,13 +86,14 @@ struct RotaryFrequencies {
 
 namespace op {
 
-// Turns the pairs (x[i], x[i + d/2]) of every head of x [tokens, heads, d] by
-// positions[token] * frequencies.Of(i, d), in place; by the opposite angle if
-// `inverse` is set (the gradient). Su et al., arXiv 2104.09864, with Llama's
-// order of the pairs.
+// Turns the pairs (x[i], x[i + n]) of every head of x [tokens, heads, d] by
+// positions[token] * rotation.frequencies[i], for the n pairs of the rotation,
+// and multiplies them by its factor, in place; by the opposite angle if
+// `inverse` is set (the gradient). Other elements stay. Su et al., arXiv
+// 2104.09864, with Llama's order of the pairs.
 struct Rotate {
   static constexpr std::string_view kName = "Rotate";
-  RotaryFrequencies frequencies;
+  Rotation rotation;
   bool inverse = false;
   ConstTensorView positions;
   TensorView x;

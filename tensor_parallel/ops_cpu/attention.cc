@@ -190,12 +190,15 @@ struct Tiling {
 template <typename T>
 class Scores {
  public:
-  Scores(const Tiling& tiling, double scale)
+  Scores(const Tiling& tiling, const AttentionBlock& block)
       : tiling_(tiling),
+        scale_(block.scale),
         counts_(tiling.LargestRows()),
         products_(Scratch<StatisticOf<T>>(tiling.LargestRows() * kTileKeys)) {
     tile_ = {.stride = kTileKeys,
-             .scale = static_cast<StatisticOf<T>>(scale),
+             .scale = static_cast<StatisticOf<T>>(block.cap == 0 ? scale_ : 1),
+             .cap = static_cast<StatisticOf<T>>(block.cap),
+             .slope = static_cast<StatisticOf<T>>(scale_),
              .counts = counts_.data(),
              .products = products_.get()};
     if constexpr (std::is_same_v<T, StatisticOf<T>>) {
@@ -214,6 +217,7 @@ class Scores {
     Multiply<T>({tile_.rows, tile_.width, tiling_.d}, 1, {rows, tiling_.d},
                 key.From(keys.begin, /*transposed=*/true), 0,
                 {products_.get(), kTileKeys});
+    if (tile_.cap != 0) Cap();
     for (int64_t row = 0; row < tile_.rows; ++row) {
       const int64_t seen = tiling_.SeenBy(queries.begin + row / tiling_.group);
       counts_[row] = std::clamp<int64_t>(seen - keys.begin, 0, keys.size());
@@ -229,6 +233,17 @@ class Scores {
   }
 
  private:
+  void Cap() {
+    RunElementwise({.step = ElementwiseJob::Step::kSoftCap,
+                    .x_type = kDTypeOf<StatisticOf<T>>,
+                    .y_type = kDTypeOf<StatisticOf<T>>,
+                    .rows = {0, tile_.rows},
+                    .n = tile_.width,
+                    .factor = scale_,
+                    .cap = tile_.cap,
+                    .y = RowsView(reinterpret_cast<std::byte*>(products_.get()),
+                                  kTileKeys)});
+  }
   // Keys before the first one that a query sees get no weight.
   void Hide(IndexRange keys, IndexRange queries) {
     for (int64_t row = 0; row < tile_.rows; ++row) {
@@ -245,6 +260,7 @@ class Scores {
   }
 
   const Tiling& tiling_;
+  const double scale_;
   std::vector<int64_t> counts_;
   std::unique_ptr<StatisticOf<T>[]> products_;
   std::unique_ptr<T[]> weights_;  // Null if they replace the products.
@@ -331,7 +347,7 @@ class QueryTile {
       : block_(block),
         gradients_(gradients),
         tiling_(tiling),
-        scores_(tiling, block.scale),
+        scores_(tiling, block),
         query_(Scratch<T>(tiling.LargestRows() * tiling.d)),
         output_gradient_(Scratch<T>(tiling.LargestRows() * tiling.d)),
         query_gradient_(Scratch<S>(tiling.LargestRows() * tiling.d)),
@@ -437,7 +453,7 @@ template <typename T>
 void RunAttend(const AttentionBlock& block, const AttentionState& state,
                int64_t kv_head, IndexRange all_queries) {
   const Tiling tiling(block);
-  Scores<T> scores(tiling, block.scale);
+  Scores<T> scores(tiling, block);
   RunningState<T> running(tiling, state);
   const auto query = Scratch<T>(tiling.LargestRows() * tiling.d);
   const Head<T> key(block.key, kv_head);
@@ -502,6 +518,7 @@ AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
   AttentionBlock one = {
       SequenceOf(block.query, index), SequenceOf(block.key, index),
       SequenceOf(block.value, index), block.kind, block.scale};
+  one.cap = block.cap;
   if (block.first_keys.has_value()) {
     one.first_keys = SequenceOf(*block.first_keys, index);
   }

@@ -112,6 +112,7 @@ NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
           .dtype = x.dtype(),
           .rows = {0, x.shape()[0]},
           .n = x.shape()[1],
+          .width = x.shape()[1],
           .x = ConstRowsView(x)};
 }
 
@@ -245,31 +246,31 @@ void AddHeldRows(ThreadPool& pool, const ConstTensorView& gradient,
 }
 
 template <typename S>
-void RotateHeads(ThreadPool& pool, RotaryTable& table,
-                 const RotaryFrequencies& frequencies, bool inverse,
-                 const ConstTensorView& positions, const TensorView& x) {
-  const int64_t d = x.shape()[2];
+void RotateHeads(ThreadPool& pool, RotaryTable& table, const op::Rotate& call) {
+  const TensorView& x = call.x;
+  const auto pairs = static_cast<int64_t>(call.rotation.frequencies.size());
   const S* const angles =
-      table.Get<S>(frequencies, d, ListOf<int64_t>(positions));
+      table.Get<S>(call.rotation, ListOf<int64_t>(call.positions));
   const auto rotate = [&](int64_t i) {
     RunRotary(
         {.dtype = x.dtype(),
-         .inverse = inverse,
+         .inverse = call.inverse,
          .heads = x.shape()[1],
-         .d = d,
-         .table = angles + i * d,
+         .pairs = pairs,
+         .table = angles + i * 2 * pairs,
          .x = RowsView(x.data() + i * x.strides()[0] * SizeInBytes(x.dtype()),
                        x.strides()[1])});
   };
-  RunParts(pool, x.shape()[0], x.shape()[1] * d, [&](IndexRange tokens) {
-    for (int64_t i = tokens.begin; i < tokens.end; ++i) rotate(i);
-  });
+  RunParts(pool, x.shape()[0], x.shape()[1] * 2 * pairs,
+           [&](IndexRange tokens) {
+             for (int64_t i = tokens.begin; i < tokens.end; ++i) rotate(i);
+           });
 }
 
 }  // namespace
 
 template <typename S>
-const S* RotaryTable::Get(const RotaryFrequencies& frequencies, int64_t d,
+const S* RotaryTable::Get(const Rotation& rotation,
                           std::span<const int64_t> positions) {
   std::vector<S>& table = [this]() -> std::vector<S>& {
     if constexpr (std::is_same_v<S, float>) {
@@ -278,27 +279,26 @@ const S* RotaryTable::Get(const RotaryFrequencies& frequencies, int64_t d,
       return f64_;
     }
   }();
-  if (frequencies == frequencies_ && d == d_ &&
-      table.size() == positions.size() * d &&
+  const size_t pairs = rotation.frequencies.size();
+  if (rotation == rotation_ && table.size() == positions.size() * 2 * pairs &&
       std::equal(positions.begin(), positions.end(), positions_.begin(),
                  positions_.end())) {
     return table.data();
   }
-  const int64_t half = d / 2;
-  std::vector<double> radians(half);
-  for (int64_t i = 0; i < half; ++i) radians[i] = frequencies.Of(i, d);
   f32_.clear();
   f64_.clear();
-  table.resize(positions.size() * d);
-  for (size_t t = 0; t < positions.size(); ++t) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(positions[t]) * radians[i];
-      table[t * d + i] = static_cast<S>(std::cos(angle));
-      table[t * d + half + i] = static_cast<S>(std::sin(angle));
+  table.resize(positions.size() * 2 * pairs);
+  S* next = table.data();
+  for (const int64_t position : positions) {
+    for (size_t i = 0; i < pairs; ++i, ++next) {
+      const double angle =
+          static_cast<double>(position) * rotation.frequencies[i];
+      next[0] = static_cast<S>(rotation.factor * std::cos(angle));
+      next[pairs] = static_cast<S>(rotation.factor * std::sin(angle));
     }
+    next += pairs;
   }
-  frequencies_ = frequencies;
-  d_ = d;
+  rotation_ = rotation;
   positions_.assign(positions.begin(), positions.end());
   return table.data();
 }
@@ -398,6 +398,15 @@ void Run(CpuBackend& cpu, const op::Scale& call) {
             call.x, call.x);
 }
 
+void Run(CpuBackend& cpu, const op::SoftCap& call) {
+  RunOnRows(*cpu.pool,
+            {.step = Step::kSoftCap,
+             .x_type = call.x.dtype(),
+             .y_type = call.x.dtype(),
+             .cap = call.cap},
+            call.x, call.x);
+}
+
 absl::Status Run(CpuBackend&, const op::Fill& call) {
   return tessera::Fill(call.x, call.value);
 }
@@ -481,6 +490,43 @@ void Run(CpuBackend& cpu, const op::AddRmsNormInputGradient& call) {
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
+void Run(CpuBackend& cpu, const op::RmsNormSums& call) {
+  NormJob job = JobOn(NormJob::Step::kSums, call.x);
+  job.sums = RowsView(call.sums);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
+}
+
+void Run(CpuBackend& cpu, const op::RmsNormOfSums& call) {
+  NormJob job = JobOn(NormJob::Step::kForwardOf, call.x);
+  job.epsilon = call.epsilon;
+  job.width = call.width;
+  job.sums = StatisticsView(call.sums);
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = RowsView(call.inverse);
+  job.y = RowsView(call.y);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
+}
+
+void Run(CpuBackend& cpu, const op::RmsNormGradientSums& call) {
+  NormJob job = JobOn(NormJob::Step::kGradientSums, call.x);
+  job.gradient = ConstRowsView(call.gradient);
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = StatisticsView(call.inverse);
+  job.sums = RowsView(call.sums);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
+}
+
+void Run(CpuBackend& cpu, const op::RmsNormInputGradientOfSums& call) {
+  NormJob job = JobOn(NormJob::Step::kInputGradientOf, call.x);
+  job.width = call.width;
+  job.gradient = ConstRowsView(call.gradient);
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = StatisticsView(call.inverse);
+  job.sums = StatisticsView(call.sums);
+  job.y = RowsView(call.x_gradient);
+  RunByRows(*cpu.pool, RunNorm, job, job.n);
+}
+
 void Run(CpuBackend& cpu, const op::RmsNormWeightGradient& call) {
   NormJob job = JobOn(NormJob::Step::kWeightGradient, call.x);
   job.target_type = call.weight_gradient.dtype();
@@ -492,10 +538,8 @@ void Run(CpuBackend& cpu, const op::RmsNormWeightGradient& call) {
 
 void Run(CpuBackend& cpu, const op::Rotate& call) {
   call.x.dtype() == DType::kF64
-      ? RotateHeads<double>(*cpu.pool, cpu.rotary, call.frequencies,
-                            call.inverse, call.positions, call.x)
-      : RotateHeads<float>(*cpu.pool, cpu.rotary, call.frequencies,
-                           call.inverse, call.positions, call.x);
+      ? RotateHeads<double>(*cpu.pool, cpu.rotary, call)
+      : RotateHeads<float>(*cpu.pool, cpu.rotary, call);
 }
 
 void Run(CpuBackend& cpu, const op::GatherRows& call) {
@@ -547,6 +591,7 @@ void Run(CpuBackend& cpu, const op::CrossEntropyGradient& call) {
   job.label_smoothing = call.terms.label_smoothing;
   job.z_loss = call.terms.z_loss;
   job.vocabulary = call.terms.vocabulary;
+  job.cap = call.cap;
   job.result = RowsView(call.logits);
   RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
 }

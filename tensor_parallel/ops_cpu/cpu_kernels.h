@@ -21,19 +21,18 @@
 
 namespace tessera::tensor_parallel::cpu {
 
-// Caches the sines and cosines of the last call: d values of the type of
-// statistics per token. Recomputes them, in f64, only if the frequencies, d,
+// Caches the sines and cosines of the last call: two values of the type of
+// statistics per token and pair. Recomputes them, in f64, only if the rotation,
 // the type or the positions change.
 class RotaryTable {
  public:
-  // For each token, d/2 cosines and then d/2 sines. S is float or double.
+  // For each token, the cosines and then the sines of all pairs, times the
+  // factor. S is float or double.
   template <typename S>
-  const S* Get(const RotaryFrequencies& frequencies, int64_t d,
-               std::span<const int64_t> positions);
+  const S* Get(const Rotation& rotation, std::span<const int64_t> positions);
 
  private:
-  RotaryFrequencies frequencies_;
-  int64_t d_ = 0;
+  Rotation rotation_;
   std::vector<int64_t> positions_;
   std::vector<float> f32_;  // One of the two is in use.
   std::vector<double> f64_;

@@ -323,11 +323,9 @@ constexpr MemoryBound kMemoryBound[] = {
      }},
     {"Rotate", 2,
      [](Ops& ops, Activations& a) {
-       return ops.Run(
-           op::Rotate{{.base = 10000},
-                      false,
-                      a.ids.view(),
-                      *a.x.view().Reshape({{kRows, kColumns / 64, 64}})});
+       return ops.Run(op::Rotate{
+           RotaryFrequencies{.base = 10000}.Of(64, kRows), false, a.ids.view(),
+           *a.x.view().Reshape({{kRows, kColumns / 64, 64}})});
      }},
     {"GatherRows", 2,
      [](Ops& ops, Activations& a) {

@@ -40,7 +40,8 @@ double Result(Ops& ops) {
   x.Randomise(random);
   positions.Set({0, 1, 2, 7, 8, 9});
   absl::Status status =
-      ops.Run(op::Rotate{{.base = 100}, false, positions.view(), x.view()});
+      ops.Run(op::Rotate{RotaryFrequencies{.base = 100}.Of(4, 6), false,
+                         positions.view(), x.view()});
   const TensorView rows = *x.view().Reshape({{6, 8}});
   status.Update(
       ops.Run(op::Gemm{{.transpose_b = true}, rows, rows, product.view()}));
@@ -150,8 +151,8 @@ TEST_F(CpuOpsOnDevice, WorkOutlivesTheOps) {
     CpuOps ops({.threads = 1}, *queue_);
     TESSERA_ASSERT_OK(ops.Run(op::Fill{1, x.view()}));
     TESSERA_ASSERT_OK(queue_->Fill(std::byte{0}, BytesOf(positions)));
-    TESSERA_ASSERT_OK(
-        ops.Run(op::Rotate{{.base = 10}, false, positions.view(), x.view()}));
+    TESSERA_ASSERT_OK(ops.Run(op::Rotate{RotaryFrequencies{.base = 10}.Of(4, 2),
+                                         false, positions.view(), x.view()}));
   }
   TESSERA_EXPECT_OK(queue_->Synchronize());
 }

@@ -64,14 +64,23 @@ void GradientOfRow(const CrossEntropyJob& job, int64_t i) {
       SetBlock(static_cast<S>(1 - job.label_smoothing + of_each));
   const bool is_held = job.held.contains(job.targets[i]);
   const int64_t target = is_held ? job.targets[i] - job.held.begin : 0;
+  const Block<S> one_over_cap =
+      SetBlock(job.cap == 0 ? S{0} : static_cast<S>(1 / job.cap));
+  // The slope of capped logits.
+  const auto slope = [&](const Block<S>& logit) HWY_ATTR {
+    const Block<S> one = SetBlock(S{1});
+    const Block<S> share = logit * one_over_cap;
+    return job.cap == 0 ? scales : scales * (one - share * share);
+  };
   const Block<S> at_target = is_held ? Load(row + target, 1) : SetBlock(S{0});
   ForEachBlock<T>(n, [&](int64_t j, auto left) HWY_ATTR {
-    const Block<S> share = ExpFor<T>(Load(row + j, left) - shift) * factor;
-    Store((share * share_factor - spread) * scales, row + j, left);
+    const Block<S> logit = Load(row + j, left);
+    const Block<S> share = ExpFor<T>(logit - shift) * factor;
+    Store((share * share_factor - spread) * slope(logit), row + j, left);
   });
   if (is_held) {
     const Block<S> share = ExpFor<T>(at_target - shift) * factor;
-    Store((share * share_factor - own) * scales, row + target, 1);
+    Store((share * share_factor - own) * slope(at_target), row + target, 1);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "hwy/highway.h"
 #include "tensor_parallel/ops_cpu/block-inl.h"
 #include "tensor_parallel/ops_cpu/columns-inl.h"
+#include "tensor_parallel/ops_cpu/exp-inl.h"
 #include "tensor_parallel/ops_cpu/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,6 +32,15 @@ void ElementwiseRow(const ElementwiseJob& job, const X* x, Y* y) {
   if (job.step == Step::kScale) {
     ForEachBlock<Y>(job.n, [&](int64_t j, auto left) HWY_ATTR {
       Store(Load(y + j, left) * factor, y + j, left);
+    });
+  } else if (job.step == Step::kSoftCap) {
+    // cap * tanh(z) = cap - 2 cap / (exp(2 z) + 1).
+    const Block<S> cap = SetBlock(static_cast<S>(job.cap));
+    const Block<S> twice = SetBlock(static_cast<S>(2 * job.factor / job.cap));
+    const Block<S> one = SetBlock(S{1});
+    ForEachBlock<Y>(job.n, [&](int64_t j, auto left) HWY_ATTR {
+      const Block<S> e = Exp(Load(y + j, left) * twice) + one;
+      Store(cap - (cap + cap) / e, y + j, left);
     });
   } else if (job.step == Step::kCast) {
     ForEachBlock<Y>(job.n, [&](int64_t j, auto left) HWY_ATTR {

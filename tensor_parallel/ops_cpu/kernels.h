@@ -55,6 +55,7 @@ struct ElementwiseJob {
     kAddToRows,  // y[i] += x[0]
     kAdd,        // y[i] += x[i]
     kScale,      // y[i] *= factor
+    kSoftCap,    // y[i] = cap * tanh(factor / cap * y[i])
     kScaleRows,  // y[i] = z[0][i] * x[i], z of statistics
     kCast,       // y[i] = x[i]
     kSumRows,    // y[0] += the sum of x[i]
@@ -68,6 +69,7 @@ struct ElementwiseJob {
   int64_t n = 0;
   IndexRange columns = {};  // Sums of rows compute these columns.
   double factor = 1;
+  double cap = 1;
   ConstRowsView x = {};
   ConstRowsView z = {};
   RowsView y = {};
@@ -95,8 +97,12 @@ struct NormJob {
   enum class Step {
     kForward,
     kAddForward,  // The forward of x += residual.
+    kSums,        // The sums of the forward.
+    kForwardOf,   // The forward with given sums.
     kInputGradient,
     kAddInputGradient,  // Adds residual to the result.
+    kGradientSums,      // The sums of the gradient.
+    kInputGradientOf,   // The gradient with given sums.
     kWeightGradient,
   };
   Step step = Step::kForward;
@@ -105,25 +111,27 @@ struct NormJob {
   double epsilon = 0;
   IndexRange rows = {};
   int64_t n = 0;
+  int64_t width = 0;        // Of the norm: n, or more with given sums.
   IndexRange columns = {};  // Sums of rows compute these columns.
   ConstRowsView gradient = {};
   ConstRowsView x = {};
   ConstRowsView weight = {};
   ConstRowsView residual = {};  // The residual or its gradient.
   RowsView sum = {};            // The updated x of kAddForward.
+  RowsView sums = {};           // Statistics, given or computed.
   RowsView inverse = {};        // Statistics; only the forwards write them.
   RowsView y = {};              // The result: y or the requested gradient.
 };
 
 void RunNorm(const NormJob& job);
 
-// Rotates all heads of a token.
+// Rotates the first `pairs` pairs of all heads of a token.
 struct RotaryJob {
   DType dtype = DType::kF32;
   bool inverse = false;
   int64_t heads = 0;
-  int64_t d = 0;
-  const void* table = nullptr;  // Statistics: d/2 cosines, then d/2 sines.
+  int64_t pairs = 0;
+  const void* table = nullptr;  // Statistics: the cosines, then the sines.
   RowsView x = {};
 };
 
@@ -156,22 +164,26 @@ struct CrossEntropyJob {
   double label_smoothing = 0;  // LossTerms, as the next two.
   double z_loss = 0;
   int64_t vocabulary = 0;
+  double cap = 0;
 };
 
 void RunCrossEntropy(const CrossEntropyJob& job);
 
 // A tile of products of queries and keys with `stride` elements from row to
 // row, a multiple of 64; rows can be read and written up to the stride. The
-// scores are `scale` times the products. The first counts[i] keys of row i are
-// visible; the weights after these, up to `width`, are zero. T is the type of
-// the factors of products, to which weights are rounded. Weights of f32 and f64
-// may overwrite the products.
+// scores are `scale` times the products; if `cap` is not 0, the products were
+// replaced by capped scores, and `scale` is 1. The first counts[i] keys of row
+// i are visible; the weights after these, up to `width`, are zero. T is the
+// type of the factors of products, to which weights are rounded. Weights of f32
+// and f64 may overwrite the products.
 template <typename T>
 struct ScoreTile {
   int64_t rows = 0;
   int64_t width = 0;
   int64_t stride = 0;
   StatisticOf<T> scale = 1;
+  StatisticOf<T> cap = 0;
+  StatisticOf<T> slope = 1;  // The scale before the cap.
   const int64_t* counts = nullptr;
   const StatisticOf<T>* products = nullptr;
   T* weights = nullptr;
@@ -192,8 +204,9 @@ struct SoftmaxJob {
 };
 
 // Computes the weights p = exp(score - log_sum_exp) and the gradients of the
-// tile's products, scale p (g - delta), where g are the products of the
-// output's gradient and the values, in the layout of the tile. The gradients
+// tile's products, slope p (g - delta), where g are the products of the
+// output's gradient and the values, in the layout of the tile, and with a cap
+// also times 1 - (score / cap)^2. The gradients
 // may overwrite g, as weights may overwrite products.
 template <typename T>
 struct SoftmaxGradientJob {

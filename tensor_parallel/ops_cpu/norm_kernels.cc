@@ -43,7 +43,10 @@ struct AddAndSquare {
 
 template <typename T>
 HWY_INLINE StatisticOf<T> SquaresOf(const NormJob& job, int64_t i) {
-  if (job.step == NormJob::Step::kForward) {
+  if (job.step == NormJob::Step::kForwardOf) {
+    return job.sums.row<StatisticOf<T>>(0)[i];
+  }
+  if (job.step != NormJob::Step::kAddForward) {
     return SumOf<T>(Square<T>{job.x.row<T>(i)}, job.n);
   }
   return SumOf<T>(AddAndSquare<T>{job.residual.row<T>(i), job.sum.row<T>(i)},
@@ -54,7 +57,7 @@ template <typename T>
 void ForwardRow(const NormJob& job, int64_t i) {
   using S = StatisticOf<T>;
   const T* const x = job.x.row<T>(i);
-  const S square = SquaresOf<T>(job, i) / Count<S>(job.n);
+  const S square = SquaresOf<T>(job, i) / Count<S>(job.width);
   const S inverse = S{1} / std::sqrt(square + static_cast<S>(job.epsilon));
   job.inverse.row<S>(0)[i] = inverse;
 
@@ -105,13 +108,21 @@ struct ProductTerm {
   const NormalisedRow<T>& row;
 };
 
+// The sum over the row of its normalised elements times their gradients.
+template <typename T>
+HWY_INLINE StatisticOf<T> GradientSumOf(const NormJob& job, int64_t i) {
+  return SumOf<T>(ProductTerm<T>{NormalisedRow<T>(job, i)}, job.n);
+}
+
 // With v the normalised row and g its gradient: (g - v mean(g v)) * inverse.
 template <typename T, bool adds>
 void InputGradientRow(const NormJob& job, int64_t i) {
   using S = StatisticOf<T>;
   const NormalisedRow<T> row(job, i);
-  const Block<S> share =
-      SetBlock(SumOf<T>(ProductTerm<T>{row}, job.n) / Count<S>(job.n));
+  const S sum = job.step == NormJob::Step::kInputGradientOf
+                    ? job.sums.row<S>(0)[i]
+                    : GradientSumOf<T>(job, i);
+  const Block<S> share = SetBlock(sum / Count<S>(job.width));
   T* const y = job.y.row<T>(i);
   ForEachBlock<T>(job.n, [&](int64_t j, auto left) HWY_ATTR {
     const Block<S> own =
@@ -150,7 +161,12 @@ void RunNormOf(const NormJob& job) {
     return;
   }
   for (int64_t i = job.rows.begin; i < job.rows.end; ++i) {
-    if (job.step == NormJob::Step::kInputGradient) {
+    if (job.step == NormJob::Step::kSums) {
+      job.sums.row<StatisticOf<T>>(0)[i] = SquaresOf<T>(job, i);
+    } else if (job.step == NormJob::Step::kGradientSums) {
+      job.sums.row<StatisticOf<T>>(0)[i] = GradientSumOf<T>(job, i);
+    } else if (job.step == NormJob::Step::kInputGradient ||
+               job.step == NormJob::Step::kInputGradientOf) {
       InputGradientRow<T, false>(job, i);
     } else if (job.step == NormJob::Step::kAddInputGradient) {
       InputGradientRow<T, true>(job, i);

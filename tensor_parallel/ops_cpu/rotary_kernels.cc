@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 template <typename T>
 void RunRotaryOf(const RotaryJob& job) {
   using S = StatisticOf<T>;
-  const int64_t half = job.d / 2;
+  const int64_t half = job.pairs;
   const S* const cosines = static_cast<const S*>(job.table);
   const S* const sines = cosines + half;
   const Block<S> sign = SetBlock(job.inverse ? S{-1} : S{1});

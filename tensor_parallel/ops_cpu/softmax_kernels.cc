@@ -99,7 +99,8 @@ template <typename T>
 HWY_INLINE void SoftmaxGradientOf(const SoftmaxGradientJob<T>& job) {
   using S = StatisticOf<T>;
   const ScoreTile<T>& tile = job.tile;
-  const Block<S> scale = SetBlock(tile.scale);
+  const Block<S> scale = SetBlock(tile.scale), slope = SetBlock(tile.slope);
+  const Block<S> cap = SetBlock(tile.cap), one = SetBlock(S{1});
   for (int64_t i = 0; i < tile.rows; ++i) {
     const bool sees_nothing = job.log_sum_exp[i] == kNothing<S>;
     const int64_t count = sees_nothing ? 0 : tile.counts[i];
@@ -111,8 +112,13 @@ HWY_INLINE void SoftmaxGradientOf(const SoftmaxGradientJob<T>& job) {
       const Block<S> g = LoadAll(job.weight_gradients + at + j) - delta;
       const Block<S> p = First<S>(ExpFor<T>(score - shift), left, S{0});
       StoreAll(p, tile.weights + at + j);
-      StoreAll(p * First<S>(g, left, S{0}) * scale,
-               job.product_gradients + at + j);
+      Block<S> product = p * First<S>(g, left, S{0}) * slope;
+      if (tile.cap != 0) {
+        // Hidden keys, whose score is infinite, have no gradient either way.
+        const Block<S> share = Larger(score, SetBlock(-tile.cap)) / cap;
+        product = product * First<S>(one - share * share, left, S{0});
+      }
+      StoreAll(product, job.product_gradients + at + j);
     });
     FillZeros(tile.weights + at, EndOfBlocks<S>(count), tile.width);
     FillZeros(job.product_gradients + at, EndOfBlocks<S>(count), tile.width);

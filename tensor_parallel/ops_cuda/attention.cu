@@ -276,11 +276,30 @@ struct RunningRows {
   }
 };
 
-// Scales the scores of queries from `query` and keys from `key`; those of pairs
-// that do not see each other become minus infinity. Rows are queries.
+// How products become scores (AttentionBlock).
+template <typename S>
+struct Scoring {
+  S scale, cap;
+
+  __device__ S Of(S product) const {
+    return cap == 0 ? product * scale : cap * Tanh(product * scale / cap);
+  }
+  // The slope of a score in its product, divided by the scale.
+  __device__ S SlopeAt(S score) const {
+    return cap == 0 ? S{1} : S{1} - (score / cap) * (score / cap);
+  }
+};
+
+template <typename S>
+Scoring<S> ScoringOf(const AttentionBlock& block) {
+  return {static_cast<S>(block.scale), static_cast<S>(block.cap)};
+}
+
+// Scores the products of queries from `query` and keys from `key`; those of
+// pairs that do not see each other become minus infinity. Rows are queries.
 template <typename S>
 __device__ void MaskScores(const Sizes& sizes, int64_t sequence, int64_t query,
-                           int64_t key, S scale, Square<S>& scores) {
+                           int64_t key, Scoring<S> scoring, Square<S>& scores) {
   for (int i = 0; i < 4; ++i) {
     const int64_t own = query + FirstRow() + i;
     const int64_t seen = sizes.SeenBy(own) - key;
@@ -289,7 +308,7 @@ __device__ void MaskScores(const Sizes& sizes, int64_t sequence, int64_t query,
     for (int j = 0; j < 4; ++j) {
       const int64_t column = FirstColumn() + j;
       scores.at[i][j] = column < seen && column >= hidden
-                            ? scores.at[i][j] * scale
+                            ? scoring.Of(scores.at[i][j])
                             : kMinusInfinity<S>;
     }
   }
@@ -297,7 +316,7 @@ __device__ void MaskScores(const Sizes& sizes, int64_t sequence, int64_t query,
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    AttendKernel(Sizes sizes, S scale, Operand<const T> query,
+    AttendKernel(Sizes sizes, Scoring<S> scoring, Operand<const T> query,
                  Operand<const T> key, Operand<const T> value,
                  Operand<S> output, Operand<S> log_sum_exp) {
   TESSERA_ATTENTION_TILES(S);
@@ -337,7 +356,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       Square<S> scores =
           Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
                key.token_stride, keys, sizes.d);
-      MaskScores(sizes, place.sequence, first, at, scale, scores);
+      MaskScores(sizes, place.sequence, first, at, scoring, scores);
       running.Merge(scores, sums);
       __syncthreads();
       StoreScores(tiles, scores);
@@ -377,7 +396,8 @@ struct GradientOperands {
 // the scores; zeros for pairs that do not see each other.
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    QueryGradientKernel(Sizes sizes, S scale, GradientOperands<T, S> operands) {
+    QueryGradientKernel(Sizes sizes, Scoring<S> scoring,
+                        GradientOperands<T, S> operands) {
   TESSERA_ATTENTION_TILES(S);
   const Place place(blockIdx.x, (sizes.queries + kTile - 1) / kTile,
                     sizes.heads);
@@ -411,17 +431,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     Square<S> scores =
         Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
              key.token_stride, keys, sizes.d);
-    MaskScores(sizes, place.sequence, first, at, scale, scores);
+    MaskScores(sizes, place.sequence, first, at, scoring, scores);
     const Square<S> products =
         Dots(tiles, g, gradient.token_stride, rows, v + at * value.token_stride,
              value.token_stride, keys, sizes.d);
     for (int i = 0; i < 4; ++i) {
       for (int j = 0; j < 4; ++j) {
         const S score = scores.at[i][j];
-        scores.at[i][j] =
-            score == kMinusInfinity<S>
-                ? S{0}
-                : Exp(score - lse[i]) * (products.at[i][j] - dots[i]);
+        scores.at[i][j] = score == kMinusInfinity<S>
+                              ? S{0}
+                              : Exp(score - lse[i]) *
+                                    (products.at[i][j] - dots[i]) *
+                                    scoring.SlopeAt(score);
       }
     }
     __syncthreads();
@@ -430,14 +451,15 @@ __global__ void __launch_bounds__(kThreads, 1)
                     column, sizes.d, sums);
   }
   AddTo(dq.At(place.sequence, place.head) + first * dq.token_stride,
-        dq.token_stride, rows, column, sizes.d, scale, sums);
+        dq.token_stride, rows, column, sizes.d, scoring.scale, sums);
 }
 
 // Rows are keys, so the products of a tile are transposed. The queries of all
 // heads that share the key head are added in order.
 template <typename T, typename S>
 __global__ void __launch_bounds__(kThreads, 1)
-    KeyGradientKernel(Sizes sizes, S scale, GradientOperands<T, S> operands) {
+    KeyGradientKernel(Sizes sizes, Scoring<S> scoring,
+                      GradientOperands<T, S> operands) {
   TESSERA_ATTENTION_TILES(S);
   const int64_t tiles_of_keys = (sizes.keys + kTile - 1) / kTile;
   const Place place(tiles_of_keys - 1 - blockIdx.x % tiles_of_keys +
@@ -486,11 +508,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         const S row_dots = dots[row * delta.token_stride];
         for (int i = 0; i < 4; ++i) {
           const bool sees = FirstRow() + i < seen && FirstRow() + i >= hidden;
-          const S probability =
-              sees ? Exp(probabilities.at[i][j] * scale - row_lse) : S{0};
+          const S score = scoring.Of(probabilities.at[i][j]);
+          const S probability = sees ? Exp(score - row_lse) : S{0};
           probabilities.at[i][j] = probability;
-          products.at[i][j] =
-              sees ? probability * (products.at[i][j] - row_dots) : S{0};
+          products.at[i][j] = sees ? probability *
+                                         (products.at[i][j] - row_dots) *
+                                         scoring.SlopeAt(score)
+                                   : S{0};
         }
       }
       __syncthreads();
@@ -504,7 +528,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   AddTo(dk.At(place.sequence, place.head) + first * dk.token_stride,
-        dk.token_stride, rows, column, sizes.d, scale, key_sums);
+        dk.token_stride, rows, column, sizes.d, scoring.scale, key_sums);
   AddTo(dv.At(place.sequence, place.head) + first * dv.token_stride,
         dv.token_stride, rows, column, sizes.d, S{1}, value_sums);
 }
@@ -567,8 +591,8 @@ absl::Status Attend(KernelStream stream, const AttentionBlock& block,
                                                   std::type_identity<T>) {
     using S = StatisticOf<T>;
     Launch(AttendKernel<T, S>, static_cast<unsigned>(blocks), kThreads, 0,
-           stream, SizesOf(block), static_cast<S>(block.scale),
-           ReadBy<T>(block.query), ReadBy<T>(block.key), ReadBy<T>(block.value),
+           stream, SizesOf(block), ScoringOf<S>(block), ReadBy<T>(block.query),
+           ReadBy<T>(block.key), ReadBy<T>(block.value),
            WrittenBy<S>(state.output), WrittenBy<S>(state.log_sum_exp));
     return absl::OkStatus();
   });
@@ -599,13 +623,13 @@ absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
         constexpr int64_t kColumns = kParts<S> * kTile;
         const auto parts =
             static_cast<unsigned>((sizes.d + kColumns - 1) / kColumns);
-        const S scale = static_cast<S>(block.scale);
+        const Scoring<S> scoring = ScoringOf<S>(block);
         Launch(QueryGradientKernel<T, S>,
                dim3(static_cast<unsigned>(query_blocks), parts), kThreads, 0,
-               stream, sizes, scale, operands);
+               stream, sizes, scoring, operands);
         Launch(KeyGradientKernel<T, S>,
                dim3(static_cast<unsigned>(key_blocks), parts), kThreads, 0,
-               stream, sizes, scale, operands);
+               stream, sizes, scoring, operands);
         return absl::OkStatus();
       });
 }

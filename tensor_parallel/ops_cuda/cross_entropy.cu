@@ -109,14 +109,15 @@ struct TermFactors {
   double z_loss = 0;
   double spread = 0;  // Label smoothing of each word.
   double own = 1;     // Of the target, in place of `spread`.
+  double cap = 0;     // Of the logits; 0: none.
 };
 
-TermFactors FactorsOf(const LossTerms& terms) {
+TermFactors FactorsOf(const LossTerms& terms, double cap = 0) {
   const double spread =
       terms.label_smoothing == 0
           ? 0
           : terms.label_smoothing / static_cast<double>(terms.vocabulary);
-  return {terms.z_loss, spread, 1 - terms.label_smoothing + spread};
+  return {terms.z_loss, spread, 1 - terms.label_smoothing + spread, cap};
 }
 
 // Overwrites a row with its gradient; `target` is the target's column, or
@@ -138,9 +139,13 @@ __device__ void SetGradient(T* row, int64_t n, StatisticOf<T> shift,
   const S own = static_cast<S>(terms.own);
   ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> x, int count) {
     for (int j = 0; j < kPackOf<T>; ++j) {
-      S share =
-          Exp(static_cast<S>(x.values[j]) - shift) * factor * share_factor;
+      const S logit = static_cast<S>(x.values[j]);
+      S share = Exp(logit - shift) * factor * share_factor;
       share -= at + j == target ? own : spread;
+      if (terms.cap != 0) {
+        const S part = logit / static_cast<S>(terms.cap);
+        share *= S{1} - part * part;
+      }
       x.values[j] = scale == 0 ? T{} : static_cast<T>(share * own_scale);
     }
     StorePack<aligned>(x, count, row + at);
@@ -294,7 +299,7 @@ absl::Status Run(CudaBackend& cuda, const op::CrossEntropyGradient& call) {
                cuda.stream, DataOf<StatisticOf<T>>(call.largest),
                DataOf<StatisticOf<T>>(call.sum), call.held,
                DataOf<int64_t>(call.targets), DataOf<double>(call.scales),
-               FactorsOf(call.terms), DataOf<T>(call.logits),
+               FactorsOf(call.terms, call.cap), DataOf<T>(call.logits),
                call.logits.strides()[0]);
       });
 }

@@ -259,10 +259,9 @@ absl::Status RunGlu(Ops& ops, Operands& x) {
 
 absl::Status RunRotate(Ops& ops, Operands& x) {
   for (const bool inverse : {false, true}) {
-    TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{{.base = 1e4},
-                                               inverse,
-                                               ListOf(x.Numbers(5, 0, 4096)),
-                                               x.New({5, 9, 70}, 2).view()}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{
+        RotaryFrequencies().Of(70, 4096), inverse,
+        ListOf(x.Numbers(5, 0, 4096)), x.New({5, 9, 70}, 2).view()}));
   }
   return absl::OkStatus();
 }

@@ -89,6 +89,10 @@ absl::Status CheckBlock(const AttentionBlock& block) {
     return absl::UnimplementedError(
         "cuDNN attention: \"first_keys\" are given; it should have none");
   }
+  if (block.cap != 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "cuDNN attention: scores are capped at ", block.cap, "; give no cap"));
+  }
   TESSERA_RETURN_IF_ERROR(CheckOperand("query", block.query));
   TESSERA_RETURN_IF_ERROR(CheckOperand("key", block.key));
   return CheckOperand("value", block.value);

@@ -1,14 +1,15 @@
-// Elementwise kernels: Copy, Add, Scale, Fill, Cast, AddBias, Dropout, Glu,
-// GluGradient and Rotate.
+// Elementwise kernels: Copy, Add, Scale, SoftCap, Fill, Cast, AddBias, Dropout,
+// Glu, GluGradient and Rotate.
 //
 // All are memory-bound: each element is read and written once, 16 bytes per
-// access if rows are aligned and consist of whole packs. All except Glu and
-// Rotate give the same bits as the CPU.
+// access if rows are aligned and consist of whole packs. All except Glu,
+// SoftCap and Rotate give the same bits as the CPU.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -121,6 +122,20 @@ struct ScaleBody {
     for (int i = 0; i < pack; ++i) {
       a.values[i] =
           static_cast<T>(static_cast<StatisticOf<T>>(a.values[i]) * factor);
+    }
+    Store<pack>(a, x.at(row, column));
+  }
+};
+
+template <typename T, int pack>
+struct SoftCapBody {
+  StatisticOf<T> cap;
+  Rows<T> x;
+  __device__ void operator()(int64_t row, int64_t column) const {
+    auto a = Load<pack>(x.at(row, column));
+    for (int i = 0; i < pack; ++i) {
+      const auto value = static_cast<StatisticOf<T>>(a.values[i]);
+      a.values[i] = static_cast<T>(cap * Tanh(value / cap));
     }
     Store<pack>(a, x.at(row, column));
   }
@@ -421,32 +436,37 @@ void RunCopy(KernelStream stream, int64_t words, const CopyDims& dims,
          reinterpret_cast<const Word*>(from), reinterpret_cast<Word*>(to));
 }
 
+// The host's frequencies, as an argument of a kernel.
+constexpr int kMostPairs = 256;
+struct PairFrequencies {
+  double values[kMostPairs];
+};
+
 // cos and sin of the token's angles, then the heads.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    RotateKernel(RotaryFrequencies frequencies, bool inverse, int64_t heads,
-                 int64_t d, const int64_t* positions, T* x,
+    RotateKernel(PairFrequencies frequencies, int64_t pairs, double factor,
+                 bool inverse, int64_t heads, const int64_t* positions, T* x,
                  int64_t token_stride, int64_t head_stride) {
   using S = StatisticOf<T>;
   TESSERA_DYNAMIC_SHARED(double, angles_memory);
   S* const cosines = reinterpret_cast<S*>(angles_memory);
-  const int64_t half = d / 2;
-  S* const sines = cosines + half;
+  S* const sines = cosines + pairs;
   const auto position = static_cast<double>(positions[blockIdx.x]);
-  for (int64_t i = threadIdx.x; i < half; i += kThreads) {
-    const double angle = position * frequencies.Of(i, d);
-    cosines[i] = static_cast<S>(::cos(angle));
-    sines[i] = static_cast<S>(::sin(angle));
+  for (int64_t i = threadIdx.x; i < pairs; i += kThreads) {
+    const double angle = position * frequencies.values[i];
+    cosines[i] = static_cast<S>(factor * ::cos(angle));
+    sines[i] = static_cast<S>(factor * ::sin(angle));
   }
   __syncthreads();
   T* const token = x + blockIdx.x * token_stride;
-  for (int64_t i = threadIdx.x; i < heads * half; i += kThreads) {
-    const int64_t head = i / half, pair = i - head * half;
+  for (int64_t i = threadIdx.x; i < heads * pairs; i += kThreads) {
+    const int64_t head = i / pairs, pair = i - head * pairs;
     T* const at = token + head * head_stride + pair;
-    const S a = static_cast<S>(at[0]), b = static_cast<S>(at[half]);
+    const S a = static_cast<S>(at[0]), b = static_cast<S>(at[pairs]);
     const S c = cosines[pair], s = inverse ? -sines[pair] : sines[pair];
     at[0] = static_cast<T>(a * c - b * s);
-    at[half] = static_cast<T>(b * c + a * s);
+    at[pairs] = static_cast<T>(b * c + a * s);
   }
 }
 
@@ -500,6 +520,13 @@ absl::Status Run(CudaBackend& cuda, const op::Scale& call) {
       cuda.stream, call.x, [&]<typename T>(std::type_identity<T>) {
         return static_cast<StatisticOf<T>>(call.factor);
       });
+}
+
+absl::Status Run(CudaBackend& cuda, const op::SoftCap& call) {
+  return RunInPlace<SoftCapBody>(cuda.stream, call.x,
+                                 [&]<typename T>(std::type_identity<T>) {
+                                   return static_cast<StatisticOf<T>>(call.cap);
+                                 });
 }
 
 absl::Status Run(CudaBackend& cuda, const op::Fill& call) {
@@ -605,30 +632,32 @@ absl::Status Run(CudaBackend& cuda, const op::GluGradient& call) {
 }
 
 absl::Status Run(CudaBackend& cuda, const op::Rotate& call) {
-  const int64_t tokens = call.x.shape()[0], heads = call.x.shape()[1],
-                d = call.x.shape()[2];
-  if (call.x.element_count() == 0) return absl::OkStatus();
-  constexpr int64_t kLargestHead = 4096;
-  if (d > kLargestHead || tokens > INT32_MAX) {
+  const int64_t tokens = call.x.shape()[0], heads = call.x.shape()[1];
+  const std::vector<double>& given = call.rotation.frequencies;
+  const auto pairs = static_cast<int64_t>(given.size());
+  if (call.x.element_count() == 0 || pairs == 0) return absl::OkStatus();
+  if (pairs > kMostPairs || tokens > INT32_MAX) {
     return absl::UnimplementedError(absl::StrCat(
-        "Rotate of ", tokens, " tokens with heads of ", d,
-        " elements; kernels take 2^31-1 tokens and heads of up to ",
-        kLargestHead, "."));
+        "Rotate of ", tokens, " tokens and ", pairs,
+        " pairs of each head; kernels take 2^31-1 tokens and up to ",
+        kMostPairs, " pairs."));
   }
+  PairFrequencies frequencies = {};
+  std::copy(given.begin(), given.end(), frequencies.values);
   return ForComputedType(
       call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
         Launch(RotateKernel<T>, static_cast<unsigned>(tokens), kThreads,
-               static_cast<size_t>(d) * sizeof(StatisticOf<T>), cuda.stream,
-               call.frequencies, call.inverse, heads, d,
-               DataOf<int64_t>(call.positions), DataOf<T>(call.x),
-               call.x.strides()[0], call.x.strides()[1]);
+               static_cast<size_t>(2 * pairs) * sizeof(StatisticOf<T>),
+               cuda.stream, frequencies, pairs, call.rotation.factor,
+               call.inverse, heads, DataOf<int64_t>(call.positions),
+               DataOf<T>(call.x), call.x.strides()[0], call.x.strides()[1]);
         return absl::OkStatus();
       });
 }
 
 void AddElementwiseKernels(CudaKernelTable& table) {
-  table.Add<op::Copy, op::Add, op::Scale, op::Fill, op::Cast, op::AddBias,
-            op::Glu, op::GluGradient, op::Rotate, op::Dropout>(
+  table.Add<op::Copy, op::Add, op::Scale, op::SoftCap, op::Fill, op::Cast,
+            op::AddBias, op::Glu, op::GluGradient, op::Rotate, op::Dropout>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 

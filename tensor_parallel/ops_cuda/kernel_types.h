@@ -70,6 +70,9 @@ TESSERA_HOST_DEVICE inline double Exp(double x) { return ::exp(x); }
 TESSERA_HOST_DEVICE inline float Log(float x) { return ::logf(x); }
 TESSERA_HOST_DEVICE inline double Log(double x) { return ::log(x); }
 
+TESSERA_HOST_DEVICE inline float Tanh(float x) { return ::tanhf(x); }
+TESSERA_HOST_DEVICE inline double Tanh(double x) { return ::tanh(x); }
+
 // a * b + c, rounded once on the GPU and twice in emulation.
 template <typename S>
 TESSERA_HOST_DEVICE inline S MultiplyAdd(S a, S b, S c) {

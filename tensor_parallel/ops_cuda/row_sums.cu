@@ -1,5 +1,5 @@
-// Kernels with sums over rows or columns: RmsNorm, AddRmsNorm and their
-// gradients, SumRows, RowDots and Sum.
+// Kernels with sums over rows or columns: RmsNorm, AddRmsNorm, their gradients
+// and parts, SumRows, RowDots and Sum.
 //
 // A block sums a row, in an order that depends only on its length. Columns are
 // summed in two passes: blocks of rows, then their partial sums in order. All
@@ -23,15 +23,29 @@
 namespace tessera::tensor_parallel::TESSERA_KERNELS {
 namespace {
 
-// Writes a row of the norm and its inverse, from the thread's sum of squares.
+// A thread's sum of squares of a row.
 template <typename T, bool aligned>
-__device__ void FinishNorm(StatisticOf<T> squares, StatisticOf<T>* slots,
-                           int64_t n, StatisticOf<T> epsilon, const T* row,
+__device__ StatisticOf<T> Squares(const T* row, int64_t n) {
+  using S = StatisticOf<T>;
+  S squares = 0;
+  ForPacks<aligned>(row, n, [&](int64_t, const PackOf<T>& v, int count) {
+    for (int j = 0; j < kPackOf<T>; ++j) {
+      const S value = static_cast<S>(v.values[j]);
+      if (j < count) squares += value * value;
+    }
+  });
+  return squares;
+}
+
+// Writes a row of the norm and its inverse, from the sum of squares of all its
+// `width` elements, of which n are here.
+template <typename T, bool aligned>
+__device__ void FinishNorm(StatisticOf<T> squares, int64_t width, int64_t n,
+                           StatisticOf<T> epsilon, const T* row,
                            const T* weight, T* out, StatisticOf<T>* inverse) {
   using S = StatisticOf<T>;
-  squares = BlockReduce(squares, slots, SumOf<S>());
   const S scale =
-      S{1} / ::sqrt(squares / static_cast<S>(n > 0 ? n : 1) + epsilon);
+      S{1} / ::sqrt(squares / static_cast<S>(width > 0 ? width : 1) + epsilon);
   if (threadIdx.x == 0) inverse[blockIdx.x] = scale;
   ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
     for (int j = 0; j < kPackOf<T>; ++j) {
@@ -43,24 +57,32 @@ __device__ void FinishNorm(StatisticOf<T> squares, StatisticOf<T>* slots,
   });
 }
 
-// A block for each row.
+// A block for each row. `sums` are the sums of squares; null: of x.
 template <typename T, bool aligned>
 __global__ void __launch_bounds__(kThreads, 1)
-    RmsNormKernel(int64_t n, StatisticOf<T> epsilon, const T* x,
-                  int64_t x_stride, const T* weight, T* y, int64_t y_stride,
+    RmsNormKernel(int64_t width, int64_t n, StatisticOf<T> epsilon,
+                  const StatisticOf<T>* sums, const T* x, int64_t x_stride,
+                  const T* weight, T* y, int64_t y_stride,
                   StatisticOf<T>* inverse) {
   using S = StatisticOf<T>;
   TESSERA_SHARED(S, slots, kWarps);
   const T* const row = x + blockIdx.x * x_stride;
-  S squares = 0;
-  ForPacks<aligned>(row, n, [&](int64_t, const PackOf<T>& v, int count) {
-    for (int j = 0; j < kPackOf<T>; ++j) {
-      const S value = static_cast<S>(v.values[j]);
-      if (j < count) squares += value * value;
-    }
-  });
-  FinishNorm<T, aligned>(squares, slots, n, epsilon, row, weight,
+  const S squares = sums != nullptr ? sums[blockIdx.x]
+                                    : BlockReduce(Squares<T, aligned>(row, n),
+                                                  slots, SumOf<S>());
+  FinishNorm<T, aligned>(squares, width, n, epsilon, row, weight,
                          y + blockIdx.x * y_stride, inverse);
+}
+
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    SquaresKernel(int64_t n, const T* x, int64_t x_stride,
+                  StatisticOf<T>* sums) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  const S squares = BlockReduce(
+      Squares<T, aligned>(x + blockIdx.x * x_stride, n), slots, SumOf<S>());
+  if (threadIdx.x == 0) sums[blockIdx.x] = squares;
 }
 
 // The same for x += residual.
@@ -86,24 +108,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     StorePack<aligned>(v, count, row + at);
   });
-  FinishNorm<T, aligned>(squares, slots, n, epsilon, row, weight,
-                         y + blockIdx.x * y_stride, inverse);
+  FinishNorm<T, aligned>(BlockReduce(squares, slots, SumOf<S>()), n, n, epsilon,
+                         row, weight, y + blockIdx.x * y_stride, inverse);
 }
 
-// With v the normalised row and g its gradient: (g - v mean(g v)) * inverse,
-// rounded, plus `residual` if it adds.
-template <typename T, bool aligned, bool adds>
-__global__ void __launch_bounds__(kThreads, 1)
-    InputGradientKernel(int64_t n, const T* gradient, int64_t gradient_stride,
-                        const T* x, int64_t x_stride, const T* weight,
-                        const StatisticOf<T>* inverse, const T* residual,
-                        int64_t residual_stride, T* x_gradient,
-                        int64_t x_gradient_stride) {
+// The block's sum of the normalised elements of a row times their gradients.
+template <typename T, bool aligned>
+__device__ StatisticOf<T> GradientSum(int64_t n, const T* upper, const T* row,
+                                      const T* weight, StatisticOf<T> scale,
+                                      StatisticOf<T>* slots) {
   using S = StatisticOf<T>;
-  TESSERA_SHARED(S, slots, kWarps);
-  const T* const row = x + blockIdx.x * x_stride;
-  const T* const upper = gradient + blockIdx.x * gradient_stride;
-  const S scale = inverse[blockIdx.x];
   S dot = 0;
   ForPacks<aligned>(row, n, [&](int64_t at, const PackOf<T>& v, int count) {
     const PackOf<T> g = LoadPack<aligned>(upper + at, count);
@@ -113,7 +127,41 @@ __global__ void __launch_bounds__(kThreads, 1)
              (static_cast<S>(v.values[j]) * scale);
     }
   });
-  const S mean = BlockReduce(dot, slots, SumOf<S>()) / static_cast<S>(n);
+  return BlockReduce(dot, slots, SumOf<S>());
+}
+
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 1)
+    GradientSumsKernel(int64_t n, const T* gradient, int64_t gradient_stride,
+                       const T* x, int64_t x_stride, const T* weight,
+                       const StatisticOf<T>* inverse, StatisticOf<T>* sums) {
+  TESSERA_SHARED(StatisticOf<T>, slots, kWarps);
+  const auto sum = GradientSum<T, aligned>(
+      n, gradient + blockIdx.x * gradient_stride, x + blockIdx.x * x_stride,
+      weight, inverse[blockIdx.x], slots);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// With v the normalised row and g its gradient: (g - v mean(g v)) * inverse,
+// rounded, plus `residual` if it adds. `sums` are those of g v over all `width`
+// elements; null: of the n here.
+template <typename T, bool aligned, bool adds>
+__global__ void __launch_bounds__(kThreads, 1)
+    InputGradientKernel(int64_t width, int64_t n, const StatisticOf<T>* sums,
+                        const T* gradient, int64_t gradient_stride, const T* x,
+                        int64_t x_stride, const T* weight,
+                        const StatisticOf<T>* inverse, const T* residual,
+                        int64_t residual_stride, T* x_gradient,
+                        int64_t x_gradient_stride) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  const T* const row = x + blockIdx.x * x_stride;
+  const T* const upper = gradient + blockIdx.x * gradient_stride;
+  const S scale = inverse[blockIdx.x];
+  const S sum = sums != nullptr ? sums[blockIdx.x]
+                                : GradientSum<T, aligned>(n, upper, row, weight,
+                                                          scale, slots);
+  const S mean = sum / static_cast<S>(width);
   T* const out = x_gradient + blockIdx.x * x_gradient_stride;
   ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
     const PackOf<T> g = LoadPack<aligned>(upper + at, count);
@@ -299,9 +347,10 @@ absl::Status Run(CudaBackend& cuda, const op::RmsNorm& call) {
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
         Launch(RmsNormKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
-               0, cuda.stream, n, static_cast<S>(call.epsilon),
-               DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
-               DataOf<T>(call.y), call.y.strides()[0], DataOf<S>(call.inverse));
+               0, cuda.stream, n, n, static_cast<S>(call.epsilon),
+               static_cast<const S*>(nullptr), DataOf<T>(call.x),
+               call.x.strides()[0], DataOf<T>(call.weight), DataOf<T>(call.y),
+               call.y.strides()[0], DataOf<S>(call.inverse));
       },
       call.x, call.y);
 }
@@ -314,7 +363,8 @@ absl::Status Run(CudaBackend& cuda, const op::RmsNormInputGradient& call) {
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         Launch(InputGradientKernel<T, aligned, false>,
-               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n,
+               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n, n,
+               static_cast<const StatisticOf<T>*>(nullptr),
                DataOf<T>(call.gradient), call.gradient.strides()[0],
                DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
                DataOf<StatisticOf<T>>(call.inverse),
@@ -349,7 +399,8 @@ absl::Status Run(CudaBackend& cuda, const op::AddRmsNormInputGradient& call) {
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         Launch(InputGradientKernel<T, aligned, true>,
-               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n,
+               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n, n,
+               static_cast<const StatisticOf<T>*>(nullptr),
                DataOf<T>(call.gradient), call.gradient.strides()[0],
                DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
                DataOf<StatisticOf<T>>(call.inverse),
@@ -358,6 +409,74 @@ absl::Status Run(CudaBackend& cuda, const op::AddRmsNormInputGradient& call) {
                call.x_gradient.strides()[0]);
       },
       call.gradient, call.x, call.residual_gradient, call.x_gradient);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::RmsNormSums& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, call.x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        Launch(SquaresKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
+               0, cuda.stream, n, DataOf<T>(call.x), call.x.strides()[0],
+               DataOf<StatisticOf<T>>(call.sums));
+      },
+      call.x);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::RmsNormOfSums& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, call.x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        using S = StatisticOf<T>;
+        Launch(RmsNormKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
+               0, cuda.stream, call.width, n, static_cast<S>(call.epsilon),
+               DataOf<S>(call.sums), DataOf<T>(call.x), call.x.strides()[0],
+               DataOf<T>(call.weight), DataOf<T>(call.y), call.y.strides()[0],
+               DataOf<S>(call.inverse));
+      },
+      call.x, call.y);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::RmsNormGradientSums& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, call.x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        using S = StatisticOf<T>;
+        Launch(GradientSumsKernel<T, aligned>, static_cast<unsigned>(rows),
+               kThreads, 0, cuda.stream, n, DataOf<T>(call.gradient),
+               call.gradient.strides()[0], DataOf<T>(call.x),
+               call.x.strides()[0], DataOf<T>(call.weight),
+               DataOf<S>(call.inverse), DataOf<S>(call.sums));
+      },
+      call.gradient, call.x);
+}
+
+absl::Status Run(CudaBackend& cuda,
+                 const op::RmsNormInputGradientOfSums& call) {
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRowsOf(
+      rows, call.x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        using S = StatisticOf<T>;
+        Launch(
+            InputGradientKernel<T, aligned, false>, static_cast<unsigned>(rows),
+            kThreads, 0, cuda.stream, call.width, n, DataOf<S>(call.sums),
+            DataOf<T>(call.gradient), call.gradient.strides()[0],
+            DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
+            DataOf<S>(call.inverse), static_cast<const T*>(nullptr), int64_t{0},
+            DataOf<T>(call.x_gradient), call.x_gradient.strides()[0]);
+      },
+      call.gradient, call.x, call.x_gradient);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::RmsNormWeightGradient& call) {
@@ -416,8 +535,9 @@ absl::Status Run(CudaBackend& cuda, const op::Sum& call) {
 
 void AddRowSumKernels(CudaKernelTable& table) {
   table.Add<op::RmsNorm, op::RmsNormInputGradient, op::AddRmsNorm,
-            op::AddRmsNormInputGradient, op::RmsNormWeightGradient, op::SumRows,
-            op::RowDots, op::Sum>(
+            op::AddRmsNormInputGradient, op::RmsNormSums, op::RmsNormOfSums,
+            op::RmsNormGradientSums, op::RmsNormInputGradientOfSums,
+            op::RmsNormWeightGradient, op::SumRows, op::RowDots, op::Sum>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 

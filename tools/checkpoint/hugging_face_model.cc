@@ -27,6 +27,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/checkpoint/write_run.h"
+#include "tools/model_files/architectures.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/megatron_names.h"
@@ -471,6 +472,14 @@ absl::Status ExportAdapter(const std::string& checkpoint,
   if (reader->saved().identity().lora.rank == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         reader->saved().path(), " has no LoRA adapters; export it as a model"));
+  }
+  const auto& traits = model_files::TraitsOf(reader->config().architecture);
+  if (traits.fused_projections) {
+    return absl::UnimplementedError(
+        absl::StrCat(reader->saved().path(),
+                     " has adapters of each projection, and files "
+                     "of ",
+                     traits.title, " have fused ones; export it as a model"));
   }
   return WriteWhole(directory, [&](const std::string& writing) {
     return WriteAdapter(*reader, base, writing, options);

@@ -113,7 +113,9 @@ class TensorRank {
       case LlamaPart::kAttentionOutputBias:
       case LlamaPart::kQueryNorm:
       case LlamaPart::kKeyNorm:
+      case LlamaPart::kAttentionOutputNorm:
       case LlamaPart::kMlpNorm:
+      case LlamaPart::kMlpOutputNorm:
       case LlamaPart::kFinalNorm:
         held.rows[0].primary = rank_ == 0;
         break;

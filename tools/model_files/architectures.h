@@ -30,6 +30,11 @@ enum class Architecture {
   kQwen3Moe,
   kDots1,
   kGemma,
+  kPhi3,
+  kSmolLm3,
+  kOlmo2,
+  kGemma2,
+  kGemma3,
 };
 
 // Which projections of the attention have biases.
@@ -51,6 +56,38 @@ struct WindowTraits {
   // The first layer with a window if "max_window_layers" is missing. 0: all
   // layers have windows, and that key is ignored.
   int64_t begin = 0;
+  // Without "layer_types" each layer with this number, counted from 1, has no
+  // window ("sliding_window_pattern" of Gemma 3). 0: the other rules apply.
+  int64_t period = 0;
+  // Without "layer_types" the layers without rotary positions have windows.
+  bool without_rope = false;
+};
+
+// Rotary positions.
+struct RopeTraits {
+  // "partial_rotary_factor" may be below 1.
+  bool partial = false;
+  // Phi 3: the only scaling is longrope, also called su and yarn, and
+  // "original_max_position_embeddings" is outside of it, with this default.
+  int64_t original_positions = 0;
+  // Layers with windows have this frequency if "rope_local_base_freq" is
+  // missing; 0: that of the others.
+  double local_theta = 0;
+  // Each layer with this number, counted from 1, has no rotary positions, if
+  // "no_rope_layers" and "no_rope_layer_interval" are missing; 0: all have.
+  int64_t no_rope_interval = 0;
+};
+
+// Gemma 2 and 3.
+struct ScoreTraits {
+  // "query_pre_attn_scalar" replaces the size of a head in the factor of
+  // scores; 0: it does not.
+  double scalar = 0;
+  // The keys for caps exist; their defaults, 0 for none.
+  bool has_attention_cap = false;
+  bool has_final_cap = false;
+  double attention_cap = 0;
+  double final_cap = 0;
 };
 
 // Mixtures of experts. A key is null if the files do not have it. A number is
@@ -90,12 +127,21 @@ struct ArchitectureTraits {
   std::optional<int64_t> eos_token_id = {};
   AttentionBiases biases = AttentionBiases::kNone;
   bool qk_norm = false;
+  bool shared_qk_norm = false;  // Over all heads together.
+  // Norms before attention and MLP, and of their outputs.
+  bool input_norms = true;
+  bool output_norms = false;
+  // Files have one tensor for queries, keys and values, and one for gate and
+  // up.
+  bool fused_projections = false;
   tensor_parallel::GluKind glu = tensor_parallel::GluKind::kSwiGlu;
   // Rows of the embedding are multiplied by the square root of their size.
   bool scaled_embedding = false;
   bool tied_embeddings = false;  // Default of "tie_word_embeddings".
   // Files store the weights of norms minus this offset.
   double norm_offset = 0;
+  RopeTraits rope = {};
+  ScoreTraits scores = {};
   WindowTraits windows = {};
   MixtureTraits mixture = {};
 };

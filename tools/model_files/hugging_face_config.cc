@@ -1,6 +1,7 @@
 #include "tools/model_files/hugging_face_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <span>
 #include <utility>
@@ -91,7 +92,8 @@ absl::Status CheckFixedKeys(const Json& object) {
       new std::vector<std::pair<const char*, Json>>{
           {"mlp_bias", false},
           {"use_bidirectional_attention", false},
-          {"partial_rotary_factor", 1},
+          {"resid_pdrop", 0},
+          {"embd_pdrop", 0},
           {"rope_interleaved", false},
           {"router_jitter_noise", 0},
           {"decoder_sparse_step", 1},
@@ -105,8 +107,7 @@ absl::Status CheckFixedKeys(const Json& object) {
       return NotSupported(key, DumpJson(supported), *value);
     }
   }
-  for (const char* key : {"quantization_config", "query_pre_attn_scalar",
-                          "logit_scale", "final_logit_softcapping"}) {
+  for (const char* key : {"quantization_config", "logit_scale"}) {
     const Json* const value = Find(object, key);
     if (value != nullptr) return NotSupported(key, "none", *value);
   }
@@ -128,35 +129,68 @@ absl::Status CheckActivation(const Json& object,
   return absl::OkStatus();
 }
 
+// Sets the layers without a window: `is_full` by layer.
+void SetFullLayers(const std::vector<bool>& is_full, ModelConfig& model) {
+  const auto first = std::find(is_full.begin(), is_full.end(), false);
+  if (first == is_full.end()) {
+    model.window = 0;
+    return;
+  }
+  model.window_begin = first - is_full.begin();
+  for (int64_t layer = model.window_begin; layer < model.layers; ++layer) {
+    if (is_full[static_cast<size_t>(layer)]) model.full_layers.push_back(layer);
+  }
+}
+
+// InvalidArgument if an array does not have an element for each layer.
+absl::Status CheckByLayer(const char* key, const Json& array,
+                          const ModelConfig& model, bool allows_more = false) {
+  if (!array.is_array()) return WrongType(key, "an array", array);
+  const auto size = static_cast<int64_t>(array.size());
+  if (size == model.layers || (allows_more && size > model.layers)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "key \"", key, "\" has ", size,
+      " elements; it must have one for each of the ", model.layers, " layers"));
+}
+
 // Reads "layer_types", which overrides the layers with windows.
 absl::Status ReadLayerTypes(const Json& types, ModelConfig& model) {
-  if (!types.is_array()) {
-    return WrongType("layer_types", "an array of strings", types);
-  }
-  if (static_cast<int64_t>(types.size()) != model.layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("key \"layer_types\" has ", types.size(),
-                     " strings; it must have one for each of the ",
-                     model.layers, " layers"));
-  }
-  int64_t full = 0;
-  bool slides = false;
+  TESSERA_RETURN_IF_ERROR(CheckByLayer("layer_types", types, model));
+  std::vector<bool> is_full;
   for (const Json& type : types) {
-    if (!slides && type == "full_attention") {
-      ++full;
-    } else if (model.window > 0 && type == "sliding_attention") {
-      slides = true;
-    } else {
-      return NotSupported(
-          "layer_types",
-          model.window > 0
-              ? "\"full_attention\", and after these \"sliding_attention\""
-              : "\"full_attention\"",
-          type);
+    is_full.push_back(type == "full_attention");
+    if (is_full.back() || (model.window > 0 && type == "sliding_attention")) {
+      continue;
     }
+    return NotSupported("layer_types",
+                        model.window > 0
+                            ? "\"full_attention\" and \"sliding_attention\""
+                            : "\"full_attention\"",
+                        type);
   }
-  model.window_begin = slides ? full : 0;
-  if (!slides) model.window = 0;
+  SetFullLayers(is_full, model);
+  return absl::OkStatus();
+}
+
+// The layers with windows without "layer_types".
+absl::Status SetUsualWindows(const Json& object, const WindowTraits& traits,
+                             ModelConfig& model) {
+  std::vector<bool> is_full;
+  int64_t period = traits.period, begin = traits.begin;
+  if (traits.period > 0 && model.architecture == Architecture::kGemma3) {
+    TESSERA_RETURN_IF_ERROR(Read(object, "sliding_window_pattern", period));
+  }
+  if (traits.begin > 0) {
+    TESSERA_RETURN_IF_ERROR(Read(object, "max_window_layers", begin));
+  }
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    const bool turns = !absl::c_binary_search(model.no_rope_layers, layer);
+    is_full.push_back(layer < begin || (traits.without_rope && turns) ||
+                      (period > 0 && (layer + 1) % period == 0));
+  }
+  SetFullLayers(is_full, model);
   return absl::OkStatus();
 }
 
@@ -188,12 +222,34 @@ absl::Status ReadWindows(const Json& object, const WindowTraits& traits,
   if (!traits.by_layer) return absl::OkStatus();
   const Json* const types = Find(object, "layer_types");
   if (types != nullptr) return ReadLayerTypes(*types, model);
-  if (model.window == 0 || traits.begin == 0) return absl::OkStatus();
-  model.window_begin = traits.begin;
-  TESSERA_RETURN_IF_ERROR(
-      Read(object, "max_window_layers", model.window_begin));
-  // No layer has a window.
-  if (model.window_begin >= model.layers) model.window = model.window_begin = 0;
+  return model.window == 0 ? absl::OkStatus()
+                           : SetUsualWindows(object, traits, model);
+}
+
+// Reads the layers without rotary positions, before ReadWindows.
+absl::Status ReadNoRopeLayers(const Json& object, const RopeTraits& traits,
+                              ModelConfig& model) {
+  int64_t interval = traits.no_rope_interval;
+  if (interval == 0) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(Read(object, "no_rope_layer_interval", interval));
+  if (interval < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key \"no_rope_layer_interval\" is ", interval,
+                     "; it must be 1 or more"));
+  }
+  const Json* const turns = Find(object, "no_rope_layers");
+  if (turns != nullptr) {
+    TESSERA_RETURN_IF_ERROR(
+        CheckByLayer("no_rope_layers", *turns, model, /*allows_more=*/true));
+  }
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    int64_t turned = (layer + 1) % interval == 0 ? 0 : 1;
+    if (turns != nullptr) {
+      TESSERA_RETURN_IF_ERROR(ReadInteger(
+          "no_rope_layers", (*turns)[static_cast<size_t>(layer)], turned));
+    }
+    if (turned == 0) model.no_rope_layers.push_back(layer);
+  }
   return absl::OkStatus();
 }
 
@@ -241,105 +297,347 @@ absl::Status ReadBiases(const Json& object, AttentionBiases allowed,
   return NotSupported("attention_bias", fixed ? "true" : "false", Json(biases));
 }
 
-// A type of rope_scaling and its keys.
+// A type of rope_scaling, and its keys.
 struct RopeType {
   std::string_view name;
   tensor_parallel::RotaryScaling scaling;
-  std::vector<std::string_view> keys;
+  std::vector<std::string_view> needed, optional;
 };
 
-// A key of rope type llama3. Its default is max_position_embeddings.
 constexpr const char* kOriginalPositions = "original_max_position_embeddings";
+constexpr const char* kPartial = "partial_rotary_factor";
 
 const std::vector<RopeType>& RopeTypes() {
   using tensor_parallel::RotaryScaling;
   static const auto* const types = new std::vector<RopeType>{
-      {"default", RotaryScaling::kNone, {}},
-      {"linear", RotaryScaling::kLinear, {"factor"}},
+      {"default", RotaryScaling::kNone, {}, {}},
+      {"linear", RotaryScaling::kLinear, {"factor"}, {}},
+      {"dynamic", RotaryScaling::kDynamic, {"factor"}, {}},
+      {"yarn",
+       RotaryScaling::kYarn,
+       {"factor"},
+       {kOriginalPositions, "attention_factor", "beta_fast", "beta_slow",
+        "mscale", "mscale_all_dim", "truncate"}},
+      {"longrope",
+       RotaryScaling::kLongRope,
+       {"short_factor", "long_factor"},
+       {kOriginalPositions, "attention_factor", "factor"}},
       {"llama3",
        RotaryScaling::kLlama3,
-       {"factor", "low_freq_factor", "high_freq_factor", kOriginalPositions}}};
+       {"factor", "low_freq_factor", "high_freq_factor"},
+       {kOriginalPositions}}};
   return *types;
 }
 
-absl::StatusOr<const RopeType*> RopeTypeOf(const Json& rope) {
+const RopeType& RopeTypeOf(tensor_parallel::RotaryScaling scaling) {
+  return *absl::c_find_if(RopeTypes(), [&](const RopeType& type) {
+    return type.scaling == scaling;
+  });
+}
+
+absl::StatusOr<const RopeType*> ReadRopeType(const Json& rope,
+                                             const RopeTraits& traits) {
   const char* const key =
       Find(rope, "rope_type") != nullptr ? "rope_type" : "type";
   const Json* const name = Find(rope, key);
   const std::vector<RopeType>& types = RopeTypes();
   if (name == nullptr) return &types.front();
+  if (traits.original_positions > 0 && (*name == "su" || *name == "yarn")) {
+    return &RopeTypeOf(tensor_parallel::RotaryScaling::kLongRope);
+  }
   for (const RopeType& type : types) {
     if (*name == type.name) return &type;
   }
-  return NotSupported(key, "\"default\", \"linear\", \"llama3\"", *name);
+  const auto quoted = [](std::string* out, const RopeType& type) {
+    absl::StrAppend(out, "\"", type.name, "\"");
+  };
+  return NotSupported(key, absl::StrJoin(types, ", ", quoted), *name);
 }
 
 absl::Status CheckRopeKeys(const Json& rope, const RopeType& type) {
+  std::vector<std::string_view> keys = type.needed;
+  keys.insert(keys.end(), type.optional.begin(), type.optional.end());
   for (const auto& [name, value] : rope.items()) {
     const bool known = name == "rope_type" || name == "type" ||
-                       name == "rope_theta" ||
-                       absl::c_linear_search(type.keys, name);
+                       name == "rope_theta" || name == kPartial ||
+                       absl::c_linear_search(keys, name);
     if (known || value.is_null()) continue;
-    if (name == "partial_rotary_factor" && value == 1) continue;
-    return NotSupported(Quoted(name).substr(1, name.size()),
-                        absl::StrCat("rope_type and rope_theta",
-                                     type.keys.empty() ? " alone" : ", ",
-                                     absl::StrJoin(type.keys, ", ")),
-                        value);
+    return NotSupported(
+        Quoted(name).substr(1, name.size()),
+        absl::StrCat("rope_type and rope_theta", keys.empty() ? " alone" : ", ",
+                     absl::StrJoin(keys, ", ")),
+        value);
   }
-  for (const std::string_view key : type.keys) {
-    const bool given = rope.contains(key) && !rope.at(key).is_null();
-    if (given || key == kOriginalPositions) continue;
+  for (const std::string_view key : type.needed) {
+    if (rope.contains(key) && !rope.at(key).is_null()) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("key \"", key, "\" is missing"));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadRopeObject(const Json& rope, ModelConfig& model) {
-  tensor_parallel::RotaryFrequencies& rotary = model.rotary;
-  TESSERA_ASSIGN_OR_RETURN(const RopeType* const type, RopeTypeOf(rope));
+absl::Status ReadNumbers(const Json& object, const char* key,
+                         std::vector<double>& numbers) {
+  const Json& array = object.at(key);
+  if (!array.is_array()) return WrongType(key, "an array of numbers", array);
+  for (const Json& number : array) {
+    if (!number.is_number())
+      return WrongType(key, "an array of numbers", array);
+    numbers.push_back(number.get<double>());
+  }
+  return absl::OkStatus();
+}
+
+double LongRopeFactor(double factor, double original_positions) {
+  if (factor <= 1) return 1;
+  return std::sqrt(1 + std::log(factor) / std::log(original_positions));
+}
+
+// Reads the factor of yarn and longrope, or computes it as transformers does.
+absl::Status ReadAttentionFactor(const Json& rope, const ModelConfig& model,
+                                 tensor_parallel::RotaryFrequencies& rotary) {
+  const auto original = static_cast<double>(rotary.original_positions);
+  if (rotary.scaling == tensor_parallel::RotaryScaling::kLongRope) {
+    double factor = static_cast<double>(model.max_positions) / original;
+    TESSERA_RETURN_IF_ERROR(Read(rope, "factor", factor));
+    rotary.attention_factor = LongRopeFactor(factor, original);
+    return Read(rope, "attention_factor", rotary.attention_factor);
+  }
+  const auto scale = [&](double share) {
+    return rotary.factor <= 1 ? 1 : 0.1 * share * std::log(rotary.factor) + 1;
+  };
+  double share = 0, all = 0;
+  TESSERA_RETURN_IF_ERROR(Read(rope, "mscale", share));
+  TESSERA_RETURN_IF_ERROR(Read(rope, "mscale_all_dim", all));
+  rotary.attention_factor =
+      share != 0 && all != 0 ? scale(share) / scale(all) : scale(1);
+  return Read(rope, "attention_factor", rotary.attention_factor);
+}
+
+absl::Status ReadRopeObject(const Json& rope, const ModelConfig& model,
+                            tensor_parallel::RotaryFrequencies& rotary) {
+  using tensor_parallel::RotaryScaling;
+  const RopeTraits& traits = TraitsOf(model.architecture).rope;
+  TESSERA_ASSIGN_OR_RETURN(const RopeType* const type,
+                           ReadRopeType(rope, traits));
   TESSERA_RETURN_IF_ERROR(CheckRopeKeys(rope, *type));
   rotary.scaling = type->scaling;
   TESSERA_RETURN_IF_ERROR(Read(rope, "rope_theta", rotary.base));
-  if (type->keys.empty()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(Read(rope, "factor", rotary.factor));
-  if (type->scaling != tensor_parallel::RotaryScaling::kLlama3) {
+  TESSERA_RETURN_IF_ERROR(Read(rope, kPartial, rotary.partial));
+  if (type->scaling == RotaryScaling::kNone) return absl::OkStatus();
+  if (type->scaling != RotaryScaling::kLongRope) {
+    TESSERA_RETURN_IF_ERROR(Read(rope, "factor", rotary.factor));
+  }
+  if (type->scaling == RotaryScaling::kLinear) return absl::OkStatus();
+  if (type->scaling == RotaryScaling::kDynamic) {
+    rotary.original_positions = model.max_positions;
     return absl::OkStatus();
   }
-  TESSERA_RETURN_IF_ERROR(Read(rope, "low_freq_factor", rotary.low_turns));
-  TESSERA_RETURN_IF_ERROR(Read(rope, "high_freq_factor", rotary.high_turns));
-  rotary.original_positions = model.max_positions;
-  return Read(rope, kOriginalPositions, rotary.original_positions);
+  if (traits.original_positions == 0) {
+    rotary.original_positions = model.max_positions;
+    TESSERA_RETURN_IF_ERROR(
+        Read(rope, kOriginalPositions, rotary.original_positions));
+  }
+  if (type->scaling == RotaryScaling::kLlama3) {
+    TESSERA_RETURN_IF_ERROR(Read(rope, "low_freq_factor", rotary.low_turns));
+    return Read(rope, "high_freq_factor", rotary.high_turns);
+  }
+  if (type->scaling == RotaryScaling::kLongRope) {
+    TESSERA_RETURN_IF_ERROR(
+        ReadNumbers(rope, "short_factor", rotary.short_factors));
+    TESSERA_RETURN_IF_ERROR(
+        ReadNumbers(rope, "long_factor", rotary.long_factors));
+    return ReadAttentionFactor(rope, model, rotary);
+  }
+  rotary.high_turns = 32;
+  TESSERA_RETURN_IF_ERROR(Read(rope, "beta_slow", rotary.low_turns));
+  TESSERA_RETURN_IF_ERROR(Read(rope, "beta_fast", rotary.high_turns));
+  TESSERA_RETURN_IF_ERROR(Read(rope, "truncate", rotary.truncate));
+  return ReadAttentionFactor(rope, model, rotary);
+}
+
+// Reads the object under `key` if it is there.
+absl::Status ReadRopeKey(const Json& object, const char* key,
+                         const ModelConfig& model,
+                         tensor_parallel::RotaryFrequencies& rotary) {
+  const Json* const rope = Find(object, key);
+  if (rope == nullptr) return absl::OkStatus();
+  if (!rope->is_object()) return WrongType(key, "an object", *rope);
+  if (rope->empty()) return absl::OkStatus();
+  return Annotate(ReadRopeObject(*rope, model, rotary),
+                  absl::StrCat("key \"", key, "\""));
+}
+
+// Gemma 3: "rope_parameters" has an object for each type of layers, and a
+// rope_scaling is that of the layers without a window.
+absl::Status ReadRopeByLayerType(const Json& object, ModelConfig& model) {
+  tensor_parallel::RotaryFrequencies local = {
+      .base = TraitsOf(model.architecture).rope.local_theta};
+  TESSERA_RETURN_IF_ERROR(Read(object, "rope_local_base_freq", local.base));
+  const Json* const both = Find(object, "rope_parameters");
+  Json full = Json::object();
+  if (both != nullptr) {
+    if (!both->is_object()) {
+      return WrongType("rope_parameters", "an object", *both);
+    }
+    for (const auto& [name, value] : both->items()) {
+      if (name == "full_attention" || name == "sliding_attention") continue;
+      return NotSupported("rope_parameters",
+                          "\"full_attention\", \"sliding_attention\"", *both);
+    }
+    TESSERA_RETURN_IF_ERROR(
+        ReadRopeKey(*both, "sliding_attention", model, local));
+    if (const Json* const given = Find(*both, "full_attention")) full = *given;
+  }
+  if (const Json* const scaling = Find(object, "rope_scaling")) {
+    if (!full.is_object() || !scaling->is_object()) {
+      return WrongType("rope_scaling", "an object", *scaling);
+    }
+    full.update(*scaling);
+  }
+  if (local.scaling != tensor_parallel::RotaryScaling::kNone) {
+    return NotSupported("sliding_attention", "a rope_type of \"default\"",
+                        *both);
+  }
+  model.local_rotary = local;
+  return ReadRopeKey({{"full_attention", full}}, "full_attention", model,
+                     model.rotary);
 }
 
 // Reads the parameters of rotary positions in both formats. As in transformers
 // 5, a rope_scaling that is not empty replaces rope_parameters.
 absl::Status ReadRope(const Json& object, ModelConfig& model) {
+  const RopeTraits& traits = TraitsOf(model.architecture).rope;
   TESSERA_RETURN_IF_ERROR(Read(object, "rope_theta", model.rotary.base));
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json* const rope = Find(object, key);
-    if (rope == nullptr) continue;
-    if (!rope->is_object()) return WrongType(key, "an object", *rope);
-    if (rope->empty()) continue;
-    return Annotate(ReadRopeObject(*rope, model),
-                    absl::StrCat("key \"", key, "\""));
+  TESSERA_RETURN_IF_ERROR(Read(object, kPartial, model.rotary.partial));
+  if (traits.original_positions > 0) {
+    model.rotary.original_positions = traits.original_positions;
+    TESSERA_RETURN_IF_ERROR(
+        Read(object, kOriginalPositions, model.rotary.original_positions));
   }
-  return absl::OkStatus();
+  if (traits.local_theta > 0) return ReadRopeByLayerType(object, model);
+  const Json* const scaling = Find(object, "rope_scaling");
+  const bool wins = scaling != nullptr && !scaling->empty();
+  return ReadRopeKey(object, wins ? "rope_scaling" : "rope_parameters", model,
+                     model.rotary);
 }
 
 // Null without scaling.
-nlohmann::ordered_json RopeScalingOf(
-    const tensor_parallel::RotaryFrequencies& rotary) {
-  if (rotary.scaling == tensor_parallel::RotaryScaling::kNone) return nullptr;
-  if (rotary.scaling == tensor_parallel::RotaryScaling::kLinear) {
-    return {{"rope_type", "linear"}, {"factor", rotary.factor}};
+nlohmann::ordered_json RopeScalingOf(const ModelConfig& model) {
+  using tensor_parallel::RotaryScaling;
+  const tensor_parallel::RotaryFrequencies& rotary = model.rotary;
+  if (rotary.scaling == RotaryScaling::kNone) return nullptr;
+  const auto original = static_cast<double>(rotary.original_positions);
+  if (TraitsOf(model.architecture).rope.original_positions > 0 &&
+      rotary.attention_factor ==
+          LongRopeFactor(static_cast<double>(model.max_positions) / original,
+                         original)) {
+    // transformers 4 allows Phi 3 only these keys.
+    return {{"type", "longrope"},
+            {"short_factor", rotary.short_factors},
+            {"long_factor", rotary.long_factors}};
   }
-  return {{"rope_type", "llama3"},
-          {"factor", rotary.factor},
-          {"low_freq_factor", rotary.low_turns},
-          {"high_freq_factor", rotary.high_turns},
-          {"original_max_position_embeddings", rotary.original_positions}};
+  nlohmann::ordered_json rope = {
+      {"rope_type", RopeTypeOf(rotary.scaling).name}};
+  if (rotary.scaling == RotaryScaling::kLongRope) {
+    rope["short_factor"] = rotary.short_factors;
+    rope["long_factor"] = rotary.long_factors;
+  } else {
+    rope["factor"] = rotary.factor;
+  }
+  if (rotary.scaling == RotaryScaling::kLinear ||
+      rotary.scaling == RotaryScaling::kDynamic) {
+    return rope;
+  }
+  rope[kOriginalPositions] = rotary.original_positions;
+  if (rotary.scaling == RotaryScaling::kLlama3) {
+    rope["low_freq_factor"] = rotary.low_turns;
+    rope["high_freq_factor"] = rotary.high_turns;
+    return rope;
+  }
+  rope["attention_factor"] = rotary.attention_factor;
+  if (rotary.scaling == RotaryScaling::kLongRope) return rope;
+  rope["beta_slow"] = rotary.low_turns;
+  rope["beta_fast"] = rotary.high_turns;
+  rope["truncate"] = rotary.truncate;
+  return rope;
+}
+
+void AddRope(const ModelConfig& model, nlohmann::ordered_json& object) {
+  const RopeTraits& traits = TraitsOf(model.architecture).rope;
+  object["rope_theta"] = model.rotary.base;
+  object["rope_scaling"] = RopeScalingOf(model);
+  if (traits.partial) object[kPartial] = model.rotary.partial;
+  if (traits.original_positions > 0 &&
+      model.rotary.scaling != tensor_parallel::RotaryScaling::kNone) {
+    object[kOriginalPositions] = model.rotary.original_positions;
+  }
+  if (model.local_rotary.has_value()) {
+    object["rope_local_base_freq"] = model.local_rotary->base;
+  }
+  if (traits.no_rope_interval == 0) return;
+  std::vector<int> turns(static_cast<size_t>(model.layers), 1);
+  for (const int64_t layer : model.no_rope_layers) turns[layer] = 0;
+  object["no_rope_layers"] = turns;
+}
+
+void AddWindows(const ModelConfig& model, nlohmann::ordered_json& object) {
+  const WindowTraits& traits = TraitsOf(model.architecture).windows;
+  object["use_sliding_window"] = model.window > 0;
+  object["sliding_window"] = nullptr;
+  object["max_window_layers"] =
+      model.window > 0 ? model.window_begin : model.layers;
+  // transformers needs a number for architectures with a period.
+  if (traits.period > 0) object["sliding_window"] = traits.usual;
+  if (model.window > 0) object["sliding_window"] = model.window;
+  const bool is_begin = traits.period == 0 && !traits.without_rope;
+  if (is_begin && model.full_layers.empty()) return;
+  nlohmann::ordered_json& types = object["layer_types"];
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    types.push_back(model.WindowOf(layer) > 0 ? "sliding_attention"
+                                              : "full_attention");
+  }
+}
+
+// Reads the caps and the scalar of scores.
+absl::Status ReadScores(const Json& object, const ScoreTraits& traits,
+                        ModelConfig& model) {
+  const auto read = [&](const char* key, bool has, double usual,
+                        double& target) {
+    const auto found = object.find(key);
+    if (found == object.end()) {
+      target = usual;
+      return absl::OkStatus();
+    }
+    if (found->is_null()) return absl::OkStatus();
+    if (!has) return NotSupported(key, "none", *found);
+    return Read(object, key, target);
+  };
+  TESSERA_RETURN_IF_ERROR(read("query_pre_attn_scalar", traits.scalar > 0,
+                               traits.scalar, model.score_scalar));
+  TESSERA_RETURN_IF_ERROR(read("attn_logit_softcapping",
+                               traits.has_attention_cap, traits.attention_cap,
+                               model.attention_cap));
+  return read("final_logit_softcapping", traits.has_final_cap, traits.final_cap,
+              model.final_cap);
+}
+
+void AddScores(const ModelConfig& model, nlohmann::ordered_json& object) {
+  const ScoreTraits& traits = TraitsOf(model.architecture).scores;
+  const auto or_null = [](double cap) {
+    return cap > 0 ? nlohmann::ordered_json(cap) : nlohmann::ordered_json();
+  };
+  if (traits.scalar == 0) return;
+  // transformers needs an integer.
+  const auto whole = static_cast<int64_t>(model.score_scalar);
+  object["query_pre_attn_scalar"] = whole;
+  if (static_cast<double>(whole) != model.score_scalar) {
+    object["query_pre_attn_scalar"] = model.score_scalar;
+  }
+  if (traits.has_attention_cap) {
+    object["attn_logit_softcapping"] = or_null(model.attention_cap);
+  }
+  object["final_logit_softcapping"] = or_null(model.final_cap);
 }
 
 absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
@@ -442,11 +740,16 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(
       Read(object, "initializer_range", model.initializer_range));
   TESSERA_RETURN_IF_ERROR(ReadRope(object, model));
+  TESSERA_RETURN_IF_ERROR(ReadNoRopeLayers(object, traits.rope, model));
+  TESSERA_RETURN_IF_ERROR(ReadScores(object, traits.scores, model));
   TESSERA_RETURN_IF_ERROR(ReadBiases(object, traits.biases, model));
   TESSERA_RETURN_IF_ERROR(ReadWindows(object, traits.windows, model));
   TESSERA_RETURN_IF_ERROR(ReadMixture(object, traits.mixture, model));
   TESSERA_RETURN_IF_ERROR(CheckActivation(object, traits.glu));
   model.qk_norm = traits.qk_norm;
+  model.shared_qk_norm = traits.shared_qk_norm;
+  model.input_norms = traits.input_norms;
+  model.output_norms = traits.output_norms;
   model.glu = traits.glu;
   model.scaled_embedding = traits.scaled_embedding;
   return model.Validate();
@@ -579,25 +882,21 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
       {"num_key_value_heads", model.kv_heads},
       {"head_dim", model.head_size},
       {"hidden_act", is_gelu ? kGelu : kSilu},
-      {"rope_theta", model.rotary.base},
-      {"rope_scaling", RopeScalingOf(model.rotary)},
       {"rms_norm_eps", model.norm_epsilon},
       {"tie_word_embeddings", model.tied_embeddings},
       {"max_position_embeddings", model.max_positions},
       {"initializer_range", model.initializer_range},
       {"attention_bias", model.qkv_bias},
-      {"use_sliding_window", model.window > 0},
-      {"sliding_window", nullptr},
-      {"max_window_layers",
-       model.window > 0 ? model.window_begin : model.layers},
       {"attention_dropout", 0.0},
       {"mlp_bias", false},
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
   };
+  AddRope(model, object);
+  AddWindows(model, object);
+  AddScores(model, object);
   AddMixture(model, object);
   if (is_gelu) object["hidden_activation"] = kGelu;
-  if (model.window > 0) object["sliding_window"] = model.window;
   if (config.dtype.has_value()) {
     object["torch_dtype"] = TorchName(*config.dtype);
   }

@@ -10,26 +10,32 @@
 //
 //   model_type                       llama (Llama 2, 3, 3.1 and 3.2 of text),
 //                                    mistral, qwen2 (also 2.5), qwen3, gemma,
-//                                    and mixtures of architectures.h
+//                                    gemma2, gemma3_text, phi3, smollm3,
+//                                    olmo2, and mixtures of architectures.h
 //   architectures                    contains the type's class, if present
 //   hidden_act, hidden_activation    silu; gemma: gelu_pytorch_tanh, or gelu,
 //                                    its name in early files
-//   attention_bias                   llama, qwen3, gemma: any; mistral:
-//                                    false; qwen2: true
+//   attention_bias                   mistral, mixtral, phi3: false; qwen2:
+//                                    true; others: any
 //   mlp_bias                         false
-//   sliding_window                   llama, gemma: none; mistral: any;
-//                                    qwen2, qwen3: any, for the layers from
-//                                    max_window_layers on, if
-//                                    use_sliding_window
-//   layer_types                      full_attention; qwen2, qwen3: then
-//                                    sliding_attention
-//   rope_scaling, rope_parameters    none, or of type default, linear, llama3
-//   partial_rotary_factor            1
+//   sliding_window                   llama, gemma, olmo2: none; mistral, phi3:
+//                                    any; others: any, for the layers of
+//                                    layer_types or their defaults, if there
+//                                    is a use_sliding_window, it must be true
+//   layer_types                      full_attention, sliding_attention
+//   no_rope_layers                   smollm3: any
+//   rope_scaling, rope_parameters    none, or of type default, linear, dynamic,
+//                                    yarn, longrope, llama3; phi3: default,
+//                                    longrope; gemma3_text: by type of layers,
+//                                    default in those with windows
+//   partial_rotary_factor            phi3: any; others: 1
 //   rope_interleaved                 false
-//   attention_dropout                0
-//   quantization_config, query_pre_attn_scalar, logit_scale,
-//   final_logit_softcapping, and the number of experts outside of mixtures:
-//   none
+//   attention_dropout, resid_pdrop, embd_pdrop   0
+//   query_pre_attn_scalar, final_logit_softcapping   gemma2, gemma3_text: any
+//   attn_logit_softcapping           gemma2: any; gemma3_text: none, because
+//                                    transformers ignores it
+//   quantization_config, logit_scale, and the number of experts outside of
+//   mixtures: none
 //
 // A missing key has the default of its architecture in transformers
 // (architectures.h); only the sizes of the model are required. A rope_scaling

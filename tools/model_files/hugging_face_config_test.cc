@@ -250,19 +250,67 @@ TEST(HuggingFaceConfigTest, ReadsSlidingWindows) {
   };
   EXPECT_THAT(ParseHuggingFaceConfig(with_types("")),
               refused("\"layer_types\": \"sliding_attention\""));
-  types[27] = "\"full_attention\"";
-  EXPECT_THAT(ParseHuggingFaceConfig(with_types(kWindow)),
-              refused("\"layer_types\": \"full_attention\"",
-                      "and after these \"sliding_attention\""));
   types.pop_back();
-  EXPECT_THAT(ParseHuggingFaceConfig(with_types(kWindow)),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("\"layer_types\" has 27 strings; it must have "
-                                 "one for each of the 28 layers")));
+  EXPECT_THAT(
+      ParseHuggingFaceConfig(with_types(kWindow)),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("\"layer_types\" has 27 elements; it must have "
+                         "one for each of the 28 layers")));
   EXPECT_THAT(
       ParseHuggingFaceConfig(Replaced(v01, "window\": 4096", "window\": 0")),
       StatusIs(absl::StatusCode::kInvalidArgument,
                HasSubstr("\"sliding_window\" is 0; it must be 1 or more")));
+}
+
+// Keys of architectures and types of rotary positions that have them.
+void AddOwnKeys(const ModelConfig& model, Json& resolved) {
+  using tensor_parallel::RotaryScaling;
+  const ArchitectureTraits& traits = TraitsOf(model.architecture);
+  const tensor_parallel::RotaryFrequencies& rotary = model.rotary;
+  const bool is_yarn = rotary.scaling == RotaryScaling::kYarn;
+  const bool is_longrope = rotary.scaling == RotaryScaling::kLongRope;
+  if (is_yarn || is_longrope) {
+    resolved["attention_factor"] = rotary.attention_factor;
+  }
+  if (is_yarn) {
+    resolved["turns"] = {rotary.low_turns, rotary.high_turns, rotary.truncate};
+  }
+  if (is_longrope) {
+    resolved["divisors"] = {rotary.short_factors, rotary.long_factors};
+  }
+  if (traits.rope.partial) resolved["partial"] = rotary.partial;
+  if (traits.rope.no_rope_interval > 0) {
+    for (int64_t layer = 0; layer < model.layers; ++layer) {
+      resolved["turned_layers"].push_back(model.RotaryOf(layer) ? 1 : 0);
+    }
+  }
+  if (model.local_rotary) resolved["local_theta"] = model.local_rotary->base;
+  if (traits.scores.scalar == 0) return;
+  const auto cap = [](double value) {
+    return value > 0 ? Json(value) : Json();
+  };
+  resolved["scalar"] = model.score_scalar;
+  resolved["caps"] = {cap(model.attention_cap), cap(model.final_cap)};
+}
+
+// The name of a type of rotary positions.
+std::string TypeOf(tensor_parallel::RotaryScaling scaling) {
+  using tensor_parallel::RotaryScaling;
+  switch (scaling) {
+    case RotaryScaling::kNone:
+      return "default";
+    case RotaryScaling::kLinear:
+      return "linear";
+    case RotaryScaling::kDynamic:
+      return "dynamic";
+    case RotaryScaling::kYarn:
+      return "yarn";
+    case RotaryScaling::kLongRope:
+      return "longrope";
+    case RotaryScaling::kLlama3:
+      return "llama3";
+  }
+  return "";
 }
 
 // The values of a config.json under the keys of
@@ -275,8 +323,11 @@ Json Resolved(const HuggingFaceConfig& config) {
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     windows.push_back(model.WindowOf(layer));
   }
-  const bool is_llama3 = model.rotary.scaling == RotaryScaling::kLlama3;
-  const bool is_scaled = model.rotary.scaling != RotaryScaling::kNone;
+  const RotaryScaling scaling = model.rotary.scaling;
+  const bool is_longrope = scaling == RotaryScaling::kLongRope;
+  const bool has_factor = scaling != RotaryScaling::kNone && !is_longrope;
+  const bool has_original = scaling == RotaryScaling::kLlama3 ||
+                            scaling == RotaryScaling::kYarn || is_longrope;
   const auto if_given = [](const auto& value) {
     return value.has_value() ? Json(*value) : Json();
   };
@@ -293,17 +344,16 @@ Json Resolved(const HuggingFaceConfig& config) {
                          : "silu"},
       {"windows", windows},
       {"rope",
-       {is_llama3   ? "llama3"
-        : is_scaled ? "linear"
-                    : "default",
-        model.rotary.base, is_scaled ? Json(model.rotary.factor) : Json(),
-        is_llama3 ? Json(model.rotary.original_positions) : Json()}},
+       {TypeOf(scaling), model.rotary.base,
+        has_factor ? Json(model.rotary.factor) : Json(),
+        has_original ? Json(model.rotary.original_positions) : Json()}},
       {"bos", if_given(config.bos_token_id)},
       {"eos", config.eos_token_ids},
       {"dtype", config.dtype == DType::kF16    ? Json("float16")
                 : config.dtype == DType::kBF16 ? Json("bfloat16")
                 : config.dtype == DType::kF32  ? Json("float32")
                                                : Json()}};
+  AddOwnKeys(model, resolved);
   const MixtureConfig& mixture = model.mixture;
   if (mixture.experts == 0) return resolved;
   resolved["experts"] = mixture.experts;
@@ -488,9 +538,10 @@ TEST(HuggingFaceConfigTest, RejectsUnsupportedFeaturesAndNamesKey) {
   EXPECT_THAT(instead("LlamaForCausalLM", "MistralForCausalLM"),
               refused("\"architectures\"", "Mistral", "LlamaForCausalLM"));
   EXPECT_THAT(instead("\"rope_scaling\": null",
-                      R"("rope_scaling": {"rope_type": "yarn", "factor": 8})"),
-              refused("\"rope_scaling\": key \"rope_type\"", "\"yarn\"",
-                      "\"default\", \"linear\", \"llama3\""));
+                      R"("rope_scaling": {"rope_type": "ntk", "factor": 8})"),
+              refused("\"rope_scaling\": key \"rope_type\"", "\"ntk\"",
+                      "\"default\", \"linear\", \"dynamic\", \"yarn\", "
+                      "\"longrope\", \"llama3\""));
   EXPECT_THAT(
       instead("\"rope_scaling\": null",
               R"("rope_scaling": {"type": "linear", "factor": 2.0, "x": 1})"),
@@ -521,7 +572,9 @@ TEST(HuggingFaceConfigTest, RejectsUnsupportedFeaturesAndNamesKey) {
                   Replaced(kMistral, "\"use_cache\"", "\"attention_bias\"")),
               refused("\"attention_bias\": true", "supported is false"));
   EXPECT_THAT(with("\"partial_rotary_factor\": 0.5"),
-              refused("partial_rotary_factor", "0.5"));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("partial_rotary_factor is 0.5; Llama turns "
+                                 "whole heads: it must be 1")));
   TESSERA_EXPECT_OK(with("\"partial_rotary_factor\": 1.0"));
   TESSERA_EXPECT_OK(instead("\"rope_scaling\": null",
                             R"("rope_scaling": {"rope_type": "default"})"));

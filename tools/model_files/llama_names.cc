@@ -47,12 +47,17 @@ std::vector<Source> SourcesOfExperts(const ModelConfig& config,
 
 // The Hugging Face tensors of a part.
 std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
+  const bool is_fused = TraitsOf(config.architecture).fused_projections;
   switch (part) {
     case LlamaPart::kEmbedding:
       return {{"model.embed_tokens.weight", config.vocabulary}};
     case LlamaPart::kAttentionNorm:
       return {{"input_layernorm.weight", config.hidden}};
     case LlamaPart::kQkv:
+      if (is_fused) {
+        return {{"self_attn.qkv_proj.weight",
+                 config.QueryRows() + 2 * config.KvRows()}};
+      }
       return {{"self_attn.q_proj.weight", config.QueryRows()},
               {"self_attn.k_proj.weight", config.KvRows()},
               {"self_attn.v_proj.weight", config.KvRows()}};
@@ -65,12 +70,23 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kAttentionOutputBias:
       return {{"self_attn.o_proj.bias", config.hidden}};
     case LlamaPart::kQueryNorm:
-      return {{"self_attn.q_norm.weight", config.head_size}};
+      return {{"self_attn.q_norm.weight",
+               config.shared_qk_norm ? config.QueryRows() : config.head_size}};
     case LlamaPart::kKeyNorm:
-      return {{"self_attn.k_norm.weight", config.head_size}};
-    case LlamaPart::kMlpNorm:
+      return {{"self_attn.k_norm.weight",
+               config.shared_qk_norm ? config.KvRows() : config.head_size}};
+    case LlamaPart::kAttentionOutputNorm:
       return {{"post_attention_layernorm.weight", config.hidden}};
+    case LlamaPart::kMlpNorm:
+      return {{config.output_norms ? "pre_feedforward_layernorm.weight"
+                                   : "post_attention_layernorm.weight",
+               config.hidden}};
+    case LlamaPart::kMlpOutputNorm:
+      return {{"post_feedforward_layernorm.weight", config.hidden}};
     case LlamaPart::kGateUp:
+      if (is_fused) {
+        return {{"mlp.gate_up_proj.weight", 2 * config.intermediate}};
+      }
       return {{"mlp.gate_proj.weight", config.intermediate},
               {"mlp.up_proj.weight", config.intermediate}};
     case LlamaPart::kDown:
@@ -107,8 +123,10 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kAttentionOutputBias:
     case LlamaPart::kQueryNorm:
     case LlamaPart::kKeyNorm:
+    case LlamaPart::kAttentionOutputNorm:
     case LlamaPart::kMlpNorm:
     case LlamaPart::kRouterBias:
+    case LlamaPart::kMlpOutputNorm:
     case LlamaPart::kFinalNorm:
       return 0;
     case LlamaPart::kAttentionOutput:
@@ -125,7 +143,7 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
 }
 
 // By LlamaPart.
-constexpr std::array<std::string_view, 19> kPartNames = {
+constexpr std::array<std::string_view, 21> kPartNames = {
     "embedding.weight",
     "attention_norm.weight",
     "qkv.weight",
@@ -134,6 +152,7 @@ constexpr std::array<std::string_view, 19> kPartNames = {
     "attention_output.bias",
     "query_norm.weight",
     "key_norm.weight",
+    "attention_output_norm.weight",
     "mlp_norm.weight",
     "gate_up.weight",
     "down.weight",
@@ -143,6 +162,7 @@ constexpr std::array<std::string_view, 19> kPartNames = {
     "experts.down.weight",
     "shared.gate_up.weight",
     "shared.down.weight",
+    "mlp_output_norm.weight",
     "norm.weight",
     "head.weight"};
 
@@ -166,7 +186,8 @@ constexpr LlamaPart kHuggingFaceLayerParts[] = {
     LlamaPart::kRouter,        LlamaPart::kRouterBias,
     LlamaPart::kExpertsGateUp, LlamaPart::kExpertsDown,
     LlamaPart::kSharedGateUp,  LlamaPart::kSharedDown,
-    LlamaPart::kAttentionNorm, LlamaPart::kMlpNorm};
+    LlamaPart::kAttentionNorm, LlamaPart::kAttentionOutputNorm,
+    LlamaPart::kMlpNorm,       LlamaPart::kMlpOutputNorm};
 
 bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
   const bool is_mixture = config.IsMixture(layer);
@@ -174,6 +195,12 @@ bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
     case LlamaPart::kQueryNorm:
     case LlamaPart::kKeyNorm:
       return config.qk_norm;
+    case LlamaPart::kAttentionNorm:
+    case LlamaPart::kMlpNorm:
+      return config.input_norms;
+    case LlamaPart::kAttentionOutputNorm:
+    case LlamaPart::kMlpOutputNorm:
+      return config.output_norms;
     case LlamaPart::kGateUp:
     case LlamaPart::kDown:
       return !is_mixture;
@@ -231,11 +258,12 @@ std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config, int64_t layer) {
   std::vector<LlamaPart> parts;
   for (const LlamaPart part :
        {LlamaPart::kAttentionNorm, LlamaPart::kQkv, LlamaPart::kAttentionOutput,
-        LlamaPart::kQueryNorm, LlamaPart::kKeyNorm, LlamaPart::kMlpNorm,
+        LlamaPart::kQueryNorm, LlamaPart::kKeyNorm,
+        LlamaPart::kAttentionOutputNorm, LlamaPart::kMlpNorm,
         LlamaPart::kGateUp, LlamaPart::kDown, LlamaPart::kRouter,
         LlamaPart::kRouterBias, LlamaPart::kExpertsGateUp,
         LlamaPart::kExpertsDown, LlamaPart::kSharedGateUp,
-        LlamaPart::kSharedDown}) {
+        LlamaPart::kSharedDown, LlamaPart::kMlpOutputNorm}) {
     if (!Has(config, part, layer)) continue;
     parts.push_back(part);
     const std::optional<LlamaPart> bias = BiasOf(config, part);

@@ -20,6 +20,7 @@
 //   layers.N.attention_output.bias     hidden        ...self_attn.o_proj
 //   layers.N.query_norm.weight         head_size     ...self_attn.q_norm
 //   layers.N.key_norm.weight           head_size     ...self_attn.k_norm
+//   layers.N.attention_output_norm.weight  hidden    ...post_attention_layernorm
 //   layers.N.mlp_norm.weight           hidden        ...post_attention_layernorm
 //   layers.N.gate_up.weight            2m, hidden    ...mlp.{gate,up}_proj
 //   layers.N.down.weight               hidden, m     ...mlp.down_proj
@@ -29,6 +30,7 @@
 //   layers.N.experts.down.weight       E hidden, e   ...mlp.experts.I.down_proj
 //   layers.N.shared.gate_up.weight     2s, hidden    ...mlp.shared_experts.{gate,up}_proj
 //   layers.N.shared.down.weight        hidden, s     ...mlp.shared_experts.down_proj
+//   layers.N.mlp_output_norm.weight    hidden        ...post_feedforward_layernorm
 //   norm.weight                        hidden        norm.weight
 //   head.weight                        vocab, hidden lm_head.weight
 // clang-format on
@@ -36,7 +38,10 @@
 // Layers with a mixture of E experts with e hidden units each, and shared
 // experts with s hidden units, have the router, experts and shared parameters
 // instead of gate_up and down. Mixtral's files call mlp block_sparse_moe, and
-// the projections of an expert w1, w3 and w2.
+// the projections of an expert w1, w3 and w2. Phi 3's have the fused
+// self_attn.qkv_proj and mlp.gate_up_proj. Gemma 2 and 3 call mlp_norm
+// pre_feedforward_layernorm. The norms of queries and keys of OLMo 2 have q and
+// k elements.
 //
 // The fused rows are in the order of tensor_parallel's QkvParts and
 // GatedMlpParts. Tied models have no head.weight; the config determines which
@@ -44,8 +49,8 @@
 // w^T), and rows keep their order within a head: Hugging Face's weights expect
 // rotary positions that rotate the pairs (i, i + head_size / 2), as
 // tensor_parallel's Ops::Rotate does. Gemma's files store the weights of norms
-// minus 1. Meta's own files expect the pairs (2i, 2i + 1) and are not
-// supported. Source: transformers' modeling_llama.py.
+// minus 1, as do Gemma 2 and 3. Meta's own files expect the pairs (2i, 2i + 1)
+// and are not supported. Source: transformers' modeling_llama.py.
 #ifndef TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 #define TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 
@@ -67,6 +72,7 @@ enum class LlamaPart {
   kAttentionOutputBias,
   kQueryNorm,
   kKeyNorm,
+  kAttentionOutputNorm,
   kMlpNorm,
   kGateUp,
   kDown,
@@ -76,6 +82,7 @@ enum class LlamaPart {
   kExpertsDown,
   kSharedGateUp,
   kSharedDown,
+  kMlpOutputNorm,
   kFinalNorm,
   kHead,
 };

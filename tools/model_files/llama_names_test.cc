@@ -148,6 +148,53 @@ TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
   }
 }
 
+// The names and shapes of a layer's tensors.
+std::map<std::string, std::vector<int64_t>> TensorsOfLayer(
+    const ModelConfig& config) {
+  std::map<std::string, std::vector<int64_t>> tensors;
+  for (const StoredTensor& tensor :
+       HuggingFaceTensors(config, ElementType::kF32)) {
+    const size_t at = tensor.name.find("layers.1.");
+    if (at != std::string::npos) {
+      tensors[tensor.name.substr(at + 9)] = tensor.shape;
+    }
+  }
+  return tensors;
+}
+
+// As in transformers' state_dict() of Phi3ForCausalLM, Olmo2ForCausalLM and
+// Gemma2ForCausalLM.
+TEST(LlamaNamesTest, ArchitecturesHaveTheirNames) {
+  using Tensors = std::map<std::string, std::vector<int64_t>>;
+  ModelConfig phi = Small();
+  phi.architecture = Architecture::kPhi3;
+  EXPECT_EQ(TensorsOfLayer(phi),
+            (Tensors{{"self_attn.qkv_proj.weight", {48, 12}},
+                     {"self_attn.o_proj.weight", {12, 24}},
+                     {"mlp.gate_up_proj.weight", {40, 12}},
+                     {"mlp.down_proj.weight", {12, 20}},
+                     {"input_layernorm.weight", {12}},
+                     {"post_attention_layernorm.weight", {12}}}));
+  ModelConfig olmo = Small();
+  olmo.architecture = Architecture::kOlmo2;
+  olmo.qk_norm = olmo.shared_qk_norm = olmo.output_norms = true;
+  olmo.input_norms = false;
+  Tensors expected = TensorsOfLayer(Small());
+  expected.erase("input_layernorm.weight");
+  expected["post_feedforward_layernorm.weight"] = {12};
+  expected["self_attn.q_norm.weight"] = {24};
+  expected["self_attn.k_norm.weight"] = {12};
+  EXPECT_EQ(TensorsOfLayer(olmo), expected);
+  ModelConfig gemma = Small();
+  gemma.architecture = Architecture::kGemma2;
+  gemma.output_norms = true;
+  expected = TensorsOfLayer(Small());
+  expected["pre_feedforward_layernorm.weight"] = {12};
+  expected["post_feedforward_layernorm.weight"] = {12};
+  EXPECT_EQ(TensorsOfLayer(gemma), expected);
+  EXPECT_EQ(MakeLlamaParameter(gemma, LlamaPart::kMlpOutputNorm, 1).offset, 1);
+}
+
 TEST(LlamaNamesTest, FusedRowsAreInTheOrderOfThePartition) {
   const ModelConfig config = Small();
   const LlamaParameter qkv = MakeLlamaParameter(config, LlamaPart::kQkv, 1);

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
 namespace {
@@ -73,12 +74,15 @@ absl::StatusOr<PiecePlace> MegatronPlace(const ModelConfig& config,
                                          const HuggingFacePiece& piece) {
   const LlamaPart part = parameter.part;
   const std::string_view name = NameOf(config, part);
-  if (name.empty() ||
-      (config.mixture.experts > 0 && config.mixture.dense_layers > 0)) {
+  const bool has_kinds =
+      config.mixture.experts > 0 && config.mixture.dense_layers > 0;
+  if (name.empty() || has_kinds || config.shared_qk_norm ||
+      TraitsOf(config.architecture).fused_projections) {
     return absl::UnimplementedError(absl::StrCat(
         parameter.name,
-        " in a checkpoint of Megatron-LM; only models whose "
-        "layers are all of one kind, without shared experts, are supported"));
+        " in a checkpoint of Megatron-LM; supported are models whose layers "
+        "are all of one kind, without shared experts, norms of outputs, norms "
+        "over all heads, and fused projections"));
   }
   PiecePlace place = {.name = std::string(name), .shape = parameter.shape};
   if (parameter.layer < 0) return place;

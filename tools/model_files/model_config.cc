@@ -1,12 +1,14 @@
 #include "tools/model_files/model_config.h"
 
 #include <algorithm>
-#include <iterator>
+#include <cmath>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/dtype/dtype.h"
+#include "base/dtype/small_float.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/architectures.h"
@@ -24,6 +26,15 @@ absl::Status CheckRange(std::string_view name, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, " is ", value, "; it must be from 1 to ", most));
+}
+
+absl::Status CheckReal(std::string_view name, double value, double least,
+                       bool least_allowed, double most) {
+  const bool above = least_allowed ? value >= least : value > least;
+  if (above && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", value, "; it must be ",
+                   least_allowed ? "from " : "above ", least, " to ", most));
 }
 
 absl::Status CheckHeads(const ModelConfig& config) {
@@ -46,6 +57,21 @@ absl::Status CheckHeads(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+// Layers in ascending order from `least` on.
+absl::Status CheckLayers(std::string_view name,
+                         const std::vector<int64_t>& layers, int64_t least,
+                         int64_t end) {
+  for (const int64_t layer : layers) {
+    if (layer < least || layer >= end) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " has ", layer,
+                                                     "; it must ascend from ",
+                                                     least, ", below ", end));
+    }
+    least = layer + 1;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckWindow(const ModelConfig& config) {
   constexpr int64_t kMostWindow = (int64_t{1} << 31) - 1;
   const ArchitectureTraits& traits = TraitsOf(config.architecture);
@@ -56,24 +82,87 @@ absl::Status CheckWindow(const ModelConfig& config) {
         allowed ? absl::StrCat("be from 0 to ", kMostWindow)
                 : absl::StrCat("be 0, ", traits.title, " has none")));
   }
-  const int64_t most = config.window > 0 && traits.windows.by_layer
-                           ? config.layers - 1
-                           : int64_t{0};
-  if (config.window_begin >= 0 && config.window_begin <= most) {
-    return absl::OkStatus();
+  const bool by_layer = config.window > 0 && traits.windows.by_layer;
+  const int64_t most = by_layer ? config.layers - 1 : int64_t{0};
+  if (config.window_begin < 0 || config.window_begin > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("window_begin (max_window_layers) is ",
+                     config.window_begin, "; it must be from 0 to ", most));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("window_begin (max_window_layers) is ", config.window_begin,
-                   "; it must be from 0 to ", most));
+  return CheckLayers("full_layers (layer_types)", config.full_layers,
+                     config.window_begin + 1, by_layer ? config.layers : 0);
 }
 
-absl::Status CheckQkNorm(const ModelConfig& config) {
+absl::Status CheckRotary(const ModelConfig& config) {
+  using tensor_parallel::RotaryScaling;
   const ArchitectureTraits& traits = TraitsOf(config.architecture);
-  if (config.qk_norm == traits.qk_norm) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("qk_norm is ", config.qk_norm ? "true" : "false", "; ",
-                   traits.title, " has ", traits.qk_norm ? "" : "no ",
-                   "norms of the heads of queries and keys"));
+  const auto refuse = [&](auto... text) {
+    return absl::InvalidArgumentError(absl::StrCat(text...));
+  };
+  TESSERA_RETURN_IF_ERROR(
+      CheckReal("rope_theta", config.rotary.base, 0, false, 1e15));
+  TESSERA_RETURN_IF_ERROR(config.rotary.Validate(config.head_size),
+                          Annotate(_, "rope_scaling"));
+  if (!traits.rope.partial && config.rotary.partial != 1) {
+    return refuse("partial_rotary_factor is ", config.rotary.partial, "; ",
+                  traits.title, " turns whole heads: it must be 1");
+  }
+  const RotaryScaling scaling = config.rotary.scaling;
+  if (traits.rope.original_positions > 0 && scaling != RotaryScaling::kNone &&
+      scaling != RotaryScaling::kLongRope) {
+    return refuse("rope_scaling is not longrope, the only one of ",
+                  traits.title);
+  }
+  if (config.local_rotary.has_value() != (traits.rope.local_theta > 0)) {
+    return refuse("local_rotary (rope_local_base_freq) is ",
+                  config.local_rotary.has_value() ? "given" : "missing", "; ",
+                  traits.title, " has ",
+                  traits.rope.local_theta > 0 ? "one" : "none");
+  }
+  if (config.local_rotary.has_value()) {
+    TESSERA_RETURN_IF_ERROR(config.local_rotary->Validate(config.head_size),
+                            Annotate(_, "local_rotary"));
+  }
+  return CheckLayers("no_rope_layers", config.no_rope_layers, 0,
+                     traits.rope.no_rope_interval > 0 ? config.layers : 0);
+}
+
+absl::Status CheckScores(const ModelConfig& config) {
+  const ScoreTraits& scores = TraitsOf(config.architecture).scores;
+  constexpr double kMost = 1e6;
+  TESSERA_RETURN_IF_ERROR(CheckReal("score_scalar (query_pre_attn_scalar)",
+                                    config.score_scalar, 0, scores.scalar == 0,
+                                    scores.scalar == 0 ? 0 : kMost));
+  TESSERA_RETURN_IF_ERROR(CheckReal("attention_cap (attn_logit_softcapping)",
+                                    config.attention_cap, 0, true,
+                                    scores.has_attention_cap ? kMost : 0));
+  return CheckReal("final_cap (final_logit_softcapping)", config.final_cap, 0,
+                   true, scores.has_final_cap ? kMost : 0);
+}
+
+// A field that its architecture determines.
+absl::Status CheckFixed(const ModelConfig& config, std::string_view name,
+                        bool value, bool fixed, std::string_view what) {
+  if (value == fixed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " is ", value ? "true" : "false", "; ",
+      TraitsOf(config.architecture).title, " has ", fixed ? "" : "no ", what));
+}
+
+absl::Status CheckNorms(const ModelConfig& config) {
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  TESSERA_RETURN_IF_ERROR(CheckFixed(config, "qk_norm", config.qk_norm,
+                                     traits.qk_norm,
+                                     "norms of the heads of queries and keys"));
+  TESSERA_RETURN_IF_ERROR(CheckFixed(
+      config, "shared_qk_norm", config.shared_qk_norm, traits.shared_qk_norm,
+      "norms of all heads of queries or keys together"));
+  TESSERA_RETURN_IF_ERROR(CheckFixed(config, "input_norms", config.input_norms,
+                                     traits.input_norms,
+                                     "norms before attention and MLP"));
+  return CheckFixed(config, "output_norms", config.output_norms,
+                    traits.output_norms,
+                    "norms of the outputs of attention and MLP");
 }
 
 absl::Status CheckGates(const ModelConfig& config) {
@@ -86,13 +175,8 @@ absl::Status CheckGates(const ModelConfig& config) {
                                                    "; ", traits.title, " has ",
                                                    name(traits.glu)));
   }
-  if (config.scaled_embedding == traits.scaled_embedding) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "scaled_embedding is ", config.scaled_embedding ? "true" : "false", "; ",
-      traits.title, " has ", traits.scaled_embedding ? "" : "no ",
-      "scaled embedding"));
+  return CheckFixed(config, "scaled_embedding", config.scaled_embedding,
+                    traits.scaled_embedding, "scaled embedding");
 }
 
 absl::Status CheckBiases(const ModelConfig& config) {
@@ -114,15 +198,6 @@ absl::Status CheckBiases(const ModelConfig& config) {
       return allow(qkv && !output, "qkv_bias alone");
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckReal(std::string_view name, double value, double least,
-                       bool least_allowed, double most) {
-  const bool above = least_allowed ? value >= least : value > least;
-  if (above && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", value, "; it must be ",
-                   least_allowed ? "from " : "above ", least, " to ", most));
 }
 
 absl::Status CheckMixture(const ModelConfig& config) {
@@ -194,10 +269,10 @@ absl::Status ModelConfig::Validate() const {
   TESSERA_RETURN_IF_ERROR(CheckHeads(*this));
   TESSERA_RETURN_IF_ERROR(CheckRange("max_positions (max_position_embeddings)",
                                      max_positions, kMostVocabulary));
-  TESSERA_RETURN_IF_ERROR(CheckReal("rope_theta", rotary.base, 0, false, 1e15));
-  TESSERA_RETURN_IF_ERROR(rotary.Validate(), Annotate(_, "rope_scaling"));
+  TESSERA_RETURN_IF_ERROR(CheckRotary(*this));
   TESSERA_RETURN_IF_ERROR(CheckBiases(*this));
-  TESSERA_RETURN_IF_ERROR(CheckQkNorm(*this));
+  TESSERA_RETURN_IF_ERROR(CheckNorms(*this));
+  TESSERA_RETURN_IF_ERROR(CheckScores(*this));
   TESSERA_RETURN_IF_ERROR(CheckGates(*this));
   TESSERA_RETURN_IF_ERROR(CheckWindow(*this));
   TESSERA_RETURN_IF_ERROR(CheckMixture(*this));
@@ -215,11 +290,25 @@ int64_t ModelConfig::LayerMatrixSize(int64_t layer, int64_t experts) const {
 }
 
 int64_t ModelConfig::LayerParameterCount(int64_t layer) const {
-  const int64_t norms = 2 * hidden + (qk_norm ? 2 * head_size : 0);
+  const int64_t heads_norms = shared_qk_norm ? QueryRows() + KvRows()
+                              : qk_norm      ? 2 * head_size
+                                             : 0;
+  const int64_t norms =
+      hidden * ((input_norms ? 2 : 0) + (output_norms ? 2 : 0)) + heads_norms;
   const int64_t biases =
       (qkv_bias ? QueryRows() + 2 * KvRows() : 0) + (output_bias ? hidden : 0) +
       (IsMixture(layer) && mixture.sigmoid ? mixture.experts : 0);
   return LayerMatrixSize(layer, mixture.experts) + norms + biases;
+}
+
+double ModelConfig::EmbeddingScale(DType dtype) const {
+  if (!scaled_embedding) return 1;
+  const double scale = std::sqrt(static_cast<double>(hidden));
+  if (dtype == DType::kF64) return scale;
+  const auto rounded = static_cast<float>(scale);
+  if (dtype == DType::kBF16) return static_cast<float>(BF16(rounded));
+  if (dtype == DType::kF16) return static_cast<float>(F16(rounded));
+  return rounded;
 }
 
 int64_t ModelConfig::ParameterCount() const {
@@ -238,8 +327,9 @@ double ModelConfig::KeysPerQuery(int64_t sequence) const {
   // The first `window` queries attend to fewer keys.
   const auto most = static_cast<double>(window);
   const double windowed = most * ((most + 1) / 2 + length - most) / length;
+  const int64_t full = window_begin + static_cast<int64_t>(full_layers.size());
   const auto share =
-      static_cast<double>(layers - window_begin) / static_cast<double>(layers);
+      static_cast<double>(layers - full) / static_cast<double>(layers);
   return share * windowed + (1 - share) * all;
 }
 
@@ -267,181 +357,185 @@ constexpr int64_t kByteVocabulary = 264;
 // {rope_theta, ...}, norm_epsilon, tied_embeddings, max_positions,
 // initializer_range, architecture, qkv_bias, output_bias, qk_norm, window,
 // window_begin, {experts, per_token, intermediate, ...}, glu, scaled_embedding
-constexpr Preset kPresets[] = {
-    {"llama-1m",
-     {kByteVocabulary, 128, 512, 4, 4, 2, 32, {1e4}, 1e-5, false, 1024}},
-    // As many active parameters as llama-1m, apart from the routers.
-    {"moe-3m",
-     {kByteVocabulary,
-      128,
-      256,
-      4,
-      4,
-      2,
-      32,
-      {1e4},
-      1e-5,
-      false,
-      1024,
-      0.02,
-      Architecture::kMixtral,
-      false,
-      false,
-      false,
-      0,
-      0,
-      {8, 2, 256, 0, 0, false, true, 1, 0.001}}},
-    {"llama-10m",
-     {kByteVocabulary, 256, 832, 12, 8, 4, 32, {1e4}, 1e-5, false, 2048}},
-    {"llama-50m",
-     {kByteVocabulary, 512, 1536, 16, 8, 4, 64, {1e4}, 1e-5, false, 2048}},
-    {"llama-125m", {32000, 768, 2048, 12, 12, 4, 64, {1e4}, 1e-5, false, 2048}},
-    {"smollm2-135m",
-     {49152, 576, 1536, 30, 9, 3, 64, {1e5}, 1e-5, true, 8192, 1.0 / 24}},
-    {"smollm2-360m",
-     {49152, 960, 2560, 32, 15, 5, 64, {1e5}, 1e-5, true, 8192}},
-    {"qwen2.5-0.5b",
-     {151936,
-      896,
-      4864,
-      24,
-      14,
-      2,
-      64,
-      {1e6},
-      1e-6,
-      true,
-      32768,
-      0.02,
-      Architecture::kQwen2,
-      true}},
-    {"qwen3-0.6b",
-     {151936,
-      1024,
-      3072,
-      28,
-      16,
-      8,
-      128,
-      {1e6},
-      1e-6,
-      true,
-      40960,
-      0.02,
-      Architecture::kQwen3,
-      false,
-      false,
-      true}},
-    {"llama-1b", {32000, 2048, 5632, 22, 32, 4, 64, {1e4}, 1e-5, false, 2048}},
-    {"llama3.2-1b",
-     {128256,
-      2048,
-      8192,
-      16,
-      32,
-      8,
-      64,
-      {5e5, tensor_parallel::RotaryScaling::kLlama3, 32, 1, 4, 8192},
-      1e-5,
-      true,
-      131072}},
-    {"smollm2-1.7b",
-     {49152, 2048, 8192, 24, 32, 32, 64, {130000}, 1e-5, true, 8192}},
-    {"gemma-2b",
-     {256000,
-      2048,
-      16384,
-      18,
-      8,
-      1,
-      256,
-      {1e4},
-      1e-6,
-      true,
-      8192,
-      0.02,
-      Architecture::kGemma,
-      false,
-      false,
-      false,
-      0,
-      0,
-      {},
-      tensor_parallel::GluKind::kGeGlu,
-      true}},
-    {"llama-3b",
-     {32000, 3200, 8640, 26, 32, 32, 100, {1e4}, 1e-6, false, 2048}},
-    {"llama-7b",
-     {32000, 4096, 11008, 32, 32, 32, 128, {1e4}, 1e-6, false, 2048}},
-    {"mistral-7b",
-     {32768,
-      4096,
-      14336,
-      32,
-      32,
-      8,
-      128,
-      {1e6},
-      1e-5,
-      false,
-      32768,
-      0.02,
-      Architecture::kMistral}},
-    {"llama-8b",
-     {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
-    {"llama-13b",
-     {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
-    {"qwen3-30b-a3b",
-     {151936,
-      2048,
-      6144,
-      48,
-      32,
-      4,
-      128,
-      {1e6},
-      1e-6,
-      false,
-      40960,
-      0.02,
-      Architecture::kQwen3Moe,
-      false,
-      false,
-      true,
-      0,
-      0,
-      {128, 8, 768, 0, 0, false, true, 1, 0.001}}},
-    {"mixtral-8x7b",
-     {32000,
-      4096,
-      14336,
-      32,
-      32,
-      8,
-      128,
-      {1e6},
-      1e-5,
-      false,
-      32768,
-      0.02,
-      Architecture::kMixtral,
-      false,
-      false,
-      false,
-      0,
-      0,
-      {8, 2, 14336, 0, 0, false, true, 1, 0.02}}},
-    {"llama-70b",
-     {32000, 8192, 28672, 80, 64, 8, 128, {1e4}, 1e-5, false, 4096}},
-};
+const std::vector<Preset>& Presets() {
+  static const auto* const presets = new std::vector<Preset>{
+      {"llama-1m",
+       {kByteVocabulary, 128, 512, 4, 4, 2, 32, {1e4}, 1e-5, false, 1024}},
+      // As many active parameters as llama-1m, apart from the routers.
+      {"moe-3m",
+       {kByteVocabulary,
+        128,
+        256,
+        4,
+        4,
+        2,
+        32,
+        {1e4},
+        1e-5,
+        false,
+        1024,
+        0.02,
+        Architecture::kMixtral,
+        false,
+        false,
+        false,
+        0,
+        0,
+        {8, 2, 256, 0, 0, false, true, 1, 0.001}}},
+      {"llama-10m",
+       {kByteVocabulary, 256, 832, 12, 8, 4, 32, {1e4}, 1e-5, false, 2048}},
+      {"llama-50m",
+       {kByteVocabulary, 512, 1536, 16, 8, 4, 64, {1e4}, 1e-5, false, 2048}},
+      {"llama-125m",
+       {32000, 768, 2048, 12, 12, 4, 64, {1e4}, 1e-5, false, 2048}},
+      {"smollm2-135m",
+       {49152, 576, 1536, 30, 9, 3, 64, {1e5}, 1e-5, true, 8192, 1.0 / 24}},
+      {"smollm2-360m",
+       {49152, 960, 2560, 32, 15, 5, 64, {1e5}, 1e-5, true, 8192}},
+      {"qwen2.5-0.5b",
+       {151936,
+        896,
+        4864,
+        24,
+        14,
+        2,
+        64,
+        {1e6},
+        1e-6,
+        true,
+        32768,
+        0.02,
+        Architecture::kQwen2,
+        true}},
+      {"qwen3-0.6b",
+       {151936,
+        1024,
+        3072,
+        28,
+        16,
+        8,
+        128,
+        {1e6},
+        1e-6,
+        true,
+        40960,
+        0.02,
+        Architecture::kQwen3,
+        false,
+        false,
+        true}},
+      {"llama-1b",
+       {32000, 2048, 5632, 22, 32, 4, 64, {1e4}, 1e-5, false, 2048}},
+      {"llama3.2-1b",
+       {128256,
+        2048,
+        8192,
+        16,
+        32,
+        8,
+        64,
+        {5e5, tensor_parallel::RotaryScaling::kLlama3, 32, 1, 4, 8192},
+        1e-5,
+        true,
+        131072}},
+      {"smollm2-1.7b",
+       {49152, 2048, 8192, 24, 32, 32, 64, {130000}, 1e-5, true, 8192}},
+      {"gemma-2b",
+       {256000,
+        2048,
+        16384,
+        18,
+        8,
+        1,
+        256,
+        {1e4},
+        1e-6,
+        true,
+        8192,
+        0.02,
+        Architecture::kGemma,
+        false,
+        false,
+        false,
+        0,
+        0,
+        {},
+        tensor_parallel::GluKind::kGeGlu,
+        true}},
+      {"llama-3b",
+       {32000, 3200, 8640, 26, 32, 32, 100, {1e4}, 1e-6, false, 2048}},
+      {"llama-7b",
+       {32000, 4096, 11008, 32, 32, 32, 128, {1e4}, 1e-6, false, 2048}},
+      {"mistral-7b",
+       {32768,
+        4096,
+        14336,
+        32,
+        32,
+        8,
+        128,
+        {1e6},
+        1e-5,
+        false,
+        32768,
+        0.02,
+        Architecture::kMistral}},
+      {"llama-8b",
+       {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
+      {"llama-13b",
+       {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
+      {"qwen3-30b-a3b",
+       {151936,
+        2048,
+        6144,
+        48,
+        32,
+        4,
+        128,
+        {1e6},
+        1e-6,
+        false,
+        40960,
+        0.02,
+        Architecture::kQwen3Moe,
+        false,
+        false,
+        true,
+        0,
+        0,
+        {128, 8, 768, 0, 0, false, true, 1, 0.001}}},
+      {"mixtral-8x7b",
+       {32000,
+        4096,
+        14336,
+        32,
+        32,
+        8,
+        128,
+        {1e6},
+        1e-5,
+        false,
+        32768,
+        0.02,
+        Architecture::kMixtral,
+        false,
+        false,
+        false,
+        0,
+        0,
+        {8, 2, 14336, 0, 0, false, true, 1, 0.02}}},
+      {"llama-70b",
+       {32000, 8192, 28672, 80, 64, 8, 128, {1e4}, 1e-5, false, 4096}},
+  };
+  return *presets;
+}
 
 }  // namespace
 
 absl::StatusOr<ModelConfig> PresetConfig(std::string_view name) {
-  const auto* const found =
-      std::find_if(std::begin(kPresets), std::end(kPresets),
-                   [&](const Preset& preset) { return preset.name == name; });
-  if (found != std::end(kPresets)) return found->config;
+  for (const Preset& preset : Presets()) {
+    if (preset.name == name) return preset.config;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("unknown model ", Quoted(name), "; there are ",
                    absl::StrJoin(PresetNames(), ", ")));
@@ -449,7 +543,7 @@ absl::StatusOr<ModelConfig> PresetConfig(std::string_view name) {
 
 std::vector<std::string_view> PresetNames() {
   std::vector<std::string_view> names;
-  for (const Preset& preset : kPresets) names.push_back(preset.name);
+  for (const Preset& preset : Presets()) names.push_back(preset.name);
   return names;
 }
 

@@ -3,8 +3,10 @@
 #ifndef TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -46,8 +48,10 @@ struct MixtureConfig {
 //
 // Sources: Touvron et al., LLaMA, arXiv 2302.13971; Ainslie et al., GQA, arXiv
 // 2305.13245; Grattafiori et al., Llama 3, arXiv 2407.21783; Jiang et al.,
-// Mistral 7B, arXiv 2310.06825; Gemma Team, Gemma, arXiv 2403.08295; Yang et
-// al., Qwen2, arXiv 2407.10671, and Qwen3, arXiv 2505.09388; for mixtures of
+// Mistral 7B, arXiv 2310.06825; Gemma Team, Gemma, arXiv 2403.08295, Gemma 2,
+// 2408.00118, and Gemma 3, 2503.19786; Yang et al., Qwen2, arXiv 2407.10671,
+// and Qwen3, arXiv 2505.09388; Abdin et al., Phi-3, arXiv 2404.14219; OLMo
+// Team, OLMo 2, arXiv 2501.00656; for mixtures of
 // experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, and DeepSeek-V3,
 // arXiv 2412.19437; for names and defaults transformers' LlamaConfig,
 // MistralConfig, Qwen2Config, Qwen3Config, MixtralConfig, Qwen3MoeConfig,
@@ -77,7 +81,8 @@ struct ModelConfig {
   bool qk_norm = false;
   // Sliding-window attention: in the layers from window_begin on, a query
   // attends to `window` keys, including its own; 0: to all previous keys in
-  // every layer. Used by Mistral (with window_begin 0), Qwen2 and Qwen3.
+  // every layer. Used by Mistral (with window_begin 0), Qwen2 and Qwen3, and
+  // except in full_layers by Gemma 2 and 3.
   int64_t window = 0;
   int64_t window_begin = 0;
   MixtureConfig mixture = {};
@@ -87,13 +92,31 @@ struct ModelConfig {
   // Multiplies the rows of the embedding by the square root of their size, as
   // in Gemma.
   bool scaled_embedding = false;
+  // Layers after window_begin without a window, ascending.
+  std::vector<int64_t> full_layers = {};
+  // Layers without rotary positions, ascending: SmolLM3.
+  std::vector<int64_t> no_rope_layers = {};
+  // In layers with a window, in place of `rotary`: Gemma 3.
+  std::optional<tensor_parallel::RotaryFrequencies> local_rotary = {};
+  // Norms before attention and MLP; norms of their outputs: OLMo 2 has only
+  // these, Gemma 2 and 3 have both.
+  bool input_norms = true;
+  bool output_norms = false;
+  // qk_norm is over all heads together: OLMo 2.
+  bool shared_qk_norm = false;
+  // query_pre_attn_scalar: scores are divided by its square root; 0: by that of
+  // head_size.
+  double score_scalar = 0;
+  // attn_logit_softcapping and final_logit_softcapping; 0: no caps.
+  double attention_cap = 0;
+  double final_cap = 0;
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
   // and heads * head_size [1, 2^20], intermediate [1, 2^22], layers [1, 4096];
   // kv_heads divides heads; head_size is even; window [0, 2^31-1] and
   // window_begin [0, layers), 0 without a window; biases, norms, windows,
-  // mixtures, glu and scaled_embedding are supported by the architecture. The
+  // mixtures, glu and other fields are supported by the architecture. The
   // functions below are exact for valid configurations.
   absl::Status Validate() const;
 
@@ -102,16 +125,31 @@ struct ModelConfig {
   int64_t KvRows() const { return kv_heads * head_size; }
   // The window of a layer; 0: none.
   int64_t WindowOf(int64_t layer) const {
-    return layer >= window_begin ? window : 0;
+    const bool is_full =
+        std::binary_search(full_layers.begin(), full_layers.end(), layer);
+    return layer >= window_begin && !is_full ? window : 0;
+  }
+  // The rotary positions of a layer; null if it has none.
+  const tensor_parallel::RotaryFrequencies* RotaryOf(int64_t layer) const {
+    if (std::binary_search(no_rope_layers.begin(), no_rope_layers.end(),
+                           layer)) {
+      return nullptr;
+    }
+    const bool is_local = local_rotary.has_value() && WindowOf(layer) > 0;
+    return is_local ? &*local_rotary : &rotary;
+  }
+  // The factor of the products of queries and keys.
+  double ScoreScale() const {
+    return 1 / std::sqrt(score_scalar > 0 ? score_scalar
+                                          : static_cast<double>(head_size));
   }
   // The number of keys that a query attends to, averaged over the layers and
   // over the positions of a sequence of that length.
   double KeysPerQuery(int64_t sequence) const;
 
-  // The factor by which the embedding's rows are multiplied.
-  double EmbeddingScale() const {
-    return scaled_embedding ? std::sqrt(static_cast<double>(hidden)) : 1;
-  }
+  // The factor by which the embedding's rows are multiplied, rounded to the
+  // type of the weights as in transformers.
+  double EmbeddingScale(DType dtype) const;
 
   bool IsMixture(int64_t layer) const {
     return mixture.experts > 0 && layer >= mixture.dense_layers;

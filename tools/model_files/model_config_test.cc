@@ -16,13 +16,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr ModelConfig kSmall = {.vocabulary = 11,
-                                .hidden = 12,
-                                .intermediate = 20,
-                                .layers = 2,
-                                .heads = 4,
-                                .kv_heads = 2,
-                                .head_size = 6};
+const ModelConfig kSmall = {.vocabulary = 11,
+                            .hidden = 12,
+                            .intermediate = 20,
+                            .layers = 2,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_size = 6};
 
 TEST(PresetsTest, ParameterCountsMatchPublished) {
   // TinyLlama 1.1B, OpenLLaMA 3B, Llama 2 7B, 13B and 70B, Llama 3 8B and 3.2
@@ -159,6 +159,32 @@ TEST(ModelConfigTest, ErrorsNameFieldAndAllowedRange) {
         c.rotary.factor = 0;
       },
       "rope_scaling: factor", "is 0; it should be positive");
+  using tensor_parallel::RotaryScaling;
+  ExpectRefused(
+      [](auto& c) {
+        c.rotary = {.scaling = RotaryScaling::kLlama3, .low_turns = 4};
+      },
+      "high_turns is 4", "it should be above low_turns, 4");
+  ExpectRefused(
+      [](auto& c) {
+        c.rotary = {.scaling = RotaryScaling::kYarn, .original_positions = 0};
+      },
+      "original_positions is 0", "it should be positive");
+  ExpectRefused(
+      [](auto& c) {
+        c.rotary = {.scaling = RotaryScaling::kLongRope,
+                    .short_factors = {1, 2, 3},
+                    .long_factors = {1, 2}};
+      },
+      "the number of long_factors is 2", "it should be 3");
+  ExpectRefused([](auto& c) { c.rotary.partial = 0.67; },
+                "partial_rotary_factor is 0.67", "Llama turns whole heads");
+  ExpectRefused([](auto& c) { c.no_rope_layers = {1}; }, "no_rope_layers has 1",
+                "it must ascend from 0, below 0");
+  ExpectRefused([](auto& c) { c.output_norms = true; }, "output_norms is true",
+                "Llama has no norms of the outputs");
+  ExpectRefused([](auto& c) { c.final_cap = 30; }, "final_logit_softcapping",
+                "is 30; it must be from 0 to 0");
   ExpectRefused([](auto& c) { c.qkv_bias = true; },
                 "qkv_bias is true and output_bias false", "both");
   ExpectRefused([](auto& c) { c.architecture = Architecture::kQwen2; },

@@ -54,7 +54,8 @@ TEST(RotaryConventionTest, RotateIsApplyRotaryPosEmb) {
             const ConstTensorView positions,
             ConstTensorView::Of(std::span<const int64_t>(&position, 1), {{1}}));
         TESSERA_ASSERT_OK(ops.Run(tensor_parallel::op::Rotate{
-            {.base = theta}, /*inverse=*/false, positions, view}));
+            tensor_parallel::RotaryFrequencies{.base = theta}.Of(size, 2048),
+            /*inverse=*/false, positions, view}));
         for (size_t i = 0; i < q.size(); ++i) {
           ASSERT_NEAR(q[i], expected[i], 1e-9) << size << " " << position;
         }

@@ -430,10 +430,10 @@ absl::Status CheckAttention(collectives::Communicator& communicator,
     positions.insert(positions.end(), once.begin(), once.end());
   }
   const auto rotate = [&](bool inverse, Tensor& x) {
-    return c.rotary
-               ? ops.Run(op::Rotate{
-                     {.base = kBase}, inverse, ListOf(positions), x.view()})
-               : absl::OkStatus();
+    return c.rotary ? ops.Run(op::Rotate{RotaryFrequencies{.base = kBase}.Of(
+                                             c.head_size, c.length),
+                                         inverse, ListOf(positions), x.view()})
+                    : absl::OkStatus();
   };
   TESSERA_RETURN_IF_ERROR(rotate(false, local.query));
   TESSERA_RETURN_IF_ERROR(rotate(false, local.key));

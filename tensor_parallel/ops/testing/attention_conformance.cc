@@ -264,6 +264,25 @@ TEST_P(OpsConformanceTest, AttentionLeavesAQueryThatSeesNothingAsItWas) {
   }
 }
 
+// Caps that bend most scores, and one that bends few.
+TEST_P(OpsConformanceTest, AttentionCapsScores) {
+  std::mt19937_64 random(11);
+  for (const DType dtype : kComputedTypes) {
+    for (const double cap : {0.25, 20.0}) {
+      for (const BlockKind kind : {BlockKind::kFull, BlockKind::kCausal}) {
+        AttentionProblem p(dtype, {2, 70, 90, 4, 2, 16}, random, 3);
+        p.kind = kind;
+        p.cap = cap;
+        for (int64_t i = 0; i < 2 * 70; ++i) {
+          p.first_keys.push_back(i % 70 / 3);
+        }
+        SCOPED_TRACE(testing::Message() << dtype << " " << cap);
+        ExpectAttentionIsReference(ops(), p, arithmetic());
+      }
+    }
+  }
+}
+
 TEST_P(OpsConformanceTest, AttentionSurvivesScoresThatWouldOverflow) {
   std::mt19937_64 random(8);
   AttentionProblem p(DType::kF32, {1, 40, 40, 2, 2, 8}, random);
@@ -330,6 +349,9 @@ TEST_P(OpsConformanceTest, AttentionRefusesWhatDoesNotFitAndWritesNothing) {
   block.first_keys = wide.view();
   block.scale = 0;
   refuses(block, "scale is 0; with \"first_keys\" it should be positive");
+  block = p.Block();
+  block.cap = -1;
+  refuses(block, "cap is -1; it should be positive, or 0 for none.");
   const auto refused = [](const char* text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
   };

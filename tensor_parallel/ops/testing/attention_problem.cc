@@ -73,6 +73,7 @@ void AttentionProblem::Reset() {
 
 AttentionBlock AttentionProblem::Block() const {
   AttentionBlock block = {query.view(), key.view(), value.view(), kind, scale};
+  block.cap = cap;
   if (!first_keys.empty()) {
     block.first_keys =
         *ConstTensorView::Of(std::span<const int64_t>(first_keys),
@@ -148,7 +149,8 @@ AttentionReference::AttentionReference(const AttentionProblem& p,
 }
 
 std::vector<double> AttentionReference::SetShares(const AttentionProblem& p,
-                                                  int64_t i) {
+                                                  int64_t i,
+                                                  std::vector<double>& slopes) {
   const AttentionSizes& s = p.sizes;
   const int64_t q = i / s.heads % s.queries;
   const int64_t sequence = i / s.heads / s.queries;
@@ -159,6 +161,11 @@ std::vector<double> AttentionReference::SetShares(const AttentionProblem& p,
     if (!p.Sees(sequence, q, k)) continue;
     const int64_t at = ((sequence * s.keys + k) * s.kv_heads + kv_head) * s.d;
     scores[k] = p.scale * Dot(query_, i * s.d, key_, at, s.d);
+    if (p.cap > 0) {
+      const double part = std::tanh(scores[k] / p.cap);
+      scores[k] = p.cap * part;
+      slopes[k] *= 1 - part * part;
+    }
     largest = std::max(largest, scores[k]);
   }
   if (largest == kNothing) return {};
@@ -180,7 +187,8 @@ void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
   const auto at_head = [&](int64_t k) {
     return ((sequence * s.keys + k) * s.heads + head) * d;
   };
-  const std::vector<double> shares = SetShares(p, i);
+  std::vector<double> slopes(s.keys, p.scale);
+  const std::vector<double> shares = SetShares(p, i, slopes);
   if (shares.empty()) return;
   // sums[x + j] += factor * values[y + j]; the factor is off by `error` and by
   // its rounding.
@@ -209,9 +217,9 @@ void AttentionReference::AddRow(const AttentionProblem& p, int64_t i) {
   }
   for (int64_t k = 0; k < s.keys; ++k) {
     if (!p.Sees(sequence, q, k)) continue;
-    const double slope = p.scale * shares[k] *
+    const double slope = slopes[k] * shares[k] *
                          (Dot(gradient_, i * d, value_, at(k), d) - delta[i]);
-    const double slope_error = p.scale * shares[k] * delta_error;
+    const double slope_error = slopes[k] * shares[k] * delta_error;
     add(slope, 0, key_, at(k), query_gradient, errors.query_gradient, i * d);
     add(slope, slope_error, query_, i * d, key_of_heads_,
         head_errors_.key_gradient, at_head(k));

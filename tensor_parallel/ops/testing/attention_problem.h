@@ -74,6 +74,7 @@ struct AttentionProblem {
   TestTensor query_gradient, key_gradient, value_gradient;
   BlockKind kind = BlockKind::kCausal;
   double scale;
+  double cap = 0;
   std::vector<int64_t>
       first_keys;  // For each query of each sequence; or empty.
 };
@@ -96,8 +97,9 @@ class AttentionReference {
   // The row of a head's query, `i` in [sequences, queries, heads].
   void AddRow(const AttentionProblem& p, int64_t i);
   // Sets log_sum_exp[i] and returns the weight of every key; empty if the query
-  // sees none.
-  std::vector<double> SetShares(const AttentionProblem& p, int64_t i);
+  // sees none. `slopes` are those of the scores in the products.
+  std::vector<double> SetShares(const AttentionProblem& p, int64_t i,
+                                std::vector<double>& slopes);
   // Sums the gradients of keys and values over the heads of groups.
   void SumGroups(const AttentionSizes& s);
 

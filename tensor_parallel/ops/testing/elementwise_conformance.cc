@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -100,6 +101,24 @@ TEST_P(OpsConformanceTest, ScaleAndFillTakeAnyShapeWithGaps) {
       TESSERA_ASSERT_OK(ops().Run(op::Fill{nothing, x.view()}));
       EXPECT_EQ(x.values(), std::vector<double>(x.size(), nothing));
       EXPECT_TRUE(x.GapsAreIntact());
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, SoftCapBendsTowardsItsCap) {
+  std::mt19937_64 random(15);
+  for (const DType dtype : kComputedTypes) {
+    for (const Dims& shape : kShapes) {
+      for (const double cap : {0.5, 30.0}) {
+        TestTensor x(dtype, shape, 3);
+        x.Randomise(random, 3);
+        if (x.size() > 1) x.set(1, -60000);
+        std::vector<double> expected = x.values();
+        for (double& value : expected) value = cap * std::tanh(value / cap);
+        TESSERA_ASSERT_OK(ops().Run(op::SoftCap{cap, x.view()}));
+        ExpectClose(x, expected, cap);
+        EXPECT_TRUE(x.GapsAreIntact());
+      }
     }
   }
 }
@@ -224,6 +243,8 @@ TEST_P(OpsConformanceTest, ElementwiseRefusesWhatDoesNotFitAndWritesNothing) {
               Refused("it should be [2,3]"));
   EXPECT_THAT(ops().Run(op::Scale{2, *x.view().Transpose(0, 1)}),
               Refused("side by side"));
+  EXPECT_THAT(ops().Run(op::SoftCap{0, x.view()}),
+              Refused("SoftCap: cap is 0; it should be positive."));
   EXPECT_THAT(ops().Run(op::Fill{2, *x.view().Transpose(0, 1)}),
               Refused("Fill: \"x\" has"));
   EXPECT_THAT(ops().Run(op::RowDots{x.view(), x.view(), row.view()}),

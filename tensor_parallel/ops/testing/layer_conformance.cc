@@ -72,8 +72,8 @@ absl::Status RunLayer(Ops& ops, const std::vector<TensorView>& v) {
       ops.Run(op::Gemm{{.transpose_b = true}, x, weight, q}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView heads,
                            q.Reshape({{kTokens, 2, 4}}));
-  TESSERA_RETURN_IF_ERROR(
-      ops.Run(op::Rotate{{.base = 100}, false, positions, heads}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{
+      RotaryFrequencies{.base = 100}.Of(4, kTokens), false, positions, heads}));
   TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, output}));
   TESSERA_RETURN_IF_ERROR(
       ops.Run(op::Fill{-std::numeric_limits<double>::infinity(), log_sum_exp}));

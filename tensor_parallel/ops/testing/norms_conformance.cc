@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -224,6 +225,53 @@ TEST_P(OpsConformanceTest, NormsOfSumsAreTheirFormulas) {
   });
 }
 
+// Two ranks with parts of the columns: the sums of both give the norm of all.
+TEST_P(OpsConformanceTest, NormsOfPartsAreThoseOfWholeRows) {
+  ForEachNorm([&](Norm& norm) {
+    TESSERA_ASSERT_OK(norm.Forward(ops()));
+    TESSERA_ASSERT_OK(norm.InputGradient(ops()));
+    const std::vector<double> y = norm.y.values();
+    const std::vector<double> x_gradient = norm.x_gradient.values();
+    const auto ranges = {std::pair<int64_t, int64_t>{0, norm.n / 3},
+                         {norm.n / 3, norm.n - norm.n / 3}};
+    const auto of = [](const TestTensor& x, const auto& range) {
+      return *x.view().Narrow(x.shape().size() - 1, range.first, range.second);
+    };
+    TestTensor sums(norm.inverse.dtype(), {norm.rows}), part = sums;
+    const auto add = [&] {
+      TESSERA_ASSERT_OK(ops().Run(op::Add{part.view(), sums.view()}));
+    };
+    for (const auto& range : ranges) {
+      TESSERA_ASSERT_OK(
+          ops().Run(op::RmsNormSums{of(norm.x, range), part.view()}));
+      add();
+    }
+    const int64_t width = std::max<int64_t>(norm.n, 1);
+    for (const auto& range : ranges) {
+      TESSERA_ASSERT_OK(ops().Run(op::RmsNormOfSums{
+          kEpsilon, width, of(norm.x, range), of(norm.weight, range),
+          sums.view(), of(norm.y, range), norm.inverse.view()}));
+    }
+    ExpectClose(norm.y, y, 8);
+    ExpectClose(norm.inverse, norm.inverses);
+    TESSERA_ASSERT_OK(ops().Run(op::Fill{0, sums.view()}));
+    for (const auto& range : ranges) {
+      TESSERA_ASSERT_OK(ops().Run(op::RmsNormGradientSums{
+          of(norm.gradient, range), of(norm.x, range), of(norm.weight, range),
+          norm.inverse.view(), part.view()}));
+      add();
+    }
+    for (const auto& range : ranges) {
+      TESSERA_ASSERT_OK(ops().Run(op::RmsNormInputGradientOfSums{
+          width, of(norm.gradient, range), of(norm.x, range),
+          of(norm.weight, range), norm.inverse.view(), sums.view(),
+          of(norm.x_gradient, range)}));
+    }
+    ExpectClose(norm.x_gradient, x_gradient, 8 / std::sqrt(kEpsilon));
+    EXPECT_TRUE(norm.x_gradient.GapsAreIntact());
+  });
+}
+
 TEST_P(OpsConformanceTest, NormsMayWriteOverTheirInput) {
   std::mt19937_64 random(5);
   Norm norm(DType::kF32, 3, 50, random);
@@ -273,6 +321,12 @@ TEST_P(OpsConformanceTest, NormsRefuseWhatDoesNotFitAndWriteNothing) {
       ops().Run(op::RmsNormWeightGradient{
           four.view(), norm.x.view(), norm.inverse.view(), norm.weight.view()}),
       refused("RmsNormWeightGradient: \"gradient\" has shape [4]"));
+  EXPECT_THAT(ops().Run(op::RmsNormSums{norm.x.view(), narrow.view()}),
+              refused("RmsNormSums: \"sums\" is of bf16; it should be of f32"));
+  EXPECT_THAT(ops().Run(op::RmsNormOfSums{
+                  kEpsilon, 0, norm.x.view(), norm.weight.view(),
+                  norm.inverse.view(), norm.y.view(), norm.inverse.view()}),
+              refused("RmsNormOfSums: width is 0; it should be at least 1."));
   const auto x_before = norm.x.bytes();
   EXPECT_THAT(ops().Run(op::AddRmsNorm{kEpsilon, norm.gradient.view(),
                                        norm.weight.view(), four.view(),

@@ -1,7 +1,5 @@
 #include <cmath>
 #include <cstdint>
-#include <limits>
-#include <numbers>
 #include <random>
 #include <vector>
 
@@ -20,35 +18,28 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The formula of Hugging Face's transformers, by wavelengths.
-double FrequencyOf(const RotaryFrequencies& f, int64_t i, int64_t d) {
-  const double frequency =
-      std::pow(f.base, -2 * static_cast<double>(i) / static_cast<double>(d));
-  if (f.scaling == RotaryScaling::kNone) return frequency;
-  if (f.scaling == RotaryScaling::kLinear) return frequency / f.factor;
-  const double wave = 2 * std::numbers::pi / frequency;
-  const auto original = static_cast<double>(f.original_positions);
-  if (wave > original / f.low_turns) return frequency / f.factor;
-  if (wave < original / f.high_turns) return frequency;
-  const double smooth =
-      (original / wave - f.low_turns) / (f.high_turns - f.low_turns);
-  return ((1 - smooth) / f.factor + smooth) * frequency;
-}
-
-std::vector<double> Turned(const TestTensor& x, const RotaryFrequencies& f,
+std::vector<double> Turned(const TestTensor& x, const Rotation& rotation,
                            double sign, const std::vector<int64_t>& positions) {
   const int64_t heads = x.shape()[1], d = x.shape()[2];
-  std::vector<double> y(x.size());
+  const auto pairs = static_cast<int64_t>(rotation.frequencies.size());
+  std::vector<double> y;
+  for (int64_t i = 0; i < x.size(); ++i) y.push_back(x.at(i));
   for (int64_t row = 0; row < x.shape()[0] * heads; ++row) {
-    for (int64_t i = 0; i < d / 2; ++i) {
+    for (int64_t i = 0; i < pairs; ++i) {
       const double angle = sign * static_cast<double>(positions[row / heads]) *
-                           FrequencyOf(f, i, d);
-      const double a = x.at(row * d + i), b = x.at(row * d + i + d / 2);
-      y[row * d + i] = a * std::cos(angle) - b * std::sin(angle);
-      y[row * d + i + d / 2] = b * std::cos(angle) + a * std::sin(angle);
+                           rotation.frequencies[i];
+      const double c = rotation.factor * std::cos(angle);
+      const double s = rotation.factor * std::sin(angle);
+      const double a = x.at(row * d + i), b = x.at(row * d + i + pairs);
+      y[row * d + i] = a * c - b * s;
+      y[row * d + i + pairs] = b * c + a * s;
     }
   }
   return y;
+}
+
+Rotation WithBase(double base, int64_t d) {
+  return RotaryFrequencies{.base = base}.Of(d, /*length=*/1);
 }
 
 TEST_P(OpsConformanceTest, RotateTurnsPairsByTheirAngle) {
@@ -63,10 +54,10 @@ TEST_P(OpsConformanceTest, RotateTurnsPairsByTheirAngle) {
         }
         TestTensor x(dtype, shape, 2);
         x.Randomise(random);
-        const auto expected =
-            Turned(x, {.base = 10000}, inverse ? -1 : 1, positions);
+        const Rotation rotation = WithBase(10000, shape[2]);
+        const auto expected = Turned(x, rotation, inverse ? -1 : 1, positions);
         TESSERA_ASSERT_OK(ops().Run(
-            op::Rotate{{.base = 10000}, inverse, ListOf(positions), x.view()}));
+            op::Rotate{rotation, inverse, ListOf(positions), x.view()}));
         ExpectClose(x, expected, 2);
         EXPECT_TRUE(x.GapsAreIntact());
       }
@@ -81,9 +72,10 @@ TEST_P(OpsConformanceTest, RotateKeepsNoTableOfOtherArguments) {
                           int64_t d) {
     TestTensor x(dtype, {2, 2, d});
     x.Randomise(random);
-    const auto expected = Turned(x, frequencies, 1, positions);
+    const Rotation rotation = frequencies.Of(d, /*length=*/1);
+    const auto expected = Turned(x, rotation, 1, positions);
     TESSERA_ASSERT_OK(
-        ops().Run(op::Rotate{frequencies, false, ListOf(positions), x.view()}));
+        ops().Run(op::Rotate{rotation, false, ListOf(positions), x.view()}));
     ExpectClose(x, expected, 2);
   };
   expect(DType::kF32, {.base = 100}, 8);
@@ -97,46 +89,30 @@ TEST_P(OpsConformanceTest, RotateKeepsNoTableOfOtherArguments) {
   expect(DType::kF32, scaled, 4);
   scaled.factor = 5;
   expect(DType::kF32, scaled, 4);
-  scaled.scaling = RotaryScaling::kLlama3;
-  expect(DType::kF32, scaled, 4);
-  scaled.original_positions = 100;
+  scaled.attention_factor = 2;
   expect(DType::kF32, scaled, 4);
   positions = {7, 3};
   expect(DType::kF32, {.base = 500}, 4);
   expect(DType::kF64, {.base = 500}, 4);
 }
 
-// Some frequencies of the head are low, some high and some between.
-TEST_P(OpsConformanceTest, RotateScalesFrequencies) {
+// A part of the head, with a factor.
+TEST_P(OpsConformanceTest, RotateTurnsPartOfTheHead) {
   std::mt19937_64 random(4);
-  const RotaryFrequencies linear = {.scaling = RotaryScaling::kLinear,
-                                    .factor = 2.5};
-  const RotaryFrequencies llama3 = {.base = 500000,
-                                    .scaling = RotaryScaling::kLlama3,
-                                    .factor = 8,
-                                    .low_turns = 1,
-                                    .high_turns = 4,
-                                    .original_positions = 8192};
-  RotaryFrequencies other = llama3;
-  other.low_turns = 0.25;
-  other.high_turns = 32;
-  other.original_positions = 64;
   for (const DType dtype : kComputedTypes) {
-    for (const RotaryFrequencies& frequencies : {linear, llama3, other}) {
+    for (const int64_t pairs : {0, 1, 5, 24, 32}) {
+      Rotation rotation = {.factor = 1.25};
+      for (int64_t i = 0; i < pairs; ++i) {
+        rotation.frequencies.push_back(1.0 / static_cast<double>(1 + i));
+      }
       const std::vector<int64_t> positions = {0, 1, 77, 9001, 131071};
       TestTensor x(dtype, {5, 2, 64}, 1);
       x.Randomise(random);
-      const auto expected = Turned(x, frequencies, -1, positions);
-      TESSERA_ASSERT_OK(ops().Run(
-          op::Rotate{frequencies, true, ListOf(positions), x.view()}));
-      // Frequencies are rounded a few times, in different orders here and in
-      // the kernels.
-      std::vector<double> allowance;
-      for (int64_t i = 0; i < x.size(); ++i) {
-        allowance.push_back(16 * std::numeric_limits<double>::epsilon() *
-                            static_cast<double>(positions[i / (2 * 64)]));
-      }
-      ExpectClose(x, expected, 2, allowance);
+      const auto expected = Turned(x, rotation, -1, positions);
+      TESSERA_ASSERT_OK(
+          ops().Run(op::Rotate{rotation, true, ListOf(positions), x.view()}));
+      ExpectClose(x, expected, 3);
+      EXPECT_TRUE(x.GapsAreIntact());
     }
   }
 }
@@ -144,63 +120,44 @@ TEST_P(OpsConformanceTest, RotateScalesFrequencies) {
 TEST_P(OpsConformanceTest, RotateInverseIsTheGradient) {
   std::mt19937_64 random(3);
   const std::vector<int64_t> positions = {5, 11};
+  Rotation rotation = WithBase(50, 4);
+  rotation.factor = 1.5;
   TestTensor x(DType::kF64, {2, 2, 6}), gradient(DType::kF64, {2, 2, 6});
   x.Randomise(random);
   gradient.Randomise(random);
   const auto f = [&] {
     TestTensor y = x;
     EXPECT_THAT(
-        ops().Run(op::Rotate{{.base = 50}, false, ListOf(positions), y.view()}),
+        ops().Run(op::Rotate{rotation, false, ListOf(positions), y.view()}),
         IsOk());
     return Dot(gradient, y);
   };
   TestTensor x_gradient = gradient;
   TESSERA_ASSERT_OK(ops().Run(
-      op::Rotate{{.base = 50}, true, ListOf(positions), x_gradient.view()}));
+      op::Rotate{rotation, true, ListOf(positions), x_gradient.view()}));
   for (int64_t i = 0; i < x.size(); ++i) {
     EXPECT_NEAR(x_gradient.at(i), Slope(x, i, f), 1e-8);
   }
 }
 
 TEST_P(OpsConformanceTest, RotateRefusesWhatDoesNotFitAndWritesNothing) {
-  TestTensor x(DType::kF32, {2, 1, 4}), odd(DType::kF32, {2, 1, 3});
+  TestTensor x(DType::kF32, {2, 1, 4});
   const TestTensor narrow(DType::kI32, {2});
   const std::vector<int64_t> positions = {1, 2};
+  const Rotation rotation = WithBase(10, 4);
   const auto before = x.bytes();
   const auto refused = [](const char* text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
   };
-  EXPECT_THAT(
-      ops().Run(op::Rotate{{.base = 10}, false, ListOf(positions), odd.view()}),
-      refused("Rotate: \"x\" has heads of 3 elements; their number "
-              "should be even."));
-  EXPECT_THAT(
-      ops().Run(op::Rotate{{.base = 0}, false, ListOf(positions), x.view()}),
-      refused("Rotate: base is 0; it should be positive and finite."));
-  EXPECT_THAT(
-      ops().Run(op::Rotate{
-          {.base = 10}, false, ListOf(std::vector<int64_t>()), x.view()}),
-      refused("Rotate: \"positions\" has 0 numbers; it should have 2"));
-  EXPECT_THAT(
-      ops().Run(op::Rotate{{.base = 10}, false, narrow.view(), x.view()}),
-      refused("Rotate: \"positions\" is of i32; it should be of i64"));
-  RotaryFrequencies scaled = {.scaling = RotaryScaling::kLlama3, .factor = 0};
-  const auto expect = [&](const char* text) {
-    EXPECT_THAT(
-        ops().Run(op::Rotate{scaled, false, ListOf(positions), x.view()}),
-        refused(text));
-  };
-  expect("Rotate: factor is 0; it should be positive and finite.");
-  scaled.factor = std::numeric_limits<double>::infinity();
-  expect("Rotate: factor is inf; it should be positive and finite.");
-  scaled.factor = 2;
-  scaled.low_turns = -1;
-  expect("Rotate: low_turns is -1; it should be positive and finite.");
-  scaled.low_turns = 4;
-  expect("Rotate: high_turns is 4; it should be above low_turns, 4.");
-  scaled.low_turns = 1;
-  scaled.original_positions = 0;
-  expect("Rotate: original_positions is 0; it should be positive and finite.");
+  EXPECT_THAT(ops().Run(op::Rotate{WithBase(10, 6), false, ListOf(positions),
+                                   x.view()}),
+              refused("Rotate: the rotation has 3 pairs; heads of \"x\" have 4 "
+                      "elements, fewer than two for each pair."));
+  EXPECT_THAT(ops().Run(op::Rotate{rotation, false,
+                                   ListOf(std::vector<int64_t>()), x.view()}),
+              refused("Rotate: \"positions\" has 0 numbers; it should have 2"));
+  EXPECT_THAT(ops().Run(op::Rotate{rotation, false, narrow.view(), x.view()}),
+              refused("Rotate: \"positions\" is of i32; it should be of i64"));
   EXPECT_EQ(x.bytes(), before);
 }
 

@@ -73,13 +73,37 @@ class Differences {
 
 std::string TextOfScaling(const tensor_parallel::RotaryFrequencies& rotary) {
   using tensor_parallel::RotaryScaling;
-  if (rotary.scaling == RotaryScaling::kNone) return "none";
-  if (rotary.scaling == RotaryScaling::kLinear) {
-    return absl::StrCat("linear by ", rotary.factor);
+  std::string text;
+  switch (rotary.scaling) {
+    case RotaryScaling::kNone:
+      text = "none";
+      break;
+    case RotaryScaling::kLinear:
+      text = absl::StrCat("linear by ", rotary.factor);
+      break;
+    case RotaryScaling::kDynamic:
+      text = absl::StrCat("dynamic by ", rotary.factor, " after ",
+                          rotary.original_positions, " positions");
+      break;
+    case RotaryScaling::kLongRope:
+      text =
+          absl::StrCat("longrope by ", absl::StrJoin(rotary.short_factors, " "),
+                       ", ", absl::StrJoin(rotary.long_factors, " "), " after ",
+                       rotary.original_positions, " positions");
+      break;
+    case RotaryScaling::kYarn:
+    case RotaryScaling::kLlama3:
+      text = absl::StrCat(
+          rotary.scaling == RotaryScaling::kYarn ? "yarn by " : "llama3 by ",
+          rotary.factor, ", ", rotary.low_turns, " to ", rotary.high_turns,
+          " turns in ", rotary.original_positions, " positions",
+          rotary.truncate ? "" : ", not truncated");
   }
-  return absl::StrCat("llama3 by ", rotary.factor, ", ", rotary.low_turns,
-                      " to ", rotary.high_turns, " turns in ",
-                      rotary.original_positions, " positions");
+  if (rotary.partial != 1) absl::StrAppend(&text, " of ", rotary.partial);
+  if (rotary.attention_factor != 1) {
+    absl::StrAppend(&text, " times ", rotary.attention_factor);
+  }
+  return text;
 }
 
 std::string TextOfMixture(const model_files::MixtureConfig& mixture) {
@@ -118,6 +142,22 @@ Differences OfModels(const model_files::ModelConfig& saved,
                 int{now.scaled_embedding});
   found.Compare("window", saved.window, now.window);
   found.Compare("window_begin", saved.window_begin, now.window_begin);
+  found.Compare("full_layers", absl::StrJoin(saved.full_layers, " "),
+                absl::StrJoin(now.full_layers, " "));
+  found.Compare("no_rope_layers", absl::StrJoin(saved.no_rope_layers, " "),
+                absl::StrJoin(now.no_rope_layers, " "));
+  const auto local = [](const model_files::ModelConfig& model) {
+    return model.local_rotary.has_value() ? model.local_rotary->base : 0;
+  };
+  found.Compare("rope_local_base_freq", local(saved), local(now));
+  found.Compare("input_norms", int{saved.input_norms}, int{now.input_norms});
+  found.Compare("output_norms", int{saved.output_norms}, int{now.output_norms});
+  found.Compare("shared_qk_norm", int{saved.shared_qk_norm},
+                int{now.shared_qk_norm});
+  found.Compare("query_pre_attn_scalar", saved.score_scalar, now.score_scalar);
+  found.Compare("attn_logit_softcapping", saved.attention_cap,
+                now.attention_cap);
+  found.Compare("final_logit_softcapping", saved.final_cap, now.final_cap);
   found.Compare("mixture of experts", TextOfMixture(saved.mixture),
                 TextOfMixture(now.mixture));
   return found;

@@ -99,8 +99,12 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
       return OfLayer(layer, "attention.query_norm.weight");
     case LlamaPart::kKeyNorm:
       return OfLayer(layer, "attention.key_norm.weight");
+    case LlamaPart::kAttentionOutputNorm:
+      return OfLayer(layer, "attention_output_norm.weight");
     case LlamaPart::kMlpNorm:
       return OfLayer(layer, "mlp_norm.weight");
+    case LlamaPart::kMlpOutputNorm:
+      return OfLayer(layer, "mlp_output_norm.weight");
     case LlamaPart::kGateUp:
       return OfLayer(layer, "mlp.gate_up.weight");
     case LlamaPart::kDown:

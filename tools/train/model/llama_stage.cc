@@ -27,13 +27,21 @@ tp::TransformerBlockOptions BlockOptionsOf(const RunOptions& options,
                      .heads = model.heads,
                      .kv_heads = model.kv_heads,
                      .head_size = model.head_size,
-                     .rotary = model.rotary,
                      .qkv_bias = model.qkv_bias,
                      .output_bias = model.output_bias,
                      .qk_norm = model.qk_norm,
+                     .shared_qk_norm = model.shared_qk_norm,
                      .norm_epsilon = model.norm_epsilon,
+                     .scale = model.ScoreScale(),
+                     .cap = model.attention_cap,
                      .window = model.WindowOf(layer),
                      .dtype = options.dtype};
+  block.attention.rotary.reset();
+  if (const auto* const rotary = model.RotaryOf(layer)) {
+    block.attention.rotary = *rotary;
+  }
+  block.input_norms = model.input_norms;
+  block.output_norms = model.output_norms;
   if (options.lora_attention) block.attention.lora = options.lora;
   if (options.lora_mlp) block.mlp_lora = options.lora;
   block.hidden = model.intermediate;
@@ -112,11 +120,12 @@ absl::Status LlamaLayers::CreateFp8() {
 
 absl::Status LlamaLayers::CreateEmbedding() {
   TESSERA_ASSIGN_OR_RETURN(
-      auto embedding, tp::VocabularyParallelEmbedding::Create(
-                          tensor_, {.vocabulary = options_.model.vocabulary,
-                                    .width = options_.model.hidden,
-                                    .dtype = options_.dtype,
-                                    .scale = options_.model.EmbeddingScale()}));
+      auto embedding,
+      tp::VocabularyParallelEmbedding::Create(
+          tensor_, {.vocabulary = options_.model.vocabulary,
+                    .width = options_.model.hidden,
+                    .dtype = options_.dtype,
+                    .scale = options_.model.EmbeddingScale(options_.dtype)}));
   embedding_.emplace(std::move(embedding));
   embedding_->AppendParameters("embedding", windows_.front());
   return absl::OkStatus();
@@ -153,6 +162,7 @@ absl::Status LlamaLayers::CreateHead() {
                      {.width = model.hidden,
                       .vocabulary = model.vocabulary,
                       .norm_epsilon = model.norm_epsilon,
+                      .cap = model.final_cap,
                       .dtype = options_.dtype,
                       .recompute = options_.recompute,
                       .terms = {.label_smoothing = options_.label_smoothing,

@@ -76,7 +76,8 @@ TEST(LoraParityTest, SchedulesAndRecomputationMatchLossesOfOneRank) {
 
 TEST(LoraParityTest, EveryArchitectureMatchesLossesOfOneRank) {
   for (const std::string architecture :
-       {"llama3.1", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "dots1"}) {
+       {"llama3.1", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "dots1",
+        "gemma2", "olmo2", "smollm3"}) {
     ParityCase run = LoraCase();
     run.architecture = architecture;
     const bool is_mixture =

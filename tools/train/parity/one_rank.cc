@@ -32,7 +32,11 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   if (name == "attention.output.bias") return {&layer.output_bias};
   if (name == "attention.query_norm.weight") return {&layer.query_norm};
   if (name == "attention.key_norm.weight") return {&layer.key_norm};
+  if (name == "attention_output_norm.weight") {
+    return {&layer.attention_output_norm};
+  }
   if (name == "mlp_norm.weight") return {&layer.mlp_norm};
+  if (name == "mlp_output_norm.weight") return {&layer.mlp_output_norm};
   if (name == "mlp.gate_up.weight") return {&layer.gate, &layer.up};
   if (name == "mlp.down.weight") return {&layer.down};
   if (name == "mlp.router.weight") return {&layer.router};

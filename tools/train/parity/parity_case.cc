@@ -91,6 +91,35 @@ RunOptions RunOptionsOf(const ParityCase& run) {
     options.model.architecture = model_files::Architecture::kGemma;
     options.model.glu = tensor_parallel::GluKind::kGeGlu;
     options.model.scaled_embedding = true;
+  } else if (run.architecture == "gemma2") {
+    options.model.architecture = model_files::Architecture::kGemma2;
+    options.model.glu = tensor_parallel::GluKind::kGeGlu;
+    options.model.scaled_embedding = true;
+    options.model.output_norms = true;
+    options.model.window = 5;
+    options.model.full_layers = {1};
+    options.model.score_scalar = 3;
+    options.model.attention_cap = 0.5;
+    options.model.final_cap = 2;
+  } else if (run.architecture == "olmo2") {
+    options.model.architecture = model_files::Architecture::kOlmo2;
+    options.model.qk_norm = options.model.shared_qk_norm = true;
+    // The first outputs are so small that their norms would magnify rounding.
+    options.model.norm_epsilon = 1e-2;
+    options.model.input_norms = false;
+    options.model.output_norms = true;
+  } else if (run.architecture == "smollm3") {
+    options.model.architecture = model_files::Architecture::kSmolLm3;
+    options.model.no_rope_layers = {1};
+    // The first of a head's two frequencies is high, the other is mixed.
+    options.model.rotary = {.base = 100,
+                            .scaling = tensor_parallel::RotaryScaling::kYarn,
+                            .factor = 4,
+                            .low_turns = 0.1,
+                            .high_turns = 2,
+                            .original_positions = 16,
+                            .attention_factor = 1.1,
+                            .truncate = false};
   }
   if (run.multiples_of_16) {
     options.model.hidden = 32;
@@ -287,7 +316,7 @@ std::vector<ParityOption> MakeOptions() {
           {"lossless", off_on},
           {"architecture",
            {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",
-            "dots1", "gemma"}},
+            "dots1", "gemma", "gemma2", "olmo2", "smollm3"}},
           {"documents", off_on},
           {"tied", off_on},
           {"clip", off_on},

@@ -84,7 +84,10 @@ struct ParityCase {
   // window), qwen2 (biases of queries, keys and values), qwen3 (norms of heads,
   // a window in some layers), mixtral (4 experts, softmax, balance), dots1 (8
   // experts, sigmoid, biases that move, a shared one, a layer without), gemma
-  // (GELU, a scaled embedding)
+  // experts, sigmoid, biases that move, a shared one, a layer without), gemma
+  // (GELU, a scaled embedding), gemma2 (norms of outputs, caps, windows in two
+  // of three layers), olmo2 (norms of outputs alone, norms of all heads
+  // together), smollm3 (a layer without rotary positions, yarn)
   std::string architecture = "llama";
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;

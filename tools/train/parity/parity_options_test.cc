@@ -68,8 +68,9 @@ TEST_F(ParityOptionsTest, CoversImportantPairs) {
       EXPECT_GE(RowsWith(axis, size, "recompute", "full"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "tied", "on"), 1) << axis << size;
       EXPECT_GE(RowsWith(axis, size, "documents", "on"), 1) << axis << size;
-      for (const char* architecture : {"llama", "llama3.1", "mistral", "qwen2",
-                                       "qwen3", "mixtral", "dots1", "gemma"}) {
+      for (const char* architecture :
+           {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",
+            "dots1", "gemma", "gemma2", "olmo2", "smollm3"}) {
         EXPECT_GE(RowsWith(axis, size, "architecture", architecture), 1)
             << axis << size << architecture;
       }

@@ -36,6 +36,7 @@ void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
 
 struct HeadSizes {
   size_t sequences, length, heads, kv_heads, head_size;
+  double scale = 1, cap = 0;  // Of scores; a cap of 0 is none.
 };
 
 // Rotates the pairs (j, j + d/2) of each of a token's `heads` heads by position
@@ -43,8 +44,8 @@ struct HeadSizes {
 void Rotate(const HeadSizes& sizes, size_t heads,
             const RotaryFrequencies& rotary, double direction, Numbers& x);
 
-// softmax(q k^T / sqrt(d)) v. A token attends to `seen` keys, the last of which
-// is its own. q is [tokens, heads, d], k and v are [tokens, kv_heads, d].
+// softmax(capped(scale q k^T)) v. A token attends to `seen` keys, the last of
+// which is its own. q is [tokens, heads, d], k and v are [tokens, kv_heads, d].
 Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
                const Numbers& k, const Numbers& v);
 void AttendBackward(const HeadSizes& sizes, const Counts& seen,
@@ -156,33 +157,79 @@ void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
   }
 }
 
-// Scales frequencies by their wavelengths in positions.
-double FrequencyOf(const RotaryFrequencies& rotary, size_t pair, size_t d) {
-  const double whole = std::pow(
-      rotary.base, -2 * static_cast<double>(pair) / static_cast<double>(d));
-  if (rotary.scaling == RotaryScaling::kNone) return whole;
-  const double divided = whole / rotary.factor;
-  if (rotary.scaling == RotaryScaling::kLinear) return divided;
+// The factor of a frequency by its wavelength in positions.
+double Llama3Factor(const RotaryFrequencies& rotary, double whole) {
   const double wave = 2 * std::numbers::pi / whole;
   const auto original = static_cast<double>(rotary.original_positions);
-  if (wave > original / rotary.low_turns) return divided;
-  if (wave < original / rotary.high_turns) return whole;
+  if (wave > original / rotary.low_turns) return 1 / rotary.factor;
+  if (wave < original / rotary.high_turns) return 1;
   const double smooth = (original / wave - rotary.low_turns) /
                         (rotary.high_turns - rotary.low_turns);
-  return divided + smooth * (whole - divided);
+  return (1 - smooth) / rotary.factor + smooth;
+}
+
+// The factor of a frequency by the number of its pair. A wavelength of
+// original / turns belongs to the pair d log(wave / 2 pi) / (2 log base).
+double YarnFactor(const RotaryFrequencies& rotary, size_t pair, double d) {
+  const auto pair_of = [&](double turns) {
+    const double wave = static_cast<double>(rotary.original_positions) / turns;
+    return d * std::log(wave / (2 * std::numbers::pi)) /
+           (2 * std::log(rotary.base));
+  };
+  double from = pair_of(rotary.high_turns), to = pair_of(rotary.low_turns);
+  if (rotary.truncate) from = std::floor(from), to = std::ceil(to);
+  from = std::max(from, 0.0);
+  to = std::min(to, d - 1);
+  if (from == to) to += 0.001;
+  const double ramp = (static_cast<double>(pair) - from) / (to - from);
+  const double divided = std::min(1.0, std::max(0.0, ramp));
+  return divided / rotary.factor + 1 - divided;
+}
+
+double FrequencyOf(const RotaryFrequencies& rotary, size_t pair, size_t turned,
+                   size_t length) {
+  const auto d = static_cast<double>(turned);
+  const auto original = static_cast<double>(rotary.original_positions);
+  const bool is_long = static_cast<double>(length) > original;
+  double base = rotary.base;
+  if (rotary.scaling == RotaryScaling::kDynamic && is_long) {
+    const double longer = static_cast<double>(length) / original;
+    base *= std::pow(rotary.factor * longer - rotary.factor + 1, d / (d - 2));
+  }
+  const double whole = std::pow(base, -2 * static_cast<double>(pair) / d);
+  switch (rotary.scaling) {
+    case RotaryScaling::kNone:
+    case RotaryScaling::kDynamic:
+      return whole;
+    case RotaryScaling::kLinear:
+      return whole / rotary.factor;
+    case RotaryScaling::kLongRope:
+      return whole /
+             (is_long ? rotary.long_factors : rotary.short_factors)[pair];
+    case RotaryScaling::kYarn:
+      return whole * YarnFactor(rotary, pair, d);
+    case RotaryScaling::kLlama3:
+      return whole * Llama3Factor(rotary, whole);
+  }
+  return whole;
 }
 
 void Rotate(const HeadSizes& sizes, size_t heads,
             const RotaryFrequencies& rotary, double direction, Numbers& x) {
   const size_t d = sizes.head_size;
+  const auto turned =
+      static_cast<size_t>(static_cast<double>(d) * rotary.partial);
   for (size_t at = 0; at < x.size(); at += d) {
     const size_t position = at / (d * heads) % sizes.length;
-    for (size_t j = 0; j < d / 2; ++j) {
-      const double angle =
-          direction * static_cast<double>(position) * FrequencyOf(rotary, j, d);
-      const double a = x[at + j], b = x[at + j + d / 2];
-      x[at + j] = a * std::cos(angle) - b * std::sin(angle);
-      x[at + j + d / 2] = b * std::cos(angle) + a * std::sin(angle);
+    for (size_t j = 0; j < turned / 2; ++j) {
+      const double angle = direction * static_cast<double>(position) *
+                           FrequencyOf(rotary, j, turned, sizes.length);
+      double &a = x[at + j], &b = x[at + j + turned / 2];
+      const double c = rotary.attention_factor * std::cos(angle);
+      const double s = rotary.attention_factor * std::sin(angle);
+      const double first = a * c - b * s;
+      b = b * c + a * s;
+      a = first;
     }
   }
 }
@@ -233,14 +280,23 @@ double Dot(const double* a, const double* b, size_t count) {
   return sum;
 }
 
-Numbers Probabilities(const Query& query, size_t d, const Numbers& q,
-                      const Numbers& k) {
+double Capped(double x, double cap) {
+  return cap == 0 ? x : cap * std::tanh(x / cap);
+}
+// The slope of Capped where its value is y.
+double CapSlope(double y, double cap) {
+  return cap == 0 ? 1 : 1 - y / cap * (y / cap);
+}
+
+Numbers ScoresOf(const HeadSizes& sizes, const Query& query, const Numbers& q,
+                 const Numbers& k) {
   Numbers scores(query.keys);
   for (size_t j = 0; j < query.keys; ++j) {
     const double* key = &k[query.first_key + j * query.stride];
-    scores[j] = Dot(&q[query.at], key, d) / std::sqrt(static_cast<double>(d));
+    scores[j] = Capped(sizes.scale * Dot(&q[query.at], key, sizes.head_size),
+                       sizes.cap);
   }
-  return Softmax(scores.data(), scores.size());
+  return scores;
 }
 
 }  // namespace
@@ -250,7 +306,8 @@ Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
   const size_t d = sizes.head_size;
   Numbers y(q.size());
   ForEachQuery(sizes, seen, [&](const Query& query) {
-    const Numbers p = Probabilities(query, d, q, k);
+    const Numbers scores = ScoresOf(sizes, query, q, k);
+    const Numbers p = Softmax(scores.data(), scores.size());
     for (size_t j = 0; j < query.keys; ++j) {
       for (size_t i = 0; i < d; ++i) {
         y[query.at + i] += p[j] * v[query.first_key + j * query.stride + i];
@@ -267,7 +324,8 @@ void AttendBackward(const HeadSizes& sizes, const Counts& seen,
                     const Numbers& v, Numbers& dq, Numbers& dk, Numbers& dv) {
   const size_t d = sizes.head_size;
   ForEachQuery(sizes, seen, [&](const Query& query) {
-    const Numbers p = Probabilities(query, d, q, k);
+    const Numbers scores = ScoresOf(sizes, query, q, k);
+    const Numbers p = Softmax(scores.data(), scores.size());
     Numbers dp(query.keys);
     for (size_t j = 0; j < query.keys; ++j) {
       dp[j] = Dot(&dy[query.at], &v[query.first_key + j * query.stride], d);
@@ -275,7 +333,7 @@ void AttendBackward(const HeadSizes& sizes, const Counts& seen,
     const double mean = Dot(p.data(), dp.data(), query.keys);
     for (size_t j = 0; j < query.keys; ++j) {
       const double ds =
-          p[j] * (dp[j] - mean) / std::sqrt(static_cast<double>(d));
+          p[j] * (dp[j] - mean) * sizes.scale * CapSlope(scores[j], sizes.cap);
       const size_t key = query.first_key + j * query.stride;
       for (size_t i = 0; i < d; ++i) {
         dq[query.at + i] += ds * k[key + i];
@@ -310,12 +368,17 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
   weights.embedding = Zeros(model.vocabulary, model.hidden);
   for (int64_t l = 0; l < model.layers; ++l) {
     ReferenceLayer& layer = weights.layers.emplace_back();
-    layer = {.attention_norm = Zeros(model.hidden, 1),
-             .query = Zeros(queries, model.hidden),
+    layer = {.query = Zeros(queries, model.hidden),
              .key = Zeros(kvs, model.hidden),
              .value = Zeros(kvs, model.hidden),
-             .output = Zeros(model.hidden, queries),
-             .mlp_norm = Zeros(model.hidden, 1)};
+             .output = Zeros(model.hidden, queries)};
+    if (model.input_norms) {
+      layer.attention_norm = layer.mlp_norm = Zeros(model.hidden, 1);
+    }
+    if (model.output_norms) {
+      layer.attention_output_norm = layer.mlp_output_norm =
+          Zeros(model.hidden, 1);
+    }
     const auto expert_of = [&](int64_t units) {
       return ReferenceExpert{.gate = Zeros(units, model.hidden),
                              .up = Zeros(units, model.hidden),
@@ -342,7 +405,9 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
       layer.key_bias = layer.value_bias = Zeros(kvs, 1);
     }
     if (model.qk_norm) {
-      layer.query_norm = layer.key_norm = Zeros(model.head_size, 1);
+      layer.query_norm =
+          Zeros(model.shared_qk_norm ? queries : model.head_size, 1);
+      layer.key_norm = Zeros(model.shared_qk_norm ? kvs : model.head_size, 1);
     }
     if (model.output_bias) layer.output_bias = Zeros(model.hidden, 1);
   }
@@ -371,12 +436,14 @@ std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights) {
              {"self_attn.o_proj.bias", &layer.output_bias},
              {"self_attn.q_norm.weight", &layer.query_norm},
              {"self_attn.k_norm.weight", &layer.key_norm},
+             {"attention_output_norm.weight", &layer.attention_output_norm},
              {"post_attention_layernorm.weight", &layer.mlp_norm},
              {"mlp.gate_proj.weight", &layer.gate},
              {"mlp.up_proj.weight", &layer.up},
              {"mlp.down_proj.weight", &layer.down},
              {"mlp.gate.weight", &layer.router},
-             {"mlp.gate.e_score_correction_bias", &layer.router_bias}}) {
+             {"mlp.gate.e_score_correction_bias", &layer.router_bias},
+             {"mlp_output_norm.weight", &layer.mlp_output_norm}}) {
       if (tensor.values->empty()) continue;
       tensors.push_back({at + tensor.name, tensor.values});
     }
@@ -435,6 +502,7 @@ struct LayerPass {
   plain::Counts seen;              // The number of keys of each token.
   Numbers query_input, key_input;  // The inputs of the heads' norms.
   Numbers input, normalised, query, key, value, attended;
+  Numbers attention_output, mlp_output;  // The inputs of the outputs' norms.
   Numbers middle, middle_normalised, gate, up, product;
   // For a mixture, by token: the logits and scores of all experts, and the
   // weights and activations of the token's experts.
@@ -511,9 +579,16 @@ class Model {
         batch_(batch),
         width_(static_cast<size_t>(model.hidden)),
         vocabulary_(static_cast<size_t>(model.vocabulary)),
-        heads_{batch.sequences, batch.length, static_cast<size_t>(model.heads),
+        heads_{batch.sequences,
+               batch.length,
+               static_cast<size_t>(model.heads),
                static_cast<size_t>(model.kv_heads),
-               static_cast<size_t>(model.head_size)} {}
+               static_cast<size_t>(model.head_size),
+               std::pow(model.score_scalar > 0
+                            ? model.score_scalar
+                            : static_cast<double>(model.head_size),
+                        -0.5),
+               model.attention_cap} {}
 
   void Forward() {
     Numbers x;
@@ -529,6 +604,9 @@ class Model {
     normalised_ =
         plain::RmsNorm(last_, weights_.final_norm, model_.norm_epsilon);
     logits_ = plain::Linear(normalised_, table(), width_);
+    for (double& logit : logits_) {
+      logit = plain::Capped(logit, model_.final_cap);
+    }
   }
 
   double Loss() const {
@@ -628,14 +706,37 @@ class Model {
     return model_.tied_embeddings ? weights_.embedding : weights_.head;
   }
 
-  // m = x + Wo attention(norm(x)); y = m + Wdown glu(norm(m)).
+  // The norm of x, or x itself without a weight.
+  Numbers NormOf(const Numbers& weight, const Numbers& x) const {
+    return weight.empty() ? x : plain::RmsNorm(x, weight, model_.norm_epsilon);
+  }
+  // Returns the gradient of the norm's input, and adds to that of its weight.
+  Numbers NormBackward(const Numbers& dy, const Numbers& x,
+                       const Numbers& weight, Numbers& dweight) const {
+    if (weight.empty()) return dy;
+    Numbers dx = ZerosLike(x);
+    plain::RmsNormBackward(dy, x, weight, model_.norm_epsilon, dx, dweight);
+    return dx;
+  }
+  const RotaryFrequencies* RotaryOf(const LayerPass& p) const {
+    return model_.RotaryOf(&p - passes_.data());
+  }
+  void RotateHeads(const LayerPass& p, double direction, Numbers& query,
+                   Numbers& key) const {
+    const RotaryFrequencies* const rotary = RotaryOf(p);
+    if (rotary == nullptr) return;
+    plain::Rotate(heads_, heads_.heads, *rotary, direction, query);
+    plain::Rotate(heads_, heads_.kv_heads, *rotary, direction, key);
+  }
+
+  // m = x + Wo attention(norm(x)); y = m + Wdown glu(norm(m)), where either
+  // input or output of attention and MLP are normalised, or both.
   Numbers ForwardLayer(const ReferenceLayer& w, Numbers x) {
     LayerPass& p = passes_.emplace_back();
     p.seen = SeenIn(static_cast<size_t>(
         model_.WindowOf(static_cast<int64_t>(passes_.size()) - 1)));
     p.input = std::move(x);
-    p.normalised =
-        plain::RmsNorm(p.input, w.attention_norm, model_.norm_epsilon);
+    p.normalised = NormOf(w.attention_norm, p.input);
     p.query = plain::Linear(p.normalised, w.query, width_);
     p.key = plain::Linear(p.normalised, w.key, width_);
     p.value = plain::Linear(p.normalised, w.value, width_);
@@ -649,18 +750,18 @@ class Model {
           plain::RmsNorm(p.query_input, w.query_norm, model_.norm_epsilon);
       p.key = plain::RmsNorm(p.key_input, w.key_norm, model_.norm_epsilon);
     }
-    plain::Rotate(heads_, heads_.heads, model_.rotary, 1, p.query);
-    plain::Rotate(heads_, heads_.kv_heads, model_.rotary, 1, p.key);
+    RotateHeads(p, 1, p.query, p.key);
     p.attended = plain::Attend(heads_, p.seen, p.query, p.key, p.value);
-    p.middle = plain::Linear(p.attended, w.output, Queries());
-    AddBias(w.output_bias, p.middle);
+    p.attention_output = plain::Linear(p.attended, w.output, Queries());
+    AddBias(w.output_bias, p.attention_output);
+    p.middle = NormOf(w.attention_output_norm, p.attention_output);
     AddTo(p.middle, p.input);
-    p.middle_normalised =
-        plain::RmsNorm(p.middle, w.mlp_norm, model_.norm_epsilon);
-    Numbers y = w.experts.empty() ? MlpOf(model_.glu, w.gate, w.up, w.down,
-                                          p.middle_normalised, width_, p.gate,
-                                          p.up, p.product)
-                                  : ForwardMixture(w, p);
+    p.middle_normalised = NormOf(w.mlp_norm, p.middle);
+    p.mlp_output = w.experts.empty() ? MlpOf(model_.glu, w.gate, w.up, w.down,
+                                             p.middle_normalised, width_,
+                                             p.gate, p.up, p.product)
+                                     : ForwardMixture(w, p);
+    Numbers y = NormOf(w.mlp_output_norm, p.mlp_output);
     AddTo(y, p.middle);
     return y;
   }
@@ -771,6 +872,9 @@ class Model {
         value += 2 * batch_.z_loss * LogSum(t) * value - spread;
       }
       p[TargetOf(t)] -= 1 - batch_.label_smoothing;
+      for (size_t v = 0; v < vocabulary_; ++v) {
+        p[v] *= plain::CapSlope(logits_[t * vocabulary_ + v], model_.final_cap);
+      }
       for (double& value : p) value = IsMasked(t) ? 0 : value / targets();
       dlogits.insert(dlogits.end(), p.begin(), p.end());
     }
@@ -785,16 +889,21 @@ class Model {
 
   Numbers BackwardLayer(const ReferenceLayer& w, const LayerPass& p,
                         const Numbers& dy, ReferenceLayer& gradients) const {
-    Numbers dmiddle = BackwardMlp(w, p, dy, gradients);
+    const Numbers dmlp = NormBackward(dy, p.mlp_output, w.mlp_output_norm,
+                                      gradients.mlp_output_norm);
+    Numbers dmiddle = BackwardMlp(w, p, dmlp, gradients);
     AddTo(dmiddle, dy);
-    Numbers dx = BackwardAttention(w, p, dmiddle, gradients);
+    const Numbers dattention =
+        NormBackward(dmiddle, p.attention_output, w.attention_output_norm,
+                     gradients.attention_output_norm);
+    Numbers dx = BackwardAttention(w, p, dattention, gradients);
     AddTo(dx, dmiddle);
     return dx;
   }
 
   Numbers BackwardMlp(const ReferenceLayer& w, const LayerPass& p,
                       const Numbers& dy, ReferenceLayer& gradients) const {
-    Numbers dnormalised = ZerosLike(p.middle), dmiddle = ZerosLike(p.middle);
+    Numbers dnormalised = ZerosLike(p.middle);
     if (w.experts.empty()) {
       MlpBackward(model_.glu, dy, w.gate, w.up, w.down, p.middle_normalised,
                   width_, p.gate, p.up, p.product, dnormalised, gradients.gate,
@@ -802,9 +911,7 @@ class Model {
     } else {
       BackwardMixture(w, p, dy, dnormalised, gradients);
     }
-    plain::RmsNormBackward(dnormalised, p.middle, w.mlp_norm,
-                           model_.norm_epsilon, dmiddle, gradients.mlp_norm);
-    return dmiddle;
+    return NormBackward(dnormalised, p.middle, w.mlp_norm, gradients.mlp_norm);
   }
 
   void BackwardMixture(const ReferenceLayer& w, const LayerPass& p,
@@ -889,13 +996,12 @@ class Model {
                             ReferenceLayer& gradients) const {
     Numbers dattended = ZerosLike(p.attended), dquery = ZerosLike(p.query),
             dkey = ZerosLike(p.key), dvalue = ZerosLike(p.value),
-            dnormalised = ZerosLike(p.input), dx = ZerosLike(p.input);
+            dnormalised = ZerosLike(p.input);
     plain::LinearBackward(dmiddle, p.attended, w.output, Queries(), dattended,
                           gradients.output);
     plain::AttendBackward(heads_, p.seen, dattended, p.query, p.key, p.value,
                           dquery, dkey, dvalue);
-    plain::Rotate(heads_, heads_.heads, model_.rotary, -1, dquery);
-    plain::Rotate(heads_, heads_.kv_heads, model_.rotary, -1, dkey);
+    RotateHeads(p, -1, dquery, dkey);
     if (model_.qk_norm) {
       Numbers dinput = ZerosLike(dquery);
       plain::RmsNormBackward(dquery, p.query_input, w.query_norm,
@@ -916,9 +1022,8 @@ class Model {
                           gradients.key);
     plain::LinearBackward(dvalue, p.normalised, w.value, width_, dnormalised,
                           gradients.value);
-    plain::RmsNormBackward(dnormalised, p.input, w.attention_norm,
-                           model_.norm_epsilon, dx, gradients.attention_norm);
-    return dx;
+    return NormBackward(dnormalised, p.input, w.attention_norm,
+                        gradients.attention_norm);
   }
 
   size_t Queries() const { return heads_.heads * heads_.head_size; }

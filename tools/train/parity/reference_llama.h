@@ -16,7 +16,9 @@
 // Hendrycks and Gimpel, GELU, arXiv 1606.08415, section 2; Gemma, 2403.08295;
 // for mixtures of experts Jiang et al., arXiv 2401.04088, section 2.1;
 // DeepSeek-V3, arXiv 2412.19437, equations 12 to 20; ST-MoE, arXiv 2202.08906,
-// equation 5.
+// equation 5; for long sequences Peng et al., YaRN, arXiv 2309.00071; for caps
+// Gemma 2, arXiv 2408.00118, section 2; for norms of outputs OLMo 2, arXiv
+// 2501.00656, section 3.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 
@@ -85,6 +87,7 @@ struct ReferenceLayer {
   std::vector<double> query_bias = {}, key_bias = {}, value_bias = {};
   std::vector<double> output_bias = {};
   std::vector<double> query_norm = {}, key_norm = {};
+  std::vector<double> attention_output_norm = {}, mlp_output_norm = {};
   // For a mixture of experts, instead of gate, up and down.
   std::vector<double> router = {}, router_bias = {};
   std::vector<ReferenceExpert> experts = {};
@@ -110,8 +113,9 @@ struct NamedWeights {
 
 // Lists the embedding, the layers in order (norm, q, k, v, o, norm, gate, up,
 // down), the final norm, and the head unless it is tied. A bias follows its
-// weight. In mixtures of experts the router, its bias, the experts in order and
-// the shared expert follow the second norm.
+// weight, and the norm of an output the output's weight. In mixtures of experts
+// the router, its bias, the experts in order and the shared expert follow the
+// second norm.
 std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights);
 
 // Sets values that a program in any language can reproduce to the last bit.

@@ -14,6 +14,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tools/model_files/hugging_face_config.h"
+#include "tools/model_files/model_config.h"
 
 namespace tessera::train {
 namespace {
@@ -21,66 +23,14 @@ namespace {
 using ::testing::Each;
 using ::testing::SizeIs;
 
-tensor_parallel::RotaryFrequencies FrequenciesFrom(const nlohmann::json& json) {
-  tensor_parallel::RotaryFrequencies rotary = {.base = json.at("rope_theta")};
-  if (!json.contains("rope_scaling")) return rotary;
-  const nlohmann::json& scaling = json.at("rope_scaling");
-  rotary.factor = scaling.at("factor");
-  rotary.scaling = tensor_parallel::RotaryScaling::kLinear;
-  if (scaling.at("rope_type") == "linear") return rotary;
-  rotary.scaling = tensor_parallel::RotaryScaling::kLlama3;
-  rotary.low_turns = scaling.at("low_freq_factor");
-  rotary.high_turns = scaling.at("high_freq_factor");
-  rotary.original_positions = scaling.at("original_max_position_embeddings");
-  return rotary;
-}
-
-model_files::MixtureConfig MixtureFrom(const nlohmann::json& json) {
-  const std::string type = json.value("model_type", "llama");
-  const char* const experts = type == "mixtral"     ? "num_local_experts"
-                              : type == "qwen3_moe" ? "num_experts"
-                                                    : "n_routed_experts";
-  if (!json.contains(experts)) return {};
-  const int64_t units = type == "mixtral" ? json.at("intermediate_size")
-                                          : json.at("moe_intermediate_size");
-  return {
-      .experts = json.at(experts),
-      .per_token = json.at("num_experts_per_tok"),
-      .intermediate = units,
-      .shared_intermediate = units * json.value("n_shared_experts", int64_t{0}),
-      .dense_layers = json.value("first_k_dense_replace", int64_t{0}),
-      .sigmoid = type == "dots1",
-      .normalise = json.value("norm_topk_prob", true),
-      .scale = json.value("routed_scaling_factor", 1.0)};
-}
-
-model_files::ModelConfig ConfigFrom(const nlohmann::json& json) {
-  const std::string type = json.value("model_type", "llama");
-  const bool is_qwen2 = type == "qwen2", has_head_norms = type == "qwen3" ||
-                                                          type == "qwen3_moe" ||
-                                                          type == "dots1";
-  const bool biases = json.value("attention_bias", false);
-  const bool has_window =
-      json.contains("sliding_window") && !json.at("sliding_window").is_null();
-  return {.vocabulary = json.at("vocab_size"),
-          .hidden = json.at("hidden_size"),
-          .intermediate = json.at("intermediate_size"),
-          .layers = json.at("num_hidden_layers"),
-          .heads = json.at("num_attention_heads"),
-          .kv_heads = json.at("num_key_value_heads"),
-          .head_size = json.at("head_dim"),
-          .rotary = FrequenciesFrom(json),
-          .norm_epsilon = json.at("rms_norm_eps"),
-          .tied_embeddings = json.at("tie_word_embeddings"),
-          .qkv_bias = biases || is_qwen2,
-          .output_bias = biases,
-          .qk_norm = has_head_norms,
-          .window = has_window ? json.at("sliding_window").get<int64_t>() : 0,
-          .window_begin = json.value("max_window_layers", int64_t{0}),
-          .mixture = MixtureFrom(json),
-          .glu = type == "gemma" ? tensor_parallel::GluKind::kGeGlu
-                                 : tensor_parallel::GluKind::kSwiGlu,
-          .scaled_embedding = type == "gemma"};
+model_files::ModelConfig ConfigFrom(nlohmann::json json) {
+  if (!json.contains("model_type")) json["model_type"] = "llama";
+  if (!json.contains("max_position_embeddings")) {
+    json["max_position_embeddings"] = 512;
+  }
+  const auto config = model_files::ParseHuggingFaceConfig(json.dump());
+  EXPECT_THAT(config, IsOk());
+  return config.ok() ? config->model : model_files::ModelConfig();
 }
 
 nlohmann::json Fixture() {
@@ -106,7 +56,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
 
 TEST(ReferenceLlamaTest, MatchesTransformers) {
   const nlohmann::json cases = Fixture();
-  ASSERT_THAT(cases, SizeIs(14));
+  ASSERT_THAT(cases, SizeIs(23));
   for (const nlohmann::json& expected : cases) {
     const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
     SCOPED_TRACE(expected.at("model").dump());
@@ -207,6 +157,26 @@ const Sizes kSmallModels[] = {
                   .normalise = false,
                   .scale = 1.5}},
      1,
+     4},
+    {{.vocabulary = 5,
+      .hidden = 4,
+      .intermediate = 3,
+      .layers = 2,
+      .heads = 2,
+      .kv_heads = 1,
+      .head_size = 6,
+      .rotary = {.base = 50, .partial = 0.67, .attention_factor = 1.3},
+      .qk_norm = true,
+      .window = 2,
+      .glu = tensor_parallel::GluKind::kGeGlu,
+      .full_layers = {1},
+      .no_rope_layers = {0},
+      .output_norms = true,
+      .shared_qk_norm = true,
+      .score_scalar = 2,
+      .attention_cap = 0.7,
+      .final_cap = 1.5},
+     2,
      4}};
 
 void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,

@@ -50,8 +50,17 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
   const auto read = [&](LlamaPart part) {
     return ReadPart(reader, dtype, part, layer);
   };
-  TESSERA_ASSIGN_OR_RETURN(Tensor attention_norm,
-                           read(LlamaPart::kAttentionNorm));
+  std::optional<Tensor> attention_norm, mlp_norm;
+  if (reader.config().input_norms) {
+    TESSERA_ASSIGN_OR_RETURN(attention_norm, read(LlamaPart::kAttentionNorm));
+    TESSERA_ASSIGN_OR_RETURN(mlp_norm, read(LlamaPart::kMlpNorm));
+  }
+  std::optional<Tensor> attention_output_norm, mlp_output_norm;
+  if (reader.config().output_norms) {
+    TESSERA_ASSIGN_OR_RETURN(attention_output_norm,
+                             read(LlamaPart::kAttentionOutputNorm));
+    TESSERA_ASSIGN_OR_RETURN(mlp_output_norm, read(LlamaPart::kMlpOutputNorm));
+  }
   TESSERA_ASSIGN_OR_RETURN(Tensor qkv, read(LlamaPart::kQkv));
   TESSERA_ASSIGN_OR_RETURN(Tensor output, read(LlamaPart::kAttentionOutput));
   std::optional<Tensor> qkv_bias, output_bias;
@@ -67,7 +76,6 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
     TESSERA_ASSIGN_OR_RETURN(query_norm, read(LlamaPart::kQueryNorm));
     TESSERA_ASSIGN_OR_RETURN(key_norm, read(LlamaPart::kKeyNorm));
   }
-  TESSERA_ASSIGN_OR_RETURN(Tensor mlp_norm, read(LlamaPart::kMlpNorm));
   const bool is_mixture = reader.config().IsMixture(layer);
   const model_files::MixtureConfig& mixture = reader.config().mixture;
   TESSERA_ASSIGN_OR_RETURN(
@@ -87,20 +95,23 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
     TESSERA_ASSIGN_OR_RETURN(shared_gate_up, read(LlamaPart::kSharedGateUp));
     TESSERA_ASSIGN_OR_RETURN(shared_down, read(LlamaPart::kSharedDown));
   }
-  return LlamaLayerWeights{.attention_norm = std::move(attention_norm),
-                           .qkv = std::move(qkv),
-                           .qkv_bias = std::move(qkv_bias),
-                           .attention_output = std::move(output),
-                           .output_bias = std::move(output_bias),
-                           .query_norm = std::move(query_norm),
-                           .key_norm = std::move(key_norm),
-                           .mlp_norm = std::move(mlp_norm),
-                           .gate_up = std::move(gate_up),
-                           .down = std::move(down),
-                           .router = std::move(router),
-                           .router_bias = std::move(router_bias),
-                           .shared_gate_up = std::move(shared_gate_up),
-                           .shared_down = std::move(shared_down)};
+  return LlamaLayerWeights{
+      .attention_norm = std::move(attention_norm),
+      .qkv = std::move(qkv),
+      .qkv_bias = std::move(qkv_bias),
+      .attention_output = std::move(output),
+      .output_bias = std::move(output_bias),
+      .query_norm = std::move(query_norm),
+      .key_norm = std::move(key_norm),
+      .mlp_norm = std::move(mlp_norm),
+      .attention_output_norm = std::move(attention_output_norm),
+      .mlp_output_norm = std::move(mlp_output_norm),
+      .gate_up = std::move(gate_up),
+      .down = std::move(down),
+      .router = std::move(router),
+      .router_bias = std::move(router_bias),
+      .shared_gate_up = std::move(shared_gate_up),
+      .shared_down = std::move(shared_down)};
 }
 
 // Tokens per batch.
@@ -277,6 +288,7 @@ absl::Status LlamaDecoder::RunBatches(
     std::span<const int64_t> tokens,
     absl::FunctionRef<absl::Status(size_t, size_t)> after) {
   const size_t before = positions_.size();
+  end_ = static_cast<int64_t>(before + tokens.size());
   for (size_t first = 0; first < tokens.size();) {
     const size_t count =
         std::min(tokens.size() - first, static_cast<size_t>(kMostAtOnce));
@@ -351,22 +363,22 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
   TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::GatherRows{
       weights_.embedding(), {0, config_.vocabulary}, ids, hidden}));
   if (config_.scaled_embedding) {
-    TESSERA_RETURN_IF_ERROR(
-        ops_.Run(tensor_parallel::op::Scale{config_.EmbeddingScale(), hidden}));
+    TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Scale{
+        config_.EmbeddingScale(hidden.dtype()), hidden}));
   }
   for (size_t i = 0; i < caches_.size(); ++i) {
     const LlamaLayerWeights& layer = weights_.layers()[i];
+    TESSERA_RETURN_IF_ERROR(RunAttention(i, first, count));
     TESSERA_RETURN_IF_ERROR(
-        RunAttention(layer, caches_[i],
-                     config_.WindowOf(static_cast<int64_t>(i)), first, count));
-    TESSERA_RETURN_IF_ERROR(Normalise(layer.mlp_norm.view(), 0, count));
-    TESSERA_RETURN_IF_ERROR(mixtures_[i] ? RunMixture(*mixtures_[i], count)
-                                         : RunMlp(layer, count));
+        Normalise(layer.mlp_norm ? &*layer.mlp_norm : nullptr, 0, count));
+    TESSERA_RETURN_IF_ERROR(mixtures_[i]
+                                ? RunMixture(layer, *mixtures_[i], count)
+                                : RunMlp(layer, count));
   }
   return absl::OkStatus();
 }
 
-absl::Status LlamaDecoder::Normalise(ConstTensorView weight, int64_t begin,
+absl::Status LlamaDecoder::Normalise(const Tensor* weight, int64_t begin,
                                      int64_t count) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView x,
                            scratch_->hidden.view().Narrow(0, begin, count));
@@ -374,8 +386,43 @@ absl::Status LlamaDecoder::Normalise(ConstTensorView weight, int64_t begin,
                            scratch_->normed.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
                            scratch_->inverse.view().Narrow(0, 0, count));
-  return ops_.Run(tensor_parallel::op::RmsNorm{config_.norm_epsilon, x, weight,
-                                               y, inverse});
+  if (weight == nullptr) return ops_.Run(tensor_parallel::op::Copy{x, y});
+  return ops_.Run(tensor_parallel::op::RmsNorm{config_.norm_epsilon, x,
+                                               weight->view(), y, inverse});
+}
+
+absl::Status LlamaDecoder::AddOutput(ConstTensorView x, const Tensor& weight,
+                                     const std::optional<Tensor>& bias,
+                                     const std::optional<Tensor>& norm,
+                                     int64_t count) {
+  Tensor& target = norm.has_value() ? scratch_->mixed : scratch_->hidden;
+  TESSERA_ASSIGN_OR_RETURN(const TensorView y,
+                           target.view().Narrow(0, 0, count));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Gemm{
+      {.transpose_b = true, .beta = norm.has_value() ? 0.0 : 1.0},
+      x,
+      weight.view(),
+      y}));
+  if (bias.has_value()) {
+    TESSERA_RETURN_IF_ERROR(
+        ops_.Run(tensor_parallel::op::AddBias{bias->view(), y}));
+  }
+  return norm.has_value() ? AddMixed(norm, count) : absl::OkStatus();
+}
+
+absl::Status LlamaDecoder::AddMixed(const std::optional<Tensor>& norm,
+                                    int64_t count) {
+  TESSERA_ASSIGN_OR_RETURN(const TensorView mixed,
+                           scratch_->mixed.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
+                           scratch_->hidden.view().Narrow(0, 0, count));
+  if (norm.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
+                             scratch_->inverse.view().Narrow(0, 0, count));
+    TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
+        config_.norm_epsilon, mixed, norm->view(), mixed, inverse}));
+  }
+  return ops_.Run(tensor_parallel::op::Add{mixed, hidden});
 }
 
 absl::Status LlamaDecoder::Project(ConstTensorView weight, int64_t begin,
@@ -387,15 +434,26 @@ absl::Status LlamaDecoder::Project(ConstTensorView weight, int64_t begin,
   return ops_.Run(tensor_parallel::op::Gemm{{.transpose_b = true}, x, rows, y});
 }
 
-absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
-                                        Cache& cache, int64_t window,
-                                        int64_t first, int64_t count) {
-  const int64_t q = config_.QueryRows(), kv = config_.KvRows();
+absl::Status LlamaDecoder::Rotate(size_t number, int64_t count,
+                                  TensorView heads) {
+  const tensor_parallel::RotaryFrequencies* const rotary =
+      config_.RotaryOf(static_cast<int64_t>(number));
+  if (rotary == nullptr) return absl::OkStatus();
   const std::span<const int64_t> seen = positions_;
   TESSERA_ASSIGN_OR_RETURN(
       const ConstTensorView now,
       ConstTensorView::Of(seen.last(static_cast<size_t>(count)), {{count}}));
-  TESSERA_RETURN_IF_ERROR(Normalise(layer.attention_norm.view(), 0, count));
+  return ops_.Run(tensor_parallel::op::Rotate{
+      rotary->Of(config_.head_size, end_), /*inverse=*/false, now, heads});
+}
+
+absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,
+                                        int64_t count) {
+  const LlamaLayerWeights& layer = weights_.layers()[number];
+  Cache& cache = caches_[number];
+  const int64_t q = config_.QueryRows(), kv = config_.KvRows();
+  TESSERA_RETURN_IF_ERROR(Normalise(
+      layer.attention_norm ? &*layer.attention_norm : nullptr, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView query,
                            scratch_->query.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView new_keys,
@@ -420,31 +478,22 @@ absl::Status LlamaDecoder::RunAttention(const LlamaLayerWeights& layer,
                            HeadsOf(new_keys, config_.kv_heads));
   TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.query_norm, query_heads));
   TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.key_norm, key_heads));
-  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Rotate{
-      config_.rotary, /*inverse=*/false, now, query_heads}));
-  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Rotate{
-      config_.rotary, /*inverse=*/false, now, key_heads}));
-  TESSERA_RETURN_IF_ERROR(Attend(cache, window, query_heads));
+  TESSERA_RETURN_IF_ERROR(Rotate(number, count, query_heads));
+  TESSERA_RETURN_IF_ERROR(Rotate(number, count, key_heads));
+  TESSERA_RETURN_IF_ERROR(Attend(
+      cache, config_.WindowOf(static_cast<int64_t>(number)), query_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
                            scratch_->attended.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
-                           scratch_->hidden.view().Narrow(0, 0, count));
-  TESSERA_RETURN_IF_ERROR(
-      ops_.Run(tensor_parallel::op::Gemm{{.transpose_b = true, .beta = 1},
-                                         attended,
-                                         layer.attention_output.view(),
-                                         hidden}));
-  if (!layer.output_bias.has_value()) return absl::OkStatus();
-  return ops_.Run(
-      tensor_parallel::op::AddBias{layer.output_bias->view(), hidden});
+  return AddOutput(attended, layer.attention_output, layer.output_bias,
+                   layer.attention_output_norm, count);
 }
 
 absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
                                           TensorView heads) {
   if (!weight.has_value()) return absl::OkStatus();
-  const int64_t rows = heads.shape()[0] * heads.shape()[1];
-  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
-                           heads.Reshape({{rows, heads.shape()[2]}}));
+  const int64_t width = weight->view().shape()[0];
+  const int64_t rows = heads.element_count() / width;
+  TESSERA_ASSIGN_OR_RETURN(const TensorView x, heads.Reshape({{rows, width}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
                            scratch_->inverse.view().Narrow(0, 0, rows));
   return ops_.Run(tensor_parallel::op::RmsNorm{config_.norm_epsilon, x,
@@ -478,11 +527,11 @@ absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
                            OneSequence(ConstTensorView(values)));
   TESSERA_ASSIGN_OR_RETURN(const TensorView outputs, OneSequence(output));
   TESSERA_ASSIGN_OR_RETURN(const TensorView statistics, OneSequence(log_sums));
-  tensor_parallel::AttentionBlock block = {
-      .query = queries,
-      .key = all_keys_of,
-      .value = all_values_of,
-      .scale = 1 / std::sqrt(static_cast<double>(config_.head_size))};
+  tensor_parallel::AttentionBlock block = {.query = queries,
+                                           .key = all_keys_of,
+                                           .value = all_values_of,
+                                           .scale = config_.ScoreScale(),
+                                           .cap = config_.attention_cap};
   std::vector<int64_t> first_keys;
   if (window > 0) {
     for (int64_t i = length() - count; i < length(); ++i) {
@@ -506,38 +555,38 @@ absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
                            scratch_->up.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView activation,
                            scratch_->activation.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
-                           scratch_->hidden.view().Narrow(0, 0, count));
   const ConstTensorView weight = layer.gate_up.view();
   TESSERA_RETURN_IF_ERROR(Project(weight, 0, width, count, gate));
   TESSERA_RETURN_IF_ERROR(Project(weight, width, 2 * width, count, up));
   TESSERA_RETURN_IF_ERROR(
       ops_.Run(tensor_parallel::op::Glu{config_.glu, gate, up, activation}));
-  return ops_.Run(tensor_parallel::op::Gemm{
-      {.transpose_b = true, .beta = 1}, activation, layer.down.view(), hidden});
+  return AddOutput(activation, layer.down, /*bias=*/std::nullopt,
+                   layer.mlp_output_norm, count);
 }
 
-absl::Status LlamaDecoder::RunMixture(tensor_parallel::MoeMlp& mixture,
+absl::Status LlamaDecoder::RunMixture(const LlamaLayerWeights& layer,
+                                      tensor_parallel::MoeMlp& mixture,
                                       int64_t count) {
   TESSERA_ASSIGN_OR_RETURN(const TensorView x,
                            scratch_->normed.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView y,
                            scratch_->mixed.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
-                           scratch_->hidden.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const tensor_parallel::Partition tokens,
                            tensor_parallel::Partition::Balanced(count, 1));
   const absl::Status status =
       mixture.Forward(tokens, /*sequences=*/1, x, y, mixture_activations_);
   mixture_activations_.Clear();
   TESSERA_RETURN_IF_ERROR(status);
-  return ops_.Run(tensor_parallel::op::Add{y, hidden});
+  return AddMixed(layer.mlp_output_norm, count);
 }
 
 absl::Status LlamaDecoder::ComputeLogits(int64_t begin, TensorView logits) {
   const int64_t rows = logits.shape()[0];
-  TESSERA_RETURN_IF_ERROR(Normalise(weights_.norm(), begin, rows));
-  return Project(weights_.head(), 0, config_.vocabulary, rows, logits);
+  TESSERA_RETURN_IF_ERROR(Normalise(&weights_.norm(), begin, rows));
+  TESSERA_RETURN_IF_ERROR(
+      Project(weights_.head(), 0, config_.vocabulary, rows, logits));
+  if (config_.final_cap == 0) return absl::OkStatus();
+  return ops_.Run(tensor_parallel::op::SoftCap{config_.final_cap, logits});
 }
 
 absl::StatusOr<std::vector<double>> LlamaDecoder::LogitsOf(int64_t row) {

@@ -59,13 +59,14 @@ class WeightReader {
 
 // The weights of one layer. llama_names.h defines their shapes.
 struct LlamaLayerWeights {
-  Tensor attention_norm;
+  std::optional<Tensor> attention_norm;
   Tensor qkv;
   std::optional<Tensor> qkv_bias;
   Tensor attention_output;
   std::optional<Tensor> output_bias;
   std::optional<Tensor> query_norm, key_norm;
-  Tensor mlp_norm;
+  std::optional<Tensor> mlp_norm;
+  std::optional<Tensor> attention_output_norm, mlp_output_norm;
   // The weights of an MLP, or of the experts of a mixture.
   Tensor gate_up;
   Tensor down;
@@ -85,7 +86,7 @@ class LlamaWeights {
   ConstTensorView embedding() const { return embedding_.view(); }
   const std::vector<LlamaLayerWeights>& layers() const { return layers_; }
   std::vector<LlamaLayerWeights>& layers() { return layers_; }
-  ConstTensorView norm() const { return norm_.view(); }
+  const Tensor& norm() const { return norm_; }
   // The embedding if the model ties them.
   ConstTensorView head() const { return head_ ? head_->view() : embedding(); }
 
@@ -153,7 +154,7 @@ class LlamaDecoder {
     Tensor gate;        // [, intermediate]
     Tensor up;          // [, intermediate]
     Tensor activation;  // [, intermediate]
-    Tensor mixed;       // [, hidden], for mixtures of experts.
+    Tensor mixed;       // [, hidden], a sublayer's output before its norm.
     Tensor logits;      // [1, vocabulary]
   };
 
@@ -178,16 +179,24 @@ class LlamaDecoder {
       std::span<const int64_t> tokens,
       absl::FunctionRef<absl::Status(size_t first, size_t count)> after);
   absl::Status RunBatch(std::span<const int64_t> tokens);
-  absl::Status RunAttention(const LlamaLayerWeights& layer, Cache& cache,
-                            int64_t window, int64_t first, int64_t count);
+  absl::Status RunAttention(size_t number, int64_t first, int64_t count);
+  // Rotates the last tokens' heads in a layer.
+  absl::Status Rotate(size_t number, int64_t count, TensorView heads);
   absl::Status NormaliseHeads(const std::optional<Tensor>& weight,
                               TensorView heads);
   // attended = attention of the last tokens over all tokens or the window's.
   absl::Status Attend(Cache& cache, int64_t window, ConstTensorView query);
   absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);
-  absl::Status RunMixture(tensor_parallel::MoeMlp& mixture, int64_t count);
-  // normed = the norm of `count` rows of hidden.
-  absl::Status Normalise(ConstTensorView weight, int64_t begin, int64_t count);
+  absl::Status RunMixture(const LlamaLayerWeights& layer,
+                          tensor_parallel::MoeMlp& mixture, int64_t count);
+  // normed = the norm of `count` rows of hidden; without a weight, the rows.
+  absl::Status Normalise(const Tensor* weight, int64_t begin, int64_t count);
+  // hidden += x weight^T, or the norm of x weight^T + bias if there is one.
+  absl::Status AddOutput(ConstTensorView x, const Tensor& weight,
+                         const std::optional<Tensor>& bias,
+                         const std::optional<Tensor>& norm, int64_t count);
+  // hidden += mixed, or its norm.
+  absl::Status AddMixed(const std::optional<Tensor>& norm, int64_t count);
   // y = normed w^T for rows [begin, end) of w and `count` of normed.
   absl::Status Project(ConstTensorView weight, int64_t begin, int64_t end,
                        int64_t count, TensorView y);
@@ -206,6 +215,9 @@ class LlamaDecoder {
   std::vector<Cache> caches_;
   std::optional<Scratch> scratch_;
   std::vector<int64_t> positions_;  // 0, 1, ...
+  // The number of tokens after the current call, by which transformers chooses
+  // the frequencies of rotary positions.
+  int64_t end_ = 0;
 };
 
 }  // namespace tessera::train

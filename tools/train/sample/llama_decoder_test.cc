@@ -165,6 +165,8 @@ std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
   EXPECT_TRUE(absl::SimpleAtoi(words[1], &layer)) << name;
   for (const auto& [word, part] :
        {std::pair{"attention_norm", LlamaPart::kAttentionNorm},
+        {"attention_output_norm", LlamaPart::kAttentionOutputNorm},
+        {"mlp_output_norm", LlamaPart::kMlpOutputNorm},
         {".qkv.weight", LlamaPart::kQkv},
         {".qkv.bias", LlamaPart::kQkvBias},
         {".output.weight", LlamaPart::kAttentionOutput},
@@ -255,7 +257,27 @@ std::vector<model_files::ModelConfig> Models() {
   gemma.tied_embeddings = true;
   gemma.glu = tensor_parallel::GluKind::kGeGlu;
   gemma.scaled_embedding = true;
-  return {biased, windows, mixtral, dots, gemma};
+  model_files::ModelConfig gemma3 = gemma;
+  gemma3.architecture = model_files::Architecture::kGemma3;
+  gemma3.qk_norm = gemma3.output_norms = true;
+  gemma3.window = 4;
+  gemma3.full_layers = {1};
+  gemma3.local_rotary = tensor_parallel::RotaryFrequencies{.base = 50};
+  gemma3.score_scalar = 3;
+  gemma3.final_cap = 2;
+  model_files::ModelConfig gemma2 = gemma;
+  gemma2.architecture = model_files::Architecture::kGemma2;
+  gemma2.output_norms = true;
+  gemma2.score_scalar = 3;
+  gemma2.attention_cap = 0.5;
+  model_files::ModelConfig olmo = small;
+  olmo.architecture = model_files::Architecture::kOlmo2;
+  olmo.qk_norm = olmo.shared_qk_norm = olmo.output_norms = true;
+  olmo.input_norms = false;
+  model_files::ModelConfig smol = small;
+  smol.architecture = model_files::Architecture::kSmolLm3;
+  smol.no_rope_layers = {1};
+  return {biased, windows, mixtral, dots, gemma, gemma3, gemma2, olmo, smol};
 }
 
 TEST_P(LlamaDecoderTest, MatchesTrainingModel) {

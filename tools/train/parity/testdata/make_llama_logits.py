@@ -16,12 +16,17 @@ import transformers
 from transformers import modeling_rope_utils
 from transformers.models.dots1 import modeling_dots1
 from transformers.models.gemma import modeling_gemma
+from transformers.models.gemma2 import modeling_gemma2
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.mixtral import modeling_mixtral
+from transformers.models.olmo2 import modeling_olmo2
+from transformers.models.phi3 import modeling_phi3
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3_moe import modeling_qwen3_moe
+from transformers.models.smollm3 import modeling_smollm3
 
 CASES = [
     dict(vocab_size=11, hidden_size=12, intermediate_size=14, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -67,6 +72,39 @@ CASES = [
     dict(model_type="gemma", vocab_size=7, hidden_size=10, intermediate_size=9, num_hidden_layers=2, num_attention_heads=4,
          num_key_value_heads=1, head_dim=6, rms_norm_eps=1e-6, rope_theta=100.0, tie_word_embeddings=True, sequences=2,
          length=6),
+    # Yarn, with high, low and medium frequencies, cut at whole pairs and not; beyond and up to the original positions.
+    dict(vocab_size=6, hidden_size=8, intermediate_size=6, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+         head_dim=16, rms_norm_eps=1e-5, rope_theta=50.0, tie_word_embeddings=False, sequences=1, length=19,
+         rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=6.0, beta_slow=0.5, original_max_position_embeddings=64)),
+    dict(model_type="qwen3", vocab_size=6, hidden_size=8, intermediate_size=6, num_hidden_layers=1, num_attention_heads=2,
+         num_key_value_heads=1, head_dim=12, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=1, length=9,
+         rope_scaling=dict(rope_type="yarn", factor=8.0, beta_fast=4.0, beta_slow=1.0, truncate=False, mscale=0.7,
+                           mscale_all_dim=0.3, original_max_position_embeddings=32)),
+    dict(vocab_size=6, hidden_size=8, intermediate_size=6, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+         head_dim=8, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=1, length=11,
+         max_position_embeddings=8, rope_scaling=dict(rope_type="dynamic", factor=3.0)),
+    # The short and the long factors, of a part of each head.
+    dict(model_type="phi3", vocab_size=7, hidden_size=16, intermediate_size=9, num_hidden_layers=2, num_attention_heads=2,
+         num_key_value_heads=1, rms_norm_eps=1e-5, rope_theta=100.0, partial_rotary_factor=0.75, tie_word_embeddings=False,
+         sequences=2, length=6, original_max_position_embeddings=16,
+         rope_scaling=dict(rope_type="longrope", short_factor=[1.0, 1.5, 2.0], long_factor=[2.0, 3.0, 5.0])),
+    dict(model_type="phi3", vocab_size=6, hidden_size=8, intermediate_size=7, num_hidden_layers=1, num_attention_heads=2,
+         num_key_value_heads=2, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True, sequences=1, length=9,
+         original_max_position_embeddings=7, sliding_window=4,
+         rope_scaling=dict(rope_type="longrope", short_factor=[1.0, 1.5], long_factor=[2.0, 3.0])),
+    dict(model_type="smollm3", vocab_size=8, hidden_size=8, intermediate_size=6, num_hidden_layers=3, num_attention_heads=4,
+         num_key_value_heads=2, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True, sequences=2, length=6,
+         no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=3),
+    dict(model_type="olmo2", vocab_size=8, hidden_size=16, intermediate_size=6, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=2, rms_norm_eps=1e-3, rope_theta=100.0, tie_word_embeddings=False, sequences=2, length=6),
+    # Caps, small enough to matter, and windows of 3 keys in every other layer.
+    dict(model_type="gemma2", vocab_size=7, hidden_size=12, intermediate_size=9, num_hidden_layers=3, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True, sequences=2, length=7,
+         query_pre_attn_scalar=3, attn_logit_softcapping=0.5, final_logit_softcapping=2.0, sliding_window=3),
+    dict(model_type="gemma3_text", vocab_size=7, hidden_size=12, intermediate_size=9, num_hidden_layers=3, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, rope_theta=1000.0, rope_local_base_freq=50.0,
+         tie_word_embeddings=True, sequences=2, length=7, query_pre_attn_scalar=3, final_logit_softcapping=2.0, sliding_window=3,
+         layer_types=["sliding_attention", "full_attention", "sliding_attention"], rope_scaling=dict(rope_type="linear", factor=8.0)),
 ]
 
 MODELS = {
@@ -78,6 +116,11 @@ MODELS = {
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     "dots1": (transformers.Dots1Config, transformers.Dots1ForCausalLM),
     "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
+    "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
+    "gemma3_text": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
+    "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
+    "olmo2": (transformers.Olmo2Config, transformers.Olmo2ForCausalLM),
 }
 
 
@@ -105,6 +148,8 @@ def tensors_of(model):
     parameters = dict(model.named_parameters())
     buffers = {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
     used, tensors = set(), []
+    config = model.config
+    has_output_norms = config.model_type in ("olmo2", "gemma2", "gemma3_text")
 
     def add(name, part=lambda tensor: tensor, label=None):
         if name in buffers:
@@ -117,11 +162,25 @@ def tensors_of(model):
     add("model.embed_tokens.weight")
     for layer in range(model.config.num_hidden_layers):
         at = "model.layers.%d." % layer
-        for name in ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm",
-                     "self_attn.k_norm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.gate"):
+        add(at + "input_layernorm.weight")
+        rows = [0]
+        for heads in (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads):
+            rows.append(rows[-1] + heads * model.model.layers[layer].self_attn.head_dim)
+        for name, first, end in zip("qkv", rows, rows[1:]):
+            add(at + "self_attn.%s_proj.weight" % name)
+            add(at + "self_attn.%s_proj.bias" % name)
+            add(at + "self_attn.qkv_proj.weight", lambda tensor: tensor[first:end], name)
+        for name in ("self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm",
+                     "pre_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj"):
             add(at + name + ".weight")
             add(at + name + ".bias")
+        add(at + "mlp.gate_up_proj.weight", lambda tensor: tensor[:config.intermediate_size], "gate")
+        add(at + "mlp.gate_up_proj.weight", lambda tensor: tensor[config.intermediate_size:], "up")
+        add(at + "mlp.down_proj.weight")
+        add(at + "mlp.gate.weight")
         add(at + "mlp.gate.e_score_correction_bias")
+        if has_output_norms:
+            add(at + "post_feedforward_layernorm.weight")
         fused = parameters.get(at + "mlp.experts.gate_up_proj")
         for expert in range(0 if fused is None else fused.shape[0]):
             units = fused.shape[1] // 2
@@ -151,7 +210,7 @@ def fill_by_formula(model):
             values = [math.ldexp(split_mix_64((i << 32) + j) >> 11, -52) - 1 for j in range(parameter.numel())]
             norm = name.endswith("norm.weight")
             # Gemma's norms multiply by 1 + their weight.
-            one = 0 if model.config.model_type == "gemma" else 1
+            one = 0 if model.config.model_type.startswith("gemma") else 1
             values = [one + s / 4 if norm else s / 2 for s in values]
             parameter.copy_(torch.tensor(values, dtype=torch.float64).reshape(parameter.shape))
 
@@ -168,9 +227,16 @@ def slopes_of(model):
 def run(case):
     options = {key: value for key, value in case.items() if key not in ("sequences", "length", "model_type", "rope_scaling")}
     rope = {"rope_theta": options.pop("rope_theta"), "rope_type": "default", **case.get("rope_scaling", {})}
+    if "partial_rotary_factor" in options:
+        rope["partial_rotary_factor"] = options.pop("partial_rotary_factor")
     config_class, model_class = MODELS[case.get("model_type", "llama")]
-    config = config_class(**options, rope_parameters=rope, max_position_embeddings=512, attn_implementation="eager", experts_implementation="eager")
-    for key, value in rope.items():
+    options.setdefault("max_position_embeddings", 512)
+    options["pad_token_id"] = None  # Its row of the embedding would have no gradient.
+    given = rope
+    if "rope_local_base_freq" in options:
+        given = {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": options.pop("rope_local_base_freq")}}
+    config = config_class(**options, rope_parameters=given, attn_implementation="eager", experts_implementation="eager")
+    for key, value in given.items():
         if config.rope_parameters[key] != value:
             sys.exit("the configuration has %s" % config.rope_parameters)
     model = model_class(config).double().eval()
@@ -189,8 +255,9 @@ def run(case):
 
 def main():
     singles = [run(case) for case in CASES]
-    for module in (modeling_dots1, modeling_gemma, modeling_llama, modeling_mistral, modeling_mixtral, modeling_qwen2, modeling_qwen3, modeling_qwen3_moe,
-                   modeling_rope_utils):
+    torch.set_default_dtype(torch.float64)
+    for module in (modeling_dots1, modeling_gemma, modeling_gemma2, modeling_gemma3, modeling_llama, modeling_mistral, modeling_mixtral,
+                   modeling_olmo2, modeling_phi3, modeling_qwen2, modeling_qwen3, modeling_qwen3_moe, modeling_smollm3, modeling_rope_utils):
         use_doubles(module)
     documents = []
     for case, single in zip(CASES, singles):

@@ -25,7 +25,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
 #include "offload/optimizer/triad.h"
 #include "tools/cli/cli.h"
 #include "tools/cli/records.h"

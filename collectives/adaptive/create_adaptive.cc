@@ -4,9 +4,7 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

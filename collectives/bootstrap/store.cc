@@ -1,7 +1,6 @@
 #include "collectives/bootstrap/store.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/escaping.h"

@@ -1,7 +1,6 @@
 #include "collectives/bootstrap/tls_store.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 

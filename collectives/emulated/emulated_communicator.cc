@@ -1,6 +1,5 @@
 #include "collectives/emulated/emulated_communicator.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>

@@ -1,7 +1,7 @@
 // Helpers for engines over a communication library (MPI, Gloo, NCCL): polling
 // with Backoff, checks that ranks agree (MessageHeader, CheckSignatures), parts
 // of reductions that the library lacks, messages of a rank to itself, ordinary
-// memory, ids of subgroups.
+// memory, ids of subgroups; LibraryEngine, what these engines have in common.
 #ifndef TESSERA_COLLECTIVES_ENGINE_LIBRARY_ENGINE_H_
 #define TESSERA_COLLECTIVES_ENGINE_LIBRARY_ENGINE_H_
 
@@ -18,6 +18,8 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -182,6 +184,39 @@ std::string SubgroupId(std::string_view id, std::span<const Rank> members,
 
 // Converts a deadline in MonotonicNanos, for stores.
 absl::Time TimeOfDeadline(int64_t deadline);
+
+// An engine with the messages of a GroupTransport over a Group. `Self` is the
+// engine's class, which is made of a group.
+template <typename Self, typename Group, typename GroupTransport>
+class LibraryEngine : public Engine {
+ public:
+  explicit LibraryEngine(std::shared_ptr<Group> group)
+      : group_(std::move(group)), transport_(group_) {}
+
+  Rank rank() const override { return Rank(group_->rank()); }
+  int64_t size() const override { return group_->size(); }
+  Transport* transport() override { return &transport_; }
+
+  absl::StatusOr<std::unique_ptr<Engine>> CreateSubgroup(
+      std::span<const Rank> members, uint32_t group,
+      int64_t deadline) override {
+    absl::StatusOr<std::shared_ptr<Group>> subgroup =
+        group_->Subgroup(members, group, deadline);
+    if (!subgroup.ok()) return subgroup.status();
+    return std::make_unique<Self>(*std::move(subgroup));
+  }
+  absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(
+      int64_t bytes) override {
+    return AllocateOrdinary(bytes);
+  }
+  std::vector<PeerReport> Peers() const override {
+    return group_->peers().reports();
+  }
+
+ protected:
+  const std::shared_ptr<Group> group_;
+  GroupTransport transport_;
+};
 
 }  // namespace tessera::collectives
 

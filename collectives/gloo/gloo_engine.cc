@@ -305,48 +305,21 @@ absl::Status RunGlooCollective(GlooGroup& group, const Operation& operation,
   }
 }
 
-class GlooEngine : public Engine {
+class GlooEngine final
+    : public LibraryEngine<GlooEngine, GlooGroup, GlooTransport> {
  public:
-  explicit GlooEngine(std::shared_ptr<GlooGroup> group)
-      : group_(std::move(group)), transport_(group_) {}
+  using LibraryEngine::LibraryEngine;
 
   std::string_view name() const override { return "gloo"; }
-  Rank rank() const override { return group_->rank(); }
-  int64_t size() const override { return group_->size(); }
   bool Implements(OpKind kind) const override { return GlooImplements(kind); }
-
   absl::Status Run(const Operation& operation,
                    OperationContext& context) override {
     return RunGlooCollective(*group_, operation, context);
   }
-
-  Transport* transport() override { return &transport_; }
-
-  absl::StatusOr<std::unique_ptr<Engine>> CreateSubgroup(
-      std::span<const Rank> members, uint32_t group,
-      int64_t deadline) override {
-    TESSERA_ASSIGN_OR_RETURN(auto subgroup,
-                             group_->Subgroup(members, group, deadline));
-    return std::make_unique<GlooEngine>(std::move(subgroup));
-  }
-
-  absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(
-      int64_t bytes) override {
-    return AllocateOrdinary(bytes);
-  }
-
   void Abort(const absl::Status& reason) override {
     group_->Abort(reason);
     transport_.Abort(reason);
   }
-
-  std::vector<PeerReport> Peers() const override {
-    return group_->peers().reports();
-  }
-
- private:
-  const std::shared_ptr<GlooGroup> group_;
-  GlooTransport transport_;
 };
 
 absl::Status Validate(const GlooOptions& options) {

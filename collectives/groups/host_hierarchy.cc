@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "collectives/bootstrap/peer_process.h"
 #include "collectives/communicator.h"
-#include "collectives/engine/operation_context.h"
 #include "collectives/groups/agreement.h"
 
 namespace tessera::collectives {

@@ -9,10 +9,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace tessera::collectives::host_memory {

@@ -552,48 +552,21 @@ absl::Status RunMpiCollective(MpiGroup& group, const Operation& operation,
   return status;
 }
 
-class MpiEngine : public Engine {
+class MpiEngine final
+    : public LibraryEngine<MpiEngine, MpiGroup, MpiTransport> {
  public:
-  explicit MpiEngine(std::shared_ptr<MpiGroup> group)
-      : group_(std::move(group)), transport_(group_) {}
+  using LibraryEngine::LibraryEngine;
 
   std::string_view name() const override { return "mpi"; }
-  Rank rank() const override { return Rank(group_->rank()); }
-  int64_t size() const override { return group_->size(); }
   bool Implements(OpKind kind) const override { return IsCollective(kind); }
-
   absl::Status Run(const Operation& operation,
                    OperationContext& context) override {
     return RunMpiCollective(*group_, operation, context);
   }
-
-  Transport* transport() override { return &transport_; }
-
-  absl::StatusOr<std::unique_ptr<Engine>> CreateSubgroup(
-      std::span<const Rank> members, uint32_t group,
-      int64_t deadline) override {
-    TESSERA_ASSIGN_OR_RETURN(auto subgroup,
-                             group_->Subgroup(members, group, deadline));
-    return std::make_unique<MpiEngine>(std::move(subgroup));
-  }
-
-  absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateShared(
-      int64_t bytes) override {
-    return AllocateOrdinary(bytes);
-  }
-
   void Abort(const absl::Status& reason) override {
     group_->Abort(reason);
     transport_.CancelReceives();
   }
-
-  std::vector<PeerReport> Peers() const override {
-    return group_->peers().reports();
-  }
-
- private:
-  const std::shared_ptr<MpiGroup> group_;
-  MpiTransport transport_;
 };
 
 }  // namespace

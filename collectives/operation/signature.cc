@@ -1,7 +1,6 @@
 #include "collectives/operation/signature.h"
 
 #include <bit>
-#include <span>
 
 #include "absl/strings/str_cat.h"
 

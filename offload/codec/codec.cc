@@ -1,7 +1,6 @@
 #include "offload/codec/codec.h"
 
 #include <array>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

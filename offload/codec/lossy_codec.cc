@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/dtype/convert.h"
 #include "base/status_macros.h"
 #include "offload/codec/block_kernels.h"
 #include "offload/codec/checked_codec.h"

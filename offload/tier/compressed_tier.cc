@@ -1,7 +1,6 @@
 #include "offload/tier/compressed_tier.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "pipeline/draw/svg.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

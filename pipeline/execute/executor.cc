@@ -4,7 +4,6 @@
 #include <cstring>
 #include <numeric>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "pipeline/execute/messenger.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <deque>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -5,11 +5,9 @@
 #include <deque>
 #include <functional>
 #include <queue>
-#include <span>
 #include <tuple>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "pipeline/proof/action_position.h"
 #include "pipeline/proof/validate.h"

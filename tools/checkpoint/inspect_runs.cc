@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <functional>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -69,6 +68,15 @@ std::string Cell(std::string_view text) {
   return absl::StrReplaceAll(text, {{"\n", " "}, {"\"", "'"}});
 }
 
+absl::Status NoSuchTensor(const std::string& path, std::string_view name,
+                          const train::SavedRun& saved) {
+  std::vector<std::string_view> names;
+  for (const auto& [known, tensor] : saved.tensors()) names.push_back(known);
+  return absl::NotFoundError(absl::StrCat(QuotedPath(path), " has no tensor \"",
+                                          name, "\"; the nearest name is ",
+                                          NearestName(name, names)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path) {
@@ -126,9 +134,7 @@ absl::StatusOr<std::vector<TensorHolder>> HoldersOf(const std::string& path,
                                                     std::string_view name) {
   TESSERA_ASSIGN_OR_RETURN(const auto saved, train::SavedRun::Open(path));
   std::map<size_t, std::vector<zero3::ParameterId>> by_part;
-  std::vector<std::string_view> names;
   for (const auto& [tensor_name, tensor] : saved->tensors()) {
-    names.push_back(tensor_name);
     if (tensor_name != name &&
         !absl::StartsWith(tensor_name, absl::StrCat(name, "."))) {
       continue;
@@ -137,11 +143,7 @@ absl::StatusOr<std::vector<TensorHolder>> HoldersOf(const std::string& path,
       by_part[holder.part].push_back(holder.id);
     }
   }
-  if (by_part.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat(QuotedPath(path), " has no tensor \"", name,
-                     "\"; the nearest name is ", NearestName(name, names)));
-  }
+  if (by_part.empty()) return NoSuchTensor(path, name, *saved);
   std::vector<TensorHolder> holders;
   for (const auto& [index, ids] : by_part) {
     const zero3::CheckpointPart& part = saved->manifest().parts[index];
@@ -238,11 +240,7 @@ absl::StatusOr<ElementPlace> PlaceOf(const std::string& path,
   TESSERA_ASSIGN_OR_RETURN(const auto saved, train::SavedRun::Open(path));
   const auto found = saved->tensors().find(std::string(tensor));
   if (found == saved->tensors().end()) {
-    std::vector<std::string_view> names;
-    for (const auto& [name, other] : saved->tensors()) names.push_back(name);
-    return absl::NotFoundError(
-        absl::StrCat(QuotedPath(path), " has no tensor \"", tensor,
-                     "\"; the nearest name is ", NearestName(tensor, names)));
+    return NoSuchTensor(path, tensor, *saved);
   }
   const int64_t elements = ElementsOf(found->second);
   if (index < 0 || index >= elements) {

@@ -16,7 +16,6 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <cstddef>
 #include <memory>
 #include <optional>
 #include <set>

@@ -7,7 +7,6 @@
 
 #include <sys/resource.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -90,10 +90,8 @@ absl::Status MeasureCopies(Device& device, const OffloadBenchOptions& options,
       const Pass pass = Timed([&, &ways = ways] {
         return CopyAll(ways, size, static_cast<size_t>(block));
       });
-      TESSERA_ASSIGN_OR_RETURN(
-          m.times, CompareInTurns(
-                       pass, [&] { return limit; }, options.seconds));
-      sink(m);
+      TESSERA_RETURN_IF_ERROR(Report(
+          std::move(m), pass, [&] { return limit; }, options.seconds, sink));
     }
   }
   return absl::OkStatus();

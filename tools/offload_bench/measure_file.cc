@@ -154,14 +154,11 @@ absl::Status MeasureDirection(bool put, FileTier& tier, Blocks& blocks,
   m.bytes = blocks.bytes();
   m.limit = "device";
   m.note = NoteOf(tier, raw);
-  TESSERA_ASSIGN_OR_RETURN(
-      m.times, CompareInTurns(Timed([&] {
-                                return put ? blocks.PutAll(tier)
-                                           : blocks.GetAll(tier);
-                              }),
-                              Timed([&] { return raw.Move(put); }), seconds));
-  sink(m);
-  return absl::OkStatus();
+  const auto work = [&] {
+    return put ? blocks.PutAll(tier) : blocks.GetAll(tier);
+  };
+  return Report(std::move(m), Timed(work), Timed([&] { return raw.Move(put); }),
+                seconds, sink);
 }
 
 absl::Status MeasureBlocks(const OffloadBenchOptions& options,

@@ -126,10 +126,8 @@ absl::Status CodecCase::Measure(bool encode, const OffloadBenchOptions& options,
       const Pass limit,
       MemcpyPass(static_cast<int64_t>(values_.size() + held_), options.clock));
   const auto work = [this, encode] { return encode ? Encode() : Decode(); };
-  TESSERA_ASSIGN_OR_RETURN(m.times, CompareInTurns(Timed(work, options.clock),
-                                                   limit, options.seconds));
-  sink(m);
-  return absl::OkStatus();
+  return Report(std::move(m), Timed(work, options.clock), limit,
+                options.seconds, sink);
 }
 
 using offload::Accounting;
@@ -172,10 +170,8 @@ absl::Status MeasureDirection(const TierCase& c, bool put, Blocks& blocks,
   const auto work = [&] {
     return put ? blocks.PutAll(*c.tier) : blocks.GetAll(*c.tier);
   };
-  TESSERA_ASSIGN_OR_RETURN(m.times, CompareInTurns(Timed(work, options.clock),
-                                                   limit, options.seconds));
-  sink(m);
-  return absl::OkStatus();
+  return Report(std::move(m), Timed(work, options.clock), limit,
+                options.seconds, sink);
 }
 
 absl::Status MeasureTier(const TierCase& c, Blocks& blocks,
@@ -331,11 +327,8 @@ absl::Status MeasureStep(const StepCase& c, State& state,
   m.time = options.clock;
   const Pass limit =
       TriadPass(std::move(triad), static_cast<double>(m.bytes), options.clock);
-  TESSERA_ASSIGN_OR_RETURN(
-      m.times, CompareInTurns(Timed(step, options.clock, c.threads), limit,
-                              options.seconds));
-  sink(m);
-  return absl::OkStatus();
+  return Report(std::move(m), Timed(step, options.clock, c.threads), limit,
+                options.seconds, sink);
 }
 
 }  // namespace

@@ -199,6 +199,14 @@ std::string TextLine(const Measurement& m) {
 
 }  // namespace
 
+absl::Status Report(Measurement measurement, const Pass& subject,
+                    const Pass& limit, double seconds, const Sink& sink) {
+  TESSERA_ASSIGN_OR_RETURN(measurement.times,
+                           CompareInTurns(subject, limit, seconds));
+  sink(measurement);
+  return absl::OkStatus();
+}
+
 void MeasurementPrinter::Print(const Measurement& m) {
   std::string text;
   if (std::exchange(heading_, m.what) != m.what) {

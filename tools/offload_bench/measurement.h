@@ -25,7 +25,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
 #include "offload/optimizer/triad.h"
 #include "tools/cli/cli.h"
 #include "tools/cli/records.h"
@@ -154,6 +153,10 @@ struct Measurement {
 };
 
 using Sink = std::function<void(const Measurement&)>;
+
+// Adds the times of CompareInTurns to the measurement and passes it on.
+absl::Status Report(Measurement measurement, const Pass& subject,
+                    const Pass& limit, double seconds, const Sink& sink);
 
 // Prints measurements: columns what,name,operation,data,threads,block_bytes,
 // bytes,turns,clock,time_us,GBps,spread,limit,limit_GBps,limit_spread,share,

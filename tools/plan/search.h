@@ -11,9 +11,7 @@
 #define TESSERA_TOOLS_PLAN_SEARCH_H_
 
 #include <cstdint>
-#include <map>
 #include <ostream>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

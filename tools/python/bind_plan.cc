@@ -4,11 +4,9 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
-#include <variant>
 #include <vector>
 
 #include "base/byte_size.h"

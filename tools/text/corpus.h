@@ -23,7 +23,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"

@@ -4,8 +4,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <limits>
 

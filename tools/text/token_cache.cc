@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
-#include <string_view>
 #include <system_error>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/tensor/memory.h"
 #include "collectives/reduction/combine.h"
 #include "collectives/reduction/reduction.h"
 #include "offload/optimizer/gradient_statistics.h"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"

@@ -10,7 +10,6 @@
 #define TESSERA_TOOLS_TRAIN_LAUNCH_WORLD_H_
 
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"

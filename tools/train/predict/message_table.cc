@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

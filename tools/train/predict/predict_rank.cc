@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/device/host_device.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"

@@ -5,9 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/json/json.h"
 #include "collectives/operation/operation.h"
 #include "nlohmann/json.hpp"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstddef>
 #include <filesystem>
 #include <system_error>
 #include <vector>

@@ -1,6 +1,5 @@
 #include "tools/train/report/run_result.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>

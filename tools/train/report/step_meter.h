@@ -15,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"

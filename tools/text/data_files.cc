@@ -445,16 +445,17 @@ absl::StatusOr<ParsedDocument> DocumentOf(const Json& object,
              : TextOf(object);
 }
 
+constexpr JsonLimits kLineLimits = {.max_bytes = size_t{kMaxLineBytes},
+                                    .max_depth = 10'000,
+                                    .dialect = JsonDialect::kPython};
+
 // Parses a line of JSON lines and passes its document to `add`. Sets `is_bad`
 // if the line is invalid.
 absl::Status AddLine(std::string_view line, int64_t vocabulary,
                      absl::FunctionRef<absl::Status(const Document&)> add,
                      bool& is_bad) {
-  constexpr JsonLimits kLimits = {.max_bytes = size_t{kMaxLineBytes},
-                                  .max_depth = 10'000,
-                                  .dialect = JsonDialect::kPython};
   is_bad = true;
-  TESSERA_ASSIGN_OR_RETURN(const Json object, ParseJson(line, kLimits));
+  TESSERA_ASSIGN_OR_RETURN(const Json object, ParseJson(line, kLineLimits));
   TESSERA_ASSIGN_OR_RETURN(ParsedDocument parsed,
                            DocumentOf(object, vocabulary));
   is_bad = false;
@@ -463,6 +464,84 @@ absl::Status AddLine(std::string_view line, int64_t vocabulary,
   parsed.document.ids = parsed.ids;
   parsed.document.masked = parsed.masked;
   return add(parsed.document);
+}
+
+// Appends the array of ids `key`.
+absl::Status AppendIds(const Json& object, const char* key, int64_t vocabulary,
+                       std::vector<TokenId>& ids) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_array()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", key, "\" is ",
+                     found == object.end() ? "missing" : DescribeJson(*found),
+                     "; it must be an array of ids, such as [5, 17, 2]"));
+  }
+  for (size_t i = 0; i < found->size(); ++i) {
+    const std::optional<int64_t> id = JsonInteger((*found)[i]);
+    if (!id.has_value() || *id < 0 || *id >= vocabulary) {
+      return Invalid(
+          key, i, (*found)[i],
+          absl::StrCat("an id of the tokenizer, from 0 to ", vocabulary - 1));
+    }
+    ids.push_back(static_cast<TokenId>(*id));
+  }
+  return absl::OkStatus();
+}
+
+// The ids of the prompt, which are masked, and of a completion.
+absl::StatusOr<ParsedDocument> TokensOfPair(const Json& object, const char* key,
+                                            int64_t vocabulary) {
+  ParsedDocument parsed;
+  TESSERA_RETURN_IF_ERROR(
+      AppendIds(object, "prompt_ids", vocabulary, parsed.ids));
+  if (!parsed.ids.empty()) {
+    parsed.masked = {{0, static_cast<int64_t>(parsed.ids.size())}};
+  }
+  TESSERA_RETURN_IF_ERROR(AppendIds(object, key, vocabulary, parsed.ids));
+  return parsed;
+}
+
+absl::StatusOr<std::string_view> StringOfPair(const Json& object,
+                                              const char* key) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_string()) {
+    return found->get_ref<const std::string&>();
+  }
+  if (found != object.end() && found->is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", key,
+        "\" is an array; messages need the template of a chat, which is not "
+        "supported: apply it, and give strings, or ids as \"prompt_ids\", "
+        "\"chosen_ids\" and \"rejected_ids\""));
+  }
+  return absl::InvalidArgumentError(
+      "expected an object with the strings \"prompt\", \"chosen\" and "
+      "\"rejected\", such as {\"prompt\": \"2 + 2 =\", \"chosen\": \" 4\", "
+      "\"rejected\": \" 5\"}, or with arrays of ids as \"prompt_ids\", "
+      "\"chosen_ids\" and \"rejected_ids\"");
+}
+
+// Parses a line of preferences and passes it to `add`.
+absl::Status AddPreference(
+    std::string_view line, int64_t vocabulary,
+    absl::FunctionRef<absl::Status(const Preference&)> add) {
+  TESSERA_ASSIGN_OR_RETURN(const Json object, ParseJson(line, kLineLimits));
+  if (object.is_object() && object.contains("prompt_ids")) {
+    TESSERA_ASSIGN_OR_RETURN(const ParsedDocument chosen,
+                             TokensOfPair(object, "chosen_ids", vocabulary));
+    TESSERA_ASSIGN_OR_RETURN(const ParsedDocument rejected,
+                             TokensOfPair(object, "rejected_ids", vocabulary));
+    return add({{.ids = chosen.ids, .masked = chosen.masked},
+                {.ids = rejected.ids, .masked = rejected.masked}});
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view prompt,
+                           StringOfPair(object, "prompt"));
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view chosen,
+                           StringOfPair(object, "chosen"));
+  TESSERA_ASSIGN_OR_RETURN(const std::string_view rejected,
+                           StringOfPair(object, "rejected"));
+  return add({{prompt, chosen, /*is_pair=*/true},
+              {prompt, rejected, /*is_pair=*/true}});
 }
 
 // True if the first line that is not blank begins with an object that has a
@@ -607,6 +686,19 @@ absl::Status ForEachDocument(
         return absl::InvalidArgumentError(
             absl::StrCat("data file ", QuotedPath(file.path), ", line ", number,
                          ": ", status.message()));
+      });
+}
+
+absl::Status ForEachPreference(
+    const DataFile& file,
+    absl::FunctionRef<absl::Status(const Preference&)> add,
+    int64_t vocabulary) {
+  return ForEachLine(
+      file.path, [&](int64_t number, std::string_view line) -> absl::Status {
+        if (absl::StripAsciiWhitespace(line).empty()) return absl::OkStatus();
+        return Annotate(AddPreference(line, vocabulary, add),
+                        absl::StrCat("data file ", QuotedPath(file.path),
+                                     ", line ", number));
       });
 }
 

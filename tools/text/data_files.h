@@ -131,6 +131,22 @@ absl::Status ForEachDocument(
     const DataFile& file, absl::FunctionRef<absl::Status(const Document&)> add,
     const DocumentOptions& options = {});
 
+// Two documents with the same prompt, of which the first is preferred.
+struct Preference {
+  Document chosen = {};
+  Document rejected = {};
+};
+
+// Calls `add` with each pair of JSON lines, in file order. A line is an object
+// with the strings "prompt", "chosen" and "rejected", or with the arrays of ids
+// "prompt_ids", "chosen_ids" and "rejected_ids", as TRL tokenizes them. Other
+// keys are ignored, blank lines are skipped. The documents are valid during the
+// call. InvalidArgument, with the file and the line, if a line is not such an
+// object, an id is not below `vocabulary`, or `add` returns an error.
+absl::Status ForEachPreference(
+    const DataFile& file,
+    absl::FunctionRef<absl::Status(const Preference&)> add, int64_t vocabulary);
+
 }  // namespace tessera::text
 
 #endif  // TESSERA_TOOLS_TEXT_DATA_FILES_H_

@@ -91,7 +91,8 @@ absl::StatusOr<Samples> Samples::Create(std::span<const Part> parts,
     TESSERA_RETURN_IF_ERROR(CheckOptions(part.corpus.get(), options));
     TESSERA_ASSIGN_OR_RETURN(Source source,
                              Source::Create(part.corpus, options));
-    const int64_t count = source.training;
+    const int64_t together = options.together;
+    const int64_t count = source.training / together;
     const int64_t test = HeldOut(count, options.test_fraction, count - 1);
     const int64_t validation =
         HeldOut(count, options.validation_fraction, count - test - 1);
@@ -105,12 +106,12 @@ absl::StatusOr<Samples> Samples::Create(std::span<const Part> parts,
           options.sequence, " tokens, and none for ", use,
           ": give it more data, or shorter sequences"));
     }
-    source.training = count - validation - test;
-    source.validation = validation;
-    source.test = test;
+    source.training = (count - validation - test) * together;
+    source.validation = validation * together;
+    source.test = test * together;
     samples.training_ += source.training;
-    samples.validation_ += validation;
-    samples.test_ += test;
+    samples.validation_ += source.validation;
+    samples.test_ += source.test;
     samples.sources_.push_back(std::move(source));
   }
   return samples;
@@ -189,7 +190,10 @@ Blend::Place Samples::PlaceOf(int64_t index) const {
                             ? options_.seed
                             : Scramble(options_.seed ^ Scramble(place.source));
   const uint64_t key = Scramble(Scramble(seed) + epoch);
-  place.index = (*Permutation::Create(training, key))(place.index);
+  const int64_t together = options_.together;
+  const auto order = *Permutation::Create(training / together, key);
+  place.index =
+      order(place.index / together) * together + place.index % together;
   return place;
 }
 
@@ -200,6 +204,11 @@ absl::StatusOr<Blend::Place> Samples::Find(SampleUse use, int64_t index) const {
     if (index >= 0) return PlaceOf(index);
     return absl::OutOfRangeError(
         absl::StrCat("sample ", index, "; indices begin at 0"));
+  }
+  if (use == SampleUse::kInOrder) {
+    const Source& first = sources_[0];
+    return Blend::Place{
+        0, index % (first.training + first.validation + first.test)};
   }
   const bool is_test = use == SampleUse::kTest;
   const int64_t count = is_test ? test_ : validation_;

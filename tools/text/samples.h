@@ -35,6 +35,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "tools/text/blend.h"
 #include "tools/text/corpus.h"
 #include "tools/text/document_packing.h"
@@ -109,10 +110,14 @@ struct SamplesOptions {
   bool mask_prompts = true;
   // The token that ends a document. If it is set, documents are not split.
   std::optional<TokenId> document_end = {};
+  // Samples [k together, (k + 1) together) of a corpus are shuffled and held
+  // out as one. Only for a single corpus.
+  int64_t together = 1;
 };
 
-// What a sample is for.
-enum class SampleUse { kTraining, kValidation, kTest };
+// What a sample is for. kInOrder: all samples of the first corpus in their
+// order, again and again.
+enum class SampleUse { kTraining, kValidation, kTest, kInOrder };
 
 // The sequences of one or several corpora by global index. Const calls are
 // thread-safe.
@@ -145,6 +150,8 @@ class Samples {
   int64_t samples_per_epoch() const { return training_; }
   int64_t validation_count() const { return validation_; }
   int64_t test_count() const { return test_; }
+  // The number of samples of all uses.
+  int64_t samples() const { return training_ + validation_ + test_; }
   // The invalid lines of all corpora that were skipped.
   int64_t bad_lines() const;
   // The documents of all corpora, and those that are longer than a sample and
@@ -155,6 +162,12 @@ class Samples {
   // The corpus of a global training index, and the sample within that corpus.
   // `index` is not negative.
   Blend::Place PlaceOf(int64_t index) const;
+
+  // The number of a sample in its corpus. OutOfRange as for Read.
+  absl::StatusOr<int64_t> NumberOf(SampleUse use, int64_t index) const {
+    TESSERA_ASSIGN_OR_RETURN(const Blend::Place place, Find(use, index));
+    return place.index;
+  }
 
   // Reads a sample into `tokens`, which must have sequence() + 1 elements.
   // InvalidArgument for another size; OutOfRange if `index` is negative or, for

@@ -129,6 +129,10 @@ expect_usage_error "--order=tp-dp" --mesh=dp2,pp2,tp2 --order=tp-dp
 expect_usage_error "--eval_batches=1000" --eval_every=2 --validation_fraction=0.1 --eval_batches=1000
 expect_usage_error "--resume" --resume=nowhere
 expect_usage_error "--spike_factor=2: returns to checkpoints" --spike_factor=2
+printf '{"prompt": "a", "chosen": "b", "rejected": "c"}\n{"prompt": "a", "chosen": "b"}\n' >pairs.jsonl
+expect_usage_error "--data=pairs.jsonl: data file \"pairs.jsonl\", line 2: expected an object with the strings \"prompt\", \"chosen\"" \
+  --objective=dpo --data=pairs.jsonl --mesh=dp1 --micro_batch=2
+expect_usage_error "--objective=dpo: requires an even --micro_batch" --objective=dpo --mesh=dp1
 expect_usage_error "--param_groups=norm:decay=0: the pattern \"norm\" matches no parameter; there are embedding.weight, head.norm.weight" \
   --param_groups=norm:decay=0
 expect_usage_error "--batch_warmup=3:10: the first batch must be a divisor of --batch=8" --batch_warmup=3:10

@@ -76,6 +76,11 @@ class CheckpointHistory {
     return checkpoints_ == nullptr ? "" : checkpoints_->last_path();
   }
 
+  // The checkpoint from which Resume continued; "" for a new run.
+  std::string resumed_from() const {
+    return saved_.empty() ? "" : saved_.front().path;
+  }
+
  private:
   // Prints a line if the schedule of the learning rate differs from the
   // checkpoint's.

@@ -28,6 +28,7 @@
 #include "tools/model_files/model_config.h"
 #include "tools/text/data_files.h"
 #include "tools/text/load_tokenizer.h"
+#include "tools/text/preferences.h"
 #include "tools/text/token_cache.h"
 #include "tools/text/tokenizer.h"
 #include "tools/text/tokenizer_files.h"
@@ -189,6 +190,13 @@ text::TokenCache CacheOf(const Settings& settings) {
 
 absl::StatusOr<std::vector<text::Samples::Part>> OpenParts(
     const Settings& settings, const text::Tokenizer& tokenizer) {
+  if (settings.objective == "dpo") {
+    TESSERA_ASSIGN_OR_RETURN(
+        auto corpus,
+        text::OpenPreferences(text::JoinNames(settings.data, text::NamesData),
+                              tokenizer, settings.length));
+    return std::vector<text::Samples::Part>{{std::move(corpus), 1}};
+  }
   const text::TokenCache cache = CacheOf(settings);
   std::vector<WeightedPath> paths;
   bool has_weights = false;
@@ -329,7 +337,8 @@ absl::StatusOr<TrainingData> OpenTrainingData(const Settings& settings) {
       .validation_fraction = settings.validation_fraction,
       .test_fraction = settings.test_fraction,
       .seed = static_cast<uint64_t>(settings.seed),
-      .mask_prompts = settings.mask_prompts};
+      .mask_prompts = settings.mask_prompts,
+      .together = settings.objective == "dpo" ? 2 : 1};
   if (settings.packing == "whole") {
     options.document_end = data.tokenizer->end_of_text();
   }

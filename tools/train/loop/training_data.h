@@ -38,7 +38,8 @@ struct TrainingData {
 // Opens the data of a run. A path of --data may have a weight, "books:0.7",
 // unless a file has this very name; then all paths have one, the weights add up
 // to 1, and each path is a corpus of a blend (text::Blend). Without weights all
-// paths form one corpus. The default of
+// paths form one corpus. With --objective=dpo they are text::OpenPreferences.
+// The default of
 // --tokenizer is described at OpenTokenizer; the default data is
 // FindRepositoryTexts. The tokens of long texts are cached in --token_cache
 // (text::TokenCache). The result is the same on every rank that sees the same

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
 #include "offload/pressure/pressure_gauge.h"
@@ -18,6 +19,7 @@
 #include "tools/train/loop/memory_strategy.h"
 #include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/rank_setup.h"
+#include "tools/train/loop/reference_file.h"
 #include "tools/train/loop/result_gatherer.h"
 #include "tools/train/report/run_trace.h"
 #include "tools/train/report/step_activity.h"
@@ -51,6 +53,7 @@ class Worker {
   absl::StatusOr<RunResult> RunOrFail();
   absl::Status SetUp();
   absl::Status CreateRank();
+  absl::Status SetReferences();
   absl::Status TakeStep();
   absl::StatusOr<bool> RollBack(const StepRecord& record,
                                 const StepVerdict& verdict);
@@ -70,6 +73,7 @@ class Worker {
   MemoryStrategy memory_;
   ResultGatherer results_;
   std::optional<double> eval_loss_;  // The validation loss of the state.
+  std::vector<double> references_;   // With --objective=dpo.
 };
 
 absl::StatusOr<RunResult> Worker::Run() {
@@ -119,6 +123,7 @@ absl::Status Worker::SetUp() {
                                      setup_->clock_offset()));
   }
   TESSERA_RETURN_IF_ERROR(checkpoints_.Resume(rank()));
+  TESSERA_RETURN_IF_ERROR(SetReferences());
   TESSERA_RETURN_IF_ERROR(checkpoints_.WriteFrom(rank()));
   if (run_.is_first()) {
     TESSERA_ASSIGN_OR_RETURN(
@@ -133,6 +138,41 @@ absl::Status Worker::SetUp() {
   results_.Begin(rank().steps());
   memory_.Restart();
   return absl::OkStatus();
+}
+
+// The reference is the model before the first step: a run that resumes later
+// reads what rank 0 then wrote, in its own directory or in that of the
+// checkpoint.
+absl::Status Worker::SetReferences() {
+  if (run_.settings.objective != "dpo") return absl::OkStatus();
+  if (!references_.empty()) return rank().SetReferences(references_);
+  const std::string& directory = run_.settings.run_dir;
+  const std::string path = absl::StrCat(directory, "/", kReferenceFile);
+  absl::Status status;
+  if (rank().steps() == 0) {
+    TESSERA_RETURN_IF_ERROR(rank().ComputeReferences());
+  } else {
+    std::vector<double> read(run_.data.samples->samples());
+    if (run_.is_first()) {
+      const std::string beside =
+          absl::StrCat(checkpoints_.resumed_from(), "/../../", kReferenceFile);
+      absl::StatusOr<std::vector<double>> found =
+          ReadReferences(PathExists(path) ? path : beside, run_.identity());
+      status = found.status();
+      if (status.ok()) status = rank().SetReferences(*found);
+      if (status.ok()) read = *std::move(found);
+    }
+    TESSERA_RETURN_IF_ERROR(run_.Agree(status));
+    // All other ranks add zeros.
+    TESSERA_RETURN_IF_ERROR(run_.world.host().AllReduce(
+        collectives::Buffer(std::span(read)), collectives::Reduction::Sum()));
+    TESSERA_RETURN_IF_ERROR(rank().SetReferences(std::move(read)));
+  }
+  references_ = rank().references();
+  if (run_.is_first() && !directory.empty()) {
+    status = WriteReferences(path, run_.identity(), references_);
+  }
+  return run_.Agree(status);
 }
 
 absl::Status Worker::TakeStep() {
@@ -307,6 +347,7 @@ absl::Status Worker::GoOnWith(const Settings& next,
   run_.settings = next;
   TESSERA_RETURN_IF_ERROR(setup_->Make(run_));
   TESSERA_RETURN_IF_ERROR(RestoreRun(checkpoint, run_.identity(), rank()));
+  TESSERA_RETURN_IF_ERROR(SetReferences());
   TESSERA_RETURN_IF_ERROR(checkpoints_.WriteFrom(rank()));
   TESSERA_RETURN_IF_ERROR(run_.world.Barrier());
   offload::ReturnFreeMemory();

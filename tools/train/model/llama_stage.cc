@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -579,15 +580,19 @@ class BlockStage final : public LlamaStage {
 
 struct HeadFlight {
   explicit HeadFlight(tp::TensorPool& pool)
-      : activations(pool), targets(pool) {}
+      : activations(pool), targets(pool), scales(pool) {}
 
   void Clear() {
     activations.Clear();
     targets.Clear();
+    scales.Release();
   }
 
   tp::HeadActivations activations;
   FlightTokens targets;
+  // Of pairs: the derivative of the loss for each sequence, and the scales.
+  std::vector<double> slopes;
+  tp::PooledTensor scales;
 };
 
 class HeadStage final : public LlamaStage {
@@ -614,7 +619,9 @@ class HeadStage final : public LlamaStage {
         memory.Reserve(DType::kF64, {{layers_.tokens().size()}}));
     TESSERA_RETURN_IF_ERROR(head().Forward(
         layers_.tokens(), *pass.input, targets, losses, flight->activations));
-    if (pass.loss != nullptr) {
+    if (layers_.options().dpo_beta.has_value()) {
+      TESSERA_RETURN_IF_ERROR(ForwardPairs(pass, losses, *flight));
+    } else if (pass.loss != nullptr) {
       TESSERA_RETURN_IF_ERROR(
           layers_.tensor().ops().Run(tensor_parallel::op::Sum{
               1 / tokens_of_microbatch(), losses, *pass.loss}));
@@ -627,7 +634,7 @@ class HeadStage final : public LlamaStage {
     TESSERA_RETURN_IF_ERROR(BringBack(pass, flight->activations));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView scales,
-                             ScalesOf(pass.loss_scale));
+                             ScalesOf(pass.loss_scale, *flight));
     return head().BackwardInput(scales, *pass.input_gradient,
                                 flight->activations);
   }
@@ -644,7 +651,7 @@ class HeadStage final : public LlamaStage {
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseValues(window_));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView scales,
-                             ScalesOf(pass.loss_scale));
+                             ScalesOf(pass.loss_scale, *flight));
     return head().Backward(scales, *pass.input_gradient, flight->activations);
   }
   void Release(int32_t microbatch) override {
@@ -657,6 +664,75 @@ class HeadStage final : public LlamaStage {
     return static_cast<double>(layers_.options().micro_batch *
                                layers_.options().length);
   }
+
+  // The log-probability of each sequence's targets. The host waits for them.
+  absl::StatusOr<std::vector<double>> LogProbabilities(
+      const TensorView& losses) {
+    tp::Ops& ops = layers_.tensor().ops();
+    const int64_t sequences = layers_.options().micro_batch;
+    const int64_t tokens = losses.element_count() / sequences;
+    tp::PooledTensor memory(passes_.pool);
+    TESSERA_ASSIGN_OR_RETURN(const TensorView sums,
+                             memory.Reserve(DType::kF64, {{sequences}}));
+    for (int64_t s = 0; s < sequences; ++s) {
+      TESSERA_ASSIGN_OR_RETURN(const TensorView own,
+                               losses.Narrow(0, s * tokens, tokens));
+      TESSERA_ASSIGN_OR_RETURN(const TensorView sum, sums.Narrow(0, s, 1));
+      TESSERA_RETURN_IF_ERROR(ops.Run(tensor_parallel::op::Sum{-1, own, sum}));
+    }
+    TESSERA_RETURN_IF_ERROR(layers_.context().group.SumOver(sums));
+    std::vector<double> numbers(static_cast<size_t>(sequences));
+    if (!ops.computes()) return numbers;
+    TESSERA_ASSIGN_OR_RETURN(
+        const Download download,
+        passes_.staging.StartDownload(
+            {sums.data(), static_cast<size_t>(sums.size_in_bytes())}));
+    TESSERA_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                             download.Wait());
+    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+    return numbers;
+  }
+
+  // The loss of the micro-batch's pairs, of which each context rank reports its
+  // share. Without references only finds the log-probabilities.
+  absl::Status ForwardPairs(const pipeline::ForwardPass& pass,
+                            const TensorView& losses, HeadFlight& flight) {
+    TESSERA_ASSIGN_OR_RETURN(std::vector<double> policy,
+                             LogProbabilities(losses));
+    TESSERA_ASSIGN_OR_RETURN(const std::span<const double> references,
+                             passes_.tokens.References(pass.microbatch));
+    PreferenceLoss loss;
+    loss.slopes.resize(policy.size());
+    if (!references.empty()) {
+      loss = PreferenceLossOf(*layers_.options().dpo_beta, policy, references);
+    }
+    flight.slopes = std::move(loss.slopes);
+    if (pass.training) passes_.rewards.Add(loss.rewards);
+    passes_.log_probabilities[pass.microbatch] = std::move(policy);
+    if (pass.loss == nullptr) return absl::OkStatus();
+    const auto ranks = static_cast<double>(layers_.context().group.size());
+    return layers_.tensor().ops().Run(
+        tensor_parallel::op::Fill{loss.mean / ranks, *pass.loss});
+  }
+
+  absl::StatusOr<ConstTensorView> ScalesOf(double loss_scale,
+                                           HeadFlight& flight) {
+    if (!layers_.options().dpo_beta.has_value()) return ScalesOf(loss_scale);
+    const int64_t tokens = layers_.tokens().size();
+    TESSERA_ASSIGN_OR_RETURN(const TensorView scales,
+                             flight.scales.Reserve(DType::kF64, {{tokens}}));
+    std::vector<double> numbers;
+    for (const double slope : flight.slopes) {
+      numbers.insert(numbers.end(),
+                     static_cast<size_t>(tokens) / flight.slopes.size(),
+                     slope * loss_scale * passes_.loss_factor);
+    }
+    TESSERA_RETURN_IF_ERROR(passes_.staging.Upload(
+        std::as_bytes(std::span(numbers)),
+        {scales.data(), static_cast<size_t>(scales.size_in_bytes())}));
+    return ConstTensorView(scales);
+  }
+
   // The same number for every token, f64 on the device.
   absl::StatusOr<ConstTensorView> ScalesOf(double loss_scale) {
     const double scale = loss_scale * passes_.loss_factor *

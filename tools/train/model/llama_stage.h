@@ -52,6 +52,7 @@
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/model/activation_store.h"
+#include "tools/train/model/preference_loss.h"
 #include "tools/train/settings/run_options.h"
 
 namespace tessera::train {
@@ -73,6 +74,14 @@ class TokenSource {
   virtual absl::StatusOr<std::span<const int64_t>> Targets(
       int32_t /*microbatch*/) {
     return std::span<const int64_t>();
+  }
+
+  // With RunOptions::dpo_beta, the reference's log-probabilities of the
+  // completions of the micro-batch's sequences; empty while they are unknown.
+  // Valid until the step ends.
+  virtual absl::StatusOr<std::span<const double>> References(
+      int32_t /*microbatch*/) {
+    return std::span<const double>();
   }
 
   // The index of the micro-batch's first sequence in the whole run. Dropout
@@ -288,6 +297,7 @@ struct LlamaPasses {
   // copies tokens and the gradient of the loss to the device.
   void BeginStep() {
     first_pass_ns = kNever;
+    rewards = {};
     pool.ResetPeak();
   }
 
@@ -306,6 +316,11 @@ struct LlamaPasses {
   // The start of the step's first forward, in nanoseconds of CLOCK_MONOTONIC;
   // kNever if there was none.
   int64_t first_pass_ns = kNever;
+  // With RunOptions::dpo_beta, on ranks with the head: the rewards of the
+  // step's pairs, and the log-probabilities of the completions in the last
+  // forward of each micro-batch.
+  RewardSums rewards;
+  std::map<int32_t, std::vector<double>> log_probabilities;
 };
 
 // `layers` and `passes` outlive the stage.

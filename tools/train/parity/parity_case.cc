@@ -14,9 +14,11 @@
 namespace tessera::train {
 
 ParityCase PlainCase(const ParityCase& run) {
-  return {.architecture = run.architecture,
+  return {.micro_batch = run.dpo ? 2 : ParityCase().micro_batch,
+          .architecture = run.architecture,
           .documents = run.documents,
           .prompts = run.prompts,
+          .dpo = run.dpo,
           .tied = run.tied,
           .clip = run.clip,
           .dropout = run.dropout,
@@ -136,6 +138,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.lora = {.rank = run.lora_rank, .alpha = 12};
   options.lora_attention = run.lora_targets != "mlp";
   options.lora_mlp = run.lora_targets != "attention";
+  if (run.dpo) options.dpo_beta = 0.5;
   if (run.documents) options.document_end = 'e';
   if (run.loss_terms) {
     options.label_smoothing = 0.1;
@@ -217,8 +220,9 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " speculative_bytes=" << run.speculative_bytes
             << " architecture=" << run.architecture
             << " documents=" << run.documents << " prompts=" << run.prompts
-            << " tied=" << run.tied << " clip=" << run.clip
-            << " dropout=" << run.dropout << " loss_terms=" << run.loss_terms
+            << " dpo=" << run.dpo << " tied=" << run.tied
+            << " clip=" << run.clip << " dropout=" << run.dropout
+            << " loss_terms=" << run.loss_terms
             << " decay_all=" << run.decay_all << " optimizer=" << run.optimizer
             << " param_groups=" << run.param_groups << " lora=" << run.lora_rank
             << " of " << run.lora_targets << " kv_heads=" << run.kv_heads

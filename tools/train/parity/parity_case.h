@@ -92,6 +92,8 @@ struct ParityCase {
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;
   bool prompts = false;  // testing::SmallPairs, whose prompts are masked.
+  // testing::SmallPreferences and the loss of DPO; needs an even micro_batch.
+  bool dpo = false;
   bool tied = false;
   bool clip = false;
   double dropout = 0;

@@ -96,6 +96,7 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
       .waits = static_cast<int64_t>(rank.model().parts().size())};
   const int64_t micro_batches =
       options.batch / options.mesh.dp / options.micro_batch;
+  if (options.dpo_beta) allowance.waits += micro_batches;
   const bool routes_again =
       options.recompute == tensor_parallel::Recompute::kFull;
   for (const auto& part : rank.model().parts()) {
@@ -137,6 +138,7 @@ absl::StatusOr<std::vector<StepRecord>> TrainOneRank(
   TESSERA_ASSIGN_OR_RETURN(
       auto rank,
       TrainRank::Create(device->world(), options, samples, device->ops()));
+  if (options.dpo_beta) TESSERA_RETURN_IF_ERROR(rank->ComputeReferences());
   TESSERA_RETURN_IF_ERROR(device->device().Synchronize());
   // Ranks that share a device count each other's waits.
   const bool counts = !device->queue().is_immediate() &&
@@ -157,7 +159,10 @@ bool IsSame(const StepRecord& a, const StepRecord& b) {
   return a.step == b.step && a.loss == b.loss &&
          a.gradient_norm == b.gradient_norm &&
          a.learning_rate == b.learning_rate && a.loss_scale == b.loss_scale &&
-         a.skipped == b.skipped && a.expert_imbalance == b.expert_imbalance;
+         a.skipped == b.skipped && a.expert_imbalance == b.expert_imbalance &&
+         a.reward_chosen == b.reward_chosen &&
+         a.reward_rejected == b.reward_rejected &&
+         a.reward_accuracy == b.reward_accuracy;
 }
 
 // True for errors that follow from another rank's error: an aborted group, or a
@@ -206,8 +211,10 @@ absl::StatusOr<std::vector<StepRecord>> TrainOn(
   TESSERA_ASSIGN_OR_RETURN(
       const text::Samples samples,
       text::Samples::Create(
-          run.prompts ? testing::SmallPairs() : testing::SmallText(),
-          {.sequence = run.length, .seed = 5}));
+          run.dpo       ? testing::SmallPreferences(run.length)
+          : run.prompts ? testing::SmallPairs()
+                        : testing::SmallText(),
+          {.sequence = run.length, .seed = 5, .together = run.dpo ? 2 : 1}));
   TESSERA_ASSIGN_OR_RETURN(const Tier tier, MakeTier(run));
   RunOptions options = RunOptionsOf(run);
   OffloadTo(tier.get(), run.offload, options);

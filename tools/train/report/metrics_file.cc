@@ -40,12 +40,23 @@ OrderedJson NullIfZero(int64_t value) {
   return value > 0 ? OrderedJson(value) : OrderedJson();
 }
 
+// Null with --objective=dpo, whose losses are those of pairs.
+OrderedJson PerplexityOf(const StepRecord& record) {
+  return record.eval_loss && !record.reward_chosen
+             ? OrderedJson(std::exp(*record.eval_loss))
+             : OrderedJson();
+}
+
+OrderedJson MarginOf(const StepRecord& record) {
+  return record.reward_chosen && record.reward_rejected
+             ? OrderedJson(*record.reward_chosen - *record.reward_rejected)
+             : OrderedJson();
+}
+
 // Every key, in the order of CSV's columns; null if the step has no value.
 OrderedJson AllMetricsOf(const StepMetrics& step, int64_t ranks) {
   const StepRecord& record = step.record;
   const TimeShares& shares = step.shares;
-  std::optional<double> perplexity = record.eval_loss;
-  if (perplexity) perplexity = std::exp(*perplexity);
   return {{"step", record.step},
           {"loss", record.loss},
           {"grad_norm", record.gradient_norm},
@@ -65,9 +76,13 @@ OrderedJson AllMetricsOf(const StepMetrics& step, int64_t ranks) {
           {"state_hidden", shares.state_hidden},
           {"ranks", ranks},
           {"eval_loss", OrNull(record.eval_loss)},
-          {"eval_perplexity", OrNull(perplexity)},
+          {"eval_perplexity", PerplexityOf(record)},
           {"test_loss", OrNull(record.test_loss)},
           {"expert_imbalance", OrNull(record.expert_imbalance)},
+          {"reward_chosen", OrNull(record.reward_chosen)},
+          {"reward_rejected", OrNull(record.reward_rejected)},
+          {"reward_margin", MarginOf(record)},
+          {"reward_accuracy", OrNull(record.reward_accuracy)},
           {"tokens", NullIfZero(record.tokens)},
           {"rollbacks", NullIfZero(record.rollbacks)}};
 }

@@ -117,6 +117,9 @@ constexpr auto kStep = [](auto& io, StepMetrics& step) {
   io.Value("eval_loss", step.record.eval_loss);
   io.Value("test_loss", step.record.test_loss);
   io.Value("expert_imbalance", step.record.expert_imbalance);
+  io.Value("reward_chosen", step.record.reward_chosen);
+  io.Value("reward_rejected", step.record.reward_rejected);
+  io.Value("reward_accuracy", step.record.reward_accuracy);
   io.Value("tokens", step.record.tokens);
   io.Value("rollbacks", step.record.rollbacks);
   io.Value("seconds", step.seconds);

@@ -169,6 +169,32 @@ constexpr Rule kRules[] = {
     {"lora_targets", [](auto& s) { return s.lora_rank > 0; },
      "has no effect without adapters; use for example --lora_rank=8"},
 
+    {"objective", [](auto& s) { return !s.data.empty(); },
+     "requires JSON lines with a prompt, a chosen and a rejected completion; "
+     "use for example --data=pairs.jsonl"},
+    {"objective", [](auto& s) { return s.parallel.micro_batch % 2 == 0; },
+     "requires an even --micro_batch, which has whole pairs of sequences; use "
+     "for example --micro_batch=2"},
+    {"objective", [](auto& s) { return !s.document_attention; },
+     "does not support --document_attention, as completions may contain ends "
+     "of text; use --document_attention=false"},
+    {"objective",
+     [](auto& s) { return s.label_smoothing == 0 && s.z_loss == 0; },
+     "does not support terms of the cross-entropy; use --label_smoothing=0 and "
+     "--z_loss=0"},
+    {"objective",
+     [](auto& s) { return s.packing == "split" && s.max_bad_lines == 0; },
+     "has sequences of one completion and reads every line; use "
+     "--packing=split and --max_bad_lines=0"},
+    {"objective", [](auto& s) { return s.mask_prompts; },
+     "compares completions, of which prompts are no part; use "
+     "--mask_prompts=true"},
+    {"objective", [](auto& s) { return MayDecline(s); },
+     "computes its loss on the host, which --cuda_graphs=on does not capture; "
+     "use --cuda_graphs=off"},
+    {"dpo_beta", [](auto& s) { return s.objective == "dpo"; },
+     "has no effect without --objective=dpo; use --objective=dpo"},
+
     {"keep_best", [](auto& s) { return s.eval_every > 0; },
      "requires validation losses; use for example --eval_every=100 "
      "--validation_fraction=0.05"},

@@ -704,6 +704,41 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
        [](auto& s) { s.optimizer = "muon", s.momentum = 1; }},
       {"--momentum=0.9: has no effect with --optimizer=adamw",
        [](auto& s) { s.momentum = 0.9; }},
+      {"--objective=dpo: requires JSON lines with a prompt",
+       [](auto& s) {
+         s.objective = "dpo", s.parallel.micro_batch = 2, s.data = {"x"};
+         s.data = {};
+       }},
+      {"--objective=dpo: requires an even --micro_batch",
+       [](auto& s) {
+         s.objective = "dpo", s.parallel.micro_batch = 2, s.data = {"x"};
+         s.parallel.micro_batch = 1;
+       }},
+      {"--objective=dpo: does not support --document_attention",
+       [](auto& s) {
+         s.objective = "dpo", s.parallel.micro_batch = 2, s.data = {"x"};
+         s.document_attention = true;
+       }},
+      {"--objective=dpo: does not support terms of the cross-entropy",
+       [](auto& s) {
+         s.objective = "dpo", s.parallel.micro_batch = 2, s.data = {"x"};
+         s.z_loss = 0.1;
+       }},
+      {"--objective=dpo: compares completions",
+       [](auto& s) {
+         s.objective = "dpo", s.parallel.micro_batch = 2, s.data = {"x"};
+         s.mask_prompts = false;
+       }},
+      {"--objective=dpo: computes its loss on the host",
+       [](auto& s) {
+         s.objective = "dpo", s.parallel.micro_batch = 2, s.data = {"x"};
+         s.cuda_graphs = "on", s.device = "emulated";
+         s.offload = "none", s.parallel.mesh = {};
+       }},
+      {"--dpo_beta=1: has no effect without --objective=dpo",
+       [](auto& s) { s.dpo_beta = 1; }},
+      {"--objective=ppo: must be one of lm, dpo",
+       [](auto& s) { s.objective = "ppo"; }},
       {"--momentum=0.9: has no effect with --optimizer=adamw and lion",
        [](auto& s) { s.optimizer = "lion", s.momentum = 0.9; }},
       {"--param_groups=norm: \"norm\" is not a pattern and its settings",

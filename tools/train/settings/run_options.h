@@ -74,6 +74,10 @@ struct RunOptions {
   // tensor_parallel::LossTerms for the gradients. Reported losses exclude them.
   double label_smoothing = 0;
   double z_loss = 0;
+  // If set, sequences 2k and 2k + 1 of a batch are a chosen and a rejected
+  // completion, and the loss is that of DPO with this beta
+  // (model/preference_loss.h). Micro-batches have whole pairs.
+  std::optional<double> dpo_beta = {};
   // For mixtures of experts (tensor_parallel::MoeOptions); without `balance`
   // the model's value. The last is the step by which routers with sigmoid
   // scores move their biases.

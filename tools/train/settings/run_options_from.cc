@@ -174,6 +174,11 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   TESSERA_RETURN_IF_ERROR(CheckParallel(parallel));
   TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckAdapters(settings, model));
+  if (settings.objective == "dpo" && model.mixture.experts > 0) {
+    return RefuseFlag("objective", settings.objective,
+                      "does not support mixtures of experts, whose routers "
+                      "would balance padding; give a model without experts");
+  }
   return model;
 }
 
@@ -317,6 +322,7 @@ void SetLoss(const Settings& settings, RunOptions& options) {
   options.dropout = settings.dropout;
   options.label_smoothing = settings.label_smoothing;
   options.z_loss = settings.z_loss;
+  if (settings.objective == "dpo") options.dpo_beta = settings.dpo_beta;
   if (settings.expert_balance != -1) options.balance = settings.expert_balance;
   options.router_z_loss = settings.router_z_loss;
   options.expert_capacity = settings.expert_capacity;

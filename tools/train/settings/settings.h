@@ -143,6 +143,8 @@ struct Settings {
   double spike_factor = 0;
   int64_t spike_window = 32;  // Steps.
   int64_t max_rollbacks = 3;
+  std::string objective = "lm";  // lm, dpo
+  double dpo_beta = 0.1;
   bool document_attention = false;
   double dropout = 0;  // For the outputs of attention and MLP.
   // See tensor_parallel::LossTerms.

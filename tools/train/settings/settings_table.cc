@@ -346,6 +346,14 @@ constexpr SettingsField kFields[] = {
      OneOf{"attention, mlp, all"},
      "with --lora_rank, linear layers with adapters: attention, mlp, all"},
 
+    {"objective", kLoss, &Settings::objective, OneOf{"lm, dpo"},
+     "lm, the cross-entropy of the next token; or dpo, direct preference "
+     "optimization, for --data of JSON lines with a prompt, a chosen and a "
+     "rejected completion, each of which is a sequence of --batch",
+     kCommon},
+    {"dpo_beta", kLoss, &Settings::dpo_beta, Positive("0.1"),
+     "with --objective=dpo, beta: the larger, the closer the model stays to "
+     "the initial one"},
     {"document_attention", kLoss, &Settings::document_attention, AnyValue{},
      "tokens attend only to earlier tokens of the same document, not of the "
      "whole sequence"},

@@ -29,7 +29,8 @@ namespace tessera::train {
 struct StepRecord {
   int64_t step = 0;  // From 0.
   // The mean cross-entropy over all tokens of the step, without the terms of
-  // --label_smoothing and --z_loss.
+  // --label_smoothing and --z_loss; with --objective=dpo the mean loss of the
+  // pairs.
   double loss = 0;
   double gradient_norm = 0;
   double learning_rate = 0;
@@ -42,6 +43,12 @@ struct StepRecord {
   // For mixtures of experts: the tokens of the busiest expert divided by the
   // mean; the maximum over the layers.
   std::optional<double> expert_imbalance = {};
+  // With --objective=dpo, over the pairs: the mean rewards of the chosen and
+  // the rejected completions, and the share of pairs whose chosen reward is
+  // larger (model/preference_loss.h).
+  std::optional<double> reward_chosen = {};
+  std::optional<double> reward_rejected = {};
+  std::optional<double> reward_accuracy = {};
   int64_t tokens = 0;     // Tokens of the step, over all ranks.
   int64_t rollbacks = 0;  // Before the step. See RunProgress.
 };

@@ -48,6 +48,20 @@ absl::StatusOr<std::span<const int64_t>> StepTokens::Targets(
   return std::span<const int64_t>(targets_[microbatch] = std::move(targets));
 }
 
+absl::StatusOr<std::span<const double>> StepTokens::References(
+    int32_t microbatch) {
+  if (all_references_.empty()) return std::span<const double>();
+  std::vector<double>& references = references_[microbatch];
+  const int64_t first = FirstSequence(microbatch);
+  for (auto i = static_cast<int64_t>(references.size());
+       i < batch_.micro_batch(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const int64_t number,
+                             samples_.NumberOf(use_, first + i));
+    references.push_back(all_references_[static_cast<size_t>(number)]);
+  }
+  return std::span<const double>(references);
+}
+
 // Every rank counts the targets of all ranks, so that no messages are needed.
 absl::StatusOr<int64_t> StepTokens::CountTargets() const {
   if (!samples_.has_masks()) return CountTokens();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,7 +34,16 @@ class StepTokens final : public TokenSource {
     size_ = size;
     tokens_.clear();
     targets_.clear();
+    references_.clear();
   }
+
+  // The reference's log-probabilities of all samples of the corpus, by number;
+  // empty: unknown.
+  void SetReferences(std::vector<double> all) {
+    all_references_ = std::move(all);
+  }
+  const std::vector<double>& all_references() const { return all_references_; }
+  int64_t CountSamples() const { return samples_.samples(); }
 
   // The number of targets of the whole batch, over all data ranks, that are not
   // masked.
@@ -42,6 +52,8 @@ class StepTokens final : public TokenSource {
 
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
   absl::StatusOr<std::span<const int64_t>> Targets(int32_t microbatch) override;
+  absl::StatusOr<std::span<const double>> References(
+      int32_t microbatch) override;
   int64_t FirstSequence(int32_t microbatch) const override {
     return first_sample_ + data_rank_ * (size_ / batch_.data_ranks()) +
            microbatch * batch_.micro_batch();
@@ -56,6 +68,8 @@ class StepTokens final : public TokenSource {
   int64_t size_ = 0;          // The number of its sequences.
   std::map<int32_t, std::vector<int64_t>> tokens_;
   std::map<int32_t, std::vector<int64_t>> targets_;  // If some are masked.
+  std::map<int32_t, std::vector<double>> references_;
+  std::vector<double> all_references_;
 };
 
 }  // namespace tessera::train

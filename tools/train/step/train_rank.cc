@@ -263,6 +263,9 @@ absl::Status TrainRank::CheckGraphs() const {
   if (options_.batch_warmup_steps > 0) {
     return refuse("a batch that grows changes them; give no warm-up of it");
   }
+  if (options_.dpo_beta.has_value()) {
+    return refuse("the host computes the loss of DPO; give another loss");
+  }
   if (layers_->tensor().queue().is_immediate()) {
     return refuse(absl::StrCat(
         "device ", layers_->tensor().queue().device().name(),
@@ -390,12 +393,18 @@ absl::Status TrainRank::BeginStep() {
   passes_->store = plan_->activations.get();
   passes_->loss_factor =
       model_->loss_scale() / static_cast<double>(options_.mesh.dp);
-  passes_->target_factor = TargetFactor(tokens_->CountTokens(), targets);
+  passes_->target_factor =
+      options_.dpo_beta ? 1 : TargetFactor(tokens_->CountTokens(), targets);
   return plan_->activations == nullptr ? absl::OkStatus()
                                        : plan_->activations->BeginStep();
 }
 
 absl::StatusOr<StepRecord> TrainRank::Step() {
+  if (options_.dpo_beta && references().empty() &&
+      layers_->tensor().ops().computes()) {
+    return absl::FailedPreconditionError(
+        "a step of DPO without references; call ComputeReferences first");
+  }
   times_.begin = collectives::MonotonicNanos();
   StepRecord record;
   record.step = steps();
@@ -424,6 +433,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   finding_ = {.loss = result.loss, .non_finite = report.non_finite};
   TESSERA_ASSIGN_OR_RETURN(record.loss, MeanOverData(result.loss));
   record.loss *= passes_->target_factor;
+  TESSERA_RETURN_IF_ERROR(AddRewards(record));
   record.gradient_norm = report.gradient_norm;
   record.loss_scale = report.loss_scale;
   record.skipped = report.skipped;
@@ -440,21 +450,90 @@ absl::StatusOr<double> TrainRank::Evaluate(int64_t batches,
   int64_t tokens = 0, targets = 0;
   model_->BeginEvaluation();
   for (int64_t batch = 0; batch < batches; ++batch) {
-    tokens_->Begin(use, batch * whole_.batch, whole_.batch);
+    TESSERA_ASSIGN_OR_RETURN(
+        const double loss, ForwardBatch(use, batch * whole_.batch),
+        Annotate(_, use == text::SampleUse::kTest ? "test" : "validation"));
     TESSERA_ASSIGN_OR_RETURN(const int64_t batch_targets,
                              tokens_->CountTargets());
     tokens += tokens_->CountTokens();
     targets += batch_targets;
-    model_->BeginStep(whole_.evaluation_gathers);
-    TESSERA_ASSIGN_OR_RETURN(
-        const pipeline::StepResult result, whole_.executor->RunForward(),
-        Annotate(_, use == text::SampleUse::kTest ? "test" : "validation"));
-    TESSERA_ASSIGN_OR_RETURN(const double loss, MeanOverData(result.loss));
     sum += loss;
   }
   TESSERA_RETURN_IF_ERROR(layers_->DiscardFp8Step());
   TESSERA_RETURN_IF_ERROR(model_->EndEvaluation());
-  return sum / static_cast<double>(batches) * TargetFactor(tokens, targets);
+  const double factor = options_.dpo_beta ? 1 : TargetFactor(tokens, targets);
+  return sum / static_cast<double>(batches) * factor;
+}
+
+absl::StatusOr<double> TrainRank::ForwardBatch(text::SampleUse use,
+                                               int64_t first) {
+  tokens_->Begin(use, first, whole_.batch);
+  model_->BeginStep(whole_.evaluation_gathers);
+  TESSERA_ASSIGN_OR_RETURN(const pipeline::StepResult result,
+                           whole_.executor->RunForward());
+  return MeanOverData(result.loss);
+}
+
+absl::Status TrainRank::ComputeReferences() {
+  const int64_t count = tokens_->CountSamples();
+  std::vector<double> all(static_cast<size_t>(count));
+  // The other ranks of these groups have the same numbers.
+  const bool reports = groups_.tp->rank() == collectives::Rank(0) &&
+                       groups_.cp->rank() == collectives::Rank(0);
+  tokens_->SetReferences({});
+  model_->BeginEvaluation();
+  for (int64_t first = 0; first < count; first += whole_.batch) {
+    passes_->log_probabilities.clear();
+    TESSERA_RETURN_IF_ERROR(
+        ForwardBatch(text::SampleUse::kInOrder, first).status(),
+        Annotate(_, "the log-probabilities of the reference"));
+    for (const auto& [microbatch, own] : passes_->log_probabilities) {
+      const int64_t at = tokens_->FirstSequence(microbatch);
+      // The last batch begins again with the first samples.
+      for (int64_t i = at;
+           reports && i < count && i - at < options_.micro_batch; ++i) {
+        all[static_cast<size_t>(i)] = own[static_cast<size_t>(i - at)];
+      }
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(layers_->DiscardFp8Step());
+  TESSERA_RETURN_IF_ERROR(model_->EndEvaluation());
+  TESSERA_RETURN_IF_ERROR(world().host().AllReduce(
+      collectives::Buffer(std::span(all)), collectives::Reduction::Sum()));
+  return SetReferences(std::move(all));
+}
+
+absl::Status TrainRank::SetReferences(std::vector<double> references) {
+  const auto given = static_cast<int64_t>(references.size());
+  if (given != tokens_->CountSamples()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        given, " log-probabilities of the reference; the data has ",
+        tokens_->CountSamples(), " sequences"));
+  }
+  tokens_->SetReferences(std::move(references));
+  return absl::OkStatus();
+}
+
+const std::vector<double>& TrainRank::references() const {
+  return tokens_->all_references();
+}
+
+// Sums the rewards over the heads of all data ranks.
+absl::Status TrainRank::AddRewards(StepRecord& record) {
+  if (!options_.dpo_beta.has_value()) return absl::OkStatus();
+  double sums[3] = {};
+  if (groups_.tp->rank() == collectives::Rank(0) &&
+      groups_.cp->rank() == collectives::Rank(0)) {
+    const RewardSums& own = passes_->rewards;
+    sums[0] = own.chosen, sums[1] = own.rejected, sums[2] = own.won;
+  }
+  TESSERA_RETURN_IF_ERROR(world().host().AllReduce(
+      collectives::Buffer(std::span(sums)), collectives::Reduction::Sum()));
+  const auto pairs = static_cast<double>(plan_->batch) / 2;
+  record.reward_chosen = sums[0] / pairs;
+  record.reward_rejected = sums[1] / pairs;
+  record.reward_accuracy = sums[2] / pairs;
+  return absl::OkStatus();
 }
 
 // The timeline begins with the first pass of a stage.

@@ -88,6 +88,15 @@ class TrainRank {
   absl::StatusOr<double> Evaluate(
       int64_t batches, text::SampleUse use = text::SampleUse::kValidation);
 
+  // With RunOptions::dpo_beta, before the first step: finds the log-probability
+  // of every completion of the data with the current weights, which thereby
+  // become the reference. A collective of the world.
+  absl::Status ComputeReferences();
+  // Instead, by number of the sample, what another rank of the run or an
+  // earlier run computed. InvalidArgument for another number of samples.
+  absl::Status SetReferences(std::vector<double> references);
+  const std::vector<double>& references() const;
+
   // The groups that this rank is in. Not owned.
   struct Groups {
     collectives::Communicator* tp = nullptr;
@@ -185,6 +194,9 @@ class TrainRank {
   absl::Status BeginStep();
   int64_t PipelineBegin() const;
   absl::StatusOr<double> MeanOverData(double loss);
+  // Runs the forwards of a batch; returns its loss.
+  absl::StatusOr<double> ForwardBatch(text::SampleUse use, int64_t first);
+  absl::Status AddRewards(StepRecord& record);
 
   // Members refer to earlier ones.
   RunOptions options_;

@@ -2,6 +2,7 @@
 #ifndef TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 #define TESSERA_TOOLS_TRAIN_TESTING_SMALL_TEXT_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "tools/text/corpus.h"
@@ -14,6 +15,10 @@ std::shared_ptr<const text::Corpus> SmallText();
 // The same lines as documents with prompts, whose lengths vary from no letter
 // to the whole line. Some short samples therefore have no target.
 std::shared_ptr<const text::Corpus> SmallPairs();
+
+// Pairs of completions of the beginnings of such lines, for DPO, as sequences
+// of `length` tokens: the end of the line is preferred to that of another one.
+std::shared_ptr<const text::Corpus> SmallPreferences(int64_t length);
 
 }  // namespace tessera::train::testing
 

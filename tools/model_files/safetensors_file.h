@@ -82,8 +82,8 @@ class SafetensorsFile {
 };
 
 // The shape in which ReadRows sees a tensor: further first dimensions are one.
-// InvalidArgument if `target` is not for rows of it, OutOfRange if the rows from
-// `first` on are not inside it.
+// InvalidArgument if `target` is not for rows of it, OutOfRange if the rows
+// from `first` on are not inside it.
 absl::StatusOr<std::vector<int64_t>> ShapeInRows(const StoredTensor& tensor,
                                                  int64_t first,
                                                  const TensorView& target);

@@ -10,9 +10,8 @@
 //
 //   products.h       Gemm, CastTranspose, GemmFp8, UpdateScales
 //   elementwise.h    Copy, Add, Scale, SoftCap, Fill, Cast, Sum, AddBias,
-//   SumRows,
-//                    Dropout, ScaleRows, ScaleRowsGradient
-//   norms.h          RmsNorm, AddRmsNorm and their gradients; RmsNormSums ...
+//                    SumRows, Dropout, ScaleRows, ScaleRowsGradient
+//   norms.h          RmsNorm, AddRmsNorm, their gradients, and RmsNorm in parts
 //   glu.h            Glu, GluGradient
 //   rotary.h         Rotate
 //   row_tables.h     GatherRows, AddRows

@@ -116,6 +116,27 @@ NormJob JobOn(NormJob::Step step, const ConstTensorView& x) {
           .x = ConstRowsView(x)};
 }
 
+// The job of a norm, from the fields that all its operations have.
+template <typename Call>
+NormJob ForwardJob(NormJob::Step step, const Call& call) {
+  NormJob job = JobOn(step, call.x);
+  job.epsilon = call.epsilon;
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = RowsView(call.inverse);
+  job.y = RowsView(call.y);
+  return job;
+}
+
+// The same for the gradient of its input.
+template <typename Call>
+NormJob GradientJob(NormJob::Step step, const Call& call) {
+  NormJob job = JobOn(step, call.x);
+  job.gradient = ConstRowsView(call.gradient);
+  job.weight = ConstRowsView(call.weight);
+  job.inverse = StatisticsView(call.inverse);
+  return job;
+}
+
 // The indices of held ids, ordered by id and then by index.
 std::vector<int64_t> HeldInOrder(IndexRange held,
                                  std::span<const int64_t> ids) {
@@ -452,40 +473,26 @@ void Run(CpuBackend& cpu, const op::GluGradient& call) {
 }
 
 void Run(CpuBackend& cpu, const op::RmsNorm& call) {
-  NormJob job = JobOn(NormJob::Step::kForward, call.x);
-  job.epsilon = call.epsilon;
-  job.weight = ConstRowsView(call.weight);
-  job.inverse = RowsView(call.inverse);
-  job.y = RowsView(call.y);
+  const NormJob job = ForwardJob(NormJob::Step::kForward, call);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
 void Run(CpuBackend& cpu, const op::RmsNormInputGradient& call) {
-  NormJob job = JobOn(NormJob::Step::kInputGradient, call.x);
-  job.gradient = ConstRowsView(call.gradient);
-  job.weight = ConstRowsView(call.weight);
-  job.inverse = StatisticsView(call.inverse);
+  NormJob job = GradientJob(NormJob::Step::kInputGradient, call);
   job.y = RowsView(call.x_gradient);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
 void Run(CpuBackend& cpu, const op::AddRmsNorm& call) {
-  NormJob job = JobOn(NormJob::Step::kAddForward, call.x);
-  job.epsilon = call.epsilon;
+  NormJob job = ForwardJob(NormJob::Step::kAddForward, call);
   job.residual = ConstRowsView(call.residual);
   job.sum = RowsView(call.x);
-  job.weight = ConstRowsView(call.weight);
-  job.inverse = RowsView(call.inverse);
-  job.y = RowsView(call.y);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
 void Run(CpuBackend& cpu, const op::AddRmsNormInputGradient& call) {
-  NormJob job = JobOn(NormJob::Step::kAddInputGradient, call.x);
-  job.gradient = ConstRowsView(call.gradient);
-  job.weight = ConstRowsView(call.weight);
+  NormJob job = GradientJob(NormJob::Step::kAddInputGradient, call);
   job.residual = ConstRowsView(call.residual_gradient);
-  job.inverse = StatisticsView(call.inverse);
   job.y = RowsView(call.x_gradient);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
@@ -497,31 +504,21 @@ void Run(CpuBackend& cpu, const op::RmsNormSums& call) {
 }
 
 void Run(CpuBackend& cpu, const op::RmsNormOfSums& call) {
-  NormJob job = JobOn(NormJob::Step::kForwardOf, call.x);
-  job.epsilon = call.epsilon;
+  NormJob job = ForwardJob(NormJob::Step::kForwardOf, call);
   job.width = call.width;
   job.sums = StatisticsView(call.sums);
-  job.weight = ConstRowsView(call.weight);
-  job.inverse = RowsView(call.inverse);
-  job.y = RowsView(call.y);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
 void Run(CpuBackend& cpu, const op::RmsNormGradientSums& call) {
-  NormJob job = JobOn(NormJob::Step::kGradientSums, call.x);
-  job.gradient = ConstRowsView(call.gradient);
-  job.weight = ConstRowsView(call.weight);
-  job.inverse = StatisticsView(call.inverse);
+  NormJob job = GradientJob(NormJob::Step::kGradientSums, call);
   job.sums = RowsView(call.sums);
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
 void Run(CpuBackend& cpu, const op::RmsNormInputGradientOfSums& call) {
-  NormJob job = JobOn(NormJob::Step::kInputGradientOf, call.x);
+  NormJob job = GradientJob(NormJob::Step::kInputGradientOf, call);
   job.width = call.width;
-  job.gradient = ConstRowsView(call.gradient);
-  job.weight = ConstRowsView(call.weight);
-  job.inverse = StatisticsView(call.inverse);
   job.sums = StatisticsView(call.sums);
   job.y = RowsView(call.x_gradient);
   RunByRows(*cpu.pool, RunNorm, job, job.n);

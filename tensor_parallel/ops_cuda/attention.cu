@@ -276,7 +276,7 @@ struct RunningRows {
   }
 };
 
-// How products become scores (AttentionBlock).
+// Computes scores from products of queries and keys (AttentionBlock).
 template <typename S>
 struct Scoring {
   S scale, cap;

@@ -338,7 +338,11 @@ absl::Status ForRowsOf(int64_t rows, DType dtype, const Functor& functor,
 
 }  // namespace
 
-absl::Status Run(CudaBackend& cuda, const op::RmsNorm& call) {
+// The norm of rows of which `width` elements are normalised together. `sums`
+// are their sums of squares; null: those of x.
+template <typename Call>
+absl::Status RunNorm(CudaBackend& cuda, const Call& call, int64_t width,
+                     const ConstTensorView* sums) {
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
@@ -347,31 +351,59 @@ absl::Status Run(CudaBackend& cuda, const op::RmsNorm& call) {
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
         Launch(RmsNormKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
-               0, cuda.stream, n, n, static_cast<S>(call.epsilon),
-               static_cast<const S*>(nullptr), DataOf<T>(call.x),
+               0, cuda.stream, width, n, static_cast<S>(call.epsilon),
+               sums == nullptr ? nullptr : DataOf<S>(*sums), DataOf<T>(call.x),
                call.x.strides()[0], DataOf<T>(call.weight), DataOf<T>(call.y),
                call.y.strides()[0], DataOf<S>(call.inverse));
       },
       call.x, call.y);
 }
 
-absl::Status Run(CudaBackend& cuda, const op::RmsNormInputGradient& call) {
+// Its input gradient, plus `residual` if it adds; otherwise `residual` is x.
+template <bool adds, typename Call>
+absl::Status RunInputGradient(CudaBackend& cuda, const Call& call,
+                              int64_t width, const ConstTensorView* sums,
+                              const ConstTensorView& residual) {
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
       rows, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
-        Launch(InputGradientKernel<T, aligned, false>,
-               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n, n,
-               static_cast<const StatisticOf<T>*>(nullptr),
+        using S = StatisticOf<T>;
+        Launch(InputGradientKernel<T, aligned, adds>,
+               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, width, n,
+               sums == nullptr ? nullptr : DataOf<S>(*sums),
                DataOf<T>(call.gradient), call.gradient.strides()[0],
                DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
-               DataOf<StatisticOf<T>>(call.inverse),
-               static_cast<const T*>(nullptr), int64_t{0},
+               DataOf<S>(call.inverse), adds ? DataOf<T>(residual) : nullptr,
+               adds ? residual.strides()[0] : int64_t{0},
                DataOf<T>(call.x_gradient), call.x_gradient.strides()[0]);
       },
-      call.gradient, call.x, call.x_gradient);
+      call.gradient, call.x, residual, call.x_gradient);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::RmsNorm& call) {
+  return RunNorm(cuda, call, call.x.shape()[1], nullptr);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::RmsNormOfSums& call) {
+  return RunNorm(cuda, call, call.width, &call.sums);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::RmsNormInputGradient& call) {
+  return RunInputGradient<false>(cuda, call, call.x.shape()[1], nullptr,
+                                 call.x);
+}
+
+absl::Status Run(CudaBackend& cuda,
+                 const op::RmsNormInputGradientOfSums& call) {
+  return RunInputGradient<false>(cuda, call, call.width, &call.sums, call.x);
+}
+
+absl::Status Run(CudaBackend& cuda, const op::AddRmsNormInputGradient& call) {
+  return RunInputGradient<true>(cuda, call, call.x.shape()[1], nullptr,
+                                call.residual_gradient);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::AddRmsNorm& call) {
@@ -391,26 +423,6 @@ absl::Status Run(CudaBackend& cuda, const op::AddRmsNorm& call) {
       call.residual, call.x, call.y);
 }
 
-absl::Status Run(CudaBackend& cuda, const op::AddRmsNormInputGradient& call) {
-  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
-  if (rows == 0) return absl::OkStatus();
-  return ForRowsOf(
-      rows, call.x.dtype(),
-      [&]<typename T, bool aligned>(std::type_identity<T>,
-                                    std::bool_constant<aligned>) {
-        Launch(InputGradientKernel<T, aligned, true>,
-               static_cast<unsigned>(rows), kThreads, 0, cuda.stream, n, n,
-               static_cast<const StatisticOf<T>*>(nullptr),
-               DataOf<T>(call.gradient), call.gradient.strides()[0],
-               DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
-               DataOf<StatisticOf<T>>(call.inverse),
-               DataOf<T>(call.residual_gradient),
-               call.residual_gradient.strides()[0], DataOf<T>(call.x_gradient),
-               call.x_gradient.strides()[0]);
-      },
-      call.gradient, call.x, call.residual_gradient, call.x_gradient);
-}
-
 absl::Status Run(CudaBackend& cuda, const op::RmsNormSums& call) {
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
@@ -423,23 +435,6 @@ absl::Status Run(CudaBackend& cuda, const op::RmsNormSums& call) {
                DataOf<StatisticOf<T>>(call.sums));
       },
       call.x);
-}
-
-absl::Status Run(CudaBackend& cuda, const op::RmsNormOfSums& call) {
-  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
-  if (rows == 0) return absl::OkStatus();
-  return ForRowsOf(
-      rows, call.x.dtype(),
-      [&]<typename T, bool aligned>(std::type_identity<T>,
-                                    std::bool_constant<aligned>) {
-        using S = StatisticOf<T>;
-        Launch(RmsNormKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
-               0, cuda.stream, call.width, n, static_cast<S>(call.epsilon),
-               DataOf<S>(call.sums), DataOf<T>(call.x), call.x.strides()[0],
-               DataOf<T>(call.weight), DataOf<T>(call.y), call.y.strides()[0],
-               DataOf<S>(call.inverse));
-      },
-      call.x, call.y);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::RmsNormGradientSums& call) {
@@ -457,26 +452,6 @@ absl::Status Run(CudaBackend& cuda, const op::RmsNormGradientSums& call) {
                DataOf<S>(call.inverse), DataOf<S>(call.sums));
       },
       call.gradient, call.x);
-}
-
-absl::Status Run(CudaBackend& cuda,
-                 const op::RmsNormInputGradientOfSums& call) {
-  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
-  if (rows == 0) return absl::OkStatus();
-  return ForRowsOf(
-      rows, call.x.dtype(),
-      [&]<typename T, bool aligned>(std::type_identity<T>,
-                                    std::bool_constant<aligned>) {
-        using S = StatisticOf<T>;
-        Launch(
-            InputGradientKernel<T, aligned, false>, static_cast<unsigned>(rows),
-            kThreads, 0, cuda.stream, call.width, n, DataOf<S>(call.sums),
-            DataOf<T>(call.gradient), call.gradient.strides()[0],
-            DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
-            DataOf<S>(call.inverse), static_cast<const T*>(nullptr), int64_t{0},
-            DataOf<T>(call.x_gradient), call.x_gradient.strides()[0]);
-      },
-      call.gradient, call.x, call.x_gradient);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::RmsNormWeightGradient& call) {

@@ -183,8 +183,9 @@ class Export {
     return absl::OkStatus();
   }
 
-  // What Megatron-LM reads beside the weights: the format, and the version from
-  // which the rows of linear_qkv have the order of megatron_names.h.
+  // Writes the files that Megatron-LM reads beside the weights: the format, and
+  // the version from which the rows of linear_qkv have the order of
+  // megatron_names.h.
   absl::Status WriteMegatronFiles() {
     PickleWriter common;
     common.OpenDictionary();

@@ -29,7 +29,7 @@ class RecordPrinter {
   bool begun() const { return begun_; }
 
  private:
-  // What is before the first record of a JSON document.
+  // The text before the first record of a JSON document.
   std::string Opening() const;
 
   const OutputFormat format_;

@@ -85,7 +85,7 @@ absl::Status CheckRows(const LlamaParameter& parameter, int64_t begin,
       " numbers; it has ", rows, " rows of ", columns));
 }
 
-// Whether a tensor has the shape of its place. Megatron-LM pads vocabularies.
+// True if a tensor has the shape of its place. Megatron-LM pads vocabularies.
 bool Fits(const StoredTensor& found, const PiecePlace& place) {
   if (found.shape.size() != place.shape.size() || found.shape.empty() ||
       !std::equal(found.shape.begin() + 1, found.shape.end(),

@@ -47,8 +47,8 @@ inline constexpr std::string_view kMegatronMlpNorm =
 inline constexpr std::string_view kMegatronMixtureNorm =
     "decoder.layers.pre_mlp_layernorm.weight";
 
-// Where Megatron's files hold a piece of a parameter. Unimplemented, with the
-// parameter, if they have no such tensor.
+// The place of a piece of a parameter in Megatron's files. Unimplemented, with
+// the parameter, if they have no such tensor.
 absl::StatusOr<PiecePlace> MegatronPlace(const ModelConfig& config,
                                          const LlamaParameter& parameter,
                                          const HuggingFacePiece& piece);

@@ -42,8 +42,7 @@ struct PickleValue {
   const PickleValue* state = nullptr;
 
   bool is(Kind other) const { return kind == other; }
-  // Whether this is a global, or an object whose callable is a global, of this
-  // "module name".
+  // True if this is the global "module name", or an object that it makes.
   bool IsNamed(std::string_view global) const;
   // The value of a text key, in a dictionary or in the attributes of an object;
   // null if there is none.

@@ -200,7 +200,7 @@ bool AreIntegers(const PickleValue& value) {
              [](const PickleValue* v) { return v->is(Kind::kInteger); });
 }
 
-// What data.pkl says of a tensor.
+// The description of a tensor in data.pkl.
 struct Rebuilt {
   DType dtype = DType::kF32;
   std::string key = {};  // The storage is the member data/KEY.

@@ -29,7 +29,7 @@ using Sizes = std::vector<int64_t>;
 constexpr int64_t kMaxTorchMetadataBytes = int64_t{1} << 30;
 constexpr int64_t kConvertedBytes = int64_t{1} << 20;
 
-// Where each chunk is, by the name of its tensor and its offsets.
+// The place of each chunk in a file, by the name of its tensor and its offsets.
 using Places = std::map<std::pair<std::string, Sizes>, TorchChunk>;
 
 // The integers of a torch.Size or a tuple; nullopt for anything else.

@@ -368,28 +368,39 @@ absl::Status ReadLabels(const Json& object, size_t count,
   return absl::OkStatus();
 }
 
+absl::StatusOr<const Json*> FindIds(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_array()) return &*found;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", key, "\" is ",
+                   found == object.end() ? "missing" : DescribeJson(*found),
+                   "; it must be an array of ids, such as [5, 17, 2]"));
+}
+
+// Appends the first `count` ids of the array `key`.
+absl::Status AppendIds(const Json& array, const char* key, size_t count,
+                       int64_t vocabulary, std::vector<TokenId>& ids) {
+  for (size_t i = 0; i < count; ++i) {
+    const std::optional<int64_t> id = JsonInteger(array[i]);
+    if (!id.has_value() || *id < 0 || *id >= vocabulary) {
+      return Invalid(
+          key, i, array[i],
+          absl::StrCat("an id of the tokenizer, from 0 to ", vocabulary - 1));
+    }
+    ids.push_back(static_cast<TokenId>(*id));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ParsedDocument> TokensOf(const Json& object,
                                         int64_t vocabulary) {
   constexpr char kKey[] = "input_ids";
-  const Json& ids = object[kKey];
-  if (!ids.is_array()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"input_ids\" is ", DescribeJson(ids),
-                     "; it must be an array of ids, such as [5, 17, 2]"));
-  }
+  TESSERA_ASSIGN_OR_RETURN(const Json* const ids, FindIds(object, kKey));
   ParsedDocument parsed;
   TESSERA_ASSIGN_OR_RETURN(const size_t count,
-                           CountAttended(object, ids.size()));
-  for (size_t i = 0; i < count; ++i) {
-    const std::optional<int64_t> id = JsonInteger(ids[i]);
-    if (!id.has_value() || *id < 0 || *id >= vocabulary) {
-      return Invalid(
-          kKey, i, ids[i],
-          absl::StrCat("an id of the tokenizer, from 0 to ", vocabulary - 1));
-    }
-    parsed.ids.push_back(static_cast<TokenId>(*id));
-  }
-  TESSERA_RETURN_IF_ERROR(ReadLabels(object, ids.size(), parsed));
+                           CountAttended(object, ids->size()));
+  TESSERA_RETURN_IF_ERROR(AppendIds(*ids, kKey, count, vocabulary, parsed.ids));
+  TESSERA_RETURN_IF_ERROR(ReadLabels(object, ids->size(), parsed));
   return parsed;
 }
 
@@ -466,26 +477,11 @@ absl::Status AddLine(std::string_view line, int64_t vocabulary,
   return add(parsed.document);
 }
 
-// Appends the array of ids `key`.
-absl::Status AppendIds(const Json& object, const char* key, int64_t vocabulary,
-                       std::vector<TokenId>& ids) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", key, "\" is ",
-                     found == object.end() ? "missing" : DescribeJson(*found),
-                     "; it must be an array of ids, such as [5, 17, 2]"));
-  }
-  for (size_t i = 0; i < found->size(); ++i) {
-    const std::optional<int64_t> id = JsonInteger((*found)[i]);
-    if (!id.has_value() || *id < 0 || *id >= vocabulary) {
-      return Invalid(
-          key, i, (*found)[i],
-          absl::StrCat("an id of the tokenizer, from 0 to ", vocabulary - 1));
-    }
-    ids.push_back(static_cast<TokenId>(*id));
-  }
-  return absl::OkStatus();
+// Appends the whole array of ids `key`.
+absl::Status AppendAllIds(const Json& object, const char* key,
+                          int64_t vocabulary, std::vector<TokenId>& ids) {
+  TESSERA_ASSIGN_OR_RETURN(const Json* const array, FindIds(object, key));
+  return AppendIds(*array, key, array->size(), vocabulary, ids);
 }
 
 // The ids of the prompt, which are masked, and of a completion.
@@ -493,11 +489,11 @@ absl::StatusOr<ParsedDocument> TokensOfPair(const Json& object, const char* key,
                                             int64_t vocabulary) {
   ParsedDocument parsed;
   TESSERA_RETURN_IF_ERROR(
-      AppendIds(object, "prompt_ids", vocabulary, parsed.ids));
+      AppendAllIds(object, "prompt_ids", vocabulary, parsed.ids));
   if (!parsed.ids.empty()) {
     parsed.masked = {{0, static_cast<int64_t>(parsed.ids.size())}};
   }
-  TESSERA_RETURN_IF_ERROR(AppendIds(object, key, vocabulary, parsed.ids));
+  TESSERA_RETURN_IF_ERROR(AppendAllIds(object, key, vocabulary, parsed.ids));
   return parsed;
 }
 

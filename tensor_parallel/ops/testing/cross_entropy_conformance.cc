@@ -170,7 +170,7 @@ TEST_P(OpsConformanceTest, CrossEntropyGradientPassesTheCap) {
     TESSERA_ASSERT_OK(plain.Gradient(ops()));
     std::vector<double> expected = plain.logits.values(), rounding;
     for (size_t i = 0; i < expected.size(); ++i) {
-      // Those of bf16 were rounded once before.
+      // The plain gradient of 16-bit types was rounded once already.
       rounding.push_back(std::abs(expected[i]) / 256);
       expected[i] *= 1 - capped[i] / kCap * (capped[i] / kCap);
     }

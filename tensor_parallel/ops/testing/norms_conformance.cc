@@ -225,7 +225,8 @@ TEST_P(OpsConformanceTest, NormsOfSumsAreTheirFormulas) {
   });
 }
 
-// Two ranks with parts of the columns: the sums of both give the norm of all.
+// Computes the norm of all columns from the sums of two ranks, each with a part
+// of the columns.
 TEST_P(OpsConformanceTest, NormsOfPartsAreThoseOfWholeRows) {
   ForEachNorm([&](Norm& norm) {
     TESSERA_ASSERT_OK(norm.Forward(ops()));

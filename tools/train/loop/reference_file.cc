@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<double>> ReadReferences(
       const std::string text, ReadFile(path, kMostBytes),
       Annotate(_, "the log-probabilities of the run's reference"));
   Header found = {.magic = {}};
-  // GCC takes the memory of a string for its short form.
+  // A copy, because GCC 12 warns of an overflow of the string's inline buffer.
   const std::vector<char> bytes(text.begin(), text.end());
   const std::string_view all(bytes.data(), bytes.size());
   const size_t size = std::min(all.size(), sizeof found);

@@ -47,71 +47,47 @@ absl::StatusOr<Tensor> ReadPart(WeightReader& reader, DType dtype,
 
 absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
                                             int64_t layer) {
-  const auto read = [&](LlamaPart part) {
-    return ReadPart(reader, dtype, part, layer);
+  absl::Status status;
+  // Reads a part if the model has it and there was no error.
+  const auto read = [&](LlamaPart part, bool has = true) {
+    std::optional<Tensor> tensor;
+    if (!has || !status.ok()) return tensor;
+    absl::StatusOr<Tensor> found = ReadPart(reader, dtype, part, layer);
+    status = found.status();
+    if (found.ok()) tensor = *std::move(found);
+    return tensor;
   };
-  std::optional<Tensor> attention_norm, mlp_norm;
-  if (reader.config().input_norms) {
-    TESSERA_ASSIGN_OR_RETURN(attention_norm, read(LlamaPart::kAttentionNorm));
-    TESSERA_ASSIGN_OR_RETURN(mlp_norm, read(LlamaPart::kMlpNorm));
-  }
-  std::optional<Tensor> attention_output_norm, mlp_output_norm;
-  if (reader.config().output_norms) {
-    TESSERA_ASSIGN_OR_RETURN(attention_output_norm,
-                             read(LlamaPart::kAttentionOutputNorm));
-    TESSERA_ASSIGN_OR_RETURN(mlp_output_norm, read(LlamaPart::kMlpOutputNorm));
-  }
-  TESSERA_ASSIGN_OR_RETURN(Tensor qkv, read(LlamaPart::kQkv));
-  TESSERA_ASSIGN_OR_RETURN(Tensor output, read(LlamaPart::kAttentionOutput));
-  std::optional<Tensor> qkv_bias, output_bias;
-  if (reader.config().qkv_bias) {
-    TESSERA_ASSIGN_OR_RETURN(qkv_bias, read(LlamaPart::kQkvBias));
-  }
-  if (reader.config().output_bias) {
-    TESSERA_ASSIGN_OR_RETURN(output_bias,
-                             read(LlamaPart::kAttentionOutputBias));
-  }
-  std::optional<Tensor> query_norm, key_norm;
-  if (reader.config().qk_norm) {
-    TESSERA_ASSIGN_OR_RETURN(query_norm, read(LlamaPart::kQueryNorm));
-    TESSERA_ASSIGN_OR_RETURN(key_norm, read(LlamaPart::kKeyNorm));
-  }
-  const bool is_mixture = reader.config().IsMixture(layer);
-  const model_files::MixtureConfig& mixture = reader.config().mixture;
-  TESSERA_ASSIGN_OR_RETURN(
-      Tensor gate_up,
-      read(is_mixture ? LlamaPart::kExpertsGateUp : LlamaPart::kGateUp));
-  TESSERA_ASSIGN_OR_RETURN(
-      Tensor down,
-      read(is_mixture ? LlamaPart::kExpertsDown : LlamaPart::kDown));
-  std::optional<Tensor> router, router_bias, shared_gate_up, shared_down;
-  if (is_mixture) {
-    TESSERA_ASSIGN_OR_RETURN(router, read(LlamaPart::kRouter));
-  }
-  if (is_mixture && mixture.sigmoid) {
-    TESSERA_ASSIGN_OR_RETURN(router_bias, read(LlamaPart::kRouterBias));
-  }
-  if (is_mixture && mixture.shared_intermediate > 0) {
-    TESSERA_ASSIGN_OR_RETURN(shared_gate_up, read(LlamaPart::kSharedGateUp));
-    TESSERA_ASSIGN_OR_RETURN(shared_down, read(LlamaPart::kSharedDown));
-  }
-  return LlamaLayerWeights{
-      .attention_norm = std::move(attention_norm),
-      .qkv = std::move(qkv),
-      .qkv_bias = std::move(qkv_bias),
-      .attention_output = std::move(output),
-      .output_bias = std::move(output_bias),
-      .query_norm = std::move(query_norm),
-      .key_norm = std::move(key_norm),
-      .mlp_norm = std::move(mlp_norm),
-      .attention_output_norm = std::move(attention_output_norm),
-      .mlp_output_norm = std::move(mlp_output_norm),
-      .gate_up = std::move(gate_up),
-      .down = std::move(down),
-      .router = std::move(router),
-      .router_bias = std::move(router_bias),
-      .shared_gate_up = std::move(shared_gate_up),
-      .shared_down = std::move(shared_down)};
+  const model_files::ModelConfig& config = reader.config();
+  const bool mixture = config.IsMixture(layer);
+  const bool shared = mixture && config.mixture.shared_intermediate > 0;
+  std::optional<Tensor> qkv = read(LlamaPart::kQkv);
+  std::optional<Tensor> output = read(LlamaPart::kAttentionOutput);
+  std::optional<Tensor> gate_up =
+      read(mixture ? LlamaPart::kExpertsGateUp : LlamaPart::kGateUp);
+  std::optional<Tensor> down =
+      read(mixture ? LlamaPart::kExpertsDown : LlamaPart::kDown);
+  TESSERA_RETURN_IF_ERROR(status);
+  LlamaLayerWeights weights = {
+      .attention_norm = read(LlamaPart::kAttentionNorm, config.input_norms),
+      .qkv = *std::move(qkv),
+      .qkv_bias = read(LlamaPart::kQkvBias, config.qkv_bias),
+      .attention_output = *std::move(output),
+      .output_bias = read(LlamaPart::kAttentionOutputBias, config.output_bias),
+      .query_norm = read(LlamaPart::kQueryNorm, config.qk_norm),
+      .key_norm = read(LlamaPart::kKeyNorm, config.qk_norm),
+      .mlp_norm = read(LlamaPart::kMlpNorm, config.input_norms),
+      .attention_output_norm =
+          read(LlamaPart::kAttentionOutputNorm, config.output_norms),
+      .mlp_output_norm = read(LlamaPart::kMlpOutputNorm, config.output_norms),
+      .gate_up = *std::move(gate_up),
+      .down = *std::move(down),
+      .router = read(LlamaPart::kRouter, mixture),
+      .router_bias =
+          read(LlamaPart::kRouterBias, mixture && config.mixture.sigmoid),
+      .shared_gate_up = read(LlamaPart::kSharedGateUp, shared),
+      .shared_down = read(LlamaPart::kSharedDown, shared)};
+  TESSERA_RETURN_IF_ERROR(status);
+  return weights;
 }
 
 // Tokens per batch.
@@ -288,7 +264,11 @@ absl::Status LlamaDecoder::RunBatches(
     std::span<const int64_t> tokens,
     absl::FunctionRef<absl::Status(size_t, size_t)> after) {
   const size_t before = positions_.size();
-  end_ = static_cast<int64_t>(before + tokens.size());
+  const auto end = static_cast<int64_t>(before + tokens.size());
+  rotation_ = config_.rotary.Of(config_.head_size, end);
+  if (config_.local_rotary.has_value()) {
+    local_rotation_ = config_.local_rotary->Of(config_.head_size, end);
+  }
   for (size_t first = 0; first < tokens.size();) {
     const size_t count =
         std::min(tokens.size() - first, static_cast<size_t>(kMostAtOnce));
@@ -444,7 +424,8 @@ absl::Status LlamaDecoder::Rotate(size_t number, int64_t count,
       const ConstTensorView now,
       ConstTensorView::Of(seen.last(static_cast<size_t>(count)), {{count}}));
   return ops_.Run(tensor_parallel::op::Rotate{
-      rotary->Of(config_.head_size, end_), /*inverse=*/false, now, heads});
+      rotary == &config_.rotary ? rotation_ : local_rotation_,
+      /*inverse=*/false, now, heads});
 }
 
 absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,

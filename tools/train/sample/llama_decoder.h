@@ -215,9 +215,8 @@ class LlamaDecoder {
   std::vector<Cache> caches_;
   std::optional<Scratch> scratch_;
   std::vector<int64_t> positions_;  // 0, 1, ...
-  // The number of tokens after the current call, by which transformers chooses
-  // the frequencies of rotary positions.
-  int64_t end_ = 0;
+  // For the number of tokens after the current call, as in transformers.
+  tensor_parallel::Rotation rotation_, local_rotation_;
 };
 
 }  // namespace tessera::train

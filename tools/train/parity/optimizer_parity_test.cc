@@ -1,5 +1,5 @@
-// Muon updates whole matrices, whose state and parts are spread over ranks;
-// parameter groups have their own rates: every mesh has the losses of one rank.
+// Optimizers and parameter groups: every mesh has the losses of one rank. Muon
+// updates whole matrices, whose state and parts are spread over ranks.
 #include <string>
 #include <vector>
 

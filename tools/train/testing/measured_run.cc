@@ -42,7 +42,9 @@ class CountingEngine final : public Engine {
   bool Implements(collectives::OpKind kind) const override {
     return engine_->Implements(kind);
   }
-  bool FoldsInRankOrder() const override { return engine_->FoldsInRankOrder(); }
+  bool FoldsInRankOrder(const Operation& operation) const override {
+    return engine_->FoldsInRankOrder(operation);
+  }
   void Enter(collectives::OperationContext& context) override {
     const collectives::Signature& call = context.signature();
     // Counts only collectives that the engine implements; see Run.

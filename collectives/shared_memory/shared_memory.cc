@@ -140,8 +140,8 @@ absl::StatusOr<std::vector<std::string>> Agree(
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].substr(0, 1) == "+") continue;
     AwaitHeard(store, members, name, deadline);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "rank ", members[r].value(), ": ", all[r].substr(1)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", members[r].value(), ": ", all[r].substr(1)));
   }
   for (std::string& answer : all) answer.erase(0, 1);
   return all;
@@ -217,7 +217,8 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateSharedMemoryEngine(
   const std::string name = absl::StrCat("shared_memory/", options.name, "/");
   const std::vector<Rank> everybody =
       options.members.empty() ? AllRanks(store.size()) : options.members;
-  const auto found = std::find(everybody.begin(), everybody.end(), store.rank());
+  const auto found =
+      std::find(everybody.begin(), everybody.end(), store.rank());
   if (found == everybody.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("shared memory: rank ", store.rank().value(),

@@ -295,9 +295,8 @@ SharedMemoryDomain::SharedMemoryDomain(Segment segment, int64_t rank,
                                        std::vector<PeerProcess> peers,
                                        int64_t memory_limit)
     : segment_(std::move(segment)),
-      allocator_(segment_.fd(), segment_.base(),
-                 FirstUsed(segment_, rank), segment_.SliceStart(rank + 1),
-                 memory_limit),
+      allocator_(segment_.fd(), segment_.base(), FirstUsed(segment_, rank),
+                 segment_.SliceStart(rank + 1), memory_limit),
       rank_(rank),
       size_(static_cast<int64_t>(peers.size())),
       peers_(std::move(peers)) {

@@ -195,9 +195,10 @@ std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
   return outcomes;
 }
 
-std::vector<RankOutcome> RunOverStore(
-    int64_t ranks, const EngineOfStore& create, const RankBody& body,
-    const CommunicatorOptions& options) {
+std::vector<RankOutcome> RunOverStore(int64_t ranks,
+                                      const EngineOfStore& create,
+                                      const RankBody& body,
+                                      const CommunicatorOptions& options) {
   auto sockets = MakeInheritedSockets(ranks);
   if (!sockets.ok()) return {{sockets.status(), 0, absl::ZeroDuration()}};
   // Lives until the rank's process ends.

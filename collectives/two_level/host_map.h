@@ -27,8 +27,8 @@ class HostMap {
   explicit HostMap(std::vector<std::string> names) : names_(std::move(names)) {
     std::map<std::string, int64_t> hosts;
     for (size_t r = 0; r < names_.size(); ++r) {
-      const auto [found, is_new] = hosts.emplace(
-          names_[r], static_cast<int64_t>(hosts.size()));
+      const auto [found, is_new] =
+          hosts.emplace(names_[r], static_cast<int64_t>(hosts.size()));
       if (is_new) ranks_.emplace_back();
       std::vector<Rank>& ranks = ranks_[static_cast<size_t>(found->second)];
       host_of_.push_back(found->second);

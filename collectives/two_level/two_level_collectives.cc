@@ -117,9 +117,9 @@ class Task {
 
   // Sends `mine` to the leaders of all other hosts, and receives what theirs
   // send. Called by leaders.
-  absl::Status ExchangeLeaders(std::span<const std::byte> mine,
-                               absl::FunctionRef<std::span<std::byte>(int64_t)>
-                                   place_of_host);
+  absl::Status ExchangeLeaders(
+      std::span<const std::byte> mine,
+      absl::FunctionRef<std::span<std::byte>(int64_t)> place_of_host);
   // Collects the blocks of all ranks at the leaders. Every rank gives `all`.
   absl::Status Collect(ConstBuffer own, const Blocks& blocks, Buffer all);
 
@@ -130,12 +130,13 @@ class Task {
   // Calls `visit` with the pieces of the blocks of the ranks on other hosts, in
   // the same order on all ranks of this host.
   struct Piece {
-    Rank rank;           // The owner of the block.
-    int64_t keeper = 0;  // The rank of this host that exchanges it.
+    Rank rank;                     // The owner of the block.
+    int64_t keeper = 0;            // The rank of this host that exchanges it.
     int64_t first = 0, count = 0;  // Elements of the whole message.
   };
-  absl::Status ForEachPiece(const Blocks& blocks, DType dtype,
-                            absl::FunctionRef<absl::Status(const Piece&)> visit);
+  absl::Status ForEachPiece(
+      const Blocks& blocks, DType dtype,
+      absl::FunctionRef<absl::Status(const Piece&)> visit);
   // The rank of another host that exchanges the block of this rank.
   Rank KeeperOn(int64_t host) const {
     const std::span<const Rank> ranks = map_.ranks_of(host);
@@ -158,9 +159,8 @@ absl::Status Task::Within(const Operation& operation) {
   const absl::Status status = within_.Run(operation, context_);
   if (status.ok()) return status;
   const std::string ranks = absl::StrJoin(
-      neighbours(), ", ", [](std::string* out, Rank rank) {
-        absl::StrAppend(out, rank.value());
-      });
+      neighbours(), ", ",
+      [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });
   return Annotate(status,
                   absl::StrCat("between the ranks ", ranks, " of host ",
                                map_.name_of(me_), ", counted from 0 there"));
@@ -209,8 +209,8 @@ absl::Status Task::ExchangeLeaders(
 absl::Status Task::Barrier() {
   TESSERA_RETURN_IF_ERROR(Within(BarrierOf()));
   if (IsLeader()) {
-    TESSERA_RETURN_IF_ERROR(ExchangeLeaders(
-        {}, [](int64_t) { return std::span<std::byte>(); }));
+    TESSERA_RETURN_IF_ERROR(
+        ExchangeLeaders({}, [](int64_t) { return std::span<std::byte>(); }));
   }
   return Within(BarrierOf());
 }
@@ -254,13 +254,12 @@ absl::Status Task::Broadcast() {
 }
 
 absl::Status Task::Collect(ConstBuffer own, const Blocks& blocks, Buffer all) {
-  TESSERA_RETURN_IF_ERROR(Within(AllGatherOf(
-      own, RegionOf(all, blocks, host_), CountsHere(blocks))));
+  TESSERA_RETURN_IF_ERROR(Within(
+      AllGatherOf(own, RegionOf(all, blocks, host_), CountsHere(blocks))));
   if (!IsLeader()) return absl::OkStatus();
   return ExchangeLeaders(
-      RegionOf(all, blocks, host_).AsBytes(), [&](int64_t host) {
-        return RegionOf(all, blocks, host).AsBytes();
-      });
+      RegionOf(all, blocks, host_).AsBytes(),
+      [&](int64_t host) { return RegionOf(all, blocks, host).AsBytes(); });
 }
 
 // Folds block `block` of the inputs of all ranks, which lie in `all`.
@@ -311,9 +310,10 @@ class Chain {
         is_leader_(task.IsLeader()),
         is_first_(task.host_ == 0),
         is_last_(task.host_ + 1 == task.hosts()),
-        lag_(is_last_ ? 0
-                      : std::min(pieces_,
-                                 2 * (task.hosts() - 1 - task.host_) + 1)) {}
+        lag_(is_last_
+                 ? 0
+                 : std::min(pieces_, 2 * (task.hosts() - 1 - task.host_) + 1)) {
+  }
 
   absl::Status Run() {
     if (is_leader_) TESSERA_RETURN_IF_ERROR(Prepare());
@@ -347,8 +347,8 @@ class Chain {
             results_.emplace_back(),
             task_.Receive(LeaderAt(1), At(output_, k).AsBytes()));
       }
-      TESSERA_ASSIGN_OR_RETURN(
-          outgoing_, task_.Scratch(kSlots * piece_, input_.dtype));
+      TESSERA_ASSIGN_OR_RETURN(outgoing_,
+                               task_.Scratch(kSlots * piece_, input_.dtype));
     }
     if (is_first_) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(incoming_,
@@ -374,10 +374,10 @@ class Chain {
     TESSERA_RETURN_IF_ERROR(task_.Await(partials_.front()));
     partials_.pop_front();
     const Buffer folded = folded_.Slice(0, own.count);
-    CombineTwo(
-        Combination::Partial(task_.operation_.reduction, own.dtype),
-        SlotOf(incoming_, k).data, own.data, folded.data, own.count);
-    if (k + kSlots < pieces_) TESSERA_RETURN_IF_ERROR(ExpectPartial(k + kSlots));
+    CombineTwo(Combination::Partial(task_.operation_.reduction, own.dtype),
+               SlotOf(incoming_, k).data, own.data, folded.data, own.count);
+    if (k + kSlots < pieces_)
+      TESSERA_RETURN_IF_ERROR(ExpectPartial(k + kSlots));
     return folded;
   }
 
@@ -490,9 +490,9 @@ absl::Status Task::AllGather() {
   const int64_t each = kPieceBytes / SizeInBytes(all.dtype);
   for (int64_t d = 1; d < hosts(); ++d) {
     for (int64_t at = 0; at < own.count; at += each) {
-      TESSERA_RETURN_IF_ERROR(Send(
-          KeeperOn(HostAt(hosts() - d)),
-          own.Slice(at, std::min(each, own.count - at)).AsBytes()));
+      TESSERA_RETURN_IF_ERROR(
+          Send(KeeperOn(HostAt(hosts() - d)),
+               own.Slice(at, std::min(each, own.count - at)).AsBytes()));
     }
   }
   TESSERA_RETURN_IF_ERROR(Within(
@@ -535,8 +535,7 @@ absl::Status Task::ReduceScatter() {
     Buffer& partial = partials[static_cast<size_t>(host)];
     TESSERA_ASSIGN_OR_RETURN(partial, Scratch(output.count, dtype));
     for (int64_t at = 0; at < output.count; at += each) {
-      const Buffer part =
-          partial.Slice(at, std::min(each, output.count - at));
+      const Buffer part = partial.Slice(at, std::min(each, output.count - at));
       TESSERA_ASSIGN_OR_RETURN(receives.emplace_back(),
                                Receive(KeeperOn(host), part.AsBytes()));
     }
@@ -549,9 +548,9 @@ absl::Status Task::ReduceScatter() {
         TESSERA_RETURN_IF_ERROR(ReduceWithin(part, sum, piece.keeper));
         return Send(piece.rank, sum.AsBytes());
       }));
-  TESSERA_RETURN_IF_ERROR(Within(ReduceScatterOf(
-      RegionOf(input, blocks, host_), output, PartialOf(operation_.reduction),
-      CountsHere(blocks))));
+  TESSERA_RETURN_IF_ERROR(Within(
+      ReduceScatterOf(RegionOf(input, blocks, host_), output,
+                      PartialOf(operation_.reduction), CountsHere(blocks))));
   for (const Request& receive : receives) {
     TESSERA_RETURN_IF_ERROR(Await(receive));
   }

@@ -7,7 +7,8 @@
 //
 // Longer ones, with S bytes in all on H hosts of n ranks each:
 //
-//   all_reduce      The hosts form a chain. Partial sums go forward, from leader
+//   all_reduce      The hosts form a chain. Partial sums go forward, from
+//   leader
 //                   to leader; results go backward. Each link carries S bytes
 //                   in both directions, in pieces, so that all links and
 //                   memories work at the same time. Sums fold the inputs in

@@ -67,8 +67,8 @@ EngineUnderTest Hosts(const std::string& name, const HostOfRank& host_of) {
     for (int64_t r = 0; r < ranks; ++r) {
       hosts.push_back(absl::StrCat("host", host_of(r, ranks)));
     }
-    return RunRanksOn(TwoLevelEngines(HostMap(std::move(hosts)), *stores),
-                      body, options);
+    return RunRanksOn(TwoLevelEngines(HostMap(std::move(hosts)), *stores), body,
+                      options);
   };
   engine.most_ranks = 6;
   engine.largest_count = 100'003;

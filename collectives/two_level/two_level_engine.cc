@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/peer_process.h"
+#include "collectives/two_level/failure_store.h"
 #include "collectives/two_level/two_level_collectives.h"
 #include "collectives/two_level/two_level_transport.h"
 
@@ -17,12 +18,15 @@ namespace {
 class TwoLevelEngine : public Engine {
  public:
   TwoLevelEngine(HostMap map, std::unique_ptr<Engine> within,
-                 std::unique_ptr<Engine> network)
+                 std::unique_ptr<Engine> network,
+                 std::shared_ptr<FailureStore> failures)
       : map_(std::move(map)),
         within_(std::move(within)),
         network_(std::move(network)),
-        transport_(map_, *within_->transport(), *network_->transport()),
-        collectives_(map_, *within_, *network_->transport()) {}
+        failures_(std::move(failures)),
+        messages_(*network_->transport(), failures_.get()),
+        transport_(map_, *within_->transport(), messages_),
+        collectives_(map_, *within_, messages_) {}
 
   std::string_view name() const override { return "two_level"; }
   Rank rank() const override { return network_->rank(); }
@@ -47,6 +51,7 @@ class TwoLevelEngine : public Engine {
     return within_->AllocateShared(bytes);
   }
   void Abort(const absl::Status& reason) override {
+    if (failures_ != nullptr) failures_->Abort(reason);
     within_->Abort(reason);
     network_->Abort(reason);
   }
@@ -56,6 +61,8 @@ class TwoLevelEngine : public Engine {
   const HostMap map_;
   const std::unique_ptr<Engine> within_;
   const std::unique_ptr<Engine> network_;
+  const std::shared_ptr<FailureStore> failures_;  // Null without a store.
+  ExplainedTransport messages_;
   TwoLevelTransport transport_;
   TwoLevelCollectives collectives_;
 };
@@ -77,7 +84,9 @@ absl::StatusOr<std::unique_ptr<Engine>> TwoLevelEngine::CreateSubgroup(
   if (map.hosts() == 1) return within;
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> network,
                            network_->CreateSubgroup(members, group, deadline));
-  return JoinEngines(std::move(map), std::move(within), std::move(network));
+  return JoinEngines(
+      std::move(map), std::move(within), std::move(network),
+      failures_ == nullptr ? nullptr : failures_->Subgroup(members, group));
 }
 
 std::vector<PeerReport> TwoLevelEngine::Peers() const {
@@ -95,7 +104,7 @@ std::vector<PeerReport> TwoLevelEngine::Peers() const {
 
 absl::StatusOr<std::unique_ptr<Engine>> JoinEngines(
     HostMap map, std::unique_ptr<Engine> within,
-    std::unique_ptr<Engine> network) {
+    std::unique_ptr<Engine> network, std::shared_ptr<FailureStore> failures) {
   const Rank rank = network->rank();
   const auto here =
       static_cast<int64_t>(map.ranks_of(map.host_of(rank)).size());
@@ -114,7 +123,8 @@ absl::StatusOr<std::unique_ptr<Engine>> JoinEngines(
         " has no messages between ranks; use gloo or mpi between hosts"));
   }
   return std::make_unique<TwoLevelEngine>(std::move(map), std::move(within),
-                                          std::move(network));
+                                          std::move(network),
+                                          std::move(failures));
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> CreateTwoLevelEngine(
@@ -141,7 +151,11 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateTwoLevelEngine(
                            CreateSharedMemoryEngine(store, within_options));
   if (map.hosts() == 1) return within;
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> network, create_network());
-  return JoinEngines(std::move(map), std::move(within), std::move(network));
+  return JoinEngines(
+      std::move(map), std::move(within), std::move(network),
+      std::make_shared<FailureStore>(
+          store, absl::StrCat("two_level/", memory.name, "/failure"),
+          AllRanks(store.size())));
 }
 
 }  // namespace tessera::collectives

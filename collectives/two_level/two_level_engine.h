@@ -20,12 +20,12 @@
 // rank on each host are groups of the other engine.
 //
 // Errors. A rank that dies or fails ends the calls of the ranks of its host
-// through shared memory, and those of the others through the network. Between
-// hosts the data is neither encrypted nor authenticated by gloo and mpi.
+// through shared memory, and those of the others by closing connections; they
+// learn the reason through the store. Between hosts the data is neither
+// encrypted nor authenticated by gloo and mpi.
 #ifndef TESSERA_COLLECTIVES_TWO_LEVEL_TWO_LEVEL_ENGINE_H_
 #define TESSERA_COLLECTIVES_TWO_LEVEL_TWO_LEVEL_ENGINE_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,6 +34,7 @@
 #include "collectives/bootstrap/store.h"
 #include "collectives/engine/engine.h"
 #include "collectives/shared_memory/shared_memory.h"
+#include "collectives/two_level/failure_store.h"
 #include "collectives/two_level/host_map.h"
 
 namespace tessera::collectives {
@@ -58,10 +59,12 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateTwoLevelEngine(
         create_network);
 
 // Joins two engines: `within` for the ranks of this rank's host, in the order
-// of `map`, and `network` for all ranks. InvalidArgument if they do not match.
+// of `map`, and `network` for all ranks. Without `failures` an error on another
+// host appears as a lost connection. InvalidArgument if they do not match.
 absl::StatusOr<std::unique_ptr<Engine>> JoinEngines(
     HostMap map, std::unique_ptr<Engine> within,
-    std::unique_ptr<Engine> network);
+    std::unique_ptr<Engine> network,
+    std::shared_ptr<FailureStore> failures = nullptr);
 
 }  // namespace tessera::collectives
 

@@ -1,4 +1,4 @@
-// The fault suite on processes of one machine that act as two hosts.
+// The fault suite on processes of one machine; each two of them act as a host.
 #include "absl/strings/str_cat.h"
 #include "collectives/gloo/gloo_engine.h"
 #include "collectives/testing/fault_suite.h"
@@ -9,25 +9,25 @@
 namespace tessera::collectives {
 namespace {
 
-EngineUnderFault TwoHosts() {
+EngineUnderFault Pairs() {
   EngineUnderFault engine;
-  engine.name = "TwoHosts";
+  engine.name = "Pairs";
   engine.run = [](int64_t ranks, const RankBody& body,
                   const CommunicatorOptions& options) {
-    const auto create = [ranks](Store& store) {
+    const auto create = [](Store& store) {
       TwoLevelOptions two_level;
-      two_level.host =
-          absl::StrCat("host", store.rank().value() / ((ranks + 1) / 2));
+      two_level.host = absl::StrCat("host", store.rank().value() / 2);
       return CreateTwoLevelEngine(store, two_level,
                                   [&] { return CreateGlooEngine(store); });
     };
     return RunOverStore(ranks, create, body, options);
   };
   engine.ranks_are_processes = true;
+  engine.says_dead = false;  // Between hosts.
   return engine;
 }
 
-INSTANTIATE_TEST_SUITE_P(Processes, FaultTest, ::testing::Values(TwoHosts()),
+INSTANTIATE_TEST_SUITE_P(Processes, FaultTest, ::testing::Values(Pairs()),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

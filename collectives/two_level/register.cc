@@ -1,5 +1,6 @@
-// Registers the engine "two_level", with the options of the engine between
-// hosts and "network", the name of that engine (default: gloo).
+// Registers the engine "auto": shared_memory on one host, two_level on several.
+// Its options are "network", the name of the engine between hosts (gloo if it
+// is not given), and those of that engine.
 #include <map>
 #include <memory>
 #include <string>
@@ -23,21 +24,21 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
            option.first != "timeout";
   });
   network.options.erase("network");
-  OptionReader reader("two_level", own);
+  OptionReader reader("auto", own);
   reader.Read("network", name);
   reader.Read("name", options.shared_memory.name);
   reader.Read("timeout", options.shared_memory.timeout);
   TESSERA_RETURN_IF_ERROR(reader.Finish());
   if (setup.store == nullptr) {
     return absl::InvalidArgumentError(
-        "engine two_level needs a store through which its ranks meet; use "
+        "engine auto needs a store through which its ranks meet; use "
         "JoinJob");
   }
   return CreateTwoLevelEngine(*setup.store, options,
                               [&] { return CreateEngine(name, network); });
 }
 
-[[maybe_unused]] const bool registered = RegisterEngine("two_level", Create);
+[[maybe_unused]] const bool registered = RegisterEngine("auto", Create);
 
 }  // namespace
 }  // namespace tessera::collectives

@@ -71,7 +71,8 @@ class MeasuredEngine final : public Engine {
   bool Implements(collectives::OpKind kind) const override {
     return inner_->Implements(kind);
   }
-  bool FoldsInRankOrder(const Operation& operation) const override {
+  bool FoldsInRankOrder(
+      const collectives::Operation& operation) const override {
     return inner_->FoldsInRankOrder(operation);
   }
 

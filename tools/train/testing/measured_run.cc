@@ -42,7 +42,8 @@ class CountingEngine final : public Engine {
   bool Implements(collectives::OpKind kind) const override {
     return engine_->Implements(kind);
   }
-  bool FoldsInRankOrder(const Operation& operation) const override {
+  bool FoldsInRankOrder(
+      const collectives::Operation& operation) const override {
     return engine_->FoldsInRankOrder(operation);
   }
   void Enter(collectives::OperationContext& context) override {

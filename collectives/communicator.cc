@@ -373,7 +373,7 @@ absl::Status Communicator::RunCollective(const Operation& operation,
   record.begin_ns = begin;
   const uint64_t ticket = recorder_.Begin(record);
   OperationContext context(record.signature, deadline, scratch_,
-                           operation.label);
+                           operation.label, options_.reproducible);
   engine_->Enter(context);
   absl::Status status = RunWith(algorithm, operation, context);
   engine_->Leave(context);
@@ -419,7 +419,7 @@ ChoiceQuestion Communicator::QuestionOf(const Operation& operation,
   question.engine_implements =
       engine_->Implements(operation.kind) &&
       (!options_.reproducible || !Reduces(operation.kind) ||
-       engine_->FoldsInRankOrder());
+       engine_->FoldsInRankOrder(operation));
   return question;
 }
 

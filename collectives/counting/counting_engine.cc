@@ -69,7 +69,7 @@ class CountingEngine final : public Engine {
   Rank rank() const override { return world_.rank; }
   int64_t size() const override { return world_.ranks; }
   bool Implements(OpKind kind) const override { return IsCollective(kind); }
-  bool FoldsInRankOrder() const override { return true; }
+  bool FoldsInRankOrder(const Operation&) const override { return true; }
   bool TakesNoTime() const override { return true; }
 
   absl::Status Run(const Operation& operation, OperationContext&) override {

@@ -45,7 +45,7 @@ class CudaEngine final : public Engine {
   Rank rank() const override { return Rank(rank_); }
   int64_t size() const override { return group_->size(); }
   bool Implements(OpKind) const override { return true; }
-  bool FoldsInRankOrder() const override { return true; }
+  bool FoldsInRankOrder(const Operation&) const override { return true; }
   absl::Status Run(const Operation&, OperationContext&) override {
     return absl::UnimplementedError("engine cuda only enqueues operations");
   }

@@ -95,9 +95,11 @@ class Engine {
   // Returns true if Run supports this kind of collective.
   virtual bool Implements(OpKind kind) const = 0;
 
-  // Returns true if Run's reductions fold the inputs from left to right in rank
-  // order and round once, so that results do not depend on size or chunks.
-  virtual bool FoldsInRankOrder() const { return false; }
+  // Returns true if Run can execute this reduction, which Implements, so that
+  // it folds the inputs from left to right in rank order and rounds once;
+  // results then do not depend on size or chunks. Run must do so if
+  // OperationContext::in_rank_order is true.
+  virtual bool FoldsInRankOrder(const Operation&) const { return false; }
 
   // True if operations take no time, for example because they are only counted.
   // In this case no operation runs on another thread, and a started message

@@ -101,11 +101,13 @@ class OperationContext {
  public:
   // `deadline` in MonotonicNanos.
   OperationContext(const Signature& signature, int64_t deadline,
-                   Scratch& scratch, uint32_t label = 0)
+                   Scratch& scratch, uint32_t label = 0,
+                   bool in_rank_order = false)
       : signature_(signature),
         deadline_(deadline),
         scratch_(scratch),
-        label_(label) {}
+        label_(label),
+        in_rank_order_(in_rank_order) {}
 
   OperationContext(const OperationContext&) = delete;
   OperationContext& operator=(const OperationContext&) = delete;
@@ -113,6 +115,9 @@ class OperationContext {
   const Signature& signature() const { return signature_; }
   int64_t deadline() const { return deadline_; }
   uint32_t label() const { return label_; }  // Operation::label.
+  // True if a reduction must fold the inputs in rank order (Engine::
+  // FoldsInRankOrder).
+  bool in_rank_order() const { return in_rank_order_; }
   bool Expired() const { return MonotonicNanos() >= deadline_; }
 
   // Sets the phase, in the word given to PublishTo if there is one.
@@ -141,6 +146,7 @@ class OperationContext {
   int64_t deadline_;
   Scratch& scratch_;
   const uint32_t label_;
+  const bool in_rank_order_;
   std::atomic<uint32_t> own_phase_ = 0;
   std::atomic<uint32_t>* published_ = &own_phase_;
 };

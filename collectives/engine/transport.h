@@ -76,6 +76,9 @@ class Transport {
   virtual absl::Status Wait(std::span<const Request> requests,
                             OperationContext& context) = 0;
 
+  // True if started messages progress while no thread calls the transport.
+  virtual bool ProgressesAlone() const { return false; }
+
   // Messages with tags need Peek and WaitUntil.
   virtual bool CanPeek() const { return false; }
 

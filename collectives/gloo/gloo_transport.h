@@ -92,6 +92,7 @@ class GlooTransport : public Transport {
   absl::StatusOr<bool> Test(const Request& request) override;
   absl::Status Wait(std::span<const Request> requests,
                     OperationContext& context) override;
+  bool ProgressesAlone() const override { return true; }  // On Gloo's thread.
 
   // Ends waits for messages to this rank itself; other waits end with the
   // group.

@@ -37,7 +37,7 @@ class HostMemoryEngine : public Engine {
   Rank rank() const override { return Rank(group_->rank()); }
   int64_t size() const override { return group_->size(); }
   bool Implements(OpKind kind) const override { return IsCollective(kind); }
-  bool FoldsInRankOrder() const override { return true; }
+  bool FoldsInRankOrder(const Operation&) const override { return true; }
   void Enter(OperationContext& context) override { group_->Enter(context); }
   void Leave(OperationContext&) override { group_->Leave(); }
   absl::Status Run(const Operation& operation,

@@ -103,43 +103,45 @@ absl::Status UseCapabilities(const std::vector<std::string>& texts,
   return absl::OkStatus();
 }
 
-absl::Status CheckOneHost(std::span<const PeerProcess> peers) {
+absl::Status CheckOneHost(std::span<const Rank> members,
+                          std::span<const PeerProcess> peers) {
   for (size_t r = 1; r < peers.size(); ++r) {
     if (peers[r].host == peers[0].host) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "shared memory: rank ", r, " (host ", peers[r].host_name,
-        ") and rank 0 (host ", peers[0].host_name,
-        ") are not on one host or in one container; use mpi, gloo or nccl"));
+        "shared memory: rank ", members[r].value(), " (host ",
+        peers[r].host_name, ") and rank ", members[0].value(), " (host ",
+        peers[0].host_name,
+        ") are not on one host or in one container; use auto, mpi, gloo or "
+        "nccl"));
   }
   return absl::OkStatus();
 }
 
 // The rank that serves the store is about to fail. It waits for a limited time
 // until all ranks have read the error.
-void AwaitHeard(Store& store, const std::string& name, absl::Time deadline) {
+void AwaitHeard(Store& store, std::span<const Rank> members,
+                const std::string& name, absl::Time deadline) {
   const absl::Time patience = absl::Now() + absl::Seconds(2);
-  static_cast<void>(
-      AllGather(store, name + "/heard", "", std::min(deadline, patience))
-          .status());
+  static_cast<void>(AllGather(store, members, name + "/heard", "",
+                              std::min(deadline, patience))
+                        .status());
 }
 
 // Exchanges the ranks' statuses; an error on one rank becomes an error on all.
-absl::StatusOr<std::vector<std::string>> Agree(Store& store,
-                                               const std::string& name,
-                                               const absl::Status& mine,
-                                               std::string_view text,
-                                               absl::Time deadline) {
+absl::StatusOr<std::vector<std::string>> Agree(
+    Store& store, std::span<const Rank> members, const std::string& name,
+    const absl::Status& mine, std::string_view text, absl::Time deadline) {
   TESSERA_ASSIGN_OR_RETURN(
       std::vector<std::string> all,
-      AllGather(store, name,
+      AllGather(store, members, name,
                 mine.ok() ? absl::StrCat("+", text)
                           : absl::StrCat("-", mine.message().substr(0, 1000)),
                 deadline));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].substr(0, 1) == "+") continue;
-    AwaitHeard(store, name, deadline);
+    AwaitHeard(store, members, name, deadline);
     return absl::ResourceExhaustedError(
-        absl::StrCat("rank ", r, ": ", all[r].substr(1)));
+        absl::StrCat("rank ", members[r].value(), ": ", all[r].substr(1)));
   }
   for (std::string& answer : all) answer.erase(0, 1);
   return all;
@@ -193,14 +195,15 @@ absl::Status AwaitAttached(SharedMemoryDomain& domain, absl::Time deadline) {
 }
 
 absl::StatusOr<std::shared_ptr<SharedMemoryDomain>> OpenDomain(
-    Store& store, const SharedMemoryOptions& options, UniqueFd file,
+    const SharedMemoryOptions& options, int64_t rank, UniqueFd file,
     std::vector<PeerProcess> peers) {
-  TESSERA_ASSIGN_OR_RETURN(Segment segment,
-                           Segment::Map(std::move(file), store.size()));
+  TESSERA_ASSIGN_OR_RETURN(
+      Segment segment,
+      Segment::Map(std::move(file), static_cast<int64_t>(peers.size())));
   auto domain = std::make_shared<SharedMemoryDomain>(
-      std::move(segment), store, std::move(peers), options.memory_limit);
+      std::move(segment), rank, std::move(peers), options.memory_limit);
   TESSERA_RETURN_IF_ERROR(domain->Watch());
-  if (store.rank() == Rank(0)) {
+  if (rank == 0) {
     TESSERA_RETURN_IF_ERROR(PrepareSegment(*domain, options.tuning));
   }
   return domain;
@@ -212,40 +215,48 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateSharedMemoryEngine(
     Store& store, const SharedMemoryOptions& options) {
   const absl::Time deadline = absl::Now() + options.timeout;
   const std::string name = absl::StrCat("shared_memory/", options.name, "/");
-  const std::vector<Rank> everybody = AllRanks(store.size());
+  const std::vector<Rank> everybody =
+      options.members.empty() ? AllRanks(store.size()) : options.members;
+  const auto found =
+      std::find(everybody.begin(), everybody.end(), store.rank());
+  if (found == everybody.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared memory: rank ", store.rank().value(),
+                     " is not one of the world's members"));
+  }
+  const int64_t rank = found - everybody.begin();
+  const auto size = static_cast<int64_t>(everybody.size());
   TESSERA_ASSIGN_OR_RETURN(
       std::vector<PeerProcess> peers,
       ExchangeProcesses(store, everybody, name + "processes", deadline));
-  TESSERA_RETURN_IF_ERROR(CheckOneHost(peers));
+  TESSERA_RETURN_IF_ERROR(CheckOneHost(everybody, peers));
 
   absl::StatusOr<UniqueFd> file = UniqueFd();
-  if (store.rank() == Rank(0)) {
-    file = CreateSegmentFile(store.size(), options.slice_bytes);
-  }
+  if (rank == 0) file = CreateSegmentFile(size, options.slice_bytes);
   TESSERA_RETURN_IF_ERROR(
-      Agree(store, name + "file", file.status(), "", deadline).status());
+      Agree(store, everybody, name + "file", file.status(), "", deadline)
+          .status());
   TESSERA_ASSIGN_OR_RETURN(
       UniqueFd shared,
       ShareFd(store, everybody, name + "segment", *std::move(file), deadline));
   absl::StatusOr<std::shared_ptr<SharedMemoryDomain>> domain =
-      OpenDomain(store, options, std::move(shared), std::move(peers));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> capabilities,
-                           Agree(store, name + "mapped", domain.status(),
-                                 MyCapabilities(domain), deadline));
+      OpenDomain(options, rank, std::move(shared), std::move(peers));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> capabilities,
+      Agree(store, everybody, name + "mapped", domain.status(),
+            MyCapabilities(domain), deadline));
   const SegmentHeader& header = (*domain)->header();
   if (header.magic != kSegmentMagic) {
     return absl::InternalError("shared memory: the segment has no header");
   }
   TESSERA_RETURN_IF_ERROR(UseCapabilities(capabilities, **domain));
   TESSERA_RETURN_IF_ERROR(AwaitAttached(**domain, deadline));
-  const host_memory::GroupBlock world((*domain)->At(header.world),
-                                      store.size());
-  std::vector<int64_t> members(static_cast<size_t>(store.size()));
+  const host_memory::GroupBlock world((*domain)->At(header.world), size);
+  std::vector<int64_t> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);
-  const bool owns_block = store.rank() == Rank(0);
   return std::make_unique<host_memory::HostMemoryEngine>(
       "shared_memory", *std::move(domain), world, std::move(members),
-      owns_block);
+      /*owns_block=*/rank == 0);
 }
 
 }  // namespace tessera::collectives

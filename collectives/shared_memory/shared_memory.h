@@ -51,6 +51,10 @@ struct RankCapabilities {
 int64_t ProcessorsTogether(std::span<const RankCapabilities> ranks);
 
 struct SharedMemoryOptions {
+  // The ranks of the store that form the world, in its order; they are on one
+  // host. Empty: all ranks of the store. Other ranks do not call.
+  std::vector<Rank> members = {};
+
   Tuning tuning = {};  // All ranks use rank 0's values.
 
   // Distinguishes several worlds of one job.
@@ -68,8 +72,8 @@ struct SharedMemoryOptions {
   int64_t slice_bytes = int64_t{64} << 30;
 };
 
-// Creates this rank's engine in a new world of all ranks of the store. A
-// collective. FailedPrecondition if ranks are on different hosts (or in
+// Creates this rank's engine in a new world of the store's ranks. A collective
+// of its members. FailedPrecondition if ranks are on different hosts (or in
 // containers that cannot see each other's processes), ResourceExhausted if a
 // rank cannot map the segment or memory is short; every rank gets the error,
 // which names the failing rank. The store may be destroyed when all ranks have

@@ -291,15 +291,14 @@ absl::Status ReadProcess(pid_t pid, uintptr_t address, std::byte* to,
   return absl::OkStatus();
 }
 
-SharedMemoryDomain::SharedMemoryDomain(Segment segment, const Store& store,
+SharedMemoryDomain::SharedMemoryDomain(Segment segment, int64_t rank,
                                        std::vector<PeerProcess> peers,
                                        int64_t memory_limit)
     : segment_(std::move(segment)),
-      allocator_(segment_.fd(), segment_.base(),
-                 FirstUsed(segment_, store.rank().value()),
-                 segment_.SliceStart(store.rank().value() + 1), memory_limit),
-      rank_(store.rank().value()),
-      size_(store.size()),
+      allocator_(segment_.fd(), segment_.base(), FirstUsed(segment_, rank),
+                 segment_.SliceStart(rank + 1), memory_limit),
+      rank_(rank),
+      size_(static_cast<int64_t>(peers.size())),
       peers_(std::move(peers)) {
   base_ = reinterpret_cast<uintptr_t>(segment_.base());
   end_ = base_ + static_cast<uintptr_t>(segment_.bytes());

@@ -119,7 +119,8 @@ struct SegmentHeader {
 
 class SharedMemoryDomain : public host_memory::Domain {
  public:
-  SharedMemoryDomain(Segment segment, const Store& store,
+  // `peers`: the processes of all ranks; `rank` is this one's.
+  SharedMemoryDomain(Segment segment, int64_t rank,
                      std::vector<PeerProcess> peers, int64_t memory_limit);
 
   // Opens descriptors of all ranks' processes, for IsDead.

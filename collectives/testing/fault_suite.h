@@ -32,7 +32,10 @@ struct EngineUnderFault {
   bool ranks_are_processes = false;  // Ranks can be killed one by one.
   bool knows_peers =
       true;  // Errors contain the hosts and pids of missing ranks.
-  bool notices_death = true;     // Before the deadline.
+  bool notices_death = true;  // Before the deadline.
+  // Errors say that a killed rank is dead; otherwise it may be that the
+  // connection to it was lost.
+  bool says_dead = true;
   bool notices_mismatch = true;  // Before the deadline.
   bool abort_reaches_peers = true;
   bool has_algorithms = true;  // Calls can request an algorithm.

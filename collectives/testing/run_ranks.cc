@@ -195,9 +195,10 @@ std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
   return outcomes;
 }
 
-std::vector<RankOutcome> RunSharedMemory(
-    int64_t ranks, const RankBody& body, const CommunicatorOptions& options,
-    const SharedMemoryOptions& shared_memory) {
+std::vector<RankOutcome> RunOverStore(int64_t ranks,
+                                      const EngineOfStore& create,
+                                      const RankBody& body,
+                                      const CommunicatorOptions& options) {
   auto sockets = MakeInheritedSockets(ranks);
   if (!sockets.ok()) return {{sockets.status(), 0, absl::ZeroDuration()}};
   // Lives until the rank's process ends.
@@ -215,10 +216,21 @@ std::vector<RankOutcome> RunSharedMemory(
     TESSERA_ASSIGN_OR_RETURN(
         store, OpenInheritedStore((*sockets)[self].value, Rank(rank), ranks,
                                   absl::Now() + absl::Seconds(60)));
-    return CreateSharedMemoryEngine(*store, shared_memory);
+    return create(*store);
   };
   return RunProcesses(ranks, engine, body, options, absl::Seconds(120),
                       [&] { sockets->clear(); });
+}
+
+std::vector<RankOutcome> RunSharedMemory(
+    int64_t ranks, const RankBody& body, const CommunicatorOptions& options,
+    const SharedMemoryOptions& shared_memory) {
+  return RunOverStore(
+      ranks,
+      [&](Store& store) {
+        return CreateSharedMemoryEngine(store, shared_memory);
+      },
+      body, options);
 }
 
 }  // namespace tessera::collectives

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "collectives/bootstrap/store.h"
 #include "collectives/communicator.h"
 #include "collectives/shared_memory/shared_memory.h"
 
@@ -61,6 +62,16 @@ std::vector<RankOutcome> RunProcesses(int64_t ranks, const EngineOfRank& engine,
                                       const CommunicatorOptions& options = {},
                                       absl::Duration limit = absl::Seconds(60),
                                       const std::function<void()>& forked = {});
+
+// Creates the engine of a rank, in its process, from the job's store.
+using EngineOfStore =
+    std::function<absl::StatusOr<std::unique_ptr<Engine>>(Store& store)>;
+
+// Like RunProcesses, for ranks that meet through a store.
+std::vector<RankOutcome> RunOverStore(int64_t ranks,
+                                      const EngineOfStore& create,
+                                      const RankBody& body,
+                                      const CommunicatorOptions& options = {});
 
 // Runs the body of a test on processes that share memory.
 std::vector<RankOutcome> RunSharedMemory(

@@ -41,7 +41,9 @@ class WireEngine final : public Engine {
   bool Implements(OpKind kind) const override {
     return engine_->Implements(kind);
   }
-  bool FoldsInRankOrder() const override { return engine_->FoldsInRankOrder(); }
+  bool FoldsInRankOrder(const Operation& operation) const override {
+    return engine_->FoldsInRankOrder(operation);
+  }
   void Enter(OperationContext& context) override { engine_->Enter(context); }
   void Leave(OperationContext& context) override { engine_->Leave(context); }
 

@@ -10,11 +10,13 @@
 #include "base/device/cuda_device.h"
 #include "base/device/emulated_device.h"
 #include "base/status_macros.h"
+#include "collectives/bootstrap/join_job.h"
 #include "collectives/cuda/cuda_communicator.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/in_process/in_process.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/shared_memory/shared_memory.h"
+#include "collectives/two_level/two_level_engine.h"
 
 namespace tessera::tools {
 namespace {
@@ -22,6 +24,8 @@ namespace {
 using collectives::Communicator;
 using collectives::Engine;
 using topology::Rank;
+
+constexpr absl::Duration kJoinTimeout = absl::Seconds(30);
 
 std::vector<std::string> NamesFor(std::string_view device) {
   if (device == "cuda") return {"cuda", "nccl"};
@@ -42,10 +46,36 @@ absl::StatusOr<std::unique_ptr<Engine>> MakeProcess(const std::string& name,
   }
   collectives::EngineSetup setup = {
       .rank = local.ranks[0], .size = local.world, .store = local.store};
+  if (name == "gloo" || name == "auto") {
+    TESSERA_ASSIGN_OR_RETURN(
+        setup.options, collectives::NetworkOptions(
+                           collectives::ProcessEnvironment(), kJoinTimeout));
+  }
   if (name != "mpi_blocking") return collectives::CreateEngine(name, setup);
   setup.options = {{"blocking", "true"}};
   return collectives::CreateEngine("mpi", setup);
 }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> MakeControlEngine(
+    collectives::Store& store) {
+  constexpr char kName[] = "comm_bench";
+  return collectives::CreateTwoLevelEngine(
+      store, {.shared_memory = {.name = kName}},
+      [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+        collectives::EngineSetup setup = {
+            .rank = store.rank(), .size = store.size(), .store = &store};
+        TESSERA_ASSIGN_OR_RETURN(
+            setup.options,
+            collectives::NetworkOptions(collectives::ProcessEnvironment(),
+                                        kJoinTimeout));
+        setup.options["name"] = kName;
+        return collectives::CreateEngine("gloo", setup);
+      });
+}
+
+namespace {
 
 // The GPUs that ranks can have, in the order of their numbers.
 absl::StatusOr<std::vector<int>> UsableGpus() {

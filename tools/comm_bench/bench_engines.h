@@ -29,6 +29,12 @@ struct LocalRanks {
   collectives::Store* store = nullptr;  // Of all processes of the job.
 };
 
+// The engine over which the processes of a job agree on the course of the
+// measurements, apart from those under test: shared memory, and gloo between
+// hosts.
+absl::StatusOr<std::unique_ptr<collectives::Engine>> MakeControlEngine(
+    collectives::Store& store);
+
 // The parts of a rank: the engine of the host, and the device, which ranks may
 // share, if operations run on one.
 struct RankParts {
@@ -37,7 +43,8 @@ struct RankParts {
 };
 
 // For memory of "cpu": in_process, shared_memory, and those whose registration
-// is linked (collectives/engine/engine_registry.h); mpi_blocking is mpi with
+// is linked (collectives/engine/engine_registry.h), such as auto for several
+// hosts; mpi_blocking is mpi with
 // its option `blocking`. For "cuda": cuda, whose ranks are threads that take
 // the GPUs in turn, and nccl, a process for each GPU. For "emulated": cuda,
 // with one emulated device for all ranks.

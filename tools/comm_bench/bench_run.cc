@@ -79,14 +79,17 @@ struct Turn {
 
 class Schedule {
  public:
-  Schedule(const BenchOptions& options, int64_t world,
+  Schedule(const BenchOptions& options, const BenchPlace& place,
            const BenchEvents& events,
            const std::function<void(const absl::Status&)>& fail)
-      : options_(options), world_(world), events_(events), fail_(fail) {}
+      : options_(options),
+        place_(place),
+        world_(place.world),
+        events_(events),
+        fail_(fail) {}
 
   absl::Status Start(collectives::Store& store) {
-    TESSERA_ASSIGN_OR_RETURN(auto engine, collectives::CreateSharedMemoryEngine(
-                                              store, {.name = "comm_bench"}));
+    TESSERA_ASSIGN_OR_RETURN(auto engine, MakeControlEngine(store));
     collectives::CommunicatorOptions options;
     options.name = "processes";
     options.timeout = absl::InfiniteDuration();
@@ -128,8 +131,9 @@ class Schedule {
       const int64_t rank = first + static_cast<int64_t>(i);
       if (options_.bind) {
         // Without permission the rank stays unbound.
-        static_cast<void>(
-            BindThisThread(ShareOfProcessors(processors_, rank, world_)));
+        static_cast<void>(BindThisThread(ShareOfProcessors(
+            processors_, subject.engine.IsThreads() ? rank : place_.local_rank,
+            place_.local_world)));
       }
       const absl::Status status = run(i);
       if (status.ok()) return;
@@ -304,7 +308,7 @@ class Schedule {
   }
 
   absl::Status AddBound(std::vector<Row>& rows) const {
-    if (!options_.bound || rows[0].bytes == 0 ||
+    if (!options_.bound || rows[0].bytes == 0 || place_.local_world != world_ ||
         processes_->rank() != Rank(0)) {
       return absl::OkStatus();
     }
@@ -393,6 +397,7 @@ class Schedule {
 
   const BenchOptions& options_;
   const bool on_device_ = options_.device != "cpu";
+  const BenchPlace place_;
   const int64_t world_;
   const BenchEvents& events_;
   const std::function<void(const absl::Status&)>& fail_;
@@ -450,10 +455,10 @@ double Median(Seconds values) {
   return (values[middle - 1] + values[middle]) / 2;
 }
 
-absl::Status RunSchedule(const BenchOptions& options, int64_t world,
+absl::Status RunSchedule(const BenchOptions& options, const BenchPlace& place,
                          collectives::Store& store, const BenchEvents& events,
                          const std::function<void(const absl::Status&)>& fail) {
-  Schedule schedule(options, world, events, fail);
+  Schedule schedule(options, place, events, fail);
   TESSERA_RETURN_IF_ERROR(schedule.Start(store));
   return schedule.Run();
 }

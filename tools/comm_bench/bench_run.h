@@ -49,12 +49,19 @@ struct BenchEvents {
   std::function<void(const std::string&)> on_progress;
 };
 
-// `store` connects the processes of the job: a process for each of `world`
-// ranks, or one for all if all engines have threads. `fail` is called, on any
+// The number of ranks, and this process's place among those of its host.
+struct BenchPlace {
+  int64_t world = 1;
+  int64_t local_rank = 0;
+  int64_t local_world = 1;
+};
+
+// `store` connects the processes of the job: a process for each of the ranks,
+// or one for all if all engines have threads. `fail` is called, on any
 // thread, with the error of a rank, which names engine and rank: Internal for a
 // wrong result. It must end the process, because other ranks wait for this one.
 // Calls `events` in every process.
-absl::Status RunSchedule(const BenchOptions& options, int64_t world,
+absl::Status RunSchedule(const BenchOptions& options, const BenchPlace& place,
                          collectives::Store& store, const BenchEvents& events,
                          const std::function<void(const absl::Status&)>& fail);
 

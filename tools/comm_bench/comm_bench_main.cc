@@ -22,22 +22,24 @@ int CommBenchMain(int argc, char** argv) {
   BenchOptions options;
   return RunTool(CommBenchTool(options), arguments, [&]() -> absl::Status {
     TESSERA_RETURN_IF_ERROR(CompleteOptions(options));
+    const bool prints = PrintsRows();
     RowPrinter printer(options.format, std::cout);
     // A line that is overwritten.
-    const bool is_shown = !options.quiet && isatty(STDERR_FILENO) == 1;
+    const bool is_shown =
+        prints && !options.quiet && isatty(STDERR_FILENO) == 1;
     const auto show = [&](std::string_view text) {
       if (is_shown) std::cerr << "\r\x1b[K" << text.substr(0, 78) << std::flush;
     };
     const BenchEvents events = {.on_case =
                                     [&](const std::vector<Row>& rows) {
                                       show("");
-                                      printer.Print(rows);
+                                      if (prints) printer.Print(rows);
                                     },
                                 .on_progress = show};
     const absl::Status status = RunBenchmark(options, arguments, events);
     show("");
     TESSERA_RETURN_IF_ERROR(status);
-    printer.Finish();
+    if (prints) printer.Finish();
     return absl::OkStatus();
   });
 }

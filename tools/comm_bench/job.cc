@@ -161,7 +161,32 @@ absl::Status RunProcess(int64_t world,
       Send({{kRows, json}});
     };
   }
-  return RunSchedule(options, world, *job.store, events, Fail);
+  return RunSchedule(options, {world, job.rank.value(), world}, *job.store,
+                     events, Fail);
+}
+
+// The environment of a rank that another launcher started.
+std::optional<topology::LauncherEnvironment> OuterLauncher() {
+  const auto found = topology::ReadLauncherEnvironment(LauncherVariable);
+  if (!found.ok() || found->world_size.value() == 1) return std::nullopt;
+  return *found;
+}
+
+// Ends this process; its launcher ends the others.
+void FailLaunched(const absl::Status& status) {
+  std::cerr << "comm_bench: " << status.message() << std::endl;
+  _exit(1);
+}
+
+// Runs the rank that this process is.
+absl::Status RunLaunched(const BenchOptions& options,
+                         const BenchEvents& events) {
+  TESSERA_ASSIGN_OR_RETURN(const collectives::Job job,
+                           collectives::JoinJob(LauncherVariable));
+  const int64_t world = job.world_size.value();
+  const BenchPlace place = {world, job.environment.local_rank,
+                            job.environment.local_world_size.value_or(world)};
+  return RunSchedule(options, place, *job.store, events, FailLaunched);
 }
 
 }  // namespace
@@ -176,6 +201,7 @@ absl::Status RunBenchmark(const BenchOptions& options,
     threads = threads && engine.IsThreads();
     mpi = mpi || engine.IsMpi();
   }
+  if (OuterLauncher().has_value()) return RunLaunched(options, events);
   TESSERA_ASSIGN_OR_RETURN(const std::string program, OwnPath());
   for (const int64_t world : options.worlds) {
     std::vector<std::string> worker = arguments;
@@ -189,6 +215,11 @@ absl::Status RunBenchmark(const BenchOptions& options,
     TESSERA_RETURN_IF_ERROR(RunPlan(plan, mpi, events));
   }
   return absl::OkStatus();
+}
+
+bool PrintsRows() {
+  const auto launcher = OuterLauncher();
+  return !launcher.has_value() || launcher->rank == topology::Rank(0);
 }
 
 std::optional<int> RunWorker(int argc, char** argv) {

@@ -10,6 +10,7 @@
 // For each number of ranks the processes are started once, by the launcher of
 // //tools/launch, or by its mpirun if an engine needs that. They write their
 // progress, rows and errors to standard output, a JSON object in each line.
+// Under another launcher, also on several hosts, this process is a rank itself.
 #ifndef TESSERA_TOOLS_COMM_BENCH_JOB_H_
 #define TESSERA_TOOLS_COMM_BENCH_JOB_H_
 
@@ -25,7 +26,8 @@ namespace tessera::tools {
 
 // Measures everything that `options` ask for; `arguments` are those that gave
 // the options. Call it on the main thread, like Launch. Events are called on
-// another thread.
+// another thread. Under another launcher the number of ranks is that launcher's
+// and an error of a rank ends its process with exit code 1.
 //
 // Returns after the last case or the first error; no process that it started is
 // left. Errors name engine and rank: Internal for a wrong result, Aborted if a
@@ -34,6 +36,9 @@ namespace tessera::tools {
 absl::Status RunBenchmark(const BenchOptions& options,
                           const std::vector<std::string>& arguments,
                           const BenchEvents& events);
+
+// False if another launcher started this process as a rank other than 0.
+bool PrintsRows();
 
 // If this process was started by RunBenchmark, runs it and returns its exit
 // code. Every program that calls RunBenchmark begins with it.

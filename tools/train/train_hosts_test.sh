@@ -42,7 +42,7 @@ run=$1 mesh=$2
 shift 2
 for node in 0 1; do
   ip netns exec host$node "$LAUNCH" --np=${RANKS:-2} --nnodes=2 --node_rank=$node --master_addr=10.77.0.1 --output=raw -- \
-    "$TRAIN" $COMMON --engine=gloo --mesh=$mesh --run_dir=$run "$@" >$run.out$node 2>$run.err$node &
+    "$TRAIN" $COMMON --engine=$ENGINE --mesh=$mesh --run_dir=$run "$@" >$run.out$node 2>$run.err$node &
   nodes[node]=$!
 done
 if [ -e cut_the_cable ]; then  # Cuts the cable after two steps.
@@ -57,7 +57,7 @@ for node in 0 1; do
   echo $? >$run.code$node
 done
 END
-export LAUNCH=$launch TRAIN=$train COMMON=$common
+export LAUNCH=$launch TRAIN=$train COMMON=$common ENGINE=auto
 export TESSERA_JOB_SECRET=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
 between_hosts() { timeout 200 unshare -Urnm --kill-child bash hosts.sh job.sh "$@"; }
 
@@ -101,19 +101,25 @@ if [ $# -gt 0 ]; then
 fi
 
 "$train" $common --mesh=dp1 --zero=0 --offload=none --run_dir=alone >out 2>err || fail "one rank: $(cat err)"
-between_hosts together dp2,tp2 >between 2>&1
-code=$?
-if [ $code != 0 ] && [ ! -e together.code0 ]; then
-  skip_test "no network namespaces: $(cat between)"
-fi
-[ "$(cat together.code0 together.code1)" = $'0\n0' ] || fail "two hosts: $(cat together.err0 together.err1)"
-grep -q "6 steps of 256 tokens" together.out0 && [ ! -s together.out1 ] || fail "output: $(cat together.out0 together.out1)"
-python3 - <<'END' || fail "two hosts have other losses than one rank"
-import json
-a, b = ([json.loads(line)["loss"] for line in open(run + "/metrics.jsonl")] for run in ("together", "alone"))
+# together RUN ENGINE MESH: trains on both hosts.
+together() {
+  ENGINE=$2 between_hosts "$1" "$3" >between 2>&1
+  local code=$?
+  if [ $code != 0 ] && [ ! -e "$1.code0" ]; then
+    skip_test "no network namespaces: $(cat between)"
+  fi
+  [ "$(cat "$1.code0" "$1.code1")" = $'0\n0' ] || fail "two hosts: $(cat "$1.err0" "$1.err1")"
+  grep -q "6 steps of 256 tokens" "$1.out0" && [ ! -s "$1.out1" ] || fail "output: $(cat "$1.out0" "$1.out1")"
+  python3 - "$1" <<'END' || fail "two hosts have other losses than one rank"
+import json, sys
+a, b = ([json.loads(line)["loss"] for line in open(run + "/metrics.jsonl")] for run in (sys.argv[1], "alone"))
 assert len(a) == len(b) == 6
 assert all(abs(x - y) <= 1e-5 * y for x, y in zip(a, b)), (a, b)
 END
+}
+together gloo gloo dp2,tp2
+together auto auto dp2,tp2
+together auto_across auto tp4
 
 # If a host disappears, the other ends within the deadline and names the lost rank.
 touch cut_the_cable

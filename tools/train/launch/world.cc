@@ -1,25 +1,18 @@
 #include "tools/train/launch/world.h"
 
-#include <net/if.h>
-
 #include <algorithm>
 #include <array>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/adaptive/create_adaptive.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/bootstrap/join_job.h"
-#include "collectives/channel/deadline.h"
-#include "collectives/channel/socket.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "tools/cli/cli.h"
@@ -40,38 +33,6 @@ using topology::EnvironmentLookup;
 constexpr std::array<std::string_view, 5> kTorchrunVariables = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
 
-// The first of `names`, separated by commas, that this host has.
-absl::StatusOr<std::string> FirstInterface(const std::string& names) {
-  for (const std::string_view item : absl::StrSplit(names, ',')) {
-    std::string name(absl::StripAsciiWhitespace(item));
-    if (!name.empty() && if_nametoindex(name.c_str()) != 0) return name;
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("GLOO_SOCKET_IFNAME=", names.substr(0, 60),
-                   ": this host has no such network interface; ip link lists "
-                   "them, and without the variable Gloo uses the one towards "
-                   "MASTER_ADDR"));
-}
-
-// The address at which other hosts reach this rank: of the first interface in
-// GLOO_SOCKET_IFNAME, as in PyTorch, or the local address of the route to
-// MASTER_ADDR.
-absl::StatusOr<std::map<std::string, std::string>> GlooAddress(
-    const EnvironmentLookup& lookup, absl::Duration timeout) {
-  if (const auto names = lookup("GLOO_SOCKET_IFNAME");
-      names && !names->empty()) {
-    TESSERA_ASSIGN_OR_RETURN(std::string name, FirstInterface(*names));
-    return std::map<std::string, std::string>{{"interface", std::move(name)}};
-  }
-  const auto master = lookup("MASTER_ADDR");
-  if (!master || master->empty()) return std::map<std::string, std::string>();
-  TESSERA_ASSIGN_OR_RETURN(std::string address,
-                           collectives::LocalAddressTowards(
-                               *master, collectives::Deadline::After(timeout)),
-                           Annotate(_, absl::StrCat("MASTER_ADDR=", *master)));
-  return std::map<std::string, std::string>{{"hostname", std::move(address)}};
-}
-
 absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
     const Settings& settings, const Job& job, const EnvironmentLookup& lookup) {
   const absl::Duration timeout = settings.parallel.timeout;
@@ -79,8 +40,9 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
   setup.rank = job.rank;
   setup.size = job.world_size.value();
   setup.store = job.store.get();
-  if (settings.engine == "gloo") {
-    TESSERA_ASSIGN_OR_RETURN(setup.options, GlooAddress(lookup, timeout));
+  if (settings.engine == "gloo" || settings.engine == "auto") {
+    TESSERA_ASSIGN_OR_RETURN(setup.options,
+                             collectives::NetworkOptions(lookup, timeout));
   }
   setup.options["timeout"] = absl::FormatDuration(timeout);
   return collectives::CreateEngine(settings.engine, setup);
@@ -108,8 +70,7 @@ absl::Status CheckEngine(const Settings& settings) {
   if (engine == "nccl") {
     return absl::UnimplementedError(
         "--engine=nccl: its buffers are device memory, and this trainer "
-        "computes on the CPU; use shared_memory, or mpi or gloo on several "
-        "hosts");
+        "computes on the CPU; use shared_memory, or auto on several hosts");
   }
   const std::vector<std::string> names = collectives::RegisteredEngines();
   if (std::find(names.begin(), names.end(), engine) != names.end()) {

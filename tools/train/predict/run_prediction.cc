@@ -392,7 +392,8 @@ absl::StatusOr<RunPrediction> MakePrediction(
   prediction.on_gpu = absl::StartsWith(settings.device, "cuda");
   prediction.on_emulated = settings.device == "emulated";
   // GPUs exchange tensors without shared memory.
-  if (settings.engine == "shared_memory" && !prediction.on_gpu) {
+  if ((settings.engine == "shared_memory" || settings.engine == "auto") &&
+      !prediction.on_gpu) {
     AddWindows(settings.parallel.strategy, prediction);
   }
   if (prediction.on_gpu) {

@@ -71,7 +71,10 @@ class MeasuredEngine final : public Engine {
   bool Implements(collectives::OpKind kind) const override {
     return inner_->Implements(kind);
   }
-  bool FoldsInRankOrder() const override { return inner_->FoldsInRankOrder(); }
+  bool FoldsInRankOrder(
+      const collectives::Operation& operation) const override {
+    return inner_->FoldsInRankOrder(operation);
+  }
 
   void Enter(OperationContext& context) override {
     begin_ns_ = collectives::MonotonicNanos();

@@ -152,8 +152,9 @@ constexpr SettingsField kFields[] = {
      "such as tp-cp-dp-pp; auto: the order with the fastest communication on "
      "the hosts of the job"},
     {"engine", kParallelism, &Settings::engine,
-     OneOf{"shared_memory, in_process, mpi, gloo, nccl"},
-     "communication engine: shared_memory, in_process, mpi, gloo, nccl"},
+     OneOf{"shared_memory, in_process, auto, mpi, gloo, nccl"},
+     "communication engine: shared_memory, in_process, auto (several hosts: "
+     "shared memory within, gloo between them), mpi, gloo, nccl"},
     {"strategy", kParallelism, Text{"strategy"}, AnyValue{},
      "algorithm of collectives: ring, tree, hierarchical, adaptive, "
      "all_reduce"},

@@ -42,7 +42,10 @@ class CountingEngine final : public Engine {
   bool Implements(collectives::OpKind kind) const override {
     return engine_->Implements(kind);
   }
-  bool FoldsInRankOrder() const override { return engine_->FoldsInRankOrder(); }
+  bool FoldsInRankOrder(
+      const collectives::Operation& operation) const override {
+    return engine_->FoldsInRankOrder(operation);
+  }
   void Enter(collectives::OperationContext& context) override {
     const collectives::Signature& call = context.signature();
     // Counts only collectives that the engine implements; see Run.

@@ -1,0 +1,102 @@
+// FailureStore: passes the reason for which a group failed to ranks on other
+// hosts, which see only that connections end.
+#ifndef TESSERA_COLLECTIVES_TWO_LEVEL_FAILURE_STORE_H_
+#define TESSERA_COLLECTIVES_TWO_LEVEL_FAILURE_STORE_H_
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/bootstrap/store.h"
+#include "collectives/engine/transport.h"
+
+namespace tessera::collectives {
+
+// The first reasons of one group in the job's store. Causes (a process of a
+// host that ended, mismatched calls, an abort) come before errors of the
+// network, which often are their consequences. Thread-safe.
+class FailureStore {
+ public:
+  // `store` must outlive this. `id` is unique in the job; `members` are the
+  // ranks of the job that form the group.
+  FailureStore(Store& store, std::string id, std::vector<Rank> members)
+      : store_(store), id_(std::move(id)), members_(std::move(members)) {}
+
+  // The rank that serves the store stays until the others have read the reason,
+  // at most a second.
+  ~FailureStore();
+
+  // The reasons of a subgroup.
+  std::shared_ptr<FailureStore> Subgroup(std::span<const Rank> members,
+                                         uint32_t group) const;
+
+  // Called by the rank that ends the group, before it closes its connections.
+  void Abort(const absl::Status& reason);
+
+  // Returns the cause of an error of the network, as far as another rank
+  // reports one within a fraction of a second, or the error itself.
+  absl::Status Explain(const absl::Status& error);
+
+ private:
+  std::string KeyOf(std::string_view kind) const;
+  void Report(std::string_view kind, const absl::Status& reason);
+  // OK if there is none.
+  absl::Status Find(std::string_view kind, absl::Duration patience);
+
+  Store& store_;
+  const std::string id_;
+  const std::vector<Rank> members_;
+  std::atomic<bool> explained_ = false;
+  std::atomic<bool> failed_ = false;
+};
+
+// The messages of a network whose errors are explained.
+class ExplainedTransport : public Transport {
+ public:
+  // `failures` may be null. The arguments must outlive this.
+  ExplainedTransport(Transport& inner, FailureStore* failures)
+      : inner_(inner), failures_(failures) {}
+
+  Rank rank() const override { return inner_.rank(); }
+  int64_t size() const override { return inner_.size(); }
+  bool ProgressesAlone() const override { return inner_.ProgressesAlone(); }
+
+  absl::StatusOr<Request> StartSend(Rank to, Lane lane,
+                                    const Signature& signature,
+                                    std::span<const std::byte> bytes) override {
+    return Explained(inner_.StartSend(to, lane, signature, bytes));
+  }
+  absl::StatusOr<Request> StartReceive(Rank from, Lane lane,
+                                       const Signature& expected,
+                                       std::span<std::byte> bytes) override {
+    return Explained(inner_.StartReceive(from, lane, expected, bytes));
+  }
+  absl::StatusOr<bool> Test(const Request& request) override {
+    return Explained(inner_.Test(request));
+  }
+  absl::Status Wait(std::span<const Request> requests,
+                    OperationContext& context) override {
+    const absl::Status status = inner_.Wait(requests, context);
+    return status.ok() || failures_ == nullptr ? status
+                                               : failures_->Explain(status);
+  }
+
+ private:
+  template <typename T>
+  absl::StatusOr<T> Explained(absl::StatusOr<T> result) const {
+    if (result.ok() || failures_ == nullptr) return result;
+    return failures_->Explain(result.status());
+  }
+
+  Transport& inner_;
+  FailureStore* const failures_;
+};
+
+}  // namespace tessera::collectives
+
+#endif  // TESSERA_COLLECTIVES_TWO_LEVEL_FAILURE_STORE_H_

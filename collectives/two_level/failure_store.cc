@@ -30,9 +30,10 @@ std::shared_ptr<FailureStore> FailureStore::Subgroup(
 }
 
 FailureStore::~FailureStore() {
-  if (!failed_.load() || store_.rank() != Rank(0)) return;
-  static_cast<void>(
-      store_.AwaitAll(KeyOf(kHeard), members_, absl::Now() + absl::Seconds(1)));
+  if (failed_at_.load() == 0 || store_.rank() != Rank(0)) return;
+  constexpr int64_t kSecond = 1'000'000'000;
+  static_cast<void>(store_.AwaitAll(KeyOf(kHeard), members_,
+                                    TimeOfDeadline(failed_at_ + kSecond)));
 }
 
 std::string FailureStore::KeyOf(std::string_view kind) const {
@@ -41,7 +42,8 @@ std::string FailureStore::KeyOf(std::string_view kind) const {
 
 // Another rank may have been first, and the store may be gone.
 void FailureStore::Report(std::string_view kind, const absl::Status& reason) {
-  failed_ = true;
+  int64_t never = 0;
+  failed_at_.compare_exchange_strong(never, MonotonicNanos());
   const absl::Time deadline = absl::Now() + kPatience;
   static_cast<void>(
       store_.SetFor(0, KeyOf(kind),

@@ -4,6 +4,8 @@
 #define TESSERA_COLLECTIVES_TWO_LEVEL_FAILURE_STORE_H_
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,7 +30,7 @@ class FailureStore {
       : store_(store), id_(std::move(id)), members_(std::move(members)) {}
 
   // The rank that serves the store stays until the others have read the reason,
-  // at most a second.
+  // at most until a second after the first error.
   ~FailureStore();
 
   // The reasons of a subgroup.
@@ -41,6 +43,7 @@ class FailureStore {
   // Returns the cause of an error of the network, as far as another rank
   // reports one within a fraction of a second, or the error itself.
   absl::Status Explain(const absl::Status& error);
+  bool explained() const { return explained_.load(); }
 
  private:
   std::string KeyOf(std::string_view kind) const;
@@ -52,15 +55,20 @@ class FailureStore {
   const std::string id_;
   const std::vector<Rank> members_;
   std::atomic<bool> explained_ = false;
-  std::atomic<bool> failed_ = false;
+  std::atomic<int64_t> failed_at_ = 0;  // MonotonicNanos; 0: not failed.
 };
 
-// The messages of a network whose errors are explained.
+// Messages whose errors are explained.
 class ExplainedTransport : public Transport {
  public:
-  // `failures` may be null. The arguments must outlive this.
-  ExplainedTransport(Transport& inner, FailureStore* failures)
-      : inner_(inner), failures_(failures) {}
+  // Explains the errors for which `may_follow` returns true, that is, that may
+  // follow from an error of another host. `failures` may be null. The arguments
+  // must outlive this.
+  ExplainedTransport(Transport& inner, FailureStore* failures,
+                     std::function<bool(const absl::Status&)> may_follow)
+      : inner_(inner),
+        failures_(failures),
+        may_follow_(std::move(may_follow)) {}
 
   Rank rank() const override { return inner_.rank(); }
   int64_t size() const override { return inner_.size(); }
@@ -81,20 +89,24 @@ class ExplainedTransport : public Transport {
   }
   absl::Status Wait(std::span<const Request> requests,
                     OperationContext& context) override {
-    const absl::Status status = inner_.Wait(requests, context);
-    return status.ok() || failures_ == nullptr ? status
-                                               : failures_->Explain(status);
+    return Explained(inner_.Wait(requests, context));
   }
 
  private:
+  absl::Status Explained(const absl::Status& status) const {
+    const bool explains =
+        !status.ok() && failures_ != nullptr && may_follow_(status);
+    return explains ? failures_->Explain(status) : status;
+  }
   template <typename T>
   absl::StatusOr<T> Explained(absl::StatusOr<T> result) const {
-    if (result.ok() || failures_ == nullptr) return result;
-    return failures_->Explain(result.status());
+    if (result.ok()) return result;
+    return Explained(result.status());
   }
 
   Transport& inner_;
   FailureStore* const failures_;
+  const std::function<bool(const absl::Status&)> may_follow_;
 };
 
 }  // namespace tessera::collectives

@@ -1,5 +1,7 @@
 #include "collectives/two_level/two_level_engine.h"
 
+#include <algorithm>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,8 +26,11 @@ class TwoLevelEngine : public Engine {
         within_(std::move(within)),
         network_(std::move(network)),
         failures_(std::move(failures)),
-        messages_(*network_->transport(), failures_.get()),
-        transport_(map_, *within_->transport(), messages_),
+        neighbours_(*within_->transport(), failures_.get(),
+                    std::bind_front(&TwoLevelEngine::MayFollow, this)),
+        messages_(*network_->transport(), failures_.get(),
+                  [](const absl::Status&) { return true; }),
+        transport_(map_, neighbours_, messages_),
         collectives_(map_, *within_, messages_) {}
 
   std::string_view name() const override { return "two_level"; }
@@ -41,7 +46,10 @@ class TwoLevelEngine : public Engine {
   void Leave(OperationContext& context) override { within_->Leave(context); }
   absl::Status Run(const Operation& operation,
                    OperationContext& context) override {
-    return collectives_.Run(operation, context);
+    const absl::Status status = collectives_.Run(operation, context);
+    const bool explains =
+        failures_ != nullptr && !failures_->explained() && MayFollow(status);
+    return explains ? failures_->Explain(status) : status;
   }
   Transport* transport() override { return &transport_; }
   absl::StatusOr<std::unique_ptr<Engine>> CreateSubgroup(
@@ -58,14 +66,29 @@ class TwoLevelEngine : public Engine {
   std::vector<PeerReport> Peers() const override;
 
  private:
+  bool MayFollow(const absl::Status& status) const;
+
   const HostMap map_;
   const std::unique_ptr<Engine> within_;
   const std::unique_ptr<Engine> network_;
   const std::shared_ptr<FailureStore> failures_;  // Null without a store.
-  ExplainedTransport messages_;
+  ExplainedTransport neighbours_;                 // Messages within the host.
+  ExplainedTransport messages_;                   // Messages between hosts.
   TwoLevelTransport transport_;
   TwoLevelCollectives collectives_;
 };
+
+// True if a rank of this host is late because it waits for a message, possibly
+// of another host.
+bool TwoLevelEngine::MayFollow(const absl::Status& status) const {
+  if (!absl::IsDeadlineExceeded(status)) return false;
+  const std::vector<PeerReport> peers = within_->Peers();
+  return std::any_of(peers.begin(), peers.end(), [&](const PeerReport& peer) {
+    return peer.rank != within_->rank() &&
+           (peer.phase.phase() == Phase::kReceiving ||
+            peer.phase.phase() == Phase::kSending);
+  });
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> TwoLevelEngine::CreateSubgroup(
     std::span<const Rank> members, uint32_t group, int64_t deadline) {

@@ -117,9 +117,9 @@ assert len(a) == len(b) == 6
 assert all(abs(x - y) <= 1e-5 * y for x, y in zip(a, b)), (a, b)
 END
 }
-together gloo gloo dp2,tp2
-together auto auto dp2,tp2
-together auto_across auto tp4
+together over_gloo gloo dp2,tp2
+together over_auto auto dp2,tp2
+together across_hosts auto tp4
 
 # If a host disappears, the other ends within the deadline and names the lost rank.
 touch cut_the_cable

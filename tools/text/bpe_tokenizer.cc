@@ -142,6 +142,21 @@ void DecodeTexts(const BpeTokenizerOptions& options,
   }
 }
 
+// The mark of spaces if tokens contain it only at their beginning.
+std::string PartMark(const BpeTokenizerOptions& options) {
+  const std::string& mark = options.space_mark;
+  if (mark.empty() || !options.model.byte_fallback ||
+      options.model.whole_words_first) {
+    return "";
+  }
+  for (const auto& [token, id] : options.model.vocabulary) {
+    size_t begin = 0;
+    while (token.compare(begin, mark.size(), mark) == 0) begin += mark.size();
+    if (token.find(mark, begin) != token.npos) return "";
+  }
+  return mark;
+}
+
 // The beginning of the white space at the end of `text`, and the end of that at
 // its beginning.
 size_t SpaceAtEnd(std::string_view text) {
@@ -401,7 +416,7 @@ class BpeTokenizer::Encoding {
       prefixed = absl::StrCat(" ", text);
       text = prefixed;
     }
-    if (!tokenizer_.last_rule_.has_value()) return AddWord(text);
+    if (!tokenizer_.last_rule_.has_value()) return AddParts(text);
     for (size_t at = 0; at < text.size();) {
       const size_t end = WordEnd(*tokenizer_.last_rule_, text, at);
       AddWord(text.substr(at, end - at));
@@ -421,8 +436,20 @@ class BpeTokenizer::Encoding {
     for (size_t at = 0; at < all.size();) {
       size_t end = metaspace.splits ? all.find(mark, at + 1) : all.npos;
       end = std::min(end, all.size());
-      AddWord(all.substr(at, end - at));
+      AddParts(all.substr(at, end - at));
       at = end;
+    }
+  }
+
+  void AddParts(std::string_view word) {
+    const std::string& mark = tokenizer_.part_mark_;
+    if (mark.empty()) return AddWord(word);
+    while (!word.empty()) {
+      size_t end = 0;
+      while (word.substr(end, mark.size()) == mark) end += mark.size();
+      end = std::min(word.find(mark, end), word.size());
+      AddWord(word.substr(0, end));
+      word.remove_prefix(end);
     }
   }
 
@@ -448,7 +475,8 @@ class BpeTokenizer::Encoding {
 };
 
 BpeTokenizer::BpeTokenizer(BpeModel model, BpeTokenizerOptions options,
-                           std::vector<std::string> texts)
+                           std::vector<std::string> texts,
+                           std::string part_mark)
     : model_(std::move(model)),
       rules_(std::move(options.rules)),
       add_prefix_space_(options.add_prefix_space),
@@ -456,6 +484,7 @@ BpeTokenizer::BpeTokenizer(BpeModel model, BpeTokenizerOptions options,
       metaspace_(std::move(options.metaspace)),
       normalizer_(std::move(options.normalizer)),
       drops_first_space_(options.drops_first_space),
+      part_mark_(std::move(part_mark)),
       added_first_(std::move(options.added_first)),
       added_second_(
           NormalizedTokens(normalizer_, std::move(options.added_second))),
@@ -468,9 +497,11 @@ absl::StatusOr<BpeTokenizer> BpeTokenizer::Create(BpeTokenizerOptions options) {
   TESSERA_RETURN_IF_ERROR(AddAll(options, table));
   std::vector<std::string> texts = table.Take();
   DecodeTexts(options, texts);
+  std::string part_mark = PartMark(options);
   TESSERA_ASSIGN_OR_RETURN(BpeModel model,
                            BpeModel::Create(std::move(options.model)));
-  return BpeTokenizer(std::move(model), std::move(options), std::move(texts));
+  return BpeTokenizer(std::move(model), std::move(options), std::move(texts),
+                      std::move(part_mark));
 }
 
 void BpeTokenizer::AppendTokens(std::string_view text, SpecialTokens special,

@@ -209,7 +209,7 @@ class BpeTokenizer : public Tokenizer {
   class Encoding;
 
   BpeTokenizer(BpeModel model, BpeTokenizerOptions options,
-               std::vector<std::string> texts);
+               std::vector<std::string> texts, std::string part_mark);
 
   BpeModel model_;
   std::vector<SplitRule> rules_;
@@ -218,6 +218,9 @@ class BpeTokenizer : public Tokenizer {
   std::optional<Metaspace> metaspace_;
   std::vector<NormalizerStep> normalizer_;
   bool drops_first_space_;
+  // Begins parts of a text that no merge joins, so that they can be cached;
+  // empty: none is known.
+  std::string part_mark_;
   AddedTokens added_first_, added_second_;
   std::vector<std::string> texts_;  // By id.
   std::optional<TokenId> end_of_text_;

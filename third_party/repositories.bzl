@@ -188,6 +188,10 @@ def _system_libraries(declare):
         "static": ["utf8proc.h", "libutf8proc.a"],
         "utf8proc": ["utf8proc.h", "libutf8proc.so"],
     })
+    declare(system_library, name = "zlib", flavors = {
+        "static": ["zlib.h", "libz.a"],
+        "zlib": ["zlib.h", "libz.so"],
+    })
     declare(system_library, name = "zstd", flavors = {
         "static": ["zstd.h", "libzstd.a"],
         "zstd": ["zstd.h", "libzstd.so"],

@@ -13,11 +13,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/nearest_name.h"
@@ -241,12 +241,27 @@ absl::Status RunWithOperands(const Tool& tool, const Verb& verb,
                          "\"")));
 }
 
+// Replaces line ends, and escapes other control characters, which a value or a
+// file may contain.
+std::string OneLine(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n') {
+      line += ' ';
+    } else if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      line += absl::CHexEscape(std::string_view(&c, 1));
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
 // Writes the error of a run and returns its exit code.
 int Report(const Tool& tool, const absl::Status& status, std::ostream& err) {
   if (status.ok()) return 0;
   const bool is_usage = absl::IsInvalidArgument(status);
-  err << tool.name << ": "
-      << absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  err << tool.name << ": " << OneLine(status.message());
   if (is_usage) err << "; for example: " << ExampleCommand(tool);
   err << std::endl;
   return is_usage ? 2 : 1;

@@ -124,8 +124,8 @@ TEST_F(CliTest, MapsErrorsToExitCodes) {
                               absl::OutOfRangeError("expected 1 or more"))),
             2);
   EXPECT_THAT(err_.str(), HasSubstr("--stages=0: expected 1 or more; for"));
-  EXPECT_EQ(Run({}, absl::UnavailableError("rank 3\nis gone")), 1);
-  EXPECT_EQ(err_.str(), "demo: rank 3 is gone\n");
+  EXPECT_EQ(Run({}, absl::UnavailableError("rank 3\nis \x1b gone")), 1);
+  EXPECT_EQ(err_.str(), "demo: rank 3 is \\x1b gone\n");
 }
 
 TEST_F(CliTest, HelpNamesEveryFlagAndExitsWith0) {

@@ -96,6 +96,9 @@ PET_NPROC_PER_NODE=3 PET_NNODES=1 PET_NODE_RANK=0 PET_MASTER_ADDR=pod-0 TESSERA_
   "$launch" --output=raw -- sh -c 'echo $RANK $WORLD_SIZE ${PET_NNODES-unset} ${TESSERA_LAUNCHER-unset}' >out || fail "PET_NPROC_PER_NODE"
 [ "$(sort out)" = "$(printf '%s 3 unset unset\n' 0 1 2)" ] || fail "ranks of PET_NPROC_PER_NODE: $(cat out)"
 PET_NPROC_PER_NODE=auto "$launch" --output=raw -- sh -c 'echo $WORLD_SIZE' >out && [ "$(cat out)" = 1 ] || fail "auto: $(cat out)"
+PET_NNODES=1:3 "$launch" -- true 2>err && fail "elastic range"
+grep -q '^launch: PET_NNODES=1:3: expected a whole number; .* --nnodes' err || fail "elastic range: $(cat err)"
+PET_NPROC_PER_NODE=gpu PET_NNODES=1:3 "$launch" --np 1 --nnodes=1 -- true || fail "overridden variables"
 PET_NPROC_PER_NODE=2 PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=pod-0 PET_MASTER_PORT=23456 TESSERA_JOB_SECRET=0123456789abcdef \
   "$launch" --output=raw --np=1 -- sh -c 'echo $RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT' >out || fail "PET_NNODES"
 [ "$(cat out)" = "1 2 pod-0 23456" ] || fail "PET_NNODES: $(cat out)"

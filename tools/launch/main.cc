@@ -8,11 +8,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
@@ -122,25 +125,38 @@ LaunchArguments SplitArguments(std::span<const std::string> arguments) {
 }
 
 // Flags from the variables with which torchrun is configured, as Kubeflow's
-// PyTorchJob does; flags of the command line override them.
-std::vector<std::string> TorchrunFlags() {
+// PyTorchJob does; flags of the command line, `given`, override them.
+absl::StatusOr<std::vector<std::string>> TorchrunFlags(
+    const std::vector<std::string>& given) {
   const auto value = [](const char* variable) -> std::string_view {
     const char* const text = std::getenv(variable);
     return text == nullptr ? "" : text;
   };
+  static constexpr std::pair<const char*, const char*> kFlags[] = {
+      {"np", "PET_NPROC_PER_NODE"},
+      {"nnodes", "PET_NNODES"},
+      {"node_rank", "PET_NODE_RANK"},
+      {"master_addr", "PET_MASTER_ADDR"},
+      {"master_port", "PET_MASTER_PORT"}};
   std::vector<std::string> flags;
-  const auto add = [&](std::string_view flag, const char* variable) {
-    const std::string_view text = value(variable);
+  for (const auto& [flag, variable] : kFlags) {
+    const std::string_view text = value(variable), name = flag;
     // torchrun's "auto" is the default here.
-    if (text.empty() || text == "auto") return;
-    flags.push_back(absl::StrCat("--", flag, "=", text));
-  };
-  add("np", "PET_NPROC_PER_NODE");
-  if (value("PET_NNODES") == "1") return flags;
-  add("nnodes", "PET_NNODES");
-  add("node_rank", "PET_NODE_RANK");
-  add("master_addr", "PET_MASTER_ADDR");
-  add("master_port", "PET_MASTER_PORT");
+    if (text.empty() || text == "auto") continue;
+    if (name != "np" && value("PET_NNODES") == "1") continue;
+    const bool is_given = std::ranges::any_of(given, [&](std::string_view one) {
+      return absl::ConsumePrefix(&one, "--") &&
+             absl::ConsumePrefix(&one, name) && (one.empty() || one[0] == '=');
+    });
+    if (is_given) continue;
+    int64_t number = 0;
+    if (name != "master_addr" && !absl::SimpleAtoi(text, &number)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          variable, "=", text.substr(0, 60),
+          ": expected a whole number; unset it, or override it by --", name));
+    }
+    flags.push_back(absl::StrCat("--", name, "=", text));
+  }
   return flags;
 }
 
@@ -158,9 +174,11 @@ int main(int argc, char** argv) {
   using namespace tessera::tools;
   const std::vector<std::string> all(argv + 1, argv + argc);
   LaunchArguments arguments = SplitArguments(all);
-  const std::vector<std::string> defaults = TorchrunFlags();
-  arguments.flags.insert(arguments.flags.begin(), defaults.begin(),
-                         defaults.end());
+  const auto defaults = TorchrunFlags(arguments.flags);
+  if (defaults.ok()) {
+    arguments.flags.insert(arguments.flags.begin(), defaults->begin(),
+                           defaults->end());
+  }
   PrepareProcess().IgnoreError();  // RunTool reports the error.
   LaunchPlan plan = {.command = arguments.command,
                      .environment = CallersEnvironment()};
@@ -172,8 +190,10 @@ int main(int argc, char** argv) {
       .example = "--np=4 -- ./program --its=arguments",
       .flags = FlagsOf(plan)};
   int outcome = 0;
-  const int code = RunTool(tool, arguments.flags,
-                           [&] { return RunLaunchTool(plan, outcome); });
+  const int code = RunTool(tool, arguments.flags, [&]() -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(defaults.status());
+    return RunLaunchTool(plan, outcome);
+  });
   // RunTool does not know 128 + the signal that ended the launcher.
   return outcome > 1 ? outcome : code;
 }

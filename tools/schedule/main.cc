@@ -28,7 +28,7 @@ namespace {
 struct ScheduleFlags {
   std::string schedules;  // The default depends on --input.
   ScheduleOptions options;
-  ByteSize activation_bytes;
+  ByteSize activation_bytes, memory_limit;
   PrintOptions print = {.picture = {.width = 100}};
   std::string svg, trace;
   bool quiet = false;
@@ -58,9 +58,9 @@ std::vector<Flag> CostFlags(ScheduleFlags& flags) {
                 "weights add (more than 0) or free (less)",
                 costs.memory),
       FieldFlag("memory_limit",
-                "memory limit of a rank in bytes; 0: none, for zb_1p and zb_2p "
-                "p and 2p times what a forward adds",
-                flags.options.memory_limit),
+                "memory limit of a rank, such as 40GiB; 0: none, for zb_1p and "
+                "zb_2p p and 2p times what a forward adds",
+                flags.memory_limit),
       FieldFlag("latency",
                 "milliseconds per message, added to those of --times",
                 costs.latency),
@@ -132,6 +132,7 @@ absl::Status Complete(ScheduleFlags& flags) {
   constexpr size_t kMost = 64;
   ScheduleOptions& options = flags.options;
   options.costs.activation_bytes = flags.activation_bytes.bytes();
+  options.memory_limit = flags.memory_limit.bytes();
   if (flags.schedules.empty()) {
     if (options.input.empty()) options.schedules = {"1f1b"};
     return absl::OkStatus();

@@ -120,7 +120,10 @@ TEST(ReportTest, FilesRoundTrip) {
 TEST(ReportTest, AFileIsComparedWithSchedulesOfItsCounts) {
   ScheduleOptions options;
   options.input = WriteTemporary(
-      "compared", pipeline::WriteCsv(*pipeline::Generate("zb_h1", {3, 1, 7})));
+      "compared",
+      absl::StrCat(
+          "\xef\xbb\xbf",  // A byte order mark.
+          pipeline::WriteCsv(*pipeline::Generate("zb_h1", {3, 1, 7}))));
   options.schedules = {"1f1b"};
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto reports, MakeReports(options));
   ASSERT_EQ(reports.size(), 2u);

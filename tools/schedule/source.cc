@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/json/json.h"
 #include "base/status_macros.h"
@@ -355,7 +356,7 @@ absl::Status CheckGiven(std::string_view flag,
 
 // Reads a document of WriteJson, or of this tool's --format=json, which
 // contains one.
-absl::StatusOr<Schedule> ReadAnyJson(const std::string& text) {
+absl::StatusOr<Schedule> ReadAnyJson(std::string_view text) {
   absl::StatusOr<Schedule> schedule = pipeline::ReadJson(text);
   if (schedule.ok()) return schedule;
   const absl::StatusOr<nlohmann::json> parsed =
@@ -423,9 +424,11 @@ absl::StatusOr<SourcedSchedule> ReadSchedule(const std::string& path,
                                              int64_t memory_limit) {
   const std::string flag = absl::StrCat("--input=", path);
   TESSERA_ASSIGN_OR_RETURN(
-      const std::string text, ReadFile(path, kMostScheduleBytes),
+      const std::string contents, ReadFile(path, kMostScheduleBytes),
       absl::IsInvalidArgument(_) ? AsWrongSchedule(Annotate(_, flag))
                                  : Annotate(_, flag));
+  // Spreadsheets write a byte order mark.
+  const std::string_view text = absl::StripPrefix(contents, "\xef\xbb\xbf");
   const bool is_json =
       absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "{");
   SourcedSchedule read;

@@ -5,7 +5,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/text/characters.h"
@@ -88,6 +91,109 @@ absl::Status AddAll(const BpeTokenizerOptions& options, TextTable& table) {
   return absl::OkStatus();
 }
 
+std::string NameOfByte(int byte) { return absl::StrFormat("<0x%02X>", byte); }
+
+std::string Normalized(const std::vector<NormalizerStep>& steps,
+                       std::string text) {
+  for (const NormalizerStep& step : steps) {
+    switch (step.kind) {
+      case NormalizerStep::Kind::kCompose:
+        text = ComposedForm(text);
+        break;
+      case NormalizerStep::Kind::kPrepend:
+        if (!text.empty()) text.insert(0, step.to);
+        break;
+      case NormalizerStep::Kind::kReplace:
+        text = absl::StrReplaceAll(text, {{step.from, step.to}});
+        break;
+    }
+  }
+  return text;
+}
+
+// The tokens with the content that is found in normalized texts.
+AddedTokens NormalizedTokens(const std::vector<NormalizerStep>& steps,
+                             std::vector<AddedToken> tokens) {
+  for (AddedToken& token : tokens) {
+    token.content = Normalized(steps, std::move(token.content));
+  }
+  std::erase_if(tokens,
+                [](const auto& token) { return token.content.empty(); });
+  return AddedTokens(std::move(tokens));
+}
+
+// Converts the texts of tokens to those that decoding appends.
+void DecodeTexts(const BpeTokenizerOptions& options,
+                 std::vector<std::string>& texts) {
+  for (const AddedToken& token : options.added_second) {
+    texts[static_cast<size_t>(token.id)] =
+        Normalized(options.normalizer, token.content);
+  }
+  if (!options.space_mark.empty()) {
+    for (std::string& text : texts) {
+      text = absl::StrReplaceAll(text, {{options.space_mark, " "}});
+    }
+  }
+  if (!options.model.byte_fallback) return;
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto token = options.model.vocabulary.find(NameOfByte(byte));
+    if (token == options.model.vocabulary.end()) continue;
+    texts[static_cast<size_t>(token->second)] = static_cast<char>(byte);
+  }
+}
+
+// The mark of spaces if tokens contain it only at their beginning.
+std::string PartMark(const BpeTokenizerOptions& options) {
+  const std::string& mark = options.space_mark;
+  if (mark.empty() || !options.model.byte_fallback ||
+      options.model.whole_words_first) {
+    return "";
+  }
+  for (const auto& [token, id] : options.model.vocabulary) {
+    size_t begin = 0;
+    while (token.compare(begin, mark.size(), mark) == 0) begin += mark.size();
+    if (token.find(mark, begin) != token.npos) return "";
+  }
+  return mark;
+}
+
+// The beginning of the white space at the end of `text`, and the end of that at
+// its beginning.
+size_t SpaceAtEnd(std::string_view text) {
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Character character = CharacterAt(text, at);
+    at += character.length;
+    if (character.kind != CharacterClass::kSpace) begin = at;
+  }
+  return begin;
+}
+size_t SpaceAtBegin(std::string_view text) {
+  size_t end = 0;
+  while (end < text.size()) {
+    const Character character = CharacterAt(text, end);
+    if (character.kind != CharacterClass::kSpace) break;
+    end += character.length;
+  }
+  return end;
+}
+
+// True if no part of a word adjoins the bytes from `begin` to `end`.
+bool IsApart(std::string_view text, size_t begin, size_t end) {
+  if (end < text.size() && IsWordCharacter(CharacterAt(text, end))) {
+    return false;
+  }
+  size_t last = begin;  // The last character before `begin`.
+  for (int i = 0; i < 4 && last > 0; ++i) {
+    --last;
+    const Character before = CharacterAt(text.substr(0, begin), last);
+    if (before.valid && last + before.length == begin) {
+      return !IsWordCharacter(before);
+    }
+  }
+  return true;
+}
+
 constexpr size_t kMostCachedWords = 1 << 16;
 constexpr size_t kLongestCachedWord = 64;
 
@@ -95,8 +201,9 @@ constexpr size_t kLongestCachedWord = 64;
 
 BpeModel::BpeModel(Options options) : options_(std::move(options)) {
   for (int byte = 0; byte < 256; ++byte) {
-    const auto found =
-        options_.vocabulary.find(std::string(1, static_cast<char>(byte)));
+    const auto found = options_.vocabulary.find(
+        options_.byte_fallback ? NameOfByte(byte)
+                               : std::string(1, static_cast<char>(byte)));
     byte_ids_[static_cast<size_t>(byte)] =
         found == options_.vocabulary.end() ? -1 : found->second;
   }
@@ -165,6 +272,29 @@ void BpeModel::MergeAll(Scratch& scratch) const {
   }
 }
 
+void BpeModel::PushSymbol(TokenId id, Scratch& scratch) const {
+  if (id < 0) return;
+  const auto at = static_cast<int32_t>(scratch.symbols_.size());
+  scratch.symbols_.push_back({id, at - 1, at + 1});
+}
+
+void BpeModel::PushSymbols(std::string_view word, Scratch& scratch) const {
+  size_t length = 1;
+  for (size_t at = 0; at < word.size(); at += length) {
+    if (options_.byte_fallback) {
+      length = CharacterAt(word, at).length;
+      const auto found = options_.vocabulary.find(word.substr(at, length));
+      if (found != options_.vocabulary.end()) {
+        PushSymbol(found->second, scratch);
+        continue;
+      }
+    }
+    for (const char c : word.substr(at, length)) {
+      PushSymbol(byte_ids_[static_cast<unsigned char>(c)], scratch);
+    }
+  }
+}
+
 void BpeModel::AppendWord(std::string_view word, Scratch& scratch,
                           std::vector<TokenId>& ids) const {
   if (options_.whole_words_first) {
@@ -176,12 +306,7 @@ void BpeModel::AppendWord(std::string_view word, Scratch& scratch,
   }
   auto& symbols = scratch.symbols_;
   symbols.clear();
-  for (const char c : word) {
-    const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
-    if (id < 0) continue;
-    const auto at = static_cast<int32_t>(symbols.size());
-    symbols.push_back({id, at - 1, at + 1});
-  }
+  PushSymbols(word, scratch);
   if (symbols.empty()) return;
   symbols.back().next = -1;
   scratch.heap_.clear();
@@ -232,54 +357,99 @@ class BpeTokenizer::Encoding {
       : tokenizer_(tokenizer), ids_(ids) {}
 
   void Add(std::string_view text, bool with_special) {
-    Between(tokenizer_.added_first_, text, with_special,
-            [&](std::string_view part) {
-              std::string composed;
-              if (tokenizer_.composes_) {
-                composed = ComposedForm(part);
-                part = composed;
-              }
-              Between(tokenizer_.added_second_, part, with_special,
-                      [&](std::string_view rest) { Cut(rest, 0); });
-            });
+    Between(
+        tokenizer_.added_first_, text, with_special, /*is_first=*/true,
+        [&](std::string_view part, bool is_first) {
+          std::string normalized;
+          if (!tokenizer_.normalizer_.empty()) {
+            normalized = Normalized(tokenizer_.normalizer_, std::string(part));
+            part = normalized;
+          }
+          Between(
+              tokenizer_.added_second_, part, with_special, is_first,
+              [&](std::string_view rest, bool first) { Cut(rest, 0, first); });
+        });
   }
 
  private:
-  // Appends the added tokens and calls `use` for the texts between them.
+  // Appends the added tokens and calls `use` for the texts between them, and
+  // with true for a text at the beginning if `is_first`.
   template <typename Use>
   void Between(const AddedTokens& added, std::string_view text,
-               bool with_special, Use use) {
-    size_t at = 0;
+               bool with_special, bool is_first, Use use) {
+    size_t used = 0, at = 0;
+    const auto use_until = [&](size_t end) {
+      if (used < end) use(text.substr(used, end - used), is_first && used == 0);
+    };
     while (at < text.size()) {
       const AddedTokens::Match match = added.Find(text, at, with_special);
-      if (match.begin > at) use(text.substr(at, match.begin - at));
-      if (match.token == nullptr) return;
-      ids_.push_back(match.token->id);
-      at = match.begin + match.token->content.size();
+      if (match.token == nullptr) break;
+      const AddedToken& token = *match.token;
+      at = match.begin + token.content.size();
+      if (token.is_word && !IsApart(text, match.begin, at)) continue;
+      use_until(token.strips_left && used < match.begin
+                    ? used + SpaceAtEnd(text.substr(used, match.begin - used))
+                    : match.begin);
+      ids_.push_back(token.id);
+      used = at;
+      if (token.strips_right) used += SpaceAtBegin(text.substr(at));
     }
+    use_until(text.size());
   }
 
   // Splits `text` by the rules from index `rule` on.
-  void Cut(std::string_view text, size_t rule) {
-    if (rule == tokenizer_.rules_.size()) return CutLast(text);
+  void Cut(std::string_view text, size_t rule, bool is_first) {
+    if (rule == tokenizer_.rules_.size()) return CutLast(text, is_first);
     for (size_t at = 0; at < text.size();) {
       const size_t end = WordEnd(tokenizer_.rules_[rule], text, at);
-      Cut(text.substr(at, end - at), rule + 1);
+      Cut(text.substr(at, end - at), rule + 1, is_first && at == 0);
       at = end;
     }
   }
 
-  void CutLast(std::string_view text) {
+  void CutLast(std::string_view text, bool is_first) {
+    if (tokenizer_.metaspace_.has_value()) {
+      return CutAtMarks(*tokenizer_.metaspace_, text, is_first);
+    }
     std::string prefixed;
     if (tokenizer_.add_prefix_space_ && text[0] != ' ') {
       prefixed = absl::StrCat(" ", text);
       text = prefixed;
     }
-    if (!tokenizer_.last_rule_.has_value()) return AddWord(text);
+    if (!tokenizer_.last_rule_.has_value()) return AddParts(text);
     for (size_t at = 0; at < text.size();) {
       const size_t end = WordEnd(*tokenizer_.last_rule_, text, at);
       AddWord(text.substr(at, end - at));
       at = end;
+    }
+  }
+
+  void CutAtMarks(const Metaspace& metaspace, std::string_view text,
+                  bool is_first) {
+    const std::string& mark = metaspace.mark;
+    std::string marked = absl::StrReplaceAll(text, {{" ", mark}});
+    const bool may_prefix =
+        metaspace.prefix == Metaspace::Prefix::kAlways ||
+        (metaspace.prefix == Metaspace::Prefix::kFirst && is_first);
+    if (may_prefix && !absl::StartsWith(marked, mark)) marked.insert(0, mark);
+    const std::string_view all = marked;
+    for (size_t at = 0; at < all.size();) {
+      size_t end = metaspace.splits ? all.find(mark, at + 1) : all.npos;
+      end = std::min(end, all.size());
+      AddParts(all.substr(at, end - at));
+      at = end;
+    }
+  }
+
+  void AddParts(std::string_view word) {
+    const std::string& mark = tokenizer_.part_mark_;
+    if (mark.empty()) return AddWord(word);
+    while (!word.empty()) {
+      size_t end = 0;
+      while (word.substr(end, mark.size()) == mark) end += mark.size();
+      end = std::min(word.find(mark, end), word.size());
+      AddWord(word.substr(0, end));
+      word.remove_prefix(end);
     }
   }
 
@@ -305,14 +475,19 @@ class BpeTokenizer::Encoding {
 };
 
 BpeTokenizer::BpeTokenizer(BpeModel model, BpeTokenizerOptions options,
-                           std::vector<std::string> texts)
+                           std::vector<std::string> texts,
+                           std::string part_mark)
     : model_(std::move(model)),
       rules_(std::move(options.rules)),
       add_prefix_space_(options.add_prefix_space),
-      composes_(options.composes),
       last_rule_(options.last_rule),
+      metaspace_(std::move(options.metaspace)),
+      normalizer_(std::move(options.normalizer)),
+      drops_first_space_(options.drops_first_space),
+      part_mark_(std::move(part_mark)),
       added_first_(std::move(options.added_first)),
-      added_second_(std::move(options.added_second)),
+      added_second_(
+          NormalizedTokens(normalizer_, std::move(options.added_second))),
       texts_(std::move(texts)),
       end_of_text_(options.end_of_text) {}
 
@@ -320,9 +495,13 @@ absl::StatusOr<BpeTokenizer> BpeTokenizer::Create(BpeTokenizerOptions options) {
   TextTable table(options.model.vocabulary.size() + options.other_texts.size() +
                   options.added_first.size() + options.added_second.size());
   TESSERA_RETURN_IF_ERROR(AddAll(options, table));
+  std::vector<std::string> texts = table.Take();
+  DecodeTexts(options, texts);
+  std::string part_mark = PartMark(options);
   TESSERA_ASSIGN_OR_RETURN(BpeModel model,
                            BpeModel::Create(std::move(options.model)));
-  return BpeTokenizer(std::move(model), std::move(options), table.Take());
+  return BpeTokenizer(std::move(model), std::move(options), std::move(texts),
+                      std::move(part_mark));
 }
 
 void BpeTokenizer::AppendTokens(std::string_view text, SpecialTokens special,
@@ -332,10 +511,14 @@ void BpeTokenizer::AppendTokens(std::string_view text, SpecialTokens special,
 
 void BpeTokenizer::AppendText(std::span<const TokenId> ids,
                               std::string& text) const {
+  const bool is_start = text.empty();
   for (const TokenId id : ids) {
     if (id >= 0 && static_cast<size_t>(id) < texts_.size()) {
       text += texts_[static_cast<size_t>(id)];
     }
+  }
+  if (drops_first_space_ && is_start && absl::StartsWith(text, " ")) {
+    text.erase(0, 1);
   }
 }
 

@@ -1,6 +1,7 @@
-// Byte-level BPE as in GPT-2, Llama 3, SmolLM and Qwen: BpeTokenizer, and its
-// parts BpeModel, which merges the bytes of a word, and AddedTokens, which
-// finds tokens that are never split.
+// BPE of bytes, as in GPT-2, Llama 3, SmolLM and Qwen, and of characters, as in
+// Llama 2, Mistral, Phi 3 and Gemma: BpeTokenizer, and its parts BpeModel,
+// which merges the symbols of a word, and AddedTokens, which finds tokens that
+// are never split.
 //
 //   TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
 //                            ParseTokenizerJson(json, "<|endoftext|>"));
@@ -32,7 +33,8 @@ namespace tessera::text {
 //   BpeModel::Scratch scratch;
 //   model.AppendWord(" lower", scratch, ids);
 //
-// A word starts as a sequence of its bytes. The pair of neighbours with the
+// A word starts as a sequence of its bytes or, with `byte_fallback`, of its
+// characters. The pair of neighbours with the
 // merge of highest priority, the leftmost among equals, is merged repeatedly
 // until no merge applies. Takes O(n log n) for a word of n bytes. Source:
 // Sennrich, Haddow and Birch, arXiv 1508.07909; Radford et al., Language Models
@@ -40,12 +42,15 @@ namespace tessera::text {
 class BpeModel {
  public:
   struct Options {
-    // Maps the bytes of a token to its id, which is not negative.
+    // Maps the text of a token to its id, which is not negative.
     absl::flat_hash_map<std::string, TokenId> vocabulary = {};
     // In order of priority, highest first; the last of equal pairs is used.
     std::vector<std::pair<std::string, std::string>> merges = {};
     // Encodes a word that is in the vocabulary as that token, without merging.
     bool whole_words_first = false;
+    // Starts with characters. The bytes of a character that is not in the
+    // vocabulary are the tokens "<0x00>" to "<0xFF>".
+    bool byte_fallback = false;
   };
 
   // InvalidArgument if an operand or the result of a merge is not in the
@@ -69,7 +74,7 @@ class BpeModel {
   };
 
   // Appends the tokens of `word`, which has less than 2^31 bytes. Skips bytes
-  // without a token, as the tokenizers package does.
+  // without a token, as the tokenizers package does for BPE of bytes.
   void AppendWord(std::string_view word, Scratch& scratch,
                   std::vector<TokenId>& ids) const;
 
@@ -87,6 +92,8 @@ class BpeModel {
   static uint64_t Key(TokenId left, TokenId right) {
     return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
   }
+  void PushSymbol(TokenId id, Scratch& scratch) const;
+  void PushSymbols(std::string_view word, Scratch& scratch) const;
   void PushCandidate(int32_t position, Scratch& scratch) const;
   void MergeAll(Scratch& scratch) const;
 
@@ -100,6 +107,10 @@ struct AddedToken {
   TokenId id = 0;
   std::string content = {};  // Not empty.
   bool special = false;
+  // Includes the white space before and behind the token.
+  bool strips_left = false, strips_right = false;
+  // Is only found where no letter, mark, digit or underscore adjoins it.
+  bool is_word = false;
 };
 
 // Finds added tokens in a text.
@@ -109,7 +120,7 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   struct Match {
-    size_t begin = 0;
+    size_t begin = 0;                   // Of its content, without white space.
     const AddedToken* token = nullptr;  // Null: none.
   };
 
@@ -127,6 +138,26 @@ class AddedTokens {
   std::array<uint32_t, 257> first_of_ = {};
 };
 
+// A step of a normalizer.
+struct NormalizerStep {
+  enum class Kind {
+    kCompose,  // Converts to ComposedForm.
+    kPrepend,  // Puts `to` before a text that is not empty.
+    kReplace,  // Replaces every `from` by `to`.
+  };
+  Kind kind = Kind::kCompose;
+  std::string from = {}, to = {};
+};
+
+// Replaces spaces by a mark, and puts one before a text that has none.
+struct Metaspace {
+  enum class Prefix { kNever, kFirst, kAlways };
+  std::string mark = {};
+  // kFirst: only at the beginning of the whole text, not behind added tokens.
+  Prefix prefix = Prefix::kAlways;
+  bool splits = true;  // Each mark begins a word.
+};
+
 struct BpeTokenizerOptions {
   BpeModel::Options model = {};
   // Each rule splits the words that the previous one has produced.
@@ -135,8 +166,15 @@ struct BpeTokenizerOptions {
   // splits them.
   bool add_prefix_space = false;
   std::optional<SplitRule> last_rule = {};
-  // Converts the text between the tokens of `added_first` to ComposedForm.
-  bool composes = false;
+  // Applied to the words of `rules`; excludes the two options above.
+  std::optional<Metaspace> metaspace = {};
+  // Applied in order to the text between the tokens of `added_first`, and to
+  // the content of the tokens of `added_second`.
+  std::vector<NormalizerStep> normalizer = {};
+  // What decoding replaces by a space; empty: nothing.
+  std::string space_mark = {};
+  // Decoding drops a space that begins a text.
+  bool drops_first_space = false;
   // Tokens to find in the whole text, and those to find between them.
   std::vector<AddedToken> added_first = {};
   std::vector<AddedToken> added_second = {};
@@ -171,13 +209,18 @@ class BpeTokenizer : public Tokenizer {
   class Encoding;
 
   BpeTokenizer(BpeModel model, BpeTokenizerOptions options,
-               std::vector<std::string> texts);
+               std::vector<std::string> texts, std::string part_mark);
 
   BpeModel model_;
   std::vector<SplitRule> rules_;
   bool add_prefix_space_;
-  bool composes_;
   std::optional<SplitRule> last_rule_;
+  std::optional<Metaspace> metaspace_;
+  std::vector<NormalizerStep> normalizer_;
+  bool drops_first_space_;
+  // Begins parts of a text that no merge joins, so that they can be cached;
+  // empty: none is known.
+  std::string part_mark_;
   AddedTokens added_first_, added_second_;
   std::vector<std::string> texts_;  // By id.
   std::optional<TokenId> end_of_text_;

@@ -132,6 +132,27 @@ Character CharacterAt(std::string_view text, size_t at) {
   return {code_point, length, ClassOf(code_point), true};
 }
 
+bool IsWordCharacter(const Character& character) {
+  const uint32_t c = character.code_point;
+  if (!character.valid) return false;
+  if (character.kind == CharacterClass::kLetter) return true;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      break;
+  }
+  // Join_Control, and Other_Alphabetic of category So.
+  return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+         (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+         (c >= 0x1F170 && c <= 0x1F189);
+}
+
 void AppendUtf8(uint32_t code_point, std::string& text) {
   const auto add = [&](uint32_t byte) { text += static_cast<char>(byte); };
   if (code_point < 0x80) return add(code_point);

@@ -34,6 +34,9 @@ struct Character {
 // character: U+FFFD, kOther, length 1.
 Character CharacterAt(std::string_view text, size_t at);
 
+// \w: letters, marks, decimal digits, connectors such as "_", and joiners.
+bool IsWordCharacter(const Character& character);
+
 // Appends UTF-8. `code_point` is below 0x110000 and not a surrogate.
 void AppendUtf8(uint32_t code_point, std::string& text);
 

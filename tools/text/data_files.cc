@@ -28,6 +28,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/text/indexed_dataset.h"
+#include "tools/text/text_source.h"
 
 namespace tessera::text {
 
@@ -42,18 +43,22 @@ enum class Content {
   kText,
   kBinary,
   kCompressed,
+  kCompressedText,  // Which TextSource reads.
   kEmpty,
   kUnreadable,
   kNoFile
 };
 
-// The first bytes of compressed files, and the commands that decompress them.
+// The first bytes of compressed files and of UTF-16, and the commands that make
+// text of them.
 constexpr std::pair<std::string_view, std::string_view> kCompressions[] = {
     {"\x1f\x8b", "gzip -dk"},
     {"\x28\xb5\x2f\xfd", "zstd -dk"},
     {"\xfd\x37zXZ", "xz -dk"},
     {"BZh91AY&SY", "bzip2 -dk"},
-    {"PK\x03\x04", "unzip"}};
+    {"PK\x03\x04", "unzip"},
+    {"\xff\xfe", "iconv -f UTF-16 -t UTF-8"},
+    {"\xfe\xff", "iconv -f UTF-16 -t UTF-8"}};
 
 // The first bytes of a file, at most `count`; "" if it cannot be read.
 std::string HeadOf(const std::string& path, size_t count) {
@@ -64,8 +69,17 @@ std::string HeadOf(const std::string& path, size_t count) {
   return head;
 }
 
-// The command that decompresses a file with these first bytes; "" if it is not
-// compressed.
+// The same of its decompressed text.
+std::string HeadOfText(const std::string& path, size_t count) {
+  std::string head(count, '\0');
+  absl::StatusOr<TextSource> source = TextSource::Open(path);
+  if (!source.ok()) return "";
+  head.resize(source->Read(head).value_or(0));
+  return head;
+}
+
+// The command that makes text of a file with these first bytes; "" if it needs
+// none.
 std::string_view DecompressorOf(std::string_view head) {
   for (const auto& [magic, command] : kCompressions) {
     if (absl::StartsWith(head, magic)) return command;
@@ -78,32 +92,73 @@ Content ContentOf(const std::string& path) {
   if (stat(path.c_str(), &status) != 0) return Content::kUnreadable;
   if (!S_ISREG(status.st_mode)) return Content::kNoFile;
   if (status.st_size == 0) return Content::kEmpty;
-  const std::string head = HeadOf(path, 8000);
+  std::string head = HeadOf(path, 8000);
   if (head.empty()) return Content::kUnreadable;
+  if (IsReadableCompression(head)) {
+    head = HeadOfText(path, 8000);
+    return head.find('\0') == head.npos ? Content::kCompressedText
+                                        : Content::kCompressed;
+  }
   if (!DecompressorOf(head).empty()) return Content::kCompressed;
   return head.find('\0') == head.npos ? Content::kText : Content::kBinary;
 }
 
 absl::Status CompressedError(const std::string& path) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data file ", QuotedPath(path), " is compressed; decompress it first (",
-      DecompressorOf(HeadOf(path, 16)), ")"));
+  const std::string_view command = DecompressorOf(HeadOf(path, 16));
+  const bool is_utf16 = absl::StartsWith(command, "iconv");
+  return absl::InvalidArgumentError(
+      absl::StrCat("data file ", QuotedPath(path),
+                   is_utf16 ? " is UTF-16; convert it first ("
+                            : " is compressed; decompress it first (",
+                   command, ")"));
 }
 
-// True for compressed JSON, which is never skipped silently.
+bool IsNamedAfterJson(const std::string& path) {
+  return absl::StrContains(absl::AsciiStrToLower(path), ".json");
+}
+
+// True for text that is not named explicitly. Compressed text is used if it is
+// JSON, so that the archives among sources are skipped. Zero bytes are errors
+// in JSON lines.
+bool IsUsable(const std::string& path, Content content) {
+  return content == Content::kText ||
+         (content == Content::kBinary &&
+          KindOf(path) == DataKind::kJsonLines) ||
+         (content == Content::kCompressedText && IsNamedAfterJson(path));
+}
+
+// True for compressed JSON that cannot be read, which is never skipped
+// silently.
 bool IsCompressedJson(const std::string& path, Content content) {
-  return content == Content::kCompressed &&
-         absl::StrContains(absl::AsciiStrToLower(path), ".json");
+  return content == Content::kCompressed && IsNamedAfterJson(path);
+}
+
+absl::Status Unreadable(const std::string& path) {
+  return absl::ErrnoToStatus(
+      errno, absl::StrCat("cannot read data file ", QuotedPath(path)));
+}
+
+// The error of a file that is not named explicitly; nothing is skipped silently
+// but a link without a target.
+absl::Status CheckFound(const std::string& path, Content content) {
+  if (content == Content::kUnreadable && errno != ENOENT) {
+    return Unreadable(path);
+  }
+  return IsCompressedJson(path, content) ? CompressedError(path)
+                                         : absl::OkStatus();
 }
 
 absl::Status CheckNamed(const std::string& path) {
   const Content content = ContentOf(path);
   switch (content) {
     case Content::kText:
+    case Content::kCompressedText:
       return absl::OkStatus();
     case Content::kCompressed:
     case Content::kBinary:
-      if (!IsText(KindOf(path))) return absl::OkStatus();
+      if (!IsText(KindOf(path)) || IsUsable(path, content)) {
+        return absl::OkStatus();
+      }
       if (content == Content::kCompressed) return CompressedError(path);
       return absl::InvalidArgumentError(absl::StrCat(
           "data file ", QuotedPath(path),
@@ -118,8 +173,7 @@ absl::Status CheckNamed(const std::string& path) {
     case Content::kUnreadable:
       break;
   }
-  return absl::ErrnoToStatus(
-      errno, absl::StrCat("cannot read data file ", QuotedPath(path)));
+  return Unreadable(path);
 }
 
 // Searches a directory for text files. Searches linked directories last, so
@@ -172,8 +226,8 @@ class Walker {
 
   absl::Status AddFile(const std::string& path) {
     const Content content = ContentOf(path);
-    if (IsCompressedJson(path, content)) return CompressedError(path);
-    if (content == Content::kText && IsText(KindOf(path))) {
+    TESSERA_RETURN_IF_ERROR(CheckFound(path, content));
+    if (IsUsable(path, content) && IsText(KindOf(path))) {
       found_.push_back(path);
     }
     return absl::OkStatus();
@@ -203,7 +257,7 @@ absl::StatusOr<std::vector<std::string>> Glob(const std::string& pattern) {
 
 bool Exists(const std::string& path) {
   struct stat status;
-  return stat(path.c_str(), &status) == 0 || errno == EACCES;
+  return lstat(path.c_str(), &status) == 0 || errno == EACCES;
 }
 
 absl::StatusOr<std::vector<std::string>> FilesOfPattern(
@@ -223,11 +277,10 @@ absl::StatusOr<std::vector<std::string>> FilesOfPattern(
       continue;
     }
     const Content content = ContentOf(name);
-    if (IsCompressedJson(name, content)) return CompressedError(name);
+    TESSERA_RETURN_IF_ERROR(CheckFound(name, content));
     const bool may_have_tokens =
         content == Content::kBinary || content == Content::kCompressed;
-    if (content == Content::kText ||
-        (may_have_tokens && !IsText(KindOf(name)))) {
+    if (IsUsable(name, content) || (may_have_tokens && !IsText(KindOf(name)))) {
       files.push_back(name);
     }
   }
@@ -256,11 +309,7 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path) {
 absl::Status ForEachLine(
     const std::string& path,
     absl::FunctionRef<absl::Status(int64_t number, std::string_view)> use) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::ErrnoToStatus(
-        errno, absl::StrCat("cannot read data file ", QuotedPath(path)));
-  }
+  TESSERA_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(path));
   std::string part(size_t{1} << 20, '\0'), line;
   int64_t number = 1;
   const auto end_line = [&]() -> absl::Status {
@@ -272,9 +321,10 @@ absl::Status ForEachLine(
     line.clear();
     return absl::OkStatus();
   };
-  while (file) {
-    file.read(part.data(), static_cast<std::streamsize>(part.size()));
-    std::string_view rest(part.data(), static_cast<size_t>(file.gcount()));
+  size_t count = part.size();  // Of the last part; less at the end.
+  while (count == part.size()) {
+    TESSERA_ASSIGN_OR_RETURN(count, source.Read(part));
+    std::string_view rest(part.data(), count);
     for (size_t end = rest.find('\n'); end != rest.npos;
          end = rest.find('\n')) {
       line += rest.substr(0, end);
@@ -288,11 +338,28 @@ absl::Status ForEachLine(
                        " has more than ", kMaxLineBytes, " bytes"));
     }
   }
-  if (file.bad()) {
-    return absl::DataLossError(
-        absl::StrCat("cannot read data file ", QuotedPath(path)));
-  }
   return line.empty() ? absl::OkStatus() : end_line();
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  if (!IsReadableCompression(HeadOf(path, 4))) {
+    return ReadFile(path, kMaxTextBytes);
+  }
+  TESSERA_ASSIGN_OR_RETURN(TextSource source, TextSource::Open(path));
+  std::string text;
+  for (size_t part = size_t{1} << 20, count = part; count == part;) {
+    const size_t before = text.size();
+    text.resize(before + part);
+    TESSERA_ASSIGN_OR_RETURN(count,
+                             source.Read(std::span(text).subspan(before)));
+    text.resize(before + count);
+    if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data file ", QuotedPath(path), " has more than ",
+                       kMaxTextBytes, " bytes of text"));
+    }
+  }
+  return text;
 }
 
 // A document in a line of JSON lines. Refers to the memory of the parsed line
@@ -550,11 +617,9 @@ bool BeginsWithDocument(std::string_view text) {
   if (!is_array) text = text.substr(0, text.find('\n'));
   // The known keys, and whether their value is an array.
   static constexpr std::pair<std::string_view, bool> kKeys[] = {
-      {"text", false},
-      {"prompt", false},
-      {"completion", false},
-      {"input_ids", true},
-      {"messages", true}};
+      {"text", false},        {"prompt", false},  {"completion", false},
+      {"input_ids", true},    {"messages", true}, {"conversations", true},
+      {"instruction", false}, {"chosen", false}};
   const auto* key = std::end(kKeys);  // Whose value is expected next.
   bool found = false;
   const auto look = [&](int depth, Json::parse_event_t event, Json& value) {
@@ -579,14 +644,14 @@ bool BeginsWithDocument(std::string_view text) {
 // True if a text file has JSON lines.
 bool HasJsonLines(const std::string& path) {
   constexpr size_t kStart = 64, kMost = size_t{1} << 20;
-  std::string head = HeadOf(path, kStart);
+  const std::string head = HeadOfText(path, kStart);
   std::string_view start = head;
   absl::ConsumePrefix(&start, kByteOrderMark);
   const size_t first = start.find_first_not_of(" \t\r\n");
   const bool may_be = first == start.npos
                           ? head.size() == kStart
                           : start[first] == '{' || start[first] == '[';
-  return may_be && BeginsWithDocument(HeadOf(path, kMost));
+  return may_be && BeginsWithDocument(HeadOfText(path, kMost));
 }
 
 }  // namespace
@@ -600,9 +665,13 @@ DataKind KindOf(std::string_view path) {
   if (absl::EndsWith(path, ".u16")) return DataKind::kU16;
   if (absl::EndsWith(path, ".u32")) return DataKind::kU32;
   if (absl::EndsWith(path, ".npy")) return DataKind::kNpy;
+  std::string_view name = path;
+  for (const std::string_view ending : {".gz", ".zst"}) {
+    absl::ConsumeSuffix(&name, ending);
+  }
   for (const std::string_view ending :
        {".jsonl", ".jsonlines", ".ndjson", ".jl"}) {
-    if (absl::EndsWithIgnoreCase(path, ending)) return DataKind::kJsonLines;
+    if (absl::EndsWithIgnoreCase(name, ending)) return DataKind::kJsonLines;
   }
   return HasJsonLines(std::string(path)) ? DataKind::kJsonLines
                                          : DataKind::kText;
@@ -664,8 +733,7 @@ absl::Status ForEachDocument(
     const DataFile& file, absl::FunctionRef<absl::Status(const Document&)> add,
     const DocumentOptions& options) {
   if (file.kind == DataKind::kText) {
-    TESSERA_ASSIGN_OR_RETURN(const std::string text,
-                             ReadFile(file.path, kMaxTextBytes));
+    TESSERA_ASSIGN_OR_RETURN(const std::string text, ReadText(file.path));
     return add({.text = text});
   }
   return ForEachLine(

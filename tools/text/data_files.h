@@ -28,8 +28,9 @@
 // directories, names that begin with a dot, empty files, token files and binary
 // files (those with a zero byte among the first 8000) are skipped; in patterns,
 // empty and binary files are skipped. An explicitly named file that is empty or
-// binary is an error, and so are all compressed files that are named
-// explicitly or, like *.jsonl.gz, after JSON.
+// binary is an error. Compressed text of gzip and zstd is decompressed if it is
+// named explicitly or, like *.jsonl.gz, after JSON; that of other programs is
+// an error there, and skipped elsewhere.
 #ifndef TESSERA_TOOLS_TEXT_DATA_FILES_H_
 #define TESSERA_TOOLS_TEXT_DATA_FILES_H_
 

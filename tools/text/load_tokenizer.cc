@@ -74,6 +74,45 @@ absl::StatusOr<std::optional<std::vector<TokenId>>> BeginOfText(
       "tokenizer_config.json: the bos_token, ", Quoted(bos), ", is no token"));
 }
 
+// The tokens that the files beside a tokenizer.model add to it, with their ids.
+absl::StatusOr<std::vector<std::pair<std::string, TokenId>>> AddedBeside(
+    const std::string& directory, const Json& config) {
+  std::vector<std::pair<std::string, TokenId>> added;
+  TESSERA_ASSIGN_OR_RETURN(
+      const Json file,
+      ReadConfig(absl::StrCat(directory, "added_tokens.json")));
+  for (const auto& [content, value] : file.items()) {
+    const std::optional<int64_t> id = JsonInteger(value);
+    if (id.has_value()) added.emplace_back(content, static_cast<TokenId>(*id));
+  }
+  const Json decoder = config.value("added_tokens_decoder", Json::object());
+  for (const auto& [key, token] : decoder.items()) {
+    TokenId id = 0;
+    if (!token.is_object() || !absl::SimpleAtoi(key, &id)) continue;
+    added.emplace_back(TokenText(decoder, key.c_str()), id);
+  }
+  return added;
+}
+
+// Unimplemented if a token beside a tokenizer.model is not one of its pieces,
+// so that it would be split. Padding may be, because no text contains it.
+absl::Status CheckAddedBeside(const std::string& directory, const Json& config,
+                              const Tokenizer& tokenizer) {
+  TESSERA_ASSIGN_OR_RETURN(const auto added, AddedBeside(directory, config));
+  for (const auto& [content, id] : added) {
+    if (id < tokenizer.vocabulary_size() || content == "<pad>" ||
+        content == "[PAD]" || content == TokenText(config, "pad_token")) {
+      continue;
+    }
+    return absl::UnimplementedError(absl::StrCat(
+        "its directory adds the token ", Quoted(content), " with id ", id,
+        ", which the model does not have; give a tokenizer.json with BPE, "
+        "which AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) "
+        "writes"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TokenizerPointer> Parse(const std::string& contents,
                                        const std::string& end_of_text,
                                        bool is_sentencepiece) {
@@ -94,10 +133,14 @@ absl::StatusOr<TokenizerPointer> LoadFile(const std::string& file,
   const std::string end_of_text = TokenText(config, "eos_token");
   TESSERA_ASSIGN_OR_RETURN(const std::string contents,
                            ReadFile(file, kMaxTokenizerBytes));
-  TESSERA_ASSIGN_OR_RETURN(
-      TokenizerPointer tokenizer,
-      Parse(contents, end_of_text, absl::EndsWith(file, ".model")),
-      Annotate(_, QuotedPath(file)));
+  const bool is_sentencepiece = absl::EndsWith(file, ".model");
+  TESSERA_ASSIGN_OR_RETURN(TokenizerPointer tokenizer,
+                           Parse(contents, end_of_text, is_sentencepiece),
+                           Annotate(_, QuotedPath(file)));
+  if (is_sentencepiece) {
+    TESSERA_RETURN_IF_ERROR(CheckAddedBeside(directory, config, *tokenizer),
+                            Annotate(_, QuotedPath(file)));
+  }
   TESSERA_ASSIGN_OR_RETURN(std::optional<std::vector<TokenId>> begin,
                            BeginOfText(config, *tokenizer),
                            Annotate(_, QuotedPath(file)));

@@ -113,6 +113,9 @@ TEST_F(LoadTokenizerTest, BeginOfTextIsThatOfTransformers) {
         "<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": []}}})";
   const std::string level = R"({"type": "ByteLevel", "trim_offsets": true})";
   const std::string bos = R"("bos_token": "<|endoftext|>"})";
+  const std::string roberta = R"({"type": "RobertaProcessing",
+      "sep": ["<|endoftext|>", 0], "cls": ["<think>", 768]})";
+  EXPECT_THAT(begin(roberta, "{}"), ElementsAre(768));
   EXPECT_THAT(begin(level, "{}"), IsEmpty());
   EXPECT_THAT(begin(both, "{}"), ElementsAre(768));
   EXPECT_THAT(begin(absl::StrCat(R"({"type": "Sequence", "processors": [)",

@@ -198,9 +198,22 @@ TEST(SentencePieceTokenizerTest, LoadsFromAFileOrADirectory) {
   // unsupported kind.
   const std::string json = directory + "/tokenizer.json";
   TESSERA_ASSERT_OK(
-      WriteFile(json, R"({"model": {"type": "BPE", "byte_fallback": true}})"));
+      WriteFile(json, R"({"model": {"type": "Unigram", "vocab": []}})"));
   TESSERA_ASSERT_OK_AND_ASSIGN(auto tokenizer, LoadTokenizer(directory));
   EXPECT_EQ(tokenizer->vocabulary_size(), 520);
+  // Tokens that files beside the model add would be split.
+  const std::string added = R"({"added_tokens_decoder": {
+      "1": {"content": "<s>"}, "520": {"content": "<pad>"},
+      "521": {"content": "<|im_start|>"}}})";
+  for (const auto& [name, contents] :
+       {std::pair("/tokenizer_config.json", added.c_str()),
+        std::pair("/added_tokens.json", R"({"<|im_start|>": 521})")}) {
+    TESSERA_ASSERT_OK(WriteFile(directory + name, contents));
+    EXPECT_THAT(LoadTokenizer(directory),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         HasSubstr("the token \"<|im_start|>\" with id 521")));
+    TESSERA_ASSERT_OK(WriteFile(directory + name, "{}"));
+  }
   // A supported tokenizer.json takes precedence, and so does its error.
   TESSERA_ASSERT_OK(WriteFile(json, ReadTestdata("tokenizer.json")));
   TESSERA_ASSERT_OK_AND_ASSIGN(tokenizer, LoadTokenizer(directory));

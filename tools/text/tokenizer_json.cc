@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/json/json.h"
@@ -24,6 +25,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kSpaceMark = "\u2581";
+
 absl::StatusOr<TokenId> ReadId(const Json& value) {
   const std::optional<int64_t> id = JsonInteger(value);
   if (id >= 0 && id <= std::numeric_limits<TokenId>::max()) {
@@ -32,6 +35,14 @@ absl::StatusOr<TokenId> ReadId(const Json& value) {
   return absl::InvalidArgumentError(
       absl::StrCat("an id must be an integer from 0 to 2^31-1, found ",
                    DescribeJson(value)));
+}
+
+// The text that a token encodes: the bytes that it writes, or in a model of
+// characters the token itself.
+std::optional<std::string> TextOf(std::string_view token,
+                                  const BpeTokenizerOptions& options) {
+  if (options.model.byte_fallback) return std::string(token);
+  return BytesOfWritten(token);
 }
 
 // Tokens that contain characters outside the byte alphabet are never the result
@@ -46,7 +57,7 @@ absl::Status ReadVocabulary(const Json& model, BpeTokenizerOptions& options) {
     TESSERA_ASSIGN_OR_RETURN(
         const TokenId id, ReadId(value),
         Annotate(_, absl::StrCat("vocab ", Quoted(written))));
-    std::optional<std::string> bytes = BytesOfWritten(written);
+    std::optional<std::string> bytes = TextOf(written, options);
     if (bytes.has_value()) {
       options.model.vocabulary[*std::move(bytes)] = id;
     } else if (!options.other_texts.try_emplace(id, written).second) {
@@ -58,7 +69,7 @@ absl::Status ReadVocabulary(const Json& model, BpeTokenizerOptions& options) {
 }
 
 absl::StatusOr<std::pair<std::string, std::string>> ReadMerge(
-    const Json& merge) {
+    const Json& merge, const BpeTokenizerOptions& options) {
   std::string left, right;
   if (merge.is_string()) {
     const auto& both = merge.get_ref<const std::string&>();
@@ -72,12 +83,12 @@ absl::StatusOr<std::pair<std::string, std::string>> ReadMerge(
     left = merge[0].get<std::string>();
     right = merge[1].get<std::string>();
   }
-  std::optional<std::string> a = BytesOfWritten(left);
-  std::optional<std::string> b = BytesOfWritten(right);
+  std::optional<std::string> a = TextOf(left, options);
+  std::optional<std::string> b = TextOf(right, options);
   if (left.empty() || right.empty() || !a.has_value() || !b.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "must be two tokens of byte characters, as \"a b\" or [\"a\", \"b\"], "
-        "found ",
+        "must be two tokens, as \"a b\" or [\"a\", \"b\"], and without "
+        "byte_fallback of byte characters, found ",
         DescribeJson(merge)));
   }
   return std::pair(*std::move(a), *std::move(b));
@@ -90,29 +101,35 @@ absl::Status ReadMerges(const Json& model, BpeTokenizerOptions& options) {
         "key \"merges\" must be an array of pairs of tokens");
   }
   for (size_t i = 0; i < merges->size(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(auto merge, ReadMerge((*merges)[i]),
+    TESSERA_ASSIGN_OR_RETURN(auto merge, ReadMerge((*merges)[i], options),
                              Annotate(_, absl::StrCat("merge ", i)));
     options.model.merges.push_back(std::move(merge));
   }
   return absl::OkStatus();
 }
 
-// Rejects options of the model that change the encoding.
-absl::Status CheckModelOptions(const Json& model) {
+// Rejects options of the model that change the encoding. `byte_fallback`: what
+// the pre-tokenizer requires.
+absl::Status CheckModelOptions(const Json& model, bool byte_fallback) {
   for (const auto& [key, value] : model.items()) {
-    const bool plain =
-        key == "type" ? value == "BPE"
-        : key == "dropout" || key == "continuing_subword_prefix" ||
-                key == "end_of_word_suffix"
-            ? value.is_null() || value == "" || value == 0.0
-        : key == "byte_fallback" ? value.is_null() || value == false
-                                 : true;
+    const bool plain = key == "type" ? value == "BPE"
+                       : key == "dropout" ||
+                               key == "continuing_subword_prefix" ||
+                               key == "end_of_word_suffix"
+                           ? value.is_null() || value == "" || value == 0.0
+                       : key == "byte_fallback" ? byte_fallback || value != true
+                                                : true;
     if (!plain) {
       return absl::UnimplementedError(
           absl::StrCat("key ", Quoted(key), ": ", DescribeJson(value),
                        " is not supported; supported is ",
                        key == "type" ? "\"BPE\"" : "none"));
     }
+  }
+  if (byte_fallback && model.value("byte_fallback", Json()) != true) {
+    return absl::UnimplementedError(
+        "without \"byte_fallback\": true, supported is only the pre_tokenizer "
+        "ByteLevel");
   }
   return absl::OkStatus();
 }
@@ -122,18 +139,25 @@ absl::Status ReadModel(const Json& document, BpeTokenizerOptions& options) {
   if (model == document.end() || !model->is_object()) {
     return absl::InvalidArgumentError("key \"model\" must be an object");
   }
-  TESSERA_RETURN_IF_ERROR(CheckModelOptions(*model), Annotate(_, "model"));
+  TESSERA_RETURN_IF_ERROR(
+      CheckModelOptions(*model, options.model.byte_fallback),
+      Annotate(_, "model"));
   TESSERA_RETURN_IF_ERROR(ReadVocabulary(*model, options),
                           Annotate(_, "model"));
   TESSERA_RETURN_IF_ERROR(ReadMerges(*model, options), Annotate(_, "model"));
   const auto whole = model->find("ignore_merges");
   options.model.whole_words_first = whole != model->end() && *whole == true;
   const auto unknown = model->find("unk_token");
-  if (unknown != model->end() && unknown->is_string() &&
-      !BpeModel::Create({.vocabulary = options.model.vocabulary})
+  const bool needs_all_bytes =
+      options.model.byte_fallback ||
+      (unknown != model->end() && unknown->is_string());
+  if (needs_all_bytes &&
+      !BpeModel::Create({.vocabulary = options.model.vocabulary,
+                         .byte_fallback = options.model.byte_fallback})
            ->covers_all_bytes()) {
     return absl::UnimplementedError(
-        "model: unk_token is not supported where bytes have no token");
+        "model: unk_token and byte_fallback are not supported where bytes have "
+        "no token");
   }
   return absl::OkStatus();
 }
@@ -155,17 +179,18 @@ absl::Status ReadAddedToken(const Json& value, BpeTokenizerOptions& options) {
   }
   AddedToken token = {.content = value["content"].get<std::string>()};
   TESSERA_ASSIGN_OR_RETURN(token.id, ReadId(value["id"]));
-  for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-    TESSERA_ASSIGN_OR_RETURN(const bool set, ReadFlag(value, key));
-    if (set) {
-      return absl::UnimplementedError(
-          absl::StrCat(Quoted(token.content), ": key \"", key,
-                       "\": true is not supported; supported is false"));
-    }
-  }
+  TESSERA_ASSIGN_OR_RETURN(token.is_word, ReadFlag(value, "single_word"));
+  TESSERA_ASSIGN_OR_RETURN(token.strips_left, ReadFlag(value, "lstrip"));
+  TESSERA_ASSIGN_OR_RETURN(token.strips_right, ReadFlag(value, "rstrip"));
   TESSERA_ASSIGN_OR_RETURN(token.special, ReadFlag(value, "special"));
   TESSERA_ASSIGN_OR_RETURN(const bool normalized,
                            ReadFlag(value, "normalized"));
+  const auto same = options.model.vocabulary.find(token.content);
+  if (same != options.model.vocabulary.end() && same->second != token.id) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(token.content), " has id ", token.id,
+                     ", and in the vocabulary id ", same->second));
+  }
   // The vocabulary contains the same token with this text.
   options.other_texts.erase(token.id);
   (normalized ? options.added_second : options.added_first)
@@ -185,6 +210,11 @@ absl::Status ReadAddedTokens(const Json& document,
                             Annotate(_, absl::StrCat("added_tokens ", i)));
   }
   return absl::OkStatus();
+}
+
+// The value of a key; null if `value` is not an object or has no such key.
+Json PartOf(const Json& value, const std::string& key) {
+  return value.is_object() ? value.value(key, Json()) : Json();
 }
 
 std::string TypeOf(const Json& step) {
@@ -245,26 +275,48 @@ bool IsWithoutEffect(const Json& normalizer) {
          normalizer.value("pattern", Json()) == Json{{"String", content}};
 }
 
+// The string in {"String": "..."}; "" if there is none.
+std::string StringPattern(const Json& step) {
+  const Json pattern = PartOf(PartOf(step, "pattern"), "String");
+  return pattern.is_string() ? pattern.get<std::string>() : "";
+}
+
+// The step of a normalizer with this effect; nullopt if it is not supported.
+std::optional<NormalizerStep> NormalizerStepOf(const Json& step) {
+  using enum NormalizerStep::Kind;
+  const std::string type = TypeOf(step), from = StringPattern(step);
+  const Json to = PartOf(step, type == "Prepend" ? "prepend" : "content");
+  if (type == "NFC") return NormalizerStep{kCompose};
+  if (!to.is_string()) return std::nullopt;
+  if (type == "Prepend") {
+    return NormalizerStep{kPrepend, "", to.get<std::string>()};
+  }
+  if (type == "Replace" && !from.empty()) {
+    return NormalizerStep{kReplace, from, to.get<std::string>()};
+  }
+  return std::nullopt;
+}
+
 absl::Status ReadNormalizer(const Json& document,
                             BpeTokenizerOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<const Json*> steps,
                            StepsOf(document, "normalizer", "normalizers"));
   for (const Json* step : steps) {
-    if (TypeOf(*step) == "NFC") {
-      options.composes = true;
-    } else if (!IsWithoutEffect(*step)) {
+    if (IsWithoutEffect(*step)) continue;
+    std::optional<NormalizerStep> known = NormalizerStepOf(*step);
+    if (!known.has_value()) {
       return absl::UnimplementedError(absl::StrCat(
           "normalizer: ",
           step->is_object() ? Quoted(TypeOf(*step)) : DescribeJson(*step),
-          " is not supported; supported is type \"NFC\" or none"));
+          " is not supported; supported are types \"NFC\", \"Prepend\" and "
+          "\"Replace\" of strings, or none"));
     }
+    options.normalizer.push_back(*std::move(known));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckDecoder(const Json& document) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<const Json*> steps,
-                           StepsOf(document, "decoder", "decoders"));
+absl::Status CheckByteDecoder(const std::vector<const Json*>& steps) {
   int byte_levels = 0;
   for (const Json* step : steps) {
     const std::string type = TypeOf(*step);
@@ -275,6 +327,42 @@ absl::Status CheckDecoder(const Json& document) {
         "decoder: supported is one of type \"ByteLevel\", or none");
   }
   return absl::OkStatus();
+}
+
+// Reads the decoder of a model of characters.
+absl::Status ReadMarkDecoder(const std::vector<const Json*>& steps,
+                             BpeTokenizerOptions& options) {
+  for (const Json* step : steps) {
+    const std::string type = TypeOf(*step);
+    const Json content = PartOf(*step, "content");
+    const bool is_strip = type == "Strip" && content == " " &&
+                          PartOf(*step, "start") == 1 &&
+                          PartOf(*step, "stop") == 0;
+    const bool is_mark = type == "Metaspace";
+    if (is_strip) {
+      options.drops_first_space = true;
+    } else if (is_mark) {
+      options.space_mark = kSpaceMark;
+      options.drops_first_space = PartOf(*step, "prepend_scheme") != "never" &&
+                                  PartOf(*step, "add_prefix_space") != false;
+    } else if (type == "Replace" && content == " ") {
+      options.space_mark = StringPattern(*step);
+    } else if (type != "ByteFallback" && type != "Fuse") {
+      return absl::UnimplementedError(absl::StrCat(
+          "decoder: ", DescribeJson(*step), " ", Quoted(type),
+          " is not supported; supported are Metaspace, or Replace by a space, "
+          "ByteFallback, Fuse and Strip of a leading space"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDecoder(const Json& document, BpeTokenizerOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<const Json*> steps,
+                           StepsOf(document, "decoder", "decoders"));
+  if (!options.model.byte_fallback) return CheckByteDecoder(steps);
+  options.space_mark = kSpaceMark;
+  return ReadMarkDecoder(steps, options);
 }
 
 // The id of the added token or vocabulary entry with this text.
@@ -306,11 +394,6 @@ absl::Status FindEndOfText(std::string_view name,
   return absl::OkStatus();
 }
 
-// The value of a key; null if `value` is not an object or has no such key.
-Json PartOf(const Json& value, const std::string& key) {
-  return value.is_object() ? value.value(key, Json()) : Json();
-}
-
 // The ids of the special tokens before the text in a TemplateProcessing.
 absl::StatusOr<std::vector<TokenId>> ReadTemplate(const Json& processor) {
   std::vector<TokenId> ids;
@@ -337,11 +420,21 @@ absl::StatusOr<std::vector<TokenId>> ReadTemplate(const Json& processor) {
 absl::StatusOr<std::vector<TokenId>> ReadBegin(const Json& processor) {
   const std::string type = TypeOf(processor);
   if (type == "TemplateProcessing") return ReadTemplate(processor);
-  if (type != "Sequence") return std::vector<TokenId>();
-  for (const Json& one : PartOf(processor, "processors")) {
-    if (TypeOf(one) == "TemplateProcessing") return ReadTemplate(one);
+  std::vector<TokenId> ids;
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    const Json begin = PartOf(processor, "cls");  // [text, id]
+    const bool is_pair = begin.is_array() && begin.size() == 2;
+    TESSERA_ASSIGN_OR_RETURN(ids.emplace_back(),
+                             ReadId(is_pair ? begin[1] : begin),
+                             Annotate(_, "key \"cls\""));
   }
-  return std::vector<TokenId>();
+  if (type != "Sequence") return ids;
+  // Each processor puts its tokens before those of the previous ones.
+  for (const Json& one : PartOf(processor, "processors")) {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<TokenId> more, ReadBegin(one));
+    ids.insert(ids.begin(), more.begin(), more.end());
+  }
+  return ids;
 }
 
 absl::Status NotSupported(std::string_view key, const Json& found,
@@ -381,10 +474,46 @@ absl::Status ReadSplit(const Json& step, BpeTokenizerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status ReadMetaspace(const Json& step, BpeTokenizerOptions& options) {
+  using enum Metaspace::Prefix;
+  Metaspace metaspace;
+  const Json mark = PartOf(step, "replacement");
+  if (mark != std::string(kSpaceMark)) {
+    return NotSupported("replacement", mark, Quoted(kSpaceMark));
+  }
+  metaspace.mark = kSpaceMark;
+  const Json scheme = PartOf(step, "prepend_scheme");
+  TESSERA_ASSIGN_OR_RETURN(const bool adds_prefix,
+                           ReadFlag(step, "add_prefix_space", true));
+  if (!adds_prefix || scheme == "never") {
+    metaspace.prefix = kNever;
+  } else if (scheme == "first") {
+    metaspace.prefix = kFirst;
+  } else if (!scheme.is_null() && scheme != "always") {
+    return NotSupported("prepend_scheme", scheme, "always, first or never");
+  }
+  TESSERA_ASSIGN_OR_RETURN(metaspace.splits, ReadFlag(step, "split", true));
+  options.metaspace = std::move(metaspace);
+  return absl::OkStatus();
+}
+
+// True for a Split at a string that a normalizer has replaced everywhere.
+bool IsSplitWithoutEffect(const Json& step,
+                          const std::vector<NormalizerStep>& normalizer) {
+  const std::string pattern = StringPattern(step);
+  if (TypeOf(step) != "Split" || pattern.empty() || normalizer.empty()) {
+    return false;
+  }
+  const NormalizerStep& last = normalizer.back();
+  return last.kind == NormalizerStep::Kind::kReplace && last.from == pattern &&
+         !absl::StrContains(last.to, pattern) && pattern.size() == 1;
+}
+
 absl::Status ReadStep(const Json& step, bool last,
                       BpeTokenizerOptions& options) {
   const std::string type = TypeOf(step);
   if (type == "ByteLevel" && last) return ReadByteLevel(step, options);
+  if (type == "Metaspace" && last) return ReadMetaspace(step, options);
   if (type == "Split" && !last) return ReadSplit(step, options);
   if (type == "Digits" && !last) {
     TESSERA_ASSIGN_OR_RETURN(const bool individual,
@@ -395,23 +524,23 @@ absl::Status ReadStep(const Json& step, bool last,
   }
   return absl::UnimplementedError(absl::StrCat(
       "type ", Quoted(type), last ? " at the end" : " before the end",
-      " is not supported; supported is ByteLevel, or a Sequence that ends in "
-      "it, of Split and Digits"));
+      " is not supported; supported is ByteLevel or Metaspace, or a Sequence "
+      "that ends in it, of Split and Digits"));
 }
 
 // Sets the rules of `options` from the "pre_tokenizer". Unimplemented for the
 // features that the table in the header lists as refused; the message names the
-// key.
+// key. A model without ByteLevel is one of characters.
 absl::Status ReadPreTokenizer(const Json& document,
                               BpeTokenizerOptions& options) {
   constexpr char kKey[] = "pre_tokenizer";
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<const Json*> steps,
+  TESSERA_ASSIGN_OR_RETURN(std::vector<const Json*> steps,
                            StepsOf(document, kKey, "pretokenizers"));
-  if (steps.empty()) {
-    return absl::UnimplementedError(
-        "pre_tokenizer: none is not supported; supported is ByteLevel, or a "
-        "Sequence that ends in it, of Split and Digits");
-  }
+  std::erase_if(steps, [&](const Json* step) {
+    return IsSplitWithoutEffect(*step, options.normalizer);
+  });
+  options.model.byte_fallback =
+      steps.empty() || TypeOf(*steps.back()) == "Metaspace";
   for (size_t i = 0; i < steps.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(ReadStep(*steps[i], i + 1 == steps.size(), options),
                             Annotate(_, absl::StrCat(kKey, ": step ", i)));
@@ -431,19 +560,11 @@ absl::StatusOr<BpeTokenizer> ParseTokenizerJson(std::string_view json,
         "expected an object with a \"model\", found ", DescribeJson(document)));
   }
   BpeTokenizerOptions options;
-  TESSERA_RETURN_IF_ERROR(ReadModel(document, options));
   TESSERA_RETURN_IF_ERROR(ReadNormalizer(document, options));
   TESSERA_RETURN_IF_ERROR(ReadPreTokenizer(document, options));
+  TESSERA_RETURN_IF_ERROR(ReadModel(document, options));
   TESSERA_RETURN_IF_ERROR(ReadAddedTokens(document, options));
-  for (const AddedToken& token : options.added_second) {
-    if (!options.composes || ComposedForm(token.content) == token.content) {
-      continue;
-    }
-    return absl::UnimplementedError(absl::StrCat(
-        "added_tokens: ", Quoted(token.content),
-        " with \"normalized\": true is not in the form of the normalizer"));
-  }
-  TESSERA_RETURN_IF_ERROR(CheckDecoder(document));
+  TESSERA_RETURN_IF_ERROR(ReadDecoder(document, options));
   TESSERA_RETURN_IF_ERROR(FindEndOfText(end_of_text, options));
   TESSERA_ASSIGN_OR_RETURN(std::vector<TokenId> begin,
                            ReadBegin(document.value("post_processor", Json())),

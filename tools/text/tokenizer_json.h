@@ -1,4 +1,5 @@
-// Reads Hugging Face's tokenizer.json files with byte-level BPE.
+// Reads Hugging Face's tokenizer.json files with BPE of bytes (ByteLevel) or of
+// characters with byte fallback, which marks spaces.
 //
 //   TESSERA_ASSIGN_OR_RETURN(BpeTokenizer tokenizer,
 //                            ParseTokenizerJson(json, "<|endoftext|>"));
@@ -6,20 +7,22 @@
 // clang-format off
 //   part            supported                                refused
 //   model           BPE; merges as "a b" or ["a", "b"];      other types, dropout,
-//                   ignore_merges                            byte_fallback, prefix,
-//                                                            suffix
-//   pre_tokenizer   ByteLevel (use_regex, add_prefix_space), other types, patterns
-//                   or a Sequence that ends in it, of Split  and behaviors
-//                   (Isolated) by a pattern of
-//                   word_splitter.h and of Digits
-//   normalizer      NFC, none, and without effect:   others
-//                   Strip, Replace, BertNormalizer
-//   added_tokens    special or not, normalized or not        single_word, lstrip,
-//                                                            rstrip
-//   decoder         ByteLevel, with Fuse, or none            others
+//                   ignore_merges; byte_fallback exactly     prefix, suffix, unknown
+//                   without ByteLevel                        tokens
+//   pre_tokenizer   ByteLevel (use_regex, add_prefix_space)  other types, patterns
+//                   or Metaspace, or a Sequence that ends    and behaviors
+//                   in it, of Split (Isolated) by a pattern
+//                   of word_splitter.h and of Digits; none
+//   normalizer      NFC, Prepend, Replace of strings, none,  others
+//                   and without effect: Strip,
+//                   BertNormalizer
+//   added_tokens    all
+//   decoder         ByteLevel, with Fuse; Metaspace, or      others
+//                   Replace by a space, ByteFallback, Fuse
+//                   and Strip of a leading space; none
 //
 // Each Sequence may be empty or contain others. Without a decoder, tokens are
-// decoded as by ByteLevel.
+// decoded as by ByteLevel, or with U+2581 as a space.
 // clang-format on
 //
 // The special tokens that the post_processor puts before a text are the

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -71,6 +72,35 @@ TEST(GoldenTest, EveryKindMatchesReferencePackage) {
       ASSERT_TRUE(absl::SimpleAtoi(index, &i));
       EXPECT_EQ(tokenizer.Encode(texts[i]), ids.get<std::vector<TokenId>>())
           << name << ": " << texts[i];
+    }
+  }
+}
+
+// Compares with the package for BPE of characters and all kinds of added tokens
+// (make_marks_testdata.py).
+TEST(GoldenTest, MarkedSpacesAndAddedTokensMatchReferencePackage) {
+  const Json golden =
+      Json::parse(ReadAll(absl::StrCat(kDirectory, "/marks_golden.json")));
+  const std::vector<std::string> texts = golden["texts"];
+  ASSERT_EQ(golden["variants"].size(), 6u);
+  for (const auto& [name, variant] : golden["variants"].items()) {
+    Json document = variant["base"] == "bytes" ? Document() : golden["marks"];
+    for (const char* key :
+         {"added_tokens", "normalizer", "pre_tokenizer", "decoder"}) {
+      document[key] = variant[key];
+    }
+    TESSERA_ASSERT_OK_AND_ASSIGN(const BpeTokenizer tokenizer,
+                                 ParseTokenizerJson(document.dump(), ""));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::vector<TokenId> expected = variant["ids"][i];
+      EXPECT_EQ(tokenizer.Encode(texts[i], SpecialTokens::kRecognised),
+                expected)
+          << name << ": " << texts[i];
+      const std::string decoded = variant["decoded"][i];
+      // The package decodes accents in added tokens as bytes.
+      if (!absl::StrContains(decoded, "\uFFFD")) {
+        EXPECT_EQ(tokenizer.Decode(expected), decoded) << name;
+      }
     }
   }
 }
@@ -203,7 +233,7 @@ TEST(TokenizerJsonTest, RejectsUnsupportedFeaturesAndNamesKey) {
   EXPECT_THAT(With("/model/end_of_word_suffix", "</w>"),
               refused("end_of_word_suffix"));
   EXPECT_THAT(With("/normalizer", {{"type", "NFKC"}}),
-              refused("supported is type \"NFC\" or none"));
+              refused("\"NFC\", \"Prepend\" and \"Replace\" of strings"));
   EXPECT_THAT(With("/normalizer", 3), refused("normalizer"));
   EXPECT_THAT(
       With("/normalizer", Sequence("normalizers", {{{"type", "NFC"}},
@@ -212,7 +242,7 @@ TEST(TokenizerJsonTest, RejectsUnsupportedFeaturesAndNamesKey) {
   EXPECT_THAT(With("/normalizer", {{"type", "Strip"}, {"strip_left", true}}),
               refused("normalizer: \"Strip\""));
   EXPECT_THAT(With("/normalizer", {{"type", "Replace"},
-                                   {"pattern", {{"String", " "}}},
+                                   {"pattern", {{"Regex", " "}}},
                                    {"content", "_"}}),
               refused("normalizer: \"Replace\""));
   EXPECT_THAT(With("/decoder", {{"type", "Metaspace"}}), refused("decoder"));
@@ -221,14 +251,15 @@ TEST(TokenizerJsonTest, RejectsUnsupportedFeaturesAndNamesKey) {
       With("/decoder", Sequence("decoders", {byte_decoder, byte_decoder})),
       refused("decoder"));
   EXPECT_THAT(With("/pre_tokenizer", Sequence("pretokenizers", {})),
-              refused("pre_tokenizer: none"));
+              refused("model: without \"byte_fallback\": true"));
   EXPECT_THAT(With("/pre_tokenizer", nullptr), refused("pre_tokenizer"));
-  EXPECT_THAT(With("/pre_tokenizer", {{"type", "Metaspace"}}),
-              refused("pre_tokenizer", "\"Metaspace\""));
-  EXPECT_THAT(With("/added_tokens/0/lstrip", true),
-              refused("added_tokens 0", "<|endoftext|>", "lstrip"));
-  EXPECT_THAT(With("/added_tokens/1/single_word", true),
-              refused("added_tokens 1", "single_word"));
+  EXPECT_THAT(
+      With("/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}}),
+      refused("pre_tokenizer", "\"replacement\": \"_\""));
+  EXPECT_THAT(With("/pre_tokenizer", {{"type", "Metaspace"},
+                                      {"replacement", "\u2581"},
+                                      {"prepend_scheme", "last"}}),
+              refused("\"prepend_scheme\"", "always, first or never"));
   const auto sequence = [](std::vector<Json> steps) {
     return With("/pre_tokenizer",
                 {{"type", "Sequence"}, {"pretokenizers", steps}});
@@ -284,6 +315,8 @@ TEST(TokenizerJsonTest, RejectsWrongDocuments) {
   EXPECT_THAT(With("/added_tokens", 3), refused("\"added_tokens\""));
   EXPECT_THAT(With("/added_tokens/1", {{"id", 1}}), refused("added_tokens 1"));
   EXPECT_THAT(With("/added_tokens/1/id", 5), refused("have the same id, 5"));
+  EXPECT_THAT(With("/added_tokens/1/content", "a"),
+              refused("\"a\" has id 768, and in the vocabulary id"));
   EXPECT_THAT(With("/added_tokens/1/content", ""), refused("has no text"));
   EXPECT_THAT(With("/added_tokens/1/special", 1), refused("\"special\""));
   EXPECT_THAT(With("/pre_tokenizer", {{"type", "Sequence"}}),

@@ -6,7 +6,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/flags/marshalling.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/byte_size.h"
 #include "base/status_macros.h"
 
 namespace tessera::train {
@@ -25,19 +27,33 @@ constexpr std::string_view Expected() {
   return "expected names separated by commas, none of them empty";
 }
 
+// Parses the text of a flag. A number of bytes may have a unit.
+template <typename T>
+absl::Status ParseValue(const SettingsField& field, std::string_view text,
+                        T& value) {
+  std::string ignored;
+  bool parses = absl::ParseFlag(text, &value, &ignored);
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    parses = parses && !absl::c_linear_search(value, "");
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    if (!parses && absl::EndsWith(field.name, "_bytes")) {
+      TESSERA_ASSIGN_OR_RETURN(const ByteSize size, ParseByteSize(text),
+                               RefuseFlag(field.name, text, _.message()));
+      value = size.bytes();
+      return absl::OkStatus();
+    }
+  }
+  return parses ? absl::OkStatus()
+                : RefuseFlag(field.name, text, Expected<T>());
+}
+
 // Sets a field from the text of its flag.
 absl::Status SetFieldFromText(const SettingsField& field, std::string_view text,
                               Settings& settings) {
   return std::visit(
       [&](const auto& member) -> absl::Status {
         auto value = GetField(member, settings);
-        using T = decltype(value);
-        std::string ignored;
-        bool parses = absl::ParseFlag(text, &value, &ignored);
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          parses = parses && !absl::c_linear_search(value, "");
-        }
-        if (!parses) return RefuseFlag(field.name, text, Expected<T>());
+        TESSERA_RETURN_IF_ERROR(ParseValue(field, text, value));
         return SetField(value, member, settings);
       },
       field.member);

@@ -249,6 +249,18 @@ TEST_F(SettingsTest, ExactNumbersComeThroughFlags) {
   EXPECT_EQ(settings.beta1, 0.1);
 }
 
+TEST_F(SettingsTest, SizesMayHaveUnits) {
+  TESSERA_EXPECT_OK(Parse({"--bucket_bytes=4Mi", "--speculative_bytes=1.5GB",
+                           "--max_gathered_bytes=64", "--host_budget=8Gi"}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, flags_.Read());
+  EXPECT_EQ(settings.bucket_bytes, 4 << 20);
+  EXPECT_EQ(settings.speculative_bytes, 1'500'000'000);
+  EXPECT_EQ(settings.max_gathered_bytes, 64);
+  EXPECT_THAT(Parse({"--bucket_bytes=4X"}),
+              Refused("--bucket_bytes=4X: byte size \"4X\""));
+  EXPECT_THAT(Parse({"--steps=4Ki"}), Refused("--steps=4Ki: expected a whole"));
+}
+
 TEST_F(SettingsTest, ExplainsMalformedFlags) {
   EXPECT_THAT(Parse({"--steps=many"}),
               Refused("--steps=many: expected a whole number"));

@@ -1,8 +1,8 @@
-"""precompiled_header: a header that GCC reads in compiled form in every test that starts with it.
+"""precompiled_header: a header that GCC reads in compiled form in every source that starts with it.
 
 A `.gch` file is valid only for the options that it was compiled with; GCC otherwise reads the header itself. The header is
-therefore compiled by an ordinary cc_library whose source is named like a test's, so that every option of the command line,
-the toolchain and the configuration, --per_file_copt included, is the same as for a test.
+therefore compiled by an ordinary cc_library, whose source is named like a test's if tests read it, so that every option of
+the command line, the toolchain and the configuration, --per_file_copt included, is the same as for those sources.
 """
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
@@ -17,7 +17,7 @@ def _impl(ctx):
         ctx.actions.write(options, "")
         files = [header, options]
     else:
-        # -fpch-deps: a change of any header that is compiled in compiles the test again.
+        # -fpch-deps: a change of any header that is compiled in compiles the source again.
         ctx.actions.write(options, "-include %s.h -fpch-deps\n" % name)
         compiled = ctx.actions.declare_file(name + ".h.gch", sibling = header)
         ctx.actions.symlink(output = compiled, target_file = _object(ctx.attr.compiled))
@@ -55,25 +55,26 @@ _precompiled_header = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
-def precompiled_header(name, header, deps, **kwargs):
+def precompiled_header(name, header, deps, testonly = False, **kwargs):
     """Defines NAME, a library whose dependents are compiled with the options in the file <package>/NAME/NAME.options.
 
     Args:
       name: name of the library.
       header: path of the header, as in an #include.
       deps: the libraries that have the header.
+      testonly: whether only sources named *_test.cc read the header.
       **kwargs: visibility.
     """
-    source = name + "_test.cc"
+    source = name + ("_test.cc" if testonly else ".cc")
     native.genrule(
         name = name + "_source",
-        testonly = True,
+        testonly = testonly,
         outs = [source],
         cmd = "echo '#include \"%s\"' > $@" % header,
     )
     cc_library(
         name = name + "_compiled",
-        testonly = True,
+        testonly = testonly,
         srcs = [source],
         copts = ["-x", "c++-header"],
         linkstatic = True,
@@ -81,7 +82,7 @@ def precompiled_header(name, header, deps, **kwargs):
     )
     _precompiled_header(
         name = name,
-        testonly = True,
+        testonly = testonly,
         compiled = ":" + name + "_compiled",
         header = header,
         source = source,

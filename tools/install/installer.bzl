@@ -12,7 +12,7 @@ def _is_header(file):
     return file.extension in ["h", "hpp", "inc", "cuh"] or file.basename.endswith("-inl.h")
 
 def _record_libraries_impl(target, ctx):
-    if CcInfo not in target:
+    if CcInfo not in target or ctx.rule.kind == "_precompiled_header":
         return []
     attrs = ctx.rule.attr
     deps = [

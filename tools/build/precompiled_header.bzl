@@ -1,4 +1,4 @@
-"""precompiled_header: a header that GCC reads in compiled form in every source that starts with it.
+"""precompiled_header: headers that GCC reads in compiled form in every source that starts with them.
 
 A `.gch` file is valid only for the options that it was compiled with; GCC otherwise reads the header itself. The header is
 therefore compiled by an ordinary cc_library, whose source is named like a test's if tests read it, so that every option of
@@ -11,7 +11,7 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 def _impl(ctx):
     name = ctx.label.name
     header = ctx.actions.declare_file("%s/%s.h" % (name, name))
-    ctx.actions.write(header, "#include \"%s\"\n" % ctx.attr.header)
+    ctx.actions.write(header, _includes(ctx.attr.headers) + "\n")
     options = ctx.actions.declare_file(name + ".options", sibling = header)
     if _is_clang(ctx):
         ctx.actions.write(options, "")
@@ -46,7 +46,7 @@ _precompiled_header = rule(
     attrs = {
         "compiled": attr.label(mandatory = True, providers = [CcInfo]),
         "deps": attr.label_list(providers = [CcInfo]),
-        "header": attr.string(mandatory = True),
+        "headers": attr.string_list(mandatory = True),
         "source": attr.label(mandatory = True, allow_single_file = True),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
@@ -55,14 +55,17 @@ _precompiled_header = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
-def precompiled_header(name, header, deps, testonly = False, **kwargs):
+def _includes(headers):
+    return "\n".join(["#include \"%s\"" % header for header in headers])
+
+def precompiled_header(name, headers, deps, testonly = False, **kwargs):
     """Defines NAME, a library whose dependents are compiled with the options in the file <package>/NAME/NAME.options.
 
     Args:
       name: name of the library.
-      header: path of the header, as in an #include.
-      deps: the libraries that have the header.
-      testonly: whether only sources named *_test.cc read the header.
+      headers: paths of the headers, as in an #include.
+      deps: the libraries that have the headers.
+      testonly: whether only sources named *_test.cc read them.
       **kwargs: visibility.
     """
     source = name + ("_test.cc" if testonly else ".cc")
@@ -70,7 +73,7 @@ def precompiled_header(name, header, deps, testonly = False, **kwargs):
         name = name + "_source",
         testonly = testonly,
         outs = [source],
-        cmd = "echo '#include \"%s\"' > $@" % header,
+        cmd = "echo '%s' > $@" % _includes(headers),
     )
     cc_library(
         name = name + "_compiled",
@@ -84,7 +87,7 @@ def precompiled_header(name, header, deps, testonly = False, **kwargs):
         name = name,
         testonly = testonly,
         compiled = ":" + name + "_compiled",
-        header = header,
+        headers = headers,
         source = source,
         deps = deps,
         **kwargs

@@ -461,6 +461,14 @@ constexpr SettingsField kFields[] = {
      kCommon},
     {"verify", kExecution, &Settings::verify, AnyValue{},
      "repeats the steps on one rank and compares the losses"},
+    {"time_limit", kExecution, &Settings::time_limit, AnyValue{},
+     "time from the start of the command, such as that of a Slurm job, before "
+     "which the run ends with a checkpoint: after the first step in the last "
+     "--grace_period of it; such as 90s, 1h30m or 1-12:00:00. Empty: no limit"},
+    {"grace_period", kExecution, &Settings::grace_period, AnyValue{},
+     "time after SIGTERM or SIGUSR1, and before --time_limit, in which the run "
+     "finishes its step and writes a checkpoint; at its end, or at a second "
+     "SIGTERM, the ranks are killed"},
     {"max_restarts", kExecution, &Settings::max_restarts,
      WholeRange{0, 1'000'000},
      "maximum number of restarts from the last checkpoint after the death of "

@@ -178,8 +178,7 @@ absl::Status LaunchOutcome::ToStatus() const {
         " and were ended"));
   }
   if (signal) {
-    return absl::AbortedError(
-        absl::StrCat("ended by ", SignalName(*signal), ", as were its ranks"));
+    return absl::AbortedError(absl::StrCat("ended by ", SignalName(*signal)));
   }
   return absl::OkStatus();
 }

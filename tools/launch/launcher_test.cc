@@ -163,7 +163,7 @@ TEST_F(LauncherTest, KillsRanksIgnoringSigtermAfterGrace) {
   EXPECT_EQ(outcome.exits.back().code, SIGKILL);
 }
 
-TEST_F(LauncherTest, RankThatWasAskedToEndLetsOthersEnd) {
+TEST_F(LauncherTest, ExitCode143LetsOthersEnd) {
   const LaunchOutcome outcome =
       Run({"1@sleep:200", "2@sleep:60000", "exit:143"},
           {.np = 3, .grace = absl::Seconds(1)});

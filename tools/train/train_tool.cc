@@ -278,7 +278,7 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
            [&](const std::string& line) {
              err << "train: " << line << std::endl;
            }});
-  if (trained.signal == SIGTERM || trained.signal == SIGUSR1) {
+  if (trained.signal == SIGTERM) {
     exit_code = Preemption::kExitCode;
     directory.CleanUp();
     if (!trained.took_a_step) return ExplainFailure(trained.status, directory);

@@ -95,7 +95,7 @@ void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
     Explain(launched, reports, are_ranks, outcome);
     return;
   }
-  outcome.signal = launched.signal;
+  outcome.signal = launched.signal == SIGUSR1 ? SIGTERM : launched.signal;
   outcome.status = launched.ToStatus();
   absl::StatusOr<std::string> result =
       ReadFile(files.result(), kMaxResultBytes);

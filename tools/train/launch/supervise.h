@@ -55,7 +55,8 @@ struct AttemptOutcome {
   std::optional<int64_t> rank = {};
   bool took_a_step = false;
   bool died = false;  // A rank died by a signal or without report.
-  // The signal that ended the whole job; SIGTERM for the time limit.
+  // The signal that ended the whole job; SIGTERM also for SIGUSR1 and the time
+  // limit.
   std::optional<int> signal = {};
 };
 

@@ -514,7 +514,8 @@ void Supervisor::HandleExits() {
 void Supervisor::NoteFailure(const RankExit& exit) {
   if (is_ending_) {
     // The others cannot save their work without it.
-    if (kill_at_) kill_at_ = std::min(kill_at_, After(plan_.grace));
+    const std::optional<Time> soon = After(plan_.grace);
+    if (soon && (!kill_at_ || *soon < *kill_at_)) kill_at_ = soon;
     return;
   }
   if (!outcome_.failure) {

@@ -386,10 +386,9 @@ absl::Status Worker::SaveLast() {
   const int64_t steps = rank().steps();
   const bool is_early = steps < run_.settings.steps;
   if (is_early) {
-    run_.Say(absl::StrCat("preempted: ends after step ", steps, " of ",
-                          run_.settings.steps,
-                          checkpoints_.writes()
-                              ? " with a checkpoint"
+    run_.Say(absl::StrCat(
+        "preempted: ends after step ", steps, " of ", run_.settings.steps,
+        checkpoints_.writes() ? " with a checkpoint"
                               : "; without a run directory all are lost"));
   }
   TESSERA_RETURN_IF_ERROR(checkpoints_.SaveLast(eval_loss_));

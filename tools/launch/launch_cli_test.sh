@@ -146,7 +146,7 @@ for signal in INT TERM HUP; do
   wait $pid
   code=$?
   [ $code = $((128 + $(kill -l $signal))) ] || fail "SIG$signal gives $code"
-  grep -qx "launch: ended by SIG$signal, as were its ranks" err || fail "SIG$signal: $(cat err)"
+  grep -qx "launch: ended by SIG$signal" err || fail "SIG$signal: $(cat err)"
   expect_nothing_left "SIG$signal"
 done
 

@@ -178,8 +178,7 @@ absl::Status LaunchOutcome::ToStatus() const {
         " and were ended"));
   }
   if (signal) {
-    return absl::AbortedError(
-        absl::StrCat("ended by ", SignalName(*signal), ", as were its ranks"));
+    return absl::AbortedError(absl::StrCat("ended by ", SignalName(*signal)));
   }
   return absl::OkStatus();
 }
@@ -358,6 +357,8 @@ constexpr std::chrono::seconds kReapInterval{1};
 // The peers of a rank that dies fail as well, and may be noticed before it:
 // failures within this time count as one event.
 constexpr std::chrono::milliseconds kSettleTime{20};
+// kill(2) then only checks that the process exists.
+constexpr int kNoSignal = 0;
 // Longer durations are treated as infinite.
 constexpr absl::Duration kForever = absl::Hours(24 * 365 * 10);
 
@@ -393,8 +394,8 @@ class Supervisor {
   void NoteFailure(const RankExit& exit);
   void HandleTimers();
 
-  // Sends `signal` to all ranks and starts the grace period.
-  void BeginEnd(int signal);
+  // Sends `signal` to all ranks, which are killed after `grace`.
+  void BeginEnd(int signal, absl::Duration grace);
   void Kill();
   // Stops the ranks and this process until it is continued.
   void Pause();
@@ -410,6 +411,7 @@ class Supervisor {
   absl::Status output_status_;
   bool is_ending_ = false;
   bool is_impatient_ = false;  // SIGINT was received while ending.
+  bool has_sigterm_ = false;   // SIGTERM was received.
   std::optional<Time> timeout_at_;
   std::optional<Time> kill_at_;    // The end of the grace period.
   std::optional<Time> settle_at_;  // The end of kSettleTime.
@@ -436,7 +438,7 @@ void Supervisor::Step() {
   HandleSignals();
   HandleExits();
   output_status_.Update(output_.Service(fds_, Clock::now()));
-  if (!output_status_.ok()) BeginEnd(SIGTERM);
+  if (!output_status_.ok()) BeginEnd(SIGTERM, plan_.grace);
   HandleTimers();
 }
 
@@ -469,8 +471,10 @@ void Supervisor::HandleSignal(int signal) {
     case SIGTSTP:
       Pause();
       return;
-    case SIGCONT:
     case SIGUSR1:
+      if (plan_.save_grace) return HandleEndingSignal(signal);
+      [[fallthrough]];
+    case SIGCONT:
     case SIGUSR2:
       ranks_.Signal(signal);
       return;
@@ -480,10 +484,14 @@ void Supervisor::HandleSignal(int signal) {
 }
 
 void Supervisor::HandleEndingSignal(int signal) {
+  const bool saves =
+      plan_.save_grace && (signal == SIGTERM || signal == SIGUSR1);
+  const bool is_repeated = signal == SIGTERM && has_sigterm_;
+  has_sigterm_ |= signal == SIGTERM;
   if (!is_ending_) {
     if (!outcome_.failure) outcome_.signal = signal;
-    BeginEnd(signal);
-  } else if (signal == SIGINT) {
+    BeginEnd(saves ? SIGUSR1 : signal, saves ? *plan_.save_grace : plan_.grace);
+  } else if (signal == SIGINT || (saves && is_repeated)) {
     is_impatient_ = true;
     Kill();
   } else {
@@ -493,12 +501,23 @@ void Supervisor::HandleEndingSignal(int signal) {
 
 void Supervisor::HandleExits() {
   for (RankExit& exit : ranks_.TakeExits()) {
-    if (!exit.success() && !is_ending_) NoteFailure(exit);
+    const bool was_asked = !exit.by_signal && exit.code == 128 + SIGTERM;
+    if (was_asked && !is_ending_ && !outcome_.failure) {
+      outcome_.signal = SIGTERM;
+      BeginEnd(kNoSignal, plan_.grace);
+    }
+    if (!exit.success()) NoteFailure(exit);
     outcome_.exits.push_back(std::move(exit));
   }
 }
 
 void Supervisor::NoteFailure(const RankExit& exit) {
+  if (is_ending_) {
+    // The others cannot save their work without it.
+    const std::optional<Time> soon = After(plan_.grace);
+    if (soon && (!kill_at_ || *soon < *kill_at_)) kill_at_ = soon;
+    return;
+  }
   if (!outcome_.failure) {
     outcome_.failure = exit;
     settle_at_ = Clock::now() + kSettleTime;
@@ -512,7 +531,7 @@ void Supervisor::NoteFailure(const RankExit& exit) {
 
 void Supervisor::HandleTimers() {
   const Time now = Clock::now();
-  if (settle_at_ && now >= *settle_at_) BeginEnd(SIGTERM);
+  if (settle_at_ && now >= *settle_at_) BeginEnd(SIGTERM, plan_.grace);
   if (reap_at_ && now >= *reap_at_) {
     reap_at_.reset();
     ranks_.ReapOrphans();
@@ -520,15 +539,15 @@ void Supervisor::HandleTimers() {
   if (timeout_at_ && now >= *timeout_at_) {
     timeout_at_.reset();
     if (!outcome_.failure) outcome_.timed_out = ranks_.Running();
-    BeginEnd(SIGTERM);
+    BeginEnd(SIGTERM, plan_.grace);
   }
   if (kill_at_ && now >= *kill_at_) Kill();
 }
 
-void Supervisor::BeginEnd(int signal) {
+void Supervisor::BeginEnd(int signal, absl::Duration grace) {
   if (is_ending_) return;
   is_ending_ = true;
-  kill_at_ = After(plan_.grace);
+  kill_at_ = After(grace);
   timeout_at_.reset();
   settle_at_.reset();
   ranks_.Signal(signal);

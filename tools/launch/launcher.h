@@ -14,7 +14,9 @@
 // /dev/null. When a rank fails, at the timeout, and on SIGINT, SIGTERM, SIGHUP
 // or SIGQUIT, all process groups receive SIGTERM (or that signal), followed by
 // SIGKILL after the grace period or at a second SIGINT. SIGUSR1 and SIGUSR2 are
-// forwarded; SIGTSTP stops the ranks and this process until SIGCONT.
+// forwarded; SIGTSTP stops the ranks and this process until SIGCONT. A rank
+// that exits with 143 was asked to end, as if this process had received
+// SIGTERM: the others have the grace period to end as well.
 //
 // When Launch returns, no rank or descendant is still running, and all output
 // has been written. If this process is killed, the ranks are killed, too.
@@ -58,6 +60,10 @@ struct LaunchPlan {
 
   absl::Duration timeout = absl::InfiniteDuration();
   absl::Duration grace = absl::Seconds(5);  // From SIGTERM to SIGKILL.
+  // If set, ranks save their work when asked to end: SIGTERM and SIGUSR1 to
+  // this process reach them as SIGUSR1 (mpirun forwards only that), with this
+  // time until SIGKILL; a second SIGTERM is SIGKILL.
+  std::optional<absl::Duration> save_grace = std::nullopt;
   OutputMode output = OutputMode::kPrefix;
   std::string log_directory = {};  // For kFiles; created if missing.
   bool colour = false;             // Colours the prefixes.

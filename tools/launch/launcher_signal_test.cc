@@ -95,6 +95,24 @@ TEST_F(LauncherSignalTest, ForwardsUserSignals) {
   Wait(launcher);
 }
 
+TEST_F(LauncherSignalTest, AsksRanksToSaveAndKillsAtSecondSigterm) {
+  for (const int first : {SIGTERM, SIGUSR1}) {
+    const pid_t launcher = ForkReady({"trap:10", "ignore:15"},
+                                     {.save_grace = absl::InfiniteDuration()});
+    kill(launcher, first);
+    EXPECT_TRUE(AwaitOut("[0] got 10\n"));
+    EXPECT_TRUE(AwaitOut("[1] got 10\n"));
+    kill(launcher, SIGTERM);
+    if (first == SIGUSR1) {
+      absl::SleepFor(absl::Milliseconds(100));
+      int status = 0;
+      EXPECT_EQ(waitpid(launcher, &status, WNOHANG), 0);
+      kill(launcher, SIGTERM);
+    }
+    EXPECT_EQ(WEXITSTATUS(Wait(launcher)), 128 + first);
+  }
+}
+
 TEST_F(LauncherSignalTest, StopAndContinueReachTheRanks) {
   const pid_t launcher =
       ForkReady({"trap:18", "trap:15"}, {.timeout = absl::Seconds(60)});

@@ -163,6 +163,18 @@ TEST_F(LauncherTest, KillsRanksIgnoringSigtermAfterGrace) {
   EXPECT_EQ(outcome.exits.back().code, SIGKILL);
 }
 
+TEST_F(LauncherTest, ExitCode143LetsOthersEnd) {
+  const LaunchOutcome outcome =
+      Run({"1@sleep:200", "2@sleep:60000", "exit:143"},
+          {.np = 3, .grace = absl::Seconds(1)});
+  EXPECT_EQ(outcome.ExitCode(), 143);
+  EXPECT_THAT(outcome.ToStatus(), StatusIs(absl::StatusCode::kAborted,
+                                           HasSubstr("ended by SIGTERM")));
+  ASSERT_THAT(outcome.exits, SizeIs(3));
+  EXPECT_EQ(outcome.exits[1].code, 143);
+  EXPECT_EQ(outcome.exits[2].code, SIGKILL);
+}
+
 TEST_F(LauncherTest, RanksMayFinishAfterSigterm) {
   const LaunchOutcome outcome = Run(
       {"1@trap:15", "1@say:ready", "0@sleep:200", "0@exit:1", "sleep:60000"},

@@ -45,6 +45,13 @@ compare under_mpirun reference
 grep -q "^verified" out || fail "no verification: $(cat out)"
 "$train" $tiny --engine=mpi --run_dir=by_itself >out 2>err || fail "mpi by itself: $(cat out err)"
 compare by_itself reference
+# mpirun forwards SIGUSR1, after which the run ends with a checkpoint.
+env --default-signal "$train" $tiny --engine=mpi --steps=100000 --run_dir=preempted >out 2>err &
+pid=$!
+while [ "$(wc -l 2>/dev/null <preempted/metrics.jsonl || echo 0)" -lt 2 ] && kill -0 $pid; do sleep 0.1; done
+kill -TERM $pid
+wait $pid
+[ $? = 143 ] && grep -q "^train: ended by SIGTERM after the checkpoint $PWD/preempted/" err || fail "preempted: $(cat err)"
 "${run[@]}" "$train" $tiny --engine=mpi --mesh=dp8 --run_dir=wrong >out 2>err && fail "4 ranks for a mesh of 8"
 grep -q -- "--mesh=dp8: it has 8 ranks" err || fail "wrong mesh: $(cat err)"
 exit $((failures > 0))

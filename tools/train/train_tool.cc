@@ -1,5 +1,6 @@
 #include "tools/train/train_tool.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,6 +40,7 @@
 #include "tools/train/launch/supervise.h"
 #include "tools/train/launch/world.h"
 #include "tools/train/loop/memory_watch.h"
+#include "tools/train/loop/preemption.h"
 #include "tools/train/loop/rank_device.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/loop/worker.h"
@@ -71,6 +73,7 @@ struct CheckedRun {
   Settings settings = {};
   std::shared_ptr<const text::Tokenizer> tokenizer = nullptr;
   RunIdentity identity = {};
+  absl::Time begin = absl::Now();
   // Only with --report, --dry_run and --memory_limit.
   std::optional<RunPrediction> prediction = std::nullopt;
 };
@@ -197,16 +200,47 @@ absl::Status AsFailedRun(const absl::Status& status) {
              : status;
 }
 
+// "; continue with: COMMAND", "" if there is no checkpoint.
+std::string HowToContinue(const RunDirectory& directory) {
+  if (directory.LastCheckpoint().empty()) return "";
+  return absl::StrCat("; continue with: ", tools::OwnPath().value_or("train"),
+                      " --config=", directory.config(),
+                      " --run_dir=", directory.path(), " --resume=latest");
+}
+
 // Adds the command that continues the job to the error of a failed job.
 absl::Status ExplainFailure(const absl::Status& status,
                             const RunDirectory& directory) {
-  if (!directory.CleanUp() || directory.LastCheckpoint().empty()) {
-    return AsFailedRun(status);
-  }
-  return AsFailedRun(
-      absl::Status(status.code(),
-                   absl::StrCat(status.message(), "; continue with --run_dir=",
-                                directory.path(), " --resume=latest")));
+  directory.CleanUp();
+  return AsFailedRun(absl::Status(
+      status.code(), absl::StrCat(status.message(), HowToContinue(directory))));
+}
+
+// How a run ended that was asked to end: `why` and, unless it wrote its last
+// checkpoint, what is lost.
+std::string ExplainPreemption(std::string_view why, bool is_saved,
+                              const Settings& settings,
+                              const RunDirectory& directory) {
+  const std::string last = directory.LastCheckpoint();
+  const std::string lost =
+      last.empty() ? "all steps" : absl::StrCat("the steps after ", last);
+  return absl::StrCat(
+      why,
+      is_saved ? absl::StrCat(" after the checkpoint ", last)
+               : absl::StrCat(" before a checkpoint was complete (--grace_"
+                              "period=",
+                              settings.grace_period, "), ", lost, " are lost"),
+      HowToContinue(directory));
+}
+
+// The settings for the ranks of an attempt, which start later than the command.
+Settings WithTimeLeft(Settings settings, absl::Duration passed) {
+  const auto limit = ParseTimeSpan(settings.time_limit);
+  const auto grace = ParseTimeSpan(settings.grace_period);
+  if (!limit.ok() || !grace.ok()) return settings;
+  settings.time_limit = absl::FormatDuration(
+      absl::Ceil(std::max(*limit - passed, *grace), absl::Milliseconds(1)));
+  return settings;
 }
 
 void Announce(const CheckedRun& run, const RunDirectory& directory,
@@ -229,10 +263,11 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
   Announce(run, directory, err);
   const auto attempt = [&](const Settings& settings) {
     out.flush();
-    return RunAttempt(settings, {.files = {directory.exchange()},
-                                 .program = program,
-                                 .sinks = {},
-                                 .is_terminal = isatty(STDERR_FILENO) == 1});
+    return RunAttempt(WithTimeLeft(settings, absl::Now() - run.begin),
+                      {.files = {directory.exchange()},
+                       .program = program,
+                       .sinks = {},
+                       .is_terminal = isatty(STDERR_FILENO) == 1});
   };
   const AttemptOutcome trained = Supervise(
       In(directory, run.settings),
@@ -243,6 +278,14 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
            [&](const std::string& line) {
              err << "train: " << line << std::endl;
            }});
+  if (trained.signal == SIGTERM) {
+    exit_code = Preemption::kExitCode;
+    directory.CleanUp();
+    if (!trained.took_a_step) return ExplainFailure(trained.status, directory);
+    return absl::AbortedError(ExplainPreemption(trained.status.message(),
+                                                !trained.result.empty(),
+                                                run.settings, directory));
+  }
   if (trained.signal.has_value()) exit_code = 128 + *trained.signal;
   if (!trained.status.ok()) return ExplainFailure(trained.status, directory);
   directory.CleanUp();
@@ -304,6 +347,7 @@ absl::StatusOr<std::string> TrainOneRank(const RankInputs& inputs,
   sinks.is_terminal = rank.is_terminal;
   sinks.collectives = rank.collectives;
   sinks.on_step = rank.on_step;
+  sinks.preemption = rank.preemption;
   sinks.local_rank = RanksOnHost(rank, rank.world.rank().value());
   sinks.local_ranks = RanksOnHost(rank, rank.world.size());
   TESSERA_ASSIGN_OR_RETURN(
@@ -427,9 +471,18 @@ absl::Status RunOneRank(const Settings& settings,
         "give the flags that --dry_run --memory_limit=",
         settings.parallel.memory_limit.ToString(), " chooses"));
   }
-  if (place.rank.value() == 0) {
-    TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
-  }
+  const bool is_first = place.rank.value() == 0;
+  if (is_first) TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto preemption, Preemption::Watch(settings, [&](StopCause cause) {
+        if (!is_first) return;
+        err << "train: "
+            << ExplainPreemption(
+                   absl::StrCat("ended by ", StopCauseName(cause)),
+                   /*is_saved=*/false, settings,
+                   RunDirectory(RunDirectory::PathOf(settings)))
+            << std::endl;
+      }));
   Settings quick = settings;
   quick.report = false;  // Skips the measurements that --report needs.
   TESSERA_RETURN_IF_ERROR(CheckMemoryOfHost(quick, place, err, exit_code));
@@ -442,13 +495,20 @@ absl::Status RunOneRank(const Settings& settings,
     return AsFailedRun(NameRank({place.rank.value(), 0, world.status()}));
   }
   const absl::StatusOr<LaunchedRun> launched =
-      RunLaunchedRank(settings, *world, MakeTrainer, err);
+      RunLaunchedRank(settings, *world, MakeTrainer, *preemption, err);
   if (!launched.ok()) {
     return ReportOnce(place, launched.status(), world->store.get(), err,
                       exit_code);
   }
+  const StopCause cause = preemption->stopped_by();
+  if (cause != StopCause::kNone) exit_code = Preemption::kExitCode;
   if (!launched->is_first) return absl::OkStatus();
   launched->directory.CleanUp();
+  if (cause != StopCause::kNone) {
+    return absl::AbortedError(ExplainPreemption(
+        absl::StrCat("ended by ", StopCauseName(cause)),
+        /*is_saved=*/true, launched->settings, launched->directory));
+  }
   TESSERA_ASSIGN_OR_RETURN(const CheckedRun run,
                            CheckRun(launched->settings, err));
   const auto train_alone =

@@ -354,6 +354,7 @@ absl::StatusOr<std::string> RunSaveJob(collectives::Communicator& group,
 void PendingCheckpoint::Outcome::Set(absl::StatusOr<std::string> value) {
   const std::lock_guard lock(mutex);
   result = std::move(value);
+  time_taken = absl::Now() - begin;
   is_set.notify_all();
 }
 
@@ -366,6 +367,11 @@ absl::StatusOr<std::string> PendingCheckpoint::Wait() const {
 bool PendingCheckpoint::IsDone() const {
   const std::lock_guard lock(outcome_->mutex);
   return outcome_->result.has_value();
+}
+
+absl::Duration PendingCheckpoint::TimeTaken() const {
+  const std::lock_guard lock(outcome_->mutex);
+  return outcome_->time_taken;
 }
 
 CheckpointWriter::CheckpointWriter(std::span<const CheckpointGroups> groups,

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "offload/tier/accounting.h"
@@ -163,14 +164,18 @@ class PendingCheckpoint {
   // from the removal of old checkpoints, the new one is complete nevertheless.
   absl::StatusOr<std::string> Wait() const;
   bool IsDone() const;
+  // The time from Start until it was done; 0 before.
+  absl::Duration TimeTaken() const;
 
  private:
   friend class CheckpointWriter;
   struct Outcome {
     void Set(absl::StatusOr<std::string> value);
 
+    const absl::Time begin = absl::Now();
     std::mutex mutex;
     std::condition_variable is_set;
+    absl::Duration time_taken;
     std::optional<absl::StatusOr<std::string>> result;
   };
   std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();

@@ -89,6 +89,12 @@ class RunCheckpoints {
   // ranks.
   absl::StatusOr<std::string> Wait();
 
+  // How long the checkpoint of the last Start took, if it is complete and
+  // nothing has waited for it; otherwise 0.
+  absl::Duration write_time() const {
+    return pending_ ? pending_->TimeTaken() : absl::ZeroDuration();
+  }
+
   // The path of the last checkpoint that Wait or Start found complete; "" if
   // there is none yet.
   const std::string& last_path() const { return last_path_; }

@@ -33,6 +33,8 @@ struct AttemptFiles {
 
   std::string settings() const { return directory + "/settings.json"; }
   std::string result() const { return directory + "/result"; }
+  // Why the run stopped early; exists if `result` does.
+  std::string stopped_by() const { return directory + "/stopped_by"; }
   std::string stepped() const { return directory + "/stepped"; }
   std::string report(int64_t rank) const {
     return absl::StrCat(directory, "/rank", rank, ".failed");

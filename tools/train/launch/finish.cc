@@ -226,6 +226,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.html = "";
   alone.prometheus_file = "";
   alone.trace = "";
+  alone.time_limit = "";
   alone.max_restarts = 0;
   alone.elastic = false;
   alone.quiet = true;

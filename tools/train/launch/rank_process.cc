@@ -41,6 +41,7 @@ struct RankEvents {
   // reports are later.
   std::function<void(const RankReport&)> on_failure;
   std::function<void()> on_step = [] {};
+  Preemption* preemption = nullptr;
   std::ostream* progress = nullptr;
   bool is_terminal = false;
 };
@@ -58,6 +59,7 @@ absl::StatusOr<std::string> RunRank(const World& world,
                .locations = world.locations,
                .collectives = world.collectives,
                .on_step = events.on_step,
+               .preemption = events.preemption,
                .progress = events.progress,
                .is_terminal = events.is_terminal});
   const int64_t rank = world.communicator->rank().value();
@@ -111,13 +113,17 @@ absl::StatusOr<std::string> RunOnlyRank(const Settings& settings,
 }
 
 absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
-                        const Settings& settings, const RankEvents& events) {
+                        const Settings& settings, RankEvents& events) {
+  TESSERA_ASSIGN_OR_RETURN(const auto preemption, Preemption::Watch(settings));
+  events.preemption = preemption.get();
   TESSERA_ASSIGN_OR_RETURN(const RankProgram program, make(settings));
   const auto run =
       settings.engine == "in_process" ? RunEveryThread : RunOnlyRank;
   TESSERA_ASSIGN_OR_RETURN(const std::string result,
                            run(settings, program, events));
   if (result.empty()) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(
+      WriteFile(files.stopped_by(), StopCauseName(preemption->stopped_by())));
   return WriteFile(files.result(), result);
 }
 
@@ -233,6 +239,7 @@ absl::StatusOr<Settings> In(const RunDirectory& directory, Settings settings) {
 
 absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
                                 const MakeRankProgram& make,
+                                Preemption& preemption,
                                 std::ostream& progress) {
   Communicator& everyone = *world.communicator;
   TESSERA_ASSIGN_OR_RETURN(RunDirectory directory,
@@ -243,6 +250,7 @@ absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
       std::string result, program({.world = everyone,
                                    .locations = world.locations,
                                    .collectives = world.collectives,
+                                   .preemption = &preemption,
                                    .progress = &progress,
                                    .is_terminal = isatty(STDERR_FILENO) == 1}));
   // No rank may end while others still read its memory.
@@ -301,8 +309,10 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
 absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
                                             World& world,
                                             const MakeRankProgram& make,
+                                            Preemption& preemption,
                                             std::ostream& progress) {
-  absl::StatusOr<LaunchedRun> run = Run(settings, world, make, progress);
+  absl::StatusOr<LaunchedRun> run =
+      Run(settings, world, make, preemption, progress);
   if (!run.ok()) {
     world.collectives->AbortAll(run.status());
     world.communicator->Abort(run.status().message());

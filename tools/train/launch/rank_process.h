@@ -27,6 +27,7 @@
 #include "tools/train/launch/attempt_files.h"
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/world.h"
+#include "tools/train/loop/preemption.h"
 #include "tools/train/report/collective_log.h"
 #include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
@@ -41,6 +42,8 @@ struct RankContext {
   std::shared_ptr<CollectiveLog> collectives = nullptr;
   // The rank calls it after each step. It is cheap.
   std::function<void()> on_step = [] {};
+  // Ends the run after a step; null: never.
+  Preemption* preemption = nullptr;
   // Rank 0 writes its progress here; null: no output.
   std::ostream* progress = nullptr;
   bool is_terminal = false;  // `progress` is a terminal.
@@ -64,8 +67,8 @@ bool IsRankProcess(int argc, char** argv);
 
 // The main function of a process with one rank, or with all ranks as threads.
 // Reads the settings from the attempt's files and writes the result of rank 0,
-// or the error of a rank, to them. Prints nothing but progress. Returns the
-// exit code: 0, or 1 if a rank failed.
+// or the error of a rank, to them, and why the run stopped early. Prints
+// nothing but progress. Returns the exit code: 0, or 1 if a rank failed.
 int RankProcessMain(int argc, char** argv, const MakeRankProgram& make);
 
 // Runs all ranks of the settings' mesh as threads of this process. Returns the
@@ -95,11 +98,12 @@ struct LaunchedRun {
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const LaunchedRun run,
-//       RunLaunchedRank(settings, world, make, std::cerr));
+//       RunLaunchedRank(settings, world, make, preemption, std::cerr));
 //   if (run.is_first) Print(run.result);
 absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
                                             World& world,
                                             const MakeRankProgram& make,
+                                            Preemption& preemption,
                                             std::ostream& progress);
 
 }  // namespace tessera::train

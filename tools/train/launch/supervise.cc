@@ -1,5 +1,7 @@
 #include "tools/train/launch/supervise.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -21,7 +23,7 @@ using tools::LaunchOutcome;
 using tools::LaunchPlan;
 
 constexpr int64_t kMaxResultBytes = int64_t{1} << 30;
-// Short, because ranks lose nothing when a signal ends them.
+// Short, because ranks of a failed run save nothing.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 
 absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
@@ -33,6 +35,8 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
                          settings.engine == "mpi", options.program,
                          RankArguments(options.files, options.is_terminal)));
   plan.grace = kGrace;
+  TESSERA_ASSIGN_OR_RETURN(plan.save_grace,
+                           ParseTimeSpan(settings.grace_period));
   return plan;
 }
 
@@ -86,19 +90,29 @@ void Explain(const LaunchOutcome& launched,
 
 void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
               int64_t ranks, bool are_ranks, AttemptOutcome& outcome) {
+  const std::vector<RankReport> reports = files.ReadReports(ranks);
   if (launched.failure.has_value()) {
-    Explain(launched, files.ReadReports(ranks), are_ranks, outcome);
+    Explain(launched, reports, are_ranks, outcome);
     return;
   }
-  outcome.signal = launched.signal;
+  outcome.signal = launched.signal == SIGUSR1 ? SIGTERM : launched.signal;
   outcome.status = launched.ToStatus();
-  if (!outcome.status.ok()) return;
   absl::StatusOr<std::string> result =
       ReadFile(files.result(), kMaxResultBytes);
   if (result.ok()) {
     outcome.result = *std::move(result);
-  } else {
+  } else if (outcome.status.ok()) {
     outcome.status = Annotate(result.status(), "rank 0 left no result");
+  }
+  const std::string stopped_by =
+      ReadFile(files.stopped_by(), kMaxResultBytes).value_or("");
+  if (outcome.status.ok() && !stopped_by.empty()) {
+    outcome.signal = SIGTERM;
+    outcome.status = absl::AbortedError(absl::StrCat("ended by ", stopped_by));
+  }
+  const RankReport* const cause = FindCause(reports);
+  if (cause != nullptr && !MayBeConsequence(cause->status)) {
+    outcome.status = Annotate(NameRank(*cause), outcome.status.message());
   }
 }
 

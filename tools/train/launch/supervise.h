@@ -47,13 +47,17 @@ struct AttemptOutcome {
   // OK if every rank has finished. Otherwise one line with the rank that failed
   // first and the reason.
   absl::Status status = {};
-  std::string result = "";  // The result of rank 0.
+  // The result of rank 0. Not empty together with an error if a signal or the
+  // time limit ended the job after a checkpoint.
+  std::string result = "";
 
   // The rank that failed, if known.
   std::optional<int64_t> rank = {};
   bool took_a_step = false;
-  bool died = false;               // A rank died by a signal or without report.
-  std::optional<int> signal = {};  // The signal that ended the whole job.
+  bool died = false;  // A rank died by a signal or without report.
+  // The signal that ended the whole job; SIGTERM also for SIGUSR1 and the time
+  // limit.
+  std::optional<int> signal = {};
 };
 
 // Starts all ranks of a job on this host and waits for the last one: processes

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/loop/run_context.h"
 #include "tools/train/step/train_rank.h"
@@ -61,6 +62,11 @@ class CheckpointHistory {
   }
   // Waits for the checkpoint that is being written, and returns its error.
   absl::Status Wait();
+
+  // RunCheckpoints::write_time.
+  absl::Duration write_time() const {
+    return writes() ? checkpoints_->write_time() : absl::ZeroDuration();
+  }
 
   // Records that the checkpoint at `path` contains the state of `rank`.
   void Note(TrainRank& rank, std::string path);

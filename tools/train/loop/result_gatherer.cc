@@ -56,12 +56,14 @@ void ResultGatherer::Begin(int64_t first_step) {
   last_end_ns_ = collectives::MonotonicNanos();
 }
 
-absl::StatusOr<StepMetrics> ResultGatherer::AddStep(
-    const StepRecord& record, const StepAccount& account) {
+absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
+                                                    const StepAccount& account,
+                                                    StopCause cause) {
   const int64_t now = collectives::MonotonicNanos();
   const RankStep own = {
       .resident = static_cast<double>(ReadResidentMemory().resident),
       .seconds = static_cast<double>(now - last_end_ns_) * 1e-9,
+      .stop = static_cast<double>(cause),
       .shares = account.shares()};
   last_end_ns_ = now;
   TESSERA_ASSIGN_OR_RETURN(const std::vector<RankStep> ranks,
@@ -70,6 +72,7 @@ absl::StatusOr<StepMetrics> ResultGatherer::AddStep(
   StepMetrics step = {.record = record, .seconds = ranks[0].seconds};
   step.tokens_per_second = static_cast<double>(record.tokens) / step.seconds;
   for (const RankStep& rank : ranks) {
+    stop_ = std::max(stop_, static_cast<StopCause>(rank.stop));
     step.memory_bytes =
         std::max(step.memory_bytes, static_cast<int64_t>(rank.resident));
     step.shares.Add(rank.shares, 1 / static_cast<double>(ranks.size()));

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/offload_tiers.h"
+#include "tools/train/loop/preemption.h"
 #include "tools/train/predict/message_table.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/report/step_activity.h"
@@ -31,9 +32,14 @@ class ResultGatherer {
   // Call it when the first step begins.
   void Begin(int64_t first_step);
 
-  // A collective. Returns the same on every rank.
+  // A collective. Returns the same on every rank. `cause` is why this rank
+  // wants the run to stop after the step.
   absl::StatusOr<StepMetrics> AddStep(const StepRecord& record,
-                                      const StepAccount& account);
+                                      const StepAccount& account,
+                                      StopCause cause);
+
+  // The largest cause of any rank after the last step.
+  StopCause stop() const { return stop_; }
 
   // Drops the steps that a rollback makes the run repeat, and the time since
   // the last step. The totals still include these steps.
@@ -58,11 +64,13 @@ class ResultGatherer {
   struct RankStep {
     double resident = 0;
     double seconds = 0;  // Since the previous step.
+    double stop = 0;     // The StopCause.
     TimeShares shares = {};
   };
 
   collectives::Communicator& world_;
   RunResult result_;
+  StopCause stop_ = StopCause::kNone;
   // Totals over the counted steps. `ranks_` holds each rank's seconds by
   // activity.
   double counted_seconds_ = 0;

@@ -23,6 +23,7 @@
 #include "tools/train/checkpoint/imported_weights.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/loop/memory_watch.h"
+#include "tools/train/loop/preemption.h"
 #include "tools/train/loop/training_data.h"
 #include "tools/train/report/collective_log.h"
 #include "tools/train/report/run_trace.h"
@@ -50,6 +51,8 @@ struct WorkerSinks {
   std::function<absl::Status(int64_t step)> before_step = nullptr;
   // Called after each step.
   std::function<void()> on_step = nullptr;
+  // Ends the run after a step. Shared by the ranks of a process; null: never.
+  Preemption* preemption = nullptr;
   // Replaces the process's memory readings for --memory_limit in tests.
   std::optional<MemoryWatch::System> memory = std::nullopt;
 };

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
@@ -49,6 +50,7 @@ class Worker {
 
  private:
   TrainRank& rank() { return setup_->rank(); }
+  bool MustStop() const { return results_.stop() != StopCause::kNone; }
 
   absl::StatusOr<RunResult> RunOrFail();
   absl::Status SetUp();
@@ -59,10 +61,12 @@ class Worker {
                                 const StepVerdict& verdict);
   absl::Status GoBackTo(const SavedStep& saved, Rollback& rollback);
   absl::Status Report(StepRecord record);
+  void CompareGracePeriod(absl::Duration step);
   absl::Status Evaluate(StepRecord& record);
   absl::Status ChangeStrategy(int64_t used);
   absl::Status GoOnWith(const Settings& next, const std::string& checkpoint);
   absl::StatusOr<RunResult> Finish();
+  absl::Status SaveLast();
 
   RunContext run_;
   const int64_t memory_before_;
@@ -72,6 +76,7 @@ class Worker {
   LossGuard guard_;
   MemoryStrategy memory_;
   ResultGatherer results_;
+  bool has_compared_ = false;        // The grace period was too short.
   std::optional<double> eval_loss_;  // The validation loss of the state.
   std::vector<double> references_;   // With --objective=dpo.
 };
@@ -90,7 +95,8 @@ absl::StatusOr<RunResult> Worker::Run() {
 
 absl::StatusOr<RunResult> Worker::RunOrFail() {
   TESSERA_RETURN_IF_ERROR(SetUp());
-  while (rank().steps() < run_.settings.steps) {
+  if (run_.sinks.preemption != nullptr) run_.sinks.preemption->Begin();
+  while (rank().steps() < run_.settings.steps && !MustStop()) {
     TESSERA_RETURN_IF_ERROR(TakeStep());
   }
   return Finish();
@@ -192,7 +198,7 @@ absl::Status Worker::TakeStep() {
     TESSERA_RETURN_IF_ERROR(Report(record));
     TESSERA_ASSIGN_OR_RETURN(const int64_t excessive,
                              memory_.AfterStep(setup_->tiers()));
-    if (excessive > 0 && rank().steps() < run_.settings.steps) {
+    if (excessive > 0 && rank().steps() < run_.settings.steps && !MustStop()) {
       TESSERA_RETURN_IF_ERROR(ChangeStrategy(excessive));
     }
     TESSERA_RETURN_IF_ERROR(checkpoints_.SaveIfDue(eval_loss_));
@@ -208,9 +214,30 @@ absl::Status Worker::Report(StepRecord record) {
   TESSERA_RETURN_IF_ERROR(Evaluate(record));
   const StepAccount account = AccountOf(activity);
   if (run_.trace != nullptr) run_.trace->Add(activity, account);
-  TESSERA_ASSIGN_OR_RETURN(const StepMetrics step,
-                           results_.AddStep(record, account));
+  const Preemption* const preemption = run_.sinks.preemption;
+  TESSERA_ASSIGN_OR_RETURN(
+      const StepMetrics step,
+      results_.AddStep(
+          record, account,
+          preemption == nullptr ? StopCause::kNone : preemption->cause()));
+  CompareGracePeriod(absl::Seconds(step.seconds));
   return run_.outputs == nullptr ? absl::OkStatus() : run_.outputs->Add(step);
+}
+
+// Says once if the run could not end in time after a signal.
+void Worker::CompareGracePeriod(absl::Duration step) {
+  const absl::Duration write = checkpoints_.write_time();
+  const absl::StatusOr<absl::Duration> grace =
+      ParseTimeSpan(run_.settings.grace_period);
+  if (has_compared_ || write == absl::ZeroDuration() || !grace.ok()) return;
+  has_compared_ = write + step > *grace;
+  if (!has_compared_) return;
+  run_.Say(absl::StrFormat(
+      "a checkpoint takes %.1f s and a step %.1f s, longer than "
+      "--grace_period=%s; the steps after the last checkpoint would be lost "
+      "when the run is preempted",
+      absl::ToDoubleSeconds(write), absl::ToDoubleSeconds(step),
+      run_.settings.grace_period));
 }
 
 absl::Status Worker::Evaluate(StepRecord& record) {
@@ -355,8 +382,22 @@ absl::Status Worker::GoOnWith(const Settings& next,
   return absl::OkStatus();
 }
 
-absl::StatusOr<RunResult> Worker::Finish() {
+absl::Status Worker::SaveLast() {
+  const int64_t steps = rank().steps();
+  const bool is_early = steps < run_.settings.steps;
+  if (is_early) {
+    run_.Say(absl::StrCat(
+        "preempted: ends after step ", steps, " of ", run_.settings.steps,
+        checkpoints_.writes() ? " with a checkpoint"
+                              : "; without a run directory all are lost"));
+  }
   TESSERA_RETURN_IF_ERROR(checkpoints_.SaveLast(eval_loss_));
+  if (is_early) run_.sinks.preemption->NoteStop(results_.stop());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RunResult> Worker::Finish() {
+  TESSERA_RETURN_IF_ERROR(SaveLast());
   TESSERA_RETURN_IF_ERROR(rank().model().AwaitGathers());
   const MeasuredMessages messages = setup_->meter().Messages(rank());
   if (run_.outputs != nullptr) TESSERA_RETURN_IF_ERROR(run_.outputs->Finish());

@@ -543,6 +543,22 @@ absl::Status CheckOutputs(const Settings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTimes(const Settings& settings) {
+  const auto grace = ParseTimeSpan(settings.grace_period);
+  if (!grace.ok()) {
+    return Refuse(settings, "grace_period", grace.status().message());
+  }
+  if (settings.time_limit.empty()) return absl::OkStatus();
+  const auto limit = ParseTimeSpan(settings.time_limit);
+  if (!limit.ok()) {
+    return Refuse(settings, "time_limit", limit.status().message());
+  }
+  if (*limit > *grace) return absl::OkStatus();
+  return Refuse(settings, "time_limit",
+                "must be above --grace_period=", settings.grace_period,
+                ", such as --time_limit=", absl::FormatDuration(10 * *grace));
+}
+
 }  // namespace
 
 bool IsScheduleFile(std::string_view schedule) {
@@ -569,6 +585,7 @@ absl::Status CheckSettings(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckRules(settings));
   TESSERA_RETURN_IF_ERROR(CheckHpz(settings));
   TESSERA_RETURN_IF_ERROR(CheckCompression(settings));
+  TESSERA_RETURN_IF_ERROR(CheckTimes(settings));
   return CheckOutputs(settings);
 }
 

@@ -903,6 +903,13 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
        [](auto& s) { s.prometheus_file = s.metrics = "x.prom"; }},
       {"--html=x: is also the file of --trace",
        [](auto& s) { s.html = s.trace = "x"; }},
+      {"--time_limit=2: must be a time above 0 with its unit",
+       [](auto& s) { s.time_limit = "2"; }},
+      {"--time_limit=20s: must be above --grace_period=30s, such as "
+       "--time_limit=5m",
+       [](auto& s) { s.time_limit = "20s"; }},
+      {"--grace_period=0: must be a time above 0",
+       [](auto& s) { s.grace_period = "0"; }},
       {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},
       {"--elastic=true: has no effect with --max_restarts=0",
        [](auto& s) { s.elastic = true; }},

@@ -8,7 +8,9 @@
 
 #include "absl/numeric/int128.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/json/json.h"
 #include "base/nearest_name.h"
@@ -41,6 +43,38 @@ BatchSchedule BatchScheduleOf(const Settings& settings) {
   return {.batch = settings.batch,
           .first = warmup->first,
           .warmup_steps = warmup->steps};
+}
+
+namespace {
+
+// Returns 0 for text that is not a time.
+absl::Duration ParseSlurmTime(std::string_view text) {
+  const std::vector<std::string_view> days = absl::StrSplit(text, '-');
+  const std::vector<std::string_view> clock = absl::StrSplit(days.back(), ':');
+  const size_t least = days.size() == 1 ? 2 : 3;
+  if (days.size() > 2 || clock.size() < least || clock.size() > 3) return {};
+  int32_t number = 0;
+  absl::Duration time;
+  for (const std::string_view part : clock) {
+    if (!absl::SimpleAtoi(part, &number) || number < 0) return {};
+    time = 60 * time + absl::Seconds(number);
+  }
+  if (days.size() == 1) return time;
+  if (!absl::SimpleAtoi(days[0], &number) || number < 0) return {};
+  return time + number * absl::Hours(24);
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Duration> ParseTimeSpan(std::string_view text) {
+  absl::Duration time;
+  if (!absl::ParseDuration(text, &time)) time = ParseSlurmTime(text);
+  if (time > absl::ZeroDuration() && time < absl::InfiniteDuration()) {
+    return time;
+  }
+  return absl::InvalidArgumentError(
+      "must be a time above 0 with its unit, or as Slurm prints it, such as "
+      "90s, 1h30m or 1-12:00:00");
 }
 
 namespace {

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "tools/train/settings/batch_schedule.h"
 #include "topology/config/parallel_config.h"
@@ -176,6 +177,10 @@ struct Settings {
   double sample_temperature = 0.8;
 
   // The execution.
+  // Both are for ParseTimeSpan. The run ends --grace_period before the limit,
+  // which counts from the start of the command; empty: no limit.
+  std::string time_limit = "";
+  std::string grace_period = "30s";  // For the checkpoint of a run that ends.
   int64_t max_restarts = 0;
   bool elastic = false;  // Restart with fewer data-parallel ranks.
   // The device of each rank: cpu; emulated (base/device/emulated_device.h),
@@ -205,6 +210,11 @@ BatchSchedule BatchScheduleOf(const Settings& settings);
 // The number of steps that train on `tokens` tokens, rounded up. 0 if `tokens`,
 // the batch or the length is not positive.
 int64_t StepsOfTokens(int64_t tokens, const Settings& settings);
+
+// Parses a positive, finite time: "90s", "1h30m" (absl::ParseDuration), or as
+// Slurm prints it, [[DAYS-]HOURS:]MINUTES:SECONDS, such as "1-12:00:00".
+// InvalidArgument for other text.
+absl::StatusOr<absl::Duration> ParseTimeSpan(std::string_view text);
 
 // The maximum size of settings as JSON.
 inline constexpr size_t kMaxSettingsBytes = size_t{1} << 20;

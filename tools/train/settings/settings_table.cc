@@ -461,6 +461,15 @@ constexpr SettingsField kFields[] = {
      kCommon},
     {"verify", kExecution, &Settings::verify, AnyValue{},
      "repeats the steps on one rank and compares the losses"},
+    {"time_limit", kExecution, &Settings::time_limit, AnyValue{},
+     "time since the start of the command, such as that of a Slurm job, by "
+     "which the run has ended with a checkpoint: it stops after a step when "
+     "--grace_period is left; such as 90s, 1h30m or 1-12:00:00. Empty: no "
+     "limit"},
+    {"grace_period", kExecution, &Settings::grace_period, AnyValue{},
+     "time after SIGTERM or SIGUSR1, and before --time_limit, in which the run "
+     "finishes its step and writes a checkpoint; at its end, or at a second "
+     "SIGTERM, the ranks are killed"},
     {"max_restarts", kExecution, &Settings::max_restarts,
      WholeRange{0, 1'000'000},
      "maximum number of restarts from the last checkpoint after the death of "

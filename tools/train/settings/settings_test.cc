@@ -135,6 +135,26 @@ TEST_F(SettingsTest, TheTableHasEveryField) {
   EXPECT_EQ(FindSettingsField("nothing"), nullptr);
 }
 
+TEST(ParseTimeSpanTest, ReadsUnitsAndSlurmTimes) {
+  const std::pair<std::string_view, absl::Duration> valid[] = {
+      {"90s", absl::Seconds(90)},
+      {"1h30m", absl::Minutes(90)},
+      {"05:30", absl::Seconds(330)},
+      {"2:00:01", absl::Hours(2) + absl::Seconds(1)},
+      {"1-12:00:00", absl::Hours(36)}};
+  for (const auto& [text, time] : valid) {
+    EXPECT_THAT(ParseTimeSpan(text), IsOkAndHolds(time)) << text;
+  }
+  for (const std::string_view text :
+       {"", "0s", "-5s", "30", "inf", "UNLIMITED", "1-12", "1-2:3", "-1:00",
+        "1:-1", "1:2:3:4", "1-1-1:00:00", "a:b", "99999999999:00"}) {
+    EXPECT_THAT(ParseTimeSpan(text),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("90s, 1h30m or 1-12:00:00")))
+        << text;
+  }
+}
+
 TEST_F(SettingsTest, EveryFieldHasAFlagWithItsDefault) {
   EXPECT_THAT(flags_.Read(), IsOkAndHolds(Settings()));
   std::map<std::string_view, std::string> defaults;

@@ -312,7 +312,8 @@ absl::StatusOr<int64_t> Pricer::LeastMemory(const Candidate& candidate) {
 // micro-batches.
 absl::StatusOr<std::vector<train::RankPrediction>> Pricer::RunDry(
     const Candidate& candidate, int64_t micro_batches,
-    const std::vector<int64_t>& ranks) const {
+    const std::vector<int64_t>& ranks) {
+  dry_runs_ += static_cast<int64_t>(ranks.size());
   train::RunOptions run = RunOptionsOf(request_, candidate);
   run.batch = run.mesh.dp * run.micro_batch * micro_batches;
   TESSERA_ASSIGN_OR_RETURN(const train::PipelinePlan plan,

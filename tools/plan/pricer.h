@@ -76,6 +76,9 @@ class Pricer {
   absl::StatusOr<int64_t> Memory(const Candidate& candidate);
   absl::StatusOr<StepSeconds> Time(const Candidate& candidate);
 
+  // The number of ranks whose step was run dry, which takes most of the time.
+  int64_t dry_runs() const { return dry_runs_; }
+
  private:
   using Pipeline = std::tuple<std::string, int64_t, int64_t, int64_t>;
   // The cost of a candidate's ranks, from dry runs.
@@ -105,7 +108,7 @@ class Pricer {
   absl::StatusOr<const RankCost*> RanksOf(const Candidate& candidate);
   absl::StatusOr<std::vector<train::RankPrediction>> RunDry(
       const Candidate& candidate, int64_t micro_batches,
-      const std::vector<int64_t>& ranks) const;
+      const std::vector<int64_t>& ranks);
   absl::StatusOr<const std::vector<double>*> GathersAgain(
       const Candidate& candidate,
       const std::vector<train::RankPrediction>& filled);
@@ -121,6 +124,7 @@ class Pricer {
   const PlanRequest& request_;
   const DeviceRates rates_;
   AxisLinks links_;
+  int64_t dry_runs_ = 0;
   std::map<Pipeline, absl::StatusOr<train::PipelinePlan>> plans_;
   std::map<Pipeline, absl::StatusOr<pipeline::Schedule>> schedules_;
   std::map<std::string, PassCost> passes_;

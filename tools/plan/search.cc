@@ -41,6 +41,7 @@ class Search {
       if (one.least > BestOf(one.candidate)) continue;
       TESSERA_RETURN_IF_ERROR(Consider(one.candidate));
     }
+    report_.dry_runs = pricer_.dry_runs();
     for (auto& [mesh, plan] : best_) report_.plans.push_back(plan);
     std::sort(report_.plans.begin(), report_.plans.end(), IsBefore);
     const auto top = static_cast<size_t>(request_.top);
@@ -325,6 +326,7 @@ void PrintJson(const PlanRequest& request, const PlanReport& report,
   }
   json["candidates"] = report.candidates;
   json["priced"] = report.priced;
+  json["dry_runs"] = report.dry_runs;
   json["too_large"] = report.too_large;
   json["refused"] = report.refused;
   json["meshes_refused"] = report.meshes;

@@ -36,6 +36,7 @@ struct PlanReport {
   int64_t priced = 0;
   int64_t too_large = 0;  // Of the priced candidates.
   int64_t refused = 0;    // The schedule does not support the pipeline.
+  int64_t dry_runs = 0;   // Pricer::dry_runs.
   Refusals meshes;        // Rejected meshes by reason.
   // The candidate that needs the least memory among those that do not fit.
   Candidate smallest;
@@ -49,8 +50,8 @@ absl::StatusOr<PlanReport> FindPlans(const PlanRequest& request);
 // Text: a table of the plans, the command for the first plan, the excluded
 // candidates and the assumptions. JSON: an object with the keys model, ranks,
 // memory, batch, length, dtype, plans (each with its settings and its command),
-// candidates, priced, too_large, refused, meshes_refused and assumptions. CSV:
-// one line per plan.
+// candidates, priced, dry_runs, too_large, refused, meshes_refused and
+// assumptions. CSV: one line per plan.
 void PrintPlans(const PlanRequest& request, const PlanReport& report,
                 tools::OutputFormat format, std::ostream& out);
 

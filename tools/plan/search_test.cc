@@ -1,7 +1,6 @@
 #include "tools/plan/search.h"
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <optional>
 #include <string>
@@ -324,16 +323,13 @@ TEST(FindPlansTest, SevenBillionParametersOnEightDevices) {
   EXPECT_LT(best.step.total(), 1.25 * least);
 }
 
-TEST(FindPlansTest, AThousandRanksTakeSeconds) {
+TEST(FindPlansTest, ThousandRanksNeedFewDryRuns) {
   PlanRequest request = SevenBillion("hosts=128,gpus=8");
   request.model = *model_files::PresetConfig("llama-70b");
   request.length = 4096;
-  // Processor time, which excludes other programs.
-  const std::clock_t begin = std::clock();
   TESSERA_ASSERT_OK_AND_ASSIGN(const PlanReport report, FindPlans(request));
-  const double seconds = static_cast<double>(std::clock() - begin) /
-                         static_cast<double>(CLOCKS_PER_SEC);
-  EXPECT_LT(seconds, 60);  // Without a sanitizer.
+  EXPECT_GT(report.candidates, 50'000);
+  EXPECT_LT(report.dry_runs, 3000);
   EXPECT_EQ(report.plans.size(), 5u);
   EXPECT_EQ(report.plans.front().candidate.mesh.world_size(), 1024);
   EXPECT_LE(report.plans.front().candidate.mesh.tp, 8);

@@ -21,7 +21,7 @@ tiny="--model=$PWD/model --data=$PWD/text.txt --length=32 --batch=8 --strategy=a
 
 # The processes with an argument that contains $1: the ranks of a run directory. (grep does not match its own arguments.)
 ranks_of() { grep -lz -- "$PWD/$1/[.]ranks" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*'; }
-launched_ranks_of() { grep -lz -- "--run_dir=$1\$" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*' | grep -vx "$pid"; }
+launched_ranks_of() { grep -lz -- "--run_dir=$PWD/$1\$" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*' | grep -vx "$pid"; }
 steps_in() { wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0; }
 # Starts a command in the background and waits until run directory $1 has $2 steps.
 start() {
@@ -86,7 +86,7 @@ expect_end limited "$(saved_by limited --time_limit)"
 
 # Ranks that another launcher started.
 for target in launcher rank; do
-  start $target 3 "$launch" --np=4 --grace=60s --output=raw -- "$train" $tiny --run_dir=$target
+  start $target 3 "$launch" --np=4 --grace=60s --output=raw -- "$train" $tiny --run_dir="$PWD/$target"
   victim=$pid
   [ $target = rank ] && victim=$(launched_ranks_of rank | shuf -n 1)
   kill -TERM "$victim"

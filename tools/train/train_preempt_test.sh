@@ -17,11 +17,11 @@ cat >model/config.json <<'END_OF_MODEL'
 END_OF_MODEL
 for i in $(seq 3000); do echo "line $i of a text that is easy to learn, line after line"; done >text.txt
 tiny="--model=$PWD/model --data=$PWD/text.txt --length=32 --batch=8 --strategy=all_reduce --sample_tokens=0 --mesh=dp2,pp2
-  --steps=200 --checkpoint_every=50"
+  --steps=100 --checkpoint_every=25"
 
 # The processes with an argument that contains $1: the ranks of a run directory. (grep does not match its own arguments.)
 ranks_of() { grep -lz -- "$PWD/$1/[.]ranks" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*'; }
-launched_ranks_of() { grep -lz -- "--run_dir=$1\$" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*' | grep -vx "$pid"; }
+launched_ranks_of() { grep -lz -- "--run_dir=$PWD/$1\$" /proc/[0-9]*/cmdline 2>/dev/null | grep -o '[0-9]*' | grep -vx "$pid"; }
 steps_in() { wc -l 2>/dev/null <"$1/metrics.jsonl" || echo 0; }
 # Starts a command in the background and waits until run directory $1 has $2 steps.
 start() {
@@ -46,14 +46,14 @@ last_checkpoint() { ls -d "$1"/checkpoints/step-* | tail -n 1; }
 expect_nothing_lost() {
   local saved
   saved=$(last_checkpoint "$1" | grep -o '[1-9][0-9]*$')
-  [ "$saved" = "$(steps_in "$1")" ] && [ "$saved" -lt 200 ] || fail "$1: step $saved of $(steps_in "$1") is saved"
+  [ "$saved" = "$(steps_in "$1")" ] && [ "$saved" -lt 100 ] || fail "$1: step $saved of $(steps_in "$1") is saved"
 }
 # Runs the command that the run printed, which reaches the weights and losses of an undisturbed run.
 expect_continues() {
   local command file
   command=$(sed -n 's/^train: .*; continue with: //p' err)
   $command >out 2>err || fail "$1, continued by \"$command\": $(cat err)"
-  for file in calm/checkpoints/step-00000200/*.state; do
+  for file in calm/checkpoints/step-00000100/*.state; do
     cmp "$file" "$1/${file#calm/}" || fail "$1 has other weights"
   done
   [ "$(grep -o '"step":[^,]*,\|"loss":[^,}]*' calm/metrics.jsonl)" = "$(grep -o '"step":[^,]*,\|"loss":[^,}]*' "$1/metrics.jsonl")" ] ||
@@ -86,7 +86,7 @@ expect_end limited "$(saved_by limited --time_limit)"
 
 # Ranks that another launcher started.
 for target in launcher rank; do
-  start $target 3 "$launch" --np=4 --grace=60s --output=raw -- "$train" $tiny --run_dir=$target
+  start $target 3 "$launch" --np=4 --grace=60s --output=raw -- "$train" $tiny --run_dir="$PWD/$target"
   victim=$pid
   [ $target = rank ] && victim=$(launched_ranks_of rank | shuf -n 1)
   kill -TERM "$victim"
@@ -97,13 +97,13 @@ done
 # A run that cannot end, because a rank is stopped: after the grace period, or a second SIGTERM, the checkpoint before it
 # remains.
 for grace in 1s 1h; do
-  start stuck_$grace 52 "$train" $tiny --run_dir=stuck_$grace --grace_period=$grace
+  start stuck_$grace 27 "$train" $tiny --run_dir=stuck_$grace --grace_period=$grace
   ranks=($(ranks_of stuck_$grace))
   kill -STOP "${ranks[0]}"
   kill -TERM "${ranks[1]}"
   if [ $grace = 1h ]; then sleep 1.5; kill -TERM "${ranks[1]}"; fi
   expect_end stuck_$grace "$(lost stuck_$grace $grace)"
-  [ "$(last_checkpoint stuck_$grace)" = stuck_$grace/checkpoints/step-00000050 ] || fail "stuck_$grace: $(ls stuck_$grace/checkpoints)"
+  [ "$(last_checkpoint stuck_$grace)" = stuck_$grace/checkpoints/step-00000025 ] || fail "stuck_$grace: $(ls stuck_$grace/checkpoints)"
 done
 expect_continues stuck_1h
 # A second SIGTERM to the command, in a step that takes seconds.

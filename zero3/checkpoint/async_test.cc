@@ -66,10 +66,12 @@ TEST(AsyncTest, SavesStateAtStartWhileTrainingContinues) {
           const PendingCheckpoint pending = writer->Start(*state, {});
           TESSERA_RETURN_IF_ERROR(testing::TrainSteps(*state, groups, 2, 3, 7));
           EXPECT_FALSE(pending.IsDone());
+          EXPECT_EQ(pending.TimeTaken(), absl::ZeroDuration());
           if (++trained == 2) gated.gate.Notify();
           EXPECT_THAT(pending.Wait(),
                       IsOkAndHolds(absl::StrCat(directory, "/step-00000003")));
           EXPECT_TRUE(pending.IsDone());
+          EXPECT_GT(pending.TimeTaken(), absl::ZeroDuration());
           EXPECT_EQ(state->steps(), 7);
           TESSERA_RETURN_IF_ERROR(
               LoadCheckpoint(*pending.Wait(), groups.of_checkpoint(), *state)

@@ -1,7 +1,8 @@
 """cc_library and cc_test of this repository: GCC reads the headers that most sources include in compiled form.
 
-This takes a quarter off the time to compile a library, and a half off that of a test. Sources include what they use all the
-same, as other compilers read: `--define=precompile=off` compiles without precompiled headers.
+This takes a quarter off the time to compile a library, and a half off that of a test. Targets with options of their own do
+without: GCC would replace them, -ffp-contract among others, by the options of the precompiled header. Sources include what
+they use all the same, as other compilers read: `--define=precompile=off` compiles without precompiled headers.
 """
 
 load("@rules_cc//cc:defs.bzl", _cc_library = "cc_library", _cc_test = "cc_test")
@@ -20,8 +21,8 @@ def cc_library(name, srcs = [], deps = [], copts = [], **kwargs):
       copts: as in cc_library.
       **kwargs: as in cc_library.
     """
-    if any([source.endswith(".cc") for source in srcs]):
-        copts = copts + _options(_COMMON)
+    if not copts and any([source.endswith(".cc") for source in srcs]):
+        copts = _options(_COMMON)
         deps = deps + [str(_COMMON)]
     _cc_library(name = name, srcs = srcs, copts = copts, deps = deps, **kwargs)
 
@@ -36,8 +37,8 @@ def cc_test(srcs, deps = [], copts = [], **kwargs):
       copts: as in cc_test.
       **kwargs: as in cc_test.
     """
-    if all([source.endswith("_test.cc") for source in srcs]):
-        copts = copts + _options(_MATCHERS)
+    if not copts and all([source.endswith("_test.cc") for source in srcs]):
+        copts = _options(_MATCHERS)
         deps = deps + [str(_MATCHERS)]
     _cc_test(srcs = srcs, copts = copts, deps = deps, **kwargs)
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/engine/engine.h"
 
 namespace tessera::collectives {
 
@@ -91,15 +92,19 @@ absl::Status BlockingGroup::Explain(const std::exception& error,
 }
 
 void BlockingGroup::Abort(const absl::Status& reason) {
-  if (!failure_.Set(reason) || size() == 1) return;
+  if (!failure_.Set(reason)) return;
   // A timeout makes Gloo close all connections and wake all waiters; wait for a
-  // message that is never sent.
-  std::byte nothing{};
-  try {
-    Receive(Rank(rank_ == Rank(0) ? 1 : 0), kSilentSlot, &nothing, 1)
-        ->Wait(std::chrono::milliseconds(1));
-  } catch (const std::exception&) {
-    // Expected.
+  // message that is never sent. The wait ends without a timeout if the peer has
+  // closed its connection.
+  for (Rank peer : AllRanks(size())) {
+    if (peer == rank_) continue;
+    std::byte nothing{};
+    try {
+      Receive(peer, kSilentSlot, &nothing, 1)
+          ->Wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // Expected.
+    }
   }
 }
 

@@ -125,6 +125,26 @@ TEST(GlooEngineTest, AbortUnblocksEveryRank) {
   }
 }
 
+// Rank 1 has lost its connection to rank 0 when it aborts, but not that to rank
+// 2, which waits for it.
+TEST(GlooEngineTest, SecondAbortUnblocksTheOtherRanks) {
+  OnRanks(3, [](Engine& engine) {
+    const int64_t rank = engine.rank().value();
+    if (rank > 0) {
+      std::vector<std::byte> bytes(1);
+      Scratch scratch;
+      const Signature signature = Caller::MessageSignature(1, 1);
+      OperationContext context(signature, Caller(engine).Deadline(), scratch);
+      const auto request = engine.transport()->StartReceive(
+          Rank(rank - 1), Lane::kCollective, signature, bytes);
+      ASSERT_THAT(request, IsOk());
+      EXPECT_THAT(engine.transport()->Wait({&*request, 1}, context),
+                  StatusIs(absl::StatusCode::kUnavailable, HasSubstr("lost")));
+    }
+    engine.Abort(absl::AbortedError("test"));
+  });
+}
+
 TEST(GlooEngineTest, MismatchErrorShowsBothSides) {
   GlooOptions options;
   options.check_signatures = true;

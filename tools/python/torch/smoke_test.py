@@ -271,16 +271,17 @@ class RankTest(unittest.TestCase):
         group = dist.new_group(list(range(self.size)))
         with self.assertRaisesRegex(RuntimeError, "differ in count"):
             dist.all_reduce(torch.ones(1024 if self.rank else 1000), group=group)
+        dist.barrier()  # Other hosts learn later of it.
 
     def test_zzz_names_late_rank(self):
-        group = dist.new_group(list(range(self.size)), timeout=datetime.timedelta(seconds=1))
+        group = dist.new_group(list(range(self.size)), timeout=datetime.timedelta(seconds=3))
         if self.rank == 0:
-            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 0: group .*all_reduce #1.*rank 1"):
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 3000ms: rank 0: group .*all_reduce #1.*rank 1"):
                 dist.all_reduce(torch.ones(10), group=group)
         dist.barrier()
         if self.rank == 1:
-            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 1 creates group .*rank 0"):
-                dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 3000ms: rank 1 creates group .*rank 0"):
+                dist.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
         dist.barrier()
 
     def test_limited_wait_names_the_collective(self):

@@ -8,6 +8,8 @@
 #ifndef TESSERA_TOOLS_PYTHON_TORCH_TORCH_STORE_H_
 #define TESSERA_TOOLS_PYTHON_TORCH_TORCH_STORE_H_
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -30,6 +32,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "collectives/bootstrap/peer_process.h"
 #include "collectives/bootstrap/store.h"
 #include "tools/python/torch/process_group.h"
 
@@ -59,7 +62,9 @@ class TorchStore final : public collectives::Store {
           std::string prefix = StorePrefix(
               std::getenv("TORCHELASTIC_RESTART_COUNT"),
               [&](const std::string& key) { return store.add(key, 1); }, rank);
-          store.set(absl::StrCat(prefix, kJoined, rank), "joined");
+          store.set(
+              absl::StrCat(prefix, kJoined, rank),
+              collectives::DescribePlace(collectives::HostName(), getpid()));
           return prefix;
         });
     if (!prefix.ok()) return prefix.status();
@@ -116,9 +121,10 @@ class TorchStore final : public collectives::Store {
       std::string_view prefix, std::span<const collectives::Rank> ranks,
       absl::Time deadline) override {
     return Try(prefix.empty() ? kJoined : prefix, deadline,
-               [ranks = std::vector(ranks.begin(), ranks.end()), deadline](
-                   c10d::Store& store, const std::string& name) {
-                 return MissingOf(store, name, ranks, deadline);
+               [joined = absl::StrCat(prefix_, kJoined),
+                ranks = std::vector(ranks.begin(), ranks.end()),
+                deadline](c10d::Store& store, const std::string& name) {
+                 return MissingOf(store, name, joined, ranks, deadline);
                });
   }
 
@@ -129,7 +135,7 @@ class TorchStore final : public collectives::Store {
       : store_(std::move(store)), rank_(rank), size_(size) {}
 
   static collectives::MissingMembers MissingOf(
-      c10d::Store& store, const std::string& name,
+      c10d::Store& store, const std::string& name, const std::string& joined,
       const std::vector<collectives::Rank>& ranks, absl::Time deadline) {
     std::vector<std::string> keys;
     for (const collectives::Rank rank : ranks) {
@@ -140,9 +146,15 @@ class TorchStore final : public collectives::Store {
     for (size_t i = 0; i < keys.size(); ++i) {
       if (store.check({keys[i]})) continue;
       ++missing.count;
-      if (missing.named.size() < collectives::MissingMembers::kMaxNamed) {
-        missing.named.push_back({.rank = ranks[i]});
+      if (missing.named.size() == collectives::MissingMembers::kMaxNamed) {
+        continue;
       }
+      collectives::JobMember& member = missing.named.emplace_back();
+      member.rank = ranks[i];
+      const std::string place = absl::StrCat(joined, ranks[i].value());
+      if (!store.check({place})) continue;
+      member.state = collectives::MemberState::kPresent;
+      member.where = store.get_to_str(place);
     }
     return missing;
   }

@@ -180,8 +180,10 @@ class TorchStore final : public collectives::Store {
       }
     }).detach();
     constexpr absl::Duration kGrace = absl::Milliseconds(200);
+    constexpr absl::Duration kLongest = absl::Hours(24 * 365);
     const absl::Duration left =
-        std::max(deadline - absl::Now(), absl::ZeroDuration()) + kGrace;
+        std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kLongest) +
+        kGrace;
     if (result.wait_for(absl::ToChronoMilliseconds(left)) !=
         std::future_status::ready) {
       return absl::DeadlineExceededError(absl::StrCat(title, "no answer"));

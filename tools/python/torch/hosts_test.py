@@ -9,6 +9,7 @@ Ends with 77 if this user may not create network namespaces.
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,7 +122,8 @@ class HostsTest(unittest.TestCase):
 def main():
     if "TWO_HOSTS" not in os.environ:
         inside = ["unshare", "-Urnm", "--kill-child", "bash", TWO_HOSTS]
-        if subprocess.run([*inside, "true"], env=dict(os.environ, RATE=""), capture_output=True).returncode != 0:
+        env = dict(os.environ, RATE="")
+        if not shutil.which(inside[0]) or subprocess.run([*inside, "true"], env=env, capture_output=True).returncode != 0:
             sys.exit(77)
         os.environ["TWO_HOSTS"] = "1"
         os.execvp(inside[0], [*inside, sys.executable, os.path.abspath(__file__), *sys.argv[1:]])

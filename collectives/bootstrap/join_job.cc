@@ -1,7 +1,5 @@
 #include "collectives/bootstrap/join_job.h"
 
-#include <net/if.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
@@ -9,9 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/in_process_store.h"
@@ -150,40 +146,6 @@ absl::StatusOr<Job> JoinJob(const EnvironmentLookup& lookup,
   TESSERA_RETURN_IF_ERROR(Barrier(*job.store, "tessera/join", deadline),
                           Annotate(_, "the job did not form"));
   return job;
-}
-
-namespace {
-
-// The first of `names`, separated by commas, that this host has.
-absl::StatusOr<std::string> FirstInterface(const std::string& names) {
-  for (const std::string_view item : absl::StrSplit(names, ',')) {
-    std::string name(absl::StripAsciiWhitespace(item));
-    if (!name.empty() && if_nametoindex(name.c_str()) != 0) return name;
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("GLOO_SOCKET_IFNAME=", names.substr(0, 60),
-                   ": this host has no such network interface; ip link lists "
-                   "them, and without the variable Gloo uses the one towards "
-                   "MASTER_ADDR"));
-}
-
-}  // namespace
-
-absl::StatusOr<std::map<std::string, std::string>> NetworkOptions(
-    const EnvironmentLookup& lookup, absl::Duration timeout) {
-  using Options = std::map<std::string, std::string>;
-  if (const auto names = lookup("GLOO_SOCKET_IFNAME");
-      names && !names->empty()) {
-    TESSERA_ASSIGN_OR_RETURN(std::string name, FirstInterface(*names));
-    return Options{{"interface", std::move(name)}};
-  }
-  const auto master = lookup("MASTER_ADDR");
-  if (!master || master->empty()) return Options();
-  TESSERA_ASSIGN_OR_RETURN(
-      std::string address,
-      LocalAddressTowards(*master, Deadline::After(timeout)),
-      Annotate(_, absl::StrCat("MASTER_ADDR=", *master)));
-  return Options{{"hostname", std::move(address)}};
 }
 
 EnvironmentLookup ProcessEnvironment() {

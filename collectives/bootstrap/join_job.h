@@ -20,7 +20,6 @@
 #define TESSERA_COLLECTIVES_BOOTSTRAP_JOIN_JOB_H_
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -56,15 +55,6 @@ struct Job {
 // Unavailable naming the ranks that did not join or died.
 absl::StatusOr<Job> JoinJob(const topology::EnvironmentLookup& lookup,
                             const JoinOptions& options = {});
-
-// The address at which other hosts reach this rank, as the options "interface"
-// or "hostname" of the engines gloo and auto: the first interface of this host
-// among those in GLOO_SOCKET_IFNAME, as in PyTorch, or the local address of the
-// route to MASTER_ADDR; none without both variables. FailedPrecondition if the
-// host has none of the interfaces; DeadlineExceeded, Unavailable or NotFound if
-// MASTER_ADDR cannot be resolved or reached.
-absl::StatusOr<std::map<std::string, std::string>> NetworkOptions(
-    const topology::EnvironmentLookup& lookup, absl::Duration timeout);
 
 // Looks up the environment variables of this process.
 topology::EnvironmentLookup ProcessEnvironment();

@@ -18,9 +18,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/engine/blocking_transport.h"
 #include "collectives/engine/library_engine.h"
 #include "collectives/gloo/gloo_group.h"
-#include "collectives/gloo/gloo_transport.h"
 #include "collectives/reduction/copy.h"
 
 namespace tessera::collectives {
@@ -306,7 +306,7 @@ absl::Status RunGlooCollective(GlooGroup& group, const Operation& operation,
 }
 
 class GlooEngine final
-    : public LibraryEngine<GlooEngine, GlooGroup, GlooTransport> {
+    : public LibraryEngine<GlooEngine, GlooGroup, BlockingTransport> {
  public:
   using LibraryEngine::LibraryEngine;
 

@@ -2,6 +2,7 @@
 #include "collectives/gloo/gloo_engine.h"
 
 #include <functional>
+#include <latch>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -123,6 +124,30 @@ TEST(GlooEngineTest, AbortUnblocksEveryRank) {
       CheckAbort(engine, collective, /*reaches_peers=*/true);
     });
   }
+}
+
+// Rank 1 has lost its connection to rank 0 when it aborts, but not that to rank
+// 2, which waits for it. The ranks stay until rank 2 has noticed.
+TEST(GlooEngineTest, SecondAbortUnblocksTheOtherRanks) {
+  std::latch noticed(1);
+  OnRanks(3, [&](Engine& engine) {
+    const int64_t rank = engine.rank().value();
+    if (rank > 0) {
+      std::vector<std::byte> bytes(1);
+      Scratch scratch;
+      const Signature signature = Caller::MessageSignature(1, 1);
+      OperationContext context(signature, DeadlineAfter(absl::Seconds(20)),
+                               scratch);
+      const auto request = engine.transport()->StartReceive(
+          Rank(rank - 1), Lane::kCollective, signature, bytes);
+      ASSERT_THAT(request, IsOk());
+      EXPECT_THAT(engine.transport()->Wait({&*request, 1}, context),
+                  StatusIs(absl::StatusCode::kUnavailable, HasSubstr("lost")));
+    }
+    if (rank == 2) noticed.count_down();
+    engine.Abort(absl::AbortedError("test"));
+    noticed.wait();
+  });
 }
 
 TEST(GlooEngineTest, MismatchErrorShowsBothSides) {

@@ -3,6 +3,7 @@
 #include <gloo/barrier.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 #include <net/if.h>
 
 #include <algorithm>
@@ -72,9 +73,6 @@ absl::Status StoreAdapter::Erase() {
 
 namespace {
 
-// A tag that no message uses.
-constexpr uint64_t kSilentSlot = uint64_t{0xff} << 56;
-
 // Checked here because Gloo leaks memory if the interface does not exist.
 absl::Status CheckInterface(const std::string& interface) {
   if (interface.empty() || if_nametoindex(interface.c_str()) != 0) {
@@ -111,22 +109,45 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Device>> CreateGlooDevice(
   }
 }
 
-std::chrono::milliseconds TimeUntil(int64_t deadline) {
-  constexpr int64_t kLongest = int64_t{1000} * 3600 * 1000;
-  const int64_t ms = (deadline - MonotonicNanos()) / 1'000'000 + 1;
-  return std::chrono::milliseconds(std::clamp<int64_t>(ms, 1, kLongest));
+namespace {
+
+class BufferMessage : public BlockingGroup::Message {
+ public:
+  using Buffer = gloo::transport::UnboundBuffer;
+
+  BufferMessage(std::unique_ptr<Buffer> buffer, Direction direction)
+      : buffer_(std::move(buffer)), direction_(direction) {}
+
+  void Wait(std::chrono::milliseconds timeout) override {
+    direction_ == Direction::kSend ? buffer_->waitSend(timeout)
+                                   : buffer_->waitRecv(timeout);
+  }
+
+ private:
+  const std::unique_ptr<Buffer> buffer_;
+  const Direction direction_;
+};
+
+}  // namespace
+
+// Gloo takes a non-const pointer but does not write to it.
+std::unique_ptr<BlockingGroup::Message> GlooGroup::Send(Rank to, uint64_t slot,
+                                                        const void* data,
+                                                        size_t bytes) {
+  auto buffer = context_->createUnboundBuffer(const_cast<void*>(data), bytes);
+  buffer->send(static_cast<int>(to.value()), slot);
+  return std::make_unique<BufferMessage>(std::move(buffer), Direction::kSend);
 }
 
-GlooGroup::GlooGroup(Store& store, std::vector<Rank> members, std::string id,
-                     std::shared_ptr<gloo::transport::Device> device,
-                     const GlooOptions& options)
-    : store_(store),
-      members_(std::move(members)),
-      id_(std::move(id)),
-      device_(std::move(device)),
-      options_(options),
-      rank_(std::find(members_.begin(), members_.end(), store.rank()) -
-            members_.begin()) {}
+std::unique_ptr<BlockingGroup::Message> GlooGroup::Receive(Rank from,
+                                                           uint64_t slot,
+                                                           void* data,
+                                                           size_t bytes) {
+  auto buffer = context_->createUnboundBuffer(data, bytes);
+  buffer->recv(static_cast<int>(from.value()), slot);
+  return std::make_unique<BufferMessage>(std::move(buffer),
+                                         Direction::kReceive);
+}
 
 absl::StatusOr<std::shared_ptr<GlooGroup>> GlooGroup::Connect(
     Store& store, std::vector<Rank> members, const std::string& id,
@@ -143,30 +164,17 @@ absl::StatusOr<std::shared_ptr<GlooGroup>> GlooGroup::Connect(
 
 absl::StatusOr<std::shared_ptr<GlooGroup>> GlooGroup::Subgroup(
     std::span<const Rank> members, uint32_t group, int64_t deadline) {
-  TESSERA_RETURN_IF_ERROR(failure_.status());
-  std::vector<Rank> in_job;
-  for (Rank member : members) {
-    in_job.push_back(members_[static_cast<size_t>(member.value())]);
-  }
+  TESSERA_RETURN_IF_ERROR(failure().status());
+  std::vector<Rank> in_job = InJob(members);
   const std::string id = SubgroupId(id_, in_job, group);
   return Connect(store_, std::move(in_job), id, device_, options_, deadline);
-}
-
-// Exchange first, so that missing ranks are known before connecting.
-absl::Status GlooGroup::Meet(int64_t deadline) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> all,
-      AllGather(store_, members_, absl::StrCat("tessera/gloo/", id_, "/peers"),
-                PeerTable::DescribeSelf(), TimeOfDeadline(deadline)));
-  peers_ = PeerTable::Of(all);
-  return absl::OkStatus();
 }
 
 absl::Status GlooGroup::ConnectAll(int64_t deadline) {
   StoreAdapter adapter(store_, absl::StrCat("tessera/gloo/", id_, "/"),
                        members_, TimeOfDeadline(deadline));
   auto context = std::make_shared<gloo::rendezvous::Context>(
-      static_cast<int>(rank_.value()), static_cast<int>(size()));
+      static_cast<int>(rank().value()), static_cast<int>(size()));
   // Gloo waits five times as long for a connection.
   context->setTimeout(
       std::max(TimeUntil(deadline) / 5, std::chrono::milliseconds(1)));
@@ -188,44 +196,6 @@ absl::Status GlooGroup::ConnectAll(int64_t deadline) {
   }
   context_ = std::move(context);
   return adapter.Erase();
-}
-
-absl::Status GlooGroup::Explain(const std::exception& error,
-                                const OperationContext* context,
-                                std::optional<Rank> peer) const {
-  if (failure_.failed()) return failure_.status();
-  std::vector<Rank> named;
-  if (peer.has_value()) named.push_back(*peer);
-  if (context != nullptr && context->Expired()) {
-    return peers_.Missing(*context, rank_, named);
-  }
-  std::string message = "a connection was lost";
-  if (peer.has_value()) {
-    const PeerReport& report =
-        peers_.reports()[static_cast<size_t>(peer->value())];
-    message = absl::StrCat("the connection to rank ", peer->value(), " (host ",
-                           report.host, ", pid ", report.pid, ") was lost");
-  }
-  if (context != nullptr) {
-    message = absl::StrCat(DescribeSignature(context->signature()), ", while ",
-                           PhaseName(context->phase().phase()), ": ", message);
-  }
-  return absl::UnavailableError(absl::StrCat(
-      message, ": ", std::string_view(error.what()).substr(0, 512)));
-}
-
-void GlooGroup::Abort(const absl::Status& reason) {
-  if (!failure_.Set(reason) || context_ == nullptr) return;
-  // A timed-out wait makes Gloo close all connections and wake all waiters;
-  // wait for a message that is never sent.
-  std::byte nothing{};
-  try {
-    const auto silent = context_->createUnboundBuffer(&nothing, 1);
-    silent->recv(rank_ == Rank(0) ? 1 : 0, kSilentSlot);
-    silent->waitRecv(std::chrono::milliseconds(1));
-  } catch (const std::exception&) {
-    // Expected.
-  }
 }
 
 }  // namespace tessera::collectives

@@ -1,4 +1,4 @@
-// GlooGroup, a Gloo context with deadlines and error handling, and
+// GlooGroup, a Gloo context with deadlines, and
 // StoreAdapter, which passes a job's Store to Gloo's rendezvous.
 #ifndef TESSERA_COLLECTIVES_GLOO_GLOO_GROUP_H_
 #define TESSERA_COLLECTIVES_GLOO_GLOO_GROUP_H_
@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,8 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
-#include "collectives/engine/operation_context.h"
-#include "collectives/engine/peer_table.h"
+#include "collectives/engine/blocking_transport.h"
 #include "collectives/gloo/gloo_engine.h"
 
 namespace tessera::collectives {
@@ -76,12 +74,8 @@ class StoreAdapter : public gloo::rendezvous::Store {
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> CreateGlooDevice(
     const GlooOptions& options);
 
-// The time until `deadline` (MonotonicNanos) as a Gloo timeout: at least 1 ms,
-// at most some weeks.
-std::chrono::milliseconds TimeUntil(int64_t deadline);
-
-// One rank's Gloo context and its error state. Thread-safe.
-class GlooGroup {
+// One rank's Gloo context. Thread-safe.
+class GlooGroup : public BlockingGroup {
  public:
   // Connects `members` (ranks of the job including this one) through the store,
   // until `deadline`. `id` is unique in the job.
@@ -94,44 +88,31 @@ class GlooGroup {
   absl::StatusOr<std::shared_ptr<GlooGroup>> Subgroup(
       std::span<const Rank> members, uint32_t group, int64_t deadline);
 
-  Rank rank() const { return rank_; }
-  int64_t size() const { return static_cast<int64_t>(members_.size()); }
+  std::unique_ptr<Message> Send(Rank to, uint64_t slot, const void* data,
+                                size_t bytes) override;
+  std::unique_ptr<Message> Receive(Rank from, uint64_t slot, void* data,
+                                   size_t bytes) override;
+
   // Null if the group has one rank.
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
-  const PeerTable& peers() const { return peers_; }
   const GlooOptions& options() const { return options_; }
-  const Failure& failure() const { return failure_; }
 
   // The number of the next collective, for Gloo's tags.
   uint32_t NextTag() { return next_tag_++; }
 
-  // Converts an exception of Gloo to a status: the reason of an abort, the
-  // deadline, or a lost connection (to `peer` if known).
-  absl::Status Explain(const std::exception& error,
-                       const OperationContext* context,
-                       std::optional<Rank> peer = std::nullopt) const;
-
-  // Closes all connections, which ends all waits on both ends. Afterwards Gloo
-  // does not access buffers of this group.
-  void Abort(const absl::Status& reason);
-
  private:
-  GlooGroup(Store& store, std::vector<Rank> members, std::string id,
+  GlooGroup(Store& store, std::vector<Rank> members, const std::string& id,
             std::shared_ptr<gloo::transport::Device> device,
-            const GlooOptions& options);
+            const GlooOptions& options)
+      : BlockingGroup(store, std::move(members), id),
+        device_(std::move(device)),
+        options_(options) {}
 
-  absl::Status Meet(int64_t deadline);
   absl::Status ConnectAll(int64_t deadline);
 
-  Store& store_;
-  const std::vector<Rank> members_;  // Ranks of the job.
-  const std::string id_;
   const std::shared_ptr<gloo::transport::Device> device_;
   const GlooOptions options_;
-  Rank rank_;
   std::shared_ptr<gloo::Context> context_;
-  PeerTable peers_;
-  Failure failure_;
   std::atomic<uint32_t> next_tag_ = 0;
 };
 

@@ -5,13 +5,16 @@
 #include <deque>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "collectives/engine/library_engine.h"
+#include "collectives/engine/peer_report.h"
 #include "collectives/operation/blocks.h"
 #include "collectives/reduction/combine.h"
 #include "collectives/reduction/copy.h"
@@ -91,6 +94,7 @@ class Task {
   absl::StatusOr<ConstBuffer> ScaledInput();
 
   // Collectives of the ranks of this host.
+  std::vector<PeerReport> MissingNeighbours() const;
   absl::Status Within(const Operation& operation);
   absl::Status BroadcastWithin(Buffer data, int64_t root = 0) {
     if (RanksHere() == 1) return absl::OkStatus();
@@ -155,9 +159,36 @@ class Task {
   std::deque<Request> sends_;
 };
 
+// The ranks of this host that are gone, or have not entered the operation, by
+// their numbers in the group.
+std::vector<PeerReport> Task::MissingNeighbours() const {
+  std::vector<PeerReport> missing;
+  for (PeerReport& peer : within_.Peers()) {
+    const bool is_gone =
+        peer.state == PeerState::kDead || peer.state == PeerState::kDeparted;
+    if (!is_gone && peer.sequence >= context_.signature().sequence) continue;
+    peer.rank = neighbours()[static_cast<size_t>(peer.rank.value())];
+    peer.phase = PhaseWord(peer.phase.phase(), PhaseWord::kNoPeer);
+    missing.push_back(std::move(peer));
+  }
+  return missing;
+}
+
 absl::Status Task::Within(const Operation& operation) {
   const absl::Status status = within_.Run(operation, context_);
   if (status.ok()) return status;
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    // Another rank's reason begins with the name of the group.
+    if (!absl::StartsWith(status.message(),
+                          DescribeSignature(context_.signature()))) {
+      return status;
+    }
+    const std::vector<PeerReport> missing = MissingNeighbours();
+    if (!missing.empty()) {
+      context_.Enter(context_.phase().phase());
+      return MissingPeersError(context_, missing);
+    }
+  }
   const std::string ranks = absl::StrJoin(
       neighbours(), ", ",
       [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); });

@@ -11,6 +11,7 @@
 #include "base/device/emulated_device.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
+#include "collectives/bootstrap/network_options.h"
 #include "collectives/cuda/cuda_communicator.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/in_process/in_process.h"

@@ -11,9 +11,9 @@ set -u
 source base/skip_test.sh
 train=$PWD/$1
 launch=$PWD/$2
-shift 2
+two_hosts=$PWD/$3
+shift 3
 unset RATE RANKS BUILD_WORKING_DIRECTORY
-export PATH=$PATH:/usr/sbin:/sbin  # For tc.
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/hosts.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -25,17 +25,6 @@ fail() {
 for i in $(seq 300); do echo "a rank holds $((i * i % 97)) shards of the model"; done >text.txt
 common="--data=text.txt --model=llama-1m --length=32 --batch=8 --steps=6 --sample_tokens=0 --quiet"
 
-cat >hosts.sh <<'END'
-# Runs as root of its own network and mount namespaces: creates host0 and host1, then runs "$@".
-mount -t tmpfs none /run && mkdir /run/netns && ip netns add host0 && ip netns add host1 || exit 99
-ip link add cable0 netns host0 type veth peer name cable1 netns host1 || exit 99
-for i in 0 1; do
-  ip -n host$i addr add 10.77.0.$((i + 1))/24 dev cable$i && ip -n host$i link set cable$i up &&
-    ip -n host$i link set lo up || exit 99
-  [ -z "${RATE:-}" ] || tc -n host$i qdisc add dev cable$i root tbf rate "$RATE" burst 256kb latency 100ms || exit 99
-done
-exec bash "$@"
-END
 cat >job.sh <<'END'
 # job.sh RUN MESH [FLAG...]: runs a launcher on each host in the background; output goes to RUN.out0 and so on.
 run=$1 mesh=$2
@@ -59,7 +48,7 @@ done
 END
 export LAUNCH=$launch TRAIN=$train COMMON=$common ENGINE=auto
 export TESSERA_JOB_SECRET=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
-between_hosts() { timeout 200 unshare -Urnm --kill-child bash hosts.sh job.sh "$@"; }
+between_hosts() { timeout 200 unshare -Urnm --kill-child bash "$two_hosts" bash job.sh "$@"; }
 
 "$train" $common --engine=gloo --mesh=dp1 --steps=1 --run_dir=gloo >out 2>err || {
   grep -q "was built where no\|not built" err || fail "gloo: $(cat err)"

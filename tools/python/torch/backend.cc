@@ -1,10 +1,10 @@
-// The module tessera_torch._C: a torch.distributed backend over Communicator
-// and the shared_memory engine.
+// The module tessera_torch._C: a torch.distributed backend over Communicator,
+// with shared memory within a host and torch's gloo between hosts.
 //
 // Synchronous collectives run on the caller's thread; asynchronous ones run in
 // order on threads of the group, which are created when first needed
 // (GroupLane). Messages need no thread while a caller waits for them
-// (engine/tagged_messages.h).
+// (engine/tagged_messages.h). Messages of groups on several hosts are gloo's.
 //
 // Supports torch 2.12 to 2.15. The methods have names that exist in all of
 // these releases; newer releases forward their new names to them.
@@ -42,6 +42,7 @@
 #include "collectives/communicator.h"
 #include "tools/python/torch/group_lane.h"
 #include "tools/python/torch/process_group.h"
+#include "tools/python/torch/torch_network.h"
 #include "tools/python/torch/torch_store.h"
 
 namespace tessera::torch_backend {
@@ -320,10 +321,10 @@ class AbandonedMessages {
   std::vector<std::pair<collectives::Work, at::Tensor>> messages_;
 };
 
-// The communicator of a group, and the tensors that must outlive it.
+// A group, and the tensors that must outlive it.
 struct Group {
   AbandonedMessages abandoned;
-  std::shared_ptr<Communicator> communicator;
+  JoinedGroup joined;
 };
 
 // A message. Like gloo's, it has no future.
@@ -378,7 +379,7 @@ class MessageWork final : public c10d::Work {
     return true;
   }
   void abort() override {
-    group_->communicator->Abort("a message was aborted");
+    group_->joined.communicator->Abort("a message was aborted");
   }
 
  private:
@@ -391,18 +392,96 @@ class MessageWork final : public c10d::Work {
   std::shared_ptr<Group> group_;
 };
 
+// Adds the title to errors of the call.
+template <typename Function>
+auto Explained(const std::string& title, const Function& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    TORCH_CHECK_WITH(DistBackendError, false, "tessera: ", title, ": ",
+                     error.what());
+  }
+}
+
+// A message of a group on several hosts. It has no future either.
+class NetworkMessageWork final : public c10d::Work {
+ public:
+  // `title` names the rank, the group, the operation and its peer.
+  NetworkMessageWork(OpType type, at::Tensor tensor, at::Tensor dense,
+                     WorkPointer work, std::string title)
+      : Work(-1, type),
+        tensor_(std::move(tensor)),
+        dense_(std::move(dense)),
+        work_(std::move(work)),
+        title_(std::move(title)) {}
+
+  ~NetworkMessageWork() override { fork_guard_.Free(work_); }
+
+  bool isCompleted() override { return work_->isCompleted(); }
+  int sourceRank() const override { return work_->sourceRank(); }
+  uint64_t getSequencenumber() const override {
+    return work_->getSequencenumber();
+  }
+
+  bool wait(milliseconds timeout) override {
+    CheckFork(fork_guard_);
+    std::exception_ptr error;
+    try {
+      Explained(title_, [&] { work_->wait(timeout); });
+      if (!dense_.is_same(tensor_)) tensor_.copy_(dense_);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    finishAndThrow(error);
+    return true;
+  }
+  void abort() override { work_->abort(); }
+
+ private:
+  const ForkGuard fork_guard_;
+  const at::Tensor tensor_;
+  const at::Tensor dense_;
+  WorkPointer work_;
+  const std::string title_;
+};
+
+// Connects the ranks for messages if the group has several hosts; returns null
+// on one. Throws.
+c10::intrusive_ptr<c10d::Backend> ConnectMessages(
+    const c10::intrusive_ptr<c10d::Store>& store, const Communicator& group,
+    absl::Duration timeout) {
+  if (group.engine_name() == "shared_memory") return nullptr;
+  const auto connect =
+      [&]() -> absl::StatusOr<c10::intrusive_ptr<c10d::Backend>> {
+    const auto rank = static_cast<int>(group.rank().value());
+    const auto size = static_cast<int>(group.size());
+    TESSERA_ASSIGN_OR_RETURN(
+        const auto own,
+        TorchStore::Create(store, rank, size, absl::Now() + timeout));
+    return ConnectGloo(own->WithPrefix("messages"), rank, size, timeout);
+  };
+  auto messages = connect();
+  if (!messages.ok()) {
+    Throw(
+        Annotate(messages.status(), absl::StrCat("rank ", group.rank().value(),
+                                                 " creates ", group.name())),
+        timeout);
+  }
+  return *std::move(messages);
+}
+
 class TesseraBackend final : public c10d::Backend {
  public:
   // `prefix` is the name of the backend in profiles.
   TesseraBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                 milliseconds timeout, std::shared_ptr<Communicator> group,
-                 std::string prefix)
+                 milliseconds timeout, JoinedGroup group, std::string prefix)
       : Backend(rank, size),
         store_(std::move(store)),
         timeout_(timeout),
         group_(std::make_shared<Group>()),
         prefix_(std::move(prefix)) {
-    group_->communicator = std::move(group);
+    group_->joined = std::move(group);
+    messages_ = ConnectMessages(store_, communicator(), GroupTimeout());
     const std::lock_guard lock(live_mutex_);
     live_.insert(this);
   }
@@ -420,6 +499,7 @@ class TesseraBackend final : public c10d::Backend {
       lane_->Close();
     }
     fork_guard_.Free(lane_);
+    fork_guard_.Free(messages_);
     fork_guard_.Free(group_);
   }
 
@@ -436,16 +516,19 @@ class TesseraBackend final : public c10d::Backend {
   // Throws if this process was forked after the group was made.
   Communicator& communicator() const {
     CheckFork(fork_guard_);
-    return *group_->communicator;
+    return *group_->joined.communicator;
   }
   std::shared_ptr<Communicator> shared_communicator() const {
     communicator();
-    return group_->communicator;
+    return group_->joined.communicator;
   }
 
   const std::string getBackendName() const override { return "tessera"; }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  void setTimeout(milliseconds timeout) override { timeout_ = timeout; }
+  void setTimeout(milliseconds timeout) override {
+    timeout_ = timeout;
+    if (messages_) messages_->setTimeout(timeout);
+  }
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<Options> getBackendOptions() override {
     return c10::make_intrusive<Options>("tessera", timeout_.load());
@@ -471,8 +554,8 @@ class TesseraBackend final : public c10d::Backend {
     return c10::make_intrusive<TesseraBackend>(
         store, static_cast<int>(at - ranks.begin()),
         static_cast<int>(ranks.size()),
-        options ? options->timeout : timeout_.load(), *std::move(group),
-        prefix_);
+        options ? options->timeout : timeout_.load(),
+        JoinedGroup{group_->joined.store, nullptr, *std::move(group)}, prefix_);
   }
 
   WorkPointer allreduce(Tensors& tensors,
@@ -807,7 +890,7 @@ class TesseraBackend final : public c10d::Backend {
 
   void EndJobs(std::chrono::steady_clock::time_point deadline) {
     if (lane_->AwaitIdle(deadline)) return;
-    group_->communicator->Abort(
+    group_->joined.communicator->Abort(
         "the process group was destroyed with operations under way");
     lane_->AwaitIdle(deadline + kGrace);
   }
@@ -842,7 +925,8 @@ class TesseraBackend final : public c10d::Backend {
   }
 
   void Run(const Operation& operation, const CallOptions& call) {
-    const absl::Status status = group_->communicator->Run(operation, call);
+    const absl::Status status =
+        group_->joined.communicator->Run(operation, call);
     if (!status.ok()) {
       Throw(Annotate(status, absl::StrCat("rank ", rank_)), *call.timeout);
     }
@@ -974,6 +1058,7 @@ class TesseraBackend final : public c10d::Backend {
 
   WorkPointer Message(OpType type, const at::Tensor& tensor,
                       const at::Tensor& dense, const Operation& operation) {
+    if (messages_) return NetworkMessage(type, tensor, dense, operation);
     CallOptions call;
     call.timeout = GroupTimeout();
     absl::StatusOr<collectives::Work> work =
@@ -982,6 +1067,35 @@ class TesseraBackend final : public c10d::Backend {
     return c10::make_intrusive<MessageWork>(type, tensor, dense,
                                             *std::move(work), ++sequence_,
                                             GroupTimeout(), group_);
+  }
+
+  WorkPointer NetworkMessage(OpType type, const at::Tensor& tensor,
+                             const at::Tensor& dense,
+                             const Operation& operation) {
+    const bool sends = type == OpType::SEND;
+    const Rank peer = sends ? operation.destination : operation.source;
+    std::string title =
+        absl::StrCat("rank ", rank_, ": ", communicator().name(), ": ",
+                     sends ? "send to " : "receive from ");
+    if (peer == collectives::kAnySource) {
+      absl::StrAppend(&title, "any rank");
+    } else {
+      Require(peer.value() >= 0 && peer.value() < size_, title, "rank ",
+              peer.value(), " of ", size_);
+      const auto report = communicator().Peers()[peer.value()];
+      absl::StrAppend(&title, "rank ", peer.value(), " (",
+                      collectives::DescribePlace(report.host, report.pid), ")");
+    }
+    Tensors tensors = {dense};
+    const int to = static_cast<int>(peer.value());
+    WorkPointer work = Explained(title, [&] {
+      return sends ? messages_->send(tensors, to, operation.tag)
+             : peer == collectives::kAnySource
+                 ? messages_->recvAnysource(tensors, operation.tag)
+                 : messages_->recv(tensors, to, operation.tag);
+    });
+    return c10::make_intrusive<NetworkMessageWork>(
+        type, tensor, dense, std::move(work), std::move(title));
   }
 
   // Runs the body on this thread if the call is synchronous and the lane is
@@ -995,8 +1109,8 @@ class TesseraBackend final : public c10d::Backend {
     const uint64_t sequence = ++sequence_;
     const auto work = c10::make_intrusive<CollectiveWork>(
         rank_, type, outputs, sequence, profiled.c_str(), inputs,
-        absl::StrCat("rank ", rank_, ": ", group_->communicator->name(), ": ",
-                     title, " #", sequence),
+        absl::StrCat("rank ", rank_, ": ", group_->joined.communicator->name(),
+                     ": ", title, " #", sequence),
         lane_);
     CallOptions call;
     call.timeout = absl::FromChrono(
@@ -1030,6 +1144,8 @@ class TesseraBackend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<milliseconds> timeout_;
   std::shared_ptr<Group> group_;
+  // Of a group on several hosts.
+  c10::intrusive_ptr<c10d::Backend> messages_;
   const std::string prefix_;
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<uint64_t> monitored_ = 0;
@@ -1048,7 +1164,17 @@ c10::intrusive_ptr<c10d::Backend> CreateBackend(
        .timeout = absl::FromChrono(timeout),
        .name = NameOf(name),
        .members = members},
-      [&] { return std::make_unique<TorchStore>(store, rank, size); });
+      [&]() -> absl::StatusOr<Meeting> {
+        const absl::Duration limit = absl::FromChrono(timeout);
+        TESSERA_ASSIGN_OR_RETURN(
+            std::shared_ptr<TorchStore> meeting,
+            TorchStore::Create(store, rank, size, absl::Now() + limit));
+        return Meeting{.store = meeting,
+                       .create_network = [&network_store = *meeting, limit] {
+                         return CreateTorchNetwork(network_store, "world",
+                                                   limit);
+                       }};
+      });
   if (!group.ok()) {
     Throw(Annotate(group.status(),
                    absl::StrCat("rank ", rank, " creates ", NameOf(name))),

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmark.py --ranks=2 --sizes=8,4096,262144,16777216 [--operations=all_reduce,broadcast]
 
-Prints for each operation and size in bytes the median time of rank 0 in microseconds with each backend, and gloo's divided by
+Under torchrun it uses torchrun's ranks. Prints for each operation and size in bytes the median time of rank 0 in microseconds with each backend, and gloo's divided by
 tessera's. Rounds of both alternate, so that other work on the machine disturbs both equally.
 """
 
@@ -95,20 +95,25 @@ def print_overhead(port):
     dist.destroy_process_group()
 
 
-def run_rank(rank, args, port):
+def run_new_rank(rank, args, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(args.ranks))
+    run_rank(args)
+
+
+def run_rank(args):
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     register()
     dist.init_process_group("tessera")
     groups = {
         "tessera": dist.group.WORLD,
-        "gloo": dist.new_group(list(range(args.ranks)), backend="gloo"),
+        "gloo": dist.new_group(list(range(ranks)), backend="gloo"),
     }
     if rank == 0:
         print(f"{'operation':16}{'bytes':>12}{'tessera us':>12}{'gloo us':>12}{'ratio':>8}")
     for name in args.operations.split(","):
         for size in map(int, args.sizes.split(",")):
-            medians = measure(operations(size, args.ranks)[name], groups, size, args.rounds)
+            medians = measure(operations(size, ranks)[name], groups, size, args.rounds)
             if rank == 0:
                 ratio = medians["gloo"] / medians["tessera"]
                 print(f"{name:16}{size:12}{medians['tessera']:12.1f}{medians['gloo']:12.1f}{ratio:8.2f}", flush=True)
@@ -122,12 +127,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--operations", default="all_reduce,reduce_scatter,all_gather,broadcast,all_to_all,send_recv")
     args = parser.parse_args()
+    if "RANK" in os.environ:
+        return run_rank(args)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     if args.ranks == 1:
         return print_overhead(port)
-    mp.spawn(run_rank, (args, port), nprocs=args.ranks)
+    mp.spawn(run_new_rank, (args, port), nprocs=args.ranks)
 
 
 if __name__ == "__main__":

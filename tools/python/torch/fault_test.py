@@ -3,6 +3,7 @@
     python fault_test.py
 """
 
+import datetime
 import os
 import re
 import signal
@@ -117,6 +118,45 @@ def runs_on(dist, torch, rank):
         tensor.fill_(1)
 
 
+def late(dist, torch, rank):
+    """Rank 3 stops; the others print how they noticed within the timeout."""
+    dist.all_reduce(torch.ones(1000))
+    if rank == 3:
+        print("stops", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    begin = time.time()
+    try:
+        dist.all_reduce(torch.ones(1000))
+    except RuntimeError as error:
+        print(f"noticed {time.time() - begin} {error}", flush=True)
+    os._exit(0)
+
+
+def runs_until_error(dist, torch, rank):
+    tensor = torch.ones(1000)
+    print("runs", flush=True)
+    while True:
+        last = time.time()
+        try:
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        except RuntimeError as error:
+            print(f"noticed {time.time() - last} {error}", flush=True)
+            os._exit(0)
+
+
+def message(dist, torch, rank):
+    """Rank 3 dies while rank 0 receives from it."""
+    dist.barrier()
+    if rank == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.time()
+    try:
+        dist.recv(torch.ones(3), 3, tag=5)
+    except RuntimeError as error:
+        print(f"noticed {time.time() - begin} {error}", flush=True)
+    os._exit(0)
+
+
 def run_rank(name):
     import torch
     import torch.distributed as dist
@@ -124,7 +164,7 @@ def run_rank(name):
     import tessera_torch  # noqa: F401
 
     torch.set_num_threads(1)
-    dist.init_process_group("tessera")
+    dist.init_process_group("tessera", timeout=datetime.timedelta(seconds=float(os.environ.get("TIMEOUT", 60))))
     globals()[name](dist, torch, dist.get_rank())
 
 

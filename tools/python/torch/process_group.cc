@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/shared_memory/shared_memory.h"
+#include "collectives/two_level/two_level_engine.h"
 
 namespace tessera::torch_backend {
 namespace {
@@ -30,26 +30,22 @@ absl::Status CheckPlace(const GroupPlace& place) {
       " members; give the rank of each member, or none for the world"));
 }
 
-// The world's communicator, and the one that contains all groups.
-struct World {
-  std::shared_ptr<Communicator> root;
-  std::shared_ptr<Communicator> group;
-};
-
-absl::StatusOr<std::shared_ptr<Communicator>> Meet(const GroupPlace& place,
-                                                   collectives::Store& store) {
-  collectives::SharedMemoryOptions memory;
+absl::StatusOr<JoinedGroup> Meet(const GroupPlace& place, Meeting meeting) {
+  collectives::TwoLevelOptions two_level;
+  two_level.host = std::move(meeting.host);
+  collectives::SharedMemoryOptions& memory = two_level.shared_memory;
   memory.name = place.name;
   memory.timeout = place.timeout;
   memory.slice_bytes = int64_t{16} << 30;
   TESSERA_ASSIGN_OR_RETURN(
-      auto engine, collectives::CreateSharedMemoryEngine(store, memory));
+      auto engine, collectives::CreateTwoLevelEngine(*meeting.store, two_level,
+                                                     meeting.create_network));
   collectives::CommunicatorOptions options;
   options.name = place.name;
   options.timeout = place.timeout;
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> group,
                            Communicator::Create(std::move(engine), options));
-  return group;
+  return JoinedGroup{std::move(meeting.store), nullptr, std::move(group)};
 }
 
 }  // namespace
@@ -69,36 +65,36 @@ absl::Status ForkGuard::Check() const {
       getpid(), "); use the spawn method, or make the group after the fork"));
 }
 
-std::shared_ptr<Communicator> JobGroups::FindRoot() {
+JoinedGroup JobGroups::FindWorld() {
   const std::lock_guard lock(mutex_);
-  return root_guard_.IsForked() ? nullptr : root_.lock();
+  if (root_guard_.IsForked()) return {};
+  return {store_.lock(), nullptr, root_.lock()};
 }
 
-absl::StatusOr<std::shared_ptr<Communicator>> JobGroups::Join(
+absl::StatusOr<JoinedGroup> JobGroups::Join(
     const GroupPlace& place,
-    absl::FunctionRef<std::unique_ptr<collectives::Store>()> store) {
+    absl::FunctionRef<absl::StatusOr<Meeting>()> meet) {
   TESSERA_RETURN_IF_ERROR(CheckPlace(place));
   std::vector<Rank> ranks;
   for (const int64_t member : place.members) ranks.push_back(Rank(member));
   const bool is_world = ranks.empty();
-  std::shared_ptr<Communicator> root = is_world ? nullptr : FindRoot();
-  if (root == nullptr) {
-    const std::unique_ptr<collectives::Store> meeting = store();
-    TESSERA_ASSIGN_OR_RETURN(root, Meet(place, *meeting));
-    if (!is_world) return root;
+  JoinedGroup group = is_world ? JoinedGroup() : FindWorld();
+  if (group.communicator == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(Meeting meeting, meet());
+    TESSERA_ASSIGN_OR_RETURN(group, Meet(place, std::move(meeting)));
+    if (!is_world) return group;
     ranks = collectives::AllRanks(place.size);
   }
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> group,
+  const std::shared_ptr<Communicator> root = std::move(group.communicator);
+  TESSERA_ASSIGN_OR_RETURN(group.communicator,
                            root->Subgroup(ranks, place.name, place.timeout));
   if (!is_world) return group;
-  {
-    const std::lock_guard lock(mutex_);
-    root_ = root;
-    root_guard_ = ForkGuard();
-  }
-  const auto world =
-      std::make_shared<World>(World{std::move(root), std::move(group)});
-  return std::shared_ptr<Communicator>(world, world->group.get());
+  group.root = root;
+  const std::lock_guard lock(mutex_);
+  store_ = group.store;
+  root_ = root;
+  root_guard_ = ForkGuard();
+  return group;
 }
 
 std::string StorePrefix(const char* restarts,

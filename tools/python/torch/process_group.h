@@ -5,12 +5,13 @@
 //   JobGroups groups;
 //   const GroupPlace place = {.rank = 1, .size = 4, .members = {0, 2, 4, 6}};
 //   TESSERA_ASSIGN_OR_RETURN(
-//       std::shared_ptr<Communicator> group,
-//       groups.Join(place, [&] { return std::make_unique<TorchStore>(...); }));
+//       const JoinedGroup group,
+//       groups.Join(place, [&] { return Meeting{store, create_network}; }));
 #ifndef TESSERA_TOOLS_PYTHON_TORCH_PROCESS_GROUP_H_
 #define TESSERA_TOOLS_PYTHON_TORCH_PROCESS_GROUP_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,6 +24,7 @@
 #include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/communicator.h"
+#include "collectives/engine/engine.h"
 
 namespace tessera::torch_backend {
 
@@ -65,30 +67,51 @@ struct GroupPlace {
   std::vector<int64_t> members = {};
 };
 
+// What ranks need that have no group in common yet.
+struct Meeting {
+  std::shared_ptr<collectives::Store> store;
+  // Creates the engine between hosts, for all ranks of `store`.
+  std::function<absl::StatusOr<std::unique_ptr<collectives::Engine>>()>
+      create_network = nullptr;
+  // As TwoLevelOptions::host.
+  std::string host = "";
+};
+
+// A group, and what it needs.
+struct JoinedGroup {
+  std::shared_ptr<collectives::Store> store;
+  // Of the world only: contains all groups, and runs no operation, so that it
+  // does not break.
+  std::shared_ptr<collectives::Communicator> root;
+  std::shared_ptr<collectives::Communicator> communicator;
+};
+
 // The groups of one rank of a job. Thread-safe.
 class JobGroups {
  public:
   // Creates the communicator of a group; all members must call it.
   //
-  // The world's ranks meet through `store`. Groups that are created while the
-  // world exists lie in its shared memory and do not use the store, also if an
-  // error broke the world's communicator. If there is no world (the default
-  // group has another backend), the members of each group meet through
-  // `store`. A new world replaces the previous one.
+  // The world's ranks meet through the store of `meet`, which they then keep.
+  // They use shared memory within each host and the network between hosts.
+  // Groups that are created while the world exists use its memory and its
+  // network and do not meet, also if an error broke the world's communicator.
+  // If there is no world (the default group has another backend), the members
+  // of each group meet. A new world replaces the previous one.
   //
   // InvalidArgument if the members do not fit the size and the rank, or for the
-  // reasons of Communicator::Subgroup; otherwise the errors of
-  // CreateSharedMemoryEngine and Communicator::Subgroup.
-  absl::StatusOr<std::shared_ptr<collectives::Communicator>> Join(
+  // reasons of Communicator::Subgroup; otherwise the errors of `meet`,
+  // CreateTwoLevelEngine and Communicator::Subgroup.
+  absl::StatusOr<JoinedGroup> Join(
       const GroupPlace& place,
-      absl::FunctionRef<std::unique_ptr<collectives::Store>()> store);
+      absl::FunctionRef<absl::StatusOr<Meeting>()> meet);
 
  private:
-  std::shared_ptr<collectives::Communicator> FindRoot();
+  // Without a communicator if there is no world.
+  JoinedGroup FindWorld();
 
   std::mutex mutex_;
-  // Has the world's ranks and runs no operation, so that it does not break.
-  // The world's communicator owns it.
+  // The world's. Its group owns them.
+  std::weak_ptr<collectives::Store> store_;
   std::weak_ptr<collectives::Communicator> root_;
   ForkGuard root_guard_;
 };

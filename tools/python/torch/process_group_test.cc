@@ -22,6 +22,7 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/bootstrap/in_process_store.h"
+#include "collectives/in_process/in_process.h"
 #include "gtest/gtest.h"
 
 namespace tessera::torch_backend {
@@ -55,9 +56,14 @@ using collectives::Communicator;
 using collectives::Reduction;
 using Pointer = std::shared_ptr<Communicator>;
 
-std::unique_ptr<collectives::Store> NoStore() {
-  ADD_FAILURE() << "the ranks need not meet";
-  return nullptr;
+absl::StatusOr<Meeting> NoMeeting() {
+  return absl::InternalError("the ranks need not meet");
+}
+
+absl::StatusOr<Pointer> KeepAll(absl::StatusOr<JoinedGroup> group) {
+  if (!group.ok()) return group.status();
+  const auto kept = std::make_shared<JoinedGroup>(*std::move(group));
+  return Pointer(kept, kept->communicator.get());
 }
 
 // Joins a group without a store.
@@ -65,12 +71,12 @@ absl::StatusOr<Pointer> JoinInside(JobGroups& groups, int64_t rank,
                                    const std::vector<int64_t>& members,
                                    const std::string& name) {
   const auto at = std::find(members.begin(), members.end(), rank);
-  return groups.Join({.rank = static_cast<int>(at - members.begin()),
-                      .size = static_cast<int>(members.size()),
-                      .timeout = absl::Seconds(20),
-                      .name = name,
-                      .members = members},
-                     NoStore);
+  return KeepAll(groups.Join({.rank = static_cast<int>(at - members.begin()),
+                              .size = static_cast<int>(members.size()),
+                              .timeout = absl::Seconds(20),
+                              .name = name,
+                              .members = members},
+                             NoMeeting));
 }
 
 // The sum of the members' ranks, computed by the group.
@@ -88,20 +94,28 @@ absl::Status CheckSum(Communicator& group, int64_t rank,
 using RankBody = std::function<absl::Status(JobGroups&, Pointer world)>;
 
 // Runs the body on every rank of a job, as threads, which have created the
-// world.
-void RunJob(int ranks, const RankBody& body) {
+// world. `per_host` consecutive ranks act as a host; 0: all.
+void RunJob(int ranks, const RankBody& body, int per_host = 0) {
   TESSERA_ASSERT_OK_AND_ASSIGN(auto stores,
                                collectives::MakeInProcessStores(ranks));
+  TESSERA_ASSERT_OK_AND_ASSIGN(auto networks,
+                               collectives::CreateInProcessEngines(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       JobGroups groups;
+      const auto meet = [&] {
+        Meeting meeting = {.store = std::move(stores[rank])};
+        meeting.create_network = [&] { return std::move(networks[rank]); };
+        if (per_host > 0) meeting.host = absl::StrCat(rank / per_host);
+        return meeting;
+      };
       absl::StatusOr<Pointer> world =
-          groups.Join({.rank = rank,
-                       .size = ranks,
-                       .timeout = absl::Seconds(20),
-                       .name = "world"},
-                      [&] { return std::move(stores[rank]); });
+          KeepAll(groups.Join({.rank = rank,
+                               .size = ranks,
+                               .timeout = absl::Seconds(20),
+                               .name = "world"},
+                              meet));
       ASSERT_THAT(world.status(), IsOk());
       EXPECT_EQ((*world)->rank().value(), rank);
       EXPECT_EQ((*world)->size(), ranks);
@@ -138,9 +152,11 @@ TEST(JobGroupsTest, CreatesManyGroupsInTheWorldWithoutStore) {
 }
 
 TEST(JobGroupsTest, MatchesRandomGroupsOfAllSizes) {
-  for (const uint32_t seed : {1u, 2u, 3u}) {
+  for (const auto& [seed, per_host] :
+       {std::pair(1u, 0), {2u, 0}, {3u, 0}, {3u, 2}, {3u, 1}}) {
     const int ranks = 2 + static_cast<int>(seed);
-    RunJob(ranks, [&](JobGroups& groups, const Pointer& world) -> absl::Status {
+    const auto body = [&](JobGroups& groups,
+                          const Pointer& world) -> absl::Status {
       const int64_t rank = world->rank().value();
       std::minstd_rand random(seed);  // The same numbers on all ranks.
       std::map<int, std::pair<Pointer, std::vector<int64_t>>> kept;
@@ -161,7 +177,8 @@ TEST(JobGroupsTest, MatchesRandomGroupsOfAllSizes) {
         TESSERA_RETURN_IF_ERROR(CheckSum(*group.first, rank, group.second));
       }
       return absl::OkStatus();
-    });
+    };
+    RunJob(ranks, body, per_host);
   }
 }
 
@@ -173,6 +190,20 @@ TEST(JobGroupsTest, BrokenWorldStillContainsGroups) {
                              JoinInside(groups, rank, {1, 0}, "after"));
     return CheckSum(*group, rank, {1, 0});
   });
+}
+
+TEST(JobGroupsTest, GroupOutlivesTheWorld) {
+  const auto body = [](JobGroups& groups, Pointer world) -> absl::Status {
+    const int64_t rank = world->rank().value();
+    TESSERA_ASSIGN_OR_RETURN(const Pointer group,
+                             JoinInside(groups, rank, {0, 1, 2, 3}, "inside"));
+    TESSERA_RETURN_IF_ERROR(world->Barrier());
+    world = nullptr;
+    TESSERA_RETURN_IF_ERROR(CheckSum(*group, rank, {0, 1, 2, 3}));
+    group->Abort("test");  // Tells the other host through the store.
+    return absl::OkStatus();
+  };
+  RunJob(4, body, /*per_host=*/2);
 }
 
 TEST(JobGroupsTest, NewWorldReplacesThePreviousOne) {
@@ -188,9 +219,9 @@ TEST(JobGroupsTest, NewWorldReplacesThePreviousOne) {
     for (const char* name : {"first", "second"}) {
       // Rank 1 has dropped the first world when the second one is created.
       if (rank == 1) worlds.clear();
-      absl::StatusOr<Pointer> world = groups.Join(
+      absl::StatusOr<Pointer> world = KeepAll(groups.Join(
           {.rank = rank, .size = 2, .timeout = absl::Seconds(20), .name = name},
-          [&] { return std::move(stores[name][rank]); });
+          [&] { return Meeting{std::move(stores[name][rank])}; }));
       ASSERT_THAT(world.status(), IsOk());
       worlds.push_back(*std::move(world));
       EXPECT_THAT(CheckSum(*worlds.back(), rank, {0, 1}), IsOk());
@@ -207,15 +238,16 @@ TEST(JobGroupsTest, GroupIsNotAdoptedAsTheWorld) {
                                collectives::MakeInProcessStores(1));
   JobGroups groups;
   TESSERA_ASSERT_OK_AND_ASSIGN(
-      const Pointer first, groups.Join({.name = "first", .members = {0}},
-                                       [&] { return std::move(stores[0]); }));
+      const JoinedGroup first,
+      groups.Join({.name = "first", .members = {0}},
+                  [&] { return Meeting{std::move(stores[0])}; }));
   TESSERA_ASSERT_OK_AND_ASSIGN(stores, collectives::MakeInProcessStores(1));
   int meetings = 0;
   EXPECT_THAT(groups
                   .Join({.name = "second", .members = {0}},
                         [&] {
                           ++meetings;
-                          return std::move(stores[0]);
+                          return Meeting{std::move(stores[0])};
                         })
                   .status(),
               IsOk());
@@ -225,11 +257,11 @@ TEST(JobGroupsTest, GroupIsNotAdoptedAsTheWorld) {
 TEST(JobGroupsTest, RejectsMembersThatDoNotFit) {
   RunJob(1, [](JobGroups& groups, const Pointer&) {
     EXPECT_THAT(
-        groups.Join({.size = 2, .name = "twice", .members = {0, 0}}, NoStore)
+        groups.Join({.size = 2, .name = "twice", .members = {0, 0}}, NoMeeting)
             .status(),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0")));
     EXPECT_THAT(
-        groups.Join({.size = 2, .name = "short", .members = {0}}, NoStore)
+        groups.Join({.size = 2, .name = "short", .members = {0}}, NoMeeting)
             .status(),
         StatusIs(absl::StatusCode::kInvalidArgument,
                  HasSubstr("group short: rank 0 of 2 with 1 members")));
@@ -248,7 +280,7 @@ TEST(JobGroupsTest, LateMemberIsNamedWithinTheTimeoutOfTheGroup) {
                    .timeout = absl::Milliseconds(200),
                    .name = "late",
                    .members = {0, 1}},
-                  NoStore)
+                  NoMeeting)
             .status(),
         StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0")));
     EXPECT_LT(absl::Now() - begin, absl::Seconds(10));

@@ -1,6 +1,7 @@
 """Exercises the installed tessera_torch on three processes, and compares its results with those of gloo.
 
     python smoke_test.py [WORLD_SIZE]
+    torchrun ... smoke_test.py  # On the ranks of torchrun.
 """
 
 import datetime
@@ -170,12 +171,22 @@ class RankTest(unittest.TestCase):
             dist.send(torch.full((3,), float(self.rank)), 0)
 
     def test_groups(self):
-        evens = list(range(0, self.size, 2))
-        group = dist.new_group(evens)
-        if self.rank in evens:
-            tensor = torch.ones(4)
-            dist.all_reduce(tensor, group=group)
-            self.assertEqual(tensor[0].item(), len(evens))
+        everyone = list(range(self.size))
+        for members in (everyone[::2], everyone[1:], everyone[:2], everyone[-2:], [0, self.size - 1]):
+            group = dist.new_group(members)
+            if self.rank in members:
+                tensor = torch.full((4,), float(self.rank))
+                dist.all_reduce(tensor, group=group)
+                self.assertEqual(tensor[0].item(), sum(members))
+                parts = [torch.empty(1) for _ in members]
+                dist.all_gather(parts, tensor[:1] + self.rank, group=group)
+                self.assertEqual([part.item() for part in parts], [sum(members) + member for member in members])
+                to, source = (members[(members.index(self.rank) + step) % len(members)] for step in (1, -1))
+                work = dist.isend(torch.full((3,), float(self.rank)), to, group=group, tag=7)
+                received = torch.empty(3)
+                dist.recv(received, source, group=group, tag=7)
+                work.wait()
+                self.assertEqual(received[0].item(), source)
         objects = [None] * self.size
         dist.all_gather_object(objects, {"rank": self.rank})
         self.assertEqual([o["rank"] for o in objects], list(range(self.size)))
@@ -260,16 +271,17 @@ class RankTest(unittest.TestCase):
         group = dist.new_group(list(range(self.size)))
         with self.assertRaisesRegex(RuntimeError, "differ in count"):
             dist.all_reduce(torch.ones(1024 if self.rank else 1000), group=group)
+        dist.barrier()  # Other hosts learn later of it.
 
     def test_zzz_names_late_rank(self):
-        group = dist.new_group(list(range(self.size)), timeout=datetime.timedelta(seconds=1))
+        group = dist.new_group(list(range(self.size)), timeout=datetime.timedelta(seconds=3))
         if self.rank == 0:
-            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 0: group .*all_reduce #1.*rank 1"):
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 3000ms: rank 0: group .*all_reduce #1.*rank 1"):
                 dist.all_reduce(torch.ones(10), group=group)
         dist.barrier()
         if self.rank == 1:
-            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 1000ms: rank 1 creates group .*rank 0"):
-                dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+            with self.assertRaisesRegex(RuntimeError, "Timed out waiting 3000ms: rank 1 creates group .*rank 0"):
+                dist.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
         dist.barrier()
 
     def test_limited_wait_names_the_collective(self):
@@ -291,8 +303,13 @@ def register():
         import tessera_torch  # noqa: F401
 
 
-def run_rank(rank, size, port):
+def run_new_rank(rank, size, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
+    run_rank()
+
+
+def run_rank():
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     register()
     dist.init_process_group("tessera", timeout=datetime.timedelta(seconds=60))
@@ -309,11 +326,13 @@ def run_rank(rank, size, port):
 
 
 def main():
+    if "RANK" in os.environ:
+        return run_rank()
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(run_rank, (size, port), nprocs=size)
+    mp.spawn(run_new_rank, (size, port), nprocs=size)
     print("passed on", size, "ranks")
 
 

@@ -13,6 +13,7 @@
 #include "collectives/adaptive/create_adaptive.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/bootstrap/join_job.h"
+#include "collectives/bootstrap/network_options.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "tools/cli/cli.h"

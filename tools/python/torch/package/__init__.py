@@ -1,4 +1,4 @@
-"""A torch.distributed backend for the tensors of a host's CPUs: Tessera's collectives over shared memory.
+"""A torch.distributed backend for tensors of CPUs: Tessera's collectives over shared memory, and torch's gloo between hosts.
 
     import torch.distributed as dist
     import tessera_torch  # not needed from torch 2.14 on
@@ -6,7 +6,7 @@
     dist.init_process_group("tessera")
     dist.all_reduce(tensor)
 
-Ranks are processes of one host. `"cpu:tessera,cuda:nccl"` uses it only for CPU tensors.
+Ranks are processes of any number of hosts. `"cpu:tessera,cuda:nccl"` uses it only for CPU tensors.
 """
 
 import atexit
@@ -37,6 +37,17 @@ def _create(options, backend_options=None):
     )
 
 
+def _connect_gloo(store, rank, size, timeout, **address):
+    """Connects ranks of several hosts. The backend calls it on all of them with the interface or host name to listen on."""
+    if not dist.is_gloo_available():
+        raise RuntimeError("this torch was built without gloo, which connects several hosts")
+    options = dist.ProcessGroupGloo._Options()
+    create = dist.ProcessGroupGloo.create_device if address else dist.ProcessGroupGloo.create_default_device
+    options._devices = [create(**address)]
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
 def register():
     """Registers the backend with torch.distributed as "tessera". Importing the package does so, too."""
     if not hasattr(dist.Backend, "TESSERA"):
@@ -44,7 +55,7 @@ def register():
 
 
 def empty_shared(*shape, dtype=None, group=None):
-    """Returns an uninitialised tensor in memory that all ranks of the group share.
+    """Returns an uninitialised tensor in memory that the ranks of the group on this host share.
 
     Collectives on such tensors make no copies. The call is not collective.
 

@@ -1,6 +1,4 @@
-#include "collectives/gloo/gloo_transport.h"
-
-#include <gloo/transport/unbound_buffer.h>
+#include "collectives/engine/blocking_transport.h"
 
 #include <algorithm>
 #include <array>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/engine/engine.h"
 
 namespace tessera::collectives {
 
@@ -17,13 +16,16 @@ namespace {
 
 constexpr size_t kInlineBytes = 4096;
 
-// Gloo's own collectives use small numbers in the highest byte.
+// Gloo's own collectives use small kinds.
 uint64_t FrameSlot(Lane lane) {
   return (uint64_t{0x80} | static_cast<uint64_t>(lane)) << 56;
 }
 uint64_t PayloadSlot(Lane lane, size_t bytes) {
   return (uint64_t{0x90} | static_cast<uint64_t>(lane)) << 56 | bytes;
 }
+
+// A slot that no message uses.
+constexpr uint64_t kSilentSlot = uint64_t{0xff} << 56;
 
 struct Frame {
   MessageHeader header;
@@ -32,13 +34,87 @@ struct Frame {
 
 }  // namespace
 
+std::chrono::milliseconds TimeUntil(int64_t deadline) {
+  constexpr int64_t kLongest = int64_t{1000} * 3600 * 1000;
+  const int64_t ms = (deadline - MonotonicNanos()) / 1'000'000 + 1;
+  return std::chrono::milliseconds(std::clamp<int64_t>(ms, 1, kLongest));
+}
+
+BlockingGroup::BlockingGroup(Store& store, std::vector<Rank> members,
+                             std::string id)
+    : store_(store),
+      members_(std::move(members)),
+      id_(std::move(id)),
+      rank_(std::find(members_.begin(), members_.end(), store.rank()) -
+            members_.begin()) {}
+
+// Exchange first, so that missing ranks are known before connecting.
+absl::Status BlockingGroup::Meet(int64_t deadline) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> all,
+      AllGather(store_, members_,
+                absl::StrCat("tessera/network/", id_, "/peers"),
+                PeerTable::DescribeSelf(), TimeOfDeadline(deadline)));
+  peers_ = PeerTable::Of(all);
+  return absl::OkStatus();
+}
+
+std::vector<Rank> BlockingGroup::InJob(std::span<const Rank> members) const {
+  std::vector<Rank> in_job;
+  for (const Rank member : members) {
+    in_job.push_back(members_[static_cast<size_t>(member.value())]);
+  }
+  return in_job;
+}
+
+absl::Status BlockingGroup::Explain(const std::exception& error,
+                                    const OperationContext* context,
+                                    std::optional<Rank> peer) const {
+  if (failure_.failed()) return failure_.status();
+  std::vector<Rank> named;
+  if (peer.has_value()) named.push_back(*peer);
+  if (context != nullptr && context->Expired()) {
+    return peers_.Missing(*context, rank_, named);
+  }
+  std::string message = "a connection was lost";
+  if (peer.has_value()) {
+    const PeerReport& report =
+        peers_.reports()[static_cast<size_t>(peer->value())];
+    message = absl::StrCat("the connection to rank ", peer->value(), " (host ",
+                           report.host, ", pid ", report.pid, ") was lost");
+  }
+  if (context != nullptr) {
+    message = absl::StrCat(DescribeSignature(context->signature()), ", while ",
+                           PhaseName(context->phase().phase()), ": ", message);
+  }
+  return absl::UnavailableError(absl::StrCat(
+      message, ": ", std::string_view(error.what()).substr(0, 512)));
+}
+
+void BlockingGroup::Abort(const absl::Status& reason) {
+  if (!failure_.Set(reason)) return;
+  // A timeout makes Gloo close all connections and wake all waiters; wait for a
+  // message that is never sent. The wait ends without a timeout if the peer has
+  // closed its connection.
+  for (Rank peer : AllRanks(size())) {
+    if (peer == rank_) continue;
+    std::byte nothing{};
+    try {
+      Receive(peer, kSilentSlot, &nothing, 1)
+          ->Wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // Expected.
+    }
+  }
+}
+
 struct MessageChannel::Message {
   MessageHeader mine;
   std::byte* data = nullptr;
   std::unique_ptr<Frame> frame;
   // Declared after the memory that they use, to be destroyed before it.
-  std::unique_ptr<gloo::transport::UnboundBuffer> frame_buffer;
-  std::unique_ptr<gloo::transport::UnboundBuffer> payload_buffer;
+  std::unique_ptr<BlockingGroup::Message> frame_message;
+  std::unique_ptr<BlockingGroup::Message> payload_message;
 
   bool is_inline() const { return mine.bytes <= int64_t{kInlineBytes}; }
 };
@@ -74,19 +150,13 @@ absl::Status MessageChannel::Post(Message& message) {
   // Not cleared; only the sent part matters.
   message.frame.reset(new Frame);
   const auto bytes = static_cast<size_t>(message.mine.bytes);
-  const int peer = static_cast<int>(peer_.value());
   try {
-    gloo::Context& context = *group_.context();
-    message.frame_buffer =
-        context.createUnboundBuffer(message.frame.get(), sizeof(Frame));
-    if (!message.is_inline()) {
-      message.payload_buffer = context.createUnboundBuffer(message.data, bytes);
-    }
     if (direction_ == Direction::kReceive) {
-      message.frame_buffer->recv(peer, FrameSlot(lane_));
-      if (!message.is_inline()) {
-        message.payload_buffer->recv(peer, PayloadSlot(lane_, bytes));
-      }
+      message.frame_message = group_.Receive(
+          peer_, FrameSlot(lane_), message.frame.get(), sizeof(Frame));
+      if (message.is_inline()) return absl::OkStatus();
+      message.payload_message =
+          group_.Receive(peer_, PayloadSlot(lane_, bytes), message.data, bytes);
       return absl::OkStatus();
     }
     const size_t inlined = message.is_inline() ? bytes : 0;
@@ -94,32 +164,28 @@ absl::Status MessageChannel::Post(Message& message) {
     if (inlined > 0) {
       std::memcpy(message.frame->bytes.data(), message.data, inlined);
     }
-    message.frame_buffer->send(peer, FrameSlot(lane_), 0,
-                               sizeof(MessageHeader) + inlined);
-    if (!message.is_inline()) {
-      message.payload_buffer->send(peer, PayloadSlot(lane_, bytes));
-    }
+    message.frame_message =
+        group_.Send(peer_, FrameSlot(lane_), message.frame.get(),
+                    sizeof(MessageHeader) + inlined);
+    if (message.is_inline()) return absl::OkStatus();
+    message.payload_message =
+        group_.Send(peer_, PayloadSlot(lane_, bytes), message.data, bytes);
   } catch (const std::exception& error) {
     return group_.Explain(error, nullptr, peer_);
   }
   return absl::OkStatus();
 }
 
-// Waits in Gloo, which throws at the deadline.
+// Waits in the library, which throws at the deadline.
 absl::Status MessageChannel::Await(Message& message, int64_t deadline) {
-  if (direction_ == Direction::kSend) {
-    message.frame_buffer->waitSend(TimeUntil(deadline));
-    if (!message.is_inline()) {
-      message.payload_buffer->waitSend(TimeUntil(deadline));
-    }
-    return absl::OkStatus();
+  message.frame_message->Wait(TimeUntil(deadline));
+  if (direction_ == Direction::kReceive) {
+    TESSERA_RETURN_IF_ERROR(
+        CheckHeader(message.mine, group_.rank(), message.frame->header, peer_));
   }
-  message.frame_buffer->waitRecv(TimeUntil(deadline));
-  TESSERA_RETURN_IF_ERROR(
-      CheckHeader(message.mine, group_.rank(), message.frame->header, peer_));
   if (!message.is_inline()) {
-    message.payload_buffer->waitRecv(TimeUntil(deadline));
-  } else if (message.mine.bytes > 0) {
+    message.payload_message->Wait(TimeUntil(deadline));
+  } else if (direction_ == Direction::kReceive && message.mine.bytes > 0) {
     std::memcpy(message.data, message.frame->bytes.data(),
                 static_cast<size_t>(message.mine.bytes));
   }
@@ -192,12 +258,12 @@ absl::Status MessageChannel::Wait(uint64_t number,
   return absl::OkStatus();
 }
 
-GlooTransport::GlooTransport(std::shared_ptr<GlooGroup> group)
+BlockingTransport::BlockingTransport(std::shared_ptr<BlockingGroup> group)
     : group_(std::move(group)),
       self_{SelfMessages(group_->rank()), SelfMessages(group_->rank())},
       channels_(static_cast<size_t>(group_->size()) * kLaneCount * 2) {}
 
-GlooTransport::~GlooTransport() {
+BlockingTransport::~BlockingTransport() {
   for (const std::unique_ptr<MessageChannel>& channel : channels_) {
     if (channel == nullptr || channel->Idle()) continue;
     group_->Abort(
@@ -205,7 +271,7 @@ GlooTransport::~GlooTransport() {
   }
 }
 
-absl::Status GlooTransport::CheckStart(Rank peer) const {
+absl::Status BlockingTransport::CheckStart(Rank peer) const {
   if (peer.value() < 0 || peer.value() >= size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", peer.value(), " is not in the group, whose ranks are 0 to ",
@@ -214,8 +280,8 @@ absl::Status GlooTransport::CheckStart(Rank peer) const {
   return group_->failure().status();
 }
 
-MessageChannel& GlooTransport::ChannelOf(Rank peer, Lane lane,
-                                         Direction direction) {
+MessageChannel& BlockingTransport::ChannelOf(Rank peer, Lane lane,
+                                             Direction direction) {
   const auto index = (static_cast<size_t>(peer.value()) * kLaneCount +
                       static_cast<size_t>(lane)) *
                          2 +
@@ -228,7 +294,7 @@ MessageChannel& GlooTransport::ChannelOf(Rank peer, Lane lane,
   return *channel;
 }
 
-absl::StatusOr<Request> GlooTransport::StartSend(
+absl::StatusOr<Request> BlockingTransport::StartSend(
     Rank to, Lane lane, const Signature& signature,
     std::span<const std::byte> bytes) {
   TESSERA_RETURN_IF_ERROR(CheckStart(to));
@@ -237,7 +303,7 @@ absl::StatusOr<Request> GlooTransport::StartSend(
     TESSERA_ASSIGN_OR_RETURN(request.number,
                              SelfOn(lane).StartSend(signature, bytes));
   } else {
-    // Gloo only reads it.
+    // The library only reads it.
     TESSERA_ASSIGN_OR_RETURN(
         request.number,
         ChannelOf(request).Start(
@@ -246,7 +312,7 @@ absl::StatusOr<Request> GlooTransport::StartSend(
   return request;
 }
 
-absl::StatusOr<Request> GlooTransport::StartReceive(
+absl::StatusOr<Request> BlockingTransport::StartReceive(
     Rank from, Lane lane, const Signature& expected,
     std::span<std::byte> bytes) {
   TESSERA_RETURN_IF_ERROR(CheckStart(from));
@@ -262,13 +328,13 @@ absl::StatusOr<Request> GlooTransport::StartReceive(
   return request;
 }
 
-absl::StatusOr<bool> GlooTransport::Test(const Request& request) {
+absl::StatusOr<bool> BlockingTransport::Test(const Request& request) {
   if (request.peer == rank()) return SelfOn(request.lane).Test(request.number);
   return ChannelOf(request).Test(request.number);
 }
 
-absl::Status GlooTransport::Wait(std::span<const Request> requests,
-                                 OperationContext& context) {
+absl::Status BlockingTransport::Wait(std::span<const Request> requests,
+                                     OperationContext& context) {
   for (const Request& request : requests) {
     if (request.peer != rank()) {
       TESSERA_RETURN_IF_ERROR(ChannelOf(request).Wait(request.number, context));
@@ -284,7 +350,7 @@ absl::Status GlooTransport::Wait(std::span<const Request> requests,
   return absl::OkStatus();
 }
 
-void GlooTransport::Abort(const absl::Status& reason) {
+void BlockingTransport::Abort(const absl::Status& reason) {
   for (SelfMessages& messages : self_) messages.Fail(reason);
 }
 

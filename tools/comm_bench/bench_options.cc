@@ -110,67 +110,36 @@ Flag CheckFlag(BenchOptions& o) {
   return flag;
 }
 
-// A flag of nccl-tests.
+// A flag of nccl-tests: its letter, its long name (empty: as here), and the
+// flag here.
 struct NcclFlag {
   char letter;
-  std::string_view name;    // The long one; empty: as here.
-  std::string_view own;     // The flag here; empty: there is none, because
-  std::string_view reason;  // of this.
+  std::string_view name;
+  std::string_view own;
 };
 
-constexpr NcclFlag kNcclFlags[] = {
-    {'b', "minbytes", "min_bytes", ""},
-    {'e', "maxbytes", "max_bytes", ""},
-    {'f', "stepfactor", "factor", ""},
-    {'i', "stepbytes", "step_bytes", ""},
-    {'n', "iters", "iterations", ""},
-    {'w', "warmup_iters", "warmup", ""},
-    {'c', "", "check", ""},
-    {'o', "", "reduction", ""},
-    {'d', "datatype", "dtype", ""},
-    {'r', "", "root", ""},
-    {'z', "", "blocking", ""},
-    {'R', "local_register", "registered", ""},
-    {'g', "ngpus", "", "every rank has its own GPU or thread"},
-    {'t', "nthreads", "", "ranks are not counted by threads of a process"},
-    {'m', "agg_iters", "", "batches are chosen by the time of an operation"},
-    {'N', "run_cycles", "", "every run is one cycle"},
-    {'p', "parallel_init", "", "ranks always start in parallel"},
-    {'y', "stream_null", "", "every rank has a queue of its own"},
-    {'T', "timeout", "", "a rank that fails ends the run at once"},
-    {'G', "cudagraph", "", "operations are not captured in graphs"},
-    {'C', "report_cputime", "", "times are those of whole operations"},
-    {'a', "average", "", "times are medians of the slowest rank"},
-    {'J', "output_file", "", "--format=json prints JSON"},
-};
-
-// -g 1 and -t 1 are how a rank is here.
-absl::Status RefuseNcclFlag(const NcclFlag& flag, std::string_view value) {
-  const bool counts_ranks = flag.letter == 'g' || flag.letter == 't';
-  if (counts_ranks && value == "1") return absl::OkStatus();
-  return FlagError(
-      flag.name, value,
-      absl::StrCat("this flag of nccl-tests has no meaning here: ", flag.reason,
-                   counts_ranks ? absl::StrCat("; expected 1, and the number "
-                                               "of ranks as --np=",
-                                               value)
-                                : "; leave it out"));
-}
+constexpr NcclFlag kNcclFlags[] = {{'b', "minbytes", "min_bytes"},
+                                   {'e', "maxbytes", "max_bytes"},
+                                   {'f', "stepfactor", "factor"},
+                                   {'i', "stepbytes", "step_bytes"},
+                                   {'n', "iters", "iterations"},
+                                   {'w', "warmup_iters", "warmup"},
+                                   {'c', "", "check"},
+                                   {'o', "", "reduction"},
+                                   {'d', "datatype", "dtype"},
+                                   {'r', "", "root"},
+                                   {'z', "", "blocking"},
+                                   {'R', "local_register", "registered"},
+                                   {'g', "", "ngpus"},
+                                   {'t', "", "nthreads"}};
 
 // Adds the long names of nccl-tests, which --help does not list.
 void AddNcclNames(std::vector<Flag>& flags) {
   for (const NcclFlag& nccl : kNcclFlags) {
+    const auto own = std::ranges::find(flags, nccl.own, &Flag::name);
     if (nccl.name.empty()) continue;
-    Flag flag = {.name = nccl.name};
-    flag.set = [nccl](std::string_view value) {
-      return RefuseNcclFlag(nccl, value);
-    };
-    for (const Flag& own : flags) {
-      if (own.name != nccl.own) continue;
-      flag.set = own.set;
-      flag.is_boolean = own.is_boolean;
-    }
-    flags.push_back(std::move(flag));
+    flags.push_back(
+        {.name = nccl.name, .is_boolean = own->is_boolean, .set = own->set});
   }
 }
 
@@ -252,9 +221,6 @@ absl::Status CompleteDevice(BenchOptions& options) {
   const std::pair<std::string_view, bool> host_flags[] = {
       {"registered", options.registered},
       {"reproducible", options.reproducible},
-      {"overlap", options.overlap},
-      {"regret", options.regret},
-      {"group_size", options.group_size != 0},
       {"algorithm", options.algorithms != std::vector<std::string>{"engine"}}};
   for (const auto& [flag, is_given] : host_flags) {
     if (!is_given) continue;
@@ -266,15 +232,10 @@ absl::Status CompleteDevice(BenchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CompleteRegret(BenchOptions& options) {
-  if (!options.regret) return absl::OkStatus();
-  const std::string& first = options.algorithms[0];
-  if (options.algorithms.size() > 1 || (first != "engine" && first != "all")) {
-    return FlagError("algorithm", first,
-                     "--regret compares all algorithms; leave out --algorithm");
-  }
-  options.algorithms = {"all"};
-  return absl::OkStatus();
+// nccl-tests counts ranks by the GPUs of each thread.
+void CompleteWorlds(BenchOptions& o) {
+  if (o.ngpus == 0 && o.nthreads == 0) return;
+  o.worlds = {std::max<int64_t>(1, o.ngpus) * std::max<int64_t>(1, o.nthreads)};
 }
 
 // The rows of the table: sizes, engines, operations and their operands.
@@ -302,6 +263,11 @@ std::vector<Flag> CaseFlags(BenchOptions& o) {
                "", o.engines, ParseName),
       ListFlag("np", "numbers of ranks, such as 2,4,8", "2", o.worlds,
                ParseWorld),
+      RangeFlag("ngpus",
+                "with --nthreads as in nccl-tests: their product is the number "
+                "of ranks, instead of --np; -g",
+                o.ngpus, 0, 16),
+      RangeFlag("nthreads", "see --ngpus; -t", o.nthreads, 0, 16),
       OpFlag(o),
       ListFlag("algorithm",
                "engine (its own), adaptive, ring, tree, ..., or all", "engine",
@@ -313,14 +279,10 @@ std::vector<Flag> CaseFlags(BenchOptions& o) {
       RangeFlag("root", "the root of broadcast, reduce, ...; -r", o.root, 0,
                 kMaxWorld - 1),
       FieldFlag("registered", "uses buffers from AllocateShared", o.registered),
-      FieldFlag("in_place", "input and output are the same memory", o.in_place),
       FieldFlag(
           "reproducible",
           "also measures reductions in reproducible mode, in separate rows",
-          o.reproducible),
-      RangeFlag("group_size",
-                "treats so many consecutive ranks as a host; 0: all are on one",
-                o.group_size, 0, kMaxWorld)};
+          o.reproducible)};
 }
 
 // How each row is measured and printed.
@@ -337,21 +299,14 @@ std::vector<Flag> MeasurementFlags(BenchOptions& o) {
           o.iterations, 0, 100'000),
       RangeFlag("warmup", "iterations before the timed ones; -w", o.warmup, 0,
                 1000),
-      FieldFlag("overlap", "also measures the overlap with computation",
-                o.overlap),
-      FieldFlag(
-          "regret",
-          "times every algorithm and reports how much slower the adaptive "
-          "choice is than the fastest",
-          o.regret),
       CheckFlag(o),
       FieldFlag("blocking",
                 "waits for every operation instead of measuring batches; -z",
                 o.blocking),
       FieldFlag(
           "bound",
-          "also measures the memory-traffic bound; share is the bound over "
-          "the time",
+          "also measures a copy of the bytes that the collective has to move; "
+          "share is its time over that of the row",
           o.bound),
       FieldFlag(
           "format",
@@ -371,9 +326,7 @@ std::vector<Flag> Flags(BenchOptions& o) {
 
 std::vector<std::pair<char, std::string_view>> ShortFlags() {
   std::vector<std::pair<char, std::string_view>> flags;
-  for (const NcclFlag& flag : kNcclFlags) {
-    flags.emplace_back(flag.letter, flag.own.empty() ? flag.name : flag.own);
-  }
+  for (const NcclFlag& f : kNcclFlags) flags.emplace_back(f.letter, f.own);
   return flags;
 }
 
@@ -391,9 +344,9 @@ Tool CommBenchTool(BenchOptions& options) {
 
 absl::Status CompleteOptions(BenchOptions& options) {
   TESSERA_RETURN_IF_ERROR(CompleteSizes(options));
+  CompleteWorlds(options);
   TESSERA_RETURN_IF_ERROR(CheckRoot(options));
   TESSERA_RETURN_IF_ERROR(CompleteDevice(options));
-  TESSERA_RETURN_IF_ERROR(CompleteRegret(options));
   return CheckTypes(options);
 }
 

@@ -30,7 +30,9 @@ struct BenchOptions {
   std::vector<int64_t> sizes;  // Bytes, ascending; from these three.
   std::string device = "cpu";
   std::vector<std::string> engines;
-  std::vector<int64_t> worlds = {2};  // --np.
+  std::vector<int64_t> worlds = {2};  // --np, or the product of these two.
+  int64_t ngpus = 0;
+  int64_t nthreads = 0;
   std::vector<collectives::OpKind> ops = {collectives::OpKind::kAllReduce};
   // "all", "engine", "adaptive" or names.
   std::vector<std::string> algorithms = {"engine"};
@@ -43,13 +45,9 @@ struct BenchOptions {
   int64_t iterations = 0;
   int64_t warmup = 3;
   bool blocking = false;
-  int64_t group_size = 0;
   bool bind = true;
   bool registered = false;
-  bool in_place = false;
   bool reproducible = false;
-  bool overlap = false;
-  bool regret = false;
   bool check = true;
   bool bound = true;
   OutputFormat format = OutputFormat::kText;
@@ -57,8 +55,8 @@ struct BenchOptions {
 };
 
 // The tool, whose flags set the fields of `options`, which must outlive it. It
-// has the flags of nccl-tests by their short and long names; those that have no
-// meaning here are refused with the reason.
+// has the flags of nccl-tests by their short and long names, without those that
+// have no meaning here.
 Tool CommBenchTool(BenchOptions& options);
 
 // Checks the fields and sets those that follow from others. InvalidArgument

@@ -45,7 +45,7 @@ TEST(BenchOptionsTest, RejectsInvalidValuesWithFlagAndValue) {
   for (const std::string bad : {"--min_bytes=-1",   "--min_bytes=1GiB",
                                 "--max_bytes=-1",   "--factor=-1",
                                 "--iterations=-1",  "--warmup=-5",
-                                "--group_size=-2",  "--engine=mpi,",
+                                "--engine=mpi,",    "--ngpus=17",
                                 "--engine=mpi,mpi", "--np=",
                                 "--np=2,x",         "--np=0",
                                 "--np=100000",      "--op=send",
@@ -83,28 +83,12 @@ TEST(BenchOptionsTest, SizesGrowByTheStepWithFactorOne) {
 }
 
 TEST(BenchOptionsTest, ParsesLongNamesOfNcclTests) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const BenchOptions options,
-                               ParseOptions({"--minbytes=16",
-                                             "--maxbytes",
-                                             "64",
-                                             "--stepfactor=2",
-                                             "--iters=20",
-                                             "--warmup_iters",
-                                             "5",
-                                             "--check",
-                                             "0",
-                                             "--op",
-                                             "max",
-                                             "--datatype=half",
-                                             "--root=1",
-                                             "--blocking",
-                                             "1",
-                                             "--ngpus=1",
-                                             "--nthreads",
-                                             "1",
-                                             "-g",
-                                             "1",
-                                             "-t1"}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const BenchOptions options,
+      ParseOptions({"--minbytes=16", "--maxbytes", "64", "--stepfactor=2",
+                    "--iters=20", "--warmup_iters", "5", "--check", "0", "--op",
+                    "max", "--datatype=half", "--root=1", "--blocking", "1",
+                    "--ngpus=1", "--nthreads", "2"}));
   EXPECT_THAT(options.sizes, ElementsAre(16, 32, 64));
   EXPECT_EQ(options.iterations, 20);
   EXPECT_EQ(options.warmup, 5);
@@ -120,22 +104,21 @@ TEST(BenchOptionsTest, ParsesLongNamesOfNcclTests) {
   EXPECT_TRUE(ParseOptions({"-R", "1"})->registered);
 }
 
-TEST(BenchOptionsTest, RefusesFlagsOfNcclTestsWithoutMeaning) {
-  const auto refused = [](const std::string& words) {
-    return StatusIs(
-        absl::StatusCode::kInvalidArgument,
-        ::testing::AllOf(::testing::StartsWith(words),
-                         HasSubstr("flag of nccl-tests has no meaning here")));
-  };
-  EXPECT_THAT(ParseOptions({"-G", "1"}), refused("--cudagraph=1: "));
-  EXPECT_THAT(ParseOptions({"--run_cycles=3"}), refused("--run_cycles=3: "));
-  EXPECT_THAT(ParseOptions({"-g", "8"}), refused("--ngpus=8: "));
+TEST(BenchOptionsTest, CountsRanksLikeNcclTests) {
+  EXPECT_THAT(ParseOptions({"-g", "8"})->worlds, ElementsAre(8));
+  EXPECT_THAT(ParseOptions({"-g", "4", "-t", "2"})->worlds, ElementsAre(8));
+  EXPECT_THAT(ParseOptions({"-g1", "-t1"})->worlds, ElementsAre(1));
   EXPECT_THAT(
-      ParseOptions({"-g", "8"}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--np=8")));
-  const std::string help = HelpText(CommBenchTool(*new BenchOptions));
-  EXPECT_THAT(help, HasSubstr("--step_bytes"));
-  EXPECT_THAT(help, ::testing::Not(HasSubstr("cudagraph")));
+      ParseOptions({"-t3", "--root=3"}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with --np=3")));
+}
+
+TEST(BenchOptionsTest, RefusesFlagsOfNcclTestsWithoutMeaning) {
+  EXPECT_THAT(ParseOptions({"-G", "1"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-G")));
+  EXPECT_THAT(
+      ParseOptions({"--run_cycles=3"}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("run_cycles")));
 }
 
 TEST(BenchOptionsTest, AllLeavesOutWhatDoesNotExist) {
@@ -158,13 +141,6 @@ TEST(BenchOptionsTest, IrreducibleTypesCanBeCopied) {
               IsOk());
 }
 
-TEST(BenchOptionsTest, RegretCoversAllAlgorithms) {
-  EXPECT_THAT(ParseOptions({"--regret", "--algorithm=ring"}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--algorithm=ring")));
-  EXPECT_THAT(ParseOptions({"--regret"})->algorithms, ElementsAre("all"));
-}
-
 TEST(BenchOptionsTest, TheEngineFollowsTheDevice) {
   EXPECT_THAT(ParseOptions({})->engines, ElementsAre("shared_memory"));
   EXPECT_TRUE(ParseOptions({})->bound);
@@ -180,8 +156,7 @@ TEST(BenchOptionsTest, DevicesRejectFlagsOfTheHost) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "--device=gpu: expected cpu, emulated or cuda"));
   for (const std::string flag :
-       {"--registered", "--reproducible", "--overlap", "--regret",
-        "--group_size=2", "--algorithm=ring"}) {
+       {"--registered", "--reproducible", "--algorithm=ring"}) {
     EXPECT_THAT(ParseOptions({"--device=cuda", flag}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr(flag.substr(0, flag.find('=')))));

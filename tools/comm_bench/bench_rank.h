@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
@@ -41,16 +40,16 @@ struct Variant {
 
 // The iterations of one measurement.
 struct Task {
-  Variant variant;
+  Variant variant = {};
   collectives::OpKind op = collectives::OpKind::kAllReduce;
   DType dtype = DType::kF32;
   collectives::ReduceOp reduction = collectives::ReduceOp::kSum;
   int64_t bytes = 0;  // As for MakeOperation.
+  bool in_place = false;
   int64_t batch = 1;  // Operations of an iteration.
   int64_t first_iteration = 0;
   int64_t warmup = 0;  // Iterations that are not timed.
   int64_t iterations = 0;
-  double compute_seconds = 0;  // For TimeOverlap.
 };
 
 // The capabilities of an engine, from which its variants follow.
@@ -74,16 +73,6 @@ class BenchRank {
   // Seconds of one operation for each of task.iterations.
   absl::StatusOr<std::vector<double>> Time(const Task& task);
 
-  // Three times for each iteration: of a computation of about
-  // task.compute_seconds, of the operation, and of both with the operation
-  // started first. The task has a batch of 1.
-  absl::StatusOr<std::vector<double>> TimeOverlap(const Task& task);
-
-  // The number of the algorithm that the adaptive chooser selects, and kChoices
-  // minus that: the largest of all ranks show whether ranks differ.
-  static constexpr double kChoices = 1000;
-  absl::StatusOr<std::vector<double>> Choose(const Task& task);
-
  private:
   explicit BenchRank(const BenchOptions& options) : options_(options) {}
 
@@ -91,8 +80,6 @@ class BenchRank {
   absl::Status Prepare(const Task& task);
   absl::StatusOr<std::unique_ptr<collectives::Communicator>> MakeCommunicator(
       const Variant& variant);
-  // Seconds of `body` between barriers of the host.
-  absl::StatusOr<double> TimeOne(absl::FunctionRef<absl::Status()> body);
   absl::Status RunBatch(int64_t batch);
 
   const BenchOptions& options_;

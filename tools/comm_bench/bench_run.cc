@@ -1,9 +1,15 @@
 #include "tools/comm_bench/bench_run.h"
 
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <barrier>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -15,12 +21,14 @@
 #include "base/byte_size.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
+#include "base/tensor/memory.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
-#include "collectives/shared_memory/shared_memory.h"
+#include "collectives/reduction/copy.h"
+#include "nlohmann/json.hpp"
 #include "tools/comm_bench/bench_engines.h"
-#include "tools/comm_bench/traffic_meter.h"
+#include "tools/comm_bench/report.h"
 #include "topology/rank.h"
 
 namespace tessera::tools {
@@ -37,9 +45,8 @@ using Seconds = std::vector<double>;
 
 constexpr int64_t kRounds = 5;
 constexpr int64_t kCalibrations = 3;
-constexpr int64_t kOverlaps = 10;
-// Time of a variant of a case if the number of iterations is not given.
-constexpr double kCaseSeconds = 0.3;
+// Time of a turn of a case if the number of iterations is not given.
+constexpr double kCaseSeconds = 0.15;
 constexpr int64_t kFewestIterations = 10;
 constexpr int64_t kMostIterations = 400;
 
@@ -60,6 +67,87 @@ std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
   return variants;
 }
 
+// The bytes that a rank has to read and write at least, on average, for a
+// message of S `bytes` and n ranks.
+int64_t TrafficOf(OpKind op, int64_t bytes, int64_t world) {
+  switch (op) {
+    case OpKind::kBarrier:
+      return 0;
+    case OpKind::kReduce:
+    case OpKind::kReduceScatter:  // Part i of n inputs; writes it once.
+      return bytes + bytes / world;
+    case OpKind::kGather:
+    case OpKind::kScatter:
+      return 2 * bytes / world;
+    default:  // All-reduce: part i of n inputs, written to n outputs.
+      return 2 * bytes;
+  }
+}
+
+double ThreadSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) +
+         static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// Seconds in which `world` threads, bound like ranks, copy `half` bytes each,
+// with 2 * half bytes of `memory`: the median over passes. Measures each
+// thread's own processor time; threads that share a processor take turns.
+double TimeCopies(std::byte* memory, size_t half, int64_t world,
+                  collectives::StoreMode stores,
+                  const std::vector<int>& processors) {
+  constexpr int kPasses = 15;
+  std::barrier<> barrier{static_cast<ptrdiff_t>(world)};
+  std::vector<Seconds> by_rank(static_cast<size_t>(world));
+  const auto run = [&](int64_t rank) {
+    // Without permission the thread stays where it is.
+    static_cast<void>(
+        BindThisThread(ShareOfProcessors(processors, rank, world)));
+    std::byte* const from = memory + static_cast<size_t>(2 * rank) * half;
+    std::memset(from, 1, 2 * half);
+    int64_t repeats = 1;
+    for (int pass = 0; pass < kPasses; ++pass) {
+      barrier.arrive_and_wait();
+      const double begin = ThreadSeconds();
+      for (int64_t i = 0; i < repeats; ++i) {
+        collectives::CopyBytes(from + half, from, static_cast<int64_t>(half),
+                               stores);
+      }
+      const double once = std::max(ThreadSeconds() - begin, 1e-9) /
+                          static_cast<double>(repeats);
+      by_rank[static_cast<size_t>(rank)].push_back(once);
+      repeats = BatchFor(once, /*on_device=*/false);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < world; ++rank) threads.emplace_back(run, rank);
+  for (std::thread& thread : threads) thread.join();
+  const double sharing =
+      static_cast<double>(world) / static_cast<double>(processors.size());
+  return Median(SlowestOf(by_rank, kPasses)) * std::max(1.0, sharing);
+}
+
+// The faster one of ordinary and streaming stores for `traffic` bytes of each
+// rank; nullopt without bytes, or if the buffers need more than half of the
+// free memory.
+std::optional<double> MeasureCopies(int64_t traffic, int64_t world,
+                                    const std::vector<int>& processors) {
+  constexpr size_t kStreamedBytes = 1 << 19;
+  const auto half = static_cast<size_t>(traffic / 2);
+  const int64_t free = sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  if (half == 0 || traffic > free / 2 / world) return std::nullopt;
+  absl::StatusOr<Buffer> memory = Buffer::Allocate(
+      HostMemory(), 2 * half * static_cast<size_t>(world), 4096);
+  if (!memory.ok()) return std::nullopt;
+  const double cached = TimeCopies(memory->data(), half, world,
+                                   collectives::StoreMode::kCached, processors);
+  if (half < kStreamedBytes) return cached;
+  return std::min(cached,
+                  TimeCopies(memory->data(), half, world,
+                             collectives::StoreMode::kStreaming, processors));
+}
+
 // An engine under test, and its ranks in this process.
 struct Subject {
   BenchEngine engine;
@@ -67,7 +155,7 @@ struct Subject {
   std::vector<std::unique_ptr<BenchRank>> local = {};
 };
 
-// The measurement of one variant on an engine.
+// The measurement of one variant on an engine, in place or not.
 struct Turn {
   Subject* subject = nullptr;
   Task task;
@@ -185,19 +273,17 @@ class Schedule {
                                  collectives::Reduction::Max());
   }
 
-  // Makes every local rank call `time`: `count` times of the slowest rank.
-  absl::StatusOr<Seconds> Measure(
-      const Turn& turn, const Task& task, size_t count,
-      absl::StatusOr<Seconds> (BenchRank::*time)(const Task&)) {
+  // The times of the slowest rank.
+  absl::StatusOr<Seconds> Measure(const Turn& turn, const Task& task) {
     Subject& subject = *turn.subject;
     Announce(subject,
              absl::StrCat(", ", case_name_, ", ", task.variant.Name()));
     std::vector<Seconds> by_rank(subject.local.size());
     ForEachRank(subject, [&](size_t i) -> absl::Status {
-      TESSERA_ASSIGN_OR_RETURN(by_rank[i], (*subject.local[i].*time)(task));
+      TESSERA_ASSIGN_OR_RETURN(by_rank[i], subject.local[i]->Time(task));
       return absl::OkStatus();
     });
-    Seconds slowest = SlowestOf(by_rank, count);
+    Seconds slowest = SlowestOf(by_rank, static_cast<size_t>(task.iterations));
     TESSERA_RETURN_IF_ERROR(Agree(slowest));
     return slowest;
   }
@@ -209,9 +295,7 @@ class Schedule {
     task.warmup = options_.warmup;
     task.iterations = kCalibrations;
     const int64_t begin = MonotonicNanos();
-    TESSERA_ASSIGN_OR_RETURN(
-        const Seconds seconds,
-        Measure(turn, task, kCalibrations, &BenchRank::Time));
+    TESSERA_ASSIGN_OR_RETURN(const Seconds seconds, Measure(turn, task));
     Seconds wall = {static_cast<double>(MonotonicNanos() - begin) * 1e-9};
     TESSERA_RETURN_IF_ERROR(Agree(wall));
     turn.wall = wall[0] / static_cast<double>(kCalibrations + options_.warmup);
@@ -248,10 +332,7 @@ class Schedule {
       task.iterations = std::min(task.iterations, options_.iterations - done);
     }
     if (task.iterations <= 0) return absl::OkStatus();
-    TESSERA_ASSIGN_OR_RETURN(
-        const Seconds seconds,
-        Measure(turn, task, static_cast<size_t>(task.iterations),
-                &BenchRank::Time));
+    TESSERA_ASSIGN_OR_RETURN(const Seconds seconds, Measure(turn, task));
     turn.seconds.insert(turn.seconds.end(), seconds.begin(), seconds.end());
     task.first_iteration += task.warmup + task.iterations;
     return absl::OkStatus();
@@ -274,99 +355,65 @@ class Schedule {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<double> MeasureHidden(const Turn& turn) {
-    Task task = turn.task;
-    task.batch = 1;
-    task.iterations = kOverlaps;
-    task.compute_seconds = turn.single;
-    TESSERA_ASSIGN_OR_RETURN(
-        const Seconds all,
-        Measure(turn, task, 3 * kOverlaps, &BenchRank::TimeOverlap));
-    Seconds parts[3];  // Computation, operation and both.
-    for (size_t i = 0; i < all.size(); ++i) parts[i % 3].push_back(all[i]);
-    return HiddenShare(Median(parts[0]), Median(parts[1]), Median(parts[2]));
-  }
-
-  // Sets the choice of the adaptive chooser of each engine on the rows.
-  absl::Status AddChoices(const std::vector<Turn>& turns,
-                          std::vector<Row>& rows) {
-    const Subject* last = nullptr;
-    for (const Turn& turn : turns) {
-      if (std::exchange(last, turn.subject) == turn.subject) continue;
-      Task task = turn.task;
-      task.variant = {.adaptive = true};
-      TESSERA_ASSIGN_OR_RETURN(const Seconds largest,
-                               Measure(turn, task, 2, &BenchRank::Choose));
-      if (largest[0] + largest[1] != BenchRank::kChoices) {
-        return absl::InternalError(
-            absl::StrCat(where_, ": ranks differ in the adaptive choice"));
-      }
-      SetChoice(rows, turn.subject->engine.name,
-                std::string(AlgorithmName(static_cast<Algorithm>(largest[0]))));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status AddBound(std::vector<Row>& rows) const {
-    if (!options_.bound || rows[0].bytes == 0 || place_.local_world != world_ ||
-        processes_->rank() != Rank(0)) {
-      return absl::OkStatus();
-    }
-    const auto bound =
-        MeasureTraffic(world_, rows[0].op, rows[0].bytes, processors_);
-    // Without enough memory the bound is left out.
-    if (absl::IsResourceExhausted(bound.status())) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(bound.status());
-    for (Row& row : rows) row.bound_seconds = *bound;
-    return absl::OkStatus();
-  }
-
-  // Measures all variants in turns; a row for each, in their order.
-  absl::Status RunCase(OpKind op, DType dtype, ReduceOp reduction,
-                       int64_t bytes) {
+  // Each variant of each engine, out of place, then in place.
+  std::vector<Turn> TurnsOf(const Task& common) {
     std::vector<Turn> turns;
     for (Subject& subject : subjects_) {
       for (const Variant& variant :
-           VariantsFor(options_, subject.capabilities, op)) {
-        turns.push_back({.subject = &subject,
-                         .task = {.variant = variant,
-                                  .op = op,
-                                  .dtype = dtype,
-                                  .reduction = reduction,
-                                  .bytes = bytes}});
+           VariantsFor(options_, subject.capabilities, common.op)) {
+        for (const bool in_place : {false, true}) {
+          if (in_place && common.op == OpKind::kBarrier) continue;
+          Turn& turn = turns.emplace_back(Turn{&subject, common});
+          turn.task.variant = variant;
+          turn.task.in_place = in_place;
+        }
       }
     }
-    if (turns.empty()) return absl::OkStatus();
-    case_name_ =
-        absl::StrCat(OpKindName(op), " of ", ByteSize(bytes).ToString(), " ",
-                     DTypeName(dtype));
-    TESSERA_RETURN_IF_ERROR(RunTurns(turns));
-    std::vector<Row> rows;
-    for (const Turn& turn : turns) {
-      Row& row = rows.emplace_back(Row{
-          .engine = turn.subject->engine.name,
-          .algorithm = turn.task.variant.Name(),
-          .op = op,
-          .dtype = dtype,
-          .reduction =
-              std::string(NamesReduction(op) ? ReduceOpName(reduction) : ""),
-          .world = world_,
-          .bytes = bytes,
-          .iterations = static_cast<int64_t>(turn.seconds.size()),
-          .seconds = Median(turn.seconds)});
-      row.ratio = row.seconds / std::max(rows[0].seconds, 1e-12);
-      if (!options_.overlap) continue;
-      TESSERA_ASSIGN_OR_RETURN(row.hidden, MeasureHidden(turn));
-    }
-    if (options_.regret) TESSERA_RETURN_IF_ERROR(AddChoices(turns, rows));
-    TESSERA_RETURN_IF_ERROR(AddBound(rows));
-    events_.on_case(rows);
-    return absl::OkStatus();
+    return turns;
   }
 
-  // True if rows of `op` differ in their reductions.
-  bool NamesReduction(OpKind op) const {
-    return collectives::Reduces(op) && options_.reductions.size() > 1;
+  // The bound is that of memory of this host; without enough memory it is left
+  // out.
+  std::optional<double> BoundOf(OpKind op, int64_t bytes) const {
+    if (!options_.bound || place_.local_world != world_ ||
+        processes_->rank() != Rank(0)) {
+      return std::nullopt;
+    }
+    return MeasureCopies(TrafficOf(op, bytes, world_), world_, processors_);
+  }
+
+  // Measures all variants in turns; a row for each, in their order.
+  absl::Status RunCase(const Task& common) {
+    case_name_ = absl::StrCat(OpKindName(common.op), " of ",
+                              ByteSize(common.bytes).ToString(), " ",
+                              DTypeName(common.dtype));
+    std::vector<Turn> turns = TurnsOf(common);
+    if (turns.empty()) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(RunTurns(turns));
+    const std::optional<double> bound = BoundOf(common.op, common.bytes);
+    const double first = std::max(Median(turns[0].seconds), 1e-12);
+    for (size_t i = 0; i < turns.size(); ++i) {
+      const Turn& turn = turns[i];
+      Row row = {.engine = turn.subject->engine.name,
+                 .algorithm = turn.task.variant.Name(),
+                 .op = common.op,
+                 .dtype = common.dtype,
+                 .reduction = common.reduction,
+                 .root = options_.root,
+                 .world = world_,
+                 .bytes = common.bytes,
+                 .iterations = static_cast<int64_t>(turn.seconds.size()),
+                 .seconds = Median(turn.seconds),
+                 .bound_seconds = bound,
+                 .checked = options_.check};
+      row.ratio = row.seconds / first;
+      if (common.op != OpKind::kBarrier) {
+        row.in_place_seconds = Median(turns[++i].seconds);
+      }
+      events_.on_row(RowToJson(row), RowToText(row, last_ ? &*last_ : nullptr));
+      last_ = std::move(row);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status RunReductions(OpKind op, DType dtype) {
@@ -390,7 +437,8 @@ class Schedule {
           MessageCount(operation, world_) * SizeInBytes(dtype);
       // Small sizes may round to the same count.
       if (std::exchange(last, bytes) == bytes) continue;
-      TESSERA_RETURN_IF_ERROR(RunCase(op, dtype, reduction, bytes));
+      TESSERA_RETURN_IF_ERROR(RunCase(
+          {.op = op, .dtype = dtype, .reduction = reduction, .bytes = bytes}));
     }
     return absl::OkStatus();
   }
@@ -406,6 +454,7 @@ class Schedule {
   std::string case_name_;
   std::string where_;  // Of the current measurement, for errors.
   std::vector<Subject> subjects_;
+  std::optional<Row> last_;
 };
 
 }  // namespace

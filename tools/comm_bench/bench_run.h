@@ -17,9 +17,9 @@
 #include "absl/status/status.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/operation/operation.h"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/bench_rank.h"
-#include "tools/comm_bench/report.h"
 
 namespace tessera::tools {
 
@@ -43,8 +43,10 @@ std::vector<double> SlowestOf(const std::vector<std::vector<double>>& by_rank,
 double Median(std::vector<double> values);
 
 struct BenchEvents {
-  // The rows of a finished case: one operation, type, size, number of ranks.
-  std::function<void(const std::vector<Row>&)> on_case;
+  // A row, as RowToJson and RowToText give it, of a finished case.
+  std::function<void(const nlohmann::ordered_json& row,
+                     const std::string& text)>
+      on_row;
   // The current measurement, for a progress display and for errors.
   std::function<void(const std::string&)> on_progress;
 };

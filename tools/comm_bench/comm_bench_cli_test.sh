@@ -8,7 +8,8 @@ failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 small="-b 8 -e 4K -f 8 -n 3 -w 1"
 
-header=engine,algorithm,op,dtype,world,bytes,iterations,time_us,algbw_GBps,busbw_GBps,ratio
+header=engine,algorithm,op,dtype,world,bytes,iterations,time_us,algbw_GBps,busbw_GBps,ratio,count,redop,root,wrong
+header=$header,in_place_time_us,in_place_algbw_GBps,in_place_busbw_GBps,bound_us,share
 "$bench" $small --engine=shared_memory,in_process --np=2,3 --format=csv >out.csv 2>err.txt || fail "csv: $(cat err.txt)"
 [ "$(head -1 out.csv)" = $header ] || fail "header: $(head -1 out.csv)"
 [ "$(wc -l <out.csv)" = 17 ] || fail "lines: $(cat out.csv)"
@@ -26,11 +27,11 @@ assert all(row["time_us"] > 0 for row in rows)
 assert rows[0]["ratio"] == 1 and rows[0]["bound_us"] > 0
 END
 
-"$bench" $small --engine=in_process --overlap >out.txt || fail text
-grep -q "all_reduce of f32, 2 ranks" out.txt || fail "no heading"
-grep -q "hidden" out.txt || fail "no overlap"
+"$bench" $small --engine=in_process -t 2 -g 2 >out.txt || fail text
+grep -q "^# all_reduce, 4 ranks" out.txt || fail "no heading: $(cat out.txt)"
+[ "$(grep -c '^ .* f32 .* sum .* in_process, engine$' out.txt)" = 4 ] || fail "text: $(cat out.txt)"
 
-"$bench" $small --device=emulated --np=2,3 --op=all -d f32,bf16 --format=csv >out.csv 2>err.txt || fail "emulated: $(cat err.txt)"
+"$bench" $small -f 512 --device=emulated --np=2,3 --op=all -d f32,bf16 --format=csv >out.csv 2>err.txt || fail "emulated: $(cat err.txt)"
 [ ! -s err.txt ] || fail "on stderr: $(cat err.txt)"
 python3 - <<'END' || fail "the CSV of a device is not what it should be: $(cat out.csv)"
 import csv
@@ -40,7 +41,6 @@ assert {(row["engine"], row["algorithm"]) for row in rows} == {("cuda", "engine"
 assert all(float(row["time_us"]) > 0 for row in rows)
 assert all(float(row["busbw_GBps"]) > 0 for row in rows if row["op"] == "all_reduce" and int(row["bytes"]) > 64), rows
 END
-"$bench" $small --device=emulated --in_place >out.txt 2>err.txt || fail "emulated, in place: $(cat err.txt)"
 # A machine without a GPU, also on one that has some.
 for engine in cuda nccl; do
   CUDA_VISIBLE_DEVICES= "$bench" $small --device=cuda --engine=$engine >out 2>err
@@ -58,30 +58,29 @@ expect_usage_error() {
   [ "$(wc -l <err)" = 1 ] || fail "$* printed $(wc -l <err) lines on stderr"
   grep -q -- "for example: ./bazelw run //tools/comm_bench -- -b 8" err || fail "$* gave no example: $(cat err)"
 }
-for bad in --np=0 --np= --np=x --engine=tin_cans --op=send --algorithm=rings --dtype=f31 --factor=-1 --root=2 -g=8 -G=1 \
+for bad in --np=0 --np= --np=x --engine=tin_cans --op=send --algorithm=rings --dtype=f31 --factor=-1 --root=2 -g=99 -G=1 \
     --min_bytes=1G --iterations=-1 --reduction=mean --format=yaml --unknown=1 word -b; do
   expect_usage_error "$bad"
   [ "$bad" = word ] || [ "${bad#--}" = "$bad" ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
 done
-expect_usage_error --regret --algorithm=ring
 
 # The flags of nccl-tests.
-"$bench" -b 0 -e 32 -i 16 -n 3 -w 1 -g 1 -t 1 -z 1 -c 1 -r 1 --op=all --engine=shared_memory,in_process --format=csv \
+"$bench" -b 0 -e 32 -i 16 -n 3 -w 1 -g 2 -t 1 -z 1 -c 1 -r 1 --op=all --engine=shared_memory,in_process --format=csv \
   >out.csv 2>err.txt || fail "from 0 bytes: $(cat err.txt)"
 for op in all_reduce broadcast reduce reduce_scatter all_gather all_to_all gather scatter; do
   for bytes in 0 16 32; do grep -q "^shared_memory,engine,$op,f32,2,$bytes,3," out.csv || fail "$op of $bytes: $(cat out.csv)"; done
 done
 "$bench" --minbytes=1K --maxbytes=1K --iters=2 --warmup_iters=0 -d all -o all --op=all_reduce,all_gather --engine=in_process \
   --format=csv >out.csv 2>err.txt || fail "all types: $(cat err.txt)"
-for row in all_reduce:sum,f32 all_reduce:bit_and,u8 all_reduce:scaled_sum,bf16 all_gather,fp8_e4m3; do
-  [ "$(grep -c "^in_process,engine,$row," out.csv)" = 1 ] || fail "no $row: $(cat out.csv)"
+for row in all_reduce,f32:sum all_reduce,u8:bit_and all_reduce,bf16:scaled_sum all_gather,fp8_e4m3:none; do
+  [ "$(grep -c "^in_process,engine,${row%:*},.*,${row#*:}," out.csv)" = 1 ] || fail "no $row: $(cat out.csv)"
 done
-! grep -q bit_and,f32 out.csv || fail "bits of f32"
+! grep -q ",f32,.*,bit_and," out.csv || fail "bits of f32"
 expect_usage_error --device=gpu
 expect_usage_error --device=emulated --engine=nccl
 expect_usage_error --engine=cuda
 expect_usage_error --device=cuda --engine=shared_memory
-expect_usage_error --device=cuda --overlap
+expect_usage_error --device=cuda --registered
 expect_usage_error --device=emulated --algorithm=ring
 "$bench" $small --engine=in_process >/dev/full 2>err
 [ $? = 1 ] || fail "a full standard output is a failed run"

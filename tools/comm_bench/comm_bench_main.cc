@@ -9,11 +9,12 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
+#include "tools/cli/records.h"
 #include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/bench_run.h"
 #include "tools/comm_bench/job.h"
-#include "tools/comm_bench/report.h"
 
 namespace tessera::tools {
 int CommBenchMain(int argc, char** argv) {
@@ -23,19 +24,20 @@ int CommBenchMain(int argc, char** argv) {
   return RunTool(CommBenchTool(options), arguments, [&]() -> absl::Status {
     TESSERA_RETURN_IF_ERROR(CompleteOptions(options));
     const bool prints = PrintsRows();
-    RowPrinter printer(options.format, std::cout);
+    RecordPrinter printer(options.format, "rows", std::cout);
     // A line that is overwritten.
     const bool is_shown =
         prints && !options.quiet && isatty(STDERR_FILENO) == 1;
     const auto show = [&](std::string_view text) {
       if (is_shown) std::cerr << "\r\x1b[K" << text.substr(0, 78) << std::flush;
     };
-    const BenchEvents events = {.on_case =
-                                    [&](const std::vector<Row>& rows) {
-                                      show("");
-                                      if (prints) printer.Print(rows);
-                                    },
-                                .on_progress = show};
+    const BenchEvents events = {
+        .on_row =
+            [&](const nlohmann::ordered_json& row, const std::string& text) {
+              show("");
+              if (prints) printer.Print(row, text);
+            },
+        .on_progress = show};
     const absl::Status status = RunBenchmark(options, arguments, events);
     show("");
     TESSERA_RETURN_IF_ERROR(status);

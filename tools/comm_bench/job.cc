@@ -36,7 +36,8 @@ constexpr std::string_view kWorkerArgument = "--comm_bench_worker=";
 
 // The keys of lines.
 constexpr char kProgress[] = "progress";
-constexpr char kRows[] = "rows";
+constexpr char kRow[] = "row";
+constexpr char kText[] = "text";
 constexpr char kCode[] = "code";
 constexpr char kMessage[] = "message";
 
@@ -60,10 +61,8 @@ struct Received {
     } else if (json.contains(kProgress)) {
       where = json[kProgress];
       events.on_progress(where);
-    } else if (json.contains(kRows)) {
-      std::vector<Row> rows;
-      for (const Json& row : json[kRows]) rows.push_back(RowFromJson(row));
-      events.on_case(rows);
+    } else if (json.contains(kRow)) {
+      events.on_row(json[kRow], json[kText]);
     } else if (json.contains(kCode)) {
       const absl::Status next(static_cast<absl::StatusCode>(json[kCode]),
                               std::string(json[kMessage]));
@@ -149,16 +148,14 @@ absl::Status RunProcess(int64_t world,
   TESSERA_ASSIGN_OR_RETURN(const BenchOptions options, ParseOptions(arguments));
   TESSERA_ASSIGN_OR_RETURN(const collectives::Job job,
                            collectives::JoinJob(LauncherVariable));
-  BenchEvents events = {.on_case = [](const std::vector<Row>&) {},
+  BenchEvents events = {.on_row = [](const Json&, const std::string&) {},
                         .on_progress = [](const std::string&) {}};
   if (job.rank == topology::Rank(0)) {
     events.on_progress = [](const std::string& where) {
       Send({{kProgress, where}});
     };
-    events.on_case = [](const std::vector<Row>& rows) {
-      Json json = Json::array();
-      for (const Row& row : rows) json.push_back(RowToJson(row));
-      Send({{kRows, json}});
+    events.on_row = [](const Json& row, const std::string& text) {
+      Send({{kRow, row}, {kText, text}});
     };
   }
   return RunSchedule(options, {world, job.rank.value(), world}, *job.store,

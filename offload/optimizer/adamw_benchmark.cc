@@ -3,7 +3,7 @@
 // GB/s: bytes that a step must move (parameter, moments and gradient read;
 // parameter, moments and copy written) divided by the time of the best step.
 // share_of_triad: that divided by the best triad with the same number of
-// threads in the same run (offload/optimizer/triad.h: the better of ordinary
+// threads in the same run (offload/optimizer/testing/triad.h: the better of ordinary
 // and streaming stores). Names: moments, gradient, copy, then threads.
 #include <algorithm>
 #include <chrono>
@@ -19,7 +19,7 @@
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/triad.h"
+#include "offload/optimizer/testing/triad.h"
 
 namespace tessera::offload {
 namespace {

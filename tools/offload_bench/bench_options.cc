@@ -1,7 +1,6 @@
 #include "tools/offload_bench/bench_options.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -10,10 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/byte_size.h"
-#include "base/nearest_name.h"
-#include "base/quoted.h"
 #include "base/status_macros.h"
-#include "offload/codec/codec.h"
 #include "tools/cli/typed_flags.h"
 
 namespace tessera::offload_bench {
@@ -22,13 +18,11 @@ namespace {
 using tools::FieldFlag;
 using tools::Flag;
 using tools::FlagError;
-using tools::ListFlag;
 using tools::ParsedFlag;
 using tools::RangeFlag;
 
 constexpr int64_t kUnit = 4096;
 constexpr int64_t kMostBytes = int64_t{1} << 38;
-constexpr int64_t kMostThreads = 1024;
 constexpr int64_t kLeastRate = 1'000'000;  // Bytes a second.
 // Simulating a step takes time with the square of the layers: 256 of them take
 // some 20 s.
@@ -43,73 +37,12 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
                    ByteSize(kMostBytes).ToString(), " is needed"));
 }
 
-absl::StatusOr<std::string> ParseName(std::string_view name,
-                                      std::span<const std::string_view> known) {
-  if (std::find(known.begin(), known.end(), name) != known.end()) {
-    return std::string(name);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "there is no ", Quoted(name), "; did you mean ", NearestName(name, known),
-      "? known: ", absl::StrJoin(known, ", ")));
-}
-
-absl::StatusOr<std::string> ParsePart(std::string_view name) {
-  return ParseName(name, kParts);
-}
-
-absl::StatusOr<std::string> ParseCodec(std::string_view name) {
-  return ParseName(name, offload::CodecNames());
-}
-
-absl::StatusOr<int64_t> ParseThreads(std::string_view item) {
-  int64_t number = 0;
-  if (absl::SimpleAtoi(item, &number) && number >= 1 &&
-      number <= kMostThreads) {
-    return number;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "auto, or numbers from 1 to ", kMostThreads, " with commas between"));
-}
-
-// The flag with another value, for which the list stays empty.
-Flag OrEmpty(Flag flag, std::string_view value, auto& list) {
-  flag.default_value = value;
-  flag.set = [=, &list, set = flag.set](std::string_view text) {
-    if (text != value) return set(text);
-    list.clear();
-    return absl::OkStatus();
-  };
-  return flag;
-}
-
-// 1, 2, 4 ... and the number of processors itself.
-std::vector<int64_t> AutomaticThreads(int64_t processors) {
-  std::vector<int64_t> threads;
-  for (int64_t n = 1; n < processors; n *= 2) threads.push_back(n);
-  threads.push_back(processors);
-  return threads;
-}
-
-// Without the alias of nf4, and codecs whose library is not in this build.
-std::vector<std::string> AllCodecs() {
-  std::vector<std::string> names;
-  for (const std::string_view name : offload::CodecNames()) {
-    if (name == "quantization" || !offload::CreateCodec(name).ok()) continue;
-    names.emplace_back(name);
-  }
-  return names;
-}
-
 absl::Status CheckSizes(const OffloadBenchOptions& options) {
   if (!(options.seconds >= 0 && options.seconds <= 3600)) {
     return FlagError("seconds", absl::StrCat(options.seconds),
                      "a number from 0 to 3600 is needed");
   }
-  const auto has_blocks = [](const std::string& part) {
-    return part == "file" || part == "tiers";
-  };
-  if (options.max_bytes > options.size &&
-      std::any_of(options.parts.begin(), options.parts.end(), has_blocks)) {
+  if (options.max_bytes > options.size) {
     return FlagError(
         "max_bytes", ByteSize(options.max_bytes).ToString(),
         absl::StrCat("at most --size=", ByteSize(options.size).ToString()));
@@ -134,7 +67,7 @@ absl::Status CheckDevice(const OffloadBenchOptions& options) {
         absl::StrCat("one of ", absl::StrJoin(kDevices, ", "), " is needed"));
   }
   const DeviceFlags all[] = {
-      {{"what", "threads", "clock", "codecs", "dir", "depth"}, {"cpu"}},
+      {{"dir", "depth"}, {"cpu"}},
       {{"size", "seconds", "min_bytes", "max_bytes", "factor"},
        {"cpu", "cuda"}},
       {{"pcie"}, {"cuda", "emulated"}},
@@ -180,33 +113,15 @@ absl::StatusOr<double> ParseLayerSeconds(std::string_view text) {
 
 std::vector<Flag> Flags(OffloadBenchOptions& o) {
   return {
-      ListFlag("what", "parts to measure, separated by commas",
-               "codecs,optimizer,file,tiers", o.parts, ParsePart),
-      ParsedFlag("size",
-                 "bytes of values, and of an optimizer's f32 parameters",
-                 "64MiB", o.size, ParseBytes),
-      OrEmpty(ListFlag("threads",
-                       "threads of the optimizers, such as 1,2; auto: 1, 2, 4 "
-                       "... up to the processors",
-                       "", o.threads, ParseThreads),
-              "auto", o.threads),
+      ParsedFlag("size", "bytes of the blocks of a measurement", "64MiB",
+                 o.size, ParseBytes),
       FieldFlag("seconds",
                 "approximate duration of each measurement, including its limit",
                 o.seconds),
-      FieldFlag("clock",
-                "clock for codecs, optimizer and tiers: wall, or processor, "
-                "which excludes the time of other processes; file always uses "
-                "wall",
-                o.clock),
-      OrEmpty(
-          ListFlag("codecs", "codecs to measure, such as lossless,int8, or all",
-                   "", o.codecs, ParseCodec),
-          "all", o.codecs),
-      FieldFlag("dir",
-                "directory for the files of file, on the device to measure",
+      FieldFlag("dir", "directory for the files, on the device to measure",
                 o.directory),
-      ParsedFlag("min_bytes", "the smallest block of file and tiers; -b",
-                 "64KiB", o.min_bytes, ParseBytes),
+      ParsedFlag("min_bytes", "the smallest block; -b", "64KiB", o.min_bytes,
+                 ParseBytes),
       ParsedFlag("max_bytes", "the largest block; -e", "16MiB", o.max_bytes,
                  ParseBytes),
       RangeFlag("factor", "factor from each block size to the next; -f",
@@ -214,7 +129,7 @@ std::vector<Flag> Flags(OffloadBenchOptions& o) {
       RangeFlag("depth", "requests in flight, for tier and device", o.depth, 1,
                 4096),
       FieldFlag("device",
-                "cpu: the parts of --what; cuda: copies to and from a GPU; "
+                "cpu: the file tier; cuda: copies to and from a GPU; "
                 "emulated: simulated training steps with offload",
                 o.device),
       ParsedFlag("pcie",
@@ -256,17 +171,15 @@ tools::Tool OffloadBenchTool(OffloadBenchOptions& options) {
   return {
       .name = "offload_bench",
       .summary =
-          "Times codecs, CPU optimizers and memory tiers, each against a "
-          "physical limit that is measured alternately.",
-      .example = "--what=codecs,optimizer --size=64M --threads=1,2",
+          "Times the file tier and copies to a GPU against their physical "
+          "limits, and simulates training steps with offload.",
+      .example = "--dir=/scratch --size=1G -b 64K -e 64M",
       .flags = std::move(flags),
       .short_flags = {{'b', "min_bytes"}, {'e', "max_bytes"}, {'f', "factor"}}};
 }
 
-absl::Status CompleteOptions(int64_t processors, OffloadBenchOptions& options) {
+absl::Status CompleteOptions(OffloadBenchOptions& options) {
   TESSERA_RETURN_IF_ERROR(CheckDevice(options));
-  if (options.threads.empty()) options.threads = AutomaticThreads(processors);
-  if (options.codecs.empty()) options.codecs = AllCodecs();
   TESSERA_ASSIGN_OR_RETURN(
       options.blocks, tools::GrowingSizes(options.min_bytes, options.max_bytes,
                                           options.factor));

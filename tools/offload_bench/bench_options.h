@@ -11,26 +11,18 @@
 
 #include "absl/status/status.h"
 #include "tools/cli/cli.h"
-#include "tools/offload_bench/measurement.h"
 #include "tools/offload_bench/simulate_step.h"
 
 namespace tessera::offload_bench {
 
-// The parts, in the order in which they run.
-inline constexpr std::array<std::string_view, 4> kParts = {
-    "codecs", "optimizer", "file", "tiers"};
-
-// cpu: the parts; cuda: copies between page-locked memory and a GPU; emulated:
-// simulated training steps.
+// cpu: the file tier; cuda: copies between page-locked memory and a GPU;
+// emulated: simulated training steps.
 inline constexpr std::array<std::string_view, 3> kDevices = {"cpu", "cuda",
                                                              "emulated"};
 
 struct OffloadBenchOptions {
-  std::vector<std::string> parts = {kParts.begin(), kParts.end()};
-  int64_t size = 64 << 20;               // Bytes of values: a multiple of 4096.
-  std::vector<int64_t> threads = {};     // Empty: automatic.
-  double seconds = 0.5;                  // Per measurement.
-  std::vector<std::string> codecs = {};  // Empty: all.
+  int64_t size = 64 << 20;  // Bytes of values: a multiple of 4096.
+  double seconds = 0.5;     // Per measurement.
   std::string directory = ".";
   int64_t min_bytes = 64 << 10;
   int64_t max_bytes = 16 << 20;
@@ -38,7 +30,6 @@ struct OffloadBenchOptions {
   std::vector<int64_t> blocks = {};  // Bytes, ascending: multiples of 4096.
   int64_t depth = 32;                // Requests in flight, for tier and device.
   std::string device = "cpu";        // One of kDevices.
-  TimeKind clock = TimeKind::kWall;
   StepModel step = {};
   tools::OutputFormat format = tools::OutputFormat::kText;
   bool quiet = false;
@@ -48,10 +39,9 @@ struct OffloadBenchOptions {
 // The tool, whose flags set the fields of `options`, which must outlive it.
 tools::Tool OffloadBenchTool(OffloadBenchOptions& options);
 
-// Checks the fields and sets threads, codecs and blocks. InvalidArgument with
-// the flag, its value and the allowed values. Automatic threads go up to
-// `processors`.
-absl::Status CompleteOptions(int64_t processors, OffloadBenchOptions& options);
+// Checks the fields and sets blocks. InvalidArgument with the flag, its value
+// and the allowed values.
+absl::Status CompleteOptions(OffloadBenchOptions& options);
 
 }  // namespace tessera::offload_bench
 

@@ -15,26 +15,21 @@ namespace tessera::offload_bench {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 absl::StatusOr<OffloadBenchOptions> Parse(
-    const std::vector<std::string>& arguments, int64_t processors = 2) {
+    const std::vector<std::string>& arguments) {
   OffloadBenchOptions options;
   TESSERA_RETURN_IF_ERROR(
       tools::ParseFlags(OffloadBenchTool(options), arguments));
-  TESSERA_RETURN_IF_ERROR(CompleteOptions(processors, options));
+  TESSERA_RETURN_IF_ERROR(CompleteOptions(options));
   return options;
 }
 
 TEST(BenchOptionsTest, DefaultsMeasureEverything) {
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto options, Parse({}, 6));
-  EXPECT_EQ(options.parts.size(), kParts.size());
-  EXPECT_THAT(options.threads, ElementsAre(1, 2, 4, 6));
-  EXPECT_THAT(options.codecs, Contains("lossless"));
-  EXPECT_THAT(options.codecs, Not(Contains("quantization")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto options, Parse({}));
+  EXPECT_EQ(options.device, "cpu");
   EXPECT_THAT(options.blocks, ElementsAre(64 << 10, 1 << 20, 16 << 20));
   EXPECT_EQ(options.step.pcie_bytes_per_second,
             StepModel().pcie_bytes_per_second);
@@ -42,26 +37,14 @@ TEST(BenchOptionsTest, DefaultsMeasureEverything) {
             StepModel().memory_bytes_per_second);
   EXPECT_EQ(options.step.host_bytes_per_second,
             StepModel().host_bytes_per_second);
-  EXPECT_THAT(Parse({}, 1)->threads, ElementsAre(1));
 }
 
-TEST(BenchOptionsTest, ParsesListsInTheirOrder) {
+TEST(BenchOptionsTest, BlocksGrowByTheFactorUpToTheSize) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const auto options,
-      Parse({"--what=tiers,codecs", "--threads=3,1", "--codecs=nf4", "-b", "8K",
-             "-e", "64K", "-f", "4", "--seconds=0"}));
-  EXPECT_THAT(options.parts, ElementsAre("tiers", "codecs"));
-  EXPECT_THAT(options.threads, ElementsAre(3, 1));
-  EXPECT_THAT(options.codecs, ElementsAre("nf4"));
+      Parse({"-b", "8K", "-e", "64K", "-f", "4", "--seconds=0"}));
   EXPECT_THAT(options.blocks, ElementsAre(8 << 10, 32 << 10));
   EXPECT_EQ(options.seconds, 0);
-}
-
-TEST(BenchOptionsTest, SizeLimitsBlocksOnlyOfPartsWithBlocks) {
-  EXPECT_THAT(Parse({"--size=4096", "--what=optimizer,codecs"}), IsOk());
-  EXPECT_THAT(Parse({"--size=4096", "--what=codecs,tiers"}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("at most --size=4KiB")));
 }
 
 TEST(BenchOptionsTest, DevicesHaveRatesAndModels) {
@@ -82,10 +65,6 @@ TEST(BenchOptionsTest, RejectsFlagsOfOtherDevices) {
     std::vector<std::string_view> devices;
   };
   const std::vector<Case> cases = {
-      {"--what=codecs", {"cpu"}},
-      {"--threads=1", {"cpu"}},
-      {"--clock=processor", {"cpu"}},
-      {"--codecs=int8", {"cpu"}},
       {"--dir=/tmp", {"cpu"}},
       {"--depth=2", {"cpu"}},
       {"--size=32MiB", {"cpu", "cuda"}},
@@ -126,15 +105,6 @@ TEST(BenchOptionsTest, RejectionsNameTheFlagTheValueAndWhatIsAllowed) {
     std::string flag, allowed;
   };
   const std::vector<Case> cases = {
-      {{"--what=codec"},
-       "--what=codec",
-       "did you mean codecs? known: codecs, optimizer"},
-      {{"--what="}, "--what=", "known: "},
-      {{"--what=file,file"}, "--what=", "twice"},
-      {{"--codecs=zip"}, "--codecs=zip", "lossless"},
-      {{"--threads=0"}, "--threads=", "1 to 1024"},
-      {{"--threads=2,2"}, "--threads=", "twice"},
-      {{"--threads=x"}, "--threads=", "auto"},
       {{"--size=0"}, "--size=0", "multiple of 4096"},
       {{"--size=5000"}, "--size=5", "multiple of 4096"},
       {{"--size=1PiB"}, "--size=1PiB", "256GiB"},

@@ -1,5 +1,5 @@
-// The offload_bench tool: codecs, tiers and CPU optimizers against their
-// bandwidth limits.
+// The offload_bench tool: the file tier and copies to a GPU against their
+// bandwidth limits, and simulated training steps with offload.
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -7,13 +7,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/device/cuda_device.h"
-#include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/offload_bench/bench_options.h"
 #include "tools/offload_bench/measure_device.h"
 #include "tools/offload_bench/measure_file.h"
-#include "tools/offload_bench/measure_memory.h"
 #include "tools/offload_bench/measurement.h"
 #include "tools/offload_bench/simulate_step.h"
 
@@ -25,21 +23,11 @@ void Announce(const OffloadBenchOptions& options, std::string_view what) {
   std::cerr << "offload_bench: " << what << "\n" << std::flush;
 }
 
-absl::Status MeasurePart(const std::string& part,
-                         const OffloadBenchOptions& options, const Sink& sink) {
-  if (part == "codecs") return MeasureCodecs(options, sink);
-  if (part == "optimizer") return MeasureOptimizers(options, sink);
-  if (part == "file") return MeasureFileTier(options, sink);
-  return MeasureTiers(options, sink);
-}
-
-absl::Status RunParts(const OffloadBenchOptions& options) {
+absl::Status RunFiles(const OffloadBenchOptions& options) {
+  Announce(options, "measuring files");
   MeasurementPrinter printer(options.format, std::cout);
-  for (const std::string& part : options.parts) {
-    Announce(options, absl::StrCat("measuring ", part));
-    TESSERA_RETURN_IF_ERROR(MeasurePart(
-        part, options, [&](const Measurement& m) { printer.Print(m); }));
-  }
+  TESSERA_RETURN_IF_ERROR(MeasureFileTier(
+      options, [&](const Measurement& m) { printer.Print(m); }));
   printer.Finish();
   return absl::OkStatus();
 }
@@ -77,10 +65,10 @@ absl::Status RunSteps(const OffloadBenchOptions& options) {
 }
 
 absl::Status RunOffloadBench(OffloadBenchOptions& options) {
-  TESSERA_RETURN_IF_ERROR(CompleteOptions(AvailableProcessors(), options));
+  TESSERA_RETURN_IF_ERROR(CompleteOptions(options));
   if (options.device == "cuda") return RunCopies(options);
   if (options.device == "emulated") return RunSteps(options);
-  return RunParts(options);
+  return RunFiles(options);
 }
 
 }  // namespace

@@ -79,19 +79,17 @@ absl::Status MeasureCopies(Device& device, const OffloadBenchOptions& options,
       static_cast<double>(size) / options.step.pcie_bytes_per_second;
   for (const int64_t block : options.blocks) {
     for (const auto& [operation, ways] : operations) {
-      Measurement m;
-      m.what = "device";
-      m.name = std::string(device.name());
-      m.operation = operation;
-      m.data = "pinned";
-      m.block_bytes = block;
-      m.bytes = options.size * static_cast<int64_t>(ways.size());
-      m.limit = "pcie";
       const Pass pass = Timed([&, &ways = ways] {
         return CopyAll(ways, size, static_cast<size_t>(block));
       });
       TESSERA_RETURN_IF_ERROR(Report(
-          std::move(m), pass, [&] { return limit; }, options.seconds, sink));
+          {.what = "device",
+           .name = std::string(device.name()),
+           .operation = operation,
+           .block_bytes = block,
+           .bytes = options.size * static_cast<int64_t>(ways.size()),
+           .limit = "pcie"},
+          pass, [&] { return limit; }, options.seconds, sink));
     }
   }
   return absl::OkStatus();

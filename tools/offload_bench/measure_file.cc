@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <random>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/status/statusor.h"
@@ -22,7 +26,6 @@
 #include "offload/file/async_file.h"
 #include "offload/file/io_engine.h"
 #include "offload/tier/file_tier.h"
-#include "tools/offload_bench/blocks.h"
 
 namespace tessera::offload_bench {
 namespace {
@@ -51,6 +54,69 @@ absl::Status CheckFreeSpace(const std::string& directory, int64_t bytes) {
       " free and ", ByteSize(bytes).ToString(),
       " are needed; free space, give another --dir or a smaller --size"));
 }
+
+// `count` random bytes, which no device compresses. Aligned for O_DIRECT.
+absl::StatusOr<Buffer> RandomBytes(int64_t count, uint64_t seed) {
+  TESSERA_ASSIGN_OR_RETURN(
+      Buffer bytes,
+      Buffer::Allocate(HostMemory(), static_cast<size_t>(count), 4096));
+  std::mt19937_64 random(seed);
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    const uint64_t value = random();
+    std::memcpy(bytes.data() + at, &value,
+                std::min(sizeof(value), bytes.size() - at));
+  }
+  return bytes;
+}
+
+// Equal blocks of random bytes, with the keys "0", "1", ..., and the memory
+// into which they are read back.
+class Blocks {
+ public:
+  static absl::StatusOr<Blocks> Create(int64_t bytes, int64_t block_bytes) {
+    Blocks blocks;
+    blocks.block_ = static_cast<size_t>(block_bytes);
+    TESSERA_ASSIGN_OR_RETURN(
+        blocks.values_, RandomBytes(bytes / block_bytes * block_bytes, kSeed));
+    TESSERA_ASSIGN_OR_RETURN(
+        blocks.room_,
+        Buffer::Allocate(HostMemory(), blocks.values_.size(), 4096));
+    std::memset(blocks.room_.data(), 0, blocks.room_.size());
+    return blocks;
+  }
+
+  int64_t block_bytes() const { return static_cast<int64_t>(block_); }
+  int64_t bytes() const { return static_cast<int64_t>(values_.size()); }
+
+  // Starts the transfers of all blocks in order, then waits for them.
+  absl::Status Move(bool put, FileTier& tier) {
+    std::vector<offload::Operation> operations;
+    for (size_t at = 0; at < values_.size(); at += block_) {
+      const std::string key = absl::StrCat(at / block_);
+      operations.push_back(
+          put ? tier.StartPut(
+                    key, std::as_const(values_).bytes().subspan(at, block_),
+                    {.dtype = DType::kU8})
+              : tier.StartGet(key, room_.bytes().subspan(at, block_)));
+    }
+    absl::Status first;
+    for (const auto& operation : operations) first.Update(operation.Wait());
+    return first;
+  }
+
+  absl::Status Check() const {
+    if (std::ranges::equal(values_.bytes(), room_.bytes())) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat(
+        "the file tier returned other bytes than were put, in blocks of ",
+        block_));
+  }
+
+ private:
+  Buffer values_, room_;
+  size_t block_ = 0;
+};
 
 // One file that is read and written in order: the throughput of the device.
 class RawFile {
@@ -145,34 +211,28 @@ std::string NoteOf(const FileTier& tier, const RawFile& raw) {
 
 absl::Status MeasureDirection(bool put, FileTier& tier, Blocks& blocks,
                               RawFile& raw, double seconds, const Sink& sink) {
-  Measurement m;
-  m.what = "file";
-  m.name = absl::StrCat(tier.name(), " by ", tier.engine_name());
-  m.operation = put ? "put" : "get";
-  m.data = "random bytes";
-  m.block_bytes = blocks.block_bytes();
-  m.bytes = blocks.bytes();
-  m.limit = "device";
-  m.note = NoteOf(tier, raw);
-  const auto work = [&] {
-    return put ? blocks.PutAll(tier) : blocks.GetAll(tier);
-  };
-  return Report(std::move(m), Timed(work), Timed([&] { return raw.Move(put); }),
-                seconds, sink);
+  return Report({.what = "file",
+                 .name = absl::StrCat(tier.name(), " by ", tier.engine_name()),
+                 .operation = put ? "put" : "get",
+                 .block_bytes = blocks.block_bytes(),
+                 .bytes = blocks.bytes(),
+                 .limit = "device",
+                 .note = NoteOf(tier, raw)},
+                Timed([&] { return blocks.Move(put, tier); }),
+                Timed([&] { return raw.Move(put); }), seconds, sink);
 }
 
 absl::Status MeasureBlocks(const OffloadBenchOptions& options,
                            int64_t block_bytes, const Sink& sink) {
   TESSERA_ASSIGN_OR_RETURN(const auto tier, OpenTier(options));
-  TESSERA_ASSIGN_OR_RETURN(Buffer values, RandomBytes(options.size, kSeed));
-  TESSERA_ASSIGN_OR_RETURN(
-      Blocks blocks, Blocks::Cut(std::move(values), DType::kU8, block_bytes));
+  TESSERA_ASSIGN_OR_RETURN(Blocks blocks,
+                           Blocks::Create(options.size, block_bytes));
   // Twice: extents that were never written behave otherwise, and a Put writes
   // to another place than the one before.
-  TESSERA_RETURN_IF_ERROR(blocks.PutAll(*tier));
-  TESSERA_RETURN_IF_ERROR(blocks.PutAll(*tier));
-  TESSERA_RETURN_IF_ERROR(blocks.GetAll(*tier));
-  TESSERA_RETURN_IF_ERROR(blocks.CheckRoom(*tier));
+  for (const bool put : {true, true, false}) {
+    TESSERA_RETURN_IF_ERROR(blocks.Move(put, *tier));
+  }
+  TESSERA_RETURN_IF_ERROR(blocks.Check());
   TESSERA_ASSIGN_OR_RETURN(
       const auto raw,
       RawFile::Create(options, blocks.bytes(),
@@ -185,7 +245,7 @@ absl::Status MeasureBlocks(const OffloadBenchOptions& options,
         MeasureDirection(put, *tier, blocks, *raw, options.seconds, sink));
   }
   // The last passes too.
-  return blocks.CheckRoom(*tier);
+  return blocks.Check();
 }
 
 }  // namespace

@@ -1,17 +1,15 @@
 #include "tools/offload_bench/measurement.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <cstring>
-#include <optional>
+#include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
-#include "base/tensor/memory.h"
 #include "nlohmann/json.hpp"
 
 namespace tessera::offload_bench {
@@ -40,8 +38,9 @@ PassTime TimeOf(std::vector<double> seconds) {
   return time;
 }
 
-// The compiler must assume that the bytes are looked at.
-void Keep(void* data) { asm volatile("" : : "r"(data) : "memory"); }
+double SecondsSince(absl::Time start) {
+  return absl::ToDoubleSeconds(absl::Now() - start);
+}
 
 // One round; appends the times to the lists.
 absl::Status TakeTurn(const Pass& first, std::vector<double>& first_seconds,
@@ -73,8 +72,8 @@ absl::StatusOr<Comparison> CompareInTurns(const Pass& subject,
   TESSERA_RETURN_IF_ERROR(subject().status());
   TESSERA_RETURN_IF_ERROR(limit().status());
   std::vector<double> subjects, limits;
-  const Stopwatch watch(TimeKind::kWall);
-  for (int64_t turn = 0; turn < kLeastTurns || watch.Seconds() < seconds;
+  const absl::Time start = absl::Now();
+  for (int64_t turn = 0; turn < kLeastTurns || SecondsSince(start) < seconds;
        ++turn) {
     if (turn % 2 == 0) {
       TESSERA_RETURN_IF_ERROR(TakeTurn(subject, subjects, limit, limits));
@@ -85,119 +84,22 @@ absl::StatusOr<Comparison> CompareInTurns(const Pass& subject,
   return Compare(std::move(subjects), std::move(limits));
 }
 
-Pass Timed(std::function<absl::Status()> work, TimeKind kind, int64_t threads) {
+Pass Timed(std::function<absl::Status()> work) {
   // Found in the first pass.
   auto repeats = std::make_shared<int64_t>(0);
   return [=, work = std::move(work)]() -> absl::StatusOr<double> {
     const bool first = *repeats == 0;
     int64_t done = 0;
-    const Stopwatch watch(kind, threads);
+    const absl::Time start = absl::Now();
     do {
       TESSERA_RETURN_IF_ERROR(work());
       ++done;
-    } while (first ? watch.Seconds() < kLeastSeconds && done < kMostRepeats
+    } while (first ? SecondsSince(start) < kLeastSeconds && done < kMostRepeats
                    : done < *repeats);
     *repeats = done;
-    return watch.Seconds() / static_cast<double>(done);
+    return SecondsSince(start) / static_cast<double>(done);
   };
 }
-
-absl::StatusOr<Pass> MemcpyPass(int64_t bytes, TimeKind kind) {
-  const auto half = static_cast<size_t>(std::max<int64_t>(bytes / 2, 1));
-  auto memory = std::make_shared<std::pair<Buffer, Buffer>>();
-  TESSERA_ASSIGN_OR_RETURN(memory->first, Buffer::Allocate(HostMemory(), half));
-  TESSERA_ASSIGN_OR_RETURN(memory->second,
-                           Buffer::Allocate(HostMemory(), half));
-  std::memset(memory->first.data(), 1, half);
-  std::memset(memory->second.data(), 2, half);
-  const auto copy = [memory] {
-    std::memcpy(memory->second.data(), memory->first.data(),
-                memory->first.size());
-    Keep(memory->second.data());
-    return absl::OkStatus();
-  };
-  return Timed(copy, kind);
-}
-
-Pass TriadPass(std::shared_ptr<offload::Triad> triad, double bytes,
-               TimeKind kind) {
-  return [=, triad = std::move(triad)]() -> absl::StatusOr<double> {
-    double best = INFINITY;
-    for (const auto stores :
-         {offload::TriadStores::kOrdinary, offload::TriadStores::kStreaming}) {
-      const Stopwatch watch(kind, triad->threads());
-      triad->Pass(stores);
-      best = std::min(best, watch.Seconds());
-    }
-    return best * bytes / triad->counted_bytes();
-  };
-}
-
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr double kMicro = 1e6;
-
-Json Optional(const std::optional<double>& value) {
-  return value.has_value() ? Json(*value) : Json(nullptr);
-}
-
-// The columns, in their order.
-Json Columns(const Measurement& m) {
-  Json json;
-  json["what"] = m.what;
-  json["name"] = m.name;
-  json["operation"] = m.operation;
-  json["data"] = m.data;
-  json["threads"] = m.threads;
-  json["block_bytes"] = m.block_bytes;
-  json["bytes"] = m.bytes;
-  json["turns"] = m.times.turns;
-  json["clock"] = std::string(TimeKindName(m.time));
-  json["time_us"] = m.times.subject.seconds * kMicro;
-  json["GBps"] = m.Rate();
-  json["spread"] = m.times.subject.spread;
-  json["limit"] = m.limit;
-  json["limit_GBps"] = m.LimitRate();
-  json["limit_spread"] = m.times.limit.spread;
-  json["share"] = m.times.share;
-  json["ratio"] = Optional(m.ratio);
-  json["error"] = Optional(m.error);
-  json["bytes_per_parameter"] = Optional(m.bytes_per_parameter);
-  json["note"] = m.note;
-  return json;
-}
-
-// "45.2 +- 3 %": the spread is of the middle half of the passes.
-std::string RateText(double rate, double spread) {
-  return absl::StrFormat("%8.3f %4.0f%%", rate, 100 * spread);
-}
-
-std::string Extras(const Measurement& m) {
-  std::string text;
-  if (m.ratio.has_value())
-    absl::StrAppendFormat(&text, "  ratio %.3f", *m.ratio);
-  if (m.error == 0.0) absl::StrAppend(&text, "  exact");
-  if (m.error > 0.0) absl::StrAppendFormat(&text, "  error %.2g", *m.error);
-  if (m.bytes_per_parameter.has_value()) {
-    absl::StrAppendFormat(&text, "  %.6g B a parameter",
-                          *m.bytes_per_parameter);
-  }
-  if (!m.note.empty()) absl::StrAppend(&text, "  ", m.note);
-  return text;
-}
-
-std::string TextLine(const Measurement& m) {
-  return absl::StrFormat("%-24s %-7s %-30s %4d %9s %14s %14s %-6s %6.3f%s\n",
-                         m.name, m.operation, m.data, m.threads,
-                         ByteSize(m.block_bytes).ToString(),
-                         RateText(m.Rate(), m.times.subject.spread),
-                         RateText(m.LimitRate(), m.times.limit.spread), m.limit,
-                         m.times.share, Extras(m));
-}
-
-}  // namespace
 
 absl::Status Report(Measurement measurement, const Pass& subject,
                     const Pass& limit, double seconds, const Sink& sink) {
@@ -208,14 +110,33 @@ absl::Status Report(Measurement measurement, const Pass& subject,
 }
 
 void MeasurementPrinter::Print(const Measurement& m) {
+  const nlohmann::ordered_json record = {
+      {"what", m.what},
+      {"name", m.name},
+      {"operation", m.operation},
+      {"block_bytes", m.block_bytes},
+      {"bytes", m.bytes},
+      {"turns", m.times.turns},
+      {"time_us", m.times.subject.seconds * 1e6},
+      {"GBps", m.Rate()},
+      {"spread", m.times.subject.spread},
+      {"limit", m.limit},
+      {"limit_GBps", m.LimitRate()},
+      {"limit_spread", m.times.limit.spread},
+      {"share", m.times.share},
+      {"note", m.note}};
   std::string text;
-  if (std::exchange(heading_, m.what) != m.what) {
-    text = absl::StrFormat(
-        "%s%s, by %s time\n%-24s %-7s %-30s %4s %9s %14s %14s %-6s %6s\n",
-        printer_.begun() ? "\n" : "", m.what, TimeKindName(m.time), "", "", "",
-        "thr.", "block", "GB/s spread", "limit spread", "of", "share");
+  if (!printer_.begun()) {
+    text =
+        absl::StrFormat("%-24s %-7s %9s %14s %14s %-6s %6s\n", m.what, "",
+                        "block", "GB/s spread", "limit spread", "of", "share");
   }
-  printer_.Print(Columns(m), text + TextLine(m));
+  absl::StrAppendFormat(
+      &text, "%-24s %-7s %9s %8.3f %4.0f%% %8.3f %4.0f%% %-6s %6.3f  %s\n",
+      m.name, m.operation, ByteSize(m.block_bytes).ToString(), m.Rate(),
+      100 * m.times.subject.spread, m.LimitRate(), 100 * m.times.limit.spread,
+      m.limit, m.times.share, m.note);
+  printer_.Print(record, text);
 }
 
 }  // namespace tessera::offload_bench

@@ -6,37 +6,27 @@ cd "$TEST_TMPDIR"
 mkdir -p files
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
-small="--size=1M -b 64K -e 256K -f 4 --seconds=0 --threads=1 --dir=files"
+small="--size=1M -b 64K -e 256K -f 4 --seconds=0 --dir=files"
 
-header=what,name,operation,data,threads,block_bytes,bytes,turns,clock,time_us,GBps,spread,limit,limit_GBps,limit_spread,share,ratio,error,bytes_per_parameter,note
-"$bench" $small --format=csv --quiet --codecs=lossless,int8 >out.csv 2>err.txt || fail "csv: $(cat err.txt)"
+header=what,name,operation,block_bytes,bytes,turns,time_us,GBps,spread,limit,limit_GBps,limit_spread,share,note
+"$bench" $small --format=csv --quiet >out.csv 2>err.txt || fail "csv: $(cat err.txt)"
 [ "$(head -1 out.csv)" = $header ] || fail "header: $(head -1 out.csv)"
 [ ! -s err.txt ] || fail "on stderr: $(cat err.txt)"
 python3 - <<'END' || fail "the CSV is not what it should be"
-import collections, csv
+import csv
 rows = list(csv.DictReader(open("out.csv")))
-count = collections.Counter(row["what"] for row in rows)
-assert count == {"codecs": 8, "optimizer": 12, "file": 4, "tiers": 16}, count
-assert all(float(row["GBps"]) > 0 and 0 < float(row["share"]) for row in rows)
+assert [(row["operation"], row["block_bytes"]) for row in rows] == [
+    ("put", "65536"), ("get", "65536"), ("put", "262144"), ("get", "262144")], rows
+assert all(row["what"] == "file" and float(row["GBps"]) > 0 and 0 < float(row["share"]) for row in rows)
 assert all(None not in row for row in rows)
 END
 
-"$bench" $small --what=optimizer,codecs --codecs=lossless --format=json >out.json 2>err.txt || fail "json: $(cat err.txt)"
-[ "$(cat err.txt)" = "offload_bench: measuring optimizer
-offload_bench: measuring codecs" ] || fail "progress: $(cat err.txt)"
-python3 - <<'END' || fail "the JSON is not what it should be"
-import json
-rows = json.load(open("out.json"))["measurements"]
-assert {row["what"] for row in rows} == {"optimizer", "codecs"}
-step = [row for row in rows if row["name"] == "adamw" and row["data"] == "f32 moments, bf16 copy"]
-assert [row["bytes_per_parameter"] for row in step] == [30], step
-ratios = {row["data"]: row["ratio"] for row in rows if row["name"] == "lossless"}
-assert ratios["bf16"] >= 1.48 and ratios["f32"] >= 1.18, ratios
-END
+"$bench" $small --format=json >out.json 2>err.txt || fail "json: $(cat err.txt)"
+[ "$(cat err.txt)" = "offload_bench: measuring files" ] || fail "progress: $(cat err.txt)"
+python3 -c 'import json; assert len(json.load(open("out.json"))["measurements"]) == 4' || fail "json: $(cat out.json)"
 
-"$bench" $small --what=codecs --codecs=none --clock=processor >out.txt 2>/dev/null || fail text
-grep -q '^codecs, by processor time$' out.txt || fail "text: $(cat out.txt)"
-grep -q '^none  *encode .* memcpy ' out.txt || fail "text: $(cat out.txt)"
+"$bench" $small >out.txt 2>/dev/null || fail text
+grep -q '^file by [a-z_]*  *put .* device ' out.txt || fail "text: $(cat out.txt)"
 
 expect_usage_error() {
   "$bench" "$@" >out 2>err
@@ -44,17 +34,17 @@ expect_usage_error() {
   [ $code = 2 ] || fail "$* exits with $code, not 2: $(cat err)"
   [ ! -s out ] || fail "$* printed on stdout"
   [ "$(wc -l <err)" = 1 ] || fail "$* printed $(wc -l <err) lines on stderr"
-  grep -q -- "for example: ./bazelw run //tools/offload_bench -- --what=codecs" err || fail "$* gave no example: $(cat err)"
+  grep -q -- "for example: ./bazelw run //tools/offload_bench -- --dir=/scratch" err || fail "$* gave no example: $(cat err)"
 }
-for bad in --what=codec --what=prefetch --size=1 --size=x --threads=0 --seconds=-1 --codecs=zip --dir= --min_bytes=1 --max_bytes=1G \
-    --factor=1 --depth=0 --clock=sun --format=yaml --unknown=1 --device=gpu --pcie=1GB/s --layers=0 word -b; do
+for bad in --what=codecs --size=1 --size=x --seconds=-1 --dir= --min_bytes=1 --max_bytes=1G \
+    --factor=1 --depth=0 --format=yaml --unknown=1 --device=gpu --pcie=1GB/s --layers=0 word -b; do
   expect_usage_error "$bad"
   [ "$bad" = -b ] || [ "$bad" = word ] || grep -qF -- "${bad%%=*}" err || fail "$bad is not named: $(cat err)"
 done
-"$bench" $small --what=file --dir=missing >out 2>err
+"$bench" $small --dir=missing >out 2>err
 [ $? = 1 ] || fail "a directory that is not there is a failed run"
 grep -q missing err || fail "the message does not name the directory: $(cat err)"
-"$bench" $small --what=codecs --codecs=none >/dev/full 2>err
+"$bench" $small >/dev/full 2>err
 [ $? = 1 ] || fail "a full standard output is a failed run"
 "$bench" --help | tr -s "\n " " " | grep -q "1 is as fast as the limit" || fail "--help does not say what share is"
 
@@ -86,7 +76,7 @@ fi
 # If it is interrupted while it has files, it removes them. (Without job control a background process ignores SIGINT.)
 set -m
 for signal in INT TERM KILL; do
-  "$bench" $small --what=file --seconds=60 >/dev/null 2>&1 &
+  "$bench" $small --seconds=60 >/dev/null 2>&1 &
   pid=$!
   for _ in $(seq 100); do
     ls -l /proc/$pid/fd 2>/dev/null | grep -q "/files/" && break

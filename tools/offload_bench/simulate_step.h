@@ -21,7 +21,6 @@
 #include "base/device/device_timeline.h"
 #include "tools/cli/cli.h"
 #include "tools/cli/records.h"
-#include "tools/offload_bench/measurement.h"
 
 namespace tessera::offload_bench {
 

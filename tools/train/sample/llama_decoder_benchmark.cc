@@ -2,7 +2,7 @@
 //
 // Counters: tokens per second; GB/s of weights, each of which is read once per
 // token; and share_of_triad, the latter divided by the bandwidth of one
-// thread's triad in the same run (offload/optimizer/triad.h). Keys and values
+// thread's triad in the same run (offload/optimizer/testing/triad.h). Keys and values
 // are not counted.
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "offload/optimizer/triad.h"
+#include "offload/optimizer/testing/triad.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/sample/llama_decoder.h"

@@ -19,8 +19,8 @@
 //
 // Source: J. McCalpin, "Memory Bandwidth and Machine Balance in Current High
 // Performance Computers", 1995.
-#ifndef TESSERA_OFFLOAD_OPTIMIZER_TRIAD_H_
-#define TESSERA_OFFLOAD_OPTIMIZER_TRIAD_H_
+#ifndef TESSERA_OFFLOAD_OPTIMIZER_TESTING_TRIAD_H_
+#define TESSERA_OFFLOAD_OPTIMIZER_TESTING_TRIAD_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -99,4 +99,4 @@ void RunStreamingTriad(const TriadArrays& arrays, double scale);
 
 }  // namespace tessera::offload
 
-#endif  // TESSERA_OFFLOAD_OPTIMIZER_TRIAD_H_
+#endif  // TESSERA_OFFLOAD_OPTIMIZER_TESTING_TRIAD_H_

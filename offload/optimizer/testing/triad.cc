@@ -1,4 +1,4 @@
-#include "offload/optimizer/triad.h"
+#include "offload/optimizer/testing/triad.h"
 
 #include <algorithm>
 #include <barrier>
@@ -17,7 +17,7 @@
 #include "hwy/aligned_allocator.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "offload/optimizer/triad.cc"
+#define HWY_TARGET_INCLUDE "offload/optimizer/testing/triad.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/cache_control.h"

@@ -1,4 +1,4 @@
-#include "offload/optimizer/triad.h"
+#include "offload/optimizer/testing/triad.h"
 
 #include <cstdint>
 #include <limits>

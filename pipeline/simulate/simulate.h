@@ -4,7 +4,6 @@
 //                            Simulate(schedule, costs));
 //   timeline.makespan;
 //   timeline.BubbleRate(0);      // of rank 0
-//   CriticalPath(schedule, timeline);             // critical_path.h
 //
 // Computations. Each rank executes its list in order, each action as soon as
 // its inputs are ready. A forward needs the output of the previous stage, a

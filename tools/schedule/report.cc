@@ -43,24 +43,6 @@ absl::Status Prove(bool lowered, Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// The computations on the critical path.
-absl::StatusOr<std::vector<std::string>> PathOf(
-    const Schedule& schedule, const pipeline::Timeline& timeline,
-    bool overlap) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const pipeline::Path path,
-      pipeline::CriticalPath(schedule, timeline,
-                             {.overlap_communication = overlap}));
-  std::vector<std::string> actions;
-  for (const pipeline::PathStep& step : path.steps) {
-    if (step.kind == pipeline::PathKind::kAction &&
-        Computes(step.action.kind)) {
-      actions.push_back(step.action.ToString());
-    }
-  }
-  return actions;
-}
-
 // False if memory counts micro-batches: every forward adds 1, and its last
 // backward frees it.
 bool HasBytes(const pipeline::Costs& costs) {
@@ -82,9 +64,10 @@ absl::Status Price(const pipeline::Costs& costs, ScheduleReport& report) {
       report.over_limit.push_back(static_cast<int64_t>(rank));
     }
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      report.critical_path,
-      PathOf(report.schedule, *report.timeline, costs.overlap_communication));
+  for (const pipeline::TimedAction& one :
+       pipeline::CriticalPath(report.schedule, *report.timeline)) {
+    report.critical_path.push_back(one.action.ToString());
+  }
   // A schedule above the limit is compared with the bound without a limit.
   TESSERA_ASSIGN_OR_RETURN(
       report.lower_bound,

@@ -47,6 +47,17 @@ TEST(ReportTest, ClosedFormsHold) {
   }
 }
 
+// Through the first stage's forwards of 1F1B's warm-up, then whichever the
+// makespan waits for; the times of the path without gaps add up to it.
+TEST(ReportTest, TheCriticalPathAddsUpToTheMakespan) {
+  ScheduleOptions options = Options({"1f1b"}, 2, 2);
+  options.costs.times = "1,2,0";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto reports, MakeReports(options));
+  EXPECT_EQ(reports[0].timeline->makespan, 9);
+  EXPECT_THAT(reports[0].critical_path,
+              ::testing::ElementsAre("0F0", "1F0", "1B0", "1F1", "1B1", "0B1"));
+}
+
 TEST(ReportTest, EveryNameMakesAValidSchedule) {
   for (const std::string& name : ScheduleNames()) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto reports,

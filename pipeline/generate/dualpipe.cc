@@ -1,16 +1,26 @@
-#include "pipeline/generate/dualpipe.h"
-
 #include <algorithm>
 #include <deque>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "pipeline/generate/draft.h"
+#include "pipeline/generate/generators.h"
 
 namespace tessera::pipeline {
 
 namespace {
 
+struct DualPipeRank {
+  // Distance from the rank at which micro-batches of `near` enter, and its
+  // maximum, on the rank where they turn or meet the other direction.
+  int64_t depth = 0;
+  int64_t most_depth = 0;
+  // Micro-batches in each of the two stages; at least 2 (most_depth + 1).
+  int64_t turns = 0;
+};
+
+// The eight steps of DualPipe and DualPipeV on a rank with two stages: `near`,
+// whose micro-batches have passed `depth` ranks, and `far`.
 class Steps {
  public:
   Steps(const DualPipeRank& rank, ActionList& list, StageTurns& near,
@@ -96,8 +106,6 @@ class Steps {
   std::deque<StageTurns*> waiting_;
 };
 
-}  // namespace
-
 void DualPipeSteps(const DualPipeRank& rank, ActionList& list, StageTurns& near,
                    StageTurns& far) {
   Steps steps(rank, list, near, far);
@@ -105,8 +113,6 @@ void DualPipeSteps(const DualPipeRank& rank, ActionList& list, StageTurns& near,
   steps.Steady();
   steps.CoolDown();
 }
-
-namespace {
 
 std::vector<Action> RankActions(int64_t rank, const PipelineShape& shape,
                                 int64_t pattern_microbatches) {

@@ -5,11 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "pipeline/generate/dualpipe.h"
-#include "pipeline/generate/gpipe.h"
-#include "pipeline/generate/one_f_one_b.h"
-#include "pipeline/generate/v_shaped.h"
-#include "pipeline/generate/zero_bubble.h"
+#include "pipeline/generate/generators.h"
 
 namespace tessera::pipeline {
 namespace {

@@ -1,11 +1,10 @@
-#include "pipeline/generate/one_f_one_b.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "pipeline/generate/draft.h"
+#include "pipeline/generate/generators.h"
 
 namespace tessera::pipeline {
 

@@ -1,5 +1,3 @@
-#include "pipeline/generate/v_shaped.h"
-
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "pipeline/generate/draft.h"
+#include "pipeline/generate/generators.h"
 
 namespace tessera::pipeline {
 

@@ -1,9 +1,8 @@
-#include "pipeline/generate/v_shaped.h"
-
 #include <algorithm>
 
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "pipeline/generate/generators.h"
 #include "pipeline/generate/testing/every_shape.h"
 #include "pipeline/generate/testing/schedule_checker.h"
 #include "pipeline/schedule/schedule_text.h"

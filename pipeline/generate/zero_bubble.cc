@@ -1,5 +1,3 @@
-#include "pipeline/generate/zero_bubble.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -8,6 +6,7 @@
 
 #include "base/status_macros.h"
 #include "pipeline/generate/draft.h"
+#include "pipeline/generate/generators.h"
 
 namespace tessera::pipeline {
 

@@ -217,10 +217,8 @@ absl::Status CompleteDevice(BenchOptions& options) {
     return FlagError("device", options.device,
                      "expected cpu, emulated or cuda");
   }
-  options.bound = false;  // Only memory of the host has one.
   const std::pair<std::string_view, bool> host_flags[] = {
       {"registered", options.registered},
-      {"reproducible", options.reproducible},
       {"algorithm", options.algorithms != std::vector<std::string>{"engine"}}};
   for (const auto& [flag, is_given] : host_flags) {
     if (!is_given) continue;
@@ -278,11 +276,8 @@ std::vector<Flag> CaseFlags(BenchOptions& o) {
       ReductionFlag(o),
       RangeFlag("root", "the root of broadcast, reduce, ...; -r", o.root, 0,
                 kMaxWorld - 1),
-      FieldFlag("registered", "uses buffers from AllocateShared", o.registered),
-      FieldFlag(
-          "reproducible",
-          "also measures reductions in reproducible mode, in separate rows",
-          o.reproducible)};
+      FieldFlag("registered", "uses buffers from AllocateShared",
+                o.registered)};
 }
 
 // How each row is measured and printed.
@@ -303,11 +298,6 @@ std::vector<Flag> MeasurementFlags(BenchOptions& o) {
       FieldFlag("blocking",
                 "waits for every operation instead of measuring batches; -z",
                 o.blocking),
-      FieldFlag(
-          "bound",
-          "also measures a copy of the bytes that the collective has to move; "
-          "share is its time over that of the row",
-          o.bound),
       FieldFlag(
           "format",
           "text, json or csv; ratio is a row's time over that of the first "

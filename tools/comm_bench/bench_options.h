@@ -47,9 +47,7 @@ struct BenchOptions {
   bool blocking = false;
   bool bind = true;
   bool registered = false;
-  bool reproducible = false;
   bool check = true;
-  bool bound = true;
   OutputFormat format = OutputFormat::kText;
   bool quiet = false;
 };

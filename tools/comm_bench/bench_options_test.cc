@@ -143,20 +143,17 @@ TEST(BenchOptionsTest, IrreducibleTypesCanBeCopied) {
 
 TEST(BenchOptionsTest, TheEngineFollowsTheDevice) {
   EXPECT_THAT(ParseOptions({})->engines, ElementsAre("shared_memory"));
-  EXPECT_TRUE(ParseOptions({})->bound);
   TESSERA_ASSERT_OK_AND_ASSIGN(const BenchOptions emulated,
                                ParseOptions({"--device=emulated"}));
   EXPECT_THAT(emulated.engines, ElementsAre("cuda"));
   EXPECT_EQ(emulated.device, "emulated");
-  EXPECT_FALSE(emulated.bound);
 }
 
 TEST(BenchOptionsTest, DevicesRejectFlagsOfTheHost) {
   EXPECT_THAT(ParseOptions({"--device=gpu"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "--device=gpu: expected cpu, emulated or cuda"));
-  for (const std::string flag :
-       {"--registered", "--reproducible", "--algorithm=ring"}) {
+  for (const std::string flag : {"--registered", "--algorithm=ring"}) {
     EXPECT_THAT(ParseOptions({"--device=cuda", flag}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr(flag.substr(0, flag.find('=')))));

@@ -1,13 +1,26 @@
 #include "tools/comm_bench/bench_rank.h"
 
+#include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/device/cuda_device.h"
+#include "base/device/emulated_device.h"
 #include "base/status_macros.h"
 #include "collectives/adaptive/create_adaptive.h"
+#include "collectives/bootstrap/join_job.h"
+#include "collectives/bootstrap/network_options.h"
+#include "collectives/cuda/cuda_communicator.h"
+#include "collectives/engine/engine_registry.h"
 #include "collectives/engine/operation_context.h"
+#include "collectives/in_process/in_process.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/shared_memory/shared_memory.h"
+#include "collectives/two_level/two_level_engine.h"
 
 namespace tessera::tools {
 namespace {
@@ -15,18 +28,158 @@ namespace {
 using collectives::Communicator;
 using collectives::Engine;
 using collectives::MonotonicNanos;
+using collectives::Store;
 using collectives::Work;
 
 using Seconds = std::vector<double>;
 
+constexpr absl::Duration kJoinTimeout = absl::Seconds(30);
+
+std::vector<std::string> NamesFor(std::string_view device) {
+  if (device == "cuda") return {"cuda", "nccl"};
+  if (device == "emulated") return {"cuda"};
+  std::vector<std::string> names = collectives::RegisteredEngines();
+  if (std::find(names.begin(), names.end(), "mpi") != names.end()) {
+    names.push_back("mpi_blocking");
+  }
+  names.insert(names.end(), {"in_process", "shared_memory"});
+  return names;
+}
+
+// The engine of this process's only rank.
+absl::StatusOr<std::unique_ptr<Engine>> MakeProcess(const std::string& name,
+                                                    Store& store) {
+  if (name == "shared_memory" || name == "nccl") {
+    return collectives::CreateSharedMemoryEngine(store);
+  }
+  collectives::EngineSetup setup = {
+      .rank = store.rank(), .size = store.size(), .store = &store};
+  if (name == "gloo" || name == "auto") {
+    TESSERA_ASSIGN_OR_RETURN(
+        setup.options, collectives::NetworkOptions(
+                           collectives::ProcessEnvironment(), kJoinTimeout));
+  }
+  if (name != "mpi_blocking") return collectives::CreateEngine(name, setup);
+  setup.options = {{"blocking", "true"}};
+  return collectives::CreateEngine("mpi", setup);
+}
+
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<Engine>> MakeControlEngine(Store& store) {
+  constexpr char kName[] = "comm_bench";
+  return collectives::CreateTwoLevelEngine(
+      store, {.shared_memory = {.name = kName}},
+      [&]() -> absl::StatusOr<std::unique_ptr<Engine>> {
+        collectives::EngineSetup setup = {
+            .rank = store.rank(), .size = store.size(), .store = &store};
+        TESSERA_ASSIGN_OR_RETURN(
+            setup.options,
+            collectives::NetworkOptions(collectives::ProcessEnvironment(),
+                                        kJoinTimeout));
+        setup.options["name"] = kName;
+        return collectives::CreateEngine("gloo", setup);
+      });
+}
+
+namespace {
+
+// The GPUs that ranks can have, in the order of their numbers.
+absl::StatusOr<std::vector<int>> UsableGpus() {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> found,
+                           FindCudaDevices());
+  std::vector<int> usable;
+  for (const CudaDeviceInfo& gpu : found) {
+    if (gpu.usable.ok()) usable.push_back(gpu.ordinal);
+  }
+  if (usable.empty()) return found[0].usable;
+  return usable;
+}
+
+// Gives the GPUs to the ranks in turn. NCCL refuses two ranks on one GPU.
+absl::Status AddGpus(int64_t first_rank, bool share,
+                     std::vector<RankParts>& parts) {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int> usable, UsableGpus());
+  std::map<int, std::shared_ptr<Device>> by_ordinal;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t rank = static_cast<size_t>(first_rank) + i;
+    if (rank >= usable.size() && !share) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", rank, " has no GPU: ", usable.size(),
+          " are usable and nccl needs one for each rank; use --np=",
+          usable.size(), ", or --engine=cuda, whose ranks share"));
+    }
+    const int ordinal = usable[rank % usable.size()];
+    std::shared_ptr<Device>& device = by_ordinal[ordinal];
+    if (device == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(device,
+                               CudaDevice::Create({.ordinal = ordinal}));
+    }
+    parts[i].device = device;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status BenchEngine::Check() const {
+  std::string known;
+  for (const std::string_view place : {"cpu", "cuda", "emulated"}) {
+    const std::vector<std::string> names = NamesFor(place);
+    if (place == device &&
+        std::find(names.begin(), names.end(), name) != names.end()) {
+      return absl::OkStatus();
+    }
+    absl::StrAppend(&known, known.empty() ? "" : "; ", "--device=", place, ": ",
+                    absl::StrJoin(names, " "));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown engine \"", name, "\" with --device=", device,
+                   " in this binary; the engines are: ", known));
+}
+
+bool BenchEngine::IsThreads() const {
+  return name == (device == "cpu" ? "in_process" : "cuda");
+}
+
+absl::StatusOr<std::vector<RankParts>> BenchEngine::Make(int64_t world,
+                                                         Store& store) const {
+  std::vector<RankParts> parts(IsThreads() ? static_cast<size_t>(world) : 1);
+  if (IsThreads()) {
+    TESSERA_ASSIGN_OR_RETURN(auto engines,
+                             collectives::CreateInProcessEngines(world));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i].engine = std::move(engines[i]);
+    }
+  } else {
+    TESSERA_ASSIGN_OR_RETURN(parts[0].engine, MakeProcess(name, store));
+  }
+  if (device == "cuda") {
+    TESSERA_RETURN_IF_ERROR(
+        AddGpus(IsThreads() ? 0 : store.rank().value(), name == "cuda", parts));
+  } else if (device == "emulated") {
+    TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Device> emulated,
+                             EmulatedDevice::Create());
+    for (RankParts& part : parts) part.device = emulated;
+  }
+  return parts;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> BenchEngine::OnDevice(
+    std::unique_ptr<Communicator> host, Device& on_device) const {
+  if (name == "nccl") {
+    return collectives::CreateNcclCommunicator(std::move(host), on_device);
+  }
+  return device == "cuda" ? collectives::native::CreateCudaCommunicator(
+                                std::move(host), on_device)
+                          : collectives::emulated::CreateCudaCommunicator(
+                                std::move(host), on_device);
+}
+
 std::string Variant::Name() const {
-  const std::string_view name =
-      adaptive
-          ? "adaptive"
-          : AlgorithmName(algorithm.value_or(collectives::Algorithm::kEngine));
-  return absl::StrCat(name, reproducible ? "+reproducible" : "");
+  return std::string(adaptive ? "adaptive"
+                              : AlgorithmName(algorithm.value_or(
+                                    collectives::Algorithm::kEngine)));
 }
 
 absl::StatusOr<std::unique_ptr<BenchRank>> BenchRank::Create(
@@ -56,32 +209,21 @@ Capabilities BenchRank::capabilities() const {
   return result;
 }
 
-// A second group of all ranks on the same engine.
-absl::StatusOr<std::unique_ptr<Communicator>> BenchRank::MakeCommunicator(
-    const Variant& variant) {
-  TESSERA_ASSIGN_OR_RETURN(
-      std::unique_ptr<Engine> engine,
-      collectives::Duplicate(*engine_, ++groups_, absl::Minutes(1)));
-  collectives::CommunicatorOptions options = plain_->options();
-  options.chooser = nullptr;  // Not the one of plain_.
-  options.reproducible = variant.reproducible;
-  return variant.adaptive
-             ? collectives::CreateAdaptiveCommunicator(std::move(engine),
-                                                       std::move(options))
-             : Communicator::Create(std::move(engine), std::move(options));
-}
-
 absl::Status BenchRank::Prepare(const Task& task) {
   communicator_ = plain_.get();
-  const Variant& variant = task.variant;
-  if (variant.adaptive || variant.reproducible) {
-    auto& place = others_[variant.reproducible][variant.adaptive];
-    if (place == nullptr) {
-      TESSERA_ASSIGN_OR_RETURN(place, MakeCommunicator(variant));
+  if (task.variant.adaptive) {
+    constexpr uint32_t kGroup = 1000;  // Above the group numbers of plain_.
+    if (adaptive_ == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(
+          std::unique_ptr<Engine> engine,
+          collectives::Duplicate(*engine_, kGroup, absl::Minutes(1)));
+      TESSERA_ASSIGN_OR_RETURN(
+          adaptive_,
+          collectives::CreateAdaptiveCommunicator(std::move(engine), {}));
     }
-    communicator_ = place.get();
+    communicator_ = adaptive_.get();
   }
-  call_.algorithm = variant.algorithm;
+  call_.algorithm = task.variant.algorithm;
   // Registered memory belongs to a communicator.
   Communicator& owner = options_.registered ? *communicator_ : *plain_;
   // In place every operation of a batch needs its own buffers.

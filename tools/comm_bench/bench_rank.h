@@ -1,4 +1,5 @@
-// BenchRank: one rank of an engine under test, which times operations.
+// BenchEngine: an engine under test; BenchRank: one rank of it, which times
+// operations.
 //
 // All ranks of an engine make the same calls in the same order. Before each
 // iteration the buffers are rewritten and a barrier of the engine under test,
@@ -18,22 +19,60 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
+#include "collectives/bootstrap/store.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
-#include "tools/comm_bench/bench_engines.h"
 #include "tools/comm_bench/bench_options.h"
 #include "tools/comm_bench/operands.h"
 
 namespace tessera::tools {
+
+// The engine over which the processes of a job agree on the course of the
+// measurements, apart from those under test: shared memory, and gloo between
+// hosts.
+absl::StatusOr<std::unique_ptr<collectives::Engine>> MakeControlEngine(
+    collectives::Store& store);
+
+// The parts of a rank: the engine of the host, and the device, which ranks may
+// share, if operations run on one.
+struct RankParts {
+  std::unique_ptr<collectives::Engine> engine;
+  std::shared_ptr<Device> device = nullptr;
+};
+
+// For memory of "cpu": in_process, shared_memory, and those whose registration
+// is linked (collectives/engine/engine_registry.h), such as auto for several
+// hosts; mpi_blocking is mpi with
+// its option `blocking`. For "cuda": cuda, whose ranks are threads that take
+// the GPUs in turn, and nccl, a process for each GPU. For "emulated": cuda,
+// with one emulated device for all ranks.
+struct BenchEngine {
+  std::string device;
+  std::string name;
+
+  // InvalidArgument with the known names if there is no such engine.
+  absl::Status Check() const;
+  // Ranks are threads of one process.
+  bool IsThreads() const;
+  // Processes have to be started by mpirun.
+  bool IsMpi() const { return name == "mpi" || name == "mpi_blocking"; }
+
+  // The ranks of this process, all of `world` if they are threads, otherwise
+  // the store's. A collective of all processes with ranks.
+  absl::StatusOr<std::vector<RankParts>> Make(int64_t world,
+                                              collectives::Store& store) const;
+  // A collective over the ranks of `host`.
+  absl::StatusOr<std::unique_ptr<collectives::Communicator>> OnDevice(
+      std::unique_ptr<collectives::Communicator> host, Device& on_device) const;
+};
 
 // One way to execute an operation, which a case compares with others. Without
 // an algorithm the communicator chooses: its default, or the adaptive choice.
 struct Variant {
   std::optional<collectives::Algorithm> algorithm = std::nullopt;
   bool adaptive = false;
-  bool reproducible = false;
 
-  // "ring", "engine+reproducible".
+  // "ring", "engine", "adaptive".
   std::string Name() const;
   friend bool operator==(const Variant&, const Variant&) = default;
 };
@@ -78,8 +117,6 @@ class BenchRank {
 
   // Prepares communicator_, call_ and operands_.
   absl::Status Prepare(const Task& task);
-  absl::StatusOr<std::unique_ptr<collectives::Communicator>> MakeCommunicator(
-      const Variant& variant);
   absl::Status RunBatch(int64_t batch);
 
   const BenchOptions& options_;
@@ -87,10 +124,9 @@ class BenchRank {
   std::shared_ptr<Device> device_;         // Null for memory of the host.
   std::unique_ptr<Queue> queue_;           // Copies operands.
   collectives::Engine* engine_ = nullptr;  // Owned by plain_.
-  uint32_t groups_ = 1000;                 // Above the group numbers of plain_.
   std::unique_ptr<collectives::Communicator> plain_;
-  // [reproducible][adaptive]; created on first use.
-  std::unique_ptr<collectives::Communicator> others_[2][2];
+  // Another group of all ranks; created on first use.
+  std::unique_ptr<collectives::Communicator> adaptive_;
   // The communicator and options of the current task.
   collectives::Communicator* communicator_ = nullptr;
   collectives::CallOptions call_;

@@ -1,12 +1,7 @@
 #include "tools/comm_bench/bench_run.h"
 
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <barrier>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -21,13 +16,10 @@
 #include "base/byte_size.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "base/tensor/memory.h"
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/operation_context.h"
-#include "collectives/reduction/copy.h"
 #include "nlohmann/json.hpp"
-#include "tools/comm_bench/bench_engines.h"
 #include "tools/comm_bench/report.h"
 #include "topology/rank.h"
 
@@ -65,87 +57,6 @@ std::vector<Variant> Named(const std::string& name, const Capabilities& engine,
     }
   }
   return variants;
-}
-
-// The bytes that a rank has to read and write at least, on average, for a
-// message of S `bytes` and n ranks.
-int64_t TrafficOf(OpKind op, int64_t bytes, int64_t world) {
-  switch (op) {
-    case OpKind::kBarrier:
-      return 0;
-    case OpKind::kReduce:
-    case OpKind::kReduceScatter:  // Part i of n inputs; writes it once.
-      return bytes + bytes / world;
-    case OpKind::kGather:
-    case OpKind::kScatter:
-      return 2 * bytes / world;
-    default:  // All-reduce: part i of n inputs, written to n outputs.
-      return 2 * bytes;
-  }
-}
-
-double ThreadSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) +
-         static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-// Seconds in which `world` threads, bound like ranks, copy `half` bytes each,
-// with 2 * half bytes of `memory`: the median over passes. Measures each
-// thread's own processor time; threads that share a processor take turns.
-double TimeCopies(std::byte* memory, size_t half, int64_t world,
-                  collectives::StoreMode stores,
-                  const std::vector<int>& processors) {
-  constexpr int kPasses = 15;
-  std::barrier<> barrier{static_cast<ptrdiff_t>(world)};
-  std::vector<Seconds> by_rank(static_cast<size_t>(world));
-  const auto run = [&](int64_t rank) {
-    // Without permission the thread stays where it is.
-    static_cast<void>(
-        BindThisThread(ShareOfProcessors(processors, rank, world)));
-    std::byte* const from = memory + static_cast<size_t>(2 * rank) * half;
-    std::memset(from, 1, 2 * half);
-    int64_t repeats = 1;
-    for (int pass = 0; pass < kPasses; ++pass) {
-      barrier.arrive_and_wait();
-      const double begin = ThreadSeconds();
-      for (int64_t i = 0; i < repeats; ++i) {
-        collectives::CopyBytes(from + half, from, static_cast<int64_t>(half),
-                               stores);
-      }
-      const double once = std::max(ThreadSeconds() - begin, 1e-9) /
-                          static_cast<double>(repeats);
-      by_rank[static_cast<size_t>(rank)].push_back(once);
-      repeats = BatchFor(once, /*on_device=*/false);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < world; ++rank) threads.emplace_back(run, rank);
-  for (std::thread& thread : threads) thread.join();
-  const double sharing =
-      static_cast<double>(world) / static_cast<double>(processors.size());
-  return Median(SlowestOf(by_rank, kPasses)) * std::max(1.0, sharing);
-}
-
-// The faster one of ordinary and streaming stores for `traffic` bytes of each
-// rank; nullopt without bytes, or if the buffers need more than half of the
-// free memory.
-std::optional<double> MeasureCopies(int64_t traffic, int64_t world,
-                                    const std::vector<int>& processors) {
-  constexpr size_t kStreamedBytes = 1 << 19;
-  const auto half = static_cast<size_t>(traffic / 2);
-  const int64_t free = sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  if (half == 0 || traffic > free / 2 / world) return std::nullopt;
-  absl::StatusOr<Buffer> memory = Buffer::Allocate(
-      HostMemory(), 2 * half * static_cast<size_t>(world), 4096);
-  if (!memory.ok()) return std::nullopt;
-  const double cached = TimeCopies(memory->data(), half, world,
-                                   collectives::StoreMode::kCached, processors);
-  if (half < kStreamedBytes) return cached;
-  return std::min(cached,
-                  TimeCopies(memory->data(), half, world,
-                             collectives::StoreMode::kStreaming, processors));
 }
 
 // An engine under test, and its ranks in this process.
@@ -239,16 +150,11 @@ class Schedule {
   // is bound to its share.
   absl::Status StartRanks(Subject& subject, collectives::Store& store) {
     static_cast<void>(BindThisThread(processors_));
-    const LocalRanks local = {.ranks = subject.engine.IsThreads()
-                                           ? collectives::AllRanks(world_)
-                                           : std::vector{processes_->rank()},
-                              .world = world_,
-                              .store = &store};
     Seconds capabilities(2);
     if (!subject.engine.IsThreads() || processes_->rank() == Rank(0)) {
       TESSERA_ASSIGN_OR_RETURN(
-          std::vector<RankParts> parts, subject.engine.Make(local),
-          Annotate(_, absl::StrCat(where_, ": rank ", local.ranks[0].value())));
+          std::vector<RankParts> parts, subject.engine.Make(world_, store),
+          Annotate(_, absl::StrCat(where_, ": rank ", store.rank().value())));
       subject.local.resize(parts.size());
       ForEachRank(subject, [&](size_t i) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(
@@ -372,16 +278,6 @@ class Schedule {
     return turns;
   }
 
-  // The bound is that of memory of this host; without enough memory it is left
-  // out.
-  std::optional<double> BoundOf(OpKind op, int64_t bytes) const {
-    if (!options_.bound || place_.local_world != world_ ||
-        processes_->rank() != Rank(0)) {
-      return std::nullopt;
-    }
-    return MeasureCopies(TrafficOf(op, bytes, world_), world_, processors_);
-  }
-
   // Measures all variants in turns; a row for each, in their order.
   absl::Status RunCase(const Task& common) {
     case_name_ = absl::StrCat(OpKindName(common.op), " of ",
@@ -390,7 +286,6 @@ class Schedule {
     std::vector<Turn> turns = TurnsOf(common);
     if (turns.empty()) return absl::OkStatus();
     TESSERA_RETURN_IF_ERROR(RunTurns(turns));
-    const std::optional<double> bound = BoundOf(common.op, common.bytes);
     const double first = std::max(Median(turns[0].seconds), 1e-12);
     for (size_t i = 0; i < turns.size(); ++i) {
       const Turn& turn = turns[i];
@@ -404,7 +299,6 @@ class Schedule {
                  .bytes = common.bytes,
                  .iterations = static_cast<int64_t>(turn.seconds.size()),
                  .seconds = Median(turn.seconds),
-                 .bound_seconds = bound,
                  .checked = options_.check};
       row.ratio = row.seconds / first;
       if (common.op != OpKind::kBarrier) {
@@ -469,12 +363,6 @@ std::vector<Variant> VariantsFor(const BenchOptions& options,
         variants.push_back(variant);
       }
     }
-  }
-  if (!options.reproducible || !Reduces(op)) return variants;
-  const size_t usual = variants.size();
-  for (size_t i = 0; i < usual; ++i) {
-    variants.push_back(variants[i]);
-    variants.back().reproducible = true;
   }
   return variants;
 }

@@ -24,8 +24,7 @@
 namespace tessera::tools {
 
 // The variants of options.algorithms that an engine has for `op`, in that
-// order. "all" is the engine's own, if it has one, then every algorithm. With
-// options.reproducible each reduction has a second, reproducible variant.
+// order. "all" is the engine's own, if it has one, then every algorithm.
 std::vector<Variant> VariantsFor(const BenchOptions& options,
                                  const Capabilities& engine,
                                  collectives::OpKind op);

@@ -19,11 +19,9 @@ using ::testing::IsEmpty;
 Capabilities Everything() { return {0x1ff, true}; }
 
 std::vector<std::string> Names(const std::vector<std::string>& algorithms,
-                               const Capabilities& engine, OpKind op,
-                               bool reproducible = false) {
+                               const Capabilities& engine, OpKind op) {
   BenchOptions options;
   options.algorithms = algorithms;
-  options.reproducible = reproducible;
   std::vector<std::string> names;
   for (const Variant& variant : VariantsFor(options, engine, op)) {
     names.push_back(variant.Name());
@@ -52,14 +50,6 @@ TEST(VariantTest, OmitsUnsupportedAlgorithms) {
   EXPECT_THAT(Names({"bruck"}, Everything(), OpKind::kAllReduce), IsEmpty());
   EXPECT_THAT(Names({"ring"}, Capabilities{0x1ff, false}, OpKind::kAllReduce),
               IsEmpty());
-}
-
-TEST(VariantTest, ReproducibleIsForReductionsOnly) {
-  EXPECT_THAT(Names({"engine", "ring"}, Everything(), OpKind::kAllReduce, true),
-              ElementsAre("engine", "ring", "engine+reproducible",
-                          "ring+reproducible"));
-  EXPECT_THAT(Names({"ring"}, Everything(), OpKind::kAllGather, true),
-              ElementsAre("ring"));
 }
 
 TEST(BatchTest, TakesFortyMicrosecondsOrMore) {

@@ -9,7 +9,7 @@ fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 small="-b 8 -e 4K -f 8 -n 3 -w 1"
 
 header=engine,algorithm,op,dtype,world,bytes,iterations,time_us,algbw_GBps,busbw_GBps,ratio,count,redop,root,wrong
-header=$header,in_place_time_us,in_place_algbw_GBps,in_place_busbw_GBps,bound_us,share
+header=$header,in_place_time_us,in_place_algbw_GBps,in_place_busbw_GBps
 "$bench" $small --engine=shared_memory,in_process --np=2,3 --format=csv >out.csv 2>err.txt || fail "csv: $(cat err.txt)"
 [ "$(head -1 out.csv)" = $header ] || fail "header: $(head -1 out.csv)"
 [ "$(wc -l <out.csv)" = 17 ] || fail "lines: $(cat out.csv)"
@@ -24,7 +24,7 @@ rows = document["rows"]
 assert len(rows) == 9, rows
 assert {row["algorithm"] for row in rows} == {"engine", "ring"}, rows
 assert all(row["time_us"] > 0 for row in rows)
-assert rows[0]["ratio"] == 1 and rows[0]["bound_us"] > 0
+assert rows[0]["ratio"] == 1 and rows[0]["in_place_time_us"] > 0
 END
 
 "$bench" $small --engine=in_process -t 2 -g 2 >out.txt || fail text

@@ -23,7 +23,7 @@
 #include "collectives/bootstrap/join_job.h"
 #include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
-#include "tools/comm_bench/bench_engines.h"
+#include "tools/comm_bench/bench_rank.h"
 #include "tools/launch/launch_command.h"
 #include "tools/launch/launcher.h"
 
@@ -143,21 +143,22 @@ std::optional<std::string> LauncherVariable(std::string_view name) {
   return lookup(name);
 }
 
+// What a process that RunBenchmark started does: sends rank 0's rows.
 absl::Status RunProcess(int64_t world,
                         const std::vector<std::string>& arguments) {
   TESSERA_ASSIGN_OR_RETURN(const BenchOptions options, ParseOptions(arguments));
   TESSERA_ASSIGN_OR_RETURN(const collectives::Job job,
                            collectives::JoinJob(LauncherVariable));
-  BenchEvents events = {.on_row = [](const Json&, const std::string&) {},
-                        .on_progress = [](const std::string&) {}};
-  if (job.rank == topology::Rank(0)) {
-    events.on_progress = [](const std::string& where) {
-      Send({{kProgress, where}});
-    };
-    events.on_row = [](const Json& row, const std::string& text) {
-      Send({{kRow, row}, {kText, text}});
-    };
-  }
+  const bool sends = job.rank == topology::Rank(0);
+  const BenchEvents events = {
+      .on_row =
+          [=](const Json& row, const std::string& text) {
+            if (sends) Send({{kRow, row}, {kText, text}});
+          },
+      .on_progress =
+          [=](const std::string& where) {
+            if (sends) Send({{kProgress, where}});
+          }};
   return RunSchedule(options, {world, job.rank.value(), world}, *job.store,
                      events, Fail);
 }

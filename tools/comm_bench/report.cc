@@ -28,11 +28,6 @@ std::string_view RedopOf(const Row& row) {
 
 int64_t RootOf(const Row& row) { return HasRoot(row.op) ? row.root : -1; }
 
-std::optional<double> ShareOf(const Row& row) {
-  if (!row.bound_seconds.has_value() || row.seconds <= 0) return std::nullopt;
-  return *row.bound_seconds / row.seconds;
-}
-
 // time, algbw, busbw, #wrong.
 std::string TextOf(const Row& row, std::optional<double> seconds) {
   if (!seconds.has_value()) {
@@ -68,17 +63,11 @@ Json RowToJson(const Row& row) {
                {"wrong", row.checked ? Json(0) : Json()},
                {"in_place_time_us", nullptr},
                {"in_place_algbw_GBps", nullptr},
-               {"in_place_busbw_GBps", nullptr},
-               {"bound_us", nullptr},
-               {"share", nullptr}};
+               {"in_place_busbw_GBps", nullptr}};
   if (const auto seconds = row.in_place_seconds) {
     json["in_place_time_us"] = *seconds * kMicro;
     json["in_place_algbw_GBps"] = Bandwidth(row, *seconds);
     json["in_place_busbw_GBps"] = BusBandwidth(row, *seconds);
-  }
-  if (const auto share = ShareOf(row)) {
-    json["bound_us"] = *row.bound_seconds * kMicro;
-    json["share"] = *share;
   }
   return json;
 }
@@ -90,22 +79,19 @@ std::string RowToText(const Row& row, const Row* previous) {
     text = absl::StrFormat(
         "# %s, %d ranks\n"
         "#%67s%32s\n"
-        "#%11s %12s %9s %11s %5s  %9s %7s %7s %6s  %9s %7s %7s %6s %6s %6s  "
+        "#%11s %12s %9s %11s %5s  %9s %7s %7s %6s  %9s %7s %7s %6s %6s  "
         "engine, algorithm\n"
         "#%11s %12s %27s  %9s %7s %7s %6s  %9s %7s %7s\n",
         OpKindName(row.op), row.world, "out-of-place", "in-place", "size",
         "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
-        "time", "algbw", "busbw", "#wrong", "ratio", "share", "(B)",
-        "(elements)", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)",
-        "(GB/s)");
+        "time", "algbw", "busbw", "#wrong", "ratio", "(B)", "(elements)", "",
+        "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)");
   }
-  const auto share = ShareOf(row);
   absl::StrAppendFormat(
-      &text, "%12d %12d %9s %11s %5d%s%s %6.2f %6s  %s, %s\n", row.bytes,
+      &text, "%12d %12d %9s %11s %5d%s%s %6.2f  %s, %s\n", row.bytes,
       row.bytes / SizeInBytes(row.dtype), DTypeName(row.dtype), RedopOf(row),
       RootOf(row), TextOf(row, row.seconds), TextOf(row, row.in_place_seconds),
-      row.ratio, share ? absl::StrFormat("%.0f%%", 100 * *share) : "N/A",
-      row.engine, row.algorithm);
+      row.ratio, row.engine, row.algorithm);
   return text;
 }
 

@@ -14,7 +14,7 @@ namespace tessera::tools {
 
 struct Row {
   std::string engine = "";
-  std::string algorithm = "";  // "engine": its own; may end in "+reproducible".
+  std::string algorithm = "";  // "engine": its own.
   collectives::OpKind op = collectives::OpKind::kAllReduce;
   DType dtype = DType::kF32;
   collectives::ReduceOp reduction = collectives::ReduceOp::kSum;
@@ -25,21 +25,19 @@ struct Row {
   // Median over iterations of the slowest rank.
   double seconds = 0;
   std::optional<double> in_place_seconds = std::nullopt;
-  double ratio = 1;  // seconds over those of the first row of this case.
-  // A copy of the bytes that the collective has to move.
-  std::optional<double> bound_seconds = std::nullopt;
+  double ratio = 1;     // seconds over those of the first row of this case.
   bool checked = true;  // No element was wrong.
 };
 
 // The columns of CSV and JSON, which are stable: engine, algorithm, op, dtype,
 // world, bytes, iterations, time_us, algbw_GBps, busbw_GBps, ratio, count,
 // redop, root, wrong, in_place_time_us, in_place_algbw_GBps,
-// in_place_busbw_GBps, bound_us, share. Bandwidths are in 10^9 bytes a second,
+// in_place_busbw_GBps. Bandwidths are in 10^9 bytes a second,
 // as nccl-tests define them; values that were not measured are null.
 nlohmann::ordered_json RowToJson(const Row& row);
 
-// A line of the text report: the columns of nccl-tests, then ratio, share,
-// engine and algorithm; after a heading unless `previous` is a row of the same
+// A line of the text report: the columns of nccl-tests, then ratio, engine
+// and algorithm; after a heading unless `previous` is a row of the same
 // collective and number of ranks.
 std::string RowToText(const Row& row, const Row* previous);
 

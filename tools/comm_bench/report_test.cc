@@ -22,8 +22,7 @@ Row Example() {
           .iterations = 20,
           .seconds = 1e-3,
           .in_place_seconds = 2e-3,
-          .ratio = 2,
-          .bound_seconds = 5e-4};
+          .ratio = 2};
 }
 
 TEST(RowTest, BandwidthsAreThoseOfNcclTests) {
@@ -46,12 +45,12 @@ TEST(RowTest, ColumnsKeepTheirOrder) {
   for (const auto& [name, value] : json.items()) {
     names.push_back(name);
   }
-  EXPECT_THAT(names, ::testing::ElementsAre(
-                         "engine", "algorithm", "op", "dtype", "world", "bytes",
-                         "iterations", "time_us", "algbw_GBps", "busbw_GBps",
-                         "ratio", "count", "redop", "root", "wrong",
-                         "in_place_time_us", "in_place_algbw_GBps",
-                         "in_place_busbw_GBps", "bound_us", "share"));
+  EXPECT_THAT(names,
+              ::testing::ElementsAre(
+                  "engine", "algorithm", "op", "dtype", "world", "bytes",
+                  "iterations", "time_us", "algbw_GBps", "busbw_GBps", "ratio",
+                  "count", "redop", "root", "wrong", "in_place_time_us",
+                  "in_place_algbw_GBps", "in_place_busbw_GBps"));
 }
 
 TEST(RowTest, JsonHoldsEverythingThatWasMeasured) {
@@ -64,7 +63,6 @@ TEST(RowTest, JsonHoldsEverythingThatWasMeasured) {
   EXPECT_EQ(json["root"], -1);
   EXPECT_EQ(json["wrong"], 0);
   EXPECT_DOUBLE_EQ(json["time_us"], 1000);
-  EXPECT_DOUBLE_EQ(json["share"], 0.5);
 }
 
 TEST(RowTest, NullIsWhatWasNotMeasured) {
@@ -72,8 +70,8 @@ TEST(RowTest, NullIsWhatWasNotMeasured) {
       RowToJson({.op = OpKind::kBroadcast, .root = 3, .checked = false});
   EXPECT_EQ(json["root"], 3);
   EXPECT_EQ(json["redop"], "none");
-  for (const char* name : {"wrong", "in_place_time_us", "in_place_busbw_GBps",
-                           "bound_us", "share"}) {
+  for (const char* name :
+       {"wrong", "in_place_time_us", "in_place_busbw_GBps"}) {
     EXPECT_TRUE(json[name].is_null()) << name;
   }
 }
@@ -85,7 +83,7 @@ TEST(RowTest, TextHasTheColumnsOfNcclTestsUnderAHeading) {
   EXPECT_THAT(text,
               HasSubstr("     1000000       250000       f32         sum    -1"
                         "       1000    1.00    1.50      0"
-                        "       2000    0.50    0.75      0   2.00    50%  "
+                        "       2000    0.50    0.75      0   2.00  "
                         "shared_memory, ring\n"));
   // Whatever reads nccl-tests' output leaves out lines that begin with #.
   EXPECT_THAT(RowToText(row, &row), Not(HasSubstr("#")));

@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
 #include "tools/offload_bench/bench_options.h"
-#include "tools/offload_bench/measure_device.h"
+#include "tools/offload_bench/measure.h"
 #include "tools/offload_bench/measurement.h"
 #include "tools/offload_bench/simulate_step.h"
 

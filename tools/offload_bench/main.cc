@@ -10,8 +10,7 @@
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/offload_bench/bench_options.h"
-#include "tools/offload_bench/measure_device.h"
-#include "tools/offload_bench/measure_file.h"
+#include "tools/offload_bench/measure.h"
 #include "tools/offload_bench/measurement.h"
 #include "tools/offload_bench/simulate_step.h"
 

@@ -1,5 +1,3 @@
-#include "tools/offload_bench/measure_device.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -10,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
+#include "tools/offload_bench/measure.h"
 
 namespace tessera::offload_bench {
 namespace {

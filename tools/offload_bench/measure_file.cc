@@ -1,5 +1,3 @@
-#include "tools/offload_bench/measure_file.h"
-
 #include <fcntl.h>
 #include <sys/statvfs.h>
 
@@ -26,6 +24,7 @@
 #include "offload/file/async_file.h"
 #include "offload/file/io_engine.h"
 #include "offload/tier/file_tier.h"
+#include "tools/offload_bench/measure.h"
 
 namespace tessera::offload_bench {
 namespace {

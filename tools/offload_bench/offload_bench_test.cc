@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/offload_bench/bench_options.h"
-#include "tools/offload_bench/measure_file.h"
+#include "tools/offload_bench/measure.h"
 #include "tools/offload_bench/measurement.h"
 
 namespace tessera::offload_bench {

@@ -1,8 +1,10 @@
-// The measurement of the file tier.
-#ifndef TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_FILE_H_
-#define TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_FILE_H_
+// The measurements: the file tier, and copies between page-locked host memory
+// and a device.
+#ifndef TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_H_
+#define TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_H_
 
 #include "absl/status/status.h"
+#include "base/device/device.h"
 #include "tools/offload_bench/bench_options.h"
 #include "tools/offload_bench/measurement.h"
 
@@ -17,6 +19,13 @@ namespace tessera::offload_bench {
 absl::Status MeasureFileTier(const OffloadBenchOptions& options,
                              const Sink& sink);
 
+// Up, down, and both at the same time on two queues: a pass moves `size` bytes
+// each way, enqueues all blocks and waits for the last. The limit is the rate
+// of `step.pcie_bytes_per_second` each way. Before, DataLoss if bytes differ
+// after a copy up and down.
+absl::Status MeasureCopies(Device& device, const OffloadBenchOptions& options,
+                           const Sink& sink);
+
 }  // namespace tessera::offload_bench
 
-#endif  // TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_FILE_H_
+#endif  // TESSERA_TOOLS_OFFLOAD_BENCH_MEASURE_H_

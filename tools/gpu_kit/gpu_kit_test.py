@@ -108,7 +108,7 @@ class RejectionTest(KitTest):
         code, out, err = self.call()
         self.assertEqual((code, out), (2, ""))
         self.assertEqual(err.count("\n"), 1, err)
-        self.assertRegex(err, "no GPU on this machine|built without the CUDA toolkit: .* it lacks cuda_convert_test")
+        self.assertRegex(err, "no GPU on this machine|built without the CUDA toolkit: .* it lacks cuda_ops_benchmark")
         self.assertFalse(os.path.exists(self.results))
 
     def test_explains_invalid_flags(self):

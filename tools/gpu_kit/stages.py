@@ -29,7 +29,7 @@ PLANS = {
 CALL_SECONDS = 540
 STAGES = [stage for plan in PLANS.values() for stage in plan]
 GPU_TESTS = {  # The seconds that each takes, mostly for references on the host.
-    "cuda_device_gpu_test": 10, "cuda_convert_test": 20, "cuda_test": 10, "cuda_ops_gpu_test": 200,
+    "cuda_device_gpu_test": 10, "cuda_test": 10, "cuda_ops_gpu_test": 200,
     "cuda_state_ops_gpu_test": 30, "cuda_communicator_gpu_test": 40, "native_nccl_test": 20}
 # Tests of this project's own kernels, and their seconds under compute-sanitizer.
 _KERNEL_TESTS = {"cuda_state_ops_gpu_test": 25, "cuda_communicator_gpu_test": 30, "cuda_ops_gpu_test": 60}

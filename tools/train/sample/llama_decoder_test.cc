@@ -277,7 +277,16 @@ std::vector<model_files::ModelConfig> Models() {
   model_files::ModelConfig smol = small;
   smol.architecture = model_files::Architecture::kSmolLm3;
   smol.no_rope_layers = {1};
-  return {biased, windows, mixtral, dots, gemma, gemma3, gemma2, olmo, smol};
+  model_files::ModelConfig oss = small;
+  oss.architecture = model_files::Architecture::kGptOss;
+  oss.qkv_bias = oss.output_bias = oss.sinks = true;
+  oss.glu = tensor_parallel::GluKind::kClampedGlu;
+  oss.window = 4;
+  oss.full_layers = {1};
+  oss.mixture = {
+      .experts = 5, .per_token = 2, .intermediate = 9, .biases = true};
+  return {biased, windows, mixtral, dots, gemma,
+          gemma3, gemma2,  olmo,    smol, oss};
 }
 
 TEST_P(LlamaDecoderTest, MatchesTrainingModel) {

@@ -137,6 +137,22 @@ absl::StatusOr<std::vector<RmsNorm>> QkNorms(const TensorGroup& group,
   return norms;
 }
 
+// The sinks of the rank's heads; none without sinks.
+absl::StatusOr<std::optional<Parameter>> SinksOf(
+    const TensorGroup& group, const AttentionOptions& options,
+    const FusedPartition& partition) {
+  if (!options.sinks) return std::optional<Parameter>();
+  const IndexRange rows = partition.RangeOf(kQuery, group.rank());
+  const int64_t d = options.head_size;
+  TESSERA_ASSIGN_OR_RETURN(
+      Parameter sinks,
+      Parameter::Create(group, {.name = "sinks",
+                                .shape = {options.heads},
+                                .rows = {{{rows.begin / d, rows.end / d}}},
+                                .dtype = options.dtype}));
+  return std::optional(std::move(sinks));
+}
+
 absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
   if (tensor.held()) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -148,13 +164,13 @@ absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
 
 int64_t AttentionActivations::bytes() const {
   return query.bytes() + key.bytes() + value.bytes() + output.bytes() +
-         log_sum_exp.bytes() + qkv_gradient.bytes() + query_norm.bytes() +
-         key_norm.bytes();
+         log_sum_exp.bytes() + qkv_gradient.bytes() + sinks_gradient.bytes() +
+         query_norm.bytes() + key_norm.bytes();
 }
 
 void AttentionActivations::Clear() {
-  for (PooledTensor* tensor :
-       {&query, &key, &value, &output, &log_sum_exp, &qkv_gradient}) {
+  for (PooledTensor* tensor : {&query, &key, &value, &output, &log_sum_exp,
+                               &qkv_gradient, &sinks_gradient}) {
     tensor->Release();
   }
   query_norm.Clear();
@@ -236,10 +252,12 @@ absl::StatusOr<AttentionCore> AttentionCore::Create(
                            CoreOf(context, local));
   TESSERA_ASSIGN_OR_RETURN(std::vector<RmsNorm> norms,
                            QkNorms(group, options, partition));
-  return AttentionCore(group, options, local, std::move(partition),
-                       context.layout.length(),
-                       context.layout.PositionsOf(context.group.rank()),
-                       std::move(norms), std::move(attention));
+  TESSERA_ASSIGN_OR_RETURN(std::optional<Parameter> sinks,
+                           SinksOf(group, options, partition));
+  return AttentionCore(
+      group, options, local, std::move(partition), context.layout.length(),
+      context.layout.PositionsOf(context.group.rank()), std::move(norms),
+      std::move(sinks), std::move(attention));
 }
 
 absl::StatusOr<TokenBatch> AttentionCore::BatchOf(int64_t sequences) const {
@@ -332,30 +350,39 @@ absl::Status AttentionCore::NormGradient(RmsNorm& norm, TensorView gradient,
   return absl::OkStatus();
 }
 
+// Adds a micro-batch's share, and releases it.
+absl::Status AttentionCore::AddShare(PooledTensor& share, TensorView gradient) {
+  TESSERA_RETURN_IF_ERROR(CheckHeld(share, "BackwardWeight"));
+  if (gradient.dtype() == share.view().dtype()) {
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{share.view(), gradient}));
+  } else {
+    PooledTensor rounded(share.pool());
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView narrow,
+        rounded.Reserve(gradient.dtype(), gradient.shape()));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Cast{share.view(), narrow}));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{narrow, gradient}));
+  }
+  share.Release();
+  return absl::OkStatus();
+}
+
 absl::Status AttentionCore::BackwardWeight(AttentionActivations& activations) {
   for (size_t i = 0; i < norms_.size(); ++i) {
     if (!norms_[i].weight().trainable()) continue;
-    PooledTensor& share = i == kQuery ? activations.query_norm.weight_gradient
-                                      : activations.key_norm.weight_gradient;
-    TESSERA_RETURN_IF_ERROR(CheckHeld(share, "BackwardWeight"));
     const IndexRange columns = norms_[i].columns();
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView gradient,
         norms_[i].weight().gradient().Narrow(0, columns.begin, columns.size()));
-    if (gradient.dtype() == share.view().dtype()) {
-      TESSERA_RETURN_IF_ERROR(
-          group_.ops().Run(op::Add{share.view(), gradient}));
-    } else {
-      PooledTensor rounded(share.pool());
-      TESSERA_ASSIGN_OR_RETURN(
-          const TensorView narrow,
-          rounded.Reserve(gradient.dtype(), {{columns.size()}}));
-      TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Cast{share.view(), narrow}));
-      TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{narrow, gradient}));
-    }
-    share.Release();
+    TESSERA_RETURN_IF_ERROR(
+        AddShare(i == kQuery ? activations.query_norm.weight_gradient
+                             : activations.key_norm.weight_gradient,
+                 gradient));
   }
-  return absl::OkStatus();
+  if (!sinks_ || !sinks_->trainable() || attention_ == nullptr) {
+    return absl::OkStatus();
+  }
+  return AddShare(activations.sinks_gradient, sinks_->gradient());
 }
 
 absl::Status AttentionCore::FinishGradients() {
@@ -393,7 +420,49 @@ absl::Status AttentionCore::Attend(const TokenBatch& batch,
   TESSERA_ASSIGN_OR_RETURN(const TensorView o, BySequence(batch, output));
   TESSERA_ASSIGN_OR_RETURN(const TensorView lse,
                            BySequence(batch, log_sum_exp));
-  return attention_->Forward(inputs, o, lse);
+  TESSERA_RETURN_IF_ERROR(attention_->Forward(inputs, o, lse));
+  return ApplySinks(output, log_sum_exp, activations.output.pool());
+}
+
+// Adds the sinks to `log_sum_exp` [tokens, heads], and multiplies `output`
+// [tokens, heads, d] accordingly.
+absl::Status AttentionCore::ApplySinks(TensorView output,
+                                       TensorView log_sum_exp,
+                                       TensorPool& pool) {
+  if (!sinks_) return absl::OkStatus();
+  PooledTensor memory(pool);
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView factors,
+      memory.Reserve(log_sum_exp.dtype(), log_sum_exp.shape()));
+  TESSERA_RETURN_IF_ERROR(
+      group_.ops().Run(op::AddSinks{sinks_->value(), log_sum_exp, factors}));
+  const int64_t rows = factors.element_count();
+  TESSERA_ASSIGN_OR_RETURN(const TensorView scales, factors.Reshape({{rows}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView heads,
+                           output.Reshape({{rows, options_.head_size}}));
+  return group_.ops().Run(op::ScaleRows{scales, heads, heads});
+}
+
+// Sets the rank's share of the gradient of the sinks, from the gradient of the
+// output, [tokens, heads, d].
+absl::Status AttentionCore::SetSinksGradient(
+    ConstTensorView output_gradient, AttentionActivations& activations) {
+  if (!sinks_ || !sinks_->trainable()) return absl::OkStatus();
+  const TensorView log_sum_exp = activations.log_sum_exp.view();
+  PooledTensor memory(activations.output.pool());
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView shares,
+      memory.Reserve(log_sum_exp.dtype(), log_sum_exp.shape()));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
+                           activations.sinks_gradient.Reserve(
+                               log_sum_exp.dtype(), {{local_.heads}}));
+  Ops& ops = group_.ops();
+  TESSERA_RETURN_IF_ERROR(
+      ops.Run(op::RowDots{activations.output.view(), output_gradient, shares}));
+  TESSERA_RETURN_IF_ERROR(
+      ops.Run(op::SinkGradients{sinks_->value(), log_sum_exp, shares}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, sum}));
+  return ops.Run(op::SumRows{shares, sum});
 }
 
 // Copies the gradients of query, key and value, rotated back, into the gradient
@@ -441,6 +510,7 @@ absl::Status AttentionCore::Backward(const TokenBatch& batch,
   } else {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
                              output_gradient.Reshape(dq.shape()));
+    TESSERA_RETURN_IF_ERROR(SetSinksGradient(gradient, activations));
     TESSERA_RETURN_IF_ERROR(
         Propagate(batch, gradient, activations, {dq, dk, dv}));
   }
@@ -503,6 +573,10 @@ void Attention::AppendParameters(std::string_view prefix,
                                  std::vector<Parameter*>& parameters) {
   qkv_.AppendParameters(ParameterName(prefix, "qkv"), parameters);
   output_.AppendParameters(ParameterName(prefix, "output"), parameters);
+  if (Parameter* const sinks = core_.sinks()) {
+    sinks->Rename(ParameterName(prefix, "sinks"));
+    parameters.push_back(sinks);
+  }
   if (core_.norms().empty()) return;
   core_.norms()[kQuery].AppendParameters(ParameterName(prefix, "query_norm"),
                                          parameters);
@@ -514,6 +588,9 @@ absl::Status Attention::CheckValues() {
   for (RmsNorm& norm : core_.norms()) {
     TESSERA_RETURN_IF_ERROR(norm.weight().CheckValue());
   }
+  if (Parameter* const sinks = core_.sinks()) {
+    TESSERA_RETURN_IF_ERROR(sinks->CheckValue());
+  }
   TESSERA_RETURN_IF_ERROR(qkv_.CheckValues());
   return output_.CheckValues();
 }
@@ -521,6 +598,9 @@ absl::Status Attention::CheckValues() {
 absl::Status Attention::CheckGradients() {
   for (RmsNorm& norm : core_.norms()) {
     TESSERA_RETURN_IF_ERROR(norm.weight().CheckGradient());
+  }
+  if (Parameter* const sinks = core_.sinks()) {
+    TESSERA_RETURN_IF_ERROR(sinks->CheckGradient());
   }
   TESSERA_RETURN_IF_ERROR(qkv_.CheckGradients());
   return output_.CheckGradients();

@@ -44,6 +44,7 @@ struct AttentionOptions {
   // (OLMo 2).
   bool shared_qk_norm = false;
   double norm_epsilon = 1e-5;        // The epsilon of these norms.
+  bool sinks = false;                // A trained op::AddSinks of each head.
   std::optional<double> scale = {};  // Default: 1 / sqrt(head_size).
   double cap = 0;                    // AttentionBlock::cap.
   // The number of keys that a query attends to, including its own position; 0:
@@ -150,6 +151,7 @@ struct AttentionActivations {
         output(pool),
         log_sum_exp(pool),
         qkv_gradient(pool),
+        sinks_gradient(pool),
         query_norm(pool),
         key_norm(pool) {}
 
@@ -167,6 +169,7 @@ struct AttentionActivations {
   PooledTensor output;       // [tokens, its heads, head_size]
   PooledTensor log_sum_exp;  // [tokens, its heads], statistics.
   PooledTensor qkv_gradient;
+  PooledTensor sinks_gradient;  // The rank's share, [its heads], statistics.
   HeadNormActivations query_norm, key_norm;  // Empty without norms.
   // A mask of the micro-batch (ContextAttention::Inputs::first_keys), which
   // replaces the mask of the options' window. Set before the forward; the
@@ -204,18 +207,20 @@ class AttentionCore {
   absl::Status Backward(const TokenBatch& batch,
                         ConstTensorView output_gradient,
                         AttentionActivations& activations);
-  // Adds to the gradients of the norms' weights, after Backward.
+  // Adds to the gradients of the norms' weights and the sinks, after Backward.
   absl::Status BackwardWeight(AttentionActivations& activations);
   absl::Status FinishGradients();
 
   // The norms of the query and key heads; empty without qk_norm.
   std::vector<RmsNorm>& norms() { return norms_; }
+  // Those of the rank's heads; null without sinks.
+  Parameter* sinks() { return sinks_ ? &*sinks_ : nullptr; }
 
  private:
   AttentionCore(const TensorGroup& group, const AttentionOptions& options,
                 const ContextAttentionOptions& local, FusedPartition partition,
                 int64_t length, std::vector<int64_t> positions,
-                std::vector<RmsNorm> norms,
+                std::vector<RmsNorm> norms, std::optional<Parameter> sinks,
                 std::shared_ptr<ContextAttention> attention)
       : group_(group),
         options_(options),
@@ -227,6 +232,7 @@ class AttentionCore {
                       : Rotation()),
         mask_(group, attention == nullptr ? 0 : options.window, attention),
         norms_(std::move(norms)),
+        sinks_(std::move(sinks)),
         attention_(std::move(attention)) {}
 
   absl::StatusOr<TensorView> ReserveHeads(const TokenBatch& batch,
@@ -266,6 +272,11 @@ class AttentionCore {
   absl::Status NormGradient(RmsNorm& norm, TensorView gradient,
                             HeadNormActivations& activations);
   absl::Status Rotate(const TokenBatch& batch, bool inverse, TensorView x);
+  absl::Status ApplySinks(TensorView output, TensorView log_sum_exp,
+                          TensorPool& pool);
+  absl::Status SetSinksGradient(ConstTensorView output_gradient,
+                                AttentionActivations& activations);
+  absl::Status AddShare(PooledTensor& share, TensorView gradient);
   absl::Status Propagate(const TokenBatch& batch,
                          ConstTensorView output_gradient,
                          const AttentionActivations& activations,
@@ -282,6 +293,7 @@ class AttentionCore {
   Rotation rotation_;
   WindowMask mask_;
   std::vector<RmsNorm> norms_;  // For queries and keys, or empty.
+  std::optional<Parameter> sinks_;
   std::shared_ptr<ContextAttention> attention_;  // None without heads.
 };
 
@@ -316,6 +328,7 @@ class AttentionCore {
 //                   heads has three ranges of rows, and kv heads that several
 //                   ranks hold are of the first of them (ParameterRows)
 //   output.weight   [width, heads head_size]                  o_proj
+//   sinks           [heads], with sinks; self_attn.sinks
 //   query_norm.weight, key_norm.weight   [head_size], with qk_norm, or [heads
 //                   head_size] and [kv_heads head_size], if it is shared; every
 //                   rank has them

@@ -184,16 +184,18 @@ class GradientTest : public ::testing::TestWithParam<SubjectKind> {};
 TEST_P(GradientTest, EveryElementIsThatOfCentralDifferences) {
   // With a width of 3 a token of the mixture's block is so near to a change of
   // experts that a difference crosses it.
-  const SubjectOptions tiny = {
-      .width = GetParam() == SubjectKind::kMoeBlock ? 4 : 3,
-      .hidden = 2,
-      .head_size = 2,
-      .vocabulary = 4,
-      .heads = 2,
-      .kv_heads = 1};
-  TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Problem> problem,
-                               Problem::Create(GetParam(), tiny, 3));
-  TESSERA_EXPECT_OK(CheckEveryElement(*problem));
+  SubjectOptions tiny = {.width = GetParam() == SubjectKind::kMoeBlock ? 4 : 3,
+                         .hidden = 2,
+                         .head_size = 2,
+                         .vocabulary = 4,
+                         .heads = 2,
+                         .kv_heads = 1};
+  for (const bool like_gpt_oss : {false, true}) {
+    tiny.like_gpt_oss = like_gpt_oss;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Problem> problem,
+                                 Problem::Create(GetParam(), tiny, 3));
+    TESSERA_EXPECT_OK(CheckEveryElement(*problem));
+  }
 }
 
 TEST_P(GradientTest, RandomDirectionsAreThoseOfCentralDifferences) {
@@ -204,6 +206,7 @@ TEST_P(GradientTest, RandomDirectionsAreThoseOfCentralDifferences) {
         .dropout = recompute == Recompute::kFull ? 0.3 : 0,
         .score = recompute == Recompute::kFull ? RouterScore::kSigmoid
                                                : RouterScore::kSoftmax,
+        .like_gpt_oss = recompute == Recompute::kNone,
         .recompute = recompute};
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Problem> problem,
                                  Problem::Create(GetParam(), options, 7));

@@ -196,42 +196,87 @@ absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
     TESSERA_ASSIGN_OR_RETURN(
         GatedMlp mlp, GatedMlp::Create(tensor, {.width = options.width,
                                                 .hidden = options.shared_hidden,
+                                                .kind = options.glu,
                                                 .dtype = options.dtype}));
     shared.emplace(std::move(mlp));
   }
   MoeMlp moe(groups, options, mine, std::move(router), std::move(bias),
              std::move(gate_up), std::move(down), std::move(shared));
+  if (options.biases) TESSERA_RETURN_IF_ERROR(moe.CreateBiases());
   std::vector<Parameter*> named;
   moe.AppendParameters("", named);
   return moe;
 }
 
+absl::Status MoeMlp::CreateBiases() {
+  const int64_t all = options_.experts, h = options_.hidden;
+  const int64_t width = options_.width, count = local_experts();
+  const int64_t first = groups_.experts.rank() * count;
+  const IndexRange held = {first, first + count};
+  const bool is_first = groups_.tensor.rank() == 0;
+  const bool is_divided = groups_.experts.size() > 1;
+  const auto create = [&](int64_t size, std::vector<ParameterRows> rows,
+                          bool replicated, bool expert_parallel) {
+    for (ParameterRows& range : rows) range.primary = is_first || !replicated;
+    return Parameter::Create(groups_.tensor,
+                             {.name = "bias",
+                              .shape = {size},
+                              .rows = std::move(rows),
+                              .replicated = replicated,
+                              .expert_parallel = expert_parallel,
+                              .dtype = options_.dtype});
+  };
+  TESSERA_ASSIGN_OR_RETURN(logit_bias_,
+                           create(all, {{{0, all}}}, /*replicated=*/true,
+                                  /*expert_parallel=*/false));
+  TESSERA_ASSIGN_OR_RETURN(gate_up_bias_,
+                           create(2 * all * h, ExpertRows(held, 2, h, units_),
+                                  /*replicated=*/false, is_divided));
+  TESSERA_ASSIGN_OR_RETURN(
+      down_bias_, create(all * width, ExpertRows(held, 1, width, {0, width}),
+                         /*replicated=*/true, is_divided));
+  return absl::OkStatus();
+}
+
 void MoeMlp::AppendParameters(std::string_view prefix,
                               std::vector<Parameter*>& parameters) {
-  const auto add = [&](Parameter& parameter, std::string_view name) {
-    parameter.Rename(ParameterName(prefix, name));
-    parameters.push_back(&parameter);
-  };
-  add(router_, "router.weight");
-  if (bias_) add(*bias_, "router.bias");
-  add(gate_up_, "experts.gate_up.weight");
-  add(down_, "experts.down.weight");
+  for (const auto& [name, parameter] : Own()) {
+    parameter->Rename(ParameterName(prefix, name));
+    parameters.push_back(parameter);
+  }
   if (shared_) {
     shared_->AppendParameters(ParameterName(prefix, "shared"), parameters);
   }
 }
 
-absl::Status MoeMlp::CheckValues() const {
-  TESSERA_RETURN_IF_ERROR(router_.CheckValue());
-  if (bias_) TESSERA_RETURN_IF_ERROR(bias_->CheckValue());
-  TESSERA_RETURN_IF_ERROR(gate_up_.CheckValue());
-  return down_.CheckValue();
+std::vector<std::pair<std::string_view, Parameter*>> MoeMlp::Own() {
+  std::vector<std::pair<std::string_view, Parameter*>> own;
+  const auto add = [&](std::string_view name,
+                       std::optional<Parameter>& parameter) {
+    if (parameter) own.emplace_back(name, &*parameter);
+  };
+  own.emplace_back("router.weight", &router_);
+  add("router.bias", bias_);
+  add("router.logit_bias", logit_bias_);
+  own.emplace_back("experts.gate_up.weight", &gate_up_);
+  add("experts.gate_up.bias", gate_up_bias_);
+  own.emplace_back("experts.down.weight", &down_);
+  add("experts.down.bias", down_bias_);
+  return own;
 }
 
-absl::Status MoeMlp::CheckGradients() const {
-  TESSERA_RETURN_IF_ERROR(router_.CheckGradient());
-  TESSERA_RETURN_IF_ERROR(gate_up_.CheckGradient());
-  return down_.CheckGradient();
+absl::Status MoeMlp::CheckValues() {
+  for (const auto& [name, parameter] : Own()) {
+    TESSERA_RETURN_IF_ERROR(parameter->CheckValue());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MoeMlp::CheckGradients() {
+  for (const auto& [name, parameter] : Own()) {
+    TESSERA_RETURN_IF_ERROR(parameter->CheckGradient());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> MoeMlp::PartOf(TensorView gate_up,
@@ -274,6 +319,7 @@ absl::Status MoeMlp::Route(ConstTensorView x, int64_t sequences,
       a.logits.Reserve(statistics(), {{tokens, options_.experts}}));
   TESSERA_RETURN_IF_ERROR(
       ops().Run(op::Gemm{{.transpose_b = true}, x, router_.value(), logits}));
+  TESSERA_RETURN_IF_ERROR(AddLogitBias(logits, weights.pool()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView experts,
                            a.experts.Reserve(DType::kI64, {{tokens, k}}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView of_tokens,
@@ -286,6 +332,19 @@ absl::Status MoeMlp::Route(ConstTensorView x, int64_t sequences,
       options_.router, logits, bias_ ? ConstTensorView(bias_->value()) : none,
       of_tokens, experts}));
   return Plan(tokens, sequences, a);
+}
+
+absl::Status MoeMlp::AddLogitBias(TensorView logits, TensorPool& pool) {
+  if (!logit_bias_) return absl::OkStatus();
+  PooledTensor memory(pool);
+  ConstTensorView bias = logit_bias_->value();
+  if (bias.dtype() != statistics()) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView exact,
+                             memory.Reserve(statistics(), bias.shape()));
+    TESSERA_RETURN_IF_ERROR(ops().Run(op::Cast{bias, exact}));
+    bias = exact;
+  }
+  return ops().Run(op::AddBias{bias, logits});
 }
 
 absl::Status MoeMlp::Plan(int64_t tokens, int64_t sequences,
@@ -556,6 +615,95 @@ absl::Status MoeMlp::AddProducts(const DispatchPlan& plan,
       });
 }
 
+// Adds to each expert's rows its part of `biases`.
+absl::Status MoeMlp::AddBiases(const DispatchPlan& plan, ConstTensorView biases,
+                               TensorView rows) {
+  const int64_t width = rows.shape()[1];
+  return ForEachExpert(
+      plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView bias,
+                                 biases.Narrow(0, expert * width, width));
+        TESSERA_ASSIGN_OR_RETURN(const TensorView x,
+                                 rows.Narrow(0, first, count));
+        return ops().Run(op::AddBias{bias, x});
+      });
+}
+
+// Adds the sum of each expert's rows of `gradient` to its part.
+absl::Status MoeMlp::AddBiasSums(const DispatchPlan& plan,
+                                 ConstTensorView gradient,
+                                 TensorView biases_gradient) {
+  const int64_t width = gradient.shape()[1];
+  return ForEachExpert(
+      plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(
+            const TensorView sum,
+            biases_gradient.Narrow(0, expert * width, width));
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView rows,
+                                 gradient.Narrow(0, first, count));
+        return ops().Run(op::SumRows{rows, sum});
+      });
+}
+
+// The bias of down for each of this rank's rows.
+absl::StatusOr<TensorView> MoeMlp::DownBiases(const MoeActivations& a,
+                                              PooledTensor& memory) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView rows,
+      memory.ReserveVarying(options_.dtype,
+                            {{a.plan.received(), options_.width}}));
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, rows}));
+  TESSERA_RETURN_IF_ERROR(AddBiases(a.plan, down_bias_->value(), rows));
+  return rows;
+}
+
+// Adds the biases of down, times the weights of the rows.
+absl::Status MoeMlp::AddDownBiases(const MoeActivations& a,
+                                   TensorView outputs) {
+  if (!adds_down_biases()) return absl::OkStatus();
+  PooledTensor memory(a.logits.pool());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView biases, DownBiases(a, memory));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
+                           ListOf(ConstTensorView(a.weights.view())));
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::ScaleRows{weights, biases, biases}));
+  return ops().Run(op::Add{biases, outputs});
+}
+
+// Adds the products of the biases of down and the outputs' gradients to the
+// gradients of the weights of the rows.
+absl::Status MoeMlp::AddBiasSlopes(const MoeActivations& a, TensorView slopes) {
+  if (!adds_down_biases()) return absl::OkStatus();
+  PooledTensor memory(a.logits.pool()), dots(a.logits.pool());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView biases, DownBiases(a, memory));
+  const int64_t rows = biases.shape()[0];
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sums,
+                           dots.ReserveVarying(statistics(), {{rows, 1}}));
+  const int64_t shape[] = {rows, 1, options_.width};
+  TESSERA_ASSIGN_OR_RETURN(const TensorView bias, biases.Reshape(shape));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView gradient,
+                           a.output_gradient.view().Reshape(shape));
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::RowDots{bias, gradient, sums}));
+  return ops().Run(op::Add{sums, slopes});
+}
+
+absl::Status MoeMlp::AddBiasGradients(const MoeActivations& a) {
+  if (!options_.biases) return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(ops().Run(
+      op::SumRows{a.logits_gradient.view(), logit_bias_->gradient()}));
+  TESSERA_RETURN_IF_ERROR(
+      AddBiasSums(a.plan, a.gate_up.view(), gate_up_bias_->gradient()));
+  PooledTensor memory(a.logits.pool());
+  const TensorView gradient = a.output_gradient.view();
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView weighted,
+      memory.ReserveVarying(options_.dtype, gradient.shape()));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView weights,
+                           ListOf(ConstTensorView(a.weights.view())));
+  TESSERA_RETURN_IF_ERROR(
+      ops().Run(op::ScaleRows{weights, gradient, weighted}));
+  return AddBiasSums(a.plan, weighted, down_bias_->gradient());
+}
+
 absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
                                         int64_t sequences, ConstTensorView x,
                                         MoeActivations& a) {
@@ -580,9 +728,12 @@ absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
       a.product.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
   TESSERA_RETURN_IF_ERROR(Multiply(a.plan, {.transpose_b = true},
                                    a.input.view(), gate_up_.value(), both));
+  if (gate_up_bias_) {
+    TESSERA_RETURN_IF_ERROR(AddBiases(a.plan, gate_up_bias_->value(), both));
+  }
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(both, kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(both, kUp));
-  return ops().Run(op::Glu{GluKind::kSwiGlu, gate, up, product});
+  return ops().Run(op::Glu{options_.glu, gate, up, product});
 }
 
 absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
@@ -605,6 +756,7 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
   TESSERA_RETURN_IF_ERROR(
       Multiply(a.plan, {.transpose_b = true}, product, down_.value(), outputs));
   weighted.Release();
+  TESSERA_RETURN_IF_ERROR(AddDownBiases(a, outputs));
   TESSERA_RETURN_IF_ERROR(Return(outputs, a, returned));
   output.Release();
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(tokens.size(), y));
@@ -693,11 +845,12 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   TESSERA_RETURN_IF_ERROR(ops().Run(
       op::ScaleRowsGradient{product_gradient, weights, a.product.view(),
                             product_gradient, weight_slopes}));
+  TESSERA_RETURN_IF_ERROR(AddBiasSlopes(a, weights_gradient));
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate,
                            PartOf(a.gate_up.view(), kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(a.gate_up.view(), kUp));
   TESSERA_RETURN_IF_ERROR(ops().Run(
-      op::GluGradient{GluKind::kSwiGlu, product_gradient, gate, up, gate, up}));
+      op::GluGradient{options_.glu, product_gradient, gate, up, gate, up}));
   product_memory.Release();
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView input_gradient,
@@ -783,6 +936,7 @@ absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
                                              a.logits_gradient.view(),
                                              all,
                                              router_.gradient()}));
+  TESSERA_RETURN_IF_ERROR(AddBiasGradients(a));
   a.Clear();
   return absl::OkStatus();
 }
@@ -798,8 +952,11 @@ absl::Status MoeMlp::Backward(const Partition& tokens,
 absl::Status MoeMlp::FinishGradients() {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
   if (shared_) TESSERA_RETURN_IF_ERROR(shared_->FinishGradients());
-  return router_.trainable() ? groups_.tensor.SumOver(router_.gradient())
-                             : absl::OkStatus();
+  if (!router_.trainable()) return absl::OkStatus();
+  if (logit_bias_) {
+    TESSERA_RETURN_IF_ERROR(groups_.tensor.SumOver(logit_bias_->gradient()));
+  }
+  return groups_.tensor.SumOver(router_.gradient());
 }
 
 void MoeMlp::AddLoads(const MoeActivations& a) {

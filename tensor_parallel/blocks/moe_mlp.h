@@ -29,8 +29,10 @@ struct MoeOptions {
   int64_t width = 0;
   int64_t experts = 0;  // Over all ranks; a multiple of the expert ranks.
   int64_t hidden = 0;   // Hidden units per expert.
+  GluKind glu = GluKind::kSwiGlu;
   RouterOptions router = {};
-  bool router_bias = false;   // Balance by a bias, without gradients.
+  bool router_bias = false;  // Balance by a bias, without gradients.
+  bool biases = false;  // Trained ones of the logits and of experts' products.
   int64_t shared_hidden = 0;  // Of the shared expert; 0: none.
   double balance = 0;         // Coefficient of the balance term.
   double z_loss = 0;          // Coefficient of the router's z-loss.
@@ -177,8 +179,13 @@ struct MoeActivations {
 //
 //   router.weight           [E, width]      the same on all ranks
 //   router.bias             [E]             of statistics, not trained
-//   experts.gate_up.weight  [2 E h, width]  of each expert: gate, then up
+//   router.logit_bias       [E]             with `biases`; the same on all
+//   ranks experts.gate_up.weight  [2 E h, width]  of each expert: gate, then up
+//   experts.gate_up.bias    [2 E h]         with `biases`
 //   experts.down.weight     [E width, h]
+//   experts.down.bias       [E width]       with `biases`; the same on all
+//   tensor
+//                                           ranks
 //   shared.*                those of a GatedMlp
 //
 // A rank holds the rows of its experts, and of these the units of its tensor
@@ -234,19 +241,24 @@ class MoeMlp {
          Parameter router, std::optional<Parameter> bias, Parameter gate_up,
          Parameter down, std::optional<GatedMlp> shared);
 
+  absl::Status CreateBiases();
+  // The parameters, without those of the shared expert, with their names.
+  std::vector<std::pair<std::string_view, Parameter*>> Own();
+
   int64_t local_experts() const {
     return options_.experts / groups_.experts.size();
   }
   Ops& ops() const { return groups_.tensor.ops(); }
   DType statistics() const { return GradientDType(options_.dtype); }
-  absl::Status CheckValues() const;
-  absl::Status CheckGradients() const;
+  absl::Status CheckValues();
+  absl::Status CheckGradients();
 
   absl::StatusOr<ConstTensorView> AllTokens(const Partition& tokens,
                                             ConstTensorView mine,
                                             ReusableTensor& memory);
   absl::Status Route(ConstTensorView x, int64_t sequences,
                      PooledTensor& weights, MoeActivations& a);
+  absl::Status AddLogitBias(TensorView logits, TensorPool& pool);
   absl::Status Plan(int64_t tokens, int64_t sequences, MoeActivations& a);
   absl::Status ExchangeCounts(const std::vector<int64_t>& counts,
                               DispatchPlan& plan) const;
@@ -272,6 +284,19 @@ class MoeMlp {
                         TensorView result);
   absl::Status AddProducts(const DispatchPlan& plan, ConstTensorView gradient,
                            ConstTensorView input, TensorView weights_gradient);
+  absl::Status AddBiases(const DispatchPlan& plan, ConstTensorView biases,
+                         TensorView rows);
+  absl::Status AddBiasSums(const DispatchPlan& plan, ConstTensorView gradient,
+                           TensorView biases_gradient);
+  absl::StatusOr<TensorView> DownBiases(const MoeActivations& a,
+                                        PooledTensor& memory);
+  absl::Status AddDownBiases(const MoeActivations& a, TensorView outputs);
+  absl::Status AddBiasSlopes(const MoeActivations& a, TensorView slopes);
+  absl::Status AddBiasGradients(const MoeActivations& a);
+  // The sums over tensor ranks contain the biases of down once.
+  bool adds_down_biases() const {
+    return down_bias_.has_value() && groups_.tensor.rank() == 0;
+  }
   absl::StatusOr<ConstTensorView> Balance(const MoeActivations& a,
                                           PooledTensor& memory);
 
@@ -282,6 +307,7 @@ class MoeMlp {
   std::optional<Parameter> bias_;
   Parameter gate_up_;
   Parameter down_;
+  std::optional<Parameter> logit_bias_, gate_up_bias_, down_bias_;
   std::optional<GatedMlp> shared_;
   std::shared_ptr<StagingPool> staging_;
   std::vector<int64_t> loads_;

@@ -241,7 +241,8 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
       // Its scale, 2, rounds nothing.
       .dropout = c.zigzag ? 0.5 : 0,
       .balance = true,
-      .score = c.zigzag ? RouterScore::kSoftmax : RouterScore::kSigmoid};
+      .score = c.zigzag ? RouterScore::kSoftmax : RouterScore::kSigmoid,
+      .like_gpt_oss = c.zigzag};
   options.SetHeadsFor(c.tp);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Whole whole, RunWhole(kind, c, options));
   EXPECT_THAT(
@@ -305,6 +306,7 @@ TEST_P(DeviceParityTest, AnEmulatedDeviceGivesTheBitsOfTheCpu) {
                                         .dtype = dtype,
                                         .dropout = apart ? 0.3 : 0,
                                         .balance = apart,
+                                        .like_gpt_oss = apart,
                                         .recompute = recompute};
         const ContextAlgorithm algorithm =
             apart ? ContextAlgorithm::kUlysses : ContextAlgorithm::kRing;

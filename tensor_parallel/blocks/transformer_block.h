@@ -273,6 +273,7 @@ struct TransformerBlockOptions {
 //   attention_norm.weight   input_layernorm of Hugging Face's Llama
 //   attention.qkv.weight    self_attn.q_proj, k_proj, v_proj, by rows
 //   attention.output.weight self_attn.o_proj
+//   attention.sinks         self_attn.sinks of GPT-OSS
 //   attention_output_norm.weight  post_attention_layernorm of OLMo 2, Gemma 2
 //   mlp_norm.weight         post_attention_layernorm
 //   mlp.gate_up.weight      mlp.gate_proj, up_proj, by rows

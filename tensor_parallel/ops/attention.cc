@@ -51,6 +51,11 @@ std::array<int64_t, 3> WithoutLast(const Dims& shape) {
   return {shape[0], shape[1], shape[2]};
 }
 
+// The first dimension of a matrix; 0 for other tensors, whose shape is wrong.
+int64_t RowsOf(const ConstTensorView& x) {
+  return x.rank() == 2 ? x.shape()[0] : 0;
+}
+
 }  // namespace
 
 namespace op {
@@ -89,9 +94,29 @@ absl::Status RowDots::Check(OperandChecker& check) const {
                                        "; it should have 3 or 4 dimensions."));
     return check.status();
   }
-  check.ReadsStatisticsRows("output", output, shape)
-      .WritesStatisticsRows("dots", dots,
-                            std::span(shape).first(shape.size() - 1));
+  if (output.dtype() == output_gradient.dtype()) {
+    check.Reads("output", output, shape);
+  } else {
+    check.ReadsStatisticsRows("output", output, shape);
+  }
+  check.WritesStatisticsRows("dots", dots,
+                             std::span(shape).first(shape.size() - 1));
+  return check.status();
+}
+
+absl::Status AddSinks::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("sinks", sinks, 1));
+  const std::array<int64_t, 2> shape = {RowsOf(log_sum_exp), sinks.shape()[0]};
+  check.WritesStatistics("log_sum_exp", log_sum_exp, shape)
+      .WritesStatistics("factors", factors, shape);
+  return check.status();
+}
+
+absl::Status SinkGradients::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("sinks", sinks, 1));
+  const std::array<int64_t, 2> shape = {RowsOf(log_sum_exp), sinks.shape()[0]};
+  check.ReadsStatistics("log_sum_exp", log_sum_exp, shape)
+      .WritesStatistics("delta", delta, shape);
   return check.status();
 }
 

@@ -114,7 +114,8 @@ struct AttendGradient {
 
 // Computes the `delta` that AttendGradient needs: dots[...][h] = the sum over d
 // of output[...][h] * output_gradient[...][h], with the output as Attend left
-// it; with or without the dimension of sequences.
+// it, or of the type of its gradient; with or without the dimension of
+// sequences.
 struct RowDots {
   static constexpr std::string_view kName = "RowDots";
   ConstTensorView output, output_gradient;
@@ -124,7 +125,35 @@ struct RowDots {
   auto operands() { return std::tie(output, output_gradient, dots); }
 };
 
-using Attention = OperationList<Attend, AttendGradient, RowDots>;
+// Attention sinks: an additional key for every query, whose score is sinks[h]
+// and whose value is zero (GPT-OSS, arXiv 2508.10925, section 2.2). Called once
+// all blocks were merged: log_sum_exp[i][h] becomes the logarithm of
+// exp(log_sum_exp[i][h]) + exp(sinks[h]), and factors[i][h] is the factor by
+// which the output has to be multiplied. `sinks` is [heads], the others are
+// statistics of [rows, heads]. AttendGradient of the changed output and
+// log_sum_exp then gives the gradients of queries, keys and values.
+struct AddSinks {
+  static constexpr std::string_view kName = "AddSinks";
+  ConstTensorView sinks;
+  TensorView log_sum_exp, factors;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(sinks, log_sum_exp, factors); }
+};
+
+// delta[i][h] (RowDots of the changed output) becomes row i's share of the
+// gradient of sinks[h]: -exp(sinks[h] - log_sum_exp[i][h]) * delta[i][h].
+struct SinkGradients {
+  static constexpr std::string_view kName = "SinkGradients";
+  ConstTensorView sinks, log_sum_exp;
+  TensorView delta;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(sinks, log_sum_exp, delta); }
+};
+
+using Attention =
+    OperationList<Attend, AttendGradient, RowDots, AddSinks, SinkGradients>;
 
 }  // namespace op
 

@@ -13,12 +13,16 @@
 
 namespace tessera::tensor_parallel {
 
-// Both activations are g sigmoid(h(g)).
+// All activations are g sigmoid(h(g)).
 enum class GluKind {
   kSwiGlu,  // SiLU: h(g) = g. Llama, Mistral, Qwen.
   // The tanh approximation of GELU (Hendrycks and Gimpel, arXiv 1606.08415):
   // h(g) = 2 sqrt(2 / pi) (g + 0.044715 g^3). Gemma.
   kGeGlu,
+  // h(g) = clamped_glu::kGain g, where g is at most clamped_glu::kLimit, and
+  // `up` counts as 1 + up with up between -kLimit and kLimit. GPT-OSS (arXiv
+  // 2508.10925, section 2.2).
+  kClampedGlu,
 };
 
 // h of kGeGlu is gelu::kLinear g + gelu::kCubic g^3. Beyond kFar the sigmoid is
@@ -29,9 +33,14 @@ inline constexpr double kCubic = 0.044715 * kLinear;
 inline constexpr double kFar = 30;
 }  // namespace gelu
 
+namespace clamped_glu {
+inline constexpr double kGain = 1.702;
+inline constexpr double kLimit = 7;
+}  // namespace clamped_glu
+
 namespace op {
 
-// y = activation(gate) * up, all [rows, n].
+// y = activation(gate) * up, all [rows, n]; kClampedGlu clamps and adds first.
 struct Glu {
   static constexpr std::string_view kName = "Glu";
   GluKind kind = GluKind::kSwiGlu;

@@ -18,7 +18,7 @@
 //   cross_entropy.h  RowMax, SumExp, Pick, CrossEntropyLosses,
 //                    CrossEntropyGradient
 //   router.h         Route, RouteGradient
-//   attention.h      Attend, AttendGradient, RowDots
+//   attention.h      Attend, AttendGradient, RowDots, AddSinks, SinkGradients
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_OPS_H_
 

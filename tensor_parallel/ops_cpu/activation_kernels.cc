@@ -12,15 +12,30 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::tensor_parallel::cpu {
 namespace HWY_NAMESPACE {
 
-// h of glu.h, and its derivative.
+// Gates and factors without limits.
 template <typename S>
-struct SiluGate {
+struct Unclamped {
+  HWY_INLINE Block<S> Gate(const Block<S>& g) const { return g; }
+  HWY_INLINE Block<S> Factor(const Block<S>& u) const { return u; }
+  HWY_INLINE Block<S> GateGradient(const Block<S>&, const Block<S>& d) const {
+    return d;
+  }
+  HWY_INLINE Block<S> UpGradient(const Block<S>&, const Block<S>& d) const {
+    return d;
+  }
+};
+
+// h of glu.h, and its derivative, for a gate from Gate(); Factor(up) multiplies
+// the activation. GateGradient and UpGradient are the gradients of the operands
+// from those of Gate and Factor.
+template <typename S>
+struct SiluGate : Unclamped<S> {
   HWY_INLINE Block<S> Of(const Block<S>& g) const { return g; }
   HWY_INLINE Block<S> Slope(const Block<S>&) const { return SetBlock(S{1}); }
 };
 
 template <typename S>
-struct GeluGate {
+struct GeluGate : Unclamped<S> {
   HWY_INLINE Block<S> Of(const Block<S>& g) const {
     const auto near = Near(g);
     return near * (SetBlock(static_cast<S>(gelu::kLinear)) +
@@ -42,6 +57,34 @@ struct GeluGate {
   }
 };
 
+template <typename S>
+struct ClampedGate {
+  HWY_INLINE Block<S> Of(const Block<S>& g) const {
+    return SetBlock(static_cast<S>(clamped_glu::kGain)) * g;
+  }
+  HWY_INLINE Block<S> Slope(const Block<S>&) const {
+    return SetBlock(static_cast<S>(clamped_glu::kGain));
+  }
+  HWY_INLINE Block<S> Gate(const Block<S>& g) const {
+    const auto zero = SetBlock(S{0});
+    return zero - Larger(zero - g, zero - Limit());
+  }
+  HWY_INLINE Block<S> Factor(const Block<S>& u) const {
+    return Larger(Gate(u), SetBlock(S{0}) - Limit()) + SetBlock(S{1});
+  }
+  HWY_INLINE Block<S> GateGradient(const Block<S>& g, const Block<S>& d) const {
+    return IfAtMost(g, Limit(), d);
+  }
+  HWY_INLINE Block<S> UpGradient(const Block<S>& u, const Block<S>& d) const {
+    return IfAtMost(SetBlock(S{0}) - u, Limit(), IfAtMost(u, Limit(), d));
+  }
+
+ private:
+  HWY_INLINE Block<S> Limit() const {
+    return SetBlock(static_cast<S>(clamped_glu::kLimit));
+  }
+};
+
 // 1 + exp(-x).
 template <typename T, typename S = StatisticOf<T>>
 HWY_INLINE Block<S> OnePlusExp(const Block<S>& x) {
@@ -55,8 +98,9 @@ void ForwardRow(const GluJob& job, int64_t i) {
   T* const y = job.y.row<T>(i);
   const Gate h;
   ForEachBlock<T>(job.n, [&](int64_t j, auto left) HWY_ATTR {
-    const auto g = Load(gate + j, left);
-    Store(g / OnePlusExp<T>(h.Of(g)) * Load(up + j, left), y + j, left);
+    const auto g = h.Gate(Load(gate + j, left));
+    const auto u = h.Factor(Load(up + j, left));
+    Store(g / OnePlusExp<T>(h.Of(g)) * u, y + j, left);
   });
 }
 
@@ -72,13 +116,13 @@ void BackwardRow(const GluJob& job, int64_t i) {
   const auto one = SetBlock(StatisticOf<T>{1});
   const Gate h;
   ForEachBlock<T>(job.n, [&](int64_t j, auto left) HWY_ATTR {
-    const auto g = Load(gate + j, left);
-    const auto u = Load(up + j, left);
+    const auto given = Load(gate + j, left), up_given = Load(up + j, left);
+    const auto g = h.Gate(given), u = h.Factor(up_given);
     const auto dy = Load(gradient + j, left);
     const auto s = one / OnePlusExp<T>(h.Of(g));
-    Store(dy * u * (s * (one + g * h.Slope(g) * (one - s))), gate_gradient + j,
-          left);
-    Store(dy * (g * s), up_gradient + j, left);
+    const auto dg = dy * u * (s * (one + g * h.Slope(g) * (one - s)));
+    Store(h.GateGradient(given, dg), gate_gradient + j, left);
+    Store(h.UpGradient(up_given, dy * (g * s)), up_gradient + j, left);
   });
 }
 
@@ -93,6 +137,7 @@ template <typename T>
 void RunGluOf(const GluJob& job) {
   using S = StatisticOf<T>;
   if (job.kind == GluKind::kGeGlu) return RunRows<T, GeluGate<S>>(job);
+  if (job.kind == GluKind::kClampedGlu) return RunRows<T, ClampedGate<S>>(job);
   RunRows<T, SiluGate<S>>(job);
 }
 

@@ -79,6 +79,18 @@ HWY_INLINE Block<S> Larger(const Block<S>& a, const Block<S>& b) {
   return result;
 }
 
+// x where a <= b, otherwise 0.
+template <typename S>
+HWY_INLINE Block<S> IfAtMost(const Block<S>& a, const Block<S>& b,
+                             const Block<S>& x) {
+  Block<S> result;
+  for (size_t i = 0; i < Block<S>::kParts; ++i) {
+    result.part[i] =
+        hn::IfThenElseZero(hn::Le(a.part[i], b.part[i]), x.part[i]);
+  }
+  return result;
+}
+
 template <typename S>
 HWY_INLINE Block<S> LoadAll(const S* from) {
   Block<S> result;

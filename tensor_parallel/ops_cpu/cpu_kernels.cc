@@ -214,6 +214,50 @@ void DotRows(ThreadPool& pool, const ConstTensorView& x,
   });
 }
 
+// Calls set(sink, log_sum_exp, other) for each row and head, of statistics S.
+template <typename S, typename Set>
+void ForEachSink(ThreadPool& pool, const ConstTensorView& sinks,
+                 const ConstTensorView& log_sum_exp, const TensorView& other,
+                 const Set& set) {
+  const int64_t heads = sinks.shape()[0];
+  std::vector<S> values(static_cast<size_t>(heads));
+  RunElementwise(
+      {.step = Step::kCast,
+       .x_type = sinks.dtype(),
+       .y_type = StatisticsOf(sinks.dtype()),
+       .rows = {0, 1},
+       .n = heads,
+       .x = ConstRowsView(sinks),
+       .y = RowsView(reinterpret_cast<std::byte*>(values.data()), 0)});
+  S* const sums = reinterpret_cast<S*>(const_cast<std::byte*>(
+      log_sum_exp.data()));  // Only AddSinks writes them.
+  S* const others = reinterpret_cast<S*>(other.data());
+  RunParts(pool, log_sum_exp.shape()[0], heads, [&](IndexRange rows) {
+    for (int64_t i = rows.begin * heads; i < rows.end * heads; ++i) {
+      set(values[static_cast<size_t>(i % heads)], sums[i], others[i]);
+    }
+  });
+}
+
+template <typename S>
+void AddSinksOf(ThreadPool& pool, const op::AddSinks& call) {
+  ForEachSink<S>(pool, call.sinks, call.log_sum_exp, call.factors,
+                 [](S sink, S& sum, S& factor) {
+                   const S larger = std::max(sum, sink);
+                   const S before = sum;
+                   sum = larger +
+                         std::log1p(std::exp(std::min(sum, sink) - larger));
+                   factor = std::exp(before - sum);
+                 });
+}
+
+template <typename S>
+void SetSinkShares(ThreadPool& pool, const op::SinkGradients& call) {
+  ForEachSink<S>(
+      pool, call.sinks, call.log_sum_exp, call.delta,
+      [](S sink, S sum, S& delta) { delta *= -std::exp(sink - sum); });
+}
+
 // Copies rows of the table that are held, and zeros for others.
 void CopyHeldRows(ThreadPool& pool, const ConstTensorView& table,
                   IndexRange held, std::span<const int64_t> ids,
@@ -445,6 +489,16 @@ absl::Status Run(CpuBackend&, const op::Dropout& call) {
 
 void Run(CpuBackend& cpu, const op::RowDots& call) {
   DotRows(*cpu.pool, call.output, call.output_gradient, call.dots);
+}
+
+void Run(CpuBackend& cpu, const op::AddSinks& call) {
+  call.sinks.dtype() == DType::kF64 ? AddSinksOf<double>(*cpu.pool, call)
+                                    : AddSinksOf<float>(*cpu.pool, call);
+}
+
+void Run(CpuBackend& cpu, const op::SinkGradients& call) {
+  call.sinks.dtype() == DType::kF64 ? SetSinkShares<double>(*cpu.pool, call)
+                                    : SetSinkShares<float>(*cpu.pool, call);
 }
 
 void Run(CpuBackend& cpu, const op::Glu& call) {

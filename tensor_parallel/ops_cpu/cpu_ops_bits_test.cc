@@ -53,7 +53,8 @@ struct Activation {
 TEST_F(CpuOpsBits, OfGluAreThoseOfEveryInstructionSet) {
   std::mt19937_64 random(4);
   for (const DType dtype : kComputedTypes) {
-    for (const GluKind kind : {GluKind::kSwiGlu, GluKind::kGeGlu}) {
+    for (const GluKind kind :
+         {GluKind::kSwiGlu, GluKind::kGeGlu, GluKind::kClampedGlu}) {
       Activation p(kind, dtype, 4, 77, random);
       std::vector<double> y, gate;
       cpu::ForEachInstructionSet([&] {

@@ -244,7 +244,8 @@ absl::Status RunNorms(Ops& ops, Operands& x) {
 }
 
 absl::Status RunGlu(Ops& ops, Operands& x) {
-  for (const GluKind kind : {GluKind::kSwiGlu, GluKind::kGeGlu}) {
+  for (const GluKind kind :
+       {GluKind::kSwiGlu, GluKind::kGeGlu, GluKind::kClampedGlu}) {
     for (const int64_t n : kWidths) {
       const auto gate = x.New({2, n}).view(), up = x.New({2, n}).view();
       TESSERA_RETURN_IF_ERROR(
@@ -346,6 +347,15 @@ absl::Status RunAttention(Ops& ops, Operands& x) {
        .value_gradient = x.New(x.statistics(), keys).view()}});
 }
 
+absl::Status RunSinks(Ops& ops, Operands& x) {
+  const auto sinks = x.New({7}).view();
+  const auto sums = x.New(x.statistics(), {90, 7}).view();
+  TESSERA_RETURN_IF_ERROR(ops.Run(
+      op::AddSinks{sinks, sums, x.New(x.statistics(), {90, 7}).view()}));
+  return ops.Run(
+      op::SinkGradients{sinks, sums, x.New(x.statistics(), {90, 7}).view()});
+}
+
 const OpsCase kCases[] = {
     {"Gemm", false, RunGemm},       {"CastTranspose", true, RunCastTranspose},
     {"GemmFp8", false, RunGemmFp8}, {"UpdateScales", true, RunUpdateScales},
@@ -357,6 +367,7 @@ const OpsCase kCases[] = {
     {"Rotate", false, RunRotate},   {"GatherRows", true, RunGatherRows},
     {"AddRows", true, RunAddRows},  {"CrossEntropy", false, RunCrossEntropy},
     {"Sum", true, RunSum},          {"Attention", false, RunAttention},
+    {"Sinks", false, RunSinks},
 };
 
 // The cases whose operations round each value once, so that they have the bits

@@ -1,9 +1,9 @@
 // Elementwise kernels: Copy, Add, Scale, SoftCap, Fill, Cast, AddBias, Dropout,
-// Glu, GluGradient and Rotate.
+// Glu, GluGradient, Rotate, AddSinks and SinkGradients.
 //
 // All are memory-bound: each element is read and written once, 16 bytes per
 // access if rows are aligned and consist of whole packs. All except Glu,
-// SoftCap and Rotate give the same bits as the CPU.
+// SoftCap, Rotate and those of sinks give the same bits as the CPU.
 
 #include <algorithm>
 #include <cmath>
@@ -186,8 +186,30 @@ struct DropoutBody {
   }
 };
 
-// h of glu.h, and its derivative.
-struct SiluGate {
+// Gates and factors without limits.
+struct Unclamped {
+  template <typename S>
+  __device__ S Gate(S g) const {
+    return g;
+  }
+  template <typename S>
+  __device__ S Factor(S u) const {
+    return u;
+  }
+  template <typename S>
+  __device__ S GateGradient(S, S d) const {
+    return d;
+  }
+  template <typename S>
+  __device__ S UpGradient(S, S d) const {
+    return d;
+  }
+};
+
+// h of glu.h, and its derivative, for a gate from Gate(); Factor(up) multiplies
+// the activation. GateGradient and UpGradient are the gradients of the operands
+// from those of Gate and Factor.
+struct SiluGate : Unclamped {
   template <typename S>
   __device__ S Of(S g) const {
     return g;
@@ -198,7 +220,7 @@ struct SiluGate {
   }
 };
 
-struct GeluGate {
+struct GeluGate : Unclamped {
   template <typename S>
   __device__ S Of(S g) const {
     const S near = Near(g);
@@ -219,6 +241,36 @@ struct GeluGate {
   }
 };
 
+struct ClampedGate {
+  template <typename S>
+  __device__ S Of(S g) const {
+    return static_cast<S>(clamped_glu::kGain) * g;
+  }
+  template <typename S>
+  __device__ S Slope(S) const {
+    return static_cast<S>(clamped_glu::kGain);
+  }
+  // NaN stays NaN, also in Factor.
+  template <typename S>
+  __device__ S Gate(S g) const {
+    const S limit = static_cast<S>(clamped_glu::kLimit);
+    return g > limit ? limit : g;
+  }
+  template <typename S>
+  __device__ S Factor(S u) const {
+    const S limit = static_cast<S>(clamped_glu::kLimit);
+    return (u < -limit ? -limit : Gate(u)) + S{1};
+  }
+  template <typename S>
+  __device__ S GateGradient(S g, S d) const {
+    return g <= static_cast<S>(clamped_glu::kLimit) ? d : S{0};
+  }
+  template <typename S>
+  __device__ S UpGradient(S u, S d) const {
+    return GateGradient(-u, GateGradient(u, d));
+  }
+};
+
 template <typename T, typename Gate, int pack>
 struct GluBody {
   Rows<const T> gate, up;
@@ -230,9 +282,9 @@ struct GluBody {
     const Gate h;
     Pack<T, pack> out;
     for (int i = 0; i < pack; ++i) {
-      const S x = static_cast<S>(g.values[i]);
+      const S x = h.Gate(static_cast<S>(g.values[i]));
       out.values[i] = static_cast<T>(x / (S{1} + Exp(-h.Of(x))) *
-                                     static_cast<S>(u.values[i]));
+                                     h.Factor(static_cast<S>(u.values[i])));
     }
     Store<pack>(out, y.at(row, column));
   }
@@ -252,15 +304,46 @@ struct GluGradientBody {
     const Gate h;
     Pack<T, pack> dg, du;
     for (int i = 0; i < pack; ++i) {
-      const S x = static_cast<S>(g.values[i]);
+      const S given = static_cast<S>(g.values[i]);
+      const S up_given = static_cast<S>(u.values[i]);
+      const S x = h.Gate(given);
       const S d = static_cast<S>(dy.values[i]);
       const S s = S{1} / (S{1} + Exp(-h.Of(x)));
-      dg.values[i] = static_cast<T>(d * static_cast<S>(u.values[i]) *
-                                    (s * (S{1} + x * h.Slope(x) * (S{1} - s))));
-      du.values[i] = static_cast<T>(d * (x * s));
+      dg.values[i] = static_cast<T>(h.GateGradient(
+          given,
+          d * h.Factor(up_given) * (s * (S{1} + x * h.Slope(x) * (S{1} - s)))));
+      du.values[i] = static_cast<T>(h.UpGradient(up_given, d * (x * s)));
     }
     Store<pack>(dg, gate_gradient.at(row, column));
     Store<pack>(du, up_gradient.at(row, column));
+  }
+};
+
+template <typename T>
+struct AddSinksBody {
+  using S = StatisticOf<T>;
+  const T* sinks;
+  Rows<S> log_sum_exp, factors;
+  __device__ void operator()(int64_t row, int64_t head) const {
+    const S sink = static_cast<S>(sinks[head]);
+    S& sum = *log_sum_exp.at(row, head);
+    const S before = sum;
+    const S larger = before > sink ? before : sink;
+    const S smaller = before > sink ? sink : before;
+    sum = larger + ::log1p(Exp(smaller - larger));
+    *factors.at(row, head) = Exp(before - sum);
+  }
+};
+
+template <typename T>
+struct SinkGradientsBody {
+  using S = StatisticOf<T>;
+  const T* sinks;
+  Rows<const S> log_sum_exp;
+  Rows<S> delta;
+  __device__ void operator()(int64_t row, int64_t head) const {
+    const S sink = static_cast<S>(sinks[head]);
+    *delta.at(row, head) *= -Exp(sink - *log_sum_exp.at(row, head));
   }
 };
 
@@ -580,6 +663,9 @@ namespace {
 template <typename Functor>
 absl::Status ForGate(GluKind kind, const Functor& functor) {
   if (kind == GluKind::kGeGlu) return functor(std::type_identity<GeluGate>());
+  if (kind == GluKind::kClampedGlu) {
+    return functor(std::type_identity<ClampedGate>());
+  }
   return functor(std::type_identity<SiluGate>());
 }
 
@@ -655,9 +741,34 @@ absl::Status Run(CudaBackend& cuda, const op::Rotate& call) {
       });
 }
 
+absl::Status Run(CudaBackend& cuda, const op::AddSinks& call) {
+  return ForComputedType(call.sinks.dtype(), [&]<typename T>(
+                                                 std::type_identity<T>) {
+    using S = StatisticOf<T>;
+    RunRows<1>(cuda.stream, call.factors.shape()[0], call.factors.shape()[1],
+               AddSinksBody<T>{DataOf<T>(call.sinks),
+                               RowsOf<S>(call.log_sum_exp, false),
+                               RowsOf<S>(call.factors, false)});
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Run(CudaBackend& cuda, const op::SinkGradients& call) {
+  return ForComputedType(call.sinks.dtype(), [&]<typename T>(
+                                                 std::type_identity<T>) {
+    using S = StatisticOf<T>;
+    RunRows<1>(cuda.stream, call.delta.shape()[0], call.delta.shape()[1],
+               SinkGradientsBody<T>{DataOf<T>(call.sinks),
+                                    RowsOf<const S>(call.log_sum_exp, false),
+                                    RowsOf<S>(call.delta, false)});
+    return absl::OkStatus();
+  });
+}
+
 void AddElementwiseKernels(CudaKernelTable& table) {
   table.Add<op::Copy, op::Add, op::Scale, op::SoftCap, op::Fill, op::Cast,
-            op::AddBias, op::Glu, op::GluGradient, op::Rotate, op::Dropout>(
+            op::AddBias, op::Glu, op::GluGradient, op::Rotate, op::Dropout,
+            op::AddSinks, op::SinkGradients>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 

@@ -271,11 +271,11 @@ struct RowStrides {
   int64_t dots[3] = {};
 };
 
-// A warp for each row.
-template <typename T>
+// A warp for each row. `Output` is T or the type of its statistics.
+template <typename T, typename Output>
 __global__ void __launch_bounds__(kThreads)
     RowDotsKernel(int64_t rows, int64_t d, RowStrides strides,
-                  const StatisticOf<T>* output, const T* gradient,
+                  const Output* output, const T* gradient,
                   StatisticOf<T>* dots) {
   using S = StatisticOf<T>;
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -291,7 +291,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   S sum = 0;
   for (int64_t i = threadIdx.x % 32; i < d; i += 32) {
-    sum += output[from + i] * static_cast<S>(gradient[with + i]);
+    sum +=
+        static_cast<S>(output[from + i]) * static_cast<S>(gradient[with + i]);
   }
   for (int lanes = 16; lanes > 0; lanes /= 2) {
     sum += __shfl_xor_sync(kAllLanes, sum, lanes);
@@ -492,12 +493,17 @@ absl::Status Run(CudaBackend& cuda, const op::RowDots& call) {
   return ForComputedType(
       call.output_gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
         using S = StatisticOf<T>;
-        Launch(RowDotsKernel<T>,
-               static_cast<unsigned>((rows + kWarps - 1) / kWarps), kThreads, 0,
-               cuda.stream, rows, call.output.shape()[outer], strides,
-               DataOf<S>(call.output), DataOf<T>(call.output_gradient),
-               DataOf<S>(call.dots));
-        return absl::OkStatus();
+        const auto run = [&]<typename Output>(std::type_identity<Output>) {
+          Launch(RowDotsKernel<T, Output>,
+                 static_cast<unsigned>((rows + kWarps - 1) / kWarps), kThreads,
+                 0, cuda.stream, rows, call.output.shape()[outer], strides,
+                 DataOf<Output>(call.output), DataOf<T>(call.output_gradient),
+                 DataOf<S>(call.dots));
+          return absl::OkStatus();
+        };
+        return call.output.dtype() == call.output_gradient.dtype()
+                   ? run(std::type_identity<T>())
+                   : run(std::type_identity<S>());
       });
 }
 

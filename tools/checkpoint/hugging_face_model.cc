@@ -36,6 +36,7 @@
 #include "tools/model_files/safetensors_file.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/safetensors_set.h"
+#include "tools/model_files/stacked_experts.h"
 #include "tools/model_files/torch_archive.h"
 #include "tools/model_files/torch_checkpoint.h"
 #include "tools/text/tokenizer_files.h"
@@ -245,10 +246,35 @@ class Export {
     return writer.Commit();
   }
 
+  // Writes stacked experts one by one.
+  template <typename Writer>
+  absl::Status WriteStack(const LlamaParameter& parameter,
+                          const PiecePlace& place, Writer& writer) {
+    const model_files::StackedExperts& stack = *parameter.stack;
+    const auto elements = static_cast<size_t>(stack.elements());
+    const int64_t bytes = stack.elements() * SizeInBytes(options_.dtype);
+    std::vector<float> file(elements);
+    weights_.resize(elements);
+    converted_.resize(static_cast<size_t>(bytes));
+    for (int64_t expert = 0; expert < stack.experts; ++expert) {
+      TESSERA_RETURN_IF_ERROR(
+          reader_.Read(parameter.part, parameter.layer, expert * stack.rows,
+                       (expert + 1) * stack.rows, weights_));
+      stack.ToFile(weights_, file);
+      TESSERA_RETURN_IF_ERROR(Convert(DType::kF32,
+                                      std::as_bytes(std::span(file)),
+                                      options_.dtype, converted_));
+      TESSERA_RETURN_IF_ERROR(
+          writer.Write(place.name, expert * bytes, converted_));
+    }
+    return absl::OkStatus();
+  }
+
   template <typename Writer>
   absl::Status WritePiece(const LlamaParameter& parameter,
                           const HuggingFacePiece& piece, Writer& writer) {
     TESSERA_ASSIGN_OR_RETURN(const PiecePlace place, PlaceOf(parameter, piece));
+    if (parameter.stack) return WriteStack(parameter, place, writer);
     const int64_t width = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
     const int64_t bytes = width * SizeInBytes(options_.dtype);
     const int64_t at_once = std::max<int64_t>(1, kChunkWeights / width);

@@ -291,6 +291,45 @@ void ExpectSameWeights(const std::string& expected, const std::string& found) {
   }
 }
 
+// A mixture with everything that GPT-OSS has.
+train::RunOptions SmallGptOss() {
+  train::RunOptions options = train::testing::SmallRun();
+  options.model.architecture = model_files::Architecture::kGptOss;
+  options.model.qkv_bias = options.model.output_bias = true;
+  options.model.sinks = true;
+  options.model.glu = tp::GluKind::kClampedGlu;
+  options.model.window = 5;
+  options.model.full_layers = {1, 3};
+  options.model.intermediate = 5;
+  options.model.mixture = {
+      .experts = 8, .per_token = 2, .intermediate = 5, .biases = true};
+  return options;
+}
+
+TEST(ExportModelTest, RoundTripsGptOssOverMeshes) {
+  train::RunOptions options = SmallGptOss();
+  options.mesh = {.dp = 2, .tp = 2, .ep = 2};
+  const std::string directory = NewRunDirectory("gpt_oss");
+  TESSERA_ASSERT_OK(TrainAndSave(options, directory + "/ckpt").status());
+  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string path,
+      ImportModel(directory + "/hf", directory + "/imported",
+                  {.mesh = {.dp = 2, .pp = 2, .tp = 2, .ep = 2}, .zero = 1}));
+  for (const WeightFiles files :
+       {WeightFiles::kSafetensors, WeightFiles::kDcp}) {
+    const std::string to =
+        absl::StrCat(directory, "/", static_cast<int>(files));
+    TESSERA_ASSERT_OK(
+        ExportModel(path, to, {.files = files, .max_shard_bytes = 5000}));
+    ExpectSameWeights(directory + "/hf", to);
+  }
+  EXPECT_THAT(
+      ExportModel(path, directory + "/megatron",
+                  {.files = WeightFiles::kTorchDist}),
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("attention sinks")));
+}
+
 class TorchFilesTest : public testing::TestWithParam<WeightFiles> {};
 
 TEST_P(TorchFilesTest, RoundTripBitForBit) {
@@ -365,9 +404,10 @@ void ExpectBeginsLikeImport(train::RunOptions options, const std::string& model,
 }
 
 TEST(ImportedWeightsTest, BeginLikeAnImportOnEveryMesh) {
-  for (const bool is_mixture : {false, true}) {
-    train::RunOptions options = is_mixture ? train::testing::SmallMixture()
-                                           : train::testing::SmallRun();
+  for (train::RunOptions options :
+       {train::testing::SmallRun(), train::testing::SmallMixture(),
+        SmallGptOss()}) {
+    const bool is_mixture = options.model.mixture.experts > 0;
     const std::string directory = NewRunDirectory("begins");
     ASSERT_THAT(TrainAndSave(options, directory + "/ckpt"), IsOk());
     TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));

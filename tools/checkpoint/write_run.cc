@@ -83,6 +83,12 @@ class TensorRank {
       case LlamaPart::kQkvBias:
         held.rows = RowsOf(qkv_);
         break;
+      case LlamaPart::kSinks: {
+        const IndexRange rows = qkv_.RangeOf(0, rank_);
+        const int64_t d = config_.head_size;
+        held.rows = {{{rows.begin / d, rows.end / d}}};
+        break;
+      }
       case LlamaPart::kGateUp:
         held.rows = RowsOf(mlp_);
         break;
@@ -93,6 +99,7 @@ class TensorRank {
         held.columns = mlp_.RangeOf(0, rank_);
         break;
       case LlamaPart::kExpertsGateUp:
+      case LlamaPart::kExpertsGateUpBias:
         held.rows = tensor_parallel::ExpertRows(
             experts, 2, config_.mixture.intermediate, units_.RangeOf(rank_));
         break;
@@ -100,6 +107,11 @@ class TensorRank {
         held.rows = tensor_parallel::ExpertRows(experts, 1, config_.hidden,
                                                 {0, config_.hidden});
         held.columns = units_.RangeOf(rank_);
+        break;
+      case LlamaPart::kExpertsDownBias:
+        held.rows = tensor_parallel::ExpertRows(experts, 1, config_.hidden,
+                                                {0, config_.hidden});
+        held.rows[0].primary = rank_ == 0;
         break;
       case LlamaPart::kSharedGateUp:
         held.rows = RowsOf(shared_);
@@ -109,6 +121,7 @@ class TensorRank {
         break;
       case LlamaPart::kRouter:
       case LlamaPart::kRouterBias:
+      case LlamaPart::kRouterLogitBias:
       case LlamaPart::kAttentionNorm:
       case LlamaPart::kAttentionOutputBias:
       case LlamaPart::kQueryNorm:
@@ -160,7 +173,9 @@ class TensorRank {
 };
 
 bool IsOfExperts(LlamaPart part) {
-  return part == LlamaPart::kExpertsGateUp || part == LlamaPart::kExpertsDown;
+  return part == LlamaPart::kExpertsGateUp ||
+         part == LlamaPart::kExpertsGateUpBias ||
+         part == LlamaPart::kExpertsDown || part == LlamaPart::kExpertsDownBias;
 }
 
 // The tensors of a part of the checkpoint.

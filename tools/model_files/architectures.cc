@@ -199,8 +199,31 @@ constexpr ArchitectureTraits kArchitectures[] = {
      .rope = {.local_theta = 1e4},
      // transformers ignores the cap of attention.
      .scores = {.scalar = 256, .has_final_cap = true},
-     .windows = {
-         .allowed = true, .usual = 4096, .by_layer = true, .period = 6}}};
+     .windows =
+         {.allowed = true, .usual = 4096, .by_layer = true, .period = 6}},
+    {.architecture = Architecture::kGptOss,
+     .title = "GPT-OSS",
+     .model_type = "gpt_oss",
+     .class_name = "GptOssForCausalLM",
+     .max_positions = 131072,
+     .kv_heads = 8,
+     .head_size = 64,
+     .rope_theta = 1.5e5,
+     .norm_epsilon = 1e-5,
+     .biases = AttentionBiases::kChosen,
+     .usual_biases = true,
+     .sinks = true,
+     .glu = tensor_parallel::GluKind::kClampedGlu,
+     .rope = {.usual_yarn = true},
+     .windows = {.allowed = true, .usual = 128, .by_layer = true, .period = 2},
+     .mixture = {.experts = "num_local_experts",
+                 .experts_alias = "num_experts",
+                 .usual_experts = 128,
+                 .usual_per_token = 4,
+                 .intermediate = "intermediate_size",
+                 .balance = "router_aux_loss_coef",
+                 .like_gpt_oss = true,
+                 .router = "router"}}};
 
 constexpr bool AreInOrder() {
   size_t index = 0;

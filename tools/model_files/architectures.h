@@ -35,6 +35,7 @@ enum class Architecture {
   kOlmo2,
   kGemma2,
   kGemma3,
+  kGptOss,
 };
 
 // Which projections of the attention have biases.
@@ -76,6 +77,9 @@ struct RopeTraits {
   // Each layer with this number, counted from 1, has no rotary positions, if
   // "no_rope_layers" and "no_rope_layer_interval" are missing; 0: all have.
   int64_t no_rope_interval = 0;
+  // Without scaling in config.json, positions are scaled by yarn with the
+  // factor 32 from 4096 positions, not truncated: GPT-OSS.
+  bool usual_yarn = false;
 };
 
 // Gemma 2 and 3.
@@ -105,8 +109,12 @@ struct MixtureTraits {
   // As in DeepSeek-V3: scores are sigmoids, and there may be shared experts,
   // dense layers before the mixtures, and a scaling factor.
   bool like_deepseek = false;
+  // As in GPT-OSS: the router and the experts have biases, and a file has one
+  // tensor for all experts of a layer (stacked_experts.h).
+  bool like_gpt_oss = false;
   // Names of weights: "mlp.gate", "mlp.experts.0.gate_proj" and so on.
   std::string_view module = "mlp";
+  std::string_view router = "gate";
   std::string_view gate = "gate_proj";
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
@@ -126,6 +134,8 @@ struct ArchitectureTraits {
   std::optional<int64_t> bos_token_id = {};
   std::optional<int64_t> eos_token_id = {};
   AttentionBiases biases = AttentionBiases::kNone;
+  bool usual_biases = false;  // Default of "attention_bias".
+  bool sinks = false;         // The attention has them.
   bool qk_norm = false;
   bool shared_qk_norm = false;  // Over all heads together.
   // Norms before attention and MLP, and of their outputs.

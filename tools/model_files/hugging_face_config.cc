@@ -87,7 +87,8 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target,
 }
 
 // Checks keys of which only the default is supported.
-absl::Status CheckFixedKeys(const Json& object) {
+absl::Status CheckFixedKeys(const Json& object,
+                            const ArchitectureTraits& traits) {
   static const auto* const fixed =
       new std::vector<std::pair<const char*, Json>>{
           {"mlp_bias", false},
@@ -100,6 +101,8 @@ absl::Status CheckFixedKeys(const Json& object) {
           {"mlp_only_layers", Json::array()},
           {"n_group", 1},
           {"topk_group", 1},
+          {"swiglu_limit", tensor_parallel::clamped_glu::kLimit},
+          {"swiglu_alpha", tensor_parallel::clamped_glu::kGain},
           {"attention_dropout", 0}};
   for (const auto& [key, supported] : *fixed) {
     const Json* const value = Find(object, key);
@@ -107,11 +110,20 @@ absl::Status CheckFixedKeys(const Json& object) {
       return NotSupported(key, DumpJson(supported), *value);
     }
   }
-  for (const char* key : {"quantization_config", "logit_scale"}) {
-    const Json* const value = Find(object, key);
-    if (value != nullptr) return NotSupported(key, "none", *value);
+  if (const Json* const scale = Find(object, "logit_scale")) {
+    return NotSupported("logit_scale", "none", *scale);
   }
-  return absl::OkStatus();
+  const Json* const quantised = Find(object, "quantization_config");
+  if (quantised == nullptr) return absl::OkStatus();
+  if (!traits.mixture.like_gpt_oss) {
+    return NotSupported("quantization_config", "none", *quantised);
+  }
+  if (!quantised->is_object()) {
+    return WrongType("quantization_config", "an object", *quantised);
+  }
+  const Json method = quantised->value("quant_method", Json());
+  return method == "mxfp4" ? absl::OkStatus()
+                           : NotSupported("quant_method", "\"mxfp4\"", method);
 }
 
 // Checks the activation of the MLP. Gemma's first files say "gelu", for which
@@ -284,10 +296,11 @@ absl::StatusOr<Architecture> ReadArchitecture(const Json& object) {
                       architectures->front());
 }
 
-absl::Status ReadBiases(const Json& object, AttentionBiases allowed,
+absl::Status ReadBiases(const Json& object, const ArchitectureTraits& traits,
                         ModelConfig& model) {
+  const AttentionBiases allowed = traits.biases;
   const bool fixed = allowed == AttentionBiases::kQkv;
-  bool biases = fixed;
+  bool biases = fixed || traits.usual_biases;
   TESSERA_RETURN_IF_ERROR(Read(object, "attention_bias", biases));
   model.qkv_bias = biases;
   model.output_bias = biases && !fixed;
@@ -518,15 +531,25 @@ absl::Status ReadRope(const Json& object, ModelConfig& model) {
   if (traits.local_theta > 0) return ReadRopeByLayerType(object, model);
   const Json* const scaling = Find(object, "rope_scaling");
   const bool wins = scaling != nullptr && !scaling->empty();
-  return ReadRopeKey(object, wins ? "rope_scaling" : "rope_parameters", model,
-                     model.rotary);
+  const char* const key = wins ? "rope_scaling" : "rope_parameters";
+  if (traits.usual_yarn && Find(object, key) == nullptr) {
+    const Json usual = {{"rope_type", "yarn"},
+                        {"factor", 32.0},
+                        {"truncate", false},
+                        {kOriginalPositions, 4096}};
+    return ReadRopeObject(usual, model, model.rotary);
+  }
+  return ReadRopeKey(object, key, model, model.rotary);
 }
 
-// Null without scaling.
+// Null without scaling, unless that stands for yarn.
 nlohmann::ordered_json RopeScalingOf(const ModelConfig& model) {
   using tensor_parallel::RotaryScaling;
   const tensor_parallel::RotaryFrequencies& rotary = model.rotary;
-  if (rotary.scaling == RotaryScaling::kNone) return nullptr;
+  if (rotary.scaling == RotaryScaling::kNone) {
+    if (!TraitsOf(model.architecture).rope.usual_yarn) return nullptr;
+    return {{"rope_type", RopeTypeOf(rotary.scaling).name}};
+  }
   const auto original = static_cast<double>(rotary.original_positions);
   if (TraitsOf(model.architecture).rope.original_positions > 0 &&
       rotary.attention_factor ==
@@ -669,6 +692,7 @@ absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
     mixture.balance = 0.001;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.balance, mixture.balance));
   }
+  mixture.biases = keys.like_gpt_oss;
   if (!keys.like_deepseek) return absl::OkStatus();
   mixture.sigmoid = true;
   int64_t shared = 0;
@@ -742,10 +766,11 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(ReadRope(object, model));
   TESSERA_RETURN_IF_ERROR(ReadNoRopeLayers(object, traits.rope, model));
   TESSERA_RETURN_IF_ERROR(ReadScores(object, traits.scores, model));
-  TESSERA_RETURN_IF_ERROR(ReadBiases(object, traits.biases, model));
+  TESSERA_RETURN_IF_ERROR(ReadBiases(object, traits, model));
   TESSERA_RETURN_IF_ERROR(ReadWindows(object, traits.windows, model));
   TESSERA_RETURN_IF_ERROR(ReadMixture(object, traits.mixture, model));
   TESSERA_RETURN_IF_ERROR(CheckActivation(object, traits.glu));
+  model.sinks = traits.sinks;
   model.qk_norm = traits.qk_norm;
   model.shared_qk_norm = traits.shared_qk_norm;
   model.input_norms = traits.input_norms;
@@ -799,11 +824,12 @@ absl::Status ReadTokens(const Json& object, HuggingFaceConfig& config) {
 // Adds the keys of the model's own config.json that FormatHuggingFaceConfig
 // does not compute.
 void AddOtherKeys(const Json& source, nlohmann::ordered_json& object) {
-  // Other names of keys that are written.
+  // Other names of keys that are written, and the form of quantised weights,
+  // which are not written.
   constexpr std::string_view kAliases[] = {
-      "rope_parameters", "dtype",       "torch_dtype",
-      "layer_types",     "num_experts", "num_local_experts",
-      "n_routed_experts"};
+      "quantization_config", "rope_parameters", "dtype",
+      "torch_dtype",         "layer_types",     "num_experts",
+      "num_local_experts",   "n_routed_experts"};
   for (const auto& [key, value] : source.items()) {
     const bool is_token = key == "bos_token_id" || key == "eos_token_id";
     const bool is_computed =
@@ -858,7 +884,8 @@ absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(
   TESSERA_ASSIGN_OR_RETURN(const Json object, ParseObject(json));
   HuggingFaceConfig config;
   TESSERA_ASSIGN_OR_RETURN(config.model.architecture, ReadArchitecture(object));
-  TESSERA_RETURN_IF_ERROR(CheckFixedKeys(object));
+  TESSERA_RETURN_IF_ERROR(
+      CheckFixedKeys(object, TraitsOf(config.model.architecture)));
   TESSERA_RETURN_IF_ERROR(ReadModel(object, config.model));
   TESSERA_RETURN_IF_ERROR(ReadDType(object, config.dtype));
   TESSERA_RETURN_IF_ERROR(ReadTokens(object, config));
@@ -897,6 +924,10 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   AddScores(model, object);
   AddMixture(model, object);
   if (is_gelu) object["hidden_activation"] = kGelu;
+  if (model.glu == tensor_parallel::GluKind::kClampedGlu) {
+    object["swiglu_limit"] = tensor_parallel::clamped_glu::kLimit;
+    object["swiglu_alpha"] = tensor_parallel::clamped_glu::kGain;
+  }
   if (config.dtype.has_value()) {
     object["torch_dtype"] = TorchName(*config.dtype);
   }

@@ -11,7 +11,8 @@
 //   model_type                       llama (Llama 2, 3, 3.1 and 3.2 of text),
 //                                    mistral, qwen2 (also 2.5), qwen3, gemma,
 //                                    gemma2, gemma3_text, phi3, smollm3,
-//                                    olmo2, and mixtures of architectures.h
+//                                    olmo2, and mixtures of architectures.h,
+//                                    among them gpt_oss
 //   architectures                    contains the type's class, if present
 //   hidden_act, hidden_activation    silu; gemma: gelu_pytorch_tanh, or gelu,
 //                                    its name in early files
@@ -34,8 +35,10 @@
 //   query_pre_attn_scalar, final_logit_softcapping   gemma2, gemma3_text: any
 //   attn_logit_softcapping           gemma2: any; gemma3_text: none, because
 //                                    transformers ignores it
-//   quantization_config, logit_scale, and the number of experts outside of
-//   mixtures: none
+//   swiglu_limit, swiglu_alpha       7 and 1.702
+//   quantization_config              gpt_oss: quant_method "mxfp4", which is
+//                                    read but not written; others: none
+//   logit_scale, and the number of experts outside of mixtures: none
 //
 // A missing key has the default of its architecture in transformers
 // (architectures.h); only the sizes of the model are required. A rope_scaling

@@ -424,6 +424,35 @@ TEST(HuggingFaceConfigTest, ResolvesKeysAsTransformersDoes) {
   EXPECT_THAT(seen, testing::UnorderedElementsAreArray(all));
 }
 
+TEST(HuggingFaceConfigTest, AllowsOnlyTheQuantisationAndLimitsOfGptOss) {
+  const Json sizes = {{"model_type", "gpt_oss"}, {"vocab_size", 100},
+                      {"hidden_size", 64},       {"intermediate_size", 96},
+                      {"num_hidden_layers", 2},  {"num_attention_heads", 16}};
+  const auto parse = [&](const Json& change) {
+    return ParseHuggingFaceConfig(Changed(sizes, change).dump());
+  };
+  const Json mxfp4 = {{"quantization_config", {{"quant_method", "mxfp4"}}}};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig config, parse(mxfp4));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string written,
+      FormatHuggingFaceConfig(config, Changed(sizes, mxfp4).dump()));
+  EXPECT_THAT(written, testing::Not(HasSubstr("quantization_config")));
+  const auto refused = [](std::string_view text) {
+    return StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(text));
+  };
+  EXPECT_THAT(parse({{"quantization_config", {{"quant_method", "bnb"}}}}),
+              refused("\"quant_method\": \"bnb\" is not supported; supported "
+                      "is \"mxfp4\""));
+  EXPECT_THAT(parse({{"quantization_config", Json::object()}}),
+              refused("quant_method"));
+  EXPECT_THAT(parse({{"swiglu_limit", 6}}), refused("supported is 7"));
+  EXPECT_THAT(parse({{"swiglu_alpha", 1.7}}), refused("supported is 1.702"));
+  Json llama = Changed(sizes, mxfp4);
+  llama["model_type"] = "llama";
+  EXPECT_THAT(ParseHuggingFaceConfig(llama.dump()),
+              refused("quantization_config"));
+}
+
 TEST(HuggingFaceConfigTest, NeedsSizes) {
   const Json sizes = {{"model_type", "llama"},  {"vocab_size", 100},
                       {"hidden_size", 64},      {"intermediate_size", 96},

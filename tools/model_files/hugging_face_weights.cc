@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -13,9 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/dtype/dtype.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/megatron_names.h"
+#include "tools/model_files/stacked_experts.h"
 
 namespace tessera::model_files {
 namespace {
@@ -27,6 +30,17 @@ bool Exists(const std::string& directory, std::string_view name) {
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.weight";
 constexpr int64_t kComparedWeights = int64_t{1} << 22;
+constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
+
+// The shapes of a stack in MXFP4: the rows of an expert are not transposed.
+std::vector<int64_t> ScalesShape(const StackedExperts& stack) {
+  return {stack.experts, stack.rows, stack.columns / kMxfp4Group};
+}
+std::vector<int64_t> BlocksShape(const StackedExperts& stack) {
+  std::vector<int64_t> shape = ScalesShape(stack);
+  shape.push_back(kMxfp4Group / 2);
+  return shape;
+}
 
 // The tensors that may hold a piece, in the order of preference.
 std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
@@ -35,6 +49,11 @@ std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
   std::vector<int64_t> shape = parameter.shape;
   shape[0] = piece.rows;
   std::vector<PiecePlace> found = {{piece.name, shape}};
+  if (parameter.stack) {
+    found = {
+        {piece.name, parameter.stack->FileShape()},
+        {absl::StrCat(piece.name, kBlocks), BlocksShape(*parameter.stack)}};
+  }
   if (piece.name == kEmbedding && config.tied_embeddings) {
     found.push_back({std::string(kHead), shape});
   }
@@ -43,7 +62,8 @@ std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
   const bool is_down = parameter.part == LlamaPart::kExpertsDown;
   if (parameter.part == LlamaPart::kRouter) {
     found.push_back({absl::StrCat(mlp, "gate.weight"), shape});
-  } else if (is_down || parameter.part == LlamaPart::kExpertsGateUp) {
+  } else if (!parameter.stack &&
+             (is_down || parameter.part == LlamaPart::kExpertsGateUp)) {
     const int64_t experts = config.mixture.experts;
     found.push_back(
         {absl::StrCat(mlp,
@@ -129,7 +149,33 @@ absl::StatusOr<std::string> PrefixOf(const std::vector<std::string>& names) {
                                           ", which its config.json needs"));
 }
 
+// The name of the tensor of scales that belongs to one of blocks; empty for
+// other tensors.
+std::string ScalesOf(const std::string& name) {
+  const std::string_view stem = absl::StripSuffix(name, kBlocks);
+  return stem == name ? "" : absl::StrCat(stem, kScales);
+}
+
 }  // namespace
+
+struct HuggingFaceWeights::LastExpert {
+  std::mutex mutex;
+  std::string name;
+  int64_t expert = -1;
+  std::vector<float> matrix;
+};
+
+HuggingFaceWeights::HuggingFaceWeights(HuggingFaceConfig config,
+                                       ModelSource source, Tensors tensors)
+    : config_(std::move(config)),
+      source_(std::move(source)),
+      tensors_(std::move(tensors)),
+      last_expert_(std::make_unique<LastExpert>()) {}
+
+HuggingFaceWeights::~HuggingFaceWeights() = default;
+HuggingFaceWeights::HuggingFaceWeights(HuggingFaceWeights&&) noexcept = default;
+HuggingFaceWeights& HuggingFaceWeights::operator=(
+    HuggingFaceWeights&&) noexcept = default;
 
 bool IsHuggingFaceModel(const std::string& path) {
   return Exists(path, "config.json") &&
@@ -203,6 +249,17 @@ absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
           absl::StrJoin(candidate.shape, ", "), "]"));
     }
     TESSERA_RETURN_IF_ERROR(DTypeOf(*found).status());
+    if (const std::string scales = ScalesOf(candidate.name); !scales.empty()) {
+      const StoredTensor* const of_blocks = Find(scales);
+      if (of_blocks == nullptr || found->type != ElementType::kU8 ||
+          of_blocks->type != ElementType::kU8 ||
+          of_blocks->shape != ScalesShape(*parameter.stack)) {
+        return absl::DataLossError(absl::StrCat(
+            "tensor ", Quoted(candidate.name), " needs ", Quoted(scales),
+            " of [", absl::StrJoin(ScalesShape(*parameter.stack), ", "),
+            "], both of U8"));
+      }
+    }
     places_[piece.name] = std::move(candidate);
     return absl::OkStatus();
   }
@@ -252,6 +309,69 @@ absl::Status HuggingFaceWeights::ReadRun(std::string_view name, int64_t first,
   return ReadTensorRows(name, first, view);
 }
 
+// Reads the matrix [rows, columns] of an expert.
+absl::Status HuggingFaceWeights::ReadExpert(const PiecePlace& place,
+                                            const StackedExperts& stack,
+                                            int64_t expert,
+                                            std::vector<float>& matrix) const {
+  const int64_t rows = stack.rows, width = stack.width();
+  std::vector<float> file(static_cast<size_t>(stack.elements()));
+  matrix.resize(file.size());
+  const std::string scales_name = ScalesOf(place.name);
+  if (scales_name.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView view,
+                             TensorView::Of(std::span(file), {{width, rows}}));
+    TESSERA_RETURN_IF_ERROR(ReadTensorRows(place.name, expert * width, view));
+    stack.FromFile(file, matrix);
+    return absl::OkStatus();
+  }
+  const int64_t groups = width / kMxfp4Group;
+  std::vector<std::byte> blocks(file.size() / 2);
+  std::vector<std::byte> scales(static_cast<size_t>(rows * groups));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView blocks_view,
+      TensorView::Create(blocks, DType::kU8,
+                         {{rows * groups, kMxfp4Group / 2}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView scales_view,
+      TensorView::Create(scales, DType::kU8, {{rows, groups}}));
+  TESSERA_RETURN_IF_ERROR(
+      ReadTensorRows(place.name, expert * rows * groups, blocks_view));
+  TESSERA_RETURN_IF_ERROR(
+      ReadTensorRows(scales_name, expert * rows, scales_view));
+  DecodeMxfp4(blocks, scales, file);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(file.begin() + stack.FileRow(row) * width, width,
+                matrix.begin() + row * width);
+  }
+  return absl::OkStatus();
+}
+
+// Reads the rows [begin, end) of stacked experts.
+absl::Status HuggingFaceWeights::ReadStacked(const LlamaParameter& parameter,
+                                             int64_t begin, int64_t end,
+                                             std::span<float> target) const {
+  const StackedExperts& stack = *parameter.stack;
+  const PiecePlace& place = places_.at(parameter.pieces[0].name);
+  LastExpert& last = *last_expert_;
+  const std::lock_guard lock(last.mutex);
+  auto to = target.begin();
+  while (begin < end) {
+    const int64_t expert = begin / stack.rows, row = begin % stack.rows;
+    if (last.expert != expert || last.name != place.name) {
+      last.expert = -1;
+      TESSERA_RETURN_IF_ERROR(ReadExpert(place, stack, expert, last.matrix));
+      last.name = place.name;
+      last.expert = expert;
+    }
+    const int64_t rows = std::min(end - begin, stack.rows - row);
+    to = std::copy_n(last.matrix.begin() + row * stack.width(),
+                     rows * stack.width(), to);
+    begin += rows;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status HuggingFaceWeights::Read(LlamaPart part, int64_t layer,
                                       int64_t row_begin, int64_t row_end,
                                       std::span<float> target) const {
@@ -262,6 +382,9 @@ absl::Status HuggingFaceWeights::Read(LlamaPart part, int64_t layer,
       MakeLlamaParameter(config_.model, part, layer);
   TESSERA_RETURN_IF_ERROR(
       CheckRows(parameter, row_begin, row_end, target.size()));
+  if (parameter.stack) {
+    return ReadStacked(parameter, row_begin, row_end, target);
+  }
   const int64_t columns = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
   for (const HuggingFacePiece& piece :
        PiecesOfRows(parameter, row_begin, row_end)) {

@@ -9,6 +9,7 @@
 #define TESSERA_TOOLS_MODEL_FILES_HUGGING_FACE_WEIGHTS_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,8 @@ bool IsHuggingFaceModel(const std::string& path);
 //   mlp.experts.gate_up_proj,    all experts of a layer in one tensor, and the
 //   mlp.experts.down_proj,       router beside them, as the modules of
 //   mlp.gate.weight              transformers 5 hold them
+//   ..._blocks and ..._scales    for the experts of GPT-OSS in MXFP4
+//                                (stacked_experts.h), as published
 //
 // Without safetensors, they are in a checkpoint of torch.distributed.checkpoint
 // (torch_checkpoint.h) under the same names after any prefix, such as the
@@ -49,6 +52,10 @@ bool IsHuggingFaceModel(const std::string& path);
 // Optimizer states are ignored.
 class HuggingFaceWeights {
  public:
+  ~HuggingFaceWeights();
+  HuggingFaceWeights(HuggingFaceWeights&&) noexcept;
+  HuggingFaceWeights& operator=(HuggingFaceWeights&&) noexcept;
+
   // Opens config.json and the weights of a directory; reads only headers,
   // and both tables of tied embeddings if the files have two. NotFound, with
   // the name, if a file or a tensor that config.json requires is missing;
@@ -71,11 +78,12 @@ class HuggingFaceWeights {
  private:
   using Tensors = std::variant<SafetensorsSet, TorchCheckpoint>;
 
+  // The last expert that was read of stacked ones, of which callers read some
+  // rows at a time.
+  struct LastExpert;
+
   HuggingFaceWeights(HuggingFaceConfig config, ModelSource source,
-                     Tensors tensors)
-      : config_(std::move(config)),
-        source_(std::move(source)),
-        tensors_(std::move(tensors)) {}
+                     Tensors tensors);
 
   static absl::StatusOr<Tensors> OpenTensors(const std::string& directory);
 
@@ -85,6 +93,11 @@ class HuggingFaceWeights {
   absl::Status ReadRun(std::string_view name, int64_t first,
                        std::vector<int64_t> shape,
                        std::span<float> target) const;
+
+  absl::Status ReadExpert(const PiecePlace& place, const StackedExperts& stack,
+                          int64_t expert, std::vector<float>& matrix) const;
+  absl::Status ReadStacked(const LlamaParameter& parameter, int64_t begin,
+                           int64_t end, std::span<float> target) const;
 
   absl::Status FindPlaces();
   absl::Status FindPlace(const LlamaParameter& parameter,
@@ -96,6 +109,7 @@ class HuggingFaceWeights {
   Tensors tensors_;
   absl::flat_hash_map<std::string, PiecePlace>
       places_;  // By name in llama_names.h.
+  std::unique_ptr<LastExpert> last_expert_;
 };
 
 }  // namespace tessera::model_files

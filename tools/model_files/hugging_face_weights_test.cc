@@ -1,5 +1,6 @@
 #include "tools/model_files/hugging_face_weights.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/dtype/small_float.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
@@ -95,6 +97,86 @@ TEST(HuggingFaceWeightsTest, ReadsAnyRowsOfEveryParameter) {
     EXPECT_EQ(head, expected.at(is_tied ? "model.embed_tokens.weight"
                                         : "lm_head.weight"));
   }
+}
+
+// Both from transformers, which dequantised the experts of the second.
+TEST(HuggingFaceWeightsTest, ReadsGptOssInMxfp4AndDequantised) {
+  const std::string models = "tools/model_files/testdata/gpt_oss/";
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto packed,
+                               HuggingFaceWeights::Open(models + "mxfp4"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto plain,
+                               HuggingFaceWeights::Open(models + "bf16"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto files,
+                               SafetensorsSet::Open(models + "bf16"));
+  const ModelConfig& config = plain.config().model;
+  EXPECT_EQ(config, packed.config().model);
+  for (const LlamaParameter& parameter : LlamaParameters(config)) {
+    const int64_t rows = parameter.shape[0];
+    const int64_t width = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
+    std::vector<float> values[2];
+    for (const bool is_packed : {false, true}) {
+      values[is_packed].resize(static_cast<size_t>(rows * width));
+      TESSERA_ASSERT_OK((is_packed ? packed : plain)
+                            .Read(parameter.part, parameter.layer, 0, rows,
+                                  values[is_packed]));
+    }
+    EXPECT_EQ(values[0], values[1]) << parameter.name;
+    if (!parameter.stack) continue;
+    std::vector<BF16> stored(values[0].size());
+    TESSERA_ASSERT_OK(files.Read(parameter.pieces[0].name,
+                                 std::as_writable_bytes(std::span(stored))));
+    const int64_t all = parameter.stack->rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      // Gates have even columns in the file, ups odd ones.
+      const int64_t expert = row / all, unit = row % all;
+      const int64_t column = parameter.stack->alternates
+                                 ? unit % (all / 2) * 2 + unit / (all / 2)
+                                 : unit;
+      for (int64_t i = 0; i < width; ++i) {
+        ASSERT_EQ(values[0][static_cast<size_t>(row * width + i)],
+                  static_cast<float>(stored[static_cast<size_t>(
+                      (expert * width + i) * all + column)]))
+            << parameter.name;
+      }
+    }
+    for (int64_t begin = 0; begin < rows; begin += 11) {
+      const int64_t end = std::min(rows, begin + 95);
+      std::vector<float> some(static_cast<size_t>((end - begin) * width));
+      TESSERA_ASSERT_OK(
+          packed.Read(parameter.part, parameter.layer, begin, end, some));
+      EXPECT_TRUE(std::equal(some.begin(), some.end(),
+                             values[0].begin() + begin * width))
+          << parameter.name << " rows " << begin << " to " << end;
+    }
+  }
+}
+
+TEST(HuggingFaceWeightsTest, RejectsBlocksWithoutTheirScales) {
+  const std::string directory = NewDirectory("no_scales");
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const HuggingFaceConfig config,
+      LoadHuggingFaceConfig(
+          "tools/model_files/testdata/gpt_oss/mxfp4/config.json"));
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  TESSERA_ASSERT_OK(SaveHuggingFaceConfig(config, directory + "/config.json"));
+  auto tensors = HuggingFaceTensors(config.model, ElementType::kBF16);
+  for (StoredTensor& tensor : tensors) {
+    if (!absl::EndsWith(tensor.name, "1.mlp.experts.down_proj")) continue;
+    tensor = {tensor.name + "_blocks", ElementType::kU8, {3, 64, 1, 16}};
+  }
+  auto writer = *SafetensorsSetWriter::Create(directory, tensors, 1 << 20);
+  for (const StoredTensor& tensor : tensors) {
+    const std::vector<std::byte> zeros(
+        static_cast<size_t>(*TensorBytes(tensor)));
+    TESSERA_ASSERT_OK(writer.Write(tensor.name, zeros));
+  }
+  TESSERA_ASSERT_OK(writer.Commit());
+  EXPECT_THAT(
+      HuggingFaceWeights::Open(directory),
+      StatusIs(absl::StatusCode::kDataLoss,
+               AllOf(HasSubstr("layers.1.mlp.experts.down_proj_blocks\" needs"),
+                     HasSubstr("down_proj_scales\" of [3, 64, 1]"))));
 }
 
 TEST(HuggingFaceWeightsTest, RejectsInvalidRows) {

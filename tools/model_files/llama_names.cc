@@ -45,6 +45,26 @@ std::vector<Source> SourcesOfExperts(const ModelConfig& config,
   return sources;
 }
 
+// The tensor of all experts of GPT-OSS; nullopt for other parts and models.
+std::optional<StackedExperts> StackOf(const ModelConfig& config,
+                                      LlamaPart part) {
+  if (!TraitsOf(config.architecture).mixture.like_gpt_oss) return std::nullopt;
+  const MixtureConfig& mixture = config.mixture;
+  const int64_t units = mixture.intermediate;
+  switch (part) {
+    case LlamaPart::kExpertsGateUp:
+      return StackedExperts{mixture.experts, 2 * units, config.hidden, true};
+    case LlamaPart::kExpertsGateUpBias:
+      return StackedExperts{mixture.experts, 2 * units, 0, true};
+    case LlamaPart::kExpertsDown:
+      return StackedExperts{mixture.experts, config.hidden, units};
+    case LlamaPart::kExpertsDownBias:
+      return StackedExperts{mixture.experts, config.hidden, 0};
+    default:
+      return std::nullopt;
+  }
+}
+
 // The Hugging Face tensors of a part.
 std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
   const bool is_fused = TraitsOf(config.architecture).fused_projections;
@@ -75,6 +95,8 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kKeyNorm:
       return {{"self_attn.k_norm.weight",
                config.shared_qk_norm ? config.KvRows() : config.head_size}};
+    case LlamaPart::kSinks:
+      return {{"self_attn.sinks", config.heads}};
     case LlamaPart::kAttentionOutputNorm:
       return {{"post_attention_layernorm.weight", config.hidden}};
     case LlamaPart::kMlpNorm:
@@ -92,13 +114,26 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kDown:
       return {{"mlp.down_proj.weight", config.hidden}};
     case LlamaPart::kRouter:
-      return {{absl::StrCat(TraitsOf(config.architecture).mixture.module,
-                            ".gate.weight"),
+      return {{absl::StrCat(TraitsOf(config.architecture).mixture.module, ".",
+                            TraitsOf(config.architecture).mixture.router,
+                            ".weight"),
                config.mixture.experts}};
     case LlamaPart::kRouterBias:
       return {{"mlp.gate.e_score_correction_bias", config.mixture.experts}};
+    case LlamaPart::kRouterLogitBias:
+      return {{"mlp.router.bias", config.mixture.experts}};
     case LlamaPart::kExpertsGateUp:
     case LlamaPart::kExpertsDown:
+    case LlamaPart::kExpertsGateUpBias:
+    case LlamaPart::kExpertsDownBias:
+      if (const auto stack = StackOf(config, part)) {
+        const bool is_down = part == LlamaPart::kExpertsDown ||
+                             part == LlamaPart::kExpertsDownBias;
+        return {{absl::StrCat("mlp.experts.",
+                              is_down ? "down_proj" : "gate_up_proj",
+                              stack->columns == 0 ? "_bias" : ""),
+                 stack->experts * stack->rows}};
+      }
       return SourcesOfExperts(config, part);
     case LlamaPart::kSharedGateUp:
       return {{"mlp.shared_experts.gate_proj.weight",
@@ -123,9 +158,13 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kAttentionOutputBias:
     case LlamaPart::kQueryNorm:
     case LlamaPart::kKeyNorm:
+    case LlamaPart::kSinks:
     case LlamaPart::kAttentionOutputNorm:
     case LlamaPart::kMlpNorm:
     case LlamaPart::kRouterBias:
+    case LlamaPart::kRouterLogitBias:
+    case LlamaPart::kExpertsGateUpBias:
+    case LlamaPart::kExpertsDownBias:
     case LlamaPart::kMlpOutputNorm:
     case LlamaPart::kFinalNorm:
       return 0;
@@ -143,7 +182,7 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
 }
 
 // By LlamaPart.
-constexpr std::array<std::string_view, 21> kPartNames = {
+constexpr std::array<std::string_view, 25> kPartNames = {
     "embedding.weight",
     "attention_norm.weight",
     "qkv.weight",
@@ -152,14 +191,18 @@ constexpr std::array<std::string_view, 21> kPartNames = {
     "attention_output.bias",
     "query_norm.weight",
     "key_norm.weight",
+    "sinks",
     "attention_output_norm.weight",
     "mlp_norm.weight",
     "gate_up.weight",
     "down.weight",
     "router.weight",
     "router.bias",
+    "router.logit_bias",
     "experts.gate_up.weight",
+    "experts.gate_up.bias",
     "experts.down.weight",
+    "experts.down.bias",
     "shared.gate_up.weight",
     "shared.down.weight",
     "mlp_output_norm.weight",
@@ -179,15 +222,23 @@ bool InLayer(LlamaPart part) {
 }
 
 // The order of modules in transformers' LlamaDecoderLayer.
-constexpr LlamaPart kHuggingFaceLayerParts[] = {
-    LlamaPart::kQkv,           LlamaPart::kAttentionOutput,
-    LlamaPart::kQueryNorm,     LlamaPart::kKeyNorm,
-    LlamaPart::kGateUp,        LlamaPart::kDown,
-    LlamaPart::kRouter,        LlamaPart::kRouterBias,
-    LlamaPart::kExpertsGateUp, LlamaPart::kExpertsDown,
-    LlamaPart::kSharedGateUp,  LlamaPart::kSharedDown,
-    LlamaPart::kAttentionNorm, LlamaPart::kAttentionOutputNorm,
-    LlamaPart::kMlpNorm,       LlamaPart::kMlpOutputNorm};
+constexpr LlamaPart kHuggingFaceLayerParts[] = {LlamaPart::kQkv,
+                                                LlamaPart::kAttentionOutput,
+                                                LlamaPart::kSinks,
+                                                LlamaPart::kQueryNorm,
+                                                LlamaPart::kKeyNorm,
+                                                LlamaPart::kGateUp,
+                                                LlamaPart::kDown,
+                                                LlamaPart::kRouter,
+                                                LlamaPart::kRouterBias,
+                                                LlamaPart::kExpertsGateUp,
+                                                LlamaPart::kExpertsDown,
+                                                LlamaPart::kSharedGateUp,
+                                                LlamaPart::kSharedDown,
+                                                LlamaPart::kAttentionNorm,
+                                                LlamaPart::kAttentionOutputNorm,
+                                                LlamaPart::kMlpNorm,
+                                                LlamaPart::kMlpOutputNorm};
 
 bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
   const bool is_mixture = config.IsMixture(layer);
@@ -195,6 +246,8 @@ bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
     case LlamaPart::kQueryNorm:
     case LlamaPart::kKeyNorm:
       return config.qk_norm;
+    case LlamaPart::kSinks:
+      return config.sinks;
     case LlamaPart::kAttentionNorm:
     case LlamaPart::kMlpNorm:
       return config.input_norms;
@@ -224,6 +277,10 @@ std::optional<LlamaPart> BiasOf(const ModelConfig& config, LlamaPart part) {
   if (part == LlamaPart::kAttentionOutput && config.output_bias) {
     return LlamaPart::kAttentionOutputBias;
   }
+  if (!config.mixture.biases) return std::nullopt;
+  if (part == LlamaPart::kRouter) return LlamaPart::kRouterLogitBias;
+  if (part == LlamaPart::kExpertsGateUp) return LlamaPart::kExpertsGateUpBias;
+  if (part == LlamaPart::kExpertsDown) return LlamaPart::kExpertsDownBias;
   return std::nullopt;
 }
 
@@ -251,6 +308,7 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
   parameter.shape = {rows};
   const int64_t columns = ColumnsOf(config, part);
   if (columns > 0) parameter.shape.push_back(columns);
+  parameter.stack = StackOf(config, part);
   return parameter;
 }
 
@@ -258,7 +316,7 @@ std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config, int64_t layer) {
   std::vector<LlamaPart> parts;
   for (const LlamaPart part :
        {LlamaPart::kAttentionNorm, LlamaPart::kQkv, LlamaPart::kAttentionOutput,
-        LlamaPart::kQueryNorm, LlamaPart::kKeyNorm,
+        LlamaPart::kSinks, LlamaPart::kQueryNorm, LlamaPart::kKeyNorm,
         LlamaPart::kAttentionOutputNorm, LlamaPart::kMlpNorm,
         LlamaPart::kGateUp, LlamaPart::kDown, LlamaPart::kRouter,
         LlamaPart::kRouterBias, LlamaPart::kExpertsGateUp,
@@ -305,6 +363,7 @@ std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
   const auto add_piece = [&](const LlamaParameter& parameter, size_t i) {
     std::vector<int64_t> shape = parameter.shape;
     shape[0] = parameter.pieces[i].rows;
+    if (parameter.stack) shape = parameter.stack->FileShape();
     tensors.push_back({parameter.pieces[i].name, type, std::move(shape)});
   };
   // A projection's bias follows its weight.

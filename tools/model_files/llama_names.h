@@ -18,6 +18,7 @@
 //   layers.N.qkv.bias                  q+2k          ...self_attn.{q,k,v}_proj
 //   layers.N.attention_output.weight   hidden, q     ...self_attn.o_proj
 //   layers.N.attention_output.bias     hidden        ...self_attn.o_proj
+//   layers.N.sinks                     heads         ...self_attn.sinks
 //   layers.N.query_norm.weight         head_size     ...self_attn.q_norm
 //   layers.N.key_norm.weight           head_size     ...self_attn.k_norm
 //   layers.N.attention_output_norm.weight  hidden    ...post_attention_layernorm
@@ -43,6 +44,12 @@
 // pre_feedforward_layernorm. The norms of queries and keys of OLMo 2 have q and
 // k elements.
 //
+// GPT-OSS calls the router mlp.router and has biases: router.logit_bias,
+// experts.gate_up.bias and experts.down.bias are mlp.router.bias,
+// mlp.experts.gate_up_proj_bias and mlp.experts.down_proj_bias. Its tensors of
+// experts, mlp.experts.gate_up_proj and so on, are stacked and transposed
+// (stacked_experts.h).
+//
 // The fused rows are in the order of tensor_parallel's QkvParts and
 // GatedMlpParts. Tied models have no head.weight; the config determines which
 // biases and head norms exist. Nothing is transposed (both sides compute x
@@ -55,11 +62,13 @@
 #define TESSERA_TOOLS_MODEL_FILES_LLAMA_NAMES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tools/model_files/model_config.h"
 #include "tools/model_files/safetensors_header.h"
+#include "tools/model_files/stacked_experts.h"
 
 namespace tessera::model_files {
 
@@ -72,14 +81,18 @@ enum class LlamaPart {
   kAttentionOutputBias,
   kQueryNorm,
   kKeyNorm,
+  kSinks,
   kAttentionOutputNorm,
   kMlpNorm,
   kGateUp,
   kDown,
   kRouter,
   kRouterBias,
+  kRouterLogitBias,
   kExpertsGateUp,
+  kExpertsGateUpBias,
   kExpertsDown,
+  kExpertsDownBias,
   kSharedGateUp,
   kSharedDown,
   kMlpOutputNorm,
@@ -108,6 +121,9 @@ struct LlamaParameter {
   std::vector<HuggingFacePiece> pieces;  // Whole tensors, in the order of rows.
   // Added to the weights in the files: 1 for Gemma's norms.
   double offset = 0;
+  // If given, the only piece has the rows in the order of the parameter, and
+  // its tensor stores them in this way.
+  std::optional<StackedExperts> stack = {};
 };
 
 // "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.

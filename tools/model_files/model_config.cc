@@ -151,6 +151,8 @@ absl::Status CheckFixed(const ModelConfig& config, std::string_view name,
 
 absl::Status CheckNorms(const ModelConfig& config) {
   const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  TESSERA_RETURN_IF_ERROR(CheckFixed(config, "sinks", config.sinks,
+                                     traits.sinks, "attention sinks"));
   TESSERA_RETURN_IF_ERROR(CheckFixed(config, "qk_norm", config.qk_norm,
                                      traits.qk_norm,
                                      "norms of the heads of queries and keys"));
@@ -168,7 +170,10 @@ absl::Status CheckNorms(const ModelConfig& config) {
 absl::Status CheckGates(const ModelConfig& config) {
   const ArchitectureTraits& traits = TraitsOf(config.architecture);
   const auto name = [](tensor_parallel::GluKind kind) {
-    return kind == tensor_parallel::GluKind::kGeGlu ? "GeGLU" : "SwiGLU";
+    using tensor_parallel::GluKind;
+    return kind == GluKind::kGeGlu        ? "GeGLU"
+           : kind == GluKind::kClampedGlu ? "clamped GLU"
+                                          : "SwiGLU";
   };
   if (config.glu != traits.glu) {
     return absl::InvalidArgumentError(absl::StrCat("glu is ", name(config.glu),
@@ -237,6 +242,10 @@ absl::Status CheckMixture(const ModelConfig& config) {
     return refuse(absl::StrCat("the scores of ", traits.title, " are ",
                                like_deepseek ? "sigmoids" : "softmaxes"));
   }
+  if (m.biases != traits.mixture.like_gpt_oss) {
+    return refuse(absl::StrCat("the router and the experts of ", traits.title,
+                               m.biases ? " have no biases" : " have biases"));
+  }
   if (traits.mixture.normalise == nullptr && !m.normalise) {
     return refuse(absl::StrCat("the weights of the experts of ", traits.title,
                                " are normalised"));
@@ -298,7 +307,12 @@ int64_t ModelConfig::LayerParameterCount(int64_t layer) const {
   const int64_t biases =
       (qkv_bias ? QueryRows() + 2 * KvRows() : 0) + (output_bias ? hidden : 0) +
       (IsMixture(layer) && mixture.sigmoid ? mixture.experts : 0);
-  return LayerMatrixSize(layer, mixture.experts) + norms + biases;
+  const int64_t of_experts =
+      IsMixture(layer) && mixture.biases
+          ? mixture.experts * (1 + 2 * mixture.intermediate + hidden)
+          : 0;
+  return LayerMatrixSize(layer, mixture.experts) + norms + biases + of_experts +
+         (sinks ? heads : 0);
 }
 
 double ModelConfig::EmbeddingScale(DType dtype) const {
@@ -484,6 +498,36 @@ const std::vector<Preset>& Presets() {
        {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
       {"llama-13b",
        {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
+      {"gpt-oss-20b",
+       {.vocabulary = 201088,
+        .hidden = 2880,
+        .intermediate = 2880,
+        .layers = 24,
+        .heads = 64,
+        .kv_heads = 8,
+        .head_size = 64,
+        .rotary = {.base = 1.5e5,
+                   .scaling = tensor_parallel::RotaryScaling::kYarn,
+                   .factor = 32,
+                   .low_turns = 1,
+                   .high_turns = 32,
+                   .original_positions = 4096,
+                   .attention_factor = 0.1 * std::log(32.0) + 1,
+                   .truncate = false},
+        .norm_epsilon = 1e-5,
+        .max_positions = 131072,
+        .architecture = Architecture::kGptOss,
+        .qkv_bias = true,
+        .output_bias = true,
+        .window = 128,
+        .mixture = {.experts = 32,
+                    .per_token = 4,
+                    .intermediate = 2880,
+                    .balance = 0.001,
+                    .biases = true},
+        .glu = tensor_parallel::GluKind::kClampedGlu,
+        .full_layers = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23},
+        .sinks = true}},
       {"qwen3-30b-a3b",
        {151936,
         2048,

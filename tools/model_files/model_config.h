@@ -35,6 +35,8 @@ struct MixtureConfig {
   bool normalise = true;  // norm_topk_prob: weights add up to `scale`.
   double scale = 1;       // routed_scaling_factor
   double balance = 0;     // router_aux_loss_coef
+  // The router and the products of the experts have biases: GPT-OSS.
+  bool biases = false;
 
   friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
 };
@@ -51,7 +53,7 @@ struct MixtureConfig {
 // Mistral 7B, arXiv 2310.06825; Gemma Team, Gemma, arXiv 2403.08295, Gemma 2,
 // 2408.00118, and Gemma 3, 2503.19786; Yang et al., Qwen2, arXiv 2407.10671,
 // and Qwen3, arXiv 2505.09388; Abdin et al., Phi-3, arXiv 2404.14219; OLMo
-// Team, OLMo 2, arXiv 2501.00656; for mixtures of
+// Team, OLMo 2, arXiv 2501.00656; OpenAI, gpt-oss, 2508.10925; for mixtures of
 // experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, and DeepSeek-V3,
 // arXiv 2412.19437; for names and defaults transformers' LlamaConfig,
 // MistralConfig, Qwen2Config, Qwen3Config, MixtralConfig, Qwen3MoeConfig,
@@ -86,8 +88,8 @@ struct ModelConfig {
   int64_t window = 0;
   int64_t window_begin = 0;
   MixtureConfig mixture = {};
-  // The activation of the MLP. kGeGlu is hidden_act "gelu_pytorch_tanh", as in
-  // Gemma.
+  // The activation of the MLP and the experts. kGeGlu is hidden_act
+  // "gelu_pytorch_tanh", as in Gemma; GPT-OSS has kClampedGlu.
   tensor_parallel::GluKind glu = tensor_parallel::GluKind::kSwiGlu;
   // Multiplies the rows of the embedding by the square root of their size, as
   // in Gemma.
@@ -110,6 +112,8 @@ struct ModelConfig {
   // attn_logit_softcapping and final_logit_softcapping; 0: no caps.
   double attention_cap = 0;
   double final_cap = 0;
+  // Each head has a trained score of a key without a value: GPT-OSS.
+  bool sinks = false;
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden

@@ -26,20 +26,20 @@ const ModelConfig kSmall = {.vocabulary = 11,
 
 TEST(PresetsTest, ParameterCountsMatchPublished) {
   // TinyLlama 1.1B, OpenLLaMA 3B, Llama 2 7B, 13B and 70B, Llama 3 8B and 3.2
-  // 1B, the SmolLM2 models, Qwen 2.5 and 3, Gemma, Mistral and Mixtral, from
-  // their model cards and checkpoints.
+  // 1B, the SmolLM2 models, Qwen 2.5 and 3, Gemma, Mistral, Mixtral and
+  // gpt-oss, from their model cards and checkpoints.
   const std::vector<std::pair<std::string_view, int64_t>> expected = {
-      {"llama-1m", 1'051'776},           {"moe-3m", 3'415'168},
-      {"llama-10m", 10'168'576},         {"llama-50m", 50'618'880},
-      {"llama-125m", 124'668'672},       {"smollm2-135m", 134'515'008},
-      {"smollm2-360m", 361'821'120},     {"qwen2.5-0.5b", 494'032'768},
-      {"qwen3-0.6b", 596'049'920},       {"llama-1b", 1'100'048'384},
-      {"llama3.2-1b", 1'235'814'400},    {"smollm2-1.7b", 1'711'376'384},
-      {"gemma-2b", 2'506'172'416},       {"llama-3b", 3'426'473'600},
-      {"llama-7b", 6'738'415'616},       {"mistral-7b", 7'248'023'552},
-      {"llama-8b", 8'030'261'248},       {"llama-13b", 13'015'864'320},
-      {"qwen3-30b-a3b", 30'532'122'624}, {"mixtral-8x7b", 46'702'792'704},
-      {"llama-70b", 68'976'648'192},
+      {"llama-1m", 1'051'776},          {"moe-3m", 3'415'168},
+      {"llama-10m", 10'168'576},        {"llama-50m", 50'618'880},
+      {"llama-125m", 124'668'672},      {"smollm2-135m", 134'515'008},
+      {"smollm2-360m", 361'821'120},    {"qwen2.5-0.5b", 494'032'768},
+      {"qwen3-0.6b", 596'049'920},      {"llama-1b", 1'100'048'384},
+      {"llama3.2-1b", 1'235'814'400},   {"smollm2-1.7b", 1'711'376'384},
+      {"gemma-2b", 2'506'172'416},      {"llama-3b", 3'426'473'600},
+      {"llama-7b", 6'738'415'616},      {"mistral-7b", 7'248'023'552},
+      {"llama-8b", 8'030'261'248},      {"llama-13b", 13'015'864'320},
+      {"gpt-oss-20b", 20'914'757'184},  {"qwen3-30b-a3b", 30'532'122'624},
+      {"mixtral-8x7b", 46'702'792'704}, {"llama-70b", 68'976'648'192},
   };
   std::vector<std::string_view> names;
   int64_t last = 0;

@@ -76,22 +76,26 @@ struct Setting {
             .output_bias = options.bias,
             .qk_norm = options.qk_norm,
             .norm_epsilon = 1e-3,
+            .sinks = options.like_gpt_oss,
             .window = options.window,
             .dtype = options.dtype};
   }
   MoeOptions moe() const {
     const bool sigmoid = options.score == RouterScore::kSigmoid;
-    return {.width = options.width,
-            .experts = 8,
-            .hidden = options.hidden,
-            .router = {.score = options.score,
-                       .per_token = 3,
-                       .normalise = !sigmoid,
-                       .scale = sigmoid ? 1.5 : 1},
-            .shared_hidden = sigmoid ? options.hidden + 1 : 0,
-            .balance = options.balance ? 0.3 : 0,
-            .z_loss = options.balance ? 0.05 : 0,
-            .dtype = options.dtype};
+    return {
+        .width = options.width,
+        .experts = 8,
+        .hidden = options.hidden,
+        .glu = options.like_gpt_oss ? GluKind::kClampedGlu : GluKind::kSwiGlu,
+        .router = {.score = options.score,
+                   .per_token = 3,
+                   .normalise = !sigmoid,
+                   .scale = sigmoid ? 1.5 : 1},
+        .biases = options.like_gpt_oss,
+        .shared_hidden = sigmoid ? options.hidden + 1 : 0,
+        .balance = options.balance ? 0.3 : 0,
+        .z_loss = options.balance ? 0.05 : 0,
+        .dtype = options.dtype};
   }
 };
 

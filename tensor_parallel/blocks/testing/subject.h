@@ -54,6 +54,8 @@ struct SubjectOptions {
   // gradients.
   bool balance = false;
   RouterScore score = RouterScore::kSoftmax;
+  // Sinks; for mixtures clamped gates, and biases of routers and experts.
+  bool like_gpt_oss = false;
   Recompute recompute = Recompute::kNone;
 
   // Adapts the heads to `ranks` tensor ranks: 3 ranks cannot share 2 kv heads.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -27,8 +28,10 @@ struct Problem {
         gradient(dtype, shape, 5),
         gate_gradient(dtype, shape, 4),
         up_gradient(dtype, shape, 1) {
-    gate.Randomise(random, 3);
-    up.Randomise(random);
+    // A part is beyond the limits of kClampedGlu.
+    const bool is_clamped = kind == GluKind::kClampedGlu;
+    gate.Randomise(random, is_clamped ? 12 : 3);
+    up.Randomise(random, is_clamped ? 12 : 1);
     gradient.Randomise(random);
   }
   absl::Status Forward(Ops& ops) {
@@ -55,13 +58,24 @@ Activation Activate(GluKind kind, double g) {
     const double s = 1 / (1 + std::exp(-g));
     return {g * s, s + g * s * (1 - s)};
   }
+  if (kind == GluKind::kClampedGlu) {
+    const double x = std::min(g, 7.0), s = 1 / (1 + std::exp(-1.702 * x));
+    return {x * s, g > 7 ? 0 : s + 1.702 * x * s * (1 - s)};
+  }
   const double root = std::sqrt(2 / std::acos(-1.0));
   const double t = std::tanh(root * (g + 0.044715 * g * g * g));
   return {0.5 * g * (1 + t), 0.5 * (1 + t) + 0.5 * g * (1 - t * t) * root *
                                                  (1 + 3 * 0.044715 * g * g)};
 }
 
-constexpr GluKind kKinds[] = {GluKind::kSwiGlu, GluKind::kGeGlu};
+// The factor of the activation.
+Activation Factor(GluKind kind, double up) {
+  if (kind != GluKind::kClampedGlu) return {up, 1};
+  return {std::clamp(up, -7.0, 7.0) + 1, std::abs(up) > 7 ? 0.0 : 1.0};
+}
+
+constexpr GluKind kKinds[] = {GluKind::kSwiGlu, GluKind::kGeGlu,
+                              GluKind::kClampedGlu};
 
 const std::vector<Dims> kShapes = {{1, 1},   {3, 7}, {5, 16},
                                    {2, 129}, {0, 5}, {5, 0}};
@@ -78,9 +92,10 @@ TEST_P(OpsConformanceTest, GluIsItsFormulaBothWays) {
         for (int64_t i = 0; i < p.gate.size(); ++i) {
           const double dy = p.gradient.at(i);
           const auto [value, slope] = Activate(kind, p.gate.at(i));
-          y.push_back(value * p.up.at(i));
-          gate.push_back(dy * p.up.at(i) * slope);
-          up.push_back(dy * value);
+          const Activation factor = Factor(kind, p.up.at(i));
+          y.push_back(value * factor.value);
+          gate.push_back(dy * factor.value * slope);
+          up.push_back(dy * value * factor.slope);
         }
         ExpectClose(p.y, y);
         ExpectClose(p.gate_gradient, gate);
@@ -110,7 +125,7 @@ TEST_P(OpsConformanceTest, GluGradientsAreFiniteDifferences) {
 TEST_P(OpsConformanceTest, GluOfFarGatesIsZeroOrTheProduct) {
   std::mt19937_64 random(3);
   const double far = std::ldexp(1.0, 100);
-  for (const GluKind kind : kKinds) {
+  for (const GluKind kind : {GluKind::kSwiGlu, GluKind::kGeGlu}) {
     Problem p(kind, DType::kF32, {1, 5}, random);
     p.gate.Set({-500, 500, 0, -far, far});
     p.up.Set({2, 2, 2, 2, 2});
@@ -120,6 +135,38 @@ TEST_P(OpsConformanceTest, GluOfFarGatesIsZeroOrTheProduct) {
     EXPECT_EQ(p.y.values(), (std::vector<double>{0, 1000, 0, 0, 2 * far}));
     EXPECT_EQ(p.gate_gradient.values(), (std::vector<double>{0, 2, 1, 0, 2}));
   }
+}
+
+TEST_P(OpsConformanceTest, ClampedGluIsConstantBeyondItsLimits) {
+  std::mt19937_64 random(3);
+  const double far = std::ldexp(1.0, 100);
+  for (const DType dtype : kComputedTypes) {
+    Problem p(GluKind::kClampedGlu, dtype, {1, 6}, random);
+    p.gate.Set({-500, 7, 8, 500, 0, 2});
+    p.up.Set({3, 7, 8, -500, -7, -8});
+    p.gradient.Set({1, 1, 1, 1, 1, 1});
+    TESSERA_ASSERT_OK(p.Forward(ops()));
+    TESSERA_ASSERT_OK(p.Backward(ops()));
+    EXPECT_EQ(p.y.at(0), 0);
+    EXPECT_EQ(p.y.at(1), p.y.at(2));
+    EXPECT_LT(p.y.at(3), -41);
+    const std::vector<double> gate = p.gate_gradient.values(),
+                              up = p.up_gradient.values();
+    EXPECT_GT(gate[1], 0);
+    EXPECT_EQ(gate[2], 0);
+    EXPECT_EQ(gate[3], 0);
+    EXPECT_EQ(gate[4], -3);
+    EXPECT_GT(up[1], 6.9);
+    EXPECT_EQ(up[2], 0);
+    EXPECT_EQ(up[3], 0);
+    EXPECT_EQ(up[5], 0);
+  }
+  Problem p(GluKind::kClampedGlu, DType::kF32, {1, 2}, random);
+  p.gate.Set({-far, far});
+  p.up.Set({far, 6});
+  TESSERA_ASSERT_OK(p.Forward(ops()));
+  EXPECT_EQ(p.y.at(0), 0);
+  EXPECT_NEAR(p.y.at(1), 49, 1e-3);
 }
 
 TEST_P(OpsConformanceTest, GluGradientMayWriteOverItsInputs) {

@@ -229,6 +229,105 @@ TEST_P(OpsConformanceTest, AttentionGradientsAreFiniteDifferences) {
   }
 }
 
+TEST_P(OpsConformanceTest, SinksAreTheirFormula) {
+  std::mt19937_64 random(21);
+  for (const DType dtype : kComputedTypes) {
+    for (const Dims& shape :
+         {Dims{1, 1}, Dims{5, 7}, Dims{900, 33}, Dims{0, 3}, Dims{4, 0}}) {
+      const DType statistics = StatisticsFor(dtype);
+      TestTensor sinks(dtype, {shape[1]}), sums(statistics, shape),
+          factors(statistics, shape), delta(statistics, shape);
+      sinks.Randomise(random, 4);
+      sums.Randomise(random, 40);
+      delta.Randomise(random);
+      // Queries that see no key.
+      for (int64_t i = 0; i < sums.size(); i += 11) sums.set(i, kNothing);
+      std::vector<double> all, shares, gradients;
+      for (int64_t i = 0; i < sums.size(); ++i) {
+        const double sink = std::exp(sinks.at(i % shape[1]));
+        const double keys = std::exp(sums.at(i));
+        all.push_back(std::log(keys + sink));
+        shares.push_back(keys / (keys + sink));
+        gradients.push_back(-sink / (keys + sink) * delta.at(i));
+      }
+      TESSERA_ASSERT_OK(
+          ops().Run(op::AddSinks{sinks.view(), sums.view(), factors.view()}));
+      ExpectClose(sums, all);
+      ExpectClose(factors, shares);
+      TESSERA_ASSERT_OK(ops().Run(
+          op::SinkGradients{sinks.view(), sums.view(), delta.view()}));
+      ExpectClose(delta, gradients, 5);
+    }
+  }
+}
+
+// Sinks far below and far above the scores of keys.
+TEST_P(OpsConformanceTest, FarSinksChangeNothingOrTakeAll) {
+  TestTensor sinks(DType::kF32, {3}), sums(DType::kF32, {2, 3}),
+      factors(DType::kF32, {2, 3}), delta(DType::kF32, {2, 3});
+  sinks.Set({-1000, 0, 1000});
+  sums.Set({3, 3, 3, 800, 800, 800});
+  delta.Set({2, 2, 2, 2, 2, 2});
+  TESSERA_ASSERT_OK(
+      ops().Run(op::AddSinks{sinks.view(), sums.view(), factors.view()}));
+  ExpectClose(sums, {3, std::log(1 + std::exp(3.0)), 1000, 800, 800, 1000});
+  ExpectClose(factors, {1, 1 / (1 + std::exp(-3.0)), 0, 1, 1, 0});
+  TESSERA_ASSERT_OK(
+      ops().Run(op::SinkGradients{sinks.view(), sums.view(), delta.view()}));
+  ExpectClose(delta, {0, -2 / (1 + std::exp(3.0)), -2, 0, 0, -2});
+  TestTensor other(DType::kF32, {2, 4});
+  EXPECT_THAT(
+      ops().Run(op::AddSinks{sinks.view(), sums.view(), other.view()}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("AddSinks: \"factors\" has shape [2,4]; it should be "
+                         "[2,3].")));
+  EXPECT_THAT(
+      ops().Run(op::SinkGradients{sinks.view(), sinks.view(), sums.view()}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("SinkGradients: \"log_sum_exp\" has shape")));
+}
+
+TEST_P(OpsConformanceTest, GradientsWithSinksAreFiniteDifferences) {
+  std::mt19937_64 random(22);
+  AttentionProblem p(DType::kF64, {2, 3, 4, 2, 1, 2}, random);
+  const int64_t rows = 2 * 3, heads = 2, d = 2;
+  TestTensor sinks(DType::kF64, {heads}), factors(DType::kF64, {rows, heads}),
+      gradient(DType::kF64, {heads});
+  sinks.Randomise(random);
+  const auto flat = [&](const TestTensor& x, Dims shape) {
+    return *x.view().Reshape(shape);
+  };
+  const auto f = [&] {
+    p.Reset();
+    EXPECT_THAT(ops().Run(op::Attend{p.Block(), p.State()}), IsOk());
+    EXPECT_THAT(
+        ops().Run(op::AddSinks{sinks.view(), flat(p.log_sum_exp, {rows, heads}),
+                               factors.view()}),
+        IsOk());
+    const TensorView output = flat(p.output, {rows * heads, d});
+    EXPECT_THAT(
+        ops().Run(op::ScaleRows{flat(factors, {rows * heads}), output, output}),
+        IsOk());
+    return Dot(p.output_gradient, p.output);
+  };
+  f();
+  TESSERA_ASSERT_OK(ops().Run(
+      op::RowDots{p.output.view(), p.output_gradient.view(), p.delta.view()}));
+  TESSERA_ASSERT_OK(ops().Run(op::AttendGradient{p.Block(), p.Gradients()}));
+  const TensorView delta = flat(p.delta, {rows, heads});
+  TESSERA_ASSERT_OK(ops().Run(op::SinkGradients{
+      sinks.view(), flat(p.log_sum_exp, {rows, heads}), delta}));
+  TESSERA_ASSERT_OK(ops().Run(op::SumRows{delta, gradient.view()}));
+  for (auto [x, expected] :
+       {std::pair{&p.query, &p.query_gradient},
+        std::pair{&p.key, &p.key_gradient},
+        std::pair{&p.value, &p.value_gradient}, std::pair{&sinks, &gradient}}) {
+    for (int64_t i = 0; i < x->size(); ++i) {
+      EXPECT_NEAR(expected->at(i), Slope(*x, i, f), 1e-8) << i;
+    }
+  }
+}
+
 TEST_P(OpsConformanceTest, AttentionAddsToGradients) {
   std::mt19937_64 random(6);
   AttentionProblem p(DType::kF64, {2, 4, 4, 2, 1, 3}, random);

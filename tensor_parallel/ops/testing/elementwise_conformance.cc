@@ -207,18 +207,20 @@ TEST_P(OpsConformanceTest, RowDotsSumsOverTheLastDimension) {
   for (const DType dtype : kComputedTypes) {
     for (const Dims& shape : {Dims{3, 2, 5}, Dims{1, 4, 40}, Dims{2, 0, 3},
                               Dims{2, 3, 0}, Dims{0, 1, 1}, Dims{2, 3, 4, 5}}) {
-      TestTensor x(StatisticsFor(dtype), shape, 1), y(dtype, shape, 3);
-      TestTensor dots(StatisticsFor(dtype),
-                      Dims(shape.begin(), shape.end() - 1), 2);
-      x.Randomise(random);
-      y.Randomise(random);
-      std::vector<double> expected(dots.size(), 0.0);
-      for (int64_t i = 0; i < x.size(); ++i) {
-        expected[i / shape.back()] += x.at(i) * y.at(i);
+      for (const DType x_type : {StatisticsFor(dtype), dtype}) {
+        TestTensor x(x_type, shape, 1), y(dtype, shape, 3);
+        TestTensor dots(StatisticsFor(dtype),
+                        Dims(shape.begin(), shape.end() - 1), 2);
+        x.Randomise(random);
+        y.Randomise(random);
+        std::vector<double> expected(dots.size(), 0.0);
+        for (int64_t i = 0; i < x.size(); ++i) {
+          expected[i / shape.back()] += x.at(i) * y.at(i);
+        }
+        TESSERA_ASSERT_OK(
+            ops().Run(op::RowDots{x.view(), y.view(), dots.view()}));
+        ExpectClose(dots, expected, 5);
       }
-      TESSERA_ASSERT_OK(
-          ops().Run(op::RowDots{x.view(), y.view(), dots.view()}));
-      ExpectClose(dots, expected, 5);
     }
   }
 }

@@ -108,13 +108,13 @@ std::string TextOfScaling(const tensor_parallel::RotaryFrequencies& rotary) {
 
 std::string TextOfMixture(const model_files::MixtureConfig& mixture) {
   if (mixture.experts == 0) return "none";
-  return absl::StrCat(mixture.experts, " experts of ", mixture.intermediate,
-                      ", ", mixture.per_token, " a token, ",
-                      mixture.shared_intermediate, " shared, from layer ",
-                      mixture.dense_layers,
-                      mixture.sigmoid ? ", sigmoid" : ", softmax",
-                      mixture.normalise ? ", normalised to " : ", times ",
-                      mixture.scale, ", balance ", mixture.balance);
+  return absl::StrCat(
+      mixture.experts, " experts of ", mixture.intermediate, ", ",
+      mixture.per_token, " a token, ", mixture.shared_intermediate,
+      " shared, from layer ", mixture.dense_layers,
+      mixture.sigmoid ? ", sigmoid" : ", softmax",
+      mixture.normalise ? ", normalised to " : ", times ", mixture.scale,
+      ", balance ", mixture.balance, mixture.biases ? ", biases" : "");
 }
 
 Differences OfModels(const model_files::ModelConfig& saved,
@@ -138,6 +138,10 @@ Differences OfModels(const model_files::ModelConfig& saved,
   found.Compare("qk_norm", int{saved.qk_norm}, int{now.qk_norm});
   found.Compare("GeGLU", saved.glu == tensor_parallel::GluKind::kGeGlu,
                 now.glu == tensor_parallel::GluKind::kGeGlu);
+  found.Compare("clamped GLU",
+                saved.glu == tensor_parallel::GluKind::kClampedGlu,
+                now.glu == tensor_parallel::GluKind::kClampedGlu);
+  found.Compare("attention sinks", int{saved.sinks}, int{now.sinks});
   found.Compare("scaled_embedding", int{saved.scaled_embedding},
                 int{now.scaled_embedding});
   found.Compare("window", saved.window, now.window);

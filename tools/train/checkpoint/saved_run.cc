@@ -99,6 +99,8 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
       return OfLayer(layer, "attention.query_norm.weight");
     case LlamaPart::kKeyNorm:
       return OfLayer(layer, "attention.key_norm.weight");
+    case LlamaPart::kSinks:
+      return OfLayer(layer, "attention.sinks");
     case LlamaPart::kAttentionOutputNorm:
       return OfLayer(layer, "attention_output_norm.weight");
     case LlamaPart::kMlpNorm:
@@ -113,6 +115,12 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
       return OfLayer(layer, "mlp.router.weight");
     case LlamaPart::kRouterBias:
       return OfLayer(layer, "mlp.router.bias");
+    case LlamaPart::kRouterLogitBias:
+      return OfLayer(layer, "mlp.router.logit_bias");
+    case LlamaPart::kExpertsGateUpBias:
+      return OfLayer(layer, "mlp.experts.gate_up.bias");
+    case LlamaPart::kExpertsDownBias:
+      return OfLayer(layer, "mlp.experts.down.bias");
     case LlamaPart::kExpertsGateUp:
       return OfLayer(layer, "mlp.experts.gate_up.weight");
     case LlamaPart::kExpertsDown:

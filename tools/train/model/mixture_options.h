@@ -20,12 +20,14 @@ inline tensor_parallel::MoeOptions MixtureOptions(
   return {.width = model.hidden,
           .experts = mixture.experts,
           .hidden = mixture.intermediate,
+          .glu = model.glu,
           .router = {.score = mixture.sigmoid ? RouterScore::kSigmoid
                                               : RouterScore::kSoftmax,
                      .per_token = mixture.per_token,
                      .normalise = mixture.normalise,
                      .scale = mixture.scale},
           .router_bias = mixture.sigmoid,
+          .biases = mixture.biases,
           .shared_hidden = mixture.shared_intermediate,
           .balance = mixture.balance};
 }

@@ -54,11 +54,8 @@ class CoveringParityTest
     // If two experts have nearly equal scores for a token, f32's rounding
     // decides which one it selects. Mixtures are therefore compared in f64,
     // with smaller tolerances. mesh_parity_test compares them in f32.
-    if (IsMixture(run)) run.dtype = DType::kF64;
+    if (IsMixture(run.architecture)) run.dtype = DType::kF64;
     return run;
-  }
-  static bool IsMixture(const ParityCase& run) {
-    return run.architecture == "mixtral" || run.architecture == "dots1";
   }
   static const std::string& ValueOf(const CoveringRow& row,
                                     const std::string& option) {
@@ -85,9 +82,10 @@ TEST_P(CoveringParityTest, EveryPairOfOptionsMatchesLossesOfOneRank) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
     const ParityDifference difference = DifferenceOf(actual, expected);
     const bool is_exact = run.moments == "f32";
-    EXPECT_LT(difference.loss,
-              (IsMixture(run) ? kMixtureLossTolerance : kLossTolerance) *
-                  RoundingFactor(run));
+    EXPECT_LT(
+        difference.loss,
+        (IsMixture(run.architecture) ? kMixtureLossTolerance : kLossTolerance) *
+            RoundingFactor(run));
     EXPECT_LT(difference.gradient_norm,
               run.moments == "int8" ? kRoundedNormTolerance
                                     : kNormTolerance * RoundingFactor(run));

@@ -77,11 +77,10 @@ TEST(LoraParityTest, SchedulesAndRecomputationMatchLossesOfOneRank) {
 TEST(LoraParityTest, EveryArchitectureMatchesLossesOfOneRank) {
   for (const std::string architecture :
        {"llama3.1", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "dots1",
-        "gemma2", "olmo2", "smollm3"}) {
+        "gemma2", "olmo2", "smollm3", "gpt_oss"}) {
     ParityCase run = LoraCase();
     run.architecture = architecture;
-    const bool is_mixture =
-        architecture == "mixtral" || architecture == "dots1";
+    const bool is_mixture = IsMixture(architecture);
     if (is_mixture) run.lora_targets = "attention";
     run.documents = true;
     run.mesh = {.dp = 2, .tp = 2};

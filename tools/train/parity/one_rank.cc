@@ -30,6 +30,7 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   }
   if (name == "attention.output.weight") return {&layer.output};
   if (name == "attention.output.bias") return {&layer.output_bias};
+  if (name == "attention.sinks") return {&layer.sinks};
   if (name == "attention.query_norm.weight") return {&layer.query_norm};
   if (name == "attention.key_norm.weight") return {&layer.key_norm};
   if (name == "attention_output_norm.weight") {
@@ -37,10 +38,11 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   }
   if (name == "mlp_norm.weight") return {&layer.mlp_norm};
   if (name == "mlp_output_norm.weight") return {&layer.mlp_output_norm};
-  if (name == "mlp.gate_up.weight") return {&layer.gate, &layer.up};
-  if (name == "mlp.down.weight") return {&layer.down};
+  if (name == "mlp.gate_up.weight") return {&layer.mlp.gate, &layer.mlp.up};
+  if (name == "mlp.down.weight") return {&layer.mlp.down};
   if (name == "mlp.router.weight") return {&layer.router};
   if (name == "mlp.router.bias") return {&layer.router_bias};
+  if (name == "mlp.router.logit_bias") return {&layer.router_logit_bias};
   if (name == "mlp.shared.gate_up.weight") {
     return {&layer.shared.gate, &layer.shared.up};
   }
@@ -51,6 +53,10 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
       experts.insert(experts.end(), {&expert.gate, &expert.up});
     } else if (name == "mlp.experts.down.weight") {
       experts.push_back(&expert.down);
+    } else if (name == "mlp.experts.gate_up.bias") {
+      experts.insert(experts.end(), {&expert.gate_bias, &expert.up_bias});
+    } else if (name == "mlp.experts.down.bias") {
+      experts.push_back(&expert.down_bias);
     }
   }
   return experts;

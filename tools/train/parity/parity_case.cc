@@ -39,6 +39,11 @@ ParityCase PlainCase(const ParityCase& run) {
           .steps = run.steps};
 }
 
+bool IsMixture(std::string_view architecture) {
+  return architecture == "mixtral" || architecture == "dots1" ||
+         architecture == "gpt_oss";
+}
+
 double RoundingFactor(const ParityCase& run) {
   return run.moments == "f32" ? 1 : 10;
 }
@@ -122,6 +127,27 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                             .original_positions = 16,
                             .attention_factor = 1.1,
                             .truncate = false};
+  }
+  if (run.architecture == "gpt_oss") {
+    options.model.architecture = model_files::Architecture::kGptOss;
+    options.model.glu = tensor_parallel::GluKind::kClampedGlu;
+    options.model.qkv_bias = options.model.output_bias = true;
+    options.model.sinks = true;
+    options.model.window = 5;
+    options.model.full_layers = {1};
+    options.model.rotary = {.base = 100,
+                            .scaling = tensor_parallel::RotaryScaling::kYarn,
+                            .factor = 4,
+                            .low_turns = 0.1,
+                            .high_turns = 2,
+                            .original_positions = 16,
+                            .attention_factor = 1.1,
+                            .truncate = false};
+    options.model.mixture = {.experts = 4,
+                             .per_token = 2,
+                             .intermediate = 7,
+                             .balance = 0.1,
+                             .biases = true};
   }
   if (run.multiples_of_16) {
     options.model.hidden = 32;
@@ -320,7 +346,7 @@ std::vector<ParityOption> MakeOptions() {
           {"lossless", off_on},
           {"architecture",
            {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",
-            "dots1", "gemma", "gemma2", "olmo2", "smollm3"}},
+            "dots1", "gemma", "gemma2", "olmo2", "smollm3", "gpt_oss"}},
           {"documents", off_on},
           {"tied", off_on},
           {"clip", off_on},
@@ -457,7 +483,7 @@ bool MomentsAreComparable(const Chosen& chosen) {
   // A moment that is rounded differently changes a router's weights so much
   // that some tokens select other experts.
   const bool jumps =
-      chosen.is(kArchitecture, "mixtral") || chosen.is(kArchitecture, "dots1");
+      chosen.has(kArchitecture) && IsMixture(chosen.value(kArchitecture));
   return !(chosen.is_not(kMoments, "f32") && (slices || jumps));
 }
 
@@ -469,8 +495,7 @@ bool ContextAttentionSaysSomething(const Chosen& chosen) {
 bool ExpertsArePossible(const Chosen& chosen) {
   const bool divides = chosen.is_not(kEp, "1");
   if (!divides) return true;
-  if (chosen.has(kArchitecture) && !chosen.is(kArchitecture, "mixtral") &&
-      !chosen.is(kArchitecture, "dots1")) {
+  if (chosen.has(kArchitecture) && !IsMixture(chosen.value(kArchitecture))) {
     return false;
   }
   const int64_t ep = chosen.number(kEp);

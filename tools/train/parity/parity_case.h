@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype/dtype.h"
@@ -87,7 +88,9 @@ struct ParityCase {
   // experts, sigmoid, biases that move, a shared one, a layer without), gemma
   // (GELU, a scaled embedding), gemma2 (norms of outputs, caps, windows in two
   // of three layers), olmo2 (norms of outputs alone, norms of all heads
-  // together), smollm3 (a layer without rotary positions, yarn)
+  // together), smollm3 (a layer without rotary positions, yarn), gpt_oss
+  // (sinks, 4 experts with biases, clamps, windows in two of three layers,
+  // yarn)
   std::string architecture = "llama";
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;
@@ -126,6 +129,9 @@ struct ParityCase {
 
 // The same model on one rank with all options at their defaults.
 ParityCase PlainCase(const ParityCase& run);
+
+// True if layers of this ParityCase::architecture have experts.
+bool IsMixture(std::string_view architecture);
 
 // The factor on the allowed difference of losses; 1 for moments of f32. With
 // rounded moments, a difference in the last bit of a sum can change the

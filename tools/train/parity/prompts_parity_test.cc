@@ -119,8 +119,7 @@ TEST_F(PromptsParityTest, AllOptionsMatchLossesOfOneRank) {
     run.prompts = true;
     run.moments = "f32";
     run.steps = 4;
-    const bool is_mixture =
-        run.architecture == "mixtral" || run.architecture == "dots1";
+    const bool is_mixture = IsMixture(run.architecture);
     if (is_mixture) run.dtype = DType::kF64;
     ExpectPlainLosses(run, is_mixture ? 1e-7 : 1e-5);
   }

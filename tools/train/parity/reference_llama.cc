@@ -29,7 +29,9 @@ Numbers RmsNorm(const Numbers& x, const Numbers& g, double epsilon);
 void RmsNormBackward(const Numbers& dy, const Numbers& x, const Numbers& g,
                      double epsilon, Numbers& dx, Numbers& dg);
 
-// y = silu(gate) up, or gelu(gate) up with GELU's approximation by tanh.
+// y = silu(gate) up, or gelu(gate) up with GELU's approximation by tanh, or
+// with g = min(gate, 7) and u = up between -7 and 7, g sigmoid(1.702 g) (u +
+// 1).
 Numbers Glu(GluKind kind, const Numbers& gate, const Numbers& up);
 void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
                  const Numbers& up, Numbers& dgate, Numbers& dup);
@@ -46,11 +48,14 @@ void Rotate(const HeadSizes& sizes, size_t heads,
 
 // softmax(capped(scale q k^T)) v. A token attends to `seen` keys, the last of
 // which is its own. q is [tokens, heads, d], k and v are [tokens, kv_heads, d].
+// Each head's sink, if there are any, is the score of one more key, whose value
+// is zero.
 Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
-               const Numbers& k, const Numbers& v);
+               const Numbers& k, const Numbers& v, const Numbers& sinks);
 void AttendBackward(const HeadSizes& sizes, const Counts& seen,
                     const Numbers& dy, const Numbers& q, const Numbers& k,
-                    const Numbers& v, Numbers& dq, Numbers& dk, Numbers& dv);
+                    const Numbers& v, const Numbers& sinks, Numbers& dq,
+                    Numbers& dk, Numbers& dv, Numbers& dsinks);
 
 // Probabilities of a row of logits.
 Numbers Softmax(const double* logits, size_t count);
@@ -132,10 +137,20 @@ Activation Activate(GluKind kind, double x) {
     const double s = Sigmoid(x);
     return {x * s, s * (1 + x * (1 - s))};
   }
+  if (kind == GluKind::kClampedGlu) {
+    const double g = std::min(x, 7.0), s = Sigmoid(1.702 * g);
+    return {g * s, x > 7 ? 0 : s + 1.702 * g * s * (1 - s)};
+  }
   const double root = std::sqrt(2 / std::numbers::pi);
   const double t = std::tanh(root * (x + 0.044715 * x * x * x));
   const double inner = root * (1 + 3 * 0.044715 * x * x);
   return {0.5 * x * (1 + t), 0.5 * (1 + t + x * (1 - t * t) * inner)};
+}
+
+// What multiplies the activation.
+Activation FactorOf(GluKind kind, double up) {
+  if (kind != GluKind::kClampedGlu) return {up, 1};
+  return {1 + std::min(std::max(up, -7.0), 7.0), std::abs(up) > 7 ? 0.0 : 1.0};
 }
 
 }  // namespace
@@ -143,7 +158,7 @@ Activation Activate(GluKind kind, double x) {
 Numbers Glu(GluKind kind, const Numbers& gate, const Numbers& up) {
   Numbers y(gate.size());
   for (size_t i = 0; i < y.size(); ++i) {
-    y[i] = Activate(kind, gate[i]).value * up[i];
+    y[i] = Activate(kind, gate[i]).value * FactorOf(kind, up[i]).value;
   }
   return y;
 }
@@ -152,8 +167,9 @@ void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
                  const Numbers& up, Numbers& dgate, Numbers& dup) {
   for (size_t i = 0; i < dy.size(); ++i) {
     const Activation activation = Activate(kind, gate[i]);
-    dgate[i] += dy[i] * up[i] * activation.slope;
-    dup[i] += dy[i] * activation.value;
+    const Activation factor = FactorOf(kind, up[i]);
+    dgate[i] += dy[i] * factor.value * activation.slope;
+    dup[i] += dy[i] * activation.value * factor.slope;
   }
 }
 
@@ -254,6 +270,7 @@ struct Query {
   size_t first_key;  // The offset of the first key in k and v.
   size_t stride;     // The distance between keys.
   size_t keys;       // The number of keys, up to its own position.
+  size_t head;
 };
 
 template <typename Function>
@@ -268,7 +285,8 @@ void ForEachQuery(const HeadSizes& s, const Counts& seen, Function function) {
         function(Query{.at = ((first + i) * s.heads + h) * d,
                        .first_key = (key * s.kv_heads + h / sharing) * d,
                        .stride = s.kv_heads * d,
-                       .keys = keys});
+                       .keys = keys,
+                       .head = h});
       }
     }
   }
@@ -288,25 +306,27 @@ double CapSlope(double y, double cap) {
   return cap == 0 ? 1 : 1 - y / cap * (y / cap);
 }
 
+// The scores of the keys, then that of the sink.
 Numbers ScoresOf(const HeadSizes& sizes, const Query& query, const Numbers& q,
-                 const Numbers& k) {
+                 const Numbers& k, const Numbers& sinks) {
   Numbers scores(query.keys);
   for (size_t j = 0; j < query.keys; ++j) {
     const double* key = &k[query.first_key + j * query.stride];
     scores[j] = Capped(sizes.scale * Dot(&q[query.at], key, sizes.head_size),
                        sizes.cap);
   }
+  if (!sinks.empty()) scores.push_back(sinks[query.head]);
   return scores;
 }
 
 }  // namespace
 
 Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
-               const Numbers& k, const Numbers& v) {
+               const Numbers& k, const Numbers& v, const Numbers& sinks) {
   const size_t d = sizes.head_size;
   Numbers y(q.size());
   ForEachQuery(sizes, seen, [&](const Query& query) {
-    const Numbers scores = ScoresOf(sizes, query, q, k);
+    const Numbers scores = ScoresOf(sizes, query, q, k, sinks);
     const Numbers p = Softmax(scores.data(), scores.size());
     for (size_t j = 0; j < query.keys; ++j) {
       for (size_t i = 0; i < d; ++i) {
@@ -321,16 +341,18 @@ Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
 // of p[i] dp[i]).
 void AttendBackward(const HeadSizes& sizes, const Counts& seen,
                     const Numbers& dy, const Numbers& q, const Numbers& k,
-                    const Numbers& v, Numbers& dq, Numbers& dk, Numbers& dv) {
+                    const Numbers& v, const Numbers& sinks, Numbers& dq,
+                    Numbers& dk, Numbers& dv, Numbers& dsinks) {
   const size_t d = sizes.head_size;
   ForEachQuery(sizes, seen, [&](const Query& query) {
-    const Numbers scores = ScoresOf(sizes, query, q, k);
+    const Numbers scores = ScoresOf(sizes, query, q, k, sinks);
     const Numbers p = Softmax(scores.data(), scores.size());
     Numbers dp(query.keys);
     for (size_t j = 0; j < query.keys; ++j) {
       dp[j] = Dot(&dy[query.at], &v[query.first_key + j * query.stride], d);
     }
     const double mean = Dot(p.data(), dp.data(), query.keys);
+    if (!sinks.empty()) dsinks[query.head] -= p[query.keys] * mean;
     for (size_t j = 0; j < query.keys; ++j) {
       const double ds =
           p[j] * (dp[j] - mean) * sizes.scale * CapSlope(scores[j], sizes.cap);
@@ -379,15 +401,21 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
       layer.attention_output_norm = layer.mlp_output_norm =
           Zeros(model.hidden, 1);
     }
-    const auto expert_of = [&](int64_t units) {
-      return ReferenceExpert{.gate = Zeros(units, model.hidden),
-                             .up = Zeros(units, model.hidden),
-                             .down = Zeros(model.hidden, units)};
-    };
     const model_files::MixtureConfig& mixture = model.mixture;
+    const auto expert_of = [&](int64_t units) {
+      ReferenceExpert expert = {.gate = Zeros(units, model.hidden),
+                                .up = Zeros(units, model.hidden),
+                                .down = Zeros(model.hidden, units)};
+      if (mixture.biases) {
+        expert.gate_bias = expert.up_bias = Zeros(units, 1);
+        expert.down_bias = Zeros(model.hidden, 1);
+      }
+      return expert;
+    };
     if (model.IsMixture(l)) {
       layer.router = Zeros(mixture.experts, model.hidden);
       if (mixture.sigmoid) layer.router_bias = Zeros(mixture.experts, 1);
+      if (mixture.biases) layer.router_logit_bias = Zeros(mixture.experts, 1);
       for (int64_t e = 0; e < mixture.experts; ++e) {
         layer.experts.push_back(expert_of(mixture.intermediate));
       }
@@ -395,10 +423,7 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
         layer.shared = expert_of(mixture.shared_intermediate);
       }
     } else {
-      ReferenceExpert mlp = expert_of(model.intermediate);
-      layer.gate = std::move(mlp.gate);
-      layer.up = std::move(mlp.up);
-      layer.down = std::move(mlp.down);
+      layer.mlp = expert_of(model.intermediate);
     }
     if (model.qkv_bias) {
       layer.query_bias = Zeros(queries, 1);
@@ -410,6 +435,7 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
       layer.key_norm = Zeros(model.shared_qk_norm ? kvs : model.head_size, 1);
     }
     if (model.output_bias) layer.output_bias = Zeros(model.hidden, 1);
+    if (model.sinks) layer.sinks = Zeros(model.heads, 1);
   }
   weights.final_norm = Zeros(model.hidden, 1);
   if (!model.tied_embeddings) {
@@ -434,14 +460,16 @@ std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights) {
              {"self_attn.v_proj.bias", &layer.value_bias},
              {"self_attn.o_proj.weight", &layer.output},
              {"self_attn.o_proj.bias", &layer.output_bias},
+             {"self_attn.sinks", &layer.sinks},
              {"self_attn.q_norm.weight", &layer.query_norm},
              {"self_attn.k_norm.weight", &layer.key_norm},
              {"attention_output_norm.weight", &layer.attention_output_norm},
              {"post_attention_layernorm.weight", &layer.mlp_norm},
-             {"mlp.gate_proj.weight", &layer.gate},
-             {"mlp.up_proj.weight", &layer.up},
-             {"mlp.down_proj.weight", &layer.down},
+             {"mlp.gate_proj.weight", &layer.mlp.gate},
+             {"mlp.up_proj.weight", &layer.mlp.up},
+             {"mlp.down_proj.weight", &layer.mlp.down},
              {"mlp.gate.weight", &layer.router},
+             {"mlp.gate.bias", &layer.router_logit_bias},
              {"mlp.gate.e_score_correction_bias", &layer.router_bias},
              {"mlp_output_norm.weight", &layer.mlp_output_norm}}) {
       if (tensor.values->empty()) continue;
@@ -449,9 +477,15 @@ std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights) {
     }
     const auto add_expert = [&](const std::string& name,
                                 ReferenceExpert& expert) {
-      tensors.push_back({at + name + ".gate_proj.weight", &expert.gate});
-      tensors.push_back({at + name + ".up_proj.weight", &expert.up});
-      tensors.push_back({at + name + ".down_proj.weight", &expert.down});
+      const auto add = [&](const std::string& projection, auto& weight,
+                           auto& bias) {
+        tensors.push_back({at + name + projection + ".weight", &weight});
+        if (bias.empty()) return;
+        tensors.push_back({at + name + projection + ".bias", &bias});
+      };
+      add(".gate_proj", expert.gate, expert.gate_bias);
+      add(".up_proj", expert.up, expert.up_bias);
+      add(".down_proj", expert.down, expert.down_bias);
     };
     for (size_t e = 0; e < layer.experts.size(); ++e) {
       add_expert("mlp.experts." + std::to_string(e), layer.experts[e]);
@@ -514,32 +548,6 @@ struct LayerPass {
   std::vector<Routed> routed;
 };
 
-// The forward of rows through an MLP.
-Numbers MlpOf(GluKind kind, const Numbers& gate_weight,
-              const Numbers& up_weight, const Numbers& down_weight,
-              const Numbers& x, size_t width, Numbers& gate, Numbers& up,
-              Numbers& product) {
-  gate = plain::Linear(x, gate_weight, width);
-  up = plain::Linear(x, up_weight, width);
-  product = plain::Glu(kind, gate, up);
-  return plain::Linear(product, down_weight, down_weight.size() / width);
-}
-
-// The backward. Adds to dx and to the gradients of the weights.
-void MlpBackward(GluKind kind, const Numbers& dy, const Numbers& gate_weight,
-                 const Numbers& up_weight, const Numbers& down_weight,
-                 const Numbers& x, size_t width, const Numbers& gate,
-                 const Numbers& up, const Numbers& product, Numbers& dx,
-                 Numbers& dgate_weight, Numbers& dup_weight,
-                 Numbers& ddown_weight) {
-  Numbers dproduct(product.size()), dgate(gate.size()), dup(up.size());
-  plain::LinearBackward(dy, product, down_weight, down_weight.size() / width,
-                        dproduct, ddown_weight);
-  plain::GluBackward(kind, dproduct, gate, up, dgate, dup);
-  plain::LinearBackward(dgate, x, gate_weight, width, dx, dgate_weight);
-  plain::LinearBackward(dup, x, up_weight, width, dx, dup_weight);
-}
-
 double SumOf(const Numbers& x) {
   double sum = 0;
   for (const double value : x) sum += value;
@@ -568,6 +576,35 @@ void AddRows(const Numbers& dx, Numbers& dbias) {
   for (size_t i = 0; !dbias.empty() && i < dx.size(); ++i) {
     dbias[i % dbias.size()] += dx[i];
   }
+}
+
+// The forward of rows through an MLP.
+Numbers MlpOf(GluKind kind, const ReferenceExpert& w, const Numbers& x,
+              size_t width, Numbers& gate, Numbers& up, Numbers& product) {
+  gate = plain::Linear(x, w.gate, width);
+  up = plain::Linear(x, w.up, width);
+  AddBias(w.gate_bias, gate);
+  AddBias(w.up_bias, up);
+  product = plain::Glu(kind, gate, up);
+  Numbers y = plain::Linear(product, w.down, w.down.size() / width);
+  AddBias(w.down_bias, y);
+  return y;
+}
+
+// The backward. Adds to dx and to the gradients of the weights.
+void MlpBackward(GluKind kind, const Numbers& dy, const ReferenceExpert& w,
+                 const Numbers& x, size_t width, const Numbers& gate,
+                 const Numbers& up, const Numbers& product, Numbers& dx,
+                 ReferenceExpert& gradients) {
+  Numbers dproduct(product.size()), dgate(gate.size()), dup(up.size());
+  plain::LinearBackward(dy, product, w.down, w.down.size() / width, dproduct,
+                        gradients.down);
+  AddRows(dy, gradients.down_bias);
+  plain::GluBackward(kind, dproduct, gate, up, dgate, dup);
+  plain::LinearBackward(dgate, x, w.gate, width, dx, gradients.gate);
+  plain::LinearBackward(dup, x, w.up, width, dx, gradients.up);
+  AddRows(dgate, gradients.gate_bias);
+  AddRows(dup, gradients.up_bias);
 }
 
 class Model {
@@ -751,16 +788,17 @@ class Model {
       p.key = plain::RmsNorm(p.key_input, w.key_norm, model_.norm_epsilon);
     }
     RotateHeads(p, 1, p.query, p.key);
-    p.attended = plain::Attend(heads_, p.seen, p.query, p.key, p.value);
+    p.attended =
+        plain::Attend(heads_, p.seen, p.query, p.key, p.value, w.sinks);
     p.attention_output = plain::Linear(p.attended, w.output, Queries());
     AddBias(w.output_bias, p.attention_output);
     p.middle = NormOf(w.attention_output_norm, p.attention_output);
     AddTo(p.middle, p.input);
     p.middle_normalised = NormOf(w.mlp_norm, p.middle);
-    p.mlp_output = w.experts.empty() ? MlpOf(model_.glu, w.gate, w.up, w.down,
-                                             p.middle_normalised, width_,
-                                             p.gate, p.up, p.product)
-                                     : ForwardMixture(w, p);
+    p.mlp_output = w.experts.empty()
+                       ? MlpOf(model_.glu, w.mlp, p.middle_normalised, width_,
+                               p.gate, p.up, p.product)
+                       : ForwardMixture(w, p);
     Numbers y = NormOf(w.mlp_output_norm, p.mlp_output);
     AddTo(y, p.middle);
     return y;
@@ -771,8 +809,8 @@ class Model {
   Numbers ForwardMixture(const ReferenceLayer& w, LayerPass& p) const {
     Numbers y(p.middle.size());
     if (!w.shared.gate.empty()) {
-      y = MlpOf(GluKind::kSwiGlu, w.shared.gate, w.shared.up, w.shared.down,
-                p.middle_normalised, width_, p.gate, p.up, p.product);
+      y = MlpOf(model_.glu, w.shared, p.middle_normalised, width_, p.gate, p.up,
+                p.product);
     }
     for (size_t t = 0; t < tokens(); ++t) {
       LayerPass::Routed& r = p.routed.emplace_back();
@@ -780,8 +818,7 @@ class Model {
       Route(w, x, r);
       for (size_t i = 0; i < r.experts.size(); ++i) {
         const ReferenceExpert& expert = w.experts[r.experts[i]];
-        r.outputs.push_back(MlpOf(GluKind::kSwiGlu, expert.gate, expert.up,
-                                  expert.down, x, width_,
+        r.outputs.push_back(MlpOf(model_.glu, expert, x, width_,
                                   r.gates.emplace_back(), r.ups.emplace_back(),
                                   r.products.emplace_back()));
         for (size_t j = 0; j < width_; ++j) {
@@ -796,6 +833,7 @@ class Model {
              LayerPass::Routed& r) const {
     const model_files::MixtureConfig& mixture = model_.mixture;
     r.logits = plain::Linear(x, w.router, width_);
+    AddBias(w.router_logit_bias, r.logits);
     r.scores = plain::Softmax(r.logits.data(), r.logits.size());
     for (size_t e = 0; mixture.sigmoid && e < r.logits.size(); ++e) {
       r.scores[e] = 1 / (1 + std::exp(-r.logits[e]));
@@ -905,9 +943,8 @@ class Model {
                       const Numbers& dy, ReferenceLayer& gradients) const {
     Numbers dnormalised = ZerosLike(p.middle);
     if (w.experts.empty()) {
-      MlpBackward(model_.glu, dy, w.gate, w.up, w.down, p.middle_normalised,
-                  width_, p.gate, p.up, p.product, dnormalised, gradients.gate,
-                  gradients.up, gradients.down);
+      MlpBackward(model_.glu, dy, w.mlp, p.middle_normalised, width_, p.gate,
+                  p.up, p.product, dnormalised, gradients.mlp);
     } else {
       BackwardMixture(w, p, dy, dnormalised, gradients);
     }
@@ -918,10 +955,8 @@ class Model {
                        const Numbers& dy, Numbers& dx,
                        ReferenceLayer& gradients) const {
     if (!w.shared.gate.empty()) {
-      MlpBackward(GluKind::kSwiGlu, dy, w.shared.gate, w.shared.up,
-                  w.shared.down, p.middle_normalised, width_, p.gate, p.up,
-                  p.product, dx, gradients.shared.gate, gradients.shared.up,
-                  gradients.shared.down);
+      MlpBackward(model_.glu, dy, w.shared, p.middle_normalised, width_, p.gate,
+                  p.up, p.product, dx, gradients.shared);
     }
     for (size_t t = 0; t < tokens(); ++t) {
       const LayerPass::Routed& r = p.routed[t];
@@ -937,12 +972,13 @@ class Model {
           doutput[j] *= r.weights[i];
         }
         dweights.push_back(dweight);
-        MlpBackward(GluKind::kSwiGlu, doutput, expert.gate, expert.up,
-                    expert.down, x, width_, r.gates[i], r.ups[i], r.products[i],
-                    dx_row, own.gate, own.up, own.down);
+        MlpBackward(model_.glu, doutput, expert, x, width_, r.gates[i],
+                    r.ups[i], r.products[i], dx_row, own);
       }
-      plain::LinearBackward(RouterSlopes(p, t, dweights), x, w.router, width_,
-                            dx_row, gradients.router);
+      const Numbers dlogits = RouterSlopes(p, t, dweights);
+      AddRows(dlogits, gradients.router_logit_bias);
+      plain::LinearBackward(dlogits, x, w.router, width_, dx_row,
+                            gradients.router);
       for (size_t j = 0; j < width_; ++j) dx[t * width_ + j] += dx_row[j];
     }
   }
@@ -1000,7 +1036,7 @@ class Model {
     plain::LinearBackward(dmiddle, p.attended, w.output, Queries(), dattended,
                           gradients.output);
     plain::AttendBackward(heads_, p.seen, dattended, p.query, p.key, p.value,
-                          dquery, dkey, dvalue);
+                          w.sinks, dquery, dkey, dvalue, gradients.sinks);
     RotateHeads(p, -1, dquery, dkey);
     if (model_.qk_norm) {
       Numbers dinput = ZerosLike(dquery);

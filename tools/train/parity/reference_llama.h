@@ -18,7 +18,8 @@
 // DeepSeek-V3, arXiv 2412.19437, equations 12 to 20; ST-MoE, arXiv 2202.08906,
 // equation 5; for long sequences Peng et al., YaRN, arXiv 2309.00071; for caps
 // Gemma 2, arXiv 2408.00118, section 2; for norms of outputs OLMo 2, arXiv
-// 2501.00656, section 3.
+// 2501.00656, section 3; for sinks, clamps and biases of experts OpenAI,
+// gpt-oss, arXiv 2508.10925, section 2.
 #ifndef TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 #define TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
 
@@ -75,21 +76,27 @@ inline double RelativeDifference(const std::vector<double>& actual,
 }
 
 // Matrices are [outputs, inputs], row by row.
+// An MLP.
 struct ReferenceExpert {
   std::vector<double> gate = {}, up = {}, down = {};
+  // Empty if the model has none.
+  std::vector<double> gate_bias = {}, up_bias = {}, down_bias = {};
 };
 
 struct ReferenceLayer {
   std::vector<double> attention_norm = {}, query = {}, key = {}, value = {},
                       output = {};
-  std::vector<double> mlp_norm = {}, gate = {}, up = {}, down = {};
+  std::vector<double> mlp_norm = {};
+  ReferenceExpert mlp = {};
   // Empty if the model has no biases.
   std::vector<double> query_bias = {}, key_bias = {}, value_bias = {};
   std::vector<double> output_bias = {};
   std::vector<double> query_norm = {}, key_norm = {};
+  std::vector<double> sinks = {};  // By head; empty if the model has none.
   std::vector<double> attention_output_norm = {}, mlp_output_norm = {};
-  // For a mixture of experts, instead of gate, up and down.
-  std::vector<double> router = {}, router_bias = {};
+  // For a mixture of experts, instead of the MLP.
+  // router_bias affects only the choice, router_logit_bias the logits.
+  std::vector<double> router = {}, router_bias = {}, router_logit_bias = {};
   std::vector<ReferenceExpert> experts = {};
   ReferenceExpert shared = {};
 };
@@ -113,9 +120,9 @@ struct NamedWeights {
 
 // Lists the embedding, the layers in order (norm, q, k, v, o, norm, gate, up,
 // down), the final norm, and the head unless it is tied. A bias follows its
-// weight, and the norm of an output the output's weight. In mixtures of experts
-// the router, its bias, the experts in order and the shared expert follow the
-// second norm.
+// weight, sinks the output's bias, and the norm of an output the output's
+// weight. In mixtures of experts the router, its bias, the experts in order and
+// the shared expert follow the second norm.
 std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights);
 
 // Sets values that a program in any language can reproduce to the last bit.

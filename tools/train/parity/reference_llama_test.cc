@@ -56,7 +56,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
 
 TEST(ReferenceLlamaTest, MatchesTransformers) {
   const nlohmann::json cases = Fixture();
-  ASSERT_THAT(cases, SizeIs(23));
+  ASSERT_THAT(cases, SizeIs(25));
   for (const nlohmann::json& expected : cases) {
     const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
     SCOPED_TRACE(expected.at("model").dump());
@@ -176,6 +176,21 @@ const Sizes kSmallModels[] = {
       .score_scalar = 2,
       .attention_cap = 0.7,
       .final_cap = 1.5},
+     2,
+     4},
+    {{.vocabulary = 5,
+      .hidden = 4,
+      .intermediate = 3,
+      .layers = 2,
+      .heads = 2,
+      .kv_heads = 1,
+      .head_size = 2,
+      .window = 2,
+      .mixture =
+          {.experts = 4, .per_token = 2, .intermediate = 3, .biases = true},
+      .glu = tensor_parallel::GluKind::kClampedGlu,
+      .full_layers = {1},
+      .sinks = true},
      2,
      4}};
 

@@ -60,6 +60,7 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
   const model_files::ModelConfig& config = reader.config();
   const bool mixture = config.IsMixture(layer);
   const bool shared = mixture && config.mixture.shared_intermediate > 0;
+  const bool biases = mixture && config.mixture.biases;
   std::optional<Tensor> qkv = read(LlamaPart::kQkv);
   std::optional<Tensor> output = read(LlamaPart::kAttentionOutput);
   std::optional<Tensor> gate_up =
@@ -75,6 +76,7 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
       .output_bias = read(LlamaPart::kAttentionOutputBias, config.output_bias),
       .query_norm = read(LlamaPart::kQueryNorm, config.qk_norm),
       .key_norm = read(LlamaPart::kKeyNorm, config.qk_norm),
+      .sinks = read(LlamaPart::kSinks, config.sinks),
       .mlp_norm = read(LlamaPart::kMlpNorm, config.input_norms),
       .attention_output_norm =
           read(LlamaPart::kAttentionOutputNorm, config.output_norms),
@@ -84,6 +86,9 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
       .router = read(LlamaPart::kRouter, mixture),
       .router_bias =
           read(LlamaPart::kRouterBias, mixture && config.mixture.sigmoid),
+      .router_logit_bias = read(LlamaPart::kRouterLogitBias, biases),
+      .gate_up_bias = read(LlamaPart::kExpertsGateUpBias, biases),
+      .down_bias = read(LlamaPart::kExpertsDownBias, biases),
       .shared_gate_up = read(LlamaPart::kSharedGateUp, shared),
       .shared_down = read(LlamaPart::kSharedDown, shared)};
   TESSERA_RETURN_IF_ERROR(status);
@@ -188,12 +193,17 @@ absl::Status LlamaDecoder::CreateMixtures() {
     mixtures_[i].emplace(std::move(mixture));
     LlamaLayerWeights& layer = weights_.layers()[i];
     std::vector<Tensor*> weights = {&*layer.router};
-    if (layer.router_bias) weights.push_back(&*layer.router_bias);
-    weights.insert(weights.end(), {&layer.gate_up, &layer.down});
-    if (layer.shared_gate_up) {
-      weights.insert(weights.end(),
-                     {&*layer.shared_gate_up, &*layer.shared_down});
-    }
+    const auto add = [&](std::optional<Tensor>& weight) {
+      if (weight) weights.push_back(&*weight);
+    };
+    add(layer.router_bias);
+    add(layer.router_logit_bias);
+    weights.push_back(&layer.gate_up);
+    add(layer.gate_up_bias);
+    weights.push_back(&layer.down);
+    add(layer.down_bias);
+    add(layer.shared_gate_up);
+    add(layer.shared_down);
     std::vector<tensor_parallel::Parameter*> parameters;
     mixtures_[i]->AppendParameters("mlp", parameters);
     for (size_t p = 0; p < parameters.size(); ++p) {
@@ -222,6 +232,7 @@ absl::Status LlamaDecoder::Allocate() {
   TESSERA_ASSIGN_OR_RETURN(Tensor query, matrix(rows, config_.QueryRows()));
   TESSERA_ASSIGN_OR_RETURN(Tensor attended, matrix(rows, config_.QueryRows()));
   TESSERA_ASSIGN_OR_RETURN(Tensor log_sums, matrix(rows, config_.heads));
+  TESSERA_ASSIGN_OR_RETURN(Tensor factors, matrix(rows, config_.heads));
   TESSERA_ASSIGN_OR_RETURN(Tensor gate, matrix(rows, config_.intermediate));
   TESSERA_ASSIGN_OR_RETURN(Tensor up, matrix(rows, config_.intermediate));
   TESSERA_ASSIGN_OR_RETURN(Tensor activation,
@@ -229,10 +240,10 @@ absl::Status LlamaDecoder::Allocate() {
   TESSERA_ASSIGN_OR_RETURN(Tensor mixed, matrix(rows, config_.hidden));
   TESSERA_ASSIGN_OR_RETURN(Tensor logits, matrix(1, config_.vocabulary));
   scratch_ =
-      Scratch{std::move(hidden), std::move(normed),   std::move(inverse),
-              std::move(query),  std::move(attended), std::move(log_sums),
-              std::move(gate),   std::move(up),       std::move(activation),
-              std::move(mixed),  std::move(logits)};
+      Scratch{std::move(hidden),     std::move(normed),   std::move(inverse),
+              std::move(query),      std::move(attended), std::move(log_sums),
+              std::move(factors),    std::move(gate),     std::move(up),
+              std::move(activation), std::move(mixed),    std::move(logits)};
   return absl::OkStatus();
 }
 
@@ -461,8 +472,9 @@ absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,
   TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.key_norm, key_heads));
   TESSERA_RETURN_IF_ERROR(Rotate(number, count, query_heads));
   TESSERA_RETURN_IF_ERROR(Rotate(number, count, key_heads));
-  TESSERA_RETURN_IF_ERROR(Attend(
-      cache, config_.WindowOf(static_cast<int64_t>(number)), query_heads));
+  TESSERA_RETURN_IF_ERROR(Attend(cache,
+                                 config_.WindowOf(static_cast<int64_t>(number)),
+                                 layer.sinks, query_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
                            scratch_->attended.view().Narrow(0, 0, count));
   return AddOutput(attended, layer.attention_output, layer.output_bias,
@@ -482,6 +494,7 @@ absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
 }
 
 absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
+                                  const std::optional<Tensor>& sinks,
                                   ConstTensorView query) {
   const int64_t count = query.shape()[0];
   TESSERA_ASSIGN_OR_RETURN(const TensorView all_keys,
@@ -523,8 +536,23 @@ absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
         ConstTensorView::Of(std::span<const int64_t>(first_keys),
                             {{1, count}}));
   }
-  return ops_.Run(tensor_parallel::op::Attend{
-      block, {.output = outputs, .log_sum_exp = statistics}});
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Attend{
+      block, {.output = outputs, .log_sum_exp = statistics}}));
+  return sinks ? AddSinks(*sinks, log_sums, flat) : absl::OkStatus();
+}
+
+absl::Status LlamaDecoder::AddSinks(const Tensor& sinks, TensorView log_sums,
+                                    TensorView output) {
+  const int64_t rows = log_sums.element_count();
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView factors,
+      scratch_->factors.view().Narrow(0, 0, log_sums.shape()[0]));
+  TESSERA_RETURN_IF_ERROR(
+      ops_.Run(tensor_parallel::op::AddSinks{sinks.view(), log_sums, factors}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView scales, factors.Reshape({{rows}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView heads,
+                           output.Reshape({{rows, config_.head_size}}));
+  return ops_.Run(tensor_parallel::op::ScaleRows{scales, heads, heads});
 }
 
 absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,

@@ -65,13 +65,15 @@ struct LlamaLayerWeights {
   Tensor attention_output;
   std::optional<Tensor> output_bias;
   std::optional<Tensor> query_norm, key_norm;
+  std::optional<Tensor> sinks;
   std::optional<Tensor> mlp_norm;
   std::optional<Tensor> attention_output_norm, mlp_output_norm;
   // The weights of an MLP, or of the experts of a mixture.
   Tensor gate_up;
   Tensor down;
   // Only in a mixture.
-  std::optional<Tensor> router, router_bias;
+  std::optional<Tensor> router, router_bias, router_logit_bias;
+  std::optional<Tensor> gate_up_bias, down_bias;
   std::optional<Tensor> shared_gate_up, shared_down;
 };
 
@@ -151,6 +153,7 @@ class LlamaDecoder {
     Tensor query;       // [, query rows]
     Tensor attended;    // [, query rows]
     Tensor log_sums;    // [, heads]
+    Tensor factors;     // [, heads], of the outputs with sinks.
     Tensor gate;        // [, intermediate]
     Tensor up;          // [, intermediate]
     Tensor activation;  // [, intermediate]
@@ -185,7 +188,12 @@ class LlamaDecoder {
   absl::Status NormaliseHeads(const std::optional<Tensor>& weight,
                               TensorView heads);
   // attended = attention of the last tokens over all tokens or the window's.
-  absl::Status Attend(Cache& cache, int64_t window, ConstTensorView query);
+  absl::Status Attend(Cache& cache, int64_t window,
+                      const std::optional<Tensor>& sinks,
+                      ConstTensorView query);
+  // Adds sinks to the last tokens' attention.
+  absl::Status AddSinks(const Tensor& sinks, TensorView log_sums,
+                        TensorView output);
   absl::Status RunMlp(const LlamaLayerWeights& layer, int64_t count);
   absl::Status RunMixture(const LlamaLayerWeights& layer,
                           tensor_parallel::MoeMlp& mixture, int64_t count);

@@ -171,11 +171,15 @@ std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
         {".qkv.bias", LlamaPart::kQkvBias},
         {".output.weight", LlamaPart::kAttentionOutput},
         {".output.bias", LlamaPart::kAttentionOutputBias},
+        {"sinks", LlamaPart::kSinks},
         {"query_norm", LlamaPart::kQueryNorm},
         {"key_norm", LlamaPart::kKeyNorm},
         {"mlp_norm", LlamaPart::kMlpNorm},
         {"router.weight", LlamaPart::kRouter},
         {"router.bias", LlamaPart::kRouterBias},
+        {"router.logit_bias", LlamaPart::kRouterLogitBias},
+        {"experts.gate_up.bias", LlamaPart::kExpertsGateUpBias},
+        {"experts.down.bias", LlamaPart::kExpertsDownBias},
         {"experts.gate_up", LlamaPart::kExpertsGateUp},
         {"experts.down", LlamaPart::kExpertsDown},
         {"shared.gate_up", LlamaPart::kSharedGateUp},
@@ -277,7 +281,16 @@ std::vector<model_files::ModelConfig> Models() {
   model_files::ModelConfig smol = small;
   smol.architecture = model_files::Architecture::kSmolLm3;
   smol.no_rope_layers = {1};
-  return {biased, windows, mixtral, dots, gemma, gemma3, gemma2, olmo, smol};
+  model_files::ModelConfig oss = small;
+  oss.architecture = model_files::Architecture::kGptOss;
+  oss.qkv_bias = oss.output_bias = oss.sinks = true;
+  oss.glu = tensor_parallel::GluKind::kClampedGlu;
+  oss.window = 4;
+  oss.full_layers = {1};
+  oss.mixture = {
+      .experts = 5, .per_token = 2, .intermediate = 9, .biases = true};
+  return {biased, windows, mixtral, dots, gemma,
+          gemma3, gemma2,  olmo,    smol, oss};
 }
 
 TEST_P(LlamaDecoderTest, MatchesTrainingModel) {

@@ -18,6 +18,7 @@ from transformers.models.dots1 import modeling_dots1
 from transformers.models.gemma import modeling_gemma
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.mixtral import modeling_mixtral
@@ -105,6 +106,16 @@ CASES = [
          num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, rope_theta=1000.0, rope_local_base_freq=50.0,
          tie_word_embeddings=True, sequences=2, length=7, query_pre_attn_scalar=3, final_logit_softcapping=2.0, sliding_window=3,
          layer_types=["sliding_attention", "full_attention", "sliding_attention"], rope_scaling=dict(rope_type="linear", factor=8.0)),
+    dict(model_type="gpt_oss", vocab_size=7, hidden_size=8, intermediate_size=5, num_hidden_layers=3, num_attention_heads=4,
+         num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=2, length=7,
+         sliding_window=3, num_local_experts=4, num_experts_per_tok=2,
+         rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=6.0, beta_slow=0.5, truncate=False,
+                           original_max_position_embeddings=64)),
+    # So wide that some gates and ups are beyond the limits.
+    dict(model_type="gpt_oss", vocab_size=6, hidden_size=120, intermediate_size=6, num_hidden_layers=2, num_attention_heads=3,
+         num_key_value_heads=1, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True, sequences=1, length=9,
+         sliding_window=2, layer_types=["full_attention", "sliding_attention"], attention_bias=False, num_local_experts=3,
+         num_experts_per_tok=2, rope_scaling=dict(rope_type="default")),
 ]
 
 MODELS = {
@@ -118,6 +129,7 @@ MODELS = {
     "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
     "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
     "gemma3_text": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+    "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
     "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
     "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
     "olmo2": (transformers.Olmo2Config, transformers.Olmo2ForCausalLM),
@@ -170,8 +182,9 @@ def tensors_of(model):
             add(at + "self_attn.%s_proj.weight" % name)
             add(at + "self_attn.%s_proj.bias" % name)
             add(at + "self_attn.qkv_proj.weight", lambda tensor: tensor[first:end], name)
-        for name in ("self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm",
+        for name in ("self_attn.o_proj", "self_attn.sinks", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm",
                      "pre_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj"):
+            add(at + name)
             add(at + name + ".weight")
             add(at + name + ".bias")
         add(at + "mlp.gate_up_proj.weight", lambda tensor: tensor[:config.intermediate_size], "gate")
@@ -179,10 +192,19 @@ def tensors_of(model):
         add(at + "mlp.down_proj.weight")
         add(at + "mlp.gate.weight")
         add(at + "mlp.gate.e_score_correction_bias")
+        add(at + "mlp.router.weight")
+        add(at + "mlp.router.bias")
         if has_output_norms:
             add(at + "post_feedforward_layernorm.weight")
         fused = parameters.get(at + "mlp.experts.gate_up_proj")
-        for expert in range(0 if fused is None else fused.shape[0]):
+        is_transposed = config.model_type == "gpt_oss"
+        for expert in range(fused.shape[0] if is_transposed else 0):
+            for name, first in (("gate", 0), ("up", 1)):
+                add(at + "mlp.experts.gate_up_proj", lambda tensor: tensor[expert][:, first::2].T, name)
+                add(at + "mlp.experts.gate_up_proj_bias", lambda tensor: tensor[expert][first::2], name)
+            add(at + "mlp.experts.down_proj", lambda tensor: tensor[expert].T, "down")
+            add(at + "mlp.experts.down_proj_bias", lambda tensor: tensor[expert], "down")
+        for expert in range(0 if fused is None or is_transposed else fused.shape[0]):
             units = fused.shape[1] // 2
             add(at + "mlp.experts.gate_up_proj", lambda tensor: tensor[expert][:units], "gate")
             add(at + "mlp.experts.gate_up_proj", lambda tensor: tensor[expert][units:], "up")
@@ -256,7 +278,7 @@ def run(case):
 def main():
     singles = [run(case) for case in CASES]
     torch.set_default_dtype(torch.float64)
-    for module in (modeling_dots1, modeling_gemma, modeling_gemma2, modeling_gemma3, modeling_llama, modeling_mistral, modeling_mixtral,
+    for module in (modeling_dots1, modeling_gemma, modeling_gemma2, modeling_gemma3, modeling_gpt_oss, modeling_llama, modeling_mistral, modeling_mixtral,
                    modeling_olmo2, modeling_phi3, modeling_qwen2, modeling_qwen3, modeling_qwen3_moe, modeling_smollm3, modeling_rope_utils):
         use_doubles(module)
     documents = []

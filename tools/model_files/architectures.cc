@@ -11,6 +11,9 @@ constexpr WindowTraits kWindowsOfQwen = {.allowed = true,
                                          .by_layer = true,
                                          .begin = 28};
 
+constexpr LatentTraits kLatentOfDeepSeek = {
+    .query_rank = 1536, .kv_rank = 512, .nope = 128, .rope = 64, .value = 128};
+
 constexpr ArchitectureTraits kArchitectures[] = {
     {.architecture = Architecture::kLlama,
      .title = "Llama",
@@ -101,7 +104,8 @@ constexpr ArchitectureTraits kArchitectures[] = {
                  .usual_intermediate = 1408,
                  .intermediate = "moe_intermediate_size",
                  .normalise = "norm_topk_prob",
-                 .like_deepseek = true}},
+                 .like_deepseek = true,
+                 .sigmoid = true}},
     {.architecture = Architecture::kGemma,
      .title = "Gemma",
      .model_type = "gemma",
@@ -199,8 +203,58 @@ constexpr ArchitectureTraits kArchitectures[] = {
      .rope = {.local_theta = 1e4},
      // transformers ignores the cap of attention.
      .scores = {.scalar = 256, .has_final_cap = true},
-     .windows = {
-         .allowed = true, .usual = 4096, .by_layer = true, .period = 6}}};
+     .windows =
+         {.allowed = true, .usual = 4096, .by_layer = true, .period = 6}},
+    // transformers ignores norm_topk_prob of DeepSeek V2.
+    {.architecture = Architecture::kDeepSeekV2,
+     .title = "DeepSeek V2",
+     .model_type = "deepseek_v2",
+     .class_name = "DeepseekV2ForCausalLM",
+     .max_positions = 2048,
+     .bos_token_id = 1,
+     .eos_token_id = 2,
+     .latent = kLatentOfDeepSeek,
+     .mixture = {.experts = "n_routed_experts",
+                 .experts_alias = "num_experts",
+                 .usual_experts = 64,
+                 .usual_intermediate = 1407,
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .like_deepseek = true,
+                 .usual_shared = 2,
+                 .never_normalised = true,
+                 .group_terms = 1,
+                 .has_group_method = true}},
+    {.architecture = Architecture::kDeepSeekV3,
+     .title = "DeepSeek V3",
+     .model_type = "deepseek_v3",
+     .class_name = "DeepseekV3ForCausalLM",
+     .max_positions = 4096,
+     .kv_heads = 128,
+     .bos_token_id = 0,
+     .eos_token_id = 1,
+     .latent = {.query_rank = kLatentOfDeepSeek.query_rank,
+                .kv_rank = kLatentOfDeepSeek.kv_rank,
+                .nope = kLatentOfDeepSeek.nope,
+                .rope = kLatentOfDeepSeek.rope,
+                .value = kLatentOfDeepSeek.value,
+                .has_interleave = true},
+     .mixture = {.experts = "n_routed_experts",
+                 .experts_alias = "num_local_experts",
+                 .usual_experts = 256,
+                 .usual_per_token = 8,
+                 .usual_intermediate = 2048,
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .like_deepseek = true,
+                 .usual_shared = 1,
+                 .usual_dense_layers = 3,
+                 .usual_scale = 2.5,
+                 .sigmoid = true,
+                 .usual_normalise = true,
+                 .group_terms = 2,
+                 .usual_groups = 8,
+                 .usual_groups_per_token = 4}}};
 
 constexpr bool AreInOrder() {
   size_t index = 0;

@@ -22,6 +22,11 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int64_t kMostHeadSize = int64_t{1} << 20;
+// Values of "topk_method".
+constexpr std::string_view kGreedy = "greedy";
+constexpr std::string_view kGroupLimited = "group_limited_greedy";
+
 constexpr std::string_view kSilu = "silu";
 constexpr std::string_view kGelu = "gelu_pytorch_tanh";
 
@@ -86,21 +91,21 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target,
       absl::StrCat("key \"", key, "\" is missing"));
 }
 
+absl::Status CheckPositive(std::string_view key, int64_t value) {
+  if (value > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("key \"", key, "\" is ", value, "; it must be 1 or more"));
+}
+
 // Checks keys of which only the default is supported.
 absl::Status CheckFixedKeys(const Json& object) {
   static const auto* const fixed =
       new std::vector<std::pair<const char*, Json>>{
-          {"mlp_bias", false},
-          {"use_bidirectional_attention", false},
-          {"resid_pdrop", 0},
-          {"embd_pdrop", 0},
-          {"rope_interleaved", false},
-          {"router_jitter_noise", 0},
-          {"decoder_sparse_step", 1},
-          {"mlp_only_layers", Json::array()},
-          {"n_group", 1},
-          {"topk_group", 1},
-          {"attention_dropout", 0}};
+          {"mlp_bias", false},         {"use_bidirectional_attention", false},
+          {"resid_pdrop", 0},          {"embd_pdrop", 0},
+          {"rope_interleaved", false}, {"router_jitter_noise", 0},
+          {"decoder_sparse_step", 1},  {"mlp_only_layers", Json::array()},
+          {"moe_layer_freq", 1},       {"attention_dropout", 0}};
   for (const auto& [key, supported] : *fixed) {
     const Json* const value = Find(object, key);
     if (value != nullptr && *value != supported) {
@@ -306,6 +311,7 @@ struct RopeType {
 
 constexpr const char* kOriginalPositions = "original_max_position_embeddings";
 constexpr const char* kPartial = "partial_rotary_factor";
+constexpr const char* kMscaleAllDim = "mscale_all_dim";
 
 const std::vector<RopeType>& RopeTypes() {
   using tensor_parallel::RotaryScaling;
@@ -317,7 +323,7 @@ const std::vector<RopeType>& RopeTypes() {
        RotaryScaling::kYarn,
        {"factor"},
        {kOriginalPositions, "attention_factor", "beta_fast", "beta_slow",
-        "mscale", "mscale_all_dim", "truncate"}},
+        "mscale", kMscaleAllDim, "truncate"}},
       {"longrope",
        RotaryScaling::kLongRope,
        {"short_factor", "long_factor"},
@@ -408,7 +414,7 @@ absl::Status ReadAttentionFactor(const Json& rope, const ModelConfig& model,
   };
   double share = 0, all = 0;
   TESSERA_RETURN_IF_ERROR(Read(rope, "mscale", share));
-  TESSERA_RETURN_IF_ERROR(Read(rope, "mscale_all_dim", all));
+  TESSERA_RETURN_IF_ERROR(Read(rope, kMscaleAllDim, all));
   rotary.attention_factor =
       share != 0 && all != 0 ? scale(share) / scale(all) : scale(1);
   return Read(rope, "attention_factor", rotary.attention_factor);
@@ -518,8 +524,11 @@ absl::Status ReadRope(const Json& object, ModelConfig& model) {
   if (traits.local_theta > 0) return ReadRopeByLayerType(object, model);
   const Json* const scaling = Find(object, "rope_scaling");
   const bool wins = scaling != nullptr && !scaling->empty();
-  return ReadRopeKey(object, wins ? "rope_scaling" : "rope_parameters", model,
-                     model.rotary);
+  const char* const key = wins ? "rope_scaling" : "rope_parameters";
+  TESSERA_RETURN_IF_ERROR(ReadRopeKey(object, key, model, model.rotary));
+  const Json* const rope = Find(object, key);
+  if (!model.IsLatent() || rope == nullptr) return absl::OkStatus();
+  return Read(*rope, kMscaleAllDim, model.latent.score_mscale);
 }
 
 // Null without scaling.
@@ -560,6 +569,9 @@ nlohmann::ordered_json RopeScalingOf(const ModelConfig& model) {
   rope["beta_slow"] = rotary.low_turns;
   rope["beta_fast"] = rotary.high_turns;
   rope["truncate"] = rotary.truncate;
+  if (model.latent.score_mscale != 0) {
+    rope[kMscaleAllDim] = model.latent.score_mscale;
+  }
   return rope;
 }
 
@@ -640,6 +652,85 @@ void AddScores(const ModelConfig& model, nlohmann::ordered_json& object) {
   object["final_logit_softcapping"] = or_null(model.final_cap);
 }
 
+// Reads the groups of experts.
+absl::Status ReadGroups(const Json& object, const MixtureTraits& keys,
+                        MixtureConfig& mixture) {
+  if (keys.group_terms == 0) {
+    for (const char* key : {"n_group", "topk_group"}) {
+      const Json* const value = Find(object, key);
+      if (value != nullptr && *value != 1)
+        return NotSupported(key, "1", *value);
+    }
+    return absl::OkStatus();
+  }
+  const Json* const method = Find(object, "topk_method");
+  if (keys.has_group_method) {
+    if (method == nullptr || *method == kGreedy) return absl::OkStatus();
+    if (*method != kGroupLimited) {
+      return NotSupported(
+          "topk_method",
+          absl::StrCat("\"", kGreedy, "\" and \"", kGroupLimited, "\""),
+          *method);
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(
+      ReadNeeded(object, "n_group", mixture.groups, keys.usual_groups));
+  return ReadNeeded(object, "topk_group", mixture.groups_per_token,
+                    keys.usual_groups_per_token);
+}
+
+// Reads the sizes of latent attention, whose "head_dim" is ignored.
+absl::Status ReadLatent(const Json& object, const LatentTraits& usual,
+                        ModelConfig& model) {
+  if (usual.kv_rank == 0) return absl::OkStatus();
+  LatentConfig& latent = model.latent;
+  latent = {.query_rank = usual.query_rank,
+            .kv_rank = usual.kv_rank,
+            .nope = usual.nope,
+            .rope = usual.rope,
+            .value = usual.value};
+  const auto query_rank = object.find("q_lora_rank");
+  if (query_rank != object.end() && query_rank->is_null()) {
+    latent.query_rank = 0;
+  } else {
+    TESSERA_RETURN_IF_ERROR(Read(object, "q_lora_rank", latent.query_rank));
+    TESSERA_RETURN_IF_ERROR(CheckPositive("q_lora_rank", latent.query_rank));
+  }
+  TESSERA_RETURN_IF_ERROR(Read(object, "kv_lora_rank", latent.kv_rank));
+  TESSERA_RETURN_IF_ERROR(CheckPositive("kv_lora_rank", latent.kv_rank));
+  TESSERA_RETURN_IF_ERROR(Read(object, "qk_nope_head_dim", latent.nope));
+  TESSERA_RETURN_IF_ERROR(Read(object, "qk_rope_head_dim", latent.rope));
+  TESSERA_RETURN_IF_ERROR(Read(object, "v_head_dim", latent.value));
+  if (usual.has_interleave) {
+    TESSERA_RETURN_IF_ERROR(
+        Read(object, "rope_interleave", latent.interleaved));
+  }
+  for (const int64_t part : {latent.nope, latent.rope}) {
+    if (part >= 0 && part <= kMostHeadSize) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "keys \"qk_nope_head_dim\" and \"qk_rope_head_dim\" are ", latent.nope,
+        " and ", latent.rope, "; they must be from 0 to ", kMostHeadSize));
+  }
+  model.head_size = latent.nope + latent.rope;
+  return absl::OkStatus();
+}
+
+void AddLatent(const ModelConfig& model, nlohmann::ordered_json& object) {
+  if (!model.IsLatent()) return;
+  const LatentConfig& latent = model.latent;
+  object["head_dim"] = latent.rope;  // As in transformers.
+  object["q_lora_rank"] = nullptr;
+  if (latent.query_rank > 0) object["q_lora_rank"] = latent.query_rank;
+  object["kv_lora_rank"] = latent.kv_rank;
+  object["qk_nope_head_dim"] = latent.nope;
+  object["qk_rope_head_dim"] = latent.rope;
+  object["v_head_dim"] = latent.value;
+  if (TraitsOf(model.architecture).latent.has_interleave) {
+    object["rope_interleave"] = latent.interleaved;
+    object["num_nextn_predict_layers"] = 0;  // They are not read.
+  }
+}
+
 absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
                          ModelConfig& model) {
   for (const char* key :
@@ -662,16 +753,22 @@ absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
                                      mixture.intermediate,
                                      keys.usual_intermediate));
   if (keys.normalise != nullptr) {
-    mixture.normalise = false;
+    mixture.normalise = keys.usual_normalise;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.normalise, mixture.normalise));
+    if (keys.never_normalised && mixture.normalise) {
+      return NotSupported(keys.normalise, "false", Json(true));
+    }
   }
   if (keys.balance != nullptr) {
     mixture.balance = 0.001;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.balance, mixture.balance));
   }
+  TESSERA_RETURN_IF_ERROR(ReadGroups(object, keys, mixture));
   if (!keys.like_deepseek) return absl::OkStatus();
-  mixture.sigmoid = true;
-  int64_t shared = 0;
+  mixture.sigmoid = keys.sigmoid;
+  mixture.dense_layers = keys.usual_dense_layers;
+  mixture.scale = keys.usual_scale;
+  int64_t shared = keys.usual_shared;
   TESSERA_RETURN_IF_ERROR(Read(object, "n_shared_experts", shared));
   if (shared < 0 ||
       (shared > 0 && mixture.intermediate > (int64_t{1} << 31) / shared)) {
@@ -699,8 +796,11 @@ void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
       mixture.shared_intermediate / mixture.intermediate;
   object["first_k_dense_replace"] = mixture.dense_layers;
   object["routed_scaling_factor"] = mixture.scale;
-  object["n_group"] = 1;
-  object["topk_group"] = 1;
+  object["n_group"] = mixture.groups;
+  object["topk_group"] = mixture.groups_per_token;
+  if (keys.has_group_method) {
+    object["topk_method"] = mixture.groups > 1 ? kGroupLimited : kGreedy;
+  }
 }
 
 absl::Status ReadModel(const Json& object, ModelConfig& model) {
@@ -725,8 +825,9 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
                     : model.heads > 0 ? model.hidden / model.heads
                                       : 0;
   TESSERA_RETURN_IF_ERROR(Read(object, "head_dim", model.head_size));
+  TESSERA_RETURN_IF_ERROR(ReadLatent(object, traits.latent, model));
   if (Find(object, "head_dim") == nullptr && usual == 0 && model.heads > 0 &&
-      model.hidden % model.heads != 0) {
+      model.hidden % model.heads != 0 && !model.IsLatent()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "key \"head_dim\" is missing, and num_attention_heads ", model.heads,
         " does not divide hidden_size ", model.hidden));
@@ -895,6 +996,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   AddRope(model, object);
   AddWindows(model, object);
   AddScores(model, object);
+  AddLatent(model, object);
   AddMixture(model, object);
   if (is_gelu) object["hidden_activation"] = kGelu;
   if (config.dtype.has_value()) {

@@ -11,7 +11,8 @@
 //   model_type                       llama (Llama 2, 3, 3.1 and 3.2 of text),
 //                                    mistral, qwen2 (also 2.5), qwen3, gemma,
 //                                    gemma2, gemma3_text, phi3, smollm3,
-//                                    olmo2, and mixtures of architectures.h
+//                                    olmo2, and mixtures of architectures.h,
+//                                    deepseek_v2, deepseek_v3
 //   architectures                    contains the type's class, if present
 //   hidden_act, hidden_activation    silu; gemma: gelu_pytorch_tanh, or gelu,
 //                                    its name in early files
@@ -30,6 +31,11 @@
 //                                    default in those with windows
 //   partial_rotary_factor            phi3: any; others: 1
 //   rope_interleaved                 false
+//   rope_interleave                  deepseek_v3: any
+//   topk_method                      deepseek_v2: greedy, group_limited_greedy
+//   n_group, topk_group              deepseek_v2, deepseek_v3: any; others: 1
+//   num_nextn_predict_layers         deepseek_v3: any; these layers are not
+//                                    read, and written as 0
 //   attention_dropout, resid_pdrop, embd_pdrop   0
 //   query_pre_attn_scalar, final_logit_softcapping   gemma2, gemma3_text: any
 //   attn_logit_softcapping           gemma2: any; gemma3_text: none, because

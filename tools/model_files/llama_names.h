@@ -83,6 +83,11 @@ enum class LlamaPart {
   kSharedGateUp,
   kSharedDown,
   kMlpOutputNorm,
+  // Of latent attention, in place of kQkv (LatentProjection). Its norms are
+  // kQueryNorm and kKeyNorm.
+  kLatentDown,
+  kQueryUp,
+  kKvUp,
   kFinalNorm,
   kHead,
 };

@@ -35,8 +35,25 @@ struct MixtureConfig {
   bool normalise = true;  // norm_topk_prob: weights add up to `scale`.
   double scale = 1;       // routed_scaling_factor
   double balance = 0;     // router_aux_loss_coef
+  // Groups of experts, of which a token chooses some (n_group, topk_group).
+  int64_t groups = 1;
+  int64_t groups_per_token = 1;
 
   friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
+};
+
+// Multi-head latent attention (tensor_parallel/blocks/latent_projection.h).
+struct LatentConfig {
+  int64_t query_rank = 0;   // q_lora_rank; 0: queries are projected directly.
+  int64_t kv_rank = 0;      // kv_lora_rank; 0: no latent attention.
+  int64_t nope = 0;         // qk_nope_head_dim
+  int64_t rope = 0;         // qk_rope_head_dim
+  int64_t value = 0;        // v_head_dim
+  bool interleaved = true;  // rope_interleave
+  // mscale_all_dim of yarn, which also scales the scores; 0: none.
+  double score_mscale = 0;
+
+  friend bool operator==(const LatentConfig&, const LatentConfig&) = default;
 };
 
 // Example:
@@ -52,10 +69,10 @@ struct MixtureConfig {
 // 2408.00118, and Gemma 3, 2503.19786; Yang et al., Qwen2, arXiv 2407.10671,
 // and Qwen3, arXiv 2505.09388; Abdin et al., Phi-3, arXiv 2404.14219; OLMo
 // Team, OLMo 2, arXiv 2501.00656; for mixtures of
-// experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, and DeepSeek-V3,
-// arXiv 2412.19437; for names and defaults transformers' LlamaConfig,
-// MistralConfig, Qwen2Config, Qwen3Config, MixtralConfig, Qwen3MoeConfig,
-// Dots1Config and GemmaConfig.
+// experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, DeepSeek-V2,
+// arXiv 2405.04434, and DeepSeek-V3, arXiv 2412.19437; for names and defaults
+// transformers' LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config,
+// MixtralConfig, Qwen3MoeConfig, Dots1Config and GemmaConfig.
 struct ModelConfig {
   int64_t vocabulary = 0;    // vocab_size
   int64_t hidden = 0;        // hidden_size, of the residual stream
@@ -110,6 +127,9 @@ struct ModelConfig {
   // attn_logit_softcapping and final_logit_softcapping; 0: no caps.
   double attention_cap = 0;
   double final_cap = 0;
+  // With latent attention, head_size is that of queries and keys, nope + rope,
+  // and kv_heads is `heads`: DeepSeek V2 and V3.
+  LatentConfig latent = {};
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
@@ -123,6 +143,20 @@ struct ModelConfig {
   // Rows of the query projection, and of each of the key and value projections.
   int64_t QueryRows() const { return heads * head_size; }
   int64_t KvRows() const { return kv_heads * head_size; }
+  bool IsLatent() const { return latent.kv_rank > 0; }
+  // Rows of the first projection of latent attention.
+  int64_t LatentRows() const {
+    return latent.query_rank + latent.kv_rank + latent.rope;
+  }
+  // The inputs of the queries' projection, and of the attention's output.
+  int64_t QueryInputs() const {
+    return latent.query_rank > 0 ? latent.query_rank : hidden;
+  }
+  int64_t OutputColumns() const {
+    return IsLatent() ? heads * latent.value : QueryRows();
+  }
+  // The part of a head that rotary positions may turn.
+  int64_t RotarySize() const { return IsLatent() ? latent.rope : head_size; }
   // The window of a layer; 0: none.
   int64_t WindowOf(int64_t layer) const {
     const bool is_full =
@@ -139,10 +173,7 @@ struct ModelConfig {
     return is_local ? &*local_rotary : &rotary;
   }
   // The factor of the products of queries and keys.
-  double ScoreScale() const {
-    return 1 / std::sqrt(score_scalar > 0 ? score_scalar
-                                          : static_cast<double>(head_size));
-  }
+  double ScoreScale() const;
   // The number of keys that a query attends to, averaged over the layers and
   // over the positions of a sequence of that length.
   double KeysPerQuery(int64_t sequence) const;
@@ -177,6 +208,8 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
  private:
+  // Elements of the matrices of an attention.
+  int64_t AttentionMatrixSize() const;
   // Elements of the matrices of a layer that has `experts` experts.
   int64_t LayerMatrixSize(int64_t layer, int64_t experts) const;
 };

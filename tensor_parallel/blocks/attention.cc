@@ -164,32 +164,6 @@ absl::StatusOr<std::vector<RmsNorm>> QkNorms(const TensorGroup& group,
   return norms;
 }
 
-// Where heads are in the rows of a contiguous tensor: the first element of the
-// first head, the distance between heads, and the elements of a head. `pairs`:
-// adjacent elements are pairs, of which the first elements are listed first.
-struct HeadColumns {
-  int64_t begin = 0;
-  int64_t step = 0;
-  int64_t size = 0;
-  bool pairs = false;
-};
-
-// [tokens, heads, 2, size / 2] for an even size, otherwise [tokens, heads, 1,
-// size].
-template <typename View>
-absl::StatusOr<View> HeadsAt(const View& rows, int64_t heads,
-                             const HeadColumns& at) {
-  const int64_t halves = at.size % 2 == 0 ? 2 : 1;
-  const int64_t half = at.size / halves;
-  TESSERA_ASSIGN_OR_RETURN(
-      Layout layout,
-      Layout::Strided({{rows.shape()[0], heads, halves, half}},
-                      {{rows.strides()[0], at.step, at.pairs ? 1 : half,
-                        at.pairs ? halves : 1}}));
-  return View::Create({rows.data(), static_cast<size_t>(rows.size_in_bytes())},
-                      rows.dtype(), std::move(layout), at.begin, rows.kind());
-}
-
 absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
   if (tensor.held()) return absl::OkStatus();
   return absl::FailedPreconditionError(

@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "base/status_macros.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/linear.h"
 #include "tensor_parallel/layers/norm.h"
@@ -44,9 +46,30 @@ struct LatentOptions {
   }
 };
 
-// The partition of heads of `size` elements over the ranks.
-inline FusedPart HeadsPart(int64_t heads, int64_t size) {
-  return {.size = heads * size, .unit = size};
+// Where heads are in the rows of a contiguous tensor: the first element of the
+// first head, the distance between heads, and the elements of a head. `pairs`:
+// adjacent elements are pairs, whose first elements come first in HeadsAt.
+struct HeadColumns {
+  int64_t begin = 0;
+  int64_t step = 0;
+  int64_t size = 0;
+  bool pairs = false;
+};
+
+// The heads as [rows, heads, 2, size / 2] for an even size, otherwise [rows,
+// heads, 1, size].
+template <typename View>
+absl::StatusOr<View> HeadsAt(const View& rows, int64_t heads,
+                             const HeadColumns& at) {
+  const int64_t halves = at.size % 2 == 0 ? 2 : 1;
+  const int64_t half = at.size / halves;
+  TESSERA_ASSIGN_OR_RETURN(
+      Layout layout,
+      Layout::Strided({{rows.shape()[0], heads, halves, half}},
+                      {{rows.strides()[0], at.step, at.pairs ? 1 : half,
+                        at.pairs ? halves : 1}}));
+  return View::Create({rows.data(), static_cast<size_t>(rows.size_in_bytes())},
+                      rows.dtype(), std::move(layout), at.begin, rows.kind());
 }
 
 // A latent vector of a micro-batch, for the rank's tokens between layers.

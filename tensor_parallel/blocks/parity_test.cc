@@ -232,6 +232,8 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
   const auto& [kind, c] = GetParam();
   // Rounded activations of the attention choose other experts.
   if (kind == SubjectKind::kMoeBlock && c.dtype == DType::kBF16) GTEST_SKIP();
+  // With one position the gradients of queries are zero but for rounding.
+  if (kind >= SubjectKind::kLatentAttention && c.length == 1) GTEST_SKIP();
   // With one position the gradients of the heads' norms are zero but for
   // rounding; in bf16 they are sums of rounded numbers that cancel.
   SubjectOptions options = {

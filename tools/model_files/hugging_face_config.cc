@@ -97,6 +97,26 @@ absl::Status CheckPositive(std::string_view key, int64_t value) {
       absl::StrCat("key \"", key, "\" is ", value, "; it must be 1 or more"));
 }
 
+// Weights in fp8 with a scale for each block of 128 x 128 are read
+// (HuggingFaceWeights).
+absl::Status CheckQuantization(const Json& object) {
+  constexpr const char* kKey = "quantization_config";
+  const Json* const given = Find(object, kKey);
+  if (given == nullptr) return absl::OkStatus();
+  const Json blocks = {kScaleBlock, kScaleBlock};
+  const bool is_known = given->is_object() &&
+                        given->value("quant_method", Json()) == "fp8" &&
+                        given->value("weight_block_size", Json()) == blocks;
+  if (is_known) return absl::OkStatus();
+  return NotSupported(
+      kKey,
+      absl::StrCat("quant_method \"fp8\" with weight_block_size ",
+                   DumpJson(blocks),
+                   "; otherwise save the model without quantization, as "
+                   "transformers' dequantize() does"),
+      *given);
+}
+
 // Checks keys of which only the default is supported.
 absl::Status CheckFixedKeys(const Json& object) {
   static const auto* const fixed =
@@ -112,11 +132,9 @@ absl::Status CheckFixedKeys(const Json& object) {
       return NotSupported(key, DumpJson(supported), *value);
     }
   }
-  for (const char* key : {"quantization_config", "logit_scale"}) {
-    const Json* const value = Find(object, key);
-    if (value != nullptr) return NotSupported(key, "none", *value);
-  }
-  return absl::OkStatus();
+  const Json* const scale = Find(object, "logit_scale");
+  if (scale != nullptr) return NotSupported("logit_scale", "none", *scale);
+  return CheckQuantization(object);
 }
 
 // Checks the activation of the MLP. Gemma's first files say "gelu", for which
@@ -902,9 +920,9 @@ absl::Status ReadTokens(const Json& object, HuggingFaceConfig& config) {
 void AddOtherKeys(const Json& source, nlohmann::ordered_json& object) {
   // Other names of keys that are written.
   constexpr std::string_view kAliases[] = {
-      "rope_parameters", "dtype",       "torch_dtype",
-      "layer_types",     "num_experts", "num_local_experts",
-      "n_routed_experts"};
+      "rope_parameters",     "dtype",           "torch_dtype",
+      "quantization_config", "layer_types",     "num_experts",
+      "num_local_experts",   "n_routed_experts"};
   for (const auto& [key, value] : source.items()) {
     const bool is_token = key == "bos_token_id" || key == "eos_token_id";
     const bool is_computed =

@@ -40,8 +40,10 @@
 //   query_pre_attn_scalar, final_logit_softcapping   gemma2, gemma3_text: any
 //   attn_logit_softcapping           gemma2: any; gemma3_text: none, because
 //                                    transformers ignores it
-//   quantization_config, logit_scale, and the number of experts outside of
-//   mixtures: none
+//   quantization_config              fp8 with blocks of 128 x 128, which are
+//   not
+//                                    written
+//   logit_scale, and the number of experts outside of mixtures: none
 //
 // A missing key has the default of its architecture in transformers
 // (architectures.h); only the sizes of the model are required. A rope_scaling
@@ -75,6 +77,9 @@ struct HuggingFaceConfig {
 };
 
 inline constexpr int64_t kMaxModelConfigBytes = 1 << 20;
+
+// Rows and columns of a block of a quantized weight that share a scale.
+inline constexpr int64_t kScaleBlock = 128;
 
 // InvalidArgument if `json` is not an object, a required key is missing, a
 // value has a wrong type, or ModelConfig::Validate fails; Unimplemented for an

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
@@ -285,6 +286,14 @@ void AddOwnKeys(const ModelConfig& model, Json& resolved) {
     }
   }
   if (model.local_rotary) resolved["local_theta"] = model.local_rotary->base;
+  if (model.IsLatent()) {
+    const LatentConfig& latent = model.latent;
+    resolved["latent"] = {latent.query_rank, latent.kv_rank,
+                          latent.nope,       latent.rope,
+                          latent.value,      latent.interleaved};
+    resolved["groups"] = {model.mixture.groups, model.mixture.groups_per_token};
+    resolved["score_scale"] = absl::StrFormat("%.12g", model.ScoreScale());
+  }
   if (traits.scores.scalar == 0) return;
   const auto cap = [](double value) {
     return value > 0 ? Json(value) : Json();
@@ -552,7 +561,7 @@ TEST(HuggingFaceConfigTest, RejectsUnsupportedFeaturesAndNamesKey) {
       instead("\"rope_interleaved\": false", "\"rope_interleaved\": true"),
       refused("rope_interleaved"));
   EXPECT_THAT(with(R"("quantization_config": {"bits": 4})"),
-              refused("\"quantization_config\": an object", "none"));
+              refused("\"quantization_config\": an object", "dequantize()"));
   EXPECT_THAT(with("\"sliding_window\": 4096"), refused("sliding_window"));
   EXPECT_THAT(with("\"use_sliding_window\": true"),
               refused("\"use_sliding_window\": true"));

@@ -11,7 +11,6 @@
 #include "base/dtype/small_float.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
-#include "tensor_parallel/ops/router.h"
 #include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
@@ -22,6 +21,7 @@ constexpr int64_t kMostVocabulary = (int64_t{1} << 31) - 1;
 constexpr int64_t kMostHidden = int64_t{1} << 20;
 constexpr int64_t kMostIntermediate = int64_t{1} << 22;
 constexpr int64_t kMostLayers = 4096;
+constexpr int64_t kMostGroups = 64;  // kMostRouterGroups of op::Route.
 
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return absl::OkStatus();
@@ -50,7 +50,7 @@ absl::Status CheckHeads(const ModelConfig& config) {
         "kv_heads (num_key_value_heads) is ", config.kv_heads,
         "; it must divide heads (num_attention_heads), ", config.heads));
   }
-  if (config.head_size % 2 != 0) {
+  if (!config.IsLatent() && config.head_size % 2 != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_size (head_dim) is ", config.head_size,
                      "; it must be even, for rotary positions turn pairs"));
@@ -264,8 +264,7 @@ absl::Status CheckGroups(const MixtureConfig& m,
                   "(topk_group) ", m.groups_per_token, "; those of ",
                   traits.title, " must be 1");
   }
-  const int64_t most =
-      std::min(tensor_parallel::kMostRouterGroups, m.experts / terms);
+  const int64_t most = std::min(kMostGroups, m.experts / terms);
   if (m.groups < 1 || m.groups > most || m.experts % m.groups != 0) {
     return refuse("groups (n_group) is ", m.groups, "; it must divide the ",
                   m.experts, " experts, from 1 to ", most);
@@ -461,6 +460,15 @@ struct Preset {
 
 constexpr int64_t kByteVocabulary = 264;
 
+// The factor of the rotation is 1: mscale and mscale_all_dim are equal.
+tensor_parallel::RotaryFrequencies YarnOfDeepSeek() {
+  return {.scaling = tensor_parallel::RotaryScaling::kYarn,
+          .factor = 40,
+          .low_turns = 1,
+          .high_turns = 32,
+          .original_positions = 4096};
+}
+
 // vocabulary, hidden, intermediate, layers, heads, kv_heads, head_size,
 // {rope_theta, ...}, norm_epsilon, tied_embeddings, max_positions,
 // initializer_range, architecture, qkv_bias, output_bias, qk_norm, window,
@@ -592,6 +600,28 @@ const std::vector<Preset>& Presets() {
        {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
       {"llama-13b",
        {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
+      {"deepseek-v2-lite",
+       {.vocabulary = 102400,
+        .hidden = 2048,
+        .intermediate = 10944,
+        .layers = 27,
+        .heads = 16,
+        .kv_heads = 16,
+        .head_size = 192,
+        .rotary = YarnOfDeepSeek(),
+        .max_positions = 163840,
+        .architecture = Architecture::kDeepSeekV2,
+        .mixture = {.experts = 64,
+                    .per_token = 6,
+                    .intermediate = 1408,
+                    .shared_intermediate = 2816,
+                    .dense_layers = 1,
+                    .normalise = false},
+        .latent = {.kv_rank = 512,
+                   .nope = 128,
+                   .rope = 64,
+                   .value = 128,
+                   .score_mscale = 0.707}}},
       {"qwen3-30b-a3b",
        {151936,
         2048,
@@ -634,6 +664,32 @@ const std::vector<Preset>& Presets() {
         {8, 2, 14336, 0, 0, false, true, 1, 0.02}}},
       {"llama-70b",
        {32000, 8192, 28672, 80, 64, 8, 128, {1e4}, 1e-5, false, 4096}},
+      {"deepseek-v3",
+       {.vocabulary = 129280,
+        .hidden = 7168,
+        .intermediate = 18432,
+        .layers = 61,
+        .heads = 128,
+        .kv_heads = 128,
+        .head_size = 192,
+        .rotary = YarnOfDeepSeek(),
+        .max_positions = 163840,
+        .architecture = Architecture::kDeepSeekV3,
+        .mixture = {.experts = 256,
+                    .per_token = 8,
+                    .intermediate = 2048,
+                    .shared_intermediate = 2048,
+                    .dense_layers = 3,
+                    .sigmoid = true,
+                    .scale = 2.5,
+                    .groups = 8,
+                    .groups_per_token = 4},
+        .latent = {.query_rank = 1536,
+                   .kv_rank = 512,
+                   .nope = 128,
+                   .rope = 64,
+                   .value = 128,
+                   .score_mscale = 1}}},
   };
   return *presets;
 }

@@ -108,13 +108,24 @@ std::string TextOfScaling(const tensor_parallel::RotaryFrequencies& rotary) {
 
 std::string TextOfMixture(const model_files::MixtureConfig& mixture) {
   if (mixture.experts == 0) return "none";
-  return absl::StrCat(mixture.experts, " experts of ", mixture.intermediate,
-                      ", ", mixture.per_token, " a token, ",
-                      mixture.shared_intermediate, " shared, from layer ",
-                      mixture.dense_layers,
-                      mixture.sigmoid ? ", sigmoid" : ", softmax",
-                      mixture.normalise ? ", normalised to " : ", times ",
-                      mixture.scale, ", balance ", mixture.balance);
+  return absl::StrCat(
+      mixture.experts, " experts of ", mixture.intermediate, ", ",
+      mixture.per_token, " a token, ", mixture.shared_intermediate,
+      " shared, from layer ", mixture.dense_layers,
+      mixture.sigmoid ? ", sigmoid" : ", softmax",
+      mixture.normalise ? ", normalised to " : ", times ", mixture.scale,
+      ", balance ", mixture.balance,
+      mixture.groups == 1 ? std::string()
+                          : absl::StrCat(", ", mixture.groups_per_token, " of ",
+                                         mixture.groups, " groups"));
+}
+
+std::string TextOfLatent(const model_files::LatentConfig& latent) {
+  if (latent.kv_rank == 0) return "none";
+  return absl::StrCat("ranks ", latent.query_rank, " and ", latent.kv_rank,
+                      ", heads of ", latent.nope, " + ", latent.rope, " and ",
+                      latent.value, latent.interleaved ? "" : ", halves",
+                      ", mscale ", latent.score_mscale);
 }
 
 Differences OfModels(const model_files::ModelConfig& saved,
@@ -158,6 +169,8 @@ Differences OfModels(const model_files::ModelConfig& saved,
   found.Compare("attn_logit_softcapping", saved.attention_cap,
                 now.attention_cap);
   found.Compare("final_logit_softcapping", saved.final_cap, now.final_cap);
+  found.Compare("latent attention", TextOfLatent(saved.latent),
+                TextOfLatent(now.latent));
   found.Compare("mixture of experts", TextOfMixture(saved.mixture),
                 TextOfMixture(now.mixture));
   return found;

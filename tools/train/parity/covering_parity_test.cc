@@ -57,9 +57,6 @@ class CoveringParityTest
     if (IsMixture(run)) run.dtype = DType::kF64;
     return run;
   }
-  static bool IsMixture(const ParityCase& run) {
-    return run.architecture == "mixtral" || run.architecture == "dots1";
-  }
   static const std::string& ValueOf(const CoveringRow& row,
                                     const std::string& option) {
     const auto place = static_cast<size_t>(OptionNumber(option));

@@ -13,6 +13,48 @@
 
 namespace tessera::train {
 
+namespace {
+
+bool IsLatent(const ParityCase& run) {
+  return run.architecture == "deepseek2" || run.architecture == "deepseek3";
+}
+
+void SetDeepSeek(bool is_v3, RunOptions& options) {
+  model_files::ModelConfig& model = options.model;
+  model.architecture = is_v3 ? model_files::Architecture::kDeepSeekV3
+                             : model_files::Architecture::kDeepSeekV2;
+  model.latent = {.query_rank = is_v3 ? 7 : 0,
+                  .kv_rank = 6,
+                  .nope = 3,
+                  .rope = 4,
+                  .value = is_v3 ? 5 : 7,
+                  .interleaved = !is_v3,
+                  .score_mscale = is_v3 ? 0.8 : 0};
+  model.kv_heads = model.heads;
+  model.head_size = model.latent.nope + model.latent.rope;
+  if (is_v3) {
+    model.rotary = {.base = 100,
+                    .scaling = tensor_parallel::RotaryScaling::kYarn,
+                    .factor = 4,
+                    .low_turns = 0.1,
+                    .high_turns = 2,
+                    .original_positions = 16};
+    options.router_bias_rate = 0.01;
+  }
+  model.mixture = {.experts = 8,
+                   .per_token = 3,
+                   .intermediate = 3,
+                   .shared_intermediate = 6,
+                   .dense_layers = 1,
+                   .sigmoid = is_v3,
+                   .normalise = is_v3,
+                   .scale = 1.5,
+                   .groups = 4,
+                   .groups_per_token = 3};
+}
+
+}  // namespace
+
 ParityCase PlainCase(const ParityCase& run) {
   return {.micro_batch = run.dpo ? 2 : ParityCase().micro_batch,
           .architecture = run.architecture,
@@ -41,6 +83,11 @@ ParityCase PlainCase(const ParityCase& run) {
 
 double RoundingFactor(const ParityCase& run) {
   return run.moments == "f32" ? 1 : 10;
+}
+
+bool IsMixture(const ParityCase& run) {
+  return run.architecture == "mixtral" || run.architecture == "dots1" ||
+         IsLatent(run);
 }
 
 RunOptions RunOptionsOf(const ParityCase& run) {
@@ -123,6 +170,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                             .attention_factor = 1.1,
                             .truncate = false};
   }
+  if (IsLatent(run)) SetDeepSeek(run.architecture == "deepseek3", options);
   if (run.multiples_of_16) {
     options.model.hidden = 32;
     options.model.intermediate = 96;
@@ -292,43 +340,44 @@ constexpr const char* kDropoutProbability = "0.1";
 std::vector<ParityOption> MakeOptions() {
   const std::vector<std::string> sizes = {"1", "2", "4", "8"};
   const std::vector<std::string> off_on = {"off", "on"};
-  return {{"dp", sizes},
-          {"pp", sizes},
-          {"cp", sizes},
-          {"tp", sizes},
-          {"ep", {"1", "2", "4"}},
-          {"schedule", Schedules()},
-          {"chunks", {"1", "2", "3"}},
-          {"micro_batch", {"1", "2"}},
-          {"recompute", {"none", "selective", "full"}},
-          {"sequence_parallel", off_on},
-          {"overlap_chunks", {"0", "3"}},
-          {"context", {"contiguous", "zigzag"}},
-          {"context_attention", {"ring", "ulysses"}},
-          {"zero", {"0", "1", "2", "3"}},
-          {"layout", {"chunks", "round_robin", "balanced"}},
-          {"bucket_bytes", {"25000000", "700"}},
-          {"persistence", {"0", "100"}},
-          {"gather_ahead", {"0", "1", "2", "3"}},
-          {"max_gathered_bytes", {"0", kGatheredLimit}},
-          {"reduce", {"auto", "each", "last"}},
-          {"dp_replicate", {"1", "2"}},
-          {"hpz", {"0", "2"}},
-          {"offload",
-           {"none", "optimizer", "gradients", "params", "all", "activations"}},
-          {"tier", {"none", "host", "file"}},
-          {"lossless", off_on},
-          {"architecture",
-           {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",
-            "dots1", "gemma", "gemma2", "olmo2", "smollm3"}},
-          {"documents", off_on},
-          {"tied", off_on},
-          {"clip", off_on},
-          {"dropout", {"0", kDropoutProbability}},
-          {"kv_heads", {"1", "2", "3", "6"}},
-          {"moments", {"f32", "bf16", "int8"}},
-          {"decay", {"matrices", "all"}},
-          {"loss_terms", off_on}};
+  return {
+      {"dp", sizes},
+      {"pp", sizes},
+      {"cp", sizes},
+      {"tp", sizes},
+      {"ep", {"1", "2", "4"}},
+      {"schedule", Schedules()},
+      {"chunks", {"1", "2", "3"}},
+      {"micro_batch", {"1", "2"}},
+      {"recompute", {"none", "selective", "full"}},
+      {"sequence_parallel", off_on},
+      {"overlap_chunks", {"0", "3"}},
+      {"context", {"contiguous", "zigzag"}},
+      {"context_attention", {"ring", "ulysses"}},
+      {"zero", {"0", "1", "2", "3"}},
+      {"layout", {"chunks", "round_robin", "balanced"}},
+      {"bucket_bytes", {"25000000", "700"}},
+      {"persistence", {"0", "100"}},
+      {"gather_ahead", {"0", "1", "2", "3"}},
+      {"max_gathered_bytes", {"0", kGatheredLimit}},
+      {"reduce", {"auto", "each", "last"}},
+      {"dp_replicate", {"1", "2"}},
+      {"hpz", {"0", "2"}},
+      {"offload",
+       {"none", "optimizer", "gradients", "params", "all", "activations"}},
+      {"tier", {"none", "host", "file"}},
+      {"lossless", off_on},
+      {"architecture",
+       {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral", "dots1",
+        "gemma", "gemma2", "olmo2", "smollm3", "deepseek2", "deepseek3"}},
+      {"documents", off_on},
+      {"tied", off_on},
+      {"clip", off_on},
+      {"dropout", {"0", kDropoutProbability}},
+      {"kv_heads", {"1", "2", "3", "6"}},
+      {"moments", {"f32", "bf16", "int8"}},
+      {"decay", {"matrices", "all"}},
+      {"loss_terms", off_on}};
 }
 
 // The chosen options of a row, which may be partial.
@@ -450,14 +499,20 @@ bool OffloadIsPossible(const Chosen& chosen) {
   return !(nothing && chosen.on(kLossless));
 }
 
+bool ChoosesExperts(const Chosen& chosen) {
+  for (const char* name : {"mixtral", "dots1", "deepseek2", "deepseek3"}) {
+    if (chosen.is(kArchitecture, name)) return true;
+  }
+  return false;
+}
+
 // A tensor or expert rank rounds moments in blocks of its slice, one rank in
 // blocks of the whole parameter.
 bool MomentsAreComparable(const Chosen& chosen) {
   const bool slices = chosen.ranks(kTp) > 1 || chosen.is_not(kEp, "1");
   // A moment that is rounded differently changes a router's weights so much
   // that some tokens select other experts.
-  const bool jumps =
-      chosen.is(kArchitecture, "mixtral") || chosen.is(kArchitecture, "dots1");
+  const bool jumps = ChoosesExperts(chosen);
   return !(chosen.is_not(kMoments, "f32") && (slices || jumps));
 }
 
@@ -469,10 +524,7 @@ bool ContextAttentionSaysSomething(const Chosen& chosen) {
 bool ExpertsArePossible(const Chosen& chosen) {
   const bool divides = chosen.is_not(kEp, "1");
   if (!divides) return true;
-  if (chosen.has(kArchitecture) && !chosen.is(kArchitecture, "mixtral") &&
-      !chosen.is(kArchitecture, "dots1")) {
-    return false;
-  }
+  if (chosen.has(kArchitecture) && !ChoosesExperts(chosen)) return false;
   const int64_t ep = chosen.number(kEp);
   if (chosen.has(kDp) && chosen.has(kCp)) {
     return chosen.number(kDp) * chosen.number(kCp) % ep == 0;

@@ -87,7 +87,9 @@ struct ParityCase {
   // experts, sigmoid, biases that move, a shared one, a layer without), gemma
   // (GELU, a scaled embedding), gemma2 (norms of outputs, caps, windows in two
   // of three layers), olmo2 (norms of outputs alone, norms of all heads
-  // together), smollm3 (a layer without rotary positions, yarn)
+  // together), smollm3 (a layer without rotary positions, yarn), deepseek2
+  // (latent attention, groups of experts), deepseek3 (the same with a latent
+  // vector of queries, sigmoids, biases that move, yarn)
   std::string architecture = "llama";
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;
@@ -131,6 +133,10 @@ ParityCase PlainCase(const ParityCase& run);
 // rounded moments, a difference in the last bit of a sum can change the
 // rounding of an element.
 double RoundingFactor(const ParityCase& run);
+
+// True for models with experts. If two experts have nearly equal scores for a
+// token, rounding decides which one it selects.
+bool IsMixture(const ParityCase& run);
 
 // The options of the run, without tiers.
 RunOptions RunOptionsOf(const ParityCase& run);

@@ -50,8 +50,8 @@ TEST(PresetsTest, ParameterCountsMatchPublished) {
       {"deepseek-v2-lite", 15'706'484'224},
       {"qwen3-30b-a3b", 30'532'122'624},
       {"mixtral-8x7b", 46'702'792'704},
-      {"deepseek-v3", 671'026'419'200},
       {"llama-70b", 68'976'648'192},
+      {"deepseek-v3", 671'026'419'200},
   };
   std::vector<std::string_view> names;
   int64_t last = 0;

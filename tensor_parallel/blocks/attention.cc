@@ -371,7 +371,8 @@ absl::Status AttentionCore::SetLatentHeads(const TokenBatch& batch,
 // overwrites.
 absl::Status AttentionCore::SetLatentGradient(const TokenBatch& batch,
                                               const Heads& gradients,
-                                              TensorView fused) {
+                                              TensorView fused,
+                                              TensorPool& pool) {
   const LatentOptions& latent = options_.latent;
   TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, gradients.query));
   TESSERA_RETURN_IF_ERROR(MoveLatent(fused, gradients, /*back=*/true));
@@ -384,20 +385,29 @@ absl::Status AttentionCore::SetLatentGradient(const TokenBatch& batch,
                              fused.Narrow(1, begin, latent.rope));
     return group_.ops().Run(op::Fill{0, columns});
   }
-  TESSERA_ASSIGN_OR_RETURN(const TensorView ropes,
-                           gradients.key.Narrow(2, 0, latent.rope));
   // The sum of the heads' gradients: half of them are added to the others.
+  PooledTensor memory(pool);
+  const int64_t tokens = batch.tokens.size();
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView ropes,
+      memory.Reserve(options_.dtype, {{local_.heads, tokens, latent.rope}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView in_keys,
+                           gradients.key.Narrow(2, 0, latent.rope));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView by_head, in_keys.Transpose(0, 1));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{by_head, ropes}));
   for (int64_t count = local_.heads; count > 1; count -= count / 2) {
     const int64_t half = count / 2;
-    TESSERA_ASSIGN_OR_RETURN(const TensorView sums, ropes.Narrow(1, 0, half));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView sums, ropes.Narrow(0, 0, half));
     TESSERA_ASSIGN_OR_RETURN(const TensorView others,
-                             ropes.Narrow(1, count - half, half));
+                             ropes.Narrow(0, count - half, half));
     TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{others, sums}));
   }
-  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, ropes.Narrow(1, 0, 1));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView first, ropes.Narrow(0, 0, 1));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
+                           first.Reshape({{tokens, 1, latent.rope}}));
   TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, sum));
   TESSERA_ASSIGN_OR_RETURN(const TensorView packed,
-                           HeadsAt(gradients.key, 1, {0, 0, latent.rope}));
+                           HeadsAt(sum, 1, {0, 0, latent.rope}));
   return group_.ops().Run(op::Copy{packed, to});
 }
 
@@ -554,8 +564,7 @@ absl::Status AttentionCore::SetQkvGradient(
       activations.qkv_gradient.Reserve(options_.dtype,
                                        {{batch.tokens.size(), fused_size()}}));
   if (options_.is_latent()) {
-    return SetLatentGradient(
-        batch, {gradients.query, gradients.key, gradients.value}, whole);
+    return SetLatentGradient(batch, gradients, whole, activations.query.pool());
   }
   const TensorView parts[] = {gradients.query, gradients.key, gradients.value};
   for (const int64_t part : {kQuery, kKey, kValue}) {

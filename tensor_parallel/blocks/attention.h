@@ -285,14 +285,13 @@ class AttentionCore {
                          const ContextAttention::Gradients& gradients);
   // Latent attention: converts between the projection [q | k, v by head | r]
   // and heads [r | others] of queries and keys, and padded values.
-  struct Heads {
-    TensorView query, key, value;
-  };
+  using Heads = ContextAttention::Gradients;
   absl::Status MoveLatent(TensorView fused, const Heads& heads, bool back);
   absl::Status SetLatentHeads(const TokenBatch& batch, TensorView fused,
                               AttentionActivations& activations);
   absl::Status SetLatentGradient(const TokenBatch& batch,
-                                 const Heads& gradients, TensorView fused);
+                                 const Heads& gradients, TensorView fused,
+                                 TensorPool& pool);
   absl::StatusOr<ConstTensorView> Padded(const TokenBatch& batch,
                                          ConstTensorView values,
                                          PooledTensor& memory);

@@ -563,7 +563,7 @@ INSTANTIATE_TEST_SUITE_P(
                            .balance = 0.1,
                            .groups = 3,
                            .groups_per_token = 2},
-               .latent = {.kv_rank = 5, .nope = 3, .rope = 4, .value = 5}},
+               .latent = {.kv_rank = 8, .nope = 3, .rope = 4, .value = 5}},
               2,
               6},
         Shape{"DeepSeekV3",

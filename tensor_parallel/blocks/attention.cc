@@ -22,6 +22,27 @@ constexpr int64_t kQuery = 0;
 constexpr int64_t kKey = 1;
 constexpr int64_t kValue = 2;
 
+absl::Status CheckLatent(const AttentionOptions& options) {
+  const LatentOptions& latent = options.latent;
+  if (options.head_size != latent.head_size() ||
+      options.kv_heads != options.heads || latent.value > options.head_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "latent attention of ", options.heads, " heads of ", options.head_size,
+        " elements, ", options.kv_heads,
+        " of keys and values, whose parts have ", latent.nope, " and ",
+        latent.rope, " elements and values ", latent.value,
+        "; give as many heads of keys, parts that add up to a head, and values "
+        "that are not larger"));
+  }
+  if (options.qkv_bias || options.output_bias || options.qk_norm ||
+      options.fp8 != nullptr || options.lora.rank > 0) {
+    return absl::UnimplementedError(
+        "latent attention has no biases, norms of heads, products in fp8 and "
+        "adapters; leave them out");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOptions(const AttentionOptions& options) {
   if (options.window < 0) {
     return absl::InvalidArgumentError(
@@ -29,7 +50,7 @@ absl::Status CheckOptions(const AttentionOptions& options) {
                      " keys; give 1 or more, or 0 for no window"));
   }
   const bool odd = options.rotary.has_value() &&
-                   options.rotary->TurnedOf(options.head_size) % 2 != 0;
+                   options.rotary->TurnedOf(options.rotary_size()) % 2 != 0;
   if (options.width < 0 || odd) {
     return absl::InvalidArgumentError(absl::StrCat(
         "attention of width ", options.width, " with heads of ",
@@ -37,8 +58,9 @@ absl::Status CheckOptions(const AttentionOptions& options) {
         " elements; give a width of 0 or more, and an even number of elements "
         "where positions are rotary"));
   }
+  if (options.is_latent()) TESSERA_RETURN_IF_ERROR(CheckLatent(options));
   if (!options.rotary.has_value()) return absl::OkStatus();
-  return Annotate(options.rotary->Validate(options.head_size), "rotary");
+  return Annotate(options.rotary->Validate(options.rotary_size()), "rotary");
 }
 
 absl::Status CheckCore(const ContextAttention& core,
@@ -96,6 +118,11 @@ absl::StatusOr<std::shared_ptr<ContextAttention>> CoreOf(
 
 absl::StatusOr<FusedPartition> QkvPartition(const TensorGroup& group,
                                             const AttentionOptions& options) {
+  if (options.is_latent()) {
+    // All three are divided alike.
+    const FusedPart part = HeadsPart(options.heads, options.head_size);
+    return FusedPartition::Create({{part, part, part}}, group.size());
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<FusedPart> parts,
                            QkvParts(options.heads, options.kv_heads,
                                     options.head_size, group.size()));
@@ -165,7 +192,7 @@ absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
 int64_t AttentionActivations::bytes() const {
   return query.bytes() + key.bytes() + value.bytes() + output.bytes() +
          log_sum_exp.bytes() + qkv_gradient.bytes() + sinks_gradient.bytes() +
-         query_norm.bytes() + key_norm.bytes();
+         query_norm.bytes() + key_norm.bytes() + latent.bytes();
 }
 
 void AttentionActivations::Clear() {
@@ -175,6 +202,7 @@ void AttentionActivations::Clear() {
   }
   query_norm.Clear();
   key_norm.Clear();
+  latent.Clear();
 }
 
 absl::StatusOr<std::optional<ConstTensorView>> WindowMask::Of(
@@ -291,8 +319,138 @@ absl::Status AttentionCore::Rotate(const TokenBatch& batch, bool inverse,
   return group_.ops().Run(op::Rotate{rotation_, inverse, positions, x});
 }
 
+absl::Status AttentionCore::MoveLatent(TensorView fused, const Heads& heads,
+                                       bool back) {
+  const LatentOptions& latent = options_.latent;
+  const int64_t d = options_.head_size, kv = latent.nope + latent.value;
+  const int64_t kv_begin = local_.heads * d;
+  struct Move {
+    TensorView part;
+    HeadColumns in_fused, in_part;
+  };
+  const Move moves[] = {
+      {heads.query, {0, d, latent.nope}, {latent.rope, d, latent.nope}},
+      {heads.query,
+       {latent.nope, d, latent.rope, latent.interleaved},
+       {0, d, latent.rope}},
+      {heads.key, {kv_begin, kv, latent.nope}, {latent.rope, d, latent.nope}},
+      {heads.value,
+       {kv_begin + latent.nope, kv, latent.value},
+       {0, d, latent.value}}};
+  for (const Move& move : moves) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView columns,
+                             HeadsAt(fused, local_.heads, move.in_fused));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView part,
+                             HeadsAt(move.part, local_.heads, move.in_part));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(back ? op::Copy{part, columns}
+                                                  : op::Copy{columns, part}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AttentionCore::SetLatentHeads(const TokenBatch& batch,
+                                           TensorView fused,
+                                           AttentionActivations& activations) {
+  const LatentOptions& latent = options_.latent;
+  const int64_t d = options_.head_size, heads = local_.heads;
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
+                           ReserveHeads(batch, heads, activations.query));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key,
+                           ReserveHeads(batch, heads, activations.key));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value,
+                           ReserveHeads(batch, heads, activations.value));
+  if (latent.value < d) {
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, value}));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      MoveLatent(fused, {query, key, value}, /*back=*/false));
+  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, query));
+  // All heads of keys have the same rotated part.
+  PooledTensor memory(activations.query.pool());
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView rope,
+      memory.Reserve(options_.dtype, {{batch.tokens.size(), 1, latent.rope}}));
+  const int64_t begin = fused_size() - latent.rope;
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView from,
+      HeadsAt(fused, 1, {begin, 0, latent.rope, latent.interleaved}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView packed,
+                           HeadsAt(rope, 1, {0, 0, latent.rope}));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, packed}));
+  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, rope));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView repeated,
+                           HeadsAt(rope, heads, {0, 0, latent.rope}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView in_keys,
+                           HeadsAt(key, heads, {0, d, latent.rope}));
+  return group_.ops().Run(op::Copy{repeated, in_keys});
+}
+
+// Sets the gradient of the projection from those of the heads, which it
+// overwrites.
+absl::Status AttentionCore::SetLatentGradient(const TokenBatch& batch,
+                                              const Heads& gradients,
+                                              TensorView fused,
+                                              TensorPool& pool) {
+  const LatentOptions& latent = options_.latent;
+  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, gradients.query));
+  TESSERA_RETURN_IF_ERROR(MoveLatent(fused, gradients, /*back=*/true));
+  const int64_t begin = fused_size() - latent.rope;
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView to,
+      HeadsAt(fused, 1, {begin, 0, latent.rope, latent.interleaved}));
+  if (local_.heads == 0) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView columns,
+                             fused.Narrow(1, begin, latent.rope));
+    return group_.ops().Run(op::Fill{0, columns});
+  }
+  // The sum of the heads' gradients: half of them are added to the others.
+  PooledTensor memory(pool);
+  const int64_t tokens = batch.tokens.size();
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView ropes,
+      memory.Reserve(options_.dtype, {{local_.heads, tokens, latent.rope}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView in_keys,
+                           gradients.key.Narrow(2, 0, latent.rope));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView by_head, in_keys.Transpose(0, 1));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{by_head, ropes}));
+  for (int64_t count = local_.heads; count > 1; count -= count / 2) {
+    const int64_t half = count / 2;
+    TESSERA_ASSIGN_OR_RETURN(const TensorView sums, ropes.Narrow(0, 0, half));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView others,
+                             ropes.Narrow(0, count - half, half));
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Add{others, sums}));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView first, ropes.Narrow(0, 0, 1));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
+                           first.Reshape({{tokens, 1, latent.rope}}));
+  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, sum));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView packed,
+                           HeadsAt(sum, 1, {0, 0, latent.rope}));
+  return group_.ops().Run(op::Copy{packed, to});
+}
+
+// Values of the heads' own size [tokens, its heads x value], padded with zeros.
+absl::StatusOr<ConstTensorView> AttentionCore::Padded(const TokenBatch& batch,
+                                                      ConstTensorView values,
+                                                      PooledTensor& memory) {
+  const int64_t size = options_.value_size(), d = options_.head_size;
+  if (size == d) {
+    return values.Reshape({{batch.tokens.size(), local_.heads, d}});
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView padded,
+                           ReserveHeads(batch, local_.heads, memory));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, padded}));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView from,
+                           HeadsAt(values, local_.heads, {0, size, size}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView to,
+                           HeadsAt(padded, local_.heads, {0, d, size}));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, to}));
+  return ConstTensorView(padded);
+}
+
 absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
                                      AttentionActivations& activations) {
+  if (options_.is_latent()) return SetLatentHeads(batch, qkv, activations);
   PooledTensor* const targets[] = {&activations.query, &activations.key,
                                    &activations.value};
   for (const int64_t part : {kQuery, kKey, kValue}) {
@@ -472,9 +630,11 @@ absl::Status AttentionCore::SetQkvGradient(
     AttentionActivations& activations) {
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView whole,
-      activations.qkv_gradient.Reserve(
-          options_.dtype,
-          {{batch.tokens.size(), partition_.SizeOf(group_.rank())}}));
+      activations.qkv_gradient.Reserve(options_.dtype,
+                                       {{batch.tokens.size(), fused_size()}}));
+  if (options_.is_latent()) {
+    return SetLatentGradient(batch, gradients, whole, activations.query.pool());
+  }
   const TensorView parts[] = {gradients.query, gradients.key, gradients.value};
   for (const int64_t part : {kQuery, kKey, kValue}) {
     if (part != kValue) {
@@ -508,8 +668,9 @@ absl::Status AttentionCore::Backward(const TokenBatch& batch,
     TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, dk}));
     TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, dv}));
   } else {
+    PooledTensor memory(pool);
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
-                             output_gradient.Reshape(dq.shape()));
+                             Padded(batch, output_gradient, memory));
     TESSERA_RETURN_IF_ERROR(SetSinksGradient(gradient, activations));
     TESSERA_RETURN_IF_ERROR(
         Propagate(batch, gradient, activations, {dq, dk, dv}));
@@ -547,36 +708,57 @@ absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
                                             const AttentionOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(AttentionCore core,
                            AttentionCore::Create(group, context, options));
-  const FusedPartition& partition = core.partition();
+  const IndexRange heads = core.partition().RangeOf(0, group.rank());
+  const int64_t d = options.head_size, value = options.value_size();
   TESSERA_ASSIGN_OR_RETURN(
-      auto qkv, ColumnParallelLinear::Create(group, {.in = options.width,
-                                                     .out = partition.size(),
-                                                     .bias = options.qkv_bias,
-                                                     .dtype = options.dtype,
-                                                     .fp8 = options.fp8,
-                                                     .parts = partition.parts(),
-                                                     .lora = options.lora}));
-  TESSERA_ASSIGN_OR_RETURN(
-      auto output, RowParallelLinear::Create(
-                       group, {.in = options.heads * options.head_size,
-                               .out = options.width,
-                               .columns = partition.RangeOf(0, group.rank()),
-                               .bias = options.output_bias,
-                               .dtype = options.dtype,
-                               .fp8 = options.fp8,
-                               .lora = options.lora}));
-  return Attention(group, options, std::move(core), std::move(qkv),
-                   std::move(output));
+      auto output,
+      RowParallelLinear::Create(
+          group, {.in = options.heads * value,
+                  .out = options.width,
+                  .columns = {heads.begin / d * value, heads.end / d * value},
+                  .bias = options.output_bias,
+                  .dtype = options.dtype,
+                  .fp8 = options.fp8,
+                  .lora = options.lora}));
+  Attention attention(group, options, std::move(core), std::move(output));
+  TESSERA_RETURN_IF_ERROR(attention.CreateProjection());
+  return attention;
+}
+
+absl::Status Attention::CreateProjection() {
+  if (options_.is_latent()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        auto latent,
+        LatentProjection::Create(group_, {.width = options_.width,
+                                          .heads = options_.heads,
+                                          .latent = options_.latent,
+                                          .dtype = options_.dtype}));
+    latent_.emplace(std::move(latent));
+    return absl::OkStatus();
+  }
+  const FusedPartition& partition = core_.partition();
+  TESSERA_ASSIGN_OR_RETURN(auto qkv, ColumnParallelLinear::Create(
+                                         group_, {.in = options_.width,
+                                                  .out = partition.size(),
+                                                  .bias = options_.qkv_bias,
+                                                  .dtype = options_.dtype,
+                                                  .fp8 = options_.fp8,
+                                                  .parts = partition.parts(),
+                                                  .lora = options_.lora}));
+  qkv_.emplace(std::move(qkv));
+  return absl::OkStatus();
 }
 
 void Attention::AppendParameters(std::string_view prefix,
                                  std::vector<Parameter*>& parameters) {
-  qkv_.AppendParameters(ParameterName(prefix, "qkv"), parameters);
+  if (qkv_) qkv_->AppendParameters(ParameterName(prefix, "qkv"), parameters);
+  if (latent_) latent_->AppendParameters(prefix, parameters);
   output_.AppendParameters(ParameterName(prefix, "output"), parameters);
   if (Parameter* const sinks = core_.sinks()) {
     sinks->Rename(ParameterName(prefix, "sinks"));
     parameters.push_back(sinks);
   }
+  if (latent_) latent_->AppendNorms(prefix, parameters);
   if (core_.norms().empty()) return;
   core_.norms()[kQuery].AppendParameters(ParameterName(prefix, "query_norm"),
                                          parameters);
@@ -591,7 +773,7 @@ absl::Status Attention::CheckValues() {
   if (Parameter* const sinks = core_.sinks()) {
     TESSERA_RETURN_IF_ERROR(sinks->CheckValue());
   }
-  TESSERA_RETURN_IF_ERROR(qkv_.CheckValues());
+  TESSERA_RETURN_IF_ERROR(qkv_ ? qkv_->CheckValues() : latent_->CheckValues());
   return output_.CheckValues();
 }
 
@@ -602,15 +784,28 @@ absl::Status Attention::CheckGradients() {
   if (Parameter* const sinks = core_.sinks()) {
     TESSERA_RETURN_IF_ERROR(sinks->CheckGradient());
   }
-  TESSERA_RETURN_IF_ERROR(qkv_.CheckGradients());
+  TESSERA_RETURN_IF_ERROR(qkv_ ? qkv_->CheckGradients()
+                               : latent_->CheckGradients());
   return output_.CheckGradients();
 }
 
-// The core's output, shaped as the input of the output projection.
+// The core's output, shaped as the input of the output projection; without the
+// padding of values, in `memory`.
 absl::StatusOr<ConstTensorView> Attention::OutputOf(
-    const AttentionActivations& activations) const {
+    const AttentionActivations& activations, PooledTensor& memory) const {
   const ConstTensorView output = activations.output.view();
-  return output.Reshape({{output.shape()[0], output_.local_in()}});
+  const int64_t tokens = output.shape()[0], heads = output.shape()[1],
+                d = output.shape()[2], value = options_.value_size();
+  if (value == d) return output.Reshape({{tokens, output_.local_in()}});
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView packed,
+      memory.Reserve(options_.dtype, {{tokens, output_.local_in()}}));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView from,
+                           HeadsAt(output, heads, {0, d, value}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView to,
+                           HeadsAt(packed, heads, {0, value, value}));
+  TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, to}));
+  return ConstTensorView(packed);
 }
 
 absl::Status Attention::Forward(const TokenBatch& batch, ConstTensorView x,
@@ -621,12 +816,16 @@ absl::Status Attention::Forward(const TokenBatch& batch, ConstTensorView x,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView qkv,
       memory.Reserve(options_.dtype,
-                     {{batch.tokens.size(), qkv_.local_out()}}));
-  TESSERA_RETURN_IF_ERROR(qkv_.Forward(batch.tokens, x, qkv));
+                     {{batch.tokens.size(),
+                       qkv_ ? qkv_->local_out() : latent_->local_out()}}));
+  TESSERA_RETURN_IF_ERROR(
+      qkv_ ? qkv_->Forward(batch.tokens, x, qkv)
+           : latent_->Forward(batch.tokens, x, qkv, activations.latent));
   TESSERA_RETURN_IF_ERROR(core_.SetHeads(batch, qkv, activations));
   memory.Release();
   TESSERA_RETURN_IF_ERROR(core_.Attend(batch, activations));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output, OutputOf(activations));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output,
+                           OutputOf(activations, memory));
   return output_.Forward(batch.tokens, output, y);
 }
 
@@ -653,8 +852,10 @@ absl::Status Attention::BackwardInput(const TokenBatch& batch,
       output_.BackwardInput(batch.tokens, y_gradient, output_gradient));
   TESSERA_RETURN_IF_ERROR(core_.Backward(batch, output_gradient, activations));
   memory.Release();
-  return qkv_.BackwardInput(batch.tokens, activations.qkv_gradient.view(),
-                            x_gradient);
+  const TensorView qkv = activations.qkv_gradient.view();
+  return qkv_ ? qkv_->BackwardInput(batch.tokens, qkv, x_gradient)
+              : latent_->BackwardInput(batch.tokens, qkv, x_gradient,
+                                       activations.latent);
 }
 
 absl::Status Attention::BackwardWeight(const TokenBatch& batch,
@@ -664,13 +865,18 @@ absl::Status Attention::BackwardWeight(const TokenBatch& batch,
   TESSERA_RETURN_IF_ERROR(CheckGradients());
   TESSERA_RETURN_IF_ERROR(
       CheckHeld(activations.qkv_gradient, "BackwardWeight"));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output, OutputOf(activations));
+  PooledTensor memory(activations.query.pool());
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output,
+                           OutputOf(activations, memory));
   TESSERA_RETURN_IF_ERROR(
       output_.BackwardWeight(batch.tokens, y_gradient, output));
+  memory.Release();
   activations.output.Release();
   TESSERA_RETURN_IF_ERROR(core_.BackwardWeight(activations));
+  const TensorView qkv = activations.qkv_gradient.view();
   TESSERA_RETURN_IF_ERROR(
-      qkv_.BackwardWeight(batch.tokens, activations.qkv_gradient.view(), x));
+      qkv_ ? qkv_->BackwardWeight(batch.tokens, qkv, x)
+           : latent_->BackwardWeight(batch.tokens, qkv, x, activations.latent));
   activations.Clear();
   return absl::OkStatus();
 }
@@ -688,22 +894,33 @@ absl::Status Attention::Backward(const TokenBatch& batch,
       const TensorView output_gradient,
       memory.Reserve(options_.dtype,
                      {{batch.tokens.size(), output_.local_in()}}));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output, OutputOf(activations));
+  PooledTensor packed(activations.query.pool());
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView output,
+                           OutputOf(activations, packed));
   TESSERA_RETURN_IF_ERROR(
       output_.Backward(batch.tokens, y_gradient, output, output_gradient));
+  packed.Release();
   TESSERA_RETURN_IF_ERROR(core_.Backward(batch, output_gradient, activations));
   memory.Release();
   activations.output.Release();
   TESSERA_RETURN_IF_ERROR(core_.BackwardWeight(activations));
-  TESSERA_RETURN_IF_ERROR(qkv_.Backward(
-      batch.tokens, activations.qkv_gradient.view(), x, x_gradient));
+  const TensorView qkv = activations.qkv_gradient.view();
+  if (qkv_) {
+    TESSERA_RETURN_IF_ERROR(qkv_->Backward(batch.tokens, qkv, x, x_gradient));
+  } else {
+    TESSERA_RETURN_IF_ERROR(latent_->BackwardInput(
+        batch.tokens, qkv, x_gradient, activations.latent));
+    TESSERA_RETURN_IF_ERROR(
+        latent_->BackwardWeight(batch.tokens, qkv, x, activations.latent));
+  }
   activations.Clear();
   return absl::OkStatus();
 }
 
 absl::Status Attention::FinishGradients() {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
-  TESSERA_RETURN_IF_ERROR(qkv_.FinishGradients());
+  TESSERA_RETURN_IF_ERROR(qkv_ ? qkv_->FinishGradients()
+                               : latent_->FinishGradients());
   TESSERA_RETURN_IF_ERROR(output_.FinishGradients());
   return core_.FinishGradients();
 }

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/blocks/latent_projection.h"
 #include "tensor_parallel/context/context_attention.h"
 #include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/linear.h"
@@ -55,6 +56,16 @@ struct AttentionOptions {
   // count as two layers; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
   LoraOptions lora = {};  // For both projections.
+  // If kv_rank is not 0, multi-head latent attention: queries, keys and values
+  // are projected by way of latent vectors, kv_heads is `heads`, and head_size
+  // is latent.head_size(). The core has one size for all heads, so values are
+  // padded with zeros to it.
+  LatentOptions latent = {};
+
+  bool is_latent() const { return latent.kv_rank > 0; }
+  // The part of a head that may be rotated.
+  int64_t rotary_size() const { return is_latent() ? latent.rope : head_size; }
+  int64_t value_size() const { return is_latent() ? latent.value : head_size; }
 };
 
 // The ranks that share the positions of a sequence, with ops on their device; a
@@ -153,7 +164,8 @@ struct AttentionActivations {
         qkv_gradient(pool),
         sinks_gradient(pool),
         query_norm(pool),
-        key_norm(pool) {}
+        key_norm(pool),
+        latent(pool) {}
 
   int64_t bytes() const;
   void Clear();
@@ -171,6 +183,7 @@ struct AttentionActivations {
   PooledTensor qkv_gradient;
   PooledTensor sinks_gradient;  // The rank's share, [its heads], statistics.
   HeadNormActivations query_norm, key_norm;  // Empty without norms.
+  LatentActivations latent;                  // Empty without latent attention.
   // A mask of the micro-batch (ContextAttention::Inputs::first_keys), which
   // replaces the mask of the options' window. Set before the forward; the
   // caller keeps its memory until the last backward.
@@ -228,7 +241,7 @@ class AttentionCore {
         partition_(std::move(partition)),
         positions_(group, std::move(positions)),
         rotation_(options.rotary.has_value()
-                      ? options.rotary->Of(options.head_size, length)
+                      ? options.rotary->Of(options.rotary_size(), length)
                       : Rotation()),
         mask_(group, attention == nullptr ? 0 : options.window, attention),
         norms_(std::move(norms)),
@@ -281,6 +294,23 @@ class AttentionCore {
                          ConstTensorView output_gradient,
                          const AttentionActivations& activations,
                          const ContextAttention::Gradients& gradients);
+  // Latent attention: converts between the projection [q | k, v by head | r]
+  // and heads [r | others] of queries and keys, and padded values.
+  using Heads = ContextAttention::Gradients;
+  absl::Status MoveLatent(TensorView fused, const Heads& heads, bool back);
+  absl::Status SetLatentHeads(const TokenBatch& batch, TensorView fused,
+                              AttentionActivations& activations);
+  absl::Status SetLatentGradient(const TokenBatch& batch,
+                                 const Heads& gradients, TensorView fused,
+                                 TensorPool& pool);
+  absl::StatusOr<ConstTensorView> Padded(const TokenBatch& batch,
+                                         ConstTensorView values,
+                                         PooledTensor& memory);
+  // The columns of the rank's projection.
+  int64_t fused_size() const {
+    return options_.is_latent() ? options_.latent.FusedSize(local_.heads)
+                                : partition_.SizeOf(group_.rank());
+  }
   absl::Status SetQkvGradient(const TokenBatch& batch,
                               const ContextAttention::Gradients& gradients,
                               AttentionActivations& activations);
@@ -328,6 +358,8 @@ class AttentionCore {
 //                   heads has three ranges of rows, and kv heads that several
 //                   ranks hold are of the first of them (ParameterRows)
 //   output.weight   [width, heads head_size]                  o_proj
+//                   latent attention: [width, heads value]; and the weights of
+//                   LatentProjection in place of qkv.weight
 //   sinks           [heads], with sinks; self_attn.sinks
 //   query_norm.weight, key_norm.weight   [head_size], with qk_norm, or [heads
 //                   head_size] and [kv_heads head_size], if it is shared; every
@@ -348,8 +380,6 @@ class Attention {
     return AttentionCore::OptionsOf(group, options);
   }
 
-  ColumnParallelLinear& qkv() { return qkv_; }
-  RowParallelLinear& output() { return output_; }
   // Null if the rank has no heads.
   const std::shared_ptr<ContextAttention>& core() const {
     return core_.attention();
@@ -386,25 +416,26 @@ class Attention {
 
  private:
   Attention(const TensorGroup& group, const AttentionOptions& options,
-            AttentionCore core, ColumnParallelLinear qkv,
-            RowParallelLinear output)
+            AttentionCore core, RowParallelLinear output)
       : group_(group),
         options_(options),
         core_(std::move(core)),
-        qkv_(std::move(qkv)),
         output_(std::move(output)) {}
 
+  absl::Status CreateProjection();
   absl::Status CheckValues();
   absl::Status CheckGradients();
   absl::StatusOr<ConstTensorView> OutputOf(
-      const AttentionActivations& activations) const;
+      const AttentionActivations& activations, PooledTensor& memory) const;
   absl::Status AttendAgain(const TokenBatch& batch,
                            AttentionActivations& activations);
 
   TensorGroup group_;
   AttentionOptions options_;
   AttentionCore core_;
-  ColumnParallelLinear qkv_;
+  // One of the two.
+  std::optional<ColumnParallelLinear> qkv_;
+  std::optional<LatentProjection> latent_;
   RowParallelLinear output_;
 };
 

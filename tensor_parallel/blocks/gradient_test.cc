@@ -221,7 +221,8 @@ INSTANTIATE_TEST_SUITE_P(
                       SubjectKind::kEmbedding, SubjectKind::kGatedMlp,
                       SubjectKind::kAttention, SubjectKind::kTransformerBlock,
                       SubjectKind::kOutputHead, SubjectKind::kMoeMlp,
-                      SubjectKind::kMoeBlock));
+                      SubjectKind::kMoeBlock, SubjectKind::kLatentAttention,
+                      SubjectKind::kLatentBlock));
 
 }  // namespace
 }  // namespace tessera::tensor_parallel

@@ -146,6 +146,26 @@ TEST(PredictBlockTest, MixturesMatchMeasurement) {
   ExpectAsMeasured(options, mesh);
 }
 
+TEST(PredictBlockTest, LatentAttentionMatchesMeasurement) {
+  for (const bool sequence_parallel : {false, true}) {
+    for (const Recompute recompute :
+         {Recompute::kNone, Recompute::kSelective}) {
+      const MeshCase mesh = {.tp = sequence_parallel ? 2 : 3,
+                             .cp = 2,
+                             .sequence_parallel = sequence_parallel,
+                             .dtype = DType::kF32};
+      TransformerBlockOptions options = OptionsOf(mesh, recompute);
+      options.attention.kv_heads = options.attention.heads;
+      options.attention.latent = {.query_rank = sequence_parallel ? 5 : 0,
+                                  .kv_rank = 7,
+                                  .nope = 2,
+                                  .rope = 4,
+                                  .value = 5};
+      ExpectAsMeasured(options, mesh);
+    }
+  }
+}
+
 TEST(PredictBlockTest, LargeBlocksNeedNoMemory) {
   const TransformerBlockOptions options = {.attention = {.width = 16384,
                                                          .heads = 128,

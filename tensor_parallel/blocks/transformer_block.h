@@ -133,6 +133,11 @@ class BlockActivations {
             {&attention_.query_norm.state.inverse},
             {&attention_.key_norm.input},
             {&attention_.key_norm.state.inverse},
+            {&attention_.latent.down},
+            {&attention_.latent.query.value},
+            {&attention_.latent.query.state.inverse},
+            {&attention_.latent.kv.value},
+            {&attention_.latent.kv.state.inverse},
             {&attention_output_.output},
             {&attention_output_.state.inverse},
             {&middle_},
@@ -273,6 +278,7 @@ struct TransformerBlockOptions {
 //   attention_norm.weight   input_layernorm of Hugging Face's Llama
 //   attention.qkv.weight    self_attn.q_proj, k_proj, v_proj, by rows
 //   attention.output.weight self_attn.o_proj
+//                           (latent attention: blocks/latent_projection.h)
 //   attention.sinks         self_attn.sinks of GPT-OSS
 //   attention_output_norm.weight  post_attention_layernorm of OLMo 2, Gemma 2
 //   mlp_norm.weight         post_attention_layernorm

@@ -22,6 +22,29 @@ absl::Status CheckRouter(std::string_view operation,
                      "most their number, which is ",
                      experts, "."));
   }
+  const int64_t groups = options.groups;
+  if (groups == 1) return absl::OkStatus();
+  if (groups < 1 || groups > kMostRouterGroups || experts % groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        operation, ": ", groups, " groups of ", experts,
+        " experts; it should be a divisor of their number, from 1 to ",
+        kMostRouterGroups, "."));
+  }
+  const int64_t size = experts / groups;
+  const int64_t chosen = options.groups_per_token;
+  if (chosen < 1 || chosen > groups || options.per_token > chosen * size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        operation, ": ", chosen, " groups for a token, of ", groups,
+        " groups of ", size, " experts; it should be from 1 to ", groups,
+        ", with at least ", options.per_token, " experts together."));
+  }
+  if (options.group_terms < 1 ||
+      options.group_terms > std::min<int64_t>(2, size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(operation, ": the score of a group of ", size,
+                     " experts is the sum of ", options.group_terms,
+                     "; it should be 1 or 2, and at most their number."));
+  }
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 // The choice of experts for tokens (Shazeer et al., arXiv 1701.06538; the
-// sigmoid and its bias: DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+// sigmoid and its bias: DeepSeek-V3, arXiv 2412.19437, section 2.1.2; groups:
+// DeepSeek-V2, arXiv 2405.04434, section 2.2.2).
 //
 //   ops.Run(op::Route{{.per_token = 2}, logits, bias, weights, experts});
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_ROUTER_H_
@@ -20,11 +21,19 @@ enum class RouterScore {
   kSigmoid,  // Of each expert by itself.
 };
 
+inline constexpr int64_t kMostRouterGroups = 64;
+
 struct RouterOptions {
   RouterScore score = RouterScore::kSoftmax;
   int64_t per_token = 1;  // Experts of a token, at least 1.
   bool normalise = true;  // The weights of a token add up to `scale`.
   double scale = 1;
+  // The experts are divided into `groups` groups of neighbours, at most
+  // kMostRouterGroups, and a token chooses experts of groups_per_token groups:
+  // those with the largest sums of the group_terms (1 or 2) best experts.
+  int64_t groups = 1;
+  int64_t groups_per_token = 1;
+  int64_t group_terms = 1;
 
   friend bool operator==(const RouterOptions&, const RouterOptions&) = default;
 };
@@ -34,7 +43,8 @@ namespace op {
 // The experts of each token and their weights, from logits [tokens, experts]:
 //   scores[t][e] = softmax or sigmoid of logits[t][e]
 //   experts[t]   = the per_token experts with the largest scores[t][e] +
-//                  bias[e], the largest first, of equal ones the first
+//                  bias[e], the largest first, of equal ones the first, among
+//                  the experts of the token's groups
 //   weights[t]   = scale * scores[t][experts[t]], with `normalise` divided by
 //                  the sum of the scores of the token's experts
 // `bias` is [experts] or [0] (none); weights are [tokens, per_token]; both are

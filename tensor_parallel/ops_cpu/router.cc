@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -44,12 +45,13 @@ class Scores {
 
   size_t size() const { return logits_.size(); }
   S logit(size_t expert) const { return logits_[expert]; }
-  // For comparisons; with a bias it is a probability.
-  S key(size_t expert, const S* bias) const {
-    const S key = bias == nullptr ? logits_[expert]
-                  : score_ == RouterScore::kSoftmax
-                      ? scores_[expert] / sum_ + bias[expert]
-                      : scores_[expert] + bias[expert];
+  // For comparisons; with a bias or sums of `scores` it is a probability.
+  S key(size_t expert, const S* bias, bool scores) const {
+    S key = logits_[expert];
+    if (bias != nullptr || scores) {
+      key = score_ == RouterScore::kSoftmax ? share(expert) : scores_[expert];
+      if (bias != nullptr) key += bias[expert];
+    }
     return std::isnan(key) ? -std::numeric_limits<S>::infinity() : key;
   }
   S score(size_t expert) const { return scores_[expert]; }
@@ -103,6 +105,44 @@ S DivisorOf(const RouterOptions& options, const Scores<S>& scores,
   return sum;
 }
 
+// Moves the `count` best of `order` to its front, the largest key first.
+template <typename S>
+void SelectBest(const std::vector<S>& keys, int64_t count,
+                std::vector<int64_t>& order) {
+  std::partial_sort(order.begin(), order.begin() + count, order.end(),
+                    [&](int64_t a, int64_t b) {
+                      const S of_a = keys[static_cast<size_t>(a)];
+                      const S of_b = keys[static_cast<size_t>(b)];
+                      return of_a > of_b || (of_a == of_b && a < b);
+                    });
+}
+
+// The experts among which a token chooses.
+template <typename S>
+std::vector<int64_t> CandidatesOf(const RouterOptions& options,
+                                  const std::vector<S>& keys) {
+  const auto all = static_cast<int64_t>(keys.size());
+  const int64_t size = all / options.groups;
+  std::vector<int64_t> groups(static_cast<size_t>(options.groups));
+  std::iota(groups.begin(), groups.end(), 0);
+  std::vector<S> sums(groups.size());
+  std::vector<int64_t> members(static_cast<size_t>(size));
+  for (size_t g = 0; g < sums.size() && sums.size() > 1; ++g) {
+    std::iota(members.begin(), members.end(), static_cast<int64_t>(g) * size);
+    SelectBest(keys, options.group_terms, members);
+    for (int64_t i = 0; i < options.group_terms; ++i) {
+      sums[g] += keys[static_cast<size_t>(members[static_cast<size_t>(i)])];
+    }
+  }
+  SelectBest(sums, options.groups_per_token, groups);
+  std::vector<int64_t> candidates;
+  for (int64_t i = 0; i < options.groups_per_token; ++i) {
+    const int64_t first = groups[static_cast<size_t>(i)] * size;
+    for (int64_t e = first; e < first + size; ++e) candidates.push_back(e);
+  }
+  return candidates;
+}
+
 template <typename T>
 void RouteAs(const RouterOptions& options, IndexRange tokens,
              const ConstTensorView& logits, const ConstTensorView& bias,
@@ -111,19 +151,13 @@ void RouteAs(const RouterOptions& options, IndexRange tokens,
   const int64_t k = options.per_token;
   const S* const biases = bias.element_count() == 0 ? nullptr : DataOf<S>(bias);
   std::vector<S> keys(static_cast<size_t>(logits.shape()[1]));
-  std::vector<int64_t> order(keys.size());
   for (int64_t t = tokens.begin; t < tokens.end; ++t) {
     const Scores<S> scores = ScoresOf<T>(options.score, logits, t);
     for (size_t e = 0; e < keys.size(); ++e) {
-      keys[e] = scores.key(e, biases);
-      order[e] = static_cast<int64_t>(e);
+      keys[e] = scores.key(e, biases, options.group_terms > 1);
     }
-    std::partial_sort(order.begin(), order.begin() + k, order.end(),
-                      [&](int64_t a, int64_t b) {
-                        const S of_a = keys[static_cast<size_t>(a)];
-                        const S of_b = keys[static_cast<size_t>(b)];
-                        return of_a > of_b || (of_a == of_b && a < b);
-                      });
+    std::vector<int64_t> order = CandidatesOf(options, keys);
+    SelectBest(keys, k, order);
     int64_t* const chosen = DataOf<int64_t>(experts) + t * k;
     std::copy_n(order.begin(), k, chosen);
     const S factor =

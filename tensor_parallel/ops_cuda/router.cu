@@ -44,6 +44,9 @@ struct RouterParameters {
   double scale = 1;
   int64_t per_token = 1;
   int64_t experts = 0;
+  int64_t groups = 1;
+  int64_t groups_per_token = 1;
+  int64_t group_terms = 1;
 };
 
 // The scores of a token; for a softmax, before the division by their sum.
@@ -97,6 +100,69 @@ __device__ bool Leads(const Candidate<S>& a, const Candidate<S>& b) {
   return a.key > b.key || (a.key == b.key && a.expert < b.expert);
 }
 
+// The best candidate of a warp. Must be called by all lanes.
+template <typename S>
+__device__ Candidate<S> BestOfWarp(Candidate<S> best) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const Candidate<S> other = {
+        __shfl_xor_sync(kAllLanes, best.key, distance),
+        __shfl_xor_sync(kAllLanes, best.expert, distance)};
+    if (Leads(other, best)) best = other;
+  }
+  return best;
+}
+
+// The sum of the router's group_terms largest keys of a group. Must be called
+// by all lanes.
+template <typename S, typename KeyOf>
+__device__ S GroupScore(const RouterParameters& router, int64_t group,
+                        const KeyOf& key_of, int lane) {
+  const int64_t size = router.experts / router.groups;
+  S first = kMinusInfinity<S>, second = kMinusInfinity<S>;
+  for (int64_t e = group * size + lane; e < (group + 1) * size; e += 32) {
+    const S key = key_of(e);
+    if (key > first) {
+      second = first;
+      first = key;
+    } else if (key > second) {
+      second = key;
+    }
+  }
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const S other_first = __shfl_xor_sync(kAllLanes, first, distance);
+    const S other_second = __shfl_xor_sync(kAllLanes, second, distance);
+    const S lower = first < other_first ? first : other_first;
+    if (other_first > first) first = other_first;
+    if (other_second > second) second = other_second;
+    if (lower > second) second = lower;
+  }
+  return router.group_terms == 1 ? first : first + second;
+}
+
+// The groups among whose experts a token chooses, one bit each. A lane has the
+// scores of the groups of its number and of that plus 32. Must be called by all
+// lanes.
+template <typename S, typename KeyOf>
+__device__ uint64_t ChosenGroups(const RouterParameters& router,
+                                 const KeyOf& key_of, int lane) {
+  if (router.groups == 1) return 1;
+  S own[2] = {kMinusInfinity<S>, kMinusInfinity<S>};
+  for (int64_t group = 0; group < router.groups; ++group) {
+    const S score = GroupScore<S>(router, group, key_of, lane);
+    if (group % 32 == lane) own[group / 32] = score;
+  }
+  uint64_t chosen = 0;
+  for (int64_t i = 0; i < router.groups_per_token; ++i) {
+    Candidate<S> best = {S{0}, -1};
+    for (int64_t group = lane; group < router.groups; group += 32) {
+      const Candidate<S> next = {own[group / 32], group};
+      if ((chosen >> group & 1) == 0 && Leads(next, best)) best = next;
+    }
+    chosen |= uint64_t{1} << BestOfWarp(best).expert;
+  }
+  return chosen;
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     RouteKernel(RouterParameters router, int64_t tokens,
@@ -112,11 +178,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const S share = router.sigmoid ? S{1} : Reciprocal(scores.sum);
   const auto key_of = [&](int64_t expert) {
     S key = static_cast<S>(scores.logits[expert]);
-    if (bias != nullptr) {
-      key = scores.Of(expert) * share + bias[expert];
+    if (bias != nullptr || router.group_terms > 1) {
+      key = scores.Of(expert) * share + (bias == nullptr ? S{0} : bias[expert]);
     }
     return key != key ? kMinusInfinity<S> : key;
   };
+  const uint64_t groups = ChosenGroups<S>(router, key_of, lane);
+  const int64_t group_size = router.experts / router.groups;
   S sum = 0;
   Candidate<S> last = {S{0}, -1};
   for (int64_t i = 0; i < router.per_token; ++i) {
@@ -124,14 +192,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int64_t e = lane; e < router.experts; e += 32) {
       const Candidate<S> next = {key_of(e), e};
       if (last.expert >= 0 && !Leads(last, next)) continue;
+      if ((groups >> e / group_size & 1) == 0) continue;
       if (Leads(next, best)) best = next;
     }
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const Candidate<S> other = {
-          __shfl_xor_sync(kAllLanes, best.key, distance),
-          __shfl_xor_sync(kAllLanes, best.expert, distance)};
-      if (Leads(other, best)) best = other;
-    }
+    best = BestOfWarp(best);
     last = best;
     const S score = scores.Of(best.expert);
     sum += score;
@@ -258,7 +322,10 @@ RouterParameters ParametersOf(const RouterOptions& options, int64_t experts) {
           .normalise = options.normalise,
           .scale = options.scale,
           .per_token = options.per_token,
-          .experts = experts};
+          .experts = experts,
+          .groups = options.groups,
+          .groups_per_token = options.groups_per_token,
+          .group_terms = options.group_terms};
 }
 
 unsigned BlocksOfWarps(int64_t rows) {

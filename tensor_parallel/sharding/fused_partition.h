@@ -36,6 +36,11 @@ absl::StatusOr<std::vector<FusedPart>> QkvParts(int64_t query_heads,
                                                 int64_t head_size,
                                                 int64_t ranks);
 
+// A projection of heads of `size` elements, for any number of ranks.
+inline FusedPart HeadsPart(int64_t heads, int64_t size) {
+  return {.size = heads * size, .unit = size};
+}
+
 // The parts of the fused gate and up projection of a gated MLP.
 std::vector<FusedPart> GatedMlpParts(int64_t hidden);
 

@@ -48,9 +48,13 @@ class TensorRank {
  public:
   static absl::StatusOr<TensorRank> Create(const model_files::ModelConfig& c,
                                            int64_t rank, int64_t ranks) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const auto qkv_parts,
-        tensor_parallel::QkvParts(c.heads, c.kv_heads, c.head_size, ranks));
+    std::vector<FusedPart> qkv_parts = {
+        tensor_parallel::HeadsPart(c.heads, c.head_size)};
+    if (!c.IsLatent()) {
+      TESSERA_ASSIGN_OR_RETURN(
+          qkv_parts,
+          tensor_parallel::QkvParts(c.heads, c.kv_heads, c.head_size, ranks));
+    }
     TESSERA_ASSIGN_OR_RETURN(FusedPartition qkv,
                              FusedPartition::Create(qkv_parts, ranks));
     const auto mlp_parts = tensor_parallel::GatedMlpParts(c.intermediate);
@@ -69,6 +73,13 @@ class TensorRank {
                       std::move(shared));
   }
 
+  // The rank's part of heads of `size` elements (latent attention).
+  IndexRange HeadsOf(int64_t size) const {
+    const IndexRange heads = qkv_.RangeOf(0, rank_);
+    return {heads.begin / config_.head_size * size,
+            heads.end / config_.head_size * size};
+  }
+
   // `experts` are the experts that the rank holds.
   HeldTensor Of(LlamaPart part, int64_t layer, IndexRange experts) const {
     HeldTensor held = train::WholeTensor(
@@ -83,17 +94,21 @@ class TensorRank {
       case LlamaPart::kQkvBias:
         held.rows = RowsOf(qkv_);
         break;
-      case LlamaPart::kSinks: {
-        const IndexRange rows = qkv_.RangeOf(0, rank_);
-        const int64_t d = config_.head_size;
-        held.rows = {{{rows.begin / d, rows.end / d}}};
+      case LlamaPart::kSinks:
+        held.rows = {{HeadsOf(1)}};
         break;
-      }
+      case LlamaPart::kQueryUp:
+        held.rows = {{HeadsOf(config_.head_size)}};
+        break;
+      case LlamaPart::kKvUp:
+        held.rows = {{HeadsOf(config_.latent.nope + config_.latent.value)}};
+        break;
       case LlamaPart::kGateUp:
         held.rows = RowsOf(mlp_);
         break;
       case LlamaPart::kAttentionOutput:
-        held.columns = qkv_.RangeOf(0, rank_);
+        held.columns = config_.IsLatent() ? HeadsOf(config_.latent.value)
+                                          : qkv_.RangeOf(0, rank_);
         break;
       case LlamaPart::kDown:
         held.columns = mlp_.RangeOf(0, rank_);
@@ -122,6 +137,7 @@ class TensorRank {
       case LlamaPart::kRouter:
       case LlamaPart::kRouterBias:
       case LlamaPart::kRouterLogitBias:
+      case LlamaPart::kLatentDown:
       case LlamaPart::kAttentionNorm:
       case LlamaPart::kAttentionOutputBias:
       case LlamaPart::kQueryNorm:

@@ -36,6 +36,8 @@ enum class Architecture {
   kGemma2,
   kGemma3,
   kGptOss,
+  kDeepSeekV2,
+  kDeepSeekV3,
 };
 
 // Which projections of the attention have biases.
@@ -106,18 +108,42 @@ struct MixtureTraits {
   const char* intermediate = nullptr;
   const char* normalise = nullptr;  // Null: always normalised.
   const char* balance = nullptr;
-  // As in DeepSeek-V3: scores are sigmoids, and there may be shared experts,
-  // dense layers before the mixtures, and a scaling factor.
+  // As in DeepSeek: there may be shared experts, dense layers before the
+  // mixtures, and a scaling factor, with these defaults.
   bool like_deepseek = false;
   // As in GPT-OSS: the router and the experts have biases, and a file has one
   // tensor for all experts of a layer (stacked_experts.h).
   bool like_gpt_oss = false;
+  int64_t usual_shared = 0;
+  int64_t usual_dense_layers = 0;
+  double usual_scale = 1;
+  bool sigmoid = false;          // Scores are sigmoids, as in DeepSeek-V3.
+  bool usual_normalise = false;  // Of `normalise`.
+  bool never_normalised = false;
+  // Groups of experts: RouterOptions::group_terms, or 0 without groups, and
+  // the defaults of "n_group" and "topk_group", 0 if files need them.
+  // "topk_method" says whether groups are used (DeepSeek-V2).
+  int64_t group_terms = 0;
+  int64_t usual_groups = 0;
+  int64_t usual_groups_per_token = 0;
+  bool has_group_method = false;
   // Names of weights: "mlp.gate", "mlp.experts.0.gate_proj" and so on.
   std::string_view module = "mlp";
   std::string_view router = "gate";
   std::string_view gate = "gate_proj";
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
+};
+
+// Multi-head latent attention; defaults of its keys, and 0 without it.
+struct LatentTraits {
+  int64_t query_rank = 0;  // q_lora_rank, which may be null: none.
+  int64_t kv_rank = 0;     // kv_lora_rank
+  int64_t nope = 0;        // qk_nope_head_dim
+  int64_t rope = 0;        // qk_rope_head_dim
+  int64_t value = 0;       // v_head_dim
+  // "rope_interleave" may be false.
+  bool has_interleave = false;
 };
 
 struct ArchitectureTraits {
@@ -152,6 +178,7 @@ struct ArchitectureTraits {
   double norm_offset = 0;
   RopeTraits rope = {};
   ScoreTraits scores = {};
+  LatentTraits latent = {};
   WindowTraits windows = {};
   MixtureTraits mixture = {};
 };

@@ -22,6 +22,11 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int64_t kMostHeadSize = int64_t{1} << 20;
+// Values of "topk_method".
+constexpr std::string_view kGreedy = "greedy";
+constexpr std::string_view kGroupLimited = "group_limited_greedy";
+
 constexpr std::string_view kSilu = "silu";
 constexpr std::string_view kGelu = "gelu_pytorch_tanh";
 
@@ -86,6 +91,40 @@ absl::Status ReadNeeded(const Json& object, const char* key, int64_t& target,
       absl::StrCat("key \"", key, "\" is missing"));
 }
 
+absl::Status CheckPositive(std::string_view key, int64_t value) {
+  if (value > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("key \"", key, "\" is ", value, "; it must be 1 or more"));
+}
+
+// Weights in fp8 with a scale for each block of 128 x 128 are read
+// (HuggingFaceWeights).
+absl::Status CheckQuantization(const Json& object,
+                               const ArchitectureTraits& traits) {
+  constexpr const char* kKey = "quantization_config";
+  const Json* const given = Find(object, kKey);
+  if (given == nullptr) return absl::OkStatus();
+  if (traits.mixture.like_gpt_oss) {
+    if (!given->is_object()) return WrongType(kKey, "an object", *given);
+    const Json method = given->value("quant_method", Json());
+    return method == "mxfp4"
+               ? absl::OkStatus()
+               : NotSupported("quant_method", "\"mxfp4\"", method);
+  }
+  const Json blocks = {kScaleBlock, kScaleBlock};
+  const bool is_known = given->is_object() &&
+                        given->value("quant_method", Json()) == "fp8" &&
+                        given->value("weight_block_size", Json()) == blocks;
+  if (is_known) return absl::OkStatus();
+  return NotSupported(
+      kKey,
+      absl::StrCat("quant_method \"fp8\" with weight_block_size ",
+                   DumpJson(blocks),
+                   "; otherwise save the model without quantization, as "
+                   "transformers' dequantize() does"),
+      *given);
+}
+
 // Checks keys of which only the default is supported.
 absl::Status CheckFixedKeys(const Json& object,
                             const ArchitectureTraits& traits) {
@@ -99,8 +138,7 @@ absl::Status CheckFixedKeys(const Json& object,
           {"router_jitter_noise", 0},
           {"decoder_sparse_step", 1},
           {"mlp_only_layers", Json::array()},
-          {"n_group", 1},
-          {"topk_group", 1},
+          {"moe_layer_freq", 1},
           {"swiglu_limit", tensor_parallel::clamped_glu::kLimit},
           {"swiglu_alpha", tensor_parallel::clamped_glu::kGain},
           {"attention_dropout", 0}};
@@ -110,20 +148,9 @@ absl::Status CheckFixedKeys(const Json& object,
       return NotSupported(key, DumpJson(supported), *value);
     }
   }
-  if (const Json* const scale = Find(object, "logit_scale")) {
-    return NotSupported("logit_scale", "none", *scale);
-  }
-  const Json* const quantised = Find(object, "quantization_config");
-  if (quantised == nullptr) return absl::OkStatus();
-  if (!traits.mixture.like_gpt_oss) {
-    return NotSupported("quantization_config", "none", *quantised);
-  }
-  if (!quantised->is_object()) {
-    return WrongType("quantization_config", "an object", *quantised);
-  }
-  const Json method = quantised->value("quant_method", Json());
-  return method == "mxfp4" ? absl::OkStatus()
-                           : NotSupported("quant_method", "\"mxfp4\"", method);
+  const Json* const scale = Find(object, "logit_scale");
+  if (scale != nullptr) return NotSupported("logit_scale", "none", *scale);
+  return CheckQuantization(object, traits);
 }
 
 // Checks the activation of the MLP. Gemma's first files say "gelu", for which
@@ -319,6 +346,7 @@ struct RopeType {
 
 constexpr const char* kOriginalPositions = "original_max_position_embeddings";
 constexpr const char* kPartial = "partial_rotary_factor";
+constexpr const char* kMscaleAllDim = "mscale_all_dim";
 
 const std::vector<RopeType>& RopeTypes() {
   using tensor_parallel::RotaryScaling;
@@ -330,7 +358,7 @@ const std::vector<RopeType>& RopeTypes() {
        RotaryScaling::kYarn,
        {"factor"},
        {kOriginalPositions, "attention_factor", "beta_fast", "beta_slow",
-        "mscale", "mscale_all_dim", "truncate"}},
+        "mscale", kMscaleAllDim, "truncate"}},
       {"longrope",
        RotaryScaling::kLongRope,
        {"short_factor", "long_factor"},
@@ -421,7 +449,7 @@ absl::Status ReadAttentionFactor(const Json& rope, const ModelConfig& model,
   };
   double share = 0, all = 0;
   TESSERA_RETURN_IF_ERROR(Read(rope, "mscale", share));
-  TESSERA_RETURN_IF_ERROR(Read(rope, "mscale_all_dim", all));
+  TESSERA_RETURN_IF_ERROR(Read(rope, kMscaleAllDim, all));
   rotary.attention_factor =
       share != 0 && all != 0 ? scale(share) / scale(all) : scale(1);
   return Read(rope, "attention_factor", rotary.attention_factor);
@@ -539,7 +567,10 @@ absl::Status ReadRope(const Json& object, ModelConfig& model) {
                         {kOriginalPositions, 4096}};
     return ReadRopeObject(usual, model, model.rotary);
   }
-  return ReadRopeKey(object, key, model, model.rotary);
+  TESSERA_RETURN_IF_ERROR(ReadRopeKey(object, key, model, model.rotary));
+  const Json* const rope = Find(object, key);
+  if (!model.IsLatent() || rope == nullptr) return absl::OkStatus();
+  return Read(*rope, kMscaleAllDim, model.latent.score_mscale);
 }
 
 // Null without scaling, unless that stands for yarn.
@@ -583,6 +614,9 @@ nlohmann::ordered_json RopeScalingOf(const ModelConfig& model) {
   rope["beta_slow"] = rotary.low_turns;
   rope["beta_fast"] = rotary.high_turns;
   rope["truncate"] = rotary.truncate;
+  if (model.latent.score_mscale != 0) {
+    rope[kMscaleAllDim] = model.latent.score_mscale;
+  }
   return rope;
 }
 
@@ -663,6 +697,85 @@ void AddScores(const ModelConfig& model, nlohmann::ordered_json& object) {
   object["final_logit_softcapping"] = or_null(model.final_cap);
 }
 
+// Reads the groups of experts.
+absl::Status ReadGroups(const Json& object, const MixtureTraits& keys,
+                        MixtureConfig& mixture) {
+  if (keys.group_terms == 0) {
+    for (const char* key : {"n_group", "topk_group"}) {
+      const Json* const value = Find(object, key);
+      if (value != nullptr && *value != 1)
+        return NotSupported(key, "1", *value);
+    }
+    return absl::OkStatus();
+  }
+  const Json* const method = Find(object, "topk_method");
+  if (keys.has_group_method) {
+    if (method == nullptr || *method == kGreedy) return absl::OkStatus();
+    if (*method != kGroupLimited) {
+      return NotSupported(
+          "topk_method",
+          absl::StrCat("\"", kGreedy, "\" and \"", kGroupLimited, "\""),
+          *method);
+    }
+  }
+  TESSERA_RETURN_IF_ERROR(
+      ReadNeeded(object, "n_group", mixture.groups, keys.usual_groups));
+  return ReadNeeded(object, "topk_group", mixture.groups_per_token,
+                    keys.usual_groups_per_token);
+}
+
+// Reads the sizes of latent attention, whose "head_dim" is ignored.
+absl::Status ReadLatent(const Json& object, const LatentTraits& usual,
+                        ModelConfig& model) {
+  if (usual.kv_rank == 0) return absl::OkStatus();
+  LatentConfig& latent = model.latent;
+  latent = {.query_rank = usual.query_rank,
+            .kv_rank = usual.kv_rank,
+            .nope = usual.nope,
+            .rope = usual.rope,
+            .value = usual.value};
+  const auto query_rank = object.find("q_lora_rank");
+  if (query_rank != object.end() && query_rank->is_null()) {
+    latent.query_rank = 0;
+  } else {
+    TESSERA_RETURN_IF_ERROR(Read(object, "q_lora_rank", latent.query_rank));
+    TESSERA_RETURN_IF_ERROR(CheckPositive("q_lora_rank", latent.query_rank));
+  }
+  TESSERA_RETURN_IF_ERROR(Read(object, "kv_lora_rank", latent.kv_rank));
+  TESSERA_RETURN_IF_ERROR(CheckPositive("kv_lora_rank", latent.kv_rank));
+  TESSERA_RETURN_IF_ERROR(Read(object, "qk_nope_head_dim", latent.nope));
+  TESSERA_RETURN_IF_ERROR(Read(object, "qk_rope_head_dim", latent.rope));
+  TESSERA_RETURN_IF_ERROR(Read(object, "v_head_dim", latent.value));
+  if (usual.has_interleave) {
+    TESSERA_RETURN_IF_ERROR(
+        Read(object, "rope_interleave", latent.interleaved));
+  }
+  for (const int64_t part : {latent.nope, latent.rope}) {
+    if (part >= 0 && part <= kMostHeadSize) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "keys \"qk_nope_head_dim\" and \"qk_rope_head_dim\" are ", latent.nope,
+        " and ", latent.rope, "; they must be from 0 to ", kMostHeadSize));
+  }
+  model.head_size = latent.nope + latent.rope;
+  return absl::OkStatus();
+}
+
+void AddLatent(const ModelConfig& model, nlohmann::ordered_json& object) {
+  if (!model.IsLatent()) return;
+  const LatentConfig& latent = model.latent;
+  object["head_dim"] = latent.rope;  // As in transformers.
+  object["q_lora_rank"] = nullptr;
+  if (latent.query_rank > 0) object["q_lora_rank"] = latent.query_rank;
+  object["kv_lora_rank"] = latent.kv_rank;
+  object["qk_nope_head_dim"] = latent.nope;
+  object["qk_rope_head_dim"] = latent.rope;
+  object["v_head_dim"] = latent.value;
+  if (TraitsOf(model.architecture).latent.has_interleave) {
+    object["rope_interleave"] = latent.interleaved;
+    object["num_nextn_predict_layers"] = 0;  // They are not read.
+  }
+}
+
 absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
                          ModelConfig& model) {
   for (const char* key :
@@ -685,17 +798,23 @@ absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
                                      mixture.intermediate,
                                      keys.usual_intermediate));
   if (keys.normalise != nullptr) {
-    mixture.normalise = false;
+    mixture.normalise = keys.usual_normalise;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.normalise, mixture.normalise));
+    if (keys.never_normalised && mixture.normalise) {
+      return NotSupported(keys.normalise, "false", Json(true));
+    }
   }
   if (keys.balance != nullptr) {
     mixture.balance = 0.001;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.balance, mixture.balance));
   }
   mixture.biases = keys.like_gpt_oss;
+  TESSERA_RETURN_IF_ERROR(ReadGroups(object, keys, mixture));
   if (!keys.like_deepseek) return absl::OkStatus();
-  mixture.sigmoid = true;
-  int64_t shared = 0;
+  mixture.sigmoid = keys.sigmoid;
+  mixture.dense_layers = keys.usual_dense_layers;
+  mixture.scale = keys.usual_scale;
+  int64_t shared = keys.usual_shared;
   TESSERA_RETURN_IF_ERROR(Read(object, "n_shared_experts", shared));
   if (shared < 0 ||
       (shared > 0 && mixture.intermediate > (int64_t{1} << 31) / shared)) {
@@ -723,8 +842,11 @@ void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
       mixture.shared_intermediate / mixture.intermediate;
   object["first_k_dense_replace"] = mixture.dense_layers;
   object["routed_scaling_factor"] = mixture.scale;
-  object["n_group"] = 1;
-  object["topk_group"] = 1;
+  object["n_group"] = mixture.groups;
+  object["topk_group"] = mixture.groups_per_token;
+  if (keys.has_group_method) {
+    object["topk_method"] = mixture.groups > 1 ? kGroupLimited : kGreedy;
+  }
 }
 
 absl::Status ReadModel(const Json& object, ModelConfig& model) {
@@ -749,8 +871,9 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
                     : model.heads > 0 ? model.hidden / model.heads
                                       : 0;
   TESSERA_RETURN_IF_ERROR(Read(object, "head_dim", model.head_size));
+  TESSERA_RETURN_IF_ERROR(ReadLatent(object, traits.latent, model));
   if (Find(object, "head_dim") == nullptr && usual == 0 && model.heads > 0 &&
-      model.hidden % model.heads != 0) {
+      model.hidden % model.heads != 0 && !model.IsLatent()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "key \"head_dim\" is missing, and num_attention_heads ", model.heads,
         " does not divide hidden_size ", model.hidden));
@@ -922,6 +1045,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   AddRope(model, object);
   AddWindows(model, object);
   AddScores(model, object);
+  AddLatent(model, object);
   AddMixture(model, object);
   if (is_gelu) object["hidden_activation"] = kGelu;
   if (model.glu == tensor_parallel::GluKind::kClampedGlu) {

@@ -13,6 +13,7 @@
 //                                    gemma2, gemma3_text, phi3, smollm3,
 //                                    olmo2, and mixtures of architectures.h,
 //                                    among them gpt_oss
+//                                    deepseek_v2, deepseek_v3
 //   architectures                    contains the type's class, if present
 //   hidden_act, hidden_activation    silu; gemma: gelu_pytorch_tanh, or gelu,
 //                                    its name in early files
@@ -31,13 +32,19 @@
 //                                    default in those with windows
 //   partial_rotary_factor            phi3: any; others: 1
 //   rope_interleaved                 false
+//   rope_interleave                  deepseek_v3: any
+//   topk_method                      deepseek_v2: greedy, group_limited_greedy
+//   n_group, topk_group              deepseek_v2, deepseek_v3: any; others: 1
+//   num_nextn_predict_layers         deepseek_v3: any; these layers are not
+//                                    read, and written as 0
 //   attention_dropout, resid_pdrop, embd_pdrop   0
 //   query_pre_attn_scalar, final_logit_softcapping   gemma2, gemma3_text: any
 //   attn_logit_softcapping           gemma2: any; gemma3_text: none, because
 //                                    transformers ignores it
 //   swiglu_limit, swiglu_alpha       7 and 1.702
-//   quantization_config              gpt_oss: quant_method "mxfp4", which is
-//                                    read but not written; others: none
+//   quantization_config              gpt_oss: quant_method "mxfp4"; others: fp8
+//                                    with blocks of 128 x 128; they are read
+//                                    but not written
 //   logit_scale, and the number of experts outside of mixtures: none
 //
 // A missing key has the default of its architecture in transformers
@@ -72,6 +79,9 @@ struct HuggingFaceConfig {
 };
 
 inline constexpr int64_t kMaxModelConfigBytes = 1 << 20;
+
+// Rows and columns of a block of a quantized weight that share a scale.
+inline constexpr int64_t kScaleBlock = 128;
 
 // InvalidArgument if `json` is not an object, a required key is missing, a
 // value has a wrong type, or ModelConfig::Validate fails; Unimplemented for an

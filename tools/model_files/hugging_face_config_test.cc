@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
@@ -285,6 +286,14 @@ void AddOwnKeys(const ModelConfig& model, Json& resolved) {
     }
   }
   if (model.local_rotary) resolved["local_theta"] = model.local_rotary->base;
+  if (model.IsLatent()) {
+    const LatentConfig& latent = model.latent;
+    resolved["latent"] = {latent.query_rank, latent.kv_rank,
+                          latent.nope,       latent.rope,
+                          latent.value,      latent.interleaved};
+    resolved["groups"] = {model.mixture.groups, model.mixture.groups_per_token};
+    resolved["score_scale"] = absl::StrFormat("%.12g", model.ScoreScale());
+  }
   if (traits.scores.scalar == 0) return;
   const auto cap = [](double value) {
     return value > 0 ? Json(value) : Json();
@@ -453,6 +462,45 @@ TEST(HuggingFaceConfigTest, AllowsOnlyTheQuantisationAndLimitsOfGptOss) {
               refused("quantization_config"));
 }
 
+TEST(HuggingFaceConfigTest, RejectsUnsupportedDeepSeek) {
+  const Json v3 = {{"model_type", "deepseek_v3"}, {"vocab_size", 100},
+                   {"hidden_size", 64},           {"intermediate_size", 96},
+                   {"num_hidden_layers", 4},      {"num_attention_heads", 4},
+                   {"num_key_value_heads", 4}};
+  Json v2 = Changed(v3, {{"model_type", "deepseek_v2"}});
+  v2["num_experts_per_tok"] = 2;
+  TESSERA_EXPECT_OK(ParseHuggingFaceConfig(v2.dump()));
+  TESSERA_EXPECT_OK(ParseHuggingFaceConfig(v3.dump()));
+  const auto expect = [](const Json& config, const Json& change,
+                         std::string_view words) {
+    const auto read = ParseHuggingFaceConfig(Changed(config, change).dump());
+    EXPECT_THAT(read.status().message(), HasSubstr(words)) << change;
+  };
+  expect(v2, {{"norm_topk_prob", true}},
+         "key \"norm_topk_prob\": true is not supported; supported is false");
+  expect(v2, {{"topk_method", "noaux_tc"}},
+         "supported is \"greedy\" and \"group_limited_greedy\"");
+  expect(v2, {{"topk_method", "group_limited_greedy"}},
+         "key \"n_group\" is missing");
+  expect(v2, {{"num_experts_per_tok", nullptr}},
+         "key \"num_experts_per_tok\" is missing");
+  expect(v2, {{"moe_layer_freq", 2}}, "key \"moe_layer_freq\": 2");
+  expect(v3, {{"num_key_value_heads", 2}},
+         "kv_heads (num_key_value_heads) is 2; with latent attention it must "
+         "be heads (num_attention_heads), 4");
+  expect(v3, {{"v_head_dim", 256}},
+         "latent.value (v_head_dim) is 256; it must be from 1 to 192");
+  expect(v3, {{"qk_rope_head_dim", 31}},
+         "latent.rope (qk_rope_head_dim) is 31; it must be even");
+  expect(v3, {{"q_lora_rank", 0}}, "key \"q_lora_rank\" is 0");
+  expect(v3, {{"n_group", 7}},
+         "groups (n_group) is 7; it must divide the 256 experts, from 1 to 64");
+  expect(v3, {{"topk_group", 9}},
+         "groups_per_token (topk_group) is 9; it must be from 1, for 8 experts "
+         "of a token, to the number of groups, 8");
+  expect(v3, {{"attention_bias", true}}, "key \"attention_bias\": true");
+}
+
 TEST(HuggingFaceConfigTest, NeedsSizes) {
   const Json sizes = {{"model_type", "llama"},  {"vocab_size", 100},
                       {"hidden_size", 64},      {"intermediate_size", 96},
@@ -581,7 +629,7 @@ TEST(HuggingFaceConfigTest, RejectsUnsupportedFeaturesAndNamesKey) {
       instead("\"rope_interleaved\": false", "\"rope_interleaved\": true"),
       refused("rope_interleaved"));
   EXPECT_THAT(with(R"("quantization_config": {"bits": 4})"),
-              refused("\"quantization_config\": an object", "none"));
+              refused("\"quantization_config\": an object", "dequantize()"));
   EXPECT_THAT(with("\"sliding_window\": 4096"), refused("sliding_window"));
   EXPECT_THAT(with("\"use_sliding_window\": true"),
               refused("\"use_sliding_window\": true"));

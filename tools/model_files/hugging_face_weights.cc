@@ -86,6 +86,11 @@ std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
   return found;
 }
 
+// The name of the scales of a tensor in fp8.
+std::string ScalesOf(std::string_view name) {
+  return absl::StrCat(name, "_scale_inv");
+}
+
 // Converts InvalidArgument to DataLoss: errors in files are not bad usage.
 absl::Status AsDamage(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return status;
@@ -260,6 +265,7 @@ absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
             "], both of U8"));
       }
     }
+    TESSERA_RETURN_IF_ERROR(CheckScales(*found));
     places_[piece.name] = std::move(candidate);
     return absl::OkStatus();
   }
@@ -306,7 +312,50 @@ absl::Status HuggingFaceWeights::ReadRun(std::string_view name, int64_t first,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView view,
       TensorView::Create(std::as_writable_bytes(target), DType::kF32, shape));
-  return ReadTensorRows(name, first, view);
+  TESSERA_RETURN_IF_ERROR(ReadTensorRows(name, first, view));
+  return Scale(name, first, view);
+}
+
+absl::Status HuggingFaceWeights::CheckScales(
+    const StoredTensor& weights) const {
+  const StoredTensor* const scales = Find(ScalesOf(weights.name));
+  if (scales == nullptr) return absl::OkStatus();
+  std::vector<int64_t> shape = weights.shape;
+  for (int64_t& size : shape) size = (size + kScaleBlock - 1) / kScaleBlock;
+  if (shape.size() == 2 && scales->shape == shape) {
+    return DTypeOf(*scales).status();
+  }
+  return absl::DataLossError(absl::StrCat(
+      "tensor ", Quoted(scales->name), " is [",
+      absl::StrJoin(scales->shape, ", "), "]; it must be [",
+      absl::StrJoin(shape, ", "), "], a number for each block of ", kScaleBlock,
+      " x ", kScaleBlock, " of ", Quoted(weights.name)));
+}
+
+// Multiplies rows of a tensor, from row `first` on, by the scales of their
+// blocks, if it has any.
+absl::Status HuggingFaceWeights::Scale(std::string_view name, int64_t first,
+                                       TensorView target) const {
+  const std::string scales_name = ScalesOf(name);
+  if (Find(scales_name) == nullptr) return absl::OkStatus();
+  const int64_t rows = target.shape()[0], columns = target.shape()[1];
+  const int64_t blocks = (columns + kScaleBlock - 1) / kScaleBlock;
+  std::vector<float> scales(static_cast<size_t>(blocks));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView view,
+                           TensorView::Of(std::span(scales), {{1, blocks}}));
+  TESSERA_ASSIGN_OR_RETURN(const std::span<float> values,
+                           target.AsSpan<float>());
+  for (int64_t row = 0; row < rows; ++row) {
+    if (row == 0 || (first + row) % kScaleBlock == 0) {
+      TESSERA_RETURN_IF_ERROR(
+          ReadTensorRows(scales_name, (first + row) / kScaleBlock, view));
+    }
+    for (int64_t i = 0; i < columns; ++i) {
+      values[static_cast<size_t>(row * columns + i)] *=
+          scales[static_cast<size_t>(i / kScaleBlock)];
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Reads the matrix [rows, columns] of an expert.

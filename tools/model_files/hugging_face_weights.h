@@ -46,6 +46,10 @@ bool IsHuggingFaceModel(const std::string& path);
 //   ..._blocks and ..._scales    for the experts of GPT-OSS in MXFP4
 //                                (stacked_experts.h), as published
 //
+// If a tensor in fp8 has a tensor of the same name plus "_scale_inv", as those
+// of DeepSeek-V3, its weights are multiplied by the number there of their block
+// of 128 x 128.
+//
 // Without safetensors, they are in a checkpoint of torch.distributed.checkpoint
 // (torch_checkpoint.h) under the same names after any prefix, such as the
 // "model." of a dictionary, or under those of Megatron-LM (megatron_names.h).
@@ -90,6 +94,9 @@ class HuggingFaceWeights {
   const StoredTensor* Find(std::string_view name) const;
   absl::Status ReadTensorRows(std::string_view name, int64_t first,
                               TensorView target) const;
+  absl::Status CheckScales(const StoredTensor& weights) const;
+  absl::Status Scale(std::string_view name, int64_t first,
+                     TensorView target) const;
   absl::Status ReadRun(std::string_view name, int64_t first,
                        std::vector<int64_t> shape,
                        std::span<float> target) const;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -177,6 +179,120 @@ TEST(HuggingFaceWeightsTest, RejectsBlocksWithoutTheirScales) {
       StatusIs(absl::StatusCode::kDataLoss,
                AllOf(HasSubstr("layers.1.mlp.experts.down_proj_blocks\" needs"),
                      HasSubstr("down_proj_scales\" of [3, 64, 1]"))));
+}
+
+// Latent attention with and without a latent vector of queries, and the layers
+// beyond the model's, for multi-token prediction, which are not read.
+TEST(HuggingFaceWeightsTest, ReadsEveryTensorOfDeepSeek) {
+  for (const int64_t query_rank : {0, 5}) {
+    ModelConfig config = *PresetConfig("deepseek-v3");
+    config.vocabulary = 11;
+    config.hidden = 6;
+    config.intermediate = 5;
+    config.layers = 2;
+    config.heads = config.kv_heads = 2;
+    config.head_size = 5;
+    config.mixture = {.experts = 4,
+                      .per_token = 2,
+                      .intermediate = 3,
+                      .shared_intermediate = 3,
+                      .dense_layers = 1,
+                      .sigmoid = true};
+    config.latent = {.query_rank = query_rank,
+                     .kv_rank = 4,
+                     .nope = 3,
+                     .rope = 2,
+                     .value = 3,
+                     .score_mscale = 1};
+    const std::string directory = NewDirectory("deepseek");
+    ModelConfig longer = config;
+    ++longer.layers;
+    const auto expected = WriteModel(longer, directory);
+    TESSERA_ASSERT_OK(
+        SaveHuggingFaceConfig({.model = config}, directory + "/config.json"));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto weights,
+                                 HuggingFaceWeights::Open(directory));
+    EXPECT_EQ(weights.config().model, config);
+    std::set<std::string> read_names;
+    for (const LlamaParameter& parameter : LlamaParameters(config)) {
+      const int64_t columns =
+          parameter.shape.size() == 2 ? parameter.shape[1] : 1;
+      std::vector<float> read(
+          static_cast<size_t>(parameter.shape[0] * columns)),
+          whole;
+      TESSERA_ASSERT_OK(weights.Read(parameter.part, parameter.layer, 0,
+                                     parameter.shape[0], read));
+      for (const HuggingFacePiece& piece : parameter.pieces) {
+        const auto& values = expected.at(piece.name);
+        whole.insert(whole.end(), values.begin(), values.end());
+        read_names.insert(piece.name);
+      }
+      EXPECT_EQ(read, whole) << parameter.name;
+    }
+    for (const auto& [name, values] : expected) {
+      EXPECT_EQ(read_names.contains(name),
+                !absl::StrContains(name, "layers.2."))
+          << name;
+    }
+    EXPECT_EQ(read_names.contains(
+                  "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"),
+              true);
+    EXPECT_EQ(read_names.contains("model.layers.0.self_attn.q_proj.weight"),
+              query_rank == 0);
+  }
+}
+
+// The weights of a model in fp8, with a scale for each block of 128 x 128.
+TEST(HuggingFaceWeightsTest, MultipliesWeightsInFp8ByTheirScales) {
+  ModelConfig config = SmallModel(true);
+  config.hidden = 200;
+  config.intermediate = 300;
+  config.layers = 1;
+  const std::string directory = NewDirectory("scales");
+  WriteModel(config, directory);
+  const std::string up = "model.layers.0.mlp.up_proj.weight";
+  const auto write = [&](const std::vector<int64_t>& scales_shape) {
+    std::vector<StoredTensor> tensors;
+    for (StoredTensor tensor : HuggingFaceTensors(config, ElementType::kF32)) {
+      if (tensor.name == up) tensor.type = ElementType::kF8E4M3;
+      tensors.push_back(std::move(tensor));
+    }
+    tensors.push_back({up + "_scale_inv", ElementType::kF32, scales_shape});
+    auto writer = *SafetensorsSetWriter::Create(directory, tensors, 1 << 24);
+    for (const StoredTensor& tensor : tensors) {
+      std::vector<std::byte> bytes(static_cast<size_t>(*TensorBytes(tensor)));
+      if (tensor.name == up) {
+        // 1.5 in fp8_e4m3.
+        std::fill(bytes.begin(), bytes.end(), std::byte{0x3c});
+      } else if (absl::EndsWith(tensor.name, "_scale_inv")) {
+        std::vector<float> scales(bytes.size() / 4);
+        for (size_t i = 0; i < scales.size(); ++i) {
+          scales[i] = static_cast<float>(i + 1);
+        }
+        std::memcpy(bytes.data(), scales.data(), bytes.size());
+      }
+      TESSERA_EXPECT_OK(writer.Write(tensor.name, bytes));
+    }
+    TESSERA_EXPECT_OK(writer.Commit());
+  };
+  write({3, 2});
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto weights,
+                               HuggingFaceWeights::Open(directory));
+  std::vector<float> rows(200 * 200);
+  // Rows of gate precede those of up.
+  TESSERA_ASSERT_OK(
+      weights.Read(LlamaPart::kGateUp, 0, 300 + 90, 300 + 290, rows));
+  for (int64_t row = 90; row < 290; ++row) {
+    for (int64_t column = 0; column < 200; ++column) {
+      const auto block = static_cast<float>(row / 128 * 2 + column / 128);
+      EXPECT_EQ(rows[static_cast<size_t>((row - 90) * 200 + column)],
+                1.5f * (block + 1));
+    }
+  }
+  write({2, 2});
+  EXPECT_THAT(HuggingFaceWeights::Open(directory),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("_scale_inv\" is [2, 2]; it must be [3, 2]")));
 }
 
 TEST(HuggingFaceWeightsTest, RejectsInvalidRows) {

@@ -89,10 +89,33 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
       return {{"self_attn.o_proj.weight", config.hidden}};
     case LlamaPart::kAttentionOutputBias:
       return {{"self_attn.o_proj.bias", config.hidden}};
+    case LlamaPart::kLatentDown: {
+      std::vector<Source> sources;
+      if (config.latent.query_rank > 0) {
+        sources.push_back(
+            {"self_attn.q_a_proj.weight", config.latent.query_rank});
+      }
+      sources.push_back({"self_attn.kv_a_proj_with_mqa.weight",
+                         config.latent.kv_rank + config.latent.rope});
+      return sources;
+    }
+    case LlamaPart::kQueryUp:
+      return {{config.latent.query_rank > 0 ? "self_attn.q_b_proj.weight"
+                                            : "self_attn.q_proj.weight",
+               config.QueryRows()}};
+    case LlamaPart::kKvUp:
+      return {{"self_attn.kv_b_proj.weight",
+               config.heads * (config.latent.nope + config.latent.value)}};
     case LlamaPart::kQueryNorm:
+      if (config.IsLatent()) {
+        return {{"self_attn.q_a_layernorm.weight", config.latent.query_rank}};
+      }
       return {{"self_attn.q_norm.weight",
                config.shared_qk_norm ? config.QueryRows() : config.head_size}};
     case LlamaPart::kKeyNorm:
+      if (config.IsLatent()) {
+        return {{"self_attn.kv_a_layernorm.weight", config.latent.kv_rank}};
+      }
       return {{"self_attn.k_norm.weight",
                config.shared_qk_norm ? config.KvRows() : config.head_size}};
     case LlamaPart::kSinks:
@@ -169,7 +192,11 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kFinalNorm:
       return 0;
     case LlamaPart::kAttentionOutput:
-      return config.QueryRows();
+      return config.OutputColumns();
+    case LlamaPart::kQueryUp:
+      return config.QueryInputs();
+    case LlamaPart::kKvUp:
+      return config.latent.kv_rank;
     case LlamaPart::kDown:
       return config.intermediate;
     case LlamaPart::kExpertsDown:
@@ -182,7 +209,7 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
 }
 
 // By LlamaPart.
-constexpr std::array<std::string_view, 25> kPartNames = {
+constexpr std::array<std::string_view, 28> kPartNames = {
     "embedding.weight",
     "attention_norm.weight",
     "qkv.weight",
@@ -206,6 +233,9 @@ constexpr std::array<std::string_view, 25> kPartNames = {
     "shared.gate_up.weight",
     "shared.down.weight",
     "mlp_output_norm.weight",
+    "latent_down.weight",
+    "query_up.weight",
+    "kv_up.weight",
     "norm.weight",
     "head.weight"};
 
@@ -222,30 +252,31 @@ bool InLayer(LlamaPart part) {
 }
 
 // The order of modules in transformers' LlamaDecoderLayer.
-constexpr LlamaPart kHuggingFaceLayerParts[] = {LlamaPart::kQkv,
-                                                LlamaPart::kAttentionOutput,
-                                                LlamaPart::kSinks,
-                                                LlamaPart::kQueryNorm,
-                                                LlamaPart::kKeyNorm,
-                                                LlamaPart::kGateUp,
-                                                LlamaPart::kDown,
-                                                LlamaPart::kRouter,
-                                                LlamaPart::kRouterBias,
-                                                LlamaPart::kExpertsGateUp,
-                                                LlamaPart::kExpertsDown,
-                                                LlamaPart::kSharedGateUp,
-                                                LlamaPart::kSharedDown,
-                                                LlamaPart::kAttentionNorm,
-                                                LlamaPart::kAttentionOutputNorm,
-                                                LlamaPart::kMlpNorm,
-                                                LlamaPart::kMlpOutputNorm};
+constexpr LlamaPart kHuggingFaceLayerParts[] = {
+    LlamaPart::kQkv,           LlamaPart::kAttentionOutput,
+    LlamaPart::kSinks,         LlamaPart::kLatentDown,
+    LlamaPart::kQueryUp,       LlamaPart::kKvUp,
+    LlamaPart::kQueryNorm,     LlamaPart::kKeyNorm,
+    LlamaPart::kGateUp,        LlamaPart::kDown,
+    LlamaPart::kRouter,        LlamaPart::kRouterBias,
+    LlamaPart::kExpertsGateUp, LlamaPart::kExpertsDown,
+    LlamaPart::kSharedGateUp,  LlamaPart::kSharedDown,
+    LlamaPart::kAttentionNorm, LlamaPart::kAttentionOutputNorm,
+    LlamaPart::kMlpNorm,       LlamaPart::kMlpOutputNorm};
 
 bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
   const bool is_mixture = config.IsMixture(layer);
   switch (part) {
+    case LlamaPart::kQkv:
+      return !config.IsLatent();
+    case LlamaPart::kLatentDown:
+    case LlamaPart::kQueryUp:
+    case LlamaPart::kKvUp:
+      return config.IsLatent();
     case LlamaPart::kQueryNorm:
+      return config.qk_norm || config.latent.query_rank > 0;
     case LlamaPart::kKeyNorm:
-      return config.qk_norm;
+      return config.qk_norm || config.IsLatent();
     case LlamaPart::kSinks:
       return config.sinks;
     case LlamaPart::kAttentionNorm:
@@ -315,13 +346,16 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
 std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config, int64_t layer) {
   std::vector<LlamaPart> parts;
   for (const LlamaPart part :
-       {LlamaPart::kAttentionNorm, LlamaPart::kQkv, LlamaPart::kAttentionOutput,
-        LlamaPart::kSinks, LlamaPart::kQueryNorm, LlamaPart::kKeyNorm,
-        LlamaPart::kAttentionOutputNorm, LlamaPart::kMlpNorm,
-        LlamaPart::kGateUp, LlamaPart::kDown, LlamaPart::kRouter,
-        LlamaPart::kRouterBias, LlamaPart::kExpertsGateUp,
-        LlamaPart::kExpertsDown, LlamaPart::kSharedGateUp,
-        LlamaPart::kSharedDown, LlamaPart::kMlpOutputNorm}) {
+       {LlamaPart::kAttentionNorm, LlamaPart::kQkv,
+        LlamaPart::kLatentDown,    LlamaPart::kQueryUp,
+        LlamaPart::kKvUp,          LlamaPart::kAttentionOutput,
+        LlamaPart::kSinks,         LlamaPart::kQueryNorm,
+        LlamaPart::kKeyNorm,       LlamaPart::kAttentionOutputNorm,
+        LlamaPart::kMlpNorm,       LlamaPart::kGateUp,
+        LlamaPart::kDown,          LlamaPart::kRouter,
+        LlamaPart::kRouterBias,    LlamaPart::kExpertsGateUp,
+        LlamaPart::kExpertsDown,   LlamaPart::kSharedGateUp,
+        LlamaPart::kSharedDown,    LlamaPart::kMlpOutputNorm}) {
     if (!Has(config, part, layer)) continue;
     parts.push_back(part);
     const std::optional<LlamaPart> bias = BiasOf(config, part);

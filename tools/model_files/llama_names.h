@@ -96,6 +96,11 @@ enum class LlamaPart {
   kSharedGateUp,
   kSharedDown,
   kMlpOutputNorm,
+  // Of latent attention, in place of kQkv (LatentProjection). Its norms are
+  // kQueryNorm and kKeyNorm.
+  kLatentDown,
+  kQueryUp,
+  kKvUp,
   kFinalNorm,
   kHead,
 };
@@ -145,7 +150,7 @@ std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
                                            int64_t begin, int64_t end);
 
 // The tensors of a Hugging Face model with their full shapes, in the order of
-// its state_dict. `config` must be valid.
+// its state_dict, except for latent attention. `config` must be valid.
 std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
                                              ElementType type);
 

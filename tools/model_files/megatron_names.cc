@@ -77,12 +77,13 @@ absl::StatusOr<PiecePlace> MegatronPlace(const ModelConfig& config,
   const bool has_kinds =
       config.mixture.experts > 0 && config.mixture.dense_layers > 0;
   if (name.empty() || has_kinds || config.shared_qk_norm || config.sinks ||
-      TraitsOf(config.architecture).fused_projections) {
+      config.IsLatent() || TraitsOf(config.architecture).fused_projections) {
     return absl::UnimplementedError(absl::StrCat(
         parameter.name,
         " in a checkpoint of Megatron-LM; supported are models whose layers "
         "are all of one kind, without shared experts, norms of outputs, norms "
-        "over all heads, attention sinks, and fused projections"));
+        "over all heads, attention sinks, fused projections, and latent "
+        "attention"));
   }
   PiecePlace place = {.name = std::string(name), .shape = parameter.shape};
   if (parameter.layer < 0) return place;

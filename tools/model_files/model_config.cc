@@ -21,6 +21,7 @@ constexpr int64_t kMostVocabulary = (int64_t{1} << 31) - 1;
 constexpr int64_t kMostHidden = int64_t{1} << 20;
 constexpr int64_t kMostIntermediate = int64_t{1} << 22;
 constexpr int64_t kMostLayers = 4096;
+constexpr int64_t kMostGroups = 64;  // kMostRouterGroups of op::Route.
 
 absl::Status CheckRange(std::string_view name, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return absl::OkStatus();
@@ -49,10 +50,61 @@ absl::Status CheckHeads(const ModelConfig& config) {
         "kv_heads (num_key_value_heads) is ", config.kv_heads,
         "; it must divide heads (num_attention_heads), ", config.heads));
   }
-  if (config.head_size % 2 != 0) {
+  if (!config.IsLatent() && config.head_size % 2 != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_size (head_dim) is ", config.head_size,
                      "; it must be even, for rotary positions turn pairs"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLatent(const ModelConfig& config) {
+  const LatentConfig& latent = config.latent;
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  if (traits.latent.kv_rank == 0) {
+    if (latent == LatentConfig()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "latent is given; ", traits.title, " has no latent attention"));
+  }
+  if (latent.query_rank != 0) {
+    TESSERA_RETURN_IF_ERROR(CheckRange("latent.query_rank (q_lora_rank)",
+                                       latent.query_rank, kMostHidden));
+  }
+  TESSERA_RETURN_IF_ERROR(
+      CheckRange("latent.kv_rank (kv_lora_rank)", latent.kv_rank, kMostHidden));
+  TESSERA_RETURN_IF_ERROR(CheckRange("latent.nope (qk_nope_head_dim)",
+                                     latent.nope, config.head_size));
+  TESSERA_RETURN_IF_ERROR(CheckRange("latent.rope (qk_rope_head_dim)",
+                                     latent.rope, config.head_size));
+  TESSERA_RETURN_IF_ERROR(CheckReal("latent.score_mscale (mscale_all_dim)",
+                                    latent.score_mscale, 0, true, 1e3));
+  const auto refuse = [](auto... text) {
+    return absl::InvalidArgumentError(absl::StrCat(text...));
+  };
+  if (latent.rope % 2 != 0) {
+    return refuse("latent.rope (qk_rope_head_dim) is ", latent.rope,
+                  "; it must be even, for rotary positions turn pairs");
+  }
+  if (config.head_size != latent.nope + latent.rope) {
+    return refuse("head_size is ", config.head_size, "; it must be the sum of ",
+                  latent.nope, " (qk_nope_head_dim) and ", latent.rope,
+                  " (qk_rope_head_dim)");
+  }
+  if (latent.value < 1 || latent.value > config.head_size) {
+    return refuse("latent.value (v_head_dim) is ", latent.value,
+                  "; it must be from 1 to ", config.head_size,
+                  ", the size of a head of queries (qk_nope_head_dim + "
+                  "qk_rope_head_dim)");
+  }
+  if (config.kv_heads != config.heads) {
+    return refuse("kv_heads (num_key_value_heads) is ", config.kv_heads,
+                  "; with latent attention it must be heads "
+                  "(num_attention_heads), ",
+                  config.heads);
+  }
+  if (!latent.interleaved && !traits.latent.has_interleave) {
+    return refuse("latent.interleaved (rope_interleave) is false; that of ",
+                  traits.title, " must be true");
   }
   return absl::OkStatus();
 }
@@ -101,7 +153,7 @@ absl::Status CheckRotary(const ModelConfig& config) {
   };
   TESSERA_RETURN_IF_ERROR(
       CheckReal("rope_theta", config.rotary.base, 0, false, 1e15));
-  TESSERA_RETURN_IF_ERROR(config.rotary.Validate(config.head_size),
+  TESSERA_RETURN_IF_ERROR(config.rotary.Validate(config.RotarySize()),
                           Annotate(_, "rope_scaling"));
   if (!traits.rope.partial && config.rotary.partial != 1) {
     return refuse("partial_rotary_factor is ", config.rotary.partial, "; ",
@@ -205,6 +257,33 @@ absl::Status CheckBiases(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGroups(const MixtureConfig& m,
+                         const ArchitectureTraits& traits) {
+  const auto refuse = [](auto... text) {
+    return absl::InvalidArgumentError(absl::StrCat(text...));
+  };
+  if (m.groups == 1 && m.groups_per_token == 1) return absl::OkStatus();
+  const int64_t terms = traits.mixture.group_terms;
+  if (terms == 0) {
+    return refuse("groups (n_group) is ", m.groups, " and groups_per_token ",
+                  "(topk_group) ", m.groups_per_token, "; those of ",
+                  traits.title, " must be 1");
+  }
+  const int64_t most = std::min(kMostGroups, m.experts / terms);
+  if (m.groups < 1 || m.groups > most || m.experts % m.groups != 0) {
+    return refuse("groups (n_group) is ", m.groups, "; it must divide the ",
+                  m.experts, " experts, from 1 to ", most);
+  }
+  const int64_t size = m.experts / m.groups;
+  const int64_t least = (m.per_token + size - 1) / size;
+  if (m.groups_per_token < least || m.groups_per_token > m.groups) {
+    return refuse("groups_per_token (topk_group) is ", m.groups_per_token,
+                  "; it must be from ", least, ", for ", m.per_token,
+                  " experts of a token, to the number of groups, ", m.groups);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckMixture(const ModelConfig& config) {
   const MixtureConfig& m = config.mixture;
   const ArchitectureTraits& traits = TraitsOf(config.architecture);
@@ -238,14 +317,20 @@ absl::Status CheckMixture(const ModelConfig& config) {
                                m.dense_layers, "; it must be from 0 to ",
                                like_deepseek ? config.layers : 0));
   }
-  if (m.sigmoid != like_deepseek) {
-    return refuse(absl::StrCat("the scores of ", traits.title, " are ",
-                               like_deepseek ? "sigmoids" : "softmaxes"));
+  if (m.sigmoid != traits.mixture.sigmoid) {
+    return refuse(
+        absl::StrCat("the scores of ", traits.title, " are ",
+                     traits.mixture.sigmoid ? "sigmoids" : "softmaxes"));
   }
   if (m.biases != traits.mixture.like_gpt_oss) {
     return refuse(absl::StrCat("the router and the experts of ", traits.title,
                                m.biases ? " have no biases" : " have biases"));
   }
+  if (traits.mixture.never_normalised && m.normalise) {
+    return refuse(absl::StrCat("normalise (norm_topk_prob) is true; that of ",
+                               traits.title, " must be false"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckGroups(m, traits));
   if (traits.mixture.normalise == nullptr && !m.normalise) {
     return refuse(absl::StrCat("the weights of the experts of ", traits.title,
                                " are normalised"));
@@ -276,6 +361,7 @@ absl::Status ModelConfig::Validate() const {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("layers (num_hidden_layers)", layers, kMostLayers));
   TESSERA_RETURN_IF_ERROR(CheckHeads(*this));
+  TESSERA_RETURN_IF_ERROR(CheckLatent(*this));
   TESSERA_RETURN_IF_ERROR(CheckRange("max_positions (max_position_embeddings)",
                                      max_positions, kMostVocabulary));
   TESSERA_RETURN_IF_ERROR(CheckRotary(*this));
@@ -290,18 +376,37 @@ absl::Status ModelConfig::Validate() const {
   return CheckReal("initializer_range", initializer_range, 0, true, 100);
 }
 
+double ModelConfig::ScoreScale() const {
+  const double scale =
+      1 / std::sqrt(score_scalar > 0 ? score_scalar
+                                     : static_cast<double>(head_size));
+  const bool is_scaled =
+      rotary.scaling == tensor_parallel::RotaryScaling::kYarn &&
+      rotary.factor > 1;
+  if (latent.score_mscale == 0 || !is_scaled) return scale;
+  const double mscale = 0.1 * latent.score_mscale * std::log(rotary.factor) + 1;
+  return scale * mscale * mscale;
+}
+
+int64_t ModelConfig::AttentionMatrixSize() const {
+  if (!IsLatent()) return hidden * (2 * QueryRows() + 2 * KvRows());
+  return hidden * (LatentRows() + OutputColumns()) +
+         QueryInputs() * QueryRows() +
+         latent.kv_rank * heads * (latent.nope + latent.value);
+}
+
 int64_t ModelConfig::LayerMatrixSize(int64_t layer, int64_t experts) const {
-  const int64_t attention = 2 * QueryRows() + 2 * KvRows();
-  if (!IsMixture(layer)) return hidden * (attention + 3 * intermediate);
-  return hidden *
-         (attention + mixture.experts +
-          3 * (experts * mixture.intermediate + mixture.shared_intermediate));
+  const int64_t attention = AttentionMatrixSize();
+  if (!IsMixture(layer)) return attention + hidden * 3 * intermediate;
+  return attention +
+         hidden * (mixture.experts + 3 * (experts * mixture.intermediate +
+                                          mixture.shared_intermediate));
 }
 
 int64_t ModelConfig::LayerParameterCount(int64_t layer) const {
   const int64_t heads_norms = shared_qk_norm ? QueryRows() + KvRows()
                               : qk_norm      ? 2 * head_size
-                                             : 0;
+                                        : latent.query_rank + latent.kv_rank;
   const int64_t norms =
       hidden * ((input_norms ? 2 : 0) + (output_norms ? 2 : 0)) + heads_norms;
   const int64_t biases =
@@ -352,9 +457,11 @@ double ModelConfig::ForwardFlopsPerToken(int64_t sequence) const {
   for (int64_t layer = 0; layer < layers; ++layer) {
     weights += LayerMatrixSize(layer, mixture.per_token);
   }
-  // Scores and weighted values take 2 * QueryRows() operations each per key.
+  // Scores take 2 * QueryRows() operations per key, weighted values 2 *
+  // OutputColumns().
   const double keys = KeysPerQuery(sequence);
-  const double attention = 4.0 * static_cast<double>(layers * QueryRows());
+  const double attention =
+      2.0 * static_cast<double>(layers * (QueryRows() + OutputColumns()));
   return 2 * static_cast<double>(weights) + attention * keys;
 }
 
@@ -366,6 +473,15 @@ struct Preset {
 };
 
 constexpr int64_t kByteVocabulary = 264;
+
+// The factor of the rotation is 1: mscale and mscale_all_dim are equal.
+tensor_parallel::RotaryFrequencies YarnOfDeepSeek() {
+  return {.scaling = tensor_parallel::RotaryScaling::kYarn,
+          .factor = 40,
+          .low_turns = 1,
+          .high_turns = 32,
+          .original_positions = 4096};
+}
 
 // vocabulary, hidden, intermediate, layers, heads, kv_heads, head_size,
 // {rope_theta, ...}, norm_epsilon, tied_embeddings, max_positions,
@@ -498,6 +614,28 @@ const std::vector<Preset>& Presets() {
        {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
       {"llama-13b",
        {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
+      {"deepseek-v2-lite",
+       {.vocabulary = 102400,
+        .hidden = 2048,
+        .intermediate = 10944,
+        .layers = 27,
+        .heads = 16,
+        .kv_heads = 16,
+        .head_size = 192,
+        .rotary = YarnOfDeepSeek(),
+        .max_positions = 163840,
+        .architecture = Architecture::kDeepSeekV2,
+        .mixture = {.experts = 64,
+                    .per_token = 6,
+                    .intermediate = 1408,
+                    .shared_intermediate = 2816,
+                    .dense_layers = 1,
+                    .normalise = false},
+        .latent = {.kv_rank = 512,
+                   .nope = 128,
+                   .rope = 64,
+                   .value = 128,
+                   .score_mscale = 0.707}}},
       {"gpt-oss-20b",
        {.vocabulary = 201088,
         .hidden = 2880,
@@ -570,6 +708,32 @@ const std::vector<Preset>& Presets() {
         {8, 2, 14336, 0, 0, false, true, 1, 0.02}}},
       {"llama-70b",
        {32000, 8192, 28672, 80, 64, 8, 128, {1e4}, 1e-5, false, 4096}},
+      {"deepseek-v3",
+       {.vocabulary = 129280,
+        .hidden = 7168,
+        .intermediate = 18432,
+        .layers = 61,
+        .heads = 128,
+        .kv_heads = 128,
+        .head_size = 192,
+        .rotary = YarnOfDeepSeek(),
+        .max_positions = 163840,
+        .architecture = Architecture::kDeepSeekV3,
+        .mixture = {.experts = 256,
+                    .per_token = 8,
+                    .intermediate = 2048,
+                    .shared_intermediate = 2048,
+                    .dense_layers = 3,
+                    .sigmoid = true,
+                    .scale = 2.5,
+                    .groups = 8,
+                    .groups_per_token = 4},
+        .latent = {.query_rank = 1536,
+                   .kv_rank = 512,
+                   .nope = 128,
+                   .rope = 64,
+                   .value = 128,
+                   .score_mscale = 1}}},
   };
   return *presets;
 }

@@ -37,8 +37,25 @@ struct MixtureConfig {
   double balance = 0;     // router_aux_loss_coef
   // The router and the products of the experts have biases: GPT-OSS.
   bool biases = false;
+  // Groups of experts, of which a token chooses some (n_group, topk_group).
+  int64_t groups = 1;
+  int64_t groups_per_token = 1;
 
   friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
+};
+
+// Multi-head latent attention (tensor_parallel/blocks/latent_projection.h).
+struct LatentConfig {
+  int64_t query_rank = 0;   // q_lora_rank; 0: queries are projected directly.
+  int64_t kv_rank = 0;      // kv_lora_rank; 0: no latent attention.
+  int64_t nope = 0;         // qk_nope_head_dim
+  int64_t rope = 0;         // qk_rope_head_dim
+  int64_t value = 0;        // v_head_dim
+  bool interleaved = true;  // rope_interleave
+  // mscale_all_dim of yarn, which also scales the scores; 0: none.
+  double score_mscale = 0;
+
+  friend bool operator==(const LatentConfig&, const LatentConfig&) = default;
 };
 
 // Example:
@@ -54,10 +71,10 @@ struct MixtureConfig {
 // 2408.00118, and Gemma 3, 2503.19786; Yang et al., Qwen2, arXiv 2407.10671,
 // and Qwen3, arXiv 2505.09388; Abdin et al., Phi-3, arXiv 2404.14219; OLMo
 // Team, OLMo 2, arXiv 2501.00656; OpenAI, gpt-oss, 2508.10925; for mixtures of
-// experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, and DeepSeek-V3,
-// arXiv 2412.19437; for names and defaults transformers' LlamaConfig,
-// MistralConfig, Qwen2Config, Qwen3Config, MixtralConfig, Qwen3MoeConfig,
-// Dots1Config and GemmaConfig.
+// experts Jiang et al., Mixtral of Experts, arXiv 2401.04088, DeepSeek-V2,
+// arXiv 2405.04434, and DeepSeek-V3, arXiv 2412.19437; for names and defaults
+// transformers' LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config,
+// MixtralConfig, Qwen3MoeConfig, Dots1Config and GemmaConfig.
 struct ModelConfig {
   int64_t vocabulary = 0;    // vocab_size
   int64_t hidden = 0;        // hidden_size, of the residual stream
@@ -114,6 +131,9 @@ struct ModelConfig {
   double final_cap = 0;
   // Each head has a trained score of a key without a value: GPT-OSS.
   bool sinks = false;
+  // With latent attention, head_size is that of queries and keys, nope + rope,
+  // and kv_heads is `heads`: DeepSeek V2 and V3.
+  LatentConfig latent = {};
 
   // InvalidArgument, with the field, its value and the allowed range, for the
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
@@ -127,6 +147,20 @@ struct ModelConfig {
   // Rows of the query projection, and of each of the key and value projections.
   int64_t QueryRows() const { return heads * head_size; }
   int64_t KvRows() const { return kv_heads * head_size; }
+  bool IsLatent() const { return latent.kv_rank > 0; }
+  // Rows of the first projection of latent attention.
+  int64_t LatentRows() const {
+    return latent.query_rank + latent.kv_rank + latent.rope;
+  }
+  // The inputs of the queries' projection, and of the attention's output.
+  int64_t QueryInputs() const {
+    return latent.query_rank > 0 ? latent.query_rank : hidden;
+  }
+  int64_t OutputColumns() const {
+    return IsLatent() ? heads * latent.value : QueryRows();
+  }
+  // The part of a head that rotary positions may turn.
+  int64_t RotarySize() const { return IsLatent() ? latent.rope : head_size; }
   // The window of a layer; 0: none.
   int64_t WindowOf(int64_t layer) const {
     const bool is_full =
@@ -143,10 +177,7 @@ struct ModelConfig {
     return is_local ? &*local_rotary : &rotary;
   }
   // The factor of the products of queries and keys.
-  double ScoreScale() const {
-    return 1 / std::sqrt(score_scalar > 0 ? score_scalar
-                                          : static_cast<double>(head_size));
-  }
+  double ScoreScale() const;
   // The number of keys that a query attends to, averaged over the layers and
   // over the positions of a sequence of that length.
   double KeysPerQuery(int64_t sequence) const;
@@ -181,6 +212,8 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
  private:
+  // Elements of the matrices of an attention.
+  int64_t AttentionMatrixSize() const;
   // Elements of the matrices of a layer that has `experts` experts.
   int64_t LayerMatrixSize(int64_t layer, int64_t experts) const;
 };

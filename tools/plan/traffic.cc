@@ -104,14 +104,16 @@ class PassTraffic {
   void Backward(bool with_weights) {
     AddRecomputation();
     const int64_t layers = shapes_.layers, shared = SharedExperts();
-    Sums(2 * layers + shared + (shapes_.is_last ? 1 : 0));
+    Sums(layers + shared + (shapes_.is_last ? 1 : 0));
+    InputSums(layers);
     // Row-parallel layers gather the gradient of their output, once for both
     // halves of the backward pass. Column-parallel layers gather their input,
     // only for the gradients of weights.
     Gathers(2 * layers + shared + (shapes_.is_first ? 1 : 0));
     if (with_weights) {
       // A shared expert always has separate I and W.
-      Gathers(2 * layers + 2 * shared + (shapes_.is_last ? 1 : 0));
+      Gathers(layers + 2 * shared + (shapes_.is_last ? 1 : 0));
+      InputGathers(layers, /*with_rope=*/false);
     }
     PassRound(layers, /*backward=*/true);
     Dispatch(/*rows=*/2, /*weights=*/1, /*counts=*/0);
@@ -119,8 +121,9 @@ class PassTraffic {
 
   void BackwardWeight() {
     // Experts keep the gathered rows of their gradients.
-    Gathers(4 * shapes_.layers - shapes_.mixture.layers + 2 * SharedExperts() +
+    Gathers(3 * shapes_.layers - shapes_.mixture.layers + 2 * SharedExperts() +
             (shapes_.is_last ? 1 : 0));
+    InputGathers(shapes_.layers, /*with_rope=*/false);
   }
 
  private:
@@ -136,6 +139,24 @@ class PassTraffic {
   void Gathers(int64_t count) {
     if (!shapes_.sequence_parallel) return;
     Add(OpKind::kAllGather, shapes_.token_bytes(), count);
+  }
+
+  // The same for the inputs of attentions.
+  void InputSums(int64_t count) {
+    const OpKind kind =
+        shapes_.sequence_parallel ? OpKind::kReduceScatter : OpKind::kAllReduce;
+    AddInputs(kind, count, /*with_rope=*/true);
+  }
+  void InputGathers(int64_t count, bool with_rope) {
+    if (!shapes_.sequence_parallel) return;
+    AddInputs(OpKind::kAllGather, count, with_rope);
+  }
+  void AddInputs(OpKind kind, int64_t count, bool with_rope) {
+    const auto add = [&](int64_t width) {
+      Add(kind, shapes_.Values(shapes_.tokens * width), count);
+    };
+    for (const int64_t width : shapes_.inputs) add(width);
+    if (with_rope && shapes_.shared_rope > 0) add(shapes_.shared_rope);
   }
 
   int64_t SharedExperts() const {
@@ -157,7 +178,8 @@ class PassTraffic {
 
   void AddForwardLayers() {
     Sums(2 * shapes_.layers + SharedExperts());
-    Gathers(2 * shapes_.layers + SharedExperts());
+    Gathers(shapes_.layers + SharedExperts());
+    InputGathers(shapes_.layers, /*with_rope=*/true);
     PassRound(shapes_.layers, /*backward=*/false);
     Dispatch(/*rows=*/2, /*weights=*/1, /*counts=*/1);
   }
@@ -167,7 +189,8 @@ class PassTraffic {
     PassRound(shapes_.layers, /*backward=*/false);
     if (shapes_.recompute != Recompute::kFull) return;
     Sums(shapes_.layers);
-    Gathers(2 * shapes_.layers + SharedExperts() + (shapes_.is_last ? 1 : 0));
+    Gathers(shapes_.layers + SharedExperts() + (shapes_.is_last ? 1 : 0));
+    InputGathers(shapes_.layers, /*with_rope=*/true);
     Dispatch(/*rows=*/1, /*weights=*/1, /*counts=*/1);
   }
 

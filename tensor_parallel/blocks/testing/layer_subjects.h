@@ -80,6 +80,20 @@ struct Setting {
             .window = options.window,
             .dtype = options.dtype};
   }
+  AttentionOptions latent_attention() const {
+    AttentionOptions attention = this->attention();
+    attention.kv_heads = attention.heads;
+    attention.head_size = 7;
+    attention.qkv_bias = attention.output_bias = attention.qk_norm = false;
+    attention.latent = {.query_rank = options.query_rank,
+                        .kv_rank = 5,
+                        .nope = 3,
+                        .rope = 4,
+                        .value = options.query_rank > 0 ? 5 : 7,
+                        .interleaved = options.query_rank > 0,
+                        .norm_epsilon = 1e-3};
+    return attention;
+  }
   MoeOptions moe() const {
     const bool sigmoid = options.score == RouterScore::kSigmoid;
     return {

@@ -45,11 +45,12 @@ Made MakeLinear(const Setting& setting, bool columns) {
                                                  .dtype = o.dtype}));
 }
 
-Made MakeBlock(const Setting& setting, const MoeOptions& moe) {
+Made MakeBlock(const Setting& setting, const MoeOptions& moe,
+               const AttentionOptions& attention) {
   return Wrap<BlockSubject>(
       setting, TransformerBlock::Create(
                    setting.tensor, setting.context,
-                   {.attention = setting.attention(),
+                   {.attention = attention,
                     .hidden = setting.options.hidden,
                     .mlp_bias = setting.options.bias,
                     .moe = moe,
@@ -88,7 +89,9 @@ std::ostream& operator<<(std::ostream& os, SubjectKind kind) {
                                     "TransformerBlock",
                                     "OutputHead",
                                     "MoeMlp",
-                                    "MoeBlock"};
+                                    "MoeBlock",
+                                    "LatentAttention",
+                                    "LatentBlock"};
   return os << kNames[static_cast<size_t>(kind)];
 }
 
@@ -119,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
       return Wrap<AttentionSubject>(
           setting, Attention::Create(tensor, context, setting.attention()));
     case SubjectKind::kTransformerBlock:
-      return MakeBlock(setting, {});
+      return MakeBlock(setting, {}, setting.attention());
     case SubjectKind::kOutputHead:
       return MakeHead(setting);
     case SubjectKind::kMoeMlp:
@@ -129,7 +132,13 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
                                               .context = context.group},
                                              setting.moe()));
     case SubjectKind::kMoeBlock:
-      return MakeBlock(setting, setting.moe());
+      return MakeBlock(setting, setting.moe(), setting.attention());
+    case SubjectKind::kLatentAttention:
+      return Wrap<AttentionSubject>(
+          setting,
+          Attention::Create(tensor, context, setting.latent_attention()));
+    case SubjectKind::kLatentBlock:
+      return MakeBlock(setting, {}, setting.latent_attention());
   }
   return absl::InvalidArgumentError("unknown kind");
 }

@@ -32,6 +32,9 @@ enum class SubjectKind {
   // The context group is also the expert group.
   kMoeMlp,
   kMoeBlock,
+  // With SubjectOptions::heads heads.
+  kLatentAttention,
+  kLatentBlock,
 };
 
 std::ostream& operator<<(std::ostream& os, SubjectKind kind);
@@ -46,6 +49,8 @@ struct SubjectOptions {
   int64_t heads = 6;
   int64_t kv_heads = 2;
   bool qk_norm = true;
+  // For latent attention, whose values are smaller than keys if it is not 0.
+  int64_t query_rank = 3;
   int64_t window = 0;
   DType dtype = DType::kF64;
   bool bias = true;

@@ -42,6 +42,26 @@ std::vector<Case> Cases() {
       }
     }
   }
+  for (const int64_t terms : {1, 2}) {
+    for (const bool biased : {true, false}) {
+      RouterOptions options = {.per_token = 3,
+                               .groups = 4,
+                               .groups_per_token = 2,
+                               .group_terms = terms};
+      cases.push_back({9, 12, options, biased});
+      options.score = RouterScore::kSigmoid;
+      cases.push_back({9, 12, options, biased});
+      options.groups = 64;
+      options.groups_per_token = 40;
+      options.per_token = 6;
+      cases.push_back({3, 128, options, biased});
+    }
+  }
+  cases.push_back({4, 8, {.per_token = 2, .groups = 8, .groups_per_token = 3}});
+  cases.push_back(
+      {4,
+       80,
+       {.per_token = 7, .groups = 2, .groups_per_token = 1, .group_terms = 2}});
   cases.push_back({6, 70, {.per_token = 8}});
   cases.push_back({5, 33, {.per_token = 33, .normalise = false}});
   return cases;
@@ -64,8 +84,24 @@ std::vector<double> ScoresOf(const Case& c, const std::vector<double>& logits,
   return scores;
 }
 
-// Selects experts by sorting all scores.
+// Selects groups and then experts by sorting all scores.
 std::vector<int64_t> BestExperts(const Case& c, std::vector<double> keys) {
+  const int64_t size = c.experts / c.options.groups;
+  std::vector<double> sums;
+  for (int64_t first = 0; first < c.experts; first += size) {
+    std::vector<double> group(keys.begin() + first,
+                              keys.begin() + first + size);
+    std::sort(group.rbegin(), group.rend());
+    group.resize(c.options.group_terms);
+    sums.push_back(std::accumulate(group.begin(), group.end(), 0.0));
+  }
+  std::vector<double> best = sums;
+  std::sort(best.rbegin(), best.rend());
+  for (int64_t e = 0; e < c.experts; ++e) {
+    if (sums[e / size] < best[c.options.groups_per_token - 1]) {
+      keys[e] = -std::numeric_limits<double>::infinity();
+    }
+  }
   std::vector<int64_t> order(keys.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -270,6 +306,23 @@ TEST_P(OpsConformanceTest, RouterRefusesWhatDoesNotFit) {
           {.per_token = 4}, logits.view(), none.view(), wide.view(), more}),
       refused("Route: 4 experts for a token; it should be at least 1 and at "
               "most their number, which is 3."));
+  const auto route = [&](const RouterOptions& options) {
+    return ops().Run(
+        op::Route{options, logits.view(), none.view(), weights.view(), ids});
+  };
+  EXPECT_THAT(route({.per_token = 2, .groups = 2}),
+              refused("Route: 2 groups of 3 experts; it should be a divisor of "
+                      "their number, from 1 to 64."));
+  EXPECT_THAT(route({.per_token = 2, .groups = 3, .groups_per_token = 4}),
+              refused("Route: 4 groups for a token, of 3 groups of 1 experts"));
+  EXPECT_THAT(route({.per_token = 2, .groups = 3, .groups_per_token = 1}),
+              refused("it should be from 1 to 3, with at least 2 experts"));
+  EXPECT_THAT(route({.per_token = 2,
+                     .groups = 3,
+                     .groups_per_token = 2,
+                     .group_terms = 2}),
+              refused("Route: the score of a group of 1 experts is the sum of "
+                      "2; it should be 1 or 2"));
   EXPECT_THAT(ops().Run(op::Route{{.per_token = 2},
                                   logits.view(),
                                   weights.view(),

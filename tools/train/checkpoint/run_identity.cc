@@ -114,7 +114,18 @@ std::string TextOfMixture(const model_files::MixtureConfig& mixture) {
       " shared, from layer ", mixture.dense_layers,
       mixture.sigmoid ? ", sigmoid" : ", softmax",
       mixture.normalise ? ", normalised to " : ", times ", mixture.scale,
-      ", balance ", mixture.balance, mixture.biases ? ", biases" : "");
+      ", balance ", mixture.balance, mixture.biases ? ", biases" : "",
+      mixture.groups == 1 ? std::string()
+                          : absl::StrCat(", ", mixture.groups_per_token, " of ",
+                                         mixture.groups, " groups"));
+}
+
+std::string TextOfLatent(const model_files::LatentConfig& latent) {
+  if (latent.kv_rank == 0) return "none";
+  return absl::StrCat("ranks ", latent.query_rank, " and ", latent.kv_rank,
+                      ", heads of ", latent.nope, " + ", latent.rope, " and ",
+                      latent.value, latent.interleaved ? "" : ", halves",
+                      ", mscale ", latent.score_mscale);
 }
 
 Differences OfModels(const model_files::ModelConfig& saved,
@@ -162,6 +173,8 @@ Differences OfModels(const model_files::ModelConfig& saved,
   found.Compare("attn_logit_softcapping", saved.attention_cap,
                 now.attention_cap);
   found.Compare("final_logit_softcapping", saved.final_cap, now.final_cap);
+  found.Compare("latent attention", TextOfLatent(saved.latent),
+                TextOfLatent(now.latent));
   found.Compare("mixture of experts", TextOfMixture(saved.mixture),
                 TextOfMixture(now.mixture));
   return found;

@@ -101,6 +101,12 @@ std::string RunTensorName(LlamaPart part, int64_t layer) {
       return OfLayer(layer, "attention.key_norm.weight");
     case LlamaPart::kSinks:
       return OfLayer(layer, "attention.sinks");
+    case LlamaPart::kLatentDown:
+      return OfLayer(layer, "attention.latent_down.weight");
+    case LlamaPart::kQueryUp:
+      return OfLayer(layer, "attention.query_up.weight");
+    case LlamaPart::kKvUp:
+      return OfLayer(layer, "attention.kv_up.weight");
     case LlamaPart::kAttentionOutputNorm:
       return OfLayer(layer, "attention_output_norm.weight");
     case LlamaPart::kMlpNorm:

@@ -27,10 +27,23 @@ absl::StatusOr<Cut> CutOf(const tp::Parameter& parameter,
                           const model_files::ModelConfig& model,
                           int64_t ranks) {
   const std::string& name = parameter.name();
-  const bool by_rows = absl::EndsWith(name, "qkv.weight") ||
-                       absl::EndsWith(name, "gate_up.weight");
+  bool by_rows = absl::EndsWith(name, "qkv.weight") ||
+                 absl::EndsWith(name, "gate_up.weight");
   std::vector<tp::FusedPart> parts;
-  if (absl::StrContains(name, ".attention.")) {
+  const model_files::LatentConfig& latent = model.latent;
+  if (absl::EndsWith(name, ".latent_down.weight")) {
+    by_rows = true;
+    if (latent.query_rank > 0) {
+      parts.push_back({.size = latent.query_rank, .replicated = true});
+    }
+    parts.push_back({.size = latent.kv_rank + latent.rope, .replicated = true});
+  } else if (model.IsLatent() && absl::StrContains(name, ".attention.")) {
+    by_rows = !absl::EndsWith(name, ".output.weight");
+    parts = {tp::HeadsPart(model.heads, !by_rows ? latent.value
+                                        : absl::EndsWith(name, ".kv_up.weight")
+                                            ? latent.nope + latent.value
+                                            : model.head_size)};
+  } else if (absl::StrContains(name, ".attention.")) {
     TESSERA_ASSIGN_OR_RETURN(parts, tp::QkvParts(model.heads, model.kv_heads,
                                                  model.head_size, ranks));
   } else {
@@ -94,6 +107,9 @@ bool Locate(const tp::Parameter& parameter, int64_t rank,
 bool IsHiddenMatrix(std::string_view parameter) {
   return absl::EndsWith(parameter, ".attention.qkv.weight") ||
          absl::EndsWith(parameter, ".attention.output.weight") ||
+         absl::EndsWith(parameter, ".latent_down.weight") ||
+         absl::EndsWith(parameter, ".query_up.weight") ||
+         absl::EndsWith(parameter, ".kv_up.weight") ||
          absl::EndsWith(parameter, ".gate_up.weight") ||
          absl::EndsWith(parameter, ".down.weight");
 }

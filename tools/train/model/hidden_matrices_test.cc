@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -45,8 +47,10 @@ TEST(HiddenMatricesTest, IncludeAttentionMlpsAndExperts) {
        {"layers.0.attention.qkv.weight", "layers.12.attention.output.weight",
         "layers.0.mlp.gate_up.weight", "layers.0.mlp.down.weight",
         "layers.3.mlp.experts.gate_up.weight",
-        "layers.3.mlp.experts.down.weight",
-        "layers.3.mlp.shared.down.weight"}) {
+        "layers.3.mlp.experts.down.weight", "layers.3.mlp.shared.down.weight",
+        "layers.0.attention.latent_down.weight",
+        "layers.0.attention.query_up.weight",
+        "layers.0.attention.kv_up.weight"}) {
     EXPECT_TRUE(IsHiddenMatrix(name)) << name;
   }
   for (const char* name :
@@ -102,6 +106,44 @@ TEST(HiddenMatricesTest, QueriesKeysAndValuesAreThreeMatrices) {
       }
     }
   }
+}
+
+// Each rank has the whole projection to latent vectors, and some heads of the
+// others.
+TEST(HiddenMatricesTest, ProjectionsOfLatentAttention) {
+  model_files::ModelConfig config = Config();
+  config.kv_heads = config.heads;
+  config.head_size = 7;
+  config.latent = {
+      .query_rank = 5, .kv_rank = 6, .nope = 3, .rope = 4, .value = 2};
+  const MatrixRanks ranks = {.tensor_rank = 1, .tensor_ranks = 4};
+  const auto check = [&](const std::string& name, std::vector<int64_t> shape,
+                         tensor_parallel::IndexRange rows,
+                         tensor_parallel::IndexRange columns,
+                         std::vector<MatrixPart> wholes) {
+    SCOPED_TRACE(name);
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const auto parameter,
+        ParameterOf({.name = absl::StrCat("layers.0.attention.", name),
+                     .shape = std::move(shape),
+                     .rows = {{rows}},
+                     .columns = columns}));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto matrices,
+                                 HiddenMatricesOf(parameter, config, ranks));
+    ASSERT_THAT(matrices, SizeIs(wholes.size()));
+    for (size_t m = 0; m < wholes.size(); ++m) {
+      EXPECT_EQ(matrices[m].whole, wholes[m]);
+      const MatrixPart& own = matrices[m].parts[1];
+      EXPECT_EQ(own.columns, columns);
+      EXPECT_EQ(own.rows, wholes.size() > 1 ? wholes[m].rows : rows);
+    }
+  };
+  check("latent_down.weight", {15, 20}, {0, 15}, {0, 20},
+        {{{0, 5}, {0, 20}}, {{5, 15}, {0, 20}}});
+  // Of 6 heads, ranks have 2, 2, 1 and 1.
+  check("query_up.weight", {42, 5}, {14, 28}, {0, 5}, {{{0, 42}, {0, 5}}});
+  check("kv_up.weight", {30, 6}, {10, 20}, {0, 6}, {{{0, 30}, {0, 6}}});
+  check("output.weight", {20, 12}, {0, 20}, {4, 8}, {{{0, 20}, {0, 12}}});
 }
 
 // 4 experts of 5 units over 2 expert ranks and 2 tensor ranks: gate and up of

@@ -38,6 +38,15 @@ tp::TransformerBlockOptions BlockOptionsOf(const RunOptions& options,
                      .cap = model.attention_cap,
                      .window = model.WindowOf(layer),
                      .dtype = options.dtype};
+  if (model.IsLatent()) {
+    // The norms of latent vectors have the default epsilon in transformers.
+    block.attention.latent = {.query_rank = model.latent.query_rank,
+                              .kv_rank = model.latent.kv_rank,
+                              .nope = model.latent.nope,
+                              .rope = model.latent.rope,
+                              .value = model.latent.value,
+                              .interleaved = model.latent.interleaved};
+  }
   block.attention.rotary.reset();
   if (const auto* const rotary = model.RotaryOf(layer)) {
     block.attention.rotary = *rotary;

@@ -25,7 +25,12 @@ inline tensor_parallel::MoeOptions MixtureOptions(
                                               : RouterScore::kSoftmax,
                      .per_token = mixture.per_token,
                      .normalise = mixture.normalise,
-                     .scale = mixture.scale},
+                     .scale = mixture.scale,
+                     .groups = mixture.groups,
+                     .groups_per_token = mixture.groups_per_token,
+                     .group_terms = mixture.groups == 1 ? 1
+                                    : mixture.sigmoid   ? 2
+                                                        : 1},
           .router_bias = mixture.sigmoid,
           .biases = mixture.biases,
           .shared_hidden = mixture.shared_intermediate,

@@ -91,7 +91,8 @@ TEST(MeshParityTest, HybridShardingMatchesLossesOfOneRank) {
 // Every way to divide experts, in f32, as long as no rounding moves a token to
 // another expert (covering_parity_test has mixtures in f64).
 TEST(MeshParityTest, MixturesMatchLossesOfOneRank) {
-  for (const std::string architecture : {"mixtral", "dots1", "gpt_oss"}) {
+  for (const std::string architecture :
+       {"mixtral", "dots1", "gpt_oss", "deepseek3"}) {
     ParityCase run = {.architecture = architecture, .clip = true, .steps = 6};
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
                                  TrainCase(PlainCase(run)));

@@ -25,6 +25,12 @@ Tensors LayerTensors(std::string_view name, ReferenceLayer& layer) {
   if (name == "attention.qkv.weight") {
     return {&layer.query, &layer.key, &layer.value};
   }
+  if (name == "attention.latent_down.weight") {
+    if (layer.query_down.empty()) return {&layer.kv_down};
+    return {&layer.query_down, &layer.kv_down};
+  }
+  if (name == "attention.query_up.weight") return {&layer.query};
+  if (name == "attention.kv_up.weight") return {&layer.kv_up};
   if (name == "attention.qkv.bias") {
     return {&layer.query_bias, &layer.key_bias, &layer.value_bias};
   }

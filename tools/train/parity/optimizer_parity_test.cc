@@ -71,7 +71,7 @@ TEST(MuonParityTest, EveryStageAndLayoutMatchesLossesOfOneRank) {
 
 // Each expert is a matrix.
 TEST(MuonParityTest, MixturesMatchLossesOfOneRank) {
-  for (const std::string architecture : {"mixtral", "dots1"}) {
+  for (const std::string architecture : {"mixtral", "dots1", "deepseek3"}) {
     ParityCase run = MuonCase();
     run.architecture = architecture;
     run.steps = 6;

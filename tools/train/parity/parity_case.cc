@@ -13,6 +13,48 @@
 
 namespace tessera::train {
 
+namespace {
+
+bool IsLatent(std::string_view architecture) {
+  return architecture == "deepseek2" || architecture == "deepseek3";
+}
+
+void SetDeepSeek(bool is_v3, RunOptions& options) {
+  model_files::ModelConfig& model = options.model;
+  model.architecture = is_v3 ? model_files::Architecture::kDeepSeekV3
+                             : model_files::Architecture::kDeepSeekV2;
+  model.latent = {.query_rank = is_v3 ? 7 : 0,
+                  .kv_rank = 6,
+                  .nope = 3,
+                  .rope = 4,
+                  .value = is_v3 ? 5 : 7,
+                  .interleaved = !is_v3,
+                  .score_mscale = is_v3 ? 0.8 : 0};
+  model.kv_heads = model.heads;
+  model.head_size = model.latent.nope + model.latent.rope;
+  if (is_v3) {
+    model.rotary = {.base = 100,
+                    .scaling = tensor_parallel::RotaryScaling::kYarn,
+                    .factor = 4,
+                    .low_turns = 0.1,
+                    .high_turns = 2,
+                    .original_positions = 16};
+    options.router_bias_rate = 0.01;
+  }
+  model.mixture = {.experts = 8,
+                   .per_token = 3,
+                   .intermediate = 3,
+                   .shared_intermediate = 6,
+                   .dense_layers = 1,
+                   .sigmoid = is_v3,
+                   .normalise = is_v3,
+                   .scale = 1.5,
+                   .groups = 4,
+                   .groups_per_token = 3};
+}
+
+}  // namespace
+
 ParityCase PlainCase(const ParityCase& run) {
   return {.micro_batch = run.dpo ? 2 : ParityCase().micro_batch,
           .architecture = run.architecture,
@@ -41,7 +83,7 @@ ParityCase PlainCase(const ParityCase& run) {
 
 bool IsMixture(std::string_view architecture) {
   return architecture == "mixtral" || architecture == "dots1" ||
-         architecture == "gpt_oss";
+         architecture == "gpt_oss" || IsLatent(architecture);
 }
 
 double RoundingFactor(const ParityCase& run) {
@@ -149,6 +191,8 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                              .balance = 0.1,
                              .biases = true};
   }
+  if (IsLatent(run.architecture))
+    SetDeepSeek(run.architecture == "deepseek3", options);
   if (run.multiples_of_16) {
     options.model.hidden = 32;
     options.model.intermediate = 96;
@@ -346,7 +390,8 @@ std::vector<ParityOption> MakeOptions() {
           {"lossless", off_on},
           {"architecture",
            {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",
-            "dots1", "gemma", "gemma2", "olmo2", "smollm3", "gpt_oss"}},
+            "dots1", "gemma", "gemma2", "olmo2", "smollm3", "gpt_oss",
+            "deepseek2", "deepseek3"}},
           {"documents", off_on},
           {"tied", off_on},
           {"clip", off_on},

@@ -90,7 +90,8 @@ struct ParityCase {
   // of three layers), olmo2 (norms of outputs alone, norms of all heads
   // together), smollm3 (a layer without rotary positions, yarn), gpt_oss
   // (sinks, 4 experts with biases, clamps, windows in two of three layers,
-  // yarn)
+  // yarn), deepseek2 (latent attention, groups of experts), deepseek3 (the same
+  // with a latent vector of queries, sigmoids, biases that move, yarn)
   std::string architecture = "llama";
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;

@@ -70,7 +70,8 @@ TEST_F(ParityOptionsTest, CoversImportantPairs) {
       EXPECT_GE(RowsWith(axis, size, "documents", "on"), 1) << axis << size;
       for (const char* architecture :
            {"llama", "llama3.1", "mistral", "qwen2", "qwen3", "mixtral",
-            "dots1", "gemma", "gemma2", "olmo2", "smollm3", "gpt_oss"}) {
+            "dots1", "gemma", "gemma2", "olmo2", "smollm3", "gpt_oss",
+            "deepseek2", "deepseek3"}) {
         EXPECT_GE(RowsWith(axis, size, "architecture", architecture), 1)
             << axis << size << architecture;
       }
@@ -88,7 +89,8 @@ TEST_F(ParityOptionsTest, CoversImportantPairs) {
 
 TEST_F(ParityOptionsTest, CoversPairsOfExperts) {
   for (const char* ep : {"2", "4"}) {
-    for (const char* architecture : {"mixtral", "dots1", "gpt_oss"}) {
+    for (const char* architecture :
+         {"mixtral", "dots1", "gpt_oss", "deepseek2", "deepseek3"}) {
       EXPECT_GE(RowsWith("ep", ep, "architecture", architecture), 1);
     }
     for (const char* zero : {"0", "1", "2", "3"}) {

@@ -39,17 +39,22 @@ void GluBackward(GluKind kind, const Numbers& dy, const Numbers& gate,
 struct HeadSizes {
   size_t sequences, length, heads, kv_heads, head_size;
   double scale = 1, cap = 0;  // Of scores; a cap of 0 is none.
+  size_t value_size = 0;
+  // The part of a head that is rotated, and whether its pairs are adjacent.
+  size_t rotary_begin = 0, rotary_size = 0;
+  bool adjacent_pairs = false;
 };
 
-// Rotates the pairs (j, j + d/2) of each of a token's `heads` heads by position
-// times frequency times `direction`, which is 1, or -1 for gradients.
+// Rotates the pairs (j, j + d/2), or (2j, 2j + 1), of d elements of each of a
+// token's `heads` heads by position times frequency times `direction`, which is
+// 1, or -1 for gradients.
 void Rotate(const HeadSizes& sizes, size_t heads,
             const RotaryFrequencies& rotary, double direction, Numbers& x);
 
 // softmax(capped(scale q k^T)) v. A token attends to `seen` keys, the last of
-// which is its own. q is [tokens, heads, d], k and v are [tokens, kv_heads, d].
-// Each head's sink, if there are any, is the score of one more key, whose value
-// is zero.
+// which is its own. q is [tokens, heads, d], k is [tokens, kv_heads, d], v and
+// the result have heads of value_size. Each head's sink, if there are any, is
+// the score of one more key, whose value is zero.
 Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
                const Numbers& k, const Numbers& v, const Numbers& sinks);
 void AttendBackward(const HeadSizes& sizes, const Counts& seen,
@@ -233,14 +238,17 @@ double FrequencyOf(const RotaryFrequencies& rotary, size_t pair, size_t turned,
 void Rotate(const HeadSizes& sizes, size_t heads,
             const RotaryFrequencies& rotary, double direction, Numbers& x) {
   const size_t d = sizes.head_size;
-  const auto turned =
-      static_cast<size_t>(static_cast<double>(d) * rotary.partial);
+  const auto turned = static_cast<size_t>(
+      static_cast<double>(sizes.rotary_size) * rotary.partial);
   for (size_t at = 0; at < x.size(); at += d) {
     const size_t position = at / (d * heads) % sizes.length;
     for (size_t j = 0; j < turned / 2; ++j) {
       const double angle = direction * static_cast<double>(position) *
                            FrequencyOf(rotary, j, turned, sizes.length);
-      double &a = x[at + j], &b = x[at + j + turned / 2];
+      const size_t first_of_part = at + sizes.rotary_begin;
+      double& a = x[first_of_part + (sizes.adjacent_pairs ? 2 * j : j)];
+      double& b = x[first_of_part +
+                    (sizes.adjacent_pairs ? 2 * j + 1 : j + turned / 2)];
       const double c = rotary.attention_factor * std::cos(angle);
       const double s = rotary.attention_factor * std::sin(angle);
       const double first = a * c - b * s;
@@ -266,11 +274,13 @@ namespace {
 
 // One query of a head, and the keys to which it attends.
 struct Query {
-  size_t at;         // The offset in q and in the output.
-  size_t first_key;  // The offset of the first key in k and v.
+  size_t at;         // The offset in q.
+  size_t first_key;  // The offset of the first key in k.
   size_t stride;     // The distance between keys.
   size_t keys;       // The number of keys, up to its own position.
   size_t head;
+  size_t result;                     // The offset in the result.
+  size_t first_value, value_stride;  // Like the keys, in v.
 };
 
 template <typename Function>
@@ -282,11 +292,15 @@ void ForEachQuery(const HeadSizes& s, const Counts& seen, Function function) {
         const size_t first = sequence * s.length;
         const size_t keys = seen[first + i];
         const size_t key = first + i + 1 - keys;
-        function(Query{.at = ((first + i) * s.heads + h) * d,
-                       .first_key = (key * s.kv_heads + h / sharing) * d,
-                       .stride = s.kv_heads * d,
-                       .keys = keys,
-                       .head = h});
+        function(Query{
+            .at = ((first + i) * s.heads + h) * d,
+            .first_key = (key * s.kv_heads + h / sharing) * d,
+            .stride = s.kv_heads * d,
+            .keys = keys,
+            .head = h,
+            .result = ((first + i) * s.heads + h) * s.value_size,
+            .first_value = (key * s.kv_heads + h / sharing) * s.value_size,
+            .value_stride = s.kv_heads * s.value_size});
       }
     }
   }
@@ -323,14 +337,15 @@ Numbers ScoresOf(const HeadSizes& sizes, const Query& query, const Numbers& q,
 
 Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
                const Numbers& k, const Numbers& v, const Numbers& sinks) {
-  const size_t d = sizes.head_size;
-  Numbers y(q.size());
+  const size_t d = sizes.value_size;
+  Numbers y(q.size() / sizes.head_size * d);
   ForEachQuery(sizes, seen, [&](const Query& query) {
     const Numbers scores = ScoresOf(sizes, query, q, k, sinks);
     const Numbers p = Softmax(scores.data(), scores.size());
     for (size_t j = 0; j < query.keys; ++j) {
       for (size_t i = 0; i < d; ++i) {
-        y[query.at + i] += p[j] * v[query.first_key + j * query.stride + i];
+        y[query.result + i] +=
+            p[j] * v[query.first_value + j * query.value_stride + i];
       }
     }
   });
@@ -349,7 +364,11 @@ void AttendBackward(const HeadSizes& sizes, const Counts& seen,
     const Numbers p = Softmax(scores.data(), scores.size());
     Numbers dp(query.keys);
     for (size_t j = 0; j < query.keys; ++j) {
-      dp[j] = Dot(&dy[query.at], &v[query.first_key + j * query.stride], d);
+      const size_t value = query.first_value + j * query.value_stride;
+      dp[j] = Dot(&dy[query.result], &v[value], sizes.value_size);
+      for (size_t i = 0; i < sizes.value_size; ++i) {
+        dv[value + i] += p[j] * dy[query.result + i];
+      }
     }
     const double mean = Dot(p.data(), dp.data(), query.keys);
     if (!sinks.empty()) dsinks[query.head] -= p[query.keys] * mean;
@@ -360,7 +379,6 @@ void AttendBackward(const HeadSizes& sizes, const Counts& seen,
       for (size_t i = 0; i < d; ++i) {
         dq[query.at + i] += ds * k[key + i];
         dk[key + i] += ds * q[query.at + i];
-        dv[key + i] += p[j] * dy[query.at + i];
       }
     }
   });
@@ -390,10 +408,23 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
   weights.embedding = Zeros(model.vocabulary, model.hidden);
   for (int64_t l = 0; l < model.layers; ++l) {
     ReferenceLayer& layer = weights.layers.emplace_back();
-    layer = {.query = Zeros(queries, model.hidden),
-             .key = Zeros(kvs, model.hidden),
-             .value = Zeros(kvs, model.hidden),
-             .output = Zeros(model.hidden, queries)};
+    const model_files::LatentConfig& latent = model.latent;
+    if (latent.kv_rank > 0) {
+      layer = {.query = Zeros(queries, latent.query_rank > 0 ? latent.query_rank
+                                                             : model.hidden),
+               .output = Zeros(model.hidden, model.heads * latent.value),
+               .query_norm = Zeros(latent.query_rank, 1),
+               .key_norm = Zeros(latent.kv_rank, 1),
+               .query_down = Zeros(latent.query_rank, model.hidden),
+               .kv_down = Zeros(latent.kv_rank + latent.rope, model.hidden),
+               .kv_up = Zeros(model.heads * (latent.nope + latent.value),
+                              latent.kv_rank)};
+    } else {
+      layer = {.query = Zeros(queries, model.hidden),
+               .key = Zeros(kvs, model.hidden),
+               .value = Zeros(kvs, model.hidden),
+               .output = Zeros(model.hidden, queries)};
+    }
     if (model.input_norms) {
       layer.attention_norm = layer.mlp_norm = Zeros(model.hidden, 1);
     }
@@ -452,12 +483,15 @@ std::vector<NamedWeights> TensorsOf(ReferenceWeights& weights) {
     const std::string at = "model.layers." + std::to_string(l) + ".";
     for (const NamedWeights& tensor : std::initializer_list<NamedWeights>{
              {"input_layernorm.weight", &layer.attention_norm},
-             {"self_attn.q_proj.weight", &layer.query},
+             {"self_attn.q_a_proj.weight", &layer.query_down},
+             {"self_attn.q_proj.weight", &layer.query},  // Or q_b_proj.
              {"self_attn.q_proj.bias", &layer.query_bias},
              {"self_attn.k_proj.weight", &layer.key},
              {"self_attn.k_proj.bias", &layer.key_bias},
              {"self_attn.v_proj.weight", &layer.value},
              {"self_attn.v_proj.bias", &layer.value_bias},
+             {"self_attn.kv_a_proj_with_mqa.weight", &layer.kv_down},
+             {"self_attn.kv_b_proj.weight", &layer.kv_up},
              {"self_attn.o_proj.weight", &layer.output},
              {"self_attn.o_proj.bias", &layer.output_bias},
              {"self_attn.sinks", &layer.sinks},
@@ -533,8 +567,10 @@ using plain::Numbers;
 
 // The intermediate results of a layer.
 struct LayerPass {
-  plain::Counts seen;              // The number of keys of each token.
-  Numbers query_input, key_input;  // The inputs of the heads' norms.
+  plain::Counts seen;  // The number of keys of each token.
+  // The inputs of the heads' norms, or of those of latent vectors.
+  Numbers query_input, key_input;
+  Numbers query_latent, kv_latent;  // Normalised.
   Numbers input, normalised, query, key, value, attended;
   Numbers attention_output, mlp_output;  // The inputs of the outputs' norms.
   Numbers middle, middle_normalised, gate, up, product;
@@ -624,8 +660,15 @@ class Model {
                std::pow(model.score_scalar > 0
                             ? model.score_scalar
                             : static_cast<double>(model.head_size),
-                        -0.5),
-               model.attention_cap} {}
+                        -0.5) *
+                   LatentScale(model),
+               model.attention_cap,
+               static_cast<size_t>(IsLatent() ? model.latent.value
+                                              : model.head_size),
+               static_cast<size_t>(model.latent.nope),
+               static_cast<size_t>(IsLatent() ? model.latent.rope
+                                              : model.head_size),
+               IsLatent() && model.latent.interleaved} {}
 
   void Forward() {
     Numbers x;
@@ -694,6 +737,13 @@ class Model {
   }
 
  private:
+  bool IsLatent() const { return model_.latent.kv_rank > 0; }
+  // The square of yarn's factor of scores.
+  static double LatentScale(const model_files::ModelConfig& model) {
+    if (model.rotary.scaling != RotaryScaling::kYarn) return 1;
+    const double share = model.latent.score_mscale;
+    return std::pow(1 + 0.1 * share * std::log(model.rotary.factor), 2);
+  }
   double EmbeddingFactor() const {
     return model_.scaled_embedding ? std::pow(width_, 0.5) : 1;
   }
@@ -766,6 +816,97 @@ class Model {
     plain::Rotate(heads_, heads_.kv_heads, *rotary, direction, key);
   }
 
+  void SetHeads(const ReferenceLayer& w, LayerPass& p) const {
+    p.query = plain::Linear(p.normalised, w.query, width_);
+    p.key = plain::Linear(p.normalised, w.key, width_);
+    p.value = plain::Linear(p.normalised, w.value, width_);
+    AddBias(w.query_bias, p.query);
+    AddBias(w.key_bias, p.key);
+    AddBias(w.value_bias, p.value);
+    if (!model_.qk_norm) return;
+    p.query_input = std::move(p.query);
+    p.key_input = std::move(p.key);
+    p.query = plain::RmsNorm(p.query_input, w.query_norm, model_.norm_epsilon);
+    p.key = plain::RmsNorm(p.key_input, w.key_norm, model_.norm_epsilon);
+  }
+
+  // The epsilon of the norms of latent vectors.
+  static constexpr double kLatentEpsilon = 1e-6;
+
+  void SetLatentHeads(const ReferenceLayer& w, LayerPass& p) const {
+    const auto rank = static_cast<size_t>(model_.latent.kv_rank);
+    const auto rope = static_cast<size_t>(model_.latent.rope);
+    const auto nope = static_cast<size_t>(model_.latent.nope);
+    if (w.query_down.empty()) {
+      p.query = plain::Linear(p.normalised, w.query, width_);
+    } else {
+      p.query_input = plain::Linear(p.normalised, w.query_down, width_);
+      p.query_latent =
+          plain::RmsNorm(p.query_input, w.query_norm, kLatentEpsilon);
+      p.query = plain::Linear(p.query_latent, w.query, w.query_norm.size());
+    }
+    const Numbers down = plain::Linear(p.normalised, w.kv_down, width_);
+    for (size_t t = 0; t < tokens(); ++t) {
+      const double* const row = &down[t * (rank + rope)];
+      p.key_input.insert(p.key_input.end(), row, row + rank);
+    }
+    p.kv_latent = plain::RmsNorm(p.key_input, w.key_norm, kLatentEpsilon);
+    const Numbers up = plain::Linear(p.kv_latent, w.kv_up, rank);
+    const size_t size = nope + heads_.value_size;
+    for (size_t head = 0; head < tokens() * heads_.heads; ++head) {
+      const double* const own = &up[head * size];
+      const double* const shared =
+          &down[head / heads_.heads * (rank + rope) + rank];
+      p.key.insert(p.key.end(), own, own + nope);
+      p.key.insert(p.key.end(), shared, shared + rope);
+      p.value.insert(p.value.end(), own + nope, own + size);
+    }
+  }
+
+  // Adds to dnormalised, from the gradients of heads that are not rotated.
+  void BackwardLatentHeads(const ReferenceLayer& w, const LayerPass& p,
+                           const Numbers& dquery, const Numbers& dkey,
+                           const Numbers& dvalue, Numbers& dnormalised,
+                           ReferenceLayer& gradients) const {
+    const size_t rank = w.key_norm.size(), d = heads_.head_size;
+    const auto rope = static_cast<size_t>(model_.latent.rope);
+    const auto nope = static_cast<size_t>(model_.latent.nope);
+    if (w.query_down.empty()) {
+      plain::LinearBackward(dquery, p.normalised, w.query, width_, dnormalised,
+                            gradients.query);
+    } else {
+      Numbers dlatent = ZerosLike(p.query_latent),
+              dinput = ZerosLike(p.query_input);
+      plain::LinearBackward(dquery, p.query_latent, w.query,
+                            w.query_norm.size(), dlatent, gradients.query);
+      plain::RmsNormBackward(dlatent, p.query_input, w.query_norm,
+                             kLatentEpsilon, dinput, gradients.query_norm);
+      plain::LinearBackward(dinput, p.normalised, w.query_down, width_,
+                            dnormalised, gradients.query_down);
+    }
+    Numbers dup, dropes(tokens() * rope), ddown;
+    for (size_t head = 0; head < tokens() * heads_.heads; ++head) {
+      const double* const key = &dkey[head * d];
+      const double* const value = &dvalue[head * heads_.value_size];
+      dup.insert(dup.end(), key, key + nope);
+      dup.insert(dup.end(), value, value + heads_.value_size);
+      for (size_t i = 0; i < rope; ++i) {
+        dropes[head / heads_.heads * rope + i] += key[nope + i];
+      }
+    }
+    Numbers dlatent = ZerosLike(p.kv_latent), dinput = ZerosLike(p.key_input);
+    plain::LinearBackward(dup, p.kv_latent, w.kv_up, rank, dlatent,
+                          gradients.kv_up);
+    plain::RmsNormBackward(dlatent, p.key_input, w.key_norm, kLatentEpsilon,
+                           dinput, gradients.key_norm);
+    for (size_t t = 0; t < tokens(); ++t) {
+      ddown.insert(ddown.end(), &dinput[t * rank], &dinput[t * rank] + rank);
+      ddown.insert(ddown.end(), &dropes[t * rope], &dropes[t * rope] + rope);
+    }
+    plain::LinearBackward(ddown, p.normalised, w.kv_down, width_, dnormalised,
+                          gradients.kv_down);
+  }
+
   // m = x + Wo attention(norm(x)); y = m + Wdown glu(norm(m)), where either
   // input or output of attention and MLP are normalised, or both.
   Numbers ForwardLayer(const ReferenceLayer& w, Numbers x) {
@@ -774,23 +915,11 @@ class Model {
         model_.WindowOf(static_cast<int64_t>(passes_.size()) - 1)));
     p.input = std::move(x);
     p.normalised = NormOf(w.attention_norm, p.input);
-    p.query = plain::Linear(p.normalised, w.query, width_);
-    p.key = plain::Linear(p.normalised, w.key, width_);
-    p.value = plain::Linear(p.normalised, w.value, width_);
-    AddBias(w.query_bias, p.query);
-    AddBias(w.key_bias, p.key);
-    AddBias(w.value_bias, p.value);
-    if (model_.qk_norm) {
-      p.query_input = std::move(p.query);
-      p.key_input = std::move(p.key);
-      p.query =
-          plain::RmsNorm(p.query_input, w.query_norm, model_.norm_epsilon);
-      p.key = plain::RmsNorm(p.key_input, w.key_norm, model_.norm_epsilon);
-    }
+    IsLatent() ? SetLatentHeads(w, p) : SetHeads(w, p);
     RotateHeads(p, 1, p.query, p.key);
     p.attended =
         plain::Attend(heads_, p.seen, p.query, p.key, p.value, w.sinks);
-    p.attention_output = plain::Linear(p.attended, w.output, Queries());
+    p.attention_output = plain::Linear(p.attended, w.output, Attended());
     AddBias(w.output_bias, p.attention_output);
     p.middle = NormOf(w.attention_output_norm, p.attention_output);
     AddTo(p.middle, p.input);
@@ -829,6 +958,38 @@ class Model {
     return y;
   }
 
+  // By which an expert is chosen.
+  static double KeyOf(const ReferenceLayer& w, const LayerPass::Routed& r,
+                      size_t expert) {
+    return r.scores[expert] +
+           (w.router_bias.empty() ? 0 : w.router_bias[expert]);
+  }
+
+  // True for the experts of the token's groups: those with the best expert, or
+  // for sigmoids with the best sum of two experts.
+  std::vector<bool> ChosenGroups(const ReferenceLayer& w,
+                                 const LayerPass::Routed& r) const {
+    const auto groups = static_cast<size_t>(model_.mixture.groups);
+    const auto wanted = static_cast<size_t>(model_.mixture.groups_per_token);
+    const size_t size = r.scores.size() / groups;
+    std::vector<bool> allowed(r.scores.size(), groups == 1);
+    if (groups == 1) return allowed;
+    std::vector<std::pair<double, size_t>> sums;
+    for (size_t g = 0; g < groups; ++g) {
+      Numbers keys;
+      for (size_t i = 0; i < size; ++i)
+        keys.push_back(-KeyOf(w, r, g * size + i));
+      std::sort(keys.begin(), keys.end());
+      sums.push_back({model_.mixture.sigmoid ? keys[0] + keys[1] : keys[0], g});
+    }
+    std::sort(sums.begin(), sums.end());
+    for (size_t i = 0; i < wanted; ++i) {
+      for (size_t e = 0; e < size; ++e)
+        allowed[sums[i].second * size + e] = true;
+    }
+    return allowed;
+  }
+
   void Route(const ReferenceLayer& w, const Numbers& x,
              LayerPass::Routed& r) const {
     const model_files::MixtureConfig& mixture = model_.mixture;
@@ -838,6 +999,7 @@ class Model {
     for (size_t e = 0; mixture.sigmoid && e < r.logits.size(); ++e) {
       r.scores[e] = 1 / (1 + std::exp(-r.logits[e]));
     }
+    const std::vector<bool> allowed = ChosenGroups(w, r);
     double sum = 0;
     for (int64_t i = 0; i < mixture.per_token; ++i) {
       // The best of the remaining experts.
@@ -848,8 +1010,8 @@ class Model {
             r.experts.end()) {
           continue;
         }
-        const double key =
-            r.scores[e] + (w.router_bias.empty() ? 0 : w.router_bias[e]);
+        if (!allowed[e]) continue;
+        const double key = KeyOf(w, r, e);
         if (best == r.scores.size() || key > best_key) best = e, best_key = key;
       }
       r.experts.push_back(best);
@@ -1033,11 +1195,16 @@ class Model {
     Numbers dattended = ZerosLike(p.attended), dquery = ZerosLike(p.query),
             dkey = ZerosLike(p.key), dvalue = ZerosLike(p.value),
             dnormalised = ZerosLike(p.input);
-    plain::LinearBackward(dmiddle, p.attended, w.output, Queries(), dattended,
+    plain::LinearBackward(dmiddle, p.attended, w.output, Attended(), dattended,
                           gradients.output);
     plain::AttendBackward(heads_, p.seen, dattended, p.query, p.key, p.value,
                           w.sinks, dquery, dkey, dvalue, gradients.sinks);
     RotateHeads(p, -1, dquery, dkey);
+    if (IsLatent()) {
+      BackwardLatentHeads(w, p, dquery, dkey, dvalue, dnormalised, gradients);
+      return NormBackward(dnormalised, p.input, w.attention_norm,
+                          gradients.attention_norm);
+    }
     if (model_.qk_norm) {
       Numbers dinput = ZerosLike(dquery);
       plain::RmsNormBackward(dquery, p.query_input, w.query_norm,
@@ -1062,7 +1229,7 @@ class Model {
                         gradients.attention_norm);
   }
 
-  size_t Queries() const { return heads_.heads * heads_.head_size; }
+  size_t Attended() const { return heads_.heads * heads_.value_size; }
   const model_files::ModelConfig& model_;
   const ReferenceWeights& weights_;
   const ReferenceBatch& batch_;

@@ -15,7 +15,7 @@
 // 1706.03762, equation 1; Shazeer, GLU variants, arXiv 2002.05202, equation 6;
 // Hendrycks and Gimpel, GELU, arXiv 1606.08415, section 2; Gemma, 2403.08295;
 // for mixtures of experts Jiang et al., arXiv 2401.04088, section 2.1;
-// DeepSeek-V3, arXiv 2412.19437, equations 12 to 20; ST-MoE, arXiv 2202.08906,
+// DeepSeek-V3, arXiv 2412.19437, equations 1 to 20; ST-MoE, arXiv 2202.08906,
 // equation 5; for long sequences Peng et al., YaRN, arXiv 2309.00071; for caps
 // Gemma 2, arXiv 2408.00118, section 2; for norms of outputs OLMo 2, arXiv
 // 2501.00656, section 3; for sinks, clamps and biases of experts OpenAI,
@@ -93,6 +93,9 @@ struct ReferenceLayer {
   std::vector<double> output_bias = {};
   std::vector<double> query_norm = {}, key_norm = {};
   std::vector<double> sinks = {};  // By head; empty if the model has none.
+  // Of latent attention, in place of `key` and `value`. `query` then has the
+  // latent vector of queries as its input, if there is one.
+  std::vector<double> query_down = {}, kv_down = {}, kv_up = {};
   std::vector<double> attention_output_norm = {}, mlp_output_norm = {};
   // For a mixture of experts, instead of the MLP.
   // router_bias affects only the choice, router_logit_bias the logits.

@@ -56,7 +56,7 @@ std::vector<double> SlopesOf(ReferenceWeights& gradients) {
 
 TEST(ReferenceLlamaTest, MatchesTransformers) {
   const nlohmann::json cases = Fixture();
-  ASSERT_THAT(cases, SizeIs(25));
+  ASSERT_THAT(cases, SizeIs(29));
   for (const nlohmann::json& expected : cases) {
     const model_files::ModelConfig model = ConfigFrom(expected.at("model"));
     SCOPED_TRACE(expected.at("model").dump());
@@ -192,6 +192,33 @@ const Sizes kSmallModels[] = {
       .full_layers = {1},
       .sinks = true},
      2,
+     4},
+    {{.vocabulary = 5,
+      .hidden = 4,
+      .intermediate = 3,
+      .layers = 2,
+      .heads = 2,
+      .kv_heads = 2,
+      .head_size = 6,
+      .rotary = {.base = 50,
+                 .scaling = tensor_parallel::RotaryScaling::kYarn,
+                 .factor = 4,
+                 .original_positions = 32},
+      .architecture = model_files::Architecture::kDeepSeekV3,
+      .mixture = {.experts = 6,
+                  .per_token = 2,
+                  .intermediate = 2,
+                  .dense_layers = 1,
+                  .sigmoid = true,
+                  .groups = 3,
+                  .groups_per_token = 2},
+      .latent = {.query_rank = 3,
+                 .kv_rank = 3,
+                 .nope = 2,
+                 .rope = 4,
+                 .value = 5,
+                 .score_mscale = 0.7}},
+     1,
      4}};
 
 void ExpectGradientsOfFiniteDifferences(const Sizes& sizes,

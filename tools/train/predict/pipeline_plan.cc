@@ -97,9 +97,31 @@ absl::Status SetTokens(const RunOptions& options, const RankPlace& place,
   return absl::OkStatus();
 }
 
+absl::Status SetLatentAttention(const RunOptions& options,
+                                const RankPlace& place, StageShapes& shapes) {
+  const model_files::ModelConfig& model = options.model;
+  const model_files::LatentConfig& latent = model.latent;
+  const tp::FusedPart part = tp::HeadsPart(model.heads, 1);
+  TESSERA_ASSIGN_OR_RETURN(
+      const tp::FusedPartition heads,
+      tp::FusedPartition::Create({{part}}, options.mesh.tp));
+  shapes.heads = shapes.kv_heads = heads.SizeOf(place.tp);
+  shapes.head_size = model.head_size;
+  shapes.query = shapes.heads * latent.value;
+  const int64_t up =
+      shapes.heads * (model.QueryInputs() * model.head_size +
+                      latent.kv_rank * (latent.nope + latent.value));
+  shapes.qkv = model.LatentRows() + up / model.hidden;
+  shapes.inputs = {model.QueryInputs(), latent.kv_rank};
+  shapes.shared_rope = latent.rope;
+  return absl::OkStatus();
+}
+
 absl::Status SetAttention(const RunOptions& options, const RankPlace& place,
                           StageShapes& shapes) {
   const model_files::ModelConfig& model = options.model;
+  shapes.inputs = {model.hidden};
+  if (model.IsLatent()) return SetLatentAttention(options, place, shapes);
   TESSERA_ASSIGN_OR_RETURN(const std::vector<tp::FusedPart> parts,
                            tp::QkvParts(model.heads, model.kv_heads,
                                         model.head_size, options.mesh.tp));
@@ -265,8 +287,8 @@ StageWork StageWorkOf(const StageShapes& shapes, const RunOptions& options) {
       shapes.hidden *
       (shapes.qkv + shapes.query + shapes.gate_up + shapes.intermediate);
   const double products = layers * 2 * tokens * static_cast<double>(weights);
-  const double attention =
-      layers * 4 * CausalPairs(options) * static_cast<double>(shapes.query);
+  const double attention = layers * 4 * CausalPairs(options) *
+                           static_cast<double>(shapes.heads * shapes.head_size);
   const double head =
       shapes.is_last ? 2 * tokens * static_cast<double>(shapes.vocabulary) *
                            static_cast<double>(shapes.hidden)

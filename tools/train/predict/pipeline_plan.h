@@ -115,8 +115,15 @@ struct StageShapes {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  int64_t qkv = 0;    // Rows of the fused projection.
+  // Rows of the fused projection; of latent attention: of one that takes as
+  // many operations.
+  int64_t qkv = 0;
   int64_t query = 0;  // Columns of the output projection.
+  // The widths of the tensors that the attention's column-parallel layers
+  // gather and whose gradients they sum; of latent attention also of the
+  // rotated elements of keys, which are not needed for gradients of weights.
+  std::vector<int64_t> inputs = {};
+  int64_t shared_rope = 0;
   // Rows of the fused gate and up, and columns of down. With mixtures of
   // experts: the rows and columns used per token, averaged over the layers.
   int64_t gate_up = 0;

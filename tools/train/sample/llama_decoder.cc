@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"
+#include "tensor_parallel/blocks/latent_projection.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/train/model/mixture_options.h"
@@ -61,7 +62,6 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
   const bool mixture = config.IsMixture(layer);
   const bool shared = mixture && config.mixture.shared_intermediate > 0;
   const bool biases = mixture && config.mixture.biases;
-  std::optional<Tensor> qkv = read(LlamaPart::kQkv);
   std::optional<Tensor> output = read(LlamaPart::kAttentionOutput);
   std::optional<Tensor> gate_up =
       read(mixture ? LlamaPart::kExpertsGateUp : LlamaPart::kGateUp);
@@ -70,12 +70,17 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
   TESSERA_RETURN_IF_ERROR(status);
   LlamaLayerWeights weights = {
       .attention_norm = read(LlamaPart::kAttentionNorm, config.input_norms),
-      .qkv = *std::move(qkv),
+      .qkv = read(LlamaPart::kQkv, !config.IsLatent()),
+      .latent_down = read(LlamaPart::kLatentDown, config.IsLatent()),
+      .query_up = read(LlamaPart::kQueryUp, config.IsLatent()),
+      .kv_up = read(LlamaPart::kKvUp, config.IsLatent()),
       .qkv_bias = read(LlamaPart::kQkvBias, config.qkv_bias),
       .attention_output = *std::move(output),
       .output_bias = read(LlamaPart::kAttentionOutputBias, config.output_bias),
-      .query_norm = read(LlamaPart::kQueryNorm, config.qk_norm),
-      .key_norm = read(LlamaPart::kKeyNorm, config.qk_norm),
+      .query_norm = read(LlamaPart::kQueryNorm,
+                         config.qk_norm || config.latent.query_rank > 0),
+      .key_norm =
+          read(LlamaPart::kKeyNorm, config.qk_norm || config.IsLatent()),
       .sinks = read(LlamaPart::kSinks, config.sinks),
       .mlp_norm = read(LlamaPart::kMlpNorm, config.input_norms),
       .attention_output_norm =
@@ -95,6 +100,8 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
   return weights;
 }
 
+// Of the norms of latent vectors, as in transformers.
+constexpr double kLatentEpsilon = 1e-6;
 // Tokens per batch.
 constexpr int64_t kMostAtOnce = 128;
 // Rows of logits per batch, fewer because they are as wide as the vocabulary.
@@ -218,11 +225,14 @@ absl::Status LlamaDecoder::Allocate() {
   const auto matrix = [&](int64_t rows, int64_t columns) {
     return Tensor::Create(dtype, {{rows, columns}});
   };
+  const int64_t latent = config_.latent.rope + config_.latent.kv_rank;
   for (int64_t i = 0; i < config_.layers; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(Tensor keys, matrix(capacity_, config_.KvRows()));
-    TESSERA_ASSIGN_OR_RETURN(Tensor values,
-                             matrix(capacity_, config_.KvRows()));
-    caches_.push_back({std::move(keys), std::move(values)});
+    TESSERA_ASSIGN_OR_RETURN(
+        Tensor keys,
+        matrix(capacity_, config_.IsLatent() ? latent : config_.KvRows()));
+    Cache& cache = caches_.emplace_back(Cache{std::move(keys), std::nullopt});
+    if (config_.IsLatent()) continue;
+    TESSERA_ASSIGN_OR_RETURN(cache.values, matrix(capacity_, config_.KvRows()));
   }
   const int64_t rows = std::min(capacity_, kMostAtOnce);
   TESSERA_ASSIGN_OR_RETURN(Tensor hidden, matrix(rows, config_.hidden));
@@ -230,7 +240,14 @@ absl::Status LlamaDecoder::Allocate() {
   TESSERA_ASSIGN_OR_RETURN(Tensor inverse,
                            Tensor::Create(dtype, {{rows * config_.heads}}));
   TESSERA_ASSIGN_OR_RETURN(Tensor query, matrix(rows, config_.QueryRows()));
-  TESSERA_ASSIGN_OR_RETURN(Tensor attended, matrix(rows, config_.QueryRows()));
+  TESSERA_ASSIGN_OR_RETURN(Tensor attended,
+                           matrix(rows, config_.OutputColumns()));
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor down, matrix(rows, config_.IsLatent() ? config_.LatentRows() : 0));
+  TESSERA_ASSIGN_OR_RETURN(Tensor absorbed,
+                           matrix(rows, config_.heads * latent));
+  TESSERA_ASSIGN_OR_RETURN(Tensor latents,
+                           matrix(rows, config_.heads * latent));
   TESSERA_ASSIGN_OR_RETURN(Tensor log_sums, matrix(rows, config_.heads));
   TESSERA_ASSIGN_OR_RETURN(Tensor factors, matrix(rows, config_.heads));
   TESSERA_ASSIGN_OR_RETURN(Tensor gate, matrix(rows, config_.intermediate));
@@ -241,7 +258,8 @@ absl::Status LlamaDecoder::Allocate() {
   TESSERA_ASSIGN_OR_RETURN(Tensor logits, matrix(1, config_.vocabulary));
   scratch_ =
       Scratch{std::move(hidden),     std::move(normed),   std::move(inverse),
-              std::move(query),      std::move(attended), std::move(log_sums),
+              std::move(query),      std::move(attended), std::move(down),
+              std::move(absorbed),   std::move(latents),  std::move(log_sums),
               std::move(factors),    std::move(gate),     std::move(up),
               std::move(activation), std::move(mixed),    std::move(logits)};
   return absl::OkStatus();
@@ -276,7 +294,7 @@ absl::Status LlamaDecoder::RunBatches(
     absl::FunctionRef<absl::Status(size_t, size_t)> after) {
   const size_t before = positions_.size();
   const auto end = static_cast<int64_t>(before + tokens.size());
-  rotation_ = config_.rotary.Of(config_.head_size, end);
+  rotation_ = config_.rotary.Of(config_.RotarySize(), end);
   if (config_.local_rotary.has_value()) {
     local_rotation_ = config_.local_rotary->Of(config_.head_size, end);
   }
@@ -443,6 +461,7 @@ absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,
                                         int64_t count) {
   const LlamaLayerWeights& layer = weights_.layers()[number];
   Cache& cache = caches_[number];
+  if (config_.IsLatent()) return RunLatentAttention(number, first, count);
   const int64_t q = config_.QueryRows(), kv = config_.KvRows();
   TESSERA_RETURN_IF_ERROR(Normalise(
       layer.attention_norm ? &*layer.attention_norm : nullptr, 0, count));
@@ -451,10 +470,10 @@ absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,
   TESSERA_ASSIGN_OR_RETURN(const TensorView new_keys,
                            cache.keys.view().Narrow(0, first, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView new_values,
-                           cache.values.view().Narrow(0, first, count));
+                           cache.values->view().Narrow(0, first, count));
   const auto project = [&](int64_t begin, int64_t end,
                            const TensorView& y) -> absl::Status {
-    TESSERA_RETURN_IF_ERROR(Project(layer.qkv.view(), begin, end, count, y));
+    TESSERA_RETURN_IF_ERROR(Project(layer.qkv->view(), begin, end, count, y));
     if (!layer.qkv_bias.has_value()) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(
         const ConstTensorView bias,
@@ -474,11 +493,139 @@ absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,
   TESSERA_RETURN_IF_ERROR(Rotate(number, count, key_heads));
   TESSERA_RETURN_IF_ERROR(Attend(cache,
                                  config_.WindowOf(static_cast<int64_t>(number)),
-                                 layer.sinks, query_heads));
+                                 layer.sinks, query_heads, scratch_->attended));
   TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
                            scratch_->attended.view().Narrow(0, 0, count));
   return AddOutput(attended, layer.attention_output, layer.output_bias,
                    layer.attention_output_norm, count);
+}
+
+absl::Status LlamaDecoder::RunLatentAttention(size_t number, int64_t first,
+                                              int64_t count) {
+  const LlamaLayerWeights& layer = weights_.layers()[number];
+  Cache& cache = caches_[number];
+  TESSERA_RETURN_IF_ERROR(Normalise(
+      layer.attention_norm ? &*layer.attention_norm : nullptr, 0, count));
+  TESSERA_RETURN_IF_ERROR(SetLatents(layer, cache, first, count));
+  TESSERA_RETURN_IF_ERROR(AbsorbQueries(layer, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView new_keys,
+                           cache.keys.view().Narrow(0, first, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key, HeadsOf(new_keys, 1));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView absorbed,
+                           scratch_->absorbed.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
+                           HeadsOf(absorbed, config_.heads));
+  TESSERA_RETURN_IF_ERROR(Rotate(number, count, key));
+  TESSERA_RETURN_IF_ERROR(Rotate(number, count, query));
+  TESSERA_RETURN_IF_ERROR(Attend(cache, /*window=*/0, /*sinks=*/std::nullopt,
+                                 query, scratch_->latents));
+  TESSERA_RETURN_IF_ERROR(ProjectValues(layer, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
+                           scratch_->attended.view().Narrow(0, 0, count));
+  return AddOutput(attended, layer.attention_output, layer.output_bias,
+                   layer.attention_output_norm, count);
+}
+
+absl::Status LlamaDecoder::SetLatents(const LlamaLayerWeights& layer,
+                                      Cache& cache, int64_t first,
+                                      int64_t count) {
+  const model_files::LatentConfig& latent = config_.latent;
+  TESSERA_ASSIGN_OR_RETURN(const TensorView down,
+                           scratch_->down.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
+                           scratch_->query.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView rows,
+                           cache.keys.view().Narrow(0, first, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
+                           scratch_->inverse.view().Narrow(0, 0, count));
+  TESSERA_RETURN_IF_ERROR(
+      Project(layer.latent_down->view(), 0, config_.LatentRows(), count, down));
+  if (latent.query_rank > 0) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView own,
+                             down.Narrow(1, 0, latent.query_rank));
+    TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
+        kLatentEpsilon, own, layer.query_norm->view(), own, inverse}));
+    TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Gemm{
+        {.transpose_b = true}, own, layer.query_up->view(), query}));
+  } else {
+    TESSERA_RETURN_IF_ERROR(
+        Project(layer.query_up->view(), 0, config_.QueryRows(), count, query));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView kv,
+                           down.Narrow(1, latent.query_rank, latent.kv_rank));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView kept,
+                           rows.Narrow(1, latent.rope, latent.kv_rank));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
+      kLatentEpsilon, kv, layer.key_norm->view(), kept, inverse}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView rope,
+      tensor_parallel::HeadsAt(down, 1,
+                               {latent.query_rank + latent.kv_rank, 0,
+                                latent.rope, latent.interleaved}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView kept_rope,
+      tensor_parallel::HeadsAt(rows, 1, {0, 0, latent.rope}));
+  return ops_.Run(tensor_parallel::op::Copy{rope, kept_rope});
+}
+
+// absorbed = [rotated elements, the others times the projection of keys].
+absl::Status LlamaDecoder::AbsorbQueries(const LlamaLayerWeights& layer,
+                                         int64_t count) {
+  const model_files::LatentConfig& latent = config_.latent;
+  const int64_t d = config_.head_size, width = latent.rope + latent.kv_rank;
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
+                           scratch_->query.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView absorbed,
+                           scratch_->absorbed.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView from,
+      tensor_parallel::HeadsAt(
+          query, config_.heads,
+          {latent.nope, d, latent.rope, latent.interleaved}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView to,
+                           tensor_parallel::HeadsAt(absorbed, config_.heads,
+                                                    {0, width, latent.rope}));
+  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Copy{from, to}));
+  for (int64_t head = 0; head < config_.heads; ++head) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView own,
+                             query.Narrow(1, head * d, latent.nope));
+    TESSERA_ASSIGN_OR_RETURN(
+        const ConstTensorView keys,
+        layer.kv_up->view().Narrow(0, head * (latent.nope + latent.value),
+                                   latent.nope));
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView result,
+        absorbed.Narrow(1, head * width + latent.rope, latent.kv_rank));
+    TESSERA_RETURN_IF_ERROR(
+        ops_.Run(tensor_parallel::op::Gemm{{}, own, keys, result}));
+  }
+  return absl::OkStatus();
+}
+
+// attended = the projection of values of the weighted sums of latent vectors.
+absl::Status LlamaDecoder::ProjectValues(const LlamaLayerWeights& layer,
+                                         int64_t count) {
+  const model_files::LatentConfig& latent = config_.latent;
+  const int64_t width = latent.rope + latent.kv_rank;
+  for (int64_t head = 0; head < config_.heads; ++head) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView rows,
+                             scratch_->latents.view().Narrow(0, 0, count));
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView own,
+        rows.Narrow(1, head * width + latent.rope, latent.kv_rank));
+    TESSERA_ASSIGN_OR_RETURN(
+        const ConstTensorView values,
+        layer.kv_up->view().Narrow(
+            0, head * (latent.nope + latent.value) + latent.nope,
+            latent.value));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView all,
+                             scratch_->attended.view().Narrow(0, 0, count));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView result,
+                             all.Narrow(1, head * latent.value, latent.value));
+    TESSERA_RETURN_IF_ERROR(ops_.Run(
+        tensor_parallel::op::Gemm{{.transpose_b = true}, own, values, result}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
@@ -495,18 +642,21 @@ absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
 
 absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
                                   const std::optional<Tensor>& sinks,
-                                  ConstTensorView query) {
+                                  ConstTensorView query, Tensor& result) {
   const int64_t count = query.shape()[0];
+  const int64_t kv_heads = config_.IsLatent() ? 1 : config_.kv_heads;
   TESSERA_ASSIGN_OR_RETURN(const TensorView all_keys,
                            cache.keys.view().Narrow(0, 0, length()));
+  // The rows of latent vectors are both keys and values.
+  const TensorView cached =
+      cache.values ? cache.values->view() : cache.keys.view();
   TESSERA_ASSIGN_OR_RETURN(const TensorView all_values,
-                           cache.values.view().Narrow(0, 0, length()));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView keys,
-                           HeadsOf(all_keys, config_.kv_heads));
+                           cached.Narrow(0, 0, length()));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView keys, HeadsOf(all_keys, kv_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView values,
-                           HeadsOf(all_values, config_.kv_heads));
+                           HeadsOf(all_values, kv_heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView flat,
-                           scratch_->attended.view().Narrow(0, 0, count));
+                           result.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView output,
                            HeadsOf(flat, config_.heads));
   TESSERA_ASSIGN_OR_RETURN(const TensorView log_sums,

@@ -10,7 +10,10 @@
 //                            decoder->Append(prompt));
 //   TESSERA_ASSIGN_OR_RETURN(logits, decoder->Append({{ArgMax(logits)}}));
 //
-// The cache holds 2 * KvRows() numbers per layer and token.
+// The cache holds 2 * KvRows() numbers per layer and token; with latent
+// attention kv_rank + rope, because keys and values are not computed: the
+// projection of keys is applied to queries, and that of values to the sums
+// (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
 #ifndef TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
 #define TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
 
@@ -60,7 +63,8 @@ class WeightReader {
 // The weights of one layer. llama_names.h defines their shapes.
 struct LlamaLayerWeights {
   std::optional<Tensor> attention_norm;
-  Tensor qkv;
+  std::optional<Tensor> qkv;
+  std::optional<Tensor> latent_down, query_up, kv_up;  // Or these.
   std::optional<Tensor> qkv_bias;
   Tensor attention_output;
   std::optional<Tensor> output_bias;
@@ -140,10 +144,11 @@ class LlamaDecoder {
   void Clear() { positions_.clear(); }
 
  private:
-  // Per layer: [capacity, kv rows].
+  // Per layer: [capacity, kv rows]; with latent attention [capacity, rope +
+  // kv_rank] and no values.
   struct Cache {
     Tensor keys;
-    Tensor values;
+    std::optional<Tensor> values;
   };
   // One row per token of a batch.
   struct Scratch {
@@ -151,7 +156,10 @@ class LlamaDecoder {
     Tensor normed;      // [, hidden]
     Tensor inverse;     // [heads], or [] for other norms.
     Tensor query;       // [, query rows]
-    Tensor attended;    // [, query rows]
+    Tensor attended;    // [, output columns]
+    Tensor down;        // [, latent rows]
+    Tensor absorbed;    // [, heads (rope + kv_rank)], queries of latents.
+    Tensor latents;     // [, heads (rope + kv_rank)], weighted sums.
     Tensor log_sums;    // [, heads]
     Tensor factors;     // [, heads], of the outputs with sinks.
     Tensor gate;        // [, intermediate]
@@ -183,14 +191,20 @@ class LlamaDecoder {
       absl::FunctionRef<absl::Status(size_t first, size_t count)> after);
   absl::Status RunBatch(std::span<const int64_t> tokens);
   absl::Status RunAttention(size_t number, int64_t first, int64_t count);
+  absl::Status RunLatentAttention(size_t number, int64_t first, int64_t count);
+  // Sets the cache's rows of the last tokens, and `absorbed`.
+  absl::Status SetLatents(const LlamaLayerWeights& layer, Cache& cache,
+                          int64_t first, int64_t count);
+  absl::Status AbsorbQueries(const LlamaLayerWeights& layer, int64_t count);
+  absl::Status ProjectValues(const LlamaLayerWeights& layer, int64_t count);
   // Rotates the last tokens' heads in a layer.
   absl::Status Rotate(size_t number, int64_t count, TensorView heads);
   absl::Status NormaliseHeads(const std::optional<Tensor>& weight,
                               TensorView heads);
   // attended = attention of the last tokens over all tokens or the window's.
   absl::Status Attend(Cache& cache, int64_t window,
-                      const std::optional<Tensor>& sinks,
-                      ConstTensorView query);
+                      const std::optional<Tensor>& sinks, ConstTensorView query,
+                      Tensor& result);
   // Adds sinks to the last tokens' attention.
   absl::Status AddSinks(const Tensor& sinks, TensorView log_sums,
                         TensorView output);

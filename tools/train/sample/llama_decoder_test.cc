@@ -168,6 +168,9 @@ std::pair<LlamaPart, int64_t> PartOf(const std::string& name) {
         {"attention_output_norm", LlamaPart::kAttentionOutputNorm},
         {"mlp_output_norm", LlamaPart::kMlpOutputNorm},
         {".qkv.weight", LlamaPart::kQkv},
+        {"latent_down", LlamaPart::kLatentDown},
+        {"query_up", LlamaPart::kQueryUp},
+        {"kv_up", LlamaPart::kKvUp},
         {".qkv.bias", LlamaPart::kQkvBias},
         {".output.weight", LlamaPart::kAttentionOutput},
         {".output.bias", LlamaPart::kAttentionOutputBias},
@@ -289,8 +292,29 @@ std::vector<model_files::ModelConfig> Models() {
   oss.full_layers = {1};
   oss.mixture = {
       .experts = 5, .per_token = 2, .intermediate = 9, .biases = true};
-  return {biased, windows, mixtral, dots, gemma,
-          gemma3, gemma2,  olmo,    smol, oss};
+  model_files::ModelConfig deepseek2 = small;
+  deepseek2.architecture = model_files::Architecture::kDeepSeekV2;
+  deepseek2.kv_heads = deepseek2.heads;
+  deepseek2.head_size = 9;
+  deepseek2.latent = {.kv_rank = 6, .nope = 5, .rope = 4, .value = 7};
+  deepseek2.mixture = {.experts = 8,
+                       .per_token = 2,
+                       .intermediate = 4,
+                       .shared_intermediate = 8,
+                       .normalise = false,
+                       .groups = 4,
+                       .groups_per_token = 2};
+  model_files::ModelConfig deepseek3 = deepseek2;
+  deepseek3.architecture = model_files::Architecture::kDeepSeekV3;
+  deepseek3.latent.query_rank = 5;
+  deepseek3.latent.interleaved = false;
+  deepseek3.latent.score_mscale = 0.7;
+  deepseek3.rotary.scaling = tensor_parallel::RotaryScaling::kYarn;
+  deepseek3.rotary.factor = 4;
+  deepseek3.mixture.dense_layers = 1;
+  deepseek3.mixture.sigmoid = deepseek3.mixture.normalise = true;
+  return {biased, windows, mixtral, dots, gemma,     gemma3,
+          gemma2, olmo,    smol,    oss,  deepseek2, deepseek3};
 }
 
 TEST_P(LlamaDecoderTest, MatchesTrainingModel) {

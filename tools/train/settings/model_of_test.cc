@@ -70,6 +70,23 @@ TEST(ModelOfTest, RejectsIncompatibleMeshes) {
   EXPECT_THAT(ModelOf(settings, 257), Refused("--mesh=pp2: pp 2 x chunks 5"));
 }
 
+TEST(ModelOfTest, RejectsAdaptersAndFp8OfLatentAttention) {
+  Settings settings;
+  settings.model = "deepseek-v2-lite";
+  settings.parallel.mesh = {.tp = 32};  // Some ranks have no heads.
+  TESSERA_EXPECT_OK(ModelOf(settings, 257));
+  settings.lora_rank = 8;
+  EXPECT_THAT(ModelOf(settings, 257),
+              Refused("--lora_rank=8: --model=deepseek-v2-lite has latent "
+                      "attention, whose projections have no adapters"));
+  settings.lora_rank = 0;
+  settings.parallel.fp8 = true;
+  EXPECT_THAT(ModelOf(settings, 257),
+              Refused("--dtype=fp8: --model=deepseek-v2-lite has latent "
+                      "attention, whose products are not in fp8; give "
+                      "--dtype=bf16"));
+}
+
 TEST(ModelOfTest, ContextRanksMayShareHeadsUnevenly) {
   Settings settings;  // 4 heads, 2 kv heads.
   settings.context_attention = "ulysses";

@@ -50,8 +50,16 @@ WindowSizes SizesOf(const RunOptions& options) {
     mlp = 3 * (experts * mixture.intermediate + mixture.shared_intermediate);
     if (mixture.dense_layers > 0) mlp = std::max(mlp, 3 * model.intermediate);
   }
-  sizes.layer = part(model.hidden * (2 * query + 2 * kv + mlp)) +
-                model.hidden * (2 + mixture.experts);
+  int64_t attention = model.hidden * (2 * query + 2 * kv);
+  int64_t whole = model.hidden * (2 + mixture.experts);
+  if (model.IsLatent()) {
+    attention = model.QueryInputs() * query +
+                model.hidden * model.OutputColumns() +
+                model.heads * model.latent.kv_rank *
+                    (model.latent.nope + model.latent.value);
+    whole += model.hidden * model.LatentRows();
+  }
+  sizes.layer = part(attention + model.hidden * mlp) + whole;
   const bool shares = model.tied_embeddings && options.mesh.pp == 1;
   sizes.head = model.hidden + (shares ? 0 : sizes.embedding);
   sizes.shared = shares ? sizes.embedding : 0;

@@ -14,6 +14,8 @@ import sys
 import torch
 import transformers
 from transformers import modeling_rope_utils
+from transformers.models.deepseek_v2 import modeling_deepseek_v2
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.dots1 import modeling_dots1
 from transformers.models.gemma import modeling_gemma
 from transformers.models.gemma2 import modeling_gemma2
@@ -116,6 +118,30 @@ CASES = [
          num_key_value_heads=1, head_dim=4, rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True, sequences=1, length=9,
          sliding_window=2, layer_types=["full_attention", "sliding_attention"], attention_bias=False, num_local_experts=3,
          num_experts_per_tok=2, rope_scaling=dict(rope_type="default")),
+    # Latent attention: with and without a latent vector of queries, groups with the best expert and with the best two, yarn with
+    # its factor of scores, pairs that are adjacent or not, values smaller than keys.
+    dict(model_type="deepseek_v2", vocab_size=7, hidden_size=12, intermediate_size=9, num_hidden_layers=2, num_attention_heads=3,
+         num_key_value_heads=3, q_lora_rank=None, kv_lora_rank=6, qk_nope_head_dim=2, qk_rope_head_dim=4, v_head_dim=5,
+         rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=2, length=6, n_routed_experts=6,
+         num_experts_per_tok=2, n_shared_experts=2, moe_intermediate_size=3, first_k_dense_replace=1, topk_method="greedy",
+         routed_scaling_factor=1.0),
+    dict(model_type="deepseek_v2", vocab_size=6, hidden_size=8, intermediate_size=7, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=4, q_lora_rank=6, kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=6,
+         rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=False, sequences=1, length=9, n_routed_experts=9,
+         num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=4, first_k_dense_replace=0,
+         topk_method="group_limited_greedy", n_group=3, topk_group=2, routed_scaling_factor=2.5),
+    dict(model_type="deepseek_v3", vocab_size=7, hidden_size=10, intermediate_size=9, num_hidden_layers=3, num_attention_heads=2,
+         num_key_value_heads=2, q_lora_rank=5, kv_lora_rank=6, qk_nope_head_dim=5, qk_rope_head_dim=8, v_head_dim=4,
+         rms_norm_eps=1e-5, rope_theta=50.0, tie_word_embeddings=False, sequences=2, length=9, n_routed_experts=8,
+         num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=3, first_k_dense_replace=1, n_group=4, topk_group=2,
+         routed_scaling_factor=1.5, norm_topk_prob=True,
+         rope_scaling=dict(rope_type="yarn", factor=4.0, beta_fast=6.0, beta_slow=0.5, mscale=0.7, mscale_all_dim=0.9,
+                           original_max_position_embeddings=64)),
+    dict(model_type="deepseek_v3", vocab_size=6, hidden_size=8, intermediate_size=5, num_hidden_layers=2, num_attention_heads=4,
+         num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=4, qk_nope_head_dim=2, qk_rope_head_dim=4, v_head_dim=3,
+         rms_norm_eps=1e-5, rope_theta=100.0, tie_word_embeddings=True, sequences=1, length=8, rope_interleave=False,
+         n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=2, moe_intermediate_size=3, first_k_dense_replace=0, n_group=1,
+         topk_group=1, routed_scaling_factor=2.0, norm_topk_prob=False),
 ]
 
 MODELS = {
@@ -132,6 +158,8 @@ MODELS = {
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
     "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
     "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
+    "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
+    "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "olmo2": (transformers.Olmo2Config, transformers.Olmo2ForCausalLM),
 }
 
@@ -175,14 +203,17 @@ def tensors_of(model):
     for layer in range(model.config.num_hidden_layers):
         at = "model.layers.%d." % layer
         add(at + "input_layernorm.weight")
+        for name in ("q_a_proj", "q_b_proj"):
+            add(at + "self_attn.%s.weight" % name)
         rows = [0]
         for heads in (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads):
-            rows.append(rows[-1] + heads * model.model.layers[layer].self_attn.head_dim)
+            rows.append(rows[-1] + heads * getattr(model.model.layers[layer].self_attn, "head_dim", 0))
         for name, first, end in zip("qkv", rows, rows[1:]):
             add(at + "self_attn.%s_proj.weight" % name)
             add(at + "self_attn.%s_proj.bias" % name)
             add(at + "self_attn.qkv_proj.weight", lambda tensor: tensor[first:end], name)
-        for name in ("self_attn.o_proj", "self_attn.sinks", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm",
+        for name in ("self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "self_attn.o_proj", "self_attn.sinks", "self_attn.q_norm",
+                     "self_attn.k_norm", "self_attn.q_a_layernorm", "self_attn.kv_a_layernorm", "post_attention_layernorm",
                      "pre_feedforward_layernorm", "mlp.gate_proj", "mlp.up_proj"):
             add(at + name)
             add(at + name + ".weight")
@@ -278,7 +309,8 @@ def run(case):
 def main():
     singles = [run(case) for case in CASES]
     torch.set_default_dtype(torch.float64)
-    for module in (modeling_dots1, modeling_gemma, modeling_gemma2, modeling_gemma3, modeling_gpt_oss, modeling_llama, modeling_mistral, modeling_mixtral,
+    for module in (modeling_deepseek_v2, modeling_deepseek_v3, modeling_dots1, modeling_gemma, modeling_gemma2, modeling_gemma3,
+                   modeling_gpt_oss, modeling_llama, modeling_mistral, modeling_mixtral,
                    modeling_olmo2, modeling_phi3, modeling_qwen2, modeling_qwen3, modeling_qwen3_moe, modeling_smollm3, modeling_rope_utils):
         use_doubles(module)
     documents = []

@@ -3,8 +3,8 @@
 // GB/s: bytes that a step must move (parameter, moments and gradient read;
 // parameter, moments and copy written) divided by the time of the best step.
 // share_of_triad: that divided by the best triad with the same number of
-// threads in the same run (offload/optimizer/testing/triad.h: the better of ordinary
-// and streaming stores). Names: moments, gradient, copy, then threads.
+// threads in the same run (offload/optimizer/testing/triad.h: the better of
+// ordinary and streaming stores). Names: moments, gradient, copy, then threads.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

@@ -42,9 +42,9 @@ struct RankParts {
 
 // For memory of "cpu": in_process, shared_memory, and those whose registration
 // is linked (collectives/engine/engine_registry.h), such as auto for several
-// hosts; mpi_blocking is mpi with its option `blocking`. For "cuda": cuda, whose
-// ranks are threads that take the GPUs in turn, and nccl, a process for each
-// GPU. For "emulated": cuda, with one emulated device for all ranks.
+// hosts; mpi_blocking is mpi with its option `blocking`. For "cuda": cuda,
+// whose ranks are threads that take the GPUs in turn, and nccl, a process for
+// each GPU. For "emulated": cuda, with one emulated device for all ranks.
 struct BenchEngine {
   std::string device;
   std::string name;

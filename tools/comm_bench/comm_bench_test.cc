@@ -163,7 +163,7 @@ TEST(CommBenchTest, EveryAlgorithmOfEveryCollectiveIsCorrect) {
         if (world == "1" && registered == "true") continue;
         const Outcome run =
             Measure(engine, {"--np=" + world, "--op=all", "--algorithm=all",
-                             "-n2", "--registered=" + registered});
+                             "-n2", "-w0", "--registered=" + registered});
         EXPECT_THAT(run.status, IsOk()) << engine << " " << world;
         EXPECT_GT(run.rows.size(), 60u);
       }

@@ -2,8 +2,8 @@
 //
 // Counters: tokens per second; GB/s of weights, each of which is read once per
 // token; and share_of_triad, the latter divided by the bandwidth of one
-// thread's triad in the same run (offload/optimizer/testing/triad.h). Keys and values
-// are not counted.
+// thread's triad in the same run (offload/optimizer/testing/triad.h). Keys and
+// values are not counted.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

@@ -17,6 +17,7 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -36,6 +37,7 @@ struct MoeOptions {
   double z_loss = 0;          // Coefficient of the router's z-loss.
   double capacity = 0;        // 0: no tokens are dropped.
   DType dtype = DType::kF32;
+  LoraOptions lora = {};  // For the projections of all experts.
 };
 
 // The ranks that share a mixture of experts.
@@ -181,6 +183,13 @@ struct MoeActivations {
 //   experts.down.weight     [E width, h]
 //   shared.*                those of a GatedMlp
 //
+// With LoRA, each expert's gate_up and down have an adapter, with one factor a
+// for gate and up together:
+//
+//   experts.gate_up.lora_a [E rank, width], experts.gate_up.lora_b [2 E h,
+//   rank] experts.down.lora_a    [E rank, h],     experts.down.lora_b [E width,
+//   rank]
+//
 // A rank holds the rows of its experts, and of these the units of its tensor
 // rank.
 class MoeMlp {
@@ -219,8 +228,8 @@ class MoeMlp {
                         ConstTensorView x, TensorView x_gradient,
                         MoeActivations& activations);
 
-  // Call it after the last backward of a step: sums the router's gradient over
-  // the tensor group.
+  // Call it after the last backward of a step: sums the gradients of the router
+  // and of the adapters over the tensor group.
   absl::Status FinishGradients();
 
   // The number of this rank's tokens that chose each expert since the last
@@ -230,9 +239,24 @@ class MoeMlp {
   void ClearLoads() { loads_.assign(loads_.size(), 0); }
 
  private:
+  // The matrices of this rank's experts, stacked by rows.
+  struct Matrices {
+    absl::Status CheckValues() const;
+    absl::Status CheckGradients() const;
+    bool trainable() const { return weight.trainable() || adapter; }
+
+    Parameter weight;
+    std::optional<LoraAdapter> adapter = {};
+  };
+
   MoeMlp(const MoeGroups& groups, const MoeOptions& options, IndexRange units,
-         Parameter router, std::optional<Parameter> bias, Parameter gate_up,
-         Parameter down, std::optional<GatedMlp> shared);
+         Parameter router, std::optional<Parameter> bias, Matrices gate_up,
+         Matrices down, std::optional<GatedMlp> shared);
+
+  static absl::StatusOr<Matrices> MatricesOf(const MoeGroups& groups,
+                                             const MoeOptions& options,
+                                             LoraAdapter::Divided divided,
+                                             Parameter::Spec spec);
 
   int64_t local_experts() const {
     return options_.experts / groups_.experts.size();
@@ -267,11 +291,11 @@ class MoeMlp {
   // Calls product(expert, first row, rows) for each of this rank's experts.
   template <typename Product>
   absl::Status ForEachExpert(const DispatchPlan& plan, const Product& product);
-  absl::Status Multiply(const DispatchPlan& plan, const GemmOptions& options,
-                        ConstTensorView rows, ConstTensorView weights,
-                        TensorView result);
+  absl::Status Multiply(const DispatchPlan& plan, ConstTensorView rows,
+                        bool back, Matrices& matrices, TensorView result);
   absl::Status AddProducts(const DispatchPlan& plan, ConstTensorView gradient,
-                           ConstTensorView input, TensorView weights_gradient);
+                           ConstTensorView input, Matrices& matrices);
+  absl::Status AddExpertGradients(const MoeActivations& a);
   absl::StatusOr<ConstTensorView> Balance(const MoeActivations& a,
                                           PooledTensor& memory);
 
@@ -280,8 +304,8 @@ class MoeMlp {
   IndexRange units_;  // This rank's part of an expert's hidden units.
   Parameter router_;
   std::optional<Parameter> bias_;
-  Parameter gate_up_;
-  Parameter down_;
+  Matrices gate_up_;
+  Matrices down_;
   std::optional<GatedMlp> shared_;
   std::shared_ptr<StagingPool> staging_;
   std::vector<int64_t> loads_;

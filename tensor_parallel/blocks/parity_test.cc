@@ -241,7 +241,8 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
       // Its scale, 2, rounds nothing.
       .dropout = c.zigzag ? 0.5 : 0,
       .balance = true,
-      .score = c.zigzag ? RouterScore::kSoftmax : RouterScore::kSigmoid};
+      .score = c.zigzag ? RouterScore::kSoftmax : RouterScore::kSigmoid,
+      .lora_rank = c.zigzag ? 3 : 0};
   options.SetHeadsFor(c.tp);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Whole whole, RunWhole(kind, c, options));
   EXPECT_THAT(

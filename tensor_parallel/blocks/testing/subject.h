@@ -54,6 +54,7 @@ struct SubjectOptions {
   // gradients.
   bool balance = false;
   RouterScore score = RouterScore::kSoftmax;
+  int64_t lora_rank = 0;  // Of adapters of MLPs and mixtures.
   Recompute recompute = Recompute::kNone;
 
   // Adapts the heads to `ranks` tensor ranks: 3 ranks cannot share 2 kv heads.

@@ -298,7 +298,6 @@ TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
     RunOptions options =
         With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
     options.lora = {.rank = 3, .alpha = 6};
-    options.lora_mlp = !is_mixture;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
                                  TrainAndSave(options, "lora"));
     std::set<std::string> trained;
@@ -307,9 +306,7 @@ TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
         trained.insert(key.first);
       }
     }
-    EXPECT_THAT(TrainedTensors(
-                    options.model,
-                    {.rank = 3, .targets = is_mixture ? "attention" : "all"}),
+    EXPECT_THAT(TrainedTensors(options.model, {.rank = 3, .targets = "all"}),
                 ::testing::UnorderedElementsAreArray(trained));
     // Frozen weights have no optimizer state.
     EXPECT_TRUE(run.bits.contains(

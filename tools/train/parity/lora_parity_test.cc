@@ -82,15 +82,17 @@ TEST(LoraParityTest, EveryArchitectureMatchesLossesOfOneRank) {
     run.architecture = architecture;
     const bool is_mixture =
         architecture == "mixtral" || architecture == "dots1";
-    if (is_mixture) run.lora_targets = "attention";
+    // With f32, some tokens select other experts after some steps.
+    if (is_mixture) run.dtype = DType::kF64;
+    const double tolerance = is_mixture ? 1e-10 : 1e-5;
     run.documents = true;
     run.mesh = {.dp = 2, .tp = 2};
     if (is_mixture) run.mesh.ep = 2;
     run.stage = 3;
-    ExpectPlainLosses(run);
+    ExpectPlainLosses(run, tolerance);
     run.mesh = {.dp = 2, .pp = 2, .cp = 2};
     run.stage = 1;
-    ExpectPlainLosses(run);
+    ExpectPlainLosses(run, tolerance);
   }
 }
 

@@ -140,17 +140,6 @@ absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
                    "; give a divisor, such as ep", fits));
 }
 
-absl::Status CheckAdapters(const Settings& settings, const ModelConfig& model) {
-  if (settings.lora_rank == 0 || model.mixture.experts == 0 ||
-      settings.lora_targets == "attention") {
-    return absl::OkStatus();
-  }
-  return RefuseFlag("lora_targets", settings.lora_targets,
-                    absl::StrCat("--model=", settings.model.substr(0, 60),
-                                 " is a mixture of experts, whose experts have "
-                                 "no adapters; give --lora_targets=attention"));
-}
-
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
@@ -173,7 +162,6 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   parallel.layers = model.layers;
   TESSERA_RETURN_IF_ERROR(CheckParallel(parallel));
   TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
-  TESSERA_RETURN_IF_ERROR(CheckAdapters(settings, model));
   if (settings.objective == "dpo" && model.mixture.experts > 0) {
     return RefuseFlag("objective", settings.objective,
                       "does not support mixtures of experts, whose routers "

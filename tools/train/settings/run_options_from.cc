@@ -320,6 +320,9 @@ void SetLoss(const Settings& settings, RunOptions& options) {
   if (settings.lora_rank > 0) {
     options.lora = {.rank = settings.lora_rank, .alpha = settings.lora_alpha};
   }
+  if (settings.base_weights != "full") {
+    options.base_codec = settings.base_weights;
+  }
   options.lora_attention = settings.lora_targets != "mlp";
   options.lora_mlp = settings.lora_targets != "attention";
 }

@@ -96,7 +96,8 @@ StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
                    .backward_weight = trained == elements ? flops / rate : 0,
                    .forward_bytes = 0,
                    .backward_weight_bytes = 0};
-  const bool is_away = ranks > 1 || state.parameter_tier != nullptr;
+  const bool is_away = ranks > 1 || state.parameter_tier != nullptr ||
+                       !options.base_codec.empty();
   if (state.stage == 3 && is_away &&
       elements + shared >= state.persistence_threshold) {
     costs.unsharded_bytes = (elements + shared) * width;

@@ -180,6 +180,7 @@ absl::Status LoraAdapter::AddWeightGradients(
     ConstTensorView y_gradient, ConstTensorView x,
     std::optional<int64_t> projection) {
   const double scale = options_.scale();
+  TESSERA_ASSIGN_OR_RETURN(const TensorView b_gradient, GradientOf(b_));
   TESSERA_ASSIGN_OR_RETURN(const TensorView input, InputTimesA(x, projection));
   for (const Place& place : PlacesOf(projection)) {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
@@ -187,7 +188,7 @@ absl::Status LoraAdapter::AddWeightGradients(
     TESSERA_ASSIGN_OR_RETURN(const TensorView factor,
                              ColumnsOf(input, place.factors));
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
-                             RowsOf(b_.gradient(), place.outputs));
+                             RowsOf(b_gradient, place.outputs));
     TESSERA_RETURN_IF_ERROR(group_.ops().Run(
         op::Gemm{{.transpose_a = true, .alpha = scale, .beta = 1},
                  gradient,
@@ -196,14 +197,38 @@ absl::Status LoraAdapter::AddWeightGradients(
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView product,
                            GradientTimesB(y_gradient, projection));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView a_gradient, GradientOf(a_));
   TESSERA_ASSIGN_OR_RETURN(const TensorView to,
-                           RowsOf(a_.gradient(), FactorsOf(projection)));
+                           RowsOf(a_gradient, FactorsOf(projection)));
   return group_.ops().Run(op::Gemm{
       {.transpose_a = true, .alpha = scale, .beta = 1}, product, x, to});
 }
 
+// This rank's part of the shared factor's gradient since the last
+// FinishGradients.
+absl::StatusOr<TensorView> LoraAdapter::Unsummed() {
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView sum,
+      unsummed_.Get(shared().gradient_dtype(), shared().local_shape()));
+  if (!has_unsummed_) {
+    TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Fill{0, sum}));
+    has_unsummed_ = true;
+  }
+  return sum;
+}
+
+// The memory to which the gradient of a factor is added.
+absl::StatusOr<TensorView> LoraAdapter::GradientOf(Parameter& factor) {
+  if (SumsApart() && &factor == &shared()) return Unsummed();
+  return factor.gradient();
+}
+
 absl::Status LoraAdapter::FinishGradients() {
-  return group_.SumOver(a_.replicated() ? a_.gradient() : b_.gradient());
+  if (!SumsApart()) return group_.SumOver(shared().gradient());
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, Unsummed());
+  has_unsummed_ = false;
+  TESSERA_RETURN_IF_ERROR(group_.SumOver(sum));
+  return group_.ops().Run(op::Add{sum, shared().gradient()});
 }
 
 }  // namespace tessera::tensor_parallel

@@ -91,7 +91,8 @@ class LoraAdapter {
       std::optional<int64_t> projection = std::nullopt);
 
   // Call it after the last backward of a step: sums the gradient of the factor
-  // that every rank has over the ranks. A collective.
+  // that every rank has over the ranks. A collective. With experts it may be
+  // called several times in a step that accumulates gradients in place.
   absl::Status FinishGradients();
 
  private:
@@ -107,6 +108,13 @@ class LoraAdapter {
   struct Place {
     IndexRange outputs, y_columns, factors;
   };
+  Parameter& shared() { return a_.replicated() ? a_ : b_; }
+  // True if the ranks' parts of the shared factor's gradient are kept apart
+  // until they are summed: the state of experts may have one shard rank, whose
+  // gradients stay in place when those of other parameters are reduced.
+  bool SumsApart() const { return group_.size() > 1 && a_.expert_parallel(); }
+  absl::StatusOr<TensorView> Unsummed();
+  absl::StatusOr<TensorView> GradientOf(Parameter& factor);
   std::vector<Place> PlacesOf(std::optional<int64_t> projection) const;
   IndexRange FactorsOf(std::optional<int64_t> projection) const;
   absl::StatusOr<TensorView> Reduced(ReusableTensor& memory,
@@ -124,6 +132,8 @@ class LoraAdapter {
   Parameter b_;
   ReusableTensor input_ = group_.Working("x times LoRA's a");
   ReusableTensor gradient_ = group_.Working("y's gradient times LoRA's b");
+  ReusableTensor unsummed_ = group_.Working("a gradient of LoRA's factor");
+  bool has_unsummed_ = false;
 };
 
 }  // namespace tessera::tensor_parallel

@@ -90,6 +90,10 @@ TEST(LoraParityTest, EveryArchitectureMatchesLossesOfOneRank) {
     if (is_mixture) run.mesh.ep = 2;
     run.stage = 3;
     ExpectPlainLosses(run, tolerance);
+    run.reduce = "each";
+    run.mesh.pp = 2;
+    ExpectPlainLosses(run, tolerance);
+    run.reduce = "auto";
     run.mesh = {.dp = 2, .pp = 2, .cp = 2};
     run.stage = 1;
     ExpectPlainLosses(run, tolerance);

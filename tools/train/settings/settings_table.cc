@@ -387,7 +387,7 @@ constexpr SettingsField kFields[] = {
     {"router_bias_rate", kLoss, &Settings::router_bias_rate,
      NonNegative("1e-3"),
      "for routers with sigmoid scores, change per step of the biases that "
-     "balance the load of the experts"},
+     "balance the load of the experts; with --lora_rank they are frozen"},
 
     {"run_dir", kOutputs, &Settings::run_dir, AnyValue{},
      "directory for checkpoints, settings and logs. Empty: a new temporary "

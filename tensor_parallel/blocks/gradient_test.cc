@@ -214,6 +214,23 @@ TEST_P(GradientTest, RandomDirectionsAreThoseOfCentralDifferences) {
   }
 }
 
+class AdapterGradientTest : public ::testing::TestWithParam<SubjectKind> {};
+
+TEST_P(AdapterGradientTest, RandomDirectionsAreThoseOfCentralDifferences) {
+  for (const RouterScore score :
+       {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<Problem> problem,
+        Problem::Create(GetParam(), {.score = score, .lora_rank = 3}, 7));
+    TESSERA_EXPECT_OK(CheckDirections(*problem, 5));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllKinds, AdapterGradientTest,
+                         ::testing::Values(SubjectKind::kGatedMlp,
+                                           SubjectKind::kMoeMlp,
+                                           SubjectKind::kMoeBlock));
+
 INSTANTIATE_TEST_SUITE_P(
     AllKinds, GradientTest,
     ::testing::Values(SubjectKind::kColumnParallelLinear,

@@ -126,7 +126,7 @@ void MoeActivations::Clear() {
 
 MoeMlp::MoeMlp(const MoeGroups& groups, const MoeOptions& options,
                IndexRange units, Parameter router,
-               std::optional<Parameter> bias, Parameter gate_up, Parameter down,
+               std::optional<Parameter> bias, Matrices gate_up, Matrices down,
                std::optional<GatedMlp> shared)
     : groups_(groups),
       options_(options),
@@ -170,34 +170,26 @@ absl::StatusOr<MoeMlp> MoeMlp::Create(const MoeGroups& groups,
   const int64_t first = groups.experts.rank() * count;
   const IndexRange held = {first, first + count};
   const int64_t h = options.hidden;
-  const bool is_divided = groups.experts.size() > 1;
   TESSERA_ASSIGN_OR_RETURN(
-      Parameter gate_up,
-      Parameter::Create(tensor,
-                        {.name = "weight",
-                         .shape = {2 * options.experts * h, options.width},
-                         .rows = ExpertRows(held, 2, h, mine),
-                         .columns = {0, options.width},
-                         .matrices = options.experts,
-                         .expert_parallel = is_divided,
-                         .dtype = options.dtype}));
+      Matrices gate_up,
+      MatricesOf(groups, options, LoraAdapter::Divided::kRows,
+                 {.shape = {2 * options.experts * h, options.width},
+                  .rows = ExpertRows(held, 2, h, mine),
+                  .columns = {0, options.width}}));
   TESSERA_ASSIGN_OR_RETURN(
-      Parameter down,
-      Parameter::Create(tensor, {.name = "weight",
-                                 .shape = {options.experts * options.width, h},
+      Matrices down, MatricesOf(groups, options, LoraAdapter::Divided::kColumns,
+                                {.shape = {options.experts * options.width, h},
                                  .rows = ExpertRows(held, 1, options.width,
                                                     {0, options.width}),
-                                 .columns = mine,
-                                 .matrices = options.experts,
-                                 .expert_parallel = is_divided,
-                                 .dtype = options.dtype}));
+                                 .columns = mine}));
   std::optional<GatedMlp> shared;
   if (options.shared_hidden > 0) {
     TESSERA_ASSIGN_OR_RETURN(
         GatedMlp mlp, GatedMlp::Create(tensor, {.width = options.width,
                                                 .hidden = options.shared_hidden,
                                                 .kind = options.glu,
-                                                .dtype = options.dtype}));
+                                                .dtype = options.dtype,
+                                                .lora = options.lora}));
     shared.emplace(std::move(mlp));
   }
   MoeMlp moe(groups, options, mine, std::move(router), std::move(bias),
@@ -229,54 +221,91 @@ absl::Status MoeMlp::CreateBiases() {
   TESSERA_ASSIGN_OR_RETURN(logit_bias_,
                            create(all, {{{0, all}}}, /*replicated=*/true,
                                   /*expert_parallel=*/false));
-  TESSERA_ASSIGN_OR_RETURN(gate_up_bias_,
+  TESSERA_ASSIGN_OR_RETURN(gate_up_.bias,
                            create(2 * all * h, ExpertRows(held, 2, h, units_),
                                   /*replicated=*/false, is_divided));
   TESSERA_ASSIGN_OR_RETURN(
-      down_bias_, create(all * width, ExpertRows(held, 1, width, {0, width}),
+      down_.bias, create(all * width, ExpertRows(held, 1, width, {0, width}),
                          /*replicated=*/true, is_divided));
   return absl::OkStatus();
 }
 
+// Completes the specification of the weights, and creates their adapters.
+absl::StatusOr<MoeMlp::Matrices> MoeMlp::MatricesOf(
+    const MoeGroups& groups, const MoeOptions& options,
+    LoraAdapter::Divided divided, Parameter::Spec spec) {
+  spec.name = "weight";
+  spec.matrices = options.experts;
+  spec.expert_parallel = groups.experts.size() > 1;
+  spec.dtype = options.dtype;
+  TESSERA_ASSIGN_OR_RETURN(Parameter weight,
+                           Parameter::Create(groups.tensor, std::move(spec)));
+  Matrices matrices = {.weight = std::move(weight)};
+  if (options.lora.rank == 0) return matrices;
+  const int64_t count = options.experts / groups.experts.size();
+  const int64_t height = matrices.weight.local_shape()[0] / count;
+  LoraProjections experts = {.first = groups.experts.rank() * count,
+                             .all = options.experts};
+  for (int64_t e = 0; e < count; ++e) {
+    experts.outputs.push_back({e * height, (e + 1) * height});
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      LoraAdapter adapter,
+      LoraAdapter::Create(groups.tensor, options.lora, matrices.weight, divided,
+                          std::move(experts)));
+  matrices.adapter.emplace(std::move(adapter));
+  return matrices;
+}
+
 void MoeMlp::AppendParameters(std::string_view prefix,
                               std::vector<Parameter*>& parameters) {
-  for (const auto& [name, parameter] : Own()) {
-    parameter->Rename(ParameterName(prefix, name));
-    parameters.push_back(parameter);
-  }
+  const auto add = [&](Parameter& parameter, std::string_view name) {
+    parameter.Rename(ParameterName(prefix, name));
+    parameters.push_back(&parameter);
+  };
+  add(router_, "router.weight");
+  if (bias_) add(*bias_, "router.bias");
+  if (logit_bias_) add(*logit_bias_, "router.logit_bias");
+  const auto add_matrices = [&](Matrices& matrices, std::string_view name) {
+    add(matrices.weight, ParameterName(name, "weight"));
+    if (matrices.bias) add(*matrices.bias, ParameterName(name, "bias"));
+    if (matrices.adapter) {
+      matrices.adapter->AppendParameters(ParameterName(prefix, name),
+                                         parameters);
+    }
+  };
+  add_matrices(gate_up_, "experts.gate_up");
+  add_matrices(down_, "experts.down");
   if (shared_) {
     shared_->AppendParameters(ParameterName(prefix, "shared"), parameters);
   }
 }
 
-std::vector<std::pair<std::string_view, Parameter*>> MoeMlp::Own() {
-  std::vector<std::pair<std::string_view, Parameter*>> own;
-  const auto add = [&](std::string_view name,
-                       std::optional<Parameter>& parameter) {
-    if (parameter) own.emplace_back(name, &*parameter);
-  };
-  own.emplace_back("router.weight", &router_);
-  add("router.bias", bias_);
-  add("router.logit_bias", logit_bias_);
-  own.emplace_back("experts.gate_up.weight", &gate_up_);
-  add("experts.gate_up.bias", gate_up_bias_);
-  own.emplace_back("experts.down.weight", &down_);
-  add("experts.down.bias", down_bias_);
-  return own;
+absl::Status MoeMlp::Matrices::CheckValues() const {
+  TESSERA_RETURN_IF_ERROR(weight.CheckValue());
+  if (bias) TESSERA_RETURN_IF_ERROR(bias->CheckValue());
+  return adapter ? adapter->CheckValues() : absl::OkStatus();
 }
 
-absl::Status MoeMlp::CheckValues() {
-  for (const auto& [name, parameter] : Own()) {
-    TESSERA_RETURN_IF_ERROR(parameter->CheckValue());
-  }
-  return absl::OkStatus();
+absl::Status MoeMlp::Matrices::CheckGradients() const {
+  TESSERA_RETURN_IF_ERROR(weight.CheckGradient());
+  if (bias) TESSERA_RETURN_IF_ERROR(bias->CheckGradient());
+  return adapter ? adapter->CheckGradients() : absl::OkStatus();
 }
 
-absl::Status MoeMlp::CheckGradients() {
-  for (const auto& [name, parameter] : Own()) {
-    TESSERA_RETURN_IF_ERROR(parameter->CheckGradient());
-  }
-  return absl::OkStatus();
+absl::Status MoeMlp::CheckValues() const {
+  TESSERA_RETURN_IF_ERROR(router_.CheckValue());
+  if (bias_) TESSERA_RETURN_IF_ERROR(bias_->CheckValue());
+  if (logit_bias_) TESSERA_RETURN_IF_ERROR(logit_bias_->CheckValue());
+  TESSERA_RETURN_IF_ERROR(gate_up_.CheckValues());
+  return down_.CheckValues();
+}
+
+absl::Status MoeMlp::CheckGradients() const {
+  TESSERA_RETURN_IF_ERROR(router_.CheckGradient());
+  if (logit_bias_) TESSERA_RETURN_IF_ERROR(logit_bias_->CheckGradient());
+  TESSERA_RETURN_IF_ERROR(gate_up_.CheckGradients());
+  return down_.CheckGradients();
 }
 
 absl::StatusOr<TensorView> MoeMlp::PartOf(TensorView gate_up,
@@ -580,10 +609,12 @@ absl::Status MoeMlp::ForEachExpert(const DispatchPlan& plan,
   return absl::OkStatus();
 }
 
-// The product of each expert's rows and its part of the weights.
-absl::Status MoeMlp::Multiply(const DispatchPlan& plan,
-                              const GemmOptions& options, ConstTensorView rows,
-                              ConstTensorView weights, TensorView result) {
+// The product of each expert's rows and its transposed matrix; `back`: of the
+// rows' gradients and the matrix.
+absl::Status MoeMlp::Multiply(const DispatchPlan& plan, ConstTensorView rows,
+                              bool back, Matrices& matrices,
+                              TensorView result) {
+  const TensorView weights = matrices.weight.value();
   const int64_t height = weights.shape()[0] / local_experts();
   return ForEachExpert(
       plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
@@ -593,25 +624,34 @@ absl::Status MoeMlp::Multiply(const DispatchPlan& plan,
                                  weights.Narrow(0, expert * height, height));
         TESSERA_ASSIGN_OR_RETURN(const TensorView c,
                                  result.Narrow(0, first, count));
-        return ops().Run(op::Gemm{options, a, b, c});
+        TESSERA_RETURN_IF_ERROR(
+            ops().Run(op::Gemm{{.transpose_b = !back}, a, b, c}));
+        if (!matrices.adapter) return absl::OkStatus();
+        return back ? matrices.adapter->AddInputGradient(a, c, expert)
+                    : matrices.adapter->AddForward(a, c, expert);
       });
 }
 
 absl::Status MoeMlp::AddProducts(const DispatchPlan& plan,
                                  ConstTensorView gradient,
-                                 ConstTensorView input,
-                                 TensorView weights_gradient) {
-  const int64_t height = weights_gradient.shape()[0] / local_experts();
+                                 ConstTensorView input, Matrices& matrices) {
+  const int64_t height = gradient.shape()[1];
   return ForEachExpert(
       plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView a,
                                  gradient.Narrow(0, first, count));
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView b,
                                  input.Narrow(0, first, count));
-        TESSERA_ASSIGN_OR_RETURN(
-            const TensorView c,
-            weights_gradient.Narrow(0, expert * height, height));
-        return ops().Run(op::Gemm{{.transpose_a = true, .beta = 1}, a, b, c});
+        if (matrices.weight.trainable()) {
+          TESSERA_ASSIGN_OR_RETURN(
+              const TensorView c,
+              matrices.weight.gradient().Narrow(0, expert * height, height));
+          TESSERA_RETURN_IF_ERROR(
+              ops().Run(op::Gemm{{.transpose_a = true, .beta = 1}, a, b, c}));
+        }
+        return matrices.adapter
+                   ? matrices.adapter->AddWeightGradients(a, b, expert)
+                   : absl::OkStatus();
       });
 }
 
@@ -653,7 +693,7 @@ absl::StatusOr<TensorView> MoeMlp::DownBiases(const MoeActivations& a,
       memory.ReserveVarying(options_.dtype,
                             {{a.plan.received(), options_.width}}));
   TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, rows}));
-  TESSERA_RETURN_IF_ERROR(AddBiases(a.plan, down_bias_->value(), rows));
+  TESSERA_RETURN_IF_ERROR(AddBiases(a.plan, down_.bias->value(), rows));
   return rows;
 }
 
@@ -691,7 +731,7 @@ absl::Status MoeMlp::AddBiasGradients(const MoeActivations& a) {
   TESSERA_RETURN_IF_ERROR(ops().Run(
       op::SumRows{a.logits_gradient.view(), logit_bias_->gradient()}));
   TESSERA_RETURN_IF_ERROR(
-      AddBiasSums(a.plan, a.gate_up.view(), gate_up_bias_->gradient()));
+      AddBiasSums(a.plan, a.gate_up.view(), gate_up_.bias->gradient()));
   PooledTensor memory(a.logits.pool());
   const TensorView gradient = a.output_gradient.view();
   TESSERA_ASSIGN_OR_RETURN(
@@ -701,7 +741,7 @@ absl::Status MoeMlp::AddBiasGradients(const MoeActivations& a) {
                            ListOf(ConstTensorView(a.weights.view())));
   TESSERA_RETURN_IF_ERROR(
       ops().Run(op::ScaleRows{weights, gradient, weighted}));
-  return AddBiasSums(a.plan, weighted, down_bias_->gradient());
+  return AddBiasSums(a.plan, weighted, down_.bias->gradient());
 }
 
 absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
@@ -726,10 +766,10 @@ absl::Status MoeMlp::ForwardActivations(const Partition& tokens,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product,
       a.product.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
-  TESSERA_RETURN_IF_ERROR(Multiply(a.plan, {.transpose_b = true},
-                                   a.input.view(), gate_up_.value(), both));
-  if (gate_up_bias_) {
-    TESSERA_RETURN_IF_ERROR(AddBiases(a.plan, gate_up_bias_->value(), both));
+  TESSERA_RETURN_IF_ERROR(
+      Multiply(a.plan, a.input.view(), /*back=*/false, gate_up_, both));
+  if (gate_up_.bias) {
+    TESSERA_RETURN_IF_ERROR(AddBiases(a.plan, gate_up_.bias->value(), both));
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView gate, PartOf(both, kGate));
   TESSERA_ASSIGN_OR_RETURN(const TensorView up, PartOf(both, kUp));
@@ -754,7 +794,7 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
       const TensorView outputs,
       output.ReserveVarying(options_.dtype, {{rows, options_.width}}));
   TESSERA_RETURN_IF_ERROR(
-      Multiply(a.plan, {.transpose_b = true}, product, down_.value(), outputs));
+      Multiply(a.plan, product, /*back=*/false, down_, outputs));
   weighted.Release();
   TESSERA_RETURN_IF_ERROR(AddDownBiases(a, outputs));
   TESSERA_RETURN_IF_ERROR(Return(outputs, a, returned));
@@ -833,8 +873,8 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product_gradient,
       product_memory.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
-  TESSERA_RETURN_IF_ERROR(Multiply(a.plan, {}, a.output_gradient.view(),
-                                   down_.value(), product_gradient));
+  TESSERA_RETURN_IF_ERROR(Multiply(a.plan, a.output_gradient.view(),
+                                   /*back=*/true, down_, product_gradient));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView weights_gradient,
       weights_memory.ReserveVarying(statistics(), {{rows, 1}}));
@@ -855,8 +895,8 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView input_gradient,
       input_memory.ReserveVarying(options_.dtype, {{rows, options_.width}}));
-  TESSERA_RETURN_IF_ERROR(
-      Multiply(a.plan, {}, a.gate_up.view(), gate_up_.value(), input_gradient));
+  TESSERA_RETURN_IF_ERROR(Multiply(a.plan, a.gate_up.view(), /*back=*/true,
+                                   gate_up_, input_gradient));
   // Releases pooled tensors early, so that interleaved passes can reuse them.
   PooledTensor returned_input(pool), returned(pool);
   TESSERA_RETURN_IF_ERROR(Return(input_gradient, a, returned_input));
@@ -914,10 +954,21 @@ absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
     TESSERA_RETURN_IF_ERROR(
         shared_->BackwardWeight(tokens, y_gradient, x, a.shared));
   }
-  if (!router_.trainable()) {  // Then no weight is.
-    a.Clear();
-    return absl::OkStatus();
+  if (gate_up_.trainable()) TESSERA_RETURN_IF_ERROR(AddExpertGradients(a));
+  if (router_.trainable()) {
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
+                             AllTokens(tokens, x, all_x_));
+    TESSERA_RETURN_IF_ERROR(ops().Run(op::Gemm{{.transpose_a = true, .beta = 1},
+                                               a.logits_gradient.view(),
+                                               all,
+                                               router_.gradient()}));
+    TESSERA_RETURN_IF_ERROR(AddBiasGradients(a));
   }
+  a.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status MoeMlp::AddExpertGradients(const MoeActivations& a) {
   PooledTensor weighted(a.logits.pool());
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product,
@@ -927,18 +978,8 @@ absl::Status MoeMlp::BackwardWeight(const Partition& tokens,
   TESSERA_RETURN_IF_ERROR(
       ops().Run(op::ScaleRows{weights, a.product.view(), product}));
   TESSERA_RETURN_IF_ERROR(
-      AddProducts(a.plan, a.output_gradient.view(), product, down_.gradient()));
-  TESSERA_RETURN_IF_ERROR(AddProducts(a.plan, a.gate_up.view(), a.input.view(),
-                                      gate_up_.gradient()));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
-                           AllTokens(tokens, x, all_x_));
-  TESSERA_RETURN_IF_ERROR(ops().Run(op::Gemm{{.transpose_a = true, .beta = 1},
-                                             a.logits_gradient.view(),
-                                             all,
-                                             router_.gradient()}));
-  TESSERA_RETURN_IF_ERROR(AddBiasGradients(a));
-  a.Clear();
-  return absl::OkStatus();
+      AddProducts(a.plan, a.output_gradient.view(), product, down_));
+  return AddProducts(a.plan, a.gate_up.view(), a.input.view(), gate_up_);
 }
 
 absl::Status MoeMlp::Backward(const Partition& tokens,
@@ -952,6 +993,11 @@ absl::Status MoeMlp::Backward(const Partition& tokens,
 absl::Status MoeMlp::FinishGradients() {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
   if (shared_) TESSERA_RETURN_IF_ERROR(shared_->FinishGradients());
+  for (Matrices* matrices : {&gate_up_, &down_}) {
+    if (matrices->adapter) {
+      TESSERA_RETURN_IF_ERROR(matrices->adapter->FinishGradients());
+    }
+  }
   if (!router_.trainable()) return absl::OkStatus();
   if (logit_bias_) {
     TESSERA_RETURN_IF_ERROR(groups_.tensor.SumOver(logit_bias_->gradient()));

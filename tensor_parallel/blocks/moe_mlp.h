@@ -17,6 +17,7 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/gated_mlp.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
@@ -38,6 +39,7 @@ struct MoeOptions {
   double z_loss = 0;          // Coefficient of the router's z-loss.
   double capacity = 0;        // 0: no tokens are dropped.
   DType dtype = DType::kF32;
+  LoraOptions lora = {};  // For the projections of all experts.
 };
 
 // The ranks that share a mixture of experts.
@@ -188,6 +190,13 @@ struct MoeActivations {
 //                                           ranks
 //   shared.*                those of a GatedMlp
 //
+// With LoRA, each expert's gate_up and down have an adapter, with one factor a
+// for gate and up together:
+//
+//   experts.gate_up.lora_a [E rank, width], experts.gate_up.lora_b [2 E h,
+//   rank] experts.down.lora_a    [E rank, h],     experts.down.lora_b [E width,
+//   rank]
+//
 // A rank holds the rows of its experts, and of these the units of its tensor
 // rank.
 class MoeMlp {
@@ -226,8 +235,8 @@ class MoeMlp {
                         ConstTensorView x, TensorView x_gradient,
                         MoeActivations& activations);
 
-  // Call it after the last backward of a step: sums the router's gradient over
-  // the tensor group.
+  // Call it after the last backward of a step: sums the gradients of the router
+  // and of the adapters over the tensor group.
   absl::Status FinishGradients();
 
   // The number of this rank's tokens that chose each expert since the last
@@ -237,21 +246,35 @@ class MoeMlp {
   void ClearLoads() { loads_.assign(loads_.size(), 0); }
 
  private:
+  // The matrices of this rank's experts, stacked by rows.
+  struct Matrices {
+    absl::Status CheckValues() const;
+    absl::Status CheckGradients() const;
+    bool trainable() const { return weight.trainable() || adapter; }
+
+    Parameter weight;
+    std::optional<Parameter> bias = {};
+    std::optional<LoraAdapter> adapter = {};
+  };
+
   MoeMlp(const MoeGroups& groups, const MoeOptions& options, IndexRange units,
-         Parameter router, std::optional<Parameter> bias, Parameter gate_up,
-         Parameter down, std::optional<GatedMlp> shared);
+         Parameter router, std::optional<Parameter> bias, Matrices gate_up,
+         Matrices down, std::optional<GatedMlp> shared);
+
+  static absl::StatusOr<Matrices> MatricesOf(const MoeGroups& groups,
+                                             const MoeOptions& options,
+                                             LoraAdapter::Divided divided,
+                                             Parameter::Spec spec);
 
   absl::Status CreateBiases();
-  // The parameters, without those of the shared expert, with their names.
-  std::vector<std::pair<std::string_view, Parameter*>> Own();
 
   int64_t local_experts() const {
     return options_.experts / groups_.experts.size();
   }
   Ops& ops() const { return groups_.tensor.ops(); }
   DType statistics() const { return GradientDType(options_.dtype); }
-  absl::Status CheckValues();
-  absl::Status CheckGradients();
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
 
   absl::StatusOr<ConstTensorView> AllTokens(const Partition& tokens,
                                             ConstTensorView mine,
@@ -279,11 +302,10 @@ class MoeMlp {
   // Calls product(expert, first row, rows) for each of this rank's experts.
   template <typename Product>
   absl::Status ForEachExpert(const DispatchPlan& plan, const Product& product);
-  absl::Status Multiply(const DispatchPlan& plan, const GemmOptions& options,
-                        ConstTensorView rows, ConstTensorView weights,
-                        TensorView result);
+  absl::Status Multiply(const DispatchPlan& plan, ConstTensorView rows,
+                        bool back, Matrices& matrices, TensorView result);
   absl::Status AddProducts(const DispatchPlan& plan, ConstTensorView gradient,
-                           ConstTensorView input, TensorView weights_gradient);
+                           ConstTensorView input, Matrices& matrices);
   absl::Status AddBiases(const DispatchPlan& plan, ConstTensorView biases,
                          TensorView rows);
   absl::Status AddBiasSums(const DispatchPlan& plan, ConstTensorView gradient,
@@ -295,8 +317,9 @@ class MoeMlp {
   absl::Status AddBiasGradients(const MoeActivations& a);
   // The sums over tensor ranks contain the biases of down once.
   bool adds_down_biases() const {
-    return down_bias_.has_value() && groups_.tensor.rank() == 0;
+    return down_.bias.has_value() && groups_.tensor.rank() == 0;
   }
+  absl::Status AddExpertGradients(const MoeActivations& a);
   absl::StatusOr<ConstTensorView> Balance(const MoeActivations& a,
                                           PooledTensor& memory);
 
@@ -305,9 +328,9 @@ class MoeMlp {
   IndexRange units_;  // This rank's part of an expert's hidden units.
   Parameter router_;
   std::optional<Parameter> bias_;
-  Parameter gate_up_;
-  Parameter down_;
-  std::optional<Parameter> logit_bias_, gate_up_bias_, down_bias_;
+  Matrices gate_up_;
+  Matrices down_;
+  std::optional<Parameter> logit_bias_;
   std::optional<GatedMlp> shared_;
   std::shared_ptr<StagingPool> staging_;
   std::vector<int64_t> loads_;

@@ -245,7 +245,8 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
       .dropout = c.zigzag ? 0.5 : 0,
       .balance = true,
       .score = c.zigzag ? RouterScore::kSoftmax : RouterScore::kSigmoid,
-      .like_gpt_oss = c.zigzag};
+      .like_gpt_oss = c.zigzag,
+      .lora_rank = c.zigzag ? 3 : 0};
   options.SetHeadsFor(c.tp);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Whole whole, RunWhole(kind, c, options));
   EXPECT_THAT(

@@ -100,6 +100,7 @@ absl::Status TransformerBlock::CreateMlp(
   MoeOptions options = options_.moe;
   options.width = common.width;
   options.dtype = common.dtype;
+  options.lora = options_.mlp_lora;
   TESSERA_ASSIGN_OR_RETURN(
       MoeMlp moe,
       MoeMlp::Create({.tensor = group_,

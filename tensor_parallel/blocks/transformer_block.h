@@ -223,9 +223,10 @@ struct TransformerBlockOptions {
   int64_t hidden = 0;
   bool mlp_bias = false;
   GluKind glu = GluKind::kSwiGlu;  // Unused by a mixture of experts.
-  LoraOptions mlp_lora = {};       // Unused by a mixture of experts.
+  LoraOptions mlp_lora = {};
   // If `moe.experts` is not 0, a mixture of experts replaces the MLP; its
-  // width, type, sequence parallelism and overlap are those of the block.
+  // width, type, adapters, sequence parallelism and overlap are those of the
+  // block.
   MoeOptions moe = {};
   double norm_epsilon = 1e-5;
   // Norms of the inputs of attention and MLP, and of their outputs before they

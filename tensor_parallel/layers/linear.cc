@@ -49,7 +49,7 @@ absl::StatusOr<std::optional<LoraAdapter>> AdapterOf(
   TESSERA_ASSIGN_OR_RETURN(
       LoraAdapter adapter,
       LoraAdapter::Create(group, options, weights.weight_parameter(), divided,
-                          std::move(outputs)));
+                          {.outputs = std::move(outputs)}));
   return std::optional(std::move(adapter));
 }
 

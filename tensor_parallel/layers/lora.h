@@ -11,6 +11,8 @@
 //   ColumnParallelLinear::Create(
 //       group, {.in = 512, .out = 2048, .lora = {.rank = 8, .alpha = 16}});
 //
+// So does each of the matrices of experts that are stacked by rows.
+//
 // Over tensor ranks b is divided like the rows of w, or a like its columns.
 // Every rank has the other factor whole, and its gradient is summed over the
 // ranks once a step.
@@ -18,6 +20,7 @@
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -45,19 +48,26 @@ inline constexpr std::string_view kLoraA = "lora_a";
 inline constexpr std::string_view kLoraB = "lora_b";
 bool IsLoraFactor(std::string_view parameter);
 
+// The projections whose weights a rank holds in one parameter.
+struct LoraProjections {
+  std::vector<IndexRange> outputs = {};  // Of each: its range of held rows.
+  // With experts, the index of the first held projection, and the number of
+  // projections on all ranks. 0: the held ones.
+  int64_t first = 0;
+  int64_t all = 0;
+};
+
 class LoraAdapter {
  public:
   // The dimension of the layer's weight matrix that is divided among the ranks.
   enum class Divided { kRows, kColumns };
 
-  // `outputs` are the ranges of the layer's projections in the rows that the
-  // rank holds. InvalidArgument if options.rank is not positive or alpha is not
-  // finite.
+  // InvalidArgument if options.rank is not positive or alpha is not finite.
   static absl::StatusOr<LoraAdapter> Create(const TensorGroup& group,
                                             const LoraOptions& options,
                                             const Parameter& weight,
                                             Divided divided,
-                                            std::vector<IndexRange> outputs);
+                                            LoraProjections projections);
 
   Parameter& a() { return a_; }
   Parameter& b() { return b_; }
@@ -70,15 +80,19 @@ class LoraAdapter {
   absl::Status CheckGradients() const;
 
   // For some tokens, these add to y, to x_gradient, and to the gradients of a
-  // and b.
-  absl::Status AddForward(ConstTensorView x, TensorView y);
-  absl::Status AddInputGradient(ConstTensorView y_gradient,
-                                TensorView x_gradient);
-  absl::Status AddWeightGradients(ConstTensorView y_gradient,
-                                  ConstTensorView x);
+  // and b. y has the outputs of all held projections, or of one `projection`.
+  absl::Status AddForward(ConstTensorView x, TensorView y,
+                          std::optional<int64_t> projection = std::nullopt);
+  absl::Status AddInputGradient(
+      ConstTensorView y_gradient, TensorView x_gradient,
+      std::optional<int64_t> projection = std::nullopt);
+  absl::Status AddWeightGradients(
+      ConstTensorView y_gradient, ConstTensorView x,
+      std::optional<int64_t> projection = std::nullopt);
 
   // Call it after the last backward of a step: sums the gradient of the factor
-  // that every rank has over the ranks. A collective.
+  // that every rank has over the ranks. A collective. With experts it may be
+  // called several times in a step that accumulates gradients in place.
   absl::Status FinishGradients();
 
  private:
@@ -90,19 +104,36 @@ class LoraAdapter {
         a_(std::move(a)),
         b_(std::move(b)) {}
 
-  IndexRange FactorsOf(size_t part) const;
+  // A projection's rows of b, columns of y, and columns of x a^T.
+  struct Place {
+    IndexRange outputs, y_columns, factors;
+  };
+  Parameter& shared() { return a_.replicated() ? a_ : b_; }
+  // True if the ranks' parts of the shared factor's gradient are kept apart
+  // until they are summed: the state of experts may have one shard rank, whose
+  // gradients stay in place when those of other parameters are reduced.
+  bool SumsApart() const { return group_.size() > 1 && a_.expert_parallel(); }
+  absl::StatusOr<TensorView> Unsummed();
+  absl::StatusOr<TensorView> GradientOf(Parameter& factor);
+  std::vector<Place> PlacesOf(std::optional<int64_t> projection) const;
+  IndexRange FactorsOf(std::optional<int64_t> projection) const;
   absl::StatusOr<TensorView> Reduced(ReusableTensor& memory,
-                                     const ConstTensorView& tokens);
-  absl::StatusOr<TensorView> InputTimesA(ConstTensorView x);
-  absl::StatusOr<TensorView> GradientTimesB(ConstTensorView y_gradient);
+                                     const ConstTensorView& tokens,
+                                     std::optional<int64_t> projection);
+  absl::StatusOr<TensorView> InputTimesA(ConstTensorView x,
+                                         std::optional<int64_t> projection);
+  absl::StatusOr<TensorView> GradientTimesB(ConstTensorView y_gradient,
+                                            std::optional<int64_t> projection);
 
   TensorGroup group_;
   LoraOptions options_;
-  std::vector<IndexRange> outputs_;  // By part; rows of b.
+  std::vector<IndexRange> outputs_;  // By projection; rows of b.
   Parameter a_;
   Parameter b_;
   ReusableTensor input_ = group_.Working("x times LoRA's a");
   ReusableTensor gradient_ = group_.Working("y's gradient times LoRA's b");
+  ReusableTensor unsummed_ = group_.Working("a gradient of LoRA's factor");
+  bool has_unsummed_ = false;
 };
 
 }  // namespace tessera::tensor_parallel

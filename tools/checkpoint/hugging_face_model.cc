@@ -359,60 +359,109 @@ absl::Status WriteWhole(
 struct PeftFactor {
   std::string name;
   std::vector<int64_t> shape = {};
-  std::span<const float> values = {};
+  std::vector<float> values = {};
 };
+
+// The rows [begin, end) of a matrix.
+std::vector<float> RowsOf(const std::vector<float>& matrix, int64_t begin,
+                          int64_t end, int64_t width) {
+  return {matrix.begin() + begin * width, matrix.begin() + end * width};
+}
+
+// The factors of all experts, which PEFT adapts as one parameter of three
+// dimensions: lora_A is [experts * rank, in], and lora_B [out, rank * experts]
+// has the experts of each rank side by side. PEFT wraps the parameters of a
+// module one in another, the last one outermost.
+std::vector<PeftFactor> ExpertFactorsOf(const LlamaParameter& parameter,
+                                        const train::SavedAdapter& adapter,
+                                        int64_t rank) {
+  const std::string module = absl::StrCat(
+      "base_model.model.model.layers.", parameter.layer, ".mlp.experts.",
+      parameter.part == model_files::LlamaPart::kExpertsGateUp ? "base_layer."
+                                                               : "");
+  const auto experts = static_cast<int64_t>(adapter.ends.size());
+  const int64_t rows = adapter.ends[0], columns = rank * experts;
+  std::vector<float> b(adapter.b.size());
+  for (size_t i = 0; i < b.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const int64_t expert = at / rank / rows, row = at / rank % rows;
+    b[static_cast<size_t>(row * columns + at % rank * experts + expert)] =
+        adapter.b[i];
+  }
+  return {{absl::StrCat(module, "lora_A.weight"),
+           {columns, parameter.shape[1]},
+           adapter.a},
+          {absl::StrCat(module, "lora_B.weight"), {rows, columns}, b}};
+}
 
 // The factors lora_A and lora_B of each projection of a weight, named after its
 // pieces: "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight".
 std::vector<PeftFactor> FactorsOf(const LlamaParameter& parameter,
                                   const train::SavedAdapter& adapter,
                                   int64_t rank) {
+  if (parameter.part == model_files::LlamaPart::kExpertsGateUp ||
+      parameter.part == model_files::LlamaPart::kExpertsDown) {
+    return ExpertFactorsOf(parameter, adapter, rank);
+  }
   std::vector<PeftFactor> factors;
   int64_t begin = 0;
   for (size_t i = 0; i < adapter.ends.size(); ++i) {
     const std::string_view module =
         absl::StripSuffix(parameter.pieces[i].name, ".weight");
-    const int64_t rows = adapter.ends[i] - begin;
-    const int64_t width = parameter.shape[1];
+    const int64_t end = adapter.ends[i], width = parameter.shape[1];
     const auto index = static_cast<int64_t>(i);
     factors.push_back(
         {absl::StrCat("base_model.model.", module, ".lora_A.weight"),
          {rank, width},
-         std::span(adapter.a).subspan(static_cast<size_t>(index * rank * width),
-                                      static_cast<size_t>(rank * width))});
+         RowsOf(adapter.a, index * rank, (index + 1) * rank, width)});
     factors.push_back(
         {absl::StrCat("base_model.model.", module, ".lora_B.weight"),
-         {rows, rank},
-         std::span(adapter.b).subspan(static_cast<size_t>(begin * rank),
-                                      static_cast<size_t>(rows * rank))});
-    begin = adapter.ends[i];
+         {end - begin, rank},
+         RowsOf(adapter.b, begin, end, rank)});
+    begin = end;
   }
   return factors;
 }
 
+// Adds the targets of MLPs. The experts of a mixture are parameters. The linear
+// layers beside them are also given as parameters, because PEFT takes modules
+// with their names for experts.
+void AddMlpTargets(const model_files::ModelConfig& model,
+                   nlohmann::ordered_json& config) {
+  const model_files::MixtureConfig& mixture = model.mixture;
+  const auto add = [&](const char* list, std::string_view prefix,
+                       std::string_view suffix) {
+    for (const char* const name : {"gate_proj", "up_proj", "down_proj"}) {
+      config[list].push_back(absl::StrCat(prefix, name, suffix));
+    }
+  };
+  if (mixture.experts == 0) return add("target_modules", "", "");
+  config["target_parameters"] = {"mlp.experts.gate_up_proj",
+                                 "mlp.experts.down_proj"};
+  if (mixture.shared_intermediate > 0) {
+    add("target_parameters", "mlp.shared_experts.", ".weight");
+  }
+  if (mixture.dense_layers > 0) add("target_parameters", "mlp.", ".weight");
+}
+
 // adapter_config.json without the keys whose values are PEFT's defaults.
 absl::StatusOr<std::string> PeftConfig(const train::LoraIdentity& lora,
+                                       const model_files::ModelConfig& model,
                                        const std::string& base) {
-  nlohmann::ordered_json modules = nlohmann::ordered_json::array();
+  nlohmann::ordered_json config = {
+      {"peft_type", "LORA"},
+      {"task_type", "CAUSAL_LM"},
+      {"base_model_name_or_path", base},
+      {"r", lora.rank},
+      {"lora_alpha", lora.alpha},
+      {"lora_dropout", 0.0},
+      {"bias", "none"},
+      {"inference_mode", true},
+      {"target_modules", nlohmann::ordered_json::array()}};
   if (lora.targets != "mlp") {
-    for (const char* const name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
-      modules.push_back(name);
-    }
+    config["target_modules"] = {"q_proj", "k_proj", "v_proj", "o_proj"};
   }
-  if (lora.targets != "attention") {
-    for (const char* const name : {"gate_proj", "up_proj", "down_proj"}) {
-      modules.push_back(name);
-    }
-  }
-  const nlohmann::ordered_json config = {{"peft_type", "LORA"},
-                                         {"task_type", "CAUSAL_LM"},
-                                         {"base_model_name_or_path", base},
-                                         {"r", lora.rank},
-                                         {"lora_alpha", lora.alpha},
-                                         {"lora_dropout", 0.0},
-                                         {"bias", "none"},
-                                         {"inference_mode", true},
-                                         {"target_modules", modules}};
+  if (lora.targets != "attention") AddMlpTargets(model, config);
   return DumpJson(config, 2) + "\n";
 }
 
@@ -420,7 +469,8 @@ absl::Status WriteAdapter(train::ModelReader& reader, const std::string& base,
                           const std::string& directory,
                           const ExportOptions& options) {
   const train::LoraIdentity& lora = reader.saved().identity().lora;
-  TESSERA_ASSIGN_OR_RETURN(const std::string config, PeftConfig(lora, base));
+  TESSERA_ASSIGN_OR_RETURN(const std::string config,
+                           PeftConfig(lora, reader.config(), base));
   TESSERA_RETURN_IF_ERROR(
       WriteFile(absl::StrCat(directory, "/adapter_config.json"), config));
   TESSERA_ASSIGN_OR_RETURN(const model_files::ElementType type,
@@ -448,7 +498,8 @@ absl::Status WriteAdapter(train::ModelReader& reader, const std::string& base,
     for (const PeftFactor& factor : FactorsOf(parameter, adapter, lora.rank)) {
       converted.resize(factor.values.size() *
                        static_cast<size_t>(SizeInBytes(options.dtype)));
-      TESSERA_RETURN_IF_ERROR(Convert(DType::kF32, std::as_bytes(factor.values),
+      TESSERA_RETURN_IF_ERROR(Convert(DType::kF32,
+                                      std::as_bytes(std::span(factor.values)),
                                       options.dtype, converted));
       TESSERA_RETURN_IF_ERROR(writer.Write(factor.name, converted));
     }

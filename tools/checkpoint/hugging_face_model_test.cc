@@ -419,7 +419,7 @@ TEST(ImportedWeightsTest, BeginLikeAnImportOnEveryMesh) {
       options.mesh = mesh;
       options.state.stage = static_cast<int>(count % 4);
       options.dtype = count % 2 == 0 ? DType::kF32 : DType::kBF16;
-      options.lora.rank = count == 3 && !is_mixture ? 3 : 0;
+      options.lora.rank = count == 3 ? 3 : 0;
       ExpectBeginsLikeImport(options, directory + "/hf",
                              absl::StrCat(directory, "/", count++));
     }
@@ -642,6 +642,71 @@ TEST(ExportAdapterTest, FilesHaveTheFactorsAndTheirSum) {
   EXPECT_EQ(config["lora_alpha"], 12);
   EXPECT_EQ(config["base_model_name_or_path"], "base/model");
   EXPECT_EQ(config["target_modules"].size(), 7);
+}
+
+// PEFT adapts the experts of a layer as one parameter [experts, out, in], whose
+// lora_B has the experts of each rank side by side.
+TEST(ExportAdapterTest, ExpertsAreStackedParameters) {
+  constexpr size_t kRank = 3;
+  train::RunOptions options = train::testing::SmallMixture();
+  options.mesh = {.dp = 2, .tp = 2, .ep = 2};
+  options.state.stage = 3;
+  options.lora = {.rank = kRank, .alpha = 12};
+  const std::string directory = NewRunDirectory("expert_adapter");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto trained,
+                               TrainAndSave(options, directory + "/ckpt"));
+  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+  TESSERA_ASSERT_OK(ExportAdapter(directory + "/ckpt", directory + "/peft",
+                                  "base/model", {}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               SafetensorsSet::Open(directory + "/hf"));
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const auto adapter,
+      SafetensorsSet::Open(directory + "/peft/adapter_model.safetensors"));
+  const auto experts = static_cast<size_t>(options.model.mixture.experts);
+  int64_t changed = 0;
+  for (const LlamaParameter& parameter :
+       model_files::LlamaParameters(options.model)) {
+    const bool is_down = parameter.part == model_files::LlamaPart::kExpertsDown;
+    if (!is_down && parameter.part != model_files::LlamaPart::kExpertsGateUp) {
+      continue;
+    }
+    const auto bits =
+        trained.at({train::RunTensorName(parameter.part, parameter.layer),
+                    zero3::StatePart::kValue});
+    const std::string module =
+        absl::StrCat("base_model.model.model.layers.", parameter.layer,
+                     ".mlp.experts.", is_down ? "" : "base_layer.");
+    const auto a = TensorOf(adapter, module + "lora_A.weight");
+    const auto b = TensorOf(adapter, module + "lora_B.weight");
+    const auto width = static_cast<size_t>(parameter.shape[1]);
+    const size_t rows = static_cast<size_t>(parameter.shape[0]) / experts;
+    ASSERT_EQ(a.size(), experts * kRank * width);
+    ASSERT_EQ(b.size(), rows * kRank * experts);
+    for (const model_files::HuggingFacePiece& piece : parameter.pieces) {
+      const auto merged = TensorOf(model, piece.name);
+      for (size_t i = 0; i < merged.size(); ++i) {
+        const size_t at = static_cast<size_t>(piece.target_row) * width + i;
+        const size_t expert = at / width / rows, row = at / width % rows;
+        double sum = 0;
+        for (size_t k = 0; k < kRank; ++k) {
+          sum += double{b[(row * kRank + k) * experts + expert]} *
+                 a[(expert * kRank + k) * width + at % width];
+        }
+        const float before = std::bit_cast<float>(bits[at]);
+        ASSERT_NEAR(merged[i], before + 4 * sum, 1e-6) << piece.name << i;
+        if (merged[i] != before) ++changed;
+      }
+    }
+  }
+  EXPECT_GT(changed, 100);
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::string json,
+      ReadFile(directory + "/peft/adapter_config.json", 1 << 20));
+  const auto config = nlohmann::json::parse(json);
+  EXPECT_EQ(config["target_modules"].size(), 4);
+  EXPECT_EQ(config["target_parameters"][0], "mlp.experts.gate_up_proj");
+  EXPECT_EQ(config["target_parameters"][1], "mlp.experts.down_proj");
 }
 
 TEST(ExportAdapterTest, RejectsRunsWithoutAdapters) {

@@ -69,6 +69,8 @@ expect_same models/base pp2 staged --zero=1 --offload=optimizer
 expect_same models/base dp2,pp2 offloaded --offload=all --offload_dir=$PWD/tmp
 expect_same models/base cp2 context --zero=2
 expect_same models/base dp2 adapters --lora_rank=4 --engine=in_process
+expect_same models/base dp2,tp2 quantized --lora_rank=4 --base_weights=nf4 --engine=in_process
+[ "$(losses begun-quantized)" != "$(losses begun-adapters)" ] || fail "--base_weights=nf4 changes nothing"
 expect_same models/base dp2 muon --optimizer=muon --engine=in_process --device=emulated
 [ "$(losses begun-whole)" != "$(losses begun-adapters)" ] || fail "adapters change nothing"
 "$train" $small --init_from=models/base --mesh=tp2 --steps=2 --run_dir=verified --verify >out 2>err || fail "--verify: $(cat err)"
@@ -92,6 +94,7 @@ END
   fail "mixture: $(cat err)"
 expect_same models/experts dp2,ep2 experts
 expect_same models/experts dp1 one_expert_rank
+expect_same models/experts dp2,ep2 expert_adapters --lora_rank=4 --engine=in_process
 
 # A checkpoint has precedence over --init_from.
 "$train" ${small/--quiet/} --init_from=models/base --mesh=dp2,tp2 --steps=3 --run_dir=begun-sharded --resume=latest >out 2>err ||

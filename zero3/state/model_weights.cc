@@ -10,9 +10,12 @@ namespace tessera::zero3 {
 
 bool IsKeptWhole(const StateLayout& layout, const ShardedStateOptions& options,
                  const ModelParameter& parameter) {
-  const bool is_alone =
-      layout.ranks() == 1 && options.parameter_tier == nullptr;
-  return options.stage < 3 || is_alone || parameter.elements == 0 ||
+  if (options.stage < 3 || parameter.elements == 0) return true;
+  const offload::MemoryTier* const tier = options.ParameterTierOf(parameter.id);
+  // Frozen parameters of a tier that rounds have the same values on every
+  // mesh, whatever the size of a rank's part.
+  if (tier != nullptr && tier == options.frozen_tier) return false;
+  return (layout.ranks() == 1 && tier == nullptr) ||
          layout.IsSmall(parameter.id);
 }
 
@@ -53,7 +56,7 @@ absl::Status ModelWeights::Allocate(std::shared_ptr<ShardPrefetch> prefetch) {
           groups_, pool_);
       shard = {absl::StrCat(options_.key_prefix, "parameter/", id.value()),
                context_.OwnExtent(id).slot * width, parameter.dtype(),
-               options_.parameter_tier};
+               options_.ParameterTierOf(id)};
       continue;
     }
     weight.gather = std::make_unique<WeightGather>(

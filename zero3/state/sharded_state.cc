@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "offload/codec/block_kernels.h"
 
 namespace tessera::zero3 {
 namespace {
@@ -20,8 +21,11 @@ absl::StatusOr<StateContext> SeatOf(const ModelParameters& model,
   LayoutOptions layout = {
       .kind = options.layout,
       .ranks = is_partitioned ? shard.size() : 1,
-      .alignment = std::lcm(options.alignment,
-                            std::max<int64_t>(options.moments.block, 1)),
+      .alignment = std::lcm(
+          options.frozen_tier == nullptr
+              ? options.alignment
+              : std::lcm(options.alignment, int64_t{offload::kNf4Block}),
+          std::max<int64_t>(options.moments.block, 1)),
       .small_below = options.stage == 3 ? options.persistence_threshold : 0};
   TESSERA_ASSIGN_OR_RETURN(StateLayout created,
                            StateLayout::Create(model, layout));
@@ -44,7 +48,7 @@ int64_t NearBytesOf(const StateContext& context,
   for (const Extent& extent : context.layout.ExtentsOf(context.rank)) {
     const ModelParameter& parameter = context.model()[extent.parameter];
     OffloadedBytes& bytes = by_slot.emplace_back();
-    if (!of_host && options.parameter_tier != nullptr &&
+    if (!of_host && options.ParameterTierOf(parameter.id) != nullptr &&
         !IsKeptWhole(context.layout, options, parameter)) {
       bytes.value = extent.slot * SizeInBytes(parameter.dtype());
     }

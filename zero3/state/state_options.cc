@@ -52,6 +52,7 @@ class OptionCheck {
   void CheckZeroPlusPlus();
   void CheckTiers();
   // State without another copy requires a lossless tier.
+  void CheckFrozenTier();
   void CheckTiersAreLossless();
 
   const ShardedStateOptions& options_;
@@ -145,6 +146,7 @@ void OptionCheck::CheckTiers() {
   Require(options_.parameter_tier == nullptr || options_.stage == 3,
           "parameters in a tier at stage ", options_.stage,
           ": below stage 3 every rank computes with all of them; use stage 3");
+  CheckFrozenTier();
   Require(options_.gradient_tier == nullptr || options_.stage >= 2,
           "gradients in a tier at stage ", options_.stage,
           ": below stage 2 every rank has all of them; use stage 2 or 3");
@@ -157,6 +159,23 @@ void OptionCheck::CheckTiers() {
           "speculative_bytes without optimizer_tier: the device steps the "
           "optimizer's state when the norm is known; give it a tier, such as a "
           "HostTier");
+}
+
+void OptionCheck::CheckFrozenTier() {
+  if (options_.frozen_tier == nullptr) return;
+  Require(options_.stage == 3, "frozen parameters in a tier at stage ",
+          options_.stage,
+          ": below stage 3 every rank computes with all of them; use stage 3");
+  const std::vector<bool>& marked = options_.in_frozen_tier;
+  if (static_cast<int64_t>(marked.size()) != model_.count()) {
+    return Require(false, "in_frozen_tier has ", marked.size(),
+                   " entries; the model has ", model_.count(), " parameters");
+  }
+  for (const ModelParameter& parameter : model_.all()) {
+    Require(!marked[IndexOf(parameter.id)] || !parameter.trainable(),
+            "parameter \"", parameter.name(),
+            "\" is trained, and frozen_tier is for frozen ones");
+  }
 }
 
 void OptionCheck::CheckTiersAreLossless() {

@@ -52,8 +52,8 @@ struct ElementRange {
 struct ShardedStateOptions {
   int stage = 3;
   LayoutKind layout = LayoutKind::kChunks;
-  // Slots are multiples of this number of elements and of the block size of the
-  // moments.
+  // Slots are multiples of this number of elements and of the block sizes of
+  // the moments and, with frozen_tier, of NF4.
   int64_t alignment = 1;
   // Stage 3: parameters with fewer elements stay whole on every rank.
   int64_t persistence_threshold = 0;
@@ -109,6 +109,11 @@ struct ShardedStateOptions {
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;
+  // Stage 3: the tier of the frozen parameters that `in_frozen_tier` marks by
+  // id, instead of parameter_tier. It may round parameters of any type, as they
+  // are never updated. Null: in_frozen_tier has no effect.
+  offload::MemoryTier* frozen_tier = nullptr;
+  std::vector<bool> in_frozen_tier = {};
   // ZeRO-Offload: the host executes the optimizer's step on the state in
   // optimizer_tier (zero3/state/optimizer_shard.h). Otherwise the state is
   // copied to the device, updated there and copied back. No effect on an
@@ -133,6 +138,12 @@ struct ShardedStateOptions {
 
   Queue& queue_or_host() const {
     return queue == nullptr ? HostQueue() : *queue;
+  }
+  // The tier of a parameter's values; null: this rank's memory.
+  offload::MemoryTier* ParameterTierOf(ParameterId id) const {
+    return frozen_tier != nullptr && in_frozen_tier[IndexOf(id)]
+               ? frozen_tier
+               : parameter_tier;
   }
   DType GradientTypeOf(const ModelParameter& parameter) const {
     return SizeInBytes(parameter.dtype()) < 4 ? gradient_dtype

@@ -80,6 +80,7 @@ struct Setting {
             .window = options.window,
             .dtype = options.dtype};
   }
+  LoraOptions lora() const { return {.rank = options.lora_rank, .alpha = 3}; }
   AttentionOptions latent_attention() const {
     AttentionOptions attention = this->attention();
     attention.kv_heads = attention.heads;
@@ -109,7 +110,8 @@ struct Setting {
         .shared_hidden = sigmoid ? options.hidden + 1 : 0,
         .balance = options.balance ? 0.3 : 0,
         .z_loss = options.balance ? 0.05 : 0,
-        .dtype = options.dtype};
+        .dtype = options.dtype,
+        .lora = lora()};
   }
 };
 

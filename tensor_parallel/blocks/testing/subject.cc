@@ -113,11 +113,12 @@ absl::StatusOr<std::unique_ptr<Subject>> MakeSubject(
                                                  .width = o.width,
                                                  .dtype = o.dtype}));
     case SubjectKind::kGatedMlp:
-      return Wrap<MlpSubject>(setting,
-                              GatedMlp::Create(tensor, {.width = o.width,
-                                                        .hidden = o.hidden,
-                                                        .bias = o.bias,
-                                                        .dtype = o.dtype}));
+      return Wrap<MlpSubject>(
+          setting, GatedMlp::Create(tensor, {.width = o.width,
+                                             .hidden = o.hidden,
+                                             .bias = o.bias,
+                                             .dtype = o.dtype,
+                                             .lora = setting.lora()}));
     case SubjectKind::kAttention:
       return Wrap<AttentionSubject>(
           setting, Attention::Create(tensor, context, setting.attention()));

@@ -61,6 +61,7 @@ struct SubjectOptions {
   RouterScore score = RouterScore::kSoftmax;
   // Sinks; for mixtures clamped gates, and biases of routers and experts.
   bool like_gpt_oss = false;
+  int64_t lora_rank = 0;  // Of adapters of MLPs and mixtures.
   Recompute recompute = Recompute::kNone;
 
   // Adapts the heads to `ranks` tensor ranks: 3 ranks cannot share 2 kv heads.

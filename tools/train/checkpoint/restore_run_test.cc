@@ -22,8 +22,10 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/codec/codec.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/tier/accounting.h"
+#include "offload/tier/compressed_tier.h"
 #include "offload/tier/host_tier.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
@@ -298,7 +300,6 @@ TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
     RunOptions options =
         With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
     options.lora = {.rank = 3, .alpha = 6};
-    options.lora_mlp = !is_mixture;
     TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
                                  TrainAndSave(options, "lora"));
     std::set<std::string> trained;
@@ -307,9 +308,7 @@ TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
         trained.insert(key.first);
       }
     }
-    EXPECT_THAT(TrainedTensors(
-                    options.model,
-                    {.rank = 3, .targets = is_mixture ? "attention" : "all"}),
+    EXPECT_THAT(TrainedTensors(options.model, {.rank = 3, .targets = "all"}),
                 ::testing::UnorderedElementsAreArray(trained));
     // Frozen weights have no optimizer state.
     EXPECT_TRUE(run.bits.contains(
@@ -323,6 +322,30 @@ TEST(RestoreRunTest, RestoresAdaptersOnOtherMeshes) {
     if (is_mixture) other.ep = 2;
     ExpectResumes(run, With(options, other, 1), 1e-5);
   }
+}
+
+TEST(RestoreRunTest, RestoresQuantizedBasesOnOtherMeshes) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
+  options.model.hidden = 64;
+  options.model.intermediate = 128;
+  options.model.heads = 4;
+  options.model.kv_heads = 2;
+  options.model.head_size = 32;
+  options.lora = {.rank = 3, .alpha = 6};
+  options.base_codec = "nf4";
+  offload::CompressedTier tier(
+      *offload::CreateCodec("nf4"),
+      std::make_shared<offload::HostTier>(std::make_shared<offload::Accounting>(
+          "base weights", offload::kUnlimited)));
+  options.state.frozen_tier = &tier;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "qlora"));
+  ExpectResumes(run, options, 0);
+  ExpectResumes(run, With(options, {.dp = 2, .pp = 2}, 3), 1e-5);
+  // The checkpoint has the rounded weights.
+  options.base_codec = "";
+  options.state.frozen_tier = nullptr;
+  ExpectResumes(run, With(options, {.tp = 2}, 1), 1e-5);
 }
 
 // The first loss with adapters equals the loss of the base weights.

@@ -155,7 +155,10 @@ std::vector<std::string> TrainedTensors(const model_files::ModelConfig& model,
     }
     const bool in_attention =
         part == LlamaPart::kQkv || part == LlamaPart::kAttentionOutput;
-    const bool in_mlp = part == LlamaPart::kGateUp || part == LlamaPart::kDown;
+    const bool in_mlp =
+        part == LlamaPart::kGateUp || part == LlamaPart::kDown ||
+        part == LlamaPart::kExpertsGateUp || part == LlamaPart::kExpertsDown ||
+        part == LlamaPart::kSharedGateUp || part == LlamaPart::kSharedDown;
     if (!(in_attention && lora.targets != "mlp") &&
         !(in_mlp && lora.targets != "attention")) {
       continue;
@@ -452,8 +455,15 @@ absl::StatusOr<std::optional<SavedAdapter>> ModelReader::ReadAdapter(
     const int64_t queries = config().heads * config().head_size;
     const int64_t keys = config().kv_heads * config().head_size;
     adapter.ends = {queries, queries + keys, queries + 2 * keys};
-  } else if (part == LlamaPart::kGateUp) {
-    adapter.ends = {config().intermediate, 2 * config().intermediate};
+  } else if (part == LlamaPart::kGateUp || part == LlamaPart::kSharedGateUp) {
+    adapter.ends = {shape[0] / 2, shape[0]};
+  } else if (part == LlamaPart::kExpertsGateUp ||
+             part == LlamaPart::kExpertsDown) {
+    const int64_t experts = config().mixture.experts;
+    adapter.ends.clear();
+    for (int64_t e = 1; e <= experts; ++e) {
+      adapter.ends.push_back(e * (shape[0] / experts));
+    }
   }
   const int64_t factors = static_cast<int64_t>(adapter.ends.size()) * rank;
   if (a->second.shape != std::vector<int64_t>{factors, shape[1]} ||
@@ -473,8 +483,12 @@ absl::StatusOr<std::optional<SavedAdapter>> ModelReader::ReadAdapter(
 absl::Status ModelReader::AddAdapter(LlamaPart part, int64_t layer,
                                      int64_t row_begin, int64_t row_end,
                                      std::span<float> target) {
-  TESSERA_ASSIGN_OR_RETURN(const std::optional<SavedAdapter> adapter,
-                           ReadAdapter(part, layer));
+  if (adapter_of_ != std::pair(part, layer)) {
+    adapter_of_.reset();
+    TESSERA_ASSIGN_OR_RETURN(adapter_, ReadAdapter(part, layer));
+    adapter_of_ = {part, layer};
+  }
+  const std::optional<SavedAdapter>& adapter = adapter_;
   if (!adapter || row_begin == row_end) return absl::OkStatus();
   const LoraIdentity& lora = saved_->identity().lora;
   const double scale = lora.alpha / static_cast<double>(lora.rank);

@@ -30,6 +30,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -160,7 +161,7 @@ absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path);
 
 // The factors of a weight's LoRA adapter (tensor_parallel/layers/lora.h).
 struct SavedAdapter {
-  // The ends of the projections among the rows of the weight.
+  // The ends of the projections among the rows of the weight: of each expert.
   std::vector<int64_t> ends = {};
   std::vector<float> a = {};  // [projections * rank, in]
   std::vector<float> b = {};  // [out, rank]
@@ -211,6 +212,9 @@ class ModelReader {
   const std::unique_ptr<SavedRun> saved_;
   const DType dtype_;
   std::vector<std::byte> stored_;
+  // The last one that was added: a weight is read in many ranges of rows.
+  std::optional<std::pair<model_files::LlamaPart, int64_t>> adapter_of_;
+  std::optional<SavedAdapter> adapter_;
 };
 
 }  // namespace tessera::train

@@ -200,7 +200,7 @@ Settings OneRankSettings(const Settings& settings) {
   alone.overlap_chunks = 0;
   alone.context_attention = "ring";
   alone.recompute = "none";
-  alone.zero = 0;
+  alone.zero = settings.base_weights == "full" ? 0 : 3;
   const Settings usual;  // Options of the other stages.
   alone.reduce = usual.reduce;
   alone.gather_ahead = usual.gather_ahead;

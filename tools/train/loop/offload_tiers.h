@@ -1,5 +1,6 @@
 // A rank's tiers for offloaded state and activations, as --offload,
-// --offload_dir, --host_budget, --pin_memory and --compression select them.
+// --offload_dir, --host_budget, --pin_memory and --compression select them, and
+// the tier of the quantized weights of --base_weights.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto tiers,
 //                            OffloadTiers::Create(settings, tier_log));
@@ -65,6 +66,8 @@ class OffloadTiers {
   absl::Status MakeDirectory(const std::string& path);
   absl::Status CreateTier(const Settings& settings,
                           std::shared_ptr<TierLog> log);
+  absl::Status CreateBaseTier(const Settings& settings,
+                              std::shared_ptr<TierLog> log);
   BytesByPurpose Peaks(bool of_file) const;
 
   const zero3::OffloadConfig config_;
@@ -73,6 +76,8 @@ class OffloadTiers {
   std::vector<std::string> made_directories_;           // Innermost first.
   zero3::OffloadTier made_;
   std::unique_ptr<offload::MemoryTier> tier_;  // Null: nothing is offloaded.
+  // Quantized base weights; null: there are none.
+  std::unique_ptr<offload::MemoryTier> base_;
 };
 
 }  // namespace tessera::train

@@ -7,8 +7,12 @@
 #include <string_view>
 
 #include "absl/strings/numbers.h"
+#include "base/status_macros.h"
+#include "offload/codec/codec.h"
 #include "offload/optimizer/parameter_range.h"
 #include "pipeline/generate/generate.h"
+#include "tools/train/model/hidden_matrices.h"
+#include "tools/train/model/sharded_model.h"
 #include "topology/config/named_enum.h"
 
 namespace tessera::train {
@@ -70,6 +74,7 @@ ParityCase PlainCase(const ParityCase& run) {
           .param_groups = run.param_groups,
           .lora_rank = run.lora_rank,
           .lora_targets = run.lora_targets,
+          .base_weights = run.base_weights == "full" ? "full" : "rounded",
           .kv_heads = run.kv_heads,
           .moments = run.moments,
           .length = run.length,
@@ -89,6 +94,34 @@ bool IsMixture(std::string_view architecture) {
 double RoundingFactor(const ParityCase& run) {
   return run.moments == "f32" ? 1 : 10;
 }
+
+namespace {
+
+// The first weights, of which the frozen matrices are rounded to NF4.
+void RoundFirstWeights(RunOptions& options) {
+  const FirstWeights first({.seed = options.seed,
+                            .deviation = options.model.initializer_range,
+                            .tied_embeddings = options.model.tied_embeddings});
+  options.first_weights = [first](const tensor_parallel::Parameter& parameter,
+                                  int64_t begin,
+                                  TensorView elements) -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(first.Draw(parameter, begin, elements));
+    if (!IsHiddenMatrix(parameter.name())) return absl::OkStatus();
+    const std::span<std::byte> values = {
+        elements.data(), static_cast<size_t>(elements.size_in_bytes())};
+    TESSERA_ASSIGN_OR_RETURN(const auto codec, offload::CreateCodec("nf4"));
+    TESSERA_ASSIGN_OR_RETURN(
+        const int64_t most,
+        codec->MaxEncodedBytes(elements.dtype(), elements.element_count()));
+    std::vector<std::byte> encoded(static_cast<size_t>(most));
+    TESSERA_ASSIGN_OR_RETURN(const int64_t bytes,
+                             codec->Encode(elements.dtype(), values, encoded));
+    encoded.resize(static_cast<size_t>(bytes));
+    return codec->Decode(elements.dtype(), encoded, values);
+  };
+}
+
+}  // namespace
 
 RunOptions RunOptionsOf(const ParityCase& run) {
   RunOptions options;
@@ -199,6 +232,17 @@ RunOptions RunOptionsOf(const ParityCase& run) {
     options.model.heads = 4;
     options.model.head_size = 16;
   }
+  if (run.base_weights != "full") {
+    options.model.hidden = 64;
+    options.model.intermediate = 128;
+    if (options.model.mixture.experts > 0) {
+      options.model.mixture.intermediate = 128;
+    }
+    options.model.heads = 4;
+    options.model.head_size = 32;
+  }
+  if (run.base_weights == "nf4") options.base_codec = run.base_weights;
+  if (run.base_weights == "rounded") RoundFirstWeights(options);
   options.dtype = run.dtype;
   options.fp8 = run.fp8;
   options.batch = 8;
@@ -295,10 +339,12 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " loss_terms=" << run.loss_terms
             << " decay_all=" << run.decay_all << " optimizer=" << run.optimizer
             << " param_groups=" << run.param_groups << " lora=" << run.lora_rank
-            << " of " << run.lora_targets << " kv_heads=" << run.kv_heads
-            << " moments=" << run.moments << " length=" << run.length
-            << " layers=" << run.layers << " " << DTypeName(run.dtype)
-            << " fp8=" << run.fp8 << " loss_scale=" << run.loss_scale
+            << " of " << run.lora_targets
+            << " base_weights=" << run.base_weights
+            << " kv_heads=" << run.kv_heads << " moments=" << run.moments
+            << " length=" << run.length << " layers=" << run.layers << " "
+            << DTypeName(run.dtype) << " fp8=" << run.fp8
+            << " loss_scale=" << run.loss_scale
             << " multiples_of_16=" << run.multiples_of_16
             << " steps=" << run.steps << " device_seed=" << run.device_seed
             << " graphs=" << run.graphs;

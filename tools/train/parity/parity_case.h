@@ -108,6 +108,10 @@ struct ParityCase {
   // If above 0, only adapters are trained: attention, mlp, or all.
   int64_t lora_rank = 0;
   std::string lora_targets = "all";
+  // nf4: frozen matrices are held in NF4, and the sizes of the model are
+  // multiples of its blocks on up to two tensor ranks. rounded: the same model,
+  // whose first weights are rounded to NF4.
+  std::string base_weights = "full";
   int64_t kv_heads = 2;
   std::string moments = "f32";  // f32, bf16, int8
   int64_t length = 13;

@@ -305,6 +305,47 @@ TEST(PredictRankTest, AdaptersMatchMeasurement) {
   }
 }
 
+TEST(PredictRankTest, QuantizedBasesMatchMeasurement) {
+  for (const std::string codec : {"nf4", "nf4_double"}) {
+    for (const MeshSizes mesh :
+         {MeshSizes{}, MeshSizes{.dp = 2}, MeshSizes{.dp = 2, .tp = 2}}) {
+      RunOptions options = SmallRun();
+      options.model.hidden = 128;
+      options.model.intermediate = 384;
+      options.batch = 4;
+      options.mesh = mesh;
+      options.state.stage = 3;
+      options.lora = {.rank = 3, .alpha = 6};
+      options.dtype = DType::kBF16;
+      options.base_codec = codec;
+      const auto held = std::make_shared<offload::Accounting>(
+          "base weights", offload::kUnlimited);
+      offload::CompressedTier tier(*offload::CreateCodec(codec),
+                                   std::make_shared<offload::HostTier>(held));
+      options.state.frozen_tier = &tier;
+      ExpectAsMeasured(options);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,
+                                   PipelinePlan::Create(options));
+      int64_t predicted = 0;
+      for (int64_t r = 0; r < mesh.world_size(); ++r) {
+        TESSERA_ASSERT_OK_AND_ASSIGN(
+            const RankPrediction rank,
+            PredictRank(plan, RankPlace::Of(r, mesh), {}, kTrapped));
+        predicted += rank.state.host;
+      }
+      EXPECT_EQ(held->usage().peak, predicted);
+      // The matrices of a layer, and the headers and tails of their blocks.
+      const model_files::ModelConfig& model = options.model;
+      const int64_t attention =
+          2 * (model.heads + model.kv_heads) * model.head_size * model.hidden;
+      const auto weights = static_cast<double>(
+          model.layers * (attention + 3 * model.hidden * model.intermediate));
+      EXPECT_LT(static_cast<double>(predicted),
+                (codec == "nf4" ? 0.57 : 0.53) * weights);
+    }
+  }
+}
+
 TEST(PredictRankTest, EveryStageMatchesMeasurement) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const MeshSizes mesh :

@@ -168,6 +168,15 @@ constexpr Rule kRules[] = {
      "has no effect without adapters; use for example --lora_rank=8"},
     {"lora_targets", [](auto& s) { return s.lora_rank > 0; },
      "has no effect without adapters; use for example --lora_rank=8"},
+    {"base_weights", [](auto& s) { return s.lora_rank > 0; },
+     "quantizes frozen weights, and without adapters all weights are trained; "
+     "use for example --lora_rank=8"},
+    {"base_weights", [](auto& s) { return s.zero == 3; },
+     "decodes the weights of a layer when they are gathered, as --zero=3 does; "
+     "use --zero=3"},
+    {"base_weights", [](auto& s) { return s.hpz_partition_size == 0; },
+     "is undone by --hpz_partition_size, which keeps a second copy of decoded "
+     "weights; use --hpz_partition_size=0"},
 
     {"objective", [](auto& s) { return !s.data.empty(); },
      "requires JSON lines with a prompt, a chosen and a rejected completion; "

@@ -138,6 +138,7 @@ TEST(CheckSettingsTest, RecipesAndOutputsPass) {
       [](Settings& s) { s.optimizer = "sgd", s.momentum = 0; },
       [](Settings& s) {
         s.lora_rank = 8, s.lora_alpha = 32, s.lora_targets = "attention";
+        s.base_weights = "nf4_double";
       },
       [](Settings& s) {
         s.optimizer = "muon", s.momentum = 0.9;
@@ -694,6 +695,18 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
        [](auto& s) { s.lora_alpha = 32; }},
       {"--lora_targets=mlp: has no effect without adapters",
        [](auto& s) { s.lora_targets = "mlp"; }},
+      {"--base_weights=nf4: quantizes frozen weights, and without adapters all "
+       "weights are trained; use for example --lora_rank=8",
+       [](auto& s) { s.base_weights = "nf4"; }},
+      {"--base_weights=nf4: decodes the weights of a layer when they are "
+       "gathered, as --zero=3 does; use --zero=3",
+       [](auto& s) { s.base_weights = "nf4", s.lora_rank = 8, s.zero = 2; }},
+      {"--base_weights=nf4: is undone by --hpz_partition_size",
+       [](auto& s) {
+         s.base_weights = "nf4", s.lora_rank = 8, s.hpz_partition_size = 1;
+       }},
+      {"--base_weights=fp4: must be one of full, nf4, nf4_double",
+       [](auto& s) { s.base_weights = "fp4", s.lora_rank = 8; }},
       {"--lora_targets=heads: must be one of attention, mlp, all",
        [](auto& s) { s.lora_rank = 8, s.lora_targets = "heads"; }},
       {"--optimizer=muon: orthogonalizes whole matrices, which --lora_rank "

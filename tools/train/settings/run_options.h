@@ -86,10 +86,13 @@ struct RunOptions {
   double expert_capacity = 0;
   double router_bias_rate = 0.001;
   // If its rank is above 0, only the adapters of the blocks' linear layers (in
-  // attention, MLPs or both) are trained. Mixtures of experts have no adapters.
+  // attention, MLPs or both) are trained.
   tensor_parallel::LoraOptions lora = {};
   bool lora_attention = true;
   bool lora_mlp = true;
+  // The codec (offload::CreateCodec) of the blocks' frozen matrices, which
+  // state.frozen_tier holds; empty: they are not quantized.
+  std::string base_codec = "";
   // The token that ends a document. If set, tokens attend only to their own
   // document; otherwise to all earlier tokens of the sequence.
   std::optional<int64_t> document_end = {};

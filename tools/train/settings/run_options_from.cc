@@ -160,17 +160,6 @@ absl::Status CheckLatent(const Settings& settings, const ModelConfig& model) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAdapters(const Settings& settings, const ModelConfig& model) {
-  if (settings.lora_rank == 0 || model.mixture.experts == 0 ||
-      settings.lora_targets == "attention") {
-    return absl::OkStatus();
-  }
-  return RefuseFlag("lora_targets", settings.lora_targets,
-                    absl::StrCat("--model=", settings.model.substr(0, 60),
-                                 " is a mixture of experts, whose experts have "
-                                 "no adapters; give --lora_targets=attention"));
-}
-
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
@@ -194,7 +183,6 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   TESSERA_RETURN_IF_ERROR(CheckParallel(parallel));
   TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLatent(settings, model));
-  TESSERA_RETURN_IF_ERROR(CheckAdapters(settings, model));
   if (settings.objective == "dpo" && model.mixture.experts > 0) {
     return RefuseFlag("objective", settings.objective,
                       "does not support mixtures of experts, whose routers "
@@ -352,6 +340,9 @@ void SetLoss(const Settings& settings, RunOptions& options) {
   if (settings.document_attention) options.document_end = -1;
   if (settings.lora_rank > 0) {
     options.lora = {.rank = settings.lora_rank, .alpha = settings.lora_alpha};
+  }
+  if (settings.base_weights != "full") {
+    options.base_codec = settings.base_weights;
   }
   options.lora_attention = settings.lora_targets != "mlp";
   options.lora_mlp = settings.lora_targets != "attention";

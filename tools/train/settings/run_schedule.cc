@@ -70,8 +70,17 @@ WindowSizes SizesOf(const RunOptions& options) {
         options.lora.rank * (4 * model.hidden + part(2 * query + 2 * kv));
   }
   if (options.lora_mlp) {
-    sizes.adapters +=
-        options.lora.rank * (3 * model.hidden + part(3 * model.intermediate));
+    const auto factors = [&](int64_t intermediate) {
+      return 3 * model.hidden + part(3 * intermediate);
+    };
+    int64_t mlp = factors(model.intermediate);
+    if (mixture.experts > 0) {
+      // An expert's gate and up share their factor a.
+      const int64_t expert = factors(mixture.intermediate) - model.hidden;
+      const int64_t shared = mixture.shared_intermediate;
+      mlp = experts * expert + (shared > 0 ? factors(shared) : 0);
+    }
+    sizes.adapters += options.lora.rank * mlp;
   }
   sizes.layer += sizes.adapters;
   return sizes;
@@ -95,7 +104,8 @@ StageCosts CostsOf(const RunOptions& options, const StepRates& rates,
                    .backward_weight = trained == elements ? flops / rate : 0,
                    .forward_bytes = 0,
                    .backward_weight_bytes = 0};
-  const bool is_away = ranks > 1 || state.parameter_tier != nullptr;
+  const bool is_away = ranks > 1 || state.parameter_tier != nullptr ||
+                       !options.base_codec.empty();
   if (state.stage == 3 && is_away &&
       elements + shared >= state.persistence_threshold) {
     costs.unsharded_bytes = (elements + shared) * width;

@@ -122,7 +122,8 @@ struct Settings {
   // (tensor_parallel/layers/lora.h).
   int64_t lora_rank = 0;
   double lora_alpha = 16;
-  std::string lora_targets = "all";  // attention, mlp, all
+  std::string lora_targets = "all";   // attention, mlp, all
+  std::string base_weights = "full";  // full, nf4, nf4_double
   double learning_rate = 3e-3;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate.
   // cosine, linear, wsd, constant; see settings/learning_rate.h.

@@ -346,6 +346,12 @@ constexpr SettingsField kFields[] = {
     {"lora_targets", kOptimizer, &Settings::lora_targets,
      OneOf{"attention, mlp, all"},
      "with --lora_rank, linear layers with adapters: attention, mlp, all"},
+    {"base_weights", kOptimizer, &Settings::base_weights,
+     OneOf{"full, nf4, nf4_double"},
+     "with --lora_rank, how the frozen matrices of attention, MLPs and experts "
+     "are held: full, in --dtype; nf4, in blocks of 64 numbers of 4 bits "
+     "(QLoRA), which are decoded for each use; nf4_double, with the blocks' "
+     "scales in 8 bits. Requires --zero=3"},
 
     {"objective", kLoss, &Settings::objective, OneOf{"lm, dpo"},
      "lm, the cross-entropy of the next token; or dpo, direct preference "
@@ -381,7 +387,7 @@ constexpr SettingsField kFields[] = {
     {"router_bias_rate", kLoss, &Settings::router_bias_rate,
      NonNegative("1e-3"),
      "for routers with sigmoid scores, change per step of the biases that "
-     "balance the load of the experts"},
+     "balance the load of the experts; with --lora_rank they are frozen"},
 
     {"run_dir", kOutputs, &Settings::run_dir, AnyValue{},
      "directory for checkpoints, settings and logs. Empty: a new temporary "

@@ -56,9 +56,11 @@ double ExpertBalance::BiasStep(int64_t layer, int64_t expert) const {
   return sign * layers_.options().router_bias_rate;
 }
 
+// Adapters are trained beside an unchanged base, which includes the biases.
 absl::Status ExpertBalance::MoveBiases(double sign) {
-  if (loads_.empty() || !layers_.options().model.mixture.sigmoid ||
-      layers_.options().router_bias_rate == 0) {
+  const RunOptions& options = layers_.options();
+  if (loads_.empty() || !options.model.mixture.sigmoid ||
+      options.router_bias_rate == 0 || options.lora.rank > 0) {
     return absl::OkStatus();
   }
   for (size_t window = 0; window < layers_.numbers().size(); ++window) {

@@ -38,7 +38,8 @@ class ExpertBalance {
 
   // Moves the biases of all layers' routers, times `sign`: up for experts that
   // were chosen by fewer tokens of the step than the mean, down for others
-  // (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+  // (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). Runs with adapters keep
+  // them.
   absl::Status MoveBiases(double sign);
 
  private:

@@ -287,6 +287,11 @@ absl::Status TrainRank::CheckGraphs() const {
                                " depend on the step; give dropout 0"));
   }
   const zero3::ShardedStateOptions& state = options_.state;
+  if (!options_.base_codec.empty()) {
+    return refuse(
+        "the host decodes quantized base weights in every step; use "
+        "--base_weights=full");
+  }
   if (options_.activation_tier != nullptr || state.parameter_tier != nullptr ||
       state.gradient_tier != nullptr || state.optimizer_tier != nullptr) {
     return refuse(

@@ -50,9 +50,12 @@ std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
   shape[0] = piece.rows;
   std::vector<PiecePlace> found = {{piece.name, shape}};
   if (parameter.stack) {
-    found = {
-        {piece.name, parameter.stack->FileShape()},
-        {absl::StrCat(piece.name, kBlocks), BlocksShape(*parameter.stack)}};
+    found = {{piece.name, parameter.stack->FileShape()}};
+    const int64_t columns = parameter.stack->columns;
+    if (columns > 0 && columns % kMxfp4Group == 0) {
+      found.push_back(
+          {absl::StrCat(piece.name, kBlocks), BlocksShape(*parameter.stack)});
+    }
   }
   if (piece.name == kEmbedding && config.tied_embeddings) {
     found.push_back({std::string(kHead), shape});

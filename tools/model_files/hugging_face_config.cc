@@ -614,9 +614,14 @@ nlohmann::ordered_json RopeScalingOf(const ModelConfig& model) {
   rope["beta_slow"] = rotary.low_turns;
   rope["beta_fast"] = rotary.high_turns;
   rope["truncate"] = rotary.truncate;
-  if (model.latent.score_mscale != 0) {
-    rope[kMscaleAllDim] = model.latent.score_mscale;
-  }
+  const double all = model.latent.score_mscale;
+  if (all == 0) return rope;
+  rope[kMscaleAllDim] = all;
+  if (rotary.factor <= 1) return rope;
+  // Programs that ignore attention_factor need mscale.
+  const double log = 0.1 * std::log(rotary.factor);
+  const double whole = rotary.attention_factor * (log * all + 1);
+  rope["mscale"] = rotary.attention_factor == 1 ? all : (whole - 1) / log;
   return rope;
 }
 

@@ -190,12 +190,13 @@ struct MoeActivations {
 //                                           ranks
 //   shared.*                those of a GatedMlp
 //
-// With LoRA, each expert's gate_up and down have an adapter, with one factor a
-// for gate and up together:
+// With LoRA, each expert's gate_up and down have an adapter of rank r, with one
+// factor a for gate and up together:
 //
-//   experts.gate_up.lora_a [E rank, width], experts.gate_up.lora_b [2 E h,
-//   rank] experts.down.lora_a    [E rank, h],     experts.down.lora_b [E width,
-//   rank]
+//   experts.gate_up.lora_a  [E r, width]
+//   experts.gate_up.lora_b  [2 E h, r]
+//   experts.down.lora_a     [E r, h]
+//   experts.down.lora_b     [E width, r]
 //
 // A rank holds the rows of its experts, and of these the units of its tensor
 // rank.

@@ -132,7 +132,8 @@ class LoraAdapter {
   Parameter b_;
   ReusableTensor input_ = group_.Working("x times LoRA's a");
   ReusableTensor gradient_ = group_.Working("y's gradient times LoRA's b");
-  ReusableTensor unsummed_ = group_.Working("a gradient of LoRA's factor");
+  // Kept between micro-batches, and so not shared with other adapters.
+  ReusableTensor unsummed_{group_.memory(), group_.queue()};
   bool has_unsummed_ = false;
 };
 

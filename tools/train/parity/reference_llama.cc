@@ -231,9 +231,9 @@ void Rotate(const HeadSizes& sizes, size_t heads,
       const double angle = direction * static_cast<double>(position) *
                            FrequencyOf(rotary, j, turned, sizes.length);
       const size_t first_of_part = at + sizes.rotary_begin;
-      const bool adjacent = sizes.adjacent_pairs;
-      double &a = x[first_of_part + (adjacent ? 2 * j : j)],
-             &b = x[first_of_part + (adjacent ? 2 * j + 1 : j + turned / 2)];
+      double &a = x[first_of_part + (sizes.adjacent_pairs ? 2 * j : j)];
+      double &b = x[first_of_part +
+                    (sizes.adjacent_pairs ? 2 * j + 1 : j + turned / 2)];
       const double c = rotary.attention_factor * std::cos(angle);
       const double s = rotary.attention_factor * std::sin(angle);
       const double first = a * c - b * s;
@@ -276,14 +276,14 @@ void ForEachQuery(const HeadSizes& s, const Counts& seen, Function function) {
         const size_t first = sequence * s.length;
         const size_t keys = seen[first + i];
         const size_t key = first + i + 1 - keys;
-        function(Query{
-            .at = ((first + i) * s.heads + h) * d,
-            .first_key = (key * s.kv_heads + h / sharing) * d,
-            .stride = s.kv_heads * d,
-            .keys = keys,
-            .result = ((first + i) * s.heads + h) * s.value_size,
-            .first_value = (key * s.kv_heads + h / sharing) * s.value_size,
-            .value_stride = s.kv_heads * s.value_size});
+        function(Query{.at = ((first + i) * s.heads + h) * d,
+                       .first_key = (key * s.kv_heads + h / sharing) * d,
+                       .stride = s.kv_heads * d,
+                       .keys = keys,
+                       .result = ((first + i) * s.heads + h) * s.value_size,
+                       .first_value = (key * s.kv_heads + h / sharing) *
+                                      s.value_size,
+                       .value_stride = s.kv_heads * s.value_size});
       }
     }
   }
@@ -389,15 +389,16 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
     ReferenceLayer& layer = weights.layers.emplace_back();
     const model_files::LatentConfig& latent = model.latent;
     if (latent.kv_rank > 0) {
-      layer = {.query = Zeros(queries, latent.query_rank > 0 ? latent.query_rank
-                                                             : model.hidden),
-               .output = Zeros(model.hidden, model.heads * latent.value),
-               .query_norm = Zeros(latent.query_rank, 1),
-               .key_norm = Zeros(latent.kv_rank, 1),
-               .query_down = Zeros(latent.query_rank, model.hidden),
-               .kv_down = Zeros(latent.kv_rank + latent.rope, model.hidden),
-               .kv_up = Zeros(model.heads * (latent.nope + latent.value),
-                              latent.kv_rank)};
+      layer = {
+          .query = Zeros(queries, latent.query_rank > 0 ? latent.query_rank
+                                                        : model.hidden),
+          .output = Zeros(model.hidden, model.heads * latent.value),
+          .query_norm = Zeros(latent.query_rank, 1),
+          .key_norm = Zeros(latent.kv_rank, 1),
+          .query_down = Zeros(latent.query_rank, model.hidden),
+          .kv_down = Zeros(latent.kv_rank + latent.rope, model.hidden),
+          .kv_up = Zeros(model.heads * (latent.nope + latent.value),
+                         latent.kv_rank)};
     } else {
       layer = {.query = Zeros(queries, model.hidden),
                .key = Zeros(kvs, model.hidden),
@@ -534,7 +535,7 @@ using plain::Numbers;
 
 // The intermediate results of a layer.
 struct LayerPass {
-  plain::Counts seen;  // The number of keys of each token.
+  plain::Counts seen;              // The number of keys of each token.
   // The inputs of the heads' norms, or of those of latent vectors.
   Numbers query_input, key_input;
   Numbers query_latent, kv_latent;  // Normalised.
@@ -941,15 +942,13 @@ class Model {
     std::vector<std::pair<double, size_t>> sums;
     for (size_t g = 0; g < groups; ++g) {
       Numbers keys;
-      for (size_t i = 0; i < size; ++i)
-        keys.push_back(-KeyOf(w, r, g * size + i));
+      for (size_t i = 0; i < size; ++i) keys.push_back(-KeyOf(w, r, g * size + i));
       std::sort(keys.begin(), keys.end());
       sums.push_back({model_.mixture.sigmoid ? keys[0] + keys[1] : keys[0], g});
     }
     std::sort(sums.begin(), sums.end());
     for (size_t i = 0; i < wanted; ++i) {
-      for (size_t e = 0; e < size; ++e)
-        allowed[sums[i].second * size + e] = true;
+      for (size_t e = 0; e < size; ++e) allowed[sums[i].second * size + e] = true;
     }
     return allowed;
   }

@@ -80,6 +80,7 @@ TEST(ModelOfTest, RejectsAdaptersAndFp8OfLatentAttention) {
               Refused("--lora_rank=8: --model=deepseek-v2-lite has latent "
                       "attention, whose projections have no adapters"));
   settings.lora_rank = 0;
+  settings.parallel.dtype = DType::kBF16;
   settings.parallel.fp8 = true;
   EXPECT_THAT(ModelOf(settings, 257),
               Refused("--dtype=fp8: --model=deepseek-v2-lite has latent "

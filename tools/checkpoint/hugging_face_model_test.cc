@@ -575,7 +575,7 @@ std::vector<float> TensorOf(const SafetensorsSet& set,
   EXPECT_NE(tensor, nullptr) << name;
   if (tensor == nullptr) return {};
   std::vector<float> values(
-      static_cast<size_t>(tensor->shape[0] * tensor->shape[1]));
+      static_cast<size_t>(*model_files::TensorBytes(*tensor)) / sizeof(float));
   EXPECT_THAT(set.Read(name, std::as_writable_bytes(std::span(values))),
               IsOk());
   return values;
@@ -644,11 +644,11 @@ TEST(ExportAdapterTest, FilesHaveTheFactorsAndTheirSum) {
   EXPECT_EQ(config["target_modules"].size(), 7);
 }
 
-// PEFT adapts the experts of a layer as one parameter [experts, out, in], whose
-// lora_B has the experts of each rank side by side.
-TEST(ExportAdapterTest, ExpertsAreStackedParameters) {
+// PEFT adapts the experts of a layer as one parameter, [experts, out, in] or of
+// GPT-OSS [experts, in, out], whose lora_B has the experts of each rank side by
+// side. The rows of GPT-OSS's gates and ups alternate.
+void ExpectStackedAdapters(train::RunOptions options) {
   constexpr size_t kRank = 3;
-  train::RunOptions options = train::testing::SmallMixture();
   options.mesh = {.dp = 2, .tp = 2, .ep = 2};
   options.state.stage = 3;
   options.lora = {.rank = kRank, .alpha = 12};
@@ -681,21 +681,27 @@ TEST(ExportAdapterTest, ExpertsAreStackedParameters) {
     const auto b = TensorOf(adapter, module + "lora_B.weight");
     const auto width = static_cast<size_t>(parameter.shape[1]);
     const size_t rows = static_cast<size_t>(parameter.shape[0]) / experts;
+    const bool alternates = parameter.stack && parameter.stack->alternates;
     ASSERT_EQ(a.size(), experts * kRank * width);
     ASSERT_EQ(b.size(), rows * kRank * experts);
     for (const model_files::HuggingFacePiece& piece : parameter.pieces) {
       const auto merged = TensorOf(model, piece.name);
       for (size_t i = 0; i < merged.size(); ++i) {
         const size_t at = static_cast<size_t>(piece.target_row) * width + i;
-        const size_t expert = at / width / rows, row = at / width % rows;
+        const size_t expert = at / width / rows, column = at % width;
+        size_t row = at / width % rows;
+        if (alternates) row = row % (rows / 2) * 2 + row / (rows / 2);
         double sum = 0;
         for (size_t k = 0; k < kRank; ++k) {
           sum += double{b[(row * kRank + k) * experts + expert]} *
-                 a[(expert * kRank + k) * width + at % width];
+                 a[(expert * kRank + k) * width + column];
         }
         const float before = std::bit_cast<float>(bits[at]);
-        ASSERT_NEAR(merged[i], before + 4 * sum, 1e-6) << piece.name << i;
-        if (merged[i] != before) ++changed;
+        const float after =
+            merged[parameter.stack ? (expert * width + column) * rows + row
+                                   : i];
+        ASSERT_NEAR(after, before + 4 * sum, 1e-6) << piece.name << i;
+        if (after != before) ++changed;
       }
     }
   }
@@ -707,6 +713,23 @@ TEST(ExportAdapterTest, ExpertsAreStackedParameters) {
   EXPECT_EQ(config["target_modules"].size(), 4);
   EXPECT_EQ(config["target_parameters"][0], "mlp.experts.gate_up_proj");
   EXPECT_EQ(config["target_parameters"][1], "mlp.experts.down_proj");
+}
+
+TEST(ExportAdapterTest, ExpertsAreStackedParameters) {
+  ExpectStackedAdapters(train::testing::SmallMixture());
+}
+
+TEST(ExportAdapterTest, GatesAndUpsOfGptOssAlternate) {
+  train::RunOptions options = train::testing::SmallMixture();
+  model_files::ModelConfig& model = options.model;
+  model.architecture = model_files::Architecture::kGptOss;
+  model.qkv_bias = model.output_bias = model.sinks = true;
+  model.glu = tensor_parallel::GluKind::kClampedGlu;
+  model.qk_norm = false;
+  model.mixture = {
+      .experts = 8, .per_token = 2, .intermediate = 5, .biases = true};
+  options.router_bias_rate = 0;
+  ExpectStackedAdapters(options);
 }
 
 TEST(ExportAdapterTest, RejectsRunsWithoutAdapters) {

@@ -90,7 +90,7 @@ std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
 }
 
 // The name of the scales of a tensor in fp8.
-std::string ScalesOf(std::string_view name) {
+std::string InverseScalesOf(std::string_view name) {
   return absl::StrCat(name, "_scale_inv");
 }
 
@@ -159,7 +159,7 @@ absl::StatusOr<std::string> PrefixOf(const std::vector<std::string>& names) {
 
 // The name of the tensor of scales that belongs to one of blocks; empty for
 // other tensors.
-std::string ScalesOf(const std::string& name) {
+std::string Mxfp4ScalesOf(const std::string& name) {
   const std::string_view stem = absl::StripSuffix(name, kBlocks);
   return stem == name ? "" : absl::StrCat(stem, kScales);
 }
@@ -257,7 +257,8 @@ absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
           absl::StrJoin(candidate.shape, ", "), "]"));
     }
     TESSERA_RETURN_IF_ERROR(DTypeOf(*found).status());
-    if (const std::string scales = ScalesOf(candidate.name); !scales.empty()) {
+    if (const std::string scales = Mxfp4ScalesOf(candidate.name);
+        !scales.empty()) {
       const StoredTensor* const of_blocks = Find(scales);
       if (of_blocks == nullptr || found->type != ElementType::kU8 ||
           of_blocks->type != ElementType::kU8 ||
@@ -321,7 +322,7 @@ absl::Status HuggingFaceWeights::ReadRun(std::string_view name, int64_t first,
 
 absl::Status HuggingFaceWeights::CheckScales(
     const StoredTensor& weights) const {
-  const StoredTensor* const scales = Find(ScalesOf(weights.name));
+  const StoredTensor* const scales = Find(InverseScalesOf(weights.name));
   if (scales == nullptr) return absl::OkStatus();
   std::vector<int64_t> shape = weights.shape;
   for (int64_t& size : shape) size = (size + kScaleBlock - 1) / kScaleBlock;
@@ -339,7 +340,7 @@ absl::Status HuggingFaceWeights::CheckScales(
 // blocks, if it has any.
 absl::Status HuggingFaceWeights::Scale(std::string_view name, int64_t first,
                                        TensorView target) const {
-  const std::string scales_name = ScalesOf(name);
+  const std::string scales_name = InverseScalesOf(name);
   if (Find(scales_name) == nullptr) return absl::OkStatus();
   const int64_t rows = target.shape()[0], columns = target.shape()[1];
   const int64_t blocks = (columns + kScaleBlock - 1) / kScaleBlock;
@@ -369,7 +370,7 @@ absl::Status HuggingFaceWeights::ReadExpert(const PiecePlace& place,
   const int64_t rows = stack.rows, width = stack.width();
   std::vector<float> file(static_cast<size_t>(stack.elements()));
   matrix.resize(file.size());
-  const std::string scales_name = ScalesOf(place.name);
+  const std::string scales_name = Mxfp4ScalesOf(place.name);
   if (scales_name.empty()) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView view,
                              TensorView::Of(std::span(file), {{width, rows}}));

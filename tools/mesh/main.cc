@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/cli/typed_flags.h"
@@ -18,7 +19,7 @@ namespace {
 
 struct MeshFlags {
   MeshOptions options;
-  std::string save_cluster;
+  std::string save_cluster, svg;
   OutputFormat format = OutputFormat::kText;
 };
 
@@ -85,11 +86,20 @@ std::vector<Flag> FlagsOf(MeshFlags& flags) {
                 "to reach it and the bytes that each rank sends and receives",
                 o.tensor.to),
       FieldFlag("dtype", "the element type of --tensor", o.tensor.dtype),
-      FieldFlag("format", "text, json or csv", flags.format)};
+      FieldFlag("format", "text, json or csv", flags.format),
+      FieldFlag("svg",
+                "also draws the ranks, coloured by group, into this file",
+                flags.svg)};
 }
 
 absl::Status RunMeshTool(const MeshFlags& flags, std::ostream& out) {
   TESSERA_ASSIGN_OR_RETURN(const MeshReport report, MakeReport(flags.options));
+  if (const std::string& path = flags.svg; !path.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string svg, DrawSvg(report),
+                             FlagError("svg", path, _));
+    TESSERA_RETURN_IF_ERROR(WriteFile(path, svg),
+                            Annotate(_, absl::StrCat("--svg=", path)));
+  }
   if (const std::string& path = flags.save_cluster; !path.empty()) {
     if (!report.placement.has_value()) {
       return FlagError("save_cluster", path,

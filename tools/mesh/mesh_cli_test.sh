@@ -24,6 +24,13 @@ for bad in --mesh=dp0 --mesh= --mesh=dp2,dp2 --mesh=dp-1 --mesh=dp92233720368547
   [ "$bad" = --axes= ] || expect_usage_error "$bad"
 done
 
+"$mesh" --svg=picture.svg >/dev/null || fail "--svg"
+python3 -c 'import xml.etree.ElementTree as e; e.parse("picture.svg")' || fail "the picture is no XML"
+"$mesh" --svg=missing/picture.svg >/dev/null 2>err
+[ $? = 1 ] || fail "an unwritable picture is a failed run"
+grep -q "missing/picture.svg" err || fail "the message does not name the picture"
+"$mesh" --mesh=dp20000 --svg=large.svg >/dev/null 2>&1
+[ $? = 2 ] && [ ! -e large.svg ] || fail "a mesh too large to draw"
 "$mesh" --cluster=hosts=4,gpus=2 --save_cluster=cluster.json >first || fail "--save_cluster"
 "$mesh" --cluster=cluster.json >second || fail "a saved cluster is not read"
 diff first second || fail "a saved cluster is another one"

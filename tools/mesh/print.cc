@@ -1,14 +1,18 @@
 #include "tools/mesh/print.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "pipeline/draw/svg_writer.h"
 #include "tools/mesh/tensor_report.h"
 #include "topology/device_mesh.h"
 #include "topology/mesh.h"
@@ -248,6 +252,166 @@ void PrintReport(const MeshReport& report, OutputFormat format,
     case OutputFormat::kCsv:
       return PrintCsv(report, out);
   }
+}
+
+namespace {
+
+using topology::Axis;
+
+constexpr double kCell = 34;  // Side of a cell, in pixels.
+constexpr double kGap = 4;    // Between cells; tripled at each level.
+constexpr double kMargin = 24;
+constexpr double kLineHeight = 18;
+constexpr int64_t kMaxLegendRows = 24;
+constexpr double kLegendWidth = 420;
+
+// The distances between neighbours along each axis, in pixels.
+struct GridLayout {
+  std::vector<double> across;  // For each axis; 0 if it is vertical.
+  std::vector<double> down;
+  double width = kCell;
+  double height = kCell;
+};
+
+GridLayout LayOut(std::span<const Axis> axes) {
+  GridLayout layout;
+  double gap_across = kGap;
+  double gap_down = kGap;
+  bool is_across = true;
+  for (const Axis& axis : axes) {
+    double& extent = is_across ? layout.width : layout.height;
+    double& gap = is_across ? gap_across : gap_down;
+    const double step = axis.size.value() == 1 ? 0 : extent + gap;
+    layout.across.push_back(is_across ? step : 0);
+    layout.down.push_back(is_across ? 0 : step);
+    if (axis.size.value() == 1) continue;  // It does not use up a direction.
+    extent += step * static_cast<double>(axis.size.value() - 1);
+    gap *= 3;
+    is_across = !is_across;
+  }
+  return layout;
+}
+
+// A colour for each group. Steps of the golden angle on the colour circle
+// separate the colours of consecutive groups.
+std::string ColourOf(int64_t group) {
+  const double hue = std::fmod(static_cast<double>(group) * 137.508 + 205, 360);
+  return absl::StrFormat("hsl(%.0f,65%%,%d%%)", hue, 70 + 6 * (group % 3));
+}
+
+// "tp1 dp0 pp1".
+std::string Place(const MeshReport& report, Rank rank) {
+  return absl::StrJoin(
+      report.axes, " ", [&](std::string* text, const std::string& axis) {
+        absl::StrAppend(text, axis, *report.mesh.CoordinateOf(rank, axis));
+      });
+}
+
+void DrawSquare(pipeline::SvgWriter& svg, double x, double y, double side,
+                const std::string& colour, std::string_view tooltip) {
+  svg.Box({.x = x,
+           .y = y,
+           .width = side,
+           .height = side,
+           .fill = colour,
+           .stroke = "#555"},
+          tooltip);
+}
+
+// Describes the axes of each direction.
+std::string Caption(const MeshReport& report, const GridLayout& layout) {
+  std::vector<std::string> across, down;
+  for (size_t i = 0; i < layout.across.size(); ++i) {
+    const std::string& name = report.mesh.axes()[i].name;
+    if (layout.across[i] > 0) across.push_back(name);
+    if (layout.down[i] > 0) down.push_back(name);
+  }
+  const auto words = [](const std::vector<std::string>& names) {
+    return names.empty() ? "nothing"
+                         : absl::StrJoin(names, ", then blocks of ");
+  };
+  return absl::StrCat("across: ", words(across), "; down: ", words(down));
+}
+
+void DrawCells(const MeshReport& report, const GridLayout& layout, double top,
+               pipeline::SvgWriter& svg) {
+  const Listing& listing = report.listings.front();
+  for (int64_t i = 0; i < report.mesh.world_size(); ++i) {
+    const Rank rank = report.mesh.first_rank() + i;
+    const topology::Coordinates at = *report.mesh.CoordinatesOf(rank);
+    double x = kMargin;
+    double y = top;
+    for (size_t axis = 0; axis < at.size(); ++axis) {
+      x += layout.across[axis] * static_cast<double>(at[axis]);
+      y += layout.down[axis] * static_cast<double>(at[axis]);
+    }
+    DrawSquare(svg, x, y, kCell, ColourOf(*listing.groups.GroupOf(rank)),
+               absl::StrCat("rank ", rank.value(), ": ", Place(report, rank),
+                            "; ", *GroupName(report.mesh, listing.axes, rank)));
+    svg.Text({.x = x + kCell / 2, .y = y + kCell / 2 + 4, .classes = "middle"},
+             absl::StrCat(rank.value()));
+  }
+}
+
+// As many members as fit on a line of the legend.
+std::string Members(const std::vector<Rank>& members) {
+  constexpr size_t kMost = 12;
+  const size_t shown = std::min(kMost, members.size());
+  return absl::StrCat(
+      absl::StrJoin(members.begin(),
+                    members.begin() + static_cast<ptrdiff_t>(shown), " ",
+                    [](std::string* text, Rank rank) {
+                      absl::StrAppend(text, rank.value());
+                    }),
+      members.size() > kMost ? " ..." : "");
+}
+
+void DrawLegend(const MeshReport& report, double x, double top,
+                pipeline::SvgWriter& svg) {
+  const Listing& listing = report.listings.front();
+  const int64_t rows = std::min(listing.groups.count(), kMaxLegendRows);
+  for (int64_t group = 0; group < rows; ++group) {
+    const std::vector<Rank> members = *listing.groups.Members(group);
+    const double y = top + kLineHeight * static_cast<double>(group);
+    DrawSquare(svg, x, y, 12, ColourOf(group), "");
+    svg.Text(
+        {.x = x + 20, .y = y + 11, .classes = "note"},
+        absl::StrCat(*GroupName(report.mesh, listing.axes, members.front()),
+                     ": ", Members(members)));
+  }
+  if (rows < listing.groups.count()) {
+    svg.Text({.x = x + 20,
+              .y = top + kLineHeight * static_cast<double>(rows) + 11,
+              .classes = "note"},
+             absl::StrCat("... and ", listing.groups.count() - rows, " more"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DrawSvg(const MeshReport& report) {
+  if (report.mesh.world_size() > kMaxDrawnRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a picture of ", report.mesh.world_size(), " ranks; at most ",
+        kMaxDrawnRanks, " can be drawn, so draw a smaller mesh"));
+  }
+  const GridLayout layout = LayOut(report.mesh.axes());
+  const Listing& listing = report.listings.front();
+  const double top = kMargin + 3 * kLineHeight;
+  const double legend_rows =
+      static_cast<double>(std::min(listing.groups.count(), kMaxLegendRows + 1));
+  const double height =
+      top + std::max(layout.height, legend_rows * kLineHeight) + kMargin;
+  const double legend_x = kMargin + layout.width + kMargin;
+  const std::string title = absl::StrCat(
+      FormatAxes(report.mesh.axes()), " coloured by ", listing.axes, " group");
+  pipeline::SvgWriter svg(legend_x + kLegendWidth + kMargin, height, title);
+  svg.Text({.x = kMargin, .y = kMargin + 12, .classes = "title"}, title);
+  svg.Text({.x = kMargin, .y = kMargin + 12 + kLineHeight, .classes = "note"},
+           Caption(report, layout));
+  DrawCells(report, layout, top, svg);
+  DrawLegend(report, legend_x, top, svg);
+  return std::move(svg).Finish();
 }
 
 }  // namespace tessera::tools

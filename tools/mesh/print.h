@@ -1,9 +1,11 @@
-// Prints a MeshReport as text, JSON or CSV.
+// Prints a MeshReport as text, JSON or CSV, or draws it as an SVG picture.
 #ifndef TESSERA_TOOLS_MESH_PRINT_H_
 #define TESSERA_TOOLS_MESH_PRINT_H_
 
 #include <ostream>
+#include <string>
 
+#include "absl/status/statusor.h"
 #include "tools/cli/cli.h"
 #include "tools/mesh/report.h"
 
@@ -27,6 +29,16 @@ namespace tessera::tools {
 // Writes row by row, so that memory does not grow with the mesh.
 void PrintReport(const MeshReport& report, OutputFormat format,
                  std::ostream& out);
+
+// The largest mesh that DrawSvg draws.
+inline constexpr int64_t kMaxDrawnRanks = 16384;
+
+// Returns an SVG document with the ranks on a grid, coloured by group. Axes
+// alternate between horizontal and vertical, fastest first; the third and later
+// axes form nested grids. A cell has the colour of its group in the first
+// listing and a tooltip with its coordinates. The legend shows up to 24 groups.
+// InvalidArgument for more than kMaxDrawnRanks ranks.
+absl::StatusOr<std::string> DrawSvg(const MeshReport& report);
 
 }  // namespace tessera::tools
 

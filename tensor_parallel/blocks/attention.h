@@ -226,7 +226,7 @@ class AttentionCore {
 
   // The norms of the query and key heads; empty without qk_norm.
   std::vector<RmsNorm>& norms() { return norms_; }
-  // Those of the rank's heads; null without sinks.
+  // The sinks of the rank's heads; null without sinks.
   Parameter* sinks() { return sinks_ ? &*sinks_ : nullptr; }
 
  private:

@@ -46,9 +46,10 @@ struct LatentOptions {
   }
 };
 
-// Where heads are in the rows of a contiguous tensor: the first element of the
-// first head, the distance between heads, and the elements of a head. `pairs`:
-// adjacent elements are pairs, whose first elements come first in HeadsAt.
+// The place of heads in the rows of a contiguous tensor: the first element of
+// the first head, the distance between heads, and the elements of a head.
+// `pairs`: adjacent elements are pairs, whose first elements come first in
+// HeadsAt.
 struct HeadColumns {
   int64_t begin = 0;
   int64_t step = 0;
@@ -155,6 +156,9 @@ class LatentProjection {
     return query_up_.local_out() + kv_up_.local_out() + options_.latent.rope;
   }
 
+  // Calls are collectives of the tensor group, one at a time.
+  // FailedPrecondition if required weights or gradients are released, or a pass
+  // comes before the one that fills its activations.
   absl::Status Forward(const Partition& tokens, ConstTensorView x, TensorView y,
                        LatentActivations& activations);
   absl::Status BackwardInput(const Partition& tokens,

@@ -33,7 +33,7 @@ struct MoeOptions {
   GluKind glu = GluKind::kSwiGlu;
   RouterOptions router = {};
   bool router_bias = false;  // Balance by a bias, without gradients.
-  bool biases = false;  // Trained ones of the logits and of experts' products.
+  bool biases = false;  // Of the router's logits and the experts' products.
   int64_t shared_hidden = 0;  // Of the shared expert; 0: none.
   double balance = 0;         // Coefficient of the balance term.
   double z_loss = 0;          // Coefficient of the router's z-loss.
@@ -181,13 +181,11 @@ struct MoeActivations {
 //
 //   router.weight           [E, width]      the same on all ranks
 //   router.bias             [E]             of statistics, not trained
-//   router.logit_bias       [E]             with `biases`; the same on all
-//   ranks experts.gate_up.weight  [2 E h, width]  of each expert: gate, then up
-//   experts.gate_up.bias    [2 E h]         with `biases`
+//   router.logit_bias       [E]             the same on all ranks; `biases`
+//   experts.gate_up.weight  [2 E h, width]  of each expert: gate, then up
+//   experts.gate_up.bias    [2 E h]         `biases`
 //   experts.down.weight     [E width, h]
-//   experts.down.bias       [E width]       with `biases`; the same on all
-//   tensor
-//                                           ranks
+//   experts.down.bias       [E width]       whole on every rank; `biases`
 //   shared.*                those of a GatedMlp
 //
 // With LoRA, each expert's gate_up and down have an adapter of rank r, with one

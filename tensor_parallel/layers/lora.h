@@ -11,7 +11,7 @@
 //   ColumnParallelLinear::Create(
 //       group, {.in = 512, .out = 2048, .lora = {.rank = 8, .alpha = 16}});
 //
-// So does each of the matrices of experts that are stacked by rows.
+// Experts whose matrices are stacked by rows have an adapter for each matrix.
 //
 // Over tensor ranks b is divided like the rows of w, or a like its columns.
 // Every rank has the other factor whole, and its gradient is summed over the
@@ -50,7 +50,7 @@ bool IsLoraFactor(std::string_view parameter);
 
 // The projections whose weights a rank holds in one parameter.
 struct LoraProjections {
-  std::vector<IndexRange> outputs = {};  // Of each: its range of held rows.
+  std::vector<IndexRange> outputs = {};  // Ranges of held rows.
   // With experts, the index of the first held projection, and the number of
   // projections on all ranks. 0: the held ones.
   int64_t first = 0;

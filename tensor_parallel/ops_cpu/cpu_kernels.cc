@@ -215,10 +215,9 @@ void DotRows(ThreadPool& pool, const ConstTensorView& x,
 }
 
 // Calls set(sink, log_sum_exp, other) for each row and head, of statistics S.
-template <typename S, typename Set>
-void ForEachSink(ThreadPool& pool, const ConstTensorView& sinks,
-                 const ConstTensorView& log_sum_exp, const TensorView& other,
-                 const Set& set) {
+template <typename S, typename Sum, typename Set>
+void ForEachSink(ThreadPool& pool, const ConstTensorView& sinks, int64_t rows,
+                 Sum* sums, S* others, const Set& set) {
   const int64_t heads = sinks.shape()[0];
   std::vector<S> values(static_cast<size_t>(heads));
   RunElementwise(
@@ -229,11 +228,8 @@ void ForEachSink(ThreadPool& pool, const ConstTensorView& sinks,
        .n = heads,
        .x = ConstRowsView(sinks),
        .y = RowsView(reinterpret_cast<std::byte*>(values.data()), 0)});
-  S* const sums = reinterpret_cast<S*>(const_cast<std::byte*>(
-      log_sum_exp.data()));  // Only AddSinks writes them.
-  S* const others = reinterpret_cast<S*>(other.data());
-  RunParts(pool, log_sum_exp.shape()[0], heads, [&](IndexRange rows) {
-    for (int64_t i = rows.begin * heads; i < rows.end * heads; ++i) {
+  RunParts(pool, rows, heads, [&](IndexRange part) {
+    for (int64_t i = part.begin * heads; i < part.end * heads; ++i) {
       set(values[static_cast<size_t>(i % heads)], sums[i], others[i]);
     }
   });
@@ -241,20 +237,23 @@ void ForEachSink(ThreadPool& pool, const ConstTensorView& sinks,
 
 template <typename S>
 void AddSinksOf(ThreadPool& pool, const op::AddSinks& call) {
-  ForEachSink<S>(pool, call.sinks, call.log_sum_exp, call.factors,
-                 [](S sink, S& sum, S& factor) {
-                   const S larger = std::max(sum, sink);
-                   const S before = sum;
-                   sum = larger +
-                         std::log1p(std::exp(std::min(sum, sink) - larger));
-                   factor = std::exp(before - sum);
-                 });
+  ForEachSink<S>(
+      pool, call.sinks, call.log_sum_exp.shape()[0],
+      reinterpret_cast<S*>(call.log_sum_exp.data()),
+      reinterpret_cast<S*>(call.factors.data()), [](S sink, S& sum, S& factor) {
+        const S larger = std::max(sum, sink);
+        const S before = sum;
+        sum = larger + std::log1p(std::exp(std::min(sum, sink) - larger));
+        factor = std::exp(before - sum);
+      });
 }
 
 template <typename S>
 void SetSinkShares(ThreadPool& pool, const op::SinkGradients& call) {
   ForEachSink<S>(
-      pool, call.sinks, call.log_sum_exp, call.delta,
+      pool, call.sinks, call.log_sum_exp.shape()[0],
+      reinterpret_cast<const S*>(call.log_sum_exp.data()),
+      reinterpret_cast<S*>(call.delta.data()),
       [](S sink, S sum, S& delta) { delta *= -std::exp(sink - sum); });
 }
 

@@ -117,17 +117,22 @@ void SelectBest(const std::vector<S>& keys, int64_t count,
                     });
 }
 
-// The experts among which a token chooses.
+// Sets the experts among which a token chooses.
 template <typename S>
-std::vector<int64_t> CandidatesOf(const RouterOptions& options,
-                                  const std::vector<S>& keys) {
+void SetCandidates(const RouterOptions& options, const std::vector<S>& keys,
+                   std::vector<int64_t>& candidates) {
   const auto all = static_cast<int64_t>(keys.size());
+  if (options.groups == 1) {
+    candidates.resize(keys.size());
+    std::iota(candidates.begin(), candidates.end(), 0);
+    return;
+  }
   const int64_t size = all / options.groups;
   std::vector<int64_t> groups(static_cast<size_t>(options.groups));
   std::iota(groups.begin(), groups.end(), 0);
   std::vector<S> sums(groups.size());
   std::vector<int64_t> members(static_cast<size_t>(size));
-  for (size_t g = 0; g < sums.size() && sums.size() > 1; ++g) {
+  for (size_t g = 0; g < sums.size(); ++g) {
     std::iota(members.begin(), members.end(), static_cast<int64_t>(g) * size);
     SelectBest(keys, options.group_terms, members);
     for (int64_t i = 0; i < options.group_terms; ++i) {
@@ -135,12 +140,11 @@ std::vector<int64_t> CandidatesOf(const RouterOptions& options,
     }
   }
   SelectBest(sums, options.groups_per_token, groups);
-  std::vector<int64_t> candidates;
+  candidates.clear();
   for (int64_t i = 0; i < options.groups_per_token; ++i) {
     const int64_t first = groups[static_cast<size_t>(i)] * size;
     for (int64_t e = first; e < first + size; ++e) candidates.push_back(e);
   }
-  return candidates;
 }
 
 template <typename T>
@@ -151,12 +155,13 @@ void RouteAs(const RouterOptions& options, IndexRange tokens,
   const int64_t k = options.per_token;
   const S* const biases = bias.element_count() == 0 ? nullptr : DataOf<S>(bias);
   std::vector<S> keys(static_cast<size_t>(logits.shape()[1]));
+  std::vector<int64_t> order;
   for (int64_t t = tokens.begin; t < tokens.end; ++t) {
     const Scores<S> scores = ScoresOf<T>(options.score, logits, t);
     for (size_t e = 0; e < keys.size(); ++e) {
       keys[e] = scores.key(e, biases, options.group_terms > 1);
     }
-    std::vector<int64_t> order = CandidatesOf(options, keys);
+    SetCandidates(options, keys, order);
     SelectBest(keys, k, order);
     int64_t* const chosen = DataOf<int64_t>(experts) + t * k;
     std::copy_n(order.begin(), k, chosen);

@@ -381,13 +381,12 @@ std::vector<PeftFactor> ExpertFactorsOf(const LlamaParameter& parameter,
                                                                : "");
   const auto experts = static_cast<int64_t>(adapter.ends.size());
   const int64_t rows = adapter.ends[0], columns = rank * experts;
-  const bool alternates = parameter.stack && parameter.stack->alternates;
   std::vector<float> b(adapter.b.size());
   for (size_t i = 0; i < b.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     const int64_t expert = at / rank / rows;
     int64_t row = at / rank % rows;
-    if (alternates) row = row % (rows / 2) * 2 + row / (rows / 2);
+    if (parameter.stack) row = parameter.stack->FileRow(row);
     b[static_cast<size_t>(row * columns + at % rank * experts + expert)] =
         adapter.b[i];
   }

@@ -143,7 +143,7 @@ std::optional<std::string> LauncherVariable(std::string_view name) {
   return lookup(name);
 }
 
-// What a process that RunBenchmark started does: sends rank 0's rows.
+// Runs in each process that RunBenchmark starts; sends rank 0's rows.
 absl::Status RunProcess(int64_t world,
                         const std::vector<std::string>& arguments) {
   TESSERA_ASSIGN_OR_RETURN(const BenchOptions options, ParseOptions(arguments));

@@ -96,8 +96,8 @@ enum class LlamaPart {
   kSharedGateUp,
   kSharedDown,
   kMlpOutputNorm,
-  // Of latent attention, in place of kQkv (LatentProjection). Its norms are
-  // kQueryNorm and kKeyNorm.
+  // The projections of latent attention (LatentProjection), in place of kQkv;
+  // its norms are kQueryNorm and kKeyNorm.
   kLatentDown,
   kQueryUp,
   kKvUp,

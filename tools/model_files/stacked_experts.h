@@ -24,7 +24,7 @@ struct StackedExperts {
   // The numbers of a row, and of an expert.
   int64_t width() const { return columns == 0 ? 1 : columns; }
   int64_t elements() const { return rows * width(); }
-  // Of the tensor in a file.
+  // The shape of the tensor in a file.
   std::vector<int64_t> FileShape() const;
   // The place of a matrix's row among the rows in a file.
   int64_t FileRow(int64_t row) const;

@@ -140,7 +140,7 @@ TEST(HiddenMatricesTest, ProjectionsOfLatentAttention) {
   };
   check("latent_down.weight", {15, 20}, {0, 15}, {0, 20},
         {{{0, 5}, {0, 20}}, {{5, 15}, {0, 20}}});
-  // Of 6 heads, ranks have 2, 2, 1 and 1.
+  // The ranks have 2, 2, 1 and 1 of the 6 heads.
   check("query_up.weight", {42, 5}, {14, 28}, {0, 5}, {{{0, 42}, {0, 5}}});
   check("kv_up.weight", {30, 6}, {10, 20}, {0, 6}, {{{0, 30}, {0, 6}}});
   check("output.weight", {20, 12}, {0, 20}, {4, 8}, {{{0, 20}, {0, 12}}});

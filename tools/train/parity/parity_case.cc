@@ -57,6 +57,98 @@ void SetDeepSeek(bool is_v3, RunOptions& options) {
                    .groups_per_token = 3};
 }
 
+// The first of a head's two frequencies is high, the other is mixed.
+tensor_parallel::RotaryFrequencies Yarn() {
+  return {.base = 100,
+          .scaling = tensor_parallel::RotaryScaling::kYarn,
+          .factor = 4,
+          .low_turns = 0.1,
+          .high_turns = 2,
+          .original_positions = 16,
+          .attention_factor = 1.1,
+          .truncate = false};
+}
+
+// Changes the model and what only this architecture has.
+void SetArchitecture(std::string_view architecture, RunOptions& options) {
+  model_files::ModelConfig& model = options.model;
+  if (architecture == "llama3.1") {
+    // The first of a head's two frequencies is between high and low, the other
+    // is low.
+    model.rotary = {.scaling = tensor_parallel::RotaryScaling::kLlama3,
+                    .factor = 8,
+                    .original_positions = 16};
+    model.qkv_bias = model.output_bias = true;
+  } else if (architecture == "qwen2") {
+    model.architecture = model_files::Architecture::kQwen2;
+    model.qkv_bias = true;
+  } else if (architecture == "mistral") {
+    model.architecture = model_files::Architecture::kMistral;
+    model.window = 5;
+  } else if (architecture == "qwen3") {
+    model.architecture = model_files::Architecture::kQwen3;
+    model.qk_norm = true;
+    model.window = 3;
+    model.window_begin = 1;
+  } else if (architecture == "mixtral") {
+    model.architecture = model_files::Architecture::kMixtral;
+    model.mixture = {
+        .experts = 4, .per_token = 2, .intermediate = 7, .balance = 0.1};
+    options.router_z_loss = 0.01;
+  } else if (architecture == "dots1") {
+    model.architecture = model_files::Architecture::kDots1;
+    model.qk_norm = true;
+    model.mixture = {.experts = 8,
+                     .per_token = 3,
+                     .intermediate = 3,
+                     .shared_intermediate = 6,
+                     .dense_layers = 1,
+                     .sigmoid = true,
+                     .scale = 1.5};
+    options.router_bias_rate = 0.01;
+  } else if (architecture == "gemma") {
+    model.architecture = model_files::Architecture::kGemma;
+    model.glu = tensor_parallel::GluKind::kGeGlu;
+    model.scaled_embedding = true;
+  } else if (architecture == "gemma2") {
+    model.architecture = model_files::Architecture::kGemma2;
+    model.glu = tensor_parallel::GluKind::kGeGlu;
+    model.scaled_embedding = true;
+    model.output_norms = true;
+    model.window = 5;
+    model.full_layers = {1};
+    model.score_scalar = 3;
+    model.attention_cap = 0.5;
+    model.final_cap = 2;
+  } else if (architecture == "olmo2") {
+    model.architecture = model_files::Architecture::kOlmo2;
+    model.qk_norm = model.shared_qk_norm = true;
+    // The first outputs are so small that their norms would magnify rounding.
+    model.norm_epsilon = 0.1;
+    model.input_norms = false;
+    model.output_norms = true;
+  } else if (architecture == "smollm3") {
+    model.architecture = model_files::Architecture::kSmolLm3;
+    model.no_rope_layers = {1};
+    model.rotary = Yarn();
+  } else if (architecture == "gpt_oss") {
+    model.architecture = model_files::Architecture::kGptOss;
+    model.glu = tensor_parallel::GluKind::kClampedGlu;
+    model.qkv_bias = model.output_bias = true;
+    model.sinks = true;
+    model.window = 5;
+    model.full_layers = {1};
+    model.rotary = Yarn();
+    model.mixture = {.experts = 4,
+                     .per_token = 2,
+                     .intermediate = 7,
+                     .balance = 0.1,
+                     .biases = true};
+  } else if (IsLatent(architecture)) {
+    SetDeepSeek(architecture == "deepseek3", options);
+  }
+}
+
 }  // namespace
 
 ParityCase PlainCase(const ParityCase& run) {
@@ -135,97 +227,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
                    .head_size = 4,
                    .tied_embeddings = run.tied,
                    .initializer_range = 0.1};
-  if (run.architecture == "llama3.1") {
-    // The first of a head's two frequencies is between high and low, the other
-    // is low.
-    options.model.rotary = {.scaling = tensor_parallel::RotaryScaling::kLlama3,
-                            .factor = 8,
-                            .original_positions = 16};
-    options.model.qkv_bias = options.model.output_bias = true;
-  } else if (run.architecture == "qwen2") {
-    options.model.architecture = model_files::Architecture::kQwen2;
-    options.model.qkv_bias = true;
-  } else if (run.architecture == "mistral") {
-    options.model.architecture = model_files::Architecture::kMistral;
-    options.model.window = 5;
-  } else if (run.architecture == "qwen3") {
-    options.model.architecture = model_files::Architecture::kQwen3;
-    options.model.qk_norm = true;
-    options.model.window = 3;
-    options.model.window_begin = 1;
-  } else if (run.architecture == "mixtral") {
-    options.model.architecture = model_files::Architecture::kMixtral;
-    options.model.mixture = {
-        .experts = 4, .per_token = 2, .intermediate = 7, .balance = 0.1};
-    options.router_z_loss = 0.01;
-  } else if (run.architecture == "dots1") {
-    options.model.architecture = model_files::Architecture::kDots1;
-    options.model.qk_norm = true;
-    options.model.mixture = {.experts = 8,
-                             .per_token = 3,
-                             .intermediate = 3,
-                             .shared_intermediate = 6,
-                             .dense_layers = 1,
-                             .sigmoid = true,
-                             .scale = 1.5};
-    options.router_bias_rate = 0.01;
-  } else if (run.architecture == "gemma") {
-    options.model.architecture = model_files::Architecture::kGemma;
-    options.model.glu = tensor_parallel::GluKind::kGeGlu;
-    options.model.scaled_embedding = true;
-  } else if (run.architecture == "gemma2") {
-    options.model.architecture = model_files::Architecture::kGemma2;
-    options.model.glu = tensor_parallel::GluKind::kGeGlu;
-    options.model.scaled_embedding = true;
-    options.model.output_norms = true;
-    options.model.window = 5;
-    options.model.full_layers = {1};
-    options.model.score_scalar = 3;
-    options.model.attention_cap = 0.5;
-    options.model.final_cap = 2;
-  } else if (run.architecture == "olmo2") {
-    options.model.architecture = model_files::Architecture::kOlmo2;
-    options.model.qk_norm = options.model.shared_qk_norm = true;
-    // The first outputs are so small that their norms would magnify rounding.
-    options.model.norm_epsilon = 0.1;
-    options.model.input_norms = false;
-    options.model.output_norms = true;
-  } else if (run.architecture == "smollm3") {
-    options.model.architecture = model_files::Architecture::kSmolLm3;
-    options.model.no_rope_layers = {1};
-    // The first of a head's two frequencies is high, the other is mixed.
-    options.model.rotary = {.base = 100,
-                            .scaling = tensor_parallel::RotaryScaling::kYarn,
-                            .factor = 4,
-                            .low_turns = 0.1,
-                            .high_turns = 2,
-                            .original_positions = 16,
-                            .attention_factor = 1.1,
-                            .truncate = false};
-  }
-  if (run.architecture == "gpt_oss") {
-    options.model.architecture = model_files::Architecture::kGptOss;
-    options.model.glu = tensor_parallel::GluKind::kClampedGlu;
-    options.model.qkv_bias = options.model.output_bias = true;
-    options.model.sinks = true;
-    options.model.window = 5;
-    options.model.full_layers = {1};
-    options.model.rotary = {.base = 100,
-                            .scaling = tensor_parallel::RotaryScaling::kYarn,
-                            .factor = 4,
-                            .low_turns = 0.1,
-                            .high_turns = 2,
-                            .original_positions = 16,
-                            .attention_factor = 1.1,
-                            .truncate = false};
-    options.model.mixture = {.experts = 4,
-                             .per_token = 2,
-                             .intermediate = 7,
-                             .balance = 0.1,
-                             .biases = true};
-  }
-  if (IsLatent(run.architecture))
-    SetDeepSeek(run.architecture == "deepseek3", options);
+  SetArchitecture(run.architecture, options);
   if (run.multiples_of_16) {
     options.model.hidden = 32;
     options.model.intermediate = 96;

@@ -152,7 +152,7 @@ Activation Activate(GluKind kind, double x) {
   return {0.5 * x * (1 + t), 0.5 * (1 + t + x * (1 - t * t) * inner)};
 }
 
-// What multiplies the activation.
+// The factor of the activation, and its slope.
 Activation FactorOf(GluKind kind, double up) {
   if (kind != GluKind::kClampedGlu) return {up, 1};
   return {1 + std::min(std::max(up, -7.0), 7.0), std::abs(up) > 7 ? 0.0 : 1.0};

@@ -93,8 +93,8 @@ struct ReferenceLayer {
   std::vector<double> output_bias = {};
   std::vector<double> query_norm = {}, key_norm = {};
   std::vector<double> sinks = {};  // By head; empty if the model has none.
-  // Of latent attention, in place of `key` and `value`. `query` then has the
-  // latent vector of queries as its input, if there is one.
+  // Latent attention has these in place of `key` and `value`; the input of
+  // `query` is then the latent vector of queries, if there is one.
   std::vector<double> query_down = {}, kv_down = {}, kv_up = {};
   std::vector<double> attention_output_norm = {}, mlp_output_norm = {};
   // For a mixture of experts, instead of the MLP.

@@ -100,8 +100,6 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
   return weights;
 }
 
-// Of the norms of latent vectors, as in transformers.
-constexpr double kLatentEpsilon = 1e-6;
 // Tokens per batch.
 constexpr int64_t kMostAtOnce = 128;
 // Rows of logits per batch, fewer because they are as wide as the vocabulary.
@@ -544,7 +542,8 @@ absl::Status LlamaDecoder::SetLatents(const LlamaLayerWeights& layer,
     TESSERA_ASSIGN_OR_RETURN(const TensorView own,
                              down.Narrow(1, 0, latent.query_rank));
     TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
-        kLatentEpsilon, own, layer.query_norm->view(), own, inverse}));
+        tensor_parallel::LatentOptions().norm_epsilon, own,
+        layer.query_norm->view(), own, inverse}));
     TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Gemm{
         {.transpose_b = true}, own, layer.query_up->view(), query}));
   } else {
@@ -556,7 +555,8 @@ absl::Status LlamaDecoder::SetLatents(const LlamaLayerWeights& layer,
   TESSERA_ASSIGN_OR_RETURN(const TensorView kept,
                            rows.Narrow(1, latent.rope, latent.kv_rank));
   TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
-      kLatentEpsilon, kv, layer.key_norm->view(), kept, inverse}));
+      tensor_parallel::LatentOptions().norm_epsilon, kv, layer.key_norm->view(),
+      kept, inverse}));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView rope,
       tensor_parallel::HeadsAt(down, 1,

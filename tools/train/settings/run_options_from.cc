@@ -336,7 +336,7 @@ void SetLoss(const Settings& settings, RunOptions& options) {
   options.router_z_loss = settings.router_z_loss;
   options.expert_capacity = settings.expert_capacity;
   options.router_bias_rate = settings.router_bias_rate;
-  // A placeholder: only the tokenizer, which is unknown here, has the token.
+  // The tokenizer, which is unknown here, has the token.
   if (settings.document_attention) options.document_end = -1;
   if (settings.lora_rank > 0) {
     options.lora = {.rank = settings.lora_rank, .alpha = settings.lora_alpha};

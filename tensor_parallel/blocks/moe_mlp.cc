@@ -856,20 +856,12 @@ absl::StatusOr<ConstTensorView> MoeMlp::Balance(const MoeActivations& a,
   return ConstTensorView(slopes);
 }
 
-absl::Status MoeMlp::BackwardInput(const Partition& tokens,
-                                   ConstTensorView y_gradient,
-                                   TensorView x_gradient, MoeActivations& a) {
-  TESSERA_RETURN_IF_ERROR(CheckValues());
-  TESSERA_RETURN_IF_ERROR(CheckHeld(a.held(), "BackwardInput"));
-  TensorPool& pool = a.logits.pool();
-  const int64_t rows = a.plan.received(), count = tokens.size();
-  const int64_t k = options_.router.per_token;
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
-                           AllTokens(tokens, y_gradient, all_y_));
-  TESSERA_RETURN_IF_ERROR(
-      Dispatch(all, /*by_slot=*/false, a, a.output_gradient));
-  // Of the experts.
-  PooledTensor product_memory(pool), weights_memory(pool), input_memory(pool);
+// Sets the gradients of the experts' inputs, and of the weights of their rows.
+absl::Status MoeMlp::BackwardExperts(MoeActivations& a,
+                                     PooledTensor& weights_memory,
+                                     PooledTensor& input_memory) {
+  const int64_t rows = a.plan.received();
+  PooledTensor product_memory(a.logits.pool());
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView product_gradient,
       product_memory.ReserveVarying(options_.dtype, {{rows, units_.size()}}));
@@ -895,24 +887,23 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView input_gradient,
       input_memory.ReserveVarying(options_.dtype, {{rows, options_.width}}));
-  TESSERA_RETURN_IF_ERROR(Multiply(a.plan, a.gate_up.view(), /*back=*/true,
-                                   gate_up_, input_gradient));
-  // Releases pooled tensors early, so that interleaved passes can reuse them.
-  PooledTensor returned_input(pool), returned(pool);
-  TESSERA_RETURN_IF_ERROR(Return(input_gradient, a, returned_input));
-  input_memory.Release();
-  TESSERA_RETURN_IF_ERROR(Return(weights_gradient, a, returned));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView sum, AllSums(count, x_gradient));
-  TESSERA_RETURN_IF_ERROR(Combine(returned_input.view(), tokens, a, sum));
-  returned_input.Release();
-  // The gradients of the router.
+  return Multiply(a.plan, a.gate_up.view(), /*back=*/true, gate_up_,
+                  input_gradient);
+}
+
+// Sets the gradient of the logits from those of the rows' weights, `returned`
+// to the rank of their tokens.
+absl::Status MoeMlp::BackwardRouter(int64_t count, ConstTensorView returned,
+                                    MoeActivations& a) {
+  TensorPool& pool = a.logits.pool();
+  const int64_t k = options_.router.per_token;
   PooledTensor of_tokens(pool), balance(pool), logits(pool);
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_token,
                            of_tokens.Reserve(statistics(), {{count, k}}));
   TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, by_token}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_slot, ColumnOf(by_token));
   TESSERA_RETURN_IF_ERROR(ops().Run(
-      op::AddRows{returned.view(), {0, count * k}, a.slots.view(), by_slot}));
+      op::AddRows{returned, {0, count * k}, a.slots.view(), by_slot}));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView slopes, Balance(a, balance));
   const int64_t shape[] = {count, options_.experts};
   TESSERA_ASSIGN_OR_RETURN(const TensorView logits_gradient,
@@ -929,11 +920,35 @@ absl::Status MoeMlp::BackwardInput(const Partition& tokens,
   TESSERA_RETURN_IF_ERROR(ops().Run(
       op::RouteGradient{options_.router, a.logits.view(), a.experts.view(),
                         by_token, slopes, z_loss, exact}));
-  if (options_.dtype != statistics()) {
-    TESSERA_RETURN_IF_ERROR(ops().Run(op::Cast{exact, logits_gradient}));
-  }
+  return options_.dtype == statistics()
+             ? absl::OkStatus()
+             : ops().Run(op::Cast{exact, logits_gradient});
+}
+
+absl::Status MoeMlp::BackwardInput(const Partition& tokens,
+                                   ConstTensorView y_gradient,
+                                   TensorView x_gradient, MoeActivations& a) {
+  TESSERA_RETURN_IF_ERROR(CheckValues());
+  TESSERA_RETURN_IF_ERROR(CheckHeld(a.held(), "BackwardInput"));
+  TensorPool& pool = a.logits.pool();
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all,
+                           AllTokens(tokens, y_gradient, all_y_));
   TESSERA_RETURN_IF_ERROR(
-      ops().Run(op::Gemm{{.beta = 1}, logits_gradient, router_.value(), sum}));
+      Dispatch(all, /*by_slot=*/false, a, a.output_gradient));
+  PooledTensor weights_gradient(pool), input_gradient(pool);
+  TESSERA_RETURN_IF_ERROR(BackwardExperts(a, weights_gradient, input_gradient));
+  // Releases pooled tensors early, so that interleaved passes can reuse them.
+  PooledTensor returned_input(pool), returned(pool);
+  TESSERA_RETURN_IF_ERROR(Return(input_gradient.view(), a, returned_input));
+  input_gradient.Release();
+  TESSERA_RETURN_IF_ERROR(Return(weights_gradient.view(), a, returned));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
+                           AllSums(tokens.size(), x_gradient));
+  TESSERA_RETURN_IF_ERROR(Combine(returned_input.view(), tokens, a, sum));
+  returned_input.Release();
+  TESSERA_RETURN_IF_ERROR(BackwardRouter(tokens.size(), returned.view(), a));
+  TESSERA_RETURN_IF_ERROR(ops().Run(
+      op::Gemm{{.beta = 1}, a.logits_gradient.view(), router_.value(), sum}));
   TESSERA_RETURN_IF_ERROR(Distribute(tokens, sum, x_gradient));
   if (!shared_) return absl::OkStatus();
   PooledTensor common(pool);

@@ -319,6 +319,10 @@ class MoeMlp {
     return down_.bias.has_value() && groups_.tensor.rank() == 0;
   }
   absl::Status AddExpertGradients(const MoeActivations& a);
+  absl::Status BackwardExperts(MoeActivations& a, PooledTensor& weights_memory,
+                               PooledTensor& input_memory);
+  absl::Status BackwardRouter(int64_t count, ConstTensorView returned,
+                              MoeActivations& a);
   absl::StatusOr<ConstTensorView> Balance(const MoeActivations& a,
                                           PooledTensor& memory);
 

@@ -40,6 +40,11 @@ namespace tessera::collectives {
 // 2, ... in this order; every other rank has one, connected to rank 0.
 inline constexpr char kInheritedSocketsVariable[] = "TESSERA_INHERITED_SOCKETS";
 
+// The values of kInheritedSocketsVariable for later rounds of the rendezvous,
+// separated by semicolons: if a rank dies, the others and a new process in its
+// place meet in the next round, over sockets that no process has used.
+inline constexpr char kLaterSocketsVariable[] = "TESSERA_LATER_SOCKETS";
+
 // The sockets of one rank.
 struct InheritedSockets {
   std::string value;  // Value of the variable.

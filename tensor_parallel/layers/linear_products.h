@@ -3,9 +3,11 @@
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_PRODUCTS_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_PRODUCTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -87,6 +89,17 @@ class Fp8Scaling {
   absl::Status DiscardStep() {
     return group_.ops().Run(op::Fill{0, Row(kAmax)});
   }
+
+  // What the scales of later steps depend on, besides the steps themselves: the
+  // bytes of a table in the memory of the group's device, and whether a step
+  // has finished. A run that restores both continues with equal bits.
+  std::span<std::byte> state() {
+    const TensorView table = table_.view();
+    return {static_cast<std::byte*>(table.data()),
+            static_cast<size_t>(table.element_count()) * sizeof(float)};
+  }
+  bool has_history() const { return has_history_; }
+  void set_has_history(bool has_history) { has_history_ = has_history; }
 
   // f32 [3 layers]: the scales of the next step, of all inputs, then all
   // weights, then all gradients. For tests and reports.

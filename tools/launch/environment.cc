@@ -43,6 +43,7 @@ Variables TorchrunVariables(const JobVariables& job, int64_t local_rank) {
 
 bool IsStale(std::string_view name) {
   return name == collectives::kInheritedSocketsVariable ||
+         name == collectives::kLaterSocketsVariable ||
          name == topology::kLauncherVariable ||
          absl::StartsWith(name, "TORCHELASTIC_") ||
          absl::StartsWith(name, "PET_");
@@ -75,7 +76,8 @@ absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
 std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
                                          const JobVariables& job,
                                          int64_t local_rank,
-                                         std::string_view sockets) {
+                                         std::string_view sockets,
+                                         std::string_view later) {
   Variables added = TorchrunVariables(job, local_rank);
   if (!IsSet(caller, "OMP_NUM_THREADS")) {
     added.insert_or_assign("OMP_NUM_THREADS", std::string(1, '1'));
@@ -84,6 +86,7 @@ std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
   if (!sockets.empty()) {
     added.emplace(collectives::kInheritedSocketsVariable, sockets);
   }
+  if (!later.empty()) added.emplace(collectives::kLaterSocketsVariable, later);
   std::vector<std::string> environment;
   for (const std::string& variable : caller) {
     const std::string_view name = NameOf(variable);

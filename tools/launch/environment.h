@@ -13,8 +13,8 @@
 //
 // Set unless the caller has set them: OMP_NUM_THREADS=1 and the secret of the
 // job. Removed: TORCHELASTIC_* (from an outer torchrun) and, unless this rank
-// has inherited sockets, TESSERA_INHERITED_SOCKETS. The variables of mpirun and
-// srun are kept; Tessera prefers torchrun's.
+// has such sockets, TESSERA_INHERITED_SOCKETS and TESSERA_LATER_SOCKETS. The
+// variables of mpirun and srun are kept; Tessera prefers torchrun's.
 //
 // Source: "Environment Variables" of torchrun's manual.
 #ifndef TESSERA_TOOLS_LAUNCH_ENVIRONMENT_H_
@@ -58,11 +58,13 @@ absl::StatusOr<std::string> MakeSecret(std::span<const std::string> caller,
                                        int64_t nnodes);
 
 // Derives the environment of rank `local_rank` of this node from the caller's.
-// `sockets` is the value of TESSERA_INHERITED_SOCKETS; empty leaves it unset.
+// `sockets` and `later` are the values of TESSERA_INHERITED_SOCKETS and
+// TESSERA_LATER_SOCKETS; empty values leave them unset.
 std::vector<std::string> RankEnvironment(std::span<const std::string> caller,
                                          const JobVariables& job,
                                          int64_t local_rank,
-                                         std::string_view sockets);
+                                         std::string_view sockets,
+                                         std::string_view later = "");
 
 }  // namespace tessera::tools
 

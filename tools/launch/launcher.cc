@@ -27,6 +27,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
@@ -54,6 +55,10 @@ absl::Status CheckNodes(const LaunchPlan& plan) {
       CheckFlagRange("node_rank", plan.node_rank, 0, plan.nnodes - 1));
   TESSERA_RETURN_IF_ERROR(
       CheckFlagRange("master_port", plan.master_port, 0, 65535));
+  if (plan.nnodes > 1 && plan.replacements > 0) {
+    return absl::InvalidArgumentError(
+        "ranks can only be replaced on a single node");
+  }
   if (plan.nnodes == 1 || !plan.master_addr.empty()) return absl::OkStatus();
   return FlagError("master_addr", "",
 
@@ -75,15 +80,6 @@ std::string ShowRanks(const std::vector<Rank>& ranks) {
   return text;
 }
 
-std::string ShowExit(const RankExit& exit) {
-  return absl::StrCat(
-      "rank ", exit.rank.value(), " (pid ", exit.pid, ") ",
-      exit.by_signal ? absl::StrCat("was killed by ", SignalName(exit.code),
-                                    exit.dumped_core ? " (core dumped)" : "")
-                     : absl::StrCat("exited with code ", exit.code),
-      " after ", Seconds(exit.ran));
-}
-
 std::string ShowAlsoFailed(const std::vector<RankExit>& exits) {
   if (exits.empty()) return "";
   std::vector<Rank> ranks;
@@ -92,6 +88,15 @@ std::string ShowAlsoFailed(const std::vector<RankExit>& exits) {
 }
 
 }  // namespace
+
+std::string DescribeExit(const RankExit& exit) {
+  return absl::StrCat(
+      "rank ", exit.rank.value(), " (pid ", exit.pid, ") ",
+      exit.by_signal ? absl::StrCat("was killed by ", SignalName(exit.code),
+                                    exit.dumped_core ? " (core dumped)" : "")
+                     : absl::StrCat("exited with code ", exit.code),
+      " after ", Seconds(exit.ran));
+}
 
 absl::Status SetOutput(const std::string& value, LaunchPlan& plan) {
   std::error_code error;
@@ -167,7 +172,7 @@ absl::StatusOr<LaunchPlan> PlanProgram(int64_t ranks, bool mpi,
 absl::Status LaunchOutcome::ToStatus() const {
   if (failure) {
     return absl::AbortedError(absl::StrCat(
-        ShowExit(*failure),
+        DescribeExit(*failure),
         exits.size() > 1 ? ", the first to fail; all ranks were ended" : "",
         ShowAlsoFailed(also_failed)));
   }
@@ -271,14 +276,17 @@ absl::StatusOr<RankOutput> OpenPipes(size_t source, OutputMultiplexer& output) {
   return RankOutput{std::move(out.writer), std::move(err.writer)};
 }
 
-absl::StatusOr<RankOutput> OpenLog(const LaunchPlan& plan, Rank rank) {
+// `round` 0 begins a new file.
+absl::StatusOr<RankOutput> OpenLog(const LaunchPlan& plan, Rank rank,
+                                   size_t round) {
   std::error_code error;
   std::filesystem::create_directories(plan.log_directory, error);
   // If this fails, open fails too and reports the cause.
   const std::string path =
       absl::StrCat(plan.log_directory, "/rank", rank.value(), ".log");
-  UniqueFd file(open(
-      path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  const int mode = round == 0 ? O_TRUNC : 0;
+  UniqueFd file(open(path.c_str(),
+                     O_WRONLY | O_CREAT | mode | O_APPEND | O_CLOEXEC, 0666));
   if (!file.valid()) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
   }
@@ -289,7 +297,9 @@ absl::StatusOr<RankOutput> OpenLog(const LaunchPlan& plan, Rank rank) {
 struct Preparation {
   JobVariables job;
   std::string program;
-  std::vector<collectives::InheritedSockets> sockets;
+  // By round of the rendezvous and rank. Round 0 has one value per rank also on
+  // several nodes, where it is empty.
+  std::vector<std::vector<collectives::InheritedSockets>> sockets;
   std::vector<std::vector<int>> cpus;
 };
 
@@ -301,10 +311,14 @@ absl::StatusOr<Preparation> Prepare(const LaunchPlan& plan) {
       FindProgram(plan.command[0],
                   FindVariable(plan.environment, "PATH").value_or("")));
   TESSERA_ASSIGN_OR_RETURN(made.cpus, BindRanks(plan));
-  made.sockets.resize(static_cast<size_t>(plan.np));
-  if (plan.nnodes > 1) return made;
-  TESSERA_ASSIGN_OR_RETURN(made.sockets,
-                           collectives::MakeInheritedSockets(plan.np));
+  if (plan.nnodes > 1) {
+    made.sockets.emplace_back(static_cast<size_t>(plan.np));
+    return made;
+  }
+  for (int64_t round = 0; round <= plan.replacements; ++round) {
+    TESSERA_ASSIGN_OR_RETURN(made.sockets.emplace_back(),
+                             collectives::MakeInheritedSockets(plan.np));
+  }
   return made;
 }
 
@@ -315,45 +329,87 @@ struct OriginalState {
   rlimit descriptor_limit;
 };
 
-absl::Status StartRank(const LaunchPlan& plan, const OriginalState& original,
-                       const Preparation& made, size_t local,
-                       RankProcesses& ranks, OutputMultiplexer& output) {
-  const Rank rank(made.job.first_rank() + static_cast<int64_t>(local));
+// Starts the ranks of this node, and new processes in the place of failed ones.
+class RankStarter {
+ public:
+  // Borrows its arguments. `output` reads the ranks' output, unless kFiles
+  // sends it to files.
+  RankStarter(const LaunchPlan& plan, const OriginalState& original,
+              RankProcesses& ranks, OutputMultiplexer& output)
+      : plan_(plan), original_(original), ranks_(ranks), output_(output) {}
+
+  // After an error some ranks may be running.
+  absl::Status StartAll();
+  // Starts a rank that joins in `round`.
+  absl::Status Start(Rank rank, size_t round);
+
+ private:
+  absl::Status Start(size_t local, size_t round);
+  std::string LaterSockets(size_t local, size_t round) const;
+
+  const LaunchPlan& plan_;
+  const OriginalState original_;
+  RankProcesses& ranks_;
+  OutputMultiplexer& output_;
+  Preparation made_;
+};
+
+absl::Status RankStarter::StartAll() {
+  TESSERA_ASSIGN_OR_RETURN(made_, Prepare(plan_));
+  for (size_t local = 0; local < static_cast<size_t>(plan_.np); ++local) {
+    TESSERA_RETURN_IF_ERROR(Start(local, 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankStarter::Start(Rank rank, size_t round) {
+  return Start(static_cast<size_t>(rank.value() - made_.job.first_rank()),
+               round);
+}
+
+std::string RankStarter::LaterSockets(size_t local, size_t round) const {
+  std::vector<std::string_view> values;
+  for (size_t later = round + 1; later < made_.sockets.size(); ++later) {
+    values.push_back(made_.sockets[later][local].value);
+  }
+  return absl::StrJoin(values, ";");
+}
+
+absl::Status RankStarter::Start(size_t local, size_t round) {
+  const Rank rank(made_.job.first_rank() + static_cast<int64_t>(local));
   TESSERA_ASSIGN_OR_RETURN(const RankOutput end,
-                           plan.output == OutputMode::kFiles
-                               ? OpenLog(plan, rank)
-                               : OpenPipes(local, output));
-  const collectives::InheritedSockets& sockets = made.sockets[local];
-  return ranks.Start(
-      rank, {.path = made.program,
-             .arguments = plan.command,
-             .environment =
-                 RankEnvironment(plan.environment, made.job,
-                                 static_cast<int64_t>(local), sockets.value),
+                           plan_.output == OutputMode::kFiles
+                               ? OpenLog(plan_, rank, round)
+                               : OpenPipes(local, output_));
+  std::vector<int> inherited;
+  for (size_t i = round; i < made_.sockets.size(); ++i) {
+    const std::vector<int> numbers = made_.sockets[i][local].numbers();
+    inherited.insert(inherited.end(), numbers.begin(), numbers.end());
+  }
+  TESSERA_RETURN_IF_ERROR(ranks_.Start(
+      rank, {.path = made_.program,
+             .arguments = plan_.command,
+             .environment = RankEnvironment(
+                 plan_.environment, made_.job, static_cast<int64_t>(local),
+                 made_.sockets[round][local].value, LaterSockets(local, round)),
              .in = rank == Rank(0) ? STDIN_FILENO : SpawnRequest::kNoInput,
              .out = end.out.get(),
              .err = end.err_fd(),
-             .inherited = sockets.numbers(),
-             .cpus = made.cpus[local],
-             .mask = original.mask,
-             .own_session = plan.own_sessions,
-             .descriptor_limit = original.descriptor_limit});
-}
-
-// Starts the ranks of this node. `output` reads their output, unless kFiles
-// sends it to files. After an error some ranks may be running.
-absl::Status StartRanks(const LaunchPlan& plan, const OriginalState& original,
-                        RankProcesses& ranks, OutputMultiplexer& output) {
-  TESSERA_ASSIGN_OR_RETURN(const Preparation made, Prepare(plan));
-  for (size_t local = 0; local < static_cast<size_t>(plan.np); ++local) {
-    TESSERA_RETURN_IF_ERROR(
-        StartRank(plan, original, made, local, ranks, output));
-  }
+             .inherited = std::move(inherited),
+             .cpus = made_.cpus[local],
+             .mask = original_.mask,
+             .own_session = plan_.own_sessions,
+             .descriptor_limit = original_.descriptor_limit}));
+  // Peers notice the end of the process by its sockets, which no other process
+  // may hold. Those of later rounds are kept for its successor.
+  for (size_t i = 0; i <= round; ++i) made_.sockets[i][local].sockets.clear();
   return absl::OkStatus();
 }
 
 // Listing processes is expensive, and reaping zombies is not urgent.
 constexpr std::chrono::seconds kReapInterval{1};
+// How often hung ranks are looked for.
+constexpr std::chrono::seconds kHungInterval{1};
 // The peers of a rank that dies fail as well, and may be noticed before it:
 // failures within this time count as one event.
 constexpr std::chrono::milliseconds kSettleTime{20};
@@ -374,7 +430,8 @@ class Supervisor {
  public:
   // Borrows its arguments.
   Supervisor(const LaunchPlan& plan, const SignalWatch& signals,
-             RankProcesses& ranks, OutputMultiplexer& output);
+             RankStarter& starter, RankProcesses& ranks,
+             OutputMultiplexer& output);
 
   // Returns when no process is left and all output is written. Must be called
   // only once.
@@ -393,6 +450,9 @@ class Supervisor {
   void HandleExits();
   void NoteFailure(const RankExit& exit);
   void HandleTimers();
+  // Replaces the ranks that have failed. False if that is not possible.
+  bool ReplaceFailed();
+  void KillHung();
 
   // Sends `signal` to all ranks, which are killed after `grace`.
   void BeginEnd(int signal, absl::Duration grace);
@@ -404,6 +464,7 @@ class Supervisor {
 
   const LaunchPlan& plan_;
   const SignalWatch& signals_;
+  RankStarter& starter_;
   RankProcesses& ranks_;
   OutputMultiplexer& output_;
 
@@ -416,13 +477,20 @@ class Supervisor {
   std::optional<Time> kill_at_;    // The end of the grace period.
   std::optional<Time> settle_at_;  // The end of kSettleTime.
   std::optional<Time> reap_at_;    // The next call of ReapOrphans.
+  std::optional<Time> hung_at_;    // The next call of KillHung.
   std::vector<pollfd> fds_;
 };
 
 Supervisor::Supervisor(const LaunchPlan& plan, const SignalWatch& signals,
-                       RankProcesses& ranks, OutputMultiplexer& output)
-    : plan_(plan), signals_(signals), ranks_(ranks), output_(output) {
+                       RankStarter& starter, RankProcesses& ranks,
+                       OutputMultiplexer& output)
+    : plan_(plan),
+      signals_(signals),
+      starter_(starter),
+      ranks_(ranks),
+      output_(output) {
   outcome_.timeout = plan.timeout;
+  if (plan.find_hung) hung_at_ = Clock::now() + kHungInterval;
 }
 
 absl::StatusOr<LaunchOutcome> Supervisor::Run() {
@@ -446,7 +514,7 @@ int Supervisor::PollMillis() const {
   const Time now = Clock::now();
   int millis = output_.PollMillis(now);
   for (const std::optional<Time>& time :
-       {timeout_at_, kill_at_, settle_at_, reap_at_}) {
+       {timeout_at_, kill_at_, settle_at_, reap_at_, hung_at_}) {
     if (!time) continue;
     const int64_t left =
         std::chrono::ceil<std::chrono::milliseconds>(*time - now).count();
@@ -531,7 +599,14 @@ void Supervisor::NoteFailure(const RankExit& exit) {
 
 void Supervisor::HandleTimers() {
   const Time now = Clock::now();
-  if (settle_at_ && now >= *settle_at_) BeginEnd(SIGTERM, plan_.grace);
+  if (settle_at_ && now >= *settle_at_) {
+    settle_at_.reset();
+    if (!ReplaceFailed()) BeginEnd(SIGTERM, plan_.grace);
+  }
+  if (hung_at_ && now >= *hung_at_) {
+    hung_at_ = now + kHungInterval;
+    KillHung();
+  }
   if (reap_at_ && now >= *reap_at_) {
     reap_at_.reset();
     ranks_.ReapOrphans();
@@ -544,12 +619,36 @@ void Supervisor::HandleTimers() {
   if (kill_at_ && now >= *kill_at_) Kill();
 }
 
+bool Supervisor::ReplaceFailed() {
+  if (plan_.replace == nullptr) return false;
+  std::vector<RankExit> failed = outcome_.also_failed;
+  failed.push_back(*outcome_.failure);
+  std::vector<size_t> rounds;
+  for (const RankExit& exit : failed) {
+    const std::optional<int64_t> round = plan_.replace(exit);
+    if (!round || *round > plan_.replacements) return false;
+    rounds.push_back(static_cast<size_t>(*round));
+  }
+  for (size_t i = 0; i < failed.size(); ++i) {
+    if (!starter_.Start(failed[i].rank, rounds[i]).ok()) return false;
+  }
+  outcome_.failure.reset();
+  outcome_.also_failed.clear();
+  return true;
+}
+
+void Supervisor::KillHung() {
+  if (is_ending_ || settle_at_) return;
+  for (const Rank rank : plan_.find_hung()) ranks_.SignalRank(rank, SIGKILL);
+}
+
 void Supervisor::BeginEnd(int signal, absl::Duration grace) {
   if (is_ending_) return;
   is_ending_ = true;
   kill_at_ = After(grace);
   timeout_at_.reset();
   settle_at_.reset();
+  hung_at_.reset();
   ranks_.Signal(signal);
   ranks_.Signal(SIGCONT);  // Stopped processes do not handle signals.
 }
@@ -593,10 +692,10 @@ absl::StatusOr<LaunchOutcome> Supervisor::Finish() {
   return std::move(outcome_);
 }
 
-// A rank needs two pipes, two ends of a socket and a pidfd; the rest is for
-// this process.
+// A rank needs two pipes, two ends of a socket in each round of the rendezvous,
+// and a pidfd; the rest is for this process.
 rlim_t DescriptorsFor(const LaunchPlan& plan) {
-  return static_cast<rlim_t>(5 * plan.np + 128);
+  return static_cast<rlim_t>((5 + 2 * plan.replacements) * plan.np + 128);
 }
 
 LineWriter MakeWriter(const LaunchPlan& plan) {
@@ -606,15 +705,19 @@ LineWriter MakeWriter(const LaunchPlan& plan) {
 }
 
 void HideOuterSockets(std::span<const std::string> environment) {
-  const std::string_view numbers =
-      FindVariable(environment, collectives::kInheritedSocketsVariable)
-          .value_or("");
-  for (std::string_view number : absl::StrSplit(numbers, ',')) {
-    int fd = -1;
-    struct stat file;
-    if (absl::SimpleAtoi(number, &fd) && fd > STDERR_FILENO &&
-        fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode)) {
-      fcntl(fd, F_SETFD, FD_CLOEXEC);
+  for (const std::string_view variable :
+       {collectives::kInheritedSocketsVariable,
+        collectives::kLaterSocketsVariable}) {
+    const std::string_view numbers =
+        FindVariable(environment, variable).value_or("");
+    for (std::string_view number :
+         absl::StrSplit(numbers, absl::ByAnyChar(",;"))) {
+      int fd = -1;
+      struct stat file;
+      if (absl::SimpleAtoi(number, &fd) && fd > STDERR_FILENO &&
+          fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode)) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+      }
     }
   }
 }
@@ -630,9 +733,10 @@ absl::StatusOr<LaunchOutcome> Launch(const LaunchPlan& plan,
                            DescriptorLimit::Raise(DescriptorsFor(plan)));
   TESSERA_ASSIGN_OR_RETURN(const auto ranks, RankProcesses::Create());
   OutputMultiplexer output(sinks.out_fd, sinks.err_fd, MakeWriter(plan));
-  TESSERA_RETURN_IF_ERROR(StartRanks(
-      plan, {signals->original_mask(), limit->original()}, *ranks, output));
-  return Supervisor(plan, *signals, *ranks, output).Run();
+  RankStarter starter(plan, {signals->original_mask(), limit->original()},
+                      *ranks, output);
+  TESSERA_RETURN_IF_ERROR(starter.StartAll());
+  return Supervisor(plan, *signals, starter, *ranks, output).Run();
 }
 
 }  // namespace tessera::tools

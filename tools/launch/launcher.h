@@ -16,7 +16,8 @@
 // SIGKILL after the grace period or at a second SIGINT. SIGUSR1 and SIGUSR2 are
 // forwarded; SIGTSTP stops the ranks and this process until SIGCONT. A rank
 // that exits with 143 was asked to end, as if this process had received
-// SIGTERM: the others have the grace period to end as well.
+// SIGTERM: the others have the grace period to end as well. If the plan allows
+// it, a rank that fails is replaced instead.
 //
 // When Launch returns, no rank or descendant is still running, and all output
 // has been written. If this process is killed, the ranks are killed, too.
@@ -24,6 +25,7 @@
 #define TESSERA_TOOLS_LAUNCH_LAUNCHER_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -74,6 +76,18 @@ struct LaunchPlan {
   // cores and they wait for each other by yielding, one session is faster.
   bool own_sessions = true;
 
+  // How often a failed rank can be replaced by a new process while the others
+  // go on; on a single node only. They meet again in the next round of the
+  // rendezvous (collectives/bootstrap/inherited_sockets.h); the first is round
+  // 0. 0: a failure ends the job.
+  int64_t replacements = 0;
+  // Called when a rank has failed. Returns the round that the new process
+  // joins, the first one that the old process had not joined; nullopt ends the
+  // job.
+  std::function<std::optional<int64_t>(const RankExit&)> replace = nullptr;
+  // Called once per second: the ranks to kill because they do not answer.
+  std::function<std::vector<topology::Rank>()> find_hung = nullptr;
+
   static constexpr int64_t kMaxRanks = 4096;
 };
 
@@ -93,6 +107,9 @@ absl::Status CheckPlan(const LaunchPlan& plan);
 absl::StatusOr<LaunchPlan> PlanProgram(int64_t ranks, bool mpi,
                                        const std::string& program,
                                        std::vector<std::string> arguments);
+
+// "rank 3 (pid 12) was killed by SIGKILL after 2.50 s".
+std::string DescribeExit(const RankExit& exit);
 
 // How a launch ended.
 struct LaunchOutcome {

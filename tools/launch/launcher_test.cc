@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -136,6 +138,55 @@ TEST_F(LauncherTest, DoesNotBlameConsequenceOfCrash) {
     EXPECT_EQ(outcome.failure->rank, Rank(0));
     EXPECT_LE(outcome.also_failed.size(), 1u);
   }
+}
+
+// Rank 1 fails each time; the other ranks are started once.
+TEST_F(LauncherTest, ReplacesFailedRankUntilItIsRefused) {
+  std::vector<RankExit> failed;
+  LaunchPlan plan = {.np = 3, .own_sessions = false, .replacements = 3};
+  plan.replace = [&](const RankExit& exit) -> std::optional<int64_t> {
+    failed.push_back(exit);
+    if (failed.size() == 3) return std::nullopt;
+    return static_cast<int64_t>(failed.size());
+  };
+  const LaunchOutcome outcome =
+      Run({"env:TESSERA_LATER_SOCKETS", "1@exit:3", "sleep:60000"}, plan);
+  EXPECT_EQ(outcome.ExitCode(), 1);
+  ASSERT_TRUE(outcome.failure.has_value());
+  EXPECT_EQ(outcome.failure->rank, Rank(1));
+  ASSERT_THAT(failed, SizeIs(3));
+  for (const RankExit& exit : failed) {
+    EXPECT_EQ(exit.rank, Rank(1));
+    EXPECT_EQ(exit.code, 3);
+  }
+  // The sockets of the rounds that are left.
+  std::map<std::string, std::vector<int64_t>> rounds;
+  for (const std::string& line : OutLines()) {
+    const std::vector<std::string> parts = absl::StrSplit(line, '=');
+    const std::string& value = parts.at(1);
+    rounds[parts.at(0)].push_back(
+        value.empty() ? 0 : 1 + std::count(value.begin(), value.end(), ';'));
+  }
+  const auto of = [&](int64_t rank) {
+    return rounds[absl::StrCat("[", rank, "] TESSERA_LATER_SOCKETS")];
+  };
+  EXPECT_THAT(of(0), ElementsAre(3));
+  EXPECT_THAT(of(1), ElementsAre(3, 2, 1));
+  EXPECT_THAT(of(2), ElementsAre(3));
+}
+
+TEST_F(LauncherTest, KillsHungRank) {
+  int calls = 0;
+  LaunchPlan plan = {.np = 2, .replacements = 1};
+  plan.replace = [](const RankExit&) { return std::nullopt; };
+  plan.find_hung = [&] {
+    return ++calls == 2 ? std::vector<Rank>{Rank(1)} : std::vector<Rank>();
+  };
+  const LaunchOutcome outcome = Run({"sleep:60000"}, plan);
+  ASSERT_TRUE(outcome.failure.has_value());
+  EXPECT_EQ(outcome.failure->rank, Rank(1));
+  EXPECT_EQ(outcome.failure->code, SIGKILL);
+  EXPECT_GE(calls, 2);
 }
 
 TEST_F(LauncherTest, NamesAllSimultaneousFailures) {

@@ -347,6 +347,12 @@ void RankProcesses::Signal(int signal) const {
   }
 }
 
+void RankProcesses::SignalRank(Rank rank, int signal) const {
+  for (const Member& member : members_) {
+    if (member.rank == rank && !member.ended) kill(member.process.pid, signal);
+  }
+}
+
 bool RankProcesses::IsMember(pid_t pid) const {
   return std::any_of(members_.begin(), members_.end(),
                      [&](const Member& member) {

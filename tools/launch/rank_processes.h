@@ -129,6 +129,8 @@ class RankProcesses {
   // Sends a signal to the process groups of all ranks, including ranks that
   // have ended, because their background processes may still be running.
   void Signal(int signal) const;
+  // Sends a signal to the process of one rank, if it is running.
+  void SignalRank(topology::Rank rank, int signal) const;
 
   // Reaps descendants that have ended, to free their entries in the process
   // table.

@@ -261,11 +261,15 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
   TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
   TESSERA_RETURN_IF_ERROR(WriteSettings(run.settings, directory.config()));
   Announce(run, directory, err);
+  const auto notice = [&](const std::string& line) {
+    err << "train: " << line << std::endl;
+  };
   const auto attempt = [&](const Settings& settings) {
     out.flush();
     return RunAttempt(WithTimeLeft(settings, absl::Now() - run.begin),
                       {.files = {directory.exchange()},
                        .program = program,
+                       .notice = notice,
                        .sinks = {},
                        .is_terminal = isatty(STDERR_FILENO) == 1});
   };
@@ -274,10 +278,7 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
       {.attempt = attempt,
        .last_checkpoint = [&] { return directory.LastCheckpoint(); },
        .is_valid = [](const Settings& s) { return CheckSettings(s).ok(); },
-       .notice =
-           [&](const std::string& line) {
-             err << "train: " << line << std::endl;
-           }});
+       .notice = notice});
   if (trained.signal == SIGTERM) {
     exit_code = Preemption::kExitCode;
     directory.CleanUp();
@@ -348,6 +349,8 @@ absl::StatusOr<std::string> TrainOneRank(const RankInputs& inputs,
   sinks.collectives = rank.collectives;
   sinks.on_step = rank.on_step;
   sinks.preemption = rank.preemption;
+  sinks.copies = rank.copies;
+  sinks.locations = rank.locations;
   sinks.local_rank = RanksOnHost(rank, rank.world.rank().value());
   sinks.local_ranks = RanksOnHost(rank, rank.world.size());
   TESSERA_ASSIGN_OR_RETURN(

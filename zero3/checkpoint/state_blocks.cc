@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace tessera::zero3 {
@@ -150,7 +151,8 @@ absl::Status ForEachBlock(
     for (; i < blocks.size() && IsOfOnePart(first, blocks[i]); ++i) {
       if (status.ok()) status = use(blocks[i], part.array());
     }
-    status.Update(part.Close(/*changed=*/false));
+    status.Update(
+        part.Close(/*changed=*/access == OpenPart::Access::kOverwrite));
     TESSERA_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
@@ -165,6 +167,25 @@ absl::Status ReadBlocks(ShardedState& state, std::span<const BlockRange> blocks,
                       [&](const BlockRange& range, const StateArray& array) {
                         return use(range, BytesOf(range, array, packed));
                       });
+}
+
+absl::Status WriteBlocks(ShardedState& state,
+                         std::span<const BlockRange> blocks,
+                         std::span<const std::byte> source) {
+  int64_t bytes = 0;
+  for (const BlockRange& range : blocks) bytes += range.bytes();
+  if (static_cast<int64_t>(source.size()) != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the blocks of the state have ", bytes, " bytes, not ", source.size()));
+  }
+  return ForEachBlock(
+      state, blocks, OpenPart::Access::kOverwrite,
+      [&](const BlockRange& range, const StateArray& array) {
+        CopyElements({range.format, range.begin, range.size(), source.data()},
+                     array, range.begin, range.end);
+        source = source.subspan(static_cast<size_t>(range.bytes()));
+        return absl::OkStatus();
+      });
 }
 
 absl::StatusOr<Event> StartCopyOfBlocks(ShardedState& state,

@@ -5,6 +5,7 @@
 //                            ShareOf(state, shard_group, replicas));
 //   for (const BlockRange& range : PlanBlocks(share, moments, 1 << 20)) ...
 //   TESSERA_RETURN_IF_ERROR(ReadBlocks(state, blocks, write));
+//   TESSERA_RETURN_IF_ERROR(WriteBlocks(state, blocks, bytes));
 #ifndef TESSERA_ZERO3_CHECKPOINT_STATE_BLOCKS_H_
 #define TESSERA_ZERO3_CHECKPOINT_STATE_BLOCKS_H_
 
@@ -91,6 +92,14 @@ using BlockUse = absl::FunctionRef<absl::Status(
     const BlockRange& range, std::span<const std::byte> bytes)>;
 absl::Status ReadBlocks(ShardedState& state, std::span<const BlockRange> blocks,
                         BlockUse use);
+
+// Overwrites the blocks with `source`, their bytes one block after the other.
+// InvalidArgument, without a change, if it has another size. Precondition: the
+// blocks are all those of the parts that they belong to, as PlanBlocks of this
+// rank's own share lists them.
+absl::Status WriteBlocks(ShardedState& state,
+                         std::span<const BlockRange> blocks,
+                         std::span<const std::byte> source);
 
 // Starts to copy the bytes of the blocks, one block after the other, to
 // `target`, staging memory of the state's device. The copy is complete when the

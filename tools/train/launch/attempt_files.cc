@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
@@ -82,6 +83,28 @@ std::vector<RankReport> AttemptFiles::ReadReports(int64_t ranks) const {
     reports.push_back(*std::move(parsed));
   }
   return reports;
+}
+
+void AttemptFiles::RemoveReport(int64_t rank) const {
+  unlink(report(rank).c_str());
+}
+
+absl::Status AttemptFiles::WriteRound(int64_t rank, int64_t round) const {
+  return WriteFile(this->round(rank),
+                   absl::StrCat(round, " ", absl::ToUnixNanos(absl::Now())));
+}
+
+AttemptFiles::Round AttemptFiles::ReadRound(int64_t rank) const {
+  const std::string text = ReadFile(round(rank), kMaxReportBytes).value_or("");
+  const std::vector<std::string_view> numbers = absl::StrSplit(text, ' ');
+  Round read;
+  int64_t nanos = 0;
+  if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &read.number) ||
+      !absl::SimpleAtoi(numbers[1], &nanos)) {
+    return {};
+  }
+  read.begin = absl::FromUnixNanos(nanos);
+  return read;
 }
 
 std::string FormatReport(const RankReport& report) {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace tessera::train {
 
@@ -39,6 +40,9 @@ struct AttemptFiles {
   std::string report(int64_t rank) const {
     return absl::StrCat(directory, "/rank", rank, ".failed");
   }
+  std::string round(int64_t rank) const {
+    return absl::StrCat(directory, "/rank", rank, ".round");
+  }
 
   // Creates an empty directory. Removes an existing one with its contents.
   // Errors of the file system name the path.
@@ -49,11 +53,22 @@ struct AttemptFiles {
   void MarkStep() const;
   bool TookAStep() const;
 
+  // The round of the rendezvous (tools/launch/launcher.h) that a rank joins,
+  // and when it began to. Atomic. A missing or damaged file reads as round 0 in
+  // the infinite past.
+  struct Round {
+    int64_t number = 0;
+    absl::Time begin = absl::InfinitePast();
+  };
+  absl::Status WriteRound(int64_t rank, int64_t round) const;
+  Round ReadRound(int64_t rank) const;
+
   // Atomic: readers see the whole report or none. Truncates messages to 4 KiB.
   absl::Status WriteReport(const RankReport& report) const;
   // Returns the existing reports of ranks [0, ranks). An unreadable report is
   // replaced by one whose status says so.
   std::vector<RankReport> ReadReports(int64_t ranks) const;
+  void RemoveReport(int64_t rank) const;
 };
 
 // Convert a report to "code nanos\nmessage" and back. InvalidArgument for other

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <random>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -28,6 +30,33 @@ TEST(AttemptFilesTest, ReadsReportsByRank) {
   TESSERA_ASSERT_OK(files.WriteReport(first));
   EXPECT_THAT(files.ReadReports(8), testing::ElementsAre(first, third));
   EXPECT_THAT(files.ReadReports(3), testing::ElementsAre(first));
+}
+
+TEST(AttemptFilesTest, ReadsRounds) {
+  const AttemptFiles files = FilesHere("rounds");
+  TESSERA_ASSERT_OK(files.Make());
+  EXPECT_EQ(files.ReadRound(2).number, 0);
+  EXPECT_EQ(files.ReadRound(2).begin, absl::InfinitePast());
+  const absl::Time before = absl::Now();
+  TESSERA_ASSERT_OK(files.WriteRound(2, 7));
+  EXPECT_EQ(files.ReadRound(2).number, 7);
+  EXPECT_GE(files.ReadRound(2).begin, before - absl::Microseconds(1));
+  EXPECT_LE(files.ReadRound(2).begin, absl::Now());
+  for (const char* damaged : {"", "7", "7 x", "7 8 9", "x 8"}) {
+    TESSERA_ASSERT_OK(WriteFile(files.round(2), damaged));
+    EXPECT_EQ(files.ReadRound(2).number, 0) << damaged;
+    EXPECT_EQ(files.ReadRound(2).begin, absl::InfinitePast()) << damaged;
+  }
+}
+
+TEST(AttemptFilesTest, RemovesReport) {
+  const AttemptFiles files = FilesHere("removed");
+  TESSERA_ASSERT_OK(files.Make());
+  TESSERA_ASSERT_OK(files.WriteReport({1, 18, absl::AbortedError("")}));
+  files.RemoveReport(0);
+  EXPECT_THAT(files.ReadReports(2), SizeIs(1));
+  files.RemoveReport(1);
+  EXPECT_THAT(files.ReadReports(2), SizeIs(0));
 }
 
 TEST(AttemptFilesTest, ALongMessageIsCut) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -15,8 +16,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "collectives/bootstrap/inherited_sockets.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/groups/agreement.h"
@@ -40,6 +44,9 @@ struct RankEvents {
   // Called before the other ranks are notified of the failure, so that their
   // reports are later.
   std::function<void(const RankReport&)> on_failure;
+  // Called before a rank joins a round of the rendezvous.
+  std::function<void(int64_t rank, int64_t round)> on_round = [](int64_t,
+                                                                 int64_t) {};
   std::function<void()> on_step = [] {};
   Preemption* preemption = nullptr;
   std::ostream* progress = nullptr;
@@ -50,21 +57,27 @@ RankReport ReportOf(int64_t rank, absl::Status status) {
   return {rank, collectives::MonotonicNanos(), std::move(status)};
 }
 
-// Runs the program. If it fails, aborts the collectives of the other ranks.
+// Runs the program. If it fails, aborts the collectives of the other ranks. If
+// it `can_rejoin`, a failure that may come from another rank is not reported.
 absl::StatusOr<std::string> RunRank(const World& world,
                                     const RankProgram& program,
-                                    const RankEvents& events) {
+                                    const RankEvents& events,
+                                    MemoryCopies* copies = nullptr,
+                                    bool can_rejoin = false) {
   absl::StatusOr<std::string> result =
       program({.world = *world.communicator,
                .locations = world.locations,
                .collectives = world.collectives,
                .on_step = events.on_step,
                .preemption = events.preemption,
+               .copies = copies,
                .progress = events.progress,
                .is_terminal = events.is_terminal});
   const int64_t rank = world.communicator->rank().value();
   if (result.ok()) return rank == 0 ? std::move(result) : "";
-  events.on_failure(ReportOf(rank, result.status()));
+  if (!can_rejoin || !MayBeConsequence(result.status())) {
+    events.on_failure(ReportOf(rank, result.status()));
+  }
   world.collectives->AbortAll(result.status());
   world.communicator->Abort(result.status().message());
   return result;
@@ -102,14 +115,63 @@ absl::StatusOr<std::string> RunEveryThread(const Settings& settings,
   return std::move(results[0]);
 }
 
+// The rank of this process according to its launcher's variables; 0 without
+// these.
+int64_t RankOfProcess(const Settings& settings) {
+  const auto place = topology::ReadLauncherEnvironment(
+      RankVariables(settings, collectives::ProcessEnvironment()));
+  return place.ok() ? place->rank.value() : 0;
+}
+
+// The variables of this process in the rounds of the rendezvous that it can
+// join, its first one in front.
+std::vector<topology::EnvironmentLookup> RoundsOf(
+    const topology::EnvironmentLookup& lookup) {
+  std::vector<topology::EnvironmentLookup> rounds = {lookup};
+  const std::string later =
+      lookup(collectives::kLaterSocketsVariable).value_or("");
+  for (const std::string_view value :
+       absl::StrSplit(later, ';', absl::SkipEmpty())) {
+    rounds.push_back([lookup, sockets = std::string(value)](
+                         std::string_view name) -> std::optional<std::string> {
+      return name == collectives::kInheritedSocketsVariable ? sockets
+                                                            : lookup(name);
+    });
+  }
+  return rounds;
+}
+
+// When a rank is lost, the others join the next round, which the launcher lets
+// a new process join in its place. Ranks notice the loss at different times, up
+// to a timeout of a collective apart, and hung ranks are killed even later.
 absl::StatusOr<std::string> RunOnlyRank(const Settings& settings,
                                         const RankProgram& program,
                                         const RankEvents& events) {
   const auto lookup =
       RankVariables(settings, collectives::ProcessEnvironment());
-  const absl::StatusOr<World> world = JoinWorld(settings, lookup);
-  if (!world.ok()) return world.status();
-  return RunRank(*world, program, events);
+  const auto rounds = RoundsOf(lookup);
+  const int64_t first_round =
+      ReplacementsOf(settings) + 1 - static_cast<int64_t>(rounds.size());
+  const bool can_copy = settings.snapshot_every > 0;
+  MemoryCopies copies;
+  for (size_t i = 0;; ++i) {
+    const bool can_rejoin = can_copy && i + 1 < rounds.size();
+    std::optional<absl::Duration> patience;
+    if (can_copy) {
+      events.on_round(RankOfProcess(settings),
+                      first_round + static_cast<int64_t>(i));
+      patience = 3 * settings.parallel.timeout;
+    }
+    const absl::StatusOr<World> world =
+        JoinWorld(settings, rounds[i], patience);
+    absl::StatusOr<std::string> result =
+        world.ok() ? RunRank(*world, program, events,
+                             can_copy ? &copies : nullptr, can_rejoin)
+                   : world.status();
+    if (result.ok() || !can_rejoin || !MayBeConsequence(result.status())) {
+      return result;
+    }
+  }
 }
 
 absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
@@ -127,15 +189,14 @@ absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
   return WriteFile(files.result(), result);
 }
 
-// The rank of this process according to its launcher's variables; 0 without
-// these.
-int64_t RankOfProcess(const Settings& settings) {
-  const auto place = topology::ReadLauncherEnvironment(
-      RankVariables(settings, collectives::ProcessEnvironment()));
-  return place.ok() ? place->rank.value() : 0;
-}
-
 }  // namespace
+
+int64_t ReplacementsOf(const Settings& settings) {
+  // Each needs sockets in every process.
+  constexpr int64_t kMost = 16;
+  return settings.snapshot_every > 0 ? std::min(settings.max_restarts, kMost)
+                                     : 0;
+}
 
 std::vector<std::string> RankArguments(const AttemptFiles& files,
                                        bool is_terminal) {
@@ -161,6 +222,10 @@ int RankProcessMain(int argc, char** argv, const MakeRankProgram& make) {
     files.WriteReport(failure).IgnoreError();
   };
   events.on_step = [&] { std::call_once(stepped, [&] { files.MarkStep(); }); };
+  events.on_round = [&](int64_t rank, int64_t round) {
+    // If it cannot be written, the rank cannot be replaced.
+    files.WriteRound(rank, round).IgnoreError();
+  };
   events.progress = &std::cerr;
   events.is_terminal = argv[3] == kTerminal;
   const absl::StatusOr<Settings> settings = ReadSettings(files.settings());

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "collectives/groups/host_hierarchy.h"
+#include "tools/train/checkpoint/memory_copies.h"
 #include "tools/train/launch/attempt_files.h"
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/world.h"
@@ -44,6 +45,9 @@ struct RankContext {
   std::function<void()> on_step = [] {};
   // Ends the run after a step; null: never.
   Preemption* preemption = nullptr;
+  // With --snapshot_every: the copies from which a run continues whose ranks
+  // were replaced. They outlive `world`. Null: none.
+  MemoryCopies* copies = nullptr;
   // Rank 0 writes its progress here; null: no output.
   std::ostream* progress = nullptr;
   bool is_terminal = false;  // `progress` is a terminal.
@@ -51,13 +55,17 @@ struct RankContext {
 
 // Runs one rank to its end. The result of rank 0 reaches the process that the
 // user started; results of other ranks are dropped. Ranks that are threads of
-// one process call the same function concurrently.
+// one process call the same function concurrently. With --snapshot_every it is
+// called again, with another world, when a rank was lost and replaced.
 using RankProgram =
     std::function<absl::StatusOr<std::string>(const RankContext& rank)>;
 
 // Called once in each process, before its ranks meet the others.
 using MakeRankProgram =
     std::function<absl::StatusOr<RankProgram>(const Settings& settings)>;
+
+// How often lost ranks of a job may be replaced: 0 without --snapshot_every.
+int64_t ReplacementsOf(const Settings& settings);
 
 // The command-line arguments that start this program as a rank of `files`.
 // `is_terminal` says whether its standard error is a terminal.

@@ -26,9 +26,94 @@ constexpr int64_t kMaxResultBytes = int64_t{1} << 30;
 // Short, because ranks of a failed run save nothing.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 
+// True if --elastic restarts with fewer ranks.
+bool NeedsFewerRanks(const AttemptOutcome& outcome,
+                     const std::optional<int64_t>& failed_before) {
+  if (absl::IsResourceExhausted(outcome.status)) return true;
+  if (!outcome.took_a_step) return true;
+  return outcome.rank.has_value() && outcome.rank == failed_before;
+}
+
+// Decides which ranks of an attempt are replaced.
+class Replacements {
+ public:
+  // Borrows its arguments.
+  Replacements(const Settings& settings, const AttemptOptions& options)
+      : settings_(settings), options_(options) {}
+
+  // For LaunchPlan::replace and LaunchPlan::find_hung.
+  std::optional<int64_t> Replace(const tools::RankExit& exit);
+  std::vector<topology::Rank> FindHung() const;
+
+  int64_t count() const { return count_; }
+
+ private:
+  const Settings& settings_;
+  const AttemptOptions& options_;
+  int64_t count_ = 0;
+  std::optional<int64_t> failed_before_;
+};
+
+std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
+  const AttemptFiles& files = options_.files;
+  const int64_t rank = exit.rank.value();
+  AttemptOutcome failure = {.status = absl::AbortedError(""),
+                            .rank = rank,
+                            .took_a_step = files.TookAStep(),
+                            .died = true};
+  for (const RankReport& report :
+       files.ReadReports(settings_.parallel.mesh.world_size())) {
+    if (report.rank != rank || exit.by_signal) continue;
+    failure.status = report.status;
+    failure.died = false;
+  }
+  const int64_t most = ReplacementsOf(settings_);
+  const int64_t round = files.ReadRound(rank).number + 1;
+  if (count_ == most || round > most || !MayPass(failure) ||
+      (settings_.elastic && NeedsFewerRanks(failure, failed_before_)) ||
+      !files.WriteRound(rank, round).ok()) {
+    return std::nullopt;
+  }
+  files.RemoveReport(rank);
+  failed_before_ = rank;
+  ++count_;
+  options_.notice(absl::StrCat(
+      tools::DescribeExit(exit),
+      failure.died ? "" : absl::StrCat(" (", failure.status.message(), ")"),
+      "; replaced, ", count_, " of ", settings_.max_restarts));
+  return round;
+}
+
+// Ranks that lost another rank wait in the next round for those that have not
+// noticed it. A rank that does not join for as long as a collective may take is
+// taken for hung.
+std::vector<topology::Rank> Replacements::FindHung() const {
+  std::vector<AttemptFiles::Round> rounds;
+  AttemptFiles::Round newest;
+  for (int64_t rank = 0; rank < settings_.parallel.mesh.world_size(); ++rank) {
+    const auto& read = rounds.emplace_back(options_.files.ReadRound(rank));
+    if (read.number > newest.number ||
+        (read.number == newest.number && read.begin < newest.begin)) {
+      newest = read;
+    }
+  }
+  const absl::Duration timeout = settings_.parallel.timeout;
+  std::vector<topology::Rank> hung;
+  if (absl::Now() - newest.begin < timeout) return hung;
+  for (size_t rank = 0; rank < rounds.size(); ++rank) {
+    if (rounds[rank].number == newest.number) continue;
+    hung.emplace_back(static_cast<int64_t>(rank));
+    options_.notice(absl::StrCat(
+        "rank ", rank, " has not answered for ", absl::FormatDuration(timeout),
+        " (--timeout_seconds) while others wait for it; killed"));
+  }
+  return hung;
+}
+
 absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
                                    const AttemptOptions& options,
-                                   int64_t ranks) {
+                                   Replacements& replacements) {
+  const int64_t ranks = settings.parallel.mesh.world_size();
   TESSERA_ASSIGN_OR_RETURN(
       LaunchPlan plan,
       tools::PlanProgram(settings.engine == "in_process" ? 1 : ranks,
@@ -37,6 +122,11 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   plan.grace = kGrace;
   TESSERA_ASSIGN_OR_RETURN(plan.save_grace,
                            ParseTimeSpan(settings.grace_period));
+  plan.replacements = ReplacementsOf(settings);
+  if (plan.replacements > 0) {
+    plan.replace = [&](const auto& exit) { return replacements.Replace(exit); };
+    plan.find_hung = [&] { return replacements.FindHung(); };
+  }
   return plan;
 }
 
@@ -124,10 +214,12 @@ absl::Status TryAttempt(const Settings& settings, const AttemptOptions& options,
   const int64_t ranks = mesh.world_size();
   TESSERA_RETURN_IF_ERROR(options.files.Make());
   TESSERA_RETURN_IF_ERROR(WriteSettings(settings, options.files.settings()));
+  Replacements replacements(settings, options);
   TESSERA_ASSIGN_OR_RETURN(const LaunchPlan plan,
-                           PlanFor(settings, options, ranks));
+                           PlanFor(settings, options, replacements));
   TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome launched,
                            tools::Launch(plan, options.sinks));
+  outcome.replacements = replacements.count();
   const bool are_ranks = settings.engine != "mpi" && plan.np == ranks;
   Conclude(launched, options.files, ranks, are_ranks, outcome);
   return absl::OkStatus();
@@ -146,14 +238,6 @@ AttemptOutcome RunAttempt(const Settings& settings,
 }
 
 namespace {
-
-// True if --elastic restarts with fewer ranks.
-bool NeedsFewerRanks(const AttemptOutcome& outcome,
-                     const std::optional<int64_t>& failed_before) {
-  if (absl::IsResourceExhausted(outcome.status)) return true;
-  if (!outcome.took_a_step) return true;
-  return outcome.rank.has_value() && outcome.rank == failed_before;
-}
 
 std::string Source(const Settings& settings) {
   return settings.resume.empty() ? "the beginning" : settings.resume;
@@ -197,7 +281,10 @@ AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
   Settings current = settings;
   std::optional<int64_t> failed_before;
   for (int64_t restarts = 0;; ++restarts) {
-    AttemptOutcome outcome = hooks.attempt(current);
+    Settings now = current;
+    now.max_restarts = settings.max_restarts - restarts;
+    AttemptOutcome outcome = hooks.attempt(now);
+    restarts += outcome.replacements;
     if (!MayPass(outcome)) return outcome;
     if (restarts == settings.max_restarts) {
       if (restarts > 0) {

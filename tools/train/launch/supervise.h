@@ -13,6 +13,11 @@
 // (MayPass). All ranks restart from the newest complete checkpoint; if there is
 // none, from the start of the first attempt.
 //
+// With --snapshot_every a rank that dies, or that does not answer while the
+// others wait for it, is replaced by a new process, and the others go on from
+// copies of the state in memory (checkpoint/memory_copies.h). The attempt fails
+// only if that is impossible. Replacements count as restarts.
+//
 // With --elastic the next attempt has fewer data-parallel ranks if
 //   - a rank ran out of a resource (ResourceExhausted: memory, disk,
 //   processes),
@@ -39,6 +44,8 @@ namespace tessera::train {
 struct AttemptOptions {
   AttemptFiles files;
   std::string program;  // Must call RankProcessMain if given RankArguments.
+  // Called with a line per rank that was replaced or did not answer.
+  std::function<void(const std::string&)> notice = [](const std::string&) {};
   tools::LaunchSinks sinks = {};
   bool is_terminal = false;  // sinks.out_fd is a terminal.
 };
@@ -54,7 +61,8 @@ struct AttemptOutcome {
   // The rank that failed, if known.
   std::optional<int64_t> rank = {};
   bool took_a_step = false;
-  bool died = false;  // A rank died by a signal or without report.
+  int64_t replacements = 0;  // Of ranks, with --snapshot_every.
+  bool died = false;         // A rank died by a signal or without report.
   // The signal that ended the whole job; SIGTERM also for SIGUSR1 and the time
   // limit.
   std::optional<int> signal = {};

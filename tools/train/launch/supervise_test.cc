@@ -73,6 +73,17 @@ TEST(SuperviseTest, ASuccessIsTheEnd) {
   EXPECT_THAT(job.notices, SizeIs(0));
 }
 
+TEST(SuperviseTest, ReplacementsCountAsRestarts) {
+  AttemptOutcome replaced = Died(2);
+  replaced.replacements = 2;
+  FakeJob job({replaced, Died(1), Done()});
+  EXPECT_EQ(job.Run({.max_restarts = 3}).status.message(),
+            "rank 1 died; after 3 restarts");
+  ASSERT_THAT(job.attempts, SizeIs(2));
+  EXPECT_EQ(job.attempts[0].max_restarts, 3);
+  EXPECT_EQ(job.attempts[1].max_restarts, 0);
+}
+
 TEST(SuperviseTest, WithoutRestartsADeathIsTheEnd) {
   FakeJob job({Died(3)});
   EXPECT_EQ(job.Run({}).status.message(), "rank 3 died");

@@ -51,9 +51,10 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
 
 // Joins the ranks of a job: by MPI, or with all other engines through a store.
 absl::StatusOr<Job> JoinRanks(const Settings& settings,
-                              const EnvironmentLookup& lookup) {
+                              const EnvironmentLookup& lookup,
+                              absl::Duration patience) {
   if (settings.engine != "mpi") {
-    return collectives::JoinJob(lookup, {.timeout = settings.parallel.timeout});
+    return collectives::JoinJob(lookup, {.timeout = patience});
   }
   Job job;
   TESSERA_ASSIGN_OR_RETURN(job.environment,
@@ -131,9 +132,11 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
 }
 
 absl::StatusOr<World> JoinWorld(const Settings& settings,
-                                const EnvironmentLookup& lookup) {
+                                const EnvironmentLookup& lookup,
+                                std::optional<absl::Duration> patience) {
   TESSERA_ASSIGN_OR_RETURN(
-      Job job, JoinRanks(settings, RankVariables(settings, lookup)));
+      Job job, JoinRanks(settings, RankVariables(settings, lookup),
+                         patience.value_or(settings.parallel.timeout)));
   TESSERA_RETURN_IF_ERROR(
       CheckParallel(settings.parallel, job.world_size.value()),
       Annotate(_, topology::LauncherName(job.environment.launcher)));

@@ -10,10 +10,12 @@
 #define TESSERA_TOOLS_TRAIN_LAUNCH_WORLD_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
@@ -45,9 +47,11 @@ topology::EnvironmentLookup RankVariables(
 
 // Joins the other ranks, in a process that is one rank. A collective of the
 // job. InvalidArgument if the job's size differs from the mesh's. Also returns
-// errors of JoinJob and of the engine.
-absl::StatusOr<World> JoinWorld(const Settings& settings,
-                                const topology::EnvironmentLookup& lookup);
+// errors of JoinJob and of the engine. `patience` is the longest time to wait
+// for the other ranks; nullopt: --timeout_seconds.
+absl::StatusOr<World> JoinWorld(
+    const Settings& settings, const topology::EnvironmentLookup& lookup,
+    std::optional<absl::Duration> patience = std::nullopt);
 
 // Makes the world of a rank that is a thread. A collective of the threads that
 // hold the engines of one CreateInProcessEngines call.

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,8 +20,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
+#include "collectives/groups/host_hierarchy.h"
 #include "tools/model_files/model_config.h"
 #include "tools/train/checkpoint/imported_weights.h"
+#include "tools/train/checkpoint/memory_copies.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/loop/memory_watch.h"
 #include "tools/train/loop/preemption.h"
@@ -53,6 +56,11 @@ struct WorkerSinks {
   std::function<void()> on_step = nullptr;
   // Ends the run after a step. Shared by the ranks of a process; null: never.
   Preemption* preemption = nullptr;
+  // With --snapshot_every: copies of the state, which outlive the worker. Null:
+  // none.
+  MemoryCopies* copies = nullptr;
+  // The locations of the ranks, if they are known.
+  std::span<const collectives::RankLocation> locations = {};
   // Replaces the process's memory readings for --memory_limit in tests.
   std::optional<MemoryWatch::System> memory = std::nullopt;
 };

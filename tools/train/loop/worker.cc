@@ -14,7 +14,9 @@
 #include "collectives/engine/operation_context.h"
 #include "offload/pressure/pressure_gauge.h"
 #include "tools/train/checkpoint/imported_weights.h"
+#include "tools/train/checkpoint/memory_copies.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
+#include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/loop/checkpoint_history.h"
 #include "tools/train/loop/loss_guard.h"
 #include "tools/train/loop/memory_strategy.h"
@@ -27,6 +29,7 @@
 #include "tools/train/report/step_meter.h"
 #include "tools/train/report/step_outputs.h"
 #include "tools/train/step/train_rank.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
 
 namespace tessera::train {
 namespace {
@@ -44,6 +47,9 @@ class Worker {
         guard_(run_),
         memory_(run_),
         results_(world) {}
+  ~Worker() {
+    if (run_.sinks.copies != nullptr) run_.sinks.copies->Leave();
+  }
 
   // Aborts the world on failure.
   absl::StatusOr<RunResult> Run();
@@ -56,6 +62,10 @@ class Worker {
   absl::Status SetUp();
   absl::Status CreateRank();
   absl::Status SetReferences();
+  absl::StatusOr<bool> JoinCopies();
+  absl::Status RestoreOrResume();
+  absl::Status ResumeWithoutCopies();
+  absl::Status TakeCopies();
   absl::Status TakeStep();
   absl::StatusOr<bool> RollBack(const StepRecord& record,
                                 const StepVerdict& verdict);
@@ -77,6 +87,7 @@ class Worker {
   MemoryStrategy memory_;
   ResultGatherer results_;
   bool has_compared_ = false;        // The grace period was too short.
+  bool has_copies_ = false;          // Of the state, from an earlier world.
   std::optional<double> eval_loss_;  // The validation loss of the state.
   std::vector<double> references_;   // With --objective=dpo.
 };
@@ -102,10 +113,11 @@ absl::StatusOr<RunResult> Worker::RunOrFail() {
   return Finish();
 }
 
-// A checkpoint replaces the weights of --init_from, which then are not read.
+// A checkpoint, or the copies of an earlier world, replaces the weights of
+// --init_from, which then are not read.
 absl::Status Worker::CreateRank() {
   const std::string& model = run_.settings.init_from;
-  if (!model.empty() && run_.settings.resume.empty()) {
+  if (!model.empty() && run_.settings.resume.empty() && !has_copies_) {
     absl::StatusOr<ImportedWeights> weights = ImportedWeights::Open(model);
     TESSERA_RETURN_IF_ERROR(run_.Agree(weights.status()),
                             Annotate(_, absl::StrCat("--init_from=", model)));
@@ -117,10 +129,65 @@ absl::Status Worker::CreateRank() {
   return absl::OkStatus();
 }
 
+// Compares the copies of all ranks in a new world.
+absl::StatusOr<bool> Worker::JoinCopies() {
+  // The exchange of copies is background work.
+  if (run_.sinks.collectives != nullptr) run_.sinks.collectives->SetOn(false);
+  const auto found = run_.sinks.copies->Join(run_.world, run_.sinks.locations);
+  if (run_.sinks.collectives != nullptr) run_.sinks.collectives->SetOn(true);
+  return found;
+}
+
+absl::Status Worker::RestoreOrResume() {
+  if (run_.sinks.copies == nullptr) return checkpoints_.Resume(rank());
+  TESSERA_ASSIGN_OR_RETURN(const auto metadata,
+                           run_.sinks.copies->Restore(rank()));
+  if (!metadata.has_value()) {
+    TESSERA_RETURN_IF_ERROR(ResumeWithoutCopies());
+    return TakeCopies();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const RunIdentity saved, IdentityFrom(*metadata));
+  if (!saved.source.config.empty()) run_.source = saved.source;
+  run_.Say(absl::StrCat("continues after step ", rank().steps(),
+                        " from copies in memory"));
+  return TakeCopies();
+}
+
+// If a rank was lost together with the copies of its state, the run continues
+// from its last checkpoint, or else from where it began.
+absl::Status Worker::ResumeWithoutCopies() {
+  if (run_.sinks.copies->were_taken() && !run_.settings.run_dir.empty()) {
+    std::string path;
+    if (run_.is_first()) {
+      const auto latest =
+          zero3::LatestCheckpoint(run_.settings.run_dir + "/checkpoints");
+      if (latest.ok()) path = latest->path;
+    }
+    TESSERA_ASSIGN_OR_RETURN(path, run_.FromFirst(path));
+    run_.Say(absl::StrCat("copies in memory were lost; continues from ",
+                          path.empty() ? "the beginning" : path));
+    if (!path.empty()) run_.settings.resume = path;
+  }
+  return checkpoints_.Resume(rank());
+}
+
+absl::Status Worker::TakeCopies() {
+  zero3::CheckpointMetadata metadata;
+  TESSERA_RETURN_IF_ERROR(AddTo(run_.identity(), metadata));
+  const int64_t begin = MonotonicNanos();
+  TESSERA_RETURN_IF_ERROR(run_.sinks.copies->Take(rank(), metadata),
+                          Annotate(_, "--snapshot_every"));
+  run_.Trace("copy", begin);
+  return absl::OkStatus();
+}
+
 absl::Status Worker::SetUp() {
   // The peak excludes reading the text and measuring collectives.
   offload::ReturnFreeMemory();
   RestartPeakMemory();
+  if (run_.sinks.copies != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(has_copies_, JoinCopies());
+  }
   TESSERA_RETURN_IF_ERROR(CreateRank());
   const Settings& settings = run_.settings;
   if (!settings.trace.empty()) {
@@ -128,7 +195,7 @@ absl::Status Worker::SetUp() {
         run_.trace, RunTrace::Create(run_.world, settings.trace, setup_->name(),
                                      setup_->clock_offset()));
   }
-  TESSERA_RETURN_IF_ERROR(checkpoints_.Resume(rank()));
+  TESSERA_RETURN_IF_ERROR(RestoreOrResume());
   TESSERA_RETURN_IF_ERROR(SetReferences());
   TESSERA_RETURN_IF_ERROR(checkpoints_.WriteFrom(rank()));
   if (run_.is_first()) {
@@ -202,6 +269,11 @@ absl::Status Worker::TakeStep() {
       TESSERA_RETURN_IF_ERROR(ChangeStrategy(excessive));
     }
     TESSERA_RETURN_IF_ERROR(checkpoints_.SaveIfDue(eval_loss_));
+    if (run_.sinks.copies != nullptr &&
+        rank().steps() % run_.settings.snapshot_every == 0 &&
+        rank().steps() < run_.settings.steps && !MustStop()) {
+      TESSERA_RETURN_IF_ERROR(TakeCopies());
+    }
   }
   if (run_.sinks.on_step) run_.sinks.on_step();
   return absl::OkStatus();
@@ -215,11 +287,15 @@ absl::Status Worker::Report(StepRecord record) {
   const StepAccount account = AccountOf(activity);
   if (run_.trace != nullptr) run_.trace->Add(activity, account);
   const Preemption* const preemption = run_.sinks.preemption;
+  MemoryCopies* const copies = run_.sinks.copies;
+  if (copies != nullptr) TESSERA_RETURN_IF_ERROR(copies->Finish());
   TESSERA_ASSIGN_OR_RETURN(
       const StepMetrics step,
       results_.AddStep(
           record, account,
           preemption == nullptr ? StopCause::kNone : preemption->cause()));
+  // All ranks have exchanged measurements, and before that finished.
+  if (copies != nullptr) copies->Commit();
   CompareGracePeriod(absl::Seconds(step.seconds));
   return run_.outputs == nullptr ? absl::OkStatus() : run_.outputs->Add(step);
 }

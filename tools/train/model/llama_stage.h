@@ -199,6 +199,8 @@ class LlamaLayers {
   // collective of the tensor group.
   absl::Status FinishGradients(size_t window);
 
+  // Null without fp8.
+  tensor_parallel::Fp8Scaling* fp8() { return fp8_.get(); }
   // Updates the scales of fp8 from the magnitudes of a step, after its last
   // backward. A collective of the tensor group. No-op without fp8.
   absl::Status FinishFp8Step() {

@@ -22,6 +22,7 @@
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
+#include "tools/train/checkpoint/memory_copies.h"
 #include "tools/train/predict/counting_tier.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/settings/run_schedule.h"
@@ -210,6 +211,11 @@ StateMemory DryRun::State() const {
   memory.files = files_->usage().peak;
   if (homes_.has(StateHome::kFiles) || homes_.spills) {
     memory.staging = offload::FileTierOptions().bounce_bytes;
+  }
+  for (const ShardedModel::Part& part : rank_->model().parts()) {
+    for (const zero3::BlockRange& block : BlocksToCopy(*part.state)) {
+      memory.copy += block.bytes();
+    }
   }
   return memory;
 }

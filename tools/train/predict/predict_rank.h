@@ -70,6 +70,8 @@ struct StateMemory {
   int64_t staging = 0;
   // The copy of the state from which a checkpoint is written during the run.
   int64_t snapshot = 0;
+  // One copy of the state for --snapshot_every.
+  int64_t copy = 0;
 };
 
 struct ActivationMemory {

@@ -65,8 +65,9 @@ std::vector<Column> HostMemoryOf(const RunPrediction& run,
   columns.insert(columns.end(), {{"files", state.files},
                                  {"windows", rank.windows},
                                  {"process", run.room.process},
-                                 {"checkpoint", state.snapshot},
-                                 {"resident", run.ResidentOf(rank)}});
+                                 {"checkpoint", state.snapshot}});
+  if (run.keeps_copies) columns.emplace_back("copies", run.CopiesOf(rank));
+  columns.emplace_back("resident", run.ResidentOf(rank));
   return columns;
 }
 

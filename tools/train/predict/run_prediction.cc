@@ -302,7 +302,13 @@ class Advisor {
 int64_t RunPrediction::PeakOf(const RankPrediction& rank) const {
   const int64_t peak =
       on_gpu ? rank.host + rank.state.staging : rank.peak_bytes();
-  return peak + (trains_while_saving ? rank.state.snapshot : 0);
+  return peak + (trains_while_saving ? rank.state.snapshot : 0) +
+         CopiesOf(rank);
+}
+
+int64_t RunPrediction::CopiesOf(const RankPrediction& rank) const {
+  constexpr int64_t kCopies = 4;
+  return keeps_copies ? kCopies * rank.state.copy : 0;
 }
 
 std::optional<bool> RunPrediction::fits_device() const {
@@ -387,6 +393,7 @@ absl::StatusOr<RunPrediction> MakePrediction(
   prediction.ranks_here =
       options.ranks_here > 0 ? std::min(options.ranks_here, world) : world;
   prediction.shares_process = settings.engine == "in_process";
+  prediction.keeps_copies = settings.snapshot_every > 0;
   prediction.trains_while_saving = settings.checkpoint_every > 0 &&
                                    settings.checkpoint_every < settings.steps;
   prediction.on_gpu = absl::StartsWith(settings.device, "cuda");

@@ -92,6 +92,9 @@ struct RunPrediction {
   // A copy of the state may be written to a checkpoint during a step. The
   // checkpoint after the last step needs no copy.
   bool trains_while_saving = false;
+  // Each rank keeps copies of its own state and of another rank's
+  // (checkpoint/memory_copies.h): the complete ones and the ones on their way.
+  bool keeps_copies = false;
   // Resident bytes of all ranks on this machine, without the memory of GPUs.
   int64_t needed = 0;
   // Bytes of the GPU with most ranks, or of a rank's emulated device; 0 if the
@@ -110,6 +113,8 @@ struct RunPrediction {
   const RankPrediction& busiest() const;
   // The peak of a rank in the host's memory during steps and checkpoints.
   int64_t PeakOf(const RankPrediction& rank) const;
+  // Of it, the copies of --snapshot_every.
+  int64_t CopiesOf(const RankPrediction& rank) const;
   // The device memory of a rank: the bytes held by the dry run, at most 4 GiB
   // of headroom for uncounted memory (validation, gaps between blocks), and the
   // workspaces of libraries. Excludes the GPU's driver, whose memory programs

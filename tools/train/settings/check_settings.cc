@@ -213,6 +213,16 @@ constexpr Rule kRules[] = {
      "example --prometheus_file=/var/lib/node_exporter/train.prom"},
     {"elastic", [](auto& s) { return s.max_restarts > 0; },
      "has no effect with --max_restarts=0; use for example --max_restarts=3"},
+    {"snapshot_every", [](auto& s) { return s.max_restarts > 0; },
+     "is for the replacement of lost ranks, which --max_restarts=0 rules out; "
+     "use for example --max_restarts=3"},
+    {"snapshot_every",
+     [](auto& s) { return s.engine == "shared_memory" || s.engine == "gloo"; },
+     "requires ranks that are processes and that this command starts; use "
+     "--engine=shared_memory or gloo"},
+    {"snapshot_every", [](auto& s) { return s.parallel.mesh.world_size() > 1; },
+     "keeps copies in the memory of other ranks, of which a single rank has "
+     "none; use for example --mesh=dp2"},
 
     // The conditions of TrainRank for the capture of a step.
     {"cuda_graphs", [](auto& s) { return MayDecline(s) || s.device != "cpu"; },

@@ -183,6 +183,9 @@ struct Settings {
   std::string time_limit = "";
   std::string grace_period = "30s";  // For the checkpoint of a run that ends.
   int64_t max_restarts = 0;
+  // Steps between copies of the state in the memory of other ranks; 0: none.
+  // See checkpoint/memory_copies.h.
+  int64_t snapshot_every = 0;
   bool elastic = false;  // Restart with fewer data-parallel ranks.
   // The device of each rank: cpu; emulated (base/device/emulated_device.h),
   // which executes its work in an order derived from device_seed; cuda, or

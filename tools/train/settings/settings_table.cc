@@ -479,7 +479,12 @@ constexpr SettingsField kFields[] = {
     {"max_restarts", kExecution, &Settings::max_restarts,
      WholeRange{0, 1'000'000},
      "maximum number of restarts from the last checkpoint after the death of "
-     "a rank"},
+     "a rank, or with --snapshot_every of replacements of lost ranks"},
+    {"snapshot_every", kExecution, &Settings::snapshot_every, kCount,
+     "steps between copies of each rank's state in the memory of another rank, "
+     "from which the run goes on after the loss of a rank: a new process "
+     "replaces it, and the other ranks stay. Requires --max_restarts. 0: no "
+     "copies"},
     {"elastic", kExecution, &Settings::elastic, AnyValue{},
      "restarts with fewer data-parallel ranks after ranks are lost"},
     {"timeout_seconds", kExecution, Number{"timeout_seconds"}, AnyValue{},

@@ -118,6 +118,8 @@ class TrainRank {
   collectives::Communicator& world() { return manager_->world(); }
 
   ShardedModel& model() { return *model_; }
+  // Null without fp8.
+  tensor_parallel::Fp8Scaling* fp8() { return layers_->fp8(); }
   zero3::ShardedState& state() { return model_->state(); }
   // The executor of the last step.
   const pipeline::Executor& executor() const { return *plan_->executor; }

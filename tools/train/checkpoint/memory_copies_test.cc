@@ -1,0 +1,330 @@
+#include "tools/train/checkpoint/memory_copies.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/optimizer/parameter_range.h"
+#include "tools/train/testing/mesh_run.h"
+#include "topology/config/parallel_config.h"
+
+namespace tessera::train {
+namespace {
+
+using collectives::RankLocation;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::IdentityOf;
+using testing::OnEachRank;
+using testing::OnRanks;
+using testing::SmallMixture;
+using testing::SmallRun;
+using testing::TrainTo;
+using testing::WholeBits;
+using testing::WholeState;
+
+TEST(PartnerDistanceTest, PartnersAreOnOtherHosts) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 500; ++round) {
+    const size_t ranks = 1 + random() % 12, hosts = 1 + random() % 4;
+    std::vector<RankLocation> locations;
+    for (size_t r = 0; r < ranks; ++r) {
+      locations.push_back({absl::StrCat("host", random() % hosts), {}});
+    }
+    std::vector<size_t> possible;
+    for (size_t distance = 1; distance < ranks; ++distance) {
+      size_t apart = 0;
+      for (size_t r = 0; r < ranks; ++r) {
+        apart += locations[r].host != locations[(r + distance) % ranks].host;
+      }
+      if (apart == ranks) possible.push_back(distance);
+    }
+    EXPECT_EQ(PartnerDistance(locations),
+              static_cast<int64_t>(possible.empty() ? 1 : possible.front()));
+  }
+  EXPECT_EQ(PartnerDistance({}), 1);
+}
+
+// The copies of the ranks of a run, which has several worlds.
+class CopiedRun {
+ public:
+  explicit CopiedRun(const RunOptions& options) : options_(options) {
+    for (int64_t r = 0; r < options.mesh.world_size(); ++r) {
+      copies_.push_back(std::make_unique<MemoryCopies>());
+    }
+  }
+
+  // A new process takes the place of the rank.
+  void Lose(size_t rank) { copies_[rank] = std::make_unique<MemoryCopies>(); }
+
+  // A world of all ranks. `body` is called after Restore, with what it
+  // returned.
+  using Body = std::function<absl::Status(
+      TrainRank&, MemoryCopies&,
+      const std::optional<zero3::CheckpointMetadata>& restored)>;
+  std::vector<absl::Status> InWorld(const Body& body,
+                                    const RunOptions* options = nullptr) {
+    return OnEachRank(
+        options == nullptr ? options_ : *options,
+        [&](TrainRank& rank) -> absl::Status {
+          const auto index = static_cast<size_t>(rank.world().rank().value());
+          MemoryCopies& copies = *copies_[index];
+          absl::Status status = copies.Join(rank.world(), {}).status();
+          if (status.ok()) {
+            auto restored = copies.Restore(rank);
+            status = restored.status();
+            if (restored.ok()) status = body(rank, copies, *restored);
+          }
+          if (!status.ok()) rank.world().Abort(status.message());
+          copies.Leave();
+          return status;
+        });
+  }
+
+  absl::Status Take(TrainRank& rank, MemoryCopies& copies) const {
+    zero3::CheckpointMetadata metadata;
+    TESSERA_RETURN_IF_ERROR(AddTo(IdentityOf(options_), metadata));
+    return copies.Take(rank, metadata);
+  }
+
+  static absl::Status FinishAndCommit(TrainRank& rank, MemoryCopies& copies) {
+    TESSERA_RETURN_IF_ERROR(copies.Finish());
+    TESSERA_RETURN_IF_ERROR(rank.world().Barrier());
+    copies.Commit();
+    return absl::OkStatus();
+  }
+
+  MemoryCopies& of(size_t rank) { return *copies_[rank]; }
+
+ private:
+  const RunOptions options_;
+  std::vector<std::unique_ptr<MemoryCopies>> copies_;
+};
+
+RunOptions With(RunOptions options, std::string_view mesh, int stage) {
+  options.mesh = *topology::MeshSizes::Parse(mesh);
+  options.state.stage = stage;
+  options.batch = 12;
+  return options;
+}
+
+struct Case {
+  std::string name;
+  RunOptions options;
+
+  friend std::ostream& operator<<(std::ostream& out, const Case& one) {
+    return out << one.name;
+  }
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const int stage : {0, 1, 2, 3}) {
+    cases.push_back(
+        {absl::StrCat("dp3_stage", stage), With(SmallRun(), "dp3", stage)});
+  }
+  cases.push_back({"dp2_pp2", With(SmallRun(), "dp2,pp2", 3)});
+  cases.push_back({"dp2_tp2", With(SmallRun(), "dp2,tp2", 1)});
+  cases.push_back({"cp2_tp2", With(SmallRun(), "cp2,tp2", 2)});
+  cases.push_back({"replicas", With(SmallRun(), "dp4,dp_replicate2", 3)});
+  cases.push_back({"experts", With(SmallMixture(), "dp4,ep2", 3)});
+  RunOptions int8 = With(SmallRun(), "dp2", 3);
+  int8.state.moments = offload::MomentFormat::Blockwise8(64);
+  int8.state.alignment = 64;
+  cases.push_back({"int8", int8});
+  return cases;
+}
+
+class MemoryCopiesTest : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Runs, MemoryCopiesTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& test) { return test.param.name; });
+
+// Every rank is lost once. The losses are those of an undisturbed run.
+TEST_P(MemoryCopiesTest, RestoresStepOfLostRank) {
+  const RunOptions& options = GetParam().options;
+  constexpr int64_t kCopied = 2, kSteps = 4;
+  CopiedRun run(options);
+  WholeState expected;
+  std::vector<double> losses;
+  ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                              const auto& restored) -> absl::Status {
+    EXPECT_FALSE(restored.has_value());
+    EXPECT_FALSE(copies.were_taken());
+    TESSERA_RETURN_IF_ERROR(TrainTo(rank, kCopied).status());
+    TESSERA_RETURN_IF_ERROR(expected.Add(rank));
+    TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+    // While the copies are exchanged.
+    TESSERA_ASSIGN_OR_RETURN(const auto later, TrainTo(rank, kSteps));
+    if (rank.world().rank().value() == 0) losses = later;
+    return CopiedRun::FinishAndCommit(rank, copies);
+  }),
+              Each(IsOk()));
+  for (int64_t lost = 0; lost < options.mesh.world_size(); ++lost) {
+    SCOPED_TRACE(absl::StrCat("rank ", lost));
+    run.Lose(static_cast<size_t>(lost));
+    WholeState actual;
+    ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                                const auto& restored) -> absl::Status {
+      EXPECT_TRUE(copies.were_taken());
+      if (!restored.has_value()) return absl::NotFoundError("nothing restored");
+      EXPECT_EQ(rank.steps(), kCopied);
+      EXPECT_EQ(*IdentityFrom(*restored), IdentityOf(options));
+      TESSERA_RETURN_IF_ERROR(actual.Add(rank));
+      TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+      TESSERA_ASSIGN_OR_RETURN(const auto later, TrainTo(rank, kSteps));
+      EXPECT_EQ(later, losses);
+      return CopiedRun::FinishAndCommit(rank, copies);
+    }),
+                Each(IsOk()));
+    EXPECT_EQ(*actual.bits(), *expected.bits());
+  }
+}
+
+// The account has the complete copies and those on their way.
+TEST_P(MemoryCopiesTest, CountsFourCopies) {
+  CopiedRun run(GetParam().options);
+  std::vector<int64_t> bytes(
+      static_cast<size_t>(GetParam().options.mesh.world_size()));
+  ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                              const auto&) -> absl::Status {
+    const auto index = static_cast<size_t>(rank.world().rank().value());
+    for (const ShardedModel::Part& part : rank.model().parts()) {
+      for (const auto& block : BlocksToCopy(*part.state)) {
+        bytes[index] += block.bytes();
+      }
+    }
+    for (int take = 0; take < 3; ++take) {
+      TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+      TESSERA_RETURN_IF_ERROR(CopiedRun::FinishAndCommit(rank, copies));
+    }
+    return absl::OkStatus();
+  }),
+              Each(IsOk()));
+  for (size_t r = 0; r < bytes.size(); ++r) {
+    const size_t held = (r + bytes.size() - 1) % bytes.size();
+    EXPECT_EQ(run.of(r).usage().current, bytes[r] + bytes[held]);
+    EXPECT_EQ(run.of(r).usage().peak, 2 * (bytes[r] + bytes[held]));
+  }
+}
+
+TEST(MemoryCopiesFaultTest, LosesCopiesTogetherWithPartner) {
+  const RunOptions options = With(SmallRun(), "dp4", 3);
+  for (const size_t other : {1, 2, 3}) {
+    CopiedRun run(options);
+    ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                                const auto&) -> absl::Status {
+      TESSERA_RETURN_IF_ERROR(TrainTo(rank, 1).status());
+      TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+      return CopiedRun::FinishAndCommit(rank, copies);
+    }),
+                Each(IsOk()));
+    run.Lose(0);
+    run.Lose(other);
+    // Rank 1 holds the copy of rank 0, and rank 0 that of rank 3.
+    const bool is_lost = other != 2;
+    ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                                const auto& restored) -> absl::Status {
+      EXPECT_TRUE(copies.were_taken());
+      EXPECT_EQ(restored.has_value(), !is_lost);
+      EXPECT_EQ(rank.steps(), is_lost ? 0 : 1);
+      return absl::OkStatus();
+    }),
+                Each(IsOk()));
+    // Without copies a new run begins.
+    ASSERT_THAT(run.InWorld([&](TrainRank&, MemoryCopies& copies,
+                                const auto& restored) -> absl::Status {
+      EXPECT_EQ(copies.were_taken(), true);
+      EXPECT_EQ(restored.has_value(), !is_lost);
+      return absl::OkStatus();
+    }),
+                Each(IsOk()));
+  }
+}
+
+// Rank 1 dies before it takes part in the second exchange: the ranks have the
+// first copies. If it dies after the exchange, they have the second ones,
+// whether they know that all ranks have them or not.
+TEST(MemoryCopiesFaultTest, RestoresNewestCompleteCopies) {
+  const RunOptions options = With(SmallRun(), "dp3", 3);
+  for (const bool dies_early : {true, false}) {
+    for (const bool commits : {false, true}) {
+      if (dies_early && commits) continue;
+      SCOPED_TRACE(absl::StrCat(dies_early, commits));
+      CopiedRun run(options);
+      const auto statuses =
+          run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                          const auto&) -> absl::Status {
+            TESSERA_RETURN_IF_ERROR(TrainTo(rank, 1).status());
+            TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+            TESSERA_RETURN_IF_ERROR(CopiedRun::FinishAndCommit(rank, copies));
+            TESSERA_RETURN_IF_ERROR(TrainTo(rank, 2).status());
+            TESSERA_RETURN_IF_ERROR(rank.world().Barrier());
+            const bool is_victim = rank.world().rank().value() == 1;
+            if (is_victim && dies_early) return absl::InternalError("dies");
+            TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+            TESSERA_RETURN_IF_ERROR(copies.Finish());
+            TESSERA_RETURN_IF_ERROR(rank.world().Barrier());
+            if (commits && rank.world().rank().value() == 0) copies.Commit();
+            return absl::OkStatus();
+          });
+      EXPECT_EQ(statuses[0].ok(), !dies_early) << statuses[0];
+      run.Lose(1);
+      ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies&,
+                                  const auto& restored) -> absl::Status {
+        EXPECT_TRUE(restored.has_value());
+        EXPECT_EQ(rank.steps(), dies_early ? 1 : 2);
+        return absl::OkStatus();
+      }),
+                  Each(IsOk()));
+    }
+  }
+}
+
+// As after a change of the memory strategy.
+TEST(MemoryCopiesFaultTest, DropsCopiesOfAnotherForm) {
+  const RunOptions options = With(SmallRun(), "dp2", 1);
+  const RunOptions other = With(SmallRun(), "dp2", 0);
+  CopiedRun run(options);
+  ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                              const auto&) -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+    return CopiedRun::FinishAndCommit(rank, copies);
+  }),
+              Each(IsOk()));
+  run.Lose(1);
+  ASSERT_THAT(run.InWorld(
+                  [&](TrainRank&, MemoryCopies& copies,
+                      const auto& restored) -> absl::Status {
+                    EXPECT_FALSE(restored.has_value());
+                    EXPECT_EQ(copies.usage().current, 0);
+                    return absl::OkStatus();
+                  },
+                  &other),
+              Each(IsOk()));
+}
+
+TEST(MemoryCopiesFaultTest, RejectsSingleRank) {
+  CopiedRun run(With(SmallRun(), "dp1", 0));
+  const auto statuses =
+      run.InWorld([](TrainRank&, MemoryCopies&, const auto&) -> absl::Status {
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(absl::IsInvalidArgument(statuses[0]));
+  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("two ranks"));
+}
+
+}  // namespace
+}  // namespace tessera::train

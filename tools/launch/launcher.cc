@@ -639,7 +639,9 @@ bool Supervisor::ReplaceFailed() {
 
 void Supervisor::KillHung() {
   if (is_ending_ || settle_at_) return;
-  for (const Rank rank : plan_.find_hung()) ranks_.SignalRank(rank, SIGKILL);
+  for (const Rank rank : plan_.find_hung(ranks_.Stopped())) {
+    ranks_.SignalRank(rank, SIGKILL);
+  }
 }
 
 void Supervisor::BeginEnd(int signal, absl::Duration grace) {

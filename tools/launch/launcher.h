@@ -85,8 +85,11 @@ struct LaunchPlan {
   // joins, the first one that the old process had not joined; nullopt ends the
   // job.
   std::function<std::optional<int64_t>(const RankExit&)> replace = nullptr;
-  // Called once per second: the ranks to kill because they do not answer.
-  std::function<std::vector<topology::Rank>()> find_hung = nullptr;
+  // Called once per second with the ranks that are stopped, such as by SIGSTOP.
+  // Returns the ranks to kill because they do not answer.
+  std::function<std::vector<topology::Rank>(
+      const std::vector<topology::Rank>& stopped)>
+      find_hung = nullptr;
 
   static constexpr int64_t kMaxRanks = 4096;
 };

@@ -179,10 +179,12 @@ TEST_F(LauncherTest, KillsHungRank) {
   int calls = 0;
   LaunchPlan plan = {.np = 2, .replacements = 1};
   plan.replace = [](const RankExit&) { return std::nullopt; };
-  plan.find_hung = [&] {
-    return ++calls == 2 ? std::vector<Rank>{Rank(1)} : std::vector<Rank>();
+  plan.find_hung = [&](const std::vector<Rank>& stopped) {
+    EXPECT_THAT(stopped, ElementsAre(Rank(1)));
+    return ++calls == 2 ? stopped : std::vector<Rank>();
   };
-  const LaunchOutcome outcome = Run({"sleep:60000"}, plan);
+  const LaunchOutcome outcome =
+      Run({absl::StrCat("1@die:", SIGSTOP), "sleep:60000"}, plan);
   ASSERT_TRUE(outcome.failure.has_value());
   EXPECT_EQ(outcome.failure->rank, Rank(1));
   EXPECT_EQ(outcome.failure->code, SIGKILL);

@@ -164,13 +164,26 @@ absl::StatusOr<UniqueFd> OpenPidfd(pid_t pid) {
                           " (pidfd_open; Linux 5.4 or newer has it)"));
 }
 
-std::optional<pid_t> ParentOf(pid_t pid) {
-  const std::string path = absl::StrCat("/proc/", pid, "/stat");
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[512];  // The parent is within the first 50 bytes or so.
+// The text of /proc/PID/stat; "" if the process has just ended.
+std::string StatOf(pid_t pid) {
+  const UniqueFd file(
+      open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  char text[4096];
   const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
-  if (size < 0) return std::nullopt;  // The process has just ended.
-  return ParentInStat({text, static_cast<size_t>(size)});
+  return size < 0 ? "" : std::string(text, static_cast<size_t>(size));
+}
+
+std::optional<pid_t> ParentOf(pid_t pid) { return ParentInStat(StatOf(pid)); }
+
+// True if a signal or a debugger has stopped the process (proc(5)).
+bool IsStopped(pid_t pid) {
+  const std::string stat = StatOf(pid);
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos || name_end + 2 >= stat.size()) {
+    return false;
+  }
+  const char state = stat[name_end + 2];
+  return state == 'T' || state == 't';
 }
 
 using Clock = std::chrono::steady_clock;
@@ -345,6 +358,16 @@ void RankProcesses::Signal(int signal) const {
   for (const Member& member : members_) {
     if (!member.reaped) kill(-member.process.pid, signal);
   }
+}
+
+std::vector<Rank> RankProcesses::Stopped() const {
+  std::vector<Rank> stopped;
+  for (const Member& member : members_) {
+    if (!member.ended && IsStopped(member.process.pid)) {
+      stopped.push_back(member.rank);
+    }
+  }
+  return stopped;
 }
 
 void RankProcesses::SignalRank(Rank rank, int signal) const {

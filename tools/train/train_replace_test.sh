@@ -88,11 +88,14 @@ start beginning --max_restarts=2
 kill -9 "$(rank_of beginning 1)" "$(rank_of beginning 2)"
 expect_same beginning 1 "copies in memory were lost; continues from the beginning"
 
-# A rank that stands still is named, killed and replaced.
-start still --max_restarts=1 --timeout_seconds=3
-kill -STOP "$(rank_of still 1)"
-expect_same still 1 "rank 1 has not answered for 3s (--timeout_seconds) while others wait for it; killed"
-grep -q "^train: rank 1 .* was killed by SIGKILL .*; replaced, 1 of 1" err || fail "still: $(cat err)"
+# A rank that is stopped, or does not answer, is named, killed and replaced.
+start stopped --max_restarts=1 --hang_timeout=1s
+kill -STOP "$(rank_of stopped 1)"
+expect_same stopped 1 "rank 1 has been stopped for 1s (--hang_timeout); killed"
+grep -q "^train: rank 1 .* was killed by SIGKILL .*; replaced, 1 of 1" err || fail "stopped: $(cat err)"
+start silent --max_restarts=1 --timeout_seconds=2 --hang_timeout=1h
+kill -STOP "$(rank_of silent 1)"
+expect_same silent 1 "rank 1 has not answered for 2s (--timeout_seconds) while others wait for it; killed"
 
 # No more replacements than allowed; what a signal does after one.
 start once --max_restarts=1

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -43,15 +44,21 @@ class Replacements {
 
   // For LaunchPlan::replace and LaunchPlan::find_hung.
   std::optional<int64_t> Replace(const tools::RankExit& exit);
-  std::vector<topology::Rank> FindHung() const;
+  std::vector<topology::Rank> FindHung(
+      const std::vector<topology::Rank>& stopped);
 
   int64_t count() const { return count_; }
 
  private:
+  std::vector<topology::Rank> FindStopped(
+      const std::vector<topology::Rank>& stopped);
+  std::vector<topology::Rank> FindSilent() const;
+
   const Settings& settings_;
   const AttemptOptions& options_;
   int64_t count_ = 0;
   std::optional<int64_t> failed_before_;
+  std::map<int64_t, absl::Time> stopped_since_;  // By rank.
 };
 
 std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
@@ -84,10 +91,40 @@ std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
   return round;
 }
 
+std::vector<topology::Rank> Replacements::FindHung(
+    const std::vector<topology::Rank>& stopped) {
+  std::vector<topology::Rank> hung = FindStopped(stopped);
+  for (const topology::Rank rank : FindSilent()) hung.push_back(rank);
+  return hung;
+}
+
+std::vector<topology::Rank> Replacements::FindStopped(
+    const std::vector<topology::Rank>& stopped) {
+  const absl::Time now = absl::Now();
+  std::map<int64_t, absl::Time> since;
+  std::vector<topology::Rank> hung;
+  for (const topology::Rank rank : stopped) {
+    const auto before = stopped_since_.find(rank.value());
+    const absl::Time begin =
+        before == stopped_since_.end() ? now : before->second;
+    const auto most = ParseTimeSpan(settings_.hang_timeout);
+    if (!most.ok() || now - begin < *most) {
+      since[rank.value()] = begin;
+      continue;
+    }
+    hung.push_back(rank);
+    options_.notice(
+        absl::StrCat("rank ", rank.value(), " has been stopped for ",
+                     settings_.hang_timeout, " (--hang_timeout); killed"));
+  }
+  stopped_since_ = std::move(since);
+  return hung;
+}
+
 // Ranks that lost another rank wait in the next round for those that have not
 // noticed it. A rank that does not join for as long as a collective may take is
 // taken for hung.
-std::vector<topology::Rank> Replacements::FindHung() const {
+std::vector<topology::Rank> Replacements::FindSilent() const {
   std::vector<AttemptFiles::Round> rounds;
   AttemptFiles::Round newest;
   for (int64_t rank = 0; rank < settings_.parallel.mesh.world_size(); ++rank) {
@@ -125,7 +162,9 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   plan.replacements = ReplacementsOf(settings);
   if (plan.replacements > 0) {
     plan.replace = [&](const auto& exit) { return replacements.Replace(exit); };
-    plan.find_hung = [&] { return replacements.FindHung(); };
+    plan.find_hung = [&](const auto& stopped) {
+      return replacements.FindHung(stopped);
+    };
   }
   return plan;
 }
@@ -282,7 +321,7 @@ AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
   std::optional<int64_t> failed_before;
   for (int64_t restarts = 0;; ++restarts) {
     Settings now = current;
-    now.max_restarts = settings.max_restarts - restarts;
+    if (settings.snapshot_every > 0) now.max_restarts -= restarts;
     AttemptOutcome outcome = hooks.attempt(now);
     restarts += outcome.replacements;
     if (!MayPass(outcome)) return outcome;

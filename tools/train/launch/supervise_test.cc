@@ -77,7 +77,7 @@ TEST(SuperviseTest, ReplacementsCountAsRestarts) {
   AttemptOutcome replaced = Died(2);
   replaced.replacements = 2;
   FakeJob job({replaced, Died(1), Done()});
-  EXPECT_EQ(job.Run({.max_restarts = 3}).status.message(),
+  EXPECT_EQ(job.Run({.max_restarts = 3, .snapshot_every = 1}).status.message(),
             "rank 1 died; after 3 restarts");
   ASSERT_THAT(job.attempts, SizeIs(2));
   EXPECT_EQ(job.attempts[0].max_restarts, 3);

@@ -112,6 +112,24 @@ TEST(PredictRunTest, FewerProcessorsThanRanksNeedScratchForMessages) {
   EXPECT_GT(run.ranks.front().windows, apart.ranks.front().windows);
 }
 
+TEST(PredictRunTest, CountsCopiesInMemory) {
+  Settings settings;
+  settings.parallel.mesh = {.dp = 2};
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto model,
+                               model_files::PresetConfig(settings.model));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction without,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  settings.snapshot_every = 3;
+  settings.max_restarts = 1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunPrediction with,
+                               PredictRun(settings, model, {.room = kRoomy}));
+  const RankPrediction& rank = with.ranks.front();
+  // Its half of the weights and moments.
+  EXPECT_GE(rank.state.copy, 12 * (model.ParameterCount() / 2));
+  EXPECT_EQ(with.PeakOf(rank),
+            without.PeakOf(without.ranks.front()) + 4 * rank.state.copy);
+}
+
 // The final checkpoint is written without a copy; during other checkpoints the
 // next step runs while a copy is written.
 TEST(PredictRunTest, CheckpointsInTheMiddleComeOnTopOfAStep) {

@@ -924,6 +924,24 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
       {"--grace_period=0: must be a time above 0",
        [](auto& s) { s.grace_period = "0"; }},
       {"--max_restarts=-1: must be", [](auto& s) { s.max_restarts = -1; }},
+      {"--snapshot_every=1: is for the replacement of lost ranks, which "
+       "--max_restarts=0 rules out",
+       [](auto& s) { s.snapshot_every = 1; }},
+      {"--snapshot_every=2: requires ranks that are processes",
+       [](auto& s) {
+         s.snapshot_every = 2, s.max_restarts = 1, s.engine = "in_process";
+       }},
+      {"--snapshot_every=1: keeps copies in the memory of other ranks, of "
+       "which a single rank has none",
+       [](auto& s) {
+         s.snapshot_every = s.max_restarts = 1, s.parallel.mesh = {};
+       }},
+      {"--hang_timeout=5: must be a time above 0 with its unit",
+       [](auto& s) {
+         s.hang_timeout = "5", s.snapshot_every = s.max_restarts = 1;
+       }},
+      {"--hang_timeout=5s: is for the replacement of ranks",
+       [](auto& s) { s.hang_timeout = "5s"; }},
       {"--elastic=true: has no effect with --max_restarts=0",
        [](auto& s) { s.elastic = true; }},
   });

@@ -485,6 +485,10 @@ constexpr SettingsField kFields[] = {
      "from which the run goes on after the loss of a rank: a new process "
      "replaces it, and the other ranks stay. Requires --max_restarts. 0: no "
      "copies"},
+    {"hang_timeout", kExecution, &Settings::hang_timeout, AnyValue{},
+     "with --snapshot_every, time for which a rank may be stopped, such as by "
+     "SIGSTOP, before it is killed and replaced. One that runs but does not "
+     "answer is replaced after twice --timeout_seconds"},
     {"elastic", kExecution, &Settings::elastic, AnyValue{},
      "restarts with fewer data-parallel ranks after ranks are lost"},
     {"timeout_seconds", kExecution, Number{"timeout_seconds"}, AnyValue{},

@@ -35,10 +35,10 @@ absl::Status CheckLatent(const AttentionOptions& options) {
         "that are not larger"));
   }
   if (options.qkv_bias || options.output_bias || options.qk_norm ||
-      options.fp8 != nullptr || options.lora.rank > 0) {
+      options.fp8 != nullptr) {
     return absl::UnimplementedError(
-        "latent attention has no biases, norms of heads, products in fp8 and "
-        "adapters; leave them out");
+        "latent attention has no biases, norms of heads and products in fp8; "
+        "leave them out");
   }
   return absl::OkStatus();
 }
@@ -732,7 +732,9 @@ absl::Status Attention::CreateProjection() {
         LatentProjection::Create(group_, {.width = options_.width,
                                           .heads = options_.heads,
                                           .latent = options_.latent,
-                                          .dtype = options_.dtype}));
+                                          .dtype = options_.dtype,
+                                          .fp8 = options_.fp8,
+                                          .lora = options_.lora}));
     latent_.emplace(std::move(latent));
     return absl::OkStatus();
   }

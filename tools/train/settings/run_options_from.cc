@@ -142,22 +142,12 @@ absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
 }
 
 absl::Status CheckLatent(const Settings& settings, const ModelConfig& model) {
-  if (!model.IsLatent()) return absl::OkStatus();
-  const std::string which = absl::StrCat(
-      "--model=", settings.model.substr(0, 60), " has latent attention, ");
-  if (settings.lora_rank > 0) {
-    return RefuseFlag("lora_rank", settings.lora_rank,
-                      absl::StrCat(which,
-                                   "whose projections have no adapters; leave "
-                                   "it out, such as --lora_rank=0"));
-  }
-  if (settings.parallel.fp8) {
-    return RefuseFlag("dtype", "fp8",
-                      absl::StrCat(which,
-                                   "whose products are not in fp8; give "
-                                   "--dtype=bf16"));
-  }
-  return absl::OkStatus();
+  if (!model.IsLatent() || !settings.parallel.fp8) return absl::OkStatus();
+  return RefuseFlag(
+      "dtype", "fp8",
+      absl::StrCat("--model=", settings.model.substr(0, 60),
+                   " has latent attention, whose products are not in fp8; give "
+                   "--dtype=bf16"));
 }
 
 }  // namespace

@@ -280,6 +280,29 @@ for bad in "$PWD/none/train.prom" /proc/train.prom; do
   grep -qF "; give a file in an existing, writable directory" err || fail "--prometheus_file=$bad: $(cat err)"
 done
 expect_usage_error "--prometheus_file=train.txt: must end in .prom" --prometheus_file=train.txt
+# Outputs that cannot be written are found before the run, which may write them last.
+for flag in metrics html trace; do
+  expect_usage_error "--$flag=none/file: cannot make a new file beside" --$flag=none/file
+  expect_usage_error "--$flag=$PWD: cannot write \"$PWD\": it is a directory" --$flag="$PWD"
+done
+expect_usage_error "--tensorboard=text.txt/events: \"$PWD/text.txt\" is not a directory" --tensorboard=text.txt/events
+"$train" $tiny --mesh=dp2 --steps=1 --run_dir=inside/run --metrics=inside/run/m.jsonl --html=inside/run/../run/page.html >out 2>err ||
+  fail "outputs in a new run directory: $(cat err)"
+[ -s inside/run/m.jsonl ] && [ -s inside/run/page.html ] || fail "outputs in a new run directory: $(ls inside/run)"
+# Names that are not UTF-8 reach all ranks, and what is JSON stays valid.
+name=$(printf 'caf\351 50%%')
+mkdir "$name"
+cp text.txt "$name/text.txt"
+"$train" $tiny --data="$name/*.txt" --mesh=dp2 --steps=2 --run_dir="$name/run" --metrics="$name/m.jsonl" --save_hf="$name/hf" \
+  --format=json >out 2>err || fail "a name that is not UTF-8: $(cat err)"
+"$train" --config="$name/run/config.json" --resume=latest --steps=3 --save_hf= --sample_tokens=0 --format=json >resumed 2>err ||
+  fail "a resumed run whose name is not UTF-8: $(cat err)"
+[ -s "$name/hf/model.safetensors" ] && [ "$(wc -l <"$name/m.jsonl")" = 3 ] || fail "outputs whose name is not UTF-8: $(ls "$name")"
+python3 - out resumed "$name/run/config.json" "$name/run/result.json" <<'END' || fail "JSON of a run whose name is not UTF-8"
+import json, sys
+for file in sys.argv[1:]:
+    json.load(open(file, encoding="utf-8"))
+END
 held="--eval_every=2 --eval_batches=1 --validation_fraction=0.1"
 "$train" $tiny $held --steps=2 --checkpoint_every=2 --run_dir=held >out 2>err || fail "validation: $(cat err)"
 "$train" $tiny $held --mesh=dp2 --order=auto --steps=4 --run_dir=held --resume=latest >out 2>err ||

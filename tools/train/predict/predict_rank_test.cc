@@ -479,7 +479,46 @@ TEST(PredictRankTest, ProductsInFp8MatchMeasurement) {
     options.mesh = {.dp = 2, .pp = 2, .tp = 2};
     options.sequence_parallel = sequence_parallel;
     ExpectAsMeasured(options);
+    const MeshSizes mesh = options.mesh;
+    options = testing::SmallDeepSeek(sequence_parallel);
+    options.dtype = DType::kBF16;
+    options.fp8 = true;
+    options.mesh = mesh;
+    options.sequence_parallel = sequence_parallel;
+    ExpectAsMeasured(options);
   }
+}
+
+TEST(CheckFp8SizesTest, NamesSizesOfLatentAttention) {
+  RunOptions options = testing::SmallDeepSeek(/*has_query_latent=*/true);
+  model_files::ModelConfig& model = options.model;
+  model.hidden = 64;
+  model.intermediate = 96;
+  model.heads = model.kv_heads = 4;
+  model.latent = {
+      .query_rank = 32, .kv_rank = 16, .nope = 16, .rope = 16, .value = 16};
+  model.head_size = 32;
+  options.length = 64;
+  options.mesh.tp = 2;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
+  const auto expect_refused = [&](const std::string& text) {
+    EXPECT_THAT(CheckFp8Sizes(options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         ::testing::HasSubstr(text)));
+  };
+  model.latent.query_rank = 24;
+  expect_refused("a rank has 56 elements of the latent vectors");
+  model.latent.kv_rank = 24;
+  expect_refused("a rank has 24 elements of that of queries");
+  model.latent.query_rank = 0;
+  model.latent.kv_rank = 20;
+  expect_refused("a rank has 36 elements of the latent vectors");
+  model.latent.kv_rank = 16;
+  model.latent.value = 15;
+  expect_refused("columns of the output projection");
+  model.latent.value = 16;
+  options.mesh.tp = 3;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
 }
 
 // Operands in fp8 are the layers' working memory.

@@ -264,9 +264,12 @@ absl::StatusOr<std::vector<std::string>> FilesOfPattern(
     const std::string& pattern) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names, Glob(pattern));
   if (names.empty()) {
-    return absl::NotFoundError(absl::StrCat("no data file or directory ",
-                                            QuotedPath(pattern),
-                                            ", nor any of this pattern"));
+    // Megatron-LM names a data set without the endings of its files.
+    const std::string index = absl::StrCat(pattern, ".idx");
+    return absl::NotFoundError(absl::StrCat(
+        "no data file or directory ", QuotedPath(pattern),
+        ", nor any of this pattern",
+        Exists(index) ? absl::StrCat("; give ", QuotedPath(index)) : ""));
   }
   std::vector<std::string> files;
   for (const std::string& name : names) {

@@ -517,6 +517,11 @@ absl::StatusOr<ReplicatedLinear> ReplicatedLinear::Create(
   std::vector<IndexRange> outputs;
   int64_t out = 0;
   for (const int64_t size : options.outs) {
+    if (size < 0 || options.in < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a linear layer of ", options.in, " inputs and ", size,
+                       " outputs; 0 and more are allowed"));
+    }
     outputs.push_back({out, out + size});
     out += size;
   }

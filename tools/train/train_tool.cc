@@ -742,6 +742,9 @@ absl::Status CheckOutputFile(std::string_view flag, const std::string& file,
       IsInNewRunDirectory(file, run_dir)) {
     return absl::OkStatus();
   }
+  if (fs::is_directory(file, error)) {
+    return RefuseFlag(flag, file, "is a directory; give a file");
+  }
   const absl::Status status = AtomicFile::Create(file).status();
   if (status.ok()) return status;  // The file is removed again.
   return RefuseFlag(

@@ -34,11 +34,9 @@ absl::Status CheckLatent(const AttentionOptions& options) {
         "; give as many heads of keys, parts that add up to a head, and values "
         "that are not larger"));
   }
-  if (options.qkv_bias || options.output_bias || options.qk_norm ||
-      options.fp8 != nullptr || options.lora.rank > 0) {
+  if (options.qkv_bias || options.output_bias || options.qk_norm) {
     return absl::UnimplementedError(
-        "latent attention has no biases, norms of heads, products in fp8 and "
-        "adapters; leave them out");
+        "latent attention has no biases and norms of heads; leave them out");
   }
   return absl::OkStatus();
 }
@@ -732,7 +730,9 @@ absl::Status Attention::CreateProjection() {
         LatentProjection::Create(group_, {.width = options_.width,
                                           .heads = options_.heads,
                                           .latent = options_.latent,
-                                          .dtype = options_.dtype}));
+                                          .dtype = options_.dtype,
+                                          .fp8 = options_.fp8,
+                                          .lora = options_.lora}));
     latent_.emplace(std::move(latent));
     return absl::OkStatus();
   }

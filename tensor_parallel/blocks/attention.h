@@ -52,10 +52,10 @@ struct AttentionOptions {
   // all keys that the mask permits.
   int64_t window = 0;
   DType dtype = DType::kF32;
-  // The fp8 scales of the two projections (layers/linear_products.h), which
-  // count as two layers; null: no fp8.
+  // The fp8 scales of the projections (layers/linear_products.h), which count
+  // as two layers, or four of latent attention; null: no fp8.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
-  LoraOptions lora = {};  // For both projections.
+  LoraOptions lora = {};  // For all projections.
   // If kv_rank is not 0, multi-head latent attention: queries, keys and values
   // are projected by way of latent vectors, kv_heads is `heads`, and head_size
   // is latent.head_size(). The core has one size for all heads, so values are

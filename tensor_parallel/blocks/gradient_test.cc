@@ -229,7 +229,8 @@ TEST_P(AdapterGradientTest, RandomDirectionsAreThoseOfCentralDifferences) {
 INSTANTIATE_TEST_SUITE_P(AllKinds, AdapterGradientTest,
                          ::testing::Values(SubjectKind::kGatedMlp,
                                            SubjectKind::kMoeMlp,
-                                           SubjectKind::kMoeBlock));
+                                           SubjectKind::kMoeBlock,
+                                           SubjectKind::kLatentAttention));
 
 INSTANTIATE_TEST_SUITE_P(
     AllKinds, GradientTest,

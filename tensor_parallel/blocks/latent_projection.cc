@@ -31,9 +31,12 @@ absl::StatusOr<ColumnParallelLinear> MakeUp(
     const TensorGroup& group, const LatentProjection::Options& options,
     int64_t in, int64_t head_size) {
   const FusedPart part = HeadsPart(options.heads, head_size);
-  return ColumnParallelLinear::Create(
-      group,
-      {.in = in, .out = part.size, .dtype = options.dtype, .parts = {part}});
+  return ColumnParallelLinear::Create(group, {.in = in,
+                                              .out = part.size,
+                                              .dtype = options.dtype,
+                                              .fp8 = options.fp8,
+                                              .parts = {part},
+                                              .lora = options.lora});
 }
 
 absl::StatusOr<RmsNorm> MakeNorm(const TensorGroup& group,
@@ -55,21 +58,21 @@ absl::StatusOr<LatentProjection> LatentProjection::Create(
     const TensorGroup& group, const Options& options) {
   TESSERA_RETURN_IF_ERROR(CheckOptions(options));
   const LatentOptions& latent = options.latent;
-  const int64_t rows = latent.query_rank + latent.kv_rank + latent.rope;
-  TESSERA_ASSIGN_OR_RETURN(
-      Parameter down,
-      Parameter::Create(group, {.name = "weight",
-                                .shape = {rows, options.width},
-                                .rows = {{{0, rows}, group.rank() == 0}},
-                                .columns = {0, options.width},
-                                .replicated = true,
-                                .dtype = options.dtype}));
+  std::vector<int64_t> outs = {latent.kv_rank + latent.rope};
   std::optional<RmsNorm> query_norm;
   if (latent.query_rank > 0) {
+    outs.insert(outs.begin(), latent.query_rank);
     TESSERA_ASSIGN_OR_RETURN(RmsNorm norm,
                              MakeNorm(group, options, latent.query_rank));
     query_norm.emplace(std::move(norm));
   }
+  TESSERA_ASSIGN_OR_RETURN(
+      ReplicatedLinear down,
+      ReplicatedLinear::Create(group, {.in = options.width,
+                                       .outs = std::move(outs),
+                                       .dtype = options.dtype,
+                                       .fp8 = options.fp8,
+                                       .lora = options.lora}));
   TESSERA_ASSIGN_OR_RETURN(
       ColumnParallelLinear query_up,
       MakeUp(group, options,
@@ -87,8 +90,7 @@ absl::StatusOr<LatentProjection> LatentProjection::Create(
 
 void LatentProjection::AppendParameters(std::string_view prefix,
                                         std::vector<Parameter*>& parameters) {
-  down_.Rename(ParameterName(prefix, "latent_down.weight"));
-  parameters.push_back(&down_);
+  down_.AppendParameters(ParameterName(prefix, "latent_down"), parameters);
   query_up_.AppendParameters(ParameterName(prefix, "query_up"), parameters);
   kv_up_.AppendParameters(ParameterName(prefix, "kv_up"), parameters);
 }
@@ -103,13 +105,13 @@ void LatentProjection::AppendNorms(std::string_view prefix,
 }
 
 absl::Status LatentProjection::CheckValues() const {
-  TESSERA_RETURN_IF_ERROR(down_.CheckValue());
+  TESSERA_RETURN_IF_ERROR(down_.CheckValues());
   TESSERA_RETURN_IF_ERROR(query_up_.CheckValues());
   return kv_up_.CheckValues();
 }
 
 absl::Status LatentProjection::CheckGradients() const {
-  TESSERA_RETURN_IF_ERROR(down_.CheckGradient());
+  TESSERA_RETURN_IF_ERROR(down_.CheckGradients());
   TESSERA_RETURN_IF_ERROR(query_up_.CheckGradients());
   return kv_up_.CheckGradients();
 }
@@ -200,9 +202,8 @@ absl::Status LatentProjection::Forward(const Partition& tokens,
       const TensorView down,
       a.down.Reserve(
           options_.dtype,
-          {{group_.TokensBetweenLayers(tokens).size(), down_.shape()[0]}}));
-  TESSERA_RETURN_IF_ERROR(group_.ops().Run(
-      op::Gemm{{.transpose_b = true}, x, down_.value(), down}));
+          {{group_.TokensBetweenLayers(tokens).size(), down_.out()}}));
+  TESSERA_RETURN_IF_ERROR(down_.Forward(x, down));
   TESSERA_ASSIGN_OR_RETURN(const TensorView query,
                            Columns(y, PartColumns(kQueryPart)));
   TESSERA_ASSIGN_OR_RETURN(const TensorView kv,
@@ -248,8 +249,8 @@ absl::Status LatentProjection::BackwardInput(const Partition& tokens,
   TESSERA_ASSIGN_OR_RETURN(const TensorView mine,
                            Columns(down, rope_columns()));
   TESSERA_RETURN_IF_ERROR(SumRope(tokens, rope, mine, a.down.pool()));
-  return group_.ops().Run(op::Gemm{
-      {.beta = query_norm_ ? 0.0 : 1.0}, down, down_.value(), x_gradient});
+  return down_.BackwardInput(down, x_gradient,
+                             /*accumulate=*/!query_norm_.has_value());
 }
 
 absl::Status LatentProjection::BackwardWeight(const Partition& tokens,
@@ -281,11 +282,7 @@ absl::Status LatentProjection::BackwardWeight(const Partition& tokens,
     TESSERA_RETURN_IF_ERROR(query_up_.BackwardWeight(tokens, gradient, x));
   }
   TESSERA_RETURN_IF_ERROR(add(kv_norm_, kv_up_, kv_columns(), kKvPart, a.kv));
-  if (!down_.trainable()) return absl::OkStatus();
-  return group_.ops().Run(op::Gemm{{.transpose_a = true, .beta = 1},
-                                   a.down_gradient.view(),
-                                   x,
-                                   down_.gradient()});
+  return down_.BackwardWeight(a.down_gradient.view(), x);
 }
 
 absl::Status LatentProjection::FinishGradients() {
@@ -294,10 +291,7 @@ absl::Status LatentProjection::FinishGradients() {
   TESSERA_RETURN_IF_ERROR(kv_up_.FinishGradients());
   if (query_norm_) TESSERA_RETURN_IF_ERROR(query_norm_->FinishGradients());
   TESSERA_RETURN_IF_ERROR(kv_norm_.FinishGradients());
-  // Without sequence parallelism each rank has seen all tokens.
-  return group_.sequence_parallel() && down_.trainable()
-             ? group_.SumOver(down_.gradient())
-             : absl::OkStatus();
+  return down_.FinishGradients();
 }
 
 }  // namespace tessera::tensor_parallel

@@ -4,6 +4,7 @@
 #define TESSERA_TENSOR_PARALLEL_BLOCKS_LATENT_PROJECTION_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,8 @@
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/linear.h"
+#include "tensor_parallel/layers/linear_products.h"
+#include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/layers/norm.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/tensor_group.h"
@@ -129,6 +132,8 @@ struct LatentActivations {
 //   kv_up.weight        [heads (nope + value), kv_rank]        kv_b_proj
 //   query_norm.weight, key_norm.weight  q_a_layernorm, kv_a_layernorm
 //
+// With an adapter each of DeepSeek's projections has its own.
+//
 // Each rank computes the latent vectors of all tokens, or of its own under
 // sequence parallelism, where they are gathered in place of x.
 class LatentProjection {
@@ -138,6 +143,9 @@ class LatentProjection {
     int64_t heads = 1;  // Over all ranks.
     LatentOptions latent = {};
     DType dtype = DType::kF32;
+    // For the three projections, which count as three layers of fp8.
+    std::shared_ptr<Fp8Scaling> fp8 = nullptr;
+    LoraOptions lora = {};
   };
 
   // InvalidArgument if a size is not positive, or `rope` is odd.
@@ -174,7 +182,7 @@ class LatentProjection {
 
  private:
   LatentProjection(const TensorGroup& group, const Options& options,
-                   Parameter down, std::optional<RmsNorm> query_norm,
+                   ReplicatedLinear down, std::optional<RmsNorm> query_norm,
                    ColumnParallelLinear query_up, RmsNorm kv_norm,
                    ColumnParallelLinear kv_up)
       : group_(group),
@@ -212,7 +220,7 @@ class LatentProjection {
 
   TensorGroup group_;
   Options options_;
-  Parameter down_;
+  ReplicatedLinear down_;
   std::optional<RmsNorm> query_norm_;  // Null without query_rank.
   ColumnParallelLinear query_up_;
   RmsNorm kv_norm_;

@@ -234,6 +234,11 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
   if (kind == SubjectKind::kMoeBlock && c.dtype == DType::kBF16) GTEST_SKIP();
   // With one position the gradients of queries are zero but for rounding.
   if (kind >= SubjectKind::kLatentAttention && c.length == 1) GTEST_SKIP();
+  // In bf16 the rounded latent vectors of adapters change the gradients of
+  // latent attention by more than the tolerance.
+  const bool has_adapters = kind >= SubjectKind::kLatentAttention
+                                ? c.dtype != DType::kBF16
+                                : c.zigzag;
   // With one position the gradients of the heads' norms are zero but for
   // rounding; in bf16 they are sums of rounded numbers that cancel.
   SubjectOptions options = {
@@ -246,7 +251,7 @@ TEST_P(ParityTest, EveryMeshGivesWhatOneRankGives) {
       .balance = true,
       .score = c.zigzag ? RouterScore::kSoftmax : RouterScore::kSigmoid,
       .like_gpt_oss = c.zigzag,
-      .lora_rank = c.zigzag ? 3 : 0};
+      .lora_rank = has_adapters ? 3 : 0};
   options.SetHeadsFor(c.tp);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Whole whole, RunWhole(kind, c, options));
   EXPECT_THAT(

@@ -43,12 +43,12 @@ absl::Status CheckSizes(const TensorGroup& group,
 // nullopt for a LoRA rank of 0.
 absl::StatusOr<std::optional<LoraAdapter>> AdapterOf(
     const TensorGroup& group, const LoraOptions& options,
-    LinearWeights& weights, LoraAdapter::Divided divided,
+    const Parameter& weight, LoraAdapter::Divided divided,
     std::vector<IndexRange> outputs) {
   if (options.rank == 0) return std::optional<LoraAdapter>();
   TESSERA_ASSIGN_OR_RETURN(
       LoraAdapter adapter,
-      LoraAdapter::Create(group, options, weights.weight_parameter(), divided,
+      LoraAdapter::Create(group, options, weight, divided,
                           {.outputs = std::move(outputs)}));
   return std::optional(std::move(adapter));
 }
@@ -60,11 +60,11 @@ bool HasGradients(LinearWeights& weights) {
 
 // Adds the weight gradients of some tokens, except for the bias.
 absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
-                         LinearProducts& products, LinearWeights& weights,
+                         LinearProducts& products, const Parameter& weight,
                          std::optional<LoraAdapter>& adapter) {
-  if (weights.weight_parameter().trainable()) {
+  if (weight.trainable()) {
     TESSERA_RETURN_IF_ERROR(
-        products.AddWeightGradient(y_gradient, x, weights.weight_gradient()));
+        products.AddWeightGradient(y_gradient, x, weight.gradient()));
   }
   return adapter ? adapter->AddWeightGradients(y_gradient, x)
                  : absl::OkStatus();
@@ -105,8 +105,8 @@ absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
   }
   TESSERA_ASSIGN_OR_RETURN(
       std::optional<LoraAdapter> adapter,
-      AdapterOf(group, options.lora, weights, LoraAdapter::Divided::kRows,
-                std::move(outputs)));
+      AdapterOf(group, options.lora, weights.weight_parameter(),
+                LoraAdapter::Divided::kRows, std::move(outputs)));
   TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
                            LinearProducts::Create(group, options.fp8));
   ColumnParallelLinear layer(group, options, std::move(partition),
@@ -261,7 +261,8 @@ absl::Status ColumnParallelLinear::AddWeightGradients(
       gather.ForEach([&](IndexRange some, ConstTensorView x) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                                  y_gradient.Narrow(0, some.begin, some.size()));
-        return AddProducts(part, x, products_, weights_, adapter_);
+        return AddProducts(part, x, products_, weights_.weight_parameter(),
+                           adapter_);
       }));
   return AddBiasSums(group_, y_gradient, weights_);
 }
@@ -348,8 +349,8 @@ absl::StatusOr<RowParallelLinear> RowParallelLinear::Create(
                         .bias_primary = group.rank() == 0}));
   TESSERA_ASSIGN_OR_RETURN(
       std::optional<LoraAdapter> adapter,
-      AdapterOf(group, options.lora, weights, LoraAdapter::Divided::kColumns,
-                {{0, options.out}}));
+      AdapterOf(group, options.lora, weights.weight_parameter(),
+                LoraAdapter::Divided::kColumns, {{0, options.out}}));
   TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
                            LinearProducts::Create(group, options.fp8));
   return RowParallelLinear(group, options, std::move(weights),
@@ -439,7 +440,8 @@ absl::Status RowParallelLinear::AddWeightGradient(IndexRange tokens,
                                                   ConstTensorView x) {
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                            x.Narrow(0, tokens.begin, tokens.size()));
-  return AddProducts(y_gradient, part, products_, weights_, adapter_);
+  return AddProducts(y_gradient, part, products_, weights_.weight_parameter(),
+                     adapter_);
 }
 
 // Adds the bias gradient of this rank's tokens; FinishGradients sums over
@@ -508,6 +510,86 @@ absl::Status RowParallelLinear::FinishGradients() {
     return absl::OkStatus();
   }
   return group_.SumOver(weights_.bias_gradient());
+}
+
+absl::StatusOr<ReplicatedLinear> ReplicatedLinear::Create(
+    const TensorGroup& group, const ReplicatedOptions& options) {
+  std::vector<IndexRange> outputs;
+  int64_t out = 0;
+  for (const int64_t size : options.outs) {
+    if (size < 0 || options.in < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a linear layer of ", options.in, " inputs and ", size,
+                       " outputs; 0 and more are allowed"));
+    }
+    outputs.push_back({out, out + size});
+    out += size;
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      Parameter weight,
+      Parameter::Create(group, {.name = "weight",
+                                .shape = {out, options.in},
+                                .rows = {{{0, out}, group.rank() == 0}},
+                                .columns = {0, options.in},
+                                .replicated = true,
+                                .dtype = options.dtype}));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::optional<LoraAdapter> adapter,
+      AdapterOf(group, options.lora, weight, LoraAdapter::Divided::kNone,
+                std::move(outputs)));
+  TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
+                           LinearProducts::Create(group, options.fp8));
+  return ReplicatedLinear(group, std::move(weight), std::move(adapter),
+                          std::move(products));
+}
+
+void ReplicatedLinear::AppendParameters(std::string_view prefix,
+                                        std::vector<Parameter*>& parameters) {
+  weight_.Rename(ParameterName(prefix, "weight"));
+  parameters.push_back(&weight_);
+  if (adapter_) adapter_->AppendParameters(prefix, parameters);
+}
+
+absl::Status ReplicatedLinear::CheckValues() const {
+  TESSERA_RETURN_IF_ERROR(weight_.CheckValue());
+  return adapter_ ? adapter_->CheckValues() : absl::OkStatus();
+}
+
+absl::Status ReplicatedLinear::CheckGradients() const {
+  TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
+  return adapter_ ? adapter_->CheckGradients() : absl::OkStatus();
+}
+
+absl::Status ReplicatedLinear::Forward(ConstTensorView x, TensorView y) {
+  TESSERA_RETURN_IF_ERROR(CheckValues());
+  TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weight_.value()));
+  TESSERA_RETURN_IF_ERROR(products_.Forward(x, y));
+  return adapter_ ? adapter_->AddForward(x, y) : absl::OkStatus();
+}
+
+absl::Status ReplicatedLinear::BackwardInput(ConstTensorView y_gradient,
+                                             TensorView x_gradient,
+                                             bool accumulate) {
+  TESSERA_RETURN_IF_ERROR(CheckValues());
+  TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weight_.value()));
+  TESSERA_RETURN_IF_ERROR(
+      products_.InputGradient(y_gradient, x_gradient, accumulate));
+  return adapter_ ? adapter_->AddInputGradient(y_gradient, x_gradient)
+                  : absl::OkStatus();
+}
+
+absl::Status ReplicatedLinear::BackwardWeight(ConstTensorView y_gradient,
+                                              ConstTensorView x) {
+  TESSERA_RETURN_IF_ERROR(CheckGradients());
+  return AddProducts(y_gradient, x, products_, weight_, adapter_);
+}
+
+absl::Status ReplicatedLinear::FinishGradients() {
+  if (adapter_) TESSERA_RETURN_IF_ERROR(adapter_->FinishGradients());
+  // Without sequence parallelism each rank has seen all tokens.
+  return group_.sequence_parallel() && weight_.trainable()
+             ? group_.SumOver(weight_.gradient())
+             : absl::OkStatus();
 }
 
 }  // namespace tessera::tensor_parallel

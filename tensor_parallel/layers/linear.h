@@ -1,5 +1,6 @@
-// Linear layers whose weights are divided among the ranks of a tensor group:
-// ColumnParallelLinear by outputs, RowParallelLinear by inputs.
+// Linear layers over the ranks of a tensor group: the weights of
+// ColumnParallelLinear are divided by outputs, those of RowParallelLinear by
+// inputs, and every rank has those of ReplicatedLinear.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LINEAR_H_
 
@@ -236,6 +237,54 @@ class RowParallelLinear {
   std::optional<LoraAdapter> adapter_;
   LinearProducts products_;
   ReusableTensor all_y_ = group_.Working("all tokens of y");
+};
+
+struct ReplicatedOptions {
+  int64_t in = 0;
+  std::vector<int64_t> outs = {};  // Of the projections that are fused.
+  DType dtype = DType::kF32;
+  std::shared_ptr<Fp8Scaling> fp8 = nullptr;
+  LoraOptions lora = {};
+};
+
+// A layer y = x w^T whose weights every rank has whole. Each rank computes the
+// results of the tokens that it has between layers: all tokens, or its own
+// under sequence parallelism. The passes do not communicate.
+class ReplicatedLinear {
+ public:
+  // InvalidArgument if a size is negative.
+  static absl::StatusOr<ReplicatedLinear> Create(
+      const TensorGroup& group, const ReplicatedOptions& options);
+
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
+  int64_t out() const { return weight_.shape()[0]; }
+
+  absl::Status Forward(ConstTensorView x, TensorView y);
+  // Adds to x_gradient if `accumulate` is true.
+  absl::Status BackwardInput(ConstTensorView y_gradient, TensorView x_gradient,
+                             bool accumulate);
+  // Adds to the gradients of the weights.
+  absl::Status BackwardWeight(ConstTensorView y_gradient, ConstTensorView x);
+
+  // Call it after the last backward: under sequence parallelism, sums the
+  // gradients over the ranks.
+  absl::Status FinishGradients();
+
+ private:
+  ReplicatedLinear(const TensorGroup& group, Parameter weight,
+                   std::optional<LoraAdapter> adapter, LinearProducts products)
+      : group_(group),
+        weight_(std::move(weight)),
+        adapter_(std::move(adapter)),
+        products_(std::move(products)) {}
+
+  TensorGroup group_;
+  Parameter weight_;
+  std::optional<LoraAdapter> adapter_;
+  LinearProducts products_;
 };
 
 }  // namespace tessera::tensor_parallel

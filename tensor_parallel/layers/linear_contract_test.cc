@@ -98,6 +98,10 @@ TEST(LinearRefusalTest, WrongSizesAreRefused) {
       RowParallelLinear::Create(group, {.in = 2, .out = 5, .columns = {0, 3}})
           .status(),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 to 3")));
+  EXPECT_THAT(
+      ReplicatedLinear::Create(group, {.in = 2, .outs = {5, -1}}).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("2 inputs and -1 outputs")));
 }
 
 TEST(LinearRefusalTest, ShapesThatDoNotFitAreRefused) {

@@ -163,12 +163,14 @@ absl::Status LinearProducts::LoadForInputGradient(ConstTensorView weight) {
 }
 
 absl::Status LinearProducts::MultiplyByWeight(Fp8Scaling::Operand operand,
-                                              ConstTensorView x, TensorView y) {
+                                              ConstTensorView x, TensorView y,
+                                              bool accumulate) {
   TESSERA_ASSIGN_OR_RETURN(
       const Fp8Scaling::Cast cast,
       fp8_->CastTo(fp8_->first(), layer_, operand, x, /*transposed=*/false));
   return group_.ops().Run(
-      op::GemmFp8{{.fast = operand == Fp8Scaling::Operand::kInput},
+      op::GemmFp8{{.accumulate = accumulate,
+                   .fast = operand == Fp8Scaling::Operand::kInput},
                   cast.values,
                   cast.inverse,
                   weight_cast_->values,
@@ -180,16 +182,19 @@ absl::Status LinearProducts::Forward(ConstTensorView x, TensorView y) {
   if (fp8_ == nullptr) {
     return group_.ops().Run(op::Gemm{{.transpose_b = true}, x, *weight_, y});
   }
-  return MultiplyByWeight(Fp8Scaling::Operand::kInput, x, y);
+  return MultiplyByWeight(Fp8Scaling::Operand::kInput, x, y,
+                          /*accumulate=*/false);
 }
 
 absl::Status LinearProducts::InputGradient(ConstTensorView y_gradient,
-                                           TensorView x_gradient) {
+                                           TensorView x_gradient,
+                                           bool accumulate) {
   if (fp8_ == nullptr) {
-    return group_.ops().Run(op::Gemm{{}, y_gradient, *weight_, x_gradient});
+    return group_.ops().Run(op::Gemm{
+        {.beta = accumulate ? 1.0 : 0.0}, y_gradient, *weight_, x_gradient});
   }
   return MultiplyByWeight(Fp8Scaling::Operand::kOutputGradient, y_gradient,
-                          x_gradient);
+                          x_gradient, accumulate);
 }
 
 absl::Status LinearProducts::AddWeightGradient(ConstTensorView y_gradient,

@@ -143,9 +143,11 @@ class LinearProducts {
   absl::Status LoadForForward(ConstTensorView weight);
   absl::Status LoadForInputGradient(ConstTensorView weight);
 
-  // y = x weight^T and x_gradient = y_gradient weight, with the loaded weight.
+  // y = x weight^T and x_gradient = y_gradient weight, with the loaded weight;
+  // the latter is added to x_gradient if `accumulate` is true.
   absl::Status Forward(ConstTensorView x, TensorView y);
-  absl::Status InputGradient(ConstTensorView y_gradient, TensorView x_gradient);
+  absl::Status InputGradient(ConstTensorView y_gradient, TensorView x_gradient,
+                             bool accumulate = false);
   // weight_gradient += y_gradient^T x.
   absl::Status AddWeightGradient(ConstTensorView y_gradient, ConstTensorView x,
                                  TensorView weight_gradient);
@@ -157,7 +159,7 @@ class LinearProducts {
 
   absl::Status Load(ConstTensorView weight, bool transposed);
   absl::Status MultiplyByWeight(Fp8Scaling::Operand operand, ConstTensorView x,
-                                TensorView y);
+                                TensorView y, bool accumulate);
 
   TensorGroup group_;
   std::shared_ptr<Fp8Scaling> fp8_;

@@ -62,7 +62,7 @@ absl::StatusOr<LoraAdapter> LoraAdapter::Create(const TensorGroup& group,
                                 .shape = {weight.shape()[0], options.rank},
                                 .rows = std::move(rows),
                                 .columns = {0, options.rank},
-                                .replicated = divides_columns,
+                                .replicated = divided != Divided::kRows,
                                 .matrices = weight.matrices(),
                                 .expert_parallel = weight.expert_parallel(),
                                 .dtype = weight.dtype()}));
@@ -224,6 +224,11 @@ absl::StatusOr<TensorView> LoraAdapter::GradientOf(Parameter& factor) {
 }
 
 absl::Status LoraAdapter::FinishGradients() {
+  if (a_.replicated() && b_.replicated()) {
+    if (!group_.sequence_parallel()) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(group_.SumOver(a_.gradient()));
+    return group_.SumOver(b_.gradient());
+  }
   if (!SumsApart()) return group_.SumOver(shared().gradient());
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, Unsummed());
   has_unsummed_ = false;

@@ -15,7 +15,9 @@
 //
 // Over tensor ranks b is divided like the rows of w, or a like its columns.
 // Every rank has the other factor whole, and its gradient is summed over the
-// ranks once a step.
+// ranks once a step. Of a matrix that every rank has whole, both factors are
+// whole; their gradients are summed only under sequence parallelism, where a
+// rank has only its own tokens.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_LORA_H_
 
@@ -60,7 +62,7 @@ struct LoraProjections {
 class LoraAdapter {
  public:
   // The dimension of the layer's weight matrix that is divided among the ranks.
-  enum class Divided { kRows, kColumns };
+  enum class Divided { kRows, kColumns, kNone };
 
   // InvalidArgument if options.rank is not positive or alpha is not finite.
   static absl::StatusOr<LoraAdapter> Create(const TensorGroup& group,
@@ -90,7 +92,7 @@ class LoraAdapter {
       ConstTensorView y_gradient, ConstTensorView x,
       std::optional<int64_t> projection = std::nullopt);
 
-  // Call it after the last backward of a step: sums the gradient of the factor
+  // Call it after the last backward of a step: sums the gradients of factors
   // that every rank has over the ranks. A collective. With experts it may be
   // called several times in a step that accumulates gradients in place.
   absl::Status FinishGradients();

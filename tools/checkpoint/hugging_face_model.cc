@@ -19,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
 #include "base/file.h"
@@ -425,6 +426,22 @@ std::vector<PeftFactor> FactorsOf(const LlamaParameter& parameter,
   return factors;
 }
 
+// Adds the targets of attention, such as "q_proj".
+void AddAttentionTargets(const model_files::ModelConfig& model,
+                         nlohmann::ordered_json& modules) {
+  for (const model_files::LlamaPart part :
+       model_files::LayerPartsOf(model, 0)) {
+    if (!model_files::IsAttentionMatrix(part)) continue;
+    const LlamaParameter parameter =
+        model_files::MakeLlamaParameter(model, part, 0);
+    for (const model_files::HuggingFacePiece& piece : parameter.pieces) {
+      const std::vector<std::string_view> names =
+          absl::StrSplit(piece.name, '.');
+      modules.push_back(names.end()[-2]);
+    }
+  }
+}
+
 // Adds the targets of MLPs. The experts of a mixture are parameters. The linear
 // layers beside them are also given as parameters, because PEFT takes modules
 // with their names for experts.
@@ -461,7 +478,7 @@ absl::StatusOr<std::string> PeftConfig(const train::LoraIdentity& lora,
       {"inference_mode", true},
       {"target_modules", nlohmann::ordered_json::array()}};
   if (lora.targets != "mlp") {
-    config["target_modules"] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+    AddAttentionTargets(model, config["target_modules"]);
   }
   if (lora.targets != "attention") AddMlpTargets(model, config);
   return DumpJson(config, 2) + "\n";

@@ -84,6 +84,8 @@ absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path) {
   if (access(manifest.c_str(), F_OK) == 0) {
     return std::vector<ListedRun>{ListOne(path)};
   }
+  const std::string of_run = absl::StrCat(path, "/checkpoints");
+  if (access(of_run.c_str(), F_OK) == 0) return ListRuns(of_run);
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            zero3::ListDirectory(path));
   std::vector<ListedRun> runs;

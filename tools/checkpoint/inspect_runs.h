@@ -31,8 +31,9 @@ struct ListedRun {
   friend bool operator==(const ListedRun&, const ListedRun&) = default;
 };
 
-// Returns the checkpoints in the directory `path`, sorted by name and including
-// interrupted ones, or only the checkpoint at `path`. The system's error if the
+// Returns the checkpoints in the directory `path`, or in the "checkpoints" of a
+// run's directory, sorted by name and including interrupted ones, or only the
+// checkpoint at `path`. The system's error if the
 // directory cannot be read, NotFound if there is no checkpoint.
 absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path);
 

@@ -311,6 +311,13 @@ TEST(ListRunsTest, ListsCompleteAndIncompleteRuns) {
   EXPECT_THAT(runs[1].state, HasSubstr("tp0-pp0.rank-00001.state"));
   EXPECT_THAT(runs[2].state, HasSubstr("interrupted"));
   EXPECT_THAT(ListRuns(path), IsOkAndHolds(std::vector<ListedRun>{runs[0]}));
+  const std::string run = NewRunDirectory("of_run");
+  fs::rename(directory, run + "/checkpoints");
+  TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<ListedRun> of_run,
+                               ListRuns(run));
+  ASSERT_EQ(of_run.size(), 3u);
+  EXPECT_EQ(of_run[0].path, run + "/checkpoints/step-00000002");
+  fs::rename(run + "/checkpoints", directory);
   EXPECT_THAT(
       ListRuns(directory + "/other"),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("contains none")));

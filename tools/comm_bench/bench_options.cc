@@ -133,8 +133,34 @@ constexpr NcclFlag kNcclFlags[] = {{'b', "minbytes", "min_bytes"},
                                    {'g', "", "ngpus"},
                                    {'t', "", "nthreads"}};
 
+// A flag of nccl-tests without a counterpart here, and its usual value there,
+// which scripts may give.
+struct UsualFlag {
+  char letter;
+  std::string_view name;
+  std::string_view usual;
+};
+
+constexpr UsualFlag kUsualFlags[] = {
+    {'m', "agg_iters", "1"},      {'N', "run_cycles", "1"},
+    {'p', "parallel_init", "0"},  {'y', "stream_null", "0"},
+    {'T', "timeout", "0"},        {'G', "cudagraph", "0"},
+    {'C', "report_cputime", "0"}, {'a', "average", "1"}};
+
 // Adds the long names of nccl-tests, which --help does not list.
 void AddNcclNames(std::vector<Flag>& flags) {
+  for (const UsualFlag& nccl : kUsualFlags) {
+    flags.push_back(
+        {.name = nccl.name,
+         .set = [nccl](std::string_view text) -> absl::Status {
+           if (text == nccl.usual) return absl::OkStatus();
+           return FlagError(
+               nccl.name, text,
+               absl::StrCat("this flag of nccl-tests has no counterpart here; "
+                            "omit it, or give its usual value, ",
+                            nccl.usual));
+         }});
+  }
   for (const NcclFlag& nccl : kNcclFlags) {
     const auto own = std::ranges::find(flags, nccl.own, &Flag::name);
     if (nccl.name.empty()) continue;
@@ -317,6 +343,7 @@ std::vector<Flag> Flags(BenchOptions& o) {
 std::vector<std::pair<char, std::string_view>> ShortFlags() {
   std::vector<std::pair<char, std::string_view>> flags;
   for (const NcclFlag& f : kNcclFlags) flags.emplace_back(f.letter, f.own);
+  for (const UsualFlag& f : kUsualFlags) flags.emplace_back(f.letter, f.name);
   return flags;
 }
 

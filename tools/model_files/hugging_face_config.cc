@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <utility>
@@ -1072,10 +1073,42 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   return DumpJson(object, 2) + "\n";
 }
 
+namespace {
+
+// The error of a config.json that could not be read, with what its directory is
+// instead.
+absl::Status ExplainMissingConfig(const std::string& path,
+                                  const absl::Status& status) {
+  const std::string directory =
+      std::filesystem::path(path).parent_path().string();
+  const auto explain = [&](std::string_view what) {
+    return absl::Status(status.code(),
+                        absl::StrCat(QuotedPath(directory), what));
+  };
+  if (directory.empty()) return status;
+  if (!PathExists(directory)) {
+    return explain(
+        " does not exist; give a directory with config.json and safetensors, "
+        "such as \"hf download MODEL --local-dir=DIRECTORY\" makes");
+  }
+  if (!IsDirectory(directory)) {
+    return explain(" is a file; give the directory with config.json");
+  }
+  if (PathExists(absl::StrCat(directory, "/adapter_config.json"))) {
+    return explain(
+        " has the adapters of PEFT, without their model; give a model to which "
+        "PEFT's merge_and_unload() has added them");
+  }
+  return status;
+}
+
+}  // namespace
+
 absl::StatusOr<HuggingFaceConfig> LoadHuggingFaceConfig(
     const std::string& path) {
   TESSERA_ASSIGN_OR_RETURN(const std::string json,
-                           ReadFile(path, kMaxModelConfigBytes));
+                           ReadFile(path, kMaxModelConfigBytes),
+                           ExplainMissingConfig(path, _));
   TESSERA_ASSIGN_OR_RETURN(HuggingFaceConfig config,
                            ParseHuggingFaceConfig(json),
                            Annotate(_, QuotedPath(path)));

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -718,7 +719,22 @@ TEST(HuggingFaceConfigTest, FilesAreNamedInErrors) {
   EXPECT_THAT(LoadHuggingFaceConfig(path),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
   EXPECT_THAT(LoadHuggingFaceConfig("/nix/config.json"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/nix")));
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("\"/nix\" does not exist; give a directory")));
+  EXPECT_THAT(LoadHuggingFaceConfig(path + "/config.json").status().message(),
+              HasSubstr("config.json\" is a file; give the directory"));
+}
+
+TEST(HuggingFaceConfigTest, NamesAdaptersWithoutAModel) {
+  const std::string directory = absl::StrCat(::testing::TempDir(), "/adapter");
+  std::filesystem::create_directory(directory);
+  const std::string path = directory + "/config.json";
+  EXPECT_THAT(LoadHuggingFaceConfig(path),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("cannot open")));
+  std::ofstream(directory + "/adapter_config.json") << "{}";
+  EXPECT_THAT(
+      LoadHuggingFaceConfig(path),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("merge_and_unload()")));
 }
 
 TEST(HuggingFaceConfigFuzzTest, DamagedConfigsAreRejectedOrRoundTrip) {

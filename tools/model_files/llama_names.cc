@@ -317,6 +317,18 @@ std::optional<LlamaPart> BiasOf(const ModelConfig& config, LlamaPart part) {
 
 }  // namespace
 
+bool IsAttentionMatrix(LlamaPart part) {
+  return part == LlamaPart::kQkv || part == LlamaPart::kAttentionOutput ||
+         part == LlamaPart::kLatentDown || part == LlamaPart::kQueryUp ||
+         part == LlamaPart::kKvUp;
+}
+
+bool IsMlpMatrix(LlamaPart part) {
+  return part == LlamaPart::kGateUp || part == LlamaPart::kDown ||
+         part == LlamaPart::kExpertsGateUp || part == LlamaPart::kExpertsDown ||
+         part == LlamaPart::kSharedGateUp || part == LlamaPart::kSharedDown;
+}
+
 std::string LlamaParameterName(LlamaPart part, int64_t layer) {
   if (!InLayer(part)) return std::string(PartName(part));
   return absl::StrCat("layers.", layer, ".", PartName(part));

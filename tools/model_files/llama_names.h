@@ -134,6 +134,10 @@ struct LlamaParameter {
 // "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.
 std::string LlamaParameterName(LlamaPart part, int64_t layer = -1);
 
+// True for matrices that LoRA adapts.
+bool IsAttentionMatrix(LlamaPart part);
+bool IsMlpMatrix(LlamaPart part);
+
 // The parts of a layer, in the order of the forward pass.
 std::vector<LlamaPart> LayerPartsOf(const ModelConfig& config, int64_t layer);
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstring>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -50,6 +51,11 @@ absl::StatusOr<int64_t> ReadHeaderLength(int fd, int64_t file_bytes) {
   const auto most = static_cast<uint64_t>(
       std::min(kMaxHeaderBytes, file_bytes - kLengthBytes));
   if (length <= most) return static_cast<int64_t>(length);
+  if (std::memcmp(&length, "version ", sizeof(length)) == 0) {
+    return absl::InvalidArgumentError(
+        "not a safetensors file, but perhaps Git LFS's pointer to one, which "
+        "\"git lfs pull\" replaces by the file");
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("not a safetensors file: its header would take ", length,
                    " bytes; the file has ", file_bytes, ", and ",

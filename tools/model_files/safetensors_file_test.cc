@@ -208,6 +208,8 @@ TEST(SafetensorsFileTest, RejectsInvalidFiles) {
   EXPECT_THAT(open(""), refused("it has 0 bytes"));
   EXPECT_THAT(open(std::string(8, '\xff')),
               refused("would take 18446744073709551615 bytes"));
+  EXPECT_THAT(open("version https://git-lfs.github.com/spec/v1\noid sha256:0"),
+              refused("Git LFS's pointer"));
   EXPECT_THAT(open(WithHeader("{}", "").substr(0, 9)),
               refused("would take 2 bytes; the file has 9"));
   EXPECT_THAT(open(WithHeader("{}", "x")), refused("header", "holds 1 bytes"));

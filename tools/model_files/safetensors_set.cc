@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
@@ -110,6 +113,31 @@ absl::StatusOr<std::vector<ShardPlan>> PlanShards(
 
 namespace {
 
+// Advice for a directory without the files that Open looks for.
+std::string OtherWeights(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(directory, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    if (absl::EndsWith(name, ".safetensors")) {
+      return absl::StrCat("; it has ", Quoted(name), "; rename it to ",
+                          kSingleFile, ", or add the index if it is a part");
+    }
+    for (const std::string_view end : {".bin", ".pt", ".pth", ".gguf", ".h5"}) {
+      if (!absl::EndsWith(name, end)) continue;
+      return absl::StrCat("; it has ", Quoted(name),
+                          ", which is not read; load the model with "
+                          "transformers, whose save_pretrained() writes ",
+                          kSingleFile);
+    }
+  }
+  return "";
+}
+
 absl::Status RemoveIfThere(const std::string& path) {
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return absl::ErrnoToStatus(
@@ -131,7 +159,8 @@ absl::StatusOr<SafetensorsSet> SafetensorsSet::Open(const std::string& path) {
   }
   if (!PathExists(absl::StrCat(path, "/", kIndexFile))) {
     return absl::NotFoundError(absl::StrCat(QuotedPath(path), " has neither ",
-                                            kSingleFile, " nor ", kIndexFile));
+                                            kSingleFile, " nor ", kIndexFile,
+                                            OtherWeights(path)));
   }
   TESSERA_RETURN_IF_ERROR(set.AddIndexed(path));
   return set;

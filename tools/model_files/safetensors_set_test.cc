@@ -151,6 +151,13 @@ TEST(SafetensorsSetTest, RejectsWrongIndices) {
   EXPECT_THAT(SafetensorsSet::Open(directory),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("has neither model.safetensors nor")));
+  std::ofstream(directory + "/pytorch_model.bin") << "x";
+  EXPECT_THAT(SafetensorsSet::Open(directory).status().message(),
+              HasSubstr("it has \"pytorch_model.bin\", which is not read; load "
+                        "the model with transformers"));
+  std::ofstream(directory + "/model.fp16.safetensors") << "x";
+  EXPECT_THAT(SafetensorsSet::Open(directory).status().message(),
+              HasSubstr("it has \"model.fp16.safetensors\"; rename it"));
   TESSERA_ASSERT_OK(WriteSet(directory, 29));
   const std::string index = directory + "/model.safetensors.index.json";
   std::ofstream(index)

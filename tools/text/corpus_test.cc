@@ -265,6 +265,8 @@ TEST_F(CorpusTest, ErrorsNamePath) {
   using enum absl::StatusCode;
   refused({Path("nix")}, kNotFound, "no data file or directory", "nix\"");
   refused({Path("*.cc")}, kNotFound, "*.cc\"", "pattern");
+  Write("tokens.idx", "");
+  refused({Path("tokens")}, kNotFound, "pattern; give \"", "tokens.idx\"");
   refused({Write("empty", "")}, kInvalidArgument, "empty\" is empty");
   refused({directory_}, kInvalidArgument, "has no text");
   refused({Path("emp*")}, kInvalidArgument, "has no text");

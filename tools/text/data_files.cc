@@ -264,9 +264,12 @@ absl::StatusOr<std::vector<std::string>> FilesOfPattern(
     const std::string& pattern) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names, Glob(pattern));
   if (names.empty()) {
-    return absl::NotFoundError(absl::StrCat("no data file or directory ",
-                                            QuotedPath(pattern),
-                                            ", nor any of this pattern"));
+    // Megatron-LM names a data set without the endings of its files.
+    const std::string index = absl::StrCat(pattern, ".idx");
+    return absl::NotFoundError(absl::StrCat(
+        "no data file or directory ", QuotedPath(pattern),
+        ", nor any of this pattern",
+        Exists(index) ? absl::StrCat("; give ", QuotedPath(index)) : ""));
   }
   std::vector<std::string> files;
   for (const std::string& name : names) {
@@ -393,39 +396,44 @@ absl::StatusOr<const Json*> ArrayOfIds(const Json& object, const char* key,
       "; it must be an array of ", count, ", one for each of \"input_ids\""));
 }
 
-// The number of ids before the padding at the end.
-absl::StatusOr<size_t> CountAttended(const Json& object, size_t count) {
+// The ids without the padding before or after them.
+absl::StatusOr<TokenRange> AttendedIds(const Json& object, size_t count) {
   constexpr char kKey[] = "attention_mask";
+  TokenRange attended = {0, static_cast<int64_t>(count)};
   TESSERA_ASSIGN_OR_RETURN(const Json* mask, ArrayOfIds(object, kKey, count));
-  if (mask == nullptr) return count;
-  size_t attended = 0;
+  if (mask == nullptr) return attended;
+  attended = {0, 0};
   for (size_t i = 0; i < count; ++i) {
     const std::optional<int64_t> value = JsonInteger((*mask)[i]);
     if (value != 0 && value != 1) return Invalid(kKey, i, (*mask)[i], "0 or 1");
     if (value == 0) continue;
-    if (attended < i) {
+    const auto at = static_cast<int64_t>(i);
+    if (attended.end == 0) attended = {at, at};
+    if (attended.end < at) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "\"attention_mask\" has 1 at ", i, " after 0 at ", attended,
-          "; only padding at the end is supported: ones, then zeros"));
+          "\"attention_mask\" has 1 at ", i, " after 0 at ", attended.end,
+          "; only padding before and after the ids is supported"));
     }
-    attended = i + 1;
+    ++attended.end;
   }
   return attended;
 }
 
-absl::Status ReadLabels(const Json& object, size_t count,
+// Reads the labels of the ids from `first` on, of `count` ids.
+absl::Status ReadLabels(const Json& object, size_t count, size_t first,
                         ParsedDocument& parsed) {
   constexpr char kKey[] = "labels";
   TESSERA_ASSIGN_OR_RETURN(const Json* labels, ArrayOfIds(object, kKey, count));
   if (labels == nullptr) return absl::OkStatus();
   TokenRanges masked;
   for (size_t i = 0; i < parsed.ids.size(); ++i) {
-    const std::optional<int64_t> label = JsonInteger((*labels)[i]);
+    const Json& given = (*labels)[first + i];
+    const std::optional<int64_t> label = JsonInteger(given);
     const auto at = static_cast<int64_t>(i);
     if (label == kIgnoredLabel) {
       masked.Append({at, at + 1});
     } else if (label != parsed.ids[i]) {
-      return Invalid(kKey, i, (*labels)[i],
+      return Invalid(kKey, first + i, given,
                      absl::StrCat("the id ", parsed.ids[i],
                                   " of \"input_ids\", which training shifts, "
                                   "or -100 where nothing is learned"));
@@ -444,10 +452,11 @@ absl::StatusOr<const Json*> FindIds(const Json& object, const char* key) {
                    "; it must be an array of ids, such as [5, 17, 2]"));
 }
 
-// Appends the first `count` ids of the array `key`.
-absl::Status AppendIds(const Json& array, const char* key, size_t count,
+// Appends some ids of the array `key`.
+absl::Status AppendIds(const Json& array, const char* key, TokenRange range,
                        int64_t vocabulary, std::vector<TokenId>& ids) {
-  for (size_t i = 0; i < count; ++i) {
+  for (auto i = static_cast<size_t>(range.begin);
+       i < static_cast<size_t>(range.end); ++i) {
     const std::optional<int64_t> id = JsonInteger(array[i]);
     if (!id.has_value() || *id < 0 || *id >= vocabulary) {
       return Invalid(
@@ -464,11 +473,19 @@ absl::StatusOr<ParsedDocument> TokensOf(const Json& object,
   constexpr char kKey[] = "input_ids";
   TESSERA_ASSIGN_OR_RETURN(const Json* const ids, FindIds(object, kKey));
   ParsedDocument parsed;
-  TESSERA_ASSIGN_OR_RETURN(const size_t count,
-                           CountAttended(object, ids->size()));
-  TESSERA_RETURN_IF_ERROR(AppendIds(*ids, kKey, count, vocabulary, parsed.ids));
-  TESSERA_RETURN_IF_ERROR(ReadLabels(object, ids->size(), parsed));
+  TESSERA_ASSIGN_OR_RETURN(const TokenRange attended,
+                           AttendedIds(object, ids->size()));
+  TESSERA_RETURN_IF_ERROR(
+      AppendIds(*ids, kKey, attended, vocabulary, parsed.ids));
+  TESSERA_RETURN_IF_ERROR(ReadLabels(
+      object, ids->size(), static_cast<size_t>(attended.begin), parsed));
   return parsed;
+}
+
+absl::Status FoundArray() {
+  return absl::InvalidArgumentError(
+      "expected an object, found an array; write each of its objects to a "
+      "line, for example by jq -c '.[]' FILE > FILE.jsonl");
 }
 
 absl::StatusOr<ParsedDocument> TextOf(const Json& object) {
@@ -505,11 +522,7 @@ absl::StatusOr<ParsedDocument> TextOf(const Json& object) {
         "special tokens become ids (--special_tokens=pairs), or "
         "\"input_ids\"");
   }
-  if (object.is_array()) {
-    return absl::InvalidArgumentError(
-        "expected an object, found an array; write each of its objects to a "
-        "line, for example by jq -c '.[]' FILE > FILE.jsonl");
-  }
+  if (object.is_array()) return FoundArray();
   return absl::InvalidArgumentError(
       "expected an object with a string \"text\", such as {\"text\": \"One "
       "document.\"}, with the strings \"prompt\" and \"completion\", or with "
@@ -533,6 +546,8 @@ absl::Status AddLine(std::string_view line, int64_t vocabulary,
                      absl::FunctionRef<absl::Status(const Document&)> add,
                      bool& is_bad) {
   is_bad = true;
+  // The first line of an array that is written in several lines.
+  if (absl::StripAsciiWhitespace(line) == "[") return FoundArray();
   TESSERA_ASSIGN_OR_RETURN(const Json object, ParseJson(line, kLineLimits));
   TESSERA_ASSIGN_OR_RETURN(ParsedDocument parsed,
                            DocumentOf(object, vocabulary));
@@ -548,7 +563,8 @@ absl::Status AddLine(std::string_view line, int64_t vocabulary,
 absl::Status AppendAllIds(const Json& object, const char* key,
                           int64_t vocabulary, std::vector<TokenId>& ids) {
   TESSERA_ASSIGN_OR_RETURN(const Json* const array, FindIds(object, key));
-  return AppendIds(*array, key, array->size(), vocabulary, ids);
+  return AppendIds(*array, key, {0, static_cast<int64_t>(array->size())},
+                   vocabulary, ids);
 }
 
 // The ids of the prompt, which are masked, and of a completion.

@@ -119,8 +119,9 @@ struct DocumentOptions {
 //
 //   "input_ids": an array of ids, as Hugging Face's tokenizers return it;
 //     "labels", if present, has the same ids, or -100 where training does not
-//     learn the token; "attention_mask", if present, has ones, then zeros for
-//     padding, which is dropped. Lines without ids are skipped;
+//     learn the token; "attention_mask", if present, has ones for the ids
+//     and zeros for padding before or after them, which is dropped. Lines
+//     without ids are skipped;
 //   otherwise the string "text";
 //   otherwise the strings "prompt" and "completion".
 //

@@ -445,6 +445,9 @@ TEST(JsonLinesTest, LinesMayHaveTokens) {
               {{1, 2}, {{0, 1}}}},
              {R"({"input_ids": [1, 9, 999], "attention_mask": [1, 0, 0]})",
               {{1}, {}}},
+             {R"({"input_ids": [9, 999, 1, 2, 0], "labels": [-100, -100, )"
+              R"(-100, 2, -100], "attention_mask": [0, 0, 1, 1, 0]})",
+              {{1, 2}, {{0, 1}}}},
              {R"({"text": "ab", "input_ids": [7], "labels": [-100]})",
               {{7}, {{0, 1}}}},
              {R"({"text": "a", "labels": 3})", {{'a', 256}, {}}}}) {
@@ -479,14 +482,20 @@ TEST(JsonLinesTest, RejectsInvalidTokens) {
           "\"labels\"[0] is 2; it must be the id 1", "shifts", "-100");
   refused(R"({"input_ids": [1], "labels": [-1]})", "\"labels\"[0] is -1");
   refused(R"({"input_ids": [1], "labels": ["1"]})", "\"labels\"[0] is \"1\"");
-  refused(R"({"input_ids": [1, 2], "attention_mask": [0, 1]})",
-          "\"attention_mask\" has 1 at 1 after 0 at 0", "padding at the end");
   refused(R"({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]})",
-          "has 1 at 2 after 0 at 1");
+          "\"attention_mask\" has 1 at 2 after 0 at 1",
+          "only padding before and after");
   refused(R"({"input_ids": [1], "attention_mask": [2]})",
           "\"attention_mask\"[0] is 2; it must be 0 or 1");
   refused(R"({"input_ids": [1], "attention_mask": [1, 1]})",
           "\"attention_mask\" is an array of 2");
+}
+
+TEST(JsonLinesTest, RejectsArraysOfSeveralLines) {
+  EXPECT_THAT(ContentsOf("[\n  {\n    \"text\": \"a\"\n  }\n]\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       ::testing::AllOf(HasSubstr("line 1"),
+                                        HasSubstr("jq -c '.[]' FILE"))));
 }
 
 TEST(JsonLinesTest, ReadsWhatPythonReads) {

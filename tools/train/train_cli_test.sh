@@ -191,9 +191,9 @@ expect_usage_error "--device" --device=cuda:x
 "$train" $tiny --device=cuda --dry_run >out 2>err || fail "a dry run for GPUs: $(cat err)"
 grep -q "device memory of .*: .*\(no GPU is here to compare with\|has free: it fits\)" out &&
   grep -q "host memory of the .* that the .* has left: it fits" out || fail "a dry run for GPUs: $(cat out)"
-"$train" $tiny --steps=3 --run_dir=metricless --metrics=/proc/never/metrics >out 2>err
-[ $? = 1 ] && [ "$(grep -c -- /proc/never/metrics err)" = 1 ] || fail "unwritable metrics: $(cat err)"
-expect_no_ranks metricless
+"$train" $tiny --steps=3 --run_dir=eventless --tensorboard=/proc/never >out 2>err
+[ $? = 1 ] && [ "$(grep -c -- "--tensorboard: /proc/never" err)" = 1 ] || fail "unwritable events: $(cat err)"
+expect_no_ranks eventless
 
 # kill -9 of a rank: all ranks end and one line names the killed rank.
 "$train" $tiny --steps=100000 --run_dir=killed >out 2>err &
@@ -260,8 +260,6 @@ outputs="--metrics=$PWD/table.csv --tensorboard=$PWD/events --checkpoint_every=2
 "$train" $tiny $outputs --mesh=dp2 --steps=5 --resume=outputs/checkpoints/step-00000002 >out 2>err || fail "resumed outputs: $(cat err)"
 [ "$(cut -d, -f1 table.csv | tr '\n' ' ')" = "step 0 1 2 3 4 " ] || fail "CSV: $(cat table.csv)"
 [ "$(ls events | grep -c '^events[.]out[.]tfevents[.]')" = 2 ] || fail "event files: $(ls events)"
-"$train" $tiny --mesh=dp2 --steps=3 --run_dir=eventless --tensorboard=/proc/never >out 2>err
-[ $? = 1 ] && [ "$(grep -c -- "--tensorboard: /proc/never" err)" = 1 ] || fail "unwritable events: $(cat err)"
 # The file for Prometheus: while the run goes on, after a short run, and where it cannot be written.
 mkdir collected
 collected=$PWD/collected/train.prom
@@ -275,11 +273,34 @@ mkdir collected2
 "$train" $tiny --mesh=dp2 --steps=2 --run_dir=scraped2 --prometheus_file=collected2/train.prom >out 2>err || fail "Prometheus: $(cat err)"
 grep -q "^tessera_train_steps_done 2$" collected2/train.prom || fail "the file for Prometheus: $(cat collected2/train.prom)"
 [ "$(ls collected2)" = train.prom ] || fail "files beside that for Prometheus: $(ls collected2)"
-for bad in "$PWD/none/train.prom" /proc/train.prom; do
+for bad in none/train.prom /proc/train.prom; do
   expect_usage_error "--prometheus_file=$bad: cannot make a new file beside" --prometheus_file="$bad"
   grep -qF "; give a file in an existing, writable directory" err || fail "--prometheus_file=$bad: $(cat err)"
 done
 expect_usage_error "--prometheus_file=train.txt: must end in .prom" --prometheus_file=train.txt
+# Outputs that cannot be written are found before the run, which may write them last.
+for flag in metrics html trace; do
+  expect_usage_error "--$flag=none/file: cannot make a new file beside" --$flag=none/file
+  expect_usage_error "--$flag=collected: is a directory; give a file" --$flag=collected
+done
+expect_usage_error "--tensorboard=text.txt/events: \"$PWD/text.txt\" is not a directory" --tensorboard=text.txt/events
+"$train" $tiny --mesh=dp2 --steps=1 --run_dir=inside/run --metrics=inside/run/m.jsonl --html=inside/run/../run/page.html >out 2>err ||
+  fail "outputs in a new run directory: $(cat err)"
+[ -s inside/run/m.jsonl ] && [ -s inside/run/page.html ] || fail "outputs in a new run directory: $(ls inside/run)"
+# Names that are not UTF-8 reach all ranks, and what is JSON stays valid.
+name=$(printf 'caf\351 50%%')
+mkdir "$name"
+cp text.txt "$name/text.txt"
+"$train" $tiny --data="$name/*.txt" --mesh=dp2 --steps=2 --run_dir="$name/run" --metrics="$name/m.jsonl" --save_hf="$name/hf" \
+  --format=json >out 2>err || fail "a name that is not UTF-8: $(cat err)"
+"$train" --config="$name/run/config.json" --resume=latest --steps=3 --save_hf= --sample_tokens=0 --format=json >resumed 2>err ||
+  fail "a resumed run whose name is not UTF-8: $(cat err)"
+[ -s "$name/hf/model.safetensors" ] && [ "$(wc -l <"$name/m.jsonl")" = 3 ] || fail "outputs whose name is not UTF-8: $(ls "$name")"
+python3 - out resumed "$name/run/config.json" "$name/run/result.json" <<'END' || fail "JSON of a run whose name is not UTF-8"
+import json, sys
+for file in sys.argv[1:]:
+    json.load(open(file, encoding="utf-8"))
+END
 held="--eval_every=2 --eval_batches=1 --validation_fraction=0.1"
 "$train" $tiny $held --steps=2 --checkpoint_every=2 --run_dir=held >out 2>err || fail "validation: $(cat err)"
 "$train" $tiny $held --mesh=dp2 --order=auto --steps=4 --run_dir=held --resume=latest >out 2>err ||

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -23,6 +24,8 @@
 #include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "base/device/cuda_device.h"
+#include "base/os/atomic_file.h"
+#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/bootstrap/store.h"
@@ -49,7 +52,6 @@
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/predict/print_prediction.h"
 #include "tools/train/predict/run_prediction.h"
-#include "tools/train/report/prometheus_file.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/memory_ladder.h"
@@ -67,6 +69,8 @@
 
 namespace tessera::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Settings that have passed all checks that need the data and the model.
 struct CheckedRun {
@@ -724,10 +728,52 @@ absl::Status CheckMemory(const Settings& settings,
   return CheckRoom(settings, prediction, err);
 }
 
+// True if the run makes the file's directory, with --run_dir.
+bool IsInNewRunDirectory(const fs::path& file, const std::string& run_dir) {
+  std::error_code error;
+  const fs::path run = fs::absolute(run_dir + "/", error).lexically_normal();
+  return !run_dir.empty() && !fs::exists(run, error) &&
+         fs::absolute(file, error).lexically_normal().parent_path() ==
+             run.parent_path();
+}
+
+// Only the run opens a device or a pipe.
+absl::Status CheckOutputFile(std::string_view flag, const std::string& file,
+                             const std::string& run_dir) {
+  std::error_code error;
+  if (file.empty() || fs::is_other(file, error) ||
+      IsInNewRunDirectory(file, run_dir)) {
+    return absl::OkStatus();
+  }
+  if (fs::is_directory(file, error)) {
+    return RefuseFlag(flag, file, "is a directory; give a file");
+  }
+  const absl::Status status = AtomicFile::Create(file).status();
+  if (status.ok()) return status;  // The file is removed again.
+  return RefuseFlag(
+      flag, file,
+      absl::StrCat(status.message(),
+                   "; give a file in an existing, writable directory"));
+}
+
 absl::Status CheckOutputs(const Settings& settings) {
   TESSERA_RETURN_IF_ERROR(CheckSaveTarget(settings));
-  const std::string& file = settings.prometheus_file;
-  return file.empty() ? absl::OkStatus() : PrometheusFile(file).Check();
+  for (const auto& [flag, file] :
+       {std::pair("metrics", &settings.metrics),
+        std::pair("trace", &settings.trace), std::pair("html", &settings.html),
+        std::pair("prometheus_file", &settings.prometheus_file)}) {
+    TESSERA_RETURN_IF_ERROR(CheckOutputFile(flag, *file, settings.run_dir));
+  }
+  if (settings.tensorboard.empty()) return absl::OkStatus();
+  std::error_code error;
+  fs::path parent = fs::absolute(settings.tensorboard, error);
+  while (parent.has_relative_path() && !fs::exists(parent, error)) {
+    parent = parent.parent_path();
+  }
+  if (fs::is_directory(parent, error)) return absl::OkStatus();
+  return RefuseFlag("tensorboard", settings.tensorboard,
+                    absl::StrCat(QuotedPath(parent.string()),
+                                 " is not a directory; give a directory"));
 }
 
 void PrintPrediction(const CheckedRun& run, std::ostream& out) {

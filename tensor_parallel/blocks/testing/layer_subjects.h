@@ -93,6 +93,7 @@ struct Setting {
                         .value = options.query_rank > 0 ? 5 : 7,
                         .interleaved = options.query_rank > 0,
                         .norm_epsilon = 1e-3};
+    attention.lora = lora();
     return attention;
   }
   MoeOptions moe() const {

@@ -61,7 +61,8 @@ struct SubjectOptions {
   RouterScore score = RouterScore::kSoftmax;
   // Sinks; for mixtures clamped gates, and biases of routers and experts.
   bool like_gpt_oss = false;
-  int64_t lora_rank = 0;  // Of adapters of MLPs and mixtures.
+  // Of adapters of MLPs, mixtures and latent attention.
+  int64_t lora_rank = 0;
   Recompute recompute = Recompute::kNone;
 
   // Adapts the heads to `ranks` tensor ranks: 3 ranks cannot share 2 kv heads.

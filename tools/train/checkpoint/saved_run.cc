@@ -153,14 +153,8 @@ std::vector<std::string> TrainedTensors(const model_files::ModelConfig& model,
       if (part != LlamaPart::kRouterBias) names.push_back(name);
       continue;
     }
-    const bool in_attention =
-        part == LlamaPart::kQkv || part == LlamaPart::kAttentionOutput;
-    const bool in_mlp =
-        part == LlamaPart::kGateUp || part == LlamaPart::kDown ||
-        part == LlamaPart::kExpertsGateUp || part == LlamaPart::kExpertsDown ||
-        part == LlamaPart::kSharedGateUp || part == LlamaPart::kSharedDown;
-    if (!(in_attention && lora.targets != "mlp") &&
-        !(in_mlp && lora.targets != "attention")) {
+    if (!(model_files::IsAttentionMatrix(part) && lora.targets != "mlp") &&
+        !(model_files::IsMlpMatrix(part) && lora.targets != "attention")) {
       continue;
     }
     for (const std::string_view factor :
@@ -455,6 +449,8 @@ absl::StatusOr<std::optional<SavedAdapter>> ModelReader::ReadAdapter(
     const int64_t queries = config().heads * config().head_size;
     const int64_t keys = config().kv_heads * config().head_size;
     adapter.ends = {queries, queries + keys, queries + 2 * keys};
+  } else if (part == LlamaPart::kLatentDown && config().latent.query_rank > 0) {
+    adapter.ends = {config().latent.query_rank, shape[0]};
   } else if (part == LlamaPart::kGateUp || part == LlamaPart::kSharedGateUp) {
     adapter.ends = {shape[0] / 2, shape[0]};
   } else if (part == LlamaPart::kExpertsGateUp ||

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <vector>
@@ -366,6 +367,13 @@ absl::Status FinishRun(const FinishedRun& run, const std::string& text,
   RunOutcome outcome = {.settings = run.settings,
                         .run_dir = run.directory.path()};
   TESSERA_ASSIGN_OR_RETURN(outcome.result, ParseRunResult(text));
+  if (std::string& checkpoint = outcome.result.checkpoint;
+      !checkpoint.empty()) {
+    // JSON lacks the bytes of the directory's name that are not UTF-8.
+    checkpoint =
+        absl::StrCat(run.directory.checkpoints(), "/",
+                     std::filesystem::path(checkpoint).filename().string());
+  }
   TESSERA_RETURN_IF_ERROR(WriteFile(run.directory.result(), text));
   if (run.prediction.has_value()) {
     RunPrediction prediction = *run.prediction;

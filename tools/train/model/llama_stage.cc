@@ -118,11 +118,14 @@ absl::Status LlamaLayers::CreateFp8() {
         absl::StrCat("products in fp8 with weights of ",
                      DTypeName(options_.dtype), "; give bf16"));
   }
-  // Two linear layers per attention, and two per MLP that is not a mixture.
+  // Two linear layers per attention, or four if it is latent, and two per MLP
+  // that is not a mixture.
+  const int64_t attention = options_.model.IsLatent() ? 4 : 2;
   int64_t layers = 0;
   for (size_t window = 0; window < numbers_.size(); ++window) {
     if (IsEmbedding(window) || IsHead(window)) continue;
-    layers += options_.model.IsMixture(numbers_[window] - 1) ? 2 : 4;
+    layers += attention;
+    if (!options_.model.IsMixture(numbers_[window] - 1)) layers += 2;
   }
   TESSERA_ASSIGN_OR_RETURN(fp8_,
                            tp::Fp8Scaling::Create(tensor_, {.layers = layers}));

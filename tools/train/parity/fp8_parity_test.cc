@@ -2,6 +2,7 @@
 // bf16 are near, and emulated devices have the bits of the processor.
 #include <cstdint>
 #include <iostream>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +65,40 @@ TEST(Fp8ParityTest, AnyMeshMatchesLossesOfOneRank) {
               << std::endl;
     EXPECT_LE(difference.loss, kAllowed);
     EXPECT_GT(difference.loss, 0);  // It is another computation.
+  }
+}
+
+TEST(Fp8ParityTest, LatentAttentionMatchesLossesOfOneRank) {
+  for (const std::string architecture : {"deepseek2", "deepseek3"}) {
+    ParityCase run = Fp8Case();
+    run.architecture = architecture;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+    ASSERT_LT(expected.back().loss, 0.8 * expected.front().loss);
+    run.fp8 = false;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto bf16, TrainCase(run));
+    const double rounding = DifferenceOf(expected, bf16).loss;
+    std::cout << architecture << ": bf16 differs by " << rounding << std::endl;
+    EXPECT_LE(rounding, 5e-2);
+    EXPECT_GT(rounding, 1e-5);
+    run.fp8 = true;
+    run.stage = 3;
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 2, .pp = 2}, MeshSizes{.cp = 2, .tp = 2}}) {
+      run.mesh = mesh;
+      run.sequence_parallel = !run.sequence_parallel;
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto records, TrainCase(run));
+      const double loss = DifferenceOf(records, expected).loss;
+      std::cout << run.mesh.ToString() << ": losses differ by " << loss
+                << std::endl;
+      EXPECT_LE(loss, kAllowed);
+      EXPECT_GT(loss, 0);
+    }
+    run.recompute = Recompute::kFull;
+    run.steps = 3;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto kept, TrainCase(run));
+    run.device_seed = 1;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto emulated, TrainCase(run));
+    EXPECT_EQ(DifferenceOf(emulated, kept).loss, 0);
   }
 }
 

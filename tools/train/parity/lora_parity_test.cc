@@ -77,7 +77,7 @@ TEST(LoraParityTest, SchedulesAndRecomputationMatchLossesOfOneRank) {
 TEST(LoraParityTest, EveryArchitectureMatchesLossesOfOneRank) {
   for (const std::string architecture :
        {"llama3.1", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "dots1",
-        "gemma2", "olmo2", "smollm3", "gpt_oss"}) {
+        "gemma2", "olmo2", "smollm3", "gpt_oss", "deepseek2", "deepseek3"}) {
     ParityCase run = LoraCase();
     run.architecture = architecture;
     const bool is_mixture = IsMixture(architecture);
@@ -122,8 +122,9 @@ TEST(LoraParityTest, TypesAndTiersMatchLossesOfOneRank) {
 
 // A base in NF4 has the losses of a base that was rounded to NF4 before.
 TEST(LoraParityTest, QuantizedBasesMatchRoundedBaseOnOneRank) {
-  for (const std::string architecture : {"llama", "mixtral"}) {
-    const bool is_mixture = architecture == "mixtral";
+  for (const std::string architecture :
+       {"llama", "mixtral", "deepseek2", "deepseek3"}) {
+    const bool is_mixture = IsMixture(architecture);
     const double tolerance = is_mixture ? 1e-10 : 1e-5;
     ParityCase run = LoraCase();
     run.architecture = architecture;

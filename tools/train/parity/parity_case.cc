@@ -213,6 +213,19 @@ void RoundFirstWeights(RunOptions& options) {
   };
 }
 
+// Sets the sizes of latent attention, if the model has it, to multiples of 16,
+// and those of the heads that are divided among tensor ranks to multiples of
+// `head`.
+void SetLatentSizes(int64_t head, model_files::ModelConfig& model) {
+  if (!model.IsLatent()) return;
+  model_files::LatentConfig& latent = model.latent;
+  if (latent.query_rank > 0) latent.query_rank = 16;
+  latent.kv_rank = latent.rope = 16;
+  latent.nope = latent.value = head;
+  model.kv_heads = model.heads;
+  model.head_size = latent.nope + latent.rope;
+}
+
 }  // namespace
 
 RunOptions RunOptionsOf(const ParityCase& run) {
@@ -233,15 +246,20 @@ RunOptions RunOptionsOf(const ParityCase& run) {
     options.model.intermediate = 96;
     options.model.heads = 4;
     options.model.head_size = 16;
+    SetLatentSizes(16, options.model);
   }
   if (run.base_weights != "full") {
     options.model.hidden = 64;
     options.model.intermediate = 128;
     if (options.model.mixture.experts > 0) {
       options.model.mixture.intermediate = 128;
+      if (IsLatent(run.architecture)) {
+        options.model.mixture.shared_intermediate = 128;
+      }
     }
     options.model.heads = 4;
     options.model.head_size = 32;
+    SetLatentSizes(32, options.model);
   }
   if (run.base_weights == "nf4") options.base_codec = run.base_weights;
   if (run.base_weights == "rounded") RoundFirstWeights(options);

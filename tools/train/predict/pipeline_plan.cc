@@ -193,8 +193,21 @@ absl::Status CheckFp8Sizes(const RunOptions& options, const RankPlace& place) {
   std::vector<NamedSize> sizes = {
       {"tokens of a micro-batch", s.tokens, kTokens},
       {"hidden units", s.hidden, kModel},
-      {"rows of query, key and value", s.qkv, kModel},
       {"columns of the output projection", s.query, kModel}};
+  if (const model_files::ModelConfig& model = options.model; model.IsLatent()) {
+    const model_files::LatentConfig& latent = model.latent;
+    for (const auto& [name, size] :
+         {std::pair("elements of the latent vectors", model.LatentRows()),
+          std::pair("elements of that of queries", latent.query_rank),
+          std::pair("elements of that of keys and values", latent.kv_rank),
+          std::pair("rows of query", s.heads * s.head_size),
+          std::pair("rows of key and value",
+                    s.heads * (latent.nope + latent.value))}) {
+      sizes.push_back({name, size, kModel});
+    }
+  } else {
+    sizes.push_back({"rows of query, key and value", s.qkv, kModel});
+  }
   // Products of experts are not in fp8.
   if (s.mixture.layers == 0) {
     sizes.push_back({"intermediate units", s.intermediate, kModel});

@@ -20,6 +20,7 @@
 #include "tools/train/predict/message_table.h"
 #include "tools/train/predict/rank_traffic.h"
 #include "tools/train/testing/measured_run.h"
+#include "tools/train/testing/mesh_run.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {
@@ -130,11 +131,11 @@ void ExpectTraffic(const RankPrediction& rank, const MeshSizes& mesh,
   const auto table = WithoutSubsets(measured.collectives, axes);
   for (const auto& [key, bytes] : table) {
     EXPECT_EQ(predicted[key], bytes)
-        << key.second << " of " << testing::PrintToString(key.first);
+        << key.second << " of " << ::testing::PrintToString(key.first);
   }
   for (const auto& [key, bytes] : predicted) {
     EXPECT_EQ(table.count(key), 1u)
-        << key.second << " of " << testing::PrintToString(key.first);
+        << key.second << " of " << ::testing::PrintToString(key.first);
   }
 }
 
@@ -305,6 +306,21 @@ TEST(PredictRankTest, AdaptersMatchMeasurement) {
   }
 }
 
+TEST(PredictRankTest, AdaptersOfLatentAttentionMatchMeasurement) {
+  for (const bool has_query_latent : {false, true}) {
+    for (const MeshSizes mesh :
+         {MeshSizes{}, MeshSizes{.dp = 2, .tp = 2}, MeshSizes{.pp = 2, .tp = 4},
+          MeshSizes{.dp = 2, .cp = 2}}) {
+      RunOptions options = testing::SmallDeepSeek(has_query_latent);
+      options.mesh = mesh;
+      options.sequence_parallel = has_query_latent;
+      options.state.stage = 3;
+      options.lora = {.rank = 3, .alpha = 6};
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, QuantizedBasesMatchMeasurement) {
   for (const std::string codec : {"nf4", "nf4_double"}) {
     for (const MeshSizes mesh :
@@ -463,7 +479,46 @@ TEST(PredictRankTest, ProductsInFp8MatchMeasurement) {
     options.mesh = {.dp = 2, .pp = 2, .tp = 2};
     options.sequence_parallel = sequence_parallel;
     ExpectAsMeasured(options);
+    const MeshSizes mesh = options.mesh;
+    options = testing::SmallDeepSeek(sequence_parallel);
+    options.dtype = DType::kBF16;
+    options.fp8 = true;
+    options.mesh = mesh;
+    options.sequence_parallel = sequence_parallel;
+    ExpectAsMeasured(options);
   }
+}
+
+TEST(CheckFp8SizesTest, NamesSizesOfLatentAttention) {
+  RunOptions options = testing::SmallDeepSeek(/*has_query_latent=*/true);
+  model_files::ModelConfig& model = options.model;
+  model.hidden = 64;
+  model.intermediate = 96;
+  model.heads = model.kv_heads = 4;
+  model.latent = {
+      .query_rank = 32, .kv_rank = 16, .nope = 16, .rope = 16, .value = 16};
+  model.head_size = 32;
+  options.length = 64;
+  options.mesh.tp = 2;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
+  const auto expect_refused = [&](const std::string& text) {
+    EXPECT_THAT(CheckFp8Sizes(options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         ::testing::HasSubstr(text)));
+  };
+  model.latent.query_rank = 24;
+  expect_refused("a rank has 56 elements of the latent vectors");
+  model.latent.kv_rank = 24;
+  expect_refused("a rank has 24 elements of that of queries");
+  model.latent.query_rank = 0;
+  model.latent.kv_rank = 20;
+  expect_refused("a rank has 36 elements of the latent vectors");
+  model.latent.kv_rank = 16;
+  model.latent.value = 15;
+  expect_refused("columns of the output projection");
+  model.latent.value = 16;
+  options.mesh.tp = 3;
+  TESSERA_EXPECT_OK(CheckFp8Sizes(options));
 }
 
 // Operands in fp8 are the layers' working memory.
@@ -491,10 +546,11 @@ TEST(CheckFp8SizesTest, NamesSizeNotMultipleOf16) {
   options.length = 64;
   TESSERA_EXPECT_OK(CheckFp8Sizes(options));
   const auto expect_refused = [&](const std::string& text) {
-    EXPECT_THAT(CheckFp8Sizes(options),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         testing::AllOf(testing::HasSubstr(text),
-                                        testing::HasSubstr("--dtype=bf16"))));
+    EXPECT_THAT(
+        CheckFp8Sizes(options),
+        StatusIs(absl::StatusCode::kFailedPrecondition,
+                 ::testing::AllOf(::testing::HasSubstr(text),
+                                  ::testing::HasSubstr("--dtype=bf16"))));
   };
   options.model.intermediate = 100;
   expect_refused("there are 100 intermediate units");
@@ -664,7 +720,7 @@ void ExpectTieredAsMeasured(const Tiered& tiered) {
       TESSERA_ASSERT_OK_AND_ASSIGN(
           tiers.emplace_back(),
           offload::FileTier::Create(accounts.back(),
-                                    {.path = testing::TempDir()}));
+                                    {.path = ::testing::TempDir()}));
     } else {
       tiers.push_back(std::make_shared<offload::HostTier>(accounts.back()));
     }
@@ -800,7 +856,7 @@ TEST(PredictRankTest, EverySplitOfLayersMatchesMeasurement) {
   options.layers_per_stage = {4};
   EXPECT_THAT(PipelinePlan::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("2 stages, and 1 numbers")));
+                       ::testing::HasSubstr("2 stages, and 1 numbers")));
 }
 
 TEST(PredictRankTest, RejectsInvalidOptions) {
@@ -813,7 +869,7 @@ TEST(PredictRankTest, RejectsInvalidOptions) {
   options.schedule = "2f2b";
   EXPECT_THAT(PipelinePlan::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("unknown generator")));
+                       ::testing::HasSubstr("unknown generator")));
   options = SmallRun();
   options.mesh.tp = 5;
   TESSERA_ASSERT_OK_AND_ASSIGN(const PipelinePlan plan,

@@ -1,7 +1,6 @@
 #include "tools/train/report/prometheus_file.h"
 
 #include <cmath>
-#include <filesystem>
 #include <string_view>
 #include <system_error>
 
@@ -9,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/json/json.h"
-#include "base/os/atomic_file.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/train/report/metrics_file.h"
@@ -116,19 +114,6 @@ std::string PrometheusText(const RunStatus& status) {
             "Estimated time until the last step.");
   }
   return out.Take();
-}
-
-absl::Status PrometheusFile::Check() const {
-  std::error_code error;
-  const absl::Status status =
-      std::filesystem::is_directory(path_, error)
-          ? absl::InvalidArgumentError("it is a directory")
-          : AtomicFile::Create(path_).status();  // Removed again.
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--prometheus_file=", path_, ": ", status.message(),
-                   "; give a file in an existing, writable directory, such as "
-                   "--prometheus_file=/var/lib/node_exporter/train.prom"));
 }
 
 absl::Status PrometheusFile::Write(const RunStatus& status) {

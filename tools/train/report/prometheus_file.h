@@ -49,10 +49,6 @@ class PrometheusFile {
                           std::function<absl::Time()> now = absl::Now)
       : path_(std::move(path)), now_(std::move(now)) {}
 
-  // OK if Write can create the file. InvalidArgument, with the flag
-  // --prometheus_file, otherwise.
-  absl::Status Check() const;
-
   // Errors of the file system with the flag.
   absl::Status Write(const RunStatus& status);
 

@@ -17,7 +17,6 @@
 namespace tessera::train {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
@@ -150,25 +149,12 @@ TEST_F(PrometheusFileTest, WritesStepsAtABoundedRate) {
   EXPECT_THAT(File(), HasSubstr("tessera_train_steps_done 20\n"));
 }
 
-TEST_F(PrometheusFileTest, CheckLeavesTheDirectoryAsItIs) {
-  TESSERA_EXPECT_OK(file_.Check());
-  EXPECT_TRUE(std::filesystem::is_empty(directory_));
-  TESSERA_ASSERT_OK(file_.Write(status_));
-  TESSERA_EXPECT_OK(file_.Check());
-  EXPECT_EQ(File(), PrometheusText(status_));
-}
-
 TEST_F(PrometheusFileTest, NamesTheFlagIfTheFileCannotBeWritten) {
   for (const std::string& path :
        {directory_ + "/missing/train.prom", path_ + "/train.prom",
         std::string("/proc/train.prom"), directory_}) {
     TESSERA_ASSERT_OK(WriteFile(path_, ""));
     PrometheusFile file(path);
-    EXPECT_THAT(file.Check(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("--prometheus_file=" + path + ": "),
-                               HasSubstr("; give a file in an existing, "
-                                         "writable directory"))));
     const absl::Status status = file.Write(status_);
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()),

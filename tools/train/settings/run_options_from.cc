@@ -141,25 +141,6 @@ absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
                    "; give a divisor, such as ep", fits));
 }
 
-absl::Status CheckLatent(const Settings& settings, const ModelConfig& model) {
-  if (!model.IsLatent()) return absl::OkStatus();
-  const std::string which = absl::StrCat(
-      "--model=", settings.model.substr(0, 60), " has latent attention, ");
-  if (settings.lora_rank > 0) {
-    return RefuseFlag("lora_rank", settings.lora_rank,
-                      absl::StrCat(which,
-                                   "whose projections have no adapters; leave "
-                                   "it out, such as --lora_rank=0"));
-  }
-  if (settings.parallel.fp8) {
-    return RefuseFlag("dtype", "fp8",
-                      absl::StrCat(which,
-                                   "whose products are not in fp8; give "
-                                   "--dtype=bf16"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
@@ -182,7 +163,6 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   parallel.layers = model.layers;
   TESSERA_RETURN_IF_ERROR(CheckParallel(parallel));
   TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
-  TESSERA_RETURN_IF_ERROR(CheckLatent(settings, model));
   if (settings.objective == "dpo" && model.mixture.experts > 0) {
     return RefuseFlag("objective", settings.objective,
                       "does not support mixtures of experts, whose routers "

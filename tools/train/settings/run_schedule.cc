@@ -66,8 +66,15 @@ WindowSizes SizesOf(const RunOptions& options) {
   if (options.lora.rank == 0) return sizes;
   // Each projection of a fused tensor has its own factor a for all inputs.
   if (options.lora_attention) {
-    sizes.adapters +=
-        options.lora.rank * (4 * model.hidden + part(2 * query + 2 * kv));
+    int64_t factors = 4 * model.hidden + part(2 * query + 2 * kv);
+    if (model.IsLatent()) {
+      const model_files::LatentConfig& latent = model.latent;
+      factors = (latent.query_rank > 0 ? 3 : 2) * model.hidden +
+                model.LatentRows() + model.QueryInputs() + latent.kv_rank +
+                part(query + model.OutputColumns() +
+                     model.heads * (latent.nope + latent.value));
+    }
+    sizes.adapters += options.lora.rank * factors;
   }
   if (options.lora_mlp) {
     const auto factors = [&](int64_t intermediate) {

@@ -6,8 +6,11 @@
 #include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/numeric/int128.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -105,7 +108,50 @@ absl::Status Read(const Json& json, double& value) {
   return absl::OkStatus();
 }
 
+// The key of an object that represents a text, for bytes that are not UTF-8:
+// {"percent_encoded": "caf%E9"}.
+constexpr char kPercentEncoded[] = "percent_encoded";
+
+Json TextToJson(const std::string& text) {
+  Json json = text;
+  if (Json::parse(DumpJson(json)) == json) return json;
+  std::string encoded;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '%' || byte >= 0x80) {
+      absl::StrAppend(&encoded, "%", absl::Hex(byte, absl::kZeroPad2));
+    } else {
+      encoded += c;
+    }
+  }
+  return {{kPercentEncoded, encoded}};
+}
+
+absl::Status DecodePercents(std::string_view encoded, std::string& value) {
+  value.clear();
+  for (size_t at = 0; at < encoded.size(); ++at) {
+    if (encoded[at] != '%') {
+      value += encoded[at];
+      continue;
+    }
+    const std::string_view digits = encoded.substr(at + 1, 2);
+    if (digits.size() != 2 || !absl::c_all_of(digits, absl::ascii_isxdigit)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected two hexadecimal digits after each % of ",
+                       Quoted(encoded), ", such as caf%E9"));
+    }
+    value += absl::HexStringToBytes(digits);
+    at += 2;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Read(const Json& json, std::string& value) {
+  if (json.is_object() && json.size() == 1 && json.contains(kPercentEncoded) &&
+      json[kPercentEncoded].is_string()) {
+    return DecodePercents(json[kPercentEncoded].get_ref<const std::string&>(),
+                          value);
+  }
   if (!json.is_string()) return Expected("a text in quotes", json);
   value = json.get<std::string>();
   return absl::OkStatus();
@@ -116,8 +162,8 @@ absl::Status Read(const Json& json, std::vector<std::string>& value) {
   if (!json.is_array()) return Expected(kWhat, json);
   value.clear();
   for (const Json& item : json) {
-    if (!item.is_string()) return Expected(kWhat, item);
-    value.push_back(item.get<std::string>());
+    if (!item.is_string() && !item.is_object()) return Expected(kWhat, item);
+    TESSERA_RETURN_IF_ERROR(Read(item, value.emplace_back()));
   }
   return absl::OkStatus();
 }
@@ -166,21 +212,26 @@ absl::StatusOr<Settings> SettingsOf(const Json& document) {
   return settings;
 }
 
+template <typename T>
+Json ToJson(const T& value) {
+  return value;
+}
+Json ToJson(const std::string& value) { return TextToJson(value); }
+Json ToJson(const std::vector<std::string>& value) {
+  Json list = Json::array();
+  for (const std::string& text : value) list.push_back(TextToJson(text));
+  return list;
+}
+
 // Formats one field. InvalidArgument if JSON cannot represent it.
 absl::StatusOr<std::string> FormatField(const SettingsField& field,
                                         const Settings& settings) {
   if (const auto* member = std::get_if<double Settings::*>(&field.member)) {
     TESSERA_RETURN_IF_ERROR(CheckFinite(settings.**member));
   }
-  const Json value = std::visit(
-      [&](const auto& member) { return Json(GetField(member, settings)); },
-      field.member);
-  std::string text = DumpJson(value);
-  if (Json::parse(text) == value) return text;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "text that is not UTF-8 cannot be written as JSON: ",
-      value.is_string() ? Quoted(value.get_ref<const std::string&>())
-                        : std::string("one of a list")));
+  return DumpJson(std::visit(
+      [&](const auto& member) { return ToJson(GetField(member, settings)); },
+      field.member));
 }
 
 }  // namespace
@@ -188,7 +239,7 @@ absl::StatusOr<std::string> FormatField(const SettingsField& field,
 absl::StatusOr<Settings> ParseSettings(std::string_view json) {
   TESSERA_ASSIGN_OR_RETURN(
       const Json document,
-      ParseJson(json, {.max_bytes = kMaxSettingsBytes, .max_depth = 2}),
+      ParseJson(json, {.max_bytes = kMaxSettingsBytes, .max_depth = 3}),
       Annotate(_, "settings"));
   TESSERA_ASSIGN_OR_RETURN(Settings settings, SettingsOf(document),
                            Annotate(_, "settings"));

@@ -69,6 +69,21 @@ RunOptions SmallMixture() {
   return options;
 }
 
+RunOptions SmallDeepSeek(bool has_query_latent) {
+  RunOptions options = SmallMixture();
+  model_files::ModelConfig& model = options.model;
+  model.architecture = model_files::Architecture::kDeepSeekV3;
+  model.qk_norm = false;
+  model.kv_heads = model.heads;
+  model.head_size = 7;
+  model.latent = {.query_rank = has_query_latent ? 9 : 0,
+                  .kv_rank = 5,
+                  .nope = 3,
+                  .rope = 4,
+                  .value = 6};
+  return options;
+}
+
 namespace {
 
 std::string OptimizerName(zero3::OptimizerKind kind) {

@@ -27,6 +27,9 @@ RunOptions SmallRun();
 // The same model with a mixture of eight experts, a shared expert and router
 // biases in all layers except the first.
 RunOptions SmallMixture();
+// The same mixture with latent attention, with or without a latent vector of
+// queries.
+RunOptions SmallDeepSeek(bool has_query_latent);
 
 // The identity of such a run.
 RunIdentity IdentityOf(const RunOptions& options);

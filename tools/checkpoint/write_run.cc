@@ -22,6 +22,7 @@
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/cli/records.h"
 #include "tools/model_files/llama_names.h"
+#include "tools/train/checkpoint/moment_tensors.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/model/hidden_matrices.h"
@@ -197,8 +198,8 @@ bool IsOfExperts(LlamaPart part) {
 // The tensors of a part of the checkpoint.
 struct Stage {
   std::vector<HeldTensor> tensors = {};
-  std::vector<LlamaPart> parts = {};  // By tensor.
-  std::vector<int64_t> groups = {};   // By tensor; used together.
+  std::vector<bool> is_frozen = {};  // By tensor.
+  std::vector<int64_t> groups = {};  // By tensor; used together.
 };
 
 // The layers of a stage. A part of a checkpoint contains only its experts,
@@ -219,7 +220,7 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
   const auto add = [&](LlamaPart part, int64_t layer = -1) {
     if (!(IsOfExperts(part) ? place.has_experts : place.has_others)) return;
     stage.tensors.push_back(rank.Of(part, layer, place.experts));
-    stage.parts.push_back(part);
+    stage.is_frozen.push_back(part == LlamaPart::kRouterBias);
     stage.groups.push_back(group);
   };
   if (place.is_first) {
@@ -239,11 +240,24 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
   return stage;
 }
 
+// Appends the moments of Adafactor.
+void AddMoments(const model_files::ModelConfig& config, Stage& stage) {
+  const size_t weights = stage.tensors.size();
+  for (size_t i = 0; i < weights; ++i) {
+    if (stage.is_frozen[i]) continue;
+    const HeldTensor& weight = stage.tensors[i];
+    stage.tensors.push_back(train::MomentsOf(
+        weight, train::MatricesOf(weight.name, weight.shape[0], config)));
+    stage.is_frozen.push_back(true);
+    stage.groups.push_back(stage.groups[i]);
+  }
+}
+
 absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
                                                const CheckpointPlan& plan) {
   zero3::ModelParameters::Builder builder;
   for (size_t i = 0; i < stage.tensors.size(); ++i) {
-    const bool is_frozen = stage.parts[i] == LlamaPart::kRouterBias;
+    const bool is_frozen = stage.is_frozen[i];
     builder.Add({.name = stage.tensors[i].name,
                  .shape = stage.tensors[i].held_shape(),
                  .dtype = is_frozen ? tensor_parallel::GradientDType(plan.dtype)
@@ -258,6 +272,9 @@ absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
 
 absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
                                      int64_t ranks, std::string name) {
+  if (plan.identity.optimizer == "adafactor") {
+    AddMoments(plan.identity.model, stage);
+  }
   TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters model,
                            ModelOf(stage, plan));
   TESSERA_ASSIGN_OR_RETURN(

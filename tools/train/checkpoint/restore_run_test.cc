@@ -282,6 +282,26 @@ TEST(RestoreRunTest, RestoresMuonOnOtherMeshes) {
   }
 }
 
+// The moments of rows and columns are tensors of their own.
+TEST(RestoreRunTest, RestoresMomentsOfAdafactorOnOtherMeshes) {
+  for (const bool is_mixture : {false, true}) {
+    RunOptions options =
+        With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
+    options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "adafactor"));
+    EXPECT_TRUE(
+        run.bits.contains({"layers.1.attention.qkv.weight.second_moment",
+                           zero3::StatePart::kValue}));
+    EXPECT_FALSE(run.bits.contains(
+        {"embedding.weight", zero3::StatePart::kFirstMoment}));
+    ExpectResumes(run, options, 0);
+    MeshSizes other = {.dp = 2, .pp = 2};
+    if (is_mixture) other.ep = 2;
+    ExpectResumes(run, With(options, other, 1), 1e-4);
+  }
+}
+
 TEST(RestoreRunTest, RestoresTheOneMomentOfLion) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   options.state.optimizer = zero3::OptimizerKind::kLion;

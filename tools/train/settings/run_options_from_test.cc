@@ -134,6 +134,16 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsMomentum) {
   settings.lora_alpha = Settings().lora_alpha;
   settings.lora_targets = "all";
   settings.momentum = 0.5;
+  settings.optimizer = "adafactor";
+  settings.beta2_decay = -0.5;
+  settings.update_threshold = 2;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions adafactor,
+                               RunOptionsFrom(settings, model_));
+  EXPECT_EQ(adafactor.state.optimizer, zero3::OptimizerKind::kAdafactor);
+  EXPECT_EQ(adafactor.state.adafactor.beta2_decay, -0.5);
+  EXPECT_EQ(adafactor.state.adafactor.threshold, 2);
+  settings.beta2_decay = Settings().beta2_decay;
+  settings.update_threshold = Settings().update_threshold;
   settings.optimizer = "muon";
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions muon,
                                RunOptionsFrom(settings, model_));

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/dtype/dtype.h"
 #include "base/dtype/small_float.h"
+#include "base/os/thread_pool.h"
 
 namespace tessera::zero3 {
 
@@ -30,17 +32,42 @@ const T* As(const std::byte* data) {
   return reinterpret_cast<const T*>(data);
 }
 
-// Calls `use` with the index of each row, the range of elements in it, and the
-// column of the first one.
-template <typename Function>
-void ForEachRow(const MatrixElements& elements, const Function& use) {
-  int64_t row = 0, column = elements.offset;
-  for (int64_t begin = 0; begin < elements.count; ++row, column = 0) {
-    const int64_t end =
-        std::min(elements.count, begin + elements.width - column);
-    use(row, begin, end, column);
-    begin = end;
+// The elements that a thread processes at a time, in whole rows.
+constexpr int64_t kElementsOfPass = int64_t{1} << 16;
+
+// Calls pass(i) for each i below `count`.
+void RunPasses(ThreadPool* pool, int64_t count,
+               absl::FunctionRef<void(int64_t)> pass) {
+  if (pool != nullptr && count > 1) return pool->Run(count, pass);
+  for (int64_t i = 0; i < count; ++i) pass(i);
+}
+
+// Elements [begin, end) are those of a row, from `column` on.
+struct Row {
+  Row(const MatrixElements& elements, int64_t row) {
+    const int64_t first = row * elements.width - elements.offset;
+    begin = std::max<int64_t>(first, 0);
+    end = std::min(first + elements.width, elements.count);
+    column = begin - first;
   }
+
+  int64_t begin;
+  int64_t end;
+  int64_t column;
+};
+
+int64_t RowsOf(const MatrixElements& elements) {
+  return (elements.offset + elements.count + elements.width - 1) /
+         elements.width;
+}
+
+// Calls use(first, end) for parts of [0, count), whose elements are of `width`
+// numbers each.
+void ForEachPart(ThreadPool* pool, int64_t count, int64_t width,
+                 absl::FunctionRef<void(int64_t, int64_t)> use) {
+  const int64_t part = std::max<int64_t>(1, kElementsOfPass / width);
+  RunPasses(pool, (count + part - 1) / part,
+            [&](int64_t i) { use(i * part, std::min(count, (i + 1) * part)); });
 }
 
 template <int lanes>
@@ -67,42 +94,39 @@ void AddTo(S& moment, double weight, double sum) {
   moment = static_cast<S>(static_cast<double>(moment) + weight * sum);
 }
 
+// The sum of the squares of `count` values, by lanes.
 template <typename T, typename S>
-void AddToRows(const MatrixElements& elements, double weight, S* rows) {
-  const T* const values = As<T>(elements.values);
-  const S scale = static_cast<S>(elements.scale);
-  ForEachRow(elements, [&](int64_t row, int64_t begin, int64_t end, int64_t) {
-    double sums[kLanes] = {};
-    for (int64_t i = begin; i < end; i += kLanes) {
-      const auto used = static_cast<int>(std::min<int64_t>(kLanes, end - i));
-      for (int lane = 0; lane < used; ++lane) {
-        sums[lane] += Square(Scaled(values[i + lane], scale));
-      }
+double SumOfSquares(const T* values, int64_t count, S scale) {
+  double sums[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      sums[lane] += Square(Scaled(values[i + lane], scale));
     }
-    AddTo(rows[row], weight, SumOfLanes(sums));
-  });
+  }
+  for (int lane = 0; i < count; ++i, ++lane) {
+    sums[lane] += Square(Scaled(values[i], scale));
+  }
+  return SumOfLanes(sums);
 }
 
+// Adds the squares of a group of rows to the rows, and to `sums` of columns
+// unless it is null.
 template <typename T, typename S>
-void AddToColumns(const MatrixElements& elements, double weight, S* columns) {
+void AddGroup(const MatrixElements& elements, int64_t group, double weight,
+              S* rows, double* sums) {
   const T* const values = As<T>(elements.values);
   const S scale = static_cast<S>(elements.scale);
-  const auto width = static_cast<size_t>(elements.width);
-  std::vector<double> sums(width), group(width);
-  const auto add_group = [&] {
-    for (size_t i = 0; i < width; ++i) sums[i] += group[i];
-    std::fill(group.begin(), group.end(), 0);
-  };
-  ForEachRow(elements,
-             [&](int64_t row, int64_t begin, int64_t end, int64_t column) {
-               if (row > 0 && row % kRowsOfGroup == 0) add_group();
-               double* const to = group.data() + column;
-               for (int64_t i = begin; i < end; ++i) {
-                 to[i - begin] += Square(Scaled(values[i], scale));
-               }
-             });
-  add_group();
-  for (size_t i = 0; i < width; ++i) AddTo(columns[i], weight, sums[i]);
+  const int64_t end = std::min(RowsOf(elements), (group + 1) * kRowsOfGroup);
+  for (int64_t r = group * kRowsOfGroup; r < end; ++r) {
+    const Row row(elements, r);
+    const T* const from = values + row.begin;
+    const int64_t count = row.end - row.begin;
+    AddTo(rows[r], weight, SumOfSquares(from, count, scale));
+    if (sums == nullptr) continue;
+    double* const to = sums + row.column;
+    for (int64_t i = 0; i < count; ++i) to[i] += Square(Scaled(from[i], scale));
+  }
 }
 
 }  // namespace
@@ -116,11 +140,30 @@ void ScaleMoments(DType dtype, double factor, std::byte* values,
 }
 
 void AddSquares(const MatrixElements& elements, double row_weight,
-                std::byte* rows, double column_weight, std::byte* columns) {
+                std::byte* rows, double column_weight, std::byte* columns,
+                ThreadPool* pool) {
+  const int64_t width = elements.width;
+  const int64_t groups = (RowsOf(elements) + kRowsOfGroup - 1) / kRowsOfGroup;
+  std::vector<double> sums(
+      columns == nullptr ? 0 : static_cast<size_t>(groups * width));
   WithTypes(elements.dtype, [&]<typename T, typename S>(T, S) {
-    AddToRows<T>(elements, row_weight, As<S>(rows));
+    ForEachPart(
+        pool, groups, kRowsOfGroup * width, [&](int64_t first, int64_t end) {
+          for (int64_t group = first; group < end; ++group) {
+            AddGroup<T>(elements, group, row_weight, As<S>(rows),
+                        sums.empty() ? nullptr : sums.data() + group * width);
+          }
+        });
     if (columns == nullptr) return;
-    AddToColumns<T>(elements, column_weight, As<S>(columns));
+    ForEachPart(pool, width, groups, [&](int64_t first, int64_t end) {
+      for (int64_t column = first; column < end; ++column) {
+        double sum = 0;
+        for (int64_t group = 0; group < groups; ++group) {
+          sum += sums[static_cast<size_t>(group * width + column)];
+        }
+        AddTo(As<S>(columns)[column], column_weight, sum);
+      }
+    });
   });
 }
 
@@ -139,24 +182,32 @@ void DivideByMean(DType dtype, const std::byte* rows, int64_t row_count,
 
 void WriteUpdate(const MatrixElements& elements, const std::byte* rows,
                  const std::byte* columns, double least, double factor,
-                 std::byte* update) {
+                 std::byte* update, ThreadPool* pool) {
   WithTypes(elements.dtype, [&]<typename T, typename S>(T, S) {
-    const T* const values = As<T>(elements.values);
     const S scale = static_cast<S>(elements.scale);
     const S low = static_cast<S>(least * least);
     const S times = static_cast<S>(factor);
-    ForEachRow(
-        elements, [&](int64_t row, int64_t begin, int64_t end, int64_t column) {
-          const S of_row = As<S>(rows)[row];
-          const S* const of_column =
-              columns == nullptr ? nullptr : As<S>(columns) + column;
-          for (int64_t i = begin; i < end; ++i) {
-            const S moment =
-                of_column == nullptr ? of_row : of_row * of_column[i - begin];
-            As<S>(update)[i] = Scaled(values[i], scale) /
-                               std::sqrt(std::max(moment, low)) * times;
-          }
-        });
+    const auto write_row = [&](int64_t r) {
+      const Row row(elements, r);
+      const S of_row = As<S>(rows)[r];
+      const T* const from = As<T>(elements.values) + row.begin;
+      S* const to = As<S>(update) + row.begin;
+      const auto write = [&](int64_t i, S moment) {
+        to[i] =
+            Scaled(from[i], scale) / std::sqrt(std::max(moment, low)) * times;
+      };
+      const int64_t count = row.end - row.begin;
+      if (columns == nullptr) {
+        for (int64_t i = 0; i < count; ++i) write(i, of_row);
+        return;
+      }
+      const S* const of_columns = As<S>(columns) + row.column;
+      for (int64_t i = 0; i < count; ++i) write(i, of_row * of_columns[i]);
+    };
+    ForEachPart(pool, RowsOf(elements), elements.width,
+                [&](int64_t first, int64_t end) {
+                  for (int64_t r = first; r < end; ++r) write_row(r);
+                });
   });
 }
 

@@ -14,6 +14,10 @@
 
 #include "base/dtype/dtype.h"
 
+namespace tessera {
+class ThreadPool;
+}
+
 namespace tessera::zero3 {
 
 inline constexpr int kLanes = 32;
@@ -32,15 +36,17 @@ struct MatrixElements {
   int64_t width = 1;
 };
 
-// Moments are f64 for f64 elements, otherwise f32. `columns` may be null.
+// Moments are f64 for f64 elements, otherwise f32. `columns` and `pool` may be
+// null.
 void ScaleMoments(DType dtype, double factor, std::byte* values, int64_t count);
 void AddSquares(const MatrixElements& elements, double row_weight,
-                std::byte* rows, double column_weight, std::byte* columns);
+                std::byte* rows, double column_weight, std::byte* columns,
+                ThreadPool* pool);
 void DivideByMean(DType dtype, const std::byte* rows, int64_t row_count,
                   double least, std::byte* columns, int64_t column_count);
 void WriteUpdate(const MatrixElements& elements, const std::byte* rows,
                  const std::byte* columns, double least, double factor,
-                 std::byte* update);
+                 std::byte* update, ThreadPool* pool);
 
 }  // namespace tessera::zero3
 

@@ -415,6 +415,8 @@ double MatrixShards::LearningRateOf(ParameterId id) const {
   return shard_.GroupOf(id).matrices->options().learning_rate;
 }
 
+ThreadPool* MatrixShards::pool() const { return shard_.pool_.get(); }
+
 absl::StatusOr<offload::ConstTypedSpan> MatrixShards::OpenGradient(
     ParameterId id) {
   return shard_.gradients_.OpenForStep(id);

@@ -74,6 +74,8 @@ class MatrixShards {
   // The factor of gradients.
   double gradient_scale() const { return scale_.unscale * scale_.clip_factor; }
   double LearningRateOf(ParameterId id) const;
+  // The threads that step on the host.
+  ThreadPool* pool() const;
   // Opens the reduced gradients of the elements that this rank owns, at least
   // one, until CloseGradient.
   absl::StatusOr<offload::ConstTypedSpan> OpenGradient(ParameterId id);

@@ -285,7 +285,7 @@ absl::Status Run(const op::Scale& call) {
 
 absl::Status Run(const op::SumSquares& call) {
   AddSquares(ElementsOf(call), call.row_weight, call.rows.data(),
-             call.column_weight, call.columns.data());
+             call.column_weight, call.columns.data(), call.pool);
   return absl::OkStatus();
 }
 
@@ -297,7 +297,7 @@ absl::Status Run(const op::DivideByMean& call) {
 
 absl::Status Run(const op::FactoredUpdate& call) {
   WriteUpdate(ElementsOf(call), call.rows.data(), call.columns.data(),
-              call.least, call.factor, call.update.data());
+              call.least, call.factor, call.update.data(), call.pool);
   return absl::OkStatus();
 }
 

@@ -152,6 +152,7 @@ struct SumSquares {
   double column_weight = 1;
   offload::TypedSpan rows;
   offload::TypedSpan columns;  // `width` elements, or empty.
+  ThreadPool* pool = nullptr;  // Of the host; null: the calling thread.
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;
@@ -183,6 +184,7 @@ struct FactoredUpdate {
   offload::ConstTypedSpan rows;
   offload::ConstTypedSpan columns;
   offload::TypedSpan update;
+  ThreadPool* pool = nullptr;
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;

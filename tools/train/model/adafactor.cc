@@ -288,7 +288,8 @@ absl::Status Adafactor::AddSquares(zero3::MatrixShards& shards) {
           .row_weight = share / static_cast<double>(matrix.columns),
           .column_weight = share / static_cast<double>(matrix.rows),
           .rows = RowsOf(piece),
-          .columns = ColumnsOf(piece)}));
+          .columns = ColumnsOf(piece),
+          .pool = shards.pool()}));
       TESSERA_RETURN_IF_ERROR(AddNorm(
           Part(range.parameter, piece.begin, piece.size), 2 * piece.matrix));
     }
@@ -327,7 +328,8 @@ absl::StatusOr<offload::TypedSpan> Adafactor::WriteUpdate(
       .width = piece.columns.size(),
       .rows = RowsOf(piece),
       .columns = ColumnsOf(piece),
-      .update = update}));
+      .update = update,
+      .pool = shards.pool()}));
   return update;
 }
 

@@ -279,8 +279,9 @@ constexpr SettingsField kFields[] = {
      "second moments"},
     {"update_threshold", kOptimizer, &Settings::update_threshold,
      RealRange{.least = 1, .below = 1e6, .example = "1"},
-     "with --optimizer=adafactor, the RMS of a matrix's update, in multiples "
-     "of the root of its second moments, above which it is scaled down"},
+     "with --optimizer=adafactor, maximum RMS of a matrix's gradient divided "
+     "by "
+     "the root of its second moments; larger updates are scaled down to it"},
     {"param_groups", kOptimizer, &Settings::param_groups, AnyValue{},
      "parameters with their own learning rate or weight decay, as "
      "PATTERN:lr=FACTOR,decay=NUMBER separated by semicolons, such as "

@@ -129,6 +129,33 @@ void AddGroup(const MatrixElements& elements, int64_t group, double weight,
   }
 }
 
+// The numbers of an update.
+template <typename S>
+struct Update {
+  template <typename T>
+  S Of(T value, S moment) const {
+    const S root = std::sqrt(moment > least ? moment : least);
+    return Scaled(value, scale) / root * factor;
+  }
+
+  // Loops that compilers vectorize.
+  template <typename T>
+  void WriteRow(const T* __restrict from, int64_t count, S of_row,
+                const S* __restrict columns, S* __restrict to) const {
+    if (columns == nullptr) {
+      for (int64_t i = 0; i < count; ++i) to[i] = Of(from[i], of_row);
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        to[i] = Of(from[i], of_row * columns[i]);
+      }
+    }
+  }
+
+  S scale;
+  S least;
+  S factor;
+};
+
 }  // namespace
 
 void ScaleMoments(DType dtype, double factor, std::byte* values,
@@ -184,30 +211,20 @@ void WriteUpdate(const MatrixElements& elements, const std::byte* rows,
                  const std::byte* columns, double least, double factor,
                  std::byte* update, ThreadPool* pool) {
   WithTypes(elements.dtype, [&]<typename T, typename S>(T, S) {
-    const S scale = static_cast<S>(elements.scale);
-    const S low = static_cast<S>(least * least);
-    const S times = static_cast<S>(factor);
-    const auto write_row = [&](int64_t r) {
-      const Row row(elements, r);
-      const S of_row = As<S>(rows)[r];
-      const T* const from = As<T>(elements.values) + row.begin;
-      S* const to = As<S>(update) + row.begin;
-      const auto write = [&](int64_t i, S moment) {
-        to[i] =
-            Scaled(from[i], scale) / std::sqrt(std::max(moment, low)) * times;
-      };
-      const int64_t count = row.end - row.begin;
-      if (columns == nullptr) {
-        for (int64_t i = 0; i < count; ++i) write(i, of_row);
-        return;
+    const Update<S> numbers = {static_cast<S>(elements.scale),
+                               static_cast<S>(least * least),
+                               static_cast<S>(factor)};
+    const auto write = [&](int64_t first, int64_t end) {
+      for (int64_t r = first; r < end; ++r) {
+        const Row row(elements, r);
+        numbers.WriteRow(
+            As<T>(elements.values) + row.begin, row.end - row.begin,
+            As<S>(rows)[r],
+            columns == nullptr ? nullptr : As<S>(columns) + row.column,
+            As<S>(update) + row.begin);
       }
-      const S* const of_columns = As<S>(columns) + row.column;
-      for (int64_t i = 0; i < count; ++i) write(i, of_row * of_columns[i]);
     };
-    ForEachPart(pool, RowsOf(elements), elements.width,
-                [&](int64_t first, int64_t end) {
-                  for (int64_t r = first; r < end; ++r) write_row(r);
-                });
+    ForEachPart(pool, RowsOf(elements), elements.width, write);
   });
 }
 

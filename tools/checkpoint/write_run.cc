@@ -22,10 +22,10 @@
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/cli/records.h"
 #include "tools/model_files/llama_names.h"
-#include "tools/train/checkpoint/moment_tensors.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/model/hidden_matrices.h"
+#include "tools/train/model/moment_tensors.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/shard_file.h"
@@ -246,8 +246,12 @@ void AddMoments(const model_files::ModelConfig& config, Stage& stage) {
   for (size_t i = 0; i < weights; ++i) {
     if (stage.is_frozen[i]) continue;
     const HeldTensor& weight = stage.tensors[i];
-    stage.tensors.push_back(train::MomentsOf(
-        weight, train::MatricesOf(weight.name, weight.shape[0], config)));
+    train::MomentTensor moments = train::MomentsOf(
+        {weight.name, weight.shape, weight.rows, weight.columns},
+        train::MatricesOf(weight.name, weight.shape[0], config));
+    stage.tensors.push_back({.name = std::move(moments.name),
+                             .shape = {moments.size},
+                             .rows = std::move(moments.rows)});
     stage.is_frozen.push_back(true);
     stage.groups.push_back(stage.groups[i]);
   }

@@ -10,8 +10,7 @@
 #include "base/status_macros.h"
 #include "collectives/operation/operation.h"
 #include "offload/optimizer/gradient_statistics.h"
-#include "tools/train/checkpoint/held_tensor.h"
-#include "tools/train/checkpoint/moment_tensors.h"
+#include "tools/train/model/moment_tensors.h"
 #include "zero3/state/state_operations.h"
 
 namespace tessera::train {

@@ -23,7 +23,8 @@
 // Vectors have a moment v for each element.
 //
 // The moments of a weight are a frozen parameter of the same state, so that
-// they are sharded, offloaded and saved as weights are. The ranks never
+// they are sharded (below stage 3 every rank has all of them), offloaded and
+// saved as weights are. The ranks never
 // exchange gradients or weights: each adds the squares of the elements that it
 // owns to the moments of its own slices, and a step has two messages, each
 // summed over the shard ranks and then over the tensor ranks:

@@ -17,10 +17,9 @@
 #include "offload/optimizer/parameter_range.h"
 #include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/layers/tensor_group.h"
-#include "tools/train/checkpoint/held_tensor.h"
-#include "tools/train/checkpoint/moment_tensors.h"
 #include "tools/train/model/adafactor.h"
 #include "tools/train/model/hidden_matrices.h"
+#include "tools/train/model/moment_tensors.h"
 #include "tools/train/model/muon.h"
 #include "zero3/state/state_device.h"
 
@@ -193,15 +192,15 @@ absl::Status ShardedModel::AddMoments(const MatrixUpdateOptions& matrices) {
     for (size_t i = 0; i < weights; ++i) {
       const tensor_parallel::Parameter& weight = *part.parameters[i];
       if (!weight.trainable()) continue;
-      HeldTensor held = MomentsOf(
-          HeldTensorOf(weight),
+      MomentTensor held = MomentsOf(
+          {weight.name(), weight.shape(), weight.rows(), weight.columns()},
           MatricesOf(weight.name(), weight.shape()[0], matrices.model));
       TESSERA_ASSIGN_OR_RETURN(
           tensor_parallel::Parameter created,
           tensor_parallel::Parameter::Create(
               group,
               {.name = std::move(held.name),
-               .shape = std::move(held.shape),
+               .shape = {held.size},
                .rows = std::move(held.rows),
                .trainable = false,
                .expert_parallel = weight.expert_parallel(),

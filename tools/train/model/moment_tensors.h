@@ -1,25 +1,29 @@
 // The tensors in which Adafactor keeps its second moments: one for each weight,
 // held by ranks as the weight is, so that checkpoints restore it on any mesh.
 //
-//   const HeldTensor held = HeldTensorOf(weight);
-//   const auto matrices = MatricesOf(held.name, held.shape[0], model);
-//   const HeldTensor moments = MomentsOf(held, matrices);
+//   const auto matrices =
+//       MatricesOf(weight.name(), weight.shape()[0], model);
+//   const MomentTensor moments =
+//       MomentsOf({weight.name(), weight.shape(), weight.rows(),
+//                  weight.columns()},
+//                 matrices);
 //
 // The moments of a vector are those of its elements. The moments of a matrix
 // [rows, columns] that consists of n matrices are `rows` moments of rows, then
 // n * columns moments of the columns of each. A rank holds the moments of the
 // rows and columns of which it holds elements.
-#ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_MOMENT_TENSORS_H_
-#define TESSERA_TOOLS_TRAIN_CHECKPOINT_MOMENT_TENSORS_H_
+#ifndef TESSERA_TOOLS_TRAIN_MODEL_MOMENT_TENSORS_H_
+#define TESSERA_TOOLS_TRAIN_MODEL_MOMENT_TENSORS_H_
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/model_config.h"
-#include "tools/train/checkpoint/held_tensor.h"
 
 namespace tessera::train {
 
@@ -35,10 +39,24 @@ inline bool IsMoments(std::string_view name) {
 std::vector<tensor_parallel::IndexRange> MatricesOf(
     std::string_view name, int64_t rows, const model_files::ModelConfig& model);
 
-// The moments of the part `weight` that a rank holds.
-HeldTensor MomentsOf(const HeldTensor& weight,
-                     std::span<const tensor_parallel::IndexRange> matrices);
+// The part of a weight that a rank holds, as Parameter has it.
+struct HeldWeight {
+  std::string_view name;
+  std::span<const int64_t> shape;
+  std::span<const tensor_parallel::ParameterRows> rows;
+  tensor_parallel::IndexRange columns;
+};
+
+// A vector: the whole size, and the ranges that a rank holds.
+struct MomentTensor {
+  std::string name = "";
+  int64_t size = 0;
+  std::vector<tensor_parallel::ParameterRows> rows = {};
+};
+
+MomentTensor MomentsOf(const HeldWeight& weight,
+                       std::span<const tensor_parallel::IndexRange> matrices);
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_CHECKPOINT_MOMENT_TENSORS_H_
+#endif  // TESSERA_TOOLS_TRAIN_MODEL_MOMENT_TENSORS_H_

@@ -1,4 +1,4 @@
-#include "tools/train/checkpoint/moment_tensors.h"
+#include "tools/train/model/moment_tensors.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -44,7 +44,7 @@ IndexRange Overlap(const IndexRange& a, const IndexRange& b) {
 
 // The moments of columns of a matrix: held by every rank with elements of it,
 // first by the one with its first row.
-void AddColumns(const HeldTensor& weight, const IndexRange& matrix,
+void AddColumns(const HeldWeight& weight, const IndexRange& matrix,
                 int64_t begin, std::vector<ParameterRows>& moments) {
   bool is_held = false, is_first = false;
   for (const ParameterRows& held : weight.rows) {
@@ -77,15 +77,15 @@ std::vector<IndexRange> MatricesOf(std::string_view name, int64_t rows,
   return matrices;
 }
 
-HeldTensor MomentsOf(const HeldTensor& weight,
-                     std::span<const IndexRange> matrices) {
+MomentTensor MomentsOf(const HeldWeight& weight,
+                       std::span<const IndexRange> matrices) {
   const bool is_factored = weight.shape.size() == 2;
   const int64_t rows = weight.shape[0];
   const int64_t columns = is_factored ? weight.shape[1] : 0;
-  HeldTensor moments = {
+  MomentTensor moments = {
       .name = absl::StrCat(weight.name, kMomentsSuffix),
-      .shape = {rows + static_cast<int64_t>(matrices.size()) * columns}};
-  if (weight.width() > 0) {
+      .size = rows + static_cast<int64_t>(matrices.size()) * columns};
+  if (weight.columns.size() > 0) {
     for (const ParameterRows& held : weight.rows) {
       if (held.range.size() == 0) continue;
       moments.rows.push_back(

@@ -68,35 +68,45 @@ absl::Status Adafactor::AddWeight(const tp::Parameter& parameter,
   }
   const std::span<const tp::IndexRange> own = std::span(matrices).subspan(
       static_cast<size_t>(first), static_cast<size_t>(count));
+  dtype_ = tp::GradientDType(parameter.dtype());
+  const size_t index = matrices_.size();
+  MomentPlaces places = AddMatrices(parameter, own, ids.weight);
+  // The moments of columns follow those of all rows, also of other experts.
+  const int64_t columns =
+      matrices_[index].is_factored ? matrices_[index].columns : 0;
+  places.of_columns -= rows + first * columns;
+  AddPieces(parameter, index, own, ids.weight);
+  AddOwnedMoments(moments, ids.moments, rows, places);
+  return absl::OkStatus();
+}
+
+// Returns the places of the first row's index and of the columns.
+Adafactor::MomentPlaces Adafactor::AddMatrices(
+    const tp::Parameter& parameter, std::span<const tp::IndexRange> matrices,
+    zero3::ParameterId id) {
   const bool is_factored = parameter.shape().size() == 2;
   const int64_t columns = is_factored ? parameter.shape()[1] : 1;
-  const int64_t rows_at = message_elements_;
-  const int64_t columns_at = rows_at + own.back().end - own.front().begin;
-  const size_t index = matrices_.size();
-  message_elements_ = columns_at;
-  for (const tp::IndexRange& matrix : own) {
-    matrices_.push_back({.id = ids.weight,
+  const MomentPlaces places = {
+      .of_rows = message_elements_ - matrices.front().begin,
+      .of_columns =
+          message_elements_ + matrices.back().end - matrices.front().begin};
+  message_elements_ = places.of_columns;
+  for (const tp::IndexRange& matrix : matrices) {
+    matrices_.push_back({.id = id,
                          .rows = matrix.size(),
                          .columns = columns,
                          .is_factored = is_factored,
-                         .rows_at = rows_at + matrix.begin - own.front().begin,
+                         .rows_at = places.of_rows + matrix.begin,
                          .columns_at = message_elements_});
     if (is_factored) message_elements_ += columns;
   }
-  dtype_ = tp::GradientDType(parameter.dtype());
-
-  OwnedWeight weight = {.id = ids.weight};
-  AddPieces(parameter, index, own, weight);
-  if (!weight.pieces.empty()) weights_.push_back(std::move(weight));
-  AddOwnedMoments(moments, ids.moments, rows,
-                  {rows_at - own.front().begin,
-                   columns_at - rows - first * (is_factored ? columns : 0)});
-  return absl::OkStatus();
+  return places;
 }
 
 void Adafactor::AddPieces(const tp::Parameter& parameter, size_t first,
                           std::span<const tp::IndexRange> matrices,
-                          OwnedWeight& weight) {
+                          zero3::ParameterId id) {
+  OwnedWeight weight = {.id = id};
   const zero3::Extent extent =
       layout_.ExtentOf(topology::Rank(shard_rank_), weight.id);
   const int64_t width = parameter.columns().size();
@@ -123,6 +133,7 @@ void Adafactor::AddPieces(const tp::Parameter& parameter, size_t first,
     }
     at += held.range.size() * width;
   }
+  if (!weight.pieces.empty()) weights_.push_back(std::move(weight));
 }
 
 void Adafactor::AddOwnedMoments(const tp::Parameter& moments,

@@ -141,7 +141,11 @@ class Adafactor final : public zero3::MatrixUpdates {
                          const Trained& ids);
   void AddPieces(const tensor_parallel::Parameter& parameter, size_t first,
                  std::span<const tensor_parallel::IndexRange> matrices,
-                 OwnedWeight& weight);
+                 zero3::ParameterId id);
+  MomentPlaces AddMatrices(
+      const tensor_parallel::Parameter& parameter,
+      std::span<const tensor_parallel::IndexRange> matrices,
+      zero3::ParameterId id);
   void AddOwnedMoments(const tensor_parallel::Parameter& moments,
                        zero3::ParameterId id, int64_t rows,
                        const MomentPlaces& places);

@@ -239,9 +239,10 @@ TEST(ReshardRunTest, KeepsExistingFiles) {
 }
 
 // The resharded state equals the state that ranks of the other mesh write.
-TEST(ReshardRunTest, LionAndMatricesOfMuonKeepTheirOneMoment) {
+TEST(ReshardRunTest, OptimizersKeepTheirMoments) {
   for (const auto kind :
-       {zero3::OptimizerKind::kLion, zero3::OptimizerKind::kMuon}) {
+       {zero3::OptimizerKind::kLion, zero3::OptimizerKind::kMuon,
+        zero3::OptimizerKind::kAdafactor}) {
     RunOptions options = With(SmallRun(), {.pp = 2}, 1);
     options.state.optimizer = kind;
     const std::string name = IdentityOf(options).optimizer;

@@ -25,6 +25,7 @@
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/model/hidden_matrices.h"
+#include "tools/train/model/moment_tensors.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/shard_file.h"
@@ -197,8 +198,8 @@ bool IsOfExperts(LlamaPart part) {
 // The tensors of a part of the checkpoint.
 struct Stage {
   std::vector<HeldTensor> tensors = {};
-  std::vector<LlamaPart> parts = {};  // By tensor.
-  std::vector<int64_t> groups = {};   // By tensor; used together.
+  std::vector<bool> is_frozen = {};  // By tensor.
+  std::vector<int64_t> groups = {};  // By tensor; used together.
 };
 
 // The layers of a stage. A part of a checkpoint contains only its experts,
@@ -219,7 +220,7 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
   const auto add = [&](LlamaPart part, int64_t layer = -1) {
     if (!(IsOfExperts(part) ? place.has_experts : place.has_others)) return;
     stage.tensors.push_back(rank.Of(part, layer, place.experts));
-    stage.parts.push_back(part);
+    stage.is_frozen.push_back(part == LlamaPart::kRouterBias);
     stage.groups.push_back(group);
   };
   if (place.is_first) {
@@ -239,11 +240,28 @@ Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
   return stage;
 }
 
+// Appends the moments of Adafactor.
+void AddMoments(const model_files::ModelConfig& config, Stage& stage) {
+  const size_t weights = stage.tensors.size();
+  for (size_t i = 0; i < weights; ++i) {
+    if (stage.is_frozen[i]) continue;
+    const HeldTensor& weight = stage.tensors[i];
+    train::MomentTensor moments = train::MomentsOf(
+        {weight.name, weight.shape, weight.rows, weight.columns},
+        train::MatricesOf(weight.name, weight.shape[0], config));
+    stage.tensors.push_back({.name = std::move(moments.name),
+                             .shape = {moments.size},
+                             .rows = std::move(moments.rows)});
+    stage.is_frozen.push_back(true);
+    stage.groups.push_back(stage.groups[i]);
+  }
+}
+
 absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
                                                const CheckpointPlan& plan) {
   zero3::ModelParameters::Builder builder;
   for (size_t i = 0; i < stage.tensors.size(); ++i) {
-    const bool is_frozen = stage.parts[i] == LlamaPart::kRouterBias;
+    const bool is_frozen = stage.is_frozen[i];
     builder.Add({.name = stage.tensors[i].name,
                  .shape = stage.tensors[i].held_shape(),
                  .dtype = is_frozen ? tensor_parallel::GradientDType(plan.dtype)
@@ -258,6 +276,9 @@ absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
 
 absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
                                      int64_t ranks, std::string name) {
+  if (plan.identity.optimizer == "adafactor") {
+    AddMoments(plan.identity.model, stage);
+  }
   TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters model,
                            ModelOf(stage, plan));
   TESSERA_ASSIGN_OR_RETURN(

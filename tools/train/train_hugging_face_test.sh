@@ -71,6 +71,7 @@ expect_same models/base cp2 context --zero=2
 expect_same models/base dp2 adapters --lora_rank=4 --engine=in_process
 expect_same models/base dp2,tp2 quantized --lora_rank=4 --base_weights=nf4 --engine=in_process
 [ "$(losses begun-quantized)" != "$(losses begun-adapters)" ] || fail "--base_weights=nf4 changes nothing"
+expect_same models/base dp2,tp2 adafactor --optimizer=adafactor --engine=in_process
 expect_same models/base dp2 muon --optimizer=muon --engine=in_process --device=emulated
 [ "$(losses begun-whole)" != "$(losses begun-adapters)" ] || fail "adapters change nothing"
 "$train" $small --init_from=models/base --mesh=tp2 --steps=2 --run_dir=verified --verify >out 2>err || fail "--verify: $(cat err)"

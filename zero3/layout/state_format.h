@@ -68,8 +68,8 @@ struct MomentKinds {
 
   offload::MomentFormat format;
   // Two for AdamW and Muon, one (the first moment) for Lion and SGD with
-  // momentum, 0 for SGD without. Parameters that Muon orthogonalizes have at
-  // most the first.
+  // momentum, 0 for SGD without and Adafactor. Parameters that Muon
+  // orthogonalizes have at most the first.
   int64_t count;
 
   // "2 of f32".

@@ -75,7 +75,7 @@ absl::StatusOr<Int8Sources> SourcesOf(op::Sources sources) {
 // The state that the kernels of one queue share.
 struct CudaBackend {
   KernelStream stream;
-  Scratch terms;  // Of Measure.
+  Scratch terms;  // Of Measure and SumSquares.
 };
 
 int64_t ElementsOf(DType dtype, size_t bytes) {
@@ -124,6 +124,38 @@ absl::Status Run(CudaBackend& cuda, const op::OptimizerStep& call) {
   offload::TESSERA_KERNELS::LaunchStep(
       cuda.stream, offload::JobOf(call.prepared, call.range, 0,
                                   call.range.parameter.size()));
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::Scale& call) {
+  LaunchScale(cuda.stream, call.values.dtype(), call.factor, call.values.data(),
+              call.values.size());
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::SumSquares& call) {
+  const MatrixElements elements = ElementsOf(call);
+  const int64_t numbers = call.columns.empty() ? 0 : GroupSums(elements);
+  TESSERA_ASSIGN_OR_RETURN(
+      std::byte* const sums,
+      cuda.terms.Take(static_cast<size_t>(numbers) * sizeof(double)));
+  LaunchSumSquares(cuda.stream, elements, call.row_weight, call.rows.data(),
+                   call.column_weight, call.columns.data(),
+                   reinterpret_cast<double*>(sums));
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::DivideByMean& call) {
+  LaunchDivideByMean(cuda.stream, call.rows.dtype(), call.rows.data(),
+                     call.rows.size(), call.least, call.columns.data(),
+                     call.columns.size());
+  return absl::OkStatus();
+}
+
+absl::Status Run(CudaBackend& cuda, const op::FactoredUpdate& call) {
+  LaunchUpdate(cuda.stream, ElementsOf(call), call.rows.data(),
+               call.columns.data(), call.least, call.factor,
+               call.update.data());
   return absl::OkStatus();
 }
 

@@ -56,14 +56,18 @@ absl::Status OptimizerShard::CreateGroup(const ParameterRates& rates) {
     return absl::OkStatus();
   }
   const offload::AdamWOptions& adamw = options_.adamw;
-  TESSERA_ASSIGN_OR_RETURN(group.optimizer, CreateWith(rates, pool_, adamw));
-  if (options_.optimizer != OptimizerKind::kMuon) return absl::OkStatus();
+  if (options_.optimizer != OptimizerKind::kAdafactor) {
+    TESSERA_ASSIGN_OR_RETURN(group.optimizer, CreateWith(rates, pool_, adamw));
+  }
+  if (!options_.UpdatesMatrices()) return absl::OkStatus();
   const offload::SgdOptions matrices = {
       .learning_rate = adamw.learning_rate,
       .weight_decay = adamw.weight_decay,
       .decay = offload::WeightDecay::kDecoupled};
+  const std::string_view name =
+      options_.optimizer == OptimizerKind::kMuon ? "Muon" : "Adafactor";
   TESSERA_ASSIGN_OR_RETURN(group.matrices, CreateWith(rates, pool_, matrices),
-                           Annotate(_, "Muon"));
+                           Annotate(_, name));
   return absl::OkStatus();
 }
 
@@ -101,9 +105,11 @@ OptimizerShard::OptimizerShard(const StateContext& context,
     }
     owned_.push_back(extent.parameter);
   }
-  const auto matrices = std::stable_partition(
-      owned_.begin(), owned_.end(),
-      [&](ParameterId id) { return !context.model()[id].spec.orthogonalized; });
+  const bool is_adafactor = options.optimizer == OptimizerKind::kAdafactor;
+  const auto matrices =
+      std::stable_partition(owned_.begin(), owned_.end(), [&](ParameterId id) {
+        return !is_adafactor && !context.model()[id].spec.orthogonalized;
+      });
   elementwise_ = static_cast<size_t>(matrices - owned_.begin());
 }
 
@@ -149,7 +155,10 @@ absl::Status OptimizerShard::SetLearningRate(double learning_rate) {
       TESSERA_RETURN_IF_ERROR(group.matrices->SetLearningRate(rate));
     }
     TESSERA_RETURN_IF_ERROR(std::visit(
-        [&](const auto& optimizer) { return optimizer->SetLearningRate(rate); },
+        [&](const auto& optimizer) {
+          return optimizer == nullptr ? absl::OkStatus()
+                                      : optimizer->SetLearningRate(rate);
+        },
         group.optimizer));
   }
   return absl::OkStatus();
@@ -396,20 +405,56 @@ absl::Status MatrixShards::WriteDirection(ParameterId id, int64_t begin,
 
 absl::Status MatrixShards::Apply(ParameterId id, int64_t begin,
                                  const offload::ConstTypedSpan& update) {
-  const int64_t first = begin - shard_.context_.OwnExtent(id).begin;
-  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
-                           shard_.OpenWeights(id, "update a matrix"));
-  range.begin = begin;
-  for (offload::TypedSpan* const weights : {&range.parameter, &range.copy}) {
-    if (weights->empty()) continue;
-    *weights = {weights->At(first), weights->dtype(), update.size()};
+  TESSERA_ASSIGN_OR_RETURN(const offload::ParameterRange weights,
+                           OpenWeights(id));
+  TESSERA_RETURN_IF_ERROR(ApplyTo(weights, id, begin - weights.begin, update));
+  return CloseWeights(id, /*changed=*/true);
+}
+
+double MatrixShards::LearningRateOf(ParameterId id) const {
+  return shard_.GroupOf(id).matrices->options().learning_rate;
+}
+
+ThreadPool* MatrixShards::pool() const { return shard_.pool_.get(); }
+
+absl::StatusOr<offload::ConstTypedSpan> MatrixShards::OpenGradient(
+    ParameterId id) {
+  return shard_.gradients_.OpenForStep(id);
+}
+
+absl::Status MatrixShards::CloseGradient(ParameterId id) {
+  return shard_.gradients_.CloseAfterStep(id);
+}
+
+absl::StatusOr<offload::ParameterRange> MatrixShards::OpenWeights(
+    ParameterId id) {
+  return shard_.OpenWeights(id, "update a matrix");
+}
+
+absl::Status MatrixShards::CloseWeights(ParameterId id, bool changed) {
+  TESSERA_RETURN_IF_ERROR(shard_.Close(StatePart::kMaster, id, changed));
+  return shard_.weights_.CloseOwn(id, changed);
+}
+
+absl::Status MatrixShards::ApplyTo(const offload::ParameterRange& weights,
+                                   ParameterId id, int64_t first,
+                                   const offload::ConstTypedSpan& update) {
+  offload::ParameterRange range = weights;
+  range.begin += first;
+  for (offload::TypedSpan* const part : {&range.parameter, &range.copy}) {
+    if (part->empty()) continue;
+    *part = {part->At(first), part->dtype(), update.size()};
   }
   range.gradient = update;
-  TESSERA_RETURN_IF_ERROR(
-      shard_.ops().Step(*shard_.GroupOf(id).matrices, step_, {}, range));
-  TESSERA_RETURN_IF_ERROR(
-      shard_.Close(StatePart::kMaster, id, /*changed=*/true));
-  return shard_.CloseValue(id);
+  return shard_.ops().Step(*shard_.GroupOf(id).matrices, step_, {}, range);
+}
+
+absl::StatusOr<offload::TypedSpan> MatrixShards::OpenFrozen(ParameterId id) {
+  return shard_.weights_.OpenOwn(id);
+}
+
+absl::Status MatrixShards::CloseFrozen(ParameterId id, bool changed) {
+  return shard_.weights_.CloseOwn(id, changed);
 }
 
 }  // namespace tessera::zero3

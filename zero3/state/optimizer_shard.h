@@ -1,5 +1,5 @@
 // OptimizerShard: the optimizer's state of a rank and its step; MatrixUpdates:
-// Muon's updates of whole matrices.
+// updates that depend on whole matrices, of Muon and Adafactor.
 #ifndef TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 
@@ -51,7 +51,8 @@ class OptimizerShard;
 //        - learning_rate * update(g + momentum * m)
 //
 // where `update` needs the whole matrix, regardless of which ranks own its
-// elements.
+// elements. Adafactor's updates need statistics of it: WriteDirection is not
+// used, the gradients are read and the moments kept by the caller.
 class MatrixShards {
  public:
   const StateLayout& layout() const;
@@ -68,6 +69,28 @@ class MatrixShards {
   absl::Status Apply(ParameterId id, int64_t begin,
                      const offload::ConstTypedSpan& update);
 
+  // For Adafactor.
+  int64_t step() const { return step_; }
+  // The factor of gradients.
+  double gradient_scale() const { return scale_.unscale * scale_.clip_factor; }
+  double LearningRateOf(ParameterId id) const;
+  // The threads that step on the host.
+  ThreadPool* pool() const;
+  // Opens the reduced gradients of the elements that this rank owns, at least
+  // one, until CloseGradient.
+  absl::StatusOr<offload::ConstTypedSpan> OpenGradient(ParameterId id);
+  absl::Status CloseGradient(ParameterId id);
+  // The same for the weights: sets the range's parameter (the master weights if
+  // there are any) and copy.
+  absl::StatusOr<offload::ParameterRange> OpenWeights(ParameterId id);
+  absl::Status CloseWeights(ParameterId id, bool changed);
+  // Apply for open weights and elements [first, first + update.size()) of them.
+  absl::Status ApplyTo(const offload::ParameterRange& weights, ParameterId id,
+                       int64_t first, const offload::ConstTypedSpan& update);
+  // The same for the values of a frozen parameter.
+  absl::StatusOr<offload::TypedSpan> OpenFrozen(ParameterId id);
+  absl::Status CloseFrozen(ParameterId id, bool changed);
+
  private:
   friend class OptimizerShard;
 
@@ -80,15 +103,15 @@ class MatrixShards {
   const offload::StepScale scale_;
 };
 
-// Converts the directions of whole matrices into updates. The caller of
+// Updates matrices. The caller of
 // ShardedState implements it, because matrices may be sharded over more ranks
 // than the state's.
 class MatrixUpdates {
  public:
   virtual ~MatrixUpdates() = default;
 
-  // A collective of all ranks that hold parts of the matrices: writes each
-  // direction once, then applies each update once.
+  // A collective of all ranks that hold parts of the matrices: applies an
+  // update to each element once.
   virtual absl::Status Run(MatrixShards& shards) = 0;
 };
 
@@ -173,8 +196,8 @@ class OptimizerShard {
   // The parameters with the same rates.
   struct Group {
     ParameterRates rates;
-    Optimizer optimizer;
-    // For the weights of orthogonalized parameters; null unless kMuon.
+    Optimizer optimizer;  // Null for kAdafactor.
+    // For MatrixUpdates; null without them.
     std::unique_ptr<offload::Sgd> matrices;
   };
 
@@ -240,8 +263,8 @@ class OptimizerShard {
   // The device that steps: the host, or that of `context_`.
   const StateDevice device_;
   // The trainable parameters with a slot on this rank, in the order of slots:
-  // first the parameters that are updated elementwise, then the orthogonalized
-  // ones.
+  // first the parameters that are updated elementwise, then those of
+  // MatrixUpdates.
   std::vector<ParameterId> owned_;
   size_t elementwise_ = 0;  // The number that are updated elementwise.
   // For each of kOptimizerParts, by id.

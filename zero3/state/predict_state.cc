@@ -39,8 +39,8 @@ absl::Status RunStep(const ModelParameters& model, ShardedState& state) {
     TESSERA_RETURN_IF_ERROR(state.Release(model.group(i)));
   }
   NoMatrixUpdates none;
-  const bool is_muon = state.options().optimizer == OptimizerKind::kMuon;
-  return state.Step(is_muon ? &none : nullptr).status();
+  return state.Step(state.options().UpdatesMatrices() ? &none : nullptr)
+      .status();
 }
 
 }  // namespace

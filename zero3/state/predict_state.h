@@ -26,9 +26,9 @@ namespace tessera::zero3 {
 // memory as ShardedState::usage() counts them after the step: `current` is held
 // between steps, `peak` also during a step.
 //
-// The queue, operations, budget and key prefix of `options` are ignored. Muon's
-// matrices are assumed to be updated without further memory. InvalidArgument if
-// the model has no parameters, there is no such rank, the options are invalid
+// The queue, operations, budget and key prefix of `options` are ignored.
+// MatrixUpdates are assumed to need no further memory. InvalidArgument if the
+// model has no parameters, there is no such rank, the options are invalid
 // (CheckOptions), or state is in tiers, whose memory is not this rank's.
 absl::StatusOr<offload::Usage> PredictState(
     const ModelParameters& model, const ShardedStateOptions& options,

@@ -287,11 +287,13 @@ absl::StatusOr<UpdateReport> ShardedState::StepMeasured(
     return absl::FailedPreconditionError(
         "StepMeasured of gradients that were not measured; call Measure first");
   }
-  if ((matrices == nullptr) != (options_.optimizer != OptimizerKind::kMuon)) {
+  if ((matrices == nullptr) == options_.UpdatesMatrices()) {
     return absl::FailedPreconditionError(
         matrices == nullptr
-            ? "a step of Muon without MatrixUpdates; give the step one"
-            : "a step with MatrixUpdates, which only Muon takes; give none");
+            ? "a step of Muon or Adafactor without MatrixUpdates; give the "
+              "step one"
+            : "a step with MatrixUpdates, which only Muon and Adafactor take; "
+              "give none");
   }
   absl::StatusOr<UpdateReport> report = UpdateWeights(of_model, matrices);
   TESSERA_RETURN_IF_ERROR(AbortOnError(report.status()));

@@ -152,8 +152,9 @@ class ShardedState {
 
   // Runs the optimizer with the gradients of this step. FailedPrecondition on
   // every rank, naming a rank and a parameter, if a gradient was not reduced
-  // (unless options.allow_unused). OptimizerKind::kMuon requires `matrices`, a
-  // collective whose ranks may differ from those of the state's groups.
+  // (unless options.allow_unused). `matrices`, a collective whose
+  // ranks may differ from those of the state's groups, is required if and only
+  // if options.UpdatesMatrices().
   absl::StatusOr<UpdateReport> Step(MatrixUpdates* matrices = nullptr);
 
   // The two parts of Step, for a model whose state is several ShardedStates

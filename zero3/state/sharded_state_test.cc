@@ -333,6 +333,31 @@ TEST(ShardedStateTest, MatricesOfMuonHaveOneMoment) {
             4 * (2 * trained - matrices));
 }
 
+TEST(ShardedStateTest, RefusesInvalidOptionsOfAdafactor) {
+  ToyOptions options = Options(3, 1);
+  options.state.optimizer = OptimizerKind::kAdafactor;
+  const auto refused = [&](const AdafactorNumbers& numbers,
+                           std::string_view message) {
+    options.state.adafactor = numbers;
+    EXPECT_THAT(
+        Train(options)[0].status(),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  refused({.beta2_decay = 0.5}, "Adafactor: beta2_decay is 0.5");
+  refused({.epsilon2 = -1}, "Adafactor: epsilon2 is -1");
+  refused({.threshold = 0.5}, "Adafactor: threshold is 0.5");
+  offload::HostTier tier(
+      std::make_shared<offload::Accounting>("host", 1 << 20));
+  options.state.optimizer_tier = &tier;
+  options.state.optimizer_on_host = true;
+  refused({}, "optimizer_on_host with Adafactor");
+  options.state.optimizer_tier = nullptr;
+  options.state.optimizer_on_host = {};
+  EXPECT_THAT(Train(options)[0].status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("Adafactor without MatrixUpdates")));
+}
+
 TEST(ShardedStateTest, RefusesMuonWhereMatricesAreCut) {
   ToyOptions options = Options(3, 1);
   options.state.optimizer = OptimizerKind::kMuon;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -173,6 +174,132 @@ __global__ void __launch_bounds__(kThreads)
   EncodeFour(place, sum, encoded);
 }
 
+// Elements of a matrix, in the types of a kernel.
+template <typename T, typename S>
+struct Elements {
+  explicit Elements(const MatrixElements& of)
+      : values(reinterpret_cast<const T*>(of.values)),
+        count(of.count),
+        offset(of.offset),
+        width(of.width),
+        scale(static_cast<S>(of.scale)) {}
+
+  int64_t rows() const { return (offset + count + width - 1) / width; }
+  int64_t groups() const { return (rows() + kRowsOfGroup - 1) / kRowsOfGroup; }
+  __device__ S At(int64_t i) const { return Widened(values[i]) * scale; }
+  __device__ double SquareAt(int64_t i) const {
+    const double x = At(i);
+    return x * x;
+  }
+
+  const T* values;
+  int64_t count;
+  int64_t offset;
+  int64_t width;
+  S scale;
+};
+
+template <typename S>
+__device__ void AddTo(S& moment, double weight, double sum) {
+  moment = static_cast<S>(static_cast<double>(moment) + weight * sum);
+}
+
+// A warp for each row.
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads)
+    RowsKernel(const Elements<T, S> elements, int64_t row_count, double weight,
+               S* rows) {
+  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  if (row >= row_count) return;
+  const int64_t first = row * elements.width - elements.offset;
+  const int64_t begin = first < 0 ? 0 : first;
+  const int64_t end = first + elements.width < elements.count
+                          ? first + elements.width
+                          : elements.count;
+  double sum = 0;
+  for (int64_t i = begin + lane; i < end; i += kWarp) {
+    sum = sum + elements.SquareAt(i);
+  }
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    sum = sum + __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  if (lane == 0) AddTo(rows[row], weight, sum);
+}
+
+// A thread for each column of each group of rows: sums[group][column].
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads)
+    GroupsKernel(const Elements<T, S> elements, int64_t numbers, double* sums) {
+  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at >= numbers) return;
+  const int64_t group = at / elements.width;
+  int64_t i = group * kRowsOfGroup * elements.width + at % elements.width -
+              elements.offset;
+  double sum = 0;
+  for (int64_t row = 0; row < kRowsOfGroup; ++row, i += elements.width) {
+    if (i >= 0 && i < elements.count) sum = sum + elements.SquareAt(i);
+  }
+  sums[at] = sum;
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kThreads)
+    ColumnsKernel(const double* sums, int64_t groups, int64_t width,
+                  double weight, S* columns) {
+  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (column >= width) return;
+  double sum = 0;
+  for (int64_t group = 0; group < groups; ++group) {
+    sum = sum + sums[group * width + column];
+  }
+  AddTo(columns[column], weight, sum);
+}
+
+// One block.
+template <typename S>
+__global__ void __launch_bounds__(kMeanLanes)
+    DivideByMeanKernel(const S* rows, int64_t row_count, double least,
+                       S* columns, int64_t column_count) {
+  TESSERA_SHARED(double, sums, kMeanLanes);
+  const auto lane = static_cast<int>(threadIdx.x);
+  double sum = 0;
+  for (int64_t i = lane; i < row_count; i += kMeanLanes) {
+    sum = sum + static_cast<double>(rows[i]);
+  }
+  sums[lane] = sum;
+  __syncthreads();
+  for (int distance = kMeanLanes / 2; distance > 0; distance /= 2) {
+    if (lane < distance) sums[lane] = sums[lane] + sums[lane + distance];
+    __syncthreads();
+  }
+  const double mean = sums[0] / static_cast<double>(row_count);
+  const S divisor = static_cast<S>(mean < least ? least : mean);
+  for (int64_t i = lane; i < column_count; i += kMeanLanes) {
+    columns[i] = columns[i] / divisor;
+  }
+}
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads)
+    UpdateKernel(const Elements<T, S> elements, const S* rows, const S* columns,
+                 S least, S factor, S* update) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= elements.count) return;
+  const int64_t at = elements.offset + i;
+  S moment = rows[at / elements.width];
+  if (columns != nullptr) moment = moment * columns[at % elements.width];
+  moment = moment < least ? least : moment;
+  update[i] = elements.At(i) / std::sqrt(moment) * factor;
+}
+
+template <typename S>
+__global__ void __launch_bounds__(kThreads)
+    ScaleKernel(S factor, S* values, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) values[i] = values[i] * factor;
+}
+
 struct Shape {
   unsigned grid;
   unsigned threads;
@@ -204,7 +331,70 @@ void WithType(DType dtype, const Function& run) {
   run(F16());
 }
 
+// The same with the type of moments: f64 for f64, otherwise f32.
+template <typename Function>
+void WithMoments(DType dtype, const Function& run) {
+  if (dtype == DType::kF64) return run(double(), double());
+  WithType(dtype, [&]<typename T>(T) { run(T(), float()); });
+}
+
+unsigned BlocksFor(int64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
 }  // namespace
+
+static_assert(kLanes == kWarp);
+
+void LaunchScale(KernelStream stream, DType dtype, double factor,
+                 std::byte* values, int64_t count) {
+  WithMoments(dtype, [&]<typename T, typename S>(T, S) {
+    Launch(ScaleKernel<S>, BlocksFor(count), kThreads, 0, stream,
+           static_cast<S>(factor), reinterpret_cast<S*>(values), count);
+  });
+}
+
+int64_t GroupSums(const MatrixElements& elements) {
+  return Elements<float, float>(elements).groups() * elements.width;
+}
+
+void LaunchSumSquares(KernelStream stream, const MatrixElements& elements,
+                      double row_weight, std::byte* rows, double column_weight,
+                      std::byte* columns, double* sums) {
+  WithMoments(elements.dtype, [&]<typename T, typename S>(T, S) {
+    const Elements<T, S> typed(elements);
+    Launch(RowsKernel<T, S>, BlocksFor(typed.rows() * kWarp), kThreads, 0,
+           stream, typed, typed.rows(), row_weight, reinterpret_cast<S*>(rows));
+    if (columns == nullptr) return;
+    const int64_t numbers = typed.groups() * typed.width;
+    Launch(GroupsKernel<T, S>, BlocksFor(numbers), kThreads, 0, stream, typed,
+           numbers, sums);
+    Launch(ColumnsKernel<S>, BlocksFor(typed.width), kThreads, 0, stream, sums,
+           typed.groups(), typed.width, column_weight,
+           reinterpret_cast<S*>(columns));
+  });
+}
+
+void LaunchDivideByMean(KernelStream stream, DType dtype, const std::byte* rows,
+                        int64_t row_count, double least, std::byte* columns,
+                        int64_t column_count) {
+  WithMoments(dtype, [&]<typename T, typename S>(T, S) {
+    Launch(DivideByMeanKernel<S>, 1, kMeanLanes, 0, stream,
+           reinterpret_cast<const S*>(rows), row_count, least,
+           reinterpret_cast<S*>(columns), column_count);
+  });
+}
+
+void LaunchUpdate(KernelStream stream, const MatrixElements& elements,
+                  const std::byte* rows, const std::byte* columns, double least,
+                  double factor, std::byte* update) {
+  WithMoments(elements.dtype, [&]<typename T, typename S>(T, S) {
+    Launch(UpdateKernel<T, S>, BlocksFor(elements.count), kThreads, 0, stream,
+           Elements<T, S>(elements), reinterpret_cast<const S*>(rows),
+           reinterpret_cast<const S*>(columns), static_cast<S>(least * least),
+           static_cast<S>(factor), reinterpret_cast<S*>(update));
+  });
+}
 
 void LaunchAdd(KernelStream stream, DType dtype, const std::byte* from,
                std::byte* to, int64_t count) {

@@ -1,6 +1,6 @@
-// The CUDA kernels of CudaStateOps: sums of gradients and int8 blocks, with the
-// same bits as Combine (collectives/reduction) and int8_blocks.h. All are
-// memory-bound.
+// The CUDA kernels of CudaStateOps: sums of gradients, int8 blocks and factored
+// moments, with the same bits as Combine (collectives/reduction), int8_blocks.h
+// and factored_moments.h. All are memory-bound.
 #ifndef TESSERA_ZERO3_STATE_STATE_KERNELS_H_
 #define TESSERA_ZERO3_STATE_STATE_KERNELS_H_
 
@@ -9,6 +9,7 @@
 
 #include "base/cuda/stream.h"
 #include "base/dtype/dtype.h"
+#include "zero3/state/factored_moments.h"
 
 namespace tessera::zero3::TESSERA_KERNELS {
 
@@ -32,6 +33,21 @@ void LaunchSumInt8(KernelStream stream, const Int8Sources& sources,
                    std::byte* values);
 void LaunchSumInt8Encoded(KernelStream stream, const Int8Sources& sources,
                           int64_t elements, std::byte* encoded);
+
+// The functions of factored_moments.h.
+void LaunchScale(KernelStream stream, DType dtype, double factor,
+                 std::byte* values, int64_t count);
+// `sums` has room for GroupSums(elements) numbers; unused without columns.
+int64_t GroupSums(const MatrixElements& elements);
+void LaunchSumSquares(KernelStream stream, const MatrixElements& elements,
+                      double row_weight, std::byte* rows, double column_weight,
+                      std::byte* columns, double* sums);
+void LaunchDivideByMean(KernelStream stream, DType dtype, const std::byte* rows,
+                        int64_t row_count, double least, std::byte* columns,
+                        int64_t column_count);
+void LaunchUpdate(KernelStream stream, const MatrixElements& elements,
+                  const std::byte* rows, const std::byte* columns, double least,
+                  double factor, std::byte* update);
 
 }  // namespace tessera::zero3::TESSERA_KERNELS
 

@@ -37,6 +37,36 @@ offload::BasicTypedSpan<Byte> At(const DeviceAddresses& at,
   return {at(span.data()), span.dtype(), span.size()};
 }
 
+// The rows that `count` elements from column `offset` on touch.
+int64_t RowsOf(int64_t count, int64_t offset, int64_t width) {
+  return (offset + count + width - 1) / width;
+}
+
+// OK if values and moments have matching types and sizes.
+absl::Status CheckFactored(const offload::ConstTypedSpan& values,
+                           int64_t offset, int64_t width,
+                           const offload::ConstTypedSpan& rows,
+                           const offload::ConstTypedSpan& columns) {
+  TESSERA_RETURN_IF_ERROR(offload::CheckGradient(values));
+  const DType dtype = StatisticsOf(values.dtype());
+  if (width < 1 || offset < 0 || offset >= width ||
+      rows.size() != RowsOf(values.size(), offset, width) ||
+      (!columns.empty() && columns.size() != width)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        values.size(), " elements from column ", offset, " of ", width,
+        ", with moments of ", rows.size(), " rows and ", columns.size(),
+        " columns; give those of all rows that they touch, and of all or no "
+        "columns"));
+  }
+  if (rows.dtype() != dtype || (!columns.empty() && columns.dtype() != dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("moments of ", DTypeName(rows.dtype()), " and ",
+                     DTypeName(columns.dtype()), " for ",
+                     DTypeName(values.dtype()), "; give ", DTypeName(dtype)));
+  }
+  return absl::OkStatus();
+}
+
 void MoveSources(const DeviceAddresses& at,
                  std::vector<std::span<const std::byte>>& kept,
                  op::Sources& sources) {
@@ -140,6 +170,73 @@ void OptimizerStep::MoveTo(const DeviceAddresses& at) {
   }
 }
 
+absl::Status Scale::Check(OperandChecker& check) const {
+  check.Accesses(Writes(values.data(), values.size_in_bytes()));
+  return values.dtype() == DType::kF32 || values.dtype() == DType::kF64
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrCat("a scale of ", DTypeName(values.dtype()),
+                                "; give f32 or f64"));
+}
+
+void Scale::MoveTo(const DeviceAddresses& at) { values = At(at, values); }
+
+absl::Status SumSquares::Check(OperandChecker& check) const {
+  check.Accesses(Reads(values.data(), values.size_in_bytes()))
+      .Accesses(Writes(rows.data(), rows.size_in_bytes()));
+  if (!columns.empty()) {
+    check.Accesses(Writes(columns.data(), columns.size_in_bytes()));
+  }
+  return CheckFactored(values, offset, width, rows, columns);
+}
+
+void SumSquares::MoveTo(const DeviceAddresses& at) {
+  values = At(at, values);
+  rows = At(at, rows);
+  columns = At(at, columns);
+}
+
+absl::Status DivideByMean::Check(OperandChecker& check) const {
+  check.Accesses(Reads(rows.data(), rows.size_in_bytes()))
+      .Accesses(Writes(columns.data(), columns.size_in_bytes()));
+  if (!rows.empty() && rows.dtype() == columns.dtype() &&
+      (rows.dtype() == DType::kF32 || rows.dtype() == DType::kF64)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the mean of ", rows.size(), " rows of ", DTypeName(rows.dtype()),
+      " for columns of ", DTypeName(columns.dtype()),
+      "; give at least one row, and f32 or f64 for both"));
+}
+
+void DivideByMean::MoveTo(const DeviceAddresses& at) {
+  rows = At(at, rows);
+  columns = At(at, columns);
+}
+
+absl::Status FactoredUpdate::Check(OperandChecker& check) const {
+  check.Accesses(Reads(values.data(), values.size_in_bytes()))
+      .Accesses(Reads(rows.data(), rows.size_in_bytes()))
+      .Accesses(Writes(update.data(), update.size_in_bytes()));
+  if (!columns.empty()) {
+    check.Accesses(Reads(columns.data(), columns.size_in_bytes()));
+  }
+  if (update.size() != values.size() || update.dtype() != rows.dtype()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an update of ", update.size(), " elements of ",
+        DTypeName(update.dtype()), " for ", values.size(), " with moments of ",
+        DTypeName(rows.dtype()), "; give equal ones"));
+  }
+  return CheckFactored(values, offset, width, rows, columns);
+}
+
+void FactoredUpdate::MoveTo(const DeviceAddresses& at) {
+  values = At(at, values);
+  rows = At(at, rows);
+  columns = At(at, columns);
+  update = At(at, update);
+}
+
 }  // namespace op
 
 namespace {
@@ -178,6 +275,30 @@ absl::Status Run(const op::Measure& call) {
 absl::Status Run(const op::OptimizerStep& call) {
   return offload::RunRanges(call.prepared, std::span(&call.range, 1),
                             *call.pool);
+}
+
+absl::Status Run(const op::Scale& call) {
+  ScaleMoments(call.values.dtype(), call.factor, call.values.data(),
+               call.values.size());
+  return absl::OkStatus();
+}
+
+absl::Status Run(const op::SumSquares& call) {
+  AddSquares(ElementsOf(call), call.row_weight, call.rows.data(),
+             call.column_weight, call.columns.data(), call.pool);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const op::DivideByMean& call) {
+  DivideByMean(call.rows.dtype(), call.rows.data(), call.rows.size(),
+               call.least, call.columns.data(), call.columns.size());
+  return absl::OkStatus();
+}
+
+absl::Status Run(const op::FactoredUpdate& call) {
+  WriteUpdate(ElementsOf(call), call.rows.data(), call.columns.data(),
+              call.least, call.factor, call.update.data(), call.pool);
+  return absl::OkStatus();
 }
 
 using HostTable = KernelTable<HostBackend, StateOperations>;

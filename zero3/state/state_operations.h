@@ -1,6 +1,7 @@
 // StateOps: the operations on bytes of model state: zero, copy, sums of
-// gradients, their norm, the optimizer step, and int8 messages. They are
-// enqueued; the rest of ShardedState never accesses memory itself.
+// gradients, their norm, the optimizer step, factored second moments, and int8
+// messages. They are enqueued; the rest of ShardedState never accesses memory
+// itself.
 //
 //   options.ops = DryStateOps();      // A dry run: no byte is touched.
 //
@@ -39,6 +40,7 @@
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
 #include "offload/optimizer/step_scale.h"
+#include "zero3/state/factored_moments.h"
 
 namespace tessera::zero3 {
 namespace op {
@@ -120,11 +122,88 @@ struct OptimizerStep {
   void MoveTo(const DeviceAddresses& at);
 };
 
+// values *= factor, for f32 or f64.
+struct Scale {
+  static constexpr std::string_view kName = "scale of moments";
+  double factor = 1;
+  offload::TypedSpan values;
+
+  bool IsEmpty() const { return values.empty(); }
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// The operations on factored second moments (Adafactor) take consecutive
+// elements of a matrix of `width` columns in row-major order; the first one is
+// in column `offset` of a first row. Moments are f64 for f64 values, otherwise
+// f32. For vectors the width is 1, and there are no moments of columns.
+
+// Adds row_weight times the sum of the squares of `scale` * values to the
+// elements' rows, from the first row on, and column_weight times that to their
+// columns, unless `columns` is empty. Sums in f64, in an order that depends
+// only on the operands.
+struct SumSquares {
+  static constexpr std::string_view kName = "sums of squares";
+  offload::ConstTypedSpan values;
+  double scale = 1;
+  int64_t offset = 0;
+  int64_t width = 1;
+  double row_weight = 1;
+  double column_weight = 1;
+  offload::TypedSpan rows;
+  offload::TypedSpan columns;  // `width` elements, or empty.
+  ThreadPool* pool = nullptr;  // Of the host; null: the calling thread.
+
+  bool IsEmpty() const { return values.empty(); }
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// columns /= max(mean(rows), least). Sums in f64.
+struct DivideByMean {
+  static constexpr std::string_view kName = "mean of moments";
+  double least = 0;
+  offload::ConstTypedSpan rows;
+  offload::TypedSpan columns;
+
+  bool IsEmpty() const { return columns.empty(); }
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// update = factor * scale * value / sqrt(max(row * column, least^2)), with
+// column 1 if `columns` is empty. Updates have the type of moments.
+struct FactoredUpdate {
+  static constexpr std::string_view kName = "factored update";
+  offload::ConstTypedSpan values;
+  double scale = 1;
+  double factor = 1;
+  double least = 0;
+  int64_t offset = 0;
+  int64_t width = 1;
+  offload::ConstTypedSpan rows;
+  offload::ConstTypedSpan columns;
+  offload::TypedSpan update;
+  ThreadPool* pool = nullptr;
+
+  bool IsEmpty() const { return values.empty(); }
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// The elements of SumSquares or FactoredUpdate.
+template <typename Operation>
+MatrixElements ElementsOf(const Operation& call) {
+  return {call.values.data(), call.values.dtype(), call.values.size(),
+          call.scale,         call.offset,         call.width};
+}
+
 }  // namespace op
 
 using StateOperations =
     OperationList<op::Add, op::EncodeInt8, op::SumInt8, op::SumInt8Encoded,
-                  op::Measure, op::OptimizerStep>;
+                  op::Measure, op::OptimizerStep, op::Scale, op::SumSquares,
+                  op::DivideByMean, op::FactoredUpdate>;
 
 // computes() is false if memory has no contents: then initial values are not
 // computed.

@@ -20,10 +20,11 @@ class OptionCheck {
     status_.Update(CheckLossScale(options_.loss_scale));
     status_.Update(offload::CheckMomentFormat(options_.moments));
     CheckTypes();
-    CheckMuon();
+    CheckMatrixUpdates();
     CheckZeroPlusPlus();
     CheckTiers();
     CheckTiersAreLossless();
+    CheckAdafactor();
     return status_;
   }
 
@@ -48,7 +49,8 @@ class OptionCheck {
   void CheckSizes();
   void CheckNormRanges();
   void CheckTypes();
-  void CheckMuon();
+  void CheckMatrixUpdates();
+  void CheckAdafactor();
   void CheckZeroPlusPlus();
   void CheckTiers();
   // State without another copy requires a lossless tier.
@@ -104,7 +106,7 @@ void OptionCheck::CheckTypes() {
   }
 }
 
-void OptionCheck::CheckMuon() {
+void OptionCheck::CheckMatrixUpdates() {
   const bool is_muon = options_.optimizer == OptimizerKind::kMuon;
   for (const ModelParameter& parameter : model_.all()) {
     if (!parameter.spec.orthogonalized) continue;
@@ -117,8 +119,8 @@ void OptionCheck::CheckMuon() {
             parameter.trainable() ? "" : ", not trained,",
             " cannot be orthogonalized; only trained matrices can");
   }
-  if (!is_muon) return;
-  Require(options_.moments.block == 0, "moments of ",
+  if (!options_.UpdatesMatrices()) return;
+  Require(!is_muon || options_.moments.block == 0, "moments of ",
           options_.moments.ToString(),
           " with Muon, whose matrices begin anywhere in a block; use f32 or "
           "bf16");
@@ -126,7 +128,24 @@ void OptionCheck::CheckMuon() {
               options_.speculative_bytes <= 0,
           options_.speculative_bytes > 0 ? "speculative_bytes"
                                          : "optimizer_on_host",
-          " with Muon, whose matrices the device updates; leave it out");
+          is_muon
+              ? " with Muon, whose matrices the device updates; leave it out"
+              : " with Adafactor, which the device steps; leave it out");
+}
+
+void OptionCheck::CheckAdafactor() {
+  if (options_.optimizer != OptimizerKind::kAdafactor) return;
+  const AdafactorNumbers& numbers = options_.adafactor;
+  Require(numbers.beta2_decay <= 0, "Adafactor: beta2_decay is ",
+          numbers.beta2_decay, "; it must be 0 or negative");
+  Require(numbers.epsilon2 >= 0, "Adafactor: epsilon2 is ", numbers.epsilon2,
+          "; it must be at least 0");
+  Require(numbers.threshold >= 1, "Adafactor: threshold is ", numbers.threshold,
+          "; it must be at least 1");
+  if (options_.parameter_tier == nullptr) return;
+  RequireLossless("parameter_tier", *options_.parameter_tier,
+                  offload::Purpose::kParameters, DType::kF32,
+                  "use a lossless tier, as Adafactor's moments are there");
 }
 
 void OptionCheck::CheckZeroPlusPlus() {

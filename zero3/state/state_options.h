@@ -32,6 +32,16 @@ enum class OptimizerKind {
   // MatrixUpdates updates the orthogonalized parameters (ParameterSpec), AdamW
   // all others.
   kMuon,
+  // MatrixUpdates updates all parameters, whose second moments are frozen
+  // parameters of the model.
+  kAdafactor,
+};
+
+// As in torch.optim.Adafactor. Epsilon1 is that of the moments' type.
+struct AdafactorNumbers {
+  double beta2_decay = -0.8;  // beta2 of step t is 1 - t^beta2_decay.
+  double epsilon2 = 1e-3;     // The least RMS of weights for the step's size.
+  double threshold = 1;       // The largest RMS of an update.
 };
 
 // The parameters that the optimizer's weight decay applies to.
@@ -88,6 +98,9 @@ struct ShardedStateOptions {
   // For kMuon. The learning rate, weight decay and threads are those of
   // `adamw`, which also updates the parameters that are not orthogonalized.
   double muon_momentum = 0.95;
+  // For kAdafactor. The learning rate, weight decay and threads are those of
+  // `adamw`.
+  AdafactorNumbers adafactor = {};
   DecayedParameters decayed = DecayedParameters::kAll;
   // Parameters with other rates than those of the optimizer's options.
   std::vector<ParameterGroup> parameter_groups = {};
@@ -118,8 +131,8 @@ struct ShardedStateOptions {
   // optimizer_tier (zero3/state/optimizer_shard.h). Otherwise the state is
   // copied to the device, updated there and copied back. No effect on an
   // immediate queue, where the host executes the step anyway. Default: true if
-  // there is an optimizer_tier and the optimizer is not kMuon, whose matrices
-  // the device updates.
+  // there is an optimizer_tier and no MatrixUpdates, for which the device
+  // steps.
   std::optional<bool> optimizer_on_host = {};
   // If the host executes the step: memory for speculative updates, which start
   // before the gradient norm is known and are undone if it requires clipping or
@@ -149,18 +162,24 @@ struct ShardedStateOptions {
     return SizeInBytes(parameter.dtype()) < 4 ? gradient_dtype
                                               : parameter.dtype();
   }
-  // The moments of a trained element; SGD without momentum has none.
+  // The moments of a trained element; SGD without momentum and Adafactor have
+  // none.
   MomentKinds moment_kinds() const {
     const int of_sgd = sgd.momentum == 0 ? 0 : 1;
-    return {moments, optimizer == OptimizerKind::kSgd    ? of_sgd
-                     : optimizer == OptimizerKind::kLion ? 1
-                                                         : 2};
+    return {moments, optimizer == OptimizerKind::kSgd         ? of_sgd
+                     : optimizer == OptimizerKind::kLion      ? 1
+                     : optimizer == OptimizerKind::kAdafactor ? 0
+                                                              : 2};
+  }
+  // True if a step needs MatrixUpdates.
+  bool UpdatesMatrices() const {
+    return optimizer == OptimizerKind::kMuon ||
+           optimizer == OptimizerKind::kAdafactor;
   }
   // True if the host executes the optimizer's step.
   bool StepsOnHost() const {
     return optimizer_tier != nullptr && !queue_or_host().is_immediate() &&
-           optimizer != OptimizerKind::kMuon &&
-           optimizer_on_host.value_or(true);
+           !UpdatesMatrices() && optimizer_on_host.value_or(true);
   }
 };
 

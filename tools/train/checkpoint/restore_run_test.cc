@@ -282,6 +282,46 @@ TEST(RestoreRunTest, RestoresMuonOnOtherMeshes) {
   }
 }
 
+// A tied table has a copy on another stage, and stages of a two-way pipeline
+// have two, with copies of the moments.
+TEST(RestoreRunTest, RestoresCopiedMomentsOfAdafactor) {
+  RunOptions options = With(SmallRun(), {.dp = 2, .pp = 2, .tp = 2}, 2);
+  options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+  options.model.tied_embeddings = true;
+  for (const char* const schedule : {"1f1b", "dualpipe"}) {
+    options.schedule = schedule;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "copies"));
+    ExpectResumes(run, options, 0);
+    RunOptions other = With(options, {.tp = 2}, 0);
+    other.schedule = "1f1b";
+    ExpectResumes(run, other, 1e-4);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted back,
+                                 TrainAndSave(other, "one"));
+    ExpectResumes(back, options, 1e-4);
+  }
+}
+
+// The moments of rows and columns are tensors of their own.
+TEST(RestoreRunTest, RestoresMomentsOfAdafactorOnOtherMeshes) {
+  for (const bool is_mixture : {false, true}) {
+    RunOptions options =
+        With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
+    options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "adafactor"));
+    EXPECT_TRUE(
+        run.bits.contains({"layers.1.attention.qkv.weight.second_moment",
+                           zero3::StatePart::kValue}));
+    EXPECT_FALSE(run.bits.contains(
+        {"embedding.weight", zero3::StatePart::kFirstMoment}));
+    ExpectResumes(run, options, 0);
+    MeshSizes other = {.dp = 2, .pp = 2};
+    if (is_mixture) other.ep = 2;
+    ExpectResumes(run, With(options, other, 1), 1e-4);
+  }
+}
+
 TEST(RestoreRunTest, RestoresTheOneMomentOfLion) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   options.state.optimizer = zero3::OptimizerKind::kLion;
@@ -579,9 +619,13 @@ TEST(RestoreRunTest, ZeroMomentsHaveAnyType) {
                                SavedRun::Open(*ResolveCheckpoint(directory)));
   EXPECT_TRUE(opened->has_zero_moments());
   EXPECT_THAT(opened->dtype(), IsOkAndHolds(DType::kF32));
-  for (const char* const name : {"bf16", "int8", "f32"}) {
+  for (const std::string_view name : {"bf16", "int8", "f32", "adafactor"}) {
     RunOptions options = With(SmallRun(), {.dp = 2}, 3);
-    options.state.moments = *offload::ParseMomentFormat(name);
+    if (name == "adafactor") {
+      options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+    } else {
+      options.state.moments = *offload::ParseMomentFormat(name);
+    }
     std::vector<double> resumed, fresh;
     ASSERT_THAT(OnRanks(options,
                         [&](TrainRank& rank) -> absl::Status {

@@ -19,6 +19,7 @@
 #include "tensor_parallel/layers/lora.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/saved_run.h"
+#include "tools/train/model/moment_tensors.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/compare_models.h"
 #include "zero3/checkpoint/load_checkpoint.h"
@@ -241,6 +242,8 @@ class Restoration {
             saved_->identity().lora.rank == 0) {
           continue;
         }
+        // The moments of a new state are zero already.
+        if (IsMoments(held.name) && saved_->has_zero_moments()) continue;
         TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
                                  saved_->Get(held.name));
         for (const StatePart of_state : zero3::kAllStateParts) {

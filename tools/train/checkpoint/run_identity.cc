@@ -304,13 +304,14 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
   }
   const auto optimizer = metadata.find("optimizer");
   if (optimizer != metadata.end()) identity.optimizer = optimizer->second;
-  constexpr std::string_view kOptimizers[] = {"adamw", "lion", "muon", "sgd"};
+  constexpr std::string_view kOptimizers[] = {"adafactor", "adamw", "lion",
+                                              "muon", "sgd"};
   if (std::find(std::begin(kOptimizers), std::end(kOptimizers),
                 identity.optimizer) == std::end(kOptimizers)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the metadata of the checkpoint has ", Quoted(identity.optimizer),
-        " as \"optimizer\"; it must be \"adamw\", \"lion\", \"muon\" or "
-        "\"sgd\""));
+        " as \"optimizer\"; it must be \"adafactor\", \"adamw\", "
+        "\"lion\", \"muon\" or \"sgd\""));
   }
   return identity;
 }

@@ -49,7 +49,7 @@ struct RunIdentity {
   // The parameters to which weight decay applies, as in --decay: "matrices" or
   // "all".
   std::string decay = "matrices";
-  // As in --optimizer: "adamw", "lion", "muon" or "sgd".
+  // As in --optimizer: "adafactor", "adamw", "lion", "muon" or "sgd".
   std::string optimizer = "adamw";
   LoraIdentity lora = {};
   // The files that the model comes from. They do not change the losses, and

@@ -35,6 +35,9 @@ using zero3::StatePart;
 
 // Each reader may have 64 open files.
 constexpr size_t kMostOpenReaders = 8;
+// MomentsOf both tensors of a tied table.
+constexpr std::string_view kEmbeddingMoments = "embedding.weight.second_moment";
+constexpr std::string_view kHeadMoments = "head.output.weight.second_moment";
 // The limit of elements read together if only some columns of rows are needed.
 constexpr int64_t kRowElements = int64_t{1} << 20;
 
@@ -167,8 +170,10 @@ std::vector<std::string> TrainedTensors(const model_files::ModelConfig& model,
 
 std::string_view SourceOfTied(const model_files::ModelConfig& config,
                               std::string_view name) {
-  return config.tied_embeddings && name == kHeadTensor ? kEmbeddingTensor
-                                                       : name;
+  if (!config.tied_embeddings) return name;
+  return name == kHeadTensor    ? kEmbeddingTensor
+         : name == kHeadMoments ? kEmbeddingMoments
+                                : name;
 }
 
 absl::StatusOr<std::unique_ptr<SavedRun>> SavedRun::Open(std::string path) {

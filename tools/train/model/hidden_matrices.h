@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/model_files/model_config.h"
 
@@ -43,6 +45,15 @@ struct HiddenMatrix {
   // The index of this rank's part, which is contiguous, in the elements of the
   // parameter that the rank holds.
   int64_t begin = 0;
+};
+
+// What updates of whole matrices need to know of the model and its ranks.
+struct MatrixUpdateOptions {
+  model_files::ModelConfig model = {};
+  // Not owned.
+  tensor_parallel::Ops* ops = nullptr;
+  collectives::Communicator* tensor = nullptr;   // Null: one rank.
+  collectives::Communicator* experts = nullptr;  // Null: experts not divided.
 };
 
 struct MatrixRanks {

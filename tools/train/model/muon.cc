@@ -39,7 +39,7 @@ int64_t PackedElements(const HiddenMatrix& matrix) {
 absl::StatusOr<std::unique_ptr<Muon>> Muon::Create(
     std::span<tp::Parameter* const> parameters,
     const zero3::StateLayout& layout, collectives::Communicator* shard,
-    const zero3::StateDevice& device, const MuonOptions& options) {
+    const zero3::StateDevice& device, const MatrixUpdateOptions& options) {
   std::unique_ptr<Muon> muon(new Muon(layout, shard, device, options));
   if (shard != nullptr) {
     muon->shard_ranks_ = shard->size();

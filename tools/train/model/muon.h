@@ -48,22 +48,12 @@
 #include "collectives/communicator.h"
 #include "offload/optimizer/parameter_range.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/ops/ops.h"
-#include "tools/model_files/model_config.h"
 #include "tools/train/model/hidden_matrices.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/state/optimizer_shard.h"
 #include "zero3/state/state_device.h"
 
 namespace tessera::train {
-
-struct MuonOptions {
-  model_files::ModelConfig model = {};
-  // Not owned.
-  tensor_parallel::Ops* ops = nullptr;
-  collectives::Communicator* tensor = nullptr;   // Null: one rank.
-  collectives::Communicator* experts = nullptr;  // Null: experts not divided.
-};
 
 class Muon final : public zero3::MatrixUpdates {
  public:
@@ -74,7 +64,7 @@ class Muon final : public zero3::MatrixUpdates {
   static absl::StatusOr<std::unique_ptr<Muon>> Create(
       std::span<tensor_parallel::Parameter* const> parameters,
       const zero3::StateLayout& layout, collectives::Communicator* shard,
-      const zero3::StateDevice& device, const MuonOptions& options);
+      const zero3::StateDevice& device, const MatrixUpdateOptions& options);
 
   // An error aborts the groups, so that no rank waits for this one.
   absl::Status Run(zero3::MatrixShards& shards) override;
@@ -101,7 +91,7 @@ class Muon final : public zero3::MatrixUpdates {
   };
 
   Muon(const zero3::StateLayout& layout, collectives::Communicator* shard,
-       const zero3::StateDevice& device, const MuonOptions& options)
+       const zero3::StateDevice& device, const MatrixUpdateOptions& options)
       : layout_(layout), shard_(shard), device_(device), options_(options) {}
 
   absl::Status AddMatrices(
@@ -146,7 +136,7 @@ class Muon final : public zero3::MatrixUpdates {
   const zero3::StateLayout layout_;
   collectives::Communicator* const shard_;
   const zero3::StateDevice device_;
-  const MuonOptions options_;
+  const MatrixUpdateOptions options_;
   int64_t shard_ranks_ = 1, shard_rank_ = 0;
   int64_t tensor_ranks_ = 1, tensor_rank_ = 0;
   DType dtype_ = DType::kF32;  // The type of directions and updates.

@@ -16,7 +16,11 @@
 #include "base/tensor/copy.h"
 #include "offload/optimizer/parameter_range.h"
 #include "tensor_parallel/layers/lora.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tools/train/model/adafactor.h"
 #include "tools/train/model/hidden_matrices.h"
+#include "tools/train/model/moment_tensors.h"
+#include "tools/train/model/muon.h"
 #include "zero3/state/state_device.h"
 
 namespace tessera::train {
@@ -88,10 +92,18 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     const zero3::ShardedStateOptions& options, const ModelGroups& groups,
     const FirstValues& first,
     std::span<const tensor_parallel::Parameter* const> uncounted,
-    const MuonOptions& muon) {
+    const MatrixUpdateOptions& matrices) {
   std::unique_ptr<ShardedModel> model(new ShardedModel(windows, options));
   const bool parts_experts = groups.experts.shard != nullptr;
   TESSERA_RETURN_IF_ERROR(model->Divide(parts_experts));
+  if (options.UpdatesMatrices() && matrices.ops == nullptr) {
+    return absl::InvalidArgumentError(
+        "a model with Muon or Adafactor needs the operations of its device; "
+        "give MatrixUpdateOptions");
+  }
+  if (options.optimizer == zero3::OptimizerKind::kAdafactor) {
+    TESSERA_RETURN_IF_ERROR(model->AddMoments(matrices));
+  }
   for (size_t i = 0; i < model->parts_.size(); ++i) {
     Part& part = model->parts_[i];
     zero3::ShardedStateOptions own = options;
@@ -117,8 +129,8 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
     TESSERA_ASSIGN_OR_RETURN(
         part.state, zero3::ShardedState::Create(parameters, own, ranks));
   }
-  if (model->is_muon_) {
-    TESSERA_RETURN_IF_ERROR(model->CreateMuon(options, groups, muon));
+  if (options.UpdatesMatrices()) {
+    TESSERA_RETURN_IF_ERROR(model->CreateUpdates(options, groups, matrices));
   }
   TESSERA_RETURN_IF_ERROR(model->SetValues(first));
   TESSERA_RETURN_IF_ERROR(model->BindWhole());
@@ -162,31 +174,79 @@ absl::StatusOr<zero3::ModelParameters> ShardedModel::Describe(
                  .shape = parameter->local_shape(),
                  .dtype = parameter->dtype(),
                  .trainable = parameter->trainable(),
-                 .orthogonalized = is_muon_ && parameter->trainable() &&
+                 .orthogonalized = optimizer_ == zero3::OptimizerKind::kMuon &&
+                                   parameter->trainable() &&
                                    IsHiddenMatrix(parameter->name()),
                  .group = static_cast<int64_t>(first_windows_.at(parameter))});
   }
   return builder.Build();
 }
 
-absl::Status ShardedModel::CreateMuon(const zero3::ShardedStateOptions& options,
-                                      const ModelGroups& groups,
-                                      const MuonOptions& muon) {
-  if (muon.ops == nullptr) {
-    return absl::InvalidArgumentError(
-        "a model with Muon needs the operations that its matrices are "
-        "multiplied with; give MuonOptions");
+// Appends a parameter for the moments of each trained one.
+absl::Status ShardedModel::AddMoments(const MatrixUpdateOptions& matrices) {
+  const auto group =
+      tensor_parallel::TensorGroup(*matrices.ops, matrices.tensor)
+          .WithoutWeightMemory();
+  for (Part& part : parts_) {
+    const size_t weights = part.parameters.size();
+    for (size_t i = 0; i < weights; ++i) {
+      const tensor_parallel::Parameter& weight = *part.parameters[i];
+      if (!weight.trainable()) continue;
+      MomentTensor held = MomentsOf(
+          {weight.name(), weight.shape(), weight.rows(), weight.columns()},
+          MatricesOf(weight.name(), weight.shape()[0], matrices.model));
+      TESSERA_ASSIGN_OR_RETURN(
+          tensor_parallel::Parameter created,
+          tensor_parallel::Parameter::Create(
+              group,
+              {.name = std::move(held.name),
+               .shape = {held.size},
+               .rows = std::move(held.rows),
+               .trainable = false,
+               .expert_parallel = weight.expert_parallel(),
+               .dtype = tensor_parallel::GradientDType(weight.dtype())}));
+      part.moments.push_back(
+          std::make_unique<tensor_parallel::Parameter>(std::move(created)));
+      tensor_parallel::Parameter* const moments = part.moments.back().get();
+      places_[moments] = {
+          static_cast<size_t>(&part - parts_.data()),
+          zero3::ParameterId(static_cast<int64_t>(part.parameters.size()))};
+      const size_t window = first_windows_.at(&weight);
+      first_windows_[moments] = window;
+      part.parameters.push_back(moments);
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedModel::CreateUpdates(
+    const zero3::ShardedStateOptions& options, const ModelGroups& groups,
+    const MatrixUpdateOptions& matrices) {
   for (Part& part : parts_) {
     const bool is_dense = &part == &parts_[0];
-    zero3::StateDevice device(options.device, muon.ops->queue());
+    zero3::StateDevice device(options.device, matrices.ops->queue());
     if (options.ops != nullptr) device.ops = options.ops;
-    TESSERA_ASSIGN_OR_RETURN(part.muon,
-                             Muon::Create(part.parameters, part.state->layout(),
-                                          stage_ == 0 ? nullptr
-                                          : is_dense  ? groups.dense.shard
-                                                      : groups.experts.shard,
-                                          device, muon));
+    collectives::Communicator* const shard = stage_ == 0 ? nullptr
+                                             : is_dense  ? groups.dense.shard
+                                                         : groups.experts.shard;
+    const zero3::StateLayout& layout = part.state->layout();
+    if (options.optimizer == zero3::OptimizerKind::kMuon) {
+      TESSERA_ASSIGN_OR_RETURN(
+          part.updates,
+          Muon::Create(part.parameters, layout, shard, device, matrices));
+      continue;
+    }
+    std::vector<Adafactor::Trained> trained;
+    auto moments =
+        static_cast<int64_t>(part.parameters.size() - part.moments.size());
+    for (size_t i = 0; i < part.parameters.size(); ++i) {
+      if (!part.parameters[i]->trainable()) continue;
+      trained.push_back({zero3::ParameterId(static_cast<int64_t>(i)),
+                         zero3::ParameterId(moments++)});
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        part.updates, Adafactor::Create(part.parameters, trained, layout, shard,
+                                        device, options.adafactor, matrices));
   }
   return absl::OkStatus();
 }
@@ -197,6 +257,7 @@ absl::Status ShardedModel::SetValues(const FirstValues& first) {
         part.state->Fill([&](const zero3::ModelParameter& parameter,
                              int64_t begin, TensorView elements) {
           const auto id = static_cast<size_t>(parameter.id.value());
+          if (IsMoments(parameter.name())) return Fill(elements, 0.0);
           return first(*part.parameters[id], begin, elements);
         }));
     for (tensor_parallel::Parameter* parameter : part.parameters) {
@@ -226,8 +287,21 @@ int64_t ShardedModel::parameter_count() const {
   int64_t count = 0;
   for (const Part& part : parts_) {
     count += part.state->layout().model().elements();
+    for (const auto& moments : part.moments) count -= moments->element_count();
   }
   return count;
+}
+
+std::vector<tensor_parallel::Parameter*> ShardedModel::ParametersOf(
+    size_t window) const {
+  std::vector<tensor_parallel::Parameter*> parameters = windows_[window];
+  for (const Part& part : parts_) {
+    for (const auto& moments : part.moments) {
+      if (first_windows_.at(moments.get()) != window) continue;
+      parameters.push_back(moments.get());
+    }
+  }
+  return parameters;
 }
 
 zero3::ShardTraffic ShardedModel::total_traffic() const {
@@ -253,7 +327,7 @@ absl::StatusOr<zero3::UpdateReport> ShardedModel::Step() {
   zero3::UpdateReport report;
   for (Part& part : parts_) {
     TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport own,
-                             part.state->StepMeasured(all, part.muon.get()));
+                             part.state->StepMeasured(all, part.updates.get()));
     const zero3::UpdateReport before = std::exchange(report, own);
     report.non_finite += before.non_finite;
     report.stepped_early += before.stepped_early;

@@ -30,8 +30,9 @@
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/parameter.h"
+#include "tools/train/model/hidden_matrices.h"
 #include "tools/train/model/llama_stage.h"
-#include "tools/train/model/muon.h"
+#include "zero3/state/optimizer_shard.h"
 #include "zero3/state/sharded_state.h"
 
 namespace tessera::train {
@@ -79,19 +80,23 @@ class ShardedModel final : public WeightAccess {
   // afterwards. A parameter of several windows belongs to the first one, with
   // which its gradient is reduced. The norm excludes the gradients of
   // `uncounted` (copies that another rank counts) and elements of which this
-  // rank is not the primary holder. `muon` is used with OptimizerKind::kMuon.
+  // rank is not the primary holder. `matrices` is used with Muon and
+  // Adafactor.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       std::span<const ParameterWindow> windows,
       const zero3::ShardedStateOptions& options, const ModelGroups& groups,
       const FirstValues& first,
       std::span<const tensor_parallel::Parameter* const> uncounted = {},
-      const MuonOptions& muon = {});
+      const MatrixUpdateOptions& matrices = {});
 
   // The parameters that are sharded over the same ranks.
   struct Part {
     std::unique_ptr<zero3::ShardedState> state;
-    std::vector<tensor_parallel::Parameter*> parameters;  // By id.
-    std::unique_ptr<Muon> muon = {};  // Null with another optimizer.
+    // By id; Adafactor's moments, which no layer has, are last.
+    std::vector<tensor_parallel::Parameter*> parameters;
+    std::vector<std::unique_ptr<tensor_parallel::Parameter>> moments = {};
+    // Of Muon or Adafactor; null with another optimizer.
+    std::unique_ptr<zero3::MatrixUpdates> updates = {};
     // By window: the parameters it uses, and those whose gradients it reduces.
     std::vector<std::vector<zero3::ParameterId>> used;
     std::vector<std::vector<zero3::ParameterId>> reduced;
@@ -105,6 +110,8 @@ class ShardedModel final : public WeightAccess {
     return parts_[0].parameters;
   }
   int64_t parameter_count() const;  // Elements held by this rank's layers.
+  // The parameters of a window and their moments.
+  std::vector<tensor_parallel::Parameter*> ParametersOf(size_t window) const;
   // Traffic of all states with tiers, over all steps.
   zero3::ShardTraffic total_traffic() const;
   double loss_scale() const { return parts_[0].state->loss_scale(); }
@@ -150,12 +157,14 @@ class ShardedModel final : public WeightAccess {
                const zero3::ShardedStateOptions& options)
       : windows_(windows.begin(), windows.end()),
         stage_(options.stage),
-        is_muon_(options.optimizer == zero3::OptimizerKind::kMuon) {}
+        optimizer_(options.optimizer) {}
 
   absl::Status Divide(bool parts_experts);
   absl::StatusOr<zero3::ModelParameters> Describe(const Part& part) const;
-  absl::Status CreateMuon(const zero3::ShardedStateOptions& options,
-                          const ModelGroups& groups, const MuonOptions& muon);
+  absl::Status AddMoments(const MatrixUpdateOptions& matrices);
+  absl::Status CreateUpdates(const zero3::ShardedStateOptions& options,
+                             const ModelGroups& groups,
+                             const MatrixUpdateOptions& matrices);
   absl::Status SetValues(const FirstValues& first);
   absl::Status BindWhole();
   zero3::ShardedState& StateOf(const Place& place) {
@@ -167,7 +176,7 @@ class ShardedModel final : public WeightAccess {
 
   const std::vector<ParameterWindow> windows_;
   const int stage_;
-  const bool is_muon_;
+  const zero3::OptimizerKind optimizer_;
   std::vector<Part> parts_;
   absl::flat_hash_map<const tensor_parallel::Parameter*, Place> places_;
   absl::flat_hash_map<const tensor_parallel::Parameter*, size_t> first_windows_;

@@ -1,5 +1,6 @@
 // Optimizers and parameter groups: every mesh has the losses of one rank. Muon
-// updates whole matrices, whose state and parts are spread over ranks.
+// updates whole matrices, whose state and parts are spread over ranks;
+// Adafactor needs statistics of whole matrices.
 #include <string>
 #include <vector>
 
@@ -117,10 +118,134 @@ TEST(MuonParityTest, TiersAndTwoWayPipelinesMatchLossesOfOneRank) {
   ExpectPlainLosses(bf16, 2e-2);
 }
 
+ParityCase AdafactorCase() {
+  return {
+      .clip = true, .optimizer = "adafactor", .dtype = DType::kF64, .steps = 6};
+}
+
+constexpr double kAdafactorTolerance = 1e-10;
+
+TEST(AdafactorParityTest, MeshesMatchLossesOfOneRank) {
+  ParityCase run = AdafactorCase();
+  run.kv_heads = 1;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  for (const MeshSizes& mesh :
+       {MeshSizes{.dp = 2}, MeshSizes{.dp = 8}, MeshSizes{.pp = 2},
+        MeshSizes{.cp = 4}, MeshSizes{.tp = 2}, MeshSizes{.tp = 8},
+        MeshSizes{.dp = 2, .tp = 4}, MeshSizes{.dp = 2, .pp = 2, .tp = 2},
+        MeshSizes{.dp = 2, .cp = 2, .tp = 2},
+        MeshSizes{.dp = 4, .tp = 2, .dp_replicate = 2}}) {
+    run.mesh = mesh;
+    run.stage = (run.stage + 1) % 4;
+    run.sequence_parallel = !run.sequence_parallel;
+    ExpectLosses(run, expected, kAdafactorTolerance);
+  }
+}
+
+TEST(AdafactorParityTest, EveryStageAndLayoutMatchesLossesOfOneRank) {
+  ParityCase run = AdafactorCase();
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  run.mesh = {.dp = 4, .tp = 2};
+  for (run.stage = 0; run.stage <= 3; ++run.stage) {
+    for (const LayoutKind layout :
+         {LayoutKind::kChunks, LayoutKind::kRoundRobin,
+          LayoutKind::kBalanced}) {
+      run.layout = layout;
+      run.persistence_threshold = run.stage == 3 ? 500 : 0;
+      ExpectLosses(run, expected, kAdafactorTolerance);
+    }
+  }
+}
+
+TEST(AdafactorParityTest, ArchitecturesMatchLossesOfOneRank) {
+  for (const std::string architecture :
+       {"mixtral", "dots1", "deepseek3", "gpt_oss"}) {
+    ParityCase run = AdafactorCase();
+    run.architecture = architecture;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                 TrainCase(PlainCase(run)));
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 4, .ep = 2}, MeshSizes{.dp = 4, .tp = 2, .ep = 2},
+          MeshSizes{.dp = 2, .cp = 2, .tp = 2, .ep = 4},
+          MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {
+      run.mesh = mesh;
+      run.stage = run.stage == 3 ? 1 : 3;
+      ExpectLosses(run, expected, kAdafactorTolerance);
+    }
+  }
+}
+
+TEST(AdafactorParityTest, TiersTypesAndCopiesMatchLossesOfOneRank) {
+  for (const std::string tier : {"host", "file"}) {
+    ParityCase run = AdafactorCase();
+    run.mesh = {.dp = 2, .tp = 2};
+    run.stage = 3;
+    run.offload = "all";
+    run.tier = tier;
+    ExpectPlainLosses(run, kAdafactorTolerance);
+  }
+  ParityCase tied = AdafactorCase();
+  tied.mesh = {.dp = 2, .pp = 2};
+  tied.tied = true;
+  tied.stage = 3;
+  ExpectPlainLosses(tied, kAdafactorTolerance);
+  ParityCase two_way = tied;
+  two_way.schedule = "dualpipe";
+  two_way.layers = 4;
+  two_way.mesh.tp = 2;
+  two_way.stage = 2;
+  ExpectPlainLosses(two_way, kAdafactorTolerance);
+  ParityCase f32 = AdafactorCase();
+  f32.mesh = {.dp = 2, .tp = 2};
+  f32.stage = 3;
+  f32.dtype = DType::kF32;
+  ExpectPlainLosses(f32, 1e-4);
+  ParityCase bf16 = f32;
+  bf16.dtype = DType::kBF16;
+  ExpectPlainLosses(bf16, 2e-2);
+}
+
+// Biases of fused projections, and adapters.
+TEST(AdafactorParityTest, BiasesAndAdaptersMatchLossesOfOneRank) {
+  for (const std::string architecture : {"qwen2", "mixtral"}) {
+    ParityCase run = AdafactorCase();
+    run.architecture = architecture;
+    run.lora_rank = architecture == "mixtral" ? 2 : 0;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
+                                 TrainCase(PlainCase(run)));
+    for (const MeshSizes& mesh :
+         {MeshSizes{.dp = 4}, MeshSizes{.dp = 2, .tp = 2},
+          MeshSizes{.pp = 2, .tp = 2}}) {
+      run.mesh = mesh;
+      run.stage = (run.stage + 1) % 4;
+      if (run.lora_rank > 0 && mesh.dp > 1) run.mesh.ep = 2;
+      ExpectLosses(run, expected, kAdafactorTolerance);
+    }
+  }
+}
+
+TEST(AdafactorParityTest, DevicesMatchCpuBitForBit) {
+  for (const std::string offload : {"none", "optimizer"}) {
+    ParityCase run = AdafactorCase();
+    run.dtype = DType::kBF16;
+    run.mesh = {.dp = 2, .tp = 2};
+    run.stage = 3;
+    run.offload = offload;
+    run.tier = offload == "none" ? "none" : "host";
+    SCOPED_TRACE(::testing::Message() << run);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+    for (run.device_seed = 1; run.device_seed <= 2; ++run.device_seed) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual, TrainCase(run));
+      EXPECT_EQ(DifferenceOf(actual, expected).loss, 0);
+      EXPECT_EQ(DifferenceOf(actual, expected).gradient_norm, 0);
+    }
+  }
+}
+
 // Slots of a rank hold parameters of several groups, and a tied table has a
 // copy on another stage.
 TEST(OptimizerParityTest, ParameterGroupsMatchLossesOfOneRank) {
-  for (const std::string optimizer : {"adamw", "lion", "muon"}) {
+  for (const std::string optimizer : {"adafactor", "adamw", "lion", "muon"}) {
     ParityCase run = {.tied = true,
                       .clip = true,
                       .optimizer = optimizer,
@@ -181,7 +306,7 @@ TEST(MuonParityTest, DevicesMatchCpuBitForBit) {
 TEST(MuonParityTest, OptimizersHaveDifferentLosses) {
   ParityCase run = MuonCase();
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto muon, TrainCase(run));
-  for (const std::string optimizer : {"adamw", "sgd"}) {
+  for (const std::string optimizer : {"adafactor", "adamw", "sgd"}) {
     run.optimizer = optimizer;
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, TrainCase(run));
     EXPECT_GT(DifferenceOf(other, muon).loss, 1e-3);

@@ -311,6 +311,8 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   options.state.adamw.weight_decay = 0.1;
   if (run.optimizer == "muon") {
     options.state.optimizer = zero3::OptimizerKind::kMuon;
+  } else if (run.optimizer == "adafactor") {
+    options.state.optimizer = zero3::OptimizerKind::kAdafactor;
   } else if (run.optimizer == "lion") {
     options.state.optimizer = zero3::OptimizerKind::kLion;
     options.state.lion.weight_decay = 0.1;

@@ -103,7 +103,7 @@ struct ParityCase {
   double dropout = 0;
   bool loss_terms = false;          // Label smoothing and a z-loss.
   bool decay_all = false;           // Weight decay also applies to norms.
-  std::string optimizer = "adamw";  // adamw, lion, muon, sgd
+  std::string optimizer = "adamw";  // adafactor, adamw, lion, muon, sgd
   std::string param_groups = "";    // zero3::ParseParameterGroups.
   // If above 0, only adapters are trained: attention, mlp, or all.
   int64_t lora_rank = 0;

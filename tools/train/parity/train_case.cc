@@ -105,6 +105,10 @@ struct StepAllowance {
 StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
   StepAllowance allowance = {
       .waits = static_cast<int64_t>(rank.model().parts().size())};
+  // For the norms of weights and of updates.
+  if (options.state.optimizer == zero3::OptimizerKind::kAdafactor) {
+    allowance.waits *= 2;
+  }
   const int64_t micro_batches =
       options.batch / options.mesh.dp / options.micro_batch;
   if (options.dpo_beta) allowance.waits += micro_batches;

@@ -290,6 +290,21 @@ TEST(PredictRankTest, MatricesOfMuonMatchMeasurement) {
   }
 }
 
+TEST(PredictRankTest, MomentsOfAdafactorMatchMeasurement) {
+  for (const MeshSizes mesh : {MeshSizes{}, MeshSizes{.dp = 3},
+                               MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {
+    for (const int stage : {0, 1, 3}) {
+      RunOptions options = SmallRun();
+      options.batch = 12;
+      options.mesh = mesh;
+      options.state.stage = stage;
+      options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+      options.dtype = stage == 1 ? DType::kBF16 : DType::kF32;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, AdaptersMatchMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.tp = 4},

@@ -47,6 +47,8 @@ bool OffloadsOptimizer(const Settings& s) {
   return OffloadChoice::Of(s.offload).optimizer;
 }
 
+bool IsAdafactor(const Settings& s) { return s.optimizer == "adafactor"; }
+
 // True unless --cuda_graphs=on demands what auto only does where it is
 // possible.
 bool MayDecline(const Settings& s) { return s.cuda_graphs != "on"; }
@@ -120,14 +122,33 @@ constexpr Rule kRules[] = {
     {"speculative_bytes",
      [](auto& s) { return s.parallel.memory_limit.bytes() == 0; },
      "is not counted by --memory_limit; use --speculative_bytes=0"},
-    {"speculative_bytes", [](auto& s) { return s.optimizer != "muon"; },
-     "applies to optimizer steps on the host, and --optimizer=muon steps on "
-     "the device; use --speculative_bytes=0"},
+    {"speculative_bytes",
+     [](auto& s) { return s.optimizer != "muon" && !IsAdafactor(s); },
+     "applies to optimizer steps on the host, and --optimizer=muon and "
+     "adafactor step on the device; use --speculative_bytes=0"},
 
     {"momentum",
      [](auto& s) { return s.optimizer == "muon" || s.optimizer == "sgd"; },
-     "has no effect with --optimizer=adamw and lion, which use --beta1; use "
-     "--optimizer=muon or sgd"},
+     "has no effect with --optimizer=adamw and lion, which use --beta1, and "
+     "adafactor, which has none; use --optimizer=muon or sgd"},
+    {"beta1", [](auto& s) { return !IsAdafactor(s); },
+     "has no effect with --optimizer=adafactor, which has no first moment; use "
+     "--beta1=0.9"},
+    {"beta2", [](auto& s) { return !IsAdafactor(s); },
+     "has no effect with --optimizer=adafactor, which uses --beta2_decay; use "
+     "--beta2=0.95"},
+    {"epsilon", [](auto& s) { return !IsAdafactor(s); },
+     "has no effect with --optimizer=adafactor, whose epsilon is that of the "
+     "type; use --epsilon=1e-8"},
+    {"moments", [](auto& s) { return !IsAdafactor(s); },
+     "has no effect with --optimizer=adafactor, whose moments are those of "
+     "rows and columns; use --moments=f32"},
+    {"beta2_decay", [](auto& s) { return IsAdafactor(s); },
+     "has no effect without --optimizer=adafactor; use "
+     "--optimizer=adafactor"},
+    {"update_threshold", [](auto& s) { return IsAdafactor(s); },
+     "has no effect without --optimizer=adafactor; use "
+     "--optimizer=adafactor"},
     {"optimizer",
      [](auto& s) { return s.optimizer != "muon" || s.lora_rank == 0; },
      "orthogonalizes whole matrices, which --lora_rank does not train; use "

@@ -144,6 +144,10 @@ TEST(CheckSettingsTest, RecipesAndOutputsPass) {
         s.optimizer = "muon", s.momentum = 0.9;
         s.moments = "bf16", s.offload = "all";
       },
+      [](Settings& s) {
+        s.optimizer = "adafactor", s.beta2_decay = -1;
+        s.update_threshold = 2, s.offload = "all";
+      },
       [](Settings& s) { s.resume = "latest", s.run_dir = "run"; },
       [](Settings& s) { s.elastic = true, s.max_restarts = 1; },
       [](Settings& s) { s.sample_temperature = 0, s.sample_tokens = 0; },
@@ -675,7 +679,8 @@ TEST(CheckSettingsTest, RejectsInvalidLearningRates) {
 
 TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
   ExpectRefused({
-      {"--optimizer=adam: must be one of adamw, lion, muon, sgd",
+      {"--optimizer=adam: must be one of adafactor, adamw, lion, "
+       "muon, sgd",
        [](auto& s) { s.optimizer = "adam"; }},
       {"--loss_scale=1024: requires --dtype=fp16",
        [](auto& s) { s.loss_scale = 1024; }},
@@ -713,6 +718,30 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
        "does "
        "not train",
        [](auto& s) { s.optimizer = "muon", s.lora_rank = 8; }},
+      {"--beta1=0.8: has no effect with --optimizer=adafactor",
+       [](auto& s) { s.optimizer = "adafactor", s.beta1 = 0.8; }},
+      {"--beta2=0.8: has no effect with --optimizer=adafactor, which uses "
+       "--beta2_decay",
+       [](auto& s) { s.optimizer = "adafactor", s.beta2 = 0.8; }},
+      {"--epsilon=0.5: has no effect with --optimizer=adafactor",
+       [](auto& s) { s.optimizer = "adafactor", s.epsilon = 0.5; }},
+      {"--moments=bf16: has no effect with --optimizer=adafactor",
+       [](auto& s) { s.optimizer = "adafactor", s.moments = "bf16"; }},
+      {"--momentum=0.9: has no effect with",
+       [](auto& s) { s.optimizer = "adafactor", s.momentum = 0.9; }},
+      {"--beta2_decay=0: must be at least -1 and below 0",
+       [](auto& s) { s.optimizer = "adafactor", s.beta2_decay = 0; }},
+      {"--update_threshold=0.5: must be at least 1",
+       [](auto& s) { s.optimizer = "adafactor", s.update_threshold = 0.5; }},
+      {"--beta2_decay=-0.5: has no effect without --optimizer=adafactor",
+       [](auto& s) { s.beta2_decay = -0.5; }},
+      {"--update_threshold=2: has no effect without --optimizer=adafactor",
+       [](auto& s) { s.update_threshold = 2; }},
+      {"--speculative_bytes=100: applies to optimizer steps on the host",
+       [](auto& s) {
+         s.optimizer = "adafactor", s.speculative_bytes = 100;
+         s.device = "emulated";
+       }},
       {"--momentum=1: must be at least 0 and below 1",
        [](auto& s) { s.optimizer = "muon", s.momentum = 1; }},
       {"--momentum=0.9: has no effect with --optimizer=adamw",

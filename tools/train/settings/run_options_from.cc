@@ -214,6 +214,7 @@ offload::LionOptions LionOf(const Settings& settings) {
 }
 
 zero3::OptimizerKind OptimizerOf(std::string_view name) {
+  if (name == "adafactor") return zero3::OptimizerKind::kAdafactor;
   if (name == "lion") return zero3::OptimizerKind::kLion;
   if (name == "muon") return zero3::OptimizerKind::kMuon;
   return name == "sgd" ? zero3::OptimizerKind::kSgd
@@ -234,6 +235,8 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.adamw = AdamWOf(settings);
   state.sgd = SgdOf(settings);
   state.muon_momentum = settings.momentum;
+  state.adafactor = {.beta2_decay = settings.beta2_decay,
+                     .threshold = settings.update_threshold};
   state.lion = LionOf(settings);
   state.optimizer = OptimizerOf(settings.optimizer);
   state.decayed = settings.decay == "all" ? zero3::DecayedParameters::kAll

@@ -145,6 +145,18 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsMomentum) {
   EXPECT_EQ(sgd.state.optimizer, zero3::OptimizerKind::kSgd);
   EXPECT_EQ(sgd.state.sgd.momentum, 0.5);
   EXPECT_EQ(sgd.state.sgd.weight_decay, 0.2);
+  settings.momentum = Settings().momentum;
+  settings.beta1 = Settings().beta1;
+  settings.beta2 = Settings().beta2;
+  settings.epsilon = Settings().epsilon;
+  settings.optimizer = "adafactor";
+  settings.beta2_decay = -0.5;
+  settings.update_threshold = 2;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions adafactor,
+                               RunOptionsFrom(settings, model_));
+  EXPECT_EQ(adafactor.state.optimizer, zero3::OptimizerKind::kAdafactor);
+  EXPECT_EQ(adafactor.state.adafactor.beta2_decay, -0.5);
+  EXPECT_EQ(adafactor.state.adafactor.threshold, 2);
 }
 
 TEST_F(RunOptionsFromTest, HasLionAndParameterGroups) {

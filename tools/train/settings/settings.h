@@ -111,8 +111,10 @@ struct Settings {
   int64_t hpz_partition_size = 0;
 
   // The optimizer.
-  std::string optimizer = "adamw";  // adamw, lion, muon, sgd
-  double momentum = 0.95;           // For sgd and muon.
+  std::string optimizer = "adamw";  // adafactor, adamw, lion, muon, sgd
+  double beta2_decay = -0.8;        // For adafactor, as update_threshold.
+  double update_threshold = 1;
+  double momentum = 0.95;  // For sgd and muon.
   // zero3::ParseParameterGroups.
   std::string param_groups = "";
   // For fp16. 0: dynamic (zero3::LossScaler).

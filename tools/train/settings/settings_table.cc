@@ -261,8 +261,11 @@ constexpr SettingsField kFields[] = {
      "read (ZeRO++ hpZ); requires --zero=3. 0: off"},
 
     {"optimizer", kOptimizer, &Settings::optimizer,
-     OneOf{"adamw, lion, muon, sgd"},
-     "adamw; lion, which steps by the sign of its one moment and takes a "
+     OneOf{"adafactor, adamw, lion, muon, sgd"},
+     "adamw; adafactor, whose second moments are those of rows and columns, "
+     "and whose steps are --learning_rate (or 1 / sqrt(step), if that is less) "
+     "times the RMS of each matrix, so that 0.01 is usual; lion, which steps "
+     "by the sign of its one moment and takes a "
      "learning rate 3 to 10 times smaller, and a weight decay as many times "
      "larger, than adamw; sgd with momentum; or muon, which orthogonalizes the "
      "momentum of "
@@ -270,6 +273,15 @@ constexpr SettingsField kFields[] = {
      "uses adamw for the other parameters"},
     {"momentum", kOptimizer, &Settings::momentum, BelowOne("0.95"),
      "momentum of sgd and muon"},
+    {"beta2_decay", kOptimizer, &Settings::beta2_decay,
+     RealRange{.least = -1, .below = 0, .example = "-0.8"},
+     "with --optimizer=adafactor, exponent c of the decay rate 1 - step^c of "
+     "second moments"},
+    {"update_threshold", kOptimizer, &Settings::update_threshold,
+     RealRange{.least = 1, .below = 1e6, .example = "1"},
+     "with --optimizer=adafactor, maximum RMS of a matrix's gradient divided "
+     "by "
+     "the root of its second moments; larger updates are scaled down to it"},
     {"param_groups", kOptimizer, &Settings::param_groups, AnyValue{},
      "parameters with their own learning rate or weight decay, as "
      "PATTERN:lr=FACTOR,decay=NUMBER separated by semicolons, such as "

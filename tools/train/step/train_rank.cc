@@ -157,8 +157,7 @@ bool TrainRank::IsSecondCopy(int32_t stage) const {
   return rank > std::min(map.RankOf(stage), map.RankFromBack(stage));
 }
 
-// Excludes the weights of second copies: norms count, and checkpoints read,
-// only the first copy.
+// Excludes the weights of second copies: checkpoints read only the first copy.
 absl::Status TrainRank::LeaveToFirstCopy(const ParameterWindow& window) {
   for (tp::Parameter* parameter : window) {
     std::vector<tp::ParameterRows> rows = parameter->rows();
@@ -170,14 +169,15 @@ absl::Status TrainRank::LeaveToFirstCopy(const ParameterWindow& window) {
 }
 
 absl::Status TrainRank::CreateModel() {
+  zero3::ShardedStateOptions state = options_.state;
+  std::vector<const tp::Parameter*> uncounted;
   for (size_t i = 0; i < layers_->windows().size(); ++i) {
     if (!IsSecondCopy(layers_->numbers()[i])) continue;
-    TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(layers_->windows()[i]));
+    const ParameterWindow& window = layers_->windows()[i];
+    uncounted.insert(uncounted.end(), window.begin(), window.end());
   }
-  zero3::ShardedStateOptions state = options_.state;
-  std::vector<const tp::Parameter*> copied_tables;
   if (const tp::Parameter* copy = layers_->copied_table()) {
-    copied_tables.push_back(copy);
+    uncounted.push_back(copy);
     // Both copies of a tied table are updated alike.
     std::vector<zero3::ParameterGroup>& groups = state.parameter_groups;
     const zero3::ParameterRates rates = RatesOf(groups, "embedding.weight");
@@ -210,12 +210,16 @@ absl::Status TrainRank::CreateModel() {
                        ? first.Draw(parameter, begin, elements)
                        : options_.first_weights(parameter, begin, elements);
           },
-          copied_tables,
+          uncounted,
           {.model = options_.model,
            .ops = &layers_->tensor().ops(),
            .tensor = options_.mesh.tp > 1 ? groups_.tp : nullptr,
            .experts = groups_.ep}));
   options_.first_weights = nullptr;  // Releases what it refers to.
+  for (size_t i = 0; i < layers_->windows().size(); ++i) {
+    if (!IsSecondCopy(layers_->numbers()[i])) continue;
+    TESSERA_RETURN_IF_ERROR(LeaveToFirstCopy(model_->ParametersOf(i)));
+  }
   return absl::OkStatus();
 }
 

@@ -96,6 +96,8 @@ std::string OptimizerName(zero3::OptimizerKind kind) {
       return "muon";
     case zero3::OptimizerKind::kLion:
       return "lion";
+    case zero3::OptimizerKind::kAdafactor:
+      return "adafactor";
   }
   return "";
 }

@@ -15,6 +15,7 @@
 #include "base/device/staging.h"
 #include "base/dtype/convert.h"
 #include "base/dtype/dtype.h"
+#include "base/os/thread_pool.h"
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gtest/gtest.h"
@@ -83,6 +84,17 @@ class Conformance {
     }
     Measures();
     Steps();
+    for (const DType dtype :
+         {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const FactoredCase& c :
+           {FactoredCase{0, 3, 1}, FactoredCase{1, 1, 0},
+            FactoredCase{17, 1, 0, false}, FactoredCase{50, 7, 3},
+            FactoredCase{3, 100, 40}, FactoredCase{777, 11, 10},
+            FactoredCase{20000, 300, 299}, FactoredCase{90000, 2, 1},
+            FactoredCase{500, 400, 0, false}}) {
+        Factored(dtype, c);
+      }
+    }
   }
 
  private:
@@ -193,6 +205,51 @@ class Conformance {
         }
       }
     }
+  }
+
+  struct FactoredCase {
+    int64_t count, width, offset;
+    bool has_columns = true;
+  };
+
+  void Factored(DType dtype, const FactoredCase& c) {
+    SCOPED_TRACE(absl::StrCat("moments of ", c.count, " ", DTypeName(dtype),
+                              " in rows of ", c.width));
+    const DType of_moments = dtype == DType::kF64 ? dtype : DType::kF32;
+    const int64_t rows = (c.offset + c.count + c.width - 1) / c.width;
+    const int64_t columns = c.has_columns ? c.width : 0;
+    Expect({Numbers(dtype, c.count, c.count % 2, -3, 1),
+            Numbers(of_moments, rows, 1, -3, 0),
+            Numbers(of_moments, columns, 1, -3, 0),
+            Zeros(c.count * SizeInBytes(of_moments), Width(of_moments))},
+           [&](StateOps& ops, const Spans& arrays) {
+             const offload::TypedSpan values(arrays[0].data(), dtype, c.count);
+             const offload::TypedSpan of_rows(arrays[1].data(), of_moments,
+                                              rows);
+             offload::TypedSpan of_columns;
+             if (columns > 0) {
+               of_columns = {arrays[2].data(), of_moments, columns};
+             }
+             TESSERA_EXPECT_OK(ops.Run(op::Scale{0.7, of_rows}));
+             TESSERA_EXPECT_OK(
+                 ops.Run(op::SumSquares{values, 0.3, c.offset, c.width, 0.9,
+                                        0.8, of_rows, of_columns, &pool_}));
+             if (columns > 0 && rows > 0) {
+               TESSERA_EXPECT_OK(
+                   ops.Run(op::DivideByMean{1e-7, of_rows, of_columns}));
+             }
+             TESSERA_EXPECT_OK(ops.Run(
+                 op::FactoredUpdate{values,
+                                    0.3,
+                                    1.7,
+                                    0.05,
+                                    c.offset,
+                                    c.width,
+                                    of_rows,
+                                    of_columns,
+                                    {arrays[3].data(), of_moments, c.count},
+                                    &pool_}));
+           });
   }
 
   struct StepCase {
@@ -335,6 +392,7 @@ class Conformance {
   Queue& queue_;
   StateOps& ops_;
   std::mt19937_64 random_{7};
+  ThreadPool pool_{2};
 };
 
 }  // namespace

@@ -51,7 +51,7 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
 }  // namespace tessera::native
 
 #else
-#include "base/cuda/emulation.h"
+#include "base/cuda/testing/emulation.h"
 #endif
 
 #endif  // TESSERA_BASE_CUDA_KERNEL_H_

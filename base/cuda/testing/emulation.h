@@ -26,8 +26,8 @@
 //
 // It does not model time, bank conflicts, occupancy, or a GPU's weak memory
 // ordering.
-#ifndef TESSERA_BASE_CUDA_EMULATION_H_
-#define TESSERA_BASE_CUDA_EMULATION_H_
+#ifndef TESSERA_BASE_CUDA_TESTING_EMULATION_H_
+#define TESSERA_BASE_CUDA_TESTING_EMULATION_H_
 
 #include <array>
 #include <bit>
@@ -336,4 +336,4 @@ TESSERA_VECTOR_TYPES(unsigned, uint)
 TESSERA_VECTOR_TYPES(unsigned short, ushort)
 #undef TESSERA_VECTOR_TYPES
 
-#endif  // TESSERA_BASE_CUDA_EMULATION_H_
+#endif  // TESSERA_BASE_CUDA_TESTING_EMULATION_H_

@@ -40,6 +40,31 @@ absl::Status CheckSizes(const TensorGroup& group,
                    partition.size(), "; they should add up"));
 }
 
+// nullopt for a LoRA rank of 0.
+absl::StatusOr<std::optional<LoraAdapter>> AdapterOf(
+    const TensorGroup& group, const LoraOptions& options,
+    const Parameter& weight, LoraAdapter::Divided divided,
+    std::vector<IndexRange> outputs) {
+  if (options.rank == 0) return std::optional<LoraAdapter>();
+  TESSERA_ASSIGN_OR_RETURN(
+      LoraAdapter adapter,
+      LoraAdapter::Create(group, options, weight, divided,
+                          {.outputs = std::move(outputs)}));
+  return std::optional(std::move(adapter));
+}
+
+// Adds the weight gradients of some tokens, except for the bias.
+absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
+                         LinearProducts& products, const Parameter& weight,
+                         std::optional<LoraAdapter>& adapter) {
+  if (weight.trainable()) {
+    TESSERA_RETURN_IF_ERROR(
+        products.AddWeightGradient(y_gradient, x, weight.gradient()));
+  }
+  return adapter ? adapter->AddWeightGradients(y_gradient, x)
+                 : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<LinearPart> LinearPart::Create(const TensorGroup& group,
@@ -48,14 +73,9 @@ absl::StatusOr<LinearPart> LinearPart::Create(const TensorGroup& group,
                                               LoraAdapter::Divided divided,
                                               std::vector<IndexRange> outputs,
                                               std::shared_ptr<Fp8Scaling> fp8) {
-  std::optional<LoraAdapter> adapter;
-  if (lora.rank != 0) {
-    TESSERA_ASSIGN_OR_RETURN(
-        LoraAdapter made,
-        LoraAdapter::Create(group, lora, weights.weight_parameter(), divided,
-                            {.outputs = std::move(outputs)}));
-    adapter.emplace(std::move(made));
-  }
+  TESSERA_ASSIGN_OR_RETURN(std::optional<LoraAdapter> adapter,
+                           AdapterOf(group, lora, weights.weight_parameter(),
+                                     divided, std::move(outputs)));
   TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
                            LinearProducts::Create(group, std::move(fp8)));
   return LinearPart(group, std::move(weights), std::move(adapter),
@@ -97,12 +117,8 @@ absl::Status LinearPart::SetInputGradient(ConstTensorView y_gradient,
 
 absl::Status LinearPart::AddWeightGradient(ConstTensorView y_gradient,
                                            ConstTensorView x) {
-  if (weights_.weight_parameter().trainable()) {
-    TESSERA_RETURN_IF_ERROR(
-        products_.AddWeightGradient(y_gradient, x, weights_.weight_gradient()));
-  }
-  return adapter_ ? adapter_->AddWeightGradients(y_gradient, x)
-                  : absl::OkStatus();
+  return AddProducts(y_gradient, x, products_, weights_.weight_parameter(),
+                     adapter_);
 }
 
 absl::Status LinearPart::AddBias(TensorView y) {

@@ -18,8 +18,7 @@
 // TESSERA_DYNAMIC_SHARED(type, name), and a launch is Launch(...).
 //
 // The queue reports launch errors (HostFunction::enqueues in
-// base/device/device.h). This package also wraps instructions without a C++
-// equivalent (mma.sync), each with an emulated version.
+// base/device/device.h).
 #ifndef TESSERA_BASE_CUDA_KERNEL_H_
 #define TESSERA_BASE_CUDA_KERNEL_H_
 
@@ -52,7 +51,7 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
 }  // namespace tessera::native
 
 #else
-#include "base/cuda/emulation.h"
+#include "base/cuda/testing/emulation.h"
 #endif
 
 #endif  // TESSERA_BASE_CUDA_KERNEL_H_

@@ -89,6 +89,11 @@ void OrderByExpert(std::span<const int64_t> experts, int64_t most,
   }
 }
 
+namespace {
+
+// The rows that a rank holds of a matrix of all experts, in which each expert
+// has `parts` parts of `size` rows: the rows `mine` of each part of its
+// `experts`. Adjacent ranges are merged.
 std::vector<ParameterRows> ExpertRows(IndexRange experts, int64_t parts,
                                       int64_t size, IndexRange mine) {
   std::vector<ParameterRows> rows;
@@ -102,6 +107,8 @@ std::vector<ParameterRows> ExpertRows(IndexRange experts, int64_t parts,
   }
   return rows;
 }
+
+}  // namespace
 
 int64_t MoeActivations::bytes() const {
   int64_t bytes = shared.bytes();

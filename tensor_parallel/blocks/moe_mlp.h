@@ -73,12 +73,6 @@ struct DispatchPlan {
 void OrderByExpert(std::span<const int64_t> experts, int64_t most,
                    std::vector<int64_t>& slots, std::vector<int64_t>& counts);
 
-// The rows that a rank holds of a matrix of all experts, in which each expert
-// has `parts` parts of `size` rows: the rows `mine` of each part of its
-// `experts`. Adjacent ranges are merged.
-std::vector<ParameterRows> ExpertRows(IndexRange experts, int64_t parts,
-                                      int64_t size, IndexRange mine);
-
 // The activations of a micro-batch that are kept from forward to backward.
 struct MoeActivations {
   explicit MoeActivations(TensorPool& pool)

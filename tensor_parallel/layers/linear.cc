@@ -53,11 +53,6 @@ absl::StatusOr<std::optional<LoraAdapter>> AdapterOf(
   return std::optional(std::move(adapter));
 }
 
-bool HasGradients(LinearWeights& weights) {
-  return weights.weight_parameter().trainable() ||
-         (weights.has_bias() && weights.bias_parameter().trainable());
-}
-
 // Adds the weight gradients of some tokens, except for the bias.
 absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
                          LinearProducts& products, const Parameter& weight,
@@ -70,15 +65,103 @@ absl::Status AddProducts(ConstTensorView y_gradient, ConstTensorView x,
                  : absl::OkStatus();
 }
 
-// Adds the bias gradient of some tokens.
-absl::Status AddBiasSums(const TensorGroup& group, ConstTensorView y_gradient,
-                         LinearWeights& weights) {
-  return weights.has_bias() && weights.bias_parameter().trainable()
-             ? group.ops().Run(op::SumRows{y_gradient, weights.bias_gradient()})
+}  // namespace
+
+absl::StatusOr<LinearPart> LinearPart::Create(const TensorGroup& group,
+                                              LinearWeights weights,
+                                              const LoraOptions& lora,
+                                              LoraAdapter::Divided divided,
+                                              std::vector<IndexRange> outputs,
+                                              std::shared_ptr<Fp8Scaling> fp8) {
+  TESSERA_ASSIGN_OR_RETURN(std::optional<LoraAdapter> adapter,
+                           AdapterOf(group, lora, weights.weight_parameter(),
+                                     divided, std::move(outputs)));
+  TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
+                           LinearProducts::Create(group, std::move(fp8)));
+  return LinearPart(group, std::move(weights), std::move(adapter),
+                    std::move(products));
+}
+
+void LinearPart::AppendParameters(std::string_view prefix,
+                                  std::vector<Parameter*>& parameters) {
+  weights_.AppendParameters(prefix, parameters);
+  if (adapter_) adapter_->AppendParameters(prefix, parameters);
+}
+
+absl::Status LinearPart::CheckValues() const {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
+  return adapter_ ? adapter_->CheckValues() : absl::OkStatus();
+}
+
+absl::Status LinearPart::CheckGradients() const {
+  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
+  return adapter_ ? adapter_->CheckGradients() : absl::OkStatus();
+}
+
+bool LinearPart::HasGradients() {
+  return adapter_ || weights_.weight_parameter().trainable() ||
+         (weights_.has_bias() && weights_.bias_parameter().trainable());
+}
+
+absl::Status LinearPart::SetOutput(ConstTensorView x, TensorView y) {
+  TESSERA_RETURN_IF_ERROR(products_.Forward(x, y));
+  return adapter_ ? adapter_->AddForward(x, y) : absl::OkStatus();
+}
+
+absl::Status LinearPart::SetInputGradient(ConstTensorView y_gradient,
+                                          TensorView x_gradient) {
+  TESSERA_RETURN_IF_ERROR(products_.InputGradient(y_gradient, x_gradient));
+  return adapter_ ? adapter_->AddInputGradient(y_gradient, x_gradient)
+                  : absl::OkStatus();
+}
+
+absl::Status LinearPart::AddWeightGradient(ConstTensorView y_gradient,
+                                           ConstTensorView x) {
+  return AddProducts(y_gradient, x, products_, weights_.weight_parameter(),
+                     adapter_);
+}
+
+absl::Status LinearPart::AddBias(TensorView y) {
+  return weights_.has_bias() ? group_.ops().Run(op::AddBias{weights_.bias(), y})
+                             : absl::OkStatus();
+}
+
+absl::Status LinearPart::AddBiasGradient(ConstTensorView y_gradient) {
+  return weights_.has_bias() && weights_.bias_parameter().trainable()
+             ? group_.ops().Run(
+                   op::SumRows{y_gradient, weights_.bias_gradient()})
              : absl::OkStatus();
 }
 
-}  // namespace
+absl::StatusOr<ChunkedGather> LinearPart::StartGather(std::string_view name,
+                                                      const Partition& tokens,
+                                                      ConstTensorView mine,
+                                                      int64_t width,
+                                                      ReusableTensor& all) {
+  if (!group_.sequence_parallel()) {
+    TESSERA_RETURN_IF_ERROR(CheckTokenRows(name, mine, tokens.size()));
+    return ChunkedGather::Here(mine);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView buffer,
+                           all.Get(mine.dtype(), {{tokens.size(), width}}));
+  return ChunkedGather::Start(
+      group_, TokenChunks(tokens, group_.overlap_chunks()), mine, buffer);
+}
+
+absl::StatusOr<ChunkedSums> LinearPart::StartSums(
+    std::string_view name, const Partition& tokens, TensorView sums,
+    int64_t width, ReusableTensor& all, ChunkedSums::Compute compute) {
+  const int64_t chunks = group_.overlap_chunks();
+  if (!group_.sequence_parallel()) {
+    TESSERA_RETURN_IF_ERROR(CheckTokenRows(name, sums, tokens.size()));
+    return ChunkedSums::SumOver(group_, std::max<int64_t>(1, chunks), sums,
+                                compute);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const TensorView buffer,
+                           all.Get(sums.dtype(), {{tokens.size(), width}}));
+  return ChunkedSums::Scatter(group_, TokenChunks(tokens, chunks), buffer, sums,
+                              compute);
+}
 
 absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
     const TensorGroup& group, const ColumnParallelOptions& options) {
@@ -104,14 +187,11 @@ absl::StatusOr<ColumnParallelLinear> ColumnParallelLinear::Create(
         partition.LocalRange(static_cast<int64_t>(part), group.rank()));
   }
   TESSERA_ASSIGN_OR_RETURN(
-      std::optional<LoraAdapter> adapter,
-      AdapterOf(group, options.lora, weights.weight_parameter(),
-                LoraAdapter::Divided::kRows, std::move(outputs)));
-  TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
-                           LinearProducts::Create(group, options.fp8));
-  ColumnParallelLinear layer(group, options, std::move(partition),
-                             std::move(weights), std::move(adapter),
-                             std::move(products));
+      LinearPart part,
+      LinearPart::Create(group, std::move(weights), options.lora,
+                         LoraAdapter::Divided::kRows, std::move(outputs),
+                         options.fp8));
+  ColumnParallelLinear layer(std::move(part), options, std::move(partition));
   TESSERA_RETURN_IF_ERROR(layer.JoinSharers());
   return layer;
 }
@@ -130,49 +210,18 @@ absl::Status ColumnParallelLinear::JoinSharers() {
   return absl::OkStatus();
 }
 
-void ColumnParallelLinear::AppendParameters(
-    std::string_view prefix, std::vector<Parameter*>& parameters) {
-  weights_.AppendParameters(prefix, parameters);
-  if (adapter_) adapter_->AppendParameters(prefix, parameters);
-}
-
-absl::Status ColumnParallelLinear::CheckValues() const {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
-  return adapter_ ? adapter_->CheckValues() : absl::OkStatus();
-}
-
-absl::Status ColumnParallelLinear::CheckGradients() const {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
-  return adapter_ ? adapter_->CheckGradients() : absl::OkStatus();
-}
-
-absl::StatusOr<ChunkedGather> ColumnParallelLinear::StartGather(
-    const Partition& tokens, ConstTensorView x) {
-  if (!group_.sequence_parallel()) {
-    TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
-    return ChunkedGather::Here(x);
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView all,
-      all_x_.Get(x.dtype(), {{tokens.size(), options_.in}}));
-  return ChunkedGather::Start(
-      group_, TokenChunks(tokens, group_.overlap_chunks()), x, all);
-}
-
 absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
                                             ConstTensorView x, TensorView y) {
   TESSERA_RETURN_IF_ERROR(CheckTokenRows("y", y, tokens.size()));
-  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
+  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, GatherInputs(tokens, x));
   TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
   TESSERA_RETURN_IF_ERROR(gather.ForEach(
       [&](IndexRange some, ConstTensorView rows) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const TensorView part,
                                  y.Narrow(0, some.begin, some.size()));
-        TESSERA_RETURN_IF_ERROR(products_.Forward(rows, part));
-        return adapter_ ? adapter_->AddForward(rows, part) : absl::OkStatus();
+        return SetOutput(rows, part);
       }));
-  return weights_.has_bias() ? group_.ops().Run(op::AddBias{weights_.bias(), y})
-                             : absl::OkStatus();
+  return AddBias(y);
 }
 
 absl::Status ColumnParallelLinear::Forward(const Partition& tokens,
@@ -222,26 +271,14 @@ absl::StatusOr<ConstTensorView> ColumnParallelLinear::Mine(
 absl::StatusOr<ChunkedSums> ColumnParallelLinear::StartBackwardInput(
     const Partition& tokens, ConstTensorView y_gradient,
     TensorView x_gradient) {
-  const auto multiply = [&](IndexRange some, TensorView rows) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
-                             y_gradient.Narrow(0, some.begin, some.size()));
-    TESSERA_RETURN_IF_ERROR(products_.InputGradient(part, rows));
-    return adapter_ ? adapter_->AddInputGradient(part, rows) : absl::OkStatus();
-  };
   TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
-  if (!group_.sequence_parallel()) {
-    TESSERA_RETURN_IF_ERROR(
-        CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
-    return ChunkedSums::SumOver(group_,
-                                std::max<int64_t>(1, group_.overlap_chunks()),
-                                x_gradient, multiply);
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView all,
-      all_x_gradient_.Get(x_gradient.dtype(), {{tokens.size(), options_.in}}));
-  return ChunkedSums::Scatter(group_,
-                              TokenChunks(tokens, group_.overlap_chunks()), all,
-                              x_gradient, multiply);
+  return StartSums(
+      "the gradient of x", tokens, x_gradient, options_.in, all_x_gradient_,
+      [&](IndexRange some, TensorView rows) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
+                                 y_gradient.Narrow(0, some.begin, some.size()));
+        return SetInputGradient(part, rows);
+      });
 }
 
 absl::Status ColumnParallelLinear::BackwardInput(const Partition& tokens,
@@ -261,20 +298,19 @@ absl::Status ColumnParallelLinear::AddWeightGradients(
       gather.ForEach([&](IndexRange some, ConstTensorView x) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
                                  y_gradient.Narrow(0, some.begin, some.size()));
-        return AddProducts(part, x, products_, weights_.weight_parameter(),
-                           adapter_);
+        return AddWeightGradient(part, x);
       }));
-  return AddBiasSums(group_, y_gradient, weights_);
+  return AddBiasGradient(y_gradient);
 }
 
 absl::Status ColumnParallelLinear::BackwardWeight(const Partition& tokens,
                                                   ConstTensorView y_gradient,
                                                   ConstTensorView x) {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
-  if (!adapter_ && !HasGradients(weights_)) return absl::OkStatus();
+  if (!HasGradients()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
                            Mine(tokens, y_gradient));
-  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
+  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, GatherInputs(tokens, x));
   return AddWeightGradients(mine, gather);
 }
 
@@ -284,14 +320,14 @@ absl::Status ColumnParallelLinear::Backward(const Partition& tokens,
                                             TensorView x_gradient) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_RETURN_IF_ERROR(CheckGradients());
-  if (!adapter_ && !HasGradients(weights_)) {
+  if (!HasGradients()) {
     return BackwardInput(tokens, y_gradient, x_gradient);
   }
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
                            Mine(tokens, y_gradient));
   // The gather of x overlaps the computation of the gradient of x, whose
   // summation overlaps the gradient of the weights.
-  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, StartGather(tokens, x));
+  TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, GatherInputs(tokens, x));
   TESSERA_ASSIGN_OR_RETURN(ChunkedSums sums,
                            StartBackwardInput(tokens, mine, x_gradient));
   absl::Status status = AddWeightGradients(mine, gather);
@@ -348,106 +384,30 @@ absl::StatusOr<RowParallelLinear> RowParallelLinear::Create(
                         .bias_replicated = true,
                         .bias_primary = group.rank() == 0}));
   TESSERA_ASSIGN_OR_RETURN(
-      std::optional<LoraAdapter> adapter,
-      AdapterOf(group, options.lora, weights.weight_parameter(),
-                LoraAdapter::Divided::kColumns, {{0, options.out}}));
-  TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
-                           LinearProducts::Create(group, options.fp8));
-  return RowParallelLinear(group, options, std::move(weights),
-                           std::move(adapter), std::move(products));
+      LinearPart part,
+      LinearPart::Create(group, std::move(weights), options.lora,
+                         LoraAdapter::Divided::kColumns, {{0, options.out}},
+                         options.fp8));
+  return RowParallelLinear(std::move(part), options);
 }
 
-void RowParallelLinear::AppendParameters(std::string_view prefix,
-                                         std::vector<Parameter*>& parameters) {
-  weights_.AppendParameters(prefix, parameters);
-  if (adapter_) adapter_->AppendParameters(prefix, parameters);
-}
-
-absl::Status RowParallelLinear::CheckValues() const {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckValues());
-  return adapter_ ? adapter_->CheckValues() : absl::OkStatus();
-}
-
-absl::Status RowParallelLinear::CheckGradients() const {
-  TESSERA_RETURN_IF_ERROR(weights_.CheckGradients());
-  return adapter_ ? adapter_->CheckGradients() : absl::OkStatus();
-}
-
-// y = the sum over ranks of x w^T.
-absl::Status RowParallelLinear::Multiply(const Partition& tokens,
-                                         ConstTensorView x, TensorView y) {
-  TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
-  const auto multiply = [&](IndexRange some, TensorView rows) -> absl::Status {
-    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
-                             x.Narrow(0, some.begin, some.size()));
-    TESSERA_RETURN_IF_ERROR(products_.Forward(part, rows));
-    return adapter_ ? adapter_->AddForward(part, rows) : absl::OkStatus();
-  };
-  TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
-  if (!group_.sequence_parallel()) {
-    TESSERA_RETURN_IF_ERROR(CheckTokenRows("y", y, tokens.size()));
-    TESSERA_ASSIGN_OR_RETURN(
-        ChunkedSums sums,
-        ChunkedSums::SumOver(group_,
-                             std::max<int64_t>(1, group_.overlap_chunks()), y,
-                             multiply));
-    return sums.Wait();
-  }
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView all,
-      all_y_.Get(y.dtype(), {{tokens.size(), options_.out}}));
-  TESSERA_ASSIGN_OR_RETURN(
-      ChunkedSums sums,
-      ChunkedSums::Scatter(group_, TokenChunks(tokens, group_.overlap_chunks()),
-                           all, y, multiply));
-  return sums.Wait();
-}
-
+// y = the sum over ranks of x w^T, plus the bias.
 absl::Status RowParallelLinear::Forward(const Partition& tokens,
                                         ConstTensorView x, TensorView y) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
-  TESSERA_RETURN_IF_ERROR(Multiply(tokens, x, y));
-  return weights_.has_bias() ? group_.ops().Run(op::AddBias{weights_.bias(), y})
-                             : absl::OkStatus();
-}
-
-absl::StatusOr<ChunkedGather> RowParallelLinear::StartGather(
-    const Partition& tokens, ConstTensorView y_gradient) {
-  if (!group_.sequence_parallel()) {
-    TESSERA_RETURN_IF_ERROR(
-        CheckTokenRows("the gradient of y", y_gradient, tokens.size()));
-    return ChunkedGather::Here(y_gradient);
-  }
+  TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
+  TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
   TESSERA_ASSIGN_OR_RETURN(
-      const TensorView all,
-      all_y_.Get(y_gradient.dtype(), {{tokens.size(), options_.out}}));
-  return ChunkedGather::Start(
-      group_, TokenChunks(tokens, group_.overlap_chunks()), y_gradient, all);
-}
-
-absl::Status RowParallelLinear::SetInputGradient(IndexRange tokens,
-                                                 ConstTensorView y_gradient,
-                                                 TensorView x_gradient) {
-  TESSERA_ASSIGN_OR_RETURN(const TensorView part,
-                           x_gradient.Narrow(0, tokens.begin, tokens.size()));
-  TESSERA_RETURN_IF_ERROR(products_.InputGradient(y_gradient, part));
-  return adapter_ ? adapter_->AddInputGradient(y_gradient, part)
-                  : absl::OkStatus();
-}
-
-absl::Status RowParallelLinear::AddWeightGradient(IndexRange tokens,
-                                                  ConstTensorView y_gradient,
-                                                  ConstTensorView x) {
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
-                           x.Narrow(0, tokens.begin, tokens.size()));
-  return AddProducts(y_gradient, part, products_, weights_.weight_parameter(),
-                     adapter_);
-}
-
-// Adds the bias gradient of this rank's tokens; FinishGradients sums over
-// ranks.
-absl::Status RowParallelLinear::AddBiasGradient(ConstTensorView y_gradient) {
-  return AddBiasSums(group_, y_gradient, weights_);
+      ChunkedSums sums,
+      StartSums("y", tokens, y, options_.out, all_y_,
+                [&](IndexRange some, TensorView rows) -> absl::Status {
+                  TESSERA_ASSIGN_OR_RETURN(
+                      const ConstTensorView part,
+                      x.Narrow(0, some.begin, some.size()));
+                  return SetOutput(part, rows);
+                }));
+  TESSERA_RETURN_IF_ERROR(sums.Wait());
+  return AddBias(y);
 }
 
 absl::Status RowParallelLinear::BackwardInput(const Partition& tokens,
@@ -457,11 +417,14 @@ absl::Status RowParallelLinear::BackwardInput(const Partition& tokens,
   TESSERA_RETURN_IF_ERROR(
       CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather,
-                           StartGather(tokens, y_gradient));
+                           GatherGradient(tokens, y_gradient));
   TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
-  return gather.ForEach([&](IndexRange some, ConstTensorView rows) {
-    return SetInputGradient(some, rows, x_gradient);
-  });
+  return gather.ForEach(
+      [&](IndexRange some, ConstTensorView rows) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const TensorView part,
+                                 x_gradient.Narrow(0, some.begin, some.size()));
+        return SetInputGradient(rows, part);
+      });
 }
 
 absl::Status RowParallelLinear::BackwardWeight(const Partition& tokens,
@@ -469,12 +432,14 @@ absl::Status RowParallelLinear::BackwardWeight(const Partition& tokens,
                                                ConstTensorView x) {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
   TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
-  if (!adapter_ && !HasGradients(weights_)) return absl::OkStatus();
+  if (!HasGradients()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather,
-                           StartGather(tokens, y_gradient));
-  TESSERA_RETURN_IF_ERROR(
-      gather.ForEach([&](IndexRange some, ConstTensorView rows) {
-        return AddWeightGradient(some, rows, x);
+                           GatherGradient(tokens, y_gradient));
+  TESSERA_RETURN_IF_ERROR(gather.ForEach(
+      [&](IndexRange some, ConstTensorView rows) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
+                                 x.Narrow(0, some.begin, some.size()));
+        return AddWeightGradient(rows, part);
       }));
   return AddBiasGradient(y_gradient);
 }
@@ -485,20 +450,23 @@ absl::Status RowParallelLinear::Backward(const Partition& tokens,
                                          TensorView x_gradient) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_RETURN_IF_ERROR(CheckGradients());
-  if (!adapter_ && !HasGradients(weights_)) {
+  if (!HasGradients()) {
     return BackwardInput(tokens, y_gradient, x_gradient);
   }
   TESSERA_RETURN_IF_ERROR(CheckTokenRows("x", x, tokens.size()));
   TESSERA_RETURN_IF_ERROR(
       CheckTokenRows("the gradient of x", x_gradient, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather,
-                           StartGather(tokens, y_gradient));
+                           GatherGradient(tokens, y_gradient));
   TESSERA_RETURN_IF_ERROR(products_.LoadForInputGradient(weights_.weight()));
-  TESSERA_RETURN_IF_ERROR(
-      gather.ForEach([&](IndexRange some, ConstTensorView rows) {
-        absl::Status status = SetInputGradient(some, rows, x_gradient);
-        if (status.ok()) status = AddWeightGradient(some, rows, x);
-        return status;
+  TESSERA_RETURN_IF_ERROR(gather.ForEach(
+      [&](IndexRange some, ConstTensorView rows) -> absl::Status {
+        TESSERA_ASSIGN_OR_RETURN(const TensorView result,
+                                 x_gradient.Narrow(0, some.begin, some.size()));
+        TESSERA_RETURN_IF_ERROR(SetInputGradient(rows, result));
+        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView part,
+                                 x.Narrow(0, some.begin, some.size()));
+        return AddWeightGradient(rows, part);
       }));
   return AddBiasGradient(y_gradient);
 }

@@ -26,6 +26,69 @@
 
 namespace tessera::tensor_parallel {
 
+// A rank's part of a linear layer: the weights, their adapter and the products.
+// ColumnParallelLinear and RowParallelLinear add the communication.
+class LinearPart {
+ public:
+  LinearWeights& weights() { return weights_; }
+  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
+  // Appends the parameters of the weights and the adapter.
+  void AppendParameters(std::string_view prefix,
+                        std::vector<Parameter*>& parameters);
+  absl::Status CheckValues() const;
+  absl::Status CheckGradients() const;
+
+ protected:
+  // `outputs` are the rank's outputs of the whole layer. No adapter for a LoRA
+  // rank of 0.
+  static absl::StatusOr<LinearPart> Create(const TensorGroup& group,
+                                           LinearWeights weights,
+                                           const LoraOptions& lora,
+                                           LoraAdapter::Divided divided,
+                                           std::vector<IndexRange> outputs,
+                                           std::shared_ptr<Fp8Scaling> fp8);
+
+  // False if neither the weights nor the adapter are trained.
+  bool HasGradients();
+
+  // For some tokens: y = x w^T, x_gradient = y_gradient w, and the addition of
+  // y_gradient^T x to the gradient of w, with the adapter's part.
+  absl::Status SetOutput(ConstTensorView x, TensorView y);
+  absl::Status SetInputGradient(ConstTensorView y_gradient,
+                                TensorView x_gradient);
+  absl::Status AddWeightGradient(ConstTensorView y_gradient, ConstTensorView x);
+  // No-ops without a bias, or without a trained one.
+  absl::Status AddBias(TensorView y);
+  absl::Status AddBiasGradient(ConstTensorView y_gradient);
+
+  // Under sequence parallelism gathers the tokens of all ranks into `all`
+  // [tokens, width]; otherwise `mine` has all tokens.
+  absl::StatusOr<ChunkedGather> StartGather(std::string_view name,
+                                            const Partition& tokens,
+                                            ConstTensorView mine, int64_t width,
+                                            ReusableTensor& all);
+  // Sums what `compute` sets over the ranks into `sums`: all tokens, or under
+  // sequence parallelism, by way of `all` [tokens, width], the rank's own.
+  absl::StatusOr<ChunkedSums> StartSums(std::string_view name,
+                                        const Partition& tokens,
+                                        TensorView sums, int64_t width,
+                                        ReusableTensor& all,
+                                        ChunkedSums::Compute compute);
+
+  TensorGroup group_;
+  LinearWeights weights_;
+  std::optional<LoraAdapter> adapter_;
+  LinearProducts products_;
+
+ private:
+  LinearPart(const TensorGroup& group, LinearWeights weights,
+             std::optional<LoraAdapter> adapter, LinearProducts products)
+      : group_(group),
+        weights_(std::move(weights)),
+        adapter_(std::move(adapter)),
+        products_(std::move(products)) {}
+};
+
 struct ColumnParallelOptions {
   int64_t in = 0;
   int64_t out = 0;  // Over all ranks.
@@ -71,20 +134,13 @@ struct ColumnParallelOptions {
 // `tokens` is the partition of the tokens over the ranks under sequence
 // parallelism; otherwise only their number matters. Calls are collectives of
 // the group, one at a time. Weights and tensors have one dtype.
-class ColumnParallelLinear {
+class ColumnParallelLinear : public LinearPart {
  public:
   // A collective if several ranks hold the same part. InvalidArgument if a size
   // or the number of chunks is negative, or the parts do not add up to `out`.
   static absl::StatusOr<ColumnParallelLinear> Create(
       const TensorGroup& group, const ColumnParallelOptions& options);
 
-  LinearWeights& weights() { return weights_; }
-  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
-  // Appends the parameters of the weights and the adapter.
-  void AppendParameters(std::string_view prefix,
-                        std::vector<Parameter*>& parameters);
-  absl::Status CheckValues() const;
-  absl::Status CheckGradients() const;
   int64_t local_out() const { return weights_.out(); }
   const FusedPartition& partition() const { return partition_; }
 
@@ -106,18 +162,12 @@ class ColumnParallelLinear {
   absl::Status FinishGradients();
 
  private:
-  ColumnParallelLinear(const TensorGroup& group,
-                       const ColumnParallelOptions& options,
-                       FusedPartition partition, LinearWeights weights,
-                       std::optional<LoraAdapter> adapter,
-                       LinearProducts products)
-      : group_(group),
+  ColumnParallelLinear(LinearPart part, const ColumnParallelOptions& options,
+                       FusedPartition partition)
+      : LinearPart(std::move(part)),
         options_(options),
         partition_(std::move(partition)),
-        weights_(std::move(weights)),
-        adapter_(std::move(adapter)),
-        products_(std::move(products)),
-        outputs_(group, partition_) {}
+        outputs_(group_, partition_) {}
 
   absl::Status JoinSharers();
   absl::Status SumSharedRows(Parameter& parameter);
@@ -125,8 +175,10 @@ class ColumnParallelLinear {
                              int64_t tokens) const;
   absl::StatusOr<ConstTensorView> Mine(const Partition& tokens,
                                        ConstTensorView y_gradient);
-  absl::StatusOr<ChunkedGather> StartGather(const Partition& tokens,
-                                            ConstTensorView x);
+  absl::StatusOr<ChunkedGather> GatherInputs(const Partition& tokens,
+                                             ConstTensorView x) {
+    return StartGather("x", tokens, x, options_.in, all_x_);
+  }
   absl::Status Multiply(const Partition& tokens, ConstTensorView x,
                         TensorView y);
   absl::Status AddWeightGradients(ConstTensorView y_gradient,
@@ -141,12 +193,8 @@ class ColumnParallelLinear {
     std::unique_ptr<collectives::Communicator> communicator;
   };
 
-  TensorGroup group_;
   ColumnParallelOptions options_;
   FusedPartition partition_;
-  LinearWeights weights_;
-  std::optional<LoraAdapter> adapter_;
-  LinearProducts products_;
   OutputGather outputs_;
   std::vector<Sharers> sharers_;
   ReusableTensor all_x_ = group_.Working("all tokens of x");
@@ -180,19 +228,13 @@ struct RowParallelOptions {
 // The forward sums y over the ranks (or scatters its sums), in the order of
 // ranks; the backward communicates nothing (or gathers the gradient of y). The
 // bias is added once, after the sum. Otherwise like ColumnParallelLinear.
-class RowParallelLinear {
+class RowParallelLinear : public LinearPart {
  public:
   // InvalidArgument if a size or the number of chunks is negative, or `columns`
   // is not within [0, in).
   static absl::StatusOr<RowParallelLinear> Create(
       const TensorGroup& group, const RowParallelOptions& options);
 
-  LinearWeights& weights() { return weights_; }
-  LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
-  void AppendParameters(std::string_view prefix,
-                        std::vector<Parameter*>& parameters);
-  absl::Status CheckValues() const;
-  absl::Status CheckGradients() const;
   int64_t local_in() const { return weights_.in(); }
 
   absl::Status Forward(const Partition& tokens, ConstTensorView x,
@@ -212,30 +254,16 @@ class RowParallelLinear {
   absl::Status FinishGradients();
 
  private:
-  RowParallelLinear(const TensorGroup& group, const RowParallelOptions& options,
-                    LinearWeights weights, std::optional<LoraAdapter> adapter,
-                    LinearProducts products)
-      : group_(group),
-        options_(options),
-        weights_(std::move(weights)),
-        adapter_(std::move(adapter)),
-        products_(std::move(products)) {}
+  RowParallelLinear(LinearPart part, const RowParallelOptions& options)
+      : LinearPart(std::move(part)), options_(options) {}
 
-  absl::Status Multiply(const Partition& tokens, ConstTensorView x,
-                        TensorView y);
-  absl::StatusOr<ChunkedGather> StartGather(const Partition& tokens,
-                                            ConstTensorView y_gradient);
-  absl::Status SetInputGradient(IndexRange tokens, ConstTensorView y_gradient,
-                                TensorView x_gradient);
-  absl::Status AddWeightGradient(IndexRange tokens, ConstTensorView y_gradient,
-                                 ConstTensorView x);
-  absl::Status AddBiasGradient(ConstTensorView y_gradient);
+  absl::StatusOr<ChunkedGather> GatherGradient(const Partition& tokens,
+                                               ConstTensorView y_gradient) {
+    return StartGather("the gradient of y", tokens, y_gradient, options_.out,
+                       all_y_);
+  }
 
-  TensorGroup group_;
   RowParallelOptions options_;
-  LinearWeights weights_;
-  std::optional<LoraAdapter> adapter_;
-  LinearProducts products_;
   ReusableTensor all_y_ = group_.Working("all tokens of y");
 };
 

@@ -1,13 +1,16 @@
-// The state that the CUDA kernels of one queue share, and the functions that
-// register the kernels of each file.
+// The state that the CUDA kernels of one queue share, the alignment of their
+// operands, and the functions that register the kernels of each file.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_BACKEND_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_BACKEND_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "base/cuda/stream.h"
 #include "base/device/device.h"
 #include "base/device/operation.h"
+#include "base/dtype/dtype.h"
+#include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cuda/scratch.h"
 
@@ -24,6 +27,18 @@ struct CudaBackend {
 };
 
 using CudaKernelTable = KernelTable<CudaBackend, LayerOperations>;
+
+// True if every row of `view`, along its last dimension, begins at a multiple
+// of 16 bytes.
+template <typename Byte>
+bool RowsAreAligned(const BasicTensorView<Byte>& view) {
+  if (reinterpret_cast<uintptr_t>(view.data()) % 16 != 0) return false;
+  for (int dim = 0; dim + 1 < view.rank(); ++dim) {
+    const int64_t bytes = view.strides()[dim] * SizeInBytes(view.dtype());
+    if (view.shape()[dim] > 1 && bytes % 16 != 0) return false;
+  }
+  return true;
+}
 
 void AddCrossEntropyKernels(CudaKernelTable& table);
 void AddElementwiseKernels(CudaKernelTable& table);

@@ -23,7 +23,6 @@
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tensor_parallel/ops_cuda/cudnn_attention.h"
 #include "tensor_parallel/ops_cuda/gemm.h"
-#include "tensor_parallel/ops_cuda/kernel_types.h"
 #include "tensor_parallel/ops_cuda/scratch.h"
 
 namespace tessera::tensor_parallel::TESSERA_KERNELS {

@@ -5,9 +5,9 @@
 //   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops,
 //                            native::CreateCudaOps(*queue));
 //
-// `emulated` executes the same kernels on the CPU (base/cuda/emulation.h), on
-// any queue whose work the host can execute. It is far slower than CpuOps and
-// serves to test kernels.
+// `emulated` executes the same kernels on the CPU
+// (base/cuda/testing/emulation.h), on any queue whose work the host can
+// execute. It is far slower than CpuOps and serves to test kernels.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDA_OPS_H_
 

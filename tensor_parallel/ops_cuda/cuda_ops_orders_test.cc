@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/cuda/emulation.h"
+#include "base/cuda/testing/emulation.h"
 #include "base/device/host_device.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"

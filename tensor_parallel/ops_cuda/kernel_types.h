@@ -28,18 +28,6 @@ using ::tessera::TESSERA_KERNELS::Pack;
 template <typename T>
 inline constexpr int kPackOf = 16 / static_cast<int>(sizeof(T));
 
-// True if every row of `view`, along its last dimension, begins at a multiple
-// of 16 bytes.
-template <typename Byte>
-bool RowsAreAligned(const BasicTensorView<Byte>& view) {
-  if (reinterpret_cast<uintptr_t>(view.data()) % 16 != 0) return false;
-  for (int dim = 0; dim + 1 < view.rank(); ++dim) {
-    const int64_t bytes = view.strides()[dim] * SizeInBytes(view.dtype());
-    if (view.shape()[dim] > 1 && bytes % 16 != 0) return false;
-  }
-  return true;
-}
-
 template <typename T>
 const T* DataOf(const ConstTensorView& view) {
   return reinterpret_cast<const T*>(view.data());

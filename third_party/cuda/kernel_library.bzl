@@ -15,7 +15,6 @@ def kernel_library(
         emulated_srcs = [],
         emulated_deps = [],
         testonly = False,
-        emulated_testonly = False,
         visibility = None):
     """Makes NAME_native, which needs the CUDA toolkit, and NAME_emulated, which does not.
 
@@ -29,8 +28,7 @@ def kernel_library(
       native_deps: their dependencies.
       emulated_srcs: .cc files for the emulation only.
       emulated_deps: their dependencies.
-      testonly: of both.
-      emulated_testonly: of NAME_emulated, where only tests use it.
+      testonly: of NAME_native; NAME_emulated is for tests.
       visibility: of both.
     """
     if kernels:
@@ -69,8 +67,11 @@ def kernel_library(
         hdrs = hdrs,
         copts = ["-O2", "-ffp-contract=off"],
         local_defines = ["TESSERA_KERNELS=emulated"],
-        testonly = testonly or emulated_testonly,
+        testonly = True,
         textual_hdrs = kernels,
         visibility = visibility,
-        deps = deps + emulated_deps + ["//base/cuda:kernel"],
+        deps = deps + emulated_deps + [
+            "//base/cuda:kernel",
+            "//base/cuda/testing:emulation",
+        ],
     )

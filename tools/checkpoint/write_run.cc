@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,18 +15,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/device/host_device.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "base/tensor/counting_memory.h"
+#include "collectives/communicator.h"
+#include "collectives/counting/counting_engine.h"
 #include "nlohmann/json.hpp"
-#include "tensor_parallel/blocks/moe_mlp.h"
+#include "tensor_parallel/context/sequence_layout.h"
 #include "tensor_parallel/layers/parameter.h"
-#include "tensor_parallel/sharding/fused_partition.h"
+#include "tensor_parallel/layers/tensor_group.h"
+#include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 #include "tools/cli/records.h"
-#include "tools/model_files/llama_names.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/model/hidden_matrices.h"
+#include "tools/train/model/llama_stage.h"
 #include "tools/train/model/moment_tensors.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
@@ -36,256 +43,164 @@ namespace tessera::tools {
 
 namespace {
 
-using model_files::LlamaPart;
-using tensor_parallel::FusedPart;
-using tensor_parallel::FusedPartition;
+using collectives::Communicator;
 using tensor_parallel::IndexRange;
 using tensor_parallel::Partition;
+using tensor_parallel::TensorGroup;
 using train::HeldTensor;
 using train::MeshSizes;
 
-// Computes the part of each tensor that one tensor rank holds.
-class TensorRank {
+struct PartPlace {
+  int64_t pp = 0;
+  int64_t tp = 0;
+  int64_t ep = 0;
+  IndexRange layers = {};  // Of the pipeline rank.
+};
+
+// The layers of the trainer on one rank, whose memory and messages are counted
+// instead of made; no other rank exists.
+class CountedLayers {
  public:
-  static absl::StatusOr<TensorRank> Create(const model_files::ModelConfig& c,
-                                           int64_t rank, int64_t ranks) {
-    std::vector<FusedPart> qkv_parts = {
-        tensor_parallel::HeadsPart(c.heads, c.head_size)};
-    if (!c.IsLatent()) {
-      TESSERA_ASSIGN_OR_RETURN(
-          qkv_parts,
-          tensor_parallel::QkvParts(c.heads, c.kv_heads, c.head_size, ranks));
-    }
-    TESSERA_ASSIGN_OR_RETURN(FusedPartition qkv,
-                             FusedPartition::Create(qkv_parts, ranks));
-    const auto mlp_parts = tensor_parallel::GatedMlpParts(c.intermediate);
-    TESSERA_ASSIGN_OR_RETURN(FusedPartition mlp,
-                             FusedPartition::Create(mlp_parts, ranks));
-    TESSERA_ASSIGN_OR_RETURN(const Partition words,
-                             Partition::Balanced(c.vocabulary, ranks));
-    TESSERA_ASSIGN_OR_RETURN(
-        const Partition units,
-        Partition::Balanced(c.mixture.intermediate, ranks));
-    const auto shared_parts =
-        tensor_parallel::GatedMlpParts(c.mixture.shared_intermediate);
-    TESSERA_ASSIGN_OR_RETURN(FusedPartition shared,
-                             FusedPartition::Create(shared_parts, ranks));
-    return TensorRank(c, rank, std::move(qkv), std::move(mlp), words, units,
-                      std::move(shared));
+  // InvalidArgument if the model cannot be divided over the mesh.
+  static absl::StatusOr<std::unique_ptr<CountedLayers>> Create(
+      const CheckpointPlan& plan, const PartPlace& place) {
+    std::unique_ptr<CountedLayers> rank(new CountedLayers);
+    TESSERA_RETURN_IF_ERROR(rank->Make(plan, place));
+    return rank;
   }
 
-  // The rank's part of heads of `size` elements (latent attention).
-  IndexRange HeadsOf(int64_t size) const {
-    const IndexRange heads = qkv_.RangeOf(0, rank_);
-    return {heads.begin / config_.head_size * size,
-            heads.end / config_.head_size * size};
-  }
-
-  // `experts` are the experts that the rank holds.
-  HeldTensor Of(LlamaPart part, int64_t layer, IndexRange experts) const {
-    HeldTensor held = train::WholeTensor(
-        train::RunTensorName(part, layer),
-        model_files::MakeLlamaParameter(config_, part, layer).shape);
-    switch (part) {
-      case LlamaPart::kEmbedding:
-      case LlamaPart::kHead:
-        held.rows = {{words_.RangeOf(rank_)}};
-        break;
-      case LlamaPart::kQkv:
-      case LlamaPart::kQkvBias:
-        held.rows = RowsOf(qkv_);
-        break;
-      case LlamaPart::kSinks:
-        held.rows = {{HeadsOf(1)}};
-        break;
-      case LlamaPart::kQueryUp:
-        held.rows = {{HeadsOf(config_.head_size)}};
-        break;
-      case LlamaPart::kKvUp:
-        held.rows = {{HeadsOf(config_.latent.nope + config_.latent.value)}};
-        break;
-      case LlamaPart::kGateUp:
-        held.rows = RowsOf(mlp_);
-        break;
-      case LlamaPart::kAttentionOutput:
-        held.columns = config_.IsLatent() ? HeadsOf(config_.latent.value)
-                                          : qkv_.RangeOf(0, rank_);
-        break;
-      case LlamaPart::kDown:
-        held.columns = mlp_.RangeOf(0, rank_);
-        break;
-      case LlamaPart::kExpertsGateUp:
-      case LlamaPart::kExpertsGateUpBias:
-        held.rows = tensor_parallel::ExpertRows(
-            experts, 2, config_.mixture.intermediate, units_.RangeOf(rank_));
-        break;
-      case LlamaPart::kExpertsDown:
-        held.rows = tensor_parallel::ExpertRows(experts, 1, config_.hidden,
-                                                {0, config_.hidden});
-        held.columns = units_.RangeOf(rank_);
-        break;
-      case LlamaPart::kExpertsDownBias:
-        held.rows = tensor_parallel::ExpertRows(experts, 1, config_.hidden,
-                                                {0, config_.hidden});
-        held.rows[0].primary = rank_ == 0;
-        break;
-      case LlamaPart::kSharedGateUp:
-        held.rows = RowsOf(shared_);
-        break;
-      case LlamaPart::kSharedDown:
-        held.columns = shared_.RangeOf(0, rank_);
-        break;
-      case LlamaPart::kRouter:
-      case LlamaPart::kRouterBias:
-      case LlamaPart::kRouterLogitBias:
-      case LlamaPart::kLatentDown:
-      case LlamaPart::kAttentionNorm:
-      case LlamaPart::kAttentionOutputBias:
-      case LlamaPart::kQueryNorm:
-      case LlamaPart::kKeyNorm:
-      case LlamaPart::kAttentionOutputNorm:
-      case LlamaPart::kMlpNorm:
-      case LlamaPart::kMlpOutputNorm:
-      case LlamaPart::kFinalNorm:
-        held.rows[0].primary = rank_ == 0;
-        break;
-    }
-    return held;
+  std::span<const train::ParameterWindow> windows() const {
+    return layers_->windows();
   }
 
  private:
-  TensorRank(const model_files::ModelConfig& config, int64_t rank,
-             FusedPartition qkv, FusedPartition mlp, const Partition& words,
-             const Partition& units, FusedPartition shared)
-      : config_(config),
-        rank_(rank),
-        qkv_(std::move(qkv)),
-        mlp_(std::move(mlp)),
-        words_(words),
-        units_(units),
-        shared_(std::move(shared)) {}
+  CountedLayers() : device_(memory_, memory_) {}
 
-  // Among neighbours that hold the same replicated part, the first is its
-  // primary holder.
-  std::vector<tensor_parallel::ParameterRows> RowsOf(
-      const FusedPartition& partition) const {
-    std::vector<tensor_parallel::ParameterRows> rows;
-    const auto ranges = partition.RangesOf(rank_);
-    for (size_t i = 0; i < ranges.size(); ++i) {
-      const FusedPart& part = partition.parts()[i];
-      const int64_t sharers =
-          part.replicated ? partition.ranks() / part.groups : 1;
-      rows.push_back({ranges[i], rank_ % sharers == 0});
+  absl::Status Make(const CheckpointPlan& plan, const PartPlace& place) {
+    const MeshSizes& mesh = plan.mesh;
+    TESSERA_ASSIGN_OR_RETURN(queue_, device_.CreateQueue("compute"));
+    ops_.emplace(*queue_);
+    TESSERA_ASSIGN_OR_RETURN(const TensorGroup tensor,
+                             GroupOf(tensor_, place.tp, mesh.tp));
+    std::optional<TensorGroup> experts;
+    if (mesh.ep > 1) {
+      TESSERA_ASSIGN_OR_RETURN(const TensorGroup group,
+                               GroupOf(experts_, place.ep, mesh.ep));
+      experts.emplace(group);
     }
-    return rows;
-  }
-
-  model_files::ModelConfig config_;
-  int64_t rank_;
-  FusedPartition qkv_;
-  FusedPartition mlp_;
-  Partition words_;
-  Partition units_;  // Hidden units of an expert.
-  FusedPartition shared_;
-};
-
-bool IsOfExperts(LlamaPart part) {
-  return part == LlamaPart::kExpertsGateUp ||
-         part == LlamaPart::kExpertsGateUpBias ||
-         part == LlamaPart::kExpertsDown || part == LlamaPart::kExpertsDownBias;
-}
-
-// The tensors of a part of the checkpoint.
-struct Stage {
-  std::vector<HeldTensor> tensors = {};
-  std::vector<bool> is_frozen = {};  // By tensor.
-  std::vector<int64_t> groups = {};  // By tensor; used together.
-};
-
-// The layers of a stage. A part of a checkpoint contains only its experts,
-// everything else, or both.
-struct StagePlace {
-  IndexRange layers = {};
-  bool is_first = false;
-  bool is_last = false;
-  IndexRange experts = {};
-  bool has_experts = true;
-  bool has_others = true;
-};
-
-Stage StageOf(const model_files::ModelConfig& config, const TensorRank& rank,
-              const StagePlace& place) {
-  Stage stage;
-  int64_t group = 0;
-  const auto add = [&](LlamaPart part, int64_t layer = -1) {
-    if (!(IsOfExperts(part) ? place.has_experts : place.has_others)) return;
-    stage.tensors.push_back(rank.Of(part, layer, place.experts));
-    stage.is_frozen.push_back(part == LlamaPart::kRouterBias);
-    stage.groups.push_back(group);
-  };
-  if (place.is_first) {
-    add(LlamaPart::kEmbedding);
-    ++group;
-  }
-  for (int64_t layer = place.layers.begin; layer < place.layers.end;
-       ++layer, ++group) {
-    for (const LlamaPart part : model_files::LayerPartsOf(config, layer)) {
-      add(part, layer);
+    TESSERA_ASSIGN_OR_RETURN(const auto positions,
+                             tensor_parallel::SequenceLayout::Contiguous(1, 1));
+    std::vector<int32_t> windows;
+    if (place.pp == 0) windows.push_back(0);
+    for (int64_t layer = place.layers.begin; layer < place.layers.end;
+         ++layer) {
+      windows.push_back(static_cast<int32_t>(layer + 1));
     }
+    if (place.pp + 1 == mesh.pp) {
+      windows.push_back(static_cast<int32_t>(plan.identity.model.layers + 1));
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        layers_,
+        train::LlamaLayers::Create(
+            tensor, {.group = TensorGroup(*ops_, nullptr), .layout = positions},
+            {.mesh = mesh,
+             .model = plan.identity.model,
+             .dtype = plan.dtype,
+             .length = 1},
+            std::move(windows), experts));
+    return absl::OkStatus();
   }
-  if (!place.is_last) return stage;
-  add(LlamaPart::kFinalNorm);
-  // A tied head has its own copy of the table unless it is on the first stage.
-  if (!config.tied_embeddings || !place.is_first) add(LlamaPart::kHead);
-  return stage;
-}
 
-// Appends the moments of Adafactor.
-void AddMoments(const model_files::ModelConfig& config, Stage& stage) {
-  const size_t weights = stage.tensors.size();
-  for (size_t i = 0; i < weights; ++i) {
-    if (stage.is_frozen[i]) continue;
-    const HeldTensor& weight = stage.tensors[i];
-    train::MomentTensor moments = train::MomentsOf(
-        {weight.name, weight.shape, weight.rows, weight.columns},
-        train::MatricesOf(weight.name, weight.shape[0], config));
-    stage.tensors.push_back({.name = std::move(moments.name),
-                             .shape = {moments.size},
-                             .rows = std::move(moments.rows)});
-    stage.is_frozen.push_back(true);
-    stage.groups.push_back(stage.groups[i]);
+  absl::StatusOr<TensorGroup> GroupOf(std::unique_ptr<Communicator>& group,
+                                      int64_t rank, int64_t ranks) {
+    if (ranks > 1) {
+      TESSERA_ASSIGN_OR_RETURN(
+          auto engine,
+          collectives::CreateCountingEngine({.rank = collectives::Rank(rank),
+                                             .ranks = ranks,
+                                             .memory = memory_}));
+      TESSERA_ASSIGN_OR_RETURN(group, Communicator::Create(std::move(engine)));
+    }
+    return TensorGroup(*ops_, group.get()).WithoutWeightMemory();
   }
-}
 
-absl::StatusOr<zero3::ModelParameters> ModelOf(const Stage& stage,
-                                               const CheckpointPlan& plan) {
+  // Members refer to earlier ones.
+  const std::shared_ptr<CountingMemory> memory_ =
+      std::make_shared<CountingMemory>();
+  CountingDevice device_;
+  std::unique_ptr<Queue> queue_;
+  std::optional<tensor_parallel::Ops> ops_;
+  std::unique_ptr<Communicator> tensor_, experts_;
+  std::unique_ptr<train::LlamaLayers> layers_;
+};
+
+// The parameters of a part of the checkpoint: those of experts that are divided
+// among ranks, or all others.
+struct PartParameters {
+  zero3::ModelParameters model;
+  std::vector<HeldTensor> tensors;  // By number.
+};
+
+absl::StatusOr<PartParameters> ParametersOf(const CheckpointPlan& plan,
+                                            const CountedLayers& layers,
+                                            bool of_experts) {
+  const std::string& optimizer = plan.identity.optimizer;
   zero3::ModelParameters::Builder builder;
-  for (size_t i = 0; i < stage.tensors.size(); ++i) {
-    const bool is_frozen = stage.is_frozen[i];
-    builder.Add({.name = stage.tensors[i].name,
-                 .shape = stage.tensors[i].held_shape(),
-                 .dtype = is_frozen ? tensor_parallel::GradientDType(plan.dtype)
-                                    : plan.dtype,
-                 .trainable = !is_frozen,
-                 .orthogonalized = plan.identity.optimizer == "muon" &&
-                                   train::IsHiddenMatrix(stage.tensors[i].name),
-                 .group = stage.groups[i]});
+  std::vector<HeldTensor> tensors;
+  // Those of Adafactor follow all weights.
+  std::vector<std::pair<train::MomentTensor, int64_t>> moments;
+  // The head may share the embedding's table.
+  std::set<const tensor_parallel::Parameter*> added;
+  for (size_t window = 0; window < layers.windows().size(); ++window) {
+    const auto group = static_cast<int64_t>(window);
+    for (const auto* const parameter : layers.windows()[window]) {
+      if (parameter->expert_parallel() != of_experts) continue;
+      if (!added.insert(parameter).second) continue;
+      const std::string& name = parameter->name();
+      builder.Add({.name = name,
+                   .shape = parameter->local_shape(),
+                   .dtype = parameter->dtype(),
+                   .trainable = parameter->trainable(),
+                   .orthogonalized = optimizer == "muon" &&
+                                     parameter->trainable() &&
+                                     train::IsHiddenMatrix(name),
+                   .group = group});
+      tensors.push_back(train::HeldTensorOf(*parameter));
+      if (optimizer != "adafactor" || !parameter->trainable()) continue;
+      moments.emplace_back(
+          train::MomentsOf({name, parameter->shape(), parameter->rows(),
+                            parameter->columns()},
+                           train::MatricesOf(name, parameter->shape()[0],
+                                             plan.identity.model)),
+          group);
+    }
   }
-  return builder.Build();
+  for (auto& [tensor, group] : moments) {
+    HeldTensor& held = tensors.emplace_back();
+    held.name = tensor.name;
+    held.shape = {tensor.size};
+    held.rows = std::move(tensor.rows);
+    builder.Add({.name = held.name,
+                 .shape = held.held_shape(),
+                 .dtype = tensor_parallel::GradientDType(plan.dtype),
+                 .trainable = false,
+                 .group = group});
+  }
+  TESSERA_ASSIGN_OR_RETURN(zero3::ModelParameters model, builder.Build());
+  return PartParameters{std::move(model), std::move(tensors)};
 }
 
-absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
-                                     int64_t ranks, std::string name) {
-  if (plan.identity.optimizer == "adafactor") {
-    AddMoments(plan.identity.model, stage);
-  }
-  TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters model,
-                           ModelOf(stage, plan));
+absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan,
+                                     const CountedLayers& layers,
+                                     bool of_experts, std::string name) {
+  TESSERA_ASSIGN_OR_RETURN(PartParameters parameters,
+                           ParametersOf(plan, layers, of_experts));
   TESSERA_ASSIGN_OR_RETURN(
       zero3::StateLayout layout,
-      zero3::StateLayout::Create(model, {.ranks = ranks,
-                                         .alignment = std::max<int64_t>(
-                                             plan.moments.format.block, 1)}));
+      zero3::StateLayout::Create(
+          parameters.model,
+          {.ranks = of_experts ? plan.mesh.edp() : plan.mesh.shard_ranks(),
+           .alignment = std::max<int64_t>(plan.moments.format.block, 1)}));
   PlannedPart planned = {
       .part = {.name = std::move(name),
                .stage = plan.zero,
@@ -294,7 +209,7 @@ absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan, Stage stage,
                .moment_count = plan.moments.count,
                .loss_scale = plan.loss_scale,
                .steps_since_scale_change = plan.steps_since_scale_change},
-      .tensors = std::move(stage.tensors)};
+      .tensors = std::move(parameters.tensors)};
   zero3::CheckpointMetadata& metadata = planned.part.metadata;
   TESSERA_RETURN_IF_ERROR(train::AddTo(plan.identity, metadata));
   metadata[std::string(train::kTensorsKey)] =
@@ -327,29 +242,22 @@ absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan) {
   std::vector<PlannedPart> parts;
   for (int64_t p = 0; p < mesh.pp; ++p) {
     for (int64_t t = 0; t < mesh.tp; ++t) {
-      TESSERA_ASSIGN_OR_RETURN(const TensorRank rank,
-                               TensorRank::Create(config, t, mesh.tp));
-      StagePlace place = {.layers = layers.RangeOf(p),
-                          .is_first = p == 0,
-                          .is_last = p + 1 == mesh.pp,
-                          .experts = {0, experts},
-                          .has_experts = mesh.ep == 1};
-      TESSERA_ASSIGN_OR_RETURN(
-          PlannedPart part,
-          PlanPart(plan, StageOf(config, rank, place), mesh.shard_ranks(),
-                   train::PartName(t, p)));
-      parts.push_back(std::move(part));
-      if (mesh.ep == 1) continue;
-      const int64_t own = experts / mesh.ep;
-      place.has_experts = true;
-      place.has_others = false;
       for (int64_t e = 0; e < mesh.ep; ++e) {
-        place.experts = {e * own, (e + 1) * own};
         TESSERA_ASSIGN_OR_RETURN(
-            PlannedPart of_experts,
-            PlanPart(plan, StageOf(config, rank, place), mesh.edp(),
-                     train::PartName(t, p, e)));
-        parts.push_back(std::move(of_experts));
+            const std::unique_ptr<CountedLayers> rank,
+            CountedLayers::Create(plan, {p, t, e, layers.RangeOf(p)}));
+        const auto add = [&](bool of_experts, std::string name) {
+          absl::StatusOr<PlannedPart> part =
+              PlanPart(plan, *rank, of_experts, std::move(name));
+          if (part.ok()) parts.push_back(*std::move(part));
+          return part.status();
+        };
+        if (e == 0) {
+          TESSERA_RETURN_IF_ERROR(add(false, train::PartName(t, p)));
+        }
+        if (mesh.ep > 1) {
+          TESSERA_RETURN_IF_ERROR(add(true, train::PartName(t, p, e)));
+        }
       }
     }
   }

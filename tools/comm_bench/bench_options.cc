@@ -236,7 +236,7 @@ absl::Status CompleteSizes(BenchOptions& o) {
 absl::Status CompleteDevice(BenchOptions& options) {
   const bool is_host = options.device == "cpu";
   if (options.engines.empty()) {
-    options.engines = {is_host ? "shared_memory" : "cuda"};
+    options.engines = {is_host ? "shared_memory" : options.device};
   }
   if (is_host) return absl::OkStatus();
   if (options.device != "emulated" && options.device != "cuda") {
@@ -283,7 +283,7 @@ std::vector<Flag> CaseFlags(BenchOptions& o) {
           o.device),
       ListFlag("engine",
                "engines to compare with the first, such as shared_memory,mpi; "
-               "default: shared_memory, or cuda on a device",
+               "default: shared_memory, or that of the device's name",
                "", o.engines, ParseName),
       ListFlag("np", "numbers of ranks, such as 2,4,8", "2", o.worlds,
                ParseWorld),

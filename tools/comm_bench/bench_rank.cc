@@ -15,6 +15,7 @@
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/bootstrap/network_options.h"
 #include "collectives/cuda/cuda_communicator.h"
+#include "collectives/emulated/emulated_communicator.h"
 #include "collectives/engine/engine_registry.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/in_process/in_process.h"
@@ -37,7 +38,7 @@ constexpr absl::Duration kJoinTimeout = absl::Seconds(30);
 
 std::vector<std::string> NamesFor(std::string_view device) {
   if (device == "cuda") return {"cuda", "nccl"};
-  if (device == "emulated") return {"cuda"};
+  if (device == "emulated") return {"emulated"};
   std::vector<std::string> names = collectives::RegisteredEngines();
   if (std::find(names.begin(), names.end(), "mpi") != names.end()) {
     names.push_back("mpi_blocking");
@@ -139,7 +140,7 @@ absl::Status BenchEngine::Check() const {
 }
 
 bool BenchEngine::IsThreads() const {
-  return name == (device == "cpu" ? "in_process" : "cuda");
+  return name == (device == "cpu" ? "in_process" : device);
 }
 
 absl::StatusOr<std::vector<RankParts>> BenchEngine::Make(int64_t world,
@@ -172,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> BenchEngine::OnDevice(
   }
   return device == "cuda" ? collectives::native::CreateCudaCommunicator(
                                 std::move(host), on_device)
-                          : collectives::emulated::CreateCudaCommunicator(
+                          : collectives::CreateEmulatedCommunicator(
                                 std::move(host), on_device);
 }
 

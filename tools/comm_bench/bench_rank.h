@@ -44,7 +44,7 @@ struct RankParts {
 // is linked (collectives/engine/engine_registry.h), such as auto for several
 // hosts; mpi_blocking is mpi with its option `blocking`. For "cuda": cuda,
 // whose ranks are threads that take the GPUs in turn, and nccl, a process for
-// each GPU. For "emulated": cuda, with one emulated device for all ranks.
+// each GPU. For "emulated": emulated, whose ranks are threads with one device.
 struct BenchEngine {
   std::string device;
   std::string name;

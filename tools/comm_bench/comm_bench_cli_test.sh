@@ -37,7 +37,7 @@ python3 - <<'END' || fail "the CSV of a device is not what it should be: $(cat o
 import csv
 rows = list(csv.DictReader(open("out.csv")))
 assert {row["op"] for row in rows} >= {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"}, rows
-assert {(row["engine"], row["algorithm"]) for row in rows} == {("cuda", "engine")}, rows
+assert {(row["engine"], row["algorithm"]) for row in rows} == {("emulated", "engine")}, rows
 assert all(float(row["time_us"]) > 0 for row in rows)
 assert all(float(row["busbw_GBps"]) > 0 for row in rows if row["op"] == "all_reduce" and int(row["bytes"]) > 64), rows
 END
@@ -79,6 +79,7 @@ done
 expect_usage_error --device=gpu
 expect_usage_error --device=emulated --engine=nccl
 expect_usage_error --engine=cuda
+expect_usage_error --device=emulated --engine=cuda
 expect_usage_error --device=cuda --engine=shared_memory
 expect_usage_error --device=cuda --registered
 expect_usage_error --device=emulated --algorithm=ring

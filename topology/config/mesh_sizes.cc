@@ -133,10 +133,6 @@ int64_t MeshSizes::StrideOf(MeshAxis axis) const {
   return stride;
 }
 
-bool MeshSizes::Precedes(MeshAxis first, MeshAxis second) const {
-  return absl::c_find(order, first) < absl::c_find(order, second);
-}
-
 absl::StatusOr<AxisOrder> MeshSizes::ParseOrder(std::string_view text) const {
   std::vector<Axis> axes = AxesOf(*this);
   std::erase_if(axes,

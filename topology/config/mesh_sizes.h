@@ -62,8 +62,6 @@ struct MeshSizes {
   int64_t SizeOf(MeshAxis axis) const;
   // The distance in ranks between neighbours along the axis.
   int64_t StrideOf(MeshAxis axis) const;
-  // True if `first` varies faster than `second`.
-  bool Precedes(MeshAxis first, MeshAxis second) const;
 
   friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/cuda/kernel.h"
+#include "base/cuda/testing/emulation.h"
 #include "base/device/emulated_device.h"
 #include "base/device/host_device.h"
 #include "base/status_matchers.h"

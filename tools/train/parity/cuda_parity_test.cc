@@ -15,9 +15,9 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/parity/covering_array.h"
-#include "tools/train/parity/parity_case.h"
-#include "tools/train/parity/train_case.h"
+#include "tools/train/parity/testing/covering_array.h"
+#include "tools/train/parity/testing/parity_case.h"
+#include "tools/train/parity/testing/train_case.h"
 #include "zero3/state/cuda_state_ops.h"
 
 namespace tessera::train {

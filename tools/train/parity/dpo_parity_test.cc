@@ -10,9 +10,9 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/parity/covering_array.h"
-#include "tools/train/parity/parity_case.h"
-#include "tools/train/parity/train_case.h"
+#include "tools/train/parity/testing/covering_array.h"
+#include "tools/train/parity/testing/parity_case.h"
+#include "tools/train/parity/testing/train_case.h"
 
 namespace tessera::train {
 namespace {

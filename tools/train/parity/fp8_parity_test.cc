@@ -15,8 +15,8 @@
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/text/samples.h"
-#include "tools/train/parity/parity_case.h"
-#include "tools/train/parity/train_case.h"
+#include "tools/train/parity/testing/parity_case.h"
+#include "tools/train/parity/testing/train_case.h"
 #include "tools/train/step/train_rank.h"
 #include "tools/train/testing/small_text.h"
 

@@ -17,8 +17,8 @@
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/text/samples.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/parity/parity_case.h"
-#include "tools/train/parity/train_case.h"
+#include "tools/train/parity/testing/parity_case.h"
+#include "tools/train/parity/testing/train_case.h"
 #include "tools/train/step/train_rank.h"
 #include "tools/train/testing/small_text.h"
 

@@ -6,8 +6,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/parity/parity_case.h"
-#include "tools/train/parity/train_case.h"
+#include "tools/train/parity/testing/parity_case.h"
+#include "tools/train/parity/testing/train_case.h"
 
 namespace tessera::train {
 namespace {

@@ -1,6 +1,6 @@
 // Compares one rank with ReferenceLlama and with finite differences of its own
 // loss.
-#include "tools/train/parity/one_rank.h"
+#include "tools/train/parity/testing/one_rank.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/train/parity/reference_llama.h"
+#include "tools/train/parity/testing/reference_llama.h"
 
 namespace tessera::train {
 namespace {

@@ -6,6 +6,9 @@
 #include "collectives/operation/operation.h"
 #include "collectives/shared_memory/window_memory.h"
 #include "topology/config/parallel_config.h"
+#include "topology/groups.h"
+#include "topology/mesh.h"
+#include "topology/rank.h"
 
 namespace tessera::train {
 
@@ -85,72 +88,27 @@ int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh) {
 
 namespace {
 
-using topology::MeshAxis;
-
-// The size of an axis and a rank's index along it.
-struct IndexAlong {
-  MeshAxis axis;
-  int64_t size;
-  int64_t index;
-};
-
-// The index in the group along both axes, whose members are in ascending order.
-int64_t IndexAlongBoth(const MeshSizes& mesh, const IndexAlong& a,
-                       const IndexAlong& b) {
-  return mesh.Precedes(a.axis, b.axis) ? a.index + a.size * b.index
-                                       : b.index + b.size * a.index;
+// The axes of TrainRank's group.
+std::string_view AxesOf(TrafficAxis axis, const MeshSizes& mesh) {
+  switch (axis) {
+    case TrafficAxis::kDp:
+      return mesh.dp_replicate > 1 ? "cp,dp_shard" : "cp,dp";
+    case TrafficAxis::kData:
+      return "cp,dp";
+    default:
+      return TrafficAxisName(axis);
+  }
 }
 
 }  // namespace
 
 int64_t RankAlong(TrafficAxis axis, const MeshSizes& mesh,
                   const RankPlace& place) {
-  const IndexAlong cp = {MeshAxis::kCp, mesh.cp, place.cp};
-  switch (axis) {
-    case TrafficAxis::kTp:
-      return place.tp;
-    case TrafficAxis::kCp:
-      return place.cp;
-    case TrafficAxis::kPp:
-      return place.pp;
-    case TrafficAxis::kDp:
-      return IndexAlongBoth(
-          mesh, cp,
-          {MeshAxis::kDp, mesh.dp_shard(), place.dp % mesh.dp_shard()});
-    case TrafficAxis::kReplicate:
-      return place.dp / mesh.dp_shard();
-    case TrafficAxis::kData:
-      return IndexAlongBoth(mesh, cp, {MeshAxis::kDp, mesh.dp, place.dp});
-    case TrafficAxis::kModel:
-      return IndexAlongBoth(mesh, {MeshAxis::kTp, mesh.tp, place.tp},
-                            {MeshAxis::kPp, mesh.pp, place.pp});
-    case TrafficAxis::kEp:
-      return RankAlong(TrafficAxis::kData, mesh, place) % mesh.ep;
-    case TrafficAxis::kEdp:
-      return mesh.ep > 1 ? RankAlong(TrafficAxis::kData, mesh, place) / mesh.ep
-                         : 0;
-    case TrafficAxis::kExpertModel: {
-      if (mesh.ep == 1) return 0;
-      // The axes are combined in the order of the mesh.
-      int64_t rank = 0, size = 1;
-      bool has_ep = false;
-      for (const MeshAxis next : mesh.order) {
-        const bool is_data = next == MeshAxis::kCp || next == MeshAxis::kDp;
-        if (is_data && has_ep) continue;
-        const int64_t of_axis = is_data                 ? mesh.ep
-                                : next == MeshAxis::kTp ? mesh.tp
-                                                        : mesh.pp;
-        const int64_t index = is_data ? RankAlong(TrafficAxis::kEp, mesh, place)
-                              : next == MeshAxis::kTp ? place.tp
-                                                      : place.pp;
-        has_ep |= is_data;
-        rank += index * size;
-        size *= of_axis;
-      }
-      return rank;
-    }
-  }
-  return 0;
+  if (RanksAlong(axis, mesh) == 1) return 0;
+  return mesh.MakeMesh()
+      ->GroupsAlong(AxesOf(axis, mesh))
+      ->IndexOf(topology::Rank(place.RankIn(mesh)))
+      .value();
 }
 
 void RankTraffic::Add(TrafficAxis axis, OpKind kind,

@@ -12,7 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/model_files/llama_names.h"
-#include "tools/train/parity/reference_llama.h"
+#include "tools/train/parity/testing/reference_llama.h"
 #include "tools/train/sample/generate.h"
 #include "tools/train/testing/random_weights.h"
 

@@ -1,4 +1,4 @@
-#include "tools/train/parity/reference_llama.h"
+#include "tools/train/parity/testing/reference_llama.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "base/cuda/emulation.h"
+#include "base/cuda/testing/emulation.h"
 
 #include <sys/mman.h>
 

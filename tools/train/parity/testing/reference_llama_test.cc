@@ -1,6 +1,6 @@
 // Tests the reference: its gradients against finite differences; its logits,
 // loss and gradients against those of transformers for the same weights.
-#include "tools/train/parity/reference_llama.h"
+#include "tools/train/parity/testing/reference_llama.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,8 +34,8 @@ model_files::ModelConfig ConfigFrom(nlohmann::json json) {
 }
 
 nlohmann::json Fixture() {
-  const absl::StatusOr<std::string> text =
-      ReadFile("tools/train/parity/testdata/llama_logits.json", 1 << 20);
+  const absl::StatusOr<std::string> text = ReadFile(
+      "tools/train/parity/testing/testdata/llama_logits.json", 1 << 20);
   EXPECT_THAT(text, IsOk());
   if (!text.ok()) return {};
   const auto json = ParseJson(*text, {.max_bytes = 1 << 20});

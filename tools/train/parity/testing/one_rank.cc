@@ -1,4 +1,4 @@
-#include "tools/train/parity/one_rank.h"
+#include "tools/train/parity/testing/one_rank.h"
 
 #include <algorithm>
 #include <string>

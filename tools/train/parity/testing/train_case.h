@@ -5,8 +5,8 @@
 //   const ParityDifference difference = DifferenceOf(records, expected);
 //   report.Add(row, difference);
 //   std::cout << report;  // the largest difference by option and value
-#ifndef TESSERA_TOOLS_TRAIN_PARITY_TRAIN_CASE_H_
-#define TESSERA_TOOLS_TRAIN_PARITY_TRAIN_CASE_H_
+#ifndef TESSERA_TOOLS_TRAIN_PARITY_TESTING_TRAIN_CASE_H_
+#define TESSERA_TOOLS_TRAIN_PARITY_TESTING_TRAIN_CASE_H_
 
 #include <cstdint>
 #include <functional>
@@ -21,8 +21,8 @@
 #include "base/device/testing/forgetful_device.h"
 #include "collectives/communicator.h"
 #include "tools/train/loop/rank_device.h"
-#include "tools/train/parity/covering_array.h"
-#include "tools/train/parity/parity_case.h"
+#include "tools/train/parity/testing/covering_array.h"
+#include "tools/train/parity/testing/parity_case.h"
 #include "tools/train/report/run_result.h"
 
 namespace tessera::train {
@@ -77,4 +77,4 @@ class ParityReport {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PARITY_TRAIN_CASE_H_
+#endif  // TESSERA_TOOLS_TRAIN_PARITY_TESTING_TRAIN_CASE_H_

@@ -5,8 +5,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(double loss, rank->Forward(tokens));
 //   TESSERA_RETURN_IF_ERROR(rank->Backward());
 //   TESSERA_ASSIGN_OR_RETURN(ReferenceWeights gradients, rank->Gradients());
-#ifndef TESSERA_TOOLS_TRAIN_PARITY_ONE_RANK_H_
-#define TESSERA_TOOLS_TRAIN_PARITY_ONE_RANK_H_
+#ifndef TESSERA_TOOLS_TRAIN_PARITY_TESTING_ONE_RANK_H_
+#define TESSERA_TOOLS_TRAIN_PARITY_TESTING_ONE_RANK_H_
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +19,7 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/train/model/llama_stage.h"
-#include "tools/train/parity/reference_llama.h"
+#include "tools/train/parity/testing/reference_llama.h"
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::train {
@@ -73,4 +73,4 @@ class OneRank final : private TokenSource {
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PARITY_ONE_RANK_H_
+#endif  // TESSERA_TOOLS_TRAIN_PARITY_TESTING_ONE_RANK_H_

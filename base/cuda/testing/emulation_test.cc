@@ -1,4 +1,4 @@
-#include "base/cuda/emulation.h"
+#include "base/cuda/testing/emulation.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/cuda/kernel.h"
-#include "base/cuda/mma.h"
 #include "base/cuda/testing/sample_kernels.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -262,53 +261,6 @@ TEST(EmulationTest, RejectsLaunchesBeyondGpuLimits) {
   EXPECT_DEATH(Launch(Count, 0, 32, 0, nullptr, &out), "not possible");
   EXPECT_DEATH(Launch(Count, 1, 32, 228 << 10, nullptr, &out), "not possible");
   EXPECT_DEATH(__syncthreads(), "only a kernel");
-}
-
-// c [16, 8] = a [16, 16] b^T, of bits of bf16.
-__global__ void OneTile(const uint16_t* a, const uint16_t* b, float* c) {
-  const unsigned g = threadIdx.x / 4, t = threadIdx.x % 4;
-  const auto pair = [](const uint16_t* at) {
-    return uint32_t{at[0]} | uint32_t{at[1]} << 16;
-  };
-  const TileA left = {{pair(a + g * 16 + 2 * t), pair(a + (g + 8) * 16 + 2 * t),
-                       pair(a + g * 16 + 2 * t + 8),
-                       pair(a + (g + 8) * 16 + 2 * t + 8)}};
-  const TileB right = {
-      {pair(b + g * 16 + 2 * t), pair(b + g * 16 + 2 * t + 8)}};
-  float d[4] = {};
-  MultiplyTile(left, right, d);
-  c[g * 8 + 2 * t] = d[0];
-  c[g * 8 + 2 * t + 1] = d[1];
-  c[(g + 8) * 8 + 2 * t] = d[2];
-  c[(g + 8) * 8 + 2 * t + 1] = d[3];
-}
-
-TEST(MmaTest, TileMatchesMatrixProduct) {
-  std::mt19937 random(3);
-  const auto value = [](uint16_t bits) {
-    return static_cast<double>(std::bit_cast<float>(uint32_t{bits} << 16));
-  };
-  for (int round = 0; round < 20; ++round) {
-    std::uniform_real_distribution<float> uniform(-2, 2);
-    std::vector<uint16_t> a(256), b(128);
-    for (auto* matrix : {&a, &b}) {
-      for (uint16_t& x : *matrix) {
-        x = static_cast<uint16_t>(std::bit_cast<uint32_t>(uniform(random)) >>
-                                  16);
-      }
-    }
-    std::vector<float> c(128);
-    Launch(OneTile, 1, 32, 0, nullptr, a.data(), b.data(), c.data());
-    for (size_t i = 0; i < 16; ++i) {
-      for (size_t j = 0; j < 8; ++j) {
-        double sum = 0;
-        for (size_t k = 0; k < 16; ++k) {
-          sum += value(a[i * 16 + k]) * value(b[j * 16 + k]);
-        }
-        EXPECT_NEAR(c[i * 8 + j], sum, 2e-5);
-      }
-    }
-  }
 }
 
 }  // namespace

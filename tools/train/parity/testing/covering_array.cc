@@ -1,4 +1,4 @@
-#include "tools/train/parity/covering_array.h"
+#include "tools/train/parity/testing/covering_array.h"
 
 #include <algorithm>
 #include <cstddef>

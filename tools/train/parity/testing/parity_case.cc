@@ -1,4 +1,4 @@
-#include "tools/train/parity/parity_case.h"
+#include "tools/train/parity/testing/parity_case.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -13,8 +13,8 @@
 //   for (const CoveringRow& row : CoveringArray(ParityProblem())) {
 //     const ParityCase run = CaseOf(row);
 //   }
-#ifndef TESSERA_TOOLS_TRAIN_PARITY_PARITY_CASE_H_
-#define TESSERA_TOOLS_TRAIN_PARITY_PARITY_CASE_H_
+#ifndef TESSERA_TOOLS_TRAIN_PARITY_TESTING_PARITY_CASE_H_
+#define TESSERA_TOOLS_TRAIN_PARITY_TESTING_PARITY_CASE_H_
 
 #include <cstdint>
 #include <ostream>
@@ -24,7 +24,7 @@
 
 #include "base/dtype/dtype.h"
 #include "tensor_parallel/blocks/transformer_block.h"
-#include "tools/train/parity/covering_array.h"
+#include "tools/train/parity/testing/covering_array.h"
 #include "tools/train/settings/run_options.h"
 #include "zero3/layout/state_layout.h"
 
@@ -182,4 +182,4 @@ ParityCase CaseOf(const CoveringRow& row);
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PARITY_PARITY_CASE_H_
+#endif  // TESSERA_TOOLS_TRAIN_PARITY_TESTING_PARITY_CASE_H_

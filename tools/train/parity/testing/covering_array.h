@@ -12,8 +12,8 @@
 // start with a missing pair and choose, factor by factor, the value that adds
 // most pairs (Cohen, Dalal, Fredman and Patton, The AETG System, IEEE TSE 23,
 // 1997). It is deterministic on every platform.
-#ifndef TESSERA_TOOLS_TRAIN_PARITY_COVERING_ARRAY_H_
-#define TESSERA_TOOLS_TRAIN_PARITY_COVERING_ARRAY_H_
+#ifndef TESSERA_TOOLS_TRAIN_PARITY_TESTING_COVERING_ARRAY_H_
+#define TESSERA_TOOLS_TRAIN_PARITY_TESTING_COVERING_ARRAY_H_
 
 #include <cstdint>
 #include <functional>
@@ -42,4 +42,4 @@ std::vector<CoveringRow> CoveringArray(const CoveringProblem& problem);
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PARITY_COVERING_ARRAY_H_
+#endif  // TESSERA_TOOLS_TRAIN_PARITY_TESTING_COVERING_ARRAY_H_

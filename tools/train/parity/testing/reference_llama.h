@@ -20,8 +20,8 @@
 // Gemma 2, arXiv 2408.00118, section 2; for norms of outputs OLMo 2, arXiv
 // 2501.00656, section 3; for sinks, clamps and biases of experts OpenAI,
 // gpt-oss, arXiv 2508.10925, section 2.
-#ifndef TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
-#define TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
+#ifndef TESSERA_TOOLS_TRAIN_PARITY_TESTING_REFERENCE_LLAMA_H_
+#define TESSERA_TOOLS_TRAIN_PARITY_TESTING_REFERENCE_LLAMA_H_
 
 #include <algorithm>
 #include <cmath>
@@ -179,4 +179,4 @@ double ReferenceLoss(const model_files::ModelConfig& model,
 
 }  // namespace tessera::train
 
-#endif  // TESSERA_TOOLS_TRAIN_PARITY_REFERENCE_LLAMA_H_
+#endif  // TESSERA_TOOLS_TRAIN_PARITY_TESTING_REFERENCE_LLAMA_H_

@@ -26,8 +26,8 @@
 //
 // It does not model time, bank conflicts, occupancy, or a GPU's weak memory
 // ordering.
-#ifndef TESSERA_BASE_CUDA_EMULATION_H_
-#define TESSERA_BASE_CUDA_EMULATION_H_
+#ifndef TESSERA_BASE_CUDA_TESTING_EMULATION_H_
+#define TESSERA_BASE_CUDA_TESTING_EMULATION_H_
 
 #include <array>
 #include <bit>
@@ -49,7 +49,6 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
-#define __forceinline__ inline
 
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
@@ -274,10 +273,6 @@ T atomicAdd(T* at, std::type_identity_t<T> value) {
   }
 }
 template <typename T>
-T atomicExch(T* at, std::type_identity_t<T> value) {
-  return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
-}
-template <typename T>
 T atomicCAS(T* at, std::type_identity_t<T> expected,
             std::type_identity_t<T> value) {
   __atomic_compare_exchange_n(at, &expected, value, false, __ATOMIC_RELAXED,
@@ -302,77 +297,14 @@ T atomicMin(T* at, std::type_identity_t<T> value) {
   }
   return before;
 }
-template <typename T>
-T atomicOr(T* at, std::type_identity_t<T> value) {
-  return __atomic_fetch_or(at, value, __ATOMIC_RELAXED);
-}
-template <typename T>
-T atomicAnd(T* at, std::type_identity_t<T> value) {
-  return __atomic_fetch_and(at, value, __ATOMIC_RELAXED);
-}
-
-// The emulation performs all accesses in order.
-inline void __threadfence() {}
-inline void __threadfence_block() {}
-inline void __threadfence_system() {}
-inline void __trap() {
-  tessera::emulated::FailKernel("trap", tessera::emulated::Where::current());
-}
-
-template <typename T>
-T __ldg(const T* at) {
-  return *at;
-}
-
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
-inline float __fdividef(float x, float y) { return x / y; }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fdiv_rn(float x, float y) { return x / y; }
-inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
-inline double __dadd_rn(double x, double y) { return x + y; }
-inline double __dsub_rn(double x, double y) { return x - y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
-inline double __ddiv_rn(double x, double y) { return x / y; }
-inline double __dsqrt_rn(double x) { return std::sqrt(x); }
 inline double __fma_rn(double x, double y, double z) {
   return std::fma(x, y, z);
 }
 
-inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline long long __double_as_longlong(double x) {
-  return std::bit_cast<long long>(x);
-}
-inline double __longlong_as_double(long long x) {
-  return std::bit_cast<double>(x);
-}
-
 inline int __popc(uint32_t x) { return std::popcount(x); }
-inline int __popcll(uint64_t x) { return std::popcount(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<uint32_t>(x)); }
-inline int __clzll(long long x) {
-  return std::countl_zero(static_cast<uint64_t>(x));
-}
-inline int __ffs(int x) {
-  return x == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(x)) + 1;
-}
-inline uint32_t __umulhi(uint32_t x, uint32_t y) {
-  return static_cast<uint32_t>(uint64_t{x} * y >> 32);
-}
-inline uint64_t __umul64hi(uint64_t x, uint64_t y) {
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<uint64_t>(Wide{x} * y >> 64);
-}
-
 inline int min(int x, int y) { return y < x ? y : x; }
 inline int max(int x, int y) { return x < y ? y : x; }
 inline unsigned min(unsigned x, unsigned y) { return y < x ? y : x; }
@@ -404,4 +336,4 @@ TESSERA_VECTOR_TYPES(unsigned, uint)
 TESSERA_VECTOR_TYPES(unsigned short, ushort)
 #undef TESSERA_VECTOR_TYPES
 
-#endif  // TESSERA_BASE_CUDA_EMULATION_H_
+#endif  // TESSERA_BASE_CUDA_TESTING_EMULATION_H_

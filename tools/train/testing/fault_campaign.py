@@ -25,7 +25,7 @@ import time
 
 STEPS = 60
 LIMIT = 120  # Seconds; a run takes a few.
-TIMEOUT = 3  # Of the runs' collectives.
+TIMEOUT = 2  # Of the runs' collectives.
 MODEL = """{"architectures": ["%s"], "model_type": "%s", "hidden_act": "silu", "hidden_size": 32, %s
  "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
  "vocab_size": 264, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -58,7 +58,7 @@ FAULTS = {
 }
 DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGKILL of two")
 # Long stops cost seconds each, and every one is the same to the others.
-WEIGHTS = {"SIGSTOP for 5 s": 0.2, "SIGSTOP": 0.4}
+WEIGHTS = {"SIGSTOP for 5 s": 0.1, "SIGSTOP": 0.3}
 
 
 def state_of(run):
@@ -124,7 +124,8 @@ class Campaign:
         state, duration = self.reference(kind)
         run = "%s/run%d" % (self.work, number)
         flags = ["--snapshot_every=%d" % self.random.choice((1, 1, 2, 5)), "--max_restarts=16", "--hang_timeout=" + self.random.choice(("1s", "1h"))]
-        if self.random.random() < 0.5:
+        # Checkpoints do not contain the scales of fp8, so that a run that falls back to one has other bits.
+        if self.random.random() < 0.5 and kind != "dp2 fp8":
             flags.append("--checkpoint_every=%d" % self.random.randint(3, 15))
         process = self.start(kind, run, flags)
         hit, gone = [], {}

@@ -75,10 +75,10 @@ def _installer_impl(ctx):
     program = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.write(program, is_executable = True, content = """#!/bin/bash
 set -euo pipefail
-root=${RUNFILES_DIR:-$(readlink -f "$0").runfiles}/%s
-[ -d "$root" ] || root=${TEST_SRCDIR:-}/%s
+# The tree beside the program may be of an earlier build while a test runs.
+root=${RUNFILES_DIR:-${TEST_SRCDIR:-$(readlink -f "$0").runfiles}}/%s
 exec python3 "$root/%s" --manifest="$root/%s" --runfiles="$root" "$@"
-""" % (ctx.workspace_name, ctx.workspace_name, ctx.file._program.short_path, manifest.short_path))
+""" % (ctx.workspace_name, ctx.file._program.short_path, manifest.short_path))
     return [DefaultInfo(
         executable = program,
         runfiles = ctx.runfiles(

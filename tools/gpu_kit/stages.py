@@ -488,7 +488,8 @@ def collectives(kit):
     sizes = ["--min_bytes=64KiB", "--max_bytes=64KiB"] if kit.rehearses() else ["--min_bytes=64MiB", "--max_bytes=256MiB"]
     command = [kit.program("comm_bench"), "--device=" + kit.device, *sizes, "--factor=4", "--dtype=bf16",
                "--op=all_reduce,all_gather,reduce_scatter", "--format=json", "--quiet=true"]
-    items = [Item("one_gpu", command + ["--engine=cuda", "--np=2,4"], lambda done: {"rows": read_collectives(done)}, 30)]
+    items = [Item("one_gpu", command + ["--engine=" + kit.device, "--np=2,4"],  # Engines have the devices' names.
+                  lambda done: {"rows": read_collectives(done)}, 30)]
     if not kit.rehearses():
         items.append(Item("nccl_one_rank", command + ["--engine=nccl", "--np=1"],
                           lambda done: {"rows": read_collectives(done)}, 10))

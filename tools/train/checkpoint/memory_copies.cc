@@ -262,6 +262,7 @@ absl::StatusOr<std::optional<zero3::CheckpointMetadata>> MemoryCopies::Restore(
   for (const ShardedModel::Part& part : rank.model().parts()) {
     TESSERA_RETURN_IF_ERROR(part.state->FinishRestoring(*steps));
   }
+  copies.is_reusable = false;
   committed_ = std::move(copies);
   return committed_->metadata;
 }
@@ -326,8 +327,9 @@ absl::StatusOr<int64_t> MemoryCopies::Write(const Copies& copies,
 absl::Status MemoryCopies::Take(TrainRank& rank,
                                 zero3::CheckpointMetadata metadata) {
   TESSERA_RETURN_IF_ERROR(Finish());
-  pending_.reset();
-  Copies& copies = pending_.emplace();
+  if (pending_.has_value()) spare_ = std::move(pending_);
+  pending_.emplace();
+  Copies& copies = *pending_;
   copies.sequence = ++sequence_;
   AddTo(rank.progress(), metadata);
   zero3::ShardedState& dense = rank.state();
@@ -340,14 +342,22 @@ absl::Status MemoryCopies::Take(TrainRank& rank,
     metadata[std::string(kScalesKey)] = "delayed";
   }
   copies.metadata = std::move(metadata);
-  // Queues of a device copy only to its staging memory.
-  zero3::StateDevice host(accounting_);
-  host.memory = dense.queue().device().staging_memory();
-  TESSERA_ASSIGN_OR_RETURN(
-      copies.own, zero3::AccountedMemory::Allocate(host, "copy of the state",
-                                                   BytesOfForm(own_form_),
-                                                   offload::Purpose::kBuffers));
-  TESSERA_ASSIGN_OR_RETURN(copies.held, Allocate(BytesOfForm(held_form_)));
+  if (spare_.has_value() && spare_->is_reusable) {
+    copies.own = std::move(spare_->own);
+    copies.held = std::move(spare_->held);
+    spare_.reset();
+  } else {
+    spare_.reset();
+    // Queues of a device copy only to its staging memory.
+    zero3::StateDevice host(accounting_);
+    host.memory = dense.queue().device().staging_memory();
+    TESSERA_ASSIGN_OR_RETURN(
+        copies.own, zero3::AccountedMemory::Allocate(
+                        host, "copy of the state", BytesOfForm(own_form_),
+                        offload::Purpose::kBuffers));
+    TESSERA_ASSIGN_OR_RETURN(copies.held, Allocate(BytesOfForm(held_form_)));
+  }
+  copies.is_reusable = true;
   TESSERA_RETURN_IF_ERROR(StartCopy(rank));
   thread_ = std::thread([this] { exchanged_ = Exchange(); });
   return absl::OkStatus();
@@ -390,6 +400,8 @@ absl::Status MemoryCopies::Finish() {
 
 void MemoryCopies::Commit() {
   if (!pending_.has_value()) return;
+  // Memory that has been used needs no new pages.
+  spare_ = std::move(committed_);
   committed_ = std::move(pending_);
   pending_.reset();
 }
@@ -397,6 +409,7 @@ void MemoryCopies::Commit() {
 void MemoryCopies::Drop() {
   committed_.reset();
   pending_.reset();
+  spare_.reset();
 }
 
 void MemoryCopies::Leave() {

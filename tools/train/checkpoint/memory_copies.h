@@ -112,6 +112,7 @@ class MemoryCopies {
     std::string own_form = "";  // FormOf; empty: no copy.
     zero3::AccountedMemory held = {};
     std::string held_form = "";
+    bool is_reusable = false;  // The memory belongs to the current rank.
   };
   // What a rank has of one step.
   struct Offer {
@@ -157,7 +158,8 @@ class MemoryCopies {
   std::string held_form_;
   std::optional<Copies> committed_;
   std::optional<Copies> pending_;
-  std::vector<Event> copied_;  // Of `pending_`, by part.
+  std::optional<Copies> spare_;  // Memory for the next Take.
+  std::vector<Event> copied_;    // Of `pending_`, by part.
   std::thread thread_;
   absl::Status exchanged_;  // Set by the thread.
 };

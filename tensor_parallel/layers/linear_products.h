@@ -90,9 +90,9 @@ class Fp8Scaling {
     return group_.ops().Run(op::Fill{0, Row(kAmax)});
   }
 
-  // What the scales of later steps depend on, besides the steps themselves: the
-  // bytes of a table in the memory of the group's device, and whether a step
-  // has finished. A run that restores both continues with equal bits.
+  // The history of magnitudes and the scales, as bytes in the memory of the
+  // group's device, and whether a step has finished. A run that restores both
+  // continues with equal bits.
   std::span<std::byte> state() {
     const TensorView table = table_.view();
     return {static_cast<std::byte*>(table.data()),

@@ -147,7 +147,7 @@ absl::StatusOr<PartParameters> ParametersOf(const CheckpointPlan& plan,
   const std::string& optimizer = plan.identity.optimizer;
   zero3::ModelParameters::Builder builder;
   std::vector<HeldTensor> tensors;
-  // Those of Adafactor follow all weights.
+  // The moments of Adafactor, with their groups; they follow all weights.
   std::vector<std::pair<train::MomentTensor, int64_t>> moments;
   // The head may share the embedding's table.
   std::set<const tensor_parallel::Parameter*> added;

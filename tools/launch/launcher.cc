@@ -408,7 +408,7 @@ absl::Status RankStarter::Start(size_t local, size_t round) {
 
 // Listing processes is expensive, and reaping zombies is not urgent.
 constexpr std::chrono::seconds kReapInterval{1};
-// How often hung ranks are looked for.
+// The interval between calls of LaunchPlan::find_hung.
 constexpr std::chrono::seconds kHungInterval{1};
 // The peers of a rank that dies fail as well, and may be noticed before it:
 // failures within this time count as one event.

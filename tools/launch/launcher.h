@@ -76,10 +76,10 @@ struct LaunchPlan {
   // cores and they wait for each other by yielding, one session is faster.
   bool own_sessions = true;
 
-  // How often a failed rank can be replaced by a new process while the others
-  // go on; on a single node only. They meet again in the next round of the
-  // rendezvous (collectives/bootstrap/inherited_sockets.h); the first is round
-  // 0. 0: a failure ends the job.
+  // The maximum number of failed ranks that are replaced by new processes while
+  // the others go on; on a single node only. All ranks then join the next round
+  // of the rendezvous (collectives/bootstrap/inherited_sockets.h); the first is
+  // round 0. If this is 0, a failure ends the job.
   int64_t replacements = 0;
   // Called when a rank has failed. Returns the round that the new process
   // joins, the first one that the old process had not joined; nullopt ends the

@@ -125,7 +125,7 @@ class RankProcesses {
   std::vector<RankExit> TakeExits();
   // The ranks that TakeExits has not returned yet.
   std::vector<topology::Rank> Running() const;
-  // Of these, the ranks that a signal or a debugger has stopped.
+  // The running ranks that a signal or a debugger has stopped.
   std::vector<topology::Rank> Stopped() const;
 
   // Sends a signal to the process groups of all ranks, including ranks that

@@ -3,19 +3,7 @@
 # one, and the weights and losses are those of an undisturbed run.
 set -uo pipefail
 train=$PWD/$1
-cd "$TEST_TMPDIR"
-export XDG_CACHE_HOME=$TEST_TMPDIR/cache TMPDIR=$TEST_TMPDIR/tmp
-mkdir -p cache tmp model
-failures=0
-fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
-
-cat >model/config.json <<'END_OF_MODEL'
-{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 32,
- "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
- "vocab_size": 264, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
- "tie_word_embeddings": false}
-END_OF_MODEL
-for i in $(seq 3000); do echo "line $i of a text that is easy to learn, line after line"; done >text.txt
+source tools/train/testing/tiny_model.sh
 steps=40
 tiny="--model=$PWD/model --data=$PWD/text.txt --length=32 --batch=8 --strategy=all_reduce --sample_tokens=0 --mesh=dp2,tp2
   --steps=$steps"

@@ -61,7 +61,7 @@ struct SubjectOptions {
   RouterScore score = RouterScore::kSoftmax;
   // Sinks; for mixtures clamped gates, and biases of routers and experts.
   bool like_gpt_oss = false;
-  // Of adapters of MLPs, mixtures and latent attention.
+  // The LoRA rank of MLPs, mixtures and latent attention; 0: no adapters.
   int64_t lora_rank = 0;
   Recompute recompute = Recompute::kNone;
 

@@ -109,12 +109,13 @@ class MemoryCopies {
     int64_t sequence = 0;  // Numbers the calls of Take, equal on all ranks.
     zero3::CheckpointMetadata metadata = {};
     zero3::AccountedMemory own = {};
-    std::string own_form = "";  // FormOf; empty: no copy.
+    // The sizes of the blocks and a hash of their ranges; empty: no copy.
+    std::string own_form = "";
     zero3::AccountedMemory held = {};
     std::string held_form = "";
     bool is_reusable = false;  // The memory belongs to the current rank.
   };
-  // What a rank has of one step.
+  // The copies of one step that a rank has, as it announces them to the others.
   struct Offer {
     int64_t sequence = 0;
     zero3::CheckpointMetadata metadata = {};
@@ -152,7 +153,7 @@ class MemoryCopies {
   std::vector<std::vector<Offer>> offers_;  // Of each rank, from Join.
   int64_t found_ = 0;                       // A sequence; 0: none.
   int64_t sequence_ = 0;                    // The last one.
-  // Of the current rank.
+  // The blocks and forms of the rank that Restore was called with.
   std::vector<std::vector<zero3::BlockRange>> blocks_;  // By part.
   std::string own_form_;
   std::string held_form_;

@@ -64,7 +64,7 @@ using RankProgram =
 using MakeRankProgram =
     std::function<absl::StatusOr<RankProgram>(const Settings& settings)>;
 
-// How often lost ranks of a job may be replaced: 0 without --snapshot_every.
+// The maximum number of replacements of lost ranks; 0 without --snapshot_every.
 int64_t ReplacementsOf(const Settings& settings);
 
 // The command-line arguments that start this program as a rank of `files`.

@@ -196,14 +196,7 @@ absl::Status Adafactor::Allocate() {
 }
 
 absl::Status Adafactor::Run(zero3::MatrixShards& shards) {
-  const absl::Status status = RunStep(shards);
-  if (status.ok()) return status;
-  for (collectives::Communicator* const group : {shard_, options_.tensor}) {
-    if (group == nullptr) continue;
-    group->Abort(absl::StrCat("rank ", group->rank().value(), " of ",
-                              group->name(), " failed: ", status.message()));
-  }
-  return status;
+  return AbortOnError(RunStep(shards), {shard_, options_.tensor});
 }
 
 absl::Status Adafactor::RunStep(zero3::MatrixShards& shards) {

@@ -144,4 +144,16 @@ absl::StatusOr<std::vector<HiddenMatrix>> HiddenMatricesOf(
   return matrices;
 }
 
+absl::Status AbortOnError(
+    const absl::Status& status,
+    std::initializer_list<collectives::Communicator*> groups) {
+  if (status.ok()) return status;
+  for (collectives::Communicator* const group : groups) {
+    if (group == nullptr) continue;
+    group->Abort(absl::StrCat("rank ", group->rank().value(), " of ",
+                              group->name(), " failed: ", status.message()));
+  }
+  return status;
+}
+
 }  // namespace tessera::train

@@ -12,9 +12,11 @@
 #define TESSERA_TOOLS_TRAIN_MODEL_HIDDEN_MATRICES_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "tensor_parallel/layers/parameter.h"
@@ -47,7 +49,7 @@ struct HiddenMatrix {
   int64_t begin = 0;
 };
 
-// What updates of whole matrices need to know of the model and its ranks.
+// The model and the ranks for updates of whole matrices (Muon, Adafactor).
 struct MatrixUpdateOptions {
   model_files::ModelConfig model = {};
   // Not owned.
@@ -55,6 +57,12 @@ struct MatrixUpdateOptions {
   collectives::Communicator* tensor = nullptr;   // Null: one rank.
   collectives::Communicator* experts = nullptr;  // Null: experts not divided.
 };
+
+// If `status` is an error, aborts the groups other than null, so that no rank
+// waits for this one. Returns `status`.
+absl::Status AbortOnError(
+    const absl::Status& status,
+    std::initializer_list<collectives::Communicator*> groups);
 
 struct MatrixRanks {
   int64_t tensor_rank = 0;

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/operation/operation.h"
 #include "tools/train/model/newton_schulz.h"
@@ -212,14 +211,7 @@ absl::Status Muon::Exchange(collectives::Communicator& group,
 }
 
 absl::Status Muon::Run(zero3::MatrixShards& shards) {
-  const absl::Status status = RunRounds(shards);
-  if (status.ok()) return status;
-  for (collectives::Communicator* const group : {shard_, options_.tensor}) {
-    if (group == nullptr) continue;
-    group->Abort(absl::StrCat("rank ", group->rank().value(), " of ",
-                              group->name(), " failed: ", status.message()));
-  }
-  return status;
+  return AbortOnError(RunRounds(shards), {shard_, options_.tensor});
 }
 
 absl::Status Muon::RunRounds(zero3::MatrixShards& shards) {

@@ -35,6 +35,8 @@ grep -q "missing/picture.svg" err || fail "the message does not name the picture
 "$mesh" --cluster=cluster.json >second || fail "a saved cluster is not read"
 diff first second || fail "a saved cluster is another one"
 expect_usage_error --save_cluster=x.json
+"$mesh" --mesh="dp$(($(nproc) + 1))" --cluster=here >out || fail "more ranks than cores"
+grep -q "ranks are assumed to share" out || fail "shared cores are not mentioned: $(cat out)"
 "$mesh" --help | grep -q -- --preset || fail "--help"
 "$mesh" --mesh=dp1000000 --axes=dp >/dev/full 2>err
 [ $? = 1 ] || fail "a full standard output is a failed run"

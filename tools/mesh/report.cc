@@ -125,11 +125,12 @@ nlohmann::ordered_json ToJson(const Placement& placement) {
 }  // namespace
 
 absl::StatusOr<Cluster> ReadCluster(const std::string& text,
-                                    std::vector<std::string>* notes) {
+                                    std::vector<std::string>* notes,
+                                    int64_t ranks) {
   if (absl::EndsWith(text, ".json")) return topology::LoadCluster(text);
   if (text != "here") return topology::ParseCluster(text);
   TESSERA_ASSIGN_OR_RETURN(topology::DiscoveredCluster found,
-                           topology::DiscoverCluster({}));
+                           topology::DiscoverCluster({.ranks = ranks}));
   absl::c_move(found.notes, std::back_inserter(*notes));
   return std::move(found.cluster);
 }
@@ -152,7 +153,7 @@ absl::StatusOr<PlacementReport> MakePlacementReport(const topology::Mesh& mesh,
                                                     const std::string& model) {
   std::vector<std::string> notes;
   TESSERA_ASSIGN_OR_RETURN(
-      Cluster machines, ReadCluster(cluster, &notes),
+      Cluster machines, ReadCluster(cluster, &notes, mesh.world_size()),
       absl::IsNotFound(_) || absl::IsInvalidArgument(_)
           ? FlagError("cluster", cluster, _)
           : Annotate(_, absl::StrCat("--cluster=", cluster)));

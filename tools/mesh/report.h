@@ -27,14 +27,15 @@ struct PlacementReport {
   topology::Cluster cluster;
   topology::Placement given;       // In the given order.
   topology::Placement best;        // In the cheapest order.
-  std::vector<std::string> notes;  // Facts that discovery could not determine.
+  std::vector<std::string> notes;  // Assumptions about this machine.
 };
 
-// Reads the value of --cluster: "here" for this machine, a file name that ends
-// in .json, or a line such as "hosts=16,gpus=8". Appends to `notes` the facts
-// that could not be determined.
+// Reads the value of --cluster: "here" for this machine, whose cores `ranks`
+// ranks may share; a file name that ends in .json; or a line such as
+// "hosts=16,gpus=8". Appends to `notes` what was assumed.
 absl::StatusOr<topology::Cluster> ReadCluster(const std::string& text,
-                                              std::vector<std::string>* notes);
+                                              std::vector<std::string>* notes,
+                                              int64_t ranks = 1);
 
 // Reads the value of --model: comma-separated "key=value" items that override
 // the shape of Llama 2 7B. The keys are layers, hidden, kv_hidden, sequence,

@@ -47,6 +47,23 @@ int64_t MemoryShare(const MachineTopology& machine, int64_t numa_node,
   return machine.numa_nodes[index].memory_bytes / std::max<int64_t>(slots, 1);
 }
 
+// Repeats each slot, so that there are enough for `ranks`.
+void ShareSlots(int64_t ranks, std::vector<Device>& slots,
+                std::vector<std::string>& notes) {
+  const auto cores = static_cast<int64_t>(slots.size());
+  if (ranks <= cores || ranks > cores * kMaxSlotsPerCore) return;
+  const int64_t share = (ranks + cores - 1) / cores;
+  std::vector<Device> shared;
+  for (Device slot : slots) {
+    slot.memory_bytes /= share;
+    shared.insert(shared.end(), static_cast<size_t>(share), slot);
+  }
+  slots = std::move(shared);
+  notes.push_back(absl::StrCat("this host has ", cores, " cores for ", ranks,
+                               " ranks; up to ", share,
+                               " ranks are assumed to share one"));
+}
+
 // One device for each core, or each hardware thread, in the machine's order.
 std::vector<Device> CpuDevices(const MachineTopology& machine, CpuSlot slot) {
   std::vector<Device> devices;
@@ -194,6 +211,7 @@ absl::StatusOr<DiscoveredCluster> DiscoverCluster(
                                   kMaxNics);
   if (host.devices.empty()) {
     host.devices = CpuDevices(machine, options.cpu_slot);
+    ShareSlots(options.ranks, host.devices, notes);
     host.links = CpuLinks();
   }
   std::vector<HostGroup> hosts;

@@ -5,7 +5,8 @@
 //
 // With GPUs, the devices are the GPUs, each with its socket, NUMA node, memory
 // and NVLink domain. Without, the devices are slots for ranks, one for each
-// core or hardware thread that the process may use.
+// core or hardware thread that the process may use, or several if there are
+// more ranks.
 //
 // Link levels and NVLink's bandwidth are detected; other speeds are the
 // defaults of cluster.h. The network cannot be detected from one host.
@@ -25,12 +26,17 @@ namespace tessera::topology {
 
 enum class CpuSlot { kCore, kHardwareThread };
 
+inline constexpr int64_t kMaxSlotsPerCore = 16;
+
 struct DiscoveryOptions {
-  std::string host_name;  // Empty: the system's.
-  MachineSource machine;
+  std::string host_name = {};  // Empty: the system's.
+  MachineSource machine = {};
   std::string nvml_library{kNvmlLibrary};  // Empty: do not query NVML.
   CpuSlot cpu_slot = CpuSlot::kCore;
   bool use_gpus = true;  // False: CPU slots even with GPUs.
+  // If there are fewer CPU slots than ranks, each core or thread has the same
+  // number of slots, at most kMaxSlotsPerCore, and a note says so.
+  int64_t ranks = 1;
 };
 
 struct DiscoveredCluster {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -158,6 +159,26 @@ TEST(ClusterDiscoveryTest, AMachineOfCpusHasASlotForEachCoreOrThread) {
   options.cpu_slot = CpuSlot::kHardwareThread;
   TESSERA_ASSERT_OK_AND_ASSIGN(found, DiscoverCluster(options));
   EXPECT_EQ(found.cluster.num_devices(), 16);
+}
+
+TEST(ClusterDiscoveryTest, RanksShareCores) {
+  DiscoveryOptions options;
+  options.nvml_library = "";
+  options.machine =
+      MachineSource::Synthetic("package:2 [numa(memory=60GB)] core:1 pu:1");
+  const std::vector<std::pair<int64_t, int64_t>> slots_of_ranks = {
+      {0, 2}, {2, 2}, {3, 4}, {5, 6}, {32, 32}, {33, 2}};
+  for (const auto& [ranks, slots] : slots_of_ranks) {
+    options.ranks = ranks;
+    TESSERA_ASSERT_OK_AND_ASSIGN(const DiscoveredCluster found,
+                                 DiscoverCluster(options));
+    const std::vector<Device>& devices = found.cluster.groups()[0].devices;
+    ASSERT_EQ(devices.size(), slots) << ranks;
+    EXPECT_EQ(devices[0].memory_bytes, 60'000'000'000 / (slots / 2));
+    EXPECT_EQ(devices[slots / 2 - 1].socket, 0);
+    EXPECT_EQ(devices[slots / 2].socket, 1);
+    EXPECT_EQ(found.notes.size(), slots == 2 ? 0 : 1);
+  }
 }
 
 TEST(ClusterDiscoveryTest, CanIgnoreGpus) {

@@ -113,7 +113,8 @@ std::string MemoryCopies::FormatOffers(const std::vector<Offer>& offers) {
     json.push_back({{"sequence", offer.sequence},
                     {"metadata", offer.metadata},
                     {"own", offer.own_form},
-                    {"held", offer.held_form}});
+                    {"held", offer.held_form},
+                    {"held_rank", offer.held_rank}});
   }
   return DumpJson(json);
 }
@@ -131,6 +132,8 @@ absl::StatusOr<std::vector<MemoryCopies::Offer>> MemoryCopies::ParseOffers(
         reader.Integer("sequence", 1, std::numeric_limits<int64_t>::max());
     offer.own_form = reader.Text("own");
     offer.held_form = reader.Text("held");
+    offer.held_rank = reader.Integer("held_rank", 0,
+                                       std::numeric_limits<int64_t>::max());
     for (const auto& [key, value] : reader.Object("metadata").items()) {
       if (value.is_string()) offer.metadata[key] = value.get<std::string>();
     }
@@ -152,20 +155,30 @@ std::vector<MemoryCopies::Offer> MemoryCopies::Offers() const {
   for (const std::optional<Copies>* copies : {&committed_, &pending_}) {
     if (!copies->has_value()) continue;
     const Copies& found = **copies;
-    offers.push_back(
-        {found.sequence, found.metadata, found.own_form, found.held_form});
+    offers.push_back({found.sequence, found.metadata, found.own_form,
+                      found.held_form, found.held_rank});
   }
   return offers;
 }
 
-// True if each rank has its own copy, or its holder has it.
+std::optional<int64_t> MemoryCopies::HolderOf(int64_t rank,
+                                              int64_t sequence) const {
+  for (size_t r = 0; r < offers_.size(); ++r) {
+    const Offer* const offer = Find(offers_[r], sequence);
+    if (offer != nullptr && !offer->held_form.empty() &&
+        offer->held_rank == rank) {
+      return static_cast<int64_t>(r);
+    }
+  }
+  return std::nullopt;
+}
+
+// True if each rank has its own copy, or another rank holds one.
 bool MemoryCopies::AreComplete(int64_t sequence) const {
   for (int64_t r = 0; r < size(); ++r) {
     const Offer* const own = Find(offers_[static_cast<size_t>(r)], sequence);
-    const Offer* const held = Find(offers_[HolderOf(r)], sequence);
     const bool has_own = own != nullptr && !own->own_form.empty();
-    const bool is_held = held != nullptr && !held->held_form.empty();
-    if (!has_own && !is_held) return false;
+    if (!has_own && !HolderOf(r, sequence).has_value()) return false;
   }
   return true;
 }
@@ -223,12 +236,14 @@ absl::StatusOr<std::vector<std::string>> MemoryCopies::ExchangeForms(
 bool MemoryCopies::FormsAreEqual(const std::vector<std::string>& forms) const {
   for (size_t r = 0; r < forms.size(); ++r) {
     const Offer* const own = Find(offers_[r], found_);
-    const Offer* const held =
-        Find(offers_[HolderOf(static_cast<int64_t>(r))], found_);
-    const std::string& kept = own != nullptr && !own->own_form.empty()
-                                  ? own->own_form
-                                  : held->held_form;
-    if (kept != forms[r]) return false;
+    if (own != nullptr && !own->own_form.empty()) {
+      if (own->own_form != forms[r]) return false;
+      continue;
+    }
+    // Exists, because the copies are complete.
+    const int64_t holder = *HolderOf(static_cast<int64_t>(r), found_);
+    const Offer& held = *Find(offers_[static_cast<size_t>(holder)], found_);
+    if (held.held_form != forms[r]) return false;
   }
   return true;
 }
@@ -272,19 +287,19 @@ absl::Status MemoryCopies::Return(Copies& copies) {
   for (int64_t r = 0; r < size(); ++r) {
     const Offer* const own = Find(offers_[static_cast<size_t>(r)], found_);
     if (own != nullptr && !own->own_form.empty()) continue;
-    const size_t holder = HolderOf(r);
-    if (self == static_cast<int64_t>(holder)) {
+    const int64_t holder = *HolderOf(r, found_);
+    if (self == holder) {
       TESSERA_RETURN_IF_ERROR(group_->Send(Sent(copies.held), Rank(r)));
     }
     if (self != r) continue;
-    const Offer& offer = *Find(offers_[holder], found_);
+    const Offer& offer = *Find(offers_[static_cast<size_t>(holder)], found_);
     copies.sequence = found_;
     copies.metadata = offer.metadata;
     copies.own_form = offer.held_form;
     TESSERA_ASSIGN_OR_RETURN(copies.own,
                              Allocate(BytesOfForm(copies.own_form)));
-    TESSERA_RETURN_IF_ERROR(group_->Receive(
-        Received(copies.own), Rank(static_cast<int64_t>(holder))));
+    TESSERA_RETURN_IF_ERROR(
+        group_->Receive(Received(copies.own), Rank(holder)));
   }
   return absl::OkStatus();
 }
@@ -384,11 +399,13 @@ absl::Status MemoryCopies::StartCopy(TrainRank& rank) {
 absl::Status MemoryCopies::Exchange() {
   for (const Event& event : copied_) TESSERA_RETURN_IF_ERROR(event.Wait());
   pending_->own_form = own_form_;
-  const Rank to(static_cast<int64_t>(HolderOf(group_->rank().value())));
-  const Rank from((group_->rank().value() + size() - distance_) % size());
+  const int64_t self = group_->rank().value();
+  const Rank to((self + distance_) % size());
+  const Rank from((self + size() - distance_) % size());
   TESSERA_RETURN_IF_ERROR(group_->SendReceive(Sent(pending_->own), to,
                                               Received(pending_->held), from));
   pending_->held_form = held_form_;
+  pending_->held_rank = from.value();
   return absl::OkStatus();
 }
 

@@ -17,9 +17,9 @@
 //   while (...) {
 //     rank.Step();
 //     TESSERA_RETURN_IF_ERROR(copies.Finish());
-//     TESSERA_RETURN_IF_ERROR(world.Barrier());  // or any exchange of all
-//     ranks copies.Commit(); TESSERA_RETURN_IF_ERROR(copies.Take(rank,
-//     metadata_of_the_run));
+//     TESSERA_RETURN_IF_ERROR(world.Barrier());  // or another exchange
+//     copies.Commit();
+//     TESSERA_RETURN_IF_ERROR(copies.Take(rank, metadata_of_the_run));
 //   }
 //   copies.Leave();  // before `world` is destroyed
 //
@@ -113,6 +113,7 @@ class MemoryCopies {
     std::string own_form = "";
     zero3::AccountedMemory held = {};
     std::string held_form = "";
+    int64_t held_rank = 0;     // Whose state `held` is.
     bool is_reusable = false;  // The memory belongs to the current rank.
   };
   // The copies of one step that a rank has, as it announces them to the others.
@@ -121,6 +122,7 @@ class MemoryCopies {
     zero3::CheckpointMetadata metadata = {};
     std::string own_form = "";
     std::string held_form = "";
+    int64_t held_rank = 0;
   };
 
   static std::string FormatOffers(const std::vector<Offer>& offers);
@@ -129,9 +131,10 @@ class MemoryCopies {
   static const Offer* Find(const std::vector<Offer>& offers, int64_t sequence);
 
   int64_t size() const { return group_->size(); }
-  size_t HolderOf(int64_t rank) const {
-    return static_cast<size_t>((rank + distance_) % size());
-  }
+  // A rank that holds a copy of the state of `rank`; nullopt: none does. The
+  // ranks that exchanged it may have had other partners than those of now,
+  // since a replaced rank may be on another host.
+  std::optional<int64_t> HolderOf(int64_t rank, int64_t sequence) const;
   std::vector<Offer> Offers() const;
   bool AreComplete(int64_t sequence) const;
   absl::StatusOr<std::vector<std::string>> ExchangeForms(TrainRank& rank);

@@ -82,7 +82,7 @@ class CopiedRun {
         [&](TrainRank& rank) -> absl::Status {
           const auto index = static_cast<size_t>(rank.world().rank().value());
           MemoryCopies& copies = *copies_[index];
-          absl::Status status = copies.Join(rank.world(), {}).status();
+          absl::Status status = copies.Join(rank.world(), locations_).status();
           if (status.ok()) {
             auto restored = copies.Restore(rank);
             status = restored.status();
@@ -108,9 +108,14 @@ class CopiedRun {
   }
 
   MemoryCopies& of(size_t rank) { return *copies_[rank]; }
+  // The hosts of the ranks of the next world.
+  void MoveTo(std::vector<RankLocation> locations) {
+    locations_ = std::move(locations);
+  }
 
  private:
   const RunOptions options_;
+  std::vector<RankLocation> locations_;
   std::vector<std::unique_ptr<MemoryCopies>> copies_;
 };
 
@@ -253,6 +258,45 @@ TEST(MemoryCopiesFaultTest, LosesCopiesTogetherWithPartner) {
     }),
                 Each(IsOk()));
   }
+}
+
+// If a host is lost, its ranks continue on another one, and have other partners
+// from then on.
+TEST(MemoryCopiesFaultTest, RestoresRanksOnAnotherHost) {
+  const RunOptions options = With(SmallRun(), "dp4", 3);
+  CopiedRun run(options);
+  run.MoveTo({{"a", {}}, {"a", {}}, {"b", {}}, {"b", {}}});
+  WholeState expected;
+  for (const int64_t step : {1, 2, 3}) {
+    SCOPED_TRACE(step);
+    ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                                const auto& restored) -> absl::Status {
+      EXPECT_EQ(restored.has_value(), step > 1);
+      EXPECT_EQ(rank.steps(), step - 1);
+      TESSERA_RETURN_IF_ERROR(TrainTo(rank, step).status());
+      TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+      TESSERA_RETURN_IF_ERROR(CopiedRun::FinishAndCommit(rank, copies));
+      return step == 3 ? expected.Add(rank) : absl::OkStatus();
+    }),
+                Each(IsOk()));
+    if (step == 1) {
+      run.Lose(2);
+      run.Lose(3);
+      run.MoveTo({{"a", {}}, {"a", {}}, {"a", {}}, {"a", {}}});
+    } else {
+      // Without its partner of before, and with that of now.
+      run.Lose(0);
+      run.Lose(2);
+    }
+  }
+  WholeState actual;
+  ASSERT_THAT(OnEachRank(options,
+                         [&](TrainRank& rank) -> absl::Status {
+                           TESSERA_RETURN_IF_ERROR(TrainTo(rank, 3).status());
+                           return actual.Add(rank);
+                         }),
+              Each(IsOk()));
+  EXPECT_EQ(*actual.bits(), *expected.bits());
 }
 
 // Rank 1 dies before it takes part in the second exchange: the ranks have the

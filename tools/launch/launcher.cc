@@ -51,14 +51,11 @@ constexpr size_t kShownRanks = 8;
 
 absl::Status CheckNodes(const LaunchPlan& plan) {
   TESSERA_RETURN_IF_ERROR(CheckFlagRange("nnodes", plan.nnodes, 1, kMaxNodes));
-  TESSERA_RETURN_IF_ERROR(
-      CheckFlagRange("node_rank", plan.node_rank, 0, plan.nnodes - 1));
+  // A node in reserve starts only ranks of other nodes.
+  const int64_t last = plan.ranks.empty() ? plan.nnodes - 1 : kMaxNodes;
+  TESSERA_RETURN_IF_ERROR(CheckFlagRange("node_rank", plan.node_rank, 0, last));
   TESSERA_RETURN_IF_ERROR(
       CheckFlagRange("master_port", plan.master_port, 0, 65535));
-  if (plan.nnodes > 1 && plan.replacements > 0) {
-    return absl::InvalidArgumentError(
-        "ranks can only be replaced on a single node");
-  }
   if (plan.nnodes == 1 || !plan.master_addr.empty()) return absl::OkStatus();
   return FlagError("master_addr", "",
 
@@ -297,8 +294,7 @@ absl::StatusOr<RankOutput> OpenLog(const LaunchPlan& plan, Rank rank,
 struct Preparation {
   JobVariables job;
   std::string program;
-  // By round of the rendezvous and rank. Round 0 has one value per rank also on
-  // several nodes, where it is empty.
+  // By round of the rendezvous and rank; empty on several nodes.
   std::vector<std::vector<collectives::InheritedSockets>> sockets;
   std::vector<std::vector<int>> cpus;
 };
@@ -311,10 +307,7 @@ absl::StatusOr<Preparation> Prepare(const LaunchPlan& plan) {
       FindProgram(plan.command[0],
                   FindVariable(plan.environment, "PATH").value_or("")));
   TESSERA_ASSIGN_OR_RETURN(made.cpus, BindRanks(plan));
-  if (plan.nnodes > 1) {
-    made.sockets.emplace_back(static_cast<size_t>(plan.np));
-    return made;
-  }
+  if (plan.nnodes > 1) return made;
   for (int64_t round = 0; round <= plan.replacements; ++round) {
     TESSERA_ASSIGN_OR_RETURN(made.sockets.emplace_back(),
                              collectives::MakeInheritedSockets(plan.np));
@@ -340,11 +333,9 @@ class RankStarter {
 
   // After an error some ranks may be running.
   absl::Status StartAll();
-  // Starts a rank that joins in `round`.
-  absl::Status Start(Rank rank, size_t round);
+  absl::Status Start(const RankStart& start);
 
  private:
-  absl::Status Start(size_t local, size_t round);
   std::string LaterSockets(size_t local, size_t round) const;
 
   const LaunchPlan& plan_;
@@ -356,15 +347,14 @@ class RankStarter {
 
 absl::Status RankStarter::StartAll() {
   TESSERA_ASSIGN_OR_RETURN(made_, Prepare(plan_));
-  for (size_t local = 0; local < static_cast<size_t>(plan_.np); ++local) {
-    TESSERA_RETURN_IF_ERROR(Start(local, 0));
+  for (const RankStart& start : plan_.ranks) {
+    TESSERA_RETURN_IF_ERROR(Start(start));
+  }
+  if (!plan_.ranks.empty()) return absl::OkStatus();
+  for (int64_t local = 0; local < plan_.np; ++local) {
+    TESSERA_RETURN_IF_ERROR(Start({Rank(made_.job.first_rank() + local)}));
   }
   return absl::OkStatus();
-}
-
-absl::Status RankStarter::Start(Rank rank, size_t round) {
-  return Start(static_cast<size_t>(rank.value() - made_.job.first_rank()),
-               round);
 }
 
 std::string RankStarter::LaterSockets(size_t local, size_t round) const {
@@ -375,40 +365,53 @@ std::string RankStarter::LaterSockets(size_t local, size_t round) const {
   return absl::StrJoin(values, ";");
 }
 
-absl::Status RankStarter::Start(size_t local, size_t round) {
-  const Rank rank(made_.job.first_rank() + static_cast<int64_t>(local));
+// A rank of another node has the variables that it had there.
+absl::Status RankStarter::Start(const RankStart& start) {
+  const Rank rank = start.rank;
+  const auto round = static_cast<size_t>(start.round);
+  const auto local = static_cast<size_t>(rank.value() % plan_.np);
+  JobVariables job = made_.job;
+  job.node_rank = rank.value() / plan_.np;
   TESSERA_ASSIGN_OR_RETURN(const RankOutput end,
                            plan_.output == OutputMode::kFiles
                                ? OpenLog(plan_, rank, round)
                                : OpenPipes(local, output_));
+  const bool has_sockets = plan_.nnodes == 1;
+  std::string sockets, later;
   std::vector<int> inherited;
-  for (size_t i = round; i < made_.sockets.size(); ++i) {
-    const std::vector<int> numbers = made_.sockets[i][local].numbers();
-    inherited.insert(inherited.end(), numbers.begin(), numbers.end());
+  if (has_sockets) {
+    sockets = made_.sockets[round][local].value;
+    later = LaterSockets(local, round);
+    for (size_t i = round; i < made_.sockets.size(); ++i) {
+      const std::vector<int> numbers = made_.sockets[i][local].numbers();
+      inherited.insert(inherited.end(), numbers.begin(), numbers.end());
+    }
   }
   TESSERA_RETURN_IF_ERROR(ranks_.Start(
-      rank, {.path = made_.program,
-             .arguments = plan_.command,
-             .environment = RankEnvironment(
-                 plan_.environment, made_.job, static_cast<int64_t>(local),
-                 made_.sockets[round][local].value, LaterSockets(local, round)),
-             .in = rank == Rank(0) ? STDIN_FILENO : SpawnRequest::kNoInput,
-             .out = end.out.get(),
-             .err = end.err_fd(),
-             .inherited = std::move(inherited),
-             .cpus = made_.cpus[local],
-             .mask = original_.mask,
-             .own_session = plan_.own_sessions,
-             .descriptor_limit = original_.descriptor_limit}));
+      rank,
+      {.path = made_.program,
+       .arguments = plan_.command,
+       .environment = RankEnvironment(
+           plan_.environment, job, static_cast<int64_t>(local), sockets, later),
+       .in = rank == Rank(0) ? STDIN_FILENO : SpawnRequest::kNoInput,
+       .out = end.out.get(),
+       .err = end.err_fd(),
+       .inherited = std::move(inherited),
+       .cpus = made_.cpus[local],
+       .mask = original_.mask,
+       .own_session = plan_.own_sessions,
+       .descriptor_limit = original_.descriptor_limit}));
   // Peers notice the end of the process by its sockets, which no other process
   // may hold. Those of later rounds are kept for its successor.
-  for (size_t i = 0; i <= round; ++i) made_.sockets[i][local].sockets.clear();
+  for (size_t i = 0; has_sockets && i <= round; ++i) {
+    made_.sockets[i][local].sockets.clear();
+  }
   return absl::OkStatus();
 }
 
 // Listing processes is expensive, and reaping zombies is not urgent.
 constexpr std::chrono::seconds kReapInterval{1};
-// The interval between calls of LaunchPlan::find_hung.
+// The interval between calls of LaunchPlan::find_hung and take_over.
 constexpr std::chrono::seconds kHungInterval{1};
 // The peers of a rank that dies fail as well, and may be noticed before it:
 // failures within this time count as one event.
@@ -453,6 +456,8 @@ class Supervisor {
   // Replaces the ranks that have failed. False if that is not possible.
   bool ReplaceFailed();
   void KillHung();
+  // Starts ranks of lost nodes.
+  void TakeOver();
 
   // Sends `signal` to all ranks, which are killed after `grace`.
   void BeginEnd(int signal, absl::Duration grace);
@@ -477,7 +482,7 @@ class Supervisor {
   std::optional<Time> kill_at_;    // The end of the grace period.
   std::optional<Time> settle_at_;  // The end of kSettleTime.
   std::optional<Time> reap_at_;    // The next call of ReapOrphans.
-  std::optional<Time> hung_at_;    // The next call of KillHung.
+  std::optional<Time> hung_at_;    // The next KillHung and TakeOver.
   std::vector<pollfd> fds_;
 };
 
@@ -490,12 +495,18 @@ Supervisor::Supervisor(const LaunchPlan& plan, const SignalWatch& signals,
       ranks_(ranks),
       output_(output) {
   outcome_.timeout = plan.timeout;
-  if (plan.find_hung) hung_at_ = Clock::now() + kHungInterval;
+  if (plan.find_hung || plan.take_over) {
+    hung_at_ = Clock::now() + kHungInterval;
+  }
 }
 
 absl::StatusOr<LaunchOutcome> Supervisor::Run() {
   timeout_at_ = After(plan_.timeout);
-  while (!ranks_.Running().empty()) Step();
+  // Other nodes have ranks even if all of this one are being replaced.
+  while (!ranks_.Running().empty() ||
+         (plan_.nnodes > 1 && settle_at_ && plan_.replace)) {
+    Step();
+  }
   return Finish();
 }
 
@@ -606,6 +617,7 @@ void Supervisor::HandleTimers() {
   if (hung_at_ && now >= *hung_at_) {
     hung_at_ = now + kHungInterval;
     KillHung();
+    TakeOver();
   }
   if (reap_at_ && now >= *reap_at_) {
     reap_at_.reset();
@@ -623,14 +635,14 @@ bool Supervisor::ReplaceFailed() {
   if (plan_.replace == nullptr) return false;
   std::vector<RankExit> failed = outcome_.also_failed;
   failed.push_back(*outcome_.failure);
-  std::vector<size_t> rounds;
+  std::vector<RankStart> starts;
   for (const RankExit& exit : failed) {
     const std::optional<int64_t> round = plan_.replace(exit);
     if (!round || *round > plan_.replacements) return false;
-    rounds.push_back(static_cast<size_t>(*round));
+    starts.push_back({exit.rank, *round});
   }
-  for (size_t i = 0; i < failed.size(); ++i) {
-    if (!starter_.Start(failed[i].rank, rounds[i]).ok()) return false;
+  for (const RankStart& start : starts) {
+    if (!starter_.Start(start).ok()) return false;
   }
   outcome_.failure.reset();
   outcome_.also_failed.clear();
@@ -638,9 +650,20 @@ bool Supervisor::ReplaceFailed() {
 }
 
 void Supervisor::KillHung() {
-  if (is_ending_ || settle_at_) return;
+  if (is_ending_ || settle_at_ || plan_.find_hung == nullptr) return;
   for (const Rank rank : plan_.find_hung(ranks_.Stopped())) {
     ranks_.SignalRank(rank, SIGKILL);
+  }
+}
+
+void Supervisor::TakeOver() {
+  if (is_ending_ || plan_.take_over == nullptr) return;
+  for (const RankStart& start : plan_.take_over()) {
+    const absl::Status started = starter_.Start(start);
+    if (started.ok()) continue;
+    outcome_.failure = RankExit{.rank = start.rank, .code = 1};
+    BeginEnd(SIGTERM, plan_.grace);
+    return;
   }
 }
 

@@ -49,6 +49,14 @@ enum class Bind {
   kCore,  // Each rank has its own core.
 };
 
+// A rank to start, and the round of the rendezvous that it joins.
+struct RankStart {
+  topology::Rank rank;
+  int64_t round = 0;
+
+  friend bool operator==(const RankStart&, const RankStart&) = default;
+};
+
 // Describes a launch: the program, its ranks, and how to run them.
 struct LaunchPlan {
   std::vector<std::string> command = {};      // The program and its arguments.
@@ -57,6 +65,8 @@ struct LaunchPlan {
   int64_t np = 1;      // Ranks of this node, 1 to kMaxRanks.
   int64_t nnodes = 1;  // All nodes have `np` ranks.
   int64_t node_rank = 0;
+  // The ranks to start on this node, on several nodes; empty: its own ones.
+  std::vector<RankStart> ranks = {};
   std::string master_addr = {};  // Empty stands for 127.0.0.1 on one node.
   int64_t master_port = 0;  // 0: a free port on one node, 29500 on several.
 
@@ -77,9 +87,10 @@ struct LaunchPlan {
   bool own_sessions = true;
 
   // The maximum number of failed ranks that are replaced by new processes while
-  // the others go on; on a single node only. All ranks then join the next round
-  // of the rendezvous (collectives/bootstrap/inherited_sockets.h); the first is
-  // round 0. If this is 0, a failure ends the job.
+  // the others go on. All ranks then join the next round of the rendezvous; the
+  // first is round 0. On a single node its sockets are inherited
+  // (collectives/bootstrap/inherited_sockets.h); on several nodes the program
+  // has to find out where it is. If this is 0, a failure ends the job.
   int64_t replacements = 0;
   // Called when a rank has failed. Returns the round that the new process
   // joins, the first one that the old process had not joined; nullopt ends the
@@ -90,6 +101,9 @@ struct LaunchPlan {
   std::function<std::vector<topology::Rank>(
       const std::vector<topology::Rank>& stopped)>
       find_hung = nullptr;
+  // Called once per second. Returns further ranks to start, of nodes that were
+  // lost. Their output has no prefixes.
+  std::function<std::vector<RankStart>()> take_over = nullptr;
 
   static constexpr int64_t kMaxRanks = 4096;
 };

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -24,6 +26,7 @@
 #include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "base/device/cuda_device.h"
+#include "base/file.h"
 #include "base/os/atomic_file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
@@ -38,6 +41,7 @@
 #include "tools/train/launch/finish.h"
 #include "tools/train/launch/hugging_face_run.h"
 #include "tools/train/launch/memory_check.h"
+#include "tools/train/launch/nodes.h"
 #include "tools/train/launch/rank_process.h"
 #include "tools/train/launch/run_directory.h"
 #include "tools/train/launch/supervise.h"
@@ -90,8 +94,14 @@ absl::Status CheckMemory(const Settings& settings,
 // Before ranks start, so that an invalid path is bad usage.
 absl::Status CheckOutputs(const Settings& settings);
 void PrintPrediction(const CheckedRun& run, std::ostream& out);
+absl::Status RunHere(const Settings& settings, const NodePlace& place,
+                     int64_t ranks_here, std::ostream& out, std::ostream& err,
+                     int& exit_code);
+absl::Status RunNode(Settings settings, const NodePlace& place,
+                     std::ostream& out, std::ostream& err, int& exit_code);
 absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
-                    std::ostream& out, std::ostream& err, int& exit_code);
+                    const NodePlace& place, std::ostream& out,
+                    std::ostream& err, int& exit_code);
 absl::Status RunOneRank(const Settings& settings,
                         const topology::LauncherEnvironment& place,
                         std::ostream& out, std::ostream& err, int& exit_code);
@@ -129,9 +139,10 @@ tools::Flag LauncherFlag() {
 
 }  // namespace
 
-tools::Tool TrainTool(SettingsFlags& flags) {
-  std::vector<tools::Flag> all = flags.Flags();
+tools::Tool TrainTool(TrainFlags& flags) {
+  std::vector<tools::Flag> all = flags.settings.Flags();
   all.push_back(LauncherFlag());
+  absl::c_move(NodeFlags(flags.place), std::back_inserter(all));
   return {.name = "train",
           .summary = "Trains a Llama-architecture model over a mesh of ranks.",
           .example = "--mesh=dp2,pp2,tp2 --steps=60",
@@ -144,7 +155,7 @@ int TrainMain(int argc, char** argv) {
     return RankProcessMain(argc, argv, MakeTrainer);
   }
   int outcome = 0;
-  SettingsFlags flags;
+  TrainFlags flags;
   const int code = tools::RunTool(TrainTool(flags), argc, argv, [&] {
     return RunTrainTool(flags, std::cout, std::cerr, outcome);
   });
@@ -152,12 +163,14 @@ int TrainMain(int argc, char** argv) {
   return outcome != 0 && code != 2 ? outcome : code;
 }
 
-absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
+absl::Status RunTrainTool(const TrainFlags& flags, std::ostream& out,
                           std::ostream& err, int& exit_code) {
-  TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.Read());
-  TESSERA_RETURN_IF_ERROR(FollowInitialModel(flags, settings));
-  if (!flags.IsChosen("dtype")) FollowCheckpoint(settings);
+  const NodePlace& place = flags.place;
+  TESSERA_ASSIGN_OR_RETURN(Settings settings, flags.settings.Read());
+  TESSERA_RETURN_IF_ERROR(FollowInitialModel(flags.settings, settings));
+  if (!flags.settings.IsChosen("dtype")) FollowCheckpoint(settings);
   TESSERA_RETURN_IF_ERROR(CheckSettings(settings));
+  TESSERA_RETURN_IF_ERROR(CheckPlace(place, settings));
   settings = AtLowestRung(settings, ScratchOf(settings));
   if (settings.dry_run) {
     TESSERA_RETURN_IF_ERROR(SetDevice(std::nullopt, err, settings));
@@ -166,15 +179,30 @@ absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
     return absl::OkStatus();
   }
   TESSERA_RETURN_IF_ERROR(CheckEngine(settings));
+  if (!place.is_alone()) return RunNode(settings, place, out, err, exit_code);
   TESSERA_ASSIGN_OR_RETURN(const auto launcher, FindLauncher(settings));
   TESSERA_RETURN_IF_ERROR(SetDevice(launcher, err, settings));
   if (launcher.has_value()) {
     return RunOneRank(settings, *launcher, out, err, exit_code);
   }
-  TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
+  return RunHere(settings, place, /*ranks_here=*/0, out, err, exit_code);
+}
+
+namespace {
+
+// A job whose ranks this process starts, or those of one node.
+
+absl::Status RunHere(const Settings& settings, const NodePlace& place,
+                     int64_t ranks_here, std::ostream& out, std::ostream& err,
+                     int& exit_code) {
+  if (place.node == 0) TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
   TESSERA_ASSIGN_OR_RETURN(CheckedRun run, CheckRun(settings, err));
-  TESSERA_RETURN_IF_ERROR(CheckMemory(run.settings, run.identity.model,
-                                      /*ranks_here=*/0, err));
+  TESSERA_RETURN_IF_ERROR(
+      CheckMemory(run.settings, run.identity.model, ranks_here, err));
+  if (place.node > 0) {
+    return RunJob(run, RunDirectory(RunDirectory::PathOf(settings)), place, out,
+                  err, exit_code);
+  }
   TESSERA_ASSIGN_OR_RETURN(run.settings.resume,
                            FindResumePoint(settings, run.identity));
   TESSERA_ASSIGN_OR_RETURN(const std::string notice,
@@ -182,12 +210,19 @@ absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
   if (!notice.empty()) err << "train: " << notice << std::endl;
   TESSERA_ASSIGN_OR_RETURN(const RunDirectory directory,
                            RunDirectory::Create(settings));
-  return RunJob(run, directory, out, err, exit_code);
+  return RunJob(run, directory, place, out, err, exit_code);
 }
 
-namespace {
-
-// A job whose ranks this process starts.
+// The devices and the memory are those of the ranks of this node.
+absl::Status RunNode(Settings settings, const NodePlace& place,
+                     std::ostream& out, std::ostream& err, int& exit_code) {
+  const int64_t ranks = settings.parallel.mesh.world_size();
+  topology::LauncherEnvironment here;
+  here.world_size = topology::AxisSize(ranks);
+  here.local_world_size = ranks / place.nodes;
+  TESSERA_RETURN_IF_ERROR(SetDevice(here, err, settings));
+  return RunHere(settings, place, ranks / place.nodes, out, err, exit_code);
+}
 
 // The ranks' settings.
 Settings In(const RunDirectory& directory, Settings settings) {
@@ -215,7 +250,6 @@ std::string HowToContinue(const RunDirectory& directory) {
 // Adds the command that continues the job to the error of a failed job.
 absl::Status ExplainFailure(const absl::Status& status,
                             const RunDirectory& directory) {
-  directory.CleanUp();
   return AsFailedRun(absl::Status(
       status.code(), absl::StrCat(status.message(), HowToContinue(directory))));
 }
@@ -261,21 +295,29 @@ void Announce(const CheckedRun& run, const RunDirectory& directory,
 }
 
 absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
-                    std::ostream& out, std::ostream& err, int& exit_code) {
+                    const NodePlace& place, std::ostream& out,
+                    std::ostream& err, int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
-  TESSERA_RETURN_IF_ERROR(WriteSettings(run.settings, directory.config()));
-  Announce(run, directory, err);
+  if (place.node == 0) {
+    TESSERA_RETURN_IF_ERROR(WriteSettings(run.settings, directory.config()));
+    Announce(run, directory, err);
+  }
   const auto notice = [&](const std::string& line) {
     err << "train: " << line << std::endl;
   };
-  const auto attempt = [&](const Settings& settings) {
+  const auto attempt_at = [&](const Settings& settings,
+                              const NodePlace& where) {
     out.flush();
     return RunAttempt(WithTimeLeft(settings, absl::Now() - run.begin),
                       {.files = {directory.exchange()},
                        .program = program,
                        .notice = notice,
                        .sinks = {},
-                       .is_terminal = isatty(STDERR_FILENO) == 1});
+                       .is_terminal = isatty(STDERR_FILENO) == 1,
+                       .place = where});
+  };
+  const auto attempt = [&](const Settings& settings) {
+    return attempt_at(settings, place);
   };
   const AttemptOutcome trained = Supervise(
       In(directory, run.settings),
@@ -283,20 +325,25 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
        .last_checkpoint = [&] { return directory.LastCheckpoint(); },
        .is_valid = [](const Settings& s) { return CheckSettings(s).ok(); },
        .notice = notice});
+  // Other nodes may still use the directory; the last one removes their files.
+  if (place.is_alone() || !PathExists(directory.exchange())) {
+    directory.CleanUp();
+  }
   if (trained.signal == SIGTERM) {
     exit_code = Preemption::kExitCode;
-    directory.CleanUp();
     if (!trained.took_a_step) return ExplainFailure(trained.status, directory);
+    // The node of rank 0 says whether there is a checkpoint.
+    if (!place.is_alone() && trained.result.empty()) return trained.status;
     return absl::AbortedError(ExplainPreemption(trained.status.message(),
                                                 !trained.result.empty(),
                                                 run.settings, directory));
   }
   if (trained.signal.has_value()) exit_code = 128 + *trained.signal;
   if (!trained.status.ok()) return ExplainFailure(trained.status, directory);
-  directory.CleanUp();
+  if (trained.result.empty()) return absl::OkStatus();  // Another node has it.
   const auto train_again =
       [&](const Settings& settings) -> absl::StatusOr<std::string> {
-    AttemptOutcome outcome = attempt(settings);
+    AttemptOutcome outcome = attempt_at(settings, NodePlace());
     if (outcome.signal.has_value()) exit_code = 128 + *outcome.signal;
     if (!outcome.status.ok()) return outcome.status;
     return std::move(outcome.result);

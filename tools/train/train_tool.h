@@ -10,20 +10,28 @@
 
 #include "absl/status/status.h"
 #include "tools/cli/cli.h"
+#include "tools/train/launch/nodes.h"
 #include "tools/train/settings/settings_flags.h"
 
 namespace tessera::train {
 
+// The values of the tool's flags.
+struct TrainFlags {
+  SettingsFlags settings;
+  NodePlace place;
+};
+
 // The name and summary of the tool, and its flags, which store their values in
 // `flags`.
-tools::Tool TrainTool(SettingsFlags& flags);
+tools::Tool TrainTool(TrainFlags& flags);
 
 // Trains as `flags` says, or predicts with --dry_run. Writes the summary and
 // the sample to `out` and progress to `err`. In a process that a launcher
-// started as a rank, it runs only that rank, and only rank 0 prints. Returns
+// started as a rank, it runs only that rank, and only rank 0 prints; with
+// --nnodes it runs the ranks of one node, and that of rank 0 prints. Returns
 // InvalidArgument, without starting anything, for invalid flags, data or
 // models. Sets `exit_code` if a signal ended the run.
-absl::Status RunTrainTool(const SettingsFlags& flags, std::ostream& out,
+absl::Status RunTrainTool(const TrainFlags& flags, std::ostream& out,
                           std::ostream& err, int& exit_code);
 
 // The whole program: the tool, or a rank in a process that the tool started.

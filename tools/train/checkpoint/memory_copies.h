@@ -74,9 +74,12 @@ class MemoryCopies {
       collectives::Communicator& world,
       std::span<const collectives::RankLocation> locations);
 
-  // True if any rank has copies, even if they are incomplete: the world is not
-  // the first one of the run.
-  bool were_taken() const { return sequence_ > 0; }
+  // The round of the rendezvous in which the next world has met.
+  void SetRound(int64_t round) { round_ = round; }
+
+  // True if any rank has copies, even if they are incomplete, or had some: the
+  // world is not the first one of the run.
+  bool were_taken() const { return sequence_ > 0 || round_ > 0; }
 
   // Prepares for Take. If Join returned true, restores `rank` and returns the
   // metadata of its Take; otherwise, or if a rank's state has another form than
@@ -156,6 +159,7 @@ class MemoryCopies {
   std::vector<std::vector<Offer>> offers_;  // Of each rank, from Join.
   int64_t found_ = 0;                       // A sequence; 0: none.
   int64_t sequence_ = 0;                    // The last one.
+  int64_t round_ = 0;
   // The blocks and forms of the rank that Restore was called with.
   std::vector<std::vector<zero3::BlockRange>> blocks_;  // By part.
   std::string own_form_;

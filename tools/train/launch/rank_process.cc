@@ -26,6 +26,7 @@
 #include "collectives/groups/agreement.h"
 #include "collectives/in_process/in_process.h"
 #include "tools/cli/cli.h"
+#include "tools/train/launch/nodes.h"
 #include "tools/train/launch/world.h"
 #include "tools/train/settings/settings.h"
 
@@ -44,9 +45,8 @@ struct RankEvents {
   // Called before the other ranks are notified of the failure, so that their
   // reports are later.
   std::function<void(const RankReport&)> on_failure;
-  // Called before a rank joins a round of the rendezvous.
-  std::function<void(int64_t rank, int64_t round)> on_round = [](int64_t,
-                                                                 int64_t) {};
+  // Of a process with one rank.
+  const AttemptFiles* files = nullptr;
   std::function<void()> on_step = [] {};
   Preemption* preemption = nullptr;
   std::ostream* progress = nullptr;
@@ -123,23 +123,59 @@ int64_t RankOfProcess(const Settings& settings) {
   return place.ok() ? place->rank.value() : 0;
 }
 
-// The variables of this process in the rounds of the rendezvous that it can
-// join, its first one in front.
-std::vector<topology::EnvironmentLookup> RoundsOf(
-    const topology::EnvironmentLookup& lookup) {
-  std::vector<topology::EnvironmentLookup> rounds = {lookup};
-  const std::string later =
-      lookup(collectives::kLaterSocketsVariable).value_or("");
-  for (const std::string_view value :
-       absl::StrSplit(later, ';', absl::SkipEmpty())) {
-    rounds.push_back([lookup, sockets = std::string(value)](
-                         std::string_view name) -> std::optional<std::string> {
+// True if the ranks of this run are on several nodes.
+bool IsOneOfNodes(const Settings& settings) {
+  const auto lookup = collectives::ProcessEnvironment();
+  return settings.engine != "mpi" &&
+         lookup("GROUP_WORLD_SIZE").value_or("1") != "1";
+}
+
+// The rounds of the rendezvous that this process can join.
+class Rounds {
+ public:
+  Rounds(const Settings& settings, const AttemptFiles& files)
+      : lookup_(RankVariables(settings, collectives::ProcessEnvironment())),
+        files_(files),
+        last_(ReplacementsOf(settings)),
+        rank_(RankOfProcess(settings)) {
+    const std::string later =
+        lookup_(collectives::kLaterSocketsVariable).value_or("");
+    later_ = absl::StrSplit(later, ';', absl::SkipEmpty());
+    are_nodes_ = IsOneOfNodes(settings);
+    next_ = are_nodes_ ? files.ReadRound(rank_).number
+                       : last_ - static_cast<int64_t>(later_.size());
+  }
+
+  int64_t next() const { return next_; }
+  bool HasNext() const { return next_ <= last_; }
+
+  // The variables for the next round.
+  absl::StatusOr<topology::EnvironmentLookup> Next(absl::Duration patience) {
+    const int64_t round = next_++;
+    // If it cannot be written, the rank cannot be replaced.
+    if (last_ > 0) files_.WriteRound(rank_, round).IgnoreError();
+    if (are_nodes_) {
+      return VariablesOfRound(files_, round, lookup_, absl::Now() + patience);
+    }
+    const auto later = static_cast<int64_t>(later_.size());
+    const int64_t index = round - last_ + later - 1;
+    if (index < 0) return lookup_;
+    return [lookup = lookup_, sockets = later_[static_cast<size_t>(index)]](
+               std::string_view name) -> std::optional<std::string> {
       return name == collectives::kInheritedSocketsVariable ? sockets
                                                             : lookup(name);
-    });
+    };
   }
-  return rounds;
-}
+
+ private:
+  const topology::EnvironmentLookup lookup_;
+  const AttemptFiles& files_;
+  const int64_t last_;
+  const int64_t rank_;
+  bool are_nodes_ = false;          // Ranks have no inherited sockets.
+  std::vector<std::string> later_;  // Sockets of the last rounds.
+  int64_t next_ = 0;
+};
 
 // When a rank is lost, the others join the next round, which the launcher lets
 // a new process join in its place. Ranks notice the loss at different times, up
@@ -147,23 +183,18 @@ std::vector<topology::EnvironmentLookup> RoundsOf(
 absl::StatusOr<std::string> RunOnlyRank(const Settings& settings,
                                         const RankProgram& program,
                                         const RankEvents& events) {
-  const auto lookup =
-      RankVariables(settings, collectives::ProcessEnvironment());
-  const auto rounds = RoundsOf(lookup);
-  const int64_t first_round =
-      ReplacementsOf(settings) + 1 - static_cast<int64_t>(rounds.size());
   const bool can_copy = settings.snapshot_every > 0;
+  const absl::Duration patience =
+      (can_copy ? 3 : 1) * settings.parallel.timeout;
+  Rounds rounds(settings, *events.files);
   MemoryCopies copies;
-  for (size_t i = 0;; ++i) {
-    const bool can_rejoin = can_copy && i + 1 < rounds.size();
-    std::optional<absl::Duration> patience;
-    if (can_copy) {
-      events.on_round(RankOfProcess(settings),
-                      first_round + static_cast<int64_t>(i));
-      patience = 3 * settings.parallel.timeout;
-    }
+  for (;;) {
+    copies.SetRound(rounds.next());
+    const auto lookup = rounds.Next(patience);
+    const bool can_rejoin = can_copy && rounds.HasNext();
     const absl::StatusOr<World> world =
-        JoinWorld(settings, rounds[i], patience);
+        lookup.ok() ? JoinWorld(settings, *lookup, patience)
+                    : absl::StatusOr<World>(lookup.status());
     absl::StatusOr<std::string> result =
         world.ok() ? RunRank(*world, program, events,
                              can_copy ? &copies : nullptr, can_rejoin)
@@ -174,8 +205,11 @@ absl::StatusOr<std::string> RunOnlyRank(const Settings& settings,
   }
 }
 
+// Sets `exit_code` if the run stopped early, which a node without rank 0 does
+// not know otherwise.
 absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
-                        const Settings& settings, RankEvents& events) {
+                        const Settings& settings, RankEvents& events,
+                        int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(const auto preemption, Preemption::Watch(settings));
   events.preemption = preemption.get();
   TESSERA_ASSIGN_OR_RETURN(const RankProgram program, make(settings));
@@ -183,9 +217,15 @@ absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
       settings.engine == "in_process" ? RunEveryThread : RunOnlyRank;
   TESSERA_ASSIGN_OR_RETURN(const std::string result,
                            run(settings, program, events));
-  if (result.empty()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(
-      WriteFile(files.stopped_by(), StopCauseName(preemption->stopped_by())));
+  const StopCause cause = preemption->stopped_by();
+  if (result.empty()) {
+    const bool are_nodes = IsOneOfNodes(settings);
+    if (are_nodes && cause != StopCause::kNone) {
+      exit_code = Preemption::kExitCode;
+    }
+    return absl::OkStatus();
+  }
+  TESSERA_RETURN_IF_ERROR(WriteFile(files.stopped_by(), StopCauseName(cause)));
   return WriteFile(files.result(), result);
 }
 
@@ -222,17 +262,15 @@ int RankProcessMain(int argc, char** argv, const MakeRankProgram& make) {
     files.WriteReport(failure).IgnoreError();
   };
   events.on_step = [&] { std::call_once(stepped, [&] { files.MarkStep(); }); };
-  events.on_round = [&](int64_t rank, int64_t round) {
-    // If it cannot be written, the rank cannot be replaced.
-    files.WriteRound(rank, round).IgnoreError();
-  };
+  events.files = &files;
   events.progress = &std::cerr;
   events.is_terminal = argv[3] == kTerminal;
   const absl::StatusOr<Settings> settings = ReadSettings(files.settings());
-  const absl::Status status = settings.ok()
-                                  ? RunProcess(files, make, *settings, events)
-                                  : settings.status();
-  if (status.ok()) return 0;
+  int exit_code = 0;
+  const absl::Status status =
+      settings.ok() ? RunProcess(files, make, *settings, events, exit_code)
+                    : settings.status();
+  if (status.ok()) return exit_code;
   if (!has_reported) {
     events.on_failure(
         ReportOf(RankOfProcess(settings.value_or(Settings())), status));

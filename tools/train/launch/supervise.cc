@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -38,9 +39,10 @@ bool NeedsFewerRanks(const AttemptOutcome& outcome,
 // Decides which ranks of an attempt are replaced.
 class Replacements {
  public:
-  // Borrows its arguments.
-  Replacements(const Settings& settings, const AttemptOptions& options)
-      : settings_(settings), options_(options) {}
+  // Borrows its arguments. `nodes` is null for a run on one node.
+  Replacements(const Settings& settings, const AttemptOptions& options,
+               Nodes* nodes)
+      : settings_(settings), options_(options), nodes_(nodes) {}
 
   // For LaunchPlan::replace and LaunchPlan::find_hung.
   std::optional<int64_t> Replace(const tools::RankExit& exit);
@@ -56,6 +58,7 @@ class Replacements {
 
   const Settings& settings_;
   const AttemptOptions& options_;
+  Nodes* const nodes_;
   int64_t count_ = 0;
   std::optional<int64_t> failed_before_;
   std::map<int64_t, absl::Time> stopped_since_;  // By rank.
@@ -78,6 +81,7 @@ std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
   const int64_t round = files.ReadRound(rank).number + 1;
   if (count_ == most || round > most || !MayPass(failure) ||
       (settings_.elastic && NeedsFewerRanks(failure, failed_before_)) ||
+      (nodes_ != nullptr && !nodes_->RanksToEnd().empty()) ||
       !files.WriteRound(rank, round).ok()) {
     return std::nullopt;
   }
@@ -93,7 +97,10 @@ std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
 
 std::vector<topology::Rank> Replacements::FindHung(
     const std::vector<topology::Rank>& stopped) {
-  std::vector<topology::Rank> hung = FindStopped(stopped);
+  std::vector<topology::Rank> hung;
+  if (nodes_ != nullptr) hung = nodes_->RanksToEnd();
+  if (!hung.empty()) return hung;
+  hung = FindStopped(stopped);
   for (const topology::Rank rank : FindSilent()) hung.push_back(rank);
   return hung;
 }
@@ -138,7 +145,9 @@ std::vector<topology::Rank> Replacements::FindSilent() const {
   std::vector<topology::Rank> hung;
   if (absl::Now() - newest.begin < timeout) return hung;
   for (size_t rank = 0; rank < rounds.size(); ++rank) {
-    if (rounds[rank].number == newest.number) continue;
+    const topology::Rank silent(static_cast<int64_t>(rank));
+    const bool is_here = nodes_ == nullptr || nodes_->IsHere(silent);
+    if (!is_here || rounds[rank].number == newest.number) continue;
     hung.emplace_back(static_cast<int64_t>(rank));
     options_.notice(absl::StrCat(
         "rank ", rank, " has not answered for ", absl::FormatDuration(timeout),
@@ -149,8 +158,9 @@ std::vector<topology::Rank> Replacements::FindSilent() const {
 
 absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
                                    const AttemptOptions& options,
-                                   Replacements& replacements) {
-  const int64_t ranks = settings.parallel.mesh.world_size();
+                                   Replacements& replacements, Nodes* nodes) {
+  const NodePlace& place = options.place;
+  const int64_t ranks = settings.parallel.mesh.world_size() / place.nodes;
   TESSERA_ASSIGN_OR_RETURN(
       LaunchPlan plan,
       tools::PlanProgram(settings.engine == "in_process" ? 1 : ranks,
@@ -159,12 +169,20 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   plan.grace = kGrace;
   TESSERA_ASSIGN_OR_RETURN(plan.save_grace,
                            ParseTimeSpan(settings.grace_period));
+  plan.nnodes = place.nodes;
+  plan.node_rank = place.node;
+  plan.master_addr = place.master_addr;
   plan.replacements = ReplacementsOf(settings);
   if (plan.replacements > 0) {
     plan.replace = [&](const auto& exit) { return replacements.Replace(exit); };
+  }
+  if (plan.replacements > 0 || nodes != nullptr) {
     plan.find_hung = [&](const auto& stopped) {
       return replacements.FindHung(stopped);
     };
+  }
+  if (nodes != nullptr) {
+    plan.take_over = [nodes] { return nodes->TakeOver(); };
   }
   return plan;
 }
@@ -217,15 +235,28 @@ void Explain(const LaunchOutcome& launched,
   outcome.status = first.ToStatus();
 }
 
+// True if a signal ended the last process of a rank.
+bool HasDeadRank(const LaunchOutcome& launched) {
+  std::map<int64_t, bool> died;
+  for (const tools::RankExit& exit : launched.exits) {
+    died[exit.rank.value()] = exit.by_signal;
+  }
+  return std::any_of(died.begin(), died.end(),
+                     [](const auto& rank) { return rank.second; });
+}
+
 void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
-              int64_t ranks, bool are_ranks, AttemptOutcome& outcome) {
+              int64_t ranks, bool are_ranks, bool has_first,
+              AttemptOutcome& outcome) {
   const std::vector<RankReport> reports = files.ReadReports(ranks);
   if (launched.failure.has_value()) {
     Explain(launched, reports, are_ranks, outcome);
     return;
   }
   outcome.signal = launched.signal == SIGUSR1 ? SIGTERM : launched.signal;
+  outcome.died = HasDeadRank(launched);
   outcome.status = launched.ToStatus();
+  if (!has_first) return;
   absl::StatusOr<std::string> result =
       ReadFile(files.result(), kMaxResultBytes);
   if (result.ok()) {
@@ -245,22 +276,71 @@ void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
   }
 }
 
+absl::Status MakeFiles(const Settings& settings, const AttemptFiles& files) {
+  TESSERA_RETURN_IF_ERROR(files.Make());
+  return WriteSettings(settings, files.settings());
+}
+
+absl::StatusOr<std::unique_ptr<Nodes>> MeetNodes(
+    const Settings& settings, const AttemptOptions& options) {
+  constexpr absl::Duration kLeastSilence = absl::Seconds(3);
+  constexpr absl::Duration kLeastPatience = absl::Minutes(2);
+  TESSERA_ASSIGN_OR_RETURN(const absl::Duration silence,
+                           ParseTimeSpan(settings.hang_timeout));
+  return Nodes::Meet(
+      {.place = options.place,
+       .files = options.files,
+       .ranks = settings.parallel.mesh.world_size(),
+       .most_rounds = ReplacementsOf(settings),
+       .patience = std::max(kLeastPatience, 3 * settings.parallel.timeout),
+       .silence = std::max(kLeastSilence, silence),
+       .notice = options.notice,
+       .prepare = [&] { return MakeFiles(settings, options.files); }});
+}
+
+// Runs this node's ranks.
+absl::Status RunRanks(const Settings& settings, const AttemptOptions& options,
+                      Nodes* nodes, AttemptOutcome& outcome) {
+  Replacements replacements(settings, options, nodes);
+  TESSERA_ASSIGN_OR_RETURN(LaunchPlan plan,
+                           PlanFor(settings, options, replacements, nodes));
+  if (nodes != nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(plan.ranks, nodes->AwaitRanks());
+    if (plan.ranks.empty()) return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome launched,
+                           tools::Launch(plan, options.sinks));
+  outcome.replacements = replacements.count();
+  const int64_t ranks = settings.parallel.mesh.world_size();
+  const bool are_ranks =
+      settings.engine != "mpi" && (nodes != nullptr || plan.np == ranks);
+  const bool has_first = nodes == nullptr || nodes->IsHere(topology::Rank(0));
+  Conclude(launched, options.files, ranks, are_ranks, has_first, outcome);
+  return absl::OkStatus();
+}
+
 absl::Status TryAttempt(const Settings& settings, const AttemptOptions& options,
                         AttemptOutcome& outcome) {
   const topology::MeshSizes& mesh = settings.parallel.mesh;
   TESSERA_RETURN_IF_ERROR(
       tools::FlagError("mesh", mesh.ToFlag(), mesh.Validate()));
-  const int64_t ranks = mesh.world_size();
-  TESSERA_RETURN_IF_ERROR(options.files.Make());
-  TESSERA_RETURN_IF_ERROR(WriteSettings(settings, options.files.settings()));
-  Replacements replacements(settings, options);
-  TESSERA_ASSIGN_OR_RETURN(const LaunchPlan plan,
-                           PlanFor(settings, options, replacements));
-  TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome launched,
-                           tools::Launch(plan, options.sinks));
-  outcome.replacements = replacements.count();
-  const bool are_ranks = settings.engine != "mpi" && plan.np == ranks;
-  Conclude(launched, options.files, ranks, are_ranks, outcome);
+  if (options.place.is_alone()) {
+    TESSERA_RETURN_IF_ERROR(MakeFiles(settings, options.files));
+    return RunRanks(settings, options, nullptr, outcome);
+  }
+  TESSERA_ASSIGN_OR_RETURN(const auto nodes, MeetNodes(settings, options));
+  const absl::Status status = RunRanks(settings, options, nodes.get(), outcome);
+  if (!status.ok()) outcome.status = status;
+  outcome.took_a_step = options.files.TookAStep();
+  // A run that is asked to end ends on all nodes.
+  if (outcome.signal == SIGTERM && outcome.took_a_step && !outcome.died) {
+    nodes->Leave(absl::OkStatus(), /*is_final=*/true).IgnoreError();
+    return absl::OkStatus();
+  }
+  const bool is_final =
+      outcome.replacements >= settings.max_restarts || !MayPass(outcome);
+  outcome.status = nodes->Leave(outcome.status, is_final);
+  if (absl::IsCancelled(outcome.status)) outcome.died = false;
   return absl::OkStatus();
 }
 
@@ -271,8 +351,10 @@ AttemptOutcome RunAttempt(const Settings& settings,
   AttemptOutcome outcome;
   const absl::Status status = TryAttempt(settings, options, outcome);
   if (!status.ok()) outcome.status = status;
-  outcome.took_a_step = options.files.TookAStep();
-  options.files.Remove();
+  if (options.place.is_alone()) {
+    outcome.took_a_step = options.files.TookAStep();
+    options.files.Remove();
+  }
   return outcome;
 }
 

@@ -37,6 +37,7 @@
 #include "absl/status/status.h"
 #include "tools/launch/launcher.h"
 #include "tools/train/launch/attempt_files.h"
+#include "tools/train/launch/nodes.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -48,14 +49,18 @@ struct AttemptOptions {
   std::function<void(const std::string&)> notice = [](const std::string&) {};
   tools::LaunchSinks sinks = {};
   bool is_terminal = false;  // sinks.out_fd is a terminal.
+  // With several nodes this process starts the ranks of one of them, and the
+  // settings of node 0 count.
+  NodePlace place = {};
 };
 
 struct AttemptOutcome {
   // OK if every rank has finished. Otherwise one line with the rank that failed
   // first and the reason.
   absl::Status status = {};
-  // The result of rank 0. Not empty together with an error if a signal or the
-  // time limit ended the job after a checkpoint.
+  // The result of rank 0; empty on a node without rank 0. Not empty together
+  // with an error if a signal or the time limit ended the job after a
+  // checkpoint.
   std::string result = "";
 
   // The rank that failed, if known.

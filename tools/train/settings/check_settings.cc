@@ -241,9 +241,9 @@ constexpr Rule kRules[] = {
      "is for the replacement of ranks, which --snapshot_every=0 rules out; use "
      "for example --snapshot_every=1 --max_restarts=3"},
     {"snapshot_every",
-     [](auto& s) { return s.engine == "shared_memory" || s.engine == "gloo"; },
+     [](auto& s) { return s.engine != "in_process" && s.engine != "mpi"; },
      "requires ranks that are processes and that this command starts; use "
-     "--engine=shared_memory or gloo"},
+     "--engine=shared_memory, gloo or auto"},
     {"snapshot_every", [](auto& s) { return s.parallel.mesh.world_size() > 1; },
      "keeps copies in the memory of other ranks, of which a single rank has "
      "none; use for example --mesh=dp2"},

@@ -191,6 +191,53 @@ TEST_F(LauncherTest, KillsHungRank) {
   EXPECT_GE(calls, 2);
 }
 
+// A rank of a lost node has the variables that it had there.
+TEST_F(LauncherTest, StartsRanksOfOtherNodes) {
+  LaunchPlan plan = {.np = 2,
+                     .nnodes = 3,
+                     .node_rank = 7,
+                     .ranks = {{Rank(5)}},
+                     .master_addr = "127.0.0.1",
+                     .output = OutputMode::kRaw};
+  plan.environment = {"TESSERA_JOB_SECRET=0123456789abcdef"};
+  int calls = 0;
+  plan.take_over = [&]() -> std::vector<RankStart> {
+    if (++calls > 1) return {};
+    return {{Rank(2), 1}};
+  };
+  const LaunchOutcome outcome =
+      Run({"env:RANK", "env:GROUP_RANK", "env:LOCAL_RANK", "env:WORLD_SIZE",
+           "env:TESSERA_INHERITED_SOCKETS", "5@sleep:2500"},
+          plan);
+  EXPECT_EQ(outcome.ExitCode(), 0) << outcome.ToStatus();
+  EXPECT_THAT(outcome.exits, SizeIs(2));
+  EXPECT_THAT(
+      OutLines(),
+      UnorderedElementsAre("RANK=5", "GROUP_RANK=2", "LOCAL_RANK=1",
+                           "WORLD_SIZE=6", "TESSERA_INHERITED_SOCKETS unset",
+                           "RANK=2", "GROUP_RANK=1", "LOCAL_RANK=0",
+                           "WORLD_SIZE=6", "TESSERA_INHERITED_SOCKETS unset"));
+}
+
+// All ranks of this node may die while those of other nodes live.
+TEST_F(LauncherTest, ReplacesOnlyRankOfNode) {
+  LaunchPlan plan = {.nnodes = 2,
+                     .node_rank = 1,
+                     .master_addr = "127.0.0.1",
+                     .output = OutputMode::kRaw,
+                     .replacements = 1};
+  plan.environment = {"TESSERA_JOB_SECRET=0123456789abcdef"};
+  int failures = 0;
+  plan.replace = [&](const RankExit&) -> std::optional<int64_t> {
+    if (++failures > 1) return std::nullopt;
+    return 1;
+  };
+  const LaunchOutcome outcome = Run({"env:RANK", "exit:3"}, plan);
+  EXPECT_EQ(outcome.ExitCode(), 1);
+  EXPECT_EQ(failures, 2);
+  EXPECT_THAT(OutLines(), ElementsAre("RANK=1", "RANK=1"));
+}
+
 TEST_F(LauncherTest, NamesAllSimultaneousFailures) {
   for (int i = 0; i < 20; ++i) {
     const LaunchOutcome outcome = Run(

@@ -110,6 +110,43 @@ together over_gloo gloo dp2,tp2
 together over_auto auto dp2,tp2
 together across_hosts auto tp4
 
+# A command on each host starts its ranks. A host is lost, with its command and its cable: the other starts its ranks from copies in
+# memory, and the weights are those of an undisturbed run.
+cat >nodes.sh <<'END'
+# nodes.sh RUN [FLAG...]: runs the command on both hosts; with the file lose_host, host 1 is lost after six steps.
+run=$1
+shift
+for node in 0 1; do
+  ip netns exec host$node "$TRAIN" $COMMON --engine=auto --mesh=dp2,tp2 --run_dir=$run --nnodes=2 --node_rank=$node \
+    --master_addr=10.77.0.1 "$@" >$run.out$node 2>$run.err$node &
+  nodes[node]=$!
+done
+if [ -e lose_host ]; then
+  while [ "$(cat $run/metrics.jsonl 2>/dev/null | wc -l)" -lt 6 ] && kill -0 ${nodes[0]}; do sleep 0.05; done
+  kill -9 ${nodes[1]}
+  ip -n host1 link set cable1 down
+fi
+for node in 0 1; do
+  wait "${nodes[node]}"
+  echo $? >$run.code$node
+done
+END
+on_nodes() { timeout 200 unshare -Urnm --kill-child bash "$two_hosts" bash nodes.sh "$@"; }
+export COMMON="--data=text.txt --model=llama-1m --length=32 --batch=8 --steps=20 --sample_tokens=0"
+copies="--max_restarts=2 --snapshot_every=1 --hang_timeout=3s --timeout_seconds=10"
+on_nodes calm $copies >between 2>&1
+[ "$(cat calm.code0 calm.code1)" = $'0\n0' ] || fail "nodes: $(cat between calm.err0 calm.err1)"
+touch lose_host
+on_nodes lost $copies >between 2>&1
+[ "$(cat lost.code0 lost.code1)" = $'0\n137' ] || fail "a lost host: $(cat between lost.err0 lost.err1)"
+grep -q "^train: the node of rank 2, 3 has been silent for 3s" lost.err0 &&
+  grep -q "^train: continues after step [0-9]* from copies in memory" lost.err0 || fail "a lost host: $(cat lost.err0)"
+for file in calm/checkpoints/step-00000020/*.state; do
+  cmp "$file" "lost/${file#calm/}" || fail "a lost host changes the weights"
+done
+[ ! -e lost/.ranks ] || fail "files are left"
+export COMMON=$common
+
 # If a host disappears, the other ends within the deadline and names the lost rank.
 touch cut_the_cable
 start=$SECONDS

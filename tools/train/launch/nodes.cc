@@ -259,6 +259,7 @@ absl::Status Nodes::Prepare(absl::Time deadline) {
     }
   }
   seen_.clear();
+  begins_ = true;
   return options_.prepare();
 }
 
@@ -301,7 +302,7 @@ absl::Status Nodes::AwaitStart(absl::Time deadline) {
       for (auto& [node, seen] : seen_) seen.changed = absl::Now();
       break;
     }
-    if (place.node == 0 && MissingNodes().empty()) {
+    if (begins_ && MissingNodes().empty()) {
       std::vector<std::string_view> names;
       for (int64_t node = 0; node < place.nodes; ++node) {
         names.push_back(NameIn(seen_[node].text));
@@ -313,7 +314,7 @@ absl::Status Nodes::AwaitStart(absl::Time deadline) {
     if (HasLiveMember() && !ReadFailure().has_value()) break;
     if (absl::Now() > deadline) {
       const std::string missing =
-          place.node == 0 ? absl::StrJoin(MissingNodes(), ", ") : "0";
+          begins_ ? absl::StrJoin(MissingNodes(), ", ") : "0";
       return absl::FailedPreconditionError(absl::StrCat(
           "node ", missing, " of ", place.nodes, " has not started within ",
           absl::FormatDuration(options_.patience),

@@ -138,6 +138,7 @@ class Nodes {
   std::string name_;  // Of this command, new for each.
   std::map<int64_t, Seen> seen_;
   bool has_observed_ = false;
+  bool begins_ = false;  // This is node 0 of a run that has not started.
   std::vector<std::string> homes_;  // By rank.
   std::set<int64_t> started_;       // Ranks.
   std::mutex mutex_;

@@ -322,6 +322,30 @@ TEST(RestoreRunTest, RestoresMomentsOfAdafactorOnOtherMeshes) {
   }
 }
 
+// Statistics are saved by the owners of matrices, which differ between meshes.
+TEST(RestoreRunTest, RestoresStatisticsOfShampooOnOtherMeshes) {
+  for (const bool is_mixture : {false, true}) {
+    RunOptions options =
+        With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
+    options.dtype = DType::kF64;
+    options.state.optimizer = zero3::OptimizerKind::kShampoo;
+    options.state.shampoo = {.block = 5, .every = 2};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "shampoo"));
+    EXPECT_TRUE(
+        run.bits.contains({"layers.1.attention.output.weight.0.statistics",
+                           zero3::StatePart::kValue}));
+    EXPECT_TRUE(run.bits.contains(
+        {"layers.1.attention.output.weight", zero3::StatePart::kSecondMoment}));
+    ExpectResumes(run, options, 0);
+    MeshSizes other = {.dp = 2, .pp = 2};
+    if (is_mixture) other.ep = 2;
+    for (const int stage : {0, 1}) {
+      ExpectResumes(run, With(options, other, stage), 1e-10);
+    }
+  }
+}
+
 TEST(RestoreRunTest, RestoresTheOneMomentOfLion) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   options.state.optimizer = zero3::OptimizerKind::kLion;
@@ -619,10 +643,13 @@ TEST(RestoreRunTest, ZeroMomentsHaveAnyType) {
                                SavedRun::Open(*ResolveCheckpoint(directory)));
   EXPECT_TRUE(opened->has_zero_moments());
   EXPECT_THAT(opened->dtype(), IsOkAndHolds(DType::kF32));
-  for (const std::string_view name : {"bf16", "int8", "f32", "adafactor"}) {
+  for (const std::string_view name :
+       {"bf16", "int8", "f32", "adafactor", "shampoo"}) {
     RunOptions options = With(SmallRun(), {.dp = 2}, 3);
     if (name == "adafactor") {
       options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+    } else if (name == "shampoo") {
+      options.state.optimizer = zero3::OptimizerKind::kShampoo;
     } else {
       options.state.moments = *offload::ParseMomentFormat(name);
     }

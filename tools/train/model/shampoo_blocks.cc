@@ -3,14 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tools/train/model/moment_tensors.h"
 
 namespace tessera::train {
-
-namespace {
-
-constexpr std::string_view kStatisticsSuffix = ".statistics";
-
-}  // namespace
 
 std::vector<MatrixBlock> BlocksOf(int64_t rows, int64_t columns, int64_t most) {
   std::vector<MatrixBlock> blocks;
@@ -33,10 +28,6 @@ int64_t StatisticsElements(int64_t rows, int64_t columns, int64_t most) {
 
 std::string StatisticsName(std::string_view weight, int64_t first) {
   return absl::StrCat(weight, ".", first, kStatisticsSuffix);
-}
-
-bool IsStatistics(std::string_view name) {
-  return name.ends_with(kStatisticsSuffix);
 }
 
 }  // namespace tessera::train

@@ -45,7 +45,6 @@ int64_t StatisticsElements(int64_t rows, int64_t columns, int64_t most);
 // The name of the statistics of a matrix whose first row in the weight is
 // `first`.
 std::string StatisticsName(std::string_view weight, int64_t first);
-bool IsStatistics(std::string_view name);
 
 }  // namespace tessera::train
 

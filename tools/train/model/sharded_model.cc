@@ -369,9 +369,7 @@ absl::Status ShardedModel::SetValues(const FirstValues& first) {
         part.state->Fill([&](const zero3::ModelParameter& parameter,
                              int64_t begin, TensorView elements) {
           const auto id = static_cast<size_t>(parameter.id.value());
-          if (IsMoments(parameter.name()) || IsStatistics(parameter.name())) {
-            return Fill(elements, 0.0);
-          }
+          if (IsMoments(parameter.name())) return Fill(elements, 0.0);
           return first(*part.parameters[id], begin, elements);
         }));
     for (tensor_parallel::Parameter* parameter : part.parameters) {

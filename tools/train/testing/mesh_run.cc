@@ -98,6 +98,8 @@ std::string OptimizerName(zero3::OptimizerKind kind) {
       return "lion";
     case zero3::OptimizerKind::kAdafactor:
       return "adafactor";
+    case zero3::OptimizerKind::kShampoo:
+      return "shampoo";
   }
   return "";
 }
@@ -105,25 +107,29 @@ std::string OptimizerName(zero3::OptimizerKind kind) {
 }  // namespace
 
 RunIdentity IdentityOf(const RunOptions& options) {
-  return {.model = options.model,
-          .seed = options.seed,
-          .batch = options.batch,
-          .batch_warmup = options.batch_warmup_steps == 0
-                              ? ""
-                              : absl::StrCat(options.first_batch, ":",
-                                             options.batch_warmup_steps),
-          .length = options.length,
-          .corpus = SmallText()->fingerprint(),
-          .vocabulary = text::ByteTokenizer().vocabulary_size(),
-          .decay = options.state.decayed == zero3::DecayedParameters::kAll
-                       ? "all"
-                       : "matrices",
-          .optimizer = OptimizerName(options.state.optimizer),
-          .lora = {.rank = options.lora.rank,
-                   .alpha = options.lora.alpha,
-                   .targets = !options.lora_mlp         ? "attention"
-                              : !options.lora_attention ? "mlp"
-                                                        : "all"}};
+  return {
+      .model = options.model,
+      .seed = options.seed,
+      .batch = options.batch,
+      .batch_warmup = options.batch_warmup_steps == 0
+                          ? ""
+                          : absl::StrCat(options.first_batch, ":",
+                                         options.batch_warmup_steps),
+      .length = options.length,
+      .corpus = SmallText()->fingerprint(),
+      .vocabulary = text::ByteTokenizer().vocabulary_size(),
+      .decay = options.state.decayed == zero3::DecayedParameters::kAll
+                   ? "all"
+                   : "matrices",
+      .optimizer = OptimizerName(options.state.optimizer),
+      .shampoo_block = options.state.optimizer == zero3::OptimizerKind::kShampoo
+                           ? options.state.shampoo.block
+                           : 0,
+      .lora = {.rank = options.lora.rank,
+               .alpha = options.lora.alpha,
+               .targets = !options.lora_mlp         ? "attention"
+                          : !options.lora_attention ? "mlp"
+                                                    : "all"}};
 }
 
 std::vector<absl::Status> OnEachRank(

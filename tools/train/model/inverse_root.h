@@ -13,7 +13,7 @@
 //
 // converge to M = I and H = A'^(-1/4): an eigenvalue of M is in (0, 2.5] and
 // becomes at most 1, small ones grow by a factor of 2.44. Their number follows
-// from epsilon: 21 for 1e-6, each of 8 k^3 operations on [k, k]. Iterations
+// from epsilon: 20 for 1e-6, each of 8 k^3 operations on [k, k]. Iterations
 // past the convergence of an eigenvalue leave it.
 //
 // Sources: C.-H. Guo and N. Higham, "A Schur-Newton method for the matrix pth

@@ -126,9 +126,9 @@ TEST(InverseRootTest, ZerosHaveTheRootOfEpsilon) {
 }
 
 TEST(InverseRootTest, IterationsFollowFromEpsilon) {
-  EXPECT_EQ(InverseRootIterations(1e-6), 21);
-  EXPECT_LT(InverseRootIterations(1), 8);
-  EXPECT_LT(InverseRootIterations(1e-8), 30);
+  EXPECT_EQ(InverseRootIterations(1e-6), 20);
+  EXPECT_EQ(InverseRootIterations(1), 7);
+  EXPECT_EQ(InverseRootIterations(1e-8), 25);
 }
 
 }  // namespace

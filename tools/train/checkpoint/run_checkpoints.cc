@@ -44,7 +44,7 @@ std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank) {
              .world = &rank.world(),
              .part = PartName(tp, pp, groups.ep->rank().value())};
     }
-    if (part.statistics_of) own.part += kStatisticsPart;
+    if (part.is_statistics) own.part += kStatisticsPart;
   }
   return parts;
 }

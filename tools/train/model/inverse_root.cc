@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -14,10 +15,25 @@ namespace {
 
 namespace tp = tensor_parallel;
 
-// The largest eigenvalue of M that the iterations take.
-constexpr double kLargest = 2.5;
+constexpr double kNewton = 1.25;
 
-double StartOf(double epsilon) { return kLargest / (1 + epsilon); }
+// The factor of M in T.
+double SlopeOf(double a) { return std::pow(0.8, 4) * std::pow(a, 5) / 5; }
+
+// The image of an eigenvalue of M.
+double Image(double a, double m) { return m * std::pow(a - SlopeOf(a) * m, 4); }
+
+// The factor with which the eigenvalues `least` and 1 have the same image, at
+// most 1.5.
+double FactorOf(double least) {
+  // With larger factors T^4 cancels digits at eigenvalues near 1.
+  double lower = kNewton, upper = 1.5;
+  for (int i = 0; i < 50; ++i) {
+    const double a = (lower + upper) / 2;
+    (Image(a, least) < Image(a, 1) ? lower : upper) = a;
+  }
+  return lower;
+}
 
 // A square matrix, and its diagonal as a column.
 struct Square {
@@ -45,17 +61,16 @@ absl::Status AddToDiagonal(tp::Ops& ops, double value, const TensorView& column,
 
 }  // namespace
 
-int InverseRootIterations(double epsilon) {
-  // The convergence is quadratic: one more iteration gives all digits of f64.
-  constexpr double kNear = 1e-8;
-  int most = 0;
-  // Eigenvalues between these two converge earlier.
-  for (double m : {StartOf(epsilon) * epsilon, kLargest}) {
-    int iterations = 1;
-    for (; std::abs(1 - m) > kNear; ++iterations) m *= std::pow((5 - m) / 4, 4);
-    most = std::max(most, iterations);
+std::vector<double> InverseRootFactors(double epsilon) {
+  std::vector<double> factors;
+  // One more iteration than to 1e-8 gives all digits of f64.
+  for (double least = epsilon / (1 + epsilon); 1 - least > 1e-8;) {
+    const double a = least < 0.9 ? FactorOf(least) : kNewton;
+    least = std::min(Image(a, least), Image(a, 1));
+    factors.push_back(a);
   }
-  return most;
+  factors.push_back(kNewton);
+  return factors;
 }
 
 int64_t InverseRootElements(int64_t size) {
@@ -68,7 +83,6 @@ absl::Status InverseFourthRoot(tp::Ops& ops, const TensorView& a,
                                double epsilon, const TensorView& root,
                                const TensorView& scratch) {
   const int64_t size = a.shape()[0];
-  const double start = StartOf(epsilon);
   ScratchParts parts(scratch);
   TESSERA_ASSIGN_OR_RETURN(const Square first, TakeSquare(parts, size));
   TESSERA_ASSIGN_OR_RETURN(const Square t, TakeSquare(parts, size));
@@ -79,21 +93,24 @@ absl::Status InverseFourthRoot(tp::Ops& ops, const TensorView& a,
   TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Copy{a, m}));
   TESSERA_ASSIGN_OR_RETURN(const MatrixNorm norm, NormOf(ops, m, t.all, parts));
   TESSERA_RETURN_IF_ERROR(ScaleBy(ops, norm.inverse, m));
-  TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Scale{start, m}));
-  TESSERA_RETURN_IF_ERROR(AddToDiagonal(ops, start * epsilon, column, first));
-  const int iterations = InverseRootIterations(epsilon);
-  for (int i = 0; i < iterations; ++i) {
+  TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Scale{1 / (1 + epsilon), m}));
+  TESSERA_RETURN_IF_ERROR(
+      AddToDiagonal(ops, epsilon / (1 + epsilon), column, first));
+  const std::vector<double> factors = InverseRootFactors(epsilon);
+  for (size_t i = 0; i < factors.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Copy{m, t.all}));
-    TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Scale{-0.25, t.all}));
-    TESSERA_RETURN_IF_ERROR(AddToDiagonal(ops, 1.25, column, t));
+    TESSERA_RETURN_IF_ERROR(
+        ops.Run(tp::op::Scale{-SlopeOf(factors[i]), t.all}));
+    TESSERA_RETURN_IF_ERROR(AddToDiagonal(ops, factors[i], column, t));
     if (i == 0) {
       TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Copy{t.all, h}));
-      TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Scale{std::pow(start, 0.25), h}));
+      TESSERA_RETURN_IF_ERROR(
+          ops.Run(tp::op::Scale{std::pow(1 + epsilon, -0.25), h}));
     } else {
       TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Gemm{{}, h, t.all, other}));
       std::swap(h, other);
     }
-    if (i + 1 == iterations) break;
+    if (i + 1 == factors.size()) break;
     TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Gemm{{}, t.all, t.all, next}));
     TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Gemm{{}, next, next, other}));
     TESSERA_RETURN_IF_ERROR(ops.Run(tp::op::Gemm{{}, other, m, next}));

@@ -126,9 +126,15 @@ TEST(InverseRootTest, ZerosHaveTheRootOfEpsilon) {
 }
 
 TEST(InverseRootTest, IterationsFollowFromEpsilon) {
-  EXPECT_EQ(InverseRootIterations(1e-6), 20);
-  EXPECT_EQ(InverseRootIterations(1), 7);
-  EXPECT_EQ(InverseRootIterations(1e-8), 25);
+  EXPECT_EQ(InverseRootFactors(1e-6).size(), 13);
+  EXPECT_EQ(InverseRootFactors(1).size(), 5);
+  EXPECT_EQ(InverseRootFactors(1e-8).size(), 16);
+  for (const double epsilon : {1e-8, 1e-3, 1.0}) {
+    const std::vector<double> factors = InverseRootFactors(epsilon);
+    EXPECT_TRUE(std::is_sorted(factors.rbegin(), factors.rend()));
+    // Newton's, of which the convergence is quadratic.
+    EXPECT_EQ(factors.back(), 1.25);
+  }
 }
 
 }  // namespace

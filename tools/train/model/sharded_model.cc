@@ -134,6 +134,8 @@ zero3::ShardedStateOptions StatisticsOptions(
   // At stage 0 every rank has all of them.
   own.stage = options.stage == 0 && ranks > 1 ? 0 : 3;
   own.layout = zero3::LayoutKind::kRoundRobin;
+  // One matrix is updated after the other.
+  own.prefetch = std::min<int64_t>(options.prefetch, 1);
   own.persistence_threshold = 0;
   own.quantized_gradients = own.quantized_weights = false;
   own.hpz_partition_size = 0;
@@ -167,7 +169,7 @@ absl::Status ShardedModel::CreateState(
     own.preconditioned.push_back(parameter->trainable() &&
                                  IsHiddenMatrix(parameter->name()));
   }
-  if (part.statistics_of) {
+  if (part.is_statistics) {
     own = StatisticsOptions(own, ranks.shard->size());
     ranks = {.shard = ranks.shard};
   }
@@ -289,7 +291,7 @@ absl::Status ShardedModel::AddStatistics(size_t of, int64_t block,
       ShampooMatrices(parts_[of].parameters, block, matrices));
   Part part;
   part.of_experts = parts_[of].of_experts;
-  part.statistics_of = of;
+  part.is_statistics = true;
   part.used.resize(windows_.size());
   part.reduced.resize(windows_.size());
   for (size_t i = 0; i < own.size(); ++i) {
@@ -350,7 +352,7 @@ absl::Status ShardedModel::CreateUpdates(
     const MatrixUpdateOptions& matrices) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
-    if (part.statistics_of) continue;
+    if (part.is_statistics) continue;
     zero3::StateDevice device(options.device, matrices.ops->queue());
     if (options.ops != nullptr) device.ops = options.ops;
     collectives::Communicator* const shard = stage_ == 0 ? nullptr

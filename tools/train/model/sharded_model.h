@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -102,8 +101,7 @@ class ShardedModel final : public WeightAccess {
     // Of Muon, Adafactor or Shampoo; null with another optimizer.
     std::unique_ptr<zero3::MatrixUpdates> updates = {};
     bool of_experts = false;
-    // The index of the part whose matrices' statistics this one has.
-    std::optional<size_t> statistics_of = {};
+    bool is_statistics = false;  // Of the matrices of a part before.
     // By window: the parameters it uses, and those whose gradients it reduces.
     std::vector<std::vector<zero3::ParameterId>> used;
     std::vector<std::vector<zero3::ParameterId>> reduced;

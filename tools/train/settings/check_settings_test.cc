@@ -810,7 +810,7 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
        [](auto& s) { s.dpo_beta = 1; }},
       {"--objective=ppo: must be one of lm, dpo",
        [](auto& s) { s.objective = "ppo"; }},
-      {"--momentum=0.9: has no effect with --optimizer=adamw and lion",
+      {"--momentum=0.9: has no effect with --optimizer=adamw, lion and",
        [](auto& s) { s.optimizer = "lion", s.momentum = 0.9; }},
       {"--param_groups=norm: \"norm\" is not a pattern and its settings",
        [](auto& s) { s.param_groups = "norm"; }},

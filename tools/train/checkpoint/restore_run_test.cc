@@ -565,12 +565,13 @@ TEST(RestoreRunTest, SixteenBitWeightsHaveTheirMasters) {
 }
 
 // The bits of f32 numbers, rounded to `type`.
-std::vector<uint32_t> BitsAs(DType type, const std::vector<uint32_t>& bits) {
+std::vector<uint64_t> BitsAs(DType type, const std::vector<uint64_t>& bits) {
+  const std::vector<uint32_t> precise(bits.begin(), bits.end());
   const auto width = static_cast<size_t>(SizeInBytes(type));
   std::vector<std::byte> rounded(bits.size() * width);
   TESSERA_EXPECT_OK(
-      Convert(DType::kF32, std::as_bytes(std::span(bits)), type, rounded));
-  std::vector<uint32_t> result(bits.size());
+      Convert(DType::kF32, std::as_bytes(std::span(precise)), type, rounded));
+  std::vector<uint64_t> result(bits.size());
   for (size_t i = 0; i < bits.size(); ++i) {
     std::memcpy(&result[i], rounded.data() + i * width, width);
   }
@@ -614,7 +615,7 @@ TEST(RestoreRunTest, ConvertsWeightsOfAnotherType) {
           continue;
         }
         const auto master = run.bits.find({name, StatePart::kMaster});
-        const std::vector<uint32_t>& precise =
+        const std::vector<uint64_t>& precise =
             master != run.bits.end() ? master->second
                                      : run.bits.at({name, StatePart::kValue});
         const DType type = part == StatePart::kMaster ? DType::kF32 : after;

@@ -214,7 +214,7 @@ absl::Status WholeState::AddOne(TrainRank& rank,
   cells.bits.resize(static_cast<size_t>(held.whole_elements()));
   cells.is_set.resize(cells.bits.size());
   for (int64_t e = extent.begin; e < extent.end; ++e, bytes += width) {
-    uint32_t bits = 0;
+    uint64_t bits = 0;
     std::memcpy(&bits, bytes, width);
     const auto at = static_cast<size_t>(whole[static_cast<size_t>(e)]);
     if (cells.is_set[at] && cells.bits[at] != bits) {

@@ -36,7 +36,10 @@ namespace {
 
 using collectives::Communicator;
 using tensor_parallel::Parameter;
+using ::testing::Contains;
 using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 model_files::ModelConfig Model() {
   model_files::ModelConfig model = {
@@ -116,15 +119,15 @@ class Training {
     return absl::OkStatus();
   }
 
-  // One of the ranks has the gradients.
-  absl::Status Step(int64_t step) {
+  // One of the ranks has the gradients, times `factor`.
+  absl::Status Step(int64_t step, double factor = 1) {
     model_->BeginStep();
     TESSERA_RETURN_IF_ERROR(model_->UseGradients(0));
     for (const auto& parameter : parameters_) {
       if (step % group_.size() != group_.rank().value()) continue;
       const TensorView gradient = parameter->gradient();
       for (int64_t i = 0; i < gradient.element_count(); ++i) {
-        Set(gradient, i, Gradient(*parameter, i, step));
+        Set(gradient, i, factor * Gradient(*parameter, i, step));
       }
     }
     TESSERA_RETURN_IF_ERROR(model_->Reduce(0));
@@ -227,6 +230,33 @@ TEST(AdafactorTest, EqualsTorch) {
 
 TEST(ShampooTest, EqualsReferenceWithEigenvalues) {
   ExpectCases("numpy_shampoo.json", /*f64=*/2e-11, /*f32=*/1e-4);
+}
+
+// The owner aborts the others, which get the error at the latest in the next
+// step.
+TEST(ShampooTest, NamesRootsThatAreNotFinite) {
+  const nlohmann::json expected = {
+      {"tensors",
+       {{{"name", "embedding.weight"}, {"rows", 4}, {"columns", 5}},
+        {{"name", "layers.0.attention.output.weight"},
+         {"rows", 5},
+         {"columns", 6}}}}};
+  const zero3::ShardedStateOptions options = {
+      .optimizer = zero3::OptimizerKind::kShampoo};
+  const std::vector<absl::Status> results =
+      collectives::RunRanks(2, [&](Communicator& group) -> absl::Status {
+        Training training(group, expected);
+        TESSERA_RETURN_IF_ERROR(training.Create(options, DType::kF32));
+        TESSERA_RETURN_IF_ERROR(training.Step(/*step=*/0, /*factor=*/1e30));
+        return training.Step(/*step=*/1);
+      });
+  EXPECT_THAT(results,
+              Contains(StatusIs(
+                  absl::StatusCode::kInternal,
+                  HasSubstr("the inverse roots "
+                            "\"layers.0.attention.output.weight.0.statistics\" "
+                            "of [5, 6] are not finite"))));
+  EXPECT_THAT(results, Each(Not(IsOk())));
 }
 
 }  // namespace

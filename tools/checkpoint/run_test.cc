@@ -242,7 +242,7 @@ TEST(ReshardRunTest, KeepsExistingFiles) {
 TEST(ReshardRunTest, OptimizersKeepTheirMoments) {
   for (const auto kind :
        {zero3::OptimizerKind::kLion, zero3::OptimizerKind::kMuon,
-        zero3::OptimizerKind::kAdafactor}) {
+        zero3::OptimizerKind::kAdafactor, zero3::OptimizerKind::kShampoo}) {
     RunOptions options = With(SmallRun(), {.pp = 2}, 1);
     options.state.optimizer = kind;
     const std::string name = IdentityOf(options).optimizer;

@@ -33,6 +33,7 @@
 #include "tools/train/model/hidden_matrices.h"
 #include "tools/train/model/llama_stage.h"
 #include "tools/train/model/moment_tensors.h"
+#include "tools/train/model/shampoo_blocks.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/shard_file.h"
@@ -134,6 +135,41 @@ class CountedLayers {
   std::unique_ptr<train::LlamaLayers> layers_;
 };
 
+// A frozen tensor of an optimizer's state, with the type of gradients.
+struct StateTensor {
+  std::string name;
+  int64_t size;
+  std::vector<tensor_parallel::ParameterRows> rows;
+  int64_t group;
+};
+
+// Appends the statistics of Shampoo. A run has those of a matrix where it is
+// updated; a checkpoint has them with the first tensor rank.
+absl::Status AddStatistics(const CheckpointPlan& plan,
+                           const tensor_parallel::Parameter& parameter,
+                           const PartPlace& place, int64_t group,
+                           std::vector<StateTensor>& tensors) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<train::HiddenMatrix> matrices,
+      train::HiddenMatricesOf(parameter, plan.identity.model,
+                              {.tensor_rank = place.tp,
+                               .tensor_ranks = plan.mesh.tp,
+                               .expert_rank = place.ep,
+                               .expert_ranks = plan.mesh.ep}));
+  for (const train::HiddenMatrix& matrix : matrices) {
+    const train::MatrixPart& whole = matrix.whole;
+    if (whole.elements() == 0) continue;
+    const int64_t size = train::StatisticsElements(
+        whole.rows.size(), whole.columns.size(), plan.identity.shampoo_block);
+    tensors.push_back(
+        {.name = train::StatisticsName(parameter.name(), whole.rows.begin),
+         .size = size,
+         .rows = {{{0, place.tp == 0 ? size : 0}}},
+         .group = group});
+  }
+  return absl::OkStatus();
+}
+
 // The parameters of a part of the checkpoint: those of experts that are divided
 // among ranks, or all others.
 struct PartParameters {
@@ -143,12 +179,13 @@ struct PartParameters {
 
 absl::StatusOr<PartParameters> ParametersOf(const CheckpointPlan& plan,
                                             const CountedLayers& layers,
+                                            const PartPlace& place,
                                             bool of_experts) {
   const std::string& optimizer = plan.identity.optimizer;
   zero3::ModelParameters::Builder builder;
   std::vector<HeldTensor> tensors;
-  // The moments of Adafactor, with their groups; they follow all weights.
-  std::vector<std::pair<train::MomentTensor, int64_t>> moments;
+  // Of Adafactor or Shampoo; they follow all weights.
+  std::vector<StateTensor> moments;
   // The head may share the embedding's table.
   std::set<const tensor_parallel::Parameter*> added;
   for (size_t window = 0; window < layers.windows().size(); ++window) {
@@ -166,16 +203,20 @@ absl::StatusOr<PartParameters> ParametersOf(const CheckpointPlan& plan,
                                      train::IsHiddenMatrix(name),
                    .group = group});
       tensors.push_back(train::HeldTensorOf(*parameter));
-      if (optimizer != "adafactor" || !parameter->trainable()) continue;
-      moments.emplace_back(
-          train::MomentsOf({name, parameter->shape(), parameter->rows(),
-                            parameter->columns()},
-                           train::MatricesOf(name, parameter->shape()[0],
-                                             plan.identity.model)),
-          group);
+      if (!parameter->trainable()) continue;
+      if (optimizer == "shampoo") {
+        TESSERA_RETURN_IF_ERROR(
+            AddStatistics(plan, *parameter, place, group, moments));
+      }
+      if (optimizer != "adafactor") continue;
+      train::MomentTensor own = train::MomentsOf(
+          {name, parameter->shape(), parameter->rows(), parameter->columns()},
+          train::MatricesOf(name, parameter->shape()[0], plan.identity.model));
+      moments.push_back(
+          {std::move(own.name), own.size, std::move(own.rows), group});
     }
   }
-  for (auto& [tensor, group] : moments) {
+  for (StateTensor& tensor : moments) {
     HeldTensor& held = tensors.emplace_back();
     held.name = tensor.name;
     held.shape = {tensor.size};
@@ -184,7 +225,7 @@ absl::StatusOr<PartParameters> ParametersOf(const CheckpointPlan& plan,
                  .shape = held.held_shape(),
                  .dtype = tensor_parallel::GradientDType(plan.dtype),
                  .trainable = false,
-                 .group = group});
+                 .group = tensor.group});
   }
   TESSERA_ASSIGN_OR_RETURN(zero3::ModelParameters model, builder.Build());
   return PartParameters{std::move(model), std::move(tensors)};
@@ -192,9 +233,10 @@ absl::StatusOr<PartParameters> ParametersOf(const CheckpointPlan& plan,
 
 absl::StatusOr<PlannedPart> PlanPart(const CheckpointPlan& plan,
                                      const CountedLayers& layers,
-                                     bool of_experts, std::string name) {
+                                     const PartPlace& place, bool of_experts,
+                                     std::string name) {
   TESSERA_ASSIGN_OR_RETURN(PartParameters parameters,
-                           ParametersOf(plan, layers, of_experts));
+                           ParametersOf(plan, layers, place, of_experts));
   TESSERA_ASSIGN_OR_RETURN(
       zero3::StateLayout layout,
       zero3::StateLayout::Create(
@@ -243,12 +285,12 @@ absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan) {
   for (int64_t p = 0; p < mesh.pp; ++p) {
     for (int64_t t = 0; t < mesh.tp; ++t) {
       for (int64_t e = 0; e < mesh.ep; ++e) {
-        TESSERA_ASSIGN_OR_RETURN(
-            const std::unique_ptr<CountedLayers> rank,
-            CountedLayers::Create(plan, {p, t, e, layers.RangeOf(p)}));
+        const PartPlace place = {p, t, e, layers.RangeOf(p)};
+        TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<CountedLayers> rank,
+                                 CountedLayers::Create(plan, place));
         const auto add = [&](bool of_experts, std::string name) {
           absl::StatusOr<PlannedPart> part =
-              PlanPart(plan, *rank, of_experts, std::move(name));
+              PlanPart(plan, *rank, place, of_experts, std::move(name));
           if (part.ok()) parts.push_back(*std::move(part));
           return part.status();
         };

@@ -1,6 +1,7 @@
 #include "zero3/state/optimizer_shard.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,8 +38,7 @@ absl::Status OptimizerShard::CreateGroups() {
     group_of_[parameter.id] = static_cast<size_t>(found - groups_.begin());
     if (found == groups_.end()) TESSERA_RETURN_IF_ERROR(CreateGroup(rates));
   }
-  return options_.optimizer == OptimizerKind::kMuon ? CreateMatrixMomentum()
-                                                    : absl::OkStatus();
+  return CreateDirections();
 }
 
 // Plain SGD uses the update of a matrix as the gradient.
@@ -65,25 +65,35 @@ absl::Status OptimizerShard::CreateGroup(const ParameterRates& rates) {
       .weight_decay = adamw.weight_decay,
       .decay = offload::WeightDecay::kDecoupled};
   const std::string_view name =
-      options_.optimizer == OptimizerKind::kMuon ? "Muon" : "Adafactor";
+      options_.optimizer == OptimizerKind::kMuon        ? "Muon"
+      : options_.optimizer == OptimizerKind::kAdafactor ? "Adafactor"
+                                                        : "Shampoo";
   TESSERA_ASSIGN_OR_RETURN(group.matrices, CreateWith(rates, pool_, matrices),
                            Annotate(_, name));
   return absl::OkStatus();
 }
 
-// A momentum step with learning rate 1 on zero weights results in the negative
-// direction. So Muon uses the kernels of SGD, on every device and for every
-// type of moments and weights.
-absl::Status OptimizerShard::CreateMatrixMomentum() {
-  const offload::AdamWOptions& adamw = options_.adamw;
-  const offload::SgdOptions momentum = {.learning_rate = 1,
-                                        .momentum = options_.muon_momentum,
-                                        .nesterov = true,
-                                        .rounding = adamw.rounding,
-                                        .seed = adamw.seed,
-                                        .threads = adamw.threads};
-  TESSERA_ASSIGN_OR_RETURN(matrix_momentum_, CreateWith({}, pool_, momentum),
-                           Annotate(_, "Muon"));
+// A step with learning rate 1 on zero weights results in the negative
+// direction. So Muon uses the kernels of SGD, and Shampoo those of AdamW, on
+// every device and for every type of moments and weights.
+absl::Status OptimizerShard::CreateDirections() {
+  offload::AdamWOptions adamw = options_.adamw;
+  offload::SgdOptions sgd = {.learning_rate = 1,
+                             .rounding = adamw.rounding,
+                             .seed = adamw.seed,
+                             .threads = adamw.threads};
+  if (options_.optimizer == OptimizerKind::kMuon) {
+    sgd.momentum = options_.muon_momentum;
+    sgd.nesterov = true;
+    TESSERA_ASSIGN_OR_RETURN(matrix_sgd_, CreateWith({}, pool_, sgd),
+                             Annotate(_, "Muon"));
+  }
+  if (options_.optimizer == OptimizerKind::kShampoo) {
+    adamw.learning_rate = 1;
+    adamw.weight_decay = 0;
+    TESSERA_ASSIGN_OR_RETURN(matrix_adamw_, CreateWith({}, pool_, adamw));
+    TESSERA_ASSIGN_OR_RETURN(matrix_sgd_, CreateWith({}, pool_, sgd));
+  }
   return absl::OkStatus();
 }
 
@@ -108,7 +118,8 @@ OptimizerShard::OptimizerShard(const StateContext& context,
   const bool is_adafactor = options.optimizer == OptimizerKind::kAdafactor;
   const auto matrices =
       std::stable_partition(owned_.begin(), owned_.end(), [&](ParameterId id) {
-        return !is_adafactor && !context.model()[id].spec.orthogonalized;
+        return !is_adafactor && !context.model()[id].spec.orthogonalized &&
+               !options.IsPreconditioned(id);
       });
   elementwise_ = static_cast<size_t>(matrices - owned_.begin());
 }
@@ -380,27 +391,88 @@ const StateLayout& MatrixShards::layout() const {
 
 topology::Rank MatrixShards::rank() const { return shard_.context_.rank; }
 
-absl::Status MatrixShards::WriteDirection(ParameterId id, int64_t begin,
-                                          const offload::TypedSpan& direction) {
-  const ModelParameter& parameter = layout().model()[id];
-  const int64_t first = begin - shard_.context_.OwnExtent(id).begin;
+absl::StatusOr<offload::ParameterRange> MatrixShards::ZeroRange(
+    ParameterId id, int64_t begin, const offload::TypedSpan& values) {
   TESSERA_RETURN_IF_ERROR(shard_.ops().Zero(
-      {direction.data(), static_cast<size_t>(direction.size_in_bytes())}));
+      {values.data(), static_cast<size_t>(values.size_in_bytes())}));
+  const ModelParameter& parameter = layout().model()[id];
+  return offload::ParameterRange{.name = parameter.name(),
+                                 .begin = begin,
+                                 .whole = parameter.elements,
+                                 .parameter = values};
+}
+
+absl::Status MatrixShards::OpenGradientOf(ParameterId id,
+                                          offload::ParameterRange& range) {
   TESSERA_ASSIGN_OR_RETURN(const offload::TypedSpan gradient,
                            shard_.gradients_.OpenForStep(id));
-  TESSERA_ASSIGN_OR_RETURN(const offload::MomentSpan moment,
-                           shard_.OpenMoment(StatePart::kFirstMoment, id));
-  offload::ParameterRange range = {.name = parameter.name(),
-                                   .begin = begin,
-                                   .whole = parameter.elements,
-                                   .parameter = direction};
+  const int64_t first = range.begin - shard_.context_.OwnExtent(id).begin;
   range.gradient = offload::ConstTypedSpan(gradient.At(first), gradient.dtype(),
-                                           direction.size());
-  TESSERA_ASSIGN_OR_RETURN(range.first, moment.Piece(first, direction.size()));
+                                           range.parameter.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<offload::MomentSpan> MatrixShards::OpenMomentOf(
+    StatePart part, ParameterId id, const offload::ParameterRange& range) {
+  TESSERA_ASSIGN_OR_RETURN(const offload::MomentSpan moment,
+                           shard_.OpenMoment(part, id));
+  return moment.Piece(range.begin - shard_.context_.OwnExtent(id).begin,
+                      range.parameter.size());
+}
+
+absl::Status MatrixShards::WriteDirection(ParameterId id, int64_t begin,
+                                          const offload::TypedSpan& direction) {
+  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
+                           ZeroRange(id, begin, direction));
+  TESSERA_RETURN_IF_ERROR(OpenGradientOf(id, range));
+  TESSERA_ASSIGN_OR_RETURN(range.first,
+                           OpenMomentOf(StatePart::kFirstMoment, id, range));
   TESSERA_RETURN_IF_ERROR(
-      shard_.ops().Step(*shard_.matrix_momentum_, step_, scale_, range));
+      shard_.ops().Step(*shard_.matrix_sgd_, step_, scale_, range));
   TESSERA_RETURN_IF_ERROR(shard_.gradients_.CloseAfterStep(id));
   return shard_.Close(StatePart::kFirstMoment, id, /*changed=*/true);
+}
+
+absl::Status MatrixShards::WriteAdamWUpdate(ParameterId id, int64_t begin,
+                                            const offload::TypedSpan& values) {
+  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
+                           ZeroRange(id, begin, values));
+  TESSERA_RETURN_IF_ERROR(OpenGradientOf(id, range));
+  TESSERA_ASSIGN_OR_RETURN(range.first,
+                           OpenMomentOf(StatePart::kFirstMoment, id, range));
+  TESSERA_ASSIGN_OR_RETURN(range.second,
+                           OpenMomentOf(StatePart::kSecondMoment, id, range));
+  TESSERA_RETURN_IF_ERROR(
+      shard_.ops().Step(*shard_.matrix_adamw_, step_, scale_, range));
+  TESSERA_RETURN_IF_ERROR(shard_.gradients_.CloseAfterStep(id));
+  TESSERA_RETURN_IF_ERROR(
+      shard_.Close(StatePart::kFirstMoment, id, /*changed=*/true));
+  return shard_.Close(StatePart::kSecondMoment, id, /*changed=*/true);
+}
+
+absl::Status MatrixShards::WriteFirstMoment(ParameterId id, int64_t begin,
+                                            const offload::TypedSpan& values) {
+  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
+                           ZeroRange(id, begin, values));
+  TESSERA_ASSIGN_OR_RETURN(const offload::MomentSpan moment,
+                           OpenMomentOf(StatePart::kFirstMoment, id, range));
+  const DType dtype = shard_.FormatOf(StatePart::kFirstMoment, id)->dtype;
+  range.gradient = offload::ConstTypedSpan(moment.values, dtype, moment.size);
+  const double beta1 = shard_.options_.adamw.beta1;
+  const double bias = 1 - std::pow(beta1, static_cast<double>(step_));
+  TESSERA_RETURN_IF_ERROR(shard_.ops().Step(*shard_.matrix_sgd_, step_,
+                                            {.unscale = 1 / bias}, range));
+  return shard_.Close(StatePart::kFirstMoment, id, /*changed=*/false);
+}
+
+absl::Status MatrixShards::WriteGradient(ParameterId id, int64_t begin,
+                                         const offload::TypedSpan& values) {
+  TESSERA_ASSIGN_OR_RETURN(offload::ParameterRange range,
+                           ZeroRange(id, begin, values));
+  TESSERA_RETURN_IF_ERROR(OpenGradientOf(id, range));
+  TESSERA_RETURN_IF_ERROR(
+      shard_.ops().Step(*shard_.matrix_sgd_, step_, scale_, range));
+  return shard_.gradients_.CloseAfterStep(id);
 }
 
 absl::Status MatrixShards::Apply(ParameterId id, int64_t begin,

@@ -1,5 +1,5 @@
 // OptimizerShard: the optimizer's state of a rank and its step; MatrixUpdates:
-// updates that depend on whole matrices, of Muon and Adafactor.
+// updates that depend on whole matrices, of Muon, Adafactor and Shampoo.
 #ifndef TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 #define TESSERA_ZERO3_STATE_OPTIMIZER_SHARD_H_
 
@@ -52,7 +52,8 @@ class OptimizerShard;
 //
 // where `update` needs the whole matrix, regardless of which ranks own its
 // elements. Adafactor's updates need statistics of it: WriteDirection is not
-// used, the gradients are read and the moments kept by the caller.
+// used, the gradients are read and the moments kept by the caller. Shampoo's
+// depend on the gradient, the first moment and the update of AdamW instead.
 class MatrixShards {
  public:
   const StateLayout& layout() const;
@@ -68,6 +69,17 @@ class MatrixShards {
   // an update of the direction's type. Call it once a step for each element.
   absl::Status Apply(ParameterId id, int64_t begin,
                      const offload::ConstTypedSpan& update);
+
+  // For Shampoo: the same elements as WriteDirection. Steps AdamW's moments,
+  // once, and sets `values` to the negative update, without learning rate and
+  // decay: -m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + epsilon).
+  absl::Status WriteAdamWUpdate(ParameterId id, int64_t begin,
+                                const offload::TypedSpan& values);
+  // -m / (1 - beta1^step), once they were stepped, and -g.
+  absl::Status WriteFirstMoment(ParameterId id, int64_t begin,
+                                const offload::TypedSpan& values);
+  absl::Status WriteGradient(ParameterId id, int64_t begin,
+                             const offload::TypedSpan& values);
 
   // For Adafactor.
   int64_t step() const { return step_; }
@@ -97,6 +109,14 @@ class MatrixShards {
   MatrixShards(OptimizerShard& shard, int64_t step,
                const offload::StepScale& scale)
       : shard_(shard), step_(step), scale_(scale) {}
+
+  // Zeros, of which a step makes the negative direction.
+  absl::StatusOr<offload::ParameterRange> ZeroRange(
+      ParameterId id, int64_t begin, const offload::TypedSpan& values);
+  // Opens the gradient of a range until CloseAfterStep.
+  absl::Status OpenGradientOf(ParameterId id, offload::ParameterRange& range);
+  absl::StatusOr<offload::MomentSpan> OpenMomentOf(
+      StatePart part, ParameterId id, const offload::ParameterRange& range);
 
   OptimizerShard& shard_;
   const int64_t step_;
@@ -214,7 +234,7 @@ class OptimizerShard {
   // Creates the groups, which share one thread pool.
   absl::Status CreateGroups();
   absl::Status CreateGroup(const ParameterRates& rates);
-  absl::Status CreateMatrixMomentum();
+  absl::Status CreateDirections();
   absl::Status CreateStore(StatePart part,
                            const std::shared_ptr<ShardPrefetch>& prefetch);
   ShardStore& StoreOf(StatePart part) const {
@@ -255,8 +275,10 @@ class OptimizerShard {
   std::shared_ptr<ThreadPool> pool_;
   std::vector<Group> groups_;
   ById<size_t> group_of_;  // An index in groups_.
-  // Of orthogonalized parameters; null unless kMuon.
-  std::unique_ptr<offload::Sgd> matrix_momentum_;
+  // The directions of Muon's and Shampoo's matrices: with learning rate 1 and
+  // no decay. Null with other optimizers.
+  std::unique_ptr<offload::Sgd> matrix_sgd_;
+  std::unique_ptr<offload::AdamW> matrix_adamw_;  // Of Shampoo.
   ModelWeights& weights_;
   GradientReducer& gradients_;
   HostCopies* const host_;

@@ -290,10 +290,10 @@ absl::StatusOr<UpdateReport> ShardedState::StepMeasured(
   if ((matrices == nullptr) == options_.UpdatesMatrices()) {
     return absl::FailedPreconditionError(
         matrices == nullptr
-            ? "a step of Muon or Adafactor without MatrixUpdates; give the "
-              "step one"
-            : "a step with MatrixUpdates, which only Muon and Adafactor take; "
-              "give none");
+            ? "a step of Muon, Shampoo or Adafactor without MatrixUpdates; "
+              "give the step one"
+            : "a step with MatrixUpdates, which only Muon, Shampoo and "
+              "Adafactor take; give none");
   }
   absl::StatusOr<UpdateReport> report = UpdateWeights(of_model, matrices);
   TESSERA_RETURN_IF_ERROR(AbortOnError(report.status()));

@@ -358,6 +358,37 @@ TEST(ShardedStateTest, RefusesInvalidOptionsOfAdafactor) {
                        HasSubstr("Adafactor without MatrixUpdates")));
 }
 
+TEST(ShardedStateTest, RefusesInvalidOptionsOfShampoo) {
+  const ModelParameters model = testing::ToyModel(DType::kF32);
+  ShardedStateOptions options = {.optimizer = OptimizerKind::kShampoo};
+  const auto refused = [&](std::string_view message) {
+    EXPECT_THAT(
+        CheckOptions(options, model),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  refused("preconditioned has 0 entries; the model has");
+  options.preconditioned.resize(static_cast<size_t>(model.count()));
+  EXPECT_THAT(CheckOptions(options, model), IsOk());
+  for (const ModelParameter& parameter : model.all()) {
+    if (parameter.trainable() && parameter.spec.shape.size() == 2) continue;
+    options.preconditioned[IndexOf(parameter.id)] = true;
+    refused("is preconditioned, which only trained matrices can be");
+    options.preconditioned[IndexOf(parameter.id)] = false;
+  }
+  options.moments = offload::MomentFormat::Blockwise8(64);
+  refused("moments of 8-bit/64 with Shampoo");
+  options.moments = offload::MomentFormat::F32();
+  options.optimizer_on_host = true;
+  refused("optimizer_on_host with Shampoo");
+  options.optimizer_on_host = {};
+  options.shampoo.block = 0;
+  refused("Shampoo: block is 0");
+  options.shampoo = {.every = 0};
+  refused("Shampoo: every is 0");
+  options.shampoo = {.epsilon = 0};
+  refused("Shampoo: epsilon is 0");
+}
+
 TEST(ShardedStateTest, RefusesMuonWhereMatricesAreCut) {
   ToyOptions options = Options(3, 1);
   options.state.optimizer = OptimizerKind::kMuon;

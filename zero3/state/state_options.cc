@@ -25,6 +25,7 @@ class OptionCheck {
     CheckTiers();
     CheckTiersAreLossless();
     CheckAdafactor();
+    CheckShampoo();
     return status_;
   }
 
@@ -51,6 +52,7 @@ class OptionCheck {
   void CheckTypes();
   void CheckMatrixUpdates();
   void CheckAdafactor();
+  void CheckShampoo();
   void CheckZeroPlusPlus();
   void CheckTiers();
   // State without another copy requires a lossless tier.
@@ -120,17 +122,19 @@ void OptionCheck::CheckMatrixUpdates() {
             " cannot be orthogonalized; only trained matrices can");
   }
   if (!options_.UpdatesMatrices()) return;
-  Require(!is_muon || options_.moments.block == 0, "moments of ",
-          options_.moments.ToString(),
-          " with Muon, whose matrices begin anywhere in a block; use f32 or "
-          "bf16");
+  const bool is_adafactor = options_.optimizer == OptimizerKind::kAdafactor;
+  Require(is_adafactor || options_.moments.block == 0, "moments of ",
+          options_.moments.ToString(), " with ", is_muon ? "Muon" : "Shampoo",
+          ", whose matrices begin anywhere in a block; use f32 or bf16");
   Require(!options_.optimizer_on_host.value_or(false) &&
               options_.speculative_bytes <= 0,
           options_.speculative_bytes > 0 ? "speculative_bytes"
                                          : "optimizer_on_host",
-          is_muon
+          is_adafactor ? " with Adafactor, which the device steps; leave it out"
+          : is_muon
               ? " with Muon, whose matrices the device updates; leave it out"
-              : " with Adafactor, which the device steps; leave it out");
+              : " with Shampoo, whose matrices the device updates; leave it "
+                "out");
 }
 
 void OptionCheck::CheckAdafactor() {
@@ -146,6 +150,26 @@ void OptionCheck::CheckAdafactor() {
   RequireLossless("parameter_tier", *options_.parameter_tier,
                   offload::Purpose::kParameters, DType::kF32,
                   "use a lossless tier, as Adafactor's moments are there");
+}
+
+void OptionCheck::CheckShampoo() {
+  if (options_.optimizer != OptimizerKind::kShampoo) return;
+  const ShampooNumbers& numbers = options_.shampoo;
+  RequireAtLeast("Shampoo: block", numbers.block, 1);
+  RequireAtLeast("Shampoo: every", numbers.every, 1);
+  Require(1e-8 <= numbers.epsilon && numbers.epsilon <= 1, "Shampoo: epsilon ",
+          "is ", numbers.epsilon, "; it must be from 1e-8 to 1");
+  const std::vector<bool>& marked = options_.preconditioned;
+  if (static_cast<int64_t>(marked.size()) != model_.count()) {
+    return Require(false, "preconditioned has ", marked.size(),
+                   " entries; the model has ", model_.count(), " parameters");
+  }
+  for (const ModelParameter& parameter : model_.all()) {
+    Require(!marked[IndexOf(parameter.id)] ||
+                (parameter.trainable() && parameter.spec.shape.size() == 2),
+            "parameter \"", parameter.name(),
+            "\" is preconditioned, which only trained matrices can be");
+  }
 }
 
 void OptionCheck::CheckZeroPlusPlus() {

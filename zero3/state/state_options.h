@@ -35,6 +35,8 @@ enum class OptimizerKind {
   // MatrixUpdates updates all parameters, whose second moments are frozen
   // parameters of the model.
   kAdafactor,
+  // MatrixUpdates updates the preconditioned parameters, AdamW all others.
+  kShampoo,
 };
 
 // As in torch.optim.Adafactor. Epsilon1 is that of the moments' type.
@@ -42,6 +44,12 @@ struct AdafactorNumbers {
   double beta2_decay = -0.8;  // beta2 of step t is 1 - t^beta2_decay.
   double epsilon2 = 1e-3;     // The least RMS of weights for the step's size.
   double threshold = 1;       // The largest RMS of an update.
+};
+
+struct ShampooNumbers {
+  int64_t block = 1024;   // Rows and columns of a block, at most.
+  int64_t every = 10;     // Steps from one set of inverse roots to the next.
+  double epsilon = 1e-6;  // Added to statistics of norm 1.
 };
 
 // The parameters that the optimizer's weight decay applies to.
@@ -101,6 +109,10 @@ struct ShardedStateOptions {
   // For kAdafactor. The learning rate, weight decay and threads are those of
   // `adamw`.
   AdafactorNumbers adafactor = {};
+  // For kShampoo, as well as `adamw`. By id, the parameters that MatrixUpdates
+  // updates: trained matrices.
+  ShampooNumbers shampoo = {};
+  std::vector<bool> preconditioned = {};
   DecayedParameters decayed = DecayedParameters::kAll;
   // Parameters with other rates than those of the optimizer's options.
   std::vector<ParameterGroup> parameter_groups = {};
@@ -174,7 +186,11 @@ struct ShardedStateOptions {
   // True if a step needs MatrixUpdates.
   bool UpdatesMatrices() const {
     return optimizer == OptimizerKind::kMuon ||
-           optimizer == OptimizerKind::kAdafactor;
+           optimizer == OptimizerKind::kAdafactor ||
+           optimizer == OptimizerKind::kShampoo;
+  }
+  bool IsPreconditioned(ParameterId id) const {
+    return optimizer == OptimizerKind::kShampoo && preconditioned[IndexOf(id)];
   }
   // True if the host executes the optimizer's step.
   bool StepsOnHost() const {

@@ -322,6 +322,30 @@ TEST(RestoreRunTest, RestoresMomentsOfAdafactorOnOtherMeshes) {
   }
 }
 
+// Statistics are saved by the owners of matrices, which differ between meshes.
+TEST(RestoreRunTest, RestoresStatisticsOfShampooOnOtherMeshes) {
+  for (const bool is_mixture : {false, true}) {
+    RunOptions options =
+        With(is_mixture ? SmallMixture() : SmallRun(), {.dp = 2, .tp = 2}, 3);
+    options.dtype = DType::kF64;
+    options.state.optimizer = zero3::OptimizerKind::kShampoo;
+    options.state.shampoo = {.block = 5, .every = 2};
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "shampoo"));
+    EXPECT_TRUE(
+        run.bits.contains({"layers.1.attention.output.weight.0.statistics",
+                           zero3::StatePart::kValue}));
+    EXPECT_TRUE(run.bits.contains(
+        {"layers.1.attention.output.weight", zero3::StatePart::kSecondMoment}));
+    ExpectResumes(run, options, 0);
+    MeshSizes other = {.dp = 2, .pp = 2};
+    if (is_mixture) other.ep = 2;
+    for (const int stage : {0, 1}) {
+      ExpectResumes(run, With(options, other, stage), 1e-10);
+    }
+  }
+}
+
 TEST(RestoreRunTest, RestoresTheOneMomentOfLion) {
   RunOptions options = With(SmallRun(), {.dp = 2, .tp = 2}, 3);
   options.state.optimizer = zero3::OptimizerKind::kLion;
@@ -541,12 +565,13 @@ TEST(RestoreRunTest, SixteenBitWeightsHaveTheirMasters) {
 }
 
 // The bits of f32 numbers, rounded to `type`.
-std::vector<uint32_t> BitsAs(DType type, const std::vector<uint32_t>& bits) {
+std::vector<uint64_t> BitsAs(DType type, const std::vector<uint64_t>& bits) {
+  const std::vector<uint32_t> precise(bits.begin(), bits.end());
   const auto width = static_cast<size_t>(SizeInBytes(type));
   std::vector<std::byte> rounded(bits.size() * width);
   TESSERA_EXPECT_OK(
-      Convert(DType::kF32, std::as_bytes(std::span(bits)), type, rounded));
-  std::vector<uint32_t> result(bits.size());
+      Convert(DType::kF32, std::as_bytes(std::span(precise)), type, rounded));
+  std::vector<uint64_t> result(bits.size());
   for (size_t i = 0; i < bits.size(); ++i) {
     std::memcpy(&result[i], rounded.data() + i * width, width);
   }
@@ -590,7 +615,7 @@ TEST(RestoreRunTest, ConvertsWeightsOfAnotherType) {
           continue;
         }
         const auto master = run.bits.find({name, StatePart::kMaster});
-        const std::vector<uint32_t>& precise =
+        const std::vector<uint64_t>& precise =
             master != run.bits.end() ? master->second
                                      : run.bits.at({name, StatePart::kValue});
         const DType type = part == StatePart::kMaster ? DType::kF32 : after;
@@ -619,10 +644,13 @@ TEST(RestoreRunTest, ZeroMomentsHaveAnyType) {
                                SavedRun::Open(*ResolveCheckpoint(directory)));
   EXPECT_TRUE(opened->has_zero_moments());
   EXPECT_THAT(opened->dtype(), IsOkAndHolds(DType::kF32));
-  for (const std::string_view name : {"bf16", "int8", "f32", "adafactor"}) {
+  for (const std::string_view name :
+       {"bf16", "int8", "f32", "adafactor", "shampoo"}) {
     RunOptions options = With(SmallRun(), {.dp = 2}, 3);
     if (name == "adafactor") {
       options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+    } else if (name == "shampoo") {
+      options.state.optimizer = zero3::OptimizerKind::kShampoo;
     } else {
       options.state.moments = *offload::ParseMomentFormat(name);
     }

@@ -32,14 +32,19 @@ std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank) {
   const TrainRank::Groups& groups = rank.groups();
   const int64_t tp = groups.tp->rank().value();
   const int64_t pp = groups.pp->rank().value();
-  std::vector<zero3::CheckpointGroups> parts = {{.shard = groups.shard,
-                                                 .replicas = groups.replicas,
-                                                 .world = &rank.world(),
-                                                 .part = PartName(tp, pp)}};
-  if (groups.ep != nullptr) {
-    parts.push_back({.shard = groups.edp,
-                     .world = &rank.world(),
-                     .part = PartName(tp, pp, groups.ep->rank().value())});
+  const zero3::CheckpointGroups dense = {.shard = groups.shard,
+                                         .replicas = groups.replicas,
+                                         .world = &rank.world(),
+                                         .part = PartName(tp, pp)};
+  std::vector<zero3::CheckpointGroups> parts;
+  for (const ShardedModel::Part& part : rank.model().parts()) {
+    zero3::CheckpointGroups& own = parts.emplace_back(dense);
+    if (part.of_experts) {
+      own = {.shard = groups.edp,
+             .world = &rank.world(),
+             .part = PartName(tp, pp, groups.ep->rank().value())};
+    }
+    if (part.is_statistics) own.part += kStatisticsPart;
   }
   return parts;
 }

@@ -17,7 +17,9 @@
 // A checkpoint has a part for each pair of tensor and pipeline ranks,
 // "tp0-pp1". A part has a file for each of its data ranks, and records which
 // rows and columns of the whole tensors it holds. With expert parallelism the
-// experts of each expert rank form a separate part, "tp0-pp1-ep2".
+// experts of each expert rank form a separate part, "tp0-pp1-ep2". With Shampoo
+// each part has another one for the statistics of its matrices,
+// "tp0-pp1-statistics".
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_RUN_CHECKPOINTS_H_
 
@@ -25,6 +27,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +52,8 @@ inline std::string PartName(int64_t tensor_rank, int64_t pipeline_rank,
                             int64_t expert_rank) {
   return absl::StrCat(PartName(tensor_rank, pipeline_rank), "-ep", expert_rank);
 }
+
+inline constexpr std::string_view kStatisticsPart = "-statistics";
 
 // The groups of each part of the rank's model (ShardedModel::parts).
 std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank);

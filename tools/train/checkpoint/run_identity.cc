@@ -245,6 +245,9 @@ absl::Status AddTo(const RunIdentity& identity, CheckpointMetadata& metadata) {
   metadata["vocabulary"] = absl::StrCat(identity.vocabulary);
   metadata["decay"] = identity.decay;
   metadata["optimizer"] = identity.optimizer;
+  if (identity.shampoo_block > 0) {
+    metadata["shampoo_block"] = absl::StrCat(identity.shampoo_block);
+  }
   const model_files::ModelSource& source = identity.source;
   if (!source.config.empty()) metadata["source_config"] = source.config;
   if (!source.generation_config.empty()) {
@@ -305,13 +308,17 @@ absl::StatusOr<RunIdentity> IdentityFrom(const CheckpointMetadata& metadata) {
   const auto optimizer = metadata.find("optimizer");
   if (optimizer != metadata.end()) identity.optimizer = optimizer->second;
   constexpr std::string_view kOptimizers[] = {"adafactor", "adamw", "lion",
-                                              "muon", "sgd"};
+                                              "muon",      "sgd",   "shampoo"};
   if (std::find(std::begin(kOptimizers), std::end(kOptimizers),
                 identity.optimizer) == std::end(kOptimizers)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the metadata of the checkpoint has ", Quoted(identity.optimizer),
         " as \"optimizer\"; it must be \"adafactor\", \"adamw\", "
-        "\"lion\", \"muon\" or \"sgd\""));
+        "\"lion\", \"muon\", \"sgd\" or \"shampoo\""));
+  }
+  if (identity.optimizer == "shampoo") {
+    TESSERA_ASSIGN_OR_RETURN(identity.shampoo_block,
+                             GetCount(metadata, "shampoo_block"));
   }
   return identity;
 }
@@ -350,6 +357,13 @@ absl::Status CheckSameRun(const RunIdentity& saved, int64_t steps,
         ", whose state cannot continue after step ", steps,
         " with --optimizer=", now.optimizer,
         "; give --optimizer=", saved.optimizer));
+  }
+  if (saved.shampoo_block != now.shampoo_block) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint is of a run with --shampoo_block=", saved.shampoo_block,
+        ", whose state cannot continue after step ", steps,
+        " with --shampoo_block=", now.shampoo_block,
+        "; give --shampoo_block=", saved.shampoo_block));
   }
   const Differences data = OfData(saved, now);
   if (data.empty()) return absl::OkStatus();

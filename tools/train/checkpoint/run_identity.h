@@ -49,8 +49,10 @@ struct RunIdentity {
   // The parameters to which weight decay applies, as in --decay: "matrices" or
   // "all".
   std::string decay = "matrices";
-  // As in --optimizer: "adafactor", "adamw", "lion", "muon" or "sgd".
+  // As in --optimizer: "adafactor", "adamw", "lion", "muon", "sgd" or
+  // "shampoo".
   std::string optimizer = "adamw";
+  int64_t shampoo_block = 0;  // 0 without shampoo.
   LoraIdentity lora = {};
   // The files that the model comes from. They do not change the losses, and
   // exports write them again.
@@ -61,7 +63,8 @@ struct RunIdentity {
 
 // Sets the keys "model" (a config.json), "seed", "batch", "length", "corpus",
 // "vocabulary", "decay", "optimizer" and, unless they are 0 or empty,
-// "batch_warmup", "validation_samples", "test_samples", "source_config",
+// "batch_warmup", "validation_samples", "test_samples", "shampoo_block",
+// "source_config",
 // "source_generation_config", "lora_rank", and with it "lora_alpha" and
 // "lora_targets". InvalidArgument if the model is invalid.
 absl::Status AddTo(const RunIdentity& identity,

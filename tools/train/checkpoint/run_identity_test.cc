@@ -175,6 +175,28 @@ TEST(RunIdentityTest, OtherOptimizersHaveOtherState) {
                                  "--optimizer=muon; give --optimizer=adamw")));
 }
 
+TEST(RunIdentityTest, StatisticsOfShampooHaveBlocks) {
+  RunIdentity identity = Identity();
+  identity.optimizer = "shampoo";
+  identity.shampoo_block = 64;
+  zero3::CheckpointMetadata metadata;
+  TESSERA_ASSERT_OK(AddTo(identity, metadata));
+  EXPECT_THAT(IdentityFrom(metadata), IsOkAndHolds(identity));
+  RunIdentity other = identity;
+  other.shampoo_block = 32;
+  EXPECT_THAT(CheckSameRun(identity, 0, other), IsOk());
+  EXPECT_THAT(CheckSameRun(identity, 3, other),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("with --shampoo_block=64, whose state cannot "
+                                 "continue after step 3 with "
+                                 "--shampoo_block=32; give "
+                                 "--shampoo_block=64")));
+  metadata.erase("shampoo_block");
+  EXPECT_THAT(
+      IdentityFrom(metadata),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shampoo_block")));
+}
+
 TEST(RunIdentityTest, RejectsChangedAdapters) {
   const RunIdentity identity = Identity();
   RunIdentity base = identity;

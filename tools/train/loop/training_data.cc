@@ -367,6 +367,8 @@ RunIdentity IdentityOf(const Settings& settings,
           .test_samples = data.samples->test_count(),
           .decay = settings.decay,
           .optimizer = settings.optimizer,
+          .shampoo_block =
+              settings.optimizer == "shampoo" ? settings.shampoo_block : 0,
           .lora = {.rank = settings.lora_rank,
                    .alpha = settings.lora_alpha,
                    .targets = settings.lora_targets},

@@ -29,8 +29,13 @@ namespace tessera::train {
 
 // The name of the moments is the weight's with this suffix.
 inline constexpr std::string_view kMomentsSuffix = ".second_moment";
+// The suffix of Shampoo's statistics (shampoo_blocks.h).
+inline constexpr std::string_view kStatisticsSuffix = ".statistics";
+
+// True for the frozen parameters in which these optimizers keep their state,
+// which is zero at first.
 inline bool IsMoments(std::string_view name) {
-  return name.ends_with(kMomentsSuffix);
+  return name.ends_with(kMomentsSuffix) || name.ends_with(kStatisticsSuffix);
 }
 
 // The ranges of rows of a fused tensor that are separate matrices, or vectors,

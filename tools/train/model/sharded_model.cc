@@ -21,6 +21,8 @@
 #include "tools/train/model/hidden_matrices.h"
 #include "tools/train/model/moment_tensors.h"
 #include "tools/train/model/muon.h"
+#include "tools/train/model/shampoo.h"
+#include "tools/train/model/shampoo_blocks.h"
 #include "zero3/state/state_device.h"
 
 namespace tessera::train {
@@ -98,36 +100,19 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
   TESSERA_RETURN_IF_ERROR(model->Divide(parts_experts));
   if (options.UpdatesMatrices() && matrices.ops == nullptr) {
     return absl::InvalidArgumentError(
-        "a model with Muon or Adafactor needs the operations of its device; "
-        "give MatrixUpdateOptions");
+        "a model with Muon, Adafactor or Shampoo needs the operations of its "
+        "device; give MatrixUpdateOptions");
   }
   if (options.optimizer == zero3::OptimizerKind::kAdafactor) {
     TESSERA_RETURN_IF_ERROR(model->AddMoments(matrices));
   }
-  for (size_t i = 0; i < model->parts_.size(); ++i) {
-    Part& part = model->parts_[i];
-    zero3::ShardedStateOptions own = options;
-    const zero3::ShardedStateGroups& ranks =
-        i == 0 ? groups.dense : groups.experts;
-    if (i > 0) own.key_prefix += "experts/";
-    // The smaller expert group may not be divisible into such partitions.
-    if (i > 0 && own.hpz_partition_size > 0 &&
-        ranks.shard->size() % own.hpz_partition_size != 0) {
-      own.hpz_partition_size = 0;
-    }
-    for (const tensor_parallel::Parameter* parameter : part.parameters) {
-      const bool counts = std::find(uncounted.begin(), uncounted.end(),
-                                    parameter) == uncounted.end();
-      own.counted_in_norm.push_back(counts
-                                        ? PrimaryElements(*parameter)
-                                        : std::vector<zero3::ElementRange>());
-      own.in_frozen_tier.push_back(!parameter->trainable() &&
-                                   IsHiddenMatrix(parameter->name()));
-    }
-    TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters parameters,
-                             model->Describe(part));
-    TESSERA_ASSIGN_OR_RETURN(
-        part.state, zero3::ShardedState::Create(parameters, own, ranks));
+  if (options.optimizer == zero3::OptimizerKind::kShampoo) {
+    TESSERA_RETURN_IF_ERROR(model->AddStatistics(options, groups, matrices));
+  }
+  for (Part& part : model->parts_) {
+    TESSERA_RETURN_IF_ERROR(model->CreateState(
+        part, options, part.of_experts ? groups.experts : groups.dense,
+        uncounted));
   }
   if (options.UpdatesMatrices()) {
     TESSERA_RETURN_IF_ERROR(model->CreateUpdates(options, groups, matrices));
@@ -137,9 +122,68 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
   return model;
 }
 
+namespace {
+
+// The options of Shampoo's statistics: frozen parameters that belong to ranks
+// as a whole and are never gathered.
+zero3::ShardedStateOptions StatisticsOptions(
+    const zero3::ShardedStateOptions& options, int64_t ranks) {
+  zero3::ShardedStateOptions own = options;
+  own.optimizer = zero3::OptimizerKind::kAdamW;
+  own.preconditioned.clear();
+  // At stage 0 every rank has all of them.
+  own.stage = options.stage == 0 && ranks > 1 ? 0 : 3;
+  own.layout = zero3::LayoutKind::kRoundRobin;
+  // One matrix is updated after the other.
+  own.prefetch = std::min<int64_t>(options.prefetch, 1);
+  own.persistence_threshold = 0;
+  own.quantized_gradients = own.quantized_weights = false;
+  own.hpz_partition_size = 0;
+  own.parameter_tier = own.stage == 3 ? options.optimizer_tier : nullptr;
+  own.gradient_tier = own.optimizer_tier = own.frozen_tier = nullptr;
+  own.key_prefix += "statistics/";
+  return own;
+}
+
+}  // namespace
+
+absl::Status ShardedModel::CreateState(
+    Part& part, const zero3::ShardedStateOptions& options,
+    const zero3::ShardedStateGroups& groups,
+    std::span<const tensor_parallel::Parameter* const> uncounted) {
+  zero3::ShardedStateOptions own = options;
+  zero3::ShardedStateGroups ranks = groups;
+  if (part.of_experts) own.key_prefix += "experts/";
+  // The smaller expert group may not be divisible into such partitions.
+  if (part.of_experts && own.hpz_partition_size > 0 &&
+      ranks.shard->size() % own.hpz_partition_size != 0) {
+    own.hpz_partition_size = 0;
+  }
+  for (const tensor_parallel::Parameter* parameter : part.parameters) {
+    const bool counts = std::find(uncounted.begin(), uncounted.end(),
+                                  parameter) == uncounted.end();
+    own.counted_in_norm.push_back(counts ? PrimaryElements(*parameter)
+                                         : std::vector<zero3::ElementRange>());
+    own.in_frozen_tier.push_back(!parameter->trainable() &&
+                                 IsHiddenMatrix(parameter->name()));
+    own.preconditioned.push_back(parameter->trainable() &&
+                                 IsHiddenMatrix(parameter->name()));
+  }
+  if (part.is_statistics) {
+    own = StatisticsOptions(own, ranks.shard->size());
+    ranks = {.shard = ranks.shard};
+  }
+  TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters parameters,
+                           Describe(part));
+  TESSERA_ASSIGN_OR_RETURN(part.state,
+                           zero3::ShardedState::Create(parameters, own, ranks));
+  return absl::OkStatus();
+}
+
 // Assigns each parameter to a part.
 absl::Status ShardedModel::Divide(bool parts_experts) {
   parts_.resize(parts_experts ? 2 : 1);
+  parts_.back().of_experts = parts_experts;
   for (Part& part : parts_) {
     part.used.resize(windows_.size());
     part.reduced.resize(windows_.size());
@@ -219,34 +263,104 @@ absl::Status ShardedModel::AddMoments(const MatrixUpdateOptions& matrices) {
   return absl::OkStatus();
 }
 
+// Appends a part for the statistics of the matrices of each part.
+absl::Status ShardedModel::AddStatistics(
+    const zero3::ShardedStateOptions& options, const ModelGroups& groups,
+    const MatrixUpdateOptions& matrices) {
+  const size_t weights = parts_.size();
+  for (size_t of = 0; of < weights; ++of) {
+    const zero3::ShardedStateGroups& ranks =
+        parts_[of].of_experts ? groups.experts : groups.dense;
+    TESSERA_RETURN_IF_ERROR(AddStatistics(of, options.shampoo.block,
+                                          stage_ == 0 ? 1 : ranks.shard->size(),
+                                          matrices));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedModel::AddStatistics(size_t of, int64_t block,
+                                         int64_t shard_ranks,
+                                         const MatrixUpdateOptions& matrices) {
+  const auto group =
+      tensor_parallel::TensorGroup(*matrices.ops, matrices.tensor)
+          .WithoutWeightMemory();
+  const int64_t tensor_rank =
+      matrices.tensor == nullptr ? 0 : matrices.tensor->rank().value();
+  TESSERA_ASSIGN_OR_RETURN(
+      std::vector<StateMatrix> own,
+      ShampooMatrices(parts_[of].parameters, block, matrices));
+  Part part;
+  part.of_experts = parts_[of].of_experts;
+  part.is_statistics = true;
+  part.used.resize(windows_.size());
+  part.reduced.resize(windows_.size());
+  for (size_t i = 0; i < own.size(); ++i) {
+    const tensor_parallel::Parameter& weight =
+        *parts_[of].parameters[zero3::IndexOf(own[i].id)];
+    const MatrixPart& whole = own[i].place.whole;
+    const int64_t size =
+        StatisticsElements(whole.rows.size(), whole.columns.size(), block);
+    const bool is_owner =
+        TensorOwnerOf(i, shard_ranks, matrices) == tensor_rank;
+    TESSERA_ASSIGN_OR_RETURN(
+        tensor_parallel::Parameter created,
+        tensor_parallel::Parameter::Create(
+            group, {.name = StatisticsName(weight.name(), whole.rows.begin),
+                    .shape = {size},
+                    .rows = {{{0, is_owner ? size : 0}}},
+                    .trainable = false,
+                    .expert_parallel = weight.expert_parallel(),
+                    .dtype = own[i].dtype}));
+    part.moments.push_back(
+        std::make_unique<tensor_parallel::Parameter>(std::move(created)));
+    part.parameters.push_back(part.moments.back().get());
+    first_windows_[part.parameters.back()] = first_windows_.at(&weight);
+  }
+  parts_.push_back(std::move(part));
+  preconditioned_.push_back(std::move(own));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<zero3::MatrixUpdates>> ShardedModel::UpdatesOf(
+    size_t part, const zero3::ShardedStateOptions& options,
+    collectives::Communicator* shard, const zero3::StateDevice& device,
+    const MatrixUpdateOptions& matrices) {
+  const Part& own = parts_[part];
+  const zero3::StateLayout& layout = own.state->layout();
+  if (options.optimizer == zero3::OptimizerKind::kMuon) {
+    return Muon::Create(own.parameters, layout, shard, device, matrices);
+  }
+  if (options.optimizer == zero3::OptimizerKind::kShampoo) {
+    return Shampoo::Create(std::move(preconditioned_[part]), layout, shard,
+                           device, *parts_[preconditioned_.size() + part].state,
+                           options, matrices);
+  }
+  std::vector<Adafactor::Trained> trained;
+  auto moments =
+      static_cast<int64_t>(own.parameters.size() - own.moments.size());
+  for (size_t i = 0; i < own.parameters.size(); ++i) {
+    if (!own.parameters[i]->trainable()) continue;
+    trained.push_back({zero3::ParameterId(static_cast<int64_t>(i)),
+                       zero3::ParameterId(moments++)});
+  }
+  return Adafactor::Create(own.parameters, trained, layout, shard, device,
+                           options.adafactor, matrices);
+}
+
 absl::Status ShardedModel::CreateUpdates(
     const zero3::ShardedStateOptions& options, const ModelGroups& groups,
     const MatrixUpdateOptions& matrices) {
-  for (Part& part : parts_) {
-    const bool is_dense = &part == &parts_[0];
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[i];
+    if (part.is_statistics) continue;
     zero3::StateDevice device(options.device, matrices.ops->queue());
     if (options.ops != nullptr) device.ops = options.ops;
     collectives::Communicator* const shard = stage_ == 0 ? nullptr
-                                             : is_dense  ? groups.dense.shard
-                                                         : groups.experts.shard;
-    const zero3::StateLayout& layout = part.state->layout();
-    if (options.optimizer == zero3::OptimizerKind::kMuon) {
-      TESSERA_ASSIGN_OR_RETURN(
-          part.updates,
-          Muon::Create(part.parameters, layout, shard, device, matrices));
-      continue;
-    }
-    std::vector<Adafactor::Trained> trained;
-    auto moments =
-        static_cast<int64_t>(part.parameters.size() - part.moments.size());
-    for (size_t i = 0; i < part.parameters.size(); ++i) {
-      if (!part.parameters[i]->trainable()) continue;
-      trained.push_back({zero3::ParameterId(static_cast<int64_t>(i)),
-                         zero3::ParameterId(moments++)});
-    }
-    TESSERA_ASSIGN_OR_RETURN(
-        part.updates, Adafactor::Create(part.parameters, trained, layout, shard,
-                                        device, options.adafactor, matrices));
+                                             : part.of_experts
+                                                 ? groups.experts.shard
+                                                 : groups.dense.shard;
+    TESSERA_ASSIGN_OR_RETURN(part.updates,
+                             UpdatesOf(i, options, shard, device, matrices));
   }
   return absl::OkStatus();
 }

@@ -32,8 +32,10 @@
 #include "tensor_parallel/layers/parameter.h"
 #include "tools/train/model/hidden_matrices.h"
 #include "tools/train/model/llama_stage.h"
+#include "tools/train/model/matrix_exchange.h"
 #include "zero3/state/optimizer_shard.h"
 #include "zero3/state/sharded_state.h"
+#include "zero3/state/state_device.h"
 
 namespace tessera::train {
 
@@ -80,8 +82,8 @@ class ShardedModel final : public WeightAccess {
   // afterwards. A parameter of several windows belongs to the first one, with
   // which its gradient is reduced. The norm excludes the gradients of
   // `uncounted` (copies that another rank counts) and elements of which this
-  // rank is not the primary holder. `matrices` is used with Muon and
-  // Adafactor.
+  // rank is not the primary holder. `matrices` is used with Muon, Adafactor and
+  // Shampoo.
   static absl::StatusOr<std::unique_ptr<ShardedModel>> Create(
       std::span<const ParameterWindow> windows,
       const zero3::ShardedStateOptions& options, const ModelGroups& groups,
@@ -92,16 +94,20 @@ class ShardedModel final : public WeightAccess {
   // The parameters that are sharded over the same ranks.
   struct Part {
     std::unique_ptr<zero3::ShardedState> state;
-    // By id; Adafactor's moments, which no layer has, are last.
+    // By id; Adafactor's moments, which no layer has, are last. Shampoo's
+    // statistics have a part of their own.
     std::vector<tensor_parallel::Parameter*> parameters;
     std::vector<std::unique_ptr<tensor_parallel::Parameter>> moments = {};
-    // Of Muon or Adafactor; null with another optimizer.
+    // Of Muon, Adafactor or Shampoo; null with another optimizer.
     std::unique_ptr<zero3::MatrixUpdates> updates = {};
+    bool of_experts = false;
+    bool is_statistics = false;  // Of the matrices of a part before.
     // By window: the parameters it uses, and those whose gradients it reduces.
     std::vector<std::vector<zero3::ParameterId>> used;
     std::vector<std::vector<zero3::ParameterId>> reduced;
   };
-  // The dense parameters, then the experts if they have a separate state.
+  // The dense parameters, then the experts if they have a separate state; then
+  // the statistics of both, with Shampoo.
   std::span<Part> parts() { return parts_; }
   // The state of the dense parameters, and these parameters ordered by id. All
   // states share one account of memory.
@@ -162,6 +168,19 @@ class ShardedModel final : public WeightAccess {
   absl::Status Divide(bool parts_experts);
   absl::StatusOr<zero3::ModelParameters> Describe(const Part& part) const;
   absl::Status AddMoments(const MatrixUpdateOptions& matrices);
+  absl::Status AddStatistics(const zero3::ShardedStateOptions& options,
+                             const ModelGroups& groups,
+                             const MatrixUpdateOptions& matrices);
+  absl::Status AddStatistics(size_t of, int64_t block, int64_t shard_ranks,
+                             const MatrixUpdateOptions& matrices);
+  absl::Status CreateState(
+      Part& part, const zero3::ShardedStateOptions& options,
+      const zero3::ShardedStateGroups& groups,
+      std::span<const tensor_parallel::Parameter* const> uncounted);
+  absl::StatusOr<std::unique_ptr<zero3::MatrixUpdates>> UpdatesOf(
+      size_t part, const zero3::ShardedStateOptions& options,
+      collectives::Communicator* shard, const zero3::StateDevice& device,
+      const MatrixUpdateOptions& matrices);
   absl::Status CreateUpdates(const zero3::ShardedStateOptions& options,
                              const ModelGroups& groups,
                              const MatrixUpdateOptions& matrices);
@@ -178,6 +197,8 @@ class ShardedModel final : public WeightAccess {
   const int stage_;
   const zero3::OptimizerKind optimizer_;
   std::vector<Part> parts_;
+  // With Shampoo: the matrices of each part, in the order of their statistics.
+  std::vector<std::vector<StateMatrix>> preconditioned_;
   absl::flat_hash_map<const tensor_parallel::Parameter*, Place> places_;
   absl::flat_hash_map<const tensor_parallel::Parameter*, size_t> first_windows_;
   std::span<const size_t> gather_order_;

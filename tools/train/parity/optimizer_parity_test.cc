@@ -1,6 +1,6 @@
 // Optimizers and parameter groups: every mesh has the losses of one rank. Muon
-// updates whole matrices, whose state and parts are spread over ranks;
-// Adafactor needs statistics of whole matrices.
+// and Shampoo update whole matrices, whose state and parts are spread over
+// ranks; Adafactor needs statistics of whole matrices.
 #include <string>
 #include <vector>
 
@@ -118,15 +118,21 @@ TEST(MuonParityTest, TiersAndTwoWayPipelinesMatchLossesOfOneRank) {
   ExpectPlainLosses(bf16, 2e-2);
 }
 
-ParityCase AdafactorCase() {
+ParityCase DoubleCase(const std::string& optimizer) {
   return {
-      .clip = true, .optimizer = "adafactor", .dtype = DType::kF64, .steps = 6};
+      .clip = true, .optimizer = optimizer, .dtype = DType::kF64, .steps = 6};
 }
 
-constexpr double kAdafactorTolerance = 1e-10;
+constexpr double kDoubleTolerance = 1e-10;
 
-TEST(AdafactorParityTest, MeshesMatchLossesOfOneRank) {
-  ParityCase run = AdafactorCase();
+class StatisticsParityTest : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, StatisticsParityTest,
+                         ::testing::Values("adafactor", "shampoo"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(StatisticsParityTest, MeshesMatchLossesOfOneRank) {
+  ParityCase run = DoubleCase(GetParam());
   run.kv_heads = 1;
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
   for (const MeshSizes& mesh :
@@ -138,12 +144,12 @@ TEST(AdafactorParityTest, MeshesMatchLossesOfOneRank) {
     run.mesh = mesh;
     run.stage = (run.stage + 1) % 4;
     run.sequence_parallel = !run.sequence_parallel;
-    ExpectLosses(run, expected, kAdafactorTolerance);
+    ExpectLosses(run, expected, kDoubleTolerance);
   }
 }
 
-TEST(AdafactorParityTest, EveryStageAndLayoutMatchesLossesOfOneRank) {
-  ParityCase run = AdafactorCase();
+TEST_P(StatisticsParityTest, EveryStageAndLayoutMatchesLossesOfOneRank) {
+  ParityCase run = DoubleCase(GetParam());
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
   run.mesh = {.dp = 4, .tp = 2};
   for (run.stage = 0; run.stage <= 3; ++run.stage) {
@@ -152,15 +158,15 @@ TEST(AdafactorParityTest, EveryStageAndLayoutMatchesLossesOfOneRank) {
           LayoutKind::kBalanced}) {
       run.layout = layout;
       run.persistence_threshold = run.stage == 3 ? 500 : 0;
-      ExpectLosses(run, expected, kAdafactorTolerance);
+      ExpectLosses(run, expected, kDoubleTolerance);
     }
   }
 }
 
-TEST(AdafactorParityTest, ArchitecturesMatchLossesOfOneRank) {
+TEST_P(StatisticsParityTest, ArchitecturesMatchLossesOfOneRank) {
   for (const std::string architecture :
        {"mixtral", "dots1", "deepseek3", "gpt_oss"}) {
-    ParityCase run = AdafactorCase();
+    ParityCase run = DoubleCase(GetParam());
     run.architecture = architecture;
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
                                  TrainCase(PlainCase(run)));
@@ -170,32 +176,32 @@ TEST(AdafactorParityTest, ArchitecturesMatchLossesOfOneRank) {
           MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {
       run.mesh = mesh;
       run.stage = run.stage == 3 ? 1 : 3;
-      ExpectLosses(run, expected, kAdafactorTolerance);
+      ExpectLosses(run, expected, kDoubleTolerance);
     }
   }
 }
 
-TEST(AdafactorParityTest, TiersTypesAndCopiesMatchLossesOfOneRank) {
+TEST_P(StatisticsParityTest, TiersTypesAndCopiesMatchLossesOfOneRank) {
   for (const std::string tier : {"host", "file"}) {
-    ParityCase run = AdafactorCase();
+    ParityCase run = DoubleCase(GetParam());
     run.mesh = {.dp = 2, .tp = 2};
     run.stage = 3;
     run.offload = "all";
     run.tier = tier;
-    ExpectPlainLosses(run, kAdafactorTolerance);
+    ExpectPlainLosses(run, kDoubleTolerance);
   }
-  ParityCase tied = AdafactorCase();
+  ParityCase tied = DoubleCase(GetParam());
   tied.mesh = {.dp = 2, .pp = 2};
   tied.tied = true;
   tied.stage = 3;
-  ExpectPlainLosses(tied, kAdafactorTolerance);
+  ExpectPlainLosses(tied, kDoubleTolerance);
   ParityCase two_way = tied;
   two_way.schedule = "dualpipe";
   two_way.layers = 4;
   two_way.mesh.tp = 2;
   two_way.stage = 2;
-  ExpectPlainLosses(two_way, kAdafactorTolerance);
-  ParityCase f32 = AdafactorCase();
+  ExpectPlainLosses(two_way, kDoubleTolerance);
+  ParityCase f32 = DoubleCase(GetParam());
   f32.mesh = {.dp = 2, .tp = 2};
   f32.stage = 3;
   f32.dtype = DType::kF32;
@@ -208,7 +214,7 @@ TEST(AdafactorParityTest, TiersTypesAndCopiesMatchLossesOfOneRank) {
 // Biases of fused projections, and adapters.
 TEST(AdafactorParityTest, BiasesAndAdaptersMatchLossesOfOneRank) {
   for (const std::string architecture : {"qwen2", "mixtral"}) {
-    ParityCase run = AdafactorCase();
+    ParityCase run = DoubleCase("adafactor");
     run.architecture = architecture;
     run.lora_rank = architecture == "mixtral" ? 2 : 0;
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected,
@@ -219,14 +225,14 @@ TEST(AdafactorParityTest, BiasesAndAdaptersMatchLossesOfOneRank) {
       run.mesh = mesh;
       run.stage = (run.stage + 1) % 4;
       if (run.lora_rank > 0 && mesh.dp > 1) run.mesh.ep = 2;
-      ExpectLosses(run, expected, kAdafactorTolerance);
+      ExpectLosses(run, expected, kDoubleTolerance);
     }
   }
 }
 
-TEST(AdafactorParityTest, DevicesMatchCpuBitForBit) {
+TEST_P(StatisticsParityTest, DevicesMatchCpuBitForBit) {
   for (const std::string offload : {"none", "optimizer"}) {
-    ParityCase run = AdafactorCase();
+    ParityCase run = DoubleCase(GetParam());
     run.dtype = DType::kBF16;
     run.mesh = {.dp = 2, .tp = 2};
     run.stage = 3;
@@ -245,7 +251,8 @@ TEST(AdafactorParityTest, DevicesMatchCpuBitForBit) {
 // Slots of a rank hold parameters of several groups, and a tied table has a
 // copy on another stage.
 TEST(OptimizerParityTest, ParameterGroupsMatchLossesOfOneRank) {
-  for (const std::string optimizer : {"adafactor", "adamw", "lion", "muon"}) {
+  for (const std::string optimizer :
+       {"adafactor", "adamw", "lion", "muon", "shampoo"}) {
     ParityCase run = {.tied = true,
                       .clip = true,
                       .optimizer = optimizer,
@@ -306,7 +313,7 @@ TEST(MuonParityTest, DevicesMatchCpuBitForBit) {
 TEST(MuonParityTest, OptimizersHaveDifferentLosses) {
   ParityCase run = MuonCase();
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto muon, TrainCase(run));
-  for (const std::string optimizer : {"adafactor", "adamw", "sgd"}) {
+  for (const std::string optimizer : {"adafactor", "adamw", "sgd", "shampoo"}) {
     run.optimizer = optimizer;
     TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, TrainCase(run));
     EXPECT_GT(DifferenceOf(other, muon).loss, 1e-3);

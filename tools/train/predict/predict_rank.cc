@@ -256,14 +256,14 @@ absl::StatusOr<std::vector<int64_t>> DryRun::Snapshots() const {
   const int64_t data_ranks = rank_->groups().shard->size();
   std::vector<int64_t> snapshots(static_cast<size_t>(data_ranks));
   for (const ShardedModel::Part& part : rank_->model().parts()) {
-    const bool is_dense = &part == &rank_->model().parts()[0];
-    const int64_t ranks = is_dense ? data_ranks : rank_->groups().edp->size();
+    const int64_t ranks =
+        part.of_experts ? rank_->groups().edp->size() : data_ranks;
     for (int64_t r = 0; r < data_ranks; ++r) {
       // Expert ranks are adjacent and hold equally much.
       const topology::Rank own(r * ranks / data_ranks);
       TESSERA_ASSIGN_OR_RETURN(
           const zero3::StateShare share,
-          zero3::ShareOf(options_.state.stage, part.state->layout(), own,
+          zero3::ShareOf(part.state->options().stage, part.state->layout(), own,
                          ranks));
       for (const zero3::BlockRange& block : zero3::PlanBlocks(
                share, zero3::MomentsOf(*part.state), kBlockElements)) {

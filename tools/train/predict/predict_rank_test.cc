@@ -305,6 +305,23 @@ TEST(PredictRankTest, MomentsOfAdafactorMatchMeasurement) {
   }
 }
 
+TEST(PredictRankTest, StatisticsOfShampooMatchMeasurement) {
+  for (const MeshSizes mesh :
+       {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.tp = 4},
+        MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {
+    for (const int stage : {0, 1, 3}) {
+      RunOptions options = SmallRun();
+      options.batch = 12;
+      options.mesh = mesh;
+      options.state.stage = stage;
+      options.state.optimizer = zero3::OptimizerKind::kShampoo;
+      options.state.shampoo = {.block = 5, .every = 2};
+      options.dtype = stage == 1 ? DType::kBF16 : DType::kF32;
+      ExpectAsMeasured(options);
+    }
+  }
+}
+
 TEST(PredictRankTest, AdaptersMatchMeasurement) {
   for (const MeshSizes mesh :
        {MeshSizes{}, MeshSizes{.dp = 3}, MeshSizes{.tp = 4},

@@ -48,6 +48,7 @@ bool OffloadsOptimizer(const Settings& s) {
 }
 
 bool IsAdafactor(const Settings& s) { return s.optimizer == "adafactor"; }
+bool IsShampoo(const Settings& s) { return s.optimizer == "shampoo"; }
 
 // True unless --cuda_graphs=on demands what auto only does where it is
 // possible.
@@ -123,14 +124,16 @@ constexpr Rule kRules[] = {
      [](auto& s) { return s.parallel.memory_limit.bytes() == 0; },
      "is not counted by --memory_limit; use --speculative_bytes=0"},
     {"speculative_bytes",
-     [](auto& s) { return s.optimizer != "muon" && !IsAdafactor(s); },
-     "applies to optimizer steps on the host, and --optimizer=muon and "
-     "adafactor step on the device; use --speculative_bytes=0"},
+     [](auto& s) {
+       return s.optimizer != "muon" && !IsAdafactor(s) && !IsShampoo(s);
+     },
+     "applies to optimizer steps on the host, and --optimizer=muon, adafactor "
+     "and shampoo step on the device; use --speculative_bytes=0"},
 
     {"momentum",
      [](auto& s) { return s.optimizer == "muon" || s.optimizer == "sgd"; },
-     "has no effect with --optimizer=adamw and lion, which use --beta1, and "
-     "adafactor, which has none; use --optimizer=muon or sgd"},
+     "has no effect with --optimizer=adamw, lion and shampoo, which use "
+     "--beta1, and adafactor, which has none; use --optimizer=muon or sgd"},
     {"beta1", [](auto& s) { return !IsAdafactor(s); },
      "has no effect with --optimizer=adafactor, which has no first moment; use "
      "--beta1=0.9"},
@@ -149,6 +152,18 @@ constexpr Rule kRules[] = {
     {"update_threshold", [](auto& s) { return IsAdafactor(s); },
      "has no effect without --optimizer=adafactor; use "
      "--optimizer=adafactor"},
+    {"shampoo_block", IsShampoo,
+     "has no effect without --optimizer=shampoo; use --optimizer=shampoo"},
+    {"shampoo_every", IsShampoo,
+     "has no effect without --optimizer=shampoo; use --optimizer=shampoo"},
+    {"shampoo_epsilon", IsShampoo,
+     "has no effect without --optimizer=shampoo; use --optimizer=shampoo"},
+    {"optimizer", [](auto& s) { return !IsShampoo(s) || s.lora_rank == 0; },
+     "preconditions whole matrices, which --lora_rank does not train; use "
+     "--optimizer=adamw"},
+    {"moments", [](auto& s) { return !IsShampoo(s) || s.moments != "int8"; },
+     "quantizes blocks, which the matrices of --optimizer=shampoo would split; "
+     "use --moments=f32 or bf16"},
     {"optimizer",
      [](auto& s) { return s.optimizer != "muon" || s.lora_rank == 0; },
      "orthogonalizes whole matrices, which --lora_rank does not train; use "

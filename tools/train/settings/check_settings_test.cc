@@ -148,6 +148,10 @@ TEST(CheckSettingsTest, RecipesAndOutputsPass) {
         s.optimizer = "adafactor", s.beta2_decay = -1;
         s.update_threshold = 2, s.offload = "all";
       },
+      [](Settings& s) {
+        s.optimizer = "shampoo", s.shampoo_block = 1, s.shampoo_every = 1;
+        s.shampoo_epsilon = 0.5, s.moments = "bf16", s.offload = "all";
+      },
       [](Settings& s) { s.resume = "latest", s.run_dir = "run"; },
       [](Settings& s) { s.elastic = true, s.max_restarts = 1; },
       [](Settings& s) { s.sample_temperature = 0, s.sample_tokens = 0; },
@@ -742,6 +746,31 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
          s.optimizer = "adafactor", s.speculative_bytes = 100;
          s.device = "emulated";
        }},
+      {"--optimizer=shampoo: preconditions whole matrices, which --lora_rank "
+       "does not train",
+       [](auto& s) { s.optimizer = "shampoo", s.lora_rank = 8; }},
+      {"--moments=int8: quantizes blocks, which the matrices of "
+       "--optimizer=shampoo would split",
+       [](auto& s) { s.optimizer = "shampoo", s.moments = "int8"; }},
+      {"--momentum=0.9: has no effect with --optimizer=adamw, lion and shampoo",
+       [](auto& s) { s.optimizer = "shampoo", s.momentum = 0.9; }},
+      {"--shampoo_block=0: must be ",
+       [](auto& s) { s.optimizer = "shampoo", s.shampoo_block = 0; }},
+      {"--shampoo_every=0: must be ",
+       [](auto& s) { s.optimizer = "shampoo", s.shampoo_every = 0; }},
+      {"--shampoo_epsilon=0: must be at least 1e-08 and below 1",
+       [](auto& s) { s.optimizer = "shampoo", s.shampoo_epsilon = 0; }},
+      {"--shampoo_block=64: has no effect without --optimizer=shampoo",
+       [](auto& s) { s.shampoo_block = 64; }},
+      {"--shampoo_every=5: has no effect without --optimizer=shampoo",
+       [](auto& s) { s.shampoo_every = 5; }},
+      {"--shampoo_epsilon=0.1: has no effect without --optimizer=shampoo",
+       [](auto& s) { s.optimizer = "muon", s.shampoo_epsilon = 0.1; }},
+      {"--speculative_bytes=100: applies to optimizer steps on the host",
+       [](auto& s) {
+         s.optimizer = "shampoo", s.speculative_bytes = 100;
+         s.device = "emulated";
+       }},
       {"--momentum=1: must be at least 0 and below 1",
        [](auto& s) { s.optimizer = "muon", s.momentum = 1; }},
       {"--momentum=0.9: has no effect with --optimizer=adamw",
@@ -781,7 +810,7 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
        [](auto& s) { s.dpo_beta = 1; }},
       {"--objective=ppo: must be one of lm, dpo",
        [](auto& s) { s.objective = "ppo"; }},
-      {"--momentum=0.9: has no effect with --optimizer=adamw and lion",
+      {"--momentum=0.9: has no effect with --optimizer=adamw, lion and",
        [](auto& s) { s.optimizer = "lion", s.momentum = 0.9; }},
       {"--param_groups=norm: \"norm\" is not a pattern and its settings",
        [](auto& s) { s.param_groups = "norm"; }},

@@ -217,6 +217,7 @@ zero3::OptimizerKind OptimizerOf(std::string_view name) {
   if (name == "adafactor") return zero3::OptimizerKind::kAdafactor;
   if (name == "lion") return zero3::OptimizerKind::kLion;
   if (name == "muon") return zero3::OptimizerKind::kMuon;
+  if (name == "shampoo") return zero3::OptimizerKind::kShampoo;
   return name == "sgd" ? zero3::OptimizerKind::kSgd
                        : zero3::OptimizerKind::kAdamW;
 }
@@ -237,6 +238,9 @@ zero3::ShardedStateOptions StateOf(const Settings& settings) {
   state.muon_momentum = settings.momentum;
   state.adafactor = {.beta2_decay = settings.beta2_decay,
                      .threshold = settings.update_threshold};
+  state.shampoo = {.block = settings.shampoo_block,
+                   .every = settings.shampoo_every,
+                   .epsilon = settings.shampoo_epsilon};
   state.lion = LionOf(settings);
   state.optimizer = OptimizerOf(settings.optimizer);
   state.decayed = settings.decay == "all" ? zero3::DecayedParameters::kAll

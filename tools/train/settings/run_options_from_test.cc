@@ -157,6 +157,18 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsMomentum) {
   EXPECT_EQ(adafactor.state.optimizer, zero3::OptimizerKind::kAdafactor);
   EXPECT_EQ(adafactor.state.adafactor.beta2_decay, -0.5);
   EXPECT_EQ(adafactor.state.adafactor.threshold, 2);
+  settings.beta2_decay = Settings().beta2_decay;
+  settings.update_threshold = Settings().update_threshold;
+  settings.optimizer = "shampoo";
+  settings.shampoo_block = 64;
+  settings.shampoo_every = 3;
+  settings.shampoo_epsilon = 1e-5;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions shampoo,
+                               RunOptionsFrom(settings, model_));
+  EXPECT_EQ(shampoo.state.optimizer, zero3::OptimizerKind::kShampoo);
+  EXPECT_EQ(shampoo.state.shampoo.block, 64);
+  EXPECT_EQ(shampoo.state.shampoo.every, 3);
+  EXPECT_EQ(shampoo.state.shampoo.epsilon, 1e-5);
 }
 
 TEST_F(RunOptionsFromTest, HasLionAndParameterGroups) {

@@ -111,10 +111,14 @@ struct Settings {
   int64_t hpz_partition_size = 0;
 
   // The optimizer.
-  std::string optimizer = "adamw";  // adafactor, adamw, lion, muon, sgd
-  double beta2_decay = -0.8;        // For adafactor, as update_threshold.
+  std::string optimizer =
+      "adamw";                // adafactor, adamw, lion, muon, sgd, shampoo
+  double beta2_decay = -0.8;  // For adafactor, as update_threshold.
   double update_threshold = 1;
-  double momentum = 0.95;  // For sgd and muon.
+  double momentum = 0.95;        // For sgd and muon.
+  int64_t shampoo_block = 1024;  // For shampoo, as the next two.
+  int64_t shampoo_every = 10;
+  double shampoo_epsilon = 1e-6;
   // zero3::ParseParameterGroups.
   std::string param_groups = "";
   // For fp16. 0: dynamic (zero3::LossScaler).

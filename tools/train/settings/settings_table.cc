@@ -261,16 +261,19 @@ constexpr SettingsField kFields[] = {
      "read (ZeRO++ hpZ); requires --zero=3. 0: off"},
 
     {"optimizer", kOptimizer, &Settings::optimizer,
-     OneOf{"adafactor, adamw, lion, muon, sgd"},
+     OneOf{"adafactor, adamw, lion, muon, sgd, shampoo"},
      "adamw; adafactor, whose second moments are those of rows and columns, "
      "and whose steps are --learning_rate (or 1 / sqrt(step), if that is less) "
      "times the RMS of each matrix, so that 0.01 is usual; lion, which steps "
      "by the sign of its one moment and takes a "
      "learning rate 3 to 10 times smaller, and a weight decay as many times "
-     "larger, than adamw; sgd with momentum; or muon, which orthogonalizes the "
+     "larger, than adamw; sgd with momentum; muon, which orthogonalizes the "
      "momentum of "
      "the attention, MLP and expert matrices by Newton-Schulz iterations and "
-     "uses adamw for the other parameters"},
+     "uses adamw for the other parameters; or shampoo, which preconditions the "
+     "first moment of the same matrices by inverse roots of averages of their "
+     "gradients' products, in steps as large as those of adamw, and uses adamw "
+     "for the other parameters"},
     {"momentum", kOptimizer, &Settings::momentum, BelowOne("0.95"),
      "momentum of sgd and muon"},
     {"beta2_decay", kOptimizer, &Settings::beta2_decay,
@@ -282,6 +285,20 @@ constexpr SettingsField kFields[] = {
      "with --optimizer=adafactor, maximum RMS of a matrix's gradient divided "
      "by "
      "the root of its second moments; larger updates are scaled down to it"},
+    {"shampoo_block", kOptimizer, &Settings::shampoo_block,
+     WholeRange{1, int64_t{1} << 20},
+     "with --optimizer=shampoo, maximum number of rows and of columns of a "
+     "block of a matrix that is preconditioned separately"},
+    {"shampoo_every", kOptimizer, &Settings::shampoo_every,
+     WholeRange{1, int64_t{1} << 20},
+     "with --optimizer=shampoo, steps from one computation of the inverse "
+     "roots "
+     "to the next"},
+    {"shampoo_epsilon", kOptimizer, &Settings::shampoo_epsilon,
+     RealRange{.least = 1e-8, .below = 1, .example = "1e-6"},
+     "with --optimizer=shampoo, multiple of the norm of an average that is "
+     "added "
+     "to its diagonal before the root is computed"},
     {"param_groups", kOptimizer, &Settings::param_groups, AnyValue{},
      "parameters with their own learning rate or weight decay, as "
      "PATTERN:lr=FACTOR,decay=NUMBER separated by semicolons, such as "

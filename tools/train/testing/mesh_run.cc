@@ -98,6 +98,8 @@ std::string OptimizerName(zero3::OptimizerKind kind) {
       return "lion";
     case zero3::OptimizerKind::kAdafactor:
       return "adafactor";
+    case zero3::OptimizerKind::kShampoo:
+      return "shampoo";
   }
   return "";
 }
@@ -105,25 +107,29 @@ std::string OptimizerName(zero3::OptimizerKind kind) {
 }  // namespace
 
 RunIdentity IdentityOf(const RunOptions& options) {
-  return {.model = options.model,
-          .seed = options.seed,
-          .batch = options.batch,
-          .batch_warmup = options.batch_warmup_steps == 0
-                              ? ""
-                              : absl::StrCat(options.first_batch, ":",
-                                             options.batch_warmup_steps),
-          .length = options.length,
-          .corpus = SmallText()->fingerprint(),
-          .vocabulary = text::ByteTokenizer().vocabulary_size(),
-          .decay = options.state.decayed == zero3::DecayedParameters::kAll
-                       ? "all"
-                       : "matrices",
-          .optimizer = OptimizerName(options.state.optimizer),
-          .lora = {.rank = options.lora.rank,
-                   .alpha = options.lora.alpha,
-                   .targets = !options.lora_mlp         ? "attention"
-                              : !options.lora_attention ? "mlp"
-                                                        : "all"}};
+  return {
+      .model = options.model,
+      .seed = options.seed,
+      .batch = options.batch,
+      .batch_warmup = options.batch_warmup_steps == 0
+                          ? ""
+                          : absl::StrCat(options.first_batch, ":",
+                                         options.batch_warmup_steps),
+      .length = options.length,
+      .corpus = SmallText()->fingerprint(),
+      .vocabulary = text::ByteTokenizer().vocabulary_size(),
+      .decay = options.state.decayed == zero3::DecayedParameters::kAll
+                   ? "all"
+                   : "matrices",
+      .optimizer = OptimizerName(options.state.optimizer),
+      .shampoo_block = options.state.optimizer == zero3::OptimizerKind::kShampoo
+                           ? options.state.shampoo.block
+                           : 0,
+      .lora = {.rank = options.lora.rank,
+               .alpha = options.lora.alpha,
+               .targets = !options.lora_mlp         ? "attention"
+                          : !options.lora_attention ? "mlp"
+                                                    : "all"}};
 }
 
 std::vector<absl::Status> OnEachRank(
@@ -208,7 +214,7 @@ absl::Status WholeState::AddOne(TrainRank& rank,
   cells.bits.resize(static_cast<size_t>(held.whole_elements()));
   cells.is_set.resize(cells.bits.size());
   for (int64_t e = extent.begin; e < extent.end; ++e, bytes += width) {
-    uint32_t bits = 0;
+    uint64_t bits = 0;
     std::memcpy(&bits, bytes, width);
     const auto at = static_cast<size_t>(whole[static_cast<size_t>(e)]);
     if (cells.is_set[at] && cells.bits[at] != bits) {

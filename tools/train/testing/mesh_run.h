@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<double>> TrainTo(TrainRank& rank, int64_t end);
 // The bits of whole tensors by name and part of the state, without the scales
 // of blocks.
 using WholeBits =
-    std::map<std::pair<std::string, zero3::StatePart>, std::vector<uint32_t>>;
+    std::map<std::pair<std::string, zero3::StatePart>, std::vector<uint64_t>>;
 
 // Collects WholeBits from the ranks of a run.
 class WholeState {
@@ -65,7 +65,7 @@ class WholeState {
 
  private:
   struct Cells {
-    std::vector<uint32_t> bits;
+    std::vector<uint64_t> bits;
     std::vector<bool> is_set;
   };
   absl::Status AddOne(TrainRank& rank, const ShardedModel::Part& of_model,

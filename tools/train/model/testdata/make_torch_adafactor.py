@@ -2,7 +2,8 @@
 
     python make_torch_adafactor.py torch_adafactor.json
 
-Weights and gradients are given by formulas, which adafactor_test.cc has too.
+Weights and gradients are given by formulas, which reference_optimizers_test.cc has
+too.
 The parts of a fused tensor are separate parameters, as in published models.
 Written with torch 2.15.0.
 """

@@ -313,6 +313,9 @@ RunOptions RunOptionsOf(const ParityCase& run) {
     options.state.optimizer = zero3::OptimizerKind::kMuon;
   } else if (run.optimizer == "adafactor") {
     options.state.optimizer = zero3::OptimizerKind::kAdafactor;
+  } else if (run.optimizer == "shampoo") {
+    options.state.optimizer = zero3::OptimizerKind::kShampoo;
+    options.state.shampoo = {.block = 5, .every = 3};
   } else if (run.optimizer == "lion") {
     options.state.optimizer = zero3::OptimizerKind::kLion;
     options.state.lion.weight_decay = 0.1;

@@ -101,10 +101,11 @@ struct ParityCase {
   bool tied = false;
   bool clip = false;
   double dropout = 0;
-  bool loss_terms = false;          // Label smoothing and a z-loss.
-  bool decay_all = false;           // Weight decay also applies to norms.
-  std::string optimizer = "adamw";  // adafactor, adamw, lion, muon, sgd
-  std::string param_groups = "";    // zero3::ParseParameterGroups.
+  bool loss_terms = false;  // Label smoothing and a z-loss.
+  bool decay_all = false;   // Weight decay also applies to norms.
+  // adafactor, adamw, lion, muon, sgd, shampoo
+  std::string optimizer = "adamw";
+  std::string param_groups = "";  // zero3::ParseParameterGroups.
   // If above 0, only adapters are trained: attention, mlp, or all.
   int64_t lora_rank = 0;
   std::string lora_targets = "all";

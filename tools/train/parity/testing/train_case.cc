@@ -109,6 +109,10 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
   if (options.state.optimizer == zero3::OptimizerKind::kAdafactor) {
     allowance.waits *= 2;
   }
+  // For the checks of roots.
+  if (options.state.optimizer == zero3::OptimizerKind::kShampoo) {
+    ++allowance.waits;
+  }
   const int64_t micro_batches =
       options.batch / options.mesh.dp / options.micro_batch;
   if (options.dpo_beta) allowance.waits += micro_batches;

@@ -1,7 +1,7 @@
 // Tests Adafactor in a ShardedModel against torch.optim.Adafactor
-// (testdata/make_torch_adafactor.py), for every ZeRO stage and layout.
-#include "tools/train/model/adafactor.h"
-
+// (testdata/make_torch_adafactor.py) and Shampoo against a reference that
+// computes eigenvalues (testdata/make_numpy_shampoo.py), for every ZeRO stage
+// and layout.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -36,7 +36,10 @@ namespace {
 
 using collectives::Communicator;
 using tensor_parallel::Parameter;
+using ::testing::Contains;
 using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 model_files::ModelConfig Model() {
   model_files::ModelConfig model = {
@@ -116,15 +119,15 @@ class Training {
     return absl::OkStatus();
   }
 
-  // One of the ranks has the gradients.
-  absl::Status Step(int64_t step) {
+  // One of the ranks has the gradients, times `factor`.
+  absl::Status Step(int64_t step, double factor = 1) {
     model_->BeginStep();
     TESSERA_RETURN_IF_ERROR(model_->UseGradients(0));
     for (const auto& parameter : parameters_) {
       if (step % group_.size() != group_.rank().value()) continue;
       const TensorView gradient = parameter->gradient();
       for (int64_t i = 0; i < gradient.element_count(); ++i) {
-        Set(gradient, i, Gradient(*parameter, i, step));
+        Set(gradient, i, factor * Gradient(*parameter, i, step));
       }
     }
     TESSERA_RETURN_IF_ERROR(model_->Reduce(0));
@@ -159,18 +162,27 @@ class Training {
 };
 
 zero3::ShardedStateOptions OptionsOf(const nlohmann::json& expected) {
-  zero3::ShardedStateOptions options = {.optimizer =
-                                            zero3::OptimizerKind::kAdafactor};
+  zero3::ShardedStateOptions options;
   options.adamw.learning_rate = expected["learning_rate"].get<double>();
   options.adamw.weight_decay = expected["weight_decay"].get<double>();
+  options.adamw.beta2 = 0.95;
+  if (expected.contains("block")) {
+    options.optimizer = zero3::OptimizerKind::kShampoo;
+    options.shampoo = {.block = expected["block"].get<int64_t>(),
+                       .every = expected["every"].get<int64_t>(),
+                       .epsilon = expected["epsilon"].get<double>()};
+    return options;
+  }
+  options.optimizer = zero3::OptimizerKind::kAdafactor;
   options.adafactor = {.beta2_decay = expected["beta2_decay"].get<double>(),
                        .epsilon2 = expected["epsilon2"].get<double>(),
                        .threshold = expected["threshold"].get<double>()};
   return options;
 }
 
-void ExpectTorch(const nlohmann::json& expected, int64_t steps, int64_t ranks,
-                 const zero3::ShardedStateOptions& options, DType dtype) {
+void ExpectWeights(const nlohmann::json& expected, int64_t steps, int64_t ranks,
+                   const zero3::ShardedStateOptions& options, DType dtype,
+                   double tolerance) {
   SCOPED_TRACE(::testing::Message()
                << "learning rate " << expected["learning_rate"] << ", " << ranks
                << " ranks, stage " << options.stage << ", "
@@ -185,30 +197,66 @@ void ExpectTorch(const nlohmann::json& expected, int64_t steps, int64_t ranks,
                     }
                     TESSERA_ASSIGN_OR_RETURN(const double difference,
                                              training.Difference());
-                    EXPECT_LT(difference, dtype == DType::kF64 ? 1e-14 : 5e-6);
+                    EXPECT_LT(difference, tolerance);
                     return absl::OkStatus();
                   }),
               Each(IsOk()));
 }
 
-TEST(AdafactorTest, EqualsTorch) {
+void ExpectCases(const std::string& name, double f64, double f32) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::string text,
-      ReadFile("tools/train/model/testdata/torch_adafactor.json", 1 << 20));
-  TESSERA_ASSERT_OK_AND_ASSIGN(const nlohmann::json torch, ParseJson(text, {}));
-  const auto steps = torch["steps"].get<int64_t>();
-  for (const nlohmann::json& expected : torch["cases"]) {
+      ReadFile("tools/train/model/testdata/" + name, 1 << 20));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const nlohmann::json all, ParseJson(text, {}));
+  const auto steps = all["steps"].get<int64_t>();
+  for (const nlohmann::json& expected : all["cases"]) {
     zero3::ShardedStateOptions options = OptionsOf(expected);
     for (const DType dtype : {DType::kF64, DType::kF32}) {
       for (const int64_t ranks : {1, 3}) {
         for (options.stage = 0; options.stage <= 3; ++options.stage) {
           options.layout = options.stage == 2 ? zero3::LayoutKind::kBalanced
                                               : zero3::LayoutKind::kChunks;
-          ExpectTorch(expected, steps, ranks, options, dtype);
+          ExpectWeights(expected, steps, ranks, options, dtype,
+                        dtype == DType::kF64 ? f64 : f32);
         }
       }
     }
   }
+}
+
+TEST(AdafactorTest, EqualsTorch) {
+  ExpectCases("torch_adafactor.json", /*f64=*/1e-14, /*f32=*/5e-6);
+}
+
+TEST(ShampooTest, EqualsReferenceWithEigenvalues) {
+  ExpectCases("numpy_shampoo.json", /*f64=*/2e-11, /*f32=*/1e-4);
+}
+
+// The owner aborts the others, which get the error at the latest in the next
+// step.
+TEST(ShampooTest, NamesRootsThatAreNotFinite) {
+  const nlohmann::json expected = {
+      {"tensors",
+       {{{"name", "embedding.weight"}, {"rows", 4}, {"columns", 5}},
+        {{"name", "layers.0.attention.output.weight"},
+         {"rows", 5},
+         {"columns", 6}}}}};
+  const zero3::ShardedStateOptions options = {
+      .optimizer = zero3::OptimizerKind::kShampoo};
+  const std::vector<absl::Status> results =
+      collectives::RunRanks(2, [&](Communicator& group) -> absl::Status {
+        Training training(group, expected);
+        TESSERA_RETURN_IF_ERROR(training.Create(options, DType::kF32));
+        TESSERA_RETURN_IF_ERROR(training.Step(/*step=*/0, /*factor=*/1e30));
+        return training.Step(/*step=*/1);
+      });
+  EXPECT_THAT(results,
+              Contains(StatusIs(
+                  absl::StatusCode::kInternal,
+                  HasSubstr("the inverse roots "
+                            "\"layers.0.attention.output.weight.0.statistics\" "
+                            "of [5, 6] are not finite"))));
+  EXPECT_THAT(results, Each(Not(IsOk())));
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ absl::Status Run(CudaBackend& cuda, const op::OptimizerStep& call) {
 
 absl::Status Run(CudaBackend& cuda, const op::Scale& call) {
   LaunchScale(cuda.stream, call.values.dtype(), call.factor, call.values.data(),
-              call.values.size());
+              call.values.size(), call.copy.dtype(), call.copy.data());
   return absl::OkStatus();
 }
 

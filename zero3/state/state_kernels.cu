@@ -293,11 +293,13 @@ __global__ void __launch_bounds__(kThreads)
   update[i] = elements.At(i) / std::sqrt(moment) * factor;
 }
 
-template <typename S>
+template <typename S, typename T>
 __global__ void __launch_bounds__(kThreads)
-    ScaleKernel(S factor, S* values, int64_t count) {
+    ScaleKernel(S factor, S* values, int64_t count, T* copy) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < count) values[i] = values[i] * factor;
+  if (i >= count) return;
+  values[i] = values[i] * factor;
+  if (copy != nullptr) copy[i] = Narrowed<T>(Canonical(values[i]));
 }
 
 struct Shape {
@@ -347,11 +349,16 @@ unsigned BlocksFor(int64_t threads) {
 static_assert(kLanes == kWarp);
 
 void LaunchScale(KernelStream stream, DType dtype, double factor,
-                 std::byte* values, int64_t count) {
-  WithMoments(dtype, [&]<typename T, typename S>(T, S) {
-    Launch(ScaleKernel<S>, BlocksFor(count), kThreads, 0, stream,
-           static_cast<S>(factor), reinterpret_cast<S*>(values), count);
-  });
+                 std::byte* values, int64_t count, DType copy_dtype,
+                 std::byte* copy) {
+  const auto launch = [&]<typename S, typename T>(S, T) {
+    Launch(ScaleKernel<S, T>, BlocksFor(count), kThreads, 0, stream,
+           static_cast<S>(factor), reinterpret_cast<S*>(values), count,
+           reinterpret_cast<T*>(copy));
+  };
+  if (dtype == DType::kF64) return launch(double(), double());
+  WithType(copy == nullptr ? DType::kF32 : copy_dtype,
+           [&]<typename T>(T) { launch(float(), T()); });
 }
 
 int64_t GroupSums(const MatrixElements& elements) {

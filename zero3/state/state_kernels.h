@@ -35,8 +35,10 @@ void LaunchSumInt8Encoded(KernelStream stream, const Int8Sources& sources,
                           int64_t elements, std::byte* encoded);
 
 // The functions of factored_moments.h.
+// A null copy is not written.
 void LaunchScale(KernelStream stream, DType dtype, double factor,
-                 std::byte* values, int64_t count);
+                 std::byte* values, int64_t count, DType copy_dtype,
+                 std::byte* copy);
 // `sums` has room for GroupSums(elements) numbers; unused without columns.
 int64_t GroupSums(const MatrixElements& elements);
 void LaunchSumSquares(KernelStream stream, const MatrixElements& elements,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/dtype/convert.h"
 #include "collectives/reduction/combine.h"
 #include "collectives/reduction/reduction.h"
 #include "offload/optimizer/gradient_statistics.h"
@@ -172,14 +173,28 @@ void OptimizerStep::MoveTo(const DeviceAddresses& at) {
 
 absl::Status Scale::Check(OperandChecker& check) const {
   check.Accesses(Writes(values.data(), values.size_in_bytes()));
-  return values.dtype() == DType::kF32 || values.dtype() == DType::kF64
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(
-                   absl::StrCat("a scale of ", DTypeName(values.dtype()),
-                                "; give f32 or f64"));
+  if (values.dtype() != DType::kF32 && values.dtype() != DType::kF64) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a scale of ", DTypeName(values.dtype()), "; give f32 or f64"));
+  }
+  if (copy.empty()) return absl::OkStatus();
+  check.Accesses(Writes(copy.data(), copy.size_in_bytes()));
+  const bool is_half =
+      copy.dtype() == DType::kBF16 || copy.dtype() == DType::kF16;
+  if (is_half && values.dtype() == DType::kF32 &&
+      copy.size() == values.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a copy of ", copy.size(), " ", DTypeName(copy.dtype()),
+                   " of ", values.size(), " scaled ", DTypeName(values.dtype()),
+                   "; give as many bf16 or f16 for f32"));
 }
 
-void Scale::MoveTo(const DeviceAddresses& at) { values = At(at, values); }
+void Scale::MoveTo(const DeviceAddresses& at) {
+  values = At(at, values);
+  copy = At(at, copy);
+}
 
 absl::Status SumSquares::Check(OperandChecker& check) const {
   check.Accesses(Reads(values.data(), values.size_in_bytes()))
@@ -278,9 +293,14 @@ absl::Status Run(const op::OptimizerStep& call) {
 }
 
 absl::Status Run(const op::Scale& call) {
-  ScaleMoments(call.values.dtype(), call.factor, call.values.data(),
-               call.values.size());
-  return absl::OkStatus();
+  ScaleValues(call.values.dtype(), call.factor, call.values.data(),
+              call.values.size());
+  if (call.copy.empty()) return absl::OkStatus();
+  const auto bytes = [](const offload::TypedSpan& span) {
+    return std::span(span.data(), static_cast<size_t>(span.size_in_bytes()));
+  };
+  return Convert(call.values.dtype(), bytes(call.values), call.copy.dtype(),
+                 bytes(call.copy));
 }
 
 absl::Status Run(const op::SumSquares& call) {

@@ -122,11 +122,13 @@ struct OptimizerStep {
   void MoveTo(const DeviceAddresses& at);
 };
 
-// values *= factor, for f32 or f64.
+// values *= factor, for f32 or f64. `copy`, unless it is empty, becomes the
+// values, rounded to the nearest of its type.
 struct Scale {
-  static constexpr std::string_view kName = "scale of moments";
+  static constexpr std::string_view kName = "scale of values";
   double factor = 1;
   offload::TypedSpan values;
+  offload::TypedSpan copy = {};
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;

@@ -85,6 +85,9 @@ struct RunOptions {
   double router_z_loss = 0;
   double expert_capacity = 0;
   double router_bias_rate = 0.001;
+  // If above 0, the limit of the scores of attention before the softmax
+  // (step/qk_clip.h). The model has neither norms of heads nor caps of scores.
+  double qk_clip = 0;
   // If its rank is above 0, only the adapters of the blocks' linear layers (in
   // attention, MLPs or both) are trained.
   tensor_parallel::LoraOptions lora = {};

@@ -318,6 +318,7 @@ absl::StatusOr<bool> TrainRank::UsesGraphs() const {
 
 absl::Status TrainRank::CreateStages() {
   passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_, layers_->tensor());
+  qk_clip_ = std::make_unique<QkClip>(*layers_);
   for (size_t i = 0; i < layers_->windows().size(); ++i) {
     stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
   }
@@ -394,6 +395,7 @@ double TargetFactor(int64_t tokens, int64_t targets) {
 
 absl::Status TrainRank::BeginStep() {
   TESSERA_RETURN_IF_ERROR(ChoosePlan());
+  TESSERA_RETURN_IF_ERROR(qk_clip_->Begin());
   tokens_->Begin(text::SampleUse::kTraining, FirstSampleOf(steps()),
                  plan_->batch);
   TESSERA_ASSIGN_OR_RETURN(const int64_t targets, tokens_->CountTargets());
@@ -433,7 +435,10 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(experts.Count(*groups_.data, *groups_.pp));
   record.expert_imbalance = experts.Imbalance();
   TESSERA_RETURN_IF_ERROR(experts.MoveBiases(1));
-  TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
+  TESSERA_RETURN_IF_ERROR(qk_clip_->Finish(world()));
+  record.max_attention_score = qk_clip_->Largest();
+  TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report,
+                           model_->Step(qk_clip_->Factors()));
   if (report.skipped) TESSERA_RETURN_IF_ERROR(experts.MoveBiases(-1));
   times_.update_end = collectives::MonotonicNanos();
   // The optimizer has also waited for the losses.

@@ -34,6 +34,7 @@
 #include "tools/train/model/sharded_model.h"
 #include "tools/train/settings/run_options.h"
 #include "tools/train/settings/run_schedule.h"
+#include "tools/train/step/qk_clip.h"
 #include "tools/train/step/run_progress.h"
 #include "zero3/state/shard_store.h"
 
@@ -208,6 +209,7 @@ class TrainRank {
   std::unique_ptr<StepTokens> tokens_;
   std::unique_ptr<Turns> turns_;  // Null without expert ranks.
   std::unique_ptr<LlamaLayers> layers_;
+  std::unique_ptr<QkClip> qk_clip_;
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<LlamaPasses> passes_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.

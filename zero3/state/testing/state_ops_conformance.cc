@@ -80,6 +80,10 @@ class Conformance {
         for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
           Int8(dtype, count, shift);
         }
+        for (const DType copy :
+             {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+          Scales(copy, count, shift);
+        }
       }
     }
     Measures();
@@ -187,6 +191,19 @@ class Conformance {
                    ops.Run(op::SumInt8Encoded{sources, count, a[4]}));
              });
     }
+  }
+
+  // With a copy of a 16-bit type; otherwise of values of that type.
+  void Scales(DType copy, int64_t count, int64_t shift) {
+    const bool has_copy = SizeInBytes(copy) == 2;
+    const DType dtype = has_copy ? DType::kF32 : copy;
+    Expect({Numbers(dtype, count, shift, -3, 3, true),
+            Zeros(has_copy ? 2 * count : 0, static_cast<size_t>(2 * shift))},
+           [&](StateOps& ops, const Spans& arrays) {
+             op::Scale call = {0.37, {arrays[0].data(), dtype, count}};
+             if (has_copy) call.copy = {arrays[1].data(), copy, count};
+             TESSERA_EXPECT_OK(ops.Run(call));
+           });
   }
 
   void Measures() {

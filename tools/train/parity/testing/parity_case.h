@@ -104,6 +104,7 @@ struct ParityCase {
   bool loss_terms = false;          // Label smoothing and a z-loss.
   bool decay_all = false;           // Weight decay also applies to norms.
   std::string optimizer = "adamw";  // adafactor, adamw, lion, muon, sgd
+  double qk_clip = 0;               // RunOptions::qk_clip.
   std::string param_groups = "";    // zero3::ParseParameterGroups.
   // If above 0, only adapters are trained: attention, mlp, or all.
   int64_t lora_rank = 0;

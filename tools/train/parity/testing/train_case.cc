@@ -109,6 +109,7 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
   if (options.state.optimizer == zero3::OptimizerKind::kAdafactor) {
     allowance.waits *= 2;
   }
+  if (options.qk_clip > 0) ++allowance.waits;
   const int64_t micro_batches =
       options.batch / options.mesh.dp / options.micro_batch;
   if (options.dpo_beta) allowance.waits += micro_batches;
@@ -175,6 +176,7 @@ bool IsSame(const StepRecord& a, const StepRecord& b) {
          a.gradient_norm == b.gradient_norm &&
          a.learning_rate == b.learning_rate && a.loss_scale == b.loss_scale &&
          a.skipped == b.skipped && a.expert_imbalance == b.expert_imbalance &&
+         a.max_attention_score == b.max_attention_score &&
          a.reward_chosen == b.reward_chosen &&
          a.reward_rejected == b.reward_rejected &&
          a.reward_accuracy == b.reward_accuracy;

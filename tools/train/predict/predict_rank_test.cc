@@ -290,6 +290,18 @@ TEST(PredictRankTest, MatricesOfMuonMatchMeasurement) {
   }
 }
 
+TEST(PredictRankTest, ScoresOfClippedAttentionMatchMeasurement) {
+  for (const MeshSizes mesh :
+       {MeshSizes{}, MeshSizes{.dp = 2, .pp = 2, .tp = 2},
+        MeshSizes{.dp = 2, .cp = 2}}) {
+    RunOptions options = SmallRun();
+    options.mesh = mesh;
+    options.state.stage = mesh.dp > 1 ? 3 : 0;
+    options.qk_clip = 100;
+    ExpectAsMeasured(options);
+  }
+}
+
 TEST(PredictRankTest, MomentsOfAdafactorMatchMeasurement) {
   for (const MeshSizes mesh : {MeshSizes{}, MeshSizes{.dp = 3},
                                MeshSizes{.dp = 2, .pp = 2, .tp = 2}}) {

@@ -104,7 +104,8 @@ absl::Status QkClip::Download() {
   return absl::OkStatus();
 }
 
-absl::Status QkClip::Finish(collectives::Communicator& world) {
+absl::Status QkClip::Finish(collectives::Communicator& data,
+                            collectives::Communicator& model) {
   if (!is_on()) return absl::OkStatus();
   ForEachAttention([](size_t, tp::Attention& attention) {
     attention.SetMaxScores(std::nullopt);
@@ -114,8 +115,12 @@ absl::Status QkClip::Finish(collectives::Communicator& world) {
   if (layers_.tensor().ops().computes() && scores_->element_count() > 0) {
     TESSERA_RETURN_IF_ERROR(Download());
   }
-  return world.host().AllReduce(collectives::Buffer(std::span(largest_)),
-                                collectives::Reduction::Max());
+  for (collectives::Communicator* group : {&data, &model}) {
+    TESSERA_RETURN_IF_ERROR(
+        group->host().AllReduce(collectives::Buffer(std::span(largest_)),
+                                collectives::Reduction::Max()));
+  }
+  return absl::OkStatus();
 }
 
 std::optional<double> QkClip::Largest() const {

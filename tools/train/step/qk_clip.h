@@ -2,9 +2,9 @@
 // weights of queries and keys after the optimizer's step, as MuonClip does
 // (Kimi Team, Kimi K2, arXiv 2507.20534, section 2.1).
 //
-//   QkClip clip(layers, passes.pool);
-//   TESSERA_RETURN_IF_ERROR(clip.Begin());            // before the passes
-//   TESSERA_RETURN_IF_ERROR(clip.Finish(world));      // after them
+//   QkClip clip(layers);
+//   TESSERA_RETURN_IF_ERROR(clip.Begin());              // before the passes
+//   TESSERA_RETURN_IF_ERROR(clip.Finish(data, model));  // after them
 //   record.max_attention_score = clip.Largest();
 //   model.Step(clip.Factors());
 //
@@ -65,8 +65,10 @@ class QkClip {
 
   // Forwards keep their largest scores from now on, until Finish.
   absl::Status Begin();
-  // Finds the largest scores of all heads of the model. A collective.
-  absl::Status Finish(collectives::Communicator& world);
+  // Finds the largest scores of all heads of the model. A collective of the
+  // groups: the data and context ranks, and the tensor and pipeline ranks.
+  absl::Status Finish(collectives::Communicator& data,
+                      collectives::Communicator& model);
 
   // The largest score of the step; nullopt if none was computed.
   std::optional<double> Largest() const;

@@ -435,7 +435,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(experts.Count(*groups_.data, *groups_.pp));
   record.expert_imbalance = experts.Imbalance();
   TESSERA_RETURN_IF_ERROR(experts.MoveBiases(1));
-  TESSERA_RETURN_IF_ERROR(qk_clip_->Finish(world()));
+  TESSERA_RETURN_IF_ERROR(qk_clip_->Finish(*groups_.data, *groups_.model));
   record.max_attention_score = qk_clip_->Largest();
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report,
                            model_->Step(qk_clip_->Factors()));

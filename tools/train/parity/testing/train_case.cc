@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/device/device.h"
@@ -117,7 +118,13 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
       options.recompute == tensor_parallel::Recompute::kFull;
   for (const auto& part : rank.model().parts()) {
     for (const auto* parameter : part.parameters) {
-      if (options.state.optimizer_tier != nullptr) ++allowance.waits;
+      if (options.state.optimizer_tier != nullptr) {
+        // Clipped weights are opened again.
+        const bool is_clipped =
+            options.qk_clip > 0 &&
+            absl::StrContains(parameter->name(), ".attention.");
+        allowance.waits += is_clipped ? 2 : 1;
+      }
       if (!parameter->name().ends_with("router.weight")) continue;
       allowance.waits += micro_batches * (routes_again ? 2 : 1);
       if (options.activation_tier != nullptr) allowance.waits += micro_batches;

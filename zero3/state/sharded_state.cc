@@ -22,7 +22,7 @@ absl::StatusOr<StateContext> SeatOf(const ModelParameters& model,
       .kind = options.layout,
       .ranks = is_partitioned ? shard.size() : 1,
       .alignment = std::lcm(
-          options.frozen_tier == nullptr
+          options.frozen_codec == nullptr
               ? options.alignment
               : std::lcm(options.alignment, int64_t{offload::kNf4Block}),
           std::max<int64_t>(options.moments.block, 1)),

@@ -703,6 +703,35 @@ TEST(ShardedStateTest, RefusesInvalidTiers) {
               IsInvalid("use stage 2 or 3"));
 }
 
+TEST(ShardedStateTest, RefusesInvalidEncodingsOfFrozenParameters) {
+  const auto nf4 = *offload::CreateCodec("nf4");
+  const auto int8 = *offload::CreateCodec("int8");
+  const ModelParameters model = testing::ToyModel(DType::kF32);
+  const auto marked = [&](std::string_view name) {
+    std::vector<bool> is_encoded;
+    for (const ModelParameter& parameter : model.all()) {
+      is_encoded.push_back(parameter.name() == name);
+    }
+    return is_encoded;
+  };
+  const auto check = [&](const offload::Codec& codec, int stage,
+                         std::vector<bool> is_encoded) {
+    ShardedStateOptions options;
+    options.stage = stage;
+    options.frozen_codec = &codec;
+    options.is_encoded = std::move(is_encoded);
+    return CheckOptions(options, model);
+  };
+  EXPECT_THAT(check(*nf4, 3, marked("frozen")), IsOk());
+  EXPECT_THAT(check(*int8, 3, marked("frozen")),
+              IsInvalid("frozen_codec is int8; give nf4 or nf4_double"));
+  EXPECT_THAT(check(*nf4, 2, marked("frozen")),
+              IsInvalid("encoded frozen parameters at stage 2"));
+  EXPECT_THAT(check(*nf4, 3, {true}), IsInvalid("is_encoded has 1 entries"));
+  EXPECT_THAT(check(*nf4, 3, marked("head")),
+              IsInvalid("\"head\" is trained, and frozen_codec is for frozen"));
+}
+
 TEST(ShardedStateTest, RefusesZeroPlusPlusBelowItsStage) {
   EXPECT_THAT(CheckChanged([](auto& o) {
                 o.stage = 0;

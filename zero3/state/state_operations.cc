@@ -135,6 +135,31 @@ void SumInt8Encoded::MoveTo(const DeviceAddresses& at) {
   encoded = at(encoded);
 }
 
+absl::Status DecodeNf4::Check(OperandChecker& check) const {
+  check.Accesses(ReadsFrom(encoded)).Accesses(WritesTo(values));
+  if (codec == nullptr ||
+      (codec->name() != "nf4" && codec->name() != "nf4_double")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the codec is ", codec == nullptr ? "missing" : codec->name(),
+        "; give nf4 or nf4_double"));
+  }
+  const int64_t width = SizeInBytes(dtype);
+  const auto bytes = static_cast<int64_t>(values.size());
+  TESSERA_ASSIGN_OR_RETURN(const int64_t wanted,
+                           codec->MaxEncodedBytes(dtype, bytes / width));
+  if (static_cast<int64_t>(encoded.size()) == wanted && bytes % width == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(encoded.size(), " bytes of ", codec->name(), " for ", bytes,
+                   " bytes of ", DTypeName(dtype), "; give ", wanted));
+}
+
+void DecodeNf4::MoveTo(const DeviceAddresses& at) {
+  encoded = at(encoded);
+  values = at(values);
+}
+
 absl::Status Measure::Check(OperandChecker& check) const {
   check.Accesses(Reads(gradient.data(), gradient.size_in_bytes()))
       .Accesses(WritesTo(result));
@@ -278,6 +303,10 @@ absl::Status Run(const op::SumInt8& call) {
 
 absl::Status Run(const op::SumInt8Encoded& call) {
   return SumInt8Encoded(call.sources, call.elements, call.encoded);
+}
+
+absl::Status Run(const op::DecodeNf4& call) {
+  return call.codec->Decode(call.dtype, call.encoded, call.values);
 }
 
 absl::Status Run(const op::Measure& call) {

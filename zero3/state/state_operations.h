@@ -36,6 +36,7 @@
 #include "base/dtype/dtype.h"
 #include "base/os/thread_pool.h"
 #include "base/status_macros.h"
+#include "offload/codec/codec.h"
 #include "offload/optimizer/elementwise_optimizer.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
@@ -94,6 +95,20 @@ struct SumInt8Encoded {
 
   absl::Status Check(OperandChecker& check) const;
   void Keep() { kept.assign(sources.begin(), sources.end()); }
+  void MoveTo(const DeviceAddresses& at);
+};
+
+// Codec::Decode of NF4 weights: `values`, of type `dtype`, become those that
+// `codec` ("nf4" or "nf4_double") encoded in `encoded`, all of its bytes.
+struct DecodeNf4 {
+  static constexpr std::string_view kName = "decode nf4";
+  const offload::Codec* codec = nullptr;
+  DType dtype = DType::kF32;
+  std::span<const std::byte> encoded;
+  std::span<std::byte> values;
+
+  bool IsEmpty() const { return values.empty(); }
+  absl::Status Check(OperandChecker& check) const;
   void MoveTo(const DeviceAddresses& at);
 };
 
@@ -204,8 +219,8 @@ MatrixElements ElementsOf(const Operation& call) {
 
 using StateOperations =
     OperationList<op::Add, op::EncodeInt8, op::SumInt8, op::SumInt8Encoded,
-                  op::Measure, op::OptimizerStep, op::Scale, op::SumSquares,
-                  op::DivideByMean, op::FactoredUpdate>;
+                  op::DecodeNf4, op::Measure, op::OptimizerStep, op::Scale,
+                  op::SumSquares, op::DivideByMean, op::FactoredUpdate>;
 
 // computes() is false if memory has no contents: then initial values are not
 // computed.

@@ -121,8 +121,8 @@ absl::StatusOr<std::unique_ptr<ShardedModel>> ShardedModel::Create(
       own.counted_in_norm.push_back(counts
                                         ? PrimaryElements(*parameter)
                                         : std::vector<zero3::ElementRange>());
-      own.in_frozen_tier.push_back(!parameter->trainable() &&
-                                   IsHiddenMatrix(parameter->name()));
+      own.is_encoded.push_back(!parameter->trainable() &&
+                               IsHiddenMatrix(parameter->name()));
     }
     TESSERA_ASSIGN_OR_RETURN(const zero3::ModelParameters parameters,
                              model->Describe(part));

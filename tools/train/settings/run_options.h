@@ -93,8 +93,8 @@ struct RunOptions {
   tensor_parallel::LoraOptions lora = {};
   bool lora_attention = true;
   bool lora_mlp = true;
-  // The codec (offload::CreateCodec) of the blocks' frozen matrices, which
-  // state.frozen_tier holds; empty: they are not quantized.
+  // The codec (offload::CreateCodec) of the blocks' frozen matrices
+  // (zero3::ShardedStateOptions::frozen_codec); empty: they are not quantized.
   std::string base_codec = "";
   // The token that ends a document. If set, tokens attend only to their own
   // document; otherwise to all earlier tokens of the sequence.

@@ -192,6 +192,11 @@ absl::Status TrainRank::CreateModel() {
   state.sgd.learning_rate = state.adamw.learning_rate;
   state.lion.learning_rate = state.adamw.learning_rate;
   state.key_prefix = KeyPrefix();
+  if (!options_.base_codec.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(base_codec_,
+                             offload::CreateCodec(options_.base_codec));
+    state.frozen_codec = base_codec_.get();
+  }
   const FirstWeights first({.seed = options_.seed,
                             .deviation = options_.model.initializer_range,
                             .tied_embeddings = options_.model.tied_embeddings});
@@ -293,8 +298,8 @@ absl::Status TrainRank::CheckGraphs() const {
   const zero3::ShardedStateOptions& state = options_.state;
   if (!options_.base_codec.empty()) {
     return refuse(
-        "the host decodes quantized base weights in every step; use "
-        "--base_weights=full");
+        "quantized base weights are gathered in every step, which is not "
+        "captured; use --base_weights=full");
   }
   if (options_.activation_tier != nullptr || state.parameter_tier != nullptr ||
       state.gradient_tier != nullptr || state.optimizer_tier != nullptr) {

@@ -19,6 +19,7 @@
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gtest/gtest.h"
+#include "offload/codec/codec.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
 #include "offload/optimizer/lion.h"
@@ -83,6 +84,15 @@ class Conformance {
         for (const DType copy :
              {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
           Scales(copy, count, shift);
+        }
+      }
+    }
+    for (const char* const codec : {"nf4", "nf4_double"}) {
+      for (const DType dtype :
+           {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+        for (const int64_t count :
+             {0, 1, 31, 33, 63, 64, 65, 640, 16384, 16385, 40000}) {
+          Nf4(codec, dtype, count);
         }
       }
     }
@@ -191,6 +201,20 @@ class Conformance {
                    ops.Run(op::SumInt8Encoded{sources, count, a[4]}));
              });
     }
+  }
+
+  // Magnitudes include the largest ones of the type.
+  void Nf4(const char* name, DType dtype, int64_t count) {
+    SCOPED_TRACE(absl::StrCat(name, " ", count, " ", DTypeName(dtype)));
+    const auto codec = *offload::CreateCodec(name);
+    const Input values = Numbers(dtype, count, 0, -6, 4.8);
+    Input encoded = Zeros(*codec->MaxEncodedBytes(dtype, count));
+    TESSERA_EXPECT_OK(codec->Encode(dtype, values.bytes, encoded.bytes));
+    Expect({encoded, Zeros(count * SizeInBytes(dtype), Width(dtype))},
+           [&](StateOps& ops, const Spans& arrays) {
+             TESSERA_EXPECT_OK(ops.Run(
+                 op::DecodeNf4{codec.get(), dtype, arrays[0], arrays[1]}));
+           });
   }
 
   // With a copy of a 16-bit type; otherwise of values of that type.

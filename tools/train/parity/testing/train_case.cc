@@ -69,17 +69,6 @@ absl::StatusOr<Tier> MakeTier(const ParityCase& run) {
                                                    std::move(tier));
 }
 
-// Null if the run holds all weights in full.
-absl::StatusOr<Tier> MakeBaseTier(const RunOptions& options) {
-  if (options.base_codec.empty()) return Tier();
-  TESSERA_ASSIGN_OR_RETURN(auto codec,
-                           offload::CreateCodec(options.base_codec));
-  return std::make_shared<offload::CompressedTier>(
-      std::move(codec),
-      std::make_shared<offload::HostTier>(std::make_shared<offload::Accounting>(
-          "base weights", offload::kUnlimited)));
-}
-
 void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
                RunOptions& options) {
   zero3::ShardedStateOptions& state = options.state;
@@ -242,8 +231,6 @@ absl::StatusOr<std::vector<StepRecord>> TrainOn(
   TESSERA_ASSIGN_OR_RETURN(const Tier tier, MakeTier(run));
   RunOptions options = RunOptionsOf(run);
   OffloadTo(tier.get(), run.offload, options);
-  TESSERA_ASSIGN_OR_RETURN(const Tier base, MakeBaseTier(options));
-  options.state.frozen_tier = base.get();
   const int64_t ranks = run.mesh.world_size();
   std::vector<std::vector<StepRecord>> records(static_cast<size_t>(ranks));
   // There are more ranks than processors, so waiting ranks should sleep.

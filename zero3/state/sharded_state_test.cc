@@ -6,7 +6,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"

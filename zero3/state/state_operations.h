@@ -1,7 +1,7 @@
 // StateOps: the operations on bytes of model state: zero, copy, sums of
-// gradients, their norm, the optimizer step, factored second moments, and int8
-// messages. They are enqueued; the rest of ShardedState never accesses memory
-// itself.
+// gradients, their norm, the optimizer step, factored second moments, int8
+// messages, and weights in NF4. They are enqueued; the rest of ShardedState
+// never accesses memory itself.
 //
 //   options.ops = DryStateOps();      // A dry run: no byte is touched.
 //

@@ -18,6 +18,9 @@
 
 namespace tessera::offload {
 
+// The header of an encoding (checked_codec.h), before the scales and codes.
+inline constexpr int64_t kCodecHeaderBytes = 16;
+
 inline constexpr size_t kInt8Block = 128;
 inline constexpr size_t kNf4Block = 64;
 inline constexpr size_t kNf4BlockBytes = kNf4Block / 2;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "offload/codec/block_kernels.h"
 #include "offload/codec/codec.h"
 
 namespace tessera::offload {
@@ -26,8 +27,6 @@ enum class CodecFormat : uint8_t {
   kNf4Double = 5,
   kLossless = 6,  // Each plane stores its method.
 };
-
-inline constexpr int64_t kCodecHeaderBytes = 16;
 
 // Checks arguments and writes the header of every encoding.
 //

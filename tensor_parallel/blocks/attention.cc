@@ -571,8 +571,9 @@ absl::Status AttentionCore::Attend(const TokenBatch& batch,
       activations.log_sum_exp.Reserve(GradientDType(options_.dtype),
                                       {{batch.tokens.size(), local_.heads}}));
   if (attention_ == nullptr) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Inputs inputs,
+  TESSERA_ASSIGN_OR_RETURN(ContextAttention::Inputs inputs,
                            InputsOf(batch, activations));
+  inputs.max_scores = max_scores_;
   TESSERA_ASSIGN_OR_RETURN(const TensorView o, BySequence(batch, output));
   TESSERA_ASSIGN_OR_RETURN(const TensorView lse,
                            BySequence(batch, log_sum_exp));

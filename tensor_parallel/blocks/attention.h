@@ -224,6 +224,16 @@ class AttentionCore {
   absl::Status BackwardWeight(AttentionActivations& activations);
   absl::Status FinishGradients();
 
+  // From now on forwards raise `scores`, statistics of [heads().size()], to the
+  // largest scores that this rank computes (op::MaxScores); with nullopt they
+  // do not.
+  void SetMaxScores(std::optional<TensorView> scores) { max_scores_ = scores; }
+  // The rank's heads of queries.
+  IndexRange heads() const {
+    const IndexRange rows = partition_.RangeOf(0, group_.rank());
+    return {rows.begin / options_.head_size, rows.end / options_.head_size};
+  }
+
   // The norms of the query and key heads; empty without qk_norm.
   std::vector<RmsNorm>& norms() { return norms_; }
   // The sinks of the rank's heads; null without sinks.
@@ -322,6 +332,7 @@ class AttentionCore {
   TokenPositions positions_;
   Rotation rotation_;
   WindowMask mask_;
+  std::optional<TensorView> max_scores_;
   std::vector<RmsNorm> norms_;  // For queries and keys, or empty.
   std::optional<Parameter> sinks_;
   std::shared_ptr<ContextAttention> attention_;  // None without heads.
@@ -381,6 +392,11 @@ class Attention {
   }
 
   // Null if the rank has no heads.
+  // See AttentionCore.
+  void SetMaxScores(std::optional<TensorView> scores) {
+    core_.SetMaxScores(scores);
+  }
+  IndexRange heads() const { return core_.heads(); }
   const std::shared_ptr<ContextAttention>& core() const {
     return core_.attention();
   }

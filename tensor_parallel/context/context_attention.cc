@@ -70,8 +70,9 @@ absl::Status OperandShapes::Check(std::string_view name,
       "rank ", rank_, ": ", name, " is ", DTypeName(x.dtype()), " of ",
       absl::StrJoin(x.shape(), " x "), x.IsContiguous() ? "" : " with gaps",
       "; it should be ", DTypeName(dtype), " of ", absl::StrJoin(shape, " x "),
-      shape.size() == 3 ? " (sequences, positions, heads)"
-                        : " (sequences, positions, heads, head size)"));
+      shape.size() == 1   ? " (heads)"
+      : shape.size() == 3 ? " (sequences, positions, heads)"
+                          : " (sequences, positions, heads, head size)"));
 }
 
 absl::Status OperandShapes::CheckHeads(std::string_view name,
@@ -88,6 +89,11 @@ absl::Status OperandShapes::CheckForward(
   TESSERA_RETURN_IF_ERROR(CheckHeads("key", inputs.key, options_.kv_heads));
   TESSERA_RETURN_IF_ERROR(CheckHeads("value", inputs.value, options_.kv_heads));
   TESSERA_RETURN_IF_ERROR(CheckHeads("output", output, options_.heads));
+  if (inputs.max_scores.has_value()) {
+    TESSERA_RETURN_IF_ERROR(Check("max scores", *inputs.max_scores,
+                                  GradientDType(options_.dtype),
+                                  {{options_.heads}}));
+  }
   return Check("log-sum-exp", log_sum_exp, GradientDType(options_.dtype),
                {{sequences_, positions_, options_.heads}});
 }

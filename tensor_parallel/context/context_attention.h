@@ -89,6 +89,10 @@ class ContextAttention {
     // device's memory; rows may be strided. nullopt: only the causal mask, if
     // any.
     std::optional<ConstTensorView> first_keys = {};
+    // Statistics [heads], which Forward raises to the scores that this rank
+    // computes (op::MaxScores): the maximum over the group's ranks is that of
+    // the whole sequences.
+    std::optional<TensorView> max_scores = {};
   };
   struct Gradients {
     TensorView query;

@@ -207,6 +207,9 @@ absl::Status RingAttention::AttendTo(const Inputs& inputs, const Block& block,
                              At(state.log_sum_exp, part.queries));
     TESSERA_RETURN_IF_ERROR(
         group_.ops().Run(op::Attend{attention, {output, log_sum_exp}}));
+    if (!inputs.max_scores.has_value()) continue;
+    TESSERA_RETURN_IF_ERROR(
+        group_.ops().Run(op::MaxScores{attention, *inputs.max_scores}));
   }
   return absl::OkStatus();
 }

@@ -330,7 +330,7 @@ absl::StatusOr<UlyssesAttention::Gathered> UlyssesAttention::GetInputs(
   TESSERA_ASSIGN_OR_RETURN(ByHead value, Get(value_, HeadKind::kKeyValue,
                                              options_.dtype, sequences));
   return Gathered{std::move(query), std::move(key), std::move(value),
-                  first_keys};
+                  first_keys, inputs.max_scores};
 }
 
 AttentionBlock UlyssesAttention::BlockOf(const Gathered& gathered,
@@ -354,6 +354,13 @@ absl::Status UlyssesAttention::Attend(const Gathered& gathered,
         op::Fill{-std::numeric_limits<double>::infinity(), log_sum_exp[run]}));
     TESSERA_RETURN_IF_ERROR(ops.Run(
         op::Attend{BlockOf(gathered, run), {output[run], log_sum_exp[run]}}));
+    if (!gathered.max_scores.has_value()) continue;
+    const IndexRange heads = runs_[run].heads;
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView scores,
+        gathered.max_scores->Narrow(0, heads.begin, heads.size()));
+    TESSERA_RETURN_IF_ERROR(
+        ops.Run(op::MaxScores{BlockOf(gathered, run), scores}));
   }
   return absl::OkStatus();
 }

@@ -224,6 +224,7 @@ class UlyssesAttention final : public ContextAttention {
   struct Gathered {
     ByHead query, key, value;
     std::optional<ConstTensorView> first_keys;
+    std::optional<TensorView> max_scores = {};
   };
 
   UlyssesAttention(const TensorGroup& group, const SequenceLayout& layout,

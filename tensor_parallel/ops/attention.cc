@@ -85,6 +85,17 @@ absl::Status AttendGradient::Check(OperandChecker& check) const {
   return check.status();
 }
 
+absl::Status MaxScores::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckBlock(check, block));
+  check
+      .Requires(block.scale > 0, absl::StrCat("scale is ", block.scale,
+                                              "; it should be positive."))
+      .Requires(block.cap == 0,
+                absl::StrCat("cap is ", block.cap, "; it should be 0."))
+      .WritesStatistics("max_scores", max_scores, {{block.query.shape()[2]}});
+  return check.status();
+}
+
 absl::Status RowDots::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(check.Leads("output_gradient", output_gradient));
   const Dims& shape = output_gradient.shape();

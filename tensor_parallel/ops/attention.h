@@ -152,8 +152,28 @@ struct SinkGradients {
   auto operands() { return std::tie(sinks, log_sum_exp, delta); }
 };
 
-using Attention =
-    OperationList<Attend, AttendGradient, RowDots, AddSinks, SinkGradients>;
+// Raises max_scores[h], statistics of [heads], to the largest score of a query
+// of head h and a key that it sees: their product, times the scale. Scores that
+// are NaN do not count; without any other score max_scores[h] remains. The
+// scale is positive, and there is no cap. The values are not used.
+struct MaxScores {
+  static constexpr std::string_view kName = "MaxScores";
+  AttentionBlock block;
+  TensorView max_scores;
+
+  absl::Status Check(OperandChecker& check) const;
+  bool IsEmpty() const {
+    return block.kind == BlockKind::kNone || block.query.element_count() == 0 ||
+           block.key.element_count() == 0;
+  }
+  auto operands() {
+    return std::tie(block.query, block.key, block.value, block.first_keys,
+                    max_scores);
+  }
+};
+
+using Attention = OperationList<Attend, AttendGradient, RowDots, AddSinks,
+                                SinkGradients, MaxScores>;
 
 }  // namespace op
 

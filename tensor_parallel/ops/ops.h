@@ -18,7 +18,8 @@
 //   cross_entropy.h  RowMax, SumExp, Pick, CrossEntropyLosses,
 //                    CrossEntropyGradient
 //   router.h         Route, RouteGradient
-//   attention.h      Attend, AttendGradient, RowDots, AddSinks, SinkGradients
+//   attention.h      Attend, AttendGradient, RowDots, AddSinks, SinkGradients,
+//                    MaxScores
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_OPS_H_
 
@@ -85,7 +86,8 @@ inline OperationKind KindOf(std::string_view name) {
   if (name == op::Gemm::kName || name == op::GemmFp8::kName) {
     return OperationKind::kProduct;
   }
-  return name == op::Attend::kName || name == op::AttendGradient::kName
+  return name == op::Attend::kName || name == op::AttendGradient::kName ||
+                 name == op::MaxScores::kName
              ? OperationKind::kAttention
              : OperationKind::kOther;
 }

@@ -479,6 +479,37 @@ void RunAttend(const AttentionBlock& block, const AttentionState& state,
   }
 }
 
+// Raises largest[i] to the largest score of head i of those that share one key
+// head, for some of its tiles of queries of one sequence.
+template <typename T>
+void RunMaxScores(const AttentionBlock& block, int64_t kv_head,
+                  IndexRange all_queries, double* largest) {
+  const Tiling tiling(block);
+  Scores<T> scores(tiling, block);
+  const auto query = Scratch<T>(tiling.LargestRows() * tiling.d);
+  const Head<T> key(block.key, kv_head);
+  for (int64_t at = all_queries.begin; at < all_queries.end;
+       at += tiling.tile_queries) {
+    const IndexRange queries = tiling.QueriesFrom(at);
+    ReadHeads<T>(block.query, queries, tiling.HeadsOf(kv_head), query.get());
+    for (int64_t first = tiling.FirstTile(queries); first < tiling.keys;
+         first += kTileKeys) {
+      const IndexRange keys = tiling.KeysFrom(first, queries);
+      if (keys.size() == 0) break;
+      scores.Compute(keys, queries, query.get(), key);
+      const ScoreTile<T>& tile = scores.tile();
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        double& of_head = largest[row % tiling.group];
+        for (int64_t i = 0; i < tile.counts[row]; ++i) {
+          const double score =
+              tile.products[row * tile.stride + i] * tile.scale;
+          if (score > of_head) of_head = score;
+        }
+      }
+    }
+  }
+}
+
 template <typename T>
 void RunAttendGradient(const AttentionBlock& block,
                        const AttentionGradients& gradients, int64_t kv_head) {
@@ -525,31 +556,79 @@ AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
   return one;
 }
 
+// The work of Attend in parts: some tiles of queries of a key head of a
+// sequence.
+class Parts {
+ public:
+  explicit Parts(const AttentionBlock& block)
+      : sequences_(block.query.shape()[0]),
+        tiling_(SequenceOf(block, 0)),
+        queries_of_part_(kTilesOfPart * tiling_.tile_queries),
+        of_head_((tiling_.queries + queries_of_part_ - 1) / queries_of_part_) {}
+
+  const Tiling& tiling() const { return tiling_; }
+  int64_t count() const { return sequences_ * tiling_.kv_heads * of_head_; }
+  int64_t SequenceAt(int64_t part) const {
+    return part / of_head_ / tiling_.kv_heads;
+  }
+  int64_t KvHeadAt(int64_t part) const {
+    return part / of_head_ % tiling_.kv_heads;
+  }
+  IndexRange QueriesAt(int64_t part) const {
+    const int64_t begin = part % of_head_ * queries_of_part_;
+    return {begin, std::min(tiling_.queries, begin + queries_of_part_)};
+  }
+
+ private:
+  // Keys and values are converted once per part, if at all.
+  static constexpr int64_t kTilesOfPart = 8;
+
+  const int64_t sequences_;
+  const Tiling tiling_;
+  const int64_t queries_of_part_;
+  const int64_t of_head_;
+};
+
 }  // namespace
 
 void Attend(ThreadPool& pool, const AttentionBlock& block,
             const AttentionState& state) {
-  // The number of tiles in a part; keys and values are converted once per part,
-  // if at all.
-  constexpr int64_t kTilesOfPart = 8;
   if (block.query.element_count() == 0) return;
-  const Tiling tiling(SequenceOf(block, 0));
-  const int64_t queries_of_part = kTilesOfPart * tiling.tile_queries;
-  const int64_t parts =
-      (tiling.queries + queries_of_part - 1) / queries_of_part;
-  const int64_t heads = tiling.kv_heads;
-  pool.Run(block.query.shape()[0] * heads * parts, [&](int64_t i) {
-    const int64_t sequence = i / (heads * parts), head = i / parts % heads;
-    const int64_t begin = i % parts * queries_of_part;
-    const IndexRange queries = {
-        begin, std::min(tiling.queries, begin + queries_of_part)};
+  const Parts parts(block);
+  pool.Run(parts.count(), [&](int64_t i) {
+    const int64_t sequence = parts.SequenceAt(i);
     const AttentionBlock part = SequenceOf(block, sequence);
     const AttentionState part_state = {SequenceOf(state.output, sequence),
                                        SequenceOf(state.log_sum_exp, sequence)};
-    WithFactors(part, tiling, [&]<typename T>(std::type_identity<T>) {
-      RunAttend<T>(part, part_state, head, queries);
+    WithFactors(part, parts.tiling(), [&]<typename T>(std::type_identity<T>) {
+      RunAttend<T>(part, part_state, parts.KvHeadAt(i), parts.QueriesAt(i));
     });
   });
+}
+
+void RaiseMaxScores(ThreadPool& pool, const AttentionBlock& block,
+                    const TensorView& max_scores) {
+  const Parts parts(block);
+  const int64_t group = parts.tiling().group;
+  // By part, and head of its key head.
+  std::vector<double> largest(static_cast<size_t>(parts.count() * group),
+                              -std::numeric_limits<double>::infinity());
+  pool.Run(parts.count(), [&](int64_t i) {
+    const AttentionBlock part = SequenceOf(block, parts.SequenceAt(i));
+    WithFactors(part, parts.tiling(), [&]<typename T>(std::type_identity<T>) {
+      RunMaxScores<T>(part, parts.KvHeadAt(i), parts.QueriesAt(i),
+                      largest.data() + i * group);
+    });
+  });
+  const auto raise = [&]<typename S>(S* scores) {
+    for (int64_t i = 0; i < parts.count() * group; ++i) {
+      S& score = scores[parts.KvHeadAt(i / group) * group + i % group];
+      score = std::max(score, static_cast<S>(largest[static_cast<size_t>(i)]));
+    }
+  };
+  max_scores.dtype() == DType::kF64
+      ? raise(reinterpret_cast<double*>(max_scores.data()))
+      : raise(reinterpret_cast<float*>(max_scores.data()));
 }
 
 void AttendGradient(ThreadPool& pool, const AttentionBlock& block,

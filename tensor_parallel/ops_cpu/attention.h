@@ -1,4 +1,4 @@
-// The operations Attend and AttendGradient of ops/ops.h on the CPU.
+// The operations Attend, AttendGradient and MaxScores of ops/ops.h on the CPU.
 //
 // The algorithm is FlashAttention-2 (Dao, 2023), sections 3.1 and 3.2. It
 // multiplies tiles of queries (of all heads that share a key head) by tiles of
@@ -27,6 +27,8 @@ void Attend(ThreadPool& pool, const AttentionBlock& block,
             const AttentionState& state);
 void AttendGradient(ThreadPool& pool, const AttentionBlock& block,
                     const AttentionGradients& gradients);
+void RaiseMaxScores(ThreadPool& pool, const AttentionBlock& block,
+                    const TensorView& max_scores);
 
 }  // namespace tessera::tensor_parallel::cpu
 

@@ -706,6 +706,10 @@ void Run(CpuBackend& cpu, const op::AttendGradient& call) {
   AttendGradient(*cpu.pool, call.block, call.gradients);
 }
 
+void Run(CpuBackend& cpu, const op::MaxScores& call) {
+  RaiseMaxScores(*cpu.pool, call.block, call.max_scores);
+}
+
 CpuKernelTable MakeKernels() {
   CpuKernelTable table;
   LayerOperations::ForEach([&]<typename Op>(std::type_identity<Op>) {
@@ -722,8 +726,8 @@ CpuKernelTable MakeKernels() {
       [](const CpuBackend&, const auto& call, OperandChecker& check) {
         CheckProduct(call.a, call.b, call.c, check);
       });
-  table.AddCheck<op::Attend>(
-      [](const CpuBackend&, const op::Attend& call, OperandChecker& check) {
+  table.AddCheck<op::Attend, op::MaxScores>(
+      [](const CpuBackend&, const auto& call, OperandChecker& check) {
         CheckHeads(call.block, check);
       });
   table.AddCheck<op::AttendGradient>([](const CpuBackend&,

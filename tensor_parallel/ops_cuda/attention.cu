@@ -1,3 +1,4 @@
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -384,6 +385,54 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+// Raises a number in memory that other blocks raise too.
+template <typename S>
+__device__ void RaiseTo(S value, S* at) {
+  using Bits =
+      std::conditional_t<sizeof(S) == 8, unsigned long long, unsigned int>;
+  Bits* const bits = reinterpret_cast<Bits*>(at);
+  Bits seen = atomicCAS(bits, Bits{0}, Bits{0});  // Reads it.
+  while (value > std::bit_cast<S>(seen)) {
+    const Bits found = atomicCAS(bits, seen, std::bit_cast<Bits>(value));
+    if (found == seen) return;
+    seen = found;
+  }
+}
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(kThreads, 1)
+    MaxScoresKernel(Sizes sizes, Scoring<S> scoring, Operand<const T> query,
+                    Operand<const T> key, S* max_scores) {
+  TESSERA_ATTENTION_TILES(S);
+  const Place place(blockIdx.x, (sizes.queries + kTile - 1) / kTile,
+                    sizes.heads);
+  const int64_t first = place.first;
+  const int64_t rows = Least(kTile, sizes.queries - first);
+  const int64_t seen = sizes.SeenBy(first + rows - 1);
+  const T* const q =
+      query.At(place.sequence, place.head) + first * query.token_stride;
+  const T* const k = key.At(place.sequence, place.head / sizes.group);
+  S largest = kMinusInfinity<S>;
+  for (int64_t at = sizes.HiddenFrom(place.sequence, first); at < seen;
+       at += kTile) {
+    Square<S> scores =
+        Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
+             key.token_stride, Least(kTile, seen - at), sizes.d);
+    MaskScores(sizes, place.sequence, first, at, scoring, scores);
+    for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        const bool counts = FirstRow() + i < rows && scores.at[i][j] > largest;
+        if (counts) largest = scores.at[i][j];
+      }
+    }
+  }
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const S other = __shfl_xor_sync(kAllLanes, largest, distance);
+    if (other > largest) largest = other;
+  }
+  if (threadIdx.x % 32 == 0) RaiseTo(largest, max_scores + place.head);
+}
+
 // Operands of the gradient, which AttentionGradients describes.
 template <typename T, typename S>
 struct GradientOperands {
@@ -594,6 +643,23 @@ absl::Status Attend(KernelStream stream, const AttentionBlock& block,
            stream, SizesOf(block), ScoringOf<S>(block), ReadBy<T>(block.query),
            ReadBy<T>(block.key), ReadBy<T>(block.value),
            WrittenBy<S>(state.output), WrittenBy<S>(state.log_sum_exp));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status RaiseMaxScores(KernelStream stream, const AttentionBlock& block,
+                            const TensorView& max_scores) {
+  if (IsEmpty(block)) return absl::OkStatus();
+  const int64_t blocks = TilesOf(block.query);
+  if (absl::Status status = CheckGrid(blocks, block.query); !status.ok()) {
+    return status;
+  }
+  return ForComputedType(block.query.dtype(), [&]<typename T>(
+                                                  std::type_identity<T>) {
+    using S = StatisticOf<T>;
+    Launch(MaxScoresKernel<T, S>, static_cast<unsigned>(blocks), kThreads, 0,
+           stream, SizesOf(block), ScoringOf<S>(block), ReadBy<T>(block.query),
+           ReadBy<T>(block.key), DataOf<S>(max_scores));
     return absl::OkStatus();
   });
 }

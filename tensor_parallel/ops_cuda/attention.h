@@ -1,6 +1,6 @@
 // Attention kernels without libraries, for f32 and f64, and for bf16 if cuDNN
 // is not used: Attend and AttendGradient of ops/ops.h for any head size and any
-// strides.
+// strides; and MaxScores for all types.
 //
 // Tiles of 64 queries by 64 keys are loaded into shared memory; products are
 // summed in registers, in the type of statistics. Heads that do not fit into
@@ -23,6 +23,9 @@ absl::Status Attend(KernelStream stream, const AttentionBlock& block,
 
 absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
                             const AttentionGradients& gradients);
+
+absl::Status RaiseMaxScores(KernelStream stream, const AttentionBlock& block,
+                            const TensorView& max_scores);
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS
 

@@ -66,6 +66,10 @@ absl::Status Run(CudaBackend& cuda, const op::AttendGradient& call) {
   return AttendGradient(cuda.stream, call.block, call.gradients);
 }
 
+absl::Status Run(CudaBackend& cuda, const op::MaxScores& call) {
+  return RaiseMaxScores(cuda.stream, call.block, call.max_scores);
+}
+
 void CheckRows(const ConstTensorView& a, const ConstTensorView& b,
                const ConstTensorView& c, OperandChecker& check) {
   check.HasSeparateRows("a", a, INT32_MAX)
@@ -98,7 +102,8 @@ void CheckFp8Units(const op::GemmFp8& call, OperandChecker& check) {
 
 CudaKernelTable MakeKernels() {
   CudaKernelTable table;
-  table.Add<op::Gemm, op::GemmFp8, op::Attend, op::AttendGradient>(
+  table.Add<op::Gemm, op::GemmFp8, op::Attend, op::AttendGradient,
+            op::MaxScores>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
   AddCrossEntropyKernels(table);
   AddElementwiseKernels(table);

@@ -333,6 +333,8 @@ absl::Status RunAttention(Ops& ops, Operands& x) {
                                 x.New(x.statistics(), rows).view()};
   // Random values of the state stand for the keys of an earlier block.
   TESSERA_RETURN_IF_ERROR(ops.Run(op::Attend{block, state}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(
+      op::MaxScores{block, x.New(x.statistics(), {queries[2]}).view()}));
   const auto gradient = x.New(queries).view();
   const auto delta = x.New(x.statistics(), rows).view();
   TESSERA_RETURN_IF_ERROR(ops.Run(op::RowDots{state.output, gradient, delta}));

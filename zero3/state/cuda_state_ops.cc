@@ -127,9 +127,18 @@ absl::Status Run(CudaBackend& cuda, const op::OptimizerStep& call) {
   return absl::OkStatus();
 }
 
+absl::Status Run(CudaBackend& cuda, const op::DecodeNf4& call) {
+  LaunchDecodeNf4(
+      cuda.stream, call.codec->name() == "nf4_double", call.encoded.data(),
+      call.dtype,
+      static_cast<int64_t>(call.values.size()) / SizeInBytes(call.dtype),
+      call.values.data());
+  return absl::OkStatus();
+}
+
 absl::Status Run(CudaBackend& cuda, const op::Scale& call) {
   LaunchScale(cuda.stream, call.values.dtype(), call.factor, call.values.data(),
-              call.values.size());
+              call.values.size(), call.copy.dtype(), call.copy.data());
   return absl::OkStatus();
 }
 

@@ -158,8 +158,7 @@ struct Update {
 
 }  // namespace
 
-void ScaleMoments(DType dtype, double factor, std::byte* values,
-                  int64_t count) {
+void ScaleValues(DType dtype, double factor, std::byte* values, int64_t count) {
   WithTypes(dtype, [&]<typename T, typename S>(T, S) {
     S* const moments = As<S>(values);
     for (int64_t i = 0; i < count; ++i) moments[i] *= static_cast<S>(factor);

@@ -38,7 +38,7 @@ struct MatrixElements {
 
 // Moments are f64 for f64 elements, otherwise f32. `columns` and `pool` may be
 // null.
-void ScaleMoments(DType dtype, double factor, std::byte* values, int64_t count);
+void ScaleValues(DType dtype, double factor, std::byte* values, int64_t count);
 void AddSquares(const MatrixElements& elements, double row_weight,
                 std::byte* rows, double column_weight, std::byte* columns,
                 ThreadPool* pool);

@@ -4,18 +4,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/device/staging.h"
 #include "base/status_macros.h"
+#include "zero3/state/state_operations.h"
 
 namespace tessera::zero3 {
 
 bool IsKeptWhole(const StateLayout& layout, const ShardedStateOptions& options,
                  const ModelParameter& parameter) {
   if (options.stage < 3 || parameter.elements == 0) return true;
-  const offload::MemoryTier* const tier = options.ParameterTierOf(parameter.id);
-  // Frozen parameters of a tier that rounds have the same values on every
-  // mesh, whatever the size of a rank's part.
-  if (tier != nullptr && tier == options.frozen_tier) return false;
-  return (layout.ranks() == 1 && tier == nullptr) ||
+  // Encoded parameters have the same values on every mesh, whatever the size of
+  // a rank's part.
+  if (options.IsEncoded(parameter.id)) return false;
+  return (layout.ranks() == 1 &&
+          options.ParameterTierOf(parameter.id) == nullptr) ||
          layout.IsSmall(parameter.id);
 }
 
@@ -54,6 +56,10 @@ absl::Status ModelWeights::Allocate(std::shared_ptr<ShardPrefetch> prefetch) {
       weight.gather = std::make_unique<WeightGather>(
           context_, id, GatherOptions{.quantized = options_.quantized_weights},
           groups_, pool_);
+      if (options_.IsEncoded(id)) {
+        TESSERA_RETURN_IF_ERROR(AllocateEncoded(id));
+        continue;
+      }
       shard = {absl::StrCat(options_.key_prefix, "parameter/", id.value()),
                context_.OwnExtent(id).slot * width, parameter.dtype(),
                options_.ParameterTierOf(id)};
@@ -76,6 +82,83 @@ absl::Status ModelWeights::Allocate(std::shared_ptr<ShardPrefetch> prefetch) {
                                    .prefetch = std::move(prefetch),
                                    .marks_writes = true}));
   return absl::OkStatus();
+}
+
+absl::Status ModelWeights::AllocateEncoded(ParameterId id) {
+  const ModelParameter& parameter = context_.model()[id];
+  const int64_t slot = context_.OwnExtent(id).slot;
+  if (slot == 0) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(
+      const int64_t bytes,
+      options_.frozen_codec->MaxEncodedBytes(parameter.dtype(), slot));
+  TESSERA_ASSIGN_OR_RETURN(
+      weights_[id].encoded,
+      AccountedMemory::Allocate(context_.device, parameter.name(), bytes,
+                                offload::Purpose::kParameters));
+  if (!context_.device.ops->computes()) return absl::OkStatus();
+  const std::vector<std::byte> zeros(
+      static_cast<size_t>(slot * SizeInBytes(parameter.dtype())));
+  return EncodeOnHost(id, zeros);
+}
+
+absl::Status ModelWeights::Decode(ParameterId id, std::span<std::byte> slot) {
+  if (slot.empty()) return absl::OkStatus();
+  return context_.device.ops->Run(
+      op::DecodeNf4{options_.frozen_codec, context_.model()[id].dtype(),
+                    weights_[id].encoded.bytes(), slot});
+}
+
+absl::Status ModelWeights::EncodeOnHost(ParameterId id,
+                                        std::span<const std::byte> slot) {
+  const std::span<std::byte> target = weights_[id].encoded.bytes();
+  std::vector<std::byte> encoded(target.size());
+  TESSERA_RETURN_IF_ERROR(
+      options_.frozen_codec->Encode(context_.model()[id].dtype(), slot, encoded)
+          .status(),
+      Annotate(_, context_.model()[id].name()));
+  StagingPool staging(context_.queue());
+  TESSERA_RETURN_IF_ERROR(staging.Upload(encoded, target));
+  return context_.queue().Synchronize();
+}
+
+absl::Status ModelWeights::Encode(ParameterId id,
+                                  std::span<const std::byte> slot) {
+  if (!context_.device.ops->computes() || slot.empty()) return absl::OkStatus();
+  if (context_.queue().is_immediate()) return EncodeOnHost(id, slot);
+  StagingPool staging(context_.queue());
+  TESSERA_ASSIGN_OR_RETURN(const Download download,
+                           staging.StartDownload(slot));
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const std::byte> values,
+                           download.Wait());
+  return EncodeOnHost(id, values);
+}
+
+absl::StatusOr<offload::TypedSpan> ModelWeights::OpenEncoded(ParameterId id) {
+  Weight& weight = weights_[id];
+  if (weight.opens == 0) {
+    const ModelParameter& parameter = context_.model()[id];
+    TESSERA_ASSIGN_OR_RETURN(
+        weight.decoded,
+        pool_.Take(parameter.name(), context_.OwnExtent(id).slot *
+                                         SizeInBytes(parameter.dtype())));
+    TESSERA_RETURN_IF_ERROR(
+        context_.queue().Wait(weight.decoded.last_use().event));
+    TESSERA_RETURN_IF_ERROR(Decode(id, weight.decoded.bytes()));
+  }
+  ++weight.opens;
+  return OwnSpan(id, weight.decoded.bytes().data());
+}
+
+absl::Status ModelWeights::CloseEncoded(ParameterId id, bool changed) {
+  Weight& weight = weights_[id];
+  weight.is_changed |= changed;
+  if (--weight.opens > 0) return absl::OkStatus();
+  absl::Status status;
+  if (std::exchange(weight.is_changed, false)) {
+    status = Encode(id, weight.decoded.bytes());
+  }
+  pool_.Give(std::exchange(weight.decoded, {}));
+  return status;
 }
 
 absl::Status ModelWeights::At(ParameterId id,
@@ -110,7 +193,15 @@ absl::Status ModelWeights::StartOne(ParameterId id) {
   std::span<std::byte> own;
   weight.has_shard_open = weight.gather->NeedsOwn();
   QueuePoint ready = weight.memory.last_use();
-  if (weight.has_shard_open) {
+  if (weight.has_shard_open && options_.IsEncoded(id)) {
+    // The device's queue decodes the slot.
+    TESSERA_RETURN_IF_ERROR(context_.queue().Wait(ready.event));
+    const std::span<std::byte> slot =
+        weight.gather->SlotIn(weight.memory.bytes());
+    TESSERA_RETURN_IF_ERROR(At(id, Decode(id, slot)));
+    TESSERA_ASSIGN_OR_RETURN(ready, context_.device.Mark());
+    own = slot;
+  } else if (weight.has_shard_open) {
     // The device's queue encodes the slot.
     const auto access = options_.quantized_weights ? ShardAccess::kUpdate
                                                    : ShardAccess::kElsewhere;
@@ -194,12 +285,14 @@ absl::StatusOr<offload::TypedSpan> ModelWeights::OpenOwn(ParameterId id) {
     Weight& weight = weights_[id];
     return OwnSpan(id, weight.gather->SlotIn(weight.memory.bytes()).data());
   }
+  if (options_.IsEncoded(id)) return OpenEncoded(id);
   TESSERA_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
                            shards_->Open(IndexOf(id)));
   return OwnSpan(id, bytes.data());
 }
 
 absl::Status ModelWeights::CloseOwn(ParameterId id, bool changed) {
+  if (options_.IsEncoded(id)) return CloseEncoded(id, changed);
   if (!weights_[id].is_whole) return shards_->Close(IndexOf(id), changed);
   if (!changed) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(weights_[id].written, context_.device.Mark());

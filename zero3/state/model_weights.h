@@ -39,6 +39,8 @@ bool IsKeptWhole(const StateLayout& layout, const ShardedStateOptions& options,
 // A window is a list of parameters that are used together, such as those of a
 // layer. Windows may overlap in time and share parameters (a tied embedding): a
 // sharded parameter is kept until the last window that contains it is released.
+// The own elements of an encoded parameter (ShardedStateOptions::frozen_codec)
+// are decoded into the gathered memory, and encoded again when they change.
 // Parameters that every rank keeps whole are never released; Publish
 // all-gathers their changed elements, and Wait waits for that. All ranks must
 // start the same windows in the same order; otherwise they get an error
@@ -107,6 +109,11 @@ class ModelWeights {
     // If it is sharded.
     int64_t windows = 0;  // Windows that were started and not released.
     bool has_shard_open = false;
+    // If it is encoded: the own slot, and its values while it is open.
+    AccountedMemory encoded;
+    AccountedMemory decoded;
+    int64_t opens = 0;
+    bool is_changed = false;
   };
 
   ModelWeights(const StateContext& context, const ShardedStateOptions& options,
@@ -114,6 +121,13 @@ class ModelWeights {
 
   absl::Status Allocate(std::shared_ptr<ShardPrefetch> prefetch);
   absl::Status StartOne(ParameterId id);
+  // Encoded parameters. Decode enqueues; Encode waits for the device.
+  absl::Status AllocateEncoded(ParameterId id);
+  absl::Status Decode(ParameterId id, std::span<std::byte> slot);
+  absl::Status Encode(ParameterId id, std::span<const std::byte> slot);
+  absl::Status EncodeOnHost(ParameterId id, std::span<const std::byte> slot);
+  absl::StatusOr<offload::TypedSpan> OpenEncoded(ParameterId id);
+  absl::Status CloseEncoded(ParameterId id, bool changed);
   absl::Status WaitOne(ParameterId id);
   absl::Status AwaitPublications();
   absl::Status StartPublications();

@@ -205,7 +205,8 @@ absl::Status OptimizerShard::Settle() {
 }
 
 absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
-                                  MatrixUpdates* matrices) {
+                                  MatrixUpdates* matrices,
+                                  std::span<const ElementScale> factors) {
   for (size_t i = 0; i < elementwise_; ++i) {
     if (options_.overlap && i + 1 < elementwise_) Announce(owned_[i + 1]);
     TESSERA_RETURN_IF_ERROR(StepOne(step, scale, owned_[i]));
@@ -215,7 +216,48 @@ absl::Status OptimizerShard::Step(int64_t step, const offload::StepScale& scale,
     MatrixShards shards(*this, step, scale);
     TESSERA_RETURN_IF_ERROR(matrices->Run(shards));
   }
+  while (!factors.empty()) {
+    const auto end = std::find_if(
+        factors.begin(), factors.end(),
+        [&](const auto& factor) { return factor.id != factors[0].id; });
+    const auto count = static_cast<size_t>(end - factors.begin());
+    TESSERA_RETURN_IF_ERROR(ScaleElements(factors.first(count)));
+    factors = factors.subspan(count);
+  }
   return Settle();
+}
+
+absl::Status OptimizerShard::ScaleElements(
+    std::span<const ElementScale> factors) {
+  const ParameterId id = factors[0].id;
+  const Extent extent = context_.OwnExtent(id);
+  const auto begin_of = [&](const ElementScale& factor) {
+    return std::max(factor.begin, extent.begin);
+  };
+  const auto end_of = [&](const ElementScale& factor) {
+    return std::min(factor.end, extent.end);
+  };
+  if (std::none_of(factors.begin(), factors.end(), [&](const auto& factor) {
+        return begin_of(factor) < end_of(factor);
+      })) {
+    return absl::OkStatus();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const offload::ParameterRange weights,
+                           OpenWeights(id, "scale weights"));
+  for (const ElementScale& factor : factors) {
+    const int64_t first = begin_of(factor) - extent.begin;
+    const int64_t count = end_of(factor) - begin_of(factor);
+    if (count <= 0) continue;
+    const auto part = [&](const offload::TypedSpan& whole) {
+      return whole.empty()
+                 ? whole
+                 : offload::TypedSpan(whole.At(first), whole.dtype(), count);
+    };
+    TESSERA_RETURN_IF_ERROR(ops().Run(
+        op::Scale{factor.factor, part(weights.parameter), part(weights.copy)}));
+  }
+  TESSERA_RETURN_IF_ERROR(Close(StatePart::kMaster, id, /*changed=*/true));
+  return CloseValue(id);
 }
 
 void OptimizerShard::Announce(ParameterId id) {

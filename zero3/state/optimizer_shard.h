@@ -41,6 +41,14 @@ inline constexpr StatePart kOptimizerParts[] = {
 
 class OptimizerShard;
 
+// A factor on elements [begin, end) of a trained parameter.
+struct ElementScale {
+  ParameterId id;
+  int64_t begin = 0;
+  int64_t end = 0;
+  double factor = 1;
+};
+
 // The elements of orthogonalized parameters that a rank owns, in one step of
 // Muon (K. Jordan et al., "Muon: an optimizer for hidden layers", 2024; J. Liu
 // et al., "Muon is scalable for LLM training", arXiv 2502.16982). With gradient
@@ -191,11 +199,13 @@ class OptimizerShard {
                                     const Event& known);
   absl::Status CancelSpeculation();
   // Executes step number `step` on all trainable elements of this rank, with
-  // `matrices` for the orthogonalized parameters. Precondition: the gradients
-  // are finished. After an error some parameters may have been updated. The
-  // host waits for its downloads.
+  // `matrices` for the orthogonalized parameters. Then applies `factors`, in
+  // which the entries of a parameter are adjacent, to the new weights and their
+  // copies. Precondition: the gradients are finished. After an error some
+  // parameters may have been updated. The host waits for its downloads.
   absl::Status Step(int64_t step, const offload::StepScale& scale,
-                    MatrixUpdates* matrices = nullptr);
+                    MatrixUpdates* matrices = nullptr,
+                    std::span<const ElementScale> factors = {});
 
   // The whole slot of one part of a parameter's state, valid until Close; empty
   // if this rank has no slot.
@@ -258,6 +268,8 @@ class OptimizerShard {
                                                       std::string_view why);
   absl::StatusOr<offload::MomentSpan> OpenMoment(StatePart part,
                                                  ParameterId id);
+  // Applies factors of one parameter.
+  absl::Status ScaleElements(std::span<const ElementScale> factors);
   absl::Status CloseRange(ParameterId id);
   absl::Status CloseValue(ParameterId id);
   Group& GroupOf(ParameterId id) { return groups_[group_of_[id]]; }

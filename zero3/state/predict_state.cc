@@ -54,7 +54,7 @@ absl::StatusOr<offload::Usage> PredictState(const ModelParameters& model,
         "the model has no parameters; add those of at least one layer");
   }
   if (options.parameter_tier != nullptr || options.gradient_tier != nullptr ||
-      options.optimizer_tier != nullptr || options.frozen_tier != nullptr) {
+      options.optimizer_tier != nullptr) {
     return absl::InvalidArgumentError(
         "the options have tiers, and only a rank's own memory is predicted; "
         "leave the tiers out");

@@ -22,7 +22,7 @@ absl::StatusOr<StateContext> SeatOf(const ModelParameters& model,
       .kind = options.layout,
       .ranks = is_partitioned ? shard.size() : 1,
       .alignment = std::lcm(
-          options.frozen_tier == nullptr
+          options.frozen_codec == nullptr
               ? options.alignment
               : std::lcm(options.alignment, int64_t{offload::kNf4Block}),
           std::max<int64_t>(options.moments.block, 1)),
@@ -281,8 +281,34 @@ absl::StatusOr<offload::GradientStatistics> ShardedState::MeasureGradients() {
   return all;
 }
 
+absl::Status ShardedState::CheckFactors(
+    std::span<const ElementScale> factors) const {
+  const ModelParameters& model = layout().model();
+  for (const ElementScale& factor : factors) {
+    if (factor.id.value() < 0 || factor.id.value() >= model.count()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a factor on parameter ", factor.id.value(),
+                       "; give one of the ", model.count(), " parameters"));
+    }
+    const ModelParameter& parameter = model[factor.id];
+    if (parameter.trainable() && factor.begin >= 0 &&
+        factor.begin <= factor.end && factor.end <= parameter.elements) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a factor on elements ", factor.begin, " to ", factor.end, " of \"",
+        parameter.name(), "\", which ",
+        parameter.trainable()
+            ? absl::StrCat("has ", parameter.elements, "; give a range of them")
+            : "is frozen; give a trained parameter"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<UpdateReport> ShardedState::StepMeasured(
-    const offload::GradientStatistics& of_model, MatrixUpdates* matrices) {
+    const offload::GradientStatistics& of_model, MatrixUpdates* matrices,
+    std::span<const ElementScale> factors) {
+  TESSERA_RETURN_IF_ERROR(CheckFactors(factors));
   if (!measured_) {
     return absl::FailedPreconditionError(
         "StepMeasured of gradients that were not measured; call Measure first");
@@ -295,13 +321,15 @@ absl::StatusOr<UpdateReport> ShardedState::StepMeasured(
             : "a step with MatrixUpdates, which only Muon, Shampoo and "
               "Adafactor take; give none");
   }
-  absl::StatusOr<UpdateReport> report = UpdateWeights(of_model, matrices);
+  absl::StatusOr<UpdateReport> report =
+      UpdateWeights(of_model, matrices, factors);
   TESSERA_RETURN_IF_ERROR(AbortOnError(report.status()));
   return report;
 }
 
 absl::StatusOr<UpdateReport> ShardedState::UpdateWeights(
-    const offload::GradientStatistics& of_model, MatrixUpdates* matrices) {
+    const offload::GradientStatistics& of_model, MatrixUpdates* matrices,
+    std::span<const ElementScale> factors) {
   UpdateReport report = *std::exchange(measured_, std::nullopt);
   report.skipped = !of_model.IsFinite();
   report.gradient_norm = of_model.Norm() / report.loss_scale;
@@ -314,7 +342,7 @@ absl::StatusOr<UpdateReport> ShardedState::UpdateWeights(
     TESSERA_RETURN_IF_ERROR(optimizer_->Step(
         steps_ + 1,
         {.unscale = 1 / report.loss_scale, .clip_factor = report.clip_factor},
-        matrices));
+        matrices, factors));
     ++steps_;
     TESSERA_RETURN_IF_ERROR(weights_->Publish());
   }

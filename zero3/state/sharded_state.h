@@ -161,11 +161,13 @@ class ShardedState {
   // (parameters that are sharded over different groups): call Measure on each,
   // add up the results, and call StepMeasured on each with the sum. All are
   // clipped by one norm and skipped together. Measure is a collective too;
-  // errors as Step.
+  // errors as Step. StepMeasured applies `factors`, in which the entries of a
+  // parameter are adjacent, to the new weights, unless the step is skipped.
   absl::StatusOr<offload::GradientStatistics> Measure();
   absl::StatusOr<UpdateReport> StepMeasured(
       const offload::GradientStatistics& of_model,
-      MatrixUpdates* matrices = nullptr);
+      MatrixUpdates* matrices = nullptr,
+      std::span<const ElementScale> factors = {});
 
   // Brackets an evaluation, between steps and on every rank: weights may be
   // gathered, used and released, but no gradients computed. Later steps have
@@ -192,6 +194,7 @@ class ShardedState {
 
   absl::Status CreateParts();
   absl::Status CheckIds(std::span<const ParameterId> window) const;
+  absl::Status CheckFactors(std::span<const ElementScale> factors) const;
   // If `status` is an error other than FailedPrecondition, aborts the groups,
   // so that no rank waits for this one. Returns `status`.
   absl::Status AbortOnError(absl::Status status);
@@ -200,7 +203,8 @@ class ShardedState {
   absl::StatusOr<ShardTraffic> EndStepOfTiers();
   absl::StatusOr<offload::GradientStatistics> MeasureGradients();
   absl::StatusOr<UpdateReport> UpdateWeights(
-      const offload::GradientStatistics& of_model, MatrixUpdates* matrices);
+      const offload::GradientStatistics& of_model, MatrixUpdates* matrices,
+      std::span<const ElementScale> factors);
 
   const StateContext context_;
   const ShardedStateOptions options_;

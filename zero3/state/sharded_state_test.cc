@@ -4,12 +4,16 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "base/tensor/copy.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -591,6 +595,60 @@ TEST(ShardedStateTest, WholeParametersAndGradientsAreOfTwoWindows) {
   }
 }
 
+// Factors that are invalid have no side effects; valid ones scale a range, of
+// which each of two ranks owns a part, and its 16-bit copy.
+TEST(ShardedStateTest, FactorsScaleElementsAfterTheStep) {
+  for (const int stage : {0, 1, 2, 3}) {
+    ToyOptions options = Options(stage, 1);
+    const auto run = [&](collectives::Communicator& world,
+                         std::span<const ElementScale> factors)
+        -> absl::StatusOr<std::vector<double>> {
+      TESSERA_ASSIGN_OR_RETURN(
+          auto state, ShardedState::Create(testing::ToyModel(DType::kBF16),
+                                           options.state, {.shard = &world}));
+      TESSERA_RETURN_IF_ERROR(
+          state->Fill([](const ModelParameter&, int64_t, TensorView elements) {
+            return tessera::Fill(elements, 3.0);
+          }));
+      TESSERA_RETURN_IF_ERROR(
+          testing::RunPart(*state, 0, world.rank().value(), /*reduce=*/true));
+      TESSERA_ASSIGN_OR_RETURN(const auto all, state->Measure());
+      for (const ModelParameter& parameter : state->layout().model().all()) {
+        const int64_t end =
+            parameter.elements + (parameter.trainable() ? 1 : 0);
+        const ElementScale invalid = {parameter.id, 0, end, 2};
+        EXPECT_THAT(
+            state->StepMeasured(all, nullptr, {&invalid, 1}),
+            StatusIs(absl::StatusCode::kInvalidArgument,
+                     HasSubstr(parameter.trainable() ? "give a range of them"
+                                                     : "is frozen")));
+      }
+      TESSERA_RETURN_IF_ERROR(
+          state->StepMeasured(all, nullptr, factors).status());
+      TESSERA_ASSIGN_OR_RETURN(const auto values, testing::ReadValues(*state));
+      return values[0];
+    };
+    EXPECT_THAT(
+        collectives::RunRanks(
+            2,
+            [&](collectives::Communicator& world) -> absl::Status {
+              TESSERA_ASSIGN_OR_RETURN(const auto plain, run(world, {}));
+              const auto size = static_cast<int64_t>(plain.size());
+              const ElementScale factors[] = {
+                  {ParameterId(0), 1, size - 1, 0.5},
+                  {ParameterId(0), 0, 1, 2}};
+              TESSERA_ASSIGN_OR_RETURN(const auto scaled, run(world, factors));
+              for (int64_t i = 0; i < size; ++i) {
+                const double factor = i == 0 ? 2 : i < size - 1 ? 0.5 : 1;
+                const auto at = static_cast<size_t>(i);
+                EXPECT_EQ(scaled[at], plain[at] * factor) << i;
+              }
+              return absl::OkStatus();
+            }),
+        ::testing::Each(IsOk()));
+  }
+}
+
 TEST(ShardedStateTest, OwnGradientsCanBeChangedBeforeTheStep) {
   for (const int stage : {0, 1, 2, 3}) {
     ToyOptions options = Options(stage, 1);
@@ -676,6 +734,35 @@ TEST(ShardedStateTest, RefusesInvalidTiers) {
                 o.gradient_tier = &tier;
               }),
               IsInvalid("use stage 2 or 3"));
+}
+
+TEST(ShardedStateTest, RefusesInvalidEncodingsOfFrozenParameters) {
+  const auto nf4 = *offload::CreateCodec("nf4");
+  const auto int8 = *offload::CreateCodec("int8");
+  const ModelParameters model = testing::ToyModel(DType::kF32);
+  const auto marked = [&](std::string_view name) {
+    std::vector<bool> is_encoded;
+    for (const ModelParameter& parameter : model.all()) {
+      is_encoded.push_back(parameter.name() == name);
+    }
+    return is_encoded;
+  };
+  const auto check = [&](const offload::Codec& codec, int stage,
+                         std::vector<bool> is_encoded) {
+    ShardedStateOptions options;
+    options.stage = stage;
+    options.frozen_codec = &codec;
+    options.is_encoded = std::move(is_encoded);
+    return CheckOptions(options, model);
+  };
+  EXPECT_THAT(check(*nf4, 3, marked("frozen")), IsOk());
+  EXPECT_THAT(check(*int8, 3, marked("frozen")),
+              IsInvalid("frozen_codec is int8; give nf4 or nf4_double"));
+  EXPECT_THAT(check(*nf4, 2, marked("frozen")),
+              IsInvalid("encoded frozen parameters at stage 2"));
+  EXPECT_THAT(check(*nf4, 3, {true}), IsInvalid("is_encoded has 1 entries"));
+  EXPECT_THAT(check(*nf4, 3, marked("head")),
+              IsInvalid("\"head\" is trained, and frozen_codec is for frozen"));
 }
 
 TEST(ShardedStateTest, RefusesZeroPlusPlusBelowItsStage) {

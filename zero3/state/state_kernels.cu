@@ -10,6 +10,7 @@
 #include "base/cuda/kernel.h"
 #include "base/dtype/dtype.h"
 #include "base/dtype/small_float.h"
+#include "offload/codec/block_kernels.h"
 #include "zero3/state/state_kernels.h"
 
 namespace tessera::zero3::TESSERA_KERNELS {
@@ -174,6 +175,73 @@ __global__ void __launch_bounds__(kThreads)
   EncodeFour(place, sum, encoded);
 }
 
+// The parts of an encoding of NF4 (offload/codec/lossy_codec.cc): after the
+// header the scale of each block of 64 elements, or a mean and a step for each
+// 256 blocks and a code for each block; then 4 bits for each element. Byte j of
+// a block has the codes of its elements j and j + 32.
+struct Nf4Encoding {
+  Nf4Encoding(bool is_double, const std::byte* encoded, int64_t elements)
+      : is_double(is_double),
+        blocks((elements + kNf4Elements - 1) / kNf4Elements),
+        scales(encoded + offload::kCodecHeaderBytes) {
+    for (int i = 0; i < 16; ++i) levels[i] = offload::kNf4Levels[i];
+    const int64_t groups = (blocks + kNf4Group - 1) / kNf4Group;
+    scale_codes = reinterpret_cast<const int8_t*>(scales + 8 * groups);
+    codes = reinterpret_cast<const uint8_t*>(
+        is_double ? scales + 8 * groups + blocks : scales + 4 * blocks);
+  }
+
+  __device__ float ScaleOf(int64_t block) const {
+    const auto* const floats = reinterpret_cast<const float*>(scales);
+    if (!is_double) return floats[block];
+    const double mean = floats[block / kNf4Group * 2];
+    const double step = floats[block / kNf4Group * 2 + 1];
+    const double scale = mean + step * static_cast<double>(scale_codes[block]);
+    const double most = std::numeric_limits<float>::max();
+    return static_cast<float>(scale < 0 ? 0 : scale < most ? scale : most);
+  }
+
+  static constexpr int64_t kNf4Elements = offload::kNf4Block;
+  static constexpr int64_t kNf4Group = offload::kScalesOfGroup;
+
+  bool is_double;
+  int64_t blocks;
+  const std::byte* scales;
+  const int8_t* scale_codes;
+  const uint8_t* codes;
+  float levels[16];
+};
+
+// Finite values stay finite.
+template <typename T>
+__device__ T Saturated(float x) {
+  if constexpr (std::is_same_v<T, BF16> || std::is_same_v<T, F16>) {
+    const float most = std::is_same_v<T, F16>
+                           ? 65504.0f
+                           : std::bit_cast<float>(uint32_t{0x7f7f0000});
+    return Narrowed<T>(x < -most ? -most : x < most ? x : most);
+  } else {
+    return x;
+  }
+}
+
+// A thread for each byte of codes.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    DecodeNf4Kernel(const Nf4Encoding encoding, int64_t elements, T* values) {
+  constexpr int64_t kHalf = Nf4Encoding::kNf4Elements / 2;
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t block = i / kHalf;
+  const int64_t low = block * Nf4Encoding::kNf4Elements + i % kHalf;
+  if (low >= elements) return;
+  const float scale = encoding.ScaleOf(block);
+  const int both = encoding.codes[i];
+  values[low] = Saturated<T>(encoding.levels[both & 15] * scale);
+  const int64_t high = low + kHalf;
+  if (high >= elements) return;
+  values[high] = Saturated<T>(encoding.levels[both >> 4] * scale);
+}
+
 // Elements of a matrix, in the types of a kernel.
 template <typename T, typename S>
 struct Elements {
@@ -293,11 +361,13 @@ __global__ void __launch_bounds__(kThreads)
   update[i] = elements.At(i) / std::sqrt(moment) * factor;
 }
 
-template <typename S>
+template <typename S, typename T>
 __global__ void __launch_bounds__(kThreads)
-    ScaleKernel(S factor, S* values, int64_t count) {
+    ScaleKernel(S factor, S* values, int64_t count, T* copy) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < count) values[i] = values[i] * factor;
+  if (i >= count) return;
+  values[i] = values[i] * factor;
+  if (copy != nullptr) copy[i] = Narrowed<T>(Canonical(values[i]));
 }
 
 struct Shape {
@@ -346,12 +416,28 @@ unsigned BlocksFor(int64_t threads) {
 
 static_assert(kLanes == kWarp);
 
-void LaunchScale(KernelStream stream, DType dtype, double factor,
-                 std::byte* values, int64_t count) {
+void LaunchDecodeNf4(KernelStream stream, bool is_double,
+                     const std::byte* encoded, DType dtype, int64_t elements,
+                     std::byte* values) {
+  const Nf4Encoding encoding(is_double, encoded, elements);
   WithMoments(dtype, [&]<typename T, typename S>(T, S) {
-    Launch(ScaleKernel<S>, BlocksFor(count), kThreads, 0, stream,
-           static_cast<S>(factor), reinterpret_cast<S*>(values), count);
+    Launch(DecodeNf4Kernel<T>,
+           BlocksFor(encoding.blocks * Nf4Encoding::kNf4Elements / 2), kThreads,
+           0, stream, encoding, elements, reinterpret_cast<T*>(values));
   });
+}
+
+void LaunchScale(KernelStream stream, DType dtype, double factor,
+                 std::byte* values, int64_t count, DType copy_dtype,
+                 std::byte* copy) {
+  const auto launch = [&]<typename S, typename T>(S, T) {
+    Launch(ScaleKernel<S, T>, BlocksFor(count), kThreads, 0, stream,
+           static_cast<S>(factor), reinterpret_cast<S*>(values), count,
+           reinterpret_cast<T*>(copy));
+  };
+  if (dtype == DType::kF64) return launch(double(), double());
+  WithType(copy == nullptr ? DType::kF32 : copy_dtype,
+           [&]<typename T>(T) { launch(float(), T()); });
 }
 
 int64_t GroupSums(const MatrixElements& elements) {

@@ -1,6 +1,7 @@
-// The CUDA kernels of CudaStateOps: sums of gradients, int8 blocks and factored
-// moments, with the same bits as Combine (collectives/reduction), int8_blocks.h
-// and factored_moments.h. All are memory-bound.
+// The CUDA kernels of CudaStateOps: sums of gradients, int8 blocks, NF4 and
+// factored moments, with the same bits as Combine (collectives/reduction),
+// int8_blocks.h, the codecs of offload/codec and factored_moments.h. All are
+// memory-bound.
 #ifndef TESSERA_ZERO3_STATE_STATE_KERNELS_H_
 #define TESSERA_ZERO3_STATE_STATE_KERNELS_H_
 
@@ -34,9 +35,17 @@ void LaunchSumInt8(KernelStream stream, const Int8Sources& sources,
 void LaunchSumInt8Encoded(KernelStream stream, const Int8Sources& sources,
                           int64_t elements, std::byte* encoded);
 
+// Decodes an encoding of the codec "nf4", or "nf4_double" if `is_double`, of
+// `elements` values.
+void LaunchDecodeNf4(KernelStream stream, bool is_double,
+                     const std::byte* encoded, DType dtype, int64_t elements,
+                     std::byte* values);
+
 // The functions of factored_moments.h.
+// A null copy is not written.
 void LaunchScale(KernelStream stream, DType dtype, double factor,
-                 std::byte* values, int64_t count);
+                 std::byte* values, int64_t count, DType copy_dtype,
+                 std::byte* copy);
 // `sums` has room for GroupSums(elements) numbers; unused without columns.
 int64_t GroupSums(const MatrixElements& elements);
 void LaunchSumSquares(KernelStream stream, const MatrixElements& elements,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/dtype/convert.h"
 #include "collectives/reduction/combine.h"
 #include "collectives/reduction/reduction.h"
 #include "offload/optimizer/gradient_statistics.h"
@@ -134,6 +135,31 @@ void SumInt8Encoded::MoveTo(const DeviceAddresses& at) {
   encoded = at(encoded);
 }
 
+absl::Status DecodeNf4::Check(OperandChecker& check) const {
+  check.Accesses(ReadsFrom(encoded)).Accesses(WritesTo(values));
+  if (codec == nullptr ||
+      (codec->name() != "nf4" && codec->name() != "nf4_double")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the codec is ", codec == nullptr ? "missing" : codec->name(),
+        "; give nf4 or nf4_double"));
+  }
+  const int64_t width = SizeInBytes(dtype);
+  const auto bytes = static_cast<int64_t>(values.size());
+  TESSERA_ASSIGN_OR_RETURN(const int64_t wanted,
+                           codec->MaxEncodedBytes(dtype, bytes / width));
+  if (static_cast<int64_t>(encoded.size()) == wanted && bytes % width == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(encoded.size(), " bytes of ", codec->name(), " for ", bytes,
+                   " bytes of ", DTypeName(dtype), "; give ", wanted));
+}
+
+void DecodeNf4::MoveTo(const DeviceAddresses& at) {
+  encoded = at(encoded);
+  values = at(values);
+}
+
 absl::Status Measure::Check(OperandChecker& check) const {
   check.Accesses(Reads(gradient.data(), gradient.size_in_bytes()))
       .Accesses(WritesTo(result));
@@ -172,14 +198,28 @@ void OptimizerStep::MoveTo(const DeviceAddresses& at) {
 
 absl::Status Scale::Check(OperandChecker& check) const {
   check.Accesses(Writes(values.data(), values.size_in_bytes()));
-  return values.dtype() == DType::kF32 || values.dtype() == DType::kF64
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(
-                   absl::StrCat("a scale of ", DTypeName(values.dtype()),
-                                "; give f32 or f64"));
+  if (values.dtype() != DType::kF32 && values.dtype() != DType::kF64) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a scale of ", DTypeName(values.dtype()), "; give f32 or f64"));
+  }
+  if (copy.empty()) return absl::OkStatus();
+  check.Accesses(Writes(copy.data(), copy.size_in_bytes()));
+  const bool is_half =
+      copy.dtype() == DType::kBF16 || copy.dtype() == DType::kF16;
+  if (is_half && values.dtype() == DType::kF32 &&
+      copy.size() == values.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a copy of ", copy.size(), " ", DTypeName(copy.dtype()),
+                   " of ", values.size(), " scaled ", DTypeName(values.dtype()),
+                   "; give as many bf16 or f16 for f32"));
 }
 
-void Scale::MoveTo(const DeviceAddresses& at) { values = At(at, values); }
+void Scale::MoveTo(const DeviceAddresses& at) {
+  values = At(at, values);
+  copy = At(at, copy);
+}
 
 absl::Status SumSquares::Check(OperandChecker& check) const {
   check.Accesses(Reads(values.data(), values.size_in_bytes()))
@@ -265,6 +305,10 @@ absl::Status Run(const op::SumInt8Encoded& call) {
   return SumInt8Encoded(call.sources, call.elements, call.encoded);
 }
 
+absl::Status Run(const op::DecodeNf4& call) {
+  return call.codec->Decode(call.dtype, call.encoded, call.values);
+}
+
 absl::Status Run(const op::Measure& call) {
   TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics statistics,
                            offload::MeasureGradient(call.gradient));
@@ -278,9 +322,14 @@ absl::Status Run(const op::OptimizerStep& call) {
 }
 
 absl::Status Run(const op::Scale& call) {
-  ScaleMoments(call.values.dtype(), call.factor, call.values.data(),
-               call.values.size());
-  return absl::OkStatus();
+  ScaleValues(call.values.dtype(), call.factor, call.values.data(),
+              call.values.size());
+  if (call.copy.empty()) return absl::OkStatus();
+  const auto bytes = [](const offload::TypedSpan& span) {
+    return std::span(span.data(), static_cast<size_t>(span.size_in_bytes()));
+  };
+  return Convert(call.values.dtype(), bytes(call.values), call.copy.dtype(),
+                 bytes(call.copy));
 }
 
 absl::Status Run(const op::SumSquares& call) {

@@ -1,7 +1,7 @@
 // StateOps: the operations on bytes of model state: zero, copy, sums of
-// gradients, their norm, the optimizer step, factored second moments, and int8
-// messages. They are enqueued; the rest of ShardedState never accesses memory
-// itself.
+// gradients, their norm, the optimizer step, factored second moments, int8
+// messages, and weights in NF4. They are enqueued; the rest of ShardedState
+// never accesses memory itself.
 //
 //   options.ops = DryStateOps();      // A dry run: no byte is touched.
 //
@@ -36,6 +36,7 @@
 #include "base/dtype/dtype.h"
 #include "base/os/thread_pool.h"
 #include "base/status_macros.h"
+#include "offload/codec/codec.h"
 #include "offload/optimizer/elementwise_optimizer.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/optimizer/step_runner.h"
@@ -97,6 +98,20 @@ struct SumInt8Encoded {
   void MoveTo(const DeviceAddresses& at);
 };
 
+// Codec::Decode of NF4 weights: `values`, of type `dtype`, become those that
+// `codec` ("nf4" or "nf4_double") encoded in `encoded`, all of its bytes.
+struct DecodeNf4 {
+  static constexpr std::string_view kName = "decode nf4";
+  const offload::Codec* codec = nullptr;
+  DType dtype = DType::kF32;
+  std::span<const std::byte> encoded;
+  std::span<std::byte> values;
+
+  bool IsEmpty() const { return values.empty(); }
+  absl::Status Check(OperandChecker& check) const;
+  void MoveTo(const DeviceAddresses& at);
+};
+
 // Writes the statistics of `gradient` to the device memory `result`, which has
 // the size and alignment of a GradientStatistics.
 struct Measure {
@@ -122,11 +137,13 @@ struct OptimizerStep {
   void MoveTo(const DeviceAddresses& at);
 };
 
-// values *= factor, for f32 or f64.
+// values *= factor, for f32 or f64. `copy`, unless it is empty, becomes the
+// values, rounded to the nearest of its type.
 struct Scale {
-  static constexpr std::string_view kName = "scale of moments";
+  static constexpr std::string_view kName = "scale of values";
   double factor = 1;
   offload::TypedSpan values;
+  offload::TypedSpan copy = {};
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;
@@ -202,8 +219,8 @@ MatrixElements ElementsOf(const Operation& call) {
 
 using StateOperations =
     OperationList<op::Add, op::EncodeInt8, op::SumInt8, op::SumInt8Encoded,
-                  op::Measure, op::OptimizerStep, op::Scale, op::SumSquares,
-                  op::DivideByMean, op::FactoredUpdate>;
+                  op::DecodeNf4, op::Measure, op::OptimizerStep, op::Scale,
+                  op::SumSquares, op::DivideByMean, op::FactoredUpdate>;
 
 // computes() is false if memory has no contents: then initial values are not
 // computed.

@@ -56,7 +56,7 @@ class OptionCheck {
   void CheckZeroPlusPlus();
   void CheckTiers();
   // State without another copy requires a lossless tier.
-  void CheckFrozenTier();
+  void CheckFrozenCodec();
   void CheckTiersAreLossless();
 
   const ShardedStateOptions& options_;
@@ -189,7 +189,7 @@ void OptionCheck::CheckTiers() {
   Require(options_.parameter_tier == nullptr || options_.stage == 3,
           "parameters in a tier at stage ", options_.stage,
           ": below stage 3 every rank computes with all of them; use stage 3");
-  CheckFrozenTier();
+  CheckFrozenCodec();
   Require(options_.gradient_tier == nullptr || options_.stage >= 2,
           "gradients in a tier at stage ", options_.stage,
           ": below stage 2 every rank has all of them; use stage 2 or 3");
@@ -204,20 +204,23 @@ void OptionCheck::CheckTiers() {
           "HostTier");
 }
 
-void OptionCheck::CheckFrozenTier() {
-  if (options_.frozen_tier == nullptr) return;
-  Require(options_.stage == 3, "frozen parameters in a tier at stage ",
+void OptionCheck::CheckFrozenCodec() {
+  const offload::Codec* const codec = options_.frozen_codec;
+  if (codec == nullptr) return;
+  Require(codec->name() == "nf4" || codec->name() == "nf4_double",
+          "frozen_codec is ", codec->name(), "; give nf4 or nf4_double");
+  Require(options_.stage == 3, "encoded frozen parameters at stage ",
           options_.stage,
           ": below stage 3 every rank computes with all of them; use stage 3");
-  const std::vector<bool>& marked = options_.in_frozen_tier;
+  const std::vector<bool>& marked = options_.is_encoded;
   if (static_cast<int64_t>(marked.size()) != model_.count()) {
-    return Require(false, "in_frozen_tier has ", marked.size(),
+    return Require(false, "is_encoded has ", marked.size(),
                    " entries; the model has ", model_.count(), " parameters");
   }
   for (const ModelParameter& parameter : model_.all()) {
     Require(!marked[IndexOf(parameter.id)] || !parameter.trainable(),
             "parameter \"", parameter.name(),
-            "\" is trained, and frozen_tier is for frozen ones");
+            "\" is trained, and frozen_codec is for frozen ones");
   }
 }
 

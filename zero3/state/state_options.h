@@ -12,6 +12,7 @@
 #include "base/device/device.h"
 #include "base/device/host_device.h"
 #include "base/dtype/dtype.h"
+#include "offload/codec/codec.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/lion.h"
 #include "offload/optimizer/sgd.h"
@@ -71,7 +72,7 @@ struct ShardedStateOptions {
   int stage = 3;
   LayoutKind layout = LayoutKind::kChunks;
   // Slots are multiples of this number of elements and of the block sizes of
-  // the moments and, with frozen_tier, of NF4.
+  // the moments and, with frozen_codec, of NF4.
   int64_t alignment = 1;
   // Stage 3: parameters with fewer elements stay whole on every rank.
   int64_t persistence_threshold = 0;
@@ -134,11 +135,13 @@ struct ShardedStateOptions {
   offload::MemoryTier* parameter_tier = nullptr;
   offload::MemoryTier* gradient_tier = nullptr;
   offload::MemoryTier* optimizer_tier = nullptr;
-  // Stage 3: the tier of the frozen parameters that `in_frozen_tier` marks by
-  // id, instead of parameter_tier. It may round parameters of any type, as they
-  // are never updated. Null: in_frozen_tier has no effect.
-  offload::MemoryTier* frozen_tier = nullptr;
-  std::vector<bool> in_frozen_tier = {};
+  // Stage 3: the codec ("nf4" or "nf4_double") of the frozen parameters that
+  // `is_encoded` marks by id. This rank's memory holds their encodings, instead
+  // of parameter_tier, and the device decodes them for each use. Values of any
+  // type are rounded, as they are never updated. Must outlive the state. Null:
+  // is_encoded has no effect.
+  const offload::Codec* frozen_codec = nullptr;
+  std::vector<bool> is_encoded = {};
   // ZeRO-Offload: the host executes the optimizer's step on the state in
   // optimizer_tier (zero3/state/optimizer_shard.h). Otherwise the state is
   // copied to the device, updated there and copied back. No effect on an
@@ -166,9 +169,10 @@ struct ShardedStateOptions {
   }
   // The tier of a parameter's values; null: this rank's memory.
   offload::MemoryTier* ParameterTierOf(ParameterId id) const {
-    return frozen_tier != nullptr && in_frozen_tier[IndexOf(id)]
-               ? frozen_tier
-               : parameter_tier;
+    return IsEncoded(id) ? nullptr : parameter_tier;
+  }
+  bool IsEncoded(ParameterId id) const {
+    return frozen_codec != nullptr && is_encoded[IndexOf(id)];
   }
   DType GradientTypeOf(const ModelParameter& parameter) const {
     return SizeInBytes(parameter.dtype()) < 4 ? gradient_dtype

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/tensor/copy.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
@@ -25,9 +27,10 @@ struct Problem {
   double scale;
 };
 
-// The row of the softmax of a query that sees the keys of `seen`.
+// The row of the softmax of a query that sees the keys of `seen`. Raises
+// `max_score` to the largest score.
 std::vector<double> Softmax(const Problem& problem, int64_t i, int64_t head,
-                            int64_t kv, IndexRange seen) {
+                            int64_t kv, IndexRange seen, double& max_score) {
   std::vector<double> p(static_cast<size_t>(seen.end));
   double sum = 0;
   for (int64_t j = seen.begin; j < seen.end; ++j) {
@@ -35,6 +38,7 @@ std::vector<double> Softmax(const Problem& problem, int64_t i, int64_t head,
     for (int64_t d = 0; d < problem.query.size; ++d) {
       product += problem.query.at(i, head, d) * problem.key.at(j, kv, d);
     }
+    max_score = std::max(max_score, product * problem.scale);
     sum += p[static_cast<size_t>(j)] = std::exp(product * problem.scale);
   }
   for (double& value : p) value /= sum;
@@ -44,7 +48,8 @@ std::vector<double> Softmax(const Problem& problem, int64_t i, int64_t head,
 void AddQuery(const Problem& problem, int64_t i, int64_t head, IndexRange seen,
               PlainAttention& result) {
   const int64_t kv = head / (problem.query.heads / problem.key.heads);
-  const std::vector<double> p = Softmax(problem, i, head, kv, seen);
+  const std::vector<double> p = Softmax(
+      problem, i, head, kv, seen, result.max_scores[static_cast<size_t>(head)]);
   std::vector<double> dp(p.size());
   double dot = 0;
   for (int64_t j = seen.begin; j < seen.end; ++j) {
@@ -72,6 +77,7 @@ PlainTensor ZerosLike(const PlainTensor& x) {
 }
 
 constexpr double kBase = 100;
+constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 absl::StatusOr<PlainTensor> ToPlain(const Tensor& tensor) {
   const Dims& shape = tensor.shape();
@@ -250,6 +256,33 @@ absl::Status CompareDifferences(collectives::Communicator& communicator,
   return result;
 }
 
+// A collective: the scores of all ranks against those of whole sequences.
+absl::Status CheckMaxScores(collectives::Communicator& communicator,
+                            const AttentionCase& c, ContextAttention& attention,
+                            Local& local, std::span<const double> want) {
+  const DType dtype = GradientDType(c.dtype);
+  TESSERA_ASSIGN_OR_RETURN(Tensor scores, Tensor::Create(dtype, {{c.heads}}));
+  TESSERA_RETURN_IF_ERROR(Fill(scores.view(), kNothing));
+  ContextAttention::Inputs inputs = local.inputs();
+  inputs.max_scores = scores.view();
+  TESSERA_RETURN_IF_ERROR(
+      attention.Forward(inputs, local.BySequence(local.output),
+                        local.BySequence(local.log_sum_exp)));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<double> got, ValuesOf(scores.view()));
+  TESSERA_RETURN_IF_ERROR(communicator.AllReduce(
+      collectives::Buffer(std::span(got)), collectives::Reduction::Max()));
+  for (size_t h = 0; h < got.size(); ++h) {
+    // The comparison also rejects NaN.
+    if (got[h] == want[h] || std::abs(got[h] - want[h]) <= c.tolerance()) {
+      continue;
+    }
+    return absl::InternalError(absl::StrCat("the largest score of head ", h,
+                                            " is ", got[h], "; it should be ",
+                                            want[h]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
@@ -257,8 +290,9 @@ PlainAttention Attend(const PlainTensor& query, const PlainTensor& key,
                       bool causal, const std::vector<int64_t>& first) {
   const Problem problem = {query, key, value, gradient,
                            1 / std::sqrt(static_cast<double>(query.size))};
-  PlainAttention result = {ZerosLike(query), ZerosLike(query), ZerosLike(key),
-                           ZerosLike(value)};
+  PlainAttention result = {
+      ZerosLike(query), ZerosLike(query), ZerosLike(key), ZerosLike(value),
+      std::vector<double>(static_cast<size_t>(query.heads), kNothing)};
   for (int64_t head = 0; head < query.heads; ++head) {
     for (int64_t i = 0; i < query.length; ++i) {
       AddQuery(problem, i, head,
@@ -395,7 +429,8 @@ absl::StatusOr<WholeAttention> MakeWholeAttention(const AttentionCase& c) {
   PlainAttention plain = {{0, c.heads, c.head_size},
                           {0, c.heads, c.head_size},
                           {0, c.kv_heads, c.head_size},
-                          {0, c.kv_heads, c.head_size}};
+                          {0, c.kv_heads, c.head_size},
+                          std::vector<double>(c.heads, kNothing)};
   const std::vector<int64_t> all_first = c.first_positions();
   for (int64_t i = 0; i < c.sequences; ++i) {
     std::vector<int64_t> first;
@@ -410,6 +445,9 @@ absl::StatusOr<WholeAttention> MakeWholeAttention(const AttentionCase& c) {
     Append(one.query_gradient, plain.query_gradient);
     Append(one.key_gradient, plain.key_gradient);
     Append(one.value_gradient, plain.value_gradient);
+    for (size_t h = 0; h < one.max_scores.size(); ++h) {
+      plain.max_scores[h] = std::max(plain.max_scores[h], one.max_scores[h]);
+    }
   }
   return WholeAttention{std::move(query), std::move(key), std::move(value),
                         std::move(gradient), std::move(plain)};
@@ -440,6 +478,8 @@ absl::Status CheckAttention(collectives::Communicator& communicator,
   // Runs twice, to verify that the first run leaves no state behind.
   TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
   TESSERA_RETURN_IF_ERROR(RunOnce(*attention, local));
+  TESSERA_RETURN_IF_ERROR(CheckMaxScores(communicator, c, *attention, local,
+                                         whole.plain.max_scores));
   TESSERA_RETURN_IF_ERROR(rotate(true, local.query_gradient));
   TESSERA_RETURN_IF_ERROR(rotate(true, local.key_gradient));
   const PlainAttention& plain = whole.plain;

@@ -55,6 +55,7 @@ struct PlainAttention {
   PlainTensor query_gradient;
   PlainTensor key_gradient;
   PlainTensor value_gradient;
+  std::vector<double> max_scores;  // By head.
 };
 
 // Computes softmax(q k^T / sqrt(size)) v for every head, and the gradients of

@@ -5,6 +5,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -227,6 +228,92 @@ TEST_P(OpsConformanceTest, AttentionGradientsAreFiniteDifferences) {
       EXPECT_NEAR(gradient->at(i), Slope(*x, i, f), 1e-8) << i;
     }
   }
+}
+
+// By head, in f64: the largest score of a pair that sees each other.
+std::vector<double> MaxScoresOf(const AttentionProblem& p) {
+  const AttentionSizes& s = p.sizes;
+  const std::vector<double> query = p.query.values(), key = p.key.values();
+  std::vector<double> largest(static_cast<size_t>(s.heads), kNothing);
+  for (int64_t i = 0; i < s.sequences * s.queries * s.heads; ++i) {
+    const int64_t head = i % s.heads, q = i / s.heads % s.queries;
+    const int64_t sequence = i / s.heads / s.queries;
+    for (int64_t k = 0; k < s.keys; ++k) {
+      if (!p.Sees(sequence, q, k)) continue;
+      const int64_t kv = ((sequence * s.keys + k) * s.kv_heads +
+                          head / (s.heads / s.kv_heads)) *
+                         s.d;
+      double dot = 0;
+      for (int64_t j = 0; j < s.d; ++j) dot += query[i * s.d + j] * key[kv + j];
+      largest[head] = std::max(largest[head], dot * p.scale);
+    }
+  }
+  return largest;
+}
+
+TEST_P(OpsConformanceTest, MaxScoresAreTheirFormula) {
+  std::mt19937_64 random(31);
+  for (const DType dtype : kComputedTypes) {
+    for (const AttentionSizes& s : kSizes) {
+      for (const BlockKind kind :
+           {BlockKind::kFull, BlockKind::kCausal, BlockKind::kNone}) {
+        for (const bool hides_keys : {false, true}) {
+          SCOPED_TRACE(testing::Message()
+                       << dtype << " " << s << " " << KindName(kind)
+                       << " hides_keys=" << hides_keys);
+          AttentionProblem p(dtype, s, random);
+          p.kind = kind;
+          if (hides_keys) p.first_keys = RandomFirstKeys(s, random);
+          TestTensor scores(StatisticsFor(dtype), {s.heads});
+          scores.Set(std::vector<double>(s.heads, kNothing));
+          TESSERA_ASSERT_OK(ops().Run(op::MaxScores{p.Block(), scores.view()}));
+          ExpectClose(scores, MaxScoresOf(p));
+          // Larger scores of an earlier block remain.
+          scores.Set(std::vector<double>(s.heads, 1e6));
+          TESSERA_ASSERT_OK(ops().Run(op::MaxScores{p.Block(), scores.view()}));
+          ExpectClose(scores, std::vector<double>(s.heads, 1e6));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, MaxScoresOfChunksAreUnsplitAndIgnoreNan) {
+  std::mt19937_64 random(32);
+  AttentionProblem p(DType::kF64, {2, 100, 100, 4, 2, 6}, random);
+  TestTensor scores(DType::kF64, {4}), whole(DType::kF64, {4});
+  scores.Set(std::vector<double>(4, kNothing));
+  for (const auto& [first, last, begin, end, kind] :
+       {std::tuple{0, 33, 0, 33, BlockKind::kCausal},
+        std::tuple{33, 100, 0, 33, BlockKind::kFull},
+        std::tuple{33, 100, 33, 100, BlockKind::kCausal}}) {
+    TESSERA_ASSERT_OK(ops().Run(
+        op::MaxScores{p.Block(first, last, begin, end, kind), scores.view()}));
+  }
+  ExpectClose(scores, MaxScoresOf(p));
+  p.query.set(0, std::nan(""));
+  whole.Set(std::vector<double>(4, kNothing));
+  TESSERA_ASSERT_OK(ops().Run(op::MaxScores{p.Block(), whole.view()}));
+  for (int64_t head = 0; head < 4; ++head) EXPECT_GT(whole.at(head), 0);
+}
+
+TEST_P(OpsConformanceTest, MaxScoresRejectsCapsAndOtherShapes) {
+  std::mt19937_64 random(33);
+  AttentionProblem p(DType::kF32, {1, 3, 4, 2, 1, 2}, random);
+  TestTensor scores(DType::kF32, {2}), other(DType::kF32, {3});
+  EXPECT_THAT(ops().Run(op::MaxScores{p.Block(), other.view()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("MaxScores: \"max_scores\" has shape [3]; it "
+                                 "should be [2].")));
+  p.cap = 5;
+  EXPECT_THAT(ops().Run(op::MaxScores{p.Block(), scores.view()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("cap is 5; it should be 0.")));
+  p.cap = 0;
+  p.scale = 0;
+  EXPECT_THAT(ops().Run(op::MaxScores{p.Block(), scores.view()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("scale is 0; it should be positive.")));
 }
 
 TEST_P(OpsConformanceTest, SinksAreTheirFormula) {

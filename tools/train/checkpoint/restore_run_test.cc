@@ -22,10 +22,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "offload/codec/codec.h"
 #include "offload/optimizer/parameter_range.h"
 #include "offload/tier/accounting.h"
-#include "offload/tier/compressed_tier.h"
 #include "offload/tier/host_tier.h"
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
@@ -397,18 +395,12 @@ TEST(RestoreRunTest, RestoresQuantizedBasesOnOtherMeshes) {
   options.model.head_size = 32;
   options.lora = {.rank = 3, .alpha = 6};
   options.base_codec = "nf4";
-  offload::CompressedTier tier(
-      *offload::CreateCodec("nf4"),
-      std::make_shared<offload::HostTier>(std::make_shared<offload::Accounting>(
-          "base weights", offload::kUnlimited)));
-  options.state.frozen_tier = &tier;
   TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
                                TrainAndSave(options, "qlora"));
   ExpectResumes(run, options, 0);
   ExpectResumes(run, With(options, {.dp = 2, .pp = 2}, 3), 1e-5);
   // The checkpoint has the rounded weights.
   options.base_codec = "";
-  options.state.frozen_tier = nullptr;
   ExpectResumes(run, With(options, {.tp = 2}, 1), 1e-5);
 }
 

@@ -8,11 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
-#include "offload/codec/codec.h"
 #include "offload/pressure/pressure_policy.h"
-#include "offload/tier/compressed_tier.h"
 #include "offload/tier/cuda_pinning.h"
-#include "offload/tier/host_tier.h"
 #include "offload/tier/pinned_arena.h"
 #include "tools/train/report/tier_log.h"
 #include "tools/train/settings/offload_choice.h"
@@ -28,9 +25,6 @@ constexpr std::string_view kFile = "file";
 absl::StatusOr<std::unique_ptr<OffloadTiers>> OffloadTiers::Create(
     const Settings& settings, std::shared_ptr<TierLog> log) {
   std::unique_ptr<OffloadTiers> tiers(new OffloadTiers(settings));
-  if (settings.base_weights != "full") {
-    TESSERA_RETURN_IF_ERROR(tiers->CreateBaseTier(settings, log));
-  }
   if (settings.offload == "none") return tiers;
   if (!settings.offload_dir.empty()) {
     TESSERA_RETURN_IF_ERROR(tiers->MakeDirectory(settings.offload_dir));
@@ -87,21 +81,7 @@ absl::Status OffloadTiers::CreateTier(const Settings& settings,
   return absl::OkStatus();
 }
 
-absl::Status OffloadTiers::CreateBaseTier(const Settings& settings,
-                                          std::shared_ptr<TierLog> log) {
-  TESSERA_ASSIGN_OR_RETURN(auto codec,
-                           offload::CreateCodec(settings.base_weights));
-  auto memory =
-      std::make_shared<offload::HostTier>(std::make_shared<offload::Accounting>(
-          "base weights", offload::kUnlimited));
-  base_ = std::make_unique<TimedTier>(std::make_shared<offload::CompressedTier>(
-                                          std::move(codec), std::move(memory)),
-                                      std::move(log));
-  return absl::OkStatus();
-}
-
 void OffloadTiers::AddTo(RunOptions& options) const {
-  options.state.frozen_tier = base_.get();
   zero3::AddTo(options.state, config_, tier_.get());
   if (offloads_activations_) options.activation_tier = tier_.get();
 }
@@ -119,13 +99,11 @@ absl::StatusOr<int64_t> OffloadTiers::Relieve(
 
 BytesByPurpose OffloadTiers::Peaks(bool of_file) const {
   BytesByPurpose bytes = {};
-  for (const offload::MemoryTier* const tier : {tier_.get(), base_.get()}) {
-    if (tier == nullptr) continue;
-    for (const offload::TierUsage& one : tier->usage()) {
-      if ((one.tier == kFile) != of_file) continue;
-      for (size_t i = 0; i < bytes.size(); ++i) {
-        bytes[i] += one.usage.parts[i].peak;
-      }
+  if (tier_ == nullptr) return bytes;
+  for (const offload::TierUsage& one : tier_->usage()) {
+    if ((one.tier == kFile) != of_file) continue;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] += one.usage.parts[i].peak;
     }
   }
   return bytes;

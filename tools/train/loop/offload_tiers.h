@@ -66,8 +66,6 @@ class OffloadTiers {
   absl::Status MakeDirectory(const std::string& path);
   absl::Status CreateTier(const Settings& settings,
                           std::shared_ptr<TierLog> log);
-  absl::Status CreateBaseTier(const Settings& settings,
-                              std::shared_ptr<TierLog> log);
   BytesByPurpose Peaks(bool of_file) const;
 
   const zero3::OffloadConfig config_;
@@ -76,8 +74,6 @@ class OffloadTiers {
   std::vector<std::string> made_directories_;           // Innermost first.
   zero3::OffloadTier made_;
   std::unique_ptr<offload::MemoryTier> tier_;  // Null: nothing is offloaded.
-  // Quantized base weights; null: there are none.
-  std::unique_ptr<offload::MemoryTier> base_;
 };
 
 }  // namespace tessera::train

@@ -140,7 +140,8 @@ zero3::ShardedStateOptions StatisticsOptions(
   own.quantized_gradients = own.quantized_weights = false;
   own.hpz_partition_size = 0;
   own.parameter_tier = own.stage == 3 ? options.optimizer_tier : nullptr;
-  own.gradient_tier = own.optimizer_tier = own.frozen_tier = nullptr;
+  own.gradient_tier = own.optimizer_tier = nullptr;
+  own.frozen_codec = nullptr;
   own.key_prefix += "statistics/";
   return own;
 }
@@ -164,7 +165,7 @@ absl::Status ShardedModel::CreateState(
                                   parameter) == uncounted.end();
     own.counted_in_norm.push_back(counts ? PrimaryElements(*parameter)
                                          : std::vector<zero3::ElementRange>());
-    own.in_frozen_tier.push_back(!parameter->trainable() &&
+    own.is_encoded.push_back(!parameter->trainable() &&
                                  IsHiddenMatrix(parameter->name()));
     own.preconditioned.push_back(parameter->trainable() &&
                                  IsHiddenMatrix(parameter->name()));
@@ -431,7 +432,32 @@ absl::Status ShardedModel::SetLearningRate(double learning_rate) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<zero3::UpdateReport> ShardedModel::Step() {
+std::vector<zero3::ElementScale> ShardedModel::FactorsOf(
+    size_t part, std::span<const RowScale> factors) const {
+  std::vector<zero3::ElementScale> scales;
+  for (const RowScale& factor : factors) {
+    const Place& place = PlaceOf(factor.parameter);
+    if (place.part != part) continue;
+    const int64_t width = factor.parameter->columns().size();
+    int64_t held = 0;  // Rows.
+    for (const tensor_parallel::ParameterRows& rows :
+         factor.parameter->rows()) {
+      const int64_t first = held - rows.range.begin;
+      const int64_t begin = std::max(factor.rows.begin, rows.range.begin);
+      const int64_t end = std::min(factor.rows.end, rows.range.end);
+      held += rows.range.size();
+      if (begin >= end) continue;
+      scales.push_back({place.id, (first + begin) * width,
+                        (first + end) * width, factor.factor});
+    }
+  }
+  std::stable_sort(scales.begin(), scales.end(),
+                   [](const auto& a, const auto& b) { return a.id < b.id; });
+  return scales;
+}
+
+absl::StatusOr<zero3::UpdateReport> ShardedModel::Step(
+    std::span<const RowScale> factors) {
   offload::GradientStatistics all;
   for (Part& part : parts_) {
     TESSERA_ASSIGN_OR_RETURN(const offload::GradientStatistics own,
@@ -439,9 +465,11 @@ absl::StatusOr<zero3::UpdateReport> ShardedModel::Step() {
     all.Add(own);
   }
   zero3::UpdateReport report;
-  for (Part& part : parts_) {
-    TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport own,
-                             part.state->StepMeasured(all, part.updates.get()));
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const std::vector<zero3::ElementScale> scales = FactorsOf(i, factors);
+    TESSERA_ASSIGN_OR_RETURN(
+        const zero3::UpdateReport own,
+        parts_[i].state->StepMeasured(all, parts_[i].updates.get(), scales));
     const zero3::UpdateReport before = std::exchange(report, own);
     report.non_finite += before.non_finite;
     report.stepped_early += before.stepped_early;

@@ -131,7 +131,17 @@ class ShardedModel final : public WeightAccess {
     gathers_ = 0;
   }
   absl::Status SetLearningRate(double learning_rate);
-  absl::StatusOr<zero3::UpdateReport> Step();
+  // A factor on rows of a parameter's whole tensor.
+  struct RowScale {
+    const tensor_parallel::Parameter* parameter = nullptr;
+    tensor_parallel::IndexRange rows = {};
+    double factor = 1;
+  };
+  // Unless the step is skipped, multiplies the rows that this rank holds by
+  // their factors after the optimizer's update. Every holder of a row must give
+  // its factor.
+  absl::StatusOr<zero3::UpdateReport> Step(
+      std::span<const RowScale> factors = {});
   // Waits for gathers of new weights, which may outlast their step below stage
   // 3.
   absl::Status AwaitGathers();
@@ -189,6 +199,9 @@ class ShardedModel final : public WeightAccess {
   zero3::ShardedState& StateOf(const Place& place) {
     return *parts_[place.part].state;
   }
+  // The factors on elements of a part's parameters that this rank holds.
+  std::vector<zero3::ElementScale> FactorsOf(
+      size_t part, std::span<const RowScale> factors) const;
   const Place& PlaceOf(const tensor_parallel::Parameter* parameter) const {
     return places_.at(parameter);
   }

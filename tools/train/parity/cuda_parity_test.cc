@@ -93,6 +93,56 @@ TEST(CudaParityTest, OrdersHaveEqualBits) {
   }
 }
 
+// Decoded by kernels, with the bits of the CPU.
+TEST(CudaParityTest, QuantizedBasesMatchLossesOfCpu) {
+  const MeshSizes meshes[] = {{}, {.dp = 2, .tp = 2}, {.pp = 2, .cp = 2}};
+  for (const MeshSizes& mesh : meshes) {
+    for (const DType dtype : {DType::kF64, DType::kBF16}) {
+      const ParityCase run = {.mesh = mesh,
+                              .stage = 3,
+                              .lora_rank = 3,
+                              .base_weights = "nf4",
+                              .dtype = dtype,
+                              .steps = 3};
+      SCOPED_TRACE(::testing::Message() << run);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual,
+                                   TrainOnEmulatedGpu(run, 1));
+      EXPECT_LE(DifferenceOf(actual, expected).loss,
+                dtype == DType::kF64 ? 1e-10 : 2e-2);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto again,
+                                   TrainOnEmulatedGpu(run, 2));
+      EXPECT_EQ(DifferenceOf(again, actual).loss, 0);
+    }
+  }
+}
+
+TEST(CudaParityTest, ClippedScoresMatchLossesOfCpu) {
+  const MeshSizes meshes[] = {{}, {.dp = 2, .tp = 2}, {.pp = 2, .cp = 2}};
+  for (const MeshSizes& mesh : meshes) {
+    for (const DType dtype : {DType::kF64, DType::kBF16}) {
+      const ParityCase run = {.mesh = mesh,
+                              .stage = mesh.dp > 1 ? 3 : 1,
+                              .optimizer = "muon",
+                              .qk_clip = 0.02,
+                              .dtype = dtype,
+                              .steps = 3};
+      SCOPED_TRACE(::testing::Message() << run);
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(run));
+      TESSERA_ASSERT_OK_AND_ASSIGN(const auto actual,
+                                   TrainOnEmulatedGpu(run, 1));
+      const bool is_exact = dtype == DType::kF64;
+      EXPECT_LE(DifferenceOf(actual, expected).loss, is_exact ? 1e-10 : 2e-2);
+      for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_GT(*expected[i].max_attention_score, run.qk_clip);
+        EXPECT_NEAR(
+            *actual[i].max_attention_score / *expected[i].max_attention_score,
+            1, is_exact ? 1e-9 : 0.1);
+      }
+    }
+  }
+}
+
 // Sizes as a GPU needs them for fp8.
 TEST(CudaParityTest, ProductsInFp8MatchLossesOfCpu) {
   const MeshSizes meshes[] = {{}, {.dp = 2, .tp = 2}, {.pp = 2, .cp = 2}};

@@ -158,6 +158,24 @@ TEST(LoraParityTest, QuantizedBasesMatchRoundedBaseOnOneRank) {
   ExpectPlainLosses(bf16, 2e-2);
 }
 
+// Some ranks own no part of a matrix.
+TEST(LoraParityTest, QuantizedBasesMatchRoundedBaseInEveryLayout) {
+  ParityCase run = LoraCase();
+  run.base_weights = "nf4";
+  run.stage = 3;
+  run.steps = 3;
+  run.dtype = DType::kF64;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto expected, TrainCase(PlainCase(run)));
+  run.mesh = {.dp = 8};
+  for (const zero3::LayoutKind layout :
+       {zero3::LayoutKind::kRoundRobin, zero3::LayoutKind::kBalanced}) {
+    run.layout = layout;
+    for (run.device_seed = 0; run.device_seed <= 1; ++run.device_seed) {
+      ExpectLosses(run, expected, 1e-10);
+    }
+  }
+}
+
 TEST(LoraParityTest, QuantizedBasesMatchRoundedBaseOnDevices) {
   ParityCase run = LoraCase();
   run.base_weights = "nf4";

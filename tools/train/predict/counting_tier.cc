@@ -11,18 +11,12 @@ absl::StatusOr<std::shared_ptr<CountingTier::Block>> CountingTier::Replace(
   auto block = std::make_shared<Block>();
   block->bytes = bytes;
   block->info = info;
-  int64_t held = bytes;
-  if (codec_ != nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(
-        held,
-        codec_->MaxEncodedBytes(info.dtype, bytes / SizeInBytes(info.dtype)));
-  }
   TESSERA_ASSIGN_OR_RETURN(
       block->room,
-      offload::Accounting::Reserve(accounting_, key, held, info.purpose));
+      offload::Accounting::Reserve(accounting_, key, bytes, info.purpose));
   if (memory_ != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(
-        block->memory, Buffer::Allocate(memory_, static_cast<size_t>(held)));
+        block->memory, Buffer::Allocate(memory_, static_cast<size_t>(bytes)));
   }
   blocks_.insert_or_assign(std::string(key), block);
   return block;

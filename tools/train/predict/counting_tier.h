@@ -12,7 +12,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/tensor/memory.h"
-#include "offload/codec/codec.h"
 #include "offload/tier/memory_tier.h"
 
 namespace tessera::train {
@@ -29,14 +28,6 @@ class CountingTier final : public offload::MemoryTier {
       : accounting_(std::move(accounting)),
         memory_(std::move(memory)),
         in_place_(in_place) {}
-  // A host tier of blocks that `codec`, whose sizes are exact, encodes.
-  CountingTier(std::shared_ptr<offload::Accounting> accounting,
-               std::shared_ptr<MemoryResource> memory,
-               std::shared_ptr<const offload::Codec> codec)
-      : accounting_(std::move(accounting)),
-        memory_(std::move(memory)),
-        in_place_(false),
-        codec_(std::move(codec)) {}
 
   std::string_view name() const override { return accounting_->name(); }
   offload::Operation StartPut(std::string_view key,
@@ -74,7 +65,6 @@ class CountingTier final : public offload::MemoryTier {
   const std::shared_ptr<offload::Accounting> accounting_;
   const std::shared_ptr<MemoryResource> memory_;
   const bool in_place_;
-  const std::shared_ptr<const offload::Codec> codec_;  // Null: not encoded.
   mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<Block>, std::less<>> blocks_
       ABSL_GUARDED_BY(mutex_);

@@ -12,7 +12,6 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/counting/counting_engine.h"
-#include "offload/codec/codec.h"
 #include "offload/tier/accounting.h"
 #include "offload/tier/budgeted_memory.h"
 #include "offload/tier/file_tier.h"
@@ -129,10 +128,7 @@ class DryRun {
   std::shared_ptr<offload::Accounting> host_;
   const std::shared_ptr<offload::Accounting> files_ =
       std::make_shared<offload::Accounting>("files", offload::kUnlimited);
-  const std::shared_ptr<offload::Accounting> base_ =
-      std::make_shared<offload::Accounting>("base weights",
-                                            offload::kUnlimited);
-  std::shared_ptr<offload::MemoryTier> host_tier_, file_tier_, base_tier_;
+  std::shared_ptr<offload::MemoryTier> host_tier_, file_tier_;
   std::unique_ptr<Communicator> world_;
   std::optional<tensor_parallel::Ops> ops_;
   std::optional<text::Samples> samples_;
@@ -148,13 +144,6 @@ void DryRun::SetTiers() {
   host_tier_ = std::make_shared<CountingTier>(host_, on_host_,
                                               /*in_place=*/!homes_.compressed);
   file_tier_ = std::make_shared<CountingTier>(files_);
-  if (!options_.base_codec.empty()) {
-    // RunOptions name a codec that exists.
-    std::shared_ptr<const offload::Codec> codec =
-        *offload::CreateCodec(options_.base_codec);
-    base_tier_ =
-        std::make_shared<CountingTier>(base_, on_host_, std::move(codec));
-  }
   if (homes_.spills) {
     host_tier_ = std::make_shared<offload::SpillTier>(host_tier_, file_tier_);
   }
@@ -164,7 +153,6 @@ void DryRun::SetTiers() {
                                        : nullptr;
   };
   zero3::ShardedStateOptions& state = options_.state;
-  state.frozen_tier = base_tier_.get();
   state.parameter_tier = tier_of(homes_.parameters);
   state.gradient_tier = tier_of(homes_.gradients);
   state.optimizer_tier = tier_of(homes_.optimizer);
@@ -207,7 +195,6 @@ StateMemory DryRun::State() const {
   memory.host = homes_.pinned
                     ? homes_.host_budget
                     : std::min(host_->usage().peak, homes_.host_budget);
-  memory.host += base_->usage().peak;
   memory.files = files_->usage().peak;
   if (homes_.has(StateHome::kFiles) || homes_.spills) {
     memory.staging = offload::FileTierOptions().bounce_bytes;

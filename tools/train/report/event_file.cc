@@ -163,9 +163,10 @@ absl::Status EventFile::Add(const StepMetrics& step) {
   const nlohmann::json values = MetricsOf(step);
   std::vector<EventScalar> scalars;
   for (const char* const key :
-       {"loss", "eval_loss", "test_loss", "expert_imbalance", "reward_margin",
-        "reward_accuracy", "rollbacks", "grad_norm", "lr", "tokens_per_second",
-        "memory_bytes", "compute", "communication", "bubble", "offload"}) {
+       {"loss", "eval_loss", "test_loss", "expert_imbalance",
+        "max_attention_score", "reward_margin", "reward_accuracy", "rollbacks",
+        "grad_norm", "lr", "tokens_per_second", "memory_bytes", "compute",
+        "communication", "bubble", "offload"}) {
     if (values[key].is_number()) scalars.push_back({key, values[key]});
   }
   return Write(

@@ -212,6 +212,7 @@ TEST(EventFileTest, EveryStepIsAnEventAtOnce) {
   StepMetrics validated = StepAt(1);
   validated.record.eval_loss = 2.5;
   validated.record.expert_imbalance = 1.25;
+  validated.record.max_attention_score = 75;
   TESSERA_EXPECT_OK(file->Add(validated));
   const std::vector<ReadEvent> events = EventsIn(file->path());
   ASSERT_EQ(events.size(), 4u);
@@ -231,7 +232,8 @@ TEST(EventFileTest, EveryStepIsAnEventAtOnce) {
   EXPECT_EQ(events[3].step, 1);
   EXPECT_EQ(events[3].scalars.at("eval_loss"), 2.5F);
   EXPECT_EQ(events[3].scalars.at("expert_imbalance"), 1.25F);
-  EXPECT_EQ(events[3].scalars.size(), 11u);
+  EXPECT_EQ(events[3].scalars.at("max_attention_score"), 75.0F);
+  EXPECT_EQ(events[3].scalars.size(), 12u);
 }
 
 TEST(EventFileTest, AResumedRunHasALaterFileThatDropsTheStepsThatItRepeats) {

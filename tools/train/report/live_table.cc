@@ -48,6 +48,9 @@ std::string LiveTableRow(const StepMetrics& step, int64_t steps,
              Percent(shares.communication), Percent(shares.bubble),
              Percent(shares.offload), RemainingText(remaining),
              record.skipped ? " skipped" : "") +
+         (record.max_attention_score
+              ? absl::StrFormat("  score %.4g", *record.max_attention_score)
+              : "") +
          (record.eval_loss ? ValidationText(*record.eval_loss) : "");
 }
 

@@ -55,6 +55,13 @@ TEST(LiveTableTest, SaysThatAStepWasSkippedAndShowsGibibytes) {
   EXPECT_THAT(LiveTableRow(step, 1, std::nullopt), HasSubstr("       - skip"));
 }
 
+TEST(LiveTableTest, ShowsTheLargestScoreOfAttention) {
+  StepMetrics step = StepAt(0);
+  step.record.max_attention_score = 123.456;
+  EXPECT_EQ(LiveTableRow(step, 1, kLeft),
+            LiveTableRow(StepAt(0), 1, kLeft) + "  score 123.5");
+}
+
 TEST(LiveTableTest, EachValidationHasALine) {
   StepMetrics step = StepAt(7);
   step.record.eval_loss = 2;

@@ -79,6 +79,7 @@ OrderedJson AllMetricsOf(const StepMetrics& step, int64_t ranks) {
           {"eval_perplexity", PerplexityOf(record)},
           {"test_loss", OrNull(record.test_loss)},
           {"expert_imbalance", OrNull(record.expert_imbalance)},
+          {"max_attention_score", OrNull(record.max_attention_score)},
           {"reward_chosen", OrNull(record.reward_chosen)},
           {"reward_rejected", OrNull(record.reward_rejected)},
           {"reward_margin", MarginOf(record)},

@@ -117,6 +117,7 @@ TEST(MetricsCsvTest, HasTheNumbersOfTheJsonLine) {
     StepMetrics step = StepAt(7);
     if (is_validated) step.record.eval_loss = 0.1;
     if (is_validated) step.record.expert_imbalance = 1.25;
+    if (is_validated) step.record.max_attention_score = 75;
     if (is_validated) step.record.test_loss = 0.2;
     if (is_validated) step.record.rollbacks = 2;
     step.record.gradient_norm = std::numeric_limits<double>::quiet_NaN();
@@ -124,7 +125,7 @@ TEST(MetricsCsvTest, HasTheNumbersOfTheJsonLine) {
     const std::vector<std::string> names = Fields(MetricsCsvHeader());
     const std::vector<std::string> values =
         Fields(MetricsLine(step, 8, MetricsFormat::kCsv));
-    ASSERT_EQ(names.size(), 28u);
+    ASSERT_EQ(names.size(), 29u);
     ASSERT_EQ(values.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {
       if (!line.contains(names[i]) || line[names[i]].is_null()) {
@@ -212,6 +213,7 @@ TEST(ReadMetricsTest, GivesBackTheStepsBeforeTheFirstOne) {
       StepMetrics step = StepAt(i);
       if (i == 1) step.record.eval_loss = 0.1;
       if (i == 3) step.record.expert_imbalance = 1.25;
+      if (i == 4) step.record.max_attention_score = 75;
       if (i == 3) step.record.test_loss = 0.2;
       if (i == 2) {
         step.record.loss = std::numeric_limits<double>::infinity();

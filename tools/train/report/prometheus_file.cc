@@ -68,6 +68,8 @@ void AddStep(const StepMetrics& step, Exposition& out) {
       {"loss_scale", "loss_scale", "Factor on the loss."},
       {"expert_imbalance", "expert_imbalance",
        "Tokens of the busiest expert over the mean of its layer."},
+      {"max_attention_score", "max_attention_score",
+       "Largest score of attention before the softmax."},
       {"step_seconds", "seconds", "Time of the last step."},
       {"tokens_per_second", "tokens_per_second",
        "Throughput of the last step over all ranks."},

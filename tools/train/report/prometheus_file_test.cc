@@ -79,13 +79,15 @@ TEST(PrometheusTextTest, HasTheNumbersOfARun) {
             "0.25");
   EXPECT_EQ(samples.size(), 19u);
   status.last->record.expert_imbalance = 1.25;
+  status.last->record.max_attention_score = 75;
   samples = SamplesOf(PrometheusText(status));
   EXPECT_EQ(samples.at("tessera_train_expert_imbalance"), "1.25");
+  EXPECT_EQ(samples.at("tessera_train_max_attention_score"), "75");
   EXPECT_EQ(samples.at("tessera_train_learning_rate"), "0.0030000000000000001");
   EXPECT_EQ(samples.at("tessera_train_loss_scale"), "1");
   EXPECT_EQ(samples.at("tessera_train_step_seconds"), "0.5");
   EXPECT_EQ(samples.at("tessera_train_tokens_per_second"), "9000");
-  EXPECT_EQ(samples.size(), 20u);
+  EXPECT_EQ(samples.size(), 21u);
 }
 
 TEST(PrometheusTextTest, DescribesEveryMetricWithItsType) {

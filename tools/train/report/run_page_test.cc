@@ -137,6 +137,19 @@ TEST_F(RunPageTest, MixturesOfExpertsHaveACurveOfTheBusiest) {
   EXPECT_EQ(PointsIn(busiest[1].Get("d")), 20u);
 }
 
+TEST_F(RunPageTest, ClippedRunsHaveACurveOfTheLargestScore) {
+  options_.settings.steps = 40;
+  const auto page = Open("scores.html");
+  for (int64_t step = 0; step < 20; ++step) {
+    StepMetrics metrics = StepAt(step);
+    metrics.record.max_attention_score = 10 + static_cast<double>(step);
+    TESSERA_ASSERT_OK(page->Add(metrics, RemainingEstimate{absl::Minutes(2)}));
+  }
+  const auto scores = Named(ElementsOf(page->Html()), "path", "score");
+  ASSERT_EQ(scores.size(), 2u);
+  EXPECT_EQ(PointsIn(scores[1].Get("d")), 20u);
+}
+
 TEST_F(RunPageTest, HasCurvesBarsAndTables) {
   options_.settings.steps = 40;
   options_.settings.model = "llama-10m";

@@ -117,6 +117,7 @@ constexpr auto kStep = [](auto& io, StepMetrics& step) {
   io.Value("eval_loss", step.record.eval_loss);
   io.Value("test_loss", step.record.test_loss);
   io.Value("expert_imbalance", step.record.expert_imbalance);
+  io.Value("max_attention_score", step.record.max_attention_score);
   io.Value("reward_chosen", step.record.reward_chosen);
   io.Value("reward_rejected", step.record.reward_rejected);
   io.Value("reward_accuracy", step.record.reward_accuracy);

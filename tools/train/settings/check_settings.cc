@@ -172,6 +172,9 @@ constexpr Rule kRules[] = {
      [](auto& s) { return s.optimizer != "muon" || s.moments != "int8"; },
      "quantizes blocks, which the matrices of --optimizer=muon would split; "
      "use --moments=f32 or bf16"},
+    {"qk_clip", [](auto& s) { return s.lora_rank == 0; },
+     "scales the weights of attention, which --lora_rank does not train; use "
+     "--qk_clip=0"},
     {"min_learning_rate", [](auto& s) { return s.lr_schedule != "constant"; },
      "has no effect with --lr_schedule=constant; use for example "
      "--lr_schedule=cosine"},

@@ -133,6 +133,7 @@ TEST(CheckSettingsTest, RecipesAndOutputsPass) {
       },
       [](Settings& s) { s.warmup_steps = s.steps + 1; },
       [](Settings& s) { s.min_learning_rate = 0, s.clip_norm = 0; },
+      [](Settings& s) { s.optimizer = "muon", s.qk_clip = 100; },
       [](Settings& s) { s.learning_rate = 1e-6, s.format = "json"; },
       [](Settings& s) { s.weight_decay = 0, s.beta1 = 0, s.beta2 = 0; },
       [](Settings& s) { s.optimizer = "sgd", s.momentum = 0; },
@@ -722,6 +723,10 @@ TEST(CheckSettingsTest, RejectsInvalidOptimizersAndAdapters) {
        "does "
        "not train",
        [](auto& s) { s.optimizer = "muon", s.lora_rank = 8; }},
+      {"--qk_clip=100: scales the weights of attention, which --lora_rank does "
+       "not train; use --qk_clip=0",
+       [](auto& s) { s.qk_clip = 100, s.lora_rank = 8; }},
+      {"--qk_clip=-1: must be", [](auto& s) { s.qk_clip = -1; }},
       {"--beta1=0.8: has no effect with --optimizer=adafactor",
        [](auto& s) { s.optimizer = "adafactor", s.beta1 = 0.8; }},
       {"--beta2=0.8: has no effect with --optimizer=adafactor, which uses "

@@ -48,6 +48,18 @@ TEST(ModelOfTest, RejectsUnknownModels) {
   EXPECT_THAT(ModelOf(settings, 257), Refused("--model=/does/not/exist: "));
 }
 
+TEST(ModelOfTest, RejectsClippedScoresOfNormalisedHeads) {
+  Settings settings;
+  settings.qk_clip = 100;
+  TESSERA_EXPECT_OK(ModelOf(settings, 257));
+  settings.model = "qwen3-30b-a3b";
+  EXPECT_THAT(
+      ModelOf(settings, 257),
+      Refused("--qk_clip=100: has no meaning for --model=qwen3-30b-a3b, "
+              "whose norms of queries and keys undo a scale of their "
+              "weights; use --qk_clip=0"));
+}
+
 TEST(ModelOfTest, RejectsIncompatibleMeshes) {
   Settings settings;  // Default: 4 layers, 4 heads, 2 kv heads.
   for (const char* mesh : {"tp1", "tp2", "tp4", "tp8", "pp4"}) {
@@ -116,6 +128,26 @@ TEST_F(ModelDirectoryTest, RejectsTooManyTokensAndPositions) {
   settings_.length = 201;
   EXPECT_THAT(ModelOf(settings_, 257),
               Refused("--length=201: the model has 200 positions"));
+}
+
+TEST_F(ModelDirectoryTest, RejectsCapsOfClippedScores) {
+  model_files::ModelConfig& model = config_.model;
+  model.architecture = model_files::Architecture::kGemma2;
+  model.glu = tensor_parallel::GluKind::kGeGlu;
+  model.scaled_embedding = model.output_norms = true;
+  model.score_scalar = 64;
+  model.attention_cap = 50;
+  model.final_cap = 30;
+  TESSERA_ASSERT_OK(
+      model_files::SaveHuggingFaceConfig(config_, directory_ + "/config.json"));
+  TESSERA_EXPECT_OK(ModelOf(settings_, 257));
+  settings_.qk_clip = 100;
+  EXPECT_THAT(ModelOf(settings_, 257),
+              Refused("--qk_clip=100: has no meaning for --model=" +
+                      directory_.substr(0, 60)));
+  EXPECT_THAT(ModelOf(settings_, 257).status().message(),
+              HasSubstr("whose scores of attention have a cap; use "
+                        "--qk_clip=0"));
 }
 
 TEST_F(ModelDirectoryTest, RejectsDirectoryWithoutAModel) {

@@ -85,13 +85,16 @@ struct RunOptions {
   double router_z_loss = 0;
   double expert_capacity = 0;
   double router_bias_rate = 0.001;
+  // If above 0, the limit of the scores of attention before the softmax
+  // (step/qk_clip.h). The model has neither norms of heads nor caps of scores.
+  double qk_clip = 0;
   // If its rank is above 0, only the adapters of the blocks' linear layers (in
   // attention, MLPs or both) are trained.
   tensor_parallel::LoraOptions lora = {};
   bool lora_attention = true;
   bool lora_mlp = true;
-  // The codec (offload::CreateCodec) of the blocks' frozen matrices, which
-  // state.frozen_tier holds; empty: they are not quantized.
+  // The codec (offload::CreateCodec) of the blocks' frozen matrices
+  // (zero3::ShardedStateOptions::frozen_codec); empty: they are not quantized.
   std::string base_codec = "";
   // The token that ends a document. If set, tokens attend only to their own
   // document; otherwise to all earlier tokens of the sequence.

@@ -141,6 +141,20 @@ absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
                    "; give a divisor, such as ep", fits));
 }
 
+absl::Status CheckQkClip(const Settings& settings, const ModelConfig& model) {
+  if (settings.qk_clip == 0 || (!model.qk_norm && model.attention_cap == 0)) {
+    return absl::OkStatus();
+  }
+  return RefuseFlag(
+      "qk_clip", settings.qk_clip,
+      absl::StrCat("has no meaning for --model=", settings.model.substr(0, 60),
+                   ", whose ",
+                   model.qk_norm ? "norms of queries and keys undo a scale of "
+                                   "their weights"
+                                 : "scores of attention have a cap",
+                   "; use --qk_clip=0"));
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
@@ -163,6 +177,7 @@ absl::StatusOr<ModelConfig> ModelOf(const Settings& settings,
   parallel.layers = model.layers;
   TESSERA_RETURN_IF_ERROR(CheckParallel(parallel));
   TESSERA_RETURN_IF_ERROR(CheckExperts(settings, model, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckQkClip(settings, model));
   if (settings.objective == "dpo" && model.mixture.experts > 0) {
     return RefuseFlag("objective", settings.objective,
                       "does not support mixtures of experts, whose routers "
@@ -318,6 +333,7 @@ void SetLoss(const Settings& settings, RunOptions& options) {
   options.dropout = settings.dropout;
   options.label_smoothing = settings.label_smoothing;
   options.z_loss = settings.z_loss;
+  options.qk_clip = settings.qk_clip;
   if (settings.objective == "dpo") options.dpo_beta = settings.dpo_beta;
   if (settings.expert_balance != -1) options.balance = settings.expert_balance;
   options.router_z_loss = settings.router_z_loss;

@@ -134,11 +134,13 @@ TEST_F(RunOptionsFromTest, HasTheOptimizerAndItsMomentum) {
   settings.lora_alpha = Settings().lora_alpha;
   settings.lora_targets = "all";
   settings.momentum = 0.5;
+  settings.qk_clip = 50;
   settings.optimizer = "muon";
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions muon,
                                RunOptionsFrom(settings, model_));
   EXPECT_EQ(muon.state.optimizer, zero3::OptimizerKind::kMuon);
   EXPECT_EQ(muon.state.muon_momentum, 0.5);
+  EXPECT_EQ(muon.qk_clip, 50);
   settings.optimizer = "sgd";
   TESSERA_ASSERT_OK_AND_ASSIGN(const RunOptions sgd,
                                RunOptionsFrom(settings, model_));

@@ -143,6 +143,7 @@ struct Settings {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double clip_norm = 1;
+  double qk_clip = 0;  // 0: off.
   // Maximum number of consecutive steps skipped for infinite or NaN gradients.
   int64_t max_skipped_steps = 0;
   // A loss above this factor times the median of the last spike_window losses

@@ -339,6 +339,11 @@ constexpr SettingsField kFields[] = {
      "epsilon of AdamW"},
     {"clip_norm", kOptimizer, &Settings::clip_norm, NonNegative("1"),
      "maximum gradient norm. 0: no clipping"},
+    {"qk_clip", kOptimizer, &Settings::qk_clip, NonNegative("100"),
+     "maximum score of attention before the softmax: after a step whose "
+     "forwards exceeded it in a head, the weights of the head's queries and "
+     "keys are scaled so that they would have reached it (QK-clip of MuonClip, "
+     "Kimi K2). 0: off"},
     {"loss_scale", kOptimizer, &Settings::loss_scale,
      RealRange{.least = 1,
                .below = (int64_t{1} << 24) + 1,

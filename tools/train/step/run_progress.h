@@ -43,6 +43,9 @@ struct StepRecord {
   // For mixtures of experts: the tokens of the busiest expert divided by the
   // mean; the maximum over the layers.
   std::optional<double> expert_imbalance = {};
+  // With --qk_clip: the largest score of attention before the softmax, times
+  // its scale, in the step's forwards.
+  std::optional<double> max_attention_score = {};
   // With --objective=dpo, over the pairs: the mean rewards of the chosen and
   // the rejected completions, and the share of pairs whose chosen reward is
   // larger (model/preference_loss.h).

@@ -192,6 +192,11 @@ absl::Status TrainRank::CreateModel() {
   state.sgd.learning_rate = state.adamw.learning_rate;
   state.lion.learning_rate = state.adamw.learning_rate;
   state.key_prefix = KeyPrefix();
+  if (!options_.base_codec.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(base_codec_,
+                             offload::CreateCodec(options_.base_codec));
+    state.frozen_codec = base_codec_.get();
+  }
   const FirstWeights first({.seed = options_.seed,
                             .deviation = options_.model.initializer_range,
                             .tied_embeddings = options_.model.tied_embeddings});
@@ -293,8 +298,8 @@ absl::Status TrainRank::CheckGraphs() const {
   const zero3::ShardedStateOptions& state = options_.state;
   if (!options_.base_codec.empty()) {
     return refuse(
-        "the host decodes quantized base weights in every step; use "
-        "--base_weights=full");
+        "quantized base weights are gathered in every step, which is not "
+        "captured; use --base_weights=full");
   }
   if (options_.activation_tier != nullptr || state.parameter_tier != nullptr ||
       state.gradient_tier != nullptr || state.optimizer_tier != nullptr) {
@@ -318,6 +323,7 @@ absl::StatusOr<bool> TrainRank::UsesGraphs() const {
 
 absl::Status TrainRank::CreateStages() {
   passes_ = std::make_unique<LlamaPasses>(*tokens_, *model_, layers_->tensor());
+  qk_clip_ = std::make_unique<QkClip>(*layers_);
   for (size_t i = 0; i < layers_->windows().size(); ++i) {
     stages_.push_back(MakeLlamaStage(*layers_, i, *passes_));
   }
@@ -394,6 +400,7 @@ double TargetFactor(int64_t tokens, int64_t targets) {
 
 absl::Status TrainRank::BeginStep() {
   TESSERA_RETURN_IF_ERROR(ChoosePlan());
+  TESSERA_RETURN_IF_ERROR(qk_clip_->Begin());
   tokens_->Begin(text::SampleUse::kTraining, FirstSampleOf(steps()),
                  plan_->batch);
   TESSERA_ASSIGN_OR_RETURN(const int64_t targets, tokens_->CountTargets());
@@ -433,7 +440,10 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(experts.Count(*groups_.data, *groups_.pp));
   record.expert_imbalance = experts.Imbalance();
   TESSERA_RETURN_IF_ERROR(experts.MoveBiases(1));
-  TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
+  TESSERA_RETURN_IF_ERROR(qk_clip_->Finish(*groups_.data, *groups_.model));
+  record.max_attention_score = qk_clip_->Largest();
+  TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report,
+                           model_->Step(qk_clip_->Factors()));
   if (report.skipped) TESSERA_RETURN_IF_ERROR(experts.MoveBiases(-1));
   times_.update_end = collectives::MonotonicNanos();
   // The optimizer has also waited for the losses.

@@ -23,6 +23,7 @@
 #include "base/device/device.h"
 #include "collectives/communicator.h"
 #include "collectives/groups/group_manager.h"
+#include "offload/codec/codec.h"
 #include "pipeline/execute/executor.h"
 #include "pipeline/execute/interleaver.h"
 #include "pipeline/execute/stage.h"
@@ -34,6 +35,7 @@
 #include "tools/train/model/sharded_model.h"
 #include "tools/train/settings/run_options.h"
 #include "tools/train/settings/run_schedule.h"
+#include "tools/train/step/qk_clip.h"
 #include "tools/train/step/run_progress.h"
 #include "zero3/state/shard_store.h"
 
@@ -208,6 +210,8 @@ class TrainRank {
   std::unique_ptr<StepTokens> tokens_;
   std::unique_ptr<Turns> turns_;  // Null without expert ranks.
   std::unique_ptr<LlamaLayers> layers_;
+  std::unique_ptr<QkClip> qk_clip_;
+  std::unique_ptr<const offload::Codec> base_codec_;  // Null: not quantized.
   std::unique_ptr<ShardedModel> model_;
   std::unique_ptr<LlamaPasses> passes_;
   std::vector<std::unique_ptr<pipeline::Stage>> stages_;  // By window.

@@ -19,6 +19,7 @@
 #include "base/status_matchers.h"
 #include "base/tensor/memory.h"
 #include "gtest/gtest.h"
+#include "offload/codec/codec.h"
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/gradient_statistics.h"
 #include "offload/optimizer/lion.h"
@@ -79,6 +80,19 @@ class Conformance {
         }
         for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
           Int8(dtype, count, shift);
+        }
+        for (const DType copy :
+             {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+          Scales(copy, count, shift);
+        }
+      }
+    }
+    for (const char* const codec : {"nf4", "nf4_double"}) {
+      for (const DType dtype :
+           {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+        for (const int64_t count :
+             {0, 1, 31, 33, 63, 64, 65, 640, 16384, 16385, 40000}) {
+          Nf4(codec, dtype, count);
         }
       }
     }
@@ -187,6 +201,33 @@ class Conformance {
                    ops.Run(op::SumInt8Encoded{sources, count, a[4]}));
              });
     }
+  }
+
+  // Magnitudes include the largest ones of the type.
+  void Nf4(const char* name, DType dtype, int64_t count) {
+    SCOPED_TRACE(absl::StrCat(name, " ", count, " ", DTypeName(dtype)));
+    const auto codec = *offload::CreateCodec(name);
+    const Input values = Numbers(dtype, count, 0, -6, 4.8);
+    Input encoded = Zeros(*codec->MaxEncodedBytes(dtype, count));
+    TESSERA_EXPECT_OK(codec->Encode(dtype, values.bytes, encoded.bytes));
+    Expect({encoded, Zeros(count * SizeInBytes(dtype), Width(dtype))},
+           [&](StateOps& ops, const Spans& arrays) {
+             TESSERA_EXPECT_OK(ops.Run(
+                 op::DecodeNf4{codec.get(), dtype, arrays[0], arrays[1]}));
+           });
+  }
+
+  // With a copy of a 16-bit type; otherwise of values of that type.
+  void Scales(DType copy, int64_t count, int64_t shift) {
+    const bool has_copy = SizeInBytes(copy) == 2;
+    const DType dtype = has_copy ? DType::kF32 : copy;
+    Expect({Numbers(dtype, count, shift, -3, 3, true),
+            Zeros(has_copy ? 2 * count : 0, static_cast<size_t>(2 * shift))},
+           [&](StateOps& ops, const Spans& arrays) {
+             op::Scale call = {0.37, {arrays[0].data(), dtype, count}};
+             if (has_copy) call.copy = {arrays[1].data(), copy, count};
+             TESSERA_EXPECT_OK(ops.Run(call));
+           });
   }
 
   void Measures() {

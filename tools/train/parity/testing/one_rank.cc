@@ -121,6 +121,11 @@ absl::Status MoveParts(const std::string& name, const TensorView& whole,
 
 }  // namespace
 
+absl::Status ReadReference(const std::string& name, const TensorView& value,
+                           ReferenceWeights& weights) {
+  return MoveParts(name, value, weights, &GetPart);
+}
+
 absl::StatusOr<std::unique_ptr<OneRank>> OneRank::Create(
     const RunOptions& options, ReferenceWeights weights) {
   std::unique_ptr<OneRank> rank(new OneRank(options.model, std::move(weights)));

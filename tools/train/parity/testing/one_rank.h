@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,10 @@
 #include "tools/train/testing/whole_llama.h"
 
 namespace tessera::train {
+
+// Copies the value of a whole parameter to the tensors that it consists of.
+absl::Status ReadReference(const std::string& name, const TensorView& value,
+                           ReferenceWeights& weights);
 
 class OneRank final : private TokenSource {
  public:

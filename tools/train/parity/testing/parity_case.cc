@@ -163,6 +163,7 @@ ParityCase PlainCase(const ParityCase& run) {
           .loss_terms = run.loss_terms,
           .decay_all = run.decay_all,
           .optimizer = run.optimizer,
+          .qk_clip = run.qk_clip,
           .param_groups = run.param_groups,
           .lora_rank = run.lora_rank,
           .lora_targets = run.lora_targets,
@@ -328,6 +329,7 @@ RunOptions RunOptionsOf(const ParityCase& run) {
   }
   options.state.decayed = run.decay_all ? zero3::DecayedParameters::kAll
                                         : zero3::DecayedParameters::kMatrices;
+  options.qk_clip = run.qk_clip;
   options.state.parameter_groups =
       *zero3::ParseParameterGroups(run.param_groups);
   options.state.speculative_bytes = run.speculative_bytes;
@@ -363,6 +365,7 @@ std::ostream& operator<<(std::ostream& os, const ParityCase& run) {
             << " clip=" << run.clip << " dropout=" << run.dropout
             << " loss_terms=" << run.loss_terms
             << " decay_all=" << run.decay_all << " optimizer=" << run.optimizer
+            << " qk_clip=" << run.qk_clip
             << " param_groups=" << run.param_groups << " lora=" << run.lora_rank
             << " of " << run.lora_targets
             << " base_weights=" << run.base_weights

@@ -62,6 +62,10 @@ void AttendBackward(const HeadSizes& sizes, const Counts& seen,
                     const Numbers& v, const Numbers& sinks, Numbers& dq,
                     Numbers& dk, Numbers& dv, Numbers& dsinks);
 
+// By head, the largest score of a query and a key.
+Numbers MaxScores(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
+                  const Numbers& k);
+
 // Probabilities of a row of logits.
 Numbers Softmax(const double* logits, size_t count);
 
@@ -350,6 +354,17 @@ Numbers Attend(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
     }
   });
   return y;
+}
+
+Numbers MaxScores(const HeadSizes& sizes, const Counts& seen, const Numbers& q,
+                  const Numbers& k) {
+  Numbers largest(sizes.heads, -std::numeric_limits<double>::infinity());
+  ForEachQuery(sizes, seen, [&](const Query& query) {
+    for (const double score : ScoresOf(sizes, query, q, k, {})) {
+      largest[query.head] = std::max(largest[query.head], score);
+    }
+  });
+  return largest;
 }
 
 // The gradient of a softmax p of scores s is ds[j] = p[j] (dp[j] - sum over i
@@ -719,6 +734,7 @@ class Model {
   }
 
   const Numbers& logits() const { return logits_; }
+  const Numbers& max_scores() const { return max_scores_; }
 
   ReferenceWeights Backward() const {
     ReferenceWeights gradients = ReferenceZeros(model_);
@@ -919,6 +935,8 @@ class Model {
     RotateHeads(p, 1, p.query, p.key);
     p.attended =
         plain::Attend(heads_, p.seen, p.query, p.key, p.value, w.sinks);
+    const Numbers scores = plain::MaxScores(heads_, p.seen, p.query, p.key);
+    max_scores_.insert(max_scores_.end(), scores.begin(), scores.end());
     p.attention_output = plain::Linear(p.attended, w.output, Attended());
     AddBias(w.output_bias, p.attention_output);
     p.middle = NormOf(w.attention_output_norm, p.attention_output);
@@ -1238,6 +1256,7 @@ class Model {
   const plain::HeadSizes heads_;
   std::vector<LayerPass> passes_;
   Numbers last_, normalised_, logits_;
+  Numbers max_scores_;  // [layers, heads]
 };
 
 }  // namespace
@@ -1247,7 +1266,7 @@ ReferencePass RunReference(const model_files::ModelConfig& model,
                            const ReferenceBatch& batch) {
   Model run(model, weights, batch);
   run.Forward();
-  return {run.logits(), run.Loss(), run.Backward()};
+  return {run.logits(), run.Loss(), run.max_scores(), run.Backward()};
 }
 
 double ReferenceLoss(const model_files::ModelConfig& model,

@@ -165,6 +165,8 @@ struct ReferencePass {
   // The mean of -log of the probability over all tokens with a target; 0 if
   // there are none.
   double loss = 0;
+  // The largest score of a query and a key, [layers, heads].
+  std::vector<double> max_scores;
   ReferenceWeights gradients;  // Gradients of ReferenceLoss.
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/device/device.h"
@@ -68,17 +69,6 @@ absl::StatusOr<Tier> MakeTier(const ParityCase& run) {
                                                    std::move(tier));
 }
 
-// Null if the run holds all weights in full.
-absl::StatusOr<Tier> MakeBaseTier(const RunOptions& options) {
-  if (options.base_codec.empty()) return Tier();
-  TESSERA_ASSIGN_OR_RETURN(auto codec,
-                           offload::CreateCodec(options.base_codec));
-  return std::make_shared<offload::CompressedTier>(
-      std::move(codec),
-      std::make_shared<offload::HostTier>(std::make_shared<offload::Accounting>(
-          "base weights", offload::kUnlimited)));
-}
-
 void OffloadTo(offload::MemoryTier* tier, const std::string& offload,
                RunOptions& options) {
   zero3::ShardedStateOptions& state = options.state;
@@ -113,6 +103,7 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
   if (options.state.optimizer == zero3::OptimizerKind::kShampoo) {
     ++allowance.waits;
   }
+  if (options.qk_clip > 0) ++allowance.waits;
   const int64_t micro_batches =
       options.batch / options.mesh.dp / options.micro_batch;
   if (options.dpo_beta) allowance.waits += micro_batches;
@@ -120,7 +111,13 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
       options.recompute == tensor_parallel::Recompute::kFull;
   for (const auto& part : rank.model().parts()) {
     for (const auto* parameter : part.parameters) {
-      if (options.state.optimizer_tier != nullptr) ++allowance.waits;
+      if (options.state.optimizer_tier != nullptr) {
+        // Clipped weights are opened again.
+        const bool is_clipped =
+            options.qk_clip > 0 &&
+            absl::StrContains(parameter->name(), ".attention.");
+        allowance.waits += is_clipped ? 2 : 1;
+      }
       if (!parameter->name().ends_with("router.weight")) continue;
       allowance.waits += micro_batches * (routes_again ? 2 : 1);
       if (options.activation_tier != nullptr) allowance.waits += micro_batches;
@@ -179,6 +176,7 @@ bool IsSame(const StepRecord& a, const StepRecord& b) {
          a.gradient_norm == b.gradient_norm &&
          a.learning_rate == b.learning_rate && a.loss_scale == b.loss_scale &&
          a.skipped == b.skipped && a.expert_imbalance == b.expert_imbalance &&
+         a.max_attention_score == b.max_attention_score &&
          a.reward_chosen == b.reward_chosen &&
          a.reward_rejected == b.reward_rejected &&
          a.reward_accuracy == b.reward_accuracy;
@@ -237,8 +235,6 @@ absl::StatusOr<std::vector<StepRecord>> TrainOn(
   TESSERA_ASSIGN_OR_RETURN(const Tier tier, MakeTier(run));
   RunOptions options = RunOptionsOf(run);
   OffloadTo(tier.get(), run.offload, options);
-  TESSERA_ASSIGN_OR_RETURN(const Tier base, MakeBaseTier(options));
-  options.state.frozen_tier = base.get();
   const int64_t ranks = run.mesh.world_size();
   std::vector<std::vector<StepRecord>> records(static_cast<size_t>(ranks));
   // There are more ranks than processors, so waiting ranks should sleep.

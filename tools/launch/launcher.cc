@@ -381,7 +381,7 @@ absl::Status RankStarter::Start(size_t local, size_t round) {
                            plan_.output == OutputMode::kFiles
                                ? OpenLog(plan_, rank, round)
                                : OpenPipes(local, output_));
-  std::vector<int> inherited;
+  std::vector<int> inherited = plan_.inherited;
   for (size_t i = round; i < made_.sockets.size(); ++i) {
     const std::vector<int> numbers = made_.sockets[i][local].numbers();
     inherited.insert(inherited.end(), numbers.begin(), numbers.end());
@@ -544,6 +544,9 @@ void Supervisor::HandleSignal(int signal) {
       [[fallthrough]];
     case SIGCONT:
     case SIGUSR2:
+      if (signal == SIGUSR2 && plan_.on_user_signal) {
+        return plan_.on_user_signal();
+      }
       ranks_.Signal(signal);
       return;
     default:
@@ -601,7 +604,10 @@ void Supervisor::HandleTimers() {
   const Time now = Clock::now();
   if (settle_at_ && now >= *settle_at_) {
     settle_at_.reset();
-    if (!ReplaceFailed()) BeginEnd(SIGTERM, plan_.grace);
+    if (!ReplaceFailed()) {
+      if (plan_.on_failure) plan_.on_failure();
+      BeginEnd(SIGTERM, plan_.grace);
+    }
   }
   if (hung_at_ && now >= *hung_at_) {
     hung_at_ = now + kHungInterval;

@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "tensor_parallel/ops/cross_entropy.h"
+#include "tools/train/watch/live_place.h"
 
 namespace tessera::train {
 
@@ -12,6 +13,7 @@ absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
     int32_t microbatch) {
   const auto found = tokens_.find(microbatch);
   if (found != tokens_.end()) return std::span<const int64_t>(found->second);
+  const ActionScope place(RankAction::kLoadData, microbatch);
   const int64_t first = FirstSequence(microbatch);
   std::vector<text::TokenId> sample(
       static_cast<size_t>(samples_.sequence() + 1));

@@ -18,6 +18,7 @@
 #include "tools/train/model/sharded_model.h"
 #include "tools/train/step/expert_balance.h"
 #include "tools/train/step/step_tokens.h"
+#include "tools/train/watch/live_place.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {
@@ -392,11 +393,26 @@ double TargetFactor(int64_t tokens, int64_t targets) {
 
 }  // namespace
 
+namespace {
+
+// Reads the masks of the whole batch.
+absl::StatusOr<int64_t> CountTargets(const StepTokens& tokens) {
+  const ActionScope place(RankAction::kLoadData);
+  return tokens.CountTargets();
+}
+
+absl::StatusOr<zero3::UpdateReport> Update(ShardedModel& model) {
+  const ActionScope place(RankAction::kOptimizer);
+  return model.Step();
+}
+
+}  // namespace
+
 absl::Status TrainRank::BeginStep() {
   TESSERA_RETURN_IF_ERROR(ChoosePlan());
   tokens_->Begin(text::SampleUse::kTraining, FirstSampleOf(steps()),
                  plan_->batch);
-  TESSERA_ASSIGN_OR_RETURN(const int64_t targets, tokens_->CountTargets());
+  TESSERA_ASSIGN_OR_RETURN(const int64_t targets, CountTargets(*tokens_));
   model_->BeginStep(plan_->step_gathers);
   passes_->BeginStep();
   passes_->store = plan_->activations.get();
@@ -433,7 +449,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(experts.Count(*groups_.data, *groups_.pp));
   record.expert_imbalance = experts.Imbalance();
   TESSERA_RETURN_IF_ERROR(experts.MoveBiases(1));
-  TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, model_->Step());
+  TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report, Update(*model_));
   if (report.skipped) TESSERA_RETURN_IF_ERROR(experts.MoveBiases(-1));
   times_.update_end = collectives::MonotonicNanos();
   // The optimizer has also waited for the losses.
@@ -455,6 +471,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
 
 absl::StatusOr<double> TrainRank::Evaluate(int64_t batches,
                                            text::SampleUse use) {
+  const ActionScope place(RankAction::kEvaluate);
   double sum = 0;
   int64_t tokens = 0, targets = 0;
   model_->BeginEvaluation();

@@ -267,6 +267,15 @@ std::string CompletedText(const FlightGroupReport& group) {
                       group.completed_call);
 }
 
+// The place, and a line for each frame of the stack.
+std::string RankText(const FlightRank& rank) {
+  std::vector<std::string> lines = {rank.description};
+  for (const std::string& frame : rank.place.stack) {
+    lines.push_back("    " + frame);
+  }
+  return absl::StrJoin(lines, "\n");
+}
+
 std::vector<std::string> Conclusions(const FlightReport& report) {
   std::vector<std::string> lines;
   for (const int64_t rank : report.culprits) {
@@ -343,10 +352,7 @@ std::string FlightText(const FlightReport& report, bool quiet) {
   if (!quiet) {
     absl::StrAppend(&text, report.directory, "\n");
     for (const FlightRank& rank : report.ranks) {
-      absl::StrAppend(&text, "  ", rank.description, "\n");
-      for (const std::string& frame : rank.place.stack) {
-        absl::StrAppend(&text, "    ", frame, "\n");
-      }
+      absl::StrAppend(&text, "  ", RankText(rank), "\n");
     }
     for (const FlightGroupReport& group : report.groups) {
       absl::StrAppend(&text, "group ", group.name, ", ", Ranks(group.ranks),
@@ -406,34 +412,23 @@ nlohmann::ordered_json FlightJson(const FlightReport& report) {
 
 std::string FlightHtml(const FlightReport& report) {
   std::string page = absl::StrCat(
-      train::HtmlHead(), "<title>flight</title>\n</head>\n<body>\n<h1>",
-      XmlText(report.directory), "</h1>\n<h2>Conclusions</h2>\n<ul>\n");
+      train::HtmlHead(), "<title>flight</title>\n</head>\n<body>\n", "<h1>",
+      XmlText(report.directory), "</h1>\n<ul>\n");
   for (const std::string& line : Conclusions(report)) {
     absl::StrAppend(&page, "<li>", XmlText(line), "</li>\n");
   }
-  page += "</ul>\n<h2>Ranks</h2>\n";
-  std::string rows;
+  std::string ranks, groups;
   for (const FlightRank& rank : report.ranks) {
-    std::string value = rank.description;
-    for (const std::string& frame : rank.place.stack) {
-      absl::StrAppend(&value, "\n", frame);
-    }
-    rows += train::HtmlRow(absl::StrFormat("unchanged for %.1f s", rank.age_s),
-                           value);
+    ranks += train::HtmlRow(absl::StrFormat("unchanged for %.1f s", rank.age_s),
+                            RankText(rank));
   }
-  absl::StrAppend(&page, train::HtmlTable("ranks", rows), "<h2>Groups</h2>\n");
-  rows.clear();
   for (const FlightGroupReport& group : report.groups) {
-    rows += train::HtmlRow(
-        absl::StrCat(group.name, ", ", Ranks(group.ranks)),
-        absl::StrCat(CompletedText(group),
-                     group.mismatch
-                         ? absl::StrCat("\nfirst mismatch: ",
-                                        MismatchText(*group.mismatch))
-                         : ""));
+    groups += train::HtmlRow(absl::StrCat(group.name, ", ", Ranks(group.ranks)),
+                             CompletedText(group));
   }
-  return absl::StrCat(page, train::HtmlTable("groups", rows),
-                      "</body>\n</html>\n");
+  return absl::StrCat(page, "</ul>\n<h2>Ranks</h2>\n",
+                      train::HtmlTable("ranks", ranks), "<h2>Groups</h2>\n",
+                      train::HtmlTable("groups", groups), "</body>\n</html>\n");
 }
 
 }  // namespace tessera::tools

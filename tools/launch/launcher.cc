@@ -610,8 +610,8 @@ void Supervisor::HandleTimers() {
     }
   }
   if (hung_at_ && now >= *hung_at_) {
-    hung_at_ = now + kHungInterval;
     KillHung();
+    hung_at_ = Clock::now() + kHungInterval;
   }
   if (reap_at_ && now >= *reap_at_) {
     reap_at_.reset();

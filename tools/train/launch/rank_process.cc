@@ -244,8 +244,7 @@ absl::Status WatchAndRun(char** argv, const MakeRankProgram& make,
   TESSERA_ASSIGN_OR_RETURN(const auto pages, PagesOf(argv[5], settings));
   const auto watch =
       RankWatch::Start(*pages, {.directory = files.flight,
-                                .judges = pages->pages().size() == 1 &&
-                                          std::string_view(argv[5]) == "-1",
+                                .judges = std::string_view(argv[5]) == "-1",
                                 .timeout = HangTimeoutOf(settings),
                                 .err = &std::cerr});
   events.watch = watch.get();

@@ -141,6 +141,10 @@ std::string Replacements::WhereFilesAre() const {
 void Replacements::AddStopped(const std::vector<topology::Rank>& stopped,
                               Reasons& hung) {
   constexpr std::string_view kDefault = "10s";
+  // A debugger stops ranks, too.
+  const bool may_stop =
+      settings_.hang_timeout.empty() && ReplacementsOf(settings_) == 0;
+  if (may_stop) return;
   const absl::Time now = absl::Now();
   std::map<int64_t, absl::Time> since;
   const std::string limit(
@@ -222,7 +226,7 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   plan.find_hung = [&](const auto& stopped) {
     return replacements.FindHung(stopped);
   };
-  plan.on_failure = [&] { watch.Report({}); };
+  plan.on_failure = [&] { watch.WriteFiles(); };
   plan.on_user_signal = [&] { replacements.ShowPlaces(); };
   return plan;
 }

@@ -213,7 +213,7 @@ absl::Status Worker::SetUp() {
                            .table = run_.sinks.table,
                            .is_terminal = run_.sinks.is_terminal}));
   }
-  results_.Begin(rank().steps());
+  results_.Begin(rank().steps(), rank().options().mesh);
   memory_.Restart();
   return absl::OkStatus();
 }
@@ -305,6 +305,11 @@ absl::Status Worker::Report(StepRecord record) {
   // All ranks have exchanged measurements, and before that finished.
   if (copies != nullptr) copies->Commit();
   CompareGracePeriod(absl::Seconds(step.seconds));
+  for (const Straggler& one : step.slowest) {
+    if (!one.is_new) continue;
+    run_.Say(absl::StrFormat("rank %d is %.1f x slower in %s", one.rank,
+                             one.ratio, SectionName(one.section)));
+  }
   return run_.outputs == nullptr ? absl::OkStatus() : run_.outputs->Add(step);
 }
 

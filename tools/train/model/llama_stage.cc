@@ -503,6 +503,7 @@ class EmbeddingStage final : public LlamaStage {
     return LoadTokens(inputs.microbatch, 0);
   }
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kForward, pass.microbatch);
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(FlightTokens* const flight,
@@ -514,6 +515,7 @@ class EmbeddingStage final : public LlamaStage {
     return absl::OkStatus();
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(FlightTokens* const flight,
                              flights_.Find(pass.microbatch));
@@ -539,6 +541,7 @@ class BlockStage final : public LlamaStage {
   }
 
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kForward, pass.microbatch);
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
@@ -557,6 +560,7 @@ class BlockStage final : public LlamaStage {
   // BackwardInput also computes the gradients of adapters: they are little
   // work, and need values that are released before BackwardWeight.
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kBackward, pass.microbatch);
     if (layers_.options().lora.rank > 0) return Backward(pass);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
@@ -568,6 +572,7 @@ class BlockStage final : public LlamaStage {
                                  *flight);
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
@@ -576,6 +581,7 @@ class BlockStage final : public LlamaStage {
                                            : block().BackwardWeight(*flight);
   }
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
@@ -629,6 +635,7 @@ class HeadStage final : public LlamaStage {
   }
 
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kForward, pass.microbatch);
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
@@ -651,6 +658,7 @@ class HeadStage final : public LlamaStage {
     return SendAway(pass, flight->activations);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
@@ -662,6 +670,7 @@ class HeadStage final : public LlamaStage {
                                 flight->activations);
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
@@ -669,6 +678,7 @@ class HeadStage final : public LlamaStage {
     return head().BackwardWeight(flight->activations);
   }
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
     const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));

@@ -501,9 +501,10 @@ constexpr SettingsField kFields[] = {
      "time without progress, or stopped by a signal, after which a rank is "
      "taken for hung: the places of all ranks are printed, and it is "
      "killed, or replaced with --snapshot_every. Empty: ten times the "
-     "longest step so far, at least a minute, from the fourth step on; 10s "
-     "for a rank that is stopped. A rank that does not answer others is "
-     "replaced after twice --timeout_seconds"},
+     "longest step so far, at least a minute, from the fourth step on; for "
+     "a rank that is stopped 10s with --snapshot_every, otherwise no "
+     "limit. A rank that does not answer others is replaced after twice "
+     "--timeout_seconds"},
     {"elastic", kExecution, &Settings::elastic, AnyValue{},
      "restarts with fewer data-parallel ranks after ranks are lost"},
     {"timeout_seconds", kExecution, Number{"timeout_seconds"}, AnyValue{},

@@ -395,12 +395,6 @@ double TargetFactor(int64_t tokens, int64_t targets) {
 
 namespace {
 
-// Reads the masks of the whole batch.
-absl::StatusOr<int64_t> CountTargets(const StepTokens& tokens) {
-  const ActionScope place(RankAction::kLoadData);
-  return tokens.CountTargets();
-}
-
 absl::StatusOr<zero3::UpdateReport> Update(ShardedModel& model) {
   const ActionScope place(RankAction::kOptimizer);
   return model.Step();
@@ -412,7 +406,7 @@ absl::Status TrainRank::BeginStep() {
   TESSERA_RETURN_IF_ERROR(ChoosePlan());
   tokens_->Begin(text::SampleUse::kTraining, FirstSampleOf(steps()),
                  plan_->batch);
-  TESSERA_ASSIGN_OR_RETURN(const int64_t targets, CountTargets(*tokens_));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t targets, tokens_->CountTargets());
   model_->BeginStep(plan_->step_gathers);
   passes_->BeginStep();
   passes_->store = plan_->activations.get();
@@ -466,6 +460,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   record.rollbacks = progress_.rollbacks;
   progress_.AddStep(record.loss, options_.spike_window);
   times_.end = collectives::MonotonicNanos();
+  times_.data_ns = tokens_->read_ns();
   return record;
 }
 

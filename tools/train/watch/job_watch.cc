@@ -34,11 +34,12 @@ std::vector<std::string> KernelStack(const LivePlace& place) {
   return lines;
 }
 
-// False for processes that have ended, reaped or not.
-bool IsAlive(int64_t pid) {
-  return !ReadFile(absl::StrCat("/proc/", pid, "/cmdline"), 1 << 20)
-              .value_or("")
-              .empty();
+// The state in /proc/PID/stat (proc(5)); 'X' for a process that has gone.
+char StateOf(int64_t pid) {
+  const std::string stat =
+      ReadFile(absl::StrCat("/proc/", pid, "/stat"), 4096).value_or("");
+  const size_t at = stat.rfind(") ");
+  return at == std::string::npos || at + 2 >= stat.size() ? 'X' : stat[at + 2];
 }
 
 }  // namespace
@@ -68,9 +69,11 @@ std::string JobWatch::Report(std::span<const int64_t> hung) {
   const absl::Time deadline = absl::Now() + kPatience;
   for (LivePlace& place : places) {
     const PlacePage& page = pages_->page(place.rank);
-    if (place.pid == 0 || !IsAlive(place.pid)) continue;
+    const char state = place.pid == 0 ? 'X' : StateOf(place.pid);
+    if (state == 'X' || state == 'Z') continue;
+    const bool is_stopped = state == 'T' || state == 't';
     const int64_t files = page.files.load(std::memory_order_acquire);
-    if (AskForStack(page, place.pid, deadline)) {
+    if (!is_stopped && AskForStack(page, place.pid, deadline)) {
       while (page.files.load(std::memory_order_acquire) == files &&
              absl::Now() < deadline) {
         absl::SleepFor(absl::Milliseconds(1));
@@ -90,12 +93,17 @@ std::string JobWatch::Report(std::span<const int64_t> hung) {
 void JobWatch::WriteFiles() {
   if (directory_.empty()) return;
   for (const LivePlace& place : Places()) {
+    if (place.pid == 0) continue;
     const absl::StatusOr<std::string> text =
         ReadFile(absl::StrCat(directory_, "/", RankFileName(place.rank)),
                  kMaxRankFileBytes);
     if (text.ok()) {
       const absl::StatusOr<RankFile> file = ParseRankFile(*text);
-      if (file.ok() && file->place.pid == place.pid) continue;
+      if (file.ok() && file->place.pid == place.pid &&
+          (file->place.moved_ns >= place.moved_ns ||
+           MonotonicNanos() - file->written_ns < kRecentFileNs)) {
+        continue;
+      }
     }
     WriteRankFile(directory_, place, MonotonicNanos(), {}).IgnoreError();
   }

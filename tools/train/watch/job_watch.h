@@ -43,8 +43,8 @@ class JobWatch {
   // Rank `rank` is replaced by another process, which has not begun.
   void Forget(int64_t rank) { pages_->page(rank).pid = 0; }
 
-  // Writes the files of all ranks without asking them, such as after the death
-  // of one; a file that exists for the same process is kept.
+  // Writes the files of all ranks without asking them, after the death of one.
+  // Files that the same processes have written shortly before are kept.
   void WriteFiles();
 
  private:

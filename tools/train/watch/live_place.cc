@@ -171,6 +171,12 @@ void AttachPlace(PlacePage* page) {
 
 PlacePage* AttachedPlace() { return attached; }
 
+void SharePlace(PlacePage* page) {
+  if (page == nullptr || attached != nullptr) return;
+  collectives::WatchWaits(&page->waiting_ns);
+  attached = page;
+}
+
 void EnterStep(int64_t step) {
   PlacePage* const page = attached;
   if (page == nullptr) return;
@@ -213,6 +219,11 @@ PlacePage::Group* PlaceObserver::GroupOf(int64_t number) {
 int64_t PlaceObserver::Join(const collectives::RecordedGroup& group,
                             const collectives::FlightRecorder& recorder) {
   const std::lock_guard lock(mutex_);
+  if (members_.empty()) {
+    const std::lock_guard failure_lock(failure_mutex_);
+    place_of_failure_.reset();
+    has_told_ = false;
+  }
   int64_t number = 0;
   while (members_.contains(number)) ++number;
   members_[number] = {group, &recorder};
@@ -233,6 +244,13 @@ int64_t PlaceObserver::Join(const collectives::RecordedGroup& group,
 }
 
 void PlaceObserver::Leave(int64_t number) {
+  bool must_tell = false;
+  {
+    const std::lock_guard lock(failure_mutex_);
+    must_tell = place_of_failure_ && on_failure_ && !has_told_;
+    has_told_ |= must_tell;
+  }
+  if (must_tell) on_failure_();
   const std::lock_guard lock(mutex_);
   members_.erase(number);
   if (PlacePage::Group* const own = GroupOf(number)) Set(own->is_used, 0);
@@ -256,6 +274,10 @@ void PlaceObserver::Begin(int64_t number, const OperationRecord& record) {
 
 void PlaceObserver::End(int64_t number, const OperationRecord& record) {
   Move(page_);
+  if (record.code != absl::StatusCode::kOk) {
+    const std::lock_guard lock(failure_mutex_);
+    if (!place_of_failure_) place_of_failure_ = ReadPlace(page_, rank_);
+  }
   PlacePage::Group* const own = GroupOf(number);
   if (own == nullptr) return;
   if (collectives::IsCollective(record.kind)) {
@@ -263,6 +285,11 @@ void PlaceObserver::End(int64_t number, const OperationRecord& record) {
   } else {
     Set(own->messages, std::max<int64_t>(Get(own->messages) - 1, 0));
   }
+}
+
+std::optional<LivePlace> PlaceObserver::place_of_failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  return place_of_failure_;
 }
 
 std::vector<std::string> PlaceObserver::Records() const {

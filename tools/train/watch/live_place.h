@@ -20,13 +20,16 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -161,6 +164,9 @@ LivePlace ReadPlace(const PlacePage& page, int64_t rank);
 void AttachPlace(PlacePage* page);
 // The page of the calling thread; null if it has none.
 PlacePage* AttachedPlace();
+// The calling thread takes turns with the rank's own one, which has attached
+// `page`. No effect if the page is null or the calling thread has one.
+void SharePlace(PlacePage* page);
 
 // The calling thread's rank begins a step.
 void EnterStep(int64_t step);
@@ -185,8 +191,11 @@ class ActionScope {
 // Thread-safe.
 class PlaceObserver final : public collectives::OperationObserver {
  public:
-  // `page` outlives this.
-  explicit PlaceObserver(PlacePage& page) : page_(page) {}
+  // `page` outlives this. `on_failure` is called once in each world after an
+  // operation has failed, before the first of its groups is destroyed.
+  PlaceObserver(PlacePage& page, int64_t rank,
+                std::function<void()> on_failure = nullptr)
+      : page_(page), rank_(rank), on_failure_(std::move(on_failure)) {}
 
   int64_t Join(const collectives::RecordedGroup& group,
                const collectives::FlightRecorder& recorder) override;
@@ -198,6 +207,9 @@ class PlaceObserver final : public collectives::OperationObserver {
   // RecordsToJson of each existing group.
   std::vector<std::string> Records() const;
 
+  // The place when the first operation of the world failed.
+  std::optional<LivePlace> place_of_failure() const;
+
  private:
   struct Member {
     collectives::RecordedGroup group;
@@ -206,8 +218,13 @@ class PlaceObserver final : public collectives::OperationObserver {
   PlacePage::Group* GroupOf(int64_t number);
 
   PlacePage& page_;
+  const int64_t rank_;
+  const std::function<void()> on_failure_;
   mutable std::mutex mutex_;
   std::map<int64_t, Member> members_;
+  mutable std::mutex failure_mutex_;
+  std::optional<LivePlace> place_of_failure_;
+  bool has_told_ = false;  // on_failure_ was called.
 };
 
 }  // namespace tessera::train

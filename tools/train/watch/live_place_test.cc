@@ -5,6 +5,8 @@
 #include <chrono>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
 #include "collectives/in_process/in_process.h"
@@ -89,13 +91,24 @@ TEST_F(LivePlaceTest, ThreadsWithoutPageChangeNothing) {
   EXPECT_EQ(Read().action, RankAction::kStart);
 }
 
+TEST_F(LivePlaceTest, ThreadsMayTakeTurns) {
+  std::thread([&] {
+    SharePlace(&pages_->page(1));
+    const ActionScope scope(RankAction::kBackward, 4);
+    EXPECT_EQ(Read().microbatch, 4);
+  }).join();
+  EXPECT_EQ(Read().action, RankAction::kStart);
+  EXPECT_NE(Read().thread, 0);
+}
+
 // Rank 1 waits in an all_reduce of a subgroup that rank 0 joins late.
 TEST_F(LivePlaceTest, ShowsCollectivesAndWaiting) {
   AttachPlace(nullptr);
   auto engines = collectives::CreateInProcessEngines(2).value();
   const auto body = [&](int64_t rank) {
     AttachPlace(&pages_->page(rank));
-    const auto observer = std::make_shared<PlaceObserver>(pages_->page(rank));
+    const auto observer =
+        std::make_shared<PlaceObserver>(pages_->page(rank), rank);
     collectives::CommunicatorOptions options;
     options.observer = observer;
     const auto world =
@@ -133,6 +146,32 @@ TEST_F(LivePlaceTest, ShowsCollectivesAndWaiting) {
   body(0);
   other.join();
   EXPECT_THAT(Read().groups, IsEmpty());
+}
+
+// Rank 1 leaves, so that the all_reduce of rank 0 fails.
+TEST_F(LivePlaceTest, KeepsPlaceOfFailureUntilGroupsAreDestroyed) {
+  AttachPlace(nullptr);
+  auto engines = collectives::CreateInProcessEngines(2).value();
+  AttachPlace(&pages_->page(0));
+  std::vector<std::string> told;
+  std::shared_ptr<PlaceObserver> observer;
+  observer = std::make_shared<PlaceObserver>(pages_->page(0), 0, [&] {
+    told.push_back(
+        absl::StrCat(ActionName(observer->place_of_failure()->action), " ",
+                     observer->Records().size()));
+  });
+  collectives::CommunicatorOptions options;
+  options.observer = observer;
+  options.timeout = absl::Milliseconds(100);
+  auto world =
+      collectives::Communicator::Create(std::move(engines[0]), options).value();
+  {
+    const ActionScope scope(RankAction::kOptimizer);
+    EXPECT_FALSE(world->Barrier().ok());
+  }
+  EXPECT_THAT(told, IsEmpty());
+  world.reset();
+  EXPECT_THAT(told, testing::ElementsAre("optimizer 1"));
 }
 
 }  // namespace

@@ -53,6 +53,8 @@ struct RankFile {
 
 inline constexpr int64_t kMaxRankFileBytes = int64_t{32} << 20;
 inline constexpr int64_t kMaxRankFiles = 4096;
+// A file that was written less than this before describes the same event.
+inline constexpr int64_t kRecentFileNs = 10'000'000'000;
 
 // "rank3.json".
 std::string RankFileName(int64_t rank);

@@ -28,8 +28,8 @@ using collectives::MonotonicNanos;
 constexpr absl::Duration kPatience = absl::Seconds(1);
 constexpr size_t kMostName = 200;
 constexpr int kMostFrames = 48;
-// The handler itself and the kernel's return from it.
-constexpr int kOwnFrames = 2;
+// WriteStack, the handler, and the kernel's return from it.
+constexpr int kOwnFrames = 3;
 
 sem_t* asked = nullptr;
 
@@ -45,7 +45,7 @@ void Append(PlacePage& page, size_t& size, const char* text) {
 // Uses only calls that are safe in a handler: absl::Symbolize is, and so is
 // backtrace after a first call. (absl::GetStackTrace follows frame pointers,
 // which the C library has not.)
-void WriteStack(PlacePage& page) {
+[[gnu::noinline]] void WriteStack(PlacePage& page) {
   std::array<void*, kMostFrames> frames;
   const int count = backtrace(frames.data(), kMostFrames);
   size_t size = 0;
@@ -116,7 +116,8 @@ std::shared_ptr<PlaceObserver> RankWatch::Attach(int64_t rank) {
   Member& member = members_[rank];
   member.page = &pages_.page(pages_.pages().size() == 1 ? 0 : rank);
   if (member.observer == nullptr) {
-    member.observer = std::make_shared<PlaceObserver>(*member.page);
+    member.observer = std::make_shared<PlaceObserver>(*member.page, rank,
+                                                      [this] { WriteFiles(); });
   }
   AttachPlace(member.page);
   return member.observer;
@@ -128,12 +129,17 @@ void RankWatch::SetDirectory(const std::string& directory) {
 }
 
 // If a file cannot be written, there is nobody to tell.
-void RankWatch::WriteFiles() {
+void RankWatch::Write(bool is_asked) {
   const std::lock_guard lock(mutex_);
+  const int64_t now = MonotonicNanos();
+  if (!is_asked && written_ns_ > 0 && now - written_ns_ < kRecentFileNs) return;
+  written_ns_ = now;
   for (const auto& [rank, member] : members_) {
+    std::optional<LivePlace> place;
+    if (!is_asked) place = member.observer->place_of_failure();
+    if (!place) place = ReadPlace(*member.page, rank);
     if (!options_.directory.empty()) {
-      WriteRankFile(options_.directory, ReadPlace(*member.page, rank),
-                    MonotonicNanos(), member.observer->Records())
+      WriteRankFile(options_.directory, *place, now, member.observer->Records())
           .IgnoreError();
     }
     member.page->files.fetch_add(1, std::memory_order_release);
@@ -156,7 +162,7 @@ void RankWatch::Judge() {
     AskForStack(*pages[i], getpid(), absl::Now() + kPatience);
     places[i] = ReadPlace(*pages[i], places[i].rank);
   }
-  WriteFiles();
+  Write(/*is_asked=*/true);
   *options_.err << "train: " << absl::StrCat(HungText(places, hung, detector_))
                 << "; ended\n"
                 << DescribePlaces(places, hung, MonotonicNanos()) << std::endl;
@@ -169,7 +175,7 @@ void RankWatch::Run() {
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
     if (sem_timedwait(asked, &until) == 0) {
-      if (!must_stop_) WriteFiles();
+      if (!must_stop_) Write(/*is_asked=*/true);
     } else if (options_.judges) {
       Judge();
     }

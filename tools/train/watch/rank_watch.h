@@ -57,8 +57,10 @@ class RankWatch {
 
   void SetDirectory(const std::string& directory);
 
-  // Writes the files of all ranks of this process.
-  void WriteFiles();
+  // Writes the files of all ranks of this process after a failure, unless they
+  // were written shortly before: what follows from a hang that was reported
+  // must not replace the report.
+  void WriteFiles() { Write(/*is_asked=*/false); }
 
  private:
   struct Member {
@@ -72,12 +74,14 @@ class RankWatch {
         detector_(options_.timeout) {}
   void Run();
   void Judge();
+  void Write(bool is_asked);
 
   PlacePages& pages_;
   RankWatchOptions options_;
   HangDetector detector_;
   std::mutex mutex_;
   std::map<int64_t, Member> members_;  // By rank.
+  int64_t written_ns_ = 0;             // The last files.
   std::atomic<bool> must_stop_ = false;
   std::thread thread_;
 };

@@ -74,6 +74,20 @@ bool IsBehind(const LivePlace& place, std::span<const LivePlace> places,
   });
 }
 
+// True if the rank is in a collective that all others have left.
+bool IsLeftBehind(const LivePlace& place, std::span<const LivePlace> places) {
+  return std::any_of(
+      place.groups.begin(), place.groups.end(), [&](const GroupPlace& own) {
+        return own.runs() && own.ranks > 1 &&
+               std::all_of(
+                   places.begin(), places.end(), [&](const LivePlace& other) {
+                     const GroupPlace* const theirs = FindGroup(other, own.id);
+                     return theirs == nullptr || other.rank == place.rank ||
+                            theirs->ended >= own.begun;
+                   });
+      });
+}
+
 bool MerelyWaits(const LivePlace& place, std::span<const LivePlace> places) {
   if (place.action == RankAction::kJoin) return true;
   const std::optional<RankWait> wait = WaitOf(place, places);
@@ -86,8 +100,8 @@ bool MerelyWaits(const LivePlace& place, std::span<const LivePlace> places) {
     return place.on_device && places.size() > 1 &&
            !IsBehind(place, places, /*only_waiting=*/false);
   }
-  const bool waits_for_none = !wait || wait->ranks.empty();
-  return !(waits_for_none && IsBehind(place, places, /*only_waiting=*/true));
+  return !(IsLeftBehind(place, places) &&
+           IsBehind(place, places, /*only_waiting=*/true));
 }
 
 bool UsesFiles(RankAction action) {

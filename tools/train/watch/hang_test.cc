@@ -83,6 +83,18 @@ TEST_F(HangTest, BlamesRankWhoseCollectiveIsBehind) {
   EXPECT_THAT(FindAt({Waiting(0), behind, Waiting(2)}, 200), ElementsAre(1));
 }
 
+// Ranks 0 and 1 have both begun a collective, in the middle of which rank 0 was
+// stopped; rank 2 waits for rank 1 in another one.
+TEST_F(HangTest, ToleratesRankInsideACollectiveWithAStoppedOne) {
+  LivePlace stopped = Waiting(0), waits = Waiting(1), other = Waiting(2);
+  const GroupPlace pair = {
+      .id = 2, .name = "pair", .ranks = 2, .begun = 4, .ended = 4};
+  for (LivePlace* const place : {&waits, &other}) place->groups.push_back(pair);
+  other.groups = {pair};
+  other.groups[0].begun = 5;
+  EXPECT_THAT(FindAt({stopped, waits, other}, 200), IsEmpty());
+}
+
 // Rank 0 hangs in its forward with a receive that it has posted ahead, for
 // which rank 1 would have to go on.
 TEST_F(HangTest, BlamesComputingRankWithOpenReceive) {

@@ -11,9 +11,9 @@
 //   const ActionScope scope(RankAction::kForward, microbatch);
 //
 // The place belongs to the calling thread, as its stack does. An update takes
-// some nanoseconds and no system call; without a page it does nothing. Each
-// field is one atomic word: a reader may see a mixture of two updates, but of a
-// rank that hangs it sees all of the last one.
+// some tens of nanoseconds and no system call; without a page it does nothing.
+// Each field is one atomic word: a reader may see a mixture of two updates, but
+// of a rank that hangs it sees all of the last one.
 #ifndef TESSERA_TOOLS_TRAIN_WATCH_LIVE_PLACE_H_
 #define TESSERA_TOOLS_TRAIN_WATCH_LIVE_PLACE_H_
 
